@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "comm/frozen_time.h"
 #include "comm/mesh.h"
 #include "comm/meta/meta_group.h"
 #include "comm/rank_list.h"
@@ -53,6 +54,19 @@ TEST(MeshSizes, FollowTheHybridDegree) {
   EXPECT_THROW(mesh_sizes(8, 3, 1), InternalError);
   EXPECT_THROW(mesh_sizes(8, 2, 4), InternalError);
   EXPECT_THROW(mesh_sizes(6, 0, 4), InternalError);
+}
+
+TEST(FrozenTime, IsAGapBetweenTwoLooks) {
+  using std::chrono::milliseconds;
+  using std::chrono::seconds;
+  const FrozenTime::Clock::time_point begin{};
+  FrozenTime frozen;
+  EXPECT_EQ(frozen.look(begin + seconds(100)), seconds(0));
+  EXPECT_EQ(frozen.look(begin + seconds(101)), seconds(0)) << "a busy machine";
+  EXPECT_EQ(frozen.look(begin + seconds(501)), seconds(400));
+  EXPECT_EQ(frozen.look(begin + seconds(501) + milliseconds(20)), seconds(0));
+  frozen.reset();
+  EXPECT_EQ(frozen.look(begin + seconds(1000)), seconds(0)) << "it waited for work";
 }
 
 TEST(MetaMesh, GroupsOfOneRank) {

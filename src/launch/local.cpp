@@ -21,7 +21,7 @@
 
 #include "base/addresses.h"
 #include "base/error.h"
-#include "launch/error_output.h"
+#include "io/background_output.h"
 #include "launch/launcher_environment.h"
 #include "launch/limits.h"
 #include "launch/process_session.h"
@@ -146,17 +146,20 @@ class Supervisor {
   static constexpr std::chrono::seconds kGrace{8};     // for mpirun, after a rank has ended the run
   static constexpr std::chrono::seconds kPatience{8};  // for the kernel, after SIGKILL
   static constexpr std::chrono::seconds kStopped{2};   // for mpirun, before it is continued
-  static constexpr std::chrono::seconds kReader{1};    // for a reader of standard error, after an interruption
+  // For a reader of standard error after an interruption; with the result of a run that saved and stopped.
+  static constexpr std::chrono::seconds kReader{1}, kReaderOfResult{3};
+  static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
   static constexpr std::size_t kMaxPending = 1 << 20;  // bytes; then the ranks wait for the reader too
 
   int supervise() {
     start();
     while (!status_) {
-      const bool full = output_.pending() >= kMaxPending;
+      // After an interruption the ranks must not wait for the reader: they print their last lines and end.
+      const bool full = output_.pending() >= kMaxPending && interruption_ == Interruption::none;
       std::array<pollfd, 2> files{{{signals_.file(), POLLIN, 0}, {full ? -1 : errors_, POLLIN, 0}}};
       const int ready = poll(files.data(), files.size(), kQuiet);
       if (ready == 0 && !full) output_.put(filter_.flush());
-      if (files[1].revents != 0) take_errors(kMaxPending);
+      if (files[1].revents != 0) take_errors(interruption_ == Interruption::none ? kMaxPending : kNoLimit);
       while (const auto signal = signals_.next()) take_signal(*signal);
       look_after_child();
       // A rank has ended the run, and mpirun ends the others: within seconds, unless it is stuck itself.
@@ -316,7 +319,7 @@ class Supervisor {
     while (errors_ >= 0 && Clock::now() < end) {
       pollfd file{errors_, POLLIN, 0};
       if (poll(&file, 1, 100) == 0) break;
-      take_errors(std::numeric_limits<std::size_t>::max());
+      take_errors(kNoLimit);
     }
     if (errors_ >= 0) errors_ended();
     output_.put(filter_.finish());
@@ -324,8 +327,9 @@ class Supervisor {
 
   // Waits for the reader of standard error, however slow it is; after an interruption only for a moment.
   void deliver_output() {
-    bool interrupted = interruption_ == Interruption::ended;
-    for (auto end = Clock::now() + kReader; output_.pending() > 0 && !(interrupted && Clock::now() >= end);) {
+    bool interrupted = interruption_ != Interruption::none;
+    for (auto end = Clock::now() + (interruption_ == Interruption::asked ? kReaderOfResult : kReader);
+         output_.pending() > 0 && !(interrupted && Clock::now() >= end);) {
       output_.wait(std::chrono::milliseconds(kQuiet));
       while (const auto signal = signals_.next()) {
         if (interrupted || *signal == SIGCHLD || *signal == SIGUSR1) continue;
@@ -343,7 +347,7 @@ class Supervisor {
   std::vector<std::string> words_;
   SignalQueue signals_;
   MpirunOutputFilter filter_;
-  ErrorOutput output_;
+  io::BackgroundOutput output_{STDERR_FILENO};
   pid_t child_ = -1;
   int errors_ = -1;
   const bool terminal_ = isatty(STDERR_FILENO) != 0;

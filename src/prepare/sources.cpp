@@ -250,9 +250,11 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
       }
       std::error_code error;
       const auto kind = kind_by_name(path);
-      const auto bytes = fs::file_size(path, error);
-      if (fs::is_symlink(path, error) && !io::exists(path)) {
+      const bool missing = !io::exists(path);  // a link to nothing
+      if (missing) {
         problems.add({.file = path, .what = "cannot be read", .at = at});
+      } else if (!io::is_file(path)) {  // opening a FIFO would wait; sources are read more than once
+        problems.add({.file = path, .what = "not a regular file", .at = at});
       } else if (!kind) {
         const fs::path file(path);
         const bool half = file.extension() == ".bin" || file.extension() == ".idx";
@@ -263,7 +265,7 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
         }
         problem.at = at;
         problems.add(problem);
-      } else if (error || ::access(path.c_str(), R_OK) != 0) {
+      } else if (const auto bytes = fs::file_size(path, error); error || ::access(path.c_str(), R_OK) != 0) {
         problems.add({.file = path, .what = "cannot be read", .at = at});
       } else if (!begins_badly(path, at, problems)) {
         const auto modified = fs::last_write_time(path, error).time_since_epoch();

@@ -1,7 +1,9 @@
 #include "report/metrics_file.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "base/error.h"
 #include "io/files.h"
@@ -30,20 +32,44 @@ constexpr std::chrono::seconds kSyncEvery{1};
 
 }  // namespace
 
-// The leading lines whose steps increase and are at most `last`; lines that cannot be read stay among them.
+namespace {
+
+// Copies the file to METRICS.edited-N.jsonl; returns that path.
+std::string copy_aside(const std::string& path) {
+  const std::filesystem::path file(path);
+  int number = 1;
+  const auto copy = [&] {
+    return (file.parent_path() / cat(file.stem().string(), ".edited-", number, file.extension().string())).string();
+  };
+  while (io::exists(copy())) ++number;
+  io::write_text_atomically(copy(), io::read_text(path, INT64_MAX));
+  return copy();
+}
+
+}  // namespace
+
+// The leading lines whose steps are at most `last`; lines that cannot be read stay among them.
 MetricsFile::Kept MetricsFile::lines_to_keep(const std::string& path, std::int64_t last) {
   Kept kept;
   if (last <= 0) return kept;
   std::int64_t read = 0;
+  bool later = false, mixed = false;
   each_line(path, [&](const std::string& line, bool complete) {
-    if (!complete) return false;
-    read += static_cast<std::int64_t>(line.size()) + 1;
+    read += static_cast<std::int64_t>(line.size()) + (complete ? 1 : 0);
     const auto metrics = from_json(line);
     if (!metrics) return true;
-    if (metrics->step <= kept.last_step || metrics->step > last) return false;
-    kept = {read, metrics->step};
-    return true;
+    later |= metrics->step > last;
+    if (later) {
+      mixed |= metrics->step <= last;
+    } else {
+      kept = {.bytes = read, .last_step = std::max(kept.last_step, metrics->step), .needs_newline = !complete};
+    }
+    return !mixed;
   });
+  if (mixed) {
+    kept.note = cat(path, ": steps are not in order: lines after the first later step than ", last,
+                    " were removed; the file as it was is ", copy_aside(path));
+  }
   return kept;
 }
 
@@ -51,7 +77,12 @@ MetricsFile::MetricsFile(const std::string& path, std::int64_t resumed_step)
     : MetricsFile(path, lines_to_keep(path, resumed_step)) {}
 
 MetricsFile::MetricsFile(const std::string& path, Kept kept)
-    : file_(path, kept.bytes), last_step_(kept.last_step), synced_(std::chrono::steady_clock::now()) {}
+    : file_(path, kept.bytes),
+      note_(std::move(kept.note)),
+      last_step_(kept.last_step),
+      synced_(std::chrono::steady_clock::now()) {
+  if (kept.needs_newline) file_.append("\n");
+}
 
 void MetricsFile::step(const StepMetrics& metrics) {
   HAWSER_CHECK(metrics.step > last_step_, "metrics of step ", metrics.step, " after step ", last_step_);
@@ -73,8 +104,10 @@ void MetricsFile::sync() {
 }
 
 void read_metrics(const std::string& path, const std::function<void(const StepMetrics&)>& use) {
+  std::set<std::int64_t> seen;
   each_line(path, [&](const std::string& line, bool) {
-    if (const auto metrics = from_json(line)) use(*metrics);
+    const auto metrics = from_json(line);
+    if (metrics && seen.insert(metrics->step).second) use(*metrics);
     return true;
   });
 }

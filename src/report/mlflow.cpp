@@ -220,12 +220,26 @@ void Mlflow::open_run() {
   run_ = made_;
 }
 
+// Whether a run's folder still has the state file with this id.
+bool Mlflow::is_state_of(const std::string& folder, const std::string& id) const {
+  const std::string file = folder + options_.state_file.substr(options_.state_file.rfind('/'));
+  if (!io::is_file(file)) return false;
+  const json state = io::json_or_null(io::read_text(file, 1 << 16));
+  return state.is_object() && state.value("run_id", json()) == id;
+}
+
 bool Mlflow::continue_earlier() {
   std::string id;
   try {
     const json state = io::json_or_null(io::read_text(options_.state_file, 1 << 16));
     if (state.at("server") != options_.server) return false;
     id = state.at("run_id").get<std::string>();
+    const std::string folder = state.value("folder", facts_.folder);
+    if (folder != facts_.folder && is_state_of(folder, id)) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      trouble_ = cat("this run's folder is a copy of ", folder, "; it gets an MLflow run of its own");
+      return false;
+    }
   } catch (const std::exception&) {
     return false;  // the run was not sent to this server before
   }
@@ -268,7 +282,9 @@ void Mlflow::make_run() {
                                                           {"tags", tags}}));
   made_ = field(answer, {"run", "info", "run_id"});
   try {
-    io::write_text_atomically(options_.state_file, text_of({{"server", options_.server}, {"run_id", made_}}) + "\n");
+    io::write_text_atomically(
+        options_.state_file,
+        text_of({{"server", options_.server}, {"run_id", made_}, {"folder", facts_.folder}}) + "\n");
   } catch (const UserError& error) {
     // The metrics are sent all the same; a resume starts another run on the server.
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -23,7 +23,8 @@ namespace hawser::report {
 struct MlflowOptions {
   std::string server;      // "http://127.0.0.1:5000"
   std::string experiment;  // created if missing
-  // Stores the run's id, so that a resumed run continues it: {"server":...,"run_id":...}.
+  // Stores the run's id, so that a resumed run continues it: {"server":...,"run_id":...,"folder":...}. A copy of a run's
+  // folder, beside its original, gets a run of its own, and trouble() says so.
   std::string state_file;
   bool resumed = false;
   HttpClient::Options http;
@@ -51,6 +52,7 @@ class Mlflow : public Sink {
   bool send_some();  // false: nothing is left
   void open_run();
   bool continue_earlier();
+  bool is_state_of(const std::string& folder, const std::string& id) const;
   void find_experiment();
   void make_run();
   void send_parameters();

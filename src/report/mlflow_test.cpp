@@ -125,6 +125,30 @@ TEST(Mlflow, AResumedRunContinuesWhereItWas) {
   for (std::size_t i = before; i < requests.size(); ++i) EXPECT_EQ(requests[i].line.find("/create"), std::string::npos);
 }
 
+// Two runs would mix their steps.
+TEST(Mlflow, ACopyOfARunGetsARunOfItsOwn) {
+  const TemporaryFolder folder;
+  const auto state = [&](const std::string& run) { return json::parse(read_file(folder.path(run + "/mlflow.json"))); };
+  FakeServer server(answer_well);
+  const auto send = [&](const std::string& run, bool resumed) {
+    std::filesystem::create_directories(folder.path(run));
+    MlflowOptions options{.server = server.url(), .state_file = folder.path(run + "/mlflow.json"), .resumed = resumed};
+    RunFacts facts{.folder = folder.path(run)};
+    Mlflow sink(options, facts);
+    sink.finish(Ending::done);
+    return sink.trouble();
+  };
+  EXPECT_EQ(send("run", false), "");
+  std::filesystem::create_directories(folder.path("copy"));
+  std::filesystem::copy(folder.path("run/mlflow.json"), folder.path("copy/mlflow.json"));
+  EXPECT_EQ(send("copy", true),
+            "this run's folder is a copy of " + folder.path("run") + "; it gets an MLflow run of its own");
+  EXPECT_EQ(state("copy")["folder"], folder.path("copy"));
+  std::filesystem::rename(folder.path("run"), folder.path("moved"));
+  EXPECT_EQ(send("moved", true), "") << "a moved run continues";
+  EXPECT_EQ(state("moved")["folder"], folder.path("run"));
+}
+
 TEST(Mlflow, AnUnreachableServerIsReportedOnce) {
   const TemporaryFolder folder;
   std::string gone;

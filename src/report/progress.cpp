@@ -4,8 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <string_view>
+#include <optional>
 
 #include "base/cat.h"
 #include "base/environment.h"
@@ -33,14 +32,9 @@ bool locale_is_utf8() {
   return false;
 }
 
-void write_all(int file, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t count = ::write(file, text.data(), text.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return;
-    text.remove_prefix(static_cast<std::size_t>(count));
-  }
-}
+constexpr std::chrono::milliseconds kPatience{200};  // of a call, for a reader that stands still
+constexpr std::chrono::seconds kLastPatience{3};     // of finish(), after a request to stop
+constexpr std::size_t kMaxPending = 1 << 20;         // bytes
 
 }  // namespace
 
@@ -48,7 +42,7 @@ double plain_interval(double elapsed, double min) {
   return min <= 0 ? 0 : std::clamp(elapsed / 20, min, std::max(min, 60.0));
 }
 
-Progress::Progress(const ProgressOptions& options) : options_(options) {
+Progress::Progress(const ProgressOptions& options) : options_(options), output_(options.file) {
   const std::string kind = environment_variable("TERM");
   if (kind.empty() || kind == "dumb") options_.terminal = false;
   bar_.step = options.first;
@@ -69,13 +63,26 @@ int Progress::columns() const {
   return options_.columns;
 }
 
+void Progress::write(const std::string& text) {
+  const std::size_t pending = output_.pending();
+  if (pending + text.size() > kMaxPending) {
+    ++lost_;
+    return;
+  }
+  if (lost_ > 0) output_.put(cat("\nhawser: ", lost_, " messages were not shown: nothing read them\n"));
+  lost_ = 0;
+  output_.put(text);
+  if (waits_ || pending == 0) waits_ = output_.wait(kPatience);
+}
+
 void Progress::draw(bool at_once) {
   const auto now = Clock::now();
+  if (output_.pending() > 0) return;
   if (!at_once && shown_ && now - last_output_ < kRedraw) return;
   last_output_ = now;
   shown_ = drawn_ = true;
   // One cell stays free: a full last column makes some terminals wrap.
-  write_all(options_.file, kToLineStart + bar_line(bar_, columns() - 1) + kEraseToEnd);
+  write(kToLineStart + bar_line(bar_, columns() - 1) + kEraseToEnd);
 }
 
 void Progress::write_line(bool at_once) {
@@ -87,7 +94,7 @@ void Progress::write_line(bool at_once) {
   last_output_ = now;
   shown_ = true;
   printed_step_ = last_.step;
-  write_all(options_.file, plain_line(last_, options_.total, bar_.seconds_left) + "\n");
+  write(plain_line(last_, options_.total, bar_.seconds_left) + "\n");
 }
 
 void Progress::set_total(std::int64_t total) {
@@ -126,7 +133,7 @@ void Progress::stage(const std::string& what) {
   const std::lock_guard<std::mutex> lock(mutex_);
   bar_.phase = what;
   if (options_.terminal) return draw(/*at_once=*/true);
-  write_all(options_.file, what + "\n");
+  write(what + "\n");
 }
 
 void Progress::phase(const std::string& name, std::int64_t done, std::int64_t total) {
@@ -140,11 +147,11 @@ void Progress::message(const std::string& text) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::string lines = printable(text, Newlines::keep);  // a server's answer, a file's name
   if (lines.empty() || lines.back() != '\n') lines += '\n';
-  if (!drawn_) return write_all(options_.file, lines);
+  if (!drawn_) return write(lines);
   // Every line erases the rest of the bar.
   std::string wiped = kToLineStart;
   for (const char c : lines) wiped += c == '\n' ? std::string(kEraseToEnd) + c : std::string(1, c);
-  write_all(options_.file, wiped + bar_line(bar_, columns() - 1) + kEraseToEnd);
+  write(wiped + bar_line(bar_, columns() - 1) + kEraseToEnd);
 }
 
 void Progress::finish() {
@@ -153,9 +160,9 @@ void Progress::finish() {
     bar_.phase.clear();
     if (bar_.measured) {
       draw(true);
-      write_all(options_.file, "\n");
+      write("\n");
     } else {
-      write_all(options_.file, std::string(kToLineStart) + kEraseToEnd);
+      write(std::string(kToLineStart) + kEraseToEnd);
     }
     printed_step_ = last_.step;  // this line shows it
   } else if (!options_.terminal) {
@@ -163,6 +170,11 @@ void Progress::finish() {
   }
   drawn_ = false;
   options_.terminal = false;
+  std::optional<Clock::time_point> end;
+  while (!gave_up_ && !output_.wait(kPatience)) {
+    if (!end && options_.stop_requested()) end = Clock::now() + kLastPatience;
+    gave_up_ = end && Clock::now() >= *end;
+  }
 }
 
 }  // namespace hawser::report

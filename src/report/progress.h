@@ -8,14 +8,17 @@
 // Terminal: at most ten updates a second, each one write, never wider than the terminal; on a narrow one fields are
 // left out, the least useful first. Plain: the first step, the last, and every log_every-th between, at most one per
 // plain_interval so that a log stays readable. Members may be called from any thread. A closed pipe is no error (with
-// SIGPIPE ignored).
+// SIGPIPE ignored). A reader that stands still, such as a paused terminal, does not hold up the run: a call waits a
+// moment for it, then updates of the bar are left out, and beyond 1 MiB of text lines too, which a line reports later.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 
+#include "io/background_output.h"
 #include "report/bar.h"
 #include "report/metrics.h"
 
@@ -29,6 +32,8 @@ struct ProgressOptions {
   int columns = 80;            // of the terminal; queried at each update if `file` is the terminal itself
   double plain_seconds = 1.0;  // between plain lines at the start of a run
   int file = 2;                // a file descriptor
+  // True ends finish()'s wait for a reader that stands still, after some seconds.
+  std::function<bool()> stop_requested = [] { return false; };
 };
 
 // Seconds between plain lines, `elapsed` seconds into a run: a twentieth of `elapsed`, at least `min`, at most a minute
@@ -52,16 +57,21 @@ class Progress {
   void phase(const std::string& name, std::int64_t done, std::int64_t total);
   void message(const std::string& text);
   // Prints the bar's last state as a line, or removes it if there was no step. Later calls print messages and plain
-  // lines.
+  // lines. Waits until everything is written.
   void finish();
 
  private:
   using Clock = std::chrono::steady_clock;
+  void write(const std::string& text);
   void draw(bool at_once);        // the bar
   void write_line(bool at_once);  // the plain line
   int columns() const;
 
   ProgressOptions options_;
+  io::BackgroundOutput output_;
+  bool waits_ = true;      // for the reader; false while it stands still
+  bool gave_up_ = false;   // finish() did
+  std::int64_t lost_ = 0;  // messages that were not written
   std::mutex mutex_;
   BarState bar_;
   StepMetrics last_;

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
@@ -124,7 +125,7 @@ TEST(Metrics, ResumeCutsOffLaterAndTornLines) {
   EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7}));
   std::ofstream(path, std::ios::app) << R"({"step": 8})";  // complete except for its newline
   { const MetricsFile writer(path, 8); }
-  EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7, 8}));
   std::ofstream(path, std::ios::app) << "no json\n" << to_json(metrics_of(8)) << "\nno json\n";
   { const MetricsFile writer(path, 8); }
   std::vector<std::int64_t> steps;  // a line that cannot be read loses no other
@@ -132,6 +133,39 @@ TEST(Metrics, ResumeCutsOffLaterAndTornLines) {
   EXPECT_EQ(steps, (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7, 8}));
   { const MetricsFile writer(path); }
   EXPECT_EQ(read_file(path), "");
+}
+
+// Nothing of a kept step is lost, whoever edited the file.
+TEST(Metrics, ResumeKeepsTheLinesOfAnEditedFile) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("metrics.jsonl");
+  const auto resumed = [&](const std::vector<std::int64_t>& steps, std::int64_t at) {
+    {
+      std::ofstream out(path, std::ios::trunc);
+      for (const std::int64_t step : steps) out << to_json(metrics_of(step)) << "\n";
+    }
+    const MetricsFile writer(path, at);
+    return writer.note();
+  };
+  const std::vector<std::int64_t> twice{1, 2, 3, 4, 4, 5, 6}, exchanged{1, 2, 4, 3, 5};
+  EXPECT_EQ(resumed(twice, 6), "");
+  EXPECT_EQ(steps_in(path), twice);
+  std::vector<std::int64_t> read;
+  read_metrics(path, [&](const StepMetrics& metrics) { read.push_back(metrics.step); });
+  EXPECT_EQ(read, (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(resumed(exchanged, 5), "");
+  EXPECT_EQ(steps_in(path), exchanged);
+  const std::vector<std::int64_t> merged{1, 2, 5, 3, 4};
+  const std::string note = resumed(merged, 4);
+  EXPECT_NE(note.find("the file as it was is " + folder.path("metrics.edited-1.jsonl")), std::string::npos) << note;
+  EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2}));
+  EXPECT_EQ(steps_in(folder.path("metrics.edited-1.jsonl")), merged);
+  {
+    std::ofstream out(path, std::ios::trunc);
+    out << to_json(metrics_of(1)) << "\n" << to_json(metrics_of(2));  // an editor removed the last line feed
+  }
+  { MetricsFile(path, 2).step(metrics_of(3)); }
+  EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2, 3}));
 }
 
 TEST(Metrics, AFileThatCannotBeWrittenIsTheUsersError) {
@@ -337,6 +371,49 @@ TEST_F(TerminalTest, HonoursNoColorDumbTerminalsAndTheLocale) {
   EXPECT_NE(text.find("[####"), std::string::npos);
   setenv("TERM", "dumb", 1);
   EXPECT_EQ(written(options, use), plain_line(metrics_of(1), 2, 0.5) + "\n");
+}
+
+// A paused terminal, or a supervisor that does not read its pipe.
+TEST(Progress, AReaderThatStandsStillDoesNotHoldUpTheRun) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe(ends.data()), 0);
+  constexpr int kMessages = 2000;
+  const std::string message(1000, 'm');
+  std::string text;
+  std::thread reader;
+  {
+    Progress progress({.total = kMessages, .file = ends[1]});
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < kMessages; ++i) progress.message(message);  // 2 MB; a pipe holds 64 KiB
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+    reader = std::thread([&] {
+      std::array<char, 4096> bytes{};
+      for (ssize_t size = 0; (size = read(ends[0], bytes.data(), bytes.size())) > 0;) {
+        text.append(bytes.data(), static_cast<std::size_t>(size));
+      }
+    });
+    for (int i = 0; i < 2000 && text.size() < 1000000; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    progress.message("last");
+  }
+  ::close(ends[1]);
+  reader.join();
+  ::close(ends[0]);
+  EXPECT_GE(std::count(text.begin(), text.end(), '\n'), 1000);
+  EXPECT_NE(text.find(" messages were not shown: nothing read them\nlast\n"), std::string::npos)
+      << text.substr(text.size() - std::min<std::size_t>(text.size(), 200));
+}
+
+TEST(Progress, AStopEndsTheWaitForAReader) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe(ends.data()), 0);
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    Progress progress({.total = 2, .file = ends[1], .stop_requested = [] { return true; }});
+    progress.message(std::string(200000, 'm'));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  ::close(ends[0]);  // ends the blocked write
+  ::close(ends[1]);
 }
 
 TEST(Progress, AClosedPipeIsNoError) {

@@ -25,7 +25,8 @@ using nlohmann::json;
 constexpr std::int64_t kBlockBytes = 32768, kPieceHeader = 7;
 constexpr std::string_view kFileHeader{":W&B\xE1\xBE\0", 7};  // u16 0xBEE1, version 0
 constexpr const char* kOfflinePrefix = "offline-run-";
-constexpr std::int64_t kSummaryEvery = 100;  // steps: the summary of a killed run is at most so old
+constexpr const char* kFolderFile = "hawser-folder.txt";  // the run's folder, in the W&B run's
+constexpr std::int64_t kSummaryEvery = 100;               // steps: the summary of a killed run is at most so old
 
 // Field numbers of wandb_internal.proto.
 namespace record {
@@ -110,6 +111,15 @@ std::vector<std::string> runs_in(const std::string& folder) {
   return out;
 }
 
+// The folder that a run's folder is a copy of: the one that the W&B run was made in, if it is another and still has the
+// run; else "".
+std::string original_of(const std::string& wandb, const std::string& run, const std::string& folder) {
+  const std::string file = cat(wandb, "/", run, "/", kFolderFile);
+  if (!io::is_file(file)) return "";
+  const std::string original = io::read_text(file, 1 << 16);
+  return original != folder && io::exists(cat(original, "/wandb/", run)) ? original : "";
+}
+
 std::string new_name() {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
@@ -151,7 +161,14 @@ Wandb::Wandb(const WandbOptions& options, const RunFacts& facts) : start_(unix_t
       if (known++ == 0 && metrics.time > 0) start_ = metrics.time - metrics.step_seconds;
     });
     // Without all its steps, writing the run again would lose the others: it stays, and a new one begins.
-    if (!earlier.empty() && known >= options.resumed_step) name = earlier.back();
+    if (!earlier.empty() && known >= options.resumed_step) {
+      const std::string original = original_of(options.folder, earlier.back(), facts.folder);
+      if (original.empty()) {
+        name = earlier.back();
+      } else {
+        trouble_ = cat("this run's folder is a copy of ", original, "; it gets a run of its own");
+      }
+    }
   } else {
     for (const std::string& other : earlier) io::remove_tree(options.folder + "/" + other);
   }
@@ -161,6 +178,8 @@ Wandb::Wandb(const WandbOptions& options, const RunFacts& facts) : start_(unix_t
   // With them, `wandb sync` would skip the steps of this process.
   for (const char* mark : {".synced", ".syncstate"}) io::remove_tree(file + mark);
   io::make_folders(path_ + "/files");  // `wandb sync` writes what it uploads there
+  const std::string origin = cat(path_, "/", kFolderFile);
+  if (!io::exists(origin)) io::write_text_atomically(origin, facts.folder);
   file_.emplace(file);
   file_->append(kFileHeader);
   bytes_ = static_cast<std::int64_t>(kFileHeader.size());

@@ -31,13 +31,14 @@ struct WandbOptions {
 
 class Wandb : public Sink {
  public:
-  // UserError if the file cannot be written.
+  // UserError if the file cannot be written. A copy of a run's folder, beside its original, gets a W&B run of its own.
   Wandb(const WandbOptions& options, const RunFacts& facts);
 
   void step(const StepMetrics& metrics) override;
   void finding(const Finding& finding) override;
   void sync() override { file_->sync(); }
   void finish(Ending ending) override;
+  std::string trouble() override { return std::exchange(trouble_, ""); }
   const std::string& path() const { return path_; }  // the run's folder
 
  private:
@@ -45,7 +46,7 @@ class Wandb : public Sink {
   void write_start(const WandbOptions& options, const RunFacts& facts);
   void write_summary(const StepMetrics& metrics);
 
-  std::string id_, path_;
+  std::string id_, path_, trouble_;
   std::optional<io::RecordFile> file_;
   std::int64_t bytes_ = 0, records_ = 0;
   double start_ = 0;  // of the run, Unix time in seconds

@@ -68,6 +68,28 @@ RunFacts facts() {
           .data = {{"training tokens", "918K", "917955"}}};
 }
 
+// `wandb sync` would send the steps of both to one run.
+TEST(Wandb, ACopyOfARunGetsARunOfItsOwn) {
+  const TemporaryFolder folder;
+  const auto run = [&](const std::string& name, std::int64_t resumed) {
+    RunFacts of = facts();
+    of.folder = folder.path(name);
+    const std::string metrics = folder.path(name + "/metrics.jsonl");
+    if (resumed == 0) MetricsFile(metrics).step(metrics_of(1));
+    Wandb sink({.folder = folder.path(name + "/wandb"), .resumed_step = resumed, .metrics_file = metrics}, of);
+    sink.finish(Ending::done);
+    return std::pair(std::filesystem::path(sink.path()).filename().string(), sink.trouble());
+  };
+  const auto [original, nothing] = run("run", 0);
+  EXPECT_EQ(nothing, "");
+  std::filesystem::copy(folder.path("run"), folder.path("copy"), std::filesystem::copy_options::recursive);
+  const auto [copied, trouble] = run("copy", 1);
+  EXPECT_NE(copied, original);
+  EXPECT_EQ(trouble, "this run's folder is a copy of " + folder.path("run") + "; it gets a run of its own");
+  std::filesystem::rename(folder.path("run"), folder.path("moved"));
+  EXPECT_EQ(run("moved", 1), std::pair(original, std::string()));
+}
+
 class WandbTest : public ::testing::Test {
  protected:
   WandbOptions options(std::int64_t resumed_step = 0) const {

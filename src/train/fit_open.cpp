@@ -115,6 +115,7 @@ void FitRun::open() {
     report::ProgressOptions options = request_.progress;
     options.total = plan_.epochs > 0 ? 0 : total_steps();  // set again when the data are open
     options.log_every = plan_.log_every;
+    options.stop_requested = request_.stop_requested;
     progress_ = std::make_unique<report::Progress>(options);
   }
   Problems problems;

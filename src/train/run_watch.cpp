@@ -22,6 +22,7 @@ RunWatch::RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, std
   const ReportRecipe& report = plan_.report;
   auto metrics = std::make_unique<report::MetricsFile>(plan_.files.metrics, resumed_step);
   metrics_ = metrics.get();
+  if (!metrics->note().empty()) log_("hawser: " + metrics->note());
   sinks_.add("metrics.jsonl", std::move(metrics));
   if (report.tensorboard) {
     sinks_.open("TensorBoard",

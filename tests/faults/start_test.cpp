@@ -1,9 +1,13 @@
 // Common to all ways of starting: waiting threads do not spin, and a lack of memory ends in a line.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/resource.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "base/testing/address_limit.h"
 #include "base/testing/temporary_folder.h"
@@ -43,6 +47,45 @@ TEST(Start, TheUsersWaitPolicyIsKept) {
     EXPECT_EQ(variable(going.pid(), "OMP_WAIT_POLICY"), std::string(name) == "OMP_WAIT_POLICY" ? "active" : "");
     EXPECT_EQ(variable(going.pid(), name), value);
   }
+}
+
+// The user's OpenMP settings may leave a team one thread: a slower run, of the same numbers.
+TEST(Start, FewerThreadsThanAskedChangeNoNumber) {
+  const auto losses = [](const char* name, const char* value) {
+    const Workplace place;
+    // Wide enough for GEMMs of several tiles.
+    std::ofstream(place.folder() / "model.json") << R"({"model_type": "llama", "vocab_size": 256, "hidden_size": 64,
+      "intermediate_size": 1024, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4,
+      "rms_norm_eps": 1e-5, "tie_word_embeddings": true})";
+    setenv(name, value, 1);
+    Fit going(place, {"train.steps=6", "run.threads=2"});
+    unsetenv(name);
+    EXPECT_EQ(going.wait().code, 0) << going.err();
+    std::vector<double> all;
+    for (const auto& line : metrics(place.out())) all.push_back(line.loss);
+    return all;
+  };
+  const std::vector<double> expected = losses("OMP_WAIT_POLICY", "passive");
+  ASSERT_EQ(expected.size(), 6u);
+  for (const auto& [name, value] : {std::pair{"OMP_THREAD_LIMIT", "1"}, std::pair{"OMP_DYNAMIC", "true"},
+                                    std::pair{"OMP_MAX_ACTIVE_LEVELS", "0"}}) {
+    EXPECT_EQ(losses(name, value), expected) << name;
+  }
+}
+
+// Slurm's gang scheduling, a paused container, Ctrl-Z: no rank is missing.
+TEST(Start, ARunThatWasSuspendedAsAWholeContinues) {
+  const Workplace place;
+  Fit going(place, {"--ranks", "2", "train.steps=100000000", "run.collective_timeout_s=3"});
+  ASSERT_TRUE(eventually([&] { return metrics(place.out()).size() > 20 || !going.going(); })) << going.err();
+  const std::vector<pid_t> all = going.all();
+  for (const int signal : {SIGSTOP, SIGCONT}) {
+    for (const pid_t pid : all) kill(pid, signal);
+    if (signal == SIGSTOP) std::this_thread::sleep_for(std::chrono::seconds(6));
+  }
+  const std::size_t before = metrics(place.out()).size();
+  EXPECT_TRUE(eventually([&] { return metrics(place.out()).size() > before + 20 || !going.going(); })) << going.err();
+  EXPECT_TRUE(going.going()) << going.err();
 }
 
 // Runs with limits of `mib`; returns how many lacked memory.

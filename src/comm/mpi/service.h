@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/frozen_time.h"
 #include "device/trace.h"
 
 namespace hawser::comm {
@@ -64,6 +65,7 @@ class Exchange {
   std::vector<Message> messages_;
   std::vector<int> open_;  // by message: MPI requests that are not complete
   int total_open_ = 0;
+  Clock::duration frozen_{0};  // part of the time since its start in which this process did not run
   std::atomic<int> done_ = 0;
 };
 using ExchangePtr = std::shared_ptr<Exchange>;
@@ -119,6 +121,7 @@ class Service {
   OperationPtr last_done_;
 
   std::vector<ExchangePtr> active_;  // used by the thread only
+  FrozenTime frozen_;                // the same
   std::thread thread_;               // last member: starts when all others are initialized
 };
 

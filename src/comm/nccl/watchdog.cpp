@@ -168,6 +168,7 @@ void Watchdog::run() {
   Clock::time_point asked = Clock::now();
   std::unique_lock lock(mutex_);
   while (!closing_) {
+    if (under_way_ == 0) frozen_.reset();
     wake_.wait(lock, [this] { return closing_ || under_way_ > 0; });
     wake_.wait_for(lock, kLook, [this] { return closing_; });
     const auto now = Clock::now();
@@ -178,7 +179,13 @@ void Watchdog::run() {
 }
 
 void Watchdog::look(Clock::time_point now, bool errors) {
+  const Clock::duration frozen = frozen_.look(now);
   for (const std::shared_ptr<Line>& line : lines_) {
+    if (line->in_call_) line->host_.started += std::min(frozen, now - line->host_.started);
+    if (!line->queue_.empty() && line->queue_.front().running) {
+      Operation& front = line->queue_.front();
+      front.started += std::min(frozen, now - front.started);
+    }
     check_host(*line, now);
     check_front(*line, now);
     if (!errors || line->comm_ == nullptr) continue;

@@ -73,6 +73,7 @@ class Watchdog {
   std::vector<std::shared_ptr<Line>> lines_;
   std::vector<CUevent_st*> spare_;
   std::string last_done_ = "nothing";
+  FrozenTime frozen_;
   int under_way_ = 0;  // collectives and host calls
   bool closing_ = false;
   std::thread thread_;  // last member: starts when all others are initialized

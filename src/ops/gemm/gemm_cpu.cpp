@@ -179,6 +179,8 @@ void for_each_tile(const Tiles& tiles, std::int64_t slots, const Body& body) {
   std::exception_ptr failure;  // an exception must not leave the parallel region
 #pragma omp parallel
   if (const int thread = omp_get_thread_num(); thread < slots) {
+    // A team of one thread (OMP_THREAD_LIMIT=1, OMP_DYNAMIC) is no parallel region to oneDNN: it would start its own.
+    const OneThread alone;
     try {
       for (std::int64_t i = next++; i < tiles.count; i = next++) body(i, std::int64_t{thread});
     } catch (...) {

@@ -1,4 +1,4 @@
-#include "launch/error_output.h"
+#include "io/background_output.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -10,9 +10,11 @@
 #include <string>
 #include <thread>
 
-namespace hawser {
+namespace hawser::io {
 
-struct ErrorOutput::Queue {
+struct BackgroundOutput::Queue {
+  explicit Queue(int file) : file(file) {}
+
   void run() {
     std::unique_lock lock(mutex);
     for (;;) {
@@ -20,7 +22,7 @@ struct ErrorOutput::Queue {
       if (closed) return;
       const std::string part = text.substr(0, 4096);
       lock.unlock();
-      const ssize_t size = write(STDERR_FILENO, part.data(), part.size());
+      const ssize_t size = ::write(file, part.data(), part.size());
       const bool failed = size <= 0 && errno != EINTR;  // no reader; the run continues
       lock.lock();
       if (failed) {
@@ -32,14 +34,15 @@ struct ErrorOutput::Queue {
     }
   }
 
+  const int file;
   std::mutex mutex;
   std::condition_variable changed;
   std::string text;  // not written yet
   bool closed = false;
 };
 
-ErrorOutput::ErrorOutput() : queue_(std::make_shared<Queue>()) {
-  // Signals go to the thread that watches the ranks.
+BackgroundOutput::BackgroundOutput(int file) : queue_(std::make_shared<Queue>(file)) {
+  // Signals go to the other threads, which act on them.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -47,26 +50,26 @@ ErrorOutput::ErrorOutput() : queue_(std::make_shared<Queue>()) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-ErrorOutput::~ErrorOutput() {
+BackgroundOutput::~BackgroundOutput() {
   const std::lock_guard lock(queue_->mutex);
   queue_->closed = true;
   queue_->changed.notify_all();
 }
 
-void ErrorOutput::put(std::string_view text) {
+void BackgroundOutput::put(std::string_view text) {
   const std::lock_guard lock(queue_->mutex);
   queue_->text += text;
   queue_->changed.notify_all();
 }
 
-std::size_t ErrorOutput::pending() const {
+std::size_t BackgroundOutput::pending() const {
   const std::lock_guard lock(queue_->mutex);
   return queue_->text.size();
 }
 
-void ErrorOutput::wait(std::chrono::milliseconds limit) {
+bool BackgroundOutput::wait(std::chrono::milliseconds limit) {
   std::unique_lock lock(queue_->mutex);
-  queue_->changed.wait_for(lock, limit, [this] { return queue_->text.empty(); });
+  return queue_->changed.wait_for(lock, limit, [this] { return queue_->text.empty(); });
 }
 
-}  // namespace hawser
+}  // namespace hawser::io
