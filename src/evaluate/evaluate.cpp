@@ -184,7 +184,7 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
   }
   result.tokens = loader.step_targets(0);
   step::StepInput step;
-  step.scalars.inverse_targets = 1.0f / static_cast<float>(result.tokens);
+  step.record.inverse_targets = 1.0f / static_cast<float>(result.tokens);
   for (std::int64_t m = 0; m < loader.micro_batches(); ++m) {
     step.batches.push_back(engine::to_host_batch(loader.load(0, m), loader.shape()));
   }

@@ -14,6 +14,7 @@ void set_bounds(Layout& layout) {
   step::BatchBounds& b = layout.bounds;
   b.context = batch.context;
   b.rows = batch.local_rows();
+  b.sequences = batch.sequences;
   const batches::SegmentBounds segments = batch.max_segments();
   b.diagonal = segments.diagonal;
   b.off_diagonal = segments.off_diagonal;

@@ -132,10 +132,7 @@ void time_steps(const plan::RunPlan& plan, SyntheticStep& synthetic, engine::Ses
   std::int64_t allocations = 0;
   for (std::int64_t step = 0; step <= plan.steps; ++step) {
     const ops::AdamHyper hyper = optim::adam_hyper(plan.learning_rate, betas.beta1, betas.beta2, step + 1, step + 1);
-    synthetic.input.scalars = {.learning_rate = hyper.learning_rate,
-                               .bias_correction1 = hyper.bias_correction1,
-                               .bias_correction2 = hyper.bias_correction2,
-                               .inverse_targets = static_cast<float>(1.0 / synthetic.targets)};
+    synthetic.input.record = {.adam = hyper, .inverse_targets = static_cast<float>(1.0 / synthetic.targets)};
     if (world != nullptr) world->barrier();
     if (step == 1) {
       if (timed != nullptr) timed->times.clear();

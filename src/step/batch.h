@@ -6,7 +6,9 @@
 
 namespace hawser::step {
 
-// Row order and tables as in nn::BatchViews; tables are flat, 6 numbers per segment.
+// Row order and tables as in nn::BatchViews; lists of segments are flat, kSegmentNumbers per segment. batch_tables.h has
+// the list of the tables.
+constexpr std::int64_t kSegmentNumbers = 6;
 struct HostBatch {
   std::vector<std::int32_t> ids, labels, positions;
   std::vector<std::int32_t> diagonal, off_diagonal;
@@ -17,7 +19,8 @@ struct HostBatch {
 
 // Derived from the recipe, never from the data.
 struct BatchBounds {
-  std::int64_t rows = 0;  // T of this rank
+  std::int64_t rows = 0;       // T of this rank
+  std::int64_t sequences = 1;  // of a micro-batch
   int context = 1;
   std::int64_t diagonal = 1;  // max segments
   std::int64_t off_diagonal = 0;

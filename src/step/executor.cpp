@@ -192,8 +192,8 @@ void Executor::run_embedding_or_head(const Instruction& instruction) {
   const auto& places = embedding ? model.embedding_params() : model.head_params();
   Context context(*this, instruction, places);
   Sink sink(*this, instruction, places);
-  const nn::HeadLayer::LossViews loss{.inverse_targets = setup_.state->scalars().rows(3, 1),
-                                      .sum = setup_.state->result().rows(0, 1)};
+  const nn::HeadLayer::LossViews loss{.inverse_targets = setup_.state->record().field(&StepRecord::inverse_targets),
+                                      .sum = setup_.state->result().field(&StepResult::loss_sum)};
   switch (instruction.op) {
     case Op::embed:
       return model.embedding().forward(context, activation(instruction.id));

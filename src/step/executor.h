@@ -66,7 +66,7 @@ struct ExecutorSetup {
 
 // The host's input of one step.
 struct StepInput {
-  StepScalars scalars;
+  StepRecord record;
   bool skip = false;  // true if no rank has a valid target: parameters and moments are not updated
   std::vector<std::shared_ptr<const HostBatch>> batches;  // one per micro-batch; ignored on meta
   bool keep_loss_sum = false;                             // evaluation: adds to the loss sum of the steps before
@@ -131,6 +131,7 @@ class Executor {
 
   const HostBatch* host_batch(int micro_batch) const;  // of the step being enqueued; null on meta, or if negative
   nn::BatchViews batch_views(int micro_batch);
+  TensorView batch_table(int micro_batch, std::size_t index);  // empty if it is not used
   TensorView activation(int instruction);
   nn::Saved saved_views(const program::Instruction& instruction);
   BufferKey gradient_key(int unit, int micro_batch) const;

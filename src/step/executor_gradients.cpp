@@ -48,21 +48,21 @@ void Executor::reduce_replicas(const Instruction& instruction) {
 }
 
 void Executor::grad_norm_partial(const Instruction& instruction) {
-  ops::sum_squares(
-      stream(instruction.stream),
-      {.x = gradient_shard(instruction.unit), .out = setup_.state->result().rows(1, 1), .accumulate = norm_begun_});
+  ops::sum_squares(stream(instruction.stream), {.x = gradient_shard(instruction.unit),
+                                                .out = setup_.state->result().field(&StepResult::sum_squares),
+                                                .accumulate = norm_begun_});
   norm_begun_ = true;
 }
 
 void Executor::gradient_norm(const Instruction& instruction) {
   Stream& compute = stream(instruction.stream);
   const ModelState& state = *setup_.state;
-  const TensorView sum = state.result().rows(1, 1);
+  const TensorView sum = state.result().field(&StepResult::sum_squares);
   all_reduce_small(instruction, setup_.mesh->shard(), sum);
   ops::clip_coefficient(compute, {.sum_squares = sum,
                                   .max_norm = setup_.optimizer.gradient_clip,
-                                  .norm_out = state.result().rows(2, 1),
-                                  .coefficient = state.result().rows(3, 1),
+                                  .norm_out = state.result().field(&StepResult::gradient_norm),
+                                  .coefficient = state.result().field(&StepResult::clip),
                                   .skip = state.skip()});
 }
 
@@ -88,8 +88,8 @@ void Executor::update(const Instruction& instruction) {
                                             .exp_avg = part(state.exp_avg),
                                             .exp_avg_sq = part(state.exp_avg_sq),
                                             .compute_weight = rounded ? part(state.compute) : TensorView(),
-                                            .hyper = setup_.state->scalars().rows(0, ops::kAdamHyperFields),
-                                            .coefficient = setup_.state->result().rows(3, 1),
+                                            .hyper = setup_.state->record().field(&StepRecord::adam),
+                                            .coefficient = setup_.state->result().field(&StepResult::clip),
                                             .skip = setup_.state->skip(),
                                             .beta1 = settings.beta1,
                                             .beta2 = settings.beta2,

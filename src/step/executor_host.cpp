@@ -6,6 +6,7 @@
 #include "ops/copy/copy.h"
 #include "ops/copy/permute_rows.h"
 #include "ops/reduce/sum_squares.h"
+#include "step/batch_tables.h"
 #include "step/executor_context.h"
 
 namespace hawser::step {
@@ -14,47 +15,20 @@ using program::Instruction;
 using program::Op;
 using program::StreamId;
 
-namespace {
-
-// A table of a micro-batch. `counts`: instead of `field`, a list of segments, copy the number of its segments.
-struct Table {
-  int which = 0;
-  Shape shape;
-  std::vector<std::int32_t> HostBatch::*field = nullptr;
-  bool counts = false;
-};
-
-std::vector<Table> tables(const BatchBounds& b) {
-  std::vector<Table> out{{0, {b.rows}, &HostBatch::ids},
-                         {1, {b.rows}, &HostBatch::labels},
-                         {2, {b.rows}, &HostBatch::positions},
-                         {3, {b.diagonal, 6}, &HostBatch::diagonal},
-                         {4, {1}, &HostBatch::diagonal, true}};
-  if (b.context > 1) {
-    out.push_back({5, {b.off_diagonal, 6}, &HostBatch::off_diagonal});
-    out.push_back({6, {1}, &HostBatch::off_diagonal, true});
-    out.push_back({7, {b.rows * b.context}, &HostBatch::gather_index});
-  }
-  if (b.logit_positions > 0) out.push_back({8, {b.logit_positions}, &HostBatch::logit_positions});
-  if (b.uses_kv_cache) out.push_back({9, {b.rows}, &HostBatch::slot_mapping});
-  return out;
-}
-
-}  // namespace
-
 std::int64_t Executor::staged_bytes() const {
   const ModelState& state = *setup_.state;
   std::int64_t batch = 0;
-  for (const Table& table : tables(setup_.bounds)) {
-    batch += HostLink::staged(table.shape.elements() * size_of(DType::i32));
+  for (const BatchTable& table : batch_tables()) {
+    const std::int64_t elements = table.shape(setup_.bounds).elements();
+    if (elements > 0) batch += HostLink::staged(elements * size_of(table.dtype));
   }
-  std::int64_t bytes = HostLink::staged(state.scalars().bytes()) + HostLink::staged(state.skip().bytes());
+  std::int64_t bytes = HostLink::staged(state.record().all().bytes()) + HostLink::staged(state.skip().bytes());
   for (const Instruction& instruction : setup_.program->instructions) {
     if (instruction.op == Op::load_batch) bytes += batch;
     if (instruction.op == Op::parameter_norms) bytes += HostLink::staged(state.parameter_norms().bytes());
     if (instruction.op == Op::logits) bytes += HostLink::staged(logits_shape().elements() * size_of(DType::f32));
     if (instruction.op == Op::end_step)
-      bytes += HostLink::staged(state.result().bytes()) + HostLink::staged(sizeof(float));
+      bytes += HostLink::staged(state.result().all().bytes()) + HostLink::staged(sizeof(float));
   }
   return bytes;
 }
@@ -66,11 +40,10 @@ Shape Executor::logits_shape() const {
 void Executor::begin_step(const StepInput& input) {
   const ModelState& state = *setup_.state;
   Stream& compute = stream(StreamId::compute);
-  static_assert(sizeof(StepScalars) == StepScalars::kFields * sizeof(float));  // no padding
-  link_.upload(compute, "write_step_record", state.scalars(), &input.scalars, sizeof(StepScalars));
+  link_.upload(compute, "write_step_record", state.record().all(), &input.record, sizeof(StepRecord));
   const std::int32_t skip = input.skip ? 1 : 0;
   link_.upload(compute, "write_skip", state.skip(), &skip, sizeof(skip));
-  const TensorView result = state.result();
+  const TensorView result = state.result().all();
   if (!input.keep_loss_sum) return ops::fill(compute, {.y = result});
   // Enqueues the same item as in the plan, with no effect: the step must match its plan.
   compute.launch({.name = "fill", .kind = OpKind::copy, .accesses = {writes(result)}}, [] {});
@@ -81,50 +54,39 @@ const HostBatch* Executor::host_batch(int mb) const {
   return input_->batches.at(static_cast<std::size_t>(mb)).get();
 }
 
+TensorView Executor::batch_table(int mb, std::size_t index) {
+  const BatchTable& table = batch_tables()[index];
+  const Shape shape = table.shape(setup_.bounds);
+  if (shape.elements() == 0) return {};
+  return setup_.buffers->get({Role::batch, mb, static_cast<int>(index)}, table.dtype, shape);
+}
+
 nn::BatchViews Executor::batch_views(int mb) {
   const BatchBounds& b = setup_.bounds;
   nn::BatchViews views{.uniform_diagonal = b.uniform_diagonal,
                        .off_diagonal_disjoint_keys = b.off_diagonal_disjoint_keys,
                        .diagonal_pairs = b.diagonal_pairs,
                        .off_diagonal_pairs = b.off_diagonal_pairs};
-  TensorView* const places[] = {&views.ids,
-                                &views.labels,
-                                &views.positions,
-                                &views.diagonal,
-                                &views.diagonal_count,
-                                &views.off_diagonal,
-                                &views.off_diagonal_count,
-                                &views.gather_index,
-                                &views.logit_positions,
-                                &views.slot_mapping};
   if (const HostBatch* host = host_batch(mb)) {
     views.host_diagonal = &host->diagonal;
     views.host_off_diagonal = &host->off_diagonal;
   }
-  for (const Table& table : tables(b)) {
-    *places[table.which] = setup_.buffers->get({Role::batch, mb, table.which}, DType::i32, table.shape);
-  }
+  for (std::size_t i = 0; i < batch_tables().size(); ++i) views.*batch_tables()[i].view = batch_table(mb, i);
   return views;
 }
 
 void Executor::load_batch(const Instruction& instruction) {
   Stream& compute = stream(instruction.stream);
   const HostBatch* const batch = host_batch(instruction.micro_batch);
-  for (const Table& table : tables(setup_.bounds)) {
-    const TensorView to =
-        setup_.buffers->get({Role::batch, instruction.micro_batch, table.which}, DType::i32, table.shape);
+  for (std::size_t i = 0; i < batch_tables().size(); ++i) {
+    const TensorView to = batch_table(instruction.micro_batch, i);
+    if (to.empty()) continue;
     if (batch == nullptr) {
       link_.upload(compute, "load_batch", to, nullptr, 0);
       continue;
     }
-    const std::vector<std::int32_t>& numbers = batch->*table.field;
-    const auto count = static_cast<std::int32_t>(numbers.size() / 6);
-    if (table.counts) {
-      link_.upload(compute, "load_batch", to, &count, sizeof(count));
-    } else {
-      link_.upload(compute, "load_batch", to, numbers.data(),
-                   static_cast<std::int64_t>(numbers.size() * sizeof(count)));
-    }
+    batch_tables()[i].contents(
+        *batch, [&](const void* data, std::int64_t bytes) { link_.upload(compute, "load_batch", to, data, bytes); });
   }
 }
 
@@ -188,17 +150,17 @@ void Executor::parameter_norms(const Instruction& instruction, StepOutput& outpu
 
 void Executor::end_step(const Instruction& instruction, StepOutput& output) {
   Stream& compute = stream(instruction.stream);
-  const TensorView result = setup_.state->result();
-  const TensorView loss = result.rows(0, 1);
+  const RecordView<StepResult>& result = setup_.state->result();
   // The sum stays local because later steps may add to it; the host reads the sum over all ranks.
   const TensorView total = temp(instruction, DType::f32, {1});
-  ops::copy(compute, {.x = loss, .y = total});
+  ops::copy(compute, {.x = result.field(&StepResult::loss_sum), .y = total});
   all_reduce_small(instruction, setup_.mesh->data(), total);
-  const auto* from = reinterpret_cast<const float*>(link_.download(compute, "read_result", result));
+  const auto* from = reinterpret_cast<const StepResult*>(link_.download(compute, "read_result", result.all()));
   const auto* sum = reinterpret_cast<const float*>(link_.download(compute, "read_loss", total));
   compute.call_host({.name = "hand_over_result", .kind = OpKind::host},
                     [from, sum, to = output.result, when = output.reached] {
-                      *to = {.loss_sum = *sum, .sum_squares = from[1], .gradient_norm = from[2], .clip = from[3]};
+                      *to = *from;
+                      to->loss_sum = *sum;
                       *when = std::chrono::steady_clock::now();
                     });
   if (setup_.keep_gradients) {

@@ -60,8 +60,8 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       for (const nn::Param& param : unit.params()) slices += static_cast<std::int64_t>(param.slices.size());
     }
     rope_frequencies_ = carver.take(DType::f32, {model.description().rope.head_dim / 2});
-    scalars_ = carver.take(DType::f32, {StepScalars::kFields});
-    result_ = carver.take(DType::f32, {StepResult::kFields});
+    record_ = RecordView<StepRecord>(carver.take(DType::f32, {RecordView<StepRecord>::kFloats}));
+    result_ = RecordView<StepResult>(carver.take(DType::f32, {RecordView<StepResult>::kFloats}));
     skip_ = carver.take(DType::i32, {1});
     norms_ = carver.take(DType::f32, {slices});
     return carver.used();

@@ -5,28 +5,10 @@
 #include <vector>
 
 #include "models/model.h"
+#include "step/step_record.h"
 #include "tensor/tensor.h"
 
 namespace hawser::step {
-
-// The scalars that the ops of a step read. begin_step copies them to the device, as float32 [kFields], to the same
-// address in every step.
-struct StepScalars {
-  float learning_rate = 0;
-  float bias_correction1 = 1;
-  float bias_correction2 = 1;
-  float inverse_targets = 0;  // 1 / number of valid targets of the step, over all ranks; 0 if there is none
-  static constexpr std::int64_t kFields = 4;
-};
-
-// The results of a step: float32 [kFields] on the device; end_step copies them to the host.
-struct StepResult {
-  float loss_sum = 0;       // sum over valid targets: this rank's on the device, all ranks' on the host
-  float sum_squares = 0;    // of the global gradient; until gradient_norm all-reduces it, of this rank's shards
-  float gradient_norm = 0;  // global L2 norm before clipping
-  float clip = 1;           // coefficient that scales the gradient
-  static constexpr std::int64_t kFields = 4;
-};
 
 // This rank's shard of one unit: elements [begin, begin + count) of the unit's flat buffer.
 struct UnitState {
@@ -53,8 +35,8 @@ class ModelState {
   const StateOptions& options() const { return options_; }
   const UnitState& unit(int i) const { return units_[static_cast<std::size_t>(i)]; }
   const TensorView& rope_frequencies() const { return rope_frequencies_; }
-  const TensorView& scalars() const { return scalars_; }        // float32 [StepScalars::kFields]
-  const TensorView& result() const { return result_; }          // float32 [StepResult::kFields]
+  const RecordView<StepRecord>& record() const { return record_; }
+  const RecordView<StepResult>& result() const { return result_; }
   const TensorView& skip() const { return skip_; }              // int32 [1]: StepInput::skip
   const TensorView& parameter_norms() const { return norms_; }  // float32 [slices of all parameters]
   std::int64_t bytes() const { return arena_.bytes(); }         // includes the three below
@@ -76,7 +58,9 @@ class ModelState {
   Arena arena_;
   std::vector<UnitState> units_;
   std::vector<nn::KvCache> kv_caches_;  // by layer
-  TensorView rope_frequencies_, scalars_, result_, skip_, norms_;
+  TensorView rope_frequencies_, skip_, norms_;
+  RecordView<StepRecord> record_;
+  RecordView<StepResult> result_;
 };
 
 }  // namespace hawser::step

@@ -141,10 +141,8 @@ FitRun::InFlightStep FitRun::enqueue(std::int64_t step, batches::Prefetcher& pre
                         std::max<std::int64_t>(1, step - skipped_));
   pending.skipped = skipped_;
   pending.lr = hyper.learning_rate;
-  input.scalars = {.learning_rate = hyper.learning_rate,
-                   .bias_correction1 = hyper.bias_correction1,
-                   .bias_correction2 = hyper.bias_correction2,
-                   .inverse_targets = pending.targets > 0 ? 1.0f / static_cast<float>(pending.targets) : 0.0f};
+  input.record = {.adam = hyper,
+                  .inverse_targets = pending.targets > 0 ? 1.0f / static_cast<float>(pending.targets) : 0.0f};
   pending.output = session_->enqueue(step::Purpose::train, input);
   return pending;
 }

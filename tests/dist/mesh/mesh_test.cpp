@@ -101,7 +101,7 @@ Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, s
   session.initialise(3);
   const std::int64_t tokens = loader.step_targets(0);
   step::StepInput input;
-  input.scalars.inverse_targets = 1.0f / static_cast<float>(tokens);
+  input.record.inverse_targets = 1.0f / static_cast<float>(tokens);
   for (int m = 0; m < layout.micro_batches; ++m) {
     input.batches.push_back(engine::to_host_batch(loader.load(0, m), layout.batch));
   }

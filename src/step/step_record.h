@@ -1,0 +1,56 @@
+// `StepRecord` and `StepResult`: the scalars that a step reads and writes. On the device each is one struct at one
+// address for all steps; ops get views of its fields by name:
+//
+//   state.record().field(&StepRecord::inverse_targets)   // float32 [1]
+//
+// A new scalar is a member: float, std::int32_t, or a struct of floats that an op reads as a whole.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "ops/adamw/adamw.h"
+#include "tensor/tensor.h"
+
+namespace hawser::step {
+
+// Copied to the device at the begin of a step.
+struct StepRecord {
+  ops::AdamHyper adam;
+  float inverse_targets = 0;  // 1 / number of valid targets of the step, over all ranks; 0 if there is none
+};
+
+// Copied to the host at the end of a step.
+struct StepResult {
+  float loss_sum = 0;       // sum over valid targets: this rank's on the device, all ranks' on the host
+  float sum_squares = 0;    // of the global gradient; until gradient_norm all-reduces it, of this rank's shards
+  float gradient_norm = 0;  // global L2 norm before clipping
+  float clip = 1;           // coefficient that scales the gradient
+};
+
+// A record on the device.
+template <class Record>
+class RecordView {
+  static_assert(std::is_trivially_copyable_v<Record> && sizeof(Record) % sizeof(float) == 0);
+
+ public:
+  static constexpr std::int64_t kFloats = sizeof(Record) / sizeof(float);
+
+  RecordView() = default;
+  explicit RecordView(const TensorView& all) : all_(all) {}  // float32 [kFloats]
+
+  const TensorView& all() const { return all_; }
+
+  template <class Field>
+  TensorView field(Field Record::*member) const {
+    using Element = std::conditional_t<std::is_same_v<Field, std::int32_t>, std::int32_t, float>;
+    static const Record any{};
+    const auto offset = reinterpret_cast<const std::byte*>(&(any.*member)) - reinterpret_cast<const std::byte*>(&any);
+    return {all_.raw() + offset, dtype_of<Element>(), {std::int64_t{sizeof(Field) / sizeof(Element)}}, all_.device()};
+  }
+
+ private:
+  TensorView all_;
+};
+
+}  // namespace hawser::step

@@ -1,0 +1,79 @@
+// The step record and the batch tables: named fields and tables at the right places.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <set>
+#include <string>
+
+#include "step/batch_tables.h"
+#include "step/step_record.h"
+
+namespace hawser::step {
+namespace {
+
+struct Mixed {
+  float first = 0;
+  std::int32_t count = 0;
+  ops::AdamHyper adam;
+};
+
+TEST(StepRecord, FieldsAreViewsOfTheirMembers) {
+  Mixed record{.first = 1.5f, .count = 7, .adam = {.learning_rate = 2, .bias_correction1 = 3, .bias_correction2 = 4}};
+  std::array<float, RecordView<Mixed>::kFloats> device{};
+  std::memcpy(device.data(), &record, sizeof(record));
+  const RecordView<Mixed> view(TensorView(reinterpret_cast<std::byte*>(device.data()), DType::f32,
+                                          {RecordView<Mixed>::kFloats}, DeviceKind::cpu));
+  EXPECT_EQ(*view.field(&Mixed::first).data<float>(), 1.5f);
+  EXPECT_EQ(*view.field(&Mixed::count).data<std::int32_t>(), 7);
+  const TensorView adam = view.field(&Mixed::adam);
+  EXPECT_EQ(adam.shape(), Shape{3});
+  EXPECT_EQ(adam.data<float>()[1], 3);
+}
+
+std::set<std::string> used(const BatchBounds& bounds) {
+  std::set<std::string> names;
+  for (const BatchTable& table : batch_tables()) {
+    if (table.shape(bounds).elements() > 0) EXPECT_TRUE(names.insert(table.name).second) << table.name << " twice";
+  }
+  return names;
+}
+
+TEST(BatchTables, AreUsedAsTheBoundsSay) {
+  std::set<std::string> expected{"ids", "labels", "positions", "diagonal", "diagonal_count"};
+  EXPECT_EQ(used({.rows = 8}), expected);
+  EXPECT_EQ(used({.rows = 8, .logit_positions = 2, .uses_kv_cache = true}),
+            (std::set<std::string>{"ids", "labels", "positions", "diagonal", "diagonal_count", "logit_positions",
+                                   "slot_mapping"}));
+  expected.insert({"off_diagonal", "off_diagonal_count", "gather_index"});
+  EXPECT_EQ(used({.rows = 8, .context = 2, .off_diagonal = 4}), expected);
+}
+
+TEST(BatchTables, EachGivesItsContentsAndHasItsOwnView) {
+  HostBatch batch;
+  std::int32_t next = 0;
+  for (auto field : {&HostBatch::ids, &HostBatch::labels, &HostBatch::positions, &HostBatch::gather_index,
+                     &HostBatch::logit_positions, &HostBatch::slot_mapping}) {
+    batch.*field = {++next};
+  }
+  batch.diagonal.assign(3 * kSegmentNumbers, 0);
+  batch.off_diagonal.assign(2 * kSegmentNumbers, 0);
+  std::vector<std::int32_t> first;
+  nn::BatchViews views;
+  std::byte memory{};
+  for (const BatchTable& table : batch_tables()) {
+    table.contents(batch, [&](const void* data, std::int64_t bytes) {
+      EXPECT_EQ(bytes % size_of(table.dtype), 0) << table.name;
+      std::int32_t number = -1;
+      std::memcpy(&number, data, sizeof(number));
+      first.push_back(number);
+    });
+    EXPECT_TRUE((views.*table.view).empty()) << table.name << " has the view of another table";
+    views.*table.view = TensorView(&memory, table.dtype, {1}, DeviceKind::cpu);
+  }
+  EXPECT_EQ(first, (std::vector<std::int32_t>{1, 2, 3, 0, 3, 0, 2, 4, 5, 6}));
+}
+
+}  // namespace
+}  // namespace hawser::step
