@@ -67,7 +67,7 @@ class Workplace {
                               .resume = resume,
                               .device = {.kind = DeviceKind::cuda}};
     Problems problems;
-    train::check_fit(request.recipe, {.device = DeviceKind::cuda}, problems);
+    train::check_fit(request.plan, {.device = DeviceKind::cuda}, problems);
     problems.throw_if_any();
     return train::fit(request, nullptr);
   }
