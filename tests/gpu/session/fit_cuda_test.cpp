@@ -251,10 +251,12 @@ TEST(FitCuda, MoreThanTheFreeMemoryIsRejectedBeforeAnythingIsReserved) {
 // As on the CPU (tests/faults, Diverge).
 TEST(FitCuda, ARunWithNonFiniteValuesEndsWithoutSaving) {
   const Workplace place(512, 256, true);
-  const train::FitResult sound = place.fit("out", {"train.steps=3"});
-  for (const char* compute : {"precision.compute=bf16", "precision.compute=float32"}) {
+  for (const std::string compute : {"bf16", "float32"}) {  // a resume must not change it
+    const std::string precision = "precision.compute=" + compute;
+    const train::FitResult sound = place.fit(compute, {precision, "train.steps=3"});
     try {
-      place.fit("out", {compute, "train.steps=50", "checkpoint.every_steps=25", "optimizer.learning_rate=1e30"}, true);
+      place.fit(compute, {precision, "train.steps=50", "checkpoint.every_steps=25", "optimizer.learning_rate=1e30"},
+                true);
       FAIL() << "the run did not end";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::internal);
@@ -263,7 +265,7 @@ TEST(FitCuda, ARunWithNonFiniteValuesEndsWithoutSaving) {
           << error.what();
     }
     EXPECT_TRUE(fs::exists(sound.checkpoint));
-    EXPECT_FALSE(fs::exists(place.out("out") / "checkpoints" / "step-00000025"));
+    EXPECT_FALSE(fs::exists(place.out(compute) / "checkpoints" / "step-00000025"));
   }
 }
 
