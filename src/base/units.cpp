@@ -98,7 +98,7 @@ std::string format_seconds(double seconds) {
   if (seconds < 0.9995e-4) return print("%.3g %s", 1e6 * seconds, "us");
   if (seconds < 0.9995) return print("%.3g %s", 1e3 * seconds, "ms");
   if (seconds < kMinute) return print(seconds < 10 ? "%.2f %s" : "%.1f %s", seconds, "s");
-  const auto whole = static_cast<long long>(seconds + 0.5);
+  const auto whole = std::llround(seconds);
   std::array<char, 64> buffer{};
   if (seconds >= 100 * kHour) {
     std::snprintf(buffer.data(), buffer.size(), "%lldd %02lldh", whole / 86400, whole / 3600 % 24);

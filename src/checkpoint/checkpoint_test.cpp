@@ -334,7 +334,7 @@ TEST(Checkpoint, AReaderKeepsWhatItOpened) {
     auto of_run = Checkpoint::open(first), of_best = Checkpoint::open(best);
     EXPECT_EQ(of_best.step(), 1);
     save_step(2);
-    const std::string third = save_step(3);
+    save_step(3);
     EXPECT_TRUE(io::exists(first)) << "it is being read";
     EXPECT_FALSE(io::exists(checkpoints + "/step-00000002"));
     EXPECT_TRUE(holds(of_run, 1));

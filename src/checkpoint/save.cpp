@@ -32,7 +32,7 @@ std::vector<Box> pieces_of(const Box& box, DType dtype, std::int64_t max_bytes) 
     const std::int64_t part = std::min(count, elements - at);
     for (Box& piece : boxes_of_range(box.extent, at, part, line.rows(at, part))) {
       for (int dim = 0; dim < box.offset.rank(); ++dim) piece.offset[dim] += box.offset[dim];
-      pieces.push_back(std::move(piece));
+      pieces.push_back(piece);
     }
   }
   return pieces;

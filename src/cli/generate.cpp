@@ -29,7 +29,8 @@ std::vector<std::int64_t> parse_ids(const std::string& text) {
     ids.push_back(id);
     at = stop;
     skip();
-    more = at < end && *at++ == ',';
+    more = at < end && *at == ',';
+    if (at < end) ++at;
   }
   if (at < end || text.back() < '0') throw UserError(wrong);
   return ids;

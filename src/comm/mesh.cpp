@@ -94,7 +94,7 @@ std::unique_ptr<Mesh> make_self_mesh() {
 }
 
 std::unique_ptr<Mesh> make_meta_mesh(const MeshSizes& sizes, Rank rank) {
-  return MeshBuilder::build(sizes, rank, [](const std::string& name, std::vector<int> ranks, int index) {
+  return MeshBuilder::build(sizes, rank, [](const std::string& name, const std::vector<int>& ranks, int index) {
     return std::make_unique<MetaGroup>(name, static_cast<int>(ranks.size()), index);
   });
 }

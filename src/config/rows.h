@@ -185,8 +185,8 @@ std::string word_values(const std::vector<std::string>& names, const std::vector
 using Aliases = std::vector<std::pair<std::string, std::string>>;
 
 template <class Field>
-Key word(const char* name, Field field, EnumChoices<ValueOf<Field>> choices, std::vector<std::string> later,
-         const char* help, Aliases aliases = {}) {
+Key word(const char* name, Field field, const EnumChoices<ValueOf<Field>>& choices,
+         const std::vector<std::string>& later, const char* help, const Aliases& aliases = {}) {
   Key key = row(name, field, word_values(names_of(choices), later), help);
   key.choices = names_of(choices);
   key.read = [field, choices, later, aliases](const YAML::Node& node, Recipe& recipe) {

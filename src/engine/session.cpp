@@ -206,7 +206,7 @@ void Session::check() {
   for (auto& planned : planned_steps_) planned->executor->check();
 }
 
-void Session::set_on_instruction(std::function<void(const program::Instruction&)> on_instruction) {
+void Session::set_on_instruction(const std::function<void(const program::Instruction&)>& on_instruction) {
   for (auto& planned : planned_steps_) planned->executor->set_on_instruction(on_instruction);
 }
 

@@ -100,7 +100,7 @@ class Session {
   void check();
 
   // Called on the host before each instruction is enqueued; used to name the phase in timeout messages.
-  void set_on_instruction(std::function<void(const program::Instruction&)> on_instruction);
+  void set_on_instruction(const std::function<void(const program::Instruction&)>& on_instruction);
 
  private:
   struct PlannedStep;

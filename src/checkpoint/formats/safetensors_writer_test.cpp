@@ -26,7 +26,7 @@ std::vector<SafetensorsSpec> specs_of(const std::vector<Spec>& tensors) {
   return specs;
 }
 
-void write(const std::string& folder, SafetensorsOptions options = {}, std::uint64_t version = 1) {
+void write(const std::string& folder, const SafetensorsOptions& options = {}, std::uint64_t version = 1) {
   std::vector<std::byte> memory(4000);
   write_safetensors(
       folder, specs_of(kTensors),

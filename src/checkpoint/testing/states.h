@@ -87,7 +87,7 @@ class Host {
     NamedState& state = state_of(spec);
     for (Box& box : boxes_of_range(spec.shape, begin, end - begin, flat)) {
       if (version > 0) fill(spec, version, region_of(box), box.view.raw());
-      state.boxes.push_back(std::move(box));
+      state.boxes.push_back(box);
     }
   }
   // Whether every box holds the values of `version`.

@@ -141,7 +141,7 @@ void Service::start_mpi() {
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
   int found = 0;
   int* largest_tag = nullptr;
-  MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &largest_tag, &found);
+  MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&largest_tag), &found);
   const int tag_bits = std::bit_width(static_cast<std::uint64_t>(found ? *largest_tag : 32767) + 1) - 1;
   sequence_bits_ = tag_bits - kGroupBits - 1;
   {

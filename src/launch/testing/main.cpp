@@ -12,7 +12,7 @@
 #include "launch/stop.h"
 
 // MPI keeps memory until the process exits; leak checks would report it.
-extern "C" const char* __asan_default_options() {
+extern "C" const char* __asan_default_options() {  // NOLINT(bugprone-reserved-identifier): the sanitizer's name
   return "detect_leaks=0";
 }
 
