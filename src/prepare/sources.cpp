@@ -250,11 +250,8 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
       }
       std::error_code error;
       const auto kind = kind_by_name(path);
-      const bool missing = !io::exists(path);  // a link to nothing
-      if (missing) {
-        problems.add({.file = path, .what = "cannot be read", .at = at});
-      } else if (!io::is_file(path)) {  // opening a FIFO would wait; sources are read more than once
-        problems.add({.file = path, .what = "not a regular file", .at = at});
+      if (!io::is_file(path)) {  // a link to nothing; a FIFO, which would wait for a writer when it is opened
+        problems.add({.file = path, .what = io::exists(path) ? "not a regular file" : "cannot be read", .at = at});
       } else if (!kind) {
         const fs::path file(path);
         const bool half = file.extension() == ".bin" || file.extension() == ".idx";

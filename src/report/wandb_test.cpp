@@ -35,7 +35,7 @@ std::vector<std::string> records(std::string_view file, std::size_t at) {
     if (file.size() < 7 + size) return ADD_FAILURE() << "torn", out;
     EXPECT_LE(7 + size, left);
     EXPECT_EQ(little_endian(file.substr(0, 4)), crc32(file.substr(6, 1 + size)));
-    const int kind = file[6];
+    const int kind = static_cast<unsigned char>(file[6]);
     EXPECT_EQ(inside, kind == 3 || kind == 4) << kind;
     if (!inside) out.emplace_back();
     out.back() += file.substr(7, size);

@@ -44,9 +44,10 @@ class RecordView {
   template <class Field>
   TensorView field(Field Record::*member) const {
     using Element = std::conditional_t<std::is_same_v<Field, std::int32_t>, std::int32_t, float>;
+    constexpr std::int64_t kElements = sizeof(Field) / size_of(dtype_of<Element>());
     static const Record any{};
     const auto offset = reinterpret_cast<const std::byte*>(&(any.*member)) - reinterpret_cast<const std::byte*>(&any);
-    return {all_.raw() + offset, dtype_of<Element>(), {std::int64_t{sizeof(Field) / sizeof(Element)}}, all_.device()};
+    return {all_.raw() + offset, dtype_of<Element>(), {kElements}, all_.device()};
   }
 
  private:

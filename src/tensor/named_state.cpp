@@ -35,7 +35,7 @@ std::vector<Box> boxes_of_range(const Shape& shape, std::int64_t begin, std::int
     }
     box.view = line.rows(at - begin, rows * slice);
     at += rows * slice;
-    boxes.push_back(std::move(box));
+    boxes.push_back(box);
   }
   return boxes;
 }
