@@ -83,6 +83,14 @@ TEST_F(Paths, AbsolutePathsNeedNoWorkingDirectory) {
   fs::current_path(gone.path());
   fs::remove(gone.path());
   EXPECT_EQ(absolute_path("/a/./b"), "/a/b");
+  EXPECT_EQ(without_dots("../../a/../b"), "../../b");
+  EXPECT_EQ(without_dots("a/.."), ".");
+  EXPECT_EQ(without_dots("/../a"), "/a");
+  // As the system follows it.
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder.path("far/inner"));
+  std::filesystem::create_directory_symlink(folder.path("far/inner"), folder.path("link"));
+  EXPECT_EQ(without_dots(folder.path("link/../b")), folder.path("far/b"));
   try {
     absolute_path("a");
     ADD_FAILURE() << "accepted";

@@ -48,11 +48,32 @@ std::string with_home(const std::string& path) {
   throw UserError(no_such_user(path));
 }
 
+std::string without_dots(const std::string& path) {
+  namespace fs = std::filesystem;
+  fs::path out;
+  for (const fs::path& part : fs::path(path)) {
+    if (part == "..") {
+      std::error_code none;
+      const fs::path link = fs::read_symlink(out, none);
+      const fs::path target = link.empty() ? fs::path() : fs::canonical(out, none);
+      if (!target.empty()) out = target;
+      if (!out.has_filename() || out.filename() == ".." || out == ".") {
+        out = out.has_root_directory() ? out : out / part;
+      } else {
+        out = out.parent_path();
+      }
+    } else if (part != ".") {
+      out /= part;
+    }
+  }
+  return out.empty() ? "." : out.string();
+}
+
 std::string absolute_path(const std::string& path) {
   std::error_code gone;
   const auto absolute = std::filesystem::absolute(path, gone);
   if (gone) throw UserError(Problem{.file = path, .what = "the working directory does not exist any more"});
-  return absolute.lexically_normal().string();
+  return without_dots(absolute.string());
 }
 
 std::string resolve_path(const std::string& path, const std::string& folder) {

@@ -18,6 +18,9 @@ Problem no_such_user(const std::string& path);
 // expand_home for paths without a place in a file; throws UserError.
 std::string with_home(const std::string& path);
 
+// The path without "." and "..", as the system follows it: LINK/.. is the folder that contains the link's target.
+std::string without_dots(const std::string& path);
+
 // Makes a path absolute and removes "..": relative paths start at the working directory. Throws UserError if the
 // working directory is needed and no longer exists.
 std::string absolute_path(const std::string& path);

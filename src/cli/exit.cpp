@@ -1,11 +1,13 @@
 #include "cli/exit.h"
 
 #include <execinfo.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -21,6 +23,7 @@
 #include "base/addresses.h"
 #include "base/error.h"
 #include "base/printable.h"
+#include "launch/stop.h"
 
 namespace hawser::cli {
 
@@ -35,6 +38,25 @@ constexpr char kOutOfMemory[] = "out of memory; try fewer ranks, a smaller model
 constexpr char kRefusedThread[] = "cannot create a thread (";
 constexpr char kTerminated[] = "internal error: terminated";
 constexpr char kUnknownKind[] = "internal error: unknown exception";
+
+// Waits until standard error can be written. False if a stop was requested and nothing has read it for three seconds
+// since, now or in an earlier call: what remains to be printed must not keep the process.
+bool reader_awaited() {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kLook = 50;  // ms
+  constexpr std::chrono::seconds kReader{3};
+  static std::atomic<bool> given_up = false;
+  Clock::time_point end = Clock::time_point::max();
+  pollfd file{STDERR_FILENO, POLLOUT, 0};
+  while (!given_up) {
+    const int ready = poll(&file, 1, kLook);
+    if (ready > 0 || (ready < 0 && errno != EINTR)) break;
+    const Clock::time_point now = Clock::now();
+    if (end == Clock::time_point::max() && stop_requested()) end = now + kReader;
+    if (now >= end) given_up = true;
+  }
+  return !given_up;
+}
 
 // Writes to standard error without allocating, for the out-of-memory line. Few writes, so that lines of several ranks
 // do not mix.
@@ -54,7 +76,7 @@ class ErrorWriter {
 
  private:
   void flush() {
-    for (std::size_t done = 0; done < size_;) {
+    for (std::size_t done = 0; done < size_ && reader_awaited();) {
       const ssize_t written = write(STDERR_FILENO, bytes_.data() + done, size_ - done);
       if (written < 0 && errno == EINTR) continue;
       if (written <= 0) break;  // the reader is gone
@@ -63,6 +85,7 @@ class ErrorWriter {
     size_ = 0;
   }
 
+  // At most PIPE_BUF: a pipe that is ready takes as many without waiting.
   std::array<char, 4096> bytes_{};
   std::size_t size_ = 0;
 };

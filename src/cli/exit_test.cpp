@@ -1,9 +1,14 @@
 // The last line of a process without any free memory.
 #include "cli/exit.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <functional>
@@ -15,6 +20,7 @@
 
 #include "base/error.h"
 #include "base/testing/address_limit.h"
+#include "launch/stop.h"
 
 namespace hawser::cli {
 namespace {
@@ -131,6 +137,37 @@ TEST(ReportError, WithMemoryAbortsAndExitsStayWhatTheyAre) {
         std::exit(7);
       },
       ::testing::ExitedWithCode(7), "^$");
+}
+
+// A log collector that stands still: an error must not outlast the first signal.
+TEST(PrintedErrors, AStopEndsTheWaitForAReader) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe2(ends.data(), O_NONBLOCK), 0);
+  while (write(ends[1], "x", 1) == 1) continue;
+  fcntl(ends[1], F_SETFL, 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], STDERR_FILENO);
+    catch_stop_signals();
+    _exit(guarded([]() -> int { throw UserError("nothing reads this"); }));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, WNOHANG), 0) << "it waits for the reader";
+  kill(child, SIGTERM);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (waitpid(child, &status, WNOHANG) == 0) {
+    if (std::chrono::steady_clock::now() > end) {
+      ADD_FAILURE() << "still running after one SIGTERM";
+      kill(child, SIGKILL);
+      waitpid(child, &status, 0);
+      break;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), static_cast<int>(ExitCode::bad_input));
+  for (const int end_of_pipe : ends) close(end_of_pipe);
 }
 
 }  // namespace

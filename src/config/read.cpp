@@ -347,7 +347,7 @@ std::string key_place(const Recipe& recipe, std::string_view key) {
 
 std::string resolve_path(const Recipe& recipe, const std::string& path) {
   if (path.empty() || path.find("://") != std::string::npos) return path;
-  return (std::filesystem::path(recipe.folder) / path).lexically_normal().string();
+  return without_dots((std::filesystem::path(recipe.folder) / path).string());
 }
 
 }  // namespace hawser

@@ -11,7 +11,8 @@ namespace hawser {
 
 class ForwardingDevice : public Device {
  public:
-  explicit ForwardingDevice(std::unique_ptr<Device> inner) : inner_(std::move(inner)) {}
+  explicit ForwardingDevice(std::unique_ptr<Device> inner) : owned_(std::move(inner)), inner_(owned_.get()) {}
+  explicit ForwardingDevice(Device& inner) : inner_(&inner) {}  // outlives this
 
   DeviceKind kind() const override { return inner_->kind(); }
   std::byte* allocate(std::int64_t bytes) override { return inner_->allocate(bytes); }
@@ -22,8 +23,11 @@ class ForwardingDevice : public Device {
   std::int64_t allocations() const override { return inner_->allocations(); }
   DeviceMemory memory() const override { return inner_->memory(); }
 
+ private:
+  std::unique_ptr<Device> owned_;
+
  protected:
-  std::unique_ptr<Device> inner_;
+  Device* inner_;
 };
 
 class ForwardingStream : public Stream {

@@ -20,10 +20,23 @@ namespace {
 
 }  // namespace
 
+namespace {
+
+// A copy of a folder by hard links (cp -al) shares its files: makes this one a file of its own.
+void unshare(const std::string& path, std::int64_t keep) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink < 2) return;
+  const std::string kept = read_text(path, status.st_size).substr(0, static_cast<std::size_t>(keep));
+  write_text_atomically(path, kept);
+}
+
+}  // namespace
+
 RecordFile::RecordFile(const std::string& path, std::int64_t keep) : path_(path), bytes_(keep) {
   const std::string folder = folder_of(path);
   make_folders(folder);
   // Non-blocking, so that open() does not hang on a pipe of this name. Here or at ftruncate it is rejected.
+  unshare(path, keep);
   file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
   if (file_ < 0) fail(path, "cannot write", errno);
   try {

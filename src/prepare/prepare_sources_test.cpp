@@ -104,7 +104,8 @@ TEST_F(PrepareSources, FollowsLinksToFolders) {
   folder_.write("mine/a.jsonl", lines(5, 1));
   fs::create_directory_symlink(folder_.path("other"), folder_.path("mine/linked"));
   fs::create_directory_symlink(folder_.path("mine"), folder_.path("other/back"));
-  fs::create_directory_symlink("nowhere", folder_.path("mine/broken"));
+  fs::create_symlink("nowhere", folder_.path("mine/.#a.jsonl"));    // an editor's lock
+  fs::create_symlink("nowhere", folder_.path("mine/picture.png"));  // not read
   Problems problems;
   std::vector<std::string> paths;
   for (const Source& source : find_sources({"mine"}, folder_.path(), "data.train", problems)) {
@@ -112,6 +113,9 @@ TEST_F(PrepareSources, FollowsLinksToFolders) {
   }
   EXPECT_TRUE(problems.empty()) << problems.lines();
   EXPECT_EQ(paths, (std::vector<std::string>{folder_.path("mine/a.jsonl"), folder_.path("mine/linked/b.jsonl")}));
+  fs::create_directory_symlink("nowhere", folder_.path("mine/shard"));  // a disk that is not mounted
+  find_sources({"mine"}, folder_.path(), "data.train", problems);
+  EXPECT_EQ(problems.lines(), folder_.path("mine/shard") + ": cannot be read at data.train[0]");
 }
 
 // A signal during `fit`'s preparation.

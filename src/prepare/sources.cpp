@@ -98,8 +98,8 @@ struct FolderFiles {
   std::vector<std::string> read, other;  // other: not read from folders, but a reader or a converter exists
 };
 
-// The files below `folder`, sorted. A link to nothing with the name of a file that is read counts as one, so that it is
-// reported.
+// The files below `folder`, sorted. A link to nothing counts as a file that is read if it has the name of one, or could
+// be a folder, so that it is reported.
 FolderFiles files_under(const std::string& folder) {
   FolderFiles files;
   for (const std::string& inside : folders_under(folder)) {
@@ -107,8 +107,9 @@ FolderFiles files_under(const std::string& folder) {
       const std::string path = (fs::path(inside) / name).string();
       std::error_code gone;
       const bool broken = fs::is_symlink(path, gone) && !io::exists(path);
-      if (!broken && !io::is_file(path)) continue;
-      if (is_read_from_folders(path)) {
+      if (broken ? name.starts_with('.') : !io::is_file(path)) continue;  // .#NAME: an editor's lock
+      const bool lost_folder = broken && fs::path(name).extension().empty();
+      if (is_read_from_folders(path) || lost_folder) {
         files.read.push_back(path);
       } else if (!broken && (kind_by_name(path) || !unread_format(path).hint.empty())) {
         files.other.push_back(path);

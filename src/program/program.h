@@ -14,7 +14,7 @@ namespace hawser::program {
 // `gather` and `reduce` communicate among the ranks of mesh.shard() (comm/mesh.h): the shard x context ranks, which
 // together hold one copy of the parameters and moments.
 enum class Op {
-  begin_step,         // copies the step's scalars to the device and zeroes its results (see StepInput::keep_loss_sum)
+  begin_step,         // copies the step's scalars to the device and zeroes its results
   load_batch,         // copies a micro-batch's index tensors to the device
   gather,             // all-gathers a unit's weight shards into its unsharded flat buffer
   embed,              // token embedding: the first layer's input

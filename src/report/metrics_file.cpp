@@ -48,27 +48,32 @@ std::string copy_aside(const std::string& path) {
 
 }  // namespace
 
-// The leading lines whose steps are at most `last`; lines that cannot be read stay among them.
+// The leading lines whose steps are at most `last`; lines that cannot be read stay among them. Complete ones after them
+// may hold kept steps too (a file that was reformatted).
 MetricsFile::Kept MetricsFile::lines_to_keep(const std::string& path, std::int64_t last) {
   Kept kept;
   if (last <= 0) return kept;
   std::int64_t read = 0;
-  bool later = false, mixed = false;
+  bool later = false, mixed = false, unread = false;
   each_line(path, [&](const std::string& line, bool complete) {
     read += static_cast<std::int64_t>(line.size()) + (complete ? 1 : 0);
     const auto metrics = from_json(line);
-    if (!metrics) return true;
+    if (!metrics) {
+      unread |= complete && line.find_first_not_of(" \t\r") != std::string::npos;
+      return true;
+    }
     later |= metrics->step > last;
     if (later) {
       mixed |= metrics->step <= last;
     } else {
+      unread = false;
       kept = {.bytes = read, .last_step = std::max(kept.last_step, metrics->step), .needs_newline = !complete};
     }
     return !mixed;
   });
-  if (mixed) {
-    kept.note = cat(path, ": steps are not in order: lines after the first later step than ", last,
-                    " were removed; the file as it was is ", copy_aside(path));
+  if (mixed || unread) {
+    kept.note = cat(path, mixed ? ": steps are not in order" : ": lines that are not one step each",
+                    "; what follows the steps that were kept is only in ", copy_aside(path));
   }
   return kept;
 }

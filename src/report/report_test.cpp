@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/testing/temporary_folder.h"
 #include "base/testing/without_privileges.h"
+#include "io/files.h"
 #include "report/metrics_file.h"
 #include "report/progress.h"
 #include "report/testing/sample_metrics.h"
@@ -157,15 +158,32 @@ TEST(Metrics, ResumeKeepsTheLinesOfAnEditedFile) {
   EXPECT_EQ(steps_in(path), exchanged);
   const std::vector<std::int64_t> merged{1, 2, 5, 3, 4};
   const std::string note = resumed(merged, 4);
-  EXPECT_NE(note.find("the file as it was is " + folder.path("metrics.edited-1.jsonl")), std::string::npos) << note;
+  EXPECT_NE(note.find("is only in " + folder.path("metrics.edited-1.jsonl")), std::string::npos) << note;
   EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2}));
   EXPECT_EQ(steps_in(folder.path("metrics.edited-1.jsonl")), merged);
+  std::ofstream(path, std::ios::trunc) << "[\n" << to_json(metrics_of(1)) << ",\n" << to_json(metrics_of(2)) << "\n]\n";
+  EXPECT_NE(MetricsFile(path, 2).note(), "");
+  EXPECT_TRUE(io::exists(folder.path("metrics.edited-2.jsonl")));
   {
     std::ofstream out(path, std::ios::trunc);
     out << to_json(metrics_of(1)) << "\n" << to_json(metrics_of(2));  // an editor removed the last line feed
   }
   { MetricsFile(path, 2).step(metrics_of(3)); }
   EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2, 3}));
+}
+
+// A run's folder that was copied by hard links (cp -al).
+TEST(Metrics, AFileWithALinkIsNotChangedThroughIt) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("metrics.jsonl"), copy = folder.path("copy.jsonl");
+  {
+    MetricsFile writer(path);
+    for (int step = 1; step <= 4; ++step) writer.step(metrics_of(step));
+  }
+  std::filesystem::create_hard_link(path, copy);
+  { MetricsFile(path, 2).step(metrics_of(3)); }
+  EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2, 3}));
+  EXPECT_EQ(steps_in(copy), (std::vector<std::int64_t>{1, 2, 3, 4}));
 }
 
 TEST(Metrics, AFileThatCannotBeWrittenIsTheUsersError) {

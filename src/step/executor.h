@@ -69,7 +69,6 @@ struct StepInput {
   StepRecord record;
   bool skip = false;  // true if no rank has a valid target: parameters and moments are not updated
   std::vector<std::shared_ptr<const HostBatch>> batches;  // one per micro-batch; ignored on meta
-  bool keep_loss_sum = false;                             // evaluation: adds to the loss sum of the steps before
 };
 
 // The outputs of a step. The device fills in all of them before `end` is reached, unless a stream has failed. On meta

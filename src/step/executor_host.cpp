@@ -43,10 +43,7 @@ void Executor::begin_step(const StepInput& input) {
   link_.upload(compute, "write_step_record", state.record().all(), &input.record, sizeof(StepRecord));
   const std::int32_t skip = input.skip ? 1 : 0;
   link_.upload(compute, "write_skip", state.skip(), &skip, sizeof(skip));
-  const TensorView result = state.result().all();
-  if (!input.keep_loss_sum) return ops::fill(compute, {.y = result});
-  // Enqueues the same item as in the plan, with no effect: the step must match its plan.
-  compute.launch({.name = "fill", .kind = OpKind::copy, .accesses = {writes(result)}}, [] {});
+  ops::fill(compute, {.y = state.result().all()});
 }
 
 const HostBatch* Executor::host_batch(int mb) const {
@@ -151,7 +148,7 @@ void Executor::parameter_norms(const Instruction& instruction, StepOutput& outpu
 void Executor::end_step(const Instruction& instruction, StepOutput& output) {
   Stream& compute = stream(instruction.stream);
   const RecordView<StepResult>& result = setup_.state->result();
-  // The sum stays local because later steps may add to it; the host reads the sum over all ranks.
+  // The host reads the sum over all ranks.
   const TensorView total = temp(instruction, DType::f32, {1});
   ops::copy(compute, {.x = result.field(&StepResult::loss_sum), .y = total});
   all_reduce_small(instruction, setup_.mesh->data(), total);

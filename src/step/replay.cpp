@@ -53,26 +53,22 @@ void ArenaGuard::end(int item) {
   }
 }
 
-class ReplayStream : public Stream {
+class ReplayStream : public ForwardingStream {
  public:
   ReplayStream(ReplayDevice& device, int index, std::unique_ptr<Stream> stream)
-      : device_(device), index_(index), stream_(std::move(stream)) {}
+      : ForwardingStream(std::move(stream)), device_(device), index_(index) {}
 
-  DeviceKind kind() const override { return stream_->kind(); }
-  DeviceKind target() const override { return stream_->target(); }
-  const CudaNative* native() const override { return stream_->native(); }
-  const std::string& name() const override { return stream_->name(); }
   void launch(OpRecord record, std::function<void()> work) override {
     work = watched(record, std::move(work));
-    stream_->launch(std::move(record), std::move(work));
+    inner_->launch(std::move(record), std::move(work));
   }
   void call_host(OpRecord record, std::function<void()> work) override {
     work = watched(record, std::move(work));
-    stream_->call_host(std::move(record), std::move(work));
+    inner_->call_host(std::move(record), std::move(work));
   }
   Event record_event() override {
     const int item = device_.record_event(index_);
-    Event event = stream_->record_event();
+    Event event = inner_->record_event();
     device_.recorded_[event.state().get()] = item;
     device_.held_.push_back(event);
     return event;
@@ -80,10 +76,8 @@ class ReplayStream : public Stream {
   void wait(const Event& event) override {
     if (event.state() == nullptr) return;
     device_.wait(index_, event);
-    stream_->wait(event);
+    inner_->wait(event);
   }
-  void synchronize() override { stream_->synchronize(); }
-  void check() override { stream_->check(); }
 
  private:
   // The work, checked against the plan's next item and guarded.
@@ -100,10 +94,9 @@ class ReplayStream : public Stream {
 
   ReplayDevice& device_;
   int index_;
-  std::unique_ptr<Stream> stream_;
 };
 
-ReplayDevice::ReplayDevice(Device& device, const ReplaySetup& setup) : device_(device), setup_(setup) {
+ReplayDevice::ReplayDevice(Device& device, const ReplaySetup& setup) : ForwardingDevice(device), setup_(setup) {
   const Trace& trace = *setup.trace;
   const std::vector<program::Buffer>& buffers = setup.buffers->buffers;
   const program::BufferIndex index(buffers);
@@ -141,7 +134,7 @@ std::unique_ptr<Stream> ReplayDevice::make_stream(const std::string& name) {
   HAWSER_CHECK(static_cast<std::size_t>(index) < setup_.trace->streams.size() &&
                    setup_.trace->streams[static_cast<std::size_t>(index)] == name,
                "stream ", index, ", ", name, ", is not the plan's");
-  return std::make_unique<ReplayStream>(*this, index, device_.make_stream(name));
+  return std::make_unique<ReplayStream>(*this, index, inner_->make_stream(name));
 }
 
 void ReplayDevice::begin_step() {

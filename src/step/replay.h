@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "device/device.h"
+#include "device/forwarding_device.h"
 #include "step/buffers.h"
 
 namespace hawser::step {
@@ -62,7 +62,7 @@ struct ReplaySetup {
   bool guard = true;           // cpu: poison what is not live; initially the entire arena is poisoned
 };
 
-class ReplayDevice : public Device {
+class ReplayDevice : public ForwardingDevice {
  public:
   // All arguments outlive this; it outlives the streams it makes. Streams must be made in the order of the trace's.
   ReplayDevice(Device& device, const ReplaySetup& setup);
@@ -74,15 +74,7 @@ class ReplayDevice : public Device {
   // Lets the next step wait for these events besides those planned: of concurrent work that reads the steps' state.
   void allow_waits(const std::vector<Event>& events);
 
-  DeviceKind kind() const override { return device_.kind(); }
   std::unique_ptr<Stream> make_stream(const std::string& name) override;
-  std::byte* allocate(std::int64_t bytes) override { return device_.allocate(bytes); }
-  void free(std::byte* data, std::int64_t bytes) noexcept override { device_.free(data, bytes); }
-  void set_allocator(const DeviceAllocator& allocator) override { device_.set_allocator(allocator); }
-  std::byte* allocate_host(std::int64_t bytes) override { return device_.allocate_host(bytes); }
-  void free_host(std::byte* data, std::int64_t bytes) noexcept override { device_.free_host(data, bytes); }
-  std::int64_t allocations() const override { return device_.allocations(); }
-  DeviceMemory memory() const override { return device_.memory(); }
 
  private:
   friend class ReplayStream;
@@ -93,7 +85,6 @@ class ReplayDevice : public Device {
   int next(TraceItem::Kind kind, int stream, const char* name);
   [[noreturn]] void reject(int item, const std::string& what) const;
 
-  Device& device_;
   ReplaySetup setup_;
   std::vector<std::vector<Access>> accesses_;  // by item, at their addresses on this device
   std::unique_ptr<ArenaGuard> guard_;

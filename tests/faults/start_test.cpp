@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
@@ -71,6 +72,26 @@ TEST(Start, FewerThreadsThanAskedChangeNoNumber) {
                                     std::pair{"OMP_MAX_ACTIVE_LEVELS", "0"}}) {
     EXPECT_EQ(losses(name, value), expected) << name;
   }
+}
+
+// Losses of micro-batches are summed in float64: the mean of equal ones is theirs.
+TEST(Start, TheMeanOfManyLossesIsExact) {
+  const Workplace place;
+  Fit fit(place, {"train.steps=6"});
+  ASSERT_EQ(fit.wait().code, 0) << fit.err();
+  const auto loss_of = [&](int documents) {
+    std::ofstream out(place.folder() / "many.jsonl");
+    for (int i = 0; i < documents; ++i)
+      out << R"({"input_ids": [7, 30]})"
+          << "\n";
+    out.close();
+    Fit going(place, Fit::Command{.words = {"eval", "--model", "out", "--data", "many.jsonl", "--json"}});
+    const Ended ended = going.wait();
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    return nlohmann::json::parse(ended.out)["loss"].get<double>();
+  };
+  const double one = loss_of(1);
+  EXPECT_NEAR(loss_of(8000), one, 1e-9 * one);
 }
 
 // Slurm's gang scheduling, a paused container, Ctrl-Z: no rank is missing.

@@ -3,57 +3,14 @@
 
 #include <memory>
 
-#include "dist/mesh/toy.h"
 #include "engine/feed.h"
 #include "engine/session.h"
 #include "plan/layout.h"
+#include "support/toy.h"
 
 namespace hawser::testing {
 
-struct Sizes {
-  std::int64_t width = 64, heads = 4, kv_heads = 2, head_dim = 16, inner = 176, vocabulary = 256;
-  int blocks = 3;
-  bool tied = true;
-};
-
-inline models::ModelDescription llama_description(const Sizes& s) {
-  models::ModelDescription d;
-  d.family = "llama";
-  d.embedding = {.vocabulary = s.vocabulary, .width = s.width, .initial_std = 0.05, .table = "model.embed_tokens"};
-  for (int b = 0; b < s.blocks; ++b) {
-    const std::string p = cat("model.layers.", b, ".");
-    d.blocks.push_back({.attention = {.width = s.width,
-                                      .heads = s.heads,
-                                      .kv_heads = s.kv_heads,
-                                      .head_dim = s.head_dim,
-                                      .initial_std = 0.05,
-                                      .output_std = 0.05,
-                                      .norm = p + "input_layernorm",
-                                      .q = p + "self_attn.q_proj",
-                                      .k = p + "self_attn.k_proj",
-                                      .v = p + "self_attn.v_proj",
-                                      .output = p + "self_attn.o_proj",
-                                      .fused = p + "self_attn.qkv_proj"},
-                        .mlp = {.width = s.width,
-                                .inner = s.inner,
-                                .initial_std = 0.05,
-                                .output_std = 0.05,
-                                .norm = p + "post_attention_layernorm",
-                                .gate = p + "mlp.gate_proj",
-                                .up = p + "mlp.up_proj",
-                                .down = p + "mlp.down_proj",
-                                .fused = p + "mlp.gate_up_proj"}});
-  }
-  d.head = {.vocabulary = s.vocabulary,
-            .width = s.width,
-            .tied = s.tied,
-            .initial_std = 0.05,
-            .norm = "model.norm",
-            .output = "lm_head"};
-  d.rope = {.theta = 10000.0, .head_dim = s.head_dim};
-  d.max_position = 1 << 20;
-  return d;
-}
+using Sizes = ToySizes;
 
 inline Sizes smollm2_sizes() {
   return {.width = 576, .heads = 9, .kv_heads = 3, .head_dim = 64, .inner = 1536, .vocabulary = 49152, .blocks = 30};

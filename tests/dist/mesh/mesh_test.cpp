@@ -13,7 +13,7 @@
 #include "engine/feed.h"
 #include "engine/session.h"
 #include "models/weights.h"
-#include "toy.h"
+#include "support/toy.h"
 
 namespace hawser {
 namespace {

@@ -1,4 +1,4 @@
-// A small random Llama and packed sequences of odd lengths, for tests that compare layouts.
+// Small random Llamas and packed sequences of odd lengths, for tests that compare layouts.
 #pragma once
 
 #include <memory>
@@ -10,41 +10,72 @@
 
 namespace hawser::testing {
 
-inline models::ModelDescription toy_description(bool tied = true) {
+struct ToySizes {
+  std::int64_t width = 64, heads = 4, kv_heads = 2, head_dim = 16, inner = 176, vocabulary = 256;
+  int blocks = 3;
+  bool tied = true;
+  double initial_std = 0.05;
+  bool biases = false;  // attention's in even blocks, the MLP's in odd ones
+  std::int64_t max_position = 1 << 20;
+};
+
+inline models::ModelDescription llama_description(const ToySizes& s) {
   models::ModelDescription d;
   d.family = "llama";
-  d.embedding = {.vocabulary = 67, .width = 24, .initial_std = 0.3, .table = "model.embed_tokens"};
-  for (int b = 0; b < 2; ++b) {
+  d.embedding = {
+      .vocabulary = s.vocabulary, .width = s.width, .initial_std = s.initial_std, .table = "model.embed_tokens"};
+  for (int b = 0; b < s.blocks; ++b) {
     const std::string p = cat("model.layers.", b, ".");
-    d.blocks.push_back({.attention = {.width = 24,
-                                      .heads = 4,
-                                      .kv_heads = 2,
-                                      .head_dim = 10,
-                                      .qkv_bias = b == 0,
-                                      .output_bias = b == 0,
-                                      .initial_std = 0.3,
-                                      .output_std = 0.3,
+    const bool even = b % 2 == 0;
+    d.blocks.push_back({.attention = {.width = s.width,
+                                      .heads = s.heads,
+                                      .kv_heads = s.kv_heads,
+                                      .head_dim = s.head_dim,
+                                      .qkv_bias = s.biases && even,
+                                      .output_bias = s.biases && even,
+                                      .initial_std = s.initial_std,
+                                      .output_std = s.initial_std,
                                       .norm = p + "input_layernorm",
                                       .q = p + "self_attn.q_proj",
                                       .k = p + "self_attn.k_proj",
                                       .v = p + "self_attn.v_proj",
                                       .output = p + "self_attn.o_proj",
                                       .fused = p + "self_attn.qkv_proj"},
-                        .mlp = {.width = 24,
-                                .inner = 37,
-                                .bias = b == 1,
-                                .initial_std = 0.3,
-                                .output_std = 0.3,
+                        .mlp = {.width = s.width,
+                                .inner = s.inner,
+                                .bias = s.biases && !even,
+                                .initial_std = s.initial_std,
+                                .output_std = s.initial_std,
                                 .norm = p + "post_attention_layernorm",
                                 .gate = p + "mlp.gate_proj",
                                 .up = p + "mlp.up_proj",
                                 .down = p + "mlp.down_proj",
                                 .fused = p + "mlp.gate_up_proj"}});
   }
-  d.head = {.vocabulary = 67, .width = 24, .tied = tied, .initial_std = 0.3, .norm = "model.norm", .output = "lm_head"};
-  d.rope = {.theta = 10000.0, .head_dim = 10};
-  d.max_position = 1024;
+  d.head = {.vocabulary = s.vocabulary,
+            .width = s.width,
+            .tied = s.tied,
+            .initial_std = s.initial_std,
+            .norm = "model.norm",
+            .output = "lm_head"};
+  d.rope = {.theta = 10000.0, .head_dim = s.head_dim};
+  d.max_position = s.max_position;
   return d;
+}
+
+// Small enough for float64 differences, with biases and an odd inner size.
+inline models::ModelDescription toy_description(bool tied = true) {
+  return llama_description({.width = 24,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .head_dim = 10,
+                            .inner = 37,
+                            .vocabulary = 67,
+                            .blocks = 2,
+                            .tied = tied,
+                            .initial_std = 0.3,
+                            .biases = true,
+                            .max_position = 1024});
 }
 
 // Sequence i has documents of odd lengths, random by i; some labels are masked. Lengths are less than `slack` shorter
