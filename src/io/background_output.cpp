@@ -13,7 +13,7 @@
 namespace hawser::io {
 
 struct BackgroundOutput::Queue {
-  explicit Queue(int file) : file(file) {}
+  explicit Queue(int to) : file(to) {}
 
   void run() {
     std::unique_lock lock(mutex);

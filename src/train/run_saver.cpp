@@ -215,7 +215,9 @@ void RunSaver::save(std::int64_t step) {
   try {
     save_in(displaced ? displaced->folder : plan_.files.folder);
   } catch (const Error& error) {
-    if (error.code() != ExitCode::bad_input || displaced || !(displaced = find_displaced())) throw;
+    if (error.code() != ExitCode::bad_input || displaced) throw;
+    displaced = find_displaced();
+    if (!displaced) throw;
     save_in(displaced->folder);
   }
   if (displaced) stop(*displaced, step);

@@ -88,7 +88,7 @@ TEST_F(Eval, StartedByMpirunItselfPrintsOneObject) {
 }
 
 TEST_F(Eval, TextIsEncodedByTheTokenizerBesideTheModel) {
-  const std::string model = copy_of("gqa", "model");
+  copy_of("gqa", "model");
   write("model/tokenizer.json", testing::letters_tokenizer());
   write("text.jsonl", "{\"text\": \"To be\"}\n\n{\"text\": \"or\"}\n");
   write("ids.jsonl", "{\"input_ids\": [51, 78, 94, 65, 68]}\n{\"input_ids\": [78, 81]}\n");

@@ -287,7 +287,7 @@ TEST_F(RecipeInit, ShrinksUntilItFits) {
 }
 
 TEST_F(RecipeInit, SetsUpConversationsTextAndTokens) {
-  const std::string model = copy_of("tied", "mine");
+  copy_of("tied", "mine");
   write("mine/tokenizer.json", testing::letters_tokenizer());
   write("chats.jsonl", chats(30));
   // No template, and a tokenizer with none of the known tokens: reported, not guessed.
