@@ -23,10 +23,10 @@ std::optional<Checkpoint> Checkpoint::latest(const std::string& root, Problems& 
     Problems passed_over;
     for (const std::string& folder : folders) {
       try {
-        auto snapshot = storage_of(folder).open(folder);
-        if (auto manifest = read_manifest(*snapshot, passed_over)) {
+        auto reader = storage_of(folder).open(folder);
+        if (auto manifest = read_manifest(*reader, passed_over)) {
           skipped.add(passed_over);
-          return Checkpoint(std::move(snapshot), *std::move(manifest));
+          return Checkpoint(std::move(reader), *std::move(manifest));
         }
       } catch (const io::IoError&) {
         throw;  // says nothing about the contents
@@ -46,8 +46,8 @@ std::optional<Checkpoint> Checkpoint::latest(const std::string& root, Problems& 
 
 Checkpoint Checkpoint::open(const std::string& folder) {
   Problems problems;
-  auto snapshot = storage_of(folder).open(folder);
-  auto manifest = read_manifest(*snapshot, problems);
+  auto reader = storage_of(folder).open(folder);
+  auto manifest = read_manifest(*reader, problems);
   if (!manifest) {
     Problems offered;
     const std::string before = complete_before(folder);
@@ -57,11 +57,11 @@ Checkpoint Checkpoint::open(const std::string& folder) {
     }
     offered.throw_if_any();
   }
-  return Checkpoint(std::move(snapshot), *std::move(manifest));
+  return Checkpoint(std::move(reader), *std::move(manifest));
 }
 
-Checkpoint::Checkpoint(std::unique_ptr<Snapshot> snapshot, Manifest manifest)
-    : snapshot_(std::move(snapshot)), folder_(snapshot_->path()), manifest_(std::move(manifest)) {
+Checkpoint::Checkpoint(std::unique_ptr<StorageReader> reader, Manifest manifest)
+    : reader_(std::move(reader)), folder_(reader_->path()), manifest_(std::move(manifest)) {
   struct End {
     std::int64_t begin, end;
     std::int64_t* padding;
@@ -167,11 +167,11 @@ std::optional<Problem> Checkpoint::check_padding(const std::string& file, std::i
   for (std::int64_t at = begin; at < end;) {
     const std::int64_t count = std::min(kStagingBytes, end - at);
     if (static_cast<std::int64_t>(staging_.size()) < count) staging_.resize(static_cast<std::size_t>(count));
-    snapshot_->read(file, at, staging_.data(), count);
+    reader_->read(file, at, staging_.data(), count);
     const auto wrong =
         std::find_if(staging_.begin(), staging_.begin() + count, [](std::byte b) { return b != std::byte{0}; });
     if (wrong != staging_.begin() + count) {
-      return Problem{.file = snapshot_->path_of(file),
+      return Problem{.file = reader_->path_of(file),
                      .what = "the bytes between tensors changed since it was saved",
                      .expected = "zeros",
                      .at = cat("byte ", at + (wrong - staging_.begin()))};
@@ -213,7 +213,7 @@ std::optional<Problem> Checkpoint::read_box(const SavedTensor& tensor, int index
   staging_.resize(static_cast<std::size_t>(std::min(step, end - begin) * element));
   for (std::int64_t at = begin; at < end; at += step) {
     const std::int64_t count = std::min(step, end - at);
-    snapshot_->read(file, box.begin + at * element, staging_.data(), count * element);
+    reader_->read(file, box.begin + at * element, staging_.data(), count * element);
     if (verify) XXH3_64bits_update(hash.get(), staging_.data(), static_cast<std::size_t>(count * element));
     if (targets.empty()) continue;
     const TensorView chunk(staging_.data(), tensor.dtype, {count}, DeviceKind::cpu);
@@ -230,7 +230,7 @@ std::optional<Problem> Checkpoint::read_box(const SavedTensor& tensor, int index
   const std::uint64_t checksum = XXH3_64bits_digest(hash.get());
   if (checksum != box.checksum) {
     return Problem{
-        .file = snapshot_->path_of(file),
+        .file = reader_->path_of(file),
         .what = "checksum mismatch: the data changed since it was saved",
         .expected = checksum_text(box.checksum),
         .got = checksum_text(checksum),
@@ -250,17 +250,17 @@ std::string Checkpoint::read_attached(const std::string& name) const {
   const auto saved = std::ranges::find(manifest_.attached, name, &SavedAttachment::name);
   HAWSER_CHECK(saved != manifest_.attached.end(), "no ", name, " in ", folder_);
   const std::string path = cat(folder_, "/", name);
-  if (!snapshot_->has(name)) {
+  if (!reader_->has(name)) {
     throw CorruptCheckpoint(Problem{.file = path, .what = "a file of the checkpoint is missing"});
   }
-  const std::int64_t bytes = snapshot_->bytes(name);
+  const std::int64_t bytes = reader_->bytes(name);
   if (bytes != saved->bytes) {
     throw CorruptCheckpoint(Problem{.file = path,
                                     .what = bytes < saved->bytes ? "truncated file" : "file too long",
                                     .expected = cat(saved->bytes, " bytes"),
                                     .got = cat(bytes)});
   }
-  const std::string text = snapshot_->read_text(name, bytes);
+  const std::string text = reader_->read_text(name, bytes);
   if (XXH3_64bits(text.data(), text.size()) != saved->checksum) {
     throw CorruptCheckpoint(Problem{.file = path, .what = "checksum mismatch: the file changed since it was saved"});
   }

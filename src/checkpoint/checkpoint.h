@@ -6,7 +6,7 @@
 // Objects are read by range through a buffer of kStagingBytes. Mapped pages would be memory of this process that the
 // plan does not include, and a failing disk would raise SIGBUS instead of returning an error.
 //
-// A Checkpoint holds its Snapshot, so a training run that still saves under the same root does not remove it as an old
+// A Checkpoint holds its StorageReader, so a training run that still saves under the same root does not remove it as an old
 // checkpoint (posix_storage.h says where this protection ends).
 #pragma once
 
@@ -81,11 +81,11 @@ class Checkpoint {
     BoxMemory memory;  // of the wanted box
   };
 
-  Checkpoint(std::unique_ptr<Snapshot> snapshot, Manifest manifest);
+  Checkpoint(std::unique_ptr<StorageReader> reader, Manifest manifest);
   std::optional<Problem> read_box(const SavedTensor& tensor, int box, const std::vector<Target>& targets, CastRun cast);
   std::optional<Problem> check_padding(const std::string& file, std::int64_t begin, std::int64_t end);
 
-  std::unique_ptr<Snapshot> snapshot_;
+  std::unique_ptr<StorageReader> reader_;
   std::string folder_;
   Manifest manifest_;
   std::unordered_map<std::string, int> places_;     // name to index in manifest_.tensors

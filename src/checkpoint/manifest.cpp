@@ -156,11 +156,11 @@ std::optional<Problem> find_change(io::Json& document, const std::string& text) 
   return std::nullopt;
 }
 
-void check_length(const Snapshot& snapshot, const ObjectSize& file, Problems& problems) {
+void check_length(const StorageReader& reader, const ObjectSize& file, Problems& problems) {
   try {
-    const std::int64_t bytes = snapshot.bytes(file.name);
+    const std::int64_t bytes = reader.bytes(file.name);
     if (bytes == file.bytes) return;
-    problems.add({.file = snapshot.path_of(file.name),
+    problems.add({.file = reader.path_of(file.name),
                   .what = bytes < file.bytes ? "truncated file" : "file too long",
                   .expected = cat(file.bytes, " bytes"),
                   .got = cat(bytes)});
@@ -316,17 +316,17 @@ std::optional<Manifest> read_manifest(const std::string& folder, Problems& probl
   }
 }
 
-std::optional<Manifest> read_manifest(Snapshot& snapshot, Problems& problems) {
-  const std::string path = snapshot.path_of(kManifestName);
+std::optional<Manifest> read_manifest(StorageReader& reader, Problems& problems) {
+  const std::string path = reader.path_of(kManifestName);
   const auto reject = [&](Problem problem) {
     problem.file = path;
     problems.add(std::move(problem));
     return std::nullopt;
   };
   std::string text;
-  if (!snapshot.has(kManifestName)) return reject({.what = "no manifest: the save was not finished"});
+  if (!reader.has(kManifestName)) return reject({.what = "no manifest: the save was not finished"});
   try {
-    text = snapshot.read_text(kManifestName, kMaxManifestBytes);
+    text = reader.read_text(kManifestName, kMaxManifestBytes);
   } catch (const io::IoError&) {
     throw;  // says nothing about the contents
   } catch (const UserError& error) {
@@ -343,7 +343,7 @@ std::optional<Manifest> read_manifest(Snapshot& snapshot, Problems& problems) {
       !metadata.is_object()) {
     return reject({.what = "a manifest without step, world, files, tensors or meta"});
   }
-  if (const auto named = step_of(split_path(snapshot.path()).name); named && *named != *step) {
+  if (const auto named = step_of(split_path(reader.path()).name); named && *named != *step) {
     return reject({.what = "the manifest names another step", .expected = cat(*named), .got = cat(*step)});
   }
   Manifest manifest{.step = *step, .world = static_cast<int>(*world), .metadata = metadata.dump()};
@@ -352,7 +352,7 @@ std::optional<Manifest> read_manifest(Snapshot& snapshot, Problems& problems) {
     const auto file = file_from(entry);
     if (!file) return reject({.what = "a manifest with an invalid file entry"});
     manifest.files.push_back(*file);
-    check_length(snapshot, *file, problems);
+    check_length(reader, *file, problems);
   }
   for (const io::Json& entry : attached) {  // null has no entries
     const auto file = attachment_from(entry);

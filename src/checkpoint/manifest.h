@@ -89,7 +89,7 @@ std::string manifest_text(const Manifest& manifest);
 // Reads and validates FOLDER/manifest.json, and checks the sizes of the files next to it. Adds every problem found;
 // returns nullopt if there is one. IoError if the storage cannot be read.
 std::optional<Manifest> read_manifest(const std::string& folder, Problems& problems);
-std::optional<Manifest> read_manifest(Snapshot& snapshot, Problems& problems);
+std::optional<Manifest> read_manifest(StorageReader& reader, Problems& problems);
 
 // Two boxes of the tensor that share elements, as "[0:4] and [2:6]"; "" if there are none.
 std::string find_overlap(const SavedTensor& tensor);

@@ -99,7 +99,7 @@ void keep_also_as(const std::string& folder, const std::string& path) {
 }
 
 void finish_keep(const std::string& path) {
-  storage_of(path).recover(path, [](Snapshot& set) -> std::optional<std::int64_t> {
+  storage_of(path).recover(path, [](StorageReader& set) -> std::optional<std::int64_t> {
     Problems incomplete;
     const auto manifest = read_manifest(set, incomplete);
     return manifest ? std::optional(manifest->step) : std::nullopt;

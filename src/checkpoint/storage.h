@@ -30,12 +30,12 @@ struct ObjectSize {
 };
 
 // The objects of one set, for reading.
-class Snapshot {
+class StorageReader {
  public:
-  explicit Snapshot(std::string path) : path_(std::move(path)) {}
-  virtual ~Snapshot() = default;
-  Snapshot(const Snapshot&) = delete;
-  Snapshot& operator=(const Snapshot&) = delete;
+  explicit StorageReader(std::string path) : path_(std::move(path)) {}
+  virtual ~StorageReader() = default;
+  StorageReader(const StorageReader&) = delete;
+  StorageReader& operator=(const StorageReader&) = delete;
 
   const std::string& path() const { return path_; }
   std::string path_of(const std::string& name) const { return path_ + "/" + name; }  // for messages
@@ -88,11 +88,11 @@ class Storage {
   // Names directly below a prefix, sorted, without staged and removed sets. Empty if there is no such prefix.
   virtual std::vector<std::string> list(const std::string& prefix) = 0;
 
-  // Opens a set for reading. While the Snapshot exists the set stays readable, even if it is replaced or remove() is
+  // Opens a set for reading. While the StorageReader exists the set stays readable, even if it is replaced or remove() is
   // called, as far as the storage can ensure it. UserError if there is no such set.
-  virtual std::unique_ptr<Snapshot> open(const std::string& path) = 0;
+  virtual std::unique_ptr<StorageReader> open(const std::string& path) = 0;
   // The same without keeping others from removing it.
-  virtual std::unique_ptr<Snapshot> peek(const std::string& path) = 0;
+  virtual std::unique_ptr<StorageReader> peek(const std::string& path) = 0;
 
   // Starts a set that commit() makes visible as `path`, and removes what processes that ended left of others beside it.
   // `owner` is the object that this process will create; `bytes`, of all objects, must fit.
@@ -109,7 +109,8 @@ class Storage {
   virtual void copy(const std::string& from, const std::string& to) = 0;
   // Where copy() cannot replace in one step, a crash in it may leave no `to`: makes that one of the remaining sets
   // visible whose `version` is highest. Does nothing if `to` exists or no set has a version.
-  virtual void recover(const std::string& to, const std::function<std::optional<std::int64_t>(Snapshot&)>& version) = 0;
+  virtual void recover(const std::string& to,
+                       const std::function<std::optional<std::int64_t>(StorageReader&)>& version) = 0;
 };
 
 // The storage of paths that begin with a registered scheme, such as "memory://"; else the one of POSIX files.

@@ -149,6 +149,11 @@ void print(const std::string& prefix, const std::string& lines) {
   put_lines(prefix, {printable(lines, Newlines::keep)});
 }
 
+void print_plain(const std::string& line) {
+  std::fflush(stdout);
+  ErrorWriter().put(printable(line) + "\n");
+}
+
 int report_error(const std::exception& error) {
   while (ending && !ending_myself) pause();
   std::fflush(stdout);

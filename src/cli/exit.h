@@ -19,6 +19,9 @@ std::string undelivered(int reason);
 // Prints `hawser: PREFIX LINE` for each line to standard error. For notes and warnings.
 void print(const std::string& prefix, const std::string& lines);
 
+// A line without `hawser: `, for a command's result.
+void print_plain(const std::string& line);
+
 // Called by main. Makes ends of the process that bypass guarded() print one line and return its code too: exceptions
 // that cannot be caught (in a thread's function, or in a destructor, such as that of JSON values, which allocates), and
 // libraries that crash, abort or exit when an allocation fails. Loads what throwing needs while there is memory;

@@ -90,7 +90,7 @@ void print_result(const train::FitResult& result, const FitOptions& options) {
   if (!result.interrupted && !result.checkpoint.empty()) {
     for (std::string& next : next_commands(result)) lines.push_back(std::move(next));
   }
-  for (const std::string& each : lines) std::fprintf(stderr, "%s\n", printable(each).c_str());
+  for (const std::string& each : lines) print_plain(each);
 }
 
 // The body of each of `world` ranks. Returns the exit code, equal on all ranks.

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/environment.h"
-#include "base/paths.h"
 #include "base/printable.h"
 #include "base/text.h"
 #include "batches/micro_batch.h"
@@ -101,9 +100,7 @@ DataView open_view(const std::string& path, const InspectOptions& options) {
                               .expected = view.prefix.empty() ? "" : view.prefix + ".idx",
                               .hint = cat("hawser prepare ", path)});
     }
-    tokenizer = !options.tokenizer.empty() ? find_model(options.tokenizer)
-                : job.tokenizer.empty()    ? ""
-                                           : resolve_path(job.tokenizer, job.folder);
+    tokenizer = options.tokenizer.empty() ? job.tokenizer : find_model(options.tokenizer);
     view.seed = view.recipe->train.seed;
   }
   if (!tokenizer.empty()) view.tokenizer = text::load_tokenizer(tokenizer);

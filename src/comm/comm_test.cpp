@@ -61,12 +61,16 @@ TEST(FrozenTime, IsAGapBetweenTwoLooks) {
   using std::chrono::seconds;
   const FrozenTime::Clock::time_point begin{};
   FrozenTime frozen;
-  EXPECT_EQ(frozen.look(begin + seconds(100)), seconds(0));
-  EXPECT_EQ(frozen.look(begin + seconds(101)), seconds(0)) << "a busy machine";
-  EXPECT_EQ(frozen.look(begin + seconds(501)), seconds(400));
-  EXPECT_EQ(frozen.look(begin + seconds(501) + milliseconds(20)), seconds(0));
-  frozen.reset();
-  EXPECT_EQ(frozen.look(begin + seconds(1000)), seconds(0)) << "it waited for work";
+  frozen.look(begin + seconds(100));
+  frozen.look(begin + seconds(101));
+  EXPECT_EQ(frozen.since(begin + seconds(100)), seconds(0)) << "a busy machine";
+  frozen.look(begin + seconds(501));
+  frozen.look(begin + seconds(501) + milliseconds(20));
+  EXPECT_EQ(frozen.since(begin + seconds(100)), seconds(400)) << "also after later looks";
+  EXPECT_EQ(frozen.since(begin + seconds(301)), seconds(200)) << "started in the gap";
+  EXPECT_EQ(frozen.since(begin + seconds(502)), seconds(0));
+  frozen.look(begin + seconds(601));
+  EXPECT_EQ(frozen.since(begin + seconds(100)), seconds(400) + seconds(100) - milliseconds(20));
 }
 
 TEST(MetaMesh, GroupsOfOneRank) {

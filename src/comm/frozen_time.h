@@ -3,7 +3,10 @@
 // rank that does not arrive.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <deque>
 #include <optional>
 
 namespace hawser::comm {
@@ -12,16 +15,29 @@ class FrozenTime {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::seconds kLongestLook{2};  // a busy machine delays a look by less
+  static constexpr std::size_t kKept = 64;                // an operation sees fewer
 
-  // Since the last look; zero if the process ran.
-  Clock::duration look(Clock::time_point now) {
-    const Clock::duration gap = last_ ? now - *last_ : Clock::duration(0);
+  void look(Clock::time_point now) {
+    if (last_ && now - *last_ > kLongestLook) {
+      frozen_.push_back({*last_, now});
+      if (frozen_.size() > kKept) frozen_.pop_front();
+    }
     last_ = now;
-    return gap > kLongestLook ? gap : Clock::duration(0);
   }
-  void reset() { last_.reset(); }  // the thread waits for work
+
+  // Between `started` and the last look. An operation may hand over its start only after the look that found the gap:
+  // gaps are kept.
+  Clock::duration since(Clock::time_point started) const {
+    Clock::duration all{0};
+    for (const Gap& gap : frozen_) all += std::max(gap.end - std::max(gap.begin, started), Clock::duration(0));
+    return all;
+  }
 
  private:
+  struct Gap {
+    Clock::time_point begin, end;
+  };
+  std::deque<Gap> frozen_;
   std::optional<Clock::time_point> last_;
 };
 

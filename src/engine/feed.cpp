@@ -8,7 +8,7 @@ namespace {
 
 std::vector<std::int32_t> flatten(const std::vector<batches::Segment>& segments, bool local_keys) {
   std::vector<std::int32_t> out;
-  out.reserve(segments.size() * 6);
+  out.reserve(segments.size() * step::kSegmentNumbers);
   for (const batches::Segment& s : segments) {
     out.insert(out.end(),
                {s.q_begin, s.q_count, local_keys ? s.q_begin : s.k_begin, s.k_count, s.q_position, s.k_position});

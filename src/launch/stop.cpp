@@ -5,15 +5,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
-#include <condition_variable>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
-#include <mutex>
-#include <optional>
-#include <thread>
 
 #include "base/error.h"
 #include "io/result_file.h"
@@ -54,9 +49,11 @@ void on_interrupt(int) {
 }
 
 void on_request(int signal) {
-  // The process is about to exit. The next signal exits at once, without a message.
+  // The process is about to exit, unless nothing reads its message. The next signal exits at once, without a message.
   if (g_finishing != 0) {
     g_finishing = 0;
+    g_speaks = 0;
+    g_requested = 1;
     return;
   }
   const int before = errno;
@@ -123,49 +120,9 @@ bool stop_requested() {
   return g_requested != 0 || (g_page != nullptr && g_page->requested);
 }
 
-namespace {
-
-// While it exists: if a stop was requested and the message is not printed within kReader, because nothing reads
-// standard error, the process exits. Nothing is lost then: the run has saved.
-class ReaderLimit {
- public:
-  ReaderLimit() : thread_([this] { watch(); }) {}
-  ~ReaderLimit() {
-    {
-      const std::lock_guard lock(mutex_);
-      printed_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-  ReaderLimit(const ReaderLimit&) = delete;
-  ReaderLimit& operator=(const ReaderLimit&) = delete;
-
- private:
-  void watch() {
-    constexpr std::chrono::milliseconds kLook{50};
-    constexpr std::chrono::seconds kReader{3};
-    std::optional<std::chrono::steady_clock::time_point> end;
-    std::unique_lock lock(mutex_);
-    while (!changed_.wait_for(lock, kLook, [this] { return printed_; })) {
-      const auto now = std::chrono::steady_clock::now();
-      if (!end && (stop_requested() || g_finishing == 0)) end = now + kReader;
-      if (end && now >= *end) _exit(static_cast<int>(ExitCode::interrupted));
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool printed_ = false;
-  std::thread thread_;
-};
-
-}  // namespace
-
 void print_last_message(const std::function<void()>& print) {
   if (g_page != nullptr && !g_page->claim(StopPage::of_ranks)) return;
   g_finishing = 1;
-  const ReaderLimit limit;
   print();
   g_speaks = 0;
   g_finishing = 0;

@@ -39,8 +39,7 @@ void catch_stop_signals(const char* ended = kEndedLine);  // `ended`: message of
 bool stop_requested();
 // Call when all ranks have saved and stopped: calls `print`, with which the first rank reports it. A signal during the
 // call may end the process afterwards, but nothing is lost and nothing else is printed. If a signal has already ended
-// the run, `print` is not called: exactly one message is printed. If a stop was requested and nothing reads standard
-// error for three seconds, the process exits with ExitCode::interrupted.
+// the run, `print` is not called: exactly one message is printed.
 void print_last_message(const std::function<void()>& print);
 
 }  // namespace hawser

@@ -45,6 +45,8 @@ prepare::PrepareOptions resolve_data(const Recipe& recipe) {
         recipe.model.path.empty() ? fs::path(recipe.model.config).parent_path() : fs::path(recipe.model.path);
     const std::string file = resolve_path((beside / "tokenizer.json").string(), recipe.folder);
     if (io::exists(file)) options.tokenizer = file;
+  } else {
+    options.tokenizer = resolve_path(options.tokenizer, recipe.folder);
   }
   options.own_folder = options.output.empty();
   options.output = options.own_folder ? resolve_path((fs::path(recipe.output) / "data").string(), recipe.folder)

@@ -28,16 +28,16 @@ TEST(RunPlan, DataHaveDefaults) {
 
 TEST(RunPlan, DefaultsAndPathsAreResolved) {
   Recipe recipe;
-  recipe.folder = "/work";
-  recipe.output = "run";
+  recipe.folder = "/runs";
+  recipe.output = "out";
   recipe.model.config = "configs/c.json";
   recipe.data.sequence_length = 1024;
   recipe.train.steps = 10;
   recipe.train.global_batch_size = 4;
   recipe.train.evaluate_batches = 3;
   RunPlan plan = resolve(recipe);
-  EXPECT_EQ(plan.files.checkpoints, "/work/run/checkpoints");
-  EXPECT_EQ(plan.model, "/work/configs/c.json");
+  EXPECT_EQ(plan.files.checkpoints, "/runs/out/checkpoints");
+  EXPECT_EQ(plan.model, "/runs/configs/c.json");
   EXPECT_TRUE(plan.random_weights);
   EXPECT_FALSE(plan.prepares);
   EXPECT_EQ(plan.packing.max_documents, 16);

@@ -23,8 +23,8 @@ namespace hawser::report {
 struct MlflowOptions {
   std::string server;      // "http://127.0.0.1:5000"
   std::string experiment;  // created if missing
-  // Stores the run's id, so that a resumed run continues it: {"server":...,"run_id":...,"folder":...}. A copy of a run's
-  // folder, beside its original, gets a run of its own, and trouble() says so.
+  // Stores the run's id, so that a resumed run continues it: {"server":...,"run_id":...,"folder":...}. A copy of a
+  // run's folder, beside its original, gets a run of its own, and trouble() says so.
   std::string state_file;
   bool resumed = false;
   HttpClient::Options http;

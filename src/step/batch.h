@@ -6,9 +6,9 @@
 
 namespace hawser::step {
 
-// Row order and tables as in nn::BatchViews; lists of segments are flat, kSegmentNumbers per segment. batch_tables.h has
-// the list of the tables.
-constexpr std::int64_t kSegmentNumbers = 6;
+constexpr std::int64_t kSegmentNumbers = 6;  // of a segment in a table
+
+// Row order and tables as in nn::BatchViews; lists of segments are flat. batch_tables.h has the list of the tables.
 struct HostBatch {
   std::vector<std::int32_t> ids, labels, positions;
   std::vector<std::int32_t> diagonal, off_diagonal;

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/paths.h"
 #include "base/units.h"
 #include "batches/statistics.h"
 #include "config/config.h"
@@ -126,7 +125,6 @@ void FitRun::open() {
   // Read now, since the file may change during the run.
   config_text_ = io::read_text(models::config_path(plan_.model), 1 << 20);
   tokenizer_ = plan_.data.tokenizer;
-  if (!tokenizer_.empty()) tokenizer_ = resolve_path(tokenizer_, plan_.data.folder);
   phase("preparing text");
   engine::on_rank_zero(world_, [&]() -> std::string {
     hold_ = hold_output(plan_.files.folder);

@@ -13,9 +13,9 @@
 namespace hawser::checkpoint {
 namespace {
 
-class PosixSnapshot final : public Snapshot {
+class PosixReader final : public StorageReader {
  public:
-  explicit PosixSnapshot(io::File folder) : Snapshot(folder.path()), folder_(std::move(folder)) {}
+  explicit PosixReader(io::File folder) : StorageReader(folder.path()), folder_(std::move(folder)) {}
 
   bool has(const std::string& name) const override { return folder_.has(name); }
 
@@ -67,7 +67,7 @@ class PosixStorage final : public Storage {
     return names;
   }
 
-  std::unique_ptr<Snapshot> open(const std::string& path) override {
+  std::unique_ptr<StorageReader> open(const std::string& path) override {
     constexpr std::chrono::seconds kPatience{2};
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     while (true) {
@@ -75,7 +75,7 @@ class PosixStorage final : public Storage {
       io::File folder = io::File::open_folder(path);
       // Held elsewhere: it is being removed or replaced.
       const bool locked = folder.try_lock_shared() != io::File::Lock::held_elsewhere;
-      if (locked && folder.still_at(path)) return std::make_unique<PosixSnapshot>(std::move(folder));
+      if (locked && folder.still_at(path)) return std::make_unique<PosixReader>(std::move(folder));
       if (std::chrono::steady_clock::now() > deadline) {
         throw UserError(Problem{.file = path, .what = "the checkpoint is being replaced", .hint = "again"});
       }
@@ -83,9 +83,9 @@ class PosixStorage final : public Storage {
     }
   }
 
-  std::unique_ptr<Snapshot> peek(const std::string& path) override {
+  std::unique_ptr<StorageReader> peek(const std::string& path) override {
     expect_folder(path);
-    return std::make_unique<PosixSnapshot>(io::File::open_folder(path));
+    return std::make_unique<PosixReader>(io::File::open_folder(path));
   }
 
   std::unique_ptr<Staging> stage(const std::string& path, const std::string& owner, std::int64_t bytes) override {
@@ -147,7 +147,8 @@ class PosixStorage final : public Storage {
     }
   }
 
-  void recover(const std::string& to, const std::function<std::optional<std::int64_t>(Snapshot&)>& version) override {
+  void recover(const std::string& to,
+               const std::function<std::optional<std::int64_t>(StorageReader&)>& version) override {
     if (io::exists(to)) return;
     const Copies copies(to);
     std::string newest;

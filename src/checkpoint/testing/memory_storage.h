@@ -27,13 +27,13 @@ class MemoryStorage final : public Storage {
     }
     return names;
   }
-  std::unique_ptr<Snapshot> open(const std::string& path) override {
+  std::unique_ptr<StorageReader> open(const std::string& path) override {
     const std::lock_guard guard(mutex_);
     const auto found = sets_.find(path);
     if (found == sets_.end()) throw UserError(Problem{.file = path, .what = "no such checkpoint folder"});
-    return std::make_unique<MemorySnapshot>(path, found->second);
+    return std::make_unique<MemoryReader>(path, found->second);
   }
-  std::unique_ptr<Snapshot> peek(const std::string& path) override { return open(path); }
+  std::unique_ptr<StorageReader> peek(const std::string& path) override { return open(path); }
   std::unique_ptr<Staging> stage(const std::string& path, const std::string&, std::int64_t) override {
     const std::lock_guard guard(mutex_);
     const std::string ticket = cat("ticket-", ++tickets_);
@@ -59,7 +59,7 @@ class MemoryStorage final : public Storage {
     const std::lock_guard guard(mutex_);
     sets_[to] = sets_.at(from);
   }
-  void recover(const std::string&, const std::function<std::optional<std::int64_t>(Snapshot&)>&) override {}
+  void recover(const std::string&, const std::function<std::optional<std::int64_t>(StorageReader&)>&) override {}
 
   // Changes a committed object, as a failing disk does.
   void damage(const std::string& path, const std::string& name, std::size_t byte) {
@@ -71,9 +71,9 @@ class MemoryStorage final : public Storage {
   std::size_t staged() const { return staged_.size(); }
 
  private:
-  class MemorySnapshot final : public Snapshot {
+  class MemoryReader final : public StorageReader {
    public:
-    MemorySnapshot(const std::string& path, std::shared_ptr<const Set> set) : Snapshot(path), set_(std::move(set)) {}
+    MemoryReader(const std::string& path, std::shared_ptr<const Set> set) : StorageReader(path), set_(std::move(set)) {}
     bool has(const std::string& name) const override { return set_->contains(name); }
     std::int64_t bytes(const std::string& name) const override {
       return static_cast<std::int64_t>(object(name).size());

@@ -300,11 +300,10 @@ std::string Service::context_of(const Operation& operation) const {
 }
 
 void Service::check_deadlines(Clock::time_point now) {
-  const Clock::duration frozen = frozen_.look(now);
+  frozen_.look(now);
   for (const ExchangePtr& exchange : active_) {
     const Operation& operation = *exchange->operation_;
-    exchange->frozen_ += std::min(frozen, now - operation.started);
-    const double waited = seconds(now - operation.started - exchange->frozen_);
+    const double waited = seconds(now - operation.started - frozen_.since(operation.started));
     // Ranks in a deadlock all time out at once: the delay lets the lowest rank report and end the others.
     if (waited < operation.timeout_s + 0.05 * std::min(rank_, 20)) continue;
     std::vector<int> missing;

@@ -65,7 +65,6 @@ class Exchange {
   std::vector<Message> messages_;
   std::vector<int> open_;  // by message: MPI requests that are not complete
   int total_open_ = 0;
-  Clock::duration frozen_{0};  // part of the time since its start in which this process did not run
   std::atomic<int> done_ = 0;
 };
 using ExchangePtr = std::shared_ptr<Exchange>;

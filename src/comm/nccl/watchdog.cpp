@@ -15,8 +15,9 @@ namespace hawser::comm {
 
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(20);     // interval of polling the operations in progress
-constexpr auto kErrors = std::chrono::milliseconds(500);  // interval of asking NCCL for errors
+constexpr auto kLook = std::chrono::milliseconds(20);       // interval of polling the operations in progress
+constexpr auto kIdleLook = std::chrono::milliseconds(500);  // the same without one, for FrozenTime
+constexpr auto kErrors = std::chrono::milliseconds(500);    // interval of asking NCCL for errors
 // Ranks in a deadlock all time out at once: the delay by rank lets the lowest rank report and end the others.
 constexpr double kTurn_s = 1.0;
 constexpr int kLastTurn = 4;
@@ -168,8 +169,7 @@ void Watchdog::run() {
   Clock::time_point asked = Clock::now();
   std::unique_lock lock(mutex_);
   while (!closing_) {
-    if (under_way_ == 0) frozen_.reset();
-    wake_.wait(lock, [this] { return closing_ || under_way_ > 0; });
+    wake_.wait_for(lock, kIdleLook, [this] { return closing_ || under_way_ > 0; });
     wake_.wait_for(lock, kLook, [this] { return closing_; });
     const auto now = Clock::now();
     const bool errors = now - asked > kErrors;
@@ -179,13 +179,8 @@ void Watchdog::run() {
 }
 
 void Watchdog::look(Clock::time_point now, bool errors) {
-  const Clock::duration frozen = frozen_.look(now);
+  frozen_.look(now);
   for (const std::shared_ptr<Line>& line : lines_) {
-    if (line->in_call_) line->host_.started += std::min(frozen, now - line->host_.started);
-    if (!line->queue_.empty() && line->queue_.front().running) {
-      Operation& front = line->queue_.front();
-      front.started += std::min(frozen, now - front.started);
-    }
     check_host(*line, now);
     check_front(*line, now);
     if (!errors || line->comm_ == nullptr) continue;
@@ -225,7 +220,7 @@ void Watchdog::check_front(Line& line, Clock::time_point now) {
 }
 
 void Watchdog::expect_in_time(const Line& line, const Operation& operation, Clock::time_point now) {
-  const double waited = as_seconds(now - operation.started);
+  const double waited = as_seconds(now - operation.started - frozen_.since(operation.started));
   if (waited < timeout_s_ + kTurn_s * std::min(service_.rank(), kLastTurn)) return;
   fail(line, operation, cat("waited ", std::llround(waited), " s for the other members (ranks ", line.members_, ")"));
 }
