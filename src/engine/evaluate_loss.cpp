@@ -15,7 +15,7 @@ std::pair<double, std::int64_t> evaluate_loss(Session& session, const batches::B
       input.batches.push_back(to_host_batch(loader.load(s, m), loader.shape()));
       const step::StepOutput output = session.enqueue(step::Purpose::loss, input);
       session.wait(output.end);  // limits the queue: batches stay in memory until they are copied
-      sum += output.result->loss_sum;
+      sum += output.result->loss_sum.value();
     }
     if (go_on && !go_on(s + 1)) break;
   }

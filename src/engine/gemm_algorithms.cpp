@@ -76,7 +76,7 @@ void prepare_head(const models::Model& model, const plan::Layout& layout, Device
   const Storage x(device, layout.compute, {rows, width}), dx = gradient_of(layout.compute, {rows, width});
   const Storage weight(device, layout.compute, {vocabulary, width});
   const Storage gradient = gradient_of(head_gradient(model, layout), {vocabulary, width});
-  const Storage labels(device, DType::i32, {rows}), scale(device, DType::f32, {1}), sum(device, DType::f32, {1});
+  const Storage labels(device, DType::i32, {rows}), scale(device, DType::f32, {1}), sum(device, DType::f32, {2});
   const std::int64_t bytes =
       ops::linear_cross_entropy_workspace(rows, width, vocabulary, layout.compute, 0, stream.target());
   const Storage workspace(device, DType::u8, {std::max<std::int64_t>(bytes, 1)});

@@ -190,7 +190,7 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
   }
   const step::StepOutput output = session.enqueue(purpose, step);
   session.synchronize();
-  result.loss = output.result->loss_sum / static_cast<double>(result.tokens);
+  result.loss = output.result->loss_sum.value() / static_cast<double>(result.tokens);
   check_finite(result.loss, input.folder);
   for (const std::string& line : engine::slow_gemms(session.stream())) note(line);
   const auto tensors = models::hf_tensors(*input.open.model);

@@ -47,7 +47,7 @@ HeadResult run_head(DType dtype, bool tied, double scale, double loss_before, bo
   TestSink sink(ctx, head_params(), accumulate, 1.0);
   const TensorView x = ctx.make(dtype, {kRows, kWidth}, normals("x", kRows * kWidth));
   const TensorView dx = ctx.make(dtype, {kRows, kWidth});
-  const HeadLayer::LossViews views{ctx.make(DType::f32, {1}, {scale}), ctx.make(DType::f32, {1}, {loss_before})};
+  const HeadLayer::LossViews views{ctx.make(DType::f32, {1}, {scale}), ctx.make(DType::f32, {2}, {loss_before, 0})};
   head.loss_and_gradient(ctx, x, dx, views, sink);
   ctx.finish();
   EXPECT_EQ(sink.asked(), (std::vector<int>{1, 1}));
@@ -82,7 +82,7 @@ TEST(Head, LossWithoutGradientIsEqualAndLogitsEqualTheReference) {
   prepare(ctx);
   const HeadLayer head(head_config(false));
   const TensorView x = ctx.make(DType::f32, {kRows, kWidth}, normals("x", kRows * kWidth));
-  const TensorView sum = ctx.make(DType::f32, {1}, {0.0}), logits = ctx.make(DType::f32, {kRows, kVocabulary});
+  const TensorView sum = ctx.make(DType::f32, {2}, {0.0, 0.0}), logits = ctx.make(DType::f32, {kRows, kVocabulary});
   head.loss(ctx, x, {TensorView(), sum});
   head.logits(ctx, x, logits);
   ctx.finish();

@@ -125,7 +125,8 @@ SyntheticStep synthetic_step(const DocumentMix& documents, const plan::RunPlan& 
   return out;
 }
 
-// Runs one warmup step, which includes one-time work (page faults, library primitives), then times the plan's steps: seconds, allocations, and the loss of the last one. The input keeps the last step's record.
+// Runs one warmup step, which includes one-time work (page faults, library primitives), then times the plan's steps:
+// seconds, allocations, and the loss of the last one. The input keeps the last step's record.
 void time_steps(const plan::RunPlan& plan, SyntheticStep& synthetic, engine::Session& session, const Device& device,
                 TimedDevice* timed, comm::World* world, BenchResult& result) {
   const step::OptimizerSettings& betas = plan.layout.optimizer;
@@ -142,7 +143,7 @@ void time_steps(const plan::RunPlan& plan, SyntheticStep& synthetic, engine::Ses
     const step::StepOutput output = session.enqueue(step::Purpose::train, synthetic.input);
     session.synchronize();
     if (step > 0) result.steps.push_back(seconds_since(start));
-    result.loss = output.result->loss_sum / synthetic.targets;
+    result.loss = output.result->loss_sum.value() / synthetic.targets;
   }
   result.allocations = device.allocations() - allocations;
 }

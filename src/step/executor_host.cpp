@@ -149,11 +149,11 @@ void Executor::end_step(const Instruction& instruction, StepOutput& output) {
   Stream& compute = stream(instruction.stream);
   const RecordView<StepResult>& result = setup_.state->result();
   // The host reads the sum over all ranks.
-  const TensorView total = temp(instruction, DType::f32, {1});
+  const TensorView total = temp(instruction, DType::f32, {2});
   ops::copy(compute, {.x = result.field(&StepResult::loss_sum), .y = total});
   all_reduce_small(instruction, setup_.mesh->data(), total);
   const auto* from = reinterpret_cast<const StepResult*>(link_.download(compute, "read_result", result.all()));
-  const auto* sum = reinterpret_cast<const float*>(link_.download(compute, "read_loss", total));
+  const auto* sum = reinterpret_cast<const PreciseSum*>(link_.download(compute, "read_loss", total));
   compute.call_host({.name = "hand_over_result", .kind = OpKind::host},
                     [from, sum, to = output.result, when = output.reached] {
                       *to = *from;

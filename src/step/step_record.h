@@ -6,6 +6,7 @@
 // A new scalar is a member: float, std::int32_t, or a struct of floats that an op reads as a whole.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <type_traits>
 
@@ -20,9 +21,17 @@ struct StepRecord {
   float inverse_targets = 0;  // 1 / number of valid targets of the step, over all ranks; 0 if there is none
 };
 
+// A sum of 48 bits, as ops/loss/linear_cross_entropy.h keeps it.
+struct PreciseSum {
+  float high = 0;
+  float low = 0;
+
+  double value() const { return std::isfinite(high) ? static_cast<double>(high) + static_cast<double>(low) : high; }
+};
+
 // Copied to the host at the end of a step.
 struct StepResult {
-  float loss_sum = 0;       // sum over valid targets: this rank's on the device, all ranks' on the host
+  PreciseSum loss_sum;      // sum over valid targets: this rank's on the device, all ranks' on the host
   float sum_squares = 0;    // of the global gradient; until gradient_norm all-reduces it, of this rank's shards
   float gradient_norm = 0;  // global L2 norm before clipping
   float clip = 1;           // coefficient that scales the gradient

@@ -159,20 +159,21 @@ void FitRun::retire(bool evaluate_after) {
   const step::StepResult& r = *pending.output.result;
   const int ranks = world_ != nullptr ? world_->size() : 1;
   const double tokens = plan_.tokens_per_step();
-  report::StepMetrics metrics{.step = pending.step,
-                              .time = unix_time(*pending.output.reached),
-                              .loss = pending.targets > 0 ? r.loss_sum / static_cast<double>(pending.targets) : 0.0,
-                              .grad_norm = r.gradient_norm,
-                              .lr = pending.lr,
-                              .tokens_per_second = tokens / seconds,
-                              .model_flops_per_second = pending.flops * ranks / seconds,
-                              .step_seconds = seconds,
-                              .targets = pending.targets,
-                              .peak_arena_bytes = session_->planned_bytes(),
-                              .attention_imbalance = pending.imbalance.value(),
-                              .data_position = {.sequences = pending.step * plan_.global_batch_size,
-                                                .epoch = static_cast<double>(pending.step * plan_.global_batch_size) /
-                                                         static_cast<double>(sequences_)}};
+  report::StepMetrics metrics{
+      .step = pending.step,
+      .time = unix_time(*pending.output.reached),
+      .loss = pending.targets > 0 ? r.loss_sum.value() / static_cast<double>(pending.targets) : 0.0,
+      .grad_norm = r.gradient_norm,
+      .lr = pending.lr,
+      .tokens_per_second = tokens / seconds,
+      .model_flops_per_second = pending.flops * ranks / seconds,
+      .step_seconds = seconds,
+      .targets = pending.targets,
+      .peak_arena_bytes = session_->planned_bytes(),
+      .attention_imbalance = pending.imbalance.value(),
+      .data_position = {
+          .sequences = pending.step * plan_.global_batch_size,
+          .epoch = static_cast<double>(pending.step * plan_.global_batch_size) / static_cast<double>(sequences_)}};
   step_seconds_ = seconds;
   if (retired_ == 0) metrics.checkpointing = result_.checkpointing;
   if (pending.step == 1) metrics.initial_validation_loss = result_.initial_validation_loss;

@@ -104,7 +104,7 @@ TEST_F(CudaOps, NonFiniteValuesReachTheLoss) {
     };
     const Storage x(device, dtype, {kRows, kWidth}), weight(device, dtype, {kVocabulary, kWidth});
     const Storage dx(device, DType::f32, {kRows, kWidth}), dweight(device, DType::f32, {kVocabulary, kWidth});
-    const Storage labels(device, DType::i32, {kRows}), scale(device, DType::f32, {1}), loss(device, DType::f32, {1});
+    const Storage labels(device, DType::i32, {kRows}), scale(device, DType::f32, {1}), loss(device, DType::f32, {2});
     auto values = numbers(kRows * kWidth);
     if (row >= 0) values[static_cast<std::size_t>(row * kWidth + 5)] = value;
     upload(x, values);
@@ -302,7 +302,7 @@ TEST_F(CudaOps, GemmsAtFullSize) {
 TEST_F(CudaOps, LossOfAFullVocabulary) {
   const std::int64_t tokens = 300, channels = 256, vocabulary = 128256;
   const Storage x(*device_, DType::bf16, {tokens, channels}), labels(*device_, DType::i32, {tokens}),
-      scale(*device_, DType::f32, {1}), loss(*device_, DType::f32, {1}), dx(*device_, DType::bf16, {tokens, channels}),
+      scale(*device_, DType::f32, {1}), loss(*device_, DType::f32, {2}), dx(*device_, DType::bf16, {tokens, channels}),
       dweight(*device_, DType::f32, {vocabulary, channels});
   const Storage weight = normal(DType::bf16, {vocabulary, channels}, 0.05);
   const Storage workspace(

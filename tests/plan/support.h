@@ -104,7 +104,7 @@ class Steps {
   double run(step::Purpose purpose) {
     const step::StepOutput output = enqueue(purpose);
     session_.synchronize();
-    return output.result->loss_sum / static_cast<double>(loader_.step_targets(0));
+    return output.result->loss_sum.value() / static_cast<double>(loader_.step_targets(0));
   }
 
   step::StepOutput enqueue(step::Purpose purpose) {

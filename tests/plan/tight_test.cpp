@@ -120,7 +120,7 @@ TEST(SessionEnds, AfterInFlightSteps) {
     testing::Steps steps(session, layout);
     output = steps.enqueue(step::Purpose::train);
   }
-  EXPECT_GT(output.result->loss_sum, 0);
+  EXPECT_GT(output.result->loss_sum.value(), 0);
 }
 
 // Each step reports its own end, even if the host waits late and for several steps.

@@ -36,10 +36,10 @@ struct HeadConfig {
 // Weight 0 is the norm's, weight 1 [V, C] the projection's.
 class HeadLayer {
  public:
-  // Both float32 [1], on the device.
+  // Float32, on the device.
   struct LossViews {
-    TensorView inverse_targets;  // 1 / number of valid targets of the step: scales all gradients
-    TensorView sum;              // += sum over valid targets of -log p(label)
+    TensorView inverse_targets;  // [1]: 1 / number of valid targets of the step: scales all gradients
+    TensorView sum;              // [2] (high and low part): += sum over valid targets of -log p(label)
   };
   explicit HeadLayer(HeadConfig config);
   const std::vector<Param>& params() const { return params_; }

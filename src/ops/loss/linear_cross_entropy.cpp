@@ -30,7 +30,7 @@ void linear_cross_entropy(Stream& stream, const LinearCrossEntropy& args) {
   expect(kOp, "x", args.x, {DType::f32, DType::bf16}, args.x.shape());
   expect(kOp, "weight", args.weight, {act}, {vocabulary, channels});
   expect(kOp, "labels", args.labels, {DType::i32}, {tokens});
-  expect(kOp, "loss_sum", args.loss_sum, {DType::f32}, {1});
+  expect(kOp, "loss_sum", args.loss_sum, {DType::f32}, {2});
   const bool gradients = !args.dx.empty() || !args.dweight.empty();
   if (gradients) expect(kOp, "scale", args.scale, {DType::f32}, {1});
   if (!args.dx.empty()) {

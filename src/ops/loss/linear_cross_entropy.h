@@ -9,7 +9,8 @@
 //   dweight[v,c] (+)= sum over t of g[t,v] * x[t,c]                                (+= with accumulate_weight)
 //
 // x [T, C], weight [V, C] act, one dtype. labels [T] int32: < 0 is ignored, >= V throws on the stream.
-// loss_sum [1] float32, added to; the op's own sum is float64.
+// loss_sum [2] float32, added to: the high and the low part of a sum of 48 bits, since float32 would lose digits over
+// the micro-batches of a long step. The op's own sum is float64.
 // scale [1] float32, read when the kernel runs: 1 / (valid tokens of the global batch), times any loss scale.
 // dx [T, C], dweight [V, C]: float32, or bf16 if act is bf16; each optional. Both empty: forward only; then scale may
 // be empty.

@@ -136,7 +136,10 @@ void linear_cross_entropy(const LinearCrossEntropy& args) {
     }
     if (chunk == 0) break;
   }
-  *args.loss_sum.data<float>() = static_cast<float>(static_cast<double>(*args.loss_sum.data<float>()) + total);
+  auto* sum = args.loss_sum.data<float>();
+  total += static_cast<double>(sum[0]) + static_cast<double>(sum[1]);
+  sum[0] = static_cast<float>(total);
+  sum[1] = static_cast<float>(total - static_cast<double>(sum[0]));
 }
 
 }  // namespace hawser::ops::cpu

@@ -14,7 +14,10 @@ __global__ void __launch_bounds__(kThreads) total_kernel(const double* losses, s
   double sum = 0;
   for (std::int64_t t = threadIdx.x; t < count; t += kThreads) sum += losses[t];
   sum = block_sum(sum, shared);
-  if (threadIdx.x == 0) *loss_sum = static_cast<float>(static_cast<double>(*loss_sum) + sum);
+  if (threadIdx.x > 0) return;
+  sum += static_cast<double>(loss_sum[0]) + static_cast<double>(loss_sum[1]);
+  loss_sum[0] = static_cast<float>(sum);
+  loss_sum[1] = static_cast<float>(sum - static_cast<double>(loss_sum[0]));
 }
 
 struct LossGemms {

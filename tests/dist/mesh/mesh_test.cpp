@@ -108,7 +108,7 @@ Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, s
   const auto output = session.enqueue(step::Purpose::gradient_norms, input);
   session.synchronize();
   Outcome out;
-  out.loss = output.result->loss_sum / static_cast<double>(tokens);
+  out.loss = output.result->loss_sum.value() / static_cast<double>(tokens);
   for (int u = 0; u < static_cast<int>(model.units().size()); ++u) {
     const nn::Unit& unit = model.units()[static_cast<std::size_t>(u)];
     const step::UnitState& state = session.state().unit(u);
