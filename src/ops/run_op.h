@@ -1,11 +1,11 @@
 // Functions shared by all ops: argument checks, and `run`, which records an op (meta) or executes it.
 //
 // An op family is one folder:
-//   x.h            the contract: formula, shapes, dtypes, aliasing, errors, source
+//   x.h            the contract: formula, shapes, dtypes, aliasing, errors, source; HAWSER_BACKENDS_OF
 //   x.cpp          checks and op record; passes checked arguments to the backend
-//   x_cpu.{h,cpp}  the CPU backend: threads and memory
+//   x_cpu.cpp      the CPU backend: threads and memory
 //   x_kernels.inc  its inner loops, compiled once for each vector level (ops/cpu/levels.h)
-//   x_cuda.{h,cu}  the CUDA backend: enqueues kernels (ops/cuda/kernel.cuh); built with HAWSER_CUDA
+//   x_cuda.cu      the CUDA backend: enqueues kernels (ops/cuda/kernel.cuh); built with HAWSER_CUDA
 //   x_cases.cpp    one table of cases for all tests: finite differences, rejections, repeatability
 //
 // Every op takes the stream as its first argument and returns at once; its results are valid when the stream has
@@ -62,8 +62,8 @@ void run(Stream& stream, const Op& op, std::initializer_list<TensorView> read,
          std::initializer_list<TensorView> written, double flops, std::function<void()> kernel,
          std::string implementation = {});
 
-// Same, with the backend for the stream's device: run(stream, {kOp, OpKind::norm}, {...}, {...}, flops, args, HAWSER_BACKENDS(x)) calls
-// cpu::x(args) or cuda::x(native, args). HAWSER_CPU_ONLY(x): the op has no CUDA backend and throws there.
+// Same, with the backend for the stream's device. With HAWSER_BACKENDS(x) at the end of the arguments it calls
+// cpu::x(args) or cuda::x(native, args). A null backend throws there.
 template <class Args>
 void run(Stream& stream, const Op& op, std::initializer_list<TensorView> read,
          std::initializer_list<TensorView> written, double flops, const Args& args, void (*cpu)(const Args&),
@@ -84,6 +84,15 @@ void run(Stream& stream, const Op& op, std::initializer_list<TensorView> read,
 #else
 #define HAWSER_BACKENDS(name) cpu::name, nullptr
 #endif
-#define HAWSER_CPU_ONLY(name) cpu::name, nullptr
+
+// In the header of an op: declares its backends, which get checked arguments.
+#define HAWSER_BACKENDS_OF(name, Args)                   \
+  namespace cpu {                                        \
+  void name(const Args& args);                           \
+  }                                                      \
+  namespace cuda {                                       \
+  void name(const CudaNative& native, const Args& args); \
+  }                                                      \
+  static_assert(true)
 
 }  // namespace hawser::ops

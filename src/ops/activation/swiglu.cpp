@@ -1,8 +1,5 @@
 #include "ops/activation/swiglu.h"
 
-#include "ops/activation/swiglu_cpu.h"
-#include "ops/activation/swiglu_cuda.h"
-
 namespace hawser::ops {
 
 void swiglu_forward(Stream& stream, const SwigluForward& args) {

@@ -29,4 +29,7 @@ struct SwigluBackward {
 
 void swiglu_backward(Stream& stream, const SwigluBackward& args);
 
+HAWSER_BACKENDS_OF(swiglu_forward, SwigluForward);
+HAWSER_BACKENDS_OF(swiglu_backward, SwigluBackward);
+
 }  // namespace hawser::ops

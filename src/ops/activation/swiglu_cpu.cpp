@@ -1,4 +1,4 @@
-#include "ops/activation/swiglu_cpu.h"
+#include "ops/activation/swiglu.h"
 
 #include "ops/cpu/parallel.h"
 

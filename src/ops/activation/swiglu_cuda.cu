@@ -1,4 +1,4 @@
-#include "ops/activation/swiglu_cuda.h"
+#include "ops/activation/swiglu.h"
 #include "ops/cuda/kernel.cuh"
 
 namespace hawser::ops::cuda {

@@ -2,9 +2,6 @@
 
 #include <cmath>
 
-#include "ops/adamw/adamw_cpu.h"
-#include "ops/adamw/adamw_cuda.h"
-
 namespace hawser::ops {
 
 AdamHyper adam_hyper(double learning_rate, double beta1, double beta2, std::int64_t step) {

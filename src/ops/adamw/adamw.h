@@ -37,4 +37,10 @@ struct AdamW {
 };
 void adamw(Stream& stream, const AdamW& args);
 
+// Constants of one update, computed once in float64 by the backends.
+struct AdamStep {
+  float beta1, one_minus_beta1, beta2, one_minus_beta2, keep, step_size, inverse_root_correction2, epsilon, coefficient;
+};
+HAWSER_BACKENDS_OF(adamw, AdamW);
+
 }  // namespace hawser::ops

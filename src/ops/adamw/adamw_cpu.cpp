@@ -1,4 +1,4 @@
-#include "ops/adamw/adamw_cpu.h"
+#include "ops/adamw/adamw.h"
 
 #include <cmath>
 

@@ -1,5 +1,4 @@
-#include "ops/adamw/adamw_cpu.h"
-#include "ops/adamw/adamw_cuda.h"
+#include "ops/adamw/adamw.h"
 #include "ops/cuda/kernel.cuh"
 
 namespace hawser::ops::cuda {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "ops/attention/attention_cpu.h"
-#include "ops/attention/attention_cuda.h"
 #include "ops/attention/attention_memory.h"
 
 namespace hawser::ops {

@@ -231,4 +231,8 @@ double attention_flops(const AttentionSizes& sizes, double visible_pairs);
 // Visible query-key pairs of one segment of q_count x k_count rows, with offset = q_position - k_position.
 double visible_pairs(std::int64_t q_count, std::int64_t k_count, std::int64_t offset, bool causal, std::int64_t window);
 
+HAWSER_BACKENDS_OF(attention_forward, AttentionForward);
+HAWSER_BACKENDS_OF(attention_backward, AttentionBackward);
+HAWSER_BACKENDS_OF(attention_combine, AttentionCombine);
+
 }  // namespace hawser::ops

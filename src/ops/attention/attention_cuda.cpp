@@ -1,4 +1,7 @@
-#include "ops/attention/attention_cuda.h"
+// cuDNN takes segments as lengths and offsets; a kernel computes these from the segment table. Separate kernels handle
+// rows that no segment covers, log-sum-exps in our order, float32 gradients and sums. A segment outside the tensors, or
+// a segment count above N, is reported through CudaFault: the stream throws it at its next check() or synchronize().
+#include "ops/attention/attention.h"
 
 #include "ops/attention/attention_graph_cuda.h"
 #include "ops/attention/attention_kernels_cuda.h"

@@ -1,6 +1,6 @@
 // Helper kernels around cuDNN attention: segment tables, layouts of log-sum-exps, rows without a segment, gradient
 // sums, and attention_combine.
-#include "ops/attention/attention_cuda.h"
+#include "ops/attention/attention.h"
 #include "ops/attention/attention_kernels_cuda.h"
 #include "ops/cuda/kernel.cuh"
 

@@ -1,6 +1,5 @@
 #include "ops/bias/add_bias.h"
 
-#include "ops/bias/add_bias_cuda.h"
 #include "ops/run_op.h"
 
 namespace hawser::ops {

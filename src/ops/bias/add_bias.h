@@ -5,7 +5,7 @@
 // y [T, C] float32 or bf16, rows may be padded; bias [C] float32 or bf16. Computed in float32, rounded once.
 #pragma once
 
-#include "tensor/tensor.h"
+#include "ops/run_op.h"
 
 namespace hawser::ops {
 
@@ -13,5 +13,6 @@ struct AddBias {
   TensorView y, bias;
 };
 void add_bias(Stream& stream, const AddBias& args);
+HAWSER_BACKENDS_OF(add_bias, AddBias);
 
 }  // namespace hawser::ops

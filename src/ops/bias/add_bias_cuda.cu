@@ -1,4 +1,4 @@
-#include "ops/bias/add_bias_cuda.h"
+#include "ops/bias/add_bias.h"
 #include "ops/cuda/kernel.cuh"
 
 namespace hawser::ops::cuda {

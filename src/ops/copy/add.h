@@ -14,4 +14,6 @@ struct Add {
 
 void add(Stream& stream, const Add& args);
 
+HAWSER_BACKENDS_OF(add, Add);
+
 }  // namespace hawser::ops

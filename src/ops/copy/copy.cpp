@@ -1,7 +1,7 @@
 #include "ops/copy/copy.h"
 
-#include "ops/copy/copy_cpu.h"
-#include "ops/copy/copy_cuda.h"
+#include "ops/copy/add.h"
+#include "ops/copy/permute_rows.h"
 
 namespace hawser::ops {
 

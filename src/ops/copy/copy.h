@@ -25,4 +25,8 @@ struct Fill {
 };
 void fill(Stream& stream, const Fill& args);
 
+HAWSER_BACKENDS_OF(copy, Copy);
+HAWSER_BACKENDS_OF(cast, Cast);
+HAWSER_BACKENDS_OF(fill, Fill);
+
 }  // namespace hawser::ops

@@ -1,4 +1,6 @@
-#include "ops/copy/copy_cpu.h"
+#include "ops/copy/add.h"
+#include "ops/copy/copy.h"
+#include "ops/copy/permute_rows.h"
 
 #include <cstring>
 

@@ -1,6 +1,8 @@
 #include <cstring>
 
-#include "ops/copy/copy_cuda.h"
+#include "ops/copy/add.h"
+#include "ops/copy/copy.h"
+#include "ops/copy/permute_rows.h"
 #include "ops/cuda/kernel.cuh"
 
 namespace hawser::ops::cuda {

@@ -27,4 +27,7 @@ struct ScatterRows {
 };
 void scatter_rows(Stream& stream, const ScatterRows& args);
 
+HAWSER_BACKENDS_OF(gather_rows, GatherRows);
+HAWSER_BACKENDS_OF(scatter_rows, ScatterRows);
+
 }  // namespace hawser::ops

@@ -1,8 +1,5 @@
 #include "ops/embedding/embedding.h"
 
-#include "ops/embedding/embedding_cpu.h"
-#include "ops/embedding/embedding_cuda.h"
-
 namespace hawser::ops {
 
 void embedding_forward(Stream& stream, const EmbeddingForward& args) {

@@ -25,4 +25,7 @@ struct EmbeddingBackward {
 };
 void embedding_backward(Stream& stream, const EmbeddingBackward& args);
 
+HAWSER_BACKENDS_OF(embedding_forward, EmbeddingForward);
+HAWSER_BACKENDS_OF(embedding_backward, EmbeddingBackward);
+
 }  // namespace hawser::ops

@@ -1,4 +1,4 @@
-#include "ops/embedding/embedding_cpu.h"
+#include "ops/embedding/embedding.h"
 
 #include <algorithm>
 #include <cstring>

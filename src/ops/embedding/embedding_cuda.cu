@@ -1,7 +1,7 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "ops/cuda/kernel.cuh"
-#include "ops/embedding/embedding_cuda.h"
+#include "ops/embedding/embedding.h"
 
 namespace hawser::ops::cuda {
 

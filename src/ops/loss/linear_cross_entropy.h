@@ -47,4 +47,6 @@ std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t ch
                                             DType dtype, std::int64_t chunk_rows = 0,
                                             DeviceKind target = DeviceKind::cpu);
 
+HAWSER_BACKENDS_OF(linear_cross_entropy, LinearCrossEntropy);
+
 }  // namespace hawser::ops

@@ -19,6 +19,4 @@ struct LossLayout {
 LossLayout loss_layout(std::int64_t tokens, std::int64_t channels, std::int64_t vocabulary, DType dtype,
                        std::int64_t rows);
 
-void linear_cross_entropy(const LinearCrossEntropy& args);
-
 }  // namespace hawser::ops::cpu

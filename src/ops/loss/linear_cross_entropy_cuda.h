@@ -18,7 +18,6 @@ struct LossLayout {
   std::int64_t bytes() const { return logits_bytes() + round_up(tokens * 8, 64); }
 };
 
-void linear_cross_entropy(const CudaNative& native, const LinearCrossEntropy& args);
 void prepare(const CudaNative& native, const LinearCrossEntropy& args);
 
 }  // namespace hawser::ops::cuda

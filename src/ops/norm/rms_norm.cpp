@@ -3,8 +3,6 @@
 #include <algorithm>
 
 #include "base/units.h"
-#include "ops/norm/rms_norm_cpu.h"
-#include "ops/norm/rms_norm_cuda.h"
 
 namespace hawser::ops {
 

@@ -42,4 +42,9 @@ void rms_norm_backward(Stream& stream, const RmsNormBackward& args);
 
 std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t channels);
 
+// Number of blocks of rows over which the CPU sums dweight; depends on T alone.
+std::int64_t rms_norm_row_blocks(std::int64_t tokens);
+HAWSER_BACKENDS_OF(rms_norm_forward, RmsNormForward);
+HAWSER_BACKENDS_OF(rms_norm_backward, RmsNormBackward);
+
 }  // namespace hawser::ops

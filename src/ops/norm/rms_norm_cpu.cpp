@@ -1,4 +1,4 @@
-#include "ops/norm/rms_norm_cpu.h"
+#include "ops/norm/rms_norm.h"
 
 #include "ops/cpu/parallel.h"
 

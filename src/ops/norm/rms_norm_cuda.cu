@@ -1,6 +1,7 @@
+// It does not use the workspace: partial sums are in the stream's scratch.
 #include "ops/cuda/bulk_copy.cuh"
 #include "ops/cuda/column_sums.cuh"
-#include "ops/norm/rms_norm_cuda.h"
+#include "ops/norm/rms_norm.h"
 
 namespace hawser::ops::cuda {
 

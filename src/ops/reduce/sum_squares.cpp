@@ -1,8 +1,5 @@
 #include "ops/reduce/sum_squares.h"
 
-#include "ops/reduce/sum_squares_cpu.h"
-#include "ops/reduce/sum_squares_cuda.h"
-
 namespace hawser::ops {
 
 void sum_squares(Stream& stream, const SumSquares& args) {

@@ -45,4 +45,8 @@ struct ClipCoefficient {
 };
 void clip_coefficient(Stream& stream, const ClipCoefficient& args);
 
+HAWSER_BACKENDS_OF(sum_squares, SumSquares);
+HAWSER_BACKENDS_OF(segment_sum_squares, SegmentSumSquares);
+HAWSER_BACKENDS_OF(clip_coefficient, ClipCoefficient);
+
 }  // namespace hawser::ops

@@ -1,4 +1,4 @@
-#include "ops/reduce/sum_squares_cpu.h"
+#include "ops/reduce/sum_squares.h"
 
 #include <cmath>
 

@@ -1,5 +1,5 @@
 #include "ops/cuda/kernel.cuh"
-#include "ops/reduce/sum_squares_cuda.h"
+#include "ops/reduce/sum_squares.h"
 
 namespace hawser::ops::cuda {
 

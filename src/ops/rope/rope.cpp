@@ -3,9 +3,6 @@
 #include <cmath>
 #include <numbers>
 
-#include "ops/rope/rope_cpu.h"
-#include "ops/rope/rope_cuda.h"
-
 namespace hawser::ops {
 
 void rope(Stream& stream, const Rope& args) {

@@ -48,4 +48,7 @@ struct RopeConfig {
 //                 s = (original / w - low_freq_factor) / (high_freq_factor - low_freq_factor)
 std::vector<float> rope_frequencies(const RopeConfig& config);
 
+constexpr std::int64_t kRopeMaxHeadDim = 1024;  // on the CPU, the sines and cosines of one token are on the stack
+HAWSER_BACKENDS_OF(rope, Rope);
+
 }  // namespace hawser::ops

@@ -1,4 +1,4 @@
-#include "ops/rope/rope_cpu.h"
+#include "ops/rope/rope.h"
 
 #include "ops/cpu/parallel.h"
 

@@ -1,6 +1,5 @@
 #include "ops/cuda/kernel.cuh"
-#include "ops/rope/rope_cpu.h"
-#include "ops/rope/rope_cuda.h"
+#include "ops/rope/rope.h"
 
 namespace hawser::ops::cuda {
 

@@ -1,8 +1,5 @@
 #include "ops/seed/init.h"
 
-#include "ops/seed/init_cpu.h"
-#include "ops/seed/init_cuda.h"
-
 namespace hawser::ops {
 
 void random_normal(Stream& stream, const RandomNormal& args) {

@@ -22,4 +22,6 @@ struct RandomNormal {
 };
 void random_normal(Stream& stream, const RandomNormal& args);
 
+HAWSER_BACKENDS_OF(random_normal, RandomNormal);
+
 }  // namespace hawser::ops

@@ -1,4 +1,4 @@
-#include "ops/seed/init_cpu.h"
+#include "ops/seed/init.h"
 
 #include "base/philox.h"
 #include "ops/cpu/parallel.h"

@@ -1,6 +1,6 @@
 #include "base/philox.h"
 #include "ops/cuda/kernel.cuh"
-#include "ops/seed/init_cuda.h"
+#include "ops/seed/init.h"
 
 namespace hawser::ops::cuda {
 
