@@ -54,46 +54,35 @@ class Bench {
       return all.columns(begin * kDim, heads * kDim).split_last(heads, kDim);
     };
     const Shape keys{s.key_rows, kKvHeads, kDim};
-    AttentionForward f{.q = part(qkv, 0, kHeads),
-                       .k = packed ? part(qkv, kHeads, kKvHeads) : normal(keys),
-                       .v = packed ? part(qkv, kHeads + kKvHeads, kKvHeads) : normal(keys),
-                       .segments = numbers(s.table, {s.max_segments, kSegmentFields}),
-                       .segment_count = numbers({static_cast<std::int32_t>(s.table.size() / 6)}, {1}),
-                       .form = s.form,
-                       .blocks = s.blocks,
-                       .host_segments = s.host_known ? &s.table : nullptr,
-                       .causal = s.causal,
-                       .scale = 1.0 / std::sqrt(static_cast<double>(kDim)),
-                       .o = empty(DType::bf16, {s.query_rows, kHeads, kDim}),
-                       .lse = empty(DType::f32, {kHeads, s.query_rows})};
+    AttentionCall f{.q = part(qkv, 0, kHeads),
+                    .k = packed ? part(qkv, kHeads, kKvHeads) : normal(keys),
+                    .v = packed ? part(qkv, kHeads + kKvHeads, kKvHeads) : normal(keys),
+                    .segments = numbers(s.table, {s.max_segments, kSegmentFields}),
+                    .segment_count = numbers({static_cast<std::int32_t>(s.table.size() / 6)}, {1}),
+                    .form = s.form,
+                    .blocks = s.blocks,
+                    .host_segments = s.host_known ? &s.table : nullptr,
+                    .causal = s.causal,
+                    .scale = 1.0 / std::sqrt(static_cast<double>(kDim)),
+                    .o = empty(DType::bf16, {s.query_rows, kHeads, kDim}),
+                    .lse = empty(DType::f32, {kHeads, s.query_rows})};
     f.workspace = empty(DType::u8, {attention_workspace(f, DeviceKind::cuda)});
     line(s.name + " forward", work, attention_implementation(f, DeviceKind::cuda), f.workspace.bytes(),
          [&] { attention_forward(*stream_, f); });
     // dk and dv of gathered keys are float32, since they are reduced over ranks.
-    AttentionBackward b{.q = f.q,
-                        .k = f.k,
-                        .v = f.v,
-                        .o = f.o,
+    AttentionBackward b{.call = f,
                         .d_o = normal({s.query_rows, kHeads, kDim}),
-                        .lse = f.lse,
-                        .segments = f.segments,
-                        .segment_count = f.segment_count,
-                        .form = s.form,
-                        .blocks = s.blocks,
-                        .host_segments = s.host_known ? &s.table : nullptr,
-                        .causal = s.causal,
-                        .scale = f.scale,
                         .dq = part(dqkv, 0, kHeads),
                         .dk = packed ? part(dqkv, kHeads, kKvHeads) : empty(DType::f32, keys),
                         .dv = packed ? part(dqkv, kHeads + kKvHeads, kKvHeads) : empty(DType::f32, keys)};
-    b.workspace = empty(DType::u8, {attention_workspace(b, DeviceKind::cuda)});
-    line(s.name + " backward", 2.5 * work, attention_implementation(b, DeviceKind::cuda), b.workspace.bytes(),
+    b.call.workspace = empty(DType::u8, {attention_workspace(b, DeviceKind::cuda)});
+    line(s.name + " backward", 2.5 * work, attention_implementation(b, DeviceKind::cuda), b.call.workspace.bytes(),
          [&] { attention_backward(*stream_, b); });
     b.deterministic = true;
     try {
       const AttentionImplementation how = attention_implementation(b, DeviceKind::cuda);
-      b.workspace = empty(DType::u8, {attention_workspace(b, DeviceKind::cuda)});
-      line(s.name + " backward, deterministic", 2.5 * work, how, b.workspace.bytes(),
+      b.call.workspace = empty(DType::u8, {attention_workspace(b, DeviceKind::cuda)});
+      line(s.name + " backward, deterministic", 2.5 * work, how, b.call.workspace.bytes(),
            [&] { attention_backward(*stream_, b); });
     } catch (const UserError&) {
       std::printf("%-58s rejected\n", (s.name + " backward, deterministic").c_str());

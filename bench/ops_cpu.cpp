@@ -146,36 +146,29 @@ void attention(Bench& bench, DType dtype, std::int64_t t, std::int64_t d, std::i
                              .threads = bench.threads()};
   const auto make = [&] {
     const TensorView qkv = bench.normal(dtype, {t, (hq + 2 * hkv) * d});
-    return AttentionForward{.q = qkv.columns(0, hq * d).split_last(hq, d),
-                            .k = qkv.columns(hq * d, hkv * d).split_last(hkv, d),
-                            .v = qkv.columns((hq + hkv) * d, hkv * d).split_last(hkv, d),
-                            .segments = bench.numbers(table, {n, kSegmentFields}),
-                            .segment_count = bench.numbers({static_cast<std::int32_t>(n)}, {1}),
-                            .scale = 0.125,
-                            .o = bench.empty(dtype, {t, hq, d}),
-                            .lse = bench.empty(DType::f32, {hq, t}),
-                            .workspace = bench.workspace(cpu_attention_forward_workspace(sizes))};
+    return AttentionCall{.q = qkv.columns(0, hq * d).split_last(hq, d),
+                         .k = qkv.columns(hq * d, hkv * d).split_last(hkv, d),
+                         .v = qkv.columns((hq + hkv) * d, hkv * d).split_last(hkv, d),
+                         .segments = bench.numbers(table, {n, kSegmentFields}),
+                         .segment_count = bench.numbers({static_cast<std::int32_t>(n)}, {1}),
+                         .scale = 0.125,
+                         .o = bench.empty(dtype, {t, hq, d}),
+                         .lse = bench.empty(DType::f32, {hq, t}),
+                         .workspace = bench.workspace(cpu_attention_forward_workspace(sizes))};
   };
   const std::string what =
       cat("T ", t, ", D ", d, document < t ? cat(", documents of ", document) : "", ", ", to_string(dtype));
   const double work = attention_flops(sizes, pairs);
-  AttentionForward f = make();
+  AttentionCall f = make();
   bench.line("attention forward " + what, work, "GFLOP/s", [&] { attention_forward(bench.stream(), f); });
   f = make();
   attention_forward(bench.stream(), f);
-  const AttentionBackward b{.q = f.q,
-                            .k = f.k,
-                            .v = f.v,
-                            .o = f.o,
-                            .d_o = bench.normal(dtype, {t, hq, d}),
-                            .lse = f.lse,
-                            .segments = f.segments,
-                            .segment_count = f.segment_count,
-                            .scale = f.scale,
-                            .dq = bench.empty(dtype, {t, hq, d}),
-                            .dk = bench.empty(dtype, {t, hkv, d}),
-                            .dv = bench.empty(dtype, {t, hkv, d}),
-                            .workspace = bench.workspace(cpu_attention_backward_workspace(sizes))};
+  AttentionBackward b{.call = f,
+                      .d_o = bench.normal(dtype, {t, hq, d}),
+                      .dq = bench.empty(dtype, {t, hq, d}),
+                      .dk = bench.empty(dtype, {t, hkv, d}),
+                      .dv = bench.empty(dtype, {t, hkv, d})};
+  b.call.workspace = bench.workspace(cpu_attention_backward_workspace(sizes));
   bench.line("attention backward " + what, 2.5 * work, "GFLOP/s", [&] { attention_backward(bench.stream(), b); });
 }
 
@@ -186,7 +179,7 @@ void loss(Bench& bench, DType dtype, std::int64_t t) {
                             .weight = bench.normal(dtype, {v, c}, 0.05),
                             .labels = bench.numbers(std::vector<std::int32_t>(static_cast<std::size_t>(t), 17), {t}),
                             .scale = bench.normal(DType::f32, {1}),
-                            .loss_sum = bench.normal(DType::f32, {1}),
+                            .loss_sum = bench.normal(DType::f32, {2}),
                             .workspace = bench.workspace(linear_cross_entropy_workspace(t, c, v, dtype))};
     if (gradients) {
       args.dx = bench.empty(dtype, {t, c});

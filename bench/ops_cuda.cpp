@@ -322,7 +322,7 @@ void loss(Bench& b) {
         .weight = b.normal(DType::bf16, {kV, kC}, 0.02),
         .labels = b.numbers(std::vector<std::int32_t>(static_cast<std::size_t>(kT), 17), {kT}),
         .scale = b.normal(DType::f32, {1}),
-        .loss_sum = b.normal(DType::f32, {1}),
+        .loss_sum = b.normal(DType::f32, {2}),
         .workspace =
             b.empty(DType::u8, {linear_cross_entropy_workspace(kT, kC, kV, DType::bf16, 0, DeviceKind::cuda)})};
     if (gradients) {

@@ -36,7 +36,7 @@ struct BatchViews {
   // i32 [T]: the KV cache slot that the K and V of each row are written to, or ops::kNoRow (padding). k_begin of
   // `diagonal` then indexes KV cache slots. Only with a KV cache (nn/kv_cache.h).
   TensorView slot_mapping;
-  // The tables' contents if the host knows them when it enqueues, else null (ops::AttentionForward::host_segments).
+  // The tables' contents if the host knows them when it enqueues, else null (ops::AttentionCall::host_segments).
   const std::vector<std::int32_t>*host_diagonal = nullptr, *host_off_diagonal = nullptr;
   // Length of a chunk in rows, if every sequence holds exactly one document, which begins at row 0, and all sequences
   // are cut into chunks at the same rows; otherwise 0. Rows after the document's end are padding, with finite values.
@@ -59,7 +59,7 @@ struct KvCache {
   TensorView k, v;
 };
 
-// AttentionForward::blocks for a call over `diagonal`, with this rank's T rows; empty if uniform_diagonal is 0.
+// AttentionCall::blocks for a call over `diagonal`, with this rank's T rows; empty if uniform_diagonal is 0.
 std::vector<ops::StridedBlocks> diagonal_blocks(const BatchViews& batch, std::int64_t rows);
 
 // Where the gradient of a parameter is written. The caller decides it before the layer enqueues the GEMM.

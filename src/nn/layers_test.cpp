@@ -2,7 +2,7 @@
 // lifetimes of saved tensors.
 #include <gtest/gtest.h>
 
-#include "nn/blocks/block_support.h"
+#include "nn/blocks/linear.h"
 #include "nn/testing/block_reference.h"
 
 namespace hawser::nn {

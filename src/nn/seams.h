@@ -42,16 +42,16 @@ class Redistribute {
 // One call of the attention op: this rank's queries [T, H, D] with some of the keys.
 struct AttentionPart {
   TensorView k, v;                                // [rows, heads, D]
-  TensorView segments, segment_count;             // see ops::AttentionForward
-  ops::SegmentForm form = ops::SegmentForm::any;  // see ops::AttentionForward
-  std::vector<ops::StridedBlocks> blocks;         // see ops::AttentionForward
+  TensorView segments, segment_count;             // see ops::AttentionCall
+  ops::SegmentForm form = ops::SegmentForm::any;  // see ops::AttentionCall
+  std::vector<ops::StridedBlocks> blocks;         // see ops::AttentionCall
   // Empty if `blocks` is the same on all ranks. Otherwise an upper bound of all ranks' `blocks`: at least
   // as long as the longest list, and element i has at least the count, q_rows and k_rows of element i of every rank's
   // list. The workspace is sized for it, so that
   // buffers have the same offsets on all ranks.
   std::vector<ops::StridedBlocks> largest;
-  const std::vector<std::int32_t>* host_segments = nullptr;  // see ops::AttentionForward
-  bool causal = true;                                        // see ops::AttentionForward
+  const std::vector<std::int32_t>* host_segments = nullptr;  // see ops::AttentionCall
+  bool causal = true;                                        // see ops::AttentionCall
   int head_begin = 0, heads = 0;  // key-value heads [head_begin, head_begin + heads), with their query heads
   // True for the first of the parts with these heads. It writes o and lse; in backward, it writes dq. The results of
   // the other parts are merged into o and lse by attention_combine; in backward, they are added to dq.

@@ -107,39 +107,24 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
                                   .head_dim = c.head_dim,
                                   .dtype = act};
   const double scale = 1.0 / std::sqrt(static_cast<double>(c.head_dim));
-  ops::AttentionForward forward_call{.q = q,
-                                     .k = k,
-                                     .v = v,
-                                     .segments = segments,
-                                     .segment_count = count,
-                                     .form = ops::SegmentForm::diagonal,
-                                     .blocks = blocks,
-                                     .host_segments = &diagonal,
-                                     .window = c.window,
-                                     .scale = scale,
-                                     .o = o,
-                                     .lse = lse};
-  ops::AttentionBackward backward_call{.q = q,
-                                       .k = k,
-                                       .v = v,
-                                       .o = o,
-                                       .d_o = d_o,
-                                       .lse = lse,
-                                       .segments = segments,
-                                       .segment_count = count,
-                                       .form = ops::SegmentForm::diagonal,
-                                       .blocks = blocks,
-                                       .host_segments = &diagonal,
-                                       .window = c.window,
-                                       .scale = scale,
-                                       .dq = dq,
-                                       .dk = dk,
-                                       .dv = dv};
+  ops::AttentionCall forward_call{.q = q,
+                                  .k = k,
+                                  .v = v,
+                                  .segments = segments,
+                                  .segment_count = count,
+                                  .form = ops::SegmentForm::diagonal,
+                                  .blocks = blocks,
+                                  .host_segments = &diagonal,
+                                  .window = c.window,
+                                  .scale = scale,
+                                  .o = o,
+                                  .lse = lse};
+  ops::AttentionBackward backward_call{.call = forward_call, .d_o = d_o, .dq = dq, .dk = dk, .dv = dv};
   const DeviceKind kind = bench.device().kind();
   const std::int64_t bytes =
       std::max(ops::attention_workspace(forward_call, kind), ops::attention_workspace(backward_call, kind));
   const Storage workspace(bench.device(), DType::u8, {std::max<std::int64_t>(bytes, 1)});
-  forward_call.workspace = backward_call.workspace = workspace;
+  forward_call.workspace = backward_call.call.workspace = workspace;
   const double forward = bench.time([&] { ops::attention_forward(bench.stream(), forward_call); });
   const double backward = bench.time([&] { ops::attention_backward(bench.stream(), backward_call); });
   const double flops = ops::attention_flops(sizes, pairs);

@@ -196,35 +196,22 @@ TEST_F(CudaOps, InvalidSegmentTablesAreReportedAndWriteNothing) {
       numbers.insert(numbers.end(), {48, 16, 48, 16, 0, 0});  // its offsets do not depend on the invalid segment
       put(*stream_, table, numbers);
       put<std::int32_t>(*stream_, count, {broken.count});
-      ops::AttentionForward forward{.q = q,
-                                    .k = k,
-                                    .v = v,
-                                    .segments = table,
-                                    .segment_count = count,
-                                    .form = way.form,
-                                    .blocks = way.blocks,
-                                    .causal = way.causal,
-                                    .o = o,
-                                    .lse = lse};
-      ops::AttentionBackward backward{.q = q,
-                                      .k = k,
-                                      .v = v,
-                                      .o = o,
-                                      .d_o = d_o,
-                                      .lse = lse,
-                                      .segments = table,
-                                      .segment_count = count,
-                                      .form = way.form,
-                                      .blocks = way.blocks,
-                                      .causal = way.causal,
-                                      .dq = dq,
-                                      .dk = dk,
-                                      .dv = dv};
+      ops::AttentionCall forward{.q = q,
+                                 .k = k,
+                                 .v = v,
+                                 .segments = table,
+                                 .segment_count = count,
+                                 .form = way.form,
+                                 .blocks = way.blocks,
+                                 .causal = way.causal,
+                                 .o = o,
+                                 .lse = lse};
+      ops::AttentionBackward backward{.call = forward, .d_o = d_o, .dq = dq, .dk = dk, .dv = dv};
       EXPECT_STREQ(ops::attention_implementation(backward, DeviceKind::cuda).name(), way.name);
       const Storage workspace(*device_, DType::u8,
                               {std::max<std::int64_t>({ops::attention_workspace(forward, DeviceKind::cuda),
                                                        ops::attention_workspace(backward, DeviceKind::cuda), 1})});
-      forward.workspace = backward.workspace = workspace;
+      forward.workspace = backward.call.workspace = workspace;
       for (const bool back : {false, true}) {
         const auto own = device_->make_stream("broken");
         if (back) {

@@ -7,7 +7,11 @@
 // all three. Source: Llama (arXiv 2302.13971), grouped queries (arXiv 2305.13245).
 #pragma once
 
-#include "nn/layer.h"
+#include <array>
+
+#include "nn/blocks/linear.h"
+#include "nn/blocks/norm.h"
+#include "nn/blocks/saved_tensors.h"
 
 namespace hawser::nn {
 
@@ -46,20 +50,27 @@ class AttentionLayer : public Layer {
     TensorView q, k, v;  // [T, heads, D] inside qkv [T, (H + 2 Hk) D]
   };
   Heads heads_of(const TensorView& qkv) const;
+  std::array<TensorSpec, kSavedCount> tensors(std::int64_t rows, DType dtype) const;
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
-  void norm(LayerContext&, const TensorView& x, const TensorView& normed, const TensorView& rstd) const;
   void project(LayerContext&, const TensorView& normed, const TensorView& qkv) const;
   void attend(LayerContext&, const TensorView& qkv, const TensorView& o, const TensorView& lse) const;
   // Writes dq, and the parts of dk and dv; seam_call.finish() completes dk and dv.
   void attend_backward(LayerContext&, AttentionExchange::Call&, const TensorView& qkv, const TensorView& o,
                        const TensorView& lse, const TensorView& d_o, const TensorView& dqkv) const;
-  void rope_backward(LayerContext&, const TensorView& gradient) const;
-  void output_weight_gradient(LayerContext&, const TensorView& dy, const TensorView& o, GradientSink&) const;
-  void qkv_weight_gradient(LayerContext&, const TensorView& dqkv, const TensorView& normed, GradientSink&) const;
+  // In place; inverse: of a gradient.
+  void rope(LayerContext&, const TensorView& heads, bool inverse) const;
+  // A part's query heads, [T, heads, D], of a matrix that begins with those of all: q, o or a gradient.
+  TensorView query_heads(const AttentionPart& part, const TensorView& all) const;
+  // What forward and backward of one part of the exchange share, with forward's FLOPs. o and lse are those of all
+  // heads.
+  ops::AttentionCall call_of(const AttentionPart& part, const TensorView& qkv, const TensorView& o,
+                             const TensorView& lse) const;
 
   AttentionConfig config_;
   std::vector<Param> params_;
-  int qkv_bias_ = -1, output_bias_ = -1;  // index in params_
+  RmsNorm norm_;
+  ColumnParallelLinear qkv_;
+  RowParallelLinear output_;
 };
 
 }  // namespace hawser::nn

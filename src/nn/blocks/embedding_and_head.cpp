@@ -1,9 +1,7 @@
 #include "nn/blocks/embedding_and_head.h"
 
-#include "nn/blocks/block_support.h"
 #include "ops/embedding/embedding.h"
 #include "ops/loss/linear_cross_entropy.h"
-#include "ops/norm/rms_norm.h"
 
 namespace hawser::nn {
 
@@ -23,7 +21,7 @@ void EmbeddingLayer::backward(LayerContext& ctx, const TensorView& dy, GradientS
                           {.ids = ctx.batch().ids, .dy = dy, .dtable = target.view, .accumulate = target.accumulate});
 }
 
-HeadLayer::HeadLayer(HeadConfig config) : config_(std::move(config)) {
+HeadLayer::HeadLayer(HeadConfig config) : config_(std::move(config)), norm_(0, config_.epsilon) {
   params_.push_back(full_param(config_.norm + ".weight", {config_.width}, {Initial::Kind::ones, 0}, false));
   if (!config_.tied) {
     params_.push_back(full_param(config_.output + ".weight", {config_.vocabulary, config_.width},
@@ -33,8 +31,7 @@ HeadLayer::HeadLayer(HeadConfig config) : config_(std::move(config)) {
 
 TensorView HeadLayer::normed(LayerContext& ctx, const TensorView& x, const TensorView& rstd) const {
   const TensorView y = ctx.temp(ctx.dtype(), x.shape());
-  ops::rms_norm_forward(ctx.compute(),
-                        {.x = x, .weight = ctx.weight(0), .y = y, .rstd = rstd, .epsilon = config_.epsilon});
+  norm_.forward(ctx, x, y, rstd);
   return y;
 }
 
@@ -72,7 +69,7 @@ void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const 
                       .dx = dh,
                       .dweight = weight.view,
                       .accumulate_weight = weight.accumulate});
-  rms_norm_gradient(ctx, x, ctx.weight(0), rstd, dh, TensorView(), dx, sink.target(0));
+  norm_.backward(ctx, x, rstd, dh, TensorView(), dx, sink);
 }
 
 void HeadLayer::logits(LayerContext& ctx, const TensorView& x, const TensorView& logits) const {

@@ -1,7 +1,8 @@
 // `EmbeddingLayer`: token embedding. `HeadLayer`: final norm, vocabulary projection and loss.
 #pragma once
 
-#include "nn/layer.h"
+#include "nn/blocks/linear.h"
+#include "nn/blocks/norm.h"
 
 namespace hawser::nn {
 
@@ -55,6 +56,7 @@ class HeadLayer {
   TensorView normed(LayerContext&, const TensorView& x, const TensorView& rstd) const;
   HeadConfig config_;
   std::vector<Param> params_;
+  RmsNorm norm_;
 };
 
 }  // namespace hawser::nn

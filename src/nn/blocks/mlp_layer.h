@@ -5,7 +5,11 @@
 // Gate and up weights are one Param [2 F, C] with two slices. Source: SwiGLU, arXiv 2002.05202.
 #pragma once
 
-#include "nn/layer.h"
+#include <array>
+
+#include "nn/blocks/linear.h"
+#include "nn/blocks/norm.h"
+#include "nn/blocks/saved_tensors.h"
 
 namespace hawser::nn {
 
@@ -31,15 +35,14 @@ class MlpLayer : public Layer {
 
  private:
   enum SavedIndex { kRstd, kNormed, kGateUp, kInner, kDgateUp, kSavedCount };
+  std::array<TensorSpec, kSavedCount> tensors(std::int64_t rows, DType dtype) const;
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
-  // The input of the gate-up GEMM in forward: the normed rows, recomputed if not saved, redistributed.
-  TensorView gemm_input(LayerContext& ctx, const Saved& saved) const;
-  void norm(LayerContext&, const TensorView& x, const TensorView& normed, const TensorView& rstd) const;
-  void project(LayerContext&, const TensorView& normed, const TensorView& gate_up) const;
 
   MlpConfig config_;
   std::vector<Param> params_;
-  int gate_up_bias_ = -1, down_bias_ = -1;
+  RmsNorm norm_;
+  ColumnParallelLinear gate_up_;
+  RowParallelLinear down_;
 };
 
 }  // namespace hawser::nn

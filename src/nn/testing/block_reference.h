@@ -10,6 +10,7 @@
 #include "nn/blocks/attention_layer.h"
 #include "nn/blocks/mlp_layer.h"
 #include "nn/testing/context.h"
+#include "ops/testing/attention_float64.h"
 
 namespace hawser::nn::testing {
 
@@ -47,7 +48,6 @@ inline Vector attention_block(const AttentionConfig& config, const Documents& do
   const auto d = static_cast<std::size_t>(config.head_dim), c = static_cast<std::size_t>(config.width);
   const std::size_t rows = x.size() / c, wide = (heads + 2 * kv) * d;
   const auto positions = documents.positions();
-  const auto document = documents.documents();
   const std::size_t next = config.qkv_bias ? 4 : 3;
   Vector qkv = linear(rms_norm(x, w[0], config.epsilon), w[1], config.qkv_bias ? w[3] : Vector(), c);
   for (std::size_t t = 0; config.rope && t < rows; ++t) {
@@ -64,28 +64,27 @@ inline Vector attention_block(const AttentionConfig& config, const Documents& do
       }
     }
   }
-  Vector o(rows * heads * d, 0.0);
+  Vector q, k, v;
   for (std::size_t t = 0; t < rows; ++t) {
-    for (std::size_t h = 0; h < heads; ++h) {
-      const std::size_t g = h / (heads / kv);
-      Vector p(rows, 0.0);
-      double sum = 0;
-      for (std::size_t j = 0; j < rows; ++j) {
-        const bool visible = document[j] == document[t] && (!config.causal || positions[j] <= positions[t]) &&
-                             (config.window == 0 || positions[j] > positions[t] - config.window);
-        if (!visible) continue;
-        double score = 0;
-        for (std::size_t i = 0; i < d; ++i) score += qkv[t * wide + h * d + i] * qkv[j * wide + (heads + g) * d + i];
-        p[j] = std::exp(score / std::sqrt(static_cast<double>(d)));
-        sum += p[j];
-      }
-      for (std::size_t j = 0; j < rows; ++j) {
-        for (std::size_t i = 0; i < d; ++i) {
-          o[(t * heads + h) * d + i] += p[j] / sum * qkv[j * wide + (heads + kv + g) * d + i];
-        }
-      }
-    }
+    const auto row = qkv.begin() + static_cast<std::ptrdiff_t>(t * wide);
+    const auto k_row = row + static_cast<std::ptrdiff_t>(heads * d),
+               v_row = k_row + static_cast<std::ptrdiff_t>(kv * d);
+    q.insert(q.end(), row, k_row);
+    k.insert(k.end(), k_row, v_row);
+    v.insert(v.end(), v_row, row + static_cast<std::ptrdiff_t>(wide));
   }
+  ops::testing::AttentionSpace space{.query_heads = config.heads,
+                                     .kv_heads = config.kv_heads,
+                                     .head_dim = config.head_dim,
+                                     .causal = config.causal,
+                                     .window = config.window,
+                                     .scale = 1.0 / std::sqrt(static_cast<double>(d))};
+  std::int64_t begin = 0;
+  for (const std::int64_t length : documents.lengths) {
+    space.segments.push_back({begin, length, begin, length, 0, 0});
+    begin += length;
+  }
+  const Vector o = ops::testing::attend(space, q, k, v).o;
   Vector y = linear(o, w[2], config.output_bias ? w[next] : Vector(), heads * d);
   for (std::size_t i = 0; i < y.size(); ++i) y[i] += x[i];
   return y;

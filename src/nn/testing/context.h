@@ -167,12 +167,6 @@ struct Documents {
     }
     return out;
   }
-  std::vector<int> documents() const {
-    std::vector<int> out;
-    for (std::size_t d = 0; d < lengths.size(); ++d)
-      out.insert(out.end(), static_cast<std::size_t>(lengths[d]), static_cast<int>(d));
-    return out;
-  }
 };
 
 // The local attention of complete documents on one rank.

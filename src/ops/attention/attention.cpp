@@ -10,8 +10,7 @@ namespace hawser::ops {
 namespace {
 
 // Checks that forward and backward share.
-template <class Args>
-AttentionDims check(const char* op, const Args& args) {
+void check(const char* op, const AttentionCall& args) {
   HAWSER_CHECK(args.q.rank() == 3 && args.k.rank() == 3, op, ": q ", args.q.shape().text(), " and k ",
                args.k.shape().text(), " are not [T, heads, D]");
   HAWSER_CHECK(args.segments.rank() == 2, op, ": segments is not [N, ", kSegmentFields, "]");
@@ -37,7 +36,6 @@ AttentionDims check(const char* op, const Args& args) {
     HAWSER_CHECK(!args.causal || (args.form == SegmentForm::diagonal && b.q_rows == b.k_rows), op,
                  ": blocks of causal segments must be diagonal blocks, not ", b.q_rows, " x ", b.k_rows);
   }
-  return n;
 }
 
 // Written views must not overlap each other or any view that is read.
@@ -50,8 +48,7 @@ void expect_all_apart(const char* op, std::initializer_list<TensorView> written,
 }
 
 // The kernel of the call and its reason, as printed with a plan; empty unless planning for CUDA.
-template <class Args>
-std::string planned(const Stream& stream, const Args& args) {
+std::string planned(const Stream& stream, const auto& args) {
   if (stream.kind() != DeviceKind::meta || stream.target() != DeviceKind::cuda) return "";
   const AttentionImplementation how = attention_implementation(args, stream.target());
   return how.reason.empty() ? how.name() : cat(how.name(), " (", how.reason, ")");
@@ -64,7 +61,7 @@ StridedBlocks equal_diagonal_blocks(std::int64_t rows, std::int64_t length) {
   return {.count = rows / length, .q_rows = length, .q_step = length, .k_rows = length, .k_step = length};
 }
 
-void attention_forward(Stream& stream, const AttentionForward& args) {
+void attention_forward(Stream& stream, const AttentionCall& args) {
   constexpr auto kOp = "attention_forward";
   check(kOp, args);
   expect_workspace(kOp, args.workspace, attention_workspace(args, stream.target()));
@@ -75,20 +72,21 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
 }
 
 void attention_backward(Stream& stream, const AttentionBackward& args) {
+  const AttentionCall& call = args.call;
   constexpr auto kOp = "attention_backward";
-  check(kOp, args);
-  expect(kOp, "d_o", args.d_o, {args.q.dtype()}, args.q.shape(), Rows::padded);
-  expect(kOp, "dq", args.dq, {DType::f32, DType::bf16}, args.q.shape(), Rows::padded);
-  expect(kOp, "dk", args.dk, {DType::f32, DType::bf16}, args.k.shape(), Rows::padded);
-  expect(kOp, "dv", args.dv, {DType::f32, DType::bf16}, args.k.shape(), Rows::padded);
-  expect_workspace(kOp, args.workspace, attention_workspace_within(args, stream.target(), args.workspace.bytes()));
-  expect_all_apart(kOp, {args.dq, args.dk, args.dv, args.workspace},
-                   {args.q, args.k, args.v, args.o, args.d_o, args.lse, args.segments, args.segment_count});
+  check(kOp, call);
+  expect(kOp, "d_o", args.d_o, {call.q.dtype()}, call.q.shape(), Rows::padded);
+  expect(kOp, "dq", args.dq, {DType::f32, DType::bf16}, call.q.shape(), Rows::padded);
+  expect(kOp, "dk", args.dk, {DType::f32, DType::bf16}, call.k.shape(), Rows::padded);
+  expect(kOp, "dv", args.dv, {DType::f32, DType::bf16}, call.k.shape(), Rows::padded);
+  expect_workspace(kOp, call.workspace, attention_workspace_within(args, stream.target(), call.workspace.bytes()));
+  expect_all_apart(kOp, {args.dq, args.dk, args.dv, call.workspace},
+                   {call.q, call.k, call.v, call.o, args.d_o, call.lse, call.segments, call.segment_count});
   const TensorView none;
   run(stream, {kOp, OpKind::attention_backward},
-      {args.q, args.k, args.v, args.o, args.d_o, args.lse, args.segments, args.segment_count,
+      {call.q, call.k, call.v, call.o, args.d_o, call.lse, call.segments, call.segment_count,
        args.accumulate_q ? args.dq : none, args.accumulate_kv ? args.dk : none, args.accumulate_kv ? args.dv : none},
-      {args.dq, args.dk, args.dv, args.workspace}, args.flops, args, HAWSER_BACKENDS(attention_backward),
+      {args.dq, args.dk, args.dv, call.workspace}, call.flops, args, HAWSER_BACKENDS(attention_backward),
       planned(stream, args));
 }
 

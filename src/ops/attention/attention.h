@@ -108,7 +108,8 @@ struct StridedBlocks {
 // The diagonal blocks of `rows / length` sequences, each padded to `length` rows.
 StridedBlocks equal_diagonal_blocks(std::int64_t rows, std::int64_t length);
 
-struct AttentionForward {
+// What forward and backward take. Forward writes o and lse; backward reads those of all combined calls.
+struct AttentionCall {
   TensorView q, k, v;
   TensorView segments, segment_count;
   SegmentForm form = SegmentForm::any;
@@ -131,21 +132,17 @@ struct AttentionForward {
   double scale = 1.0;
   TensorView o;
   TensorView lse;
-  TensorView workspace;  // u8 [attention_workspace(...)]; aligned to 64 bytes, on the GPU to 256
+  // u8 [attention_workspace(...)]; aligned to 64 bytes, on the GPU to 256. Backward: a smaller one may do, see
+  // attention_workspace_within.
+  TensorView workspace;
   double flops = 0.0;
 };
 
-void attention_forward(Stream& stream, const AttentionForward& args);
+void attention_forward(Stream& stream, const AttentionCall& call);
 
 struct AttentionBackward {
-  TensorView q, k, v, o, d_o, lse;
-  TensorView segments, segment_count;
-  SegmentForm form = SegmentForm::any;
-  std::vector<StridedBlocks> blocks;
-  const std::vector<std::int32_t>* host_segments = nullptr;
-  bool causal = true;
-  std::int64_t window = 0;
-  double scale = 1.0;
+  AttentionCall call;
+  TensorView d_o;
   TensorView dq, dk, dv;
   bool accumulate_q = false, accumulate_kv = false;
   // True: the gradients are bitwise equal in every run. Those of the CPU and of the plain kernel always are. With
@@ -154,8 +151,6 @@ struct AttentionBackward {
   //   call. UserError if one key-value head needs more than kDeterministicBytes.
   // - without `blocks`, the plain kernel replaces cuDNN. UserError if Tq or Tk exceeds kDeterministicRows.
   bool deterministic = false;
-  TensorView workspace;  // u8, as in forward; a smaller one may do, see attention_workspace_within
-  double flops = 0.0;
 };
 
 void attention_backward(Stream& stream, const AttentionBackward& args);
@@ -195,7 +190,7 @@ std::int64_t cpu_attention_backward_workspace(const AttentionSizes& sizes);
 // alignment of the views are used; args.workspace may be empty. `threads`: those of the stream (CpuOptions::threads);
 // unused on the GPU. The size for the GPU is an estimate that is never below what cuDNN is known to request; a call
 // throws if cuDNN requests more.
-std::int64_t attention_workspace(const AttentionForward& args, DeviceKind device, int threads = 1);
+std::int64_t attention_workspace(const AttentionCall& call, DeviceKind device, int threads = 1);
 std::int64_t attention_workspace(const AttentionBackward& args, DeviceKind device, int threads = 1);
 // Bytes of the workspace that a backward call on the GPU uses if `bytes` are reserved. The call processes as many
 // key-value heads at once as fit, at least one; if not even one fits, the result exceeds `bytes`. Use this function if
@@ -223,7 +218,7 @@ struct AttentionImplementation {
   std::string reason;  // empty: no faster kernel exists
   const char* name() const;
 };
-AttentionImplementation attention_implementation(const AttentionForward& args, DeviceKind device);
+AttentionImplementation attention_implementation(const AttentionCall& call, DeviceKind device);
 AttentionImplementation attention_implementation(const AttentionBackward& args, DeviceKind device);
 
 // FLOPs of a forward call: 4 * head_dim * query_heads per visible query-key pair. Backward takes 2.5 times as many.
@@ -231,7 +226,7 @@ double attention_flops(const AttentionSizes& sizes, double visible_pairs);
 // Visible query-key pairs of one segment of q_count x k_count rows, with offset = q_position - k_position.
 double visible_pairs(std::int64_t q_count, std::int64_t k_count, std::int64_t offset, bool causal, std::int64_t window);
 
-HAWSER_BACKENDS_OF(attention_forward, AttentionForward);
+HAWSER_BACKENDS_OF(attention_forward, AttentionCall);
 HAWSER_BACKENDS_OF(attention_backward, AttentionBackward);
 HAWSER_BACKENDS_OF(attention_combine, AttentionCombine);
 

@@ -64,27 +64,28 @@ class Backward {
  public:
   explicit Backward(const AttentionBackward& args)
       : args_(args),
-        query_rows_(args.q.size(0)),
-        key_rows_(args.k.size(0)),
-        heads_(args.q.size(1)),
-        kv_heads_(args.k.size(1)),
+        query_rows_(args.call.q.size(0)),
+        key_rows_(args.call.k.size(0)),
+        heads_(args.call.q.size(1)),
+        kv_heads_(args.call.k.size(1)),
         group_(heads_ / kv_heads_),
-        head_dim_(args.q.size(2)),
-        bf16_(uses_bf16_units({args.q.dtype(), args.dq.dtype(), args.dk.dtype(), args.dv.dtype()}, args.scale)),
+        head_dim_(args.call.q.size(2)),
+        bf16_(
+            uses_bf16_units({args.call.q.dtype(), args.dq.dtype(), args.dk.dtype(), args.dv.dtype()}, args.call.scale)),
         block_rows_(bf16_ ? kBf16GradientRows : kGradientRows),
         layout_({.query_rows = query_rows_,
                  .key_rows = key_rows_,
                  .query_heads = heads_,
                  .kv_heads = kv_heads_,
                  .head_dim = head_dim_,
-                 .segments = args.segments.size(0),
+                 .segments = args.call.segments.size(0),
                  .dtype = args.dq.dtype()}),
-        delta_(reinterpret_cast<float*>(args.workspace.raw())),
+        delta_(reinterpret_cast<float*>(args.call.workspace.raw())),
         sums_(args.dq.dtype() == DType::f32 ? args.dq.data<float>() : delta_ + layout_.delta),
         sums_row_(args.dq.dtype() == DType::f32 ? args.dq.stride(0) : heads_ * head_dim_),
         turns_(reinterpret_cast<std::atomic<std::int32_t>*>(delta_ + layout_.delta + layout_.sums)),
-        segments_(read_segments("attention_backward", args.segments, args.segment_count, query_rows_, key_rows_,
-                                args.form, args.blocks, args.causal)) {
+        segments_(read_segments("attention_backward", args.call.segments, args.call.segment_count, query_rows_,
+                                key_rows_, args.call.form, args.call.blocks, args.call.causal)) {
     static_assert(sizeof(std::atomic<std::int32_t>) == sizeof(float));
   }
 
@@ -95,7 +96,7 @@ class Backward {
     }
     prepare();
     const std::int64_t items = ceil_div(key_rows_, kKeyBlock) * kv_heads_;
-    const std::int64_t fitting = (args_.workspace.bytes() / 4 - layout_.shared()) / layout_.thread();
+    const std::int64_t fitting = (args_.call.workspace.bytes() / 4 - layout_.shared()) / layout_.thread();
     const auto threads = static_cast<int>(std::min<std::int64_t>(omp_get_max_threads(), fitting));
     float* const scratch = delta_ + layout_.shared();
     std::atomic<std::int64_t> next = 0;
@@ -121,8 +122,8 @@ class Backward {
   // Computes delta, zeroes the sums and the counters.
   void prepare() {
     for (std::int64_t i = 0; i < blocks_before_.back() * heads_; ++i) turns_[i].store(0, std::memory_order_relaxed);
-    with_act(args_.o.dtype(), [&](auto tag) {
-      const auto o = rows_of<decltype(tag)>(args_.o);
+    with_act(args_.call.o.dtype(), [&](auto tag) {
+      const auto o = rows_of<decltype(tag)>(args_.call.o);
       const auto d_o = rows_of<Act>(args_.d_o);
       parallel_pieces(query_rows_, 16, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t t = begin; t < end; ++t) {
@@ -173,8 +174,8 @@ class Backward {
     float* const ds = p + layout_.scores();
     float* const lse = ds + layout_.scores();
     float* const delta = lse + round_up(kGradientRows, 16);
-    const auto kv_rows = rows_of<Act>(args_.k), v_rows = rows_of<Act>(args_.v);
-    const auto q_rows = rows_of<Act>(args_.q), d_o_rows = rows_of<Act>(args_.d_o);
+    const auto kv_rows = rows_of<Act>(args_.call.k), v_rows = rows_of<Act>(args_.call.v);
+    const auto q_rows = rows_of<Act>(args_.call.q), d_o_rows = rows_of<Act>(args_.d_o);
 
     // Only the transposed V is needed: V is loaded into dV's memory first.
     HAWSER_DISPATCH(load_rows, v_rows.row(key_row) + kv_head * head_dim_, v_rows.stride, keys, head_dim_, 1.0f, dv,
@@ -204,7 +205,7 @@ class Backward {
                                 .dk = dk,
                                 .dv = dv,
                                 .width = width,
-                                .scale = static_cast<float>(args_.scale),
+                                .scale = static_cast<float>(args_.call.scale),
                                 .band = b.band};
       HAWSER_DISPATCH(backward_block, block);
       add_queries(b, dq, width);
@@ -237,8 +238,8 @@ class Backward {
     Bf16* const k_columns = v + sizes.keys();
     Bf16* const p = k_columns + sizes.keys();
     Bf16* const ds = p + 2 * sizes.scores();
-    const auto k_rows = rows_of<Act>(args_.k), v_rows = rows_of<Act>(args_.v);
-    const auto q_rows = rows_of<Act>(args_.q), d_o_rows = rows_of<Act>(args_.d_o);
+    const auto k_rows = rows_of<Act>(args_.call.k), v_rows = rows_of<Act>(args_.call.v);
+    const auto q_rows = rows_of<Act>(args_.call.q), d_o_rows = rows_of<Act>(args_.d_o);
 
     // Rows that are in no segment may be undefined: they stay zero.
     std::fill_n(k, 2 * sizes.keys(), Bf16(0.0f));
@@ -286,7 +287,7 @@ class Backward {
                            .dv = dv,
                            .rows = rows,
                            .width = width,
-                           .scale = static_cast<float>(args_.scale),
+                           .scale = static_cast<float>(args_.call.scale),
                            .band = b.band});
       add_queries(b, dq, width);
     });
@@ -308,7 +309,7 @@ class Backward {
     for (std::size_t s = 0; s < segments_.size(); ++s) {
       const Segment& segment = segments_[s];
       if (segment.k_begin >= key_row + keys || segment.k_begin + segment.k_count <= key_row) continue;
-      const Visible visible{segment, args_.causal, args_.window};
+      const Visible visible{segment, args_.call.causal, args_.call.window};
       for (std::int64_t row = 0; row < segment.q_count; row += block_rows_) {
         const std::int64_t rows = std::min(block_rows_, segment.q_count - row);
         const std::int64_t begin = visible.begin(row), end = visible.end(row + rows - 1);
@@ -317,12 +318,13 @@ class Backward {
         const std::int64_t last = (segment.k_begin + end - 1) / kKeyBlock;
         if (key_block < first || key_block > last) continue;
         for (std::int64_t head = kv_head * group_; head < (kv_head + 1) * group_; ++head) {
-          body(Block{.head = head,
-                     .at = segment.q_begin + row,
-                     .rows = rows,
-                     .counter = blocks_before_[s] + row / block_rows_,
-                     .turn = static_cast<std::int32_t>(key_block - first),
-                     .band = band_of(segment, args_.causal, args_.window, row, key_row - segment.k_begin, keys)});
+          body(Block{
+              .head = head,
+              .at = segment.q_begin + row,
+              .rows = rows,
+              .counter = blocks_before_[s] + row / block_rows_,
+              .turn = static_cast<std::int32_t>(key_block - first),
+              .band = band_of(segment, args_.call.causal, args_.call.window, row, key_row - segment.k_begin, keys)});
         }
       }
     }
@@ -330,7 +332,7 @@ class Backward {
 
   // lse and delta of the block's rows, padded to block_rows_.
   void load_statistics(const Block& b, float* lse, float* delta) const {
-    const float* const all_lse = args_.lse.data<float>() + b.head * query_rows_ + b.at;
+    const float* const all_lse = args_.call.lse.data<float>() + b.head * query_rows_ + b.at;
     for (std::int64_t r = 0; r < block_rows_; ++r) {
       const float natural = r < b.rows ? all_lse[r] : 0.0f;
       const bool counts = r < b.rows && natural != -std::numeric_limits<float>::infinity();
@@ -375,7 +377,7 @@ class Backward {
 }  // namespace
 
 void attention_backward(const AttentionBackward& args) {
-  with_act(args.q.dtype(), [&](auto act) { Backward<decltype(act)>(args).run(); });
+  with_act(args.call.q.dtype(), [&](auto act) { Backward<decltype(act)>(args).run(); });
 }
 
 }  // namespace cpu

@@ -1,7 +1,7 @@
 // Attention on each kind of bf16 units that the CPU has, and on none.
 #include "ops/attention/attention_bf16_cpu.h"
-#include "ops/attention/attention_reference.h"
-#include "ops/case_support.h"
+#include "ops/testing/attention_reference.h"
+#include "ops/testing/case_support.h"
 
 namespace hawser::ops {
 namespace {
@@ -71,7 +71,7 @@ TEST(AttentionBf16, AgreesWithFloat64) {
       if (units == Bf16Units::none && best_bf16_units() != Bf16Units::none) return;
       check_case({cat("forward ", p.name),
                   [&](World& world) -> std::vector<Values> {
-                    const AttentionForward args = forward_args(world, p, x);
+                    const AttentionCall args = forward_args(world, p, x);
                     attention_forward(world.stream(), args);
                     return {world.values(args.o), world.values(args.lse)};
                   },
@@ -102,7 +102,7 @@ TEST(AttentionBf16, LogSumExpHasFloat32Accuracy) {
   const Outputs expected = reference(p, x);
   for_each_units([&](Bf16Units) {
     World world(DeviceKind::cpu, 2);
-    const AttentionForward args = forward_args(world, p, x);
+    const AttentionCall args = forward_args(world, p, x);
     attention_forward(world.stream(), args);
     expect_close(world.values(args.lse), expected.lse, 4e-6, "lse");
   });
@@ -122,7 +122,7 @@ TEST(AttentionBf16, DoesNotReadRowsOutsideTheSegments) {
   }
   for_each_units([&](Bf16Units) {
     World world(DeviceKind::cpu, 2);
-    const AttentionForward forward = forward_args(world, p, x);
+    const AttentionCall forward = forward_args(world, p, x);
     attention_forward(world.stream(), forward);
     expect_close(world.values(forward.o), expected.o, kBf16Tolerance, "o");
     const AttentionBackward backward = backward_args(world, p, x, expected, {.gradient = DType::bf16});

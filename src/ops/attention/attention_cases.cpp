@@ -1,6 +1,6 @@
 #include "ops/attention/attention.h"
-#include "ops/attention/attention_reference.h"
-#include "ops/case_support.h"
+#include "ops/testing/attention_reference.h"
+#include "ops/testing/case_support.h"
 
 namespace hawser::ops {
 namespace {
@@ -12,7 +12,7 @@ void check_forward(const Problem& p) {
   const Outputs expected = reference(p, x);
   check_case({cat("attention_forward ", p.name),
               [&](World& world) -> std::vector<Values> {
-                const AttentionForward args = forward_args(world, p, x);
+                const AttentionCall args = forward_args(world, p, x);
                 attention_forward(world.stream(), args);
                 return {world.values(args.o), world.values(args.lse)};
               },
@@ -135,7 +135,7 @@ TEST(Attention, CombinedBlocksEqualOneCall) {
 
   for (const DeviceKind kind : devices()) {
     World world(kind, 2);
-    const AttentionForward a = forward_args(world, diagonal, x), b = forward_args(world, off_diagonal, x);
+    const AttentionCall a = forward_args(world, diagonal, x), b = forward_args(world, off_diagonal, x);
     attention_forward(world.stream(), a);
     attention_forward(world.stream(), b);
     attention_combine(world.stream(), {.o_a = a.o, .lse_a = a.lse, .o_b = b.o, .lse_b = b.lse});
@@ -202,7 +202,7 @@ TEST(Attention, UsesAsManyThreadsAsFit) {
   const Tensors x(p);
   const Outputs expected = reference(p, x);
   World world(DeviceKind::cpu, 3);
-  const AttentionForward forward = forward_args(world, p, x, 1);
+  const AttentionCall forward = forward_args(world, p, x, 1);
   attention_forward(world.stream(), forward);
   const AttentionBackward backward = backward_args(world, p, x, expected, {.threads = 1});
   attention_backward(world.stream(), backward);
@@ -231,9 +231,9 @@ TEST(Attention, RejectsBadArguments) {
   const Problem p = problems()[1];
   const Tensors x(p);
   World world(DeviceKind::cpu, 1);
-  const AttentionForward good = forward_args(world, p, x);
-  const auto rejected = [&](const std::function<void(AttentionForward&)>& spoil, const std::string& part) {
-    AttentionForward args = good;
+  const AttentionCall good = forward_args(world, p, x);
+  const auto rejected = [&](const std::function<void(AttentionCall&)>& spoil, const std::string& part) {
+    AttentionCall args = good;
     spoil(args);
     expect_rejected([&] { attention_forward(world.stream(), args); }, part);
   };
@@ -320,7 +320,8 @@ TEST(Attention, CountsVisiblePairs) {
       for (const std::int64_t offset : {-7, 0, 4, 30}) {
         const Problem p{"", 9, 12, 1, 1, 1, {{0, 9, 0, 12, 100 + offset, 100}}, causal, window};
         std::int64_t count = 0;
-        for_each_pair(p, [&](std::int64_t, const auto& keys) { count += static_cast<std::int64_t>(keys.size()); });
+        for_each_query(p.space(),
+                       [&](std::int64_t, const auto& keys) { count += static_cast<std::int64_t>(keys.size()); });
         EXPECT_EQ(visible_pairs(9, 12, offset, causal, window), static_cast<double>(count))
             << causal << " " << window << " " << offset;
       }

@@ -67,7 +67,7 @@ namespace {
 template <class Act, class Out>
 class Forward {
  public:
-  explicit Forward(const AttentionForward& args)
+  explicit Forward(const AttentionCall& args)
       : args_(args),
         q_(args.q.data<Act>()),
         k_(args.k.data<Act>()),
@@ -293,7 +293,7 @@ class Forward {
     }
   }
 
-  const AttentionForward& args_;
+  const AttentionCall& args_;
   const Act *q_, *k_, *v_;
   Out* o_;
   float* lse_;
@@ -306,7 +306,7 @@ class Forward {
 
 }  // namespace
 
-void attention_forward(const AttentionForward& args) {
+void attention_forward(const AttentionCall& args) {
   with_act(args.q.dtype(), [&](auto act) {
     with_act(args.o.dtype(), [&](auto out) { Forward<decltype(act), decltype(out)>(args).run(); });
   });

@@ -90,9 +90,5 @@ struct BackwardBlock {
   Band band;
 };
 
-void attention_forward(const AttentionForward& args);
-void attention_backward(const AttentionBackward& args);
-void attention_combine(const AttentionCombine& args);
-
 }  // namespace cpu
 }  // namespace hawser::ops

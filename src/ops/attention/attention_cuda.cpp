@@ -52,8 +52,7 @@ void point_at(AttentionBuffers& b, const TablePointers& tables, std::int64_t seg
 }
 
 // Fields common to all graphs of a call.
-template <class Args>
-AttentionGraph graph_of(const Args& args, const AttentionDims& n) {
+AttentionGraph graph_of(const AttentionCall& args, const AttentionDims& n) {
   return {.causal = args.causal,
           .window = args.window,
           .scale = static_cast<float>(args.scale),
@@ -132,12 +131,12 @@ class Backward {
   Backward(const CudaNative& native, const AttentionBackward& args, Kernel kernel)
       : native_(native),
         args_(args),
-        n_(dims_of(args)),
+        n_(dims_of(args.call)),
         dense_(kernel == Kernel::cudnn_dense),
         shared_(kernel == Kernel::cudnn_shared),
-        bound_(bound_of(args)),
-        memory_(backward_memory(args, kernel, args.workspace.bytes())),
-        workspace_(args.workspace),
+        bound_(bound_of(args.call)),
+        memory_(backward_memory(args, kernel, args.call.workspace.bytes())),
+        workspace_(args.call.workspace),
         tables_(workspace_.tables(memory_.tables)),
         kv_(memory_.kv_heads),
         heads_(kv_ * n_.group()),
@@ -145,9 +144,9 @@ class Backward {
         dq_{args.dq, workspace_.at(memory_.dq), args.accumulate_q},
         dk_{args.dk, workspace_.at(memory_.dk), args.accumulate_kv},
         dv_{args.dv, workspace_.at(memory_.dv), args.accumulate_kv} {
-    HAWSER_CHECK(memory_.bytes <= args.workspace.bytes(), "attention: workspace has ", args.workspace.bytes(),
+    HAWSER_CHECK(memory_.bytes <= args.call.workspace.bytes(), "attention: workspace has ", args.call.workspace.bytes(),
                  " bytes, it needs ", memory_.bytes);
-    graph_ = graph_of(args, n_);
+    graph_ = graph_of(args.call, n_);
     graph_.backward = true;
     graph_.deterministic = args.deterministic;
     graph_.query_heads = heads_;
@@ -161,26 +160,26 @@ class Backward {
   void run() {
     const std::int64_t rows[kOffsetTables] = {graph_.q_row, graph_.k_row,   graph_.v_row,  graph_.o_row,
                                               heads_,       graph_.d_o_row, graph_.dq_row, graph_.dk_row};
-    make_tables(native_, args_.segments, args_.segment_count, n_.tq, n_.tk, tables_, rows);
+    make_tables(native_, args_.call.segments, args_.call.segment_count, n_.tq, n_.tk, tables_, rows);
     if (!dense_ && bound_.known && bound_.segments == 0) return clear_all();
     if (!rejected().empty()) {
       return plain_backward(native_, args_, tables_.query_segment, workspace_.at<float>(memory_.delta));
     }
-    for (const StatsOrder& order : orders_of(args_.blocks, heads_, memory_.stats_group)) {
-      lse_to_stats(native_, args_.lse, order, tables_.query_segment, stats());
+    for (const StatsOrder& order : orders_of(args_.call.blocks, heads_, memory_.stats_group)) {
+      lse_to_stats(native_, args_.call.lse, order, tables_.query_segment, stats());
     }
     for (std::int64_t begin = 0; begin < n_.hkv; begin += kv_) {
       const std::int64_t first = begin * n_.group();
-      if (packed_q_ != nullptr) pack_rows(native_, args_.q.slice(1, first, heads_), packed_q_);
+      if (packed_q_ != nullptr) pack_rows(native_, args_.call.q.slice(1, first, heads_), packed_q_);
       if (dense_) {
-        for (std::size_t i = 0; i < args_.blocks.size(); ++i) run_blocks(i, begin);
+        for (std::size_t i = 0; i < args_.call.blocks.size(); ++i) run_blocks(i, begin);
       } else {
         run_segments(begin);
       }
       const TensorView dq = dq_.part(first, heads_);
       if (dq_.partial != nullptr) {
         add_partial(native_, dq_.partial, {.rows = n_.tq}, tables_.query_segment, 0, dq_.accumulate, dq);
-      } else if (query_rows_of(args_.blocks) < n_.tq) {
+      } else if (query_rows_of(args_.call.blocks) < n_.tq) {
         clear_rows(native_, dq, tables_.query_segment, 0);
       }
     }
@@ -198,7 +197,7 @@ class Backward {
 
   AttentionGraph blocks_graph(std::size_t index) const {
     AttentionGraph graph = graph_;
-    const StridedBlocks& b = args_.blocks[index];
+    const StridedBlocks& b = args_.call.blocks[index];
     lay_out(graph, b);
     const auto key_gradient = [&](const Gradient& g, std::int64_t& row, std::int64_t& step) {
       if (index == 0 && g.in_place()) {
@@ -221,7 +220,7 @@ class Backward {
 
   // The reason if cuDNN does not support the call; otherwise empty.
   std::string rejected() const {
-    for (std::size_t i = 0; i < args_.blocks.size() && dense_; ++i) {
+    for (std::size_t i = 0; i < args_.call.blocks.size() && dense_; ++i) {
       if (std::string why = prepare_attention(native_, blocks_graph(i)); !why.empty()) return why;
     }
     if (dense_) return "";
@@ -233,11 +232,11 @@ class Backward {
 
   AttentionBuffers buffers(std::int64_t begin) const {
     const std::int64_t first = begin * n_.group();
-    return {.q = packed_q_ != nullptr ? packed_q_ : head(args_.q, first),
-            .k = head(args_.k, begin),
-            .v = head(args_.v, begin),
+    return {.q = packed_q_ != nullptr ? packed_q_ : head(args_.call.q, first),
+            .k = head(args_.call.k, begin),
+            .v = head(args_.call.v, begin),
             .d_o = head(args_.d_o, first),
-            .o = head(args_.o, first),
+            .o = head(args_.call.o, first),
             .stats = stats() + begin / kv_ * memory_.stats_group,
             .dq = dq_.partial != nullptr ? dq_.partial : head(args_.dq, first),
             .dk = dk_.partial,
@@ -246,7 +245,7 @@ class Backward {
   }
 
   void run_blocks(std::size_t index, std::int64_t begin) {
-    const StridedBlocks& blocks = args_.blocks[index];
+    const StridedBlocks& blocks = args_.call.blocks[index];
     const AttentionGraph graph = blocks_graph(index);
     AttentionBuffers b = buffers(begin);
     const auto row = [](auto* x, std::int64_t at, std::int64_t stride) {
@@ -258,7 +257,7 @@ class Backward {
     b.dq = row(b.dq, blocks.q_begin, graph.dq_row);
     b.k = row(b.k, blocks.k_begin, graph.k_row);
     b.v = row(b.v, blocks.k_begin, graph.v_row);
-    b.stats = static_cast<float*>(b.stats) + orders_of(args_.blocks, heads_, 0)[index].base;
+    b.stats = static_cast<float*>(b.stats) + orders_of(args_.call.blocks, heads_, 0)[index].base;
     const auto place = [&](const Gradient& g, void*& to) {
       if (index == 0 && g.in_place()) to = row(head(g.view, begin), blocks.k_begin, g.view.stride(0));
     };
@@ -282,7 +281,7 @@ class Backward {
     std::int64_t keys = memory_.keys;
     for (std::int64_t s = 0; s < bound_.segments; ++s) {
       const std::int64_t more =
-          bound_.known ? (*args_.host_segments)[static_cast<std::size_t>(s * kSegmentFields + 3)] : n_.tk;
+          bound_.known ? (*args_.call.host_segments)[static_cast<std::size_t>(s * kSegmentFields + 3)] : n_.tk;
       if (out.empty() || keys + more > memory_.keys) {
         out.push_back({s, 0});
         keys = 0;
@@ -298,13 +297,13 @@ class Backward {
     for (const Run& run : runs()) {
       AttentionBuffers b = buffers(begin);
       const AttentionGraph graph = segments_graph(run);
-      if (shared_) key_gradient_offsets(native_, args_.segments, tables_, run.first, run.count, graph.dk_row);
+      if (shared_) key_gradient_offsets(native_, args_.call.segments, tables_, run.first, run.count, graph.dk_row);
       point_at(b, tables_, n_.segments, run.first);
       run_attention(native_, graph, b, memory_.cudnn_bytes);
       if (shared_) {
-        add_key_gradients(native_, dk_.partial, args_.segments, tables_, run.first, run.count, accumulate_k,
+        add_key_gradients(native_, dk_.partial, args_.call.segments, tables_, run.first, run.count, accumulate_k,
                           dk_.part(begin, kv_));
-        add_key_gradients(native_, dv_.partial, args_.segments, tables_, run.first, run.count, accumulate_v,
+        add_key_gradients(native_, dv_.partial, args_.call.segments, tables_, run.first, run.count, accumulate_v,
                           dv_.part(begin, kv_));
         accumulate_k = accumulate_v = true;
         continue;
@@ -331,7 +330,7 @@ class Backward {
 
 }  // namespace
 
-void attention_forward(const CudaNative& native, const AttentionForward& args) {
+void attention_forward(const CudaNative& native, const AttentionCall& args) {
   const AttentionDims n = dims_of(args);
   const Kernel kernel = attention_implementation(args, DeviceKind::cuda).kernel;
   const ForwardMemory memory = forward_memory(args, kernel);
@@ -383,14 +382,14 @@ void attention_forward(const CudaNative& native, const AttentionForward& args) {
 }
 
 void attention_backward(const CudaNative& native, const AttentionBackward& args) {
-  const AttentionDims n = dims_of(args);
+  const AttentionDims n = dims_of(args.call);
   const Kernel kernel = attention_implementation(args, DeviceKind::cuda).kernel;
   if (kernel != Kernel::plain) return Backward(native, args, kernel).run();
   const BackwardMemory memory = backward_memory(args, kernel);
-  const Workspace workspace(args.workspace);
+  const Workspace workspace(args.call.workspace);
   const TablePointers tables = workspace.tables(memory.tables);
   const std::int64_t rows[kOffsetTables] = {};
-  make_tables(native, args.segments, args.segment_count, n.tq, n.tk, tables, rows);
+  make_tables(native, args.call.segments, args.call.segment_count, n.tq, n.tk, tables, rows);
   plain_backward(native, args, tables.query_segment, workspace.at<float>(memory.delta));
 }
 

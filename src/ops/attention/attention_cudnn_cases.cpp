@@ -1,8 +1,8 @@
 // bf16 attention in all forms for which the GPU has kernels, on every device. Tolerances are looser than in
 // attention_cases.cpp: cuDNN rounds to bf16 within the call, and its backward is not deterministic.
 #include "ops/attention/attention.h"
-#include "ops/attention/attention_reference.h"
-#include "ops/case_support.h"
+#include "ops/testing/attention_reference.h"
+#include "ops/testing/case_support.h"
 
 namespace hawser::ops {
 namespace {
@@ -317,7 +317,7 @@ TEST(AttentionForms, ForwardOnEveryDevice) {
       Values first;
       for (int turn = 0; turn < 2; ++turn) {
         World world(kind, 2);
-        const AttentionForward args = forward_args(world, p, x);
+        const AttentionCall args = forward_args(world, p, x);
         EXPECT_EQ(attention_implementation(args, DeviceKind::cuda).kernel, form.forward);
         attention_forward(world.stream(), args);
         const Values o = world.values(args.o);
@@ -373,27 +373,28 @@ void check_backward(const Form& form, const Tensors& x, const Expected& e, const
     const auto gradient = [&](const Shape& shape, const Values& before, std::int64_t pad) {
       return g.accumulate ? world.in_out(g.dtype, shape, before, pad) : world.out(g.dtype, shape, pad);
     };
-    AttentionBackward args{.q = world.in(p.dtype, q_shape, x.q, pads.q),
-                           .k = world.in(p.dtype, k_shape, x.k, pads.k),
-                           .v = world.in(p.dtype, k_shape, x.v, pads.v),
-                           .o = world.in(p.dtype, q_shape, full.o, pads.o),
-                           .d_o = world.in(p.dtype, q_shape, x.d_o, pads.d_o),
-                           .lse = world.in(DType::f32, {p.hq, p.tq}, full.lse),
-                           .segments = world.in(DType::i32, p.table_shape(), p.table()),
-                           .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
-                           .form = p.form,
-                           .blocks = p.blocks(),
-                           .host_segments = p.host_known ? &p.host : nullptr,
-                           .causal = p.causal,
-                           .window = p.window,
-                           .scale = p.scale(),
-                           .dq = gradient(q_shape, old.dq, pads.dq),
-                           .dk = gradient(k_shape, old.dk, pads.dk),
-                           .dv = gradient(k_shape, old.dv, pads.dv),
-                           .accumulate_q = g.accumulate,
-                           .accumulate_kv = g.accumulate,
-                           .deterministic = g.deterministic};
-    args.workspace = world.workspace(attention_workspace(args, world.stream().target(), 2));
+    AttentionBackward args{
+        .call = {.q = world.in(p.dtype, q_shape, x.q, pads.q),
+                 .k = world.in(p.dtype, k_shape, x.k, pads.k),
+                 .v = world.in(p.dtype, k_shape, x.v, pads.v),
+                 .segments = world.in(DType::i32, p.table_shape(), p.table()),
+                 .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
+                 .form = p.form,
+                 .blocks = p.blocks(),
+                 .host_segments = p.host_known ? &p.host : nullptr,
+                 .causal = p.causal,
+                 .window = p.window,
+                 .scale = p.scale(),
+                 .o = world.in(p.dtype, q_shape, full.o, pads.o),
+                 .lse = world.in(DType::f32, {p.hq, p.tq}, full.lse)},
+        .d_o = world.in(p.dtype, q_shape, x.d_o, pads.d_o),
+        .dq = gradient(q_shape, old.dq, pads.dq),
+        .dk = gradient(k_shape, old.dk, pads.dk),
+        .dv = gradient(k_shape, old.dv, pads.dv),
+        .accumulate_q = g.accumulate,
+        .accumulate_kv = g.accumulate,
+        .deterministic = g.deterministic};
+    args.call.workspace = world.workspace(attention_workspace(args, world.stream().target(), 2));
     EXPECT_EQ(attention_implementation(args, DeviceKind::cuda).kernel, g.deterministic ? form.repeated : form.backward);
     attention_backward(world.stream(), args);
     const std::vector<Values> got{world.values(args.dq), world.values(args.dk), world.values(args.dv)};
@@ -504,15 +505,15 @@ AttentionBackward planned_call(std::int64_t q_rows, std::int64_t k_rows, std::ve
   };
   const TensorView q = view(DType::bf16, {q_rows, 32 + others, 128}).slice(1, 0, 32);
   const TensorView k = view(DType::bf16, {k_rows, 8, 128});
-  return {.q = q,
-          .k = k,
-          .v = k,
-          .o = q,
+  return {.call = {.q = q,
+                   .k = k,
+                   .v = k,
+                   .segments = view(DType::i32, {4, 6}),
+                   .form = SegmentForm::diagonal,
+                   .blocks = std::move(blocks),
+                   .o = q,
+                   .lse = view(DType::f32, {32, q_rows})},
           .d_o = q,
-          .lse = view(DType::f32, {32, q_rows}),
-          .segments = view(DType::i32, {4, 6}),
-          .form = SegmentForm::diagonal,
-          .blocks = std::move(blocks),
           .dq = q,
           .dk = k,
           .dv = k};
@@ -548,8 +549,8 @@ TEST(AttentionForms, SmallerBlocksFitTheWorkspaceOfLargerOnes) {
         std::vector<StridedBlocks> blocks{{1, chunk, chunk, full, 0, (2 * ranks - 1 - second) * chunk, full}};
         if (first > 0) blocks.push_back({1, 0, chunk, full, 0, first * chunk, full});
         AttentionBackward args = planned_call(2 * chunk, full, std::move(blocks));
-        args.form = SegmentForm::disjoint_keys;
-        args.causal = false;
+        args.call.form = SegmentForm::disjoint_keys;
+        args.call.causal = false;
         return args;
       };
       const std::int64_t there = attention_workspace(call(0, ranks - 1), DeviceKind::cuda);

@@ -63,7 +63,7 @@ void add_key_gradients(const CudaNative& native, const void* partial, const Tens
                        const TensorView& y);
 
 // Fallback for any dtypes, head dims and masks: one warp per row of each head, 32 keys (or queries) at a time.
-void plain_forward(const CudaNative& native, const AttentionForward& args, const std::int32_t* query_segment);
+void plain_forward(const CudaNative& native, const AttentionCall& args, const std::int32_t* query_segment);
 // delta: float32 [Hq, Tq], scratch.
 void plain_backward(const CudaNative& native, const AttentionBackward& args, const std::int32_t* query_segment,
                     float* delta);

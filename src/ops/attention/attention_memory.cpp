@@ -30,8 +30,7 @@ bool starts_at_16(const TensorView& view) {
 }
 
 // The reason if cuDNN supports neither direction; otherwise empty.
-template <class Args>
-std::string no_cudnn(const Args& args, std::initializer_list<TensorView> rows) {
+std::string no_cudnn(const AttentionCall& args, std::initializer_list<TensorView> rows) {
   const AttentionDims n = dims_of(args);
   if (args.q.dtype() != DType::bf16) return cat(to_string(args.q.dtype()), " operands; cuDNN takes bf16");
   if (args.o.dtype() != DType::bf16) return cat("o is ", to_string(args.o.dtype()), "; cuDNN takes bf16");
@@ -45,8 +44,7 @@ std::string no_cudnn(const Args& args, std::initializer_list<TensorView> rows) {
   return "";
 }
 
-template <class Args>
-bool dense(const Args& args) {
+bool dense(const AttentionCall& args) {
   return !args.blocks.empty();
 }
 
@@ -80,7 +78,7 @@ SegmentTables tables_for(Places& places, const AttentionDims& n, bool cudnn) {
 std::int64_t dense_call_bytes(const AttentionBackward& args, const AttentionDims& n, std::int64_t kv_heads) {
   const std::int64_t heads = kv_heads * n.group();
   std::int64_t max = 0;
-  for (const StridedBlocks& b : args.blocks) {
+  for (const StridedBlocks& b : args.call.blocks) {
     std::int64_t bytes = heads * b.count * b.q_rows * 4;
     bytes += args.deterministic ? b.count * heads * round_up(b.q_rows, 128) * round_up(b.k_rows, 128) * 2
                                 : heads * b.count * b.q_rows * n.d * 4;
@@ -98,8 +96,13 @@ std::int64_t stats_elements(const std::vector<StridedBlocks>& blocks, std::int64
   return round_up(heads * rows, kStatsAlign) + static_cast<std::int64_t>(blocks.size()) * kStatsAlign;
 }
 
-template <class Args>
-SegmentBound bound(const Args& args) {
+}  // namespace
+
+AttentionDims dims_of(const AttentionCall& args) {
+  return {args.q.size(0), args.k.size(0), args.q.size(1), args.k.size(1), args.q.size(2), args.segments.size(0)};
+}
+
+SegmentBound bound_of(const AttentionCall& args) {
   const AttentionDims n = dims_of(args);
   if (args.host_segments == nullptr) return {false, n.segments, n.tq, n.tk, n.segments * n.tk};
   SegmentBound out{.known = true};
@@ -110,22 +113,6 @@ SegmentBound bound(const Args& args) {
     out.keys += (*args.host_segments)[row + 3];
   }
   return out;
-}
-
-}  // namespace
-
-AttentionDims dims_of(const AttentionForward& args) {
-  return {args.q.size(0), args.k.size(0), args.q.size(1), args.k.size(1), args.q.size(2), args.segments.size(0)};
-}
-AttentionDims dims_of(const AttentionBackward& args) {
-  return {args.q.size(0), args.k.size(0), args.q.size(1), args.k.size(1), args.q.size(2), args.segments.size(0)};
-}
-
-SegmentBound bound_of(const AttentionForward& args) {
-  return bound(args);
-}
-SegmentBound bound_of(const AttentionBackward& args) {
-  return bound(args);
 }
 
 std::int64_t rounded_size(std::int64_t size, std::int64_t min, std::int64_t max) {
@@ -150,7 +137,7 @@ const char* AttentionImplementation::name() const {
   return "?";
 }
 
-AttentionImplementation attention_implementation(const AttentionForward& args, DeviceKind device) {
+AttentionImplementation attention_implementation(const AttentionCall& args, DeviceKind device) {
   if (device != DeviceKind::cuda) return {};
   if (const std::string why = no_cudnn(args, {args.q, args.k, args.v, args.o}); !why.empty()) {
     return {Kernel::plain, why};
@@ -161,18 +148,20 @@ AttentionImplementation attention_implementation(const AttentionForward& args, D
 
 AttentionImplementation attention_implementation(const AttentionBackward& args, DeviceKind device) {
   if (device != DeviceKind::cuda) return {};
-  const AttentionDims n = dims_of(args);
-  std::string why = no_cudnn(args, {args.q, args.k, args.v, args.o, args.d_o, args.dq, args.dk, args.dv});
+  const AttentionDims n = dims_of(args.call);
+  std::string why =
+      no_cudnn(args.call, {args.call.q, args.call.k, args.call.v, args.call.o, args.d_o, args.dq, args.dk, args.dv});
   if (!why.empty()) return {Kernel::plain, why};
-  if (dense(args)) {
-    for (const StridedBlocks& b : args.blocks) {
+  if (dense(args.call)) {
+    for (const StridedBlocks& b : args.call.blocks) {
       if (b.q_rows == 1 || b.k_rows == 1) return {Kernel::plain, "blocks of one row"};
     }
     if (args.deterministic && dense_call_bytes(args, n, 1) > kDeterministicBytes) {
       throw UserError(Problem{
           .what = "deterministic attention is not supported for this length",
           .expected = cat("at most ", format_bytes(Bytes(kDeterministicBytes)), " of workspace per key-value head"),
-          .got = cat(format_bytes(Bytes(dense_call_bytes(args, n, 1))), " for ", args.blocks.front().q_rows, " rows"),
+          .got =
+              cat(format_bytes(Bytes(dense_call_bytes(args, n, 1))), " for ", args.call.blocks.front().q_rows, " rows"),
           .at = kDeterministicKey,
           .hint = "run.deterministic: false, or shorter sequences"});
     }
@@ -190,13 +179,13 @@ AttentionImplementation attention_implementation(const AttentionBackward& args, 
   }
   if (n.d % 16 != 0) return {Kernel::plain, cat("head dim ", n.d, "; for packed rows cuDNN takes multiples of 16")};
   if (n.tq == 1 && n.tk == 1) return {Kernel::plain, "one row"};
-  if (args.form != SegmentForm::any || n.segments == 1) {
+  if (args.call.form != SegmentForm::any || n.segments == 1) {
     return {Kernel::cudnn_ragged, "segments may differ in length"};
   }
   return {Kernel::cudnn_shared, "segments may share keys"};
 }
 
-ForwardMemory forward_memory(const AttentionForward& args, Kernel kernel) {
+ForwardMemory forward_memory(const AttentionCall& args, Kernel kernel) {
   const AttentionDims n = dims_of(args);
   Places places;
   ForwardMemory out;
@@ -226,7 +215,7 @@ BackwardMemory through_cudnn(const AttentionBackward& args, const AttentionDims&
   out.kv_heads = kv_heads;
   out.keys = keys;
   const std::int64_t groups = n.hkv / kv_heads;
-  out.stats_group = stats_elements(args.blocks, n.hq / groups, n.tq);
+  out.stats_group = stats_elements(args.call.blocks, n.hq / groups, n.tq);
   out.stats = places.take(4 * groups * out.stats_group);
   out.delta = out.stats;  // if cuDNN rejects the call and the plain kernel replaces it
   // Packed rows: cuDNN's frontend makes its accumulators as wide as the rows of its outputs, which may be rows of a
@@ -235,11 +224,11 @@ BackwardMemory through_cudnn(const AttentionBackward& args, const AttentionDims&
     return !is_dense || accumulate || view.dtype() != DType::bf16;
   };
   // The first cuDNN call may write key gradients in place; the others are added to them.
-  const bool more = args.blocks.size() > 1;
+  const bool more = args.call.blocks.size() > 1;
   const std::int64_t q_columns = kv_heads * n.group() * n.d;
   // Packed rows: cuDNN accumulates dq at the offsets of q and reads the sums at those of dq, so both need rows of one
   // width.
-  if (!is_dense && args.q.stride(0) != q_columns) out.q = places.take(2 * n.tq * q_columns);
+  if (!is_dense && args.call.q.stride(0) != q_columns) out.q = places.take(2 * n.tq * q_columns);
   if (partial(args.dq, args.accumulate_q)) out.dq = places.take(2 * n.tq * q_columns);
   if (more || partial(args.dk, args.accumulate_kv)) out.dk = places.take(2 * keys * kv_heads * n.d);
   if (more || partial(args.dv, args.accumulate_kv)) out.dv = places.take(2 * keys * kv_heads * n.d);
@@ -252,7 +241,7 @@ BackwardMemory through_cudnn(const AttentionBackward& args, const AttentionDims&
 }  // namespace
 
 BackwardMemory backward_memory(const AttentionBackward& args, Kernel kernel, std::int64_t max) {
-  const AttentionDims n = dims_of(args);
+  const AttentionDims n = dims_of(args.call);
   if (kernel == Kernel::plain) {
     Places places;
     BackwardMemory out;
@@ -265,7 +254,7 @@ BackwardMemory backward_memory(const AttentionBackward& args, Kernel kernel, std
   std::int64_t keys = n.tk;
   if (kernel == Kernel::cudnn_shared) {
     keys = std::min(n.segments, kSharedKeys) * n.tk;
-    const SegmentBound known = bound_of(args);
+    const SegmentBound known = bound_of(args.call);
     if (max > 0 && known.known) keys = std::min(keys, rounded_size(known.keys, 1024, keys));
   }
   const std::int64_t call_bytes = args.deterministic ? kDeterministicBytes : kCallBytes;
@@ -278,8 +267,7 @@ BackwardMemory backward_memory(const AttentionBackward& args, Kernel kernel, std
 
 namespace {
 
-template <class Args>
-AttentionSizes cpu_sizes(const Args& args, int threads) {
+AttentionSizes cpu_sizes(const AttentionCall& args, int threads) {
   const AttentionDims n = dims_of(args);
   AttentionSizes out{.query_rows = n.tq,
                      .key_rows = n.tk,
@@ -293,14 +281,14 @@ AttentionSizes cpu_sizes(const Args& args, int threads) {
 
 }  // namespace
 
-std::int64_t attention_workspace(const AttentionForward& args, DeviceKind device, int threads) {
+std::int64_t attention_workspace(const AttentionCall& args, DeviceKind device, int threads) {
   if (device != DeviceKind::cuda) return cpu_attention_forward_workspace(cpu_sizes(args, threads));
   return forward_memory(args, attention_implementation(args, device).kernel).bytes;
 }
 
 std::int64_t attention_workspace(const AttentionBackward& args, DeviceKind device, int threads) {
   if (device != DeviceKind::cuda) {
-    AttentionSizes sizes = cpu_sizes(args, threads);
+    AttentionSizes sizes = cpu_sizes(args.call, threads);
     sizes.dtype = args.dq.dtype();
     return cpu_attention_backward_workspace(sizes);
   }

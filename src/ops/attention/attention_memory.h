@@ -11,8 +11,7 @@ struct AttentionDims {
   std::int64_t tq, tk, hq, hkv, d, segments;
   std::int64_t group() const { return hq / hkv; }
 };
-AttentionDims dims_of(const AttentionForward& args);
-AttentionDims dims_of(const AttentionBackward& args);
+AttentionDims dims_of(const AttentionCall& call);
 
 // Upper bounds on the segments of a call, known to the host.
 struct SegmentBound {
@@ -21,8 +20,7 @@ struct SegmentBound {
   std::int64_t q_rows = 0, k_rows = 0;  // of one segment
   std::int64_t keys = 0;                // of all segments together
 };
-SegmentBound bound_of(const AttentionForward& args);
-SegmentBound bound_of(const AttentionBackward& args);
+SegmentBound bound_of(const AttentionCall& call);
 
 // Offsets in the workspace; -1 for tables that a kernel does not use.
 struct SegmentTables {
@@ -54,7 +52,7 @@ struct ForwardMemory {
   std::int64_t cudnn = -1, cudnn_bytes = 0;
   std::int64_t bytes = 0;
 };
-ForwardMemory forward_memory(const AttentionForward& args, AttentionImplementation::Kernel kernel);
+ForwardMemory forward_memory(const AttentionCall& call, AttentionImplementation::Kernel kernel);
 
 struct BackwardMemory {
   SegmentTables tables;

@@ -88,10 +88,9 @@ Rows2<const T> reading(const TensorView& view) {
   return {rows.data, rows.count, rows.columns, rows.stride};
 }
 
-template <class Args>
-Mask mask_of(const Args& args) {
-  return {args.segments.template data<std::int32_t>(), args.segment_count.template data<std::int32_t>(),
-          args.segments.size(0), args.causal, args.window};
+Mask mask_of(const AttentionCall& call) {
+  return {call.segments.data<std::int32_t>(), call.segment_count.data<std::int32_t>(), call.segments.size(0),
+          call.causal, call.window};
 }
 
 // blockDim (32, kWarps); one warp per row, blockIdx.y is the head.
@@ -235,7 +234,7 @@ __global__ void __launch_bounds__(32 * kWarps)
 
 }  // namespace
 
-void plain_forward(const CudaNative& native, const AttentionForward& args, const std::int32_t* query_segment) {
+void plain_forward(const CudaNative& native, const AttentionCall& args, const std::int32_t* query_segment) {
   const AttentionDims n = dims_of(args);
   with_float(args.q.dtype(), [&](auto act) {
     with_float(args.o.dtype(), [&](auto out) {
@@ -258,24 +257,24 @@ void plain_forward(const CudaNative& native, const AttentionForward& args, const
 
 void plain_backward(const CudaNative& native, const AttentionBackward& args, const std::int32_t* query_segment,
                     float* delta) {
-  const AttentionDims n = dims_of(args);
+  const AttentionDims n = dims_of(args.call);
   const auto stream = stream_of(native);
-  with_float(args.q.dtype(), [&](auto act) {
+  with_float(args.call.q.dtype(), [&](auto act) {
     using Act = decltype(act);
-    const Backward<Act> a{reading<Act>(args.q),
-                          reading<Act>(args.k),
-                          reading<Act>(args.v),
+    const Backward<Act> a{reading<Act>(args.call.q),
+                          reading<Act>(args.call.k),
+                          reading<Act>(args.call.v),
                           reading<Act>(args.d_o),
-                          args.lse.data<float>(),
+                          args.call.lse.data<float>(),
                           delta,
                           query_segment,
-                          mask_of(args),
+                          mask_of(args.call),
                           n.group(),
                           n.d,
-                          static_cast<float>(args.scale)};
+                          static_cast<float>(args.call.scale)};
     if (n.tq > 0) {
-      with_float(args.o.dtype(), [&](auto out) {
-        delta_kernel<<<grid_of(n.tq, n.hq), kBlock, 0, stream>>>(a, reading<decltype(out)>(args.o));
+      with_float(args.call.o.dtype(), [&](auto out) {
+        delta_kernel<<<grid_of(n.tq, n.hq), kBlock, 0, stream>>>(a, reading<decltype(out)>(args.call.o));
       });
       with_float(args.dq.dtype(), [&](auto out) {
         dq_kernel<<<grid_of(n.tq, n.hq), kBlock, 0, stream>>>(a, rows2<decltype(out)>(args.dq), args.accumulate_q);

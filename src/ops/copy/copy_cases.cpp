@@ -1,9 +1,9 @@
 #include "ops/copy/copy.h"
 
 #include "ops/bias/add_bias.h"
-#include "ops/case_support.h"
 #include "ops/copy/add.h"
 #include "ops/copy/permute_rows.h"
+#include "ops/testing/case_support.h"
 
 namespace hawser::ops {
 namespace {

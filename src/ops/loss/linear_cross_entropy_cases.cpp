@@ -1,6 +1,6 @@
 #include "ops/loss/linear_cross_entropy.h"
 
-#include "ops/case_support.h"
+#include "ops/testing/case_support.h"
 
 namespace hawser::ops {
 namespace {

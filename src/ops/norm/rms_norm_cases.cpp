@@ -1,6 +1,6 @@
 #include "ops/norm/rms_norm.h"
 
-#include "ops/case_support.h"
+#include "ops/testing/case_support.h"
 
 namespace hawser::ops {
 namespace {

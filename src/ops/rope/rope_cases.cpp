@@ -2,7 +2,7 @@
 
 #include <numbers>
 
-#include "ops/case_support.h"
+#include "ops/testing/case_support.h"
 
 namespace hawser::ops {
 namespace {

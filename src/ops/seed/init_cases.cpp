@@ -1,7 +1,7 @@
 #include "ops/seed/init.h"
 
 #include "base/philox.h"
-#include "ops/case_support.h"
+#include "ops/testing/case_support.h"
 
 namespace hawser::ops {
 namespace {

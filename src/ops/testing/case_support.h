@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "ops/case_world.h"
 #include "ops/cpu/levels.h"
+#include "ops/testing/case_world.h"
 
 namespace hawser::ops::testing {
 

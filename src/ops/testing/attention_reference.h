@@ -1,0 +1,155 @@
+// Float64 reference of attention (tests only).
+#pragma once
+
+#include "ops/attention/attention.h"
+#include "ops/testing/attention_float64.h"
+#include "ops/testing/case_support.h"
+
+namespace hawser::ops::testing {
+
+struct Problem {
+  std::string name;
+  std::int64_t tq, tk, hq, hkv, d;
+  std::vector<Row> segments;
+  bool causal = true;
+  std::int64_t window = 0;
+  DType dtype = DType::f32;
+  std::int64_t pad = 0;
+  SegmentForm form = SegmentForm::any;
+  std::int64_t uniform = 0;           // > 0: equal_diagonal_blocks of this many rows
+  std::vector<StridedBlocks> places;  // or these
+  std::vector<std::int32_t> host;     // host_segments, if host_known
+  bool host_known = false;
+
+  std::vector<StridedBlocks> blocks() const {
+    return uniform > 0 ? std::vector{equal_diagonal_blocks(tq, uniform)} : places;
+  }
+  double scale() const { return 0.7 / std::sqrt(static_cast<double>(d)); }
+  AttentionSpace space() const { return {hq, hkv, d, segments, causal, window, scale()}; }
+  Values table() const {
+    Values out;
+    for (const Row& row : segments) out.insert(out.end(), row.begin(), row.end());
+    out.insert(out.end(), 6, -1.0);  // rows beyond segment_count are not read
+    return out;
+  }
+  Shape table_shape() const { return {static_cast<std::int64_t>(segments.size()) + 1, 6}; }
+};
+
+struct Tensors {
+  Values q, k, v, d_o;
+  explicit Tensors(const Problem& p)
+      : q(random_values(p.tq * p.hq * p.d, 11, p.dtype)),
+        k(random_values(p.tk * p.hkv * p.d, 12, p.dtype)),
+        v(random_values(p.tk * p.hkv * p.d, 13, p.dtype)),
+        d_o(random_values(p.tq * p.hq * p.d, 14, p.dtype)) {}
+};
+
+struct Outputs {
+  Values o, lse, dq, dk, dv;
+};
+
+// For each element of o, dq, dk and dv: the sum of the magnitudes of its terms. A relative error in all terms changes
+// the element by at most that fraction of this sum.
+struct Magnitudes {
+  Values o, dq, dk, dv;
+};
+
+// The formulas of attention.h in float64. full: log-sum-exp and output passed to backward; null: those of this call.
+inline Outputs reference(const Problem& p, const Tensors& x, const Outputs* full = nullptr,
+                         Magnitudes* magnitudes = nullptr) {
+  const AttentionSpace space = p.space();
+  const Attended own = attend(space, x.q, x.k, x.v);
+  Outputs out{own.o, own.lse, Values(x.q.size()), Values(x.k.size()), Values(x.v.size())};
+  if (magnitudes != nullptr) *magnitudes = {Values(x.q.size()), out.dq, out.dk, out.dv};
+  for_each_query(space, [&](std::int64_t t, const std::vector<std::int64_t>& keys) {
+    for (std::int64_t h = 0; h < p.hq && !keys.empty(); ++h) {
+      const std::size_t row = space.query_at(t, h), stat = static_cast<std::size_t>(h * p.tq + t);
+      const Values scores = scores_of(space, x.q, x.k, t, h, keys);
+      const double lse = full != nullptr ? full->lse[stat] : own.lse[stat];
+      const Values& o = full != nullptr ? full->o : own.o;
+      const auto size = static_cast<std::size_t>(p.d);
+      double delta = 0;
+      for (std::size_t d = 0; d < size; ++d) delta += x.d_o[row + d] * o[row + d];
+      for (std::size_t j = 0; j < keys.size(); ++j) {
+        const std::size_t key = space.key_at(keys[j], h);
+        const double weight = std::exp(scores[j] - lse);
+        double dp = 0;
+        for (std::size_t d = 0; d < size; ++d) dp += x.d_o[row + d] * x.v[key + d];
+        const double ds = weight * (dp - delta) * p.scale();
+        for (std::size_t d = 0; d < size; ++d) {
+          out.dq[row + d] += ds * x.k[key + d];
+          out.dk[key + d] += ds * x.q[row + d];
+          out.dv[key + d] += weight * x.d_o[row + d];
+        }
+        if (magnitudes == nullptr) continue;
+        for (std::size_t d = 0; d < size; ++d) {
+          magnitudes->o[row + d] += std::exp(scores[j] - own.lse[stat]) * std::abs(x.v[key + d]);
+          magnitudes->dq[row + d] += std::abs(ds * x.k[key + d]);
+          magnitudes->dk[key + d] += std::abs(ds * x.q[row + d]);
+          magnitudes->dv[key + d] += weight * std::abs(x.d_o[row + d]);
+        }
+      }
+    }
+  });
+  return out;
+}
+
+// Arguments of a problem's forward call, with tensors created in `world`. threads: number that the workspace is sized
+// for.
+inline AttentionCall forward_args(World& world, const Problem& p, const Tensors& x, int threads = 2) {
+  AttentionCall args{.q = world.in(p.dtype, {p.tq, p.hq, p.d}, x.q, p.pad),
+                     .k = world.in(p.dtype, {p.tk, p.hkv, p.d}, x.k, 2 * p.pad),
+                     .v = world.in(p.dtype, {p.tk, p.hkv, p.d}, x.v, 2 * p.pad),
+                     .segments = world.in(DType::i32, p.table_shape(), p.table()),
+                     .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
+                     .form = p.form,
+                     .blocks = p.blocks(),
+                     .host_segments = p.host_known ? &p.host : nullptr,
+                     .causal = p.causal,
+                     .window = p.window,
+                     .scale = p.scale(),
+                     .o = world.out(p.dtype, {p.tq, p.hq, p.d}, p.pad),
+                     .lse = world.out(DType::f32, {p.hq, p.tq})};
+  args.workspace = world.workspace(attention_workspace(args, world.stream().target(), threads));
+  return args;
+}
+
+struct BackwardOptions {
+  DType gradient = DType::f32;
+  DType o = DType::f32;
+  bool deterministic = false;
+  int threads = 2;
+};
+
+// Arguments of its backward call. old: existing gradients to accumulate into; empty for none.
+inline AttentionBackward backward_args(World& world, const Problem& p, const Tensors& x, const Outputs& full,
+                                       const BackwardOptions& options, const Outputs& old = {}) {
+  const DType gradient = options.gradient;
+  const Shape q_shape{p.tq, p.hq, p.d}, k_shape{p.tk, p.hkv, p.d};
+  const bool add_q = !old.dq.empty(), add_kv = !old.dk.empty();
+  AttentionBackward args{
+      .call = {.q = world.in(p.dtype, q_shape, x.q, p.pad),
+               .k = world.in(p.dtype, k_shape, x.k, p.pad),
+               .v = world.in(p.dtype, k_shape, x.v, p.pad),
+               .segments = world.in(DType::i32, p.table_shape(), p.table()),
+               .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
+               .form = p.form,
+               .blocks = p.blocks(),
+               .host_segments = p.host_known ? &p.host : nullptr,
+               .causal = p.causal,
+               .window = p.window,
+               .scale = p.scale(),
+               .o = world.in(options.o, q_shape, full.o),
+               .lse = world.in(DType::f32, {p.hq, p.tq}, full.lse)},
+      .d_o = world.in(p.dtype, q_shape, x.d_o, 2 * p.pad),
+      .dq = add_q ? world.in_out(gradient, q_shape, old.dq, p.pad) : world.out(gradient, q_shape, p.pad),
+      .dk = add_kv ? world.in_out(gradient, k_shape, old.dk, p.pad) : world.out(gradient, k_shape, p.pad),
+      .dv = add_kv ? world.in_out(gradient, k_shape, old.dv, p.pad) : world.out(gradient, k_shape, p.pad),
+      .accumulate_q = add_q,
+      .accumulate_kv = add_kv,
+      .deterministic = options.deterministic};
+  args.call.workspace = world.workspace(attention_workspace(args, world.stream().target(), options.threads));
+  return args;
+}
+
+}  // namespace hawser::ops::testing
