@@ -92,7 +92,7 @@ int run_on_ranks(int world, const Recipe& recipe, const RankedBody& body) {
       return report_end(error);
     }
   }
-  comm::World ranks(recipe.run.collective_timeout_s);
+  comm::World ranks(recipe.run.collective_timeout_s, note_failed);
   note_started();
   try {
     const RankPlace place{ranks.rank().value(), ranks.size()};

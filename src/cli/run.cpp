@@ -209,10 +209,12 @@ int run(int argc, const char* const* argv, const Commands& commands) {
   end_when_interrupted();
   keep_stdout_for_rank_zero();
   std::signal(SIGXFSZ, SIG_IGN);  // a file over the size limit is a reported error, not a signal
-  return guarded([&] {
+  const int code = guarded([&] {
     check_launcher();
     return run_line(argc, argv, commands);
   });
+  if (code != 0) note_failed(code);
+  return code;
 }
 
 }  // namespace hawser::cli

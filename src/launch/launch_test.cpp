@@ -179,19 +179,30 @@ TEST(MpirunOutputFilter, WaitsForTheEndOfASeparator) {
 
 TEST(Outcome, MapsMpirunStatusToExitCodes) {
   using Kind = RankEnd::Kind;
-  EXPECT_EQ(outcome(0, Interruption::none, {}, {}, false).code, 0);
-  EXPECT_EQ(outcome(139, Interruption::none, {{Kind::killed, 3, 11, "Segmentation fault"}}, {}, false).line,
+  const auto failure = [](int rank, int code) {
+    StopPage page;
+    page.fail(rank, code);
+    page.fail(7, 1);  // the first counts
+    return page.failure.load();
+  };
+  EXPECT_EQ(outcome({}).code, 0);
+  EXPECT_EQ(outcome({.status = 139, .ends = {{Kind::killed, 3, 11, "Segmentation fault"}}}).line,
             "rank 3 was killed by signal 11 (Segmentation fault)");
-  EXPECT_EQ(outcome(139, Interruption::none, {{Kind::killed, 3, 11}}, {}, true).code, 3);
-  EXPECT_EQ(outcome(2, Interruption::none, {{Kind::exited, 0, 2}}, {}, true).line, "");
-  EXPECT_EQ(outcome(4, Interruption::none, {{Kind::exited, 0, 4}}, {}, false).line, "rank 0 exited with code 4");
-  EXPECT_EQ(outcome(17, Interruption::none, {{Kind::exited, 0, 17}}, {}, false).code, 3);
-  EXPECT_EQ(outcome(137, Interruption::none, {}, {}, false).code, 3);
-  EXPECT_EQ(outcome(1, Interruption::none, {}, {"no slots"}, false).line, "mpirun: no slots");
-  EXPECT_EQ(outcome(130, Interruption::asked, {{Kind::exited, 0, 130}}, {}, false).line, "");
-  EXPECT_EQ(outcome(138, Interruption::asked, {{Kind::killed, 0, SIGUSR1}}, {}, false).code, 130);
-  EXPECT_EQ(outcome(139, Interruption::asked, {{Kind::killed, 0, SIGSEGV}}, {}, false).code, 3);
-  EXPECT_EQ(outcome(2, Interruption::asked, {{Kind::exited, 0, 2}}, {}, true).code, 2);
+  EXPECT_EQ(outcome({.status = 139, .ends = {{Kind::killed, 3, 11}}, .explained = true}).code, 3);
+  EXPECT_EQ(outcome({.status = 2, .failure = failure(0, 2), .explained = true}).line, "");
+  EXPECT_EQ(outcome({.status = 4, .failure = failure(0, 4)}).line, "rank 0 exited with code 4");
+  EXPECT_EQ(outcome({.status = 1, .failure = failure(1, 4)}).code, 4) << "mpirun's code may be another rank's";
+  EXPECT_EQ(outcome({.status = 17}).code, 3);
+  EXPECT_EQ(outcome({.status = 17}).line, "a rank exited with code 17");
+  EXPECT_EQ(outcome({.status = 137}).code, 3);
+  EXPECT_EQ(outcome({.status = 1, .started = false, .notices = {"no slots"}}).line, "mpirun: no slots");
+  EXPECT_EQ(outcome({.status = 130, .interruption = Interruption::asked, .failure = failure(0, 130)}).line, "");
+  EXPECT_EQ(outcome({.status = 138, .interruption = Interruption::asked, .ends = {{Kind::killed, 0, SIGUSR1}}}).code,
+            130);
+  EXPECT_EQ(outcome({.status = 139, .interruption = Interruption::asked, .ends = {{Kind::killed, 0, SIGSEGV}}}).code,
+            3);
+  EXPECT_EQ(
+      outcome({.status = 2, .interruption = Interruption::asked, .failure = failure(0, 2), .explained = true}).code, 2);
 }
 
 // The launcher and the ranks claim the last message concurrently: exactly one wins.

@@ -163,7 +163,7 @@ class Supervisor {
       while (const auto signal = signals_.next()) take_signal(*signal);
       look_after_child();
       // A rank has ended the run, and mpirun ends the others: within seconds, unless it is stuck itself.
-      if (!kill_at_ && !filter_.ends().empty()) kill_at_ = Clock::now() + kGrace;
+      if (!kill_at_ && (stop_.page().failure != 0 || !filter_.ends().empty())) kill_at_ = Clock::now() + kGrace;
       if (!status_ && kill_at_ && Clock::now() >= *kill_at_) end_all();
       if (!status_ && !all_started() && Clock::now() >= start_deadline_) {
         late_ = launch_.ranks - stop_.page().started;
@@ -187,7 +187,13 @@ class Supervisor {
                 " ranks did not finish; check which mpirun is first in PATH"));
       return static_cast<int>(ExitCode::rank_failed);
     }
-    const Outcome end = outcome(*status_, interruption_, filter_.ends(), filter_.notices(), filter_.explained());
+    const Outcome end = outcome({.status = *status_,
+                                 .interruption = interruption_,
+                                 .failure = stop_.page().failure,
+                                 .started = all_started(),
+                                 .ends = filter_.ends(),
+                                 .notices = filter_.notices(),
+                                 .explained = filter_.explained()});
     if (!end.line.empty()) print(end.line);
     return end.code;
   }

@@ -50,13 +50,22 @@ enum class Interruption {
   ended,  // stopped at once: a second signal, or a command that does not save
 };
 
-// The run's exit code and the message that explains it ("" if the ranks have printed one). `status` is mpirun's exit
-// code, or 128 + the signal that killed it.
+// What is known of a run that has ended.
+struct RunEnd {
+  int status = 0;  // mpirun's exit code, or 128 + the signal that killed it
+  Interruption interruption = Interruption::none;
+  int failure = 0;                        // StopPage::failure
+  bool started = true;                    // all ranks have started MPI
+  std::vector<RankEnd> ends = {};         // according to mpirun
+  std::vector<std::string> notices = {};  // other words of mpirun
+  bool explained = false;                 // a rank has printed its error
+};
+
+// The run's exit code and the message that explains it ("" if the ranks have printed one).
 struct Outcome {
   int code = 0;
   std::string line;
 };
-Outcome outcome(int status, Interruption interruption, const std::vector<RankEnd>& ends,
-                const std::vector<std::string>& notices, bool explained);
+Outcome outcome(const RunEnd& end);
 
 }  // namespace hawser

@@ -47,15 +47,11 @@ std::string one_line(const std::vector<std::string>& block) {
 std::optional<RankEnd> rank_end(const std::string& text) {
   static const std::regex kKilled(
       R"(mpirun noticed that process rank (\d+) with PID \d+ on node (\S+) exited on signal (\d+)(?: \(([^)]*)\))?)");
-  static const std::regex kAborted(R"(MPI_ABORT was invoked on rank (\d+) in communicator .* with errorcode (-?\d+))");
-  static const std::regex kExited(R"(Process name: \[\[\d+,\d+\],(\d+)\] Exit code: +(\d+))");
   static const std::regex kVanished(R"(mpirun has exited due to process rank (\d+) .*exiting improperly)");
   std::smatch match;
   using Kind = RankEnd::Kind;
   if (std::regex_search(text, match, kKilled))
     return RankEnd{Kind::killed, std::stoi(match[1]), std::stoi(match[3]), match[4], match[2]};
-  if (std::regex_search(text, match, kAborted)) return RankEnd{Kind::aborted, std::stoi(match[1]), std::stoi(match[2])};
-  if (std::regex_search(text, match, kExited)) return RankEnd{Kind::exited, std::stoi(match[1]), std::stoi(match[2])};
   if (std::regex_search(text, match, kVanished)) return RankEnd{Kind::vanished, std::stoi(match[1])};
   return std::nullopt;
 }

@@ -12,12 +12,12 @@
 
 namespace hawser {
 
-// How a rank ended, according to mpirun.
+// How a rank ended that could not report it itself (note_failed, stop.h), according to mpirun.
 struct RankEnd {
-  enum class Kind { killed, aborted, exited, vanished };  // a signal; MPI_Abort; exit(code); exit without MPI_Finalize
-  Kind kind = Kind::exited;
+  enum class Kind { killed, vanished };  // by a signal; exit without MPI_Finalize
+  Kind kind = Kind::vanished;
   int rank = -1;
-  int code = 0;        // the signal, or the exit code
+  int code = 0;        // the signal
   std::string signal;  // "Killed"
   std::string host;
 };

@@ -32,35 +32,32 @@ const RankEnd* find(const std::vector<RankEnd>& ends, RankEnd::Kind kind) {
 
 }  // namespace
 
-Outcome outcome(int status, Interruption interruption, const std::vector<RankEnd>& ends,
-                const std::vector<std::string>& notices, bool explained) {
+Outcome outcome(const RunEnd& end) {
   using Kind = RankEnd::Kind;
-  const RankEnd* killed = find(ends, Kind::killed);
-  if (interruption == Interruption::ended) return {kInterrupted, ""};  // the launcher has printed the message
-  if (interruption == Interruption::asked) {
+  const RankEnd* killed = find(end.ends, Kind::killed);
+  const RankEnd* gone = find(end.ends, Kind::vanished);
+  if (end.interruption == Interruption::ended) return {kInterrupted, ""};  // the launcher has printed the message
+  if (end.interruption == Interruption::asked) {
     // Signals from elsewhere may have killed the ranks before they saved; a crash while saving is still a crash.
     const bool by_us = killed == nullptr || killed->code == SIGUSR1 || killed->code == SIGTERM ||
                        killed->code == SIGINT || killed->code == SIGKILL;
-    const bool saved = status == 0 || status == kInterrupted;
-    if (by_us && (saved || killed != nullptr || status > 128 || ends.empty()))
-      return {status == 0 ? 0 : kInterrupted, saved ? "" : kEndedLine};
+    const bool saved = end.status == 0 || end.status == kInterrupted;
+    const bool silent = end.ends.empty() && end.failure == 0;
+    if (by_us && (saved || killed != nullptr || end.status > 128 || silent))
+      return {end.status == 0 ? 0 : kInterrupted, saved ? "" : kEndedLine};
   }
-  if (status == 0) return {0, ""};
+  if (end.status == 0) return {0, ""};
   if (killed != nullptr) return {kRankFailed, killed_line(*killed)};
-  if (const RankEnd* gone = find(ends, Kind::vanished))
-    return {kRankFailed, cat("rank ", gone->rank, " exited before the run ended")};
-  if (const RankEnd* aborted = find(ends, Kind::aborted)) {
-    const bool known = ours(aborted->code) && aborted->code != 0;
-    const std::string line = cat("rank ", aborted->rank, " aborted the run with code ", aborted->code);
-    return {known ? aborted->code : kRankFailed, explained && known ? "" : line};
+  if (gone != nullptr) return {kRankFailed, cat("rank ", gone->rank, " exited before the run ended")};
+  const bool failed = end.failure != 0;
+  const int code = failed ? end.failure % 256 : end.status;
+  if (!failed && !end.started && !end.explained && !end.notices.empty()) return {1, "mpirun: " + end.notices.front()};
+  if (!failed && code > 128 && !ours(code)) {
+    return {kRankFailed, cat("the ranks were killed by signal ", code - 128)};
   }
-  if (const RankEnd* exited = find(ends, Kind::exited)) {
-    const std::string line = cat("rank ", exited->rank, " exited with code ", exited->code);
-    return {ours(exited->code) ? exited->code : kRankFailed, explained || exited->code == kInterrupted ? "" : line};
-  }
-  if (!notices.empty()) return {1, "mpirun: " + notices.front()};
-  if (status > 128 && !ours(status)) return {kRankFailed, cat("the ranks were killed by signal ", status - 128)};
-  return {ours(status) ? status : kRankFailed, explained ? "" : cat("mpirun exited with code ", status)};
+  std::string line = cat("a rank exited with code ", code);
+  if (failed) line = cat("rank ", end.failure / 256 - 1, " exited with code ", code);
+  return {ours(code) ? code : kRankFailed, end.explained || code == kInterrupted ? "" : line};
 }
 
 }  // namespace hawser

@@ -105,6 +105,10 @@ void note_ended() {
   if (g_page != nullptr) ++g_page->ended;
 }
 
+void note_failed(int code) {
+  if (g_page != nullptr) g_page->fail(launched_as().rank, code);
+}
+
 void catch_stop_signals(const char* ended) {
   g_ended = ended;
   if (launched_locally()) {

@@ -34,6 +34,9 @@ void note_started();
 // Call when this rank's work has ended without an error. The launcher counts the ranks: an mpirun, or a script of this
 // name, may report success for ranks that failed or never ran.
 void note_ended();
+// Call before this rank ends the run, or itself, with an exit code: the launcher reads it here and not from mpirun's
+// words. Of several calls on all ranks, the first counts.
+void note_failed(int code);
 
 void catch_stop_signals(const char* ended = kEndedLine);  // `ended`: message of the second signal; a string literal
 bool stop_requested();

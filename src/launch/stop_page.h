@@ -16,6 +16,12 @@ struct StopPage {
   std::atomic<int> started{0};  // ranks that have started MPI
   std::atomic<int> ended{0};    // ranks that have done their work
   std::atomic<Side> last_message{none};
+  std::atomic<int> failure{0};  // of the first rank that failed: 1 + rank, times 256, plus its exit code
+
+  void fail(int rank, int code) {
+    int before = 0;
+    failure.compare_exchange_strong(before, (rank + 1) * 256 + (code & 255));
+  }
 
   // True if `by` holds the claim, from this call or an earlier one.
   bool claim(Side by) {

@@ -109,7 +109,7 @@ class Caught {
 }  // namespace
 
 int measure_as_rank() {
-  comm::World world(kTimeLimit);
+  comm::World world(kTimeLimit, note_failed);
   note_started();
   try {
     const auto device = make_cpu_device();

@@ -72,7 +72,8 @@ struct Service::Requests {
   std::vector<MPI_Status> statuses;
 };
 
-Service::Service() : phase_(std::make_shared<std::string>("start")) {
+Service::Service(std::function<void(int)> on_abort)
+    : on_abort_(std::move(on_abort)), phase_(std::make_shared<std::string>("start")) {
   expect_addresses_for_mpi();
   const sigset_t block = asynchronous_signals();
   sigset_t before;
@@ -327,6 +328,7 @@ void Service::fail(const std::string& message) {
 }
 
 void Service::abort(int code) {
+  if (on_abort_) on_abort_(code);
   std::cout.flush();
   std::fflush(nullptr);
   if (std::this_thread::get_id() == thread_.get_id()) end_run(code);

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -71,7 +72,8 @@ using ExchangePtr = std::shared_ptr<Exchange>;
 
 class Service {
  public:
-  Service();   // starts the thread and MPI
+  // Starts the thread and MPI. on_abort: as in World; may be empty.
+  explicit Service(std::function<void(int)> on_abort);
   ~Service();  // ends them; nothing may be in progress, and every rank must destroy its service
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
@@ -115,6 +117,7 @@ class Service {
   std::condition_variable wake_;
   std::vector<ExchangePtr> incoming_;
   bool started_ = false, closing_ = false;
+  std::function<void(int)> on_abort_;
   std::atomic<int> abort_code_ = -1;
   std::shared_ptr<const std::string> phase_;
   OperationPtr last_done_;

@@ -78,8 +78,8 @@ Channel::Channel(std::shared_ptr<Service> service, std::string name, int group, 
 
 Channel::~Channel() = default;
 
-World::World(double timeout_s)
-    : Channel(std::make_shared<Service>(), "the run", 0, timeout_s),
+World::World(double timeout_s, std::function<void(int)> on_abort)
+    : Channel(std::make_shared<Service>(std::move(on_abort)), "the run", 0, timeout_s),
       timeout_s_(timeout_s),
       exceptions_(std::uncaught_exceptions()) {}
 

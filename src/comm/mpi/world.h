@@ -24,6 +24,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -71,7 +72,8 @@ class Channel {
 class World : public Channel {
  public:
   // Starts MPI; at most once per process. timeout_s is the limit of each control operation, and of the destructor.
-  explicit World(double timeout_s = 120.0);
+  // on_abort gets the exit code before this rank ends the run, from any thread.
+  explicit World(double timeout_s = 120.0, std::function<void(int)> on_abort = {});
   // Waits for the other ranks, then ends MPI. During stack unwinding it aborts the run with ExitCode::internal instead.
   // Meshes, channels and streams with work on them must be destroyed before.
   ~World();

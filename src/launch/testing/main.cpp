@@ -22,6 +22,8 @@ void pause_ms(int ms) {
   usleep(static_cast<useconds_t>(ms) * 1000);
 }
 
+constexpr int kUnreported = 17;  // of a library that calls exit()
+
 int run(const std::string& what, const std::string& argument, int rank, int ranks) {
   const int middle = ranks - 1;  // the rank that misbehaves
   if (what == "code") {
@@ -29,10 +31,18 @@ int run(const std::string& what, const std::string& argument, int rank, int rank
     if (rank == 1) std::fprintf(stderr, "hawser: a.yaml: this and that\n");
     std::fflush(stderr);
     MPI_Finalize();
-    if (argument == "0") hawser::note_ended();
-    return std::atoi(argument.c_str());
+    const int code = std::atoi(argument.c_str());
+    if (code == 0) {
+      hawser::note_ended();
+    } else if (code != kUnreported) {
+      hawser::note_failed(code);
+    }
+    return code;
   }
-  if (what == "abort" && rank == middle) MPI_Abort(MPI_COMM_WORLD, std::atoi(argument.c_str()));
+  if (what == "abort" && rank == middle) {
+    hawser::note_failed(std::atoi(argument.c_str()));
+    MPI_Abort(MPI_COMM_WORLD, std::atoi(argument.c_str()));
+  }
   if (what == "kill" && rank == middle) raise(SIGKILL);
   if (what == "leave" && rank == middle) _exit(0);
   if (what == "output") {
