@@ -179,12 +179,12 @@ void loss(Bench& bench, DType dtype, std::int64_t t) {
                             .weight = bench.normal(dtype, {v, c}, 0.05),
                             .labels = bench.numbers(std::vector<std::int32_t>(static_cast<std::size_t>(t), 17), {t}),
                             .scale = bench.normal(DType::f32, {1}),
-                            .loss_sum = bench.normal(DType::f32, {2}),
-                            .workspace = bench.workspace(linear_cross_entropy_workspace(t, c, v, dtype))};
+                            .loss_sum = bench.normal(DType::f32, {2})};
     if (gradients) {
       args.dx = bench.empty(dtype, {t, c});
       args.dweight = bench.empty(DType::f32, {v, c});
     }
+    args.workspace = bench.workspace(linear_cross_entropy_workspace(args, DeviceKind::cpu));
     const double work =
         (gradients ? 6.0 : 2.0) * static_cast<double>(t) * static_cast<double>(c) * static_cast<double>(v);
     bench.line(cat("loss ", gradients ? "with gradients " : "", to_string(dtype)), work, "GFLOP/s",

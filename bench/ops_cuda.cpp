@@ -314,22 +314,27 @@ void loss(Bench& b) {
     b.memory(gradients ? "softmax of 4096 rows, with gradients" : "softmax of 4096 rows",
              (gradients ? 6 : 4) * d(rows * kV), [&] { cuda::softmax_rows(*b.stream().native(), call); });
   }
-  for (const bool gradients : {false, true}) {
-    const std::string name = gradients ? "linear_cross_entropy with gradients" : "linear_cross_entropy";
+  // A bf16 dweight, as FSDP reduces it, is summed over chunks in float32.
+  struct Case {
+    std::string name;
+    bool gradients;
+    DType dweight;
+  };
+  for (const auto& [name, gradients, dweight] :
+       {Case{"linear_cross_entropy", false, DType::f32}, Case{"linear_cross_entropy with gradients", true, DType::f32},
+        Case{"linear_cross_entropy, bf16 weight gradient", true, DType::bf16}}) {
     if (!b.wanted(name)) continue;
-    LinearCrossEntropy args{
-        .x = b.normal(DType::bf16, {kT, kC}),
-        .weight = b.normal(DType::bf16, {kV, kC}, 0.02),
-        .labels = b.numbers(std::vector<std::int32_t>(static_cast<std::size_t>(kT), 17), {kT}),
-        .scale = b.normal(DType::f32, {1}),
-        .loss_sum = b.normal(DType::f32, {2}),
-        .workspace =
-            b.empty(DType::u8, {linear_cross_entropy_workspace(kT, kC, kV, DType::bf16, 0, DeviceKind::cuda)})};
+    LinearCrossEntropy args{.x = b.normal(DType::bf16, {kT, kC}),
+                            .weight = b.normal(DType::bf16, {kV, kC}, 0.02),
+                            .labels = b.numbers(std::vector<std::int32_t>(static_cast<std::size_t>(kT), 17), {kT}),
+                            .scale = b.normal(DType::f32, {1}),
+                            .loss_sum = b.normal(DType::f32, {2})};
     if (gradients) {
       args.dx = b.empty(DType::bf16, {kT, kC});
-      args.dweight = b.normal(DType::f32, {kV, kC});
-      args.accumulate_weight = true;
+      args.dweight = b.normal(dweight, {kV, kC});
+      args.accumulate_weight = dweight == DType::f32;
     }
+    args.workspace = b.empty(DType::u8, {linear_cross_entropy_workspace(args, DeviceKind::cuda)});
     linear_cross_entropy_prepare(b.stream(), args);
     const double work = (gradients ? 6.0 : 2.0) * d(kT) * d(kC) * d(kV);
     const double ms = b.milliseconds([&] { linear_cross_entropy(b.stream(), args); });

@@ -77,17 +77,12 @@ void prepare_head(const models::Model& model, const plan::Layout& layout, Device
   const Storage weight(device, layout.compute, {vocabulary, width});
   const Storage gradient = gradient_of(head_gradient(model, layout), {vocabulary, width});
   const Storage labels(device, DType::i32, {rows}), scale(device, DType::f32, {1}), sum(device, DType::f32, {2});
-  const std::int64_t bytes =
-      ops::linear_cross_entropy_workspace(rows, width, vocabulary, layout.compute, 0, stream.target());
-  const Storage workspace(device, DType::u8, {std::max<std::int64_t>(bytes, 1)});
-  ops::linear_cross_entropy_prepare(stream, {.x = x,
-                                             .weight = weight,
-                                             .labels = labels,
-                                             .scale = scale,
-                                             .loss_sum = sum,
-                                             .dx = dx,
-                                             .dweight = gradient,
-                                             .workspace = workspace});
+  ops::LinearCrossEntropy call{
+      .x = x, .weight = weight, .labels = labels, .scale = scale, .loss_sum = sum, .dx = dx, .dweight = gradient};
+  const Storage workspace(device, DType::u8,
+                          {std::max<std::int64_t>(ops::linear_cross_entropy_workspace(call, stream.target()), 1)});
+  call.workspace = workspace;
+  ops::linear_cross_entropy_prepare(stream, call);
   stream.synchronize();
 }
 

@@ -114,17 +114,12 @@ TEST_F(CudaOps, NonFiniteValuesReachTheLoss) {
     put(*stream, labels, targets);
     put<float>(*stream, scale, {0.01f});
     ops::fill(*stream, {.y = loss});
-    const std::int64_t bytes =
-        ops::linear_cross_entropy_workspace(kRows, kWidth, kVocabulary, dtype, 0, stream->target());
-    const Storage workspace(device, DType::u8, {std::max<std::int64_t>(bytes, 1)});
-    ops::linear_cross_entropy(*stream, {.x = x,
-                                        .weight = weight,
-                                        .labels = labels,
-                                        .scale = scale,
-                                        .loss_sum = loss,
-                                        .dx = dx,
-                                        .dweight = dweight,
-                                        .workspace = workspace});
+    ops::LinearCrossEntropy call{
+        .x = x, .weight = weight, .labels = labels, .scale = scale, .loss_sum = loss, .dx = dx, .dweight = dweight};
+    const Storage workspace(device, DType::u8,
+                            {std::max<std::int64_t>(ops::linear_cross_entropy_workspace(call, stream->target()), 1)});
+    call.workspace = workspace;
+    ops::linear_cross_entropy(*stream, call);
     return Result{get<float>(*stream, loss)[0], get<float>(*stream, dx)};
   };
   const auto cpu = make_cpu_device();
@@ -292,23 +287,22 @@ TEST_F(CudaOps, LossOfAFullVocabulary) {
       scale(*device_, DType::f32, {1}), loss(*device_, DType::f32, {2}), dx(*device_, DType::bf16, {tokens, channels}),
       dweight(*device_, DType::f32, {vocabulary, channels});
   const Storage weight = normal(DType::bf16, {vocabulary, channels}, 0.05);
-  const Storage workspace(
-      *device_, DType::u8,
-      {ops::linear_cross_entropy_workspace(tokens, channels, vocabulary, DType::bf16, 128, DeviceKind::cuda)});
   ops::fill(*stream_, {.y = x, .value = 0});
   ops::fill(*stream_, {.y = labels, .value = 17});
   ops::fill(*stream_, {.y = scale, .value = 1});
   ops::fill(*stream_, {.y = loss, .value = 0});
   ops::fill(*stream_, {.y = dweight, .value = 0});
-  ops::linear_cross_entropy(*stream_, {.x = x,
-                                       .weight = weight,
-                                       .labels = labels,
-                                       .scale = scale,
-                                       .loss_sum = loss,
-                                       .dx = dx,
-                                       .dweight = dweight,
-                                       .chunk_rows = 128,
-                                       .workspace = workspace});
+  ops::LinearCrossEntropy call{.x = x,
+                               .weight = weight,
+                               .labels = labels,
+                               .scale = scale,
+                               .loss_sum = loss,
+                               .dx = dx,
+                               .dweight = dweight,
+                               .chunk_rows = 128};
+  const Storage workspace(*device_, DType::u8, {ops::linear_cross_entropy_workspace(call, DeviceKind::cuda)});
+  call.workspace = workspace;
+  ops::linear_cross_entropy(*stream_, call);
   EXPECT_NEAR(get<float>(*stream_, loss)[0] / static_cast<double>(tokens), std::log(static_cast<double>(vocabulary)),
               1e-5);
   // dx is the mean row of the weight minus the label's.

@@ -8,18 +8,30 @@
 
 namespace hawser::ops {
 
-std::int64_t loss_chunk_rows(std::int64_t tokens, std::int64_t vocabulary, DeviceKind target) {
-  const std::int64_t bytes = target == DeviceKind::cuda ? std::int64_t{2} << 30 : std::int64_t{256} << 20;
+namespace {
+
+std::int64_t rows_within(std::int64_t bytes, std::int64_t tokens, std::int64_t vocabulary) {
   const std::int64_t max = std::max<std::int64_t>(32, bytes / (4 * std::max<std::int64_t>(vocabulary, 1)));
   const std::int64_t chunks = std::max<std::int64_t>(1, ceil_div(tokens, max));
   return std::max<std::int64_t>(1, ceil_div(tokens, chunks));
 }
 
-std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t channels, std::int64_t vocabulary,
-                                            DType dtype, std::int64_t chunk_rows, DeviceKind target) {
-  const std::int64_t rows = chunk_rows > 0 ? std::min(chunk_rows, tokens) : loss_chunk_rows(tokens, vocabulary, target);
-  if (target == DeviceKind::cuda) return cuda::LossLayout(tokens, vocabulary, rows).bytes();
-  return cpu::loss_layout(tokens, channels, vocabulary, dtype, rows).bytes();
+}  // namespace
+
+LossChunks loss_chunks(const LinearCrossEntropy& call, DeviceKind target) {
+  const std::int64_t tokens = call.x.size(0), vocabulary = call.weight.size(0);
+  const bool rounded = !call.dweight.empty() && call.dweight.dtype() != DType::f32;
+  if (call.chunk_rows > 0) return {std::min(call.chunk_rows, tokens), rounded && call.chunk_rows < tokens};
+  const std::int64_t bytes = target == DeviceKind::cuda ? std::int64_t{2} << 30 : std::int64_t{256} << 20;
+  const std::int64_t rows = rows_within(bytes, tokens, vocabulary);
+  if (!rounded || rows >= tokens) return {rows, false};
+  // The float32 sum of a large vocabulary takes GiBs itself.
+  return {target == DeviceKind::cuda ? rows_within(bytes / 2, tokens, vocabulary) : rows, true};
+}
+
+std::int64_t linear_cross_entropy_workspace(const LinearCrossEntropy& call, DeviceKind target) {
+  if (target == DeviceKind::cuda) return cuda::LossLayout(call).bytes();
+  return cpu::loss_layout(call).bytes();
 }
 
 void linear_cross_entropy(Stream& stream, const LinearCrossEntropy& args) {
@@ -47,8 +59,7 @@ void linear_cross_entropy(Stream& stream, const LinearCrossEntropy& args) {
     }
   }
   HAWSER_CHECK(args.chunk_rows >= 0, kOp, ": chunk_rows is ", args.chunk_rows);
-  expect_workspace(kOp, args.workspace,
-                   linear_cross_entropy_workspace(tokens, channels, vocabulary, act, args.chunk_rows, stream.target()));
+  expect_workspace(kOp, args.workspace, linear_cross_entropy_workspace(args, stream.target()));
   const int gemms = 1 + (args.dx.empty() ? 0 : 1) + (args.dweight.empty() ? 0 : 1);
   const TensorView none;
   run(stream, {kOp, OpKind::loss},

@@ -13,10 +13,10 @@
 // the micro-batches of a long step. The op's own sum is float64.
 // scale [1] float32, read when the kernel runs: 1 / (valid tokens of the global batch), times any loss scale.
 // dx [T, C], dweight [V, C]: float32, or bf16 if act is bf16; each optional. Both empty: forward only; then scale may
-// be empty.
+// be empty. A bf16 dweight is rounded once: if there are several chunks, it is summed in float32 in the workspace.
 // Softmax is float32; with bf16 weights, g is rounded to bf16 before the two GEMMs.
 // Aliasing: dx may be x (the same view); all other views are disjoint.
-// chunk_rows 0: loss_chunk_rows(T, V, device). It changes the order of the sums in dweight, nothing else.
+// chunk_rows 0: chosen by loss_chunks. It changes the order of the sums in dweight, nothing else.
 // Source: the idea of Liger-Kernel's fused_linear_cross_entropy and llmq's fused_classifier; written from scratch.
 #pragma once
 
@@ -39,13 +39,16 @@ void linear_cross_entropy(Stream& stream, const LinearCrossEntropy& args);
 // gemm_prepare (ops/gemm/gemm.h) for the op's GEMMs. Overwrites all of its tensors except labels, scale and loss_sum.
 void linear_cross_entropy_prepare(Stream& stream, const LinearCrossEntropy& args);
 
-// Rows of a chunk. Chunks are equal, each at most 256 MiB of float32 logits (CUDA: 2 GiB, since GEMMs of a few thousand
-// rows reach a GPU's full rate); the limit is at least 32 rows.
-std::int64_t loss_chunk_rows(std::int64_t tokens, std::int64_t vocabulary, DeviceKind target = DeviceKind::cpu);
-// Upper bound in bytes, with or without gradients, for any dtypes of dx and dweight. chunk_rows 0: loss_chunk_rows.
-std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t channels, std::int64_t vocabulary,
-                                            DType dtype, std::int64_t chunk_rows = 0,
-                                            DeviceKind target = DeviceKind::cpu);
+// The chunks of a call: all of `rows` rows but the last. With sums_dweight the workspace holds dweight in float32.
+struct LossChunks {
+  std::int64_t rows = 0;
+  bool sums_dweight = false;
+};
+// chunk_rows 0: equal chunks of at most 256 MiB of float32 logits; on CUDA 2 GiB, or 1 GiB with sums_dweight (GEMMs of
+// a few thousand rows reach a GPU's full rate). The limit is at least 32 rows.
+LossChunks loss_chunks(const LinearCrossEntropy& call, DeviceKind target);
+// Bytes for the call. Only shapes and dtypes of its views are used; the workspace may be empty.
+std::int64_t linear_cross_entropy_workspace(const LinearCrossEntropy& call, DeviceKind target);
 
 HAWSER_BACKENDS_OF(linear_cross_entropy, LinearCrossEntropy);
 

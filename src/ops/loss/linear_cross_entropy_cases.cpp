@@ -35,6 +35,11 @@ Values total_of(const Values& parts) {
   return parts.empty() ? Values() : Values{parts[0] + parts[1]};
 }
 
+void run_loss(World& world, LinearCrossEntropy call) {
+  call.workspace = world.workspace(linear_cross_entropy_workspace(call, world.stream().target()));
+  linear_cross_entropy(world.stream(), call);
+}
+
 void check_loss(const LossCase& l) {
   constexpr double kScale = 0.125, kBefore = 2.5;
   Values x = random_values(l.tokens * l.channels, 1, l.act),
@@ -66,8 +71,7 @@ void check_loss(const LossCase& l) {
                 if (l.want_dx) args.dx = world.out(l.out, {l.tokens, l.channels});
                 if (l.want_dweight)
                   args.dweight = l.accumulate ? world.in_out(l.out, w_shape, old) : world.out(l.out, w_shape);
-                args.workspace = world.workspace(linear_cross_entropy_workspace(
-                    l.tokens, l.channels, l.vocabulary, l.act, l.chunk_rows, world.stream().target()));
+                args.workspace = world.workspace(linear_cross_entropy_workspace(args, world.stream().target()));
                 linear_cross_entropy(world.stream(), args);
                 std::vector<Values> got{total_of(world.values(args.loss_sum))};
                 if (l.want_dx) got.push_back(world.values(args.dx));
@@ -101,14 +105,12 @@ TEST(LinearCrossEntropy, SupportsHugeLogits) {
   for (const DeviceKind kind : devices()) {
     World world(kind, 1);
     const TensorView loss = world.in_out(DType::f32, {2}, {0, 0}), dx = world.out(DType::f32, {1, 1});
-    linear_cross_entropy(world.stream(),
-                         {.x = world.in(DType::f32, {1, 1}, {1}),
-                          .weight = world.in(DType::f32, {3, 1}, {-5000, 3000, 2000}),
-                          .labels = world.in(DType::i32, {1}, {2}),
-                          .scale = world.in(DType::f32, {1}, {1}),
-                          .loss_sum = loss,
-                          .dx = dx,
-                          .workspace = world.workspace(linear_cross_entropy_workspace(1, 1, 3, DType::f32, 0, kind))});
+    run_loss(world, {.x = world.in(DType::f32, {1, 1}, {1}),
+                     .weight = world.in(DType::f32, {3, 1}, {-5000, 3000, 2000}),
+                     .labels = world.in(DType::i32, {1}, {2}),
+                     .scale = world.in(DType::f32, {1}, {1}),
+                     .loss_sum = loss,
+                     .dx = dx});
     EXPECT_EQ(world.values(loss), (Values{1000, 0}));
     EXPECT_EQ(world.values(dx), Values{1000});
   }
@@ -119,12 +121,11 @@ TEST(LinearCrossEntropy, ManyLossesAreSummedExactly) {
   constexpr int kCalls = 20'000;
   for (const DeviceKind kind : devices()) {
     World world(kind, 1);
-    const LinearCrossEntropy call{
-        .x = world.in(DType::f32, {1, 1}, {1}),
-        .weight = world.in(DType::f32, {3, 1}, {0.25, 0.5, 1}),
-        .labels = world.in(DType::i32, {1}, {0}),
-        .loss_sum = world.in_out(DType::f32, {2}, {0, 0}),
-        .workspace = world.workspace(linear_cross_entropy_workspace(1, 1, 3, DType::f32, 0, kind))};
+    LinearCrossEntropy call{.x = world.in(DType::f32, {1, 1}, {1}),
+                            .weight = world.in(DType::f32, {3, 1}, {0.25, 0.5, 1}),
+                            .labels = world.in(DType::i32, {1}, {0}),
+                            .loss_sum = world.in_out(DType::f32, {2}, {0, 0})};
+    call.workspace = world.workspace(linear_cross_entropy_workspace(call, kind));
     linear_cross_entropy(world.stream(), call);
     const Values one = world.values(call.loss_sum);
     for (int i = 1; i < kCalls; ++i) linear_cross_entropy(world.stream(), call);
@@ -142,16 +143,14 @@ TEST(LinearCrossEntropy, DxMayAliasX) {
       World world(kind, 2);
       const TensorView x_view = world.in_out(DType::f32, {3, 4}, x);
       const TensorView dx = over ? x_view : world.out(DType::f32, {3, 4}), dweight = world.out(DType::f32, {7, 4});
-      linear_cross_entropy(
-          world.stream(), {.x = x_view,
-                           .weight = world.in(DType::f32, {7, 4}, weight),
-                           .labels = world.in(DType::i32, {3}, labels),
-                           .scale = world.in(DType::f32, {1}, {1}),
-                           .loss_sum = world.in_out(DType::f32, {2}, {0, 0}),
-                           .dx = dx,
-                           .dweight = dweight,
-                           .chunk_rows = 2,
-                           .workspace = world.workspace(linear_cross_entropy_workspace(3, 4, 7, DType::f32, 2, kind))});
+      run_loss(world, {.x = x_view,
+                       .weight = world.in(DType::f32, {7, 4}, weight),
+                       .labels = world.in(DType::i32, {3}, labels),
+                       .scale = world.in(DType::f32, {1}, {1}),
+                       .loss_sum = world.in_out(DType::f32, {2}, {0, 0}),
+                       .dx = dx,
+                       .dweight = dweight,
+                       .chunk_rows = 2});
       got.push_back(world.values(dx));
       got.push_back(world.values(dweight));
     }
@@ -160,23 +159,83 @@ TEST(LinearCrossEntropy, DxMayAliasX) {
   }
 }
 
+// A bf16 gradient of many chunks is a float32 sum, rounded once: also in the last of a thousand chunks, a bf16 sum
+// would lose most of each chunk's part.
+TEST(LinearCrossEntropy, ABf16GradientIsSummedInFloat32) {
+  constexpr std::int64_t kTokens = 1000, kChannels = 8, kVocabulary = 16;
+  const Values x = random_values(kTokens * kChannels, 1, DType::bf16),
+               weight = random_values(kVocabulary * kChannels, 2, DType::bf16),
+               before = random_values(kVocabulary * kChannels, 3, DType::bf16);
+  for (const DeviceKind kind : devices()) {
+    for (const bool accumulate : {false, true}) {
+      const auto gradient = [&](DType dtype) {
+        World world(kind, 2);
+        const Shape shape{kVocabulary, kChannels};
+        // The float32 sum starts at zero, and the gradient before is added to it.
+        const bool add = accumulate && dtype == DType::bf16;
+        const TensorView dweight = add ? world.in_out(dtype, shape, before) : world.out(dtype, shape);
+        run_loss(world, {.x = world.in(DType::bf16, {kTokens, kChannels}, x),
+                         .weight = world.in(DType::bf16, shape, weight),
+                         .labels = world.in(DType::i32, {kTokens}, Values(kTokens, 3)),
+                         .scale = world.in(DType::f32, {1}, {1}),
+                         .loss_sum = world.in_out(DType::f32, {2}, {0, 0}),
+                         .dweight = dweight,
+                         .accumulate_weight = add,
+                         .chunk_rows = 1});
+        return world.values(dweight);
+      };
+      Values expected = gradient(DType::f32);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        const auto sum = static_cast<float>(expected[i]) + static_cast<float>(accumulate ? before[i] : 0.0);
+        expected[i] = static_cast<float>(Bf16(sum));
+      }
+      EXPECT_EQ(gradient(DType::bf16), expected) << to_string(kind) << (accumulate ? ", added" : "");
+    }
+  }
+}
+
+// Sizes alone, of bf16 tensors without data.
+LinearCrossEntropy sized(std::int64_t tokens, std::int64_t vocabulary, DType dweight) {
+  const auto view = [](DType dtype, const Shape& shape) {
+    return TensorView(reinterpret_cast<std::byte*>(1 << 20), dtype, shape, DeviceKind::meta);
+  };
+  return {.x = view(DType::bf16, {tokens, 4096}),
+          .weight = view(DType::bf16, {vocabulary, 4096}),
+          .dweight = view(dweight, {vocabulary, 4096})};
+}
+
 TEST(LinearCrossEntropy, ChunksAreEvenAndBounded) {
-  EXPECT_EQ(loss_chunk_rows(10, 100), 10);
-  EXPECT_EQ(loss_chunk_rows(4096, 49152), 1024);
-  EXPECT_LE(loss_chunk_rows(1 << 20, 128256) * 4 * 128256, 256 << 20);
-  EXPECT_EQ(loss_chunk_rows(1000, 100'000'000), 32);
-  EXPECT_EQ(loss_chunk_rows(0, 100), 1);
+  const auto rows = [](std::int64_t tokens, std::int64_t vocabulary) {
+    return loss_chunks(sized(tokens, vocabulary, DType::f32), DeviceKind::cpu).rows;
+  };
+  EXPECT_EQ(rows(10, 100), 10);
+  EXPECT_EQ(rows(4096, 49152), 1024);
+  EXPECT_LE(rows(1 << 20, 128256) * 4 * 128256, 256 << 20);
+  EXPECT_EQ(rows(1000, 100'000'000), 32);
+  EXPECT_EQ(rows(0, 100), 1);
+}
+
+// The head of an 8B model: the float32 sum of 2004 MiB costs less than 1 GiB, since chunks are half as large.
+TEST(LinearCrossEntropy, TheFloat32SumCostsLessThanAGibibyte) {
+  for (const std::int64_t tokens : {std::int64_t{8192}, std::int64_t{16384}, std::int64_t{1} << 20}) {
+    const auto bytes = [&](DType dweight) {
+      return linear_cross_entropy_workspace(sized(tokens, 128256, dweight), DeviceKind::cuda);
+    };
+    EXPECT_TRUE(loss_chunks(sized(tokens, 128256, DType::bf16), DeviceKind::cuda).sums_dweight);
+    EXPECT_LE(bytes(DType::bf16) - bytes(DType::f32), std::int64_t{1} << 30) << tokens;
+  }
+  EXPECT_FALSE(loss_chunks(sized(4096, 128256, DType::bf16), DeviceKind::cuda).sums_dweight);
 }
 
 TEST(LinearCrossEntropy, RejectsBadArguments) {
   World world(DeviceKind::cpu, 1);
-  const LinearCrossEntropy good{.x = world.in(DType::f32, {2, 3}, Values(6)),
-                                .weight = world.in(DType::f32, {5, 3}, Values(15)),
-                                .labels = world.in(DType::i32, {2}, Values(2)),
-                                .scale = world.in(DType::f32, {1}, {1}),
-                                .loss_sum = world.in_out(DType::f32, {2}, {0, 0}),
-                                .dx = world.out(DType::f32, {2, 3}),
-                                .workspace = world.workspace(linear_cross_entropy_workspace(2, 3, 5, DType::f32))};
+  LinearCrossEntropy good{.x = world.in(DType::f32, {2, 3}, Values(6)),
+                          .weight = world.in(DType::f32, {5, 3}, Values(15)),
+                          .labels = world.in(DType::i32, {2}, Values(2)),
+                          .scale = world.in(DType::f32, {1}, {1}),
+                          .loss_sum = world.in_out(DType::f32, {2}, {0, 0}),
+                          .dx = world.out(DType::f32, {2, 3})};
+  good.workspace = world.workspace(linear_cross_entropy_workspace(good, DeviceKind::cpu));
   const auto rejected = [&](const std::function<void(LinearCrossEntropy&)>& spoil, const std::string& part) {
     LinearCrossEntropy args = good;
     spoil(args);
@@ -193,14 +252,12 @@ TEST(LinearCrossEntropy, RejectsBadArguments) {
 TEST(LinearCrossEntropy, ALabelOutsideTheVocabularyThrowsOnTheStream) {
   for (const DeviceKind kind : devices()) {
     World world(kind, 1);
-    linear_cross_entropy(world.stream(),
-                         {.x = world.in(DType::f32, {2, 3}, Values(6)),
-                          .weight = world.in(DType::f32, {5, 3}, Values(15)),
-                          .labels = world.in(DType::i32, {2}, {0, 5}),
-                          .scale = world.in(DType::f32, {1}, {1}),
-                          .loss_sum = world.in_out(DType::f32, {2}, {0, 0}),
-                          .dx = world.out(DType::f32, {2, 3}),
-                          .workspace = world.workspace(linear_cross_entropy_workspace(2, 3, 5, DType::f32, 0, kind))});
+    run_loss(world, {.x = world.in(DType::f32, {2, 3}, Values(6)),
+                     .weight = world.in(DType::f32, {5, 3}, Values(15)),
+                     .labels = world.in(DType::i32, {2}, {0, 5}),
+                     .scale = world.in(DType::f32, {1}, {1}),
+                     .loss_sum = world.in_out(DType::f32, {2}, {0, 0}),
+                     .dx = world.out(DType::f32, {2, 3})});
     EXPECT_THROW(world.stream().synchronize(), InternalError);
   }
 }

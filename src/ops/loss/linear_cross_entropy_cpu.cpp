@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "ops/copy/add.h"
+#include "ops/copy/copy.h"
 #include "ops/cpu/parallel.h"
 #include "ops/gemm/gemm_cpu.h"
 
@@ -58,10 +60,15 @@ void check_labels(const TensorView& labels, std::int64_t vocabulary) {
 
 }  // namespace
 
-LossLayout loss_layout(std::int64_t tokens, std::int64_t channels, std::int64_t vocabulary, DType dtype,
-                       std::int64_t rows) {
+LossLayout loss_layout(const LinearCrossEntropy& call) {
+  const std::int64_t tokens = call.x.size(0), channels = call.x.size(1), vocabulary = call.weight.size(0);
+  const DType dtype = call.x.dtype();
+  const LossChunks chunks = loss_chunks(call, DeviceKind::cpu);
   // Not a multiple of a page where the vocabulary is one: rows then share the sets of the caches.
-  LossLayout layout{.rows = rows, .stride = round_up(vocabulary, 16) + 16};
+  LossLayout layout{.chunks = chunks,
+                    .stride = round_up(vocabulary, 16) + 16,
+                    .sum_elements = chunks.sums_dweight ? call.weight.elements() : 0};
+  const std::int64_t rows = chunks.rows;
   const std::int64_t tail = rows > 0 ? tokens % rows : 0;
   for (const std::int64_t count : {rows, tail}) {
     if (count == 0) continue;
@@ -82,13 +89,17 @@ void linear_cross_entropy(const LinearCrossEntropy& args) {
   const std::int64_t tokens = args.x.size(0), channels = args.x.size(1), vocabulary = args.weight.size(0);
   check_labels(args.labels, vocabulary);
   const DType act = args.x.dtype();
-  const std::int64_t chunk =
-      args.chunk_rows > 0 ? std::min(args.chunk_rows, tokens) : loss_chunk_rows(tokens, vocabulary);
-  const LossLayout layout = loss_layout(tokens, channels, vocabulary, act, chunk);
-  auto* const logits = reinterpret_cast<float*>(args.workspace.raw());
-  auto* const losses = reinterpret_cast<double*>(args.workspace.raw() + layout.logits_bytes());
-  std::byte* const scratch = args.workspace.raw() + layout.logits_bytes() + layout.losses_bytes();
-  const std::int64_t scratch_bytes = args.workspace.bytes() - layout.logits_bytes() - layout.losses_bytes();
+  const LossLayout layout = loss_layout(args);
+  const std::int64_t chunk = layout.chunks.rows;
+  std::byte* const memory = args.workspace.raw();
+  auto* const logits = reinterpret_cast<float*>(memory);
+  auto* const losses = reinterpret_cast<double*>(memory + layout.losses());
+  // What the GEMMs of all chunks add up: a float32 sum, or dweight itself.
+  const bool sums = layout.chunks.sums_dweight;
+  const TensorView summed =
+      sums ? TensorView(memory + layout.sum(), DType::f32, args.dweight.shape(), args.dweight.device()) : args.dweight;
+  std::byte* const scratch = memory + layout.scratch();
+  const std::int64_t scratch_bytes = args.workspace.bytes() - layout.scratch();
   const bool gradients = !args.dx.empty() || !args.dweight.empty();
   const float scale = gradients ? *args.scale.data<float>() : 0.0f;
   const auto* labels = args.labels.data<std::int32_t>();
@@ -97,7 +108,7 @@ void linear_cross_entropy(const LinearCrossEntropy& args) {
   // An empty batch still writes dweight: one chunk without rows.
   for (std::int64_t begin = 0; begin == 0 || begin < tokens; begin += chunk) {
     const std::int64_t rows = std::min(chunk, tokens - begin);
-    LossGemms p = gemms_of(rows, channels, vocabulary, layout.stride, act, args.dx.dtype(), args.dweight.dtype());
+    LossGemms p = gemms_of(rows, channels, vocabulary, layout.stride, act, args.dx.dtype(), summed.dtype());
     const std::byte* const x = args.x.raw() + begin * channels * size_of(act);
     p.logits.a = x;
     p.logits.b = args.weight.raw();
@@ -124,8 +135,8 @@ void linear_cross_entropy(const LinearCrossEntropy& args) {
     if (!args.dweight.empty()) {
       p.dweight.a = logits;
       p.dweight.b = x;
-      p.dweight.c = args.dweight.raw();
-      p.dweight.accumulate = args.accumulate_weight || begin > 0;
+      p.dweight.c = summed.raw();
+      p.dweight.accumulate = begin > 0 || (args.accumulate_weight && !sums);
       multiply(p.dweight, scratch, scratch_bytes);
     }
     if (!args.dx.empty()) {
@@ -136,6 +147,8 @@ void linear_cross_entropy(const LinearCrossEntropy& args) {
     }
     if (chunk == 0) break;
   }
+  if (sums && args.accumulate_weight) add({.a = args.dweight, .b = summed, .y = args.dweight});
+  if (sums && !args.accumulate_weight) cast({.x = summed, .y = args.dweight});
   auto* sum = args.loss_sum.data<float>();
   total += static_cast<double>(sum[0]) + static_cast<double>(sum[1]);
   sum[0] = static_cast<float>(total);

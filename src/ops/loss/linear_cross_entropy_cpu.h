@@ -6,17 +6,19 @@
 
 namespace hawser::ops::cpu {
 
-// Workspace: logits of a chunk (overwritten by their gradients), one loss per row, scratch of the GEMMs.
+// Workspace: logits of a chunk (overwritten by their gradients), one loss per row, with LossChunks::sums_dweight the
+// float32 sum of dweight, scratch of the GEMMs.
 struct LossLayout {
-  std::int64_t rows = 0;    // of a chunk
+  LossChunks chunks;
   std::int64_t stride = 0;  // floats between rows of logits
+  std::int64_t sum_elements = 0;
   std::int64_t gemms = 0;
 
-  std::int64_t logits_bytes() const { return rows * stride * 4; }
-  std::int64_t losses_bytes() const { return round_up(rows * 8, 64); }
-  std::int64_t bytes() const { return logits_bytes() + losses_bytes() + gemms; }
+  std::int64_t losses() const { return chunks.rows * stride * 4; }
+  std::int64_t sum() const { return losses() + round_up(chunks.rows * 8, 64); }
+  std::int64_t scratch() const { return sum() + round_up(sum_elements * 4, 64); }
+  std::int64_t bytes() const { return scratch() + gemms; }
 };
-LossLayout loss_layout(std::int64_t tokens, std::int64_t channels, std::int64_t vocabulary, DType dtype,
-                       std::int64_t rows);
+LossLayout loss_layout(const LinearCrossEntropy& call);
 
 }  // namespace hawser::ops::cpu

@@ -1,3 +1,5 @@
+#include "ops/copy/add.h"
+#include "ops/copy/copy.h"
 #include "ops/cuda/kernel.cuh"
 #include "ops/gemm/gemm_cuda.h"
 #include "ops/loss/linear_cross_entropy_cuda.h"
@@ -29,11 +31,15 @@ struct Chunks {
   const LinearCrossEntropy& args;
   LossLayout layout;
 
-  explicit Chunks(const LinearCrossEntropy& call)
-      : args(call),
-        layout(call.x.size(0), call.weight.size(0),
-               call.chunk_rows > 0 ? std::min(call.chunk_rows, call.x.size(0))
-                                   : loss_chunk_rows(call.x.size(0), call.weight.size(0), DeviceKind::cuda)) {}
+  explicit Chunks(const LinearCrossEntropy& call) : args(call), layout(call) {}
+
+  double* losses() const { return reinterpret_cast<double*>(args.workspace.raw() + layout.logits_bytes()); }
+  // What the GEMMs of all chunks add up: the float32 sum, or dweight itself.
+  TensorView summed() const {
+    if (!layout.chunks.sums_dweight) return args.dweight;
+    std::byte* const at = args.workspace.raw() + layout.logits_bytes() + layout.losses_bytes();
+    return {at, DType::f32, args.dweight.shape(), args.dweight.device()};
+  }
 
   LossGemms gemms(std::int64_t begin, std::int64_t rows) const {
     const std::int64_t channels = args.x.size(1), vocabulary = args.weight.size(0);
@@ -60,14 +66,14 @@ struct Chunks {
                         .k = rows,
                         .a = gradient,
                         .b = x,
-                        .c = args.dweight.raw(),
+                        .c = summed().raw(),
                         .lda = gradient_stride,
                         .ldb = channels,
                         .ldc = channels,
                         .in = act,
-                        .out = args.dweight.dtype(),
+                        .out = summed().dtype(),
                         .transpose_a = true,
-                        .accumulate = args.accumulate_weight || begin > 0},
+                        .accumulate = begin > 0 || (args.accumulate_weight && !layout.chunks.sums_dweight)},
             .dx = {.m = rows,
                    .n = channels,
                    .k = vocabulary,
@@ -87,12 +93,12 @@ struct Chunks {
 void linear_cross_entropy(const CudaNative& native, const LinearCrossEntropy& args) {
   const std::int64_t tokens = args.x.size(0), vocabulary = args.weight.size(0);
   const Chunks chunks(args);
-  auto* const losses = reinterpret_cast<double*>(args.workspace.raw() + chunks.layout.logits_bytes());
+  double* const losses = chunks.losses();
   const bool gradients = !args.dx.empty() || !args.dweight.empty();
   const float* const scale = gradients ? args.scale.data<float>() : nullptr;
   // An empty batch still writes dweight: one chunk without rows.
-  for (std::int64_t begin = 0; begin == 0 || begin < tokens; begin += chunks.layout.rows) {
-    const std::int64_t rows = std::min(chunks.layout.rows, tokens - begin);
+  for (std::int64_t begin = 0; begin == 0 || begin < tokens; begin += chunks.layout.chunks.rows) {
+    const std::int64_t rows = std::min(chunks.layout.chunks.rows, tokens - begin);
     const LossGemms p = chunks.gemms(begin, rows);
     multiply(native, p.logits);
     softmax_rows(native, {.act = args.x.dtype(),
@@ -106,7 +112,14 @@ void linear_cross_entropy(const CudaNative& native, const LinearCrossEntropy& ar
                           .losses = losses + begin});
     if (!args.dweight.empty()) multiply(native, p.dweight);
     if (!args.dx.empty()) multiply(native, p.dx);
-    if (chunks.layout.rows == 0) break;
+    if (chunks.layout.chunks.rows == 0) break;
+  }
+  if (chunks.layout.chunks.sums_dweight) {
+    if (args.accumulate_weight) {
+      add(native, {.a = args.dweight, .b = chunks.summed(), .y = args.dweight});
+    } else {
+      cast(native, {.x = chunks.summed(), .y = args.dweight});
+    }
   }
   if (tokens > 0) total_kernel<<<1, kThreads, 0, stream_of(native)>>>(losses, tokens, args.loss_sum.data<float>());
 }
@@ -114,8 +127,8 @@ void linear_cross_entropy(const CudaNative& native, const LinearCrossEntropy& ar
 void prepare(const CudaNative& native, const LinearCrossEntropy& args) {
   const std::int64_t tokens = args.x.size(0);
   const Chunks chunks(args);
-  for (std::int64_t begin = 0; begin < tokens; begin += chunks.layout.rows) {
-    const LossGemms p = chunks.gemms(begin, std::min(chunks.layout.rows, tokens - begin));
+  for (std::int64_t begin = 0; begin < tokens; begin += chunks.layout.chunks.rows) {
+    const LossGemms p = chunks.gemms(begin, std::min(chunks.layout.chunks.rows, tokens - begin));
     prepare(native, p.logits);
     if (!args.dweight.empty()) prepare(native, p.dweight);
     if (!args.dx.empty()) prepare(native, p.dx);

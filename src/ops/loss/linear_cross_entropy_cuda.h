@@ -6,16 +6,21 @@
 
 namespace hawser::ops::cuda {
 
-// Workspace: float32 logits of a chunk of rows (overwritten by their gradients), then one loss per token.
+// Workspace: float32 logits of a chunk of rows (overwritten by their gradients), one loss per token, and with
+// LossChunks::sums_dweight the float32 sum of dweight.
 struct LossLayout {
-  std::int64_t rows = 0;    // of a chunk
+  LossChunks chunks;
   std::int64_t stride = 0;  // floats between rows of logits
-  std::int64_t tokens = 0;
+  std::int64_t tokens = 0, sum_elements = 0;
 
-  LossLayout(std::int64_t all_tokens, std::int64_t vocabulary, std::int64_t chunk_rows)
-      : rows(chunk_rows), stride(round_up(vocabulary, 64)), tokens(all_tokens) {}
-  std::int64_t logits_bytes() const { return rows * stride * 4; }
-  std::int64_t bytes() const { return logits_bytes() + round_up(tokens * 8, 64); }
+  explicit LossLayout(const LinearCrossEntropy& call)
+      : chunks(loss_chunks(call, DeviceKind::cuda)),
+        stride(round_up(call.weight.size(0), 64)),
+        tokens(call.x.size(0)),
+        sum_elements(chunks.sums_dweight ? call.weight.elements() : 0) {}
+  std::int64_t logits_bytes() const { return round_up(chunks.rows * stride * 4, 256); }
+  std::int64_t losses_bytes() const { return round_up(tokens * 8, 256); }
+  std::int64_t bytes() const { return logits_bytes() + losses_bytes() + sum_elements * 4; }
 };
 
 void prepare(const CudaNative& native, const LinearCrossEntropy& args);
