@@ -1,6 +1,7 @@
 #include "cli/exit.h"
 
 #include <execinfo.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -227,6 +228,13 @@ void on_library_exit(int code, void*) {
 }
 
 }  // namespace
+
+void open_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
+    if (open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY) != stream) _exit(1);  // takes the lowest
+  }
+}
 
 void expect_to_run_out_of_memory() {
   // The C library loads its unwinder on first use, and aborts if it cannot.

@@ -22,6 +22,10 @@ void print(const std::string& prefix, const std::string& lines);
 // A line without `hawser: `, for a command's result.
 void print_plain(const std::string& line);
 
+// Called by main, first. Opens closed standard streams, so that no file of the program takes their number and what is
+// printed lands in it. Reading or writing them fails as before.
+void open_standard_streams();
+
 // Called by main. Makes ends of the process that bypass guarded() print one line and return its code too: exceptions
 // that cannot be caught (in a thread's function, or in a destructor, such as that of JSON values, which allocates), and
 // libraries that crash, abort or exit when an allocation fails. Loads what throwing needs while there is memory;

@@ -115,14 +115,46 @@ std::string unknown_role(const text::chat::List& messages, const std::string& ch
   return "";
 }
 
-// The first message whose text is nowhere in the rendered conversation: "messages[0] (system)"; "" if there is none.
-// Some templates leave out what they have no place for, and the model would not learn what the user gave.
+// Start of the next message's contents after `content`, or the end of the text.
+std::size_t next_contents(const text::chat::Rendered& rendered, std::size_t message, const Range& content) {
+  for (std::size_t j = message + 1; j < rendered.contents.size(); ++j) {
+    if (rendered.contents[j] && rendered.contents[j]->begin >= content.end) return rendered.contents[j]->begin;
+  }
+  return rendered.text.size();
+}
+
+// Names of the functions that a message calls.
+std::vector<std::string> called_by(const text::chat::Dict& message) {
+  std::vector<std::string> names;
+  const auto add = [&](const text::chat::Value& call) {
+    if (!call.is_mapping()) return;
+    const text::chat::Value* function = call.dict().find("function");
+    const text::chat::Dict& at = function && function->is_mapping() ? function->dict() : call.dict();
+    if (const auto* name = at.find("name"); name && name->is_text()) names.push_back(name->text().bytes);
+  };
+  if (const auto* calls = message.find("tool_calls"); calls && calls->is_list()) {
+    for (const text::chat::Value& call : calls->list()) add(call);
+  }
+  if (const auto* call = message.find("function_call")) add(*call);
+  return names;
+}
+
+// What of the messages is nowhere in the rendered conversation: "messages[0] (system)"; "" if there is nothing. Some
+// templates leave out what they have no place for, and the model would not learn what the user gave.
 std::string not_written(const text::chat::List& messages, const text::chat::Rendered& rendered) {
+  std::size_t before = 0;  // end of the contents so far
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const text::chat::Value* content = messages[i].dict().find("content");
+    const auto& written = rendered.contents[i];
     const bool blank =
         !content || !content->is_text() || content->text().bytes.find_first_not_of(" \t\r\n") == std::string::npos;
-    if (!blank && !rendered.contents[i]) return cat("messages[", i, "] (", role_of(messages[i]), ")");
+    if (!blank && !written) return cat("messages[", i, "] (", role_of(messages[i]), ")");
+    const std::size_t end = written ? next_contents(rendered, i, *written) : before;
+    const std::string_view turn = std::string_view(rendered.text).substr(before, end - std::min(before, end));
+    for (const std::string& name : called_by(messages[i].dict())) {
+      if (turn.find(name) == turn.npos) return cat("the tool calls of messages[", i, "]");
+    }
+    if (written) before = std::max(before, written->end);
   }
   return "";
 }
@@ -241,15 +273,22 @@ std::vector<Range> AnswerEncoder::answers_of(const text::chat::Rendered& rendere
       const std::size_t found = text.rfind(prompt, content->begin - prompt.size());
       if (found != text.npos && found >= floor) answer.begin = found + prompt.size();
     }
-    std::size_t until = text.size();  // start of the next message's content
-    for (std::size_t j = i + 1; j < messages.size(); ++j) {
-      if (rendered.contents[j] && rendered.contents[j]->begin >= content->end) {
-        until = rendered.contents[j]->begin;
-        break;
+    const std::size_t until = next_contents(rendered, i, *content);
+    if (const auto special = places.end_of_first(content->end, until, is_special)) {
+      answer.end = *special;
+    } else if (text::chat::has_calls(messages[i].dict())) {
+      // Their last text is not the end of the call: quotes and brackets, numbers and names follow.
+      const std::string& eos = template_->eos_token();
+      const std::size_t at = eos.empty() ? text.npos : text.find(eos, content->end);
+      if (at >= until) {
+        throw text::chat::TemplateError(
+            cat("messages[", i, "]: where its tool calls end is not known: no special ",
+                "token of the tokenizer follows, and no {% generation %} block holds them"));
       }
+      answer.end = at + eos.size();
+    } else {
+      answer.end = end_of_turn(text, content->end, template_->eos_token());
     }
-    answer.end = places.end_of_first(content->end, until, is_special)
-                     .value_or(end_of_turn(text, content->end, template_->eos_token()));
     answers.push_back(answer);
   }
   return answers;

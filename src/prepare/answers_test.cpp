@@ -150,6 +150,34 @@ TEST(Answers, EndWithTheTemplatesEosTextWithoutSpecialTokens) {
   EXPECT_EQ(joined(chatml(kTwoTurns)), "bc//e") << "chatml has no end-of-text token";
 }
 
+// The last text of a call is not its end: a mask that ends there would never train the closing brackets.
+TEST(Answers, OfToolCallsEndWithASpecialTokenOrTheEosText) {
+  const std::string calls =
+      R"({"messages": [{"role": "user", "content": "w?"}, {"role": "assistant", "content": "", "tool_calls":
+         [{"type": "function", "function": {"name": "get", "arguments": {"city": "Paris", "days": 3}}}]},
+         {"role": "user", "content": "and?"}]})";
+  ASSERT_TRUE(fs::exists(kRoot / "inputs/smollm2/tokenizer.json")) << "run scripts/fetch-inputs to download it";
+  const auto learned_with = [&](const std::string& name) {
+    return Learned("inputs/smollm2/tokenizer.json", (kRoot / "inputs/chat_templates" / name).string())(calls);
+  };
+  std::string learned = learned_with("qwen-2.5.jinja");
+  std::erase(learned, '|');
+  EXPECT_NE(learned.find(R"("days": 3}})"), std::string::npos) << learned;
+  EXPECT_NE(learned.find("im_end"), std::string::npos) << learned;
+  // Its <|eot_id|> is no token here.
+  EXPECT_NE(learned_with("llama-3.1.jinja").find("messages[1]: where its tool calls end is not known"),
+            std::string::npos)
+      << learned_with("llama-3.1.jinja");
+}
+
+TEST(Answers, RejectToolCallsThatTheTemplateLeavesOut) {
+  const Learned chatml(kQuickstart, "chatml");
+  EXPECT_EQ(chatml(R"({"messages": [{"role": "user", "content": "get"}, {"role": "assistant", "content": "",
+                "tool_calls": [{"type": "function", "function": {"name": "get", "arguments": {}}}]}]})"),
+            "f: the chat template does not write the tool calls of messages[1] at line 7; try conversations without "
+            "it, or another data.chat_template");
+}
+
 TEST(Answers, OfAPromptAreTheCompletionAndTheEndOfText) {
   const Learned quickstart(kQuickstart, "chatml");
   const auto tokenizer = text::load_tokenizer((kRoot / kQuickstart).string());

@@ -117,6 +117,15 @@ Prepared check_in_place(const TokenFiles& files, const PrepareOptions& options) 
   return prepared;
 }
 
+// Copies have new times: recorded, they are not read again. In a folder that cannot be written they are, each time.
+std::string with_new_times(const std::string& path, const std::string& text, const std::vector<PublishedFile>& files) {
+  try {
+    return replace_files(path, text, files);
+  } catch (const UserError&) {
+    return text;
+  }
+}
+
 }  // namespace
 
 TokenFiles token_files(const PrepareOptions& options) {
@@ -182,13 +191,18 @@ bool is_prepared(const PrepareOptions& options) {
 std::string prepared_manifest(const PrepareOptions& options) {
   if (token_files(options).in_place) return "";
   const fs::path folder(options.output);
-  std::string text = manifest_text((folder / "prepared.json").string());
+  const std::string manifest = (folder / "prepared.json").string();
+  std::string text = manifest_text(manifest);
   const auto made_from = parse_manifest(text);
   if (!made_from) return "";
   try {
     if (*made_from != checked(options).from) return "";
     const TokenFile train((folder / "train").string());
     if (made_from->validation_fraction > 0.0 || !made_from->validation.empty()) TokenFile((folder / "valid").string());
+    const std::vector<PublishedFile> before = files_of_manifest(text);
+    const auto now = still_published(options.output, before);
+    if (!now) return "";
+    if (*now != before) text = with_new_times(manifest, text, *now);
     return text;
   } catch (const io::IoError&) {
     throw;

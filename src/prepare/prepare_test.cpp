@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <fstream>
 
 #include "base/error.h"
 #include "prepare/held_out.h"
@@ -124,6 +126,34 @@ TEST_F(PrepareTest, HoldsOutAFractionChosenBySeed) {
   EXPECT_EQ(count(chosen(3, 0.01, 7)), 1);
   EXPECT_EQ(count(chosen(2, 0.99, 7)), 1);
   EXPECT_EQ(count(chosen(5, 0.0, 7)), 0);
+}
+
+// A sector that was lost, an editor: other tokens would be learned. A copy with other times is fine.
+TEST_F(PrepareTest, DetectsTokenFilesThatChanged) {
+  folder_.write("a.txt", std::string(5000, 'x') + " training text");
+  folder_.write("v.txt", "held out");
+  PrepareOptions with = options({"a.txt"});
+  with.validation = {"v.txt"};
+  prepare(with);
+  for (const char* name : {"train.bin", "valid.bin", "train.idx"}) {
+    const std::string file = folder_.path(cat("out/data/", name));
+    const std::string before = prepared_manifest(with);
+    ASSERT_NE(before, "") << name;
+    fs::last_write_time(file, fs::last_write_time(file) + std::chrono::seconds(5));
+    EXPECT_NE(prepared_manifest(with), before) << "the new time is recorded";
+    EXPECT_TRUE(is_prepared(with)) << name;
+    {
+      std::fstream spoilt(file, std::ios::in | std::ios::out | std::ios::binary);
+      spoilt.seekg(-1, std::ios::end);
+      const auto last = static_cast<char>(spoilt.get() ^ 1);
+      spoilt.seekp(-1, std::ios::end);
+      spoilt.put(last);
+    }
+    fs::last_write_time(file, fs::last_write_time(file) + std::chrono::seconds(5));
+    EXPECT_FALSE(is_prepared(with)) << name;
+    prepare(with);
+    EXPECT_TRUE(is_prepared(with)) << name;
+  }
 }
 
 TEST_F(PrepareTest, UsesValidationFilesAndDetectsStaleTokenFiles) {

@@ -87,11 +87,21 @@ DraftPosition position_of(const Json& json) {
           .labels = json.at("labels")};
 }
 
-void write_json(const std::string& path, const Json& json) {
-  const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+std::string write_json(const std::string& path, const Json& json) {
+  std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   io::AtomicFile file(path);
   file.write(text.data(), text.size());
   file.commit();
+  return text;
+}
+
+Json to_json(const std::vector<PublishedFile>& files) {
+  Json list = Json::array();
+  for (const PublishedFile& file : files) {
+    list.push_back(
+        {{"name", file.name}, {"bytes", file.bytes}, {"modified", file.modified}, {"checksum", file.checksum}});
+  }
+  return list;
 }
 
 constexpr std::int64_t kLargest = std::int64_t{256} << 20;  // bytes; sources take some hundred each
@@ -110,12 +120,32 @@ auto parse(const std::string& text, Read read) -> std::optional<decltype(read(Js
 
 }  // namespace
 
-void write_manifest(const std::string& path, const PreparedFrom& from, const Prepared& counts) {
+void write_manifest(const std::string& path, const PreparedFrom& from, const Prepared& counts,
+                    const std::vector<PublishedFile>& files) {
   write_json(path, {{"version", kVersion},
                     {"train", to_json(counts.train)},
                     {"validation", to_json(counts.validation)},
                     {"duplicates", counts.duplicates},
+                    {"files", to_json(files)},
                     {"from", to_json(from)}});
+}
+
+std::vector<PublishedFile> files_of_manifest(const std::string& text) {
+  return parse(text,
+               [](const Json& json) {
+                 std::vector<PublishedFile> files;
+                 for (const Json& item : json.value("files", Json::array())) {
+                   files.push_back({item.at("name"), item.at("bytes"), item.at("modified"), item.at("checksum")});
+                 }
+                 return files;
+               })
+      .value_or(std::vector<PublishedFile>());
+}
+
+std::string replace_files(const std::string& path, const std::string& text, const std::vector<PublishedFile>& files) {
+  Json json = io::read_json<Json>(text).json;
+  json["files"] = to_json(files);
+  return write_json(path, json);
 }
 
 std::string manifest_text(const std::string& path) {

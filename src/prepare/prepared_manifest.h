@@ -8,6 +8,7 @@
 
 #include "prepare/block_reader.h"
 #include "prepare/prepare.h"
+#include "prepare/published_files.h"
 #include "prepare/sources.h"
 #include "prepare/token_file.h"
 
@@ -26,7 +27,12 @@ struct PreparedFrom {
   bool operator==(const PreparedFrom&) const = default;
 };
 
-void write_manifest(const std::string& path, const PreparedFrom& from, const Prepared& counts);
+void write_manifest(const std::string& path, const PreparedFrom& from, const Prepared& counts,
+                    const std::vector<PublishedFile>& files);
+// The files that a manifest records: none before version 0.2.
+std::vector<PublishedFile> files_of_manifest(const std::string& text);
+// Writes the manifest with other files, and returns its new text.
+std::string replace_files(const std::string& path, const std::string& text, const std::vector<PublishedFile>& files);
 // The text of a manifest; "" if it cannot be read, is no regular file, or has more than 256 MiB.
 std::string manifest_text(const std::string& path);
 // Whether the text is a manifest or a state, of any version.

@@ -37,9 +37,6 @@ std::int64_t count_lines(const Block& block) {
 }
 
 // What prepare writes and removes in its folder.
-constexpr const char* kTokenFiles[] = {"train.bin", "train.idx", "train.labels.bin",
-                                       "valid.bin", "valid.idx", "valid.labels.bin"};
-
 // How names of files in the unfinished folder begin, except its lock's.
 constexpr const char* kDraftFiles[] = {"train.", "valid.", "contents", "state.json"};
 
@@ -462,7 +459,7 @@ void Preparer::publish() {
   } else {
     remove_token_file((output / "valid").string());
   }
-  write_manifest((output / "prepared.json").string(), job_.from, result());
+  write_manifest((output / "prepared.json").string(), job_.from, result(), published_files(options_.output));
   folder_->remove();
 }
 

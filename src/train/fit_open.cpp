@@ -128,6 +128,7 @@ void FitRun::open() {
   phase("preparing text");
   engine::on_rank_zero(world_, [&]() -> std::string {
     hold_ = hold_output(plan_.files.folder);
+    undo_interrupted_move(plan_.files.folder);
     if (!hold_.locked) {
       log(cat("hawser: warning: the file system of ", plan_.files.folder,
               " has no locks; a second run in this folder would not be detected"));

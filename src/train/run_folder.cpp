@@ -67,7 +67,28 @@ bool is_text(const std::string& path, const std::string& text) {
   return file.bytes() == static_cast<std::int64_t>(text.size()) && io::read_text(file, file.bytes()) == text;
 }
 
+constexpr const char* kMoving = ".moving";  // in OUTPUT/earlier-N, while files are moved there
+
+// Moves what is in `folder` back to the output, and removes the folder.
+void move_back(const std::string& folder, const std::string& output) {
+  for (const std::string& name : io::list_folder(folder)) {
+    const std::string home = output + "/" + name;
+    if (name != kMoving && !io::exists(home)) io::rename_path(folder + "/" + name, home);
+  }
+  io::sync_folder(output);
+  std::error_code not_empty;
+  std::filesystem::remove(folder + "/" + kMoving, not_empty);
+  std::filesystem::remove(folder, not_empty);
+}
+
 }  // namespace
+
+void undo_interrupted_move(const std::string& output) {
+  for (const std::string& name : io::list_folder(output)) {
+    const std::string folder = output + "/" + name;
+    if (name.starts_with("earlier-") && io::is_file(folder + "/" + kMoving)) move_back(folder, output);
+  }
+}
 
 std::string set_aside_earlier(const plan::RunFiles& files, const std::string& recipe) {
   const std::string& output = files.folder;
@@ -76,7 +97,6 @@ std::string set_aside_earlier(const plan::RunFiles& files, const std::string& re
   const bool stepped = has("metrics.jsonl") && io::File::open(files.metrics).bytes() > 0;
   const bool other_recipe = has("recipe.json") && !is_text(files.recipe, recipe);
   if (!saved && !stepped && !has("best") && !has("report.html") && !other_recipe) return "";  // no step was taken
-  // Checkpoints last: if the move is interrupted, the next run moves the rest.
   std::vector<std::string> found;
   for (const char* name :
        {"metrics.jsonl", "report.html", "recipe.json", "tensorboard", "mlflow.json", "wandb", "best"}) {
@@ -84,9 +104,20 @@ std::string set_aside_earlier(const plan::RunFiles& files, const std::string& re
   }
   if (saved) found.push_back("checkpoints");
   const std::string folder = new_earlier_folder(output);
-  for (const std::string& name : found) io::rename_path(output + "/" + name, folder + "/" + name);
+  const std::string mark = folder + "/" + kMoving;
+  io::File::create(mark).sync();
+  io::sync_folder(folder);
+  try {
+    for (const std::string& name : found) io::rename_path(output + "/" + name, folder + "/" + name);
+  } catch (const UserError&) {
+    move_back(folder, output);
+    throw;
+  }
   io::sync_folder(folder);
   io::sync_folder(output);
+  std::error_code left;  // the next run then moves the files back, and there again
+  std::filesystem::remove(mark, left);
+  io::sync_folder(folder);
   return folder;
 }
 

@@ -105,6 +105,20 @@ TEST_F(Output, AClosedStandardOutputIsAnError) {
   }
 }
 
+// The first files that a program opens would take their numbers, and what is printed would land in them.
+TEST_F(Output, ClosedStandardStreamsTakeNoFilesNumber) {
+  write("data.jsonl", testing::forty_documents());
+  write("r.yaml",
+        "model: {path: model}\noutput: out\ndata: {train: [data.jsonl], sequence_length: 16}\ntrain: {steps: 6}\n");
+  for (const std::string closed : {"<&- >&- 2>&-", ">&- 2>&-"}) {
+    const Ran ran = shell("sh -c 'exec " + std::string(HAWSER_BINARY) + " fit r.yaml --ranks 1 " + closed + "'");
+    EXPECT_EQ(ran.code, 0) << closed;
+    const auto lines = testing::lines_of(folder_.read("out/metrics.jsonl"));
+    EXPECT_EQ(lines.size(), 6u) << closed;
+    for (const std::string& line : lines) EXPECT_TRUE(line.starts_with('{')) << closed << ": " << line;
+  }
+}
+
 TEST_F(Output, TwoAtOnceDoNotMix) {
   const std::string binary = HAWSER_BINARY;
   const std::string a = generate_, b = generate_ + "--json ";

@@ -37,6 +37,8 @@ struct Rendered {
   bool has_generations = false;                // whether the template has such blocks
 };
 
+bool has_calls(const Dict& message);  // it calls tools
+
 class ChatTemplate {
  public:
   // `variables`: "bos_token", "eos_token" and others. `file` is used in messages. Throws UserError with the template's

@@ -33,12 +33,12 @@ Value joined(const List& parts, std::size_t message) {
   return out;
 }
 
+}  // namespace
+
 bool has_calls(const Dict& message) {
   const Value *calls = message.find("tool_calls"), *call = message.find("function_call");
   return (calls && calls->truth()) || (call && call->truth());
 }
-
-}  // namespace
 
 List with_readable_contents(const List& messages, bool reads_parts) {
   List out;
