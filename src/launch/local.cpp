@@ -222,14 +222,15 @@ class Supervisor {
       for (const int signal : {SIGTERM, SIGHUP}) sigaddset(&mask, signal);
       sigprocmask(SIG_SETMASK, &mask, nullptr);
       set_environment(launch_, stop_);  // checks for a terminal, so call it before stderr is the pipe
-      dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
+      const int nothing = open("/dev/null", O_RDONLY);
+      if (nothing >= 0) dup2(nothing, STDIN_FILENO);
       dup2(pipe_ends[1], STDERR_FILENO);
       exec();
     }
     close(pipe_ends[1]);
     close(started[1]);
-    char nothing = 0;
-    while (read(started[0], &nothing, 1) < 0 && errno == EINTR) continue;
+    char none = 0;
+    while (read(started[0], &none, 1) < 0 && errno == EINTR) continue;
     close(started[0]);
     errors_ = pipe_ends[0];
     fcntl(errors_, F_SETFL, O_NONBLOCK);
@@ -263,8 +264,10 @@ class Supervisor {
         output_.put(filter_.feed({bytes.data(), static_cast<std::size_t>(size)}));
         continue;
       }
-      if (size == 0 || (errno != EAGAIN && errno != EINTR)) errors_ended();
-      if (size == 0 || errno != EINTR) return;
+      const int error = size < 0 ? errno : 0;
+      if (error == EINTR) continue;
+      if (error != EAGAIN) errors_ended();
+      return;
     }
   }
 

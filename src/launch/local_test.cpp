@@ -31,6 +31,10 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
+void redirect(int stream, int file) {
+  if (file < 0 || dup2(file, stream) < 0) std::abort();
+}
+
 // A launcher in its own process, like `hawser fit`, with standard output and error in files.
 class Launched {
  public:
@@ -51,9 +55,9 @@ class Launched {
     process = fork();
     if (process < 0) std::abort();
     if (process == 0) {
-      dup2(open((folder / "out").c_str(), O_WRONLY | O_CREAT, 0600), STDOUT_FILENO);
-      dup2(setting.errors >= 0 ? setting.errors : open((folder / "err").c_str(), O_WRONLY | O_CREAT, 0600),
-           STDERR_FILENO);
+      redirect(STDOUT_FILENO, open((folder / "out").c_str(), O_WRONLY | O_CREAT, 0600));
+      redirect(STDERR_FILENO,
+               setting.errors >= 0 ? setting.errors : open((folder / "err").c_str(), O_WRONLY | O_CREAT, 0600));
       if (setting.bare) clearenv();
       if (setting.open_files.rlim_max > 0) setrlimit(RLIMIT_NOFILE, &setting.open_files);
       if (setting.small_memory && (unshare(CLONE_NEWNS) != 0 || mount("", "/", "", MS_REC | MS_PRIVATE, "") != 0 ||
@@ -423,7 +427,9 @@ TEST(LaunchLocal, ReportsTheLimitOfProcesses) {
 }
 
 TEST(LaunchLocal, ReportsWhatToInstallIfMpirunIsMissing) {
-  const std::string path = std::getenv("PATH");
+  const char* const before = std::getenv("PATH");
+  ASSERT_NE(before, nullptr);
+  const std::string path = before;
   setenv("PATH", "/nowhere", 1);
   try {
     launch_local({.ranks = 2, .command = {"true"}});
@@ -439,7 +445,7 @@ TEST(LaunchLocal, ReportsMpirunsErrorIfNothingStarts) {
   std::string name = (fs::temp_directory_path() / "hawser-none").string();
   const pid_t child = fork();
   if (child == 0) {
-    dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
+    redirect(STDERR_FILENO, open("/dev/null", O_WRONLY));
     _exit(launch_local({.ranks = 2, .command = {name}}));
   }
   int status = 0;

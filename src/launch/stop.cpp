@@ -4,6 +4,8 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -30,12 +32,16 @@ constexpr int kReaderMs = 500;  // for a reader of standard error; then the line
 // Async-signal-safe: uses poll() and write() only.
 void print(const char* line) {
   if (g_speaks == 0) return;
-  char text[128] = "";
-  if (g_terminal != 0) std::strcat(text, "\n");
-  std::strcat(std::strcat(std::strcat(text, "hawser: "), line), "\n");
+  std::array<char, 128> text{};
+  std::size_t size = 0;
+  for (const char* part : {g_terminal != 0 ? "\n" : "", "hawser: ", line, "\n"}) {
+    const std::size_t more = std::min(std::strlen(part), text.size() - size);
+    std::memcpy(text.data() + size, part, more);
+    size += more;
+  }
   pollfd file{STDERR_FILENO, POLLOUT, 0};
   if (poll(&file, 1, kReaderMs) != 1) return;
-  if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;  // no reader
+  if (write(STDERR_FILENO, text.data(), size) < 0) return;  // no reader
 }
 
 [[noreturn]] void end_at_once(const char* line) {

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,7 @@ class Binary : public ::testing::Test {
     const std::string line = "cd " + folder_.path() + " && " + command + " 2>err </dev/null";
     Ran ran;
     FILE* pipe = popen(line.c_str(), "r");
+    if (pipe == nullptr) throw std::runtime_error("no shell");
     std::array<char, 4096> bytes{};
     for (std::size_t size = 0; (size = fread(bytes.data(), 1, bytes.size(), pipe)) > 0;) {
       ran.out.append(bytes.data(), size);

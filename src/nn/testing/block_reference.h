@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "base/error.h"
 #include "nn/blocks/attention_layer.h"
 #include "nn/blocks/mlp_layer.h"
 #include "nn/testing/context.h"
@@ -18,6 +19,7 @@ using Vector = std::vector<double>;
 
 //   y [T, N] = x [T, K] w^T + b     w [N, K]; b may be empty
 inline Vector linear(const Vector& x, const Vector& w, const Vector& b, std::size_t k) {
+  HAWSER_CHECK(k > 0, "no columns");
   const std::size_t rows = x.size() / k, n = w.size() / k;
   Vector y(rows * n);
   for (std::size_t t = 0; t < rows; ++t) {
