@@ -28,11 +28,11 @@ OpenModel open_model(const std::string& path, bool random_weights, Problems& pro
 
 namespace {
 
-// "FOLDER/tokenizer.json", or the path itself if it is a file; "" if there is none.
+// The tokenizer in a folder, or the path itself if it is a file; "" if there is none.
 std::string tokenizer_file(const std::string& path) {
   if (path.empty()) return "";
-  const std::string file = io::is_folder(path) ? (std::filesystem::path(path) / "tokenizer.json").string() : path;
-  return io::exists(file) ? file : "";
+  if (io::is_folder(path)) return text::tokenizer_in(path);
+  return io::exists(path) ? path : "";
 }
 
 // The tokenizer and its settings are read from the checkpoint by path: checks that the files are unchanged.
@@ -57,7 +57,7 @@ OpenModel open_trained_model(const std::string& path, Problems& problems) {
       return {};
     }
     OpenModel open = open_model(path, false, problems);
-    open.tokenizer = tokenizer_file((std::filesystem::path(path) / "tokenizer.json").string());
+    open.tokenizer = tokenizer_file(path);
     if (open.model) open.special = models::read_special_tokens(path, problems);
     return open;
   }
@@ -80,8 +80,8 @@ OpenModel open_trained_model(const std::string& path, Problems& problems) {
 }
 
 std::unique_ptr<text::Tokenizer> tokenizer_of_model(const std::string& model_folder) {
-  const std::filesystem::path path = std::filesystem::path(model_folder) / "tokenizer.json";
-  return io::exists(path.string()) ? text::load_tokenizer(path.string()) : nullptr;
+  const std::string path = tokenizer_file(model_folder);
+  return path.empty() ? nullptr : text::load_tokenizer(path);
 }
 
 std::string stored_chat_template(const std::string& recipe) {

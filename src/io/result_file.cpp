@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/paths.h"
+#include "io/files.h"
 
 namespace hawser::io {
 namespace {
@@ -28,14 +29,21 @@ std::atomic<bool> g_unfinished = false, g_keep = false;
 
 void remember(const std::string& temporary, const std::string& part) {
   if (g_unfinished || temporary.size() >= PATH_MAX || part.size() >= PATH_MAX) return;
-  std::strcpy(g_temporary, temporary.c_str());
-  std::strcpy(g_part, part.c_str());
+  std::memcpy(g_temporary, temporary.c_str(), temporary.size() + 1);
+  std::memcpy(g_part, part.c_str(), part.size() + 1);
   g_keep = false;
   g_unfinished = true;
 }
 
 void forget(const std::string& temporary) {
   if (temporary == g_temporary) g_unfinished = false;
+}
+
+// PATH.part, or PATH.part-2 and so on: what an earlier interruption kept stays.
+std::string unused_part(const std::string& path) {
+  std::string part = path + ".part";
+  for (int number = 2; exists(part); ++number) part = cat(path, ".part-", number);
+  return part;
 }
 
 // A unique name in the folder of `path`.
@@ -92,7 +100,8 @@ ResultFile::ResultFile(std::string path, Unfinished unfinished)
   // A file without write permission is not replaced.
   if (there && ::faccessat(AT_FDCWD, place_.path.c_str(), W_OK, AT_EACCESS) != 0) fail(errno);
   temporary_ = temporary_name(place_.path);
-  remember(temporary_, unfinished == Unfinished::kept_as_part ? place_.path + ".part" : "");
+  if (unfinished == Unfinished::kept_as_part) part_ = unused_part(place_.path);
+  remember(temporary_, part_);
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, there ? 0600 : 0666);
   if (descriptor_ < 0) {
     const int error = errno;
@@ -142,7 +151,7 @@ void ResultFile::commit() {
 }
 
 std::string ResultFile::keep_part() {
-  const std::string name = place_.straight ? path_ : place_.path + ".part";
+  const std::string name = place_.straight ? path_ : part_.empty() ? unused_part(place_.path) : part_;
   finish(name);
   return name;
 }

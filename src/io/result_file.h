@@ -40,7 +40,8 @@ class ResultFile {
   // Writes all of it with write(2); unbuffered.
   void write(std::string_view text);
   void commit();
-  // Keeps what was written so far as PATH.part and returns that name; if written directly, returns the path.
+  // Keeps what was written so far as PATH.part, or PATH.part-2 and so on if it exists, and returns that name; if
+  // written directly, returns the path.
   std::string keep_part();
   bool straight() const { return place_.straight; }
 
@@ -51,6 +52,7 @@ class ResultFile {
   std::string path_;  // as the user typed it
   ResultPlace place_;
   std::string temporary_;  // "" if there is none any more
+  std::string part_;       // for kept_as_part; a signal handler cannot look for a free name
   int descriptor_ = -1;
 };
 

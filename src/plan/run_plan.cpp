@@ -10,6 +10,7 @@
 #include "io/files.h"
 #include "plan/host_snapshot.h"
 #include "plan/target.h"
+#include "text/tokenizers/tokenizer.h"
 
 namespace hawser::plan {
 
@@ -43,8 +44,7 @@ prepare::PrepareOptions resolve_data(const Recipe& recipe) {
     // The model's folder; without a tokenizer there, lines must have ids.
     const fs::path beside =
         recipe.model.path.empty() ? fs::path(recipe.model.config).parent_path() : fs::path(recipe.model.path);
-    const std::string file = resolve_path((beside / "tokenizer.json").string(), recipe.folder);
-    if (io::exists(file)) options.tokenizer = file;
+    options.tokenizer = text::tokenizer_in(resolve_path(beside.string(), recipe.folder));
   } else {
     options.tokenizer = resolve_path(options.tokenizer, recipe.folder);
   }

@@ -174,6 +174,18 @@ std::vector<std::string> source_notes(const PrepareOptions& options) {
     if (seen.contains(path)) both.insert(path);
   }
   add(repeated, "named more than once in data.train and read once");
+  if (options.deduplicate) {
+    const auto kinds = [&](bool tokens) {
+      Problems ignored;
+      const auto sources = find_sources(patterns, options.folder, "", ignored);
+      return std::ranges::any_of(sources, [&](const Source& s) { return (s.kind == SourceKind::tokens) == tokens; });
+    };
+    if (kinds(true) && kinds(false)) {
+      notes.emplace_back(
+          "data.deduplicate compares documents of token files with each other, and texts with each other, but not one "
+          "with the other");
+    }
+  }
   add(both, "in data.train and in data.validation: the validation loss is of text that the model is trained on");
   return notes;
 }

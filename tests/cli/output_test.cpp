@@ -144,6 +144,9 @@ TEST_F(Output, CtrlCLeavesTheAnswersSoFar) {
             std::string::npos)
       << ran.err;
   EXPECT_TRUE(names_with(".tmp").empty());
+  const Ran again = interrupted(many + "--output out.jsonl", "out.jsonl.tmp-*");
+  EXPECT_NE(again.err.find("out.jsonl.part-2 holds "), std::string::npos) << again.err;
+  EXPECT_EQ(folder_.read("out.jsonl.part"), part) << "answers of the first interruption stay";
   // Standard output gets each line as soon as it is complete.
   const Ran shown = interrupted(many + "> shown", "shown");
   EXPECT_EQ(shown.code, 130) << shown.err;

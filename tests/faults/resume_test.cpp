@@ -38,7 +38,9 @@ void run_and_kill(const Workplace& place, const Words& words, std::int64_t from)
   Fit going(place, words);
   ASSERT_TRUE(eventually([&] { return newest_step(place.out()) >= from || !going.going(); }));
   going.kill_all();
-  ASSERT_EQ(going.wait().code, 1009) << "it was over before it could be killed";
+  // The ranks die a moment before the launcher, which may just report them.
+  const int code = going.wait().code;
+  ASSERT_TRUE(code == 1009 || code == 3) << "it was over before it could be killed: " << code;
 }
 
 TEST(Resume, EqualsAnUninterruptedRun) {

@@ -98,12 +98,8 @@ std::unique_ptr<Tokenizer> read_json(JsonReader& reader, const Json& file, std::
   return std::make_unique<PipelineTokenizer>(std::move(parts));
 }
 
-// The tokenizer file in a folder, by its name.
 std::string file_in(const std::string& folder) {
-  for (const char* name : {"tokenizer.json", "tekken.json", "tokenizer.model"}) {
-    const fs::path file = fs::path(folder) / name;
-    if (io::exists(file.string())) return file.string();
-  }
+  if (std::string file = tokenizer_in(folder); !file.empty()) return file;
   throw UserError({.file = folder,
                    .what = "no tokenizer in this folder",
                    .expected = "tokenizer.json, tekken.json or tokenizer.model"});
@@ -119,6 +115,14 @@ bool is_rank_file(std::string_view text) {
 }
 
 }  // namespace
+
+std::string tokenizer_in(const std::string& folder) {
+  for (const char* name : {"tokenizer.json", "tekken.json", "tokenizer.model"}) {
+    const fs::path file = fs::path(folder) / name;
+    if (io::exists(file.string())) return file.string();
+  }
+  return "";
+}
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   const std::string file = io::is_folder(path) ? file_in(path) : path;

@@ -62,6 +62,9 @@ class Tokenizer {
   virtual std::uint64_t fingerprint() const = 0;
 };
 
+// The tokenizer file in a folder: tokenizer.json, else tekken.json, else tokenizer.model; "" if there is none.
+std::string tokenizer_in(const std::string& folder);
+
 // Reads a tokenizer file, whose type it detects from the content, or the one in a folder: tokenizer.json, else
 // tekken.json, else tokenizer.model. Throws UserError with all problems, by key, for a missing or broken file and for
 // unsupported parts.
