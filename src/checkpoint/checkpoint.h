@@ -6,8 +6,8 @@
 // Objects are read by range through a buffer of kStagingBytes. Mapped pages would be memory of this process that the
 // plan does not include, and a failing disk would raise SIGBUS instead of returning an error.
 //
-// A Checkpoint holds its StorageReader, so a training run that still saves under the same root does not remove it as an old
-// checkpoint (posix_storage.h says where this protection ends).
+// A Checkpoint holds its StorageReader, so a training run that still saves under the same root does not remove it as an
+// old checkpoint (posix_storage.h says where this protection ends).
 #pragma once
 
 #include <cstdint>

@@ -88,8 +88,8 @@ class Storage {
   // Names directly below a prefix, sorted, without staged and removed sets. Empty if there is no such prefix.
   virtual std::vector<std::string> list(const std::string& prefix) = 0;
 
-  // Opens a set for reading. While the StorageReader exists the set stays readable, even if it is replaced or remove() is
-  // called, as far as the storage can ensure it. UserError if there is no such set.
+  // Opens a set for reading. While the StorageReader exists the set stays readable, even if it is replaced or remove()
+  // is called, as far as the storage can ensure it. UserError if there is no such set.
   virtual std::unique_ptr<StorageReader> open(const std::string& path) = 0;
   // The same without keeping others from removing it.
   virtual std::unique_ptr<StorageReader> peek(const std::string& path) = 0;

@@ -33,7 +33,8 @@ std::string plain_tokenizer_config(const Model& model) {
              model.description().max_position, ",\n  \"clean_up_tokenization_spaces\": false\n}\n");
 }
 
-// The name under which other programs look for the run's tokenizer, which a checkpoint calls tokenizer.json in any case.
+// The name under which other programs look for the run's tokenizer, which a checkpoint calls tokenizer.json in any
+// case.
 std::string usual_name(const std::string& tokenizer) {
   const std::size_t first = tokenizer.find_first_not_of(" \t\r\n");
   if (first == std::string::npos || tokenizer[first] != '{') return "tokenizer.model";  // of SentencePiece

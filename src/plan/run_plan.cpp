@@ -44,7 +44,8 @@ prepare::PrepareOptions resolve_data(const Recipe& recipe) {
     // The model's folder; without a tokenizer there, lines must have ids.
     const fs::path beside =
         recipe.model.path.empty() ? fs::path(recipe.model.config).parent_path() : fs::path(recipe.model.path);
-    options.tokenizer = text::tokenizer_in(resolve_path(beside.string(), recipe.folder));
+    const fs::path file = resolve_path((beside / "tokenizer.json").string(), recipe.folder);
+    options.tokenizer = text::tokenizer_in(file.parent_path().string());
   } else {
     options.tokenizer = resolve_path(options.tokenizer, recipe.folder);
   }

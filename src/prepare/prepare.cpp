@@ -44,7 +44,8 @@ PrepareJob check(const PrepareOptions& options, Problems& problems) {
   }
   job.from.train = find_sources(options.train, options.folder, "data.train", problems);
   job.from.validation = find_sources(options.validation, options.folder, "data.validation", problems);
-  // A run's own files, such as metrics.jsonl, are no data, also where a folder of data.train contains its output folder.
+  // A run's own files, such as metrics.jsonl, are no data, also where a folder of data.train contains its output
+  // folder.
   const std::string own = fs::path(options.output).parent_path() / "";
   const auto is_own = [&](const Source& source) {
     return options.own_folder && source.kind != SourceKind::tokens && source.path.starts_with(own);

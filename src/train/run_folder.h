@@ -37,9 +37,9 @@ std::optional<Displaced> displaced(const std::string& output, const OutputHold& 
 // Creates OUTPUT/earlier-N with the first N that is not taken.
 std::string new_earlier_folder(const std::string& output);
 
-// For a run that starts from step 0: moves checkpoints, best, metrics and reports of an earlier run to OUTPUT/earlier-N.
-// Returns that folder; "" if there was nothing to move. `recipe`: text of this run's recipe.json. If a file cannot be
-// moved, all are moved back: an earlier run stays whole, also for --resume.
+// For a run that starts from step 0: moves checkpoints, best, metrics and reports of an earlier run to
+// OUTPUT/earlier-N. Returns that folder; "" if there was nothing to move. `recipe`: text of this run's recipe.json. If
+// a file cannot be moved, all are moved back: an earlier run stays whole, also for --resume.
 std::string set_aside_earlier(const plan::RunFiles& files, const std::string& recipe);
 
 // Moves files back to where they were if set_aside_earlier was killed. Call before anything reads the earlier run.

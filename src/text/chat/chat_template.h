@@ -46,8 +46,8 @@ class ChatTemplate {
   ChatTemplate(const std::string& source, std::map<std::string, std::string> variables, std::string file);
 
   // Throws TemplateError if the template rejects the conversation (raise_exception) or fails on it, and where it would
-  // write a content that is null or a list of parts as Python prints it. If the template takes text only, a list of text
-  // parts is rendered as their texts, joined with line feeds.
+  // write a content that is null or a list of parts as Python prints it. If the template takes text only, a list of
+  // text parts is rendered as their texts, joined with line feeds.
   Rendered render(const Conversation& conversation, bool add_generation_prompt = false) const;
 
   // Text that add_generation_prompt appends, such as "<|im_start|>assistant\n". May be empty.

@@ -31,7 +31,6 @@ class Scanner {
     }
     std::size_t end = kNone;
     const std::uint16_t* row = table_.data() + start_;
-    const std::uint8_t* stay = stay_.data() + start_ / classes_ * 256;
     for (;;) {
       if (at >= size) return row[end_class_] & kMatch ? size : end;
       const auto lead = static_cast<unsigned char>(text[at]);
@@ -44,7 +43,7 @@ class Scanner {
       at += width;
       const std::size_t state = next & kState;
       row = table_.data() + state * classes_;
-      stay = stay_.data() + state * 256;
+      const std::uint8_t* stay = stay_.data() + state * 256;
       // Skips ASCII characters that lead back to this state. flags == 2: a match ends before each of them.
       if (const std::uint8_t flags = stay[255]) {
         const std::size_t from = at;
