@@ -59,7 +59,7 @@ class ResultFile {
 void write_result(const std::string& path, std::string_view text);
 
 // For a signal handler that ends the process: removes the temporary file of the ResultFile that was opened first, or
-// renames it to PATH.part if it is kept_as_part and not empty. Async-signal-safe.
+// renames it to the name of keep_part if it is kept_as_part and not empty. Async-signal-safe.
 void drop_unfinished_result() noexcept;
 
 }  // namespace hawser::io

@@ -19,8 +19,9 @@ namespace hawser::prepare {
 //
 // A conversation is the output of the chat template; nothing is added. The labels cover the assistant's turns. A turn
 // begins after the generation prompt ("<|im_start|>assistant\n") and includes the end-of-turn token: the first special
-// token after the message's content, or eos_token if the text continues with it. If the template has {% generation %}
-// blocks, the labels cover these instead. Line::not_trained takes messages out.
+// token after the message's content, or eos_token if the text continues with it. Tool calls whose end is not known in
+// this way, or that the template does not write, are rejected. If the template has {% generation %} blocks, the labels
+// cover these instead. Line::not_trained takes messages out.
 //
 // A prompt and its completion are one text: begin of text, prompt, completion, end of text. The labels cover the
 // completion and the end of text.

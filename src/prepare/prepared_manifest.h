@@ -29,7 +29,7 @@ struct PreparedFrom {
 
 void write_manifest(const std::string& path, const PreparedFrom& from, const Prepared& counts,
                     const std::vector<PublishedFile>& files);
-// The files that a manifest records: none before version 0.2.
+// The files that a manifest records; none in those of earlier builds, whose token files are not checked.
 std::vector<PublishedFile> files_of_manifest(const std::string& text);
 // Writes the manifest with other files, and returns its new text.
 std::string replace_files(const std::string& path, const std::string& text, const std::vector<PublishedFile>& files);

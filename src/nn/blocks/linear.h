@@ -2,7 +2,8 @@
 // its gradients. Layers call GEMMs through them. The two differ in what ranks that share a layer exchange (names as in
 // Megatron-LM): a column-parallel Linear redistributes its input (Boundary::column_input, nn/seams.h), a row-parallel
 // one its output (Boundary::row_output), so that its bias is added after the sum over ranks.
-// `weight` and `bias` are indices of the layer's parameters; bias is -1 if there is none.
+// x [T, in], y [T, out] and their gradients, in LayerContext::dtype(); everything is enqueued on the compute stream.
+// `weight` and `bias` are indices of the layer's parameters; bias is -1 if there is none. Errors: those of ops::gemm.
 #pragma once
 
 #include "nn/layer.h"

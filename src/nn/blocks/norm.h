@@ -1,4 +1,6 @@
-// `RmsNorm`: the norm of a layer, by its weight's index among the layer's parameters. Formulas: ops/norm/rms_norm.h.
+// `RmsNorm`: the norm of a layer, by its weight's index among the layer's parameters. Formulas and errors:
+// ops/norm/rms_norm.h. x, y and their gradients [T, C] in LayerContext::dtype(), rstd float32 [T]; everything is
+// enqueued on the compute stream.
 #pragma once
 
 #include "nn/layer.h"

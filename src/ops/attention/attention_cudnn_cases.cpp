@@ -373,27 +373,16 @@ void check_backward(const Form& form, const Tensors& x, const Expected& e, const
     const auto gradient = [&](const Shape& shape, const Values& before, std::int64_t pad) {
       return g.accumulate ? world.in_out(g.dtype, shape, before, pad) : world.out(g.dtype, shape, pad);
     };
-    AttentionBackward args{
-        .call = {.q = world.in(p.dtype, q_shape, x.q, pads.q),
-                 .k = world.in(p.dtype, k_shape, x.k, pads.k),
-                 .v = world.in(p.dtype, k_shape, x.v, pads.v),
-                 .segments = world.in(DType::i32, p.table_shape(), p.table()),
-                 .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
-                 .form = p.form,
-                 .blocks = p.blocks(),
-                 .host_segments = p.host_known ? &p.host : nullptr,
-                 .causal = p.causal,
-                 .window = p.window,
-                 .scale = p.scale(),
-                 .o = world.in(p.dtype, q_shape, full.o, pads.o),
-                 .lse = world.in(DType::f32, {p.hq, p.tq}, full.lse)},
-        .d_o = world.in(p.dtype, q_shape, x.d_o, pads.d_o),
-        .dq = gradient(q_shape, old.dq, pads.dq),
-        .dk = gradient(k_shape, old.dk, pads.dk),
-        .dv = gradient(k_shape, old.dv, pads.dv),
-        .accumulate_q = g.accumulate,
-        .accumulate_kv = g.accumulate,
-        .deterministic = g.deterministic};
+    AttentionBackward args{.call = call_args(world, p, x, {pads.q, pads.k, pads.v}),
+                           .d_o = world.in(p.dtype, q_shape, x.d_o, pads.d_o),
+                           .dq = gradient(q_shape, old.dq, pads.dq),
+                           .dk = gradient(k_shape, old.dk, pads.dk),
+                           .dv = gradient(k_shape, old.dv, pads.dv),
+                           .accumulate_q = g.accumulate,
+                           .accumulate_kv = g.accumulate,
+                           .deterministic = g.deterministic};
+    args.call.o = world.in(p.dtype, q_shape, full.o, pads.o);
+    args.call.lse = world.in(DType::f32, {p.hq, p.tq}, full.lse);
     args.call.workspace = world.workspace(attention_workspace(args, world.stream().target(), 2));
     EXPECT_EQ(attention_implementation(args, DeviceKind::cuda).kernel, g.deterministic ? form.repeated : form.backward);
     attention_backward(world.stream(), args);

@@ -94,22 +94,31 @@ inline Outputs reference(const Problem& p, const Tensors& x, const Outputs* full
   return out;
 }
 
-// Arguments of a problem's forward call, with tensors created in `world`. threads: number that the workspace is sized
-// for.
+// Elements between the rows of the operands.
+struct OperandPads {
+  std::int64_t q = 0, k = 0, v = 0;
+};
+
+// What forward and backward of a problem share, with tensors created in `world`; without o, lse and workspace.
+inline AttentionCall call_args(World& world, const Problem& p, const Tensors& x, const OperandPads& pads) {
+  return {.q = world.in(p.dtype, {p.tq, p.hq, p.d}, x.q, pads.q),
+          .k = world.in(p.dtype, {p.tk, p.hkv, p.d}, x.k, pads.k),
+          .v = world.in(p.dtype, {p.tk, p.hkv, p.d}, x.v, pads.v),
+          .segments = world.in(DType::i32, p.table_shape(), p.table()),
+          .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
+          .form = p.form,
+          .blocks = p.blocks(),
+          .host_segments = p.host_known ? &p.host : nullptr,
+          .causal = p.causal,
+          .window = p.window,
+          .scale = p.scale()};
+}
+
+// Arguments of a problem's forward call. threads: number that the workspace is sized for.
 inline AttentionCall forward_args(World& world, const Problem& p, const Tensors& x, int threads = 2) {
-  AttentionCall args{.q = world.in(p.dtype, {p.tq, p.hq, p.d}, x.q, p.pad),
-                     .k = world.in(p.dtype, {p.tk, p.hkv, p.d}, x.k, 2 * p.pad),
-                     .v = world.in(p.dtype, {p.tk, p.hkv, p.d}, x.v, 2 * p.pad),
-                     .segments = world.in(DType::i32, p.table_shape(), p.table()),
-                     .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
-                     .form = p.form,
-                     .blocks = p.blocks(),
-                     .host_segments = p.host_known ? &p.host : nullptr,
-                     .causal = p.causal,
-                     .window = p.window,
-                     .scale = p.scale(),
-                     .o = world.out(p.dtype, {p.tq, p.hq, p.d}, p.pad),
-                     .lse = world.out(DType::f32, {p.hq, p.tq})};
+  AttentionCall args = call_args(world, p, x, {p.pad, 2 * p.pad, 2 * p.pad});
+  args.o = world.out(p.dtype, {p.tq, p.hq, p.d}, p.pad);
+  args.lse = world.out(DType::f32, {p.hq, p.tq});
   args.workspace = world.workspace(attention_workspace(args, world.stream().target(), threads));
   return args;
 }
@@ -128,19 +137,7 @@ inline AttentionBackward backward_args(World& world, const Problem& p, const Ten
   const Shape q_shape{p.tq, p.hq, p.d}, k_shape{p.tk, p.hkv, p.d};
   const bool add_q = !old.dq.empty(), add_kv = !old.dk.empty();
   AttentionBackward args{
-      .call = {.q = world.in(p.dtype, q_shape, x.q, p.pad),
-               .k = world.in(p.dtype, k_shape, x.k, p.pad),
-               .v = world.in(p.dtype, k_shape, x.v, p.pad),
-               .segments = world.in(DType::i32, p.table_shape(), p.table()),
-               .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
-               .form = p.form,
-               .blocks = p.blocks(),
-               .host_segments = p.host_known ? &p.host : nullptr,
-               .causal = p.causal,
-               .window = p.window,
-               .scale = p.scale(),
-               .o = world.in(options.o, q_shape, full.o),
-               .lse = world.in(DType::f32, {p.hq, p.tq}, full.lse)},
+      .call = call_args(world, p, x, {p.pad, p.pad, p.pad}),
       .d_o = world.in(p.dtype, q_shape, x.d_o, 2 * p.pad),
       .dq = add_q ? world.in_out(gradient, q_shape, old.dq, p.pad) : world.out(gradient, q_shape, p.pad),
       .dk = add_kv ? world.in_out(gradient, k_shape, old.dk, p.pad) : world.out(gradient, k_shape, p.pad),
@@ -148,6 +145,8 @@ inline AttentionBackward backward_args(World& world, const Problem& p, const Ten
       .accumulate_q = add_q,
       .accumulate_kv = add_kv,
       .deterministic = options.deterministic};
+  args.call.o = world.in(options.o, q_shape, full.o);
+  args.call.lse = world.in(DType::f32, {p.hq, p.tq}, full.lse);
   args.call.workspace = world.workspace(attention_workspace(args, world.stream().target(), options.threads));
   return args;
 }
