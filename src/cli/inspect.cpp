@@ -330,8 +330,8 @@ void describe_trace(const InspectOptions& options, Report& report) {
   report.text += cat("wrote ", options.svg, "\n");
 }
 
-// "runs/x/data/train" of "runs/x/data/train.bin", as typed. Unlike prepare::token_prefix, which accepts what a recipe may
-// train on, this accepts an index alone: TokenFile reports what is missing.
+// "runs/x/data/train" of "runs/x/data/train.bin", as typed. Unlike prepare::token_prefix, which accepts what a recipe
+// may train on, this accepts an index alone: TokenFile reports what is missing.
 std::optional<std::string> prefix_to_show(const std::string& path) {
   for (const char* suffix : {"", ".bin", ".idx", ".labels.bin"}) {
     if (!path.ends_with(suffix)) continue;

@@ -21,8 +21,8 @@ namespace hawser::cli {
 // snapshot would be: reading it reports the command that downloads it (not_downloaded).
 std::string find_model(const std::string& text, const std::string& folder = "");
 
-// find_model for model.path of a recipe, and of overrides "KEY=VALUE". model.config and data.tokenizer, which usually are
-// paths, are replaced only if the cache has the name.
+// find_model for model.path of a recipe, and of overrides "KEY=VALUE". model.config and data.tokenizer, which usually
+// are paths, are replaced only if the cache has the name.
 void find_models(Recipe& recipe);
 std::vector<std::string> with_models_found(std::vector<std::string> overrides);
 

@@ -1,5 +1,6 @@
 // `OpKind`: what an op record's work is, for models of cost (`bound_of`) and for reports (profile/work_family.h). Both
-// switch over it without a default, so that a new kind without a cost or a family does not compile. Neither does an op record without a kind.
+// switch over it without a default, so that a new kind without a cost or a family does not compile. Neither does an op
+// record without a kind.
 #pragma once
 
 namespace hawser {

@@ -43,8 +43,8 @@ inline Json json_or_null(std::string_view text) {
   return read_json(text).json;
 }
 
-// The same with a problem for a rejected text. `what`, if not empty, names the document in the message; `first_byte` is its offset in
-// `file`.
+// The same with a problem for a rejected text. `what`, if not empty, names the document in the message; `first_byte` is
+// its offset in `file`.
 std::optional<Json> parse_json(std::string_view text, const std::string& file, const std::string& what,
                                std::int64_t first_byte, Problems& problems);
 

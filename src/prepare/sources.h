@@ -21,11 +21,11 @@ struct Source {
   bool operator==(const Source&) const = default;
 };
 
-// A pattern is a path, a glob ("books/*.jsonl", "{a,b}.txt", "books/**/*.txt", "~/x"), a folder (all .jsonl, .ndjson and .txt files in
-// it, recursively), or a token file: its prefix or one of its files. Other files than token files may be compressed
-// (.gz, .zst). Relative patterns start at `folder`. Files are in the order of the patterns, sorted by name within a
-// pattern, without duplicates. Adds a problem at `key` for a pattern without files, and for a file of another kind,
-// unreadable or empty.
+// A pattern is a path, a glob ("books/*.jsonl", "{a,b}.txt", "books/**/*.txt", "~/x"), a folder (all .jsonl, .ndjson
+// and .txt files in it, recursively), or a token file: its prefix or one of its files. Other files than token files may
+// be compressed (.gz, .zst). Relative patterns start at `folder`. Files are in the order of the patterns, sorted by
+// name within a pattern, without duplicates. Adds a problem at `key` for a pattern without files, and for a file of
+// another kind, unreadable or empty.
 std::vector<Source> find_sources(const std::vector<std::string>& patterns, const std::string& folder,
                                  const std::string& key, Problems& problems);
 

@@ -1,5 +1,5 @@
-// `TimedDevice`: a device that measures the time of its streams' work by family (work_family.h). The CPU times the work itself. On a
-// GPU events around each piece of work cost a few microseconds and keep kernels from running back to back.
+// `TimedDevice`: a device that measures the time of its streams' work by family (work_family.h). The CPU times the work
+// itself. On a GPU events around each piece of work cost a few microseconds and keep kernels from running back to back.
 #pragma once
 
 #include <map>

@@ -1,4 +1,5 @@
-// Records of an offline run, read by a decoder of the test's own; tools/check_reports.py uploads a run with `wandb sync`.
+// Records of an offline run, read by a decoder of the test's own; tools/check_reports.py uploads a run with `wandb
+// sync`.
 #include "report/wandb.h"
 
 #include <gtest/gtest.h>

@@ -9,15 +9,15 @@
 
 namespace hawser::train {
 
-// Makes OUTPUT/best the checkpoint with the lowest validation loss among itself and OUTPUT/checkpoints, and returns that
-// loss; nullopt if there is none. A run that ended between a save and the update of `best` left an older one.
+// Makes OUTPUT/best the checkpoint with the lowest validation loss among itself and OUTPUT/checkpoints, and returns
+// that loss; nullopt if there is none. A run that ended between a save and the update of `best` left an older one.
 //
 // A `best` that is corrupt is moved to OUTPUT/damaged-best, with a line to `log`; its data are read only if the
 // checkpoint of the same step was found corrupt.
 //
 // Only losses of the same validation data are compared (RunState::validation; `validation` is this run's). A `best` of
-// other validation data is moved to OUTPUT/earlier-N, with a line to `log`. Call on rank 0. UserError if files cannot be
-// renamed.
+// other validation data is moved to OUTPUT/earlier-N, with a line to `log`. Call on rank 0. UserError if files cannot
+// be renamed.
 std::optional<double> restore_best(const plan::RunFiles& files, const std::string& validation,
                                    const std::function<void(const std::string&)>& log);
 

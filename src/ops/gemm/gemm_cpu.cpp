@@ -131,9 +131,10 @@ void execute(const Matmul& matmul, const GemmProblem& p, std::byte* scratchpad) 
   stream.wait();
 }
 
-// Tiles of C for the threads, along its longer side; its sizes and dtype alone determine them. In bf16, tiles are of rows
-// unless rows are few: tiles of columns halve oneDNN's rate on AMX. oneDNN's own threading cannot be used: with more
-// threads it also splits K, or splits differently, and the sums change (384 x 320 x 2048 in float32 already with two).
+// Tiles of C for the threads, along its longer side; its sizes and dtype alone determine them. In bf16, tiles are of
+// rows unless rows are few: tiles of columns halve oneDNN's rate on AMX. oneDNN's own threading cannot be used: with
+// more threads it also splits K, or splits differently, and the sums change (384 x 320 x 2048 in float32 already with
+// two).
 struct Tiles {
   std::int64_t count = 1, width = 0;
   bool rows = true;

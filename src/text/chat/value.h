@@ -159,8 +159,8 @@ class Value {
   bool safe_ = false, not_text_ = false;
 };
 
-// Throws TemplateError for the result of filter `safe`, since what Python escapes is not escaped here. `where` and `name`
-// are for the message: "with method", "strip".
+// Throws TemplateError for the result of filter `safe`, since what Python escapes is not escaped here. `where` and
+// `name` are for the message: "with method", "strip".
 void reject_safe(const Value& value, std::string_view where, std::string_view name = "");
 
 bool equal(const Value& a, const Value& b);
