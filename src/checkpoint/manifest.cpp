@@ -126,18 +126,32 @@ io::Json take(io::Json& document, const char* key) {
   return found == document.end() ? io::Json() : std::move(*found);
 }
 
+// Whether `document` was saved with this version, so that its other one is damage: then its checksum fits.
+bool was_saved_with_this_version(io::Json document) {
+  const io::Json checksum = take(document, "checksum");
+  document.erase("checksum");
+  document["version"] = kManifestVersion;
+  return checksum == io::Json(checksum_of(document));
+}
+
 // Checks that `text`, parsed as `document`, is an unchanged manifest of this format and version. Removes the checksum
-// from `document`. nullopt if valid.
-std::optional<Problem> find_change(io::Json& document, const std::string& text) {
+// from `document`. nullopt if valid. IoError for one of a newer version: nothing is known about its contents, so a
+// caller must not pass over it as corrupt.
+std::optional<Problem> find_change(io::Json& document, const std::string& text, const std::string& path) {
   if (!document.is_object() || !document.contains("format") || document["format"] != io::Json(kFormat)) {
     return Problem{.what = "not a checkpoint manifest", .expected = cat("\"format\": \"", kFormat, "\"")};
   }
   const auto version = io::count_at(document, "version");
   if (version != kManifestVersion) {
-    return Problem{.what = "unknown checkpoint version",
-                   .expected = cat(kManifestVersion),
-                   .got = version ? cat(*version) : "none",
-                   .hint = "the Hawser version that wrote it"};
+    const Problem unknown{.file = path,
+                          .what = "unknown checkpoint version",
+                          .expected = cat(kManifestVersion),
+                          .got = version ? cat(*version) : "none",
+                          .hint = "the Hawser version that wrote it"};
+    if (version && *version > kManifestVersion && !was_saved_with_this_version(document)) {
+      throw io::IoError(unknown.line());
+    }
+    return unknown;
   }
   const bool printable = document.contains("tensors") && document["tensors"].is_array();
   const std::string canonical = printable ? printed(document) : "";
@@ -335,7 +349,7 @@ std::optional<Manifest> read_manifest(StorageReader& reader, Problems& problems)
   auto parsed = io::parse_json(text, path, "manifest", 0, problems);
   if (!parsed) return std::nullopt;
   io::Json& document = *parsed;
-  if (auto wrong = find_change(document, text)) return reject(*std::move(wrong));
+  if (auto wrong = find_change(document, text, path)) return reject(*std::move(wrong));
   const auto step = io::count_at(document, "step"), world = io::count_at(document, "world");
   const io::Json files = take(document, "files"), tensors = take(document, "tensors"),
                  metadata = take(document, "meta"), attached = take(document, "attached");

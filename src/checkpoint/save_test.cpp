@@ -91,6 +91,28 @@ TEST(Save, ACheckpointThatCannotBeReadIsNotSkipped) {
   EXPECT_EQ(outcome, newest + ": cannot open: Permission denied");
 }
 
+// A newer Hawser's checkpoint is not known to be corrupt either; a damaged version number is.
+TEST(Save, ACheckpointOfANewerVersionIsNotSkipped) {
+  const TemporaryFolder root;
+  const std::string older = save_step(root.path(), 10), newest = save_step(root.path(), 20);
+  const std::string path = newest + "/manifest.json", sound = read_file(path);
+  const auto outcome = [&]() -> std::string {
+    try {
+      Problems skipped;
+      return Checkpoint::latest(root.path(), skipped)->folder();
+    } catch (const io::IoError& error) {
+      return error.what();
+    }
+  };
+  std::string text = sound;
+  text.replace(text.find("\"version\": 1"), 12, "\"version\": 2");
+  write_file(path, text);
+  EXPECT_EQ(outcome(), older);
+  text.replace(text.find("\"step\": 20"), 10, "\"optimizer_step\": 20");
+  write_file(path, text);
+  EXPECT_EQ(outcome(), path + ": unknown checkpoint version (expected 1, got 2); try the Hawser version that wrote it");
+}
+
 // A killed save of another user, whose files are private, must not end every later save.
 TEST(Save, LeftoversOfAnotherUserAreLeft) {
   const TemporaryFolder root;
