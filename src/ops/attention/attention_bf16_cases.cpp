@@ -61,7 +61,8 @@ std::vector<Problem> problems() {
 TEST(AttentionBf16, AgreesWithFloat64) {
   for (const Problem& p : problems()) {
     const Tensors x(p);
-    const Outputs expected = reference(p, x);
+    Magnitudes terms;
+    const Outputs expected = reference(p, x, nullptr, &terms);
     Outputs old;
     old.dq = random_values(static_cast<std::int64_t>(x.q.size()), 21, DType::bf16);
     old.dk = random_values(static_cast<std::int64_t>(x.k.size()), 22, DType::bf16);
@@ -76,7 +77,8 @@ TEST(AttentionBf16, AgreesWithFloat64) {
                     return {world.values(args.o), world.values(args.lse)};
                   },
                   {expected.o, expected.lse},
-                  kBf16Tolerance});
+                  kBf16Tolerance,
+                  {terms.o}});
       const auto backward = [&](const Outputs& before) {
         const auto sum = [&](const Values& a, const Values& b) { return b.empty() ? a : plus(a, b); };
         check_case({cat("backward ", p.name),
@@ -87,7 +89,8 @@ TEST(AttentionBf16, AgreesWithFloat64) {
                       return {world.values(args.dq), world.values(args.dk), world.values(args.dv)};
                     },
                     {sum(expected.dq, before.dq), sum(expected.dk, before.dk), sum(expected.dv, before.dv)},
-                    kBf16Tolerance});
+                    kBf16Tolerance,
+                    {terms.dq, terms.dk, terms.dv}});
       };
       backward({});
       backward(old);

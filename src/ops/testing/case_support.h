@@ -23,10 +23,11 @@
 
 namespace hawser::ops::testing {
 
-// Checks |got - expected| <= tolerance * (|expected| + root mean square of expected) for each element; infinities must
-// be equal. 0.05 is added to the root mean square: inputs are of order one, and sums that cancel to zero keep their
-// rounding errors.
-inline void expect_close(const Values& got, const Values& expected, double tolerance, const std::string& what) {
+// Checks |got - expected| <= tolerance * (|expected| + root mean square of expected) + of_terms for each element;
+// infinities must be equal. 0.05 is added to the root mean square: inputs are of order one, and sums that cancel to
+// zero keep their rounding errors. of_terms: what rounding the terms of each element's sum may add; empty for nothing.
+inline void expect_close(const Values& got, const Values& expected, double tolerance, const std::string& what,
+                         const Values& of_terms = {}) {
   ASSERT_EQ(got.size(), expected.size()) << what;
   double squares = 0, finite = 1e-30;
   for (const double e : expected) {
@@ -35,7 +36,8 @@ inline void expect_close(const Values& got, const Values& expected, double toler
   const double typical = std::sqrt(squares / finite) + 0.05;
   for (std::size_t i = 0; i < got.size(); ++i) {
     if (got[i] == expected[i]) continue;
-    ASSERT_LE(std::abs(got[i] - expected[i]), tolerance * (std::abs(expected[i]) + typical))
+    const double allowed = tolerance * (std::abs(expected[i]) + typical) + (of_terms.empty() ? 0 : of_terms[i]);
+    ASSERT_LE(std::abs(got[i] - expected[i]), allowed)
         << what << ": element " << i << " is " << got[i] << ", expected " << expected[i];
   }
 }
@@ -53,6 +55,9 @@ struct Case {
   std::function<std::vector<Values>(World&)> run;
   std::vector<Values> expected;
   double tolerance = 2e-6;
+  // For each output, the sum of the magnitudes of each element's terms, if GPU kernels round them to bf16 before they
+  // add them (as the probabilities of attention on tensor cores); empty for outputs and cases without.
+  std::vector<Values> rounded_terms = {};
 };
 
 // Printed at the end by a binary with the cuda device: the number of cases that ran there, or why none did.
@@ -74,10 +79,11 @@ inline ::testing::Environment* const kCudaReport = ::testing::AddGlobalTestEnvir
 #endif
 
 inline void check_values(const Case& c, const std::vector<Values>& got, const std::vector<Values>& expected,
-                         double tolerance, const std::string& where) {
+                         double tolerance, const std::string& where, const std::vector<Values>& of_terms = {}) {
   ASSERT_EQ(got.size(), expected.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
-    expect_close(got[i], expected[i], tolerance, cat(c.name, ", output ", i, ", ", where));
+    expect_close(got[i], expected[i], tolerance, cat(c.name, ", output ", i, ", ", where),
+                 i < of_terms.size() ? of_terms[i] : Values{});
   }
 }
 
@@ -85,6 +91,10 @@ inline void check_on_cuda(const Case& c) {
   if (gpu() == nullptr) return;
   World cpu(DeviceKind::cpu, 2);
   const std::vector<Values> reference = c.run(cpu);
+  std::vector<Values> of_terms = c.rounded_terms;
+  for (Values& output : of_terms) {
+    for (double& magnitude : output) magnitude *= 1.0 / 256;  // the largest relative error of a rounding to bf16
+  }
   std::vector<Values> first;
   for (int turn = 0; turn < 2; ++turn) {
     World world(DeviceKind::cuda, 1);
@@ -98,8 +108,8 @@ inline void check_on_cuda(const Case& c) {
     }
     gpu()->cases += turn;
     world.check_gaps();
-    check_values(c, got, c.expected, c.tolerance, "cuda");
-    check_values(c, got, reference, 2 * c.tolerance, "cuda against the CPU");
+    check_values(c, got, c.expected, c.tolerance, "cuda", of_terms);
+    check_values(c, got, reference, 2 * c.tolerance, "cuda against the CPU", of_terms);
     if (first.empty()) first = got;
     for (std::size_t i = 0; i < got.size(); ++i)
       expect_same_bits(got[i], first[i], cat("output ", i, ", cuda, second run"));
