@@ -1,13 +1,11 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <set>
 #include <string>
 
 #include "checkpoint/formats/safetensors_writer.h"
 #include "device/device.h"
 #include "io/files.h"
-#include "io/json.h"
 #include "models/weights.h"
 
 namespace hawser::models {
@@ -33,23 +31,11 @@ std::string plain_tokenizer_config(const Model& model) {
              model.description().max_position, ",\n  \"clean_up_tokenization_spaces\": false\n}\n");
 }
 
-// The name under which other programs look for the run's tokenizer, which a checkpoint calls tokenizer.json in any
-// case.
-std::string usual_name(const std::string& tokenizer) {
-  const std::size_t first = tokenizer.find_first_not_of(" \t\r\n");
-  if (first == std::string::npos || tokenizer[first] != '{') return "tokenizer.model";  // of SentencePiece
-  const auto json = io::json_or_null(tokenizer);
-  const bool tekken = json.is_object() && !json.contains("model") && json.contains("config") && json.contains("vocab");
-  return tekken ? "tekken.json" : "tokenizer.json";
-}
-
 void add_tokenizer(const Model& model, const std::vector<checkpoint::Attachment>& files,
                    checkpoint::SafetensorsWriter& writer) {
   bool described = false;
-  std::set<std::string> added;
-  for (const checkpoint::Attachment& file : files) {
-    const std::string name = file.name == "tokenizer.json" ? usual_name(file.text) : file.name;
-    if (added.insert(name).second) writer.add_file(name, file.text);
+  for (const auto& [name, text] : files) {
+    writer.add_file(name, text);
     // For other formats, transformers takes the class from config.json.
     described = described || name == "tokenizer_config.json" || name == "tokenizer.model" || name == "tekken.json";
   }

@@ -1,12 +1,25 @@
 #include "train/export.h"
 
+#include <algorithm>
+
 #include "engine/find_checkpoint.h"
 #include "io/files.h"
 #include "models/families.h"
 #include "models/weights.h"
+#include "text/tokenizers/tokenizer.h"
 
 namespace hawser::train {
 namespace {
+
+// A checkpoint calls every tokenizer tokenizer.json; other programs look for each format under its own name.
+std::vector<checkpoint::Attachment> with_names_by_format(const std::vector<checkpoint::Attachment>& files) {
+  std::vector<checkpoint::Attachment> named;
+  for (checkpoint::Attachment file : files) {
+    if (file.name == "tokenizer.json") file.name = text::tokenizer_file_name(file.text);
+    if (std::ranges::find(named, file.name, &checkpoint::Attachment::name) == named.end()) named.push_back(file);
+  }
+  return named;
+}
 
 // The files of the run's tokenizer from the checkpoint; an older checkpoint has only the path.
 std::vector<checkpoint::Attachment> tokenizer_of(const checkpoint::Checkpoint& checkpoint,
@@ -34,7 +47,7 @@ Exported export_checkpoint(checkpoint::Checkpoint& checkpoint, const std::string
   models::ModelDescription description = models::describe_config(metadata.config, checkpoint.folder(), problems);
   std::vector<checkpoint::Attachment> tokenizer;
   try {
-    tokenizer = tokenizer_of(checkpoint, metadata);
+    tokenizer = with_names_by_format(tokenizer_of(checkpoint, metadata));
   } catch (const UserError& error) {
     problems.add_lines(error.what());
   }

@@ -195,6 +195,24 @@ TEST_F(Run, ARunThatWasMovedIsExportedWithItsTokenizer) {
   rejected("export elsewhere other", {"elsewhere/tokenizer.json: a file of the checkpoint is missing"});
 }
 
+// A checkpoint calls every tokenizer tokenizer.json; an export has the name that the format has elsewhere.
+TEST_F(Run, AnExportNamesASentencePieceModel) {
+  nlohmann::json config = testing::json_of(tiny("tied") / "config.json");
+  config["vocab_size"] = 1000;
+  write("config.json", config.dump());
+  const std::string source = HAWSER_SOURCE_DIR "/tests/golden/tokenizers/sp-bpe/tokenizer.model";
+  write("words.jsonl", "{\"text\": \"to be or not to be\"}\n{\"text\": \"that is the question\"}\n");
+  write("tune.yaml", "model: {config: config.json}\ndata: {train: words.jsonl, tokenizer: " + source +
+                         ", sequence_length: 16}\ntrain: {steps: 1}\noutput: tuned\n");
+  const testing::Ran fit = hawser("fit tune.yaml --ranks 1");
+  ASSERT_EQ(fit.code, 0) << fit.err;
+  ASSERT_EQ(hawser("export tuned out").code, 0);
+  EXPECT_EQ(folder_.read("out/tokenizer.model"), read_file(source));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out/tokenizer.json"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out/tokenizer_config.json"));
+  EXPECT_EQ(hawser("generate --model out --prompt 'to be' --max-tokens 5").code, 0);
+}
+
 TEST_F(Run, GenerateStopsAtTheEndTokenAndPrintsIdsWithoutATokenizer) {
   const std::string generate = "generate --model " + tiny("gqa").string() + " --prompt-ids 5,6 ";
   const nlohmann::json whole = json(generate + "--max-tokens 50 --json");

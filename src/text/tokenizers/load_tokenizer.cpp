@@ -105,6 +105,16 @@ std::string file_in(const std::string& folder) {
                    .expected = "tokenizer.json, tekken.json or tokenizer.model"});
 }
 
+// An empty file counts as JSON: its error says most.
+bool looks_like_json(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  return text.size() < 2 || (first != std::string::npos && (text[first] == '{' || text[first] == '['));
+}
+
+bool is_tekken(const Json& file) {
+  return file.is_object() && !file.contains("model") && file.contains("config") && file.contains("vocab");
+}
+
 // Whether a file has lines of base64 and a number: tiktoken ranks, without pattern and special tokens.
 bool is_rank_file(std::string_view text) {
   const std::string_view line = text.substr(0, std::min<std::size_t>(text.find('\n'), 512));
@@ -124,6 +134,11 @@ std::string tokenizer_in(const std::string& folder) {
   return "";
 }
 
+std::string tokenizer_file_name(const std::string& content) {
+  if (!looks_like_json(content)) return "tokenizer.model";
+  return is_tekken(io::json_or_null(content)) ? "tekken.json" : "tokenizer.json";
+}
+
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   const std::string file = io::is_folder(path) ? file_in(path) : path;
   if (io::exists(file) && !io::is_file(file)) {  // reading a pipe could block
@@ -131,9 +146,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   }
   constexpr std::int64_t kLargest = std::int64_t{256} << 20;
   const std::string text = io::read_bounded(file, kLargest, "cannot read the tokenizer");
-  const std::size_t first = text.find_first_not_of(" \t\r\n");
-  const bool json = text.size() < 2 || (first != std::string::npos && (text[first] == '{' || text[first] == '['));
-  if (!json) {
+  if (!looks_like_json(text)) {
     if (is_rank_file(text)) {
       throw UserError({.file = file,
                        .what = "tiktoken rank files are not supported: they lack the pattern and special tokens",
@@ -144,9 +157,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   }
   JsonReader reader(file);
   const Json parsed = reader.parse(text);
-  if (!parsed.contains("model") && parsed.contains("config") && parsed.contains("vocab")) {
-    return read_tekken(file, parsed, fnv1a(text));
-  }
+  if (is_tekken(parsed)) return read_tekken(file, parsed, fnv1a(text));
   return read_json(reader, parsed, fnv1a(text));
 }
 

@@ -65,6 +65,10 @@ class Tokenizer {
 // The tokenizer file in a folder: tokenizer.json, else tekken.json, else tokenizer.model; "" if there is none.
 std::string tokenizer_in(const std::string& folder);
 
+// The name that a file of this content has in a model's folder: one of these three. A file that is none of them
+// counts as tokenizer.json, or, if it is no JSON, as tokenizer.model.
+std::string tokenizer_file_name(const std::string& content);
+
 // Reads a tokenizer file, whose type it detects from the content, or the one in a folder: tokenizer.json, else
 // tekken.json, else tokenizer.model. Throws UserError with all problems, by key, for a missing or broken file and for
 // unsupported parts.

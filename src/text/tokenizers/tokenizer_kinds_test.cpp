@@ -238,6 +238,16 @@ TEST_F(TokenizerFiles, Tekken) {
             "above config.default_num_special_tokens at special_tokens[0].rank");
 }
 
+TEST(TokenizerKinds, NameTheirFiles) {
+  EXPECT_EQ(tokenizer_file_name("\x0a\x0e\x0a\x05<unk>"), "tokenizer.model");
+  EXPECT_EQ(tokenizer_file_name("\n" + tekken().dump()), "tekken.json");
+  EXPECT_EQ(tokenizer_file_name(R"({"model": {}, "config": {}, "vocab": []})"), "tokenizer.json");
+  for (const char* none : {"", "{", "[]"}) EXPECT_EQ(tokenizer_file_name(none), "tokenizer.json") << none;
+  for (const char* name : {"sp-bpe", "sp-unigram"}) {
+    EXPECT_EQ(tokenizer_file_name(read_file(kGolden / name / "tokenizer.model")), "tokenizer.model");
+  }
+}
+
 TEST_F(TokenizerFiles, RejectsMissingFiles) {
   try {
     load_tokenizer(folder_.path(""));
