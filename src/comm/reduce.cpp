@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "tensor/dtype_dispatch.h"
 
 namespace hawser::comm {
 
@@ -59,14 +60,17 @@ void reduce_all(std::span<const std::byte* const> members, std::int64_t n, std::
 template <Reduction reduction>
 void dispatch(std::span<const std::byte* const> members, DType reduce_dtype, std::int64_t n, std::byte* out,
               DType out_dtype, bool accumulate) {
-  if (reduce_dtype == DType::f32) {
-    HAWSER_CHECK(out_dtype == DType::f32, "float32 reduced into ", to_string(out_dtype));
-    reduce_all<float, float, reduction>(members, n, out, accumulate);
-  } else if (out_dtype == DType::f32) {
-    reduce_all<Bf16, float, reduction>(members, n, out, accumulate);
-  } else {
-    reduce_all<Bf16, Bf16, reduction>(members, n, out, accumulate);
-  }
+  dispatch_float(reduce_dtype, [&](auto sent) {
+    dispatch_float(out_dtype, [&](auto to) {
+      using Sent = decltype(sent);
+      using Out = decltype(to);
+      if constexpr (std::is_same_v<Out, float> || std::is_same_v<Out, Sent>) {
+        reduce_all<Sent, Out, reduction>(members, n, out, accumulate);
+      } else {
+        HAWSER_CHECK(false, to_string(reduce_dtype), " reduced into ", to_string(out_dtype));
+      }
+    });
+  });
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "nn/kv_cache.h"
 #include "parallel/context/all_gather_exchange.h"
 #include "plan/run_plan.h"
+#include "tensor/dtype_dispatch.h"
 
 namespace hawser::plan {
 
@@ -39,7 +40,7 @@ void set_policies(Layout& layout, const MemoryRecipe& memory) {
 }
 
 DType default_reduce_dtype(DeviceKind device, DType compute) {
-  return device == DeviceKind::cuda && compute == DType::bf16 ? DType::bf16 : DType::f32;
+  return by_float(compute, DType::f32, device == DeviceKind::cuda ? DType::bf16 : DType::f32);
 }
 
 bool deterministic_of(const Recipe& recipe, DeviceKind device) {

@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "config/config.h"
 #include "plan/host_snapshot.h"
+#include "tensor/dtype_dispatch.h"
 
 namespace hawser::plan {
 
@@ -44,7 +45,7 @@ std::string percent(double part, double whole) {
 }
 
 std::string precision_text(const Layout& layout) {
-  if (layout.compute != DType::bf16) return "float32";
+  if (by_float(layout.compute, true, false)) return "float32";
   const bool sent =
       layout.reduce_dtype == DType::bf16 && layout.parts() > 1 && layout.accumulation == GradientAccumulation::sharded;
   return cat("bfloat16, float32 master weights, moments and gradients", sent ? ", reduced in bfloat16" : "");
@@ -187,7 +188,7 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
                                {"replicas", layout.mesh.replicas()}}},
                              {"micro_batches", layout.micro_batches},
                              {"checkpointing", checkpointing_text(forecast)},
-                             {"compute", layout.compute == DType::bf16 ? "bf16" : "float32"}};
+                             {"compute", by_float(layout.compute, "float32", "bf16")}};
   nlohmann::ordered_json memory{{"by_purpose", costs.peak_bytes_by_category},
                                 {"plan", costs.total_bytes},
                                 {"live", costs.peak_bytes},

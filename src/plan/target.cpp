@@ -194,8 +194,15 @@ Target load_target(const std::string& name_or_file) {
 }
 
 DType compute_dtype(const PrecisionRecipe& precision, DeviceKind device) {
-  if (precision.compute == ComputePrecision::automatic) return device == DeviceKind::cuda ? DType::bf16 : DType::f32;
-  return precision.compute == ComputePrecision::bf16 ? DType::bf16 : DType::f32;
+  switch (precision.compute) {
+    case ComputePrecision::bf16:
+      return DType::bf16;
+    case ComputePrecision::float32:
+      return DType::f32;
+    case ComputePrecision::automatic:
+      break;
+  }
+  return device == DeviceKind::cuda ? DType::bf16 : DType::f32;
 }
 
 DType compute_dtype(const PrecisionRecipe& precision, const Target& target) {

@@ -9,6 +9,7 @@
 
 #include "comm/mesh.h"
 #include "config/recipe.h"
+#include "tensor/dtype_dispatch.h"
 
 namespace hawser::plan {
 
@@ -42,7 +43,7 @@ struct Target {
 
   // Its ranks run on the machine that plans: their memory is that machine's.
   bool is_this_cpu() const { return !cuda && capacity == 0; }
-  const ComputeRates& rates(DType dtype) const { return dtype == DType::bf16 ? bf16 : float32; }
+  const ComputeRates& rates(DType dtype) const { return *by_float(dtype, &float32, &bf16); }
   // The link of a group whose members' ranks are in [first, last].
   const Link& link(int first, int last) const;
 };

@@ -41,7 +41,16 @@ Exported export_checkpoint(checkpoint::Checkpoint& checkpoint, const std::string
   const engine::CheckpointMetadata metadata = engine::read_metadata(checkpoint);
   const bool f16 = dtype == ExportDType::f16;
   DType stored = metadata.stored;
-  if (dtype != ExportDType::of_run) stored = dtype == ExportDType::bf16 ? DType::bf16 : DType::f32;
+  switch (dtype) {
+    case ExportDType::of_run:
+      break;
+    case ExportDType::bf16:
+      stored = DType::bf16;
+      break;
+    case ExportDType::f32:
+    case ExportDType::f16:
+      stored = DType::f32;
+  }
   const std::string name = f16 ? "float16" : to_string(stored);
   Problems problems;
   models::ModelDescription description = models::describe_config(metadata.config, checkpoint.folder(), problems);

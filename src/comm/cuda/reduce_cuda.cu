@@ -5,6 +5,7 @@
 #include "comm/cuda/reduce_cuda.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/vector.cuh"
+#include "tensor/dtype_dispatch.h"
 
 namespace hawser::comm {
 
@@ -78,14 +79,17 @@ void reduce_all(cudaStream_t stream, int sm_count, MemberRuns runs, std::int64_t
 template <Reduction reduction>
 void dispatch(cudaStream_t stream, int sm_count, const MemberRuns& runs, DType reduce_dtype, std::int64_t n,
               std::byte* out, DType out_dtype, bool accumulate) {
-  if (reduce_dtype == DType::f32) {
-    HAWSER_CHECK(out_dtype == DType::f32, "float32 reduced into ", to_string(out_dtype));
-    reduce_all<float, float, reduction>(stream, sm_count, runs, n, out, accumulate);
-  } else if (out_dtype == DType::f32) {
-    reduce_all<Bf, float, reduction>(stream, sm_count, runs, n, out, accumulate);
-  } else {
-    reduce_all<Bf, Bf, reduction>(stream, sm_count, runs, n, out, accumulate);
-  }
+  dispatch_float_as<float, Bf>(reduce_dtype, [&](auto sent) {
+    dispatch_float_as<float, Bf>(out_dtype, [&](auto to) {
+      using Sent = decltype(sent);
+      using Out = decltype(to);
+      if constexpr (std::is_same_v<Out, float> || std::is_same_v<Out, Sent>) {
+        reduce_all<Sent, Out, reduction>(stream, sm_count, runs, n, out, accumulate);
+      } else {
+        HAWSER_CHECK(false, to_string(reduce_dtype), " reduced into ", to_string(out_dtype));
+      }
+    });
+  });
 }
 
 }  // namespace

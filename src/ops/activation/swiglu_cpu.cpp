@@ -8,7 +8,7 @@
 namespace hawser::ops::cpu {
 
 void swiglu_forward(const SwigluForward& args) {
-  with_act(args.y.dtype(), [&](auto tag) {
+  dispatch_float(args.y.dtype(), [&](auto tag) {
     const auto gate_up = rows_of<decltype(tag)>(args.gate_up);
     const auto y = rows_of<decltype(tag)>(args.y);
     parallel_pieces(y.count, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -20,7 +20,7 @@ void swiglu_forward(const SwigluForward& args) {
 }
 
 void swiglu_backward(const SwigluBackward& args) {
-  with_act(args.dy.dtype(), [&](auto tag) {
+  dispatch_float(args.dy.dtype(), [&](auto tag) {
     using Act = decltype(tag);
     const auto gate_up = rows_of<Act>(args.gate_up);
     const auto dy = rows_of<Act>(args.dy);

@@ -62,7 +62,7 @@ bool wide(std::initializer_list<TensorView> halves, std::initializer_list<Tensor
 }  // namespace
 
 void swiglu_forward(const CudaNative& native, const SwigluForward& args) {
-  with_float(args.y.dtype(), [&](auto tag) {
+  dispatch_device_float(args.y.dtype(), [&](auto tag) {
     using Act = decltype(tag);
     constexpr int kWide = 16 / sizeof(Act);
     const auto gate_up = rows2<Act>(args.gate_up), y = rows2<Act>(args.y);
@@ -75,7 +75,7 @@ void swiglu_forward(const CudaNative& native, const SwigluForward& args) {
 }
 
 void swiglu_backward(const CudaNative& native, const SwigluBackward& args) {
-  with_float(args.dy.dtype(), [&](auto tag) {
+  dispatch_device_float(args.dy.dtype(), [&](auto tag) {
     using Act = decltype(tag);
     constexpr int kWide = 16 / sizeof(Act);
     const auto gate_up = rows2<Act>(args.gate_up), dy = rows2<Act>(args.dy), dgate_up = rows2<Act>(args.dgate_up),

@@ -34,7 +34,7 @@ void adamw(const AdamW& args) {
   float* const exp_avg = args.exp_avg.data<float>();
   float* const exp_avg_sq = args.exp_avg_sq.data<float>();
   Bf16* const compute = args.compute_weight.empty() ? nullptr : args.compute_weight.data<Bf16>();
-  with_act(args.gradient.dtype(), [&](auto tag) {
+  dispatch_float(args.gradient.dtype(), [&](auto tag) {
     const auto* gradient = args.gradient.data<decltype(tag)>();
     parallel_pieces(args.weight.size(0), 4096, [&](std::int64_t begin, std::int64_t end) {
       // Pieces small enough to stay in the cache until the compute copy is written.

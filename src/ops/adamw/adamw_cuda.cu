@@ -90,7 +90,7 @@ void adamw(const CudaNative& native, const AdamW& args) {
   for (const TensorView& view : {args.weight, args.gradient, args.exp_avg, args.exp_avg_sq, args.compute_weight}) {
     wide = wide && reinterpret_cast<std::uintptr_t>(view.raw()) % 16 == 0;
   }
-  with_float(args.gradient.dtype(), [&](auto tag) {
+  dispatch_device_float(args.gradient.dtype(), [&](auto tag) {
     using Gradient = decltype(tag);
     const Update<Gradient> update{.weight = pointer<float>(args.weight),
                                   .gradient = pointer<const Gradient>(args.gradient),

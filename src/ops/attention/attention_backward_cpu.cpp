@@ -19,7 +19,7 @@ struct Layout {
   explicit Layout(const AttentionSizes& n)
       : width(round_up(n.head_dim, cpu::kHeadPad)),
         delta(round_up(n.query_heads * n.query_rows, 16)),
-        sums(n.dtype == DType::f32 ? 0 : round_up(n.query_rows * n.query_heads * n.head_dim, 16)),
+        sums(by_float(n.dtype, false, true) ? round_up(n.query_rows * n.query_heads * n.head_dim, 16) : 0),
         counters(round_up(n.query_heads * (ceil_div(n.query_rows, cpu::kGradientRows) + n.segments), 16)) {}
   std::int64_t keys() const { return cpu::kKeyBlock * width; }
   std::int64_t queries() const { return cpu::kGradientRows * width; }
@@ -122,7 +122,7 @@ class Backward {
   // Computes delta, zeroes the sums and the counters.
   void prepare() {
     for (std::int64_t i = 0; i < blocks_before_.back() * heads_; ++i) turns_[i].store(0, std::memory_order_relaxed);
-    with_act(args_.call.o.dtype(), [&](auto tag) {
+    dispatch_float(args_.call.o.dtype(), [&](auto tag) {
       const auto o = rows_of<decltype(tag)>(args_.call.o);
       const auto d_o = rows_of<Act>(args_.d_o);
       parallel_pieces(query_rows_, 16, [&](std::int64_t begin, std::int64_t end) {
@@ -354,7 +354,7 @@ class Backward {
   void put(const float* from, std::int64_t width, const TensorView& to, std::int64_t key_row, std::int64_t keys,
            std::int64_t kv_head) {
     const float* const none = nullptr;
-    with_act(to.dtype(), [&](auto tag) {
+    dispatch_float(to.dtype(), [&](auto tag) {
       const auto rows = rows_of<decltype(tag)>(to);
       HAWSER_DISPATCH(store_rows, from, width, none, rows.row(key_row) + kv_head * head_dim_, rows.stride, keys,
                       head_dim_, args_.accumulate_kv);
@@ -377,7 +377,7 @@ class Backward {
 }  // namespace
 
 void attention_backward(const AttentionBackward& args) {
-  with_act(args.call.q.dtype(), [&](auto act) { Backward<decltype(act)>(args).run(); });
+  dispatch_float(args.call.q.dtype(), [&](auto act) { Backward<decltype(act)>(args).run(); });
 }
 
 }  // namespace cpu

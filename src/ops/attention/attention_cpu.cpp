@@ -307,8 +307,8 @@ class Forward {
 }  // namespace
 
 void attention_forward(const AttentionCall& args) {
-  with_act(args.q.dtype(), [&](auto act) {
-    with_act(args.o.dtype(), [&](auto out) { Forward<decltype(act), decltype(out)>(args).run(); });
+  dispatch_float(args.q.dtype(), [&](auto act) {
+    dispatch_float(args.o.dtype(), [&](auto out) { Forward<decltype(act), decltype(out)>(args).run(); });
   });
 }
 
@@ -316,8 +316,8 @@ void attention_combine(const AttentionCombine& args) {
   const std::int64_t rows = args.o_a.size(0), heads = args.o_a.size(1), head_dim = args.o_a.size(2);
   float* const lse_a = args.lse_a.data<float>();
   const float* const lse_b = args.lse_b.data<float>();
-  with_act(args.o_a.dtype(), [&](auto a_tag) {
-    with_act(args.o_b.dtype(), [&](auto b_tag) {
+  dispatch_float(args.o_a.dtype(), [&](auto a_tag) {
+    dispatch_float(args.o_b.dtype(), [&](auto b_tag) {
       const auto a = rows_of<decltype(a_tag)>(args.o_a);
       const auto b = rows_of<decltype(b_tag)>(args.o_b);
       parallel_pieces(rows, 16, [&](std::int64_t begin, std::int64_t end) {

@@ -236,8 +236,8 @@ __global__ void __launch_bounds__(32 * kWarps)
 
 void plain_forward(const CudaNative& native, const AttentionCall& args, const std::int32_t* query_segment) {
   const AttentionDims n = dims_of(args);
-  with_float(args.q.dtype(), [&](auto act) {
-    with_float(args.o.dtype(), [&](auto out) {
+  dispatch_device_float(args.q.dtype(), [&](auto act) {
+    dispatch_device_float(args.o.dtype(), [&](auto out) {
       using Act = decltype(act);
       using Out = decltype(out);
       const Forward<Act, Out> a{reading<Act>(args.q),
@@ -259,7 +259,7 @@ void plain_backward(const CudaNative& native, const AttentionBackward& args, con
                     float* delta) {
   const AttentionDims n = dims_of(args.call);
   const auto stream = stream_of(native);
-  with_float(args.call.q.dtype(), [&](auto act) {
+  dispatch_device_float(args.call.q.dtype(), [&](auto act) {
     using Act = decltype(act);
     const Backward<Act> a{reading<Act>(args.call.q),
                           reading<Act>(args.call.k),
@@ -273,16 +273,16 @@ void plain_backward(const CudaNative& native, const AttentionBackward& args, con
                           n.d,
                           static_cast<float>(args.call.scale)};
     if (n.tq > 0) {
-      with_float(args.call.o.dtype(), [&](auto out) {
+      dispatch_device_float(args.call.o.dtype(), [&](auto out) {
         delta_kernel<<<grid_of(n.tq, n.hq), kBlock, 0, stream>>>(a, reading<decltype(out)>(args.call.o));
       });
-      with_float(args.dq.dtype(), [&](auto out) {
+      dispatch_device_float(args.dq.dtype(), [&](auto out) {
         dq_kernel<<<grid_of(n.tq, n.hq), kBlock, 0, stream>>>(a, rows2<decltype(out)>(args.dq), args.accumulate_q);
       });
     }
     if (n.tk == 0) return;
-    with_float(args.dk.dtype(), [&](auto key) {
-      with_float(args.dv.dtype(), [&](auto value) {
+    dispatch_device_float(args.dk.dtype(), [&](auto key) {
+      dispatch_device_float(args.dv.dtype(), [&](auto value) {
         dkv_kernel<<<grid_of(n.tk, n.hkv), kBlock, 0, stream>>>(a, rows2<decltype(key)>(args.dk),
                                                                 rows2<decltype(value)>(args.dv), args.accumulate_kv);
       });

@@ -256,7 +256,7 @@ void clear_lse(const CudaNative& native, const std::int32_t* query_segment, cons
 
 void clear_rows(const CudaNative& native, const TensorView& y, const std::int32_t* covered, std::int32_t least) {
   if (y.size(0) == 0) return;
-  with_float(y.dtype(), [&](auto tag) {
+  dispatch_device_float(y.dtype(), [&](auto tag) {
     const auto rows = rows2<decltype(tag)>(y);
     clear_rows_kernel<<<static_cast<unsigned>(ceil_div(rows.count, 8)), 256, 0, stream_of(native)>>>(rows, covered,
                                                                                                      least);
@@ -277,7 +277,7 @@ void pack_rows(const CudaNative& native, const TensorView& x, void* to) {
 }
 
 void clear_outside(const CudaNative& native, const TensorView& y, const RowPlaces& places) {
-  with_float(y.dtype(), [&](auto tag) {
+  dispatch_device_float(y.dtype(), [&](auto tag) {
     const auto rows = rows2<decltype(tag)>(y);
     map<kWide>(native, rows.count, rows.columns, ClearOutside<decltype(tag)>{rows, places});
   });
@@ -285,7 +285,7 @@ void clear_outside(const CudaNative& native, const TensorView& y, const RowPlace
 
 void add_partial(const CudaNative& native, const void* partial, const RowPlaces& places, const std::int32_t* covered,
                  std::int32_t least, bool accumulate, const TensorView& y) {
-  with_float(y.dtype(), [&](auto tag) {
+  dispatch_device_float(y.dtype(), [&](auto tag) {
     const auto rows = rows2<decltype(tag)>(y);
     map<kWide>(native, rows.count, rows.columns,
                AddPartial<decltype(tag)>{rows, static_cast<const Bf*>(partial), places, covered, least, accumulate});
@@ -296,7 +296,7 @@ void add_key_gradients(const CudaNative& native, const void* partial, const Tens
                        const TablePointers& tables, std::int64_t first, std::int64_t count, bool accumulate,
                        const TensorView& y) {
   const std::int64_t* const offsets = tables.offsets + kOffsetDkv * (segments.size(0) + 1);
-  with_float(y.dtype(), [&](auto tag) {
+  dispatch_device_float(y.dtype(), [&](auto tag) {
     const auto rows = rows2<decltype(tag)>(y);
     map<kWide>(native, rows.count, rows.columns,
                AddKeyGradients<decltype(tag)>{rows, static_cast<const Bf*>(partial), segments.data<std::int32_t>(),
@@ -342,8 +342,8 @@ void attention_combine(const CudaNative& native, const AttentionCombine& args) {
   HAWSER_CHECK(blocks < (std::int64_t{1} << 31), "a grid of ", blocks, " blocks");
   constexpr int kWide = 4;
   const bool wide = d % kWide == 0 && aligned<kWide>({args.o_a, args.o_b});
-  with_float(args.o_a.dtype(), [&](auto a_tag) {
-    with_float(args.o_b.dtype(), [&](auto b_tag) {
+  dispatch_device_float(args.o_a.dtype(), [&](auto a_tag) {
+    dispatch_device_float(args.o_b.dtype(), [&](auto b_tag) {
       using A = decltype(a_tag);
       using B = decltype(b_tag);
       const auto b = rows2<B>(args.o_b);

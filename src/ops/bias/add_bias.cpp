@@ -1,6 +1,7 @@
 #include "ops/bias/add_bias.h"
 
 #include "ops/run_op.h"
+#include "tensor/dtype_dispatch.h"
 
 namespace hawser::ops {
 
@@ -21,11 +22,9 @@ void kernel(const AddBias& a) {
 }  // namespace
 
 void add_bias(const AddBias& args) {
-  const bool wide = args.y.dtype() == DType::f32, wide_bias = args.bias.dtype() == DType::f32;
-  if (wide && wide_bias) return kernel<float, float>(args);
-  if (wide) return kernel<float, Bf16>(args);
-  if (wide_bias) return kernel<Bf16, float>(args);
-  return kernel<Bf16, Bf16>(args);
+  dispatch_float(args.y.dtype(), [&](auto y) {
+    dispatch_float(args.bias.dtype(), [&](auto bias) { kernel<decltype(y), decltype(bias)>(args); });
+  });
 }
 
 }  // namespace cpu

@@ -22,8 +22,8 @@ struct Plus {
 }  // namespace
 
 void add_bias(const CudaNative& native, const AddBias& args) {
-  with_float(args.y.dtype(), [&](auto y_tag) {
-    with_float(args.bias.dtype(), [&](auto bias_tag) {
+  dispatch_device_float(args.y.dtype(), [&](auto y_tag) {
+    dispatch_device_float(args.bias.dtype(), [&](auto bias_tag) {
       using Y = decltype(y_tag);
       using B = decltype(bias_tag);
       const auto y = rows2<Y>(args.y);

@@ -48,8 +48,8 @@ void cast(const Cast& args) {
     if (args.x.raw() != args.y.raw()) copy({.x = args.x, .y = args.y});
     return;
   }
-  with_act(args.x.dtype(), [&](auto x_tag) {
-    with_act(args.y.dtype(), [&](auto y_tag) {
+  dispatch_float(args.x.dtype(), [&](auto x_tag) {
+    dispatch_float(args.y.dtype(), [&](auto y_tag) {
       const auto x = rows_of<decltype(x_tag)>(args.x);
       const auto y = rows_of<decltype(y_tag)>(args.y);
       parallel_runs({args.x, args.y}, [&](std::int64_t row, std::int64_t column, std::int64_t count) {
@@ -65,15 +65,19 @@ void fill(const Fill& args) {
       return fill_with(args.y, static_cast<float>(args.value));
     case DType::bf16:
       return fill_with(args.y, Bf16(static_cast<float>(args.value)));
-    default:
+    case DType::i32:
       return fill_with(args.y, static_cast<std::int32_t>(args.value));
+    case DType::i64:
+    case DType::u8:
+      break;
   }
+  HAWSER_CHECK(false, "fill: y is ", args.y.text());
 }
 
 void add(const Add& args) {
-  with_act(args.a.dtype(), [&](auto a_tag) {
-    with_act(args.b.dtype(), [&](auto b_tag) {
-      with_act(args.y.dtype(), [&](auto y_tag) {
+  dispatch_float(args.a.dtype(), [&](auto a_tag) {
+    dispatch_float(args.b.dtype(), [&](auto b_tag) {
+      dispatch_float(args.y.dtype(), [&](auto y_tag) {
         const auto a = rows_of<decltype(a_tag)>(args.a);
         const auto b = rows_of<decltype(b_tag)>(args.b);
         const auto y = rows_of<decltype(y_tag)>(args.y);
@@ -97,8 +101,8 @@ void gather_rows(const GatherRows& args) {
 void scatter_rows(const ScatterRows& args) {
   check_index("scatter_rows", args.index, args.y.size(0), kNoRow);
   const auto* index = args.index.data<std::int32_t>();
-  with_act(args.x.dtype(), [&](auto x_tag) {
-    with_act(args.y.dtype(), [&](auto y_tag) {
+  dispatch_float(args.x.dtype(), [&](auto x_tag) {
+    dispatch_float(args.y.dtype(), [&](auto y_tag) {
       const auto x = rows_of<decltype(x_tag)>(args.x);
       const auto y = rows_of<decltype(y_tag)>(args.y);
       parallel_pieces(x.count, 16, [&](std::int64_t begin, std::int64_t end) {

@@ -163,7 +163,7 @@ void cast(const CudaNative& native, const Cast& args) {
     return;
   }
   const Extent extent = extent_of({args.x, args.y});
-  with_float(args.x.dtype(), [&](auto x_tag) {
+  dispatch_device_float(args.x.dtype(), [&](auto x_tag) {
     using X = decltype(x_tag);
     using Y = std::conditional_t<std::is_same_v<X, Bf>, float, Bf>;
     const auto x = rows_as<X>(args.x, extent);
@@ -187,16 +187,20 @@ void fill(const CudaNative& native, const Fill& args) {
       return set(native, args.y, extent, static_cast<float>(args.value));
     case DType::bf16:
       return set(native, args.y, extent, Bf16(static_cast<float>(args.value)).bits);
-    default:
+    case DType::i32:
       return set(native, args.y, extent, static_cast<std::int32_t>(args.value));
+    case DType::i64:
+    case DType::u8:
+      break;
   }
+  HAWSER_CHECK(false, "fill: y is ", args.y.text());
 }
 
 void add(const CudaNative& native, const Add& args) {
   const Extent extent = extent_of({args.y, args.a, args.b});
-  with_float(args.a.dtype(), [&](auto a_tag) {
-    with_float(args.b.dtype(), [&](auto b_tag) {
-      with_float(args.y.dtype(), [&](auto y_tag) {
+  dispatch_device_float(args.a.dtype(), [&](auto a_tag) {
+    dispatch_device_float(args.b.dtype(), [&](auto b_tag) {
+      dispatch_device_float(args.y.dtype(), [&](auto y_tag) {
         using A = decltype(a_tag);
         using B = decltype(b_tag);
         using Y = decltype(y_tag);
@@ -231,15 +235,15 @@ void gather(const CudaNative& native, const GatherRows& args) {
 }  // namespace
 
 void gather_rows(const CudaNative& native, const GatherRows& args) {
-  const bool bf16 = args.x.dtype() == DType::bf16;
+  const bool bf16 = by_float(args.x.dtype(), false, true);
   if (bf16 ? aligned<8>({args.x, args.y}) : aligned<4>({args.x, args.y})) return gather<uint4>(native, args);
   if (bf16) return gather<std::uint16_t>(native, args);
   gather<std::uint32_t>(native, args);
 }
 
 void scatter_rows(const CudaNative& native, const ScatterRows& args) {
-  with_float(args.x.dtype(), [&](auto x_tag) {
-    with_float(args.y.dtype(), [&](auto y_tag) {
+  dispatch_device_float(args.x.dtype(), [&](auto x_tag) {
+    dispatch_device_float(args.y.dtype(), [&](auto y_tag) {
       using X = decltype(x_tag);
       using Y = decltype(y_tag);
       const auto x = rows2<X>(args.x);

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/units.h"
+#include "tensor/dtype_dispatch.h"
 #include "tensor/tensor.h"
 
 namespace hawser::ops {
@@ -68,17 +69,6 @@ void parallel_runs(std::initializer_list<TensorView> views, const Body& body) {
   parallel_pieces(shape.size(0), std::max<std::int64_t>(1, 4096 / columns), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) body(row, std::int64_t{0}, columns);
   });
-}
-
-// Calls body with a value of the C++ type of an act dtype:
-//   with_act(view.dtype(), [&](auto tag) { using T = decltype(tag); });
-template <class Body>
-void with_act(DType dtype, const Body& body) {
-  if (dtype == DType::bf16) {
-    body(Bf16{});
-  } else {
-    body(float{});
-  }
 }
 
 }  // namespace hawser::ops

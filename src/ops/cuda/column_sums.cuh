@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(1024) sum_partials_kernel(const float* partial
 // dependent launch).
 inline void sum_partials(const CudaNative& native, const float* partial, int blocks, std::int64_t stride,
                          const TensorView& out, bool accumulate, std::int64_t columns) {
-  with_float(out.dtype(), [&](auto tag) {
+  dispatch_device_float(out.dtype(), [&](auto tag) {
     using Out = decltype(tag);
     cudaLaunchAttribute early{};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;

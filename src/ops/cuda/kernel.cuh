@@ -15,6 +15,7 @@
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/native.h"
 #include "device/cuda/vector.cuh"
+#include "tensor/dtype_dispatch.h"
 #include "tensor/tensor.h"
 
 namespace hawser::ops::cuda {
@@ -85,14 +86,10 @@ bool aligned(std::initializer_list<TensorView> views) {
   return true;
 }
 
-// Calls body with a value of the element's C++ type, float32 or bf16.
+// Calls body with a value of the element's C++ type in kernels: float or Bf.
 template <class Body>
-void with_float(DType dtype, const Body& body) {
-  if (dtype == DType::bf16) {
-    body(Bf{});
-  } else {
-    body(float{});
-  }
+auto dispatch_device_float(DType dtype, const Body& body) {
+  return dispatch_float_as<float, Bf>(dtype, body);
 }
 
 // ---- sums ----

@@ -86,13 +86,16 @@ void embedding_forward(const EmbeddingForward& args) {
 void embedding_backward(const EmbeddingBackward& args) {
   check_ids("embedding_backward", args.ids, args.dtable.size(0));
   const std::span<const std::int32_t> ids(args.ids.data<std::int32_t>(), static_cast<std::size_t>(args.ids.size(0)));
-  with_act(args.dy.dtype(), [&](auto tag) {
+  dispatch_float(args.dy.dtype(), [&](auto tag) {
     const auto dy = rows_of<decltype(tag)>(args.dy);
-    if (args.dtable.dtype() == DType::f32) {
-      sum_in_place(ids, dy, rows_of<float>(args.dtable), args.accumulate);
-    } else {
-      sum_apart(ids, dy, rows_of<Bf16>(args.dtable), args.accumulate);
-    }
+    dispatch_float(args.dtable.dtype(), [&](auto sum) {
+      using Sum = decltype(sum);
+      if constexpr (std::is_same_v<Sum, float>) {
+        sum_in_place(ids, dy, rows_of<Sum>(args.dtable), args.accumulate);
+      } else {
+        sum_apart(ids, dy, rows_of<Sum>(args.dtable), args.accumulate);
+      }
+    });
   });
 }
 

@@ -206,7 +206,7 @@ void backward(const CudaNative& native, const EmbeddingBackward& args) {
 }  // namespace
 
 void embedding_forward(const CudaNative& native, const EmbeddingForward& args) {
-  const bool bf16 = args.table.dtype() == DType::bf16;
+  const bool bf16 = by_float(args.table.dtype(), false, true);
   if (bf16 ? aligned<8>({args.table, args.y}) : aligned<4>({args.table, args.y})) return take<uint4>(native, args);
   if (bf16) return take<std::uint16_t>(native, args);
   take<std::uint32_t>(native, args);
@@ -218,8 +218,9 @@ void embedding_backward(const CudaNative& native, const EmbeddingBackward& args)
         cudaMemsetAsync(args.dtable.raw(), 0, static_cast<std::size_t>(args.dtable.bytes()), stream_of(native)));
   }
   if (args.ids.size(0) == 0 || args.dtable.size(1) == 0) return;
-  with_float(args.dy.dtype(), [&](auto act) {
-    with_float(args.dtable.dtype(), [&](auto table) { backward<decltype(act), decltype(table)>(native, args); });
+  dispatch_device_float(args.dy.dtype(), [&](auto act) {
+    dispatch_device_float(args.dtable.dtype(),
+                          [&](auto table) { backward<decltype(act), decltype(table)>(native, args); });
   });
 }
 

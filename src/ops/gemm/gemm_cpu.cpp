@@ -56,7 +56,7 @@ dnnl::engine& engine() {
 }
 
 dnnl::memory::data_type dnnl_type(DType dtype) {
-  return dtype == DType::bf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+  return by_float(dtype, dnnl::memory::data_type::f32, dnnl::memory::data_type::bf16);
 }
 
 dnnl::matmul::primitive_desc describe(const GemmProblem& p, Matmul& out) {
@@ -209,8 +209,8 @@ void run_matmul(const GemmProblem& p, std::byte* workspace, std::int64_t workspa
 // to[r, :] (+)= from[r, :] for `rows` rows; from_stride 0 repeats one row.
 void move_rows(const void* from, DType from_dtype, std::int64_t from_stride, void* to, DType to_dtype,
                std::int64_t to_stride, bool accumulate, std::int64_t rows, std::int64_t columns) {
-  with_act(from_dtype, [&](auto from_tag) {
-    with_act(to_dtype, [&](auto to_tag) {
+  dispatch_float(from_dtype, [&](auto from_tag) {
+    dispatch_float(to_dtype, [&](auto to_tag) {
       const auto* x = static_cast<const decltype(from_tag)*>(from);
       auto* y = static_cast<decltype(to_tag)*>(to);
       parallel_pieces(rows, 4, [&](std::int64_t begin, std::int64_t end) {
@@ -249,8 +249,8 @@ bool few_rows(const GemmProblem& p) {
 
 void run_few_rows(const GemmProblem& p) {
   constexpr std::int64_t kColumns = 64;
-  with_act(p.in, [&](auto in_tag) {
-    with_act(p.out, [&](auto out_tag) {
+  dispatch_float(p.in, [&](auto in_tag) {
+    dispatch_float(p.out, [&](auto out_tag) {
       using In = decltype(in_tag);
       using Out = decltype(out_tag);
       const auto* a = static_cast<const In*>(p.a);
@@ -262,7 +262,7 @@ void run_few_rows(const GemmProblem& p) {
         for (std::int64_t r = 0; r < p.m; ++r) {
           float* const sum = sums + r * kColumns;
           if (p.bias != nullptr) {
-            with_act(p.bias_dtype, [&](auto bias_tag) {
+            dispatch_float(p.bias_dtype, [&](auto bias_tag) {
               const auto* bias = static_cast<const decltype(bias_tag)*>(p.bias) + begin;
               for (std::int64_t j = 0; j < count; ++j) sum[j] += static_cast<float>(bias[j]);
             });
@@ -282,11 +282,11 @@ struct Widened {
 
 Widened widened(const GemmProblem& p) {
   Widened w;
-  if (p.in == DType::bf16) {
+  if (by_float(p.in, false, true)) {
     w.a = round_up(p.m * p.k, 16);
     w.b = round_up(p.k * p.n, 16);
   }
-  if (p.out == DType::bf16) w.c = round_up(p.m * p.n, 16);
+  if (by_float(p.out, false, true)) w.c = round_up(p.m * p.n, 16);
   return w;
 }
 
@@ -359,8 +359,8 @@ void multiply(const GemmProblem& p, std::byte* workspace, std::int64_t workspace
 
 void bias_gradient(const BiasGradient& args) {
   constexpr std::int64_t kColumns = 64;
-  with_act(args.dy.dtype(), [&](auto dy_tag) {
-    with_act(args.db.dtype(), [&](auto db_tag) {
+  dispatch_float(args.dy.dtype(), [&](auto dy_tag) {
+    dispatch_float(args.db.dtype(), [&](auto db_tag) {
       const auto dy = rows_of<decltype(dy_tag)>(args.dy);
       auto* db = args.db.data<decltype(db_tag)>();
       parallel_items(ceil_div(dy.columns, kColumns), [&](std::int64_t item) {

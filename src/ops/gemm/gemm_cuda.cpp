@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "device/cuda/cuda_check.h"
+#include "tensor/dtype_dispatch.h"
 
 namespace hawser::ops::cuda {
 
@@ -84,7 +85,7 @@ struct Lt {
 };
 
 cudaDataType_t cuda_type(DType dtype) {
-  return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
+  return by_float(dtype, CUDA_R_32F, CUDA_R_16BF);
 }
 
 // cuBLASLt is column-major: it sees a row-major [r, c] matrix as its transpose [c, r]. It therefore computes

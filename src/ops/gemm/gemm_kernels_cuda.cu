@@ -65,7 +65,7 @@ __global__ void simple_kernel(GemmProblem p) {
 
 void bias_gradient(const CudaNative& native, const BiasGradient& args) {
   const std::int64_t columns = args.dy.size(1), stride = round_up(columns, 16);
-  with_float(args.dy.dtype(), [&](auto tag) {
+  dispatch_device_float(args.dy.dtype(), [&](auto tag) {
     using Dy = decltype(tag);
     constexpr int kWide = 16 / sizeof(Dy);
     const auto dy = rows2<Dy>(args.dy);
@@ -89,16 +89,16 @@ void bias_gradient(const CudaNative& native, const BiasGradient& args) {
 
 void fill_random(const CudaNative& native, void* data, DType dtype, std::int64_t rows, std::int64_t columns,
                  std::int64_t stride, std::uint64_t seed) {
-  with_float(dtype, [&](auto tag) {
+  dispatch_device_float(dtype, [&](auto tag) {
     using T = decltype(tag);
     map<1>(native, rows, columns, Random<T>{RandomStream(seed, 1), {static_cast<T*>(data), rows, columns, stride}});
   });
 }
 
 void multiply_simply(const CudaNative& native, const GemmProblem& p) {
-  with_float(p.in, [&](auto in) {
-    with_float(p.out, [&](auto out) {
-      with_float(p.bias_dtype, [&](auto bias) {
+  dispatch_device_float(p.in, [&](auto in) {
+    dispatch_device_float(p.out, [&](auto out) {
+      dispatch_device_float(p.bias_dtype, [&](auto bias) {
         // In slices of rows of C: the grid's second dim is limited to 65535.
         for (std::int64_t row = 0; row < p.m; row += 32768) {
           GemmProblem part = p;

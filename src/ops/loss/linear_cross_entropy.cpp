@@ -5,6 +5,7 @@
 #include "base/units.h"
 #include "ops/loss/linear_cross_entropy_cpu.h"
 #include "ops/loss/linear_cross_entropy_cuda.h"
+#include "tensor/dtype_dispatch.h"
 
 namespace hawser::ops {
 
@@ -20,7 +21,7 @@ std::int64_t rows_within(std::int64_t bytes, std::int64_t tokens, std::int64_t v
 
 LossChunks loss_chunks(const LinearCrossEntropy& call, DeviceKind target) {
   const std::int64_t tokens = call.x.size(0), vocabulary = call.weight.size(0);
-  const bool rounded = !call.dweight.empty() && call.dweight.dtype() != DType::f32;
+  const bool rounded = !call.dweight.empty() && by_float(call.dweight.dtype(), false, true);
   if (call.chunk_rows > 0) return {std::min(call.chunk_rows, tokens), rounded && call.chunk_rows < tokens};
   const std::int64_t bytes = target == DeviceKind::cuda ? std::int64_t{2} << 30 : std::int64_t{256} << 20;
   const std::int64_t rows = rows_within(bytes, tokens, vocabulary);

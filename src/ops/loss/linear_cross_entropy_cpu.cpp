@@ -21,7 +21,7 @@ struct LossGemms {
 
 LossGemms gemms_of(std::int64_t rows, std::int64_t channels, std::int64_t vocabulary, std::int64_t stride, DType act,
                    DType dx, DType dweight) {
-  const std::int64_t gradient_stride = act == DType::f32 ? stride : 2 * stride;  // bf16 over float32 logits
+  const std::int64_t gradient_stride = by_float(act, stride, 2 * stride);  // bf16 over float32 logits
   return {.logits = {.m = rows,
                      .n = vocabulary,
                      .k = channels,
@@ -115,7 +115,7 @@ void linear_cross_entropy(const LinearCrossEntropy& args) {
     p.logits.c = logits;
     multiply(p.logits, scratch, scratch_bytes);
 
-    with_act(act, [&](auto tag) {
+    dispatch_float(act, [&](auto tag) {
       using Act = decltype(tag);
       parallel_items(rows, [&](std::int64_t r) {
         float* const row = logits + r * layout.stride;

@@ -45,7 +45,7 @@ struct Chunks {
     const std::int64_t channels = args.x.size(1), vocabulary = args.weight.size(0);
     const DType act = args.x.dtype();
     auto* const logits = reinterpret_cast<float*>(args.workspace.raw());
-    const bool bf16 = act == DType::bf16;
+    const bool bf16 = by_float(act, false, true);
     const void* const gradient = logits + (bf16 ? layout.stride / 2 : 0);
     const std::int64_t gradient_stride = bf16 ? 2 * layout.stride : layout.stride;
     const std::byte* const x = args.x.raw() + begin * channels * size_of(act);

@@ -210,7 +210,7 @@ void softmax_rows(const CudaNative& native, const SoftmaxRows& args) {
   int blocks = 1;
   while (blocks < 8 && args.stride > 18432 * blocks) blocks *= 2;
   const Call call{args, static_cast<int>(round_up(ceil_div(args.stride, blocks), kEach)), native.fault};
-  with_float(args.act, [&](auto tag) {
+  dispatch_device_float(args.act, [&](auto tag) {
     if (args.scale != nullptr) {
       launch<decltype(tag), true>(native, call, blocks);
     } else {

@@ -8,8 +8,8 @@
 namespace hawser::ops::cpu {
 
 void rms_norm_forward(const RmsNormForward& args) {
-  with_act(args.x.dtype(), [&](auto act) {
-    with_act(args.weight.dtype(), [&](auto weight_tag) {
+  dispatch_float(args.x.dtype(), [&](auto act) {
+    dispatch_float(args.weight.dtype(), [&](auto weight_tag) {
       const auto x = rows_of<decltype(act)>(args.x);
       const auto y = rows_of<decltype(act)>(args.y);
       const auto* weight = args.weight.data<decltype(weight_tag)>();
@@ -49,7 +49,7 @@ void backward(const RmsNormBackward& args) {
     }
   });
   if (partials == nullptr) return;
-  with_act(args.dweight.dtype(), [&](auto tag) {
+  dispatch_float(args.dweight.dtype(), [&](auto tag) {
     auto* dweight = args.dweight.data<decltype(tag)>();
     HAWSER_DISPATCH(sum_partials, partials, blocks, stride, dweight, args.accumulate_weight, x.columns);
   });
@@ -58,8 +58,8 @@ void backward(const RmsNormBackward& args) {
 }  // namespace
 
 void rms_norm_backward(const RmsNormBackward& args) {
-  with_act(args.x.dtype(), [&](auto act) {
-    with_act(args.weight.dtype(), [&](auto weight) { backward<decltype(act), decltype(weight)>(args); });
+  dispatch_float(args.x.dtype(), [&](auto act) {
+    dispatch_float(args.weight.dtype(), [&](auto weight) { backward<decltype(act), decltype(weight)>(args); });
   });
 }
 

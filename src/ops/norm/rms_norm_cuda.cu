@@ -290,14 +290,16 @@ void backward(const CudaNative& native, const RmsNormBackward& args) {
 }  // namespace
 
 void rms_norm_forward(const CudaNative& native, const RmsNormForward& args) {
-  with_float(args.x.dtype(), [&](auto act) {
-    with_float(args.weight.dtype(), [&](auto weight) { forward<decltype(act), decltype(weight)>(native, args); });
+  dispatch_device_float(args.x.dtype(), [&](auto act) {
+    dispatch_device_float(args.weight.dtype(),
+                          [&](auto weight) { forward<decltype(act), decltype(weight)>(native, args); });
   });
 }
 
 void rms_norm_backward(const CudaNative& native, const RmsNormBackward& args) {
-  with_float(args.x.dtype(), [&](auto act) {
-    with_float(args.weight.dtype(), [&](auto weight) { backward<decltype(act), decltype(weight)>(native, args); });
+  dispatch_device_float(args.x.dtype(), [&](auto act) {
+    dispatch_device_float(args.weight.dtype(),
+                          [&](auto weight) { backward<decltype(act), decltype(weight)>(native, args); });
   });
 }
 

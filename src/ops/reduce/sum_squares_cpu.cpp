@@ -35,14 +35,14 @@ void put(float& out, double sum, bool accumulate) {
 }  // namespace
 
 void sum_squares(const SumSquares& args) {
-  with_act(args.x.dtype(), [&](auto tag) {
+  dispatch_float(args.x.dtype(), [&](auto tag) {
     const auto* x = reinterpret_cast<const decltype(tag)*>(args.x.raw());
     put(*args.out.data<float>(), total(x, args.x.elements()), args.accumulate);
   });
 }
 
 void segment_sum_squares(const SegmentSumSquares& args) {
-  with_act(args.x.dtype(), [&](auto tag) {
+  dispatch_float(args.x.dtype(), [&](auto tag) {
     const auto* x = reinterpret_cast<const decltype(tag)*>(args.x.raw());
     std::int64_t begin = 0;
     for (std::size_t s = 0; s < args.ends.size(); ++s) {

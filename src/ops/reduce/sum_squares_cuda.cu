@@ -88,14 +88,14 @@ __global__ void clip_kernel(const float* sum_squares, double max_norm, float* no
 }  // namespace
 
 void sum_squares(const CudaNative& native, const SumSquares& args) {
-  with_float(args.x.dtype(), [&](auto tag) {
+  dispatch_device_float(args.x.dtype(), [&](auto tag) {
     total(native, reinterpret_cast<const decltype(tag)*>(args.x.raw()), args.x.elements(), args.out.data<float>(),
           args.accumulate);
   });
 }
 
 void segment_sum_squares(const CudaNative& native, const SegmentSumSquares& args) {
-  with_float(args.x.dtype(), [&](auto tag) {
+  dispatch_device_float(args.x.dtype(), [&](auto tag) {
     const auto* x = reinterpret_cast<const decltype(tag)*>(args.x.raw());
     std::int64_t begin = 0;
     for (std::size_t s = 0; s < args.ends.size(); ++s) {

@@ -12,7 +12,7 @@ void rope(const Rope& args) {
   const auto* positions = args.positions.data<std::int32_t>();
   const float* frequencies = args.frequencies.data<float>();
   const auto scale = static_cast<float>(args.scale);
-  with_act(args.x.dtype(), [&](auto tag) {
+  dispatch_float(args.x.dtype(), [&](auto tag) {
     const auto x = rows_of<decltype(tag)>(args.x);
     parallel_pieces(x.count, 4, [&](std::int64_t begin, std::int64_t end) {
       float cosines[kRopeMaxHeadDim / 2], sines[kRopeMaxHeadDim / 2];

@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(512) rope_kernel(Rows2<Act> x, const std::int3
 }  // namespace
 
 void rope(const CudaNative& native, const Rope& args) {
-  with_float(args.x.dtype(), [&](auto tag) {
+  dispatch_device_float(args.x.dtype(), [&](auto tag) {
     using Act = decltype(tag);
     constexpr int kWide = 16 / sizeof(Act);
     const auto x = rows2<Act>(args.x);

@@ -7,7 +7,7 @@ namespace hawser::ops::cpu {
 
 void random_normal(const RandomNormal& args) {
   const RandomStream random(args.seed, args.name);
-  with_act(args.y.dtype(), [&](auto tag) {
+  dispatch_float(args.y.dtype(), [&](auto tag) {
     using T = decltype(tag);
     T* const y = reinterpret_cast<T*>(args.y.raw());
     parallel_pieces(args.y.elements(), 1024, [&](std::int64_t begin, std::int64_t end) {

@@ -30,7 +30,7 @@ struct Draw {
 }  // namespace
 
 void random_normal(const CudaNative& native, const RandomNormal& args) {
-  with_float(args.y.dtype(), [&](auto tag) {
+  dispatch_device_float(args.y.dtype(), [&](auto tag) {
     using T = decltype(tag);
     map<1>(native, 1, args.y.elements(),
            Draw<T>{RandomStream(args.seed, args.name), reinterpret_cast<T*>(args.y.raw()),
