@@ -18,6 +18,40 @@ std::string stored_gemm_algorithms_path(const plan::RunFiles& files) {
   return "";
 }
 
+namespace {
+
+bool is_link(const std::string& path) {
+  std::error_code unknown;
+  return std::filesystem::is_symlink(path, unknown);
+}
+
+// A link whose target is missing (a disk that is not mounted) would look like a run without these files.
+void expect_targets_of_links(const std::string& output) {
+  Problems problems;
+  for (const char* name : {"checkpoints", "best", "metrics.jsonl", "data"}) {
+    const std::string path = output + "/" + name;
+    if (is_link(path) && !io::exists(path)) {
+      problems.add({.file = path,
+                    .what = "a link whose target does not exist",
+                    .hint = "mounting the disk it leads to, or removing the link"});
+    }
+  }
+  problems.throw_if_any();
+}
+
+// A relative link leads elsewhere after a move to another folder: makes it absolute.
+void make_link_absolute(const std::string& path) {
+  namespace fs = std::filesystem;
+  if (!is_link(path) || fs::read_symlink(path).is_absolute()) return;
+  const std::string temporary = path + ".link";
+  std::error_code left;
+  fs::remove(temporary, left);  // of a killed run
+  fs::create_symlink(fs::canonical(path), temporary);
+  io::rename_path(temporary, path);
+}
+
+}  // namespace
+
 OutputHold hold_output(const std::string& folder) {
   constexpr std::chrono::seconds kPatience{10};
   io::make_folders(folder);
@@ -32,6 +66,7 @@ OutputHold hold_output(const std::string& folder) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
+  expect_targets_of_links(folder);
   return {.folder = File::open_folder(folder), .lock = std::move(file), .locked = lock == File::Lock::taken};
 }
 
@@ -108,10 +143,16 @@ std::string set_aside_earlier(const plan::RunFiles& files, const std::string& re
   io::File::create(mark).sync();
   io::sync_folder(folder);
   try {
-    for (const std::string& name : found) io::rename_path(output + "/" + name, folder + "/" + name);
+    for (const std::string& name : found) {
+      make_link_absolute(output + "/" + name);
+      io::rename_path(output + "/" + name, folder + "/" + name);
+    }
   } catch (const UserError&) {
     move_back(folder, output);
     throw;
+  } catch (const std::filesystem::filesystem_error& error) {
+    move_back(folder, output);
+    throw UserError({.file = error.path1().string(), .what = cat("cannot move the link: ", error.code().message())});
   }
   io::sync_folder(folder);
   io::sync_folder(output);

@@ -19,7 +19,7 @@ struct OutputHold {
 };
 
 // Creates the folder and locks it. UserError if another run still holds the lock after ten seconds (the ranks of a
-// killed run need a few seconds to end).
+// killed run need a few seconds to end), and if a link to the run's files has no target.
 OutputHold hold_output(const std::string& output);
 
 // Where a run must save instead of its output folder, and why.

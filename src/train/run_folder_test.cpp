@@ -51,6 +51,31 @@ TEST_F(EarlierRun, StaysWholeIfAFileCannotBeMoved) {
   EXPECT_FALSE(fs::exists(folder_ / "earlier-1"));
 }
 
+TEST_F(EarlierRun, RelativeLinksLeadToTheSameFolderAfterTheMove) {
+  fs::create_directories(folder_ / "disk");
+  fs::rename(folder_ / "checkpoints", folder_ / "disk/big");
+  fs::create_symlink("disk/big", folder_ / "checkpoints");
+  ASSERT_NE(set_aside_earlier(plan::files_in(folder_.path()), "{}"), "");
+  EXPECT_TRUE(fs::exists(folder_ / "earlier-1/checkpoints/step-00000006"));
+  EXPECT_FALSE(fs::exists(fs::symlink_status(folder_ / "checkpoints")));
+}
+
+// A disk that is not mounted: --resume would find no checkpoint and move the run away.
+TEST_F(EarlierRun, IsNotHeldWithoutTheTargetOfItsLink) {
+  fs::rename(folder_ / "checkpoints", folder_ / "away");
+  fs::create_symlink("disk", folder_ / "checkpoints");
+  try {
+    hold_output(folder_.path());
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_EQ(std::string(error.what()), folder_.path("checkpoints") +
+                                             ": a link whose target does not exist; try mounting the disk it leads to, "
+                                             "or removing the link");
+  }
+  fs::rename(folder_ / "away", folder_ / "disk");
+  EXPECT_NO_THROW(hold_output(folder_.path()));
+}
+
 TEST_F(EarlierRun, IsWholeAgainAfterAKillDuringTheMove) {
   folder_.write("earlier-1/metrics.jsonl", "of another run");
   folder_.write("earlier-2/.moving", "");
