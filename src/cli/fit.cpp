@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "cli/command_support.h"
 #include "cli/commands.h"
+#include "cli/exit.h"
 #include "cli/line.h"
 #include "cli/model_name.h"
 #include "cli/ranks.h"

@@ -103,6 +103,7 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
   // Wrong values are reported together with the other problems.
   const auto add = [&](const char* name, const char* takes, const char* help,
                        const std::function<void(const std::string&)>& store) {
+    // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): std::function owns its copies
     add_parsed(*command, name, takes, help, [typed, name, store](const std::string& value) {
       typed->options.emplace_back(name);
       try {

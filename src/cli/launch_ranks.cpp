@@ -27,7 +27,7 @@ class Delivery {
     // A closed standard output becomes a file that rejects writes with the same error.
     if (fcntl(STDOUT_FILENO, F_GETFD) < 0) {
       const int unwritable = open("/dev/null", O_RDONLY);
-      dup2(unwritable, STDOUT_FILENO);
+      if (unwritable >= 0) dup2(unwritable, STDOUT_FILENO);
       if (unwritable > STDERR_FILENO) close(unwritable);
     }
     out_ = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);

@@ -320,7 +320,8 @@ TEST_F(ReadRecipe, RelativePathsDependOnWhereTheyAreSet) {
 }
 
 TEST_F(ReadRecipe, ExpandsTildeInEveryPath) {
-  const std::string before = std::getenv("HOME") == nullptr ? "" : std::getenv("HOME");
+  const char* const home = std::getenv("HOME");
+  const std::string before = home == nullptr ? "" : home;
   ::setenv("HOME", "/home/user", 1);
   const std::string text =
       "model: {path: ~/m}\ndata: {train: [~/a.jsonl, ~/b/*.txt, ./~], validation: ~/v.txt, tokenizer: ~/t.json,\n"

@@ -82,13 +82,14 @@ class Forecaster::Choice {
 
   // The short step with a mix. Buffers are placed only if the estimate fits.
   Planned planned(const PolicyCandidates& policies, const Mix& mix, double limit) {
-    const auto [it, added] = tried_.try_emplace(policies.list(mix));
-    Tried& tried = it->second;
+    const auto found = tried_.try_emplace(policies.list(mix));
+    const auto& list = found.first->first;
+    Tried& tried = found.first->second;
     const auto plan_it = [&](program::Placing placing) {
-      const Forecast f = plan(short_, it->first, placing);
+      const Forecast f = plan(short_, list, placing);
       tried = {static_cast<double>(f.needed()), f.time.seconds, placing == program::Placing::offsets};
     };
-    if (added) plan_it(program::Placing::estimate);
+    if (found.second) plan_it(program::Placing::estimate);
     if (!tried.placed && tried.needed <= limit) plan_it(program::Placing::offsets);
     return {mix, tried.needed, tried.seconds};
   }

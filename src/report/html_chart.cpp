@@ -46,16 +46,20 @@ struct Scale {
   std::vector<double> ticks(int count) const {
     std::vector<double> out;
     if (logarithmic) {
-      for (double power = std::pow(10, std::ceil(std::log10(min) - 1e-9)); power <= max * 1.001; power *= 10) {
+      double power = std::pow(10, std::ceil(std::log10(min) - 1e-9));
+      while (power <= max * 1.001) {
         out.push_back(power);
+        power *= 10;
       }
       if (out.size() >= 2) return out;
       out = {min, max};
       return out;
     }
     const double step = nice_step(max - min, count);
-    for (double tick = std::ceil(min / step - 1e-9) * step; tick <= max + step * 1e-6; tick += step) {
+    double tick = std::ceil(min / step - 1e-9) * step;
+    while (tick <= max + step * 1e-6) {
       out.push_back(std::abs(tick) < step * 1e-6 ? 0 : tick);
+      tick += step;
     }
     return out;
   }

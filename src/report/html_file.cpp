@@ -15,7 +15,7 @@ HtmlFile::HtmlFile(HtmlFileOptions options, RunFacts facts, RunHistory earlier)
 }
 
 HtmlFile::~HtmlFile() {
-  finish(Ending::failed);
+  HtmlFile::finish(Ending::failed);
 }
 
 void HtmlFile::step(const StepMetrics& metrics) {

@@ -96,7 +96,7 @@ Mlflow::Mlflow(MlflowOptions options, RunFacts facts)
 }
 
 Mlflow::~Mlflow() {
-  finish(Ending::failed);
+  Mlflow::finish(Ending::failed);
 }
 
 void Mlflow::step(const StepMetrics& metrics) {

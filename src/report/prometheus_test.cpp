@@ -50,6 +50,7 @@ TEST(HttpServer, StopsDuringARequest) {
   {
     HttpServer server("127.0.0.1", 0, {.path = "/metrics", .type = "t", .body = [] { return "x"; }});
     half = connect_to(server.port());
+    ASSERT_GE(half, 0);
     EXPECT_EQ(::send(half, "GET", 3, MSG_NOSIGNAL), 3);
   }
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(3));

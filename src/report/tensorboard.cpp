@@ -48,12 +48,13 @@ Message event_of(std::int64_t step, double time = unix_time()) {
 // A new file's path in `folder`: names are in order of time.
 std::string file_name(const std::string& folder) {
   std::array<char, 256> host{};
-  if (gethostname(host.data(), host.size() - 1) != 0 || host[0] == 0) std::strcpy(host.data(), "host");
+  const bool named = gethostname(host.data(), host.size() - 1) == 0 && host[0] != 0;
+  const std::string machine = named ? host.data() : "host";
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
   std::string path;
   do {
-    path = fmt::format("{}/{}{:010}.{}.{}{}", folder, kEventsPrefix, seconds++, host.data(), getpid(), kSuffix);
+    path = fmt::format("{}/{}{:010}.{}.{}{}", folder, kEventsPrefix, seconds++, machine, getpid(), kSuffix);
   } while (io::exists(path));
   return path;
 }

@@ -29,6 +29,7 @@ inline sockaddr_in loopback(int port) {
 // A connection to `port` of this machine, or -1. The caller closes it.
 inline int connect_to(int port) {
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (socket < 0) return -1;
   const sockaddr_in at = loopback(port);
   if (::connect(socket, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0) return socket;
   ::close(socket);

@@ -46,7 +46,7 @@ int check(const ChatTemplate& with, const std::string& group, const Json& expect
       const Rendered rendered = with.render(conversation, i % 2 == 1);
       EXPECT_FALSE(expected[i]["text"].is_null()) << where << " was rejected";
       if (expected[i]["text"].is_null()) continue;
-      EXPECT_EQ(rendered.text, expected[i]["text"]) << where;
+      EXPECT_EQ(rendered.text, expected[i]["text"].get<std::string>()) << where;
       if (expected[i].contains("generated")) {
         EXPECT_EQ(rendered.generations, ranges_of(expected[i]["generated"])) << where;
       }

@@ -146,6 +146,7 @@ Expression Parser::joined() {
       return value;
     };
   }
+  // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): std::function owns its copies
   return left;
 }
 

@@ -8,6 +8,7 @@
 #include "base/philox.h"
 #include "io/bounded_file.h"
 #include "io/files.h"
+#include "io/json.h"
 #include "text/tokenizers/bpe.h"
 #include "text/tokenizers/byte_level.h"
 #include "text/tokenizers/json_reader.h"
