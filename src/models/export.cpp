@@ -6,6 +6,7 @@
 #include "checkpoint/formats/safetensors_writer.h"
 #include "device/device.h"
 #include "io/files.h"
+#include "models/file_form.h"
 #include "models/weights.h"
 
 namespace hawser::models {
@@ -68,7 +69,7 @@ void export_folder(const std::string& folder, const Model& model, const StateSou
   std::vector<checkpoint::SafetensorsSpec> specs;
   std::int64_t largest = 0;
   for (const HfTensor& tensor : tensors) {
-    specs.push_back({tensor.name, tensor.shape, options.stored, options.f16});
+    specs.push_back({tensor.name, tensor.file_shape, options.stored, options.f16});
     largest = std::max(largest, tensor.shape.elements());
   }
   checkpoint::SafetensorsWriter writer(folder, std::move(specs),
@@ -80,6 +81,17 @@ void export_folder(const std::string& folder, const Model& model, const StateSou
   const Storage staging(*device, DType::f32, {std::min(largest, kExportElements)});
   for (const HfTensor& tensor : tensors) {
     const std::int64_t total = tensor.shape.elements();
+    if (!(tensor.file == nn::FileForm())) {
+      const std::int64_t row = total / std::max<std::int64_t>(1, tensor.file_shape[0]);
+      const std::int64_t at_once = std::max<std::int64_t>(1, kExportElements / std::max<std::int64_t>(1, row));
+      for (std::int64_t first = 0; first < tensor.file_shape[0]; first += at_once) {
+        const std::int64_t rows = std::min(at_once, tensor.file_shape[0] - first);
+        const TensorView piece = staging.view().rows(0, rows * row);
+        read_file_rows(source, tensor, first, rows, piece);
+        writer.append(piece);
+      }
+      continue;
+    }
     for (std::int64_t at = 0; at < total; at += kExportElements) {
       const TensorView piece = staging.view().rows(0, std::min(kExportElements, total - at));
       source({{.name = tensor.name,

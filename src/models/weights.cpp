@@ -7,6 +7,7 @@
 
 #include "base/philox.h"
 #include "checkpoint/boxes.h"
+#include "models/file_form.h"
 #include "ops/copy/copy.h"
 #include "ops/seed/init.h"
 
@@ -20,11 +21,41 @@ const nn::Unit& unit_of(const Model& model, int unit) {
 
 struct Place {
   const nn::Param& param;
-  const nn::FusedSlice& slice;
+  const nn::Segment& segment;
 };
-Place place_of(const nn::Unit& unit, const SlicePiece& piece) {
+Place place_of(const nn::Unit& unit, const SegmentPiece& piece) {
   const nn::Param& param = unit.params()[static_cast<std::size_t>(piece.param)];
-  return {param, param.slices[static_cast<std::size_t>(piece.slice)]};
+  return {param, param.segments[static_cast<std::size_t>(piece.segment)]};
+}
+
+// The boxes of a piece in the segment's global tensor; `view` has the piece's elements.
+std::vector<Box> global_boxes(const Place& place, const SegmentPiece& piece, const TensorView& view) {
+  const nn::Slice& slice = place.segment.slice;
+  std::vector<Box> boxes =
+      boxes_of_range(nn::segment_shape(place.param, place.segment), piece.first, piece.count, view);
+  if (slice.extent > 0) {
+    for (Box& box : boxes) box.offset[slice.dim] += slice.begin;
+  }
+  return boxes;
+}
+
+// Random values of a box. Outside the slice's dim a box has complete dims, or one of several rows: the first elements
+// of its rows are equally far apart in the global tensor.
+void random_box(const Place& place, std::uint64_t seed, const Box& box, Stream& stream) {
+  const auto& [param, segment] = place;
+  std::int64_t rows = 1, columns = 1, stride = 1, first = 0;
+  for (int dim = 0; dim < segment.global.rank(); ++dim) {
+    first = first * segment.global[dim] + box.offset[dim];
+    const bool outer = dim < segment.slice.dim;
+    (outer ? rows : columns) *= box.extent[dim];
+    if (!outer) stride *= segment.global[dim];
+  }
+  ops::random_normal(stream, {.y = box.view.reshape({rows, columns}),
+                              .seed = seed,
+                              .name = fnv1a(segment.name),
+                              .first_element = first,
+                              .row_stride = stride,
+                              .std = param.initial.std});
 }
 
 void expect_piece(const TensorView& flat, std::int64_t count) {
@@ -60,17 +91,17 @@ bool same_bytes(const checkpoint::SafetensorsFolder& folder, const std::string& 
 
 }  // namespace
 
-std::vector<SlicePiece> slice_pieces(const nn::Unit& unit, std::int64_t begin, std::int64_t count) {
+std::vector<SegmentPiece> segment_pieces(const nn::Unit& unit, std::int64_t begin, std::int64_t count) {
   HAWSER_CHECK(begin >= 0 && count >= 0, "elements [", begin, ", ", begin + count, ")");
-  std::vector<SlicePiece> pieces;
+  std::vector<SegmentPiece> pieces;
   for (std::size_t p = 0; p < unit.params().size(); ++p) {
     const nn::Param& param = unit.params()[p];
     const std::int64_t row = param.shape[0] > 0 ? param.elements() / param.shape[0] : 0;
-    for (std::size_t s = 0; s < param.slices.size(); ++s) {
-      const nn::FusedSlice& slice = param.slices[s];
-      const std::int64_t start = unit.offset(static_cast<int>(p)) + slice.row * row;
+    for (std::size_t s = 0; s < param.segments.size(); ++s) {
+      const nn::Segment& segment = param.segments[s];
+      const std::int64_t start = unit.offset(static_cast<int>(p)) + segment.row * row;
       const std::int64_t from = std::max(start, begin);
-      const std::int64_t to = std::min(start + slice.rows * row, begin + count);
+      const std::int64_t to = std::min(start + segment.rows * row, begin + count);
       if (from < to)
         pieces.push_back({static_cast<int>(p), static_cast<int>(s), from - start, from - begin, to - from});
     }
@@ -89,13 +120,20 @@ std::vector<nn::Unit::Gap> gap_pieces(const nn::Unit& unit, std::int64_t begin, 
 
 std::vector<HfTensor> hf_tensors(const Model& model) {
   std::vector<HfTensor> tensors;
+  std::set<std::string> known;
   for (std::size_t u = 0; u < model.units().size(); ++u) {
     const std::vector<nn::Param>& params = model.units()[u].params();
     for (std::size_t p = 0; p < params.size(); ++p) {
-      for (std::size_t s = 0; s < params[p].slices.size(); ++s) {
-        const nn::FusedSlice& slice = params[p].slices[s];
-        tensors.push_back(
-            {slice.name, slice_shape(params[p], slice), static_cast<int>(u), static_cast<int>(p), static_cast<int>(s)});
+      for (std::size_t s = 0; s < params[p].segments.size(); ++s) {
+        const nn::Segment& segment = params[p].segments[s];
+        if (!known.insert(segment.name).second) continue;  // another part of the same tensor
+        tensors.push_back({.name = segment.name,
+                           .shape = segment.global,
+                           .file = segment.file,
+                           .file_shape = nn::file_shape(segment),
+                           .unit = static_cast<int>(u),
+                           .param = static_cast<int>(p),
+                           .segment = static_cast<int>(s)});
       }
     }
   }
@@ -113,7 +151,7 @@ void check_weights(const Model& model, const checkpoint::SafetensorsFolder& fold
     if (info == nullptr) {
       problems.add({.file = where,
                     .what = "a tensor of the model is missing",
-                    .expected = tensor.shape.text(),
+                    .expected = tensor.file_shape.text(),
                     .got = "none",
                     .at = tensor.name,
                     .hint = tensor.name == head
@@ -122,10 +160,10 @@ void check_weights(const Model& model, const checkpoint::SafetensorsFolder& fold
       continue;
     }
     const std::string& file = folder.file_of(*info);
-    if (!(info->shape == tensor.shape)) {
+    if (!(info->shape == tensor.file_shape)) {
       problems.add({.file = file,
                     .what = "a tensor's shape differs from config.json",
-                    .expected = tensor.shape.text(),
+                    .expected = tensor.file_shape.text(),
                     .got = info->shape.text(),
                     .at = tensor.name});
     }
@@ -162,8 +200,11 @@ void load_flat(const Model& model, int unit, checkpoint::SafetensorsFolder& fold
   HAWSER_CHECK(flat.device() == DeviceKind::cpu, "weights are read into host memory, not into ", flat.text());
   const nn::Unit& of = unit_of(model, unit);
   const TensorView line = flat.reshape({count});
-  for (const NamedState& state : unit_states(model, unit, begin, count, flat)) {
-    for (const Box& box : state.boxes) folder.read(state.name, checkpoint::region_of(box), box.view);
+  for (const SegmentPiece& piece : segment_pieces(of, begin, count)) {
+    const Place place = place_of(of, piece);
+    for (const Box& box : global_boxes(place, piece, line.rows(piece.at, piece.count))) {
+      read_region(folder, place.segment.name, place.segment.file, checkpoint::region_of(box), box.view);
+    }
   }
   for (const nn::Unit::Gap& gap : gap_pieces(of, begin, count)) {
     const TensorView rest = line.rows(gap.begin, gap.count);
@@ -176,15 +217,16 @@ void initialise_flat(const Model& model, int unit, std::uint64_t seed, std::int6
   expect_piece(flat, count);
   const nn::Unit& of = unit_of(model, unit);
   const TensorView line = flat.reshape({count});
-  for (const SlicePiece& piece : slice_pieces(of, begin, count)) {
-    const auto& [param, slice] = place_of(of, piece);
+  for (const SegmentPiece& piece : segment_pieces(of, begin, count)) {
+    const Place place = place_of(of, piece);
     const TensorView y = line.rows(piece.at, piece.count);
-    if (param.initial.kind == nn::Initial::Kind::normal) {
-      ops::random_normal(
-          stream,
-          {.y = y, .seed = seed, .name = fnv1a(slice.name), .first_element = piece.first, .std = param.initial.std});
-    } else {
-      ops::fill(stream, {.y = y, .value = param.initial.kind == nn::Initial::Kind::ones ? 1.0 : 0.0});
+    switch (place.param.initial.kind) {
+      case nn::Initial::Kind::normal:
+        for (const Box& box : global_boxes(place, piece, y)) random_box(place, seed, box, stream);
+        break;
+      case nn::Initial::Kind::ones:
+      case nn::Initial::Kind::zeros:
+        ops::fill(stream, {.y = y, .value = place.param.initial.kind == nn::Initial::Kind::ones ? 1.0 : 0.0});
     }
   }
   for (const nn::Unit::Gap& gap : gap_pieces(of, begin, count)) {
@@ -198,13 +240,16 @@ std::vector<NamedState> unit_states(const Model& model, int unit, std::int64_t b
   const nn::Unit& of = unit_of(model, unit);
   const TensorView line = flat.reshape({count});
   std::vector<NamedState> states;
-  for (const SlicePiece& piece : slice_pieces(of, begin, count)) {
-    const auto& [param, slice] = place_of(of, piece);
-    const Shape shape = slice_shape(param, slice);
-    states.push_back({.name = prefix + slice.name,
-                      .shape = shape,
-                      .dtype = flat.dtype(),
-                      .boxes = boxes_of_range(shape, piece.first, piece.count, line.rows(piece.at, piece.count))});
+  for (const SegmentPiece& piece : segment_pieces(of, begin, count)) {
+    const Place place = place_of(of, piece);
+    const std::string name = prefix + place.segment.name;
+    auto state = std::ranges::find(states, name, &NamedState::name);
+    if (state == states.end()) {
+      states.push_back({.name = name, .shape = place.segment.global, .dtype = flat.dtype(), .boxes = {}});
+      state = states.end() - 1;
+    }
+    const std::vector<Box> boxes = global_boxes(place, piece, line.rows(piece.at, piece.count));
+    state->boxes.insert(state->boxes.end(), boxes.begin(), boxes.end());
   }
   return states;
 }

@@ -2,8 +2,9 @@
 //
 // A piece of a unit's flat buffer is a range [begin, begin + count) of its elements (nn::Unit: parameters in order,
 // each at a multiple of kAlignmentElements, gaps zero; the padding of Unit::total counts as a gap). Results do not
-// depend on how the buffers are sharded: any ranges that cover a buffer give the same elements. Names are those of
-// Hugging Face's files, one per slice.
+// depend on how the buffers are sharded, nor on how ranks slice a tensor (nn::Slice): any pieces that cover a tensor
+// give the same elements. Names are those of Hugging Face's files, one per global tensor. Tensors have the model's form
+// here, and in checkpoints; load_flat and export_folder convert from and to the file's (nn::FileForm).
 #pragma once
 
 #include <cstdint>
@@ -19,23 +20,25 @@
 
 namespace hawser::models {
 
-// The elements that a slice and a piece have in common.
-struct SlicePiece {
-  int param = 0, slice = 0;  // indices in Unit::params() and Param::slices
-  std::int64_t first = 0;    // element of the slice, row-major
-  std::int64_t at = 0;       // element of the piece
-  std::int64_t count = 0;    // more than 0
+// The elements that a segment and a piece have in common.
+struct SegmentPiece {
+  int param = 0, segment = 0;  // indices in Unit::params() and Param::segments
+  std::int64_t first = 0;      // element of the segment, row-major
+  std::int64_t at = 0;         // element of the piece
+  std::int64_t count = 0;      // more than 0
 };
-std::vector<SlicePiece> slice_pieces(const nn::Unit& unit, std::int64_t begin, std::int64_t count);
+std::vector<SegmentPiece> segment_pieces(const nn::Unit& unit, std::int64_t begin, std::int64_t count);
 
 // The parts of a piece that belong to no parameter.
 std::vector<nn::Unit::Gap> gap_pieces(const nn::Unit& unit, std::int64_t begin, std::int64_t count);
 
-// All tensors of the model as in a Hugging Face folder, in the model's order; a tied head has no tensor of its own.
+// All global tensors of the model, in the order of their first segments; a tied head has no tensor of its own.
 struct HfTensor {
   std::string name;
-  Shape shape;
-  int unit = 0, param = 0, slice = 0;
+  Shape shape;  // in the model's form
+  nn::FileForm file;
+  Shape file_shape;
+  int unit = 0, param = 0, segment = 0;  // the first segment
 };
 std::vector<HfTensor> hf_tensors(const Model& model);
 
@@ -51,11 +54,11 @@ void load_flat(const Model& model, int unit, checkpoint::SafetensorsFolder& fold
 
 // Fills `flat` [count] (float32 or bf16, dense, on the stream's device) with initial values, on the stream. A normal
 // parameter has
-//   std * RandomStream(seed, fnv1a(slice name)).normal(element of the slice)
+//   std * RandomStream(seed, fnv1a(segment name)).normal(element of the global tensor)
 void initialise_flat(const Model& model, int unit, std::uint64_t seed, std::int64_t begin, std::int64_t count,
                      Stream& stream, const TensorView& flat);
 
-// One NamedState per slice that the piece overlaps, named prefix + slice name, with its boxes in `flat` [count]
+// One NamedState per global tensor that the piece overlaps, named prefix + its name, with its boxes in `flat` [count]
 // (dense, any dtype and device). Prefixes: "" for parameters, "optimizer/exp_avg/", "optimizer/exp_avg_sq/".
 std::vector<NamedState> unit_states(const Model& model, int unit, std::int64_t begin, std::int64_t count,
                                     const TensorView& flat, const std::string& prefix = "");

@@ -1,8 +1,10 @@
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "base/philox.h"
 #include "checkpoint/formats/safetensors_writer.h"
+#include "models/file_form.h"
 #include "models/testing/model_files.h"
 
 namespace hawser::models {
@@ -26,8 +28,8 @@ class WeightsTest : public ::testing::Test {
     std::vector<float> all(static_cast<std::size_t>(total), 0.0f);
     for (std::size_t p = 0; p < unit.params().size(); ++p) {
       auto to = all.begin() + unit.offset(static_cast<int>(p));
-      for (const nn::FusedSlice& slice : unit.params()[p].slices) {
-        const std::vector<float> part = tensor(folder, slice.name);
+      for (const nn::Segment& segment : unit.params()[p].segments) {
+        const std::vector<float> part = tensor(folder, segment.name);
         to = std::copy(part.begin(), part.end(), to);
       }
     }
@@ -102,7 +104,7 @@ TEST_F(WeightsTest, InitialValuesAreNamedByTensorAndElement) {
   const auto at = [&](const std::string& param, const std::string& slice) {
     for (std::size_t p = 0; p < block.params().size(); ++p) {
       if (block.params()[p].name != param) continue;
-      for (const nn::FusedSlice& s : block.params()[p].slices) {
+      for (const nn::Segment& s : block.params()[p].segments) {
         if (s.name == slice) return all.data() + block.offset(static_cast<int>(p)) + s.row * block.params()[p].shape[1];
       }
     }
@@ -119,6 +121,165 @@ TEST_F(WeightsTest, InitialValuesAreNamedByTensorAndElement) {
   const std::int64_t count = 20 * 36;
   for (std::int64_t i = 0; i < count; ++i) squares += static_cast<double>(first[i]) * first[i];
   EXPECT_NEAR(std::sqrt(squares / static_cast<double>(count)), 0.02, 0.002);
+}
+
+// The model of tensor-parallel rank `part` of two: about half of all heads and of the MLP's inner width.
+ModelDescription half_of(ModelDescription description, int part) {
+  for (BlockDescription& block : description.blocks) {
+    const auto cut = [&](std::int64_t& extent, nn::PartOf& where) {
+      where = {.begin = part * (extent / 2), .total = extent};
+      extent = part == 0 ? extent / 2 : extent - extent / 2;
+    };
+    cut(block.mlp.inner, block.mlp.inner_part);
+    cut(block.attention.heads, block.attention.heads_part);
+    cut(block.attention.kv_heads, block.attention.kv_heads_part);
+  }
+  return description;
+}
+
+// Initial values, loaded weights and the boxes of checkpoints of rows and columns of a tensor are those of one rank.
+TEST_F(WeightsTest, SlicesHaveTheElementsOfTheGlobalTensor) {
+  const auto whole = load_model(golden("everything"));
+  auto folder = open_weights(golden("everything"));
+  const auto stream = device_->make_stream("compute");
+  std::map<std::string, std::vector<float>> initial;
+  for (std::size_t u = 0; u < whole->units().size(); ++u) {
+    const std::int64_t total = whole->units()[u].used();
+    const Storage all = flat(total);
+    initialise_flat(*whole, static_cast<int>(u), 11, 0, total, *stream, all);
+    stream->synchronize();
+    for (const NamedState& state : unit_states(*whole, static_cast<int>(u), 0, total, all)) {
+      std::vector<float>& to = initial[state.name];
+      for (const Box& box : state.boxes) {
+        const std::vector<float> part = values(box.view);
+        to.insert(to.end(), part.begin(), part.end());
+      }
+    }
+  }
+  std::map<std::string, std::vector<int>> seen;
+  for (const int part : {0, 1}) {
+    const Model model(half_of(whole->description(), part));
+    for (std::size_t u = 0; u < model.units().size(); ++u) {
+      const nn::Unit& unit = model.units()[u];
+      const std::vector<std::int64_t> cuts = random_cuts(unit.total(3), 1, random_);
+      for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+        const std::int64_t count = cuts[i + 1] - cuts[i];
+        const Storage first = flat(count), loaded = flat(count);
+        initialise_flat(model, static_cast<int>(u), 11, cuts[i], count, *stream, first);
+        stream->synchronize();
+        load_flat(model, static_cast<int>(u), folder, cuts[i], count, loaded);
+        const auto states = unit_states(model, static_cast<int>(u), cuts[i], count, first);
+        const auto of_file = unit_states(model, static_cast<int>(u), cuts[i], count, loaded);
+        for (std::size_t s = 0; s < states.size(); ++s) {
+          const NamedState& state = states[s];
+          const std::vector<float> file = tensor(folder, state.name);
+          ASSERT_EQ(static_cast<std::size_t>(state.shape.elements()), file.size()) << state.name;
+          std::vector<int>& counts = seen[state.name];
+          counts.resize(file.size());
+          for (std::size_t b = 0; b < state.boxes.size(); ++b) {
+            const std::vector<float> drawn = values(state.boxes[b].view), read = values(of_file[s].boxes[b].view);
+            std::size_t at = 0;
+            checkpoint::for_each_run(state.shape, checkpoint::region_of(state.boxes[b]),
+                                     [&](std::int64_t begin, std::int64_t run) {
+                                       for (std::int64_t e = begin; e < begin + run; ++e, ++at) {
+                                         const auto element = static_cast<std::size_t>(e);
+                                         ASSERT_EQ(drawn[at], initial[state.name][element]) << state.name << " " << e;
+                                         ASSERT_EQ(read[at], file[element]) << state.name << " " << e;
+                                         ++counts[element];
+                                       }
+                                     });
+          }
+        }
+      }
+    }
+  }
+  for (const auto& [name, counts] : seen) {
+    const bool sliced =
+        name.find("_proj") != std::string::npos && !name.ends_with("o_proj.bias") && !name.ends_with("down_proj.bias");
+    EXPECT_EQ(counts, std::vector<int>(counts.size(), sliced ? 1 : 2)) << name;
+  }
+}
+
+// Writes a tensor in the form of its file, reads regions of it, and writes it again.
+TEST_F(WeightsTest, FileFormsAreConvertedThereAndBack) {
+  const Shape shape{12, 5};
+  std::vector<float> model(60);
+  for (std::size_t i = 0; i < model.size(); ++i) model[i] = static_cast<float>(i);
+  // The rows of three heads of two rows: query, key and value of head 0, of head 1...
+  std::vector<nn::FileForm::Rows> by_head;
+  for (const std::int64_t head : {0, 1}) {
+    for (const std::int64_t kind : {0, 1, 2}) by_head.push_back({(kind * 2 + head) * 2, 2});
+  }
+  for (const bool transposed : {false, true}) {
+    for (const bool permuted : {false, true}) {
+      SCOPED_TRACE(cat(transposed, permuted));
+      nn::Segment segment{.name = "w", .row = 0, .rows = 12};
+      segment.file = {transposed, permuted ? by_head : std::vector<nn::FileForm::Rows>()};
+      const nn::Param param = nn::fused_param("w", {segment}, shape, {}, true);
+      std::vector<std::int64_t> rows;  // of the model, in the file's order
+      for (const auto& run : by_head) rows.insert(rows.end(), {run.row, run.row + 1});
+      if (!permuted) std::iota(rows.begin(), rows.end(), 0);
+      std::vector<float> file;
+      for (std::int64_t i = 0; i < (transposed ? 5 : 12); ++i) {
+        for (std::int64_t j = 0; j < (transposed ? 12 : 5); ++j) {
+          const std::int64_t row = rows[static_cast<std::size_t>(transposed ? j : i)];
+          file.push_back(model[static_cast<std::size_t>(row * 5 + (transposed ? i : j))]);
+        }
+      }
+      const HfTensor hf{
+          .name = "w", .shape = shape, .file = param.segments[0].file, .file_shape = nn::file_shape(param.segments[0])};
+      EXPECT_EQ(hf.file_shape, transposed ? Shape({5, 12}) : shape);
+      const StateSource source = [&](const std::vector<NamedState>& wanted) {
+        for (const Box& box : wanted.at(0).boxes) {
+          std::int64_t at = 0;
+          checkpoint::for_each_run(shape, checkpoint::region_of(box), [&](std::int64_t begin, std::int64_t run) {
+            for (std::int64_t e = begin; e < begin + run; ++e) {
+              box.view.data<float>()[at++] = model[static_cast<std::size_t>(e)];
+            }
+          });
+        }
+      };
+      const TemporaryFolder folder;
+      checkpoint::SafetensorsWriter writer(folder.path("out"), {{"w", hf.file_shape, DType::f32}}, {});
+      std::vector<float> written;
+      for (std::int64_t first = 0; first < hf.file_shape[0]; first += 2) {
+        const std::int64_t count = std::min<std::int64_t>(2, hf.file_shape[0] - first);
+        const Storage piece = flat(count * hf.file_shape[1]);
+        read_file_rows(source, hf, first, count, piece);
+        writer.append(piece);
+        const std::vector<float> part = values(piece);
+        written.insert(written.end(), part.begin(), part.end());
+      }
+      writer.finish();
+      EXPECT_EQ(written, file);
+      auto opened = open_weights(folder.path("out"));
+      for (int round = 0; round < 20; ++round) {
+        const auto pick = [&](std::int64_t n) {
+          const std::int64_t begin = static_cast<std::int64_t>(random_()) % n;
+          return std::pair{begin, 1 + static_cast<std::int64_t>(random_()) % (n - begin)};
+        };
+        const auto [row, row_count] = pick(12);
+        const auto [column, column_count] = pick(5);
+        const checkpoint::Region region{{row, column}, {row_count, column_count}};
+        const Storage out = flat(region.elements());
+        read_region(opened, "w", hf.file, region, out);
+        std::vector<float> expected;
+        checkpoint::for_each_run(shape, region, [&](std::int64_t begin, std::int64_t run) {
+          expected.insert(expected.end(), model.begin() + begin, model.begin() + begin + run);
+        });
+        EXPECT_EQ(values(out), expected) << region.text();
+      }
+      if (!permuted) continue;
+      nn::FileForm wrong = hf.file;
+      std::swap(wrong.row_order[0], wrong.row_order[1]);
+      const Storage out = flat(60);
+      read_region(opened, "w", wrong, checkpoint::full(shape), out);
+      EXPECT_NE(values(out), model);
+      wrong.row_order[0] = wrong.row_order[1];
+      segment.file = wrong;
+      EXPECT_THROW(nn::fused_param("w", {segment}, shape, {}, true), InternalError) << "a row twice";
+    }
+  }
 }
 
 TEST_F(WeightsTest, StatesOfAllPiecesCoverEveryElementOnce) {

@@ -149,10 +149,16 @@ TEST(Unit, AlignsParametersToGrains) {
 }
 
 TEST(Param, SegmentsCoverTheirRows) {
-  const std::vector<FusedSlice> slices{{"q", 0, 6}, {"k", 6, 2}};
-  const Param param = fused_param("qk", slices, {8, 4}, {}, true);
-  EXPECT_EQ(slice_shape(param, param.slices[1]), (Shape{2, 4}));
-  EXPECT_THROW(fused_param("qk", slices, {9, 4}, {}, true), InternalError);
+  const std::vector<Segment> segments{{"q", 0, 6}, {"k", 6, 2}};
+  const Param param = fused_param("qk", segments, {8, 4}, {}, true);
+  EXPECT_EQ(segment_shape(param, param.segments[1]), (Shape{2, 4}));
+  EXPECT_THROW(fused_param("qk", segments, {9, 4}, {}, true), InternalError);
+  const Param columns = sliced_param("o", {8, 4}, 1, {.begin = 4, .total = 12}, {}, true);
+  EXPECT_EQ(columns.segments[0].global, (Shape{8, 12}));
+  EXPECT_THROW(sliced_param("o", {8, 4}, 1, {.begin = 9, .total = 12}, {}, true), InternalError);
+  Segment row = row_segment("q", 0, 8, {8, 4}, {.begin = 8, .total = 24});
+  EXPECT_EQ(row.global, (Shape{24, 4}));
+  EXPECT_THROW(fused_param("q", {row}, {8, 5}, {}, true), InternalError) << "another row length";
   EXPECT_THROW(fused_param("qk", {{"q", 0, 6}, {"k", 5, 3}}, {8, 4}, {}, true), InternalError);
 }
 

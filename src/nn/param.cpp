@@ -1,27 +1,94 @@
 #include "nn/param.h"
 
+#include <algorithm>
+
 #include "base/units.h"
 
 namespace hawser::nn {
 
-Param full_param(const std::string& name, const Shape& shape, Initial initial, bool decay) {
-  return {.name = name, .shape = shape, .initial = initial, .decay = decay, .slices = {{name, 0, shape[0]}}};
-}
+namespace {
 
-Param fused_param(const std::string& name, const std::vector<FusedSlice>& slices, const Shape& shape, Initial initial,
-                  bool decay) {
-  std::int64_t row = 0;
-  for (const FusedSlice& slice : slices) {
-    HAWSER_CHECK(slice.row == row, name, ": slice ", slice.name, " starts at row ", slice.row);
-    row += slice.rows;
+// The slice must have the shape `own` of the segment on this rank.
+void expect_slice(const Segment& segment, const Shape& own) {
+  const Slice& slice = segment.slice;
+  Shape sliced = segment.global;
+  if (slice.extent > 0) {
+    HAWSER_CHECK(slice.dim >= 0 && slice.dim < sliced.rank() && slice.begin >= 0 &&
+                     slice.begin + slice.extent <= sliced[slice.dim],
+                 segment.name, ": [", slice.begin, ", ", slice.begin + slice.extent, ") of dim ", slice.dim, " of ",
+                 sliced.text());
+    sliced[slice.dim] = slice.extent;
   }
-  HAWSER_CHECK(row == shape[0], name, ": slices of ", row, " rows in ", shape.text());
-  return {.name = name, .shape = shape, .initial = initial, .decay = decay, .slices = slices};
+  HAWSER_CHECK(sliced == own, segment.name, ": a slice ", sliced.text(), " as ", own.text());
 }
 
-Shape slice_shape(const Param& param, const FusedSlice& slice) {
+void expect_file_form(const Segment& segment) {
+  const FileForm& file = segment.file;
+  HAWSER_CHECK(!file.transposed || segment.global.rank() == 2, segment.name, ": transposed, but ",
+               segment.global.text());
+  if (file.row_order.empty()) return;
+  std::vector<FileForm::Rows> runs = file.row_order;
+  std::ranges::sort(runs, {}, &FileForm::Rows::row);
+  std::int64_t row = 0;
+  for (const FileForm::Rows& run : runs) {
+    HAWSER_CHECK(run.row == row && run.rows > 0, segment.name, ": row_order has row ", row, " not once");
+    row += run.rows;
+  }
+  HAWSER_CHECK(row == segment.global[0], segment.name, ": row_order of ", row, " rows for ", segment.global.text());
+}
+
+}  // namespace
+
+Param full_param(const std::string& name, const Shape& shape, Initial initial, bool decay) {
+  return fused_param(name, {{.name = name, .row = 0, .rows = shape[0]}}, shape, initial, decay);
+}
+
+Param sliced_param(const std::string& name, const Shape& shape, int dim, PartOf part, Initial initial, bool decay) {
+  Segment segment{.name = name, .row = 0, .rows = shape[0]};
+  if (part.total > 0) {
+    segment.slice = {.dim = dim, .begin = part.begin, .extent = shape[dim]};
+    segment.global = shape;
+    segment.global[dim] = part.total;
+  }
+  return fused_param(name, {segment}, shape, initial, decay);
+}
+
+Param fused_param(const std::string& name, std::vector<Segment> segments, const Shape& shape, Initial initial,
+                  bool decay) {
+  Param param{.name = name, .shape = shape, .initial = initial, .decay = decay};
+  std::int64_t row = 0;
+  for (Segment& segment : segments) {
+    HAWSER_CHECK(segment.row == row, name, ": segment ", segment.name, " starts at row ", segment.row);
+    row += segment.rows;
+    const Shape own = segment_shape(param, segment);
+    if (segment.global.rank() == 0) segment.global = own;
+    expect_slice(segment, own);
+    expect_file_form(segment);
+  }
+  HAWSER_CHECK(row == shape[0], name, ": segments of ", row, " rows in ", shape.text());
+  param.segments = std::move(segments);
+  return param;
+}
+
+Segment row_segment(const std::string& name, std::int64_t row, std::int64_t rows, const Shape& shape, PartOf part) {
+  Segment segment{.name = name, .row = row, .rows = rows};
+  if (part.total > 0) {
+    segment.slice = {.dim = 0, .begin = part.begin, .extent = rows};
+    segment.global = shape;
+    segment.global[0] = part.total;
+  }
+  return segment;
+}
+
+Shape segment_shape(const Param& param, const Segment& segment) {
   Shape shape = param.shape;
-  shape[0] = slice.rows;
+  shape[0] = segment.rows;
+  return shape;
+}
+
+Shape file_shape(const Segment& segment) {
+  Shape shape = segment.global;
+  if (segment.file.transposed) std::swap(shape[0], shape[1]);
   return shape;
 }
 

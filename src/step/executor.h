@@ -80,7 +80,7 @@ struct StepOutput {
   // may look much later, and at several steps at once.
   std::shared_ptr<std::chrono::steady_clock::time_point> reached =
       std::make_shared<std::chrono::steady_clock::time_point>();
-  // Purpose::gradient_norms: the gradient norm of each slice (nn::FusedSlice) of each parameter, in model order.
+  // Purpose::gradient_norms: the gradient norm of each tensor of models::hf_tensors.
   std::shared_ptr<std::vector<float>> parameter_norms;
   // Purpose::logits: of the last micro-batch, [BatchBounds::logit_positions, vocabulary].
   std::shared_ptr<std::vector<float>> logits;

@@ -2,6 +2,8 @@
 // go through HostLink, on every device.
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
 
 #include "ops/copy/copy.h"
 #include "ops/copy/permute_rows.h"
@@ -119,26 +121,28 @@ Piece piece_of(std::int64_t begin, std::int64_t count, const UnitState& state) {
 void Executor::parameter_norms(const Instruction& instruction, StepOutput& output) {
   Stream& compute = stream(instruction.stream);
   const TensorView norms = setup_.state->parameter_norms();
-  std::int64_t index = 0;
+  std::map<std::string, std::int64_t> indices;
   for (int u = 0; u < static_cast<int>(setup_.model->units().size()); ++u) {
     const nn::Unit& unit = setup_.model->units()[static_cast<std::size_t>(u)];
     for (int p = 0; p < static_cast<int>(unit.params().size()); ++p) {
       const nn::Param& param = unit.params()[static_cast<std::size_t>(p)];
       const std::int64_t row_size = param.elements() / param.shape[0];
-      for (const nn::FusedSlice& slice : param.slices) {
+      for (const nn::Segment& segment : param.segments) {
         const Piece piece =
-            piece_of(unit.offset(p) + slice.row * row_size, slice.rows * row_size, setup_.state->unit(u));
-        const TensorView out = norms.rows(index++, 1);
-        if (piece.count == 0) {
+            piece_of(unit.offset(p) + segment.row * row_size, segment.rows * row_size, setup_.state->unit(u));
+        const auto [index, first] = indices.emplace(segment.name, static_cast<std::int64_t>(indices.size()));
+        const TensorView out = norms.rows(index->second, 1);
+        if (piece.count > 0) {
+          ops::sum_squares(compute,
+                           {.x = gradient_shard(u).rows(piece.begin, piece.count), .out = out, .accumulate = !first});
+        } else if (first) {
           ops::fill(compute, {.y = out});
-        } else {
-          ops::sum_squares(compute, {.x = gradient_shard(u).rows(piece.begin, piece.count), .out = out});
         }
       }
     }
   }
   all_reduce_small(instruction, setup_.mesh->shard(), norms);
-  output.parameter_norms = std::make_shared<std::vector<float>>(static_cast<std::size_t>(index));
+  output.parameter_norms = std::make_shared<std::vector<float>>(indices.size());
   const auto* from = reinterpret_cast<const float*>(link_.download(compute, "read_parameter_norms", norms));
   compute.call_host({.name = "hand_over_parameter_norms", .kind = OpKind::host}, [from, to = output.parameter_norms] {
     for (std::size_t i = 0; i < to->size(); ++i) (*to)[i] = std::sqrt(from[i]);

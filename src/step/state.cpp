@@ -1,5 +1,6 @@
 #include "step/state.h"
 
+#include "models/weights.h"
 #include "ops/copy/copy.h"
 
 namespace hawser::step {
@@ -55,15 +56,12 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       }
     }
     kv_cache_bytes_ = carver.used() - optimizer_bytes_ - parameter_bytes_;
-    std::int64_t slices = 0;
-    for (const nn::Unit& unit : model.units()) {
-      for (const nn::Param& param : unit.params()) slices += static_cast<std::int64_t>(param.slices.size());
-    }
+    const auto tensors = static_cast<std::int64_t>(models::hf_tensors(model).size());
     rope_frequencies_ = carver.take(DType::f32, {model.description().rope.head_dim / 2});
     record_ = RecordView<StepRecord>(carver.take(DType::f32, {RecordView<StepRecord>::kFloats}));
     result_ = RecordView<StepResult>(carver.take(DType::f32, {RecordView<StepResult>::kFloats}));
     skip_ = carver.take(DType::i32, {1});
-    norms_ = carver.take(DType::f32, {slices});
+    norms_ = carver.take(DType::f32, {tensors});
     return carver.used();
   };
   arena_ = Arena(device, carve(nullptr));

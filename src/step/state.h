@@ -38,7 +38,7 @@ class ModelState {
   const RecordView<StepRecord>& record() const { return record_; }
   const RecordView<StepResult>& result() const { return result_; }
   const TensorView& skip() const { return skip_; }              // int32 [1]: StepInput::skip
-  const TensorView& parameter_norms() const { return norms_; }  // float32 [slices of all parameters]
+  const TensorView& parameter_norms() const { return norms_; }  // float32 [models::hf_tensors]
   std::int64_t bytes() const { return arena_.bytes(); }         // includes the three below
   std::int64_t parameter_bytes() const { return parameter_bytes_; }
   std::int64_t optimizer_bytes() const { return optimizer_bytes_; }

@@ -1,5 +1,5 @@
 // `dispatch_float`: from a floating-point dtype to a C++ type, `by_float`: to a value. Code that tells dtypes apart in
-// another way names all that it knows and rejects the others: a new DType must fail where nobody has handled it.
+// another way names all that it knows and rejects the others: a new DType must fail where no code handles it.
 #pragma once
 
 #include "base/error.h"

@@ -72,9 +72,9 @@ inline std::map<std::string, std::vector<double>> gradient_projections(engine::S
     const nn::Unit& unit = session.model().units()[static_cast<std::size_t>(u)];
     const step::UnitState& state = session.state().unit(u);
     const std::vector<float> shard = engine::values_of(session, session.executor(purpose).gradient_shard(u));
-    for (const models::SlicePiece& piece : models::slice_pieces(unit, state.begin, state.count)) {
+    for (const models::SegmentPiece& piece : models::segment_pieces(unit, state.begin, state.count)) {
       const std::string& name =
-          unit.params()[static_cast<std::size_t>(piece.param)].slices[static_cast<std::size_t>(piece.slice)].name;
+          unit.params()[static_cast<std::size_t>(piece.param)].segments[static_cast<std::size_t>(piece.segment)].name;
       auto& projections = out.try_emplace(name, std::vector<double>(kProjections)).first->second;
       project(name, piece.first, shard.data() + piece.at, piece.count, projections);
     }

@@ -41,17 +41,21 @@ AttentionLayer::AttentionLayer(AttentionConfig config)
       output_(kOutputWeight, config_.output_bias ? kFirstBias + static_cast<int>(config_.qkv_bias) : -1) {
   const AttentionConfig& c = config_;
   HAWSER_CHECK(c.kv_heads > 0 && c.heads % c.kv_heads == 0, c.heads, " heads in groups of ", c.kv_heads);
-  const auto qkv_slices = [&](const char* suffix) {
-    return std::vector<FusedSlice>{{c.q + suffix, 0, c.q_size()},
-                                   {c.k + suffix, c.q_size(), c.kv_size()},
-                                   {c.v + suffix, c.q_size() + c.kv_size(), c.kv_size()}};
+  const auto rows_of = [&](PartOf heads) { return PartOf{heads.begin * c.head_dim, heads.total * c.head_dim}; };
+  const PartOf q = rows_of(c.heads_part), kv = rows_of(c.kv_heads_part);
+  const auto qkv = [&](const char* suffix, const Shape& shape) {
+    return std::vector<Segment>{row_segment(c.q + suffix, 0, c.q_size(), shape, q),
+                                row_segment(c.k + suffix, c.q_size(), c.kv_size(), shape, kv),
+                                row_segment(c.v + suffix, c.q_size() + c.kv_size(), c.kv_size(), shape, kv)};
   };
+  const Shape wide{c.qkv_size(), c.width};
   const Initial normal{Initial::Kind::normal, c.initial_std};
   params_.push_back(full_param(c.norm + ".weight", {c.width}, {Initial::Kind::ones, 0}, false));
-  params_.push_back(fused_param(c.fused + ".weight", qkv_slices(".weight"), {c.qkv_size(), c.width}, normal, true));
+  params_.push_back(fused_param(c.fused + ".weight", qkv(".weight", wide), wide, normal, true));
   params_.push_back(
-      full_param(c.output + ".weight", {c.width, c.q_size()}, {Initial::Kind::normal, c.output_std}, true));
-  if (c.qkv_bias) params_.push_back(fused_param(c.fused + ".bias", qkv_slices(".bias"), {c.qkv_size()}, {}, false));
+      sliced_param(c.output + ".weight", {c.width, c.q_size()}, 1, q, {Initial::Kind::normal, c.output_std}, true));
+  if (c.qkv_bias)
+    params_.push_back(fused_param(c.fused + ".bias", qkv(".bias", {c.qkv_size()}), {c.qkv_size()}, {}, false));
   if (c.output_bias) params_.push_back(full_param(c.output + ".bias", {c.width}, {}, false));
 }
 

@@ -3,7 +3,7 @@
 //   y = x + o_proj(attention(rope(qkv_proj(rms_norm(x)))))
 //
 // Multi-head, grouped-query and multi-query attention, by heads / kv_heads; head_dim is independent of width / heads.
-// Query, key and value weights are one Param [(heads + 2 kv_heads) D, C] with three slices, so that one GEMM computes
+// Query, key and value weights are one Param [(heads + 2 kv_heads) D, C] with three segments, so that one GEMM computes
 // all three. Source: Llama (arXiv 2302.13971), grouped queries (arXiv 2305.13245).
 #pragma once
 
@@ -17,6 +17,7 @@ namespace hawser::nn {
 
 struct AttentionConfig {
   std::int64_t width = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  PartOf heads_part, kv_heads_part;  // with tensor parallelism, heads and kv_heads are these parts of the model's
   bool qkv_bias = false, output_bias = false;
   bool rope = true;
   double rope_scale = 1.0;  // factor of cos and sin (attention scaling of some RoPE variants)

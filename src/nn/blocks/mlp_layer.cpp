@@ -15,15 +15,18 @@ MlpLayer::MlpLayer(MlpConfig config)
       gate_up_(kGateUpWeight, config_.bias ? kGateUpBias : -1),
       down_(kDownWeight, config_.bias ? kDownBias : -1) {
   const MlpConfig& c = config_;
-  const auto slices = [&](const char* suffix) {
-    return std::vector<FusedSlice>{{c.gate + suffix, 0, c.inner}, {c.up + suffix, c.inner, c.inner}};
+  const auto gate_up = [&](const char* suffix, const Shape& shape) {
+    return std::vector<Segment>{row_segment(c.gate + suffix, 0, c.inner, shape, c.inner_part),
+                                row_segment(c.up + suffix, c.inner, c.inner, shape, c.inner_part)};
   };
+  const Shape wide{2 * c.inner, c.width};
   params_.push_back(full_param(c.norm + ".weight", {c.width}, {Initial::Kind::ones, 0}, false));
-  params_.push_back(fused_param(c.fused + ".weight", slices(".weight"), {2 * c.inner, c.width},
-                                {Initial::Kind::normal, c.initial_std}, true));
-  params_.push_back(full_param(c.down + ".weight", {c.width, c.inner}, {Initial::Kind::normal, c.output_std}, true));
+  params_.push_back(
+      fused_param(c.fused + ".weight", gate_up(".weight", wide), wide, {Initial::Kind::normal, c.initial_std}, true));
+  params_.push_back(sliced_param(c.down + ".weight", {c.width, c.inner}, 1, c.inner_part,
+                                 {Initial::Kind::normal, c.output_std}, true));
   if (c.bias) {
-    params_.push_back(fused_param(c.fused + ".bias", slices(".bias"), {2 * c.inner}, {}, false));
+    params_.push_back(fused_param(c.fused + ".bias", gate_up(".bias", {2 * c.inner}), {2 * c.inner}, {}, false));
     params_.push_back(full_param(c.down + ".bias", {c.width}, {}, false));
   }
 }

@@ -2,7 +2,7 @@
 //
 //   y = x + down_proj(swiglu(gate_up_proj(rms_norm(x))))
 //
-// Gate and up weights are one Param [2 F, C] with two slices. Source: SwiGLU, arXiv 2002.05202.
+// Gate and up weights are one Param [2 F, C] with two segments. Source: SwiGLU, arXiv 2002.05202.
 #pragma once
 
 #include <array>
@@ -15,6 +15,7 @@ namespace hawser::nn {
 
 struct MlpConfig {
   std::int64_t width = 0, inner = 0;  // C, F
+  PartOf inner_part;                  // with tensor parallelism, F is this part of the model's
   bool bias = false;                  // on all three
   double epsilon = 1e-5;
   double initial_std = 0.02, output_std = 0.02;

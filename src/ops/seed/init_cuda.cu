@@ -19,10 +19,11 @@ struct Draw {
   RandomStream random;
   T* y;
   std::uint64_t first;
+  std::int64_t columns, row_stride;
   double mean, std;
   __device__ void operator()(std::int64_t, std::int64_t at) const {
     // No FMA contraction: each operation rounds once, as on the CPU.
-    const double z = normal(random, first + static_cast<std::uint64_t>(at));
+    const double z = normal(random, first + static_cast<std::uint64_t>(at / columns * row_stride + at % columns));
     y[at] = from_float<T>(static_cast<float>(__dadd_rn(mean, __dmul_rn(std, z))));
   }
 };
@@ -34,7 +35,9 @@ void random_normal(const CudaNative& native, const RandomNormal& args) {
     using T = decltype(tag);
     map<1>(native, 1, args.y.elements(),
            Draw<T>{RandomStream(args.seed, args.name), reinterpret_cast<T*>(args.y.raw()),
-                   static_cast<std::uint64_t>(args.first_element), args.mean, args.std});
+                   static_cast<std::uint64_t>(args.first_element),
+                   args.row_stride > 0 ? args.y.size(1) : std::max<std::int64_t>(1, args.y.elements()), args.row_stride,
+                   args.mean, args.std});
   });
 }
 

@@ -114,15 +114,15 @@ Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, s
     const step::UnitState& state = session.state().unit(u);
     const TensorView shard = session.executor(step::Purpose::gradient_norms).gradient_shard(u);
     for (const nn::Param& param : unit.params()) {
-      for (const nn::FusedSlice& slice : param.slices) {
-        out.gradients[slice.name].assign(static_cast<std::size_t>(nn::slice_shape(param, slice).elements()),
-                                         std::nanf(""));
+      for (const nn::Segment& segment : param.segments) {
+        out.gradients[segment.name].assign(static_cast<std::size_t>(nn::segment_shape(param, segment).elements()),
+                                           std::nanf(""));
       }
     }
-    for (const models::SlicePiece& piece : models::slice_pieces(unit, state.begin, state.count)) {
+    for (const models::SegmentPiece& piece : models::segment_pieces(unit, state.begin, state.count)) {
       const nn::Param& param = unit.params()[static_cast<std::size_t>(piece.param)];
       std::copy_n(shard.data<float>() + piece.at, piece.count,
-                  out.gradients[param.slices[static_cast<std::size_t>(piece.slice)].name].begin() + piece.first);
+                  out.gradients[param.segments[static_cast<std::size_t>(piece.segment)].name].begin() + piece.first);
     }
   }
   return out;
