@@ -146,11 +146,11 @@ Expression Parser::joined() {
       return value;
     };
   }
-  // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): std::function owns its copies
   return left;
 }
 
 Expression Parser::power() {
+  // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): std::function owns its copies
   Expression left = unary(true);
   int chain = 0;
   while (take_symbol("**")) {
