@@ -47,15 +47,15 @@ void PinnedStagingBuffer::send(const TensorView& to, const Fill& fill) {
 
 std::vector<StatePart> state_parts(Session& session, bool optimizer) {
   std::vector<StatePart> parts;
-  const auto add = [&](int unit, const char* prefix, const TensorView& view) {
-    parts.push_back({.unit = unit, .prefix = prefix, .device = view, .host = view});
+  const auto add = [&](int flat, const char* prefix, const TensorView& view) {
+    parts.push_back({.flat = flat, .prefix = prefix, .device = view, .host = view});
   };
-  for (int u = 0; u < static_cast<int>(session.model().units().size()); ++u) {
-    const step::UnitState& unit = session.state().unit(u);
-    add(u, "", unit.weights);
-    if (!optimizer || unit.exp_avg.empty()) continue;
-    add(u, "optimizer/exp_avg/", unit.exp_avg);
-    add(u, "optimizer/exp_avg_sq/", unit.exp_avg_sq);
+  for (int f = 0; f < static_cast<int>(session.model().flats().size()); ++f) {
+    const step::FlatState& flat = session.state().flat(f);
+    add(f, "", flat.stored);
+    if (!optimizer || flat.exp_avg.empty()) continue;
+    add(f, "optimizer/exp_avg/", flat.exp_avg);
+    add(f, "optimizer/exp_avg_sq/", flat.exp_avg_sq);
   }
   return parts;
 }
@@ -74,9 +74,9 @@ std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at) {
 std::vector<NamedState> named_states(Session& session, const std::vector<StatePart>& parts) {
   std::vector<NamedState> states;
   for (const StatePart& part : parts) {
-    const step::UnitState& unit = session.state().unit(part.unit);
+    const step::FlatState& flat = session.state().flat(part.flat);
     for (NamedState& state :
-         models::unit_states(session.model(), part.unit, unit.begin, unit.count, part.host, part.prefix)) {
+         models::flat_states(session.model(), part.flat, flat.begin, flat.count, part.host, part.prefix)) {
       states.push_back(std::move(state));
     }
   }

@@ -42,11 +42,11 @@ class PinnedStagingBuffer {
 
 // A part of a session's state and its copy in host memory.
 struct StatePart {
-  int unit = 0;
+  int flat = 0;
   const char* prefix = "";
   TensorView device, host;  // the same view until place_copies places the copy
 };
-// Weights and, with `optimizer`, the moments if there are any, unit by unit.
+// Weights and, with `optimizer`, the moments if there are any, flat by flat.
 std::vector<StatePart> state_parts(Session& session, bool optimizer);
 // Returns the bytes of the copies of all parts; with `at`, places the copies there.
 std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at);

@@ -138,9 +138,9 @@ step::Executor& Session::executor(step::Purpose purpose) {
 }
 
 void Session::initialise(std::uint64_t seed) {
-  for (int u = 0; u < static_cast<int>(model_.units().size()); ++u) {
-    const step::UnitState& unit = state_->unit(u);
-    models::initialise_flat(model_, u, seed, unit.begin, unit.count, *stream_, unit.weights);
+  for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) {
+    const step::FlatState& flat = state_->flat(f);
+    models::initialise_flat(model_, f, seed, flat.begin, flat.count, *stream_, flat.stored);
   }
   parameters_changed();
 }
@@ -148,15 +148,15 @@ void Session::initialise(std::uint64_t seed) {
 void Session::load(checkpoint::SafetensorsFolder& folder) {
   std::optional<PinnedStagingBuffer> staging;
   if (device_.kind() != DeviceKind::cpu) staging.emplace(device_, *stream_);
-  for (int u = 0; u < static_cast<int>(model_.units().size()); ++u) {
-    const step::UnitState& unit = state_->unit(u);
+  for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) {
+    const step::FlatState& flat = state_->flat(f);
     if (!staging) {
-      models::load_flat(model_, u, folder, unit.begin, unit.count, unit.weights);
+      models::load_flat(model_, f, folder, flat.begin, flat.count, flat.stored);
       continue;
     }
     constexpr std::int64_t kElement = size_of(DType::f32);
-    staging->send(unit.weights, [&](std::byte* piece, std::int64_t begin, std::int64_t count) {
-      models::load_flat(model_, u, folder, unit.begin + begin / kElement, count / kElement,
+    staging->send(flat.stored, [&](std::byte* piece, std::int64_t begin, std::int64_t count) {
+      models::load_flat(model_, f, folder, flat.begin + begin / kElement, count / kElement,
                         TensorView(piece, DType::f32, {count / kElement}, DeviceKind::cpu));
     });
   }
@@ -164,7 +164,7 @@ void Session::load(checkpoint::SafetensorsFolder& folder) {
 }
 
 void Session::parameters_changed() {
-  for (int u = 0; u < static_cast<int>(model_.units().size()); ++u) state_->refresh_compute(u, *stream_);
+  for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) state_->refresh_compute(f, *stream_);
   stream_->synchronize();
 }
 

@@ -1,5 +1,5 @@
-// Reads and writes tensors in the form of a Hugging Face file (nn::FileForm): transposed, or with rows in another order.
-// Regions and shapes are those of the model's form unless said otherwise.
+// Reads and writes tensors in the form of a Hugging Face file (nn::FileForm): transposed, or with rows in another
+// order. Regions and shapes are those of the model's form unless said otherwise.
 #pragma once
 
 #include "checkpoint/boxes.h"

@@ -4,35 +4,37 @@
 
 namespace hawser::models {
 
-Model::Model(ModelDescription description)
+Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of)
     : description_(std::move(description)), embedding_(description_.embedding), head_(description_.head) {
-  units_.emplace_back("embedding", embedding_.params());
-  embedding_params_ = {{0, 0}};
+  const auto add = [&](const std::string& name, const std::vector<nn::Param>& params) {
+    return nn::add_unit(name, params, spec_of, units_, flats_);
+  };
+  embedding_params_ = add("embedding", embedding_.params());
   for (std::size_t b = 0; b < description_.blocks.size(); ++b) {
     const BlockDescription& block = description_.blocks[b];
+    const std::size_t first = layers_.size();
     layers_.push_back(std::make_unique<nn::AttentionLayer>(block.attention));
     layers_.push_back(std::make_unique<nn::MlpLayer>(block.mlp));
-    const int unit = static_cast<int>(units_.size());
     std::vector<nn::Param> params;
-    for (std::size_t half = 2 * b; half < 2 * b + 2; ++half) {
-      std::vector<ParamPlace> places;
-      for (const nn::Param& param : layers_[half]->params()) {
-        places.push_back({unit, static_cast<int>(params.size())});
-        params.push_back(param);
-      }
-      layer_params_.push_back(std::move(places));
+    for (std::size_t layer = first; layer < layers_.size(); ++layer) {
+      params.insert(params.end(), layers_[layer]->params().begin(), layers_[layer]->params().end());
     }
-    units_.emplace_back(cat("block ", b), std::move(params));
+    const std::vector<ParamPlace> places = add(cat("block ", b), params);
+    auto place = places.begin();
+    for (std::size_t layer = first; layer < layers_.size(); ++layer) {
+      const auto end = place + static_cast<std::ptrdiff_t>(layers_[layer]->params().size());
+      layer_params_.emplace_back(place, end);
+      place = end;
+    }
   }
-  const int unit = static_cast<int>(units_.size());
-  units_.emplace_back("head", head_.params());
-  head_params_ = {{unit, 0}, head_.tied() ? ParamPlace{0, 0} : ParamPlace{unit, 1}};
+  head_params_ = add("head", head_.params());
+  if (head_.tied()) head_params_.push_back(embedding_params_.front());
 }
 
 std::int64_t Model::parameters() const {
   std::int64_t count = 0;
-  for (const nn::Unit& unit : units_) {
-    for (const nn::Param& param : unit.params()) count += param.elements();
+  for (const nn::Flat& flat : flats_) {
+    for (const nn::Param& param : flat.params()) count += param.elements();
   }
   return count;
 }

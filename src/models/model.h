@@ -1,8 +1,8 @@
-// `Model`: units of parameters, and the layers that use them. It holds no data: views are passed with each call.
+// `Model`: units of parameters, the flats that store them, and the layers that use them. It holds no data: views are
+// passed with each call.
 //
-// Layers are numbered in forward order; block b has layers 2b (attention) and 2b + 1 (MLP). Unit 0 is the embedding,
-// unit 1 + b is block b, the last is the head. A family is a config reader, a description and parameter names; see
-// models/llama/.
+// Layers are numbered in forward order; block b has layers 2b (attention) and 2b + 1 (MLP). The units are the embedding,
+// the blocks and the head. A family is a config reader, a description and parameter names; see models/llama/.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,12 @@
 #include "nn/blocks/attention_layer.h"
 #include "nn/blocks/embedding_and_head.h"
 #include "nn/blocks/mlp_layer.h"
+#include "nn/flat.h"
 #include "ops/rope/rope.h"
 
 namespace hawser::models {
 
-// A parameter of a unit, as a layer refers to it.
-struct ParamPlace {
-  int unit = 0, index = 0;
-};
+using nn::ParamPlace;
 
 // Description of one transformer block. To extend it, add fields, not classes.
 struct BlockDescription {
@@ -38,11 +36,14 @@ struct ModelDescription {
 
 class Model {
  public:
-  explicit Model(ModelDescription description);
+  explicit Model(ModelDescription description, const nn::FlatSpecOf& spec_of = nn::common_domain);
   Model(const Model&) = delete;
 
   const ModelDescription& description() const { return description_; }
   const std::vector<nn::Unit>& units() const { return units_; }
+  // The flats of all units, in the order of the units.
+  const std::vector<nn::Flat>& flats() const { return flats_; }
+  const nn::Flat& flat(int i) const { return flats_[static_cast<std::size_t>(i)]; }
   const nn::EmbeddingLayer& embedding() const { return embedding_; }
   const nn::HeadLayer& head() const { return head_; }
   int layers() const { return static_cast<int>(layers_.size()); }
@@ -68,6 +69,7 @@ class Model {
   std::vector<std::unique_ptr<nn::Layer>> layers_;
   nn::HeadLayer head_;
   std::vector<nn::Unit> units_;
+  std::vector<nn::Flat> flats_;
   std::vector<std::vector<ParamPlace>> layer_params_;
   std::vector<ParamPlace> embedding_params_, head_params_;
 };

@@ -14,17 +14,17 @@
 namespace hawser::models {
 namespace {
 
-const nn::Unit& unit_of(const Model& model, int unit) {
-  HAWSER_CHECK(unit >= 0 && unit < static_cast<int>(model.units().size()), "unit ", unit, " of ", model.units().size());
-  return model.units()[static_cast<std::size_t>(unit)];
+const nn::Flat& flat_of(const Model& model, int flat) {
+  HAWSER_CHECK(flat >= 0 && flat < static_cast<int>(model.flats().size()), "flat ", flat, " of ", model.flats().size());
+  return model.flat(flat);
 }
 
 struct Place {
   const nn::Param& param;
   const nn::Segment& segment;
 };
-Place place_of(const nn::Unit& unit, const SegmentPiece& piece) {
-  const nn::Param& param = unit.params()[static_cast<std::size_t>(piece.param)];
+Place place_of(const nn::Flat& flat, const SegmentPiece& piece) {
+  const nn::Param& param = flat.params()[static_cast<std::size_t>(piece.param)];
   return {param, param.segments[static_cast<std::size_t>(piece.segment)]};
 }
 
@@ -58,8 +58,8 @@ void random_box(const Place& place, std::uint64_t seed, const Box& box, Stream& 
                               .std = param.initial.std});
 }
 
-void expect_piece(const TensorView& flat, std::int64_t count) {
-  HAWSER_CHECK(flat.elements() == count && flat.dense(), "a piece of ", count, " elements in ", flat.text());
+void expect_piece(const TensorView& values, std::int64_t count) {
+  HAWSER_CHECK(values.elements() == count && values.dense(), "a piece of ", count, " elements in ", values.text());
 }
 
 std::string folder_of(const checkpoint::SafetensorsFolder& folder) {
@@ -91,15 +91,15 @@ bool same_bytes(const checkpoint::SafetensorsFolder& folder, const std::string& 
 
 }  // namespace
 
-std::vector<SegmentPiece> segment_pieces(const nn::Unit& unit, std::int64_t begin, std::int64_t count) {
+std::vector<SegmentPiece> segment_pieces(const nn::Flat& flat, std::int64_t begin, std::int64_t count) {
   HAWSER_CHECK(begin >= 0 && count >= 0, "elements [", begin, ", ", begin + count, ")");
   std::vector<SegmentPiece> pieces;
-  for (std::size_t p = 0; p < unit.params().size(); ++p) {
-    const nn::Param& param = unit.params()[p];
+  for (std::size_t p = 0; p < flat.params().size(); ++p) {
+    const nn::Param& param = flat.params()[p];
     const std::int64_t row = param.shape[0] > 0 ? param.elements() / param.shape[0] : 0;
     for (std::size_t s = 0; s < param.segments.size(); ++s) {
       const nn::Segment& segment = param.segments[s];
-      const std::int64_t start = unit.offset(static_cast<int>(p)) + segment.row * row;
+      const std::int64_t start = flat.offset(static_cast<int>(p)) + segment.row * row;
       const std::int64_t from = std::max(start, begin);
       const std::int64_t to = std::min(start + segment.rows * row, begin + count);
       if (from < to)
@@ -109,9 +109,9 @@ std::vector<SegmentPiece> segment_pieces(const nn::Unit& unit, std::int64_t begi
   return pieces;
 }
 
-std::vector<nn::Unit::Gap> gap_pieces(const nn::Unit& unit, std::int64_t begin, std::int64_t count) {
-  std::vector<nn::Unit::Gap> pieces;
-  for (const nn::Unit::Gap& gap : unit.gaps(std::max(unit.used(), begin + count))) {
+std::vector<nn::Flat::Gap> gap_pieces(const nn::Flat& flat, std::int64_t begin, std::int64_t count) {
+  std::vector<nn::Flat::Gap> pieces;
+  for (const nn::Flat::Gap& gap : flat.gaps(std::max(flat.used(), begin + count))) {
     const std::int64_t from = std::max(gap.begin, begin), to = std::min(gap.begin + gap.count, begin + count);
     if (from < to) pieces.push_back({from - begin, to - from});
   }
@@ -121,8 +121,8 @@ std::vector<nn::Unit::Gap> gap_pieces(const nn::Unit& unit, std::int64_t begin, 
 std::vector<HfTensor> hf_tensors(const Model& model) {
   std::vector<HfTensor> tensors;
   std::set<std::string> known;
-  for (std::size_t u = 0; u < model.units().size(); ++u) {
-    const std::vector<nn::Param>& params = model.units()[u].params();
+  for (std::size_t f = 0; f < model.flats().size(); ++f) {
+    const std::vector<nn::Param>& params = model.flats()[f].params();
     for (std::size_t p = 0; p < params.size(); ++p) {
       for (std::size_t s = 0; s < params[p].segments.size(); ++s) {
         const nn::Segment& segment = params[p].segments[s];
@@ -131,7 +131,7 @@ std::vector<HfTensor> hf_tensors(const Model& model) {
                            .shape = segment.global,
                            .file = segment.file,
                            .file_shape = nn::file_shape(segment),
-                           .unit = static_cast<int>(u),
+                           .flat = static_cast<int>(f),
                            .param = static_cast<int>(p),
                            .segment = static_cast<int>(s)});
       }
@@ -194,29 +194,29 @@ void check_weights(const Model& model, const checkpoint::SafetensorsFolder& fold
   }
 }
 
-void load_flat(const Model& model, int unit, checkpoint::SafetensorsFolder& folder, std::int64_t begin,
-               std::int64_t count, const TensorView& flat) {
-  expect_piece(flat, count);
-  HAWSER_CHECK(flat.device() == DeviceKind::cpu, "weights are read into host memory, not into ", flat.text());
-  const nn::Unit& of = unit_of(model, unit);
-  const TensorView line = flat.reshape({count});
+void load_flat(const Model& model, int flat, checkpoint::SafetensorsFolder& folder, std::int64_t begin,
+               std::int64_t count, const TensorView& values) {
+  expect_piece(values, count);
+  HAWSER_CHECK(values.device() == DeviceKind::cpu, "weights are read into host memory, not into ", values.text());
+  const nn::Flat& of = flat_of(model, flat);
+  const TensorView line = values.reshape({count});
   for (const SegmentPiece& piece : segment_pieces(of, begin, count)) {
     const Place place = place_of(of, piece);
     for (const Box& box : global_boxes(place, piece, line.rows(piece.at, piece.count))) {
       read_region(folder, place.segment.name, place.segment.file, checkpoint::region_of(box), box.view);
     }
   }
-  for (const nn::Unit::Gap& gap : gap_pieces(of, begin, count)) {
+  for (const nn::Flat::Gap& gap : gap_pieces(of, begin, count)) {
     const TensorView rest = line.rows(gap.begin, gap.count);
     std::memset(rest.raw(), 0, static_cast<std::size_t>(rest.bytes()));
   }
 }
 
-void initialise_flat(const Model& model, int unit, std::uint64_t seed, std::int64_t begin, std::int64_t count,
-                     Stream& stream, const TensorView& flat) {
-  expect_piece(flat, count);
-  const nn::Unit& of = unit_of(model, unit);
-  const TensorView line = flat.reshape({count});
+void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int64_t begin, std::int64_t count,
+                     Stream& stream, const TensorView& values) {
+  expect_piece(values, count);
+  const nn::Flat& of = flat_of(model, flat);
+  const TensorView line = values.reshape({count});
   for (const SegmentPiece& piece : segment_pieces(of, begin, count)) {
     const Place place = place_of(of, piece);
     const TensorView y = line.rows(piece.at, piece.count);
@@ -229,23 +229,23 @@ void initialise_flat(const Model& model, int unit, std::uint64_t seed, std::int6
         ops::fill(stream, {.y = y, .value = place.param.initial.kind == nn::Initial::Kind::ones ? 1.0 : 0.0});
     }
   }
-  for (const nn::Unit::Gap& gap : gap_pieces(of, begin, count)) {
+  for (const nn::Flat::Gap& gap : gap_pieces(of, begin, count)) {
     ops::fill(stream, {.y = line.rows(gap.begin, gap.count), .value = 0.0});
   }
 }
 
-std::vector<NamedState> unit_states(const Model& model, int unit, std::int64_t begin, std::int64_t count,
-                                    const TensorView& flat, const std::string& prefix) {
-  expect_piece(flat, count);
-  const nn::Unit& of = unit_of(model, unit);
-  const TensorView line = flat.reshape({count});
+std::vector<NamedState> flat_states(const Model& model, int flat, std::int64_t begin, std::int64_t count,
+                                    const TensorView& values, const std::string& prefix) {
+  expect_piece(values, count);
+  const nn::Flat& of = flat_of(model, flat);
+  const TensorView line = values.reshape({count});
   std::vector<NamedState> states;
   for (const SegmentPiece& piece : segment_pieces(of, begin, count)) {
     const Place place = place_of(of, piece);
     const std::string name = prefix + place.segment.name;
     auto state = std::ranges::find(states, name, &NamedState::name);
     if (state == states.end()) {
-      states.push_back({.name = name, .shape = place.segment.global, .dtype = flat.dtype(), .boxes = {}});
+      states.push_back({.name = name, .shape = place.segment.global, .dtype = values.dtype(), .boxes = {}});
       state = states.end() - 1;
     }
     const std::vector<Box> boxes = global_boxes(place, piece, line.rows(piece.at, piece.count));

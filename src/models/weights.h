@@ -1,7 +1,7 @@
 // Import, initialization and export of the elements of a model's flat buffers.
 //
-// A piece of a unit's flat buffer is a range [begin, begin + count) of its elements (nn::Unit: parameters in order,
-// each at a multiple of kAlignmentElements, gaps zero; the padding of Unit::total counts as a gap). Results do not
+// A piece of a flat buffer is a range [begin, begin + count) of its elements (nn::Flat: parameters in order, each at a
+// multiple of kAlignmentElements, gaps zero; the padding of Flat::total counts as a gap). Results do not
 // depend on how the buffers are sharded, nor on how ranks slice a tensor (nn::Slice): any pieces that cover a tensor
 // give the same elements. Names are those of Hugging Face's files, one per global tensor. Tensors have the model's form
 // here, and in checkpoints; load_flat and export_folder convert from and to the file's (nn::FileForm).
@@ -22,15 +22,15 @@ namespace hawser::models {
 
 // The elements that a segment and a piece have in common.
 struct SegmentPiece {
-  int param = 0, segment = 0;  // indices in Unit::params() and Param::segments
+  int param = 0, segment = 0;  // indices in Flat::params() and Param::segments
   std::int64_t first = 0;      // element of the segment, row-major
   std::int64_t at = 0;         // element of the piece
   std::int64_t count = 0;      // more than 0
 };
-std::vector<SegmentPiece> segment_pieces(const nn::Unit& unit, std::int64_t begin, std::int64_t count);
+std::vector<SegmentPiece> segment_pieces(const nn::Flat& flat, std::int64_t begin, std::int64_t count);
 
 // The parts of a piece that belong to no parameter.
-std::vector<nn::Unit::Gap> gap_pieces(const nn::Unit& unit, std::int64_t begin, std::int64_t count);
+std::vector<nn::Flat::Gap> gap_pieces(const nn::Flat& flat, std::int64_t begin, std::int64_t count);
 
 // All global tensors of the model, in the order of their first segments; a tied head has no tensor of its own.
 struct HfTensor {
@@ -38,7 +38,7 @@ struct HfTensor {
   Shape shape;  // in the model's form
   nn::FileForm file;
   Shape file_shape;
-  int unit = 0, param = 0, segment = 0;  // the first segment
+  int flat = 0, param = 0, segment = 0;  // the first segment
 };
 std::vector<HfTensor> hf_tensors(const Model& model);
 
@@ -47,21 +47,21 @@ std::vector<HfTensor> hf_tensors(const Model& model);
 // contain, and, in a tied model, an lm_head.weight that is bitwise equal to the embedding.
 void check_weights(const Model& model, const checkpoint::SafetensorsFolder& folder, Problems& problems);
 
-// Fills `flat` [count] (float32 or bf16, dense, cpu) with the piece. Reads only the bytes it needs. The folder must
-// have passed check_weights.
-void load_flat(const Model& model, int unit, checkpoint::SafetensorsFolder& folder, std::int64_t begin,
-               std::int64_t count, const TensorView& flat);
+// Fills `values` [count] (float32 or bf16, dense, cpu) with the piece of the model's flat `flat`. Reads only the bytes
+// it needs. The folder must have passed check_weights.
+void load_flat(const Model& model, int flat, checkpoint::SafetensorsFolder& folder, std::int64_t begin,
+               std::int64_t count, const TensorView& values);
 
-// Fills `flat` [count] (float32 or bf16, dense, on the stream's device) with initial values, on the stream. A normal
+// Fills `values` [count] (float32 or bf16, dense, on the stream's device) with initial values, on the stream. A normal
 // parameter has
 //   std * RandomStream(seed, fnv1a(segment name)).normal(element of the global tensor)
-void initialise_flat(const Model& model, int unit, std::uint64_t seed, std::int64_t begin, std::int64_t count,
-                     Stream& stream, const TensorView& flat);
+void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int64_t begin, std::int64_t count,
+                     Stream& stream, const TensorView& values);
 
-// One NamedState per global tensor that the piece overlaps, named prefix + its name, with its boxes in `flat` [count]
+// One NamedState per global tensor that the piece overlaps, named prefix + its name, with its boxes in `values` [count]
 // (dense, any dtype and device). Prefixes: "" for parameters, "optimizer/exp_avg/", "optimizer/exp_avg_sq/".
-std::vector<NamedState> unit_states(const Model& model, int unit, std::int64_t begin, std::int64_t count,
-                                    const TensorView& flat, const std::string& prefix = "");
+std::vector<NamedState> flat_states(const Model& model, int flat, std::int64_t begin, std::int64_t count,
+                                    const TensorView& values, const std::string& prefix = "");
 
 // The tokenizer files that transformers reads from a model folder: those of a folder, or a tokenizer.json and the
 // others in its folder, by their names in a model folder. UserError if one cannot be read.

@@ -12,23 +12,23 @@ namespace {
 
 class WeightsTest : public ::testing::Test {
  protected:
-  Storage flat(std::int64_t count, DType dtype = DType::f32) const { return Storage(*device_, dtype, {count}); }
+  Storage buffer(std::int64_t count, DType dtype = DType::f32) const { return Storage(*device_, dtype, {count}); }
 
   std::vector<float> tensor(checkpoint::SafetensorsFolder& folder, const std::string& name) const {
     const checkpoint::TensorInfo* info = folder.find(name);
     if (info == nullptr) return ADD_FAILURE() << name, std::vector<float>{};
-    const Storage out = flat(info->shape.elements());
+    const Storage out = buffer(info->shape.elements());
     folder.read(name, checkpoint::full(info->shape), out);
     return values(out);
   }
 
-  // A unit's expected flat buffer, built tensor by tensor.
-  std::vector<float> expected_unit(const nn::Unit& unit, std::int64_t total,
+  // The expected values of a flat, built tensor by tensor.
+  std::vector<float> expected_flat(const nn::Flat& flat, std::int64_t total,
                                    checkpoint::SafetensorsFolder& folder) const {
     std::vector<float> all(static_cast<std::size_t>(total), 0.0f);
-    for (std::size_t p = 0; p < unit.params().size(); ++p) {
-      auto to = all.begin() + unit.offset(static_cast<int>(p));
-      for (const nn::Segment& segment : unit.params()[p].segments) {
+    for (std::size_t p = 0; p < flat.params().size(); ++p) {
+      auto to = all.begin() + flat.offset(static_cast<int>(p));
+      for (const nn::Segment& segment : flat.params()[p].segments) {
         const std::vector<float> part = tensor(folder, segment.name);
         to = std::copy(part.begin(), part.end(), to);
       }
@@ -45,17 +45,17 @@ TEST_F(WeightsTest, AnyCutsOfAUnitLoadTheSameElements) {
     SCOPED_TRACE(name);
     const auto model = load_model(golden(name));
     auto folder = open_weights(golden(name));
-    for (std::size_t u = 0; u < model->units().size(); ++u) {
-      const nn::Unit& unit = model->units()[u];
-      const std::int64_t total = unit.total(3);
-      const std::vector<float> expected = expected_unit(unit, total, folder);
-      for (const std::int64_t alignment : {std::int64_t{1}, nn::Unit::kAlignmentElements}) {
+    for (std::size_t f = 0; f < model->flats().size(); ++f) {
+      const nn::Flat& flat = model->flats()[f];
+      const std::int64_t total = flat.total(3);
+      const std::vector<float> expected = expected_flat(flat, total, folder);
+      for (const std::int64_t alignment : {std::int64_t{1}, nn::Flat::kAlignmentElements}) {
         const std::vector<std::int64_t> cuts = random_cuts(total, alignment, random_);
         for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
           const std::int64_t begin = cuts[i], count = cuts[i + 1] - begin;
-          const Storage piece = flat(count);
+          const Storage piece = buffer(count);
           std::fill_n(piece.view().data<float>(), count, -7.0f);
-          load_flat(*model, static_cast<int>(u), folder, begin, count, piece);
+          load_flat(*model, static_cast<int>(f), folder, begin, count, piece);
           EXPECT_EQ(values(piece), std::vector<float>(expected.begin() + begin, expected.begin() + begin + count));
         }
       }
@@ -66,20 +66,20 @@ TEST_F(WeightsTest, AnyCutsOfAUnitLoadTheSameElements) {
 TEST_F(WeightsTest, InitialValuesDoNotDependOnCuts) {
   const auto model = load_model(golden("everything"));
   const auto stream = device_->make_stream("compute");
-  for (std::size_t u = 0; u < model->units().size(); ++u) {
-    const nn::Unit& unit = model->units()[u];
-    const std::int64_t total = unit.total(3);
-    const Storage full = flat(total);
+  for (std::size_t f = 0; f < model->flats().size(); ++f) {
+    const nn::Flat& flat = model->flats()[f];
+    const std::int64_t total = flat.total(3);
+    const Storage full = buffer(total);
     std::fill_n(full.view().data<float>(), total, -7.0f);
-    initialise_flat(*model, static_cast<int>(u), 11, 0, total, *stream, full);
+    initialise_flat(*model, static_cast<int>(f), 11, 0, total, *stream, full);
     stream->synchronize();
     for (int round = 0; round < 4; ++round) {
       const std::vector<std::int64_t> cuts =
-          random_cuts(total, round % 2 == 0 ? 1 : nn::Unit::kAlignmentElements, random_);
+          random_cuts(total, round % 2 == 0 ? 1 : nn::Flat::kAlignmentElements, random_);
       std::vector<float> all;
       for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
-        const Storage piece = flat(cuts[i + 1] - cuts[i]);
-        initialise_flat(*model, static_cast<int>(u), 11, cuts[i], cuts[i + 1] - cuts[i], *stream, piece);
+        const Storage piece = buffer(cuts[i + 1] - cuts[i]);
+        initialise_flat(*model, static_cast<int>(f), 11, cuts[i], cuts[i + 1] - cuts[i], *stream, piece);
         stream->synchronize();
         const std::vector<float> part = values(piece);
         all.insert(all.end(), part.begin(), part.end());
@@ -87,7 +87,7 @@ TEST_F(WeightsTest, InitialValuesDoNotDependOnCuts) {
       EXPECT_EQ(all, values(full));
     }
     const std::vector<float> all = values(full);
-    for (const nn::Unit::Gap& gap : unit.gaps(total)) {
+    for (const nn::Flat::Gap& gap : flat.gaps(total)) {
       for (std::int64_t i = 0; i < gap.count; ++i) EXPECT_EQ(all[static_cast<std::size_t>(gap.begin + i)], 0.0f);
     }
   }
@@ -96,8 +96,8 @@ TEST_F(WeightsTest, InitialValuesDoNotDependOnCuts) {
 TEST_F(WeightsTest, InitialValuesAreNamedByTensorAndElement) {
   const auto model = load_model(golden("everything"));
   const auto stream = device_->make_stream("compute");
-  const nn::Unit& block = model->units()[1];
-  const Storage full = flat(block.used());
+  const nn::Flat& block = model->flats()[1];
+  const Storage full = buffer(block.used());
   initialise_flat(*model, 1, 11, 0, block.used(), *stream, full);
   stream->synchronize();
   const std::vector<float> all = values(full);
@@ -143,12 +143,12 @@ TEST_F(WeightsTest, SlicesHaveTheElementsOfTheGlobalTensor) {
   auto folder = open_weights(golden("everything"));
   const auto stream = device_->make_stream("compute");
   std::map<std::string, std::vector<float>> initial;
-  for (std::size_t u = 0; u < whole->units().size(); ++u) {
-    const std::int64_t total = whole->units()[u].used();
-    const Storage all = flat(total);
-    initialise_flat(*whole, static_cast<int>(u), 11, 0, total, *stream, all);
+  for (std::size_t f = 0; f < whole->flats().size(); ++f) {
+    const std::int64_t total = whole->flats()[f].used();
+    const Storage all = buffer(total);
+    initialise_flat(*whole, static_cast<int>(f), 11, 0, total, *stream, all);
     stream->synchronize();
-    for (const NamedState& state : unit_states(*whole, static_cast<int>(u), 0, total, all)) {
+    for (const NamedState& state : flat_states(*whole, static_cast<int>(f), 0, total, all)) {
       std::vector<float>& to = initial[state.name];
       for (const Box& box : state.boxes) {
         const std::vector<float> part = values(box.view);
@@ -159,17 +159,17 @@ TEST_F(WeightsTest, SlicesHaveTheElementsOfTheGlobalTensor) {
   std::map<std::string, std::vector<int>> seen;
   for (const int part : {0, 1}) {
     const Model model(half_of(whole->description(), part));
-    for (std::size_t u = 0; u < model.units().size(); ++u) {
-      const nn::Unit& unit = model.units()[u];
-      const std::vector<std::int64_t> cuts = random_cuts(unit.total(3), 1, random_);
+    for (std::size_t f = 0; f < model.flats().size(); ++f) {
+      const nn::Flat& flat = model.flats()[f];
+      const std::vector<std::int64_t> cuts = random_cuts(flat.total(3), 1, random_);
       for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
         const std::int64_t count = cuts[i + 1] - cuts[i];
-        const Storage first = flat(count), loaded = flat(count);
-        initialise_flat(model, static_cast<int>(u), 11, cuts[i], count, *stream, first);
+        const Storage first = buffer(count), loaded = buffer(count);
+        initialise_flat(model, static_cast<int>(f), 11, cuts[i], count, *stream, first);
         stream->synchronize();
-        load_flat(model, static_cast<int>(u), folder, cuts[i], count, loaded);
-        const auto states = unit_states(model, static_cast<int>(u), cuts[i], count, first);
-        const auto of_file = unit_states(model, static_cast<int>(u), cuts[i], count, loaded);
+        load_flat(model, static_cast<int>(f), folder, cuts[i], count, loaded);
+        const auto states = flat_states(model, static_cast<int>(f), cuts[i], count, first);
+        const auto of_file = flat_states(model, static_cast<int>(f), cuts[i], count, loaded);
         for (std::size_t s = 0; s < states.size(); ++s) {
           const NamedState& state = states[s];
           const std::vector<float> file = tensor(folder, state.name);
@@ -244,7 +244,7 @@ TEST_F(WeightsTest, FileFormsAreConvertedThereAndBack) {
       std::vector<float> written;
       for (std::int64_t first = 0; first < hf.file_shape[0]; first += 2) {
         const std::int64_t count = std::min<std::int64_t>(2, hf.file_shape[0] - first);
-        const Storage piece = flat(count * hf.file_shape[1]);
+        const Storage piece = buffer(count * hf.file_shape[1]);
         read_file_rows(source, hf, first, count, piece);
         writer.append(piece);
         const std::vector<float> part = values(piece);
@@ -261,7 +261,7 @@ TEST_F(WeightsTest, FileFormsAreConvertedThereAndBack) {
         const auto [row, row_count] = pick(12);
         const auto [column, column_count] = pick(5);
         const checkpoint::Region region{{row, column}, {row_count, column_count}};
-        const Storage out = flat(region.elements());
+        const Storage out = buffer(region.elements());
         read_region(opened, "w", hf.file, region, out);
         std::vector<float> expected;
         checkpoint::for_each_run(shape, region, [&](std::int64_t begin, std::int64_t run) {
@@ -272,7 +272,7 @@ TEST_F(WeightsTest, FileFormsAreConvertedThereAndBack) {
       if (!permuted) continue;
       nn::FileForm wrong = hf.file;
       std::swap(wrong.row_order[0], wrong.row_order[1]);
-      const Storage out = flat(60);
+      const Storage out = buffer(60);
       read_region(opened, "w", wrong, checkpoint::full(shape), out);
       EXPECT_NE(values(out), model);
       wrong.row_order[0] = wrong.row_order[1];
@@ -290,15 +290,15 @@ TEST_F(WeightsTest, StatesOfAllPiecesCoverEveryElementOnce) {
     seen["moment/" + tensor.name].resize(static_cast<std::size_t>(tensor.shape.elements()));
     shapes["moment/" + tensor.name] = tensor.shape;
   }
-  for (std::size_t u = 0; u < model->units().size(); ++u) {
-    const std::int64_t total = model->units()[u].total(3);
+  for (std::size_t f = 0; f < model->flats().size(); ++f) {
+    const std::int64_t total = model->flats()[f].total(3);
     const std::vector<std::int64_t> cuts = random_cuts(total, 1, random_);
     for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
       const std::int64_t count = cuts[i + 1] - cuts[i];
-      const Storage piece = flat(count);
+      const Storage piece = buffer(count);
       std::int64_t gap = 0, covered = 0;
-      for (const nn::Unit::Gap& part : gap_pieces(model->units()[u], cuts[i], count)) gap += part.count;
-      for (const NamedState& state : unit_states(*model, static_cast<int>(u), cuts[i], count, piece, "moment/")) {
+      for (const nn::Flat::Gap& part : gap_pieces(model->flats()[f], cuts[i], count)) gap += part.count;
+      for (const NamedState& state : flat_states(*model, static_cast<int>(f), cuts[i], count, piece, "moment/")) {
         ASSERT_TRUE(seen.contains(state.name)) << state.name;
         EXPECT_TRUE(state.shape == shapes[state.name]);
         EXPECT_LE(static_cast<int>(state.boxes.size()), 2 * state.shape.rank() - 1);

@@ -123,44 +123,5 @@ TEST(Embedding, LooksUpAndAddsUp) {
   }
 }
 
-TEST(Unit, AlignsParametersToGrains) {
-  const Unit unit("block", {full_param("a", {3, 50}, {}, true), full_param("b", {128}, {}, false),
-                            full_param("c", {5}, {}, false)});
-  EXPECT_EQ(unit.offset(0), 0);
-  EXPECT_EQ(unit.offset(1), 256);
-  EXPECT_EQ(unit.offset(2), 384);
-  EXPECT_EQ(unit.used(), 512);
-  EXPECT_EQ(unit.total(1), 512);
-  EXPECT_EQ(unit.total(3), 768);
-  const auto device = make_cpu_device();
-  const Storage flat(*device, DType::f32, {unit.total(3)});
-  EXPECT_EQ(unit.view(flat, 1).raw() - flat.view().raw(), 256 * 4);
-  EXPECT_EQ(unit.view(flat, 0).shape(), (Shape{3, 50}));
-  // Parameters and gaps cover every element once.
-  std::vector<int> covered(768, 0);
-  for (const Unit::Gap& gap : unit.gaps(768)) {
-    for (std::int64_t i = gap.begin; i < gap.begin + gap.count; ++i) ++covered[static_cast<std::size_t>(i)];
-  }
-  for (int p = 0; p < 3; ++p) {
-    const std::int64_t count = unit.params()[static_cast<std::size_t>(p)].elements();
-    for (std::int64_t i = unit.offset(p); i < unit.offset(p) + count; ++i) ++covered[static_cast<std::size_t>(i)];
-  }
-  EXPECT_EQ(covered, std::vector<int>(768, 1));
-}
-
-TEST(Param, SegmentsCoverTheirRows) {
-  const std::vector<Segment> segments{{"q", 0, 6}, {"k", 6, 2}};
-  const Param param = fused_param("qk", segments, {8, 4}, {}, true);
-  EXPECT_EQ(segment_shape(param, param.segments[1]), (Shape{2, 4}));
-  EXPECT_THROW(fused_param("qk", segments, {9, 4}, {}, true), InternalError);
-  const Param columns = sliced_param("o", {8, 4}, 1, {.begin = 4, .total = 12}, {}, true);
-  EXPECT_EQ(columns.segments[0].global, (Shape{8, 12}));
-  EXPECT_THROW(sliced_param("o", {8, 4}, 1, {.begin = 9, .total = 12}, {}, true), InternalError);
-  Segment row = row_segment("q", 0, 8, {8, 4}, {.begin = 8, .total = 24});
-  EXPECT_EQ(row.global, (Shape{24, 4}));
-  EXPECT_THROW(fused_param("q", {row}, {8, 5}, {}, true), InternalError) << "another row length";
-  EXPECT_THROW(fused_param("qk", {{"q", 0, 6}, {"k", 5, 3}}, {8, 4}, {}, true), InternalError);
-}
-
 }  // namespace
 }  // namespace hawser::nn

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/units.h"
-
 namespace hawser::nn {
 
 namespace {
@@ -41,6 +39,12 @@ void expect_file_form(const Segment& segment) {
 
 Param full_param(const std::string& name, const Shape& shape, Initial initial, bool decay) {
   return fused_param(name, {{.name = name, .row = 0, .rows = shape[0]}}, shape, initial, decay);
+}
+
+Param replicated_param(const std::string& name, const Shape& shape, Initial initial) {
+  Param param = full_param(name, shape, initial, false);
+  param.flat.domain = Domain::replicated;
+  return param;
 }
 
 Param sliced_param(const std::string& name, const Shape& shape, int dim, PartOf part, Initial initial, bool decay) {
@@ -90,33 +94,6 @@ Shape file_shape(const Segment& segment) {
   Shape shape = segment.global;
   if (segment.file.transposed) std::swap(shape[0], shape[1]);
   return shape;
-}
-
-Unit::Unit(std::string name, std::vector<Param> params) : name_(std::move(name)), params_(std::move(params)) {
-  for (const Param& param : params_) {
-    offsets_.push_back(used_);
-    used_ += round_up(param.elements(), kAlignmentElements);
-  }
-}
-
-std::int64_t Unit::total(int parts) const {
-  return round_up(used_, kAlignmentElements * parts);
-}
-
-TensorView Unit::view(const TensorView& flat, int param) const {
-  const Param& p = params_[static_cast<std::size_t>(param)];
-  return flat.rows(offset(param), p.elements()).reshape(p.shape);
-}
-
-std::vector<Unit::Gap> Unit::gaps(std::int64_t total) const {
-  std::vector<Gap> gaps;
-  std::int64_t at = 0;
-  for (std::size_t i = 0; i < params_.size(); ++i) {
-    if (offsets_[i] > at) gaps.push_back({at, offsets_[i] - at});
-    at = offsets_[i] + params_[i].elements();
-  }
-  if (total > at) gaps.push_back({at, total - at});
-  return gaps;
 }
 
 }  // namespace hawser::nn

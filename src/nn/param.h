@@ -1,7 +1,8 @@
-// `Param`: a parameter as a layer declares it. `Unit`: parameters that are sharded, all-gathered, reduced and updated
-// together, as one flat buffer.
+// `Param`: a parameter as a layer declares it; `Segment`: the part of a global tensor that it holds; `FlatSpec`: how it
+// is stored and sharded.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,18 +50,40 @@ struct PartOf {
   std::int64_t begin = 0, total = 0;
 };
 
+// Which ranks have the same elements of a parameter. Decides over which ranks its flat is sharded.
+enum class Domain {
+  sliced,      // tensor-parallel ranks have different slices of it; without tensor parallelism every parameter is such
+  replicated,  // tensor-parallel ranks have equal copies: norms, biases of row-parallel Linears
+  expert,      // expert-parallel ranks have different experts
+};
+constexpr int kDomains = 3;
+
+// What the parameters of one flat buffer have in common (nn/flat.h).
+struct FlatSpec {
+  Domain domain = Domain::sliced;
+  bool trainable = true;          // false: frozen. No gradient, no moments, no master weights
+  std::optional<DType> stored;    // dtype that ranks keep; absent: float32 if trainable, otherwise the compute dtype
+  std::optional<DType> gathered;  // dtype that layers read; absent: the compute dtype
+  std::int64_t grain = 128;       // shards begin at multiples of it; a multiple of Flat::kAlignmentElements
+  bool operator==(const FlatSpec&) const = default;
+};
+
 struct Param {
   std::string name;  // unique in the model; equal to the segment's name if there is only one
   Shape shape;       // on this rank
   Initial initial;
   bool decay = false;             // weight decay applies (matrices, not norms and biases)
   std::vector<Segment> segments;  // in row order; they cover all rows. Every Segment::global has dims
+  FlatSpec flat = {};             // what the layer asks for
 
   std::int64_t elements() const { return shape.elements(); }
 };
 
 // A Param that is one global tensor.
 Param full_param(const std::string& name, const Shape& shape, Initial initial, bool decay);
+// A Param that is one global tensor, with Domain::replicated and without weight decay: a norm, or the bias of a
+// row-parallel Linear.
+Param replicated_param(const std::string& name, const Shape& shape, Initial initial);
 // A Param that is part of dim `dim` of one global tensor.
 Param sliced_param(const std::string& name, const Shape& shape, int dim, PartOf part, Initial initial, bool decay);
 // A Param of several segments with the same row length, one after another. Throws InternalError unless they cover its
@@ -73,37 +96,5 @@ Segment row_segment(const std::string& name, std::int64_t row, std::int64_t rows
 Shape segment_shape(const Param& param, const Segment& segment);
 // The shape that the file has: Segment::global, with its dims swapped if FileForm::transposed.
 Shape file_shape(const Segment& segment);
-
-// The parameters of one unit (embedding, a block, head) in one flat buffer. Every parameter starts at a multiple of
-// kAlignmentElements elements, and so does every shard. A shard boundary may be inside a parameter.
-class Unit {
- public:
-  static constexpr std::int64_t kAlignmentElements = 128;
-
-  Unit(std::string name, std::vector<Param> params);
-
-  const std::string& name() const { return name_; }
-  const std::vector<Param>& params() const { return params_; }
-  std::int64_t offset(int param) const { return offsets_[static_cast<std::size_t>(param)]; }
-  // Elements up to the end of the last parameter, rounded up to a multiple of kAlignmentElements.
-  std::int64_t used() const { return used_; }
-  // Elements of the flat buffer if it is sharded over `parts` ranks: used(), rounded up to a multiple of
-  // parts * kAlignmentElements.
-  std::int64_t total(int parts) const;
-  // The view of a parameter in the unit's unsharded flat buffer.
-  TensorView view(const TensorView& flat, int param) const;
-  // The elements of a flat buffer of `total` elements between parameters and after the last one. They must stay zero in
-  // gradients.
-  struct Gap {
-    std::int64_t begin, count;
-  };
-  std::vector<Gap> gaps(std::int64_t total) const;
-
- private:
-  std::string name_;
-  std::vector<Param> params_;
-  std::vector<std::int64_t> offsets_;
-  std::int64_t used_ = 0;
-};
 
 }  // namespace hawser::nn

@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "nn/param.h"
+#include "nn/flat.h"
 
 namespace hawser::optim {
 
-// A range of a shard of a unit's flat buffer that one AdamW call updates.
+// A range of a shard of a flat buffer that one AdamW call updates.
 struct UpdateRun {
   std::int64_t begin = 0, count = 0;  // in elements of the shard
   bool decay = false;
@@ -16,6 +16,6 @@ struct UpdateRun {
 
 // Covers [0, count) of the shard [begin, begin + count) of the buffer, in order, with as few runs as possible. A gap
 // joins the run before it: its gradient is zero, so it stays zero.
-std::vector<UpdateRun> update_runs(const nn::Unit& unit, std::int64_t begin, std::int64_t count);
+std::vector<UpdateRun> update_runs(const nn::Flat& flat, std::int64_t begin, std::int64_t count);
 
 }  // namespace hawser::optim

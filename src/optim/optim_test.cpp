@@ -96,23 +96,24 @@ TEST(Schedule, AdamHyperHasLearningRateAndBiasCorrections) {
 
 TEST(UpdateRuns, CoverAnyShardWithTheDecayOfItsParameters) {
   const nn::Initial zeros;
-  const nn::Unit unit("unit", {nn::full_param("norm", {100}, zeros, false), nn::full_param("a", {10, 13}, zeros, true),
-                               nn::full_param("b", {128}, zeros, true), nn::full_param("bias", {5}, zeros, false)});
-  const std::int64_t total = unit.total(3);
+  const nn::Flat flat("flat", {},
+                      {nn::full_param("norm", {100}, zeros, false), nn::full_param("a", {10, 13}, zeros, true),
+                       nn::full_param("b", {128}, zeros, true), nn::full_param("bias", {5}, zeros, false)});
+  const std::int64_t total = flat.total(3);
   // For each element: 0 no decay, 1 decay.
   std::vector<int> expected;
   for (int p = 0; p < 4; ++p) {
-    const std::int64_t end = p < 3 ? unit.offset(p + 1) : total;
-    expected.insert(expected.end(), static_cast<std::size_t>(end - unit.offset(p)), p == 1 || p == 2 ? 1 : 0);
+    const std::int64_t end = p < 3 ? flat.offset(p + 1) : total;
+    expected.insert(expected.end(), static_cast<std::size_t>(end - flat.offset(p)), p == 1 || p == 2 ? 1 : 0);
   }
-  EXPECT_EQ(update_runs(unit, 0, total).size(), 3u);
-  EXPECT_TRUE(update_runs(unit, 17, 0).empty());
+  EXPECT_EQ(update_runs(flat, 0, total).size(), 3u);
+  EXPECT_TRUE(update_runs(flat, 17, 0).empty());
   std::mt19937 random(3);
   for (int round = 0; round < 200; ++round) {
     const std::int64_t begin = std::uniform_int_distribution<std::int64_t>(0, total)(random);
     const std::int64_t count = std::uniform_int_distribution<std::int64_t>(0, total - begin)(random);
     std::vector<int> got;
-    for (const UpdateRun& run : update_runs(unit, begin, count)) {
+    for (const UpdateRun& run : update_runs(flat, begin, count)) {
       EXPECT_EQ(run.begin, static_cast<std::int64_t>(got.size()));
       got.insert(got.end(), static_cast<std::size_t>(run.count), run.decay ? 1 : 0);
     }

@@ -96,7 +96,7 @@ void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<in
 namespace {
 
 // "backward of block 3's MLP, micro-batch 0"
-std::string peak_instruction_text(const RankPlan& plan) {
+std::string peak_instruction_text(const RankPlan& plan, const models::Model& model) {
   const TraceItem& item = plan.trace.items[static_cast<std::size_t>(plan.buffers.placement.peak_item)];
   if (item.instruction < 0) return item.record.name;
   const program::Instruction& instruction = plan.program.instructions[static_cast<std::size_t>(item.instruction)];
@@ -104,7 +104,7 @@ std::string peak_instruction_text(const RankPlan& plan) {
   std::replace(out.begin(), out.end(), '_', ' ');
   if (instruction.layer >= 0)
     out += cat(" of block ", instruction.layer / 2, instruction.layer % 2 == 0 ? "'s attention" : "'s MLP");
-  if (instruction.unit >= 0) out += cat(" of unit ", instruction.unit);
+  if (instruction.flat >= 0) out += " of " + model.flat(instruction.flat).name();
   if (instruction.micro_batch >= 0) out += cat(", micro-batch ", instruction.micro_batch);
   return out;
 }
@@ -133,7 +133,7 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
     if (note.kind == CollectiveKind::none) continue;
     costs.traffic[group_kind(note.communicator)] += bytes_sent(note, members_of(note.communicator, 0).count);
   }
-  if (plan.buffers.placement.peak_item >= 0) costs.peak_instruction = peak_instruction_text(plan);
+  if (plan.buffers.placement.peak_item >= 0) costs.peak_instruction = peak_instruction_text(plan, model);
   const step::BatchBounds& bounds = layout.bounds;
   costs.model_flops =
       layout.micro_batches * model.training_flops(bounds.rows, bounds.diagonal_pairs + bounds.off_diagonal_pairs);

@@ -44,13 +44,10 @@ std::string name_of(const program::Instruction& instruction, const program::Prog
                     const models::Model& model) {
   std::string name = program::to_string(instruction.op);
   std::replace(name.begin(), name.end(), '_', ' ');
-  const int blocks = model.layers() / 2;
   if (instruction.layer >= 0) {
     name += cat(" block ", instruction.layer / 2, instruction.layer % 2 == 0 ? " attention" : " mlp");
-  } else if (instruction.unit == 0) {
-    name += " embedding";
-  } else if (instruction.unit > 0) {
-    name += instruction.unit <= blocks ? cat(" block ", instruction.unit - 1) : std::string(" head");
+  } else if (instruction.flat >= 0) {
+    name += " " + model.flat(instruction.flat).name();
   }
   if (program.micro_batches > 1 && instruction.micro_batch >= 0) name += cat(", micro-batch ", instruction.micro_batch);
   return name;

@@ -80,7 +80,7 @@ std::string Program::text() const {
     out << instruction.id << '\t' << to_string(instruction.stream) << '\t' << to_string(instruction.op);
     if (instruction.micro_batch >= 0) out << " mb" << instruction.micro_batch;
     if (instruction.layer >= 0) out << " layer " << instruction.layer;
-    if (instruction.unit >= 0) out << " unit " << instruction.unit;
+    if (instruction.flat >= 0) out << " flat " << instruction.flat;
     if (!instruction.after.empty()) {
       out << "\tafter";
       for (const int other : instruction.after) out << ' ' << other;

@@ -16,7 +16,7 @@ namespace hawser::program {
 enum class Op {
   begin_step,         // copies the step's scalars to the device and zeroes its results
   load_batch,         // copies a micro-batch's index tensors to the device
-  gather,             // all-gathers a unit's weight shards into its unsharded flat buffer
+  gather,             // all-gathers a flat's weight shards into one unsharded buffer
   embed,              // token embedding: the first layer's input
   forward,            // forward of one layer
   loss,               // head: loss only
@@ -26,12 +26,12 @@ enum class Op {
   backward,           // backward of one layer
   backward_weight,    // one layer's weight gradients, where the policy computes them after backward
   embed_backward,     // gradient of the embedding table
-  reduce,             // reduce-scatters a unit's gradient into the ranks' shards of it
-  reduce_replicas,    // all-reduces a unit's gradient shard over the ranks that hold the same shard
-  grad_norm_partial,  // adds the squares of a unit's gradient shard to this rank's sum
+  reduce,             // reduce-scatters a flat's gradient into the ranks' shards of it
+  reduce_replicas,    // all-reduces a flat's gradient shard over the ranks that hold the same shard
+  grad_norm_partial,  // adds the squares of a flat's gradient shard to this rank's sum
   gradient_norm,      // all-reduces the ranks' sums of squares; computes the global norm and the clip coefficient
   parameter_norms,    // the norm of every parameter's gradient, for `eval --gradient-norms`
-  update,             // optimizer step on this rank's shard of a unit
+  update,             // optimizer step on this rank's shard of a flat
   end_step,           // all-reduces the loss and copies the results to the host
 };
 const char* to_string(Op op);
@@ -45,13 +45,13 @@ struct Instruction {
   int id = 0;  // index in the program
   Op op = Op::begin_step;
   StreamId stream = StreamId::compute;
-  // -1: not used by the op. Unit 0 is the embedding, unit 1 + b is block b, and the last unit is the head. Layer 2b is
-  // the attention of block b, layer 2b + 1 its MLP.
-  int unit = -1, layer = -1, micro_batch = -1;
-  // For an op that reads weights: ids of the gather instructions whose buffers hold them, one for each unit that the op
-  // reads (two for the head with tied embeddings, else one). Consecutive ops that read weights share gathers: if
-  // the list of the previous such op already has every unit that this op needs, this op gets the same list, which may
-  // have more units than it needs. Empty if parameters are not sharded.
+  // -1: not used by the op. `flat` indexes models::Model::flats(). Layer 2b is the attention of block b, layer 2b + 1 its
+  // MLP.
+  int flat = -1, layer = -1, micro_batch = -1;
+  // For an op that reads weights: ids of the gather instructions whose buffers hold them, one for each flat that the op
+  // reads, with the other flats of their units. Consecutive ops that read weights share gathers: if
+  // the list of the previous such op already has every flat that this op needs, this op gets the same list, which may
+  // have more flats than it needs. Empty if parameters are not sharded.
   std::vector<int> gathered;
   int input = -1;    // id of the instruction that wrote the op's x (forward, head) or dy (the backward ops)
   int partner = -1;  // recompute, backward, backward_weight: id of the forward instruction of layer and micro-batch

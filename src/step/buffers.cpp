@@ -16,7 +16,7 @@ const char* name_of(Role role) {
       return "activations";
     case Role::saved:
       return "saved activations";
-    case Role::unit_gradient:
+    case Role::unsharded_gradient:
       return "gradients, unsharded";
     case Role::shard_gradient:
       return "gradients, sharded";

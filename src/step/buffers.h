@@ -14,13 +14,13 @@
 namespace hawser::step {
 
 enum class Role {
-  batch,           // (micro-batch, which table)
-  weights,         // (gather instruction)
-  activation,      // (instruction that writes it): a layer's output, or the gradient of its input
-  saved,           // (forward instruction, index in nn::Layer::saved_specs())
-  unit_gradient,   // (unit, micro-batch): unsharded
-  shard_gradient,  // (unit)
-  temp,            // (instruction, count)
+  batch,               // (micro-batch, which table)
+  weights,             // (gather instruction)
+  activation,          // (instruction that writes it): a layer's output, or the gradient of its input
+  saved,               // (forward instruction, index in nn::Layer::saved_specs())
+  unsharded_gradient,  // (flat, micro-batch)
+  shard_gradient,      // (flat)
+  temp,                // (instruction, count)
 };
 
 struct BufferKey {

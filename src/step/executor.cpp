@@ -115,11 +115,11 @@ TensorView Executor::activation(int instruction) {
 }
 
 void Executor::gather(const Instruction& instruction) {
-  const UnitState& unit = setup_.state->unit(instruction.unit);
+  const FlatState& flat = setup_.state->flat(instruction.flat);
   comm::Group& group = setup_.mesh->shard_gather();
   const TensorView unsharded =
-      setup_.buffers->get({Role::weights, instruction.id, 0}, setup_.compute, {unit.count * group.size()});
-  group.all_gather(stream(instruction.stream), unit.compute, unsharded);
+      setup_.buffers->get({Role::weights, instruction.id, 0}, setup_.compute, {flat.count * group.size()});
+  group.all_gather(stream(instruction.stream), flat.compute, unsharded);
 }
 
 std::vector<TensorView> Executor::weights_of(const Instruction& instruction, const std::vector<ParamPlace>& places) {
@@ -127,13 +127,13 @@ std::vector<TensorView> Executor::weights_of(const Instruction& instruction, con
   const bool gathered = setup_.state->options().parts > 1;
   if (gathered && instruction.gathered.empty()) return weights;  // the instruction reads no weights
   for (const ParamPlace& place : places) {
-    const nn::Unit& unit = setup_.model->units()[static_cast<std::size_t>(place.unit)];
-    TensorView flat = setup_.state->unit(place.unit).compute;
+    const nn::Flat& flat = setup_.model->flat(place.flat);
+    TensorView values = setup_.state->flat(place.flat).compute;
     for (const int id : instruction.gathered) {
-      if (setup_.program->instructions[static_cast<std::size_t>(id)].unit != place.unit) continue;
-      flat = setup_.buffers->get({Role::weights, id, 0}, setup_.compute, {unit.total(setup_.state->options().parts)});
+      if (setup_.program->instructions[static_cast<std::size_t>(id)].flat != place.flat) continue;
+      values = setup_.buffers->get({Role::weights, id, 0}, setup_.compute, {flat.total(setup_.state->options().parts)});
     }
-    weights.push_back(unit.view(flat, place.index));
+    weights.push_back(flat.view(values, place.index));
   }
   return weights;
 }

@@ -92,7 +92,7 @@ class Executor {
   ~Executor();
 
   StepOutput enqueue(const StepInput& input);
-  // The `update` of unit u in the next step waits for until[u], the end of concurrent work that reads the unit's state
+  // The `update` of flat f in the next step waits for until[f], the end of concurrent work that reads the flat's state
   // (train/snapshot.h).
   void hold_updates(std::vector<Event> until) { held_ = std::move(until); }
   // Blocks until all enqueued work has completed; rethrows any stream's error.
@@ -103,10 +103,10 @@ class Executor {
   void set_on_instruction(std::function<void(const program::Instruction&)> on_instruction) {
     setup_.on_instruction = std::move(on_instruction);
   }
-  // This rank's shard of a unit's gradient, float32 [UnitState::count], on the device: the gradient of the mean loss of
+  // This rank's shard of a flat's gradient, float32 [FlatState::count], on the device: the gradient of the mean loss of
   // the global batch, summed over all ranks, before clipping. With keep_gradients it is valid from synchronize() until
   // the next step is enqueued.
-  TensorView gradient_shard(int unit);
+  TensorView gradient_shard(int flat);
 
  private:
   class Context;
@@ -133,9 +133,9 @@ class Executor {
   TensorView batch_table(int micro_batch, std::size_t index);  // empty if it is not used
   TensorView activation(int instruction);
   nn::Saved saved_views(const program::Instruction& instruction);
-  BufferKey gradient_key(int unit, int micro_batch) const;
+  BufferKey gradient_key(int flat, int micro_batch) const;
   DType reduce_dtype() const;
-  TensorView unit_gradient(int unit, int micro_batch);
+  TensorView flat_gradient(int flat, int micro_batch);
   std::vector<TensorView> weights_of(const program::Instruction& instruction,
                                      const std::vector<models::ParamPlace>& places);
   TensorView temp(const program::Instruction& instruction, DType dtype, const Shape& shape);
@@ -149,7 +149,7 @@ class Executor {
   HostLink link_;
   std::vector<Event> end_events_;                // by instruction: its end in the step being enqueued
   Event step_end_;                               // of the step enqueued last
-  std::vector<Event> held_;                      // by unit: the event that its next update waits for; empty: none
+  std::vector<Event> held_;                      // by flat: the event that its next update waits for; empty: none
   std::set<std::pair<BufferKey, int>> written_;  // gradients written in this step: (buffer, index of the parameter)
   std::set<BufferKey> gaps_filled_;              // gradient buffers whose padding was zeroed in this step
   bool norm_begun_ = false;                      // a grad_norm_partial of this step has been enqueued

@@ -14,16 +14,17 @@ class Executor::Sink : public nn::GradientSink {
 
   nn::GradientTarget target(int param) override {
     const models::ParamPlace place = places_[static_cast<std::size_t>(param)];
-    const nn::Unit& unit = executor_.setup_.model->units()[static_cast<std::size_t>(place.unit)];
-    const BufferKey key = executor_.gradient_key(place.unit, instruction_.micro_batch);
-    const TensorView flat = executor_.unit_gradient(place.unit, instruction_.micro_batch);
+    const nn::Flat& flat = executor_.setup_.model->flat(place.flat);
+    if (!flat.spec().trainable) return {};
+    const BufferKey key = executor_.gradient_key(place.flat, instruction_.micro_batch);
+    const TensorView gradient = executor_.flat_gradient(place.flat, instruction_.micro_batch);
     if (executor_.gaps_filled_.insert(key).second) {
-      for (const nn::Unit::Gap& gap : unit.gaps(flat.elements())) {
-        ops::fill(executor_.stream(instruction_.stream), {.y = flat.rows(gap.begin, gap.count)});
+      for (const nn::Flat::Gap& gap : flat.gaps(gradient.elements())) {
+        ops::fill(executor_.stream(instruction_.stream), {.y = gradient.rows(gap.begin, gap.count)});
       }
     }
     const bool first = executor_.written_.emplace(key, place.index).second;
-    return {unit.view(flat, place.index), !first};
+    return {flat.view(gradient, place.index), !first};
   }
 
  private:

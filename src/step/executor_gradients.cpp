@@ -8,9 +8,9 @@ namespace hawser::step {
 
 using program::Instruction;
 
-BufferKey Executor::gradient_key(int unit, int micro_batch) const {
-  if (setup_.state->options().parts == 1) return {Role::shard_gradient, unit, 0};
-  return {Role::unit_gradient, unit, setup_.local_accumulation ? 0 : micro_batch};
+BufferKey Executor::gradient_key(int flat, int micro_batch) const {
+  if (setup_.state->options().parts == 1) return {Role::shard_gradient, flat, 0};
+  return {Role::unsharded_gradient, flat, setup_.local_accumulation ? 0 : micro_batch};
 }
 
 DType Executor::reduce_dtype() const {
@@ -18,29 +18,29 @@ DType Executor::reduce_dtype() const {
   return setup_.reduce_dtype;
 }
 
-TensorView Executor::unit_gradient(int unit, int micro_batch) {
-  return setup_.buffers->get(gradient_key(unit, micro_batch), reduce_dtype(),
-                             {setup_.state->unit(unit).count * setup_.state->options().parts});
+TensorView Executor::flat_gradient(int flat, int micro_batch) {
+  return setup_.buffers->get(gradient_key(flat, micro_batch), reduce_dtype(),
+                             {setup_.state->flat(flat).count * setup_.state->options().parts});
 }
 
-TensorView Executor::gradient_shard(int unit) {
-  return setup_.buffers->get({Role::shard_gradient, unit, 0}, DType::f32, {setup_.state->unit(unit).count});
+TensorView Executor::gradient_shard(int flat) {
+  return setup_.buffers->get({Role::shard_gradient, flat, 0}, DType::f32, {setup_.state->flat(flat).count});
 }
 
 void Executor::reduce(const Instruction& instruction) {
   comm::Group& group = setup_.mesh->shard_reduce();
-  const TensorView shard = gradient_shard(instruction.unit);
-  const bool accumulate = !written_.emplace(BufferKey{Role::shard_gradient, instruction.unit, 0}, 0).second;
+  const TensorView shard = gradient_shard(instruction.flat);
+  const bool accumulate = !written_.emplace(BufferKey{Role::shard_gradient, instruction.flat, 0}, 0).second;
   const std::int64_t bytes = comm::reduce_scatter_workspace(shard.elements(), reduce_dtype(), group.size(),
                                                             stream(instruction.stream).target());
   const TensorView workspace = bytes > 0 ? temp(instruction, DType::u8, {bytes}) : TensorView();
-  group.reduce_scatter(stream(instruction.stream), unit_gradient(instruction.unit, instruction.micro_batch), shard,
+  group.reduce_scatter(stream(instruction.stream), flat_gradient(instruction.flat, instruction.micro_batch), shard,
                        accumulate, workspace);
 }
 
 void Executor::reduce_replicas(const Instruction& instruction) {
   comm::Group& group = setup_.mesh->replicate();
-  const TensorView shard = gradient_shard(instruction.unit);
+  const TensorView shard = gradient_shard(instruction.flat);
   const std::int64_t bytes =
       comm::all_reduce_workspace(shard.elements(), DType::f32, group.size(), stream(instruction.stream).target());
   const TensorView workspace = bytes > 0 ? temp(instruction, DType::u8, {bytes}) : TensorView();
@@ -48,7 +48,7 @@ void Executor::reduce_replicas(const Instruction& instruction) {
 }
 
 void Executor::grad_norm_partial(const Instruction& instruction) {
-  ops::sum_squares(stream(instruction.stream), {.x = gradient_shard(instruction.unit),
+  ops::sum_squares(stream(instruction.stream), {.x = gradient_shard(instruction.flat),
                                                 .out = setup_.state->result().field(&StepResult::sum_squares),
                                                 .accumulate = norm_begun_});
   norm_begun_ = true;
@@ -75,15 +75,15 @@ void Executor::all_reduce_small(const Instruction& instruction, comm::Group& gro
 }
 
 void Executor::update(const Instruction& instruction) {
-  const nn::Unit& unit = setup_.model->units()[static_cast<std::size_t>(instruction.unit)];
-  const UnitState& state = setup_.state->unit(instruction.unit);
-  if (!held_.empty()) stream(instruction.stream).wait(held_[static_cast<std::size_t>(instruction.unit)]);
-  const TensorView gradient = gradient_shard(instruction.unit);
+  const nn::Flat& flat = setup_.model->flat(instruction.flat);
+  const FlatState& state = setup_.state->flat(instruction.flat);
+  if (!held_.empty()) stream(instruction.stream).wait(held_[static_cast<std::size_t>(instruction.flat)]);
+  const TensorView gradient = gradient_shard(instruction.flat);
   const OptimizerSettings& settings = setup_.optimizer;
-  const bool rounded = setup_.compute != DType::f32;
-  for (const optim::UpdateRun& run : optim::update_runs(unit, state.begin, state.count)) {
+  const bool rounded = state.compute.raw() != state.stored.raw();
+  for (const optim::UpdateRun& run : optim::update_runs(flat, state.begin, state.count)) {
     const auto part = [&](const TensorView& view) { return view.rows(run.begin, run.count); };
-    ops::adamw(stream(instruction.stream), {.weight = part(state.weights),
+    ops::adamw(stream(instruction.stream), {.weight = part(state.stored),
                                             .gradient = part(gradient),
                                             .exp_avg = part(state.exp_avg),
                                             .exp_avg_sq = part(state.exp_avg_sq),

@@ -105,12 +105,12 @@ void Executor::logits(const Instruction& instruction, StepOutput& output) {
 
 namespace {
 
-// The part of a range of a unit's elements that is inside a shard, in elements of the shard.
+// The part of a range of a flat's elements that is inside a shard, in elements of the shard.
 struct Piece {
   std::int64_t begin = 0, count = 0;
 };
 
-Piece piece_of(std::int64_t begin, std::int64_t count, const UnitState& state) {
+Piece piece_of(std::int64_t begin, std::int64_t count, const FlatState& state) {
   const std::int64_t first = std::max(begin, state.begin);
   const std::int64_t end = std::min(begin + count, state.begin + state.count);
   return end > first ? Piece{first - state.begin, end - first} : Piece{};
@@ -122,19 +122,19 @@ void Executor::parameter_norms(const Instruction& instruction, StepOutput& outpu
   Stream& compute = stream(instruction.stream);
   const TensorView norms = setup_.state->parameter_norms();
   std::map<std::string, std::int64_t> indices;
-  for (int u = 0; u < static_cast<int>(setup_.model->units().size()); ++u) {
-    const nn::Unit& unit = setup_.model->units()[static_cast<std::size_t>(u)];
-    for (int p = 0; p < static_cast<int>(unit.params().size()); ++p) {
-      const nn::Param& param = unit.params()[static_cast<std::size_t>(p)];
+  for (int f = 0; f < static_cast<int>(setup_.model->flats().size()); ++f) {
+    const nn::Flat& flat = setup_.model->flat(f);
+    for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
+      const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
       const std::int64_t row_size = param.elements() / param.shape[0];
       for (const nn::Segment& segment : param.segments) {
         const Piece piece =
-            piece_of(unit.offset(p) + segment.row * row_size, segment.rows * row_size, setup_.state->unit(u));
+            piece_of(flat.offset(p) + segment.row * row_size, segment.rows * row_size, setup_.state->flat(f));
         const auto [index, first] = indices.emplace(segment.name, static_cast<std::int64_t>(indices.size()));
         const TensorView out = norms.rows(index->second, 1);
         if (piece.count > 0) {
           ops::sum_squares(compute,
-                           {.x = gradient_shard(u).rows(piece.begin, piece.count), .out = out, .accumulate = !first});
+                           {.x = gradient_shard(f).rows(piece.begin, piece.count), .out = out, .accumulate = !first});
         } else if (first) {
           ops::fill(compute, {.y = out});
         }
@@ -168,8 +168,8 @@ void Executor::end_step(const Instruction& instruction, StepOutput& output) {
     // An op that does no work, but lists all gradient shards as read: a last access, so that no other buffer of this
     // step reuses their bytes.
     OpRecord record{.name = "keep_gradients", .kind = OpKind::keep};
-    for (int unit = 0; unit < static_cast<int>(setup_.model->units().size()); ++unit) {
-      record.accesses.push_back(reads(gradient_shard(unit)));
+    for (int flat = 0; flat < static_cast<int>(setup_.model->flats().size()); ++flat) {
+      if (setup_.model->flat(flat).spec().trainable) record.accesses.push_back(reads(gradient_shard(flat)));
     }
     compute.launch(std::move(record), [] {});
   }

@@ -11,21 +11,36 @@ using program::Instruction;
 using program::Op;
 using program::StreamId;
 
-std::vector<int> units_of(const std::vector<models::ParamPlace>& places) {
-  std::vector<int> units;
-  for (const auto& place : places) units.push_back(place.unit);
-  std::sort(units.begin(), units.end());
-  units.erase(std::unique(units.begin(), units.end()), units.end());
-  return units;
+// The flats of a computation's parameters, in ascending order.
+struct Flats {
+  std::vector<int> read;       // with the other flats of their units, which are gathered together
+  std::vector<int> trainable;  // those whose gradients it computes
+};
+
+void sort_once(std::vector<int>& numbers) {
+  std::ranges::sort(numbers);
+  const auto [first, last] = std::ranges::unique(numbers);
+  numbers.erase(first, last);
 }
 
 // Lists the computations of a step; `input` and `partner` are indices into the list.
 class Lister {
  public:
-  Lister(const models::Model& model, const ScheduleOptions& options) : model_(model), options_(options) {
+  Lister(const models::Model& model, const ScheduleOptions& options)
+      : model_(model), options_(options), unit_of_(model.flats().size()) {
+    for (const nn::Unit& unit : model.units()) {
+      for (const int flat : unit.flats) unit_of_[static_cast<std::size_t>(flat)] = &unit;
+    }
+    embedding_ = flats_of(model.embedding_params());
+    head_ = flats_of(model.head_params());
+    bool below = !embedding_.trainable.empty();
     for (int layer = 0; layer < model.layers(); ++layer) {
+      layers_.push_back(flats_of(model.layer_params(layer)));
+      below = below || !layers_.back().trainable.empty();
+      if (!below) first_backward_ = layer + 1;
       recomputes_.push_back(nn::recomputes(model.layer(layer), options.policies[static_cast<std::size_t>(layer)]));
     }
+    HAWSER_CHECK(below || !head_.trainable.empty() || forward_only(options.purpose), "no parameter is trainable");
   }
 
   std::vector<Computation> list() {
@@ -49,6 +64,19 @@ class Lister {
     int loss = -1;
   };
 
+  Flats flats_of(const std::vector<models::ParamPlace>& places) const {
+    Flats flats;
+    for (const models::ParamPlace& place : places) {
+      const std::vector<int>& unit = unit_of_[static_cast<std::size_t>(place.flat)]->flats;
+      flats.read.insert(flats.read.end(), unit.begin(), unit.end());
+      if (model_.flat(place.flat).spec().trainable) flats.trainable.push_back(place.flat);
+    }
+    sort_once(flats.read);
+    sort_once(flats.trainable);
+    return flats;
+  }
+  const Flats& flats_of_layer(int layer) const { return layers_[static_cast<std::size_t>(layer)]; }
+
   int add(Instruction instruction, std::vector<int> weights, std::vector<int> gradients) {
     list_.push_back({std::move(instruction), std::move(weights), std::move(gradients)});
     return static_cast<int>(list_.size()) - 1;
@@ -57,56 +85,60 @@ class Lister {
   Pass forward(int mb) {
     Pass pass{.micro_batch = mb};
     add({.op = Op::load_batch, .micro_batch = mb}, {}, {});
-    int x = add({.op = Op::embed, .micro_batch = mb}, units_of(model_.embedding_params()), {});
+    int x = add({.op = Op::embed, .micro_batch = mb}, embedding_.read, {});
     for (int layer = 0; layer < model_.layers(); ++layer) {
-      x = add({.op = Op::forward, .layer = layer, .micro_batch = mb, .input = x}, units_of(model_.layer_params(layer)),
-              {});
+      x = add({.op = Op::forward, .layer = layer, .micro_batch = mb, .input = x}, flats_of_layer(layer).read, {});
       pass.forward.push_back(x);
     }
-    const std::vector<int> units = units_of(model_.head_params());
     const bool gradients = !forward_only(options_.purpose);
     const Op head = gradients ? Op::loss_gradient : options_.purpose == Purpose::loss ? Op::loss : Op::logits;
-    pass.loss = add({.op = head, .micro_batch = mb, .input = x}, units, gradients ? units : std::vector<int>());
+    pass.loss =
+        add({.op = head, .micro_batch = mb, .input = x}, head_.read, gradients ? head_.trainable : std::vector<int>());
     return pass;
   }
 
   void backward(Pass& pass) {
     int dy = pass.loss;
     pass.dy.resize(pass.forward.size());
-    for (int layer = model_.layers() - 1; layer >= 0; --layer) {
+    for (int layer = model_.layers() - 1; layer >= first_backward_; --layer) {
       const int forward = pass.forward[static_cast<std::size_t>(layer)];
-      const std::vector<int> units = units_of(model_.layer_params(layer));
+      const Flats& flats = flats_of_layer(layer);
       const Instruction instruction{.layer = layer, .micro_batch = pass.micro_batch, .partner = forward};
       if (recomputes_[static_cast<std::size_t>(layer)]) {
         Instruction again = instruction;
         again.op = Op::recompute;
-        add(again, units, {});
+        add(again, flats.read, {});
       }
       Instruction back = instruction;
       back.op = Op::backward;
       back.input = dy;
       pass.dy[static_cast<std::size_t>(layer)] = dy;
-      dy = add(back, units, units);
+      dy = add(back, flats.read, flats.trainable);
     }
-    add({.op = Op::embed_backward, .micro_batch = pass.micro_batch, .input = dy}, {},
-        units_of(model_.embedding_params()));
+    if (embedding_.trainable.empty()) return;
+    add({.op = Op::embed_backward, .micro_batch = pass.micro_batch, .input = dy}, {}, embedding_.trainable);
   }
 
   void delayed_weight_gradients(const Pass& pass) {
-    for (int layer = model_.layers() - 1; layer >= 0; --layer) {
+    for (int layer = model_.layers() - 1; layer >= first_backward_; --layer) {
       if (!options_.policies[static_cast<std::size_t>(layer)].delay_weight_gradients) continue;
-      const std::vector<int> units = units_of(model_.layer_params(layer));
+      const Flats& flats = flats_of_layer(layer);
       add({.op = Op::backward_weight,
            .layer = layer,
            .micro_batch = pass.micro_batch,
            .input = pass.dy[static_cast<std::size_t>(layer)],
            .partner = pass.forward[static_cast<std::size_t>(layer)]},
-          units, units);
+          flats.read, flats.trainable);
     }
   }
 
   const models::Model& model_;
   const ScheduleOptions& options_;
+  std::vector<const nn::Unit*> unit_of_;  // by flat
+  Flats embedding_, head_;
+  std::vector<Flats> layers_;
+  int first_backward_ = 0;        // layers before it have no backward: neither they nor the embedding have a trainable
+                                  // parameter
   std::vector<bool> recomputes_;  // by layer: a recompute instruction precedes backward
   std::vector<Computation> list_;
 };
@@ -125,11 +157,11 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
   if (options.purpose == Purpose::train) {
     // In the order in which gradients are complete, so that only the last one's norm remains after its reduction.
     for (const parallel::GradientEnd& end : ends) {
-      program.add({.op = Op::grad_norm_partial, .unit = end.unit, .after = {end.instruction}});
+      program.add({.op = Op::grad_norm_partial, .flat = end.flat, .after = {end.instruction}});
     }
     program.add({.op = Op::gradient_norm});
-    for (int unit = 0; unit < static_cast<int>(model.units().size()); ++unit) {
-      program.add({.op = Op::update, .unit = unit});
+    for (int flat = 0; flat < static_cast<int>(model.flats().size()); ++flat) {
+      if (model.flat(flat).spec().trainable) program.add({.op = Op::update, .flat = flat});
     }
   }
   if (options.purpose == Purpose::gradient_norms) {

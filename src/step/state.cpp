@@ -30,17 +30,22 @@ class Carver {
 ModelState::ModelState(const models::Model& model, const StateOptions& options, Device& device) : options_(options) {
   const auto carve = [&](std::byte* data) {
     Carver carver(data, device.kind());
-    units_.clear();
-    for (const nn::Unit& unit : model.units()) {
-      const std::int64_t count = unit.total(options.parts) / options.parts;
-      UnitState state{.begin = options.part * count, .count = count};
-      state.weights = carver.take(DType::f32, {count});
-      state.compute = options.compute == DType::f32 ? state.weights : carver.take(options.compute, {count});
-      units_.push_back(state);
+    flats_.clear();
+    for (const nn::Flat& flat : model.flats()) {
+      const std::int64_t count = flat.total(options.parts) / options.parts;
+      FlatState state{.begin = options.part * count, .count = count};
+      const nn::FlatSpec& spec = flat.spec();
+      const DType gathered = spec.gathered.value_or(options.compute);
+      const DType stored = spec.stored.value_or(spec.trainable ? DType::f32 : gathered);
+      state.stored = carver.take(stored, {count});
+      state.compute = gathered == stored ? state.stored : carver.take(gathered, {count});
+      flats_.push_back(state);
     }
     parameter_bytes_ = carver.used();
     if (options.optimizer) {
-      for (UnitState& state : units_) {
+      for (std::size_t f = 0; f < flats_.size(); ++f) {
+        FlatState& state = flats_[f];
+        if (!model.flats()[f].spec().trainable) continue;
         state.exp_avg = carver.take(DType::f32, {state.count});
         state.exp_avg_sq = carver.take(DType::f32, {state.count});
       }
@@ -84,9 +89,9 @@ void ModelState::fill(const models::Model& model, Device& device) {
   stream->synchronize();
 }
 
-void ModelState::refresh_compute(int unit, Stream& stream) const {
-  const UnitState& state = units_[static_cast<std::size_t>(unit)];
-  if (options_.compute != DType::f32) ops::cast(stream, {.x = state.weights, .y = state.compute});
+void ModelState::refresh_compute(int flat, Stream& stream) const {
+  const FlatState& state = flats_[static_cast<std::size_t>(flat)];
+  if (state.compute.raw() != state.stored.raw()) ops::cast(stream, {.x = state.stored, .y = state.compute});
 }
 
 }  // namespace hawser::step

@@ -1,4 +1,4 @@
-// `ModelState`: a rank's device memory that persists from step to step: its shard of every unit's parameters and
+// `ModelState`: a rank's device memory that persists from step to step: its shard of every flat's parameters and
 // moments, the KV caches of generation, and the scalars that a step reads and writes.
 #pragma once
 
@@ -10,12 +10,14 @@
 
 namespace hawser::step {
 
-// This rank's shard of one unit: elements [begin, begin + count) of the unit's flat buffer.
-struct UnitState {
+// This rank's shard of one flat: elements [begin, begin + count) of the flat buffer.
+struct FlatState {
   std::int64_t begin = 0, count = 0;
-  TensorView weights;              // float32: the master weights
-  TensorView compute;              // in the compute dtype: `weights` itself if that is float32, else a rounded copy
-  TensorView exp_avg, exp_avg_sq;  // float32: Adam's moments; empty without StateOptions::optimizer
+  // In FlatSpec::stored: the float32 master weights of a trainable flat, or frozen weights.
+  TensorView stored;
+  // In FlatSpec::gathered, what layers read: `stored` itself if the dtypes are equal, otherwise a rounded copy.
+  TensorView compute;
+  TensorView exp_avg, exp_avg_sq;  // float32: Adam's moments; empty if frozen, or without StateOptions::optimizer
 };
 
 struct StateOptions {
@@ -33,7 +35,7 @@ class ModelState {
   ModelState(const models::Model& model, const StateOptions& options, Device& device);
 
   const StateOptions& options() const { return options_; }
-  const UnitState& unit(int i) const { return units_[static_cast<std::size_t>(i)]; }
+  const FlatState& flat(int i) const { return flats_[static_cast<std::size_t>(i)]; }
   const TensorView& rope_frequencies() const { return rope_frequencies_; }
   const RecordView<StepRecord>& record() const { return record_; }
   const RecordView<StepResult>& result() const { return result_; }
@@ -47,8 +49,8 @@ class ModelState {
   const nn::KvCache& kv_cache(int layer) const { return kv_caches_[static_cast<std::size_t>(layer)]; }
   std::byte* data() const { return arena_.data(); }  // [bytes()]
 
-  // Enqueues the rounding of a unit's master weights into UnitState::compute; does nothing if both are the same view.
-  void refresh_compute(int unit, Stream& stream) const;
+  // Enqueues the rounding of FlatState::stored into FlatState::compute; does nothing if both are the same view.
+  void refresh_compute(int flat, Stream& stream) const;
 
  private:
   void fill(const models::Model& model, Device& device);
@@ -56,7 +58,7 @@ class ModelState {
   StateOptions options_;
   std::int64_t parameter_bytes_ = 0, optimizer_bytes_ = 0, kv_cache_bytes_ = 0;
   Arena arena_;
-  std::vector<UnitState> units_;
+  std::vector<FlatState> flats_;
   std::vector<nn::KvCache> kv_caches_;  // by layer
   TensorView rope_frequencies_, skip_, norms_;
   RecordView<StepRecord> record_;

@@ -21,11 +21,11 @@ Snapshot::Snapshot(engine::Session& session)
 
 void Snapshot::take(const Event& step_end) {
   stream_->wait(step_end);
-  std::vector<Event> copied(session_.model().units().size());
+  std::vector<Event> copied(session_.model().flats().size());
   for (const engine::StatePart& part : parts_) {
     transfer(*stream_, {.name = "snapshot", .kind = OpKind::transfer, .accesses = {reads(part.device)}},
              part.host.raw(), part.device.raw(), part.device.bytes());
-    copied[static_cast<std::size_t>(part.unit)] = stream_->record_event();
+    copied[static_cast<std::size_t>(part.flat)] = stream_->record_event();
   }
   session_.hold_updates(copied);
 }

@@ -68,13 +68,13 @@ inline void project(const std::string& name, std::int64_t first, const float* va
 inline std::map<std::string, std::vector<double>> gradient_projections(engine::Session& session,
                                                                        step::Purpose purpose) {
   std::map<std::string, std::vector<double>> out;
-  for (int u = 0; u < static_cast<int>(session.model().units().size()); ++u) {
-    const nn::Unit& unit = session.model().units()[static_cast<std::size_t>(u)];
-    const step::UnitState& state = session.state().unit(u);
-    const std::vector<float> shard = engine::values_of(session, session.executor(purpose).gradient_shard(u));
-    for (const models::SegmentPiece& piece : models::segment_pieces(unit, state.begin, state.count)) {
+  for (int f = 0; f < static_cast<int>(session.model().flats().size()); ++f) {
+    const nn::Flat& flat = session.model().flat(f);
+    const step::FlatState& state = session.state().flat(f);
+    const std::vector<float> shard = engine::values_of(session, session.executor(purpose).gradient_shard(f));
+    for (const models::SegmentPiece& piece : models::segment_pieces(flat, state.begin, state.count)) {
       const std::string& name =
-          unit.params()[static_cast<std::size_t>(piece.param)].segments[static_cast<std::size_t>(piece.segment)].name;
+          flat.params()[static_cast<std::size_t>(piece.param)].segments[static_cast<std::size_t>(piece.segment)].name;
       auto& projections = out.try_emplace(name, std::vector<double>(kProjections)).first->second;
       project(name, piece.first, shard.data() + piece.at, piece.count, projections);
     }

@@ -50,13 +50,13 @@ AttentionLayer::AttentionLayer(AttentionConfig config)
   };
   const Shape wide{c.qkv_size(), c.width};
   const Initial normal{Initial::Kind::normal, c.initial_std};
-  params_.push_back(full_param(c.norm + ".weight", {c.width}, {Initial::Kind::ones, 0}, false));
+  params_.push_back(replicated_param(c.norm + ".weight", {c.width}, {Initial::Kind::ones, 0}));
   params_.push_back(fused_param(c.fused + ".weight", qkv(".weight", wide), wide, normal, true));
   params_.push_back(
       sliced_param(c.output + ".weight", {c.width, c.q_size()}, 1, q, {Initial::Kind::normal, c.output_std}, true));
   if (c.qkv_bias)
     params_.push_back(fused_param(c.fused + ".bias", qkv(".bias", {c.qkv_size()}), {c.qkv_size()}, {}, false));
-  if (c.output_bias) params_.push_back(full_param(c.output + ".bias", {c.width}, {}, false));
+  if (c.output_bias) params_.push_back(replicated_param(c.output + ".bias", {c.width}, {}));
 }
 
 std::array<TensorSpec, AttentionLayer::kSavedCount> AttentionLayer::tensors(std::int64_t rows, DType dtype) const {

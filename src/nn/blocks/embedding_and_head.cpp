@@ -22,7 +22,7 @@ void EmbeddingLayer::backward(LayerContext& ctx, const TensorView& dy, GradientS
 }
 
 HeadLayer::HeadLayer(HeadConfig config) : config_(std::move(config)), norm_(0, config_.epsilon) {
-  params_.push_back(full_param(config_.norm + ".weight", {config_.width}, {Initial::Kind::ones, 0}, false));
+  params_.push_back(replicated_param(config_.norm + ".weight", {config_.width}, {Initial::Kind::ones, 0}));
   if (!config_.tied) {
     params_.push_back(full_param(config_.output + ".weight", {config_.vocabulary, config_.width},
                                  {Initial::Kind::normal, config_.initial_std}, true));

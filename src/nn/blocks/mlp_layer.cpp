@@ -20,14 +20,14 @@ MlpLayer::MlpLayer(MlpConfig config)
                                 row_segment(c.up + suffix, c.inner, c.inner, shape, c.inner_part)};
   };
   const Shape wide{2 * c.inner, c.width};
-  params_.push_back(full_param(c.norm + ".weight", {c.width}, {Initial::Kind::ones, 0}, false));
+  params_.push_back(replicated_param(c.norm + ".weight", {c.width}, {Initial::Kind::ones, 0}));
   params_.push_back(
       fused_param(c.fused + ".weight", gate_up(".weight", wide), wide, {Initial::Kind::normal, c.initial_std}, true));
   params_.push_back(sliced_param(c.down + ".weight", {c.width, c.inner}, 1, c.inner_part,
                                  {Initial::Kind::normal, c.output_std}, true));
   if (c.bias) {
     params_.push_back(fused_param(c.fused + ".bias", gate_up(".bias", {2 * c.inner}), {2 * c.inner}, {}, false));
-    params_.push_back(full_param(c.down + ".bias", {c.width}, {}, false));
+    params_.push_back(replicated_param(c.down + ".bias", {c.width}, {}));
   }
 }
 

@@ -15,9 +15,9 @@ using program::StreamId;
 
 // A run of computations that use the same weights: gathered once, freed together.
 struct Use {
-  std::vector<int> units;
+  std::vector<int> flats;
   int last = 0;              // the last computation
-  std::vector<int> gathers;  // gather instructions, one per unit, once written
+  std::vector<int> gathers;  // gather instructions, one per flat, once written
 };
 
 class Writer {
@@ -26,8 +26,8 @@ class Writer {
       : program_(program), computations_(computations), options_(options), instruction_of_(computations.size(), -1) {
     if (options.gather) find_uses();
     for (std::size_t i = 0; i < computations.size(); ++i) {
-      for (const int unit : computations[i].gradients) {
-        const Group group = group_of(computations[i], unit);
+      for (const int flat : computations[i].gradients) {
+        const Group group = group_of(computations[i], flat);
         first_.try_emplace(group, static_cast<int>(i));
         last_[group] = static_cast<int>(i);
       }
@@ -40,22 +40,22 @@ class Writer {
   }
 
  private:
-  // One gradient buffer: a unit, and the micro-batch unless gradients accumulate locally.
+  // One gradient buffer: a flat, and the micro-batch unless gradients accumulate locally.
   using Group = std::pair<int, int>;
 
-  Group group_of(const Computation& computation, int unit) const {
+  Group group_of(const Computation& computation, int flat) const {
     const bool apart = options_.reduce && options_.accumulation == GradientAccumulation::sharded;
-    return {unit, apart ? computation.instruction.micro_batch : 0};
+    return {flat, apart ? computation.instruction.micro_batch : 0};
   }
 
   void find_uses() {
     use_of_.assign(computations_.size(), -1);
     for (std::size_t i = 0; i < computations_.size(); ++i) {
-      const std::vector<int>& units = computations_[i].weights;
-      if (units.empty()) continue;
+      const std::vector<int>& flats = computations_[i].weights;
+      if (flats.empty()) continue;
       if (uses_.empty() ||
-          !std::includes(uses_.back().units.begin(), uses_.back().units.end(), units.begin(), units.end())) {
-        uses_.push_back({.units = units});
+          !std::includes(uses_.back().flats.begin(), uses_.back().flats.end(), flats.begin(), flats.end())) {
+        uses_.push_back({.flats = flats});
       }
       uses_.back().last = static_cast<int>(i);
       use_of_[i] = static_cast<int>(uses_.size()) - 1;
@@ -70,9 +70,9 @@ class Writer {
       const int gives_up = gathered_ - options_.prefetch - 1;
       if (gives_up >= 0)
         after.push_back(instruction_of_[static_cast<std::size_t>(uses_[static_cast<std::size_t>(gives_up)].last)]);
-      for (const int unit : use.units) {
+      for (const int flat : use.flats) {
         use.gathers.push_back(
-            program_.add({.op = Op::gather, .stream = StreamId::gather, .unit = unit, .after = after}));
+            program_.add({.op = Op::gather, .stream = StreamId::gather, .flat = flat, .after = after}));
       }
     }
   }
@@ -88,33 +88,33 @@ class Writer {
       instruction.gathered = uses_[static_cast<std::size_t>(use)].gathers;
       instruction.after.insert(instruction.after.end(), instruction.gathered.begin(), instruction.gathered.end());
     }
-    for (const int unit : computation.gradients) {
-      if (!options_.reduce || first_.at(group_of(computation, unit)) != i || reduces_.size() < 2) continue;
+    for (const int flat : computation.gradients) {
+      if (!options_.reduce || first_.at(group_of(computation, flat)) != i || reduces_.size() < 2) continue;
       instruction.after.push_back(reduces_[reduces_.size() - 2]);
     }
     const int id = program_.add(std::move(instruction));
     instruction_of_[static_cast<std::size_t>(i)] = id;
-    for (const int unit : computation.gradients) write_reductions(i, unit, id);
+    for (const int flat : computation.gradients) write_reductions(i, flat, id);
   }
 
-  void write_reductions(int i, int unit, int id) {
+  void write_reductions(int i, int flat, int id) {
     const Computation& computation = computations_[static_cast<std::size_t>(i)];
-    const Group group = group_of(computation, unit);
+    const Group group = group_of(computation, flat);
     if (last_.at(group) != i) return;
     const int micro_batch = computation.instruction.micro_batch;
     int end = id;
     if (options_.reduce) {
       end = program_.add(
-          {.op = Op::reduce, .stream = StreamId::reduce, .unit = unit, .micro_batch = micro_batch, .after = {id}});
+          {.op = Op::reduce, .stream = StreamId::reduce, .flat = flat, .micro_batch = micro_batch, .after = {id}});
       reduces_.push_back(end);
     }
     const bool all_done = std::none_of(
-        last_.begin(), last_.end(), [&](const auto& other) { return other.first.first == unit && other.second > i; });
+        last_.begin(), last_.end(), [&](const auto& other) { return other.first.first == flat && other.second > i; });
     if (!all_done) return;
     if (options_.replicas) {
-      end = program_.add({.op = Op::reduce_replicas, .stream = StreamId::reduce, .unit = unit, .after = {end}});
+      end = program_.add({.op = Op::reduce_replicas, .stream = StreamId::reduce, .flat = flat, .after = {end}});
     }
-    ends_.push_back({unit, end});
+    ends_.push_back({flat, end});
   }
 
   Program& program_;

@@ -1,4 +1,4 @@
-// `write_sharded`: the instructions of sharded data parallelism. A unit's weights are gathered before they are used and
+// `write_sharded`: the instructions of sharded data parallelism. A flat's weights are gathered before they are used and
 // freed afterwards; its gradients are reduced to shards as soon as they are complete.
 //
 // Gathers run at most `prefetch` uses ahead: each waits for the end of the use whose buffer it overwrites, so that at
@@ -28,18 +28,18 @@ struct ShardOptions {
 // are indices of computations.
 struct Computation {
   program::Instruction instruction;
-  std::vector<int> weights;    // units whose weights it reads
-  std::vector<int> gradients;  // units whose gradients it adds to
+  std::vector<int> weights;    // flats whose weights it reads
+  std::vector<int> gradients;  // flats whose gradients it adds to
 };
 
-// The instruction after which a unit's gradient is complete.
+// The instruction after which a flat's gradient is complete.
 struct GradientEnd {
-  int unit = -1;
+  int flat = -1;
   int instruction = -1;
 };
 
 // Writes `computations` into `program` in order, with the gathers and reductions that they need, and changes their
-// input and partner to instruction ids. Returns the end of each unit's gradient, in program order. All ends are on one
+// input and partner to instruction ids. Returns the end of each flat's gradient, in program order. All ends are on one
 // stream, so the last one is after all others.
 std::vector<GradientEnd> write_sharded(program::Program& program, const std::vector<Computation>& computations,
                                        const ShardOptions& options);

@@ -109,18 +109,18 @@ Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, s
   session.synchronize();
   Outcome out;
   out.loss = output.result->loss_sum.value() / static_cast<double>(tokens);
-  for (int u = 0; u < static_cast<int>(model.units().size()); ++u) {
-    const nn::Unit& unit = model.units()[static_cast<std::size_t>(u)];
-    const step::UnitState& state = session.state().unit(u);
-    const TensorView shard = session.executor(step::Purpose::gradient_norms).gradient_shard(u);
-    for (const nn::Param& param : unit.params()) {
+  for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
+    const nn::Flat& flat = model.flat(f);
+    const step::FlatState& state = session.state().flat(f);
+    const TensorView shard = session.executor(step::Purpose::gradient_norms).gradient_shard(f);
+    for (const nn::Param& param : flat.params()) {
       for (const nn::Segment& segment : param.segments) {
         out.gradients[segment.name].assign(static_cast<std::size_t>(nn::segment_shape(param, segment).elements()),
                                            std::nanf(""));
       }
     }
-    for (const models::SegmentPiece& piece : models::segment_pieces(unit, state.begin, state.count)) {
-      const nn::Param& param = unit.params()[static_cast<std::size_t>(piece.param)];
+    for (const models::SegmentPiece& piece : models::segment_pieces(flat, state.begin, state.count)) {
+      const nn::Param& param = flat.params()[static_cast<std::size_t>(piece.param)];
       std::copy_n(shard.data<float>() + piece.at, piece.count,
                   out.gradients[param.segments[static_cast<std::size_t>(piece.segment)].name].begin() + piece.first);
     }

@@ -1,0 +1,99 @@
+#include "nn/flat.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+
+namespace hawser::nn {
+
+Flat::Flat(std::string name, FlatSpec spec, std::vector<Param> params)
+    : name_(std::move(name)), spec_(spec), params_(std::move(params)) {
+  HAWSER_CHECK(spec.grain > 0 && spec.grain % kAlignmentElements == 0, name_, ": a grain of ", spec.grain);
+  for (const Param& param : params_) {
+    offsets_.push_back(used_);
+    used_ += round_up(param.elements(), kAlignmentElements);
+  }
+}
+
+std::int64_t Flat::total(int parts) const {
+  return round_up(used_, spec_.grain * parts);
+}
+
+TensorView Flat::view(const TensorView& flat, int param) const {
+  const Param& p = params_[static_cast<std::size_t>(param)];
+  return flat.rows(offset(param), p.elements()).reshape(p.shape);
+}
+
+std::vector<Flat::Gap> Flat::gaps(std::int64_t total) const {
+  std::vector<Gap> gaps;
+  std::int64_t at = 0;
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    if (offsets_[i] > at) gaps.push_back({at, offsets_[i] - at});
+    at = offsets_[i] + params_[i].elements();
+  }
+  if (total > at) gaps.push_back({at, total - at});
+  return gaps;
+}
+
+namespace {
+
+const char* to_string(Domain domain) {
+  switch (domain) {
+    case Domain::sliced:
+      return "sliced";
+    case Domain::replicated:
+      return "replicated";
+    case Domain::expert:
+      return "expert";
+  }
+  return "?";
+}
+
+// What `spec` has and `first` has not: ", frozen".
+std::string difference(const FlatSpec& spec, const FlatSpec& first) {
+  std::string text;
+  if (spec.domain != first.domain) text += cat(", ", to_string(spec.domain));
+  if (spec.trainable != first.trainable) text += spec.trainable ? ", trainable" : ", frozen";
+  const auto dtype = [&](const char* name, const std::optional<DType>& own, const std::optional<DType>& other) {
+    if (own != other) text += cat(", ", name, " ", own ? hawser::to_string(*own) : "as usual");
+  };
+  dtype("stored", spec.stored, first.stored);
+  dtype("gathered", spec.gathered, first.gathered);
+  if (spec.grain != first.grain) text += cat(", grain ", spec.grain);
+  return text;
+}
+
+}  // namespace
+
+FlatSpec common_domain(const Param& param) {
+  FlatSpec spec = param.flat;
+  spec.domain = Domain::sliced;
+  return spec;
+}
+
+std::vector<ParamPlace> add_unit(const std::string& name, const std::vector<Param>& params, const FlatSpecOf& spec_of,
+                                 std::vector<Unit>& units, std::vector<Flat>& flats) {
+  struct Group {
+    FlatSpec spec;
+    std::vector<Param> params;
+  };
+  std::vector<Group> groups;
+  std::vector<ParamPlace> places;
+  for (const Param& param : params) {
+    const FlatSpec spec = spec_of(param);
+    auto group = std::ranges::find(groups, spec, &Group::spec);
+    if (group == groups.end()) group = groups.insert(group, {spec, {}});
+    places.push_back({static_cast<int>(flats.size()) + static_cast<int>(group - groups.begin()),
+                      static_cast<int>(group->params.size())});
+    group->params.push_back(param);
+  }
+  Unit unit{.name = name, .flats = {}};
+  for (Group& group : groups) {
+    unit.flats.push_back(static_cast<int>(flats.size()));
+    flats.emplace_back(name + difference(group.spec, groups.front().spec), group.spec, std::move(group.params));
+  }
+  units.push_back(std::move(unit));
+  return places;
+}
+
+}  // namespace hawser::nn

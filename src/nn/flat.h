@@ -1,0 +1,71 @@
+// `Flat`: parameters that are stored, sharded, all-gathered, reduced and updated together, as one flat buffer. `Unit`:
+// the flats of the embedding, of a block or of the head, which are used together.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nn/param.h"
+
+namespace hawser::nn {
+
+// The parameters of one flat. Every parameter starts at a multiple of kAlignmentElements elements, and so does every
+// shard. A shard boundary may be inside a parameter.
+class Flat {
+ public:
+  static constexpr std::int64_t kAlignmentElements = 128;
+
+  Flat(std::string name, FlatSpec spec, std::vector<Param> params);
+
+  const std::string& name() const { return name_; }  // unique in the model
+  const FlatSpec& spec() const { return spec_; }
+  const std::vector<Param>& params() const { return params_; }
+  std::int64_t offset(int param) const { return offsets_[static_cast<std::size_t>(param)]; }
+  // Elements up to the end of the last parameter, rounded up to a multiple of kAlignmentElements.
+  std::int64_t used() const { return used_; }
+  // Elements of the flat buffer if it is sharded over `parts` ranks: used(), rounded up to a multiple of
+  // parts * FlatSpec::grain.
+  std::int64_t total(int parts) const;
+  // The view of a parameter in the unsharded flat buffer.
+  TensorView view(const TensorView& flat, int param) const;
+  // The elements of a flat buffer of `total` elements between parameters and after the last one. They must stay zero in
+  // gradients.
+  struct Gap {
+    std::int64_t begin, count;
+  };
+  std::vector<Gap> gaps(std::int64_t total) const;
+
+ private:
+  std::string name_;
+  FlatSpec spec_;
+  std::vector<Param> params_;
+  std::vector<std::int64_t> offsets_;
+  std::int64_t used_ = 0;
+};
+
+// A unit, as in FSDP: what is gathered together before it is used.
+struct Unit {
+  std::string name;        // "embedding", "block 3", "head"
+  std::vector<int> flats;  // indices in the model's list of flats
+};
+
+// Decides the spec of a parameter's flat; Param::flat is what its layer asks for.
+using FlatSpecOf = std::function<FlatSpec(const Param&)>;
+// Param::flat with Domain::sliced: without tensor and expert parallelism all domains are sharded over the same ranks, so
+// that their parameters share a flat.
+FlatSpec common_domain(const Param&);
+
+// A parameter as the index of a flat and of a parameter in it.
+struct ParamPlace {
+  int flat = 0, index = 0;
+};
+
+// Adds a unit: its parameters are put into one flat for each spec, in the order in which the specs first occur, and
+// keep their order in a flat. The first flat takes the unit's name; another appends what differs: "block 3, frozen".
+// Returns the places of the parameters.
+std::vector<ParamPlace> add_unit(const std::string& name, const std::vector<Param>& params, const FlatSpecOf& spec_of,
+                                 std::vector<Unit>& units, std::vector<Flat>& flats);
+
+}  // namespace hawser::nn

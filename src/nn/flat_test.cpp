@@ -1,0 +1,101 @@
+#include "nn/flat.h"
+
+#include <gtest/gtest.h>
+
+#include "tensor/tensor.h"
+
+namespace hawser::nn {
+namespace {
+
+TEST(Flat, AlignsParametersToGrains) {
+  const Flat flat(
+      "block", {},
+      {full_param("a", {3, 50}, {}, true), full_param("b", {128}, {}, false), full_param("c", {5}, {}, false)});
+  EXPECT_EQ(flat.offset(0), 0);
+  EXPECT_EQ(flat.offset(1), 256);
+  EXPECT_EQ(flat.offset(2), 384);
+  EXPECT_EQ(flat.used(), 512);
+  EXPECT_EQ(flat.total(1), 512);
+  EXPECT_EQ(flat.total(3), 768);
+  const auto device = make_cpu_device();
+  const Storage values(*device, DType::f32, {flat.total(3)});
+  EXPECT_EQ(flat.view(values, 1).raw() - values.view().raw(), 256 * 4);
+  EXPECT_EQ(flat.view(values, 0).shape(), (Shape{3, 50}));
+  // Parameters and gaps cover every element once.
+  std::vector<int> covered(768, 0);
+  for (const Flat::Gap& gap : flat.gaps(768)) {
+    for (std::int64_t i = gap.begin; i < gap.begin + gap.count; ++i) ++covered[static_cast<std::size_t>(i)];
+  }
+  for (int p = 0; p < 3; ++p) {
+    const std::int64_t count = flat.params()[static_cast<std::size_t>(p)].elements();
+    for (std::int64_t i = flat.offset(p); i < flat.offset(p) + count; ++i) ++covered[static_cast<std::size_t>(i)];
+  }
+  EXPECT_EQ(covered, std::vector<int>(768, 1));
+}
+
+TEST(Flat, AShardHoldsWholeGrains) {
+  const Flat flat("experts", {.grain = 384}, {full_param("a", {500}, {}, true)});
+  EXPECT_EQ(flat.total(1), 768);
+  EXPECT_EQ(flat.total(4), 1536);
+  EXPECT_THROW(Flat("odd", {.grain = 200}, {}), InternalError);
+}
+
+class UnitTest : public ::testing::Test {
+ protected:
+  std::vector<Param> params() const {
+    return {replicated_param("norm", {16}, {}), full_param("up", {8, 16}, {}, true), replicated_param("bias", {16}, {}),
+            full_param("down", {16, 8}, {}, true)};
+  }
+  std::vector<Unit> units_;
+  std::vector<Flat> flats_;
+};
+
+TEST_F(UnitTest, IsOneFlatInTheOrderOfTheParametersWhereAllAreAlike) {
+  const auto places = add_unit("block 0", params(), common_domain, units_, flats_);
+  ASSERT_EQ(flats_.size(), 1u);
+  EXPECT_EQ(flats_[0].name(), "block 0");
+  EXPECT_EQ(units_[0].flats, (std::vector<int>{0}));
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(places[static_cast<std::size_t>(i)].flat, 0);
+    EXPECT_EQ(places[static_cast<std::size_t>(i)].index, i);
+  }
+}
+
+TEST_F(UnitTest, HasOneFlatForEachSpec) {
+  add_unit("embedding", {full_param("table", {4, 4}, {}, true)}, common_domain, units_, flats_);
+  const auto places = add_unit(
+      "block 0", params(),
+      [](const Param& param) {
+        FlatSpec spec = param.flat;
+        if (param.name == "up") spec.trainable = false, spec.gathered = DType::bf16;
+        return spec;
+      },
+      units_, flats_);
+  ASSERT_EQ(flats_.size(), 4u);
+  EXPECT_EQ(units_[1].flats, (std::vector<int>{1, 2, 3}));
+  EXPECT_EQ(flats_[1].name(), "block 0");
+  EXPECT_EQ(flats_[2].name(), "block 0, sliced, frozen, gathered bfloat16");
+  EXPECT_EQ(flats_[3].name(), "block 0, sliced");
+  EXPECT_EQ(flats_[1].params()[1].name, "bias");
+  EXPECT_EQ(places[2].flat, 1);
+  EXPECT_EQ(places[2].index, 1);
+  EXPECT_EQ(places[3].flat, 3);
+  EXPECT_EQ(places[3].index, 0);
+}
+
+TEST(Param, SegmentsCoverTheirRows) {
+  const std::vector<Segment> segments{{"q", 0, 6}, {"k", 6, 2}};
+  const Param param = fused_param("qk", segments, {8, 4}, {}, true);
+  EXPECT_EQ(segment_shape(param, param.segments[1]), (Shape{2, 4}));
+  EXPECT_THROW(fused_param("qk", segments, {9, 4}, {}, true), InternalError);
+  const Param columns = sliced_param("o", {8, 4}, 1, {.begin = 4, .total = 12}, {}, true);
+  EXPECT_EQ(columns.segments[0].global, (Shape{8, 12}));
+  EXPECT_THROW(sliced_param("o", {8, 4}, 1, {.begin = 9, .total = 12}, {}, true), InternalError);
+  Segment row = row_segment("q", 0, 8, {8, 4}, {.begin = 8, .total = 24});
+  EXPECT_EQ(row.global, (Shape{24, 4}));
+  EXPECT_THROW(fused_param("q", {row}, {8, 5}, {}, true), InternalError) << "another row length";
+  EXPECT_THROW(fused_param("qk", {{"q", 0, 6}, {"k", 5, 3}}, {8, 4}, {}, true), InternalError);
+}
+
+}  // namespace
+}  // namespace hawser::nn
