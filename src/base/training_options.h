@@ -9,7 +9,12 @@ enum class DeviceChoice { automatic, cpu, cuda };
 enum class Packing { documents, chunks };            // separate documents with masks | one token stream
 enum class LongDocuments { split, truncate, drop };  // documents longer than a sequence, with Packing::documents
 enum class ContextComm { all_gather };               // planned: ring, all_to_all, automatic
-enum class ShardPolicy { parameters };               // what is sharded; planned: ZeRO-1, ZeRO-2
+// What the ranks that share a copy of the model shard.
+enum class ShardPolicy {
+  parameters,  // weights, master weights, moments and reduced gradients: FSDP, ZeRO-3
+  optimizer,   // all but the weights in the compute dtype, which every rank keeps: ZeRO-1 and, with
+               // GradientAccumulation::sharded, ZeRO-2
+};
 enum class GradientAccumulation { sharded, local };  // reduce every micro-batch | accumulate locally, reduce once
 // Activation checkpointing: what the backward of a block recomputes. In order of recompute time per byte saved.
 enum class Checkpointing {

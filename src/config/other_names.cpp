@@ -32,10 +32,12 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
     {"data.deduplicate", "dataset_exact_deduplication"},
 
     {"parallel.hybrid_shard_degree (0: FSDP, ZeRO-3; 1: DDP; else HSDP)",
-     "fsdp fsdp_config fsdp_version fsdp_transformer_layer_cls_to_wrap deepspeed zero_optimization zero_stage "
-     "sharding_strategy dp_shard_size data_parallel_shard_dim data_parallel_shard_degree data_parallel_replicate_dim "
-     "data_parallel_replicate_degree dp_replicate_size data_parallel_sharding_strategy use_distributed_optimizer "
+     "fsdp fsdp_config fsdp_version fsdp_transformer_layer_cls_to_wrap deepspeed dp_shard_size data_parallel_shard_dim "
+     "data_parallel_shard_degree data_parallel_replicate_dim data_parallel_replicate_degree dp_replicate_size "
      "use_torch_fsdp2 ddp"},
+    {"parallel.sharding (parameters: ZeRO-3; optimizer: ZeRO-1, ZeRO-2)",
+     "zero_optimization zero_stage sharding_strategy data_parallel_sharding_strategy use_distributed_optimizer "
+     "reshard_after_forward fsdp_reshard_after_forward"},
     {"parallel.context_parallel_degree",
      "context_parallel_size context_parallel_dim cp_size sequence_parallel_degree ulysses_sequence_parallel_size"},
     {"parallel.context_comm", "cp_comm_type context_parallel_rotate_method ring_attn_func"},

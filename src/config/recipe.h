@@ -36,6 +36,7 @@ struct DataRecipe {
 
 struct ParallelRecipe {
   int hybrid_shard_degree = 0;  // 0: all ranks; 1: none; N: shard over N ranks (context included), replicate across
+  ShardPolicy sharding = ShardPolicy::parameters;
   int context_parallel_degree = 1;
   ContextComm context_comm = ContextComm::all_gather;
   int context_chunks = 0;  // chunks of each sequence per rank; 0: 2 (zig-zag), packed batches 4 to 16

@@ -88,6 +88,9 @@ std::vector<Key> make_schema() {
       integer(
           "parallel.hybrid_shard_degree", HAWSER_FIELD(parallel.hybrid_shard_degree), {.min = 0, .max = kMaxRanks},
           "ranks (context included) that model state is sharded over; 0: all (FSDP, ZeRO-3), 1: none (DDP), else HSDP"),
+      word("parallel.sharding", HAWSER_FIELD(parallel.sharding),
+           {{"parameters", ShardPolicy::parameters}, {"optimizer", ShardPolicy::optimizer}}, {},
+           "what is sharded: all model state (ZeRO-3), or all but the weights (ZeRO-1, ZeRO-2)"),
       integer("parallel.context_parallel_degree", HAWSER_FIELD(parallel.context_parallel_degree),
               {.min = 1, .max = kMaxRanks}, "ranks that each sequence is split over"),
       word("parallel.context_comm", HAWSER_FIELD(parallel.context_comm), {{"all_gather", ContextComm::all_gather}},

@@ -66,8 +66,7 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
     throw Error(ExitCode::does_not_fit,
                 cat("a rank needs ", format_bytes(Bytes(needed)), " and may use ", format_bytes(*capacity)));
   }
-  state_ = std::make_unique<step::ModelState>(model_, plan::state_options(layout(), mesh_.shard().index(), optimizer),
-                                              device_);
+  state_ = std::make_unique<step::ModelState>(model_, plan::state_options(layout(), mesh_, optimizer), device_);
   HAWSER_CHECK(state_->bytes() == state_bytes, "the kinds of steps need states of different sizes");
   arena_ = Arena(device_, arena_bytes);
   register_memory();
@@ -164,7 +163,13 @@ void Session::load(checkpoint::SafetensorsFolder& folder) {
 }
 
 void Session::parameters_changed() {
-  for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) state_->refresh_compute(f, *stream_);
+  for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) {
+    state_->refresh_compute(f, *stream_);
+    const step::FlatState& flat = state_->flat(f);
+    if (!flat.unsharded.empty() && flat.cut.parts > 1) {
+      mesh_.shard_gather().all_gather(*stream_, flat.compute, flat.unsharded);
+    }
+  }
   stream_->synchronize();
 }
 

@@ -1,8 +1,8 @@
 // `Model`: units of parameters, the flats that store them, and the layers that use them. It holds no data: views are
 // passed with each call.
 //
-// Layers are numbered in forward order; block b has layers 2b (attention) and 2b + 1 (MLP). The units are the embedding,
-// the blocks and the head. A family is a config reader, a description and parameter names; see models/llama/.
+// Layers are numbered in forward order; block b has layers 2b (attention) and 2b + 1 (MLP). The units are the
+// embedding, the blocks and the head. A family is a config reader, a description and parameter names; see models/llama/.
 #pragma once
 
 #include <memory>

@@ -63,6 +63,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
       1, ceil_div(recipe.train.global_batch_size, layout.data_ranks() * layout.batch.sequences)));
   layout.prefetch = p.prefetch;
   layout.accumulation = p.gradient_accumulation;
+  layout.shard_policy = p.sharding;
   for (int layer = 0; layer < model.layers(); ++layer) {
     layout.policies.push_back({.keep_attention = layout.batch.sequence_length >= kKeepAttentionFrom});
   }
@@ -82,16 +83,18 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
           .micro_batches = step::forward_only(purpose) ? 1 : layout.micro_batches,
           .in_flight = layout.in_flight,
           .policies = layout.policies,
-          .shard = {.gather = layout.parts() > 1,
+          .shard = {.gather = layout.gathers_weights(),
+                    .gather_updated = layout.parts() > 1 && !layout.gathers_weights(),
                     .reduce = layout.parts() > 1,
                     .replicas = layout.mesh.world() > layout.parts(),
                     .prefetch = layout.prefetch,
                     .accumulation = layout.accumulation}};
 }
 
-step::StateOptions state_options(const Layout& layout, int part, bool optimizer) {
-  return {.parts = layout.parts(),
-          .part = part,
+step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool optimizer) {
+  const step::Cut shard{.parts = mesh.shard().size(), .part = mesh.shard().index()};
+  const step::DomainCut cut{.optimizer = shard, .weights = layout.gathers_weights() ? shard : step::Cut{}};
+  return {.cuts = {cut, cut, cut},
           .compute = layout.compute,
           .optimizer = optimizer,
           .kv_cache_rows = layout.kv_cache_rows};

@@ -33,13 +33,15 @@ struct Layout {
   int prefetch = 1;
   int in_flight = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
+  ShardPolicy shard_policy = ShardPolicy::parameters;
   step::OptimizerSettings optimizer;
   std::int64_t logit_positions = 1;  // Purpose::logits: number of rows whose logits are computed
   // Rows of K and V that each attention layer keeps between passes; 0: a pass attends to its own rows only.
   std::int64_t kv_cache_rows = 0;
   bool deterministic = false;  // two runs give the same bits on CUDA, too; on the CPU they always do
 
-  int parts() const { return mesh.shard_ranks(); }
+  int parts() const { return mesh.shard_ranks(); }  // shards of master weights, moments and reduced gradients
+  bool gathers_weights() const { return parts() > 1 && shard_policy == ShardPolicy::parameters; }
   int data_ranks() const { return mesh.shard * mesh.replicate; }  // ranks with sequences of their own
 };
 
@@ -73,7 +75,7 @@ void set_policies(Layout& layout, const MemoryRecipe& memory);
 step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpose);
 
 // Sharding and contents of a rank's state.
-step::StateOptions state_options(const Layout& layout, int part, bool optimizer);
+step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool optimizer);
 
 // The seams of this layout over the mesh's groups; `mesh` outlives them.
 nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh);

@@ -15,8 +15,7 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   plan.program = step::make_program(model, schedule_options(layout, purpose));
   MetaDevice device(layout.device);
   const auto mesh = comm::make_meta_mesh(layout.mesh, Rank(rank));
-  step::ModelState state(
-      model, state_options(layout, mesh->shard().index(), optimizer || purpose == step::Purpose::train), device);
+  step::ModelState state(model, state_options(layout, *mesh, optimizer || purpose == step::Purpose::train), device);
   step::MetaBuffers buffers(device);
   buffers.add_persistent("state", state.data(), state.bytes());
   step::ExecutorSetup setup = executor_setup(layout, model, plan.program, *mesh, purpose);

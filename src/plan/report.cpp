@@ -128,7 +128,8 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
              plural(recipe.train.global_batch_size, "sequence", "sequences"), " of ",
              with_commas(recipe.data.sequence_length), " tokens per step\n");
   out += devices_text(world, target);
-  out += cat("layout: context ", layout.mesh.context, ", parameters ",
+  out += cat("layout: context ", layout.mesh.context, ", ",
+             layout.shard_policy == ShardPolicy::parameters ? "parameters " : "optimizer state ",
              layout.parts() > 1 ? cat("sharded over ", layout.parts()) : std::string("unsharded"), ", ",
              layout.mesh.replicas() > 1 ? cat(layout.mesh.replicas(), " replicas, ") : "",
              plural(layout.micro_batches, "micro-batch", "micro-batches"), " of ",
@@ -178,17 +179,19 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
                       const PlanFacts& facts) {
   const Layout& layout = forecast.layout;
   const Costs& costs = forecast.costs;
-  nlohmann::ordered_json out{{"name", recipe.name},
-                             {"target", target.name},
-                             {"parameters", model.parameters()},
-                             {"mesh",
-                              {{"ranks", layout.mesh.world()},
-                               {"context", layout.mesh.context},
-                               {"shard", layout.parts()},
-                               {"replicas", layout.mesh.replicas()}}},
-                             {"micro_batches", layout.micro_batches},
-                             {"checkpointing", checkpointing_text(forecast)},
-                             {"compute", by_float(layout.compute, "float32", "bf16")}};
+  nlohmann::ordered_json out{
+      {"name", recipe.name},
+      {"target", target.name},
+      {"parameters", model.parameters()},
+      {"mesh",
+       {{"ranks", layout.mesh.world()},
+        {"context", layout.mesh.context},
+        {"shard", layout.parts()},
+        {"sharding", layout.shard_policy == ShardPolicy::parameters ? "parameters" : "optimizer"},
+        {"replicas", layout.mesh.replicas()}}},
+      {"micro_batches", layout.micro_batches},
+      {"checkpointing", checkpointing_text(forecast)},
+      {"compute", by_float(layout.compute, "float32", "bf16")}};
   nlohmann::ordered_json memory{{"by_purpose", costs.peak_bytes_by_category},
                                 {"plan", costs.total_bytes},
                                 {"live", costs.peak_bytes},

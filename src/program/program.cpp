@@ -42,6 +42,8 @@ const char* to_string(Op op) {
       return "gradient_norm";
     case Op::parameter_norms:
       return "parameter_norms";
+    case Op::gather_updated:
+      return "gather_updated";
     case Op::update:
       return "update";
     case Op::end_step:

@@ -32,11 +32,12 @@ enum class Op {
   gradient_norm,      // all-reduces the ranks' sums of squares; computes the global norm and the clip coefficient
   parameter_norms,    // the norm of every parameter's gradient, for `eval --gradient-norms`
   update,             // optimizer step on this rank's shard of a flat
+  gather_updated,     // all-gathers a flat's updated shards into the weights that every rank keeps (ZeRO-1)
   end_step,           // all-reduces the loss and copies the results to the host
 };
 const char* to_string(Op op);
 
-// exchange: communication inside layers (context parallelism). gather: Op::gather. reduce: Op::reduce and
+// exchange: communication inside layers (context parallelism). gather: Op::gather and Op::gather_updated. reduce: Op::reduce and
 // Op::reduce_replicas. compute: everything else. count: the number of streams.
 enum class StreamId { compute, exchange, gather, reduce, count };
 const char* to_string(StreamId stream);
@@ -45,8 +46,8 @@ struct Instruction {
   int id = 0;  // index in the program
   Op op = Op::begin_step;
   StreamId stream = StreamId::compute;
-  // -1: not used by the op. `flat` indexes models::Model::flats(). Layer 2b is the attention of block b, layer 2b + 1 its
-  // MLP.
+  // -1: not used by the op. `flat` indexes models::Model::flats(). Layer 2b is the attention of block b, layer 2b + 1
+  // its MLP.
   int flat = -1, layer = -1, micro_batch = -1;
   // For an op that reads weights: ids of the gather instructions whose buffers hold them, one for each flat that the op
   // reads, with the other flats of their units. Consecutive ops that read weights share gathers: if

@@ -76,6 +76,8 @@ void Executor::run(const Instruction& instruction, const StepInput& input, StepO
       return load_batch(instruction);
     case Op::gather:
       return gather(instruction);
+    case Op::gather_updated:
+      return gather_updated(instruction);
     case Op::embed:
     case Op::loss:
     case Op::loss_gradient:
@@ -118,21 +120,26 @@ void Executor::gather(const Instruction& instruction) {
   const FlatState& flat = setup_.state->flat(instruction.flat);
   comm::Group& group = setup_.mesh->shard_gather();
   const TensorView unsharded =
-      setup_.buffers->get({Role::weights, instruction.id, 0}, setup_.compute, {flat.count * group.size()});
+      setup_.buffers->get({Role::weights, instruction.id, 0}, flat.compute.dtype(), {flat.count * group.size()});
   group.all_gather(stream(instruction.stream), flat.compute, unsharded);
+}
+
+void Executor::gather_updated(const Instruction& instruction) {
+  const FlatState& flat = setup_.state->flat(instruction.flat);
+  setup_.mesh->shard_gather().all_gather(stream(instruction.stream), flat.compute, flat.unsharded);
 }
 
 std::vector<TensorView> Executor::weights_of(const Instruction& instruction, const std::vector<ParamPlace>& places) {
   std::vector<TensorView> weights;
-  const bool gathered = setup_.state->options().parts > 1;
-  if (gathered && instruction.gathered.empty()) return weights;  // the instruction reads no weights
   for (const ParamPlace& place : places) {
     const nn::Flat& flat = setup_.model->flat(place.flat);
-    TensorView values = setup_.state->flat(place.flat).compute;
+    const FlatState& state = setup_.state->flat(place.flat);
+    TensorView values = state.unsharded;
     for (const int id : instruction.gathered) {
       if (setup_.program->instructions[static_cast<std::size_t>(id)].flat != place.flat) continue;
-      values = setup_.buffers->get({Role::weights, id, 0}, setup_.compute, {flat.total(setup_.state->options().parts)});
+      values = setup_.buffers->get({Role::weights, id, 0}, state.compute.dtype(), {flat.total(state.cut.parts)});
     }
+    if (values.empty()) return {};  // the instruction reads no weights
     weights.push_back(flat.view(values, place.index));
   }
   return weights;

@@ -80,7 +80,7 @@ struct StepOutput {
   // may look much later, and at several steps at once.
   std::shared_ptr<std::chrono::steady_clock::time_point> reached =
       std::make_shared<std::chrono::steady_clock::time_point>();
-  // Purpose::gradient_norms: the gradient norm of each tensor of models::hf_tensors.
+  // Purpose::gradient_norms: the gradient norm of each tensor of models::hf_tensors; 0 if it is frozen.
   std::shared_ptr<std::vector<float>> parameter_norms;
   // Purpose::logits: of the last micro-batch, [BatchBounds::logit_positions, vocabulary].
   std::shared_ptr<std::vector<float>> logits;
@@ -116,6 +116,7 @@ class Executor {
   void begin_step(const StepInput& input);
   void load_batch(const program::Instruction& instruction);
   void gather(const program::Instruction& instruction);
+  void gather_updated(const program::Instruction& instruction);
   void run_layer(const program::Instruction& instruction);
   void run_embedding_or_head(const program::Instruction& instruction);
   void logits(const program::Instruction& instruction, StepOutput& output);
@@ -134,7 +135,7 @@ class Executor {
   TensorView activation(int instruction);
   nn::Saved saved_views(const program::Instruction& instruction);
   BufferKey gradient_key(int flat, int micro_batch) const;
-  DType reduce_dtype() const;
+  DType reduce_dtype(int flat) const;
   TensorView flat_gradient(int flat, int micro_batch);
   std::vector<TensorView> weights_of(const program::Instruction& instruction,
                                      const std::vector<models::ParamPlace>& places);

@@ -9,18 +9,18 @@ namespace hawser::step {
 using program::Instruction;
 
 BufferKey Executor::gradient_key(int flat, int micro_batch) const {
-  if (setup_.state->options().parts == 1) return {Role::shard_gradient, flat, 0};
+  if (setup_.state->flat(flat).cut.parts == 1) return {Role::shard_gradient, flat, 0};
   return {Role::unsharded_gradient, flat, setup_.local_accumulation ? 0 : micro_batch};
 }
 
-DType Executor::reduce_dtype() const {
-  if (setup_.state->options().parts == 1 || setup_.local_accumulation) return DType::f32;
+DType Executor::reduce_dtype(int flat) const {
+  if (setup_.state->flat(flat).cut.parts == 1 || setup_.local_accumulation) return DType::f32;
   return setup_.reduce_dtype;
 }
 
 TensorView Executor::flat_gradient(int flat, int micro_batch) {
-  return setup_.buffers->get(gradient_key(flat, micro_batch), reduce_dtype(),
-                             {setup_.state->flat(flat).count * setup_.state->options().parts});
+  const FlatState& state = setup_.state->flat(flat);
+  return setup_.buffers->get(gradient_key(flat, micro_batch), reduce_dtype(flat), {state.count * state.cut.parts});
 }
 
 TensorView Executor::gradient_shard(int flat) {
@@ -31,8 +31,8 @@ void Executor::reduce(const Instruction& instruction) {
   comm::Group& group = setup_.mesh->shard_reduce();
   const TensorView shard = gradient_shard(instruction.flat);
   const bool accumulate = !written_.emplace(BufferKey{Role::shard_gradient, instruction.flat, 0}, 0).second;
-  const std::int64_t bytes = comm::reduce_scatter_workspace(shard.elements(), reduce_dtype(), group.size(),
-                                                            stream(instruction.stream).target());
+  const std::int64_t bytes = comm::reduce_scatter_workspace(shard.elements(), reduce_dtype(instruction.flat),
+                                                            group.size(), stream(instruction.stream).target());
   const TensorView workspace = bytes > 0 ? temp(instruction, DType::u8, {bytes}) : TensorView();
   group.reduce_scatter(stream(instruction.stream), flat_gradient(instruction.flat, instruction.micro_batch), shard,
                        accumulate, workspace);

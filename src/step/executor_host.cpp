@@ -132,7 +132,7 @@ void Executor::parameter_norms(const Instruction& instruction, StepOutput& outpu
             piece_of(flat.offset(p) + segment.row * row_size, segment.rows * row_size, setup_.state->flat(f));
         const auto [index, first] = indices.emplace(segment.name, static_cast<std::int64_t>(indices.size()));
         const TensorView out = norms.rows(index->second, 1);
-        if (piece.count > 0) {
+        if (piece.count > 0 && flat.spec().trainable) {
           ops::sum_squares(compute,
                            {.x = gradient_shard(f).rows(piece.begin, piece.count), .out = out, .accumulate = !first});
         } else if (first) {

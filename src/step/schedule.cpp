@@ -161,7 +161,10 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
     }
     program.add({.op = Op::gradient_norm});
     for (int flat = 0; flat < static_cast<int>(model.flats().size()); ++flat) {
-      if (model.flat(flat).spec().trainable) program.add({.op = Op::update, .flat = flat});
+      if (!model.flat(flat).spec().trainable) continue;
+      const int update = program.add({.op = Op::update, .flat = flat});
+      if (!shard.gather_updated) continue;
+      program.add({.op = Op::gather_updated, .stream = StreamId::gather, .flat = flat, .after = {update}});
     }
   }
   if (options.purpose == Purpose::gradient_norms) {

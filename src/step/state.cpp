@@ -28,17 +28,29 @@ class Carver {
 }  // namespace
 
 ModelState::ModelState(const models::Model& model, const StateOptions& options, Device& device) : options_(options) {
+  for (const DomainCut& cut : options.cuts) {
+    HAWSER_CHECK(cut.weights == cut.optimizer || cut.weights.parts == 1, "weights in ", cut.weights.parts,
+                 " shards, the optimizer's state in ", cut.optimizer.parts);
+  }
   const auto carve = [&](std::byte* data) {
     Carver carver(data, device.kind());
     flats_.clear();
     for (const nn::Flat& flat : model.flats()) {
-      const std::int64_t count = flat.total(options.parts) / options.parts;
-      FlatState state{.begin = options.part * count, .count = count};
       const nn::FlatSpec& spec = flat.spec();
+      const DomainCut& domain = options.cut(spec.domain);
+      const Cut cut = domain.optimizer;
+      const std::int64_t total = flat.total(cut.parts), count = total / cut.parts;
+      FlatState state{.begin = cut.part * count, .count = count, .cut = cut};
       const DType gathered = spec.gathered.value_or(options.compute);
       const DType stored = spec.stored.value_or(spec.trainable ? DType::f32 : gathered);
-      state.stored = carver.take(stored, {count});
-      state.compute = gathered == stored ? state.stored : carver.take(gathered, {count});
+      if (domain.weights.parts == 1) {
+        state.unsharded = carver.take(gathered, {total});
+        state.compute = state.unsharded.rows(state.begin, count);
+        state.stored = gathered == stored ? state.compute : carver.take(stored, {count});
+      } else {
+        state.stored = carver.take(stored, {count});
+        state.compute = gathered == stored ? state.stored : carver.take(gathered, {count});
+      }
       flats_.push_back(state);
     }
     parameter_bytes_ = carver.used();

@@ -2,6 +2,7 @@
 // moments, the KV caches of generation, and the scalars that a step reads and writes.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "models/model.h"
@@ -10,22 +11,41 @@
 
 namespace hawser::step {
 
-// This rank's shard of one flat: elements [begin, begin + count) of the flat buffer.
+// A flat buffer in `parts` equal shards, of which this rank has number `part`.
+struct Cut {
+  int parts = 1, part = 0;
+  bool operator==(const Cut&) const = default;
+};
+
+// How the flats of one domain are sharded.
+struct DomainCut {
+  Cut optimizer;  // master weights, moments and reduced gradients; what a rank saves of frozen weights
+  // What layers read: as `optimizer`, then it is gathered before use (FSDP, ZeRO-3), or whole on every rank, then it is
+  // gathered after each update (ZeRO-1 and ZeRO-2).
+  Cut weights;
+};
+
+// This rank's part of one flat: elements [begin, begin + count) of the flat buffer, as DomainCut::optimizer cuts it.
 struct FlatState {
   std::int64_t begin = 0, count = 0;
+  Cut cut;
   // In FlatSpec::stored: the float32 master weights of a trainable flat, or frozen weights.
   TensorView stored;
-  // In FlatSpec::gathered, what layers read: `stored` itself if the dtypes are equal, otherwise a rounded copy.
+  // In FlatSpec::gathered: `stored` itself if the dtypes are equal, otherwise a rounded copy.
   TensorView compute;
+  // All elements in FlatSpec::gathered, if DomainCut::weights has one part; `compute` is this rank's part of it. Empty
+  // if the weights are sharded.
+  TensorView unsharded;
   TensorView exp_avg, exp_avg_sq;  // float32: Adam's moments; empty if frozen, or without StateOptions::optimizer
 };
 
 struct StateOptions {
-  int parts = 1;  // number of shards of each flat buffer
-  int part = 0;   // index of this rank's shard
+  std::array<DomainCut, nn::kDomains> cuts;  // by nn::Domain
   DType compute = DType::f32;
   bool optimizer = true;           // reserve moments
   std::int64_t kv_cache_rows = 0;  // slots of each layer's KV cache (nn/kv_cache.h); 0: no KV cache
+
+  const DomainCut& cut(nn::Domain domain) const { return cuts[static_cast<std::size_t>(domain)]; }
 };
 
 class ModelState {

@@ -16,7 +16,9 @@
 namespace hawser::parallel {
 
 struct ShardOptions {
-  bool gather = false;    // weights are sharded: gather before use
+  bool gather = false;  // weights are sharded: gather before use
+  bool gather_updated =
+      false;              // weights are whole on every rank, the optimizer's state is sharded: gather after update
   bool reduce = false;    // gradients are reduce-scattered to shards
   bool replicas = false;  // shards are replicated: all-reduce them last
   int prefetch = 1;

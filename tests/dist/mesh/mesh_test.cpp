@@ -9,19 +9,13 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "comm/mpi/world.h"
-#include "engine/feed.h"
 #include "engine/session.h"
+#include "mesh_world.h"
 #include "models/weights.h"
-#include "support/toy.h"
+#include "support/toy_steps.h"
 
 namespace hawser {
 namespace {
-
-comm::World* the_world = nullptr;
-
-constexpr std::int64_t kLength = 61;
-constexpr std::int64_t kDocuments = 5;
 
 struct Case {
   int context = 1, shard = 1, replicate = 1;
@@ -57,13 +51,9 @@ struct Case {
 plan::Layout layout_of(const Case& c, const models::Model& model) {
   plan::Layout layout;
   layout.mesh = {.context = c.context, .shard = c.shard, .replicate = c.replicate, .shard_context = c.sharded};
-  layout.batch = {.sequences = 2,
-                  .sequence_length = kLength,
-                  .max_documents = c.packed ? kDocuments : 1,
-                  .context = c.context,
-                  .chunks_per_rank = c.context == 1 ? 1 : (c.by_work ? 4 : 2),
-                  .together = c.by_work && c.context > 1 ? 2 : 1,
-                  .split = c.by_work ? batches::SequenceSplit::by_work : batches::SequenceSplit::zigzag};
+  layout.batch = testing::toy_batch(c.context, c.packed);
+  if (c.by_work && c.context > 1) layout.batch.chunks_per_rank = 4, layout.batch.together = 2;
+  if (c.by_work) layout.batch.split = batches::SequenceSplit::by_work;
   layout.compute = c.compute;
   layout.reduce_dtype = c.reduce_dtype;
   layout.kv_reduce_dtype = c.kv_reduce_dtype;
@@ -86,26 +76,12 @@ struct Outcome {
 
 Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, std::int64_t batch_size,
             double random_delay_s) {
-  const std::int64_t documents = layout.batch.max_documents;
-  const auto set = std::make_shared<testing::ToySequences>(batch_size, kLength, documents, documents > 1 ? 5 : 50);
-  const comm::MeshPlace place = mesh.place();
-  const batches::BatchLoader loader(set, layout.batch,
-                                    {.data_rank = place.shard + layout.mesh.shard * place.replicate,
-                                     .data_ranks = layout.data_ranks(),
-                                     .context_rank = place.context,
-                                     .context_ranks = layout.mesh.context},
-                                    {.global_batch_size = batch_size, .shuffle = false});
-  layout.micro_batches = static_cast<int>(loader.micro_batches());
+  const testing::ToySteps steps(layout, mesh.place(), batch_size);
   const auto device = make_cpu_device({.random_delay_s = random_delay_s, .delay_seed = 5});
   engine::Session session(model, layout, *device, mesh, {step::Purpose::gradient_norms, step::Purpose::loss});
   session.initialise(3);
-  const std::int64_t tokens = loader.step_targets(0);
-  step::StepInput input;
-  input.record.inverse_targets = 1.0f / static_cast<float>(tokens);
-  for (int m = 0; m < layout.micro_batches; ++m) {
-    input.batches.push_back(engine::to_host_batch(loader.load(0, m), layout.batch));
-  }
-  const auto output = session.enqueue(step::Purpose::gradient_norms, input);
+  const std::int64_t tokens = steps.targets(0);
+  const auto output = session.enqueue(step::Purpose::gradient_norms, steps.input(0));
   session.synchronize();
   Outcome out;
   out.loss = output.result->loss_sum.value() / static_cast<double>(tokens);
@@ -371,13 +347,3 @@ TEST(Mesh, RanksWithoutASequenceRunPadding) {
 
 }  // namespace
 }  // namespace hawser
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  hawser::comm::World world(60.0);
-  hawser::the_world = &world;
-  auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
-  if (world.rank().value() != 0) delete listeners.Release(listeners.default_result_printer());
-  const bool failed = RUN_ALL_TESTS() != 0;
-  return world.any(failed) ? 1 : 0;
-}

@@ -1,0 +1,58 @@
+// `ToySteps`: what one rank of a mesh reads in steps over toy sequences.
+#pragma once
+
+#include <memory>
+
+#include "comm/mesh.h"
+#include "engine/feed.h"
+#include "support/toy.h"
+
+namespace hawser::testing {
+
+constexpr std::int64_t kToyLength = 61, kToyDocuments = 5;
+
+// A micro-batch of two sequences of kToyLength tokens on each data rank.
+inline batches::BatchShape toy_batch(int context, bool packed = true) {
+  return {.sequences = 2,
+          .sequence_length = kToyLength,
+          .max_documents = packed ? kToyDocuments : 1,
+          .context = context,
+          .chunks_per_rank = context == 1 ? 1 : 2};
+}
+
+class ToySteps {
+ public:
+  // A global batch of `batch_size` sequences; sets the layout's number of micro-batches to what that takes.
+  ToySteps(plan::Layout& layout, const comm::MeshPlace& place, std::int64_t batch_size)
+      : batch_(layout.batch),
+        loader_(sequences(layout, 4 * batch_size), layout.batch,
+                {.data_rank = place.shard + layout.mesh.shard * place.replicate,
+                 .data_ranks = layout.data_ranks(),
+                 .context_rank = place.context,
+                 .context_ranks = layout.mesh.context},
+                {.global_batch_size = batch_size, .shuffle = false}) {
+    layout.micro_batches = static_cast<int>(loader_.micro_batches());
+  }
+
+  std::int64_t targets(std::int64_t step) const { return loader_.step_targets(step); }
+
+  step::StepInput input(std::int64_t step) const {
+    step::StepInput input;
+    input.record.inverse_targets = 1.0f / static_cast<float>(targets(step));
+    for (std::int64_t m = 0; m < loader_.micro_batches(); ++m) {
+      input.batches.push_back(engine::to_host_batch(loader_.load(step, m), batch_));
+    }
+    return input;
+  }
+
+ private:
+  static std::shared_ptr<ToySequences> sequences(const plan::Layout& layout, std::int64_t count) {
+    const std::int64_t documents = layout.batch.max_documents;
+    return std::make_shared<ToySequences>(count, layout.batch.sequence_length, documents, documents > 1 ? 5 : 50);
+  }
+
+  batches::BatchShape batch_;
+  batches::BatchLoader loader_;
+};
+
+}  // namespace hawser::testing
