@@ -36,6 +36,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
+const std::string kOptimizer = "optimizer/";  // prefix of the names of an optimizer's tensors
+
 // The result as text and as JSON.
 struct Report {
   Json json = Json::object();
@@ -129,6 +131,11 @@ void list_tensors(const checkpoint::Checkpoint& checkpoint, Report& report) {
   };
   std::vector<std::pair<Line, std::string>> lines;
   std::size_t widest = 0, longest = 0;
+  std::map<std::string, std::int64_t> moments;  // by tensor: the optimizer's, named optimizer/SLOT/TENSOR
+  for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) {
+    if (!tensor.name.starts_with(kOptimizer)) continue;
+    ++moments[tensor.name.substr(tensor.name.find('/', kOptimizer.size()) + 1)];
+  }
   Json& list = report.json["tensor_list"] = Json::array();
   for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) {
     std::int64_t bytes = 0;
@@ -138,14 +145,12 @@ void list_tensors(const checkpoint::Checkpoint& checkpoint, Report& report) {
                     {"shape", std::vector<std::int64_t>(tensor.shape.begin(), tensor.shape.end())},
                     {"bytes", bytes},
                     {"boxes", tensor.boxes.size()}});
-    if (tensor.name.starts_with("optimizer/")) continue;
+    if (tensor.name.starts_with(kOptimizer)) continue;
     Line line{.name = tensor.name,
               .shape = cat(to_string(tensor.dtype), " ", tensor.shape.text()),
               .bytes = bytes,
               .boxes = static_cast<std::int64_t>(tensor.boxes.size())};
-    for (const char* kind : {"optimizer/exp_avg/", "optimizer/exp_avg_sq/"}) {
-      line.moments += checkpoint.find(kind + tensor.name) != nullptr ? 1 : 0;
-    }
+    line.moments = moments[tensor.name];
     widest = std::max(widest, line.name.size());
     longest = std::max(longest, line.shape.size());
     lines.emplace_back(std::move(line), "");
@@ -205,7 +210,7 @@ void describe_checkpoint(const checkpoint::Checkpoint& checkpoint, Report& repor
   std::int64_t parameters = 0, others = 0, bytes = 0;
   std::map<std::string, std::int64_t> dtypes;
   for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) {
-    ++(tensor.name.starts_with("optimizer/") ? others : parameters);
+    ++(tensor.name.starts_with(kOptimizer) ? others : parameters);
     for (const checkpoint::SavedBox& box : tensor.boxes)
       bytes += box.bytes, dtypes[to_string(tensor.dtype)] += box.bytes;
   }

@@ -47,15 +47,18 @@ void PinnedStagingBuffer::send(const TensorView& to, const Fill& fill) {
 
 std::vector<StatePart> state_parts(Session& session, bool optimizer) {
   std::vector<StatePart> parts;
-  const auto add = [&](int flat, const char* prefix, const TensorView& view) {
+  const auto add = [&](int flat, const std::string& prefix, const TensorView& view) {
     parts.push_back({.flat = flat, .prefix = prefix, .device = view, .host = view});
   };
+  const auto kind = session.state().options().optimizer;
+  const std::vector<optim::StateSlot> slots = kind != nullptr ? kind->slots() : std::vector<optim::StateSlot>();
   for (int f = 0; f < static_cast<int>(session.model().flats().size()); ++f) {
     const step::FlatState& flat = session.state().flat(f);
     add(f, "", flat.stored);
-    if (!optimizer || flat.exp_avg.empty()) continue;
-    add(f, "optimizer/exp_avg/", flat.exp_avg);
-    add(f, "optimizer/exp_avg_sq/", flat.exp_avg_sq);
+    if (!optimizer) continue;
+    for (std::size_t slot = 0; slot < flat.slots.size(); ++slot) {
+      add(f, cat("optimizer/", slots[slot].name, "/"), flat.slots[slot]);
+    }
   }
   return parts;
 }

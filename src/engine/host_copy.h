@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "device/device.h"
@@ -43,10 +44,10 @@ class PinnedStagingBuffer {
 // A part of a session's state and its copy in host memory.
 struct StatePart {
   int flat = 0;
-  const char* prefix = "";
+  std::string prefix;       // of the tensors' names
   TensorView device, host;  // the same view until place_copies places the copy
 };
-// Weights and, with `optimizer`, the moments if there are any, flat by flat.
+// Weights and, with `optimizer`, the optimizer's slots if there are any, flat by flat.
 std::vector<StatePart> state_parts(Session& session, bool optimizer);
 // Returns the bytes of the copies of all parts; with `at`, places the copies there.
 std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at);
@@ -55,7 +56,7 @@ std::vector<NamedState> named_states(Session& session, const std::vector<StatePa
 
 class HostCopy {
  public:
-  // The session outlives this. `optimizer`: includes the moments, if the session has them.
+  // The session outlives this. `optimizer`: includes the optimizer's slots, if the session has them.
   HostCopy(Session& session, bool optimizer);
   // Copies the state after all enqueued steps; waits for them.
   void fetch();

@@ -12,6 +12,8 @@ std::string to_json(const RunState& state) {
   json["step"] = state.step;
   json["sequences"] = state.sequences;
   if (state.skipped > 0) json["skipped"] = state.skipped;
+  if (state.good_steps > 0) json["good_steps"] = state.good_steps;
+  if (state.loss_scale != 1) json["loss_scale"] = state.loss_scale;
   json["recipe"] = io::parse_own_json<io::OrderedJson>(state.recipe);
   json["config"] = state.config;
   json["tokenizer"] = state.tokenizer;
@@ -46,6 +48,8 @@ RunState run_state_of(const std::string& text) {
     return {.step = count("step"),
             .sequences = count("sequences"),
             .skipped = json.contains("skipped") ? count("skipped") : 0,
+            .good_steps = json.contains("good_steps") ? count("good_steps") : 0,
+            .loss_scale = json.value("loss_scale", 1.0f),
             .recipe = json.at("recipe").dump(),
             .config = json.at("config"),
             .tokenizer = json.at("tokenizer"),

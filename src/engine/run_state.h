@@ -15,9 +15,12 @@ namespace hawser::engine {
 
 // State of a run in a checkpoint's manifest besides tensors; a JSON object with these keys.
 struct RunState {
-  std::int64_t step = 0;                  // steps finished
-  std::int64_t sequences = 0;             // read from the data so far, over all ranks
-  std::int64_t skipped = 0;               // steps without a target so far, which update nothing
+  std::int64_t step = 0;       // steps finished
+  std::int64_t sequences = 0;  // read from the data so far, over all ranks
+  // step::OptimizerProgress: the updates so far are step - skipped.
+  std::int64_t skipped = 0;     // steps so far that updated nothing: without a target, or with an overflow
+  std::int64_t good_steps = 0;  // 0 in a checkpoint of an earlier version
+  float loss_scale = 1;
   std::string recipe;                     // text of config's recipe_json
   std::string config;                     // text of the model's config.json
   std::string tokenizer;                  // path of a tokenizer.json or its folder; "": none

@@ -12,6 +12,8 @@ TEST(RunState, ComesBackAsItWasWritten) {
   const RunState state{.step = 7,
                        .sequences = 21,
                        .skipped = 2,
+                       .good_steps = 3,
+                       .loss_scale = 4096,
                        .recipe = R"({"train":{"seed":3}})",
                        .config = "{}",
                        .tokenizer = "a/tokenizer.json",
@@ -21,6 +23,8 @@ TEST(RunState, ComesBackAsItWasWritten) {
   EXPECT_EQ(back.step, 7);
   EXPECT_EQ(back.sequences, 21);
   EXPECT_EQ(back.skipped, 2);
+  EXPECT_EQ(back.good_steps, 3);
+  EXPECT_EQ(back.loss_scale, 4096);
   EXPECT_EQ(back.recipe, state.recipe);
   EXPECT_EQ(back.unfinished_evaluation, state.unfinished_evaluation);
   EXPECT_EQ(back.gemm_algorithms, state.gemm_algorithms);

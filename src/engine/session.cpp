@@ -173,6 +173,11 @@ void Session::parameters_changed() {
   stream_->synchronize();
 }
 
+void Session::set_progress(const step::OptimizerProgress& progress) {
+  synchronize();
+  state_->set_progress(progress, *stream_);
+}
+
 bool Session::owns_states() const {
   return mesh_.replicate().index() == 0;
 }

@@ -88,6 +88,8 @@ class Session {
   step::StepOutput enqueue(std::size_t index, const step::StepInput& input);
   // Of the first StepConfig with this purpose.
   step::Executor& executor(step::Purpose purpose);
+  // Sets what a resumed run has counted so far; waits for enqueued steps.
+  void set_progress(const step::OptimizerProgress& progress);
   // In the next training step, the device updates flat f after the event until[f] (train/snapshot.h).
   void hold_updates(const std::vector<Event>& until);
   // Blocks the host until all steps have ended. Rethrows an error of any stream.

@@ -2,7 +2,8 @@
 // passed with each call.
 //
 // Layers are numbered in forward order; block b has layers 2b (attention) and 2b + 1 (MLP). The units are the
-// embedding, the blocks and the head. A family is a config reader, a description and parameter names; see models/llama/.
+// embedding, the blocks and the head. A family is a config reader, a description and parameter names; see
+// models/llama/.
 #pragma once
 
 #include <memory>

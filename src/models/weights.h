@@ -59,7 +59,7 @@ void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int6
                      Stream& stream, const TensorView& values);
 
 // One NamedState per global tensor that the piece overlaps, named prefix + its name, with its boxes in `values` [count]
-// (dense, any dtype and device). Prefixes: "" for parameters, "optimizer/exp_avg/", "optimizer/exp_avg_sq/".
+// (dense, any dtype and device). Prefixes: "" for parameters, "optimizer/SLOT/" for an optimizer's (optim/optimizer.h).
 std::vector<NamedState> flat_states(const Model& model, int flat, std::int64_t begin, std::int64_t count,
                                     const TensorView& values, const std::string& prefix = "");
 

@@ -53,8 +53,8 @@ struct Unit {
 
 // Decides the spec of a parameter's flat; Param::flat is what its layer asks for.
 using FlatSpecOf = std::function<FlatSpec(const Param&)>;
-// Param::flat with Domain::sliced: without tensor and expert parallelism all domains are sharded over the same ranks, so
-// that their parameters share a flat.
+// Param::flat with Domain::sliced: without tensor and expert parallelism all domains are sharded over the same ranks,
+// so that their parameters share a flat.
 FlatSpec common_domain(const Param&);
 
 // A parameter as the index of a flat and of a parameter in it.

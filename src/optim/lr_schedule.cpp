@@ -26,9 +26,4 @@ double learning_rate(const LearningRatePlan& plan, std::int64_t step) {
   return peak;
 }
 
-ops::AdamHyper adam_hyper(const LearningRatePlan& plan, double beta1, double beta2, std::int64_t step,
-                          std::int64_t update) {
-  return ops::adam_hyper(learning_rate(plan, step), beta1, beta2, update);
-}
-
 }  // namespace hawser::optim

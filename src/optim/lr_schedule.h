@@ -1,4 +1,4 @@
-// The learning-rate schedule, and a step's parameters of the AdamW op.
+// The learning-rate schedule.
 //
 // Steps count from 1 to `steps`. With s = step - 1, w = warmup_steps, n = steps, peak = learning_rate, and
 // low = minimum_learning_rate:
@@ -18,7 +18,6 @@
 #include <cstdint>
 
 #include "base/training_options.h"
-#include "ops/adamw/adamw.h"
 
 namespace hawser::optim {
 
@@ -31,10 +30,5 @@ struct LearningRatePlan {
 };
 
 double learning_rate(const LearningRatePlan& plan, std::int64_t step);
-
-// The learning rate and bias corrections of a step, as the AdamW op reads them from device memory. `update`: number of
-// the update, from 1: the step less the steps so far that were skipped, which leave the moments as they were.
-ops::AdamHyper adam_hyper(const LearningRatePlan& plan, double beta1, double beta2, std::int64_t step,
-                          std::int64_t update);
 
 }  // namespace hawser::optim

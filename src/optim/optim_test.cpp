@@ -81,19 +81,6 @@ TEST(Schedule, Edges) {
   EXPECT_THROW(learning_rate(plan, 0), InternalError);
 }
 
-TEST(Schedule, AdamHyperHasLearningRateAndBiasCorrections) {
-  const LearningRatePlan plan{.learning_rate = 1e-3, .steps = 10};
-  const ops::AdamHyper hyper = adam_hyper(plan, 0.9, 0.95, 3, 3);
-  EXPECT_FLOAT_EQ(hyper.learning_rate, 1e-3f);
-  EXPECT_FLOAT_EQ(hyper.bias_correction1, 0.271f);     // 1 - 0.9^3
-  EXPECT_FLOAT_EQ(hyper.bias_correction2, 0.142625f);  // 1 - 0.95^3
-  // After two skipped steps it is the first update, at the learning rate of the third step.
-  const ops::AdamHyper late = adam_hyper(plan, 0.9, 0.95, 3, 1);
-  EXPECT_EQ(late.learning_rate, hyper.learning_rate);
-  EXPECT_FLOAT_EQ(late.bias_correction1, 0.1f);
-  EXPECT_FLOAT_EQ(late.bias_correction2, 0.05f);
-}
-
 TEST(UpdateRuns, CoverAnyShardWithTheDecayOfItsParameters) {
   const nn::Initial zeros;
   const nn::Flat flat("flat", {},

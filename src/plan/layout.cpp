@@ -68,11 +68,11 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
     layout.policies.push_back({.keep_attention = layout.batch.sequence_length >= kKeepAttentionFrom});
   }
   set_policies(layout, recipe.memory);
-  layout.optimizer = {.beta1 = recipe.optimizer.beta1,
-                      .beta2 = recipe.optimizer.beta2,
-                      .epsilon = recipe.optimizer.epsilon,
-                      .weight_decay = recipe.optimizer.weight_decay,
-                      .gradient_clip = recipe.optimizer.gradient_clip};
+  layout.optimizer = optim::make_adamw({.beta1 = recipe.optimizer.beta1,
+                                        .beta2 = recipe.optimizer.beta2,
+                                        .epsilon = recipe.optimizer.epsilon,
+                                        .weight_decay = recipe.optimizer.weight_decay});
+  layout.gradient_clip = recipe.optimizer.gradient_clip;
   layout.deterministic = deterministic_of(recipe, device);
   set_bounds(layout);
   return layout;
@@ -96,7 +96,7 @@ step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool op
   const step::DomainCut cut{.optimizer = shard, .weights = layout.gathers_weights() ? shard : step::Cut{}};
   return {.cuts = {cut, cut, cut},
           .compute = layout.compute,
-          .optimizer = optimizer,
+          .optimizer = optimizer ? layout.optimizer : nullptr,
           .kv_cache_rows = layout.kv_cache_rows};
 }
 
@@ -125,6 +125,8 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
           .bounds = bounds,
           .policies = layout.policies,
           .optimizer = layout.optimizer,
+          .gradient_clip = layout.gradient_clip,
+          .loss_scaling = layout.loss_scaling,
           .compute = layout.compute,
           .reduce_dtype = layout.reduce_dtype,
           .threads = layout.threads,

@@ -12,6 +12,7 @@
 #include "comm/mesh.h"
 #include "config/recipe.h"
 #include "models/model.h"
+#include "optim/adamw_optimizer.h"
 #include "step/batch.h"
 #include "step/executor.h"
 #include "step/schedule.h"
@@ -34,7 +35,9 @@ struct Layout {
   int in_flight = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   ShardPolicy shard_policy = ShardPolicy::parameters;
-  step::OptimizerSettings optimizer;
+  std::shared_ptr<const optim::Optimizer> optimizer = optim::make_adamw();
+  double gradient_clip = 0;  // step::ExecutorSetup::gradient_clip
+  ops::LossScaling loss_scaling;
   std::int64_t logit_positions = 1;  // Purpose::logits: number of rows whose logits are computed
   // Rows of K and V that each attention layer keeps between passes; 0: a pass attends to its own rows only.
   std::int64_t kv_cache_rows = 0;

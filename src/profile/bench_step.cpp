@@ -126,11 +126,10 @@ SyntheticStep synthetic_step(const DocumentMix& documents, const plan::RunPlan& 
 // seconds, allocations, and the loss of the last one. The input keeps the last step's record.
 void time_steps(const plan::RunPlan& plan, SyntheticStep& synthetic, engine::Session& session, const Device& device,
                 TimedDevice* timed, comm::World* world, BenchResult& result) {
-  const step::OptimizerSettings& betas = plan.layout.optimizer;
   std::int64_t allocations = 0;
   for (std::int64_t step = 0; step <= plan.steps; ++step) {
-    const ops::AdamHyper hyper = optim::adam_hyper(plan.learning_rate, betas.beta1, betas.beta2, step + 1, step + 1);
-    synthetic.input.record = {.adam = hyper, .inverse_targets = static_cast<float>(1.0 / synthetic.targets)};
+    synthetic.input.record = {.learning_rate = static_cast<float>(optim::learning_rate(plan.learning_rate, step + 1)),
+                              .inverse_targets = static_cast<float>(1.0 / synthetic.targets)};
     if (world != nullptr) world->barrier();
     if (step == 1) {
       if (timed != nullptr) timed->times.clear();

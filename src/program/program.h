@@ -37,8 +37,8 @@ enum class Op {
 };
 const char* to_string(Op op);
 
-// exchange: communication inside layers (context parallelism). gather: Op::gather and Op::gather_updated. reduce: Op::reduce and
-// Op::reduce_replicas. compute: everything else. count: the number of streams.
+// exchange: communication inside layers (context parallelism). gather: Op::gather and Op::gather_updated. reduce:
+// Op::reduce and Op::reduce_replicas. compute: everything else. count: the number of streams.
 enum class StreamId { compute, exchange, gather, reduce, count };
 const char* to_string(StreamId stream);
 

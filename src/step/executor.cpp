@@ -1,5 +1,7 @@
 #include "step/executor.h"
 
+#include <algorithm>
+
 #include "step/executor_context.h"
 
 namespace hawser::step {
@@ -27,6 +29,11 @@ Executor::Executor(ExecutorSetup setup)
 }
 
 Executor::~Executor() = default;
+
+bool Executor::trains() const {
+  return std::ranges::any_of(setup_.program->instructions,
+                             [](const Instruction& instruction) { return instruction.op == Op::update; });
+}
 
 Stream& Executor::compute_stream() {
   return stream(StreamId::compute);
@@ -199,8 +206,10 @@ void Executor::run_embedding_or_head(const Instruction& instruction) {
   const auto& places = embedding ? model.embedding_params() : model.head_params();
   Context context(*this, instruction, places);
   Sink sink(*this, instruction, places);
-  const nn::HeadLayer::LossViews loss{.inverse_targets = setup_.state->record().field(&StepRecord::inverse_targets),
-                                      .sum = setup_.state->result().field(&StepResult::loss_sum)};
+  const ModelState& state = *setup_.state;
+  const nn::HeadLayer::LossViews loss{
+      .inverse_targets = trains() ? state.loss_factor() : state.record().field(&StepRecord::inverse_targets),
+      .sum = state.result().field(&StepResult::loss_sum)};
   switch (instruction.op) {
     case Op::embed:
       return model.embedding().forward(context, activation(instruction.id));

@@ -16,6 +16,7 @@
 
 #include "comm/mesh.h"
 #include "models/model.h"
+#include "ops/loss_scale/loss_scale.h"
 #include "program/program.h"
 #include "step/batch.h"
 #include "step/buffers.h"
@@ -29,11 +30,6 @@ namespace hawser::step {
 using Streams = std::array<std::unique_ptr<Stream>, static_cast<std::size_t>(program::StreamId::count)>;
 Streams make_streams(Device& device);
 
-struct OptimizerSettings {
-  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0;
-  double gradient_clip = 0;  // maximum global L2 norm of the gradient; 0: no clipping
-};
-
 // The arguments of the constructor. What the pointers point to outlives the executor.
 struct ExecutorSetup {
   const models::Model* model = nullptr;
@@ -45,8 +41,10 @@ struct ExecutorSetup {
   Buffers* buffers = nullptr;
   nn::Seams seams;
   BatchBounds bounds;
-  std::vector<nn::SavePolicy> policies;  // by layer; attention and MLP of a block are two layers
-  OptimizerSettings optimizer;
+  std::vector<nn::SavePolicy> policies;               // by layer; attention and MLP of a block are two layers
+  std::shared_ptr<const optim::Optimizer> optimizer;  // needed by a program with updates
+  double gradient_clip = 0;                           // maximum global L2 norm of the gradient; 0: no clipping
+  ops::LossScaling loss_scaling;
   DType compute = DType::f32;
   // dtype of the unsharded gradient of one micro-batch: float32, or the dtype in `compute` above. `reduce`
   // reduce-scatters it into a shard that is always float32. Ignored if local_accumulation is set or parameters are not
@@ -67,7 +65,7 @@ struct ExecutorSetup {
 // The host's input of one step.
 struct StepInput {
   StepRecord record;
-  bool skip = false;  // true if no rank has a valid target: parameters and moments are not updated
+  bool skip = false;  // true if no rank has a valid target: parameters and optimizer state are not updated
   std::vector<std::shared_ptr<const HostBatch>> batches;  // one per micro-batch; ignored on meta
 };
 
@@ -76,6 +74,7 @@ struct StepInput {
 struct StepOutput {
   Event end;
   std::shared_ptr<StepResult> result = std::make_shared<StepResult>();
+  std::shared_ptr<OptimizerProgress> progress = std::make_shared<OptimizerProgress>();  // of a program with updates
   // Host time at which `result` was filled in, which is when the device completed the step's last computation. The host
   // may look much later, and at several steps at once.
   std::shared_ptr<std::chrono::steady_clock::time_point> reached =
@@ -123,6 +122,7 @@ class Executor {
   void reduce(const program::Instruction& instruction);
   void reduce_replicas(const program::Instruction& instruction);
   void grad_norm_partial(const program::Instruction& instruction);
+  bool trains() const;  // the program has updates
   void gradient_norm(const program::Instruction& instruction);
   void parameter_norms(const program::Instruction& instruction, StepOutput& output);
   void update(const program::Instruction& instruction);

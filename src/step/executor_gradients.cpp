@@ -1,7 +1,5 @@
 // The executor's instructions after backward: reduction of gradients to shards, their norm, the update.
-#include "ops/adamw/adamw.h"
 #include "ops/reduce/sum_squares.h"
-#include "optim/decay.h"
 #include "step/executor.h"
 
 namespace hawser::step {
@@ -57,13 +55,24 @@ void Executor::grad_norm_partial(const Instruction& instruction) {
 void Executor::gradient_norm(const Instruction& instruction) {
   Stream& compute = stream(instruction.stream);
   const ModelState& state = *setup_.state;
+  const RecordView<OptimizerProgress>& progress = state.progress();
   const TensorView sum = state.result().field(&StepResult::sum_squares);
+  const TensorView norm = state.result().field(&StepResult::gradient_norm);
   all_reduce_small(instruction, setup_.mesh->shard(), sum);
   ops::clip_coefficient(compute, {.sum_squares = sum,
-                                  .max_norm = setup_.optimizer.gradient_clip,
-                                  .norm_out = state.result().field(&StepResult::gradient_norm),
+                                  .loss_scale = progress.field(&OptimizerProgress::loss_scale),
+                                  .max_norm = setup_.gradient_clip,
+                                  .norm_out = norm,
                                   .coefficient = state.result().field(&StepResult::clip),
                                   .skip = state.skip()});
+  ops::count_step(compute, {.step = progress.field(&OptimizerProgress::step),
+                            .good_steps = progress.field(&OptimizerProgress::good_steps),
+                            .loss_scale = progress.field(&OptimizerProgress::loss_scale),
+                            .norm = norm,
+                            .skip = state.skip(),
+                            .scaling = setup_.loss_scaling});
+  setup_.optimizer->prepare(compute, state.record().field(&StepRecord::learning_rate),
+                            progress.field(&OptimizerProgress::step), state.optimizer_scalars());
 }
 
 void Executor::all_reduce_small(const Instruction& instruction, comm::Group& group, const TensorView& data) {
@@ -75,27 +84,19 @@ void Executor::all_reduce_small(const Instruction& instruction, comm::Group& gro
 }
 
 void Executor::update(const Instruction& instruction) {
-  const nn::Flat& flat = setup_.model->flat(instruction.flat);
   const FlatState& state = setup_.state->flat(instruction.flat);
   if (!held_.empty()) stream(instruction.stream).wait(held_[static_cast<std::size_t>(instruction.flat)]);
-  const TensorView gradient = gradient_shard(instruction.flat);
-  const OptimizerSettings& settings = setup_.optimizer;
-  const bool rounded = state.compute.raw() != state.stored.raw();
-  for (const optim::UpdateRun& run : optim::update_runs(flat, state.begin, state.count)) {
-    const auto part = [&](const TensorView& view) { return view.rows(run.begin, run.count); };
-    ops::adamw(stream(instruction.stream), {.weight = part(state.stored),
-                                            .gradient = part(gradient),
-                                            .exp_avg = part(state.exp_avg),
-                                            .exp_avg_sq = part(state.exp_avg_sq),
-                                            .compute_weight = rounded ? part(state.compute) : TensorView(),
-                                            .hyper = setup_.state->record().field(&StepRecord::adam),
-                                            .coefficient = setup_.state->result().field(&StepResult::clip),
-                                            .skip = setup_.state->skip(),
-                                            .beta1 = settings.beta1,
-                                            .beta2 = settings.beta2,
-                                            .epsilon = settings.epsilon,
-                                            .weight_decay = run.decay ? settings.weight_decay : 0.0});
-  }
+  setup_.optimizer->update(stream(instruction.stream),
+                           {.flat = setup_.model->flat(instruction.flat),
+                            .begin = state.begin,
+                            .count = state.count,
+                            .weights = state.stored,
+                            .gradient = gradient_shard(instruction.flat),
+                            .slots = state.slots,
+                            .compute = state.compute.raw() == state.stored.raw() ? TensorView() : state.compute,
+                            .scalars = setup_.state->optimizer_scalars(),
+                            .coefficient = setup_.state->result().field(&StepResult::clip),
+                            .skip = setup_.state->skip()});
 }
 
 }  // namespace hawser::step

@@ -30,7 +30,8 @@ std::int64_t Executor::staged_bytes() const {
     if (instruction.op == Op::parameter_norms) bytes += HostLink::staged(state.parameter_norms().bytes());
     if (instruction.op == Op::logits) bytes += HostLink::staged(logits_shape().elements() * size_of(DType::f32));
     if (instruction.op == Op::end_step)
-      bytes += HostLink::staged(state.result().all().bytes()) + HostLink::staged(sizeof(float));
+      bytes += HostLink::staged(state.result().all().bytes()) + HostLink::staged(sizeof(PreciseSum)) +
+               HostLink::staged(state.progress().all().bytes());
   }
   return bytes;
 }
@@ -46,6 +47,10 @@ void Executor::begin_step(const StepInput& input) {
   const std::int32_t skip = input.skip ? 1 : 0;
   link_.upload(compute, "write_skip", state.skip(), &skip, sizeof(skip));
   ops::fill(compute, {.y = state.result().all()});
+  if (!trains()) return;
+  ops::scale_loss(compute, {.factor = state.record().field(&StepRecord::inverse_targets),
+                            .loss_scale = state.progress().field(&OptimizerProgress::loss_scale),
+                            .out = state.loss_factor()});
 }
 
 const HostBatch* Executor::host_batch(int mb) const {
@@ -151,7 +156,8 @@ void Executor::parameter_norms(const Instruction& instruction, StepOutput& outpu
 
 void Executor::end_step(const Instruction& instruction, StepOutput& output) {
   Stream& compute = stream(instruction.stream);
-  const RecordView<StepResult>& result = setup_.state->result();
+  const ModelState& state = *setup_.state;
+  const RecordView<StepResult>& result = state.result();
   // The host reads the sum over all ranks.
   const TensorView total = temp(instruction, DType::f32, {2});
   ops::copy(compute, {.x = result.field(&StepResult::loss_sum), .y = total});
@@ -164,6 +170,12 @@ void Executor::end_step(const Instruction& instruction, StepOutput& output) {
                       to->loss_sum = *sum;
                       *when = std::chrono::steady_clock::now();
                     });
+  if (trains()) {
+    const auto* counts =
+        reinterpret_cast<const OptimizerProgress*>(link_.download(compute, "read_progress", state.progress().all()));
+    compute.call_host({.name = "hand_over_progress", .kind = OpKind::host},
+                      [counts, to = output.progress] { *to = *counts; });
+  }
   if (setup_.keep_gradients) {
     // An op that does no work, but lists all gradient shards as read: a last access, so that no other buffer of this
     // step reuses their bytes.

@@ -31,6 +31,9 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
   for (const DomainCut& cut : options.cuts) {
     HAWSER_CHECK(cut.weights == cut.optimizer || cut.weights.parts == 1, "weights in ", cut.weights.parts,
                  " shards, the optimizer's state in ", cut.optimizer.parts);
+    HAWSER_CHECK(options.optimizer == nullptr || options.optimizer->granularity() != optim::Granularity::matrix ||
+                     cut.optimizer.parts == 1,
+                 options.optimizer->name(), " updates matrices, which shards cut");
   }
   const auto carve = [&](std::byte* data) {
     Carver carver(data, device.kind());
@@ -54,12 +57,13 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       flats_.push_back(state);
     }
     parameter_bytes_ = carver.used();
-    if (options.optimizer) {
+    if (options.optimizer != nullptr) {
       for (std::size_t f = 0; f < flats_.size(); ++f) {
         FlatState& state = flats_[f];
         if (!model.flats()[f].spec().trainable) continue;
-        state.exp_avg = carver.take(DType::f32, {state.count});
-        state.exp_avg_sq = carver.take(DType::f32, {state.count});
+        for (const optim::StateSlot& slot : options.optimizer->slots()) {
+          state.slots.push_back(carver.take(slot.dtype, {state.count}));
+        }
       }
     }
     optimizer_bytes_ = carver.used() - parameter_bytes_;
@@ -77,7 +81,14 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     rope_frequencies_ = carver.take(DType::f32, {model.description().rope.head_dim / 2});
     record_ = RecordView<StepRecord>(carver.take(DType::f32, {RecordView<StepRecord>::kFloats}));
     result_ = RecordView<StepResult>(carver.take(DType::f32, {RecordView<StepResult>::kFloats}));
-    skip_ = carver.take(DType::i32, {1});
+    // What the device writes for itself, in one aligned piece.
+    constexpr std::int64_t kProgress = RecordView<OptimizerProgress>::kFloats;
+    const std::int64_t own = options.optimizer != nullptr ? options.optimizer->scalars() : 0;
+    const TensorView scalars = carver.take(DType::f32, {kProgress + 2 + own});
+    progress_ = RecordView<OptimizerProgress>(scalars.rows(0, kProgress));
+    loss_factor_ = scalars.rows(kProgress, 1);
+    skip_ = {scalars.rows(kProgress + 1, 1).raw(), DType::i32, {1}, device.kind()};
+    if (own > 0) optimizer_scalars_ = scalars.rows(kProgress + 2, own);
     norms_ = carver.take(DType::f32, {tensors});
     return carver.used();
   };
@@ -98,7 +109,14 @@ void ModelState::fill(const models::Model& model, Device& device) {
   transfer(*stream,
            {.name = "load_rope_frequencies", .kind = OpKind::transfer, .accesses = {writes(rope_frequencies_)}},
            rope_frequencies_.raw(), frequencies.data(), rope_frequencies_.bytes());
-  stream->synchronize();
+  set_progress({}, *stream);
+}
+
+void ModelState::set_progress(const OptimizerProgress& progress, Stream& stream) const {
+  stream.synchronize();
+  transfer(stream, {.name = "set_progress", .kind = OpKind::transfer, .accesses = {writes(progress_.all())}},
+           progress_.all().raw(), &progress, sizeof(progress));
+  stream.synchronize();
 }
 
 void ModelState::refresh_compute(int flat, Stream& stream) const {

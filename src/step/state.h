@@ -3,9 +3,11 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <vector>
 
 #include "models/model.h"
+#include "optim/optimizer.h"
 #include "step/step_record.h"
 #include "tensor/tensor.h"
 
@@ -36,14 +38,14 @@ struct FlatState {
   // All elements in FlatSpec::gathered, if DomainCut::weights has one part; `compute` is this rank's part of it. Empty
   // if the weights are sharded.
   TensorView unsharded;
-  TensorView exp_avg, exp_avg_sq;  // float32: Adam's moments; empty if frozen, or without StateOptions::optimizer
+  std::vector<TensorView> slots;  // by optim::Optimizer::slots(); none if frozen, or without StateOptions::optimizer
 };
 
 struct StateOptions {
   std::array<DomainCut, nn::kDomains> cuts;  // by nn::Domain
   DType compute = DType::f32;
-  bool optimizer = true;           // reserve moments
-  std::int64_t kv_cache_rows = 0;  // slots of each layer's KV cache (nn/kv_cache.h); 0: no KV cache
+  std::shared_ptr<const optim::Optimizer> optimizer;  // null: no slots
+  std::int64_t kv_cache_rows = 0;                     // slots of each layer's KV cache (nn/kv_cache.h); 0: no KV cache
 
   const DomainCut& cut(nn::Domain domain) const { return cuts[static_cast<std::size_t>(domain)]; }
 };
@@ -59,7 +61,11 @@ class ModelState {
   const TensorView& rope_frequencies() const { return rope_frequencies_; }
   const RecordView<StepRecord>& record() const { return record_; }
   const RecordView<StepResult>& result() const { return result_; }
-  const TensorView& skip() const { return skip_; }              // int32 [1]: StepInput::skip
+  const RecordView<OptimizerProgress>& progress() const { return progress_; }
+  const TensorView& optimizer_scalars() const { return optimizer_scalars_; }  // float32 [optim::Optimizer::scalars()]
+  // float32 [1]: the loss scale over the number of valid targets, which scales the gradients of a training step
+  const TensorView& loss_factor() const { return loss_factor_; }
+  const TensorView& skip() const { return skip_; }  // int32 [1]: StepInput::skip, or set if the norm is not finite
   const TensorView& parameter_norms() const { return norms_; }  // float32 [models::hf_tensors]
   std::int64_t bytes() const { return arena_.bytes(); }         // includes the three below
   std::int64_t parameter_bytes() const { return parameter_bytes_; }
@@ -68,6 +74,9 @@ class ModelState {
   // The layer's KV cache, in the compute dtype. Empty if the layer is no attention layer, or kv_cache_rows is 0.
   const nn::KvCache& kv_cache(int layer) const { return kv_caches_[static_cast<std::size_t>(layer)]; }
   std::byte* data() const { return arena_.data(); }  // [bytes()]
+
+  // Waits for the stream's work, then writes the progress of a resumed run.
+  void set_progress(const OptimizerProgress& progress, Stream& stream) const;
 
   // Enqueues the rounding of FlatState::stored into FlatState::compute; does nothing if both are the same view.
   void refresh_compute(int flat, Stream& stream) const;
@@ -80,7 +89,8 @@ class ModelState {
   Arena arena_;
   std::vector<FlatState> flats_;
   std::vector<nn::KvCache> kv_caches_;  // by layer
-  TensorView rope_frequencies_, skip_, norms_;
+  TensorView rope_frequencies_, optimizer_scalars_, loss_factor_, skip_, norms_;
+  RecordView<OptimizerProgress> progress_;
   RecordView<StepRecord> record_;
   RecordView<StepResult> result_;
 };

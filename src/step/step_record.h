@@ -1,5 +1,5 @@
-// `StepRecord` and `StepResult`: the scalars that a step reads and writes. On the device each is one struct at one
-// address for all steps; ops get views of its fields by name:
+// `StepRecord`, `StepResult` and `OptimizerProgress`: the scalars that a step reads and writes. On the device each is
+// one struct at one address for all steps; ops get views of its fields by name:
 //
 //   state.record().field(&StepRecord::inverse_targets)   // float32 [1]
 //
@@ -10,15 +10,22 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "ops/adamw/adamw.h"
 #include "tensor/tensor.h"
 
 namespace hawser::step {
 
 // Copied to the device at the begin of a step.
 struct StepRecord {
-  ops::AdamHyper adam;
+  float learning_rate = 0;
   float inverse_targets = 0;  // 1 / number of valid targets of the step, over all ranks; 0 if there is none
+};
+
+// What the device counts itself, since the host enqueues steps before it knows whether an earlier one was skipped. Kept
+// from step to step and in checkpoints.
+struct OptimizerProgress {
+  std::int32_t step = 0;        // updates so far; a skipped step is none. Bias corrections follow it
+  std::int32_t good_steps = 0;  // updates since the loss scale changed or a gradient overflowed
+  float loss_scale = 1;
 };
 
 // A sum of 48 bits, as ops/loss/linear_cross_entropy.h keeps it.

@@ -135,14 +135,9 @@ FitRun::InFlightStep FitRun::enqueue(std::int64_t step, batches::Prefetcher& pre
     input.batches.push_back(engine::to_host_batch(batch, plan_.layout.batch));
   }
   input.skip = pending.targets == 0;
-  if (input.skip) ++skipped_;
-  const ops::AdamHyper hyper =
-      optim::adam_hyper(plan_.learning_rate, plan_.layout.optimizer.beta1, plan_.layout.optimizer.beta2, step,
-                        std::max<std::int64_t>(1, step - skipped_));
-  pending.skipped = skipped_;
-  pending.lr = hyper.learning_rate;
-  input.record = {.adam = hyper,
+  input.record = {.learning_rate = static_cast<float>(optim::learning_rate(plan_.learning_rate, step)),
                   .inverse_targets = pending.targets > 0 ? 1.0f / static_cast<float>(pending.targets) : 0.0f};
+  pending.lr = input.record.learning_rate;
   pending.output = session_->enqueue(step::Purpose::train, input);
   return pending;
 }
@@ -151,7 +146,7 @@ void FitRun::retire(bool evaluate_after) {
   InFlightStep pending = std::move(in_flight_.front());
   in_flight_.pop_front();
   session_->wait(pending.output.end);
-  retired_skipped_ = pending.skipped;
+  progress_of_retired_ = *pending.output.progress;
   // Measured with the time at which the step ended, not at which the host retires it: before a pause the host retires
   // several steps that ended earlier.
   const double seconds = std::chrono::duration<double>(*pending.output.reached - last_end_).count();
@@ -241,7 +236,9 @@ std::optional<double> FitRun::evaluate() {
 engine::RunState FitRun::state_of(std::int64_t step) {
   return {.step = step,
           .sequences = step * plan_.global_batch_size,
-          .skipped = retired_skipped_,
+          .skipped = step - progress_of_retired_.step,
+          .good_steps = progress_of_retired_.good_steps,
+          .loss_scale = progress_of_retired_.loss_scale,
           .recipe = recipe_json(plan_.recipe),
           .config = config_text_,
           .tokenizer = tokenizer_,

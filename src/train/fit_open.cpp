@@ -309,7 +309,10 @@ void FitRun::resume() {
   if (checkpoint) {
     done_ = checkpoint->step();
     const engine::RunState state = engine::run_state_of(checkpoint->metadata());
-    skipped_ = retired_skipped_ = state.skipped;
+    progress_of_retired_ = {.step = static_cast<std::int32_t>(done_ - state.skipped),
+                            .good_steps = static_cast<std::int32_t>(state.good_steps),
+                            .loss_scale = state.loss_scale};
+    session_->set_progress(progress_of_retired_);
     if (validation_) unfinished_evaluation_ = report::from_json(state.unfinished_evaluation);
     if (unfinished_evaluation_ && unfinished_evaluation_->step != done_) unfinished_evaluation_.reset();
     saver_->resumed(done_, unfinished_evaluation_.has_value());

@@ -36,8 +36,7 @@ class FitRun {
   // A step that is enqueued and not retired.
   struct InFlightStep {
     std::int64_t step = 0, targets = 0;
-    std::int64_t skipped = 0;  // steps without a target, up to this one
-    double flops = 0;          // model FLOPs of this rank
+    double flops = 0;  // model FLOPs of this rank
     double lr = 0;
     step::StepOutput output;
     batches::MeanImbalance imbalance;
@@ -123,7 +122,7 @@ class FitRun {
   std::unique_ptr<RunSaver> saver_;   // destroyed before the members above, which it uses
   std::deque<InFlightStep> in_flight_;
   std::int64_t done_ = 0, retired_ = 0;
-  std::int64_t skipped_ = 0, retired_skipped_ = 0;                      // steps without a target: enqueued, retired
+  step::OptimizerProgress progress_of_retired_;                         // after the newest retired step
   double counted_tokens_ = 0, counted_seconds_ = 0, step_seconds_ = 0;  // step_seconds_: of the newest retired step
   batches::MeanImbalance imbalance_;
   std::chrono::steady_clock::time_point last_end_;  // end of the previous step, or of a pause of the loop

@@ -11,6 +11,19 @@ AdamHyper adam_hyper(double learning_rate, double beta1, double beta2, std::int6
           .bias_correction2 = static_cast<float>(1.0 - std::pow(beta2, static_cast<double>(step)))};
 }
 
+void adam_hyper(Stream& stream, const AdamHyperOfStep& args) {
+  constexpr auto kOp = "adam_hyper";
+  expect(kOp, "learning_rate", args.learning_rate, {DType::f32}, {1});
+  expect(kOp, "step", args.step, {DType::i32}, {1});
+  expect(kOp, "hyper", args.hyper, {DType::f32}, {kAdamHyperFields});
+  expect_apart(kOp, args.hyper, args.learning_rate);
+  expect_apart(kOp, args.hyper, args.step);
+  HAWSER_CHECK(args.beta1 >= 0 && args.beta1 < 1 && args.beta2 >= 0 && args.beta2 < 1, kOp, ": beta1 ", args.beta1,
+               ", beta2 ", args.beta2);
+  run(stream, {kOp, OpKind::optimizer}, {args.learning_rate, args.step}, {args.hyper}, 1, args,
+      HAWSER_BACKENDS(adam_hyper));
+}
+
 void adamw(Stream& stream, const AdamW& args) {
   HAWSER_CHECK(args.weight.rank() == 1, "adamw: weight must be a vector");
   const Shape shape = args.weight.shape();

@@ -11,6 +11,9 @@
 // compute_weight [n] bf16, optional. coefficient [1] float32, optional (default 1).
 // skip [1] int32, optional: if it is not 0, nothing changes.
 // hyper: one AdamHyper as float32 [kAdamHyperFields], read when the kernel runs. All views are disjoint.
+//
+// adam_hyper: hyper = {learning_rate[0], 1 - beta1^n, 1 - beta2^n} with n = max(1, step[0]), in float64, rounded once;
+// learning_rate float32 [1], step int32 [1]: the number of updates so far, this one included.
 // Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019; torch.optim.AdamW.
 #pragma once
 
@@ -25,7 +28,14 @@ struct AdamHyper {
   float bias_correction2 = 1;  // 1 - beta2^step
 };
 constexpr std::int64_t kAdamHyperFields = sizeof(AdamHyper) / sizeof(float);
-AdamHyper adam_hyper(double learning_rate, double beta1, double beta2, std::int64_t step);
+AdamHyper adam_hyper(double learning_rate, double beta1, double beta2, std::int64_t step);  // on the host
+
+struct AdamHyperOfStep {
+  TensorView learning_rate, step;
+  TensorView hyper;
+  double beta1 = 0.9, beta2 = 0.95;
+};
+void adam_hyper(Stream& stream, const AdamHyperOfStep& args);
 
 struct AdamW {
   TensorView weight, gradient, exp_avg, exp_avg_sq;
@@ -41,6 +51,7 @@ void adamw(Stream& stream, const AdamW& args);
 struct AdamStep {
   float beta1, one_minus_beta1, beta2, one_minus_beta2, keep, step_size, inverse_root_correction2, epsilon, coefficient;
 };
+HAWSER_BACKENDS_OF(adam_hyper, AdamHyperOfStep);
 HAWSER_BACKENDS_OF(adamw, AdamW);
 
 }  // namespace hawser::ops

@@ -64,6 +64,24 @@ TEST(AdamW, FollowsTorch) {
   }
 }
 
+TEST(AdamW, BiasCorrectionsFollowTheStep) {
+  for (const std::int32_t step : {0, 1, 7, 1000, 100000}) {
+    const AdamHyper expected = adam_hyper(0.01, 0.9, 0.999, std::max(1, step));
+    check_case({cat("adam_hyper ", step),
+                [&](World& world) -> std::vector<Values> {
+                  const AdamHyperOfStep args{.learning_rate = world.in(DType::f32, {1}, {0.01}),
+                                             .step = world.in(DType::i32, {1}, {static_cast<double>(step)}),
+                                             .hyper = world.out(DType::f32, {3}),
+                                             .beta1 = 0.9,
+                                             .beta2 = 0.999};
+                  adam_hyper(world.stream(), args);
+                  return {world.values(args.hyper)};
+                },
+                {{expected.learning_rate, expected.bias_correction1, expected.bias_correction2}},
+                0});
+  }
+}
+
 TEST(AdamW, SkipChangesNothing) {
   for (const DeviceKind kind : devices()) {
     World world(kind, 1);

@@ -1,6 +1,8 @@
 #include "ops/adamw/adamw.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "ops/cpu/parallel.h"
 
@@ -26,6 +28,12 @@ AdamStep step_of(const AdamW& args) {
 }
 
 }  // namespace
+
+void adam_hyper(const AdamHyperOfStep& args) {
+  const std::int64_t step = std::max(1, *args.step.data<std::int32_t>());
+  const AdamHyper hyper = ops::adam_hyper(*args.learning_rate.data<float>(), args.beta1, args.beta2, step);
+  std::memcpy(args.hyper.raw(), &hyper, sizeof(hyper));
+}
 
 void adamw(const AdamW& args) {
   if (!args.skip.empty() && *args.skip.data<std::int32_t>() != 0) return;

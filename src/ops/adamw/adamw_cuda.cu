@@ -21,6 +21,14 @@ struct Update {
   float epsilon;
 };
 
+__global__ void hyper_kernel(const float* learning_rate, const std::int32_t* step, float* hyper, double beta1,
+                             double beta2) {
+  const double n = max(1, *step);
+  hyper[0] = *learning_rate;
+  hyper[1] = static_cast<float>(1.0 - pow(beta1, n));
+  hyper[2] = static_cast<float>(1.0 - pow(beta2, n));
+}
+
 // Computes AdamStep in float64, with the same result as on the CPU. One thread, once for all blocks.
 template <class Gradient>
 __global__ void step_kernel(Update<Gradient> u) {
@@ -82,6 +90,11 @@ T* pointer(const TensorView& view) {
 }
 
 }  // namespace
+
+void adam_hyper(const CudaNative& native, const AdamHyperOfStep& args) {
+  hyper_kernel<<<1, 1, 0, stream_of(native)>>>(args.learning_rate.data<float>(), args.step.data<std::int32_t>(),
+                                               args.hyper.data<float>(), args.beta1, args.beta2);
+}
 
 void adamw(const CudaNative& native, const AdamW& args) {
   const std::int64_t count = args.weight.size(0);

@@ -29,11 +29,12 @@ void clip_coefficient(Stream& stream, const ClipCoefficient& args) {
   constexpr auto kOp = "clip_coefficient";
   expect(kOp, "sum_squares", args.sum_squares, {DType::f32}, {1});
   expect(kOp, "coefficient", args.coefficient, {DType::f32}, {1});
+  if (!args.loss_scale.empty()) expect(kOp, "loss_scale", args.loss_scale, {DType::f32}, {1});
   if (!args.norm_out.empty()) expect(kOp, "norm_out", args.norm_out, {DType::f32}, {1});
   if (!args.skip.empty()) expect(kOp, "skip", args.skip, {DType::i32}, {1});
   HAWSER_CHECK(args.max_norm >= 0, kOp, ": max_norm is ", args.max_norm);
-  run(stream, {kOp, OpKind::gradient_norm}, {args.sum_squares}, {args.norm_out, args.coefficient, args.skip}, 4, args,
-      HAWSER_BACKENDS(clip_coefficient));
+  run(stream, {kOp, OpKind::gradient_norm}, {args.sum_squares, args.loss_scale},
+      {args.norm_out, args.coefficient, args.skip}, 4, args, HAWSER_BACKENDS(clip_coefficient));
 }
 
 }  // namespace hawser::ops

@@ -9,10 +9,11 @@
 // depend on the sizes alone, so that the number of threads does not change the result.
 //
 // clip_coefficient:
-//   norm        = sqrt(sum_squares[0])
-//   coefficient = min(1, max_norm / (norm + 1e-6))          (1 if max_norm == 0)
+//   norm        = sqrt(sum_squares[0]) / loss_scale[0]
+//   coefficient = min(1, max_norm / (norm + 1e-6)) / loss_scale[0]          (1 / loss_scale[0] if max_norm == 0)
 // If the norm is not finite, coefficient is 0 and skip is set to 1; otherwise skip does not change.
-// sum_squares, norm_out, coefficient [1] float32; skip [1] int32. norm_out and skip are optional.
+// sum_squares, loss_scale, norm_out, coefficient [1] float32; skip [1] int32. loss_scale (default 1), norm_out and skip
+// are optional.
 // Source: torch.nn.utils.clip_grad_norm_.
 #pragma once
 
@@ -38,6 +39,7 @@ void segment_sum_squares(Stream& stream, const SegmentSumSquares& args);
 
 struct ClipCoefficient {
   TensorView sum_squares;
+  TensorView loss_scale;
   double max_norm = 0.0;
   TensorView norm_out;
   TensorView coefficient;

@@ -52,13 +52,16 @@ TEST(SumSquares, BySegment) {
 TEST(ClipCoefficient, FollowsTorch) {
   struct Row {
     double squares, max_norm, norm, coefficient, skip;
+    double loss_scale = 1;
   };
   const double inf = std::numeric_limits<double>::infinity();
   for (const Row& row : {Row{16, 1, 4, 1 / (4 + 1e-6), 0}, Row{0.25, 1, 0.5, 1, 0}, Row{16, 0, 4, 1, 0},
-                         Row{0, 1, 0, 1, 0}, Row{inf, 1, inf, 0, 1}, Row{inf, 0, inf, 0, 1}}) {
+                         Row{0, 1, 0, 1, 0}, Row{inf, 1, inf, 0, 1}, Row{inf, 0, inf, 0, 1},
+                         Row{1024, 1, 4, 1 / (4 + 1e-6) / 8, 0, 8}, Row{1024, 0, 4, 0.125, 0, 8}}) {
     check_case({"clip_coefficient",
                 [&](World& world) -> std::vector<Values> {
                   const ClipCoefficient args{.sum_squares = world.in(DType::f32, {1}, {row.squares}),
+                                             .loss_scale = world.in(DType::f32, {1}, {row.loss_scale}),
                                              .max_norm = row.max_norm,
                                              .norm_out = world.out(DType::f32, {1}),
                                              .coefficient = world.out(DType::f32, {1}),

@@ -53,8 +53,9 @@ void segment_sum_squares(const SegmentSumSquares& args) {
 }
 
 void clip_coefficient(const ClipCoefficient& args) {
-  const double norm = std::sqrt(static_cast<double>(*args.sum_squares.data<float>()));
-  double coefficient = args.max_norm == 0 ? 1.0 : std::min(1.0, args.max_norm / (norm + 1.0e-6));
+  const double scale = args.loss_scale.empty() ? 1.0 : *args.loss_scale.data<float>();
+  const double norm = std::sqrt(static_cast<double>(*args.sum_squares.data<float>())) / scale;
+  double coefficient = (args.max_norm == 0 ? 1.0 : std::min(1.0, args.max_norm / (norm + 1.0e-6))) / scale;
   if (!std::isfinite(norm)) {
     coefficient = 0;
     if (!args.skip.empty()) *args.skip.data<std::int32_t>() = 1;

@@ -73,10 +73,11 @@ void total(const CudaNative& native, const T* x, std::int64_t count, float* out,
   total_kernel<<<1, kThreads, 0, stream_of(native)>>>(partial, blocks, out, accumulate);
 }
 
-__global__ void clip_kernel(const float* sum_squares, double max_norm, float* norm_out, float* coefficient,
-                            std::int32_t* skip) {
-  const double norm = sqrt(static_cast<double>(*sum_squares));
-  double factor = max_norm == 0 ? 1.0 : fmin(1.0, max_norm / (norm + 1.0e-6));
+__global__ void clip_kernel(const float* sum_squares, const float* loss_scale, double max_norm, float* norm_out,
+                            float* coefficient, std::int32_t* skip) {
+  const double scale = loss_scale == nullptr ? 1.0 : *loss_scale;
+  const double norm = sqrt(static_cast<double>(*sum_squares)) / scale;
+  double factor = (max_norm == 0 ? 1.0 : fmin(1.0, max_norm / (norm + 1.0e-6))) / scale;
   if (!isfinite(norm)) {
     factor = 0;
     if (skip != nullptr) *skip = 1;
@@ -107,8 +108,9 @@ void segment_sum_squares(const CudaNative& native, const SegmentSumSquares& args
 
 void clip_coefficient(const CudaNative& native, const ClipCoefficient& args) {
   clip_kernel<<<1, 1, 0, stream_of(native)>>>(
-      args.sum_squares.data<float>(), args.max_norm, args.norm_out.empty() ? nullptr : args.norm_out.data<float>(),
-      args.coefficient.data<float>(), args.skip.empty() ? nullptr : args.skip.data<std::int32_t>());
+      args.sum_squares.data<float>(), args.loss_scale.empty() ? nullptr : args.loss_scale.data<float>(), args.max_norm,
+      args.norm_out.empty() ? nullptr : args.norm_out.data<float>(), args.coefficient.data<float>(),
+      args.skip.empty() ? nullptr : args.skip.data<std::int32_t>());
 }
 
 }  // namespace hawser::ops::cuda

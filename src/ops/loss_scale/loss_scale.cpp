@@ -1,0 +1,30 @@
+#include "ops/loss_scale/loss_scale.h"
+
+namespace hawser::ops {
+
+void scale_loss(Stream& stream, const ScaleLoss& args) {
+  constexpr auto kOp = "scale_loss";
+  expect(kOp, "factor", args.factor, {DType::f32}, {1});
+  expect(kOp, "loss_scale", args.loss_scale, {DType::f32}, {1});
+  expect(kOp, "out", args.out, {DType::f32}, {1});
+  run(stream, {kOp, OpKind::optimizer}, {args.factor, args.loss_scale}, {args.out}, 1, args,
+      HAWSER_BACKENDS(scale_loss));
+}
+
+void count_step(Stream& stream, const CountStep& args) {
+  constexpr auto kOp = "count_step";
+  expect(kOp, "step", args.step, {DType::i32}, {1});
+  expect(kOp, "good_steps", args.good_steps, {DType::i32}, {1});
+  expect(kOp, "loss_scale", args.loss_scale, {DType::f32}, {1});
+  expect(kOp, "norm", args.norm, {DType::f32}, {1});
+  expect(kOp, "skip", args.skip, {DType::i32}, {1});
+  const LossScaling& scaling = args.scaling;
+  HAWSER_CHECK(scaling.growth_factor >= 1 && scaling.backoff_factor > 0 && scaling.backoff_factor <= 1 &&
+                   scaling.growth_interval >= 0,
+               kOp, ": growth ", scaling.growth_factor, " every ", scaling.growth_interval, ", backoff ",
+               scaling.backoff_factor);
+  run(stream, {kOp, OpKind::optimizer}, {args.step, args.good_steps, args.loss_scale, args.norm, args.skip},
+      {args.step, args.good_steps, args.loss_scale}, 1, args, HAWSER_BACKENDS(count_step));
+}
+
+}  // namespace hawser::ops

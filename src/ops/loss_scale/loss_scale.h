@@ -1,0 +1,40 @@
+// `scale_loss`, `count_step`: the loss scale and the number of steps taken, kept on the device, so that the host need
+// not know whether an earlier step was skipped.
+//
+// scale_loss: the factor of the loss before backward,
+//   out[0] = factor[0] * loss_scale[0]
+//
+// count_step, after the gradient's norm is known:
+//   skip == 0:                       step += 1, good_steps += 1; if growth_interval > 0 and good_steps >=
+//                                    growth_interval: loss_scale *= growth_factor, good_steps = 0
+//   skip != 0, norm not finite:      growth_interval > 0: loss_scale *= backoff_factor; good_steps = 0
+//   skip != 0, norm finite:          nothing: the step had no target
+// With growth_interval 0 the scale is static. loss_scale, factor, out, norm float32 [1]; step, good_steps, skip int32
+// [1]. Source: torch.amp.GradScaler; Micikevicius et al., "Mixed Precision Training" (arXiv 1710.03740), section 3.2.
+#pragma once
+
+#include "ops/run_op.h"
+
+namespace hawser::ops {
+
+struct ScaleLoss {
+  TensorView factor, loss_scale, out;
+};
+void scale_loss(Stream& stream, const ScaleLoss& args);
+
+struct LossScaling {
+  double growth_factor = 2, backoff_factor = 0.5;  // powers of two keep the scaled gradients exact
+  std::int64_t growth_interval = 0;                // steps without overflow until the scale grows; 0: static
+};
+
+struct CountStep {
+  TensorView step, good_steps, loss_scale;
+  TensorView norm, skip;
+  LossScaling scaling;
+};
+void count_step(Stream& stream, const CountStep& args);
+
+HAWSER_BACKENDS_OF(scale_loss, ScaleLoss);
+HAWSER_BACKENDS_OF(count_step, CountStep);
+
+}  // namespace hawser::ops

@@ -1,0 +1,27 @@
+#include <cmath>
+
+#include "ops/loss_scale/loss_scale.h"
+
+namespace hawser::ops::cpu {
+
+void scale_loss(const ScaleLoss& args) {
+  *args.out.data<float>() = *args.factor.data<float>() * *args.loss_scale.data<float>();
+}
+
+void count_step(const CountStep& args) {
+  const LossScaling& scaling = args.scaling;
+  std::int32_t& good = *args.good_steps.data<std::int32_t>();
+  float& scale = *args.loss_scale.data<float>();
+  if (*args.skip.data<std::int32_t>() == 0) {
+    ++*args.step.data<std::int32_t>();
+    ++good;
+    if (scaling.growth_interval == 0 || good < scaling.growth_interval) return;
+    scale = static_cast<float>(scale * scaling.growth_factor);
+    good = 0;
+  } else if (!std::isfinite(*args.norm.data<float>())) {
+    if (scaling.growth_interval > 0) scale = static_cast<float>(scale * scaling.backoff_factor);
+    good = 0;
+  }
+}
+
+}  // namespace hawser::ops::cpu

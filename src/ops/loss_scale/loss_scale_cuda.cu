@@ -1,0 +1,39 @@
+#include "ops/cuda/kernel.cuh"
+#include "ops/loss_scale/loss_scale.h"
+
+namespace hawser::ops::cuda {
+
+namespace {
+
+__global__ void scale_kernel(const float* factor, const float* loss_scale, float* out) {
+  *out = *factor * *loss_scale;
+}
+
+__global__ void count_kernel(std::int32_t* step, std::int32_t* good, float* scale, const float* norm,
+                             const std::int32_t* skip, LossScaling scaling) {
+  if (*skip == 0) {
+    ++*step;
+    ++*good;
+    if (scaling.growth_interval == 0 || *good < scaling.growth_interval) return;
+    *scale = static_cast<float>(*scale * scaling.growth_factor);
+    *good = 0;
+  } else if (!isfinite(*norm)) {
+    if (scaling.growth_interval > 0) *scale = static_cast<float>(*scale * scaling.backoff_factor);
+    *good = 0;
+  }
+}
+
+}  // namespace
+
+void scale_loss(const CudaNative& native, const ScaleLoss& args) {
+  scale_kernel<<<1, 1, 0, stream_of(native)>>>(args.factor.data<float>(), args.loss_scale.data<float>(),
+                                               args.out.data<float>());
+}
+
+void count_step(const CudaNative& native, const CountStep& args) {
+  count_kernel<<<1, 1, 0, stream_of(native)>>>(args.step.data<std::int32_t>(), args.good_steps.data<std::int32_t>(),
+                                               args.loss_scale.data<float>(), args.norm.data<float>(),
+                                               args.skip.data<std::int32_t>(), args.scaling);
+}
+
+}  // namespace hawser::ops::cuda

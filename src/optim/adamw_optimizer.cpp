@@ -1,0 +1,56 @@
+#include "optim/adamw_optimizer.h"
+
+#include "ops/adamw/adamw.h"
+#include "optim/decay.h"
+
+namespace hawser::optim {
+
+namespace {
+
+class AdamW : public Optimizer {
+ public:
+  explicit AdamW(const AdamWSettings& settings) : settings_(settings) {}
+  std::string name() const override { return "adamw"; }
+  std::vector<StateSlot> slots() const override { return {{"exp_avg"}, {"exp_avg_sq"}}; }
+  std::int64_t scalars() const override { return ops::kAdamHyperFields; }
+
+  void prepare(Stream& stream, const TensorView& learning_rate, const TensorView& step,
+               const TensorView& scalars) const override {
+    ops::adam_hyper(stream, {.learning_rate = learning_rate,
+                             .step = step,
+                             .hyper = scalars,
+                             .beta1 = settings_.beta1,
+                             .beta2 = settings_.beta2});
+  }
+
+  void update(Stream& stream, const FlatUpdate& u) const override {
+    for (const UpdateRun& run : update_runs(u.flat, u.begin, u.count)) {
+      const auto part = [&](const TensorView& view) {
+        return view.empty() ? TensorView() : view.rows(run.begin, run.count);
+      };
+      ops::adamw(stream, {.weight = part(u.weights),
+                          .gradient = part(u.gradient),
+                          .exp_avg = part(u.slots[0]),
+                          .exp_avg_sq = part(u.slots[1]),
+                          .compute_weight = part(u.compute),
+                          .hyper = u.scalars,
+                          .coefficient = u.coefficient,
+                          .skip = u.skip,
+                          .beta1 = settings_.beta1,
+                          .beta2 = settings_.beta2,
+                          .epsilon = settings_.epsilon,
+                          .weight_decay = run.decay ? settings_.weight_decay : 0.0});
+    }
+  }
+
+ private:
+  AdamWSettings settings_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Optimizer> make_adamw(const AdamWSettings& settings) {
+  return std::make_shared<AdamW>(settings);
+}
+
+}  // namespace hawser::optim

@@ -1,0 +1,128 @@
+// The contract of optimizers: state slots of any number, and counts that the device keeps.
+#include "ops/copy/copy.h"
+#include "toy_training.h"
+
+namespace hawser {
+namespace {
+
+using testing::meshes;
+using testing::Tensors;
+using testing::text_of;
+using testing::train;
+using testing::Trained;
+
+// Gradient descent with momentum: one slot, no bias corrections.
+//   momentum = 0.9 * momentum + coefficient * gradient;  weight -= learning_rate * momentum
+class Momentum : public optim::Optimizer {
+ public:
+  std::string name() const override { return "momentum"; }
+  std::vector<optim::StateSlot> slots() const override { return {{"momentum"}}; }
+  std::int64_t scalars() const override { return 1; }
+  void prepare(Stream& stream, const TensorView& learning_rate, const TensorView& /*step*/,
+               const TensorView& scalars) const override {
+    ops::copy(stream, {.x = learning_rate, .y = scalars});
+  }
+  void update(Stream& stream, const optim::FlatUpdate& u) const override {
+    const TensorView momentum = u.slots[0];
+    OpRecord record{.name = "momentum", .kind = OpKind::optimizer};
+    for (const TensorView& view : {u.weights, momentum, u.gradient, u.scalars, u.coefficient, u.skip}) {
+      record.accesses.push_back(reads(view));
+    }
+    for (const TensorView& view : {u.weights, momentum}) record.accesses.push_back(writes(view));
+    if (!u.compute.empty()) record.accesses.push_back(writes(u.compute));
+    const auto work = [weights = u.weights, gradient = u.gradient, momentum, compute = u.compute, rate = u.scalars,
+                       coefficient = u.coefficient, skip = u.skip] {
+      if (*skip.data<std::int32_t>() != 0) return;
+      for (std::int64_t i = 0; i < weights.elements(); ++i) {
+        float& m = momentum.data<float>()[i];
+        m = 0.9f * m + *coefficient.data<float>() * gradient.data<float>()[i];
+        weights.data<float>()[i] -= *rate.data<float>() * m;
+        if (!compute.empty()) compute.data<Bf16>()[i] = Bf16(weights.data<float>()[i]);
+      }
+    };
+    stream.launch(std::move(record), work);
+  }
+};
+
+TEST(Optimizer, WithOneSlotTrainsOnEveryMesh) {
+  const models::Model model(testing::toy_description());
+  for (plan::Layout layout : meshes(model)) {
+    layout.optimizer = std::make_shared<Momentum>();
+    std::int64_t bytes = 0;
+    for (const nn::Flat& flat : model.flats()) bytes += 4 * flat.total(layout.parts()) / layout.parts();
+    for (const ShardPolicy policy : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
+      layout.shard_policy = policy;
+      const std::string text = text_of(layout);
+      const Trained trained = train(model, layout, {.inputs = {0}, .look = [&](engine::Session& session) {
+                                                      EXPECT_EQ(session.state().optimizer_bytes(), bytes) << text;
+                                                    }});
+      // The slot has the clipped gradient, and the weights follow it.
+      double squares = 0;
+      std::size_t tensors = 0;
+      for (const auto& [name, after] : trained.after) {
+        if (name.starts_with("optimizer/")) continue;
+        ++tensors;
+        const std::vector<float>& momentum = trained.after.at("optimizer/momentum/" + name);
+        const std::vector<float>& before = trained.before.at(name);
+        for (std::size_t i = 0; i < after.size(); ++i) {
+          squares += std::pow(double{momentum[i]}, 2);
+          EXPECT_EQ(after[i], before[i] - 0.01f * momentum[i]) << text << ": " << name;
+        }
+      }
+      EXPECT_EQ(trained.after.size(), 2 * tensors) << text;
+      EXPECT_NEAR(std::sqrt(squares), layout.gradient_clip, 1e-5 * layout.gradient_clip) << text;
+    }
+  }
+}
+
+// The loss scale starts so high that the first steps overflow. They change nothing and are not counted, so that the
+// later ones equal those of a run without a loss scale to the bit: a power of two leaves every product exact.
+TEST(Optimizer, StepsSkippedUnderALossScaleAreNotCounted) {
+  const models::Model model(testing::toy_description());
+  for (plan::Layout layout : meshes(model)) {
+    const std::string text = text_of(layout);
+    const Trained plain = train(model, layout);
+    EXPECT_EQ(plain.progress.step, 3) << text;
+    layout.loss_scaling = {.growth_interval = 3};
+    const float start = std::ldexp(1.0f, 65);
+    Trained trained = train(model, layout, {.inputs = {0}, .start = {.loss_scale = start}});
+    EXPECT_EQ(trained.progress.step, 0) << text;
+    EXPECT_EQ(trained.progress.loss_scale, start / 2) << text;
+    EXPECT_TRUE(trained.after == trained.before) << text;
+    std::vector<std::int64_t> inputs{0, 1, 2};
+    for (int skipped = 1; skipped < 20; ++skipped) {
+      inputs.insert(inputs.begin(), 0);
+      trained = train(model, layout, {.inputs = inputs, .start = {.loss_scale = start}});
+      if (trained.progress.step == 3) break;
+    }
+    EXPECT_EQ(trained.progress.step, 3) << text;
+    EXPECT_EQ(trained.progress.good_steps, 0) << text;  // the third good step doubled the scale
+    EXPECT_EQ(trained.progress.loss_scale, std::ldexp(start, 4 - static_cast<int>(inputs.size()))) << text;
+    EXPECT_TRUE(trained.after == plain.after) << text;
+  }
+}
+
+// A run resumed after two steps, one of them skipped, goes on with the bias correction of the second update.
+TEST(Optimizer, AStepWithoutATargetIsNotCounted) {
+  const models::Model model(testing::toy_description());
+  const plan::Layout layout = meshes(model).front();
+  const auto weights_after = [&](int skipped_before) {
+    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    plan::Layout own = layout;
+    const testing::ToySteps steps(own, mesh->place(), 2LL * own.data_ranks());
+    const auto device = make_cpu_device();
+    engine::Session session(model, own, *device, *mesh, {step::Purpose::train});
+    session.initialise(3);
+    for (int step = -skipped_before; step < 2; ++step) {
+      step::StepInput input = steps.input(std::max(0, step));
+      input.record.learning_rate = 0.01f;
+      input.skip = step < 0;
+      session.enqueue(step::Purpose::train, input);
+    }
+    return testing::assembled(session);
+  };
+  EXPECT_TRUE(weights_after(2) == weights_after(0));
+}
+
+}  // namespace
+}  // namespace hawser

@@ -1,0 +1,136 @@
+// Training of the toy model on every mesh, for tests that compare states.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <sstream>
+
+#include "engine/host_copy.h"
+#include "engine/session.h"
+#include "mesh_world.h"
+#include "support/toy_steps.h"
+
+namespace hawser::testing {
+
+using Tensors = std::map<std::string, std::vector<float>>;
+
+inline std::vector<float> floats_of(const TensorView& view) {
+  std::vector<float> values(static_cast<std::size_t>(view.elements()));
+  if (view.dtype() == DType::f32) {
+    std::memcpy(values.data(), view.raw(), static_cast<std::size_t>(view.bytes()));
+  } else {
+    std::transform(view.data<Bf16>(), view.data<Bf16>() + view.elements(), values.begin(),
+                   [](Bf16 value) { return static_cast<float>(value); });
+  }
+  return values;
+}
+
+// All states of a session, complete on every rank. Expects that the ranks' boxes cover each tensor.
+inline Tensors assembled(engine::Session& session) {
+  session.synchronize();
+  engine::HostCopy copy(session, /*optimizer=*/true);
+  copy.fetch();
+  Tensors tensors;
+  for (const NamedState& state : copy.states()) {
+    auto& values =
+        tensors.try_emplace(state.name, std::vector<float>(static_cast<std::size_t>(state.shape.elements()), NAN))
+            .first->second;
+    for (const Box& box : state.boxes) {
+      // A box of a toy's tensor is a range of rows, or of columns of one row.
+      std::int64_t at = 0;
+      for (int dim = 0; dim < state.shape.rank(); ++dim) at = at * state.shape[dim] + box.offset[dim];
+      std::ranges::copy(floats_of(box.view), values.begin() + at);
+    }
+  }
+  std::ostringstream mine;
+  for (const auto& [name, values] : tensors) {
+    mine << name << ' ' << values.size() << '\n';
+    mine.write(reinterpret_cast<const char*>(values.data()),
+               static_cast<std::streamsize>(values.size() * sizeof(float)));
+  }
+  for (const std::string& text : the_world->all_gather_strings(mine.str())) {
+    std::istringstream theirs(text);
+    std::string name;
+    std::size_t size = 0;
+    while (theirs >> name >> size) {
+      std::vector<float> part(size);
+      theirs.ignore(1).read(reinterpret_cast<char*>(part.data()), static_cast<std::streamsize>(size * sizeof(float)));
+      auto& values = tensors.try_emplace(name, std::vector<float>(size, NAN)).first->second;
+      for (std::size_t i = 0; i < size; ++i) {
+        if (!std::isnan(part[i])) values[i] = part[i];
+      }
+    }
+  }
+  for (const auto& [name, values] : tensors) {
+    EXPECT_TRUE(std::ranges::none_of(values, [](float value) { return std::isnan(value); })) << name;
+  }
+  return tensors;
+}
+
+inline std::vector<plan::Layout> meshes(const models::Model& model) {
+  std::vector<plan::Layout> layouts;
+  const int world = the_world->size();
+  for (int context = 1; context <= world; context *= 2) {
+    for (int shard = 1; context * shard <= world; shard *= 2) {
+      if (context * shard == 1 && world > 1) continue;
+      plan::Layout layout;
+      layout.mesh = {.context = context, .shard = shard, .replicate = world / (context * shard)};
+      layout.batch = toy_batch(context);
+      layout.policies.assign(static_cast<std::size_t>(model.layers()), {});
+      layout.gradient_clip = 0.02;
+      plan::set_bounds(layout);
+      // Pairwise: each mesh has one dtype and one accumulation policy, and each combination of these has meshes.
+      const std::size_t i = layouts.size() + static_cast<std::size_t>(world);
+      layout.compute = i % 2 == 0 ? DType::f32 : DType::bf16;
+      layout.accumulation = i / 2 % 2 == 0 ? GradientAccumulation::sharded : GradientAccumulation::local;
+      layouts.push_back(std::move(layout));
+    }
+  }
+  return layouts;
+}
+
+inline std::string text_of(const plan::Layout& layout) {
+  return cat("context ", layout.mesh.context, " shard ", layout.mesh.shard, " replicate ", layout.mesh.replicate, " ",
+             to_string(layout.compute), layout.accumulation == GradientAccumulation::local ? " local" : "");
+}
+
+struct Trained {
+  std::vector<double> losses;
+  Tensors before, after;
+  step::OptimizerProgress progress;
+};
+
+struct Training {
+  std::vector<std::int64_t> inputs = {0, 1, 2};  // the step whose batches each step reads
+  step::OptimizerProgress start;
+  std::function<void(engine::Session&)> look = [](engine::Session&) {};  // sees the session at the end
+};
+
+inline Trained train(const models::Model& model, plan::Layout layout, const Training& training = {}) {
+  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const ToySteps steps(layout, mesh->place(), 2LL * layout.data_ranks() * 2);
+  const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+  engine::Session session(model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+  session.initialise(3);
+  session.set_progress(training.start);
+  Trained trained{.before = assembled(session)};
+  for (const std::int64_t which : training.inputs) {
+    step::StepInput input = steps.input(which);
+    input.record.learning_rate = 0.01f;
+    const step::StepOutput output = session.enqueue(step::Purpose::train, input);
+    session.synchronize();
+    trained.losses.push_back(output.result->loss_sum.value());
+    trained.progress = *output.progress;
+    EXPECT_LT(output.result->clip, 1.0f) << "clipping is not active";
+  }
+  trained.after = assembled(session);
+  training.look(session);
+  return trained;
+}
+
+}  // namespace hawser::testing
