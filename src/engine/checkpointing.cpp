@@ -52,7 +52,7 @@ std::string choose_checkpointing(plan::RunPlan& plan, const models::Model& model
   const std::size_t blank = answer.find(' ');
   const std::string runs = answer.substr(0, blank);
   recipe.memory.per_layer = override_recipe(Recipe{}, {cat(kKey, "=", runs)}).memory.per_layer;
-  plan::set_policies(layout, recipe.memory);
+  plan::set_policies(layout, model, recipe.memory);
   return cat("activation checkpointing: auto chose ", runs.substr(1, runs.size() - 2), ": ", answer.substr(blank + 1),
              " per rank");
 }

@@ -13,8 +13,13 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of)
   for (std::size_t b = 0; b < description_.blocks.size(); ++b) {
     const BlockDescription& block = description_.blocks[b];
     const std::size_t first = layers_.size();
+    const int number = static_cast<int>(b), input = static_cast<int>(first) - 1, attention = input + 1;
     layers_.push_back(std::make_unique<nn::AttentionLayer>(block.attention));
+    places_.push_back({number, "attention"});
+    inputs_.push_back({.x = input, .residual = input});
     layers_.push_back(std::make_unique<nn::MlpLayer>(block.mlp));
+    places_.push_back({number, "MLP"});
+    inputs_.push_back({.x = block.residual == Residual::serial ? attention : input, .residual = attention});
     std::vector<nn::Param> params;
     for (std::size_t layer = first; layer < layers_.size(); ++layer) {
       params.insert(params.end(), layers_[layer]->params().begin(), layers_[layer]->params().end());
@@ -29,6 +34,17 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of)
   }
   head_params_ = add("head", head_.params());
   if (head_.tied()) head_params_.push_back(embedding_params_.front());
+}
+
+const nn::AttentionConfig* Model::attention(int layer) const {
+  const auto* found = dynamic_cast<const nn::AttentionLayer*>(&this->layer(layer));
+  return found == nullptr ? nullptr : &description_.blocks[static_cast<std::size_t>(block_of(layer))].attention;
+}
+
+int Model::attention_layers() const {
+  int count = 0;
+  for (int layer = 0; layer < layers(); ++layer) count += attention(layer) != nullptr ? 1 : 0;
+  return count;
 }
 
 std::int64_t Model::parameters() const {

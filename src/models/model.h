@@ -1,8 +1,8 @@
 // `Model`: units of parameters, the flats that store them, and the layers that use them. It holds no data: views are
 // passed with each call.
 //
-// Layers are numbered in forward order; block b has layers 2b (attention) and 2b + 1 (MLP). The units are the
-// embedding, the blocks and the head. A family is a config reader, a description and parameter names; see
+// Layers are numbered in forward order; each block has an attention layer and an MLP. The units are the embedding, the
+// blocks and the head. A family is a config reader, a description and parameter names; see
 // models/llama/.
 #pragma once
 
@@ -20,10 +20,22 @@ namespace hawser::models {
 
 using nn::ParamPlace;
 
+// How the layers of a block are added to its input x.
+enum class Residual {
+  serial,    // h = x + attention(x);  y = h + mlp(h)
+  parallel,  // y = x + attention(x) + mlp(x)
+};
+
 // Description of one transformer block. To extend it, add fields, not classes.
 struct BlockDescription {
   nn::AttentionConfig attention;
   nn::MlpConfig mlp;
+  Residual residual = Residual::serial;
+};
+
+// The layers whose outputs a layer reads; -1: the embedding.
+struct LayerInputs {
+  int x = -1, residual = -1;
 };
 
 struct ModelDescription {
@@ -49,6 +61,13 @@ class Model {
   const nn::HeadLayer& head() const { return head_; }
   int layers() const { return static_cast<int>(layers_.size()); }
   const nn::Layer& layer(int i) const { return *layers_[static_cast<std::size_t>(i)]; }
+  const LayerInputs& inputs(int layer) const { return inputs_[static_cast<std::size_t>(layer)]; }
+  int blocks() const { return static_cast<int>(description_.blocks.size()); }
+  int block_of(int layer) const { return places_[static_cast<std::size_t>(layer)].block; }
+  const char* kind_of(int layer) const { return places_[static_cast<std::size_t>(layer)].kind; }  // "attention", "MLP"
+  // The layer's configuration if it is an attention layer, otherwise null.
+  const nn::AttentionConfig* attention(int layer) const;
+  int attention_layers() const;
   std::int64_t width() const { return description_.embedding.width; }
   std::int64_t vocabulary() const { return description_.embedding.vocabulary; }
   std::int64_t parameters() const;  // a tied weight counts once
@@ -71,6 +90,12 @@ class Model {
   nn::HeadLayer head_;
   std::vector<nn::Unit> units_;
   std::vector<nn::Flat> flats_;
+  struct LayerPlace {
+    int block = 0;
+    const char* kind = "";
+  };
+  std::vector<LayerPlace> places_;
+  std::vector<LayerInputs> inputs_;
   std::vector<std::vector<ParamPlace>> layer_params_;
   std::vector<ParamPlace> embedding_params_, head_params_;
 };

@@ -29,10 +29,10 @@ void set_bounds(Layout& layout) {
   b.off_diagonal_pairs = sequences * length * (length + 1) / 2 / batch.context - b.diagonal_pairs;
 }
 
-void set_policies(Layout& layout, const MemoryRecipe& memory) {
+void set_policies(Layout& layout, const models::Model& model, const MemoryRecipe& memory) {
   const std::vector<Checkpointing>& list = memory.per_layer;
   for (std::size_t layer = 0; layer < layout.policies.size(); ++layer) {
-    const std::size_t block = layer / 2;
+    const auto block = static_cast<std::size_t>(model.block_of(static_cast<int>(layer)));
     layout.policies[layer].checkpointing = block < list.size()    ? list[block]
                                            : is_automatic(memory) ? Checkpointing::none
                                                                   : memory.activation_checkpointing;
@@ -67,7 +67,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
   for (int layer = 0; layer < model.layers(); ++layer) {
     layout.policies.push_back({.keep_attention = layout.batch.sequence_length >= kKeepAttentionFrom});
   }
-  set_policies(layout, recipe.memory);
+  set_policies(layout, model, recipe.memory);
   layout.optimizer = optim::make_adamw({.beta1 = recipe.optimizer.beta1,
                                         .beta2 = recipe.optimizer.beta2,
                                         .epsilon = recipe.optimizer.epsilon,

@@ -72,7 +72,7 @@ DType default_reduce_dtype(DeviceKind device, DType compute);
 void set_bounds(Layout& layout);
 
 // Sets each block's checkpointing policy from the recipe.
-void set_policies(Layout& layout, const MemoryRecipe& memory);
+void set_policies(Layout& layout, const models::Model& model, const MemoryRecipe& memory);
 
 // A forward-only purpose runs one micro-batch per step, regardless of the number in a training step.
 step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpose);

@@ -102,7 +102,7 @@ std::string peak_instruction_text(const RankPlan& plan, const models::Model& mod
   std::string out = program::to_string(instruction.op);
   std::replace(out.begin(), out.end(), '_', ' ');
   if (instruction.layer >= 0)
-    out += cat(" of block ", instruction.layer / 2, instruction.layer % 2 == 0 ? "'s attention" : "'s MLP");
+    out += cat(" of block ", model.block_of(instruction.layer), "'s ", model.kind_of(instruction.layer));
   if (instruction.flat >= 0) out += " of " + model.flat(instruction.flat).name();
   if (instruction.micro_batch >= 0) out += cat(", micro-batch ", instruction.micro_batch);
   return out;

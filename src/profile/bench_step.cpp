@@ -1,6 +1,7 @@
 #include "profile/bench_step.h"
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <map>
 
@@ -45,7 +46,9 @@ std::string name_of(const program::Instruction& instruction, const program::Prog
   std::string name = program::to_string(instruction.op);
   std::replace(name.begin(), name.end(), '_', ' ');
   if (instruction.layer >= 0) {
-    name += cat(" block ", instruction.layer / 2, instruction.layer % 2 == 0 ? " attention" : " mlp");
+    std::string kind = model.kind_of(instruction.layer);
+    std::ranges::transform(kind, kind.begin(), [](unsigned char c) { return std::tolower(c); });
+    name += cat(" block ", model.block_of(instruction.layer), " ", kind);
   } else if (instruction.flat >= 0) {
     name += " " + model.flat(instruction.flat).name();
   }

@@ -129,7 +129,7 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
   const double backward = bench.time([&] { ops::attention_backward(bench.stream(), backward_call); });
   const double flops = ops::attention_flops(sizes, pairs);
   // With a window, the ratio of visible to all pairs is assumed to be the same.
-  const double times = static_cast<double>(model.layers() / 2) * work.pairs / full_pairs;
+  const double times = static_cast<double>(model.attention_layers()) * work.pairs / full_pairs;
   const std::string shape = cat(" [", length, used > 1 ? cat(" in ", used, " documents") : "", ", ", c.heads, "/",
                                 c.kv_heads, " x ", c.head_dim, "]");
   out.terms.push_back({"attention forward" + shape, times, forward, flops / forward});

@@ -46,16 +46,16 @@ struct Instruction {
   int id = 0;  // index in the program
   Op op = Op::begin_step;
   StreamId stream = StreamId::compute;
-  // -1: not used by the op. `flat` indexes models::Model::flats(). Layer 2b is the attention of block b, layer 2b + 1
-  // its MLP.
+  // -1: not used by the op. `flat` indexes models::Model::flats().
   int flat = -1, layer = -1, micro_batch = -1;
   // For an op that reads weights: ids of the gather instructions whose buffers hold them, one for each flat that the op
   // reads, with the other flats of their units. Consecutive ops that read weights share gathers: if
   // the list of the previous such op already has every flat that this op needs, this op gets the same list, which may
   // have more flats than it needs. Empty if parameters are not sharded.
   std::vector<int> gathered;
-  int input = -1;    // id of the instruction that wrote the op's x (forward, head) or dy (the backward ops)
-  int partner = -1;  // recompute, backward, backward_weight: id of the forward instruction of layer and micro-batch
+  int input = -1;     // id of the instruction that wrote the op's x (forward, head) or dy (the backward ops)
+  int residual = -1;  // forward, backward: id of the instruction that wrote the residual, or its gradient (nn::Layer)
+  int partner = -1;   // recompute, backward, backward_weight: id of the forward instruction of layer and micro-batch
   std::vector<int> after;  // ids of instructions to wait for, besides earlier ones of the same stream
 };
 

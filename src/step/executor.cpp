@@ -190,11 +190,12 @@ void Executor::run_layer(const Instruction& instruction) {
   const nn::Saved saved = saved_views(instruction);
   switch (instruction.op) {
     case Op::forward:
-      return layer.forward(context, saved.x, activation(instruction.id), saved);
+      return layer.forward(context, saved.x, activation(instruction.residual), activation(instruction.id), saved);
     case Op::recompute:
       return layer.recompute(context, saved, policy);
     case Op::backward:
-      return layer.backward(context, activation(instruction.input), activation(instruction.id), saved, sink, policy);
+      return layer.backward(context, activation(instruction.input), activation(instruction.residual),
+                            activation(instruction.id), saved, sink, policy);
     default:
       return layer.backward_weight(context, activation(instruction.input), saved, sink);
   }

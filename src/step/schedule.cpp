@@ -85,9 +85,17 @@ class Lister {
   Pass forward(int mb) {
     Pass pass{.micro_batch = mb};
     add({.op = Op::load_batch, .micro_batch = mb}, {}, {});
-    int x = add({.op = Op::embed, .micro_batch = mb}, embedding_.read, {});
+    const int embed = add({.op = Op::embed, .micro_batch = mb}, embedding_.read, {});
+    int x = embed;
+    const auto output_of = [&](int layer) { return layer < 0 ? embed : pass.forward[static_cast<std::size_t>(layer)]; };
     for (int layer = 0; layer < model_.layers(); ++layer) {
-      x = add({.op = Op::forward, .layer = layer, .micro_batch = mb, .input = x}, flats_of_layer(layer).read, {});
+      const models::LayerInputs& inputs = model_.inputs(layer);
+      x = add({.op = Op::forward,
+               .layer = layer,
+               .micro_batch = mb,
+               .input = output_of(inputs.x),
+               .residual = output_of(inputs.residual)},
+              flats_of_layer(layer).read, {});
       pass.forward.push_back(x);
     }
     const bool gradients = !forward_only(options_.purpose);
@@ -98,7 +106,7 @@ class Lister {
   }
 
   void backward(Pass& pass) {
-    int dy = pass.loss;
+    int dy = pass.loss, dresidual = pass.loss;
     pass.dy.resize(pass.forward.size());
     for (int layer = model_.layers() - 1; layer >= first_backward_; --layer) {
       const int forward = pass.forward[static_cast<std::size_t>(layer)];
@@ -112,8 +120,12 @@ class Lister {
       Instruction back = instruction;
       back.op = Op::backward;
       back.input = dy;
+      back.residual = dresidual;
       pass.dy[static_cast<std::size_t>(layer)] = dy;
-      dy = add(back, flats.read, flats.trainable);
+      dresidual = add(back, flats.read, flats.trainable);
+      // The gradient of a sum is that of each term: the layer that wrote the residual has the same dy.
+      const models::LayerInputs& inputs = model_.inputs(layer);
+      if (inputs.residual == inputs.x) dy = dresidual;
     }
     if (embedding_.trainable.empty()) return;
     add({.op = Op::embed_backward, .micro_batch = pass.micro_batch, .input = dy}, {}, embedding_.trainable);

@@ -69,11 +69,12 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     optimizer_bytes_ = carver.used() - parameter_bytes_;
     kv_caches_.assign(static_cast<std::size_t>(model.layers()), {});
     if (options.kv_cache_rows > 0) {
-      for (std::size_t block = 0; block < model.description().blocks.size(); ++block) {
-        const nn::AttentionConfig& c = model.description().blocks[block].attention;
-        nn::KvCache& cache = kv_caches_[2 * block];
-        cache.k = carver.take(options.compute, {options.kv_cache_rows, c.kv_heads, c.head_dim});
-        cache.v = carver.take(options.compute, {options.kv_cache_rows, c.kv_heads, c.head_dim});
+      for (int layer = 0; layer < model.layers(); ++layer) {
+        const nn::AttentionConfig* const c = model.attention(layer);
+        if (c == nullptr) continue;
+        nn::KvCache& cache = kv_caches_[static_cast<std::size_t>(layer)];
+        cache.k = carver.take(options.compute, {options.kv_cache_rows, c->kv_heads, c->head_dim});
+        cache.v = carver.take(options.compute, {options.kv_cache_rows, c->kv_heads, c->head_dim});
       }
     }
     kv_cache_bytes_ = carver.used() - optimizer_bytes_ - parameter_bytes_;

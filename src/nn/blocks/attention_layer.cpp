@@ -175,14 +175,15 @@ void AttentionLayer::attend_backward(LayerContext& ctx, AttentionExchange::Call&
   }
 }
 
-void AttentionLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& y, const Saved& saved) const {
+void AttentionLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& residual, const TensorView& y,
+                             const Saved& saved) const {
   const TensorView rstd = saved_or_temp(ctx, saved, kRstd), normed = saved_or_temp(ctx, saved, kNormed);
   norm_.forward(ctx, x, normed, rstd);
   const TensorView qkv = saved_or_temp(ctx, saved, kQkv);
   project(ctx, normed, qkv);
   const TensorView o = saved_or_temp(ctx, saved, kOut), lse = saved_or_temp(ctx, saved, kLse);
   attend(ctx, qkv, o, lse);
-  output_.forward(ctx, o, x, y);
+  output_.forward(ctx, o, residual, y);
 }
 
 void AttentionLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy& policy) const {
@@ -193,8 +194,9 @@ void AttentionLayer::recompute(LayerContext& ctx, const Saved& saved, const Save
   if (policy.recomputes_attention()) attend(ctx, qkv, saved_or_temp(ctx, saved, kOut), saved_or_temp(ctx, saved, kLse));
 }
 
-void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorView& dx, const Saved& saved,
-                              GradientSink& sink, const SavePolicy& policy) const {
+void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorView& dresidual,
+                              const TensorView& dx, const Saved& saved, GradientSink& sink,
+                              const SavePolicy& policy) const {
   const std::int64_t rows = saved.x.size(0);
   const TensorView o = saved.tensors[kOut], rstd = saved.tensors[kRstd];
   const TensorView qkv = saved.tensors[kQkv], dqkv = saved_or_temp(ctx, saved, kDqkv);
@@ -213,7 +215,7 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
     qkv_.weight_gradient(ctx, dqkv, norm_.again(ctx, saved.x, rstd, saved.tensors[kNormed]), sink);
   }
   const TensorView dnormed = qkv_.input_gradient(ctx, dqkv, ctx.temp(ctx.dtype(), {rows, config_.width}));
-  norm_.backward(ctx, saved.x, rstd, dnormed, dy, dx, sink);
+  norm_.backward(ctx, saved.x, rstd, dnormed, dresidual, dx, sink);
 }
 
 void AttentionLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved,

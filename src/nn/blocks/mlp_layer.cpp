@@ -59,14 +59,15 @@ TensorView MlpLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedI
   return nn::saved_or_temp(ctx, saved, index, tensors(saved.x.size(0), ctx.dtype())[index]);
 }
 
-void MlpLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& y, const Saved& saved) const {
+void MlpLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& residual, const TensorView& y,
+                       const Saved& saved) const {
   const TensorView rstd = saved_or_temp(ctx, saved, kRstd), normed = saved_or_temp(ctx, saved, kNormed);
   norm_.forward(ctx, x, normed, rstd);
   const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp);
   gate_up_.forward(ctx, normed, gate_up);
   const TensorView inner = saved_or_temp(ctx, saved, kInner);
   ops::swiglu_forward(ctx.compute(), {.gate_up = gate_up, .y = inner});
-  down_.forward(ctx, inner, x, y);
+  down_.forward(ctx, inner, residual, y);
 }
 
 void MlpLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy&) const {
@@ -75,8 +76,8 @@ void MlpLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy
   gate_up_.forward(ctx, normed, saved_or_temp(ctx, saved, kGateUp));
 }
 
-void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorView& dx, const Saved& saved,
-                        GradientSink& sink, const SavePolicy& policy) const {
+void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
+                        const Saved& saved, GradientSink& sink, const SavePolicy& policy) const {
   const std::int64_t rows = saved.x.size(0);
   const TensorView rstd = saved.tensors[kRstd], gate_up = saved.tensors[kGateUp];
   const TensorView dz = down_.output_gradient(ctx, dy);
@@ -94,7 +95,7 @@ void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
     gate_up_.weight_gradient(ctx, dgate_up, norm_.again(ctx, saved.x, rstd, saved.tensors[kNormed]), sink);
   }
   const TensorView dnormed = gate_up_.input_gradient(ctx, dgate_up, ctx.temp(ctx.dtype(), {rows, config_.width}));
-  norm_.backward(ctx, saved.x, rstd, dnormed, dy, dx, sink);
+  norm_.backward(ctx, saved.x, rstd, dnormed, dresidual, dx, sink);
 }
 
 void MlpLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved, GradientSink& sink) const {

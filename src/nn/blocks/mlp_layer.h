@@ -27,10 +27,11 @@ class MlpLayer : public Layer {
   explicit MlpLayer(MlpConfig config);
   const std::vector<Param>& params() const override { return params_; }
   std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy) const override;
-  void forward(LayerContext&, const TensorView& x, const TensorView& y, const Saved&) const override;
+  void forward(LayerContext&, const TensorView& x, const TensorView& residual, const TensorView& y,
+               const Saved&) const override;
   void recompute(LayerContext&, const Saved&, const SavePolicy&) const override;
-  void backward(LayerContext&, const TensorView& dy, const TensorView& dx, const Saved&, GradientSink&,
-                const SavePolicy&) const override;
+  void backward(LayerContext&, const TensorView& dy, const TensorView& dresidual, const TensorView& dx, const Saved&,
+                GradientSink&, const SavePolicy&) const override;
   void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const override;
   double flops(std::int64_t rows, double pairs) const override;
 

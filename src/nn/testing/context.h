@@ -225,9 +225,9 @@ class LayerRun {
           if (on_saved) on_saved(i, saved_.tensors[i]);
         }
       }
-      if (pass == Pass::forward) layer_.forward(ctx_, saved_.x, y_, saved_);
+      if (pass == Pass::forward) layer_.forward(ctx_, saved_.x, saved_.x, y_, saved_);
       if (pass == Pass::recompute) layer_.recompute(ctx_, saved_, policy_);
-      if (pass == Pass::backward) layer_.backward(ctx_, dy_, dx_, saved_, sink, policy_);
+      if (pass == Pass::backward) layer_.backward(ctx_, dy_, dy_, dx_, saved_, sink, policy_);
       if (pass == Pass::backward_weight) layer_.backward_weight(ctx_, dy_, saved_, sink);
       ctx_.finish();
       for (std::size_t i = 0; i < specs_.size(); ++i) {

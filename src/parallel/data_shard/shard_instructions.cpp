@@ -80,8 +80,9 @@ class Writer {
   void write_computation(int i) {
     const Computation& computation = computations_[static_cast<std::size_t>(i)];
     Instruction instruction = computation.instruction;
-    if (instruction.input >= 0) instruction.input = instruction_of_[static_cast<std::size_t>(instruction.input)];
-    if (instruction.partner >= 0) instruction.partner = instruction_of_[static_cast<std::size_t>(instruction.partner)];
+    for (int* const operand : {&instruction.input, &instruction.residual, &instruction.partner}) {
+      if (*operand >= 0) *operand = instruction_of_[static_cast<std::size_t>(*operand)];
+    }
     if (options_.gather && use_of_[static_cast<std::size_t>(i)] >= 0) {
       const int use = use_of_[static_cast<std::size_t>(i)];
       write_gathers(use + options_.prefetch);

@@ -26,7 +26,7 @@ struct ShardOptions {
   int micro_batches = 1;
 };
 
-// An instruction of the computation and what sharding must know about it. `instruction.input` and `instruction.partner`
+// An instruction of the computation and what sharding must know about it. `instruction.input`, `residual` and `partner`
 // are indices of computations.
 struct Computation {
   program::Instruction instruction;
@@ -41,7 +41,7 @@ struct GradientEnd {
 };
 
 // Writes `computations` into `program` in order, with the gathers and reductions that they need, and changes their
-// input and partner to instruction ids. Returns the end of each flat's gradient, in program order. All ends are on one
+// input, residual and partner to instruction ids. Returns the end of each flat's gradient, in program order. All ends are on one
 // stream, so the last one is after all others.
 std::vector<GradientEnd> write_sharded(program::Program& program, const std::vector<Computation>& computations,
                                        const ShardOptions& options);
