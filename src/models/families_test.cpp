@@ -37,7 +37,7 @@ TEST(Families, ReadEveryGoldenFolder) {
     EXPECT_EQ(d.blocks[0].attention.kv_heads, json["num_key_value_heads"]);
     EXPECT_EQ(d.blocks[0].attention.qkv_bias, json["attention_bias"]);
     EXPECT_EQ(d.blocks[0].mlp.bias, json["mlp_bias"]);
-    EXPECT_EQ(d.blocks[0].mlp.epsilon, json["rms_norm_eps"]);
+    EXPECT_EQ(d.blocks[0].mlp.norm_config.epsilon, json["rms_norm_eps"]);
     EXPECT_EQ(d.head.tied, json["tie_word_embeddings"]);
     EXPECT_EQ(d.max_position, 128);
     EXPECT_EQ(d.rope.head_dim, d.blocks[0].attention.head_dim);
@@ -105,7 +105,7 @@ TEST(Families, AbsentAndNullKeysHaveTheDefaultsOfTransformers) {
   EXPECT_EQ(problems.lines(), "");
   EXPECT_EQ(d.blocks[0].attention.kv_heads, 4);
   EXPECT_EQ(d.blocks[0].attention.head_dim, 8);
-  EXPECT_EQ(d.blocks[0].attention.epsilon, 1e-6);
+  EXPECT_EQ(d.blocks[0].attention.norm_config.epsilon, 1e-6);
   EXPECT_EQ(d.blocks[0].attention.initial_std, 0.02);
   EXPECT_EQ(d.max_position, 2048);
   EXPECT_EQ(d.rope.theta, 10000.0);
@@ -243,7 +243,7 @@ TEST(Families, ConfigRoundTrip) {
     EXPECT_EQ(config_json(b, DType::bf16), text);
     EXPECT_EQ(a.rope.kind, b.rope.kind);
     EXPECT_EQ(ops::rope_frequencies(a.rope), ops::rope_frequencies(b.rope));
-    EXPECT_EQ(a.blocks[0].attention.epsilon, b.blocks[0].attention.epsilon);
+    EXPECT_EQ(a.blocks[0].attention.norm_config.epsilon, b.blocks[0].attention.norm_config.epsilon);
     EXPECT_EQ(a.blocks[0].attention.output_bias, b.blocks[0].attention.output_bias);
     EXPECT_EQ(a.blocks[0].mlp.inner, b.blocks[0].mlp.inner);
     EXPECT_EQ(a.head.tied, b.head.tied);

@@ -141,16 +141,16 @@ class Layer {
   // The saved tensors for T rows under a policy. Their number and order do not depend on the policy.
   virtual std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy) const = 0;
   // x, residual, y, dy, dresidual, dx: dense [T, C] in LayerContext::dtype(). y and dx overlap no other; those that are
-  // read are not changed. The residual addition is part of a layer. In a serial block residual is x, and dresidual dy. In
-  // a parallel block all layers read the block's input x, and each adds to the sum that the one before has written.
+  // read are not changed. The residual addition is part of a layer. In a serial block residual is x, and dresidual dy.
+  // In a parallel block all layers read the block's input x, and each adds to the sum that the one before has written.
   // y = residual + f(x). Writes the saved tensors whose writer is forward.
   virtual void forward(LayerContext&, const TensorView& x, const TensorView& residual, const TensorView& y,
                        const Saved&) const = 0;
   // Writes the saved tensors whose writer is recompute, from x and what forward saved. Called only if recomputes() is
   // true.
   virtual void recompute(LayerContext&, const Saved&, const SavePolicy&) const = 0;
-  // dx = dresidual + the gradient of f(x) from dy; and the parameters' gradients. With delay_weight_gradients, backward_weight computes those of
-  // GEMM weights. May overwrite saved tensors unless backward_weight reads them.
+  // dx = dresidual + the gradient of f(x) from dy; and the parameters' gradients. With delay_weight_gradients,
+  // backward_weight computes those of GEMM weights. May overwrite saved tensors unless backward_weight reads them.
   virtual void backward(LayerContext&, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
                         const Saved&, GradientSink&, const SavePolicy&) const = 0;
   virtual void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const = 0;

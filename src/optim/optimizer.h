@@ -1,6 +1,6 @@
 // `Optimizer`: the contract between an optimizer and the executor. An optimizer keeps `slots()` values for each element
-// of a flat; the executor provides them, sharded as the flat is, and calls prepare() once a step, then update() once for
-// each trainable flat. It holds settings, no state. The one there is: make_adamw (optim/adamw_optimizer.h).
+// of a flat; the executor provides them, sharded as the flat is, and calls prepare() once a step, then update() once
+// for each trainable flat. It holds settings, no state. The one there is: make_adamw (optim/adamw_optimizer.h).
 #pragma once
 
 #include <span>

@@ -105,12 +105,14 @@ void ModelState::fill(const models::Model& model, Device& device) {
     ops::fill(*stream,
               {.y = TensorView(arena_.data(), DType::f32, {arena_.bytes() / size_of(DType::f32)}, device.kind())});
   }
+  set_progress({}, *stream);
+  if (rope_frequencies_.elements() == 0) return;
   const std::vector<float> frequencies = ops::rope_frequencies(model.description().rope);
   HAWSER_CHECK(static_cast<std::int64_t>(frequencies.size()) == rope_frequencies_.elements(), "rotary frequencies");
   transfer(*stream,
            {.name = "load_rope_frequencies", .kind = OpKind::transfer, .accesses = {writes(rope_frequencies_)}},
            rope_frequencies_.raw(), frequencies.data(), rope_frequencies_.bytes());
-  set_progress({}, *stream);
+  stream->synchronize();
 }
 
 void ModelState::set_progress(const OptimizerProgress& progress, Stream& stream) const {

@@ -36,32 +36,43 @@ TensorView workspace_of(LayerContext& ctx, Call call, const AttentionPart& part)
 
 AttentionLayer::AttentionLayer(AttentionConfig config)
     : config_(std::move(config)),
-      norm_(kNorm, config_.epsilon),
+      norm_(config_.norm_config, kNorm, kFirstBias + config_.qkv_bias + config_.output_bias),
       qkv_(kQkvWeight, config_.qkv_bias ? kFirstBias : -1),
-      output_(kOutputWeight, config_.output_bias ? kFirstBias + static_cast<int>(config_.qkv_bias) : -1) {
+      output_(kOutputWeight, config_.output_bias ? kFirstBias + config_.qkv_bias : -1) {
   const AttentionConfig& c = config_;
   HAWSER_CHECK(c.kv_heads > 0 && c.heads % c.kv_heads == 0, c.heads, " heads in groups of ", c.kv_heads);
+  HAWSER_CHECK(!c.q.empty() || c.heads_part.total + c.kv_heads_part.total == 0, c.fused, ": part of a fused tensor");
   const auto rows_of = [&](PartOf heads) { return PartOf{heads.begin * c.head_dim, heads.total * c.head_dim}; };
   const PartOf q = rows_of(c.heads_part), kv = rows_of(c.kv_heads_part);
-  const auto qkv = [&](const char* suffix, const Shape& shape) {
-    return std::vector<Segment>{row_segment(c.q + suffix, 0, c.q_size(), shape, q),
-                                row_segment(c.k + suffix, c.q_size(), c.kv_size(), shape, kv),
-                                row_segment(c.v + suffix, c.q_size() + c.kv_size(), c.kv_size(), shape, kv)};
+  const auto qkv = [&](const char* suffix, const Shape& shape, bool transposed) {
+    std::vector<Segment> segments;
+    if (c.q.empty()) {
+      segments = {row_segment(c.fused + suffix, 0, c.qkv_size(), shape, {})};
+    } else {
+      segments = {row_segment(c.q + suffix, 0, c.q_size(), shape, q),
+                  row_segment(c.k + suffix, c.q_size(), c.kv_size(), shape, kv),
+                  row_segment(c.v + suffix, c.q_size() + c.kv_size(), c.kv_size(), shape, kv)};
+    }
+    for (Segment& segment : segments) segment.file = {.transposed = transposed, .row_order = c.qkv_rows};
+    return segments;
   };
   const Shape wide{c.qkv_size(), c.width};
   const Initial normal{Initial::Kind::normal, c.initial_std};
-  params_.push_back(replicated_param(c.norm + ".weight", {c.width}, {Initial::Kind::ones, 0}));
-  params_.push_back(fused_param(c.fused + ".weight", qkv(".weight", wide), wide, normal, true));
-  params_.push_back(
-      sliced_param(c.output + ".weight", {c.width, c.q_size()}, 1, q, {Initial::Kind::normal, c.output_std}, true));
+  params_.push_back(norm_weight(c.norm, c.width));
+  params_.push_back(fused_param(c.fused + ".weight", qkv(".weight", wide, c.transposed), wide, normal, true));
+  Param output =
+      sliced_param(c.output + ".weight", {c.width, c.q_size()}, 1, q, {Initial::Kind::normal, c.output_std}, true);
+  output.segments.front().file.transposed = c.transposed;
+  params_.push_back(std::move(output));
   if (c.qkv_bias)
-    params_.push_back(fused_param(c.fused + ".bias", qkv(".bias", {c.qkv_size()}), {c.qkv_size()}, {}, false));
+    params_.push_back(fused_param(c.fused + ".bias", qkv(".bias", {c.qkv_size()}, false), {c.qkv_size()}, {}, false));
   if (c.output_bias) params_.push_back(replicated_param(c.output + ".bias", {c.width}, {}));
+  if (c.norm_config.bias) params_.push_back(norm_bias(c.norm, c.width));
 }
 
 std::array<TensorSpec, AttentionLayer::kSavedCount> AttentionLayer::tensors(std::int64_t rows, DType dtype) const {
   const AttentionConfig& c = config_;
-  return {{{"rstd", DType::f32, {rows}},
+  return {{{"norm_statistics", DType::f32, norm_.statistics(rows)},
            {"normed", dtype, {rows, c.width}},
            {"qkv", dtype, {rows, c.qkv_size()}},
            {"attention", dtype, {rows, c.q_size()}},
@@ -74,7 +85,7 @@ std::vector<SavedSpec> AttentionLayer::saved_specs(std::int64_t rows, DType dtyp
   const bool again = policy.recomputes_qkv();
   const Pass attention_writer = policy.recomputes_attention() ? Pass::recompute : Pass::forward;
   const Pass weight_reader = policy.delay_weight_gradients ? Pass::backward_weight : Pass::backward;
-  return {rstd_spec(all[kRstd], policy, again),
+  return {statistics_spec(all[kStatistics], policy, again),
           normed_spec(all[kNormed], policy, again),
           saved_spec(all[kQkv], again ? Pass::recompute : Pass::forward, Pass::backward),
           saved_spec(all[kOut], attention_writer, weight_reader),
@@ -129,7 +140,7 @@ ops::AttentionCall AttentionLayer::call_of(const AttentionPart& part, const Tens
           .host_segments = part.host_segments,
           .causal = part.causal && c.causal,
           .window = c.window,
-          .scale = 1.0 / std::sqrt(static_cast<double>(c.head_dim)),
+          .scale = c.scale > 0 ? c.scale : 1.0 / std::sqrt(static_cast<double>(c.head_dim)),
           .o = query_heads(part, o),
           .lse = lse.rows(part.head_begin * group, count),
           .flops = 4.0 * static_cast<double>(count * c.head_dim) * part.visible};
@@ -177,8 +188,8 @@ void AttentionLayer::attend_backward(LayerContext& ctx, AttentionExchange::Call&
 
 void AttentionLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& residual, const TensorView& y,
                              const Saved& saved) const {
-  const TensorView rstd = saved_or_temp(ctx, saved, kRstd), normed = saved_or_temp(ctx, saved, kNormed);
-  norm_.forward(ctx, x, normed, rstd);
+  const TensorView statistics = saved_or_temp(ctx, saved, kStatistics), normed = saved_or_temp(ctx, saved, kNormed);
+  norm_.forward(ctx, x, normed, statistics);
   const TensorView qkv = saved_or_temp(ctx, saved, kQkv);
   project(ctx, normed, qkv);
   const TensorView o = saved_or_temp(ctx, saved, kOut), lse = saved_or_temp(ctx, saved, kLse);
@@ -187,9 +198,9 @@ void AttentionLayer::forward(LayerContext& ctx, const TensorView& x, const Tenso
 }
 
 void AttentionLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy& policy) const {
-  const TensorView rstd = saved_or_temp(ctx, saved, kRstd), normed = saved_or_temp(ctx, saved, kNormed),
+  const TensorView statistics = saved_or_temp(ctx, saved, kStatistics), normed = saved_or_temp(ctx, saved, kNormed),
                    qkv = saved_or_temp(ctx, saved, kQkv);
-  norm_.forward(ctx, saved.x, normed, rstd);
+  norm_.forward(ctx, saved.x, normed, statistics);
   project(ctx, normed, qkv);
   if (policy.recomputes_attention()) attend(ctx, qkv, saved_or_temp(ctx, saved, kOut), saved_or_temp(ctx, saved, kLse));
 }
@@ -198,7 +209,7 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
                               const TensorView& dx, const Saved& saved, GradientSink& sink,
                               const SavePolicy& policy) const {
   const std::int64_t rows = saved.x.size(0);
-  const TensorView o = saved.tensors[kOut], rstd = saved.tensors[kRstd];
+  const TensorView o = saved.tensors[kOut], statistics = saved.tensors[kStatistics];
   const TensorView qkv = saved.tensors[kQkv], dqkv = saved_or_temp(ctx, saved, kDqkv);
   const Heads heads = heads_of(qkv), gradients = heads_of(dqkv);
   // Keys of other ranks arrive while d_o is computed; their gradients are reduced during the output weight's gradient.
@@ -212,16 +223,16 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
   seam_call->finish();
   rope(ctx, gradients.k, true);
   if (!policy.delay_weight_gradients) {
-    qkv_.weight_gradient(ctx, dqkv, norm_.again(ctx, saved.x, rstd, saved.tensors[kNormed]), sink);
+    qkv_.weight_gradient(ctx, dqkv, norm_.again(ctx, saved.x, statistics, saved.tensors[kNormed]), sink);
   }
   const TensorView dnormed = qkv_.input_gradient(ctx, dqkv, ctx.temp(ctx.dtype(), {rows, config_.width}));
-  norm_.backward(ctx, saved.x, rstd, dnormed, dresidual, dx, sink);
+  norm_.backward(ctx, saved.x, statistics, dnormed, dresidual, dx, sink);
 }
 
 void AttentionLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved,
                                      GradientSink& sink) const {
   output_.weight_gradient(ctx, output_.output_gradient(ctx, dy), saved.tensors[kOut], sink);
-  const TensorView normed = norm_.again(ctx, saved.x, saved.tensors[kRstd], saved.tensors[kNormed]);
+  const TensorView normed = norm_.again(ctx, saved.x, saved.tensors[kStatistics], saved.tensors[kNormed]);
   qkv_.weight_gradient(ctx, saved.tensors[kDqkv], normed, sink);
 }
 

@@ -1,6 +1,6 @@
 // `AttentionLayer`: the attention half of a transformer block.
 //
-//   y = x + o_proj(attention(rope(qkv_proj(rms_norm(x)))))
+//   y = residual + o_proj(attention(rope(qkv_proj(norm(x)))))
 //
 // Multi-head, grouped-query and multi-query attention, by heads / kv_heads; head_dim is independent of width / heads.
 // Query, key and value weights are one Param [(heads + 2 kv_heads) D, C] with three segments, so that one GEMM computes
@@ -19,14 +19,18 @@ struct AttentionConfig {
   std::int64_t width = 0, heads = 0, kv_heads = 0, head_dim = 0;
   PartOf heads_part, kv_heads_part;  // with tensor parallelism, heads and kv_heads are these parts of the model's
   bool qkv_bias = false, output_bias = false;
-  bool rope = true;
+  NormConfig norm_config;
+  bool transposed = false;  // files have weights as [in, out] (Conv1D of GPT-2)
+  bool rope = true;         // rotates as many dims of a head as LayerContext::rope_frequencies() has angles for
   double rope_scale = 1.0;  // factor of cos and sin (attention scaling of some RoPE variants)
   bool causal = true;
   std::int64_t window = 0;  // keys that a query sees at most, its own included; 0: all
-  double epsilon = 1e-5;
+  double scale = 0;         // of the scores; 0: 1 / sqrt(head_dim)
   double initial_std = 0.02, output_std = 0.02;
-  // Names without ".weight" and ".bias", as in the Hugging Face folder.
+  // Names without ".weight" and ".bias", as in the Hugging Face folder. Without q, k and v the folder has one tensor
+  // `fused`, whose rows are in the order qkv_rows (nn::FileForm::row_order).
   std::string norm, q, k, v, output, fused;
+  std::vector<FileForm::Rows> qkv_rows;
 
   std::int64_t q_size() const { return heads * head_dim; }
   std::int64_t kv_size() const { return kv_heads * head_dim; }
@@ -47,7 +51,7 @@ class AttentionLayer : public Layer {
   double flops(std::int64_t rows, double pairs) const override;
 
  private:
-  enum SavedIndex { kRstd, kNormed, kQkv, kOut, kLse, kDqkv, kSavedCount };
+  enum SavedIndex { kStatistics, kNormed, kQkv, kOut, kLse, kDqkv, kSavedCount };
   struct Heads {
     TensorView q, k, v;  // [T, heads, D] inside qkv [T, (H + 2 Hk) D]
   };
@@ -70,7 +74,7 @@ class AttentionLayer : public Layer {
 
   AttentionConfig config_;
   std::vector<Param> params_;
-  RmsNorm norm_;
+  Norm norm_;
   ColumnParallelLinear qkv_;
   RowParallelLinear output_;
 };

@@ -1,5 +1,6 @@
 #include "nn/blocks/embedding_and_head.h"
 
+#include "ops/copy/add.h"
 #include "ops/embedding/embedding.h"
 #include "ops/loss/linear_cross_entropy.h"
 
@@ -8,30 +9,43 @@ namespace hawser::nn {
 EmbeddingLayer::EmbeddingLayer(EmbeddingConfig config) : config_(std::move(config)) {
   params_.push_back(full_param(config_.table + ".weight", {config_.vocabulary, config_.width},
                                {Initial::Kind::normal, config_.initial_std}, true));
+  if (config_.positions.empty()) return;
+  params_.push_back(full_param(config_.positions + ".weight", {config_.max_position, config_.width},
+                               {Initial::Kind::normal, config_.initial_std}, true));
 }
 
 void EmbeddingLayer::forward(LayerContext& ctx, const TensorView& y) const {
   ops::embedding_forward(ctx.compute(), {.ids = ctx.batch().ids, .table = ctx.weight(0), .y = y});
+  if (config_.positions.empty()) return;
+  const TensorView positions = ctx.temp(ctx.dtype(), y.shape());
+  ops::embedding_forward(ctx.compute(), {.ids = ctx.batch().positions, .table = ctx.weight(1), .y = positions});
+  ops::add(ctx.compute(), {.a = y, .b = positions, .y = y});
 }
 
 void EmbeddingLayer::backward(LayerContext& ctx, const TensorView& dy, GradientSink& sink) const {
-  const GradientTarget target = sink.target(0);
-  if (target.view.empty()) return;
-  ops::embedding_backward(ctx.compute(),
-                          {.ids = ctx.batch().ids, .dy = dy, .dtable = target.view, .accumulate = target.accumulate});
+  const auto gradient = [&](int table, const TensorView& ids) {
+    const GradientTarget target = sink.target(table);
+    if (target.view.empty()) return;
+    ops::embedding_backward(ctx.compute(),
+                            {.ids = ids, .dy = dy, .dtable = target.view, .accumulate = target.accumulate});
+  };
+  gradient(0, ctx.batch().ids);
+  if (!config_.positions.empty()) gradient(1, ctx.batch().positions);
 }
 
-HeadLayer::HeadLayer(HeadConfig config) : config_(std::move(config)), norm_(0, config_.epsilon) {
-  params_.push_back(replicated_param(config_.norm + ".weight", {config_.width}, {Initial::Kind::ones, 0}));
+HeadLayer::HeadLayer(HeadConfig config)
+    : config_(std::move(config)), norm_(config_.norm_config, 0, config_.tied ? 1 : 2) {
+  params_.push_back(norm_weight(config_.norm, config_.width));
   if (!config_.tied) {
     params_.push_back(full_param(config_.output + ".weight", {config_.vocabulary, config_.width},
                                  {Initial::Kind::normal, config_.initial_std}, true));
   }
+  if (config_.norm_config.bias) params_.push_back(norm_bias(config_.norm, config_.width));
 }
 
-TensorView HeadLayer::normed(LayerContext& ctx, const TensorView& x, const TensorView& rstd) const {
+TensorView HeadLayer::normed(LayerContext& ctx, const TensorView& x, const TensorView& statistics) const {
   const TensorView y = ctx.temp(ctx.dtype(), x.shape());
-  norm_.forward(ctx, x, y, rstd);
+  norm_.forward(ctx, x, y, statistics);
   return y;
 }
 
@@ -46,9 +60,9 @@ void cross_entropy(LayerContext& ctx, ops::LinearCrossEntropy call) {
 }  // namespace
 
 void HeadLayer::loss(LayerContext& ctx, const TensorView& x, const LossViews& views) const {
-  const TensorView h = normed(ctx, x, ctx.temp(DType::f32, {x.size(0)}));
+  const TensorView h = normed(ctx, x, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
   cross_entropy(ctx, {.x = h,
-                      .weight = ctx.weight(1),
+                      .weight = ctx.weight(projection()),
                       .labels = ctx.batch().labels,
                       .scale = views.inverse_targets,
                       .loss_sum = views.sum});
@@ -56,24 +70,24 @@ void HeadLayer::loss(LayerContext& ctx, const TensorView& x, const LossViews& vi
 
 void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const TensorView& dx, const LossViews& views,
                                   GradientSink& sink) const {
-  const TensorView rstd = ctx.temp(DType::f32, {x.size(0)});
-  const TensorView h = normed(ctx, x, rstd);
+  const TensorView statistics = ctx.temp(DType::f32, norm_.statistics(x.size(0)));
+  const TensorView h = normed(ctx, x, statistics);
   const TensorView dh = ctx.temp(ctx.dtype(), x.shape());
-  const GradientTarget weight = sink.target(1);
+  const GradientTarget weight = sink.target(projection());
   cross_entropy(ctx, {.x = h,
-                      .weight = ctx.weight(1),
+                      .weight = ctx.weight(projection()),
                       .labels = ctx.batch().labels,
                       .scale = views.inverse_targets,
                       .loss_sum = views.sum,
                       .dx = dh,
                       .dweight = weight.view,
                       .accumulate_weight = weight.accumulate});
-  norm_.backward(ctx, x, rstd, dh, TensorView(), dx, sink);
+  norm_.backward(ctx, x, statistics, dh, TensorView(), dx, sink);
 }
 
 void HeadLayer::logits(LayerContext& ctx, const TensorView& x, const TensorView& logits) const {
-  const TensorView h = normed(ctx, x, ctx.temp(DType::f32, {x.size(0)}));
-  gemm(ctx, {.a = h, .b = ctx.weight(1), .c = logits, .transpose_b = true});
+  const TensorView h = normed(ctx, x, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
+  gemm(ctx, {.a = h, .b = ctx.weight(projection()), .c = logits, .transpose_b = true});
 }
 
 double HeadLayer::flops(std::int64_t rows) const {

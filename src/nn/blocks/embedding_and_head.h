@@ -10,9 +10,12 @@ struct EmbeddingConfig {
   std::int64_t vocabulary = 0, width = 0;
   double initial_std = 0.02;
   std::string table;  // name without ".weight"
+  // Learned position embeddings (GPT-2), added to those of the tokens; "" and 0: none.
+  std::string positions;
+  std::int64_t max_position = 0;
 };
 
-// y[t] = table[ids[t]].
+// y[t] = table[ids[t]] (+ positions[position of t]).
 class EmbeddingLayer {
  public:
   explicit EmbeddingLayer(EmbeddingConfig config);
@@ -27,14 +30,14 @@ class EmbeddingLayer {
 
 struct HeadConfig {
   std::int64_t vocabulary = 0, width = 0;
-  bool tied = false;  // the embedding's table is the context's weight 1, but no Param of this layer
-  double epsilon = 1e-5;
+  bool tied = false;  // the embedding's table is the context's last weight, but no Param of this layer
+  NormConfig norm_config;
   double initial_std = 0.02;
   std::string norm, output;  // names without ".weight"
 };
 
 // Final norm, vocabulary projection and cross entropy, fused: the full logits are never stored and no GEMM runs twice.
-// Weight 0 is the norm's, weight 1 [V, C] the projection's.
+// Weight 0 is the norm's, the projection's [V, C] is weight projection().
 class HeadLayer {
  public:
   // Float32, on the device.
@@ -45,6 +48,7 @@ class HeadLayer {
   explicit HeadLayer(HeadConfig config);
   const std::vector<Param>& params() const { return params_; }
   bool tied() const { return config_.tied; }
+  int projection() const { return config_.tied ? static_cast<int>(params_.size()) : 1; }
   void loss(LayerContext&, const TensorView& x, const LossViews&) const;
   void loss_and_gradient(LayerContext&, const TensorView& x, const TensorView& dx, const LossViews&,
                          GradientSink&) const;
@@ -53,10 +57,10 @@ class HeadLayer {
   double flops(std::int64_t rows) const;
 
  private:
-  TensorView normed(LayerContext&, const TensorView& x, const TensorView& rstd) const;
+  TensorView normed(LayerContext&, const TensorView& x, const TensorView& statistics) const;
   HeadConfig config_;
   std::vector<Param> params_;
-  RmsNorm norm_;
+  Norm norm_;
 };
 
 }  // namespace hawser::nn

@@ -1,43 +1,47 @@
 // Shapes: T rows, C width, F inner width.
 #include "nn/blocks/mlp_layer.h"
 
-#include "ops/activation/swiglu.h"
-
 namespace hawser::nn {
 
 namespace {
-enum MlpParameter { kMlpNorm, kGateUpWeight, kDownWeight, kGateUpBias, kDownBias };
+enum MlpParameter { kMlpNorm, kGateUpWeight, kDownWeight, kGateUpBias, kDownBias, kMlpNormBias };
 }
 
 MlpLayer::MlpLayer(MlpConfig config)
     : config_(std::move(config)),
-      norm_(kMlpNorm, config_.epsilon),
+      norm_(config_.norm_config, kMlpNorm, config_.bias ? kMlpNormBias : kGateUpBias),
       gate_up_(kGateUpWeight, config_.bias ? kGateUpBias : -1),
       down_(kDownWeight, config_.bias ? kDownBias : -1) {
   const MlpConfig& c = config_;
-  const auto gate_up = [&](const char* suffix, const Shape& shape) {
-    return std::vector<Segment>{row_segment(c.gate + suffix, 0, c.inner, shape, c.inner_part),
-                                row_segment(c.up + suffix, c.inner, c.inner, shape, c.inner_part)};
+  const auto gate_up = [&](const char* suffix, const Shape& shape, bool transposed) {
+    std::vector<Segment> segments;
+    if (is_gated(c.activation)) segments.push_back(row_segment(c.gate + suffix, 0, c.inner, shape, c.inner_part));
+    segments.push_back(row_segment(c.up + suffix, c.up_size() - c.inner, c.inner, shape, c.inner_part));
+    for (Segment& segment : segments) segment.file.transposed = transposed;
+    return segments;
   };
-  const Shape wide{2 * c.inner, c.width};
-  params_.push_back(replicated_param(c.norm + ".weight", {c.width}, {Initial::Kind::ones, 0}));
-  params_.push_back(
-      fused_param(c.fused + ".weight", gate_up(".weight", wide), wide, {Initial::Kind::normal, c.initial_std}, true));
-  params_.push_back(sliced_param(c.down + ".weight", {c.width, c.inner}, 1, c.inner_part,
-                                 {Initial::Kind::normal, c.output_std}, true));
+  const Shape wide{c.up_size(), c.width};
+  params_.push_back(norm_weight(c.norm, c.width));
+  params_.push_back(fused_param(c.fused + ".weight", gate_up(".weight", wide, c.transposed), wide,
+                                {Initial::Kind::normal, c.initial_std}, true));
+  Param down = sliced_param(c.down + ".weight", {c.width, c.inner}, 1, c.inner_part,
+                            {Initial::Kind::normal, c.output_std}, true);
+  down.segments.front().file.transposed = c.transposed;
+  params_.push_back(std::move(down));
   if (c.bias) {
-    params_.push_back(fused_param(c.fused + ".bias", gate_up(".bias", {2 * c.inner}), {2 * c.inner}, {}, false));
+    params_.push_back(fused_param(c.fused + ".bias", gate_up(".bias", {c.up_size()}, false), {c.up_size()}, {}, false));
     params_.push_back(replicated_param(c.down + ".bias", {c.width}, {}));
   }
+  if (c.norm_config.bias) params_.push_back(norm_bias(c.norm, c.width));
 }
 
 std::array<TensorSpec, MlpLayer::kSavedCount> MlpLayer::tensors(std::int64_t rows, DType dtype) const {
   const MlpConfig& c = config_;
-  return {{{"rstd", DType::f32, {rows}},
+  return {{{"norm_statistics", DType::f32, norm_.statistics(rows)},
            {"normed", dtype, {rows, c.width}},
-           {"gate_up", dtype, {rows, 2 * c.inner}},
+           {"gate_up", dtype, {rows, c.up_size()}},
            {"inner", dtype, {rows, c.inner}},
-           {"dgate_up", dtype, {rows, 2 * c.inner}}}};
+           {"dgate_up", dtype, {rows, c.up_size()}}}};
 }
 
 std::vector<SavedSpec> MlpLayer::saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy) const {
@@ -50,7 +54,7 @@ std::vector<SavedSpec> MlpLayer::saved_specs(std::int64_t rows, DType dtype, con
   } else if (delayed) {  // backward recomputes it
     inner = saved_spec(all[kInner], Pass::backward, weight_reader);
   }
-  return {rstd_spec(all[kRstd], policy, again), normed_spec(all[kNormed], policy, again),
+  return {statistics_spec(all[kStatistics], policy, again), normed_spec(all[kNormed], policy, again),
           saved_spec(all[kGateUp], again ? Pass::recompute : Pass::forward, Pass::backward), inner,
           output_gradient_spec(all[kDgateUp], policy)};
 }
@@ -61,25 +65,25 @@ TensorView MlpLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedI
 
 void MlpLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& residual, const TensorView& y,
                        const Saved& saved) const {
-  const TensorView rstd = saved_or_temp(ctx, saved, kRstd), normed = saved_or_temp(ctx, saved, kNormed);
-  norm_.forward(ctx, x, normed, rstd);
+  const TensorView statistics = saved_or_temp(ctx, saved, kStatistics), normed = saved_or_temp(ctx, saved, kNormed);
+  norm_.forward(ctx, x, normed, statistics);
   const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp);
   gate_up_.forward(ctx, normed, gate_up);
   const TensorView inner = saved_or_temp(ctx, saved, kInner);
-  ops::swiglu_forward(ctx.compute(), {.gate_up = gate_up, .y = inner});
+  activate(ctx, config_.activation, gate_up, inner);
   down_.forward(ctx, inner, residual, y);
 }
 
 void MlpLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy&) const {
   const TensorView normed = saved_or_temp(ctx, saved, kNormed);
-  norm_.forward(ctx, saved.x, normed, saved_or_temp(ctx, saved, kRstd));
+  norm_.forward(ctx, saved.x, normed, saved_or_temp(ctx, saved, kStatistics));
   gate_up_.forward(ctx, normed, saved_or_temp(ctx, saved, kGateUp));
 }
 
 void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
                         const Saved& saved, GradientSink& sink, const SavePolicy& policy) const {
   const std::int64_t rows = saved.x.size(0);
-  const TensorView rstd = saved.tensors[kRstd], gate_up = saved.tensors[kGateUp];
+  const TensorView statistics = saved.tensors[kStatistics], gate_up = saved.tensors[kGateUp];
   const TensorView dz = down_.output_gradient(ctx, dy);
   const TensorView dinner = ctx.temp(ctx.dtype(), {rows, config_.inner});
   down_.input_gradient(ctx, dz, dinner);
@@ -88,24 +92,23 @@ void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
   const TensorView inner = saved.tensors[kInner].empty() ? dinner : saved.tensors[kInner];
   // Without delayed weight gradients gate and up have no later reader: their gradient overwrites them.
   const TensorView dgate_up = policy.delay_weight_gradients ? saved.tensors[kDgateUp] : gate_up;
-  ops::swiglu_backward(
-      ctx.compute(), {.gate_up = gate_up, .dy = dinner, .dgate_up = dgate_up, .y = inner_kept ? TensorView() : inner});
+  activate_backward(ctx, config_.activation, gate_up, dinner, dgate_up, inner_kept ? TensorView() : inner);
   if (!policy.delay_weight_gradients) {
     down_.weight_gradient(ctx, dz, inner, sink);
-    gate_up_.weight_gradient(ctx, dgate_up, norm_.again(ctx, saved.x, rstd, saved.tensors[kNormed]), sink);
+    gate_up_.weight_gradient(ctx, dgate_up, norm_.again(ctx, saved.x, statistics, saved.tensors[kNormed]), sink);
   }
   const TensorView dnormed = gate_up_.input_gradient(ctx, dgate_up, ctx.temp(ctx.dtype(), {rows, config_.width}));
-  norm_.backward(ctx, saved.x, rstd, dnormed, dresidual, dx, sink);
+  norm_.backward(ctx, saved.x, statistics, dnormed, dresidual, dx, sink);
 }
 
 void MlpLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved, GradientSink& sink) const {
   down_.weight_gradient(ctx, down_.output_gradient(ctx, dy), saved.tensors[kInner], sink);
-  const TensorView normed = norm_.again(ctx, saved.x, saved.tensors[kRstd], saved.tensors[kNormed]);
+  const TensorView normed = norm_.again(ctx, saved.x, saved.tensors[kStatistics], saved.tensors[kNormed]);
   gate_up_.weight_gradient(ctx, saved.tensors[kDgateUp], normed, sink);
 }
 
 double MlpLayer::flops(std::int64_t rows, double) const {
-  return 6.0 * static_cast<double>(rows * config_.width) * static_cast<double>(config_.inner);
+  return 2.0 * static_cast<double>(rows * config_.width) * static_cast<double>(config_.up_size() + config_.inner);
 }
 
 }  // namespace hawser::nn

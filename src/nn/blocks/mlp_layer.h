@@ -1,12 +1,14 @@
 // `MlpLayer`: the MLP half of a transformer block.
 //
-//   y = x + down_proj(swiglu(gate_up_proj(rms_norm(x))))
+//   y = residual + down_proj(activation(gate_up_proj(norm(x))))
 //
-// Gate and up weights are one Param [2 F, C] with two segments. Source: SwiGLU, arXiv 2002.05202.
+// Gate and up weights are one Param [2 F, C] with two segments; without a gate it is up's alone, [F, C].
+// Source: SwiGLU, arXiv 2002.05202.
 #pragma once
 
 #include <array>
 
+#include "nn/blocks/activation.h"
 #include "nn/blocks/linear.h"
 #include "nn/blocks/norm.h"
 #include "nn/blocks/saved_tensors.h"
@@ -16,10 +18,14 @@ namespace hawser::nn {
 struct MlpConfig {
   std::int64_t width = 0, inner = 0;  // C, F
   PartOf inner_part;                  // with tensor parallelism, F is this part of the model's
-  bool bias = false;                  // on all three
-  double epsilon = 1e-5;
+  bool bias = false;                  // on all projections
+  NormConfig norm_config;
+  bool transposed = false;  // files have weights as [in, out] (Conv1D of GPT-2)
+  Activation activation = Activation::swiglu;
   double initial_std = 0.02, output_std = 0.02;
-  std::string norm, gate, up, down, fused;  // names without ".weight" and ".bias"
+  std::string norm, gate, up, down, fused;  // names without ".weight" and ".bias"; `gate` only if there is one
+
+  std::int64_t up_size() const { return is_gated(activation) ? 2 * inner : inner; }
 };
 
 class MlpLayer : public Layer {
@@ -36,13 +42,13 @@ class MlpLayer : public Layer {
   double flops(std::int64_t rows, double pairs) const override;
 
  private:
-  enum SavedIndex { kRstd, kNormed, kGateUp, kInner, kDgateUp, kSavedCount };
+  enum SavedIndex { kStatistics, kNormed, kGateUp, kInner, kDgateUp, kSavedCount };
   std::array<TensorSpec, kSavedCount> tensors(std::int64_t rows, DType dtype) const;
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
 
   MlpConfig config_;
   std::vector<Param> params_;
-  RmsNorm norm_;
+  Norm norm_;
   ColumnParallelLinear gate_up_;
   RowParallelLinear down_;
 };

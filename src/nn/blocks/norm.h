@@ -1,25 +1,39 @@
-// `RmsNorm`: the norm of a layer, by its weight's index among the layer's parameters. Formulas and errors:
-// ops/norm/rms_norm.h. x, y and their gradients [T, C] in LayerContext::dtype(), rstd float32 [T]; everything is
-// enqueued on the compute stream.
+// `Norm`: the norm of a layer, by its parameters' indices among the layer's. Formulas and errors: ops/norm/rms_norm.h,
+// ops/norm/layer_norm.h. x, y and their gradients [T, C] in LayerContext::dtype(); statistics float32 [statistics(T)]:
+// what backward reads besides x. Everything is enqueued on the compute stream.
 #pragma once
 
 #include "nn/layer.h"
 
 namespace hawser::nn {
 
-class RmsNorm {
+enum class NormKind { rms, layer };
+
+struct NormConfig {
+  NormKind kind = NormKind::rms;
+  double epsilon = 1e-5;
+  bool bias = false;  // layer norm only
+};
+
+class Norm {
  public:
-  RmsNorm(int weight, double epsilon) : weight_(weight), epsilon_(epsilon) {}
-  void forward(LayerContext&, const TensorView& x, const TensorView& y, const TensorView& rstd) const;
+  // `bias`: ignored without NormConfig::bias. Throws InternalError if an RMS norm has a bias.
+  Norm(NormConfig config, int weight, int bias);
+  Shape statistics(std::int64_t rows) const;
+  void forward(LayerContext&, const TensorView& x, const TensorView& y, const TensorView& statistics) const;
   // `saved`, the y that forward wrote, or if it is empty y once more, in a temporary.
-  TensorView again(LayerContext&, const TensorView& x, const TensorView& rstd, const TensorView& saved) const;
+  TensorView again(LayerContext&, const TensorView& x, const TensorView& statistics, const TensorView& saved) const;
   // dx = residual_gradient + the gradient of x; residual_gradient may be empty.
-  void backward(LayerContext&, const TensorView& x, const TensorView& rstd, const TensorView& dy,
+  void backward(LayerContext&, const TensorView& x, const TensorView& statistics, const TensorView& dy,
                 const TensorView& residual_gradient, const TensorView& dx, GradientSink&) const;
 
  private:
-  int weight_;
-  double epsilon_;
+  NormConfig config_;
+  int weight_, bias_;
 };
+
+// The parameters of a norm [width]: NAME.weight, ones; with a bias NAME.bias, zeros.
+Param norm_weight(const std::string& name, std::int64_t width);
+Param norm_bias(const std::string& name, std::int64_t width);
 
 }  // namespace hawser::nn

@@ -24,7 +24,7 @@ SavedSpec normed_spec(const TensorSpec& spec, const SavePolicy& policy, bool rec
   return unsaved_spec(spec);
 }
 
-SavedSpec rstd_spec(const TensorSpec& spec, const SavePolicy& policy, bool recomputed) {
+SavedSpec statistics_spec(const TensorSpec& spec, const SavePolicy& policy, bool recomputed) {
   const bool read_late = policy.recomputes_pointwise() && policy.delay_weight_gradients;
   return saved_spec(spec, recomputed ? Pass::recompute : Pass::forward,
                     read_late ? Pass::backward_weight : Pass::backward);

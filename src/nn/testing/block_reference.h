@@ -51,7 +51,7 @@ inline Vector attention_block(const AttentionConfig& config, const Documents& do
   const std::size_t rows = x.size() / c, wide = (heads + 2 * kv) * d;
   const auto positions = documents.positions();
   const std::size_t next = config.qkv_bias ? 4 : 3;
-  Vector qkv = linear(rms_norm(x, w[0], config.epsilon), w[1], config.qkv_bias ? w[3] : Vector(), c);
+  Vector qkv = linear(rms_norm(x, w[0], config.norm_config.epsilon), w[1], config.qkv_bias ? w[3] : Vector(), c);
   for (std::size_t t = 0; config.rope && t < rows; ++t) {
     for (std::size_t h = 0; h < heads + kv; ++h) {
       for (std::size_t i = 0; i < d / 2; ++i) {
@@ -94,7 +94,7 @@ inline Vector attention_block(const AttentionConfig& config, const Documents& do
 
 inline Vector mlp_block(const MlpConfig& config, const Vector& x, const std::vector<Vector>& w) {
   const auto f = static_cast<std::size_t>(config.inner), c = static_cast<std::size_t>(config.width);
-  const Vector gate_up = linear(rms_norm(x, w[0], config.epsilon), w[1], config.bias ? w[3] : Vector(), c);
+  const Vector gate_up = linear(rms_norm(x, w[0], config.norm_config.epsilon), w[1], config.bias ? w[3] : Vector(), c);
   Vector inner(x.size() / c * f);
   for (std::size_t t = 0; t < x.size() / c; ++t) {
     for (std::size_t i = 0; i < f; ++i) {

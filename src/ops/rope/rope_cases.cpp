@@ -56,6 +56,28 @@ TEST(Rope, AgreesWithFloat64AtLargePositions) {
   }
 }
 
+// With frequencies for 4 of 10 dims, the others stay as they are.
+TEST(Rope, RotatesAPartOfAHead) {
+  const Values positions{3, 77}, frequencies{1.0, 0.25};
+  const Values x = random_values(2 * 3 * 10, 1);
+  Values expected = x;
+  for (std::size_t head = 0; head < 6; ++head) {
+    const auto begin = x.begin() + static_cast<std::ptrdiff_t>(10 * head);
+    const Values own = rotated(Values(begin, begin + 4), {positions[head / 3]}, frequencies, 1, 1.0, false);
+    std::copy(own.begin(), own.end(), expected.begin() + static_cast<std::ptrdiff_t>(10 * head));
+  }
+  check_case({"partial rope",
+              [&](World& world) -> std::vector<Values> {
+                const Rope args{.x = world.in_out(DType::f32, {2, 3, 10}, x, 6),
+                                .positions = world.in(DType::i32, {2}, positions),
+                                .frequencies = world.in(DType::f32, {2}, frequencies)};
+                rope(world.stream(), args);
+                return {world.values(args.x)};
+              },
+              {expected},
+              5e-7});
+}
+
 // The gradient of <y, dy> with respect to x is the inverse rotation of dy.
 TEST(Rope, InverseIsTheBackwardPass) {
   const Values positions{3, 77}, frequencies{1.0, 0.3, 0.01};
@@ -110,9 +132,9 @@ TEST(Rope, RejectsBadArguments) {
       [&] {
         rope(s, {.x = world.in(DType::f32, {2, 3, 7}, Values(42)), .positions = p, .frequencies = f});
       },
-      "D even");
+      "at least 2 * frequencies");
   expect_rejected([&] { rope(s, {.x = x, .positions = p.rows(0, 1), .frequencies = f}); }, "positions has shape");
-  expect_rejected([&] { rope(s, {.x = x, .positions = p, .frequencies = f.rows(0, 3)}); }, "frequencies has shape");
+  expect_rejected([&] { rope(s, {.x = x, .positions = p, .frequencies = f.reshape({2, 2})}); }, "frequencies");
   expect_rejected([&] { rope(s, {.x = x, .positions = f, .frequencies = f}); }, "positions is float32");
   expect_rejected([&] { rope_frequencies({.head_dim = 7}); }, "head_dim 7");
 }

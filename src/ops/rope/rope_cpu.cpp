@@ -8,7 +8,7 @@
 namespace hawser::ops::cpu {
 
 void rope(const Rope& args) {
-  const std::int64_t heads = args.x.size(1), half = args.x.size(2) / 2;
+  const std::int64_t heads = args.x.size(1), half = args.frequencies.size(0), dim = args.x.size(2);
   const auto* positions = args.positions.data<std::int32_t>();
   const float* frequencies = args.frequencies.data<float>();
   const auto scale = static_cast<float>(args.scale);
@@ -21,7 +21,7 @@ void rope(const Rope& args) {
         if (args.inverse) {
           for (std::int64_t i = 0; i < half; ++i) sines[i] = -sines[i];
         }
-        HAWSER_DISPATCH(rotate_token, x.row(t), heads, cosines, sines, half);
+        HAWSER_DISPATCH(rotate_token, x.row(t), heads, dim, cosines, sines, half);
       }
     });
   });

@@ -41,8 +41,8 @@ struct GradientEnd {
 };
 
 // Writes `computations` into `program` in order, with the gathers and reductions that they need, and changes their
-// input, residual and partner to instruction ids. Returns the end of each flat's gradient, in program order. All ends are on one
-// stream, so the last one is after all others.
+// input, residual and partner to instruction ids. Returns the end of each flat's gradient, in program order. All ends
+// are on one stream, so the last one is after all others.
 std::vector<GradientEnd> write_sharded(program::Program& program, const std::vector<Computation>& computations,
                                        const ShardOptions& options);
 

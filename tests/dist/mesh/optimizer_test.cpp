@@ -102,7 +102,7 @@ TEST(Optimizer, StepsSkippedUnderALossScaleAreNotCounted) {
   }
 }
 
-// A run resumed after two steps, one of them skipped, goes on with the bias correction of the second update.
+// Two steps without a target leave the bias corrections of the next updates as they are.
 TEST(Optimizer, AStepWithoutATargetIsNotCounted) {
   const models::Model model(testing::toy_description());
   const plan::Layout layout = meshes(model).front();

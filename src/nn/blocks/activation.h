@@ -1,0 +1,19 @@
+// `Activation`: the nonlinearity of an MLP. A gated one reads [T, 2F] (gate, then up) and writes [T, F]; another reads and
+// writes [T, F]. All in LayerContext::dtype(), enqueued on the compute stream. Formulas and errors: ops/activation.
+#pragma once
+
+#include "nn/layer.h"
+
+namespace hawser::nn {
+
+enum class Activation { swiglu, gelu, gelu_tanh };
+
+constexpr bool is_gated(Activation activation) {
+  return activation == Activation::swiglu;
+}
+void activate(LayerContext&, Activation, const TensorView& x, const TensorView& y);
+// dx from dy; dx may be x. `y`: empty, or receives the activation again; it may be dy.
+void activate_backward(LayerContext&, Activation, const TensorView& x, const TensorView& dy, const TensorView& dx,
+                       const TensorView& y);
+
+}  // namespace hawser::nn

@@ -1,0 +1,42 @@
+// `layer_norm_forward`, `layer_norm_backward`: layer norm over the channels of each token. On the CPU only, so far.
+//
+// forward:
+//   mean[t] = mean over c of x[t,c];  rstd[t] = 1 / sqrt(mean over c of (x[t,c] - mean[t])^2 + epsilon)
+//   y[t,c]  = (x[t,c] - mean[t]) * rstd[t] * weight[c] + bias[c]
+// backward:
+//   g[t,c]     = dy[t,c] * weight[c]
+//   n[t,c]     = (x[t,c] - mean[t]) * rstd[t]
+//   dx[t,c]    = rstd[t] * (g[t,c] - mean over c of g - n[t,c] * mean over c of (g n)) + residual_gradient[t,c]
+//   dweight[c] (+)= sum over t of dy[t,c] * n[t,c]          (+= with accumulate_weight)
+//   dbias[c]   (+)= sum over t of dy[t,c]                   (+= with accumulate_bias)
+//
+// x, y, dy, dx, residual_gradient [T, C] act, one dtype, rows may be padded; weight, bias [C] float32 or bf16, one
+// dtype; statistics [2, T] float32: mean, rstd; dweight, dbias [C] float32 or bf16. Row sums are float64.
+// Optional: bias; in backward residual_gradient, dweight and dbias. Views are disjoint, except that dx may be dy or
+// residual_gradient (the same view). dweight and dbias are summed in order of t.
+// Source: Ba, Kiros and Hinton, "Layer Normalization", 2016; torch.nn.functional.layer_norm.
+#pragma once
+
+#include "ops/run_op.h"
+
+namespace hawser::ops {
+
+struct LayerNormForward {
+  TensorView x, weight, bias, y, statistics;
+  double epsilon = 1.0e-5;
+};
+void layer_norm_forward(Stream& stream, const LayerNormForward& args);
+
+struct LayerNormBackward {
+  TensorView x, weight, statistics, dy;
+  TensorView residual_gradient;
+  TensorView dx;
+  TensorView dweight, dbias;
+  bool accumulate_weight = false, accumulate_bias = false;
+};
+void layer_norm_backward(Stream& stream, const LayerNormBackward& args);
+
+HAWSER_BACKENDS_OF(layer_norm_forward, LayerNormForward);
+HAWSER_BACKENDS_OF(layer_norm_backward, LayerNormBackward);
+
+}  // namespace hawser::ops

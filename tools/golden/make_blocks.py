@@ -1,0 +1,109 @@
+"""Generate tests/golden/blocks: tiny GPT-NeoX and GPT-2 models with loss and gradients by transformers in float64.
+
+usage: make_blocks.py [--output tests/golden/blocks]
+
+Each case is a folder with model/model.safetensors, gradients/model.safetensors (float32, rounded once) and
+expected.json: ids of one document, and the loss. tests/parity/blocks_test.cpp describes these models as data. The
+output depends only on this file and the versions in tools/requirements-golden.txt.
+"""
+
+import argparse
+import os
+import shutil
+
+import numpy as np
+import safetensors.torch
+import torch
+import transformers
+from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
+
+import jsonfiles
+import oracle
+
+CASES = {
+    # LayerNorm, GELU, parallel residual, a part of each head rotated, q, k and v of a head side by side in the file.
+    "neox": (GPTNeoXForCausalLM, GPTNeoXConfig(
+        vocab_size=67, hidden_size=36, num_hidden_layers=2, num_attention_heads=3, intermediate_size=50,
+        hidden_act="gelu", max_position_embeddings=64, use_parallel_residual=True, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5})),
+    # LayerNorm, GELU by tanh, learned positions, transposed weights, a tied head.
+    "gpt2": (GPT2LMHeadModel, GPT2Config(
+        vocab_size=67, n_embd=36, n_layer=2, n_head=3, n_inner=50, n_positions=64, activation_function="gelu_new",
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)),
+}
+
+
+def make(name, folder):
+    """Writes one case; returns a line to print."""
+    kind, config = CASES[name]
+    config._attn_implementation = "eager"
+    generator = np.random.Generator(np.random.PCG64([20261124, list(CASES).index(name)]))
+    model = kind(config).eval()
+    weights = {}
+    for key, parameter in model.named_parameters():
+        noise = generator.standard_normal(tuple(parameter.shape))
+        norm = ("norm" in key or ".ln_" in key) and key.endswith(".weight")
+        weights[key] = torch.tensor(1.0 + 0.2 * noise if norm else 0.25 * noise, dtype=torch.float32)
+    model = model.double()
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            parameter.copy_(weights[key].double())
+    if name == "neox":
+        rotary = model.gpt_neox.rotary_emb
+        with oracle.all_double():
+            rotary.inv_freq, _ = rotary.compute_default_rope_parameters(rotary.config)
+    ids = generator.integers(0, config.vocab_size, 29).tolist()
+    with oracle.all_double():
+        logits = model(torch.tensor([ids])).logits[0]
+    assert logits.dtype == torch.float64
+    loss = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1:]))
+    loss.backward()
+    gradients = {key: parameter.grad for key, parameter in model.named_parameters()}
+    assert min(gradient.norm().item() for gradient in gradients.values()) > 1e-4
+    slope_error = check_slope(model, ids, gradients, generator)
+
+    os.makedirs(folder, exist_ok=True)
+    for file, tensors in (("model", weights), ("gradients", gradients)):
+        os.makedirs(os.path.join(folder, file), exist_ok=True)
+        tensors = {key: value.to(torch.float32).contiguous() for key, value in tensors.items()}
+        path = os.path.join(folder, file, "model.safetensors")
+        safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
+        os.chmod(path, 0o644)
+    jsonfiles.write_json(os.path.join(folder, "expected.json"), {
+        "made_with": {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__},
+        "ids": ids, "loss": loss.item()})
+    return f"{name}: loss {loss.item():.6f}, slope off by {slope_error:.0e}"
+
+
+def check_slope(model, ids, gradients, generator):
+    """Checks the gradient along a random direction against a difference quotient of the loss."""
+    directions = {key: torch.tensor(generator.standard_normal(tuple(g.shape))) for key, g in gradients.items()}
+    slope = sum((gradients[key] * directions[key]).sum().item() for key in gradients)
+    step, values = 1e-5, {}
+    originals = {key: parameter.detach().clone() for key, parameter in model.named_parameters()}
+    with torch.no_grad(), oracle.all_double():
+        for multiple in (-2, -1, 1, 2):
+            for key, parameter in model.named_parameters():
+                parameter.copy_(originals[key] + multiple * step * directions[key])
+            logits = model(torch.tensor([ids])).logits[0]
+            values[multiple] = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1:])).item()
+    quotient = (8 * (values[1] - values[-1]) - (values[2] - values[-2])) / (12 * step)
+    error = abs(quotient - slope) / sum(g.square().sum().item() for g in gradients.values()) ** 0.5
+    assert error < 1e-8, f"gradient off by {error:.1e}: {slope} {quotient}"
+    return error
+
+
+def main():
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--output", default=os.path.join(root, "tests", "golden", "blocks"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in CASES:
+        folder = os.path.join(arguments.output, name)
+        shutil.rmtree(folder, ignore_errors=True)
+        print(make(name, folder), flush=True)
+
+
+if __name__ == "__main__":
+    main()
