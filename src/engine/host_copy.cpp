@@ -54,6 +54,7 @@ std::vector<StatePart> state_parts(Session& session, bool optimizer) {
   const std::vector<optim::StateSlot> slots = kind != nullptr ? kind->slots() : std::vector<optim::StateSlot>();
   for (int f = 0; f < static_cast<int>(session.model().flats().size()); ++f) {
     const step::FlatState& flat = session.state().flat(f);
+    HAWSER_CHECK(flat.scales.empty(), session.model().flat(f).name(), ": scales of weights are not saved yet");
     add(f, "", flat.stored);
     if (!optimizer) continue;
     for (std::size_t slot = 0; slot < flat.slots.size(); ++slot) {

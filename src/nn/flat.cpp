@@ -59,6 +59,7 @@ std::string difference(const FlatSpec& spec, const FlatSpec& first) {
   };
   dtype("stored", spec.stored, first.stored);
   dtype("gathered", spec.gathered, first.gathered);
+  if (spec.scaled != first.scaled) text += spec.scaled ? ", scaled" : ", without scales";
   if (spec.grain != first.grain) text += cat(", grain ", spec.grain);
   return text;
 }

@@ -62,6 +62,12 @@ struct KvCache {
 // AttentionCall::blocks for a call over `diagonal`, with this rank's T rows; empty if uniform_diagonal is 0.
 std::vector<ops::StridedBlocks> diagonal_blocks(const BatchViews& batch, std::int64_t rows);
 
+// A parameter as a layer reads it: its values are scale * view.
+struct Weight {
+  TensorView view;   // in FlatSpec::gathered
+  TensorView scale;  // float32 [1]; empty: 1
+};
+
 // Where the gradient of a parameter is written. The caller decides it before the layer enqueues the GEMM.
 struct GradientTarget {
   TensorView view;  // float32 or bf16, the parameter's shape; empty: not needed
@@ -88,7 +94,13 @@ class LayerContext {
   virtual Stream& exchange() = 0;  // communication inside layers
   virtual const BatchViews& batch() const = 0;
   virtual const Seams& seams() const = 0;
-  virtual const TensorView& weight(int param) const = 0;   // in the compute dtype
+  virtual const Weight& parameter(int param) const = 0;
+  // The view of a parameter that has no scale. Only Linears read scaled ones; InternalError.
+  const TensorView& weight(int param) const {
+    const Weight& weight = parameter(param);
+    HAWSER_CHECK(weight.scale.empty(), "parameter ", param, " of this layer cannot have a scale");
+    return weight.view;
+  }
   virtual const TensorView& rope_frequencies() const = 0;  // f32 [D / 2]
   virtual DType dtype() const = 0;                         // of activations
   virtual int threads() const = 0;                         // of the compute stream (CPU)

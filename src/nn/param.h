@@ -64,6 +64,7 @@ struct FlatSpec {
   bool trainable = true;          // false: frozen. No gradient, no moments, no master weights
   std::optional<DType> stored;    // dtype that ranks keep; absent: float32 if trainable, otherwise the compute dtype
   std::optional<DType> gathered;  // dtype that layers read; absent: the compute dtype
+  bool scaled = false;            // each parameter has a float32 scale (nn::Weight); weights of Linears only
   std::int64_t grain = 128;       // shards begin at multiples of it; a multiple of Flat::kAlignmentElements
   bool operator==(const FlatSpec&) const = default;
 };

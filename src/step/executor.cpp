@@ -136,8 +136,8 @@ void Executor::gather_updated(const Instruction& instruction) {
   setup_.mesh->shard_gather().all_gather(stream(instruction.stream), flat.compute, flat.unsharded);
 }
 
-std::vector<TensorView> Executor::weights_of(const Instruction& instruction, const std::vector<ParamPlace>& places) {
-  std::vector<TensorView> weights;
+std::vector<nn::Weight> Executor::weights_of(const Instruction& instruction, const std::vector<ParamPlace>& places) {
+  std::vector<nn::Weight> weights;
   for (const ParamPlace& place : places) {
     const nn::Flat& flat = setup_.model->flat(place.flat);
     const FlatState& state = setup_.state->flat(place.flat);
@@ -147,7 +147,8 @@ std::vector<TensorView> Executor::weights_of(const Instruction& instruction, con
       values = setup_.buffers->get({Role::weights, id, 0}, state.compute.dtype(), {flat.total(state.cut.parts)});
     }
     if (values.empty()) return {};  // the instruction reads no weights
-    weights.push_back(flat.view(values, place.index));
+    weights.push_back({.view = flat.view(values, place.index),
+                       .scale = state.scales.empty() ? TensorView() : state.scales.rows(place.index, 1)});
   }
   return weights;
 }

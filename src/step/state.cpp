@@ -56,6 +56,12 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       }
       flats_.push_back(state);
     }
+    for (std::size_t f = 0; f < flats_.size(); ++f) {
+      const nn::Flat& flat = model.flats()[f];
+      if (flat.spec().scaled) {
+        flats_[f].scales = carver.take(DType::f32, {static_cast<std::int64_t>(flat.params().size())});
+      }
+    }
     parameter_bytes_ = carver.used();
     if (options.optimizer != nullptr) {
       for (std::size_t f = 0; f < flats_.size(); ++f) {
@@ -104,6 +110,9 @@ void ModelState::fill(const models::Model& model, Device& device) {
   if (device.kind() != DeviceKind::cpu) {
     ops::fill(*stream,
               {.y = TensorView(arena_.data(), DType::f32, {arena_.bytes() / size_of(DType::f32)}, device.kind())});
+  }
+  for (const FlatState& flat : flats_) {
+    if (!flat.scales.empty()) ops::fill(*stream, {.y = flat.scales, .value = 1.0});
   }
   set_progress({}, *stream);
   if (rope_frequencies_.elements() == 0) return;

@@ -26,15 +26,18 @@ void parameter_gradients(LayerContext& ctx, const TensorView& dy, const TensorVi
 }  // namespace
 
 void ColumnParallelLinear::forward(LayerContext& ctx, const TensorView& x, const TensorView& y) const {
+  const Weight& weight = ctx.parameter(weight_);
   gemm(ctx, {.a = ctx.seams().redistribute->forward(ctx, Boundary::column_input, x),
-             .b = ctx.weight(weight_),
+             .b = weight.view,
              .c = y,
              .transpose_b = true,
-             .bias = bias_of(ctx, bias_)});
+             .bias = bias_of(ctx, bias_),
+             .scale = weight.scale});
 }
 
 TensorView ColumnParallelLinear::input_gradient(LayerContext& ctx, const TensorView& dy, const TensorView& dx) const {
-  gemm(ctx, {.a = dy, .b = ctx.weight(weight_), .c = dx});
+  const Weight& weight = ctx.parameter(weight_);
+  gemm(ctx, {.a = dy, .b = weight.view, .c = dx, .scale = weight.scale});
   return ctx.seams().redistribute->backward(ctx, Boundary::column_input, dx);
 }
 
@@ -45,7 +48,8 @@ void ColumnParallelLinear::weight_gradient(LayerContext& ctx, const TensorView& 
 
 void RowParallelLinear::forward(LayerContext& ctx, const TensorView& x, const TensorView& residual,
                                 const TensorView& y) const {
-  gemm(ctx, {.a = x, .b = ctx.weight(weight_), .c = y, .transpose_b = true});
+  const Weight& weight = ctx.parameter(weight_);
+  gemm(ctx, {.a = x, .b = weight.view, .c = y, .transpose_b = true, .scale = weight.scale});
   const TensorView sum = ctx.seams().redistribute->forward(ctx, Boundary::row_output, y);
   ops::add(ctx.compute(), {.a = sum, .b = residual, .y = sum});
   if (bias_ >= 0) ops::add_bias(ctx.compute(), {.y = sum, .bias = ctx.weight(bias_)});
@@ -56,7 +60,8 @@ TensorView RowParallelLinear::output_gradient(LayerContext& ctx, const TensorVie
 }
 
 void RowParallelLinear::input_gradient(LayerContext& ctx, const TensorView& dz, const TensorView& dx) const {
-  gemm(ctx, {.a = dz, .b = ctx.weight(weight_), .c = dx});
+  const Weight& weight = ctx.parameter(weight_);
+  gemm(ctx, {.a = dz, .b = weight.view, .c = dx, .scale = weight.scale});
 }
 
 void RowParallelLinear::weight_gradient(LayerContext& ctx, const TensorView& dz, const TensorView& x,
@@ -71,7 +76,8 @@ void gemm(LayerContext& ctx, const Gemm& p) {
                  .transpose_a = p.transpose_a,
                  .transpose_b = p.transpose_b,
                  .accumulate = p.accumulate,
-                 .bias = p.bias};
+                 .bias = p.bias,
+                 .scale = p.scale};
   const std::int64_t bytes = ops::gemm_workspace(gemm, ctx.compute().target());
   if (bytes > 0) gemm.workspace = ctx.temp(DType::u8, {bytes});
   ops::gemm(ctx.compute(), gemm);

@@ -40,12 +40,13 @@ class RowParallelLinear {
 };
 
 // One GEMM with its workspace from the context:
-//   c (+)= op(a) op(b) [+ bias]
+//   c (+)= [scale *] op(a) op(b) [+ bias]
 struct Gemm {
   TensorView a, b, c;
   bool transpose_a = false, transpose_b = false;
   bool accumulate = false;
   TensorView bias;
+  TensorView scale;
 };
 void gemm(LayerContext&, const Gemm&);
 

@@ -109,7 +109,12 @@ class TestContext : public LayerContext {
   Stream& exchange() override { return exchange_; }
   const BatchViews& batch() const override { return batch_; }
   const Seams& seams() const override { return seams_; }
-  const TensorView& weight(int param) const override { return weights_.at(static_cast<std::size_t>(param)); }
+  const Weight& parameter(int param) const override {
+    parameters_.resize(weights_.size());
+    const auto i = static_cast<std::size_t>(param);
+    parameters_.at(i) = {.view = weights_.at(i)};
+    return parameters_[i];
+  }
   const TensorView& rope_frequencies() const override { return frequencies_; }
   DType dtype() const override { return dtype_; }
   int threads() const override { return 1; }
@@ -117,6 +122,7 @@ class TestContext : public LayerContext {
   BatchViews batch_;
   Seams seams_;
   std::vector<TensorView> weights_;
+  mutable std::vector<Weight> parameters_;
   TensorView frequencies_;
   const std::vector<OpRecord>& records() const { return compute_.records(); }
 

@@ -51,11 +51,20 @@ void gemm(Stream& stream, const Gemm& args) {
   expect("gemm", "b", args.b, {args.a.dtype()}, args.b.shape(), Rows::padded);
   expect("gemm", "c", args.c, {DType::f32, DType::bf16}, args.c.shape(), Rows::padded);
   if (!args.bias.empty()) expect("gemm", "bias", args.bias, {DType::f32, DType::bf16}, {p.n});
-  for (const TensorView& view : {args.a, args.b, args.bias}) expect_apart("gemm", args.c, view);
+  if (!args.scale.empty()) {
+    expect("gemm", "scale", args.scale, {DType::f32}, {1});
+    HAWSER_CHECK(!args.accumulate, "gemm: a scale with accumulate");
+    HAWSER_CHECK(stream.target() != DeviceKind::cuda, "gemm: a scale has no backend for cuda");
+  }
+  for (const TensorView& view : {args.a, args.b, args.bias, args.scale}) expect_apart("gemm", args.c, view);
   expect_workspace("gemm", args.workspace, gemm_workspace(args, stream.target()));
-  run(stream, {"gemm", OpKind::gemm}, {args.a, args.b, args.bias, args.accumulate ? args.c : TensorView()},
+  run(stream, {"gemm", OpKind::gemm}, {args.a, args.b, args.bias, args.scale, args.accumulate ? args.c : TensorView()},
       {args.c, args.workspace}, 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k),
-      GemmCall{p, args.workspace.raw(), args.workspace.empty() ? 0 : args.workspace.bytes()}, HAWSER_BACKENDS(gemm));
+      GemmCall{.problem = p,
+               .scale = args.scale.empty() ? nullptr : args.scale.data<float>(),
+               .workspace = args.workspace.raw(),
+               .workspace_bytes = args.workspace.empty() ? 0 : args.workspace.bytes()},
+      HAWSER_BACKENDS(gemm));
 }
 
 std::int64_t gemm_workspace(const Gemm& args, DeviceKind target) {

@@ -1,12 +1,14 @@
 // `gemm`: general matrix multiplication. `bias_gradient`: column sums.
 //
 // gemm:
-//   C (+)= op(A) op(B) + bias
+//   C (+)= scale * op(A) op(B) + bias
 //
 //   op(A) [M, K]  act; transpose_a: A is stored [K, M]
 //   op(B) [K, N]  act, the dtype of A; transpose_b: B is stored [N, K]
 //   C [M, N]      float32 or bf16; accumulate: C is read, added to in float32 and rounded once
 //   bias [N]      optional, float32 or bf16, added to every row
+//   scale [1]     optional float32, without accumulate: of a scaled weight. C is rounded to its dtype before it is
+//                 multiplied, which a power of two leaves exact. On the CPU only, so far
 // Rows of a, b and c may be padded. c shares no byte with a, b or bias. K = 0: C = bias, or C += bias.
 //
 // A linear layer y = x W^T with W [out, in], and its gradients dx = dy W and dW += dy^T x:
@@ -34,6 +36,7 @@ struct Gemm {
   bool transpose_a = false, transpose_b = false;
   bool accumulate = false;
   TensorView bias;
+  TensorView scale;
   TensorView workspace;  // u8, at least gemm_workspace() bytes; may be empty if that is 0
 };
 

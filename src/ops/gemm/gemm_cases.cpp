@@ -12,11 +12,13 @@ struct GemmCase {
   DType in = DType::f32, out = DType::f32;
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
   std::int64_t pad = 0;
+  double scale = 0;  // 0: none
 };
 
 std::string name_of(const GemmCase& c) {
   return cat("gemm ", c.m, "x", c.n, "x", c.k, " ", to_string(c.in), "->", to_string(c.out), c.transpose_a ? " aT" : "",
-             c.transpose_b ? " bT" : "", c.accumulate ? " accumulate" : "", c.bias ? " bias" : "", " pad ", c.pad);
+             c.transpose_b ? " bT" : "", c.accumulate ? " accumulate" : "", c.bias ? " bias" : "", " pad ", c.pad,
+             c.scale != 0 ? " scale" : "");
 }
 
 Case make_case(const GemmCase& g) {
@@ -25,11 +27,13 @@ Case make_case(const GemmCase& g) {
   Values expected(static_cast<std::size_t>(g.m * g.n));
   for (std::int64_t i = 0; i < g.m; ++i) {
     for (std::int64_t j = 0; j < g.n; ++j) {
-      double sum = (g.accumulate ? c[i * g.n + j] : 0.0) + (g.bias ? bias[j] : 0.0);
+      double sum = 0;
       for (std::int64_t l = 0; l < g.k; ++l) {
         sum += a[g.transpose_a ? l * g.m + i : i * g.k + l] * b[g.transpose_b ? j * g.k + l : l * g.n + j];
       }
-      expected[static_cast<std::size_t>(i * g.n + j)] = sum;
+      if (g.scale != 0) sum *= g.scale;
+      expected[static_cast<std::size_t>(i * g.n + j)] =
+          sum + (g.accumulate ? c[i * g.n + j] : 0.0) + (g.bias ? bias[j] : 0.0);
     }
   }
   const auto run = [=](World& world) -> std::vector<Values> {
@@ -43,6 +47,7 @@ Case make_case(const GemmCase& g) {
         .transpose_b = g.transpose_b,
         .accumulate = g.accumulate};
     if (g.bias) args.bias = world.in(g.in, {g.n}, bias);
+    if (g.scale != 0) args.scale = world.in(DType::f32, {1}, {g.scale});
     args.workspace = world.workspace(gemm_workspace(args));
     gemm(world.stream(), args);
     return {world.values(args.c)};
@@ -165,6 +170,25 @@ TEST(Gemm, ThreadsDoNotChangeTheBits) {
       }
       EXPECT_EQ(results[0], results[1]) << s.m << " " << s.n << " " << s.k << " " << to_string(in);
       EXPECT_EQ(results[0], results[2]) << s.m << " " << s.n << " " << s.k << " " << to_string(in);
+    }
+  }
+}
+
+TEST(Gemm, MultipliesByAScaleBeforeTheBias) {
+  for (const DType in : {DType::f32, DType::bf16}) {
+    for (const DType out : {DType::f32, DType::bf16}) {
+      for (const std::int64_t m : {1, 37}) {
+        check_case(make_case({.m = m,
+                              .n = 20,
+                              .k = 33,
+                              .in = in,
+                              .out = out,
+                              .transpose_b = true,
+                              .bias = true,
+                              .pad = 3,
+                              .scale = 0.375}));
+      }
+      check_case(make_case({.m = 12, .n = 40, .k = 8, .in = in, .out = out, .scale = -2}));
     }
   }
 }

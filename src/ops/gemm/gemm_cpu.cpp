@@ -357,6 +357,28 @@ void multiply(const GemmProblem& p, std::byte* workspace, std::int64_t workspace
   run_widened(p, workspace, workspace_bytes);
 }
 
+void gemm(const GemmCall& call) {
+  if (call.scale == nullptr) return multiply(call.problem, call.workspace, call.workspace_bytes);
+  GemmProblem p = call.problem;
+  p.bias = nullptr;
+  multiply(p, call.workspace, call.workspace_bytes);
+  const float scale = *call.scale;
+  dispatch_float(p.out, [&](auto tag) {
+    auto* const c = static_cast<decltype(tag)*>(p.c);
+    parallel_pieces(p.m, 16, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        for (std::int64_t column = 0; column < p.n; ++column) {
+          auto& value = c[row * p.ldc + column];
+          value = static_cast<decltype(tag)>(scale * static_cast<float>(value));
+        }
+      }
+    });
+  });
+  if (call.problem.bias != nullptr) {
+    move_rows(call.problem.bias, p.bias_dtype, 0, p.c, p.out, p.ldc, /*accumulate=*/true, p.m, p.n);
+  }
+}
+
 void bias_gradient(const BiasGradient& args) {
   constexpr std::int64_t kColumns = 64;
   dispatch_float(args.dy.dtype(), [&](auto dy_tag) {

@@ -11,9 +11,7 @@ std::int64_t problem_workspace(const GemmProblem& problem);
 // Runs on the calling thread's OpenMP team. The size of the team does not change a bit of the result.
 void multiply(const GemmProblem& problem, std::byte* workspace, std::int64_t workspace_bytes);
 
-inline void gemm(const GemmCall& call) {
-  multiply(call.problem, call.workspace, call.workspace_bytes);
-}
+void gemm(const GemmCall& call);
 
 void bias_gradient(const BiasGradient& args);
 

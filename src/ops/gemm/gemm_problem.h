@@ -20,6 +20,7 @@ struct GemmProblem {
 
 struct GemmCall {
   GemmProblem problem;
+  const float* scale = nullptr;  // null: 1
   std::byte* workspace = nullptr;
   std::int64_t workspace_bytes = 0;
 };

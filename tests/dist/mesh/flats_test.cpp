@@ -1,6 +1,7 @@
 // Flats that are not a dense model's: frozen ones, and weights that every rank keeps while the optimizer's state is
 // sharded. The real layers run through plan, checker, executor and session on every mesh.
 #include "models/weights.h"
+#include "tensor/dtype_dispatch.h"
 #include "toy_training.h"
 
 namespace hawser {
@@ -112,6 +113,58 @@ TEST(Flats, FrozenOnesHaveNoGradientMomentsOrMasterWeights) {
         const float expected = is_frozen(model, name) ? 0.0f : all.at(name).front();
         EXPECT_NEAR(norm.front(), expected, 1e-6 * expected) << text << ": " << name;
       }
+    }
+  }
+}
+
+// Frozen weights of a quarter with a scale of four are the same model: a power of two leaves every product exact.
+TEST(Flats, AWeightWithAScaleIsItsProduct) {
+  const models::ModelDescription description = testing::llama_description({.width = 24,
+                                                                           .heads = 4,
+                                                                           .kv_heads = 2,
+                                                                           .head_dim = 10,
+                                                                           .inner = 37,
+                                                                           .vocabulary = 67,
+                                                                           .blocks = 2,
+                                                                           .initial_std = 0.3});
+  const auto model_with = [&](bool scaled) {
+    return models::Model(description, [scaled](const nn::Param& param) {
+      nn::FlatSpec spec = nn::common_domain(param);
+      if (param.name.find("_proj.weight") != std::string::npos) spec.trainable = false, spec.scaled = scaled;
+      return spec;
+    });
+  };
+  const models::Model plain = model_with(false), scaled = model_with(true);
+  for (plan::Layout layout : meshes(plain)) {
+    for (const ShardPolicy policy : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
+      layout.shard_policy = policy;
+      const auto norms_of = [&](const models::Model& model, float factor, float scale) {
+        const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+        plan::Layout own = layout;
+        const testing::ToySteps steps(own, mesh->place(), 2LL * own.data_ranks());
+        const auto device = make_cpu_device();
+        engine::Session session(model, own, *device, *mesh, {step::Purpose::gradient_norms});
+        session.initialise(3);
+        for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
+          const step::FlatState& flat = session.state().flat(f);
+          if (flat.scales.empty()) continue;
+          std::fill_n(flat.scales.data<float>(), flat.scales.elements(), scale);
+          dispatch_float(flat.stored.dtype(), [&](auto tag) {
+            auto* const values = flat.stored.data<decltype(tag)>();
+            std::transform(values, values + flat.count, values,
+                           [&](auto value) { return static_cast<decltype(tag)>(factor * static_cast<float>(value)); });
+          });
+        }
+        session.parameters_changed();
+        const step::StepOutput output = session.enqueue(step::Purpose::gradient_norms, steps.input(0));
+        session.synchronize();
+        std::vector<float> values = *output.parameter_norms;
+        values.push_back(static_cast<float>(output.result->loss_sum.value()));
+        return values;
+      };
+      const std::vector<float> expected = norms_of(plain, 1, 1);
+      EXPECT_EQ(norms_of(scaled, 0.25f, 4), expected) << text_of(layout);
+      EXPECT_NE(norms_of(scaled, 0.25f, 2), expected) << text_of(layout);
     }
   }
 }
