@@ -154,7 +154,9 @@ SpecialTokens describe_special_tokens(const std::string& config, const std::stri
 
 std::string beyond_positions(const ModelDescription& description, std::int64_t length) {
   double positions = static_cast<double>(description.max_position);
-  if (description.rope.kind == ops::RopeKind::linear) positions *= description.rope.factor;
+  if (!description.ropes.empty() && description.ropes.front().kind == ops::RopeKind::linear) {
+    positions *= description.ropes.front().factor;
+  }
   if (description.max_position <= 0 || static_cast<double>(length) <= positions) return "";
   return cat("sequences of ", length, " tokens exceed the model's ", static_cast<std::int64_t>(positions),
              " positions (max_position_embeddings); rope_scaling in its config.json "

@@ -40,14 +40,14 @@ TEST(Families, ReadEveryGoldenFolder) {
     EXPECT_EQ(d.blocks[0].mlp.norm_config.epsilon, json["rms_norm_eps"]);
     EXPECT_EQ(d.head.tied, json["tie_word_embeddings"]);
     EXPECT_EQ(d.max_position, 128);
-    EXPECT_EQ(d.rope.head_dim, d.blocks[0].attention.head_dim);
+    EXPECT_EQ(d.ropes.front().head_dim, d.blocks[0].attention.head_dim);
   }
 }
 
 TEST(Families, ReadRopeInBothStyles) {
   const auto classic = load_model(golden("rope_llama3")), recent = load_model(golden("rope_parameters"));
   for (const Model* model : {classic.get(), recent.get()}) {
-    const ops::RopeConfig& rope = model->description().rope;
+    const ops::RopeConfig& rope = model->description().ropes.front();
     EXPECT_EQ(rope.kind, ops::RopeKind::llama3);
     EXPECT_EQ(rope.theta, 10000.0);
     EXPECT_EQ(rope.factor, 8.0);
@@ -56,18 +56,20 @@ TEST(Families, ReadRopeInBothStyles) {
     EXPECT_EQ(rope.original_max_position, 64);
   }
   const auto linear = load_model(golden("rope_linear"));
-  EXPECT_EQ(linear->description().rope.kind, ops::RopeKind::linear);
-  EXPECT_EQ(linear->description().rope.factor, 3.0);
-  EXPECT_EQ(load_model(golden("rope_theta"))->description().rope.theta, 500000.0);
+  EXPECT_EQ(linear->description().ropes.front().kind, ops::RopeKind::linear);
+  EXPECT_EQ(linear->description().ropes.front().factor, 3.0);
+  EXPECT_EQ(load_model(golden("rope_theta"))->description().ropes.front().theta, 500000.0);
 
   Problems problems;
   // An empty rope_scaling counts as none; rope_scaling takes precedence over rope_parameters, the inner theta over the
   // outer.
-  EXPECT_EQ(read(patched(R"({"rope_scaling": {}, "rope_parameters": {"rope_theta": 7.0}})"), problems).rope.theta, 7.0);
+  EXPECT_EQ(
+      read(patched(R"({"rope_scaling": {}, "rope_parameters": {"rope_theta": 7.0}})"), problems).ropes.front().theta,
+      7.0);
   const ops::RopeConfig both = read(patched(R"({"rope_scaling": {"type": "linear", "factor": 2, "rope_type": "default"},
                        "rope_parameters": {"rope_type": "linear", "factor": 9, "rope_theta": 7.0}})"),
                                     problems)
-                                   .rope;
+                                   .ropes.front();
   EXPECT_EQ(both.kind, ops::RopeKind::standard);
   EXPECT_EQ(both.theta, 10000.0);
   EXPECT_EQ(problems.lines(), "");
@@ -108,7 +110,7 @@ TEST(Families, AbsentAndNullKeysHaveTheDefaultsOfTransformers) {
   EXPECT_EQ(d.blocks[0].attention.norm_config.epsilon, 1e-6);
   EXPECT_EQ(d.blocks[0].attention.initial_std, 0.02);
   EXPECT_EQ(d.max_position, 2048);
-  EXPECT_EQ(d.rope.theta, 10000.0);
+  EXPECT_EQ(d.ropes.front().theta, 10000.0);
   EXPECT_FALSE(d.head.tied);
   read(patched(R"({"pretraining_tp": 2, "attention_dropout": 0, "head_dim": 6, "unheard_of": {}})"), problems);
   EXPECT_EQ(problems.lines(), "");
@@ -241,8 +243,8 @@ TEST(Families, ConfigRoundTrip) {
     folder.write("config.json", text);
     const ModelDescription b = load_model(folder.path())->description();
     EXPECT_EQ(config_json(b, DType::bf16), text);
-    EXPECT_EQ(a.rope.kind, b.rope.kind);
-    EXPECT_EQ(ops::rope_frequencies(a.rope), ops::rope_frequencies(b.rope));
+    EXPECT_EQ(a.ropes.front().kind, b.ropes.front().kind);
+    EXPECT_EQ(ops::rope_frequencies(a.ropes.front()), ops::rope_frequencies(b.ropes.front()));
     EXPECT_EQ(a.blocks[0].attention.norm_config.epsilon, b.blocks[0].attention.norm_config.epsilon);
     EXPECT_EQ(a.blocks[0].attention.output_bias, b.blocks[0].attention.output_bias);
     EXPECT_EQ(a.blocks[0].mlp.inner, b.blocks[0].mlp.inner);

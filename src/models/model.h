@@ -43,8 +43,8 @@ struct ModelDescription {
   nn::EmbeddingConfig embedding;
   std::vector<BlockDescription> blocks;
   nn::HeadConfig head;
-  ops::RopeConfig rope;
-  std::int64_t max_position = 0;  // longest sequence that the model was trained for
+  std::vector<ops::RopeConfig> ropes;  // nn::AttentionConfig::rope is an index
+  std::int64_t max_position = 0;       // longest sequence that the model was trained for
 };
 
 class Model {

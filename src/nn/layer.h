@@ -101,11 +101,12 @@ class LayerContext {
     HAWSER_CHECK(weight.scale.empty(), "parameter ", param, " of this layer cannot have a scale");
     return weight.view;
   }
-  virtual const TensorView& rope_frequencies() const = 0;  // f32 [D / 2]
-  virtual DType dtype() const = 0;                         // of activations
-  virtual int threads() const = 0;                         // of the compute stream (CPU)
-  virtual bool deterministic() const { return false; }     // attention gradients are bitwise repeatable (CUDA)
-  virtual KvCache kv_cache() const { return {}; }          // of the layer that is running; for its attention seam
+  // Float32 [R / 2], R the rotated dims of a head: angles of ModelDescription::ropes[i].
+  virtual const TensorView& rope_frequencies(int i) const = 0;
+  virtual DType dtype() const = 0;                      // of activations
+  virtual int threads() const = 0;                      // of the compute stream (CPU)
+  virtual bool deterministic() const { return false; }  // attention gradients are bitwise repeatable (CUDA)
+  virtual KvCache kv_cache() const { return {}; }       // of the layer that is running; for its attention seam
   // One stream waits for the work that the other has enqueued so far.
   void exchange_after_compute() { exchange().wait(compute().record_event()); }
   void compute_after_exchange() { compute().wait(exchange().record_event()); }

@@ -60,7 +60,7 @@ std::vector<Case> cases() {
       attention("window over packed documents", {.width = 12, .heads = 2, .kv_heads = 1, .head_dim = 6, .window = 3},
                 {{8, 6}}),
       attention("no rope, not causal",
-                {.width = 12, .heads = 2, .kv_heads = 2, .head_dim = 6, .rope = false, .causal = false}, {{4, 5}}),
+                {.width = 12, .heads = 2, .kv_heads = 2, .head_dim = 6, .rope = -1, .causal = false}, {{4, 5}}),
       mlp("mlp", {.width = 10, .inner = 14}),
       mlp("mlp with biases", {.width = 10, .inner = 7, .bias = true}),
   };

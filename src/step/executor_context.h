@@ -47,7 +47,7 @@ class Executor::Context : public nn::LayerContext {
   const nn::BatchViews& batch() const override { return batch_; }
   const nn::Seams& seams() const override { return executor_.setup_.seams; }
   const nn::Weight& parameter(int param) const override { return weights_[static_cast<std::size_t>(param)]; }
-  const TensorView& rope_frequencies() const override { return executor_.setup_.state->rope_frequencies(); }
+  const TensorView& rope_frequencies(int i) const override { return executor_.setup_.state->rope_frequencies(i); }
   DType dtype() const override { return executor_.setup_.compute; }
   int threads() const override { return executor_.setup_.threads; }
   bool deterministic() const override { return executor_.setup_.deterministic; }

@@ -85,7 +85,10 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     }
     kv_cache_bytes_ = carver.used() - optimizer_bytes_ - parameter_bytes_;
     const auto tensors = static_cast<std::int64_t>(models::hf_tensors(model).size());
-    rope_frequencies_ = carver.take(DType::f32, {model.description().rope.head_dim / 2});
+    ropes_.clear();
+    for (const ops::RopeConfig& rope : model.description().ropes) {
+      ropes_.push_back(carver.take(DType::f32, {rope.head_dim / 2}));
+    }
     record_ = RecordView<StepRecord>(carver.take(DType::f32, {RecordView<StepRecord>::kFloats}));
     result_ = RecordView<StepResult>(carver.take(DType::f32, {RecordView<StepResult>::kFloats}));
     // What the device writes for itself, in one aligned piece.
@@ -115,12 +118,13 @@ void ModelState::fill(const models::Model& model, Device& device) {
     if (!flat.scales.empty()) ops::fill(*stream, {.y = flat.scales, .value = 1.0});
   }
   set_progress({}, *stream);
-  if (rope_frequencies_.elements() == 0) return;
-  const std::vector<float> frequencies = ops::rope_frequencies(model.description().rope);
-  HAWSER_CHECK(static_cast<std::int64_t>(frequencies.size()) == rope_frequencies_.elements(), "rotary frequencies");
-  transfer(*stream,
-           {.name = "load_rope_frequencies", .kind = OpKind::transfer, .accesses = {writes(rope_frequencies_)}},
-           rope_frequencies_.raw(), frequencies.data(), rope_frequencies_.bytes());
+  for (std::size_t i = 0; i < ropes_.size(); ++i) {
+    const std::vector<float> frequencies = ops::rope_frequencies(model.description().ropes[i]);
+    HAWSER_CHECK(static_cast<std::int64_t>(frequencies.size()) == ropes_[i].elements(), "rotary frequencies");
+    transfer(*stream, {.name = "load_rope_frequencies", .kind = OpKind::transfer, .accesses = {writes(ropes_[i])}},
+             ropes_[i].raw(), frequencies.data(), ropes_[i].bytes());
+    stream->synchronize();
+  }
   stream->synchronize();
 }
 

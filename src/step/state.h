@@ -59,7 +59,7 @@ class ModelState {
 
   const StateOptions& options() const { return options_; }
   const FlatState& flat(int i) const { return flats_[static_cast<std::size_t>(i)]; }
-  const TensorView& rope_frequencies() const { return rope_frequencies_; }
+  const TensorView& rope_frequencies(int i) const { return ropes_.at(static_cast<std::size_t>(i)); }
   const RecordView<StepRecord>& record() const { return record_; }
   const RecordView<StepResult>& result() const { return result_; }
   const RecordView<OptimizerProgress>& progress() const { return progress_; }
@@ -90,7 +90,8 @@ class ModelState {
   Arena arena_;
   std::vector<FlatState> flats_;
   std::vector<nn::KvCache> kv_caches_;  // by layer
-  TensorView rope_frequencies_, optimizer_scalars_, loss_factor_, skip_, norms_;
+  std::vector<TensorView> ropes_;
+  TensorView optimizer_scalars_, loss_factor_, skip_, norms_;
   RecordView<OptimizerProgress> progress_;
   RecordView<StepRecord> record_;
   RecordView<StepResult> result_;

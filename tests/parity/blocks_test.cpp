@@ -53,7 +53,7 @@ models::ModelDescription neox() {
             .norm_config = kLayerNorm,
             .norm = "gpt_neox.final_layer_norm",
             .output = "lm_head"};
-  d.rope = {.theta = 10000.0, .head_dim = kHeadDim / 2};
+  d.ropes = {{.theta = 10000.0, .head_dim = kHeadDim / 2}};
   return d;
 }
 
@@ -76,7 +76,7 @@ models::ModelDescription gpt2() {
                                       .output_bias = true,
                                       .norm_config = kLayerNorm,
                                       .transposed = true,
-                                      .rope = false,
+                                      .rope = -1,
                                       .norm = p + "ln_1",
                                       .output = p + "attn.c_proj",
                                       .fused = p + "attn.c_attn"},
@@ -97,7 +97,6 @@ models::ModelDescription gpt2() {
             .norm_config = kLayerNorm,
             .norm = "transformer.ln_f",
             .output = "lm_head"};
-  d.rope.head_dim = 0;
   return d;
 }
 
@@ -201,7 +200,12 @@ TEST(Blocks, AWrongDescriptionIsFound) {
       {"qkv rows in the model's order", [](auto& d) { d.blocks[0].attention.qkv_rows.clear(); }},
       {"serial residual", [](auto& d) { d.blocks[1].residual = models::Residual::serial; }},
       {"other GELU", [](auto& d) { d.blocks[0].mlp.activation = nn::Activation::gelu_tanh; }},
-      {"all of a head rotated", [](auto& d) { d.rope.head_dim = kHeadDim; }},
+      {"all of a head rotated", [](auto& d) { d.ropes[0].head_dim = kHeadDim; }},
+      {"one of two RoPE bases",
+       [](auto& d) {
+         d.ropes.push_back({.theta = 50.0, .head_dim = kHeadDim / 2});
+         d.blocks[1].attention.rope = 1;
+       }},
       {"epsilon", [](auto& d) { d.blocks[0].mlp.norm_config.epsilon = 1e-2; }},
       {"scale", [](auto& d) { d.blocks[0].attention.scale = 0.3; }},
   };

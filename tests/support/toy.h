@@ -58,7 +58,7 @@ inline models::ModelDescription llama_description(const ToySizes& s) {
             .initial_std = s.initial_std,
             .norm = "model.norm",
             .output = "lm_head"};
-  d.rope = {.theta = 10000.0, .head_dim = s.head_dim};
+  d.ropes = {{.theta = 10000.0, .head_dim = s.head_dim}};
   d.max_position = s.max_position;
   return d;
 }

@@ -123,7 +123,7 @@ ModelDescription read_llama(ConfigReader& config, Problems& problems) {
   ModelDescription d;
   d.family = "llama";
   d.max_position = config.integer("max_position_embeddings", 1, kMaxPosition, 2048);
-  d.rope = read_rope(config, s.head_dim);
+  d.ropes = {read_rope(config, s.head_dim)};
   if (!problems.empty()) return d;
   d.embedding = {.vocabulary = s.vocabulary, .width = s.width, .initial_std = std, .table = "model.embed_tokens"};
   d.head = {.vocabulary = s.vocabulary,
@@ -171,15 +171,15 @@ std::string llama_config_json(const ModelDescription& d, const std::string& stor
   const nn::MlpConfig& mlp = d.blocks.front().mlp;
   using Ordered = nlohmann::ordered_json;
   Ordered rope_scaling = nullptr;
-  if (d.rope.kind == ops::RopeKind::linear) {
+  if (d.ropes.front().kind == ops::RopeKind::linear) {
     // Both names: transformers before 4.43 reads only `type`.
-    rope_scaling = {{"rope_type", "linear"}, {"type", "linear"}, {"factor", d.rope.factor}};
-  } else if (d.rope.kind == ops::RopeKind::llama3) {
+    rope_scaling = {{"rope_type", "linear"}, {"type", "linear"}, {"factor", d.ropes.front().factor}};
+  } else if (d.ropes.front().kind == ops::RopeKind::llama3) {
     rope_scaling = {{"rope_type", "llama3"},
-                    {"factor", d.rope.factor},
-                    {"low_freq_factor", d.rope.low_freq_factor},
-                    {"high_freq_factor", d.rope.high_freq_factor},
-                    {"original_max_position_embeddings", d.rope.original_max_position}};
+                    {"factor", d.ropes.front().factor},
+                    {"low_freq_factor", d.ropes.front().low_freq_factor},
+                    {"high_freq_factor", d.ropes.front().high_freq_factor},
+                    {"original_max_position_embeddings", d.ropes.front().original_max_position}};
   }
   const Ordered json = {{"architectures", Ordered::array({"LlamaForCausalLM"})},
                         {"model_type", "llama"},
@@ -192,7 +192,7 @@ std::string llama_config_json(const ModelDescription& d, const std::string& stor
                         {"head_dim", attention.head_dim},
                         {"max_position_embeddings", d.max_position},
                         {"rms_norm_eps", attention.norm_config.epsilon},
-                        {"rope_theta", d.rope.theta},
+                        {"rope_theta", d.ropes.front().theta},
                         {"rope_scaling", rope_scaling},
                         {"attention_bias", attention.qkv_bias},
                         {"attention_dropout", 0.0},

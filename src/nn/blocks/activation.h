@@ -1,5 +1,5 @@
-// `Activation`: the nonlinearity of an MLP. A gated one reads [T, 2F] (gate, then up) and writes [T, F]; another reads and
-// writes [T, F]. All in LayerContext::dtype(), enqueued on the compute stream. Formulas and errors: ops/activation.
+// `Activation`: the nonlinearity of an MLP. A gated one reads [T, 2F] (gate, then up) and writes [T, F]; another reads
+// and writes [T, F]. All in LayerContext::dtype(), enqueued on the compute stream. Formulas and errors: ops/activation.
 #pragma once
 
 #include "nn/layer.h"

@@ -105,10 +105,10 @@ AttentionLayer::Heads AttentionLayer::heads_of(const TensorView& qkv) const {
 }
 
 void AttentionLayer::rope(LayerContext& ctx, const TensorView& heads, bool inverse) const {
-  if (!config_.rope) return;
+  if (config_.rope < 0) return;
   ops::rope(ctx.compute(), {.x = heads,
                             .positions = ctx.batch().positions,
-                            .frequencies = ctx.rope_frequencies(),
+                            .frequencies = ctx.rope_frequencies(config_.rope),
                             .scale = config_.rope_scale,
                             .inverse = inverse});
 }

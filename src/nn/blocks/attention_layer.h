@@ -21,7 +21,7 @@ struct AttentionConfig {
   bool qkv_bias = false, output_bias = false;
   NormConfig norm_config;
   bool transposed = false;  // files have weights as [in, out] (Conv1D of GPT-2)
-  bool rope = true;         // rotates as many dims of a head as LayerContext::rope_frequencies() has angles for
+  int rope = 0;             // LayerContext::rope_frequencies(rope), for all or the first dims of a head; -1: none
   double rope_scale = 1.0;  // factor of cos and sin (attention scaling of some RoPE variants)
   bool causal = true;
   std::int64_t window = 0;  // keys that a query sees at most, its own included; 0: all

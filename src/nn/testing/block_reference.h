@@ -52,7 +52,7 @@ inline Vector attention_block(const AttentionConfig& config, const Documents& do
   const auto positions = documents.positions();
   const std::size_t next = config.qkv_bias ? 4 : 3;
   Vector qkv = linear(rms_norm(x, w[0], config.norm_config.epsilon), w[1], config.qkv_bias ? w[3] : Vector(), c);
-  for (std::size_t t = 0; config.rope && t < rows; ++t) {
+  for (std::size_t t = 0; config.rope >= 0 && t < rows; ++t) {
     for (std::size_t h = 0; h < heads + kv; ++h) {
       for (std::size_t i = 0; i < d / 2; ++i) {
         // The float32 frequency that the layer uses.

@@ -115,7 +115,7 @@ class TestContext : public LayerContext {
     parameters_.at(i) = {.view = weights_.at(i)};
     return parameters_[i];
   }
-  const TensorView& rope_frequencies() const override { return frequencies_; }
+  const TensorView& rope_frequencies(int /*i*/) const override { return frequencies_; }
   DType dtype() const override { return dtype_; }
   int threads() const override { return 1; }
 
