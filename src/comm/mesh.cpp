@@ -31,9 +31,15 @@ MeshSizes mesh_sizes(int world, int hybrid_shard_degree, int context) {
 Mesh::Mesh(const MeshSizes& sizes, Rank rank) : sizes_(sizes), rank_(rank), place_(place_of(rank.value(), sizes)) {}
 Mesh::~Mesh() = default;
 
+Group& Mesh::of(Domain domain, Which sliced, Which replicated) {
+  HAWSER_CHECK(domain != Domain::expert, "expert parallelism has no groups yet");
+  return *groups_[domain == Domain::replicated && sizes_.tensor > 1 ? replicated : sliced];
+}
+
 std::string Mesh::register_memory(std::byte* data, std::int64_t bytes) {
   std::string note;
   for (const Which which : kTraffic) {
+    if (groups_[which] == nullptr) continue;
     std::string message = groups_[which]->register_memory(data, bytes);
     if (note.empty()) note = std::move(message);
   }
@@ -41,7 +47,9 @@ std::string Mesh::register_memory(std::byte* data, std::int64_t bytes) {
 }
 
 void Mesh::unregister_memory(std::byte* data) {
-  for (const Which which : kTraffic) groups_[which]->unregister_memory(data);
+  for (const Which which : kTraffic) {
+    if (groups_[which] != nullptr) groups_[which]->unregister_memory(data);
+  }
 }
 
 std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, const MakeGroup& make) {
@@ -51,16 +59,18 @@ std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, cons
   const MeshPlace here = mesh->place_;
 
   // The ranks that share this rank's place on every axis except the given ones, innermost axis first.
-  const auto group = [&](const std::string& name, bool context, bool shard, bool replicate) {
+  const auto group = [&](const std::string& name, bool context, bool shard, bool replicate, bool tensor = false) {
     std::vector<int> ranks;
     int index = 0;
     MeshPlace at = here;
     for (int r = replicate ? 0 : here.replicate; r < (replicate ? sizes.replicate : here.replicate + 1); ++r) {
       for (int s = shard ? 0 : here.shard; s < (shard ? sizes.shard : here.shard + 1); ++s) {
         for (int c = context ? 0 : here.context; c < (context ? sizes.context : here.context + 1); ++c) {
-          at.replicate = r, at.shard = s, at.context = c;
-          if (rank_of(at, sizes) == rank.value()) index = static_cast<int>(ranks.size());
-          ranks.push_back(rank_of(at, sizes));
+          for (int t = tensor ? 0 : here.tensor; t < (tensor ? sizes.tensor : here.tensor + 1); ++t) {
+            at.replicate = r, at.shard = s, at.context = c, at.tensor = t;
+            if (rank_of(at, sizes) == rank.value()) index = static_cast<int>(ranks.size());
+            ranks.push_back(rank_of(at, sizes));
+          }
         }
       }
     }
@@ -75,6 +85,12 @@ std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, cons
   groups[Mesh::kShardReduce] = groups[Mesh::kShard]->duplicate("reduce");
   groups[Mesh::kReplicate] = group("replicate", !spans, false, true);
   groups[Mesh::kData] = group("data", true, true, true);
+  groups[Mesh::kTensor] = group("tensor", false, false, false, true);
+  if (sizes.tensor > 1) {
+    groups[Mesh::kTensorShard] = group("tensor_shard", spans, spans, false, true);
+    groups[Mesh::kTensorShardGather] = groups[Mesh::kTensorShard]->duplicate("gather");
+    groups[Mesh::kTensorShardReduce] = groups[Mesh::kTensorShard]->duplicate("reduce");
+  }
 
   std::vector<int> all(static_cast<std::size_t>(sizes.world()));
   for (int r = 0; r < sizes.world(); ++r) all[static_cast<std::size_t>(r)] = r;

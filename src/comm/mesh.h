@@ -12,6 +12,7 @@
 #include <array>
 #include <memory>
 
+#include "base/domain.h"
 #include "base/units.h"
 #include "comm/group.h"
 #include "comm/mesh_sizes.h"
@@ -39,12 +40,18 @@ class Mesh {
 
   // The ranks that share one sequence; index = place().context.
   Group& context() { return *groups_[kContext]; }
-  // The ranks that a flat buffer is sharded over; index = shard * contexts + context. One member when
-  // sizes().shard_context is false (hybrid degree 1): parameters are unsharded.
-  Group& shard() { return *groups_[kShard]; }
+  // The ranks that have different slices of a layer's weights; index = place().tensor.
+  Group& tensor() { return *groups_[kTensor]; }
+  // The ranks that a flat buffer of a domain is sharded over.
+  // Sliced: index = shard * contexts + context; one member when sizes().shard_context is false (hybrid degree 1):
+  // parameters are unsharded.
+  // Replicated: these ranks for every tensor rank, index = (shard * contexts + context) * tensors + tensor. Copies are
+  // sharded like everything else, so that the gradients' sum, the global norm and checkpoints have each element once.
+  // Without tensor parallelism both are equal.
+  Group& shard(Domain domain = Domain::sliced) { return of(domain, kShard, kTensorShard); }
   // The same ranks as shard(), so that gathers and reductions of shards do not queue after each other.
-  Group& shard_gather() { return *groups_[kShardGather]; }
-  Group& shard_reduce() { return *groups_[kShardReduce]; }
+  Group& shard_gather(Domain domain = Domain::sliced) { return of(domain, kShardGather, kTensorShardGather); }
+  Group& shard_reduce(Domain domain = Domain::sliced) { return of(domain, kShardReduce, kTensorShardReduce); }
   // The ranks that hold the same shard of a flat buffer; gradients are reduced over them last. index = replicate, or
   // replicate * contexts + context when sizes().shard_context is false.
   //   shard().size() * replicate().size() == data().size()
@@ -64,11 +71,26 @@ class Mesh {
 
  private:
   friend struct MeshBuilder;
-  enum Which { kContext, kShard, kShardGather, kShardReduce, kReplicate, kData, kWorld, kGroups };
+  enum Which {
+    kContext,
+    kShard,
+    kShardGather,
+    kShardReduce,
+    kReplicate,
+    kData,
+    kWorld,
+    kTensor,
+    kTensorShard,  // this and the two below: null without tensor parallelism
+    kTensorShardGather,
+    kTensorShardReduce,
+    kGroups
+  };
   // The groups that transfer large buffers.
-  static constexpr std::array kTraffic = {kShardGather, kShardReduce, kContext, kReplicate};
+  static constexpr std::array kTraffic = {kShardGather,       kShardReduce,       kContext, kReplicate,
+                                          kTensorShardGather, kTensorShardReduce, kTensor};
 
   Mesh(const MeshSizes& sizes, Rank rank);
+  Group& of(Domain domain, Which sliced, Which replicated);
 
   MeshSizes sizes_;
   Rank rank_;

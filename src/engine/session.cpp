@@ -167,7 +167,7 @@ void Session::parameters_changed() {
     state_->refresh_compute(f, *stream_);
     const step::FlatState& flat = state_->flat(f);
     if (!flat.unsharded.empty() && flat.cut.parts > 1) {
-      mesh_.shard_gather().all_gather(*stream_, flat.compute, flat.unsharded);
+      mesh_.shard_gather(model_.flat(f).spec().domain).all_gather(*stream_, flat.compute, flat.unsharded);
     }
   }
   stream_->synchronize();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/domain.h"
 #include "tensor/tensor.h"
 
 namespace hawser::nn {
@@ -49,14 +50,6 @@ struct Segment {
 struct PartOf {
   std::int64_t begin = 0, total = 0;
 };
-
-// Which ranks have the same elements of a parameter. Decides over which ranks its flat is sharded.
-enum class Domain {
-  sliced,      // tensor-parallel ranks have different slices of it; without tensor parallelism every parameter is such
-  replicated,  // tensor-parallel ranks have equal copies: norms, biases of row-parallel Linears
-  expert,      // expert-parallel ranks have different experts
-};
-constexpr int kDomains = 3;
 
 // What the parameters of one flat buffer have in common (nn/flat.h).
 struct FlatSpec {

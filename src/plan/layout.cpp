@@ -88,13 +88,17 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
                     .reduce = layout.parts() > 1,
                     .replicas = layout.mesh.world() > layout.parts(),
                     .prefetch = layout.prefetch,
-                    .accumulation = layout.accumulation}};
+                    .accumulation = layout.accumulation},
+          .copies = layout.mesh.tensor};
 }
 
 step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool optimizer) {
-  const step::Cut shard{.parts = mesh.shard().size(), .part = mesh.shard().index()};
-  const step::DomainCut cut{.optimizer = shard, .weights = layout.gathers_weights() ? shard : step::Cut{}};
-  return {.cuts = {cut, cut, cut},
+  HAWSER_CHECK(layout.mesh.tensor == 1 || layout.parts() > 1, "tensor parallelism without shards");
+  const auto cut = [&](Domain domain) {
+    const step::Cut shard{.parts = mesh.shard(domain).size(), .part = mesh.shard(domain).index()};
+    return step::DomainCut{.optimizer = shard, .weights = layout.gathers_weights() ? shard : step::Cut{}};
+  };
+  return {.cuts = {cut(Domain::sliced), cut(Domain::replicated), cut(Domain::sliced)},
           .compute = layout.compute,
           .optimizer = optimizer ? layout.optimizer : nullptr,
           .kv_cache_rows = layout.kv_cache_rows};
@@ -110,6 +114,7 @@ nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {
     HAWSER_CHECK(layout.mesh.context == 1, "a KV cache with context parallelism");
     seams.attention = std::make_shared<nn::KvCacheExchange>();
   }
+  if (layout.replace_seams) layout.replace_seams(seams, mesh);
   return seams;
 }
 
@@ -133,7 +138,8 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
           .deterministic = layout.deterministic,
           .local_accumulation = layout.accumulation == GradientAccumulation::local,
           .keep_gradients = purpose == step::Purpose::gradient_norms,
-          .keep_saved = !step::forward_only(purpose)};
+          .keep_saved = !step::forward_only(purpose),
+          .copies = layout.mesh.tensor};
 }
 
 }  // namespace hawser::plan

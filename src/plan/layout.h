@@ -5,6 +5,7 @@
 // session.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -42,6 +43,9 @@ struct Layout {
   // Rows of K and V that each attention layer keeps between passes; 0: a pass attends to its own rows only.
   std::int64_t kv_cache_rows = 0;
   bool deterministic = false;  // two runs give the same bits on CUDA, too; on the CPU they always do
+
+  // Replaces seams of the layout, for a parallelism that has no implementation yet (tests).
+  std::function<void(nn::Seams&, comm::Mesh&)> replace_seams;
 
   int parts() const { return mesh.shard_ranks(); }  // shards of master weights, moments and reduced gradients
   bool gathers_weights() const { return parts() > 1 && shard_policy == ShardPolicy::parameters; }

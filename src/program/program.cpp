@@ -36,6 +36,8 @@ const char* to_string(Op op) {
       return "reduce";
     case Op::reduce_replicas:
       return "reduce_replicas";
+    case Op::divide_copies:
+      return "divide_copies";
     case Op::grad_norm_partial:
       return "grad_norm_partial";
     case Op::gradient_norm:

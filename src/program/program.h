@@ -28,6 +28,7 @@ enum class Op {
   embed_backward,     // gradient of the embedding table
   reduce,             // reduce-scatters a flat's gradient into the ranks' shards of it
   reduce_replicas,    // all-reduces a flat's gradient shard over the ranks that hold the same shard
+  divide_copies,      // divides a flat's gradient shard by the number of ranks whose gradients are equal copies
   grad_norm_partial,  // adds the squares of a flat's gradient shard to this rank's sum
   gradient_norm,      // all-reduces the ranks' sums of squares; computes the global norm and the clip coefficient
   parameter_norms,    // the norm of every parameter's gradient, for `eval --gradient-norms`

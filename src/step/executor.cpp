@@ -101,6 +101,8 @@ void Executor::run(const Instruction& instruction, const StepInput& input, StepO
       return reduce(instruction);
     case Op::reduce_replicas:
       return reduce_replicas(instruction);
+    case Op::divide_copies:
+      return divide_copies(instruction);
     case Op::grad_norm_partial:
       return grad_norm_partial(instruction);
     case Op::gradient_norm:
@@ -125,7 +127,7 @@ TensorView Executor::activation(int instruction) {
 
 void Executor::gather(const Instruction& instruction) {
   const FlatState& flat = setup_.state->flat(instruction.flat);
-  comm::Group& group = setup_.mesh->shard_gather();
+  comm::Group& group = setup_.mesh->shard_gather(setup_.model->flat(instruction.flat).spec().domain);
   const TensorView unsharded =
       setup_.buffers->get({Role::weights, instruction.id, 0}, flat.compute.dtype(), {flat.count * group.size()});
   group.all_gather(stream(instruction.stream), flat.compute, unsharded);
@@ -133,7 +135,8 @@ void Executor::gather(const Instruction& instruction) {
 
 void Executor::gather_updated(const Instruction& instruction) {
   const FlatState& flat = setup_.state->flat(instruction.flat);
-  setup_.mesh->shard_gather().all_gather(stream(instruction.stream), flat.compute, flat.unsharded);
+  comm::Group& group = setup_.mesh->shard_gather(setup_.model->flat(instruction.flat).spec().domain);
+  group.all_gather(stream(instruction.stream), flat.compute, flat.unsharded);
 }
 
 std::vector<nn::Weight> Executor::weights_of(const Instruction& instruction, const std::vector<ParamPlace>& places) {

@@ -57,6 +57,7 @@ struct ExecutorSetup {
   bool local_accumulation = false;
   bool keep_gradients = false;  // gradient shards stay valid after the step; needs a program with gradients
   bool keep_saved = true;       // false, for forward-only programs: no saved tensor outlives its instruction
+  int copies = 1;               // step::ScheduleOptions::copies
   // Called on the host before each instruction is enqueued. plan/ labels the items of the trace with the instruction;
   // train/ records it as the phase named in timeout messages, and labels timelines.
   std::function<void(const program::Instruction&)> on_instruction;
@@ -121,6 +122,7 @@ class Executor {
   void logits(const program::Instruction& instruction, StepOutput& output);
   void reduce(const program::Instruction& instruction);
   void reduce_replicas(const program::Instruction& instruction);
+  void divide_copies(const program::Instruction& instruction);
   void grad_norm_partial(const program::Instruction& instruction);
   bool trains() const;  // the program has updates
   void gradient_norm(const program::Instruction& instruction);

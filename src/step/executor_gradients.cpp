@@ -1,4 +1,5 @@
 // The executor's instructions after backward: reduction of gradients to shards, their norm, the update.
+#include "ops/copy/scale.h"
 #include "ops/reduce/sum_squares.h"
 #include "step/executor.h"
 
@@ -26,7 +27,7 @@ TensorView Executor::gradient_shard(int flat) {
 }
 
 void Executor::reduce(const Instruction& instruction) {
-  comm::Group& group = setup_.mesh->shard_reduce();
+  comm::Group& group = setup_.mesh->shard_reduce(setup_.model->flat(instruction.flat).spec().domain);
   const TensorView shard = gradient_shard(instruction.flat);
   const bool accumulate = !written_.emplace(BufferKey{Role::shard_gradient, instruction.flat, 0}, 0).second;
   const std::int64_t bytes = comm::reduce_scatter_workspace(shard.elements(), reduce_dtype(instruction.flat),
@@ -45,6 +46,10 @@ void Executor::reduce_replicas(const Instruction& instruction) {
   group.all_reduce(stream(instruction.stream), shard, comm::Reduction::sum, workspace);
 }
 
+void Executor::divide_copies(const Instruction& instruction) {
+  ops::scale(stream(instruction.stream), {.x = gradient_shard(instruction.flat), .factor = 1.0 / setup_.copies});
+}
+
 void Executor::grad_norm_partial(const Instruction& instruction) {
   ops::sum_squares(stream(instruction.stream), {.x = gradient_shard(instruction.flat),
                                                 .out = setup_.state->result().field(&StepResult::sum_squares),
@@ -58,7 +63,7 @@ void Executor::gradient_norm(const Instruction& instruction) {
   const RecordView<OptimizerProgress>& progress = state.progress();
   const TensorView sum = state.result().field(&StepResult::sum_squares);
   const TensorView norm = state.result().field(&StepResult::gradient_norm);
-  all_reduce_small(instruction, setup_.mesh->shard(), sum);
+  all_reduce_small(instruction, setup_.mesh->shard(Domain::replicated), sum);  // the ranks of one copy of the model
   ops::clip_coefficient(compute, {.sum_squares = sum,
                                   .loss_scale = progress.field(&OptimizerProgress::loss_scale),
                                   .max_norm = setup_.gradient_clip,

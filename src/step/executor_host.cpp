@@ -146,7 +146,7 @@ void Executor::parameter_norms(const Instruction& instruction, StepOutput& outpu
       }
     }
   }
-  all_reduce_small(instruction, setup_.mesh->shard(), norms);
+  all_reduce_small(instruction, setup_.mesh->shard(Domain::replicated), norms);
   output.parameter_norms = std::make_shared<std::vector<float>>(indices.size());
   const auto* from = reinterpret_cast<const float*>(link_.download(compute, "read_parameter_norms", norms));
   compute.call_host({.name = "hand_over_parameter_norms", .kind = OpKind::host}, [from, to = output.parameter_norms] {

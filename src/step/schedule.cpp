@@ -165,7 +165,13 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
   program.add({.op = Op::begin_step});
   parallel::ShardOptions shard = options.shard;
   shard.micro_batches = options.micro_batches;
-  const auto ends = parallel::write_sharded(program, Lister(model, options).list(), shard);
+  auto ends = parallel::write_sharded(program, Lister(model, options).list(), shard);
+  for (parallel::GradientEnd& end : ends) {
+    if (options.copies == 1 || model.flat(end.flat).spec().domain != Domain::replicated) continue;
+    const StreamId stream = program.instructions[static_cast<std::size_t>(end.instruction)].stream;
+    end.instruction =
+        program.add({.op = Op::divide_copies, .stream = stream, .flat = end.flat, .after = {end.instruction}});
+  }
   if (options.purpose == Purpose::train) {
     // In the order in which gradients are complete, so that only the last one's norm remains after its reduction.
     for (const parallel::GradientEnd& end : ends) {

@@ -28,6 +28,8 @@ struct ScheduleOptions {
   int in_flight = 1;
   std::vector<nn::SavePolicy> policies;  // by layer
   parallel::ShardOptions shard;
+  // Tensor-parallel ranks without sequence parallelism: each computes the whole gradient of a replicated parameter.
+  int copies = 1;
 };
 
 program::Program make_program(const models::Model& model, const ScheduleOptions& options);

@@ -43,12 +43,12 @@ struct FlatState {
 };
 
 struct StateOptions {
-  std::array<DomainCut, nn::kDomains> cuts;  // by nn::Domain
+  std::array<DomainCut, kDomains> cuts;  // by Domain
   DType compute = DType::f32;
   std::shared_ptr<const optim::Optimizer> optimizer;  // null: no slots
   std::int64_t kv_cache_rows = 0;                     // slots of each layer's KV cache (nn/kv_cache.h); 0: no KV cache
 
-  const DomainCut& cut(nn::Domain domain) const { return cuts[static_cast<std::size_t>(domain)]; }
+  const DomainCut& cut(Domain domain) const { return cuts[static_cast<std::size_t>(domain)]; }
 };
 
 class ModelState {

@@ -30,8 +30,8 @@ inline std::vector<float> floats_of(const TensorView& view) {
   return values;
 }
 
-// All states of a session, complete on every rank. Expects that the ranks' boxes cover each tensor.
-inline Tensors assembled(engine::Session& session) {
+// This rank's parts of all states of a session; other elements are NaN.
+inline Tensors states_of(engine::Session& session) {
   session.synchronize();
   engine::HostCopy copy(session, /*optimizer=*/true);
   copy.fetch();
@@ -41,18 +41,30 @@ inline Tensors assembled(engine::Session& session) {
         tensors.try_emplace(state.name, std::vector<float>(static_cast<std::size_t>(state.shape.elements()), NAN))
             .first->second;
     for (const Box& box : state.boxes) {
-      // A box of a toy's tensor is a range of rows, or of columns of one row.
-      std::int64_t at = 0;
-      for (int dim = 0; dim < state.shape.rank(); ++dim) at = at * state.shape[dim] + box.offset[dim];
-      std::ranges::copy(floats_of(box.view), values.begin() + at);
+      const std::vector<float> part = floats_of(box.view);
+      const bool matrix = state.shape.rank() == 2;
+      const std::int64_t rows = matrix ? box.extent[0] : 1, columns = matrix ? box.extent[1] : box.extent[0];
+      const std::int64_t first = matrix ? box.offset[0] * state.shape[1] + box.offset[1] : box.offset[0];
+      for (std::int64_t row = 0; row < rows; ++row) {
+        std::copy_n(part.begin() + row * columns, columns,
+                    values.begin() + first + row * (matrix ? state.shape[1] : 0));
+      }
     }
   }
+  return tensors;
+}
+
+// All states of a session, complete on every rank. Expects that the ranks' boxes cover each tensor, and have each
+// element once in each replica.
+inline Tensors assembled(engine::Session& session) {
+  Tensors tensors = states_of(session);
   std::ostringstream mine;
   for (const auto& [name, values] : tensors) {
     mine << name << ' ' << values.size() << '\n';
     mine.write(reinterpret_cast<const char*>(values.data()),
                static_cast<std::streamsize>(values.size() * sizeof(float)));
   }
+  std::size_t copies = 0, elements = 0;
   for (const std::string& text : the_world->all_gather_strings(mine.str())) {
     std::istringstream theirs(text);
     std::string name;
@@ -62,13 +74,17 @@ inline Tensors assembled(engine::Session& session) {
       theirs.ignore(1).read(reinterpret_cast<char*>(part.data()), static_cast<std::streamsize>(size * sizeof(float)));
       auto& values = tensors.try_emplace(name, std::vector<float>(size, NAN)).first->second;
       for (std::size_t i = 0; i < size; ++i) {
-        if (!std::isnan(part[i])) values[i] = part[i];
+        if (std::isnan(part[i])) continue;
+        values[i] = part[i];
+        ++copies;
       }
     }
   }
   for (const auto& [name, values] : tensors) {
     EXPECT_TRUE(std::ranges::none_of(values, [](float value) { return std::isnan(value); })) << name;
+    elements += values.size();
   }
+  EXPECT_EQ(copies, elements * static_cast<std::size_t>(session.mesh().sizes().replicas()));
   return tensors;
 }
 
@@ -101,6 +117,7 @@ inline std::string text_of(const plan::Layout& layout) {
 
 struct Trained {
   std::vector<double> losses;
+  std::vector<float> clips;
   Tensors before, after;
   step::OptimizerProgress progress;
 };
@@ -126,6 +143,7 @@ inline Trained train(const models::Model& model, plan::Layout layout, const Trai
     session.synchronize();
     trained.losses.push_back(output.result->loss_sum.value());
     trained.progress = *output.progress;
+    trained.clips.push_back(output.result->clip);
     EXPECT_LT(output.result->clip, 1.0f) << "clipping is not active";
   }
   trained.after = assembled(session);

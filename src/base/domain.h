@@ -1,0 +1,13 @@
+// `Domain`: which ranks have the same elements of a parameter. Decides over which ranks its flat buffer is sharded.
+#pragma once
+
+namespace hawser {
+
+enum class Domain {
+  sliced,      // tensor-parallel ranks have different slices of it; without tensor parallelism every parameter is such
+  replicated,  // tensor-parallel ranks have equal copies: norms, biases of row-parallel Linears
+  expert,      // expert-parallel ranks have different experts
+};
+constexpr int kDomains = 3;
+
+}  // namespace hawser

@@ -1,0 +1,12 @@
+#include "ops/copy/scale.h"
+
+namespace hawser::ops {
+
+void scale(Stream& stream, const Scale& args) {
+  expect("scale", "x", args.x, {DType::f32}, args.x.shape());
+  HAWSER_CHECK(args.x.dense(), "scale: x has gaps: ", args.x.text());
+  run(stream, {"scale", OpKind::copy}, {args.x}, {args.x}, static_cast<double>(args.x.elements()), args, cpu::scale,
+      nullptr);
+}
+
+}  // namespace hawser::ops

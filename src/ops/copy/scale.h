@@ -1,0 +1,17 @@
+// `scale`: x = factor * x, in place. x float32, dense. On the CPU only, so far.
+#pragma once
+
+#include "ops/run_op.h"
+
+namespace hawser::ops {
+
+struct Scale {
+  TensorView x;
+  double factor = 1;
+};
+
+void scale(Stream& stream, const Scale& args);
+
+HAWSER_BACKENDS_OF(scale, Scale);
+
+}  // namespace hawser::ops

@@ -1,0 +1,14 @@
+#include "ops/copy/scale.h"
+#include "ops/cpu/parallel.h"
+
+namespace hawser::ops::cpu {
+
+void scale(const Scale& args) {
+  auto* const x = args.x.data<float>();
+  const auto factor = static_cast<float>(args.factor);
+  parallel_pieces(args.x.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) x[i] *= factor;
+  });
+}
+
+}  // namespace hawser::ops::cpu
