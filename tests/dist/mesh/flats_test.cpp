@@ -15,9 +15,9 @@ using testing::Trained;
 
 TEST(Flats, WeightsThatEveryRankKeepsTrainLikeShardedOnes) {
   const models::Model model(testing::toy_description());
-  for (plan::Layout layout : meshes(model)) {
-    layout.shard_policy = ShardPolicy::parameters;
-    const Trained sharded = train(model, layout);
+  for (const plan::Layout& parameters : meshes(model)) {
+    const Trained sharded = train(model, parameters);
+    plan::Layout layout = parameters;
     layout.shard_policy = ShardPolicy::optimizer;
     const Trained kept = train(
         model, layout, {.look = [&](engine::Session& session) {
