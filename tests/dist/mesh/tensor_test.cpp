@@ -1,6 +1,6 @@
 // Slices of tensors over ranks, with a filling of the redistribute seam that all-reduces: attention heads and the MLP's
-// inner width are cut over two tensor ranks, all other parameters are copies. The real layers run through plan, checker,
-// executor and session; each element of a copy is reduced, counted in the norm and saved once.
+// inner width are cut over two tensor ranks, all other parameters are copies. The real layers run through plan,
+// checker, executor and session; each element of a copy is reduced, counted in the norm and saved once.
 #include "models/weights.h"
 #include "toy_training.h"
 
