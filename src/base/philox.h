@@ -37,6 +37,7 @@ class RandomStream {
   constexpr RandomStream(std::uint64_t seed, std::string_view name) : key_(mix(seed, fnv1a(name))) {}
   constexpr RandomStream(std::uint64_t seed, std::uint64_t name) : key_(mix(seed, name)) {}
 
+  constexpr PhiloxKey key() const { return key_; }
   constexpr PhiloxWords words(std::uint64_t element, std::uint64_t step = 0) const {
     return philox({static_cast<std::uint32_t>(element), static_cast<std::uint32_t>(element >> 32),
                    static_cast<std::uint32_t>(step), static_cast<std::uint32_t>(step >> 32)},

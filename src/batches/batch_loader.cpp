@@ -60,7 +60,7 @@ MicroBatch BatchLoader::load(std::int64_t step, std::int64_t micro_batch) const 
   for (std::int64_t k = 0; k < shape_.sequences; ++k) {
     if (const std::int64_t index = sequence_of(step, first + k); index >= 0) sequences.push_back(set_->get(index));
   }
-  MicroBatch batch = make_micro_batch(sequences, shape_, layout_.context_rank);
+  MicroBatch batch = make_micro_batch(sequences, shape_, layout_.context_rank, first);
   batch.step_targets = step_targets(step);
   return batch;
 }

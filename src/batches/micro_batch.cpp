@@ -31,7 +31,8 @@ BatchShape batch_shape(const PackingPlan& packing, std::int64_t sequences, int c
   return shape;
 }
 
-MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShape& shape, int context_rank) {
+MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShape& shape, int context_rank,
+                            std::int64_t first_sequence) {
   HAWSER_CHECK(static_cast<std::int64_t>(sequences.size()) <= shape.sequences, sequences.size(), " sequences, maximum ",
                shape.sequences);
   HAWSER_CHECK(shape.split == SequenceSplit::by_work || shape.chunks_per_rank == (shape.context == 1 ? 1 : 2),
@@ -41,6 +42,7 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
   batch.ids.assign(rows, 0);
   batch.labels.assign(rows, prepare::kIgnoredLabel);
   batch.positions.assign(rows, 0);
+  batch.row_ids.resize(2 * rows);
 
   static const Sequence kEmpty;
   std::vector<ChunkTable> tables;
@@ -68,6 +70,10 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
       const std::int64_t from = chunk * table.chunk_length;
       const std::int64_t count = std::min(table.chunk_length, sequence.length() - from);
       const std::int64_t to = s * table.local_length() + table.local[chunk] * table.chunk_length;
+      for (std::int64_t i = 0; i < table.chunk_length; ++i) {
+        batch.row_ids[2 * (to + i)] = static_cast<std::int32_t>(first_sequence + s);
+        batch.row_ids[2 * (to + i) + 1] = static_cast<std::int32_t>(from + i);
+      }
       if (count <= 0) continue;
       std::copy_n(sequence.ids.begin() + from, count, batch.ids.begin() + to);
       std::copy_n(sequence.labels.begin() + from, count, batch.labels.begin() + to);

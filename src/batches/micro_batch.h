@@ -43,6 +43,8 @@ struct MicroBatch {
   // [local_rows()]: by sequence, then the rank's chunks in ascending order. Padding rows have id 0, label kIgnoredLabel
   // and position 0, and are in no segment.
   std::vector<std::int32_t> ids, labels, positions;
+  // [local_rows(), 2]: number of the row's sequence in the step, index of the row in the sequence (padding included).
+  std::vector<std::int32_t> row_ids;
   std::vector<Segment> diagonal, off_diagonal;
   // [sequences * chunks]: rank of each chunk in the context group, and its index among that rank's chunks.
   std::vector<std::int32_t> chunk_owner, chunk_local;
@@ -54,6 +56,8 @@ struct MicroBatch {
 };
 
 // The part of `context_rank`. At most shape.sequences sequences; missing ones are empty. step_targets stays 0.
-MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShape& shape, int context_rank);
+// `first_sequence`: number of sequences[0] in the step.
+MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShape& shape, int context_rank,
+                            std::int64_t first_sequence = 0);
 
 }  // namespace hawser::batches

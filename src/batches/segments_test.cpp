@@ -161,7 +161,7 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
     std::vector<int> pairs(rows * rows, 0), held(rows, 0);
     std::int64_t valid = 0;
     for (int rank = 0; rank < shape.context; ++rank) {
-      const MicroBatch batch = make_micro_batch(sequences, shape, rank);
+      const MicroBatch batch = make_micro_batch(sequences, shape, rank, 12);
       ASSERT_EQ(static_cast<std::int64_t>(batch.ids.size()), shape.local_rows());
       ASSERT_LE(static_cast<std::int64_t>(batch.diagonal.size()), bounds.diagonal);
       ASSERT_LE(static_cast<std::int64_t>(batch.off_diagonal.size()), bounds.off_diagonal);
@@ -185,6 +185,8 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
         ASSERT_EQ(batch.ids[local], real ? sequences[s].ids[row] : 0);
         ASSERT_EQ(batch.labels[local], real ? sequences[s].labels[row] : prepare::kIgnoredLabel);
         ASSERT_EQ(batch.positions[local], real ? sequences[s].positions[row] : 0);
+        ASSERT_EQ(batch.row_ids[2 * local], 12 + s);
+        ASSERT_EQ(batch.row_ids[2 * local + 1], row);
         valid += batch.labels[local] != prepare::kIgnoredLabel;
       }
       const auto mark = [&](const Segment& segment) {

@@ -23,6 +23,7 @@ std::shared_ptr<step::HostBatch> to_host_batch(const batches::MicroBatch& batch,
   out->ids = batch.ids;
   out->labels = batch.labels;
   out->positions = batch.positions;
+  out->row_ids = batch.row_ids;
   out->diagonal = flatten(batch.diagonal, true);
   out->off_diagonal = flatten(batch.off_diagonal, false);
   if (shape.context == 1) return out;

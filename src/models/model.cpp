@@ -1,5 +1,7 @@
 #include "models/model.h"
 
+#include <algorithm>
+
 #include "base/cat.h"
 
 namespace hawser::models {
@@ -45,6 +47,10 @@ int Model::attention_layers() const {
   int count = 0;
   for (int layer = 0; layer < layers(); ++layer) count += attention(layer) != nullptr ? 1 : 0;
   return count;
+}
+
+bool Model::draws_random_numbers() const {
+  return std::ranges::any_of(layers_, [](const auto& layer) { return layer->draws_random_numbers(); });
 }
 
 std::int64_t Model::parameters() const {

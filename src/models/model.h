@@ -68,6 +68,7 @@ class Model {
   // The layer's configuration if it is an attention layer, otherwise null.
   const nn::AttentionConfig* attention(int layer) const;
   int attention_layers() const;
+  bool draws_random_numbers() const;  // a layer does while training
   std::int64_t width() const { return description_.embedding.width; }
   std::int64_t vocabulary() const { return description_.embedding.vocabulary; }
   std::int64_t parameters() const;  // a tied weight counts once

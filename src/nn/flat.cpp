@@ -6,9 +6,27 @@
 
 namespace hawser::nn {
 
+namespace {
+
+const char* to_string(Domain domain) {
+  switch (domain) {
+    case Domain::sliced:
+      return "sliced";
+    case Domain::replicated:
+      return "replicated";
+    case Domain::expert:
+      return "expert";
+  }
+  return "?";
+}
+
+}  // namespace
+
 Flat::Flat(std::string name, FlatSpec spec, std::vector<Param> params)
     : name_(std::move(name)), spec_(spec), params_(std::move(params)) {
   HAWSER_CHECK(spec.grain > 0 && spec.grain % kAlignmentElements == 0, name_, ": a grain of ", spec.grain);
+  HAWSER_CHECK(!spec.partial_gradient || spec.domain == Domain::replicated, name_, ": partial gradients of a ",
+               to_string(spec.domain), " flat");
   for (const Param& param : params_) {
     offsets_.push_back(used_);
     used_ += round_up(param.elements(), kAlignmentElements);
@@ -37,18 +55,6 @@ std::vector<Flat::Gap> Flat::gaps(std::int64_t total) const {
 
 namespace {
 
-const char* to_string(Domain domain) {
-  switch (domain) {
-    case Domain::sliced:
-      return "sliced";
-    case Domain::replicated:
-      return "replicated";
-    case Domain::expert:
-      return "expert";
-  }
-  return "?";
-}
-
 // What `spec` has and `first` has not: ", frozen".
 std::string difference(const FlatSpec& spec, const FlatSpec& first) {
   std::string text;
@@ -60,6 +66,9 @@ std::string difference(const FlatSpec& spec, const FlatSpec& first) {
   dtype("stored", spec.stored, first.stored);
   dtype("gathered", spec.gathered, first.gathered);
   if (spec.scaled != first.scaled) text += spec.scaled ? ", scaled" : ", without scales";
+  if (spec.partial_gradient != first.partial_gradient) {
+    text += spec.partial_gradient ? ", partial gradients" : ", equal gradients";
+  }
   if (spec.grain != first.grain) text += cat(", grain ", spec.grain);
   return text;
 }
@@ -69,6 +78,7 @@ std::string difference(const FlatSpec& spec, const FlatSpec& first) {
 FlatSpec common_domain(const Param& param) {
   FlatSpec spec = param.flat;
   spec.domain = Domain::sliced;
+  spec.partial_gradient = false;
   return spec;
 }
 

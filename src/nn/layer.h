@@ -10,6 +10,7 @@
 #include "base/training_options.h"
 #include "nn/param.h"
 #include "nn/seams.h"
+#include "ops/dropout/dropout.h"
 #include "tensor/tensor.h"
 
 namespace hawser::nn {
@@ -36,6 +37,9 @@ struct BatchViews {
   // i32 [T]: the KV cache slot that the K and V of each row are written to, or ops::kNoRow (padding). k_begin of
   // `diagonal` then indexes KV cache slots. Only with a KV cache (nn/kv_cache.h).
   TensorView slot_mapping;
+  // i32 [T, 2]: number of the row's sequence in the step, and the row's index in the sequence. Padding rows have what
+  // the sequence would have there. Only if the step draws random numbers (Layer::draws_random_numbers).
+  TensorView row_ids;
   // The tables' contents if the host knows them when it enqueues, else null (ops::AttentionCall::host_segments).
   const std::vector<std::int32_t>*host_diagonal = nullptr, *host_off_diagonal = nullptr;
   // Length of a chunk in rows, if every sequence holds exactly one document, which begins at row 0, and all sequences
@@ -83,6 +87,10 @@ class GradientSink {
   virtual GradientTarget target(int param) = 0;
 };
 
+// A place in a layer: with the layer's number, the key of what belongs to it and to nothing else, such as random
+// numbers. Values are part of the key: new sites go to the end.
+enum class Site { qkv_projection, output_projection, up_projection, down_projection, logits };
+
 // What the caller provides for one call.
 class LayerContext {
  public:
@@ -106,7 +114,11 @@ class LayerContext {
   virtual DType dtype() const = 0;                      // of activations
   virtual int threads() const = 0;                      // of the compute stream (CPU)
   virtual bool deterministic() const { return false; }  // attention gradients are bitwise repeatable (CUDA)
-  virtual KvCache kv_cache() const { return {}; }       // of the layer that is running; for its attention seam
+  virtual bool training() const { return false; }       // dropout is active: the step updates parameters
+  // The random numbers of a site in this step: the same in every pass, on every rank and mesh, with any micro-batch
+  // size. `index`: of the head (of all heads of the model) or of the adapter that draws. Only with training().
+  virtual ops::RandomKey random(Site site, int index = 0) const = 0;
+  virtual KvCache kv_cache() const { return {}; }  // of the layer that is running; for its attention seam
   // One stream waits for the work that the other has enqueued so far.
   void exchange_after_compute() { exchange().wait(compute().record_event()); }
   void compute_after_exchange() { compute().wait(exchange().record_event()); }
@@ -167,6 +179,7 @@ class Layer {
   virtual void backward(LayerContext&, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
                         const Saved&, GradientSink&, const SavePolicy&) const = 0;
   virtual void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const = 0;
+  virtual bool draws_random_numbers() const { return false; }  // calls LayerContext::random() while training
   // Model FLOPs of forward for T rows and the given number of visible query-key pairs; GEMMs and attention only.
   virtual double flops(std::int64_t rows, double pairs) const = 0;
 };

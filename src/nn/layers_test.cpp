@@ -47,6 +47,30 @@ Case mlp(const std::string& name, MlpConfig config) {
           [config](const Vector& x, const std::vector<Vector>& w) { return testing::mlp_block(config, x, w); }};
 }
 
+// The reference of a layer with adapters: its weights with scale * B A added to their rows. `places`: for each adapter
+// in the layer's order, the weight's index, its first row and its columns.
+struct AdapterPlace {
+  std::size_t weight = 0, first_row = 0, columns = 0;
+};
+
+Case with_adapters(Case c, std::size_t base, const std::vector<AdapterPlace>& places, std::size_t rank, double scale) {
+  c.reference = [=, plain = c.reference](const Vector& x, const std::vector<Vector>& w) {
+    std::vector<Vector> merged(w.begin(), w.begin() + static_cast<std::ptrdiff_t>(base));
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const AdapterPlace& at = places[i];
+      const Vector &a = w[base + 2 * i], &b = w[base + 2 * i + 1];
+      for (std::size_t row = 0; row < b.size() / rank; ++row) {
+        for (std::size_t column = 0; column < at.columns; ++column) {
+          double& value = merged[at.weight][(at.first_row + row) * at.columns + column];
+          for (std::size_t r = 0; r < rank; ++r) value += scale * b[row * rank + r] * a[r * at.columns + column];
+        }
+      }
+    }
+    return plain(x, merged);
+  };
+  return c;
+}
+
 std::vector<Case> cases() {
   return {
       attention("plain", {.width = 12, .heads = 3, .kv_heads = 3, .head_dim = 4}),
@@ -63,6 +87,17 @@ std::vector<Case> cases() {
                 {.width = 12, .heads = 2, .kv_heads = 2, .head_dim = 6, .rope = -1, .causal = false}, {{4, 5}}),
       mlp("mlp", {.width = 10, .inner = 14}),
       mlp("mlp with biases", {.width = 10, .inner = 7, .bias = true}),
+      with_adapters(
+          attention("adapters of q, v and the output", {.width = 10,
+                                                        .heads = 4,
+                                                        .kv_heads = 2,
+                                                        .head_dim = 4,
+                                                        .qkv_bias = true,
+                                                        .adapters = {{"o", 3, 0.5}, {"v", 3, 0.5}, {"q", 3, 0.5}}}),
+          4, {{1, 0, 10}, {1, 24, 10}, {2, 0, 16}}, 3, 0.5),
+      with_adapters(mlp("adapters of all of an MLP",
+                        {.width = 10, .inner = 7, .adapters = {{"gate", 2, 2.0}, {"up", 2, 2.0}, {"down", 2, 2.0}}}),
+                    3, {{1, 0, 10}, {1, 7, 10}, {2, 0, 7}}, 2, 2.0),
   };
 }
 
@@ -269,13 +304,76 @@ TEST(Layers, RecomputeRunsOnlyTheNeededOps) {
         flops += item.record.flops;
       }
       const std::string where = c.name + ": " + testing::text(policy);
-      EXPECT_EQ(gemms, expected ? 1 : 0) << where;
-      const double first = 2.0 * static_cast<double>(c.documents.rows() * c.layer->params()[1].elements());
+      // The first GEMM and those of its adapters.
+      int first_gemms = 1;
+      std::int64_t elements = c.layer->params()[1].elements();
+      for (const Param& param : c.layer->params()) {
+        const bool second = param.name.starts_with("o.") || param.name.starts_with("down.");
+        if (second || param.name.find("lora_") == std::string::npos) continue;
+        ++first_gemms;
+        elements += param.elements();
+      }
+      EXPECT_EQ(gemms, expected ? first_gemms : 0) << where;
+      const double first = 2.0 * static_cast<double>(c.documents.rows() * elements);
       EXPECT_EQ(flops, expected ? first : 0) << where;
       EXPECT_EQ(attentions, attention && policy.recomputes_attention() ? 1 : 0) << where;
       // A delayed weight gradient recomputes the normed rows once more instead of saving them.
       EXPECT_EQ(norms, policy.recomputes_pointwise() ? (expected && policy.delay_weight_gradients ? 2 : 1) : 0)
           << where;
+    }
+  }
+}
+
+// y = x W^T + scale * (mask * x) A^T B^T, with the mask of the formula in ops/dropout/dropout.h.
+TEST(Linear, DropsTheAdaptersInput) {
+  constexpr std::int64_t kRows = 5, kIn = 8, kOut = 6, kRank = 2;
+  constexpr double kProbability = 0.4, kScale = 1.5;
+  const auto device = make_cpu_device({.threads = 1});
+  TestContext ctx(*device, DType::f32);
+  const Vector x = normals("x", kRows * kIn), dy = normals("dy", kRows * kOut), w = normals("w", kOut * kIn),
+               a = normals("a", kRank * kIn), b = normals("b", kOut * kRank);
+  ctx.weights_ = {ctx.make(DType::f32, {kOut, kIn}, w), ctx.make(DType::f32, {kRank, kIn}, a),
+                  ctx.make(DType::f32, {kOut, kRank}, b)};
+  Vector ids, mask;
+  for (std::int64_t t = 0; t < kRows; ++t) ids.insert(ids.end(), {3.0, static_cast<double>(t)});
+  for (std::int64_t i = 0; i < kRows * kIn; ++i) {
+    const auto column = static_cast<std::uint32_t>(16 + i % kIn), row = static_cast<std::uint32_t>(i / kIn);
+    const auto site = static_cast<std::uint32_t>(Site::down_projection);
+    const std::uint32_t word = philox({column / 4, row, 3, 9}, {site, 0})[column % 4];
+    mask.push_back(word * 0x1p-32 < kProbability ? 0.0 : 1 / (1 - kProbability));
+  }
+  ctx.batch_.row_ids = ctx.make(DType::i32, {kRows, 2}, ids);
+  ctx.step_ = ctx.make(DType::i32, {1}, {9});
+  const Linear linear{
+      .site = Site::down_projection,
+      .weight = 0,
+      .adapters = {{.a = 1, .b = 2, .rank = kRank, .outputs = kOut, .scale = kScale, .dropout = kProbability}},
+      .first_input = 16};
+
+  for (const bool training : {true, false}) {
+    ctx.training_ = training;
+    const TensorView y = ctx.make(DType::f32, {kRows, kOut}), dx = ctx.make(DType::f32, {kRows, kIn}),
+                     xs = ctx.make(DType::f32, {kRows, kIn}, x), dys = ctx.make(DType::f32, {kRows, kOut}, dy);
+    TestSink sink(ctx, {full_param("w", {kOut, kIn}, {}, true), full_param("a", {kRank, kIn}, {}, true),
+                        full_param("b", {kOut, kRank}, {}, true)});
+    linear.forward(ctx, xs, y);
+    linear.input_gradient(ctx, dys, dx);
+    linear.weight_gradient(ctx, dys, xs, sink);
+    ctx.finish();
+    std::vector<Vector> at = {x, w, a, b};
+    const auto reference = [&] {
+      Vector in = at[0];
+      for (std::size_t i = 0; training && i < in.size(); ++i) in[i] *= mask[i];
+      Vector out = testing::linear(at[0], at[1], {}, kIn);
+      const Vector added = testing::linear(testing::linear(in, at[2], {}, kIn), at[3], {}, kRank);
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] += kScale * added[i];
+      return out;
+    };
+    EXPECT_LT(distance(testing::get(y), reference()), 1e-6);
+    const auto objective = [&] { return testing::dot(dy, reference()); };
+    EXPECT_LT(distance(testing::get(dx), testing::differences(objective, at[0])), 1e-6);
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_LT(distance(testing::get(sink.views()[i]), testing::differences(objective, at[i + 1])), 1e-6) << i;
     }
   }
 }

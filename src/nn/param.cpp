@@ -47,6 +47,13 @@ Param replicated_param(const std::string& name, const Shape& shape, Initial init
   return param;
 }
 
+Param partial_param(const std::string& name, const Shape& shape, Initial initial, bool decay) {
+  Param param = full_param(name, shape, initial, decay);
+  param.flat.domain = Domain::replicated;
+  param.flat.partial_gradient = true;
+  return param;
+}
+
 Param sliced_param(const std::string& name, const Shape& shape, int dim, PartOf part, Initial initial, bool decay) {
   Segment segment{.name = name, .row = 0, .rows = shape[0]};
   if (part.total > 0) {

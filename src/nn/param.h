@@ -58,6 +58,7 @@ struct FlatSpec {
   std::optional<DType> stored;    // dtype that ranks keep; absent: float32 if trainable, otherwise the compute dtype
   std::optional<DType> gathered;  // dtype that layers read; absent: the compute dtype
   bool scaled = false;            // each parameter has a float32 scale (nn::Weight); weights of Linears only
+  bool partial_gradient = false;  // replicated only: what each rank computes is a part of a sum, not an equal copy
   std::int64_t grain = 128;       // shards begin at multiples of it; a multiple of Flat::kAlignmentElements
   bool operator==(const FlatSpec&) const = default;
 };
@@ -78,6 +79,9 @@ Param full_param(const std::string& name, const Shape& shape, Initial initial, b
 // A Param that is one global tensor, with Domain::replicated and without weight decay: a norm, or the bias of a
 // row-parallel Linear.
 Param replicated_param(const std::string& name, const Shape& shape, Initial initial);
+// replicated_param with FlatSpec::partial_gradient: a matrix beside a sliced one, such as A of an adapter of a
+// column-parallel Linear.
+Param partial_param(const std::string& name, const Shape& shape, Initial initial, bool decay);
 // A Param that is part of dim `dim` of one global tensor.
 Param sliced_param(const std::string& name, const Shape& shape, int dim, PartOf part, Initial initial, bool decay);
 // A Param of several segments with the same row length, one after another. Throws InternalError unless they cover its

@@ -73,6 +73,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
                                         .epsilon = recipe.optimizer.epsilon,
                                         .weight_decay = recipe.optimizer.weight_decay});
   layout.gradient_clip = recipe.optimizer.gradient_clip;
+  layout.seed = recipe.train.seed;
   layout.deterministic = deterministic_of(recipe, device);
   set_bounds(layout);
   return layout;
@@ -123,6 +124,7 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
   step::BatchBounds bounds = layout.bounds;
   bounds.logit_positions = purpose == step::Purpose::logits ? layout.logit_positions : 0;
   bounds.uses_kv_cache = layout.kv_cache_rows > 0;
+  bounds.random_numbers = purpose == step::Purpose::train && model.draws_random_numbers();
   return {.model = &model,
           .program = &program,
           .mesh = &mesh,
@@ -134,6 +136,7 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
           .loss_scaling = layout.loss_scaling,
           .compute = layout.compute,
           .reduce_dtype = layout.reduce_dtype,
+          .seed = layout.seed,
           .threads = layout.threads,
           .deterministic = layout.deterministic,
           .local_accumulation = layout.accumulation == GradientAccumulation::local,

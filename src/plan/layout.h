@@ -42,6 +42,7 @@ struct Layout {
   std::int64_t logit_positions = 1;  // Purpose::logits: number of rows whose logits are computed
   // Rows of K and V that each attention layer keeps between passes; 0: a pass attends to its own rows only.
   std::int64_t kv_cache_rows = 0;
+  std::uint64_t seed = 0;      // of the random numbers that layers draw in training
   bool deterministic = false;  // two runs give the same bits on CUDA, too; on the CPU they always do
 
   // Replaces seams of the layout, for a parallelism that has no implementation yet (tests).

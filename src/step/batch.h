@@ -14,6 +14,7 @@ struct HostBatch {
   std::vector<std::int32_t> diagonal, off_diagonal;
   std::vector<std::int32_t> gather_index;     // empty without context parallelism
   std::vector<std::int32_t> logit_positions;  // at most BatchBounds::logit_positions; padded with row 0
+  std::vector<std::int32_t> row_ids;          // [T, 2]
   std::vector<std::int32_t> slot_mapping;     // one per row with a KV cache, else empty
 };
 
@@ -28,6 +29,7 @@ struct BatchBounds {
   bool off_diagonal_disjoint_keys = false;
   std::int64_t logit_positions = 0;  // Purpose::logits: max rows whose logits are computed
   bool uses_kv_cache = false;        // nn/kv_cache.h
+  bool random_numbers = false;       // layers draw random numbers
   double diagonal_pairs = 0;         // as in nn::BatchViews
   double off_diagonal_pairs = 0;
 };

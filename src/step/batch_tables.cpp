@@ -50,6 +50,11 @@ constexpr BatchTable kTables[] = {
      numbers<&Host::gather_index>, &Views::gather_index},
     {"logit_positions", DType::i32, [](const BatchBounds& b) { return Shape{b.logit_positions}; },
      numbers<&Host::logit_positions>, &Views::logit_positions},
+    {"row_ids", DType::i32,
+     [](const BatchBounds& b) {
+       return Shape{b.random_numbers ? b.rows : 0, 2};
+     },
+     numbers<&Host::row_ids>, &Views::row_ids},
     {"slot_mapping", DType::i32, [](const BatchBounds& b) { return Shape{b.uses_kv_cache ? b.rows : 0}; },
      numbers<&Host::slot_mapping>, &Views::slot_mapping},
 };

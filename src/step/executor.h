@@ -50,6 +50,7 @@ struct ExecutorSetup {
   // reduce-scatters it into a shard that is always float32. Ignored if local_accumulation is set or parameters are not
   // sharded: unsharded gradients are then float32.
   DType reduce_dtype = DType::f32;
+  std::uint64_t seed = 0;  // of the random numbers that layers draw
   int threads = 1;
   bool deterministic = false;  // attention gradients are bitwise repeatable (ops/attention/attention.h)
   // True: unsharded gradients accumulate over the step's micro-batches and are reduce-scattered once. False: those of

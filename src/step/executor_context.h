@@ -51,6 +51,13 @@ class Executor::Context : public nn::LayerContext {
   DType dtype() const override { return executor_.setup_.compute; }
   int threads() const override { return executor_.setup_.threads; }
   bool deterministic() const override { return executor_.setup_.deterministic; }
+  bool training() const override { return executor_.trains(); }
+  ops::RandomKey random(nn::Site site, int index) const override {
+    const auto name = cat("layer ", instruction_.layer, " site ", static_cast<int>(site), " index ", index);
+    return {.key = RandomStream(executor_.setup_.seed, name).key(),
+            .step = executor_.setup_.state->record().field(&StepRecord::step),
+            .rows = batch_.row_ids};
+  }
   nn::KvCache kv_cache() const override {
     return instruction_.layer < 0 ? nn::KvCache() : executor_.setup_.state->kv_cache(instruction_.layer);
   }

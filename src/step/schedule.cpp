@@ -167,7 +167,8 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
   shard.micro_batches = options.micro_batches;
   auto ends = parallel::write_sharded(program, Lister(model, options).list(), shard);
   for (parallel::GradientEnd& end : ends) {
-    if (options.copies == 1 || model.flat(end.flat).spec().domain != Domain::replicated) continue;
+    const nn::FlatSpec& spec = model.flat(end.flat).spec();
+    if (options.copies == 1 || spec.domain != Domain::replicated || spec.partial_gradient) continue;
     const StreamId stream = program.instructions[static_cast<std::size_t>(end.instruction)].stream;
     end.instruction =
         program.add({.op = Op::divide_copies, .stream = stream, .flat = end.flat, .after = {end.instruction}});

@@ -17,6 +17,7 @@ namespace hawser::step {
 // Copied to the device at the begin of a step.
 struct StepRecord {
   float learning_rate = 0;
+  std::int32_t step = 0;      // number of the step in the run: keys its random numbers
   float inverse_targets = 0;  // 1 / number of valid targets of the step, over all ranks; 0 if there is none
 };
 

@@ -136,6 +136,7 @@ FitRun::InFlightStep FitRun::enqueue(std::int64_t step, batches::Prefetcher& pre
   }
   input.skip = pending.targets == 0;
   input.record = {.learning_rate = static_cast<float>(optim::learning_rate(plan_.learning_rate, step)),
+                  .step = static_cast<std::int32_t>(step),
                   .inverse_targets = pending.targets > 0 ? 1.0f / static_cast<float>(pending.targets) : 0.0f};
   pending.lr = input.record.learning_rate;
   pending.output = session_->enqueue(step::Purpose::train, input);

@@ -78,6 +78,18 @@ inline models::ModelDescription toy_description(bool tied = true) {
                             .max_position = 1024});
 }
 
+// The toy with adapters of rank 3 on all Linears of its blocks.
+inline models::ModelDescription toy_with_adapters(double dropout) {
+  models::ModelDescription description = toy_description();
+  for (models::BlockDescription& block : description.blocks) {
+    nn::AttentionConfig& a = block.attention;
+    nn::MlpConfig& m = block.mlp;
+    for (const std::string& name : {a.q, a.k, a.v, a.output}) a.adapters.push_back({name, 3, 2.0, dropout});
+    for (const std::string& name : {m.gate, m.up, m.down}) m.adapters.push_back({name, 3, 2.0, dropout});
+  }
+  return description;
+}
+
 // Sequence i has documents of odd lengths, random by i; some labels are masked. Lengths are less than `slack` shorter
 // than `length`.
 class ToySequences : public batches::SequenceSet {

@@ -38,6 +38,7 @@ class ToySteps {
 
   step::StepInput input(std::int64_t step) const {
     step::StepInput input;
+    input.record.step = static_cast<std::int32_t>(step);
     input.record.inverse_targets = 1.0f / static_cast<float>(targets(step));
     for (std::int64_t m = 0; m < loader_.micro_batches(); ++m) {
       input.batches.push_back(engine::to_host_batch(loader_.load(step, m), batch_));

@@ -34,16 +34,17 @@ TensorView workspace_of(LayerContext& ctx, Call call, const AttentionPart& part)
 
 }  // namespace
 
-AttentionLayer::AttentionLayer(AttentionConfig config)
-    : config_(std::move(config)),
-      norm_(config_.norm_config, kNorm, kFirstBias + config_.qkv_bias + config_.output_bias),
-      qkv_(kQkvWeight, config_.qkv_bias ? kFirstBias : -1),
-      output_(kOutputWeight, config_.output_bias ? kFirstBias + config_.qkv_bias : -1) {
-  const AttentionConfig& c = config_;
+namespace {
+
+PartOf channels_of(PartOf heads, std::int64_t head_dim) {
+  return {heads.begin * head_dim, heads.total * head_dim};
+}
+
+// norm, QKV weight, output weight, then the biases that there are: QKV, output, norm.
+std::vector<Param> attention_params(const AttentionConfig& c) {
   HAWSER_CHECK(c.kv_heads > 0 && c.heads % c.kv_heads == 0, c.heads, " heads in groups of ", c.kv_heads);
   HAWSER_CHECK(!c.q.empty() || c.heads_part.total + c.kv_heads_part.total == 0, c.fused, ": part of a fused tensor");
-  const auto rows_of = [&](PartOf heads) { return PartOf{heads.begin * c.head_dim, heads.total * c.head_dim}; };
-  const PartOf q = rows_of(c.heads_part), kv = rows_of(c.kv_heads_part);
+  const PartOf q = channels_of(c.heads_part, c.head_dim), kv = channels_of(c.kv_heads_part, c.head_dim);
   const auto qkv = [&](const char* suffix, const Shape& shape, bool transposed) {
     std::vector<Segment> segments;
     if (c.q.empty()) {
@@ -58,16 +59,51 @@ AttentionLayer::AttentionLayer(AttentionConfig config)
   };
   const Shape wide{c.qkv_size(), c.width};
   const Initial normal{Initial::Kind::normal, c.initial_std};
-  params_.push_back(norm_weight(c.norm, c.width));
-  params_.push_back(fused_param(c.fused + ".weight", qkv(".weight", wide, c.transposed), wide, normal, true));
-  Param output =
-      sliced_param(c.output + ".weight", {c.width, c.q_size()}, 1, q, {Initial::Kind::normal, c.output_std}, true);
-  output.segments.front().file.transposed = c.transposed;
-  params_.push_back(std::move(output));
+  std::vector<Param> params = {norm_weight(c.norm, c.width)};
+  params.push_back(fused_param(c.fused + ".weight", qkv(".weight", wide, c.transposed), wide, normal, true));
+  params.push_back(
+      sliced_param(c.output + ".weight", {c.width, c.q_size()}, 1, q, {Initial::Kind::normal, c.output_std}, true));
+  params.back().segments.front().file.transposed = c.transposed;
   if (c.qkv_bias)
-    params_.push_back(fused_param(c.fused + ".bias", qkv(".bias", {c.qkv_size()}, false), {c.qkv_size()}, {}, false));
-  if (c.output_bias) params_.push_back(replicated_param(c.output + ".bias", {c.width}, {}));
-  if (c.norm_config.bias) params_.push_back(norm_bias(c.norm, c.width));
+    params.push_back(fused_param(c.fused + ".bias", qkv(".bias", {c.qkv_size()}, false), {c.qkv_size()}, {}, false));
+  if (c.output_bias) params.push_back(replicated_param(c.output + ".bias", {c.width}, {}));
+  if (c.norm_config.bias) params.push_back(norm_bias(c.norm, c.width));
+  return params;
+}
+
+}  // namespace
+
+AttentionLayer::AttentionLayer(AttentionConfig config)
+    : config_(std::move(config)),
+      params_(attention_params(config_)),
+      norm_(config_.norm_config, kNorm, kFirstBias + config_.qkv_bias + config_.output_bias),
+      qkv_(make_qkv()),
+      output_(make_output()) {}
+
+ColumnParallelLinear AttentionLayer::make_qkv() {
+  const AttentionConfig& c = config_;
+  const PartOf q = channels_of(c.heads_part, c.head_dim), kv = channels_of(c.kv_heads_part, c.head_dim);
+  std::vector<AdapterTarget> targets = {
+      {c.q, 0, c.q_size(), q}, {c.k, c.q_size(), c.kv_size(), kv}, {c.v, c.q_size() + c.kv_size(), c.kv_size(), kv}};
+  if (c.q.empty()) targets = {{c.fused, 0, c.qkv_size(), {}, c.qkv_rows}};
+  return ColumnParallelLinear({.site = Site::qkv_projection,
+                               .weight = kQkvWeight,
+                               .bias = c.qkv_bias ? kFirstBias : -1,
+                               .adapters = add_adapters(c.adapters, targets, c.width, {}, params_)});
+}
+
+RowParallelLinear AttentionLayer::make_output() {
+  const AttentionConfig& c = config_;
+  const PartOf q = channels_of(c.heads_part, c.head_dim);
+  return RowParallelLinear({.site = Site::output_projection,
+                            .weight = kOutputWeight,
+                            .bias = c.output_bias ? kFirstBias + c.qkv_bias : -1,
+                            .adapters = add_adapters(c.adapters, {{c.output, 0, c.width, {}}}, c.q_size(), q, params_),
+                            .first_input = q.begin});
+}
+
+bool AttentionLayer::draws_random_numbers() const {
+  return qkv_.linear().draws_random_numbers() || output_.linear().draws_random_numbers();
 }
 
 std::array<TensorSpec, AttentionLayer::kSavedCount> AttentionLayer::tensors(std::int64_t rows, DType dtype) const {
@@ -239,7 +275,8 @@ void AttentionLayer::backward_weight(LayerContext& ctx, const TensorView& dy, co
 double AttentionLayer::flops(std::int64_t rows, double pairs) const {
   const AttentionConfig& c = config_;
   return 2.0 * static_cast<double>(rows * c.width) * static_cast<double>(c.qkv_size() + c.q_size()) +
-         4.0 * static_cast<double>(c.q_size()) * pairs;
+         4.0 * static_cast<double>(c.q_size()) * pairs + qkv_.linear().adapter_flops(rows, c.width) +
+         output_.linear().adapter_flops(rows, c.q_size());
 }
 
 }  // namespace hawser::nn

@@ -31,6 +31,7 @@ struct AttentionConfig {
   // `fused`, whose rows are in the order qkv_rows (nn::FileForm::row_order).
   std::string norm, q, k, v, output, fused;
   std::vector<FileForm::Rows> qkv_rows;
+  std::vector<AdapterConfig> adapters;  // of q, k, v or fused, and output
 
   std::int64_t q_size() const { return heads * head_dim; }
   std::int64_t kv_size() const { return kv_heads * head_dim; }
@@ -48,6 +49,7 @@ class AttentionLayer : public Layer {
   void backward(LayerContext&, const TensorView& dy, const TensorView& dresidual, const TensorView& dx, const Saved&,
                 GradientSink&, const SavePolicy&) const override;
   void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const override;
+  bool draws_random_numbers() const override;
   double flops(std::int64_t rows, double pairs) const override;
 
  private:
@@ -55,6 +57,8 @@ class AttentionLayer : public Layer {
   struct Heads {
     TensorView q, k, v;  // [T, heads, D] inside qkv [T, (H + 2 Hk) D]
   };
+  ColumnParallelLinear make_qkv();
+  RowParallelLinear make_output();
   Heads heads_of(const TensorView& qkv) const;
   std::array<TensorSpec, kSavedCount> tensors(std::int64_t rows, DType dtype) const;
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;

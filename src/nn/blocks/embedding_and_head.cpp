@@ -87,7 +87,7 @@ void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const 
 
 void HeadLayer::logits(LayerContext& ctx, const TensorView& x, const TensorView& logits) const {
   const TensorView h = normed(ctx, x, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
-  gemm(ctx, {.a = h, .b = ctx.weight(projection()), .c = logits, .transpose_b = true});
+  Linear{.site = Site::logits, .weight = projection()}.forward(ctx, h, logits);
 }
 
 double HeadLayer::flops(std::int64_t rows) const {

@@ -1,53 +1,90 @@
-// `ColumnParallelLinear`, `RowParallelLinear`: y = x W^T + b, with W [out, in] and b [out] of a layer's parameters, and
-// its gradients. Layers call GEMMs through them. The two differ in what ranks that share a layer exchange (names as in
-// Megatron-LM): a column-parallel Linear redistributes its input (Boundary::column_input, nn/seams.h), a row-parallel
-// one its output (Boundary::row_output), so that its bias is added after the sum over ranks.
+// `Linear`: y = x W^T + b, with W [out, in] and b [out] of a layer's parameters, its adapters, and its gradients. It is
+// the only caller of GEMMs in layers. `ColumnParallelLinear`, `RowParallelLinear`: a Linear that ranks share; the two
+// differ in what these ranks exchange (names as in Megatron-LM). A column-parallel Linear redistributes its input
+// (Boundary::column_input, nn/seams.h), a row-parallel one its output (Boundary::row_output), so that its bias is added
+// after the sum over ranks.
+//
 // x [T, in], y [T, out] and their gradients, in LayerContext::dtype(); everything is enqueued on the compute stream.
-// `weight` and `bias` are indices of the layer's parameters; bias is -1 if there is none. Errors: those of ops::gemm.
+// Errors: those of ops::gemm and ops::dropout.
 #pragma once
 
 #include "nn/layer.h"
 
 namespace hawser::nn {
 
+// A low-rank adapter of rows [first_output, first_output + outputs) of W (LoRA, arXiv 2106.09685):
+//   y[:, those rows] += scale * dropout(x) A^T B^T        A [rank, in], B [outputs, rank]
+struct Adapter {
+  int a = -1, b = -1;  // parameters of the layer
+  std::int64_t rank = 0, first_output = 0, outputs = 0;
+  double scale = 1, dropout = 0;
+};
+
+struct Linear {
+  Site site = Site::logits;  // keys its random numbers
+  int weight = -1;           // parameters of the layer
+  int bias = -1;             // -1: none
+  std::vector<Adapter> adapters = {};
+  std::int64_t first_input = 0;  // the column of x[:, 0] in the whole input, if x is a slice of it
+
+  // y = x W^T + b + the adapters' terms
+  void forward(LayerContext&, const TensorView& x, const TensorView& y) const;
+  // dx = dy W + the adapters' terms
+  void input_gradient(LayerContext&, const TensorView& dy, const TensorView& dx) const;
+  // dW (+)= dy^T x, db (+)= column sums of dy, dA, dB; x as in forward. Computes only what the sink wants.
+  void weight_gradient(LayerContext&, const TensorView& dy, const TensorView& x, GradientSink&) const;
+  bool draws_random_numbers() const;
+  // FLOPs of forward for T rows of the adapters alone, if x has `inputs` columns.
+  double adapter_flops(std::int64_t rows, std::int64_t inputs) const;
+};
+
 class ColumnParallelLinear {
  public:
-  explicit ColumnParallelLinear(int weight, int bias = -1) : weight_(weight), bias_(bias) {}
+  explicit ColumnParallelLinear(Linear linear) : linear_(std::move(linear)) {}
+  const Linear& linear() const { return linear_; }
   void forward(LayerContext&, const TensorView& x, const TensorView& y) const;
-  // dx = dy W. Returns dx as the layer's rank needs it.
+  // Returns dx as the layer's rank needs it.
   TensorView input_gradient(LayerContext&, const TensorView& dy, const TensorView& dx) const;
-  // dW (+)= dy^T x, db (+)= column sums of dy; x as in forward.
   void weight_gradient(LayerContext&, const TensorView& dy, const TensorView& x, GradientSink&) const;
 
  private:
-  int weight_, bias_;
+  Linear linear_;
 };
 
 class RowParallelLinear {
  public:
-  explicit RowParallelLinear(int weight, int bias = -1) : weight_(weight), bias_(bias) {}
-  // y = residual + x W^T + b
+  explicit RowParallelLinear(Linear linear);
+  const Linear& linear() const { return linear_; }
+  // y = residual + Linear(x)
   void forward(LayerContext&, const TensorView& x, const TensorView& residual, const TensorView& y) const;
   // The gradient of the output that the two functions below take.
   TensorView output_gradient(LayerContext&, const TensorView& dy) const;
-  // dx = dz W
   void input_gradient(LayerContext&, const TensorView& dz, const TensorView& dx) const;
-  // dW (+)= dz^T x, db (+)= column sums of dz
   void weight_gradient(LayerContext&, const TensorView& dz, const TensorView& x, GradientSink&) const;
 
  private:
-  int weight_, bias_;
+  Linear linear_;
 };
 
-// One GEMM with its workspace from the context:
-//   c (+)= [scale *] op(a) op(b) [+ bias]
-struct Gemm {
-  TensorView a, b, c;
-  bool transpose_a = false, transpose_b = false;
-  bool accumulate = false;
-  TensorView bias;
-  TensorView scale;
+// What a layer's configuration says of an adapter. Its parameters are TARGET.lora_A.weight and TARGET.lora_B.weight.
+struct AdapterConfig {
+  std::string target;  // name of the Linear as in the Hugging Face folder, without ".weight"
+  std::int64_t rank = 0;
+  double scale = 1, dropout = 0;
 };
-void gemm(LayerContext&, const Gemm&);
+
+// The rows of a Linear's weight that one name of the Hugging Face folder has.
+struct AdapterTarget {
+  std::string name;
+  std::int64_t first_output = 0, outputs = 0;
+  PartOf part;  // column-parallel: these rows are this part of the name's
+  std::vector<FileForm::Rows> row_order = {};
+};
+
+// Appends to `params` the parameters of the configured adapters of `targets`, in the order of the targets, and returns
+// the adapters. `part`: row-parallel, the inputs are this part of all. A starts with N(0, 1 / (3 all inputs)), the
+// variance of PEFT's; B with zeros.
+std::vector<Adapter> add_adapters(const std::vector<AdapterConfig>& configs, const std::vector<AdapterTarget>& targets,
+                                  std::int64_t inputs, PartOf part, std::vector<Param>& params);
 
 }  // namespace hawser::nn

@@ -4,15 +4,10 @@
 namespace hawser::nn {
 
 namespace {
-enum MlpParameter { kMlpNorm, kGateUpWeight, kDownWeight, kGateUpBias, kDownBias, kMlpNormBias };
-}
 
-MlpLayer::MlpLayer(MlpConfig config)
-    : config_(std::move(config)),
-      norm_(config_.norm_config, kMlpNorm, config_.bias ? kMlpNormBias : kGateUpBias),
-      gate_up_(kGateUpWeight, config_.bias ? kGateUpBias : -1),
-      down_(kDownWeight, config_.bias ? kDownBias : -1) {
-  const MlpConfig& c = config_;
+enum MlpParameter { kMlpNorm, kGateUpWeight, kDownWeight, kGateUpBias, kDownBias, kMlpNormBias };
+
+std::vector<Param> mlp_params(const MlpConfig& c) {
   const auto gate_up = [&](const char* suffix, const Shape& shape, bool transposed) {
     std::vector<Segment> segments;
     if (is_gated(c.activation)) segments.push_back(row_segment(c.gate + suffix, 0, c.inner, shape, c.inner_part));
@@ -21,18 +16,52 @@ MlpLayer::MlpLayer(MlpConfig config)
     return segments;
   };
   const Shape wide{c.up_size(), c.width};
-  params_.push_back(norm_weight(c.norm, c.width));
-  params_.push_back(fused_param(c.fused + ".weight", gate_up(".weight", wide, c.transposed), wide,
-                                {Initial::Kind::normal, c.initial_std}, true));
-  Param down = sliced_param(c.down + ".weight", {c.width, c.inner}, 1, c.inner_part,
-                            {Initial::Kind::normal, c.output_std}, true);
-  down.segments.front().file.transposed = c.transposed;
-  params_.push_back(std::move(down));
+  std::vector<Param> params = {norm_weight(c.norm, c.width)};
+  params.push_back(fused_param(c.fused + ".weight", gate_up(".weight", wide, c.transposed), wide,
+                               {Initial::Kind::normal, c.initial_std}, true));
+  params.push_back(sliced_param(c.down + ".weight", {c.width, c.inner}, 1, c.inner_part,
+                                {Initial::Kind::normal, c.output_std}, true));
+  params.back().segments.front().file.transposed = c.transposed;
   if (c.bias) {
-    params_.push_back(fused_param(c.fused + ".bias", gate_up(".bias", {c.up_size()}, false), {c.up_size()}, {}, false));
-    params_.push_back(replicated_param(c.down + ".bias", {c.width}, {}));
+    params.push_back(fused_param(c.fused + ".bias", gate_up(".bias", {c.up_size()}, false), {c.up_size()}, {}, false));
+    params.push_back(replicated_param(c.down + ".bias", {c.width}, {}));
   }
-  if (c.norm_config.bias) params_.push_back(norm_bias(c.norm, c.width));
+  if (c.norm_config.bias) params.push_back(norm_bias(c.norm, c.width));
+  return params;
+}
+
+}  // namespace
+
+MlpLayer::MlpLayer(MlpConfig config)
+    : config_(std::move(config)),
+      params_(mlp_params(config_)),
+      norm_(config_.norm_config, kMlpNorm, config_.bias ? kMlpNormBias : kGateUpBias),
+      gate_up_(make_gate_up()),
+      down_(make_down()) {}
+
+ColumnParallelLinear MlpLayer::make_gate_up() {
+  const MlpConfig& c = config_;
+  std::vector<AdapterTarget> targets;
+  if (is_gated(c.activation)) targets.push_back({c.gate, 0, c.inner, c.inner_part});
+  targets.push_back({c.up, c.up_size() - c.inner, c.inner, c.inner_part});
+  return ColumnParallelLinear({.site = Site::up_projection,
+                               .weight = kGateUpWeight,
+                               .bias = c.bias ? kGateUpBias : -1,
+                               .adapters = add_adapters(c.adapters, targets, c.width, {}, params_)});
+}
+
+RowParallelLinear MlpLayer::make_down() {
+  const MlpConfig& c = config_;
+  return RowParallelLinear(
+      {.site = Site::down_projection,
+       .weight = kDownWeight,
+       .bias = c.bias ? kDownBias : -1,
+       .adapters = add_adapters(c.adapters, {{c.down, 0, c.width, {}}}, c.inner, c.inner_part, params_),
+       .first_input = c.inner_part.begin});
+}
+
+bool MlpLayer::draws_random_numbers() const {
+  return gate_up_.linear().draws_random_numbers() || down_.linear().draws_random_numbers();
 }
 
 std::array<TensorSpec, MlpLayer::kSavedCount> MlpLayer::tensors(std::int64_t rows, DType dtype) const {
@@ -108,7 +137,8 @@ void MlpLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Sa
 }
 
 double MlpLayer::flops(std::int64_t rows, double) const {
-  return 2.0 * static_cast<double>(rows * config_.width) * static_cast<double>(config_.up_size() + config_.inner);
+  return 2.0 * static_cast<double>(rows * config_.width) * static_cast<double>(config_.up_size() + config_.inner) +
+         gate_up_.linear().adapter_flops(rows, config_.width) + down_.linear().adapter_flops(rows, config_.inner);
 }
 
 }  // namespace hawser::nn

@@ -24,6 +24,7 @@ struct MlpConfig {
   Activation activation = Activation::swiglu;
   double initial_std = 0.02, output_std = 0.02;
   std::string norm, gate, up, down, fused;  // names without ".weight" and ".bias"; `gate` only if there is one
+  std::vector<AdapterConfig> adapters;      // of gate, up and down
 
   std::int64_t up_size() const { return is_gated(activation) ? 2 * inner : inner; }
 };
@@ -39,9 +40,12 @@ class MlpLayer : public Layer {
   void backward(LayerContext&, const TensorView& dy, const TensorView& dresidual, const TensorView& dx, const Saved&,
                 GradientSink&, const SavePolicy&) const override;
   void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const override;
+  bool draws_random_numbers() const override;
   double flops(std::int64_t rows, double pairs) const override;
 
  private:
+  ColumnParallelLinear make_gate_up();
+  RowParallelLinear make_down();
   enum SavedIndex { kStatistics, kNormed, kGateUp, kInner, kDgateUp, kSavedCount };
   std::array<TensorSpec, kSavedCount> tensors(std::int64_t rows, DType dtype) const;
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;

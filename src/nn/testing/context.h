@@ -118,12 +118,19 @@ class TestContext : public LayerContext {
   const TensorView& rope_frequencies(int /*i*/) const override { return frequencies_; }
   DType dtype() const override { return dtype_; }
   int threads() const override { return 1; }
+  bool training() const override { return training_; }
+  ops::RandomKey random(Site site, int index) const override {
+    return {.key = {static_cast<std::uint32_t>(site), static_cast<std::uint32_t>(index)},
+            .step = step_,
+            .rows = batch_.row_ids};
+  }
 
   BatchViews batch_;
   Seams seams_;
   std::vector<TensorView> weights_;
   mutable std::vector<Weight> parameters_;
-  TensorView frequencies_;
+  TensorView frequencies_, step_;
+  bool training_ = false;
   const std::vector<OpRecord>& records() const { return compute_.records(); }
 
  private:

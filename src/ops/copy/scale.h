@@ -1,4 +1,4 @@
-// `scale`: x = factor * x, in place. x float32, dense. On the CPU only, so far.
+// `scale`: x = factor * x, in place. x act, dense. On the CPU only, so far.
 #pragma once
 
 #include "ops/run_op.h"

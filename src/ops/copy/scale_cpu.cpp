@@ -4,10 +4,13 @@
 namespace hawser::ops::cpu {
 
 void scale(const Scale& args) {
-  auto* const x = args.x.data<float>();
   const auto factor = static_cast<float>(args.factor);
-  parallel_pieces(args.x.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) x[i] *= factor;
+  dispatch_float(args.x.dtype(), [&](auto tag) {
+    using Act = decltype(tag);
+    auto* const x = args.x.data<Act>();
+    parallel_pieces(args.x.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) x[i] = static_cast<Act>(static_cast<float>(x[i]) * factor);
+    });
   });
 }
 

@@ -81,48 +81,104 @@ double distance(const Tensors& a, const Tensors& b) {
   return std::sqrt(difference / norm);
 }
 
+// Without the states of frozen parameters.
+Tensors trainable(const models::Model& model, const Tensors& all) {
+  Tensors out;
+  for (const nn::Flat& flat : model.flats()) {
+    if (!flat.spec().trainable) continue;
+    for (const nn::Param& param : flat.params()) {
+      for (const nn::Segment& segment : param.segments) {
+        for (const auto& [name, values] : all) {
+          if (name.find(segment.name) != std::string::npos) out[name] = values;
+        }
+      }
+    }
+  }
+  return out;
+}
+
+// Trains on a mesh of the whole world and on one rank, which every process runs itself, with the same sequences.
+void expect_like_one_rank(const models::ModelDescription& whole, const nn::FlatSpecOf& spec,
+                          const comm::MeshSizes& mesh) {
+  const std::string text =
+      cat("tensor ", mesh.tensor, " context ", mesh.context, " shard ", mesh.shard, " replicate ", mesh.replicate);
+  const models::Model one(whole, [&](const nn::Param& param) {
+    nn::FlatSpec of_one = nn::common_domain(param);
+    of_one.trainable = spec(param).trainable;
+    return of_one;
+  });
+  const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
+  const models::Model model(mesh.tensor == 1 ? whole : half_of(whole, part), spec);
+  plan::Layout layout = layout_of(mesh, model);
+  if (mesh.tensor > 1) {
+    layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
+      seams.redistribute = std::make_shared<AllReduce>(groups.tensor());
+    };
+  }
+  const Trained cut = train(model, layout);
+
+  plan::Layout alone = layout_of({}, one);
+  const auto self = comm::make_self_mesh();
+  const testing::ToySteps steps(alone, self->place(), 2LL * layout.data_ranks() * 2);
+  const auto device = make_cpu_device();
+  engine::Session session(one, alone, *device, *self, {step::Purpose::train});
+  session.initialise(3);
+  const Tensors before = testing::states_of(session);
+  for (int step = 0; step < 3; ++step) {
+    step::StepInput input = steps.input(step);
+    input.record.learning_rate = 0.01f;
+    const step::StepOutput output = session.enqueue(step::Purpose::train, input);
+    session.synchronize();
+    EXPECT_NEAR(cut.losses[static_cast<std::size_t>(step)], output.result->loss_sum.value(),
+                1e-5 * output.result->loss_sum.value())
+        << text;
+    EXPECT_NEAR(cut.clips[static_cast<std::size_t>(step)], output.result->clip, 1e-6) << text;
+  }
+  EXPECT_TRUE(cut.before == before) << text << ": initial values";
+  const Tensors after = testing::states_of(session);
+  EXPECT_LT(distance(cut.after, after), 1e-5) << text;
+  EXPECT_LT(distance(trainable(one, cut.after), trainable(one, after)), 1e-5) << text;
+}
+
 TEST(Tensor, SlicesAndCopiesTrainLikeOneRank) {
   const int world = the_world->size();
   if (world < 4) GTEST_SKIP() << "two tensor ranks with two shards need four ranks";
   for (const bool tied : {true, false}) {
     const models::ModelDescription whole = testing::toy_description(tied);
-    const models::Model one(whole);
-    std::vector<comm::MeshSizes> meshes = {{.tensor = 2, .shard = world / 2},
-                                           {.tensor = 2, .context = 2, .shard = world / 4}};
-    if (world == 8) meshes.push_back({.tensor = 2, .shard = 2, .replicate = 2});
-    for (const comm::MeshSizes& mesh : meshes) {
-      const std::string text = cat("context ", mesh.context, " shard ", mesh.shard, " replicate ", mesh.replicate);
-      const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
-      const models::Model model(half_of(whole, part), spec_of);
-      plan::Layout layout = layout_of(mesh, model);
-      layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
-        seams.redistribute = std::make_shared<AllReduce>(groups.tensor());
-      };
-      const Trained cut = train(model, layout);
-
-      // One rank, which every process runs itself, with the same sequences.
-      plan::Layout alone = layout_of({}, one);
-      const auto self = comm::make_self_mesh();
-      const testing::ToySteps steps(alone, self->place(), 2LL * layout.data_ranks() * 2);
-      const auto device = make_cpu_device();
-      engine::Session session(one, alone, *device, *self, {step::Purpose::train});
-      session.initialise(3);
-      const Tensors before = testing::states_of(session);
-      std::vector<float> clips;
-      for (int step = 0; step < 3; ++step) {
-        step::StepInput input = steps.input(step);
-        input.record.learning_rate = 0.01f;
-        const step::StepOutput output = session.enqueue(step::Purpose::train, input);
-        session.synchronize();
-        EXPECT_NEAR(cut.losses[static_cast<std::size_t>(step)], output.result->loss_sum.value(),
-                    1e-5 * output.result->loss_sum.value())
-            << text;
-        EXPECT_NEAR(cut.clips[static_cast<std::size_t>(step)], output.result->clip, 1e-6) << text;
-      }
-      EXPECT_TRUE(cut.before == before) << text << ": initial values";
-      EXPECT_LT(distance(cut.after, testing::states_of(session)), 1e-5) << text;
-    }
+    expect_like_one_rank(whole, spec_of, {.tensor = 2, .shard = world / 2});
+    expect_like_one_rank(whole, spec_of, {.tensor = 2, .context = 2, .shard = world / 4});
+    if (world == 8) expect_like_one_rank(whole, spec_of, {.tensor = 2, .shard = 2, .replicate = 2});
   }
+}
+
+// A frozen base with trainable adapters, whose dropout draws the same numbers on every mesh. A of a column-parallel
+// Linear and B of a row-parallel one are copies with partial gradients.
+TEST(Tensor, AdaptersTrainLikeOneRank) {
+  const int world = the_world->size();
+  const models::ModelDescription whole = testing::toy_with_adapters(0.25);
+  const auto spec = [](const nn::Param& param) {
+    nn::FlatSpec own = spec_of(param);
+    own.trainable = param.name.find("lora_") != std::string::npos;
+    return own;
+  };
+  expect_like_one_rank(whole, spec, {.shard = world});
+  if (world >= 2) expect_like_one_rank(whole, spec, {.context = 2, .shard = 1, .replicate = world / 2});
+  if (world < 4) return;
+  expect_like_one_rank(whole, spec, {.tensor = 2, .shard = world / 2});
+  expect_like_one_rank(whole, spec, {.tensor = 2, .context = 2, .shard = world / 4});
+}
+
+// What the mesh test compares would differ with other random numbers.
+TEST(Tensor, DropoutFollowsTheSeed) {
+  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
+  const models::Model model(testing::toy_with_adapters(0.25)), none(testing::toy_with_adapters(0));
+  plan::Layout layout = layout_of({}, model);
+  const Trained first = train(model, layout), again = train(model, layout), without = train(none, layout);
+  layout.seed = 1;
+  const Trained other = train(model, layout);
+  EXPECT_TRUE(first.after == again.after);
+  EXPECT_GT(distance(other.after, first.after), 1e-4);
+  EXPECT_GT(distance(without.after, first.after), 1e-4);
 }
 
 }  // namespace
