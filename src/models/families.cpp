@@ -9,6 +9,7 @@
 #include "io/json.h"
 #include "models/config_reader.h"
 #include "models/llama/llama.h"
+#include "models/supported.h"
 
 namespace hawser::models {
 namespace {
@@ -82,6 +83,7 @@ ModelDescription describe(const Json& json, const std::string& file, Problems& p
   const Family* family = type != nullptr && type->is_string() ? find_family(type->get<std::string>()) : nullptr;
   if (family != nullptr) {
     description = family->read(config, found);
+    check_supported(description, file, found);
   } else {
     config.reject("model_type", "model family not supported", supported, type == nullptr ? "none" : shown(*type));
   }

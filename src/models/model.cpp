@@ -3,11 +3,15 @@
 #include <algorithm>
 
 #include "base/cat.h"
+#include "models/supported.h"
 
 namespace hawser::models {
 
 Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of)
     : description_(std::move(description)), embedding_(description_.embedding), head_(description_.head) {
+  Problems unsupported;
+  check_supported(description_, "", unsupported);
+  HAWSER_CHECK(unsupported.empty(), description_.family, ": ", unsupported.lines());
   const auto add = [&](const std::string& name, const std::vector<nn::Param>& params) {
     return nn::add_unit(name, params, spec_of, units_, flats_);
   };

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,14 +23,17 @@ using nn::ParamPlace;
 
 // How the layers of a block are added to its input x.
 enum class Residual {
-  serial,    // h = x + attention(x);  y = h + mlp(h)
-  parallel,  // y = x + attention(x) + mlp(x)
+  serial,             // h = x + attention(x);  y = h + mlp(h)
+  parallel,           // y = x + attention(x) + mlp(x), each with its norm
+  parallel_one_norm,  // the same with one norm for both (Phi, Falcon). Not supported yet
 };
 
-// Description of one transformer block. To extend it, add fields, not classes.
+// Description of one transformer block. To extend it, add fields, not classes. check_supported() (models/supported.h)
+// rejects what has no kernel yet.
 struct BlockDescription {
   nn::AttentionConfig attention;
   nn::MlpConfig mlp;
+  std::optional<nn::MoeConfig> moe;  // in place of `mlp`
   Residual residual = Residual::serial;
 };
 

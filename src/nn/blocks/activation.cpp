@@ -6,9 +6,16 @@
 namespace hawser::nn {
 
 namespace {
+
 ops::Gelu gelu_of(Activation activation) {
   return activation == Activation::gelu ? ops::Gelu::exact : ops::Gelu::tanh;
 }
+
+[[noreturn]] void throw_without_kernel(Activation activation) {
+  throw InternalError(cat("activation ", static_cast<int>(activation), " has no kernel"),
+                      std::source_location::current());
+}
+
 }  // namespace
 
 void activate(LayerContext& ctx, Activation activation, const TensorView& x, const TensorView& y) {
@@ -18,7 +25,13 @@ void activate(LayerContext& ctx, Activation activation, const TensorView& x, con
     case Activation::gelu:
     case Activation::gelu_tanh:
       return ops::gelu_forward(ctx.compute(), {.x = x, .y = y, .kind = gelu_of(activation)});
+    case Activation::geglu:
+    case Activation::geglu_tanh:
+    case Activation::relu:
+    case Activation::relu_squared:
+      break;
   }
+  throw_without_kernel(activation);
 }
 
 void activate_backward(LayerContext& ctx, Activation activation, const TensorView& x, const TensorView& dy,
@@ -29,7 +42,13 @@ void activate_backward(LayerContext& ctx, Activation activation, const TensorVie
     case Activation::gelu:
     case Activation::gelu_tanh:
       return ops::gelu_backward(ctx.compute(), {.x = x, .dy = dy, .dx = dx, .y = y, .kind = gelu_of(activation)});
+    case Activation::geglu:
+    case Activation::geglu_tanh:
+    case Activation::relu:
+    case Activation::relu_squared:
+      break;
   }
+  throw_without_kernel(activation);
 }
 
 }  // namespace hawser::nn

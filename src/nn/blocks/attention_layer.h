@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 
 #include "nn/blocks/linear.h"
 #include "nn/blocks/norm.h"
@@ -20,16 +21,21 @@ struct AttentionConfig {
   PartOf heads_part, kv_heads_part;  // with tensor parallelism, heads and kv_heads are these parts of the model's
   bool qkv_bias = false, output_bias = false;
   NormConfig norm_config;
-  bool transposed = false;  // files have weights as [in, out] (Conv1D of GPT-2)
+  NormPlace norm_place = NormPlace::pre;
+  std::optional<NormConfig> qk_norm;  // of each head of q and k, before RoPE (Qwen3). Not supported yet
+  bool transposed = false;            // files have weights as [in, out] (Conv1D of GPT-2)
   int rope = 0;             // LayerContext::rope_frequencies(rope), for all or the first dims of a head; -1: none
   double rope_scale = 1.0;  // factor of cos and sin (attention scaling of some RoPE variants)
   bool causal = true;
   std::int64_t window = 0;  // keys that a query sees at most, its own included; 0: all
   double scale = 0;         // of the scores; 0: 1 / sqrt(head_dim)
+  double softcap = 0;       // scores become softcap * tanh(score / softcap) (Gemma 2); 0: no. Not supported yet
+  bool alibi = false;       // biases of the scores by distance (BLOOM, arXiv 2108.12409). Not supported yet
   double initial_std = 0.02, output_std = 0.02;
   // Names without ".weight" and ".bias", as in the Hugging Face folder. Without q, k and v the folder has one tensor
   // `fused`, whose rows are in the order qkv_rows (nn::FileForm::row_order).
   std::string norm, q, k, v, output, fused;
+  std::string post_norm, q_norm, k_norm;  // empty: none
   std::vector<FileForm::Rows> qkv_rows;
   std::vector<AdapterConfig> adapters;  // of q, k, v or fused, and output
 

@@ -1,6 +1,8 @@
 // `EmbeddingLayer`: token embedding. `HeadLayer`: final norm, vocabulary projection and loss.
 #pragma once
 
+#include <optional>
+
 #include "nn/blocks/linear.h"
 #include "nn/blocks/norm.h"
 
@@ -13,6 +15,11 @@ struct EmbeddingConfig {
   // Learned position embeddings (GPT-2), added to those of the tokens; "" and 0: none.
   std::string positions;
   std::int64_t max_position = 0;
+  double scale = 1;   // of the sum (Gemma: sqrt(width)). Not supported yet, unless it is 1
+  std::string types;  // name of the token types' embeddings (BERT); "" and 0: none. Not supported yet
+  std::int64_t type_count = 0;
+  std::optional<NormConfig> norm_config;  // a norm of the sum (BERT, BLOOM). Not supported yet
+  std::string norm;
 };
 
 // y[t] = table[ids[t]] (+ positions[position of t]).
@@ -28,12 +35,25 @@ class EmbeddingLayer {
   std::vector<Param> params_;
 };
 
+// What the head predicts. All but `language_model` are not supported yet.
+enum class HeadKind {
+  language_model,           // the next token of each row
+  masked_language_model,    // the token of each row with a label
+  sequence_classification,  // a class of each sequence
+  token_classification,     // a class of each row
+  span,                     // begin and end of an answer in each sequence
+};
+
 struct HeadConfig {
   std::int64_t vocabulary = 0, width = 0;
   bool tied = false;  // the embedding's table is the context's last weight, but no Param of this layer
   NormConfig norm_config;
   double initial_std = 0.02;
   std::string norm, output;  // names without ".weight"
+  HeadKind kind = HeadKind::language_model;
+  std::int64_t classes = 0;  // of a classification
+  double softcap = 0;        // of the logits, as AttentionConfig::softcap. Not supported yet
+  bool bias = false;         // of the projection. Not supported yet
 };
 
 // Final norm, vocabulary projection and cross entropy, fused: the full logits are never stored and no GEMM runs twice.

@@ -12,7 +12,15 @@ enum class NormKind { rms, layer };
 struct NormConfig {
   NormKind kind = NormKind::rms;
   double epsilon = 1e-5;
-  bool bias = false;  // layer norm only
+  bool bias = false;         // layer norm only
+  bool unit_offset = false;  // the factor is 1 + weight (Gemma). Not supported yet
+};
+
+// Where a layer f has its norms. `post` and `sandwich` are not supported yet.
+enum class NormPlace {
+  pre,       // residual + f(norm(x))
+  post,      // norm(residual + f(x)) (BERT)
+  sandwich,  // residual + post_norm(f(norm(x))) (Gemma 2)
 };
 
 class Norm {

@@ -33,6 +33,7 @@ struct RopeConfig {
   RopeKind kind = RopeKind::standard;
   double theta = 10000.0;
   std::int64_t head_dim = 0;
+  bool interleaved = false;                   // rotates dims 2i and 2i + 1 (GPT-J). Not supported yet
   double factor = 1.0;                        // linear, llama3
   double low_freq_factor = 1.0;               // llama3
   double high_freq_factor = 4.0;              // llama3
