@@ -112,7 +112,8 @@ TEST(Families, AbsentAndNullKeysHaveTheDefaultsOfTransformers) {
   EXPECT_EQ(d.max_position, 2048);
   EXPECT_EQ(d.ropes.front().theta, 10000.0);
   EXPECT_FALSE(d.head.tied);
-  read(patched(R"({"pretraining_tp": 2, "attention_dropout": 0, "head_dim": 6, "unheard_of": {}})"), problems);
+  read(patched(R"({"pretraining_tp": 2, "attention_dropout": 0, "head_dim": 6, "is_causal": true, "unheard_of": {}})"),
+       problems);
   EXPECT_EQ(problems.lines(), "");
 }
 
@@ -156,6 +157,7 @@ TEST(Families, EachErrorIsOneLineWithItsKey) {
       {R"({"tie_word_embeddings": 1})", "invalid value (expected true or false, got 1) at tie_word_embeddings"},
       {R"({"attention_bias": "no"})", "invalid value (expected true or false, got 'no') at attention_bias"},
       {R"({"mlp_bias": []})", "invalid value (expected true or false, got a list) at mlp_bias"},
+      {R"({"is_causal": false})", "not supported (expected true, got false) at is_causal"},
       {R"({"attention_dropout": 0.1})", "not supported (expected 0, got 0.1) at attention_dropout"},
       {R"({"partial_rotary_factor": 0.5})", "not supported (expected 1, got 0.5) at partial_rotary_factor"},
       {R"({"quantization_config": {"bits": 4}})",
@@ -187,6 +189,15 @@ TEST(Families, EachErrorIsOneLineWithItsKey) {
     EXPECT_EQ(got.substr(got.find("config.json: ") + 13), line);
     EXPECT_TRUE(description.blocks.empty());
   }
+}
+
+// transformers takes null for false.
+TEST(Families, IsCausalMustBeTrueIfItIsThere) {
+  Json config = kPlain;
+  config["is_causal"] = nullptr;
+  Problems problems;
+  read(config, problems);
+  EXPECT_NE(problems.lines().find("not supported (expected true, got null) at is_causal"), std::string::npos);
 }
 
 TEST(Families, AllErrorsAreReportedAndEarlierProblemsDoNotCount) {

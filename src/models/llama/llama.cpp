@@ -100,6 +100,13 @@ ops::RopeConfig read_rope(ConfigReader& config, std::int64_t head_dim) {
   return rope;
 }
 
+// transformers 5 masks nothing but padding if is_causal is false, or null.
+void reject_bidirectional(ConfigReader& config) {
+  const auto key = config.json().find("is_causal");
+  if (key == config.json().end() || *key == true) return;
+  config.reject("is_causal", "not supported", "true", shown(*key));
+}
+
 std::string block_name(std::int64_t layer, const char* part) {
   return cat("model.layers.", layer, ".", part);
 }
@@ -115,6 +122,7 @@ ModelDescription read_llama(ConfigReader& config, Problems& problems) {
   const bool tied = config.flag("tie_word_embeddings", false);
   config.choice("hidden_act", {"silu", "swish"}, "silu");  // two names of one function
   config.only("attention_dropout", 0.0);
+  reject_bidirectional(config);
   config.only("partial_rotary_factor", 1.0);
   if (config.has("quantization_config")) {
     config.reject("quantization_config", "not supported", "weights that are not quantised", "quantised ones");
