@@ -47,15 +47,15 @@ void PinnedStagingBuffer::send(const TensorView& to, const Fill& fill) {
 
 std::vector<StatePart> state_parts(Session& session, bool optimizer) {
   std::vector<StatePart> parts;
-  const auto add = [&](int flat, const std::string& prefix, const TensorView& view) {
-    parts.push_back({.flat = flat, .prefix = prefix, .device = view, .host = view});
+  const auto add = [&](int flat, const std::string& prefix, const TensorView& view, bool scales = false) {
+    parts.push_back({.flat = flat, .prefix = prefix, .device = view, .host = view, .scales = scales});
   };
   const auto kind = session.state().options().optimizer;
   const std::vector<optim::StateSlot> slots = kind != nullptr ? kind->slots() : std::vector<optim::StateSlot>();
   for (int f = 0; f < static_cast<int>(session.model().flats().size()); ++f) {
     const step::FlatState& flat = session.state().flat(f);
-    HAWSER_CHECK(flat.scales.empty(), session.model().flat(f).name(), ": scales of weights are not saved yet");
     add(f, "", flat.stored);
+    if (!flat.scales.empty()) add(f, "scale/", flat.scales, true);
     if (!optimizer) continue;
     for (std::size_t slot = 0; slot < flat.slots.size(); ++slot) {
       add(f, cat("optimizer/", slots[slot].name, "/"), flat.slots[slot]);
@@ -75,10 +75,39 @@ std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at) {
   return bytes;
 }
 
-std::vector<NamedState> named_states(Session& session, const std::vector<StatePart>& parts) {
+namespace {
+
+// A scale is saved by the rank that saves its parameter's first element.
+std::vector<NamedState> scale_states(const nn::Flat& flat, const step::FlatState& state, const StatePart& part,
+                                     StatesFor use) {
+  std::vector<NamedState> states;
+  for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
+    const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
+    for (const nn::Segment& segment : param.segments) {
+      HAWSER_CHECK(segment.slice.extent == 0, param.name, ": scales of slices are not saved yet");
+    }
+    const bool owner = flat.offset(p) >= state.begin && flat.offset(p) < state.begin + state.count;
+    NamedState scale{.name = part.prefix + param.name, .shape = {1}, .dtype = DType::f32, .boxes = {}};
+    if (owner || use == StatesFor::load) {
+      scale.boxes.push_back({.offset = {0}, .extent = {1}, .view = part.host.rows(p, 1)});
+    }
+    states.push_back(std::move(scale));
+  }
+  return states;
+}
+
+}  // namespace
+
+std::vector<NamedState> named_states(Session& session, const std::vector<StatePart>& parts, StatesFor use) {
   std::vector<NamedState> states;
   for (const StatePart& part : parts) {
     const step::FlatState& flat = session.state().flat(part.flat);
+    if (part.scales) {
+      for (NamedState& state : scale_states(session.model().flat(part.flat), flat, part, use)) {
+        states.push_back(std::move(state));
+      }
+      continue;
+    }
     for (NamedState& state :
          models::flat_states(session.model(), part.flat, flat.begin, flat.count, part.host, part.prefix)) {
       states.push_back(std::move(state));
@@ -112,8 +141,8 @@ void HostCopy::store() {
   }
 }
 
-std::vector<NamedState> HostCopy::states() const {
-  return named_states(session_, parts_);
+std::vector<NamedState> HostCopy::states(StatesFor use) const {
+  return named_states(session_, parts_, use);
 }
 
 std::vector<float> values_of(Session& session, const TensorView& view) {

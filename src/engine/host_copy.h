@@ -46,13 +46,16 @@ struct StatePart {
   int flat = 0;
   std::string prefix;       // of the tensors' names
   TensorView device, host;  // the same view until place_copies places the copy
+  bool scales = false;      // FlatState::scales, not values of the flat's elements
 };
-// Weights and, with `optimizer`, the optimizer's slots if there are any, flat by flat.
+// Weights and their scales, and with `optimizer`, the optimizer's slots if there are any, flat by flat.
 std::vector<StatePart> state_parts(Session& session, bool optimizer);
 // Returns the bytes of the copies of all parts; with `at`, places the copies there.
 std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at);
-// The copies as named tensors of the model.
-std::vector<NamedState> named_states(Session& session, const std::vector<StatePart>& parts);
+// The copies as named tensors of the model. Every rank has all scales: one rank saves each, "scale/PARAMETER" [1], and
+// all ranks load it.
+enum class StatesFor { save, load };
+std::vector<NamedState> named_states(Session& session, const std::vector<StatePart>& parts, StatesFor use);
 
 class HostCopy {
  public:
@@ -62,7 +65,7 @@ class HostCopy {
   void fetch();
   void store();
   // The session's states, in host memory.
-  std::vector<NamedState> states() const;
+  std::vector<NamedState> states(StatesFor use = StatesFor::save) const;
 
  private:
   Session& session_;

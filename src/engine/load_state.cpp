@@ -6,7 +6,7 @@ namespace hawser::engine {
 
 void load(Session& session, checkpoint::Checkpoint& checkpoint, bool optimizer) {
   HostCopy copy(session, optimizer);
-  checkpoint.read(copy.states());
+  checkpoint.read(copy.states(StatesFor::load));
   copy.store();
   session.parameters_changed();
 }

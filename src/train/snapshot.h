@@ -41,7 +41,7 @@ class Snapshot {
   void wait();
 
   // The copies; their addresses never change.
-  std::vector<NamedState> states() const { return engine::named_states(session_, parts_); }
+  std::vector<NamedState> states() const { return engine::named_states(session_, parts_, engine::StatesFor::save); }
 
  private:
   engine::Session& session_;

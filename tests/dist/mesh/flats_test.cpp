@@ -169,6 +169,50 @@ TEST(Flats, AWeightWithAScaleIsItsProduct) {
   }
 }
 
+// Saved on one mesh and loaded on another: every rank has every scale again.
+TEST(Flats, ScalesAreSavedOnceAndLoadedByAll) {
+  const models::Model model(testing::toy_description(), [](const nn::Param& param) {
+    nn::FlatSpec spec = nn::common_domain(param);
+    spec.scaled = param.name.find("_proj.weight") != std::string::npos;
+    spec.trainable = !spec.scaled;
+    return spec;
+  });
+  const std::vector<plan::Layout> layouts = meshes(model);
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    const plan::Layout &from = layouts[i], &to = layouts[(i + 1) % layouts.size()];
+    if (from.compute != to.compute) continue;
+    const auto with_session = [&](const plan::Layout& layout, const auto& body) {
+      const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+      const auto device = make_cpu_device();
+      engine::Session session(model, layout, *device, *mesh, {step::Purpose::gradient_norms});
+      session.initialise(3);
+      body(session);
+    };
+    const auto each_scale = [&](engine::Session& session, const auto& body) {
+      for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
+        const TensorView scales = session.state().flat(f).scales;
+        for (std::int64_t p = 0; !scales.empty() && p < scales.elements(); ++p)
+          body(scales.data<float>()[p], 1.0f + 10 * f + p);
+      }
+    };
+    Tensors saved;
+    with_session(from, [&](engine::Session& session) {
+      each_scale(session, [](float& scale, double value) { scale = static_cast<float>(value); });
+      saved = testing::assembled(session);
+    });
+    with_session(to, [&](engine::Session& session) {
+      engine::HostCopy copy(session, false);
+      for (const NamedState& state : copy.states(engine::StatesFor::load)) {
+        if (state.name.starts_with("scale/")) *state.boxes.at(0).view.data<float>() = saved.at(state.name).at(0);
+      }
+      copy.store();
+      int count = 0;
+      each_scale(session, [&](float scale, double value) { count += scale == static_cast<float>(value) ? 1 : 0; });
+      EXPECT_EQ(count, 8) << text_of(from) << " to " << text_of(to);
+    });
+  }
+}
+
 TEST(Flats, BackwardEndsAtTheLowestTrainableLayer) {
   const models::Model model = freeze({"embed_tokens", "layers.0."}, false);
   const plan::Layout layout = meshes(model).front();
