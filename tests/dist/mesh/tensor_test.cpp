@@ -99,7 +99,7 @@ Tensors trainable(const models::Model& model, const Tensors& all) {
 
 // Trains on a mesh of the whole world and on one rank, which every process runs itself, with the same sequences.
 void expect_like_one_rank(const models::ModelDescription& whole, const nn::FlatSpecOf& spec,
-                          const comm::MeshSizes& mesh) {
+                          const comm::MeshSizes& mesh, const nn::SavePolicy& policy = {}) {
   const std::string text =
       cat("tensor ", mesh.tensor, " context ", mesh.context, " shard ", mesh.shard, " replicate ", mesh.replicate);
   const models::Model one(whole, [&](const nn::Param& param) {
@@ -110,6 +110,8 @@ void expect_like_one_rank(const models::ModelDescription& whole, const nn::FlatS
   const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
   const models::Model model(mesh.tensor == 1 ? whole : half_of(whole, part), spec);
   plan::Layout layout = layout_of(mesh, model);
+  layout.policies.assign(layout.policies.size(), policy);
+  if (policy.delay_weight_gradients) layout.in_flight = 2;
   if (mesh.tensor > 1) {
     layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
       seams.redistribute = std::make_shared<AllReduce>(groups.tensor());
@@ -151,8 +153,9 @@ TEST(Tensor, SlicesAndCopiesTrainLikeOneRank) {
   }
 }
 
-// A frozen base with trainable adapters, whose dropout draws the same numbers on every mesh. A of a column-parallel
-// Linear and B of a row-parallel one are copies with partial gradients.
+// A frozen base with trainable adapters, whose dropout draws the same numbers on every mesh and in every pass:
+// recomputed ones, delayed weight gradients, with two micro-batches in flight. A of a column-parallel Linear and B of a
+// row-parallel one are copies with partial gradients.
 TEST(Tensor, AdaptersTrainLikeOneRank) {
   const int world = the_world->size();
   const models::ModelDescription whole = testing::toy_with_adapters(0.25);
@@ -161,11 +164,13 @@ TEST(Tensor, AdaptersTrainLikeOneRank) {
     own.trainable = param.name.find("lora_") != std::string::npos;
     return own;
   };
-  expect_like_one_rank(whole, spec, {.shard = world});
+  const nn::SavePolicy recomputed{.checkpointing = Checkpointing::full}, delayed{.delay_weight_gradients = true};
+  expect_like_one_rank(whole, spec, {.shard = world}, recomputed);
+  expect_like_one_rank(whole, spec, {.shard = world}, delayed);
   if (world >= 2) expect_like_one_rank(whole, spec, {.context = 2, .shard = 1, .replicate = world / 2});
   if (world < 4) return;
-  expect_like_one_rank(whole, spec, {.tensor = 2, .shard = world / 2});
-  expect_like_one_rank(whole, spec, {.tensor = 2, .context = 2, .shard = world / 4});
+  expect_like_one_rank(whole, spec, {.tensor = 2, .shard = world / 2}, recomputed);
+  expect_like_one_rank(whole, spec, {.tensor = 2, .context = 2, .shard = world / 4}, delayed);
 }
 
 // What the mesh test compares would differ with other random numbers.
