@@ -87,9 +87,12 @@ std::vector<NamedState> scale_states(const nn::Flat& flat, const step::FlatState
       HAWSER_CHECK(segment.slice.extent == 0, param.name, ": scales of slices are not saved yet");
     }
     const bool owner = flat.offset(p) >= state.begin && flat.offset(p) < state.begin + state.count;
-    NamedState scale{.name = part.prefix + param.name, .shape = {1}, .dtype = DType::f32, .boxes = {}};
+    const Shape shape = flat.scale_shape(p);
+    NamedState scale{.name = part.prefix + param.name, .shape = shape, .dtype = DType::f32, .boxes = {}};
     if (owner || use == StatesFor::load) {
-      scale.boxes.push_back({.offset = {0}, .extent = {1}, .view = part.host.rows(p, 1)});
+      Shape offset = shape;
+      for (int dim = 0; dim < shape.rank(); ++dim) offset[dim] = 0;
+      scale.boxes.push_back({.offset = offset, .extent = shape, .view = flat.scale_view(part.host, p)});
     }
     states.push_back(std::move(scale));
   }

@@ -30,7 +30,24 @@ Flat::Flat(std::string name, FlatSpec spec, std::vector<Param> params)
   for (const Param& param : params_) {
     offsets_.push_back(used_);
     used_ += round_up(param.elements(), kAlignmentElements);
+    const bool scales = spec.scaling != Scaling::none;
+    scale_offsets_.push_back(scale_offsets_.back() +
+                             (scales ? scale_shape(static_cast<int>(offsets_.size()) - 1).elements() : 0));
   }
+}
+
+Shape Flat::scale_shape(int param) const {
+  if (spec_.scaling == Scaling::tensor) return {1};
+  const Param& p = params_[static_cast<std::size_t>(param)];
+  HAWSER_CHECK(spec_.scaling == Scaling::block && p.shape.rank() == 2, p.name, ": scales of blocks of ",
+               p.shape.text());
+  return {ceil_div(p.shape[0], kScalingBlock), ceil_div(p.shape[1], kScalingBlock)};
+}
+
+TensorView Flat::scale_view(const TensorView& scales, int param) const {
+  if (spec_.scaling == Scaling::none) return {};
+  const Shape shape = scale_shape(param);
+  return scales.rows(scale_offsets_[static_cast<std::size_t>(param)], shape.elements()).reshape(shape);
 }
 
 std::int64_t Flat::total(int parts) const {
@@ -55,6 +72,18 @@ std::vector<Flat::Gap> Flat::gaps(std::int64_t total) const {
 
 namespace {
 
+const char* scaling_text(Scaling scaling) {
+  switch (scaling) {
+    case Scaling::none:
+      return ", without scales";
+    case Scaling::tensor:
+      return ", scaled";
+    case Scaling::block:
+      return ", scaled by blocks";
+  }
+  return "";
+}
+
 // What `spec` has and `first` has not: ", frozen".
 std::string difference(const FlatSpec& spec, const FlatSpec& first) {
   std::string text;
@@ -65,7 +94,7 @@ std::string difference(const FlatSpec& spec, const FlatSpec& first) {
   };
   dtype("stored", spec.stored, first.stored);
   dtype("gathered", spec.gathered, first.gathered);
-  if (spec.scaled != first.scaled) text += spec.scaled ? ", scaled" : ", without scales";
+  if (spec.scaling != first.scaling) text += scaling_text(spec.scaling);
   if (spec.partial_gradient != first.partial_gradient) {
     text += spec.partial_gradient ? ", partial gradients" : ", equal gradients";
   }

@@ -30,6 +30,10 @@ class Flat {
   std::int64_t total(int parts) const;
   // The view of a parameter in the unsharded flat buffer.
   TensorView view(const TensorView& flat, int param) const;
+  // The float32 scales of all parameters, one parameter after another, and those of one; 0 and empty with Scaling::none.
+  std::int64_t scale_count() const { return scale_offsets_.back(); }
+  Shape scale_shape(int param) const;
+  TensorView scale_view(const TensorView& scales, int param) const;
   // The elements of a flat buffer of `total` elements between parameters and after the last one. They must stay zero in
   // gradients.
   struct Gap {
@@ -42,6 +46,7 @@ class Flat {
   FlatSpec spec_;
   std::vector<Param> params_;
   std::vector<std::int64_t> offsets_;
+  std::vector<std::int64_t> scale_offsets_ = {0};  // and the end of the last
   std::int64_t used_ = 0;
 };
 

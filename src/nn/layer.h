@@ -69,7 +69,7 @@ std::vector<ops::StridedBlocks> diagonal_blocks(const BatchViews& batch, std::in
 // A parameter as a layer reads it: its values are scale * view.
 struct Weight {
   TensorView view;   // in FlatSpec::gathered
-  TensorView scale;  // float32 [1]; empty: 1
+  TensorView scale;  // float32, with the shape of FlatSpec::scaling; empty: 1
 };
 
 // Where the gradient of a parameter is written. The caller decides it before the layer enqueues the GEMM.

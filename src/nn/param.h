@@ -51,15 +51,23 @@ struct PartOf {
   std::int64_t begin = 0, total = 0;
 };
 
+// The float32 scales of a parameter (nn::Weight). kScalingBlock: rows and columns of a block.
+enum class Scaling {
+  none,
+  tensor,  // [1]
+  block,   // [ceil(rows / kScalingBlock), ceil(columns / kScalingBlock)]. No GEMM reads them yet
+};
+constexpr std::int64_t kScalingBlock = 128;
+
 // What the parameters of one flat buffer have in common (nn/flat.h).
 struct FlatSpec {
   Domain domain = Domain::sliced;
-  bool trainable = true;          // false: frozen. No gradient, no moments, no master weights
-  std::optional<DType> stored;    // dtype that ranks keep; absent: float32 if trainable, otherwise the compute dtype
-  std::optional<DType> gathered;  // dtype that layers read; absent: the compute dtype
-  bool scaled = false;            // each parameter has a float32 scale (nn::Weight); weights of Linears only
-  bool partial_gradient = false;  // replicated only: what each rank computes is a part of a sum, not an equal copy
-  std::int64_t grain = 128;       // shards begin at multiples of it; a multiple of Flat::kAlignmentElements
+  bool trainable = true;            // false: frozen. No gradient, no moments, no master weights
+  std::optional<DType> stored;      // dtype that ranks keep; absent: float32 if trainable, otherwise the compute dtype
+  std::optional<DType> gathered;    // dtype that layers read; absent: the compute dtype
+  Scaling scaling = Scaling::none;  // weights of Linears only
+  bool partial_gradient = false;    // replicated only: what each rank computes is a part of a sum, not an equal copy
+  std::int64_t grain = 128;         // shards begin at multiples of it; a multiple of Flat::kAlignmentElements
   bool operator==(const FlatSpec&) const = default;
 };
 

@@ -31,7 +31,8 @@ struct FlatUpdate {
   TensorView weights;                 // float32 master weights, updated in place
   TensorView gradient;                // float32, before clipping
   std::span<const TensorView> slots;  // in the order of slots(), updated in place
-  TensorView compute;      // receives the updated weights, rounded to its dtype; empty: layers read `weights`
+  TensorView compute;      // receives the updated weights, rounded to its dtype; empty: layers read `weights`, or the
+                           // caller rounds, as it does for weights with scales
   TensorView scalars;      // what prepare() wrote
   TensorView coefficient;  // float32 [1]: factor of the gradient (clipping, loss scale)
   TensorView skip;         // int32 [1]: if not 0, update() changes nothing

@@ -150,8 +150,7 @@ std::vector<nn::Weight> Executor::weights_of(const Instruction& instruction, con
       values = setup_.buffers->get({Role::weights, id, 0}, state.compute.dtype(), {flat.total(state.cut.parts)});
     }
     if (values.empty()) return {};  // the instruction reads no weights
-    weights.push_back({.view = flat.view(values, place.index),
-                       .scale = state.scales.empty() ? TensorView() : state.scales.rows(place.index, 1)});
+    weights.push_back({.view = flat.view(values, place.index), .scale = flat.scale_view(state.scales, place.index)});
   }
   return weights;
 }

@@ -58,9 +58,7 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     }
     for (std::size_t f = 0; f < flats_.size(); ++f) {
       const nn::Flat& flat = model.flats()[f];
-      if (flat.spec().scaled) {
-        flats_[f].scales = carver.take(DType::f32, {static_cast<std::int64_t>(flat.params().size())});
-      }
+      if (flat.scale_count() > 0) flats_[f].scales = carver.take(DType::f32, {flat.scale_count()});
     }
     parameter_bytes_ = carver.used();
     if (options.optimizer != nullptr) {

@@ -38,7 +38,7 @@ struct FlatState {
   // All elements in FlatSpec::gathered, if DomainCut::weights has one part; `compute` is this rank's part of it. Empty
   // if the weights are sharded.
   TensorView unsharded;
-  TensorView scales;              // float32 [parameters], 1 at first, on every rank; empty without FlatSpec::scaled
+  TensorView scales;              // float32 [Flat::scale_count()], 1 at first, on every rank; empty: none
   std::vector<TensorView> slots;  // by optim::Optimizer::slots(); none if frozen, or without StateOptions::optimizer
 };
 

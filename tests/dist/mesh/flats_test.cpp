@@ -130,7 +130,8 @@ TEST(Flats, AWeightWithAScaleIsItsProduct) {
   const auto model_with = [&](bool scaled) {
     return models::Model(description, [scaled](const nn::Param& param) {
       nn::FlatSpec spec = nn::common_domain(param);
-      if (param.name.find("_proj.weight") != std::string::npos) spec.trainable = false, spec.scaled = scaled;
+      if (param.name.find("_proj.weight") != std::string::npos)
+        spec.trainable = false, spec.scaling = scaled ? nn::Scaling::tensor : nn::Scaling::none;
       return spec;
     });
   };
@@ -173,8 +174,9 @@ TEST(Flats, AWeightWithAScaleIsItsProduct) {
 TEST(Flats, ScalesAreSavedOnceAndLoadedByAll) {
   const models::Model model(testing::toy_description(), [](const nn::Param& param) {
     nn::FlatSpec spec = nn::common_domain(param);
-    spec.scaled = param.name.find("_proj.weight") != std::string::npos;
-    spec.trainable = !spec.scaled;
+    if (param.name.find("_proj.weight") == std::string::npos) return spec;
+    spec.scaling = nn::Scaling::tensor;
+    spec.trainable = false;
     return spec;
   });
   const std::vector<plan::Layout> layouts = meshes(model);
