@@ -52,8 +52,8 @@ struct StatePart {
 std::vector<StatePart> state_parts(Session& session, bool optimizer);
 // Returns the bytes of the copies of all parts; with `at`, places the copies there.
 std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at);
-// The copies as named tensors of the model. Every rank has all scales: one rank saves those of a parameter, "scale/PARAMETER"
-// [Flat::scale_shape()], and all ranks load them.
+// The copies as named tensors of the model. Every rank has all scales: one rank saves those of a parameter,
+// "scale/PARAMETER" [Flat::scale_shape()], and all ranks load them.
 enum class StatesFor { save, load };
 std::vector<NamedState> named_states(Session& session, const std::vector<StatePart>& parts, StatesFor use);
 

@@ -30,7 +30,7 @@ class Flat {
   std::int64_t total(int parts) const;
   // The view of a parameter in the unsharded flat buffer.
   TensorView view(const TensorView& flat, int param) const;
-  // The float32 scales of all parameters, one parameter after another, and those of one; 0 and empty with Scaling::none.
+  // The float32 scales of all parameters, one parameter after another, and those of one. Scaling::none: 0, empty.
   std::int64_t scale_count() const { return scale_offsets_.back(); }
   Shape scale_shape(int param) const;
   TensorView scale_view(const TensorView& scales, int param) const;

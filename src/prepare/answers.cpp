@@ -67,12 +67,26 @@ class TokenPlaces {
   }
 
  private:
+  // The number of tokens that end before a byte, and whether the next token begins there.
   std::pair<std::size_t, bool> before(std::size_t byte) const {
     Ids start;
     tokenizer_.encode(text_.substr(0, byte), start, false);
     const auto same = static_cast<std::size_t>(
         std::mismatch(start.begin(), start.end(), ids_.begin(), ids_.end()).first - start.begin());
+    if (same == start.size() && same > 0 && continues(byte, start)) return {same - 1, false};
     return {same, same == start.size()};
+  }
+
+  // True if the last token of `start`, the ids before a byte, covers the next character too: an unknown token stands for
+  // any part of its word.
+  bool continues(std::size_t byte, const Ids& start) const {
+    constexpr std::string_view kSpaces = " \t\n\r";
+    if (byte >= text_.size() || kSpaces.find(text_[byte]) != kSpaces.npos) return false;
+    std::size_t next = byte + 1;
+    while (next < text_.size() && (static_cast<unsigned char>(text_[next]) & 0xc0) == 0x80) ++next;
+    Ids longer;
+    tokenizer_.encode(text_.substr(0, next), longer, false);
+    return longer == start;
   }
 
   std::string_view text_;

@@ -195,6 +195,15 @@ TEST(Answers, OfAPromptAreTheCompletionAndTheEndOfText) {
 }
 
 // TextFrame is found without encoding a text: this tokenizer has tokens for "b" and "c" only.
+// WordPiece: decoding does not give the text back, and an unknown word is one token, which any part of it has too.
+TEST(Answers, ATokenOverTheBoundaryIsLabeled) {
+  const Learned learned("inputs/tokenizers/minilm/tokenizer.json", "chatml");
+  EXPECT_EQ(learned(R"({"prompt": "an unbel", "completion": "ievable day"})"), "unbelievable|day|[SEP]|");
+  EXPECT_EQ(learned(R"({"prompt": "is it? \ud83d\ude00wor", "completion": "d answer"})"), "[UNK]|answer|[SEP]|");
+  EXPECT_EQ(learned(R"({"prompt": "is it? \ud83d\ude00", "completion": " answer"})"), "answer|[SEP]|");
+  EXPECT_EQ(learned(R"({"prompt": "is it? \ud83d\ude00", "completion": ". answer"})"), ".|answer|[SEP]|");
+}
+
 TEST(Answers, NeedNoEncodableProbeText) {
   const auto ids_of = [](const std::string& post_processor, const std::string& text) {
     const std::string path = (fs::path(::testing::TempDir()) / "two-letters.json").string();
