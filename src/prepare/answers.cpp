@@ -77,7 +77,7 @@ class TokenPlaces {
     return {same, same == start.size()};
   }
 
-  // True if the last token of `start`, the ids before a byte, covers the next character too: an unknown token stands for
+  // True if the last token of `start`, the ids before a byte, covers the next character too: an unknown token represents
   // any part of its word.
   bool continues(std::size_t byte, const Ids& start) const {
     constexpr std::string_view kSpaces = " \t\n\r";
