@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/text.h"
+#include "io/files.h"
 
 namespace hawser {
 namespace {
@@ -98,6 +99,13 @@ void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::str
   if (judged({"output"}) && !recipe.output.empty() && output.find_first_not_of("/.") == std::string::npos &&
       output.starts_with("/")) {
     add("output", {.what = "the root folder",
+                   .expected = "a folder of its own",
+                   .got = recipe.output,
+                   .hint = "output: runs/NAME"});
+  }
+  // eval and generate would take the model there for the run's.
+  if (judged({"output"}) && !recipe.output.empty() && io::is_file(output + "/config.json")) {
+    add("output", {.what = "the folder of a model",
                    .expected = "a folder of its own",
                    .got = recipe.output,
                    .hint = "output: runs/NAME"});

@@ -209,6 +209,15 @@ TEST_F(ReadRecipe, RejectsNumbersWithALeadingZero) {
   EXPECT_EQ(errors(kSmallest, {"train.seed=+0"}), "");
 }
 
+// eval and generate would read the model instead of the run.
+TEST_F(ReadRecipe, RejectsTheFolderOfAModelAsOutput) {
+  folder_.write("model/config.json", "{}");
+  const std::string model = folder_.path("model");
+  EXPECT_EQ(errors(kSmallest, {"output=" + model}),
+            "--set: the folder of a model (expected a folder of its own, got model) at output; try output: runs/NAME");
+  EXPECT_EQ(errors(kSmallest, {"output=" + model + "/run"}), "");
+}
+
 TEST_F(ReadRecipe, RejectsTheRootFolderAndEmptyLists) {
   for (const char* root : {"/", "/.", "/.."}) {
     EXPECT_EQ(errors(kSmallest, {std::string("output=") + root}),
