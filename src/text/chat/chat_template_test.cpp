@@ -356,6 +356,10 @@ TEST(ChatTemplate, OpensByNameByFileAndNextToTheTokenizer) {
   EXPECT_EQ(open("", "model/tokenizer.json"), "<begin>config");
   EXPECT_EQ(open("", "model"), "<begin>config");
   EXPECT_EQ(open("zephyr", "model"), "<|user|>\nhi<end>\n");
+  folder.write("model/special_tokens_map.json", R"({"eos_token": "<map>", "bos_token": null})");  // overrides it
+  EXPECT_EQ(open("", "model"), "config");
+  EXPECT_EQ(open("zephyr", "model"), "<|user|>\nhi<map>\n");
+  fs::remove(folder.path("model/special_tokens_map.json"));
   folder.write("own.jinja", "{{ eos_token }}own");
   EXPECT_EQ(open("own.jinja", "model"), "<end>own");
   EXPECT_EQ(open("model/tokenizer_config.json", ""), "<begin>config");

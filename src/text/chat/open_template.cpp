@@ -7,6 +7,7 @@
 #include "io/files.h"
 #include "io/json.h"
 #include "text/chat/chat_template.h"
+#include "text/tokenizers/declared_tokens.h"
 
 namespace hawser::text::chat {
 namespace {
@@ -28,8 +29,13 @@ struct TokenizerConfig {
   std::map<std::string, std::string> tokens;
 };
 
+// The templates and tokens of a tokenizer_config.json. If there is none, the tokens that the files beside it declare.
 TokenizerConfig read_config(const fs::path& path) {
   TokenizerConfig config;
+  if (!is_file(path)) {
+    config.tokens = read_declared_tokens(path.string()).named;
+    return config;
+  }
   const auto fail = [&](std::string what, std::string at, std::string expected = "") {
     throw UserError(
         {.file = path.string(), .what = std::move(what), .expected = std::move(expected), .at = std::move(at)});
@@ -41,12 +47,7 @@ TokenizerConfig read_config(const fs::path& path) {
     problems.throw_if_any();
     const Json& json = *parsed;
     if (!json.is_object()) fail("not a tokenizer_config.json", "", "an object");
-    for (const auto& [key, value] : json.items()) {
-      if (!key.ends_with("_token")) continue;
-      if (value.is_string()) config.tokens[key] = value;
-      if (value.is_object() && value.contains("content") && value["content"].is_string())
-        config.tokens[key] = value["content"];
-    }
+    config.tokens = read_declared_tokens(path.string()).named;
     const auto found = json.find("chat_template");
     if (found == json.end() || found->is_null()) return config;
     if (found->is_string()) {
@@ -120,8 +121,7 @@ std::string as_tokenizers_own(const std::string& wanted, const std::string& toke
   if (!chosen) return "";
   std::map<std::string, std::string> own;
   try {
-    const fs::path config = home_of(tokenizer, folder) / "tokenizer_config.json";
-    if (!tokenizer.empty() && is_file(config)) own = read_config(config).tokens;
+    if (!tokenizer.empty()) own = read_config(home_of(tokenizer, folder) / "tokenizer_config.json").tokens;
   } catch (const UserError&) {
     own = {};  // then every token is set
   }
@@ -140,10 +140,9 @@ std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted
   try {
     const fs::path home = home_of(tokenizer, folder);
     TokenizerConfig config;
-    const bool has_config = !tokenizer.empty() && is_file(home / "tokenizer_config.json");
     if (wanted.empty()) {
       if (tokenizer.empty()) return nullptr;
-      if (has_config) config = read_config(home / "tokenizer_config.json");
+      config = read_config(home / "tokenizer_config.json");
       const fs::path file = home / "chat_template.jinja";
       if (is_file(file)) {
         const std::string source = read(file);
@@ -157,7 +156,7 @@ std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted
     for (const NamedTemplate& one : named_templates()) {
       if (wanted != one.name) continue;
       std::map<std::string, std::string> tokens = one.tokens;
-      if (has_config) {
+      if (!tokenizer.empty()) {
         for (const auto& [name, text] : read_config(home / "tokenizer_config.json").tokens) tokens[name] = text;
       }
       return std::make_shared<const ChatTemplate>(one.source, tokens, one.name);
@@ -177,7 +176,7 @@ std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted
       const fs::path own = file.parent_path() / "tokenizer_config.json";
       if (is_file(own)) {
         config = read_config(own);
-      } else if (has_config) {
+      } else if (!tokenizer.empty()) {
         config = read_config(home / "tokenizer_config.json");
       }
       return std::make_shared<const ChatTemplate>(read(file), config.tokens, file.string());

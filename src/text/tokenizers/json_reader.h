@@ -86,7 +86,9 @@ bool read_pattern(JsonReader& reader, const Json& value, const std::string& at, 
 
 // Readers of the parts of a tokenizer.json. Each reports unknown keys and types by name.
 void read_model(JsonReader& reader, const Json& model, TokenizerParts& parts);
-void read_added_tokens(JsonReader& reader, const Json& items, TokenizerParts& parts);
+// Also adds the tokens of `declared` that are not among `items`, and returns these.
+std::vector<AddedToken> read_added_tokens(JsonReader& reader, const Json& items,
+                                          const std::vector<AddedToken>& declared, TokenizerParts& parts);
 void read_normalizer(JsonReader& reader, const Json& step, const std::string& at, Normalizer& out);
 // Returns whether its words are bytes: the model then works on bytes instead of characters.
 bool read_pre_tokenizer(JsonReader& reader, const Json& step, TokenizerParts& parts);

@@ -11,6 +11,7 @@
 #include "io/json.h"
 #include "text/tokenizers/bpe.h"
 #include "text/tokenizers/byte_level.h"
+#include "text/tokenizers/declared_tokens.h"
 #include "text/tokenizers/json_reader.h"
 
 namespace hawser::text {
@@ -48,35 +49,40 @@ bool may_cut_at_space_marks(const Bpe& bpe, const TokenIds& ids) {
   });
 }
 
-// `eos_token` of the settings next to a tokenizer.json: a string, or an object with its content. "" if there is none.
-std::string declared_eos(const fs::path& folder) {
-  constexpr std::int64_t kLargestSettings = std::int64_t{16} << 20;
-  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
-    const std::string file = (folder / name).string();
-    if (!io::is_file(file)) continue;
-    const JsonReader reader(file);
-    const Json settings =
-        reader.parse(io::read_bounded(file, kLargestSettings, "cannot read the tokenizer's settings"));
-    Json eos = JsonReader::member(settings, "eos_token");
-    if (eos.is_object()) eos = JsonReader::member(eos, "content");
-    if (eos.is_string() && !eos.get_ref<const std::string&>().empty()) return eos.get<std::string>();
+// Reads the added tokens of the file and the declared ones. parts.fingerprint is the file's on entry.
+void read_tokens(JsonReader& reader, const Json& value, DeclaredTokens declared, TokenizerParts& parts) {
+  const auto& eos = declared.eos;
+  if (eos && parts.ids.contains(eos->content)) declared.added.push_back(*eos);
+  const auto more = read_added_tokens(reader, reader.list(value, "added_tokens"), declared.added, parts);
+  // Data that were prepared with another end token or with other added tokens are stale.
+  if (eos) parts.fingerprint = fnv1a(cat(parts.fingerprint, " ", eos->content));
+  for (const AddedToken& one : more) {
+    parts.fingerprint = fnv1a(cat(parts.fingerprint, " ", one.id, one.single_word, one.lstrip, one.rstrip,
+                                  one.normalized, one.special, " ", one.content));
   }
-  return "";
+  if (!eos) return;
+  parts.eos = eos->content;
+  if (parts.model && !parts.ids.contains(parts.eos)) {
+    reader.add({.file = declared.file,
+                .what = "the tokenizer does not have this token",
+                .expected = "a token of tokenizer.json",
+                .got = parts.eos,
+                .at = "eos_token"});
+  }
 }
 
 std::unique_ptr<Tokenizer> read_json(JsonReader& reader, const Json& file, std::uint64_t fingerprint) {
   TokenizerParts parts;
-  parts.eos = declared_eos(fs::path(reader.path()).parent_path());
-  // Data that were prepared with another end token are stale.
-  parts.fingerprint = parts.eos.empty() ? fingerprint : fnv1a(cat(fingerprint, " ", parts.eos));
+  parts.fingerprint = fingerprint;
+  const DeclaredTokens declared =
+      read_declared_tokens((fs::path(reader.path()).parent_path() / "tokenizer_config.json").string());
   const auto member = [&](const char* key) -> const Json& { return JsonReader::member(file, key); };
   reader.known_keys(file, "",
                     {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                      "post_processor", "decoder", "model"});
   reader.section("model", [&] { read_model(reader, member("model"), parts); });
   reader.section("normalizer", [&] { read_normalizer(reader, member("normalizer"), "normalizer", parts.normalizer); });
-  reader.section("added_tokens",
-                 [&] { read_added_tokens(reader, reader.list(member("added_tokens"), "added_tokens"), parts); });
+  reader.section("added_tokens", [&] { read_tokens(reader, member("added_tokens"), declared, parts); });
   bool byte_level = false;
   reader.section("pre_tokenizer", [&] { byte_level = read_pre_tokenizer(reader, member("pre_tokenizer"), parts); });
   reader.section("post_processor",

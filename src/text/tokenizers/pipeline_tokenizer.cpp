@@ -68,8 +68,7 @@ class PipelineTokenizer::Lease {
 PipelineTokenizer::PipelineTokenizer(TokenizerParts parts) : parts_(std::move(parts)), special_(parts_.tokens.size()) {
   for (const AddedToken& token : parts_.added.tokens()) special_[token.id] = token.special;
   for (const std::int32_t id : parts_.special) special_[id] = true;
-  const auto declared = parts_.ids.find(parts_.eos);
-  eos_ = !parts_.eos.empty() && declared != parts_.ids.end() ? std::optional(declared->second) : usual_eos(parts_.ids);
+  eos_ = parts_.eos.empty() ? usual_eos(parts_.ids) : std::optional(parts_.ids.find(parts_.eos)->second);
   bos_ = parts_.prefix.empty() ? usual_bos(parts_.ids) : std::optional(parts_.prefix.front());
 }
 

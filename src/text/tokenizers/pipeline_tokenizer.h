@@ -30,7 +30,7 @@ struct TokenizerParts {
   std::vector<bool> present;                 // by id: whether it has a token
   std::vector<std::string> bytes;  // by id: decoded bytes if they do not depend on neighbours; else no entries
   std::uint64_t fingerprint = 0;
-  std::string eos;  // the end-of-text token that the tokenizer's settings declare; "": none
+  std::string eos;  // the end-of-text token that the tokenizer's settings declare, one of `ids`; "": none
 
   void put_token(std::int32_t id, std::string token);
 };

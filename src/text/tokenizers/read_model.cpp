@@ -221,7 +221,8 @@ bool only_white_space(std::string_view text) {
 
 }  // namespace
 
-void read_added_tokens(JsonReader& reader, const Json& items, TokenizerParts& parts) {
+std::vector<AddedToken> read_added_tokens(JsonReader& reader, const Json& items,
+                                          const std::vector<AddedToken>& declared, TokenizerParts& parts) {
   Normalizer::Scratch scratch;
   Regex::Scratch regex;
   const auto normalize = [&](const std::string& content) {
@@ -234,6 +235,33 @@ void read_added_tokens(JsonReader& reader, const Json& items, TokenizerParts& pa
   auto next = static_cast<std::int32_t>(std::count(parts.present.begin(), parts.present.end(), true));
   bool rstrip[2] = {}, white_space[2] = {};  // by `normalized`
   std::set<std::string> normalized;
+  const auto id_for = [&](const AddedToken& token) {
+    const auto known = parts.ids.find(token.content);
+    return known != parts.ids.end() ? known->second : next;
+  };
+  const auto add = [&](AddedToken token, const std::string& at) {
+    const auto used = static_cast<std::size_t>(token.id);
+    if (used < parts.present.size() && parts.present[used] && parts.tokens[used] != token.content) {
+      reader.reject("token id used twice", at + ".id");
+      return;
+    }
+    next = std::max(next, token.id + 1);
+    const auto same = std::find_if(tokens.begin(), tokens.end(), [&](const auto& t) { return t.id == token.id; });
+    if (same != tokens.end()) {
+      if (!same_flags(*same, token)) reader.reject("added token twice with different flags not supported", at);
+      return;
+    }
+    const std::string matched = token.normalized ? normalize(token.content) : token.content;
+    if (matched.empty()) reader.reject("added token that normalizes to the empty text not supported", at);
+    if (token.normalized && !normalized.insert(matched).second) {  // the library takes either
+      reader.reject("added tokens with the same normalized text not supported", at);
+    }
+    rstrip[token.normalized] |= token.rstrip;
+    white_space[token.normalized] |= only_white_space(matched);
+    parts.ids.emplace(token.content, token.id);
+    parts.put_token(token.id, token.content);
+    tokens.push_back(std::move(token));
+  };
   std::size_t index = 0;
   for (const Json& item : items) {
     const std::string at = cat("added_tokens[", index++, "]");
@@ -247,38 +275,25 @@ void read_added_tokens(JsonReader& reader, const Json& items, TokenizerParts& pa
     if (!reader.check_id(item.at("id"), at + ".id")) continue;
     if (token.content.empty()) continue;
     token.id = item.at("id").get<std::int32_t>();
-    const auto known = parts.ids.find(token.content);
-    const std::int32_t expected = known != parts.ids.end() ? known->second : parts.model ? next : token.id;
+    const std::int32_t expected = parts.model || parts.ids.contains(token.content) ? id_for(token) : token.id;
     if (token.id != expected) {
       reader.add({.file = reader.path(),
-                  .what = known == parts.ids.end() ? "added token without the next free id not supported"
-                                                   : "added token with another id in the vocabulary",
+                  .what = parts.ids.contains(token.content) ? "added token with another id in the vocabulary"
+                                                            : "added token without the next free id not supported",
                   .expected = cat(expected),
                   .got = cat(token.id),
                   .at = at + ".id"});
       continue;
     }
-    const auto used = static_cast<std::size_t>(token.id);
-    if (used < parts.present.size() && parts.present[used] && parts.tokens[used] != token.content) {
-      reader.reject("token id used twice", at + ".id");
-      continue;
-    }
-    next = std::max(next, token.id + 1);
-    const auto same = std::find_if(tokens.begin(), tokens.end(), [&](const auto& t) { return t.id == token.id; });
-    if (same != tokens.end()) {
-      if (!same_flags(*same, token)) reader.reject("added token twice with different flags not supported", at);
-      continue;
-    }
-    const std::string matched = token.normalized ? normalize(token.content) : token.content;
-    if (matched.empty()) reader.reject("added token that normalizes to the empty text not supported", at);
-    if (token.normalized && !normalized.insert(matched).second) {  // the library takes either
-      reader.reject("added tokens with the same normalized text not supported", at);
-    }
-    rstrip[token.normalized] |= token.rstrip;
-    white_space[token.normalized] |= only_white_space(matched);
-    parts.ids.emplace(token.content, token.id);
-    parts.put_token(token.id, token.content);
-    tokens.push_back(std::move(token));
+    add(std::move(token), at);
+  }
+  std::vector<AddedToken> more;
+  for (AddedToken token : declared) {
+    const auto same = [&](const AddedToken& one) { return one.content == token.content; };
+    if (std::any_of(tokens.begin(), tokens.end(), same)) continue;
+    token.id = id_for(token);
+    more.push_back(token);
+    add(std::move(token), cat("\"", token.content, "\" of the tokenizer's settings"));
   }
   // The library matches white space that a token has stripped again if it is a token.
   for (const int kind : {0, 1}) {
@@ -286,6 +301,7 @@ void read_added_tokens(JsonReader& reader, const Json& items, TokenizerParts& pa
     reader.reject("added token with rstrip together with one of white space not supported", "added_tokens");
   }
   parts.added = AddedTokens(std::move(tokens), normalize);
+  return more;
 }
 
 }  // namespace hawser::text

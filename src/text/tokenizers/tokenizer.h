@@ -53,12 +53,12 @@ class Tokenizer {
   virtual std::optional<std::int32_t> id_of(std::string_view token) const = 0;
 
   // Begin of text: the first id of the post-processor, else the token with a common name. End of text, which follows
-  // documents and completions: `eos_token` of tokenizer_config.json or special_tokens_map.json next to the file, as in
+  // documents and completions: the `eos_token` that the files next to it declare (declared_tokens.h), as in
   // transformers; else the token with a common name (<|endoftext|>, <|end_of_text|>, </s>, <eos>, [SEP]).
   virtual std::optional<std::int32_t> bos() const = 0;
   virtual std::optional<std::int32_t> eos() const = 0;
 
-  // FNV-1a of the file and of the declared eos_token; identifies the tokenizer.
+  // FNV-1a of the file and of the declared tokens; identifies the tokenizer.
   virtual std::uint64_t fingerprint() const = 0;
 };
 

@@ -139,13 +139,55 @@ TEST_F(TokenizerTest, TheEndTokenIsTheDeclaredOne) {
   };
   declare("special_tokens_map.json", {{"content", "[DONE]"}, {"lstrip", false}});
   EXPECT_EQ(load(file)->eos(), 262);
-  EXPECT_NE(load(file)->fingerprint(), plain);        // data prepared with the other token are stale
-  declare("tokenizer_config.json", "<|endoftext|>");  // comes first
-  EXPECT_EQ(load(file)->eos(), 261);
-  declare("tokenizer_config.json", nullptr);
+  EXPECT_NE(load(file)->fingerprint(), plain);  // data prepared with the other token are stale
+  declare("tokenizer_config.json", "<|endoftext|>");
+  EXPECT_EQ(load(file)->eos(), 262);  // the map overrides it
+  std::ofstream(folder_.path("tokenizer_config.json"))
+      << Json{{"eos_token", "<|endoftext|>"}, {"added_tokens_decoder", Json::object()}}.dump();
+  EXPECT_EQ(load(file)->eos(), 261);  // the map is not read
+  declare("tokenizer_config.json", "[DONE]");
+  declare("special_tokens_map.json", nullptr);
+  EXPECT_EQ(load(file)->eos(), 261);  // null overrides, too
+  std::filesystem::remove(folder_.path("special_tokens_map.json"));
   EXPECT_EQ(load(file)->eos(), 262);
   declare("tokenizer_config.json", "[UNKNOWN]");
-  EXPECT_EQ(load(file)->eos(), 261);
+  try {
+    load(file);
+    FAIL() << "an unknown token is silently another one";
+  } catch (const UserError& error) {
+    EXPECT_EQ(std::string(error.what()), folder_.path("tokenizer_config.json") +
+                                             ": the tokenizer does not have this token (expected a token of "
+                                             "tokenizer.json, got [UNKNOWN]) at eos_token");
+  }
+}
+
+// transformers adds tokens that only the tokenizer's settings name, in this order: by id those of
+// added_tokens_decoder, special tokens by name, further special tokens. One of the vocabulary keeps its id.
+TEST_F(TokenizerTest, TokensOfTheSettingsAreAdded) {
+  const Json file = small_file();
+  const auto ids = [&](const Json& settings) {
+    std::ofstream(folder_.path("tokenizer_config.json")) << settings.dump();
+    std::vector<std::int32_t> ids;
+    load(file)->encode("A<x> <y>", ids, false);
+    return ids;
+  };
+  const auto plain = ids(Json::object());
+  const auto fingerprint = load(file)->fingerprint();
+  ASSERT_EQ(plain.size(), 8u);
+  const auto with = [&](std::int32_t x, std::int32_t y) { return std::vector<std::int32_t>{plain[0], x, plain[4], y}; };
+  const auto token = [](const char* content) { return Json{{"content", content}, {"special", true}}; };
+  EXPECT_EQ(ids({{"added_tokens_decoder", {{"300", token("<y>")}, {"290", token("<x>")}}}}), with(262, 263));
+  EXPECT_NE(load(file)->fingerprint(), fingerprint);
+  EXPECT_EQ(load(file)->decode_bytes(with(262, 263), true), "A ");
+  EXPECT_EQ(ids({{"bos_token", "<y>"}, {"extra_special_tokens", {"<x>"}}}), with(263, 262));
+  EXPECT_EQ(ids({{"additional_special_tokens", {"<y>", token("<x>")}}}), with(263, 262));
+  EXPECT_EQ(ids({{"pad_token", "<y>"}}), plain);
+  Json strip = token("<x>");
+  strip["rstrip"] = true;
+  EXPECT_EQ(ids({{"additional_special_tokens", {strip, "<y>"}}}), (std::vector<std::int32_t>{plain[0], 262, 263}));
+  const auto letter = ids({{"bos_token", "A"}});  // of the vocabulary: its id, but now special
+  EXPECT_EQ(letter, plain);
+  EXPECT_EQ(load(file)->decode_bytes(letter, true), "<x> <y>");
 }
 
 // The `tokenizers` library marks the piece that begins in the first character of the original text, also where a
