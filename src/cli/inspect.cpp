@@ -100,7 +100,7 @@ void describe_metadata(const checkpoint::Checkpoint& checkpoint, Report& report)
   report.row("data", cat("after step ", metadata.step, steps > 0 ? cat(" of ", steps) : "", ": ", sequences,
                          " sequences of ", number("/data/sequence_length"), " tokens"));
   Problems problems;
-  models::ModelDescription description = models::describe_config(metadata.config, checkpoint.folder(), problems);
+  models::ModelDescription description = engine::describe_checkpoint(checkpoint, metadata.config, problems);
   if (problems.empty()) describe_model(models::Model(std::move(description)), report);
   report.json["tokenizer"] = metadata.tokenizer.empty() ? Json() : Json(metadata.tokenizer);
   if (!metadata.tokenizer.empty()) report.row("tokenizer", metadata.tokenizer);

@@ -11,9 +11,9 @@ void load(Session& session, checkpoint::Checkpoint& checkpoint, bool optimizer) 
   session.parameters_changed();
 }
 
-void load_weights(Session& session, OpenModel& open) {
+void load_weights(Session& session, OpenModel& open, std::uint64_t seed) {
   if (open.checkpoint) return load(session, *open.checkpoint, false);
-  session.load(*open.weights);
+  session.load(*open.weights, seed);
 }
 
 }  // namespace hawser::engine

@@ -10,7 +10,8 @@ namespace hawser::engine {
 // Fills the session's parameters and, with `optimizer`, its moments.
 void load(Session& session, checkpoint::Checkpoint& checkpoint, bool optimizer);
 
-// Fills the parameters with a model's weights, or with those of its checkpoint.
-void load_weights(Session& session, OpenModel& open);
+// Fills the parameters with a model's weights, or with those of its checkpoint. `seed`: of tensors that the weights do
+// not have (nn::Segment::may_be_absent).
+void load_weights(Session& session, OpenModel& open, std::uint64_t seed = 0);
 
 }  // namespace hawser::engine

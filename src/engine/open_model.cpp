@@ -14,16 +14,28 @@
 namespace hawser::engine {
 
 OpenModel open_model(const std::string& path, bool random_weights, Problems& problems) {
-  const std::size_t before = problems.size();
-  models::ModelDescription description = models::read_description(path, problems);
   OpenModel open;
-  const bool described = problems.size() == before;
-  if (described) open.model = std::make_unique<models::Model>(std::move(description));
+  Problems of_weights;  // shown after those of the config
+  std::optional<models::TensorNames> names;
   if (!random_weights && io::exists(path)) {
-    open.weights = checkpoint::SafetensorsFolder::open(path, problems);
-    if (open.weights && described) models::check_weights(*open.model, *open.weights, problems);
+    open.weights = checkpoint::SafetensorsFolder::open(path, of_weights);
+    if (open.weights) names.emplace(open.weights->names());
   }
+  const std::size_t before = problems.size();
+  models::ModelDescription description = models::read_description(path, problems, names ? &*names : nullptr);
+  const bool described = problems.size() == before;
+  problems.add(of_weights);
+  if (described) open.model = std::make_unique<models::Model>(std::move(description));
+  if (open.weights && described) models::check_weights(*open.model, *open.weights, problems);
   return open;
+}
+
+models::ModelDescription describe_checkpoint(const checkpoint::Checkpoint& checkpoint, const std::string& config,
+                                             Problems& problems) {
+  std::vector<std::string> names;
+  for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) names.push_back(tensor.name);
+  const models::TensorNames of(std::move(names));
+  return models::describe_config(config, checkpoint.folder(), problems, &of);
 }
 
 namespace {
@@ -69,8 +81,7 @@ OpenModel open_trained_model(const std::string& path, Problems& problems) {
     open.recipe = metadata.recipe;
     open.tokenizer = tokenizer_file(metadata.tokenizer);
     const std::size_t before = problems.size();
-    models::ModelDescription description =
-        models::describe_config(metadata.config, open.checkpoint->folder(), problems);
+    models::ModelDescription description = describe_checkpoint(*open.checkpoint, metadata.config, problems);
     if (problems.size() == before) open.model = std::make_unique<models::Model>(std::move(description));
     open.special = models::describe_special_tokens(metadata.config, open.checkpoint->folder(), problems);
   } catch (const UserError& error) {

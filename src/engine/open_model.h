@@ -32,6 +32,10 @@ OpenModel open_model(const std::string& path, bool random_weights, Problems& pro
 // Opens a Hugging Face folder, a checkpoint or a run's folder in the same way, with special tokens and tokenizer.
 OpenModel open_trained_model(const std::string& path, Problems& problems);
 
+// The model of a checkpoint, with the names of its tensors. `config`: CheckpointMetadata::config.
+models::ModelDescription describe_checkpoint(const checkpoint::Checkpoint& checkpoint, const std::string& config,
+                                             Problems& problems);
+
 // The tokenizer in a model's folder; null if there is none.
 std::unique_ptr<text::Tokenizer> tokenizer_of_model(const std::string& model_folder);
 

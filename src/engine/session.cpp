@@ -144,20 +144,33 @@ void Session::initialise(std::uint64_t seed) {
   parameters_changed();
 }
 
-void Session::load(checkpoint::SafetensorsFolder& folder) {
+void Session::load(const models::WeightSources& sources, std::uint64_t seed) {
   std::optional<PinnedStagingBuffer> staging;
   if (device_.kind() != DeviceKind::cpu) staging.emplace(device_, *stream_);
   for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) {
     const step::FlatState& flat = state_->flat(f);
+    // `first`: of the piece, in the shard.
+    const auto load = [&](std::int64_t first, std::int64_t count, const TensorView& values) {
+      const auto absent = models::load_flat(model_, f, sources, flat.begin + first, count, values);
+      return std::pair(first, absent);
+    };
+    std::vector<std::pair<std::int64_t, std::vector<models::SegmentPiece>>> absent;
     if (!staging) {
-      models::load_flat(model_, f, folder, flat.begin, flat.count, flat.stored);
-      continue;
+      absent.push_back(load(0, flat.count, flat.stored));
+    } else {
+      const DType dtype = flat.stored.dtype();
+      const std::int64_t element = size_of(dtype);
+      staging->send(flat.stored, [&](std::byte* piece, std::int64_t begin, std::int64_t bytes) {
+        const std::int64_t count = bytes / element;
+        absent.push_back(load(begin / element, count, TensorView(piece, dtype, {count}, DeviceKind::cpu)));
+      });
     }
-    constexpr std::int64_t kElement = size_of(DType::f32);
-    staging->send(flat.stored, [&](std::byte* piece, std::int64_t begin, std::int64_t count) {
-      models::load_flat(model_, f, folder, flat.begin + begin / kElement, count / kElement,
-                        TensorView(piece, DType::f32, {count / kElement}, DeviceKind::cpu));
-    });
+    for (const auto& [first, pieces] : absent) {
+      for (const models::SegmentPiece& piece : pieces) {
+        models::initialise_flat(model_, f, seed, flat.begin + first + piece.at, piece.count, *stream_,
+                                flat.stored.rows(first + piece.at, piece.count));
+      }
+    }
   }
   parameters_changed();
 }

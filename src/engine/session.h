@@ -2,7 +2,7 @@
 // `StepConfig`.
 //
 //   Session session(model, layout, device, mesh, {step::Purpose::train, step::Purpose::loss});
-//   session.initialise(seed);                       // or load(folder), or load(session, checkpoint, ...)
+//   session.initialise(seed);                       // or load(sources, seed), or load(session, checkpoint, ...)
 //   step::StepOutput output = session.enqueue(step::Purpose::train, input);
 //
 // The constructor plans all steps, then reserves state and arena once. Nothing is allocated inside a step.
@@ -15,6 +15,7 @@
 
 #include "checkpoint/formats/safetensors.h"
 #include "models/model.h"
+#include "models/weights.h"
 #include "plan/plan.h"
 #include "step/executor.h"
 #include "step/replay.h"
@@ -71,8 +72,9 @@ class Session {
   // Writes initial values to the parameters of this rank's shard. Does not change the moments, which the constructor
   // sets to zero.
   void initialise(std::uint64_t seed);
-  // Loads the parameters of this rank's shard. `folder` must have passed models::check_weights.
-  void load(checkpoint::SafetensorsFolder& folder);
+  // Loads the parameters of this rank's shard. `sources` must have passed models::check_weights. Tensors that they do not
+  // have get the initial values of `seed`.
+  void load(const models::WeightSources& sources, std::uint64_t seed);
   // Rounds the float32 parameters into their copies in the compute dtype; blocks the host. initialise() and load() do
   // it themselves: call it after writing parameters in another way, such as from a checkpoint.
   void parameters_changed();

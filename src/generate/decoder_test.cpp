@@ -49,7 +49,7 @@ class WholeForward {
     session_ = std::make_unique<engine::Session>(*model.model, layout, device, *mesh_,
                                                  std::vector<step::Purpose>{step::Purpose::logits});
     if (model.checkpoint) HAWSER_CHECK(false, "a folder was expected");
-    session_->load(*model.weights);
+    session_->load(*model.weights, 0);
   }
 
   std::vector<float> operator()(std::span<const std::int32_t> ids) {

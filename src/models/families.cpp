@@ -19,7 +19,7 @@ constexpr std::int64_t kMaxId = (std::int64_t{1} << 31) - 1;
 
 struct Family {
   const char* model_type;
-  ModelDescription (*read)(ConfigReader& config, Problems& problems);
+  ModelDescription (*read)(ConfigReader& config, Problems& problems, const TensorNames* names);
   std::string (*write)(const ModelDescription& description, const std::string& stored);
 };
 constexpr std::array<Family, 1> kFamilies{{{"llama", read_llama, llama_config_json}}};
@@ -72,7 +72,7 @@ std::optional<Json> read_config(const std::string& path, Problems& problems) {
   return read_object(file, problems);
 }
 
-ModelDescription describe(const Json& json, const std::string& file, Problems& problems) {
+ModelDescription describe(const Json& json, const std::string& file, Problems& problems, const TensorNames* names) {
   Problems found;
   ModelDescription description;
   ConfigReader config(json, file, found);
@@ -82,7 +82,7 @@ ModelDescription describe(const Json& json, const std::string& file, Problems& p
   const Json* type = config.find("model_type");
   const Family* family = type != nullptr && type->is_string() ? find_family(type->get<std::string>()) : nullptr;
   if (family != nullptr) {
-    description = family->read(config, found);
+    description = family->read(config, found, names);
     check_supported(description, file, found);
   } else {
     config.reject("model_type", "model family not supported", supported, type == nullptr ? "none" : shown(*type));
@@ -114,14 +114,15 @@ std::string config_path(const std::string& path) {
   return io::is_folder(path) ? (std::filesystem::path(path) / "config.json").string() : path;
 }
 
-ModelDescription read_description(const std::string& path, Problems& problems) {
+ModelDescription read_description(const std::string& path, Problems& problems, const TensorNames* names) {
   const auto json = read_config(path, problems);
-  return json ? describe(*json, config_path(path), problems) : ModelDescription{};
+  return json ? describe(*json, config_path(path), problems, names) : ModelDescription{};
 }
 
-ModelDescription describe_config(const std::string& text, const std::string& file, Problems& problems) {
+ModelDescription describe_config(const std::string& text, const std::string& file, Problems& problems,
+                                 const TensorNames* names) {
   const auto json = parse_object(text, file, problems);
-  return json ? describe(*json, file, problems) : ModelDescription{};
+  return json ? describe(*json, file, problems, names) : ModelDescription{};
 }
 
 namespace {

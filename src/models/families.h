@@ -9,16 +9,21 @@
 
 #include "base/error.h"
 #include "models/model.h"
+#include "models/tensor_names.h"
 #include "tensor/dtype.h"
 
 namespace hawser::models {
 
 // Reads FOLDER/config.json, or the file itself, and dispatches on its model_type. Adds every problem that it finds, one
 // line each, with the key. If it adds one, the returned description has no blocks and must not be used.
-ModelDescription read_description(const std::string& folder_or_config_json, Problems& problems);
+// `names`: the tensors that the description is for; it then has the names that they have, for instance without the
+// prefix "model.". Null: the names that transformers writes.
+ModelDescription read_description(const std::string& folder_or_config_json, Problems& problems,
+                                  const TensorNames* names = nullptr);
 
 // As read_description, from the text of a config.json; `file` names it in messages.
-ModelDescription describe_config(const std::string& text, const std::string& file, Problems& problems);
+ModelDescription describe_config(const std::string& text, const std::string& file, Problems& problems,
+                                 const TensorNames* names = nullptr);
 
 // The config.json in a folder, or the path itself if it is a file.
 std::string config_path(const std::string& folder_or_config_json);

@@ -44,6 +44,23 @@ TEST(Families, ReadEveryGoldenFolder) {
   }
 }
 
+// transformers reads both: a folder of LlamaModel, and one of LlamaForCausalLM.
+TEST(Families, TensorsHaveTheNamesOfTheirFiles) {
+  const auto names = [](const TensorNames* of) {
+    Problems problems;
+    const ModelDescription description = read_description(golden("tied"), problems, of);
+    EXPECT_EQ(problems.lines(), "");
+    return std::vector<std::string>{description.embedding.table, description.head.norm, description.head.output,
+                                    description.blocks.back().mlp.up};
+  };
+  const TensorNames with({"model.embed_tokens.weight"}), without({"embed_tokens.weight"}), other({"wte.weight"});
+  const std::vector<std::string> usual = {"model.embed_tokens", "model.norm", "lm_head", "model.layers.1.mlp.up_proj"};
+  EXPECT_EQ(names(nullptr), usual);
+  EXPECT_EQ(names(&with), usual);
+  EXPECT_EQ(names(&other), usual);
+  EXPECT_EQ(names(&without), (std::vector<std::string>{"embed_tokens", "norm", "lm_head", "layers.1.mlp.up_proj"}));
+}
+
 TEST(Families, ReadRopeInBothStyles) {
   const auto classic = load_model(golden("rope_llama3")), recent = load_model(golden("rope_parameters"));
   for (const Model* model : {classic.get(), recent.get()}) {

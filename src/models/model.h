@@ -49,6 +49,9 @@ struct ModelDescription {
   nn::HeadConfig head;
   std::vector<ops::RopeConfig> ropes;  // nn::AttentionConfig::rope is an index
   std::int64_t max_position = 0;       // longest sequence that the model was trained for
+  // Tensors of the files that are not part of the model, such as buffers: names, or "*" and an ending, or a beginning
+  // and "*".
+  std::vector<std::string> ignored_tensors = {};
 };
 
 class Model {

@@ -62,6 +62,14 @@ void expect_piece(const TensorView& values, std::int64_t count) {
   HAWSER_CHECK(values.elements() == count && values.dense(), "a piece of ", count, " elements in ", values.text());
 }
 
+bool is_ignored(const ModelDescription& description, const std::string& name) {
+  return std::ranges::any_of(description.ignored_tensors, [&](const std::string& pattern) {
+    if (pattern.starts_with('*')) return name.ends_with(pattern.substr(1));
+    if (pattern.ends_with('*')) return name.starts_with(pattern.substr(0, pattern.size() - 1));
+    return name == pattern;
+  });
+}
+
 std::string folder_of(const checkpoint::SafetensorsFolder& folder) {
   if (folder.names().empty()) return "";
   const checkpoint::TensorInfo* first = folder.find(folder.names().front());
@@ -140,76 +148,112 @@ std::vector<HfTensor> hf_tensors(const Model& model) {
   return tensors;
 }
 
-void check_weights(const Model& model, const checkpoint::SafetensorsFolder& folder, Problems& problems) {
-  const std::string where = folder_of(folder);
-  const ModelDescription& description = model.description();
-  const std::string head = description.head.output + ".weight", table = description.embedding.table + ".weight";
-  std::set<std::string> known;
-  for (const HfTensor& tensor : hf_tensors(model)) {
-    known.insert(tensor.name);
-    const checkpoint::TensorInfo* info = folder.find(tensor.name);
-    if (info == nullptr) {
-      problems.add({.file = where,
-                    .what = "a tensor of the model is missing",
-                    .expected = tensor.file_shape.text(),
-                    .got = "none",
-                    .at = tensor.name,
-                    .hint = tensor.name == head
-                                ? "tie_word_embeddings: true in config.json, if the head is the embedding"
-                                : ""});
-      continue;
-    }
-    const std::string& file = folder.file_of(*info);
-    if (!(info->shape == tensor.file_shape)) {
-      problems.add({.file = file,
-                    .what = "a tensor's shape differs from config.json",
-                    .expected = tensor.file_shape.text(),
-                    .got = info->shape.text(),
-                    .at = tensor.name});
-    }
-    if (!is_readable(*info)) {
-      problems.add({.file = file,
-                    .what = "a tensor has an unsupported dtype",
-                    .expected = "F32, BF16, F16 or F64",
-                    .got = info->type->name,
-                    .at = tensor.name});
-    }
+WeightSources::Place WeightSources::find(const std::string& name) const {
+  for (auto folder = folders_.rbegin(); folder != folders_.rend(); ++folder) {
+    if (folder->files->find(folder->prefix + name) != nullptr) return {folder->files, folder->prefix + name};
   }
-  for (const std::string& name : folder.names()) {
-    if (known.contains(name) || name.ends_with("rotary_emb.inv_freq")) continue;
-    const checkpoint::TensorInfo* info = folder.find(name);
-    if (description.head.tied && name == head && folder.find(table) != nullptr) {
-      if (same_bytes(folder, name, table)) continue;
-      problems.add({.file = folder.file_of(*info),
+  return {nullptr, name};
+}
+
+namespace {
+
+void check_tensor(const HfTensor& tensor, const WeightSources::Place& place, Problems& problems) {
+  const checkpoint::TensorInfo* info = place.files->find(place.name);
+  const std::string& file = place.files->file_of(*info);
+  if (!(info->shape == tensor.file_shape)) {
+    problems.add({.file = file,
+                  .what = "a tensor's shape differs from config.json",
+                  .expected = tensor.file_shape.text(),
+                  .got = info->shape.text(),
+                  .at = place.name});
+  }
+  if (!is_readable(*info)) {
+    problems.add({.file = file,
+                  .what = "a tensor has an unsupported dtype",
+                  .expected = "F32, BF16, F16 or F64",
+                  .got = info->type->name,
+                  .at = place.name});
+  }
+}
+
+// Tensors of a folder that are none of the model's; `known` has the model's names.
+void check_others(const ModelDescription& description, const WeightSources::Folder& folder,
+                  const std::set<std::string>& known, Problems& problems) {
+  const std::string head = description.head.output + ".weight", table = description.embedding.table + ".weight";
+  for (const std::string& name : folder.files->names()) {
+    const bool prefixed = name.starts_with(folder.prefix);
+    const std::string own = prefixed ? name.substr(folder.prefix.size()) : name;
+    if (prefixed && (known.contains(own) || is_ignored(description, own))) continue;
+    const checkpoint::TensorInfo* info = folder.files->find(name);
+    if (description.head.tied && own == head && folder.files->find(folder.prefix + table) != nullptr) {
+      if (same_bytes(*folder.files, name, folder.prefix + table)) continue;
+      problems.add({.file = folder.files->file_of(*info),
                     .what = "the head differs from the embedding it is tied to",
-                    .expected = table,
+                    .expected = folder.prefix + table,
                     .at = name,
                     .hint = "tie_word_embeddings: false in config.json"});
       continue;
     }
-    problems.add({.file = folder.file_of(*info),
+    problems.add({.file = folder.files->file_of(*info),
                   .what = "a tensor is not part of config.json's model",
                   .got = cat(info->type->name, " ", info->shape.text()),
                   .at = io::in_quotes(name)});
   }
 }
 
-void load_flat(const Model& model, int flat, checkpoint::SafetensorsFolder& folder, std::int64_t begin,
-               std::int64_t count, const TensorView& values) {
+}  // namespace
+
+void check_weights(const Model& model, const WeightSources& sources, Problems& problems) {
+  std::set<std::string> known;
+  for (const HfTensor& tensor : hf_tensors(model)) {
+    known.insert(tensor.name);
+    if (const WeightSources::Place place = sources.find(tensor.name); place.files != nullptr) {
+      check_tensor(tensor, place, problems);
+      continue;
+    }
+    const auto& params = model.flat(tensor.flat).params();
+    if (params[static_cast<std::size_t>(tensor.param)].segments[static_cast<std::size_t>(tensor.segment)].may_be_absent)
+      continue;
+    problems.add({.file = folder_of(*sources.folders().front().files),
+                  .what = "a tensor of the model is missing",
+                  .expected = tensor.file_shape.text(),
+                  .got = "none",
+                  .at = tensor.name,
+                  .hint = tensor.name == model.description().head.output + ".weight"
+                              ? "tie_word_embeddings: true in config.json, if the head is the embedding"
+                              : ""});
+  }
+  for (const WeightSources::Folder& folder : sources.folders()) {
+    check_others(model.description(), folder, known, problems);
+  }
+}
+
+std::vector<SegmentPiece> load_flat(const Model& model, int flat, const WeightSources& sources, std::int64_t begin,
+                                    std::int64_t count, const TensorView& values) {
   expect_piece(values, count);
   HAWSER_CHECK(values.device() == DeviceKind::cpu, "weights are read into host memory, not into ", values.text());
   const nn::Flat& of = flat_of(model, flat);
   const TensorView line = values.reshape({count});
+  const auto clear = [&](std::int64_t at, std::int64_t elements) {
+    const TensorView rest = line.rows(at, elements);
+    std::memset(rest.raw(), 0, static_cast<std::size_t>(rest.bytes()));
+  };
+  std::vector<SegmentPiece> absent;
   for (const SegmentPiece& piece : segment_pieces(of, begin, count)) {
     const Place place = place_of(of, piece);
+    const WeightSources::Place from = sources.find(place.segment.name);
+    if (from.files == nullptr) {
+      HAWSER_CHECK(place.segment.may_be_absent, "no weights of ", place.segment.name);
+      clear(piece.at, piece.count);
+      absent.push_back(piece);
+      continue;
+    }
     for (const Box& box : global_boxes(place, piece, line.rows(piece.at, piece.count))) {
-      read_region(folder, place.segment.name, place.segment.file, checkpoint::region_of(box), box.view);
+      read_region(*from.files, from.name, place.segment.file, checkpoint::region_of(box), box.view);
     }
   }
-  for (const nn::Flat::Gap& gap : gap_pieces(of, begin, count)) {
-    const TensorView rest = line.rows(gap.begin, gap.count);
-    std::memset(rest.raw(), 0, static_cast<std::size_t>(rest.bytes()));
-  }
+  for (const nn::Flat::Gap& gap : gap_pieces(of, begin, count)) clear(gap.begin, gap.count);
+  return absent;
 }
 
 void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int64_t begin, std::int64_t count,

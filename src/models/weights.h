@@ -42,15 +42,44 @@ struct HfTensor {
 };
 std::vector<HfTensor> hf_tensors(const Model& model);
 
-// Adds a problem for every tensor that is missing, has another shape, or has a dtype that is not supported (F32, BF16,
-// F16 and F64 are), and for every tensor that the model does not have. Exceptions: rotary_emb.inv_freq, which old files
-// contain, and, in a tied model, an lm_head.weight that is bitwise equal to the embedding.
-void check_weights(const Model& model, const checkpoint::SafetensorsFolder& folder, Problems& problems);
+// The folders that a model's weights are read from. They outlive it.
+class WeightSources {
+ public:
+  WeightSources(checkpoint::SafetensorsFolder& folder) { add(folder); }
+  // The tensors of `folder` replace those of the folders before it. Its names are `prefix` and the model's: an adapter
+  // of PEFT has "base_model.model.".
+  void add(checkpoint::SafetensorsFolder& folder, std::string prefix = "") {
+    folders_.push_back({&folder, std::move(prefix)});
+  }
+
+  struct Folder {
+    checkpoint::SafetensorsFolder* files;
+    std::string prefix;
+  };
+  const std::vector<Folder>& folders() const { return folders_; }
+
+  // Where the model's tensor `name` is read: the last folder that has it; `name` is its name there. files is null if
+  // none has it.
+  struct Place {
+    checkpoint::SafetensorsFolder* files = nullptr;
+    std::string name;
+  };
+  Place find(const std::string& name) const;
+
+ private:
+  std::vector<Folder> folders_;
+};
+
+// Adds a problem for every tensor that is missing, unless Segment::may_be_absent; that has another shape, or a dtype
+// that is not supported (F32, BF16, F16 and F64 are); and for every tensor that the model does not have. Exceptions:
+// ModelDescription::ignored_tensors, and, in a tied model, an lm_head.weight that is bitwise equal to the embedding.
+void check_weights(const Model& model, const WeightSources& sources, Problems& problems);
 
 // Fills `values` [count] (float32 or bf16, dense, cpu) with the piece of the model's flat `flat`. Reads only the bytes
-// it needs. The folder must have passed check_weights.
-void load_flat(const Model& model, int flat, checkpoint::SafetensorsFolder& folder, std::int64_t begin,
-               std::int64_t count, const TensorView& values);
+// it needs. The sources must have passed check_weights. Returns the parts of the piece that they do not have; these
+// elements are 0, and the caller gives them initial values (initialise_flat).
+std::vector<SegmentPiece> load_flat(const Model& model, int flat, const WeightSources& sources, std::int64_t begin,
+                                    std::int64_t count, const TensorView& values);
 
 // Fills `values` [count] (float32 or bf16, dense, on the stream's device) with initial values, on the stream. A normal
 // parameter has

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "base/philox.h"
 #include "checkpoint/formats/safetensors_writer.h"
@@ -320,7 +321,7 @@ TEST_F(WeightsTest, StatesOfAllPiecesCoverEveryElementOnce) {
 TEST_F(WeightsTest, TensorsAreThoseOfTheFolder) {
   for (const std::string& name : golden_names()) {
     const auto model = load_model(golden(name));
-    const auto folder = open_weights(golden(name));
+    auto folder = open_weights(golden(name));
     std::vector<std::string> names;
     for (const HfTensor& tensor : hf_tensors(*model)) names.push_back(tensor.name);
     std::sort(names.begin(), names.end());
@@ -329,6 +330,77 @@ TEST_F(WeightsTest, TensorsAreThoseOfTheFolder) {
     check_weights(*model, folder, problems);
     EXPECT_EQ(problems.lines(), "") << name;
   }
+}
+
+// A base model's folder has no adapters: they start with initial values. A second folder has some of them, named as
+// PEFT names them, and a head in place of the base model's.
+TEST_F(WeightsTest, TensorsComeFromTheLastFolderThatHasThem) {
+  Problems problems;
+  ModelDescription description = read_description(golden("tied"), problems);
+  nn::AttentionConfig& first = description.blocks.front().attention;
+  first.adapters = {{first.q, 2, 1.0, 0.0}, {first.output, 2, 1.0, 0.0}};
+  const Model model(std::move(description));
+  auto base = open_weights(golden("tied"));
+  const nn::AttentionConfig& attention = model.description().blocks.front().attention;
+  const std::string a = attention.q + ".lora_A.weight", norm = "model.norm.weight";
+  const auto write = [&](const TemporaryFolder& folder, const std::string& prefix) {
+    std::vector<checkpoint::SafetensorsSpec> specs;
+    for (const HfTensor& tensor : hf_tensors(model)) {
+      if (tensor.name == a || tensor.name == norm) specs.push_back({prefix + tensor.name, tensor.shape, DType::f32});
+    }
+    Storage out;
+    checkpoint::write_safetensors(folder.path("adapter"), specs, [&](const checkpoint::SafetensorsSpec& spec) {
+      out = Storage(*device_, spec.dtype, spec.shape);
+      std::fill_n(out.view().data<float>(), spec.shape.elements(), 3.0f);
+      return out.view();
+    });
+    return open_weights(folder.path("adapter"));
+  };
+  const TemporaryFolder folder, wrong;
+  auto adapter = write(folder, "base_model.model."), unprefixed = write(wrong, "");
+  WeightSources sources(base);
+  sources.add(adapter, "base_model.model.");
+  check_weights(model, sources, problems);
+  EXPECT_EQ(problems.lines(), "");
+  std::set<std::string> absent, replaced;
+  for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
+    const nn::Flat& flat = model.flat(f);
+    const std::int64_t total = flat.total(1);
+    const Storage values = buffer(total), of_base = buffer(total);
+    for (const SegmentPiece& piece : load_flat(model, f, sources, 0, total, values)) {
+      const nn::Param& param = flat.params()[static_cast<std::size_t>(piece.param)];
+      absent.insert(param.segments[static_cast<std::size_t>(piece.segment)].name);
+      EXPECT_EQ(piece.count, param.elements());
+      EXPECT_EQ(piece.at, flat.offset(piece.param));
+    }
+    load_flat(model, f, base, 0, total, of_base);
+    for (const SegmentPiece& piece : segment_pieces(flat, 0, total)) {
+      const float* const now = values.view().data<float>() + piece.at;
+      if (std::equal(now, now + piece.count, of_base.view().data<float>() + piece.at)) continue;
+      EXPECT_EQ(std::count(now, now + piece.count, 3.0f), piece.count);
+      const nn::Param& param = flat.params()[static_cast<std::size_t>(piece.param)];
+      replaced.insert(param.segments[static_cast<std::size_t>(piece.segment)].name);
+    }
+  }
+  EXPECT_EQ(replaced, (std::set<std::string>{a, norm}));
+  EXPECT_EQ(absent, (std::set<std::string>{attention.q + ".lora_B.weight", attention.output + ".lora_A.weight",
+                                           attention.output + ".lora_B.weight"}));
+  WeightSources both(base);
+  both.add(unprefixed, "base_model.model.");
+  check_weights(model, both, problems);
+  EXPECT_EQ(problems.size(), 2u) << problems.lines();  // neither name has the prefix
+}
+
+TEST_F(WeightsTest, NamesThatAModelIgnores) {
+  Problems problems;
+  ModelDescription description = read_description(golden("tied"), problems);
+  description.ignored_tensors = {"model.norm.*", "*q_proj.weight", "model.embed_tokens.weight"};
+  auto weights = open_weights(golden("tied"));
+  description.head.norm = "another.norm";
+  const Model model(std::move(description));
+  check_weights(model, weights, problems);
+  ASSERT_EQ(problems.size(), 1u) << problems.lines();  // that it is there is ignored, that another is missing is not
+  EXPECT_EQ(problems.all().front().at, "another.norm.weight");
 }
 
 TEST_F(WeightsTest, WhatDoesNotFitTheModelIsReportedAllAtOnce) {
@@ -349,7 +421,7 @@ TEST_F(WeightsTest, WhatDoesNotFitTheModelIsReportedAllAtOnce) {
       }
       return out.view();
     });
-    const auto weights = open_weights(folder.path("model"));
+    auto weights = open_weights(folder.path("model"));
     Problems problems;
     check_weights(*model, weights, problems);
     std::string text = problems.lines();

@@ -44,6 +44,7 @@ struct Segment {
   Shape global = {};  // of the global tensor, in the model's form; no dims: it has just these rows
   Slice slice = {};   // the part of the global tensor that these rows are
   FileForm file = {};
+  bool may_be_absent = false;  // weights without it are complete: it then starts with its initial values
 };
 
 // The part of a global extent that a rank's layer has: [begin, begin + its own extent) of total; total 0: all.

@@ -176,7 +176,7 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
   auto session = std::make_unique<engine::Session>(*model.model, layout, *device, *mesh,
                                                    std::vector{step::Purpose::train}, plan.capacity);
   if (model.weights) {
-    session->load(*model.weights);
+    session->load(*model.weights, plan.seed);
   } else {
     session->initialise(plan.seed);
   }

@@ -53,7 +53,7 @@ Exported export_checkpoint(checkpoint::Checkpoint& checkpoint, const std::string
   }
   const std::string name = f16 ? "float16" : to_string(stored);
   Problems problems;
-  models::ModelDescription description = models::describe_config(metadata.config, checkpoint.folder(), problems);
+  models::ModelDescription description = engine::describe_checkpoint(checkpoint, metadata.config, problems);
   std::vector<checkpoint::Attachment> tokenizer;
   try {
     tokenizer = with_names_by_format(tokenizer_of(checkpoint, metadata));

@@ -326,7 +326,7 @@ void FitRun::resume() {
     engine::take_time(world_, [&] {
       if (!plan_.random_weights) {
         HAWSER_CHECK(open_.weights, "model.path without open weights");
-        session_->load(*open_.weights);
+        session_->load(*open_.weights, plan_.seed);
       } else {
         session_->initialise(plan_.seed);
       }

@@ -143,7 +143,7 @@ Difference difference(const std::string& name, models::ModelDescription descript
   engine::Session session(model, layout, *device, *mesh, {step::Purpose::gradient_norms}, std::nullopt,
                           {.replay = true});
   auto weights = open(model, golden(name, "model")), gradients = open(model, golden(name, "gradients"));
-  session.load(weights);
+  session.load(weights, 0);
   step::StepInput input;
   const auto targets = static_cast<double>(ids.size() - 1);
   input.record.inverse_targets = static_cast<float>(1 / targets);

@@ -107,13 +107,9 @@ void reject_bidirectional(ConfigReader& config) {
   config.reject("is_causal", "not supported", "true", shown(*key));
 }
 
-std::string block_name(std::int64_t layer, const char* part) {
-  return cat("model.layers.", layer, ".", part);
-}
-
 }  // namespace
 
-ModelDescription read_llama(ConfigReader& config, Problems& problems) {
+ModelDescription read_llama(ConfigReader& config, Problems& problems, const TensorNames* names) {
   const Sizes s = read_sizes(config, problems);
   const double std = config.number("initializer_range", 0.0, 0.02);
   const double epsilon = config.positive("rms_norm_eps", 1e-6);
@@ -128,18 +124,24 @@ ModelDescription read_llama(ConfigReader& config, Problems& problems) {
     config.reject("quantization_config", "not supported", "weights that are not quantised", "quantised ones");
   }
 
+  const std::string prefix = names != nullptr ? names->prefix_of("embed_tokens.weight", {"model.", ""}) : "model.";
+  const auto block_name = [&](std::int64_t layer, const char* part) {
+    return cat(prefix, "layers.", layer, ".", part);
+  };
+
   ModelDescription d;
   d.family = "llama";
+  d.ignored_tensors = {"*rotary_emb.inv_freq"};  // old files have this buffer
   d.max_position = config.integer("max_position_embeddings", 1, kMaxPosition, 2048);
   d.ropes = {read_rope(config, s.head_dim)};
   if (!problems.empty()) return d;
-  d.embedding = {.vocabulary = s.vocabulary, .width = s.width, .initial_std = std, .table = "model.embed_tokens"};
+  d.embedding = {.vocabulary = s.vocabulary, .width = s.width, .initial_std = std, .table = prefix + "embed_tokens"};
   d.head = {.vocabulary = s.vocabulary,
             .width = s.width,
             .tied = tied,
             .norm_config = {.epsilon = epsilon},
             .initial_std = std,
-            .norm = "model.norm",
+            .norm = prefix + "norm",
             .output = "lm_head"};
   for (std::int64_t n = 0; n < s.layers; ++n) {
     d.blocks.push_back({.attention = {.width = s.width,

@@ -14,11 +14,13 @@
 
 #include "models/config_reader.h"
 #include "models/model.h"
+#include "models/tensor_names.h"
 
 namespace hawser::models {
 
 // Adds problems for keys that are missing, invalid or not supported; the description is valid only if there are none.
-ModelDescription read_llama(ConfigReader& config, Problems& problems);
+// `names`, if not null, decides whether tensors have the prefix "model."; a folder of LlamaModel has none.
+ModelDescription read_llama(ConfigReader& config, Problems& problems, const TensorNames* names);
 
 // All keys that the description depends on, in the style of transformers 4; `stored`: "float32", "bfloat16".
 std::string llama_config_json(const ModelDescription& description, const std::string& stored);

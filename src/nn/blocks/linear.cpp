@@ -203,6 +203,7 @@ std::vector<Adapter> add_adapters(const std::vector<AdapterConfig>& configs, con
       params.push_back(row_parallel ? partial_param(b, shape_b, {}, true)
                                     : sliced_param(b, shape_b, 0, target.part, {}, true));
       params.back().segments.front().file.row_order = target.row_order;
+      for (std::size_t i = params.size() - 2; i < params.size(); ++i) params[i].segments.front().may_be_absent = true;
     }
   }
   return adapters;

@@ -83,7 +83,7 @@ struct AdapterTarget {
 
 // Appends to `params` the parameters of the configured adapters of `targets`, in the order of the targets, and returns
 // the adapters. `part`: row-parallel, the inputs are this part of all. A starts with N(0, 1 / (3 all inputs)), the
-// variance of PEFT's; B with zeros.
+// variance of PEFT's; B with zeros. Weights without them are complete (Segment::may_be_absent).
 std::vector<Adapter> add_adapters(const std::vector<AdapterConfig>& configs, const std::vector<AdapterTarget>& targets,
                                   std::int64_t inputs, PartOf part, std::vector<Param>& params);
 
