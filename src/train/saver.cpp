@@ -22,6 +22,29 @@ std::vector<std::string> all_of(comm::Channel* world, const std::string& mine) {
   return world != nullptr ? world->all_gather_strings(mine) : std::vector<std::string>{mine};
 }
 
+template <class Bits>
+bool all_finite(const TensorView& view, Bits exponent) {
+  const Bits* const values = reinterpret_cast<const Bits*>(view.raw());
+  bool infinite = false;
+  for (std::int64_t i = 0; i < view.elements(); ++i) infinite |= (values[i] & exponent) == exponent;
+  return !infinite;
+}
+
+// An update can overflow after a finite loss and gradient: the weights after it must not replace a good checkpoint.
+void reject_non_finite(const std::vector<NamedState>& states) {
+  for (const NamedState& state : states) {
+    for (const Box& box : state.boxes) {
+      const bool finite = state.dtype == DType::f32    ? all_finite<std::uint32_t>(box.view, 0x7f800000u)
+                          : state.dtype == DType::bf16 ? all_finite<std::uint16_t>(box.view, 0x7f80)
+                                                       : true;
+      if (finite) continue;
+      throw UserError(
+          Problem{.what = cat("not saved: ", state.name, " is not finite after the update"),
+                  .hint = "a lower optimizer.learning_rate, and --resume to resume from the checkpoint before"});
+    }
+  }
+}
+
 }  // namespace
 
 std::string save(engine::Session& session, comm::World* world, const SaveTo& to, const engine::RunState& state) {
@@ -51,6 +74,7 @@ std::string save_states(comm::Channel* ranks, const SaveTo& to, const engine::Ru
   engine::take_time(ranks, [&] {
     try {
       fetch();
+      reject_non_finite(states);
       part = saving->write(states);
     } catch (const UserError& error) {
       part = checkpoint::SaveSession::failed_part(rank, error.what());

@@ -21,7 +21,7 @@ struct SaveTo {
 };
 
 // Writes the session's state and returns when it is on disk. Every rank calls it between steps; all return the new
-// folder or throw the same UserError. On error, older checkpoints are unchanged.
+// folder or throw the same UserError, for instance if a value is not finite. On error, older checkpoints are unchanged.
 std::string save(engine::Session& session, comm::World* world, const SaveTo& to, const engine::RunState& state);
 
 // As save(), with states in host memory, which `fetch` fills. `ranks`: the calling thread's channel; null: single

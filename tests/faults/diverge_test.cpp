@@ -3,6 +3,7 @@
 
 #include <fstream>
 
+#include "base/cat.h"
 #include "harness.h"
 
 namespace hawser::faults {
@@ -25,6 +26,34 @@ TEST(Diverge, EndsUnsavedAndKeepsTheLastSoundCheckpoint) {
     EXPECT_FALSE(saving(place.out()));
     // From there it resumes with a better recipe.
     EXPECT_EQ(run(place, {"--ranks", ranks, "--resume", "train.steps=9"}).code, 0);
+  }
+}
+
+// The last update overflows after a finite loss and gradient. The checkpoint before must survive, even the only one.
+TEST(Diverge, WeightsThatOverflowAreNotSaved) {
+  for (const char* ranks : {"1", "2"}) {
+    for (const char* asynchronous : {"true", "false"}) {
+      SCOPED_TRACE(cat(ranks, " ranks, asynchronous ", asynchronous));
+      const Workplace place;
+      const auto words = [&](const std::vector<std::string>& more) {
+        std::vector<std::string> all = {"--ranks",
+                                        ranks,
+                                        cat("checkpoint.asynchronous=", asynchronous),
+                                        "checkpoint.every_steps=1",
+                                        "checkpoint.keep_last=1",
+                                        "optimizer.warmup_steps=0",
+                                        "optimizer.schedule=constant"};
+        all.insert(all.end(), more.begin(), more.end());
+        return all;
+      };
+      ASSERT_EQ(run(place, words({"train.steps=3"})).code, 0);
+      const Ended ended = run(place, words({"train.steps=6", "optimizer.learning_rate=3e38", "--resume"}));
+      EXPECT_NE(ended.code, 0);
+      EXPECT_NE(ended.err.find("is not finite after the update"), std::string::npos) << ended.err;
+      EXPECT_EQ(newest_step(place.out()), 3);
+      EXPECT_EQ(run(place, words({"train.steps=4", "--resume"})).code, 0);
+      EXPECT_EQ(newest_step(place.out()), 4);
+    }
   }
 }
 
