@@ -262,6 +262,8 @@ TEST_F(ReadRecipe, NumbersBeyondTheirTypeAreOutOfRange) {
             "--set: out of range (expected at most 18446744073709551615, got 18446744073709551616) at train.seed");
   EXPECT_EQ(errors(kSmallest, {"optimizer.learning_rate=1e39"}),
             "--set: out of range (expected a number that float32 can represent, got 1e39) at optimizer.learning_rate");
+  EXPECT_EQ(errors(kSmallest, {"optimizer.epsilon=1e-46"}),
+            "--set: out of range (expected a number that float32 does not round to 0, got 1e-46) at optimizer.epsilon");
 }
 
 TEST_F(ReadRecipe, ListsOfAliasesAreRejectedAtOnce) {

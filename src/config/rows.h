@@ -126,6 +126,8 @@ Key number(const char* name, Field field, RealRange range, const char* help) {
     // Steps compute in float32.
     if (std::abs(*value) > static_cast<double>(std::numeric_limits<float>::max()))
       return Rejection{"out of range", "a number that float32 can represent", ""};
+    if (*value != 0 && static_cast<float>(*value) == 0)
+      return Rejection{"out of range", "a number that float32 does not round to 0", ""};
     field(recipe) = *value;
     return std::nullopt;
   };
