@@ -120,6 +120,25 @@ std::string original_of(const std::string& wandb, const std::string& run, const 
   return original != folder && io::exists(cat(original, "/wandb/", run)) ? original : "";
 }
 
+// The run in `wandb` that a resumed run with this folder continues, or "" with the reason in `trouble`, if there is one.
+// Runs of other programs, and of other run folders behind a link, are not its own.
+std::string run_to_continue(const std::string& wandb, const std::string& folder, std::string& trouble) {
+  std::string moved, copied;
+  const std::vector<std::string> runs = runs_in(wandb);
+  for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
+    const std::string file = cat(wandb, "/", *run, "/", kFolderFile);
+    if (!io::is_file(file)) continue;
+    if (io::read_text(file, 1 << 16) == folder) return *run;
+    const std::string original = original_of(wandb, *run, folder);
+    if (original.empty() && moved.empty()) moved = *run;
+    if (!original.empty() && copied.empty()) copied = original;
+  }
+  if (moved.empty() && !copied.empty()) {
+    trouble = cat("this run's folder is a copy of ", copied, "; it gets a run of its own");
+  }
+  return moved;
+}
+
 std::string new_name() {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
@@ -153,7 +172,6 @@ std::string wandb_pieces(std::int64_t at, std::string_view record) {
 }
 
 Wandb::Wandb(const WandbOptions& options, const RunFacts& facts) : start_(unix_time()) {
-  const std::vector<std::string> earlier = runs_in(options.folder);
   std::string name = new_name();
   if (options.resumed_step > 0) {
     std::int64_t known = 0;
@@ -161,16 +179,10 @@ Wandb::Wandb(const WandbOptions& options, const RunFacts& facts) : start_(unix_t
       if (known++ == 0 && metrics.time > 0) start_ = metrics.time - metrics.step_seconds;
     });
     // Without all its steps, writing the run again would lose the others: it stays, and a new one begins.
-    if (!earlier.empty() && known >= options.resumed_step) {
-      const std::string original = original_of(options.folder, earlier.back(), facts.folder);
-      if (original.empty()) {
-        name = earlier.back();
-      } else {
-        trouble_ = cat("this run's folder is a copy of ", original, "; it gets a run of its own");
-      }
+    if (known >= options.resumed_step) {
+      const std::string own = run_to_continue(options.folder, facts.folder, trouble_);
+      if (!own.empty()) name = own;
     }
-  } else {
-    for (const std::string& other : earlier) io::remove_tree(options.folder + "/" + other);
   }
   id_ = name.substr(name.rfind('-') + 1);
   path_ = options.folder + "/" + name;

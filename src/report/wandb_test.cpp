@@ -111,9 +111,13 @@ class WandbTest : public ::testing::Test {
     }
     return out;
   }
-  std::string only_run() const {
+  std::vector<std::string> runs() const {
     std::vector<std::string> found;
     for (const auto& entry : std::filesystem::directory_iterator(folder_.path("wandb"))) found.push_back(entry.path());
+    return found;
+  }
+  std::string only_run() const {
+    const std::vector<std::string> found = runs();
     EXPECT_EQ(found.size(), 1u);
     return found.at(0);
   }
@@ -213,8 +217,24 @@ TEST_F(WandbTest, AResumedRunHasEachStepOnce) {
   EXPECT_EQ(all(17).size(), 1u);
 
   { Wandb(options(), facts()).step(metrics_of(1)); }
-  EXPECT_NE(only_run(), run);
-  EXPECT_EQ(all(2).size(), 1u);
+  EXPECT_EQ(runs().size(), 2u);  // a run is never deleted
+}
+
+// A folder may be shared: by a link, or with another program.
+TEST_F(WandbTest, RunsOfOthersStayAndAreNotContinued) {
+  const std::string others = folder_.path("wandb/offline-run-99990101_000000-abc123");
+  std::filesystem::create_directories(others + "/files");
+  std::ofstream(others + "/run-abc123.wandb") << "precious";
+  MetricsFile(folder_.path("metrics.jsonl")).step(metrics_of(1));
+  std::string own;
+  {
+    Wandb wandb(options(), facts());
+    own = wandb.path();
+    wandb.step(metrics_of(1));
+  }
+  { EXPECT_EQ(Wandb(options(1), facts()).path(), own); }
+  EXPECT_EQ(read_file(others + "/run-abc123.wandb"), "precious");
+  EXPECT_EQ(runs().size(), 2u);
 }
 
 TEST_F(WandbTest, AResumeWithoutMetricsKeepsTheEarlierRun) {
