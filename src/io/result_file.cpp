@@ -115,6 +115,7 @@ ResultFile::ResultFile(std::string path, Unfinished unfinished)
 }
 
 ResultFile::~ResultFile() {
+  if (!part_.empty() && keep_written()) return;
   if (descriptor_ >= 0) ::close(descriptor_);
   if (temporary_.empty()) return;
   ::unlink(temporary_.c_str());
@@ -125,13 +126,31 @@ void ResultFile::fail(int error) const {
   throw UserError({.file = path_, .what = cat("cannot write: ", std::strerror(error)), .cause = "cannot write"});
 }
 
+bool ResultFile::keep_written() {
+  if (written_ == 0 || descriptor_ < 0 || temporary_.empty()) return false;
+  if (::ftruncate(descriptor_, written_) != 0) return false;
+  ::close(std::exchange(descriptor_, -1));
+  if (::rename(temporary_.c_str(), part_.c_str()) != 0) return false;
+  forget(temporary_);
+  temporary_.clear();
+  return true;
+}
+
 void ResultFile::write(std::string_view text) {
+  const auto bytes = static_cast<std::int64_t>(text.size());
   while (!text.empty()) {
     const ssize_t count = ::write(descriptor_, text.data(), text.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail(errno);
+    if (count < 0) {
+      const int error = errno;
+      if (part_.empty() || !keep_written()) fail(error);
+      throw UserError({.file = path_,
+                       .what = cat("cannot write: ", std::strerror(error), "; ", part_, " has what was written before"),
+                       .cause = "cannot write"});
+    }
     text.remove_prefix(static_cast<std::size_t>(count));
   }
+  written_ += bytes;
   if (temporary_ == g_temporary) g_keep = g_part[0] != 0;
 }
 

@@ -15,6 +15,7 @@
 // Every failure is a UserError with the path as the user typed it and the system's reason.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -29,15 +30,16 @@ ResultPlace find_result_place(const std::string& path);
 
 class ResultFile {
  public:
-  // What drop_unfinished_result does with an uncommitted file when a signal ends the process.
+  // What becomes of an uncommitted file when writing fails, the object is destroyed or a signal ends the process. What
+  // complete calls of write() wrote is kept like keep_part keeps it, if there is any.
   enum class Unfinished { removed, kept_as_part };
 
   explicit ResultFile(std::string path, Unfinished unfinished = Unfinished::removed);
-  ~ResultFile();  // removes the temporary file unless commit() or keep_part() was called
+  ~ResultFile();  // removes or keeps the temporary file unless commit() or keep_part() was called
   ResultFile(const ResultFile&) = delete;
   ResultFile& operator=(const ResultFile&) = delete;
 
-  // Writes all of it with write(2); unbuffered.
+  // Writes all of it with write(2); unbuffered. Kept as a part, the error names the file that has what was written.
   void write(std::string_view text);
   void commit();
   // Keeps what was written so far as PATH.part, or PATH.part-2 and so on if it exists, and returns that name; if
@@ -48,12 +50,14 @@ class ResultFile {
  private:
   [[noreturn]] void fail(int error) const;
   void finish(const std::string& name);
+  bool keep_written();  // renames to part_ what complete writes wrote; false if there is nothing
 
   std::string path_;  // as the user typed it
   ResultPlace place_;
   std::string temporary_;  // "" if there is none any more
   std::string part_;       // for kept_as_part; a signal handler cannot look for a free name
   int descriptor_ = -1;
+  std::int64_t written_ = 0;  // bytes of complete writes
 };
 
 void write_result(const std::string& path, std::string_view text);

@@ -155,6 +155,34 @@ TEST_F(ResultFileTest, AFailedWriteLeavesTheOldFile) {
   }
 }
 
+TEST_F(ResultFileTest, WhatWasWrittenBeforeAFailureIsKeptAsAPart) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{12, 12};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    std::string error;
+    {
+      ResultFile file(path("x"), ResultFile::Unfinished::kept_as_part);
+      file.write("complete\n");
+      error = rejection([&] { file.write("incomplete\n"); });
+    }
+    ::_exit(error == path("x") + ": cannot write: File too large; " + path("x.part") + " has what was written before"
+                ? 0
+                : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(text("x.part"), "complete\n");
+  EXPECT_EQ(names(), 1u);
+  // An exception of the caller.
+  { ResultFile(path("y"), ResultFile::Unfinished::kept_as_part).write("some\n"); }
+  EXPECT_EQ(text("y.part"), "some\n");
+  { ResultFile(path("z"), ResultFile::Unfinished::kept_as_part); }
+  EXPECT_EQ(names(), 2u);
+}
+
 TEST_F(ResultFileTest, AnUnfinishedFileIsKeptAsAPartOrRemoved) {
   {
     ResultFile file(path("x"), ResultFile::Unfinished::kept_as_part);
