@@ -59,13 +59,9 @@ std::string file_name(const std::string& folder) {
   return path;
 }
 
-// Prepares the folder for a new file and returns its path.
-std::string make_folder(const std::string& folder, std::int64_t resumed_step) {
+// Prepares the folder for a new file and returns its path. Other files stay: several runs may share a folder by links.
+std::string make_folder(const std::string& folder) {
   io::make_folders(folder);
-  for (const std::string& name : io::list_folder(folder)) {
-    const bool ours = name.starts_with(kEventsPrefix) && name.ends_with(kSuffix);
-    if (ours && resumed_step == 0) io::remove_tree(folder + "/" + name);
-  }
   return file_name(folder);
 }
 
@@ -97,7 +93,7 @@ std::string tfrecord(std::string_view data) {
 }
 
 TensorBoard::TensorBoard(const std::string& folder, const RunFacts& facts, std::int64_t resumed_step)
-    : file_(make_folder(folder, resumed_step)) {
+    : file_(make_folder(folder)) {
   file_.append(tfrecord(event_of(0).text(event::kFileVersion, "brain.Event:2").bytes()));
   if (resumed_step > 0) {
     const Message start = Message().whole(kSessionStatus, kSessionStart);

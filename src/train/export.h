@@ -17,7 +17,8 @@ struct Exported {
   std::string dtype;  // "float32", "bfloat16" or "float16"
 };
 
-// Writes the model atomically to the folder `output`, which must be empty or missing. UserError on failure.
+// Writes the model atomically to the folder `output`, which must be empty or missing and in no checkpoint. UserError on
+// failure.
 Exported export_checkpoint(checkpoint::Checkpoint& checkpoint, const std::string& output,
                            ExportDType dtype = ExportDType::of_run);
 

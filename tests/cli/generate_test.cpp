@@ -330,6 +330,9 @@ TEST_F(Generate, ContinuesFromCheckpointsOfTwoRanks) {
   ASSERT_EQ(fit.code, 0) << fit.err;
   ASSERT_EQ(hawser("export tuned out").code, 0);
   ASSERT_EQ(hawser("export tuned/best best").code, 0);
+  const auto inside = hawser("export tuned tuned/best/model");
+  EXPECT_EQ(inside.code, 2);
+  EXPECT_NE(inside.err.find("tuned/best/model: in a checkpoint"), std::string::npos) << inside.err;
   const auto ids = [&](const std::string& model) {
     return json("generate --prompt 'to be' --max-tokens 12 --json --model " + model)["ids"];
   };
