@@ -7,7 +7,7 @@
 
 namespace hawser::models {
 
-Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of)
+Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const ReplaceLayer& replace)
     : description_(std::move(description)), embedding_(description_.embedding), head_(description_.head) {
   Problems unsupported;
   check_supported(description_, "", unsupported);
@@ -26,6 +26,11 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of)
     layers_.push_back(std::make_unique<nn::MlpLayer>(block.mlp));
     places_.push_back({number, "MLP"});
     inputs_.push_back({.x = block.residual == Residual::serial ? attention : input, .residual = attention});
+    if (replace) {
+      for (std::size_t layer = first; layer < layers_.size(); ++layer) {
+        layers_[layer] = replace(std::move(layers_[layer]), static_cast<int>(layer));
+      }
+    }
     std::vector<nn::Param> params;
     for (std::size_t layer = first; layer < layers_.size(); ++layer) {
       params.insert(params.end(), layers_[layer]->params().begin(), layers_[layer]->params().end());
@@ -40,6 +45,13 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of)
   }
   head_params_ = add("head", head_.params());
   if (head_.tied()) head_params_.push_back(embedding_params_.front());
+  for (const auto& layer : layers_) {
+    const nn::AuxiliaryLoss* const loss = layer->auxiliary_loss();
+    auxiliary_index_.push_back(loss != nullptr ? auxiliary_layers_++ : -1);
+    if (loss == nullptr) continue;
+    HAWSER_CHECK(auxiliary_loss_ == nullptr || auxiliary_loss_ == loss, "layers add to two auxiliary losses");
+    auxiliary_loss_ = loss;
+  }
 }
 
 const nn::AttentionConfig* Model::attention(int layer) const {

@@ -6,6 +6,7 @@
 // models/llama/.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,7 +57,11 @@ struct ModelDescription {
 
 class Model {
  public:
-  explicit Model(ModelDescription description, const nn::FlatSpecOf& spec_of = nn::common_domain);
+  // Replaces a layer that the description says by another with the same inputs and output.
+  using ReplaceLayer = std::function<std::unique_ptr<nn::Layer>(std::unique_ptr<nn::Layer> layer, int number)>;
+
+  explicit Model(ModelDescription description, const nn::FlatSpecOf& spec_of = nn::common_domain,
+                 const ReplaceLayer& replace = {});
   Model(const Model&) = delete;
 
   const ModelDescription& description() const { return description_; }
@@ -76,6 +81,10 @@ class Model {
   const nn::AttentionConfig* attention(int layer) const;
   int attention_layers() const;
   bool draws_random_numbers() const;  // a layer does while training
+  // The loss that layers add to the model's; null if none does. auxiliary_index: of a layer among those that do, or -1.
+  const nn::AuxiliaryLoss* auxiliary_loss() const { return auxiliary_loss_; }
+  int auxiliary_layers() const { return auxiliary_layers_; }
+  int auxiliary_index(int layer) const { return auxiliary_index_[static_cast<std::size_t>(layer)]; }
   std::int64_t width() const { return description_.embedding.width; }
   std::int64_t vocabulary() const { return description_.embedding.vocabulary; }
   std::int64_t parameters() const;  // a tied weight counts once
@@ -104,6 +113,9 @@ class Model {
   };
   std::vector<LayerPlace> places_;
   std::vector<LayerInputs> inputs_;
+  const nn::AuxiliaryLoss* auxiliary_loss_ = nullptr;
+  int auxiliary_layers_ = 0;
+  std::vector<int> auxiliary_index_;  // by layer
   std::vector<std::vector<ParamPlace>> layer_params_;
   std::vector<ParamPlace> embedding_params_, head_params_;
 };

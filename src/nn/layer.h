@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/training_options.h"
+#include "nn/auxiliary_loss.h"
 #include "nn/param.h"
 #include "nn/seams.h"
 #include "ops/dropout/dropout.h"
@@ -118,7 +119,8 @@ class LayerContext {
   // The random numbers of a site in this step: the same in every pass, on every rank and mesh, with any micro-batch
   // size. `index`: of the head (of all heads of the model) or of the adapter that draws. Only with training().
   virtual ops::RandomKey random(Site site, int index = 0) const = 0;
-  virtual KvCache kv_cache() const { return {}; }  // of the layer that is running; for its attention seam
+  virtual KvCache kv_cache() const { return {}; }          // of the layer that is running; for its attention seam
+  virtual AuxiliaryViews auxiliary() const { return {}; }  // of the layer that is running
   // One stream waits for the work that the other has enqueued so far.
   void exchange_after_compute() { exchange().wait(compute().record_event()); }
   void compute_after_exchange() { compute().wait(exchange().record_event()); }
@@ -180,6 +182,8 @@ class Layer {
                         const Saved&, GradientSink&, const SavePolicy&) const = 0;
   virtual void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const = 0;
   virtual bool draws_random_numbers() const { return false; }  // calls LayerContext::random() while training
+  // The loss that the layer adds to the model's, one object for all layers of a model; null: none.
+  virtual const AuxiliaryLoss* auxiliary_loss() const { return nullptr; }
   // Model FLOPs of forward for T rows and the given number of visible query-key pairs; GEMMs and attention only.
   virtual double flops(std::int64_t rows, double pairs) const = 0;
 };

@@ -18,6 +18,8 @@ const char* to_string(Op op) {
       return "embed";
     case Op::forward:
       return "forward";
+    case Op::auxiliary_loss:
+      return "auxiliary_loss";
     case Op::loss:
       return "loss";
     case Op::logits:

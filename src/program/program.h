@@ -19,6 +19,7 @@ enum class Op {
   gather,             // all-gathers a flat's weight shards into one unsharded buffer
   embed,              // token embedding: the first layer's input
   forward,            // forward of one layer
+  auxiliary_loss,     // sums the layers' statistics over the data ranks; the loss that layers add, and its factors
   loss,               // head: loss only
   logits,             // head: logits at logit_positions, copied to the host
   loss_gradient,      // head: loss, gradient of its input and gradients of its weights

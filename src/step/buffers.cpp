@@ -20,6 +20,8 @@ const char* name_of(Role role) {
       return "gradients, unsharded";
     case Role::shard_gradient:
       return "gradients, sharded";
+    case Role::auxiliary:
+      return "auxiliary loss";
     case Role::temp:
       return "workspace";
   }

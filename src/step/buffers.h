@@ -20,6 +20,7 @@ enum class Role {
   saved,               // (forward instruction, index in nn::Layer::saved_specs())
   unsharded_gradient,  // (flat, micro-batch)
   shard_gradient,      // (flat)
+  auxiliary,           // (micro-batch, 0: statistics of all layers, 1: their factors)
   temp,                // (instruction, count)
 };
 

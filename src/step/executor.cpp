@@ -35,6 +35,11 @@ bool Executor::trains() const {
                              [](const Instruction& instruction) { return instruction.op == Op::update; });
 }
 
+bool Executor::has_gradients() const {
+  return std::ranges::any_of(setup_.program->instructions,
+                             [](const Instruction& instruction) { return instruction.op == Op::loss_gradient; });
+}
+
 Stream& Executor::compute_stream() {
   return stream(StreamId::compute);
 }
@@ -54,6 +59,7 @@ StepOutput Executor::enqueue(const StepInput& input) {
   written_.clear();
   gaps_filled_.clear();
   norm_begun_ = false;
+  auxiliary_begun_ = false;
   end_events_.assign(setup_.program->instructions.size(), Event());
   for (const auto& s : streams_) s->wait(step_end_);
   for (const Instruction& instruction : setup_.program->instructions) {
@@ -90,6 +96,8 @@ void Executor::run(const Instruction& instruction, const StepInput& input, StepO
     case Op::loss_gradient:
     case Op::embed_backward:
       return run_embedding_or_head(instruction);
+    case Op::auxiliary_loss:
+      return auxiliary_loss(instruction);
     case Op::logits:
       return logits(instruction, output);
     case Op::forward:
@@ -202,6 +210,48 @@ void Executor::run_layer(const Instruction& instruction) {
     default:
       return layer.backward_weight(context, activation(instruction.input), saved, sink);
   }
+}
+
+nn::AuxiliaryViews Executor::auxiliary_views(const Instruction& instruction) {
+  const models::Model& model = *setup_.model;
+  const int micro_batch = instruction.micro_batch;
+  const bool summed = std::ranges::any_of(setup_.program->instructions, [&](const Instruction& other) {
+    return other.op == Op::auxiliary_loss && other.micro_batch == micro_batch;
+  });
+  if (!summed || instruction.layer < 0) return {};
+  const std::int64_t row = model.auxiliary_index(instruction.layer);
+  if (row < 0) return {};
+  const nn::AuxiliaryLoss& loss = *model.auxiliary_loss();
+  const auto layers = static_cast<std::int64_t>(model.auxiliary_layers());
+  const auto of = [&](int which, std::int64_t elements) {
+    return setup_.buffers->get({Role::auxiliary, micro_batch, which}, DType::f32, {layers, elements})
+        .rows(row, 1)
+        .reshape({elements});
+  };
+  if (instruction.op == Op::forward) return {.statistics = of(0, loss.statistics())};
+  if (instruction.op == Op::recompute) return {};
+  return {.factors = of(1, loss.factors())};
+}
+
+void Executor::auxiliary_loss(const Instruction& instruction) {
+  const models::Model& model = *setup_.model;
+  const nn::AuxiliaryLoss& loss = *model.auxiliary_loss();
+  const ModelState& state = *setup_.state;
+  const auto layers = static_cast<std::int64_t>(model.auxiliary_layers());
+  const auto of = [&](int which, std::int64_t elements) {
+    return setup_.buffers->get({Role::auxiliary, instruction.micro_batch, which}, DType::f32, {layers, elements});
+  };
+  const TensorView statistics = of(0, loss.statistics());
+  all_reduce_small(instruction, setup_.mesh->data(), statistics.reshape({statistics.elements()}));
+  static const std::vector<ParamPlace> kNone;
+  Context context(*this, instruction, kNone);
+  loss.run(context, {.statistics = statistics,
+                     .factors = has_gradients() ? of(1, loss.factors()) : TensorView(),
+                     .scale = trains() ? state.progress().field(&OptimizerProgress::loss_scale) : TensorView(),
+                     .share = 1.0 / setup_.program->micro_batches,
+                     .loss = state.result().field(&StepResult::auxiliary_loss),
+                     .accumulate = auxiliary_begun_});
+  auxiliary_begun_ = true;
 }
 
 void Executor::run_embedding_or_head(const Instruction& instruction) {

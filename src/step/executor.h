@@ -120,12 +120,15 @@ class Executor {
   void gather_updated(const program::Instruction& instruction);
   void run_layer(const program::Instruction& instruction);
   void run_embedding_or_head(const program::Instruction& instruction);
+  void auxiliary_loss(const program::Instruction& instruction);
+  nn::AuxiliaryViews auxiliary_views(const program::Instruction& instruction);
   void logits(const program::Instruction& instruction, StepOutput& output);
   void reduce(const program::Instruction& instruction);
   void reduce_replicas(const program::Instruction& instruction);
   void divide_copies(const program::Instruction& instruction);
   void grad_norm_partial(const program::Instruction& instruction);
-  bool trains() const;  // the program has updates
+  bool trains() const;         // the program has updates
+  bool has_gradients() const;  // the program has a backward
   void gradient_norm(const program::Instruction& instruction);
   void parameter_norms(const program::Instruction& instruction, StepOutput& output);
   void update(const program::Instruction& instruction);
@@ -157,6 +160,7 @@ class Executor {
   std::set<std::pair<BufferKey, int>> written_;  // gradients written in this step: (buffer, index of the parameter)
   std::set<BufferKey> gaps_filled_;              // gradient buffers whose padding was zeroed in this step
   bool norm_begun_ = false;                      // a grad_norm_partial of this step has been enqueued
+  bool auxiliary_begun_ = false;                 // an auxiliary_loss of this step has been enqueued
   int temps_ = 0;                                // temps of the current instruction so far
   const StepInput* input_ = nullptr;             // of the step being enqueued; null between steps
 };

@@ -98,6 +98,9 @@ class Lister {
               flats_of_layer(layer).read, {});
       pass.forward.push_back(x);
     }
+    if (model_.auxiliary_layers() > 0 && options_.purpose != Purpose::logits) {
+      add({.op = Op::auxiliary_loss, .micro_batch = mb}, {}, {});
+    }
     const bool gradients = !forward_only(options_.purpose);
     const Op head = gradients ? Op::loss_gradient : options_.purpose == Purpose::loss ? Op::loss : Op::logits;
     pass.loss =

@@ -39,10 +39,11 @@ struct PreciseSum {
 
 // Copied to the host at the end of a step.
 struct StepResult {
-  PreciseSum loss_sum;      // sum over valid targets: this rank's on the device, all ranks' on the host
-  float sum_squares = 0;    // of the global gradient; until gradient_norm all-reduces it, of this rank's shards
-  float gradient_norm = 0;  // global L2 norm before clipping
-  float clip = 1;           // coefficient that scales the gradient
+  PreciseSum loss_sum;       // sum over valid targets: this rank's on the device, all ranks' on the host
+  float sum_squares = 0;     // of the global gradient; until gradient_norm all-reduces it, of this rank's shards
+  float gradient_norm = 0;   // global L2 norm before clipping
+  float clip = 1;            // coefficient that scales the gradient
+  float auxiliary_loss = 0;  // mean over micro-batches of the loss that layers add (nn/auxiliary_loss.h); of all ranks
 };
 
 // A record on the device.

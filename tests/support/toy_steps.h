@@ -22,10 +22,11 @@ inline batches::BatchShape toy_batch(int context, bool packed = true) {
 
 class ToySteps {
  public:
-  // A global batch of `batch_size` sequences; sets the layout's number of micro-batches to what that takes.
-  ToySteps(plan::Layout& layout, const comm::MeshPlace& place, std::int64_t batch_size)
+  // A global batch of `batch_size` sequences; sets the layout's number of micro-batches to what that takes. `full`: no
+  // sequence has padding.
+  ToySteps(plan::Layout& layout, const comm::MeshPlace& place, std::int64_t batch_size, bool full = false)
       : batch_(layout.batch),
-        loader_(sequences(layout, 4 * batch_size), layout.batch,
+        loader_(sequences(layout, 4 * batch_size, full), layout.batch,
                 {.data_rank = place.shard + layout.mesh.shard * place.replicate,
                  .data_ranks = layout.data_ranks(),
                  .context_rank = place.context,
@@ -47,9 +48,10 @@ class ToySteps {
   }
 
  private:
-  static std::shared_ptr<ToySequences> sequences(const plan::Layout& layout, std::int64_t count) {
+  static std::shared_ptr<ToySequences> sequences(const plan::Layout& layout, std::int64_t count, bool full) {
     const std::int64_t documents = layout.batch.max_documents;
-    return std::make_shared<ToySequences>(count, layout.batch.sequence_length, documents, documents > 1 ? 5 : 50);
+    const std::uint64_t slack = full ? 1 : documents > 1 ? 5 : 50;
+    return std::make_shared<ToySequences>(count, layout.batch.sequence_length, documents, slack);
   }
 
   batches::BatchShape batch_;
