@@ -394,6 +394,17 @@ TEST_F(PrepareSources, MovesFilesOfOthersOutOfARunsOwnFolder) {
   EXPECT_FALSE(fs::exists(folder_.path("run/data/earlier-2")));
 }
 
+// Like a file that is named alone: silently left out, its text would be missing from the training.
+TEST_F(PrepareSources, EachFileInBracesMustExist) {
+  for (const char* name : {"a.txt", "b.txt", "c-1.txt", "odd{x,y}.txt"}) folder_.write(name, cat("words of ", name));
+  EXPECT_EQ(rejection(options({"{a,b}.txt"})), "accepted");
+  EXPECT_EQ(rejection(options({"{a,{b,c-*}}.txt"})), "accepted");
+  EXPECT_EQ(rejection(options({"odd{x,y}.txt"})), "accepted");  // a name
+  EXPECT_EQ(rejection(options({"{a,missing}.txt"})), "missing.txt: no such file at data.train[0]");
+  EXPECT_EQ(rejection(options({"b.txt", "{a,{b,d-*}}.txt"})), "d-*.txt: no such file at data.train[1]");
+  EXPECT_EQ(rejection(options({"{x,y}.txt"})), "{x,y}.txt: no such file at data.train[0]");
+}
+
 TEST_F(PrepareSources, OneProcessAtATime) {
   folder_.write("a.txt", "words");
   fs::create_directories(folder_.path("out/unfinished"));

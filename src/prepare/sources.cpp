@@ -129,6 +129,33 @@ std::vector<std::string> matches_of(const std::string& pattern, const std::strin
   return matches;
 }
 
+// The patterns that the first braces of a pattern stand for, in order: "{a,b}.txt" is a.txt and b.txt. The pattern itself
+// if it has none.
+std::vector<std::string> alternatives(const std::string& pattern) {
+  std::vector<std::size_t> cuts;  // of the brace, the commas in it and its end
+  int depth = 0;
+  for (std::size_t i = 0; i < pattern.size() && (cuts.empty() || depth > 0); ++i) {
+    const char c = pattern[i];
+    if (c == '\\') {
+      ++i;
+    } else if (c == '{') {
+      if (++depth == 1) cuts.push_back(i);
+    } else if (depth > 0 && (c == '}' || (c == ',' && depth == 1))) {
+      if (c == '}') --depth;
+      if (c == ',' || depth == 0) cuts.push_back(i);
+    }
+  }
+  if (cuts.size() < 3 || depth > 0) return {pattern};  // like the shell, braces without a comma are text
+  std::vector<std::string> out;
+  for (std::size_t k = 0; k + 1 < cuts.size(); ++k) {
+    const std::string one = pattern.substr(cuts[k] + 1, cuts[k + 1] - cuts[k] - 1);
+    for (std::string& rest : alternatives(one + pattern.substr(cuts.back() + 1))) {
+      out.push_back(pattern.substr(0, cuts.front()) + rest);
+    }
+  }
+  return out;
+}
+
 // Adds a problem if the start of a file is not text.
 bool begins_badly(const std::string& path, const std::string& at, Problems& problems) {
   std::array<char, 512> bytes{};
@@ -225,6 +252,14 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
         if (other.empty() && !inside.other.empty()) other = inside.other.front();
       } else {
         paths.push_back(path);
+      }
+    }
+    // Braces list files: one that is missing is a mistake, as if it were named alone.
+    const std::vector<std::string> named = alternatives(patterns[i]);
+    for (const std::string& one : named) {
+      if (paths.empty() || named.size() == 1 || !matches_of(one, folder).empty()) continue;
+      if (!io::exists(resolve_path(patterns[i], folder))) {
+        problems.add({.file = one, .what = "no such file", .at = at});
       }
     }
     if (paths.empty()) {

@@ -25,7 +25,7 @@ using nlohmann::json;
 constexpr std::int64_t kBlockBytes = 32768, kPieceHeader = 7;
 constexpr std::string_view kFileHeader{":W&B\xE1\xBE\0", 7};  // u16 0xBEE1, version 0
 constexpr const char* kOfflinePrefix = "offline-run-";
-constexpr const char* kFolderFile = "hawser-folder.txt";  // the run's folder, in the W&B run's
+constexpr const char* kFolderFile = "hawser-folder";  // the run's folder, in the W&B run's
 constexpr std::int64_t kSummaryEvery = 100;               // steps: the summary of a killed run is at most so old
 
 // Field numbers of wandb_internal.proto.
