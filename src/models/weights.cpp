@@ -31,8 +31,7 @@ Place place_of(const nn::Flat& flat, const SegmentPiece& piece) {
 // The boxes of a piece in the segment's global tensor; `view` has the piece's elements.
 std::vector<Box> global_boxes(const Place& place, const SegmentPiece& piece, const TensorView& view) {
   const nn::Slice& slice = place.segment.slice;
-  std::vector<Box> boxes =
-      boxes_of_range(nn::segment_shape(place.param, place.segment), piece.first, piece.count, view);
+  std::vector<Box> boxes = boxes_of_range(nn::segment_shape(place.segment), piece.first, piece.count, view);
   if (slice.extent > 0) {
     for (Box& box : boxes) box.offset[slice.dim] += slice.begin;
   }

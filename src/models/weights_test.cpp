@@ -283,6 +283,93 @@ TEST_F(WeightsTest, FileFormsAreConvertedThereAndBack) {
   }
 }
 
+// A layer with one more parameter; it never runs.
+class WithParam : public nn::Layer {
+ public:
+  WithParam(const nn::Layer& layer, const nn::Param& param) : params_(layer.params()) { params_.push_back(param); }
+  const std::vector<nn::Param>& params() const override { return params_; }
+  std::vector<nn::SavedSpec> saved_specs(std::int64_t, DType, const nn::SavePolicy&) const override { return {}; }
+  void forward(nn::LayerContext&, const TensorView&, const TensorView&, const TensorView&,
+               const nn::Saved&) const override {}
+  void recompute(nn::LayerContext&, const nn::Saved&, const nn::SavePolicy&) const override {}
+  void backward(nn::LayerContext&, const TensorView&, const TensorView&, const TensorView&, const nn::Saved&,
+                nn::GradientSink&, const nn::SavePolicy&) const override {}
+  void backward_weight(nn::LayerContext&, const TensorView&, const nn::Saved&, nn::GradientSink&) const override {}
+  double flops(std::int64_t, double) const override { return 0; }
+
+ private:
+  std::vector<nn::Param> params_;
+};
+
+// Experts' weights in one tensor of the file [E, out, in], in a parameter with their rows one after another: all
+// experts, some of them, or a part of the rows of each.
+TEST_F(WeightsTest, StackedTensorsAreRowsOfAParameter) {
+  constexpr std::int64_t kExperts = 4, kRows = 6, kColumns = 5, kAll = kExperts * kRows * kColumns;
+  const TemporaryFolder folder;
+  Storage stacked;
+  checkpoint::write_safetensors(folder.path("w"), {{"experts", {kExperts, kRows, kColumns}, DType::f32}},
+                                [&](const checkpoint::SafetensorsSpec& spec) {
+                                  stacked = buffer(spec.shape.elements());
+                                  std::iota(stacked.view().data<float>(), stacked.view().data<float>() + kAll, 0.0f);
+                                  return stacked.view().reshape(spec.shape);
+                                });
+  auto weights = open_weights(folder.path("w")), base = open_weights(golden("tied"));
+  WeightSources sources(base);
+  sources.add(weights);
+  const auto stream = device_->make_stream("compute");
+  // The elements of the global tensor that the parameter of a slice has, and the initial values of these.
+  const auto read = [&](const nn::Slice& slice) {
+    nn::Segment segment{.name = "experts", .global = {kExperts, kRows, kColumns}, .slice = slice};
+    segment.rows = nn::segment_shape(segment).elements() / kColumns;
+    const nn::Param param =
+        nn::fused_param("experts", {segment}, {segment.rows, kColumns}, {nn::Initial::Kind::normal, 1.0}, true);
+    Problems problems;
+    const Model model(read_description(golden("tied"), problems), nn::common_domain,
+                      [&](std::unique_ptr<nn::Layer> layer, int number) -> std::unique_ptr<nn::Layer> {
+                        if (number != 1) return layer;
+                        return std::make_unique<WithParam>(*layer, param);
+                      });
+    check_weights(model, sources, problems);
+    EXPECT_EQ(problems.lines(), "");
+    const nn::ParamPlace place = model.layer_params(1).back();
+    const std::int64_t total = model.flat(place.flat).total(1), count = param.elements();
+    const Storage loaded = buffer(total), drawn = buffer(total);
+    load_flat(model, place.flat, sources, 0, total, loaded);
+    initialise_flat(model, place.flat, 3, 0, total, *stream, drawn);
+    stream->synchronize();
+    std::vector<float> elements(kAll, -1.0f), initial(kAll, 0.0f);
+    for (const NamedState& state : flat_states(model, place.flat, 0, total, loaded)) {
+      if (state.name != "experts") continue;
+      EXPECT_TRUE(state.shape == Shape({kExperts, kRows, kColumns}));
+      const float* const first = drawn.view().data<float>();
+      const float* const own = loaded.view().data<float>();
+      for (const Box& box : state.boxes) {
+        const float* at = box.view.data<float>();
+        checkpoint::for_each_run(state.shape, checkpoint::region_of(box), [&](std::int64_t begin, std::int64_t run) {
+          for (std::int64_t e = begin; e < begin + run; ++e, ++at) {
+            elements[static_cast<std::size_t>(e)] = *at;
+            initial[static_cast<std::size_t>(e)] = first[at - own];
+          }
+        });
+      }
+    }
+    EXPECT_EQ(std::count_if(elements.begin(), elements.end(), [](float x) { return x >= 0; }), count);
+    return std::pair(elements, initial);
+  };
+  const auto [all, initial] = read({});
+  EXPECT_EQ(all, values(stacked));
+  for (const int dim : {0, 1}) {
+    const std::int64_t half = dim == 0 ? kExperts / 2 : kRows / 2;
+    const auto low = read({dim, 0, half}), high = read({dim, half, half});
+    for (std::size_t e = 0; e < all.size(); ++e) {
+      const bool is_low = low.first[e] >= 0;
+      EXPECT_NE(is_low, high.first[e] >= 0) << e;
+      EXPECT_EQ((is_low ? low : high).first[e], all[e]);
+      EXPECT_EQ((is_low ? low : high).second[e], initial[e]);
+    }
+  }
+}
+
 TEST_F(WeightsTest, StatesOfAllPiecesCoverEveryElementOnce) {
   const auto model = load_model(golden("everything"));
   std::map<std::string, std::vector<int>> seen;

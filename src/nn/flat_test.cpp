@@ -86,7 +86,7 @@ TEST_F(UnitTest, HasOneFlatForEachSpec) {
 TEST(Param, SegmentsCoverTheirRows) {
   const std::vector<Segment> segments{{"q", 0, 6}, {"k", 6, 2}};
   const Param param = fused_param("qk", segments, {8, 4}, {}, true);
-  EXPECT_EQ(segment_shape(param, param.segments[1]), (Shape{2, 4}));
+  EXPECT_EQ(segment_shape(param.segments[1]), (Shape{2, 4}));
   EXPECT_THROW(fused_param("qk", segments, {9, 4}, {}, true), InternalError);
   const Param columns = sliced_param("o", {8, 4}, 1, {.begin = 4, .total = 12}, {}, true);
   EXPECT_EQ(columns.segments[0].global, (Shape{8, 12}));

@@ -6,18 +6,19 @@ namespace hawser::nn {
 
 namespace {
 
-// The slice must have the shape `own` of the segment on this rank.
+// The slice must have the shape `own` of the segment's rows on this rank, leading dims flattened.
 void expect_slice(const Segment& segment, const Shape& own) {
   const Slice& slice = segment.slice;
-  Shape sliced = segment.global;
-  if (slice.extent > 0) {
-    HAWSER_CHECK(slice.dim >= 0 && slice.dim < sliced.rank() && slice.begin >= 0 &&
-                     slice.begin + slice.extent <= sliced[slice.dim],
-                 segment.name, ": [", slice.begin, ", ", slice.begin + slice.extent, ") of dim ", slice.dim, " of ",
-                 sliced.text());
-    sliced[slice.dim] = slice.extent;
-  }
-  HAWSER_CHECK(sliced == own, segment.name, ": a slice ", sliced.text(), " as ", own.text());
+  const Shape& global = segment.global;
+  HAWSER_CHECK(slice.extent == 0 || (slice.dim >= 0 && slice.dim < global.rank() && slice.begin >= 0 &&
+                                     slice.begin + slice.extent <= global[slice.dim]),
+               segment.name, ": [", slice.begin, ", ", slice.begin + slice.extent, ") of dim ", slice.dim, " of ",
+               global.text());
+  const Shape sliced = segment_shape(segment);
+  const int more = sliced.rank() - own.rank();
+  bool same = more >= 0 && sliced.elements() == own.elements();
+  for (int dim = 1; same && dim < own.rank(); ++dim) same = own[dim] == sliced[dim + more];
+  HAWSER_CHECK(same, segment.name, ": a slice ", sliced.text(), " as ", own.text());
 }
 
 void expect_file_form(const Segment& segment) {
@@ -71,7 +72,8 @@ Param fused_param(const std::string& name, std::vector<Segment> segments, const 
   for (Segment& segment : segments) {
     HAWSER_CHECK(segment.row == row, name, ": segment ", segment.name, " starts at row ", segment.row);
     row += segment.rows;
-    const Shape own = segment_shape(param, segment);
+    Shape own = shape;
+    own[0] = segment.rows;
     if (segment.global.rank() == 0) segment.global = own;
     expect_slice(segment, own);
     expect_file_form(segment);
@@ -91,9 +93,9 @@ Segment row_segment(const std::string& name, std::int64_t row, std::int64_t rows
   return segment;
 }
 
-Shape segment_shape(const Param& param, const Segment& segment) {
-  Shape shape = param.shape;
-  shape[0] = segment.rows;
+Shape segment_shape(const Segment& segment) {
+  Shape shape = segment.global;
+  if (segment.slice.extent > 0) shape[segment.slice.dim] = segment.slice.extent;
   return shape;
 }
 

@@ -41,8 +41,10 @@ struct FileForm {
 struct Segment {
   std::string name;  // of the global tensor, as in the Hugging Face folder: "model.layers.0.self_attn.q_proj.weight"
   std::int64_t row = 0, rows = 0;
-  Shape global = {};  // of the global tensor, in the model's form; no dims: it has just these rows
-  Slice slice = {};   // the part of the global tensor that these rows are
+  // Of the global tensor, in the model's form; no dims: it has just these rows. It may have more dims than the parameter:
+  // its leading dims are then flattened into rows (experts' weights [E, out, in] in a parameter [E * out, in]).
+  Shape global = {};
+  Slice slice = {};  // the part of the global tensor that these rows are
   FileForm file = {};
   bool may_be_absent = false;  // weights without it are complete: it then starts with its initial values
 };
@@ -94,13 +96,13 @@ Param partial_param(const std::string& name, const Shape& shape, Initial initial
 // A Param that is part of dim `dim` of one global tensor.
 Param sliced_param(const std::string& name, const Shape& shape, int dim, PartOf part, Initial initial, bool decay);
 // A Param of several segments with the same row length, one after another. Throws InternalError unless they cover its
-// rows, and each has the shape of its slice.
+// rows, and each has the shape of its slice, leading dims flattened.
 Param fused_param(const std::string& name, std::vector<Segment> segments, const Shape& shape, Initial initial,
                   bool decay);
 // A Segment that has part of the rows of a global tensor [rows of `part`, the other dims of `shape`].
 Segment row_segment(const std::string& name, std::int64_t row, std::int64_t rows, const Shape& shape, PartOf part);
-// The shape of a segment on this rank: the parameter's, with the segment's number of rows.
-Shape segment_shape(const Param& param, const Segment& segment);
+// The shape of a segment on this rank: Segment::global, with the slice's extent.
+Shape segment_shape(const Segment& segment);
 // The shape that the file has: Segment::global, with its dims swapped if FileForm::transposed.
 Shape file_shape(const Segment& segment);
 

@@ -91,7 +91,7 @@ Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, s
     const TensorView shard = session.executor(step::Purpose::gradient_norms).gradient_shard(f);
     for (const nn::Param& param : flat.params()) {
       for (const nn::Segment& segment : param.segments) {
-        out.gradients[segment.name].assign(static_cast<std::size_t>(nn::segment_shape(param, segment).elements()),
+        out.gradients[segment.name].assign(static_cast<std::size_t>(nn::segment_shape(segment).elements()),
                                            std::nanf(""));
       }
     }
