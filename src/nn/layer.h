@@ -170,6 +170,8 @@ class Layer {
   // x, residual, y, dy, dresidual, dx: dense [T, C] in LayerContext::dtype(). y and dx overlap no other; those that are
   // read are not changed. The residual addition is part of a layer. In a serial block residual is x, and dresidual dy.
   // In a parallel block all layers read the block's input x, and each adds to the sum that the one before has written.
+  // With NormPlace::post, y = norm(residual + f(x)): backward then writes the complete gradient of x, which is the
+  // residual, to dx and does not read dresidual. Only in serial blocks.
   // y = residual + f(x). Writes the saved tensors whose writer is forward.
   virtual void forward(LayerContext&, const TensorView& x, const TensorView& residual, const TensorView& y,
                        const Saved&) const = 0;

@@ -378,6 +378,51 @@ TEST(Linear, DropsTheAdaptersInput) {
   }
 }
 
+// A router: its weight is float32 in layers that compute in bf16, and nothing is rounded.
+TEST(Linear, ComputesInTheDtypeOfItsWeight) {
+  constexpr std::int64_t kRows = 5, kIn = 8, kOut = 6;
+  const auto device = make_cpu_device({.threads = 1});
+  TestContext ctx(*device, DType::bf16);
+  Vector x = normals("x", kRows * kIn), dy = normals("dy", kRows * kOut);
+  const Vector w = normals("w", kOut * kIn);
+  for (double& value : x) value = static_cast<float>(value * 1.001);  // no bf16
+  for (double& value : dy) value = static_cast<float>(value * 1.001);
+  ctx.weights_ = {ctx.make(DType::f32, {kOut, kIn}, w)};
+  const Linear linear{.weight = 0};
+  const TensorView y = ctx.make(DType::f32, {kRows, kOut}), dx = ctx.make(DType::f32, {kRows, kIn}),
+                   xs = ctx.make(DType::f32, {kRows, kIn}, x), dys = ctx.make(DType::f32, {kRows, kOut}, dy);
+  TestSink sink(ctx, {full_param("w", {kOut, kIn}, {}, true)});
+  linear.forward(ctx, xs, y);
+  linear.input_gradient(ctx, dys, dx);
+  linear.weight_gradient(ctx, dys, xs, sink);
+  ctx.finish();
+  std::vector<Vector> at = {x, w};
+  const auto reference = [&] { return testing::linear(at[0], at[1], {}, kIn); };
+  const auto objective = [&] { return testing::dot(dy, reference()); };
+  EXPECT_LT(distance(testing::get(y), reference()), 1e-6);
+  EXPECT_LT(distance(testing::get(dx), testing::differences(objective, at[0])), 1e-6);
+  EXPECT_LT(distance(testing::get(sink.views()[0]), testing::differences(objective, at[1])), 1e-6);
+}
+
+// With a norm between the product and the sum, the residual is added later.
+TEST(Linear, RowParallelAddsAResidualIfThereIsOne) {
+  constexpr std::int64_t kRows = 4, kIn = 6, kOut = 3;
+  const auto device = make_cpu_device({.threads = 1});
+  TestContext ctx(*device, DType::f32);
+  const Vector x = normals("x", kRows * kIn), w = normals("w", kOut * kIn), r = normals("r", kRows * kOut);
+  ctx.weights_ = {ctx.make(DType::f32, {kOut, kIn}, w)};
+  const RowParallelLinear linear({.weight = 0});
+  const TensorView xs = ctx.make(DType::f32, {kRows, kIn}, x), residual = ctx.make(DType::f32, {kRows, kOut}, r);
+  const TensorView with = ctx.make(DType::f32, {kRows, kOut}), without = ctx.make(DType::f32, {kRows, kOut});
+  linear.forward(ctx, xs, residual, with);
+  linear.forward(ctx, xs, {}, without);
+  ctx.finish();
+  Vector expected = testing::linear(x, w, {}, kIn);
+  EXPECT_LT(distance(testing::get(without), expected), 1e-6);
+  for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += r[i];
+  EXPECT_LT(distance(testing::get(with), expected), 1e-6);
+}
+
 TEST(Layers, RecordedFlopsEqualTheFormula) {
   for (const Case& c : cases()) {
     MetaDevice device;

@@ -42,7 +42,7 @@ std::string words(const Json& json, const char* key) {
 std::vector<Scalar> scalars(const StepMetrics& m) {
   std::vector<Scalar> out;
   if (m.initial_validation_loss) out.push_back({"loss/validation", *m.initial_validation_loss, 0});
-  const auto add = [&](const char* name, double value) { out.push_back({name, value, m.step}); };
+  const auto add = [&](const std::string& name, double value) { out.push_back({name, value, m.step}); };
   if (m.targets > 0) {
     add("loss/train", m.loss);
     add("optimizer/grad_norm", m.grad_norm);

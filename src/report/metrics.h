@@ -45,7 +45,7 @@ struct StepMetrics {
 
 // A point of a curve: "loss/train", "speed/tokens_per_second".
 struct Scalar {
-  const char* name;
+  std::string name;
   double value = 0;
   std::int64_t step = 0;  // 0: before any training
 };

@@ -26,7 +26,7 @@ constexpr std::int64_t kBlockBytes = 32768, kPieceHeader = 7;
 constexpr std::string_view kFileHeader{":W&B\xE1\xBE\0", 7};  // u16 0xBEE1, version 0
 constexpr const char* kOfflinePrefix = "offline-run-";
 constexpr const char* kFolderFile = "hawser-folder";  // the run's folder, in the W&B run's
-constexpr std::int64_t kSummaryEvery = 100;               // steps: the summary of a killed run is at most so old
+constexpr std::int64_t kSummaryEvery = 100;           // steps: the summary of a killed run is at most so old
 
 // Field numbers of wandb_internal.proto.
 namespace record {
@@ -75,7 +75,7 @@ std::vector<std::pair<std::string, std::string>> values_of(const StepMetrics& me
   }
   for (const Scalar& point : scalars(metrics)) {
     // A line of history has one step: the loss before any training is a value of step 1.
-    const char* name = point.step == metrics.step ? point.name : "loss/initial_validation";
+    const std::string name = point.step == metrics.step ? point.name : "loss/initial_validation";
     if (std::isfinite(point.value)) out.emplace_back(name, json(point.value).dump());
   }
   return out;

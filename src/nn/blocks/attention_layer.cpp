@@ -59,7 +59,7 @@ std::vector<Param> attention_params(const AttentionConfig& c) {
   };
   const Shape wide{c.qkv_size(), c.width};
   const Initial normal{Initial::Kind::normal, c.initial_std};
-  std::vector<Param> params = {norm_weight(c.norm, c.width)};
+  std::vector<Param> params = {norm_weight(c.norm, c.width, c.norm_config)};
   params.push_back(fused_param(c.fused + ".weight", qkv(".weight", wide, c.transposed), wide, normal, true));
   params.push_back(
       sliced_param(c.output + ".weight", {c.width, c.q_size()}, 1, q, {Initial::Kind::normal, c.output_std}, true));

@@ -35,7 +35,7 @@ void EmbeddingLayer::backward(LayerContext& ctx, const TensorView& dy, GradientS
 
 HeadLayer::HeadLayer(HeadConfig config)
     : config_(std::move(config)), norm_(config_.norm_config, 0, config_.tied ? 1 : 2) {
-  params_.push_back(norm_weight(config_.norm, config_.width));
+  params_.push_back(norm_weight(config_.norm, config_.width, config_.norm_config));
   if (!config_.tied) {
     params_.push_back(full_param(config_.output + ".weight", {config_.vocabulary, config_.width},
                                  {Initial::Kind::normal, config_.initial_std}, true));

@@ -163,7 +163,7 @@ void RowParallelLinear::forward(LayerContext& ctx, const TensorView& x, const Te
   product.bias = -1;
   product.forward(ctx, x, y);
   const TensorView sum = ctx.seams().redistribute->forward(ctx, Boundary::row_output, y);
-  ops::add(ctx.compute(), {.a = sum, .b = residual, .y = sum});
+  if (!residual.empty()) ops::add(ctx.compute(), {.a = sum, .b = residual, .y = sum});
   if (linear_.bias >= 0) ops::add_bias(ctx.compute(), {.y = sum, .bias = ctx.weight(linear_.bias)});
 }
 

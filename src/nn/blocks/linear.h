@@ -4,7 +4,8 @@
 // (Boundary::column_input, nn/seams.h), a row-parallel one its output (Boundary::row_output), so that its bias is added
 // after the sum over ranks.
 //
-// x [T, in], y [T, out] and their gradients, in LayerContext::dtype(); everything is enqueued on the compute stream.
+// x [T, in], y [T, out] and their gradients, in the weight's dtype: LayerContext::dtype(), or float32 if its FlatSpec has
+// `gathered` float32 (a router). Adapters need LayerContext::dtype(). Everything is enqueued on the compute stream.
 // Errors: those of ops::gemm and ops::dropout.
 #pragma once
 
@@ -55,7 +56,7 @@ class RowParallelLinear {
  public:
   explicit RowParallelLinear(Linear linear);
   const Linear& linear() const { return linear_; }
-  // y = residual + Linear(x)
+  // y = residual + Linear(x); `residual` may be empty: y = Linear(x), for a norm before the sum
   void forward(LayerContext&, const TensorView& x, const TensorView& residual, const TensorView& y) const;
   // The gradient of the output that the two functions below take.
   TensorView output_gradient(LayerContext&, const TensorView& dy) const;

@@ -16,7 +16,7 @@ std::vector<Param> mlp_params(const MlpConfig& c) {
     return segments;
   };
   const Shape wide{c.up_size(), c.width};
-  std::vector<Param> params = {norm_weight(c.norm, c.width)};
+  std::vector<Param> params = {norm_weight(c.norm, c.width, c.norm_config)};
   params.push_back(fused_param(c.fused + ".weight", gate_up(".weight", wide, c.transposed), wide,
                                {Initial::Kind::normal, c.initial_std}, true));
   params.push_back(sliced_param(c.down + ".weight", {c.width, c.inner}, 1, c.inner_part,

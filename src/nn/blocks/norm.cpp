@@ -64,8 +64,9 @@ void Norm::backward(LayerContext& ctx, const TensorView& x, const TensorView& st
                                          .workspace = bytes > 0 ? ctx.temp(DType::u8, {bytes}) : TensorView()});
 }
 
-Param norm_weight(const std::string& name, std::int64_t width) {
-  return replicated_param(name + ".weight", {width}, {Initial::Kind::ones, 0});
+Param norm_weight(const std::string& name, std::int64_t width, const NormConfig& config) {
+  const Initial::Kind kind = config.unit_offset ? Initial::Kind::zeros : Initial::Kind::ones;
+  return replicated_param(name + ".weight", {width}, {kind, 0});
 }
 
 Param norm_bias(const std::string& name, std::int64_t width) {

@@ -40,8 +40,9 @@ class Norm {
   int weight_, bias_;
 };
 
-// The parameters of a norm [width]: NAME.weight, ones; with a bias NAME.bias, zeros.
-Param norm_weight(const std::string& name, std::int64_t width);
+// The parameters of a norm [width]: NAME.weight, ones, or zeros with NormConfig::unit_offset; with a bias NAME.bias,
+// zeros.
+Param norm_weight(const std::string& name, std::int64_t width, const NormConfig& config);
 Param norm_bias(const std::string& name, std::int64_t width);
 
 }  // namespace hawser::nn
