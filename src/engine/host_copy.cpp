@@ -51,12 +51,12 @@ std::vector<StatePart> state_parts(Session& session, bool optimizer) {
     parts.push_back({.flat = flat, .prefix = prefix, .device = view, .host = view, .scales = scales});
   };
   const auto kind = session.state().options().optimizer;
-  const std::vector<optim::StateSlot> slots = kind != nullptr ? kind->slots() : std::vector<optim::StateSlot>();
   for (int f = 0; f < static_cast<int>(session.model().flats().size()); ++f) {
     const step::FlatState& flat = session.state().flat(f);
     add(f, "", flat.stored);
     if (!flat.scales.empty()) add(f, "scale/", flat.scales, true);
-    if (!optimizer) continue;
+    if (!optimizer || flat.slots.empty()) continue;
+    const std::vector<optim::StateSlot> slots = kind->slots(session.model().flat(f));
     for (std::size_t slot = 0; slot < flat.slots.size(); ++slot) {
       add(f, cat("optimizer/", slots[slot].name, "/"), flat.slots[slot]);
     }

@@ -14,6 +14,7 @@ std::string to_json(const RunState& state) {
   if (state.skipped > 0) json["skipped"] = state.skipped;
   if (state.good_steps > 0) json["good_steps"] = state.good_steps;
   if (state.loss_scale != 1) json["loss_scale"] = state.loss_scale;
+  if (state.kept != decltype(state.kept){}) json["optimizer_scalars"] = state.kept;
   json["recipe"] = io::parse_own_json<io::OrderedJson>(state.recipe);
   json["config"] = state.config;
   json["tokenizer"] = state.tokenizer;
@@ -50,6 +51,7 @@ RunState run_state_of(const std::string& text) {
             .skipped = json.contains("skipped") ? count("skipped") : 0,
             .good_steps = json.contains("good_steps") ? count("good_steps") : 0,
             .loss_scale = json.value("loss_scale", 1.0f),
+            .kept = json.value("optimizer_scalars", std::array<float, 4>{}),
             .recipe = json.at("recipe").dump(),
             .config = json.at("config"),
             .tokenizer = json.at("tokenizer"),
@@ -73,7 +75,7 @@ bool same_validation(const std::string& a, const std::string& b) {
 }
 
 Problems computation_changes(const RunState& state, const models::ModelDescription& description, DType compute,
-                             const std::string& file) {
+                             const std::string& optimizer, const std::string& file) {
   Problems out;
   Problems unreadable;
   const models::ModelDescription before = models::describe_config(state.config, file, unreadable);
@@ -99,9 +101,8 @@ Problems computation_changes(const RunState& state, const models::ModelDescripti
              .at = "precision.compute",
              .hint = cat("--set precision.compute=", was == to_string(DType::bf16) ? "bf16" : was)});
   }
-  if (state.optimizer != RunState{}.optimizer) {
-    out.add(
-        {.file = file, .what = "the optimizer has changed", .expected = state.optimizer, .got = RunState{}.optimizer});
+  if (state.optimizer != optimizer) {
+    out.add({.file = file, .what = "the optimizer has changed", .expected = state.optimizer, .got = optimizer});
   }
   return out;
 }

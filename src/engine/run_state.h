@@ -1,6 +1,7 @@
 // `RunState`: what a checkpoint stores of its run besides tensors, and what differs between two runs.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,12 +22,13 @@ struct RunState {
   std::int64_t skipped = 0;     // steps so far that updated nothing: without a target, or with an overflow
   std::int64_t good_steps = 0;  // 0 in a checkpoint of an earlier version
   float loss_scale = 1;
+  std::array<float, 4> kept{};            // step::OptimizerProgress::kept
   std::string recipe;                     // text of config's recipe_json
   std::string config;                     // text of the model's config.json
   std::string tokenizer;                  // path of a tokenizer.json or its folder; "": none
   std::string data;                       // identity of the training data (prepare/identity.h) as JSON; "": unknown
   std::string compute;                    // dtype that layers compute in; "": written before version 0.2
-  std::string optimizer = "adamw";        // the kind of update, and so of its state
+  std::string optimizer = "adamw";        // optim::Optimizer::name()
   std::optional<double> validation_loss;  // of the evaluation after this step, where there was one
   std::optional<double> initial_validation_loss;  // before any training, where it was evaluated
   // metrics.jsonl's line of this step, if a stop interrupted the evaluation after it: a resumed run makes up for it.
@@ -48,9 +50,9 @@ bool same_validation(const std::string& a, const std::string& b);
 
 // What makes a run compute something else than the checkpoint's run did although all tensors have the same shapes: the
 // model's description (heads, norm epsilon, RoPE, ...), the compute dtype, the optimizer. One Problem each, with `file`
-// as its file; none if the run continues the same computation. `description` and `compute` are the resumed run's.
+// as its file; none if the run continues the same computation. The others are the resumed run's.
 Problems computation_changes(const RunState& state, const models::ModelDescription& description, DType compute,
-                             const std::string& file);
+                             const std::string& optimizer, const std::string& file);
 
 // Lists the recipe keys (`recipe`: text of recipe_json) that change how sequences are sampled or split, compared with
 // the checkpoint's own recipe: "train.seed was 7 and is 8, ..."; "" if the data order is unchanged.

@@ -14,6 +14,7 @@ TEST(RunState, ComesBackAsItWasWritten) {
                        .skipped = 2,
                        .good_steps = 3,
                        .loss_scale = 4096,
+                       .kept = {1, 0.1f, 0, -3},
                        .recipe = R"({"train":{"seed":3}})",
                        .config = "{}",
                        .tokenizer = "a/tokenizer.json",
@@ -25,6 +26,7 @@ TEST(RunState, ComesBackAsItWasWritten) {
   EXPECT_EQ(back.skipped, 2);
   EXPECT_EQ(back.good_steps, 3);
   EXPECT_EQ(back.loss_scale, 4096);
+  EXPECT_EQ(back.kept, state.kept);
   EXPECT_EQ(back.recipe, state.recipe);
   EXPECT_EQ(back.unfinished_evaluation, state.unfinished_evaluation);
   EXPECT_EQ(back.gemm_algorithms, state.gemm_algorithms);

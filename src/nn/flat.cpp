@@ -95,6 +95,7 @@ std::string difference(const FlatSpec& spec, const FlatSpec& first) {
   dtype("stored", spec.stored, first.stored);
   dtype("gathered", spec.gathered, first.gathered);
   if (spec.scaling != first.scaling) text += scaling_text(spec.scaling);
+  if (spec.group != first.group) text += cat(", group ", spec.group);
   if (spec.partial_gradient != first.partial_gradient) {
     text += spec.partial_gradient ? ", partial gradients" : ", equal gradients";
   }

@@ -11,20 +11,19 @@ class AdamW : public Optimizer {
  public:
   explicit AdamW(const AdamWSettings& settings) : settings_(settings) {}
   std::string name() const override { return "adamw"; }
-  std::vector<StateSlot> slots() const override { return {{"exp_avg"}, {"exp_avg_sq"}}; }
+  std::vector<StateSlot> slots(const nn::Flat&) const override { return {{"exp_avg"}, {"exp_avg_sq"}}; }
   std::int64_t scalars() const override { return ops::kAdamHyperFields; }
 
-  void prepare(Stream& stream, const TensorView& learning_rate, const TensorView& step,
-               const TensorView& scalars) const override {
-    ops::adam_hyper(stream, {.learning_rate = learning_rate,
-                             .step = step,
-                             .hyper = scalars,
+  void prepare(Stream& stream, const Prepare& p) const override {
+    ops::adam_hyper(stream, {.learning_rate = p.learning_rate,
+                             .step = p.step,
+                             .hyper = p.scalars,
                              .beta1 = settings_.beta1,
                              .beta2 = settings_.beta2});
   }
 
   void update(Stream& stream, const FlatUpdate& u) const override {
-    for (const UpdateRun& run : update_runs(u.flat, u.begin, u.count)) {
+    for (const UpdateRun& run : update_runs(u.flat, u.begin, u.count, settings_.weight_decay)) {
       const auto part = [&](const TensorView& view) {
         return view.empty() ? TensorView() : view.rows(run.begin, run.count);
       };
@@ -39,7 +38,7 @@ class AdamW : public Optimizer {
                           .beta1 = settings_.beta1,
                           .beta2 = settings_.beta2,
                           .epsilon = settings_.epsilon,
-                          .weight_decay = run.decay ? settings_.weight_decay : 0.0});
+                          .weight_decay = run.weight_decay});
     }
   }
 

@@ -4,7 +4,7 @@
 
 namespace hawser::optim {
 
-std::vector<UpdateRun> update_runs(const nn::Flat& flat, std::int64_t begin, std::int64_t count) {
+std::vector<UpdateRun> update_runs(const nn::Flat& flat, std::int64_t begin, std::int64_t count, double weight_decay) {
   HAWSER_CHECK(begin >= 0 && count >= 0, "elements [", begin, ", ", begin + count, ")");
   std::vector<UpdateRun> runs;
   const int params = static_cast<int>(flat.params().size());
@@ -13,8 +13,8 @@ std::vector<UpdateRun> update_runs(const nn::Flat& flat, std::int64_t begin, std
     const std::int64_t from = std::max(flat.offset(i), begin);
     const std::int64_t to = i + 1 < params ? std::min(flat.offset(i + 1), begin + count) : begin + count;
     if (from >= to) continue;
-    const bool decay = flat.params()[static_cast<std::size_t>(i)].decay;
-    if (!runs.empty() && runs.back().decay == decay) {
+    const double decay = flat.params()[static_cast<std::size_t>(i)].decay ? weight_decay : 0.0;
+    if (!runs.empty() && runs.back().weight_decay == decay) {
       runs.back().count += to - from;
     } else {
       runs.push_back({from - begin, to - from, decay});

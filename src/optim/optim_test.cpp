@@ -93,16 +93,17 @@ TEST(UpdateRuns, CoverAnyShardWithTheDecayOfItsParameters) {
     const std::int64_t end = p < 3 ? flat.offset(p + 1) : total;
     expected.insert(expected.end(), static_cast<std::size_t>(end - flat.offset(p)), p == 1 || p == 2 ? 1 : 0);
   }
-  EXPECT_EQ(update_runs(flat, 0, total).size(), 3u);
-  EXPECT_TRUE(update_runs(flat, 17, 0).empty());
+  EXPECT_EQ(update_runs(flat, 0, total, 0.5).size(), 3u);
+  EXPECT_EQ(update_runs(flat, 0, total, 0).size(), 1u);
+  EXPECT_TRUE(update_runs(flat, 17, 0, 0.5).empty());
   std::mt19937 random(3);
   for (int round = 0; round < 200; ++round) {
     const std::int64_t begin = std::uniform_int_distribution<std::int64_t>(0, total)(random);
     const std::int64_t count = std::uniform_int_distribution<std::int64_t>(0, total - begin)(random);
     std::vector<int> got;
-    for (const UpdateRun& run : update_runs(flat, begin, count)) {
+    for (const UpdateRun& run : update_runs(flat, begin, count, 0.5)) {
       EXPECT_EQ(run.begin, static_cast<std::int64_t>(got.size()));
-      got.insert(got.end(), static_cast<std::size_t>(run.count), run.decay ? 1 : 0);
+      got.insert(got.end(), static_cast<std::size_t>(run.count), run.weight_decay == 0.5 ? 1 : 0);
     }
     EXPECT_EQ(got, std::vector<int>(expected.begin() + begin, expected.begin() + begin + count));
   }

@@ -1,6 +1,7 @@
 // `Optimizer`: the contract between an optimizer and the executor. An optimizer keeps `slots()` values for each element
 // of a flat; the executor provides them, sharded as the flat is, and calls prepare() once a step, then update() once
-// for each trainable flat. It holds settings, no state. The one there is: make_adamw (optim/adamw_optimizer.h).
+// for each trainable flat. It holds settings, no state. Parameters that are to be updated differently are in different
+// flats (nn::FlatSpec::group). The one there is: make_adamw (optim/adamw_optimizer.h).
 #pragma once
 
 #include <span>
@@ -21,16 +22,28 @@ struct StateSlot {
 enum class Granularity {
   element,  // nothing: shards may be cut anywhere
   block,    // blocks of FlatSpec::grain elements
-  matrix,   // a parameter
+  matrix,   // a segment of a parameter: q, k and v of a fused one are three
+};
+
+constexpr std::int64_t kKeptScalars = 4;
+
+// One call of prepare().
+struct Prepare {
+  TensorView learning_rate;  // float32 [1]
+  TensorView step;           // int32 [1]: updates so far, this one included and skipped steps not counted
+  TensorView skip;           // int32 [1]: if not 0, no update follows, and `kept` must stay as it is
+  // float32 [kKeptScalars]: the optimizer's own, from step to step and in checkpoints; 0 at first.
+  TensorView kept;
+  TensorView scalars;  // float32 [scalars()]: to be written
 };
 
 // One call of update(): elements [begin, begin + count) of a flat, all views [count].
 struct FlatUpdate {
   const nn::Flat& flat;
   std::int64_t begin = 0, count = 0;
-  TensorView weights;                 // float32 master weights, updated in place
+  TensorView weights;                 // in FlatSpec::stored (float32 unless a recipe says otherwise), updated in place
   TensorView gradient;                // float32, before clipping
-  std::span<const TensorView> slots;  // in the order of slots(), updated in place
+  std::span<const TensorView> slots;  // in the order of slots(flat), updated in place
   TensorView compute;      // receives the updated weights, rounded to its dtype; empty: layers read `weights`, or the
                            // caller rounds, as it does for weights with scales
   TensorView scalars;      // what prepare() wrote
@@ -42,14 +55,13 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
   virtual std::string name() const = 0;  // as checkpoints store it: runs resume with the same optimizer only
-  virtual std::vector<StateSlot> slots() const = 0;
-  virtual Granularity granularity() const { return Granularity::element; }
+  // Of a trainable flat. Both depend on nothing but the flat's spec and parameters.
+  virtual std::vector<StateSlot> slots(const nn::Flat& flat) const = 0;
+  virtual Granularity granularity(const nn::Flat& /*flat*/) const { return Granularity::element; }
   // Number of float32 values that prepare() computes.
   virtual std::int64_t scalars() const = 0;
-  // Enqueues the computation of `scalars` [scalars()] from the learning rate (float32 [1]) and the number of updates so
-  // far, this one included and skipped steps not counted (int32 [1]).
-  virtual void prepare(Stream& stream, const TensorView& learning_rate, const TensorView& step,
-                       const TensorView& scalars) const = 0;
+  // Enqueues the computation of what update() reads from `scalars`, once a step.
+  virtual void prepare(Stream& stream, const Prepare& step) const = 0;
   virtual void update(Stream& stream, const FlatUpdate& update) const = 0;
 };
 

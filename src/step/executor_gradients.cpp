@@ -58,6 +58,7 @@ void Executor::grad_norm_partial(const Instruction& instruction) {
 }
 
 void Executor::gradient_norm(const Instruction& instruction) {
+  static_assert(sizeof(OptimizerProgress::kept) == sizeof(float) * optim::kKeptScalars);
   Stream& compute = stream(instruction.stream);
   const ModelState& state = *setup_.state;
   const RecordView<OptimizerProgress>& progress = state.progress();
@@ -76,8 +77,11 @@ void Executor::gradient_norm(const Instruction& instruction) {
                             .norm = norm,
                             .skip = state.skip(),
                             .scaling = setup_.loss_scaling});
-  setup_.optimizer->prepare(compute, state.record().field(&StepRecord::learning_rate),
-                            progress.field(&OptimizerProgress::step), state.optimizer_scalars());
+  setup_.optimizer->prepare(compute, {.learning_rate = state.record().field(&StepRecord::learning_rate),
+                                      .step = progress.field(&OptimizerProgress::step),
+                                      .skip = state.skip(),
+                                      .kept = progress.field(&OptimizerProgress::kept),
+                                      .scalars = state.optimizer_scalars()});
 }
 
 void Executor::all_reduce_small(const Instruction& instruction, comm::Group& group, const TensorView& data) {

@@ -31,9 +31,6 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
   for (const DomainCut& cut : options.cuts) {
     HAWSER_CHECK(cut.weights == cut.optimizer || cut.weights.parts == 1, "weights in ", cut.weights.parts,
                  " shards, the optimizer's state in ", cut.optimizer.parts);
-    HAWSER_CHECK(options.optimizer == nullptr || options.optimizer->granularity() != optim::Granularity::matrix ||
-                     cut.optimizer.parts == 1,
-                 options.optimizer->name(), " updates matrices, which shards cut");
   }
   const auto carve = [&](std::byte* data) {
     Carver carver(data, device.kind());
@@ -64,8 +61,11 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     if (options.optimizer != nullptr) {
       for (std::size_t f = 0; f < flats_.size(); ++f) {
         FlatState& state = flats_[f];
-        if (!model.flats()[f].spec().trainable) continue;
-        for (const optim::StateSlot& slot : options.optimizer->slots()) {
+        const nn::Flat& flat = model.flats()[f];
+        if (!flat.spec().trainable) continue;
+        HAWSER_CHECK(options.optimizer->granularity(flat) != optim::Granularity::matrix || state.cut.parts == 1,
+                     options.optimizer->name(), " updates matrices of ", flat.name(), ", which shards cut");
+        for (const optim::StateSlot& slot : options.optimizer->slots(flat)) {
           state.slots.push_back(carver.take(slot.dtype, {state.count}));
         }
       }

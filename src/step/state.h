@@ -31,15 +31,16 @@ struct DomainCut {
 struct FlatState {
   std::int64_t begin = 0, count = 0;
   Cut cut;
-  // In FlatSpec::stored: the float32 master weights of a trainable flat, or frozen weights.
+  // In FlatSpec::stored: the master weights of a trainable flat, float32 unless a recipe says otherwise, or frozen ones.
   TensorView stored;
   // In FlatSpec::gathered: `stored` itself if the dtypes are equal, otherwise a rounded copy.
   TensorView compute;
   // All elements in FlatSpec::gathered, if DomainCut::weights has one part; `compute` is this rank's part of it. Empty
   // if the weights are sharded.
   TensorView unsharded;
-  TensorView scales;              // float32 [Flat::scale_count()], 1 at first, on every rank; empty: none
-  std::vector<TensorView> slots;  // by optim::Optimizer::slots(); none if frozen, or without StateOptions::optimizer
+  TensorView scales;  // float32 [Flat::scale_count()], 1 at first, on every rank; empty: none
+  std::vector<TensorView>
+      slots;  // by optim::Optimizer::slots(flat); none if frozen, or without StateOptions::optimizer
 };
 
 struct StateOptions {

@@ -6,6 +6,7 @@
 // A new scalar is a member: float, std::int32_t, or a struct of floats that an op reads as a whole.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
@@ -27,6 +28,7 @@ struct OptimizerProgress {
   std::int32_t step = 0;        // updates so far; a skipped step is none. Bias corrections follow it
   std::int32_t good_steps = 0;  // updates since the loss scale changed or a gradient overflowed
   float loss_scale = 1;
+  std::array<float, 4> kept{};  // optim::Prepare::kept
 };
 
 // A sum of 48 bits, as ops/loss/linear_cross_entropy.h keeps it.

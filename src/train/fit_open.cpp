@@ -311,7 +311,8 @@ void FitRun::resume() {
     const engine::RunState state = engine::run_state_of(checkpoint->metadata());
     progress_of_retired_ = {.step = static_cast<std::int32_t>(done_ - state.skipped),
                             .good_steps = static_cast<std::int32_t>(state.good_steps),
-                            .loss_scale = state.loss_scale};
+                            .loss_scale = state.loss_scale,
+                            .kept = state.kept};
     session_->set_progress(progress_of_retired_);
     if (validation_) unfinished_evaluation_ = report::from_json(state.unfinished_evaluation);
     if (unfinished_evaluation_ && unfinished_evaluation_->step != done_) unfinished_evaluation_.reset();
@@ -347,8 +348,8 @@ void FitRun::resume() {
 
 void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
   const engine::RunState state = engine::run_state_of(checkpoint.metadata());
-  Problems problems =
-      engine::computation_changes(state, open_.model->description(), plan_.layout.compute, checkpoint.folder());
+  Problems problems = engine::computation_changes(state, open_.model->description(), plan_.layout.compute,
+                                                  plan_.layout.optimizer->name(), checkpoint.folder());
   if (state.step > 0 && state.sequences != state.step * plan_.global_batch_size) {
     problems.add({.file = checkpoint.folder(),
                   .what = "the checkpoint is from a run with another batch size",

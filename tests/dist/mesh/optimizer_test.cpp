@@ -16,11 +16,10 @@ using testing::Trained;
 class Momentum : public optim::Optimizer {
  public:
   std::string name() const override { return "momentum"; }
-  std::vector<optim::StateSlot> slots() const override { return {{"momentum"}}; }
+  std::vector<optim::StateSlot> slots(const nn::Flat&) const override { return {{"momentum"}}; }
   std::int64_t scalars() const override { return 1; }
-  void prepare(Stream& stream, const TensorView& learning_rate, const TensorView& /*step*/,
-               const TensorView& scalars) const override {
-    ops::copy(stream, {.x = learning_rate, .y = scalars});
+  void prepare(Stream& stream, const optim::Prepare& step) const override {
+    ops::copy(stream, {.x = step.learning_rate, .y = step.scalars});
   }
   void update(Stream& stream, const optim::FlatUpdate& u) const override {
     const TensorView momentum = u.slots[0];
@@ -73,6 +72,87 @@ TEST(Optimizer, WithOneSlotTrainsOnEveryMesh) {
       EXPECT_NEAR(std::sqrt(squares), layout.gradient_clip, 1e-5 * layout.gradient_clip) << text;
     }
   }
+}
+
+// Momentum for matrices, plain gradient descent at a tenth of the rate for norms and biases: what differs is in flats of
+// its own, with slots of its own. It counts its updates in a scalar that it keeps.
+class ByGroup : public Momentum {
+ public:
+  std::string name() const override { return "by group"; }
+  std::vector<optim::StateSlot> slots(const nn::Flat& flat) const override {
+    return flat.spec().group == 0 ? Momentum::slots(flat) : std::vector<optim::StateSlot>();
+  }
+  void prepare(Stream& stream, const optim::Prepare& step) const override {
+    Momentum::prepare(stream, step);
+    OpRecord record{.name = "count", .kind = OpKind::optimizer};
+    for (const TensorView& view : {step.skip, step.kept}) record.accesses.push_back(reads(view));
+    record.accesses.push_back(writes(step.kept));
+    stream.launch(std::move(record), [skip = step.skip, kept = step.kept] {
+      if (*skip.data<std::int32_t>() == 0) kept.data<float>()[1] += 1;
+    });
+  }
+  void update(Stream& stream, const optim::FlatUpdate& u) const override {
+    if (u.flat.spec().group == 0) return Momentum::update(stream, u);
+    EXPECT_TRUE(u.slots.empty());
+    OpRecord record{.name = "descent", .kind = OpKind::optimizer};
+    for (const TensorView& view : {u.weights, u.gradient, u.scalars, u.coefficient, u.skip}) {
+      record.accesses.push_back(reads(view));
+    }
+    record.accesses.push_back(writes(u.weights));
+    if (!u.compute.empty()) record.accesses.push_back(writes(u.compute));
+    const auto work = [weights = u.weights, gradient = u.gradient, compute = u.compute, rate = u.scalars,
+                       coefficient = u.coefficient, skip = u.skip] {
+      if (*skip.data<std::int32_t>() != 0) return;
+      for (std::int64_t i = 0; i < weights.elements(); ++i) {
+        weights.data<float>()[i] -= 0.1f * *rate.data<float>() * *coefficient.data<float>() * gradient.data<float>()[i];
+        if (!compute.empty()) compute.data<Bf16>()[i] = Bf16(weights.data<float>()[i]);
+      }
+    };
+    stream.launch(std::move(record), work);
+  }
+};
+
+TEST(Optimizer, GroupsHaveSlotsAndUpdatesOfTheirOwn) {
+  const models::Model model(testing::toy_description(), [](const nn::Param& param) {
+    nn::FlatSpec spec = nn::common_domain(param);
+    spec.group = param.shape.rank() == 1 ? 1 : 0;
+    return spec;
+  });
+  std::map<std::string, int> group;
+  for (const nn::Flat& flat : model.flats()) {
+    for (const nn::Param& param : flat.params()) {
+      for (const nn::Segment& segment : param.segments) group[segment.name] = flat.spec().group;
+    }
+  }
+  const models::Model plain(testing::toy_description());
+  for (plan::Layout layout : meshes(model)) {
+    const std::string text = text_of(layout);
+    layout.optimizer = std::make_shared<Momentum>();
+    const Trained same = train(plain, layout, {.inputs = {0}});
+    layout.optimizer = std::make_shared<ByGroup>();
+    const Trained trained = train(model, layout, {.inputs = {0}});
+    EXPECT_TRUE(trained.before.at("model.norm.weight") == same.before.at("model.norm.weight"));
+    EXPECT_EQ(trained.progress.kept, (std::array<float, 4>{0, 1, 0, 0})) << text;
+    int checked = 0;
+    for (const auto& [name, of] : group) {
+      EXPECT_EQ(trained.after.count("optimizer/momentum/" + name), of == 0 ? 1u : 0u) << name;
+      const std::vector<float>&before = trained.before.at(name), &now = trained.after.at(name),
+            &other = same.after.at(name);
+      for (std::size_t i = 0; i < now.size(); ++i) {
+        const double change = double{other[i]} - before[i];
+        ASSERT_NEAR(now[i] - before[i], of == 0 ? change : change / 10, 1e-3 * std::abs(change) + 1e-7) << text << name;
+        ++checked;
+      }
+    }
+    EXPECT_GT(checked, 1000);
+  }
+  // A step without an update leaves what is kept.
+  plan::Layout layout = meshes(model).front();
+  layout.optimizer = std::make_shared<ByGroup>();
+  layout.loss_scaling = {.growth_interval = 3};
+  const Trained skipped = train(model, layout, {.inputs = {0}, .start = {.loss_scale = std::ldexp(1.0f, 100)}});
+  EXPECT_EQ(skipped.progress.step, 0);
+  EXPECT_EQ(skipped.progress.kept, (std::array<float, 4>{}));
 }
 
 // The loss scale starts so high that the first steps overflow. They change nothing and are not counted, so that the
