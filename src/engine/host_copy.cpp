@@ -45,7 +45,7 @@ void PinnedStagingBuffer::send(const TensorView& to, const Fill& fill) {
   stream_.synchronize();
 }
 
-std::vector<StatePart> state_parts(Session& session, bool optimizer) {
+std::vector<StatePart> state_parts(Session& session, StateScope scope) {
   std::vector<StatePart> parts;
   const auto add = [&](int flat, const std::string& prefix, const TensorView& view, bool scales = false) {
     parts.push_back({.flat = flat, .prefix = prefix, .device = view, .host = view, .scales = scales});
@@ -53,9 +53,10 @@ std::vector<StatePart> state_parts(Session& session, bool optimizer) {
   const auto kind = session.state().options().optimizer;
   for (int f = 0; f < static_cast<int>(session.model().flats().size()); ++f) {
     const step::FlatState& flat = session.state().flat(f);
+    if (!scope.frozen && !session.model().flat(f).spec().trainable) continue;
     add(f, "", flat.stored);
     if (!flat.scales.empty()) add(f, "scale/", flat.scales, true);
-    if (!optimizer || flat.slots.empty()) continue;
+    if (!scope.optimizer || flat.slots.empty()) continue;
     const std::vector<optim::StateSlot> slots = kind->slots(session.model().flat(f));
     for (std::size_t slot = 0; slot < flat.slots.size(); ++slot) {
       add(f, cat("optimizer/", slots[slot].name, "/"), flat.slots[slot]);
@@ -119,7 +120,7 @@ std::vector<NamedState> named_states(Session& session, const std::vector<StatePa
   return states;
 }
 
-HostCopy::HostCopy(Session& session, bool optimizer) : session_(session), parts_(state_parts(session, optimizer)) {
+HostCopy::HostCopy(Session& session, StateScope scope) : session_(session), parts_(state_parts(session, scope)) {
   if (session.device().kind() == DeviceKind::cpu) return;
   memory_ = make_cpu_device();  // pages are allocated when they are first written
   arena_ = Arena(*memory_, place_copies(parts_, nullptr));

@@ -1,6 +1,6 @@
 // `HostCopy`: a session's device state in host memory, for checkpoints and tests.
 //
-//   HostCopy copy(session, /*optimizer=*/true);
+//   HostCopy copy(session);
 //   copy.fetch();                                  // device to host
 //   saving.write(copy.states());
 //
@@ -48,8 +48,13 @@ struct StatePart {
   TensorView device, host;  // the same view until place_copies places the copy
   bool scales = false;      // FlatState::scales, not values of the flat's elements
 };
-// Weights and their scales, and with `optimizer`, the optimizer's slots if there are any, flat by flat.
-std::vector<StatePart> state_parts(Session& session, bool optimizer);
+// Which states.
+struct StateScope {
+  bool optimizer = true;  // the optimizer's slots, if the session has them
+  bool frozen = true;     // weights of frozen flats; false: only what training changes, such as adapters
+};
+// Weights and their scales, then the optimizer's slots, flat by flat.
+std::vector<StatePart> state_parts(Session& session, StateScope scope = {});
 // Returns the bytes of the copies of all parts; with `at`, places the copies there.
 std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at);
 // The copies as named tensors of the model. Every rank has all scales: one rank saves those of a parameter,
@@ -59,8 +64,8 @@ std::vector<NamedState> named_states(Session& session, const std::vector<StatePa
 
 class HostCopy {
  public:
-  // The session outlives this. `optimizer`: includes the optimizer's slots, if the session has them.
-  HostCopy(Session& session, bool optimizer);
+  // The session outlives this.
+  explicit HostCopy(Session& session, StateScope scope = {});
   // Copies the state after all enqueued steps; waits for them.
   void fetch();
   void store();

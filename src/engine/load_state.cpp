@@ -4,15 +4,15 @@
 
 namespace hawser::engine {
 
-void load(Session& session, checkpoint::Checkpoint& checkpoint, bool optimizer) {
-  HostCopy copy(session, optimizer);
+void load(Session& session, checkpoint::Checkpoint& checkpoint, StateScope scope) {
+  HostCopy copy(session, scope);
   checkpoint.read(copy.states(StatesFor::load));
   copy.store();
   session.parameters_changed();
 }
 
 void load_weights(Session& session, OpenModel& open, std::uint64_t seed) {
-  if (open.checkpoint) return load(session, *open.checkpoint, false);
+  if (open.checkpoint) return load(session, *open.checkpoint, {.optimizer = false});
   session.load(*open.weights, seed);
 }
 

@@ -2,13 +2,15 @@
 #pragma once
 
 #include "checkpoint/checkpoint.h"
+#include "engine/host_copy.h"
 #include "engine/open_model.h"
 #include "engine/session.h"
 
 namespace hawser::engine {
 
-// Fills the session's parameters and, with `optimizer`, its moments.
-void load(Session& session, checkpoint::Checkpoint& checkpoint, bool optimizer);
+// Fills the session's parameters and its optimizer's slots. What is not in `scope` stays as it is: the frozen weights of
+// a checkpoint of adapters alone come from elsewhere.
+void load(Session& session, checkpoint::Checkpoint& checkpoint, StateScope scope = {});
 
 // Fills the parameters with a model's weights, or with those of its checkpoint. `seed`: of tensors that the weights do
 // not have (nn::Segment::may_be_absent).

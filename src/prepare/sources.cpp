@@ -129,7 +129,7 @@ std::vector<std::string> matches_of(const std::string& pattern, const std::strin
   return matches;
 }
 
-// The patterns that the first braces of a pattern stand for, in order: "{a,b}.txt" is a.txt and b.txt. The pattern itself
+// The patterns that the first braces of a pattern mean, in order: "{a,b}.txt" is a.txt and b.txt. The pattern itself
 // if it has none.
 std::vector<std::string> alternatives(const std::string& pattern) {
   std::vector<std::size_t> cuts;  // of the brace, the commas in it and its end

@@ -25,7 +25,7 @@ RunSaver::RunSaver(const plan::RunPlan& plan, comm::World* world, engine::Sessio
 
 void RunSaver::reserve(int ranks_here) {
   const bool cpu = session_.device().kind() == DeviceKind::cpu;
-  std::vector<engine::StatePart> parts = engine::state_parts(session_, /*optimizer=*/true);
+  std::vector<engine::StatePart> parts = engine::state_parts(session_);
   const std::int64_t bytes = session_.owns_states() ? engine::place_copies(parts, nullptr) : 0;
   std::int64_t space = 0;
   if (cpu) {

@@ -47,10 +47,11 @@ void reject_non_finite(const std::vector<NamedState>& states) {
 
 }  // namespace
 
-std::string save(engine::Session& session, comm::World* world, const SaveTo& to, const engine::RunState& state) {
+std::string save(engine::Session& session, comm::World* world, const SaveTo& to, const engine::RunState& state,
+                 engine::StateScope scope) {
   session.synchronize();
   if (!session.owns_states()) return save_states(world, to, state, {}, [] {});
-  engine::HostCopy copy(session, true);
+  engine::HostCopy copy(session, scope);
   return save_states(world, to, state, copy.states(), [&copy] { copy.fetch(); });
 }
 
@@ -179,7 +180,7 @@ std::optional<checkpoint::Checkpoint> load_newest(engine::Session& session, comm
       });
     }
     if (lines.empty()) {
-      lines = damage([&] { engine::load(session, *checkpoint, true); });
+      lines = damage([&] { engine::load(session, *checkpoint); });
     }
     if (lines.empty()) return checkpoint;
     engine::on_rank_zero(world, [&]() -> std::string {

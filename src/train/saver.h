@@ -8,6 +8,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "comm/mpi/world.h"
+#include "engine/host_copy.h"
 #include "engine/run_state.h"
 #include "engine/session.h"
 
@@ -22,7 +23,8 @@ struct SaveTo {
 
 // Writes the session's state and returns when it is on disk. Every rank calls it between steps; all return the new
 // folder or throw the same UserError, for instance if a value is not finite. On error, older checkpoints are unchanged.
-std::string save(engine::Session& session, comm::World* world, const SaveTo& to, const engine::RunState& state);
+std::string save(engine::Session& session, comm::World* world, const SaveTo& to, const engine::RunState& state,
+                 engine::StateScope scope = {});
 
 // As save(), with states in host memory, which `fetch` fills. `ranks`: the calling thread's channel; null: single
 // process. Uses no device except through `fetch`.

@@ -6,8 +6,8 @@
 
 namespace hawser::train {
 
-Snapshot::Snapshot(engine::Session& session)
-    : session_(session), parts_(engine::state_parts(session, /*optimizer=*/true)) {
+Snapshot::Snapshot(engine::Session& session, engine::StateScope scope)
+    : session_(session), parts_(engine::state_parts(session, scope)) {
   arena_ = Arena(session.device(), engine::place_copies(parts_, nullptr), Memory::host);
   engine::place_copies(parts_, arena_.data());
   stream_ = session.device().make_stream("snapshot");

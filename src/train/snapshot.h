@@ -28,7 +28,7 @@ namespace hawser::train {
 class Snapshot {
  public:
   // The session trains, owns its states and outlives this. Error(does_not_fit) if the memory cannot be allocated.
-  explicit Snapshot(engine::Session& session);
+  explicit Snapshot(engine::Session& session, engine::StateScope scope = {});
 
   // Bytes of host memory, all reserved and touched.
   std::int64_t bytes() const { return arena_.bytes(); }

@@ -1,8 +1,12 @@
 // Flats that are not a dense model's: frozen ones, and weights that every rank keeps while the optimizer's state is
 // sharded. The real layers run through plan, checker, executor and session on every mesh.
+#include "base/testing/temporary_folder.h"
+#include "checkpoint/root.h"
+#include "engine/load_state.h"
 #include "models/weights.h"
 #include "tensor/dtype_dispatch.h"
 #include "toy_training.h"
+#include "train/saver.h"
 
 namespace hawser {
 namespace {
@@ -203,7 +207,7 @@ TEST(Flats, ScalesAreSavedOnceAndLoadedByAll) {
       saved = testing::assembled(session);
     });
     with_session(to, [&](engine::Session& session) {
-      engine::HostCopy copy(session, false);
+      engine::HostCopy copy(session, {.optimizer = false});
       for (const NamedState& state : copy.states(engine::StatesFor::load)) {
         if (state.name.starts_with("scale/")) *state.boxes.at(0).view.data<float>() = saved.at(state.name).at(0);
       }
@@ -212,6 +216,39 @@ TEST(Flats, ScalesAreSavedOnceAndLoadedByAll) {
       each_scale(session, [&](float scale, double value) { count += scale == static_cast<float>(value) ? 1 : 0; });
       EXPECT_EQ(count, 8) << text_of(from) << " to " << text_of(to);
     });
+  }
+}
+
+// A checkpoint of what training changes alone, saved on one mesh and loaded on another that has the frozen weights.
+TEST(Flats, AdaptersAreSavedAndLoadedWithoutTheFrozenWeights) {
+  const models::Model model(testing::toy_with_adapters(0), [](const nn::Param& param) {
+    nn::FlatSpec spec = nn::common_domain(param);
+    spec.trainable = param.name.find("lora_") != std::string::npos;
+    return spec;
+  });
+  const TemporaryFolder own;
+  const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
+  const std::vector<plan::Layout> layouts = meshes(model);
+  int step = 0;
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    plan::Layout to = layouts[(i + 1) % layouts.size()];
+    to.compute = layouts[i].compute;  // frozen weights are stored in it
+    Trained trained = train(model, layouts[i], {.look = [&](engine::Session& session) {
+                              train::save(session, the_world, {.root = root},
+                                          {.step = ++step, .recipe = "{}", .config = "{}"}, {.frozen = false});
+                            }});
+    checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(step)));
+    EXPECT_GT(checkpoint.tensors().size(), 10u);
+    for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) {
+      EXPECT_NE(tensor.name.find("lora_"), std::string::npos) << tensor.name;
+    }
+    const auto mesh = comm::make_mpi_mesh(*the_world, to.mesh, 60.0);
+    const auto device = make_cpu_device();
+    engine::Session session(model, to, *device, *mesh, {step::Purpose::train});
+    session.initialise(3);
+    EXPECT_FALSE(testing::assembled(session) == trained.after);
+    engine::load(session, checkpoint, {.frozen = false});
+    EXPECT_TRUE(testing::assembled(session) == trained.after) << text_of(layouts[i]) << " to " << text_of(to);
   }
 }
 

@@ -33,7 +33,7 @@ inline std::vector<float> floats_of(const TensorView& view) {
 // This rank's parts of all states of a session; other elements are NaN.
 inline Tensors states_of(engine::Session& session) {
   session.synchronize();
-  engine::HostCopy copy(session, /*optimizer=*/true);
+  engine::HostCopy copy(session);
   copy.fetch();
   Tensors tensors;
   for (const NamedState& state : copy.states()) {

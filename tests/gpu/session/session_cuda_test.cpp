@@ -163,7 +163,7 @@ TEST(SessionCuda, ASessionThatDoesNotFitIsRejectedBeforeAnythingIsReserved) {
 
 // All parameters and moments, by name.
 std::map<std::string, std::vector<float>> contents(engine::Session& session) {
-  engine::HostCopy copy(session, true);
+  engine::HostCopy copy(session);
   copy.fetch();
   std::map<std::string, std::vector<float>> out;
   for (const NamedState& state : copy.states()) {
@@ -197,7 +197,7 @@ TEST(SessionCuda, CheckpointsOfOneDeviceLoadOnTheOther) {
                              {.step = 3, .sequences = 3, .recipe = "{}"});
       } else {
         auto checkpoint = checkpoint::Checkpoint::open(folder);
-        engine::load(session, checkpoint, true);
+        engine::load(session, checkpoint);
         EXPECT_EQ(contents(session), saved);
       }
       losses.push_back(steps.run(step::Purpose::loss));
