@@ -13,7 +13,19 @@
 
 namespace hawser::engine {
 
-OpenModel open_model(const std::string& path, bool random_weights, Problems& problems) {
+namespace {
+
+// Null if the description has problems.
+std::unique_ptr<models::Model> make_model(models::ModelDescription description, const ModelChanges& changes,
+                                          std::size_t before, Problems& problems) {
+  if (problems.size() == before && changes.describe) changes.describe(description, problems);
+  if (problems.size() != before) return nullptr;
+  return std::make_unique<models::Model>(std::move(description), changes.spec_of);
+}
+
+}  // namespace
+
+OpenModel open_model(const std::string& path, bool random_weights, Problems& problems, const ModelChanges& changes) {
   OpenModel open;
   Problems of_weights;  // shown after those of the config
   std::optional<models::TensorNames> names;
@@ -23,10 +35,9 @@ OpenModel open_model(const std::string& path, bool random_weights, Problems& pro
   }
   const std::size_t before = problems.size();
   models::ModelDescription description = models::read_description(path, problems, names ? &*names : nullptr);
-  const bool described = problems.size() == before;
+  open.model = make_model(std::move(description), changes, before, problems);
   problems.add(of_weights);
-  if (described) open.model = std::make_unique<models::Model>(std::move(description));
-  if (open.weights && described) models::check_weights(*open.model, *open.weights, problems);
+  if (open.weights && open.model) models::check_weights(*open.model, *open.weights, problems);
   return open;
 }
 
@@ -61,14 +72,14 @@ void check_attached(const checkpoint::Checkpoint& checkpoint, Problems& problems
 
 }  // namespace
 
-OpenModel open_trained_model(const std::string& path, Problems& problems) {
+OpenModel open_trained_model(const std::string& path, Problems& problems, const ModelChanges& changes) {
   const bool is_model = io::exists((std::filesystem::path(path) / "config.json").string());
   if (!looks_like_checkpoint(path) && (is_model || !checkpoints_below(path))) {
     if (const auto other = is_model ? std::nullopt : other_folder(path)) {
       problems.add(*other);
       return {};
     }
-    OpenModel open = open_model(path, false, problems);
+    OpenModel open = open_model(path, false, problems, changes);
     open.tokenizer = tokenizer_file(path);
     if (open.model) open.special = models::read_special_tokens(path, problems);
     return open;
@@ -82,7 +93,7 @@ OpenModel open_trained_model(const std::string& path, Problems& problems) {
     open.tokenizer = tokenizer_file(metadata.tokenizer);
     const std::size_t before = problems.size();
     models::ModelDescription description = describe_checkpoint(*open.checkpoint, metadata.config, problems);
-    if (problems.size() == before) open.model = std::make_unique<models::Model>(std::move(description));
+    open.model = make_model(std::move(description), changes, before, problems);
     open.special = models::describe_special_tokens(metadata.config, open.checkpoint->folder(), problems);
   } catch (const UserError& error) {
     problems.add_lines(error.what());

@@ -2,6 +2,7 @@
 // or a run's folder (its newest complete checkpoint).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,13 +25,21 @@ struct OpenModel {
   Problems skipped;  // newer checkpoints that are incomplete
 };
 
+// What a recipe makes of a model.
+struct ModelChanges {
+  // Adds to the description that was read, for instance adapters (nn::AdapterConfig), or problems.
+  std::function<void(models::ModelDescription& description, Problems& problems)> describe = {};
+  nn::FlatSpecOf spec_of = nn::common_domain;  // which parameters are frozen, their dtypes and groups
+};
+
 // Reads the config and the headers of all weight files and checks them against each other; reads no tensor data. Adds
 // every problem; the result is valid only if none was added.
 // `random_weights`: to train from scratch; `path` is a config.json.
-OpenModel open_model(const std::string& path, bool random_weights, Problems& problems);
+OpenModel open_model(const std::string& path, bool random_weights, Problems& problems,
+                     const ModelChanges& changes = {});
 
 // Opens a Hugging Face folder, a checkpoint or a run's folder in the same way, with special tokens and tokenizer.
-OpenModel open_trained_model(const std::string& path, Problems& problems);
+OpenModel open_trained_model(const std::string& path, Problems& problems, const ModelChanges& changes = {});
 
 // The model of a checkpoint, with the names of its tensors. `config`: CheckpointMetadata::config.
 models::ModelDescription describe_checkpoint(const checkpoint::Checkpoint& checkpoint, const std::string& config,
