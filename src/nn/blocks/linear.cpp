@@ -108,13 +108,13 @@ TensorView bias_of(const LayerContext& ctx, int bias) {
 
 void Linear::forward(LayerContext& ctx, const TensorView& x, const TensorView& y) const {
   const Weight& w = ctx.parameter(weight);
-  gemm(ctx, {.a = x, .b = w.view, .c = y, .transpose_b = true, .bias = bias_of(ctx, bias), .scale = w.scale});
+  gemm(ctx, {.a = x, .b = w.view, .c = y, .transpose_b = true, .bias = bias_of(ctx, bias), .scale_b = w.scale});
   for (std::size_t i = 0; i < adapters.size(); ++i) AdapterCall(ctx, *this, i).add_forward(x, y);
 }
 
 void Linear::input_gradient(LayerContext& ctx, const TensorView& dy, const TensorView& dx) const {
   const Weight& w = ctx.parameter(weight);
-  gemm(ctx, {.a = dy, .b = w.view, .c = dx, .scale = w.scale});
+  gemm(ctx, {.a = dy, .b = w.view, .c = dx, .scale_b = w.scale});
   for (std::size_t i = 0; i < adapters.size(); ++i) AdapterCall(ctx, *this, i).add_input_gradient(dy, dx);
 }
 

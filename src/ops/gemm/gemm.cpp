@@ -32,10 +32,13 @@ GemmProblem problem(const Gemm& args) {
           .b = args.b.raw(),
           .c = args.c.raw(),
           .bias = args.bias.raw(),
+          .scale_a = reinterpret_cast<const float*>(args.scale_a.raw()),
+          .scale_b = reinterpret_cast<const float*>(args.scale_b.raw()),
           .lda = args.a.stride(0),
           .ldb = args.b.stride(0),
           .ldc = args.c.stride(0),
-          .in = args.a.dtype(),
+          .in_a = args.a.dtype(),
+          .in_b = args.b.dtype(),
           .out = args.c.dtype(),
           .bias_dtype = args.bias.dtype(),
           .transpose_a = args.transpose_a,
@@ -43,25 +46,39 @@ GemmProblem problem(const Gemm& args) {
           .accumulate = args.accumulate};
 }
 
+void check_scale(const char* name, const TensorView& scale, const TensorView& matrix) {
+  if (scale.empty()) return;
+  const std::int64_t rows = matrix.size(0), columns = ceil_div(matrix.size(1), kGemmScaleBlock);
+  const bool blocks = scale.rank() == 2 && scale.size(1) == columns &&
+                      (scale.size(0) == rows || scale.size(0) == ceil_div(rows, kGemmScaleBlock));
+  HAWSER_CHECK(!blocks, "gemm: ", name, " ", scale.shape().text(),
+               " has a scale for each block; no kernel reads it yet");
+  expect("gemm", name, scale, {DType::f32}, {1});
+}
+
 }  // namespace
 
 void gemm(Stream& stream, const Gemm& args) {
   const GemmProblem p = problem(args);
   expect("gemm", "a", args.a, {DType::f32, DType::bf16}, args.a.shape(), Rows::padded);
-  expect("gemm", "b", args.b, {args.a.dtype()}, args.b.shape(), Rows::padded);
+  expect("gemm", "b", args.b, {DType::f32, DType::bf16}, args.b.shape(), Rows::padded);
   expect("gemm", "c", args.c, {DType::f32, DType::bf16}, args.c.shape(), Rows::padded);
   if (!args.bias.empty()) expect("gemm", "bias", args.bias, {DType::f32, DType::bf16}, {p.n});
-  if (!args.scale.empty()) {
-    expect("gemm", "scale", args.scale, {DType::f32}, {1});
-    HAWSER_CHECK(!args.accumulate, "gemm: a scale with accumulate");
-    HAWSER_CHECK(stream.target() != DeviceKind::cuda, "gemm: a scale has no backend for cuda");
+  check_scale("scale_a", args.scale_a, args.a);
+  check_scale("scale_b", args.scale_b, args.b);
+  if (stream.target() == DeviceKind::cuda) {
+    HAWSER_CHECK(p.in_a == p.in_b, "gemm: ", to_string(p.in_a), " times ", to_string(p.in_b),
+                 " has no backend for cuda");
+    HAWSER_CHECK(!p.scaled(), "gemm: a scale has no backend for cuda");
   }
-  for (const TensorView& view : {args.a, args.b, args.bias, args.scale}) expect_apart("gemm", args.c, view);
+  for (const TensorView& view : {args.a, args.b, args.bias, args.scale_a, args.scale_b}) {
+    expect_apart("gemm", args.c, view);
+  }
   expect_workspace("gemm", args.workspace, gemm_workspace(args, stream.target()));
-  run(stream, {"gemm", OpKind::gemm}, {args.a, args.b, args.bias, args.scale, args.accumulate ? args.c : TensorView()},
+  run(stream, {"gemm", OpKind::gemm},
+      {args.a, args.b, args.bias, args.scale_a, args.scale_b, args.accumulate ? args.c : TensorView()},
       {args.c, args.workspace}, 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k),
       GemmCall{.problem = p,
-               .scale = args.scale.empty() ? nullptr : args.scale.data<float>(),
                .workspace = args.workspace.raw(),
                .workspace_bytes = args.workspace.empty() ? 0 : args.workspace.bytes()},
       HAWSER_BACKENDS(gemm));

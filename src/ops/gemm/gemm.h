@@ -1,15 +1,21 @@
 // `gemm`: general matrix multiplication. `bias_gradient`: column sums.
 //
 // gemm:
-//   C (+)= scale * op(A) op(B) + bias
+//   C = round( (scale_a * scale_b) * (op(A) op(B)) + bias + (accumulate ? C : 0) )
 //
 //   op(A) [M, K]  act; transpose_a: A is stored [K, M]
-//   op(B) [K, N]  act, the dtype of A; transpose_b: B is stored [N, K]
-//   C [M, N]      float32 or bf16; accumulate: C is read, added to in float32 and rounded once
+//   op(B) [K, N]  act; transpose_b: B is stored [N, K]
+//   C [M, N]      float32 or bf16
 //   bias [N]      optional, float32 or bf16, added to every row
-//   scale [1]     optional float32, without accumulate: of a scaled weight. C is rounded to its dtype before it is
-//                 multiplied, which a power of two leaves exact. On the CPU only, so far
-// Rows of a, b and c may be padded. c shares no byte with a, b or bias. K = 0: C = bias, or C += bias.
+//   scale_a, scale_b
+//                 optional float32: the values of A are scale_a * a, those of B scale_b * b. Their shape is their form:
+//                   [1]                          one scale
+//                   [ceil(R/128), ceil(C/128)]   one for each block of the matrix [R, C] as it is stored
+//                   [R, ceil(C/128)]             one for each 128 elements of a row
+//                 No kernel reads the last two yet: InternalError.
+// The sum over k, its product with the scales, the bias and C are added in float32; C is rounded once. A and B may have
+// different dtypes. On CUDA the dtypes must be equal, and there are no scales, so far: InternalError.
+// Rows of a, b and c may be padded. c shares no byte with the others. K = 0: C = bias, or C += bias.
 //
 // A linear layer y = x W^T with W [out, in], and its gradients dx = dy W and dW += dy^T x:
 //   {.a = x,  .b = w, .c = y,  .transpose_b = true}
@@ -20,9 +26,9 @@
 //   db[n] (+)= sum over t of dy[t,n]
 // dy [T, N] act, rows may be padded; db [N] float32 or bf16. Summed in float32, in a fixed order.
 //
-// CPU: oneDNN (dnnl_sgemm; the matmul primitive for bf16, cached by shape). On a processor without bf16 units, bf16
-// operands are first widened in the workspace. C is divided into tiles by its sizes alone and one thread computes each
-// tile, so that the number of threads does not change a bit.
+// CPU: oneDNN (dnnl_sgemm; the matmul primitive for bf16, cached by shape). On a processor without bf16 units, or with
+// two dtypes, bf16 operands are first widened in the workspace. With scales, the sums are written there. C is divided
+// into tiles by its sizes alone and one thread computes each tile, so that the number of threads does not change a bit.
 // CUDA: cuBLASLt with float32 accumulation; float32 operands do not use TF32. Algorithms that add with atomics are not
 // used: one choice of algorithm always gives the same bits.
 #pragma once
@@ -31,19 +37,21 @@
 
 namespace hawser::ops {
 
+constexpr std::int64_t kGemmScaleBlock = 128;
+
 struct Gemm {
   TensorView a, b, c;
   bool transpose_a = false, transpose_b = false;
   bool accumulate = false;
   TensorView bias;
-  TensorView scale;
-  TensorView workspace;  // u8, at least gemm_workspace() bytes; may be empty if that is 0
+  TensorView scale_a, scale_b;  // empty: 1
+  TensorView workspace;         // u8, at least gemm_workspace() bytes; may be empty if that is 0
 };
 
 void gemm(Stream& stream, const Gemm& args);
 
 // Upper bound in bytes, computed from shapes, dtypes and transposes alone (data pointers and workspace may be empty).
-// 0 for float32, and on CUDA, where GEMMs use the stream's scratch.
+// 0 for float32 without scales, and on CUDA, where GEMMs use the stream's scratch.
 std::int64_t gemm_workspace(const Gemm& args, DeviceKind target = DeviceKind::cpu);
 
 // CUDA: measures cuBLASLt's algorithms for this GEMM on this stream and stores one for all later calls with the same

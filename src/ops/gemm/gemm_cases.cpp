@@ -1,5 +1,9 @@
 #include "ops/gemm/gemm.h"
 
+#include <optional>
+#include <sstream>
+
+#include "ops/gemm/gemm_key.h"
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
@@ -12,17 +16,20 @@ struct GemmCase {
   DType in = DType::f32, out = DType::f32;
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
   std::int64_t pad = 0;
-  double scale = 0;  // 0: none
+  double scale_a = 0, scale_b = 0;  // 0: none
+  std::optional<DType> in_b = {};   // absent: in
 };
 
 std::string name_of(const GemmCase& c) {
   return cat("gemm ", c.m, "x", c.n, "x", c.k, " ", to_string(c.in), "->", to_string(c.out), c.transpose_a ? " aT" : "",
              c.transpose_b ? " bT" : "", c.accumulate ? " accumulate" : "", c.bias ? " bias" : "", " pad ", c.pad,
-             c.scale != 0 ? " scale" : "");
+             c.scale_a != 0 ? " scale a" : "", c.scale_b != 0 ? " scale b" : "",
+             c.in_b ? cat(" b ", to_string(*c.in_b)) : "");
 }
 
 Case make_case(const GemmCase& g) {
-  const auto a = random_values(g.m * g.k, 1, g.in), b = random_values(g.k * g.n, 2, g.in);
+  const DType in_b = g.in_b.value_or(g.in);
+  const auto a = random_values(g.m * g.k, 1, g.in), b = random_values(g.k * g.n, 2, in_b);
   const auto c = random_values(g.m * g.n, 3, g.out), bias = random_values(g.n, 4, g.in);
   Values expected(static_cast<std::size_t>(g.m * g.n));
   for (std::int64_t i = 0; i < g.m; ++i) {
@@ -31,7 +38,8 @@ Case make_case(const GemmCase& g) {
       for (std::int64_t l = 0; l < g.k; ++l) {
         sum += a[g.transpose_a ? l * g.m + i : i * g.k + l] * b[g.transpose_b ? j * g.k + l : l * g.n + j];
       }
-      if (g.scale != 0) sum *= g.scale;
+      if (g.scale_a != 0) sum *= g.scale_a;
+      if (g.scale_b != 0) sum *= g.scale_b;
       expected[static_cast<std::size_t>(i * g.n + j)] =
           sum + (g.accumulate ? c[i * g.n + j] : 0.0) + (g.bias ? bias[j] : 0.0);
     }
@@ -41,13 +49,14 @@ Case make_case(const GemmCase& g) {
     const Shape b_shape = g.transpose_b ? Shape{g.n, g.k} : Shape{g.k, g.n};
     Gemm args{
         .a = world.in(g.in, a_shape, a, g.pad),
-        .b = world.in(g.in, b_shape, b, 2 * g.pad),
+        .b = world.in(in_b, b_shape, b, 2 * g.pad),
         .c = g.accumulate ? world.in_out(g.out, {g.m, g.n}, c, 3 * g.pad) : world.out(g.out, {g.m, g.n}, 3 * g.pad),
         .transpose_a = g.transpose_a,
         .transpose_b = g.transpose_b,
         .accumulate = g.accumulate};
     if (g.bias) args.bias = world.in(g.in, {g.n}, bias);
-    if (g.scale != 0) args.scale = world.in(DType::f32, {1}, {g.scale});
+    if (g.scale_a != 0) args.scale_a = world.in(DType::f32, {1}, {g.scale_a});
+    if (g.scale_b != 0) args.scale_b = world.in(DType::f32, {1}, {g.scale_b});
     args.workspace = world.workspace(gemm_workspace(args));
     gemm(world.stream(), args);
     return {world.values(args.c)};
@@ -174,22 +183,131 @@ TEST(Gemm, ThreadsDoNotChangeTheBits) {
   }
 }
 
-TEST(Gemm, MultipliesByAScaleBeforeTheBias) {
+// 0.375 and -3: a scale of C, or of a sum that is rounded already, gives other values.
+TEST(Gemm, MultipliesTheSumByBothScales) {
   for (const DType in : {DType::f32, DType::bf16}) {
     for (const DType out : {DType::f32, DType::bf16}) {
-      for (const std::int64_t m : {1, 37}) {
-        check_case(make_case({.m = m,
-                              .n = 20,
-                              .k = 33,
+      for (const bool accumulate : {false, true}) {
+        for (const std::int64_t m : {1, 37}) {
+          check_case(make_case({.m = m,
+                                .n = 20,
+                                .k = 33,
+                                .in = in,
+                                .out = out,
+                                .transpose_b = true,
+                                .accumulate = accumulate,
+                                .bias = true,
+                                .pad = 3,
+                                .scale_a = 0.375,
+                                .scale_b = -3}));
+        }
+        check_case(make_case({.m = 12, .n = 40, .k = 8, .in = in, .out = out, .accumulate = accumulate, .scale_a = 5}));
+        check_case(make_case({.m = 40,
+                              .n = 12,
+                              .k = 50,
                               .in = in,
                               .out = out,
-                              .transpose_b = true,
-                              .bias = true,
-                              .pad = 3,
-                              .scale = 0.375}));
+                              .transpose_a = true,
+                              .accumulate = accumulate,
+                              .scale_b = -0.3}));
       }
-      check_case(make_case({.m = 12, .n = 40, .k = 8, .in = in, .out = out, .scale = -2}));
     }
+  }
+}
+
+// The sum is 16700. If it is rounded to bf16 before the scales, or its product before the bias or C is added, or if C is
+// multiplied too, the result is another bf16 number.
+TEST(Gemm, RoundsOnceWithScales) {
+  for (const bool accumulate : {false, true}) {
+    World world(DeviceKind::cpu, 1);
+    const TensorView c = world.in_out(DType::bf16, {1, 2}, {100, -100});
+    Gemm args{.a = world.in(DType::bf16, {1, 2}, {129, 59}),
+              .b = world.in(DType::bf16, {2, 2}, {129, -129, 1, -1}),
+              .c = c,
+              .accumulate = accumulate,
+              .bias = world.in(DType::f32, {2}, {-60, 60}),
+              .scale_a = world.in(DType::f32, {1}, {0.75}),
+              .scale_b = world.in(DType::f32, {1}, {4})};
+    args.workspace = world.workspace(gemm_workspace(args));
+    gemm(world.stream(), args);
+    const double expected = accumulate ? 50176 : 49920;
+    EXPECT_EQ(world.values(c), (Values{expected, -expected}));
+  }
+}
+
+TEST(Gemm, MultipliesTwoDtypes) {
+  for (const DType in : {DType::f32, DType::bf16}) {
+    const DType in_b = in == DType::f32 ? DType::bf16 : DType::f32;
+    for (const DType out : {DType::f32, DType::bf16}) {
+      for (const std::int64_t m : {3, 41}) {
+        for (const bool transpose : {false, true}) {
+          check_case(make_case({.m = m,
+                                .n = 20,
+                                .k = 33,
+                                .in = in,
+                                .out = out,
+                                .transpose_a = !transpose,
+                                .transpose_b = transpose,
+                                .accumulate = transpose,
+                                .bias = true,
+                                .pad = 3,
+                                .scale_a = m == 3 ? 0.375 : 0,
+                                .in_b = in_b}));
+        }
+      }
+    }
+  }
+}
+
+TEST(Gemm, RejectsScalesAndDtypesWithoutAKernel) {
+  World world(DeviceKind::cpu, 1);
+  const TensorView a = world.in(DType::f32, {129, 300}, Values(129 * 300)),
+                   b = world.in(DType::f32, {40, 300}, Values(40 * 300)), c = world.out(DType::f32, {129, 40});
+  const auto scale = [&](const Shape& shape) { return world.in(DType::f32, shape, Values(shape.elements())); };
+  const auto call = [&](const TensorView& scale_a, const TensorView& scale_b) {
+    gemm(world.stream(), {.a = a, .b = b, .c = c, .transpose_b = true, .scale_a = scale_a, .scale_b = scale_b});
+  };
+  expect_rejected([&] { call(scale({2, 3}), {}); }, "gemm: scale_a [2, 3] has a scale for each block");
+  expect_rejected([&] { call({}, scale({40, 3})); }, "gemm: scale_b [40, 3] has a scale for each block");
+  expect_rejected([&] { call(scale({3, 2}), {}); }, "scale_a has shape");
+  expect_rejected([&] { call({}, world.in(DType::bf16, {1}, {1})); }, "scale_b is bfloat16");
+}
+
+// Lines of earlier versions have neither a dtype of B nor scales.
+TEST(GemmKey, ReadsItsTextAndThatOfEarlierVersions) {
+  const float scale = 1;
+  const GemmProblem plain{.m = 7,
+                          .n = 8,
+                          .k = 9,
+                          .lda = 9,
+                          .ldb = 10,
+                          .ldc = 11,
+                          .in_a = DType::bf16,
+                          .in_b = DType::bf16,
+                          .out = DType::f32,
+                          .transpose_b = true};
+  GemmProblem mixed = plain, scaled = plain;
+  mixed.in_b = DType::f32;
+  scaled.scale_b = &scale;
+  EXPECT_EQ(to_text(gemm_key(plain, true)), "7 8 9 9 10 11 1 0 0 0 1 0 1");
+  EXPECT_EQ(to_text(gemm_key(mixed, true)), "mixed 0 0 0 7 8 9 9 10 11 1 0 0 0 1 0 1");
+  EXPECT_EQ(to_text(gemm_key(scaled, false)), "mixed 1 0 1 7 8 9 9 10 11 1 0 0 0 1 0 0");
+  std::vector<GemmKey> keys;
+  for (const GemmProblem& p : {plain, mixed, scaled}) {
+    std::istringstream in(to_text(gemm_key(p, true)) + " ff");
+    GemmKey key;
+    std::int64_t next = 0;
+    ASSERT_TRUE(read_key(in, key) >> std::hex >> next);
+    EXPECT_EQ(key, gemm_key(p, true));
+    EXPECT_EQ(next, 255);
+    keys.push_back(key);
+  }
+  EXPECT_NE(keys[0], keys[1]);
+  EXPECT_NE(keys[0], keys[2]);
+  for (const char* text : {"", "7 8 9", "mixed 0 0 7 8", "many 0 0 0 7 8 9 9 10 11 1 0 0 0 1 0 1"}) {
+    std::istringstream in(text);
+    GemmKey key;
+    EXPECT_FALSE(read_key(in, key)) << text;
   }
 }
 
@@ -200,7 +318,7 @@ TEST(Gemm, RejectsBadArguments) {
   Stream& s = world.stream();
   expect_rejected([&] { gemm(s, {.a = a, .b = b, .c = world.out(DType::f32, {2, 5})}); }, "does not give c");
   expect_rejected([&] { gemm(s, {.a = a, .b = b, .c = c, .transpose_b = true}); }, "does not give c");
-  expect_rejected([&] { gemm(s, {.a = a, .b = world.in(DType::bf16, {3, 4}, Values(12)), .c = c}); }, "b is bfloat16");
+  expect_rejected([&] { gemm(s, {.a = a, .b = world.in(DType::i32, {3, 4}, Values(12)), .c = c}); }, "b is int32");
   expect_rejected([&] { gemm(s, {.a = a, .b = b, .c = world.out(DType::i32, {2, 4})}); }, "c is int32");
   expect_rejected([&] { gemm(s, {.a = a, .b = b, .c = c, .bias = world.in(DType::f32, {2}, Values(2))}); },
                   "bias has shape");

@@ -64,8 +64,8 @@ dnnl::matmul::primitive_desc describe(const GemmProblem& p, Matmul& out) {
   const auto strides = [](std::int64_t ld, bool transposed) {
     return transposed ? memory::dims{1, ld} : memory::dims{ld, 1};
   };
-  out.a = memory::desc({p.m, p.k}, dnnl_type(p.in), strides(p.lda, p.transpose_a));
-  out.b = memory::desc({p.k, p.n}, dnnl_type(p.in), strides(p.ldb, p.transpose_b));
+  out.a = memory::desc({p.m, p.k}, dnnl_type(p.in_a), strides(p.lda, p.transpose_a));
+  out.b = memory::desc({p.k, p.n}, dnnl_type(p.in_b), strides(p.ldb, p.transpose_b));
   out.c = memory::desc({p.m, p.n}, dnnl_type(p.out), strides(p.ldc, false));
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -84,7 +84,7 @@ using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, s
 
 Key key_of(const GemmProblem& p) {
   const int bias = p.bias == nullptr ? -1 : static_cast<int>(p.bias_dtype);
-  return {p.m, p.n, p.k, p.lda, p.ldb, p.ldc, p.in, p.out, bias, p.transpose_a, p.transpose_b, p.accumulate};
+  return {p.m, p.n, p.k, p.lda, p.ldb, p.ldc, p.in_a, p.out, bias, p.transpose_a, p.transpose_b, p.accumulate};
 }
 
 std::shared_ptr<const Matmul> matmul_for(const GemmProblem& p) {
@@ -139,7 +139,7 @@ struct Tiles {
   std::int64_t count = 1, width = 0;
   bool rows = true;
 
-  explicit Tiles(const GemmProblem& p) : rows(p.m >= (p.in == DType::bf16 ? p.n / 8 : p.n)) {
+  explicit Tiles(const GemmProblem& p) : rows(p.m >= (p.in_a == DType::bf16 ? p.n / 8 : p.n)) {
     const std::int64_t side = rows ? p.m : p.n;
     std::int64_t parts = side >= 256 ? 2 : 1;
     while (parts < 64 && side / (2 * parts) >= 256) parts *= 2;
@@ -155,11 +155,11 @@ struct Tiles {
     GemmProblem out = p;
     if (rows) {
       out.m = std::min(width, p.m - at);
-      out.a = move(p.a, p.transpose_a ? at : at * p.lda, p.in);
+      out.a = move(p.a, p.transpose_a ? at : at * p.lda, p.in_a);
       out.c = const_cast<void*>(move(p.c, at * p.ldc, p.out));
     } else {
       out.n = std::min(width, p.n - at);
-      out.b = move(p.b, p.transpose_b ? at * p.ldb : at, p.in);
+      out.b = move(p.b, p.transpose_b ? at * p.ldb : at, p.in_b);
       out.c = const_cast<void*>(move(p.c, at, p.out));
       out.bias = move(p.bias, at, p.bias_dtype);
     }
@@ -244,12 +244,12 @@ void run_sgemm(const GemmProblem& p) {
 constexpr std::int64_t kFewRows = 32;
 
 bool few_rows(const GemmProblem& p) {
-  return p.m <= kFewRows && p.transpose_b && !p.transpose_a;
+  return p.m <= kFewRows && p.transpose_b && !p.transpose_a && p.in_a == p.in_b;
 }
 
 void run_few_rows(const GemmProblem& p) {
   constexpr std::int64_t kColumns = 64;
-  dispatch_float(p.in, [&](auto in_tag) {
+  dispatch_float(p.in_a, [&](auto in_tag) {
     dispatch_float(p.out, [&](auto out_tag) {
       using In = decltype(in_tag);
       using Out = decltype(out_tag);
@@ -274,7 +274,7 @@ void run_few_rows(const GemmProblem& p) {
   });
 }
 
-// Sizes of the float32 copies of bf16 matrices, for processors without bf16 units.
+// Sizes of the float32 copies of bf16 matrices, for processors without bf16 units and for two dtypes.
 struct Widened {
   std::int64_t a = 0, b = 0, c = 0;  // elements
   std::int64_t bytes() const { return 4 * (a + b + c); }
@@ -282,10 +282,8 @@ struct Widened {
 
 Widened widened(const GemmProblem& p) {
   Widened w;
-  if (by_float(p.in, false, true)) {
-    w.a = round_up(p.m * p.k, 16);
-    w.b = round_up(p.k * p.n, 16);
-  }
+  if (by_float(p.in_a, false, true)) w.a = round_up(p.m * p.k, 16);
+  if (by_float(p.in_b, false, true)) w.b = round_up(p.k * p.n, 16);
   if (by_float(p.out, false, true)) w.c = round_up(p.m * p.n, 16);
   return w;
 }
@@ -297,16 +295,16 @@ void run_widened(const GemmProblem& p, std::byte* workspace, std::int64_t worksp
   float* const b = a + w.a;
   float* const c = b + w.b;
   GemmProblem wide = p;
-  wide.in = wide.out = DType::f32;
+  wide.in_a = wide.in_b = wide.out = DType::f32;
   if (w.a > 0) {
     const std::int64_t rows = p.transpose_a ? p.k : p.m, columns = p.transpose_a ? p.m : p.k;
-    move_rows(p.a, p.in, p.lda, a, DType::f32, columns, false, rows, columns);
+    move_rows(p.a, p.in_a, p.lda, a, DType::f32, columns, false, rows, columns);
     wide.a = a;
     wide.lda = columns;
   }
   if (w.b > 0) {
     const std::int64_t rows = p.transpose_b ? p.n : p.k, columns = p.transpose_b ? p.k : p.n;
-    move_rows(p.b, p.in, p.ldb, b, DType::f32, columns, false, rows, columns);
+    move_rows(p.b, p.in_b, p.ldb, b, DType::f32, columns, false, rows, columns);
     wide.b = b;
     wide.ldb = columns;
   }
@@ -331,17 +329,60 @@ void run_empty_sum(const GemmProblem& p) {
 }
 
 bool plain(const GemmProblem& p) {
-  return p.in == DType::f32 && p.out == DType::f32;
+  return p.in_a == DType::f32 && p.in_b == DType::f32 && p.out == DType::f32;
+}
+bool uses_bf16_units(const GemmProblem& p) {
+  return p.in_a == DType::bf16 && p.in_b == DType::bf16 && has_bf16_units();
 }
 bool empty(const GemmProblem& p) {
   return p.m == 0 || p.n == 0 || p.k == 0;
 }
 
+// The float32 sums of a problem with scales, dense, without scales, bias and C.
+GemmProblem sums_of(const GemmProblem& p, void* sums) {
+  GemmProblem out = p;
+  out.c = sums;
+  out.ldc = p.n;
+  out.out = DType::f32;
+  out.bias = nullptr;
+  out.scale_a = out.scale_b = nullptr;
+  out.accumulate = false;
+  return out;
+}
+std::int64_t sums_bytes(const GemmProblem& p) {
+  return round_up(p.m * p.n, 16) * size_of(DType::f32);
+}
+
+// C (+)= scale_a * scale_b * sums + bias
+void add_scaled(const GemmProblem& p, const float* sums) {
+  const float factor = (p.scale_a != nullptr ? *p.scale_a : 1.0f) * (p.scale_b != nullptr ? *p.scale_b : 1.0f);
+  dispatch_float(p.out, [&](auto out_tag) {
+    dispatch_float(p.bias_dtype, [&](auto bias_tag) {
+      using Out = decltype(out_tag);
+      auto* const c = static_cast<Out*>(p.c);
+      const auto* const bias = static_cast<const decltype(bias_tag)*>(p.bias);
+      parallel_pieces(p.m, 16, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row) {
+          for (std::int64_t column = 0; column < p.n; ++column) {
+            Out& to = c[row * p.ldc + column];
+            float value = factor * sums[row * p.n + column];
+            if (bias != nullptr) value += static_cast<float>(bias[column]);
+            if (p.accumulate) value += static_cast<float>(to);
+            to = static_cast<Out>(value);
+          }
+        }
+      });
+    });
+  });
+}
+
 }  // namespace
 
 std::int64_t problem_workspace(const GemmProblem& p) {
-  if (plain(p) || empty(p) || few_rows(p)) return 0;
-  if (p.in == DType::bf16 && has_bf16_units()) {
+  if (empty(p)) return 0;
+  if (p.scaled()) return sums_bytes(p) + problem_workspace(sums_of(p, nullptr));
+  if (plain(p) || few_rows(p)) return 0;
+  if (uses_bf16_units(p)) {
     const Tiles tiles(p);
     return matmul_slot(p, tiles) * std::min<std::int64_t>(tiles.count, max_threads());
   }
@@ -351,32 +392,20 @@ std::int64_t problem_workspace(const GemmProblem& p) {
 void multiply(const GemmProblem& p, std::byte* workspace, std::int64_t workspace_bytes) {
   if (p.m == 0 || p.n == 0) return;
   if (p.k == 0) return run_empty_sum(p);
+  if (p.scaled()) {
+    const std::int64_t bytes = sums_bytes(p);
+    HAWSER_CHECK(bytes <= workspace_bytes, "gemm: needs ", bytes, " bytes, the workspace has ", workspace_bytes);
+    multiply(sums_of(p, workspace), workspace + bytes, workspace_bytes - bytes);
+    return add_scaled(p, reinterpret_cast<const float*>(workspace));
+  }
   if (few_rows(p)) return run_few_rows(p);
   if (plain(p)) return run_sgemm(p);
-  if (p.in == DType::bf16 && has_bf16_units()) return run_matmul(p, workspace, workspace_bytes);
+  if (uses_bf16_units(p)) return run_matmul(p, workspace, workspace_bytes);
   run_widened(p, workspace, workspace_bytes);
 }
 
 void gemm(const GemmCall& call) {
-  if (call.scale == nullptr) return multiply(call.problem, call.workspace, call.workspace_bytes);
-  GemmProblem p = call.problem;
-  p.bias = nullptr;
-  multiply(p, call.workspace, call.workspace_bytes);
-  const float scale = *call.scale;
-  dispatch_float(p.out, [&](auto tag) {
-    auto* const c = static_cast<decltype(tag)*>(p.c);
-    parallel_pieces(p.m, 16, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        for (std::int64_t column = 0; column < p.n; ++column) {
-          auto& value = c[row * p.ldc + column];
-          value = static_cast<decltype(tag)>(scale * static_cast<float>(value));
-        }
-      }
-    });
-  });
-  if (call.problem.bias != nullptr) {
-    move_rows(call.problem.bias, p.bias_dtype, 0, p.c, p.out, p.ldc, /*accumulate=*/true, p.m, p.n);
-  }
+  multiply(call.problem, call.workspace, call.workspace_bytes);
 }
 
 void bias_gradient(const BiasGradient& args) {

@@ -3,15 +3,14 @@
 #include <cublasLt.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <sstream>
-#include <tuple>
 #include <vector>
 
 #include "device/cuda/cuda_check.h"
+#include "ops/gemm/gemm_key.h"
 #include "tensor/dtype_dispatch.h"
 
 namespace hawser::ops::cuda {
@@ -47,25 +46,8 @@ std::uint32_t alignment_of(const void* data) {
   return static_cast<std::uint32_t>(address & (~address + 1));
 }
 
-constexpr int kKeyFields = 13;
-using Key = std::array<std::int64_t, kKeyFields>;
-
-Key key_of(const GemmProblem& p) {
-  const std::int64_t bias = p.bias == nullptr ? 0 : 1 + static_cast<std::int64_t>(p.bias_dtype);
-  const bool aligned = alignment_of(p.a) >= 16 && alignment_of(p.b) >= 16 && alignment_of(p.c) >= 16;
-  return {p.m,
-          p.n,
-          p.k,
-          p.lda,
-          p.ldb,
-          p.ldc,
-          static_cast<std::int64_t>(p.in),
-          static_cast<std::int64_t>(p.out),
-          bias,
-          p.transpose_a,
-          p.transpose_b,
-          p.accumulate,
-          aligned};
+GemmKey key_of(const GemmProblem& p) {
+  return gemm_key(p, alignment_of(p.a) >= 16 && alignment_of(p.b) >= 16 && alignment_of(p.c) >= 16);
 }
 
 struct Choice {
@@ -79,7 +61,7 @@ struct Choice {
 struct Lt {
   Handle<cublasLtHandle_t, cublasLtDestroy> handle;
   std::mutex mutex;
-  std::map<Key, Choice> choices;
+  std::map<GemmKey, Choice> choices;
 
   Lt() { HAWSER_LT_CHECK(cublasLtCreate(handle.out())); }
 };
@@ -104,8 +86,8 @@ struct LtOperands {
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(cuda_type(p.bias_dtype)));
     }
-    layout(a, p.in, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k, p.ldb);
-    layout(b, p.in, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m, p.lda);
+    layout(a, p.in_b, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k, p.ldb);
+    layout(b, p.in_a, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m, p.lda);
     layout(c, p.out, p.n, p.m, p.ldc);
   }
 
@@ -154,7 +136,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates(Lt& lt, const LtOperands
     };
     *rejection =
         cat("cuBLASLt has no algorithm (", cublasLtGetStatusName(status), "; rows of a, b, c start at multiples of ",
-            bytes(p.a, p.lda, p.in), ", ", bytes(p.b, p.ldb, p.in), ", ", bytes(p.c, p.ldc, p.out), " bytes)");
+            bytes(p.a, p.lda, p.in_a), ", ", bytes(p.b, p.ldb, p.in_b), ", ", bytes(p.c, p.ldc, p.out), " bytes)");
   }
   return results;
 }
@@ -183,7 +165,13 @@ Choice& choice_for(Lt& lt, const LtOperands& operands, const GemmProblem& p) {
 }
 
 bool known(const GemmProblem& p) {
-  return p.in == p.out || p.out == DType::f32;
+  return p.in_a == p.out || p.out == DType::f32;
+}
+
+// The other backends call multiply() without the checks of ops::gemm.
+void check_supported(const GemmProblem& p) {
+  HAWSER_CHECK(p.in_a == p.in_b, "gemm: ", to_string(p.in_a), " times ", to_string(p.in_b), " has no backend for cuda");
+  HAWSER_CHECK(!p.scaled(), "gemm: a scale has no backend for cuda");
 }
 
 std::string heading(const CudaNative& native) {
@@ -195,6 +183,7 @@ std::string heading(const CudaNative& native) {
 }  // namespace
 
 void multiply(const CudaNative& native, const GemmProblem& p) {
+  check_supported(p);
   if (p.m == 0 || p.n == 0) return;
   if (p.k == 0) {
     if (p.bias != nullptr || !p.accumulate) set_rows(native, p);
@@ -238,6 +227,7 @@ void multiply(const CudaNative& native, const GemmProblem& p) {
 }
 
 void prepare(const CudaNative& native, const GemmProblem& p) {
+  check_supported(p);
   if (p.m == 0 || p.n == 0 || p.k == 0 || !known(p)) return;
   HAWSER_CUDA_CHECK(cudaSetDevice(native.ordinal));
   Lt& lt = native.cache->get<Lt>();
@@ -254,8 +244,8 @@ void prepare(const CudaNative& native, const GemmProblem& p) {
   }
   choice.algorithm = found.front().algo;
   // Zeros run faster than random numbers.
-  fill_random(native, const_cast<void*>(p.a), p.in, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda, 1);
-  fill_random(native, const_cast<void*>(p.b), p.in, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb, 2);
+  fill_random(native, const_cast<void*>(p.a), p.in_a, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda, 1);
+  fill_random(native, const_cast<void*>(p.b), p.in_b, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb, 2);
   fill_random(native, p.c, p.out, p.m, p.n, p.ldc, 3);
   const auto stream = static_cast<cudaStream_t>(native.stream);
   Handle<cudaEvent_t, cudaEventDestroy> start, stop;
@@ -348,14 +338,13 @@ std::string choices(const CudaNative& native) {
   out << heading(native) << '\n';
   for (const auto& [key, choice] : lt.choices) {
     if (!choice.found) {
-      const auto [m, n, k] = std::tuple(key[0], key[1], key[2]);
-      out << "# " << m << " x " << n << " x " << k << ", strides " << key[3] << ' ' << key[4] << ' ' << key[5] << ", "
-          << to_string(static_cast<DType>(key[6])) << " to " << to_string(static_cast<DType>(key[7])) << ": "
+      const auto& f = key.fields;
+      out << "# " << f[0] << " x " << f[1] << " x " << f[2] << ", strides " << f[3] << ' ' << f[4] << ' ' << f[5]
+          << ", " << to_string(static_cast<DType>(f[6])) << " to " << to_string(static_cast<DType>(f[7])) << ": "
           << choice.instead << '\n';
       continue;
     }
-    for (const std::int64_t field : key) out << field << ' ';
-    out << std::hex;
+    out << to_text(key) << ' ' << std::hex;
     for (const std::uint64_t word : choice.algorithm.data) out << word << ' ';
     out << std::dec << '\n';
   }
@@ -373,10 +362,9 @@ std::int64_t take_choices(const CudaNative& native, const std::string& text) {
   while (std::getline(in, line)) {
     if (line.starts_with('#')) continue;
     std::istringstream words(line);
-    Key key;
+    GemmKey key;
     Choice choice{.found = true, .measured = true};
-    for (std::int64_t& field : key) words >> field;
-    words >> std::hex;
+    read_key(words, key) >> std::hex;
     for (auto& word : choice.algorithm.data) words >> word;
     if (!words) continue;
     lt.choices[key] = choice;

@@ -23,7 +23,8 @@ std::int64_t take_choices(const CudaNative& native, const std::string& text);
 // Fills a matrix with random normal numbers, for measurements. The gaps between its rows do not change.
 void fill_random(const CudaNative& native, void* data, DType dtype, std::int64_t rows, std::int64_t columns,
                  std::int64_t stride, std::uint64_t seed);
-// Fallback for GEMMs without a cuBLASLt algorithm: any shape and dtypes, one thread per element of C (slow).
+// Fallback for GEMMs without a cuBLASLt algorithm: any shape, one dtype of A and B,
+// no scales, one thread per element of C (slow).
 //   C (+)= op(A) op(B) + bias
 void multiply_simply(const CudaNative& native, const GemmProblem& problem);
 // C (+)= bias, for every row. Without accumulate: C = bias, or 0 if there is none.

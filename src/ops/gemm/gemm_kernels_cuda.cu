@@ -96,14 +96,14 @@ void fill_random(const CudaNative& native, void* data, DType dtype, std::int64_t
 }
 
 void multiply_simply(const CudaNative& native, const GemmProblem& p) {
-  dispatch_device_float(p.in, [&](auto in) {
+  dispatch_device_float(p.in_a, [&](auto in) {
     dispatch_device_float(p.out, [&](auto out) {
       dispatch_device_float(p.bias_dtype, [&](auto bias) {
         // In slices of rows of C: the grid's second dim is limited to 65535.
         for (std::int64_t row = 0; row < p.m; row += 32768) {
           GemmProblem part = p;
           part.m = std::min<std::int64_t>(32768, p.m - row);
-          part.a = static_cast<const std::byte*>(p.a) + row * (p.transpose_a ? 1 : p.lda) * size_of(p.in);
+          part.a = static_cast<const std::byte*>(p.a) + row * (p.transpose_a ? 1 : p.lda) * size_of(p.in_a);
           part.c = static_cast<std::byte*>(p.c) + row * p.ldc * size_of(p.out);
           const dim3 grid(static_cast<unsigned>(ceil_div(p.n, 128)), static_cast<unsigned>(part.m));
           simple_kernel<decltype(in), decltype(out), decltype(bias)><<<grid, 128, 0, stream_of(native)>>>(part);

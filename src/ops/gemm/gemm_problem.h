@@ -5,22 +5,25 @@
 
 namespace hawser::ops {
 
-// C[m,n] (+)= op(A) op(B) + bias, row-major. lda, ldb, ldc: row strides in elements. `in`: the dtype of A and B.
+// C[m,n] (+)= scale_a * scale_b * op(A) op(B) + bias, row-major, as in gemm.h. lda, ldb, ldc: row strides in elements.
 struct GemmProblem {
   std::int64_t m = 0, n = 0, k = 0;
   const void* a = nullptr;
   const void* b = nullptr;
   void* c = nullptr;
-  const void* bias = nullptr;  // null: none
+  const void* bias = nullptr;      // null: none
+  const float* scale_a = nullptr;  // null: 1
+  const float* scale_b = nullptr;
   std::int64_t lda = 0, ldb = 0, ldc = 0;
-  DType in = DType::f32, out = DType::f32, bias_dtype = DType::f32;
+  DType in_a = DType::f32, in_b = DType::f32, out = DType::f32, bias_dtype = DType::f32;
   bool transpose_a = false, transpose_b = false;
   bool accumulate = false;
+
+  bool scaled() const { return scale_a != nullptr || scale_b != nullptr; }
 };
 
 struct GemmCall {
   GemmProblem problem;
-  const float* scale = nullptr;  // null: 1
   std::byte* workspace = nullptr;
   std::int64_t workspace_bytes = 0;
 };

@@ -58,7 +58,8 @@ struct Chunks {
                        .lda = channels,
                        .ldb = channels,
                        .ldc = layout.stride,
-                       .in = act,
+                       .in_a = act,
+                       .in_b = act,
                        .out = DType::f32,
                        .transpose_b = true},
             .dweight = {.m = vocabulary,
@@ -70,7 +71,8 @@ struct Chunks {
                         .lda = gradient_stride,
                         .ldb = channels,
                         .ldc = channels,
-                        .in = act,
+                        .in_a = act,
+                        .in_b = act,
                         .out = summed().dtype(),
                         .transpose_a = true,
                         .accumulate = begin > 0 || (args.accumulate_weight && !layout.chunks.sums_dweight)},
@@ -83,7 +85,8 @@ struct Chunks {
                    .lda = gradient_stride,
                    .ldb = channels,
                    .ldc = channels,
-                   .in = act,
+                   .in_a = act,
+                   .in_b = act,
                    .out = args.dx.dtype()}};
   }
 };
