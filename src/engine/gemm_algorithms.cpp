@@ -14,25 +14,33 @@ namespace {
 
 bool same(const GemmShape& a, const GemmShape& b) {
   return a.m == b.m && a.n == b.n && a.k == b.k && a.transpose_a == b.transpose_a && a.transpose_b == b.transpose_b &&
-         a.accumulate == b.accumulate && a.in == b.in && a.out == b.out;
+         a.accumulate == b.accumulate && a.in_a == b.in_a && a.in_b == b.in_b && a.out == b.out &&
+         a.scaling_a == b.scaling_a && a.scaling_b == b.scaling_b;
 }
 
 class Lister {
  public:
   explicit Lister(const plan::Layout& layout) : layout_(layout) {}
 
-  // The three GEMMs of a linear layer y [T, O] = x [T, I] W^T, W [O, I].
-  void add_linear(const std::string& name, std::int64_t outputs, std::int64_t inputs) {
+  // The three GEMMs of a linear layer y [T, O] = x [T, I] W^T, W [O, I], whose layers read W as `spec` says.
+  void add_linear(const std::string& name, std::int64_t outputs, std::int64_t inputs, const nn::FlatSpec& spec = {}) {
     const std::int64_t rows = layout_.bounds.rows, times = layout_.micro_batches;
     const DType act = layout_.compute;
     const bool each = layout_.parts() > 1 && layout_.accumulation == GradientAccumulation::sharded;
     const DType gradient = each ? layout_.reduce_dtype : DType::f32;
-    add({name + ", y", rows, outputs, inputs, false, true, false, act, act, times});
-    add({name + ", dx", rows, inputs, outputs, false, false, false, act, act, times, true});
-    add({name + ", dW", outputs, inputs, rows, true, false, false, act, gradient, each ? times : 1, true});
-    if (!each && times > 1) {
-      add({name + ", dW +=", outputs, inputs, rows, true, false, true, act, gradient, times - 1, true});
-    }
+    const GemmShape of_weight{
+        .in_a = act, .in_b = spec.gathered.value_or(act), .out = act, .scaling_b = spec.scaling, .count = times};
+    const GemmShape of_gradient{.transpose_a = true, .in_a = act, .in_b = act, .out = gradient, .gradient = true};
+    GemmShape y = of_weight, dx = of_weight, dw = of_gradient;
+    y.name = name + ", y", y.m = rows, y.n = outputs, y.k = inputs, y.transpose_b = true;
+    add(y);
+    dx.name = name + ", dx", dx.m = rows, dx.n = inputs, dx.k = outputs, dx.gradient = true;
+    add(dx);
+    dw.name = name + ", dW", dw.m = outputs, dw.n = inputs, dw.k = rows, dw.count = each ? times : 1;
+    add(dw);
+    if (each || times == 1) return;
+    dw.name = name + ", dW +=", dw.accumulate = true, dw.count = times - 1;
+    add(dw);
   }
   std::vector<GemmShape> take() { return std::move(list_); }
 
@@ -86,6 +94,19 @@ void prepare_head(const models::Model& model, const plan::Layout& layout, Device
   stream.synchronize();
 }
 
+Storage scales_of(nn::Scaling scaling, const TensorView& matrix, Device& device) {
+  switch (scaling) {
+    case nn::Scaling::none:
+      return {};
+    case nn::Scaling::tensor:
+      return {device, DType::f32, {1}};
+    case nn::Scaling::block:
+      const auto blocks = [&](int dim) { return ceil_div(matrix.size(dim), nn::kScalingBlock); };
+      return {device, DType::f32, {blocks(0), blocks(1)}};
+  }
+  return {};
+}
+
 // Logits of the selected positions, as the head computes them for generation.
 void prepare_logits(const models::Model& model, const plan::Layout& layout, Device& device, Stream& stream) {
   const Storage x(device, layout.compute, {layout.logit_positions, model.width()});
@@ -100,8 +121,11 @@ void prepare_logits(const models::Model& model, const plan::Layout& layout, Devi
 std::vector<GemmShape> gemms_of(const models::Model& model, const plan::Layout& layout, bool head) {
   Lister lister(layout);
   for (int layer = 0; layer < model.layers(); ++layer) {
-    for (const nn::Param& param : model.layer(layer).params()) {
-      if (param.shape.rank() == 2) lister.add_linear(short_name(param.name), param.shape[0], param.shape[1]);
+    for (const models::ParamPlace& place : model.layer_params(layer)) {
+      const nn::Flat& flat = model.flats()[static_cast<std::size_t>(place.flat)];
+      const nn::Param& param = flat.params()[static_cast<std::size_t>(place.index)];
+      if (param.shape.rank() != 2) continue;
+      lister.add_linear(short_name(param.name), param.shape[0], param.shape[1], flat.spec());
     }
   }
   if (head) lister.add_linear("head", model.vocabulary(), model.width());
@@ -113,15 +137,18 @@ void prepare_gemms(const models::Model& model, const plan::Layout& layout, Devic
   const auto stream = device.make_stream("prepare");
   for (const GemmShape& p : gemms_of(model, layout, false)) {
     if (p.gradient && step::forward_only(purpose)) continue;
-    const Storage a(device, p.in, p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k});
-    const Storage b(device, p.in, p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n});
-    const Storage c(device, p.out, {p.m, p.n});
+    const Storage a(device, p.in_a, p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k});
+    const Storage b(device, p.in_b, p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n});
+    const Storage c(device, p.out, {p.m, p.n}), scale_a = scales_of(p.scaling_a, a, device);
+    const Storage scale_b = scales_of(p.scaling_b, b, device);
     ops::gemm_prepare(*stream, {.a = a,
                                 .b = b,
                                 .c = c,
                                 .transpose_a = p.transpose_a,
                                 .transpose_b = p.transpose_b,
-                                .accumulate = p.accumulate});
+                                .accumulate = p.accumulate,
+                                .scale_a = scale_a,
+                                .scale_b = scale_b});
     stream->synchronize();
   }
   if (purpose == step::Purpose::logits) {

@@ -11,12 +11,14 @@
 
 namespace hawser::engine {
 
-// C [m, n] = op(A) op(B), all dense.
+// C [m, n] = op(A) op(B), all dense. Two GEMMs that differ only in dtypes or in the form of their scales have different
+// algorithms, and two entries in the list.
 struct GemmShape {
   std::string name;  // "gate_up_proj, dW"
   std::int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false;
-  DType in = DType::f32, out = DType::f32;
+  DType in_a = DType::f32, in_b = DType::f32, out = DType::f32;
+  nn::Scaling scaling_a = nn::Scaling::none, scaling_b = nn::Scaling::none;  // form of ops::Gemm's scales
   std::int64_t count = 0;  // in a training step of one rank, without recompute
   bool gradient = false;   // used in backward only
 

@@ -57,8 +57,8 @@ class Bench {
 
 void add_gemms(Bench& bench, const models::Model& model, const plan::Layout& layout, Roofline& out) {
   for (const engine::GemmShape& p : engine::gemms_of(model, layout, true)) {
-    const Storage a = bench.numbers(p.in, p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k});
-    const Storage b = bench.numbers(p.in, p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n});
+    const Storage a = bench.numbers(p.in_a, p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k});
+    const Storage b = bench.numbers(p.in_b, p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n});
     const Storage c = bench.numbers(p.out, {p.m, p.n});
     const ops::Gemm gemm{
         .a = a, .b = b, .c = c, .transpose_a = p.transpose_a, .transpose_b = p.transpose_b, .accumulate = p.accumulate};

@@ -2,6 +2,7 @@
 // sharded. The real layers run through plan, checker, executor and session on every mesh.
 #include "base/testing/temporary_folder.h"
 #include "checkpoint/root.h"
+#include "engine/gemm_algorithms.h"
 #include "engine/load_state.h"
 #include "models/weights.h"
 #include "tensor/dtype_dispatch.h"
@@ -172,6 +173,33 @@ TEST(Flats, AWeightWithAScaleIsItsProduct) {
       EXPECT_NE(norms_of(scaled, 0.25f, 2), expected) << text_of(layout);
     }
   }
+}
+
+// The algorithm that is measured for weights without scales is not stored for those with a scale, or of another dtype.
+TEST(Flats, TheListOfGemmsHasTheDtypesAndScalesOfWeights) {
+  const models::Model model(testing::toy_description(), [](const nn::Param& param) {
+    nn::FlatSpec spec = nn::common_domain(param);
+    if (param.name == "model.layers.1.mlp.down_proj.weight") {
+      spec.scaling = nn::Scaling::tensor;
+      spec.gathered = DType::bf16;
+    }
+    return spec;
+  });
+  const plan::Layout layout = meshes(model).front();
+  std::map<std::string, std::vector<engine::GemmShape>> found;
+  for (const engine::GemmShape& shape : engine::gemms_of(model, layout, false)) found[shape.name].push_back(shape);
+  for (const auto* name : {"down_proj, y", "down_proj, dx"}) {
+    ASSERT_EQ(found[name].size(), 2u) << name;
+    const engine::GemmShape &plain = found[name][0], &scaled = found[name][1];
+    EXPECT_EQ(plain.in_b, layout.compute);
+    EXPECT_EQ(plain.scaling_b, nn::Scaling::none);
+    EXPECT_EQ(scaled.in_a, layout.compute);
+    EXPECT_EQ(scaled.in_b, DType::bf16);
+    EXPECT_EQ(scaled.scaling_b, nn::Scaling::tensor);
+    EXPECT_EQ(plain.count, scaled.count);
+  }
+  EXPECT_EQ(found["down_proj, dW"].size(), 1u);
+  EXPECT_EQ(found["gate_up_proj, y"].size(), 1u);
 }
 
 // Saved on one mesh and loaded on another: every rank has every scale again.
