@@ -67,10 +67,17 @@ struct KvCache {
 // AttentionCall::blocks for a call over `diagonal`, with this rank's T rows; empty if uniform_diagonal is 0.
 std::vector<ops::StridedBlocks> diagonal_blocks(const BatchViews& batch, std::int64_t rows);
 
-// A parameter as a layer reads it: its values are scale * view.
-struct Weight {
-  TensorView view;   // in FlatSpec::gathered
-  TensorView scale;  // float32, with the shape of FlatSpec::scaling; empty: 1
+// A matrix as a Linear reads it: its values are scale * view. The view of a parameter is in FlatSpec::gathered.
+struct Scaled {
+  TensorView view;
+  TensorView scale = {};       // float32, with the shape of a Scaling for the view's shape; empty: 1
+  TensorView transposed = {};  // the view with rows and columns exchanged, for GEMMs that can read only one of both;
+                               // empty: there is none
+
+  Scaled() = default;
+  Scaled(const TensorView& v, const TensorView& s = {}, const TensorView& t = {})  // NOLINT: a view is a Scaled
+      : view(v), scale(s), transposed(t) {}
+  Scaled(const Storage& storage) : view(storage) {}  // NOLINT
 };
 
 // Where the gradient of a parameter is written. The caller decides it before the layer enqueues the GEMM.
@@ -103,10 +110,10 @@ class LayerContext {
   virtual Stream& exchange() = 0;  // communication inside layers
   virtual const BatchViews& batch() const = 0;
   virtual const Seams& seams() const = 0;
-  virtual const Weight& parameter(int param) const = 0;
+  virtual const Scaled& parameter(int param) const = 0;
   // The view of a parameter that has no scale. Only Linears read scaled ones; InternalError.
   const TensorView& weight(int param) const {
-    const Weight& weight = parameter(param);
+    const Scaled& weight = parameter(param);
     HAWSER_CHECK(weight.scale.empty(), "parameter ", param, " of this layer cannot have a scale");
     return weight.view;
   }

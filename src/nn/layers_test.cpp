@@ -423,6 +423,80 @@ TEST(Linear, RowParallelAddsAResidualIfThereIsOne) {
   EXPECT_LT(distance(testing::get(with), expected), 1e-6);
 }
 
+// Small integers and powers of two: all sums are exact, in float32 and in bf16.
+TEST(Linear, ReadsScaledOperandsAsTheirProducts) {
+  constexpr std::int64_t kRows = 5, kIn = 6, kOut = 4, kRank = 2;
+  constexpr double kX = 0.25, kDy = 4, kW = 0.5;
+  struct Factors {
+    double x = 1, dy = 1, w = 1;
+  };
+  const auto device = make_cpu_device({.threads = 1});
+  const auto integers = [](const std::string& name, std::int64_t count, double factor) {
+    Vector out = normals(name, count, 2);
+    for (double& value : out) value = factor * std::round(value);
+    return out;
+  };
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const bool transposed : {false, true}) {
+      // `scales`: of the operands. `values`: what their values are multiplied by.
+      const auto results = [&](Factors scales, Factors values) {
+        TestContext ctx(*device, dtype);
+        const auto scaled = [&](const std::string& name, std::int64_t rows, std::int64_t columns, double scale,
+                                double factor) {
+          const Vector all = integers(name, rows * columns, factor);
+          Vector other;
+          for (std::int64_t i = 0; i < columns * rows; ++i) other.push_back(all[i % rows * columns + i / rows]);
+          return Scaled(ctx.make(dtype, {rows, columns}, all),
+                        scale == 1 ? TensorView() : ctx.make(DType::f32, {1}, {scale}),
+                        transposed ? ctx.make(dtype, {columns, rows}, other) : TensorView());
+        };
+        const Scaled x = scaled("x", kRows, kIn, scales.x, values.x),
+                     dy = scaled("dy", kRows, kOut, scales.dy, values.dy),
+                     w = scaled("w", kOut, kIn, scales.w, values.w);
+        ctx.weights_ = {w.view, ctx.make(dtype, {kRank, kIn}, integers("a", kRank * kIn, 1)),
+                        ctx.make(dtype, {kOut, kRank}, integers("b", kOut * kRank, 1)),
+                        ctx.make(dtype, {kOut}, integers("bias", kOut, 1))};
+        ctx.scales_ = {w.scale};
+        ctx.transposed_ = {w.transposed};
+        const Linear linear{
+            .weight = 0, .bias = 3, .adapters = {{.a = 1, .b = 2, .rank = kRank, .outputs = kOut, .scale = 0.5}}};
+        const ColumnParallelLinear column(linear);
+        const RowParallelLinear row(linear);
+        std::vector<Vector> out;
+        const auto keep = [&](const TensorView& view) {
+          ctx.finish();
+          out.push_back(testing::get(view));
+        };
+        const std::vector<Param> params = {
+            full_param("w", {kOut, kIn}, {}, true), full_param("a", {kRank, kIn}, {}, true),
+            full_param("b", {kOut, kRank}, {}, true), full_param("c", {kOut}, {}, false)};
+        TestSink column_sink(ctx, params, true, 3), row_sink(ctx, params);
+        const TensorView y = ctx.make(dtype, {kRows, kOut}), z = ctx.make(dtype, {kRows, kOut}),
+                         dx = ctx.make(dtype, {kRows, kIn}), dz = ctx.make(dtype, {kRows, kIn}),
+                         residual = ctx.make(dtype, {kRows, kOut}, integers("residual", kRows * kOut, 1));
+        column.forward(ctx, x, y);
+        keep(y);
+        keep(column.input_gradient(ctx, dy, dx));
+        column.weight_gradient(ctx, dy, x, column_sink);
+        row.forward(ctx, x, residual, z);
+        keep(z);
+        const Scaled gradient = row.output_gradient(ctx, dy);
+        row.input_gradient(ctx, gradient, dz);
+        keep(dz);
+        row.weight_gradient(ctx, gradient, x, row_sink);
+        for (const TestSink* sink : {&column_sink, &row_sink}) {
+          for (const TensorView& view : sink->views()) keep(view);
+        }
+        return out;
+      };
+      const std::vector<Vector> expected = results({}, {kX, kDy, kW});
+      const std::vector<Vector> found = results({kX, kDy, kW}, {});
+      for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(found[i], expected[i]) << i << to_string(dtype);
+      EXPECT_NE(results({kX, kDy, 1}, {}), expected);
+    }
+  }
+}
+
 TEST(Layers, RecordedFlopsEqualTheFormula) {
   for (const Case& c : cases()) {
     MetaDevice device;

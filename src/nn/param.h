@@ -54,7 +54,7 @@ struct PartOf {
   std::int64_t begin = 0, total = 0;
 };
 
-// The float32 scales of a parameter (nn::Weight). kScalingBlock: rows and columns of a block.
+// The float32 scales of a matrix (nn::Scaled). kScalingBlock: rows and columns of a block.
 enum class Scaling {
   none,
   tensor,  // [1]

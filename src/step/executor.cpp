@@ -147,8 +147,8 @@ void Executor::gather_updated(const Instruction& instruction) {
   group.all_gather(stream(instruction.stream), flat.compute, flat.unsharded);
 }
 
-std::vector<nn::Weight> Executor::weights_of(const Instruction& instruction, const std::vector<ParamPlace>& places) {
-  std::vector<nn::Weight> weights;
+std::vector<nn::Scaled> Executor::weights_of(const Instruction& instruction, const std::vector<ParamPlace>& places) {
+  std::vector<nn::Scaled> weights;
   for (const ParamPlace& place : places) {
     const nn::Flat& flat = setup_.model->flat(place.flat);
     const FlatState& state = setup_.state->flat(place.flat);
@@ -158,7 +158,7 @@ std::vector<nn::Weight> Executor::weights_of(const Instruction& instruction, con
       values = setup_.buffers->get({Role::weights, id, 0}, state.compute.dtype(), {flat.total(state.cut.parts)});
     }
     if (values.empty()) return {};  // the instruction reads no weights
-    weights.push_back({.view = flat.view(values, place.index), .scale = flat.scale_view(state.scales, place.index)});
+    weights.emplace_back(flat.view(values, place.index), flat.scale_view(state.scales, place.index));
   }
   return weights;
 }

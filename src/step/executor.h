@@ -143,7 +143,7 @@ class Executor {
   BufferKey gradient_key(int flat, int micro_batch) const;
   DType reduce_dtype(int flat) const;
   TensorView flat_gradient(int flat, int micro_batch);
-  std::vector<nn::Weight> weights_of(const program::Instruction& instruction,
+  std::vector<nn::Scaled> weights_of(const program::Instruction& instruction,
                                      const std::vector<models::ParamPlace>& places);
   TensorView temp(const program::Instruction& instruction, DType dtype, const Shape& shape);
   Stream& stream(program::StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }

@@ -46,7 +46,7 @@ class Executor::Context : public nn::LayerContext {
   Stream& exchange() override { return executor_.stream(program::StreamId::exchange); }
   const nn::BatchViews& batch() const override { return batch_; }
   const nn::Seams& seams() const override { return executor_.setup_.seams; }
-  const nn::Weight& parameter(int param) const override { return weights_[static_cast<std::size_t>(param)]; }
+  const nn::Scaled& parameter(int param) const override { return weights_[static_cast<std::size_t>(param)]; }
   const TensorView& rope_frequencies(int i) const override { return executor_.setup_.state->rope_frequencies(i); }
   DType dtype() const override { return executor_.setup_.compute; }
   int threads() const override { return executor_.setup_.threads; }
@@ -67,7 +67,7 @@ class Executor::Context : public nn::LayerContext {
   Executor& executor_;
   const program::Instruction& instruction_;
   nn::BatchViews batch_;
-  std::vector<nn::Weight> weights_;
+  std::vector<nn::Scaled> weights_;
 };
 
 }  // namespace hawser::step

@@ -250,7 +250,7 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
   const Heads heads = heads_of(qkv), gradients = heads_of(dqkv);
   // Keys of other ranks arrive while d_o is computed; their gradients are reduced during the output weight's gradient.
   const auto seam_call = ctx.seams().attention->backward(ctx, heads.k, heads.v, gradients.k, gradients.v);
-  const TensorView dz = output_.output_gradient(ctx, dy);
+  const Scaled dz = output_.output_gradient(ctx, dy);
   const TensorView d_o = ctx.temp(ctx.dtype(), {rows, config_.q_size()});
   output_.input_gradient(ctx, dz, d_o);
   attend_backward(ctx, *seam_call, qkv, o, saved.tensors[kLse], d_o, dqkv);

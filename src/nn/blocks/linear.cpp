@@ -31,34 +31,34 @@ class AdapterCall {
         b_(ctx.weight(adapter_.b)) {}
 
   // dropout(x)
-  TensorView dropped(const TensorView& x) const {
+  Scaled dropped(const Scaled& x) const {
     if (!drops()) return x;
-    const TensorView out = ctx_.temp(ctx_.dtype(), x.shape());
-    drop(x, out, false);
-    return out;
+    const TensorView out = ctx_.temp(ctx_.dtype(), x.view.shape());
+    drop(x.view, out, false);
+    return {out, x.scale};
   }
 
   // scale * dropout(x) A^T, [T, rank]
-  TensorView inner(const TensorView& dropped_x) const {
-    const TensorView out = ctx_.temp(ctx_.dtype(), {dropped_x.size(0), adapter_.rank});
-    gemm(ctx_, {.a = dropped_x, .b = a_, .c = out, .transpose_b = true});
+  TensorView inner(const Scaled& dropped_x) const {
+    const TensorView out = ctx_.temp(ctx_.dtype(), {dropped_x.view.size(0), adapter_.rank});
+    gemm(ctx_, {.a = dropped_x.view, .b = a_, .c = out, .transpose_b = true, .scale_a = dropped_x.scale});
     ops::scale(ctx_.compute(), {.x = out, .factor = adapter_.scale});
     return out;
   }
 
   // The gradient of dropout(x) A^T, [T, rank].
-  TensorView inner_gradient(const TensorView& dy) const {
-    const TensorView out = ctx_.temp(ctx_.dtype(), {dy.size(0), adapter_.rank});
-    gemm(ctx_, {.a = outputs(dy), .b = b_, .c = out});
+  TensorView inner_gradient(const Scaled& dy) const {
+    const TensorView out = ctx_.temp(ctx_.dtype(), {dy.view.size(0), adapter_.rank});
+    gemm(ctx_, {.a = outputs(dy.view), .b = b_, .c = out, .scale_a = dy.scale});
     ops::scale(ctx_.compute(), {.x = out, .factor = adapter_.scale});
     return out;
   }
 
-  void add_forward(const TensorView& x, const TensorView& y) const {
+  void add_forward(const Scaled& x, const TensorView& y) const {
     gemm(ctx_, {.a = inner(dropped(x)), .b = b_, .c = outputs(y), .transpose_b = true, .accumulate = true});
   }
 
-  void add_input_gradient(const TensorView& dy, const TensorView& dx) const {
+  void add_input_gradient(const Scaled& dy, const TensorView& dx) const {
     const TensorView gradient = inner_gradient(dy);
     if (!drops()) {
       gemm(ctx_, {.a = gradient, .b = a_, .c = dx, .accumulate = true});
@@ -69,15 +69,25 @@ class AdapterCall {
     drop(of_dropped, dx, true);
   }
 
-  void weight_gradient(const TensorView& dy, const TensorView& x, GradientSink& sink) const {
+  void weight_gradient(const Scaled& dy, const Scaled& x, GradientSink& sink) const {
     const GradientTarget a = sink.target(adapter_.a), b = sink.target(adapter_.b);
     if (a.view.empty() && b.view.empty()) return;
-    const TensorView in = dropped(x);
+    const Scaled in = dropped(x);
     if (!b.view.empty()) {
-      gemm(ctx_, {.a = outputs(dy), .b = inner(in), .c = b.view, .transpose_a = true, .accumulate = b.accumulate});
+      gemm(ctx_, {.a = outputs(dy.view),
+                  .b = inner(in),
+                  .c = b.view,
+                  .transpose_a = true,
+                  .accumulate = b.accumulate,
+                  .scale_a = dy.scale});
     }
     if (!a.view.empty()) {
-      gemm(ctx_, {.a = inner_gradient(dy), .b = in, .c = a.view, .transpose_a = true, .accumulate = a.accumulate});
+      gemm(ctx_, {.a = inner_gradient(dy),
+                  .b = in.view,
+                  .c = a.view,
+                  .transpose_a = true,
+                  .accumulate = a.accumulate,
+                  .scale_b = in.scale});
     }
   }
 
@@ -104,28 +114,62 @@ TensorView bias_of(const LayerContext& ctx, int bias) {
   return bias >= 0 ? ctx.weight(bias) : TensorView();
 }
 
+// An operand of a GEMM: Scaled::transposed if there is one, else the view. `flag`: what the GEMM's transpose_a or
+// transpose_b is for the former; it is the opposite for the latter.
+struct Side {
+  TensorView view;
+  bool transpose = false;
+};
+Side side(const Scaled& matrix, bool flag) {
+  if (matrix.transposed.empty()) return {matrix.view, !flag};
+  return {matrix.transposed, flag};
+}
+
+// One scale is also that of the rows that a rank gets from others; a grid of scales is not.
+Scaled redistributed(const Scaled& from, const TensorView& view) {
+  HAWSER_CHECK(from.scale.empty() || from.scale.elements() == 1 || view.raw() == from.view.raw(), "linear: scales ",
+               from.scale.shape().text(), " of blocks cannot be redistributed yet");
+  return view.raw() == from.view.raw() ? from : Scaled(view, from.scale);
+}
+
 }  // namespace
 
-void Linear::forward(LayerContext& ctx, const TensorView& x, const TensorView& y) const {
-  const Weight& w = ctx.parameter(weight);
-  gemm(ctx, {.a = x, .b = w.view, .c = y, .transpose_b = true, .bias = bias_of(ctx, bias), .scale_b = w.scale});
+void Linear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y) const {
+  const Scaled& w = ctx.parameter(weight);
+  gemm(ctx, {.a = x.view,
+             .b = w.view,
+             .c = y,
+             .transpose_b = true,
+             .bias = bias_of(ctx, bias),
+             .scale_a = x.scale,
+             .scale_b = w.scale});
   for (std::size_t i = 0; i < adapters.size(); ++i) AdapterCall(ctx, *this, i).add_forward(x, y);
 }
 
-void Linear::input_gradient(LayerContext& ctx, const TensorView& dy, const TensorView& dx) const {
-  const Weight& w = ctx.parameter(weight);
-  gemm(ctx, {.a = dy, .b = w.view, .c = dx, .scale_b = w.scale});
+void Linear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorView& dx) const {
+  const Scaled& w = ctx.parameter(weight);
+  const Side b = side(w, true);
+  gemm(ctx, {.a = dy.view, .b = b.view, .c = dx, .transpose_b = b.transpose, .scale_a = dy.scale, .scale_b = w.scale});
   for (std::size_t i = 0; i < adapters.size(); ++i) AdapterCall(ctx, *this, i).add_input_gradient(dy, dx);
 }
 
-void Linear::weight_gradient(LayerContext& ctx, const TensorView& dy, const TensorView& x, GradientSink& sink) const {
+void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& x, GradientSink& sink) const {
   if (const GradientTarget target = sink.target(weight); !target.view.empty()) {
-    gemm(ctx, {.a = dy, .b = x, .c = target.view, .transpose_a = true, .accumulate = target.accumulate});
+    const Side a = side(dy, false), b = side(x, true);
+    gemm(ctx, {.a = a.view,
+               .b = b.view,
+               .c = target.view,
+               .transpose_a = a.transpose,
+               .transpose_b = b.transpose,
+               .accumulate = target.accumulate,
+               .scale_a = dy.scale,
+               .scale_b = x.scale});
   }
   for (std::size_t i = 0; i < adapters.size(); ++i) AdapterCall(ctx, *this, i).weight_gradient(dy, x, sink);
   if (bias < 0) return;
   if (const GradientTarget target = sink.target(bias); !target.view.empty()) {
-    ops::bias_gradient(ctx.compute(), {.dy = dy, .db = target.view, .accumulate = target.accumulate});
+    ops::bias_gradient(ctx.compute(),
+                       {.dy = dy.view, .db = target.view, .accumulate = target.accumulate, .scale = dy.scale});
   }
 }
 
@@ -141,23 +185,27 @@ double Linear::adapter_flops(std::int64_t rows, std::int64_t inputs) const {
   return flops;
 }
 
-void ColumnParallelLinear::forward(LayerContext& ctx, const TensorView& x, const TensorView& y) const {
-  linear_.forward(ctx, ctx.seams().redistribute->forward(ctx, Boundary::column_input, x), y);
+void ColumnParallelLinear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y) const {
+  linear_.forward(ctx, input(ctx, x), y);
 }
 
-TensorView ColumnParallelLinear::input_gradient(LayerContext& ctx, const TensorView& dy, const TensorView& dx) const {
+TensorView ColumnParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorView& dx) const {
   linear_.input_gradient(ctx, dy, dx);
   return ctx.seams().redistribute->backward(ctx, Boundary::column_input, dx);
 }
 
-void ColumnParallelLinear::weight_gradient(LayerContext& ctx, const TensorView& dy, const TensorView& x,
+void ColumnParallelLinear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& x,
                                            GradientSink& sink) const {
-  linear_.weight_gradient(ctx, dy, ctx.seams().redistribute->forward(ctx, Boundary::column_input, x), sink);
+  linear_.weight_gradient(ctx, dy, input(ctx, x), sink);
+}
+
+Scaled ColumnParallelLinear::input(LayerContext& ctx, const Scaled& x) const {
+  return redistributed(x, ctx.seams().redistribute->forward(ctx, Boundary::column_input, x.view));
 }
 
 RowParallelLinear::RowParallelLinear(Linear linear) : linear_(std::move(linear)) {}
 
-void RowParallelLinear::forward(LayerContext& ctx, const TensorView& x, const TensorView& residual,
+void RowParallelLinear::forward(LayerContext& ctx, const Scaled& x, const TensorView& residual,
                                 const TensorView& y) const {
   Linear product = linear_;
   product.bias = -1;
@@ -167,15 +215,15 @@ void RowParallelLinear::forward(LayerContext& ctx, const TensorView& x, const Te
   if (linear_.bias >= 0) ops::add_bias(ctx.compute(), {.y = sum, .bias = ctx.weight(linear_.bias)});
 }
 
-TensorView RowParallelLinear::output_gradient(LayerContext& ctx, const TensorView& dy) const {
-  return ctx.seams().redistribute->backward(ctx, Boundary::row_output, dy);
+Scaled RowParallelLinear::output_gradient(LayerContext& ctx, const Scaled& dy) const {
+  return redistributed(dy, ctx.seams().redistribute->backward(ctx, Boundary::row_output, dy.view));
 }
 
-void RowParallelLinear::input_gradient(LayerContext& ctx, const TensorView& dz, const TensorView& dx) const {
+void RowParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dz, const TensorView& dx) const {
   linear_.input_gradient(ctx, dz, dx);
 }
 
-void RowParallelLinear::weight_gradient(LayerContext& ctx, const TensorView& dz, const TensorView& x,
+void RowParallelLinear::weight_gradient(LayerContext& ctx, const Scaled& dz, const Scaled& x,
                                         GradientSink& sink) const {
   linear_.weight_gradient(ctx, dz, x, sink);
 }

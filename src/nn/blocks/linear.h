@@ -4,9 +4,13 @@
 // (Boundary::column_input, nn/seams.h), a row-parallel one its output (Boundary::row_output), so that its bias is added
 // after the sum over ranks.
 //
-// x [T, in], y [T, out] and their gradients, in the weight's dtype: LayerContext::dtype(), or float32 if its FlatSpec has
-// `gathered` float32 (a router). Adapters need LayerContext::dtype(). Everything is enqueued on the compute stream.
-// Errors: those of ops::gemm and ops::dropout.
+// x [T, in], y [T, out] and their gradients. y and dx have the weight's dtype: LayerContext::dtype(), or float32 if its
+// FlatSpec has `gathered` float32 (a router); adapters need LayerContext::dtype(). So have x and dy, unless they have a
+// scale, which goes to the GEMMs as it is:
+//   y = (s_x s_W) (x W^T) + b      dx = (s_dy s_W) (dy W)      dW (+)= (s_dy s_x) (dy^T x)      db (+)= s_dy sum(dy)
+// A GEMM reads Scaled::transposed where that saves it a transpose: W in dx, dy and x in dW. Adapters read x and dy with
+// their scales, too. A scale of an x or a dy that ranks redistribute is one float32, equal on all of them. All work is
+// enqueued on the compute stream. Errors: those of ops::gemm, ops::bias_gradient and ops::dropout.
 #pragma once
 
 #include "nn/layer.h"
@@ -29,11 +33,11 @@ struct Linear {
   std::int64_t first_input = 0;  // the column of x[:, 0] in the whole input, if x is a slice of it
 
   // y = x W^T + b + the adapters' terms
-  void forward(LayerContext&, const TensorView& x, const TensorView& y) const;
+  void forward(LayerContext&, const Scaled& x, const TensorView& y) const;
   // dx = dy W + the adapters' terms
-  void input_gradient(LayerContext&, const TensorView& dy, const TensorView& dx) const;
+  void input_gradient(LayerContext&, const Scaled& dy, const TensorView& dx) const;
   // dW (+)= dy^T x, db (+)= column sums of dy, dA, dB; x as in forward. Computes only what the sink wants.
-  void weight_gradient(LayerContext&, const TensorView& dy, const TensorView& x, GradientSink&) const;
+  void weight_gradient(LayerContext&, const Scaled& dy, const Scaled& x, GradientSink&) const;
   bool draws_random_numbers() const;
   // FLOPs of forward for T rows of the adapters alone, if x has `inputs` columns.
   double adapter_flops(std::int64_t rows, std::int64_t inputs) const;
@@ -43,12 +47,14 @@ class ColumnParallelLinear {
  public:
   explicit ColumnParallelLinear(Linear linear) : linear_(std::move(linear)) {}
   const Linear& linear() const { return linear_; }
-  void forward(LayerContext&, const TensorView& x, const TensorView& y) const;
+  void forward(LayerContext&, const Scaled& x, const TensorView& y) const;
   // Returns dx as the layer's rank needs it.
-  TensorView input_gradient(LayerContext&, const TensorView& dy, const TensorView& dx) const;
-  void weight_gradient(LayerContext&, const TensorView& dy, const TensorView& x, GradientSink&) const;
+  TensorView input_gradient(LayerContext&, const Scaled& dy, const TensorView& dx) const;
+  void weight_gradient(LayerContext&, const Scaled& dy, const Scaled& x, GradientSink&) const;
 
  private:
+  Scaled input(LayerContext&, const Scaled& x) const;
+
   Linear linear_;
 };
 
@@ -57,11 +63,11 @@ class RowParallelLinear {
   explicit RowParallelLinear(Linear linear);
   const Linear& linear() const { return linear_; }
   // y = residual + Linear(x); `residual` may be empty: y = Linear(x), for a norm before the sum
-  void forward(LayerContext&, const TensorView& x, const TensorView& residual, const TensorView& y) const;
+  void forward(LayerContext&, const Scaled& x, const TensorView& residual, const TensorView& y) const;
   // The gradient of the output that the two functions below take.
-  TensorView output_gradient(LayerContext&, const TensorView& dy) const;
-  void input_gradient(LayerContext&, const TensorView& dz, const TensorView& dx) const;
-  void weight_gradient(LayerContext&, const TensorView& dz, const TensorView& x, GradientSink&) const;
+  Scaled output_gradient(LayerContext&, const Scaled& dy) const;
+  void input_gradient(LayerContext&, const Scaled& dz, const TensorView& dx) const;
+  void weight_gradient(LayerContext&, const Scaled& dz, const Scaled& x, GradientSink&) const;
 
  private:
   Linear linear_;

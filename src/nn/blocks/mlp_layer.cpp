@@ -113,7 +113,7 @@ void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
                         const Saved& saved, GradientSink& sink, const SavePolicy& policy) const {
   const std::int64_t rows = saved.x.size(0);
   const TensorView statistics = saved.tensors[kStatistics], gate_up = saved.tensors[kGateUp];
-  const TensorView dz = down_.output_gradient(ctx, dy);
+  const Scaled dz = down_.output_gradient(ctx, dy);
   const TensorView dinner = ctx.temp(ctx.dtype(), {rows, config_.inner});
   down_.input_gradient(ctx, dz, dinner);
   const bool inner_kept = !policy.recomputes_pointwise();

@@ -109,10 +109,11 @@ class TestContext : public LayerContext {
   Stream& exchange() override { return exchange_; }
   const BatchViews& batch() const override { return batch_; }
   const Seams& seams() const override { return seams_; }
-  const Weight& parameter(int param) const override {
+  const Scaled& parameter(int param) const override {
     parameters_.resize(weights_.size());
     const auto i = static_cast<std::size_t>(param);
-    parameters_.at(i) = {.view = weights_.at(i)};
+    parameters_.at(i) = {weights_.at(i), i < scales_.size() ? scales_[i] : TensorView(),
+                         i < transposed_.size() ? transposed_[i] : TensorView()};
     return parameters_[i];
   }
   const TensorView& rope_frequencies(int /*i*/) const override { return frequencies_; }
@@ -128,7 +129,8 @@ class TestContext : public LayerContext {
   BatchViews batch_;
   Seams seams_;
   std::vector<TensorView> weights_;
-  mutable std::vector<Weight> parameters_;
+  std::vector<TensorView> scales_, transposed_;  // of weights_; may be shorter
+  mutable std::vector<Scaled> parameters_;
   TensorView frequencies_, step_;
   bool training_ = false;
   const std::vector<OpRecord>& records() const { return compute_.records(); }

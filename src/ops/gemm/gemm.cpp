@@ -120,7 +120,12 @@ void bias_gradient(Stream& stream, const BiasGradient& args) {
   expect(kOp, "dy", args.dy, {DType::f32, DType::bf16}, args.dy.shape(), Rows::padded);
   expect(kOp, "db", args.db, {DType::f32, DType::bf16}, {args.dy.size(1)});
   expect_apart(kOp, args.dy, args.db);
-  run(stream, {kOp, OpKind::elementwise}, {args.dy, args.accumulate ? args.db : TensorView()}, {args.db},
+  if (!args.scale.empty()) {
+    expect(kOp, "scale", args.scale, {DType::f32}, {1});
+    expect_apart(kOp, args.scale, args.db);
+    HAWSER_CHECK(stream.target() != DeviceKind::cuda, kOp, ": a scale has no backend for cuda");
+  }
+  run(stream, {kOp, OpKind::elementwise}, {args.dy, args.scale, args.accumulate ? args.db : TensorView()}, {args.db},
       static_cast<double>(args.dy.elements()), args, HAWSER_BACKENDS(bias_gradient));
 }
 

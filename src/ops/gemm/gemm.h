@@ -23,8 +23,9 @@
 //   {.a = dy, .b = x, .c = dw, .transpose_a = true, .accumulate = true}
 //
 // bias_gradient:
-//   db[n] (+)= sum over t of dy[t,n]
-// dy [T, N] act, rows may be padded; db [N] float32 or bf16. Summed in float32, in a fixed order.
+//   db[n] (+)= scale * sum over t of dy[t,n]
+// dy [T, N] act, rows may be padded; db [N] float32 or bf16; scale [1] optional float32, on the CPU only so far. Summed
+// in float32, in a fixed order; db is rounded once.
 //
 // CPU: oneDNN (dnnl_sgemm; the matmul primitive for bf16, cached by shape). On a processor without bf16 units, or with
 // two dtypes, bf16 operands are first widened in the workspace. With scales, the sums are written there. C is divided
@@ -70,6 +71,7 @@ std::int64_t gemm_take_choices(Stream& stream, const std::string& text);
 struct BiasGradient {
   TensorView dy, db;
   bool accumulate = false;
+  TensorView scale;  // empty: 1
 };
 
 void bias_gradient(Stream& stream, const BiasGradient& args);

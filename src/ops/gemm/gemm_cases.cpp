@@ -332,15 +332,18 @@ TEST(Gemm, RejectsBadArguments) {
 TEST(BiasGradient, AgreesWithFloat64) {
   for (const DType act : {DType::f32, DType::bf16}) {
     for (const DType out : {DType::f32, DType::bf16}) {
-      for (const bool accumulate : {false, true}) {
+      for (const int variant : {0, 1, 2, 3}) {
+        const bool accumulate = variant % 2 == 1;
+        const double scale = variant < 2 ? 1 : 0.7f;
         const std::int64_t t = 300, n = 83;
         const auto dy = random_values(t * n, 1, act), db = random_values(n, 2, out);
         Values expected = accumulate ? db : Values(static_cast<std::size_t>(n));
         for (std::int64_t i = 0; i < t * n; ++i)
-          expected[static_cast<std::size_t>(i % n)] += dy[static_cast<std::size_t>(i)];
-        check_case({cat("bias_gradient ", to_string(act), accumulate),
+          expected[static_cast<std::size_t>(i % n)] += scale * dy[static_cast<std::size_t>(i)];
+        check_case({cat("bias_gradient ", to_string(act), variant),
                     [=](World& world) -> std::vector<Values> {
                       BiasGradient args{.dy = world.in(act, {t, n}, dy, 7), .accumulate = accumulate};
+                      if (variant >= 2) args.scale = world.in(DType::f32, {1}, {scale});
                       args.db = accumulate ? world.in_out(out, {n}, db) : world.out(out, {n});
                       bias_gradient(world.stream(), args);
                       return {world.values(args.db)};

@@ -414,10 +414,12 @@ void bias_gradient(const BiasGradient& args) {
     dispatch_float(args.db.dtype(), [&](auto db_tag) {
       const auto dy = rows_of<decltype(dy_tag)>(args.dy);
       auto* db = args.db.data<decltype(db_tag)>();
+      const float* const scale = args.scale.empty() ? nullptr : args.scale.data<float>();
       parallel_items(ceil_div(dy.columns, kColumns), [&](std::int64_t item) {
         const std::int64_t begin = item * kColumns, count = std::min(kColumns, dy.columns - begin);
         float sums[kColumns];
         HAWSER_DISPATCH(column_sums, dy.data + begin, dy.count, dy.stride, sums, count);
+        for (std::int64_t i = 0; scale != nullptr && i < count; ++i) sums[i] *= *scale;
         HAWSER_DISPATCH(move_run, sums, db + begin, args.accumulate, count);
       });
     });
