@@ -15,6 +15,7 @@
 #include "nn/blocks/attention_layer.h"
 #include "nn/blocks/embedding_and_head.h"
 #include "nn/blocks/mlp_layer.h"
+#include "nn/blocks/moe_layer.h"
 #include "nn/flat.h"
 #include "ops/rope/rope.h"
 

@@ -31,16 +31,6 @@ struct MlpConfig {
   std::int64_t up_size() const { return is_gated(activation) ? 2 * inner : inner; }
 };
 
-// Experts in place of an MLP (arXiv 2401.04088): each token's `top_k` experts of `experts`, by a router. Not supported
-// yet.
-struct MoeConfig {
-  std::int64_t experts = 0, top_k = 0;
-  std::int64_t inner = 0, shared_inner = 0;      // F of an expert; of an expert that all tokens have, 0: none
-  bool normalise_top_k = true;                   // the weights of a token's experts are divided by their sum
-  double auxiliary_loss = 0, router_z_loss = 0;  // coefficients of the losses that the router adds
-  std::string router, expert;                    // names, without ".weight"; `expert` has "{}" in place of the number
-};
-
 class MlpLayer : public Layer {
  public:
   explicit MlpLayer(MlpConfig config);
