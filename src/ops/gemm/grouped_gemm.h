@@ -1,0 +1,58 @@
+// `grouped_gemm`, `grouped_weight_gradient`: one GEMM for each group of consecutive rows, with group sizes that only the
+// device knows (experts of a mixture).
+//
+// Group g has rows [offsets[g], offsets[g + 1]); G groups.
+//   grouped_gemm, for each row r of group g:
+//     C[r,:] = round(A[r,:] op(B[g]) + (accumulate ? C[r,:] : 0))
+//       A [R, K], C [R, N];  B [G, K, N], or transpose_b: [G, N, K]
+//   grouped_weight_gradient, for each group g:
+//     C[g] = round(sum over the rows r of group g of A[r,:]^T B[r,:] + (accumulate ? C[g] : 0))
+//       A [R, M], B [R, N], C [G, M, N];  a group without rows: zeros, or C as it was
+//
+// A, B act, one dtype; C float32 or bf16. Rows of A and C, and of B in grouped_weight_gradient, may be padded; other
+// tensors are dense. Sums are float32, in an order that depends on the shapes and the group's rows alone; C is rounded
+// once. C overlaps no other view.
+// offsets [G + 1] int32, on the device, read when the kernel runs: offsets[0] = 0, ascending, multiples of
+// kGroupRows, offsets[G] <= R; otherwise the stream throws at its next check() or synchronize(). Rows from offsets[G] on
+// are not read, and those of C are not written. Every other row of A and B is finite: a caller that has fewer rows in a
+// group fills the rest with zeros.
+// `flops`: recorded for the call; the caller knows how many rows it expects.
+// The plain linear layer y = x W^T with W [G, out, in] and its gradients:
+//   grouped_gemm             {.a = x,  .b = w, .c = y, .transpose_b = true}
+//   grouped_gemm             {.a = dy, .b = w, .c = dx}
+//   grouped_weight_gradient  {.a = dy, .b = x, .c = dw}
+#pragma once
+
+#include "ops/run_op.h"
+
+namespace hawser::ops {
+
+constexpr std::int64_t kGroupRows = 128;
+
+struct GroupedGemm {
+  TensorView a, b, c;
+  TensorView offsets;
+  bool transpose_b = false;
+  bool accumulate = false;
+  double flops = 0;
+  TensorView workspace;  // u8 [grouped_gemm_workspace(args)]
+};
+void grouped_gemm(Stream& stream, const GroupedGemm& args);
+
+struct GroupedWeightGradient {
+  TensorView a, b, c;
+  TensorView offsets;
+  bool accumulate = false;
+  double flops = 0;
+  TensorView workspace;  // u8 [grouped_gemm_workspace(args)]
+};
+void grouped_weight_gradient(Stream& stream, const GroupedWeightGradient& args);
+
+// Upper bounds in bytes, computed from shapes and dtypes alone. 0 on CUDA, where the stream's scratch is used.
+std::int64_t grouped_gemm_workspace(const GroupedGemm& args, DeviceKind target = DeviceKind::cpu);
+std::int64_t grouped_gemm_workspace(const GroupedWeightGradient& args, DeviceKind target = DeviceKind::cpu);
+
+HAWSER_BACKENDS_OF(grouped_gemm, GroupedGemm);
+HAWSER_BACKENDS_OF(grouped_weight_gradient, GroupedWeightGradient);
+
+}  // namespace hawser::ops
