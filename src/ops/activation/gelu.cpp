@@ -9,7 +9,7 @@ void gelu_forward(Stream& stream, const GeluForward& args) {
   expect(kOp, "x", args.x, {args.y.dtype()}, args.y.shape(), Rows::padded);
   expect_apart(kOp, args.y, args.x);
   run(stream, {kOp, OpKind::activation}, {args.x}, {args.y}, 8.0 * static_cast<double>(args.y.elements()), args,
-      cpu::gelu_forward, nullptr);
+      HAWSER_BACKENDS(gelu_forward));
 }
 
 void gelu_backward(Stream& stream, const GeluBackward& args) {
@@ -27,7 +27,7 @@ void gelu_backward(Stream& stream, const GeluBackward& args) {
     expect_apart(kOp, args.y, args.dx);
   }
   run(stream, {kOp, OpKind::activation}, {args.x, args.dy}, {args.dx, args.y},
-      16.0 * static_cast<double>(args.dy.elements()), args, cpu::gelu_backward, nullptr);
+      16.0 * static_cast<double>(args.dy.elements()), args, HAWSER_BACKENDS(gelu_backward));
 }
 
 }  // namespace hawser::ops

@@ -1,5 +1,4 @@
-// `gelu_forward`, `gelu_backward`: GELU, y = x * P(N(0, 1) <= x), exact or approximated by tanh. On the CPU only, so
-// far.
+// `gelu_forward`, `gelu_backward`: GELU, y = x * P(N(0, 1) <= x), exact or approximated by tanh.
 //
 //   exact:  y = x/2 * (1 + erf(x / sqrt(2)))
 //   tanh:   y = x/2 * (1 + tanh(u)),  u = sqrt(2/pi) * (x + 0.044715 x^3)

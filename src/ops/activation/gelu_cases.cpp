@@ -22,7 +22,7 @@ Values gelu(const Values& x, Gelu kind) {
 TEST(Gelu, AgreesWithFloat64AndFiniteDifferences) {
   for (const Gelu kind : {Gelu::exact, Gelu::tanh}) {
     for (const DType act : {DType::f32, DType::bf16}) {
-      const Shape shape{5, 12};
+      const Shape shape{5, 12};  // a row fills 16 bytes in float32 alone
       Values x = random_values(60, 1, act, 3.0);
       x[0] = rounded(-40.0, act);  // both tails
       x[1] = rounded(40.0, act);
@@ -55,6 +55,31 @@ TEST(Gelu, AgreesWithFloat64AndFiniteDifferences) {
       gelu_backward(world.stream(), {.x = both, .dy = dy_view, .dx = both, .y = dy_view, .kind = kind});
       expect_close(world.values(both), dx, tolerance, "in place");
       expect_close(world.values(dy_view), y, tolerance, "y over dy");
+    }
+  }
+}
+
+TEST(Gelu, AgreesWithFloat64InDenseRows) {
+  for (const Gelu kind : {Gelu::exact, Gelu::tanh}) {
+    for (const DType act : {DType::f32, DType::bf16}) {
+      const Shape shape{33, 64};
+      const Values x = random_values(shape.elements(), 1, act, 2.0), dy = random_values(shape.elements(), 2, act);
+      const Values y = gelu(x, kind), up = gelu(plus(x, Values(x.size(), 1e-6)), kind),
+                   down = gelu(plus(x, Values(x.size(), -1e-6)), kind);
+      Values dx;
+      for (std::size_t i = 0; i < x.size(); ++i) dx.push_back(dy[i] * (up[i] - down[i]) / 2e-6);
+      check_case({cat("gelu dense ", to_string(act), static_cast<int>(kind)),
+                  [&](World& world) -> std::vector<Values> {
+                    const GeluBackward args{.x = world.in(act, shape, x),
+                                            .dy = world.in(act, shape, dy),
+                                            .dx = world.out(act, shape),
+                                            .y = world.out(act, shape),
+                                            .kind = kind};
+                    gelu_backward(world.stream(), args);
+                    return {world.values(args.dx), world.values(args.y)};
+                  },
+                  {dx, y},
+                  act == DType::bf16 ? kBf16Tolerance : 2e-6});
     }
   }
 }

@@ -1,4 +1,4 @@
-// `scale`: x = factor * x, in place. x act, dense. On the CPU only, so far.
+// `scale`: x = factor * x, in place. x act, dense.
 #pragma once
 
 #include "ops/run_op.h"

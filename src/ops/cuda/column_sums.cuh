@@ -5,11 +5,12 @@
 
 namespace hawser::ops::cuda {
 
-// out[c] (+)= sum over b of partial[b * stride + c], c in [0, columns). A block handles 32 columns. Its 32 warps take
+// out[c] (+)= scale * sum over b of partial[b * stride + c], c in [0, columns); scale null: 1. A block handles 32 columns. Its 32 warps take
 // rows round-robin; their sums are added in order.
 template <class Out>
-__global__ void __launch_bounds__(1024) sum_partials_kernel(const float* partial, int blocks, std::int64_t stride,
-                                                            Out* out, bool accumulate, std::int64_t columns) {
+__global__ void __launch_bounds__(1024)
+    sum_partials_kernel(const float* partial, int blocks, std::int64_t stride, Out* out, bool accumulate,
+                        std::int64_t columns, const float* scale) {
   asm volatile("griddepcontrol.wait;" ::: "memory");  // waits for the preceding kernel and its writes
   __shared__ float sums[32][33];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -24,13 +25,15 @@ __global__ void __launch_bounds__(1024) sum_partials_kernel(const float* partial
   // Warp w adds up column w of the block.
   sum = warp_sum(sums[lane][warp]);
   const std::int64_t mine = static_cast<std::int64_t>(blockIdx.x) * 32 + warp;
-  if (lane == 0 && mine < columns) out[mine] = from_float<Out>(accumulate ? to_float(out[mine]) + sum : sum);
+  if (lane != 0 || mine >= columns) return;
+  if (scale != nullptr) sum *= *scale;
+  out[mine] = from_float<Out>(accumulate ? to_float(out[mine]) + sum : sum);
 }
 
 // Must be launched directly after the kernel that writes `partial`; starts up while that kernel finishes (programmatic
 // dependent launch).
 inline void sum_partials(const CudaNative& native, const float* partial, int blocks, std::int64_t stride,
-                         const TensorView& out, bool accumulate, std::int64_t columns) {
+                         const TensorView& out, bool accumulate, std::int64_t columns, const TensorView& scale = {}) {
   dispatch_device_float(out.dtype(), [&](auto tag) {
     using Out = decltype(tag);
     cudaLaunchAttribute early{};
@@ -43,7 +46,8 @@ inline void sum_partials(const CudaNative& native, const float* partial, int blo
     config.attrs = &early;
     config.numAttrs = 1;
     HAWSER_CUDA_CHECK(cudaLaunchKernelEx(&config, sum_partials_kernel<Out>, partial, blocks, stride,
-                                         reinterpret_cast<Out*>(out.raw()), accumulate, columns));
+                                         reinterpret_cast<Out*>(out.raw()), accumulate, columns,
+                                         reinterpret_cast<const float*>(scale.raw())));
   });
 }
 

@@ -14,7 +14,7 @@ void dropout(Stream& stream, const Dropout& args) {
   expect_apart_or_same(kOp, args.x, args.y);
   run(stream, {kOp, OpKind::elementwise},
       {args.x, args.random.step, args.random.rows, args.accumulate ? args.y : TensorView()}, {args.y},
-      static_cast<double>(args.x.elements()), args, cpu::dropout, nullptr);
+      static_cast<double>(args.x.elements()), args, HAWSER_BACKENDS(dropout));
 }
 
 }  // namespace hawser::ops

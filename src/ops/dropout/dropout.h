@@ -5,7 +5,7 @@
 //
 // x, y [T, C] act, rows may be padded; y may be x. sequence and row are those of RandomKey::rows [t]. A number depends
 // on what it is drawn for, not on the rank, the micro-batch or the pass: recomputing and every mesh draw the same ones.
-// The gradient is the same op: dx (+)= dropout(dy) with the same key. On the CPU only, so far.
+// The gradient is the same op: dx (+)= dropout(dy) with the same key.
 #pragma once
 
 #include "base/philox.h"

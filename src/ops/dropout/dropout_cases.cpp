@@ -9,7 +9,7 @@ namespace {
 
 using namespace testing;
 
-constexpr std::int64_t kTokens = 9, kColumns = 22;
+constexpr std::int64_t kTokens = 9, kColumns = 24;
 
 // Rows of two sequences, out of order, as a rank of a context group has them.
 Values row_ids() {
@@ -34,16 +34,17 @@ Values dropped(const Values& x, double p, double step, std::int64_t first_column
 TEST(Dropout, DrawsTheNumbersOfItsFormula) {
   for (const DType act : {DType::f32, DType::bf16}) {
     for (const bool accumulate : {false, true}) {
-      for (const std::int64_t first : {0, 13}) {
+      for (const std::int64_t first : {0, 13, 16}) {
         const Values x = random_values(kTokens * kColumns, 1, act), start = random_values(kTokens * kColumns, 2, act);
         Values expected = dropped(x, 0.3, 1234, first);
         for (std::size_t i = 0; accumulate && i < expected.size(); ++i) expected[i] += start[i];
         check_case({cat("dropout ", to_string(act), accumulate ? " accumulate" : "", " from column ", first),
                     [&](World& world) -> std::vector<Values> {
                       const Shape shape{kTokens, kColumns};
+                      const std::int64_t gap = first == 16 ? 0 : 1;
                       const Dropout args{
-                          .x = world.in(act, shape, x, 3),
-                          .y = accumulate ? world.in_out(act, shape, start, 1) : world.out(act, shape, 1),
+                          .x = world.in(act, shape, x, first == 16 ? 0 : 3),  // dense rows: vectors on a GPU
+                          .y = accumulate ? world.in_out(act, shape, start, gap) : world.out(act, shape, gap),
                           .probability = 0.3,
                           .random = {.key = {7, 8},
                                      .step = world.in(DType::i32, {1}, {1234}),

@@ -123,7 +123,6 @@ void bias_gradient(Stream& stream, const BiasGradient& args) {
   if (!args.scale.empty()) {
     expect(kOp, "scale", args.scale, {DType::f32}, {1});
     expect_apart(kOp, args.scale, args.db);
-    HAWSER_CHECK(stream.target() != DeviceKind::cuda, kOp, ": a scale has no backend for cuda");
   }
   run(stream, {kOp, OpKind::elementwise}, {args.dy, args.scale, args.accumulate ? args.db : TensorView()}, {args.db},
       static_cast<double>(args.dy.elements()), args, HAWSER_BACKENDS(bias_gradient));

@@ -24,7 +24,7 @@
 //
 // bias_gradient:
 //   db[n] (+)= scale * sum over t of dy[t,n]
-// dy [T, N] act, rows may be padded; db [N] float32 or bf16; scale [1] optional float32, on the CPU only so far. Summed
+// dy [T, N] act, rows may be padded; db [N] float32 or bf16; scale [1] optional float32. Summed
 // in float32, in a fixed order; db is rounded once.
 //
 // CPU: oneDNN (dnnl_sgemm; the matmul primitive for bf16, cached by shape). On a processor without bf16 units, or with

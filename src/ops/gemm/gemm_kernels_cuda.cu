@@ -83,7 +83,7 @@ void bias_gradient(const CudaNative& native, const BiasGradient& args) {
     } else {
       launch(bias_partials_kernel<Dy, 1>);
     }
-    sum_partials(native, partial, blocks, stride, args.db, args.accumulate, columns);
+    sum_partials(native, partial, blocks, stride, args.db, args.accumulate, columns, args.scale);
   });
 }
 

@@ -14,7 +14,7 @@ void layer_norm_forward(Stream& stream, const LayerNormForward& args) {
   expect_apart(kOp, args.statistics, args.x);
   HAWSER_CHECK(args.epsilon >= 0, kOp, ": epsilon is ", args.epsilon);
   run(stream, {kOp, OpKind::norm}, {args.x, args.weight, args.bias}, {args.y, args.statistics},
-      6.0 * static_cast<double>(args.x.elements()), args, cpu::layer_norm_forward, nullptr);
+      6.0 * static_cast<double>(args.x.elements()), args, HAWSER_BACKENDS(layer_norm_forward));
 }
 
 void layer_norm_backward(Stream& stream, const LayerNormBackward& args) {
@@ -43,7 +43,7 @@ void layer_norm_backward(Stream& stream, const LayerNormBackward& args) {
       {args.x, args.weight, args.statistics, args.dy, args.residual_gradient,
        args.accumulate_weight ? args.dweight : TensorView(), args.accumulate_bias ? args.dbias : TensorView()},
       {args.dx, args.dweight, args.dbias}, 12.0 * static_cast<double>(args.x.elements()), args,
-      cpu::layer_norm_backward, nullptr);
+      HAWSER_BACKENDS(layer_norm_backward));
 }
 
 }  // namespace hawser::ops

@@ -1,4 +1,4 @@
-// `layer_norm_forward`, `layer_norm_backward`: layer norm over the channels of each token. On the CPU only, so far.
+// `layer_norm_forward`, `layer_norm_backward`: layer norm over the channels of each token.
 //
 // forward:
 //   mean[t] = mean over c of x[t,c];  rstd[t] = 1 / sqrt(mean over c of (x[t,c] - mean[t])^2 + epsilon)
@@ -11,9 +11,11 @@
 //   dbias[c]   (+)= sum over t of dy[t,c]                   (+= with accumulate_bias)
 //
 // x, y, dy, dx, residual_gradient [T, C] act, one dtype, rows may be padded; weight, bias [C] float32 or bf16, one
-// dtype; statistics [2, T] float32: mean, rstd; dweight, dbias [C] float32 or bf16. Row sums are float64.
+// dtype; statistics [2, T] float32: mean, rstd; dweight, dbias [C] float32 or bf16. Row sums are float64 on the CPU,
+// float32 on CUDA, where the variance is that of the centred values.
 // Optional: bias; in backward residual_gradient, dweight and dbias. Views are disjoint, except that dx may be dy or
-// residual_gradient (the same view). dweight and dbias are summed in order of t.
+// residual_gradient (the same view). On the CPU dweight and dbias are summed in order of t, on CUDA over
+// blocks of rows, which depend on the sizes and the number of SMs.
 // Source: Ba, Kiros and Hinton, "Layer Normalization", 2016; torch.nn.functional.layer_norm.
 #pragma once
 

@@ -93,6 +93,67 @@ TEST(LayerNorm, AgreesWithFloat64AndFiniteDifferences) {
   check(DType::f32, 40, 4, true, false, true);
 }
 
+// Rows of the lengths that the fast kernels of a GPU take, and longer ones; gradients by the formulas in float64.
+void check_wide(DType act, std::int64_t tokens, std::int64_t channels) {
+  const auto x = random_values(tokens * channels, 1, act), weight = random_values(channels, 2, act),
+             bias = random_values(channels, 3, act), dy = random_values(tokens * channels, 4, act),
+             added = random_values(tokens * channels, 5, act);
+  const Normed normed = layer_norm(x, weight, bias, tokens);
+  Values dx, dweight(weight.size()), dbias(weight.size());
+  const auto count = static_cast<double>(channels);
+  for (std::size_t t = 0; t < static_cast<std::size_t>(tokens); ++t) {
+    const double mean = normed.statistics[t], rstd = normed.statistics[static_cast<std::size_t>(tokens) + t];
+    const std::size_t row = t * weight.size();
+    double sum = 0, product = 0;
+    for (std::size_t c = 0; c < weight.size(); ++c) {
+      const double n = (x[row + c] - mean) * rstd, g = dy[row + c] * weight[c];
+      sum += g, product += g * n;
+      dweight[c] += dy[row + c] * n, dbias[c] += dy[row + c];
+    }
+    for (std::size_t c = 0; c < weight.size(); ++c) {
+      const double n = (x[row + c] - mean) * rstd;
+      dx.push_back(rstd * (dy[row + c] * weight[c] - sum / count - n * product / count) + added[row + c]);
+    }
+  }
+  const Shape shape{tokens, channels};
+  check_case({cat("layer_norm wide ", to_string(act), " ", shape.text()),
+              [&](World& world) -> std::vector<Values> {
+                const LayerNormForward args{.x = world.in(act, shape, x),
+                                            .weight = world.in(act, {channels}, weight),
+                                            .bias = world.in(act, {channels}, bias),
+                                            .y = world.out(act, shape),
+                                            .statistics = world.out(DType::f32, {2, tokens})};
+                layer_norm_forward(world.stream(), args);
+                return {world.values(args.y), world.values(args.statistics)};
+              },
+              {normed.y, normed.statistics},
+              act == DType::bf16 ? kBf16Tolerance : 5e-6});
+  check_case({cat("layer_norm_backward wide ", to_string(act), " ", shape.text()),
+              [&](World& world) -> std::vector<Values> {
+                const LayerNormBackward args{.x = world.in(act, shape, x),
+                                             .weight = world.in(act, {channels}, weight),
+                                             .statistics = world.in(DType::f32, {2, tokens}, normed.statistics),
+                                             .dy = world.in(act, shape, dy),
+                                             .residual_gradient = world.in(act, shape, added),
+                                             .dx = world.out(act, shape),
+                                             .dweight = world.out(DType::f32, {channels}),
+                                             .dbias = world.out(DType::f32, {channels})};
+                layer_norm_backward(world.stream(), args);
+                return {world.values(args.dx), world.values(args.dweight), world.values(args.dbias)};
+              },
+              {dx, dweight, dbias},
+              act == DType::bf16 ? kBf16Tolerance : 5e-6});
+}
+
+TEST(LayerNorm, AgreesWithFloat64InWideRows) {
+  for (const DType act : {DType::f32, DType::bf16}) {
+    check_wide(act, 300, 64);
+    check_wide(act, 9, 2048);
+    check_wide(act, 3, act == DType::bf16 ? 6144 : 3072);
+    check_wide(act, 3, 20480);
+  }
+}
+
 TEST(LayerNorm, WorksInPlaceOfTheGradient) {
   World world(DeviceKind::cpu, 2);
   const Values x = random_values(12, 1), weight = random_values(4, 2), dy = random_values(12, 3);

@@ -9,8 +9,6 @@ void rope(Stream& stream, const Rope& args) {
   HAWSER_CHECK(args.x.rank() == 3 && args.frequencies.rank() == 1 && args.x.size(2) >= 2 * args.frequencies.size(0),
                "rope: x is [T, heads, D] with D at least 2 * frequencies, not ", args.x.shape().text(), " with ",
                args.frequencies.shape().text());
-  HAWSER_CHECK(stream.target() != DeviceKind::cuda || args.x.size(2) == 2 * args.frequencies.size(0),
-               "rope: partial rotary has no backend for cuda");
   HAWSER_CHECK(args.x.size(2) <= kRopeMaxHeadDim, "rope: head dim is above ", kRopeMaxHeadDim);
   expect("rope", "x", args.x, {DType::f32, DType::bf16}, args.x.shape(), Rows::padded);
   expect("rope", "positions", args.positions, {DType::i32}, {args.x.size(0)});

@@ -8,8 +8,8 @@
 // float32 rounding at positions up to 2^20 and beyond.
 // inverse: rotates by -angle (times scale). This is the backward pass, since the rotation is orthogonal.
 // x [T, H, D] act, rows may be padded (heads of a packed QKV row); positions [T] int32, >= 0;
-// frequencies [R/2] float32, in radians per position. R <= D is even. Dims [R, D) do not change (partial rotary; not on
-// CUDA yet); in the formulas D is R.
+// frequencies [R/2] float32, in radians per position. R <= D is even. Dims [R, D) do not change (partial rotary); in
+// the formulas D is R.
 // Source: Su et al., "RoFormer", 2021; transformers 4.x and 5.x modeling_rope_utils.py for the frequencies.
 #pragma once
 

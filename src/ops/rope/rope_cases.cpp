@@ -1,6 +1,7 @@
 #include "ops/rope/rope.h"
 
 #include <numbers>
+#include <tuple>
 
 #include "ops/testing/case_support.h"
 
@@ -56,26 +57,34 @@ TEST(Rope, AgreesWithFloat64AtLargePositions) {
   }
 }
 
-// With frequencies for 4 of 10 dims, the others stay as they are.
+// With frequencies for a part of the dims, the others stay as they are: 4 of 10, and 16 of 64, which a GPU loads as
+// vectors.
 TEST(Rope, RotatesAPartOfAHead) {
-  const Values positions{3, 77}, frequencies{1.0, 0.25};
-  const Values x = random_values(2 * 3 * 10, 1);
-  Values expected = x;
-  for (std::size_t head = 0; head < 6; ++head) {
-    const auto begin = x.begin() + static_cast<std::ptrdiff_t>(10 * head);
-    const Values own = rotated(Values(begin, begin + 4), {positions[head / 3]}, frequencies, 1, 1.0, false);
-    std::copy(own.begin(), own.end(), expected.begin() + static_cast<std::ptrdiff_t>(10 * head));
+  for (const auto& [act, rotated_dims, head_dim] :
+       {std::tuple{DType::f32, 4, 10}, std::tuple{DType::f32, 16, 64}, std::tuple{DType::bf16, 16, 64}}) {
+    const Values positions{3, 77};
+    Values frequencies;
+    for (int i = 0; i < rotated_dims / 2; ++i) frequencies.push_back(std::pow(0.25, i));
+    const Values x = random_values(2 * 3 * head_dim, 1, act);
+    Values expected = x;
+    for (int head = 0; head < 6; ++head) {
+      const auto begin = x.begin() + head_dim * head;
+      const Values own = rotated(Values(begin, begin + rotated_dims), {positions[static_cast<std::size_t>(head / 3)]},
+                                 frequencies, 1, 1.0, false);
+      std::copy(own.begin(), own.end(), expected.begin() + head_dim * head);
+    }
+    check_case({cat("partial rope ", to_string(act), " ", head_dim),
+                [&, act = act, head_dim = head_dim](World& world) -> std::vector<Values> {
+                  const Rope args{.x = world.in_out(act, {2, 3, head_dim}, x, 8),
+                                  .positions = world.in(DType::i32, {2}, positions),
+                                  .frequencies = world.in(DType::f32, {static_cast<std::int64_t>(frequencies.size())},
+                                                          frequencies)};
+                  rope(world.stream(), args);
+                  return {world.values(args.x)};
+                },
+                {expected},
+                act == DType::bf16 ? kBf16Tolerance : 5e-7});
   }
-  check_case({"partial rope",
-              [&](World& world) -> std::vector<Values> {
-                const Rope args{.x = world.in_out(DType::f32, {2, 3, 10}, x, 6),
-                                .positions = world.in(DType::i32, {2}, positions),
-                                .frequencies = world.in(DType::f32, {2}, frequencies)};
-                rope(world.stream(), args);
-                return {world.values(args.x)};
-              },
-              {expected},
-              5e-7});
 }
 
 // The gradient of <y, dy> with respect to x is the inverse rotation of dy.

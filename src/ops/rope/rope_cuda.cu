@@ -27,17 +27,18 @@ constexpr int kTokens = 4;
 // One block handles kTokens tokens: it computes their angles once, then rotates all heads. The loads of each token's
 // first vectors are issued before the angles are computed.
 template <class Act, int N>
-__global__ void __launch_bounds__(512) rope_kernel(Rows2<Act> x, const std::int32_t* positions,
-                                                   const float* frequencies, int half, float scale, float sign) {
+__global__ void __launch_bounds__(512)
+    rope_kernel(Rows2<Act> x, const std::int32_t* positions, const float* frequencies, int head_dim, int half,
+                float scale, float sign) {
   extern __shared__ float4 angles[];
   float* const cosines = reinterpret_cast<float*>(angles);  // [kTokens, half], followed by the sines
   float* const sines = cosines + kTokens * half;
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kTokens;
   const int tokens = begin + kTokens <= x.count ? kTokens : static_cast<int>(x.count - begin);
   const int in_head = half / N;
-  const int pairs = static_cast<int>(x.columns / (2 * N));
+  const int pairs = static_cast<int>(x.columns / head_dim) * in_head;
   const auto place = [&](int token, int pair) {
-    return x.row(begin + token) + static_cast<std::int64_t>(pair / in_head) * 2 * half + pair % in_head * N;
+    return x.row(begin + token) + static_cast<std::int64_t>(pair / in_head) * head_dim + pair % in_head * N;
   };
   Vec<Act, N> first[kTokens], second[kTokens];
   const auto fetch = [&](int pair) {
@@ -85,17 +86,18 @@ void rope(const CudaNative& native, const Rope& args) {
     const auto x = rows2<Act>(args.x);
     const auto* positions = args.positions.data<std::int32_t>();
     const float* frequencies = args.frequencies.data<float>();
-    const auto half = static_cast<int>(args.x.size(2) / 2);
+    const auto head_dim = static_cast<int>(args.x.size(2)), half = static_cast<int>(args.frequencies.size(0));
     const auto scale = static_cast<float>(args.scale);
     const float sign = args.inverse ? -1.0f : 1.0f;
-    if (x.count == 0 || x.columns == 0) return;
+    if (x.count == 0 || x.columns == 0 || half == 0) return;
     const auto launch = [&](auto kernel, int n) {
-      const auto threads = static_cast<unsigned>(std::clamp<std::int64_t>(round_up(x.columns / (2 * n), 32), 32, 512));
+      const auto threads =
+          static_cast<unsigned>(std::clamp<std::int64_t>(round_up(x.columns / head_dim * (half / n), 32), 32, 512));
       const std::size_t shared = 2 * sizeof(float) * kTokens * static_cast<std::size_t>(half);
       kernel<<<static_cast<unsigned>(ceil_div(x.count, kTokens)), threads, shared, stream_of(native)>>>(
-          x, positions, frequencies, half, scale, sign);
+          x, positions, frequencies, head_dim, half, scale, sign);
     };
-    if (half % kWide == 0 && aligned<kWide>({args.x})) {
+    if (half % kWide == 0 && head_dim % kWide == 0 && aligned<kWide>({args.x})) {
       launch(rope_kernel<Act, kWide>, kWide);
     } else {
       launch(rope_kernel<Act, 1>, 1);
