@@ -6,13 +6,29 @@
 
 namespace hawser::ops {
 
+namespace {
+
+struct RowShape {
+  Shape leading;          // of the rows: [T] or [T, H]
+  std::int64_t channels;  // of a row
+};
+
+RowShape row_shape(const char* op, const TensorView& x) {
+  HAWSER_CHECK((x.rank() == 2 || x.rank() == 3) && x.size(x.rank() - 1) > 0, op,
+               ": x must be a matrix, or heads [T, H, C], with at least one column");
+  HAWSER_CHECK(x.rank() == 2 || x.size(2) <= kRmsNormMaxHeadDim, op, ": head dim is above ", kRmsNormMaxHeadDim);
+  return {x.rank() == 2 ? Shape{x.size(0)} : Shape{x.size(0), x.size(1)}, x.size(x.rank() - 1)};
+}
+
+}  // namespace
+
 void rms_norm_forward(Stream& stream, const RmsNormForward& args) {
   constexpr auto kOp = "rms_norm_forward";
-  HAWSER_CHECK(args.x.rank() == 2 && args.x.size(1) > 0, kOp, ": x must be a matrix with at least one column");
+  const RowShape rows = row_shape(kOp, args.x);
   expect(kOp, "x", args.x, {DType::f32, DType::bf16}, args.x.shape(), Rows::padded);
-  expect(kOp, "weight", args.weight, {DType::f32, DType::bf16}, {args.x.size(1)});
+  expect(kOp, "weight", args.weight, {DType::f32, DType::bf16}, {rows.channels});
   expect(kOp, "y", args.y, {args.x.dtype()}, args.x.shape(), Rows::padded);
-  expect(kOp, "rstd", args.rstd, {DType::f32}, {args.x.size(0)});
+  expect(kOp, "rstd", args.rstd, {DType::f32}, rows.leading);
   expect_apart_or_same(kOp, args.y, args.x);
   expect_apart(kOp, args.y, args.weight);
   expect_apart(kOp, args.y, args.rstd);
@@ -22,21 +38,21 @@ void rms_norm_forward(Stream& stream, const RmsNormForward& args) {
       4.0 * static_cast<double>(args.x.elements()), args, HAWSER_BACKENDS(rms_norm_forward));
 }
 
-std::int64_t rms_norm_row_blocks(std::int64_t tokens) {
-  return std::clamp<std::int64_t>(ceil_div(tokens, 32), 1, 64);
+std::int64_t rms_norm_row_blocks(std::int64_t rows) {
+  return std::clamp<std::int64_t>(ceil_div(rows, 32), 1, 64);
 }
 
-std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t channels) {
-  return rms_norm_row_blocks(tokens) * round_up(channels, 16) * 4;
+std::int64_t rms_norm_backward_workspace(std::int64_t rows, std::int64_t channels) {
+  return rms_norm_row_blocks(rows) * round_up(channels, 16) * 4;
 }
 
 void rms_norm_backward(Stream& stream, const RmsNormBackward& args) {
   constexpr auto kOp = "rms_norm_backward";
-  HAWSER_CHECK(args.x.rank() == 2 && args.x.size(1) > 0, kOp, ": x must be a matrix with at least one column");
+  const RowShape rows = row_shape(kOp, args.x);
   const auto act = args.x.dtype();
   expect(kOp, "x", args.x, {DType::f32, DType::bf16}, args.x.shape(), Rows::padded);
-  expect(kOp, "weight", args.weight, {DType::f32, DType::bf16}, {args.x.size(1)});
-  expect(kOp, "rstd", args.rstd, {DType::f32}, {args.x.size(0)});
+  expect(kOp, "weight", args.weight, {DType::f32, DType::bf16}, {rows.channels});
+  expect(kOp, "rstd", args.rstd, {DType::f32}, rows.leading);
   expect(kOp, "dy", args.dy, {act}, args.x.shape(), Rows::padded);
   HAWSER_CHECK(!args.dx.empty() || !args.dweight.empty(), kOp, ": dx and dweight are both missing");
   if (!args.residual_gradient.empty()) {
@@ -52,8 +68,8 @@ void rms_norm_backward(Stream& stream, const RmsNormBackward& args) {
     expect_apart(kOp, args.dx, args.dweight);
   }
   if (!args.dweight.empty()) {
-    expect(kOp, "dweight", args.dweight, {DType::f32, DType::bf16}, {args.x.size(1)});
-    expect_workspace(kOp, args.workspace, rms_norm_backward_workspace(args.x.size(0), args.x.size(1)));
+    expect(kOp, "dweight", args.dweight, {DType::f32, DType::bf16}, {rows.channels});
+    expect_workspace(kOp, args.workspace, rms_norm_backward_workspace(rows.leading.elements(), rows.channels));
     for (const TensorView& view : {args.x, args.weight, args.dy}) expect_apart(kOp, args.dweight, view);
   }
   const TensorView old_weight = args.accumulate_weight ? args.dweight : TensorView();

@@ -13,54 +13,82 @@ struct Reference {
   Values y, rstd;
 };
 
-Reference forward(const Values& x, const Values& weight, std::int64_t tokens) {
+Reference forward(const Values& x, const Values& weight, std::int64_t tokens, bool unit_offset = false) {
   const auto channels = static_cast<std::int64_t>(weight.size());
   Reference out;
   for (std::int64_t t = 0; t < tokens; ++t) {
     double squares = 0;
     for (std::int64_t c = 0; c < channels; ++c) squares += x[t * channels + c] * x[t * channels + c];
     out.rstd.push_back(1 / std::sqrt(squares / static_cast<double>(channels) + kEpsilon));
-    for (std::int64_t c = 0; c < channels; ++c) out.y.push_back(x[t * channels + c] * out.rstd.back() * weight[c]);
+    for (std::int64_t c = 0; c < channels; ++c) {
+      out.y.push_back(x[t * channels + c] * out.rstd.back() * (unit_offset ? 1 + weight[c] : weight[c]));
+    }
   }
   return out;
 }
 
+struct NormCase {
+  DType act = DType::f32, weight = DType::f32, dweight = DType::f32;
+  std::int64_t tokens = 1, channels = 1;
+  std::int64_t heads = 0;  // 0: rows of a matrix
+  bool unit_offset = false, residual = false, accumulate = false, want_dx = true, want_dweight = true;
+
+  std::int64_t rows() const { return tokens * std::max<std::int64_t>(heads, 1); }
+  Shape shape() const { return heads > 0 ? Shape{tokens, heads, channels} : Shape{tokens, channels}; }
+  Shape row_shape() const { return heads > 0 ? Shape{tokens, heads} : Shape{tokens}; }
+  std::int64_t pad() const { return channels % 16 == 0 ? 8 : 1; }  // aligned and unaligned rows
+  std::string text(const char* op) const {
+    return cat(op, " ", to_string(act), " ", tokens, "x", heads, "x", channels, unit_offset, residual, accumulate);
+  }
+};
+
+void check_forward(const NormCase& n) {
+  const auto x = random_values(n.rows() * n.channels, 1, n.act), weight = random_values(n.channels, 2, n.weight);
+  const Reference expected = forward(x, weight, n.rows(), n.unit_offset);
+  check_case({n.text("rms_norm_forward"),
+              [&](World& world) -> std::vector<Values> {
+                const RmsNormForward args{.x = world.in(n.act, n.shape(), x, 3 * n.pad()),
+                                          .weight = world.in(n.weight, {n.channels}, weight),
+                                          .y = world.out(n.act, n.shape(), 5 * n.pad()),
+                                          .rstd = world.out(DType::f32, n.row_shape()),
+                                          .epsilon = kEpsilon,
+                                          .unit_offset = n.unit_offset};
+                rms_norm_forward(world.stream(), args);
+                return {world.values(args.y), world.values(args.rstd)};
+              },
+              {expected.y, expected.rstd},
+              n.act == DType::bf16 ? kBf16Tolerance : 2e-6});
+}
+
 TEST(RmsNorm, ForwardAgreesWithFloat64) {
   for (const DType act : {DType::f32, DType::bf16}) {
-    for (const DType weight_type : {DType::f32, act}) {
+    for (const DType weight : {DType::f32, act}) {
       for (const std::int64_t channels : {1, 20, 37, 576, 4096}) {
-        const std::int64_t tokens = 9, pad = channels % 16 == 0 ? 8 : 1;  // aligned and unaligned rows
-        const auto x = random_values(tokens * channels, 1, act), weight = random_values(channels, 2, weight_type);
-        const Reference expected = forward(x, weight, tokens);
-        check_case({cat("rms_norm_forward ", to_string(act), " ", channels),
-                    [&](World& world) -> std::vector<Values> {
-                      const RmsNormForward args{.x = world.in(act, {tokens, channels}, x, 3 * pad),
-                                                .weight = world.in(weight_type, {channels}, weight),
-                                                .y = world.out(act, {tokens, channels}, 5 * pad),
-                                                .rstd = world.out(DType::f32, {tokens}),
-                                                .epsilon = kEpsilon};
-                      rms_norm_forward(world.stream(), args);
-                      return {world.values(args.y), world.values(args.rstd)};
-                    },
-                    {expected.y, expected.rstd},
-                    act == DType::bf16 ? kBf16Tolerance : 2e-6});
+        check_forward({.act = act, .weight = weight, .tokens = 9, .channels = channels});
+      }
+      for (const std::int64_t channels : {37, 576}) {
+        check_forward({.act = act, .weight = weight, .tokens = 5, .channels = channels, .unit_offset = true});
       }
     }
   }
 }
 
-struct BackwardCase {
-  DType act = DType::f32, dweight = DType::f32;
-  std::int64_t tokens, channels;
-  bool residual = false, accumulate = false, want_dx = true, want_dweight = true;
-};
+// GPU kernels for heads: one, several or two vectors per lane, and one element per load.
+TEST(RmsNorm, ForwardOfHeadsInsideRows) {
+  for (const DType act : {DType::f32, DType::bf16}) {
+    for (const std::int64_t channels : {8, 16, 20, 33, 80, 128, 256, 1024}) {
+      check_forward({.act = act, .tokens = 11, .channels = channels, .heads = 3, .unit_offset = channels != 128});
+    }
+    check_forward({.act = act, .weight = act, .tokens = 70, .channels = 128, .heads = 1});
+  }
+}
 
-void check_backward(const BackwardCase& b) {
-  Values x = random_values(b.tokens * b.channels, 1, b.act), weight = random_values(b.channels, 2, b.act);
-  const auto dy = random_values(b.tokens * b.channels, 3, b.act);
-  const auto residual = random_values(b.tokens * b.channels, 4, b.act), old = random_values(b.channels, 5, b.dweight);
-  const Values rstd = forward(x, weight, b.tokens).rstd;
-  const auto loss = [&] { return dot(forward(x, weight, b.tokens).y, dy); };
+void check_backward(const NormCase& b) {
+  Values x = random_values(b.rows() * b.channels, 1, b.act), weight = random_values(b.channels, 2, b.act);
+  const auto dy = random_values(b.rows() * b.channels, 3, b.act);
+  const auto residual = random_values(b.rows() * b.channels, 4, b.act), old = random_values(b.channels, 5, b.dweight);
+  const Values rstd = forward(x, weight, b.rows()).rstd;
+  const auto loss = [&] { return dot(forward(x, weight, b.rows(), b.unit_offset).y, dy); };
   std::vector<Values> expected;
   if (b.want_dx) {
     const Values dx = numeric_gradient(loss, x);
@@ -70,21 +98,22 @@ void check_backward(const BackwardCase& b) {
     const Values dweight = numeric_gradient(loss, weight);
     expected.push_back(b.accumulate ? plus(dweight, old) : dweight);
   }
-  const Shape shape{b.tokens, b.channels};
-  const std::int64_t pad = b.channels % 16 == 0 ? 8 : 1;
-  check_case({cat("rms_norm_backward ", to_string(b.act), " ", b.tokens, "x", b.channels, b.residual, b.accumulate),
+  const Shape shape = b.shape();
+  const std::int64_t pad = b.pad();
+  check_case({b.text("rms_norm_backward"),
               [&](World& world) -> std::vector<Values> {
                 RmsNormBackward args{.x = world.in(b.act, shape, x, pad),
                                      .weight = world.in(b.act, {b.channels}, weight),
-                                     .rstd = world.in(DType::f32, {b.tokens}, rstd),
+                                     .rstd = world.in(DType::f32, b.row_shape(), rstd),
                                      .dy = world.in(b.act, shape, dy, 2 * pad),
-                                     .accumulate_weight = b.accumulate};
+                                     .accumulate_weight = b.accumulate,
+                                     .unit_offset = b.unit_offset};
                 if (b.residual) args.residual_gradient = world.in(b.act, shape, residual, 3 * pad);
                 if (b.want_dx) args.dx = world.out(b.act, shape, 4 * pad);
                 if (b.want_dweight) {
                   args.dweight =
                       b.accumulate ? world.in_out(b.dweight, {b.channels}, old) : world.out(b.dweight, {b.channels});
-                  args.workspace = world.workspace(rms_norm_backward_workspace(b.tokens, b.channels));
+                  args.workspace = world.workspace(rms_norm_backward_workspace(b.rows(), b.channels));
                 }
                 rms_norm_backward(world.stream(), args);
                 std::vector<Values> got;
@@ -106,6 +135,18 @@ TEST(RmsNorm, BackwardAgreesWithFiniteDifferences) {
     check_backward({.act = act, .tokens = 37, .channels = 64, .residual = true, .accumulate = true});
     check_backward({.act = act, .tokens = 2, .channels = 1088, .residual = true});
     check_backward({.act = act, .tokens = 1, .channels = 4112, .want_dweight = false});
+    check_backward({.act = act, .tokens = 5, .channels = 33, .unit_offset = true, .residual = true});
+    check_backward({.act = act, .tokens = 9, .channels = 64, .unit_offset = true, .accumulate = true});
+  }
+}
+
+TEST(RmsNorm, BackwardOfHeadsInsideRows) {
+  for (const DType act : {DType::f32, DType::bf16}) {
+    check_backward({.act = act, .tokens = 7, .channels = 16, .heads = 3, .unit_offset = true, .accumulate = true});
+    check_backward({.act = act, .tokens = 4, .channels = 21, .heads = 5, .residual = true});
+    check_backward({.act = act, .dweight = act, .tokens = 20, .channels = 80, .heads = 2, .residual = true});
+    check_backward({.act = act, .tokens = 3, .channels = 256, .heads = 2, .want_dweight = false});
+    check_backward({.act = act, .tokens = 5, .channels = 40, .heads = 2, .unit_offset = true, .want_dx = false});
   }
 }
 
@@ -147,6 +188,19 @@ TEST(RmsNorm, RejectsBadArguments) {
   const TensorView y = world.out(DType::f32, {4, 8}), rstd = world.out(DType::f32, {4});
   Stream& s = world.stream();
   expect_rejected([&] { rms_norm_forward(s, {.x = x, .weight = w, .y = y}); }, "rstd is missing");
+  const TensorView heads = world.in(DType::f32, {4, 2, 8}, Values(64)), y_heads = world.out(DType::f32, {4, 2, 8});
+  expect_rejected([&] { rms_norm_forward(s, {.x = heads, .weight = w, .y = y_heads, .rstd = rstd}); },
+                  "rstd has shape");
+  expect_rejected(
+      [&] {
+        rms_norm_forward(s, {.x = heads.reshape({2, 2, 2, 8}), .weight = w, .y = y_heads, .rstd = rstd});
+      },
+      "x must be a matrix, or heads");
+  expect_rejected(
+      [&] {
+        rms_norm_forward(s, {.x = world.in(DType::f32, {1, 2, 1032}, Values(2064)), .weight = w, .y = y, .rstd = rstd});
+      },
+      "head dim is above");
   expect_rejected([&] { rms_norm_forward(s, {.x = x, .weight = w.rows(0, 7), .y = y, .rstd = rstd}); },
                   "weight has shape");
   expect_rejected(

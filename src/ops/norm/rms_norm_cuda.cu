@@ -2,13 +2,14 @@
 #include "ops/cuda/bulk_copy.cuh"
 #include "ops/cuda/column_sums.cuh"
 #include "ops/norm/rms_norm.h"
+#include "ops/norm/rms_norm_cuda.cuh"
 
 namespace hawser::ops::cuda {
 
 namespace {
 
 // A row's vectors stay in registers between the sum and the result, K in each thread of a block.
-template <class Act, class Weight, int N, int K>
+template <class Act, class Weight, bool kUnitOffset, int N, int K>
 __global__ void forward_kernel(Rows2<const Act> x, const Weight* weight, Rows2<Act> y, float* rstd, float epsilon) {
   __shared__ float shared[32];
   const std::int64_t t = blockIdx.x;
@@ -43,7 +44,7 @@ __global__ void forward_kernel(Rows2<const Act> x, const Weight* weight, Rows2<A
     const std::int64_t at = (static_cast<std::int64_t>(k) * blockDim.x + threadIdx.x) * N;
     if (at >= x.columns) continue;
     Vec<float, N> v = widen(kept[k]);
-    const Vec<float, N> w = widen(weights[k]);
+    const Vec<float, N> w = factors<kUnitOffset>(weights[k]);
 #pragma unroll
     for (int i = 0; i < N; ++i) v.v[i] = v.v[i] * r * w.v[i];
     store_float<N>(to + at, v);
@@ -51,7 +52,7 @@ __global__ void forward_kernel(Rows2<const Act> x, const Weight* weight, Rows2<A
 }
 
 // Fallback for any shape; reads the row twice.
-template <class Act, class Weight>
+template <class Act, class Weight, bool kUnitOffset>
 __global__ void forward_any_kernel(Rows2<const Act> x, const Weight* weight, Rows2<Act> y, float* rstd, float epsilon) {
   __shared__ float shared[32];
   const std::int64_t t = blockIdx.x;
@@ -63,7 +64,7 @@ __global__ void forward_any_kernel(Rows2<const Act> x, const Weight* weight, Row
   const float r = 1.0f / sqrtf(block_sum(squares, shared) / static_cast<float>(x.columns) + epsilon);
   if (threadIdx.x == 0) rstd[t] = r;
   for (std::int64_t c = threadIdx.x; c < x.columns; c += blockDim.x) {
-    y.row(t)[c] = from_float<Act>(to_float(x.row(t)[c]) * r * to_float(weight[c]));
+    y.row(t)[c] = from_float<Act>(to_float(x.row(t)[c]) * r * factor<kUnitOffset>(weight[c]));
   }
 }
 
@@ -79,7 +80,7 @@ int threads_for(std::int64_t columns, int n, int k) {
   return threads <= 1024 ? static_cast<int>(threads) : 0;
 }
 
-template <class Act, class Weight>
+template <class Act, class Weight, bool kUnitOffset>
 void forward(const CudaNative& native, const RmsNormForward& args) {
   constexpr int kWide = 16 / sizeof(Act);
   const auto x = reading<Act>(args.x);
@@ -91,11 +92,11 @@ void forward(const CudaNative& native, const RmsNormForward& args) {
   const auto blocks = static_cast<unsigned>(x.count);
   if (aligned<kWide>({args.x, args.y}) && reinterpret_cast<std::uintptr_t>(weight) % 16 == 0) {
     if (const int threads = threads_for(x.columns, kWide, 4); threads > 0) {
-      return forward_kernel<Act, Weight, kWide, 4>
+      return forward_kernel<Act, Weight, kUnitOffset, kWide, 4>
           <<<blocks, threads, 0, stream_of(native)>>>(x, weight, y, rstd, epsilon);
     }
   }
-  forward_any_kernel<Act, Weight><<<blocks, 256, 0, stream_of(native)>>>(x, weight, y, rstd, epsilon);
+  forward_any_kernel<Act, Weight, kUnitOffset><<<blocks, 256, 0, stream_of(native)>>>(x, weight, y, rstd, epsilon);
 }
 
 // ---- backward ----
@@ -114,7 +115,7 @@ constexpr int kMaxStages = 8;
 
 // A block handles rows t = blockIdx.x, + gridDim.x, ... and keeps its columns of weight and dweight in registers. The
 // copy engine loads the rows of x, dy and residual, `stages` rows ahead.
-template <class Act, class Weight, int N, int K, int Threads>
+template <class Act, class Weight, bool kUnitOffset, int N, int K, int Threads>
 __global__ void __launch_bounds__(Threads, Threads <= 256 ? 2 : 1)
     backward_kernel(Gradient<Act, Weight> g, int stages) {
   extern __shared__ uint4 memory[];
@@ -165,7 +166,7 @@ __global__ void __launch_bounds__(Threads, Threads <= 256 ? 2 : 1)
       x[k] = load<N>(from + place(k));
       dy[k] = load<N>(from + columns + place(k));
       if (add) residual[k] = load<N>(from + 2 * columns + place(k));
-      const Vec<float, N> xf = widen(x[k]), gf = widen(dy[k]), wf = widen(weight[k]);
+      const Vec<float, N> xf = widen(x[k]), gf = widen(dy[k]), wf = factors<kUnitOffset>(weight[k]);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         dot += gf.v[i] * wf.v[i] * xf.v[i];
@@ -185,7 +186,7 @@ __global__ void __launch_bounds__(Threads, Threads <= 256 ? 2 : 1)
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       if (place(k) >= columns) continue;
-      const Vec<float, N> xf = widen(x[k]), gf = widen(dy[k]), wf = widen(weight[k]);
+      const Vec<float, N> xf = widen(x[k]), gf = widen(dy[k]), wf = factors<kUnitOffset>(weight[k]);
       Vec<float, N> out;
 #pragma unroll
       for (int i = 0; i < N; ++i) out.v[i] = r * (gf.v[i] * wf.v[i] - pull * xf.v[i]);
@@ -216,24 +217,24 @@ __global__ void dweight_any_kernel(Gradient<Act, Weight> g) {
   g.partial[blockIdx.y * g.stride + c] = sum;
 }
 
-template <class Act, class Weight>
+template <class Act, class Weight, bool kUnitOffset>
 __global__ void dx_any_kernel(Gradient<Act, Weight> g) {
   __shared__ float shared[32];
   const std::int64_t t = blockIdx.x;
   const float r = g.rstd[t];
   float dot = 0;
   for (std::int64_t c = threadIdx.x; c < g.x.columns; c += blockDim.x) {
-    dot += to_float(g.dy.row(t)[c]) * to_float(g.weight[c]) * to_float(g.x.row(t)[c]);
+    dot += to_float(g.dy.row(t)[c]) * factor<kUnitOffset>(g.weight[c]) * to_float(g.x.row(t)[c]);
   }
   const float pull = block_sum(dot, shared) * r * r / static_cast<float>(g.x.columns);
   for (std::int64_t c = threadIdx.x; c < g.x.columns; c += blockDim.x) {
-    float out = r * (to_float(g.dy.row(t)[c]) * to_float(g.weight[c]) - pull * to_float(g.x.row(t)[c]));
+    float out = r * (to_float(g.dy.row(t)[c]) * factor<kUnitOffset>(g.weight[c]) - pull * to_float(g.x.row(t)[c]));
     if (g.residual.data != nullptr) out += to_float(g.residual.row(t)[c]);
     g.dx.row(t)[c] = from_float<Act>(out);
   }
 }
 
-template <class Act, class Weight>
+template <class Act, class Weight, bool kUnitOffset>
 void backward(const CudaNative& native, const RmsNormBackward& args) {
   constexpr int kWide = 16 / sizeof(Act);
   Gradient<Act, Weight> g{.x = reading<Act>(args.x),
@@ -268,19 +269,20 @@ void backward(const CudaNative& native, const RmsNormBackward& args) {
   const bool fast = aligned<kWide>({args.x, args.dy, args.residual_gradient, args.dx}) &&
                     reinterpret_cast<std::uintptr_t>(g.weight) % 16 == 0;
   if (fast && columns <= 128 * kWide) {
-    launch(backward_kernel<Act, Weight, kWide, 1, 128>, 128);
+    launch(backward_kernel<Act, Weight, kUnitOffset, kWide, 1, 128>, 128);
   } else if (fast && columns <= 256 * kWide * 2) {
-    launch(backward_kernel<Act, Weight, kWide, 2, 256>, 256);
+    launch(backward_kernel<Act, Weight, kUnitOffset, kWide, 2, 256>, 256);
   } else if (fast && columns <= 512 * kWide * 2) {
-    launch(backward_kernel<Act, Weight, kWide, 2, 512>, 512);
+    launch(backward_kernel<Act, Weight, kUnitOffset, kWide, 2, 512>, 512);
   } else if (fast && columns <= 512 * kWide * 4) {
-    launch(backward_kernel<Act, Weight, kWide, 4, 512>, 512);
+    launch(backward_kernel<Act, Weight, kUnitOffset, kWide, 4, 512>, 512);
   } else {
     reserve(1);
     if (g.partial != nullptr) {
       dweight_any_kernel<<<dim3(static_cast<unsigned>(ceil_div(columns, 128)), blocks), 128, 0, stream>>>(g);
     }
-    if (g.dx.data != nullptr && tokens > 0) dx_any_kernel<<<static_cast<unsigned>(tokens), 256, 0, stream>>>(g);
+    if (g.dx.data != nullptr && tokens > 0)
+      dx_any_kernel<Act, Weight, kUnitOffset><<<static_cast<unsigned>(tokens), 256, 0, stream>>>(g);
   }
   if (g.partial != nullptr) {
     sum_partials(native, g.partial, blocks, g.stride, args.dweight, args.accumulate_weight, columns);
@@ -290,16 +292,16 @@ void backward(const CudaNative& native, const RmsNormBackward& args) {
 }  // namespace
 
 void rms_norm_forward(const CudaNative& native, const RmsNormForward& args) {
-  dispatch_device_float(args.x.dtype(), [&](auto act) {
-    dispatch_device_float(args.weight.dtype(),
-                          [&](auto weight) { forward<decltype(act), decltype(weight)>(native, args); });
+  if (args.x.rank() == 3) return rms_norm_heads_forward(native, args);
+  dispatch_norm(args, [&](auto act, auto weight, auto unit_offset) {
+    forward<decltype(act), decltype(weight), decltype(unit_offset)::value>(native, args);
   });
 }
 
 void rms_norm_backward(const CudaNative& native, const RmsNormBackward& args) {
-  dispatch_device_float(args.x.dtype(), [&](auto act) {
-    dispatch_device_float(args.weight.dtype(),
-                          [&](auto weight) { backward<decltype(act), decltype(weight)>(native, args); });
+  if (args.x.rank() == 3) return rms_norm_heads_backward(native, args);
+  dispatch_norm(args, [&](auto act, auto weight, auto unit_offset) {
+    backward<decltype(act), decltype(weight), decltype(unit_offset)::value>(native, args);
   });
 }
 
