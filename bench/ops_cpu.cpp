@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/activation/swiglu.h"
+#include "ops/activation/gated.h"
 #include "ops/adamw/adamw.h"
 #include "ops/attention/attention.h"
 #include "ops/gemm/gemm.h"
@@ -213,14 +213,14 @@ void pointwise(Bench& bench, DType dtype, std::int64_t t) {
                              .workspace = bench.workspace(rms_norm_backward_workspace(t, c))};
   bench.line(cat("rms_norm backward ", to_string(dtype)), 4 * size * count(t * c), "GB/s",
              [&] { rms_norm_backward(bench.stream(), back); });
-  const SwigluForward forward{.gate_up = bench.normal(dtype, {t, 2 * f}), .y = bench.empty(dtype, {t, f})};
+  const GatedForward forward{.gate_up = bench.normal(dtype, {t, 2 * f}), .y = bench.empty(dtype, {t, f})};
   bench.line(cat("swiglu forward ", to_string(dtype)), 3 * size * count(t * f), "GB/s",
-             [&] { swiglu_forward(bench.stream(), forward); });
-  const SwigluBackward backward{.gate_up = bench.normal(dtype, {t, 2 * f}),
-                                .dy = bench.normal(dtype, {t, f}),
-                                .dgate_up = bench.empty(dtype, {t, 2 * f})};
+             [&] { gated_forward(bench.stream(), forward); });
+  const GatedBackward backward{.gate_up = bench.normal(dtype, {t, 2 * f}),
+                               .dy = bench.normal(dtype, {t, f}),
+                               .dgate_up = bench.empty(dtype, {t, 2 * f})};
   bench.line(cat("swiglu backward ", to_string(dtype)), 5 * size * count(t * f), "GB/s",
-             [&] { swiglu_backward(bench.stream(), backward); });
+             [&] { gated_backward(bench.stream(), backward); });
   const Rope rotate{.x = bench.normal(dtype, {t, 12, 64}),
                     .positions = bench.numbers(std::vector<std::int32_t>(t, 9), {t}),
                     .frequencies = bench.normal(DType::f32, {32})};

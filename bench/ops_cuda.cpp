@@ -16,7 +16,7 @@
 
 #include "base/philox.h"
 #include "device/cuda/cuda_check.h"
-#include "ops/activation/swiglu.h"
+#include "ops/activation/gated.h"
 #include "ops/adamw/adamw.h"
 #include "ops/bias/add_bias.h"
 #include "ops/copy/add.h"
@@ -208,14 +208,14 @@ void layers(Bench& b) {
     b.memory(residual ? "rms_norm_backward with residual" : "rms_norm_backward", (residual ? 8 : 6) * d(kT * kC),
              [&] { rms_norm_backward(b.stream(), back); });
   }
-  const SwigluForward forward{.gate_up = b.normal(act, {kT, 2 * kF}), .y = b.empty(act, {kT, kF})};
-  b.memory("swiglu_forward", 6 * d(kT * kF), [&] { swiglu_forward(b.stream(), forward); });
+  const GatedForward forward{.gate_up = b.normal(act, {kT, 2 * kF}), .y = b.empty(act, {kT, kF})};
+  b.memory("swiglu_forward", 6 * d(kT * kF), [&] { gated_forward(b.stream(), forward); });
   for (const bool again : {false, true}) {
-    SwigluBackward backward{
+    GatedBackward backward{
         .gate_up = b.normal(act, {kT, 2 * kF}), .dy = b.normal(act, {kT, kF}), .dgate_up = b.empty(act, {kT, 2 * kF})};
     if (again) backward.y = b.empty(act, {kT, kF});
     b.memory(again ? "swiglu_backward, y recomputed" : "swiglu_backward", (again ? 12 : 10) * d(kT * kF),
-             [&] { swiglu_backward(b.stream(), backward); });
+             [&] { gated_backward(b.stream(), backward); });
   }
   std::vector<std::int32_t> positions;
   for (std::int64_t t = 0; t < kT; ++t) positions.push_back(static_cast<std::int32_t>(t));

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "base/philox.h"
-#include "ops/activation/swiglu.h"
+#include "ops/activation/gated.h"
 #include "ops/attention/attention.h"
 #include "ops/copy/copy.h"
 #include "ops/embedding/embedding.h"
@@ -39,7 +39,7 @@ TEST_F(CudaOps, IndicesPass32Bits) {
   const Storage gate_up(*device_, DType::bf16, {rows, 2 * hidden}), y(*device_, DType::bf16, {rows, hidden});
   ops::fill(*stream_, {.y = gate_up, .value = 1});
   ops::fill(*stream_, {.y = gate_up.view().rows(rows - 1, 1), .value = 2});
-  ops::swiglu_forward(*stream_, {.gate_up = gate_up, .y = y});
+  ops::gated_forward(*stream_, {.gate_up = gate_up, .y = y});
   const auto last = get<Bf16>(*stream_, y.view().rows(rows - 1, 1)),
              before = get<Bf16>(*stream_, y.view().rows(rows - 2, 1));
   EXPECT_NEAR(static_cast<float>(last.back()), 4 / (1 + std::exp(-2.0)), 0.02);

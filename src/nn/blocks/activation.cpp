@@ -1,7 +1,7 @@
 #include "nn/blocks/activation.h"
 
+#include "ops/activation/gated.h"
 #include "ops/activation/gelu.h"
-#include "ops/activation/swiglu.h"
 
 namespace hawser::nn {
 
@@ -9,6 +9,11 @@ namespace {
 
 ops::Gelu gelu_of(Activation activation) {
   return activation == Activation::gelu ? ops::Gelu::exact : ops::Gelu::tanh;
+}
+
+ops::Gate gate_of(Activation activation) {
+  if (activation == Activation::swiglu) return ops::Gate::silu;
+  return activation == Activation::geglu ? ops::Gate::gelu : ops::Gate::gelu_tanh;
 }
 
 [[noreturn]] void throw_without_kernel(Activation activation) {
@@ -21,12 +26,12 @@ ops::Gelu gelu_of(Activation activation) {
 void activate(LayerContext& ctx, Activation activation, const TensorView& x, const TensorView& y) {
   switch (activation) {
     case Activation::swiglu:
-      return ops::swiglu_forward(ctx.compute(), {.gate_up = x, .y = y});
+    case Activation::geglu:
+    case Activation::geglu_tanh:
+      return ops::gated_forward(ctx.compute(), {.gate_up = x, .y = y, .kind = gate_of(activation)});
     case Activation::gelu:
     case Activation::gelu_tanh:
       return ops::gelu_forward(ctx.compute(), {.x = x, .y = y, .kind = gelu_of(activation)});
-    case Activation::geglu:
-    case Activation::geglu_tanh:
     case Activation::relu:
     case Activation::relu_squared:
       break;
@@ -38,12 +43,13 @@ void activate_backward(LayerContext& ctx, Activation activation, const TensorVie
                        const TensorView& dx, const TensorView& y) {
   switch (activation) {
     case Activation::swiglu:
-      return ops::swiglu_backward(ctx.compute(), {.gate_up = x, .dy = dy, .dgate_up = dx, .y = y});
+    case Activation::geglu:
+    case Activation::geglu_tanh:
+      return ops::gated_backward(ctx.compute(),
+                                 {.gate_up = x, .dy = dy, .dgate_up = dx, .y = y, .kind = gate_of(activation)});
     case Activation::gelu:
     case Activation::gelu_tanh:
       return ops::gelu_backward(ctx.compute(), {.x = x, .dy = dy, .dx = dx, .y = y, .kind = gelu_of(activation)});
-    case Activation::geglu:
-    case Activation::geglu_tanh:
     case Activation::relu:
     case Activation::relu_squared:
       break;

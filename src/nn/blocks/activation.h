@@ -6,13 +6,13 @@
 
 namespace hawser::nn {
 
-enum class Activation { swiglu, gelu, gelu_tanh, geglu, geglu_tanh, relu, relu_squared };  // from geglu on: not yet
+enum class Activation { swiglu, gelu, gelu_tanh, geglu, geglu_tanh, relu, relu_squared };  // from relu on: not yet
 
 constexpr bool is_gated(Activation activation) {
   return activation == Activation::swiglu || activation == Activation::geglu || activation == Activation::geglu_tanh;
 }
 constexpr bool has_kernel(Activation activation) {
-  return activation <= Activation::gelu_tanh;
+  return activation <= Activation::geglu_tanh;
 }
 void activate(LayerContext&, Activation, const TensorView& x, const TensorView& y);
 // dx from dy; dx may be x. `y`: empty, or receives the activation again; it may be dy.

@@ -1,5 +1,5 @@
-#include "ops/activation/swiglu.h"
-#include "ops/cuda/kernel.cuh"
+#include "ops/activation/gated.h"
+#include "ops/activation/gelu_cuda.cuh"
 
 namespace hawser::ops::cuda {
 
@@ -16,7 +16,24 @@ __device__ __forceinline__ float sigmoid(float x) {
   }
 }
 
-template <class Act, int N>
+// A gate's value and slope, act(x) and act'(x).
+struct GatePoint {
+  float value, slope;
+};
+
+template <class Act, Gate kKind>
+__device__ __forceinline__ GatePoint gate_point(float x) {
+  if constexpr (kKind == Gate::silu) {
+    const float s = sigmoid<Act>(x), silu = x * s;
+    return {silu, s + silu * (1.0f - s)};
+  } else {
+    constexpr Gelu kGelu = kKind == Gate::gelu ? Gelu::exact : Gelu::tanh;
+    const GeluPoint at = gelu_point<kGelu>(x);
+    return {x * at.share, at.slope};
+  }
+}
+
+template <class Act, Gate kKind, int N>
 struct Forward {
   Rows2<Act> gate_up, y;
   __device__ void operator()(std::int64_t row, std::int64_t at) const {
@@ -25,12 +42,12 @@ struct Forward {
     const Vec<float, N> gate = widen(packed_gate), up = widen(packed_up);
     Vec<float, N> out;
 #pragma unroll
-    for (int i = 0; i < N; ++i) out.v[i] = gate.v[i] * sigmoid<Act>(gate.v[i]) * up.v[i];
+    for (int i = 0; i < N; ++i) out.v[i] = gate_point<Act, kKind>(gate.v[i]).value * up.v[i];
     store_float<N>(y.row(row) + at, out);
   }
 };
 
-template <class Act, int N>
+template <class Act, Gate kKind, int N>
 struct Backward {
   Rows2<Act> gate_up, dy, dgate_up, y;
   __device__ void operator()(std::int64_t row, std::int64_t at) const {
@@ -41,10 +58,10 @@ struct Backward {
     Vec<float, N> dgate, dup, again;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const float s = sigmoid<Act>(gate.v[i]), silu = gate.v[i] * s;
-      dgate.v[i] = g.v[i] * up.v[i] * (s + silu * (1.0f - s));
-      dup.v[i] = g.v[i] * silu;
-      again.v[i] = silu * up.v[i];
+      const GatePoint at = gate_point<Act, kKind>(gate.v[i]);
+      dgate.v[i] = g.v[i] * up.v[i] * at.slope;
+      dup.v[i] = g.v[i] * at.value;
+      again.v[i] = at.value * up.v[i];
     }
     Act* const to = dgate_up.row(row) + at;
     store_float<N>(to, dgate);
@@ -61,30 +78,36 @@ bool wide(std::initializer_list<TensorView> halves, std::initializer_list<Tensor
 
 }  // namespace
 
-void swiglu_forward(const CudaNative& native, const SwigluForward& args) {
+void gated_forward(const CudaNative& native, const GatedForward& args) {
   dispatch_device_float(args.y.dtype(), [&](auto tag) {
-    using Act = decltype(tag);
-    constexpr int kWide = 16 / sizeof(Act);
-    const auto gate_up = rows2<Act>(args.gate_up), y = rows2<Act>(args.y);
-    if (wide<kWide>({args.y}, {args.gate_up})) {
-      map<kWide>(native, y.count, y.columns, Forward<Act, kWide>{gate_up, y});
-    } else {
-      map<1>(native, y.count, y.columns, Forward<Act, 1>{gate_up, y});
-    }
+    dispatch_gate(args.kind, [&](auto kind) {
+      using Act = decltype(tag);
+      constexpr Gate kKind = decltype(kind)::value;
+      constexpr int kWide = 16 / sizeof(Act);
+      const auto gate_up = rows2<Act>(args.gate_up), y = rows2<Act>(args.y);
+      if (wide<kWide>({args.y}, {args.gate_up})) {
+        map<kWide>(native, y.count, y.columns, Forward<Act, kKind, kWide>{gate_up, y});
+      } else {
+        map<1>(native, y.count, y.columns, Forward<Act, kKind, 1>{gate_up, y});
+      }
+    });
   });
 }
 
-void swiglu_backward(const CudaNative& native, const SwigluBackward& args) {
+void gated_backward(const CudaNative& native, const GatedBackward& args) {
   dispatch_device_float(args.dy.dtype(), [&](auto tag) {
-    using Act = decltype(tag);
-    constexpr int kWide = 16 / sizeof(Act);
-    const auto gate_up = rows2<Act>(args.gate_up), dy = rows2<Act>(args.dy), dgate_up = rows2<Act>(args.dgate_up),
-               y = rows2<Act>(args.y);
-    if (wide<kWide>({args.dy, args.y}, {args.gate_up, args.dgate_up})) {
-      map<kWide>(native, dy.count, dy.columns, Backward<Act, kWide>{gate_up, dy, dgate_up, y});
-    } else {
-      map<1>(native, dy.count, dy.columns, Backward<Act, 1>{gate_up, dy, dgate_up, y});
-    }
+    dispatch_gate(args.kind, [&](auto kind) {
+      using Act = decltype(tag);
+      constexpr Gate kKind = decltype(kind)::value;
+      constexpr int kWide = 16 / sizeof(Act);
+      const auto gate_up = rows2<Act>(args.gate_up), dy = rows2<Act>(args.dy), dgate_up = rows2<Act>(args.dgate_up),
+                 y = rows2<Act>(args.y);
+      if (wide<kWide>({args.dy, args.y}, {args.gate_up, args.dgate_up})) {
+        map<kWide>(native, dy.count, dy.columns, Backward<Act, kKind, kWide>{gate_up, dy, dgate_up, y});
+      } else {
+        map<1>(native, dy.count, dy.columns, Backward<Act, kKind, 1>{gate_up, dy, dgate_up, y});
+      }
+    });
   });
 }
 
