@@ -93,10 +93,10 @@ TEST(Head, LossWithoutGradientIsEqualAndLogitsEqualTheReference) {
 
 TEST(Embedding, LooksUpAndAddsUp) {
   const std::vector<int> ids{4, 0, 4, 12, 7, 4, 1, 0, 11};
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const auto& [dtype, scale] : {std::pair{DType::f32, 1.0}, {DType::bf16, 1.0}, {DType::f32, 2.5}}) {
     const auto device = make_cpu_device();
     TestContext ctx(*device, dtype);
-    const EmbeddingLayer embedding({.vocabulary = kVocabulary, .width = kWidth, .table = "table"});
+    const EmbeddingLayer embedding({.vocabulary = kVocabulary, .width = kWidth, .table = "table", .scale = scale});
     const Vector table = normals("table", kVocabulary * kWidth), dy = normals("dy", kRows * kWidth);
     ctx.weights_ = {ctx.make(dtype, {kVocabulary, kWidth}, table)};
     ctx.batch_.ids = ctx.make(DType::i32, {kRows}, Vector(ids.begin(), ids.end()));
@@ -112,8 +112,8 @@ TEST(Embedding, LooksUpAndAddsUp) {
     for (std::size_t t = 0; t < ids.size(); ++t) {
       for (std::size_t c = 0; c < kWidth; ++c) {
         const std::size_t at = static_cast<std::size_t>(ids[t]) * kWidth + c;
-        expected_y.push_back(table[at]);
-        gradient[at] += dy[t * kWidth + c];
+        expected_y.push_back(static_cast<double>(static_cast<float>(scale * table[at])));
+        gradient[at] += scale * dy[t * kWidth + c];
       }
     }
     EXPECT_EQ(get(y), expected_y);

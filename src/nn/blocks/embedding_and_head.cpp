@@ -15,10 +15,12 @@ EmbeddingLayer::EmbeddingLayer(EmbeddingConfig config) : config_(std::move(confi
 }
 
 void EmbeddingLayer::forward(LayerContext& ctx, const TensorView& y) const {
-  ops::embedding_forward(ctx.compute(), {.ids = ctx.batch().ids, .table = ctx.weight(0), .y = y});
+  ops::embedding_forward(ctx.compute(),
+                         {.ids = ctx.batch().ids, .table = ctx.weight(0), .y = y, .scale = config_.scale});
   if (config_.positions.empty()) return;
   const TensorView positions = ctx.temp(ctx.dtype(), y.shape());
-  ops::embedding_forward(ctx.compute(), {.ids = ctx.batch().positions, .table = ctx.weight(1), .y = positions});
+  ops::embedding_forward(
+      ctx.compute(), {.ids = ctx.batch().positions, .table = ctx.weight(1), .y = positions, .scale = config_.scale});
   ops::add(ctx.compute(), {.a = y, .b = positions, .y = y});
 }
 
@@ -26,8 +28,9 @@ void EmbeddingLayer::backward(LayerContext& ctx, const TensorView& dy, GradientS
   const auto gradient = [&](int table, const TensorView& ids) {
     const GradientTarget target = sink.target(table);
     if (target.view.empty()) return;
-    ops::embedding_backward(ctx.compute(),
-                            {.ids = ids, .dy = dy, .dtable = target.view, .accumulate = target.accumulate});
+    ops::embedding_backward(
+        ctx.compute(),
+        {.ids = ids, .dy = dy, .dtable = target.view, .accumulate = target.accumulate, .scale = config_.scale});
   };
   gradient(0, ctx.batch().ids);
   if (!config_.positions.empty()) gradient(1, ctx.batch().positions);

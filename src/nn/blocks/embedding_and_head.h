@@ -15,14 +15,14 @@ struct EmbeddingConfig {
   // Learned position embeddings (GPT-2), added to those of the tokens; "" and 0: none.
   std::string positions;
   std::int64_t max_position = 0;
-  double scale = 1;   // of the sum (Gemma: sqrt(width)). Not supported yet, unless it is 1
+  double scale = 1;   // of the sum (Gemma: sqrt(width))
   std::string types;  // name of the token types' embeddings (BERT); "" and 0: none. Not supported yet
   std::int64_t type_count = 0;
   std::optional<NormConfig> norm_config;  // a norm of the sum (BERT, BLOOM). Not supported yet
   std::string norm;
 };
 
-// y[t] = table[ids[t]] (+ positions[position of t]).
+// y[t] = scale * (table[ids[t]] + positions[position of t]), each product rounded; without positions, one of them.
 class EmbeddingLayer {
  public:
   explicit EmbeddingLayer(EmbeddingConfig config);

@@ -1,5 +1,7 @@
 #include "ops/embedding/embedding.h"
 
+#include <cmath>
+
 namespace hawser::ops {
 
 void embedding_forward(Stream& stream, const EmbeddingForward& args) {
@@ -10,7 +12,9 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args) {
   expect(kOp, "y", args.y, {args.table.dtype()}, {args.ids.size(0), args.table.size(1)}, Rows::padded);
   expect_apart(kOp, args.y, args.table);
   expect_apart(kOp, args.y, args.ids);
-  run(stream, {kOp, OpKind::embedding}, {args.ids, args.table}, {args.y}, 0, args, HAWSER_BACKENDS(embedding_forward));
+  HAWSER_CHECK(std::isfinite(args.scale), kOp, ": scale is ", args.scale);
+  run(stream, {kOp, OpKind::embedding}, {args.ids, args.table}, {args.y},
+      args.scale == 1 ? 0 : static_cast<double>(args.y.elements()), args, HAWSER_BACKENDS(embedding_forward));
 }
 
 void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
@@ -21,6 +25,7 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
   expect(kOp, "dy", args.dy, {DType::f32, DType::bf16}, {args.ids.size(0), args.dtable.size(1)}, Rows::padded);
   expect_apart(kOp, args.dtable, args.dy);
   expect_apart(kOp, args.dtable, args.ids);
+  HAWSER_CHECK(std::isfinite(args.scale), kOp, ": scale is ", args.scale);
   run(stream, {kOp, OpKind::embedding}, {args.ids, args.dy, args.accumulate ? args.dtable : TensorView()},
       {args.dtable}, static_cast<double>(args.dy.elements()), args, HAWSER_BACKENDS(embedding_backward));
 }

@@ -1,13 +1,14 @@
 // `embedding_forward`, `embedding_backward`: token embedding.
 //
 // forward:
-//   y[t,:] = table[ids[t],:]
+//   y[t,:] = scale * table[ids[t],:]
 // backward:
-//   dtable[i,:] (+)= sum of dy[t,:] over t with ids[t] == i, in order of t
+//   dtable[i,:] (+)= scale * sum of dy[t,:] over t with ids[t] == i, in order of t
 //
 // ids [T] int32 in [0, V); an id out of range throws on the stream. table [V, C], y [T, C], dy [T, C] act; y has the
 // dtype of table; rows of y and dy may be padded. dtable [V, C] float32 or bf16. Each sum is float32 and is rounded
-// once, however many tokens have the id.
+// once, however many tokens have the id. scale is rounded to float32; products are float32, y is rounded once. With
+// scale 1, y is a copy.
 #pragma once
 
 #include "ops/run_op.h"
@@ -16,12 +17,14 @@ namespace hawser::ops {
 
 struct EmbeddingForward {
   TensorView ids, table, y;
+  double scale = 1;
 };
 void embedding_forward(Stream& stream, const EmbeddingForward& args);
 
 struct EmbeddingBackward {
   TensorView ids, dy, dtable;
   bool accumulate = false;
+  double scale = 1;
 };
 void embedding_backward(Stream& stream, const EmbeddingBackward& args);
 

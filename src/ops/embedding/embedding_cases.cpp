@@ -58,6 +58,59 @@ TEST(Embedding, AgreesWithFloat64) {
   }
 }
 
+// Gemma's factor of the embeddings: y rounded once, and the gradient scaled.
+TEST(Embedding, ScalesEmbeddingsAndGradients) {
+  const Values ids{3, 0, 3, 10, 3, 7};
+  const std::int64_t tokens = 6, vocabulary = 11;
+  constexpr double kScale = 6.75;  // exact in float32
+  for (const DType act : {DType::f32, DType::bf16}) {
+    for (const std::int64_t channels : {5, 150, 544}) {
+      const std::int64_t pad = channels % 16 == 0 ? 8 : 1;
+      const auto table = random_values(vocabulary * channels, 1, act), dy = random_values(tokens * channels, 2, act);
+      const auto old = random_values(vocabulary * channels, 3);
+      Values y;
+      for (const double id : ids) {
+        for (std::int64_t c = 0; c < channels; ++c) {
+          y.push_back(rounded(kScale * table[static_cast<std::size_t>(id) * channels + c], act));
+        }
+      }
+      check_case({"embedding_forward, scaled",
+                  [&](World& world) -> std::vector<Values> {
+                    const EmbeddingForward args{.ids = world.in(DType::i32, {tokens}, ids),
+                                                .table = world.in(act, {vocabulary, channels}, table),
+                                                .y = world.out(act, {tokens, channels}, 3 * pad),
+                                                .scale = kScale};
+                    embedding_forward(world.stream(), args);
+                    return {world.values(args.y)};
+                  },
+                  {y},
+                  0});
+      for (const DType out : {DType::f32, DType::bf16}) {
+        Values before = old;
+        for (double& x : before) x = rounded(x, out);
+        Values expected = before;
+        for (std::size_t t = 0; t < ids.size(); ++t) {
+          for (std::int64_t c = 0; c < channels; ++c) {
+            expected[static_cast<std::size_t>(ids[t]) * channels + c] += kScale * dy[t * channels + c];
+          }
+        }
+        check_case({cat("embedding_backward, scaled, into ", to_string(out)),
+                    [&](World& world) -> std::vector<Values> {
+                      const EmbeddingBackward args{.ids = world.in(DType::i32, {tokens}, ids),
+                                                   .dy = world.in(act, {tokens, channels}, dy, 2 * pad),
+                                                   .dtable = world.in_out(out, {vocabulary, channels}, before),
+                                                   .accumulate = true,
+                                                   .scale = kScale};
+                      embedding_backward(world.stream(), args);
+                      return {world.values(args.dtable)};
+                    },
+                    {expected},
+                    out == DType::f32 ? 1e-6 : kBf16Tolerance});
+      }
+    }
+  }
+}
+
 // Runs of equal ids longer than any piece of work and across piece boundaries, and ids that occur once.
 TEST(Embedding, SumsManyTokensOfOneId) {
   const std::int64_t tokens = 700, vocabulary = 50, channels = 8;
@@ -100,6 +153,11 @@ TEST(Embedding, RejectsBadArguments) {
         embedding_backward(s, {.ids = ids, .dy = table.rows(0, 2), .dtable = world.out(DType::i32, {4, 3})});
       },
       "dtable is int32");
+  expect_rejected(
+      [&] {
+        embedding_forward(s, {.ids = ids, .table = table, .y = world.out(DType::f32, {2, 3}), .scale = NAN});
+      },
+      "scale is nan");
   for (const double bad : {-1.0, 4.0}) {
     for (const DeviceKind kind : devices()) {
       World other(kind, 1);

@@ -27,7 +27,7 @@ void check_ids(const char* op, const TensorView& ids, std::int64_t vocabulary) {
 // tokens in order.
 template <class Act>
 void sum_in_place(std::span<const std::int32_t> ids, const RowsOf<Act>& dy, const RowsOf<float>& dtable,
-                  bool accumulate) {
+                  bool accumulate, float scale) {
   if (!accumulate) {
     parallel_pieces(dtable.count * dtable.columns, 4096, [&](std::int64_t begin, std::int64_t end) {
       std::fill(dtable.data + begin, dtable.data + end, 0.0f);
@@ -35,14 +35,16 @@ void sum_in_place(std::span<const std::int32_t> ids, const RowsOf<Act>& dy, cons
   }
   parallel_pieces(dy.columns, 64, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = 0; t < dy.count; ++t) {
-      HAWSER_DISPATCH(add_to_run, dy.row(t) + begin, dtable.row(ids[static_cast<std::size_t>(t)]) + begin, end - begin);
+      HAWSER_DISPATCH(add_to_run, dy.row(t) + begin, scale, dtable.row(ids[static_cast<std::size_t>(t)]) + begin,
+                      end - begin);
     }
   });
 }
 
 // bf16 rows: each row is first summed in float32, so tokens with one id must be consecutive.
 template <class Act>
-void sum_apart(std::span<const std::int32_t> ids, const RowsOf<Act>& dy, const RowsOf<Bf16>& dtable, bool accumulate) {
+void sum_apart(std::span<const std::int32_t> ids, const RowsOf<Act>& dy, const RowsOf<Bf16>& dtable, bool accumulate,
+               float scale) {
   if (!accumulate) {
     parallel_pieces(dtable.count * dtable.columns, 4096, [&](std::int64_t begin, std::int64_t end) {
       std::fill(dtable.data + begin, dtable.data + end, Bf16());
@@ -59,7 +61,7 @@ void sum_apart(std::span<const std::int32_t> ids, const RowsOf<Act>& dy, const R
     for (std::size_t first = 0, last = 0; first < order.size(); first = last) {
       std::fill(sum.begin(), sum.end(), 0.0f);
       for (; last < order.size() && id(last) == id(first); ++last) {
-        HAWSER_DISPATCH(add_to_run, dy.row(order[last]) + begin, sum.data(), end - begin);
+        HAWSER_DISPATCH(add_to_run, dy.row(order[last]) + begin, scale, sum.data(), end - begin);
       }
       Bf16* to = dtable.row(id(first)) + begin;
       for (std::size_t c = 0; c < sum.size(); ++c)
@@ -73,6 +75,17 @@ void sum_apart(std::span<const std::int32_t> ids, const RowsOf<Act>& dy, const R
 void embedding_forward(const EmbeddingForward& args) {
   check_ids("embedding_forward", args.ids, args.table.size(0));
   const auto* ids = args.ids.data<std::int32_t>();
+  if (args.scale != 1) {
+    dispatch_float(args.table.dtype(), [&](auto tag) {
+      const auto table = rows_of<decltype(tag)>(args.table), y = rows_of<decltype(tag)>(args.y);
+      parallel_pieces(y.count, 16, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t t = begin; t < end; ++t) {
+          HAWSER_DISPATCH(scaled_run, table.row(ids[t]), static_cast<float>(args.scale), y.row(t), y.columns);
+        }
+      });
+    });
+    return;
+  }
   const std::int64_t element = size_of(args.table.dtype());
   const auto bytes = static_cast<std::size_t>(args.table.size(1) * element);
   parallel_pieces(args.ids.size(0), 16, [&](std::int64_t begin, std::int64_t end) {
@@ -86,14 +99,15 @@ void embedding_forward(const EmbeddingForward& args) {
 void embedding_backward(const EmbeddingBackward& args) {
   check_ids("embedding_backward", args.ids, args.dtable.size(0));
   const std::span<const std::int32_t> ids(args.ids.data<std::int32_t>(), static_cast<std::size_t>(args.ids.size(0)));
+  const auto scale = static_cast<float>(args.scale);
   dispatch_float(args.dy.dtype(), [&](auto tag) {
     const auto dy = rows_of<decltype(tag)>(args.dy);
     dispatch_float(args.dtable.dtype(), [&](auto sum) {
       using Sum = decltype(sum);
       if constexpr (std::is_same_v<Sum, float>) {
-        sum_in_place(ids, dy, rows_of<Sum>(args.dtable), args.accumulate);
+        sum_in_place(ids, dy, rows_of<Sum>(args.dtable), args.accumulate, scale);
       } else {
-        sum_apart(ids, dy, rows_of<Sum>(args.dtable), args.accumulate);
+        sum_apart(ids, dy, rows_of<Sum>(args.dtable), args.accumulate, scale);
       }
     });
   });

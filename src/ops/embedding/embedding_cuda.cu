@@ -39,6 +39,54 @@ void take(const CudaNative& native, const EmbeddingForward& args) {
                             args.ids.data<std::int32_t>(), native.fault});
 }
 
+// With a scale other than 1.
+template <class Act, int N>
+struct TakeScaled {
+  Rows2<const Act> table;
+  Rows2<Act> y;
+  const std::int32_t* ids;
+  float scale;
+  CudaFault* fault;
+  struct Loaded {
+    Vec<Act, N> value;
+    bool good;
+  };
+  __device__ Loaded load(std::int64_t t, std::int64_t at) const {
+    const std::int32_t id = ids[t];
+    if (!in_range(fault, CudaFault::embedding_forward, id, t, table.count)) return {.good = false};
+    return {cuda::load<N>(table.row(id) + at), true};
+  }
+  __device__ void store(std::int64_t t, std::int64_t at, const Loaded& loaded) const {
+    if (!loaded.good) return;
+    Vec<float, N> out = widen(loaded.value);
+#pragma unroll
+    for (int i = 0; i < N; ++i) out.v[i] *= scale;
+    store_float<N>(y.row(t) + at, out);
+  }
+};
+
+void take_scaled(const CudaNative& native, const EmbeddingForward& args) {
+  dispatch_device_float(args.table.dtype(), [&](auto tag) {
+    using Act = decltype(tag);
+    constexpr int kWide = 16 / sizeof(Act);
+    const auto table = rows2<Act>(args.table), y = rows2<Act>(args.y);
+    const auto launch = [&](auto n) {
+      constexpr int kN = decltype(n)::value;
+      map_rows<kN, 2>(native, y.count, y.columns,
+                      TakeScaled<Act, kN>{{table.data, table.count, table.columns, table.stride},
+                                          y,
+                                          args.ids.data<std::int32_t>(),
+                                          static_cast<float>(args.scale),
+                                          native.fault});
+    };
+    if (aligned<kWide>({args.table, args.y})) {
+      launch(std::integral_constant<int, kWide>());
+    } else {
+      launch(std::integral_constant<int, 1>());
+    }
+  });
+}
+
 // ---- backward ----
 //
 // Tokens are sorted by id (stable), and the sorted list is divided into pieces of equal length. One block sums the runs
@@ -72,14 +120,15 @@ struct Runs {
   // [pieces][2][columns]: the sum of a run that started in an earlier piece, and of one that continues in the next
   // piece
   float* partial;
+  float scale;
 };
 
 // The only write of a row: the full run is already summed, so that it is rounded once.
 template <int N, class Table>
-__device__ __forceinline__ void add_to(Table* to, const Vec<Table, N>& old, const Vec<float, N>& sum) {
+__device__ __forceinline__ void add_to(Table* to, const Vec<Table, N>& old, const Vec<float, N>& sum, float scale) {
   Vec<float, N> x = widen(old);
 #pragma unroll
-  for (int i = 0; i < N; ++i) x.v[i] += sum.v[i];
+  for (int i = 0; i < N; ++i) x.v[i] += scale * sum.v[i];
   store<N>(to, narrow<Table>(x));
 }
 
@@ -129,7 +178,7 @@ __global__ void __launch_bounds__(64) runs_kernel(Runs<Act, Table> r) {
       } else if (continues) {
         store<N>(head + r.dy.columns, sum);
       } else if (key[a] < r.rows) {
-        add_to<N>(table(key[a]), old[a], sum);
+        add_to<N>(table(key[a]), old[a], sum, r.scale);
       }
       sum = {};
     }
@@ -156,7 +205,7 @@ __global__ void __launch_bounds__(64) borders_kernel(Runs<Act, Table> r) {
     if (end < r.tokens && r.keys[end - 1] != key) break;
   }
   Table* const to = r.dtable + static_cast<std::int64_t>(key) * r.dy.columns + column;
-  add_to<N>(to, load<N>(to), sum);
+  add_to<N>(to, load<N>(to), sum, r.scale);
 }
 
 template <class Act, class Table>
@@ -190,7 +239,8 @@ void backward(const CudaNative& native, const EmbeddingBackward& args) {
                               .dy = {dy.data, dy.count, dy.columns, dy.stride},
                               .dtable = reinterpret_cast<Table*>(args.dtable.raw()),
                               .rows = rows,
-                              .partial = scratch.take<float>(pieces * 2 * columns)};
+                              .partial = scratch.take<float>(pieces * 2 * columns),
+                              .scale = static_cast<float>(args.scale)};
   const auto launch = [&](auto first, auto second, int n) {
     const dim3 grid(static_cast<unsigned>(pieces), static_cast<unsigned>(ceil_div(columns, 64 * n)));
     first<<<grid, 64, 0, stream>>>(runs);
@@ -206,6 +256,7 @@ void backward(const CudaNative& native, const EmbeddingBackward& args) {
 }  // namespace
 
 void embedding_forward(const CudaNative& native, const EmbeddingForward& args) {
+  if (args.scale != 1) return take_scaled(native, args);
   const bool bf16 = by_float(args.table.dtype(), false, true);
   if (bf16 ? aligned<8>({args.table, args.y}) : aligned<4>({args.table, args.y})) return take<uint4>(native, args);
   if (bf16) return take<std::uint16_t>(native, args);
