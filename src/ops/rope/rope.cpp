@@ -1,5 +1,6 @@
 #include "ops/rope/rope.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -19,9 +20,47 @@ void rope(Stream& stream, const Rope& args) {
       3.0 * static_cast<double>(args.x.elements()), args, HAWSER_BACKENDS(rope));
 }
 
+namespace {
+
+// The dims between which yarn's frequencies go from those of the model's own context to the divided ones.
+struct YarnRange {
+  double low = 0, high = 0;
+};
+
+YarnRange yarn_range(const RopeConfig& c) {
+  HAWSER_CHECK(c.beta_fast > 0 && c.beta_slow > 0 && c.theta > 1 && c.original_max_position > 0, "rope: beta_fast ",
+               c.beta_fast, ", beta_slow ", c.beta_slow, ", theta ", c.theta, ", original_max_position ",
+               c.original_max_position);
+  const auto dim_of = [&](double rotations) {
+    return static_cast<double>(c.head_dim) *
+           std::log(static_cast<double>(c.original_max_position) / (rotations * 2.0 * std::numbers::pi)) /
+           (2.0 * std::log(c.theta));
+  };
+  double low = dim_of(c.beta_fast), high = dim_of(c.beta_slow);
+  if (c.truncate) low = std::floor(low), high = std::ceil(high);
+  low = std::max(low, 0.0), high = std::min(high, static_cast<double>(c.head_dim - 1));
+  return {low, low == high ? high + 0.001 : high};
+}
+
+float yarn_frequency(const RopeConfig& c, const YarnRange& range, std::int64_t i, float base) {
+  const double ramp = std::clamp((static_cast<double>(i) - range.low) / (range.high - range.low), 0.0, 1.0);
+  const auto own = static_cast<double>(base);
+  return static_cast<float>(ramp * own / c.factor + (1.0 - ramp) * own);
+}
+
+}  // namespace
+
+double rope_attention_factor(const RopeConfig& c) {
+  if (c.kind != RopeKind::yarn) return 1.0;
+  if (c.attention_factor != 0) return c.attention_factor;
+  const auto by = [&](double mscale) { return c.factor <= 1 ? 1.0 : 0.1 * mscale * std::log(c.factor) + 1.0; };
+  return c.mscale != 0 && c.mscale_all_dim != 0 ? by(c.mscale) / by(c.mscale_all_dim) : by(1.0);
+}
+
 std::vector<float> rope_frequencies(const RopeConfig& config) {
   HAWSER_CHECK(config.head_dim > 0 && config.head_dim % 2 == 0, "rope: head_dim ", config.head_dim);
   HAWSER_CHECK(config.theta > 0 && config.factor > 0, "rope: theta ", config.theta, ", factor ", config.factor);
+  const YarnRange range = config.kind == RopeKind::yarn ? yarn_range(config) : YarnRange();
   std::vector<float> out;
   for (std::int64_t i = 0; i < config.head_dim / 2; ++i) {
     // transformers computes every step in float32; this does too, except for the power.
@@ -50,6 +89,9 @@ std::vector<float> rope_frequencies(const RopeConfig& config) {
         }
         break;
       }
+      case RopeKind::yarn:
+        out.push_back(yarn_frequency(config, range, i, base));
+        break;
     }
   }
   return out;

@@ -132,6 +132,52 @@ TEST(Rope, FrequenciesOfEachKind) {
   EXPECT_EQ(divided, 29);
 }
 
+// Values of transformers 5.23 ROPE_INIT_FUNCTIONS["yarn"]: every frequency, or of 64 every eighth.
+TEST(Rope, YarnFrequenciesAndAttentionFactor) {
+  struct YarnCase {
+    RopeConfig config;
+    std::vector<double> frequencies;
+    double attention_factor = 0;
+  };
+  const std::vector<YarnCase> cases = {
+      {{.theta = 1e4, .head_dim = 16, .factor = 4, .original_max_position = 128},
+       {1, 0.237170815, 0.049999997, 0.00790569466, 0.00249999994, 0.000790569466, 0.000250000012, 7.90569466e-05},
+       1.1386294361119891},
+      {{.theta = 1e4,
+        .head_dim = 16,
+        .factor = 4,
+        .original_max_position = 128,
+        .beta_fast = 16,
+        .beta_slow = 2,
+        .truncate = false,
+        .attention_factor = 1.3},
+       {1, 0.212468684, 0.0256643984, 0.00790569466, 0.00249999994, 0.000790569466, 0.000250000012, 7.90569466e-05},
+       1.3},
+      {{.theta = 5e5,
+        .head_dim = 16,
+        .factor = 40,
+        .original_max_position = 4096,
+        .mscale = 1.0,
+        .mscale_all_dim = 0.8},
+       {1, 0.193922758, 0.0253840704, 0.00255243247, 3.53553369e-05, 6.85620444e-06, 1.32957393e-06, 2.57834614e-07},
+       1.0569662567531275},
+      {{.theta = 1e6, .head_dim = 128, .factor = 4, .original_max_position = 32768},
+       {1, 0.177827939, 0.0316227786, 0.00537532149, 0.000602941145, 4.44569851e-05, 7.90569356e-06, 1.40585337e-06},
+       1.1386294361119891},
+  };
+  for (YarnCase yarn : cases) {
+    yarn.config.kind = RopeKind::yarn;
+    const std::vector<float> got = rope_frequencies(yarn.config);
+    ASSERT_EQ(static_cast<std::int64_t>(got.size()), yarn.config.head_dim / 2);
+    const std::size_t step = got.size() / 8;
+    for (std::size_t i = 0; i < 8; ++i) EXPECT_NEAR(got[i * step] / yarn.frequencies[i], 1.0, 1e-6) << i;
+    EXPECT_NEAR(rope_attention_factor(yarn.config), yarn.attention_factor, 1e-15);
+  }
+  EXPECT_EQ(rope_attention_factor({.kind = RopeKind::linear, .factor = 4, .attention_factor = 2}), 1.0);
+  EXPECT_EQ(rope_attention_factor({.kind = RopeKind::yarn, .factor = 1}), 1.0);
+  expect_rejected([] { rope_frequencies({.kind = RopeKind::yarn, .head_dim = 8, .beta_slow = 0}); }, "beta_slow 0");
+}
+
 TEST(Rope, RejectsBadArguments) {
   World world(DeviceKind::cpu, 1);
   const TensorView x = world.in(DType::f32, {2, 3, 8}, Values(48)), p = world.in(DType::i32, {2}, Values(2));
