@@ -14,11 +14,12 @@ class Check {
     if (!found || !seen_.insert(feature).second) return;
     problems_.add({.file = file_, .what = "not supported yet", .got = feature, .at = place_});
   }
-  void norm(const nn::NormConfig& config) { no(config.unit_offset, "a norm whose factor is 1 + weight"); }
+  void norm(const nn::NormConfig& config) {
+    no(config.kind == nn::NormKind::layer && config.unit_offset, "a layer norm whose factor is 1 + weight");
+  }
   void norm(const nn::NormConfig& config, nn::NormPlace place) {
     norm(config);
     no(place == nn::NormPlace::post, "a norm after the residual sum");
-    no(place == nn::NormPlace::sandwich, "norms before and after a layer");
   }
 
  private:
@@ -31,7 +32,7 @@ class Check {
 void check_block(Check& check, const BlockDescription& block) {
   const nn::AttentionConfig& attention = block.attention;
   check.norm(attention.norm_config, attention.norm_place);
-  check.no(attention.qk_norm.has_value(), "norms of queries and keys");
+  check.no(attention.qk_norm && attention.qk_norm->kind == nn::NormKind::layer, "layer norms of queries and keys");
   check.no(attention.softcap != 0, "soft-capping of attention scores");
   check.no(attention.alibi, "ALiBi");
   check.no(block.residual == Residual::parallel_one_norm, "a parallel residual with one norm");
@@ -46,7 +47,6 @@ void check_block(Check& check, const BlockDescription& block) {
 void check_supported(const ModelDescription& d, const std::string& file, Problems& problems) {
   Check check(file, problems);
   check.enter("embedding");
-  check.no(d.embedding.scale != 1, "a factor of the embeddings");
   check.no(!d.embedding.types.empty(), "embeddings of token types");
   check.no(d.embedding.norm_config.has_value(), "a norm of the embeddings");
   check.enter("RoPE");

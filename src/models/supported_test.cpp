@@ -29,6 +29,10 @@ TEST(Supported, WhatLayersCompute) {
               d.blocks[1].attention.window = 8;
               d.blocks[1].mlp.activation = nn::Activation::gelu;
               d.blocks[1].residual = Residual::parallel;
+              d.embedding.scale = 45;
+              d.blocks[0].attention.qk_norm = {.unit_offset = true};
+              d.blocks[0].attention.norm_place = d.blocks[0].mlp.norm_place = nn::NormPlace::sandwich;
+              d.blocks[0].mlp.activation = nn::Activation::geglu_tanh;
             }),
             "");
 }
@@ -36,13 +40,12 @@ TEST(Supported, WhatLayersCompute) {
 TEST(Supported, EverythingElseIsRejectedByName) {
   using Change = std::function<void(ModelDescription&)>;
   const std::map<std::string, Change> changes = {
-      {"a norm whose factor is 1 + weight) at block 1",
-       [](auto& d) { d.blocks[1].mlp.norm_config.unit_offset = true; }},
+      {"a layer norm whose factor is 1 + weight) at block 1",
+       [](auto& d) { d.blocks[1].mlp.norm_config = {.kind = nn::NormKind::layer, .unit_offset = true}; }},
       {"a norm after the residual sum) at block 1",
        [](auto& d) { d.blocks[1].attention.norm_place = nn::NormPlace::post; }},
-      {"norms before and after a layer) at block 1",
-       [](auto& d) { d.blocks[1].mlp.norm_place = nn::NormPlace::sandwich; }},
-      {"norms of queries and keys) at block 1", [](auto& d) { d.blocks[1].attention.qk_norm = nn::NormConfig(); }},
+      {"layer norms of queries and keys) at block 1",
+       [](auto& d) { d.blocks[1].attention.qk_norm = {.kind = nn::NormKind::layer}; }},
       {"soft-capping of attention scores) at block 1", [](auto& d) { d.blocks[1].attention.softcap = 50; }},
       {"ALiBi) at block 1", [](auto& d) { d.blocks[1].attention.alibi = true; }},
       {"a parallel residual with one norm) at block 1",
@@ -50,7 +53,6 @@ TEST(Supported, EverythingElseIsRejectedByName) {
       {"mixture of experts) at block 1", [](auto& d) { d.blocks[1].moe = nn::MoeConfig{.experts = 8, .top_k = 2}; }},
       {"the activation of the MLP) at block 1",
        [](auto& d) { d.blocks[1].mlp.activation = nn::Activation::relu_squared; }},
-      {"a factor of the embeddings) at embedding", [](auto& d) { d.embedding.scale = 45; }},
       {"embeddings of token types) at embedding", [](auto& d) { d.embedding.types = "token_type_embeddings"; }},
       {"a norm of the embeddings) at embedding", [](auto& d) { d.embedding.norm_config = nn::NormConfig(); }},
       {"interleaved rotation) at RoPE", [](auto& d) { d.ropes[0].interleaved = true; }},

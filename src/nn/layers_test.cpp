@@ -27,6 +27,7 @@ struct Case {
 
 Case attention(const std::string& name, AttentionConfig config, const Documents& documents = {{9}}) {
   config.norm = "norm", config.q = "q", config.k = "k", config.v = "v", config.output = "o", config.fused = "qkv";
+  config.q_norm = "q_norm", config.k_norm = "k_norm", config.post_norm = "post_norm";
   return {name,
           std::make_shared<AttentionLayer>(config),
           config.width,
@@ -39,6 +40,7 @@ Case attention(const std::string& name, AttentionConfig config, const Documents&
 
 Case mlp(const std::string& name, MlpConfig config) {
   config.norm = "norm", config.gate = "gate", config.up = "up", config.down = "down", config.fused = "gate_up";
+  config.post_norm = "post_norm";
   return {name,
           std::make_shared<MlpLayer>(config),
           config.width,
@@ -85,7 +87,26 @@ std::vector<Case> cases() {
                 {{8, 6}}),
       attention("no rope, not causal",
                 {.width = 12, .heads = 2, .kv_heads = 2, .head_dim = 6, .rope = -1, .causal = false}, {{4, 5}}),
+      attention("norms of q and k", {.width = 10, .heads = 4, .kv_heads = 2, .head_dim = 6, .qk_norm = NormConfig()},
+                {{4, 5}}),
+      attention("Gemma's norms", {.width = 9,
+                                  .heads = 4,
+                                  .kv_heads = 1,
+                                  .head_dim = 4,
+                                  .output_bias = true,
+                                  .norm_config = {.epsilon = 1e-6, .unit_offset = true},
+                                  .norm_place = NormPlace::sandwich,
+                                  .qk_norm = NormConfig{.epsilon = 1e-6, .unit_offset = true},
+                                  .window = 4,
+                                  .scale = 0.4}),
       mlp("mlp", {.width = 10, .inner = 14}),
+      mlp("mlp with norms before and after, GELU gate", {.width = 9,
+                                                         .inner = 7,
+                                                         .bias = true,
+                                                         .norm_config = {.epsilon = 1e-6, .unit_offset = true},
+                                                         .norm_place = NormPlace::sandwich,
+                                                         .activation = Activation::geglu_tanh}),
+      mlp("mlp with an exact GELU gate", {.width = 10, .inner = 14, .activation = Activation::geglu}),
       mlp("mlp with biases", {.width = 10, .inner = 7, .bias = true}),
       with_adapters(
           attention("adapters of q, v and the output", {.width = 10,
@@ -95,6 +116,14 @@ std::vector<Case> cases() {
                                                         .qkv_bias = true,
                                                         .adapters = {{"o", 3, 0.5}, {"v", 3, 0.5}, {"q", 3, 0.5}}}),
           4, {{1, 0, 10}, {1, 24, 10}, {2, 0, 16}}, 3, 0.5),
+      with_adapters(attention("adapters beside norms of q and k", {.width = 10,
+                                                                   .heads = 4,
+                                                                   .kv_heads = 2,
+                                                                   .head_dim = 4,
+                                                                   .norm_place = NormPlace::sandwich,
+                                                                   .qk_norm = NormConfig(),
+                                                                   .adapters = {{"q", 3, 0.5}, {"v", 3, 0.5}}}),
+                    6, {{1, 0, 10}, {1, 24, 10}}, 3, 0.5),
       with_adapters(mlp("adapters of all of an MLP",
                         {.width = 10, .inner = 7, .adapters = {{"gate", 2, 2.0}, {"up", 2, 2.0}, {"down", 2, 2.0}}}),
                     3, {{1, 0, 10}, {1, 7, 10}, {2, 0, 7}}, 2, 2.0),
@@ -283,6 +312,10 @@ TEST(Layers, MetaRecordsEqualTheCpus) {
 TEST(Layers, RecomputeRunsOnlyTheNeededOps) {
   for (const Case& c : cases()) {
     const bool attention = c.layer->params()[1].name == "qkv.weight";
+    const auto has = [&](const char* name) {
+      return std::ranges::any_of(c.layer->params(), [&](const Param& param) { return param.name == name; });
+    };
+    const bool sandwich = has("post_norm.weight"), qk_norm = has("q_norm.weight");
     for (const SavePolicy& policy : testing::all_policies()) {
       MetaDevice device;
       TestContext ctx(device, DType::f32);
@@ -313,13 +346,19 @@ TEST(Layers, RecomputeRunsOnlyTheNeededOps) {
         ++first_gemms;
         elements += param.elements();
       }
+      // The last GEMM, if a norm's gradient needs its output.
+      if (sandwich && (attention ? policy.checkpointing == Checkpointing::full : expected)) {
+        ++first_gemms;
+        elements += c.layer->params()[2].elements();
+      }
       EXPECT_EQ(gemms, expected ? first_gemms : 0) << where;
       const double first = 2.0 * static_cast<double>(c.documents.rows() * elements);
       EXPECT_EQ(flops, expected ? first : 0) << where;
       EXPECT_EQ(attentions, attention && policy.recomputes_attention() ? 1 : 0) << where;
-      // A delayed weight gradient recomputes the normed rows once more instead of saving them.
-      EXPECT_EQ(norms, policy.recomputes_pointwise() ? (expected && policy.delay_weight_gradients ? 2 : 1) : 0)
-          << where;
+      // A delayed weight gradient recomputes the normed rows once more instead of saving them. Those of q and k run
+      // before attention and its gradient.
+      const int of_rows = policy.recomputes_pointwise() ? (expected && policy.delay_weight_gradients ? 2 : 1) : 0;
+      EXPECT_EQ(norms, of_rows + (qk_norm ? 2 + 2 * attentions : 0)) << where;
     }
   }
 }

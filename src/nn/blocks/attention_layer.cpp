@@ -40,7 +40,21 @@ PartOf channels_of(PartOf heads, std::int64_t head_dim) {
   return {heads.begin * head_dim, heads.total * head_dim};
 }
 
-// norm, QKV weight, output weight, then the biases that there are: QKV, output, norm.
+// The norms of q and of k, and after the output: their first parameter follows all biases and earlier norms.
+int qk_norm_index(const AttentionConfig& c) {
+  return kFirstBias + c.qkv_bias + c.output_bias + c.norm_config.bias;
+}
+int post_norm_index(const AttentionConfig& c) {
+  return qk_norm_index(c) + (c.qk_norm ? 2 : 0);
+}
+
+std::optional<Norm> make_qk_norm(const AttentionConfig& c, int index) {
+  if (!c.qk_norm) return {};
+  HAWSER_CHECK(c.qk_norm->kind == NormKind::rms, "a layer norm of queries and keys");
+  return Norm(*c.qk_norm, qk_norm_index(c) + index, -1);
+}
+
+// norm, QKV weight, output weight, then the biases that there are: QKV, output, norm; then the other norms.
 std::vector<Param> attention_params(const AttentionConfig& c) {
   HAWSER_CHECK(c.kv_heads > 0 && c.heads % c.kv_heads == 0, c.heads, " heads in groups of ", c.kv_heads);
   HAWSER_CHECK(!c.q.empty() || c.heads_part.total + c.kv_heads_part.total == 0, c.fused, ": part of a fused tensor");
@@ -68,6 +82,17 @@ std::vector<Param> attention_params(const AttentionConfig& c) {
     params.push_back(fused_param(c.fused + ".bias", qkv(".bias", {c.qkv_size()}, false), {c.qkv_size()}, {}, false));
   if (c.output_bias) params.push_back(replicated_param(c.output + ".bias", {c.width}, {}));
   if (c.norm_config.bias) params.push_back(norm_bias(c.norm, c.width));
+  if (c.qk_norm) {
+    for (const std::string& name : {c.q_norm, c.k_norm}) {
+      // A rank's heads add a part of the gradient.
+      const Initial initial = norm_weight(name, c.head_dim, *c.qk_norm).initial;
+      params.push_back(partial_param(name + ".weight", {c.head_dim}, initial, false));
+    }
+  }
+  if (c.norm_place == NormPlace::sandwich) {
+    params.push_back(norm_weight(c.post_norm, c.width, c.norm_config));
+    if (c.norm_config.bias) params.push_back(norm_bias(c.post_norm, c.width));
+  }
   return params;
 }
 
@@ -77,6 +102,8 @@ AttentionLayer::AttentionLayer(AttentionConfig config)
     : config_(std::move(config)),
       params_(attention_params(config_)),
       norm_(config_.norm_config, kNorm, kFirstBias + config_.qkv_bias + config_.output_bias),
+      q_norm_(make_qk_norm(config_, 0)),
+      k_norm_(make_qk_norm(config_, 1)),
       qkv_(make_qkv()),
       output_(make_output()) {}
 
@@ -92,14 +119,19 @@ ColumnParallelLinear AttentionLayer::make_qkv() {
                                .adapters = add_adapters(c.adapters, targets, c.width, {}, params_)});
 }
 
-RowParallelLinear AttentionLayer::make_output() {
+LayerOutput AttentionLayer::make_output() {
   const AttentionConfig& c = config_;
   const PartOf q = channels_of(c.heads_part, c.head_dim);
-  return RowParallelLinear({.site = Site::output_projection,
-                            .weight = kOutputWeight,
-                            .bias = c.output_bias ? kFirstBias + c.qkv_bias : -1,
-                            .adapters = add_adapters(c.adapters, {{c.output, 0, c.width, {}}}, c.q_size(), q, params_),
-                            .first_input = q.begin});
+  std::optional<Norm> post_norm;
+  if (c.norm_place == NormPlace::sandwich) {
+    post_norm.emplace(c.norm_config, post_norm_index(c), post_norm_index(c) + 1);
+  }
+  return {RowParallelLinear({.site = Site::output_projection,
+                             .weight = kOutputWeight,
+                             .bias = c.output_bias ? kFirstBias + c.qkv_bias : -1,
+                             .adapters = add_adapters(c.adapters, {{c.output, 0, c.width, {}}}, c.q_size(), q, params_),
+                             .first_input = q.begin}),
+          post_norm};
 }
 
 bool AttentionLayer::draws_random_numbers() const {
@@ -108,12 +140,16 @@ bool AttentionLayer::draws_random_numbers() const {
 
 std::array<TensorSpec, AttentionLayer::kSavedCount> AttentionLayer::tensors(std::int64_t rows, DType dtype) const {
   const AttentionConfig& c = config_;
+  const auto output = output_.tensors(rows, c.width, dtype);
   return {{{"norm_statistics", DType::f32, norm_.statistics(rows)},
            {"normed", dtype, {rows, c.width}},
            {"qkv", dtype, {rows, c.qkv_size()}},
            {"attention", dtype, {rows, c.q_size()}},
            {"log_sum_exp", DType::f32, {c.heads, rows}},
-           {"dqkv", dtype, {rows, c.qkv_size()}}}};
+           {"dqkv", dtype, {rows, c.qkv_size()}},
+           output[0],
+           output[1],
+           output[2]}};
 }
 
 std::vector<SavedSpec> AttentionLayer::saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy) const {
@@ -121,12 +157,18 @@ std::vector<SavedSpec> AttentionLayer::saved_specs(std::int64_t rows, DType dtyp
   const bool again = policy.recomputes_qkv();
   const Pass attention_writer = policy.recomputes_attention() ? Pass::recompute : Pass::forward;
   const Pass weight_reader = policy.delay_weight_gradients ? Pass::backward_weight : Pass::backward;
+  // Full checkpointing has attention's output in the recompute pass: recomputed, or saved.
+  const bool output_again = policy.checkpointing == Checkpointing::full;
+  const auto output = output_.saved_specs(rows, config_.width, dtype, policy, output_again);
   return {statistics_spec(all[kStatistics], policy, again),
           normed_spec(all[kNormed], policy, again),
           saved_spec(all[kQkv], again ? Pass::recompute : Pass::forward, Pass::backward),
           saved_spec(all[kOut], attention_writer, weight_reader),
           saved_spec(all[kLse], attention_writer, Pass::backward),
-          output_gradient_spec(all[kDqkv], policy)};
+          output_gradient_spec(all[kDqkv], policy),
+          output[0],
+          output[1],
+          output[2]};
 }
 
 TensorView AttentionLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const {
@@ -151,9 +193,34 @@ void AttentionLayer::rope(LayerContext& ctx, const TensorView& heads, bool inver
 
 void AttentionLayer::project(LayerContext& ctx, const TensorView& normed, const TensorView& qkv) const {
   qkv_.forward(ctx, normed, qkv);
+  if (q_norm_) return;
   const Heads heads = heads_of(qkv);
   rope(ctx, heads.q, false);
   rope(ctx, heads.k, false);
+}
+
+AttentionLayer::Inputs AttentionLayer::inputs_of(LayerContext& ctx, const TensorView& qkv) const {
+  const Heads heads = heads_of(qkv);
+  if (!q_norm_) return {.q = qkv, .k = heads.k, .v = heads.v};
+  const AttentionConfig& c = config_;
+  const std::int64_t rows = qkv.size(0);
+  const TensorView both = ctx.temp(ctx.dtype(), {rows, c.q_size() + c.kv_size()});
+  const TensorView q = both.columns(0, c.q_size()).split_last(c.heads, c.head_dim);
+  const Inputs out{.q = both,
+                   .k = both.columns(c.q_size(), c.kv_size()).split_last(c.kv_heads, c.head_dim),
+                   .v = heads.v,
+                   .q_statistics = ctx.temp(DType::f32, {rows, c.heads}),
+                   .k_statistics = ctx.temp(DType::f32, {rows, c.kv_heads})};
+  q_norm_->forward(ctx, heads.q, q, out.q_statistics);
+  rope(ctx, q, false);
+  k_norm_->forward(ctx, heads.k, out.k, out.k_statistics);
+  rope(ctx, out.k, false);
+  return out;
+}
+
+LayerOutput::Tensors AttentionLayer::output_tensors(LayerContext& ctx, const Saved& saved) const {
+  if (!output_.has_norm()) return {};
+  return {.z = saved_or_temp(ctx, saved, kProjected), .statistics = saved_or_temp(ctx, saved, kPostStatistics)};
 }
 
 TensorView AttentionLayer::query_heads(const AttentionPart& part, const TensorView& all) const {
@@ -162,11 +229,11 @@ TensorView AttentionLayer::query_heads(const AttentionPart& part, const TensorVi
   return all.columns(part.head_begin * group * c.head_dim, count * c.head_dim).split_last(count, c.head_dim);
 }
 
-ops::AttentionCall AttentionLayer::call_of(const AttentionPart& part, const TensorView& qkv, const TensorView& o,
+ops::AttentionCall AttentionLayer::call_of(const AttentionPart& part, const TensorView& q, const TensorView& o,
                                            const TensorView& lse) const {
   const AttentionConfig& c = config_;
   const std::int64_t group = c.heads / c.kv_heads, count = part.heads * group;
-  return {.q = query_heads(part, qkv),
+  return {.q = query_heads(part, q),
           .k = part.k,
           .v = part.v,
           .segments = part.segments,
@@ -182,13 +249,11 @@ ops::AttentionCall AttentionLayer::call_of(const AttentionPart& part, const Tens
           .flops = 4.0 * static_cast<double>(count * c.head_dim) * part.visible};
 }
 
-void AttentionLayer::attend(LayerContext& ctx, const TensorView& qkv, const TensorView& o,
-                            const TensorView& lse) const {
-  const Heads heads = heads_of(qkv);
-  const auto seam_call = ctx.seams().attention->forward(ctx, heads.k, heads.v);
+void AttentionLayer::attend(LayerContext& ctx, const Inputs& inputs, const TensorView& o, const TensorView& lse) const {
+  const auto seam_call = ctx.seams().attention->forward(ctx, inputs.k, inputs.v);
   for (int p = 0; p < seam_call->parts(); ++p) {
     const AttentionPart part = seam_call->wait(p);
-    ops::AttentionCall call = call_of(part, qkv, o, lse);
+    ops::AttentionCall call = call_of(part, inputs.q, o, lse);
     const TensorView o_part = call.o, lse_part = call.lse;
     if (!part.first) {
       call.o = ctx.temp(ctx.dtype(), call.q.shape());
@@ -203,12 +268,12 @@ void AttentionLayer::attend(LayerContext& ctx, const TensorView& qkv, const Tens
   seam_call->finish();
 }
 
-void AttentionLayer::attend_backward(LayerContext& ctx, AttentionExchange::Call& seam_call, const TensorView& qkv,
+void AttentionLayer::attend_backward(LayerContext& ctx, AttentionExchange::Call& seam_call, const TensorView& q,
                                      const TensorView& o, const TensorView& lse, const TensorView& d_o,
                                      const TensorView& dqkv) const {
   for (int p = 0; p < seam_call.parts(); ++p) {
     const AttentionPart part = seam_call.wait(p);
-    ops::AttentionBackward backward{.call = call_of(part, qkv, o, lse),
+    ops::AttentionBackward backward{.call = call_of(part, q, o, lse),
                                     .d_o = query_heads(part, d_o),
                                     .dq = query_heads(part, dqkv),
                                     .dk = part.dk,
@@ -229,8 +294,8 @@ void AttentionLayer::forward(LayerContext& ctx, const TensorView& x, const Tenso
   const TensorView qkv = saved_or_temp(ctx, saved, kQkv);
   project(ctx, normed, qkv);
   const TensorView o = saved_or_temp(ctx, saved, kOut), lse = saved_or_temp(ctx, saved, kLse);
-  attend(ctx, qkv, o, lse);
-  output_.forward(ctx, o, residual, y);
+  attend(ctx, inputs_of(ctx, qkv), o, lse);
+  output_.forward(ctx, o, residual, y, output_tensors(ctx, saved));
 }
 
 void AttentionLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy& policy) const {
@@ -238,7 +303,11 @@ void AttentionLayer::recompute(LayerContext& ctx, const Saved& saved, const Save
                    qkv = saved_or_temp(ctx, saved, kQkv);
   norm_.forward(ctx, saved.x, normed, statistics);
   project(ctx, normed, qkv);
-  if (policy.recomputes_attention()) attend(ctx, qkv, saved_or_temp(ctx, saved, kOut), saved_or_temp(ctx, saved, kLse));
+  const TensorView o = saved.tensors[kOut];
+  if (policy.recomputes_attention()) attend(ctx, inputs_of(ctx, qkv), o, saved.tensors[kLse]);
+  if (output_.has_norm() && policy.checkpointing == Checkpointing::full) {
+    output_.recompute(ctx, o, {.z = saved.tensors[kProjected]});
+  }
 }
 
 void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorView& dresidual,
@@ -248,16 +317,21 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
   const TensorView o = saved.tensors[kOut], statistics = saved.tensors[kStatistics];
   const TensorView qkv = saved.tensors[kQkv], dqkv = saved_or_temp(ctx, saved, kDqkv);
   const Heads heads = heads_of(qkv), gradients = heads_of(dqkv);
+  const Inputs inputs = inputs_of(ctx, qkv);
   // Keys of other ranks arrive while d_o is computed; their gradients are reduced during the output weight's gradient.
-  const auto seam_call = ctx.seams().attention->backward(ctx, heads.k, heads.v, gradients.k, gradients.v);
-  const Scaled dz = output_.output_gradient(ctx, dy);
+  const auto seam_call = ctx.seams().attention->backward(ctx, inputs.k, inputs.v, gradients.k, gradients.v);
+  LayerOutput::Tensors output = {saved.tensors[kProjected], saved.tensors[kPostStatistics]};
+  if (output_.has_norm()) output.dz = saved_or_temp(ctx, saved, kDprojected);
+  const Scaled dz = output_.backward(ctx, dy, output, sink);
   const TensorView d_o = ctx.temp(ctx.dtype(), {rows, config_.q_size()});
   output_.input_gradient(ctx, dz, d_o);
-  attend_backward(ctx, *seam_call, qkv, o, saved.tensors[kLse], d_o, dqkv);
+  attend_backward(ctx, *seam_call, inputs.q, o, saved.tensors[kLse], d_o, dqkv);
   if (!policy.delay_weight_gradients) output_.weight_gradient(ctx, dz, o, sink);
   rope(ctx, gradients.q, true);
+  if (q_norm_) q_norm_->backward(ctx, heads.q, inputs.q_statistics, gradients.q, TensorView(), gradients.q, sink);
   seam_call->finish();
   rope(ctx, gradients.k, true);
+  if (k_norm_) k_norm_->backward(ctx, heads.k, inputs.k_statistics, gradients.k, TensorView(), gradients.k, sink);
   if (!policy.delay_weight_gradients) {
     qkv_.weight_gradient(ctx, dqkv, norm_.again(ctx, saved.x, statistics, saved.tensors[kNormed]), sink);
   }
@@ -267,7 +341,8 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
 
 void AttentionLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved,
                                      GradientSink& sink) const {
-  output_.weight_gradient(ctx, output_.output_gradient(ctx, dy), saved.tensors[kOut], sink);
+  const Scaled dz = output_.output_gradient(ctx, dy, {.dz = saved.tensors[kDprojected]});
+  output_.weight_gradient(ctx, dz, saved.tensors[kOut], sink);
   const TensorView normed = norm_.again(ctx, saved.x, saved.tensors[kStatistics], saved.tensors[kNormed]);
   qkv_.weight_gradient(ctx, saved.tensors[kDqkv], normed, sink);
 }

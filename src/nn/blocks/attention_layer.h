@@ -2,6 +2,8 @@
 //
 //   y = residual + o_proj(attention(rope(qkv_proj(norm(x)))))
 //
+// With AttentionConfig::qk_norm each head of q and of k is normed before RoPE. With NormPlace::sandwich, o_proj's output
+// is normed before the sum (nn/blocks/layer_output.h).
 // Multi-head, grouped-query and multi-query attention, by heads / kv_heads; head_dim is independent of width / heads.
 // Query, key and value weights are one Param [(heads + 2 kv_heads) D, C] with three segments, so that one GEMM computes
 // all three. Source: Llama (arXiv 2302.13971), grouped queries (arXiv 2305.13245).
@@ -10,6 +12,7 @@
 #include <array>
 #include <optional>
 
+#include "nn/blocks/layer_output.h"
 #include "nn/blocks/linear.h"
 #include "nn/blocks/norm.h"
 #include "nn/blocks/saved_tensors.h"
@@ -22,7 +25,7 @@ struct AttentionConfig {
   bool qkv_bias = false, output_bias = false;
   NormConfig norm_config;
   NormPlace norm_place = NormPlace::pre;
-  std::optional<NormConfig> qk_norm;  // of each head of q and k, before RoPE (Qwen3). Not supported yet
+  std::optional<NormConfig> qk_norm;  // of each head of q and k, before RoPE (Qwen3); RMS norm only
   bool transposed = false;            // files have weights as [in, out] (Conv1D of GPT-2)
   int rope = 0;             // LayerContext::rope_frequencies(rope), for all or the first dims of a head; -1: none
   double rope_scale = 1.0;  // factor of cos and sin (attention scaling of some RoPE variants)
@@ -35,7 +38,7 @@ struct AttentionConfig {
   // Names without ".weight" and ".bias", as in the Hugging Face folder. Without q, k and v the folder has one tensor
   // `fused`, whose rows are in the order qkv_rows (nn::FileForm::row_order).
   std::string norm, q, k, v, output, fused;
-  std::string post_norm, q_norm, k_norm;  // empty: none
+  std::string post_norm, q_norm, k_norm;  // NormPlace::sandwich; qk_norm
   std::vector<FileForm::Rows> qkv_rows;
   std::vector<AdapterConfig> adapters;  // of q, k, v or fused, and output
 
@@ -59,19 +62,40 @@ class AttentionLayer : public Layer {
   double flops(std::int64_t rows, double pairs) const override;
 
  private:
-  enum SavedIndex { kStatistics, kNormed, kQkv, kOut, kLse, kDqkv, kSavedCount };
+  // From kProjected on: LayerOutput::Tensors.
+  enum SavedIndex {
+    kStatistics,
+    kNormed,
+    kQkv,
+    kOut,
+    kLse,
+    kDqkv,
+    kProjected,
+    kPostStatistics,
+    kDprojected,
+    kSavedCount
+  };
   struct Heads {
     TensorView q, k, v;  // [T, heads, D] inside qkv [T, (H + 2 Hk) D]
   };
+  // What attention reads. Without qk_norm, q, k and v are in qkv, q and k rotated in place. With it, qkv is what the GEMM
+  // has written, and normed and rotated q and k are in a temporary: each pass that needs them computes them again.
+  struct Inputs {
+    TensorView q;                           // a matrix that begins with all query heads
+    TensorView k, v;                        // [T, kv_heads, D]
+    TensorView q_statistics, k_statistics;  // of qk_norm
+  };
   ColumnParallelLinear make_qkv();
-  RowParallelLinear make_output();
+  LayerOutput make_output();
   Heads heads_of(const TensorView& qkv) const;
+  Inputs inputs_of(LayerContext&, const TensorView& qkv) const;
+  LayerOutput::Tensors output_tensors(LayerContext& ctx, const Saved& saved) const;
   std::array<TensorSpec, kSavedCount> tensors(std::int64_t rows, DType dtype) const;
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
   void project(LayerContext&, const TensorView& normed, const TensorView& qkv) const;
-  void attend(LayerContext&, const TensorView& qkv, const TensorView& o, const TensorView& lse) const;
+  void attend(LayerContext&, const Inputs& inputs, const TensorView& o, const TensorView& lse) const;
   // Writes dq, and the parts of dk and dv; seam_call.finish() completes dk and dv.
-  void attend_backward(LayerContext&, AttentionExchange::Call&, const TensorView& qkv, const TensorView& o,
+  void attend_backward(LayerContext&, AttentionExchange::Call&, const TensorView& q, const TensorView& o,
                        const TensorView& lse, const TensorView& d_o, const TensorView& dqkv) const;
   // In place; inverse: of a gradient.
   void rope(LayerContext&, const TensorView& heads, bool inverse) const;
@@ -79,14 +103,15 @@ class AttentionLayer : public Layer {
   TensorView query_heads(const AttentionPart& part, const TensorView& all) const;
   // What forward and backward of one part of the exchange share, with forward's FLOPs. o and lse are those of all
   // heads.
-  ops::AttentionCall call_of(const AttentionPart& part, const TensorView& qkv, const TensorView& o,
+  ops::AttentionCall call_of(const AttentionPart& part, const TensorView& q, const TensorView& o,
                              const TensorView& lse) const;
 
   AttentionConfig config_;
   std::vector<Param> params_;
   Norm norm_;
+  std::optional<Norm> q_norm_, k_norm_;
   ColumnParallelLinear qkv_;
-  RowParallelLinear output_;
+  LayerOutput output_;
 };
 
 }  // namespace hawser::nn

@@ -7,6 +7,11 @@ namespace {
 
 enum MlpParameter { kMlpNorm, kGateUpWeight, kDownWeight, kGateUpBias, kDownBias, kMlpNormBias };
 
+// The weight of the norm after the down projection; its bias follows it.
+int post_norm_index(const MlpConfig& c) {
+  return kGateUpBias + (c.bias ? 2 : 0) + (c.norm_config.bias ? 1 : 0);
+}
+
 std::vector<Param> mlp_params(const MlpConfig& c) {
   const auto gate_up = [&](const char* suffix, const Shape& shape, bool transposed) {
     std::vector<Segment> segments;
@@ -27,6 +32,10 @@ std::vector<Param> mlp_params(const MlpConfig& c) {
     params.push_back(replicated_param(c.down + ".bias", {c.width}, {}));
   }
   if (c.norm_config.bias) params.push_back(norm_bias(c.norm, c.width));
+  if (c.norm_place == NormPlace::sandwich) {
+    params.push_back(norm_weight(c.post_norm, c.width, c.norm_config));
+    if (c.norm_config.bias) params.push_back(norm_bias(c.post_norm, c.width));
+  }
   return params;
 }
 
@@ -50,14 +59,19 @@ ColumnParallelLinear MlpLayer::make_gate_up() {
                                .adapters = add_adapters(c.adapters, targets, c.width, {}, params_)});
 }
 
-RowParallelLinear MlpLayer::make_down() {
+LayerOutput MlpLayer::make_down() {
   const MlpConfig& c = config_;
-  return RowParallelLinear(
-      {.site = Site::down_projection,
-       .weight = kDownWeight,
-       .bias = c.bias ? kDownBias : -1,
-       .adapters = add_adapters(c.adapters, {{c.down, 0, c.width, {}}}, c.inner, c.inner_part, params_),
-       .first_input = c.inner_part.begin});
+  std::optional<Norm> post_norm;
+  if (c.norm_place == NormPlace::sandwich) {
+    post_norm.emplace(c.norm_config, post_norm_index(c), post_norm_index(c) + 1);
+  }
+  return {RowParallelLinear(
+              {.site = Site::down_projection,
+               .weight = kDownWeight,
+               .bias = c.bias ? kDownBias : -1,
+               .adapters = add_adapters(c.adapters, {{c.down, 0, c.width, {}}}, c.inner, c.inner_part, params_),
+               .first_input = c.inner_part.begin}),
+          post_norm};
 }
 
 bool MlpLayer::draws_random_numbers() const {
@@ -66,11 +80,15 @@ bool MlpLayer::draws_random_numbers() const {
 
 std::array<TensorSpec, MlpLayer::kSavedCount> MlpLayer::tensors(std::int64_t rows, DType dtype) const {
   const MlpConfig& c = config_;
+  const auto down = down_.tensors(rows, c.width, dtype);
   return {{{"norm_statistics", DType::f32, norm_.statistics(rows)},
            {"normed", dtype, {rows, c.width}},
            {"gate_up", dtype, {rows, c.up_size()}},
            {"inner", dtype, {rows, c.inner}},
-           {"dgate_up", dtype, {rows, c.up_size()}}}};
+           {"dgate_up", dtype, {rows, c.up_size()}},
+           down[0],
+           down[1],
+           down[2]}};
 }
 
 std::vector<SavedSpec> MlpLayer::saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy) const {
@@ -83,13 +101,24 @@ std::vector<SavedSpec> MlpLayer::saved_specs(std::int64_t rows, DType dtype, con
   } else if (delayed) {  // backward recomputes it
     inner = saved_spec(all[kInner], Pass::backward, weight_reader);
   }
-  return {statistics_spec(all[kStatistics], policy, again), normed_spec(all[kNormed], policy, again),
-          saved_spec(all[kGateUp], again ? Pass::recompute : Pass::forward, Pass::backward), inner,
-          output_gradient_spec(all[kDgateUp], policy)};
+  const auto down = down_.saved_specs(rows, config_.width, dtype, policy, again);
+  return {statistics_spec(all[kStatistics], policy, again),
+          normed_spec(all[kNormed], policy, again),
+          saved_spec(all[kGateUp], again ? Pass::recompute : Pass::forward, Pass::backward),
+          inner,
+          output_gradient_spec(all[kDgateUp], policy),
+          down[0],
+          down[1],
+          down[2]};
 }
 
 TensorView MlpLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const {
   return nn::saved_or_temp(ctx, saved, index, tensors(saved.x.size(0), ctx.dtype())[index]);
+}
+
+LayerOutput::Tensors MlpLayer::down_tensors(LayerContext& ctx, const Saved& saved) const {
+  if (!down_.has_norm()) return {};
+  return {.z = saved_or_temp(ctx, saved, kProjected), .statistics = saved_or_temp(ctx, saved, kPostStatistics)};
 }
 
 void MlpLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& residual, const TensorView& y,
@@ -100,20 +129,27 @@ void MlpLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView&
   gate_up_.forward(ctx, normed, gate_up);
   const TensorView inner = saved_or_temp(ctx, saved, kInner);
   activate(ctx, config_.activation, gate_up, inner);
-  down_.forward(ctx, inner, residual, y);
+  down_.forward(ctx, inner, residual, y, down_tensors(ctx, saved));
 }
 
 void MlpLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy&) const {
   const TensorView normed = saved_or_temp(ctx, saved, kNormed);
   norm_.forward(ctx, saved.x, normed, saved_or_temp(ctx, saved, kStatistics));
-  gate_up_.forward(ctx, normed, saved_or_temp(ctx, saved, kGateUp));
+  const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp);
+  gate_up_.forward(ctx, normed, gate_up);
+  if (!down_.has_norm()) return;
+  const TensorView inner = saved_or_temp(ctx, saved, kInner);
+  activate(ctx, config_.activation, gate_up, inner);
+  down_.recompute(ctx, inner, {.z = saved.tensors[kProjected]});
 }
 
 void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
                         const Saved& saved, GradientSink& sink, const SavePolicy& policy) const {
   const std::int64_t rows = saved.x.size(0);
   const TensorView statistics = saved.tensors[kStatistics], gate_up = saved.tensors[kGateUp];
-  const Scaled dz = down_.output_gradient(ctx, dy);
+  LayerOutput::Tensors output = {saved.tensors[kProjected], saved.tensors[kPostStatistics]};
+  if (down_.has_norm()) output.dz = saved_or_temp(ctx, saved, kDprojected);
+  const Scaled dz = down_.backward(ctx, dy, output, sink);
   const TensorView dinner = ctx.temp(ctx.dtype(), {rows, config_.inner});
   down_.input_gradient(ctx, dz, dinner);
   const bool inner_kept = !policy.recomputes_pointwise();
@@ -131,7 +167,8 @@ void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
 }
 
 void MlpLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved, GradientSink& sink) const {
-  down_.weight_gradient(ctx, down_.output_gradient(ctx, dy), saved.tensors[kInner], sink);
+  const Scaled dz = down_.output_gradient(ctx, dy, {.dz = saved.tensors[kDprojected]});
+  down_.weight_gradient(ctx, dz, saved.tensors[kInner], sink);
   const TensorView normed = norm_.again(ctx, saved.x, saved.tensors[kStatistics], saved.tensors[kNormed]);
   gate_up_.weight_gradient(ctx, saved.tensors[kDgateUp], normed, sink);
 }

@@ -2,6 +2,7 @@
 //
 //   y = residual + down_proj(activation(gate_up_proj(norm(x))))
 //
+// With NormPlace::sandwich, down_proj's output is normed before the sum (nn/blocks/layer_output.h).
 // Gate and up weights are one Param [2 F, C] with two segments; without a gate it is up's alone, [F, C].
 // Source: SwiGLU, arXiv 2002.05202.
 #pragma once
@@ -9,6 +10,7 @@
 #include <array>
 
 #include "nn/blocks/activation.h"
+#include "nn/blocks/layer_output.h"
 #include "nn/blocks/linear.h"
 #include "nn/blocks/norm.h"
 #include "nn/blocks/saved_tensors.h"
@@ -25,7 +27,7 @@ struct MlpConfig {
   Activation activation = Activation::swiglu;
   double initial_std = 0.02, output_std = 0.02;
   std::string norm, gate, up, down, fused;  // names without ".weight" and ".bias"; `gate` only if there is one
-  std::string post_norm;                    // empty: none
+  std::string post_norm;                    // NormPlace::sandwich
   std::vector<AdapterConfig> adapters;      // of gate, up and down
 
   std::int64_t up_size() const { return is_gated(activation) ? 2 * inner : inner; }
@@ -47,16 +49,29 @@ class MlpLayer : public Layer {
 
  private:
   ColumnParallelLinear make_gate_up();
-  RowParallelLinear make_down();
-  enum SavedIndex { kStatistics, kNormed, kGateUp, kInner, kDgateUp, kSavedCount };
+  LayerOutput make_down();
+  // From kProjected on: LayerOutput::Tensors.
+  enum SavedIndex {
+    kStatistics,
+    kNormed,
+    kGateUp,
+    kInner,
+    kDgateUp,
+    kProjected,
+    kPostStatistics,
+    kDprojected,
+    kSavedCount
+  };
   std::array<TensorSpec, kSavedCount> tensors(std::int64_t rows, DType dtype) const;
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
+  // What down's forward and recompute write.
+  LayerOutput::Tensors down_tensors(LayerContext& ctx, const Saved& saved) const;
 
   MlpConfig config_;
   std::vector<Param> params_;
   Norm norm_;
   ColumnParallelLinear gate_up_;
-  RowParallelLinear down_;
+  LayerOutput down_;
 };
 
 }  // namespace hawser::nn

@@ -7,6 +7,7 @@ namespace hawser::nn {
 
 Norm::Norm(NormConfig config, int weight, int bias) : config_(config), weight_(weight), bias_(config.bias ? bias : -1) {
   HAWSER_CHECK(config.kind == NormKind::layer || !config.bias, "an RMS norm with a bias");
+  HAWSER_CHECK(config.kind == NormKind::rms || !config.unit_offset, "a layer norm with a unit offset");
 }
 
 Shape Norm::statistics(std::int64_t rows) const {
@@ -15,8 +16,12 @@ Shape Norm::statistics(std::int64_t rows) const {
 
 void Norm::forward(LayerContext& ctx, const TensorView& x, const TensorView& y, const TensorView& statistics) const {
   if (config_.kind == NormKind::rms) {
-    ops::rms_norm_forward(
-        ctx.compute(), {.x = x, .weight = ctx.weight(weight_), .y = y, .rstd = statistics, .epsilon = config_.epsilon});
+    ops::rms_norm_forward(ctx.compute(), {.x = x,
+                                          .weight = ctx.weight(weight_),
+                                          .y = y,
+                                          .rstd = statistics,
+                                          .epsilon = config_.epsilon,
+                                          .unit_offset = config_.unit_offset});
     return;
   }
   ops::layer_norm_forward(ctx.compute(), {.x = x,
@@ -52,7 +57,9 @@ void Norm::backward(LayerContext& ctx, const TensorView& x, const TensorView& st
                                              .accumulate_bias = dbias.accumulate});
     return;
   }
-  const std::int64_t bytes = dweight.view.empty() ? 0 : ops::rms_norm_backward_workspace(x.size(0), x.size(1));
+  const std::int64_t channels = x.size(x.rank() - 1);
+  const std::int64_t bytes =
+      dweight.view.empty() ? 0 : ops::rms_norm_backward_workspace(x.elements() / channels, channels);
   ops::rms_norm_backward(ctx.compute(), {.x = x,
                                          .weight = ctx.weight(weight_),
                                          .rstd = statistics,
@@ -61,7 +68,8 @@ void Norm::backward(LayerContext& ctx, const TensorView& x, const TensorView& st
                                          .dx = dx,
                                          .dweight = dweight.view,
                                          .accumulate_weight = dweight.accumulate,
-                                         .workspace = bytes > 0 ? ctx.temp(DType::u8, {bytes}) : TensorView()});
+                                         .workspace = bytes > 0 ? ctx.temp(DType::u8, {bytes}) : TensorView(),
+                                         .unit_offset = config_.unit_offset});
 }
 
 Param norm_weight(const std::string& name, std::int64_t width, const NormConfig& config) {

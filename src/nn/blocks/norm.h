@@ -1,6 +1,7 @@
 // `Norm`: the norm of a layer, by its parameters' indices among the layer's. Formulas and errors: ops/norm/rms_norm.h,
 // ops/norm/layer_norm.h. x, y and their gradients [T, C] in LayerContext::dtype(); statistics float32 [statistics(T)]:
-// what backward reads besides x. Everything is enqueued on the compute stream.
+// what backward reads besides x. RMS norms also take heads of wider matrices: x and the like [T, H, D], statistics
+// [T, H]. Everything is enqueued on the compute stream.
 #pragma once
 
 #include "nn/layer.h"
@@ -13,10 +14,10 @@ struct NormConfig {
   NormKind kind = NormKind::rms;
   double epsilon = 1e-5;
   bool bias = false;         // layer norm only
-  bool unit_offset = false;  // the factor is 1 + weight (Gemma). Not supported yet
+  bool unit_offset = false;  // the factor is 1 + weight (Gemma); RMS norm only
 };
 
-// Where a layer f has its norms. `post` and `sandwich` are not supported yet.
+// Where a layer f has its norms. `post` is not supported yet.
 enum class NormPlace {
   pre,       // residual + f(norm(x))
   post,      // norm(residual + f(x)) (BERT)
@@ -25,7 +26,8 @@ enum class NormPlace {
 
 class Norm {
  public:
-  // `bias`: ignored without NormConfig::bias. Throws InternalError if an RMS norm has a bias.
+  // `bias`: ignored without NormConfig::bias. Throws InternalError if an RMS norm has a bias, or a layer norm a unit
+  // offset.
   Norm(NormConfig config, int weight, int bias);
   Shape statistics(std::int64_t rows) const;
   void forward(LayerContext&, const TensorView& x, const TensorView& y, const TensorView& statistics) const;

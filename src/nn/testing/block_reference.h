@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numbers>
 #include <vector>
 
 #include "base/error.h"
@@ -32,16 +33,28 @@ inline Vector linear(const Vector& x, const Vector& w, const Vector& b, std::siz
   return y;
 }
 
-inline Vector rms_norm(const Vector& x, const Vector& w, double epsilon) {
+inline Vector rms_norm(const Vector& x, const Vector& w, double epsilon, bool unit_offset = false) {
   const std::size_t c = w.size();
   Vector y(x.size());
   for (std::size_t t = 0; t < x.size() / c; ++t) {
     double squares = 0;
     for (std::size_t i = 0; i < c; ++i) squares += x[t * c + i] * x[t * c + i];
     const double rstd = 1.0 / std::sqrt(squares / static_cast<double>(c) + epsilon);
-    for (std::size_t i = 0; i < c; ++i) y[t * c + i] = x[t * c + i] * rstd * w[i];
+    for (std::size_t i = 0; i < c; ++i) y[t * c + i] = x[t * c + i] * rstd * (unit_offset ? 1.0 + w[i] : w[i]);
   }
   return y;
+}
+
+inline Vector rms_norm(const Vector& x, const Vector& w, const NormConfig& config) {
+  return rms_norm(x, w, config.epsilon, config.unit_offset);
+}
+
+// residual + f, or with NormPlace::sandwich residual + norm(f).
+inline Vector add_residual(const Vector& residual, Vector f, NormPlace place, const NormConfig& config,
+                           const Vector& post_norm) {
+  if (place == NormPlace::sandwich) f = rms_norm(f, post_norm, config);
+  for (std::size_t i = 0; i < f.size(); ++i) f[i] += residual[i];
+  return f;
 }
 
 inline Vector attention_block(const AttentionConfig& config, const Documents& documents, const Vector& x,
@@ -51,7 +64,16 @@ inline Vector attention_block(const AttentionConfig& config, const Documents& do
   const std::size_t rows = x.size() / c, wide = (heads + 2 * kv) * d;
   const auto positions = documents.positions();
   const std::size_t next = config.qkv_bias ? 4 : 3;
-  Vector qkv = linear(rms_norm(x, w[0], config.norm_config.epsilon), w[1], config.qkv_bias ? w[3] : Vector(), c);
+  Vector qkv = linear(rms_norm(x, w[0], config.norm_config), w[1], config.qkv_bias ? w[3] : Vector(), c);
+  for (std::size_t t = 0; config.qk_norm && t < rows; ++t) {
+    const std::size_t index = next + (config.output_bias ? 1 : 0);
+    for (std::size_t h = 0; h < heads + kv; ++h) {
+      const auto head = qkv.begin() + static_cast<std::ptrdiff_t>(t * wide + h * d);
+      const Vector normed = rms_norm(Vector(head, head + static_cast<std::ptrdiff_t>(d)),
+                                     w[h < heads ? index : index + 1], *config.qk_norm);
+      std::copy(normed.begin(), normed.end(), head);
+    }
+  }
   for (std::size_t t = 0; config.rope >= 0 && t < rows; ++t) {
     for (std::size_t h = 0; h < heads + kv; ++h) {
       for (std::size_t i = 0; i < d / 2; ++i) {
@@ -75,36 +97,42 @@ inline Vector attention_block(const AttentionConfig& config, const Documents& do
     k.insert(k.end(), k_row, v_row);
     v.insert(v.end(), v_row, row + static_cast<std::ptrdiff_t>(wide));
   }
-  ops::testing::AttentionSpace space{.query_heads = config.heads,
-                                     .kv_heads = config.kv_heads,
-                                     .head_dim = config.head_dim,
-                                     .causal = config.causal,
-                                     .window = config.window,
-                                     .scale = 1.0 / std::sqrt(static_cast<double>(d))};
+  ops::testing::AttentionSpace space{
+      .query_heads = config.heads,
+      .kv_heads = config.kv_heads,
+      .head_dim = config.head_dim,
+      .causal = config.causal,
+      .window = config.window,
+      .scale = config.scale > 0 ? config.scale : 1.0 / std::sqrt(static_cast<double>(d))};
   std::int64_t begin = 0;
   for (const std::int64_t length : documents.lengths) {
     space.segments.push_back({begin, length, begin, length, 0, 0});
     begin += length;
   }
   const Vector o = ops::testing::attend(space, q, k, v).o;
-  Vector y = linear(o, w[2], config.output_bias ? w[next] : Vector(), heads * d);
-  for (std::size_t i = 0; i < y.size(); ++i) y[i] += x[i];
-  return y;
+  const Vector y = linear(o, w[2], config.output_bias ? w[next] : Vector(), heads * d);
+  return add_residual(x, y, config.norm_place, config.norm_config, w.back());
+}
+
+inline double gelu_tanh(double x) {
+  return x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
 
 inline Vector mlp_block(const MlpConfig& config, const Vector& x, const std::vector<Vector>& w) {
   const auto f = static_cast<std::size_t>(config.inner), c = static_cast<std::size_t>(config.width);
-  const Vector gate_up = linear(rms_norm(x, w[0], config.norm_config.epsilon), w[1], config.bias ? w[3] : Vector(), c);
+  const Vector gate_up = linear(rms_norm(x, w[0], config.norm_config), w[1], config.bias ? w[3] : Vector(), c);
   Vector inner(x.size() / c * f);
   for (std::size_t t = 0; t < x.size() / c; ++t) {
     for (std::size_t i = 0; i < f; ++i) {
       const double gate = gate_up[t * 2 * f + i];
-      inner[t * f + i] = gate / (1.0 + std::exp(-gate)) * gate_up[t * 2 * f + f + i];
+      const double act = config.activation == Activation::swiglu  ? gate / (1.0 + std::exp(-gate))
+                         : config.activation == Activation::geglu ? gate / 2 * std::erfc(-gate / std::sqrt(2.0))
+                                                                  : gelu_tanh(gate);
+      inner[t * f + i] = act * gate_up[t * 2 * f + f + i];
     }
   }
-  Vector y = linear(inner, w[2], config.bias ? w[4] : Vector(), f);
-  for (std::size_t i = 0; i < y.size(); ++i) y[i] += x[i];
-  return y;
+  const Vector y = linear(inner, w[2], config.bias ? w[4] : Vector(), f);
+  return add_residual(x, y, config.norm_place, config.norm_config, w.back());
 }
 
 // The sum of -log p(label) over the rows with a label.

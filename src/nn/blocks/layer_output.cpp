@@ -1,0 +1,54 @@
+#include "nn/blocks/layer_output.h"
+
+#include "ops/copy/add.h"
+
+namespace hawser::nn {
+
+std::array<TensorSpec, LayerOutput::kTensors> LayerOutput::tensors(std::int64_t rows, std::int64_t width,
+                                                                   DType dtype) const {
+  return {{{"projected", dtype, {rows, width}},
+           {"post_norm_statistics", DType::f32, has_norm() ? norm_->statistics(rows) : Shape{rows}},
+           {"dprojected", dtype, {rows, width}}}};
+}
+
+std::array<SavedSpec, LayerOutput::kTensors> LayerOutput::saved_specs(std::int64_t rows, std::int64_t width,
+                                                                      DType dtype, const SavePolicy& policy,
+                                                                      bool recomputed) const {
+  const auto all = tensors(rows, width, dtype);
+  if (!has_norm()) return {unsaved_spec(all[0]), unsaved_spec(all[1]), unsaved_spec(all[2])};
+  return {saved_spec(all[0], recomputed ? Pass::recompute : Pass::forward, Pass::backward),
+          saved_spec(all[1], Pass::forward, Pass::backward), output_gradient_spec(all[2], policy)};
+}
+
+void LayerOutput::forward(LayerContext& ctx, const Scaled& x, const TensorView& residual, const TensorView& y,
+                          const Tensors& tensors) const {
+  if (!has_norm()) return linear_.forward(ctx, x, residual, y);
+  linear_.forward(ctx, x, TensorView(), tensors.z);
+  norm_->forward(ctx, tensors.z, y, tensors.statistics);
+  ops::add(ctx.compute(), {.a = y, .b = residual, .y = y});
+}
+
+void LayerOutput::recompute(LayerContext& ctx, const Scaled& x, const Tensors& tensors) const {
+  linear_.forward(ctx, x, TensorView(), tensors.z);
+}
+
+Scaled LayerOutput::backward(LayerContext& ctx, const TensorView& dy, const Tensors& tensors,
+                             GradientSink& sink) const {
+  if (has_norm()) norm_->backward(ctx, tensors.z, tensors.statistics, dy, TensorView(), tensors.dz, sink);
+  return output_gradient(ctx, dy, tensors);
+}
+
+Scaled LayerOutput::output_gradient(LayerContext& ctx, const TensorView& dy, const Tensors& tensors) const {
+  return linear_.output_gradient(ctx, has_norm() ? tensors.dz : dy);
+}
+
+void LayerOutput::input_gradient(LayerContext& ctx, const Scaled& gradient, const TensorView& dx) const {
+  linear_.input_gradient(ctx, gradient, dx);
+}
+
+void LayerOutput::weight_gradient(LayerContext& ctx, const Scaled& gradient, const Scaled& x,
+                                  GradientSink& sink) const {
+  linear_.weight_gradient(ctx, gradient, x, sink);
+}
+
+}  // namespace hawser::nn

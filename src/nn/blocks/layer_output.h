@@ -1,0 +1,56 @@
+// `LayerOutput`: the last Linear of a layer and what follows it, by the layer's NormPlace.
+//
+//   pre:       y = residual + Linear(x)
+//   sandwich:  y = residual + norm(z),  z = Linear(x)
+//
+// x [T, in]; residual, z, y and their gradients [T, C] in LayerContext::dtype(). Everything is enqueued on the compute
+// stream. Errors: those of Linear and Norm.
+#pragma once
+
+#include <array>
+#include <optional>
+
+#include "nn/blocks/linear.h"
+#include "nn/blocks/norm.h"
+#include "nn/blocks/saved_tensors.h"
+
+namespace hawser::nn {
+
+class LayerOutput {
+ public:
+  // What the norm's gradient needs: z and Norm::statistics; and dz, the gradient of z. All empty without a norm.
+  struct Tensors {
+    TensorView z, statistics, dz;
+  };
+  static constexpr std::size_t kTensors = 3;
+
+  // `norm`: absent with NormPlace::pre.
+  LayerOutput(RowParallelLinear linear, std::optional<Norm> norm)
+      : linear_(std::move(linear)), norm_(std::move(norm)) {}
+  const Linear& linear() const { return linear_.linear(); }
+  bool has_norm() const { return norm_.has_value(); }
+
+  // The members of Tensors, in their order.
+  std::array<TensorSpec, kTensors> tensors(std::int64_t rows, std::int64_t width, DType dtype) const;
+  // `recomputed`: the recompute pass writes z, from an x that it has anyway; it is not saved before.
+  std::array<SavedSpec, kTensors> saved_specs(std::int64_t rows, std::int64_t width, DType dtype,
+                                              const SavePolicy& policy, bool recomputed) const;
+
+  // Writes z and statistics.
+  void forward(LayerContext&, const Scaled& x, const TensorView& residual, const TensorView& y, const Tensors&) const;
+  // Writes z again.
+  void recompute(LayerContext&, const Scaled& x, const Tensors&) const;
+  // The gradient of Linear's output, as its gradients below take it: of dy, through the norm. Writes dz, and the norm's
+  // parameter gradients.
+  Scaled backward(LayerContext&, const TensorView& dy, const Tensors&, GradientSink&) const;
+  // The same once more, from the dz that backward has written.
+  Scaled output_gradient(LayerContext&, const TensorView& dy, const Tensors&) const;
+  void input_gradient(LayerContext&, const Scaled& gradient, const TensorView& dx) const;
+  void weight_gradient(LayerContext&, const Scaled& gradient, const Scaled& x, GradientSink&) const;
+
+ private:
+  RowParallelLinear linear_;
+  std::optional<Norm> norm_;
+};
+
+}  // namespace hawser::nn
