@@ -1,5 +1,5 @@
-// Blocks of other kinds than Llama's, described as data alone: loss and gradients of GPT-NeoX and GPT-2 equal those of
-// transformers in float64 (tests/golden/blocks, made by tools/golden/make_blocks.py).
+// Blocks of other kinds than Llama's, described as data alone: loss and gradients of GPT-NeoX, GPT-2, Gemma 3 and Qwen3
+// equal those of transformers in float64 (tests/golden/blocks, made by tools/golden/make_blocks.py).
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -100,6 +100,98 @@ models::ModelDescription gpt2() {
   return d;
 }
 
+// Norms before and after each layer and of q and k, whose factor is 1 + weight; GELU gate; a factor of the embeddings;
+// a window and another RoPE in the first block; an odd width; a tied head.
+models::ModelDescription gemma3() {
+  constexpr std::int64_t kOddWidth = 33, kGemmaHeadDim = 10;
+  constexpr nn::NormConfig kNorm{.epsilon = 1e-6, .unit_offset = true};
+  models::ModelDescription d;
+  d.family = "gemma3_text";
+  d.embedding = {.vocabulary = kVocabulary,
+                 .width = kOddWidth,
+                 .table = "model.embed_tokens",
+                 .scale = std::sqrt(static_cast<double>(kOddWidth))};
+  for (int b = 0; b < 2; ++b) {
+    const std::string p = cat("model.layers.", b, "."), a = p + "self_attn.", m = p + "mlp.";
+    d.blocks.push_back({.attention = {.width = kOddWidth,
+                                      .heads = kHeads,
+                                      .kv_heads = 1,
+                                      .head_dim = kGemmaHeadDim,
+                                      .norm_config = kNorm,
+                                      .norm_place = nn::NormPlace::sandwich,
+                                      .qk_norm = kNorm,
+                                      .rope = b,
+                                      .window = b == 0 ? 5 : 0,
+                                      .scale = 1 / std::sqrt(14.0),
+                                      .norm = p + "input_layernorm",
+                                      .q = a + "q_proj",
+                                      .k = a + "k_proj",
+                                      .v = a + "v_proj",
+                                      .output = a + "o_proj",
+                                      .fused = a + "qkv_proj",
+                                      .post_norm = p + "post_attention_layernorm",
+                                      .q_norm = a + "q_norm",
+                                      .k_norm = a + "k_norm"},
+                        .mlp = {.width = kOddWidth,
+                                .inner = kInner,
+                                .norm_config = kNorm,
+                                .norm_place = nn::NormPlace::sandwich,
+                                .activation = nn::Activation::geglu_tanh,
+                                .norm = p + "pre_feedforward_layernorm",
+                                .gate = m + "gate_proj",
+                                .up = m + "up_proj",
+                                .down = m + "down_proj",
+                                .fused = m + "gate_up_proj",
+                                .post_norm = p + "post_feedforward_layernorm"}});
+  }
+  d.head = {.vocabulary = kVocabulary,
+            .width = kOddWidth,
+            .tied = true,
+            .norm_config = kNorm,
+            .norm = "model.norm",
+            .output = "lm_head"};
+  d.ropes = {{.theta = 1000.0, .head_dim = kGemmaHeadDim},
+             {.kind = ops::RopeKind::linear, .theta = 20000.0, .head_dim = kGemmaHeadDim, .factor = 2.0}};
+  return d;
+}
+
+// Norms of q and k, grouped heads.
+models::ModelDescription qwen3() {
+  constexpr nn::NormConfig kNorm{.epsilon = 1e-6};
+  models::ModelDescription d;
+  d.family = "qwen3";
+  d.embedding = {.vocabulary = kVocabulary, .width = kWidth, .table = "model.embed_tokens"};
+  for (int b = 0; b < 2; ++b) {
+    const std::string p = cat("model.layers.", b, "."), a = p + "self_attn.", m = p + "mlp.";
+    d.blocks.push_back({.attention = {.width = kWidth,
+                                      .heads = 6,
+                                      .kv_heads = 2,
+                                      .head_dim = 8,
+                                      .norm_config = kNorm,
+                                      .qk_norm = kNorm,
+                                      .norm = p + "input_layernorm",
+                                      .q = a + "q_proj",
+                                      .k = a + "k_proj",
+                                      .v = a + "v_proj",
+                                      .output = a + "o_proj",
+                                      .fused = a + "qkv_proj",
+                                      .q_norm = a + "q_norm",
+                                      .k_norm = a + "k_norm"},
+                        .mlp = {.width = kWidth,
+                                .inner = kInner,
+                                .norm_config = kNorm,
+                                .norm = p + "post_attention_layernorm",
+                                .gate = m + "gate_proj",
+                                .up = m + "up_proj",
+                                .down = m + "down_proj",
+                                .fused = m + "gate_up_proj"}});
+  }
+  d.head = {
+      .vocabulary = kVocabulary, .width = kWidth, .norm_config = kNorm, .norm = "model.norm", .output = "lm_head"};
+  d.ropes = {{.theta = 10000.0, .head_dim = 8}};
+  return d;
+}
+
 std::string golden(const std::string& name, const std::string& file) {
   return cat(HAWSER_SOURCE_DIR, "/tests/golden/blocks/", name, "/", file);
 }
@@ -193,27 +285,47 @@ TEST(Blocks, Gpt2IsDataAlone) {
   expect_equal("gpt2", gpt2);
 }
 
+TEST(Blocks, Gemma3IsDataAlone) {
+  expect_equal("gemma3", gemma3);
+}
+
+TEST(Blocks, Qwen3IsDataAlone) {
+  expect_equal("qwen3", qwen3);
+}
+
+using Change = std::function<void(models::ModelDescription&)>;
+
+void expect_another(const std::string& name, const std::function<models::ModelDescription()>& describe,
+                    const std::map<std::string, Change>& changes) {
+  for (const auto& [text, change] : changes) {
+    models::ModelDescription description = describe();
+    change(description);
+    EXPECT_GT(difference(name, description, Checkpointing::none, false).loss, 1e-6) << text;
+  }
+}
+
 // What a description says matters: each of these is another model.
 TEST(Blocks, AWrongDescriptionIsFound) {
-  using Change = std::function<void(models::ModelDescription&)>;
-  const std::map<std::string, Change> changes = {
-      {"qkv rows in the model's order", [](auto& d) { d.blocks[0].attention.qkv_rows.clear(); }},
-      {"serial residual", [](auto& d) { d.blocks[1].residual = models::Residual::serial; }},
-      {"other GELU", [](auto& d) { d.blocks[0].mlp.activation = nn::Activation::gelu_tanh; }},
-      {"all of a head rotated", [](auto& d) { d.ropes[0].head_dim = kHeadDim; }},
-      {"one of two RoPE bases",
-       [](auto& d) {
-         d.ropes.push_back({.theta = 50.0, .head_dim = kHeadDim / 2});
-         d.blocks[1].attention.rope = 1;
-       }},
-      {"epsilon", [](auto& d) { d.blocks[0].mlp.norm_config.epsilon = 1e-2; }},
-      {"scale", [](auto& d) { d.blocks[0].attention.scale = 0.3; }},
-  };
-  for (const auto& [text, change] : changes) {
-    models::ModelDescription description = neox();
-    change(description);
-    EXPECT_GT(difference("neox", description, Checkpointing::none, false).loss, 1e-6) << text;
-  }
+  expect_another("neox", neox,
+                 {{"qkv rows in the model's order", [](auto& d) { d.blocks[0].attention.qkv_rows.clear(); }},
+                  {"serial residual", [](auto& d) { d.blocks[1].residual = models::Residual::serial; }},
+                  {"other GELU", [](auto& d) { d.blocks[0].mlp.activation = nn::Activation::gelu_tanh; }},
+                  {"all of a head rotated", [](auto& d) { d.ropes[0].head_dim = kHeadDim; }},
+                  {"one of two RoPE bases",
+                   [](auto& d) {
+                     d.ropes.push_back({.theta = 50.0, .head_dim = kHeadDim / 2});
+                     d.blocks[1].attention.rope = 1;
+                   }},
+                  {"epsilon", [](auto& d) { d.blocks[0].mlp.norm_config.epsilon = 1e-2; }},
+                  {"scale", [](auto& d) { d.blocks[0].attention.scale = 0.3; }}});
+  expect_another(
+      "gemma3", gemma3,
+      {{"window", [](auto& d) { d.blocks[0].attention.window = 6; }},
+       {"RoPE", [](auto& d) { d.blocks[0].attention.rope = 1; }},
+       {"factor of the embeddings", [](auto& d) { d.embedding.scale = 1; }},
+       {"exact GELU", [](auto& d) { d.blocks[1].mlp.activation = nn::Activation::geglu; }},
+       {"no unit offset of q and k", [](auto& d) { d.blocks[1].attention.qk_norm->unit_offset = false; }},
+       {"no unit offset of an MLP's norms", [](auto& d) { d.blocks[1].mlp.norm_config.unit_offset = false; }}});
 }
 
 }  // namespace

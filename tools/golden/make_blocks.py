@@ -1,9 +1,9 @@
-"""Generate tests/golden/blocks: tiny GPT-NeoX and GPT-2 models with loss and gradients by transformers in float64.
+"""Generate tests/golden/blocks: tiny GPT-NeoX, GPT-2, Gemma 3 and Qwen3 models, their loss and gradients in float64.
 
 usage: make_blocks.py [--output tests/golden/blocks]
 
 Each case is a folder with model/model.safetensors, gradients/model.safetensors (float32, rounded once) and
-expected.json: ids of one document, and the loss. tests/parity/blocks_test.cpp describes these models as data. The
+expected.json: ids of one document, and the loss by transformers. tests/parity/blocks_test.cpp describes these models as data. The
 output depends only on this file and the versions in tools/requirements-golden.txt.
 """
 
@@ -15,7 +15,10 @@ import numpy as np
 import safetensors.torch
 import torch
 import transformers
-from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
+from transformers import (
+    Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, Qwen3Config,
+    Qwen3ForCausalLM)
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import jsonfiles
 import oracle
@@ -30,7 +33,37 @@ CASES = {
     "gpt2": (GPT2LMHeadModel, GPT2Config(
         vocab_size=67, n_embd=36, n_layer=2, n_head=3, n_inner=50, n_positions=64, activation_function="gelu_new",
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)),
+    # Norms before and after each layer and of q and k, whose factor is 1 + weight; GELU gate; a factor of the
+    # embeddings; windows and RoPE bases that alternate; an odd width; a tied head.
+    "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig(
+        vocab_size=67, hidden_size=33, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, head_dim=10,
+        intermediate_size=50, hidden_activation="gelu_pytorch_tanh", max_position_embeddings=64, rms_norm_eps=1e-6,
+        query_pre_attn_scalar=14, sliding_window=5, layer_types=["sliding_attention", "full_attention"],
+        attention_bias=False, attention_dropout=0.0, tie_word_embeddings=True, pad_token_id=None,
+        rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+                         "full_attention": {"rope_type": "linear", "rope_theta": 20000.0, "factor": 2.0}})),
+    # Norms of q and k, grouped heads.
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config(
+        vocab_size=67, hidden_size=36, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2, head_dim=8,
+        intermediate_size=50, hidden_act="silu", max_position_embeddings=64, rms_norm_eps=1e-6, attention_bias=False,
+        attention_dropout=0.0, use_sliding_window=False, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0})),
 }
+
+
+def set_double_frequencies(model):
+    """Computes the rotary frequencies again, in float64."""
+    rotary = next((module for key, module in model.named_modules() if key.endswith("rotary_emb")), None)
+    if rotary is None:
+        return
+    with oracle.all_double():
+        for layer_type in getattr(rotary, "layer_types", [None]):
+            kind = rotary.rope_type if layer_type is None else rotary.rope_type[layer_type]
+            compute = rotary.compute_default_rope_parameters if kind == "default" else ROPE_INIT_FUNCTIONS[kind]
+            options = {} if layer_type is None else {"layer_type": layer_type}
+            frequencies, factor = compute(rotary.config, **options)
+            assert frequencies.dtype == torch.float64 and factor == 1.0
+            setattr(rotary, "inv_freq" if layer_type is None else f"{layer_type}_inv_freq", frequencies)
 
 
 def make(name, folder):
@@ -43,15 +76,13 @@ def make(name, folder):
     for key, parameter in model.named_parameters():
         noise = generator.standard_normal(tuple(parameter.shape))
         norm = ("norm" in key or ".ln_" in key) and key.endswith(".weight")
-        weights[key] = torch.tensor(1.0 + 0.2 * noise if norm else 0.25 * noise, dtype=torch.float32)
+        one = 0.0 if name == "gemma3" else 1.0
+        weights[key] = torch.tensor(one + 0.2 * noise if norm else 0.25 * noise, dtype=torch.float32)
     model = model.double()
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             parameter.copy_(weights[key].double())
-    if name == "neox":
-        rotary = model.gpt_neox.rotary_emb
-        with oracle.all_double():
-            rotary.inv_freq, _ = rotary.compute_default_rope_parameters(rotary.config)
+    set_double_frequencies(model)
     ids = generator.integers(0, config.vocab_size, 29).tolist()
     with oracle.all_double():
         logits = model(torch.tensor([ids])).logits[0]
