@@ -208,15 +208,40 @@ void layers(Bench& b) {
     b.memory(residual ? "rms_norm_backward with residual" : "rms_norm_backward", (residual ? 8 : 6) * d(kT * kC),
              [&] { rms_norm_backward(b.stream(), back); });
   }
-  const GatedForward forward{.gate_up = b.normal(act, {kT, 2 * kF}), .y = b.empty(act, {kT, kF})};
-  b.memory("swiglu_forward", 6 * d(kT * kF), [&] { gated_forward(b.stream(), forward); });
-  for (const bool again : {false, true}) {
-    GatedBackward backward{
-        .gate_up = b.normal(act, {kT, 2 * kF}), .dy = b.normal(act, {kT, kF}), .dgate_up = b.empty(act, {kT, 2 * kF})};
-    if (again) backward.y = b.empty(act, {kT, kF});
-    b.memory(again ? "swiglu_backward, y recomputed" : "swiglu_backward", (again ? 12 : 10) * d(kT * kF),
-             [&] { gated_backward(b.stream(), backward); });
-  }
+  const TensorView q = b.normal(act, {kT, kQkv}).columns(0, 32 * 128).split_last(32, 128),
+                   dq = b.normal(act, {kT, kQkv}).columns(0, 32 * 128).split_last(32, 128);
+  const RmsNormForward heads{.x = q,
+                             .weight = b.normal(act, {128}),
+                             .y = b.empty(act, {kT, 32, 128}),
+                             .rstd = b.empty(DType::f32, {kT, 32}),
+                             .unit_offset = true};
+  b.memory("rms_norm_forward, 32 heads of a qkv row", 4 * d(kT * 32 * 128),
+           [&] { rms_norm_forward(b.stream(), heads); });
+  const RmsNormBackward heads_back{.x = q,
+                                   .weight = heads.weight,
+                                   .rstd = b.normal(DType::f32, {kT, 32}),
+                                   .dy = dq,
+                                   .dx = dq,
+                                   .dweight = b.empty(DType::f32, {128}),
+                                   .workspace = b.empty(DType::u8, {rms_norm_backward_workspace(kT * 32, 128)}),
+                                   .unit_offset = true};
+  b.memory("rms_norm_backward, 32 heads of a qkv row", 6 * d(kT * 32 * 128),
+           [&] { rms_norm_backward(b.stream(), heads_back); });
+  const TensorView gate_up = b.normal(act, {kT, 2 * kF}), y = b.empty(act, {kT, kF}), dy = b.normal(act, {kT, kF}),
+                   dgate_up = b.empty(act, {kT, 2 * kF});
+  const auto gated = [&](const std::string& name, Gate kind) {
+    const GatedForward forward{.gate_up = gate_up, .y = y, .kind = kind};
+    b.memory(name + "_forward", 6 * d(kT * kF), [&] { gated_forward(b.stream(), forward); });
+    for (const bool again : {false, true}) {
+      const GatedBackward backward{
+          .gate_up = gate_up, .dy = dy, .dgate_up = dgate_up, .y = again ? y : TensorView(), .kind = kind};
+      b.memory(name + (again ? "_backward, y recomputed" : "_backward"), (again ? 12 : 10) * d(kT * kF),
+               [&] { gated_backward(b.stream(), backward); });
+    }
+  };
+  gated("swiglu", Gate::silu);
+  gated("geglu", Gate::gelu);
+  gated("geglu_tanh", Gate::gelu_tanh);
   std::vector<std::int32_t> positions;
   for (std::int64_t t = 0; t < kT; ++t) positions.push_back(static_cast<std::int32_t>(t));
   const Rope rotate{.x = b.normal(act, {kT, kQkv}).columns(0, 40 * 128).split_last(40, 128),
