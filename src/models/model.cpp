@@ -12,10 +12,11 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const 
   Problems unsupported;
   check_supported(description_, "", unsupported);
   HAWSER_CHECK(unsupported.empty(), description_.family, ": ", unsupported.lines());
-  const auto add = [&](const std::string& name, const std::vector<nn::Param>& params) {
-    return nn::add_unit(name, params, spec_of, units_, flats_);
+  using Kind = nn::UnitPlace::Kind;
+  const auto add = [&](const std::string& name, const nn::UnitPlace& unit, const std::vector<nn::Param>& params) {
+    return nn::add_unit(name, unit, params, spec_of, units_, flats_);
   };
-  embedding_params_ = add("embedding", embedding_.params());
+  embedding_params_ = add("embedding", {.kind = Kind::embedding}, embedding_.params());
   for (std::size_t b = 0; b < description_.blocks.size(); ++b) {
     const BlockDescription& block = description_.blocks[b];
     const std::size_t first = layers_.size();
@@ -35,7 +36,7 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const 
     for (std::size_t layer = first; layer < layers_.size(); ++layer) {
       params.insert(params.end(), layers_[layer]->params().begin(), layers_[layer]->params().end());
     }
-    const std::vector<ParamPlace> places = add(cat("block ", b), params);
+    const std::vector<ParamPlace> places = add(cat("block ", b), {.kind = Kind::block, .block = number}, params);
     auto place = places.begin();
     for (std::size_t layer = first; layer < layers_.size(); ++layer) {
       const auto end = place + static_cast<std::ptrdiff_t>(layers_[layer]->params().size());
@@ -43,7 +44,7 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const 
       place = end;
     }
   }
-  head_params_ = add("head", head_.params());
+  head_params_ = add("head", {.kind = Kind::head}, head_.params());
   if (head_.tied()) head_params_.push_back(embedding_params_.front());
   for (const auto& layer : layers_) {
     const nn::AuxiliaryLoss* const loss = layer->auxiliary_loss();

@@ -8,6 +8,7 @@
 #include "base/philox.h"
 #include "checkpoint/boxes.h"
 #include "models/file_form.h"
+#include "nn/extent.h"
 #include "ops/copy/copy.h"
 #include "ops/seed/init.h"
 
@@ -26,16 +27,6 @@ struct Place {
 Place place_of(const nn::Flat& flat, const SegmentPiece& piece) {
   const nn::Param& param = flat.params()[static_cast<std::size_t>(piece.param)];
   return {param, param.segments[static_cast<std::size_t>(piece.segment)]};
-}
-
-// The boxes of a piece in the segment's global tensor; `view` has the piece's elements.
-std::vector<Box> global_boxes(const Place& place, const SegmentPiece& piece, const TensorView& view) {
-  const nn::Slice& slice = place.segment.slice;
-  std::vector<Box> boxes = boxes_of_range(nn::segment_shape(place.segment), piece.first, piece.count, view);
-  if (slice.extent > 0) {
-    for (Box& box : boxes) box.offset[slice.dim] += slice.begin;
-  }
-  return boxes;
 }
 
 // Random values of a box. Outside the slice's dim a box has complete dims, or one of several rows: the first elements
@@ -97,33 +88,6 @@ bool same_bytes(const checkpoint::SafetensorsFolder& folder, const std::string& 
 }
 
 }  // namespace
-
-std::vector<SegmentPiece> segment_pieces(const nn::Flat& flat, std::int64_t begin, std::int64_t count) {
-  HAWSER_CHECK(begin >= 0 && count >= 0, "elements [", begin, ", ", begin + count, ")");
-  std::vector<SegmentPiece> pieces;
-  for (std::size_t p = 0; p < flat.params().size(); ++p) {
-    const nn::Param& param = flat.params()[p];
-    const std::int64_t row = param.shape[0] > 0 ? param.elements() / param.shape[0] : 0;
-    for (std::size_t s = 0; s < param.segments.size(); ++s) {
-      const nn::Segment& segment = param.segments[s];
-      const std::int64_t start = flat.offset(static_cast<int>(p)) + segment.row * row;
-      const std::int64_t from = std::max(start, begin);
-      const std::int64_t to = std::min(start + segment.rows * row, begin + count);
-      if (from < to)
-        pieces.push_back({static_cast<int>(p), static_cast<int>(s), from - start, from - begin, to - from});
-    }
-  }
-  return pieces;
-}
-
-std::vector<nn::Flat::Gap> gap_pieces(const nn::Flat& flat, std::int64_t begin, std::int64_t count) {
-  std::vector<nn::Flat::Gap> pieces;
-  for (const nn::Flat::Gap& gap : flat.gaps(std::max(flat.used(), begin + count))) {
-    const std::int64_t from = std::max(gap.begin, begin), to = std::min(gap.begin + gap.count, begin + count);
-    if (from < to) pieces.push_back({from - begin, to - from});
-  }
-  return pieces;
-}
 
 std::vector<HfTensor> hf_tensors(const Model& model) {
   std::vector<HfTensor> tensors;
@@ -247,7 +211,7 @@ std::vector<SegmentPiece> load_flat(const Model& model, int flat, const WeightSo
       absent.push_back(piece);
       continue;
     }
-    for (const Box& box : global_boxes(place, piece, line.rows(piece.at, piece.count))) {
+    for (const Box& box : nn::global_boxes(place.segment, piece, line.rows(piece.at, piece.count))) {
       read_region(*from.files, from.name, place.segment.file, checkpoint::region_of(box), box.view);
     }
   }
@@ -265,7 +229,7 @@ void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int6
     const TensorView y = line.rows(piece.at, piece.count);
     switch (place.param.initial.kind) {
       case nn::Initial::Kind::normal:
-        for (const Box& box : global_boxes(place, piece, y)) random_box(place, seed, box, stream);
+        for (const Box& box : nn::global_boxes(place.segment, piece, y)) random_box(place, seed, box, stream);
         break;
       case nn::Initial::Kind::ones:
       case nn::Initial::Kind::zeros:
@@ -279,22 +243,7 @@ void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int6
 
 std::vector<NamedState> flat_states(const Model& model, int flat, std::int64_t begin, std::int64_t count,
                                     const TensorView& values, const std::string& prefix) {
-  expect_piece(values, count);
-  const nn::Flat& of = flat_of(model, flat);
-  const TensorView line = values.reshape({count});
-  std::vector<NamedState> states;
-  for (const SegmentPiece& piece : segment_pieces(of, begin, count)) {
-    const Place place = place_of(of, piece);
-    const std::string name = prefix + place.segment.name;
-    auto state = std::ranges::find(states, name, &NamedState::name);
-    if (state == states.end()) {
-      states.push_back({.name = name, .shape = place.segment.global, .dtype = values.dtype(), .boxes = {}});
-      state = states.end() - 1;
-    }
-    const std::vector<Box> boxes = global_boxes(place, piece, line.rows(piece.at, piece.count));
-    state->boxes.insert(state->boxes.end(), boxes.begin(), boxes.end());
-  }
-  return states;
+  return nn::extent_states(flat_of(model, flat), {}, begin, count, values, prefix, false);
 }
 
 }  // namespace hawser::models

@@ -1,10 +1,9 @@
 // Import, initialization and export of the elements of a model's flat buffers.
 //
-// A piece of a flat buffer is a range [begin, begin + count) of its elements (nn::Flat: parameters in order, each at a
-// multiple of kAlignmentElements, gaps zero; the padding of Flat::total counts as a gap). Results do not
-// depend on how the buffers are sharded, nor on how ranks slice a tensor (nn::Slice): any pieces that cover a tensor
-// give the same elements. Names are those of Hugging Face's files, one per global tensor. Tensors have the model's form
-// here, and in checkpoints; load_flat and export_folder convert from and to the file's (nn::FileForm).
+// A piece of a flat buffer is a range of its elements (nn/flat_pieces.h); gaps are zero. Results do not depend on how the
+// buffers are sharded, nor on how ranks slice a tensor (nn::Slice): any pieces that cover a tensor give the same
+// elements. Names are those of Hugging Face's files, one per global tensor. Tensors have the model's form here, and in
+// checkpoints; load_flat and export_folder convert from and to the file's (nn::FileForm).
 #pragma once
 
 #include <cstdint>
@@ -16,21 +15,14 @@
 #include "checkpoint/formats/safetensors.h"
 #include "checkpoint/save.h"
 #include "models/model.h"
+#include "nn/flat_pieces.h"
 #include "tensor/named_state.h"
 
 namespace hawser::models {
 
-// The elements that a segment and a piece have in common.
-struct SegmentPiece {
-  int param = 0, segment = 0;  // indices in Flat::params() and Param::segments
-  std::int64_t first = 0;      // element of the segment, row-major
-  std::int64_t at = 0;         // element of the piece
-  std::int64_t count = 0;      // more than 0
-};
-std::vector<SegmentPiece> segment_pieces(const nn::Flat& flat, std::int64_t begin, std::int64_t count);
-
-// The parts of a piece that belong to no parameter.
-std::vector<nn::Flat::Gap> gap_pieces(const nn::Flat& flat, std::int64_t begin, std::int64_t count);
+using nn::gap_pieces;
+using nn::segment_pieces;
+using nn::SegmentPiece;
 
 // All global tensors of the model, in the order of their first segments; a tied head has no tensor of its own.
 struct HfTensor {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "nn/extent.h"
 
 namespace hawser::nn {
 
@@ -29,7 +30,7 @@ Flat::Flat(std::string name, FlatSpec spec, std::vector<Param> params)
                to_string(spec.domain), " flat");
   for (const Param& param : params_) {
     offsets_.push_back(used_);
-    used_ += round_up(param.elements(), kAlignmentElements);
+    used_ += round_up(param.elements(), spec.grain);
     const bool scales = spec.scaling != Scaling::none;
     scale_offsets_.push_back(scale_offsets_.back() +
                              (scales ? scale_shape(static_cast<int>(offsets_.size()) - 1).elements() : 0));
@@ -37,11 +38,7 @@ Flat::Flat(std::string name, FlatSpec spec, std::vector<Param> params)
 }
 
 Shape Flat::scale_shape(int param) const {
-  if (spec_.scaling == Scaling::tensor) return {1};
-  const Param& p = params_[static_cast<std::size_t>(param)];
-  HAWSER_CHECK(spec_.scaling == Scaling::block && p.shape.rank() == 2, p.name, ": scales of blocks of ",
-               p.shape.text());
-  return {ceil_div(p.shape[0], kScalingBlock), ceil_div(p.shape[1], kScalingBlock)};
+  return extent_shape(params_[static_cast<std::size_t>(param)], scale_extent(spec_.scaling));
 }
 
 TensorView Flat::scale_view(const TensorView& scales, int param) const {
@@ -112,8 +109,8 @@ FlatSpec common_domain(const Param& param) {
   return spec;
 }
 
-std::vector<ParamPlace> add_unit(const std::string& name, const std::vector<Param>& params, const FlatSpecOf& spec_of,
-                                 std::vector<Unit>& units, std::vector<Flat>& flats) {
+std::vector<ParamPlace> add_unit(const std::string& name, const UnitPlace& place, const std::vector<Param>& params,
+                                 const FlatSpecOf& spec_of, std::vector<Unit>& units, std::vector<Flat>& flats) {
   struct Group {
     FlatSpec spec;
     std::vector<Param> params;
@@ -121,7 +118,7 @@ std::vector<ParamPlace> add_unit(const std::string& name, const std::vector<Para
   std::vector<Group> groups;
   std::vector<ParamPlace> places;
   for (const Param& param : params) {
-    const FlatSpec spec = spec_of(param);
+    const FlatSpec spec = spec_of(param, place);
     auto group = std::ranges::find(groups, spec, &Group::spec);
     if (group == groups.end()) group = groups.insert(group, {spec, {}});
     places.push_back({static_cast<int>(flats.size()) + static_cast<int>(group - groups.begin()),

@@ -5,14 +5,16 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "nn/param.h"
 
 namespace hawser::nn {
 
-// The parameters of one flat. Every parameter starts at a multiple of kAlignmentElements elements, and so does every
-// shard. A shard boundary may be inside a parameter.
+// The parameters of one flat. Every parameter starts at a multiple of FlatSpec::grain elements, and so does every shard.
+// A shard boundary may be inside a parameter.
 class Flat {
  public:
   static constexpr std::int64_t kAlignmentElements = 128;
@@ -23,14 +25,15 @@ class Flat {
   const FlatSpec& spec() const { return spec_; }
   const std::vector<Param>& params() const { return params_; }
   std::int64_t offset(int param) const { return offsets_[static_cast<std::size_t>(param)]; }
-  // Elements up to the end of the last parameter, rounded up to a multiple of kAlignmentElements.
+  // Elements up to the end of the last parameter, rounded up to a multiple of FlatSpec::grain.
   std::int64_t used() const { return used_; }
   // Elements of the flat buffer if it is sharded over `parts` ranks: used(), rounded up to a multiple of
   // parts * FlatSpec::grain.
   std::int64_t total(int parts) const;
   // The view of a parameter in the unsharded flat buffer.
   TensorView view(const TensorView& flat, int param) const;
-  // The float32 scales of all parameters, one parameter after another, and those of one. Scaling::none: 0, empty.
+  // The float32 scales of all parameters, one parameter after another, and those of one: the values of scale_extent()
+  // (nn/extent.h). Scaling::none: 0, empty.
   std::int64_t scale_count() const { return scale_offsets_.back(); }
   Shape scale_shape(int param) const;
   TensorView scale_view(const TensorView& scales, int param) const;
@@ -50,14 +53,37 @@ class Flat {
   std::int64_t used_ = 0;
 };
 
+// Which unit of a model.
+struct UnitPlace {
+  enum class Kind { embedding, block, head };
+  Kind kind = Kind::block;
+  int block = -1;  // number of the block, from 0
+};
+
 // A unit, as in FSDP: what is gathered together before it is used.
 struct Unit {
   std::string name;        // "embedding", "block 3", "head"
   std::vector<int> flats;  // indices in the model's list of flats
 };
 
-// Decides the spec of a parameter's flat; Param::flat is what its layer asks for.
-using FlatSpecOf = std::function<FlatSpec(const Param&)>;
+// Decides the spec of a parameter's flat; Param::flat is what its layer asks for. An optimizer that updates only the
+// matrices of blocks in its own way, or rates that depend on depth, are groups by the place.
+class FlatSpecOf {
+ public:
+  // A function of (const Param&, const UnitPlace&), or of the Param alone.
+  template <class Rule>
+  requires(!std::is_same_v<std::remove_cvref_t<Rule>, FlatSpecOf>) FlatSpecOf(Rule rule) {
+    if constexpr (std::is_invocable_v<Rule, const Param&, const UnitPlace&>) {
+      rule_ = std::move(rule);
+    } else {
+      rule_ = [rule = std::move(rule)](const Param& param, const UnitPlace&) { return rule(param); };
+    }
+  }
+  FlatSpec operator()(const Param& param, const UnitPlace& place = {}) const { return rule_(param, place); }
+
+ private:
+  std::function<FlatSpec(const Param&, const UnitPlace&)> rule_;
+};
 // Param::flat with Domain::sliced: without tensor and expert parallelism all domains are sharded over the same ranks,
 // so that their parameters share a flat.
 FlatSpec common_domain(const Param&);
@@ -70,7 +96,7 @@ struct ParamPlace {
 // Adds a unit: its parameters are put into one flat for each spec, in the order in which the specs first occur, and
 // keep their order in a flat. The first flat takes the unit's name; another appends what differs: "block 3, frozen".
 // Returns the places of the parameters.
-std::vector<ParamPlace> add_unit(const std::string& name, const std::vector<Param>& params, const FlatSpecOf& spec_of,
-                                 std::vector<Unit>& units, std::vector<Flat>& flats);
+std::vector<ParamPlace> add_unit(const std::string& name, const UnitPlace& place, const std::vector<Param>& params,
+                                 const FlatSpecOf& spec_of, std::vector<Unit>& units, std::vector<Flat>& flats);
 
 }  // namespace hawser::nn

@@ -51,7 +51,7 @@ class UnitTest : public ::testing::Test {
 };
 
 TEST_F(UnitTest, IsOneFlatInTheOrderOfTheParametersWhereAllAreAlike) {
-  const auto places = add_unit("block 0", params(), common_domain, units_, flats_);
+  const auto places = add_unit("block 0", {.block = 0}, params(), common_domain, units_, flats_);
   ASSERT_EQ(flats_.size(), 1u);
   EXPECT_EQ(flats_[0].name(), "block 0");
   EXPECT_EQ(units_[0].flats, (std::vector<int>{0}));
@@ -62,9 +62,10 @@ TEST_F(UnitTest, IsOneFlatInTheOrderOfTheParametersWhereAllAreAlike) {
 }
 
 TEST_F(UnitTest, HasOneFlatForEachSpec) {
-  add_unit("embedding", {full_param("table", {4, 4}, {}, true)}, common_domain, units_, flats_);
+  add_unit("embedding", {.kind = UnitPlace::Kind::embedding}, {full_param("table", {4, 4}, {}, true)}, common_domain,
+           units_, flats_);
   const auto places = add_unit(
-      "block 0", params(),
+      "block 0", {.block = 0}, params(),
       [](const Param& param) {
         FlatSpec spec = param.flat;
         if (param.name == "up") spec.trainable = false, spec.gathered = DType::bf16;

@@ -69,10 +69,16 @@ struct FlatSpec {
   std::optional<DType> stored;      // dtype that ranks keep; absent: float32 if trainable, otherwise the compute dtype
   std::optional<DType> gathered;    // dtype that layers read; absent: the compute dtype
   Scaling scaling = Scaling::none;  // weights of Linears only
-  int group = 0;                    // a number for parameters that the optimizer updates differently
+  int group = 0;                    // a number for parameters that the optimizer updates differently, or whose learning
+                                    // rate has a schedule of its own (optim::kGroups)
   bool partial_gradient = false;    // replicated only: what each rank computes is a part of a sum, not an equal copy
-  std::int64_t grain = 128;         // shards begin at multiples of it; a multiple of Flat::kAlignmentElements
+  std::int64_t grain = 128;         // parameters and shards begin at multiples of it; a multiple of
+                                    // Flat::kAlignmentElements
   bool operator==(const FlatSpec&) const = default;
+
+  // The dtypes in a model that computes in `compute`.
+  DType gathered_in(DType compute) const { return gathered.value_or(compute); }
+  DType stored_in(DType compute) const { return stored.value_or(trainable ? DType::f32 : gathered_in(compute)); }
 };
 
 struct Param {

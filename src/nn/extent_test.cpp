@@ -1,0 +1,190 @@
+#include "nn/extent.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "nn/flat_pieces.h"
+
+namespace hawser::nn {
+namespace {
+
+using Kind = Extent::Kind;
+
+// Assembled values by tensor; each element must come from one box.
+using Tensors = std::map<std::string, std::vector<float>>;
+
+void assemble(Tensors& into, const std::vector<NamedState>& states) {
+  for (const NamedState& state : states) {
+    auto& values = into.try_emplace(state.name, static_cast<std::size_t>(state.shape.elements()), NAN).first->second;
+    for (const Box& box : state.boxes) {
+      const std::int64_t columns = state.shape.rank() == 2 ? state.shape[1] : 1;
+      const std::int64_t wide = state.shape.rank() == 2 ? box.extent[1] : 1;
+      for (std::int64_t i = 0; i < box.extent.elements(); ++i) {
+        const std::int64_t first = box.offset[0] + i / wide;
+        const std::int64_t second = state.shape.rank() == 2 ? box.offset[1] + i % wide : 0;
+        float& value = values[static_cast<std::size_t>(first * columns + second)];
+        EXPECT_TRUE(std::isnan(value)) << state.name << " has an element twice";
+        value = box.view.data<float>()[i];
+      }
+    }
+  }
+}
+
+std::vector<float> counted(std::int64_t count, float from = 0) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  std::iota(values.begin(), values.end(), from);
+  return values;
+}
+
+TensorView view_of(std::vector<float>& values) {
+  return {reinterpret_cast<std::byte*>(values.data()),
+          DType::f32,
+          {static_cast<std::int64_t>(values.size())},
+          DeviceKind::cpu};
+}
+
+// q, k fused: part `part` of two of q [4, 6] and k [2, 6]; a row-parallel matrix [4, 10]; a sliced bias [8]; an expert
+// tensor [4, 3, 5] sliced by expert.
+std::vector<Param> half(int part) {
+  const auto rows = [&](const char* name, std::int64_t row, std::int64_t total) {
+    return row_segment(name, row, total / 2, {0, 6}, {.begin = part * total / 2, .total = total});
+  };
+  return {fused_param("qk", {rows("q", 0, 4), rows("k", 2, 2)}, {3, 6}, {}, true),
+          sliced_param("down", {4, 5}, 1, {.begin = part * 5, .total = 10}, {}, true),
+          sliced_param("bias", {4}, 0, {.begin = part * 4, .total = 8}, {}, false)};
+}
+
+TEST(Extent, OfTheSlicesOfTwoRanksIsThatOfTheTensor) {
+  const Extent row{.kind = Kind::row}, column{.kind = Kind::column}, matrix{.kind = Kind::matrix};
+  struct Expected {
+    Extent extent;
+    std::map<std::string, std::int64_t> sizes;
+    std::int64_t here;
+  };
+  for (const Expected& e : {Expected{{}, {{"q", 24}, {"k", 12}, {"down", 40}, {"bias", 8}}, 18 + 20 + 4},
+                            Expected{row, {{"q", 4}, {"k", 2}, {"down", 4}, {"bias", 1}}, 2 + 1 + 4 + 1},
+                            Expected{column, {{"q", 6}, {"k", 6}, {"down", 10}, {"bias", 8}}, 6 + 6 + 5 + 4},
+                            Expected{matrix, {{"q", 1}, {"k", 1}, {"down", 1}, {"bias", 1}}, 4}}) {
+    Tensors saved;
+    std::int64_t all = 0;
+    for (const auto& [name, size] : e.sizes) all += size;
+    for (int part = 0; part < 2; ++part) {
+      const Flat flat("f", {}, half(part));
+      EXPECT_EQ(saved_count(flat, e.extent), all);
+      for (int shard = 0; shard < 2; ++shard) {
+        const std::int64_t count = flat.total(2) / 2;
+        const std::int64_t size = extent_count(flat, e.extent, count);
+        if (!e.extent.sharded()) {
+          EXPECT_EQ(size, e.here);
+        }
+        std::vector<float> values = counted(size, static_cast<float>(100 * part));
+        assemble(saved, extent_states(flat, e.extent, shard * count, count, view_of(values), "", false));
+      }
+      if (e.extent.sharded()) continue;
+      EXPECT_EQ(sum_count(flat, e.extent), all);
+      // Every rank loads all that it has.
+      std::vector<float> values = counted(e.here);
+      std::int64_t loaded = 0;
+      for (const NamedState& state : extent_states(flat, e.extent, 0, 128, view_of(values), "", true)) {
+        for (const Box& box : state.boxes) loaded += box.extent.elements();
+      }
+      EXPECT_EQ(loaded, e.here);
+    }
+    EXPECT_EQ(saved.size(), e.sizes.size());
+    for (const auto& [name, size] : e.sizes) {
+      ASSERT_EQ(saved.at(name).size(), static_cast<std::size_t>(size)) << name;
+      for (const float value : saved.at(name)) EXPECT_FALSE(std::isnan(value)) << name;
+    }
+    // q's rows: two of each rank. down's columns: five of each.
+    if (e.extent == row) {
+      EXPECT_EQ(saved.at("q"), (std::vector<float>{0, 1, 100, 101}));
+    }
+    if (e.extent == column) {
+      EXPECT_EQ(saved.at("down")[5], 100 + 12);
+    }
+  }
+}
+
+TEST(Extent, OfExpertsHasOneValueForEachMatrix) {
+  const Param experts = sliced_param("experts", {2 * 3, 5}, 0, {}, {}, true);
+  Param param = experts;
+  param.segments = {
+      {.name = "experts", .row = 0, .rows = 6, .global = {4, 3, 5}, .slice = {.dim = 0, .begin = 2, .extent = 2}}};
+  const Flat flat("f", {}, {param});
+  const ExtentPart rows = extent_parts(flat, {.kind = Kind::row}).front();
+  EXPECT_EQ(rows.shape, (Shape{2, 3}));
+  EXPECT_EQ(rows.global, (Shape{4, 3}));
+  EXPECT_EQ(rows.offset, (Shape{2, 0}));
+  EXPECT_EQ(extent_parts(flat, {.kind = Kind::column}).front().shape, (Shape{2, 5}));
+  EXPECT_EQ(extent_parts(flat, {.kind = Kind::matrix}).front().shape, (Shape{2}));
+  EXPECT_EQ(sum_count(flat, {.kind = Kind::matrix}), 4);
+}
+
+TEST(Extent, OfBlocksIsNeverCutByAShard) {
+  const Extent blocks{.kind = Kind::block, .block = 256};
+  const Flat flat("f", {.grain = 256}, {full_param("a", {5, 100}, {}, true), full_param("b", {3, 200}, {}, true)});
+  EXPECT_EQ(flat.offset(1), 512);
+  EXPECT_EQ(saved_count(flat, blocks), 2 + 3);
+  for (const int parts : {1, 2, 3, 5}) {
+    Tensors saved;
+    const std::int64_t count = flat.total(parts) / parts;
+    for (int part = 0; part < parts; ++part) {
+      std::vector<float> values = counted(extent_count(flat, blocks, count), static_cast<float>(part * count / 256));
+      assemble(saved, extent_states(flat, blocks, part * count, count, view_of(values), "x/", false));
+    }
+    EXPECT_EQ(saved, (Tensors{{"x/a", {0, 1}}, {"x/b", {2, 3, 4}}})) << parts;
+  }
+  EXPECT_THROW(extent_count(Flat("g", {}, {}), blocks, 128), InternalError);
+}
+
+// Scales of tiles: two ranks with slices of rows, and two with slices of columns.
+TEST(Extent, OfTilesOfSlicesIsThatOfTheTensor) {
+  const FlatSpec spec{.scaling = Scaling::block};
+  const Extent tiles = scale_extent(Scaling::block);
+  Tensors saved;
+  for (int part = 0; part < 2; ++part) {
+    const auto rows = [&](const char* name, std::int64_t row, std::int64_t total) {
+      return row_segment(name, row, total / 2, {0, 130}, {.begin = part * total / 2, .total = total});
+    };
+    const Flat flat("f", spec,
+                    {fused_param("qk", {rows("q", 0, 512), rows("k", 256, 256)}, {384, 130}, {}, true),
+                     sliced_param("down", {128, 128}, 1, {.begin = part * 128, .total = 256}, {}, true)});
+    std::vector<float> values = counted(flat.scale_count(), static_cast<float>(100 * part));
+    EXPECT_EQ(values.size(), 6u + 1u);
+    EXPECT_EQ(saved_count(flat, tiles), 12 + 2);
+    assemble(saved, extent_states(flat, tiles, 0, flat.total(1), view_of(values), "scale/", false));
+  }
+  EXPECT_EQ(saved.at("scale/qk"), (std::vector<float>{0, 1, 2, 3, 100, 101, 102, 103, 4, 5, 104, 105}));
+  EXPECT_EQ(saved.at("scale/down"), (std::vector<float>{6, 106}));
+  const Flat cut("f", spec, {sliced_param("up", {100, 8}, 0, {.begin = 100, .total = 200}, {}, true)});
+  std::vector<float> values(1);
+  EXPECT_THROW(extent_states(cut, tiles, 0, cut.total(1), view_of(values), "scale/", false), InternalError);
+}
+
+TEST(Extent, OfAParameterIsSavedByOneRank) {
+  const Extent whole = scale_extent(Scaling::tensor);
+  Tensors saved;
+  for (int part = 0; part < 2; ++part) {
+    const Flat flat("f", {}, half(part));
+    EXPECT_EQ(extent_count(flat, whole, 128), 3);
+    std::vector<float> values{1, 2, 3};
+    assemble(saved, extent_states(flat, whole, 0, flat.total(1), view_of(values), "", false));
+  }
+  EXPECT_EQ(saved, (Tensors{{"bias", {3}}, {"down", {2}}, {"qk", {1}}}));
+}
+
+TEST(FlatPieces, RunsOfTheGlobalTensor) {
+  const Flat flat("f", {}, {sliced_param("down", {4, 5}, 1, {.begin = 5, .total = 10}, {}, true)});
+  const SegmentPiece piece = segment_pieces(flat, 3, 9).front();
+  std::vector<std::array<std::int64_t, 3>> runs;
+  for_each_global_run(segment_of(flat, piece), piece, [&](std::int64_t global, std::int64_t at, std::int64_t count) {
+    runs.push_back({global, at, count});
+  });
+  EXPECT_EQ(runs, (std::vector<std::array<std::int64_t, 3>>{{8, 0, 2}, {15, 2, 5}, {25, 7, 2}}));
+}
+
+}  // namespace
+}  // namespace hawser::nn
