@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "engine/session.h"
-#include "models/weights.h"
 
 namespace hawser::engine {
 
@@ -47,19 +46,21 @@ void PinnedStagingBuffer::send(const TensorView& to, const Fill& fill) {
 
 std::vector<StatePart> state_parts(Session& session, StateScope scope) {
   std::vector<StatePart> parts;
-  const auto add = [&](int flat, const std::string& prefix, const TensorView& view, bool scales = false) {
-    parts.push_back({.flat = flat, .prefix = prefix, .device = view, .host = view, .scales = scales});
+  const auto add = [&](int flat, const std::string& prefix, const TensorView& view, const nn::Extent& extent = {}) {
+    parts.push_back({.flat = flat, .prefix = prefix, .device = view, .host = view, .extent = extent});
   };
   const auto kind = session.state().options().optimizer;
   for (int f = 0; f < static_cast<int>(session.model().flats().size()); ++f) {
     const step::FlatState& flat = session.state().flat(f);
     if (!scope.frozen && !session.model().flat(f).spec().trainable) continue;
     add(f, "", flat.stored);
-    if (!flat.scales.empty()) add(f, "scale/", flat.scales, true);
+    if (!flat.scales.empty()) {
+      add(f, "scale/", flat.scales, nn::scale_extent(session.model().flat(f).spec().scaling));
+    }
     if (!scope.optimizer || flat.slots.empty()) continue;
     const std::vector<optim::StateSlot> slots = kind->slots(session.model().flat(f));
     for (std::size_t slot = 0; slot < flat.slots.size(); ++slot) {
-      add(f, cat("optimizer/", slots[slot].name, "/"), flat.slots[slot]);
+      add(f, cat("optimizer/", slots[slot].name, "/"), flat.slots[slot], slots[slot].extent);
     }
   }
   return parts;
@@ -76,44 +77,12 @@ std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at) {
   return bytes;
 }
 
-namespace {
-
-// A scale is saved by the rank that saves its parameter's first element.
-std::vector<NamedState> scale_states(const nn::Flat& flat, const step::FlatState& state, const StatePart& part,
-                                     StatesFor use) {
-  std::vector<NamedState> states;
-  for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
-    const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
-    for (const nn::Segment& segment : param.segments) {
-      HAWSER_CHECK(segment.slice.extent == 0, param.name, ": scales of slices are not saved yet");
-    }
-    const bool owner = flat.offset(p) >= state.begin && flat.offset(p) < state.begin + state.count;
-    const Shape shape = flat.scale_shape(p);
-    NamedState scale{.name = part.prefix + param.name, .shape = shape, .dtype = DType::f32, .boxes = {}};
-    if (owner || use == StatesFor::load) {
-      Shape offset = shape;
-      for (int dim = 0; dim < shape.rank(); ++dim) offset[dim] = 0;
-      scale.boxes.push_back({.offset = offset, .extent = shape, .view = flat.scale_view(part.host, p)});
-    }
-    states.push_back(std::move(scale));
-  }
-  return states;
-}
-
-}  // namespace
-
 std::vector<NamedState> named_states(Session& session, const std::vector<StatePart>& parts, StatesFor use) {
   std::vector<NamedState> states;
   for (const StatePart& part : parts) {
     const step::FlatState& flat = session.state().flat(part.flat);
-    if (part.scales) {
-      for (NamedState& state : scale_states(session.model().flat(part.flat), flat, part, use)) {
-        states.push_back(std::move(state));
-      }
-      continue;
-    }
-    for (NamedState& state :
-         models::flat_states(session.model(), part.flat, flat.begin, flat.count, part.host, part.prefix)) {
+    for (NamedState& state : nn::extent_states(session.model().flat(part.flat), part.extent, flat.begin, flat.count,
+                                               part.host, part.prefix, use == StatesFor::load)) {
       states.push_back(std::move(state));
     }
   }

@@ -17,6 +17,7 @@
 
 #include "device/device.h"
 #include "models/model.h"
+#include "nn/extent.h"
 #include "step/state.h"
 #include "tensor/named_state.h"
 
@@ -46,7 +47,7 @@ struct StatePart {
   int flat = 0;
   std::string prefix;       // of the tensors' names
   TensorView device, host;  // the same view until place_copies places the copy
-  bool scales = false;      // FlatState::scales, not values of the flat's elements
+  nn::Extent extent = {};   // which elements of the flat share a value
 };
 // Which states.
 struct StateScope {
@@ -57,8 +58,8 @@ struct StateScope {
 std::vector<StatePart> state_parts(Session& session, StateScope scope = {});
 // Returns the bytes of the copies of all parts; with `at`, places the copies there.
 std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at);
-// The copies as named tensors of the model. Every rank has all scales: one rank saves those of a parameter,
-// "scale/PARAMETER" [Flat::scale_shape()], and all ranks load them.
+// The copies as named tensors of the model (nn::extent_states). Of what several ranks have, such as the scales of
+// weights, "scale/PARAMETER", one rank saves each value, and all ranks load it.
 enum class StatesFor { save, load };
 std::vector<NamedState> named_states(Session& session, const std::vector<StatePart>& parts, StatesFor use);
 

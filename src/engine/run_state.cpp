@@ -51,7 +51,7 @@ RunState run_state_of(const std::string& text) {
             .skipped = json.contains("skipped") ? count("skipped") : 0,
             .good_steps = json.contains("good_steps") ? count("good_steps") : 0,
             .loss_scale = json.value("loss_scale", 1.0f),
-            .kept = json.value("optimizer_scalars", std::array<float, 4>{}),
+            .kept = json.value("optimizer_scalars", decltype(RunState::kept){}),
             .recipe = json.at("recipe").dump(),
             .config = json.at("config"),
             .tokenizer = json.at("tokenizer"),

@@ -1,7 +1,6 @@
 // `RunState`: what a checkpoint stores of its run besides tensors, and what differs between two runs.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,6 +10,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/save.h"
 #include "models/families.h"
+#include "step/step_record.h"
 
 namespace hawser::engine {
 
@@ -22,10 +22,10 @@ struct RunState {
   std::int64_t skipped = 0;     // steps so far that updated nothing: without a target, or with an overflow
   std::int64_t good_steps = 0;  // 0 in a checkpoint of an earlier version
   float loss_scale = 1;
-  std::array<float, 4> kept{};            // step::OptimizerProgress::kept
-  std::string recipe;                     // text of config's recipe_json
-  std::string config;                     // text of the model's config.json
-  std::string tokenizer;                  // path of a tokenizer.json or its folder; "": none
+  decltype(step::OptimizerProgress::kept) kept{};  // the optimizer's own
+  std::string recipe;                              // text of config's recipe_json
+  std::string config;                              // text of the model's config.json
+  std::string tokenizer;                           // path of a tokenizer.json or its folder; "": none
   std::string data;                       // identity of the training data (prepare/identity.h) as JSON; "": unknown
   std::string compute;                    // dtype that layers compute in; "": written before version 0.2
   std::string optimizer = "adamw";        // optim::Optimizer::name()

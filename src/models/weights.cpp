@@ -8,7 +8,6 @@
 #include "base/philox.h"
 #include "checkpoint/boxes.h"
 #include "models/file_form.h"
-#include "nn/extent.h"
 #include "ops/copy/copy.h"
 #include "ops/seed/init.h"
 
@@ -239,11 +238,6 @@ void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int6
   for (const nn::Flat::Gap& gap : gap_pieces(of, begin, count)) {
     ops::fill(stream, {.y = line.rows(gap.begin, gap.count), .value = 0.0});
   }
-}
-
-std::vector<NamedState> flat_states(const Model& model, int flat, std::int64_t begin, std::int64_t count,
-                                    const TensorView& values, const std::string& prefix) {
-  return nn::extent_states(flat_of(model, flat), {}, begin, count, values, prefix, false);
 }
 
 }  // namespace hawser::models

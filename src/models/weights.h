@@ -79,11 +79,6 @@ std::vector<SegmentPiece> load_flat(const Model& model, int flat, const WeightSo
 void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int64_t begin, std::int64_t count,
                      Stream& stream, const TensorView& values);
 
-// One NamedState per global tensor that the piece overlaps, named prefix + its name, with its boxes in `values` [count]
-// (dense, any dtype and device). Prefixes: "" for parameters, "optimizer/SLOT/" for an optimizer's (optim/optimizer.h).
-std::vector<NamedState> flat_states(const Model& model, int flat, std::int64_t begin, std::int64_t count,
-                                    const TensorView& values, const std::string& prefix = "");
-
 // The tokenizer files that transformers reads from a model folder: those of a folder, or a tokenizer.json and the
 // others in its folder, by their names in a model folder. UserError if one cannot be read.
 std::vector<checkpoint::Attachment> tokenizer_files(const std::string& folder_or_tokenizer_json);

@@ -7,9 +7,16 @@
 #include "checkpoint/formats/safetensors_writer.h"
 #include "models/file_form.h"
 #include "models/testing/model_files.h"
+#include "nn/extent.h"
 
 namespace hawser::models {
 namespace {
+
+// The boxes of a value for each element.
+std::vector<NamedState> states_of(const Model& model, int flat, std::int64_t begin, std::int64_t count,
+                                  const TensorView& values, const std::string& prefix = "") {
+  return nn::extent_states(model.flat(flat), {}, begin, count, values, prefix, false);
+}
 
 class WeightsTest : public ::testing::Test {
  protected:
@@ -149,7 +156,7 @@ TEST_F(WeightsTest, SlicesHaveTheElementsOfTheGlobalTensor) {
     const Storage all = buffer(total);
     initialise_flat(*whole, static_cast<int>(f), 11, 0, total, *stream, all);
     stream->synchronize();
-    for (const NamedState& state : flat_states(*whole, static_cast<int>(f), 0, total, all)) {
+    for (const NamedState& state : states_of(*whole, static_cast<int>(f), 0, total, all)) {
       std::vector<float>& to = initial[state.name];
       for (const Box& box : state.boxes) {
         const std::vector<float> part = values(box.view);
@@ -169,8 +176,8 @@ TEST_F(WeightsTest, SlicesHaveTheElementsOfTheGlobalTensor) {
         initialise_flat(model, static_cast<int>(f), 11, cuts[i], count, *stream, first);
         stream->synchronize();
         load_flat(model, static_cast<int>(f), folder, cuts[i], count, loaded);
-        const auto states = flat_states(model, static_cast<int>(f), cuts[i], count, first);
-        const auto of_file = flat_states(model, static_cast<int>(f), cuts[i], count, loaded);
+        const auto states = states_of(model, static_cast<int>(f), cuts[i], count, first);
+        const auto of_file = states_of(model, static_cast<int>(f), cuts[i], count, loaded);
         for (std::size_t s = 0; s < states.size(); ++s) {
           const NamedState& state = states[s];
           const std::vector<float> file = tensor(folder, state.name);
@@ -338,7 +345,7 @@ TEST_F(WeightsTest, StackedTensorsAreRowsOfAParameter) {
     initialise_flat(model, place.flat, 3, 0, total, *stream, drawn);
     stream->synchronize();
     std::vector<float> elements(kAll, -1.0f), initial(kAll, 0.0f);
-    for (const NamedState& state : flat_states(model, place.flat, 0, total, loaded)) {
+    for (const NamedState& state : states_of(model, place.flat, 0, total, loaded)) {
       if (state.name != "experts") continue;
       EXPECT_TRUE(state.shape == Shape({kExperts, kRows, kColumns}));
       const float* const first = drawn.view().data<float>();
@@ -386,7 +393,7 @@ TEST_F(WeightsTest, StatesOfAllPiecesCoverEveryElementOnce) {
       const Storage piece = buffer(count);
       std::int64_t gap = 0, covered = 0;
       for (const nn::Flat::Gap& part : gap_pieces(model->flats()[f], cuts[i], count)) gap += part.count;
-      for (const NamedState& state : flat_states(*model, static_cast<int>(f), cuts[i], count, piece, "moment/")) {
+      for (const NamedState& state : states_of(*model, static_cast<int>(f), cuts[i], count, piece, "moment/")) {
         ASSERT_TRUE(seen.contains(state.name)) << state.name;
         EXPECT_TRUE(state.shape == shapes[state.name]);
         EXPECT_LE(static_cast<int>(state.boxes.size()), 2 * state.shape.rank() - 1);

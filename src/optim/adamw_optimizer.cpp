@@ -9,20 +9,25 @@ namespace {
 
 class AdamW : public Optimizer {
  public:
-  explicit AdamW(const AdamWSettings& settings) : settings_(settings) {}
+  explicit AdamW(const AdamWSettings& settings) : settings_(settings) {
+    HAWSER_CHECK(settings.groups >= 1 && settings.groups <= kGroups, settings.groups, " groups of AdamW");
+  }
   std::string name() const override { return "adamw"; }
   std::vector<StateSlot> slots(const nn::Flat&) const override { return {{"exp_avg"}, {"exp_avg_sq"}}; }
-  std::int64_t scalars() const override { return ops::kAdamHyperFields; }
+  std::int64_t scalars() const override { return settings_.groups * ops::kAdamHyperFields; }
 
   void prepare(Stream& stream, const Prepare& p) const override {
-    ops::adam_hyper(stream, {.learning_rate = p.learning_rate,
-                             .step = p.step,
-                             .hyper = p.scalars,
-                             .beta1 = settings_.beta1,
-                             .beta2 = settings_.beta2});
+    for (int group = 0; group < settings_.groups; ++group) {
+      ops::adam_hyper(stream, {.learning_rate = p.learning_rate.rows(group, 1),
+                               .step = p.step,
+                               .hyper = hyper_of(p.scalars, group),
+                               .beta1 = settings_.beta1,
+                               .beta2 = settings_.beta2});
+    }
   }
 
   void update(Stream& stream, const FlatUpdate& u) const override {
+    const int group = u.flat.spec().group < settings_.groups ? u.flat.spec().group : 0;
     for (const UpdateRun& run : update_runs(u.flat, u.begin, u.count, settings_.weight_decay)) {
       const auto part = [&](const TensorView& view) {
         return view.empty() ? TensorView() : view.rows(run.begin, run.count);
@@ -32,7 +37,7 @@ class AdamW : public Optimizer {
                           .exp_avg = part(u.slots[0]),
                           .exp_avg_sq = part(u.slots[1]),
                           .compute_weight = part(u.compute),
-                          .hyper = u.scalars,
+                          .hyper = hyper_of(u.scalars, group),
                           .coefficient = u.coefficient,
                           .skip = u.skip,
                           .beta1 = settings_.beta1,
@@ -43,6 +48,10 @@ class AdamW : public Optimizer {
   }
 
  private:
+  static TensorView hyper_of(const TensorView& scalars, int group) {
+    return scalars.rows(group * ops::kAdamHyperFields, ops::kAdamHyperFields);
+  }
+
   AdamWSettings settings_;
 };
 

@@ -1,63 +1,99 @@
-// `Optimizer`: the contract between an optimizer and the executor. An optimizer keeps `slots()` values for each element
-// of a flat; the executor provides them, sharded as the flat is, and calls prepare() once a step, then update() once
-// for each trainable flat. It holds settings, no state. Parameters that are to be updated differently are in different
-// flats (nn::FlatSpec::group). The one there is: make_adamw (optim/adamw_optimizer.h).
+// `Optimizer`: the contract between an optimizer and the executor. An optimizer declares the state that it keeps
+// (`slots`) and the phases of its update; the executor provides the state, sharded as the flat is, calls prepare() once
+// a step, then update() for each trainable flat and phase, and runs the exchanges between phases. It holds settings, no
+// state. Parameters that are to be updated differently are in different flats (nn::FlatSpec::group, nn::FlatSpecOf). The
+// one there is: make_adamw (optim/adamw_optimizer.h).
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "nn/flat.h"
+#include "nn/extent.h"
 
 namespace hawser::optim {
 
-// A value for each element of a flat, zero at first. Checkpoints store it as "optimizer/NAME/TENSOR".
+// FlatSpec::group of a trainable flat is in [0, kGroups); each group has a learning rate of its own.
+constexpr int kGroups = 16;
+// Values that an optimizer keeps of its own from step to step.
+constexpr std::int64_t kKeptScalars = 4;
+
+// A part of the state of a flat, zero at first. Checkpoints store it as "optimizer/NAME/TENSOR" (nn/extent.h), so that
+// any mesh loads what another saved.
 struct StateSlot {
   std::string name;
   DType dtype = DType::f32;
+  nn::Extent extent = {};
 };
 
-// What an update must see whole.
-enum class Granularity {
-  element,  // nothing: shards may be cut anywhere
-  block,    // blocks of FlatSpec::grain elements
-  matrix,   // a segment of a parameter: q, k and v of a fused one are three
+// A phase of the update of a flat, and what the ranks exchange after it, before the next phase. The last phase exchanges
+// nothing. Of gathers and scatters at most one.
+struct Phase {
+  // float32 values that each rank adds to, zero at first. The next phase reads their sums over all ranks that together
+  // hold one copy of the model, every element of a global tensor counted once; equal bits on these ranks. The layout
+  // must be that of global tensors (nn::ExtentPart::sum_first), equal on all ranks.
+  std::int64_t sums = 0;
+  // A rank writes all elements of its shard; the next phase reads those of all shards of the flat.
+  std::optional<DType> gathers = {};
+  // A rank adds to any elements of the flat, zero at first; the next phase reads its own shard of their sum over the
+  // ranks that have the shards. With work on a tensor done by one rank this sends results to where they belong. float32
+  // or bf16.
+  std::optional<DType> scatters = {};
 };
-
-constexpr std::int64_t kKeptScalars = 4;
 
 // One call of prepare().
 struct Prepare {
-  TensorView learning_rate;  // float32 [1]
+  TensorView learning_rate;  // float32 [kGroups]
   TensorView step;           // int32 [1]: updates so far, this one included and skipped steps not counted
   TensorView skip;           // int32 [1]: if not 0, no update follows, and `kept` must stay as it is
-  // float32 [kKeptScalars]: the optimizer's own, from step to step and in checkpoints; 0 at first.
-  TensorView kept;
-  TensorView scalars;  // float32 [scalars()]: to be written
+  TensorView kept;           // float32 [kKeptScalars]: from step to step and in checkpoints; 0 at first
+  TensorView scalars;        // float32 [scalars()]: to be written
 };
 
-// One call of update(): elements [begin, begin + count) of a flat, all views [count].
+// What the phases of a flat exchange; empty views: nothing.
+struct Exchanged {
+  TensorView sums;   // float32 [Phase::sums]
+  TensorView shard;  // [count], of gathers or scatters
+  TensorView flat;   // [count * parts], the same for all shards; gaps and padding included
+};
+
+// One call of update(): elements [begin, begin + count) of a flat, which are shard `part` of `parts`.
 struct FlatUpdate {
   const nn::Flat& flat;
   std::int64_t begin = 0, count = 0;
-  TensorView weights;                 // in FlatSpec::stored (float32 unless a recipe says otherwise), updated in place
-  TensorView gradient;                // float32, before clipping
-  std::span<const TensorView> slots;  // in the order of slots(flat), updated in place
-  TensorView compute;      // receives the updated weights, rounded to its dtype; empty: layers read `weights`, or the
-                           // caller rounds, as it does for weights with scales
-  TensorView scalars;      // what prepare() wrote
+  int part = 0, parts = 1;
+  int phase = 0;        // index in phases(flat)
+  TensorView weights;   // [count] in FlatSpec::stored (float32 by default), updated in place
+  TensorView gradient;  // float32 [count], before clipping. update() may overwrite it: no later op but the
+                        // next phases reads it
+  std::span<const TensorView> slots;  // in the order of slots(flat): [nn::extent_count]; updated in place
+  TensorView compute;  // [count]: receives the updated weights, rounded to its dtype; empty: layers read `weights`, or
+                       // the caller rounds, as it does for weights with scales
+  TensorView scalars;  // what prepare() wrote
   TensorView coefficient;  // float32 [1]: factor of the gradient (clipping, loss scale)
-  TensorView skip;         // int32 [1]: if not 0, update() changes nothing
+  TensorView skip;         // int32 [1]: if not 0, no phase changes weights, slots or `compute`
+  // Random numbers are a function of these and of the element of the global tensor (nn/flat_pieces.h): the same bits on
+  // every mesh. `step`, int32 [1]: number of the step in the run.
+  std::uint64_t seed = 0;
+  TensorView step;
+  Exchanged received;  // what the phase before exchanged: sums; the flat gathered, or the shard scattered
+  Exchanged sent;      // to be written: sums; the shard to gather, or the flat to scatter
+  // Scratch for this call, in the planned arena. Requests must be the same in each step.
+  std::function<TensorView(DType, const Shape&)> temp;
 };
 
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
   virtual std::string name() const = 0;  // as checkpoints store it: runs resume with the same optimizer only
-  // Of a trainable flat. Both depend on nothing but the flat's spec and parameters.
+  // Of a trainable flat. These depend on nothing but the flat's spec and parameters, and are equal on all ranks.
   virtual std::vector<StateSlot> slots(const nn::Flat& flat) const = 0;
-  virtual Granularity granularity(const nn::Flat& /*flat*/) const { return Granularity::element; }
+  virtual std::vector<Phase> phases(const nn::Flat& /*flat*/) const { return {{}}; }
+  // Whether an update needs complete matrices (nn/extent.h), which its phases gather. Not supported for slices: a rank
+  // then never has the complete matrix, and step::ModelState rejects the flat.
+  virtual bool needs_matrices(const nn::Flat& /*flat*/) const { return false; }
   // Number of float32 values that prepare() computes.
   virtual std::int64_t scalars() const = 0;
   // Enqueues the computation of what update() reads from `scalars`, once a step.

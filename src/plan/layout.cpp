@@ -90,7 +90,8 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
                     .replicas = layout.mesh.world() > layout.parts(),
                     .prefetch = layout.prefetch,
                     .accumulation = layout.accumulation},
-          .copies = layout.mesh.tensor};
+          .copies = layout.mesh.tensor,
+          .optimizer = layout.optimizer.get()};
 }
 
 step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool optimizer) {

@@ -50,6 +50,12 @@ const char* to_string(Op op) {
       return "gather_updated";
     case Op::update:
       return "update";
+    case Op::optimizer_sum:
+      return "optimizer_sum";
+    case Op::optimizer_gather:
+      return "optimizer_gather";
+    case Op::optimizer_scatter:
+      return "optimizer_scatter";
     case Op::end_step:
       return "end_step";
   }
@@ -87,6 +93,7 @@ std::string Program::text() const {
     if (instruction.micro_batch >= 0) out << " mb" << instruction.micro_batch;
     if (instruction.layer >= 0) out << " layer " << instruction.layer;
     if (instruction.flat >= 0) out << " flat " << instruction.flat;
+    if (instruction.phase > 0) out << " phase " << instruction.phase;
     if (!instruction.after.empty()) {
       out << "\tafter";
       for (const int other : instruction.after) out << ' ' << other;

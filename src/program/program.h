@@ -33,14 +33,17 @@ enum class Op {
   grad_norm_partial,  // adds the squares of a flat's gradient shard to this rank's sum
   gradient_norm,      // all-reduces the ranks' sums of squares; computes the global norm and the clip coefficient
   parameter_norms,    // the norm of every parameter's gradient, for `eval --gradient-norms`
-  update,             // optimizer step on this rank's shard of a flat
+  update,             // a phase of the optimizer's step on this rank's shard of a flat
+  optimizer_sum,      // after a phase of an update: all-reduces the sums of the ranks of one copy of the model
+  optimizer_gather,   // after a phase: all-gathers what the ranks wrote of their shards
+  optimizer_scatter,  // after a phase: reduce-scatters what the ranks wrote of the flat into shards
   gather_updated,     // all-gathers a flat's updated shards into the weights that every rank keeps (ZeRO-1)
   end_step,           // all-reduces the loss and copies the results to the host
 };
 const char* to_string(Op op);
 
-// exchange: communication inside layers (context parallelism). gather: Op::gather and Op::gather_updated. reduce:
-// Op::reduce and Op::reduce_replicas. compute: everything else. count: the number of streams.
+// exchange: communication inside layers (context parallelism). gather: Op::gather, gather_updated, optimizer_gather.
+// reduce: Op::reduce, reduce_replicas, optimizer_scatter. compute: everything else. count: the number of streams.
 enum class StreamId { compute, exchange, gather, reduce, count };
 const char* to_string(StreamId stream);
 
@@ -50,6 +53,7 @@ struct Instruction {
   StreamId stream = StreamId::compute;
   // -1: not used by the op. `flat` indexes models::Model::flats().
   int flat = -1, layer = -1, micro_batch = -1;
+  int phase = 0;  // update, optimizer_*: index in optim::Optimizer::phases()
   // For an op that reads weights: ids of the gather instructions whose buffers hold them, one for each flat that the op
   // reads, with the other flats of their units. Consecutive ops that read weights share gathers: if
   // the list of the previous such op already has every flat that this op needs, this op gets the same list, which may

@@ -22,6 +22,8 @@ const char* name_of(Role role) {
       return "gradients, sharded";
     case Role::auxiliary:
       return "auxiliary loss";
+    case Role::update:
+      return "optimizer's exchanges";
     case Role::temp:
       return "workspace";
   }

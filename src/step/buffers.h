@@ -21,6 +21,7 @@ enum class Role {
   unsharded_gradient,  // (flat, micro-batch)
   shard_gradient,      // (flat)
   auxiliary,           // (micro-batch, 0: statistics of all layers, 1: their factors)
+  update,              // (flat, 2 * phase: sums, 2 * phase + 1: what is gathered or scattered): optim::Exchanged
   temp,                // (instruction, count)
 };
 

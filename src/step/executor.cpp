@@ -119,6 +119,10 @@ void Executor::run(const Instruction& instruction, const StepInput& input, StepO
       return parameter_norms(instruction, output);
     case Op::update:
       return update(instruction);
+    case Op::optimizer_sum:
+    case Op::optimizer_gather:
+    case Op::optimizer_scatter:
+      return exchange_update(instruction);
     case Op::end_step:
       return end_step(instruction, output);
   }

@@ -132,6 +132,8 @@ class Executor {
   void gradient_norm(const program::Instruction& instruction);
   void parameter_norms(const program::Instruction& instruction, StepOutput& output);
   void update(const program::Instruction& instruction);
+  optim::Exchanged exchanged(int flat, int phase);
+  void exchange_update(const program::Instruction& instruction);
   void end_step(const program::Instruction& instruction, StepOutput& output);
   void all_reduce_small(const program::Instruction& instruction, comm::Group& group, const TensorView& data);
 

@@ -1,4 +1,4 @@
-// The executor's instructions after backward: reduction of gradients to shards, their norm, the update.
+// The executor's instructions between backward and the updates: reduction of gradients to shards, their norm.
 #include "ops/copy/scale.h"
 #include "ops/reduce/sum_squares.h"
 #include "step/executor.h"
@@ -58,7 +58,6 @@ void Executor::grad_norm_partial(const Instruction& instruction) {
 }
 
 void Executor::gradient_norm(const Instruction& instruction) {
-  static_assert(sizeof(OptimizerProgress::kept) == sizeof(float) * optim::kKeptScalars);
   Stream& compute = stream(instruction.stream);
   const ModelState& state = *setup_.state;
   const RecordView<OptimizerProgress>& progress = state.progress();
@@ -90,22 +89,6 @@ void Executor::all_reduce_small(const Instruction& instruction, comm::Group& gro
       comm::all_reduce_workspace(data.elements(), data.dtype(), group.size(), stream(instruction.stream).target());
   group.all_reduce(stream(instruction.stream), data, comm::Reduction::sum,
                    bytes > 0 ? temp(instruction, DType::u8, {bytes}) : TensorView());
-}
-
-void Executor::update(const Instruction& instruction) {
-  const FlatState& state = setup_.state->flat(instruction.flat);
-  if (!held_.empty()) stream(instruction.stream).wait(held_[static_cast<std::size_t>(instruction.flat)]);
-  setup_.optimizer->update(stream(instruction.stream),
-                           {.flat = setup_.model->flat(instruction.flat),
-                            .begin = state.begin,
-                            .count = state.count,
-                            .weights = state.stored,
-                            .gradient = gradient_shard(instruction.flat),
-                            .slots = state.slots,
-                            .compute = state.compute.raw() == state.stored.raw() ? TensorView() : state.compute,
-                            .scalars = setup_.state->optimizer_scalars(),
-                            .coefficient = setup_.state->result().field(&StepResult::clip),
-                            .skip = setup_.state->skip()});
 }
 
 }  // namespace hawser::step

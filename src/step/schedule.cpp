@@ -1,6 +1,7 @@
 #include "step/schedule.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace hawser::step {
 
@@ -158,6 +159,75 @@ class Lister {
   std::vector<Computation> list_;
 };
 
+// Writes the updates of all trainable flats.
+class Updates {
+ public:
+  Updates(program::Program& program, bool gather_updated) : program_(program), gather_updated_(gather_updated) {}
+
+  void add(int flat, std::vector<optim::Phase> phases) {
+    Update update{.flat = flat, .phases = std::move(phases)};
+    write_phase(update);
+    if (update.ended()) return;
+    finish();
+    begun_ = std::move(update);
+  }
+  // Writes the phases that are left of the update before.
+  void finish() {
+    while (!begun_.ended()) write_phase(begun_);
+  }
+
+ private:
+  struct Update {
+    int flat = 0;
+    std::vector<optim::Phase> phases;
+    int next = 0;
+    std::vector<int> exchanges;  // of the phase before `next`
+    bool ended() const { return next == static_cast<int>(phases.size()); }
+  };
+
+  void write_phase(Update& update) {
+    const int flat = update.flat, phase = update.next++;
+    const int id =
+        program_.add({.op = Op::update, .flat = flat, .phase = phase, .after = std::exchange(update.exchanges, {})});
+    if (update.ended()) {
+      if (!gather_updated_) return;
+      program_.add({.op = Op::gather_updated, .stream = StreamId::gather, .flat = flat, .after = {id}});
+      return;
+    }
+    const optim::Phase& sends = update.phases[static_cast<std::size_t>(phase)];
+    const auto exchange = [&](Op op, StreamId stream) {
+      update.exchanges.push_back(
+          program_.add({.op = op, .stream = stream, .flat = flat, .phase = phase, .after = {id}}));
+    };
+    if (sends.sums > 0) exchange(Op::optimizer_sum, StreamId::compute);
+    if (sends.gathers) exchange(Op::optimizer_gather, StreamId::gather);
+    if (sends.scatters) exchange(Op::optimizer_scatter, StreamId::reduce);
+  }
+
+  program::Program& program_;
+  bool gather_updated_;
+  Update begun_;  // the last one with several phases, unless it has ended
+};
+
+void write_updates(program::Program& program, const models::Model& model, const optim::Optimizer* optimizer,
+                   bool gather_updated) {
+  Updates updates(program, gather_updated);
+  for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
+    const nn::Flat& flat = model.flat(f);
+    if (!flat.spec().trainable) continue;
+    std::vector<optim::Phase> phases = optimizer != nullptr ? optimizer->phases(flat) : std::vector<optim::Phase>(1);
+    for (std::size_t p = 0; p < phases.size(); ++p) {
+      const optim::Phase& phase = phases[p];
+      HAWSER_CHECK(!(phase.gathers && phase.scatters), flat.name(), ": a phase of its update gathers and scatters");
+      HAWSER_CHECK(p + 1 < phases.size() || !(phase.gathers || phase.scatters || phase.sums > 0), flat.name(),
+                   ": the last phase of its update exchanges what no phase reads");
+    }
+    HAWSER_CHECK(!phases.empty(), flat.name(), ": an update without a phase");
+    updates.add(f, std::move(phases));
+  }
+  updates.finish();
+}
+
 }  // namespace
 
 program::Program make_program(const models::Model& model, const ScheduleOptions& options) {
@@ -182,12 +252,7 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
       program.add({.op = Op::grad_norm_partial, .flat = end.flat, .after = {end.instruction}});
     }
     program.add({.op = Op::gradient_norm});
-    for (int flat = 0; flat < static_cast<int>(model.flats().size()); ++flat) {
-      if (!model.flat(flat).spec().trainable) continue;
-      const int update = program.add({.op = Op::update, .flat = flat});
-      if (!shard.gather_updated) continue;
-      program.add({.op = Op::gather_updated, .stream = StreamId::gather, .flat = flat, .after = {update}});
-    }
+    write_updates(program, model, options.optimizer, shard.gather_updated);
   }
   if (options.purpose == Purpose::gradient_norms) {
     program.add({.op = Op::parameter_norms, .after = {ends.back().instruction}});  // all other ends are before it

@@ -3,10 +3,13 @@
 //
 // Without pipeline stages a step runs its micro-batches one after another. `in_flight` interleaves that many: forward
 // of all before backward of the first, as pipeline schedules do. parallel/data_shard adds gathers and reductions.
+// An update of several phases waits for what the ranks exchange after each; the first phase of the next such flat runs
+// meanwhile, so that the exchanges of at most two flats are live.
 #pragma once
 
 #include "models/model.h"
 #include "nn/layer.h"
+#include "optim/optimizer.h"
 #include "parallel/data_shard/shard_instructions.h"
 #include "program/program.h"
 
@@ -30,6 +33,7 @@ struct ScheduleOptions {
   parallel::ShardOptions shard;
   // Tensor-parallel ranks without sequence parallelism: each computes the whole gradient of a replicated parameter.
   int copies = 1;
+  const optim::Optimizer* optimizer = nullptr;  // whose phases updates have; null: one phase
 };
 
 program::Program make_program(const models::Model& model, const ScheduleOptions& options);

@@ -1,5 +1,7 @@
 #include "step/state.h"
 
+#include <algorithm>
+
 #include "models/weights.h"
 #include "ops/copy/copy.h"
 
@@ -25,6 +27,26 @@ class Carver {
   std::int64_t used_ = 0;
 };
 
+void check_update(const optim::Optimizer& optimizer, const nn::Flat& flat, int parts) {
+  const int group = flat.spec().group;
+  HAWSER_CHECK(group >= 0 && group < optim::kGroups, flat.name(), ": group ", group, ", and groups are 0 to ",
+               optim::kGroups - 1);
+  if (!optimizer.needs_matrices(flat)) return;
+  const std::vector<optim::Phase> phases = optimizer.phases(flat);
+  const bool gathers = std::ranges::any_of(phases, [](const optim::Phase& phase) { return phase.gathers.has_value(); });
+  HAWSER_CHECK(gathers || parts == 1, "the optimizer ", optimizer.name(), " needs complete matrices of ", flat.name(),
+               ", which is in ", parts, " shards, and gathers none");
+  for (const nn::Param& param : flat.params()) {
+    for (const nn::Segment& segment : param.segments) {
+      const nn::Slice& slice = segment.slice;
+      const bool complete =
+          slice.extent == 0 || slice.extent == segment.global[slice.dim] || slice.dim < segment.global.rank() - 2;
+      HAWSER_CHECK(complete, "the optimizer ", optimizer.name(), " needs the complete matrix ", segment.name,
+                   ", which tensor parallelism slices: unsupported");
+    }
+  }
+}
+
 }  // namespace
 
 ModelState::ModelState(const models::Model& model, const StateOptions& options, Device& device) : options_(options) {
@@ -41,8 +63,7 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       const Cut cut = domain.optimizer;
       const std::int64_t total = flat.total(cut.parts), count = total / cut.parts;
       FlatState state{.begin = cut.part * count, .count = count, .cut = cut};
-      const DType gathered = spec.gathered.value_or(options.compute);
-      const DType stored = spec.stored.value_or(spec.trainable ? DType::f32 : gathered);
+      const DType gathered = spec.gathered_in(options.compute), stored = spec.stored_in(options.compute);
       if (domain.weights.parts == 1) {
         state.unsharded = carver.take(gathered, {total});
         state.compute = state.unsharded.rows(state.begin, count);
@@ -63,10 +84,9 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
         FlatState& state = flats_[f];
         const nn::Flat& flat = model.flats()[f];
         if (!flat.spec().trainable) continue;
-        HAWSER_CHECK(options.optimizer->granularity(flat) != optim::Granularity::matrix || state.cut.parts == 1,
-                     options.optimizer->name(), " updates matrices of ", flat.name(), ", which shards cut");
+        check_update(*options.optimizer, flat, state.cut.parts);
         for (const optim::StateSlot& slot : options.optimizer->slots(flat)) {
-          state.slots.push_back(carver.take(slot.dtype, {state.count}));
+          state.slots.push_back(carver.take(slot.dtype, {nn::extent_count(flat, slot.extent, state.count)}));
         }
       }
     }
@@ -124,6 +144,17 @@ void ModelState::fill(const models::Model& model, Device& device) {
     stream->synchronize();
   }
   stream->synchronize();
+}
+
+std::int64_t ModelState::saved_bytes() const {
+  std::int64_t bytes = 0;
+  for (const FlatState& flat : flats_) {
+    for (const TensorView* view : {&flat.stored, &flat.scales}) {
+      if (!view->empty()) bytes += round_up(view->bytes(), Device::kAlignment);
+    }
+    for (const TensorView& slot : flat.slots) bytes += round_up(slot.bytes(), Device::kAlignment);
+  }
+  return bytes;
 }
 
 void ModelState::set_progress(const OptimizerProgress& progress, Stream& stream) const {

@@ -39,8 +39,8 @@ struct FlatState {
   // if the weights are sharded.
   TensorView unsharded;
   TensorView scales;  // float32 [Flat::scale_count()], 1 at first, on every rank; empty: none
-  std::vector<TensorView>
-      slots;  // by optim::Optimizer::slots(flat); none if frozen, or without StateOptions::optimizer
+  // By optim::Optimizer::slots(flat), each [nn::extent_count]; none if frozen, or without StateOptions::optimizer.
+  std::vector<TensorView> slots;
 };
 
 struct StateOptions {
@@ -73,6 +73,7 @@ class ModelState {
   std::int64_t parameter_bytes() const { return parameter_bytes_; }
   std::int64_t optimizer_bytes() const { return optimizer_bytes_; }
   std::int64_t kv_cache_bytes() const { return kv_cache_bytes_; }
+  std::int64_t saved_bytes() const;  // of a copy of what checkpoints have of this rank: stored weights, scales, slots
   // The layer's KV cache, in the compute dtype. Empty if the layer is no attention layer, or kv_cache_rows is 0.
   const nn::KvCache& kv_cache(int layer) const { return kv_caches_[static_cast<std::size_t>(layer)]; }
   std::byte* data() const { return arena_.data(); }  // [bytes()]

@@ -11,13 +11,21 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "optim/optimizer.h"
 #include "tensor/tensor.h"
 
 namespace hawser::step {
 
+// The learning rate of each nn::FlatSpec::group.
+struct LearningRates {
+  std::array<float, optim::kGroups> of{};
+
+  LearningRates(float all = 0) { of.fill(all); }
+};
+
 // Copied to the device at the begin of a step.
 struct StepRecord {
-  float learning_rate = 0;
+  LearningRates learning_rate;
   std::int32_t step = 0;      // number of the step in the run: keys its random numbers
   float inverse_targets = 0;  // 1 / number of valid targets of the step, over all ranks; 0 if there is none
 };
@@ -28,7 +36,7 @@ struct OptimizerProgress {
   std::int32_t step = 0;        // updates so far; a skipped step is none. Bias corrections follow it
   std::int32_t good_steps = 0;  // updates since the loss scale changed or a gradient overflowed
   float loss_scale = 1;
-  std::array<float, 4> kept{};  // optim::Prepare::kept
+  std::array<float, optim::kKeptScalars> kept{};  // optim::Prepare::kept
 };
 
 // A sum of 48 bits, as ops/loss/linear_cross_entropy.h keeps it.

@@ -138,7 +138,7 @@ FitRun::InFlightStep FitRun::enqueue(std::int64_t step, batches::Prefetcher& pre
   input.record = {.learning_rate = static_cast<float>(optim::learning_rate(plan_.learning_rate, step)),
                   .step = static_cast<std::int32_t>(step),
                   .inverse_targets = pending.targets > 0 ? 1.0f / static_cast<float>(pending.targets) : 0.0f};
-  pending.lr = input.record.learning_rate;
+  pending.lr = input.record.learning_rate.of[0];
   pending.output = session_->enqueue(step::Purpose::train, input);
   return pending;
 }

@@ -19,7 +19,7 @@ class Momentum : public optim::Optimizer {
   std::vector<optim::StateSlot> slots(const nn::Flat&) const override { return {{"momentum"}}; }
   std::int64_t scalars() const override { return 1; }
   void prepare(Stream& stream, const optim::Prepare& step) const override {
-    ops::copy(stream, {.x = step.learning_rate, .y = step.scalars});
+    ops::copy(stream, {.x = step.learning_rate.rows(0, 1), .y = step.scalars});
   }
   void update(Stream& stream, const optim::FlatUpdate& u) const override {
     const TensorView momentum = u.slots[0];

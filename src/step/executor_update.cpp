@@ -1,0 +1,81 @@
+// The executor's updates of flats: the phases of the optimizer, and what the ranks exchange between them.
+#include "ops/copy/copy.h"
+#include "step/executor.h"
+
+namespace hawser::step {
+
+using program::Instruction;
+using program::Op;
+
+// All that phase `phase` of a flat's update exchanges: the shard is this rank's part of the flat.
+optim::Exchanged Executor::exchanged(int flat, int phase) {
+  const FlatState& state = setup_.state->flat(flat);
+  const optim::Phase sends = setup_.optimizer->phases(setup_.model->flat(flat)).at(static_cast<std::size_t>(phase));
+  optim::Exchanged views;
+  if (sends.sums > 0) views.sums = setup_.buffers->get({Role::update, flat, 2 * phase}, DType::f32, {sends.sums});
+  if (const auto dtype = sends.gathers ? sends.gathers : sends.scatters) {
+    views.flat = setup_.buffers->get({Role::update, flat, 2 * phase + 1}, *dtype, {state.count * state.cut.parts});
+    views.shard = views.flat.rows(state.begin, state.count);
+  }
+  return views;
+}
+
+void Executor::update(const Instruction& instruction) {
+  const int f = instruction.flat, phase = instruction.phase;
+  const nn::Flat& flat = setup_.model->flat(f);
+  const FlatState& state = setup_.state->flat(f);
+  Stream& compute = stream(instruction.stream);
+  if (phase == 0 && !held_.empty()) compute.wait(held_[static_cast<std::size_t>(f)]);
+  const std::vector<optim::Phase> phases = setup_.optimizer->phases(flat);
+  optim::Exchanged sent, received;
+  if (phase + 1 < static_cast<int>(phases.size())) {
+    sent = exchanged(f, phase);
+    const bool scatters = phases[static_cast<std::size_t>(phase)].scatters.has_value();
+    (scatters ? sent.shard : sent.flat) = {};
+    if (!sent.sums.empty()) ops::fill(compute, {.y = sent.sums});
+    if (scatters) ops::fill(compute, {.y = sent.flat});
+  }
+  if (phase > 0) {
+    received = exchanged(f, phase - 1);
+    const bool gathers = phases[static_cast<std::size_t>(phase) - 1].gathers.has_value();
+    (gathers ? received.shard : received.flat) = {};
+  }
+  setup_.optimizer->update(compute,
+                           {.flat = flat,
+                            .begin = state.begin,
+                            .count = state.count,
+                            .part = state.cut.part,
+                            .parts = state.cut.parts,
+                            .phase = phase,
+                            .weights = state.stored,
+                            .gradient = gradient_shard(f),
+                            .slots = state.slots,
+                            .compute = state.compute.raw() == state.stored.raw() ? TensorView() : state.compute,
+                            .scalars = setup_.state->optimizer_scalars(),
+                            .coefficient = setup_.state->result().field(&StepResult::clip),
+                            .skip = setup_.state->skip(),
+                            .seed = setup_.seed,
+                            .step = setup_.state->record().field(&StepRecord::step),
+                            .received = received,
+                            .sent = sent,
+                            .temp = [&](DType dtype, const Shape& shape) { return temp(instruction, dtype, shape); }});
+}
+
+void Executor::exchange_update(const Instruction& instruction) {
+  Stream& on = stream(instruction.stream);
+  const Domain domain = setup_.model->flat(instruction.flat).spec().domain;
+  const optim::Exchanged views = exchanged(instruction.flat, instruction.phase);
+  if (instruction.op == Op::optimizer_sum) {
+    all_reduce_small(instruction, setup_.mesh->shard(Domain::replicated), views.sums);  // one copy of the model
+  } else if (instruction.op == Op::optimizer_gather) {
+    setup_.mesh->shard_gather(domain).all_gather(on, views.shard, views.flat);
+  } else {
+    comm::Group& group = setup_.mesh->shard_reduce(domain);
+    const std::int64_t bytes =
+        comm::reduce_scatter_workspace(views.shard.elements(), views.shard.dtype(), group.size(), on.target());
+    group.reduce_scatter(on, views.flat, views.shard, /*accumulate=*/false,
+                         bytes > 0 ? temp(instruction, DType::u8, {bytes}) : TensorView());
+  }
+}
+
+}  // namespace hawser::step
