@@ -72,14 +72,14 @@ void check_attached(const checkpoint::Checkpoint& checkpoint, Problems& problems
 
 }  // namespace
 
-OpenModel open_trained_model(const std::string& path, Problems& problems, const ModelChanges& changes) {
+OpenModel open_trained_model(const std::string& path, Problems& problems, const ModelChangesOf& changes_of) {
   const bool is_model = io::exists((std::filesystem::path(path) / "config.json").string());
   if (!looks_like_checkpoint(path) && (is_model || !checkpoints_below(path))) {
     if (const auto other = is_model ? std::nullopt : other_folder(path)) {
       problems.add(*other);
       return {};
     }
-    OpenModel open = open_model(path, false, problems, changes);
+    OpenModel open = open_model(path, false, problems, changes_of ? changes_of("") : ModelChanges());
     open.tokenizer = tokenizer_file(path);
     if (open.model) open.special = models::read_special_tokens(path, problems);
     return open;
@@ -93,6 +93,7 @@ OpenModel open_trained_model(const std::string& path, Problems& problems, const 
     open.tokenizer = tokenizer_file(metadata.tokenizer);
     const std::size_t before = problems.size();
     models::ModelDescription description = describe_checkpoint(*open.checkpoint, metadata.config, problems);
+    const ModelChanges changes = changes_of ? changes_of(open.recipe) : ModelChanges();
     open.model = make_model(std::move(description), changes, before, problems);
     open.special = models::describe_special_tokens(metadata.config, open.checkpoint->folder(), problems);
   } catch (const UserError& error) {

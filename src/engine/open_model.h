@@ -39,7 +39,9 @@ OpenModel open_model(const std::string& path, bool random_weights, Problems& pro
                      const ModelChanges& changes = {});
 
 // Opens a Hugging Face folder, a checkpoint or a run's folder in the same way, with special tokens and tokenizer.
-OpenModel open_trained_model(const std::string& path, Problems& problems, const ModelChanges& changes = {});
+// `changes`: what the recipe of the checkpoint's run makes of the model; it gets OpenModel::recipe.
+using ModelChangesOf = std::function<ModelChanges(const std::string& recipe)>;
+OpenModel open_trained_model(const std::string& path, Problems& problems, const ModelChangesOf& changes = {});
 
 // The model of a checkpoint, with the names of its tensors. `config`: CheckpointMetadata::config.
 models::ModelDescription describe_checkpoint(const checkpoint::Checkpoint& checkpoint, const std::string& config,

@@ -1,6 +1,7 @@
 #include "engine/session.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/units.h"
 #include "device/cuda/native.h"
@@ -207,12 +208,14 @@ step::StepOutput Session::enqueue(std::size_t index, const step::StepInput& inpu
   step::StepOutput output = runs.executor->enqueue(input);
   if (runs.replay) runs.replay->end_step();
   return output;
+  if (runs.config.purpose == step::Purpose::train && !held_.empty()) {
+    if (runs.replay) runs.replay->allow_waits(held_);
+    runs.executor->hold_updates(std::exchange(held_, {}));
+  }
 }
 
 void Session::hold_updates(const std::vector<Event>& until) {
-  PlannedStep& training = planned_step(step::Purpose::train);
-  if (training.replay) training.replay->allow_waits(until);
-  training.executor->hold_updates(until);
+  held_ = until;
 }
 
 void Session::synchronize() {

@@ -92,7 +92,8 @@ class Session {
   step::Executor& executor(step::Purpose purpose);
   // Sets what a resumed run has counted so far; waits for enqueued steps.
   void set_progress(const step::OptimizerProgress& progress);
-  // In the next training step, the device updates flat f after the event until[f] (train/snapshot.h).
+  // In the next training step, of whichever StepConfig, the device updates flat f after the event until[f]
+  // (train/snapshot.h).
   void hold_updates(const std::vector<Event>& until);
   // Blocks the host until all steps have ended. Rethrows an error of any stream.
   void synchronize();
@@ -122,6 +123,7 @@ class Session {
   std::vector<std::byte*> registered_;
   std::vector<std::string> notes_;
   std::int64_t scratch_bytes_ = 0;
+  std::vector<Event> held_;             // by flat: what the updates of the next training step wait for; empty: nothing
   std::optional<std::size_t> running_;  // index of the StepConfig of the last enqueued step
   std::unique_ptr<Stream> stream_;
   step::Streams streams_;  // shared by all executors; empty with replay: each executor then has its own
