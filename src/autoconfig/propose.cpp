@@ -336,6 +336,7 @@ class Proposer {
     }
     const Recipe before = recipe_;
     recipe_ = fitted.recipe;
+    checkpoint_bytes_ = plan::checkpoint_bytes(model, fitted.forecast.layout);
     explain_fit(before, fitted);
   }
 
@@ -451,8 +452,8 @@ class Proposer {
       recipe_.checkpoint.every_minutes = minutes;
       why("checkpoint.every_minutes", cat("a crash loses at most about ", minutes, " minutes"));
     }
-    why("checkpoint.keep_last", cat("each takes about ", format_bytes(Bytes(plan::checkpoint_bytes(model))),
-                                    " of disk, and so does OUTPUT/best"));
+    why("checkpoint.keep_last",
+        cat("each takes about ", format_bytes(Bytes(checkpoint_bytes_)), " of disk, and so does OUTPUT/best"));
     const double seconds = double(steps) * step_tokens / std::max(1e-9, tokens_per_second_);
     notes_.head = cat("Fitted by the plan for ", summary_, "; ", steps, " steps take about ", format_estimate(seconds),
                       ".\nComments that begin with why: give the reason for a value.");
@@ -465,6 +466,7 @@ class Proposer {
   RecipeNotes notes_;
   std::string summary_;
   double tokens_per_second_ = 0;
+  std::int64_t checkpoint_bytes_ = 0;
   std::string few_epochs_;
 };
 

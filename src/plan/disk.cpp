@@ -53,11 +53,27 @@ std::int64_t prepared_bytes(const Recipe& recipe, std::int64_t vocabulary) {
 
 }  // namespace
 
-DiskUse disk_use(const Recipe& recipe, const models::Model& model, std::optional<std::int64_t> steps,
-                 double step_seconds) {
+std::int64_t checkpoint_bytes(const models::Model& model, const Layout& layout) {
+  std::int64_t bytes = 0;
+  for (const nn::Flat& flat : model.flats()) {
+    const nn::FlatSpec& spec = flat.spec();
+    bytes += nn::saved_count(flat, {}) * size_of(spec.stored_in(layout.compute));
+    if (spec.scaling != nn::Scaling::none) {
+      bytes += nn::saved_count(flat, nn::scale_extent(spec.scaling)) * size_of(DType::f32);
+    }
+    if (!spec.trainable) continue;
+    for (const optim::StateSlot& slot : layout.optimizer->slots(flat)) {
+      bytes += nn::saved_count(flat, slot.extent) * size_of(slot.dtype);
+    }
+  }
+  return bytes;
+}
+
+DiskUse disk_use(const Recipe& recipe, const models::Model& model, const Layout& layout,
+                 std::optional<std::int64_t> steps, double step_seconds) {
   constexpr std::int64_t kUnknownSteps = 1 << 20;
   const Saves saves = saves_of(recipe, std::max<std::int64_t>(1, steps.value_or(kUnknownSteps)), step_seconds);
-  DiskUse out{.checkpoint = checkpoint_bytes(model)};
+  DiskUse out{.checkpoint = checkpoint_bytes(model, layout)};
   out.kept = static_cast<int>(std::min<std::int64_t>(recipe.checkpoint.keep_last, saves.all));
   out.writing = saves.all > out.kept;
   out.best = saves.evaluated && saves.all > out.kept;

@@ -7,13 +7,14 @@
 
 #include "config/recipe.h"
 #include "models/model.h"
+#include "plan/layout.h"
 
 namespace hawser::plan {
 
-// Bytes of a checkpoint, and of the state that all shards of a run have together: float32 weights and two moments.
-inline std::int64_t checkpoint_bytes(const models::Model& model) {
-  return 12 * model.parameters();
-}
+// Bytes of the tensors of a checkpoint, which are the state that all shards of a run have together: weights as ranks
+// keep them (float32, or the dtype of frozen ones), their scales, and the optimizer's slots. AdamW that trains
+// everything: 12 for each parameter.
+std::int64_t checkpoint_bytes(const models::Model& model, const Layout& layout);
 
 struct DiskUse {
   std::int64_t checkpoint = 0;  // checkpoint_bytes()
@@ -29,8 +30,8 @@ struct DiskUse {
 
 // `steps`: of the run, if known. `step_seconds`: predicted, for checkpoints saved by time. Looks up the sizes of the
 // data sources that exist.
-DiskUse disk_use(const Recipe& recipe, const models::Model& model, std::optional<std::int64_t> steps,
-                 double step_seconds);
+DiskUse disk_use(const Recipe& recipe, const models::Model& model, const Layout& layout,
+                 std::optional<std::int64_t> steps, double step_seconds);
 
 // Bytes that are free on the file system of this folder, which need not exist yet; nullopt if unknown.
 std::optional<std::int64_t> free_disk(const std::string& folder);

@@ -30,6 +30,7 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   plan.parameter_bytes = state.parameter_bytes();
   plan.optimizer_bytes = state.optimizer_bytes();
   plan.kv_cache_bytes = state.kv_cache_bytes();
+  plan.saved_bytes = state.saved_bytes();
   plan.state_bytes = state.bytes();
   plan.scratch_bytes = scratch_bytes(layout.device);
   return plan;
@@ -125,6 +126,7 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
   const std::int64_t slack = plan.buffers.placement.bytes - plan.buffers.placement.live_bytes;
   if (slack > 0) costs.peak_bytes_by_category["between buffers"] = slack;
   costs.total_bytes = plan.bytes();
+  costs.saved_bytes = plan.saved_bytes;
   costs.peak_bytes = plan.state_bytes + plan.scratch_bytes + plan.buffers.placement.live_bytes;
   for (const TraceItem& item : plan.trace.items) {
     costs.flops += item.record.flops;

@@ -19,6 +19,7 @@ struct RankPlan {
   step::BufferPlan buffers;  // with its placement
   // This rank's parameters (float32 shards and their copies in the compute dtype), moments, and KV cache.
   std::int64_t parameter_bytes = 0, optimizer_bytes = 0, kv_cache_bytes = 0;
+  std::int64_t saved_bytes = 0;    // step::ModelState::saved_bytes
   std::int64_t state_bytes = 0;    // of step::ModelState: the three above and its small tables
   std::int64_t scratch_bytes = 0;  // scratch_bytes(device), below
 
@@ -58,6 +59,7 @@ struct Costs {
   // buffers by Buffer::category, and as "between buffers" the part of the arena that no live buffer uses (total_bytes -
   // peak_bytes).
   std::map<std::string, std::int64_t> peak_bytes_by_category;
+  std::int64_t saved_bytes = 0;  // RankPlan::saved_bytes: what a snapshot of the rank takes in host memory
   std::string peak_instruction;  // the instruction that runs at that time
   double flops = 0;              // sum over all op records, recompute included
   // FLOPs of forward and backward of a training step on this rank, without recompute, whatever the plan's purpose.

@@ -59,11 +59,6 @@ std::string checkpointing_text(const Forecast& forecast) {
   return (forecast.chosen ? "auto: " : "") + runs.substr(1, runs.size() - 2);
 }
 
-// Of a rank that owns its states; its replicas have no snapshot.
-std::int64_t snapshot_of(const Costs& costs) {
-  return snapshot_bytes(costs.peak_bytes_by_category.at("optimizer state"));
-}
-
 std::string devices_text(int world, const Target& target) {
   const std::string ranks = plural(world, "rank", "ranks");
   if (!target.is_this_cpu()) return cat("on ", ranks, ", one ", target.name, " each (", target.about, ")\n");
@@ -83,7 +78,9 @@ std::string disk_table(const Recipe& recipe, const models::Model& model, const P
   const DiskUse& disk = facts.disk;
   const auto bytes = [](std::int64_t count) { return format_bytes(Bytes(count)); };
   std::string out = "\ndisk, at most\n";
-  out += row("one checkpoint", bytes(disk.checkpoint), "float32 weights and two moments");
+  const bool adamw = disk.checkpoint == 12 * model.parameters();
+  out += row("one checkpoint", bytes(disk.checkpoint),
+             adamw ? "float32 weights and two moments" : "weights and the optimizer's state");
   const int kept = disk.kept + (disk.writing ? 1 : 0);
   out += row("checkpoints", bytes(kept * disk.checkpoint),
              cat(kept, disk.writing ? cat(": checkpoint.keep_last ", recipe.checkpoint.keep_last, ", one being written")
@@ -155,7 +152,7 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
                            : cat("does not fit, ", format_bytes(Bytes(-left)), " over")));
 
   if (saves_asynchronously(recipe)) {
-    const std::int64_t snapshot = snapshot_of(costs);
+    const std::int64_t snapshot = costs.saved_bytes;
     const bool fits = target.cuda || snapshot <= snapshot_memory_cpu(forecast.capacity, forecast.needed());
     out += row("host memory, snapshot", format_bytes(Bytes(snapshot)),
                target.cuda ? "pinned, in addition: saves run alongside steps"
@@ -199,7 +196,8 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
                                 {"needed", forecast.needed()},
                                 {"capacity", forecast.capacity},
                                 {"peak", costs.peak_instruction}};
-  if (saves_asynchronously(recipe)) memory["host_snapshot"] = snapshot_of(costs);
+  // Of a rank that owns its states; its replicas have no snapshot.
+  if (saves_asynchronously(recipe)) memory["host_snapshot"] = costs.saved_bytes;
   for (const RankClass& ranks : rank_classes(layout.mesh)) {
     memory["ranks"] = cat(ranks.first, "-", ranks.last);
     out["memory"].push_back(memory);

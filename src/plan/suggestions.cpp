@@ -57,9 +57,9 @@ std::vector<Change> changes_between(const Recipe& base, const Recipe& other) {
   return out;
 }
 
-// Whether float32 weights and moments, sharded over a number of ranks, fit in a rank's capacity.
-bool state_fits(const models::Model& model, int shards, std::int64_t capacity) {
-  return checkpoint_bytes(model) / shards <= capacity;
+// Whether weights and the optimizer's state, sharded over a number of ranks, fit in a rank's capacity.
+bool state_fits(const models::Model& model, const Layout& layout, int shards, std::int64_t capacity) {
+  return checkpoint_bytes(model, layout) / shards <= capacity;
 }
 
 // The `max` values nearest to `now`, in order of distance, beginning with `now`.
@@ -95,7 +95,7 @@ class Forecaster::Search {
   }
 
   std::vector<Suggestion> run(int count) {
-    if (!state_fits(on_.model_, on_.world_, on_.capacity_)) return {};
+    if (!state_fits(on_.model_, on_.layout_of(on_.recipe_), on_.world_, on_.capacity_)) return {};
     find_candidates();
     std::stable_sort(candidates_.begin(), candidates_.end(),
                      [](const Candidate& a, const Candidate& b) { return a.score() > b.score(); });
@@ -304,7 +304,7 @@ std::optional<FittingRanks> Forecaster::fitting_ranks() const {
       const int shards =
           comm::mesh_sizes(world, recipe.parallel.hybrid_shard_degree, recipe.parallel.context_parallel_degree)
               .shard_ranks();
-      if (!state_fits(model_, shards, capacity_)) continue;
+      if (!state_fits(model_, layout_of(recipe_), shards, capacity_)) continue;
       const Forecast there = Forecaster(recipe, model_, world, target_, machine_, threads_).forecast();
       if (!there.fits()) continue;
       std::vector<Change> changes = changes_between(recipe_, recipe);

@@ -86,7 +86,7 @@ std::string output_line(const RunPlace& place) {
   if (const double minutes = saves.every_minutes; minutes > 0) {
     when += cat("every ", fmt::format("{:.3g}", minutes), " minutes and ");
   }
-  const std::int64_t bytes = plan::checkpoint_bytes(place.session.model());
+  const std::int64_t bytes = plan::checkpoint_bytes(place.session.model(), place.session.layout());
   return cat(place.plan.files.folder, "; a checkpoint of ", format_bytes(Bytes(bytes)), " ", when, "at the end",
              place.validation_sequences > 0 && place.plan.saves.keep_best ? "; best/ when an evaluation improves" : "");
 }

@@ -25,7 +25,7 @@ TEST(Disk, CountsTheCheckpointsThatExistAtOnce) {
     recipe.checkpoint.every_minutes = c.every_minutes;
     recipe.checkpoint.keep_last = c.keep_last;
     recipe.train.evaluate_every = c.evaluate_every;
-    const plan::DiskUse disk = plan::disk_use(recipe, model, 20, 30);
+    const plan::DiskUse disk = plan::disk_use(recipe, model, {}, 20, 30);
     const std::string what = cat(c.every_steps, " ", c.evaluate_every, " ", c.every_minutes, " ", c.keep_last);
     EXPECT_EQ(disk.checkpoint, 12 * model.parameters());
     EXPECT_EQ(disk.kept, c.kept) << what;
@@ -33,10 +33,30 @@ TEST(Disk, CountsTheCheckpointsThatExistAtOnce) {
     EXPECT_EQ(disk.total(), c.all * disk.checkpoint) << what;
     // A run of unknown length saves as often as it can.
     const bool saves = c.every_steps + c.evaluate_every > 0 || c.every_minutes > 0;
-    EXPECT_EQ(plan::disk_use(recipe, model, std::nullopt, 30).checkpoints(),
+    EXPECT_EQ(plan::disk_use(recipe, model, {}, std::nullopt, 30).checkpoints(),
               saves ? c.keep_last + 1 + (c.evaluate_every > 0 ? 1 : 0) : 1)
         << what;
   }
+}
+
+// Frozen weights are stored as layers read them, without moments; other slots have other sizes.
+TEST(Disk, ACheckpointHasTheStateThatRanksHold) {
+  const models::Model all(testing::llama_description({}));
+  const models::Model model(testing::llama_description({}), [](const nn::Param& param) {
+    nn::FlatSpec spec = nn::common_domain(param);
+    spec.trainable = param.name.find("down_proj") != std::string::npos;
+    return spec;
+  });
+  std::int64_t trainable = 0;
+  for (const nn::Flat& flat : model.flats()) {
+    for (const nn::Param& param : flat.params()) trainable += flat.spec().trainable ? param.elements() : 0;
+  }
+  plan::Layout layout;
+  layout.compute = DType::bf16;
+  EXPECT_EQ(plan::checkpoint_bytes(all, layout), 12 * all.parameters());
+  EXPECT_EQ(plan::checkpoint_bytes(model, layout), 12 * trainable + 2 * (model.parameters() - trainable));
+  layout.compute = DType::f32;
+  EXPECT_EQ(plan::checkpoint_bytes(model, layout), 12 * trainable + 4 * (model.parameters() - trainable));
 }
 
 TEST(Disk, EstimatesPreparedDataFromTheFiles) {
@@ -47,11 +67,11 @@ TEST(Disk, EstimatesPreparedDataFromTheFiles) {
   Recipe recipe;
   recipe.folder = folder.path();
   recipe.data.train = {"a.txt"};
-  EXPECT_EQ(plan::disk_use(recipe, model, 1, 1).prepared, 2000);  // 1,000 ids of two bytes
+  EXPECT_EQ(plan::disk_use(recipe, model, {}, 1, 1).prepared, 2000);  // 1,000 ids of two bytes
   recipe.data.validation = {"b.jsonl"};
-  EXPECT_EQ(plan::disk_use(recipe, model, 1, 1).prepared, 2000 + 6000);  // and labels of four
+  EXPECT_EQ(plan::disk_use(recipe, model, {}, 1, 1).prepared, 2000 + 6000);  // and labels of four
   recipe.data.train = {"missing.txt"}, recipe.data.validation.clear();
-  EXPECT_EQ(plan::disk_use(recipe, model, 1, 1).prepared, 0);
+  EXPECT_EQ(plan::disk_use(recipe, model, {}, 1, 1).prepared, 0);
 }
 
 TEST(Disk, FreeSpaceIsThatOfTheNearestFolder) {
@@ -99,7 +119,7 @@ TEST(Headline, IsFollowedByTheDiskAndThisMachinesCpu) {
   const auto text = [&](std::int64_t free) {
     return plan::plan_text(recipe, model, forecaster.target(), forecast,
                            {.steps = 20,
-                            .disk = plan::disk_use(recipe, model, 20, forecast.time.seconds),
+                            .disk = plan::disk_use(recipe, model, forecast.layout, 20, forecast.time.seconds),
                             .free_disk = free,
                             .alternatives = {}});
   };

@@ -187,11 +187,12 @@ TEST_P(PlanSpeed, IsUnderTwoSeconds) {
   EXPECT_EQ(forecast.layout.compute, DType::bf16);
   EXPECT_LE(static_cast<double>(forecast.costs.total_bytes), 1.03 * static_cast<double>(forecast.costs.peak_bytes));
   // The text stays within 100 columns.
-  std::istringstream lines(plan::plan_text(recipe, model, forecaster.target(), forecast,
-                                           {.steps = 1000,
-                                            .disk = plan::disk_use(recipe, model, 1000, forecast.time.seconds),
-                                            .free_disk = 1,
-                                            .alternatives = {}}));
+  std::istringstream lines(
+      plan::plan_text(recipe, model, forecaster.target(), forecast,
+                      {.steps = 1000,
+                       .disk = plan::disk_use(recipe, model, forecast.layout, 1000, forecast.time.seconds),
+                       .free_disk = 1,
+                       .alternatives = {}}));
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
 }
 
