@@ -72,6 +72,10 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
   arena_ = Arena(device_, arena_bytes);
   register_memory();
   stream_ = device_.make_stream("session");
+  if (const double scale = layout().loss_scaling.initial;
+      optimizer && scale != 1 && device_.kind() != DeviceKind::meta) {
+    state_->set_progress({.loss_scale = static_cast<float>(scale)}, *stream_);
+  }
   if (!checks.replay) {
     streams_ = step::make_streams(device_);
     reserve_scratch(*streams_[static_cast<std::size_t>(program::StreamId::compute)]);
@@ -204,14 +208,14 @@ step::StepOutput Session::enqueue(std::size_t index, const step::StepInput& inpu
   if (running_ && *running_ != index) planned_steps_[*running_]->executor->synchronize();
   running_ = index;
   PlannedStep& runs = *planned_steps_[index];
-  if (runs.replay) runs.replay->begin_step();
-  step::StepOutput output = runs.executor->enqueue(input);
-  if (runs.replay) runs.replay->end_step();
-  return output;
   if (runs.config.purpose == step::Purpose::train && !held_.empty()) {
     if (runs.replay) runs.replay->allow_waits(held_);
     runs.executor->hold_updates(std::exchange(held_, {}));
   }
+  if (runs.replay) runs.replay->begin_step();
+  step::StepOutput output = runs.executor->enqueue(input);
+  if (runs.replay) runs.replay->end_step();
+  return output;
 }
 
 void Session::hold_updates(const std::vector<Event>& until) {

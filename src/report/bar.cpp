@@ -128,8 +128,10 @@ std::string plain_line(const StepMetrics& m, std::int64_t total, double seconds_
   std::string line =
       fmt::format("step {}/{}  {}{}  grad_norm {}  lr {}  {} tokens/s  {}", m.step, total,
                   epoch.empty() ? "" : "epoch " + epoch + "  ", m.targets == 0 ? "no target tokens" : loss_text(m.loss),
-                  m.targets == 0 ? "-" : number(m.grad_norm, "{:.4g}"), number(m.lr, "{:.2e}"),
-                  format_count(m.tokens_per_second), format_bytes(Bytes(m.peak_arena_bytes)));
+                  m.overflow       ? "overflow"
+                  : m.targets == 0 ? "-"
+                                   : number(m.grad_norm, "{:.4g}"),
+                  number(m.lr, "{:.2e}"), format_count(m.tokens_per_second), format_bytes(Bytes(m.peak_arena_bytes)));
   if (m.step < total) line += fmt::format("  ETA {}", time_left(seconds_left));
   return line;
 }

@@ -45,8 +45,9 @@ std::vector<Scalar> scalars(const StepMetrics& m) {
   const auto add = [&](const std::string& name, double value) { out.push_back({name, value, m.step}); };
   if (m.targets > 0) {
     add("loss/train", m.loss);
-    add("optimizer/grad_norm", m.grad_norm);
+    if (m.has_norm()) add("optimizer/grad_norm", m.grad_norm);
   }
+  if (m.loss_scale) add("optimizer/loss_scale", *m.loss_scale);
   if (m.validation_loss) add("loss/validation", *m.validation_loss);
   add("optimizer/lr", m.lr);
   add("speed/tokens_per_second", m.tokens_per_second);
@@ -65,7 +66,7 @@ std::string to_json(const StepMetrics& m) {
   if (m.time > 0) json["time"] = m.time;
   json.update(
       {{"loss", skipped ? Json(nullptr) : finite(m.loss)},
-       {"grad_norm", skipped ? Json(nullptr) : finite(m.grad_norm)},
+       {"grad_norm", m.has_norm() ? finite(m.grad_norm) : Json(nullptr)},
        {"lr", finite(m.lr)},
        {"tokens_per_second", finite(m.tokens_per_second)},
        {"model_flops_per_second", finite(m.model_flops_per_second)},
@@ -74,6 +75,8 @@ std::string to_json(const StepMetrics& m) {
        {"peak_arena_bytes", m.peak_arena_bytes},
        {"attention_imbalance", finite(m.attention_imbalance)},
        {"data_position", {{"sequences", m.data_position.sequences}, {"epoch", finite(m.data_position.epoch)}}}});
+  if (m.loss_scale) json["loss_scale"] = finite(*m.loss_scale);
+  if (m.overflow) json["overflow"] = true;
   if (!m.checkpointing.empty()) json["activation_checkpointing"] = m.checkpointing;
   if (m.model_flops_utilization) json["model_flops_utilization"] = finite(*m.model_flops_utilization);
   if (m.initial_validation_loss) json["initial_validation_loss"] = finite(*m.initial_validation_loss);
@@ -99,6 +102,8 @@ std::optional<StepMetrics> from_json(const std::string& line) {
                 .targets = json.contains("targets") ? whole(json, "targets") : -1,
                 .peak_arena_bytes = whole(json, "peak_arena_bytes"),
                 .attention_imbalance = perhaps(json, "attention_imbalance").value_or(1.0),
+                .loss_scale = perhaps(json, "loss_scale"),
+                .overflow = json.value("overflow", Json(false)) == true,
                 .checkpointing = words(json, "activation_checkpointing"),
                 .model_flops_utilization = perhaps(json, "model_flops_utilization"),
                 .validation_loss = perhaps(json, "validation_loss"),

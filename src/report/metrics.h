@@ -26,7 +26,7 @@ struct StepMetrics {
   std::int64_t step = 0;  // from 1
   double time = 0;        // Unix time in seconds at which the step ended; 0: unknown, as in lines of earlier versions
   double loss = 0;        // nats per target, before the update
-  double grad_norm = 0;   // before clipping
+  double grad_norm = 0;   // before clipping; undefined if `overflow`
   double lr = 0;
   double tokens_per_second = 0;       // all ranks
   double model_flops_per_second = 0;  // all ranks; recompute not counted
@@ -36,11 +36,15 @@ struct StepMetrics {
   // Attention work of the step's micro-batches over the ranks that share them (rank 0's context group): max / mean.
   double attention_imbalance = 1;
   DataPosition data_position;
+  std::optional<double> loss_scale;  // of the step, if it is dynamic (ops/loss_scale/loss_scale.h)
+  bool overflow = false;  // the scaled gradient overflowed: the step was skipped, and the next has a lower loss scale
   std::string checkpointing;  // memory.activation_checkpointing; set on the first step of a run or resume
   std::optional<double> model_flops_utilization;  // over the devices' peak FLOPS, where known
   std::optional<double> validation_loss;          // set if an evaluation followed the step
   std::optional<double> initial_validation_loss;  // before any training; set on step 1 if it was evaluated
   std::vector<Finding> findings;                  // about this step
+
+  bool has_norm() const { return targets != 0 && !overflow; }
 };
 
 // A point of a curve: "loss/train", "speed/tokens_per_second".
@@ -49,12 +53,13 @@ struct Scalar {
   double value = 0;
   std::int64_t step = 0;  // 0: before any training
 };
-// The points of a step's metrics, in order of steps. A skipped step has no loss and no gradient norm.
+// The points of a step's metrics, in order of steps. A step without targets has no loss and no gradient norm, and one
+// with an overflow no gradient norm.
 std::vector<Scalar> scalars(const StepMetrics& metrics);
 
 // One line without its newline: {"step":1,"time":1767225600.5,"loss":3.5,...,"data_position":{"sequences":8,...}}.
-// Numbers that are not finite are written as null, since JSON has none, and so are loss and gradient norm of a skipped
-// step; null is read back as NaN.
+// Numbers that are not finite are written as null, since JSON has none, and so are those that the step does not have;
+// null is read back as NaN.
 std::string to_json(const StepMetrics& metrics);
 std::optional<StepMetrics> from_json(const std::string& line);  // nullopt if it is not such a line
 

@@ -112,10 +112,8 @@ void Progress::step(const StepMetrics& metrics) {
   last_ = metrics;
   bar_.step = metrics.step;
   bar_.measured = true;
-  if (metrics.targets != 0) {  // a skipped step has none
-    bar_.loss = metrics.loss;
-    bar_.grad_norm = metrics.grad_norm;
-  }
+  if (metrics.targets != 0) bar_.loss = metrics.loss;
+  if (metrics.has_norm()) bar_.grad_norm = metrics.grad_norm;
   bar_.lr = metrics.lr;
   bar_.epoch = metrics.data_position.epoch;
   bar_.tokens_per_second = metrics.tokens_per_second;

@@ -92,7 +92,8 @@ std::string Prometheus::text() const {
   page.gauge("hawser_last_step_timestamp_seconds", "Unix time at which the last step ended.", updated_);
   if (last_.targets > 0) {
     page.gauge("hawser_train_loss_nats", "Training loss of the last step, per target.", last_.loss);
-    page.gauge("hawser_grad_norm", "Gradient norm of the last step, before clipping.", last_.grad_norm);
+    if (last_.has_norm())
+      page.gauge("hawser_grad_norm", "Gradient norm of the last step, before clipping.", last_.grad_norm);
   }
   if (validation_)
     page.gauge("hawser_validation_loss_nats", "Validation loss of the last evaluation, per target.", *validation_);

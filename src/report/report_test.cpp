@@ -66,6 +66,29 @@ TEST(Metrics, ALineHoldsAllNumbers) {
   EXPECT_EQ(from_json(to_json(skipped))->targets, 0);
 }
 
+TEST(Metrics, AStepWithAnOverflowHasALossAndNoNorm) {
+  StepMetrics metrics = metrics_of(4);
+  metrics.grad_norm = std::numeric_limits<double>::infinity();
+  metrics.loss_scale = 1024;
+  metrics.overflow = true;
+  const auto json = nlohmann::json::parse(to_json(metrics));
+  EXPECT_TRUE(json["grad_norm"].is_null());
+  EXPECT_EQ(json["loss"], metrics.loss);
+  EXPECT_EQ(json["loss_scale"], 1024);
+  EXPECT_EQ(json["overflow"], true);
+  const auto read = from_json(to_json(metrics));
+  EXPECT_TRUE(read->overflow);
+  EXPECT_EQ(read->loss_scale, 1024);
+  EXPECT_NE(plain_line(metrics, 10, 1).find("grad_norm overflow  lr"), std::string::npos);
+  bool scale = false;
+  for (const Scalar& scalar : scalars(metrics)) {
+    EXPECT_NE(scalar.name, "optimizer/grad_norm");
+    scale = scale || (scalar.name == "optimizer/loss_scale" && scalar.value == 1024);
+  }
+  EXPECT_TRUE(scale);
+  EXPECT_EQ(nlohmann::json::parse(to_json(metrics_of(4))).contains("loss_scale"), false);
+}
+
 TEST(Metrics, ALineIsReadAsItWasWritten) {
   StepMetrics metrics = metrics_of(3);
   metrics.model_flops_utilization = 0.25;

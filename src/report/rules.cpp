@@ -40,7 +40,7 @@ Rules::Rules(const RulesOptions& options) : options_(options), block_steps_(std:
 
 std::vector<Finding> Rules::step(const StepMetrics& m) {
   found_.clear();
-  if (m.targets > 0) {
+  if (m.targets > 0 && !m.overflow) {
     if (!std::isfinite(m.loss) || !std::isfinite(m.grad_norm)) {
       add_finding(
           m.step, kNotANumber,

@@ -14,7 +14,7 @@ void RunHistory::add(const StepMetrics& m) {
   if (!m.checkpointing.empty() && last) resumes.push_back(last->step);
   if (m.targets != 0) {
     loss.add(m.step, m.loss);
-    norm.add(m.step, m.grad_norm);
+    if (m.has_norm()) norm.add(m.step, m.grad_norm);
   } else {
     ++skipped;
   }

@@ -16,6 +16,7 @@
 #include "optim/lr_schedule.h"
 #include "plan/forecast.h"
 #include "train/fit_run.h"
+#include "train/step_outcome.h"
 
 namespace hawser::train {
 
@@ -147,6 +148,7 @@ void FitRun::retire(bool evaluate_after) {
   InFlightStep pending = std::move(in_flight_.front());
   in_flight_.pop_front();
   session_->wait(pending.output.end);
+  const double loss_scale = progress_of_retired_.loss_scale;  // of this step
   progress_of_retired_ = *pending.output.progress;
   // Measured with the time at which the step ended, not at which the host retires it: before a pause the host retires
   // several steps that ended earlier.
@@ -175,7 +177,11 @@ void FitRun::retire(bool evaluate_after) {
   if (pending.step == 1) metrics.initial_validation_loss = result_.initial_validation_loss;
   if (peak_flops_) metrics.model_flops_utilization = metrics.model_flops_per_second / *peak_flops_;
   if (pending.targets == 0) log(cat("step ", pending.step, " has no token to predict: skipped"));
-  if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm)) diverged(metrics);
+  const ops::LossScaling& scaling = plan_.layout.loss_scaling;
+  if (scaling.dynamic()) metrics.loss_scale = loss_scale;
+  const Outcome outcome = outcome_of(metrics.loss, metrics.grad_norm, loss_scale, scaling);
+  metrics.overflow = outcome == Outcome::overflow;
+  if (outcome == Outcome::diverged) diverged(metrics, remedy_of(metrics.loss, loss_scale, scaling));
   if (evaluate_after && in_flight_.empty()) {
     metrics.validation_loss = evaluate();
     if (result_.interrupted) unfinished_evaluation_ = metrics;
@@ -195,7 +201,7 @@ void FitRun::retire(bool evaluate_after) {
   saver_->retired(pending.step, pending.output.end);
 }
 
-void FitRun::diverged(const report::StepMetrics& metrics) {
+void FitRun::diverged(const report::StepMetrics& metrics, const std::string& remedy) {
   if (watch_) {
     watch_->step(metrics);
     watch_->finish(report::Ending::diverged);
@@ -205,8 +211,7 @@ void FitRun::diverged(const report::StepMetrics& metrics) {
   throw Error(ExitCode::internal,
               cat("step ", metrics.step, ": loss ", fmt::format("{:.4g}", metrics.loss), ", grad_norm ",
                   fmt::format("{:.4g}", metrics.grad_norm), ": not finite; the run stops without saving",
-                  saved ? cat("; last checkpoint: step ", saver_->saved_step()) : "",
-                  "; try a lower optimizer.learning_rate or a longer optimizer.warmup_steps",
+                  saved ? cat("; last checkpoint: step ", saver_->saved_step()) : "", remedy,
                   metrics.step == 1 ? ", and check the initial weights" : ""));
 }
 

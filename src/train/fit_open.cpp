@@ -332,6 +332,7 @@ void FitRun::resume() {
         session_->initialise(plan_.seed);
       }
     });
+    progress_of_retired_.loss_scale = static_cast<float>(plan_.layout.loss_scaling.initial);
     if (request_.resume) log("no checkpoint to resume from; starting from step 0");
   }
   result_.steps = done_;

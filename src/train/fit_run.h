@@ -79,7 +79,7 @@ class FitRun {
   void retire(bool evaluate_after);
 
   // The weights are invalid from this step on: nothing more is saved, and earlier checkpoints stay.
-  [[noreturn]] void diverged(const report::StepMetrics& metrics);
+  [[noreturn]] void diverged(const report::StepMetrics& metrics, const std::string& remedy);
   std::optional<double> evaluate();
   // The evaluation of the resumed checkpoint's step, if a stop interrupted it: its loss goes into the metrics and the
   // checkpoint, as if the run had never stopped.

@@ -7,7 +7,8 @@
 // count_step, after the gradient's norm is known:
 //   skip == 0:                       step += 1, good_steps += 1; if growth_interval > 0 and good_steps >=
 //                                    growth_interval: loss_scale *= growth_factor, good_steps = 0
-//   skip != 0, norm not finite:      growth_interval > 0: loss_scale *= backoff_factor; good_steps = 0
+//   skip != 0, norm not finite:      growth_interval > 0: loss_scale = max(loss_scale * backoff_factor, min(loss_scale,
+//                                    minimum)); good_steps = 0
 //   skip != 0, norm finite:          nothing: the step had no target
 // With growth_interval 0 the scale is static. loss_scale, factor, out, norm float32 [1]; step, good_steps, skip int32
 // [1]. Source: torch.amp.GradScaler; Micikevicius et al., "Mixed Precision Training" (arXiv 1710.03740), section 3.2.
@@ -25,6 +26,10 @@ void scale_loss(Stream& stream, const ScaleLoss& args);
 struct LossScaling {
   double growth_factor = 2, backoff_factor = 0.5;  // powers of two keep the scaled gradients exact
   std::int64_t growth_interval = 0;                // steps without overflow until the scale grows; 0: static
+  double initial = 1;                              // of a new run
+  double minimum = 1;                              // backing off goes no lower
+
+  bool dynamic() const { return growth_interval > 0; }
 };
 
 struct CountStep {

@@ -31,6 +31,8 @@ TEST(LossScale, FollowsTorchsGradScaler) {
   for (const Row& row :
        {Row{"a good step", 7, 0, 1024, 2, 0, 8, 1, 1024}, Row{"the scale grows", 7, 2, 1024, 2, 0, 8, 0, 2048},
         Row{"an overflow", 7, 2, 1024, inf, 1, 7, 0, 512}, Row{"no target", 7, 2, 1024, 0, 1, 7, 2, 1024},
+        Row{"an overflow near the minimum", 7, 2, 12, inf, 1, 7, 0, 8},
+        Row{"an overflow at the minimum", 7, 2, 8, inf, 1, 7, 0, 8},
         Row{"a static scale", 7, 2, 1024, 2, 0, 8, 3, 1024, 0},
         Row{"an overflow of a static scale", 7, 2, 1024, inf, 1, 7, 0, 1024, 0}}) {
     check_case({row.name,
@@ -40,7 +42,7 @@ TEST(LossScale, FollowsTorchsGradScaler) {
                                        .loss_scale = world.in_out(DType::f32, {1}, {row.scale}),
                                        .norm = world.in(DType::f32, {1}, {row.norm}),
                                        .skip = world.in(DType::i32, {1}, {row.skip}),
-                                       .scaling = {.growth_interval = row.interval}};
+                                       .scaling = {.growth_interval = row.interval, .minimum = 8}};
                   count_step(world.stream(), args);
                   return {world.values(args.step), world.values(args.good_steps), world.values(args.loss_scale)};
                 },

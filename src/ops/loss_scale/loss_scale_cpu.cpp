@@ -1,8 +1,18 @@
+#include <algorithm>
 #include <cmath>
 
 #include "ops/loss_scale/loss_scale.h"
 
 namespace hawser::ops::cpu {
+
+namespace {
+
+float backed_off(float scale, const LossScaling& scaling) {
+  const auto minimum = static_cast<float>(scaling.minimum);
+  return std::max(static_cast<float>(scale * scaling.backoff_factor), std::min(scale, minimum));
+}
+
+}  // namespace
 
 void scale_loss(const ScaleLoss& args) {
   *args.out.data<float>() = *args.factor.data<float>() * *args.loss_scale.data<float>();
@@ -19,7 +29,7 @@ void count_step(const CountStep& args) {
     scale = static_cast<float>(scale * scaling.growth_factor);
     good = 0;
   } else if (!std::isfinite(*args.norm.data<float>())) {
-    if (scaling.growth_interval > 0) scale = static_cast<float>(scale * scaling.backoff_factor);
+    if (scaling.growth_interval > 0) scale = backed_off(scale, scaling);
     good = 0;
   }
 }

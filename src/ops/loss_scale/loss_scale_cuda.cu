@@ -18,7 +18,10 @@ __global__ void count_kernel(std::int32_t* step, std::int32_t* good, float* scal
     *scale = static_cast<float>(*scale * scaling.growth_factor);
     *good = 0;
   } else if (!isfinite(*norm)) {
-    if (scaling.growth_interval > 0) *scale = static_cast<float>(*scale * scaling.backoff_factor);
+    if (scaling.growth_interval > 0) {
+      const auto minimum = static_cast<float>(scaling.minimum);
+      *scale = fmaxf(static_cast<float>(*scale * scaling.backoff_factor), fminf(*scale, minimum));
+    }
     *good = 0;
   }
 }
