@@ -1,6 +1,16 @@
 // The contract of optimizers: state slots of any number, and counts that the device keeps.
+#include <thread>
+
+#include "base/testing/temporary_folder.h"
+#include "engine/load_state.h"
+#include "engine/open_model.h"
+#include "io/files.h"
+#include "models/weights.h"
 #include "ops/copy/copy.h"
+#include "report/rules.h"
 #include "toy_training.h"
+#include "train/saver.h"
+#include "train/step_outcome.h"
 
 namespace hawser {
 namespace {
@@ -180,6 +190,159 @@ TEST(Optimizer, StepsSkippedUnderALossScaleAreNotCounted) {
     EXPECT_EQ(trained.progress.loss_scale, std::ldexp(start, 4 - static_cast<int>(inputs.size()))) << text;
     EXPECT_TRUE(trained.after == plain.after) << text;
   }
+}
+
+// What the host makes of it (train/fit.cpp): steps with an overflow are no divergence, the rules report nothing, and the
+// metrics have no norm. At the minimum of the scale the run ends.
+TEST(Optimizer, AnOverflowUnderALossScaleIsNoDivergence) {
+  const models::Model model(testing::toy_description());
+  plan::Layout layout = meshes(model).back();
+  const auto ends = [&](const ops::LossScaling& scaling) {
+    layout.loss_scaling = scaling;
+    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    plan::Layout own = layout;
+    const testing::ToySteps steps(own, mesh->place(), 2LL * own.data_ranks());
+    const auto device = make_cpu_device();
+    engine::Session session(model, own, *device, *mesh, {step::Purpose::train});
+    session.initialise(3);
+    report::Rules rules({.steps = 60});
+    std::string outcomes;
+    float scale = static_cast<float>(scaling.initial);
+    for (int step = 1; step <= 60 && outcomes.find('d') == std::string::npos; ++step) {
+      step::StepInput input = steps.input(0);
+      input.record.learning_rate = 0.01f;
+      const step::StepOutput output = session.enqueue(step::Purpose::train, input);
+      session.synchronize();
+      report::StepMetrics metrics{.step = step,
+                                  .loss = output.result->loss_sum.value() / static_cast<double>(steps.targets(0)),
+                                  .grad_norm = output.result->gradient_norm,
+                                  .targets = steps.targets(0),
+                                  .loss_scale = scale};
+      const train::Outcome outcome = train::outcome_of(metrics.loss, metrics.grad_norm, scale, scaling);
+      metrics.overflow = outcome == train::Outcome::overflow;
+      outcomes += outcome == train::Outcome::trained ? 't' : metrics.overflow ? 'o' : 'd';
+      for (const report::Finding& finding : rules.step(metrics)) {
+        EXPECT_EQ(outcome, train::Outcome::diverged) << finding.text;
+        EXPECT_EQ(finding.rule, report::kNotANumber);
+      }
+      const auto line = report::from_json(report::to_json(metrics));
+      EXPECT_EQ(line->overflow, metrics.overflow);
+      EXPECT_EQ(std::isnan(line->grad_norm), outcome != train::Outcome::trained);
+      EXPECT_EQ(line->loss_scale, scale);
+      if (metrics.overflow) {
+        EXPECT_LT(output.progress->loss_scale, scale);
+      }
+      scale = output.progress->loss_scale;
+      if (outcomes.ends_with("ttt")) break;
+    }
+    return outcomes;
+  };
+  const double start = std::ldexp(1.0, 70);
+  const std::string recovered = ends({.growth_interval = 100, .initial = start});
+  EXPECT_TRUE(recovered.starts_with("ooo")) << recovered;
+  EXPECT_EQ(recovered, std::string(recovered.size() - 3, 'o') + "ttt");
+  EXPECT_EQ(ends({.growth_interval = 100, .initial = start, .minimum = start / 4}), "ood");
+  EXPECT_EQ(ends({.growth_interval = 0, .initial = start}), "d");  // a static scale is never lowered
+  EXPECT_NE(train::remedy_of(2, 1, {.growth_interval = 100}).find("overflows at the minimum loss scale 1;"),
+            std::string::npos);
+  EXPECT_TRUE(train::remedy_of(NAN, 1, {.growth_interval = 100}).starts_with("; try a lower"));
+}
+
+// Each group of parameters has the learning rate of its own; of groups that AdamW does not tell apart, that of group 0.
+TEST(Optimizer, GroupsHaveLearningRatesOfTheirOwn) {
+  const models::Model model(testing::toy_description(), [](const nn::Param& param) {
+    nn::FlatSpec spec = nn::common_domain(param);
+    spec.group = param.shape.rank() == 1 ? 3 : 0;
+    return spec;
+  });
+  plan::Layout layout = meshes(model).front();
+  layout.compute = DType::f32;
+  step::LearningRates rates = 0.01f;
+  rates.of[3] = 0;
+  const auto moved = [&](int groups) {
+    layout.optimizer = optim::make_adamw({.groups = groups});
+    const Trained trained = train(model, layout, {.inputs = {0}, .rates = rates});
+    std::array<int, 2> count{};  // tensors that changed, by rank - 1
+    for (const models::HfTensor& tensor : models::hf_tensors(model)) {
+      const bool changed = trained.after.at(tensor.name) != trained.before.at(tensor.name);
+      count[static_cast<std::size_t>(tensor.shape.rank()) - 1] += changed ? 1 : 0;
+    }
+    return count;
+  };
+  const std::array<int, 2> all = moved(1), matrices = moved(4);
+  EXPECT_GT(all[0], 5);
+  EXPECT_EQ(matrices[0], 0);
+  EXPECT_EQ(matrices[1], all[1]);
+}
+
+// A copy of the state is complete before the next training step, of whichever kind, changes what it copies.
+TEST(Optimizer, UpdatesOfEachKindOfStepWaitForACopy) {
+  const models::Model model(testing::toy_description());
+  plan::Layout layout = meshes(model).front();
+  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const testing::ToySteps steps(layout, mesh->place(), 2LL * layout.data_ranks());
+  const auto device = make_cpu_device();
+  engine::Session session(model, {{step::Purpose::train, layout}, {step::Purpose::train, layout}}, *device, *mesh);
+  session.initialise(3);
+  const auto copies = device->make_stream("copies");
+  for (const std::size_t kind : {1u, 0u, 1u}) {
+    std::vector<Event> copied;
+    std::vector<std::vector<float>> copy(model.flats().size());
+    const Tensors before = testing::assembled(session);
+    std::vector<std::vector<float>> expected;
+    for (std::size_t f = 0; f < model.flats().size(); ++f) {
+      const TensorView weights = session.state().flat(static_cast<int>(f)).stored;
+      expected.push_back(testing::floats_of(weights));
+      copies->launch({.name = "copy", .kind = OpKind::host, .accesses = {reads(weights)}}, [&, f, weights] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        copy[f] = testing::floats_of(weights);
+      });
+      copied.push_back(copies->record_event());
+    }
+    session.hold_updates(copied);
+    step::StepInput input = steps.input(0);
+    input.record.learning_rate = 0.01f;
+    session.enqueue(kind, input);
+    session.synchronize();
+    copies->synchronize();
+    EXPECT_TRUE(copy == expected) << kind;
+    EXPECT_FALSE(testing::assembled(session) == before) << kind;
+  }
+}
+
+// What a recipe makes of a model is decided by the recipe in the checkpoint.
+TEST(Optimizer, ACheckpointIsOpenedWithTheChangesOfItsRecipe) {
+  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
+  const std::string folder = std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/tied";
+  const auto adapters = [](const std::string& recipe) {
+    engine::ModelChanges changes;
+    if (recipe.find("adapters") == std::string::npos) return changes;
+    changes.describe = [](models::ModelDescription& description, Problems&) {
+      nn::AttentionConfig& first = description.blocks.front().attention;
+      first.adapters = {{first.q, 2, 1.0, 0.0}};
+    };
+    return changes;
+  };
+  Problems problems;
+  engine::OpenModel open = engine::open_model(folder, false, problems, adapters("adapters"));
+  ASSERT_EQ(problems.lines(), "");
+  plan::Layout layout;
+  layout.batch = testing::toy_batch(1);
+  layout.policies.assign(static_cast<std::size_t>(open.model->layers()), {});
+  plan::set_bounds(layout);
+  const auto device = make_cpu_device();
+  const auto mesh = comm::make_self_mesh();
+  engine::Session session(*open.model, layout, *device, *mesh, {step::Purpose::train});
+  engine::load_weights(session, open, 7);
+  const TemporaryFolder own;
+  const std::string saved = train::save(
+      session, nullptr, {.root = own.path("checkpoints")},
+      {.step = 1, .recipe = R"({"model":"adapters"})", .config = io::read_text(folder + "/config.json", 1 << 20)});
+  const engine::OpenModel again = engine::open_trained_model(saved, problems, adapters);
+  EXPECT_EQ(problems.lines(), "");
+  ASSERT_NE(again.model, nullptr);
+  EXPECT_EQ(again.model->parameters(), open.model->parameters());
+  EXPECT_LT(engine::open_trained_model(folder, problems, adapters).model->parameters(), open.model->parameters());
 }
 
 // Two steps without a target leave the bias corrections of the next updates as they are.

@@ -2,6 +2,7 @@
 // inner width are cut over two tensor ranks, all other parameters are copies. The real layers run through plan,
 // checker, executor and session; each element of a copy is reduced, counted in the norm and saved once.
 #include "models/weights.h"
+#include "toy_optimizers.h"
 #include "toy_training.h"
 
 namespace hawser {
@@ -99,18 +100,21 @@ Tensors trainable(const models::Model& model, const Tensors& all) {
 
 // Trains on a mesh of the whole world and on one rank, which every process runs itself, with the same sequences.
 void expect_like_one_rank(const models::ModelDescription& whole, const nn::FlatSpecOf& spec,
-                          const comm::MeshSizes& mesh, const nn::SavePolicy& policy = {}) {
+                          const comm::MeshSizes& mesh, const nn::SavePolicy& policy = {},
+                          const std::shared_ptr<const optim::Optimizer>& optimizer = optim::make_adamw()) {
   const std::string text =
       cat("tensor ", mesh.tensor, " context ", mesh.context, " shard ", mesh.shard, " replicate ", mesh.replicate);
   const models::Model one(whole, [&](const nn::Param& param) {
     nn::FlatSpec of_one = nn::common_domain(param);
     of_one.trainable = spec(param).trainable;
+    of_one.group = spec(param).group;
     return of_one;
   });
   const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
   const models::Model model(mesh.tensor == 1 ? whole : half_of(whole, part), spec);
   plan::Layout layout = layout_of(mesh, model);
   layout.policies.assign(layout.policies.size(), policy);
+  layout.optimizer = optimizer;
   if (policy.delay_weight_gradients) layout.in_flight = 2;
   if (mesh.tensor > 1) {
     layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
@@ -120,6 +124,7 @@ void expect_like_one_rank(const models::ModelDescription& whole, const nn::FlatS
   const Trained cut = train(model, layout);
 
   plan::Layout alone = layout_of({}, one);
+  alone.optimizer = optimizer;
   const auto self = comm::make_self_mesh();
   const testing::ToySteps steps(alone, self->place(), 2LL * layout.data_ranks() * 2);
   const auto device = make_cpu_device();
@@ -151,6 +156,23 @@ TEST(Tensor, SlicesAndCopiesTrainLikeOneRank) {
     expect_like_one_rank(whole, spec_of, {.tensor = 2, .context = 2, .shard = world / 4});
     if (world == 8) expect_like_one_rank(whole, spec_of, {.tensor = 2, .shard = 2, .replicate = 2});
   }
+}
+
+// Statistics of rows and columns, and norms of tensors, of which each tensor rank has a slice: the sums are over all
+// slices, in the place of the global tensor, and checkpoints have each value once.
+TEST(Tensor, OptimizersWithSumsTrainLikeOneRank) {
+  const int world = the_world->size();
+  if (world < 4) GTEST_SKIP() << "two tensor ranks with two shards need four ranks";
+  const auto by_rank = [](const nn::Param& param) {
+    nn::FlatSpec spec = spec_of(param);
+    spec.group = testing::group_by_rank(param);
+    return spec;
+  };
+  const models::ModelDescription whole = testing::toy_description();
+  const auto adafactor = std::make_shared<testing::Adafactor>();
+  expect_like_one_rank(whole, by_rank, {.tensor = 2, .shard = world / 2}, {}, adafactor);
+  expect_like_one_rank(whole, by_rank, {.tensor = 2, .context = 2, .shard = world / 4}, {}, adafactor);
+  expect_like_one_rank(whole, spec_of, {.tensor = 2, .shard = world / 2}, {}, std::make_shared<testing::Lamb>());
 }
 
 // A frozen base with trainable adapters, whose dropout draws the same numbers on every mesh and in every pass:

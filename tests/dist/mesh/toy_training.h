@@ -23,6 +23,8 @@ inline std::vector<float> floats_of(const TensorView& view) {
   std::vector<float> values(static_cast<std::size_t>(view.elements()));
   if (view.dtype() == DType::f32) {
     std::memcpy(values.data(), view.raw(), static_cast<std::size_t>(view.bytes()));
+  } else if (view.dtype() == DType::u8) {
+    std::copy_n(view.data<std::uint8_t>(), view.elements(), values.begin());
   } else {
     std::transform(view.data<Bf16>(), view.data<Bf16>() + view.elements(), values.begin(),
                    [](Bf16 value) { return static_cast<float>(value); });
@@ -125,6 +127,7 @@ struct Trained {
 struct Training {
   std::vector<std::int64_t> inputs = {0, 1, 2};  // the step whose batches each step reads
   step::OptimizerProgress start;
+  step::LearningRates rates = 0.01f;
   std::function<void(engine::Session&)> look = [](engine::Session&) {};  // sees the session at the end
 };
 
@@ -138,7 +141,7 @@ inline Trained train(const models::Model& model, plan::Layout layout, const Trai
   Trained trained{.before = assembled(session)};
   for (const std::int64_t which : training.inputs) {
     step::StepInput input = steps.input(which);
-    input.record.learning_rate = 0.01f;
+    input.record.learning_rate = training.rates;
     const step::StepOutput output = session.enqueue(step::Purpose::train, input);
     session.synchronize();
     trained.losses.push_back(output.result->loss_sum.value());

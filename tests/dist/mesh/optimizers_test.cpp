@@ -1,0 +1,188 @@
+// Optimizers whose state or update is not that of single elements: every mesh trains like one rank, and loads what
+// another has saved.
+#include "base/testing/temporary_folder.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/root.h"
+#include "engine/load_state.h"
+#include "plan/disk.h"
+#include "toy_muon.h"
+#include "toy_training.h"
+#include "train/saver.h"
+
+namespace hawser {
+namespace {
+
+using testing::meshes;
+using testing::Tensors;
+using testing::text_of;
+using testing::train;
+using testing::Trained;
+
+struct Toy {
+  const models::Model& model;
+  std::shared_ptr<const optim::Optimizer> optimizer;
+};
+
+// Every mesh, in float32, with sharded and with complete weights in turns.
+std::vector<plan::Layout> layouts_of(const Toy& toy) {
+  std::vector<plan::Layout> layouts = meshes(toy.model);
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    layouts[i].compute = DType::f32;
+    layouts[i].optimizer = toy.optimizer;
+    layouts[i].shard_policy = i % 2 == 0 ? ShardPolicy::parameters : ShardPolicy::optimizer;
+  }
+  return layouts;
+}
+
+// The states after three steps of one rank, which every process runs itself, with the sequences of a mesh.
+Tensors alone(const Toy& toy, const plan::Layout& like) {
+  plan::Layout layout = like;
+  layout.mesh = {};
+  layout.batch = testing::toy_batch(1);
+  plan::set_bounds(layout);
+  const auto mesh = comm::make_self_mesh();
+  const testing::ToySteps steps(layout, mesh->place(), 2LL * like.data_ranks() * 2);
+  const auto device = make_cpu_device();
+  engine::Session session(toy.model, layout, *device, *mesh, {step::Purpose::train});
+  session.initialise(3);
+  for (int step = 0; step < 3; ++step) {
+    step::StepInput input = steps.input(step);
+    input.record.learning_rate = 0.01f;
+    session.enqueue(step::Purpose::train, input);
+  }
+  return testing::states_of(session);
+}
+
+// ||a - b|| / ||b|| of the tensors whose names begin with `prefix`.
+double distance(const Tensors& a, const Tensors& b, const std::string& prefix) {
+  double difference = 0, norm = 0;
+  for (const auto& [name, values] : b) {
+    if (!name.starts_with(prefix)) continue;
+    const std::vector<float>& other = a.at(name);
+    EXPECT_EQ(other.size(), values.size()) << name;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      difference += std::pow(double{other[i]} - values[i], 2);
+      norm += std::pow(double{values[i]}, 2);
+    }
+  }
+  return std::sqrt(difference / norm);
+}
+
+void expect_like_one_rank(const Toy& toy) {
+  std::map<int, Tensors> expected;  // by the number of data ranks
+  for (const plan::Layout& layout : layouts_of(toy)) {
+    const std::string text = text_of(layout);
+    if (!expected.contains(layout.data_ranks())) expected[layout.data_ranks()] = alone(toy, layout);
+    const Tensors& one = expected.at(layout.data_ranks());
+    std::int64_t bytes = 0;
+    const Trained mesh = train(toy.model, layout, {.look = [&](engine::Session& session) {
+                                 bytes = session.plan(step::Purpose::train).saved_bytes;
+                                 std::vector<engine::StatePart> parts = engine::state_parts(session);
+                                 EXPECT_EQ(bytes, engine::place_copies(parts, nullptr)) << text;
+                               }});
+    EXPECT_EQ(mesh.after.size(), one.size()) << text;
+    EXPECT_LT(distance(mesh.after, one, "model"), 1e-5) << text;
+    std::set<std::string> slots;
+    for (const auto& [name, values] : one) {
+      if (name.starts_with("optimizer/")) slots.insert(name.substr(0, name.find('/', 10)));
+    }
+    for (const std::string& slot : slots) EXPECT_LT(distance(mesh.after, one, slot), 1e-5) << text << " " << slot;
+    EXPECT_GT(distance(mesh.after, mesh.before, "model"), 1e-3) << text;
+  }
+}
+
+// What every second mesh has saved, the next one loads: the same states to the bit, in a checkpoint of the predicted
+// size.
+void expect_same_after_loading(const Toy& toy) {
+  const TemporaryFolder own;
+  const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
+  const std::vector<plan::Layout> layouts = layouts_of(toy);
+  int step = 0;
+  for (std::size_t i = 0; i < layouts.size(); i += 2) {
+    const plan::Layout& to = layouts[(i + 1) % layouts.size()];
+    const std::string text = cat(text_of(layouts[i]), " to ", text_of(to));
+    const Trained trained =
+        train(toy.model, layouts[i], {.inputs = {0, 1}, .look = [&](engine::Session& session) {
+                                        train::save(session, the_world, {.root = root},
+                                                    {.step = ++step, .recipe = "{}", .config = "{}"});
+                                      }});
+    checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(step)));
+    std::int64_t bytes = 0;
+    for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) {
+      bytes += tensor.shape.elements() * size_of(tensor.dtype);
+    }
+    EXPECT_EQ(plan::checkpoint_bytes(toy.model, to), bytes) << text;
+    const auto mesh = comm::make_mpi_mesh(*the_world, to.mesh, 60.0);
+    const auto device = make_cpu_device();
+    engine::Session session(toy.model, to, *device, *mesh, {step::Purpose::train});
+    session.initialise(5);
+    engine::load(session, checkpoint);
+    EXPECT_TRUE(testing::assembled(session) == trained.after) << text;
+  }
+}
+
+TEST(Optimizers, WithRowsAndColumnsTrainLikeOneRank) {
+  const models::Model model(testing::toy_description(), testing::by_rank);
+  const Toy toy{model, std::make_shared<testing::Adafactor>()};
+  expect_like_one_rank(toy);
+  expect_same_after_loading(toy);
+}
+
+TEST(Optimizers, WithNormsOfTensorsTrainLikeOneRank) {
+  const models::Model model(testing::toy_description(false));
+  expect_like_one_rank({model, std::make_shared<testing::Lamb>()});
+}
+
+TEST(Optimizers, OfCompleteMatricesTrainLikeOneRank) {
+  const models::Model model(testing::toy_description(), testing::Muon::spec_of);
+  const Toy toy{model, std::make_shared<testing::Muon>()};
+  expect_like_one_rank(toy);
+  // The updates are nearly orthogonal matrices: of the biases and norms, AdamW's.
+  std::int64_t matrices = 0;
+  for (const nn::Flat& flat : model.flats()) {
+    for (const nn::Param& param : flat.params()) {
+      const bool block = param.name.find("layers.") != std::string::npos;
+      EXPECT_EQ(flat.spec().group, block && param.shape.rank() == 2 ? 1 : 0) << param.name;
+      if (flat.spec().group == 1) matrices += static_cast<std::int64_t>(param.segments.size());
+    }
+  }
+  EXPECT_EQ(matrices, 2 * 7);
+}
+
+// A matrix of which each rank has a slice is never complete.
+TEST(Optimizers, OfCompleteMatricesRejectSlices) {
+  models::ModelDescription description = testing::toy_description();
+  for (models::BlockDescription& block : description.blocks) {
+    block.mlp.inner_part = {.begin = 0, .total = 2 * block.mlp.inner};
+  }
+  const models::Model model(description, testing::Muon::spec_of);
+  plan::Layout layout = layouts_of({model, std::make_shared<testing::Muon>()}).front();
+  try {
+    plan::plan_rank(model, layout, step::Purpose::train, 0);
+    ADD_FAILURE() << "no error";
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what())
+                  .find("the optimizer muon needs the complete matrix "
+                        "model.layers.0.mlp.gate_proj.weight, which tensor parallelism slices"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+// Blocks of 256 elements share a scale, and stochastic rounding draws by the element of the global tensor: the same
+// bits on every mesh.
+TEST(Optimizers, OfFewBitsHaveTheSameBitsOnEveryMesh) {
+  const models::Model model(testing::toy_description(), testing::EightBits::spec_of);
+  const Toy toy{model, std::make_shared<testing::EightBits>()};
+  const Tensors one = alone(toy, layouts_of(toy).front());
+  for (const plan::Layout& layout : layouts_of(toy)) {
+    EXPECT_TRUE(train(model, layout).after == one) << text_of(layout);
+  }
+  expect_same_after_loading(toy);
+  plan::Layout other = layouts_of(toy).front();
+  other.seed = 1;
+  EXPECT_FALSE(alone(toy, other) == one);
+}
+
+}  // namespace
+}  // namespace hawser
