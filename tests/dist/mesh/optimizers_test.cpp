@@ -5,6 +5,7 @@
 #include "checkpoint/root.h"
 #include "engine/load_state.h"
 #include "plan/disk.h"
+#include "support/exchanging_adamw.h"
 #include "toy_muon.h"
 #include "toy_training.h"
 #include "train/saver.h"
@@ -118,6 +119,16 @@ void expect_same_after_loading(const Toy& toy) {
     session.initialise(5);
     engine::load(session, checkpoint);
     EXPECT_TRUE(testing::assembled(session) == trained.after) << text;
+  }
+}
+
+TEST(Optimizers, ExchangesReturnWhatTheyGot) {
+  const models::Model model(testing::toy_description());
+  for (plan::Layout layout : meshes(model)) {
+    layout.shard_policy = layout.mesh.context > 1 ? ShardPolicy::parameters : ShardPolicy::optimizer;
+    const Trained plain = train(model, layout);
+    layout.optimizer = std::make_shared<testing::ExchangingAdamW>();
+    EXPECT_TRUE(train(model, layout).after == plain.after) << text_of(layout);
   }
 }
 
