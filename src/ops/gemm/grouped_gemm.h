@@ -52,6 +52,7 @@ void grouped_weight_gradient(Stream& stream, const GroupedWeightGradient& args);
 std::int64_t grouped_gemm_workspace(const GroupedGemm& args, DeviceKind target = DeviceKind::cpu);
 std::int64_t grouped_gemm_workspace(const GroupedWeightGradient& args, DeviceKind target = DeviceKind::cpu);
 
+// CPU: each group is one or more GEMMs of gemm.h, of at most 1024 rows.
 HAWSER_BACKENDS_OF(grouped_gemm, GroupedGemm);
 HAWSER_BACKENDS_OF(grouped_weight_gradient, GroupedWeightGradient);
 
