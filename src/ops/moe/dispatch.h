@@ -40,7 +40,7 @@ constexpr std::int64_t expert_rows(std::int64_t tokens, std::int64_t per_token, 
 }
 
 struct ExpertPlan {
-  TensorView experts;      // i32 [T, K], each below E; those of a token differ
+  TensorView experts;      // i32 [T, K], each below E
   TensorView offsets;      // i32 [E + 1], written
   TensorView rows;         // i32 [T, K], written
   TensorView assignments;  // i32 [R], written
@@ -74,5 +74,10 @@ struct WeightedRowsBackward {
   TensorView dweights;  // float32 [T, K], written
 };
 void weighted_rows_backward(Stream& stream, const WeightedRowsBackward& args);
+
+HAWSER_BACKENDS_OF(expert_plan, ExpertPlan);
+HAWSER_BACKENDS_OF(dispatch_rows, DispatchRows);
+HAWSER_BACKENDS_OF(combine_rows, CombineRows);
+HAWSER_BACKENDS_OF(weighted_rows_backward, WeightedRowsBackward);
 
 }  // namespace hawser::ops

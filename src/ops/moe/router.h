@@ -88,4 +88,9 @@ struct RouterTopKBackward {
 };
 void router_top_k_backward(Stream& stream, const RouterTopKBackward& args);
 
+HAWSER_BACKENDS_OF(router_top_k, RouterTopK);
+HAWSER_BACKENDS_OF(router_statistics, RouterStatistics);
+HAWSER_BACKENDS_OF(router_loss, RouterLoss);
+HAWSER_BACKENDS_OF(router_top_k_backward, RouterTopKBackward);
+
 }  // namespace hawser::ops
