@@ -43,6 +43,7 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
   batch.labels.assign(rows, prepare::kIgnoredLabel);
   batch.positions.assign(rows, 0);
   batch.row_ids.resize(2 * rows);
+  batch.token_mask.assign(rows, 0);
 
   static const Sequence kEmpty;
   std::vector<ChunkTable> tables;
@@ -78,6 +79,7 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
       std::copy_n(sequence.ids.begin() + from, count, batch.ids.begin() + to);
       std::copy_n(sequence.labels.begin() + from, count, batch.labels.begin() + to);
       std::copy_n(sequence.positions.begin() + from, count, batch.positions.begin() + to);
+      std::fill_n(batch.token_mask.begin() + to, count, 1);
     }
   }
   batch.imbalance = imbalance(work);

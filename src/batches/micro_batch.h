@@ -45,6 +45,7 @@ struct MicroBatch {
   std::vector<std::int32_t> ids, labels, positions;
   // [local_rows(), 2]: number of the row's sequence in the step, index of the row in the sequence (padding included).
   std::vector<std::int32_t> row_ids;
+  std::vector<std::int32_t> token_mask;  // [local_rows()]: 1, padding rows 0
   std::vector<Segment> diagonal, off_diagonal;
   // [sequences * chunks]: rank of each chunk in the context group, and its index among that rank's chunks.
   std::vector<std::int32_t> chunk_owner, chunk_local;

@@ -187,6 +187,7 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
         ASSERT_EQ(batch.positions[local], real ? sequences[s].positions[row] : 0);
         ASSERT_EQ(batch.row_ids[2 * local], 12 + s);
         ASSERT_EQ(batch.row_ids[2 * local + 1], row);
+        ASSERT_EQ(batch.token_mask[local], real ? 1 : 0);
         valid += batch.labels[local] != prepare::kIgnoredLabel;
       }
       const auto mark = [&](const Segment& segment) {

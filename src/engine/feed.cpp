@@ -24,6 +24,7 @@ std::shared_ptr<step::HostBatch> to_host_batch(const batches::MicroBatch& batch,
   out->labels = batch.labels;
   out->positions = batch.positions;
   out->row_ids = batch.row_ids;
+  out->token_mask = batch.token_mask;
   out->diagonal = flatten(batch.diagonal, true);
   out->off_diagonal = flatten(batch.off_diagonal, false);
   if (shape.context == 1) return out;

@@ -70,6 +70,8 @@ void Decoder::run(std::size_t bucket, std::span<const Piece> pieces) {
     batch->logit_positions.push_back(begin + count - 1);
   }
   HAWSER_CHECK(batch->ids.size() <= rows, batch->ids.size(), " rows in a pass of ", rows);
+  batch->token_mask.assign(batch->ids.size(), 1);
+  batch->token_mask.resize(rows, 0);
   batch->ids.resize(rows, 0);
   batch->positions.resize(rows, 0);
   batch->slot_mapping.resize(rows, ops::kNoRow);

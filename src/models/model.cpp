@@ -12,6 +12,10 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const 
   Problems unsupported;
   check_supported(description_, "", unsupported);
   HAWSER_CHECK(unsupported.empty(), description_.family, ": ", unsupported.lines());
+  std::shared_ptr<const nn::RouterLoss> router_loss;
+  for (const BlockDescription& block : description_.blocks) {
+    if (block.moe && router_loss == nullptr) router_loss = std::make_shared<nn::RouterLoss>(block.moe->loss());
+  }
   using Kind = nn::UnitPlace::Kind;
   const auto add = [&](const std::string& name, const nn::UnitPlace& unit, const std::vector<nn::Param>& params) {
     return nn::add_unit(name, unit, params, spec_of, units_, flats_);
@@ -24,8 +28,12 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const 
     layers_.push_back(std::make_unique<nn::AttentionLayer>(block.attention));
     places_.push_back({number, "attention"});
     inputs_.push_back({.x = input, .residual = input});
-    layers_.push_back(std::make_unique<nn::MlpLayer>(block.mlp));
-    places_.push_back({number, "MLP"});
+    if (block.moe) {
+      layers_.push_back(std::make_unique<nn::MoeLayer>(*block.moe, router_loss));
+    } else {
+      layers_.push_back(std::make_unique<nn::MlpLayer>(block.mlp));
+    }
+    places_.push_back({number, block.moe ? "experts" : "MLP"});
     inputs_.push_back({.x = block.residual == Residual::serial ? attention : input, .residual = attention});
     if (replace) {
       for (std::size_t layer = first; layer < layers_.size(); ++layer) {
@@ -68,6 +76,10 @@ int Model::attention_layers() const {
 
 bool Model::draws_random_numbers() const {
   return std::ranges::any_of(layers_, [](const auto& layer) { return layer->draws_random_numbers(); });
+}
+
+bool Model::reads_token_mask() const {
+  return std::ranges::any_of(layers_, [](const auto& layer) { return layer->reads_token_mask(); });
 }
 
 std::int64_t Model::parameters() const {

@@ -77,11 +77,14 @@ class Model {
   const LayerInputs& inputs(int layer) const { return inputs_[static_cast<std::size_t>(layer)]; }
   int blocks() const { return static_cast<int>(description_.blocks.size()); }
   int block_of(int layer) const { return places_[static_cast<std::size_t>(layer)].block; }
-  const char* kind_of(int layer) const { return places_[static_cast<std::size_t>(layer)].kind; }  // "attention", "MLP"
+  const char* kind_of(int layer) const {
+    return places_[static_cast<std::size_t>(layer)].kind;
+  }  // "attention", "MLP", "experts"
   // The layer's configuration if it is an attention layer, otherwise null.
   const nn::AttentionConfig* attention(int layer) const;
   int attention_layers() const;
   bool draws_random_numbers() const;  // a layer does while training
+  bool reads_token_mask() const;      // a layer does
   // The loss that layers add to the model's; null if none does. auxiliary_index: of a layer among those that do, or -1.
   const nn::AuxiliaryLoss* auxiliary_loss() const { return auxiliary_loss_; }
   int auxiliary_layers() const { return auxiliary_layers_; }

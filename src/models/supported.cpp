@@ -36,8 +36,11 @@ void check_block(Check& check, const BlockDescription& block) {
   check.no(attention.softcap != 0, "soft-capping of attention scores");
   check.no(attention.alibi, "ALiBi");
   check.no(block.residual == Residual::parallel_one_norm, "a parallel residual with one norm");
-  check.no(block.moe.has_value(), "mixture of experts");
-  if (block.moe) return;
+  if (block.moe) {
+    check.norm(block.moe->norm_config);
+    check.no(!nn::has_kernel(block.moe->activation), "the activation of the experts");
+    return;
+  }
   check.norm(block.mlp.norm_config, block.mlp.norm_place);
   check.no(!nn::has_kernel(block.mlp.activation), "the activation of the MLP");
 }

@@ -41,6 +41,7 @@ struct BatchViews {
   // i32 [T, 2]: number of the row's sequence in the step, and the row's index in the sequence. Padding rows have what
   // the sequence would have there. Only if the step draws random numbers (Layer::draws_random_numbers).
   TensorView row_ids;
+  TensorView token_mask;  // i32 [T]: 1: the row is a token, 0: padding. Only if a layer reads it (Layer::reads_token_mask)
   // The tables' contents if the host knows them when it enqueues, else null (ops::AttentionCall::host_segments).
   const std::vector<std::int32_t>*host_diagonal = nullptr, *host_off_diagonal = nullptr;
   // Length of a chunk in rows, if every sequence holds exactly one document, which begins at row 0, and all sequences
@@ -194,6 +195,7 @@ class Layer {
                         const Saved&, GradientSink&, const SavePolicy&) const = 0;
   virtual void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const = 0;
   virtual bool draws_random_numbers() const { return false; }  // calls LayerContext::random() while training
+  virtual bool reads_token_mask() const { return false; }      // BatchViews::token_mask
   // The loss that the layer adds to the model's, one object for all layers of a model; null: none.
   virtual const AuxiliaryLoss* auxiliary_loss() const { return nullptr; }
   // Model FLOPs of forward for T rows and the given number of visible query-key pairs; GEMMs and attention only.

@@ -49,6 +49,17 @@ Case mlp(const std::string& name, MlpConfig config) {
           [config](const Vector& x, const std::vector<Vector>& w) { return testing::mlp_block(config, x, w); }};
 }
 
+Case moe(const std::string& name, MoeConfig config) {
+  config.norm = "norm", config.router = "router";
+  config.gate = "experts.{}.gate", config.up = "experts.{}.up", config.down = "experts.{}.down";
+  return {name,
+          std::make_shared<MoeLayer>(config, std::make_shared<RouterLoss>(config.loss())),
+          config.width,
+          2,
+          {{11}},
+          [config](const Vector& x, const std::vector<Vector>& w) { return testing::moe_block(config, x, w); }};
+}
+
 // The reference of a layer with adapters: its weights with scale * B A added to their rows. `places`: for each adapter
 // in the layer's order, the weight's index, its first row and its columns.
 struct AdapterPlace {
@@ -108,6 +119,8 @@ std::vector<Case> cases() {
                                                          .activation = Activation::geglu_tanh}),
       mlp("mlp with an exact GELU gate", {.width = 10, .inner = 14, .activation = Activation::geglu}),
       mlp("mlp with biases", {.width = 10, .inner = 7, .bias = true}),
+      moe("experts", {.width = 10, .experts = 4, .top_k = 2, .inner = 7}),
+      moe("one expert per token", {.width = 8, .experts = 3, .top_k = 1, .inner = 6, .normalise_top_k = false}),
       with_adapters(
           attention("adapters of q, v and the output", {.width = 10,
                                                         .heads = 4,
@@ -144,7 +157,7 @@ void prepare(TestContext& ctx, const Case& c) {
   const std::vector<Vector> values = weights_of(c);
   for (std::size_t i = 0; i < values.size(); ++i) {
     const Param& param = c.layer->params()[i];
-    ctx.weights_.push_back(ctx.make(ctx.dtype(), param.shape, values[i]));
+    ctx.weights_.push_back(ctx.make(param.flat.gathered.value_or(ctx.dtype()), param.shape, values[i]));
   }
   testing::set_batch(ctx, c.documents, c.head_dim);
 }
@@ -311,6 +324,7 @@ TEST(Layers, MetaRecordsEqualTheCpus) {
 // The recompute pass runs only the ops that the policy names, each GEMM once, and norms once.
 TEST(Layers, RecomputeRunsOnlyTheNeededOps) {
   for (const Case& c : cases()) {
+    if (c.layer->auxiliary_loss() != nullptr) continue;  // experts: moe_layer_test.cpp
     const bool attention = c.layer->params()[1].name == "qkv.weight";
     const auto has = [&](const char* name) {
       return std::ranges::any_of(c.layer->params(), [&](const Param& param) { return param.name == name; });
@@ -549,7 +563,7 @@ TEST(Layers, RecordedFlopsEqualTheFormula) {
     layer_run.run(sink, [&](Pass p) { pass = static_cast<int>(p), device.set_instruction(pass); });
     for (const TraceItem& item : device.trace().items) {
       const std::string name = item.record.name;
-      if (name.find("gemm") == 0 || name.find("attention") == 0) {
+      if (item.record.kind == OpKind::gemm || name.find("attention") == 0) {
         gemms[item.instruction == static_cast<int>(Pass::forward) ? 0 : 1] += item.record.flops;
       }
     }

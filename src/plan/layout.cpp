@@ -126,6 +126,7 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
   bounds.logit_positions = purpose == step::Purpose::logits ? layout.logit_positions : 0;
   bounds.uses_kv_cache = layout.kv_cache_rows > 0;
   bounds.random_numbers = purpose == step::Purpose::train && model.draws_random_numbers();
+  bounds.token_mask = model.reads_token_mask();
   return {.model = &model,
           .program = &program,
           .mesh = &mesh,
@@ -143,7 +144,8 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
           .local_accumulation = layout.accumulation == GradientAccumulation::local,
           .keep_gradients = purpose == step::Purpose::gradient_norms,
           .keep_saved = !step::forward_only(purpose),
-          .copies = layout.mesh.tensor};
+          .copies = layout.mesh.tensor,
+          .auxiliary_given = layout.auxiliary_given && purpose == step::Purpose::gradient_norms};
 }
 
 }  // namespace hawser::plan

@@ -39,6 +39,7 @@ struct Layout {
   std::shared_ptr<const optim::Optimizer> optimizer = optim::make_adamw();
   double gradient_clip = 0;  // step::ExecutorSetup::gradient_clip
   ops::LossScaling loss_scaling;
+  bool auxiliary_given = false;      // Purpose::gradient_norms: step::ExecutorSetup::auxiliary_given
   std::int64_t logit_positions = 1;  // Purpose::logits: number of rows whose logits are computed
   // Rows of K and V that each attention layer keeps between passes; 0: a pass attends to its own rows only.
   std::int64_t kv_cache_rows = 0;

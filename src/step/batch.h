@@ -15,6 +15,7 @@ struct HostBatch {
   std::vector<std::int32_t> gather_index;     // empty without context parallelism
   std::vector<std::int32_t> logit_positions;  // at most BatchBounds::logit_positions; padded with row 0
   std::vector<std::int32_t> row_ids;          // [T, 2]
+  std::vector<std::int32_t> token_mask;       // one per row
   std::vector<std::int32_t> slot_mapping;     // one per row with a KV cache, else empty
 };
 
@@ -30,6 +31,7 @@ struct BatchBounds {
   std::int64_t logit_positions = 0;  // Purpose::logits: max rows whose logits are computed
   bool uses_kv_cache = false;        // nn/kv_cache.h
   bool random_numbers = false;       // layers draw random numbers
+  bool token_mask = false;           // layers read it
   double diagonal_pairs = 0;         // as in nn::BatchViews
   double off_diagonal_pairs = 0;
 };

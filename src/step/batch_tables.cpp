@@ -55,6 +55,8 @@ constexpr BatchTable kTables[] = {
        return Shape{b.random_numbers ? b.rows : 0, 2};
      },
      numbers<&Host::row_ids>, &Views::row_ids},
+    {"token_mask", DType::i32, [](const BatchBounds& b) { return Shape{b.token_mask ? b.rows : 0}; },
+     numbers<&Host::token_mask>, &Views::token_mask},
     {"slot_mapping", DType::i32, [](const BatchBounds& b) { return Shape{b.uses_kv_cache ? b.rows : 0}; },
      numbers<&Host::slot_mapping>, &Views::slot_mapping},
 };

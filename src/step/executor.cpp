@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ops/copy/add.h"
 #include "step/executor_context.h"
 
 namespace hawser::step {
@@ -232,7 +233,9 @@ nn::AuxiliaryViews Executor::auxiliary_views(const Instruction& instruction) {
         .rows(row, 1)
         .reshape({elements});
   };
-  if (instruction.op == Op::forward) return {.statistics = of(0, loss.statistics())};
+  if (instruction.op == Op::forward) {
+    return setup_.auxiliary_given ? nn::AuxiliaryViews() : nn::AuxiliaryViews{.statistics = of(0, loss.statistics())};
+  }
   if (instruction.op == Op::recompute) return {};
   return {.factors = of(1, loss.factors())};
 }
@@ -245,16 +248,25 @@ void Executor::auxiliary_loss(const Instruction& instruction) {
   const auto of = [&](int which, std::int64_t elements) {
     return setup_.buffers->get({Role::auxiliary, instruction.micro_batch, which}, DType::f32, {layers, elements});
   };
-  const TensorView statistics = of(0, loss.statistics());
-  all_reduce_small(instruction, setup_.mesh->data(), statistics.reshape({statistics.elements()}));
   static const std::vector<ParamPlace> kNone;
   Context context(*this, instruction, kNone);
+  TensorView statistics = state.auxiliary_statistics();
+  if (!setup_.auxiliary_given) {
+    const TensorView sum = statistics;
+    statistics = of(0, loss.statistics());
+    all_reduce_small(instruction, setup_.mesh->data(), statistics.reshape({statistics.elements()}));
+    if (auxiliary_begun_) {
+      ops::add(context.compute(), {.a = sum, .b = statistics, .y = sum});
+    } else {
+      ops::copy(context.compute(), {.x = statistics, .y = sum});
+    }
+  }
   loss.run(context, {.statistics = statistics,
                      .factors = has_gradients() ? of(1, loss.factors()) : TensorView(),
                      .scale = trains() ? state.progress().field(&OptimizerProgress::loss_scale) : TensorView(),
-                     .share = 1.0 / setup_.program->micro_batches,
+                     .share = setup_.auxiliary_given ? 1.0 : 1.0 / setup_.program->micro_batches,
                      .loss = state.result().field(&StepResult::auxiliary_loss),
-                     .accumulate = auxiliary_begun_});
+                     .accumulate = auxiliary_begun_ && !setup_.auxiliary_given});
   auxiliary_begun_ = true;
 }
 

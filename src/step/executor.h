@@ -59,6 +59,8 @@ struct ExecutorSetup {
   bool keep_gradients = false;  // gradient shards stay valid after the step; needs a program with gradients
   bool keep_saved = true;       // false, for forward-only programs: no saved tensor outlives its instruction
   int copies = 1;               // step::ScheduleOptions::copies
+  // The auxiliary loss and its gradient are those of StepInput::auxiliary_statistics, not of each micro-batch's own.
+  bool auxiliary_given = false;
   // Called on the host before each instruction is enqueued. plan/ labels the items of the trace with the instruction;
   // train/ records it as the phase named in timeout messages, and labels timelines.
   std::function<void(const program::Instruction&)> on_instruction;
@@ -69,6 +71,9 @@ struct StepInput {
   StepRecord record;
   bool skip = false;  // true if no rank has a valid target: parameters and optimizer state are not updated
   std::vector<std::shared_ptr<const HostBatch>> batches;  // one per micro-batch; ignored on meta
+  // With ExecutorSetup::auxiliary_given: statistics over more tokens than the step's, in the order of
+  // StepOutput::auxiliary_statistics. The step's gradient is then its part of the gradient of the loss of all of them.
+  std::vector<float> auxiliary_statistics = {};
 };
 
 // The outputs of a step. The device fills in all of them before `end` is reached, unless a stream has failed. On meta
@@ -83,6 +88,8 @@ struct StepOutput {
       std::make_shared<std::chrono::steady_clock::time_point>();
   // Purpose::gradient_norms: the gradient norm of each tensor of models::hf_tensors; 0 if it is frozen.
   std::shared_ptr<std::vector<float>> parameter_norms;
+  // [layers with an auxiliary loss, its statistics], summed over the micro-batches and all ranks; null if there is none.
+  std::shared_ptr<std::vector<float>> auxiliary_statistics;
   // Purpose::logits: of the last micro-batch, [BatchBounds::logit_positions, vocabulary].
   std::shared_ptr<std::vector<float>> logits;
 };
@@ -135,6 +142,7 @@ class Executor {
   optim::Exchanged exchanged(int flat, int phase);
   void exchange_update(const program::Instruction& instruction);
   void end_step(const program::Instruction& instruction, StepOutput& output);
+  void read_auxiliary_statistics(Stream& compute, StepOutput& output);
   void all_reduce_small(const program::Instruction& instruction, comm::Group& group, const TensorView& data);
 
   const HostBatch* host_batch(int micro_batch) const;  // of the step being enqueued; null on meta, or if negative

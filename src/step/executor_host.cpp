@@ -29,6 +29,9 @@ std::int64_t Executor::staged_bytes() const {
     if (instruction.op == Op::load_batch) bytes += batch;
     if (instruction.op == Op::parameter_norms) bytes += HostLink::staged(state.parameter_norms().bytes());
     if (instruction.op == Op::logits) bytes += HostLink::staged(logits_shape().elements() * size_of(DType::f32));
+    if (instruction.op == Op::end_step && !state.auxiliary_statistics().empty()) {
+      bytes += (setup_.auxiliary_given ? 2 : 1) * HostLink::staged(state.auxiliary_statistics().bytes());
+    }
     if (instruction.op == Op::end_step)
       bytes += HostLink::staged(state.result().all().bytes()) + HostLink::staged(sizeof(PreciseSum)) +
                HostLink::staged(state.progress().all().bytes());
@@ -47,6 +50,13 @@ void Executor::begin_step(const StepInput& input) {
   const std::int32_t skip = input.skip ? 1 : 0;
   link_.upload(compute, "write_skip", state.skip(), &skip, sizeof(skip));
   ops::fill(compute, {.y = state.result().all()});
+  if (setup_.auxiliary_given && !state.auxiliary_statistics().empty()) {
+    const std::vector<float>& given = input.auxiliary_statistics;
+    const TensorView& to = state.auxiliary_statistics();
+    HAWSER_CHECK(setup_.device->kind() == DeviceKind::meta || static_cast<std::int64_t>(given.size()) == to.elements(),
+                 given.size(), " statistics, not ", to.elements());
+    link_.upload(compute, "write_statistics", to.reshape({to.elements()}), given.data(), to.bytes());
+  }
   if (!trains()) return;
   ops::scale_loss(compute, {.factor = state.record().field(&StepRecord::inverse_targets),
                             .loss_scale = state.progress().field(&OptimizerProgress::loss_scale),
@@ -154,6 +164,15 @@ void Executor::parameter_norms(const Instruction& instruction, StepOutput& outpu
   });
 }
 
+void Executor::read_auxiliary_statistics(Stream& compute, StepOutput& output) {
+  const TensorView& statistics = setup_.state->auxiliary_statistics();
+  if (statistics.empty() || !(auxiliary_begun_ || setup_.auxiliary_given)) return;
+  output.auxiliary_statistics = std::make_shared<std::vector<float>>(static_cast<std::size_t>(statistics.elements()));
+  const auto* from = reinterpret_cast<const float*>(link_.download(compute, "read_statistics", statistics));
+  compute.call_host({.name = "hand_over_statistics", .kind = OpKind::host},
+                    [from, to = output.auxiliary_statistics] { std::copy_n(from, to->size(), to->data()); });
+}
+
 void Executor::end_step(const Instruction& instruction, StepOutput& output) {
   Stream& compute = stream(instruction.stream);
   const ModelState& state = *setup_.state;
@@ -176,6 +195,7 @@ void Executor::end_step(const Instruction& instruction, StepOutput& output) {
     compute.call_host({.name = "hand_over_progress", .kind = OpKind::host},
                       [counts, to = output.progress] { *to = *counts; });
   }
+  read_auxiliary_statistics(compute, output);
   if (setup_.keep_gradients) {
     // An op that does no work, but lists all gradient shards as read: a last access, so that no other buffer of this
     // step reuses their bytes.

@@ -118,6 +118,9 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     skip_ = {scalars.rows(kProgress + 1, 1).raw(), DType::i32, {1}, device.kind()};
     if (own > 0) optimizer_scalars_ = scalars.rows(kProgress + 2, own);
     norms_ = carver.take(DType::f32, {tensors});
+    if (const nn::AuxiliaryLoss* const loss = model.auxiliary_loss()) {
+      auxiliary_statistics_ = carver.take(DType::f32, {model.auxiliary_layers(), loss->statistics()});
+    }
     return carver.used();
   };
   arena_ = Arena(device, carve(nullptr));

@@ -69,7 +69,9 @@ class ModelState {
   const TensorView& loss_factor() const { return loss_factor_; }
   const TensorView& skip() const { return skip_; }  // int32 [1]: StepInput::skip, or set if the norm is not finite
   const TensorView& parameter_norms() const { return norms_; }  // float32 [models::hf_tensors]
-  std::int64_t bytes() const { return arena_.bytes(); }         // includes the three below
+  // float32 [layers with an auxiliary loss, its statistics]: of a step; empty if the model has no such layer
+  const TensorView& auxiliary_statistics() const { return auxiliary_statistics_; }
+  std::int64_t bytes() const { return arena_.bytes(); }  // includes the three below
   std::int64_t parameter_bytes() const { return parameter_bytes_; }
   std::int64_t optimizer_bytes() const { return optimizer_bytes_; }
   std::int64_t kv_cache_bytes() const { return kv_cache_bytes_; }
@@ -93,7 +95,7 @@ class ModelState {
   std::vector<FlatState> flats_;
   std::vector<nn::KvCache> kv_caches_;  // by layer
   std::vector<TensorView> ropes_;
-  TensorView optimizer_scalars_, loss_factor_, skip_, norms_;
+  TensorView optimizer_scalars_, loss_factor_, skip_, norms_, auxiliary_statistics_;
   RecordView<OptimizerProgress> progress_;
   RecordView<StepRecord> record_;
   RecordView<StepResult> result_;

@@ -78,6 +78,28 @@ inline models::ModelDescription toy_description(bool tied = true) {
                             .max_position = 1024});
 }
 
+// The toy with experts in place of its MLPs.
+inline models::ModelDescription toy_with_experts(std::int64_t experts = 5, std::int64_t top_k = 2) {
+  models::ModelDescription description = toy_description();
+  for (std::size_t b = 0; b < description.blocks.size(); ++b) {
+    const std::string p = cat("model.layers.", b, ".");
+    description.blocks[b].moe = nn::MoeConfig{.width = 24,
+                                              .experts = experts,
+                                              .top_k = top_k,
+                                              .inner = 13,
+                                              .initial_std = 0.3,
+                                              .output_std = 0.3,
+                                              .auxiliary_loss = 0.3,
+                                              .router_z_loss = 0.05,
+                                              .norm = p + "post_attention_layernorm",
+                                              .router = p + "block_sparse_moe.gate",
+                                              .gate = p + "block_sparse_moe.experts.{}.w1",
+                                              .up = p + "block_sparse_moe.experts.{}.w3",
+                                              .down = p + "block_sparse_moe.experts.{}.w2"};
+  }
+  return description;
+}
+
 // The toy with adapters of rank 3 on all Linears of its blocks.
 inline models::ModelDescription toy_with_adapters(double dropout) {
   models::ModelDescription description = toy_description();

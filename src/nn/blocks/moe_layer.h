@@ -1,15 +1,26 @@
-// `MoeConfig`: experts in place of an MLP (arXiv 2401.04088). Not supported yet.
+// `MoeLayer`: a mixture of experts in place of the MLP of a transformer block (arXiv 2401.04088).
 //
 //   p = softmax over experts of router(norm(x))
 //   y = residual + sum over the top_k experts e of a token: w[e] * down[e](activation(gate_up[e](norm(x))))
 //
-// w are the top_k largest p, with normalise_top_k divided by their sum.
+// w are the top_k largest p, with normalise_top_k divided by their sum. The router is a float32 Linear, whatever the
+// compute dtype. All experts are on this rank; no token is dropped. Tokens are copied to the rows of their experts
+// (ops/moe/dispatch.h), which two grouped GEMMs read. What the router decides in forward is saved: later passes read it
+// and never decide again. Rows that are no tokens (BatchViews::token_mask) have no expert: y = residual.
+//
+// The experts' weights are two Params, [E * 2 F, C] (of each expert gate, then up; [E * F, C] without a gate) and
+// [E * C, F], with one segment for each tensor of the Hugging Face folder.
 #pragma once
 
+#include <array>
+#include <memory>
 #include <string>
 
 #include "nn/blocks/activation.h"
+#include "nn/blocks/linear.h"
 #include "nn/blocks/norm.h"
+#include "nn/blocks/router_loss.h"
+#include "nn/blocks/saved_tensors.h"
 
 namespace hawser::nn {
 
@@ -27,6 +38,64 @@ struct MoeConfig {
   // Names without ".weight", as in the Hugging Face folder. Those of experts have "{}" in place of the expert's number:
   // "model.layers.0.block_sparse_moe.experts.{}.w1".
   std::string norm, router, gate, up, down;
+
+  std::int64_t up_size() const { return is_gated(activation) ? 2 * inner : inner; }
+  RouterLossConfig loss() const { return {experts, auxiliary_loss, router_z_loss}; }
+};
+
+class MoeLayer : public Layer {
+ public:
+  // `loss`: one object for all layers of a model, with config.loss().
+  MoeLayer(MoeConfig config, std::shared_ptr<const RouterLoss> loss);
+  const std::vector<Param>& params() const override { return params_; }
+  std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy) const override;
+  void forward(LayerContext&, const TensorView& x, const TensorView& residual, const TensorView& y,
+               const Saved&) const override;
+  void recompute(LayerContext&, const Saved&, const SavePolicy&) const override;
+  void backward(LayerContext&, const TensorView& dy, const TensorView& dresidual, const TensorView& dx, const Saved&,
+                GradientSink&, const SavePolicy&) const override;
+  void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const override;
+  bool reads_token_mask() const override { return true; }
+  const AuxiliaryLoss* auxiliary_loss() const override { return loss_.get(); }
+  double flops(std::int64_t rows, double pairs) const override;  // of top_k experts per token
+
+ private:
+  enum SavedIndex {
+    kStatistics,
+    kNormed,
+    kLogits,
+    kExperts,
+    kWeights,
+    kOffsets,
+    kRows,
+    kAssignments,
+    kGateUp,
+    kInner,
+    kDgateUp,
+    kDlogits,
+    kSavedCount
+  };
+  std::array<TensorSpec, kSavedCount> tensors(std::int64_t rows, DType dtype) const;
+  TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
+  // The views of a routing, in forward or later.
+  struct Routing {
+    TensorView logits, experts, weights, offsets, rows, assignments;
+  };
+  Routing route(LayerContext& ctx, const TensorView& normed, const Saved& saved) const;
+  static Routing routing_of(const Saved& saved);
+  TensorView dispatch(LayerContext& ctx, const Routing& routing, const TensorView& x, const TensorView& weights,
+                      const TensorView& rows) const;
+  TensorView dispatch(LayerContext& ctx, const Routing& routing, const TensorView& x) const;
+  void gate_up(LayerContext& ctx, const Routing& routing, const TensorView& normed, const TensorView& out) const;
+  void weight_gradients(LayerContext& ctx, const Routing& routing, const TensorView& dy, const TensorView& inner,
+                        const TensorView& dgate_up, const TensorView& dlogits, const TensorView& normed,
+                        GradientSink& sink) const;
+
+  MoeConfig config_;
+  std::vector<Param> params_;
+  std::shared_ptr<const RouterLoss> loss_;
+  Norm norm_;
+  Linear router_;
 };
 
 }  // namespace hawser::nn

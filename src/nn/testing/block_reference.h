@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "nn/blocks/attention_layer.h"
 #include "nn/blocks/mlp_layer.h"
+#include "nn/blocks/moe_layer.h"
 #include "nn/testing/context.h"
 #include "ops/testing/attention_float64.h"
 
@@ -133,6 +134,41 @@ inline Vector mlp_block(const MlpConfig& config, const Vector& x, const std::vec
   }
   const Vector y = linear(inner, w[2], config.bias ? w[4] : Vector(), f);
   return add_residual(x, y, config.norm_place, config.norm_config, w.back());
+}
+
+// The experts of a layer: w is norm, router [E, C], gate and up of each expert [E * 2F, C], down [E * C, F].
+// `with_expert`, if given, is called with each token, expert and weight.
+inline Vector moe_block(const MoeConfig& config, const Vector& x, const std::vector<Vector>& w,
+                        const std::function<void(std::size_t, std::size_t, double)>& with_expert = {}) {
+  const auto f = static_cast<std::size_t>(config.inner), c = static_cast<std::size_t>(config.width);
+  const auto experts = static_cast<std::size_t>(config.experts), top_k = static_cast<std::size_t>(config.top_k);
+  const Vector normed = rms_norm(x, w[0], config.norm_config.epsilon), logits = linear(normed, w[1], {}, c);
+  const auto part = [](const Vector& all, std::size_t index, std::size_t size) {
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(index * size);
+    return Vector(begin, begin + static_cast<std::ptrdiff_t>(size));
+  };
+  Vector y = x;
+  for (std::size_t t = 0; t < x.size() / c; ++t) {
+    Vector p = part(logits, t, experts);
+    double all = 0, chosen = 0;
+    for (double& value : p) all += value = std::exp(value);
+    std::vector<std::size_t> order;
+    for (std::size_t e = 0; e < experts; ++e) order.push_back(e), p[e] /= all;
+    std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return p[a] > p[b]; });
+    order.resize(top_k);
+    for (const std::size_t e : order) chosen += p[e];
+    const Vector row = part(normed, t, c);
+    for (const std::size_t e : order) {
+      const Vector gate_up = linear(row, part(w[2], e, 2 * f * c), {}, c);
+      Vector inner(f);
+      for (std::size_t i = 0; i < f; ++i) inner[i] = gate_up[i] / (1.0 + std::exp(-gate_up[i])) * gate_up[f + i];
+      const Vector out = linear(inner, part(w[3], e, c * f), {}, f);
+      const double weight = p[e] / (config.normalise_top_k ? chosen : 1);
+      for (std::size_t i = 0; i < c; ++i) y[t * c + i] += weight * out[i];
+      if (with_expert) with_expert(t, e, weight);
+    }
+  }
+  return y;
 }
 
 // The sum of -log p(label) over the rows with a label.

@@ -1,0 +1,317 @@
+// Shapes: T rows, C width, E experts, K experts per token, F inner width, R = expert_rows(T, K, E).
+#include "nn/blocks/moe_layer.h"
+
+#include "ops/copy/copy.h"
+#include "ops/gemm/grouped_gemm.h"
+#include "ops/moe/dispatch.h"
+#include "ops/moe/router.h"
+
+namespace hawser::nn {
+
+namespace {
+
+enum MoeParameter { kMoeNorm, kRouterWeight, kExpertGateUp, kExpertDown, kMoeNormBias };
+
+constexpr const char* kNumber = "{}";
+
+std::string name_of_expert(const std::string& name, std::int64_t expert) {
+  const std::size_t at = name.find(kNumber);
+  HAWSER_CHECK(at != std::string::npos, name, " has no place for an expert's number");
+  return cat(name.substr(0, at), expert, name.substr(at + 2), ".weight");
+}
+
+// What the names of the experts have in common: "model.layers.0.block_sparse_moe.experts".
+std::string name_of_experts(const std::string& name) {
+  std::string common = name.substr(0, name.find(kNumber));
+  while (common.ends_with('.')) common.pop_back();
+  return common;
+}
+
+std::vector<Param> moe_params(const MoeConfig& c) {
+  std::vector<Param> params = {norm_weight(c.norm, c.width, c.norm_config)};
+  Param router = full_param(c.router + ".weight", {c.experts, c.width}, {Initial::Kind::normal, c.initial_std}, true);
+  router.flat.domain = Domain::replicated;
+  router.flat.gathered = DType::f32;
+  params.push_back(std::move(router));
+  std::vector<Segment> gate_up, down;
+  for (std::int64_t e = 0; e < c.experts; ++e) {
+    std::int64_t row = e * c.up_size();
+    if (is_gated(c.activation)) {
+      gate_up.push_back({.name = name_of_expert(c.gate, e), .row = row, .rows = c.inner});
+      row += c.inner;
+    }
+    gate_up.push_back({.name = name_of_expert(c.up, e), .row = row, .rows = c.inner});
+    down.push_back({.name = name_of_expert(c.down, e), .row = e * c.width, .rows = c.width});
+  }
+  const std::string experts = name_of_experts(c.up);
+  params.push_back(fused_param(experts + ".gate_up.weight", gate_up, {c.experts * c.up_size(), c.width},
+                               {Initial::Kind::normal, c.initial_std}, true));
+  params.push_back(fused_param(experts + ".down.weight", down, {c.experts * c.width, c.inner},
+                               {Initial::Kind::normal, c.output_std}, true));
+  params[kExpertGateUp].flat.domain = params[kExpertDown].flat.domain = Domain::expert;
+  if (c.norm_config.bias) params.push_back(norm_bias(c.norm, c.width));
+  return params;
+}
+
+template <class Args, class Op>
+void grouped(LayerContext& ctx, Args args, Op op) {
+  const std::int64_t bytes = ops::grouped_gemm_workspace(args, ctx.compute().target());
+  if (bytes > 0) args.workspace = ctx.temp(DType::u8, {bytes});
+  op(ctx.compute(), args);
+}
+
+// A parameter of all experts, or its gradient, as [E, rows of one, columns].
+TensorView by_expert(const TensorView& view, std::int64_t experts) {
+  return view.reshape({experts, view.size(0) / experts, view.size(1)});
+}
+
+// The router computes in float32.
+TensorView widened(LayerContext& ctx, const TensorView& x) {
+  if (x.dtype() == DType::f32) return x;
+  const TensorView out = ctx.temp(DType::f32, x.shape());
+  ops::cast(ctx.compute(), {.x = x, .y = out});
+  return out;
+}
+
+}  // namespace
+
+MoeLayer::MoeLayer(MoeConfig config, std::shared_ptr<const RouterLoss> loss)
+    : config_(std::move(config)),
+      params_(moe_params(config_)),
+      loss_(std::move(loss)),
+      norm_(config_.norm_config, kMoeNorm, kMoeNormBias),
+      router_{.weight = kRouterWeight} {
+  HAWSER_CHECK(loss_ != nullptr && loss_->config() == config_.loss(), config_.router, ": the loss of another router");
+}
+
+std::array<TensorSpec, MoeLayer::kSavedCount> MoeLayer::tensors(std::int64_t rows, DType dtype) const {
+  const MoeConfig& c = config_;
+  const std::int64_t expert_rows = ops::expert_rows(rows, c.top_k, c.experts);
+  return {{{"norm_statistics", DType::f32, norm_.statistics(rows)},
+           {"normed", dtype, {rows, c.width}},
+           {"router_logits", DType::f32, {rows, c.experts}},
+           {"experts", DType::i32, {rows, c.top_k}},
+           {"expert_weights", DType::f32, {rows, c.top_k}},
+           {"expert_offsets", DType::i32, {c.experts + 1}},
+           {"expert_rows", DType::i32, {rows, c.top_k}},
+           {"expert_assignments", DType::i32, {expert_rows}},
+           {"gate_up", dtype, {expert_rows, c.up_size()}},
+           {"inner", dtype, {expert_rows, c.inner}},
+           {"dgate_up", dtype, {expert_rows, c.up_size()}},
+           {"drouter_logits", DType::f32, {rows, c.experts}}}};
+}
+
+std::vector<SavedSpec> MoeLayer::saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy) const {
+  const auto all = tensors(rows, dtype);
+  const bool again = policy.recomputes_gate_up(), delayed = policy.delay_weight_gradients;
+  const Pass weight_reader = delayed ? Pass::backward_weight : Pass::backward;
+  SavedSpec inner = unsaved_spec(all[kInner]);
+  if (!policy.recomputes_pointwise()) {
+    inner = saved_spec(all[kInner], Pass::forward, weight_reader);
+  } else if (delayed) {  // backward recomputes it
+    inner = saved_spec(all[kInner], Pass::backward, weight_reader);
+  }
+  return {statistics_spec(all[kStatistics], policy, again),
+          normed_spec(all[kNormed], policy, again),
+          saved_spec(all[kLogits], Pass::forward, Pass::backward),
+          saved_spec(all[kExperts], Pass::forward, Pass::backward),
+          saved_spec(all[kWeights], Pass::forward, weight_reader),
+          saved_spec(all[kOffsets], Pass::forward, weight_reader),
+          saved_spec(all[kRows], Pass::forward, Pass::backward),
+          saved_spec(all[kAssignments], Pass::forward, weight_reader),
+          saved_spec(all[kGateUp], again ? Pass::recompute : Pass::forward, Pass::backward),
+          inner,
+          output_gradient_spec(all[kDgateUp], policy),
+          output_gradient_spec(all[kDlogits], policy)};
+}
+
+TensorView MoeLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const {
+  return nn::saved_or_temp(ctx, saved, index, tensors(saved.x.size(0), ctx.dtype())[index]);
+}
+
+MoeLayer::Routing MoeLayer::routing_of(const Saved& saved) {
+  return {.logits = saved.tensors[kLogits],
+          .experts = saved.tensors[kExperts],
+          .weights = saved.tensors[kWeights],
+          .offsets = saved.tensors[kOffsets],
+          .rows = saved.tensors[kRows],
+          .assignments = saved.tensors[kAssignments]};
+}
+
+MoeLayer::Routing MoeLayer::route(LayerContext& ctx, const TensorView& normed, const Saved& saved) const {
+  const Routing r{.logits = saved_or_temp(ctx, saved, kLogits),
+                  .experts = saved_or_temp(ctx, saved, kExperts),
+                  .weights = saved_or_temp(ctx, saved, kWeights),
+                  .offsets = saved_or_temp(ctx, saved, kOffsets),
+                  .rows = saved_or_temp(ctx, saved, kRows),
+                  .assignments = saved_or_temp(ctx, saved, kAssignments)};
+  router_.forward(ctx, widened(ctx, normed), r.logits);
+  ops::router_top_k(ctx.compute(), {.logits = r.logits,
+                                    .mask = ctx.batch().token_mask,
+                                    .experts = r.experts,
+                                    .weights = r.weights,
+                                    .normalise = config_.normalise_top_k});
+  ops::expert_plan(ctx.compute(),
+                   {.experts = r.experts, .offsets = r.offsets, .rows = r.rows, .assignments = r.assignments});
+  if (const TensorView statistics = ctx.auxiliary().statistics; !statistics.empty()) {
+    const std::int64_t bytes = ops::router_statistics_workspace(normed.size(0), config_.experts);
+    ops::router_statistics(ctx.compute(), {.logits = r.logits,
+                                           .experts = r.experts,
+                                           .statistics = statistics,
+                                           .workspace = ctx.temp(DType::u8, {bytes})});
+  }
+  return r;
+}
+
+// Copies x [T, C] to `rows` [R, C], times `weights` if they are given; returns `rows`.
+TensorView MoeLayer::dispatch(LayerContext& ctx, const Routing& routing, const TensorView& x, const TensorView& weights,
+                              const TensorView& rows) const {
+  ops::dispatch_rows(ctx.compute(), {.x = x,
+                                     .assignments = routing.assignments,
+                                     .offsets = routing.offsets,
+                                     .weights = weights,
+                                     .y = rows,
+                                     .per_token = config_.top_k});
+  return rows;
+}
+
+TensorView MoeLayer::dispatch(LayerContext& ctx, const Routing& routing, const TensorView& x) const {
+  return dispatch(ctx, routing, x, {}, ctx.temp(ctx.dtype(), {routing.assignments.size(0), x.size(1)}));
+}
+
+void MoeLayer::gate_up(LayerContext& ctx, const Routing& routing, const TensorView& normed,
+                       const TensorView& out) const {
+  grouped(
+      ctx,
+      ops::GroupedGemm{.a = dispatch(ctx, routing, normed),
+                       .b = by_expert(ctx.weight(kExpertGateUp), config_.experts),
+                       .c = out,
+                       .offsets = routing.offsets,
+                       .transpose_b = true,
+                       .flops = 2.0 * static_cast<double>(routing.rows.elements() * config_.width * config_.up_size())},
+      ops::grouped_gemm);
+}
+
+void MoeLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& residual, const TensorView& y,
+                       const Saved& saved) const {
+  const TensorView statistics = saved_or_temp(ctx, saved, kStatistics), normed = saved_or_temp(ctx, saved, kNormed);
+  norm_.forward(ctx, x, normed, statistics);
+  const Routing routing = route(ctx, normed, saved);
+  const TensorView gate_up_rows = saved_or_temp(ctx, saved, kGateUp);
+  gate_up(ctx, routing, normed, gate_up_rows);
+  const TensorView inner = saved_or_temp(ctx, saved, kInner);
+  activate(ctx, config_.activation, gate_up_rows, inner);
+  const TensorView out = ctx.temp(ctx.dtype(), {inner.size(0), config_.width});
+  grouped(ctx,
+          ops::GroupedGemm{.a = inner,
+                           .b = by_expert(ctx.weight(kExpertDown), config_.experts),
+                           .c = out,
+                           .offsets = routing.offsets,
+                           .transpose_b = true,
+                           .flops = 2.0 * static_cast<double>(routing.rows.elements() * config_.width * config_.inner)},
+          ops::grouped_gemm);
+  ops::combine_rows(ctx.compute(),
+                    {.x = out, .rows = routing.rows, .weights = routing.weights, .residual = residual, .y = y});
+}
+
+void MoeLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy&) const {
+  const TensorView normed = saved_or_temp(ctx, saved, kNormed);
+  norm_.forward(ctx, saved.x, normed, saved_or_temp(ctx, saved, kStatistics));
+  gate_up(ctx, routing_of(saved), normed, saved_or_temp(ctx, saved, kGateUp));
+}
+
+void MoeLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
+                        const Saved& saved, GradientSink& sink, const SavePolicy& policy) const {
+  const Routing routing = routing_of(saved);
+  const TensorView statistics = saved.tensors[kStatistics], gate_up_rows = saved.tensors[kGateUp];
+  const std::int64_t rows = saved.x.size(0), expert_rows = gate_up_rows.size(0);
+  // The gradient of each expert's output without its weight, so that the weight's gradient is a dot product of rows of
+  // `inner`: the rows of the output are not needed.
+  const TensorView dout = dispatch(ctx, routing, dy), dinner = ctx.temp(ctx.dtype(), {expert_rows, config_.inner});
+  grouped(ctx,
+          ops::GroupedGemm{.a = dout,
+                           .b = by_expert(ctx.weight(kExpertDown), config_.experts),
+                           .c = dinner,
+                           .offsets = routing.offsets,
+                           .flops = 2.0 * static_cast<double>(routing.rows.elements() * config_.width * config_.inner)},
+          ops::grouped_gemm);
+  const TensorView inner = saved_or_temp(ctx, saved, kInner);
+  if (policy.recomputes_pointwise()) activate(ctx, config_.activation, gate_up_rows, inner);
+  const TensorView dweights = ctx.temp(DType::f32, routing.weights.shape());
+  ops::weighted_rows_backward(
+      ctx.compute(),
+      {.x = inner, .dx = dinner, .rows = routing.rows, .weights = routing.weights, .dweights = dweights});
+  const bool delayed = policy.delay_weight_gradients;
+  // Without delayed weight gradients gate and up have no later reader: their gradient overwrites them.
+  const TensorView dgate_up = delayed ? saved.tensors[kDgateUp] : gate_up_rows;
+  activate_backward(ctx, config_.activation, gate_up_rows, dinner, dgate_up, {});
+  const TensorView dlogits = saved_or_temp(ctx, saved, kDlogits);
+  ops::router_top_k_backward(ctx.compute(), {.logits = routing.logits,
+                                             .experts = routing.experts,
+                                             .weights = routing.weights,
+                                             .dweights = dweights,
+                                             .factors = ctx.auxiliary().factors,
+                                             .dlogits = dlogits,
+                                             .normalise = config_.normalise_top_k});
+  if (!delayed) {
+    weight_gradients(ctx, routing, dy, inner, dgate_up, dlogits,
+                     norm_.again(ctx, saved.x, statistics, saved.tensors[kNormed]), sink);
+  }
+  const TensorView drows = ctx.temp(ctx.dtype(), {expert_rows, config_.width});
+  grouped(
+      ctx,
+      ops::GroupedGemm{.a = dgate_up,
+                       .b = by_expert(ctx.weight(kExpertGateUp), config_.experts),
+                       .c = drows,
+                       .offsets = routing.offsets,
+                       .flops = 2.0 * static_cast<double>(routing.rows.elements() * config_.width * config_.up_size())},
+      ops::grouped_gemm);
+  const TensorView through_router = ctx.temp(DType::f32, {rows, config_.width});
+  router_.input_gradient(ctx, dlogits, through_router);
+  const TensorView dnormed = ctx.temp(ctx.dtype(), {rows, config_.width});
+  ops::combine_rows(ctx.compute(), {.x = drows, .rows = routing.rows, .residual = through_router, .y = dnormed});
+  norm_.backward(ctx, saved.x, statistics, dnormed, dresidual, dx, sink);
+}
+
+void MoeLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved, GradientSink& sink) const {
+  const TensorView normed = norm_.again(ctx, saved.x, saved.tensors[kStatistics], saved.tensors[kNormed]);
+  weight_gradients(ctx,
+                   {.weights = saved.tensors[kWeights],
+                    .offsets = saved.tensors[kOffsets],
+                    .assignments = saved.tensors[kAssignments]},
+                   dy, saved.tensors[kInner], saved.tensors[kDgateUp], saved.tensors[kDlogits], normed, sink);
+}
+
+void MoeLayer::weight_gradients(LayerContext& ctx, const Routing& routing, const TensorView& dy,
+                                const TensorView& inner, const TensorView& dgate_up, const TensorView& dlogits,
+                                const TensorView& normed, GradientSink& sink) const {
+  TensorView buffer;
+  const auto add = [&](int param, const TensorView& weights, const TensorView& of, const auto& a, const auto& b) {
+    const GradientTarget target = sink.target(param);
+    if (target.view.empty()) return;
+    if (buffer.empty()) buffer = ctx.temp(ctx.dtype(), {routing.assignments.size(0), config_.width});
+    const TensorView rows = dispatch(ctx, routing, of, weights, buffer);
+    grouped(ctx,
+            ops::GroupedWeightGradient{.a = a(rows),
+                                       .b = b(rows),
+                                       .c = by_expert(target.view, config_.experts),
+                                       .offsets = routing.offsets,
+                                       .accumulate = target.accumulate,
+                                       .flops = 2.0 * static_cast<double>(routing.weights.elements() *
+                                                                          target.view.elements() / config_.experts)},
+            ops::grouped_weight_gradient);
+  };
+  const auto same = [](const TensorView& rows) { return rows; };
+  add(kExpertDown, routing.weights, dy, same, [&](const TensorView&) { return inner; });
+  add(
+      kExpertGateUp, {}, normed, [&](const TensorView&) { return dgate_up; }, same);
+  router_.weight_gradient(ctx, dlogits, widened(ctx, normed), sink);
+}
+
+double MoeLayer::flops(std::int64_t rows, double) const {
+  const MoeConfig& c = config_;
+  const double of_experts = static_cast<double>(c.top_k) * static_cast<double>(c.up_size() + c.inner);
+  return 2.0 * static_cast<double>(rows * c.width) * (of_experts + static_cast<double>(c.experts));
+}
+
+}  // namespace hawser::nn
