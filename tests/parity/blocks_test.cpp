@@ -1,5 +1,5 @@
-// Blocks of other kinds than Llama's, described as data alone: loss and gradients of GPT-NeoX, GPT-2, Gemma 3 and Qwen3
-// equal those of transformers in float64 (tests/golden/blocks, made by tools/golden/make_blocks.py).
+// Blocks of other kinds than Llama's, described as data alone: loss and gradients of GPT-NeoX, GPT-2, Gemma 3, Qwen3 and
+// Mixtral equal those of transformers in float64 (tests/golden/blocks, made by tools/golden/make_blocks.py).
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -193,6 +193,40 @@ models::ModelDescription qwen3() {
   return d;
 }
 
+// Experts in place of the MLPs; the load-balancing loss is part of the model's.
+models::ModelDescription mixtral() {
+  models::ModelDescription d;
+  d.family = "mixtral";
+  d.embedding = {.vocabulary = kVocabulary, .width = kWidth, .table = "model.embed_tokens"};
+  for (int b = 0; b < 2; ++b) {
+    const std::string p = cat("model.layers.", b, "."), moe = p + "block_sparse_moe.";
+    d.blocks.push_back({.attention = {.width = kWidth,
+                                      .heads = 6,
+                                      .kv_heads = 3,
+                                      .head_dim = 6,
+                                      .norm = p + "input_layernorm",
+                                      .q = p + "self_attn.q_proj",
+                                      .k = p + "self_attn.k_proj",
+                                      .v = p + "self_attn.v_proj",
+                                      .output = p + "self_attn.o_proj",
+                                      .fused = p + "self_attn.qkv_proj"},
+                        .moe = nn::MoeConfig{.width = kWidth,
+                                             .experts = 5,
+                                             .top_k = 2,
+                                             .inner = 22,
+                                             .auxiliary_loss = 0.2,
+                                             .reported = true,
+                                             .norm = p + "post_attention_layernorm",
+                                             .router = moe + "gate",
+                                             .gate = moe + "experts.{}.w1",
+                                             .up = moe + "experts.{}.w3",
+                                             .down = moe + "experts.{}.w2"}});
+  }
+  d.head = {.vocabulary = kVocabulary, .width = kWidth, .norm = "model.norm", .output = "lm_head"};
+  d.ropes = {{.theta = 10000.0, .head_dim = 6}};
+  return d;
+}
+
 std::string golden(const std::string& name, const std::string& file) {
   return cat(HAWSER_SOURCE_DIR, "/tests/golden/blocks/", name, "/", file);
 }
@@ -212,11 +246,12 @@ step::HostBatch document(const std::vector<std::int32_t>& ids) {
   const auto length = static_cast<std::int32_t>(ids.size());
   for (std::int32_t i = 0; i < length; ++i) batch.positions.push_back(i);
   batch.diagonal = {0, length, 0, length, 0, 0};
+  batch.token_mask.assign(ids.size(), 1);
   return batch;
 }
 
 struct Difference {
-  double loss = 0;
+  double loss = 0, router_loss = 0;
   std::map<std::string, double> gradients;  // relative, by tensor
 };
 
@@ -244,6 +279,9 @@ Difference difference(const std::string& name, models::ModelDescription descript
   const step::StepOutput output = session.enqueue(step::Purpose::gradient_norms, input);
   session.synchronize();
   Difference out{.loss = std::abs(output.result->loss_sum.value() / targets / expected.at("loss").get<double>() - 1)};
+  if (const double router_loss = expected.value("router_loss", 0.0); router_loss > 0) {
+    out.router_loss = std::abs(output.result->auxiliary_loss / router_loss - 1);
+  }
   for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
     const nn::Flat& flat = model.flat(f);
     const std::int64_t count = session.state().flat(f).count;
@@ -253,12 +291,18 @@ Difference difference(const std::string& name, models::ModelDescription descript
     for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
       const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
       double squares = 0, norm = 0;
-      for (std::int64_t i = flat.offset(p); i < flat.offset(p) + param.elements(); ++i) {
-        const double there = reference.view().data<float>()[i];
-        squares += std::pow(own.data<float>()[i] - there, 2);
-        norm += there * there;
+      const std::int64_t row = param.elements() / param.shape[0];
+      const bool experts = param.segments.size() > 3;  // each is a tensor of its own; those of a fused QKV are not
+      for (const nn::Segment& segment : param.segments) {
+        const std::int64_t begin = flat.offset(p) + segment.row * row;
+        if (experts) squares = norm = 0;
+        for (std::int64_t i = begin; i < begin + segment.rows * row; ++i) {
+          const double there = reference.view().data<float>()[i];
+          squares += std::pow(own.data<float>()[i] - there, 2);
+          norm += there * there;
+        }
+        out.gradients[experts ? segment.name : param.name] = std::sqrt(squares / norm);
       }
-      out.gradients[param.name] = std::sqrt(squares / norm);
     }
   }
   return out;
@@ -270,6 +314,7 @@ void expect_equal(const std::string& name, const std::function<models::ModelDesc
                                      Checkpointing::qkv, Checkpointing::projections, Checkpointing::full}) {
       const Difference off = difference(name, describe(), checkpointing, delayed);
       EXPECT_LT(off.loss, 1e-6) << name;
+      EXPECT_LT(off.router_loss, 1e-6) << name;
       for (const auto& [tensor, error] : off.gradients) {
         // The gradient of a key's bias is zero up to rounding where a softmax ignores it; it is part of a fused bias.
         EXPECT_LT(error, 1e-5) << name << ": " << tensor << ", checkpointing " << static_cast<int>(checkpointing);
@@ -284,6 +329,22 @@ TEST(Blocks, NeoXIsDataAlone) {
 
 TEST(Blocks, Gpt2IsDataAlone) {
   expect_equal("gpt2", gpt2);
+}
+
+TEST(Blocks, MixtralIsDataAlone) {
+  expect_equal("mixtral", mixtral);
+  const std::map<std::string, std::function<void(nn::MoeConfig&)>> changes = {
+      {"coefficient", [](auto& moe) { moe.auxiliary_loss = 0.1; }},
+      {"z-loss", [](auto& moe) { moe.router_z_loss = 0.01; }},
+      {"weights not normalised", [](auto& moe) { moe.normalise_top_k = false; }},
+      {"one expert", [](auto& moe) { moe.top_k = 1; }},
+  };
+  for (const auto& [text, change] : changes) {
+    models::ModelDescription description = mixtral();
+    for (models::BlockDescription& block : description.blocks) change(*block.moe);
+    const Difference off = difference("mixtral", description, Checkpointing::none, false);
+    EXPECT_GT(std::max(off.loss, off.router_loss), 1e-4) << text;
+  }
 }
 
 TEST(Blocks, Gemma3IsDataAlone) {

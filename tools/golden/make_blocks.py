@@ -1,9 +1,10 @@
-"""Generate tests/golden/blocks: tiny GPT-NeoX, GPT-2, Gemma 3 and Qwen3 models, their loss and gradients in float64.
+"""Generate tests/golden/blocks: tiny models of several families, with loss and gradients in float64.
 
 usage: make_blocks.py [--output tests/golden/blocks]
 
 Each case is a folder with model/model.safetensors, gradients/model.safetensors (float32, rounded once) and
-expected.json: ids of one document, and the loss by transformers. tests/parity/blocks_test.cpp describes these models as data. The
+expected.json: ids of one document, the loss of its tokens by transformers, and with experts the routers' loss, which the
+gradients include. tests/parity/blocks_test.cpp describes these models as data. The
 output depends only on this file and the versions in tools/requirements-golden.txt.
 """
 
@@ -16,8 +17,8 @@ import safetensors.torch
 import torch
 import transformers
 from transformers import (
-    Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, Qwen3Config,
-    Qwen3ForCausalLM)
+    Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, MixtralConfig,
+    MixtralForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import jsonfiles
@@ -48,6 +49,12 @@ CASES = {
         intermediate_size=50, hidden_act="silu", max_position_embeddings=64, rms_norm_eps=1e-6, attention_bias=False,
         attention_dropout=0.0, use_sliding_window=False, tie_word_embeddings=False,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0})),
+    # Experts in place of an MLP; the load-balancing loss is part of the model's.
+    "mixtral": (MixtralForCausalLM, MixtralConfig(
+        vocab_size=67, hidden_size=36, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=3, head_dim=6,
+        intermediate_size=22, num_local_experts=5, num_experts_per_tok=2, max_position_embeddings=64,
+        router_aux_loss_coef=0.2, output_router_logits=True, tie_word_embeddings=False, sliding_window=None,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0})),
 }
 
 
@@ -69,7 +76,7 @@ def set_double_frequencies(model):
 def make(name, folder):
     """Writes one case; returns a line to print."""
     kind, config = CASES[name]
-    config._attn_implementation = "eager"
+    config._attn_implementation = config._experts_implementation = "eager"
     generator = np.random.Generator(np.random.PCG64([20261124, list(CASES).index(name)]))
     model = kind(config).eval()
     weights = {}
@@ -84,15 +91,15 @@ def make(name, folder):
             parameter.copy_(weights[key].double())
     set_double_frequencies(model)
     ids = generator.integers(0, config.vocab_size, 29).tolist()
-    with oracle.all_double():
-        logits = model(torch.tensor([ids])).logits[0]
-    assert logits.dtype == torch.float64
-    loss = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1:]))
-    loss.backward()
+    loss, router_loss = losses(model, ids)
+    assert loss.dtype == torch.float64
+    (loss + router_loss).backward()
     gradients = {key: parameter.grad for key, parameter in model.named_parameters()}
     assert min(gradient.norm().item() for gradient in gradients.values()) > 1e-4
     slope_error = check_slope(model, ids, gradients, generator)
 
+    if name == "mixtral":
+        weights, gradients = by_expert(weights), by_expert(gradients)
     os.makedirs(folder, exist_ok=True)
     for file, tensors in (("model", weights), ("gradients", gradients)):
         os.makedirs(os.path.join(folder, file), exist_ok=True)
@@ -102,8 +109,37 @@ def make(name, folder):
         os.chmod(path, 0o644)
     jsonfiles.write_json(os.path.join(folder, "expected.json"), {
         "made_with": {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__},
-        "ids": ids, "loss": loss.item()})
+        "ids": ids, "loss": loss.item(),
+        **({"router_loss": router_loss.item()} if name == "mixtral" else {})})
     return f"{name}: loss {loss.item():.6f}, slope off by {slope_error:.0e}"
+
+
+def losses(model, ids):
+    """The loss of the tokens and that of the routers, which is 0 without any."""
+    with oracle.all_double():
+        output = model(torch.tensor([ids]))
+    loss = torch.nn.functional.cross_entropy(output.logits[0, :-1], torch.tensor(ids[1:]))
+    router_loss = getattr(output, "aux_loss", None)
+    if router_loss is None:
+        return loss, torch.zeros((), dtype=torch.float64)
+    assert router_loss.dtype == torch.float64
+    return loss, model.config.router_aux_loss_coef * router_loss
+
+
+def by_expert(tensors):
+    """Names and tensors of the file: transformers 5 has the experts of a layer in one parameter."""
+    out = {}
+    for key, value in tensors.items():
+        prefix = key.rsplit(".experts.", 1)[0].replace(".mlp", ".block_sparse_moe")
+        if key.endswith(".experts.gate_up_proj"):
+            for expert, both in enumerate(value):
+                out[f"{prefix}.experts.{expert}.w1.weight"], out[f"{prefix}.experts.{expert}.w3.weight"] = both.chunk(2)
+        elif key.endswith(".experts.down_proj"):
+            for expert, down in enumerate(value):
+                out[f"{prefix}.experts.{expert}.w2.weight"] = down
+        else:
+            out[key.replace(".mlp.gate.", ".block_sparse_moe.gate.")] = value
+    return out
 
 
 def check_slope(model, ids, gradients, generator):
@@ -116,8 +152,7 @@ def check_slope(model, ids, gradients, generator):
         for multiple in (-2, -1, 1, 2):
             for key, parameter in model.named_parameters():
                 parameter.copy_(originals[key] + multiple * step * directions[key])
-            logits = model(torch.tensor([ids])).logits[0]
-            values[multiple] = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1:])).item()
+            values[multiple] = sum(losses(model, ids)).item()
     quotient = (8 * (values[1] - values[-1]) - (values[2] - values[-2])) / (12 * step)
     error = abs(quotient - slope) / sum(g.square().sum().item() for g in gradients.values()) ** 0.5
     assert error < 1e-8, f"gradient off by {error:.1e}: {slope} {quotient}"

@@ -55,8 +55,8 @@ std::vector<Routing> routings() {
   return {make(20, 4, 2, [](auto t, auto k) { return (t * 5 + k * 3) % 4; }),
           make(140, 3, 1, [](auto, auto) { return 1; }),
           make(60, 8, 2, [](auto t, auto k) { return t % 7 == 3 ? -1
-                                                      : k == 0   ? 6
-                                                                 : t % 5; }),
+                                                     : k == 0   ? 6
+                                                                : t % 5; }),
           make(129, 1, 1, [](auto, auto) { return 0; }),
           make(2, 8, 3, [](auto t, auto k) { return 7 - k - 2 * t; }),
           make(5, 4, 2, [](auto, auto) { return -1; })};

@@ -21,6 +21,11 @@ void check_indices(const char* op, const char* what, const TensorView& values, s
   }
 }
 
+// Rows of a piece: a thread must have enough work.
+std::int64_t row_grain(std::int64_t columns) {
+  return std::max<std::int64_t>(16, 8192 / std::max<std::int64_t>(columns, 1));
+}
+
 const float* weights_of(const TensorView& weights) {
   return weights.empty() ? nullptr : weights.data<float>();
 }
@@ -61,7 +66,7 @@ void dispatch_rows(const DispatchRows& args) {
     using Act = decltype(tag);
     const auto x = rows_of<Act>(args.x), y = rows_of<Act>(args.y);
     const auto bytes = static_cast<std::size_t>(x.columns) * sizeof(Act);
-    parallel_pieces(used, 16, [&](std::int64_t begin, std::int64_t end) {
+    parallel_pieces(used, row_grain(x.columns), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = begin; r < end; ++r) {
         const std::int64_t a = assignments[r];
         if (a < 0) {
@@ -87,7 +92,7 @@ void combine_rows(const CombineRows& args) {
         const auto x = rows_of<decltype(x_tag)>(args.x);
         const auto residual = rows_of<decltype(residual_tag)>(args.residual);
         const auto y = rows_of<decltype(y_tag)>(args.y);
-        parallel_pieces(y.count, 16, [&](std::int64_t begin, std::int64_t end) {
+        parallel_pieces(y.count, row_grain(x.columns), [&](std::int64_t begin, std::int64_t end) {
           for (std::int64_t t = begin; t < end; ++t) {
             const float* const of_token = weights != nullptr ? weights + t * per_token : nullptr;
             const auto* const add = residual.data != nullptr ? residual.row(t) : nullptr;
@@ -107,7 +112,7 @@ void weighted_rows_backward(const WeightedRowsBackward& args) {
   check_indices("weighted_rows_backward", "row", args.rows, kNoRow, args.x.size(0));
   dispatch_float(args.x.dtype(), [&](auto tag) {
     const auto x = rows_of<decltype(tag)>(args.x), dx = rows_of<decltype(tag)>(args.dx);
-    parallel_pieces(args.rows.elements(), 16, [&](std::int64_t begin, std::int64_t end) {
+    parallel_pieces(args.rows.elements(), row_grain(x.columns), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t a = begin; a < end; ++a) {
         if (rows[a] < 0) {
           dweights[a] = 0;

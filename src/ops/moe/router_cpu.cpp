@@ -10,7 +10,10 @@ namespace hawser::ops::cpu {
 
 namespace {
 
-constexpr std::int64_t kRowGrain = 16;
+// Rows of a piece: a thread must have enough work.
+std::int64_t row_grain_of(std::int64_t experts) {
+  return std::max<std::int64_t>(4, 2048 / experts);
+}
 
 // The softmax of one row. p[e] = exp(logits[e] - logsumexp).
 struct Softmax {
@@ -47,7 +50,7 @@ void choose(const float* logits, std::int64_t experts, std::int32_t* chosen, std
 void router_top_k(const RouterTopK& args) {
   const std::int64_t experts = args.logits.size(1), per_token = args.experts.size(1);
   const auto* const mask = args.mask.empty() ? nullptr : args.mask.data<std::int32_t>();
-  parallel_pieces(args.logits.size(0), kRowGrain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_pieces(args.logits.size(0), row_grain_of(experts), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
       std::int32_t* const chosen = args.experts.data<std::int32_t>() + t * per_token;
       float* const weights = args.weights.data<float>() + t * per_token;
@@ -127,7 +130,7 @@ void router_loss(const RouterLoss& args) {
 void router_top_k_backward(const RouterTopKBackward& args) {
   const std::int64_t experts = args.logits.size(1), per_token = args.experts.size(1);
   const float* const factors = args.factors.empty() ? nullptr : args.factors.data<float>();
-  parallel_pieces(args.logits.size(0), kRowGrain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_pieces(args.logits.size(0), row_grain_of(experts), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
       const std::int32_t* const chosen = args.experts.data<std::int32_t>() + t * per_token;
       const float* const weights = args.weights.data<float>() + t * per_token;

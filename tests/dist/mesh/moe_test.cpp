@@ -12,18 +12,19 @@ using testing::text_of;
 struct Trained {
   std::vector<double> losses, auxiliary;
   std::vector<std::vector<float>> statistics;  // of each step
-  Tensors after;
+  Tensors first, after;                        // the states after the first step and the last
 };
 
 Trained trained(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, std::int64_t batch_size,
                 bool alone) {
   const testing::ToySteps steps(layout, mesh.place(), batch_size);
-  const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+  const auto device = make_cpu_device({.threads = 1, .random_delay_s = 2e-4, .delay_seed = 5});
   engine::Session session(model, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
   session.initialise(3);
   session.set_progress({.loss_scale = 8});
   Trained result;
-  for (int i = 0; i < 3; ++i) {
+  const auto states = [&] { return alone ? testing::states_of(session) : testing::assembled(session); };
+  for (int i = 0; i < 2; ++i) {
     step::StepInput input = steps.input(i);
     input.record.learning_rate = 0.01f;
     const step::StepOutput output = session.enqueue(step::Purpose::train, input);
@@ -31,15 +32,18 @@ Trained trained(const models::Model& model, plan::Layout layout, comm::Mesh& mes
     result.losses.push_back(output.result->loss_sum.value());
     result.auxiliary.push_back(output.result->auxiliary_loss);
     result.statistics.push_back(*output.auxiliary_statistics);
+    if (i == 0) result.first = states();
   }
-  result.after = alone ? testing::states_of(session) : testing::assembled(session);
+  result.after = states();
   return result;
 }
 
-// The largest difference of a tensor from the other's, relative to the tensor's norm.
-double distance(const Tensors& a, const Tensors& b) {
+// The largest difference of a tensor from the other's, relative to its norm, among names that begin with `of`. The gradient of a key's bias is
+// zero up to rounding.
+double distance(const Tensors& a, const Tensors& b, const std::string& of) {
   double largest = 0;
   for (const auto& [name, values] : b) {
+    if (name.ends_with("k_proj.bias") || !name.starts_with(of)) continue;
     double difference = 0, norm = 0;
     for (std::size_t i = 0; i < values.size(); ++i) {
       difference += std::pow(double{a.at(name).at(i)} - values[i], 2);
@@ -64,10 +68,11 @@ void expect_equal(const Trained& many, const Trained& one, std::int64_t experts,
       const double expected = one.statistics[i][s], got = many.statistics[i][s];
       const bool count = s % size < static_cast<std::size_t>(experts) || s % size == size - 1;
       if (count) EXPECT_EQ(got, expected) << text << ": step " << i << ", statistic " << s;
-      EXPECT_NEAR(got, expected, 1e-5 * expected) << text;
+      EXPECT_NEAR(got, expected, 1e-4 * expected) << text;
     }
   }
-  EXPECT_LT(distance(many.after, one.after), 2e-4) << text;  // AdamW magnifies differences of small gradients
+  EXPECT_LT(distance(many.first, one.first, "optimizer/exp_avg/"), 2e-5) << text;  // the gradients
+  EXPECT_LT(distance(many.after, one.after, ""), 1e-3) << text;  // AdamW magnifies differences of small gradients
 }
 
 // Every mesh, packed documents with padding, policies in turn. A micro-batch of all ranks together is one of one rank.
