@@ -30,32 +30,43 @@ find_package(CUDAToolkit REQUIRED)
 # A bundle has the libraries that a bare GPU host lacks in lib/ next to its binaries (scripts/bundle).
 set(CMAKE_BUILD_RPATH "\$ORIGIN/lib")
 
-# cuDNN's graph interface in C++: header-only, from NVIDIA's Python package.
-set(HAWSER_CUDNN_FRONTEND 1.23.0)
-set(cudnn_frontend ${CMAKE_BINARY_DIR}/cudnn-frontend-${HAWSER_CUDNN_FRONTEND})
-if(NOT EXISTS ${cudnn_frontend}/include/cudnn_frontend.h)
-  message(STATUS "Fetching the headers of cudnn-frontend ${HAWSER_CUDNN_FRONTEND} from PyPI")
-  find_program(PYTHON3 python3 REQUIRED)
-  execute_process(
-    COMMAND ${PYTHON3} -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all:
-            --python-version 3.11 --platform manylinux_2_28_x86_64 --require-hashes
-            --requirement ${CMAKE_SOURCE_DIR}/cmake/cudnn-frontend.txt --dest ${cudnn_frontend}
-    RESULT_VARIABLE failed)
-  file(GLOB wheel ${cudnn_frontend}/*.whl)
-  if(failed OR NOT wheel)
-    message(FATAL_ERROR "cudnn-frontend ${HAWSER_CUDNN_FRONTEND} could not be fetched from PyPI (pip above); "
-                        "put its folder include/ into ${cudnn_frontend}")
+# fetch_headers(NAME VERSION FOLDER HEADER): a header-only package of NVIDIA from PyPI, pinned by cmake/NAME.txt. Extracts
+# FOLDER of the wheel into the build folder once; sets NAME_INCLUDE to it. HEADER: one file in it.
+function(fetch_headers name version folder header)
+  set(to ${CMAKE_BINARY_DIR}/${name}-${version})
+  if(NOT EXISTS ${to}/${folder}/${header})
+    message(STATUS "Fetching the headers of ${name} ${version} from PyPI")
+    find_program(PYTHON3 python3 REQUIRED)
+    execute_process(
+      COMMAND ${PYTHON3} -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all:
+              --python-version 3.11 --platform manylinux_2_28_x86_64 --require-hashes
+              --requirement ${CMAKE_SOURCE_DIR}/cmake/${name}.txt --dest ${to}
+      RESULT_VARIABLE failed)
+    file(GLOB wheel ${to}/*.whl)
+    if(failed OR NOT wheel)
+      message(FATAL_ERROR "${name} ${version} could not be fetched from PyPI (pip above); "
+                          "put its folder ${folder}/ into ${to}")
+    endif()
+    file(ARCHIVE_EXTRACT INPUT ${wheel} DESTINATION ${to} PATTERNS "${folder}/*")
+    if(NOT EXISTS ${to}/${folder}/${header})
+      message(FATAL_ERROR "no ${folder}/${header} in ${wheel}")
+    endif()
   endif()
-  file(ARCHIVE_EXTRACT INPUT ${wheel} DESTINATION ${cudnn_frontend} PATTERNS "include/*")
-  if(NOT EXISTS ${cudnn_frontend}/include/cudnn_frontend.h)
-    message(FATAL_ERROR "no include/cudnn_frontend.h in ${wheel}")
-  endif()
-endif()
+  set(${name}_INCLUDE ${to}/${folder} PARENT_SCOPE)
+endfunction()
+
+# cuDNN's graph interface in C++.
+fetch_headers(cudnn-frontend 1.23.0 include cudnn_frontend.h)
+
+# Templates of GEMM kernels (ops/gemm/grouped_cutlass_cuda.cu).
+fetch_headers(cutlass 4.2.0 cutlass_library/source/include cutlass/cutlass.h)
+add_library(hawser_cutlass INTERFACE)
+target_include_directories(hawser_cutlass SYSTEM INTERFACE ${cutlass_INCLUDE})
 
 find_library(CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
 find_path(CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
 add_library(hawser_cudnn INTERFACE)
-target_include_directories(hawser_cudnn SYSTEM INTERFACE ${cudnn_frontend}/include ${CUDNN_INCLUDE})
+target_include_directories(hawser_cudnn SYSTEM INTERFACE ${cudnn-frontend_INCLUDE} ${CUDNN_INCLUDE})
 target_link_libraries(hawser_cudnn INTERFACE ${CUDNN_LIBRARY} CUDA::nvrtc)
 
 # CUPTI traces a step (device/cuda/activities.h). Only its header is used here: the library is loaded for a trace.
