@@ -31,8 +31,18 @@ const char* to_string(std::int32_t op) {
       return "attention: number of segments ";
     case CudaFault::segment_rows:
       return "attention: first row or number of rows ";  // at: row of the table
+    case CudaFault::group_offset:
+      return "grouped GEMM: offset ";
   }
   return "?";
+}
+
+std::string describe(const volatile CudaFault& fault) {
+  const std::string what = cat(to_string(fault.op), fault.value, " at ", fault.at);
+  if (fault.op == CudaFault::group_offset) {
+    return cat(what, "; offsets start with 0 and ascend in multiples of the group size up to ", fault.limit);
+  }
+  return cat(what, " is outside [0, ", fault.limit, ")");
 }
 
 // Shared by streams and events; outlives the device if an event does.
@@ -201,9 +211,7 @@ class CudaStream : public Stream {
   void report() {
     const auto* fault = static_cast<const volatile CudaFault*>(fault_);
     if (!failure_ && fault->op != CudaFault::none) {
-      failure_ = std::make_exception_ptr(InternalError(
-          cat(to_string(fault->op), fault->value, " at ", fault->at, " is outside [0, ", fault->limit, ")"),
-          std::source_location::current()));
+      failure_ = std::make_exception_ptr(InternalError(describe(*fault), std::source_location::current()));
     }
     if (!failure_) {
       const std::lock_guard lock(host_failure_->mutex);

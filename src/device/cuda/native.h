@@ -24,12 +24,13 @@ struct CudaFault {
     scatter_rows,
     cross_entropy,
     segment_count,
-    segment_rows
+    segment_rows,
+    group_offset
   };
   std::int32_t op = none;
   std::int32_t value = 0;
   std::int64_t at = 0;     // index of the element in the ids
-  std::int64_t limit = 0;  // expected: value in [0, limit)
+  std::int64_t limit = 0;  // expected: value in [0, limit); group_offset: at most limit
 };
 
 // Per-device cache: one object per type, created at the first use and kept as long as the device. Holds library handles

@@ -116,15 +116,21 @@ __device__ __forceinline__ T block_sum(T value, T* shared) {
 
 // ---- data errors ----
 
-// True if value is in [0, limit). Otherwise writes a report; concurrent reports may overwrite one another.
-__device__ __forceinline__ bool in_range(CudaFault* fault, CudaFault::Op op, std::int32_t value, std::int64_t at,
-                                         std::int64_t limit) {
-  if (value >= 0 && value < limit) return true;
+// Writes a report; concurrent reports may overwrite one another.
+__device__ __forceinline__ void report_fault(CudaFault* fault, CudaFault::Op op, std::int32_t value, std::int64_t at,
+                                             std::int64_t limit) {
   fault->value = value;
   fault->at = at;
   fault->limit = limit;
   __threadfence_system();
   fault->op = op;
+}
+
+// True if value is in [0, limit). Otherwise writes a report.
+__device__ __forceinline__ bool in_range(CudaFault* fault, CudaFault::Op op, std::int32_t value, std::int64_t at,
+                                         std::int64_t limit) {
+  if (value >= 0 && value < limit) return true;
+  report_fault(fault, op, value, at, limit);
   return false;
 }
 

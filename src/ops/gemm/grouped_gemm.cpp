@@ -32,7 +32,7 @@ void grouped_gemm(Stream& stream, const GroupedGemm& args) {
   expect_workspace(kOp, args.workspace, grouped_gemm_workspace(args, stream.target()));
   check_apart(kOp, args.c, args.a, args.b, args.offsets, args.workspace);
   run(stream, {kOp, OpKind::gemm}, {args.a, args.b, args.offsets, args.accumulate ? args.c : TensorView()},
-      {args.c, args.workspace}, args.flops, args, cpu::grouped_gemm, nullptr);
+      {args.c, args.workspace}, args.flops, args, HAWSER_BACKENDS(grouped_gemm));
 }
 
 void grouped_weight_gradient(Stream& stream, const GroupedWeightGradient& args) {
@@ -47,7 +47,7 @@ void grouped_weight_gradient(Stream& stream, const GroupedWeightGradient& args) 
   expect_workspace(kOp, args.workspace, grouped_gemm_workspace(args, stream.target()));
   check_apart(kOp, args.c, args.a, args.b, args.offsets, args.workspace);
   run(stream, {kOp, OpKind::gemm}, {args.a, args.b, args.offsets, args.accumulate ? args.c : TensorView()},
-      {args.c, args.workspace}, args.flops, args, cpu::grouped_weight_gradient, nullptr);
+      {args.c, args.workspace}, args.flops, args, HAWSER_BACKENDS(grouped_weight_gradient));
 }
 
 std::int64_t grouped_gemm_workspace(const GroupedGemm& args, DeviceKind target) {

@@ -16,6 +16,8 @@
 // kGroupRows, offsets[G] <= R; otherwise the stream throws at its next check() or synchronize(). Rows from offsets[G] on
 // are not read, and those of C are not written. Every other row of A and B is finite: a caller that has fewer rows in a
 // group fills the rest with zeros.
+// CUDA uses tensor cores for bf16 A and B if the rows of A, B and C start at multiples of 16 bytes, and otherwise a slow
+// kernel.
 // `flops`: recorded for the call; the caller knows how many rows it expects.
 // The plain linear layer y = x W^T with W [G, out, in] and its gradients:
 //   grouped_gemm             {.a = x,  .b = w, .c = y, .transpose_b = true}

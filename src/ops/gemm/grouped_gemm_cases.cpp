@@ -162,6 +162,29 @@ TEST(GroupedGemm, TakesAnySizesOfGroups) {
   }
 }
 
+// Sizes at which a kernel with tiles of 128 x 256 and sums in steps of 64 has more tiles than clusters run at a time,
+// several bands of tiles, parts of tiles, and groups without rows at both ends.
+TEST(GroupedGemm, DividesGroupsIntoTiles) {
+  for (const bool transpose_b : {false, true}) {
+    for (const DType out : {DType::bf16, DType::f32}) {
+      check_both({.groups = {0, 1, 0, 2, 0},
+                  .spare = 128,
+                  .n = 280,
+                  .k = 328,
+                  .in = DType::bf16,
+                  .out = out,
+                  .transpose_b = transpose_b,
+                  .accumulate = out == DType::f32,
+                  .pad = 8});
+    }
+    check_both(
+        {.groups = {1, 37, 2}, .n = 24, .k = 16, .in = DType::bf16, .out = DType::bf16, .transpose_b = transpose_b});
+    std::vector<std::int64_t> many;
+    for (std::int64_t g = 0; g < 90; ++g) many.push_back(g % 5 == 3 ? 0 : g % 3 + 1);
+    check_both({.groups = many, .n = 16, .k = 8, .in = DType::bf16, .out = DType::f32, .transpose_b = transpose_b});
+  }
+}
+
 TEST(GroupedGemm, RejectsWrongArguments) {
   World world(DeviceKind::cpu, 1);
   const TensorView a = world.in(DType::f32, {256, 4}, Values(1024)), c = world.out(DType::f32, {256, 8}),
@@ -188,17 +211,32 @@ TEST(GroupedGemm, RejectsWrongArguments) {
 
 TEST(GroupedGemm, WrongOffsetsFailOnTheStream) {
   for (const DeviceKind device : devices()) {
-    for (const Values& offsets : {Values{128, 128, 256}, {0, 256, 128}, {0, 100, 256}, {0, 128, 384}}) {
-      World world(device, 1);
-      GroupedGemm args{.a = world.in(DType::f32, {256, 16}, Values(256 * 16)),
-                       .b = world.in(DType::f32, {2, 16, 16}, Values(512)),
-                       .c = world.out(DType::f32, {256, 16}),
-                       .offsets = world.in(DType::i32, {3}, offsets)};
-      const auto run = [&] {
-        grouped_gemm(world.stream(), args);
-        world.stream().synchronize();
-      };
-      expect_rejected(run, device == DeviceKind::cuda ? "" : offsets[0] == 0 ? "has rows [" : "begins at row 128");
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const Values& offsets :
+           {Values{128, 128, 256}, {0, 256, 128}, {0, 100, 256}, {0, 128, 384}, {0, -128, 128}, {0, 1 << 30, 256}}) {
+        for (const bool weights : {false, true}) {
+          World world(device, 1);
+          const TensorView a = world.in(dtype, {256, 16}, Values(256 * 16)), ends = world.in(DType::i32, {3}, offsets);
+          const auto run = [&] {
+            if (weights) {
+              GroupedWeightGradient args{.a = a, .b = a, .c = world.out(DType::f32, {2, 16, 16}), .offsets = ends};
+              args.workspace = world.workspace(grouped_gemm_workspace(args, world.stream().target()));
+              grouped_weight_gradient(world.stream(), args);
+            } else {
+              GroupedGemm args{.a = a,
+                               .b = world.in(dtype, {2, 16, 16}, Values(512)),
+                               .c = world.out(DType::f32, {256, 16}),
+                               .offsets = ends};
+              args.workspace = world.workspace(grouped_gemm_workspace(args, world.stream().target()));
+              grouped_gemm(world.stream(), args);
+            }
+            world.stream().synchronize();
+          };
+          expect_rejected(run, device == DeviceKind::cuda ? "grouped GEMM: offset "
+                               : offsets[0] == 0          ? "has rows ["
+                                                          : "begins at row 128");
+        }
+      }
     }
   }
 }

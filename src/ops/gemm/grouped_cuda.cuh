@@ -1,0 +1,36 @@
+// CUDA backend of the grouped GEMMs: what its parts share.
+#pragma once
+
+#include "ops/cuda/kernel.cuh"
+#include "ops/gemm/grouped_gemm.h"
+
+namespace hawser::ops::cuda {
+
+// A checked call of grouped_gemm (C [R, n] = A [R, k] op(B[g])) or grouped_weight_gradient (C[g] [m, n] = A^T B, k = R).
+// lda, ldb, ldc: row strides in elements.
+struct GroupedProblem {
+  std::int64_t m = 0, n = 0, k = 0, groups = 0;
+  std::int64_t rows = 0;  // R
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* c = nullptr;
+  std::int64_t lda = 0, ldb = 0, ldc = 0;
+  const std::int32_t* offsets = nullptr;
+  DType in = DType::bf16, out = DType::bf16;
+  bool by_rows = true;  // grouped_gemm
+  bool transpose_b = false;
+  bool accumulate = false;
+};
+
+// True if `value` may follow `before` as offsets[at]; otherwise the thread with `report` writes a fault.
+__device__ __forceinline__ bool check_offset(CudaFault* fault, std::int32_t value, std::int32_t before, std::int64_t at,
+                                             std::int64_t rows, bool report) {
+  const bool good = value >= before && value <= rows && value % kGroupRows == 0 && (at > 0 || value == 0);
+  if (!good && report) report_fault(fault, CudaFault::group_offset, value, at, rows);
+  return good;
+}
+
+// bf16 operands; rows of all tensors start at multiples of 16 bytes and no dim is 0.
+void multiply_on_tensor_cores(const CudaNative& native, const GroupedProblem& problem);
+
+}  // namespace hawser::ops::cuda
