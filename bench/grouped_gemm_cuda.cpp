@@ -1,0 +1,252 @@
+// Benchmark of GEMMs over groups of rows at the shapes of Mixtral-8x7B's experts (8 experts, top-2, 16,384 tokens),
+// relative to cuBLASLt's dense GEMM of equal FLOPs.
+//
+//   ninja bench_grouped_gemm_cuda && ./bench_grouped_gemm_cuda [part of a line's name]
+//
+// Both run alternately with a cold cache; times are medians. The dense GEMM uses the algorithm chosen by measurement.
+// Before it is timed, each grouped GEMM is compared with dense GEMMs of its groups: `error` is the largest difference
+// relative to the largest value, of a few rows of each group.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "device/cuda/cuda_check.h"
+#include "ops/gemm/gemm.h"
+#include "ops/gemm/grouped_gemm.h"
+#include "ops/seed/init.h"
+#include "tensor/dtype_dispatch.h"
+
+namespace hawser::ops {
+namespace {
+
+constexpr std::int64_t kT = 16384, kC = 4096, kF = 14336, kTop = 2, kExperts = 8;
+constexpr std::int64_t kRows = kTop * kT + kExperts * kGroupRows;  // space for padding of every group
+
+struct Routing {
+  const char* name;
+  std::vector<double> parts;  // of the tokens, for each expert
+};
+
+// Ends of the groups: rounded up to kGroupRows.
+std::vector<std::int32_t> offsets_of(const Routing& routing) {
+  std::vector<std::int32_t> out{0};
+  for (const double part : routing.parts) {
+    const auto rows = static_cast<std::int64_t>(part * static_cast<double>(kTop * kT));
+    out.push_back(out.back() + static_cast<std::int32_t>(ceil_div(rows, kGroupRows) * kGroupRows));
+  }
+  return out;
+}
+
+class Bench {
+ public:
+  explicit Bench(std::string only)
+      : only_(std::move(only)), device_(make_cuda_device()), stream_(device_->make_stream("bench")) {
+    HAWSER_CUDA_CHECK(cudaEventCreate(&start_));
+    HAWSER_CUDA_CHECK(cudaEventCreate(&stop_));
+  }
+  ~Bench() {
+    cudaEventDestroy(start_);
+    cudaEventDestroy(stop_);
+  }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+
+  Stream& stream() { return *stream_; }
+  bool wanted(const std::string& name) const { return name.find(only_) != std::string::npos; }
+
+  TensorView empty(DType dtype, const Shape& shape) {
+    kept_.emplace_back(*device_, dtype, shape);
+    return kept_.back();
+  }
+  TensorView normal(DType dtype, const Shape& shape) {
+    const TensorView view = empty(dtype, shape);
+    random_normal(*stream_, {.y = view, .seed = 1, .name = kept_.size(), .std = 1.0});
+    return view;
+  }
+  TensorView numbers(const std::vector<std::int32_t>& values) {
+    const TensorView view = empty(DType::i32, {static_cast<std::int64_t>(values.size())});
+    transfer(*stream_, view.raw(), values.data(), view.bytes());
+    stream_->synchronize();
+    return view;
+  }
+  void clear() {
+    stream_->synchronize();
+    kept_.clear();
+  }
+
+  std::vector<float> row(const TensorView& view) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(view.bytes()));
+    transfer(*stream_, bytes.data(), view.raw(), view.bytes());
+    stream_->synchronize();
+    std::vector<float> out;
+    dispatch_float(view.dtype(), [&](auto tag) {
+      for (std::size_t at = 0; at < bytes.size(); at += sizeof(tag)) {
+        decltype(tag) value;
+        std::memcpy(&value, &bytes[at], sizeof(value));
+        out.push_back(static_cast<float>(value));
+      }
+    });
+    return out;
+  }
+
+  void line(const std::string& name, double flops, double error, const std::function<void()>& grouped,
+            const Gemm& dense) {
+    gemm_prepare(*stream_, dense);
+    std::vector<float> ours, theirs;
+    for (int i = 0; i < 13; ++i) {
+      const float one = cold(grouped), other = cold([&] { gemm(*stream_, dense); });
+      if (i < 2) continue;
+      ours.push_back(one);
+      theirs.push_back(other);
+    }
+    const double ms = median(ours), dense_ms = median(theirs);
+    std::printf("%-50s %8.3f ms %5.0f TFLOP/s   dense %8.3f ms %5.0f TFLOP/s   %.3f of dense   error %.1e\n",
+                name.c_str(), ms, flops / ms * 1e-9, dense_ms, flops / dense_ms * 1e-9, dense_ms / ms, error);
+    std::fflush(stdout);
+  }
+
+ private:
+  static double median(std::vector<float> times) {
+    std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+    return times[times.size() / 2];
+  }
+  float cold(const std::function<void()>& run) {
+    const CudaNative& native = *stream_->native();
+    const auto stream = static_cast<cudaStream_t>(native.stream);
+    HAWSER_CUDA_CHECK(cudaMemsetAsync(native.scratch(), 0, kCudaScratchBytes, stream));
+    HAWSER_CUDA_CHECK(cudaEventRecord(start_, stream));
+    run();
+    HAWSER_CUDA_CHECK(cudaEventRecord(stop_, stream));
+    stream_->synchronize();
+    float ms = 0;
+    HAWSER_CUDA_CHECK(cudaEventElapsedTime(&ms, start_, stop_));
+    return ms;
+  }
+
+  std::string only_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  std::vector<Storage> kept_;
+  cudaEvent_t start_ = nullptr, stop_ = nullptr;
+};
+
+double difference(const std::vector<float>& got, const std::vector<float>& expected) {
+  double largest = 1e-30, out = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
+    const double apart = std::abs(static_cast<double>(got[i]) - static_cast<double>(expected[i]));
+    out = std::isfinite(apart) ? std::max(out, apart) : INFINITY;
+  }
+  return out / largest;
+}
+
+TensorView matrix(const TensorView& view, std::int64_t group) {
+  return view.rows(group, 1).reshape({view.size(1), view.size(2)});
+}
+
+// y = x W^T and dx = dy W.
+void rows(Bench& b, const std::string& name, const Routing& routing, std::int64_t n, std::int64_t k, bool transpose_b) {
+  if (!b.wanted(name)) return;
+  const auto act = DType::bf16;
+  const auto offsets = offsets_of(routing);
+  const std::int64_t used = offsets.back();
+  const Shape weights = transpose_b ? Shape{kExperts, n, k} : Shape{kExperts, k, n};
+  const GroupedGemm args{.a = b.normal(act, {kRows, k}),
+                         .b = b.normal(act, weights),
+                         .c = b.empty(act, {kRows, n}),
+                         .offsets = b.numbers(offsets),
+                         .transpose_b = transpose_b};
+  grouped_gemm(b.stream(), args);
+  double error = 0;
+  const TensorView part = b.empty(act, {kGroupRows, n});
+  for (std::size_t g = 0; g < kExperts; ++g) {
+    for (const std::int64_t at : {std::int64_t{offsets[g]}, offsets[g + 1] - kGroupRows}) {
+      if (offsets[g] == offsets[g + 1]) continue;
+      gemm(b.stream(), {.a = args.a.rows(at, kGroupRows),
+                        .b = matrix(args.b, static_cast<std::int64_t>(g)),
+                        .c = part,
+                        .transpose_b = transpose_b});
+      for (const std::int64_t r : {std::int64_t{0}, std::int64_t{77}, kGroupRows - 1}) {
+        error = std::max(error, difference(b.row(args.c.rows(at + r, 1)), b.row(part.rows(r, 1))));
+      }
+    }
+  }
+  const double flops = 2.0 * static_cast<double>(used) * static_cast<double>(n) * static_cast<double>(k);
+  b.line(name, flops, error, [&] { grouped_gemm(b.stream(), args); },
+         {.a = args.a.rows(0, used), .b = matrix(args.b, 0), .c = args.c.rows(0, used), .transpose_b = transpose_b});
+  b.clear();
+}
+
+// dW = dy^T x.
+void weights(Bench& b, const std::string& name, const Routing& routing, std::int64_t m, std::int64_t n, DType out,
+             bool accumulate) {
+  if (!b.wanted(name)) return;
+  const auto act = DType::bf16;
+  const auto offsets = offsets_of(routing);
+  const std::int64_t used = offsets.back();
+  GroupedWeightGradient args{.a = b.normal(act, {kRows, m}),
+                             .b = b.normal(act, {kRows, n}),
+                             .c = b.empty(out, {kExperts, m, n}),
+                             .offsets = b.numbers(offsets)};
+  grouped_weight_gradient(b.stream(), args);
+  double error = 0;
+  const TensorView part = b.normal(out, {m, n});
+  for (std::size_t g = 0; g < kExperts; ++g) {
+    const std::int64_t at = offsets[g], count = offsets[g + 1] - at;
+    gemm(b.stream(), {.a = args.a.rows(at, count), .b = args.b.rows(at, count), .c = part, .transpose_a = true});
+    const TensorView got = matrix(args.c, static_cast<std::int64_t>(g));
+    for (const std::int64_t r : {std::int64_t{0}, std::int64_t{77}, m - 1}) {
+      error = std::max(error, difference(b.row(got.rows(r, 1)), b.row(part.rows(r, 1))));
+    }
+  }
+  args.accumulate = accumulate;
+  const double flops = 2.0 * static_cast<double>(used) * static_cast<double>(m) * static_cast<double>(n);
+  b.line(
+      name, flops, error, [&] { grouped_weight_gradient(b.stream(), args); },
+      {.a = args.a.rows(0, used), .b = args.b.rows(0, used), .c = part, .transpose_a = true, .accumulate = accumulate});
+  b.clear();
+}
+
+void all(Bench& b) {
+  const std::vector<Routing> routings{
+      {"equal groups", std::vector<double>(kExperts, 1.0 / kExperts)},
+      {"unequal groups", {0.30, 0.02, 0.20, 0.05, 0.10, 0.13, 0.0, 0.20}},
+  };
+  for (const Routing& routing : routings) {
+    struct Linear {
+      const char* name;
+      std::int64_t out, in;
+    };
+    for (const Linear& l : {Linear{"gate+up", 2 * kF, kC}, {"down", kC, kF}}) {
+      const auto name = [&](const char* form) { return cat(l.name, " ", form, ", ", routing.name); };
+      rows(b, name("fprop"), routing, l.out, l.in, true);
+      rows(b, name("dgrad"), routing, l.in, l.out, false);
+      weights(b, name("wgrad to bfloat16"), routing, l.out, l.in, DType::bf16, false);
+      weights(b, name("wgrad to float32"), routing, l.out, l.in, DType::f32, false);
+      weights(b, name("wgrad, adding to float32"), routing, l.out, l.in, DType::f32, true);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hawser::ops
+
+int main(int argc, char** argv) {
+  using namespace hawser;
+  using namespace hawser::ops;
+  try {
+    Bench bench(argc > 1 ? argv[1] : "");
+    std::printf("%s\n", cuda_info().name.c_str());
+    all(bench);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return static_cast<int>(error.code());
+  }
+  return 0;
+}
