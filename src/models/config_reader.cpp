@@ -24,6 +24,11 @@ const Json* ConfigReader::find(const char* key) const {
   return found == json_.end() || found->is_null() ? nullptr : &*found;
 }
 
+bool ConfigReader::is_null(const char* key) const {
+  const auto found = json_.find(key);
+  return found != json_.end() && found->is_null();
+}
+
 void ConfigReader::reject(const char* key, const std::string& what, const std::string& expected, const std::string& got,
                           const std::string& hint) {
   problems_.add({.file = file_, .what = what, .expected = expected, .got = got, .at = prefix_ + key, .hint = hint});
@@ -73,6 +78,10 @@ void ConfigReader::only(const char* key, double value) {
   reject(key, "not supported", cat(value), shown(*found));
 }
 
+void ConfigReader::none(const char* key) {
+  if (const Json* found = find(key)) reject(key, "not supported", "null", shown(*found));
+}
+
 bool ConfigReader::flag(const char* key, bool absent) {
   const Json* value = find(key);
   if (value == nullptr) return absent;
@@ -89,6 +98,21 @@ std::string ConfigReader::choice(const char* key, const std::vector<std::string>
   if (std::find(supported.begin(), supported.end(), text) != supported.end()) return text;
   reject(key, "not supported", joined(supported, " or "), shown(*value));
   return absent;
+}
+
+std::vector<std::int64_t> ConfigReader::integers(const char* key, std::int64_t max) {
+  const Json* value = find(key);
+  if (value == nullptr) return {};
+  std::vector<std::int64_t> out;
+  if (value->is_array()) {
+    for (const Json& one : *value) {
+      const auto number = io::as_count(one);
+      if (number && *number <= max) out.push_back(*number);
+    }
+    if (out.size() == value->size()) return out;
+  }
+  reject(key, "invalid value", cat("a list of whole numbers from 0 to ", max), shown(*value));
+  return {};
 }
 
 std::optional<ConfigReader> ConfigReader::object(const char* key) {

@@ -23,6 +23,7 @@ class ConfigReader {
 
   const Json* find(const char* key) const;  // null if absent or null
   bool has(const char* key) const { return find(key) != nullptr; }
+  bool is_null(const char* key) const;  // the key is there, with the value null
   const Json& json() const { return json_; }
 
   // An integer in [min, max]. Without `absent` the key is required.
@@ -33,11 +34,18 @@ class ConfigReader {
   double number(const char* key, double min, std::optional<double> absent = std::nullopt);
   // A key that must have the default value if present, because others are not supported.
   void only(const char* key, double value);
+  // A key that must be absent or null, because what it turns on is not supported.
+  void none(const char* key);
   bool flag(const char* key, bool absent);
   // One of the supported strings.
   std::string choice(const char* key, const std::vector<std::string>& supported, const std::string& absent);
+  // A list of whole numbers in [0, max]; empty if it is absent.
+  std::vector<std::int64_t> integers(const char* key, std::int64_t max);
   // A reader of the object at `key`; empty if it is absent, or not an object (a problem).
   std::optional<ConfigReader> object(const char* key);
+
+  // A reader of another object, for keys of the same place; `json` must outlive it.
+  ConfigReader of(const Json& json) const { return {json, file_, problems_, prefix_}; }
 
   // Adds a problem at a key.
   void reject(const char* key, const std::string& what, const std::string& expected, const std::string& got,
