@@ -138,6 +138,30 @@ void check_tensor(const HfTensor& tensor, const WeightSources::Place& place, Pro
   }
 }
 
+// Whether a tensor is one expert's: "experts.", a number and a dot are in its name.
+bool is_of_expert(const std::string& name) {
+  const std::string before = ".experts.";
+  const std::size_t at = name.find(before);
+  if (at == std::string::npos) return false;
+  const std::size_t first = at + before.size(), end = name.find_first_not_of("0123456789", first);
+  return end != std::string::npos && end > first && name[end] == '.';
+}
+
+// The tensors of experts that are missing are one problem: a model may have thousands.
+struct MissingExperts {
+  std::int64_t all = 0, missing = 0;
+  std::string first;
+
+  void add_to(Problems& problems, const std::string& folder) const {
+    if (missing == 0) return;
+    problems.add({.file = folder,
+                  .what = "tensors of experts are missing",
+                  .expected = cat(all),
+                  .got = cat(all - missing),
+                  .at = first});
+  }
+};
+
 // Tensors of a folder that are none of the model's; `known` has the model's names.
 void check_others(const ModelDescription& description, const WeightSources::Folder& folder,
                   const std::set<std::string>& known, Problems& problems) {
@@ -167,8 +191,12 @@ void check_others(const ModelDescription& description, const WeightSources::Fold
 
 void check_weights(const Model& model, const WeightSources& sources, Problems& problems) {
   std::set<std::string> known;
+  MissingExperts experts;
+  const std::string folder_name = folder_of(*sources.folders().front().files);
   for (const HfTensor& tensor : hf_tensors(model)) {
     known.insert(tensor.name);
+    const bool of_expert = is_of_expert(tensor.name);
+    if (of_expert) ++experts.all;
     if (const WeightSources::Place place = sources.find(tensor.name); place.files != nullptr) {
       check_tensor(tensor, place, problems);
       continue;
@@ -176,7 +204,11 @@ void check_weights(const Model& model, const WeightSources& sources, Problems& p
     const auto& params = model.flat(tensor.flat).params();
     if (params[static_cast<std::size_t>(tensor.param)].segments[static_cast<std::size_t>(tensor.segment)].may_be_absent)
       continue;
-    problems.add({.file = folder_of(*sources.folders().front().files),
+    if (of_expert) {
+      if (experts.missing++ == 0) experts.first = tensor.name;
+      continue;
+    }
+    problems.add({.file = folder_name,
                   .what = "a tensor of the model is missing",
                   .expected = tensor.file_shape.text(),
                   .got = "none",
@@ -185,6 +217,7 @@ void check_weights(const Model& model, const WeightSources& sources, Problems& p
                               ? "tie_word_embeddings: true in config.json, if the head is the embedding"
                               : ""});
   }
+  experts.add_to(problems, folder_name);
   for (const WeightSources::Folder& folder : sources.folders()) {
     check_others(model.description(), folder, known, problems);
   }
