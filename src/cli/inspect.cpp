@@ -25,6 +25,7 @@
 #include "io/json.h"
 #include "io/result_file.h"
 #include "launch/launcher_environment.h"
+#include "models/expert_keys.h"
 #include "models/families.h"
 #include "prepare/token_file.h"
 #include "profile/timeline_summary.h"
@@ -71,9 +72,17 @@ void describe_model(const models::Model& model, Report& report) {
     json["heads"] = attention.heads;
     json["kv_heads"] = attention.kv_heads;
     json["head_dim"] = attention.head_dim;
-    json["inner"] = d.blocks[0].mlp.inner;
     sizes += cat(", ", attention.heads, " heads of ", attention.head_dim, " over ", attention.kv_heads,
-                 " key-value heads, MLP ", d.blocks[0].mlp.inner);
+                 " key-value heads, ");
+    if (const nn::MoeConfig* experts = models::experts_of(d)) {
+      json["experts"] = experts->experts;
+      json["experts_per_token"] = experts->top_k;
+      json["inner"] = experts->inner;
+      sizes += cat("experts ", experts->top_k, " of ", experts->experts, ", ", experts->inner);
+    } else {
+      json["inner"] = d.blocks[0].mlp.inner;
+      sizes += cat("MLP ", d.blocks[0].mlp.inner);
+    }
   }
   report.row("sizes", sizes);
   report.row("vocabulary", cat(d.embedding.vocabulary, d.head.tied ? ", tied head" : ""));

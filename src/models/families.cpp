@@ -1,14 +1,21 @@
 #include "models/families.h"
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/hub_name.h"
+#include "base/text.h"
 #include "io/files.h"
 #include "io/json.h"
 #include "models/config_reader.h"
+#include "models/gemma/gemma.h"
+#include "models/gpt_neox/gpt_neox.h"
 #include "models/llama/llama.h"
+#include "models/mistral/mistral.h"
+#include "models/other_families.h"
+#include "models/qwen/qwen.h"
 #include "models/supported.h"
 
 namespace hawser::models {
@@ -22,7 +29,14 @@ struct Family {
   ModelDescription (*read)(ConfigReader& config, Problems& problems, const TensorNames* names);
   std::string (*write)(const ModelDescription& description, const std::string& stored);
 };
-constexpr std::array<Family, 1> kFamilies{{{"llama", read_llama, llama_config_json}}};
+constexpr std::array<Family, 8> kFamilies{{{"llama", read_llama, llama_config_json},
+                                           {"mistral", read_mistral, mistral_config_json},
+                                           {"mixtral", read_mixtral, mixtral_config_json},
+                                           {"qwen2", read_qwen2, qwen2_config_json},
+                                           {"qwen3", read_qwen3, qwen3_config_json},
+                                           {"qwen3_moe", read_qwen3_moe, qwen3_moe_config_json},
+                                           {"gemma3_text", read_gemma3, gemma3_config_json},
+                                           {"gpt_neox", read_gpt_neox, gpt_neox_config_json}}};
 
 const Family* find_family(const std::string& name) {
   for (const Family& family : kFamilies) {
@@ -72,20 +86,29 @@ std::optional<Json> read_config(const std::string& path, Problems& problems) {
   return read_object(file, problems);
 }
 
-ModelDescription describe(const Json& json, const std::string& file, Problems& problems, const TensorNames* names) {
+// What to do with models of a type whose text model alone is supported.
+std::string hint_for(const Json* type) {
+  if (type == nullptr || *type != "gemma3") return "";
+  return "its text model alone, saved as gemma3_text: docs/families.md";
+}
+
+enum class Unsupported { rejected, read };
+
+ModelDescription describe(const Json& json, const std::string& file, Problems& problems, const TensorNames* names,
+                          Unsupported unsupported) {
   Problems found;
   ModelDescription description;
   ConfigReader config(json, file, found);
-  std::string supported;
-  for (const Family& family : kFamilies)
-    supported += (supported.empty() ? "" : " or ") + std::string(family.model_type);
   const Json* type = config.find("model_type");
   const Family* family = type != nullptr && type->is_string() ? find_family(type->get<std::string>()) : nullptr;
   if (family != nullptr) {
+    reject_other_keys(config, family->model_type);
     description = family->read(config, found, names);
-    check_supported(description, file, found);
+    if (found.empty() && names != nullptr) reject_other_tensors(config, description, *names);
+    if (unsupported == Unsupported::rejected) check_supported(description, file, found);
   } else {
-    config.reject("model_type", "model family not supported", supported, type == nullptr ? "none" : shown(*type));
+    config.reject("model_type", "model family not supported", joined(model_types(), ", "),
+                  type == nullptr ? "none" : shown(*type), hint_for(type));
   }
   problems.add(found);
   return found.empty() ? description : ModelDescription{};
@@ -110,19 +133,31 @@ void read_ids(ConfigReader& config, SpecialTokens& tokens) {
 
 }  // namespace
 
+std::vector<std::string> model_types() {
+  std::vector<std::string> types;
+  for (const Family& family : kFamilies) types.emplace_back(family.model_type);
+  return types;
+}
+
 std::string config_path(const std::string& path) {
   return io::is_folder(path) ? (std::filesystem::path(path) / "config.json").string() : path;
 }
 
 ModelDescription read_description(const std::string& path, Problems& problems, const TensorNames* names) {
   const auto json = read_config(path, problems);
-  return json ? describe(*json, config_path(path), problems, names) : ModelDescription{};
+  return json ? describe(*json, config_path(path), problems, names, Unsupported::rejected) : ModelDescription{};
 }
 
 ModelDescription describe_config(const std::string& text, const std::string& file, Problems& problems,
                                  const TensorNames* names) {
   const auto json = parse_object(text, file, problems);
-  return json ? describe(*json, file, problems, names) : ModelDescription{};
+  return json ? describe(*json, file, problems, names, Unsupported::rejected) : ModelDescription{};
+}
+
+ModelDescription describe_unchecked(const std::string& text, const std::string& file, Problems& problems,
+                                    const TensorNames* names) {
+  const auto json = parse_object(text, file, problems);
+  return json ? describe(*json, file, problems, names, Unsupported::read) : ModelDescription{};
 }
 
 namespace {
@@ -157,8 +192,12 @@ SpecialTokens describe_special_tokens(const std::string& config, const std::stri
 
 std::string beyond_positions(const ModelDescription& description, std::int64_t length) {
   double positions = static_cast<double>(description.max_position);
-  if (!description.ropes.empty() && description.ropes.front().kind == ops::RopeKind::linear) {
-    positions *= description.ropes.front().factor;
+  if (!description.ropes.empty()) {
+    const ops::RopeConfig& rope = description.ropes.front();
+    if (rope.kind == ops::RopeKind::linear) positions *= rope.factor;
+    if (rope.kind == ops::RopeKind::yarn) {
+      positions = std::max(positions, static_cast<double>(rope.original_max_position) * rope.factor);
+    }
   }
   if (description.max_position <= 0 || static_cast<double>(length) <= positions) return "";
   return cat("sequences of ", length, " tokens exceed the model's ", static_cast<std::int64_t>(positions),
@@ -188,7 +227,7 @@ std::string config_json(const ModelDescription& description, const std::string& 
 std::string description_changes(const ModelDescription& before, const ModelDescription& now) {
   const auto settings = [](const ModelDescription& description) {
     auto json = io::parse_own_json<io::OrderedJson>(config_json(description, DType::f32));
-    for (const char* key : {"max_position_embeddings", "initializer_range"}) json.erase(key);
+    for (const char* key : {"architectures", "max_position_embeddings", "initializer_range"}) json.erase(key);
     return json;
   };
   const auto then = settings(before), today = settings(now);

@@ -1,5 +1,6 @@
 // `read_description`: converts a Hugging Face config.json to a ModelDescription; `config_json`: the inverse. Each
-// family has its own folder; families.cpp lists them.
+// family has its own folder; families.cpp lists them. What families share is in decoder_keys.h, sizes.h, rope_keys.h,
+// windows.h and expert_keys.h.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,13 @@ ModelDescription read_description(const std::string& folder_or_config_json, Prob
 ModelDescription describe_config(const std::string& text, const std::string& file, Problems& problems,
                                  const TensorNames* names = nullptr);
 
+// As describe_config, without check_supported: reads what no layer computes yet.
+ModelDescription describe_unchecked(const std::string& text, const std::string& file, Problems& problems,
+                                    const TensorNames* names = nullptr);
+
+// The model types of all families.
+std::vector<std::string> model_types();
+
 // The config.json in a folder, or the path itself if it is a file.
 std::string config_path(const std::string& folder_or_config_json);
 
@@ -40,7 +48,8 @@ SpecialTokens read_special_tokens(const std::string& folder_or_config_json, Prob
 SpecialTokens describe_special_tokens(const std::string& config, const std::string& folder, Problems& problems);
 
 // A warning, one line, if sequences of `length` tokens exceed the model's positions; otherwise "". Linear scaling
-// multiplies the positions by its factor; with llama3, max_position_embeddings already includes it.
+// multiplies the positions by its factor, yarn those of the original model; with llama3, max_position_embeddings
+// already includes it.
 std::string beyond_positions(const ModelDescription& description, std::int64_t length);
 
 // The text of a config.json for an exported folder whose tensors are stored as `stored`; transformers 4 and 5 read it.

@@ -140,11 +140,14 @@ TEST(Families, EachErrorIsOneLineWithItsKey) {
     const char* line;  // after "config.json: "
   } kCases[] = {
       {R"({"model_type": "gpt2"})",
-       "model family not supported (expected llama, got 'gpt2') at model_type"},
+       "model family not supported (expected llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, gemma3_text, gpt_neox, "
+       "got 'gpt2') at model_type"},
       {R"({"model_type": null})",
-       "model family not supported (expected llama, got none) at model_type"},
+       "model family not supported (expected llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, gemma3_text, gpt_neox, "
+       "got none) at model_type"},
       {R"({"model_type": ["llama"]})",
-       "model family not supported (expected llama, got a list) at model_type"},
+       "model family not supported (expected llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, gemma3_text, gpt_neox, "
+       "got a list) at model_type"},
       {R"({"hidden_size": null})", "missing key (expected a whole number from 1 to 1048576) at hidden_size"},
       {R"({"hidden_size": "32"})",
        "invalid value (expected a whole number from 1 to 1048576, got '32') at hidden_size"},

@@ -58,7 +58,7 @@ ops::RopeConfig read_rope_fields(ConfigReader& fields, ConfigReader* top, std::i
   } else {
     const double part = fields.positive("partial_rotary_factor", defaults.partial);
     rope.head_dim = static_cast<std::int64_t>(static_cast<double>(head_dim) * part);
-    if (part > 1 || rope.head_dim < 2 || rope.head_dim % 2 != 0) {
+    if (head_dim > 1 && (part > 1 || rope.head_dim < 2 || rope.head_dim % 2 != 0)) {  // else it has been rejected
       fields.reject(fields.has("partial_rotary_factor") ? "partial_rotary_factor" : defaults.partial_key,
                     "invalid value", cat("a part of ", head_dim, " dims that is an even number"), cat(part));
     }
