@@ -63,6 +63,27 @@ inline void project(const std::string& name, std::int64_t first, const float* va
   }
 }
 
+// As project, for elements [first, first + count) of a segment in the model's form, with their numbers in the file's.
+inline void project_segment(const nn::Segment& segment, std::int64_t first, const float* values, std::int64_t count,
+                            std::vector<double>& projections) {
+  if (segment.file == nn::FileForm()) return project(segment.name, first, values, count, projections);
+  HAWSER_CHECK(!segment.file.transposed, segment.name, ": projections of a transposed tensor");
+  const Shape shape = nn::segment_shape(segment);
+  const std::int64_t length = shape.elements() / shape[0];
+  std::vector<std::int64_t> in_file(static_cast<std::size_t>(shape[0]));  // by row of the model
+  std::int64_t at = 0;
+  for (const nn::FileForm::Rows& run : segment.file.row_order) {
+    for (std::int64_t row = run.row; row < run.row + run.rows; ++row) in_file[static_cast<std::size_t>(row)] = at++;
+  }
+  for (std::int64_t done = 0; done < count;) {
+    const std::int64_t row = (first + done) / length, column = (first + done) % length;
+    const std::int64_t piece = std::min(length - column, count - done);
+    project_part(segment.name, in_file[static_cast<std::size_t>(row)] * length + column, values + done, piece,
+                 projections);
+    done += piece;
+  }
+}
+
 // This rank's part of every gradient's projections; the sum over ranks that hold different pieces is the full
 // projection.
 inline std::map<std::string, std::vector<double>> gradient_projections(engine::Session& session,
@@ -73,10 +94,10 @@ inline std::map<std::string, std::vector<double>> gradient_projections(engine::S
     const step::FlatState& state = session.state().flat(f);
     const std::vector<float> shard = engine::values_of(session, session.executor(purpose).gradient_shard(f));
     for (const models::SegmentPiece& piece : models::segment_pieces(flat, state.begin, state.count)) {
-      const std::string& name =
-          flat.params()[static_cast<std::size_t>(piece.param)].segments[static_cast<std::size_t>(piece.segment)].name;
-      auto& projections = out.try_emplace(name, std::vector<double>(kProjections)).first->second;
-      project(name, piece.first, shard.data() + piece.at, piece.count, projections);
+      const nn::Segment& segment =
+          flat.params()[static_cast<std::size_t>(piece.param)].segments[static_cast<std::size_t>(piece.segment)];
+      auto& projections = out.try_emplace(segment.name, std::vector<double>(kProjections)).first->second;
+      project_segment(segment, piece.first, shard.data() + piece.at, piece.count, projections);
     }
   }
   return out;
@@ -85,6 +106,17 @@ inline std::map<std::string, std::vector<double>> gradient_projections(engine::S
 inline nlohmann::json read_json(const std::filesystem::path& path) {
   std::ifstream file(path);
   return nlohmann::json::parse(file);
+}
+
+// The folders of tests/golden/SET, sorted: "tiny/gqa".
+inline std::vector<std::string> golden_cases(const std::string& set) {
+  std::vector<std::string> names;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::path(HAWSER_SOURCE_DIR) / "tests/golden" / set)) {
+    if (entry.is_directory()) names.push_back(set + "/" + entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 // Estimates ||g - g0|| from projections: the root of their mean squared difference.

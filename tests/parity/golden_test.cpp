@@ -1,4 +1,4 @@
-// Loss and every gradient of tiny random Llamas against transformers in float64.
+// Loss and every gradient of tiny random models of all families against transformers in float64.
 #include <gtest/gtest.h>
 
 #include "golden.h"
@@ -8,19 +8,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> cases() {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tiny")) {
-    if (entry.is_directory()) names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 class Golden : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Golden, LossAndGradientsEqualTransformers) {
-  const fs::path folder = fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tiny" / GetParam();
+  const fs::path folder = fs::path(HAWSER_SOURCE_DIR) / "tests/golden" / GetParam();
   const nlohmann::json expected = testing::read_json(folder / "expected.json");
   evaluate::EvaluateRequest request{.model = folder.string(),
                                     .data = (folder / "data.jsonl").string(),
@@ -48,7 +39,12 @@ TEST_P(Golden, LossAndGradientsEqualTransformers) {
   EXPECT_NEAR(loss_only.loss, loss, 1e-5 * loss);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, Golden, ::testing::ValuesIn(cases()), [](const auto& param) { return param.param; });
+std::string last_part(const ::testing::TestParamInfo<std::string>& of) {
+  return fs::path(of.param).filename().string();
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiny, Golden, ::testing::ValuesIn(testing::golden_cases("tiny")), last_part);
+INSTANTIATE_TEST_SUITE_P(Families, Golden, ::testing::ValuesIn(testing::golden_cases("families")), last_part);
 
 }  // namespace
 }  // namespace hawser

@@ -1,4 +1,4 @@
-"""Shared by the scripts that generate golden files: transformers' Llama in float64, and the loss of a data file.
+"""Shared by the scripts that generate golden files: transformers' models in float64, and the loss of a data file.
 
 transformers computes some steps (RMSNorm, rotary angles, softmax) in float32 for any dtype of the weights. Models
 loaded by `load_double` compute those steps in float64 too, so that golden values have no float32 rounding errors.
@@ -8,7 +8,7 @@ import contextlib
 from unittest import mock
 
 import torch
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import philox
@@ -33,19 +33,27 @@ def precision_of(model):
 
 
 def load_double(folder, attention="eager"):
-    """LlamaForCausalLM of a folder with all values in float64; recomputes the rotary frequencies in float64."""
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation=attention)
+    """The model of a folder with all values in float64; recomputes the rotary frequencies in float64."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation=attention)
+    model.config._experts_implementation = "eager"  # grouped GEMMs have no float64
     model.eval()
-    rotary = model.model.rotary_emb
-    with all_double():
-        if rotary.rope_type == "default":
-            frequencies, scaling = rotary.compute_default_rope_parameters(rotary.config)
-        else:
-            frequencies, scaling = ROPE_INIT_FUNCTIONS[rotary.rope_type](rotary.config)
-    rotary.inv_freq = frequencies
-    rotary.original_inv_freq = frequencies.clone()
-    rotary.attention_scaling = scaling
-    assert rotary.inv_freq.dtype == torch.float64
+    rotary = model.base_model.rotary_emb
+    # Gemma 3 has one set of frequencies for each kind of layer.
+    kinds = rotary.rope_type.items() if isinstance(rotary.rope_type, dict) else [(None, rotary.rope_type)]
+    for layer_type, rope_type in kinds:
+        arguments, prefix = ({}, "") if layer_type is None else ({"layer_type": layer_type}, f"{layer_type}_")
+        with all_double():
+            if rope_type == "default":
+                frequencies, scaling = rotary.compute_default_rope_parameters(rotary.config, **arguments)
+            else:
+                frequencies, scaling = ROPE_INIT_FUNCTIONS[rope_type](rotary.config, **arguments)
+        assert frequencies.dtype == torch.float64
+        setattr(rotary, f"{prefix}inv_freq", frequencies)
+        setattr(rotary, f"{prefix}original_inv_freq", frequencies.clone())
+        setattr(rotary, f"{prefix}attention_scaling", scaling)
+    embedding = model.get_input_embeddings()
+    if hasattr(embedding, "embed_scale"):
+        embedding.embed_scale = torch.tensor(embedding.scalar_embed_scale, dtype=torch.float64)
     assert all(parameter.dtype == torch.float64 for parameter in model.parameters())
     return model
 
@@ -128,12 +136,20 @@ def packed_loss(model, lines):
 
 def gradient_summary(model, digits=17):
     """{"gradient_norms": …, "projections": …} of the gradients, by parameter name as in the files of the folder."""
-    norms, projections = {}, {}
+    gradients = {}
     for name, parameter in model.named_parameters():
-        gradient = parameter.grad
-        assert gradient is not None, name
+        assert parameter.grad is not None, name
+        gradients[name] = parameter.grad
+    return summary_of(gradients, digits)
+
+
+def summary_of(gradients, digits, projection_digits=None):
+    """The same of {name in the file: gradient}."""
+    norms, projections = {}, {}
+    for name, gradient in gradients.items():
         norms[name] = rounded(gradient.double().norm().item(), digits)
-        projections[name] = [rounded(value, digits) for value in philox.project(name, gradient.numpy()).tolist()]
+        projections[name] = [rounded(value, projection_digits or digits)
+                             for value in philox.project(name, gradient.numpy()).tolist()]
     return {"gradient_norms": norms, "projections": projections}
 
 

@@ -77,9 +77,9 @@ class RData(unittest.TestCase):
 
 
 class Files(unittest.TestCase):
-    def test_tiny_cases_are_complete_and_consistent(self):
-        folders = sorted((GOLDEN / "tiny").iterdir())
-        self.assertGreaterEqual(len(folders), 14)
+    def test_cases_are_complete_and_consistent(self):
+        folders = sorted((GOLDEN / "tiny").iterdir()) + sorted((GOLDEN / "families").iterdir())
+        self.assertGreaterEqual(len(folders), 14 + 11)
         for folder in folders:
             with self.subTest(folder.name):
                 expected = json.loads((folder / "expected.json").read_text())
@@ -94,6 +94,20 @@ class Files(unittest.TestCase):
                     estimate = np.mean(np.square(expected["projections"][name])) ** 0.5
                     self.assertTrue(0.6 < estimate / norm < 1.5, (name, norm, estimate))
                 self.assertLess(sum(file.stat().st_size for file in folder.iterdir()), 150_000)
+
+    def test_families_have_steps_and_text(self):
+        for folder in sorted((GOLDEN / "families").iterdir()):
+            with self.subTest(folder.name):
+                expected = json.loads((folder / "expected.json").read_text())
+                config = json.loads((folder / "config.json").read_text())
+                losses = expected["steps"]["losses"]
+                self.assertEqual(len(losses), expected["steps"]["count"])
+                self.assertAlmostEqual(losses[0], expected["loss"], places=12)
+                self.assertEqual(len(expected["generation"]["ids"]), 12)
+                self.assertGreater(expected["generation"]["smallest_margin"], 1e-3)
+                if config.get("output_router_logits"):
+                    total = expected["cross_entropy"] + config["router_aux_loss_coef"] * expected["router_loss"]
+                    self.assertAlmostEqual(expected["loss"], total, places=12)
 
     def test_quickstart_tokenizer_has_4096_entries(self):
         model = json.loads((ROOT / "recipes" / "quickstart-tokenizer" / "tokenizer.json").read_text())["model"]
