@@ -3,6 +3,9 @@
 #include <algorithm>
 
 #include "ops/attention/attention_cpu.h"
+#ifdef HAWSER_CUDA
+#include "ops/attention/attention_graph_cuda.h"
+#endif
 #include "ops/attention/attention_memory.h"
 
 namespace hawser::ops {
@@ -26,6 +29,9 @@ void check(const char* op, const AttentionCall& args) {
   expect(op, "lse", args.lse, {DType::f32}, {n.hq, n.tq});
   expect(op, "segments", args.segments, {DType::i32}, {args.segments.size(0), kSegmentFields});
   expect(op, "segment_count", args.segment_count, {DType::i32}, {1});
+  HAWSER_CHECK(
+      !args.window_halves || (args.window > 0 && !args.causal && args.blocks.empty() && args.segments.size(0) % 2 == 0),
+      op, ": window_halves needs a window, no causal mask, no blocks and an even table");
   for (const StridedBlocks& b : args.blocks) {
     const bool rows = b.count > 0 && b.q_begin >= 0 && b.q_rows > 0 && b.k_begin >= 0 && b.k_rows > 0;
     HAWSER_CHECK(rows && (b.count == 1 || (b.q_step >= b.q_rows && b.k_step >= b.k_rows)) &&
@@ -102,6 +108,20 @@ void attention_combine(Stream& stream, const AttentionCombine& args) {
   run(stream, {kOp, OpKind::attention_combine}, {args.o_a, args.lse_a, args.o_b, args.lse_b}, {args.o_a, args.lse_a},
       3.0 * static_cast<double>(args.o_a.elements()), args, HAWSER_BACKENDS(attention_combine));
 }
+
+#ifdef HAWSER_CUDA
+
+std::vector<std::string> rejected_attention(Stream& stream) {
+  return stream.kind() == DeviceKind::cuda ? cuda::rejected_graphs(*stream.native()) : std::vector<std::string>();
+}
+
+#else
+
+std::vector<std::string> rejected_attention(Stream&) {
+  return {};
+}
+
+#endif
 
 double attention_flops(const AttentionSizes& sizes, double pairs) {
   return 4.0 * static_cast<double>(sizes.head_dim * sizes.query_heads) * pairs;

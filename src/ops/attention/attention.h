@@ -18,8 +18,8 @@
 // rows of a sequence whose earlier keys are in the same buffer (a KV cache) are one causal segment with
 // q_position > k_position; on the GPU such a call uses the plain kernel. If the earlier keys are in another buffer
 // (context parallelism), two calls are needed: one for the diagonal block (causal; the keys of the query rows
-// themselves) and one for the off-diagonal block (not causal; all earlier keys). attention_combine merges their
-// results:
+// themselves) and one for the off-diagonal block (not causal; all earlier keys, or the last window - 1 of them).
+// attention_combine merges their results:
 //   lse = log(exp(lse_a) + exp(lse_b))
 //   o   = exp(lse_a - lse) * o_a + exp(lse_b - lse) * o_b
 // A call whose lse is -inf contributes nothing; if both are -inf, o = 0 and lse = -inf.
@@ -118,7 +118,8 @@ struct AttentionCall {
   // - A block has at most one segment, and no two blocks share a query row.
   // - Rows of q, k and v (in backward also of o and d_o) that are in a block but in no segment are finite.
   // - Causal calls: blocks have q_rows == k_rows, `form` is diagonal, and a segment has q_count <= q_rows.
-  // - Other calls: a segment has q_count <= q_rows and k_count == k_rows.
+  // - Other calls: a segment has q_count <= q_rows and k_count == k_rows. With a window, its keys end where its queries
+  //   begin: k_position + k_count == q_position.
   // Examples: sequences padded to one length; chunk c of every sequence against all keys before it.
   std::vector<StridedBlocks> blocks;
   // The used rows of the segment table, 6 numbers each, if the host knows them when it makes the call; otherwise null.
@@ -129,6 +130,13 @@ struct AttentionCall {
   // Sliding window: a query at position p does not see keys at positions <= p - window. With `causal` it sees at most
   // `window` keys, its own included. 0: no window.
   std::int64_t window = 0;
+  // Optional guarantee by the caller, for calls with a window, without a causal mask and without `blocks`. cuDNN has
+  // one mask for all segments of a call; with this guarantee it takes each half of the table in a call of its own:
+  // - rows [0, N / 2): q_position - k_position == window - 1. The first query sees every key, each later one a key
+  //   less.
+  // - rows [N / 2, N): every query sees every key.
+  // N is even. Both halves may have empty segments (q_count 0). A segment has fewer keys and queries than `window`.
+  bool window_halves = false;
   double scale = 1.0;
   TensorView o;
   TensorView lse;
@@ -220,6 +228,10 @@ struct AttentionImplementation {
 };
 AttentionImplementation attention_implementation(const AttentionCall& call, DeviceKind device);
 AttentionImplementation attention_implementation(const AttentionBackward& args, DeviceKind device);
+
+// The calls on the stream's device for which cuDNN had no plan, so that they ran in the plain kernel: a line for each
+// plan, with cuDNN's reason. Lines may repeat. Empty on the CPU. Thread-safe.
+std::vector<std::string> rejected_attention(Stream& stream);
 
 // FLOPs of a forward call: 4 * head_dim * query_heads per visible query-key pair. Backward takes 2.5 times as many.
 double attention_flops(const AttentionSizes& sizes, double visible_pairs);

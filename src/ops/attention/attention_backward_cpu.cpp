@@ -84,8 +84,7 @@ class Backward {
         sums_(args.dq.dtype() == DType::f32 ? args.dq.data<float>() : delta_ + layout_.delta),
         sums_row_(args.dq.dtype() == DType::f32 ? args.dq.stride(0) : heads_ * head_dim_),
         turns_(reinterpret_cast<std::atomic<std::int32_t>*>(delta_ + layout_.delta + layout_.sums)),
-        segments_(read_segments("attention_backward", args.call.segments, args.call.segment_count, query_rows_,
-                                key_rows_, args.call.form, args.call.blocks, args.call.causal)) {
+        segments_(read_segments("attention_backward", args.call)) {
     static_assert(sizeof(std::atomic<std::int32_t>) == sizeof(float));
   }
 

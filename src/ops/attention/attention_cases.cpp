@@ -314,6 +314,27 @@ TEST(Attention, SegmentsOutsideTheBlocksPoisonTheStream) {
   EXPECT_THROW(run({{60, 21, 80, 60, 60, 0}}), InternalError);  // longer than the block
 }
 
+TEST(Attention, BrokenGuaranteesOfWindowsPoisonTheStream) {
+  Problem p{"windows", 80, 160, 1, 1, 8, {}, false, 11, DType::f32};
+  const auto run = [&](const std::vector<Row>& segments) {
+    p.segments = segments;
+    const Tensors x(p);
+    World world(DeviceKind::cpu, 1);
+    attention_forward(world.stream(), forward_args(world, p, x));
+    world.stream().synchronize();
+  };
+  p.window_halves = true;  // rows of the table: one here, and one that is not used
+  EXPECT_NO_THROW(run({{20, 10, 0, 10, 60, 50}}));
+  EXPECT_THROW(run({{20, 10, 0, 10, 59, 50}}), InternalError);  // another distance
+  EXPECT_THROW(run({{20, 11, 0, 10, 60, 50}}), InternalError);  // a query that sees no key
+  EXPECT_NO_THROW(run({{0, 0, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}, {20, 6, 0, 5, 5, 0}}));
+  EXPECT_THROW(run({{0, 0, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}, {20, 7, 0, 5, 5, 0}}), InternalError);  // not all keys
+  p.window_halves = false;
+  p.places = {{1, 20, 10, 10, 0, 10, 10}};
+  EXPECT_NO_THROW(run({{20, 10, 0, 10, 60, 50}}));
+  EXPECT_THROW(run({{20, 10, 0, 10, 59, 50}}), InternalError);  // keys that end after the first query
+}
+
 TEST(Attention, CountsVisiblePairs) {
   for (const bool causal : {false, true}) {
     for (const std::int64_t window : {0, 1, 3, 50}) {

@@ -81,8 +81,7 @@ class Forward {
         bf16_(uses_bf16_units({args.q.dtype(), args.o.dtype()}, args.scale)),
         rows_(bf16_ ? bf16_block_rows(group_) : block_rows(group_)),
         scratch_(group_, head_dim_),
-        segments_(read_segments("attention_forward", args.segments, args.segment_count, query_rows_, args.k.size(0),
-                                args.form, args.blocks, args.causal)) {}
+        segments_(read_segments("attention_forward", args)) {}
 
   void run() {
     clear_uncovered();

@@ -45,10 +45,8 @@ struct Visible {
 };
 
 // Reads the table and sorts it by q_begin. Throws if a segment is outside the tensors, a query row is covered twice, or
-// form or blocks do not hold.
-std::vector<Segment> read_segments(const char* op, const TensorView& table, const TensorView& count,
-                                   std::int64_t query_rows, std::int64_t key_rows, SegmentForm form,
-                                   const std::vector<StridedBlocks>& blocks, bool causal);
+// form, blocks or window_halves do not hold.
+std::vector<Segment> read_segments(const char* op, const AttentionCall& args);
 
 // Visible keys of a block's rows in a block of keys. Row r sees keys [max(first, low + r), min(last, high + r)) of the
 // key block. Without a mask, low or high is out of reach.

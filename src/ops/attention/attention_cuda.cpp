@@ -3,6 +3,8 @@
 // a segment count above N, is reported through CudaFault: the stream throws it at its next check() or synchronize().
 #include "ops/attention/attention.h"
 
+#include <algorithm>
+
 #include "ops/attention/attention_graph_cuda.h"
 #include "ops/attention/attention_kernels_cuda.h"
 
@@ -69,6 +71,9 @@ void lay_out(AttentionGraph& graph, const StridedBlocks& b) {
   graph.batch = b.count;
   graph.query_rows = b.q_rows;
   graph.key_rows = b.k_rows;
+  // Without a causal mask, the keys of a block are the k_rows positions before its queries.
+  if (graph.window > 0 && !graph.causal) graph.window = std::max<std::int64_t>(1, graph.window - b.k_rows);
+  if (graph.window >= b.q_rows) graph.window = 0;  // every query sees every earlier key
   // For a single block the step has no meaning; a fixed value avoids a second plan.
   graph.query_step = b.count > 1 ? b.q_step : b.q_rows;
   graph.key_step = graph.dk_step = graph.dv_step = b.count > 1 ? b.k_step : b.k_rows;
@@ -76,16 +81,19 @@ void lay_out(AttentionGraph& graph, const StridedBlocks& b) {
 
 struct Run {
   std::int64_t first, count;
+  MaskedRows rows;  // the part of the table
 };
 
 // Sizes from what the host knows of the segments, rounded up so that few plans serve many micro-batches. After the last
-// used segment, the table has empty segments; after other runs, the segments of the next run.
+// used segment of a part, the table has empty segments; after other runs, the segments of the next run.
 void lay_out(AttentionGraph& graph, const AttentionDims& n, const SegmentBound& bound, const Run& run) {
   graph.ragged = true;
-  const bool last = run.first + run.count == bound.segments;
-  graph.batch = last ? rounded_size(run.count, 4, n.segments - run.first) : run.count;
+  const bool last = run.first + run.count == run.rows.begin + run.rows.used;
+  graph.batch = last ? rounded_size(run.count, 4, run.rows.end - run.first) : run.count;
   graph.query_rows = rounded_size(bound.q_rows, 512, n.tq);
   graph.key_rows = rounded_size(bound.k_rows, 512, n.tk);
+  graph.window = run.rows.window;
+  if (graph.window >= graph.query_rows) graph.window = 0;  // every query sees every earlier key
 }
 
 std::int64_t query_rows_of(const std::vector<StridedBlocks>& blocks) {
@@ -161,7 +169,7 @@ class Backward {
     const std::int64_t rows[kOffsetTables] = {graph_.q_row, graph_.k_row,   graph_.v_row,  graph_.o_row,
                                               heads_,       graph_.d_o_row, graph_.dq_row, graph_.dk_row};
     make_tables(native_, args_.call.segments, args_.call.segment_count, n_.tq, n_.tk, tables_, rows);
-    if (!dense_ && bound_.known && bound_.segments == 0) return clear_all();
+    if (!dense_ && bound_.known && runs().empty()) return clear_all();
     if (!rejected().empty()) {
       return plain_backward(native_, args_, tables_.query_segment, workspace_.at<float>(memory_.delta));
     }
@@ -276,18 +284,22 @@ class Backward {
 
   // Groups consecutive segments of the table: as many per call as have space for their key gradients.
   std::vector<Run> runs() const {
-    if (!shared_) return {{0, bound_.segments}};
     std::vector<Run> out;
-    std::int64_t keys = memory_.keys;
-    for (std::int64_t s = 0; s < bound_.segments; ++s) {
-      const std::int64_t more =
-          bound_.known ? (*args_.call.host_segments)[static_cast<std::size_t>(s * kSegmentFields + 3)] : n_.tk;
-      if (out.empty() || keys + more > memory_.keys) {
-        out.push_back({s, 0});
-        keys = 0;
+    for (const MaskedRows& rows : masked_rows(args_.call, bound_)) {
+      if (rows.used == 0) continue;
+      if (!shared_) out.push_back({rows.begin, rows.used, rows});
+      std::int64_t keys = memory_.keys;
+      for (std::int64_t s = rows.begin; s < rows.begin + rows.used && shared_; ++s) {
+        const std::int64_t more = bound_.known
+                                      ? (*args_.call.host_segments)[static_cast<std::size_t>(s * kSegmentFields + 3)]
+                                      : bound_.k_rows;
+        if (s == rows.begin || keys + more > memory_.keys) {
+          out.push_back({s, 0, rows});
+          keys = 0;
+        }
+        ++out.back().count;
+        keys += more;
       }
-      ++out.back().count;
-      keys += more;
     }
     return out;
   }
@@ -346,8 +358,10 @@ void attention_forward(const CudaNative& native, const AttentionCall& args) {
   std::vector<AttentionGraph> graphs;
   const SegmentBound bound = bound_of(args);
   for (const StridedBlocks& b : args.blocks) lay_out(graphs.emplace_back(graph_of(args, n)), b);
-  if (!dense && !(bound.known && bound.segments == 0)) {
-    lay_out(graphs.emplace_back(graph_of(args, n)), n, bound, {0, bound.segments});
+  std::vector<MaskedRows> parts;
+  if (!dense && !(bound.known && bound.segments == 0)) parts = masked_rows(args, bound);
+  for (const MaskedRows& rows : parts) {
+    lay_out(graphs.emplace_back(graph_of(args, n)), n, bound, {rows.begin, rows.used, rows});
   }
   for (const AttentionGraph& graph : graphs) {
     if (!prepare_attention(native, graph).empty()) return plain_forward(native, args, tables.query_segment);
@@ -359,9 +373,9 @@ void attention_forward(const CudaNative& native, const AttentionCall& args) {
                      .o = args.o.raw(),
                      .stats = stats,
                      .workspace = workspace.at(memory.cudnn)};
-  if (!dense) {
-    point_at(b, tables, n.segments, 0);
-    if (!graphs.empty()) run_attention(native, graphs.front(), b, memory.cudnn_bytes);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    point_at(b, tables, n.segments, parts[i].begin);
+    run_attention(native, graphs[i], b, memory.cudnn_bytes);
   }
   const std::vector<StatsOrder> orders = orders_of(args.blocks, n.hq, 0);
   for (std::size_t i = 0; i < args.blocks.size(); ++i) {

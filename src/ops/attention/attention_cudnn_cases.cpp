@@ -2,6 +2,7 @@
 // attention_cases.cpp: cuDNN rounds to bf16 within the call, and its backward is not deterministic.
 #include "ops/attention/attention.h"
 #include "ops/testing/attention_reference.h"
+#include "ops/testing/attention_windows.h"
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
@@ -65,7 +66,10 @@ std::vector<Form> forms() {
       bf16,
       8,
       kAny};
-  return {
+  std::vector<Form> windows;
+  for (const Problem& p : windowed_blocks()) windows.push_back({p, kDense, kDense, kDense});
+  for (const Problem& p : windowed_segments()) windows.push_back({p, kRagged, kShared, kPlain});
+  std::vector<Form> out{
       {host_known(documents), kRagged, kRagged, kPlain},
       {host_known({"no document", 40, 40, 2, 1, 16, {}, true, 0, bf16, 0, kDiagonal}), kRagged, kRagged, kPlain},
       {shared, kRagged, kShared, kPlain},
@@ -271,6 +275,8 @@ std::vector<Form> forms() {
        kPlain,
        kPlain},
   };
+  out.insert(out.end(), windows.begin(), windows.end());
+  return out;
 }
 
 // Roundings to bf16, each with a relative error of at most kRounding:
@@ -483,6 +489,14 @@ TEST(AttentionForms, ReportsWhyNotFaster) {
   p.causal = false;
   p.places = {{1, 0, 64, 64, 0, 64, 64}};
   EXPECT_EQ(reason(), "");
+  p.window = 30;
+  EXPECT_EQ(reason(), "");
+  p.places = {{1, 0, 64, 64, 0, 29, 64}};
+  EXPECT_EQ(reason(), "a window without a causal mask, and more queries than keys");
+  p.places.clear();
+  EXPECT_EQ(reason(), "a window without a causal mask, and segments at different distances");
+  p.window_halves = true;
+  EXPECT_EQ(reason(), "segments may differ in length");
 }
 
 // Sizes alone, as the planner has them on a machine without a GPU: Llama-3.1-8B's heads and the given numbers of rows.

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/cat.h"
 #include "base/error.h"
 
 namespace hawser::ops::cuda {
@@ -50,7 +51,8 @@ enum Uid : std::int64_t {
 
 class Builder {
  public:
-  explicit Builder(const AttentionGraph& a) : a_(a) {
+  // right_bound: a window without a causal mask gets a bound on the right that masks nothing.
+  explicit Builder(const AttentionGraph& a, bool right_bound = false) : a_(a), right_bound_(right_bound) {
     graph_->set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT)
@@ -141,11 +143,15 @@ class Builder {
     if (a_.causal) {
       // In backward, only this form of mask skips the masked tiles.
       options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
-      if (a_.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(a_.window));
+    } else if (a_.window > 0) {
+      options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT);
+      if (right_bound_) options.set_diagonal_band_right_bound(static_cast<int>(a_.key_rows));
     }
+    if (a_.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(a_.window));
   }
 
   const AttentionGraph& a_;
+  bool right_bound_;
   std::shared_ptr<fe::graph::Graph> graph_ = std::make_shared<fe::graph::Graph>();
   std::map<Uid, Tensor> tables_;
 };
@@ -161,8 +167,8 @@ struct Plan {
 };
 
 // Builds the plan. Returns the reason if there is none, otherwise an empty string.
-std::string make(Plan& plan, const AttentionGraph& a, cudnnHandle_t handle) {
-  const auto graph = Builder(a).build();
+std::string make(Plan& plan, const AttentionGraph& a, cudnnHandle_t handle, bool right_bound) {
+  const auto graph = Builder(a, right_bound).build();
   const std::pair<const char*, std::function<fe::error_t()>> steps[] = {
       {"validation", [&] { return graph->validate(); }},
       {"graph", [&] { return graph->build_operation_graph(handle); }},
@@ -200,11 +206,28 @@ namespace {
 
 Plan& plan_of(Cudnn& cudnn, const AttentionGraph& a) {
   Plan& plan = cudnn.plans[a];
-  if (plan.graph == nullptr && plan.rejected.empty()) plan.rejected = make(plan, a, cudnn.handle);
+  if (plan.graph != nullptr || !plan.rejected.empty()) return plan;
+  plan.rejected = make(plan, a, cudnn.handle, false);
+  if (!plan.rejected.empty() && a.window > 0 && !a.causal && make(plan, a, cudnn.handle, true).empty()) {
+    plan.rejected.clear();
+  }
   return plan;
 }
 
 }  // namespace
+
+std::vector<std::string> rejected_graphs(const CudaNative& native) {
+  auto& cudnn = native.cache->get<Cudnn>();
+  const std::lock_guard lock(cudnn.mutex);
+  std::vector<std::string> out;
+  for (const auto& [graph, plan] : cudnn.plans) {
+    if (plan.rejected.empty()) continue;
+    out.push_back(cat(graph.backward ? "attention_backward" : "attention_forward", ": plain (",
+                      graph.ragged ? "segments" : "blocks", graph.causal ? ", causal" : "",
+                      graph.window > 0 ? ", window" : "", ", head dim ", graph.head_dim, ": ", plan.rejected, ")"));
+  }
+  return out;
+}
 
 std::string prepare_attention(const CudaNative& native, const AttentionGraph& a) {
   auto& cudnn = native.cache->get<Cudnn>();

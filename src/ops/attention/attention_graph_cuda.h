@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "device/cuda/native.h"
 
@@ -19,6 +20,7 @@ namespace hawser::ops::cuda {
 //   of query_total and key_total rows; log-sum-exps are [rows, heads].
 struct AttentionGraph {
   bool backward = false, ragged = false, causal = false, deterministic = false;
+  // Of each batch entry: key b is visible to query a if b + window > a (0: no window) and, if causal, b <= a.
   std::int64_t window = 0;
   float scale = 1.0f;
   std::int64_t batch = 1, query_rows = 0, key_rows = 0, query_heads = 0, kv_heads = 0, head_dim = 0;
@@ -48,5 +50,7 @@ std::string prepare_attention(const CudaNative& native, const AttentionGraph& gr
 // workspace_bytes.
 void run_attention(const CudaNative& native, const AttentionGraph& graph, const AttentionBuffers& buffers,
                    std::int64_t workspace_bytes);
+// The graphs for which cuDNN had no plan, with the reasons, one line each.
+std::vector<std::string> rejected_graphs(const CudaNative& native);
 
 }  // namespace hawser::ops::cuda

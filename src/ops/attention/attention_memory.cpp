@@ -1,6 +1,7 @@
 #include "ops/attention/attention_memory.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "base/units.h"
 #include "ops/attention/attention_cpu.h"
@@ -40,7 +41,11 @@ std::string no_cudnn(const AttentionCall& args, std::initializer_list<TensorView
     if (!starts_at_16(view)) return "rows are not aligned to 16 bytes";
   }
   if (args.causal && args.form != SegmentForm::diagonal) return "causal segments may differ from diagonal blocks";
-  if (args.window > 0 && !args.causal) return "window without a causal mask";
+  if (args.window == 0 || args.causal || args.window_halves) return "";
+  if (args.blocks.empty()) return "a window without a causal mask, and segments at different distances";
+  for (const StridedBlocks& b : args.blocks) {
+    if (b.q_rows > b.k_rows) return "a window without a causal mask, and more queries than keys";
+  }
   return "";
 }
 
@@ -104,13 +109,33 @@ AttentionDims dims_of(const AttentionCall& args) {
 
 SegmentBound bound_of(const AttentionCall& args) {
   const AttentionDims n = dims_of(args);
-  if (args.host_segments == nullptr) return {false, n.segments, n.tq, n.tk, n.segments * n.tk};
+  if (args.host_segments == nullptr) {
+    const std::int64_t rows = args.window_halves ? std::max<std::int64_t>(1, args.window - 1) : std::max(n.tq, n.tk);
+    const std::int64_t keys = std::min(n.tk, rows);
+    return {false, n.segments, std::min(n.tq, rows), keys, n.segments * keys};
+  }
   SegmentBound out{.known = true};
   for (std::size_t row = 0; row < args.host_segments->size(); row += kSegmentFields) {
     ++out.segments;
     out.q_rows = std::max<std::int64_t>(out.q_rows, (*args.host_segments)[row + 1]);
     out.k_rows = std::max<std::int64_t>(out.k_rows, (*args.host_segments)[row + 3]);
     out.keys += (*args.host_segments)[row + 3];
+  }
+  return out;
+}
+
+std::vector<MaskedRows> masked_rows(const AttentionCall& args, const SegmentBound& bound) {
+  const std::int64_t rows = args.segments.size(0);
+  if (!args.window_halves) return {{0, bound.segments, rows, args.window}};
+  std::vector<MaskedRows> out;
+  for (const auto& [begin, end, window] :
+       {std::tuple{std::int64_t{0}, rows / 2, std::int64_t{1}}, std::tuple{rows / 2, rows, std::int64_t{0}}}) {
+    std::int64_t used = std::max<std::int64_t>(0, std::min(bound.segments, end) - begin);
+    while (bound.known && used > 0 &&
+           (*args.host_segments)[static_cast<std::size_t>((begin + used - 1) * kSegmentFields + 1)] == 0) {
+      --used;
+    }
+    if (used > 0) out.push_back({begin, used, end, window});
   }
   return out;
 }
@@ -179,7 +204,7 @@ AttentionImplementation attention_implementation(const AttentionBackward& args, 
   }
   if (n.d % 16 != 0) return {Kernel::plain, cat("head dim ", n.d, "; for packed rows cuDNN takes multiples of 16")};
   if (n.tq == 1 && n.tk == 1) return {Kernel::plain, "one row"};
-  if (args.call.form != SegmentForm::any || n.segments == 1) {
+  if (!args.call.window_halves && (args.call.form != SegmentForm::any || n.segments == 1)) {
     return {Kernel::cudnn_ragged, "segments may differ in length"};
   }
   return {Kernel::cudnn_shared, "segments may share keys"};
@@ -253,7 +278,9 @@ BackwardMemory backward_memory(const AttentionBackward& args, Kernel kernel, std
   const bool is_dense = kernel == Kernel::cudnn_dense;
   std::int64_t keys = n.tk;
   if (kernel == Kernel::cudnn_shared) {
-    keys = std::min(n.segments, kSharedKeys) * n.tk;
+    AttentionCall unknown = args.call;
+    unknown.host_segments = nullptr;
+    keys = std::min(bound_of(unknown).keys, kSharedKeys * n.tk);
     const SegmentBound known = bound_of(args.call);
     if (max > 0 && known.known) keys = std::min(keys, rounded_size(known.keys, 1024, keys));
   }

@@ -22,6 +22,16 @@ struct SegmentBound {
 };
 SegmentBound bound_of(const AttentionCall& call);
 
+// Rows [begin, begin + used) of the segment table, whose segments have one mask; the rows after them, up to `end`, are
+// unused or other rows of the same mask. `window`: of a mask whose diagonal starts at the first query and first key of
+// each segment; 0: no window.
+struct MaskedRows {
+  std::int64_t begin, used, end, window;
+};
+// The parts of the table that need a cuDNN call each: the complete table, or its halves (AttentionCall::window_halves)
+// as far as they have segments.
+std::vector<MaskedRows> masked_rows(const AttentionCall& call, const SegmentBound& bound);
+
 // Offsets in the workspace; -1 for tables that a kernel does not use.
 struct SegmentTables {
   // query_segment, int32 [Tq]: the segment that covers the row and has keys; -1 for none. key_covered, int32 [Tk]: 1 if

@@ -20,6 +20,7 @@ struct Problem {
   std::vector<StridedBlocks> places;  // or these
   std::vector<std::int32_t> host;     // host_segments, if host_known
   bool host_known = false;
+  bool window_halves = false;
 
   std::vector<StridedBlocks> blocks() const {
     return uniform > 0 ? std::vector{equal_diagonal_blocks(tq, uniform)} : places;
@@ -111,6 +112,7 @@ inline AttentionCall call_args(World& world, const Problem& p, const Tensors& x,
           .host_segments = p.host_known ? &p.host : nullptr,
           .causal = p.causal,
           .window = p.window,
+          .window_halves = p.window_halves,
           .scale = p.scale()};
 }
 
