@@ -360,8 +360,8 @@ void attention_forward(const CudaNative& native, const AttentionCall& args) {
   for (const StridedBlocks& b : args.blocks) lay_out(graphs.emplace_back(graph_of(args, n)), b);
   std::vector<MaskedRows> parts;
   if (!dense && !(bound.known && bound.segments == 0)) parts = masked_rows(args, bound);
-  for (const MaskedRows& rows : parts) {
-    lay_out(graphs.emplace_back(graph_of(args, n)), n, bound, {rows.begin, rows.used, rows});
+  for (const MaskedRows& part : parts) {
+    lay_out(graphs.emplace_back(graph_of(args, n)), n, bound, {part.begin, part.used, part});
   }
   for (const AttentionGraph& graph : graphs) {
     if (!prepare_attention(native, graph).empty()) return plain_forward(native, args, tables.query_segment);
