@@ -2,12 +2,15 @@
 // that training uses.
 //
 //   bench_attention_cuda [runs, default 7] [part of a line's name]
+//   bench_attention_cuda table [runs, default 7]
 //
-// Each line is the median of the runs, after two warm-up runs. TFLOP/s count visible pairs, and backward as 2.5 times
-// forward. Backward is also measured with `deterministic`.
+// `table` prints a Markdown table instead: forms with and without a window, head dims 64, 128 and 256, with the kernel
+// that ran. Each line is the median of the runs, after two warm-up runs. TFLOP/s count visible pairs, and backward as
+// 2.5 times forward. Backward is also measured with `deterministic`.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -22,8 +25,6 @@
 namespace hawser::ops {
 namespace {
 
-constexpr std::int64_t kHeads = 32, kKvHeads = 8, kDim = 128;
-
 struct Shape2 {
   std::string name;
   std::int64_t query_rows, key_rows;
@@ -33,65 +34,99 @@ struct Shape2 {
   std::vector<StridedBlocks> blocks;
   bool causal;
   bool host_known = false;  // host_segments is set
+  std::int64_t heads = 32, kv_heads = 8, dim = 128;
+  std::int64_t window = 0;
+  bool window_halves = false;
+};
+
+// What a line prints.
+struct Measured {
+  double ms = 0, tflops = 0;
+  std::string kernel;
 };
 
 class Bench {
  public:
   Bench(int runs, std::string only) : runs_(runs), only_(std::move(only)) {}
 
+  // A row of the table.
+  void row(const Shape2& s) {
+    measure(s, false);
+    const auto cell = [](const Measured& m) {
+      char text[64];
+      std::snprintf(text, sizeof text, "%.3f | %.0f", m.ms, m.tflops);
+      return cat(m.kernel, " | ", text);
+    };
+    std::printf("| %s | %lld | %lld | %s | %s |\n", s.name.c_str(), static_cast<long long>(s.window),
+                static_cast<long long>(s.dim), cell(measured_.at(0)).c_str(), cell(measured_.at(1)).c_str());
+    std::fflush(stdout);
+  }
+
   void shape(const Shape2& s) {
-    if (s.name.find(only_) == std::string::npos) return;
+    if (s.name.find(only_) != std::string::npos) measure(s, true);
+  }
+
+ private:
+  // lines: prints them, also of `deterministic`.
+  void measure(const Shape2& s, bool lines) {
+    const std::int64_t heads = s.heads, kv_heads = s.kv_heads, dim = s.dim;
+    measured_.clear();
+    lines_ = lines;
     double pairs = 0;
     for (std::size_t i = 0; i < s.table.size(); i += 6) {
-      pairs += visible_pairs(s.table[i + 1], s.table[i + 3], s.table[i + 4] - s.table[i + 5], s.causal, 0);
+      pairs += visible_pairs(s.table[i + 1], s.table[i + 3], s.table[i + 4] - s.table[i + 5], s.causal, s.window);
     }
-    const double work = 4.0 * static_cast<double>(kHeads * kDim) * pairs;
+    const double work = 4.0 * static_cast<double>(heads * dim) * pairs;
     // Q, K and V are packed, as the projection writes them. Keys of an off-diagonal block are gathered and separate.
     const bool packed = s.causal;
-    const std::int64_t width = packed ? (kHeads + 2 * kKvHeads) * kDim : kHeads * kDim;
+    const std::int64_t width = packed ? (heads + 2 * kv_heads) * dim : heads * dim;
     const TensorView qkv = normal({s.query_rows, width}), dqkv = empty(DType::bf16, {s.query_rows, width});
-    const auto part = [&](const TensorView& all, std::int64_t begin, std::int64_t heads) {
-      return all.columns(begin * kDim, heads * kDim).split_last(heads, kDim);
+    const auto part = [&](const TensorView& all, std::int64_t begin, std::int64_t count) {
+      return all.columns(begin * dim, count * dim).split_last(count, dim);
     };
-    const Shape keys{s.key_rows, kKvHeads, kDim};
-    AttentionCall f{.q = part(qkv, 0, kHeads),
-                    .k = packed ? part(qkv, kHeads, kKvHeads) : normal(keys),
-                    .v = packed ? part(qkv, kHeads + kKvHeads, kKvHeads) : normal(keys),
+    const Shape keys{s.key_rows, kv_heads, dim};
+    AttentionCall f{.q = part(qkv, 0, heads),
+                    .k = packed ? part(qkv, heads, kv_heads) : normal(keys),
+                    .v = packed ? part(qkv, heads + kv_heads, kv_heads) : normal(keys),
                     .segments = numbers(s.table, {s.max_segments, kSegmentFields}),
                     .segment_count = numbers({static_cast<std::int32_t>(s.table.size() / 6)}, {1}),
                     .form = s.form,
                     .blocks = s.blocks,
                     .host_segments = s.host_known ? &s.table : nullptr,
                     .causal = s.causal,
-                    .scale = 1.0 / std::sqrt(static_cast<double>(kDim)),
-                    .o = empty(DType::bf16, {s.query_rows, kHeads, kDim}),
-                    .lse = empty(DType::f32, {kHeads, s.query_rows})};
+                    .window = s.window,
+                    .window_halves = s.window_halves,
+                    .scale = 1.0 / std::sqrt(static_cast<double>(dim)),
+                    .o = empty(DType::bf16, {s.query_rows, heads, dim}),
+                    .lse = empty(DType::f32, {heads, s.query_rows})};
     f.workspace = empty(DType::u8, {attention_workspace(f, DeviceKind::cuda)});
     line(s.name + " forward", work, attention_implementation(f, DeviceKind::cuda), f.workspace.bytes(),
          [&] { attention_forward(*stream_, f); });
     // dk and dv of gathered keys are float32, since they are reduced over ranks.
     AttentionBackward b{.call = f,
-                        .d_o = normal({s.query_rows, kHeads, kDim}),
-                        .dq = part(dqkv, 0, kHeads),
-                        .dk = packed ? part(dqkv, kHeads, kKvHeads) : empty(DType::f32, keys),
-                        .dv = packed ? part(dqkv, kHeads + kKvHeads, kKvHeads) : empty(DType::f32, keys)};
+                        .d_o = normal({s.query_rows, heads, dim}),
+                        .dq = part(dqkv, 0, heads),
+                        .dk = packed ? part(dqkv, heads, kv_heads) : empty(DType::f32, keys),
+                        .dv = packed ? part(dqkv, heads + kv_heads, kv_heads) : empty(DType::f32, keys)};
     b.call.workspace = empty(DType::u8, {attention_workspace(b, DeviceKind::cuda)});
     line(s.name + " backward", 2.5 * work, attention_implementation(b, DeviceKind::cuda), b.call.workspace.bytes(),
          [&] { attention_backward(*stream_, b); });
-    b.deterministic = true;
-    try {
-      const AttentionImplementation how = attention_implementation(b, DeviceKind::cuda);
-      b.call.workspace = empty(DType::u8, {attention_workspace(b, DeviceKind::cuda)});
-      line(s.name + " backward, deterministic", 2.5 * work, how, b.call.workspace.bytes(),
-           [&] { attention_backward(*stream_, b); });
-    } catch (const UserError&) {
-      std::printf("%-58s rejected\n", (s.name + " backward, deterministic").c_str());
-    }
+    if (lines) deterministic_line(s.name + " backward, deterministic", 2.5 * work, b);
     stream_->synchronize();
     kept_.clear();
   }
 
- private:
+  void deterministic_line(const std::string& name, double work, AttentionBackward b) {
+    b.deterministic = true;
+    try {
+      const AttentionImplementation how = attention_implementation(b, DeviceKind::cuda);
+      b.call.workspace = empty(DType::u8, {attention_workspace(b, DeviceKind::cuda)});
+      line(name, work, how, b.call.workspace.bytes(), [&] { attention_backward(*stream_, b); });
+    } catch (const UserError&) {
+      std::printf("%-58s rejected\n", name.c_str());
+    }
+  }
+
   TensorView empty(DType dtype, const Shape& shape) {
     kept_.emplace_back(*device_, dtype, shape);
     return kept_.back();
@@ -128,8 +163,14 @@ class Bench {
     cudaEventDestroy(stop);
     std::sort(times.begin(), times.end());
     const double ms = times[times.size() / 2];
+    // cuDNN may have no plan for a call; the plain kernel ran instead.
+    const std::size_t rejected = rejected_attention(*stream_).size();
+    const std::string kernel = rejected > rejected_ ? cat("plain (no plan for ", how.name(), ")") : how.name();
+    rejected_ = rejected;
+    measured_.push_back({ms, work / ms * 1e-9, kernel});
+    if (!lines_) return;
     std::printf("%-58s %9.3f ms %8.1f TFLOP/s %8.1f MiB  %s\n", name.c_str(), ms, work / ms * 1e-9,
-                static_cast<double>(workspace) / (1 << 20), how.name());
+                static_cast<double>(workspace) / (1 << 20), kernel.c_str());
     std::fflush(stdout);
   }
 
@@ -138,6 +179,9 @@ class Bench {
   std::unique_ptr<Device> device_ = make_cuda_device();
   std::unique_ptr<Stream> stream_ = device_->make_stream("bench");
   std::vector<Storage> kept_;
+  std::vector<Measured> measured_;  // of the last shape: forward, backward
+  bool lines_ = true;
+  std::size_t rejected_ = 0;  // lines of rejected_attention()
 };
 
 Shape2 sequences(std::int64_t count, std::int64_t length, bool dense) {
@@ -249,11 +293,88 @@ Shape2 host_known(Shape2 s) {
   return s;
 }
 
+void add_row(Shape2& s, const std::array<std::int64_t, 6>& row) {
+  for (const std::int64_t field : row) s.table.push_back(static_cast<std::int32_t>(field));
+}
+
+// Keys before both chunks of a sequence, of rank 1 of 4 in a zig-zag, with a window.
+Shape2 windowed_chunks(std::int64_t chunk, std::int64_t window) {
+  Shape2 s = off_diagonal(2 * chunk, 8 * chunk, SegmentForm::any, 2);
+  s.name = cat("off-diagonal, dense, chunks of ", chunk / 1024, "K");
+  s.table.clear();
+  s.window = window;
+  for (const auto& [place, number] : {std::pair{1, 6}, {0, 1}}) {
+    const std::int64_t position = number * chunk, keys = window > 0 ? std::min(window - 1, position) : position;
+    const std::int64_t queries = window > 0 ? std::min(window - 1, chunk) : chunk;
+    s.blocks.push_back({1, place * chunk, queries, 2 * chunk, position - keys, keys, 8 * chunk});
+    add_row(s, {place * chunk, queries, position - keys, keys, position, position - keys});
+  }
+  return s;
+}
+
+// Four pieces of 4K rows at different positions of their documents, as halves of the table if there is a window. The
+// last piece begins within a window of its document's start.
+Shape2 windowed_pieces(std::int64_t window) {
+  constexpr std::int64_t kPiece = 4096;
+  Shape2 s = off_diagonal(4 * kPiece, 16 * kPiece, SegmentForm::any, window > 0 ? 8 : 4);
+  s.name = "off-diagonal, segments of 4K";
+  s.table.clear();
+  s.window = window;
+  s.window_halves = window > 0;
+  s.host_known = true;
+  const std::int64_t positions[] = {3 * kPiece, 2 * kPiece, kPiece + 100, window > 0 ? window / 2 : kPiece};
+  std::int64_t begin = 0;  // of the document, in the gathered keys
+  std::vector<std::array<std::int64_t, 6>> band, complete;
+  for (std::int64_t i = 0; i < 4; ++i) {
+    const std::int64_t p = positions[i], q = i * kPiece, distance = window - 1;
+    if (window == 0) {
+      band.push_back({q, kPiece, begin, p, p, 0});
+    } else {
+      const std::int64_t end = p + std::min(kPiece, distance), middle = std::clamp(distance, p, end);
+      if (p < middle) complete.push_back({q, middle - p, begin, p, p, 0});
+      if (middle < end) {
+        const std::int64_t first = middle - distance;
+        band.push_back({q + middle - p, end - middle, begin + first, p - first, middle, first});
+      }
+    }
+    begin += p + kPiece;
+  }
+  if (window > 0) band.resize(4);
+  for (const auto& row : band) add_row(s, row);
+  for (const auto& row : complete) add_row(s, row);
+  return s;
+}
+
+void print_table(int runs) {
+  Bench bench(runs, "");
+  std::printf(
+      "| form | window | head dim | forward kernel | ms | TFLOP/s | backward kernel | ms | TFLOP/s |\n"
+      "| --- | ---: | ---: | --- | ---: | ---: | --- | ---: | ---: |\n");
+  for (const std::int64_t dim : {64, 128, 256}) {
+    for (const std::int64_t window : {0, 1024, 4096}) {
+      Shape2 dense = sequences(1, 16384, true), segments = host_known(documents(16384, 8192, 0));
+      dense.name = "diagonal, dense, 16K";
+      segments.name = "diagonal, documents of 8K in 16K";
+      dense.window = segments.window = window;
+      for (Shape2 s : {dense, segments, windowed_chunks(8192, window), windowed_pieces(window)}) {
+        s.dim = dim;
+        s.heads = 4096 / dim;
+        s.kv_heads = 1024 / dim;
+        bench.row(s);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hawser::ops
 
 int main(int argc, char** argv) {
   using namespace hawser::ops;
+  if (argc > 1 && std::string(argv[1]) == "table") {
+    print_table(argc > 2 ? std::atoi(argv[2]) : 7);
+    return 0;
+  }
   Bench bench(argc > 1 ? std::atoi(argv[1]) : 7, argc > 2 ? argv[2] : "");
   for (const std::int64_t length : {4096, 8192, 16384, 65536}) bench.shape(sequences(1, length, true));
   bench.shape(documents(4096, 1024, 0));
