@@ -9,9 +9,17 @@
 namespace hawser::batches {
 namespace {
 
-// Work of each chunk: the sum of (position + 1) over its rows.
-std::vector<double> work_by_chunk(std::int64_t chunk_length, int chunks,
-                                  std::span<const std::int32_t> document_lengths) {
+// The keys that the queries at positions [begin, end) of a document see: the sum of min(position + 1, window).
+double keys_seen(std::int64_t begin, std::int64_t end, std::int64_t window) {
+  const std::int64_t rising = window == 0 ? end : std::clamp(window, begin, end);  // first position that sees `window`
+  const auto first = static_cast<double>(begin + 1), last = static_cast<double>(rising);
+  return (first + last) * 0.5 * static_cast<double>(rising - begin) +
+         static_cast<double>(window) * static_cast<double>(end - rising);
+}
+
+// Work of each chunk: the sum over its rows, the mean over windows.
+std::vector<double> work_by_chunk(std::int64_t chunk_length, int chunks, std::span<const std::int32_t> document_lengths,
+                                  std::span<const AttentionWindow> windows) {
   std::vector<double> work(chunks, 0.0);
   if (chunk_length == 0) return work;
   std::int64_t start = 0;
@@ -20,8 +28,7 @@ std::vector<double> work_by_chunk(std::int64_t chunk_length, int chunks,
     for (std::int64_t row = start; row < end;) {
       const std::int64_t chunk = row / chunk_length;
       const std::int64_t stop = std::min(end, (chunk + 1) * chunk_length);
-      const auto first = static_cast<double>(row - start + 1), last = static_cast<double>(stop - start);
-      work[chunk] += (first + last) * 0.5 * static_cast<double>(stop - row);
+      for (const AttentionWindow& w : windows) work[chunk] += w.share * keys_seen(row - start, stop - start, w.window);
       row = stop;
     }
     start = end;
@@ -89,7 +96,8 @@ Deal deal(std::span<const double> work, int context, int together, std::span<con
 }  // namespace
 
 ChunkTable deal_by_work(std::int64_t length, std::span<const std::int32_t> document_lengths, int context,
-                        int chunks_per_rank, std::span<double> load, int together) {
+                        int chunks_per_rank, std::span<double> load, int together,
+                        std::span<const AttentionWindow> windows) {
   HAWSER_CHECK(length >= 0 && context >= 1 && chunks_per_rank >= 1, "length ", length, ", context ", context);
   HAWSER_CHECK(load.empty() || load.size() == static_cast<std::size_t>(context), load.size(), " loads");
   HAWSER_CHECK(std::accumulate(document_lengths.begin(), document_lengths.end(), std::int64_t{0}) <= length,
@@ -99,7 +107,7 @@ ChunkTable deal_by_work(std::int64_t length, std::span<const std::int32_t> docum
   HAWSER_CHECK(together >= 1 && (together & (together - 1)) == 0 && table.chunks_per_rank % together == 0, together,
                " adjacent chunks of ", table.chunks_per_rank, " per rank");
   table.chunk_length = ceil_div(length, table.chunks());
-  const auto work = work_by_chunk(table.chunk_length, table.chunks(), document_lengths);
+  const auto work = work_by_chunk(table.chunk_length, table.chunks(), document_lengths, windows);
   const std::vector<double> none(context, 0.0);
   const std::span<const double> before = load.empty() ? std::span<const double>(none) : load;
   Deal best = deal(work, context, together, before);
@@ -114,8 +122,9 @@ ChunkTable deal_by_work(std::int64_t length, std::span<const std::int32_t> docum
   return table;
 }
 
-std::vector<double> work_by_rank(const ChunkTable& table, std::span<const std::int32_t> document_lengths) {
-  const auto work = work_by_chunk(table.chunk_length, table.chunks(), document_lengths);
+std::vector<double> work_by_rank(const ChunkTable& table, std::span<const std::int32_t> document_lengths,
+                                 std::span<const AttentionWindow> windows) {
+  const auto work = work_by_chunk(table.chunk_length, table.chunks(), document_lengths, windows);
   std::vector<double> sums(table.context, 0.0);
   for (int chunk = 0; chunk < table.chunks(); ++chunk) sums[table.owner[chunk]] += work[chunk];
   return sums;

@@ -11,6 +11,16 @@
 
 namespace hawser::batches {
 
+// Sliding window of attention layers: a query sees at most `window` keys, its own included; 0: all. `share`: the
+// fraction of the model's attention layers that have it.
+struct AttentionWindow {
+  std::int64_t window = 0;
+  double share = 1.0;
+
+  bool operator==(const AttentionWindow&) const = default;
+};
+inline constexpr AttentionWindow kNoWindow[] = {{}};
+
 struct ChunkTable {
   std::int64_t chunk_length = 0;
   int context = 1;  // ranks
@@ -32,17 +42,20 @@ std::int64_t padded_length(std::int64_t length, int chunks);
 ChunkTable make_zigzag(std::int64_t length, int context);
 
 // Greedy balancing: assigns chunks in order of descending work, each to the rank with the smallest load that has a free
-// place. The work of a row is the number of keys it attends to. Groups of `together` adjacent chunks (a power of two
-// that divides chunks_per_rank) are assigned as one. While the largest load exceeds kBalanced times the mean, the group
-// size is halved, down to single chunks; the most balanced table is returned. Larger groups give larger diagonal blocks
-// and fewer off-diagonal blocks. `load`, one value per rank, is the work assigned before (by other sequences of the
-// micro-batch) and is updated; empty: none. Documents are contiguous from row 0; rows after them are padding.
+// place. The work of a row is the number of keys it attends to, the mean over `windows`. Groups of `together` adjacent
+// chunks (a power of two that divides chunks_per_rank) are assigned as one. While the largest load exceeds kBalanced
+// times the mean, the group size is halved, down to single chunks; the most balanced table is returned. Larger groups
+// give larger diagonal blocks and fewer off-diagonal blocks. `load`, one value per rank, is the work assigned before
+// (by other sequences of the micro-batch) and is updated; empty: none. Documents are contiguous from row 0; rows after
+// them are padding.
 constexpr double kBalanced = 1.05;
 ChunkTable deal_by_work(std::int64_t length, std::span<const std::int32_t> document_lengths, int context,
-                        int chunks_per_rank, std::span<double> load = {}, int together = 1);
+                        int chunks_per_rank, std::span<double> load = {}, int together = 1,
+                        std::span<const AttentionWindow> windows = kNoWindow);
 
-// Causal attention work of each rank, in (query, key) pairs.
-std::vector<double> work_by_rank(const ChunkTable& table, std::span<const std::int32_t> document_lengths);
+// Causal attention work of each rank, in (query, key) pairs: the mean over `windows`.
+std::vector<double> work_by_rank(const ChunkTable& table, std::span<const std::int32_t> document_lengths,
+                                 std::span<const AttentionWindow> windows = kNoWindow);
 
 // Maximum work of a rank over the mean. 1 is balanced; also 1 if there is no work.
 double imbalance(std::span<const double> work);

@@ -44,6 +44,7 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
   batch.positions.assign(rows, 0);
   batch.row_ids.resize(2 * rows);
   batch.token_mask.assign(rows, 0);
+  batch.window_pairs.assign(shape.windows.size(), 0.0);
 
   static const Sequence kEmpty;
   std::vector<ChunkTable> tables;
@@ -58,11 +59,18 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
     tables.push_back(shape.split == SequenceSplit::zigzag
                          ? make_zigzag(shape.sequence_length, shape.context)
                          : deal_by_work(shape.sequence_length, sequence.document_lengths, shape.context,
-                                        shape.chunks_per_rank, load, shape.together));
+                                        shape.chunks_per_rank, load, shape.together, shape.windows));
     documents.push_back(sequence.document_lengths);
     const ChunkTable& table = tables.back();
-    const auto of_this = work_by_rank(table, sequence.document_lengths);
+    const auto of_this = work_by_rank(table, sequence.document_lengths, shape.windows);
     for (int rank = 0; rank < shape.context; ++rank) work[rank] += of_this[rank];
+    const auto pairs = [&](std::int64_t window) {
+      const AttentionWindow one[] = {{window}};
+      const auto by_rank = work_by_rank(table, sequence.document_lengths, one);
+      return std::accumulate(by_rank.begin(), by_rank.end(), 0.0);
+    };
+    batch.pairs += pairs(0);
+    for (std::size_t i = 0; i < shape.windows.size(); ++i) batch.window_pairs[i] += pairs(shape.windows[i].window);
     batch.chunk_owner.insert(batch.chunk_owner.end(), table.owner.begin(), table.owner.end());
     batch.chunk_local.insert(batch.chunk_local.end(), table.local.begin(), table.local.end());
     batch.tokens += sequence.length();
@@ -83,7 +91,6 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
     }
   }
   batch.imbalance = imbalance(work);
-  batch.pairs = std::accumulate(work.begin(), work.end(), 0.0);
   Segments segments = make_segments(tables, documents, context_rank, !shape.equal_chunks());
   batch.diagonal = std::move(segments.diagonal);
   batch.off_diagonal = std::move(segments.off_diagonal);

@@ -21,6 +21,7 @@ struct BatchShape {
   int chunks_per_rank = 1;
   int together = 1;  // by_work: adjacent chunks assigned as one if that is balanced (deal_by_work)
   SequenceSplit split = SequenceSplit::zigzag;
+  std::vector<AttentionWindow> windows = {AttentionWindow{}};  // of the model's attention layers
 
   int chunks() const { return context * chunks_per_rank; }
   // One document per sequence, in chunks whose assignment does not depend on the data: each chunk is its own segment.
@@ -49,11 +50,12 @@ struct MicroBatch {
   std::vector<Segment> diagonal, off_diagonal;
   // [sequences * chunks]: rank of each chunk in the context group, and its index among that rank's chunks.
   std::vector<std::int32_t> chunk_owner, chunk_local;
-  std::int64_t tokens = 0;         // over all context ranks, without padding
-  std::int64_t valid_targets = 0;  // over all context ranks
-  std::int64_t step_targets = 0;   // of the step, over all data ranks and micro-batches: the divisor of the loss
-  double imbalance = 1.0;          // of attention work over the context group: maximum over mean
-  double pairs = 0;                // attention work: visible (query, key) pairs of the micro-batch, causal
+  std::int64_t tokens = 0;           // over all context ranks, without padding
+  std::int64_t valid_targets = 0;    // over all context ranks
+  std::int64_t step_targets = 0;     // of the step, over all data ranks and micro-batches: the divisor of the loss
+  double imbalance = 1.0;            // of attention work, with the windows, over the context group: maximum over mean
+  double pairs = 0;                  // visible (query, key) pairs of the micro-batch, causal, without a window
+  std::vector<double> window_pairs;  // the same with each of BatchShape::windows
 };
 
 // The part of `context_rank`. At most shape.sequences sequences; missing ones are empty. step_targets stays 0.

@@ -63,6 +63,22 @@ Segments make_segments(std::span<const ChunkTable> tables, std::span<const std::
   return out;
 }
 
+WindowSegments window_segments(std::span<const Segment> off_diagonal, std::int64_t window, bool split) {
+  HAWSER_CHECK(window > 0, "no window");
+  const auto distance = static_cast<std::int32_t>(std::min<std::int64_t>(window - 1, 1 << 30));
+  WindowSegments out;
+  for (const Segment& s : off_diagonal) {
+    const std::int32_t position = s.q_position, end = position + std::min(s.q_count, distance);
+    const std::int32_t middle = split ? std::clamp(distance, position, end) : position;
+    if (position < middle) out.complete.push_back({s.q_begin, middle - position, s.k_begin, s.k_count, position, 0});
+    if (middle == end) continue;
+    const std::int32_t first = std::max(0, middle - distance);  // key
+    out.band.push_back(
+        {s.q_begin + middle - position, end - middle, s.k_begin + first, position - first, middle, first});
+  }
+  return out;
+}
+
 SegmentBounds max_segments(std::int64_t sequences, std::int64_t max_documents, int chunks_per_rank, int context) {
   // R runs over D documents have at most D + R - 1 pieces; only the first piece of a run can have earlier keys.
   const std::int64_t runs = context == 1 ? 1 : chunks_per_rank;

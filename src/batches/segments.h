@@ -37,6 +37,19 @@ struct Segments {
 Segments make_segments(std::span<const ChunkTable> tables, std::span<const std::vector<std::int32_t>> document_lengths,
                        int rank, bool join = true);
 
+// The off-diagonal blocks of layers with a window, from those of `make_segments`: without the keys that no query sees,
+// and without the queries that see no key. For a block of n queries from position p on, with d = window - 1:
+//   the min(n, d) first queries, with the min(p, d) last keys
+// `split`: at position d, into up to two segments with one kind of mask each.
+//   queries before position d:  with all p keys; every query sees every key
+//   queries from position d on: the first, at position q, with the keys from position q - d on. It sees all of them,
+//                               each later one a key less
+struct WindowSegments {
+  std::vector<Segment> band;      // with `split`, queries from position d on; otherwise all
+  std::vector<Segment> complete;  // with `split`, queries before position d; otherwise none
+};
+WindowSegments window_segments(std::span<const Segment> off_diagonal, std::int64_t window, bool split);
+
 // Upper bounds for any rank.
 struct SegmentBounds {
   std::int64_t diagonal, off_diagonal;

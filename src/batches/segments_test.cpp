@@ -156,10 +156,14 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
       const auto lengths = random_documents(random, trial * 10 + s, shape.sequence_length, shape.max_documents);
       sequences.push_back(sequence_of(lengths, static_cast<std::int32_t>(1 + 1000 * s)));
     }
+    const std::int64_t window = pick(2, 7) == 0 ? 0 : 1 + pick(45, 8);
+    const bool split = pick(2, 9) == 0;
+    shape.windows = {{window, 1.0}};
     const SegmentBounds bounds = shape.max_segments();
     const std::int64_t padded = shape.padded_length(), rows = shape.global_rows();
     std::vector<int> pairs(rows * rows, 0), held(rows, 0);
     std::int64_t valid = 0;
+    double visible = 0;  // as every rank counts it
     for (int rank = 0; rank < shape.context; ++rank) {
       const MicroBatch batch = make_micro_batch(sequences, shape, rank, 12);
       ASSERT_EQ(static_cast<std::int64_t>(batch.ids.size()), shape.local_rows());
@@ -195,7 +199,8 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
           const std::int64_t row = global[segment.q_begin + q];
           ASSERT_EQ(batch.positions[segment.q_begin + q], segment.q_position + q);
           for (std::int32_t k = 0; k < segment.k_count; ++k) {
-            if (segment.k_position + k <= segment.q_position + q) ++pairs[row * rows + segment.k_begin + k];
+            const std::int32_t distance = segment.q_position + q - segment.k_position - k;
+            if (distance >= 0 && (window == 0 || distance < window)) ++pairs[row * rows + segment.k_begin + k];
           }
         }
       };
@@ -210,8 +215,26 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
       for (const Segment& off_diagonal : batch.off_diagonal) {
         ASSERT_TRUE(off_diagonal.k_position == 0 && off_diagonal.k_count == off_diagonal.q_position &&
                     off_diagonal.k_count > 0);
-        mark(off_diagonal);
+        if (window == 0) mark(off_diagonal);
       }
+      if (window > 0) {
+        const WindowSegments cut = window_segments(batch.off_diagonal, window, split);
+        ASSERT_LE(static_cast<std::int64_t>(cut.band.size()), bounds.off_diagonal);
+        ASSERT_LE(static_cast<std::int64_t>(cut.complete.size()), split ? bounds.off_diagonal : 0);
+        for (const Segment& s : cut.band) {
+          ASSERT_TRUE(s.q_count > 0 && s.q_count < window && s.k_count > 0 && s.k_count < window);
+          const std::int32_t distance = s.q_position - s.k_position;
+          ASSERT_TRUE(split ? distance == window - 1 : distance == s.k_count);
+          ASSERT_LT(distance, window) << "the first query does not see the first key";
+          ASSERT_LT(distance + s.q_count - s.k_count, window) << "the last query does not see the last key";
+          mark(s);
+        }
+        for (const Segment& s : cut.complete) {
+          ASSERT_TRUE(s.q_count > 0 && s.k_count > 0 && s.q_position + s.q_count - s.k_position <= window);
+          mark(s);
+        }
+      }
+      visible = batch.window_pairs.at(0);
       if (shape.context == 1) {
         std::size_t documents = 0;
         for (const Sequence& sequence : sequences) documents += sequence.document_lengths.size();
@@ -226,10 +249,11 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
       for (std::int64_t k = 0; k < rows; ++k) {
         const std::int64_t s = q / padded, row = q % padded, key = k % padded;
         const bool same = k / padded == s && s < given && row < sequences[s].length() && key <= row &&
-                          row - key <= sequences[s].positions[row];
+                          row - key <= sequences[s].positions[row] && (window == 0 || row - key < window);
         ASSERT_EQ(pairs[q * rows + k], same ? 1 : 0) << "trial " << trial << " query " << q << " key " << k;
       }
     }
+    ASSERT_DOUBLE_EQ(visible, std::accumulate(pairs.begin(), pairs.end(), 0));
   }
 }
 

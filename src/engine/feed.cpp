@@ -1,6 +1,7 @@
 #include "engine/feed.h"
 
 #include "base/error.h"
+#include "ops/attention/attention.h"
 
 namespace hawser::engine {
 
@@ -16,6 +17,19 @@ std::vector<std::int32_t> flatten(const std::vector<batches::Segment>& segments,
   return out;
 }
 
+// The off-diagonal table of layers with a window (nn::WindowViews).
+std::vector<std::int32_t> off_diagonal_table(const batches::MicroBatch& batch, const batches::BatchShape& shape,
+                                             std::int64_t window) {
+  if (window == 0) return flatten(batch.off_diagonal, false);
+  const bool split = !shape.equal_chunks();
+  batches::WindowSegments segments = batches::window_segments(batch.off_diagonal, window, split);
+  if (split) {  // the second half of the table
+    segments.band.resize(static_cast<std::size_t>(shape.max_segments().off_diagonal), {});
+    segments.band.insert(segments.band.end(), segments.complete.begin(), segments.complete.end());
+  }
+  return flatten(segments.band, false);
+}
+
 }  // namespace
 
 std::shared_ptr<step::HostBatch> to_host_batch(const batches::MicroBatch& batch, const batches::BatchShape& shape) {
@@ -26,8 +40,10 @@ std::shared_ptr<step::HostBatch> to_host_batch(const batches::MicroBatch& batch,
   out->row_ids = batch.row_ids;
   out->token_mask = batch.token_mask;
   out->diagonal = flatten(batch.diagonal, true);
-  out->off_diagonal = flatten(batch.off_diagonal, false);
   if (shape.context == 1) return out;
+  for (const auto& [window, share] : shape.windows) {
+    out->off_diagonal.push_back(off_diagonal_table(batch, shape, window));
+  }
   const std::int64_t length = shape.chunk_length(), rows = shape.local_rows();
   out->gather_index.reserve(static_cast<std::size_t>(shape.global_rows()));
   for (std::int64_t sequence = 0; sequence < shape.sequences; ++sequence) {
@@ -42,10 +58,12 @@ std::shared_ptr<step::HostBatch> to_host_batch(const batches::MicroBatch& batch,
   return out;
 }
 
-double visible_pairs(const batches::MicroBatch& batch) {
+double visible_pairs(const batches::MicroBatch& batch, std::int64_t window) {
   double pairs = 0;
-  for (const auto& s : batch.diagonal) pairs += 0.5 * s.q_count * (s.q_count + 1.0);
-  for (const auto& s : batch.off_diagonal) pairs += static_cast<double>(s.q_count) * s.k_count;
+  for (const auto& s : batch.diagonal) pairs += ops::visible_pairs(s.q_count, s.k_count, 0, true, window);
+  for (const auto& s : batch.off_diagonal) {
+    pairs += ops::visible_pairs(s.q_count, s.k_count, s.q_position - s.k_position, false, window);
+  }
   return pairs;
 }
 

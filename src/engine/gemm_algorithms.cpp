@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "engine/rank_sync.h"
+#include "ops/attention/attention.h"
 #include "ops/gemm/gemm.h"
 #include "ops/loss/linear_cross_entropy.h"
 
@@ -195,7 +196,7 @@ std::string choose_gemm_algorithms(const models::Model& model, const plan::Layou
   return text;
 }
 
-std::vector<std::string> slow_gemms(Stream& stream) {
+std::vector<std::string> slow_kernels(Stream& stream) {
   constexpr std::size_t kLines = 5;
   std::vector<std::string> out;
   std::istringstream text(ops::gemm_choices(stream));
@@ -206,6 +207,9 @@ std::vector<std::string> slow_gemms(Stream& stream) {
     const std::size_t more = out.size() - kLines;
     out.resize(kLines);
     out.push_back(cat("and ", more, " more GEMMs like these"));
+  }
+  for (std::string& line : ops::rejected_attention(stream)) {
+    if (std::find(out.begin(), out.end(), line) == out.end()) out.push_back(std::move(line));
   }
   return out;
 }

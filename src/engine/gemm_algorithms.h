@@ -54,8 +54,8 @@ std::string choose_gemm_algorithms(const models::Model& model, const plan::Layou
                                    comm::World* world, const GemmAlgorithmOptions& how,
                                    const std::function<void(const std::string&)>& log);
 
-// The GEMMs of the steps so far that cuBLASLt does not support, for the user: the kernel used instead, and the reason.
-// A few lines at most.
-std::vector<std::string> slow_gemms(Stream& stream);
+// The GEMMs of the steps so far that cuBLASLt does not support, and the attention calls for which cuDNN has no plan,
+// for the user: the kernel used instead, and the reason. A few lines at most.
+std::vector<std::string> slow_kernels(Stream& stream);
 
 }  // namespace hawser::engine

@@ -175,7 +175,7 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
     result.tokens = tokens;
     result.loss = sum / static_cast<double>(tokens);
     check_finite(result.loss, input.folder);
-    for (const std::string& line : engine::slow_gemms(session.stream())) note(line);
+    for (const std::string& line : engine::slow_kernels(session.stream())) note(line);
     if (const std::int64_t bytes =
             input.all_text && input.tokenizer ? text_bytes(*input.tokens, *input.tokenizer, input.across_documents) : 0)
       result.bits_per_byte = sum / std::numbers::ln2 / static_cast<double>(bytes);
@@ -192,7 +192,7 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
   session.synchronize();
   result.loss = output.result->loss_sum.value() / static_cast<double>(result.tokens);
   check_finite(result.loss, input.folder);
-  for (const std::string& line : engine::slow_gemms(session.stream())) note(line);
+  for (const std::string& line : engine::slow_kernels(session.stream())) note(line);
   const auto tensors = models::hf_tensors(*input.open.model);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     result.gradient_norms.emplace_back(tensors[i].name, (*output.parameter_norms)[i]);

@@ -84,7 +84,7 @@ void Decoder::run(std::size_t bucket, std::span<const Piece> pieces) {
 
 std::vector<std::string> Decoder::notes() {
   std::vector<std::string> out = session_->notes();
-  for (std::string& line : engine::slow_gemms(session_->stream())) out.push_back(std::move(line));
+  for (std::string& line : engine::slow_kernels(session_->stream())) out.push_back(std::move(line));
   return out;
 }
 

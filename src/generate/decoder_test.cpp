@@ -111,6 +111,36 @@ TEST(Decoder, PromptsOfEveryLengthAroundTheChunksBorders) {
   }
 }
 
+// The odd blocks have a window. Greedy continuations from the cache equal full forward passes.
+TEST(Decoder, WindowsOverTheCacheEqualFullPasses) {
+  const auto device = make_cpu_device();
+  constexpr std::int64_t kLongest = kChunkRows + 12;
+  for (const std::int64_t window : {std::int64_t{1}, std::int64_t{7}, kChunkRows, kChunkRows + 1, 2 * kLongest}) {
+    engine::OpenModel model = open("gqa");
+    models::ModelDescription description = model.model->description();
+    for (std::size_t b = 1; b < description.blocks.size(); b += 2) description.blocks[b].attention.window = window;
+    model.model = std::make_unique<models::Model>(std::move(description));
+    Decoder decoder(model, {}, {.sequences = 1, .positions = kLongest}, 1, *device);
+    WholeForward full(model, kLongest, *device);
+    const std::vector<std::int32_t> ids = some_ids(kLongest, model.model->vocabulary(), 5);
+    for (const std::int64_t length : {std::int64_t{1}, std::int64_t{6}, kChunkRows - 1, kChunkRows + 3}) {
+      std::vector<std::int32_t> tokens(ids.begin(), ids.begin() + length);
+      std::vector<float> expected = full(tokens);
+      std::span<const float> logits = decoder.prefill(0, 0, tokens);
+      for (int more = 0; more < 8; ++more) {
+        ASSERT_LT(distance(logits, expected), kBound) << "window " << window << ", " << tokens.size() << " tokens";
+        const auto greedy = std::max_element(expected.begin(), expected.end()) - expected.begin();
+        ASSERT_EQ(std::max_element(logits.begin(), logits.end()) - logits.begin(), greedy);
+        const Decoder::NewToken token{0, length + more, static_cast<std::int32_t>(greedy)};
+        decoder.decode({&token, 1});
+        tokens.push_back(token.id);
+        logits = decoder.logits(0);
+        expected = full(tokens);
+      }
+    }
+  }
+}
+
 // Sequences of different lengths in one batch, with slots reused in another order, give the logits of each sequence
 // alone.
 TEST(Decoder, SequencesOfABatchAreIndependent) {

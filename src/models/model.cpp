@@ -90,9 +90,20 @@ std::int64_t Model::parameters() const {
   return count;
 }
 
-double Model::training_flops(std::int64_t rows, double pairs) const {
+std::map<std::int64_t, int> Model::windows() const {
+  std::map<std::int64_t, int> out;
+  for (const auto& layer : layers_) {
+    if (const auto window = layer->attention_window()) ++out[*window];
+  }
+  return out;
+}
+
+double Model::training_flops(std::int64_t rows, const std::function<double(std::int64_t window)>& pairs) const {
   double forward = head_.flops(rows);
-  for (const auto& layer : layers_) forward += layer->flops(rows, pairs);
+  for (const auto& layer : layers_) {
+    const auto window = layer->attention_window();
+    forward += layer->flops(rows, window ? pairs(*window) : 0.0);
+  }
   return 3.0 * forward;
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -100,9 +101,12 @@ class Model {
   const std::vector<ParamPlace>& embedding_params() const { return embedding_params_; }
   const std::vector<ParamPlace>& head_params() const { return head_params_; }
 
-  // Model FLOPs of one training step (forward and backward, no recompute) over `rows` tokens whose attention has
-  // `pairs` visible query-key pairs per head.
-  double training_flops(std::int64_t rows, double pairs) const;
+  // The distinct windows of the attention layers, with the number of layers that have each.
+  std::map<std::int64_t, int> windows() const;
+
+  // Model FLOPs of one training step (forward and backward, no recompute) over `rows` tokens. `pairs`: the visible
+  // query-key pairs per head of attention layers with a window; 0: without one.
+  double training_flops(std::int64_t rows, const std::function<double(std::int64_t window)>& pairs) const;
 
  private:
   ModelDescription description_;

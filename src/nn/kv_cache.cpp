@@ -8,7 +8,7 @@ namespace {
 
 class KvCacheCall : public AttentionExchange::Call {
  public:
-  KvCacheCall(LayerContext& ctx, const TensorView& k, const TensorView& v) {
+  KvCacheCall(LayerContext& ctx, std::int64_t window, const TensorView& k, const TensorView& v) {
     const KvCache cache = ctx.kv_cache();
     HAWSER_CHECK(!cache.k.empty() && !cache.v.empty(), "the layer has no KV cache");
     const BatchViews& batch = ctx.batch();
@@ -21,7 +21,7 @@ class KvCacheCall : public AttentionExchange::Call {
              .form = ops::SegmentForm::disjoint_keys,
              .host_segments = batch.host_diagonal,
              .heads = static_cast<int>(k.size(1)),
-             .visible = batch.diagonal_pairs};
+             .visible = batch.with_window(window).diagonal_pairs};
   }
   int parts() const override { return 1; }
   AttentionPart wait(int) override { return part_; }
@@ -32,13 +32,14 @@ class KvCacheCall : public AttentionExchange::Call {
 
 }  // namespace
 
-std::unique_ptr<AttentionExchange::Call> KvCacheExchange::forward(LayerContext& ctx, const TensorView& k,
-                                                                  const TensorView& v) {
-  return std::make_unique<KvCacheCall>(ctx, k, v);
+std::unique_ptr<AttentionExchange::Call> KvCacheExchange::forward(LayerContext& ctx, std::int64_t window,
+                                                                  const TensorView& k, const TensorView& v) {
+  return std::make_unique<KvCacheCall>(ctx, window, k, v);
 }
 
-std::unique_ptr<AttentionExchange::Call> KvCacheExchange::backward(LayerContext&, const TensorView&, const TensorView&,
-                                                                   const TensorView&, const TensorView&) {
+std::unique_ptr<AttentionExchange::Call> KvCacheExchange::backward(LayerContext&, std::int64_t, const TensorView&,
+                                                                   const TensorView&, const TensorView&,
+                                                                   const TensorView&) {
   HAWSER_CHECK(false, "the KV cache has no gradient");
 }
 

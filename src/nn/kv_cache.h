@@ -4,7 +4,8 @@
 // KV cache (LayerContext::kv_cache, BatchViews::slot_mapping). Then one call of the attention op has all slots as keys.
 // A segment is a sequence's new rows against all of its cached rows, the new ones included:
 //   {q_begin, q_count, k_begin, k_count, q_position, 0}   with k_count = q_position + q_count, causal
-// No key is in two segments. Padding rows are not written and are in no segment.
+// No key is in two segments. With a window, the op skips the tiles of keys that no query sees; they stay in the cache.
+// Padding rows are not written and are in no segment.
 #pragma once
 
 #include "nn/seams.h"
@@ -15,9 +16,9 @@ namespace hawser::nn {
 // InternalError if the context has no KV cache, and on backward.
 class KvCacheExchange : public AttentionExchange {
  public:
-  std::unique_ptr<Call> forward(LayerContext&, const TensorView& k, const TensorView& v) override;
-  std::unique_ptr<Call> backward(LayerContext&, const TensorView& k, const TensorView& v, const TensorView& dk,
-                                 const TensorView& dv) override;
+  std::unique_ptr<Call> forward(LayerContext&, std::int64_t window, const TensorView& k, const TensorView& v) override;
+  std::unique_ptr<Call> backward(LayerContext&, std::int64_t window, const TensorView& k, const TensorView& v,
+                                 const TensorView& dk, const TensorView& dv) override;
 };
 
 }  // namespace hawser::nn

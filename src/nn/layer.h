@@ -4,6 +4,7 @@
 // writes in a call is a view that the caller provides. Shapes: T rows (tokens of this rank's micro-batch), C width.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,24 @@
 
 namespace hawser::nn {
 
+// What depends on the window of an attention layer (AttentionConfig::window).
+struct WindowViews {
+  std::int64_t window = 0;
+  // i32 [M, 6], i32 [1]: off-diagonal blocks. A segment has the queries of a diagonal segment and, as keys, all rows of
+  // the same document before them. Its key rows index the keys of all ranks in sequence order: one sequence after
+  // another, each with all its rows. With a window, queries that see no key and keys that no query sees are left out;
+  // unless uniform_diagonal is set, the table then has the two halves of ops::AttentionCall::window_halves. Only with
+  // context parallelism.
+  TensorView off_diagonal, off_diagonal_count;
+  // The table's contents if the host knows them when it enqueues, else null (ops::AttentionCall::host_segments).
+  const std::vector<std::int32_t>* host_off_diagonal = nullptr;
+  // Query-key pairs per head for OpRecord::flops, the same for every micro-batch: the pairs of causal attention over
+  // full sequences of one document, divided by the number of context ranks. With a KV cache, every new row is
+  // counted as if it attended to a sequence of the maximum length. Padding and packed documents, which reduce the pairs
+  // that are really computed, are ignored.
+  double diagonal_pairs = 0, off_diagonal_pairs = 0;
+};
+
 // A micro-batch on the device: T rows of this rank, ordered by sequence, then by chunk of the sequence. Segment tables
 // are those of ops/attention/attention.h. In shapes below, `context` is the number of ranks of the context group.
 struct BatchViews {
@@ -27,10 +46,10 @@ struct BatchViews {
   // adjacent in the sequence.
   // With a KV cache, a segment has the new queries of a sequence and all its keys so far, including the new ones.
   TensorView diagonal, diagonal_count;
-  // i32 [M, 6], i32 [1]: off-diagonal blocks. A segment has the queries of a diagonal segment and, as keys, all rows of
-  // the same document before them. Its key rows index the keys of all ranks in sequence order: one sequence after
-  // another, each with all its rows. Only with context parallelism.
+  // i32 [sum of M, 6], i32 [windows]: WindowViews::off_diagonal of all windows, one after another.
   TensorView off_diagonal, off_diagonal_count;
+  // One for each distinct window of the model's attention layers.
+  std::vector<WindowViews> windows;
   // i32 [T * context]: for each row in sequence order, the index of its K row in the all-gathered buffer, whose rows
   // are [context, 2, T] (2: K, V). The index of its V row is greater by T. Only with context parallelism.
   TensorView gather_index;
@@ -42,8 +61,8 @@ struct BatchViews {
   // the sequence would have there. Only if the step draws random numbers (Layer::draws_random_numbers).
   TensorView row_ids;
   TensorView token_mask;  // i32 [T]: 1: the row is a token, 0: padding. Only if a layer reads it (Layer::reads_token_mask)
-  // The tables' contents if the host knows them when it enqueues, else null (ops::AttentionCall::host_segments).
-  const std::vector<std::int32_t>*host_diagonal = nullptr, *host_off_diagonal = nullptr;
+  // The contents of `diagonal` if the host knows them when it enqueues, else null (ops::AttentionCall::host_segments).
+  const std::vector<std::int32_t>* host_diagonal = nullptr;
   // Length of a chunk in rows, if every sequence holds exactly one document, which begins at row 0, and all sequences
   // are cut into chunks at the same rows; otherwise 0. Rows after the document's end are padding, with finite values.
   // If it is not 0, chunks that follow each other on this rank are not joined into one diagonal segment: every diagonal
@@ -51,12 +70,9 @@ struct BatchViews {
   // a rank has two chunks of each sequence (zig-zag), and a chunk's off-diagonal block has as keys all rows of the
   // sequence before the chunk.
   std::int64_t uniform_diagonal = 0;
-  bool off_diagonal_disjoint_keys = false;  // no key row is in two off-diagonal blocks
-  // Query-key pairs per head for OpRecord::flops, the same for every micro-batch: the pairs of causal attention over
-  // full sequences of one document, divided by the number of context ranks. With a KV cache, every new row is
-  // counted as if it attended to a sequence of the maximum length. Padding, packed documents and windows, which reduce
-  // the pairs that are really computed, are ignored.
-  double diagonal_pairs = 0, off_diagonal_pairs = 0;
+  bool off_diagonal_disjoint_keys = false;  // no key row is in two off-diagonal blocks of a window's table
+
+  const WindowViews& with_window(std::int64_t window) const;  // InternalError if there is none
 };
 
 // A layer's KV cache: k, v [slots, kv_heads, D] in the compute dtype, one slot per token. It outlives a pass. Empty if
@@ -200,6 +216,8 @@ class Layer {
   virtual const AuxiliaryLoss* auxiliary_loss() const { return nullptr; }
   // Model FLOPs of forward for T rows and the given number of visible query-key pairs; GEMMs and attention only.
   virtual double flops(std::int64_t rows, double pairs) const = 0;
+  // Of an attention layer: its window (0: it sees all keys), on which `pairs` of flops() depends. Empty: no attention.
+  virtual std::optional<std::int64_t> attention_window() const { return std::nullopt; }
 };
 
 // True if a layer has a recompute pass under a policy: recompute writes at least one saved tensor.

@@ -159,7 +159,7 @@ void prepare(TestContext& ctx, const Case& c) {
     const Param& param = c.layer->params()[i];
     ctx.weights_.push_back(ctx.make(param.flat.gathered.value_or(ctx.dtype()), param.shape, values[i]));
   }
-  testing::set_batch(ctx, c.documents, c.head_dim);
+  testing::set_batch(ctx, c.documents, c.head_dim, c.layer->attention_window().value_or(0));
 }
 
 LayerResult run(const Case& c, DType dtype, const SavePolicy& policy, bool accumulate = false, double start = 0) {
@@ -555,7 +555,7 @@ TEST(Layers, RecordedFlopsEqualTheFormula) {
     MetaDevice device;
     TestContext ctx(device, DType::f32);
     prepare(ctx, c);
-    ctx.batch_.diagonal_pairs = 23;
+    ctx.batch_.windows.front().diagonal_pairs = 23;
     TestSink sink(ctx, c.layer->params());
     LayerRun layer_run(ctx, *c.layer, c.documents.rows(), c.width, {});
     double gemms[2] = {0, 0};  // GEMMs and attention of forward, of backward

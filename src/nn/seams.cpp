@@ -9,13 +9,20 @@ std::vector<ops::StridedBlocks> diagonal_blocks(const BatchViews& batch, std::in
   return {ops::equal_diagonal_blocks(rows, batch.uniform_diagonal)};
 }
 
+const WindowViews& BatchViews::with_window(std::int64_t window) const {
+  for (const WindowViews& views : windows) {
+    if (views.window == window) return views;
+  }
+  HAWSER_CHECK(false, "the batch has no tables for window ", window);
+}
+
 namespace {
 
 // One part: this rank's own keys, each piece of a document against itself.
 class LocalCall : public AttentionExchange::Call {
  public:
-  LocalCall(const LayerContext& ctx, const TensorView& k, const TensorView& v, const TensorView& dk,
-            const TensorView& dv)
+  LocalCall(const LayerContext& ctx, std::int64_t window, const TensorView& k, const TensorView& v,
+            const TensorView& dk, const TensorView& dv)
       : part_{.k = k,
               .v = v,
               .segments = ctx.batch().diagonal,
@@ -26,7 +33,7 @@ class LocalCall : public AttentionExchange::Call {
               .heads = static_cast<int>(k.size(1)),
               .dk = dk,
               .dv = dv,
-              .visible = ctx.batch().diagonal_pairs} {}
+              .visible = ctx.batch().with_window(window).diagonal_pairs} {}
   int parts() const override { return 1; }
   AttentionPart wait(int) override { return part_; }
 
@@ -36,15 +43,15 @@ class LocalCall : public AttentionExchange::Call {
 
 }  // namespace
 
-std::unique_ptr<AttentionExchange::Call> AttentionExchange::forward(LayerContext& ctx, const TensorView& k,
-                                                                    const TensorView& v) {
-  return std::make_unique<LocalCall>(ctx, k, v, TensorView(), TensorView());
+std::unique_ptr<AttentionExchange::Call> AttentionExchange::forward(LayerContext& ctx, std::int64_t window,
+                                                                    const TensorView& k, const TensorView& v) {
+  return std::make_unique<LocalCall>(ctx, window, k, v, TensorView(), TensorView());
 }
 
-std::unique_ptr<AttentionExchange::Call> AttentionExchange::backward(LayerContext& ctx, const TensorView& k,
-                                                                     const TensorView& v, const TensorView& dk,
-                                                                     const TensorView& dv) {
-  return std::make_unique<LocalCall>(ctx, k, v, dk, dv);
+std::unique_ptr<AttentionExchange::Call> AttentionExchange::backward(LayerContext& ctx, std::int64_t window,
+                                                                     const TensorView& k, const TensorView& v,
+                                                                     const TensorView& dk, const TensorView& dv) {
+  return std::make_unique<LocalCall>(ctx, window, k, v, dk, dv);
 }
 
 }  // namespace hawser::nn

@@ -52,12 +52,13 @@ struct AttentionPart {
   std::vector<ops::StridedBlocks> largest;
   const std::vector<std::int32_t>* host_segments = nullptr;  // see ops::AttentionCall
   bool causal = true;                                        // see ops::AttentionCall
+  bool window_halves = false;                                // see ops::AttentionCall
   int head_begin = 0, heads = 0;  // key-value heads [head_begin, head_begin + heads), with their query heads
   // True for the first of the parts with these heads. It writes o and lse; in backward, it writes dq. The results of
   // the other parts are merged into o and lse by attention_combine; in backward, they are added to dq.
   bool first = true;
   TensorView dk, dv;   // backward: this part's key and value gradients, float32 or k's dtype
-  double visible = 0;  // query-key pairs per head for OpRecord::flops: BatchViews::diagonal_pairs or off_diagonal_pairs
+  double visible = 0;  // query-key pairs per head for OpRecord::flops: of WindowViews
 };
 
 // Attention of one layer, as parts that are combined by log-sum-exp. With context parallelism, part 0 is the
@@ -80,12 +81,13 @@ class AttentionExchange {
     virtual void finish() {}
   };
   virtual ~AttentionExchange() = default;
+  // window: the layer's (AttentionConfig::window).
   // k, v [T, kv_heads, D]: this rank's keys and values, in its local row order; the row stride may exceed kv_heads * D.
   // dk, dv: outputs of k's shape and dtype, whose contents are undefined until Call::finish(); strides as for k and v.
   // These functions start the communication: the earlier they are called, the less the parts wait.
-  virtual std::unique_ptr<Call> forward(LayerContext&, const TensorView& k, const TensorView& v);
-  virtual std::unique_ptr<Call> backward(LayerContext&, const TensorView& k, const TensorView& v, const TensorView& dk,
-                                         const TensorView& dv);
+  virtual std::unique_ptr<Call> forward(LayerContext&, std::int64_t window, const TensorView& k, const TensorView& v);
+  virtual std::unique_ptr<Call> backward(LayerContext&, std::int64_t window, const TensorView& k, const TensorView& v,
+                                         const TensorView& dk, const TensorView& dv);
 };
 
 // Expert parallelism: sends tokens to the ranks of their experts and back. No layer calls it yet; no implementation

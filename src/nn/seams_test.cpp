@@ -37,7 +37,7 @@ TEST(Seams, AttentionIsOnePartOverTheLocalDiagonalBlocks) {
   const Seams seams;
   for (const bool backward : {false, true}) {
     const auto seam_call =
-        backward ? seams.attention->backward(ctx, k, v, dk, dv) : seams.attention->forward(ctx, k, v);
+        backward ? seams.attention->backward(ctx, 0, k, v, dk, dv) : seams.attention->forward(ctx, 0, k, v);
     ASSERT_EQ(seam_call->parts(), 1);
     const AttentionPart part = seam_call->wait(0);
     EXPECT_EQ(part.k.raw(), k.raw());

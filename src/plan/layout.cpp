@@ -4,6 +4,7 @@
 
 #include "base/units.h"
 #include "nn/kv_cache.h"
+#include "ops/attention/attention.h"
 #include "parallel/context/all_gather_exchange.h"
 #include "plan/run_plan.h"
 #include "tensor/dtype_dispatch.h"
@@ -23,10 +24,27 @@ void set_bounds(Layout& layout) {
   b.uniform_diagonal = batch.equal_chunks() ? batch.chunk_length() : 0;
   b.off_diagonal_disjoint_keys = batch.chunks_per_rank == 1;
   // Causal attention over full sequences is the maximum; a diagonal block is at most one chunk.
-  const double sequences = static_cast<double>(batch.sequences), length = static_cast<double>(batch.padded_length());
-  const double chunk = static_cast<double>(batch.chunk_length());
-  b.diagonal_pairs = sequences * batch.chunks_per_rank * chunk * (chunk + 1) / 2;
-  b.off_diagonal_pairs = sequences * length * (length + 1) / 2 / batch.context - b.diagonal_pairs;
+  const double sequences = static_cast<double>(batch.sequences);
+  const auto pairs = [](std::int64_t rows, std::int64_t window) {
+    return ops::visible_pairs(rows, rows, 0, true, window);
+  };
+  b.windows.clear();
+  for (const auto& [window, share] : batch.windows) {
+    const double diagonal = sequences * batch.chunks_per_rank * pairs(batch.chunk_length(), window);
+    b.windows.push_back(
+        {.window = window,
+         .halves = window > 0 && b.uniform_diagonal == 0,
+         .diagonal_pairs = diagonal,
+         .off_diagonal_pairs = sequences * pairs(batch.padded_length(), window) / batch.context - diagonal});
+  }
+}
+
+void set_windows(batches::BatchShape& batch, const models::Model& model) {
+  const int layers = model.attention_layers();
+  batch.windows.clear();
+  for (const auto& [window, count] : model.windows()) {
+    batch.windows.push_back({window, static_cast<double>(count) / static_cast<double>(layers)});
+  }
 }
 
 void set_policies(Layout& layout, const models::Model& model, const MemoryRecipe& memory) {
@@ -58,6 +76,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
   layout.threads = threads;
   layout.batch = batches::batch_shape(packing_of(recipe.data), recipe.train.micro_batch_size, p.context_parallel_degree,
                                       p.context_chunks);
+  set_windows(layout.batch, model);
   if (device == DeviceKind::cuda && layout.batch.context > 1) layout.head_groups = kCudaHeadGroups;
   layout.micro_batches = static_cast<int>(std::max<std::int64_t>(
       1, ceil_div(recipe.train.global_batch_size, layout.data_ranks() * layout.batch.sequences)));

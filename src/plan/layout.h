@@ -74,6 +74,9 @@ bool deterministic_of(const Recipe& recipe, DeviceKind device);
 // Default reduce_dtype of gradients: bf16 on CUDA if layers compute in bf16, float32 otherwise.
 DType default_reduce_dtype(DeviceKind device, DType compute);
 
+// Sets the windows of the batch's tables and of its work to those of the model's attention layers.
+void set_windows(batches::BatchShape& batch, const models::Model& model);
+
 // Derives `bounds` from `batch` and `mesh`; for callers that modify a layout.
 void set_bounds(Layout& layout);
 

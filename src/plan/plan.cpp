@@ -134,10 +134,15 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
     if (note.kind == CollectiveKind::none) continue;
     costs.traffic[group_kind(note.communicator)] += bytes_sent(note, members_of(note.communicator, 0).count);
   }
+  for (std::string& line : implementations(plan)) {
+    if (line.find(": plain") != std::string::npos) costs.slow_kernels.push_back(std::move(line));
+  }
   if (plan.buffers.placement.peak_item >= 0) costs.peak_instruction = peak_instruction_text(plan, model);
   const step::BatchBounds& bounds = layout.bounds;
-  costs.model_flops =
-      layout.micro_batches * model.training_flops(bounds.rows, bounds.diagonal_pairs + bounds.off_diagonal_pairs);
+  costs.model_flops = layout.micro_batches * model.training_flops(bounds.rows, [&](std::int64_t window) {
+    const step::WindowBounds& w = bounds.with_window(window);
+    return w.diagonal_pairs + w.off_diagonal_pairs;
+  });
   return costs;
 }
 

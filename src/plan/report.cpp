@@ -165,6 +165,8 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
   out += row("model FLOPs", format_flops(costs.model_flops), "forward and backward without recompute");
   for (const auto& [group, bytes] : costs.traffic) out += row("sent, " + group, bytes_text(bytes));
   for (const auto& [what, seconds] : forecast.time.busy) out += row("busy, " + what, format_seconds(seconds));
+  for (const std::string& line : costs.slow_kernels)
+    out += cat("  warning: slow kernel, not in the prediction: ", line, "\n");
   out += row("predicted time", format_seconds(forecast.time.seconds));
   out += row("predicted tokens/s", format_count(forecast.tokens_per_second),
              cat(format_count(forecast.tokens_per_second / world), " per rank"));

@@ -100,6 +100,7 @@ struct SyntheticStep {
   double targets = 0;  // of all ranks
   double tokens = 0, flops = 0;
   batches::MeanImbalance work;
+  std::map<std::int64_t, double> pairs;  // by window: visible query-key pairs, mean over context ranks
 };
 
 SyntheticStep synthetic_step(const DocumentMix& documents, const plan::RunPlan& plan, const models::Model& model,
@@ -119,7 +120,12 @@ SyntheticStep synthetic_step(const DocumentMix& documents, const plan::RunPlan& 
     const batches::MicroBatch micro_batch = loader.load(0, m);
     out.work.add(micro_batch.imbalance, micro_batch.pairs);
     out.tokens += static_cast<double>(micro_batch.tokens);
-    out.flops += model.training_flops(layout.bounds.rows, micro_batch.pairs / layout.batch.context);
+    std::map<std::int64_t, double> pairs;
+    for (std::size_t i = 0; i < layout.batch.windows.size(); ++i) {
+      pairs[layout.batch.windows[i].window] = micro_batch.window_pairs[i] / layout.batch.context;
+    }
+    for (const auto& [window, count] : pairs) out.pairs[window] += count;
+    out.flops += model.training_flops(layout.bounds.rows, [&](std::int64_t window) { return pairs.at(window); });
     out.input.batches.push_back(engine::to_host_batch(micro_batch, loader.shape()));
   }
   return out;
@@ -195,14 +201,14 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
   result.before = before;
   result.after = device->memory();
   result.notes = session->notes();
-  for (std::string& line : engine::slow_gemms(session->stream())) result.notes.push_back(std::move(line));
+  for (std::string& line : engine::slow_kernels(session->stream())) result.notes.push_back(std::move(line));
   if (timed != nullptr) result.families = families_of(timed->times, static_cast<double>(plan.steps));
   if (traced != nullptr) trace_step(*session, *traced, synthetic.input, world, result);
   if (kind == DeviceKind::cuda && request.roofline) {
     session.reset();  // frees its memory first
     const AttentionWork attention{
         .documents = document_lengths(request.documents, layout.batch.sequence_length, layout.batch.max_documents, 0),
-        .pairs = synthetic.work.work() / layout.batch.context};
+        .pairs = synthetic.pairs};
     result.roofline = measure_roofline(*model.model, layout, attention, *device);
   }
   return result;

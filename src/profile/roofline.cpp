@@ -71,9 +71,9 @@ void add_gemms(Bench& bench, const models::Model& model, const plan::Layout& lay
   }
 }
 
-// One full sequence; a context rank counts its share of it.
+// The `layers` layers with a window. One full sequence; a context rank counts its share of it.
 void add_attention(Bench& bench, const models::Model& model, const plan::Layout& layout, const AttentionWork& work,
-                   Roofline& out) {
+                   std::int64_t window, int layers, Roofline& out) {
   const nn::AttentionConfig& c = model.description().blocks.front().attention;
   const std::int64_t length = layout.batch.sequence_length;
   const DType act = layout.compute;
@@ -84,12 +84,11 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
   const Storage lse = bench.numbers(DType::f32, {c.heads, length});
   std::vector<std::int32_t> diagonal;
   std::int32_t begin = 0;
-  double pairs = 0, full_pairs = 0;
+  double pairs = 0;
   for (const std::int32_t rows : work.documents) {
     diagonal.insert(diagonal.end(), {begin, rows, begin, rows, 0, 0});
     begin += rows;
-    pairs += ops::visible_pairs(rows, rows, 0, true, c.window);
-    full_pairs += ops::visible_pairs(rows, rows, 0, true, 0);
+    pairs += ops::visible_pairs(rows, rows, 0, true, window);
   }
   const auto used = static_cast<std::int32_t>(work.documents.size());
   std::vector<ops::StridedBlocks> blocks;
@@ -115,7 +114,7 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
                                   .form = ops::SegmentForm::diagonal,
                                   .blocks = blocks,
                                   .host_segments = &diagonal,
-                                  .window = c.window,
+                                  .window = window,
                                   .scale = scale,
                                   .o = o,
                                   .lse = lse};
@@ -128,10 +127,9 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
   const double forward = bench.time([&] { ops::attention_forward(bench.stream(), forward_call); });
   const double backward = bench.time([&] { ops::attention_backward(bench.stream(), backward_call); });
   const double flops = ops::attention_flops(sizes, pairs);
-  // With a window, the ratio of visible to all pairs is assumed to be the same.
-  const double times = static_cast<double>(model.attention_layers()) * work.pairs / full_pairs;
+  const double times = layers * work.pairs.at(window) / pairs;
   const std::string shape = cat(" [", length, used > 1 ? cat(" in ", used, " documents") : "", ", ", c.heads, "/",
-                                c.kv_heads, " x ", c.head_dim, "]");
+                                c.kv_heads, " x ", c.head_dim, window > 0 ? cat(", window ", window) : "", "]");
   out.terms.push_back({"attention forward" + shape, times, forward, flops / forward});
   out.terms.push_back({"attention backward" + shape, times, backward, 2.5 * flops / backward});
 }
@@ -181,7 +179,9 @@ Roofline measure_roofline(const models::Model& model, const plan::Layout& layout
     Bench bench(device);
     add_gemms(bench, model, layout, out);
     add_copies(bench, model, layout, out);
-    add_attention(bench, model, layout, attention, out);
+    for (const auto& [window, layers] : model.windows()) {
+      add_attention(bench, model, layout, attention, window, layers, out);
+    }
   } catch (const Error& error) {
     out.problem = error.what();
   }

@@ -3,6 +3,7 @@
 // Recompute and communication are not counted.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,8 @@ struct Roofline {
 // Attention of a step. The documents of one sequence represent those of all sequences.
 struct AttentionWork {
   std::vector<std::int32_t> documents;  // lengths
-  double pairs = 0;                     // visible query-key pairs of a step, mean over ranks
+  // By window of attention layers (0: none): visible query-key pairs of a step, mean over ranks.
+  std::map<std::int64_t, double> pairs = {};
 };
 
 // Measures on a cuda device that runs nothing else. Takes seconds and temporary memory. Ignores the layout's

@@ -4,16 +4,43 @@ namespace hawser::step {
 namespace {
 
 template <std::vector<std::int32_t> HostBatch::*Field>
-void numbers(const HostBatch& batch, const BatchTable::Give& give) {
+void numbers(const HostBatch& batch, const BatchBounds&, const BatchTable::Give& give) {
   const std::vector<std::int32_t>& all = batch.*Field;
   give(all.data(), static_cast<std::int64_t>(all.size() * sizeof(std::int32_t)));
 }
 
-// The number of a list's segments.
-template <std::vector<std::int32_t> HostBatch::*Field>
-void count(const HostBatch& batch, const BatchTable::Give& give) {
-  const auto segments = static_cast<std::int32_t>((batch.*Field).size() / kSegmentNumbers);
+std::int32_t segments_of(const std::vector<std::int32_t>& list) {
+  return static_cast<std::int32_t>(list.size() / kSegmentNumbers);
+}
+
+void diagonal_count(const HostBatch& batch, const BatchBounds&, const BatchTable::Give& give) {
+  const std::int32_t segments = segments_of(batch.diagonal);
   give(&segments, sizeof(segments));
+}
+
+// The tables of all windows, one after another, each with all of its rows except the last one's.
+void off_diagonal(const HostBatch& batch, const BatchBounds& b, const BatchTable::Give& give) {
+  std::vector<std::int32_t> all;
+  std::int64_t rows = 0;
+  for (std::size_t w = 0; w < batch.off_diagonal.size(); ++w) {
+    all.resize(static_cast<std::size_t>(rows * kSegmentNumbers));
+    all.insert(all.end(), batch.off_diagonal[w].begin(), batch.off_diagonal[w].end());
+    rows += b.off_diagonal_rows(b.windows.at(w));
+  }
+  give(all.data(), static_cast<std::int64_t>(all.size() * sizeof(std::int32_t)));
+}
+
+void off_diagonal_count(const HostBatch& batch, const BatchBounds& b, const BatchTable::Give& give) {
+  std::vector<std::int32_t> counts;
+  for (const auto& list : batch.off_diagonal) counts.push_back(segments_of(list));
+  counts.resize(b.windows.size());
+  give(counts.data(), static_cast<std::int64_t>(counts.size() * sizeof(std::int32_t)));
+}
+
+std::int64_t off_diagonal_rows(const BatchBounds& b) {
+  std::int64_t rows = 0;
+  for (const WindowBounds& w : b.windows) rows += b.off_diagonal_rows(w);
+  return rows;
 }
 
 Shape per_row(const BatchBounds& b) {
@@ -38,14 +65,15 @@ constexpr BatchTable kTables[] = {
        return Shape{b.diagonal, kSegmentNumbers};
      },
      numbers<&Host::diagonal>, &Views::diagonal},
-    {"diagonal_count", DType::i32, one, count<&Host::diagonal>, &Views::diagonal_count},
+    {"diagonal_count", DType::i32, one, diagonal_count, &Views::diagonal_count},
     {"off_diagonal", DType::i32,
      [](const BatchBounds& b) {
-       return with_context(b, {b.off_diagonal, kSegmentNumbers});
+       return with_context(b, {off_diagonal_rows(b), kSegmentNumbers});
      },
-     numbers<&Host::off_diagonal>, &Views::off_diagonal},
-    {"off_diagonal_count", DType::i32, [](const BatchBounds& b) { return with_context(b, {1}); },
-     count<&Host::off_diagonal>, &Views::off_diagonal_count},
+     off_diagonal, &Views::off_diagonal},
+    {"off_diagonal_count", DType::i32,
+     [](const BatchBounds& b) { return with_context(b, {static_cast<std::int64_t>(b.windows.size())}); },
+     off_diagonal_count, &Views::off_diagonal_count},
     {"gather_index", DType::i32, [](const BatchBounds& b) { return with_context(b, {b.rows * b.context}); },
      numbers<&Host::gather_index>, &Views::gather_index},
     {"logit_positions", DType::i32, [](const BatchBounds& b) { return Shape{b.logit_positions}; },
@@ -62,6 +90,13 @@ constexpr BatchTable kTables[] = {
 };
 
 }  // namespace
+
+const WindowBounds& BatchBounds::with_window(std::int64_t window) const {
+  for (const WindowBounds& w : windows) {
+    if (w.window == window) return w;
+  }
+  HAWSER_CHECK(false, "the batch has no tables for window ", window);
+}
 
 std::span<const BatchTable> batch_tables() {
   return kTables;

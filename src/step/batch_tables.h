@@ -21,7 +21,7 @@ struct BatchTable {
   DType dtype = DType::i32;
   Shape (*shape)(const BatchBounds& bounds) = nullptr;  // of the buffer; no elements: the table is not used
   // Calls `give` once with the table's contents: at most the bytes of the buffer.
-  void (*contents)(const HostBatch& batch, const Give& give) = nullptr;
+  void (*contents)(const HostBatch& batch, const BatchBounds& bounds, const Give& give) = nullptr;
   TensorView nn::BatchViews::*view = nullptr;
 };
 

@@ -78,14 +78,23 @@ TensorView Executor::batch_table(int mb, std::size_t index) {
 nn::BatchViews Executor::batch_views(int mb) {
   const BatchBounds& b = setup_.bounds;
   nn::BatchViews views{.uniform_diagonal = b.uniform_diagonal,
-                       .off_diagonal_disjoint_keys = b.off_diagonal_disjoint_keys,
-                       .diagonal_pairs = b.diagonal_pairs,
-                       .off_diagonal_pairs = b.off_diagonal_pairs};
-  if (const HostBatch* host = host_batch(mb)) {
-    views.host_diagonal = &host->diagonal;
-    views.host_off_diagonal = &host->off_diagonal;
-  }
+                       .off_diagonal_disjoint_keys = b.off_diagonal_disjoint_keys};
+  const HostBatch* const host = host_batch(mb);
+  if (host != nullptr) views.host_diagonal = &host->diagonal;
   for (std::size_t i = 0; i < batch_tables().size(); ++i) views.*batch_tables()[i].view = batch_table(mb, i);
+  std::int64_t begin = 0;
+  for (std::size_t w = 0; w < b.windows.size(); ++w) {
+    const WindowBounds& bounds = b.windows[w];
+    nn::WindowViews& view = views.windows.emplace_back();
+    view.window = bounds.window;
+    view.diagonal_pairs = bounds.diagonal_pairs;
+    view.off_diagonal_pairs = bounds.off_diagonal_pairs;
+    if (host != nullptr && w < host->off_diagonal.size()) view.host_off_diagonal = &host->off_diagonal[w];
+    if (views.off_diagonal.empty()) continue;
+    view.off_diagonal = views.off_diagonal.rows(begin, b.off_diagonal_rows(bounds));
+    view.off_diagonal_count = views.off_diagonal_count.rows(static_cast<std::int64_t>(w), 1);
+    begin += b.off_diagonal_rows(bounds);
+  }
   return views;
 }
 
@@ -99,8 +108,9 @@ void Executor::load_batch(const Instruction& instruction) {
       link_.upload(compute, "load_batch", to, nullptr, 0);
       continue;
     }
-    batch_tables()[i].contents(
-        *batch, [&](const void* data, std::int64_t bytes) { link_.upload(compute, "load_batch", to, data, bytes); });
+    batch_tables()[i].contents(*batch, setup_.bounds, [&](const void* data, std::int64_t bytes) {
+      link_.upload(compute, "load_batch", to, data, bytes);
+    });
   }
 }
 

@@ -62,12 +62,12 @@ TEST(BatchTables, EachGivesItsContentsAndHasItsOwnView) {
     batch.*field = {++next};
   }
   batch.diagonal.assign(3 * kSegmentNumbers, 0);
-  batch.off_diagonal.assign(2 * kSegmentNumbers, 0);
+  batch.off_diagonal = {std::vector<std::int32_t>(2 * kSegmentNumbers, 0)};
   std::vector<std::int32_t> first;
   nn::BatchViews views;
   std::byte memory{};
   for (const BatchTable& table : batch_tables()) {
-    table.contents(batch, [&](const void* data, std::int64_t bytes) {
+    table.contents(batch, {.off_diagonal = 2}, [&](const void* data, std::int64_t bytes) {
       EXPECT_EQ(bytes % size_of(table.dtype), 0) << table.name;
       std::int32_t number = -1;
       std::memcpy(&number, data, sizeof(number));

@@ -132,7 +132,8 @@ FitRun::InFlightStep FitRun::enqueue(std::int64_t step, batches::Prefetcher& pre
     const batches::MicroBatch batch = prefetcher.next();
     pending.targets = batch.step_targets;
     pending.imbalance.add(batch.imbalance, batch.pairs);
-    pending.flops += open_.model->training_flops(plan_.layout.bounds.rows, engine::visible_pairs(batch));
+    pending.flops += open_.model->training_flops(
+        plan_.layout.bounds.rows, [&](std::int64_t window) { return engine::visible_pairs(batch, window); });
     input.batches.push_back(engine::to_host_batch(batch, plan_.layout.batch));
   }
   input.skip = pending.targets == 0;
@@ -189,7 +190,7 @@ void FitRun::retire(bool evaluate_after) {
   if (metrics.targets > 0) result_.train_loss = metrics.loss;
   result_.steps = pending.step;
   if (retired_ == 0) {
-    for (const std::string& line : engine::slow_gemms(session_->stream())) remark(line);
+    for (const std::string& line : engine::slow_kernels(session_->stream())) remark(line);
   }
   imbalance_.add(metrics.attention_imbalance, pending.imbalance.work());
   if (retired_ <= 1) counted_tokens_ = counted_seconds_ = 0;  // the first step includes startup; counts only if alone

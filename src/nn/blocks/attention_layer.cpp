@@ -243,6 +243,7 @@ ops::AttentionCall AttentionLayer::call_of(const AttentionPart& part, const Tens
           .host_segments = part.host_segments,
           .causal = part.causal && c.causal,
           .window = c.window,
+          .window_halves = part.window_halves,
           .scale = c.scale > 0 ? c.scale : 1.0 / std::sqrt(static_cast<double>(c.head_dim)),
           .o = query_heads(part, o),
           .lse = lse.rows(part.head_begin * group, count),
@@ -250,7 +251,7 @@ ops::AttentionCall AttentionLayer::call_of(const AttentionPart& part, const Tens
 }
 
 void AttentionLayer::attend(LayerContext& ctx, const Inputs& inputs, const TensorView& o, const TensorView& lse) const {
-  const auto seam_call = ctx.seams().attention->forward(ctx, inputs.k, inputs.v);
+  const auto seam_call = ctx.seams().attention->forward(ctx, config_.window, inputs.k, inputs.v);
   for (int p = 0; p < seam_call->parts(); ++p) {
     const AttentionPart part = seam_call->wait(p);
     ops::AttentionCall call = call_of(part, inputs.q, o, lse);
@@ -319,7 +320,8 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
   const Heads heads = heads_of(qkv), gradients = heads_of(dqkv);
   const Inputs inputs = inputs_of(ctx, qkv);
   // Keys of other ranks arrive while d_o is computed; their gradients are reduced during the output weight's gradient.
-  const auto seam_call = ctx.seams().attention->backward(ctx, inputs.k, inputs.v, gradients.k, gradients.v);
+  const auto seam_call =
+      ctx.seams().attention->backward(ctx, config_.window, inputs.k, inputs.v, gradients.k, gradients.v);
   LayerOutput::Tensors output = {saved.tensors[kProjected], saved.tensors[kPostStatistics]};
   if (output_.has_norm()) output.dz = saved_or_temp(ctx, saved, kDprojected);
   const Scaled dz = output_.backward(ctx, dy, output, sink);

@@ -26,9 +26,10 @@ struct HeadGroup {
 
 class GatherCall : public nn::AttentionExchange::Call {
  public:
-  GatherCall(LayerContext& ctx, comm::Group& group, int head_groups, DType reduce_dtype, const TensorView& k,
-             const TensorView& v, const TensorView& dk, const TensorView& dv)
+  GatherCall(LayerContext& ctx, std::int64_t window, comm::Group& group, int head_groups, DType reduce_dtype,
+             const TensorView& k, const TensorView& v, const TensorView& dk, const TensorView& dv)
       : ctx_(ctx),
+        window_(window),
         group_(group),
         reduce_dtype_(reduce_dtype),
         k_(k),
@@ -37,6 +38,7 @@ class GatherCall : public nn::AttentionExchange::Call {
         dv_(dv),
         rows_(k.size(0)),
         head_dim_(k.size(2)) {
+    if (window == 1) return;  // every query sees its own key only
     const int heads = static_cast<int>(k.size(1));
     int groups = std::min(head_groups, heads);
     while (heads % groups != 0) --groups;
@@ -52,6 +54,7 @@ class GatherCall : public nn::AttentionExchange::Call {
 
   AttentionPart wait(int p) override {
     const nn::BatchViews& batch = ctx_.batch();
+    const nn::WindowViews& views = batch.with_window(window_);
     if (p == 0) {
       return {.k = k_,
               .v = v_,
@@ -63,7 +66,7 @@ class GatherCall : public nn::AttentionExchange::Call {
               .heads = static_cast<int>(k_.size(1)),
               .dk = dk_,
               .dv = dv_,
-              .visible = batch.diagonal_pairs};
+              .visible = views.diagonal_pairs};
     }
     HeadGroup& g = groups_[static_cast<std::size_t>(p - 1)];
     ctx_.compute().wait(g.arrived);
@@ -71,21 +74,24 @@ class GatherCall : public nn::AttentionExchange::Call {
       g.dk = ctx_.temp(reduce_dtype_, g.k.shape());
       g.dv = ctx_.temp(reduce_dtype_, g.k.shape());
     }
-    return {.k = g.k,
-            .v = g.v,
-            .segments = batch.off_diagonal,
-            .segment_count = batch.off_diagonal_count,
-            .form = batch.off_diagonal_disjoint_keys ? ops::SegmentForm::disjoint_keys : ops::SegmentForm::any,
-            .blocks = off_diagonal_blocks(group_.index(), group_.index()),
-            .largest = off_diagonal_blocks(0, group_.size() - 1),
-            .host_segments = batch.host_off_diagonal,
-            .causal = false,
-            .head_begin = g.begin,
-            .heads = g.count,
-            .first = false,
-            .dk = g.dk,
-            .dv = g.dv,
-            .visible = batch.off_diagonal_pairs};
+    const bool halves = window_ > 0 && batch.uniform_diagonal == 0;
+    return {
+        .k = g.k,
+        .v = g.v,
+        .segments = views.off_diagonal,
+        .segment_count = views.off_diagonal_count,
+        .form = batch.off_diagonal_disjoint_keys && !halves ? ops::SegmentForm::disjoint_keys : ops::SegmentForm::any,
+        .blocks = off_diagonal_blocks(group_.index(), group_.index()),
+        .largest = off_diagonal_blocks(0, group_.size() - 1),
+        .host_segments = views.host_off_diagonal,
+        .causal = false,
+        .window_halves = halves,
+        .head_begin = g.begin,
+        .heads = g.count,
+        .first = false,
+        .dk = g.dk,
+        .dv = g.dv,
+        .visible = views.off_diagonal_pairs};
   }
 
   // Backward: scatters the part's dk and dv into gathered order and reduce-scatters each rank's rows over the group.
@@ -128,13 +134,15 @@ class GatherCall : public nn::AttentionExchange::Call {
     const std::int64_t chunk = ctx_.batch().uniform_diagonal, ranks = group_.size();
     if (chunk == 0) return {};
     const std::int64_t sequences = rows_ / (2 * chunk);
+    const std::int64_t reach = window_ > 0 ? window_ - 1 : ranks * 2 * chunk;
     const auto before = [&](std::int64_t place, std::int64_t chunks) {
+      const std::int64_t keys = std::min(reach, chunks * chunk);
       return ops::StridedBlocks{.count = sequences,
                                 .q_begin = place * chunk,
-                                .q_rows = chunk,
+                                .q_rows = std::min(reach, chunk),
                                 .q_step = 2 * chunk,
-                                .k_begin = 0,
-                                .k_rows = chunks * chunk,
+                                .k_begin = chunks * chunk - keys,
+                                .k_rows = keys,
                                 .k_step = 2 * ranks * chunk};
     };
     std::vector<ops::StridedBlocks> out{before(1, 2 * ranks - 1 - second)};
@@ -167,6 +175,7 @@ class GatherCall : public nn::AttentionExchange::Call {
   }
 
   LayerContext& ctx_;
+  std::int64_t window_;
   comm::Group& group_;
   DType reduce_dtype_;
   TensorView k_, v_, dk_, dv_;
@@ -176,15 +185,16 @@ class GatherCall : public nn::AttentionExchange::Call {
 
 }  // namespace
 
-std::unique_ptr<nn::AttentionExchange::Call> AllGatherExchange::forward(LayerContext& ctx, const TensorView& k,
-                                                                        const TensorView& v) {
-  return std::make_unique<GatherCall>(ctx, group_, head_groups_, reduce_dtype_, k, v, TensorView(), TensorView());
+std::unique_ptr<nn::AttentionExchange::Call> AllGatherExchange::forward(LayerContext& ctx, std::int64_t window,
+                                                                        const TensorView& k, const TensorView& v) {
+  return std::make_unique<GatherCall>(ctx, window, group_, head_groups_, reduce_dtype_, k, v, TensorView(),
+                                      TensorView());
 }
 
-std::unique_ptr<nn::AttentionExchange::Call> AllGatherExchange::backward(LayerContext& ctx, const TensorView& k,
-                                                                         const TensorView& v, const TensorView& dk,
-                                                                         const TensorView& dv) {
-  return std::make_unique<GatherCall>(ctx, group_, head_groups_, reduce_dtype_, k, v, dk, dv);
+std::unique_ptr<nn::AttentionExchange::Call> AllGatherExchange::backward(LayerContext& ctx, std::int64_t window,
+                                                                         const TensorView& k, const TensorView& v,
+                                                                         const TensorView& dk, const TensorView& dv) {
+  return std::make_unique<GatherCall>(ctx, window, group_, head_groups_, reduce_dtype_, k, v, dk, dv);
 }
 
 }  // namespace hawser::parallel

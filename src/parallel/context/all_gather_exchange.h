@@ -10,6 +10,9 @@
 // computed. If each sequence is one document in a zig-zag (nn::BatchViews::uniform_diagonal), the off-diagonal blocks
 // of a rank's two chunks are two ops::StridedBlocks.
 //
+// With a window W, an off-diagonal block has at most the last W - 1 keys before its piece and the first W - 1 queries
+// of the piece (nn::WindowViews). All keys are gathered anyway, unless W is 1: then there is no off-diagonal block.
+//
 // Gradients of gathered keys are reduced in `reduce_dtype`. float32: attention's results are summed unrounded. bf16
 // (with bf16 compute): each rank's share, a sum over its queries, is rounded once, and once more in between if both of
 // its chunks see the key. The shares are added in float32 in rank order, and that sum is added to the local keys'
@@ -28,9 +31,10 @@ class AllGatherExchange : public nn::AttentionExchange {
   explicit AllGatherExchange(comm::Group& group, int head_groups = 1, DType reduce_dtype = DType::f32)
       : group_(group), head_groups_(head_groups), reduce_dtype_(reduce_dtype) {}
 
-  std::unique_ptr<Call> forward(nn::LayerContext&, const TensorView& k, const TensorView& v) override;
-  std::unique_ptr<Call> backward(nn::LayerContext&, const TensorView& k, const TensorView& v, const TensorView& dk,
-                                 const TensorView& dv) override;
+  std::unique_ptr<Call> forward(nn::LayerContext&, std::int64_t window, const TensorView& k,
+                                const TensorView& v) override;
+  std::unique_ptr<Call> backward(nn::LayerContext&, std::int64_t window, const TensorView& k, const TensorView& v,
+                                 const TensorView& dk, const TensorView& dv) override;
 
  private:
   comm::Group& group_;

@@ -100,11 +100,11 @@ class GatherExchange : public nn::AttentionExchange {
     }
     order_ = ctx.make(DType::i32, {4 * line.chunk()}, index);
   }
-  std::unique_ptr<Call> forward(LayerContext& ctx, const TensorView& k, const TensorView& v) override {
+  std::unique_ptr<Call> forward(LayerContext& ctx, std::int64_t, const TensorView& k, const TensorView& v) override {
     return std::make_unique<Gathered>(ctx, *this, k, v, TensorView(), TensorView());
   }
-  std::unique_ptr<Call> backward(LayerContext& ctx, const TensorView& k, const TensorView& v, const TensorView& dk,
-                                 const TensorView& dv) override {
+  std::unique_ptr<Call> backward(LayerContext& ctx, std::int64_t, const TensorView& k, const TensorView& v,
+                                 const TensorView& dk, const TensorView& dv) override {
     return std::make_unique<Gathered>(ctx, *this, k, v, dk, dv);
   }
 
@@ -169,11 +169,11 @@ class RingExchange : public nn::AttentionExchange {
       }
     }
   }
-  std::unique_ptr<Call> forward(LayerContext& ctx, const TensorView& k, const TensorView& v) override {
+  std::unique_ptr<Call> forward(LayerContext& ctx, std::int64_t, const TensorView& k, const TensorView& v) override {
     return std::make_unique<Round>(ctx, *this, k, v, TensorView(), TensorView());
   }
-  std::unique_ptr<Call> backward(LayerContext& ctx, const TensorView& k, const TensorView& v, const TensorView& dk,
-                                 const TensorView& dv) override {
+  std::unique_ptr<Call> backward(LayerContext& ctx, std::int64_t, const TensorView& k, const TensorView& v,
+                                 const TensorView& dk, const TensorView& dv) override {
     return std::make_unique<Round>(ctx, *this, k, v, dk, dv);
   }
 
@@ -264,9 +264,10 @@ void give_weights(TestContext& ctx, const nn::Layer& layer) {
 }
 
 template <class Exchange>
-void expect_one_ranks_results(const Documents& documents, const nn::SavePolicy& policy, double random_delay_s) {
+void expect_one_ranks_results(const Documents& documents, const nn::SavePolicy& policy, double random_delay_s,
+                              std::int64_t window = 0) {
   const Line line{documents};
-  const auto layer = testing::layer(0);
+  const auto layer = testing::layer(window);
   const std::vector<double> x = normals("x", documents.rows() * kWidth), dy = normals("dy", documents.rows() * kWidth);
 
   const auto device = make_cpu_device(
@@ -275,7 +276,7 @@ void expect_one_ranks_results(const Documents& documents, const nn::SavePolicy& 
   {
     TestContext ctx(*device, DType::f32);
     give_weights(ctx, layer);
-    nn::testing::set_batch(ctx, documents, 6);
+    nn::testing::set_batch(ctx, documents, 6, window);
     TestSink sink(ctx, layer.params());
     LayerRun run(ctx, layer, kWidth, {}, x, dy);
     run.run(sink);
@@ -286,7 +287,7 @@ void expect_one_ranks_results(const Documents& documents, const nn::SavePolicy& 
   const std::vector<std::size_t> mine = line.rows_of_rank(rank);
   TestContext ctx(*device, DType::f32);
   give_weights(ctx, layer);
-  nn::testing::set_batch(ctx, documents, 6);  // for the frequencies
+  nn::testing::set_batch(ctx, documents, 6, window);  // for the frequencies
   std::vector<double> positions;
   for (const std::size_t row : mine) positions.push_back(static_cast<double>(documents.positions()[row]));
   ctx.batch_.positions = ctx.make(DType::i32, {line.rows()}, positions);
@@ -315,6 +316,12 @@ void expect_one_ranks_results_everywhere() {
     for (const nn::SavePolicy& policy : nn::testing::all_policies()) {
       SCOPED_TRACE(nn::testing::text(policy));
       expect_one_ranks_results<Exchange>(documents, policy, 0.0);
+    }
+  }
+  for (const Documents& documents : {Documents{{32}}, Documents{{5, 1, 9, 13}}}) {
+    for (const std::int64_t window : {1, 7, 8, 9, 33}) {  // a chunk has 8 or 7 rows
+      SCOPED_TRACE(window);
+      expect_one_ranks_results<Exchange>(documents, {Checkpointing::full, false, true}, 0.0, window);
     }
   }
   for (int round = 0; round < 3; ++round) {
