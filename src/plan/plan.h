@@ -61,8 +61,8 @@ struct Costs {
   std::map<std::string, std::int64_t> peak_bytes_by_category;
   std::int64_t saved_bytes = 0;  // RankPlan::saved_bytes: what a snapshot of the rank takes in host memory
   std::vector<std::string> slow_kernels;  // the lines of implementations() with attention's plain kernel
-  std::string peak_instruction;  // the instruction that runs at that time
-  double flops = 0;              // sum over all op records, recompute included
+  std::string peak_instruction;           // the instruction that runs at that time
+  double flops = 0;                       // sum over all op records, recompute included
   // FLOPs of forward and backward of a training step on this rank, without recompute, whatever the plan's purpose.
   // Attention is counted as causal attention over full sequences of one document each, whatever the documents really
   // are.
