@@ -15,6 +15,7 @@
 #include "batches/micro_batch.h"
 #include "batches/sequence_packer.h"
 #include "device/device.h"
+#include "engine/model_changes.h"
 #include "engine/open_model.h"
 #include "plan/disk.h"
 #include "plan/run_plan.h"
@@ -71,7 +72,8 @@ class Proposer {
 
   Proposal run() {
     Problems problems;
-    const engine::OpenModel open = engine::open_model(plan::model_of(recipe_), recipe_.model.path.empty(), problems);
+    const engine::OpenModel open =
+        engine::open_model(plan::model_of(recipe_), recipe_.model.path.empty(), problems, engine::changes_of(recipe_));
     problems.throw_if_any();
     const models::Model& model = *open.model;
     if (!recipe_.data.train.empty()) sample_ = sample_data(recipe_, model.vocabulary());

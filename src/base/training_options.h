@@ -26,6 +26,9 @@ enum class Checkpointing {
   full,         // all but the layers' inputs; attention too if sequences are short (nn::SavePolicy)
   automatic,    // the planner chooses one of the others for each block
 };
+// The loss that keeps the experts of a mixture equally loaded.
+// The load-balancing loss in training. model: if the model's config has output_router_logits, as in transformers.
+enum class ExpertBalancing { model, aux_loss, none };
 enum class ComputePrecision { automatic, float32, bf16 };  // automatic: float32 on the CPU, bf16 on CUDA
 enum class LearningRateSchedule { constant, linear, cosine };
 

@@ -17,6 +17,7 @@
 #include "cli/ranks.h"
 #include "cli/timeline_json.h"
 #include "device/cuda/activities.h"
+#include "engine/model_changes.h"
 #include "io/files.h"
 #include "io/result_file.h"
 #include "launch/launcher_environment.h"
@@ -182,7 +183,7 @@ int bench_step(const BenchStepOptions& options) {
   const auto check = [&](const RankPlace& place, Problems& problems) {
     check_layout(recipe, world, problems);
     if (!options.trace.empty() && place.rank == 0) check_trace(options.trace, device.kind, problems);
-    model = engine::open_model(plan::model_of(recipe), recipe.model.path.empty(), problems);
+    model = engine::open_model(plan::model_of(recipe), recipe.model.path.empty(), problems, engine::changes_of(recipe));
     if (!problems.empty()) return;
     plan::Machine machine = plan::this_machine();
     machine.ranks = must_launch(world) ? world : launched_as().local_ranks;

@@ -30,7 +30,8 @@ void print_table(const evaluate::Evaluation& result, const EvalOptions& options)
   row("data", options.data);
   row("tokens", cat(result.tokens));
   row("loss", fmt::format("{:.4f}", result.loss));
-  row("perplexity", fmt::format("{:.4g}", std::exp(result.loss)));
+  if (result.router_loss) row("router loss", fmt::format("{:.4f}", *result.router_loss));
+  row("perplexity", fmt::format("{:.4g}", std::exp(result.loss - result.router_loss.value_or(0))));
   if (result.bits_per_byte) row("bits per byte", fmt::format("{:.4f}", *result.bits_per_byte));
   if (result.bigram_loss) row("bigram loss", fmt::format("{:.4f}", *result.bigram_loss));
   if (!options.gradient_norms) return;
@@ -40,6 +41,7 @@ void print_table(const evaluate::Evaluation& result, const EvalOptions& options)
 
 void print_json(const evaluate::Evaluation& result, bool gradient_norms) {
   nlohmann::ordered_json json{{"loss", result.loss}, {"tokens", result.tokens}};
+  if (result.router_loss) json["router_loss"] = *result.router_loss;
   if (result.bits_per_byte) json["bits_per_byte"] = *result.bits_per_byte;
   if (result.bigram_loss) json["bigram_loss"] = *result.bigram_loss;
   if (gradient_norms) {

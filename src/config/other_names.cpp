@@ -68,6 +68,9 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
     {"train.evaluate_batches", "eval_iters max_eval_samples eval_max_batches validation.steps"},
     {"train.log_every", "logging_steps log_every_n_steps log_interval log_freq logging_strategy"},
 
+    {"moe.aux_loss_coefficient", "router_aux_loss_coef moe_aux_loss_coeff aux_loss_coef"},
+    {"moe.z_loss_coefficient", "moe_z_loss_coeff router_z_loss_coef z_loss_coef"},
+
     {"optimizer.learning_rate", "lr peak_lr max_lr base_lr"},
     {"optimizer.schedule",
      "lr_scheduler lr_scheduler_type scheduler lr_decay_style lr_scheduler.decay_type lr_scheduler._component_"},

@@ -74,6 +74,12 @@ struct TrainRecipe {
   std::int64_t log_every = 1;
 };
 
+// Losses that routers of experts add; only for models that have experts.
+struct MoeRecipe {
+  ExpertBalancing balancing = ExpertBalancing::model;
+  std::optional<double> aux_loss_coefficient, z_loss_coefficient;  // none: the model's config
+};
+
 struct OptimizerRecipe {
   double learning_rate = 3.0e-4;
   LearningRateSchedule schedule = LearningRateSchedule::cosine;
@@ -125,6 +131,7 @@ struct Recipe {
   MemoryRecipe memory;
   PrecisionRecipe precision;
   TrainRecipe train;
+  MoeRecipe moe;
   OptimizerRecipe optimizer;
   CheckpointRecipe checkpoint;
   RunRecipe run;

@@ -144,6 +144,18 @@ std::vector<Key> make_schema() {
       integer("train.log_every", HAWSER_FIELD(train.log_every), {.min = 1},
               "steps between progress lines; metrics.jsonl has every step"),
 
+      word(
+          "moe.balancing", HAWSER_FIELD(moe.balancing),
+          {{"model", ExpertBalancing::model}, {"aux_loss", ExpertBalancing::aux_loss}, {"none", ExpertBalancing::none}},
+          {},
+          "models with experts: the load-balancing loss of routers; model: if the model's config has "
+          "output_router_logits, "
+          "or a coefficient is set below"),
+      unset("the model's config", number("moe.aux_loss_coefficient", HAWSER_FIELD(moe.aux_loss_coefficient),
+                                         not_negative, "models with experts: coefficient of the load-balancing loss")),
+      unset("the model's config", number("moe.z_loss_coefficient", HAWSER_FIELD(moe.z_loss_coefficient), not_negative,
+                                         "models with experts: coefficient of the router z-loss")),
+
       number("optimizer.learning_rate", HAWSER_FIELD(optimizer.learning_rate), positive, "learning rate after warmup"),
       word("optimizer.schedule", HAWSER_FIELD(optimizer.schedule),
            {{"cosine", LearningRateSchedule::cosine},
@@ -236,6 +248,7 @@ const std::vector<Section>& sections() {
       {"memory", "Activation checkpointing and memory limits."},
       {"precision", "Compute precision."},
       {"train", "Steps, batch sizes, evaluation."},
+      {"moe", "Routers of models with experts: the losses that they add."},
       {"optimizer", "AdamW and the learning-rate schedule."},
       {"checkpoint", "When checkpoints are saved, and how many are kept."},
       {"run", "Ranks, devices and timeouts."},

@@ -125,7 +125,7 @@ std::vector<GemmShape> gemms_of(const models::Model& model, const plan::Layout& 
     for (const models::ParamPlace& place : model.layer_params(layer)) {
       const nn::Flat& flat = model.flats()[static_cast<std::size_t>(place.flat)];
       const nn::Param& param = flat.params()[static_cast<std::size_t>(place.index)];
-      if (param.shape.rank() != 2) continue;
+      if (param.shape.rank() != 2 || param.flat.domain == Domain::expert) continue;  // grouped GEMMs are no GEMMs
       lister.add_linear(short_name(param.name), param.shape[0], param.shape[1], flat.spec());
     }
   }

@@ -1,5 +1,6 @@
 #include "evaluate/evaluate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numbers>
@@ -8,6 +9,7 @@
 #include "engine/feed.h"
 #include "engine/gemm_algorithms.h"
 #include "engine/load_state.h"
+#include "engine/model_changes.h"
 #include "engine/rank_sync.h"
 #include "engine/run_state.h"
 #include "evaluate/baseline.h"
@@ -52,6 +54,12 @@ engine::StoredChoices stored_choices(const engine::OpenModel& open) {
   return {engine::run_state_of(open.checkpoint->metadata()).gemm_algorithms, open.checkpoint->folder()};
 }
 
+// The model's own loss includes that of its routers.
+bool reports_router_loss(const models::Model& model) {
+  return std::ranges::any_of(model.description().blocks,
+                             [](const models::BlockDescription& block) { return block.moe && block.moe->reported; });
+}
+
 }  // namespace
 
 std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int rank, int ranks, Problems& problems) {
@@ -65,7 +73,8 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
                        .threads = request.threads,
                        .device = request.device,
                        .gradient_norms = request.gradient_norms};
-  input.open = engine::open_trained_model(request.model, problems);
+  input.open = engine::open_trained_model(request.model, problems,
+                                          [](const std::string&) { return engine::changes_for_evaluation(); });
   lay_under(input.open.recipe, request, data);
   input.across_documents = data.across_documents;
   if (request.sequence_length == 0) {
@@ -113,6 +122,7 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
                   .hint = "data without labels, of a run with data.long_documents: split"});
     return std::nullopt;
   }
+  layout.auxiliary_given = reports_router_loss(*input.open.model);
   layout.batch = input.loader->shape();
   plan::set_bounds(layout);
   layout.micro_batches = static_cast<int>(input.loader->micro_batches());
@@ -163,17 +173,29 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
                                   .purpose = purpose,
                                   .stored = [&] { return stored_choices(input.open); }},
                                  note);
-  engine::Session session(*input.open.model, layout, *device, *mesh, {purpose}, input.recipe.memory.capacity);
+  // The loss of routers is one of all tokens together: their statistics first, then gradients.
+  const bool routers = layout.auxiliary_given;
+  std::vector<step::Purpose> purposes{purpose};
+  if (routers && input.gradient_norms) purposes.push_back(step::Purpose::loss);
+  engine::Session session(*input.open.model, layout, *device, *mesh, purposes, input.recipe.memory.capacity);
   load_weights(session, input.open);
   for (const std::string& line : session.notes()) note(line);
   if (input.tokens && input.bigram) {
     result.bigram_loss =
         bigram_loss(*input.bigram, *input.tokens, input.open.model->vocabulary(), input.across_documents);
   }
+  std::vector<double> statistics;
+  const auto evaluate_all = [&] { return engine::evaluate_loss(session, loader, 1, nullptr, &statistics); };
+  const auto add_router_loss = [&] {
+    if (!routers) return;
+    result.router_loss = input.open.model->router_loss()->of(statistics);
+    result.loss += *result.router_loss;
+  };
   if (!input.gradient_norms) {
-    const auto [sum, tokens] = engine::evaluate_loss(session, loader, 1);
+    const auto [sum, tokens] = evaluate_all();
     result.tokens = tokens;
     result.loss = sum / static_cast<double>(tokens);
+    add_router_loss();
     check_finite(result.loss, input.folder);
     for (const std::string& line : engine::slow_kernels(session.stream())) note(line);
     if (const std::int64_t bytes =
@@ -183,7 +205,9 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
     return result;
   }
   result.tokens = loader.step_targets(0);
+  if (routers) evaluate_all();
   step::StepInput step;
+  step.auxiliary_statistics.assign(statistics.begin(), statistics.end());
   step.record.inverse_targets = 1.0f / static_cast<float>(result.tokens);
   for (std::int64_t m = 0; m < loader.micro_batches(); ++m) {
     step.batches.push_back(engine::to_host_batch(loader.load(0, m), loader.shape()));
@@ -191,6 +215,7 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
   const step::StepOutput output = session.enqueue(purpose, step);
   session.synchronize();
   result.loss = output.result->loss_sum.value() / static_cast<double>(result.tokens);
+  add_router_loss();
   check_finite(result.loss, input.folder);
   for (const std::string& line : engine::slow_kernels(session.stream())) note(line);
   const auto tensors = models::hf_tensors(*input.open.model);

@@ -33,9 +33,12 @@ struct EvaluateRequest {
 };
 
 struct Evaluation {
-  double loss = 0;                                             // mean over all targets
+  double loss = 0;                                             // mean over all targets, plus router_loss
   std::int64_t tokens = 0;                                     // targets
   std::vector<std::pair<std::string, double>> gradient_norms;  // Hugging Face names, in model order
+  // The load-balancing loss of all tokens of the data times its coefficient, if the model's own loss includes it
+  // (output_router_logits). bits_per_byte is without it.
+  std::optional<double> router_loss;
   std::optional<double> bits_per_byte;  // of the text; for a token file if the model's folder has a tokenizer
   std::optional<double> bigram_loss;
   std::vector<std::string> notes;  // the kernels it used, for the user

@@ -12,9 +12,8 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const 
   Problems unsupported;
   check_supported(description_, "", unsupported);
   HAWSER_CHECK(unsupported.empty(), description_.family, ": ", unsupported.lines());
-  std::shared_ptr<const nn::RouterLoss> router_loss;
   for (const BlockDescription& block : description_.blocks) {
-    if (block.moe && router_loss == nullptr) router_loss = std::make_shared<nn::RouterLoss>(block.moe->loss());
+    if (block.moe && router_loss_ == nullptr) router_loss_ = std::make_shared<nn::RouterLoss>(block.moe->loss());
   }
   using Kind = nn::UnitPlace::Kind;
   const auto add = [&](const std::string& name, const nn::UnitPlace& unit, const std::vector<nn::Param>& params) {
@@ -29,7 +28,7 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const 
     places_.push_back({number, "attention"});
     inputs_.push_back({.x = input, .residual = input});
     if (block.moe) {
-      layers_.push_back(std::make_unique<nn::MoeLayer>(*block.moe, router_loss));
+      layers_.push_back(std::make_unique<nn::MoeLayer>(*block.moe, router_loss_));
     } else {
       layers_.push_back(std::make_unique<nn::MlpLayer>(block.mlp));
     }

@@ -88,6 +88,7 @@ class Model {
   bool reads_token_mask() const;      // a layer does
   // The loss that layers add to the model's; null if none does. auxiliary_index: of a layer among those that do, or -1.
   const nn::AuxiliaryLoss* auxiliary_loss() const { return auxiliary_loss_; }
+  const nn::RouterLoss* router_loss() const { return router_loss_.get(); }  // null: no experts
   int auxiliary_layers() const { return auxiliary_layers_; }
   int auxiliary_index(int layer) const { return auxiliary_index_[static_cast<std::size_t>(layer)]; }
   std::int64_t width() const { return description_.embedding.width; }
@@ -121,6 +122,7 @@ class Model {
   };
   std::vector<LayerPlace> places_;
   std::vector<LayerInputs> inputs_;
+  std::shared_ptr<const nn::RouterLoss> router_loss_;
   const nn::AuxiliaryLoss* auxiliary_loss_ = nullptr;
   int auxiliary_layers_ = 0;
   std::vector<int> auxiliary_index_;  // by layer

@@ -165,6 +165,7 @@ std::string html_report(const HtmlInput& input) {
   add_chart("Learning rate", {&run.rate});
   add_chart("Tokens per second", {&run.tokens});
   add_chart("Model FLOPs utilization, percent", {&run.use});
+  add_chart("Load of experts", {&run.experts});
   out += "</div>\n<h2>Memory and time</h2>\n<div class=\"grid2\">\n";
   std::vector<std::pair<std::string, double>> memory;
   for (const auto& [category, bytes] : facts.memory) memory.emplace_back(category, static_cast<double>(bytes));

@@ -46,6 +46,8 @@ std::vector<Scalar> scalars(const StepMetrics& m) {
   if (m.targets > 0) {
     add("loss/train", m.loss);
     if (m.has_norm()) add("optimizer/grad_norm", m.grad_norm);
+    if (m.router_loss) add("loss/router", *m.router_loss);
+    if (m.expert_imbalance) add("experts/imbalance", *m.expert_imbalance);
   }
   if (m.loss_scale) add("optimizer/loss_scale", *m.loss_scale);
   if (m.validation_loss) add("loss/validation", *m.validation_loss);
@@ -79,6 +81,12 @@ std::string to_json(const StepMetrics& m) {
   if (m.overflow) json["overflow"] = true;
   if (!m.checkpointing.empty()) json["activation_checkpointing"] = m.checkpointing;
   if (m.model_flops_utilization) json["model_flops_utilization"] = finite(*m.model_flops_utilization);
+  if (m.router_loss) json["router_loss"] = finite(*m.router_loss);
+  if (m.expert_imbalance) json["expert_imbalance"] = finite(*m.expert_imbalance);
+  for (const std::vector<double>& layer : m.expert_tokens) {
+    Json& counts = json["expert_tokens"].emplace_back(Json::array());
+    for (const double count : layer) counts.push_back(std::llround(count));
+  }
   if (m.initial_validation_loss) json["initial_validation_loss"] = finite(*m.initial_validation_loss);
   if (m.validation_loss) json["validation_loss"] = finite(*m.validation_loss);
   for (const Finding& f : m.findings)
@@ -102,12 +110,20 @@ std::optional<StepMetrics> from_json(const std::string& line) {
                 .targets = json.contains("targets") ? whole(json, "targets") : -1,
                 .peak_arena_bytes = whole(json, "peak_arena_bytes"),
                 .attention_imbalance = perhaps(json, "attention_imbalance").value_or(1.0),
+                .router_loss = perhaps(json, "router_loss"),
+                .expert_imbalance = perhaps(json, "expert_imbalance"),
                 .loss_scale = perhaps(json, "loss_scale"),
                 .overflow = json.value("overflow", Json(false)) == true,
                 .checkpointing = words(json, "activation_checkpointing"),
                 .model_flops_utilization = perhaps(json, "model_flops_utilization"),
                 .validation_loss = perhaps(json, "validation_loss"),
                 .initial_validation_loss = perhaps(json, "initial_validation_loss")};
+  if (const auto found = json.find("expert_tokens"); found != json.end() && found->is_array()) {
+    for (const Json& layer : *found) {
+      std::vector<double>& counts = m.expert_tokens.emplace_back();
+      for (const Json& count : layer) counts.push_back(count.is_number() ? count.get<double>() : 0);
+    }
+  }
   if (const auto found = json.find("data_position"); found != json.end() && found->is_object()) {
     m.data_position = {whole(*found, "sequences"), number(*found, "epoch")};
   }

@@ -22,6 +22,8 @@ struct Finding {
   std::string text;  // what was found, and what to try
 };
 
+constexpr std::size_t kMaxExpertCounts = 1024;  // in a line of metrics
+
 struct StepMetrics {
   std::int64_t step = 0;  // from 1
   double time = 0;        // Unix time in seconds at which the step ended; 0: unknown, as in lines of earlier versions
@@ -35,6 +37,11 @@ struct StepMetrics {
   std::int64_t peak_arena_bytes = 0;  // maximum over ranks
   // Attention work of the step's micro-batches over the ranks that share them (rank 0's context group): max / mean.
   double attention_imbalance = 1;
+  // Models with experts: the losses that routers add, which `loss` does not include; the tokens of each expert of each
+  // layer, empty if there are more than kMaxExpertCounts; and the mean over layers of the maximum over experts of these,
+  // divided by the mean over experts.
+  std::optional<double> router_loss, expert_imbalance;
+  std::vector<std::vector<double>> expert_tokens;
   DataPosition data_position;
   std::optional<double> loss_scale;  // of the step, if it is dynamic (ops/loss_scale/loss_scale.h)
   bool overflow = false;  // the scaled gradient overflowed: the step was skipped, and the next has a lower loss scale

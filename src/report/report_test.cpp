@@ -93,11 +93,17 @@ TEST(Metrics, ALineIsReadAsItWasWritten) {
   StepMetrics metrics = metrics_of(3);
   metrics.model_flops_utilization = 0.25;
   metrics.validation_loss = 4.5;
+  metrics.router_loss = 0.02;
+  metrics.expert_imbalance = 1.5;
+  metrics.expert_tokens = {{3, 0, 5}, {4, 4, 0}};
   metrics.findings = {{2, "stall", "no \"step\""}, {3, "overfitting", "\xff is no UTF-8"}};
   const std::string line = to_json(metrics);
   const auto read = from_json(line);
   ASSERT_TRUE(read);
   EXPECT_EQ(to_json(*read), line);
+  EXPECT_NE(line.find(R"("router_loss":0.02,"expert_imbalance":1.5,"expert_tokens":[[3,0,5],[4,4,0]])"),
+            std::string::npos)
+      << line;
   EXPECT_EQ(read->findings.at(0).text, "no \"step\"");
   metrics.loss = std::numeric_limits<double>::quiet_NaN();
   EXPECT_TRUE(std::isnan(from_json(to_json(metrics))->loss));

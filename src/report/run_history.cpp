@@ -33,6 +33,7 @@ void RunHistory::add(const StepMetrics& m) {
   rate.add(m.step, m.lr);
   tokens.add(m.step, m.tokens_per_second);
   if (m.model_flops_utilization) use.add(m.step, 100 * *m.model_flops_utilization);
+  if (m.expert_imbalance) experts.add(m.step, *m.expert_imbalance);
   for (const Finding& finding : m.findings) add(finding);
   seconds += m.step_seconds;
   all_tokens += m.step_seconds * m.tokens_per_second;

@@ -15,7 +15,7 @@ struct RunHistory {
   void add(const Finding& finding);
 
   Curve loss{"training", "nats"}, validation{"validation", "nats"}, norm{"gradient norm"}, rate{"learning rate"};
-  Curve tokens{"tokens per second"}, use{"utilization"};
+  Curve tokens{"tokens per second"}, use{"utilization"}, experts{"maximum over mean"};
   std::vector<std::int64_t> resumes;  // the last step before each
   std::vector<Finding> findings;      // the first 200
   std::int64_t more_findings = 0;

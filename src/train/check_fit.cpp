@@ -1,4 +1,5 @@
 #include "config/config.h"
+#include "engine/model_changes.h"
 #include "engine/open_model.h"
 #include "io/files.h"
 #include "plan/forecast.h"
@@ -21,7 +22,8 @@ void check_prepared(const plan::RunPlan& plan, Problems& problems) {
 }  // namespace
 
 void check_fit(const plan::RunPlan& plan, const FitPlace& place, Problems& problems) {
-  const engine::OpenModel open = engine::open_model(plan.model, plan.random_weights, problems);
+  const engine::OpenModel open =
+      engine::open_model(plan.model, plan.random_weights, problems, engine::changes_of(plan.recipe));
   if (open.model)
     check_blocks(plan.recipe, static_cast<std::int64_t>(open.model->description().blocks.size()), problems);
   if (place.first && !plan.prepares) {

@@ -173,6 +173,13 @@ void FitRun::retire(bool evaluate_after) {
       .data_position = {
           .sequences = pending.step * plan_.global_batch_size,
           .epoch = static_cast<double>(pending.step * plan_.global_batch_size) / static_cast<double>(sequences_)}};
+  if (const nn::RouterLoss* const routers = open_.model->router_loss()) {
+    nn::ExpertLoad load = nn::expert_load(*pending.output.auxiliary_statistics, routers->config().experts);
+    metrics.router_loss = r.auxiliary_loss;
+    metrics.expert_imbalance = load.imbalance;
+    const std::size_t counts = load.tokens.size() * static_cast<std::size_t>(routers->config().experts);
+    if (counts <= report::kMaxExpertCounts) metrics.expert_tokens = std::move(load.tokens);
+  }
   step_seconds_ = seconds;
   if (retired_ == 0) metrics.checkpointing = result_.checkpointing;
   if (pending.step == 1) metrics.initial_validation_loss = result_.initial_validation_loss;

@@ -8,6 +8,7 @@
 #include "batches/statistics.h"
 #include "config/config.h"
 #include "engine/checkpointing.h"
+#include "engine/model_changes.h"
 #include "engine/rank_sync.h"
 #include "io/files.h"
 #include "io/json.h"
@@ -118,7 +119,7 @@ void FitRun::open() {
     progress_ = std::make_unique<report::Progress>(options);
   }
   Problems problems;
-  open_ = engine::open_model(plan_.model, plan_.random_weights, problems);
+  open_ = engine::open_model(plan_.model, plan_.random_weights, problems, engine::changes_of(plan_.recipe));
   problems.throw_if_any();
   const std::string beyond = models::beyond_positions(open_.model->description(), plan_.packing.sequence_length);
   if (!beyond.empty()) log("hawser: warning: " + beyond);
