@@ -33,6 +33,12 @@ const char* to_string(std::int32_t op) {
       return "attention: first row or number of rows ";  // at: row of the table
     case CudaFault::group_offset:
       return "grouped GEMM: offset ";
+    case CudaFault::expert_index:
+      return "expert_plan: expert ";
+    case CudaFault::expert_assignment:
+      return "dispatch_rows: assignment ";
+    case CudaFault::expert_row:
+      return "combine_rows or weighted_rows_backward: row ";
   }
   return "?";
 }

@@ -25,7 +25,10 @@ struct CudaFault {
     cross_entropy,
     segment_count,
     segment_rows,
-    group_offset
+    group_offset,
+    expert_index,
+    expert_assignment,
+    expert_row
   };
   std::int32_t op = none;
   std::int32_t value = 0;

@@ -28,7 +28,7 @@ void expert_plan(Stream& stream, const ExpertPlan& args) {
   expect_apart(kOp, args.offsets, args.assignments);
   expect_apart(kOp, args.rows, args.assignments);
   run(stream, {kOp, OpKind::elementwise}, {args.experts}, {args.offsets, args.rows, args.assignments},
-      static_cast<double>(args.experts.elements()), args, cpu::expert_plan, nullptr);
+      static_cast<double>(args.experts.elements()), args, HAWSER_BACKENDS(expert_plan));
 }
 
 void dispatch_rows(Stream& stream, const DispatchRows& args) {
@@ -46,8 +46,8 @@ void dispatch_rows(Stream& stream, const DispatchRows& args) {
     expect_apart(kOp, args.y, view);
   }
   run(stream, {kOp, OpKind::copy}, {args.x, args.assignments, args.offsets, args.weights}, {args.y},
-      args.weights.empty() ? 0.0 : static_cast<double>(args.x.elements() * args.per_token), args, cpu::dispatch_rows,
-      nullptr);
+      args.weights.empty() ? 0.0 : static_cast<double>(args.x.elements() * args.per_token), args,
+      HAWSER_BACKENDS(dispatch_rows));
 }
 
 void combine_rows(Stream& stream, const CombineRows& args) {
@@ -63,7 +63,7 @@ void combine_rows(Stream& stream, const CombineRows& args) {
   for (const TensorView& view : {args.x, args.rows, args.weights}) expect_apart(kOp, args.y, view);
   expect_apart_or_same(kOp, args.y, args.residual);
   run(stream, {kOp, OpKind::elementwise}, {args.x, args.rows, args.weights, args.residual}, {args.y},
-      2.0 * static_cast<double>(args.y.elements() * assignments[1]), args, cpu::combine_rows, nullptr);
+      2.0 * static_cast<double>(args.y.elements() * assignments[1]), args, HAWSER_BACKENDS(combine_rows));
 }
 
 void weighted_rows_backward(Stream& stream, const WeightedRowsBackward& args) {
@@ -79,7 +79,8 @@ void weighted_rows_backward(Stream& stream, const WeightedRowsBackward& args) {
   for (const TensorView& view : {args.x, args.rows, args.weights, args.dweights}) expect_apart(kOp, args.dx, view);
   for (const TensorView& view : {args.x, args.rows, args.weights}) expect_apart(kOp, args.dweights, view);
   run(stream, {kOp, OpKind::elementwise}, {args.x, args.dx, args.rows, args.weights}, {args.dx, args.dweights},
-      3.0 * static_cast<double>(assignments.elements() * args.x.size(1)), args, cpu::weighted_rows_backward, nullptr);
+      3.0 * static_cast<double>(assignments.elements() * args.x.size(1)), args,
+      HAWSER_BACKENDS(weighted_rows_backward));
 }
 
 }  // namespace hawser::ops

@@ -38,7 +38,7 @@ void router_top_k(Stream& stream, const RouterTopK& args) {
   for (const TensorView& view : {args.logits, args.mask, args.weights}) expect_apart(kOp, args.experts, view);
   for (const TensorView& view : {args.logits, args.mask}) expect_apart(kOp, args.weights, view);
   run(stream, {kOp, OpKind::elementwise}, {args.logits, args.mask}, {args.experts, args.weights},
-      per_logit(args.logits, 4), args, cpu::router_top_k, nullptr);
+      per_logit(args.logits, 4), args, HAWSER_BACKENDS(router_top_k));
 }
 
 std::int64_t router_statistics_workspace(std::int64_t tokens, std::int64_t experts) {
@@ -53,7 +53,7 @@ void router_statistics(Stream& stream, const RouterStatistics& args) {
   for (const TensorView& view : {args.logits, args.experts, args.workspace}) expect_apart(kOp, args.statistics, view);
   for (const TensorView& view : {args.logits, args.experts}) expect_apart(kOp, args.workspace, view);
   run(stream, {kOp, OpKind::elementwise}, {args.logits, args.experts}, {args.statistics, args.workspace},
-      per_logit(args.logits, 5), args, cpu::router_statistics, nullptr);
+      per_logit(args.logits, 5), args, HAWSER_BACKENDS(router_statistics));
 }
 
 void router_loss(Stream& stream, const RouterLoss& args) {
@@ -72,7 +72,7 @@ void router_loss(Stream& stream, const RouterLoss& args) {
   for (const TensorView& view : {args.statistics, args.scale, args.factors}) expect_apart(kOp, args.loss, view);
   for (const TensorView& view : {args.statistics, args.scale}) expect_apart(kOp, args.factors, view);
   run(stream, {kOp, OpKind::elementwise}, {args.statistics, args.scale, args.accumulate ? args.loss : TensorView()},
-      {args.factors, args.loss}, static_cast<double>(args.statistics.elements()), args, cpu::router_loss, nullptr);
+      {args.factors, args.loss}, static_cast<double>(args.statistics.elements()), args, HAWSER_BACKENDS(router_loss));
 }
 
 void router_top_k_backward(Stream& stream, const RouterTopKBackward& args) {
@@ -86,7 +86,7 @@ void router_top_k_backward(Stream& stream, const RouterTopKBackward& args) {
     expect_apart(kOp, args.dlogits, view);
   }
   run(stream, {kOp, OpKind::elementwise}, {args.logits, args.experts, args.weights, args.dweights, args.factors},
-      {args.dlogits}, per_logit(args.logits, 8), args, cpu::router_top_k_backward, nullptr);
+      {args.dlogits}, per_logit(args.logits, 8), args, HAWSER_BACKENDS(router_top_k_backward));
 }
 
 }  // namespace hawser::ops
