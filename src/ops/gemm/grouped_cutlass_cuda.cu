@@ -57,8 +57,12 @@ struct GroupMainloop : Base {
   }
   template <class Pipeline, class State, class Sums, class... Rest>
   CUTLASS_DEVICE void mma(Pipeline pipeline, State state, Sums& sums, int k_tiles, Rest&&... rest) {
-    cute::clear(sums);
-    Base::mma(pipeline, state, sums, k_tiles, rest...);
+    // The base waits for a first tile of K, even if there is none.
+    if (k_tiles == 0) {
+      cute::clear(sums);
+    } else {
+      Base::mma(pipeline, state, sums, k_tiles, rest...);
+    }
   }
 };
 
