@@ -133,6 +133,11 @@ void forward(const CudaNative& native, const LayerNormForward& args) {
 
 // ---- backward ----
 
+// Rounded before it is added to anything, as it is in the mean: of rows whose values are all equal, dx is then zero.
+__device__ __forceinline__ float product(float a, float b) {
+  return __fmul_rn(a, b);
+}
+
 template <class Act, class Weight>
 struct Gradient {
   Rows2<const Act> x, dy, residual;
@@ -187,9 +192,9 @@ __global__ void __launch_bounds__(512) backward_kernel(Gradient<Act, Weight> g) 
       const Vec<float, N> x = widen(row.x[k]), dy = widen(row.dy[k]), w = widen(weight[k]);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        const float n = (x.v[i] - row.mean) * row.rstd;
-        sums.x += dy.v[i] * w.v[i];
-        sums.y += dy.v[i] * w.v[i] * n;
+        const float n = (x.v[i] - row.mean) * row.rstd, gradient = product(dy.v[i], w.v[i]);
+        sums.x += gradient;
+        sums.y += gradient * n;
         dweight[k].v[i] += dy.v[i] * n;
         dbias[k].v[i] += dy.v[i];
       }
@@ -205,7 +210,7 @@ __global__ void __launch_bounds__(512) backward_kernel(Gradient<Act, Weight> g) 
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         const float n = (x.v[i] - row.mean) * row.rstd;
-        out.v[i] += row.rstd * (dy.v[i] * w.v[i] - mean_g - n * mean_gn);
+        out.v[i] += row.rstd * (product(dy.v[i], w.v[i]) - mean_g - n * mean_gn);
       }
       store_float<N>(g.dx.row(t) + place(k), out);
     }
@@ -239,7 +244,7 @@ __global__ void dx_any_kernel(Gradient<Act, Weight> g) {
   const std::int64_t t = blockIdx.x, columns = g.x.columns;
   const float mean = g.statistics[t], rstd = g.statistics[g.x.count + t];
   const auto normed = [&](std::int64_t c) { return (to_float(g.x.row(t)[c]) - mean) * rstd; };
-  const auto gradient = [&](std::int64_t c) { return to_float(g.dy.row(t)[c]) * to_float(g.weight[c]); };
+  const auto gradient = [&](std::int64_t c) { return product(to_float(g.dy.row(t)[c]), to_float(g.weight[c])); };
   float2 sums{};
   for (std::int64_t c = threadIdx.x; c < columns; c += blockDim.x) {
     sums.x += gradient(c);
