@@ -9,6 +9,7 @@ class OpKind {
  public:
   enum Value {
     gemm,
+    gemm_fp8,  // with FP8 operands
     attention_forward,
     attention_backward,
     attention_combine,
@@ -36,13 +37,15 @@ class OpKind {
 };
 
 // What the time of a large op is bound by: FLOPs at one of these rates, or the bytes that it moves.
-enum class Bound { gemm, attention_forward, attention_backward, attention_combine, bytes };
+enum class Bound { gemm, gemm_fp8, attention_forward, attention_backward, attention_combine, bytes };
 
 constexpr Bound bound_of(OpKind kind) {
   switch (kind) {
     case OpKind::gemm:
     case OpKind::loss:
       return Bound::gemm;
+    case OpKind::gemm_fp8:
+      return Bound::gemm_fp8;
     case OpKind::attention_forward:
       return Bound::attention_forward;
     case OpKind::attention_backward:

@@ -110,6 +110,8 @@ class Pricer {
     switch (bound_of(kind)) {
       case Bound::gemm:
         return {rates_.gemm, "GEMM"};
+      case Bound::gemm_fp8:
+        return {target_.gemm_fp8 > 0 ? target_.gemm_fp8 : rates_.gemm, "GEMM"};
       case Bound::attention_forward:
         return {rates_.attention.forward, "attention"};
       case Bound::attention_backward:

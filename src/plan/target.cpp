@@ -55,6 +55,7 @@ class Reader {
       const std::string prefix = std::string("attention.") + dtype + ".";
       rates.attention = {rate(both, prefix, "forward"), rate(both, prefix, "backward")};
     }
+    if (map("gemm")["fp8"].IsDefined()) t.gemm_fp8 = rate(map("gemm"), "gemm.", "fp8");
     links(t);
     problems_.throw_if_any();
     return t;

@@ -39,6 +39,7 @@ struct Target {
   double launch = 0;  // seconds
   double copy = 0;    // bytes/s
   ComputeRates bf16, float32;
+  double gemm_fp8 = 0;  // FLOP/s of GEMMs with FP8 operands; 0: the device has none that are faster
   std::vector<Link> links;
 
   // Its ranks run on the machine that plans: their memory is that machine's.

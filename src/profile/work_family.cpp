@@ -5,6 +5,7 @@ namespace hawser::profile {
 std::string family_of(const OpRecord& record) {
   switch (record.kind) {
     case OpKind::gemm:
+    case OpKind::gemm_fp8:
       return "gemm";
     case OpKind::attention_forward:
     case OpKind::attention_backward:

@@ -340,5 +340,18 @@ TEST(CostModel, StreamsOverlapAndEventsOrder) {
   EXPECT_NEAR(plan::step_time(device.trace(), target, DType::f32, 0.5).seconds, 2.0 + 2.0 + 1.0, 1e-9);
 }
 
+TEST(CostModel, GemmsWithFp8OperandsHaveTheirRate) {
+  const std::string text =
+      "name: x\nabout: y\ndevice: cuda\ncapacity: 1 GiB\ncontext: 0\ncommunicator: 0\nlaunch: 0\ncopy: 1e9\n"
+      "attention: {bf16: {forward: 1, backward: 1}, float32: {forward: 1, backward: 1}}\n"
+      "links: [{ranks: 0, rate: 1, latency: 0}]\n";
+  const plan::Target plain = plan::parse_target(text + "gemm: {bf16: 1e9, float32: 1e9}\n", "x.yaml");
+  const plan::Target faster = plan::parse_target(text + "gemm: {bf16: 1e9, float32: 1e9, fp8: 2e9}\n", "x.yaml");
+  MetaDevice device;
+  device.make_stream("a")->launch({.name = "gemm", .kind = OpKind::gemm_fp8, .flops = 1e9}, {});
+  EXPECT_NEAR(plan::step_time(device.trace(), plain, DType::bf16, 1.0).seconds, 1.0, 1e-9);
+  EXPECT_NEAR(plan::step_time(device.trace(), faster, DType::bf16, 1.0).busy.at("GEMM"), 0.5, 1e-9);
+}
+
 }  // namespace
 }  // namespace hawser
