@@ -26,9 +26,15 @@ enum class Checkpointing {
   full,         // all but the layers' inputs; attention too if sequences are short (nn::SavePolicy)
   automatic,    // the planner chooses one of the others for each block
 };
-// The loss that keeps the experts of a mixture equally loaded.
-// The load-balancing loss in training. model: if the model's config has output_router_logits, as in transformers.
+// The loss that keeps the experts of a mixture equally loaded. model: if the model's config has output_router_logits, as in transformers.
 enum class ExpertBalancing { model, aux_loss, none };
+// What the operands of a Linear's GEMMs are rounded to (nn/quantizer.h).
+enum class LinearFormat {
+  compute,      // the compute dtype: they are not rounded again
+  fp8_delayed,  // FP8, one scale for each of x and dy, from the maxima of earlier steps
+  fp8_current,  // FP8, one scale from the matrix itself
+  fp8_block,    // FP8, a scale for each block of the weight and each 128 elements of a row of x and dy
+};
 enum class ComputePrecision { automatic, float32, bf16 };  // automatic: float32 on the CPU, bf16 on CUDA
 enum class LearningRateSchedule { constant, linear, cosine };
 

@@ -96,14 +96,16 @@ void prepare_head(const models::Model& model, const plan::Layout& layout, Device
 }
 
 Storage scales_of(nn::Scaling scaling, const TensorView& matrix, Device& device) {
+  const auto blocks = [&](int dim) { return ceil_div(matrix.size(dim), nn::kScalingBlock); };
   switch (scaling) {
     case nn::Scaling::none:
       return {};
     case nn::Scaling::tensor:
       return {device, DType::f32, {1}};
     case nn::Scaling::block:
-      const auto blocks = [&](int dim) { return ceil_div(matrix.size(dim), nn::kScalingBlock); };
       return {device, DType::f32, {blocks(0), blocks(1)}};
+    case nn::Scaling::row:
+      return {device, DType::f32, {matrix.size(0), blocks(1)}};
   }
   return {};
 }

@@ -54,7 +54,7 @@ std::vector<StatePart> state_parts(Session& session, StateScope scope) {
     const step::FlatState& flat = session.state().flat(f);
     if (!scope.frozen && !session.model().flat(f).spec().trainable) continue;
     add(f, "", flat.stored);
-    if (!flat.scales.empty()) {
+    if (!flat.scales.empty() && (scope.scales || !flat.quantized)) {
       add(f, "scale/", flat.scales, nn::scale_extent(session.model().flat(f).spec().scaling));
     }
     if (!scope.optimizer || flat.slots.empty()) continue;
@@ -62,6 +62,9 @@ std::vector<StatePart> state_parts(Session& session, StateScope scope) {
     for (std::size_t slot = 0; slot < flat.slots.size(); ++slot) {
       add(f, cat("optimizer/", slots[slot].name, "/"), flat.slots[slot], slots[slot].extent);
     }
+  }
+  if (scope.scales) {
+    for (const step::StateTable& table : session.state().tables()) add(-1, table.name, table.view);
   }
   return parts;
 }
@@ -77,9 +80,26 @@ std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at) {
   return bytes;
 }
 
+namespace {
+
+// The first rank of each copy of the model saves a table.
+NamedState table_state(Session& session, const StatePart& part, StatesFor use) {
+  const Shape shape = part.device.shape();
+  NamedState table{.name = part.prefix, .shape = shape, .dtype = part.device.dtype(), .boxes = {}};
+  if (use == StatesFor::save && session.mesh().shard(Domain::replicated).index() != 0) return table;
+  table.boxes.push_back({.offset = Shape{0}, .extent = shape, .view = part.host});
+  return table;
+}
+
+}  // namespace
+
 std::vector<NamedState> named_states(Session& session, const std::vector<StatePart>& parts, StatesFor use) {
   std::vector<NamedState> states;
   for (const StatePart& part : parts) {
+    if (part.flat < 0) {
+      states.push_back(table_state(session, part, use));
+      continue;
+    }
     const step::FlatState& flat = session.state().flat(part.flat);
     for (NamedState& state : nn::extent_states(session.model().flat(part.flat), part.extent, flat.begin, flat.count,
                                                part.host, part.prefix, use == StatesFor::load)) {

@@ -44,7 +44,7 @@ class PinnedStagingBuffer {
 
 // A part of a session's state and its copy in host memory.
 struct StatePart {
-  int flat = 0;
+  int flat = 0;             // -1: a table
   std::string prefix;       // of the tensors' names
   TensorView device, host;  // the same view until place_copies places the copy
   nn::Extent extent = {};   // which elements of the flat share a value
@@ -53,13 +53,16 @@ struct StatePart {
 struct StateScope {
   bool optimizer = true;  // the optimizer's slots, if the session has them
   bool frozen = true;     // weights of frozen flats; false: only what training changes, such as adapters
+  // What a quantizer computes: scales of quantized weights, and step::ModelState::tables(). False for a checkpoint of a
+  // run without it: the weights' scales are then measured, and the tables stay as they are, new in a new session.
+  bool scales = true;
 };
-// Weights and their scales, then the optimizer's slots, flat by flat.
+// Weights and their scales, then the optimizer's slots, flat by flat; then tables, whose `flat` is -1.
 std::vector<StatePart> state_parts(Session& session, StateScope scope = {});
 // Returns the bytes of the copies of all parts; with `at`, places the copies there.
 std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at);
-// The copies as named tensors of the model (nn::extent_states). Of what several ranks have, such as the scales of
-// weights, "scale/PARAMETER", one rank saves each value, and all ranks load it.
+// The copies as named tensors of the model (nn::extent_states), then the tables. Of what several ranks have, such as
+// tables and the scales of weights, "scale/PARAMETER", one rank saves each value, and all ranks load it.
 enum class StatesFor { save, load };
 std::vector<NamedState> named_states(Session& session, const std::vector<StatePart>& parts, StatesFor use);
 

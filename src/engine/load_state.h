@@ -9,8 +9,12 @@
 namespace hawser::engine {
 
 // Fills the session's parameters and its optimizer's slots. What is not in `scope` stays as it is: the frozen weights of
-// a checkpoint of adapters alone come from elsewhere.
+// a checkpoint of adapters alone come from elsewhere. Without StateScope::scales, the scales of quantized weights are
+// measured. Collective.
 void load(Session& session, checkpoint::Checkpoint& checkpoint, StateScope scope = {});
+
+// Whether the checkpoint has something of what StateScope::scales loads: it is of a run with a quantizer.
+bool has_scales(Session& session, const checkpoint::Checkpoint& checkpoint);
 
 // Fills the parameters with a model's weights, or with those of its checkpoint. `seed`: of tensors that the weights do
 // not have (nn::Segment::may_be_absent).

@@ -15,6 +15,7 @@ std::string to_json(const RunState& state) {
   if (state.good_steps > 0) json["good_steps"] = state.good_steps;
   if (state.loss_scale != 1) json["loss_scale"] = state.loss_scale;
   if (state.kept != decltype(state.kept){}) json["optimizer_scalars"] = state.kept;
+  if (state.replay_step >= 0) json["replay_step"] = state.replay_step;
   json["recipe"] = io::parse_own_json<io::OrderedJson>(state.recipe);
   json["config"] = state.config;
   json["tokenizer"] = state.tokenizer;
@@ -52,6 +53,7 @@ RunState run_state_of(const std::string& text) {
             .good_steps = json.contains("good_steps") ? count("good_steps") : 0,
             .loss_scale = json.value("loss_scale", 1.0f),
             .kept = json.value("optimizer_scalars", decltype(RunState::kept){}),
+            .replay_step = json.contains("replay_step") ? count("replay_step") : -1,
             .recipe = json.at("recipe").dump(),
             .config = json.at("config"),
             .tokenizer = json.at("tokenizer"),

@@ -23,6 +23,7 @@ struct RunState {
   std::int64_t good_steps = 0;  // 0 in a checkpoint of an earlier version
   float loss_scale = 1;
   decltype(step::OptimizerProgress::kept) kept{};  // the optimizer's own
+  std::int64_t replay_step = -1;                   // step::OptimizerProgress::replay_step
   std::string recipe;                              // text of config's recipe_json
   std::string config;                              // text of the model's config.json
   std::string tokenizer;                           // path of a tokenizer.json or its folder; "": none

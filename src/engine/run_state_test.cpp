@@ -15,6 +15,7 @@ TEST(RunState, ComesBackAsItWasWritten) {
                        .good_steps = 3,
                        .loss_scale = 4096,
                        .kept = {1, 0.1f, 0, -3},
+                       .replay_step = 6,
                        .recipe = R"({"train":{"seed":3}})",
                        .config = "{}",
                        .tokenizer = "a/tokenizer.json",
@@ -24,6 +25,7 @@ TEST(RunState, ComesBackAsItWasWritten) {
   EXPECT_EQ(back.step, 7);
   EXPECT_EQ(back.sequences, 21);
   EXPECT_EQ(back.skipped, 2);
+  EXPECT_EQ(back.replay_step, 6);
   EXPECT_EQ(back.good_steps, 3);
   EXPECT_EQ(back.loss_scale, 4096);
   EXPECT_EQ(back.kept, state.kept);

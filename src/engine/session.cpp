@@ -7,6 +7,7 @@
 #include "device/cuda/native.h"
 #include "engine/host_copy.h"
 #include "models/weights.h"
+#include "step/weight_scales.h"
 
 namespace hawser::engine {
 
@@ -180,13 +181,21 @@ void Session::load(const models::WeightSources& sources, std::uint64_t seed) {
   parameters_changed();
 }
 
-void Session::parameters_changed() {
+void Session::parameters_changed(Scales scales) {
+  std::vector<Arena> workspaces;
+  if (scales == Scales::measure) {
+    step::measure_weights(*state_, mesh_, *stream_, [&](std::int64_t bytes) {
+      workspaces.emplace_back(device_, bytes);
+      return TensorView(workspaces.back().data(), DType::u8, {bytes}, device_.kind());
+    });
+  }
   for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) {
     state_->refresh_compute(f, *stream_);
     const step::FlatState& flat = state_->flat(f);
     if (!flat.unsharded.empty() && flat.cut.parts > 1) {
       mesh_.shard_gather(model_.flat(f).spec().domain).all_gather(*stream_, flat.compute, flat.unsharded);
     }
+    state_->transpose_unsharded(f, *stream_);
   }
   stream_->synchronize();
 }

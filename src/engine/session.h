@@ -36,6 +36,13 @@ struct StepConfig {
   plan::Layout layout;
 };
 
+// What scales of weights follow parameters that were written from outside of steps (nn/quantizer.h). Without quantized
+// weights both are the same.
+enum class Scales {
+  measure,  // computed from the new values
+  keep,     // those that the state has, because they were loaded with the parameters
+};
+
 class Session {
  public:
   // `capacity`: maximum bytes of planned_bytes(); the constructor throws Error(does_not_fit) before it reserves memory
@@ -75,9 +82,9 @@ class Session {
   // Loads the parameters of this rank's shard. `sources` must have passed models::check_weights. Tensors that they do not
   // have get the initial values of `seed`.
   void load(const models::WeightSources& sources, std::uint64_t seed);
-  // Rounds the float32 parameters into their copies in the compute dtype; blocks the host. initialise() and load() do
-  // it themselves: call it after writing parameters in another way, such as from a checkpoint.
-  void parameters_changed();
+  // Rounds the float32 parameters into their copies in the compute dtype, or quantizes them; blocks the host. Collective.
+  // initialise() and load() do it themselves: call it after writing parameters in another way, such as from a checkpoint.
+  void parameters_changed(Scales scales = Scales::measure);
 
   // True on the ranks of the first replica. All replicas hold the same state; this one saves it (engine/host_copy.h).
   bool owns_states() const;
@@ -92,8 +99,8 @@ class Session {
   step::Executor& executor(step::Purpose purpose);
   // Sets what a resumed run has counted so far; waits for enqueued steps.
   void set_progress(const step::OptimizerProgress& progress);
-  // In the next training step, of whichever StepConfig, the device updates flat f after the event until[f]
-  // (train/snapshot.h).
+  // In the next training step, of whichever StepConfig, the device updates flat f after the event until[f], and the
+  // tables of the state after until.back() (train/snapshot.h).
   void hold_updates(const std::vector<Event>& until);
   // Blocks the host until all steps have ended. Rethrows an error of any stream.
   void synchronize();

@@ -157,23 +157,24 @@ class Lister {
       if (everywhere_ || saves) to.boxes.push_back({.offset = zeros_like(own), .extent = own, .view = values});
       return;
     }
-    const std::int64_t tile = extent_.block;
+    const std::int64_t height = extent_.tile_rows(), width = extent_.block;
     const GlobalParam global = global_of(of);
-    const Shape all{ceil_div(global.rows, tile), ceil_div(first.global[1], tile)};
+    const Shape all{ceil_div(global.rows, height), ceil_div(first.global[1], width)};
     NamedState& to = state(of.name, all);
     for (std::size_t s = 0; s < of.segments.size(); ++s) {
       const Segment& segment = of.segments[s];
       const Slice slice = is_sliced(segment) ? segment.slice : Slice{};
       const std::int64_t row = global.row[s] + (slice.dim == 0 ? slice.begin : 0);
       const std::int64_t column = slice.dim == 1 ? slice.begin : 0;
-      const auto ends = [&](std::int64_t end, std::int64_t of_all) { return end % tile == 0 || end == of_all; };
-      expect_uncut(of, segment.global.rank() == 2 && segment.row % tile == 0 && row % tile == 0 && column % tile == 0 &&
-                           ends(row + segment.rows, global.rows) && ends(column + of.shape[1], first.global[1]));
+      expect_uncut(of, segment.global.rank() == 2 && segment.row % height == 0 && row % height == 0 &&
+                           column % width == 0 &&
+                           ((row + segment.rows) % height == 0 || row + segment.rows == global.rows) &&
+                           ((column + of.shape[1]) % width == 0 || column + of.shape[1] == first.global[1]));
       if (!everywhere_ && !holds(start_of(p, segment))) continue;
-      const std::int64_t rows = ceil_div(segment.rows, tile);
-      to.boxes.push_back({.offset = {row / tile, column / tile},
+      const std::int64_t rows = ceil_div(segment.rows, height);
+      to.boxes.push_back({.offset = {row / height, column / width},
                           .extent = {rows, own[1]},
-                          .view = values.rows(segment.row / tile * own[1], rows * own[1])});
+                          .view = values.rows(segment.row / height * own[1], rows * own[1])});
     }
   }
 
@@ -205,14 +206,14 @@ class Lister {
 Extent scale_extent(Scaling scaling) {
   HAWSER_CHECK(scaling != Scaling::none, "the extent of no scales");
   if (scaling == Scaling::tensor) return {.kind = Kind::parameter};
-  return {.kind = Kind::tile, .block = kScalingBlock};
+  return {.kind = Kind::tile, .block = kScalingBlock, .rows = scaling == Scaling::row ? 1 : 0};
 }
 
 Shape extent_shape(const Param& param, const Extent& extent) {
   if (extent.kind == Kind::parameter) return {1};
   HAWSER_CHECK(extent.kind == Kind::tile && extent.block > 0 && param.shape.rank() == 2, param.name,
                ": values for tiles of ", param.shape.text());
-  return {ceil_div(param.shape[0], extent.block), ceil_div(param.shape[1], extent.block)};
+  return {ceil_div(param.shape[0], extent.tile_rows()), ceil_div(param.shape[1], extent.block)};
 }
 
 std::vector<ExtentPart> extent_parts(const Flat& flat, const Extent& extent) {
@@ -303,7 +304,7 @@ std::int64_t saved_count(const Flat& flat, const Extent& extent) {
       return all;
     case Kind::tile:
       for (const Param& param : flat.params()) {
-        all += is_sliced(param) ? ceil_div(global_of(param).rows, extent.block) *
+        all += is_sliced(param) ? ceil_div(global_of(param).rows, extent.tile_rows()) *
                                       ceil_div(param.segments.front().global[1], extent.block)
                                 : extent_shape(param, extent).elements();
       }

@@ -9,7 +9,7 @@
 //   row        one for each row of each matrix       [..., out]         all values of a flat's segments on each rank, so
 //   column     one for each column of each matrix    [..., in]          that any update of a shard can read them. A rank
 //   matrix     one for each matrix                   [...], or [1]      must compute the same bits as all others that
-//   tile       one for each block x block tile of a parameter, rank 2   have the same value
+//   tile       one for each tile of a parameter of rank 2               have the same value
 //   parameter  one for each parameter                [1]
 //
 // Of a sliced tensor a rank has the values of its slice: its own rows, if rows are sliced, but the value of a complete
@@ -27,8 +27,10 @@ namespace hawser::nn {
 struct Extent {
   enum class Kind { element, block, row, column, matrix, tile, parameter };
   Kind kind = Kind::element;
-  std::int64_t block = 0;  // block: elements; tile: rows and columns
+  std::int64_t block = 0;  // block: elements; tile: columns, and rows unless `rows` is given
+  std::int64_t rows = 0;   // tile: its rows, if it is not square
 
+  std::int64_t tile_rows() const { return rows > 0 ? rows : block; }
   bool sharded() const { return kind == Kind::element || kind == Kind::block; }
   bool operator==(const Extent&) const = default;
 };

@@ -164,6 +164,30 @@ TEST(Extent, OfTilesOfSlicesIsThatOfTheTensor) {
   EXPECT_THROW(extent_states(cut, tiles, 0, cut.total(1), view_of(values), "scale/", false), InternalError);
 }
 
+// Scales of parts of rows: slices need not begin at a multiple of 128 rows, but of columns.
+TEST(Extent, OfPartsOfRowsIsThatOfTheTensor) {
+  const FlatSpec spec{.scaling = Scaling::row};
+  const Extent tiles = scale_extent(Scaling::row);
+  Tensors saved;
+  for (int part = 0; part < 2; ++part) {
+    const Flat flat("f", spec,
+                    {fused_param("qk",
+                                 {row_segment("q", 0, 2, {0, 130}, {.begin = part * 2, .total = 4}),
+                                  row_segment("k", 2, 1, {0, 130}, {.begin = part, .total = 2})},
+                                 {3, 130}, {}, true),
+                     sliced_param("down", {2, 128}, 1, {.begin = part * 128, .total = 256}, {}, true)});
+    EXPECT_EQ(flat.scale_shape(0), (Shape{3, 2}));
+    std::vector<float> values = counted(flat.scale_count(), static_cast<float>(100 * part));
+    EXPECT_EQ(saved_count(flat, tiles), 12 + 4);
+    assemble(saved, extent_states(flat, tiles, 0, flat.total(1), view_of(values), "scale/", false));
+  }
+  EXPECT_EQ(saved.at("scale/qk"), (std::vector<float>{0, 1, 2, 3, 100, 101, 102, 103, 4, 5, 104, 105}));
+  EXPECT_EQ(saved.at("scale/down"), (std::vector<float>{6, 106, 7, 107}));
+  const Flat cut("f", spec, {sliced_param("down", {2, 64}, 1, {.begin = 64, .total = 128}, {}, true)});
+  std::vector<float> values(2);
+  EXPECT_THROW(extent_states(cut, tiles, 0, cut.total(1), view_of(values), "scale/", false), InternalError);
+}
+
 TEST(Extent, OfAParameterIsSavedByOneRank) {
   const Extent whole = scale_extent(Scaling::tensor);
   Tensors saved;

@@ -28,7 +28,10 @@ Flat::Flat(std::string name, FlatSpec spec, std::vector<Param> params)
   HAWSER_CHECK(spec.grain > 0 && spec.grain % kAlignmentElements == 0, name_, ": a grain of ", spec.grain);
   HAWSER_CHECK(!spec.partial_gradient || spec.domain == Domain::replicated, name_, ": partial gradients of a ",
                to_string(spec.domain), " flat");
+  HAWSER_CHECK(!spec.transposed || spec.scaling == Scaling::none || spec.scaling == Scaling::tensor, name_,
+               ": transposed matrices with scales of blocks are not supported yet");
   for (const Param& param : params_) {
+    HAWSER_CHECK(!spec.transposed || param.shape.rank() == 2, param.name, ": transposed, but no matrix");
     offsets_.push_back(used_);
     used_ += round_up(param.elements(), spec.grain);
     const bool scales = spec.scaling != Scaling::none;
@@ -45,6 +48,11 @@ TensorView Flat::scale_view(const TensorView& scales, int param) const {
   if (spec_.scaling == Scaling::none) return {};
   const Shape shape = scale_shape(param);
   return scales.rows(scale_offsets_[static_cast<std::size_t>(param)], shape.elements()).reshape(shape);
+}
+
+TensorView Flat::transposed_view(const TensorView& flat, int param) const {
+  const Param& p = params_[static_cast<std::size_t>(param)];
+  return flat.rows(offset(param), p.elements()).reshape({p.shape[1], p.shape[0]});
 }
 
 std::int64_t Flat::total(int parts) const {
@@ -77,6 +85,8 @@ const char* scaling_text(Scaling scaling) {
       return ", scaled";
     case Scaling::block:
       return ", scaled by blocks";
+    case Scaling::row:
+      return ", scaled by rows";
   }
   return "";
 }
@@ -92,6 +102,7 @@ std::string difference(const FlatSpec& spec, const FlatSpec& first) {
   dtype("stored", spec.stored, first.stored);
   dtype("gathered", spec.gathered, first.gathered);
   if (spec.scaling != first.scaling) text += scaling_text(spec.scaling);
+  if (spec.transposed != first.transposed) text += spec.transposed ? ", transposed" : ", not transposed";
   if (spec.group != first.group) text += cat(", group ", spec.group);
   if (spec.partial_gradient != first.partial_gradient) {
     text += spec.partial_gradient ? ", partial gradients" : ", equal gradients";

@@ -32,6 +32,9 @@ class Flat {
   std::int64_t total(int parts) const;
   // The view of a parameter in the unsharded flat buffer.
   TensorView view(const TensorView& flat, int param) const;
+  // The view of a matrix with rows and columns exchanged, in a buffer that has each parameter's elements where the flat
+  // buffer has them, in that order (FlatSpec::transposed).
+  TensorView transposed_view(const TensorView& flat, int param) const;
   // The float32 scales of all parameters, one parameter after another, and those of one: the values of scale_extent()
   // (nn/extent.h). Scaling::none: 0, empty.
   std::int64_t scale_count() const { return scale_offsets_.back(); }

@@ -114,6 +114,13 @@ TEST(Flat, ScalesHaveTheShapeOfTheirForm) {
   const TensorView all(reinterpret_cast<std::byte*>(scales.data()), DType::f32, {7}, DeviceKind::cpu);
   EXPECT_EQ(blocks.scale_view(all, 1).data<float>(), scales.data() + 4);
   EXPECT_THROW(Flat("vector", spec, {full_param("c", {8}, {}, false)}), InternalError);
+  spec.scaling = Scaling::row;
+  EXPECT_EQ(Flat("row", spec, params).scale_shape(1), (Shape{7, 3}));
+  spec.transposed = true;
+  EXPECT_THROW(Flat("row", spec, params), InternalError) << "scales of blocks of the transposed matrix";
+  spec.scaling = Scaling::tensor;
+  EXPECT_EQ(Flat("tensor", spec, params).scale_count(), 2);
+  EXPECT_THROW(Flat("vector", spec, {full_param("c", {8}, {}, false)}), InternalError);
 }
 
 }  // namespace

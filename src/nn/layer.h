@@ -4,6 +4,7 @@
 // writes in a call is a view that the caller provides. Shapes: T rows (tokens of this rank's micro-batch), C width.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "base/training_options.h"
 #include "nn/auxiliary_loss.h"
 #include "nn/param.h"
+#include "nn/quantizer.h"
 #include "nn/seams.h"
 #include "ops/dropout/dropout.h"
 #include "tensor/tensor.h"
@@ -43,7 +45,8 @@ struct BatchViews {
   TensorView positions;  // i32 [T], restarting in each document
   // i32 [N, 6], i32 [1]: diagonal blocks. In a segment, the query rows and the key rows are the same rows: a piece of
   // one document, contiguous in the sequence, that this rank holds. It is in one chunk or spans several chunks that are
-  // adjacent in the sequence.
+  // adjacent in the sequence. Each row of a document is a query row of exactly one diagonal segment, a padding row of
+  // none: the table is also the mask of the rows that are no padding.
   // With a KV cache, a segment has the new queries of a sequence and all its keys so far, including the new ones.
   TensorView diagonal, diagonal_count;
   // i32 [sum of M, 6], i32 [windows]: WindowViews::off_diagonal of all windows, one after another.
@@ -86,14 +89,17 @@ std::vector<ops::StridedBlocks> diagonal_blocks(const BatchViews& batch, std::in
 
 // A matrix as a Linear reads it: its values are scale * view. The view of a parameter is in FlatSpec::gathered.
 struct Scaled {
-  TensorView view;
+  TensorView view;             // empty where only `transposed` is read, such as a weight in backward
   TensorView scale = {};       // float32, with the shape of a Scaling for the view's shape; empty: 1
   TensorView transposed = {};  // the view with rows and columns exchanged, for GEMMs that can read only one of both;
-                               // empty: there is none
+                               // empty: there is none. Rounded separately if it has its own scales
+  TensorView transposed_scale = {};  // the scales of `transposed`, with the shape of a Scaling for its shape; empty:
+                                     // `scale`, which then is one float32
 
   Scaled() = default;
-  Scaled(const TensorView& v, const TensorView& s = {}, const TensorView& t = {})  // NOLINT: a view is a Scaled
-      : view(v), scale(s), transposed(t) {}
+  Scaled(const TensorView& v, const TensorView& s = {}, const TensorView& t = {},  // NOLINT: a view is a Scaled
+         const TensorView& ts = {})
+      : view(v), scale(s), transposed(t), transposed_scale(ts) {}
   Scaled(const Storage& storage) : view(storage) {}  // NOLINT
 };
 
@@ -115,6 +121,8 @@ class GradientSink {
 // A place in a layer: with the layer's number, the key of what belongs to it and to nothing else, such as random
 // numbers. Values are part of the key: new sites go to the end.
 enum class Site { qkv_projection, output_projection, up_projection, down_projection, logits };
+constexpr int kSites = 5;
+const char* to_string(Site site);
 
 // What the caller provides for one call.
 class LayerContext {
@@ -132,6 +140,7 @@ class LayerContext {
   const TensorView& weight(int param) const {
     const Scaled& weight = parameter(param);
     HAWSER_CHECK(weight.scale.empty(), "parameter ", param, " of this layer cannot have a scale");
+    HAWSER_CHECK(!weight.view.empty(), "parameter ", param, " of this layer is read transposed only");
     return weight.view;
   }
   // Float32 [R / 2], R the rotated dims of a head: angles of ModelDescription::ropes[i].
@@ -143,6 +152,9 @@ class LayerContext {
   // The random numbers of a site in this step: the same in every pass, on every rank and mesh, with any micro-batch
   // size. `index`: of the head (of all heads of the model) or of the adapter that draws. Only with training().
   virtual ops::RandomKey random(Site site, int index = 0) const = 0;
+  // How an operand of the Linear at this site is quantized in this pass: by its format in SavePolicy::formats. The amax
+  // is empty outside of training; for x in all passes but forward, for dy in all but backward.
+  virtual Quantization quantization(Site, Operand) const { return {}; }
   virtual KvCache kv_cache() const { return {}; }          // of the layer that is running; for its attention seam
   virtual AuxiliaryViews auxiliary() const { return {}; }  // of the layer that is running
   // One stream waits for the work that the other has enqueued so far.
@@ -167,6 +179,10 @@ struct SavePolicy {
   bool keep_attention = false;  // with full: attention output and log-sum-exp are saved anyway (long sequences)
   // Gradients of GEMM weights are computed in a separate pass, backward_weight: what they read is saved until then.
   bool delay_weight_gradients = false;
+  // By Site: the format of the layer's Linears. What a layer saves may depend on it.
+  std::array<LinearFormat, kSites> formats = {};
+
+  LinearFormat format(Site site) const { return formats[static_cast<std::size_t>(site)]; }
 
   // What is recomputed. Layer::recompute runs again each GEMM and the attention whose predicate below is true, and
   // the norm before such a GEMM. It saves that norm's output for backward, unless delay_weight_gradients is set.

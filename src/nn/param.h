@@ -54,11 +54,14 @@ struct PartOf {
   std::int64_t begin = 0, total = 0;
 };
 
-// The float32 scales of a matrix (nn::Scaled). kScalingBlock: rows and columns of a block.
+// The float32 scales of a matrix (nn::Scaled). kScalingBlock: rows and columns of a block. Of a parameter that
+// tensor-parallel ranks have slices of, checkpoints have the scales of the global parameter (nn/extent.h).
 enum class Scaling {
   none,
-  tensor,  // [1]
-  block,   // [ceil(rows / kScalingBlock), ceil(columns / kScalingBlock)]. No GEMM reads them yet
+  tensor,  // [1]: of the global parameter, equal on tensor-parallel ranks
+  block,  // [ceil(rows / kScalingBlock), ceil(columns / kScalingBlock)], of this rank's slice. Slices, and then segments,
+          // begin at multiples of kScalingBlock. No GEMM reads them yet
+  row,    // [rows, ceil(columns / kScalingBlock)], likewise. No GEMM reads them yet
 };
 constexpr std::int64_t kScalingBlock = 128;
 
@@ -69,11 +72,14 @@ struct FlatSpec {
   std::optional<DType> stored;      // dtype that ranks keep; absent: float32 if trainable, otherwise the compute dtype
   std::optional<DType> gathered;    // dtype that layers read; absent: the compute dtype
   Scaling scaling = Scaling::none;  // weights of Linears only
-  int group = 0;                    // a number for parameters that the optimizer updates differently, or whose learning
-                                    // rate has a schedule of its own (optim::kGroups)
-  bool partial_gradient = false;    // replicated only: what each rank computes is a part of a sum, not an equal copy
-  std::int64_t grain = 128;         // parameters and shards begin at multiples of it; a multiple of
-                                    // Flat::kAlignmentElements
+  // Backward reads the matrices with rows and columns exchanged (Scaled::transposed), as GEMMs of FP8 need them, and not
+  // as they are. Weights of Linears only, and scales of Scaling::none or tensor so far.
+  bool transposed = false;
+  int group = 0;                  // a number for parameters that the optimizer updates differently, or whose learning
+                                  // rate has a schedule of its own (optim::kGroups)
+  bool partial_gradient = false;  // replicated only: what each rank computes is a part of a sum, not an equal copy
+  std::int64_t grain = 128;       // parameters and shards begin at multiples of it; a multiple of
+                                  // Flat::kAlignmentElements
   bool operator==(const FlatSpec&) const = default;
 
   // The dtypes in a model that computes in `compute`.

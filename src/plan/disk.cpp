@@ -66,6 +66,9 @@ std::int64_t checkpoint_bytes(const models::Model& model, const Layout& layout) 
       bytes += nn::saved_count(flat, slot.extent) * size_of(slot.dtype);
     }
   }
+  if (const std::vector<step::ScaledSite> sites = scaled_sites(layout); !sites.empty()) {
+    bytes += static_cast<std::int64_t>(sites.size()) * (1 + layout.quantizer->history()) * size_of(DType::f32);
+  }
   return bytes;
 }
 

@@ -110,7 +110,22 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
                     .prefetch = layout.prefetch,
                     .accumulation = layout.accumulation},
           .copies = layout.mesh.tensor,
-          .optimizer = layout.optimizer.get()};
+          .optimizer = layout.optimizer.get(),
+          .quantizes = layout.quantizer != nullptr};
+}
+
+std::vector<step::ScaledSite> scaled_sites(const Layout& layout) {
+  std::vector<step::ScaledSite> sites;
+  for (std::size_t layer = 0; layer < layout.policies.size(); ++layer) {
+    for (int s = 0; s < nn::kSites; ++s) {
+      const auto site = static_cast<nn::Site>(s);
+      if (layout.policies[layer].format(site) != LinearFormat::fp8_delayed) continue;
+      for (const nn::Operand operand : {nn::Operand::x, nn::Operand::dy}) {
+        sites.push_back({.layer = static_cast<int>(layer), .site = site, .operand = operand});
+      }
+    }
+  }
+  return sites;
 }
 
 step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool optimizer) {
@@ -122,6 +137,8 @@ step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool op
   return {.cuts = {cut(Domain::sliced), cut(Domain::replicated), cut(Domain::sliced)},
           .compute = layout.compute,
           .optimizer = optimizer ? layout.optimizer : nullptr,
+          .quantizer = layout.quantizer,
+          .scaled_sites = scaled_sites(layout),
           .kv_cache_rows = layout.kv_cache_rows};
 }
 

@@ -37,7 +37,8 @@ struct Layout {
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   ShardPolicy shard_policy = ShardPolicy::parameters;
   std::shared_ptr<const optim::Optimizer> optimizer = optim::make_adamw();
-  double gradient_clip = 0;  // step::ExecutorSetup::gradient_clip
+  std::shared_ptr<const nn::Quantizer> quantizer;  // of SavePolicy::formats and of flats with scales; null: none
+  double gradient_clip = 0;                        // step::ExecutorSetup::gradient_clip
   ops::LossScaling loss_scaling;
   bool auxiliary_given = false;      // Purpose::gradient_norms: step::ExecutorSetup::auxiliary_given
   std::int64_t logit_positions = 1;  // Purpose::logits: number of rows whose logits are computed
@@ -85,6 +86,9 @@ void set_policies(Layout& layout, const models::Model& model, const MemoryRecipe
 
 // A forward-only purpose runs one micro-batch per step, regardless of the number in a training step.
 step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpose);
+
+// The operands whose scales the state keeps: those with a delayed format in Layout::policies.
+std::vector<step::ScaledSite> scaled_sites(const Layout& layout);
 
 // Sharding and contents of a rank's state.
 step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool optimizer);

@@ -46,6 +46,10 @@ const char* to_string(Op op) {
       return "gradient_norm";
     case Op::parameter_norms:
       return "parameter_norms";
+    case Op::scale_update:
+      return "scale_update";
+    case Op::quantize_weights:
+      return "quantize_weights";
     case Op::gather_updated:
       return "gather_updated";
     case Op::update:
@@ -78,6 +82,18 @@ const char* to_string(StreamId stream) {
   return "?";
 }
 
+const char* to_string(WeightForm form) {
+  switch (form) {
+    case WeightForm::rows:
+      return "rows";
+    case WeightForm::transposed:
+      return "transposed";
+    case WeightForm::both:
+      return "both";
+  }
+  return "?";
+}
+
 int Program::add(Instruction instruction) {
   instruction.id = static_cast<int>(instructions.size());
   for (const int other : instruction.after)
@@ -94,6 +110,7 @@ std::string Program::text() const {
     if (instruction.layer >= 0) out << " layer " << instruction.layer;
     if (instruction.flat >= 0) out << " flat " << instruction.flat;
     if (instruction.phase > 0) out << " phase " << instruction.phase;
+    if (instruction.form != WeightForm::rows) out << ' ' << to_string(instruction.form);
     if (!instruction.after.empty()) {
       out << "\tafter";
       for (const int other : instruction.after) out << ' ' << other;

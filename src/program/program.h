@@ -37,6 +37,8 @@ enum class Op {
   optimizer_sum,      // after a phase of an update: all-reduces the sums of the ranks of one copy of the model
   optimizer_gather,   // after a phase: all-gathers what the ranks wrote of their shards
   optimizer_scatter,  // after a phase: reduce-scatters what the ranks wrote of the flat into shards
+  scale_update,       // new scales: all-reduces the maxima of x, dy and weights (nn/quantizer.h)
+  quantize_weights,   // rounds this rank's shard of a flat to what layers read, with the new scales
   gather_updated,     // all-gathers a flat's updated shards into the weights that every rank keeps (ZeRO-1)
   end_step,           // all-reduces the loss and copies the results to the host
 };
@@ -46,6 +48,11 @@ const char* to_string(Op op);
 // reduce: Op::reduce, reduce_replicas, optimizer_scatter. compute: everything else. count: the number of streams.
 enum class StreamId { compute, exchange, gather, reduce, count };
 const char* to_string(StreamId stream);
+
+// Which form of a flat's matrices a computation reads (nn::FlatSpec::transposed); `rows` for all other flats. A gather of
+// both leaves two buffers.
+enum class WeightForm { rows, transposed, both };
+const char* to_string(WeightForm form);
 
 struct Instruction {
   int id = 0;  // index in the program
@@ -59,6 +66,7 @@ struct Instruction {
   // the list of the previous such op already has every flat that this op needs, this op gets the same list, which may
   // have more flats than it needs. Empty if parameters are not sharded.
   std::vector<int> gathered;
+  WeightForm form = WeightForm::rows;  // gather: what it leaves
   int input = -1;     // id of the instruction that wrote the op's x (forward, head) or dy (the backward ops)
   int residual = -1;  // forward, backward: id of the instruction that wrote the residual, or its gradient (nn::Layer)
   int partner = -1;   // recompute, backward, backward_weight: id of the forward instruction of layer and micro-batch

@@ -11,6 +11,7 @@ using models::ParamPlace;
 using program::Instruction;
 using program::Op;
 using program::StreamId;
+using program::WeightForm;
 
 Streams make_streams(Device& device) {
   Streams streams;
@@ -124,6 +125,10 @@ void Executor::run(const Instruction& instruction, const StepInput& input, StepO
     case Op::optimizer_gather:
     case Op::optimizer_scatter:
       return exchange_update(instruction);
+    case Op::scale_update:
+      return scale_update(instruction);
+    case Op::quantize_weights:
+      return quantize_weights(instruction);
     case Op::end_step:
       return end_step(instruction, output);
   }
@@ -141,15 +146,22 @@ TensorView Executor::activation(int instruction) {
 void Executor::gather(const Instruction& instruction) {
   const FlatState& flat = setup_.state->flat(instruction.flat);
   comm::Group& group = setup_.mesh->shard_gather(setup_.model->flat(instruction.flat).spec().domain);
+  const Shape shape{flat.count * group.size()};
   const TensorView unsharded =
-      setup_.buffers->get({Role::weights, instruction.id, 0}, flat.compute.dtype(), {flat.count * group.size()});
+      instruction.form == WeightForm::transposed
+          ? temp(instruction, flat.compute.dtype(), shape)
+          : setup_.buffers->get({Role::weights, instruction.id, 0}, flat.compute.dtype(), shape);
   group.all_gather(stream(instruction.stream), flat.compute, unsharded);
+  if (instruction.form == WeightForm::rows) return;
+  const TensorView transposed = setup_.buffers->get({Role::weights, instruction.id, 1}, flat.compute.dtype(), shape);
+  transpose_flat(setup_.model->flat(instruction.flat), unsharded, transposed, stream(instruction.stream));
 }
 
 void Executor::gather_updated(const Instruction& instruction) {
   const FlatState& flat = setup_.state->flat(instruction.flat);
   comm::Group& group = setup_.mesh->shard_gather(setup_.model->flat(instruction.flat).spec().domain);
   group.all_gather(stream(instruction.stream), flat.compute, flat.unsharded);
+  setup_.state->transpose_unsharded(instruction.flat, stream(instruction.stream));
 }
 
 std::vector<nn::Scaled> Executor::weights_of(const Instruction& instruction, const std::vector<ParamPlace>& places) {
@@ -157,13 +169,20 @@ std::vector<nn::Scaled> Executor::weights_of(const Instruction& instruction, con
   for (const ParamPlace& place : places) {
     const nn::Flat& flat = setup_.model->flat(place.flat);
     const FlatState& state = setup_.state->flat(place.flat);
-    TensorView values = state.unsharded;
+    TensorView values = state.unsharded, transposed = state.transposed;
     for (const int id : instruction.gathered) {
-      if (setup_.program->instructions[static_cast<std::size_t>(id)].flat != place.flat) continue;
-      values = setup_.buffers->get({Role::weights, id, 0}, state.compute.dtype(), {flat.total(state.cut.parts)});
+      const Instruction& gather = setup_.program->instructions[static_cast<std::size_t>(id)];
+      if (gather.flat != place.flat) continue;
+      const auto form = [&](int which) {
+        return setup_.buffers->get({Role::weights, id, which}, state.compute.dtype(), {flat.total(state.cut.parts)});
+      };
+      if (gather.form != WeightForm::transposed) values = form(0);
+      if (gather.form != WeightForm::rows) transposed = form(1);
     }
-    if (values.empty()) return {};  // the instruction reads no weights
-    weights.emplace_back(flat.view(values, place.index), flat.scale_view(state.scales, place.index));
+    if (values.empty() && transposed.empty()) return {};  // the instruction reads no weights
+    weights.emplace_back(values.empty() ? values : flat.view(values, place.index),
+                         flat.scale_view(state.scales, place.index),
+                         transposed.empty() ? transposed : flat.transposed_view(transposed, place.index));
   }
   return weights;
 }

@@ -101,7 +101,7 @@ class Executor {
 
   StepOutput enqueue(const StepInput& input);
   // The `update` of flat f in the next step waits for until[f], the end of concurrent work that reads the flat's state
-  // (train/snapshot.h).
+  // (train/snapshot.h), and `scale_update` for until.back(), of work that reads ModelState::tables().
   void hold_updates(std::vector<Event> until) { held_ = std::move(until); }
   // Blocks until all enqueued work has completed; rethrows any stream's error.
   void synchronize();
@@ -141,6 +141,10 @@ class Executor {
   void update(const program::Instruction& instruction);
   optim::Exchanged exchanged(int flat, int phase);
   void exchange_update(const program::Instruction& instruction);
+  void scale_update(const program::Instruction& instruction);
+  void quantize_weights(const program::Instruction& instruction);
+  nn::Quantization quantization(const program::Instruction& instruction, nn::Site site, nn::Operand operand);
+  void judge(const program::Instruction& instruction);
   void end_step(const program::Instruction& instruction, StepOutput& output);
   void read_auxiliary_statistics(Stream& compute, StepOutput& output);
   void all_reduce_small(const program::Instruction& instruction, comm::Group& group, const TensorView& data);
@@ -166,7 +170,8 @@ class Executor {
   HostLink link_;
   std::vector<Event> end_events_;                // by instruction: its end in the step being enqueued
   Event step_end_;                               // of the step enqueued last
-  std::vector<Event> held_;                      // by flat: the event that its next update waits for; empty: none
+  std::vector<Event> held_;                      // by flat: the event that its next update waits for, then the tables';
+                                                 // empty: none
   std::set<std::pair<BufferKey, int>> written_;  // gradients written in this step: (buffer, index of the parameter)
   std::set<BufferKey> gaps_filled_;              // gradient buffers whose padding was zeroed in this step
   bool norm_begun_ = false;                      // a grad_norm_partial of this step has been enqueued

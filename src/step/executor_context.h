@@ -58,6 +58,9 @@ class Executor::Context : public nn::LayerContext {
             .step = executor_.setup_.state->record().field(&StepRecord::step),
             .rows = batch_.row_ids};
   }
+  nn::Quantization quantization(nn::Site site, nn::Operand operand) const override {
+    return executor_.quantization(instruction_, site, operand);
+  }
   nn::AuxiliaryViews auxiliary() const override { return executor_.auxiliary_views(instruction_); }
   nn::KvCache kv_cache() const override {
     return instruction_.layer < 0 ? nn::KvCache() : executor_.setup_.state->kv_cache(instruction_.layer);

@@ -70,6 +70,7 @@ void Executor::gradient_norm(const Instruction& instruction) {
                                   .norm_out = norm,
                                   .coefficient = state.result().field(&StepResult::clip),
                                   .skip = state.skip()});
+  judge(instruction);
   ops::count_step(compute, {.step = progress.field(&OptimizerProgress::step),
                             .good_steps = progress.field(&OptimizerProgress::good_steps),
                             .loss_scale = progress.field(&OptimizerProgress::loss_scale),

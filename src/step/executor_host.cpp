@@ -47,9 +47,9 @@ void Executor::begin_step(const StepInput& input) {
   const ModelState& state = *setup_.state;
   Stream& compute = stream(StreamId::compute);
   link_.upload(compute, "write_step_record", state.record().all(), &input.record, sizeof(StepRecord));
-  const std::int32_t skip = input.skip ? 1 : 0;
+  const auto skip = static_cast<std::int32_t>(input.skip ? Skip::no_target : Skip::none);
   link_.upload(compute, "write_skip", state.skip(), &skip, sizeof(skip));
-  ops::fill(compute, {.y = state.result().all()});
+  ops::fill(compute, {.y = state.result().all().rows(0, RecordView<StepResult>::kFloats - 1)});  // all but `skip`
   if (setup_.auxiliary_given && !state.auxiliary_statistics().empty()) {
     const std::vector<float>& given = input.auxiliary_statistics;
     const TensorView& to = state.auxiliary_statistics();
@@ -58,6 +58,7 @@ void Executor::begin_step(const StepInput& input) {
     link_.upload(compute, "write_statistics", to.reshape({to.elements()}), given.data(), to.bytes());
   }
   if (!trains()) return;
+  if (!state.site_amax().empty()) ops::fill(compute, {.y = state.site_amax()});
   ops::scale_loss(compute, {.factor = state.record().field(&StepRecord::inverse_targets),
                             .loss_scale = state.progress().field(&OptimizerProgress::loss_scale),
                             .out = state.loss_factor()});

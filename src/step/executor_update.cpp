@@ -24,11 +24,13 @@ void Executor::update(const Instruction& instruction) {
   const int f = instruction.flat, phase = instruction.phase;
   const nn::Flat& flat = setup_.model->flat(f);
   const FlatState& state = setup_.state->flat(f);
+  const bool rounds = !state.quantized && state.compute.raw() != state.stored.raw();
   Stream& compute = stream(instruction.stream);
   if (phase == 0 && !held_.empty()) compute.wait(held_[static_cast<std::size_t>(f)]);
   const std::vector<optim::Phase> phases = setup_.optimizer->phases(flat);
+  const bool last = phase + 1 == static_cast<int>(phases.size());
   optim::Exchanged sent, received;
-  if (phase + 1 < static_cast<int>(phases.size())) {
+  if (!last) {
     sent = exchanged(f, phase);
     const bool scatters = phases[static_cast<std::size_t>(phase)].scatters.has_value();
     (scatters ? sent.shard : sent.flat) = {};
@@ -50,7 +52,7 @@ void Executor::update(const Instruction& instruction) {
                             .weights = state.stored,
                             .gradient = gradient_shard(f),
                             .slots = state.slots,
-                            .compute = state.compute.raw() == state.stored.raw() ? TensorView() : state.compute,
+                            .compute = rounds ? state.compute : TensorView(),
                             .scalars = setup_.state->optimizer_scalars(),
                             .coefficient = setup_.state->result().field(&StepResult::clip),
                             .skip = setup_.state->skip(),
@@ -59,6 +61,7 @@ void Executor::update(const Instruction& instruction) {
                             .received = received,
                             .sent = sent,
                             .temp = [&](DType dtype, const Shape& shape) { return temp(instruction, dtype, shape); }});
+  if (last && state.cut.parts == 1 && !state.quantized) setup_.state->transpose_unsharded(f, compute);
 }
 
 void Executor::exchange_update(const Instruction& instruction) {

@@ -11,6 +11,7 @@ using parallel::Computation;
 using program::Instruction;
 using program::Op;
 using program::StreamId;
+using program::WeightForm;
 
 // The flats of a computation's parameters, in ascending order.
 struct Flats {
@@ -78,8 +79,14 @@ class Lister {
   }
   const Flats& flats_of_layer(int layer) const { return layers_[static_cast<std::size_t>(layer)]; }
 
-  int add(Instruction instruction, std::vector<int> weights, std::vector<int> gradients) {
-    list_.push_back({std::move(instruction), std::move(weights), std::move(gradients)});
+  // `form`: of the weights that have FlatSpec::transposed.
+  int add(Instruction instruction, const std::vector<int>& weights, std::vector<int> gradients,
+          WeightForm form = WeightForm::rows) {
+    Computation computation{.instruction = std::move(instruction), .weights = {}, .gradients = std::move(gradients)};
+    for (const int flat : weights) {
+      computation.weights.push_back({flat, model_.flat(flat).spec().transposed ? form : WeightForm::rows});
+    }
+    list_.push_back(std::move(computation));
     return static_cast<int>(list_.size()) - 1;
   }
 
@@ -119,14 +126,14 @@ class Lister {
       if (recomputes_[static_cast<std::size_t>(layer)]) {
         Instruction again = instruction;
         again.op = Op::recompute;
-        add(again, flats.read, {});
+        add(again, flats.read, {}, WeightForm::both);  // one gather for both passes
       }
       Instruction back = instruction;
       back.op = Op::backward;
       back.input = dy;
       back.residual = dresidual;
       pass.dy[static_cast<std::size_t>(layer)] = dy;
-      dresidual = add(back, flats.read, flats.trainable);
+      dresidual = add(back, flats.read, flats.trainable, WeightForm::transposed);
       // The gradient of a sum is that of each term: the layer that wrote the residual has the same dy.
       const models::LayerInputs& inputs = model_.inputs(layer);
       if (inputs.residual == inputs.x) dy = dresidual;
@@ -159,10 +166,11 @@ class Lister {
   std::vector<Computation> list_;
 };
 
-// Writes the updates of all trainable flats.
+// Writes the updates of all trainable flats. Those with quantized weights are gathered later.
 class Updates {
  public:
-  Updates(program::Program& program, bool gather_updated) : program_(program), gather_updated_(gather_updated) {}
+  Updates(program::Program& program, const models::Model& model, bool gather_updated)
+      : program_(program), model_(model), gather_updated_(gather_updated) {}
 
   void add(int flat, std::vector<optim::Phase> phases) {
     Update update{.flat = flat, .phases = std::move(phases)};
@@ -190,7 +198,7 @@ class Updates {
     const int id =
         program_.add({.op = Op::update, .flat = flat, .phase = phase, .after = std::exchange(update.exchanges, {})});
     if (update.ended()) {
-      if (!gather_updated_) return;
+      if (!gather_updated_ || quantizes_weights(model_.flat(flat).spec())) return;
       program_.add({.op = Op::gather_updated, .stream = StreamId::gather, .flat = flat, .after = {id}});
       return;
     }
@@ -205,16 +213,19 @@ class Updates {
   }
 
   program::Program& program_;
+  const models::Model& model_;
   bool gather_updated_;
   Update begun_;  // the last one with several phases, unless it has ended
 };
 
-void write_updates(program::Program& program, const models::Model& model, const optim::Optimizer* optimizer,
-                   bool gather_updated) {
-  Updates updates(program, gather_updated);
+void write_updates(program::Program& program, const models::Model& model, const ScheduleOptions& options) {
+  const optim::Optimizer* const optimizer = options.optimizer;
+  Updates updates(program, model, options.shard.gather_updated);
   for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
     const nn::Flat& flat = model.flat(f);
     if (!flat.spec().trainable) continue;
+    HAWSER_CHECK(options.quantizes || !quantizes_weights(flat.spec()), flat.name(),
+                 ": trainable weights with scales need a quantizer");
     std::vector<optim::Phase> phases = optimizer != nullptr ? optimizer->phases(flat) : std::vector<optim::Phase>(1);
     for (std::size_t p = 0; p < phases.size(); ++p) {
       const optim::Phase& phase = phases[p];
@@ -228,7 +239,22 @@ void write_updates(program::Program& program, const models::Model& model, const 
   updates.finish();
 }
 
+// Writes what follows the last update: new scales, and the weights that are quantized with them.
+void write_scales(program::Program& program, const models::Model& model, bool gather_updated) {
+  program.add({.op = Op::scale_update});
+  for (int flat = 0; flat < static_cast<int>(model.flats().size()); ++flat) {
+    if (!quantizes_weights(model.flat(flat).spec())) continue;
+    const int rounded = program.add({.op = Op::quantize_weights, .flat = flat});
+    if (!gather_updated) continue;
+    program.add({.op = Op::gather_updated, .stream = StreamId::gather, .flat = flat, .after = {rounded}});
+  }
+}
+
 }  // namespace
+
+bool quantizes_weights(const nn::FlatSpec& spec) {
+  return spec.trainable && spec.scaling != nn::Scaling::none;
+}
 
 program::Program make_program(const models::Model& model, const ScheduleOptions& options) {
   HAWSER_CHECK(static_cast<int>(options.policies.size()) == model.layers(), options.policies.size(), " policies for ",
@@ -252,7 +278,8 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
       program.add({.op = Op::grad_norm_partial, .flat = end.flat, .after = {end.instruction}});
     }
     program.add({.op = Op::gradient_norm});
-    write_updates(program, model, options.optimizer, shard.gather_updated);
+    write_updates(program, model, options);
+    if (options.quantizes) write_scales(program, model, shard.gather_updated);
   }
   if (options.purpose == Purpose::gradient_norms) {
     program.add({.op = Op::parameter_norms, .after = {ends.back().instruction}});  // all other ends are before it

@@ -34,7 +34,11 @@ struct ScheduleOptions {
   // Tensor-parallel ranks without sequence parallelism: each computes the whole gradient of a replicated parameter.
   int copies = 1;
   const optim::Optimizer* optimizer = nullptr;  // whose phases updates have; null: one phase
+  bool quantizes = false;  // there is a quantizer (nn/quantizer.h): scales and quantized weights follow the updates
 };
+
+// Whether a flat's weights are quantized after each update (nn/quantizer.h).
+bool quantizes_weights(const nn::FlatSpec& spec);
 
 program::Program make_program(const models::Model& model, const ScheduleOptions& options);
 

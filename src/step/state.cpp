@@ -4,6 +4,8 @@
 
 #include "models/weights.h"
 #include "ops/copy/copy.h"
+#include "ops/copy/transpose.h"
+#include "step/schedule.h"
 
 namespace hawser::step {
 
@@ -49,7 +51,9 @@ void check_update(const optim::Optimizer& optimizer, const nn::Flat& flat, int p
 
 }  // namespace
 
-ModelState::ModelState(const models::Model& model, const StateOptions& options, Device& device) : options_(options) {
+ModelState::ModelState(const models::Model& model, const StateOptions& options, Device& device)
+    : model_(&model), options_(options) {
+  HAWSER_CHECK(options.scaled_sites.empty() || options.quantizer != nullptr, "scaled sites need a quantizer");
   for (const DomainCut& cut : options.cuts) {
     HAWSER_CHECK(cut.weights == cut.optimizer || cut.weights.parts == 1, "weights in ", cut.weights.parts,
                  " shards, the optimizer's state in ", cut.optimizer.parts);
@@ -63,14 +67,16 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       const Cut cut = domain.optimizer;
       const std::int64_t total = flat.total(cut.parts), count = total / cut.parts;
       FlatState state{.begin = cut.part * count, .count = count, .cut = cut};
+      state.quantized = options.quantizer != nullptr && quantizes_weights(spec);
       const DType gathered = spec.gathered_in(options.compute), stored = spec.stored_in(options.compute);
       if (domain.weights.parts == 1) {
         state.unsharded = carver.take(gathered, {total});
         state.compute = state.unsharded.rows(state.begin, count);
-        state.stored = gathered == stored ? state.compute : carver.take(stored, {count});
+        state.stored = gathered == stored && !state.quantized ? state.compute : carver.take(stored, {count});
+        if (spec.transposed) state.transposed = carver.take(gathered, {total});
       } else {
         state.stored = carver.take(stored, {count});
-        state.compute = gathered == stored ? state.stored : carver.take(gathered, {count});
+        state.compute = gathered == stored && !state.quantized ? state.stored : carver.take(gathered, {count});
       }
       flats_.push_back(state);
     }
@@ -112,19 +118,46 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     // What the device writes for itself, in one aligned piece.
     constexpr std::int64_t kProgress = RecordView<OptimizerProgress>::kFloats;
     const std::int64_t own = options.optimizer != nullptr ? options.optimizer->scalars() : 0;
-    const TensorView scalars = carver.take(DType::f32, {kProgress + 2 + own});
+    const TensorView scalars = carver.take(DType::f32, {kProgress + 1 + own});
     progress_ = RecordView<OptimizerProgress>(scalars.rows(0, kProgress));
     loss_factor_ = scalars.rows(kProgress, 1);
-    skip_ = {scalars.rows(kProgress + 1, 1).raw(), DType::i32, {1}, device.kind()};
-    if (own > 0) optimizer_scalars_ = scalars.rows(kProgress + 2, own);
+    if (own > 0) optimizer_scalars_ = scalars.rows(kProgress + 1, own);
     norms_ = carver.take(DType::f32, {tensors});
     if (const nn::AuxiliaryLoss* const loss = model.auxiliary_loss()) {
       auxiliary_statistics_ = carver.take(DType::f32, {model.auxiliary_layers(), loss->statistics()});
+    }
+    if (const auto sites = static_cast<std::int64_t>(options.scaled_sites.size()); sites > 0) {
+      site_scales_ = carver.take(DType::f32, {sites});
+      site_amax_ = carver.take(DType::f32, {sites});
+      amax_history_ = carver.take(DType::f32, {sites, options.quantizer->history()});
+    }
+    amax_groups_.clear();
+    for (int d = 0; d < kDomains; ++d) {
+      for (const bool tensor_ranks : {true, false}) {
+        std::vector<std::size_t> members;
+        std::int64_t count = 0;
+        for (std::size_t f = 0; f < flats_.size(); ++f) {
+          const nn::FlatSpec& spec = model.flats()[f].spec();
+          if (!flats_[f].quantized || spec.domain != static_cast<Domain>(d)) continue;
+          if ((spec.domain == Domain::sliced && spec.scaling == nn::Scaling::tensor) != tensor_ranks) continue;
+          members.push_back(f);
+          count += model.flats()[f].scale_count();
+        }
+        if (members.empty()) continue;
+        const TensorView all = carver.take(DType::f32, {count});
+        amax_groups_.push_back({static_cast<Domain>(d), tensor_ranks, all});
+        std::int64_t at = 0;
+        for (const std::size_t f : members) {
+          flats_[f].amax = all.rows(at, model.flats()[f].scale_count());
+          at += model.flats()[f].scale_count();
+        }
+      }
     }
     return carver.used();
   };
   arena_ = Arena(device, carve(nullptr));
   carve(arena_.data());
+  name_tables();
   if (device.kind() != DeviceKind::meta) fill(model, device);
 }
 
@@ -138,6 +171,7 @@ void ModelState::fill(const models::Model& model, Device& device) {
   for (const FlatState& flat : flats_) {
     if (!flat.scales.empty()) ops::fill(*stream, {.y = flat.scales, .value = 1.0});
   }
+  if (!site_scales_.empty()) ops::fill(*stream, {.y = site_scales_, .value = 1.0});
   set_progress({}, *stream);
   for (std::size_t i = 0; i < ropes_.size(); ++i) {
     const std::vector<float> frequencies = ops::rope_frequencies(model.description().ropes[i]);
@@ -157,6 +191,7 @@ std::int64_t ModelState::saved_bytes() const {
     }
     for (const TensorView& slot : flat.slots) bytes += round_up(slot.bytes(), Device::kAlignment);
   }
+  for (const StateTable& table : tables_) bytes += round_up(table.view.bytes(), Device::kAlignment);
   return bytes;
 }
 
@@ -169,7 +204,53 @@ void ModelState::set_progress(const OptimizerProgress& progress, Stream& stream)
 
 void ModelState::refresh_compute(int flat, Stream& stream) const {
   const FlatState& state = flats_[static_cast<std::size_t>(flat)];
-  if (state.compute.raw() != state.stored.raw()) ops::cast(stream, {.x = state.stored, .y = state.compute});
+  if (state.quantized) {
+    options_.quantizer->quantize_weights(stream,
+                                         {.flat = model_->flat(flat), .begin = state.begin, .values = state.stored},
+                                         state.scales, state.compute);
+  } else if (state.compute.raw() != state.stored.raw()) {
+    ops::cast(stream, {.x = state.stored, .y = state.compute});
+  }
+}
+
+void ModelState::measure(int flat, Stream& stream) const {
+  const FlatState& state = flats_[static_cast<std::size_t>(flat)];
+  options_.quantizer->measure(stream, {.flat = model_->flat(flat), .begin = state.begin, .values = state.stored},
+                              state.amax);
+}
+
+void ModelState::weight_scales(int flat, Stream& stream) const {
+  const FlatState& state = flats_[static_cast<std::size_t>(flat)];
+  options_.quantizer->weight_scales(stream, model_->flat(flat), state.amax, state.scales);
+}
+
+void ModelState::transpose_unsharded(int flat, Stream& stream) const {
+  const FlatState& state = flats_[static_cast<std::size_t>(flat)];
+  if (!state.transposed.empty()) transpose_flat(model_->flat(flat), state.unsharded, state.transposed, stream);
+}
+
+void transpose_flat(const nn::Flat& flat, const TensorView& rows, const TensorView& transposed, Stream& stream) {
+  for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
+    ops::transpose(stream, {.x = flat.view(rows, p), .y = flat.transposed_view(transposed, p)});
+  }
+}
+
+void ModelState::name_tables() {
+  for (std::size_t i = 0; i < options_.scaled_sites.size(); ++i) {
+    const auto& [layer, site, operand] = options_.scaled_sites[i];
+    const auto row = static_cast<std::int64_t>(i);
+    site_indices_[{layer, site, operand}] = row;
+    const std::string place = cat("layer.", layer, "/", to_string(site), "/", to_string(operand));
+    tables_.push_back({"quantization/scale/" + place, site_scales_.rows(row, 1)});
+    tables_.push_back(
+        {"quantization/amax_history/" + place, amax_history_.rows(row, 1).reshape({options_.quantizer->history()})});
+  }
+}
+
+std::int64_t ModelState::site_index(const ScaledSite& site) const {
+  const auto found = site_indices_.find({site.layer, site.site, site.operand});
+  HAWSER_CHECK(found != site_indices_.end(), "no scale of layer ", site.layer, "'s ", to_string(site.site));
+  return found->second;
 }
 
 }  // namespace hawser::step

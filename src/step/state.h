@@ -1,9 +1,12 @@
 // `ModelState`: a rank's device memory that persists from step to step: its shard of every flat's parameters and
-// moments, the KV caches of generation, and the scalars that a step reads and writes.
+// moments, the scales of a quantizer, the KV caches of generation, and the scalars that a step reads and writes.
 #pragma once
 
 #include <array>
+#include <map>
 #include <memory>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "models/model.h"
@@ -33,20 +36,46 @@ struct FlatState {
   Cut cut;
   // In FlatSpec::stored: the master weights of a trainable flat, float32 unless a recipe says otherwise, or frozen ones.
   TensorView stored;
-  // In FlatSpec::gathered: `stored` itself if the dtypes are equal, otherwise a rounded copy.
+  // In FlatSpec::gathered: `stored` itself if the dtypes are equal, otherwise a rounded copy. If `quantized`, always a
+  // copy: the values that, times the scales, are about `stored`.
   TensorView compute;
+  bool quantized = false;  // ModelState quantizes `stored`: a trainable flat with scales and a quantizer
   // All elements in FlatSpec::gathered, if DomainCut::weights has one part; `compute` is this rank's part of it. Empty
   // if the weights are sharded.
   TensorView unsharded;
-  TensorView scales;  // float32 [Flat::scale_count()], 1 at first, on every rank; empty: none
+  TensorView transposed;  // `unsharded` with its matrices transposed (Flat::transposed_view). With FlatSpec::transposed
+  TensorView scales;      // float32 [Flat::scale_count()], 1 at first, on every rank; empty: none
+  TensorView amax;        // float32 [Flat::scale_count()]: the maxima that `scales` come from. If `quantized`
   // By optim::Optimizer::slots(flat), each [nn::extent_count]; none if frozen, or without StateOptions::optimizer.
   std::vector<TensorView> slots;
+};
+
+// An operand of a Linear whose scale is kept from step to step (LinearFormat::fp8_delayed).
+struct ScaledSite {
+  int layer = 0;
+  nn::Site site = nn::Site::logits;
+  nn::Operand operand = nn::Operand::x;
+};
+
+// State that belongs to no flat and is equal on every rank: one rank saves it, and all load it.
+struct StateTable {
+  std::string name;  // in checkpoints: "quantization/scale/layer.3/up_projection/x"
+  TensorView view;
+};
+
+// The amaxes of the flats that are reduced over the same ranks.
+struct AmaxGroup {
+  Domain domain = Domain::sliced;
+  bool tensor_ranks = false;  // tensor-parallel ranks have slices of what one scale belongs to
+  TensorView amax;            // float32, of all these flats
 };
 
 struct StateOptions {
   std::array<DomainCut, kDomains> cuts;  // by Domain
   DType compute = DType::f32;
   std::shared_ptr<const optim::Optimizer> optimizer;  // null: no slots
+  std::shared_ptr<const nn::Quantizer> quantizer;     // null: nothing is quantized
+  std::vector<ScaledSite> scaled_sites;               // needs a quantizer
   std::int64_t kv_cache_rows = 0;                     // slots of each layer's KV cache (nn/kv_cache.h); 0: no KV cache
 
   const DomainCut& cut(Domain domain) const { return cuts[static_cast<std::size_t>(domain)]; }
@@ -55,10 +84,11 @@ struct StateOptions {
 class ModelState {
  public:
   // Reserves the memory and zeroes it, then writes the rotary frequencies. On meta the views have addresses but no
-  // data.
+  // data. The model outlives this.
   ModelState(const models::Model& model, const StateOptions& options, Device& device);
 
   const StateOptions& options() const { return options_; }
+  int flats() const { return static_cast<int>(flats_.size()); }
   const FlatState& flat(int i) const { return flats_[static_cast<std::size_t>(i)]; }
   const TensorView& rope_frequencies(int i) const { return ropes_.at(static_cast<std::size_t>(i)); }
   const RecordView<StepRecord>& record() const { return record_; }
@@ -67,38 +97,63 @@ class ModelState {
   const TensorView& optimizer_scalars() const { return optimizer_scalars_; }  // float32 [optim::Optimizer::scalars()]
   // float32 [1]: the loss scale over the number of valid targets, which scales the gradients of a training step
   const TensorView& loss_factor() const { return loss_factor_; }
-  const TensorView& skip() const { return skip_; }  // int32 [1]: StepInput::skip, or set if the norm is not finite
-  const TensorView& parameter_norms() const { return norms_; }  // float32 [models::hf_tensors]
+  TensorView skip() const { return result_.field(&StepResult::skip); }  // int32 [1]: Skip
+  const TensorView& parameter_norms() const { return norms_; }          // float32 [models::hf_tensors]
   // float32 [layers with an auxiliary loss, its statistics]: of a step; empty if the model has no such layer
   const TensorView& auxiliary_statistics() const { return auxiliary_statistics_; }
   std::int64_t bytes() const { return arena_.bytes(); }  // includes the three below
   std::int64_t parameter_bytes() const { return parameter_bytes_; }
   std::int64_t optimizer_bytes() const { return optimizer_bytes_; }
   std::int64_t kv_cache_bytes() const { return kv_cache_bytes_; }
-  std::int64_t saved_bytes() const;  // of a copy of what checkpoints have of this rank: stored weights, scales, slots
+  // Of a copy of what checkpoints have of this rank: stored weights, scales, slots, tables.
+  std::int64_t saved_bytes() const;
   // The layer's KV cache, in the compute dtype. Empty if the layer is no attention layer, or kv_cache_rows is 0.
   const nn::KvCache& kv_cache(int layer) const { return kv_caches_[static_cast<std::size_t>(layer)]; }
   std::byte* data() const { return arena_.data(); }  // [bytes()]
 
+  // Of StateOptions::scaled_sites, in their order; empty if there are none. site_amax: of the running step.
+  const TensorView& site_scales() const { return site_scales_; }    // float32 [sites], 1 at first
+  const TensorView& site_amax() const { return site_amax_; }        // float32 [sites]
+  const TensorView& amax_history() const { return amax_history_; }  // float32 [sites, nn::Quantizer::history()]
+  std::int64_t site_index(const ScaledSite& site) const;            // InternalError if it is not among them
+  const std::vector<AmaxGroup>& amax_groups() const { return amax_groups_; }
+  // What checkpoints have besides the flats: scales and histories of the sites.
+  const std::vector<StateTable>& tables() const { return tables_; }
+
   // Waits for the stream's work, then writes the progress of a resumed run.
   void set_progress(const OptimizerProgress& progress, Stream& stream) const;
 
-  // Enqueues the rounding of FlatState::stored into FlatState::compute; does nothing if both are the same view.
+  // Enqueues the rounding of FlatState::stored into FlatState::compute, with the scales as they are; does nothing if
+  // both are the same view.
   void refresh_compute(int flat, Stream& stream) const;
+  // Enqueues FlatState::amax of this rank's shard, and the scales that follow when all ranks' are reduced.
+  void measure(int flat, Stream& stream) const;
+  void weight_scales(int flat, Stream& stream) const;
+  // Enqueues FlatState::transposed from FlatState::unsharded; does nothing if there is none.
+  void transpose_unsharded(int flat, Stream& stream) const;
 
  private:
   void fill(const models::Model& model, Device& device);
+  void name_tables();
 
+  const models::Model* model_;
   StateOptions options_;
   std::int64_t parameter_bytes_ = 0, optimizer_bytes_ = 0, kv_cache_bytes_ = 0;
   Arena arena_;
   std::vector<FlatState> flats_;
   std::vector<nn::KvCache> kv_caches_;  // by layer
   std::vector<TensorView> ropes_;
-  TensorView optimizer_scalars_, loss_factor_, skip_, norms_, auxiliary_statistics_;
+  TensorView optimizer_scalars_, loss_factor_, norms_, auxiliary_statistics_;
+  TensorView site_scales_, site_amax_, amax_history_;
+  std::map<std::tuple<int, nn::Site, nn::Operand>, std::int64_t> site_indices_;
+  std::vector<AmaxGroup> amax_groups_;
+  std::vector<StateTable> tables_;
   RecordView<OptimizerProgress> progress_;
   RecordView<StepRecord> record_;
   RecordView<StepResult> result_;
 };
+
+// Enqueues the transposes of a flat's matrices from one unsharded buffer into another (nn::Flat::transposed_view).
+void transpose_flat(const nn::Flat& flat, const TensorView& rows, const TensorView& transposed, Stream& stream);
 
 }  // namespace hawser::step

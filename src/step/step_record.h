@@ -37,7 +37,20 @@ struct OptimizerProgress {
   std::int32_t good_steps = 0;  // updates since the loss scale changed or a gradient overflowed
   float loss_scale = 1;
   std::array<float, optim::kKeptScalars> kept{};  // optim::Prepare::kept
+  // Not negative: the step with this number was skipped and is to run again. Until it has, steps with other numbers,
+  // which the host may have enqueued meanwhile, change nothing. Set and cleared by nn::Quantizer::judge().
+  std::int32_t replay_step = -1;
 };
+
+// Why a step changes nothing; none: it counts.
+enum class Skip : std::int32_t {
+  none,
+  overflow,   // the gradient's norm is not finite (ops::clip_coefficient writes this 1)
+  no_target,  // StepInput::skip
+  saturated,  // nn::Quantizer::judge(): values were beyond the range of their scale
+  replay,     // another step runs again first (OptimizerProgress::replay_step)
+};
+const char* to_string(Skip skip);
 
 // A sum of 48 bits, as ops/loss/linear_cross_entropy.h keeps it.
 struct PreciseSum {
@@ -54,6 +67,11 @@ struct StepResult {
   float gradient_norm = 0;   // global L2 norm before clipping
   float clip = 1;            // coefficient that scales the gradient
   float auxiliary_loss = 0;  // mean over micro-batches of the loss that layers add (nn/auxiliary_loss.h); of all ranks
+  // Skip; ops take any value but 0 as "change nothing". The last member: the host's value arrives before the others are
+  // zeroed.
+  std::int32_t skip = 0;
+
+  Skip skipped() const { return static_cast<Skip>(skip); }
 };
 
 // A record on the device.

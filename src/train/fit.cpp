@@ -254,6 +254,7 @@ engine::RunState FitRun::state_of(std::int64_t step) {
           .good_steps = progress_of_retired_.good_steps,
           .loss_scale = progress_of_retired_.loss_scale,
           .kept = progress_of_retired_.kept,
+          .replay_step = progress_of_retired_.replay_step,
           .recipe = recipe_json(plan_.recipe),
           .config = config_text_,
           .tokenizer = tokenizer_,

@@ -313,7 +313,8 @@ void FitRun::resume() {
     progress_of_retired_ = {.step = static_cast<std::int32_t>(done_ - state.skipped),
                             .good_steps = static_cast<std::int32_t>(state.good_steps),
                             .loss_scale = state.loss_scale,
-                            .kept = state.kept};
+                            .kept = state.kept,
+                            .replay_step = static_cast<std::int32_t>(state.replay_step)};
     session_->set_progress(progress_of_retired_);
     if (validation_) unfinished_evaluation_ = report::from_json(state.unfinished_evaluation);
     if (unfinished_evaluation_ && unfinished_evaluation_->step != done_) unfinished_evaluation_.reset();

@@ -21,11 +21,11 @@ Snapshot::Snapshot(engine::Session& session, engine::StateScope scope)
 
 void Snapshot::take(const Event& step_end) {
   stream_->wait(step_end);
-  std::vector<Event> copied(session_.model().flats().size());
+  std::vector<Event> copied(session_.model().flats().size() + 1);  // by flat, then of the tables
   for (const engine::StatePart& part : parts_) {
     transfer(*stream_, {.name = "snapshot", .kind = OpKind::transfer, .accesses = {reads(part.device)}},
              part.host.raw(), part.device.raw(), part.device.bytes());
-    copied[static_cast<std::size_t>(part.flat)] = stream_->record_event();
+    (part.flat < 0 ? copied.back() : copied[static_cast<std::size_t>(part.flat)]) = stream_->record_event();
   }
   session_.hold_updates(copied);
 }

@@ -8,8 +8,9 @@
 //   saving.write(snapshot.states());
 //
 // Copies run on their own stream after the step's end: on the CPU in that stream's thread, on a GPU on a copy engine
-// into pinned memory. Gathers, forward and backward may read the state concurrently. Only `update` instructions write
-// it, and each waits on the device for an event after the copy of its flat. The host does not wait.
+// into pinned memory. Gathers, forward and backward may read the state concurrently. Only `update` and `scale_update`
+// instructions write it; each waits on the device for an event after the copy of its flat, or of the tables. The host
+// does not wait.
 #pragma once
 
 #include <memory>

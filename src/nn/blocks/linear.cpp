@@ -119,10 +119,11 @@ TensorView bias_of(const LayerContext& ctx, int bias) {
 struct Side {
   TensorView view;
   bool transpose = false;
+  TensorView scale;
 };
 Side side(const Scaled& matrix, bool flag) {
-  if (matrix.transposed.empty()) return {matrix.view, !flag};
-  return {matrix.transposed, flag};
+  if (matrix.transposed.empty()) return {matrix.view, !flag, matrix.scale};
+  return {matrix.transposed, flag, matrix.transposed_scale.empty() ? matrix.scale : matrix.transposed_scale};
 }
 
 // One scale is also that of the rows that a rank gets from others; a grid of scales is not.
@@ -134,36 +135,45 @@ Scaled redistributed(const Scaled& from, const TensorView& view) {
 
 }  // namespace
 
+Scaled Linear::quantized(LayerContext& ctx, Operand operand, const Scaled& matrix, bool record) const {
+  Quantization how = ctx.quantization(site, operand);
+  if (how.format == LinearFormat::compute || !matrix.scale.empty()) return matrix;
+  if (!record) how.amax = {};
+  return how.quantizer->quantize(ctx, how, matrix.view);
+}
+
 void Linear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y) const {
   const Scaled& w = ctx.parameter(weight);
-  gemm(ctx, {.a = x.view,
+  const Scaled a = quantized(ctx, Operand::x, x, true);
+  gemm(ctx, {.a = a.view,
              .b = w.view,
              .c = y,
              .transpose_b = true,
              .bias = bias_of(ctx, bias),
-             .scale_a = x.scale,
+             .scale_a = a.scale,
              .scale_b = w.scale});
   for (std::size_t i = 0; i < adapters.size(); ++i) AdapterCall(ctx, *this, i).add_forward(x, y);
 }
 
 void Linear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorView& dx) const {
-  const Scaled& w = ctx.parameter(weight);
-  const Side b = side(w, true);
-  gemm(ctx, {.a = dy.view, .b = b.view, .c = dx, .transpose_b = b.transpose, .scale_a = dy.scale, .scale_b = w.scale});
+  const Scaled a = quantized(ctx, Operand::dy, dy, true);
+  const Side b = side(ctx.parameter(weight), true);
+  gemm(ctx, {.a = a.view, .b = b.view, .c = dx, .transpose_b = b.transpose, .scale_a = a.scale, .scale_b = b.scale});
   for (std::size_t i = 0; i < adapters.size(); ++i) AdapterCall(ctx, *this, i).add_input_gradient(dy, dx);
 }
 
 void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& x, GradientSink& sink) const {
   if (const GradientTarget target = sink.target(weight); !target.view.empty()) {
-    const Side a = side(dy, false), b = side(x, true);
+    const Side a = side(quantized(ctx, Operand::dy, dy, false), false);
+    const Side b = side(quantized(ctx, Operand::x, x, false), true);
     gemm(ctx, {.a = a.view,
                .b = b.view,
                .c = target.view,
                .transpose_a = a.transpose,
                .transpose_b = b.transpose,
                .accumulate = target.accumulate,
-               .scale_a = dy.scale,
-               .scale_b = x.scale});
+               .scale_a = a.scale,
+               .scale_b = b.scale});
   }
   for (std::size_t i = 0; i < adapters.size(); ++i) AdapterCall(ctx, *this, i).weight_gradient(dy, x, sink);
   if (bias < 0) return;

@@ -4,13 +4,17 @@
 // (Boundary::column_input, nn/seams.h), a row-parallel one its output (Boundary::row_output), so that its bias is added
 // after the sum over ranks.
 //
-// x [T, in], y [T, out] and their gradients. y and dx have the weight's dtype: LayerContext::dtype(), or float32 if its
-// FlatSpec has `gathered` float32 (a router); adapters need LayerContext::dtype(). So have x and dy, unless they have a
-// scale, which goes to the GEMMs as it is:
+// x [T, in], y [T, out] and their gradients. y and dx are in LayerContext::dtype(), also if the weight is quantized, or in
+// float32 if its FlatSpec has `gathered` float32 and no scales (a router); adapters need LayerContext::dtype(). So are x
+// and dy, unless they have a scale, which goes to the GEMMs as it is:
 //   y = (s_x s_W) (x W^T) + b      dx = (s_dy s_W) (dy W)      dW (+)= (s_dy s_x) (dy^T x)      db (+)= s_dy sum(dy)
-// A GEMM reads Scaled::transposed where that saves it a transpose: W in dx, dy and x in dW. Adapters read x and dy with
-// their scales, too. A scale of an x or a dy that ranks redistribute is one float32, equal on all of them. All work is
-// enqueued on the compute stream. Errors: those of ops::gemm, ops::bias_gradient and ops::dropout.
+// A GEMM reads Scaled::transposed where that saves it a transpose: W in dx, dy and x in dW.
+// If the site has a format (LayerContext::quantization), an x or a dy without a scale is quantized for the GEMMs with W,
+// after ranks have redistributed it: x in forward and again in dW, dy in dx and again in dW, unless a caller does it once
+// (`quantized`). Forward records the amax of x, and dx that of dy. With LinearFormat::fp8_current and fp8_block, the
+// scales of a rank are those of its own rows. Adapters and bias gradients read the x and dy that they are given.
+// A scale of an x or a dy that ranks redistribute is one float32, equal on all of them. All work is enqueued on the
+// compute stream. Errors: those of ops::gemm, ops::bias_gradient and ops::dropout.
 #pragma once
 
 #include "nn/layer.h"
@@ -38,6 +42,9 @@ struct Linear {
   void input_gradient(LayerContext&, const Scaled& dy, const TensorView& dx) const;
   // dW (+)= dy^T x, db (+)= column sums of dy, dA, dB; x as in forward. Computes only what the sink wants.
   void weight_gradient(LayerContext&, const Scaled& dy, const Scaled& x, GradientSink&) const;
+  // x or dy as the GEMMs with W read it: quantized if the site has a format and it has no scale yet. `record`: its amax
+  // is recorded, if this pass records it.
+  Scaled quantized(LayerContext&, Operand operand, const Scaled& matrix, bool record) const;
   bool draws_random_numbers() const;
   // FLOPs of forward for T rows of the adapters alone, if x has `inputs` columns.
   double adapter_flops(std::int64_t rows, std::int64_t inputs) const;

@@ -3,8 +3,8 @@
 // gemm:
 //   C = round( (scale_a * scale_b) * (op(A) op(B)) + bias + (accumulate ? C : 0) )
 //
-//   op(A) [M, K]  act; transpose_a: A is stored [K, M]
-//   op(B) [K, N]  act; transpose_b: B is stored [N, K]
+//   op(A) [M, K]  float32 or bf16; transpose_a: A is stored [K, M]
+//   op(B) [K, N]  float32 or bf16; transpose_b: B is stored [N, K]
 //   C [M, N]      float32 or bf16
 //   bias [N]      optional, float32 or bf16, added to every row
 //   scale_a, scale_b

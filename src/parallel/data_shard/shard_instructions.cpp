@@ -12,13 +12,23 @@ using program::Instruction;
 using program::Op;
 using program::Program;
 using program::StreamId;
+using program::WeightForm;
 
 // A run of computations that use the same weights: gathered once, freed together.
 struct Use {
-  std::vector<int> flats;
+  std::vector<FlatUse> flats;
   int last = 0;              // the last computation
   std::vector<int> gathers;  // gather instructions, one per flat, once written
 };
+
+// What is gathered has every flat that is needed, in the form that is needed.
+bool covers(const std::vector<FlatUse>& gathered, const std::vector<FlatUse>& needed) {
+  return std::ranges::all_of(needed, [&](const FlatUse& need) {
+    return std::ranges::any_of(gathered, [&](const FlatUse& has) {
+      return has.flat == need.flat && (has.form == need.form || has.form == WeightForm::both);
+    });
+  });
+}
 
 class Writer {
  public:
@@ -51,12 +61,9 @@ class Writer {
   void find_uses() {
     use_of_.assign(computations_.size(), -1);
     for (std::size_t i = 0; i < computations_.size(); ++i) {
-      const std::vector<int>& flats = computations_[i].weights;
+      const std::vector<FlatUse>& flats = computations_[i].weights;
       if (flats.empty()) continue;
-      if (uses_.empty() ||
-          !std::includes(uses_.back().flats.begin(), uses_.back().flats.end(), flats.begin(), flats.end())) {
-        uses_.push_back({.flats = flats});
-      }
+      if (uses_.empty() || !covers(uses_.back().flats, flats)) uses_.push_back({.flats = flats});
       uses_.back().last = static_cast<int>(i);
       use_of_[i] = static_cast<int>(uses_.size()) - 1;
     }
@@ -70,9 +77,9 @@ class Writer {
       const int gives_up = gathered_ - options_.prefetch - 1;
       if (gives_up >= 0)
         after.push_back(instruction_of_[static_cast<std::size_t>(uses_[static_cast<std::size_t>(gives_up)].last)]);
-      for (const int flat : use.flats) {
-        use.gathers.push_back(
-            program_.add({.op = Op::gather, .stream = StreamId::gather, .flat = flat, .after = after}));
+      for (const FlatUse& flat : use.flats) {
+        use.gathers.push_back(program_.add(
+            {.op = Op::gather, .stream = StreamId::gather, .flat = flat.flat, .form = flat.form, .after = after}));
       }
     }
   }

@@ -26,12 +26,18 @@ struct ShardOptions {
   int micro_batches = 1;
 };
 
+// A flat whose weights a computation reads, and in which form.
+struct FlatUse {
+  int flat = -1;
+  program::WeightForm form = program::WeightForm::rows;
+};
+
 // An instruction of the computation and what sharding must know about it. `instruction.input`, `residual` and `partner`
 // are indices of computations.
 struct Computation {
   program::Instruction instruction;
-  std::vector<int> weights;    // flats whose weights it reads
-  std::vector<int> gradients;  // flats whose gradients it adds to
+  std::vector<FlatUse> weights;  // by flat, ascending
+  std::vector<int> gradients;    // flats whose gradients it adds to
 };
 
 // The instruction after which a flat's gradient is complete.

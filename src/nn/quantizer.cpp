@@ -1,0 +1,33 @@
+#include "nn/quantizer.h"
+
+#include "nn/layer.h"
+
+namespace hawser::nn {
+
+const char* to_string(Operand operand) {
+  switch (operand) {
+    case Operand::x:
+      return "x";
+    case Operand::dy:
+      return "dy";
+  }
+  return "?";
+}
+
+const char* to_string(Site site) {
+  switch (site) {
+    case Site::qkv_projection:
+      return "qkv_projection";
+    case Site::output_projection:
+      return "output_projection";
+    case Site::up_projection:
+      return "up_projection";
+    case Site::down_projection:
+      return "down_projection";
+    case Site::logits:
+      return "logits";
+  }
+  return "?";
+}
+
+}  // namespace hawser::nn

@@ -1,0 +1,98 @@
+// `Quantizer`: the contract between a quantized format of Linears and the executor. It rounds x, dy and weights to
+// quantized values q with a scale s, so that x is about s q, and decides what scales follow from the maxima (amax) of
+// earlier values. It holds settings, no state. There is no implementation besides those of tests.
+//
+// x and dy: a Linear whose site has a format (SavePolicy::formats) passes them to quantize(), unless they come with a
+// scale. With LinearFormat::fp8_delayed, the state has for each of them, at each site of each layer, a scale and a
+// history of amaxes. In a training step forward records the amax of x and backward that of dy, over all micro-batches.
+// A MAX over the ranks with different tokens, and over tensor ranks, makes them equal on every rank; update_scales()
+// follows once, after the updates. So every pass of a step, recompute included, has the same scales.
+// With the other formats scales are computed from the matrix and differ between ranks.
+//
+// Weights: a trainable flat with FlatSpec::scaling is quantized from its master weights, shard by shard, after each
+// update: measure() and a MAX over the ranks that have other parts of the parameters, weight_scales(),
+// quantize_weights(). So a gathered quantized weight has the bits of the quantized gathered weight.
+//
+// All work is enqueued on the given stream, or on LayerContext::compute().
+#pragma once
+
+#include "base/training_options.h"
+#include "tensor/tensor.h"
+
+namespace hawser::nn {
+
+class Flat;
+class LayerContext;
+class Quantizer;
+struct Scaled;
+
+// An operand of a Linear's GEMMs, besides its weight.
+enum class Operand { x, dy };
+constexpr int kOperands = 2;
+const char* to_string(Operand operand);
+
+// How one operand of a Linear is quantized in one pass.
+struct Quantization {
+  LinearFormat format = LinearFormat::compute;
+  const Quantizer* quantizer = nullptr;  // null with LinearFormat::compute
+  // float32 [1]: the scale, equal on every rank; not to be changed. Empty unless the format is fp8_delayed.
+  TensorView scale;
+  // float32 [1]: to become the maximum of itself and of the absolute values of the matrix's rows that are no padding
+  // (BatchViews::diagonal); NaN if one of them is NaN. Empty: not recorded.
+  TensorView amax;
+};
+
+// Elements [begin, begin + values.elements()) of a flat.
+struct FlatPiece {
+  const Flat& flat;
+  std::int64_t begin = 0;
+  TensorView values;  // [count], in FlatSpec::stored
+};
+
+// One call of judge().
+struct JudgedStep {
+  TensorView amax, scales;  // float32 [sites]: of this step, equal on every rank; scales: those that it used
+  TensorView step;          // int32 [1]: StepRecord::step
+  // int32 [1]: OptimizerProgress::replay_step. Not negative: steps with another number change nothing, until that step
+  // runs again and counts.
+  TensorView replay_step;
+  TensorView skip;  // int32 [1]: step::Skip, 0 if the step counts so far
+};
+
+// One call of update_scales().
+struct SiteScales {
+  TensorView amax;     // float32 [sites]: of this step, equal on every rank; 0 where no pass recorded one
+  TensorView history;  // float32 [sites, history()]: 0 at first
+  TensorView scales;   // float32 [sites]: 1 at first
+  TensorView skip;     // int32 [1]: if not 0, history and scales stay as they are
+};
+
+class Quantizer {
+ public:
+  virtual ~Quantizer() = default;
+  // fp8_delayed: number of amaxes that are kept of each operand.
+  virtual std::int64_t history() const = 0;
+
+  // The quantized matrix [T, columns], T rows of the micro-batch in their order, as what GEMMs read: temps of the
+  // context. The same bits for the same matrix and scale, in every pass. `matrix` is not changed.
+  virtual Scaled quantize(LayerContext&, const Quantization&, const TensorView& matrix) const = 0;
+
+  // After the gradient's norm is known and before the step is counted: may set `skip`, e.g. because values were
+  // saturated (amax beyond the largest value times the scale), and then `replay_step`; and clears the latter. Only with
+  // sites of fp8_delayed.
+  virtual void judge(Stream&, const JudgedStep&) const {}
+  // Once a training step, after the last update. An amax that is not finite must not enter the history.
+  virtual void update_scales(Stream&, const SiteScales&) const = 0;
+
+  // Writes the amax of each scale's part of the parameters, float32 [Flat::scale_count()], as far as the piece has it;
+  // 0 where it has nothing.
+  virtual void measure(Stream&, const FlatPiece& piece, const TensorView& amax) const = 0;
+  // The scales [Flat::scale_count()] of all parameters from the amaxes of all ranks. An amax that is not finite must leave
+  // its scale as it is.
+  virtual void weight_scales(Stream&, const Flat& flat, const TensorView& amax, const TensorView& scales) const = 0;
+  // q of each element of the piece: dense [count], in FlatSpec::gathered. It does not depend on how the flat is cut.
+  virtual void quantize_weights(Stream&, const FlatPiece& piece, const TensorView& scales,
+                                const TensorView& q) const = 0;
+};
+
+}  // namespace hawser::nn

@@ -1,0 +1,60 @@
+// The executor's part of quantized Linears (nn/quantizer.h): scales of x and dy, and what follows the updates.
+#include "step/executor_context.h"
+#include "step/weight_scales.h"
+
+namespace hawser::step {
+
+using program::Instruction;
+using program::Op;
+
+nn::Quantization Executor::quantization(const Instruction& instruction, nn::Site site, nn::Operand operand) {
+  if (instruction.layer < 0) return {};
+  const LinearFormat format = setup_.policies[static_cast<std::size_t>(instruction.layer)].format(site);
+  if (format == LinearFormat::compute) return {};
+  const ModelState& state = *setup_.state;
+  nn::Quantization how{.format = format, .quantizer = state.options().quantizer.get(), .scale = {}, .amax = {}};
+  HAWSER_CHECK(how.quantizer != nullptr, "a format of Linears needs a quantizer");
+  if (format != LinearFormat::fp8_delayed) return how;
+  const std::int64_t index = state.site_index({instruction.layer, site, operand});
+  how.scale = state.site_scales().rows(index, 1);
+  const Op recording = operand == nn::Operand::x ? Op::forward : Op::backward;
+  if (trains() && instruction.op == recording) how.amax = state.site_amax().rows(index, 1);
+  return how;
+}
+
+void Executor::judge(const Instruction& instruction) {
+  const ModelState& state = *setup_.state;
+  if (state.site_amax().empty()) return;
+  Stream& compute = stream(instruction.stream);
+  const auto workspace = [&](std::int64_t bytes) { return temp(instruction, DType::u8, {bytes}); };
+  all_reduce_max(setup_.mesh->data(), state.site_amax(), compute, workspace);
+  all_reduce_max(setup_.mesh->tensor(), state.site_amax(), compute, workspace);
+  state.options().quantizer->judge(compute, {.amax = state.site_amax(),
+                                             .scales = state.site_scales(),
+                                             .step = state.record().field(&StepRecord::step),
+                                             .replay_step = state.progress().field(&OptimizerProgress::replay_step),
+                                             .skip = state.skip()});
+}
+
+void Executor::scale_update(const Instruction& instruction) {
+  const ModelState& state = *setup_.state;
+  Stream& compute = stream(instruction.stream);
+  if (!held_.empty()) compute.wait(held_.back());
+  if (!state.site_scales().empty()) {
+    state.options().quantizer->update_scales(compute, {.amax = state.site_amax(),
+                                                       .history = state.amax_history(),
+                                                       .scales = state.site_scales(),
+                                                       .skip = state.skip()});
+  }
+  measure_weights(state, *setup_.mesh, compute,
+                  [&](std::int64_t bytes) { return temp(instruction, DType::u8, {bytes}); });
+}
+
+void Executor::quantize_weights(const Instruction& instruction) {
+  setup_.state->refresh_compute(instruction.flat, stream(instruction.stream));
+  if (setup_.state->flat(instruction.flat).cut.parts == 1) {
+    setup_.state->transpose_unsharded(instruction.flat, stream(instruction.stream));
+  }
+}
+
+}  // namespace hawser::step
