@@ -1,6 +1,7 @@
 // Slices of tensors over ranks, with a filling of the redistribute seam that all-reduces: attention heads and the MLP's
 // inner width are cut over two tensor ranks, all other parameters are copies. The real layers run through plan,
 // checker, executor and session; each element of a copy is reduced, counted in the norm and saved once.
+#include "delayed_scaling.h"
 #include "models/weights.h"
 #include "toy_optimizers.h"
 #include "toy_training.h"
@@ -193,6 +194,56 @@ TEST(Tensor, AdaptersTrainLikeOneRank) {
   if (world < 4) return;
   expect_like_one_rank(whole, spec, {.tensor = 2, .shard = world / 2}, recomputed);
   expect_like_one_rank(whole, spec, {.tensor = 2, .context = 2, .shard = world / 4}, delayed);
+}
+
+// The scale of a sliced weight is that of the global tensor, equal on its tensor ranks and saved once; so are the scales
+// of x and dy, whose slices have other maxima.
+TEST(Tensor, RanksOfSlicesHaveTheScalesOfOneRank) {
+  const int world = the_world->size();
+  if (world < 4) GTEST_SKIP() << "two tensor ranks with two shards need four ranks";
+  const auto with_scales = [](nn::FlatSpec spec, const nn::Param& param) {
+    if (param.name.ends_with("_proj.weight")) spec.scaling = nn::Scaling::tensor;
+    return spec;
+  };
+  const auto quantize = [](plan::Layout& layout) {
+    layout.quantizer = std::make_shared<testing::DelayedScaling>();
+    for (nn::SavePolicy& policy : layout.policies) {
+      for (int site = 0; site < static_cast<int>(nn::Site::logits); ++site) {
+        policy.formats[static_cast<std::size_t>(site)] = LinearFormat::fp8_delayed;
+      }
+    }
+  };
+  const models::ModelDescription whole = testing::toy_description();
+  const comm::MeshSizes mesh{.tensor = 2, .shard = world / 2};
+  const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
+  const models::Model model(half_of(whole, part),
+                            [&](const nn::Param& param) { return with_scales(spec_of(param), param); });
+  plan::Layout layout = layout_of(mesh, model);
+  layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
+    seams.redistribute = std::make_shared<AllReduce>(groups.tensor());
+  };
+  quantize(layout);
+  const Trained cut = train(model, layout, {.inputs = {0}});
+
+  const models::Model one(whole, [&](const nn::Param& param) { return with_scales(nn::common_domain(param), param); });
+  plan::Layout alone = layout_of({}, one);
+  quantize(alone);
+  const auto self = comm::make_self_mesh();
+  const testing::ToySteps steps(alone, self->place(), 2LL * layout.data_ranks() * 2);
+  const auto device = make_cpu_device();
+  engine::Session session(one, alone, *device, *self, {step::Purpose::train});
+  session.initialise(3);
+  EXPECT_TRUE(cut.before == testing::states_of(session));  // with the scales of the weights
+  step::StepInput input = steps.input(0);
+  input.record.learning_rate = 0.01f;
+  session.enqueue(step::Purpose::train, input);
+  int compared = 0;
+  for (const auto& [name, values] : testing::states_of(session)) {
+    if (!name.starts_with("quantization/amax_history/") || values.front() == 0) continue;
+    EXPECT_NEAR(cut.after.at(name).front(), values.front(), 2e-2 * values.front()) << name;
+    ++compared;
+  }
+  EXPECT_EQ(compared, 2 * 2 * 2 * 2);
 }
 
 // What the mesh test compares would differ with other random numbers.
