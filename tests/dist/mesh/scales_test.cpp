@@ -228,8 +228,12 @@ TEST(Scales, StartFromACheckpointWithout) {
   engine::load(run.session(), checkpoint, {.scales = false});
   const Tensors states = assembled(run.session());
   for (const auto& [name, values] : states) {
-    if (name.starts_with(kHistory)) EXPECT_EQ(values, std::vector<float>(4, 0.0f));
-    if (name.starts_with(kScale)) EXPECT_EQ(values, std::vector<float>(1, 1.0f));
+    if (name.starts_with(kHistory)) {
+      EXPECT_EQ(values, std::vector<float>(4, 0.0f));
+    }
+    if (name.starts_with(kScale)) {
+      EXPECT_EQ(values, std::vector<float>(1, 1.0f));
+    }
     if (!name.starts_with("scale/")) continue;
     float amax = 0;
     for (const float weight : states.at(name.substr(6))) amax = testing::join_amax(amax, weight);
