@@ -13,11 +13,17 @@ namespace hawser::testing {
 constexpr std::int64_t kExactInner = 16;
 constexpr float kPadding = 1e4f;  // in rows that are padding, beyond all others
 
+inline float position_factor(std::int32_t position) {
+  return static_cast<float>(1 + position / 8);
+}
+
 //   h = x_l up^T;  y = residual + h down^T        x_l: x; layer 0 has kPadding in padding rows, layer 1 zeros
 // dy of `down` is an integer of the token's id and the column; in padding rows zero in layer 0, kPadding in layer 1.
+// by_position: x_l of layer 0 and dy are times position_factor(), so that ranks have different maxima.
 class ExactLayer : public nn::Layer {
  public:
-  ExactLayer(int number, std::int64_t width) : number_(number), width_(width) {
+  ExactLayer(int number, std::int64_t width, bool by_position)
+      : number_(number), width_(width), by_position_(by_position) {
     const auto weight = [&](const char* name, std::int64_t rows, std::int64_t columns) {
       params_.push_back(nn::full_param(cat("layers.", number, ".", name, ".weight"), {rows, columns}, {}, true));
     };
@@ -80,7 +86,9 @@ class ExactLayer : public nn::Layer {
     const TensorView y = ctx.temp(ctx.dtype(), {ctx.batch().ids.size(0), width_});
     const TensorView ids = ctx.batch().ids, segments = ctx.batch().diagonal, count = ctx.batch().diagonal_count;
     OpRecord record{.name = "masked", .kind = OpKind::elementwise};
-    for (const TensorView& view : {ids, segments, count}) record.accesses.push_back(reads(view));
+    const TensorView positions = ctx.batch().positions;
+    const bool scaled = by_position_ && (x.empty() || number_ == 0);
+    for (const TensorView& view : {ids, positions, segments, count}) record.accesses.push_back(reads(view));
     if (!x.empty()) record.accesses.push_back(reads(x));
     record.accesses.push_back(writes(y));
     ctx.compute().launch(std::move(record), [=] {
@@ -92,8 +100,10 @@ class ExactLayer : public nn::Layer {
           for (std::int64_t row = table[6 * s]; row < table[6 * s] + table[6 * s + 1]; ++row) {
             for (std::int64_t c = 0; c < y.size(1); ++c) {
               const std::int64_t id = ids.data<std::int32_t>()[row];
-              y.rows(row, 1).data<T>()[c] =
-                  x.empty() ? static_cast<T>(static_cast<float>((id + c) % 5 - 2)) : x.rows(row, 1).data<T>()[c];
+              const float factor = scaled ? position_factor(positions.data<std::int32_t>()[row]) : 1.0f;
+              const float value =
+                  x.empty() ? static_cast<float>((id + c) % 5 - 2) : static_cast<float>(x.rows(row, 1).data<T>()[c]);
+              y.rows(row, 1).data<T>()[c] = static_cast<T>(factor * value);
             }
           }
         }
@@ -104,6 +114,7 @@ class ExactLayer : public nn::Layer {
 
   int number_;
   std::int64_t width_;
+  bool by_position_;
   std::vector<nn::Param> params_;
   nn::Linear up_{.site = nn::Site::up_projection, .weight = 0}, down_{.site = nn::Site::down_projection, .weight = 1};
 };
@@ -139,7 +150,7 @@ class SignDescent : public optim::Optimizer {
 };
 
 // scaled: weights have scales; transposed: backward reads them transposed.
-inline models::Model exact_model(bool scaled = true, bool transposed = false) {
+inline models::Model exact_model(bool scaled = true, bool transposed = false, bool by_position = false) {
   models::ModelDescription description = toy_description();
   description.blocks.resize(1);
   const std::int64_t width = description.embedding.width;
@@ -153,7 +164,7 @@ inline models::Model exact_model(bool scaled = true, bool transposed = false) {
         spec.transposed = own && transposed;
         return spec;
       },
-      [width](auto, int number) { return std::make_unique<ExactLayer>(number, width); });
+      [=](auto, int number) { return std::make_unique<ExactLayer>(number, width, by_position); });
 }
 
 inline void set_formats(plan::Layout& layout, const std::vector<nn::Site>& sites,

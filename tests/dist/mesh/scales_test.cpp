@@ -1,5 +1,8 @@
 // Scales that outlive steps: delayed scaling of x and dy, scaled weights, their checkpoints. The layers' sums are exact,
 // so that every mesh and every split into micro-batches has the same bits.
+#include <chrono>
+#include <thread>
+
 #include "base/testing/temporary_folder.h"
 #include "checkpoint/root.h"
 #include "engine/load_state.h"
@@ -60,14 +63,32 @@ Tensors on_one_rank(const models::Model& model, int steps) {
 const std::string kX = "layer.0/up_projection/x", kScale = "quantization/scale/",
                   kHistory = "quantization/amax_history/";
 
+// The maximum of position_factor over the sequences of a step.
+float largest_factor(int step) {
+  const testing::ToySequences sequences(testing::kInputs * whole_batch(), testing::kToyLength, testing::kToyDocuments);
+  float largest = 0;
+  for (std::int64_t i = 0; i < whole_batch(); ++i) {
+    for (const std::int32_t position : sequences.get(step % testing::kInputs * whole_batch() + i).positions) {
+      largest = std::max(largest, testing::position_factor(position));
+    }
+  }
+  return largest;
+}
+
 TEST(Scales, EveryMeshAndSplitHasTheSameBits) {
-  const models::Model model = exact_model(), transposed = exact_model(true, true);
+  const models::Model model = exact_model(true, false, true), transposed = exact_model(true, true, true);
   const Tensors one = on_one_rank(model, kSteps);
-  // The maxima of the first layer's x and of the last dy are known: 4 in each row of the table, 2 in each dy.
-  EXPECT_EQ(one.at(kHistory + kX), (std::vector<float>{4, 4, 4, 4}));
-  EXPECT_EQ(one.at(kScale + kX), (std::vector<float>{0.015625f}));  // 4 / 448, rounded up
-  EXPECT_EQ(one.at(kHistory + "layer.1/down_projection/dy"), (std::vector<float>{2, 2, 2, 2}));
-  EXPECT_NE(one.at(kHistory + "layer.1/up_projection/x"), (std::vector<float>{4, 4, 4, 4}));
+  // The maxima of the first layer's x and of the last dy are known: 4 in each row of the table and 2 in each dy, times
+  // the largest factor of the step.
+  std::vector<float> of_x, of_dy;
+  for (int step = kSteps - 1; step > kSteps - 5; --step) {
+    of_x.push_back(4 * largest_factor(step));
+    of_dy.push_back(2 * largest_factor(step));
+  }
+  EXPECT_EQ(one.at(kHistory + kX), of_x);
+  EXPECT_EQ(one.at(kHistory + "layer.1/down_projection/dy"), of_dy);
+  EXPECT_NE(one.at(kHistory + "layer.1/up_projection/x"), of_x);
+  EXPECT_EQ(one.at(kScale + kX), std::vector<float>{DelayedScaling().scale_of(std::ranges::max(of_x), 0)});
   EXPECT_EQ(one.count("scale/layers.0.up.weight"), 1u);
   int tables = 0;
   for (const auto& [name, values] : one) tables += name.starts_with("quantization/") ? 1 : 0;
@@ -175,7 +196,7 @@ TEST(Scales, RecomputeAndDelayedGradientsRecordNothingTwice) {
 
 // What a checkpoint has in the middle of a history resumes on another mesh with the bits of a run without a stop.
 TEST(Scales, ResumeOnAnotherMesh) {
-  const models::Model model = exact_model();
+  const models::Model model = exact_model(true, false, true);
   const Tensors expected = on_one_rank(model, kSteps);
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
@@ -297,7 +318,12 @@ TEST(Scales, ASnapshotHasThoseOfItsStep) {
   train::Snapshot snapshot(run.session());
   run.enqueue(0);
   const step::StepOutput second = run.enqueue(1);
-  snapshot.take(second.end);
+  // The copies begin late: only what they are waited for keeps the state as it is until then.
+  const auto late = run.session().device().make_stream("late");
+  late->wait(second.end);
+  late->launch({.name = "sleep", .kind = OpKind::host},
+               [] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); });
+  snapshot.take(late->record_event());
   for (int i = 2; i < 5; ++i) run.enqueue(i);
   snapshot.wait();
   run.session().synchronize();
