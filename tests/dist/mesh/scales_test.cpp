@@ -5,8 +5,10 @@
 
 #include "base/testing/temporary_folder.h"
 #include "checkpoint/root.h"
+#include "engine/host_copy.h"
 #include "engine/load_state.h"
 #include "exact_layers.h"
+#include "plan/disk.h"
 #include "train/saver.h"
 #include "train/snapshot.h"
 
@@ -211,8 +213,15 @@ TEST(Scales, ResumeOnAnotherMesh) {
       train::save(run.session(), the_world, {.root = root}, {.step = number, .recipe = "{}", .config = "{}"});
     }
     checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(number)));
+    std::int64_t bytes = 0;
+    for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) {
+      bytes += tensor.shape.elements() * size_of(tensor.dtype);
+    }
     const auto mesh = comm::make_mpi_mesh(*the_world, to.mesh, 60.0);
     ExactRun run(model, to, *mesh, whole_batch());
+    EXPECT_EQ(plan::checkpoint_bytes(model, run.layout()), bytes) << text_of(from);
+    std::vector<engine::StatePart> parts = engine::state_parts(run.session());
+    EXPECT_EQ(run.session().plan(step::Purpose::train).saved_bytes, engine::place_copies(parts, nullptr));
     EXPECT_TRUE(engine::has_scales(run.session(), checkpoint));
     engine::load(run.session(), checkpoint);
     for (int step = kBefore; step < kSteps; ++step) run.step(step);
