@@ -147,10 +147,7 @@ std::vector<Key> make_schema() {
       word(
           "moe.balancing", HAWSER_FIELD(moe.balancing),
           {{"model", ExpertBalancing::model}, {"aux_loss", ExpertBalancing::aux_loss}, {"none", ExpertBalancing::none}},
-          {},
-          "models with experts: the load-balancing loss of routers; model: if the model's config has "
-          "output_router_logits, "
-          "or a coefficient is set below"),
+          {}, "load-balancing loss of experts; model: with output_router_logits or a coefficient"),
       unset("the model's config", number("moe.aux_loss_coefficient", HAWSER_FIELD(moe.aux_loss_coefficient),
                                          not_negative, "models with experts: coefficient of the load-balancing loss")),
       unset("the model's config", number("moe.z_loss_coefficient", HAWSER_FIELD(moe.z_loss_coefficient), not_negative,
