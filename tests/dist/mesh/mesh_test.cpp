@@ -2,148 +2,26 @@
 // accumulation, interleaved micro-batches with delayed weight gradients, random delays.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstring>
-#include <iostream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "engine/session.h"
-#include "mesh_world.h"
-#include "models/weights.h"
-#include "support/toy_steps.h"
+#include "mesh_case.h"
 
 namespace hawser {
 namespace {
 
-struct Case {
-  int context = 1, shard = 1, replicate = 1;
-  bool sharded = true;
-  int accumulation = 1;
-  Checkpointing checkpointing = Checkpointing::none;
-  bool keep_attention = false;
-  bool delay_weight_gradients = false;
-  int in_flight = 1;
-  bool by_work = false;
-  int head_groups = 1;
-  int prefetch = 1;
-  GradientAccumulation policy = GradientAccumulation::sharded;
-  double random_delay_s = 0;
-  bool tied = true;
-  DType compute = DType::f32, reduce_dtype = DType::f32, kv_reduce_dtype = DType::f32;
-  bool packed = true;        // else a sequence is one document
-  std::int64_t missing = 0;  // sequences missing for a divisible global batch
-  std::int64_t window = 0;   // of the second block's attention
-
-  std::string text() const {
-    return cat(
-        "context ", context, " shard ", shard, " replicate ", replicate, sharded ? "" : " unsharded", " accumulation ",
-        accumulation, " checkpointing ", static_cast<int>(checkpointing), keep_attention ? " keep attention" : "",
-        delay_weight_gradients ? " delayed weights" : "", " in flight ", in_flight, by_work ? " by work" : "",
-        " head groups ", head_groups, " prefetch ", prefetch, policy == GradientAccumulation::local ? " local" : "",
-        compute == DType::bf16
-            ? cat(" bf16, reduce_dtype ", to_string(reduce_dtype), ", kv_reduce_dtype ", to_string(kv_reduce_dtype))
-            : "",
-        packed ? "" : " unpacked", " missing ", missing, " window ", window);
-  }
-};
-
-plan::Layout layout_of(const Case& c, const models::Model& model) {
-  plan::Layout layout;
-  layout.mesh = {.context = c.context, .shard = c.shard, .replicate = c.replicate, .shard_context = c.sharded};
-  layout.batch = testing::toy_batch(c.context, c.packed);
-  if (c.by_work && c.context > 1) layout.batch.chunks_per_rank = 4, layout.batch.together = 2;
-  if (c.by_work) layout.batch.split = batches::SequenceSplit::by_work;
-  layout.compute = c.compute;
-  layout.reduce_dtype = c.reduce_dtype;
-  layout.kv_reduce_dtype = c.kv_reduce_dtype;
-  layout.head_groups = c.head_groups;
-  layout.prefetch = c.prefetch;
-  layout.in_flight = c.in_flight;
-  layout.accumulation = c.policy;
-  layout.policies.assign(static_cast<std::size_t>(model.layers()),
-                         {.checkpointing = c.checkpointing,
-                          .keep_attention = c.keep_attention,
-                          .delay_weight_gradients = c.delay_weight_gradients});
-  plan::set_windows(layout.batch, model);
-  plan::set_bounds(layout);
-  return layout;
-}
+using testing::Case;
+using testing::compare_shards;
+using testing::layout_of;
+using testing::Outcome;
+using testing::run;
 
 // The second of two blocks has a window, if there is one.
 models::ModelDescription description_of(const Case& c) {
   models::ModelDescription description = testing::toy_description(c.tied);
   description.blocks.back().attention.window = c.window;
   return description;
-}
-
-struct Outcome {
-  double loss = 0;
-  std::map<std::string, std::vector<float>> gradients;  // full tensors; on a mesh other ranks' elements are NaN
-};
-
-Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, std::int64_t batch_size,
-            double random_delay_s) {
-  const testing::ToySteps steps(layout, mesh.place(), batch_size);
-  const auto device = make_cpu_device({.random_delay_s = random_delay_s, .delay_seed = 5});
-  engine::Session session(model, layout, *device, mesh, {step::Purpose::gradient_norms, step::Purpose::loss});
-  session.initialise(3);
-  const std::int64_t tokens = steps.targets(0);
-  const auto output = session.enqueue(step::Purpose::gradient_norms, steps.input(0));
-  session.synchronize();
-  Outcome out;
-  out.loss = output.result->loss_sum.value() / static_cast<double>(tokens);
-  for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
-    const nn::Flat& flat = model.flat(f);
-    const step::FlatState& state = session.state().flat(f);
-    const TensorView shard = session.executor(step::Purpose::gradient_norms).gradient_shard(f);
-    for (const nn::Param& param : flat.params()) {
-      for (const nn::Segment& segment : param.segments) {
-        out.gradients[segment.name].assign(static_cast<std::size_t>(nn::segment_shape(segment).elements()),
-                                           std::nanf(""));
-      }
-    }
-    for (const models::SegmentPiece& piece : models::segment_pieces(flat, state.begin, state.count)) {
-      const nn::Param& param = flat.params()[static_cast<std::size_t>(piece.param)];
-      std::copy_n(shard.data<float>() + piece.at, piece.count,
-                  out.gradients[param.segments[static_cast<std::size_t>(piece.segment)].name].begin() + piece.first);
-    }
-  }
-  return out;
-}
-
-// Compares each gradient of `mesh`, summed over the pieces of all ranks, with that of `one`.
-void compare_shards(const Case& c, const Outcome& mesh, const Outcome& one, double max) {
-  nlohmann::json mine;
-  for (const auto& [name, gradient] : mesh.gradients) {
-    const std::vector<float>& reference = one.gradients.at(name);
-    double difference = 0, norm = 0;
-    std::int64_t elements = 0;
-    for (std::size_t i = 0; i < gradient.size(); ++i) {
-      if (std::isnan(gradient[i])) continue;  // another rank's; a NaN of this rank's is missing in the count
-      difference += std::pow(double{gradient[i]} - reference[i], 2);
-      norm += std::pow(double{reference[i]}, 2);
-      ++elements;
-    }
-    mine[name] = {difference, norm, elements};
-  }
-  std::map<std::string, std::array<double, 3>> sums;
-  for (const std::string& text : the_world->all_gather_strings(mine.dump())) {
-    const nlohmann::json part = nlohmann::json::parse(text);
-    for (const auto& [name, value] : part.items()) {
-      for (std::size_t i = 0; i < 3; ++i) sums[name][i] += value[i].get<double>();
-    }
-  }
-  double full = 0;
-  for (const auto& [name, sum] : sums) full += sum[1];
-  const double copies = c.sharded ? c.replicate : the_world->size();
-  for (const auto& [name, sum] : sums) {
-    EXPECT_EQ(sum[2], copies * static_cast<double>(one.gradients.at(name).size())) << c.text() << ": " << name;
-    // The lower bound: a gradient that is tiny relative to the model's is compared relative to the model's.
-    const double floor = 1e-3 * std::sqrt(full);
-    EXPECT_LT(std::sqrt(sum[0]) / std::max(std::sqrt(sum[1]), floor), max) << c.text() << ": " << name;
-  }
 }
 
 void compare(const Case& c, const Outcome& mesh, const Outcome& one) {
@@ -168,21 +46,8 @@ void check(const Case& c) {
   compare(c, ours, one);
 }
 
-// All factorisations of the world into context x shard x replicate, and an unsharded one per context degree.
-std::vector<Case> meshes() {
-  std::vector<Case> cases;
-  const int world = the_world->size();
-  for (int context = 1; context <= world; context *= 2) {
-    for (int shard = 1; context * shard <= world; shard *= 2) {
-      cases.push_back({.context = context, .shard = shard, .replicate = world / (context * shard)});
-    }
-    cases.push_back({.context = context, .replicate = world / context, .sharded = false});
-  }
-  return cases;
-}
-
 TEST(Mesh, EveryMeshEqualsOneRankUnderEveryPolicy) {
-  for (const Case& mesh : meshes()) {
+  for (const Case& mesh : testing::cases_of_all_meshes()) {
     for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::selective, Checkpointing::full}) {
       for (const int accumulation : {1, 3}) {
         Case c = mesh;
@@ -197,7 +62,7 @@ TEST(Mesh, EveryMeshEqualsOneRankUnderEveryPolicy) {
 }
 
 TEST(Mesh, OptionsLeaveGradientsEqual) {
-  for (const Case& mesh : meshes()) {
+  for (const Case& mesh : testing::cases_of_all_meshes()) {
     Case c = mesh;
     c.checkpointing = Checkpointing::full;
     c.keep_attention = true;
@@ -220,7 +85,7 @@ TEST(Mesh, OptionsLeaveGradientsEqual) {
 // The tables and strided blocks of a GPU's dense attention call, whose promises the CPU backend checks: sequences that
 // end in any chunk, and one that no rank has.
 TEST(Mesh, OneDocumentPerSequenceInEqualChunks) {
-  for (const Case& mesh : meshes()) {
+  for (const Case& mesh : testing::cases_of_all_meshes()) {
     for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::full}) {
       Case c = mesh;
       c.packed = false;
@@ -238,7 +103,7 @@ TEST(Mesh, OneDocumentPerSequenceInEqualChunks) {
 
 // Layers with and without a window. A chunk in zig-zag has 31, 16, 8 or 4 rows, for 1 to 8 ranks.
 TEST(Mesh, AlternatingWindowsEqualOneRank) {
-  for (const Case& mesh : meshes()) {
+  for (const Case& mesh : testing::cases_of_all_meshes()) {
     const std::int64_t chunk = ceil_div(testing::kToyLength, std::int64_t{2} * mesh.context);
     if (mesh.context == 1 && the_world->size() > 1) continue;
     for (const std::int64_t window :
@@ -259,7 +124,7 @@ TEST(Mesh, AlternatingWindowsEqualOneRank) {
 // Gradients of gathered keys that are reduced in bf16 equal those in float32 except for rounding: each share once, and
 // the sum of two chunks once. Each parameter sums few such elements.
 TEST(Mesh, KeyGradientsInBf16DifferOnlyByRounding) {
-  for (const Case& mesh : meshes()) {
+  for (const Case& mesh : testing::cases_of_all_meshes()) {
     if (mesh.context == 1) continue;
     for (const bool packed : {false, true}) {
       Case c = mesh;
@@ -281,7 +146,7 @@ TEST(Mesh, KeyGradientsInBf16DifferOnlyByRounding) {
 }
 
 TEST(Mesh, TwoInterleavedMicroBatchesWithDelayedWeightGradients) {
-  for (const Case& mesh : meshes()) {
+  for (const Case& mesh : testing::cases_of_all_meshes()) {
     for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::selective, Checkpointing::full}) {
       Case c = mesh;
       c.checkpointing = checkpointing;
@@ -300,7 +165,7 @@ TEST(Mesh, RecomputeIsBitwiseEqual) {
                                      {Checkpointing::qkv, Checkpointing::projections},
                                      {Checkpointing::projections, Checkpointing::selective},
                                      {Checkpointing::selective, Checkpointing::full}};
-  for (Case c : meshes()) {
+  for (Case c : testing::cases_of_all_meshes()) {
     for (const DType compute : {DType::f32, DType::bf16}) {
       c.compute = compute;
       c.accumulation = 2;
@@ -333,7 +198,7 @@ TEST(Mesh, RecomputeIsBitwiseEqual) {
 // reduce_dtype float32 on the same mesh is at most 2^-8 of the sum of the shares' norms, which may exceed the norm of
 // their sum: the test allows 2%. Gradients that are not reduced in each micro-batch are float32: they are equal.
 TEST(Mesh, GradientsReducedInBf16DifferOnlyByRounding) {
-  for (const Case& mesh : meshes()) {
+  for (const Case& mesh : testing::cases_of_all_meshes()) {
     for (const int accumulation : {1, 3}) {
       for (const auto policy : {GradientAccumulation::sharded, GradientAccumulation::local}) {
         Case c = mesh;
@@ -368,7 +233,7 @@ TEST(Mesh, GradientsReducedInBf16DifferOnlyByRounding) {
 
 // Fewer sequences than data ranks: some ranks run only padding.
 TEST(Mesh, RanksWithoutASequenceRunPadding) {
-  for (Case c : meshes()) {
+  for (Case c : testing::cases_of_all_meshes()) {
     if (c.shard * c.replicate == 1) continue;
     c.missing = 2LL * c.shard * c.replicate - 1;
     check(c);

@@ -1,0 +1,102 @@
+// Models of every family on meshes: loss, gradients, and the experts that tokens choose are those of one rank.
+#include <filesystem>
+#include <set>
+
+#include "engine/open_model.h"
+#include "mesh_case.h"
+#include "ops/moe/router.h"
+
+namespace hawser {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Case;
+using testing::Outcome;
+
+std::vector<std::string> families() {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(fs::path(HAWSER_SOURCE_DIR) / "tests/golden/families")) {
+    if (entry.is_directory()) names.insert(entry.path().filename().string());
+  }
+  return {names.begin(), names.end()};
+}
+
+// The numbers of tokens of each expert are equal, and so are the losses of the routers.
+void compare_routing(const std::string& text, const models::Model& model, const Outcome& mesh, const Outcome& one) {
+  ASSERT_EQ(mesh.statistics.size(), one.statistics.size()) << text;
+  EXPECT_NEAR(mesh.auxiliary_loss, one.auxiliary_loss, 1e-5 * one.auxiliary_loss + 1e-9) << text;
+  std::size_t at = 0;
+  for (const models::BlockDescription& block : model.description().blocks) {
+    if (!block.moe) continue;
+    double chosen = 0;
+    for (std::int64_t e = 0; e < block.moe->experts; ++e) {
+      const std::size_t s = at + static_cast<std::size_t>(e);
+      EXPECT_EQ(mesh.statistics[s], one.statistics[s]) << text << ": statistic " << s;
+      chosen += one.statistics[s];
+    }
+    at += static_cast<std::size_t>(ops::router_statistics_size(block.moe->experts));
+    EXPECT_EQ(chosen, static_cast<double>(block.moe->top_k) * one.statistics[at - 1]) << text;
+    EXPECT_EQ(mesh.statistics[at - 1], one.statistics[at - 1]) << text;
+  }
+  EXPECT_EQ(at, one.statistics.size()) << text;
+}
+
+class FamilyMesh : public ::testing::TestWithParam<std::string> {};
+
+// Pairwise: of the meshes with context parallelism and of those without, each family has one. Options change with the
+// family, too.
+TEST_P(FamilyMesh, EqualsOneRank) {
+  const std::vector<std::string> names = families();
+  const auto number = static_cast<std::size_t>(std::find(names.begin(), names.end(), GetParam()) - names.begin()) +
+                      static_cast<std::size_t>(the_world->size());
+  Problems problems;
+  engine::OpenModel opened = engine::open_model(
+      (fs::path(HAWSER_SOURCE_DIR) / "tests/golden/families" / GetParam()).string(), false, problems);
+  ASSERT_EQ(problems.lines(), "");
+  const models::Model& model = *opened.model;
+
+  // One micro-batch of each step is the same sequences on every mesh: routers have a loss of each micro-batch.
+  std::map<std::pair<std::int64_t, int>, Outcome> references;
+  const auto check = [&](Case c) {
+    const plan::Layout layout = testing::layout_of(c, model);
+    const std::int64_t sequences = 2 * layout.data_ranks(), batch_size = sequences * c.accumulation;
+    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const Outcome ours = testing::run(model, layout, *mesh, batch_size, c.random_delay_s, &*opened.weights);
+    Outcome& one = references[{sequences, c.accumulation}];
+    if (one.gradients.empty()) {
+      plan::Layout alone = testing::layout_of({}, model);
+      alone.batch.sequences = sequences;
+      plan::set_bounds(alone);
+      const auto self = comm::make_self_mesh();
+      one = testing::run(model, alone, *self, batch_size, 0, &*opened.weights);
+    }
+    const std::string text = GetParam() + " " + c.text();
+    EXPECT_NEAR(ours.loss, one.loss, 1e-5 * one.loss) << text;
+    compare_routing(text, model, ours, one);
+    testing::compare_shards(c, ours, one, 1e-5);
+  };
+
+  std::vector<Case> with_context, without;
+  for (const Case& mesh : testing::cases_of_all_meshes()) {
+    (mesh.context == 1 || mesh.context == 8 ? without : with_context).push_back(mesh);
+  }
+  if (!with_context.empty()) {
+    Case c = with_context[number % with_context.size()];
+    c.by_work = number % 2 == 0;
+    c.checkpointing = number % 3 == 0 ? Checkpointing::selective : Checkpointing::none;
+    c.random_delay_s = number % 4 == 0 ? 0.0005 : 0;
+    check(c);
+  }
+  Case c = without[number % without.size()];
+  c.checkpointing = Checkpointing::full;
+  c.keep_attention = number % 2 == 0;
+  c.delay_weight_gradients = true;
+  c.accumulation = c.in_flight = 2;
+  check(c);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, FamilyMesh, ::testing::ValuesIn(families()),
+                         [](const ::testing::TestParamInfo<std::string>& of) { return of.param; });
+
+}  // namespace
+}  // namespace hawser

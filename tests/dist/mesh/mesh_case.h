@@ -1,0 +1,162 @@
+// Loss and gradients of a model on a mesh with one combination of options, for tests that compare them with one rank.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/formats/safetensors.h"
+#include "engine/session.h"
+#include "mesh_world.h"
+#include "models/weights.h"
+#include "support/toy_steps.h"
+
+namespace hawser::testing {
+
+struct Case {
+  int context = 1, shard = 1, replicate = 1;
+  bool sharded = true;
+  int accumulation = 1;
+  Checkpointing checkpointing = Checkpointing::none;
+  bool keep_attention = false;
+  bool delay_weight_gradients = false;
+  int in_flight = 1;
+  bool by_work = false;
+  int head_groups = 1;
+  int prefetch = 1;
+  GradientAccumulation policy = GradientAccumulation::sharded;
+  double random_delay_s = 0;
+  bool tied = true;
+  DType compute = DType::f32, reduce_dtype = DType::f32, kv_reduce_dtype = DType::f32;
+  bool packed = true;        // else a sequence is one document
+  std::int64_t missing = 0;  // sequences missing for a divisible global batch
+  std::int64_t window = 0;   // of the second block's attention
+
+  std::string text() const {
+    return cat(
+        "context ", context, " shard ", shard, " replicate ", replicate, sharded ? "" : " unsharded", " accumulation ",
+        accumulation, " checkpointing ", static_cast<int>(checkpointing), keep_attention ? " keep attention" : "",
+        delay_weight_gradients ? " delayed weights" : "", " in flight ", in_flight, by_work ? " by work" : "",
+        " head groups ", head_groups, " prefetch ", prefetch, policy == GradientAccumulation::local ? " local" : "",
+        compute == DType::bf16
+            ? cat(" bf16, reduce_dtype ", to_string(reduce_dtype), ", kv_reduce_dtype ", to_string(kv_reduce_dtype))
+            : "",
+        packed ? "" : " unpacked", " missing ", missing, " window ", window);
+  }
+};
+
+inline plan::Layout layout_of(const Case& c, const models::Model& model) {
+  plan::Layout layout;
+  layout.mesh = {.context = c.context, .shard = c.shard, .replicate = c.replicate, .shard_context = c.sharded};
+  layout.batch = toy_batch(c.context, c.packed);
+  if (c.by_work && c.context > 1) layout.batch.chunks_per_rank = 4, layout.batch.together = 2;
+  if (c.by_work) layout.batch.split = batches::SequenceSplit::by_work;
+  layout.compute = c.compute;
+  layout.reduce_dtype = c.reduce_dtype;
+  layout.kv_reduce_dtype = c.kv_reduce_dtype;
+  layout.head_groups = c.head_groups;
+  layout.prefetch = c.prefetch;
+  layout.in_flight = c.in_flight;
+  layout.accumulation = c.policy;
+  layout.policies.assign(static_cast<std::size_t>(model.layers()),
+                         {.checkpointing = c.checkpointing,
+                          .keep_attention = c.keep_attention,
+                          .delay_weight_gradients = c.delay_weight_gradients});
+  plan::set_windows(layout.batch, model);
+  plan::set_bounds(layout);
+  return layout;
+}
+
+struct Outcome {
+  double loss = 0, auxiliary_loss = 0;
+  std::vector<float> statistics;                        // of the auxiliary loss
+  std::map<std::string, std::vector<float>> gradients;  // full tensors; on a mesh other ranks' elements are NaN
+};
+
+// Loss and gradients of the first step, with the given weights or random ones.
+inline Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, std::int64_t batch_size,
+                   double random_delay_s, checkpoint::SafetensorsFolder* weights = nullptr) {
+  const ToySteps steps(layout, mesh.place(), batch_size);
+  const auto device = make_cpu_device({.random_delay_s = random_delay_s, .delay_seed = 5});
+  engine::Session session(model, layout, *device, mesh, {step::Purpose::gradient_norms, step::Purpose::loss});
+  if (weights != nullptr) {
+    session.load(*weights, 0);
+  } else {
+    session.initialise(3);
+  }
+  const std::int64_t tokens = steps.targets(0);
+  const auto output = session.enqueue(step::Purpose::gradient_norms, steps.input(0));
+  session.synchronize();
+  Outcome out;
+  if (output.auxiliary_statistics) out.statistics = *output.auxiliary_statistics;
+  out.auxiliary_loss = output.result->auxiliary_loss;
+  out.loss = output.result->loss_sum.value() / static_cast<double>(tokens);
+  for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
+    const nn::Flat& flat = model.flat(f);
+    const step::FlatState& state = session.state().flat(f);
+    const TensorView shard = session.executor(step::Purpose::gradient_norms).gradient_shard(f);
+    for (const nn::Param& param : flat.params()) {
+      for (const nn::Segment& segment : param.segments) {
+        out.gradients[segment.name].assign(static_cast<std::size_t>(nn::segment_shape(segment).elements()),
+                                           std::nanf(""));
+      }
+    }
+    for (const models::SegmentPiece& piece : models::segment_pieces(flat, state.begin, state.count)) {
+      const nn::Param& param = flat.params()[static_cast<std::size_t>(piece.param)];
+      std::copy_n(shard.data<float>() + piece.at, piece.count,
+                  out.gradients[param.segments[static_cast<std::size_t>(piece.segment)].name].begin() + piece.first);
+    }
+  }
+  return out;
+}
+
+// Compares each gradient of `mesh`, summed over the pieces of all ranks, with that of `one`.
+inline void compare_shards(const Case& c, const Outcome& mesh, const Outcome& one, double max) {
+  nlohmann::json mine;
+  for (const auto& [name, gradient] : mesh.gradients) {
+    const std::vector<float>& reference = one.gradients.at(name);
+    double difference = 0, norm = 0;
+    std::int64_t elements = 0;
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      if (std::isnan(gradient[i])) continue;  // another rank's; a NaN of this rank's is missing in the count
+      difference += std::pow(double{gradient[i]} - reference[i], 2);
+      norm += std::pow(double{reference[i]}, 2);
+      ++elements;
+    }
+    mine[name] = {difference, norm, elements};
+  }
+  std::map<std::string, std::array<double, 3>> sums;
+  for (const std::string& text : the_world->all_gather_strings(mine.dump())) {
+    const nlohmann::json part = nlohmann::json::parse(text);
+    for (const auto& [name, value] : part.items()) {
+      for (std::size_t i = 0; i < 3; ++i) sums[name][i] += value[i].get<double>();
+    }
+  }
+  double full = 0;
+  for (const auto& [name, sum] : sums) full += sum[1];
+  const double copies = c.sharded ? c.replicate : the_world->size();
+  for (const auto& [name, sum] : sums) {
+    EXPECT_EQ(sum[2], copies * static_cast<double>(one.gradients.at(name).size())) << c.text() << ": " << name;
+    // The lower bound: a gradient that is tiny relative to the model's is compared relative to the model's.
+    const double floor = 1e-3 * std::sqrt(full);
+    EXPECT_LT(std::sqrt(sum[0]) / std::max(std::sqrt(sum[1]), floor), max) << c.text() << ": " << name;
+  }
+}
+
+// All factorisations of the world into context x shard x replicate, and an unsharded one per context degree.
+inline std::vector<Case> cases_of_all_meshes() {
+  std::vector<Case> cases;
+  const int world = the_world->size();
+  for (int context = 1; context <= world; context *= 2) {
+    for (int shard = 1; context * shard <= world; shard *= 2) {
+      cases.push_back({.context = context, .shard = shard, .replicate = world / (context * shard)});
+    }
+    cases.push_back({.context = context, .replicate = world / context, .sharded = false});
+  }
+  return cases;
+}
+
+}  // namespace hawser::testing
