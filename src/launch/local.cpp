@@ -211,15 +211,17 @@ class Supervisor {
                               .hint = "a higher limit of processes (ulimit -u), or --ranks 1"});
     }
     if (child_ == 0) {
-      // A session of its own: Ctrl-C reaches only this process, which decides what to do. The child dies with it.
+      // A session of its own: Ctrl-C reaches only this process, which decides what to do. The child dies with it, and
+      // the ranks with the child (stop.cpp).
       setsid();
-      prctl(PR_SET_PDEATHSIG, SIGINT);
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(1);
-      // mpirun kills the ranks when it gets SIGTERM. A service manager sends it to all processes at once, while this
-      // one asks the ranks to save. Blocked signals stay blocked in mpirun; it unblocks them in the ranks.
+      // mpirun kills the ranks when it gets SIGTERM or SIGINT. A service manager sends a signal to all processes at
+      // once, while this one asks the ranks to save. Blocked signals stay blocked in mpirun; it unblocks them in the
+      // ranks.
       sigset_t mask = signals_.before();
-      for (const int signal : {SIGINT, SIGUSR1}) sigdelset(&mask, signal);
-      for (const int signal : {SIGTERM, SIGHUP}) sigaddset(&mask, signal);
+      sigdelset(&mask, SIGUSR1);
+      for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&mask, signal);
       sigprocmask(SIG_SETMASK, &mask, nullptr);
       set_environment(launch_, stop_);  // checks for a terminal, so call it before stderr is the pipe
       const int nothing = open("/dev/null", O_RDONLY);

@@ -244,15 +244,16 @@ TEST(LaunchLocal, TheFirstInterruptLetsRanksSave) {
 
 // As `systemctl stop` does it: to the launcher, mpirun and the ranks, in no particular order.
 TEST(LaunchLocal, ASignalToAllProcessesLetsRanksSave) {
-  for (const int signal : {SIGTERM, SIGHUP}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     for (const bool ranks_first : {false, true}) {
-      Launched run(2, {"wait", "PIDS"});
+      Launched run(2, {signal == SIGINT ? "slow" : "wait", "PIDS"});
       std::vector<pid_t> pids = {run.process, parent_of(run.pid_of(0)), run.pid_of(0), run.pid_of(1)};
       if (ranks_first) std::reverse(pids.begin(), pids.end());
       for (const pid_t pid : pids) kill(pid, signal);
       EXPECT_EQ(run.wait(), 130);
       // The ranks may be done before the launcher has announced it.
       EXPECT_NE(run.err().find("saved\n"), std::string::npos) << run.err();
+      EXPECT_EQ(run.err().find("lost"), std::string::npos) << run.err();
     }
   }
 }

@@ -94,7 +94,9 @@ void end_when_interrupted() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&signals, signal);
   sigprocmask(SIG_UNBLOCK, &signals, nullptr);
   if (launched_locally()) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  // mpirun's death; it ignores SIGTERM (local.cpp)
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // mpirun's death; it ignores the signals that stop a run (local.cpp)
+    // mpirun, which begins the session, has died before: this process already has another parent.
+    if (getsid(getppid()) != getsid(0)) _exit(static_cast<int>(ExitCode::rank_failed));
     if (const char* path = std::getenv(kStopVariable)) g_page = open_stop_page(path);
     return;
   }

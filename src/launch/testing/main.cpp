@@ -55,10 +55,11 @@ int run(const std::string& what, const std::string& argument, int rank, int rank
   if (what == "errors") {
     for (int i = 0; i < 400000; ++i) std::fprintf(stderr, "%d\n", i);
   }
-  if (what == "wait") {
+  if (what == "wait" || what == "slow") {
     // Ranks write their pids to ARGUMENT.RANK; after a stop request rank 0 prints a line and all return 130.
     std::ofstream(argument + "." + std::to_string(rank)) << getpid();
     while (!hawser::stop_requested()) pause_ms(20);
+    if (what == "slow") pause_ms(1500);  // mpirun kills a rank one second after it has asked it to end
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == 0) std::fprintf(stderr, "saved\n");
     MPI_Finalize();
