@@ -39,11 +39,32 @@ void forget(const std::string& temporary) {
   if (temporary == g_temporary) g_unfinished = false;
 }
 
-// PATH.part, or PATH.part-2 and so on: what an earlier interruption kept stays.
-std::string unused_part(const std::string& path) {
-  std::string part = path + ".part";
-  for (int number = 2; exists(part); ++number) part = cat(path, ".part-", number);
-  return part;
+constexpr std::size_t kMaxPartName = PATH_MAX + 16;
+
+// Renames `temporary` to the first of PART, PART-2 and so on that does not exist, and writes that name to `name`: what
+// an earlier interruption kept stays, and processes that are interrupted together keep one file each. The name is
+// claimed by creating the file, since rename() would replace one. 0 or errno. Async-signal-safe.
+int keep_as_part(const char* temporary, const char* part, char (&name)[kMaxPartName]) noexcept {
+  const std::size_t size = std::strlen(part);
+  if (size >= PATH_MAX) return ENAMETOOLONG;
+  std::memcpy(name, part, size + 1);
+  int claim = -1;
+  for (unsigned number = 2;; ++number) {
+    claim = ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (claim >= 0 || errno != EEXIST) break;
+    char digits[10];  // the last first
+    std::size_t count = 0, end = size;
+    for (unsigned rest = number; rest > 0; rest /= 10) digits[count++] = static_cast<char>('0' + rest % 10);
+    name[end++] = '-';
+    while (count > 0) name[end++] = digits[--count];
+    name[end] = '\0';
+  }
+  if (claim < 0) return errno;
+  ::close(claim);
+  if (::rename(temporary, name) == 0) return 0;
+  const int error = errno;
+  ::unlink(name);
+  return error;
 }
 
 // A unique name in the folder of `path`.
@@ -100,7 +121,7 @@ ResultFile::ResultFile(std::string path, Unfinished unfinished)
   // A file without write permission is not replaced.
   if (there && ::faccessat(AT_FDCWD, place_.path.c_str(), W_OK, AT_EACCESS) != 0) fail(errno);
   temporary_ = temporary_name(place_.path);
-  if (unfinished == Unfinished::kept_as_part) part_ = unused_part(place_.path);
+  if (unfinished == Unfinished::kept_as_part) part_ = place_.path + ".part";
   remember(temporary_, part_);
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, there ? 0600 : 0666);
   if (descriptor_ < 0) {
@@ -115,7 +136,7 @@ ResultFile::ResultFile(std::string path, Unfinished unfinished)
 }
 
 ResultFile::~ResultFile() {
-  if (!part_.empty() && keep_written()) return;
+  if (!part_.empty() && !keep_written().empty()) return;
   if (descriptor_ >= 0) ::close(descriptor_);
   if (temporary_.empty()) return;
   ::unlink(temporary_.c_str());
@@ -126,14 +147,15 @@ void ResultFile::fail(int error) const {
   throw UserError({.file = path_, .what = cat("cannot write: ", std::strerror(error)), .cause = "cannot write"});
 }
 
-bool ResultFile::keep_written() {
-  if (written_ == 0 || descriptor_ < 0 || temporary_.empty()) return false;
-  if (::ftruncate(descriptor_, written_) != 0) return false;
+std::string ResultFile::keep_written() {
+  if (written_ == 0 || descriptor_ < 0 || temporary_.empty()) return "";
+  if (::ftruncate(descriptor_, written_) != 0) return "";
   ::close(std::exchange(descriptor_, -1));
-  if (::rename(temporary_.c_str(), part_.c_str()) != 0) return false;
+  char name[kMaxPartName];
+  if (keep_as_part(temporary_.c_str(), part_.c_str(), name) != 0) return "";
   forget(temporary_);
   temporary_.clear();
-  return true;
+  return name;
 }
 
 void ResultFile::write(std::string_view text) {
@@ -143,9 +165,10 @@ void ResultFile::write(std::string_view text) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
       const int error = errno;
-      if (part_.empty() || !keep_written()) fail(error);
+      const std::string kept = part_.empty() ? "" : keep_written();
+      if (kept.empty()) fail(error);
       throw UserError({.file = path_,
-                       .what = cat("cannot write: ", std::strerror(error), "; ", part_, " has what was written before"),
+                       .what = cat("cannot write: ", std::strerror(error), "; ", kept, " has what was written before"),
                        .cause = "cannot write"});
     }
     text.remove_prefix(static_cast<std::size_t>(count));
@@ -154,24 +177,29 @@ void ResultFile::write(std::string_view text) {
   if (temporary_ == g_temporary) g_keep = g_part[0] != 0;
 }
 
-void ResultFile::finish(const std::string& name) {
+void ResultFile::close_synced() {
   // Some file systems, and all pipes, do not support fsync.
   if (::fsync(descriptor_) != 0 && errno != EINVAL && errno != ENOTSUP && errno != EROFS) fail(errno);
   if (::close(std::exchange(descriptor_, -1)) != 0) fail(errno);
-  if (place_.straight) return;
-  if (::rename(temporary_.c_str(), name.c_str()) != 0) fail(errno);
-  forget(temporary_);
-  temporary_.clear();
-  sync_name(name);
 }
 
 void ResultFile::commit() {
-  finish(place_.path);
+  close_synced();
+  if (place_.straight) return;
+  if (::rename(temporary_.c_str(), place_.path.c_str()) != 0) fail(errno);
+  forget(temporary_);
+  temporary_.clear();
+  sync_name(place_.path);
 }
 
 std::string ResultFile::keep_part() {
-  const std::string name = place_.straight ? path_ : part_.empty() ? unused_part(place_.path) : part_;
-  finish(name);
+  close_synced();
+  if (place_.straight) return path_;
+  char name[kMaxPartName];
+  if (const int error = keep_as_part(temporary_.c_str(), (place_.path + ".part").c_str(), name)) fail(error);
+  forget(temporary_);
+  temporary_.clear();
+  sync_name(name);
   return name;
 }
 
@@ -184,7 +212,8 @@ void write_result(const std::string& path, std::string_view text) {
 void drop_unfinished_result() noexcept {
   if (!g_unfinished) return;
   if (g_keep) {
-    ::rename(g_temporary, g_part);
+    char name[kMaxPartName];
+    keep_as_part(g_temporary, g_part, name);
   } else {
     ::unlink(g_temporary);
   }

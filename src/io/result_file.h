@@ -49,13 +49,13 @@ class ResultFile {
 
  private:
   [[noreturn]] void fail(int error) const;
-  void finish(const std::string& name);
-  bool keep_written();  // renames to part_ what complete writes wrote; false if there is nothing
+  void close_synced();
+  std::string keep_written();  // keeps what complete writes wrote as a part and returns its name; "" if there is none
 
   std::string path_;  // as the user typed it
   ResultPlace place_;
   std::string temporary_;  // "" if there is none any more
-  std::string part_;       // for kept_as_part; a signal handler cannot look for a free name
+  std::string part_;       // for kept_as_part: PATH.part
   int descriptor_ = -1;
   std::int64_t written_ = 0;  // bytes of complete writes
 };

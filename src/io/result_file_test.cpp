@@ -10,6 +10,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <thread>
 
@@ -209,6 +210,34 @@ TEST_F(ResultFileTest, AnUnfinishedFileIsKeptAsAPartOrRemoved) {
     }
   }
   EXPECT_EQ(text("y.part"), "some\n");
+}
+
+// Of processes that are interrupted together, and of files of one process.
+TEST_F(ResultFileTest, EachUnfinishedFileIsKeptAsAPartOfItsOwn) {
+  ResultFile a(path("x"), ResultFile::Unfinished::kept_as_part), b(path("x"), ResultFile::Unfinished::kept_as_part);
+  a.write("a\n");
+  b.write("b\n");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ResultFile c(path("y"), ResultFile::Unfinished::kept_as_part);
+    ResultFile d(path("x"), ResultFile::Unfinished::kept_as_part);
+    d.write("d\n");
+    std::ofstream(path("x.part")) << "of another process";
+    drop_unfinished_result();  // of the file that was opened first: `a`
+    ::_exit(d.keep_part() == path("x.part-3") ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(text("x.part"), "of another process");
+  EXPECT_EQ(text("x.part-2"), "a\n");
+  EXPECT_EQ(text("x.part-3"), "d\n");
+  EXPECT_EQ(b.keep_part(), path("x.part-4"));
+  for (int number = 5; number <= 11; ++number) {
+    ResultFile more(path("x"));
+    more.write("more\n");
+    EXPECT_EQ(more.keep_part(), path("x.part-" + std::to_string(number)));
+  }
 }
 
 }  // namespace
