@@ -51,6 +51,11 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const 
       place = end;
     }
   }
+  for (const std::vector<ParamPlace>& places : layer_params_) {
+    std::vector<bool> trainable;
+    for (const ParamPlace& place : places) trainable.push_back(flat(place.flat).spec().trainable);
+    trainable_.emplace_back(std::move(trainable));
+  }
   head_params_ = add("head", {.kind = Kind::head}, head_.params());
   if (head_.tied()) head_params_.push_back(embedding_params_.front());
   for (const auto& layer : layers_) {

@@ -99,6 +99,7 @@ class Model {
   const std::vector<ParamPlace>& layer_params(int layer) const {
     return layer_params_[static_cast<std::size_t>(layer)];
   }
+  const nn::TrainableParams& trainable(int layer) const { return trainable_[static_cast<std::size_t>(layer)]; }
   const std::vector<ParamPlace>& embedding_params() const { return embedding_params_; }
   const std::vector<ParamPlace>& head_params() const { return head_params_; }
 
@@ -127,6 +128,7 @@ class Model {
   int auxiliary_layers_ = 0;
   std::vector<int> auxiliary_index_;  // by layer
   std::vector<std::vector<ParamPlace>> layer_params_;
+  std::vector<nn::TrainableParams> trainable_;  // by layer
   std::vector<ParamPlace> embedding_params_, head_params_;
 };
 

@@ -295,7 +295,10 @@ class WithParam : public nn::Layer {
  public:
   WithParam(const nn::Layer& layer, const nn::Param& param) : params_(layer.params()) { params_.push_back(param); }
   const std::vector<nn::Param>& params() const override { return params_; }
-  std::vector<nn::SavedSpec> saved_specs(std::int64_t, DType, const nn::SavePolicy&) const override { return {}; }
+  std::vector<nn::SavedSpec> saved_specs(std::int64_t, DType, const nn::SavePolicy&,
+                                         const nn::TrainableParams&) const override {
+    return {};
+  }
   void forward(nn::LayerContext&, const TensorView&, const TensorView&, const TensorView&,
                const nn::Saved&) const override {}
   void recompute(nn::LayerContext&, const nn::Saved&, const nn::SavePolicy&) const override {}

@@ -63,7 +63,8 @@ struct BatchViews {
   // i32 [T, 2]: number of the row's sequence in the step, and the row's index in the sequence. Padding rows have what
   // the sequence would have there. Only if the step draws random numbers (Layer::draws_random_numbers).
   TensorView row_ids;
-  TensorView token_mask;  // i32 [T]: 1: the row is a token, 0: padding. Only if a layer reads it (Layer::reads_token_mask)
+  TensorView
+      token_mask;  // i32 [T]: 1: the row is a token, 0: padding. Only if a layer reads it (Layer::reads_token_mask)
   // The contents of `diagonal` if the host knows them when it enqueues, else null (ops::AttentionCall::host_segments).
   const std::vector<std::int32_t>* host_diagonal = nullptr;
   // Length of a chunk in rows, if every sequence holds exactly one document, which begins at row 0, and all sequences
@@ -124,6 +125,18 @@ enum class Site { qkv_projection, output_projection, up_projection, down_project
 constexpr int kSites = 5;
 const char* to_string(Site site);
 
+// Which parameters of a layer are trainable: those whose gradients GradientSink may want. By default all.
+class TrainableParams {
+ public:
+  TrainableParams() = default;
+  explicit TrainableParams(std::vector<bool> of) : of_(std::move(of)) {}
+  // A parameter that a layer does not have (-1) is not trainable.
+  bool operator()(int param) const { return param >= 0 && (of_.empty() || of_.at(static_cast<std::size_t>(param))); }
+
+ private:
+  std::vector<bool> of_;  // by index of the parameter; empty: all
+};
+
 // What the caller provides for one call.
 class LayerContext {
  public:
@@ -145,6 +158,9 @@ class LayerContext {
   }
   // Float32 [R / 2], R the rotated dims of a head: angles of ModelDescription::ropes[i].
   virtual const TensorView& rope_frequencies(int i) const = 0;
+  // Of the layer that is running: the same in all its passes, and in saved_specs(). GradientSink::target() of another
+  // parameter is empty, and no pass computes what only its gradient needs.
+  virtual const TrainableParams& trainable() const = 0;
   virtual DType dtype() const = 0;                      // of activations
   virtual int threads() const = 0;                      // of the compute stream (CPU)
   virtual bool deterministic() const { return false; }  // attention gradients are bitwise repeatable (CUDA)
@@ -208,8 +224,10 @@ class Layer {
  public:
   virtual ~Layer() = default;
   virtual const std::vector<Param>& params() const = 0;
-  // The saved tensors for T rows under a policy. Their number and order do not depend on the policy.
-  virtual std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy) const = 0;
+  // The saved tensors for T rows under a policy. Their number and order do not depend on the policy, nor on what is
+  // trainable. What only the gradients of frozen parameters would read is not saved.
+  virtual std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy,
+                                             const TrainableParams& trainable) const = 0;
   // x, residual, y, dy, dresidual, dx: dense [T, C] in LayerContext::dtype(). y and dx overlap no other; those that are
   // read are not changed. The residual addition is part of a layer. In a serial block residual is x, and dresidual dy.
   // In a parallel block all layers read the block's input x, and each adds to the sum that the one before has written.
@@ -223,6 +241,7 @@ class Layer {
   virtual void recompute(LayerContext&, const Saved&, const SavePolicy&) const = 0;
   // dx = dresidual + the gradient of f(x) from dy; and the parameters' gradients. With delay_weight_gradients,
   // backward_weight computes those of GEMM weights. May overwrite saved tensors unless backward_weight reads them.
+  // backward_weight is called only if a parameter is trainable.
   virtual void backward(LayerContext&, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
                         const Saved&, GradientSink&, const SavePolicy&) const = 0;
   virtual void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const = 0;
@@ -237,7 +256,7 @@ class Layer {
 };
 
 // True if a layer has a recompute pass under a policy: recompute writes at least one saved tensor.
-bool recomputes(const Layer& layer, const SavePolicy& policy);
+bool recomputes(const Layer& layer, const SavePolicy& policy, const TrainableParams& trainable);
 
 inline bool SavePolicy::recomputes_gate_up() const {
   return checkpointing == Checkpointing::gate_up || checkpointing == Checkpointing::projections ||

@@ -177,7 +177,7 @@ TEST(MoeLayer, RecomputeReadsTheSavedRouting) {
   const MoeConfig config = config_of(4, 2);
   const MoeLayer layer(config, std::make_shared<RouterLoss>(config.loss()));
   for (const SavePolicy& policy : testing::all_policies()) {
-    EXPECT_EQ(recomputes(layer, policy), policy.recomputes_gate_up());
+    EXPECT_EQ(recomputes(layer, policy, {}), policy.recomputes_gate_up());
     MetaDevice device;
     TestContext ctx(device, DType::bf16);
     for (const Param& param : layer.params()) {

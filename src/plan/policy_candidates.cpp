@@ -8,9 +8,10 @@ namespace hawser::plan {
 
 namespace {
 
-double stored_bytes(const nn::Layer& layer, const Layout& layout, const nn::SavePolicy& policy) {
+double stored_bytes(const models::Model& model, int layer, const Layout& layout, const nn::SavePolicy& policy) {
   double bytes = 0;
-  for (const nn::SavedSpec& spec : layer.saved_specs(layout.bounds.rows, layout.compute, policy)) {
+  for (const nn::SavedSpec& spec :
+       model.layer(layer).saved_specs(layout.bounds.rows, layout.compute, policy, model.trainable(layer))) {
     if (spec.shape.rank() == 0 || spec.writer != nn::Pass::forward) continue;
     bytes += static_cast<double>(round_up(spec.shape.elements() * size_of(spec.dtype), Device::kAlignment));
   }
@@ -27,7 +28,7 @@ std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const 
     for (int layer = 0; layer < model.layers(); ++layer) {
       nn::SavePolicy save = layout.policies[static_cast<std::size_t>(layer)];
       save.checkpointing = policy;
-      candidate.stored_bytes += stored_bytes(model.layer(layer), layout, save);
+      candidate.stored_bytes += stored_bytes(model, layer, layout, save);
     }
     candidate.stored_bytes /= std::max(1, model.blocks());
     // For long sequences `full` keeps attention, too, and equals `projections`.

@@ -191,7 +191,9 @@ nn::Saved Executor::saved_views(const Instruction& instruction) {
   const int forward = instruction.op == Op::forward ? instruction.id : instruction.partner;
   const Instruction& forward_instruction = setup_.program->instructions[static_cast<std::size_t>(forward)];
   const auto& policy = setup_.policies[static_cast<std::size_t>(instruction.layer)];
-  const auto specs = setup_.model->layer(instruction.layer).saved_specs(setup_.bounds.rows, setup_.compute, policy);
+  const auto specs =
+      setup_.model->layer(instruction.layer)
+          .saved_specs(setup_.bounds.rows, setup_.compute, policy, setup_.model->trainable(instruction.layer));
   const auto last = [&] {
     switch (instruction.op) {
       case Op::forward:

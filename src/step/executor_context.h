@@ -48,6 +48,10 @@ class Executor::Context : public nn::LayerContext {
   const nn::Seams& seams() const override { return executor_.setup_.seams; }
   const nn::Scaled& parameter(int param) const override { return weights_[static_cast<std::size_t>(param)]; }
   const TensorView& rope_frequencies(int i) const override { return executor_.setup_.state->rope_frequencies(i); }
+  const nn::TrainableParams& trainable() const override {
+    HAWSER_CHECK(instruction_.layer >= 0, "trainable parameters of an instruction without a layer");
+    return executor_.setup_.model->trainable(instruction_.layer);
+  }
   DType dtype() const override { return executor_.setup_.compute; }
   int threads() const override { return executor_.setup_.threads; }
   bool deterministic() const override { return executor_.setup_.deterministic; }

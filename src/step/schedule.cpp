@@ -40,7 +40,8 @@ class Lister {
       layers_.push_back(flats_of(model.layer_params(layer)));
       below = below || !layers_.back().trainable.empty();
       if (!below) first_backward_ = layer + 1;
-      recomputes_.push_back(nn::recomputes(model.layer(layer), options.policies[static_cast<std::size_t>(layer)]));
+      recomputes_.push_back(nn::recomputes(model.layer(layer), options.policies[static_cast<std::size_t>(layer)],
+                                           model.trainable(layer)));
     }
     HAWSER_CHECK(below || !head_.trainable.empty() || forward_only(options.purpose), "no parameter is trainable");
   }
@@ -146,6 +147,7 @@ class Lister {
     for (int layer = model_.layers() - 1; layer >= first_backward_; --layer) {
       if (!options_.policies[static_cast<std::size_t>(layer)].delay_weight_gradients) continue;
       const Flats& flats = flats_of_layer(layer);
+      if (flats.trainable.empty()) continue;
       add({.op = Op::backward_weight,
            .layer = layer,
            .micro_batch = pass.micro_batch,

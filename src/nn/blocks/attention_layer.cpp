@@ -152,20 +152,21 @@ std::array<TensorSpec, AttentionLayer::kSavedCount> AttentionLayer::tensors(std:
            output[2]}};
 }
 
-std::vector<SavedSpec> AttentionLayer::saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy) const {
+std::vector<SavedSpec> AttentionLayer::saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy,
+                                                   const TrainableParams& trainable) const {
   const auto all = tensors(rows, dtype);
   const bool again = policy.recomputes_qkv();
   const Pass attention_writer = policy.recomputes_attention() ? Pass::recompute : Pass::forward;
-  const Pass weight_reader = policy.delay_weight_gradients ? Pass::backward_weight : Pass::backward;
+  const bool reads_normed = qkv_.linear().reads_input(trainable);
   // Full checkpointing has attention's output in the recompute pass: recomputed, or saved.
   const bool output_again = policy.checkpointing == Checkpointing::full;
-  const auto output = output_.saved_specs(rows, config_.width, dtype, policy, output_again);
-  return {statistics_spec(all[kStatistics], policy, again),
-          normed_spec(all[kNormed], policy, again),
+  const auto output = output_.saved_specs(rows, config_.width, dtype, policy, trainable, output_again);
+  return {statistics_spec(all[kStatistics], policy, again, reads_normed),
+          normed_spec(all[kNormed], policy, again, reads_normed),
           saved_spec(all[kQkv], again ? Pass::recompute : Pass::forward, Pass::backward),
-          saved_spec(all[kOut], attention_writer, weight_reader),
+          saved_spec(all[kOut], attention_writer, last_reader(policy, output_.linear().reads_input(trainable))),
           saved_spec(all[kLse], attention_writer, Pass::backward),
-          output_gradient_spec(all[kDqkv], policy),
+          output_gradient_spec(all[kDqkv], policy, qkv_.linear().has_gradients(trainable)),
           output[0],
           output[1],
           output[2]};
@@ -335,7 +336,7 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
   rope(ctx, gradients.k, true);
   if (k_norm_) k_norm_->backward(ctx, heads.k, inputs.k_statistics, gradients.k, TensorView(), gradients.k, sink);
   if (!policy.delay_weight_gradients) {
-    qkv_.weight_gradient(ctx, dqkv, norm_.again(ctx, saved.x, statistics, saved.tensors[kNormed]), sink);
+    qkv_.weight_gradient(ctx, dqkv, normed_again(ctx, saved), sink);
   }
   const TensorView dnormed = qkv_.input_gradient(ctx, dqkv, ctx.temp(ctx.dtype(), {rows, config_.width}));
   norm_.backward(ctx, saved.x, statistics, dnormed, dresidual, dx, sink);
@@ -343,10 +344,18 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
 
 void AttentionLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved,
                                      GradientSink& sink) const {
-  const Scaled dz = output_.output_gradient(ctx, dy, {.dz = saved.tensors[kDprojected]});
-  output_.weight_gradient(ctx, dz, saved.tensors[kOut], sink);
-  const TensorView normed = norm_.again(ctx, saved.x, saved.tensors[kStatistics], saved.tensors[kNormed]);
-  qkv_.weight_gradient(ctx, saved.tensors[kDqkv], normed, sink);
+  if (output_.linear().has_gradients(ctx.trainable())) {
+    const Scaled dz = output_.output_gradient(ctx, dy, {.dz = saved.tensors[kDprojected]});
+    output_.weight_gradient(ctx, dz, saved.tensors[kOut], sink);
+  }
+  if (qkv_.linear().has_gradients(ctx.trainable())) {
+    qkv_.weight_gradient(ctx, saved.tensors[kDqkv], normed_again(ctx, saved), sink);
+  }
+}
+
+TensorView AttentionLayer::normed_again(LayerContext& ctx, const Saved& saved) const {
+  if (!qkv_.linear().reads_input(ctx.trainable())) return {};
+  return norm_.again(ctx, saved.x, saved.tensors[kStatistics], saved.tensors[kNormed]);
 }
 
 double AttentionLayer::flops(std::int64_t rows, double pairs) const {

@@ -51,7 +51,8 @@ class AttentionLayer : public Layer {
  public:
   explicit AttentionLayer(AttentionConfig config);
   const std::vector<Param>& params() const override { return params_; }
-  std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy) const override;
+  std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy,
+                                     const TrainableParams& trainable) const override;
   void forward(LayerContext&, const TensorView& x, const TensorView& residual, const TensorView& y,
                const Saved&) const override;
   void recompute(LayerContext&, const Saved&, const SavePolicy&) const override;
@@ -93,6 +94,8 @@ class AttentionLayer : public Layer {
   LayerOutput::Tensors output_tensors(LayerContext& ctx, const Saved& saved) const;
   std::array<TensorSpec, kSavedCount> tensors(std::int64_t rows, DType dtype) const;
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
+  // norm(x) if a weight's gradient reads it, otherwise empty.
+  TensorView normed_again(LayerContext&, const Saved&) const;
   void project(LayerContext&, const TensorView& normed, const TensorView& qkv) const;
   void attend(LayerContext&, const Inputs& inputs, const TensorView& o, const TensorView& lse) const;
   // Writes dq, and the parts of dk and dv; seam_call.finish() completes dk and dv.

@@ -13,11 +13,13 @@ std::array<TensorSpec, LayerOutput::kTensors> LayerOutput::tensors(std::int64_t 
 
 std::array<SavedSpec, LayerOutput::kTensors> LayerOutput::saved_specs(std::int64_t rows, std::int64_t width,
                                                                       DType dtype, const SavePolicy& policy,
+                                                                      const TrainableParams& trainable,
                                                                       bool recomputed) const {
   const auto all = tensors(rows, width, dtype);
   if (!has_norm()) return {unsaved_spec(all[0]), unsaved_spec(all[1]), unsaved_spec(all[2])};
   return {saved_spec(all[0], recomputed ? Pass::recompute : Pass::forward, Pass::backward),
-          saved_spec(all[1], Pass::forward, Pass::backward), output_gradient_spec(all[2], policy)};
+          saved_spec(all[1], Pass::forward, Pass::backward),
+          output_gradient_spec(all[2], policy, linear().has_gradients(trainable))};
 }
 
 void LayerOutput::forward(LayerContext& ctx, const Scaled& x, const TensorView& residual, const TensorView& y,

@@ -34,7 +34,8 @@ class LayerOutput {
   std::array<TensorSpec, kTensors> tensors(std::int64_t rows, std::int64_t width, DType dtype) const;
   // `recomputed`: the recompute pass writes z, from an x that it has anyway; it is not saved before.
   std::array<SavedSpec, kTensors> saved_specs(std::int64_t rows, std::int64_t width, DType dtype,
-                                              const SavePolicy& policy, bool recomputed) const;
+                                              const SavePolicy& policy, const TrainableParams& trainable,
+                                              bool recomputed) const;
 
   // Writes z and statistics.
   void forward(LayerContext&, const Scaled& x, const TensorView& residual, const TensorView& y, const Tensors&) const;

@@ -183,6 +183,16 @@ void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& 
   }
 }
 
+bool Linear::has_gradients(const TrainableParams& trainable) const {
+  return reads_input(trainable) || trainable(bias);
+}
+
+bool Linear::reads_input(const TrainableParams& trainable) const {
+  return trainable(weight) || std::ranges::any_of(adapters, [&](const Adapter& adapter) {
+           return trainable(adapter.a) || trainable(adapter.b);
+         });
+}
+
 bool Linear::draws_random_numbers() const {
   return std::ranges::any_of(adapters, [](const Adapter& adapter) { return adapter.dropout > 0; });
 }
@@ -206,7 +216,7 @@ TensorView ColumnParallelLinear::input_gradient(LayerContext& ctx, const Scaled&
 
 void ColumnParallelLinear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& x,
                                            GradientSink& sink) const {
-  linear_.weight_gradient(ctx, dy, input(ctx, x), sink);
+  linear_.weight_gradient(ctx, dy, linear_.reads_input(ctx.trainable()) ? input(ctx, x) : Scaled(), sink);
 }
 
 Scaled ColumnParallelLinear::input(LayerContext& ctx, const Scaled& x) const {

@@ -40,11 +40,15 @@ struct Linear {
   void forward(LayerContext&, const Scaled& x, const TensorView& y) const;
   // dx = dy W + the adapters' terms
   void input_gradient(LayerContext&, const Scaled& dy, const TensorView& dx) const;
-  // dW (+)= dy^T x, db (+)= column sums of dy, dA, dB; x as in forward. Computes only what the sink wants.
+  // dW (+)= dy^T x, db (+)= column sums of dy, dA, dB; x as in forward, or empty unless reads_input(). Computes only what
+  // the sink wants.
   void weight_gradient(LayerContext&, const Scaled& dy, const Scaled& x, GradientSink&) const;
   // x or dy as the GEMMs with W read it: quantized if the site has a format and it has no scale yet. `record`: its amax
   // is recorded, if this pass records it.
   Scaled quantized(LayerContext&, Operand operand, const Scaled& matrix, bool record) const;
+  // weight_gradient computes something; it reads x: for the gradient of the weight or of an adapter.
+  bool has_gradients(const TrainableParams& trainable) const;
+  bool reads_input(const TrainableParams& trainable) const;
   bool draws_random_numbers() const;
   // FLOPs of forward for T rows of the adapters alone, if x has `inputs` columns.
   double adapter_flops(std::int64_t rows, std::int64_t inputs) const;

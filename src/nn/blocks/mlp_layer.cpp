@@ -91,22 +91,16 @@ std::array<TensorSpec, MlpLayer::kSavedCount> MlpLayer::tensors(std::int64_t row
            down[2]}};
 }
 
-std::vector<SavedSpec> MlpLayer::saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy) const {
+std::vector<SavedSpec> MlpLayer::saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy,
+                                             const TrainableParams& trainable) const {
   const auto all = tensors(rows, dtype);
-  const bool again = policy.recomputes_gate_up(), delayed = policy.delay_weight_gradients;
-  const Pass weight_reader = delayed ? Pass::backward_weight : Pass::backward;
-  SavedSpec inner = unsaved_spec(all[kInner]);
-  if (!policy.recomputes_pointwise()) {
-    inner = saved_spec(all[kInner], Pass::forward, weight_reader);
-  } else if (delayed) {  // backward recomputes it
-    inner = saved_spec(all[kInner], Pass::backward, weight_reader);
-  }
-  const auto down = down_.saved_specs(rows, config_.width, dtype, policy, again);
-  return {statistics_spec(all[kStatistics], policy, again),
-          normed_spec(all[kNormed], policy, again),
+  const bool again = policy.recomputes_gate_up(), reads_normed = gate_up_.linear().reads_input(trainable);
+  const auto down = down_.saved_specs(rows, config_.width, dtype, policy, trainable, again);
+  return {statistics_spec(all[kStatistics], policy, again, reads_normed),
+          normed_spec(all[kNormed], policy, again, reads_normed),
           saved_spec(all[kGateUp], again ? Pass::recompute : Pass::forward, Pass::backward),
-          inner,
-          output_gradient_spec(all[kDgateUp], policy),
+          inner_spec(all[kInner], policy, down_.linear().reads_input(trainable)),
+          output_gradient_spec(all[kDgateUp], policy, gate_up_.linear().has_gradients(trainable)),
           down[0],
           down[1],
           down[2]};
@@ -146,31 +140,39 @@ void MlpLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy
 void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
                         const Saved& saved, GradientSink& sink, const SavePolicy& policy) const {
   const std::int64_t rows = saved.x.size(0);
-  const TensorView statistics = saved.tensors[kStatistics], gate_up = saved.tensors[kGateUp];
+  const TensorView gate_up = saved.tensors[kGateUp];
   LayerOutput::Tensors output = {saved.tensors[kProjected], saved.tensors[kPostStatistics]};
   if (down_.has_norm()) output.dz = saved_or_temp(ctx, saved, kDprojected);
   const Scaled dz = down_.backward(ctx, dy, output, sink);
   const TensorView dinner = ctx.temp(ctx.dtype(), {rows, config_.inner});
   down_.input_gradient(ctx, dz, dinner);
-  const bool inner_kept = !policy.recomputes_pointwise();
+  const bool inner_again = policy.recomputes_pointwise() && down_.linear().reads_input(ctx.trainable());
   // Recomputed inner activations overwrite dinner, which has no other reader.
   const TensorView inner = saved.tensors[kInner].empty() ? dinner : saved.tensors[kInner];
   // Without delayed weight gradients gate and up have no later reader: their gradient overwrites them.
-  const TensorView dgate_up = policy.delay_weight_gradients ? saved.tensors[kDgateUp] : gate_up;
-  activate_backward(ctx, config_.activation, gate_up, dinner, dgate_up, inner_kept ? TensorView() : inner);
+  const TensorView dgate_up = saved.tensors[kDgateUp].empty() ? gate_up : saved.tensors[kDgateUp];
+  activate_backward(ctx, config_.activation, gate_up, dinner, dgate_up, inner_again ? inner : TensorView());
   if (!policy.delay_weight_gradients) {
     down_.weight_gradient(ctx, dz, inner, sink);
-    gate_up_.weight_gradient(ctx, dgate_up, norm_.again(ctx, saved.x, statistics, saved.tensors[kNormed]), sink);
+    gate_up_.weight_gradient(ctx, dgate_up, normed_again(ctx, saved), sink);
   }
   const TensorView dnormed = gate_up_.input_gradient(ctx, dgate_up, ctx.temp(ctx.dtype(), {rows, config_.width}));
-  norm_.backward(ctx, saved.x, statistics, dnormed, dresidual, dx, sink);
+  norm_.backward(ctx, saved.x, saved.tensors[kStatistics], dnormed, dresidual, dx, sink);
 }
 
 void MlpLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved, GradientSink& sink) const {
-  const Scaled dz = down_.output_gradient(ctx, dy, {.dz = saved.tensors[kDprojected]});
-  down_.weight_gradient(ctx, dz, saved.tensors[kInner], sink);
-  const TensorView normed = norm_.again(ctx, saved.x, saved.tensors[kStatistics], saved.tensors[kNormed]);
-  gate_up_.weight_gradient(ctx, saved.tensors[kDgateUp], normed, sink);
+  if (down_.linear().has_gradients(ctx.trainable())) {
+    const Scaled dz = down_.output_gradient(ctx, dy, {.dz = saved.tensors[kDprojected]});
+    down_.weight_gradient(ctx, dz, saved.tensors[kInner], sink);
+  }
+  if (gate_up_.linear().has_gradients(ctx.trainable())) {
+    gate_up_.weight_gradient(ctx, saved.tensors[kDgateUp], normed_again(ctx, saved), sink);
+  }
+}
+
+TensorView MlpLayer::normed_again(LayerContext& ctx, const Saved& saved) const {
+  if (!gate_up_.linear().reads_input(ctx.trainable())) return {};
+  return norm_.again(ctx, saved.x, saved.tensors[kStatistics], saved.tensors[kNormed]);
 }
 
 double MlpLayer::flops(std::int64_t rows, double) const {

@@ -37,7 +37,8 @@ class MlpLayer : public Layer {
  public:
   explicit MlpLayer(MlpConfig config);
   const std::vector<Param>& params() const override { return params_; }
-  std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy) const override;
+  std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy,
+                                     const TrainableParams& trainable) const override;
   void forward(LayerContext&, const TensorView& x, const TensorView& residual, const TensorView& y,
                const Saved&) const override;
   void recompute(LayerContext&, const Saved&, const SavePolicy&) const override;
@@ -64,6 +65,8 @@ class MlpLayer : public Layer {
   };
   std::array<TensorSpec, kSavedCount> tensors(std::int64_t rows, DType dtype) const;
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
+  // norm(x) if a weight's gradient reads it, otherwise empty.
+  TensorView normed_again(LayerContext&, const Saved&) const;
   // What down's forward and recompute write.
   LayerOutput::Tensors down_tensors(LayerContext& ctx, const Saved& saved) const;
 

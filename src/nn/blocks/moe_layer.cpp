@@ -101,28 +101,35 @@ std::array<TensorSpec, MoeLayer::kSavedCount> MoeLayer::tensors(std::int64_t row
            {"drouter_logits", DType::f32, {rows, c.experts}}}};
 }
 
-std::vector<SavedSpec> MoeLayer::saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy) const {
+std::vector<SavedSpec> MoeLayer::saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy,
+                                             const TrainableParams& trainable) const {
   const auto all = tensors(rows, dtype);
-  const bool again = policy.recomputes_gate_up(), delayed = policy.delay_weight_gradients;
-  const Pass weight_reader = delayed ? Pass::backward_weight : Pass::backward;
-  SavedSpec inner = unsaved_spec(all[kInner]);
-  if (!policy.recomputes_pointwise()) {
-    inner = saved_spec(all[kInner], Pass::forward, weight_reader);
-  } else if (delayed) {  // backward recomputes it
-    inner = saved_spec(all[kInner], Pass::backward, weight_reader);
-  }
-  return {statistics_spec(all[kStatistics], policy, again),
-          normed_spec(all[kNormed], policy, again),
+  const bool again = policy.recomputes_gate_up(), normed = reads_normed(trainable);
+  const bool gate_up = trainable(kExpertGateUp), down = trainable(kExpertDown), router = trainable(kRouterWeight);
+  // Backward reads `inner` for the gradients of the experts' weights of tokens, whatever is trainable.
+  SavedSpec inner = inner_spec(all[kInner], policy, down);
+  if (!down && !policy.recomputes_pointwise()) inner = saved_spec(all[kInner], Pass::forward, Pass::backward);
+  return {statistics_spec(all[kStatistics], policy, again, normed),
+          normed_spec(all[kNormed], policy, again, normed),
           saved_spec(all[kLogits], Pass::forward, Pass::backward),
           saved_spec(all[kExperts], Pass::forward, Pass::backward),
-          saved_spec(all[kWeights], Pass::forward, weight_reader),
-          saved_spec(all[kOffsets], Pass::forward, weight_reader),
+          saved_spec(all[kWeights], Pass::forward, last_reader(policy, down)),
+          saved_spec(all[kOffsets], Pass::forward, last_reader(policy, gate_up || down)),
           saved_spec(all[kRows], Pass::forward, Pass::backward),
-          saved_spec(all[kAssignments], Pass::forward, weight_reader),
+          saved_spec(all[kAssignments], Pass::forward, last_reader(policy, gate_up || down)),
           saved_spec(all[kGateUp], again ? Pass::recompute : Pass::forward, Pass::backward),
           inner,
-          output_gradient_spec(all[kDgateUp], policy),
-          output_gradient_spec(all[kDlogits], policy)};
+          output_gradient_spec(all[kDgateUp], policy, gate_up),
+          output_gradient_spec(all[kDlogits], policy, router)};
+}
+
+bool MoeLayer::reads_normed(const TrainableParams& trainable) {
+  return trainable(kExpertGateUp) || trainable(kRouterWeight);
+}
+
+TensorView MoeLayer::normed_again(LayerContext& ctx, const Saved& saved) const {
+  if (!reads_normed(ctx.trainable())) return {};
+  return norm_.again(ctx, saved.x, saved.tensors[kStatistics], saved.tensors[kNormed]);
 }
 
 TensorView MoeLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const {
@@ -243,7 +250,7 @@ void MoeLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
       {.x = inner, .dx = dinner, .rows = routing.rows, .weights = routing.weights, .dweights = dweights});
   const bool delayed = policy.delay_weight_gradients;
   // Without delayed weight gradients gate and up have no later reader: their gradient overwrites them.
-  const TensorView dgate_up = delayed ? saved.tensors[kDgateUp] : gate_up_rows;
+  const TensorView dgate_up = saved.tensors[kDgateUp].empty() ? gate_up_rows : saved.tensors[kDgateUp];
   activate_backward(ctx, config_.activation, gate_up_rows, dinner, dgate_up, {});
   const TensorView dlogits = saved_or_temp(ctx, saved, kDlogits);
   ops::router_top_k_backward(ctx.compute(), {.logits = routing.logits,
@@ -254,8 +261,7 @@ void MoeLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
                                              .dlogits = dlogits,
                                              .normalise = config_.normalise_top_k});
   if (!delayed) {
-    weight_gradients(ctx, routing, dy, inner, dgate_up, dlogits,
-                     norm_.again(ctx, saved.x, statistics, saved.tensors[kNormed]), sink);
+    weight_gradients(ctx, routing, dy, inner, dgate_up, dlogits, normed_again(ctx, saved), sink);
   }
   const TensorView drows = ctx.temp(ctx.dtype(), {expert_rows, config_.width});
   grouped(
@@ -274,12 +280,12 @@ void MoeLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
 }
 
 void MoeLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved, GradientSink& sink) const {
-  const TensorView normed = norm_.again(ctx, saved.x, saved.tensors[kStatistics], saved.tensors[kNormed]);
   weight_gradients(ctx,
                    {.weights = saved.tensors[kWeights],
                     .offsets = saved.tensors[kOffsets],
                     .assignments = saved.tensors[kAssignments]},
-                   dy, saved.tensors[kInner], saved.tensors[kDgateUp], saved.tensors[kDlogits], normed, sink);
+                   dy, saved.tensors[kInner], saved.tensors[kDgateUp], saved.tensors[kDlogits],
+                   normed_again(ctx, saved), sink);
 }
 
 void MoeLayer::weight_gradients(LayerContext& ctx, const Routing& routing, const TensorView& dy,
@@ -305,7 +311,7 @@ void MoeLayer::weight_gradients(LayerContext& ctx, const Routing& routing, const
   add(kExpertDown, routing.weights, dy, same, [&](const TensorView&) { return inner; });
   add(
       kExpertGateUp, {}, normed, [&](const TensorView&) { return dgate_up; }, same);
-  router_.weight_gradient(ctx, dlogits, widened(ctx, normed), sink);
+  if (ctx.trainable()(kRouterWeight)) router_.weight_gradient(ctx, dlogits, widened(ctx, normed), sink);
 }
 
 double MoeLayer::flops(std::int64_t rows, double) const {

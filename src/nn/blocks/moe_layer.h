@@ -48,7 +48,8 @@ class MoeLayer : public Layer {
   // `loss`: one object for all layers of a model, with config.loss().
   MoeLayer(MoeConfig config, std::shared_ptr<const RouterLoss> loss);
   const std::vector<Param>& params() const override { return params_; }
-  std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy) const override;
+  std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy,
+                                     const TrainableParams& trainable) const override;
   void forward(LayerContext&, const TensorView& x, const TensorView& residual, const TensorView& y,
                const Saved&) const override;
   void recompute(LayerContext&, const Saved&, const SavePolicy&) const override;
@@ -87,6 +88,9 @@ class MoeLayer : public Layer {
                       const TensorView& rows) const;
   TensorView dispatch(LayerContext& ctx, const Routing& routing, const TensorView& x) const;
   void gate_up(LayerContext& ctx, const Routing& routing, const TensorView& normed, const TensorView& out) const;
+  static bool reads_normed(const TrainableParams& trainable);
+  // norm(x) if a weight's gradient reads it, otherwise empty.
+  TensorView normed_again(LayerContext&, const Saved&) const;
   void weight_gradients(LayerContext& ctx, const Routing& routing, const TensorView& dy, const TensorView& inner,
                         const TensorView& dgate_up, const TensorView& dlogits, const TensorView& normed,
                         GradientSink& sink) const;

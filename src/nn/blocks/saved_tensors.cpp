@@ -17,26 +17,35 @@ SavedSpec unsaved_spec(const TensorSpec& spec) {
   return {spec.name, spec.dtype, Shape(), Pass::forward, Pass::forward};
 }
 
-SavedSpec normed_spec(const TensorSpec& spec, const SavePolicy& policy, bool recomputed) {
-  const Pass weight_reader = policy.delay_weight_gradients ? Pass::backward_weight : Pass::backward;
-  if (!policy.recomputes_pointwise()) return saved_spec(spec, Pass::forward, weight_reader);
+Pass last_reader(const SavePolicy& policy, bool weights) {
+  return policy.delay_weight_gradients && weights ? Pass::backward_weight : Pass::backward;
+}
+
+SavedSpec normed_spec(const TensorSpec& spec, const SavePolicy& policy, bool recomputed, bool weights) {
+  if (!weights) return unsaved_spec(spec);
+  if (!policy.recomputes_pointwise()) return saved_spec(spec, Pass::forward, last_reader(policy, true));
   if (recomputed && !policy.delay_weight_gradients) return saved_spec(spec, Pass::recompute, Pass::backward);
   return unsaved_spec(spec);
 }
 
-SavedSpec statistics_spec(const TensorSpec& spec, const SavePolicy& policy, bool recomputed) {
-  const bool read_late = policy.recomputes_pointwise() && policy.delay_weight_gradients;
+SavedSpec statistics_spec(const TensorSpec& spec, const SavePolicy& policy, bool recomputed, bool weights) {
   return saved_spec(spec, recomputed ? Pass::recompute : Pass::forward,
-                    read_late ? Pass::backward_weight : Pass::backward);
+                    last_reader(policy, weights && policy.recomputes_pointwise()));
 }
 
-SavedSpec output_gradient_spec(const TensorSpec& spec, const SavePolicy& policy) {
-  if (!policy.delay_weight_gradients) return unsaved_spec(spec);
+SavedSpec output_gradient_spec(const TensorSpec& spec, const SavePolicy& policy, bool weights) {
+  if (!policy.delay_weight_gradients || !weights) return unsaved_spec(spec);
   return saved_spec(spec, Pass::backward, Pass::backward_weight);
 }
 
-bool recomputes(const Layer& layer, const SavePolicy& policy) {
-  const std::vector<SavedSpec> specs = layer.saved_specs(1, DType::f32, policy);
+SavedSpec inner_spec(const TensorSpec& spec, const SavePolicy& policy, bool weights) {
+  if (!weights) return unsaved_spec(spec);
+  if (!policy.recomputes_pointwise()) return saved_spec(spec, Pass::forward, last_reader(policy, true));
+  return output_gradient_spec(spec, policy, true);  // backward recomputes it
+}
+
+bool recomputes(const Layer& layer, const SavePolicy& policy, const TrainableParams& trainable) {
+  const std::vector<SavedSpec> specs = layer.saved_specs(1, DType::f32, policy, trainable);
   return std::any_of(specs.begin(), specs.end(),
                      [](const SavedSpec& spec) { return spec.shape.rank() > 0 && spec.writer == Pass::recompute; });
 }

@@ -16,13 +16,19 @@ TensorView saved_or_temp(LayerContext&, const Saved&, int index, const TensorSpe
 
 SavedSpec saved_spec(const TensorSpec&, Pass writer, Pass last_reader);
 SavedSpec unsaved_spec(const TensorSpec&);
-// The normed rows that a layer's first GEMM reads. Saved by forward; or, if recompute writes them, until backward has
-// read them; or absent, and backward recomputes them from the statistics.
-SavedSpec normed_spec(const TensorSpec&, const SavePolicy& policy, bool recomputed);
+// The last pass that reads what backward and, if `weights`, the gradients of GEMM weights read.
+Pass last_reader(const SavePolicy& policy, bool weights);
+// The normed rows that a layer's first GEMM reads. `weights`: the gradients of its weights read them, otherwise no pass
+// after that GEMM does. Saved by forward; or, if recompute writes them, until backward has read them; or absent, and
+// backward recomputes them from the statistics.
+SavedSpec normed_spec(const TensorSpec&, const SavePolicy& policy, bool recomputed, bool weights);
 // What a norm knows of each row (Norm::statistics). A delayed weight gradient recomputes the normed rows from it if
 // they are not saved.
-SavedSpec statistics_spec(const TensorSpec&, const SavePolicy& policy, bool recomputed);
-// The gradient of a GEMM's output: saved for a delayed weight gradient alone.
-SavedSpec output_gradient_spec(const TensorSpec&, const SavePolicy& policy);
+SavedSpec statistics_spec(const TensorSpec&, const SavePolicy& policy, bool recomputed, bool weights);
+// The gradient of a GEMM's output: saved for delayed gradients of its weights alone, if there are any.
+SavedSpec output_gradient_spec(const TensorSpec&, const SavePolicy& policy, bool weights);
+// The rows that a layer's last GEMM reads, which an activation has computed. Saved by forward; or by backward, which
+// recomputes them, for delayed gradients of the GEMM's weights. `weights`: as in normed_spec.
+SavedSpec inner_spec(const TensorSpec&, const SavePolicy& policy, bool weights);
 
 }  // namespace hawser::nn

@@ -120,6 +120,7 @@ class TestContext : public LayerContext {
   DType dtype() const override { return dtype_; }
   int threads() const override { return 1; }
   bool training() const override { return training_; }
+  const TrainableParams& trainable() const override { return trainable_; }
   ops::RandomKey random(Site site, int index) const override {
     return {.key = {static_cast<std::uint32_t>(site), static_cast<std::uint32_t>(index)},
             .step = step_,
@@ -133,6 +134,7 @@ class TestContext : public LayerContext {
   mutable std::vector<Scaled> parameters_;
   TensorView frequencies_, step_;
   bool training_ = false;
+  TrainableParams trainable_;
   const std::vector<OpRecord>& records() const { return compute_.records(); }
 
  private:
@@ -220,7 +222,7 @@ class LayerRun {
            const std::vector<double>& x, const std::vector<double>& dy)
       : ctx_(ctx), layer_(layer), policy_(policy) {
     const auto rows = static_cast<std::int64_t>(x.size()) / width;
-    specs_ = layer.saved_specs(rows, ctx.dtype(), policy);
+    specs_ = layer.saved_specs(rows, ctx.dtype(), policy, ctx.trainable());
     saved_.x = ctx.make(ctx.dtype(), {rows, width}, x);
     dy_ = ctx.make(ctx.dtype(), {rows, width}, dy);
     y_ = ctx.make(ctx.dtype(), {rows, width});
@@ -231,8 +233,8 @@ class LayerRun {
   // Calls `on_pass` before each pass is enqueued.
   void run(GradientSink& sink, const std::function<void(Pass)>& on_pass = {}) {
     for (const Pass pass : {Pass::forward, Pass::recompute, Pass::backward, Pass::backward_weight}) {
-      if (pass == Pass::recompute && !recomputes(layer_, policy_)) continue;
-      if (pass == Pass::backward_weight && !policy_.delay_weight_gradients) continue;
+      if (pass == Pass::recompute && !recomputes(layer_, policy_, ctx_.trainable())) continue;
+      if (pass == Pass::backward_weight && (!policy_.delay_weight_gradients || !trains())) continue;
       if (on_pass) on_pass(pass);
       for (std::size_t i = 0; i < specs_.size(); ++i) {
         if (specs_[i].shape.rank() > 0 && specs_[i].writer == pass) {
@@ -261,6 +263,13 @@ class LayerRun {
   std::function<void(std::size_t, const TensorView&)> on_saved;
 
  private:
+  bool trains() const {
+    for (std::size_t p = 0; p < layer_.params().size(); ++p) {
+      if (ctx_.trainable()(static_cast<int>(p))) return true;
+    }
+    return false;
+  }
+
   TestContext& ctx_;
   const Layer& layer_;
   SavePolicy policy_;

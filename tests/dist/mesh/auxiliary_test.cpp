@@ -58,8 +58,9 @@ class ScoredLayer : public nn::Layer {
                                            {.kind = nn::Initial::Kind::normal, .std = 0.3}));
   }
   const std::vector<nn::Param>& params() const override { return params_; }
-  std::vector<nn::SavedSpec> saved_specs(std::int64_t rows, DType dtype, const nn::SavePolicy& policy) const override {
-    return layer_->saved_specs(rows, dtype, policy);
+  std::vector<nn::SavedSpec> saved_specs(std::int64_t rows, DType dtype, const nn::SavePolicy& policy,
+                                         const nn::TrainableParams& trainable) const override {
+    return layer_->saved_specs(rows, dtype, policy, trainable);
   }
   void forward(nn::LayerContext& ctx, const TensorView& x, const TensorView& residual, const TensorView& y,
                const nn::Saved& saved) const override {
