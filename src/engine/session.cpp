@@ -174,7 +174,7 @@ void Session::load(const models::WeightSources& sources, std::uint64_t seed) {
     for (const auto& [first, pieces] : absent) {
       for (const models::SegmentPiece& piece : pieces) {
         models::initialise_flat(model_, f, seed, flat.begin + first + piece.at, piece.count, *stream_,
-                                flat.stored.rows(first + piece.at, piece.count));
+                                flat.stored.rows(first + piece.at, piece.count), &sources);
       }
     }
   }

@@ -1,6 +1,7 @@
 #include "models/weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -251,8 +252,70 @@ std::vector<SegmentPiece> load_flat(const Model& model, int flat, const WeightSo
   return absent;
 }
 
+namespace {
+
+// Rows [first, first + rows) of a global matrix in float32, as the sources have them or as they start.
+std::vector<float> read_rows(const Model& model, const HfTensor& tensor, std::uint64_t seed,
+                             const WeightSources* sources, std::int64_t first, std::int64_t rows) {
+  const std::int64_t columns = tensor.shape[1];
+  std::vector<float> out(static_cast<std::size_t>(rows * columns));
+  const WeightSources::Place from = sources != nullptr ? sources->find(tensor.name) : WeightSources::Place();
+  if (from.files != nullptr) {
+    const TensorView view(reinterpret_cast<std::byte*>(out.data()), DType::f32, {rows, columns}, DeviceKind::cpu);
+    read_region(*from.files, from.name, tensor.file, {{first, 0}, {rows, columns}}, view);
+    return out;
+  }
+  const nn::Initial& initial = model.flat(tensor.flat).params()[static_cast<std::size_t>(tensor.param)].initial;
+  HAWSER_CHECK(initial.kind == nn::Initial::Kind::normal, tensor.name, ": norms of rows that are not random");
+  const RandomStream random(seed, fnv1a(tensor.name));
+  for (std::int64_t i = 0; i < rows * columns; ++i) {
+    out[static_cast<std::size_t>(i)] =
+        static_cast<float>(initial.std * random.normal(static_cast<std::uint64_t>(first * columns + i)));
+  }
+  return out;
+}
+
+void fill_row_norms(const Model& model, const Place& place, std::uint64_t seed, const WeightSources* sources,
+                    const SegmentPiece& piece, Stream& stream, const TensorView& y) {
+  const std::vector<HfTensor> tensors = hf_tensors(model);
+  const auto matrix = std::ranges::find(tensors, place.param.initial.rows_of, &HfTensor::name);
+  HAWSER_CHECK(matrix != tensors.end() && matrix->shape.rank() == 2 && matrix->shape[0] == place.segment.global[0],
+               place.segment.name, ": norms of the rows of ", place.param.initial.rows_of);
+  if (stream.target() == DeviceKind::meta || y.elements() == 0) return;
+  std::vector<float> norms;
+  const std::int64_t columns = matrix->shape[1];
+  const std::int64_t at_once = std::max<std::int64_t>(1, kExportElements / std::max<std::int64_t>(1, columns));
+  nn::for_each_global_run(place.segment, piece, [&](std::int64_t global, std::int64_t, std::int64_t count) {
+    for (std::int64_t done = 0; done < count; done += at_once) {
+      const std::int64_t rows = std::min(at_once, count - done);
+      const std::vector<float> values = read_rows(model, *matrix, seed, sources, global + done, rows);
+      for (std::int64_t row = 0; row < rows; ++row) {
+        double squares = 0;
+        for (std::int64_t c = 0; c < columns; ++c) {
+          const double value = values[static_cast<std::size_t>(row * columns + c)];
+          squares += value * value;
+        }
+        norms.push_back(static_cast<float>(std::sqrt(squares)));
+      }
+    }
+  });
+  HAWSER_CHECK(static_cast<std::int64_t>(norms.size()) == y.elements(), place.segment.name, ": ", norms.size(),
+               " norms for ", y.text());
+  std::vector<Bf16> narrow;
+  const void* from = norms.data();
+  if (y.dtype() == DType::bf16) {
+    for (const float norm : norms) narrow.emplace_back(norm);
+    from = narrow.data();
+  }
+  transfer(stream, {.name = "row_norms", .kind = OpKind::transfer, .accesses = {writes(y)}}, y.raw(),
+           static_cast<const std::byte*>(from), y.bytes());
+  stream.synchronize();
+}
+
+}  // namespace
+
 void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int64_t begin, std::int64_t count,
-                     Stream& stream, const TensorView& values) {
+                     Stream& stream, const TensorView& values, const WeightSources* sources) {
   expect_piece(values, count);
   const nn::Flat& of = flat_of(model, flat);
   const TensorView line = values.reshape({count});
@@ -262,6 +325,9 @@ void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int6
     switch (place.param.initial.kind) {
       case nn::Initial::Kind::normal:
         for (const Box& box : nn::global_boxes(place.segment, piece, y)) random_box(place, seed, box, stream);
+        break;
+      case nn::Initial::Kind::row_norms:
+        fill_row_norms(model, place, seed, sources, piece, stream, y);
         break;
       case nn::Initial::Kind::ones:
       case nn::Initial::Kind::zeros:

@@ -77,8 +77,10 @@ std::vector<SegmentPiece> load_flat(const Model& model, int flat, const WeightSo
 // Fills `values` [count] (float32 or bf16, dense, on the stream's device) with initial values, on the stream. A normal
 // parameter has
 //   std * RandomStream(seed, fnv1a(segment name)).normal(element of the global tensor)
+// One with norms of rows (nn::Initial::Kind::row_norms) has those of the matrix that `sources` have, or otherwise of the
+// matrix's own initial values; these are computed on the host, and the stream is synchronized.
 void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int64_t begin, std::int64_t count,
-                     Stream& stream, const TensorView& values);
+                     Stream& stream, const TensorView& values, const WeightSources* sources = nullptr);
 
 // The tokenizer files that transformers reads from a model folder: those of a folder, or a tokenizer.json and the
 // others in its folder, by their names in a model folder. UserError if one cannot be read.

@@ -12,9 +12,12 @@
 namespace hawser::nn {
 
 struct Initial {
-  enum class Kind { normal, ones, zeros };
+  enum class Kind { normal, ones, zeros, row_norms };
   Kind kind = Kind::zeros;
   double std = 0;  // normal only; mean 0
+  // row_norms only: the name of a matrix among the model's global tensors (Segment::name). Element i is the norm of its
+  // row i, as the weights or its own initial values have it.
+  std::string rows_of = {};
 };
 
 // Indices [begin, begin + extent) of one dim of a tensor; extent 0: the whole tensor.

@@ -23,8 +23,14 @@ namespace hawser::nn {
 
 // A low-rank adapter of rows [first_output, first_output + outputs) of W (LoRA, arXiv 2106.09685):
 //   y[:, those rows] += scale * dropout(x) A^T B^T        A [rank, in], B [outputs, rank]
+// With a magnitude m [outputs] (DoRA, arXiv 2402.09353), float32 or LayerContext::dtype():
+//   y[:, those rows] += dropout(x) (f * (W + scale B A) - W)^T,   f = m / norms of the rows of W + scale B A
+// so that without dropout y = x (f * (W + scale B A))^T + b. Gradients treat the norms as constants. dA and dB of the
+// product B A, and dm, are of this formula; PEFT computes the same (with one adapter; of several, it applies the second
+// to the output of the first, and here their terms are added). W has no scale. A row-parallel Linear sums the squares of
+// its norms with TensorReduce (nn/seams.h).
 struct Adapter {
-  int a = -1, b = -1;  // parameters of the layer
+  int a = -1, b = -1, magnitude = -1;  // parameters of the layer; magnitude -1: none
   std::int64_t rank = 0, first_output = 0, outputs = 0;
   double scale = 1, dropout = 0;
 };
@@ -35,6 +41,7 @@ struct Linear {
   int bias = -1;             // -1: none
   std::vector<Adapter> adapters = {};
   std::int64_t first_input = 0;  // the column of x[:, 0] in the whole input, if x is a slice of it
+  bool sums_inputs = false;      // row-parallel: the ranks' inputs are slices, and W has only their columns
 
   // y = x W^T + b + the adapters' terms
   void forward(LayerContext&, const Scaled& x, const TensorView& y) const;
@@ -52,6 +59,13 @@ struct Linear {
   bool draws_random_numbers() const;
   // FLOPs of forward for T rows of the adapters alone, if x has `inputs` columns.
   double adapter_flops(std::int64_t rows, std::int64_t inputs) const;
+
+ private:
+  // Adapters with a magnitude that multiply the output of W in place. The others add terms of their own: those that drop,
+  // and those of rows that an earlier adapter multiplies.
+  std::vector<bool> multiplying_adapters(const LayerContext&) const;
+  // dy with the columns of multiplying adapters times f: the gradient of x W^T.
+  Scaled product_gradient(LayerContext&, const Scaled& dy) const;
 };
 
 class ColumnParallelLinear {
@@ -84,11 +98,16 @@ class RowParallelLinear {
   Linear linear_;
 };
 
-// What a layer's configuration says of an adapter. Its parameters are TARGET.lora_A.weight and TARGET.lora_B.weight.
+// What a layer's configuration says of an adapter. Its parameters are TARGET.lora_A.weight and TARGET.lora_B.weight, and
+// with `magnitude` TARGET.lora_magnitude_vector; those of an adapter with a name TARGET.lora_A.NAME.weight,
+// TARGET.lora_B.NAME.weight and TARGET.lora_magnitude_vector.NAME.weight, as in PEFT's modules.
 struct AdapterConfig {
   std::string target;  // name of the Linear as in the Hugging Face folder, without ".weight"
   std::int64_t rank = 0;
-  double scale = 1, dropout = 0;
+  double scale = 1;  // lora_alpha / rank, or lora_alpha / sqrt(rank) (rsLoRA, arXiv 2312.03732)
+  double dropout = 0;
+  bool magnitude = false;  // DoRA
+  std::string name = {};   // adapters of one target have different names
 };
 
 // The rows of a Linear's weight that one name of the Hugging Face folder has.
@@ -101,7 +120,9 @@ struct AdapterTarget {
 
 // Appends to `params` the parameters of the configured adapters of `targets`, in the order of the targets, and returns
 // the adapters. `part`: row-parallel, the inputs are this part of all. A starts with N(0, 1 / (3 all inputs)), the
-// variance of PEFT's; B with zeros. Weights without them are complete (Segment::may_be_absent).
+// variance of PEFT's; B with zeros; a magnitude with the norms of the rows of W, and it is gathered in float32, so that f
+// is then 1. Weights without them are complete (Segment::may_be_absent). Experts' weights are no Linears and have no
+// adapters. InternalError if two adapters have the same names.
 std::vector<Adapter> add_adapters(const std::vector<AdapterConfig>& configs, const std::vector<AdapterTarget>& targets,
                                   std::int64_t inputs, PartOf part, std::vector<Param>& params);
 

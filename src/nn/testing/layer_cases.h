@@ -51,17 +51,32 @@ struct AdapterPlace {
   std::size_t weight = 0, first_row = 0, columns = 0;
 };
 
+// `magnitudes`: each adapter has one (DoRA), after its B. The norms are constants for differences of the reference: those
+// of the weights that it gets first.
 inline Case with_adapters(Case c, std::size_t base, const std::vector<AdapterPlace>& places, std::size_t rank,
-                          double scale) {
+                          double scale, bool magnitudes = false) {
+  const auto norms = std::make_shared<std::vector<Vector>>();
   c.reference = [=, plain = c.reference](const Vector& x, const std::vector<Vector>& w) {
     std::vector<Vector> merged(w.begin(), w.begin() + static_cast<std::ptrdiff_t>(base));
+    const bool first = norms->empty();
     for (std::size_t i = 0; i < places.size(); ++i) {
       const AdapterPlace& at = places[i];
-      const Vector &a = w[base + 2 * i], &b = w[base + 2 * i + 1];
+      const std::size_t index = base + (magnitudes ? 3 : 2) * i;
+      const Vector &a = w[index], &b = w[index + 1];
+      if (first) norms->emplace_back();
       for (std::size_t row = 0; row < b.size() / rank; ++row) {
+        double* const values = &merged[at.weight][(at.first_row + row) * at.columns];
+        double squares = 0;
         for (std::size_t column = 0; column < at.columns; ++column) {
-          double& value = merged[at.weight][(at.first_row + row) * at.columns + column];
-          for (std::size_t r = 0; r < rank; ++r) value += scale * b[row * rank + r] * a[r * at.columns + column];
+          for (std::size_t r = 0; r < rank; ++r) {
+            values[column] += scale * b[row * rank + r] * a[r * at.columns + column];
+          }
+          squares += values[column] * values[column];
+        }
+        if (!magnitudes) continue;
+        if (first) norms->back().push_back(std::sqrt(squares));
+        for (std::size_t column = 0; column < at.columns; ++column) {
+          values[column] *= w[index + 2][row] / (*norms)[i][row];
         }
       }
     }
@@ -126,6 +141,20 @@ inline std::vector<Case> cases() {
       with_adapters(mlp("adapters of all of an MLP",
                         {.width = 10, .inner = 7, .adapters = {{"gate", 2, 2.0}, {"up", 2, 2.0}, {"down", 2, 2.0}}}),
                     3, {{1, 0, 10}, {1, 7, 10}, {2, 0, 7}}, 2, 2.0),
+      with_adapters(
+          attention("magnitudes of k and the output", {.width = 10,
+                                                       .heads = 4,
+                                                       .kv_heads = 2,
+                                                       .head_dim = 4,
+                                                       .qkv_bias = true,
+                                                       .output_bias = true,
+                                                       .adapters = {{"o", 3, 0.5, 0, true}, {"k", 3, 0.5, 0, true}}}),
+          5, {{1, 16, 10}, {2, 0, 16}}, 3, 0.5, true),
+      with_adapters(mlp("magnitudes of all of an MLP",
+                        {.width = 10,
+                         .inner = 7,
+                         .adapters = {{"gate", 2, 2.0, 0, true}, {"up", 2, 2.0, 0, true}, {"down", 2, 2.0, 0, true}}}),
+                    3, {{1, 0, 10}, {1, 7, 10}, {2, 0, 7}}, 2, 2.0, true),
   };
 }
 

@@ -1,0 +1,169 @@
+// Several adapters of one Linear, with magnitudes (DoRA) and dropout, against a float64 reference.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "nn/blocks/linear.h"
+#include "nn/testing/block_reference.h"
+
+namespace hawser::nn {
+namespace {
+
+using testing::distance;
+using testing::normals;
+using testing::TestContext;
+using testing::TestSink;
+using testing::Vector;
+
+constexpr std::int64_t kRows = 5, kIn = 8, kOut = 6, kRank = 2, kFirst = 1, kOutputs = 4;
+constexpr double kProbability = 0.4, kScale = 1.5;
+
+// Of the adapter's number; 1 / (1 - probability) or 0.
+Vector dropout_mask(std::uint32_t index) {
+  Vector mask;
+  for (std::int64_t i = 0; i < kRows * kIn; ++i) {
+    const auto column = static_cast<std::uint32_t>(i % kIn), row = static_cast<std::uint32_t>(i / kIn);
+    const auto site = static_cast<std::uint32_t>(Site::up_projection);
+    const std::uint32_t word = philox({column / 4, row, 3, 9}, {site, index})[column % 4];
+    mask.push_back(word * 0x1p-32 < kProbability ? 0.0 : 1 / (1 - kProbability));
+  }
+  return mask;
+}
+
+std::size_t at(std::int64_t i) {
+  return static_cast<std::size_t>(i);
+}
+
+// The terms of PEFT's formula, with W an own matrix of every adapter with a magnitude:
+//   y = x W^T + b + sum over adapters of dropout(x) (f * (W + s B A) - W)^T, or of s dropout(x) (B A)^T
+// Norms are constants: those of the first call.
+class Reference {
+ public:
+  Reference(const Linear& linear, bool training) : linear_(linear), training_(training) {}
+
+  Vector operator()(const Vector& x, const std::vector<Vector>& w) {
+    Vector y = testing::linear(x, w[0], w[1], kIn);
+    for (std::size_t i = 0; i < linear_.adapters.size(); ++i) {
+      const Adapter& adapter = linear_.adapters[i];
+      const Vector &a = w[at(adapter.a)], &b = w[at(adapter.b)];
+      Vector in = x;
+      if (training_ && adapter.dropout > 0) {
+        const Vector mask = dropout_mask(static_cast<std::uint32_t>(i));
+        for (std::size_t k = 0; k < in.size(); ++k) in[k] *= mask[k];
+      }
+      Vector delta;
+      for (std::int64_t row = 0; row < adapter.outputs; ++row) {
+        Vector added(at(kIn));
+        for (std::int64_t c = 0; c < kIn; ++c) {
+          for (std::int64_t k = 0; k < kRank; ++k) {
+            added[at(c)] += adapter.scale * b[at(row * kRank + k)] * a[at(k * kIn + c)];
+          }
+        }
+        if (adapter.magnitude >= 0) {
+          double squares = 0;
+          for (std::int64_t c = 0; c < kIn; ++c) {
+            added[at(c)] += w[0][at((adapter.first_output + row) * kIn + c)];
+            squares += added[at(c)] * added[at(c)];
+          }
+          const double norm = norms_.try_emplace({i, row}, std::sqrt(squares)).first->second;
+          for (std::int64_t c = 0; c < kIn; ++c) {
+            added[at(c)] = w[at(adapter.magnitude)][at(row)] / norm * added[at(c)] -
+                           w[0][at((adapter.first_output + row) * kIn + c)];
+          }
+        }
+        delta.insert(delta.end(), added.begin(), added.end());
+      }
+      const Vector term = testing::linear(in, delta, {}, kIn);
+      for (std::int64_t t = 0; t < kRows; ++t) {
+        for (std::int64_t r = 0; r < adapter.outputs; ++r) {
+          y[at(t * kOut + adapter.first_output + r)] += term[at(t * adapter.outputs + r)];
+        }
+      }
+    }
+    return y;
+  }
+
+ private:
+  const Linear& linear_;
+  bool training_;
+  std::map<std::pair<std::size_t, std::int64_t>, double> norms_;
+};
+
+TEST(Adapters, SumOfTheirTermsAndGradients) {
+  const Adapter all{.a = 2, .b = 3, .rank = kRank, .outputs = kOut, .scale = kScale};
+  const Adapter some{.a = 4, .b = 5, .magnitude = 6, .rank = kRank, .first_output = kFirst, .outputs = kOutputs};
+  const Adapter same{.a = 7, .b = 8, .magnitude = 9, .rank = kRank, .first_output = kFirst, .outputs = kOutputs};
+  Adapter dropping = some, first = all;
+  dropping.dropout = kProbability;
+  first.magnitude = 10;
+  const std::vector<Param> params = {full_param("w", {kOut, kIn}, {}, true),
+                                     full_param("b", {kOut}, {}, true),
+                                     full_param("a0", {kRank, kIn}, {}, true),
+                                     full_param("b0", {kOut, kRank}, {}, true),
+                                     full_param("a1", {kRank, kIn}, {}, true),
+                                     full_param("b1", {kOutputs, kRank}, {}, true),
+                                     full_param("m1", {kOutputs}, {}, true),
+                                     full_param("a2", {kRank, kIn}, {}, true),
+                                     full_param("b2", {kOutputs, kRank}, {}, true),
+                                     full_param("m2", {kOutputs}, {}, true),
+                                     full_param("m0", {kOut}, {}, true)};
+  const std::vector<std::vector<Adapter>> cases = {
+      {some}, {dropping}, {all, some}, {some, same}, {dropping, same, all}, {first, some}};
+  for (std::size_t c = 0; c < cases.size(); ++c) {
+    for (const bool training : {true, false}) {
+      for (const bool accumulate : {false, true}) {
+        SCOPED_TRACE(cat("case ", c, training ? ", training" : "", accumulate ? ", accumulating" : ""));
+        const Linear linear{.site = Site::up_projection, .weight = 0, .bias = 1, .adapters = cases[c]};
+        const auto device = make_cpu_device({.threads = 1});
+        TestContext ctx(*device, DType::f32);
+        Vector x = normals("x", kRows * kIn), ids;
+        const Vector dy = normals("dy", kRows * kOut);
+        std::vector<Vector> weights;
+        for (const Param& param : params) {
+          weights.push_back(normals(param.name, param.elements()));
+          ctx.weights_.push_back(ctx.make(DType::f32, param.shape, weights.back()));
+        }
+        for (std::int64_t t = 0; t < kRows; ++t) ids.insert(ids.end(), {3.0, static_cast<double>(t)});
+        ctx.batch_.row_ids = ctx.make(DType::i32, {kRows, 2}, ids);
+        ctx.step_ = ctx.make(DType::i32, {1}, {9});
+        ctx.training_ = training;
+        const TensorView y = ctx.make(DType::f32, {kRows, kOut}), dx = ctx.make(DType::f32, {kRows, kIn}),
+                         xs = ctx.make(DType::f32, {kRows, kIn}, x), dys = ctx.make(DType::f32, {kRows, kOut}, dy);
+        TestSink sink(ctx, params, accumulate, 2.0);
+        linear.forward(ctx, xs, y);
+        linear.input_gradient(ctx, dys, dx);
+        linear.weight_gradient(ctx, dys, xs, sink);
+        ctx.finish();
+
+        Reference reference(linear, training);
+        EXPECT_LT(distance(testing::get(y), reference(x, weights)), 2e-6);
+        const auto objective = [&] { return testing::dot(dy, reference(x, weights)); };
+        EXPECT_LT(distance(testing::get(dx), testing::differences(objective, x)), 3e-6);
+        for (std::size_t p = 0; p < params.size(); ++p) {
+          if (sink.asked()[p] == 0) continue;
+          Vector expected = testing::differences(objective, weights[p]);
+          for (double& value : expected) value += accumulate ? 2.0 : 0.0;
+          EXPECT_LT(distance(testing::get(sink.views()[p]), expected), 3e-6) << params[p].name;
+        }
+      }
+    }
+  }
+}
+
+TEST(Adapters, OfOneTargetHaveNames) {
+  std::vector<Param> params;
+  const std::vector<AdapterTarget> targets = {{"q", 0, 6}};
+  const auto adapters =
+      add_adapters({{.target = "q", .rank = 2}, {.target = "q", .rank = 3, .magnitude = true, .name = "second"}},
+                   targets, 8, {}, params);
+  ASSERT_EQ(adapters.size(), 2u);
+  std::vector<std::string> names;
+  for (const Param& param : params) names.push_back(param.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"q.lora_A.weight", "q.lora_B.weight", "q.lora_A.second.weight",
+                                             "q.lora_B.second.weight", "q.lora_magnitude_vector.second.weight"}));
+  EXPECT_EQ(params[4].initial.rows_of, "q.weight");
+  EXPECT_THROW(add_adapters({{.target = "q", .rank = 4}}, targets, 8, {}, params), InternalError);
+}
+
+}  // namespace
+}  // namespace hawser::nn

@@ -1,0 +1,195 @@
+// `AdapterCall`: the views and ops of one adapter of a Linear in one call. Internal to Linear. Formulas: Adapter, in
+// nn/blocks/linear.h.
+#pragma once
+
+#include "nn/blocks/linear.h"
+#include "ops/copy/scale.h"
+#include "ops/dora/dora.h"
+#include "ops/dropout/dropout.h"
+#include "ops/gemm/gemm.h"
+
+namespace hawser::nn {
+
+// One GEMM with its workspace from the context.
+inline void layer_gemm(LayerContext& ctx, ops::Gemm gemm) {
+  const std::int64_t bytes = ops::gemm_workspace(gemm, ctx.compute().target());
+  if (bytes > 0) gemm.workspace = ctx.temp(DType::u8, {bytes});
+  ops::gemm(ctx.compute(), gemm);
+}
+
+class AdapterCall {
+ public:
+  AdapterCall(LayerContext& ctx, const Linear& linear, std::size_t index)
+      : ctx_(ctx),
+        linear_(linear),
+        index_(static_cast<int>(index)),
+        adapter_(linear.adapters[index]),
+        a_(ctx.weight(adapter_.a)),
+        b_(ctx.weight(adapter_.b)) {}
+
+  // dropout(x)
+  Scaled dropped(const Scaled& x) const {
+    if (!drops()) return x;
+    const TensorView out = ctx_.temp(ctx_.dtype(), x.view.shape());
+    drop(x.view, out, false);
+    return {out, x.scale};
+  }
+
+  // scale * dropout(x) A^T, [T, rank]
+  TensorView inner(const Scaled& dropped_x) const {
+    const TensorView out = ctx_.temp(ctx_.dtype(), {dropped_x.view.size(0), adapter_.rank});
+    layer_gemm(ctx_, {.a = dropped_x.view, .b = a_, .c = out, .transpose_b = true, .scale_a = dropped_x.scale});
+    ops::scale(ctx_.compute(), {.x = out, .factor = adapter_.scale});
+    return out;
+  }
+
+  // The gradient of dropout(x) A^T, [T, rank].
+  TensorView inner_gradient(const Scaled& dy) const { return inner_gradient_of(outputs(dy.view), dy.scale); }
+  TensorView inner_gradient_of(const TensorView& dy, const TensorView& scale) const {
+    const TensorView out = ctx_.temp(ctx_.dtype(), {dy.size(0), adapter_.rank});
+    layer_gemm(ctx_, {.a = dy, .b = b_, .c = out, .scale_a = scale});
+    ops::scale(ctx_.compute(), {.x = out, .factor = adapter_.scale});
+    return out;
+  }
+
+  void add_forward(const Scaled& x, const TensorView& y) const {
+    layer_gemm(ctx_, {.a = inner(dropped(x)), .b = b_, .c = outputs(y), .transpose_b = true, .accumulate = true});
+  }
+
+  // y, which has x W^T alone, becomes f * (y + scale * x A^T B^T).
+  void multiply_forward(const Scaled& x, const TensorView& y) const {
+    add_forward(x, y);
+    times_f(outputs(y), outputs(y));
+  }
+
+  // y += f * (u + v) - u,  u = dropout(x) W^T, v = scale * dropout(x) A^T B^T
+  void add_decomposed(const Scaled& x, const TensorView& y) const {
+    const Scaled in = dropped(x);
+    const TensorView part = product(in);
+    times_f(part, outputs(y), 1, true);
+    layer_gemm(ctx_, {.a = inner(in), .b = b_, .c = part, .transpose_b = true});
+    times_f(part, outputs(y), 0, true);
+  }
+
+  // `dy`: the gradient of scale * dropout(x) A^T B^T.
+  void add_input_gradient(const Scaled& dy, const TensorView& dx) const {
+    const TensorView gradient = inner_gradient(dy);
+    if (!drops()) {
+      layer_gemm(ctx_, {.a = gradient, .b = a_, .c = dx, .accumulate = true});
+      return;
+    }
+    const TensorView of_dropped = ctx_.temp(ctx_.dtype(), dx.shape());
+    layer_gemm(ctx_, {.a = gradient, .b = a_, .c = of_dropped});
+    drop(of_dropped, dx, true);
+  }
+
+  // The gradient of add_decomposed.
+  void add_decomposed_input_gradient(const Scaled& dy, const TensorView& dx) const {
+    const TensorView of_product = ctx_.temp(ctx_.dtype(), {dy.view.size(0), adapter_.outputs});
+    times_f(outputs(dy.view), of_product, 1);
+    const TensorView of_dropped = drops() ? ctx_.temp(ctx_.dtype(), dx.shape()) : dx;
+    layer_gemm(ctx_, {.a = of_product, .b = weight_rows(), .c = of_dropped, .accumulate = !drops()});
+    times_f(outputs(dy.view), of_product);
+    layer_gemm(ctx_, {.a = inner_gradient_of(of_product, {}), .b = a_, .c = of_dropped, .accumulate = true});
+    if (drops()) drop(of_dropped, dx, true);
+  }
+
+  // `dy`: of the Linear. `of_product`: with the columns of multiplying adapters times f. `multiplies`: this is one.
+  void decomposed_weight_gradient(const Scaled& dy, const Scaled& of_product, bool multiplies, const Scaled& x,
+                                  const GradientTarget& weight, GradientSink& sink) const {
+    if (const GradientTarget m = sink.target(adapter_.magnitude); !m.view.empty()) {
+      const Scaled in = dropped(x);
+      const TensorView u = product(in);
+      layer_gemm(ctx_, {.a = inner(in), .b = b_, .c = u, .transpose_b = true, .accumulate = true});
+      ops::dora_magnitude_gradient(
+          ctx_.compute(), {.dy = outputs(dy.view), .u = u, .n = norms(), .dm = m.view, .accumulate = m.accumulate});
+    }
+    if (multiplies) return weight_gradient(of_product, x, sink);
+    const TensorView scaled = ctx_.temp(ctx_.dtype(), dy.view.shape());
+    if (!weight.view.empty()) {
+      times_f(outputs(dy.view), outputs(scaled), 1);
+      layer_gemm(ctx_, {.a = outputs(scaled),
+                        .b = dropped(x).view,
+                        .c = weight.view.rows(adapter_.first_output, adapter_.outputs),
+                        .transpose_a = true,
+                        .accumulate = true});
+    }
+    times_f(outputs(dy.view), outputs(scaled));
+    weight_gradient(scaled, x, sink);
+  }
+
+  // to (+)= (f - minus) * from, [T, outputs]
+  void times_f(const TensorView& from, const TensorView& to, double minus = 0, bool accumulate = false) const {
+    ops::scale_by_norms(ctx_.compute(), {.x = from,
+                                         .m = ctx_.weight(adapter_.magnitude),
+                                         .n = norms(),
+                                         .y = to,
+                                         .minus = minus,
+                                         .accumulate = accumulate});
+  }
+
+  TensorView outputs(const TensorView& y) const { return y.columns(adapter_.first_output, adapter_.outputs); }
+
+  // `dy`: the gradient of scale * dropout(x) A^T B^T.
+  void weight_gradient(const Scaled& dy, const Scaled& x, GradientSink& sink) const {
+    const GradientTarget a = sink.target(adapter_.a), b = sink.target(adapter_.b);
+    if (a.view.empty() && b.view.empty()) return;
+    const Scaled in = dropped(x);
+    if (!b.view.empty()) {
+      layer_gemm(ctx_, {.a = outputs(dy.view),
+                        .b = inner(in),
+                        .c = b.view,
+                        .transpose_a = true,
+                        .accumulate = b.accumulate,
+                        .scale_a = dy.scale});
+    }
+    if (!a.view.empty()) {
+      layer_gemm(ctx_, {.a = inner_gradient(dy),
+                        .b = in.view,
+                        .c = a.view,
+                        .transpose_a = true,
+                        .accumulate = a.accumulate,
+                        .scale_b = in.scale});
+    }
+  }
+
+ private:
+  bool drops() const { return adapter_.dropout > 0 && ctx_.training(); }
+  void drop(const TensorView& x, const TensorView& y, bool accumulate) const {
+    ops::dropout(ctx_.compute(), {.x = x,
+                                  .y = y,
+                                  .probability = adapter_.dropout,
+                                  .random = ctx_.random(linear_.site, index_),
+                                  .first_column = linear_.first_input,
+                                  .accumulate = accumulate});
+  }
+  TensorView weight_rows() const { return ctx_.weight(linear_.weight).rows(adapter_.first_output, adapter_.outputs); }
+  // x W^T of the adapter's rows, [T, outputs]
+  TensorView product(const Scaled& x) const {
+    const TensorView out = ctx_.temp(ctx_.dtype(), {x.view.size(0), adapter_.outputs});
+    layer_gemm(ctx_, {.a = x.view, .b = weight_rows(), .c = out, .transpose_b = true, .scale_a = x.scale});
+    return out;
+  }
+  // The squares of the norms of the rows of W + scale B A. Each call that needs them computes them once.
+  const TensorView& norms() const {
+    if (!norms_.empty()) return norms_;
+    const TensorView w = weight_rows();
+    const TensorView p = ctx_.temp(DType::f32, {adapter_.outputs, adapter_.rank}),
+                     q = ctx_.temp(DType::f32, {adapter_.rank, adapter_.rank});
+    norms_ = ctx_.temp(DType::f32, {adapter_.outputs});
+    layer_gemm(ctx_, {.a = w, .b = a_, .c = p, .transpose_b = true});
+    layer_gemm(ctx_, {.a = a_, .b = a_, .c = q, .transpose_b = true});
+    ops::dora_row_squares(ctx_.compute(), {.w = w, .b = b_, .p = p, .q = q, .n = norms_, .scale = adapter_.scale});
+    if (linear_.sums_inputs) ctx_.seams().tensor_reduce->sum(ctx_, norms_);
+    return norms_;
+  }
+
+  LayerContext& ctx_;
+  const Linear& linear_;
+  int index_;
+  const Adapter& adapter_;
+  TensorView a_, b_;
+  mutable TensorView norms_;
+};
+
+}  // namespace hawser::nn
