@@ -128,6 +128,7 @@ class PosixStaging final : public Staging {
       if (!swapped) remove_folder(path_);
     }
     if (!swapped) io::rename_path(folder_, path_);
+    expect_renamed(locked_, cat(path_, "/", owner_));
     open_ = false;
     io::sync_folder(parent_);
     locked_.close();

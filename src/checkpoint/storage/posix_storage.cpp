@@ -105,7 +105,9 @@ class PosixStorage final : public Storage {
 
   bool move(const std::string& from, const std::string& to) override {
     if (io::exists(to)) return false;
+    const io::File folder = io::File::open_folder(from);
     io::rename_path(from, to);
+    expect_renamed(folder, to);
     io::sync_folder(split_path(from).parent);
     return true;
   }
@@ -128,6 +130,7 @@ class PosixStorage final : public Storage {
         io::link_or_copy(cat(from, "/", name), cat(fresh, "/", name));
       io::sync_folder(fresh);
       complete = true;
+      const io::File folder = io::File::open_folder(fresh);
       const bool replaces = io::exists(to);
       std::string before = fresh;  // the name of what `to` was
       if (!replaces) {
@@ -137,6 +140,7 @@ class PosixStorage final : public Storage {
         io::rename_path(to, before);
         io::rename_path(fresh, to);
       }
+      expect_renamed(folder, to);
       io::sync_folder(copies.parts.parent);
       if (!replaces) return;
       io::File old = io::File::open_folder(before);
@@ -164,7 +168,9 @@ class PosixStorage final : public Storage {
       }
     }
     if (newest.empty()) return;
+    const io::File folder = io::File::open_folder(newest);
     io::rename_path(newest, to);
+    expect_renamed(folder, to);
     io::sync_folder(copies.parts.parent);
   }
 };
@@ -174,6 +180,13 @@ class PosixStorage final : public Storage {
 Storage& posix_storage() {
   static PosixStorage storage;
   return storage;
+}
+
+void expect_renamed(const io::File& opened, const std::string& path) {
+  if (opened.still_at(path)) return;
+  throw io::IoError(Problem{.file = path,
+                            .what = "the file system reported a rename that it did not make",
+                            .hint = "an output folder on another file system"});
 }
 
 std::string temporary_name(const std::string& name) {

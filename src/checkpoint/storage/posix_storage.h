@@ -8,6 +8,7 @@
 #include <string>
 
 #include "checkpoint/storage.h"
+#include "io/files.h"
 
 namespace hawser::checkpoint {
 
@@ -18,5 +19,9 @@ Storage& posix_storage();
 enum class Leftover { none, temporary, trash };
 Leftover leftover_kind(const std::string& name);
 std::string temporary_name(const std::string& name);  // ".NAME.tmp-NONCE"
+
+// io::IoError unless `path` names what was opened before it was renamed to `path`: some network file systems report a
+// rename that they did not make.
+void expect_renamed(const io::File& opened, const std::string& path);
 
 }  // namespace hawser::checkpoint
