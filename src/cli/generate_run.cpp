@@ -1,5 +1,4 @@
 // hawser generate: the command's body.
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include "cli/model_name.h"
 #include "cli/ranks.h"
 #include "cli/terminal.h"
+#include "engine/output_place.h"
 #include "generate/chat.h"
 #include "io/result_file.h"
 #include "launch/stop.h"
@@ -278,17 +278,6 @@ int run_chat(OpenGeneration& input, const GenerateOptions& options) {
   return static_cast<int>(rejected && !typed ? ExitCode::bad_input : ExitCode::done);
 }
 
-// Rejects an output that would overwrite the prompts.
-void check_output(const GenerateOptions& options, Problems& problems) {
-  struct stat from {
-  }, to{};
-  if (options.output.empty() || ::stat(options.prompts.c_str(), &from) != 0 || ::stat(options.output.c_str(), &to) != 0)
-    return;
-  if (!S_ISREG(from.st_mode) || from.st_dev != to.st_dev || from.st_ino != to.st_ino) return;
-  problems.add(
-      {.file = options.output, .what = "the same file as --prompts", .expected = "another file", .at = "--output"});
-}
-
 }  // namespace
 
 int generate(const GenerateOptions& options) {
@@ -301,7 +290,10 @@ int generate(const GenerateOptions& options) {
   }
   Problems problems = unused_keys(options.common, "generate", {"precision.compute", "memory.", "run."},
                                   {{"model.path", "--model"}, {"data.chat_template", "--chat-template"}});
-  check_output(options, problems);
+  engine::check_output(
+      options.output, "--output",
+      {{"--prompts", options.prompts}, {"--model", base.model.path}, {"--chat-template", options.chat_template}},
+      problems);
   auto input = generate::open_generation({.model = base.model.path,
                                           .prompt = options.prompt,
                                           .prompt_ids = options.prompt_ids,

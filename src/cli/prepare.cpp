@@ -13,6 +13,7 @@
 #include "cli/data_summary.h"
 #include "cli/exit.h"
 #include "cli/line.h"
+#include "engine/output_place.h"
 #include "io/files.h"
 #include "launch/launcher_environment.h"
 #include "models/families.h"
@@ -139,8 +140,9 @@ int prepare(const PrepareOptions& options) {
     job.vocab_size = description.embedding.vocabulary;
   }
   prepare::check_sources(job, problems);
-  problems.empty() && !prepare::token_files(job).in_place ? io::check_writable(job.output, problems)
-                                                          : io::check_may_write(job.output, problems);
+  const bool in_place = prepare::token_files(job).in_place;
+  if (!in_place) engine::check_output(job.output, "data.prepared", {}, problems);
+  problems.empty() && !in_place ? io::check_writable(job.output, problems) : io::check_may_write(job.output, problems);
   problems.throw_if_any();
   for (const std::string& note : prepare::source_notes(job)) print("", note);
   if (prepare::is_prepared(job)) {

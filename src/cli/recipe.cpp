@@ -16,6 +16,7 @@
 #include "cli/model_name.h"
 #include "config/check_to_write.h"
 #include "config/nearest.h"
+#include "engine/output_place.h"
 #include "io/files.h"
 #include "io/result_file.h"
 #include "plan/target.h"
@@ -88,6 +89,26 @@ Recipe first_recipe(const RecipeInitOptions& options, bool stays) {
   return recipe;
 }
 
+// The recipe must not replace what it is made from.
+void check_output(const RecipeInitOptions& options, const Recipe& recipe) {
+  Problems problems;
+  std::vector<engine::Input> inputs = {{"--model", recipe.model.path}, {"--model", recipe.model.config}};
+  inputs.push_back({"--target", options.target});
+  for (const auto* patterns : {&recipe.data.train, &recipe.data.validation}) {
+    Problems ignored;
+    const bool train = patterns == &recipe.data.train;
+    const std::string option = !train ? "data.validation" : options.data.empty() ? "data.train" : "--data";
+    for (const prepare::Source& source : prepare::find_sources(*patterns, recipe.folder, "", ignored)) {
+      const bool tokens = source.kind == prepare::SourceKind::tokens;
+      for (const char* ending : {"", ".bin", ".idx"}) {
+        if (tokens != (*ending == '\0')) inputs.push_back({option, source.path + ending});
+      }
+    }
+  }
+  engine::check_output(options.output, "--output", inputs, problems);
+  problems.throw_if_any();
+}
+
 }  // namespace
 
 int recipe_init(const RecipeInitOptions& options) {
@@ -98,6 +119,7 @@ int recipe_init(const RecipeInitOptions& options) {
   const bool stays = stays_here(options, fs::path(options.output).parent_path());
   const Recipe requested = recipe_without_file(first_recipe(options, stays), options.common,
                                                /*runs=*/options.target.empty(), /*keep_relative=*/stays);
+  check_output(options, requested);
   if (requested.output.empty())
     throw UserError(Problem{.file = "--set", .what = "missing key", .at = "output", .hint = "output: runs/NAME"});
   const autoconfig::Proposal proposal = [&] {

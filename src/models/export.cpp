@@ -61,6 +61,16 @@ std::vector<checkpoint::Attachment> tokenizer_files(const std::string& from) {
   return files;
 }
 
+bool is_model_file(const std::string& name) {
+  for (const char* ending : {".safetensors", ".safetensors.index.json", ".jinja"}) {
+    if (name.ends_with(ending)) return true;
+  }
+  for (const char* one : {"config.json", "tokenizer.json", "tekken.json"}) {
+    if (name == one) return true;
+  }
+  return std::ranges::find(kTokenizerFiles, name) != kTokenizerFiles.end();
+}
+
 void export_folder(const std::string& folder, const Model& model, const StateSource& source,
                    const ExportOptions& options) {
   HAWSER_CHECK(options.stored == DType::f32 || options.stored == DType::bf16, to_string(options.stored));

@@ -86,6 +86,9 @@ void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int6
 // others in its folder, by their names in a model folder. UserError if one cannot be read.
 std::vector<checkpoint::Attachment> tokenizer_files(const std::string& folder_or_tokenizer_json);
 
+// Whether a model is read from files of this name in its folder: weights, config and tokenizer.
+bool is_model_file(const std::string& name);
+
 struct ExportOptions {
   DType stored = DType::bf16;                     // or f32
   bool f16 = false;                               // float16 instead; `stored` is f32

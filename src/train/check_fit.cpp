@@ -1,6 +1,7 @@
 #include "config/config.h"
 #include "engine/model_changes.h"
 #include "engine/open_model.h"
+#include "engine/output_place.h"
 #include "io/files.h"
 #include "plan/forecast.h"
 #include "prepare/prepare.h"
@@ -19,6 +20,14 @@ void check_prepared(const plan::RunPlan& plan, Problems& problems) {
   }
 }
 
+// Token files that this run prepares are written to a folder of their own only if data.prepared names one.
+void check_places(const plan::RunPlan& plan, Problems& problems) {
+  const std::size_t before = problems.size();
+  engine::check_output(plan.files.folder, "output", {}, problems);
+  if (problems.size() > before || !plan.prepares || prepare::token_files(plan.data).in_place) return;
+  engine::check_output(plan.data.output, "data.prepared", {}, problems);
+}
+
 }  // namespace
 
 void check_fit(const plan::RunPlan& plan, const FitPlace& place, Problems& problems) {
@@ -33,6 +42,7 @@ void check_fit(const plan::RunPlan& plan, const FitPlace& place, Problems& probl
     if (open.model) options.vocab_size = open.model->vocabulary();
     prepare::check_sources(options, problems);
   }
+  check_places(plan, problems);
   io::check_may_write(plan.files.folder, problems);
   if (!problems.empty()) return;
   plan::Machine machine = plan::this_machine();

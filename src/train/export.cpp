@@ -1,9 +1,9 @@
 #include "train/export.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "engine/find_checkpoint.h"
+#include "engine/output_place.h"
 #include "io/files.h"
 #include "models/families.h"
 #include "models/weights.h"
@@ -11,8 +11,6 @@
 
 namespace hawser::train {
 namespace {
-
-namespace fs = std::filesystem;
 
 // A checkpoint calls every tokenizer tokenizer.json; other programs look for each format under its own name.
 std::vector<checkpoint::Attachment> with_names_by_format(const std::vector<checkpoint::Attachment>& files) {
@@ -38,21 +36,12 @@ std::vector<checkpoint::Attachment> tokenizer_of(const checkpoint::Checkpoint& c
   return models::tokenizer_files(metadata.tokenizer);
 }
 
-// A checkpoint is removed or replaced with everything in it.
-void reject_in_checkpoint(const std::string& output) {
-  const fs::path path = fs::absolute(output).lexically_normal();
-  for (fs::path folder = path.parent_path(); folder != folder.root_path(); folder = folder.parent_path()) {
-    if (!engine::looks_like_checkpoint(folder.string())) continue;
-    throw UserError({.file = output,
-                     .what = "in a checkpoint, which is removed with all files in it when others replace it",
-                     .expected = "a folder of its own"});
-  }
-}
-
 }  // namespace
 
 Exported export_checkpoint(checkpoint::Checkpoint& checkpoint, const std::string& output, ExportDType dtype) {
-  reject_in_checkpoint(output);
+  Problems rejected;
+  engine::check_output(output, "", {}, rejected);
+  rejected.throw_if_any();
   const engine::CheckpointMetadata metadata = engine::read_metadata(checkpoint);
   const bool f16 = dtype == ExportDType::f16;
   DType stored = metadata.stored;

@@ -333,6 +333,18 @@ TEST_F(Generate, ContinuesFromCheckpointsOfTwoRanks) {
   const auto inside = hawser("export tuned tuned/best/model");
   EXPECT_EQ(inside.code, 2);
   EXPECT_NE(inside.err.find("tuned/best/model: in a checkpoint"), std::string::npos) << inside.err;
+  for (const std::string command :
+       {"fit tune.yaml --ranks 1 --set output=tuned/best/x", "fit tune.yaml --ranks 2 --set output=tuned/best",
+        "fit tune.yaml --ranks 1 --set data.prepared=tuned/checkpoints/step-00000004/x",
+        "prepare tune.yaml --set data.prepared=tuned/best/x",
+        "generate --model out --prompts words.jsonl --output tuned/best/x",
+        "recipe init --model out --data words.jsonl --output tuned/best/x"}) {
+    const auto lost = hawser(command);
+    EXPECT_EQ(lost.code, 2) << command;
+    EXPECT_NE(lost.err.find(": in a checkpoint, which is removed with all files in it"), std::string::npos)
+        << command << lost.err;
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "tuned/best/x"));
   const auto ids = [&](const std::string& model) {
     return json("generate --prompt 'to be' --max-tokens 12 --json --model " + model)["ids"];
   };

@@ -163,6 +163,18 @@ TEST_F(Output, AnswersDoNotReplaceTheirPrompts) {
   EXPECT_EQ(folder_.read("prompts.jsonl"), before);
 }
 
+TEST_F(Output, NoCommandReplacesItsInput) {
+  const std::string weights = folder_.read("model/model.safetensors");
+  for (const std::string name : {"model/model.safetensors", "model/config.json"}) {
+    rejected(generate_ + "--output " + name, {name + ": a file of --model (expected another file) at --output"});
+  }
+  EXPECT_EQ(folder_.read("model/model.safetensors"), weights);
+  const std::string data = folder_.read("prompts.jsonl");
+  rejected("recipe init --model model --data prompts.jsonl --output prompts.jsonl --force",
+           {"prompts.jsonl: the same file as --data (expected another file) at --output"});
+  EXPECT_EQ(folder_.read("prompts.jsonl"), data);
+}
+
 TEST_F(Output, ARecipeThatCannotBeWrittenLeavesTheOldOne) {
   const std::string init = " recipe init --model model --output recipe.yaml --force";
   const std::string limited = "( ulimit -f 1; " + std::string(HAWSER_BINARY) + init + " )";
