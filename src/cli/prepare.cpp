@@ -156,6 +156,7 @@ int prepare(const PrepareOptions& options) {
     prepared = prepare::prepare(job);
   }
   if (prepared.no_end_token) print("", prepare::kNoEndToken);
+  if (!prepared.changed.empty()) print("", prepared.changed + " had changed: prepared from the start");
   if (!prepared.set_aside.empty()) {
     print("", "moved token files that `hawser prepare` did not write to " + prepared.set_aside);
   }

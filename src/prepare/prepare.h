@@ -67,7 +67,8 @@ struct Prepared {
   std::int64_t duplicates = 0;    // documents omitted
   bool resumed = false;
   bool no_end_token = false;  // the tokenizer has no end-of-text token, which separates documents
-  std::string set_aside;      // folder of files of others that were in the way, in a run's own folder; "": none
+  std::string changed;    // a file of an unfinished prepare that no longer was as recorded; "": none. It started over
+  std::string set_aside;  // folder of files of others that were in the way, in a run's own folder; "": none
 };
 
 // Prefixes of the token files that a run reads: those in `output`, or the user's own in place, if one of them is all of

@@ -8,8 +8,10 @@
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/philox.h"
@@ -255,7 +257,8 @@ TEST_F(PrepareSources, ResumesAfterSigkill) {
         const pid_t child = ::fork();
         if (child == 0) {
           try {
-            std::_Exit(prepare(with).resumed ? 2 : 0);
+            const Prepared prepared = prepare(with);
+            std::_Exit(!prepared.changed.empty() ? 1 : prepared.resumed ? 2 : 0);
           } catch (...) {
             std::_Exit(1);
           }
@@ -319,8 +322,49 @@ TEST_F(PrepareSources, DoesNotResumeWithOtherSources) {
   // Resumes if nothing changed.
   fs::remove_all(folder_.path("out"));
   stop(with);
-  EXPECT_TRUE(prepare(with).resumed);
+  const Prepared resumed = prepare(with);
+  EXPECT_TRUE(resumed.resumed);
+  EXPECT_EQ(resumed.changed, "");
   EXPECT_TRUE(files("out") == files("second"));
+}
+
+TEST_F(PrepareSources, DoesNotResumeWithChangedDrafts) {
+  folder_.write("a.jsonl", lines(900, 1));
+  PrepareOptions with = options({"a.jsonl"});
+  with.deduplicate = true;
+  with.save_every = std::chrono::milliseconds(0);
+  PrepareOptions expected = options({"a.jsonl"}, "expected");
+  expected.deduplicate = true;
+  prepare(expected);
+  const auto expect_starts_over = [&](const std::string& changed) {
+    std::fstream(folder_.path(changed), std::ios::in | std::ios::out | std::ios::binary).seekp(10).put('\x7f');
+    const Prepared prepared = prepare(with);
+    EXPECT_EQ(prepared.changed, folder_.path(changed));
+    EXPECT_FALSE(prepared.resumed);
+    EXPECT_TRUE(files("out") == files("expected"));
+    fs::remove_all(folder_.path("out"));
+  };
+  for (const char* name : {"train.bin", "train.lengths", "train.bounds", "contents"}) {
+    PrepareOptions stopped = with;
+    stopped.progress = [](const PrepareProgress& progress) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (progress.bytes_done > progress.bytes_total / 2) throw std::runtime_error("stopped");
+    };
+    EXPECT_THROW(prepare(stopped), std::runtime_error);
+    expect_starts_over(cat("out/unfinished/", name));
+  }
+  // Complete drafts, some of which have their final names.
+  for (const auto& [obstacle, name] : {std::pair("train.bin", "unfinished/train.bin"),
+                                       {"train.bin", "unfinished/train.idx"},
+                                       {"train.idx", "train.bin"},
+                                       {"train.idx", "unfinished/train.idx"}}) {
+    const std::string place = folder_.path(cat("out/", obstacle));
+    PrepareOptions stopped = with;
+    stopped.progress = [&](const PrepareProgress&) { fs::create_directories(place + "/in the way"); };
+    EXPECT_THROW(prepare(stopped), UserError);
+    fs::remove_all(place);
+    expect_starts_over(cat("out/", name));
+  }
 }
 
 TEST_F(PrepareSources, NeverReplacesItsOwnSourcesOrForeignFiles) {

@@ -104,6 +104,13 @@ Json to_json(const std::vector<PublishedFile>& files) {
   return list;
 }
 
+std::vector<PublishedFile> files_of(const Json& list) {
+  std::vector<PublishedFile> files;
+  for (const Json& item : list)
+    files.push_back({item.at("name"), item.at("bytes"), item.at("modified"), item.at("checksum")});
+  return files;
+}
+
 constexpr std::int64_t kLargest = std::int64_t{256} << 20;  // bytes; sources take some hundred each
 
 // Result of `read` for a text of this version; nullopt if it is none.
@@ -131,14 +138,7 @@ void write_manifest(const std::string& path, const PreparedFrom& from, const Pre
 }
 
 std::vector<PublishedFile> files_of_manifest(const std::string& text) {
-  return parse(text,
-               [](const Json& json) {
-                 std::vector<PublishedFile> files;
-                 for (const Json& item : json.value("files", Json::array())) {
-                   files.push_back({item.at("name"), item.at("bytes"), item.at("modified"), item.at("checksum")});
-                 }
-                 return files;
-               })
+  return parse(text, [](const Json& json) { return files_of(json.value("files", Json::array())); })
       .value_or(std::vector<PublishedFile>());
 }
 
@@ -184,6 +184,7 @@ void write_state(const std::string& path, const PrepareState& state) {
                     {"tokens_done", state.progress.tokens},
                     {"train", to_json(state.train)},
                     {"valid", state.valid ? to_json(*state.valid) : Json()},
+                    {"files", to_json(state.files)},
                     {"from", to_json(state.from)}});
 }
 
@@ -203,6 +204,7 @@ std::optional<PrepareState> read_state(const std::string& path) {
                                     .tokens = json.at("tokens_done")},
                        .train = position_of(json.at("train"))};
     if (!json.at("valid").is_null()) state.valid = position_of(json.at("valid"));
+    state.files = files_of(json.value("files", Json::array()));
     return state;
   });
 }

@@ -54,6 +54,8 @@ struct PrepareState {
   PrepareProgress progress;
   DraftPosition train;
   std::optional<DraftPosition> valid;
+  // The bytes of the unfinished files that the above covers (without times); none in a state of earlier builds.
+  std::vector<PublishedFile> files;
 };
 
 void write_state(const std::string& path, const PrepareState& state);

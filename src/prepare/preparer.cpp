@@ -189,10 +189,29 @@ bool may_be(const PrepareState& state) {
 
 }  // namespace
 
+// A file of an unfinished prepare whose bytes are not those that its state records; "": none.
+std::string Preparer::changed_file(const PrepareState& state) {
+  const auto stop = [&] {
+    if (options_.stop && options_.stop()) throw stopped();
+  };
+  for (const PublishedFile& file : state.files) {
+    if (!io::is_plain_name(file.name)) return folder_->path("state.json");
+    std::string path = folder_->path(file.name);
+    // A prepare that was interrupted at its end has given some of them their final names.
+    const std::string published = (fs::path(options_.output) / file.name).string();
+    if (state.complete && !io::exists(path) && io::exists(published)) path = published;
+    if (!io::is_file(path) || io::File::open(path).bytes() < file.bytes) return path;
+    if (checksums_.up_to(path, file.bytes, stop) != file.checksum) return path;
+  }
+  return "";
+}
+
 // Resumes an earlier prepare, if it has the same sources and its files are complete.
 bool Preparer::open_unfinished() {
   auto state = read_state(folder_->path("state.json"));
   if (!state || state->from != job_.from || !may_be(*state)) return false;
+  changed_ = changed_file(*state);
+  if (!changed_.empty()) return false;
   state_ = *std::move(state);
   for (const auto* sources : {&job_.from.train, &job_.from.validation}) {
     for (const Source& source : *sources) state_.progress.bytes_total += source.bytes;
@@ -437,9 +456,29 @@ void Preparer::save(bool at_once) {
   if (contents_) contents_->sync();
   state_.train = train_->position();
   if (valid_) state_.valid = valid_->position();
+  state_.files = draft_files();
   write_state(folder_->path("state.json"), state_);
   saved_ = Clock::now();
   if (stop) throw stopped();
+}
+
+// The bytes of the drafts that the state covers; of complete ones, the files that publish() gives their final names.
+std::vector<PublishedFile> Preparer::draft_files() {
+  std::vector<PublishedFile> files;
+  const auto add = [&](const std::string& path, std::int64_t bytes) {
+    files.push_back(
+        {.name = fs::path(path).filename().string(), .bytes = bytes, .checksum = checksums_.up_to(path, bytes)});
+  };
+  for (const auto* draft : {&train_, &valid_}) {
+    if (!*draft) continue;
+    for (const auto& [path, bytes] : (*draft)->files()) {
+      if (!state_.complete || path.ends_with(".bin")) add(path, bytes);
+    }
+    const std::string index = folder_->path(draft == &train_ ? "train.idx" : "valid.idx");
+    if (state_.complete) add(index, io::File::open(index).bytes());
+  }
+  if (contents_ && !state_.complete) add(contents_->path(), contents_->size());
+  return files;
 }
 
 void Preparer::publish() {
@@ -475,6 +514,7 @@ Prepared Preparer::result() const {
                     .duplicates = state_.duplicates,
                     .resumed = resumed_,
                     .no_end_token = job_.tokenizer && !job_.tokenizer->eos(),
+                    .changed = changed_,
                     .set_aside = set_aside_};
   if (state_.valid) prepared.validation = counts(*state_.valid);
   return prepared;

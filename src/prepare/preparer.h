@@ -10,6 +10,7 @@
 
 #include "prepare/block_encoder.h"
 #include "prepare/block_pool.h"
+#include "prepare/draft_checksums.h"
 #include "prepare/held_out.h"
 #include "prepare/prepare.h"
 #include "prepare/prepared_manifest.h"
@@ -51,6 +52,7 @@ class Preparer {
  private:
   void open();
   bool open_unfinished();
+  std::string changed_file(const PrepareState& state);
   void protect_files_of_others();
   void open_drafts();
   void hold_out();
@@ -65,6 +67,7 @@ class Preparer {
   TokenFileDraft& file_of_next(bool validation);
   void count_read(std::int64_t file_bytes);
   void save(bool at_once);
+  std::vector<PublishedFile> draft_files();
   void publish();
   Prepared result() const;
 
@@ -80,7 +83,8 @@ class Preparer {
   std::optional<UnfinishedFolder> folder_;
   PrepareState state_;
   bool resumed_ = false;
-  std::string set_aside_;
+  std::string changed_, set_aside_;
+  DraftChecksums checksums_;
   Problems problems_;
   HeldOut held_out_;
   SeenContents seen_;

@@ -17,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "io/append_file.h"
@@ -89,6 +90,9 @@ class TokenFileDraft {
   // After sync() all data is on disk, and another draft may resume from position().
   void sync();
   const DraftPosition& position() const { return at_; }
+
+  // The files and the bytes of them that position() covers, without the index. Call after sync().
+  std::vector<std::pair<std::string, std::int64_t>> files() const;
 
   // Ends the open document, writes the index and syncs all files. Nothing can be written afterwards.
   void finish();

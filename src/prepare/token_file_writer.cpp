@@ -110,6 +110,13 @@ void TokenFileDraft::sync() {
   if (labels_) labels_->sync();
 }
 
+std::vector<std::pair<std::string, std::int64_t>> TokenFileDraft::files() const {
+  std::vector<std::pair<std::string, std::int64_t>> files;
+  for (const io::AppendFile* file : {&ids_, &lengths_, &bounds_}) files.emplace_back(file->path(), file->size());
+  if (labels_) files.emplace_back(labels_->path(), labels_->size());
+  return files;
+}
+
 void TokenFileDraft::finish() {
   end_document();
   sync();

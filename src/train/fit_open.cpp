@@ -52,6 +52,9 @@ std::string prepare_data(const FitRequest& request, std::int64_t vocabulary, com
     }
     const prepare::Prepared prepared = prepare::prepare(options);
     if (progress != nullptr && prepared.no_end_token) progress->message(prepare::kNoEndToken);
+    if (progress != nullptr && !prepared.changed.empty()) {
+      progress->message(prepared.changed + " had changed: prepared from the start");
+    }
     if (progress != nullptr && !prepared.set_aside.empty()) {
       progress->message("moved token files that `hawser prepare` did not write to " + prepared.set_aside);
     }
