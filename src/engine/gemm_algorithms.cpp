@@ -26,7 +26,8 @@ class Lister {
   // The three GEMMs of a linear layer y [T, O] = x [T, I] W^T, W [O, I], whose layers read W as `spec` says.
   void add_linear(const std::string& name, std::int64_t outputs, std::int64_t inputs, const nn::FlatSpec& spec = {}) {
     const std::int64_t rows = layout_.bounds.rows, times = layout_.micro_batches;
-    const DType act = layout_.compute;
+    // A router reads float32 weights, and its rows in float32.
+    const DType act = spec.gathered == DType::f32 ? DType::f32 : layout_.compute;
     const bool each = layout_.parts() > 1 && layout_.accumulation == GradientAccumulation::sharded;
     const DType gradient = each ? layout_.reduce_dtype : DType::f32;
     const GemmShape of_weight{

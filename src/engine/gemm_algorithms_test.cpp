@@ -1,0 +1,33 @@
+#include "engine/gemm_algorithms.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "engine/open_model.h"
+
+namespace hawser::engine {
+namespace {
+
+// A router's weight, rows and gradients are float32 in a model that computes in bf16.
+TEST(GemmAlgorithms, OfRoutersAreThoseOfFloat32) {
+  Problems problems;
+  const OpenModel open = open_model(std::string(HAWSER_SOURCE_DIR) + "/tests/golden/families/mixtral", false, problems);
+  ASSERT_EQ(problems.lines(), "");
+  plan::Layout layout;
+  layout.compute = DType::bf16;
+  layout.batch = {.sequences = 1, .sequence_length = 32, .max_documents = 1};
+  plan::set_windows(layout.batch, *open.model);
+  plan::set_bounds(layout);
+  int routers = 0;
+  for (const GemmShape& gemm : gemms_of(*open.model, layout, false)) {
+    const bool router = gemm.name.starts_with("gate,");
+    routers += router ? 1 : 0;
+    EXPECT_EQ(gemm.in_a, router ? DType::f32 : DType::bf16) << gemm.name;
+    EXPECT_EQ(gemm.in_b, gemm.in_a) << gemm.name;
+  }
+  EXPECT_EQ(routers, 3);
+}
+
+}  // namespace
+}  // namespace hawser::engine
