@@ -1,0 +1,37 @@
+// Published models of every family are planned for a node of GPUs and for eight nodes.
+#include <gtest/gtest.h>
+
+#include "models/families.h"
+#include "models/testing/published.h"
+#include "plan/forecast.h"
+
+namespace hawser {
+namespace {
+
+TEST(Published, ArePlannedOn8And64Ranks) {
+  for (const models::testing::Published& published : models::testing::kPublished) {
+    Problems problems;
+    const models::Model model(models::describe_config(published.config, "config.json", problems));
+    ASSERT_EQ(problems.lines(), "") << published.name;
+    for (const int ranks : {8, 64}) {
+      Recipe recipe;
+      recipe.data.sequence_length = 2048;
+      recipe.train.global_batch_size = 64;
+      if (ranks == 64) recipe.memory.activation_checkpointing = Checkpointing::automatic;
+      const plan::Forecast forecast =
+          plan::Forecaster(recipe, model, ranks, plan::load_target("h200"), plan::this_machine(), 1).forecast();
+      const std::string text = cat(published.name, " on ", ranks, " ranks");
+      // Float32 weights and moments, and a copy of the weights in bf16.
+      const double state = 14.0 * static_cast<double>(published.parameters) / ranks;
+      EXPECT_GT(static_cast<double>(forecast.needed()), state) << text;
+      EXPECT_LT(static_cast<double>(forecast.needed()), 2 * state + 100e9) << text;
+      EXPECT_TRUE(forecast.fits()) << text;
+      EXPECT_GT(forecast.costs.flops, 0) << text;
+      EXPECT_GT(forecast.costs.traffic.at("shard"), 2.0 * static_cast<double>(published.parameters)) << text;
+      EXPECT_GT(forecast.tokens_per_second, 0) << text;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hawser
