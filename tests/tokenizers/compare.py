@@ -96,7 +96,7 @@ class Tekken:
 def known(inputs):
     """{name: (file, class that reads it with the original library)}."""
     folder = inputs / "tokenizers"
-    out = {"smollm2": (inputs / "smollm2" / "tokenizer.json", HuggingFace)}
+    out = {name: (inputs / name / "tokenizer.json", HuggingFace) for name in ("smollm2", "gemma3")}
     for name in ("llama3", "llama3.2", "gpt2", "deepseek", "minilm"):
         out[name] = (folder / name / "tokenizer.json", HuggingFace)
     for name in ("v1", "v2", "v3", "v7"):
