@@ -33,7 +33,7 @@ NEW_TOKENS = 32
 HEAD_CHUNK = 512
 
 
-def loss_and_gradients(model, ids, accurate_loss=True):
+def loss_and_gradients(model, ids, accurate_loss=True, head_chunk=HEAD_CHUNK):
     """Mean loss of predicting each next token; accumulates gradients in the parameters.
 
     With `accurate_loss`, logits are converted to float64 before the cross-entropy, for any dtype of the model. To save
@@ -47,8 +47,8 @@ def loss_and_gradients(model, ids, accurate_loss=True):
         leaf = hidden.detach().requires_grad_()
         targets = torch.tensor(ids[1:])
         total = 0.0
-        for start in range(0, len(targets), HEAD_CHUNK):
-            piece = targets[start:start + HEAD_CHUNK]
+        for start in range(0, len(targets), head_chunk):
+            piece = targets[start:start + head_chunk]
             logits = model.lm_head(leaf[start:start + len(piece)])
             logits = logits.double() if accurate_loss else logits
             loss = torch.nn.functional.cross_entropy(logits, piece, reduction="sum")
