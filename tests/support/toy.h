@@ -101,13 +101,14 @@ inline models::ModelDescription toy_with_experts(std::int64_t experts = 5, std::
 }
 
 // The toy with adapters of rank 3 on all Linears of its blocks.
-inline models::ModelDescription toy_with_adapters(double dropout) {
+// `magnitudes`: of all adapters (DoRA).
+inline models::ModelDescription toy_with_adapters(double dropout, bool magnitudes = false) {
   models::ModelDescription description = toy_description();
   for (models::BlockDescription& block : description.blocks) {
     nn::AttentionConfig& a = block.attention;
     nn::MlpConfig& m = block.mlp;
-    for (const std::string& name : {a.q, a.k, a.v, a.output}) a.adapters.push_back({name, 3, 2.0, dropout});
-    for (const std::string& name : {m.gate, m.up, m.down}) m.adapters.push_back({name, 3, 2.0, dropout});
+    for (const std::string& name : {a.q, a.k, a.v, a.output}) a.adapters.push_back({name, 3, 2.0, dropout, magnitudes});
+    for (const std::string& name : {m.gate, m.up, m.down}) m.adapters.push_back({name, 3, 2.0, dropout, magnitudes});
   }
   return description;
 }

@@ -37,6 +37,20 @@ class AllReduce : public nn::Redistribute {
   comm::Group& group_;
 };
 
+class SumOfTensorRanks : public nn::TensorReduce {
+ public:
+  explicit SumOfTensorRanks(comm::Group& group) : group_(group) {}
+  void sum(nn::LayerContext& ctx, const TensorView& data) override {
+    const std::int64_t bytes =
+        comm::all_reduce_workspace(data.elements(), data.dtype(), group_.size(), ctx.compute().target());
+    group_.all_reduce(ctx.compute(), data, comm::Reduction::sum,
+                      bytes > 0 ? ctx.temp(DType::u8, {bytes}) : TensorView());
+  }
+
+ private:
+  comm::Group& group_;
+};
+
 // Part `part` of two: two of four heads, one of two key-value heads, and 19 or 18 of 37 inner channels.
 models::ModelDescription half_of(models::ModelDescription d, int part) {
   for (models::BlockDescription& block : d.blocks) {
@@ -120,6 +134,7 @@ void expect_like_one_rank(const models::ModelDescription& whole, const nn::FlatS
   if (mesh.tensor > 1) {
     layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
       seams.redistribute = std::make_shared<AllReduce>(groups.tensor());
+      seams.tensor_reduce = std::make_shared<SumOfTensorRanks>(groups.tensor());
     };
   }
   const Trained cut = train(model, layout);
@@ -244,6 +259,59 @@ TEST(Tensor, RanksOfSlicesHaveTheScalesOfOneRank) {
     compared += values.front() > 0 ? 1 : 0;
   }
   EXPECT_GE(compared, 8 + 2);  // every x; a small dy is 0 with the first scale, and all dy before it
+}
+
+// The same with magnitudes of rows (DoRA): those of a column-parallel Linear are cut like its rows, those of a
+// row-parallel one are copies with partial gradients, and its norms are sums over the tensor ranks. Magnitudes start with
+// the norms of rows that several ranks have, and that several shards cut.
+TEST(Tensor, MagnitudesTrainLikeOneRank) {
+  const int world = the_world->size();
+  const auto spec = [](const nn::Param& param) {
+    nn::FlatSpec own = spec_of(param);
+    own.trainable = param.name.find("lora_") != std::string::npos;
+    return own;
+  };
+  const nn::SavePolicy recomputed{.checkpointing = Checkpointing::full}, delayed{.delay_weight_gradients = true};
+  const models::ModelDescription whole = testing::toy_with_adapters(0, true),
+                                 drops = testing::toy_with_adapters(0.25, true);
+  expect_like_one_rank(whole, spec, {.shard = world}, recomputed);
+  expect_like_one_rank(drops, spec, {.shard = world}, delayed);
+  if (world < 4) return;
+  expect_like_one_rank(whole, spec, {.tensor = 2, .shard = world / 2}, delayed);
+  expect_like_one_rank(drops, spec, {.tensor = 2, .context = 2, .shard = world / 4}, recomputed);
+}
+
+// The bytes that a plan saves for backward, in all micro-batches: with a frozen base less than with everything trainable,
+// by what only frozen weights' gradients read, and the executor runs in that plan.
+TEST(Tensor, AFrozenBaseSavesLess) {
+  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
+  models::ModelDescription d = testing::toy_description();
+  for (models::BlockDescription& block : d.blocks) block.attention.adapters = {{block.attention.q, 3, 2.0}};
+  const auto saved_bytes = [&](const models::Model& model) {
+    plan::Layout layout = layout_of({}, model);
+    const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, 0);
+    std::int64_t bytes = 0;
+    for (const auto& [key, index] : plan.buffers.index) {
+      if (key.role == step::Role::saved) bytes += plan.buffers.buffers[static_cast<std::size_t>(index)].bytes;
+    }
+    return bytes;
+  };
+  const models::Model all(d), frozen(d, [](const nn::Param&param) {
+    nn::FlatSpec own = nn::common_domain(param);
+    own.trainable = param.name.find("lora_") != std::string::npos;
+    return own;
+  });
+  const plan::Layout layout = layout_of({}, all);
+  std::int64_t less = 0;
+  for (const models::BlockDescription& block : d.blocks) {  // float32: the MLP's normed rows and inner activations
+    for (const std::int64_t columns : {block.mlp.width, block.mlp.inner}) {
+      less += layout.bounds.rows * columns * 4;
+    }
+  }
+  std::printf("saved bytes: %lld, with a frozen base %lld\n", static_cast<long long>(saved_bytes(all)),
+              static_cast<long long>(saved_bytes(frozen)));
+  EXPECT_EQ(saved_bytes(all) - saved_bytes(frozen), less);
+  EXPECT_GT(saved_bytes(frozen), 0);
 }
 
 // What the mesh test compares would differ with other random numbers.
