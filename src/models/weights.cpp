@@ -9,6 +9,7 @@
 #include "base/philox.h"
 #include "checkpoint/boxes.h"
 #include "models/file_form.h"
+#include "models/peft.h"
 #include "ops/copy/copy.h"
 #include "ops/seed/init.h"
 
@@ -113,9 +114,31 @@ std::vector<HfTensor> hf_tensors(const Model& model) {
 
 WeightSources::Place WeightSources::find(const std::string& name) const {
   for (auto folder = folders_.rbegin(); folder != folders_.rend(); ++folder) {
-    if (folder->files->find(folder->prefix + name) != nullptr) return {folder->files, folder->prefix + name};
+    if (auto found = folder->name_in_files(name)) return {folder->files, std::move(*found)};
   }
   return {nullptr, name};
+}
+
+void WeightSources::add_adapter(checkpoint::SafetensorsFolder& folder, const std::string& adapter) {
+  Folder added{.files = &folder, .prefix = kPeftPrefix, .adapter = adapter};
+  for (const std::string& name : folder.names()) {
+    if (auto own = name_of_peft(name, adapter)) added.renamed.emplace(std::move(*own), name);
+  }
+  folders_.push_back(std::move(added));
+}
+
+std::optional<std::string> WeightSources::Folder::name_in_model(const std::string& name) const {
+  if (adapter) return name_of_peft(name, *adapter);
+  if (!name.starts_with(prefix)) return {};
+  return name.substr(prefix.size());
+}
+
+std::optional<std::string> WeightSources::Folder::name_in_files(const std::string& name) const {
+  if (adapter) {
+    const auto found = renamed.find(name);
+    return found == renamed.end() ? std::nullopt : std::optional(found->second);
+  }
+  return files->find(prefix + name) == nullptr ? std::nullopt : std::optional(prefix + name);
 }
 
 namespace {
@@ -168,9 +191,9 @@ void check_others(const ModelDescription& description, const WeightSources::Fold
                   const std::set<std::string>& known, Problems& problems) {
   const std::string head = description.head.output + ".weight", table = description.embedding.table + ".weight";
   for (const std::string& name : folder.files->names()) {
-    const bool prefixed = name.starts_with(folder.prefix);
-    const std::string own = prefixed ? name.substr(folder.prefix.size()) : name;
-    if (prefixed && (known.contains(own) || is_ignored(description, own))) continue;
+    const std::optional<std::string> named = folder.name_in_model(name);
+    const std::string own = named.value_or(name);
+    if (named && (known.contains(own) || is_ignored(description, own))) continue;
     const checkpoint::TensorInfo* info = folder.files->find(name);
     if (description.head.tied && own == head && folder.files->find(folder.prefix + table) != nullptr) {
       if (same_bytes(*folder.files, name, folder.prefix + table)) continue;

@@ -8,7 +8,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
@@ -38,15 +40,23 @@ std::vector<HfTensor> hf_tensors(const Model& model);
 class WeightSources {
  public:
   WeightSources(checkpoint::SafetensorsFolder& folder) { add(folder); }
-  // The tensors of `folder` replace those of the folders before it. Its names are `prefix` and the model's: an adapter
-  // of PEFT has "base_model.model.".
+  // The tensors of `folder` replace those of the folders before it. Its names are `prefix` and the model's.
   void add(checkpoint::SafetensorsFolder& folder, std::string prefix = "") {
-    folders_.push_back({&folder, std::move(prefix)});
+    folders_.push_back({.files = &folder, .prefix = std::move(prefix)});
   }
+
+  // The same for an adapter of PEFT, whose names are those of models/peft.h. `adapter`: AdapterConfig::name.
+  void add_adapter(checkpoint::SafetensorsFolder& folder, const std::string& adapter = "");
 
   struct Folder {
     checkpoint::SafetensorsFolder* files;
     std::string prefix;
+    std::optional<std::string> adapter = {};                    // of PEFT
+    std::unordered_map<std::string, std::string> renamed = {};  // of PEFT: the file's names by the model's
+    // The model's name of a tensor of the files; empty if it cannot be one.
+    std::optional<std::string> name_in_model(const std::string& name) const;
+    // The inverse, if the files have the tensor.
+    std::optional<std::string> name_in_files(const std::string& name) const;
   };
   const std::vector<Folder>& folders() const { return folders_; }
 

@@ -1,5 +1,7 @@
 #include "checkpoint/formats/safetensors.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -226,6 +228,27 @@ void SafetensorsFolder::read_bytes(const std::string& name, std::int64_t begin, 
   HAWSER_CHECK(info != nullptr && begin >= 0 && count >= 0 && begin <= info->bytes && count <= info->bytes - begin,
                io::in_quotes(name), ": bytes ", begin, " to ", begin + count);
   files_[static_cast<std::size_t>(info->file)].read_at(info->begin + begin, out, count);
+}
+
+std::uint64_t SafetensorsFolder::identity() const {
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> hash(XXH3_createState(), XXH3_freeState);
+  XXH3_64bits_reset(hash.get());
+  std::vector<std::byte> sample(static_cast<std::size_t>(kSampleBytes));
+  for (const std::string& name : names_) {
+    const TensorInfo& info = *find(name);
+    const std::string head = cat(name, " ", info.type->name, " ", info.shape.text(), "\n");
+    XXH3_64bits_update(hash.get(), head.data(), head.size());
+    const std::int64_t last = std::max<std::int64_t>(0, info.bytes - kSampleBytes);
+    std::int64_t done = 0;
+    for (const std::int64_t at : {std::int64_t{0}, last / 2, last}) {
+      const std::int64_t begin = std::max(at, done), count = std::min(kSampleBytes, info.bytes - begin);
+      if (count <= 0) continue;
+      read_bytes(name, begin, sample.data(), count);
+      XXH3_64bits_update(hash.get(), sample.data(), static_cast<std::size_t>(count));
+      done = begin + count;
+    }
+  }
+  return XXH3_64bits_digest(hash.get());
 }
 
 }  // namespace hawser::checkpoint

@@ -61,6 +61,11 @@ class SafetensorsFolder {
   void read(const std::string& name, const Region& region, const TensorView& out);
   // Raw bytes of a tensor of any dtype, as in the file.
   void read_bytes(const std::string& name, std::int64_t begin, std::byte* out, std::int64_t count) const;
+  // Identifies the weights: XXH3-64 of the names, dtypes and shapes of all tensors, and of the first, middle and last
+  // kSampleBytes of each (all of a smaller one). Training changes every tensor in almost all places, so equal samples
+  // mean equal weights; a change of a few elements elsewhere goes unnoticed. Does not depend on how files are split.
+  static constexpr std::int64_t kSampleBytes = 4096;
+  std::uint64_t identity() const;
 
  private:
   void add_file(const std::string& path, Problems& problems);

@@ -16,8 +16,6 @@
 namespace hawser::checkpoint {
 namespace {
 
-constexpr const char* kSingle = "model.safetensors";
-constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr float kF16Overflow = 65520;  // this and larger values round to infinity in float16
 constexpr std::int64_t kStagingElements = std::int64_t{1} << 20;
 
@@ -146,7 +144,7 @@ void SafetensorsWriter::check_target() const {
   if (names.empty()) return;
   if (!options_.replace) reject("the export folder is not empty", "another folder");
   // Replacing deletes, so only what is clearly an export.
-  const bool has_weights = io::exists(cat(folder_, "/", kSingle)) || io::exists(cat(folder_, "/", kIndex));
+  const bool has_weights = io::exists(cat(folder_, "/", single_name())) || io::exists(cat(folder_, "/", index_name()));
   const bool has_folders = std::any_of(
       names.begin(), names.end(), [this](const std::string& name) { return io::is_folder(cat(folder_, "/", name)); });
   if (!has_weights || has_folders) reject("the folder contains files that are not part of an export", "another folder");
@@ -194,10 +192,10 @@ void SafetensorsWriter::plan_shards() {
 }
 
 std::string SafetensorsWriter::shard_name(int shard) const {
-  if (headers_.size() == 1) return kSingle;
+  if (headers_.size() == 1) return single_name();
   char name[64];
-  std::snprintf(name, sizeof(name), "model-%05d-of-%05zu.safetensors", shard + 1, headers_.size());
-  return name;
+  std::snprintf(name, sizeof(name), "-%05d-of-%05zu.safetensors", shard + 1, headers_.size());
+  return options_.name + name;
 }
 
 void SafetensorsWriter::open_shard(int shard) {
@@ -261,7 +259,7 @@ void SafetensorsWriter::write_index() {
     total += bytes_of(specs_[i]);
   }
   const io::Json index{{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
-  add_file(kIndex, index.dump(2) + "\n");
+  add_file(index_name(), index.dump(2) + "\n");
 }
 
 void SafetensorsWriter::finish() {

@@ -1,4 +1,5 @@
-// `SafetensorsWriter`: writes safetensors in Hugging Face's layout: model.safetensors, or shards with an index.
+// `SafetensorsWriter`: writes safetensors in Hugging Face's layout: model.safetensors, or shards with an index. The name
+// may be another than "model": adapter_model.safetensors.
 //
 //   SafetensorsWriter writer(folder, specs);
 //   for (const SafetensorsSpec& spec : specs) writer.append(view_of(spec));   // at once, or in pieces
@@ -30,9 +31,10 @@ struct SafetensorsSpec {
 struct SafetensorsOptions {
   std::int64_t max_shard_bytes = 5'000'000'000;  // bytes of tensors per file; a larger tensor gets its own file
   std::map<std::string, std::string> metadata = {{"format", "pt"}};  // transformers requires this entry
-  // Replaces an existing folder in one swap if it looks like an earlier export: files only, including model.safetensors
+  // Replaces an existing folder in one swap if it looks like an earlier export: files only, including NAME.safetensors
   // or its index. An empty folder is always replaced; any other is rejected.
   bool replace = false;
+  std::string name = "model";
 };
 
 class SafetensorsWriter {
@@ -61,6 +63,8 @@ class SafetensorsWriter {
   void open_shard(int shard);
   void skip_empty();  // tensors without elements need no piece
   std::string shard_name(int shard) const;
+  std::string single_name() const { return options_.name + ".safetensors"; }
+  std::string index_name() const { return options_.name + ".safetensors.index.json"; }
   void write_index();
 
   std::string folder_;

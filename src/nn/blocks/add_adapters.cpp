@@ -5,6 +5,12 @@
 
 namespace hawser::nn {
 
+AdapterNames adapter_names(const AdapterConfig& config) {
+  const std::string suffix = config.name.empty() ? ".weight" : "." + config.name + ".weight";
+  return {config.target + ".lora_A" + suffix, config.target + ".lora_B" + suffix,
+          config.target + ".lora_magnitude_vector" + (config.name.empty() ? "" : suffix)};
+}
+
 std::vector<Adapter> add_adapters(const std::vector<AdapterConfig>& configs, const std::vector<AdapterTarget>& targets,
                                   std::int64_t inputs, PartOf part, std::vector<Param>& params) {
   std::vector<Adapter> adapters;
@@ -21,9 +27,9 @@ std::vector<Adapter> add_adapters(const std::vector<AdapterConfig>& configs, con
                           .outputs = target.outputs,
                           .scale = config.scale,
                           .dropout = config.dropout});
-      const std::string suffix = config.name.empty() ? ".weight" : "." + config.name + ".weight";
-      const std::string a = target.name + ".lora_A" + suffix, b = target.name + ".lora_B" + suffix;
-      HAWSER_CHECK(std::ranges::none_of(params, [&](const Param& param) { return param.name == a; }), a, " twice");
+      const auto [a, b, m] = adapter_names(config);
+      HAWSER_CHECK(std::ranges::none_of(params, [&name = a](const Param& param) { return param.name == name; }), a,
+                   " twice");
       const Shape shape_a{config.rank, inputs}, shape_b{target.outputs, config.rank};
       params.push_back(row_parallel ? sliced_param(a, shape_a, 1, part, normal, true)
                                     : partial_param(a, shape_a, normal, true));
@@ -32,7 +38,6 @@ std::vector<Adapter> add_adapters(const std::vector<AdapterConfig>& configs, con
       params.back().segments.front().file.row_order = target.row_order;
       const std::size_t first = params.size() - 2;
       if (config.magnitude) {
-        const std::string m = target.name + ".lora_magnitude_vector" + (config.name.empty() ? "" : suffix);
         const Initial norms{.kind = Initial::Kind::row_norms, .rows_of = target.name + ".weight"};
         adapters.back().magnitude = static_cast<int>(params.size());
         params.push_back(row_parallel ? partial_param(m, {target.outputs}, norms, false)

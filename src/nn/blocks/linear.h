@@ -110,6 +110,11 @@ struct AdapterConfig {
   std::string name = {};   // adapters of one target have different names
 };
 
+struct AdapterNames {
+  std::string a, b, magnitude;
+};
+AdapterNames adapter_names(const AdapterConfig& config);
+
 // The rows of a Linear's weight that one name of the Hugging Face folder has.
 struct AdapterTarget {
   std::string name;
