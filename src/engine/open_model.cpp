@@ -1,5 +1,6 @@
 #include "engine/open_model.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -39,6 +40,14 @@ OpenModel open_model(const std::string& path, bool random_weights, Problems& pro
   problems.add(of_weights);
   if (open.weights && open.model) models::check_weights(*open.model, *open.weights, problems);
   return open;
+}
+
+std::string frozen_identity(const OpenModel& open) {
+  if (!open.model || !open.weights) return "";
+  const bool frozen =
+      std::ranges::any_of(open.model->flats(), [](const nn::Flat& flat) { return !flat.spec().trainable; });
+  if (!frozen) return "";
+  return checkpoint::checksum_text(open.weights->identity());
 }
 
 models::ModelDescription describe_checkpoint(const checkpoint::Checkpoint& checkpoint, const std::string& config,

@@ -38,6 +38,10 @@ struct ModelChanges {
 OpenModel open_model(const std::string& path, bool random_weights, Problems& problems,
                      const ModelChanges& changes = {});
 
+// RunState::base of a model that was opened: the identity of its weights if some of its parameters are frozen, otherwise
+// "".
+std::string frozen_identity(const OpenModel& open);
+
 // Opens a Hugging Face folder, a checkpoint or a run's folder in the same way, with special tokens and tokenizer.
 // `changes`: what the recipe of the checkpoint's run makes of the model; it gets OpenModel::recipe.
 using ModelChangesOf = std::function<ModelChanges(const std::string& recipe)>;

@@ -22,6 +22,7 @@ std::string to_json(const RunState& state) {
   if (!state.data.empty()) json["data"] = io::parse_own_json<io::OrderedJson>(state.data);
   if (!state.compute.empty()) json["compute"] = state.compute;
   json["optimizer"] = state.optimizer;
+  if (!state.base.empty()) json["base"] = state.base;
   if (state.validation_loss) json["validation_loss"] = *state.validation_loss;
   if (state.initial_validation_loss) json["initial_validation_loss"] = *state.initial_validation_loss;
   if (!state.unfinished_evaluation.empty()) json["unfinished_evaluation"] = state.unfinished_evaluation;
@@ -60,6 +61,7 @@ RunState run_state_of(const std::string& text) {
             .data = json.contains("data") ? json.at("data").dump() : "",
             .compute = json.value("compute", ""),
             .optimizer = json.value("optimizer", "adamw"),
+            .base = json.value("base", ""),
             .validation_loss = loss("validation_loss"),
             .initial_validation_loss = loss("initial_validation_loss"),
             .unfinished_evaluation = json.value("unfinished_evaluation", ""),
@@ -106,6 +108,18 @@ Problems computation_changes(const RunState& state, const models::ModelDescripti
   if (state.optimizer != optimizer) {
     out.add({.file = file, .what = "the optimizer has changed", .expected = state.optimizer, .got = optimizer});
   }
+  return out;
+}
+
+Problems base_changes(const RunState& state, const std::string& base, const std::string& file) {
+  Problems out;
+  if (state.base.empty() || base.empty() || state.base == base) return out;
+  out.add({.file = file,
+           .what = "the frozen weights have changed",
+           .expected = state.base,
+           .got = base,
+           .at = "model.path",
+           .hint = "the base model that the run was started with, or --set output=... for a new run"});
   return out;
 }
 

@@ -27,10 +27,13 @@ struct RunState {
   std::string recipe;                              // text of config's recipe_json
   std::string config;                              // text of the model's config.json
   std::string tokenizer;                           // path of a tokenizer.json or its folder; "": none
-  std::string data;                       // identity of the training data (prepare/identity.h) as JSON; "": unknown
-  std::string compute;                    // dtype that layers compute in; "": written before version 0.2
-  std::string optimizer = "adamw";        // optim::Optimizer::name()
-  std::optional<double> validation_loss;  // of the evaluation after this step, where there was one
+  std::string data;                 // identity of the training data (prepare/identity.h) as JSON; "": unknown
+  std::string compute;              // dtype that layers compute in; "": written before version 0.2
+  std::string optimizer = "adamw";  // optim::Optimizer::name()
+  // The weights of frozen parameters, which are not trained and belong to this state: SafetensorsFolder::identity() of
+  // their folder as hex digits. "": nothing is frozen, or unknown.
+  std::string base;
+  std::optional<double> validation_loss;          // of the evaluation after this step, where there was one
   std::optional<double> initial_validation_loss;  // before any training, where it was evaluated
   // metrics.jsonl's line of this step, if a stop interrupted the evaluation after it: a resumed run makes up for it.
   std::string unfinished_evaluation;
@@ -54,6 +57,10 @@ bool same_validation(const std::string& a, const std::string& b);
 // as its file; none if the run continues the same computation. The others are the resumed run's.
 Problems computation_changes(const RunState& state, const models::ModelDescription& description, DType compute,
                              const std::string& optimizer, const std::string& file);
+
+// A Problem if the run's frozen weights (`base`: its RunState::base) are not those that the checkpoint was trained with,
+// with `file` as its file. None if either is unknown.
+Problems base_changes(const RunState& state, const std::string& base, const std::string& file);
 
 // Lists the recipe keys (`recipe`: text of recipe_json) that change how sequences are sampled or split, compared with
 // the checkpoint's own recipe: "train.seed was 7 and is 8, ..."; "" if the data order is unchanged.

@@ -19,6 +19,7 @@ TEST(RunState, ComesBackAsItWasWritten) {
                        .recipe = R"({"train":{"seed":3}})",
                        .config = "{}",
                        .tokenizer = "a/tokenizer.json",
+                       .base = "0123456789abcdef",
                        .unfinished_evaluation = R"({"step":7,"loss":2.5})",
                        .gemm_algorithms = "cublasLt 130100 on NVIDIA H200\n1 2 3\n# 4 x 5 x 6: ours\n"};
   const RunState back = run_state_of(to_json(state));
@@ -33,6 +34,11 @@ TEST(RunState, ComesBackAsItWasWritten) {
   EXPECT_EQ(back.unfinished_evaluation, state.unfinished_evaluation);
   EXPECT_EQ(back.gemm_algorithms, state.gemm_algorithms);
   EXPECT_EQ(back.data, "");
+  EXPECT_EQ(back.base, state.base);
+  EXPECT_TRUE(base_changes(state, state.base, "f").empty());
+  EXPECT_TRUE(base_changes(state, "", "f").empty());
+  EXPECT_NE(base_changes(state, "1123456789abcdef", "f").lines().find("the frozen weights have changed"),
+            std::string::npos);
   // A run on the CPU has no choices and omits the key, as do older checkpoints.
   EXPECT_EQ(to_json({.recipe = "{}"}).find("gemm_algorithms"), std::string::npos);
   EXPECT_EQ(run_state_of(to_json({.recipe = "{}"})).gemm_algorithms, "");

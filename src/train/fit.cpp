@@ -261,6 +261,7 @@ engine::RunState FitRun::state_of(std::int64_t step) {
           .data = data_identity_,
           .compute = to_string(plan_.layout.compute),
           .optimizer = plan_.layout.optimizer->name(),
+          .base = frozen_weights_,
           .initial_validation_loss = result_.initial_validation_loss,
           .unfinished_evaluation = unfinished_evaluation_ ? report::to_json(*unfinished_evaluation_) : "",
           .validation = validation_identity_,

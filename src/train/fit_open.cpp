@@ -123,6 +123,7 @@ void FitRun::open() {
   }
   Problems problems;
   open_ = engine::open_model(plan_.model, plan_.random_weights, problems, engine::changes_of(plan_.recipe));
+  frozen_weights_ = engine::frozen_identity(open_);
   problems.throw_if_any();
   const std::string beyond = models::beyond_positions(open_.model->description(), plan_.packing.sequence_length);
   if (!beyond.empty()) log("hawser: warning: " + beyond);
@@ -356,6 +357,7 @@ void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
   const engine::RunState state = engine::run_state_of(checkpoint.metadata());
   Problems problems = engine::computation_changes(state, open_.model->description(), plan_.layout.compute,
                                                   plan_.layout.optimizer->name(), checkpoint.folder());
+  problems.add(engine::base_changes(state, frozen_weights_, checkpoint.folder()));
   if (state.step > 0 && state.sequences != state.step * plan_.global_batch_size) {
     problems.add({.file = checkpoint.folder(),
                   .what = "the checkpoint is from a run with another batch size",

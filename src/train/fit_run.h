@@ -107,6 +107,7 @@ class FitRun {
   std::string config_text_;                          // of the model's config.json
   std::string tokenizer_;                            // its path; "": none
   std::string data_identity_, validation_identity_;  // engine::RunState::data and engine::RunState::validation
+  std::string frozen_weights_;                       // engine::RunState::base
   std::vector<checkpoint::Attachment> tokenizer_files_;
   std::optional<report::StepMetrics> unfinished_evaluation_;  // engine::RunState::unfinished_evaluation
   batches::BatchLayout batch_layout_;
