@@ -208,17 +208,18 @@ void layers(Bench& b) {
     b.memory(residual ? "rms_norm_backward with residual" : "rms_norm_backward", (residual ? 8 : 6) * d(kT * kC),
              [&] { rms_norm_backward(b.stream(), back); });
   }
-  const TensorView q = b.normal(act, {kT, kQkv}).columns(0, 32 * 128).split_last(32, 128),
-                   dq = b.normal(act, {kT, kQkv}).columns(0, 32 * 128).split_last(32, 128);
-  const RmsNormForward heads{.x = q,
+  // Tensors live until their line is printed.
+  const auto qkv_heads = [&] { return b.normal(act, {kT, kQkv}).columns(0, 32 * 128).split_last(32, 128); };
+  const RmsNormForward heads{.x = qkv_heads(),
                              .weight = b.normal(act, {128}),
                              .y = b.empty(act, {kT, 32, 128}),
                              .rstd = b.empty(DType::f32, {kT, 32}),
                              .unit_offset = true};
   b.memory("rms_norm_forward, 32 heads of a qkv row", 4 * d(kT * 32 * 128),
            [&] { rms_norm_forward(b.stream(), heads); });
-  const RmsNormBackward heads_back{.x = q,
-                                   .weight = heads.weight,
+  const TensorView dq = qkv_heads();
+  const RmsNormBackward heads_back{.x = qkv_heads(),
+                                   .weight = b.normal(act, {128}),
                                    .rstd = b.normal(DType::f32, {kT, 32}),
                                    .dy = dq,
                                    .dx = dq,
@@ -227,14 +228,15 @@ void layers(Bench& b) {
                                    .unit_offset = true};
   b.memory("rms_norm_backward, 32 heads of a qkv row", 6 * d(kT * 32 * 128),
            [&] { rms_norm_backward(b.stream(), heads_back); });
-  const TensorView gate_up = b.normal(act, {kT, 2 * kF}), y = b.empty(act, {kT, kF}), dy = b.normal(act, {kT, kF}),
-                   dgate_up = b.empty(act, {kT, 2 * kF});
   const auto gated = [&](const std::string& name, Gate kind) {
-    const GatedForward forward{.gate_up = gate_up, .y = y, .kind = kind};
+    const GatedForward forward{.gate_up = b.normal(act, {kT, 2 * kF}), .y = b.empty(act, {kT, kF}), .kind = kind};
     b.memory(name + "_forward", 6 * d(kT * kF), [&] { gated_forward(b.stream(), forward); });
     for (const bool again : {false, true}) {
-      const GatedBackward backward{
-          .gate_up = gate_up, .dy = dy, .dgate_up = dgate_up, .y = again ? y : TensorView(), .kind = kind};
+      const GatedBackward backward{.gate_up = b.normal(act, {kT, 2 * kF}),
+                                   .dy = b.normal(act, {kT, kF}),
+                                   .dgate_up = b.empty(act, {kT, 2 * kF}),
+                                   .y = again ? b.empty(act, {kT, kF}) : TensorView(),
+                                   .kind = kind};
       b.memory(name + (again ? "_backward, y recomputed" : "_backward"), (again ? 12 : 10) * d(kT * kF),
                [&] { gated_backward(b.stream(), backward); });
     }
