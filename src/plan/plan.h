@@ -59,7 +59,7 @@ struct Costs {
   // buffers by Buffer::category, and as "between buffers" the part of the arena that no live buffer uses (total_bytes -
   // peak_bytes).
   std::map<std::string, std::int64_t> peak_bytes_by_category;
-  std::int64_t saved_bytes = 0;  // RankPlan::saved_bytes: what a snapshot of the rank takes in host memory
+  std::int64_t saved_bytes = 0;           // RankPlan::saved_bytes: what a snapshot of the rank takes in host memory
   std::vector<std::string> slow_kernels;  // the lines of implementations() with attention's plain kernel
   std::string peak_instruction;           // the instruction that runs at that time
   double flops = 0;                       // sum over all op records, recompute included

@@ -106,12 +106,8 @@ void Linear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorVie
   const Scaled of_product = product_gradient(ctx, dy);
   const Scaled a = quantized(ctx, Operand::dy, of_product, true);
   const Side b = side(ctx.parameter(weight), true);
-  layer_gemm(ctx, {.a = a.view,
-                   .b = b.view,
-                   .c = dx,
-                   .transpose_b = b.transpose,
-                   .scale_a = a.scale,
-                   .scale_b = b.scale});
+  layer_gemm(ctx,
+             {.a = a.view, .b = b.view, .c = dx, .transpose_b = b.transpose, .scale_a = a.scale, .scale_b = b.scale});
   for (std::size_t i = 0; i < adapters.size(); ++i) {
     const AdapterCall adapter(ctx, *this, i);
     if (adapters[i].magnitude >= 0 && !multiplying[i]) {
