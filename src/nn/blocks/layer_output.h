@@ -25,8 +25,7 @@ class LayerOutput {
   static constexpr std::size_t kTensors = 3;
 
   // `norm`: absent with NormPlace::pre.
-  LayerOutput(RowParallelLinear linear, std::optional<Norm> norm)
-      : linear_(std::move(linear)), norm_(std::move(norm)) {}
+  LayerOutput(RowParallelLinear linear, std::optional<Norm> norm) : linear_(std::move(linear)), norm_(norm) {}
   const Linear& linear() const { return linear_.linear(); }
   bool has_norm() const { return norm_.has_value(); }
 
