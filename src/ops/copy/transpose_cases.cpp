@@ -29,7 +29,7 @@ TEST(Transpose, ExchangesRowsAndColumns) {
   }
   World world(DeviceKind::cpu, 1);
   const auto x = world.in(DType::f32, {2, 3}, Values(6)), y = world.out(DType::f32, {2, 3});
-  expect_rejected([&] { transpose(world.stream(), {.x = x, .y = y}); }, "y is");
+  expect_rejected([&] { transpose(world.stream(), {.x = x, .y = y}); }, "y has shape");
 }
 
 }  // namespace

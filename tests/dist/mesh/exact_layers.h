@@ -53,7 +53,9 @@ class ExactLayer : public nn::Layer {
   void backward(nn::LayerContext& ctx, const TensorView&, const TensorView& dresidual, const TensorView& dx,
                 const nn::Saved& saved, nn::GradientSink& sink, const nn::SavePolicy& policy) const override {
     const nn::Scaled& weight = ctx.parameter(0);
-    if (!weight.transposed.empty()) EXPECT_EQ(weight.transposed.shape(), (Shape{width_, kExactInner}));
+    if (!weight.transposed.empty()) {
+      EXPECT_EQ(weight.transposed.shape(), (Shape{width_, kExactInner}));
+    }
     const TensorView dy = gradient(ctx), through = ctx.temp(ctx.dtype(), dx.shape());
     const TensorView dh = policy.delay_weight_gradients ? saved.tensors[1] : inner(ctx);
     down_.input_gradient(ctx, dy, dh);
@@ -132,7 +134,9 @@ class SignDescent : public optim::Optimizer {
     stream.launch(std::move(record), [step] { *step.scalars.data<float>() = *step.learning_rate.data<float>(); });
   }
   void update(Stream& stream, const optim::FlatUpdate& u) const override {
-    if (u.flat.spec().scaling != nn::Scaling::none) EXPECT_TRUE(u.compute.empty());  // the executor quantizes
+    if (u.flat.spec().scaling != nn::Scaling::none) {
+      EXPECT_TRUE(u.compute.empty());  // the executor quantizes
+    }
     OpRecord record{.name = "sign descent", .kind = OpKind::optimizer};
     for (const TensorView& view : {u.weights, u.gradient, u.scalars, u.skip}) record.accesses.push_back(reads(view));
     record.accesses.push_back(writes(u.weights));

@@ -91,7 +91,9 @@ TEST(QuantizedLayers, GatheredWeightsAreTheQuantizedGatheredWeights) {
           EXPECT_NE(state.compute.raw(), state.stored.raw());
           const std::vector<float> weights = unsharded(run.session(), f, state.stored);
           const std::vector<float> q = unsharded(run.session(), f, state.compute);
-          if (!state.unsharded.empty()) EXPECT_EQ(testing::floats_of(state.unsharded), q);
+          if (!state.unsharded.empty()) {
+            EXPECT_EQ(testing::floats_of(state.unsharded), q);
+          }
           for (int p = 0; p < static_cast<int>(flat.params().size()); ++p, ++checked) {
             const auto begin = static_cast<std::size_t>(flat.offset(p));
             const auto end = begin + static_cast<std::size_t>(flat.params()[static_cast<std::size_t>(p)].elements());
