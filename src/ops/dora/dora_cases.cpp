@@ -99,8 +99,9 @@ TEST(Dora, ScalesColumnsByMagnitudesOverNorms) {
     }
   }
   World world(DeviceKind::cpu, 1);
-  const TensorView y = world.in_out(DType::f32, {2, 3}, Values(6)), n = world.in(DType::f32, {3}, Values(3, 4.0));
+  const TensorView y = world.in_out(DType::f32, {2, 3}, Values(6, 1.0)), n = world.in(DType::f32, {3}, Values(3, 4.0));
   scale_by_norms(world.stream(), {.x = y, .m = world.in(DType::f32, {3}, {1, 2, 3}), .n = n, .y = y});
+  EXPECT_EQ(world.values(y), (Values{0.5, 1, 1.5, 0.5, 1, 1.5}));  // in place
   expect_rejected([&] { scale_by_norms(world.stream(), {.x = y, .m = n.rows(0, 2), .n = n, .y = y}); }, "m has shape");
 }
 
