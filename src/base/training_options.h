@@ -26,7 +26,8 @@ enum class Checkpointing {
   full,         // all but the layers' inputs; attention too if sequences are short (nn::SavePolicy)
   automatic,    // the planner chooses one of the others for each block
 };
-// The loss that keeps the experts of a mixture equally loaded. model: if the model's config has output_router_logits, as in transformers.
+// The loss that keeps the experts of a mixture equally loaded. model: if the model's config has output_router_logits, as
+// in transformers.
 enum class ExpertBalancing { model, aux_loss, none };
 // What the operands of a Linear's GEMMs are rounded to (nn/quantizer.h).
 enum class LinearFormat {
