@@ -30,9 +30,8 @@ constexpr auto kShortestSleep = microseconds(5);
 constexpr auto kLongestSleep = microseconds(200);
 // An idle thread still calls MPI at this interval: MPI may hold parts of small messages that were sent earlier.
 constexpr auto kLongestIdleSleep = milliseconds(5);
-constexpr int kSleepShare = 8;                         // sleep at most 1/8 of the time waited so far
-constexpr auto kAbortGrace = std::chrono::seconds(5);  // then the process exits by itself
-constexpr int kGroupBits = 12;  // a process may create many meshes, and every group has its own number
+constexpr int kSleepShare = 8;                               // sleep at most 1/8 of the time waited so far
+constexpr auto kAbortGrace = std::chrono::seconds(5);        // then the process exits by itself
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 30;  // MPI counts are int
 
 double seconds(Clock::duration d) {
@@ -121,7 +120,7 @@ ExchangePtr Service::post(OperationPtr operation, std::vector<Message> messages)
 }
 
 int Service::tag(int group, TagKind kind, std::uint64_t sequence) const {
-  HAWSER_CHECK(group < (1 << kGroupBits), "more than ", 1 << kGroupBits, " groups");
+  HAWSER_CHECK(group < (1 << group_bits_), "more than ", 1 << group_bits_, " groups");
   const std::uint64_t wrapped = sequence & ((std::uint64_t{1} << sequence_bits_) - 1);
   return static_cast<int>(((static_cast<std::uint64_t>(group) * 2 + (kind == TagKind::pair)) << sequence_bits_) |
                           wrapped);
@@ -144,7 +143,10 @@ void Service::start_mpi() {
   int* largest_tag = nullptr;
   MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&largest_tag), &found);
   const int tag_bits = std::bit_width(static_cast<std::uint64_t>(found ? *largest_tag : 32767) + 1) - 1;
-  sequence_bits_ = tag_bits - kGroupBits - 1;
+  // A process may create many meshes, and every group has its own number: 2^15 groups with Open MPI's tags of 31 bits.
+  // Numbers of operations wrap around; messages with one tag match in order.
+  group_bits_ = tag_bits / 2;
+  sequence_bits_ = tag_bits - group_bits_ - 1;
   {
     const std::lock_guard lock(mutex_);
     started_ = true;

@@ -111,7 +111,7 @@ class Service {
   [[noreturn]] void end_run(int code);
   std::string context_of(const Operation& operation) const;
 
-  int rank_ = 0, size_ = 1, sequence_bits_ = 0, next_group_ = 1;
+  int rank_ = 0, size_ = 1, group_bits_ = 0, sequence_bits_ = 0, next_group_ = 1;
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

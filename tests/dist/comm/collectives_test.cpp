@@ -112,6 +112,19 @@ TEST_P(Collectives, AllGather) {
   }
 }
 
+// Every mesh has groups of its own, and one process may make many meshes.
+TEST_P(Collectives, OfTheLastOfManyGroups) {
+  if (ranks::kGpus) GTEST_SKIP() << "each would be a communicator of NCCL";
+  std::unique_ptr<Group> last;
+  for (int i = 0; i < 5000; ++i) last = group().duplicate("many");
+  const DType dtype = GetParam();
+  const TensorView send = filled(dtype, 3, 1), recv = make(dtype, 3 * size());
+  last->all_gather(*stream_, send, recv);
+  stream_->synchronize();
+  expect_all(
+      recv, [&](std::int64_t k) { return rounded(dtype, value(1, static_cast<int>(k / 3), k % 3)); }, "last group");
+}
+
 TEST_P(Collectives, ReduceScatter) {
   const DType reduce_dtype = GetParam();
   for (const std::int64_t n : sizes()) {
