@@ -30,7 +30,10 @@ Executor::Executor(ExecutorSetup setup)
                to_string(setup_.reduce_dtype), " of layers that compute in ", to_string(setup_.compute));
 }
 
-Executor::~Executor() = default;
+Executor::~Executor() {
+  // A stream's destructor waits for its work, which uses the buffers of link_: after an exception work may be left.
+  for (auto& stream : own_streams_) stream.reset();
+}
 
 bool Executor::trains() const {
   return std::ranges::any_of(setup_.program->instructions,

@@ -192,6 +192,22 @@ TEST(Optimizer, StepsSkippedUnderALossScaleAreNotCounted) {
   }
 }
 
+class Failing : public Momentum {
+ public:
+  void update(Stream& stream, const optim::FlatUpdate& u) const override {
+    HAWSER_CHECK(stream.kind() == DeviceKind::meta, "an update that fails");
+    Momentum::update(stream, u);
+  }
+};
+
+// The session is destroyed while its streams still work on the step so far, which uses its memory.
+TEST(Optimizer, AnErrorWithinAStepIsReported) {
+  const models::Model model(testing::toy_description());
+  plan::Layout layout = meshes(model).back();
+  layout.optimizer = std::make_shared<Failing>();
+  for (int i = 0; i < 5; ++i) EXPECT_THROW(train(model, layout, {.inputs = {0}}), InternalError);
+}
+
 // What the host makes of it (train/fit.cpp): steps with an overflow are no divergence, the rules report nothing, and the
 // metrics have no norm. At the minimum of the scale the run ends.
 TEST(Optimizer, AnOverflowUnderALossScaleIsNoDivergence) {
