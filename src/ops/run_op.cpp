@@ -23,6 +23,10 @@ void expect(const char* op, const char* argument, const TensorView& view, std::i
   HAWSER_CHECK(view.rank() == 0 || view.size(0) <= 1 || view.stride(0) >= row, op, ": ", argument, "'s rows overlap");
 }
 
+void expect_matrix(const char* op, const char* argument, const TensorView& view) {
+  HAWSER_CHECK(view.rank() == 2, op, ": ", argument, " ", view.text(), " is no matrix");
+}
+
 void expect_workspace(const char* op, const TensorView& view, std::int64_t bytes) {
   if (bytes == 0) return;
   HAWSER_CHECK(!view.empty(), op, ": workspace is missing, it needs ", bytes, " bytes");

@@ -38,6 +38,9 @@ enum class Rows { dense, padded };  // padded: the view may be columns of a wide
 void expect(const char* op, const char* argument, const TensorView& view, std::initializer_list<DType> dtypes,
             const Shape& shape, Rows rows = Rows::dense);
 
+// Throws InternalError unless the view has two dims.
+void expect_matrix(const char* op, const char* argument, const TensorView& view);
+
 // Throws InternalError unless the view holds at least `bytes` dense bytes, aligned to 64. It may be empty if bytes is
 // 0.
 void expect_workspace(const char* op, const TensorView& view, std::int64_t bytes);

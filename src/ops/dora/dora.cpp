@@ -2,14 +2,6 @@
 
 namespace hawser::ops {
 
-namespace {
-
-void expect_matrix(const char* op, const char* argument, const TensorView& view) {
-  HAWSER_CHECK(view.rank() == 2, op, ": ", argument, " is ", view.text());
-}
-
-}  // namespace
-
 void dora_row_squares(Stream& stream, const DoraRowSquares& args) {
   const char* const op = "dora_row_squares";
   expect_matrix(op, "w", args.w);

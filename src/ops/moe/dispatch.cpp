@@ -4,14 +4,6 @@
 
 namespace hawser::ops {
 
-namespace {
-
-void expect_matrix(const char* op, const char* argument, const TensorView& view) {
-  HAWSER_CHECK(view.rank() == 2, op, ": ", argument, " ", view.shape().text(), " is no matrix");
-}
-
-}  // namespace
-
 void expert_plan(Stream& stream, const ExpertPlan& args) {
   constexpr auto kOp = "expert_plan";
   expect_matrix(kOp, "experts", args.experts);

@@ -135,7 +135,8 @@ TEST(Optimizer, GroupsHaveSlotsAndUpdatesOfTheirOwn) {
     }
   }
   const models::Model plain(testing::toy_description());
-  for (plan::Layout layout : meshes(model)) {
+  for (const plan::Layout& mesh : meshes(model)) {
+    plan::Layout layout = mesh;
     const std::string text = text_of(layout);
     layout.optimizer = std::make_shared<Momentum>();
     const Trained same = train(plain, layout, {.inputs = {0}});
@@ -169,7 +170,8 @@ TEST(Optimizer, GroupsHaveSlotsAndUpdatesOfTheirOwn) {
 // later ones equal those of a run without a loss scale to the bit: a power of two leaves every product exact.
 TEST(Optimizer, StepsSkippedUnderALossScaleAreNotCounted) {
   const models::Model model(testing::toy_description());
-  for (plan::Layout layout : meshes(model)) {
+  for (const plan::Layout& mesh : meshes(model)) {
+    plan::Layout layout = mesh;
     const std::string text = text_of(layout);
     const Trained plain = train(model, layout);
     EXPECT_EQ(plain.progress.step, 3) << text;
