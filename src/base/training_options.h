@@ -29,6 +29,11 @@ enum class Checkpointing {
 // The loss that keeps the experts of a mixture equally loaded. model: if the model's config has output_router_logits, as
 // in transformers.
 enum class ExpertBalancing { model, aux_loss, none };
+// What trains in place of all weights.
+enum class AdapterKind {
+  none,  // nothing: all weights train
+  lora,  // low-rank matrices beside frozen Linears
+};
 // What the operands of a Linear's GEMMs are rounded to (nn/quantizer.h).
 enum class LinearFormat {
   compute,      // the compute dtype: they are not rounded again

@@ -45,6 +45,7 @@ struct PlanOptions {
 struct EvalOptions {
   CommonOptions common;
   std::string model;
+  std::string adapter;               // a folder of PEFT; "": none
   std::string data;                  // JSONL file, text file or token file
   std::string bigram;                // prefix of the token file for fitting a bigram model; "": none
   std::int64_t sequence_length = 0;  // 0: that of the checkpoint's run
@@ -56,6 +57,7 @@ struct EvalOptions {
 struct GenerateOptions {
   CommonOptions common;
   std::string model;
+  std::vector<std::string> adapters;
   std::optional<std::string> prompt;  // exactly one of these four
   std::vector<std::int64_t> prompt_ids;
   std::string prompts;  // a file
@@ -73,6 +75,9 @@ struct GenerateOptions {
 struct ExportOptions {
   CommonOptions common;
   std::string source;  // run folder or checkpoint
+  std::string model;   // or a model folder, with adapters
+  std::vector<std::string> adapters;
+  bool merge = false;
   std::string output;
   std::string dtype;  // bf16, float32 or float16; "": that of the run
 };

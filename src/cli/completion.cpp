@@ -10,11 +10,11 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "base/nearest.h"
 #include "base/text.h"
 #include "cli/line.h"
 #include "cli/takes_path.h"
 #include "config/choices.h"
-#include "config/nearest.h"
 
 namespace hawser::cli {
 namespace {

@@ -27,6 +27,7 @@ void print_table(const evaluate::Evaluation& result, const EvalOptions& options)
     std::printf("%-14s%s\n", name, printable(value).c_str());
   };
   row("model", options.model);
+  if (!options.adapter.empty()) row("adapter", options.adapter);
   row("data", options.data);
   row("tokens", cat(result.tokens));
   row("loss", fmt::format("{:.4f}", result.loss));
@@ -49,6 +50,11 @@ void print_json(const evaluate::Evaluation& result, bool gradient_norms) {
     for (const auto& [name, norm] : result.gradient_norms) norms[name] = norm;
   }
   std::puts(json.dump().c_str());
+}
+
+std::vector<std::string> adapters_of(const EvalOptions& options) {
+  if (options.adapter.empty()) return {};
+  return {options.adapter};
 }
 
 // Prints warnings before the result.
@@ -83,6 +89,7 @@ int eval(const EvalOptions& options) {
   check_mesh(recipe, world, of_layout);
 
   evaluate::EvaluateRequest request{.model = base.model.path,
+                                    .adapters = adapters_of(options),
                                     .data = options.data,
                                     .bigram = options.bigram,
                                     .sequence_length = options.sequence_length,
@@ -145,6 +152,8 @@ void add_eval(CLI::App& app, const Commands& commands, Chosen& chosen) {
       *command, "--model", "DIR", options->model,
       "Hugging Face model folder, ORG/NAME in the Hugging Face cache, checkpoint, or run folder (its last checkpoint)");
   set_completions(*command, "--model", {"models"});
+  add_text(*command, "--adapter", "DIR", options->adapter,
+           "folder of a PEFT adapter on the model; --gradient-norms then reports what the adapter trains");
   add_text(
       *command, "--data", "FILE", options->data,
       ".jsonl, .json, .csv, .tsv or .txt with text or messages (chat), as in docs/data.md, or PREFIX of a token file "

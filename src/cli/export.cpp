@@ -3,11 +3,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "cli/command_support.h"
 #include "cli/commands.h"
 #include "cli/exit.h"
 #include "cli/line.h"
-#include "engine/find_checkpoint.h"
+#include "cli/model_name.h"
 #include "train/export.h"
 
 namespace hawser::cli {
@@ -18,7 +19,18 @@ train::ExportDType dtype_of(const std::string& name) {
   if (name == "float32") return train::ExportDType::f32;
   if (name == "bf16") return train::ExportDType::bf16;
   if (name == "float16") return train::ExportDType::f16;
-  return train::ExportDType::of_run;
+  return train::ExportDType::of_source;
+}
+
+// `export --model DIR`: there is no SOURCE.
+void check_model(const ExportOptions& options) {
+  Problems problems;
+  if (!options.source.empty()) {
+    problems.add({.what = "export: both SOURCE and --model", .expected = "one of them", .got = options.source});
+  }
+  if (options.adapters.empty()) problems.add({.what = "export: --model without --adapter"});
+  if (!options.merge) problems.add({.what = "export: --model without --merge"});
+  problems.throw_if_any();
 }
 
 }  // namespace
@@ -26,20 +38,30 @@ train::ExportDType dtype_of(const std::string& name) {
 int export_model(const ExportOptions& options) {
   recipe_without_file({}, options.common);  // rejects invalid common options
   unused_keys(options.common, "export", {}, {{"precision.compute", "--dtype"}}).throw_if_any();
+  const bool of_model = !options.model.empty();
   Problems skipped;
-  checkpoint::Checkpoint checkpoint = engine::open_checkpoint(options.source, skipped);
+  const train::Exported done = train::export_model({.source = of_model ? find_model(options.model) : options.source,
+                                                    .adapters = options.adapters,
+                                                    .output = options.output,
+                                                    .dtype = dtype_of(options.dtype),
+                                                    .merge = options.merge},
+                                                   skipped);
   if (!skipped.empty()) print("skipped: ", skipped.lines());
-  const train::Exported done = train::export_checkpoint(checkpoint, options.output, dtype_of(options.dtype));
   if (options.common.json) {
-    const nlohmann::ordered_json json{{"checkpoint", done.checkpoint},
-                                      {"step", done.step},
-                                      {"output", options.output},
-                                      {"parameters", done.parameters},
-                                      {"dtype", done.dtype}};
+    nlohmann::ordered_json json;
+    json[of_model ? "model" : "checkpoint"] = done.source;
+    if (!of_model) json["step"] = done.step;
+    json["output"] = options.output;
+    json["parameters"] = done.parameters;
+    json["dtype"] = done.dtype;
+    if (done.adapter) json["adapter"] = true;
     std::puts(json.dump().c_str());
   } else {
-    std::puts(cat("exported step ", done.step, " (", done.checkpoint, ") to ", options.output, ": ",
-                  format_count(static_cast<double>(done.parameters)), " parameters in ", done.dtype)
+    const std::string what =
+        of_model ? cat(done.source, " with ", plural(options.adapters.size(), "adapter"))
+                 : cat(done.adapter ? "the adapter of step " : "step ", done.step, " (", done.source, ")");
+    std::puts(cat("exported ", what, " to ", options.output, ": ", format_count(static_cast<double>(done.parameters)),
+                  " parameters in ", done.dtype)
                   .c_str());
   }
   return 0;
@@ -47,15 +69,25 @@ int export_model(const ExportOptions& options) {
 
 void add_export(CLI::App& app, const Commands& commands, Chosen& chosen) {
   const auto options = std::make_shared<ExportOptions>();
-  CLI::App* command = add_command(app,
-                                  {.name = "export",
-                                   .what = "write a checkpoint as a Hugging Face model folder",
-                                   .examples = {"hawser export runs/novels models/novels",
-                                                "hawser export runs/novels/checkpoints/step-00000200 models/novels-200",
-                                                "hawser export runs/novels models/novels-bf16 --dtype bf16"}},
-                                  options->common);
+  CLI::App* command =
+      add_command(app,
+                  {.name = "export",
+                   .what = "write a checkpoint as a Hugging Face model folder\n"
+                           "The adapter of a run with adapter.kind: lora becomes a folder of PEFT, or, with "
+                           "--merge, a model.",
+                   .examples = {"hawser export runs/novels models/novels",
+                                "hawser export runs/novels/checkpoints/step-00000200 models/novels-200",
+                                "hawser export runs/novels models/novels-bf16 --dtype bf16",
+                                "hawser export runs/lora models/merged --merge",
+                                "hawser export --model models/base --adapter adapters/a --merge "
+                                "models/merged"}},
+                  options->common);
   add_positional(*command, "SOURCE", options->source, "run folder (its last checkpoint) or checkpoint");
   add_positional(*command, "OUT_DIR", options->output, "folder to write");
+  add_text(*command, "--model", "DIR", options->model, "model folder in place of SOURCE, with --adapter and --merge");
+  add_texts(*command, "--adapter", "DIR", options->adapters,
+            "folder of a PEFT adapter on the model; repeatable, adapters add up");
+  add_switch(*command, "--merge", options->merge, "add the adapters to the weights, and write a model");
   add_parsed(*command, "--dtype", "DTYPE",
              "dtype of the weights: bf16, float32 or float16; default: bf16 if the run computed in it, else float32",
              [options](const std::string& value) {
@@ -66,8 +98,16 @@ void add_export(CLI::App& app, const Commands& commands, Chosen& chosen) {
              });
   set_completions(*command, "--dtype", {"bf16", "float32", "float16"});
   on_chosen(*command, [options, &commands, &chosen] {
-    need(options->source, "SOURCE", "export");
+    if (!options->model.empty()) {
+      if (options->output.empty()) std::swap(options->source, options->output);
+      check_model(*options);
+    } else {
+      need(options->source, "SOURCE", "export");
+    }
     need(options->output, "OUT_DIR", "export");
+    if (options->model.empty() && !options->adapters.empty()) {
+      throw UserError(Problem{.what = "export: --adapter without --model"});
+    }
     chosen = [options, &commands] { return commands.export_model(*options); };
   });
 }

@@ -44,7 +44,8 @@ std::vector<std::string> next_commands(const train::FitResult& result) {
                        : result.prompt == Prompt::text ? " --prompt 'TEXT'"
                                                        : " --prompt-ids IDS";
   return {"next:", cat("  hawser generate --model ", run, prompt), cat("  hawser eval --model ", run, " --data FILE"),
-          cat("  hawser export ", run, " FOLDER  # in the format of Hugging Face")};
+          cat("  hawser export ", run, " FOLDER  # ",
+              result.adapter ? "PEFT's format; a model with --merge" : "in the format of Hugging Face")};
 }
 
 void print_result(const train::FitResult& result, const FitOptions& options) {

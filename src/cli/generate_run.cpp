@@ -295,6 +295,7 @@ int generate(const GenerateOptions& options) {
       {{"--prompts", options.prompts}, {"--model", base.model.path}, {"--chat-template", options.chat_template}},
       problems);
   auto input = generate::open_generation({.model = base.model.path,
+                                          .adapters = options.adapters,
                                           .prompt = options.prompt,
                                           .prompt_ids = options.prompt_ids,
                                           .prompts = options.prompts,

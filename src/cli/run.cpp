@@ -6,13 +6,13 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/nearest.h"
 #include "base/text.h"
 #include "cli/build_version.h"
 #include "cli/commands.h"
 #include "cli/exit.h"
 #include "cli/line.h"
 #include "config/choices.h"
-#include "config/nearest.h"
 #include "io/files.h"
 #include "launch/launcher_environment.h"
 #include "launch/stop.h"

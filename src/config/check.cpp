@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/text.h"
+#include "config/schema.h"
 #include "io/files.h"
 
 namespace hawser {
@@ -135,6 +136,24 @@ void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::str
     add("train.epochs", {.what = "both train.steps and train.epochs",
                          .expected = "one of the two",
                          .hint = "--set train.steps= without a value"});
+  }
+
+  const AdapterRecipe& adapter = recipe.adapter;
+  if (judged({"adapter.kind"}) && adapter.kind == AdapterKind::none && !recipe.places.contains("adapter.kind")) {
+    for (const Key& key : schema()) {
+      if (key.section() != "adapter" || !recipe.places.contains(key.name)) continue;
+      if (key.write(recipe) == key.write(Recipe())) continue;
+      add(key.name.c_str(), {.what = "no adapter trains without adapter.kind", .hint = "adapter.kind: lora"});
+    }
+  }
+  if (judged({"adapter.kind", "adapter.targets"}) && adapter.kind != AdapterKind::none && adapter.targets.empty()) {
+    add("adapter.targets", {.what = "empty list", .expected = "names of Linears", .hint = "all-linear"});
+  }
+  if (judged({"adapter.kind", "model.config"}) && adapter.kind != AdapterKind::none && recipe.model.path.empty() &&
+      !recipe.model.config.empty()) {
+    add("adapter.kind", {.what = "an adapter of random weights",
+                         .expected = "a model with weights",
+                         .hint = "model.path in place of model.config, or adapter.kind: none"});
   }
 
   const auto& optimizer = recipe.optimizer;

@@ -92,6 +92,7 @@ Recipe unlike_the_default() {
   recipe.train.steps = 5;
   recipe.train.seed = 18446744073709551615u;
   recipe.optimizer.learning_rate = 1e-5;
+  recipe.adapter = {.kind = AdapterKind::lora, .rank = 3, .targets = {"q_proj", ".*[0-9]: #x"}, .rslora = true};
   recipe.run.deterministic = false;
   recipe.output = "yes";
   return recipe;

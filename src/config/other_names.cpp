@@ -108,10 +108,17 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
     {"report.wandb", "wandb wandb.* wandb_entity wandb_run_id wandb_mode wandb_watch enable_wandb use_wandb"},
     {"report.wandb_project", "wandb_project"},
 
-    {"removing it: all weights are trained; LoRA is not supported yet",
-     "lora lora.* peft peft.* adapter adapter.* lora_r lora_rank lora_alpha lora_dropout lora_target_modules "
-     "lora_target_linear lora_modules_to_save use_peft peft_config finetuning_type lora_attn_modules lora_target "
-     "model.lora_rank model.lora_alpha"},
+    {"adapter.kind (lora)", "lora peft use_peft peft_config finetuning_type peft.peft_type peft_type"},
+    {"adapter.rank",
+     "lora_r lora_rank lora.r lora.rank peft.dim peft.r lora_config.r model.lora_rank adapter.r lora_dim"},
+    {"adapter.alpha", "lora_alpha lora.alpha lora.lora_alpha peft.alpha model.lora_alpha"},
+    {"adapter.dropout", "lora_dropout lora.dropout lora.lora_dropout peft.dropout model.lora_dropout"},
+    {"adapter.targets",
+     "lora_target_modules lora_target_linear lora_target target_modules lora.target_modules peft.target_modules "
+     "lora_attn_modules model.lora_attn_modules adapter.target_modules"},
+    {"adapter.modules_to_save", "lora_modules_to_save modules_to_save additional_target lora.modules_to_save"},
+    {"adapter.rslora", "use_rslora peft_use_rslora lora.use_rslora rslora_scaling"},
+    {"adapter.dora", "use_dora peft_use_dora lora.use_dora model.use_dora"},
     {"removing it: quantized weights are not supported yet",
      "load_in_4bit load_in_8bit load_in_kbit quantization quantization_bit bnb_4bit_quant_type quantize_base"},
     {"removing it: the loss is over every token, of conversations over the answers",

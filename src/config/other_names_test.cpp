@@ -42,8 +42,9 @@ TEST(OtherNames, AreFoundWithSectionsDashesAndCapitals) {
            {"--micro-batch-size", ""},  // a key of the recipe in another section: nearest_key
            {"tensor-model-parallel-size", "parallel.tensor_parallel_degree"},
            {"LR", "optimizer.learning_rate"},
-           {"lora.rank", "removing it: all weights are trained; LoRA is not supported yet"},
-           {"lora", "removing it: all weights are trained; LoRA is not supported yet"},
+           {"lora.rank", "adapter.rank"},
+           {"lora", "adapter.kind (lora)"},
+           {"lora_target_modules", "adapter.targets"},
            {"optimizer.beta3", ""},
            {"xyzzy", ""},
            {"xyzzy.", ""},

@@ -5,11 +5,11 @@
 #include <set>
 #include <sstream>
 
+#include "base/nearest.h"
 #include "base/paths.h"
 #include "config/check.h"
 #include "config/check_to_write.h"
 #include "config/config.h"
-#include "config/nearest.h"
 #include "config/other_names.h"
 #include "config/schema.h"
 #include "config/yaml.h"

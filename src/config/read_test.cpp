@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/nearest.h"
 #include "base/testing/temporary_folder.h"
 #include "config/config.h"
-#include "config/nearest.h"
 #include "config/schema.h"
 
 namespace hawser {
@@ -435,6 +435,29 @@ TEST_F(ReadRecipe, ChecksKeysAgainstEachOther) {
             "optimizer.warmup_steps, line 5; try optimizer.warmup_steps: 0, or train.steps: 11\n"
             "r.yaml: minimum learning rate above the peak (expected at most learning_rate 0.0003, got 1) at "
             "optimizer.minimum_learning_rate, line 5");
+}
+
+TEST_F(ReadRecipe, AnAdapterNeedsItsKindAndAModelWithWeights) {
+  const std::string rest = "data: {train: [a.txt], sequence_length: 8}\ntrain: {steps: 1}\noutput: out\n";
+  const auto lines = [&](const std::string& text, const std::vector<std::string>& sets = {}) {
+    return errors(text + rest, sets);
+  };
+  const std::string file = "r.yaml: ", model = "model: {path: m}\n";
+  EXPECT_EQ(lines(model + "adapter: {rank: 8}\n"),
+            file + "no adapter trains without adapter.kind at adapter.rank, line 2; try adapter.kind: lora");
+  EXPECT_EQ(lines(model + "adapter: {rank: 8}\n", {"adapter.kind=lora"}), "");
+  EXPECT_EQ(lines(model + "adapter: {kind: lora, rank: 8}\n", {"adapter.kind=none"}), "");  // full training once
+  EXPECT_EQ(lines(model + "adapter: {kind: lora, targets: []}\n"),
+            file + "empty list (expected names of Linears) at adapter.targets, line 2; try all-linear");
+  EXPECT_EQ(lines("model: {config: c.json}\nadapter: {kind: lora}\n"),
+            file +
+                "an adapter of random weights (expected a model with weights) at adapter.kind, line 2; try "
+                "model.path in place of model.config, or adapter.kind: none");
+  EXPECT_EQ(lines(model + "adapter: {kind: qlora}\n"),
+            file + "not supported yet (expected none or lora, got qlora) at adapter.kind, line 2");
+  EXPECT_EQ(read(model + "adapter: {kind: lora, targets: q_proj}\n" + rest, {"adapter.modules_to_save=[a, b]"})
+                .adapter.modules_to_save,
+            (std::vector<std::string>{"a", "b"}));
 }
 
 TEST_F(ReadRecipe, RequiresOnlyTheKeysOfTheCommand) {

@@ -80,6 +80,18 @@ struct MoeRecipe {
   std::optional<double> aux_loss_coefficient, z_loss_coefficient;  // none: the model's config
 };
 
+// An adapter trains beside frozen weights. Names and their meaning: models/lora.h.
+struct AdapterRecipe {
+  AdapterKind kind = AdapterKind::none;
+  std::int64_t rank = 16;
+  double alpha = 32;
+  double dropout = 0;
+  std::vector<std::string> targets = {"all-linear"};
+  std::vector<std::string> modules_to_save;  // train in full beside the adapter
+  bool rslora = false;
+  bool dora = false;
+};
+
 struct OptimizerRecipe {
   double learning_rate = 3.0e-4;
   LearningRateSchedule schedule = LearningRateSchedule::cosine;
@@ -132,6 +144,7 @@ struct Recipe {
   PrecisionRecipe precision;
   TrainRecipe train;
   MoeRecipe moe;
+  AdapterRecipe adapter;
   OptimizerRecipe optimizer;
   CheckpointRecipe checkpoint;
   RunRecipe run;

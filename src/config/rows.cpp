@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/nearest.h"
 #include "base/units.h"
-#include "config/nearest.h"
 
 namespace hawser::rows {
 namespace {
@@ -65,6 +65,11 @@ std::string joined(const std::vector<std::string>& choices, const std::string& l
 
 }  // namespace
 
+const Recipe& default_recipe() {
+  static const Recipe recipe;
+  return recipe;
+}
+
 std::string RealRange::text() const {
   std::vector<std::string> parts;
   if (std::isfinite(min)) parts.push_back(cat(min_open ? "above " : "at least ", min));
@@ -88,6 +93,19 @@ Rejection reject_word(const YAML::Node& node, const std::vector<std::string>& na
   for (const std::string& name : later)
     if (node.Scalar() == name) return {"not supported yet", any_of(names), ""};
   return {"unknown value", any_of(names), nearest(node.Scalar(), names)};
+}
+
+std::optional<std::vector<std::string>> read_list(const YAML::Node& node) {
+  const auto is_text = [](const YAML::Node& item) { return item.IsScalar() && !item.Scalar().empty(); };
+  if (is_text(node)) return {{node.Scalar()}};
+  if (node.IsNull()) return std::vector<std::string>();
+  if (!node.IsSequence()) return std::nullopt;
+  std::vector<std::string> list;
+  for (const YAML::Node& item : node) {
+    if (!is_text(item)) return std::nullopt;
+    list.push_back(item.Scalar());
+  }
+  return list;
 }
 
 std::optional<bool> parse_flag(const YAML::Node& node) {

@@ -56,6 +56,9 @@ std::optional<Number> parse_number(std::string_view text) {
   return value;
 }
 
+// The defaults.
+const Recipe& default_recipe();
+
 // Sets what all kinds of keys share.
 template <class Field>
 Key row(const char* name, Field field, std::string values, const char* help) {
@@ -63,7 +66,7 @@ Key row(const char* name, Field field, std::string values, const char* help) {
   key.name = name;
   key.values = std::move(values);
   key.help = help;
-  key.reset = [field](Recipe& recipe) { field(recipe) = field(static_cast<const Recipe&>(Recipe{})); };
+  key.reset = [field](Recipe& recipe) { field(recipe) = field(default_recipe()); };
   return key;
 }
 
@@ -269,6 +272,10 @@ Key address(const char* name, Field field, const char* help) {
   return key;
 }
 
+// The items of a list of texts, none of them empty; one text is a list, too, and null an empty one. nullopt for other
+// values.
+std::optional<std::vector<std::string>> read_list(const YAML::Node& node);
+
 // A list of paths; a single path needs no brackets.
 template <class Field>
 Key paths(const char* name, Field field, const char* unset, const char* help) {
@@ -276,20 +283,29 @@ Key paths(const char* name, Field field, const char* unset, const char* help) {
   key.unset = unset;
   key.is_path = key.is_literal = key.is_list = true;
   key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
-    std::vector<std::string> list;
-    if (node.IsScalar()) list.push_back(node.Scalar());
-    if (node.IsScalar() && node.Scalar().empty()) return Rejection{"wrong type", "a list of paths", ""};
-    if (node.IsMap()) return Rejection{"wrong type", "a list of paths", ""};
-    for (std::size_t i = 0; node.IsSequence() && i < node.size(); ++i) {
-      if (!node[i].IsScalar() || node[i].Scalar().empty()) return Rejection{"wrong type", "a list of paths", ""};
-      list.push_back(node[i].Scalar());
-    }
-    field(recipe) = list;
+    const auto list = read_list(node);
+    if (!list) return Rejection{"wrong type", "a list of paths", ""};
+    field(recipe) = *list;
     return std::nullopt;
   };
   key.write = [field](const Recipe& recipe) {
     return field(recipe).empty() ? nlohmann::json() : nlohmann::json(field(recipe));
   };
+  return key;
+}
+
+// A list of names; one name is a list, too.
+template <class Field>
+Key names(const char* name, Field field, const char* help) {
+  Key key = row(name, field, "list of names", help);
+  key.is_literal = key.is_list = true;
+  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
+    const auto list = read_list(node);
+    if (!list) return Rejection{"wrong type", "a list of names", ""};
+    field(recipe) = *list;
+    return std::nullopt;
+  };
+  key.write = [field](const Recipe& recipe) { return nlohmann::json(field(recipe)); };
   return key;
 }
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "config/nearest.h"
+#include "base/nearest.h"
 #include "config/rows.h"
 
 namespace hawser {
@@ -153,6 +153,18 @@ std::vector<Key> make_schema() {
       unset("the model's config", number("moe.z_loss_coefficient", HAWSER_FIELD(moe.z_loss_coefficient), not_negative,
                                          "models with experts: coefficient of the router z-loss")),
 
+      word("adapter.kind", HAWSER_FIELD(adapter.kind), {{"none", AdapterKind::none}, {"lora", AdapterKind::lora}},
+           {"qlora"}, "lora: train low-rank adapters, and freeze the model; none: train all weights"),
+      integer("adapter.rank", HAWSER_FIELD(adapter.rank), {.min = 1, .max = 1 << 16}, "rank of the adapters' matrices"),
+      number("adapter.alpha", HAWSER_FIELD(adapter.alpha), positive, "an adapter's output is scaled by alpha / rank"),
+      number("adapter.dropout", HAWSER_FIELD(adapter.dropout), fraction, "dropout of the adapters' input"),
+      names("adapter.targets", HAWSER_FIELD(adapter.targets),
+            "Linears with adapters, by name (q_proj), regular expression, or all-linear"),
+      names("adapter.modules_to_save", HAWSER_FIELD(adapter.modules_to_save),
+            "modules that train in full beside the adapters, such as lm_head or norm"),
+      flag("adapter.rslora", HAWSER_FIELD(adapter.rslora), "scale by alpha / sqrt(rank) instead (rsLoRA)"),
+      flag("adapter.dora", HAWSER_FIELD(adapter.dora), "a trained magnitude for each row of the weight too (DoRA)"),
+
       number("optimizer.learning_rate", HAWSER_FIELD(optimizer.learning_rate), positive, "learning rate after warmup"),
       word("optimizer.schedule", HAWSER_FIELD(optimizer.schedule),
            {{"cosine", LearningRateSchedule::cosine},
@@ -246,6 +258,7 @@ const std::vector<Section>& sections() {
       {"precision", "Compute precision."},
       {"train", "Steps, batch sizes, evaluation."},
       {"moe", "Routers of models with experts: the losses that they add."},
+      {"adapter", "Training of adapters instead of all weights; see docs/adapters.md."},
       {"optimizer", "AdamW and the learning-rate schedule."},
       {"checkpoint", "When checkpoints are saved, and how many are kept."},
       {"run", "Ranks, devices and timeouts."},

@@ -19,7 +19,11 @@ CheckpointMetadata read_metadata(const checkpoint::Checkpoint& checkpoint) {
     const auto found = json.is_object() ? json.find(key) : json.end();
     return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
   };
-  CheckpointMetadata metadata{.step = checkpoint.step(), .config = text("config"), .tokenizer = text("tokenizer")};
+  CheckpointMetadata metadata{.step = checkpoint.step(),
+                              .config = text("config"),
+                              .base_model = text("base_model"),
+                              .base = text("base"),
+                              .tokenizer = text("tokenizer")};
   if (!checkpoint.attached().empty()) metadata.tokenizer = checkpoint.folder();
   if (metadata.config.empty()) {
     throw UserError({.file = checkpoint.folder(),

@@ -25,10 +25,10 @@ bool has_scales(Session& session, const checkpoint::Checkpoint& checkpoint) {
 }
 
 void load_weights(Session& session, OpenModel& open, std::uint64_t seed) {
-  if (open.checkpoint) {
-    return load(session, *open.checkpoint, {.optimizer = false, .scales = has_scales(session, *open.checkpoint)});
-  }
-  session.load(*open.weights, seed);
+  if (open.weights) session.load(sources_of(open), seed);
+  if (!open.checkpoint) return;
+  load(session, *open.checkpoint,
+       {.optimizer = false, .frozen = !open.weights, .scales = has_scales(session, *open.checkpoint)});
 }
 
 }  // namespace hawser::engine

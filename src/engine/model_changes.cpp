@@ -1,5 +1,7 @@
 #include "engine/model_changes.h"
 
+#include "io/json.h"
+
 namespace hawser::engine {
 
 namespace {
@@ -26,11 +28,50 @@ void change_routers(const MoeRecipe& moe, const std::string& file, models::Model
 
 }  // namespace
 
+std::optional<models::LoraConfig> lora_of(const AdapterRecipe& adapter) {
+  if (adapter.kind == AdapterKind::none) return std::nullopt;
+  return models::LoraConfig{.rank = adapter.rank,
+                            .alpha = adapter.alpha,
+                            .dropout = adapter.dropout,
+                            .rslora = adapter.rslora,
+                            .dora = adapter.dora,
+                            .targets = adapter.targets,
+                            .modules_to_save = adapter.modules_to_save};
+}
+
+std::optional<models::LoraConfig> lora_of(const std::string& recipe_json) {
+  const auto recipe = io::json_or_null(recipe_json);
+  const auto found = recipe.is_object() ? recipe.find("adapter") : recipe.end();
+  if (found == recipe.end()) return std::nullopt;
+  try {
+    const nlohmann::json& keys = *found;
+    AdapterRecipe adapter;
+    if (keys.value("kind", "none") != "lora") return std::nullopt;
+    adapter.kind = AdapterKind::lora;
+    adapter.rank = keys.value("rank", adapter.rank);
+    adapter.alpha = keys.value("alpha", adapter.alpha);
+    adapter.dropout = keys.value("dropout", adapter.dropout);
+    adapter.rslora = keys.value("rslora", adapter.rslora);
+    adapter.dora = keys.value("dora", adapter.dora);
+    adapter.targets = keys.value("targets", adapter.targets);
+    adapter.modules_to_save = keys.value("modules_to_save", adapter.modules_to_save);
+    return lora_of(adapter);
+  } catch (const nlohmann::json::exception& wrong) {
+    throw UserError(Problem{.what = "the checkpoint's recipe cannot be read", .got = wrong.what(), .at = "adapter"});
+  }
+}
+
 ModelChanges changes_of(const Recipe& recipe) {
-  return {
-      .describe = [moe = recipe.moe, file = recipe.file](models::ModelDescription& description, Problems& problems) {
-        change_routers(moe, file, description, problems);
-      }};
+  ModelChanges changes;
+  const std::optional<models::LoraConfig> lora = lora_of(recipe.adapter);
+  changes.describe = [moe = recipe.moe, lora, file = recipe.file](models::ModelDescription& description,
+                                                                  Problems& problems) {
+    change_routers(moe, file, description, problems);
+    if (!lora) return;
+    models::add_lora(description, *lora, {file, "adapter.targets", "adapter.modules_to_save"}, problems);
+  };
+  if (lora) changes.spec_of = models::train_lora(lora->modules_to_save);
+  return changes;
 }
 
 ModelChanges changes_for_evaluation() {

@@ -7,10 +7,17 @@
 namespace hawser::engine {
 
 // The keys `moe`: coefficients of the losses that routers add. Adds a problem if one is set for a model without experts.
+// The keys `adapter`: adapters, beside which all weights but adapter.modules_to_save are frozen. Adds a problem for each
+// target that the model does not have.
 ModelChanges changes_of(const Recipe& recipe);
 
 // A model as `eval` computes it: the load-balancing loss counts if the model's own loss includes it
 // (nn::MoeConfig::reported), with the coefficient of its config, and no other loss of routers does.
 ModelChanges changes_for_evaluation();
+
+// The adapter that a recipe trains; nullopt: none.
+std::optional<models::LoraConfig> lora_of(const AdapterRecipe& adapter);
+// The same of a checkpoint's recipe (OpenModel::recipe). UserError if its keys have other types.
+std::optional<models::LoraConfig> lora_of(const std::string& recipe_json);
 
 }  // namespace hawser::engine

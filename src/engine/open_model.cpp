@@ -3,12 +3,17 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "checkpoint/manifest.h"
 #include "checkpoint/root.h"
 #include "engine/find_checkpoint.h"
+#include "engine/model_changes.h"
+#include "engine/run_state.h"
 #include "io/files.h"
 #include "io/json.h"
+#include "models/peft.h"
+#include "models/peft_config.h"
 #include "models/weights.h"
 #include "text/chat/chat_template.h"
 
@@ -42,6 +47,30 @@ OpenModel open_model(const std::string& path, bool random_weights, Problems& pro
   return open;
 }
 
+std::vector<OpenAdapter> open_adapters(const std::vector<std::string>& folders, Problems& problems) {
+  std::vector<OpenAdapter> out;
+  for (const std::string& folder : folders) {
+    auto lora = models::read_lora_config(folder, problems);
+    if (!lora) continue;
+    const std::string file = (std::filesystem::path(folder) / models::kAdapterWeightsFile).string();
+    if (!io::exists(file)) {
+      problems.add({.file = folder, .what = "no weights of the adapter here", .expected = models::kAdapterWeightsFile});
+      continue;
+    }
+    auto weights = checkpoint::SafetensorsFolder::open(file, problems);
+    if (!weights) continue;
+    if (folders.size() > 1) lora->name = cat(out.size());
+    out.push_back({folder, std::move(*lora), std::move(*weights)});
+  }
+  return out;
+}
+
+models::WeightSources sources_of(OpenModel& open) {
+  models::WeightSources sources(*open.weights);
+  for (OpenAdapter& adapter : open.adapters) sources.add_adapter(adapter.weights, adapter.lora.name);
+  return sources;
+}
+
 std::string frozen_identity(const OpenModel& open) {
   if (!open.model || !open.weights) return "";
   const bool frozen =
@@ -51,9 +80,15 @@ std::string frozen_identity(const OpenModel& open) {
 }
 
 models::ModelDescription describe_checkpoint(const checkpoint::Checkpoint& checkpoint, const std::string& config,
-                                             Problems& problems) {
+                                             Problems& problems, const checkpoint::SafetensorsFolder* base) {
   std::vector<std::string> names;
-  for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) names.push_back(tensor.name);
+  if (base != nullptr) names = base->names();
+  for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) {
+    names.push_back(tensor.name);
+    // Adapters alone show the model's prefix, which readers look for at the embedding.
+    if (base != nullptr || !tensor.name.starts_with("layers.")) continue;
+    for (const char* table : {"embed_tokens.weight", "embed_in.weight"}) names.emplace_back(table);
+  }
   const models::TensorNames of(std::move(names));
   return models::describe_config(config, checkpoint.folder(), problems, &of);
 }
@@ -81,17 +116,113 @@ void check_attached(const checkpoint::Checkpoint& checkpoint, Problems& problems
 
 }  // namespace
 
-OpenModel open_trained_model(const std::string& path, Problems& problems, const ModelChangesOf& changes_of) {
+namespace {
+
+// What adapters make of a model, besides `changes`.
+ModelChanges with_adapters(const ModelChanges& changes, const std::vector<models::LoraConfig>& adapters,
+                           const models::LoraPlace& place) {
+  if (adapters.empty()) return changes;
+  std::vector<std::string> saved;
+  for (const models::LoraConfig& lora : adapters) {
+    saved.insert(saved.end(), lora.modules_to_save.begin(), lora.modules_to_save.end());
+  }
+  return {.describe =
+              [changes, adapters, place](models::ModelDescription& description, Problems& problems) {
+                if (changes.describe) changes.describe(description, problems);
+                for (const models::LoraConfig& lora : adapters) models::add_lora(description, lora, place, problems);
+              },
+          .spec_of = models::train_lora(std::move(saved))};
+}
+
+// Two adapters that have the same module in full would replace each other's.
+void check_modules(const std::vector<OpenAdapter>& adapters, Problems& problems) {
+  std::set<std::string> seen;
+  for (const OpenAdapter& adapter : adapters) {
+    for (const std::string& name : adapter.weights.names()) {
+      if (models::is_lora_tensor(name) || seen.insert(name).second) continue;
+      problems.add({.file = adapter.folder, .what = "two adapters have the same module in full", .got = name});
+      return;
+    }
+  }
+}
+
+// What the model has of adapters must be in their files: a missing tensor would have its initial values.
+void check_complete(const models::Model& model, const std::vector<OpenAdapter>& adapters, Problems& problems) {
+  std::set<std::string> have;
+  for (const OpenAdapter& adapter : adapters) {
+    for (const std::string& name : adapter.weights.names()) {
+      if (auto own = models::name_of_peft(name, adapter.lora.name)) have.insert(std::move(*own));
+    }
+  }
+  std::int64_t missing = 0, all = 0;
+  std::string first;
+  for (const models::HfTensor& tensor : models::hf_tensors(model)) {
+    if (!model.flat(tensor.flat).spec().trainable) continue;
+    ++all;
+    if (!have.contains(tensor.name) && missing++ == 0) first = tensor.name;
+  }
+  if (missing == 0) return;
+  problems.add({.file = adapters.front().folder,
+                .what = "tensors of the adapter are missing",
+                .expected = cat(all),
+                .got = cat(all - missing),
+                .at = first});
+}
+
+OpenModel open_folder(const std::string& path, Problems& problems, const ModelChanges& changes,
+                      const std::vector<std::string>& adapters) {
+  const std::size_t before = problems.size();
+  std::vector<OpenAdapter> opened = open_adapters(adapters, problems);
+  check_modules(opened, problems);
+  std::vector<models::LoraConfig> configs;
+  for (const OpenAdapter& adapter : opened) configs.push_back(adapter.lora);
+  const std::string config = opened.size() == 1
+                                 ? (std::filesystem::path(opened.front().folder) / models::kAdapterConfigFile).string()
+                                 : std::string();
+  OpenModel open =
+      open_model(path, false, problems, with_adapters(changes, configs, {config, "target_modules", "modules_to_save"}));
+  open.adapters = std::move(opened);
+  if (problems.size() == before && !open.adapters.empty()) {
+    models::check_weights(*open.model, sources_of(open), problems);
+    check_complete(*open.model, open.adapters, problems);
+  }
+  open.tokenizer = tokenizer_file(path);
+  if (open.model) open.special = models::read_special_tokens(path, problems);
+  return open;
+}
+
+// The frozen weights of a checkpoint, which has the adapter alone.
+void open_base(const CheckpointMetadata& metadata, OpenModel& open, Problems& problems) {
+  const std::string& path = metadata.base_model;
+  if (path.empty() || !io::exists(path)) {
+    problems.add({.file = open.checkpoint->folder(),
+                  .what = "the base model of the adapter is missing",
+                  .expected = path.empty() ? "base_model in the checkpoint" : path,
+                  .hint = "`hawser export` of the run, and --model BASE --adapter FOLDER"});
+    return;
+  }
+  open.weights = checkpoint::SafetensorsFolder::open(path, problems);
+}
+
+}  // namespace
+
+OpenModel open_trained_model(const std::string& path, Problems& problems, const ModelChanges& changes,
+                             const std::vector<std::string>& adapters) {
   const bool is_model = io::exists((std::filesystem::path(path) / "config.json").string());
   if (!looks_like_checkpoint(path) && (is_model || !checkpoints_below(path))) {
     if (const auto other = is_model ? std::nullopt : other_folder(path)) {
       problems.add(*other);
       return {};
     }
-    OpenModel open = open_model(path, false, problems, changes_of ? changes_of("") : ModelChanges());
-    open.tokenizer = tokenizer_file(path);
-    if (open.model) open.special = models::read_special_tokens(path, problems);
-    return open;
+    return open_folder(path, problems, changes, adapters);
+  }
+  if (!adapters.empty()) {
+    problems.add({.file = path,
+                  .what = "adapters need a model's folder",
+                  .got = "a run or a checkpoint",
+                  .at = "--adapter",
+                  .hint = cat("hawser export ", path, " OUT_DIR, and --model OUT_DIR")});
+    return {};
   }
   OpenModel open;
   try {
@@ -100,11 +231,21 @@ OpenModel open_trained_model(const std::string& path, Problems& problems, const 
     const CheckpointMetadata metadata = read_metadata(*open.checkpoint);
     open.recipe = metadata.recipe;
     open.tokenizer = tokenizer_file(metadata.tokenizer);
+    open.lora = lora_of(open.recipe);
     const std::size_t before = problems.size();
-    models::ModelDescription description = describe_checkpoint(*open.checkpoint, metadata.config, problems);
-    const ModelChanges changes = changes_of ? changes_of(open.recipe) : ModelChanges();
-    open.model = make_model(std::move(description), changes, before, problems);
+    if (open.lora) open_base(metadata, open, problems);
+    models::ModelDescription description =
+        describe_checkpoint(*open.checkpoint, metadata.config, problems, open.weights ? &*open.weights : nullptr);
+    const std::vector<models::LoraConfig> configs =
+        open.lora ? std::vector{*open.lora} : std::vector<models::LoraConfig>();
+    open.model = make_model(std::move(description),
+                            with_adapters(changes, configs, {path, "adapter.targets", "adapter.modules_to_save"}),
+                            before, problems);
     open.special = models::describe_special_tokens(metadata.config, open.checkpoint->folder(), problems);
+    if (open.weights && open.model) {
+      models::check_weights(*open.model, *open.weights, problems);
+      problems.add(base_changes(metadata.base, frozen_identity(open), open.checkpoint->folder()));
+    }
   } catch (const UserError& error) {
     problems.add_lines(error.what());
   }

@@ -10,17 +10,32 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/formats/safetensors.h"
 #include "models/families.h"
+#include "models/lora.h"
 #include "models/model.h"
+#include "models/weights.h"
 #include "text/tokenizers/tokenizer.h"
 
 namespace hawser::engine {
 
+// An adapter in a folder of PEFT.
+struct OpenAdapter {
+  std::string folder;
+  models::LoraConfig lora;
+  checkpoint::SafetensorsFolder weights;
+};
+
+// Opens the folders and checks their settings. A single adapter has the name "", several "0", "1", ...
+std::vector<OpenAdapter> open_adapters(const std::vector<std::string>& folders, Problems& problems);
+
 struct OpenModel {
   std::unique_ptr<models::Model> model;
-  std::optional<checkpoint::SafetensorsFolder> weights;  // nullopt: from scratch, or from the checkpoint
+  // nullopt: from scratch, or from the checkpoint. Beside a checkpoint: the frozen weights, which it does not have.
+  std::optional<checkpoint::SafetensorsFolder> weights;
+  std::vector<OpenAdapter> adapters;  // on the weights
   std::optional<checkpoint::Checkpoint> checkpoint;
-  std::string recipe;     // of the checkpoint's run: JSON text with every key; "" for other models
-  std::string tokenizer;  // path of a tokenizer.json; "": none
+  std::optional<models::LoraConfig> lora;  // of the checkpoint's run: an adapter that it trains
+  std::string recipe;                      // of the checkpoint's run: JSON text with every key; "" for other models
+  std::string tokenizer;                   // path of a tokenizer.json; "": none
   models::SpecialTokens special;
   Problems skipped;  // newer checkpoints that are incomplete
 };
@@ -38,18 +53,24 @@ struct ModelChanges {
 OpenModel open_model(const std::string& path, bool random_weights, Problems& problems,
                      const ModelChanges& changes = {});
 
+// The folders of the weights and of the adapters, in this order. There are weights.
+models::WeightSources sources_of(OpenModel& open);
+
 // RunState::base of a model that was opened: the identity of its weights if some of its parameters are frozen, otherwise
 // "".
 std::string frozen_identity(const OpenModel& open);
 
-// Opens a Hugging Face folder, a checkpoint or a run's folder in the same way, with special tokens and tokenizer.
-// `changes`: what the recipe of the checkpoint's run makes of the model; it gets OpenModel::recipe.
-using ModelChangesOf = std::function<ModelChanges(const std::string& recipe)>;
-OpenModel open_trained_model(const std::string& path, Problems& problems, const ModelChangesOf& changes = {});
+// Opens a Hugging Face folder, a checkpoint or a run's folder in the same way, with special tokens and tokenizer. If the
+// checkpoint's run trains an adapter, the model has it, and its base model is opened, too: RunState::base_model.
+// `adapters`: folders of PEFT, for a Hugging Face folder only; they add up. Only adapters and their modules_to_save are
+// trainable in the model then.
+OpenModel open_trained_model(const std::string& path, Problems& problems, const ModelChanges& changes = {},
+                             const std::vector<std::string>& adapters = {});
 
-// The model of a checkpoint, with the names of its tensors. `config`: CheckpointMetadata::config.
+// The model of a checkpoint, with the names of its tensors and of `base`, the frozen weights that it does not have.
+// `config`: CheckpointMetadata::config.
 models::ModelDescription describe_checkpoint(const checkpoint::Checkpoint& checkpoint, const std::string& config,
-                                             Problems& problems);
+                                             Problems& problems, const checkpoint::SafetensorsFolder* base = nullptr);
 
 // The tokenizer in a model's folder; null if there is none.
 std::unique_ptr<text::Tokenizer> tokenizer_of_model(const std::string& model_folder);

@@ -23,6 +23,7 @@ std::string to_json(const RunState& state) {
   if (!state.compute.empty()) json["compute"] = state.compute;
   json["optimizer"] = state.optimizer;
   if (!state.base.empty()) json["base"] = state.base;
+  if (!state.base_model.empty()) json["base_model"] = state.base_model;
   if (state.validation_loss) json["validation_loss"] = *state.validation_loss;
   if (state.initial_validation_loss) json["initial_validation_loss"] = *state.initial_validation_loss;
   if (!state.unfinished_evaluation.empty()) json["unfinished_evaluation"] = state.unfinished_evaluation;
@@ -62,6 +63,7 @@ RunState run_state_of(const std::string& text) {
             .compute = json.value("compute", ""),
             .optimizer = json.value("optimizer", "adamw"),
             .base = json.value("base", ""),
+            .base_model = json.value("base_model", ""),
             .validation_loss = loss("validation_loss"),
             .initial_validation_loss = loss("initial_validation_loss"),
             .unfinished_evaluation = json.value("unfinished_evaluation", ""),
@@ -111,15 +113,39 @@ Problems computation_changes(const RunState& state, const models::ModelDescripti
   return out;
 }
 
-Problems base_changes(const RunState& state, const std::string& base, const std::string& file) {
+Problems base_changes(const std::string& before, const std::string& base, const std::string& file) {
   Problems out;
-  if (state.base.empty() || base.empty() || state.base == base) return out;
+  if (before.empty() || base.empty() || before == base) return out;
   out.add({.file = file,
            .what = "the frozen weights have changed",
-           .expected = state.base,
+           .expected = before,
            .got = base,
            .at = "model.path",
            .hint = "the base model that the run was started with, or --set output=... for a new run"});
+  return out;
+}
+
+Problems adapter_changes(const RunState& state, const std::string& recipe, const std::string& file) {
+  const nlohmann::json::json_pointer section("/adapter");
+  const auto of = [&](const nlohmann::json& json) {
+    nlohmann::json adapter =
+        json.is_object() ? json.value(section, nlohmann::json::object()) : nlohmann::json::object();
+    if (adapter.value("kind", "none") == "none") return nlohmann::json{{"kind", "none"}};
+    adapter.erase("dropout");
+    return adapter;
+  };
+  const nlohmann::json saved = of(io::json_or_null(state.recipe)), now = of(io::parse_own_json(recipe));
+  Problems out;
+  for (const auto& [key, value] : now.items()) {
+    const nlohmann::json before = saved.value(key, nlohmann::json());
+    if (before == value || (before.is_null() && key != "kind")) continue;
+    out.add({.file = file,
+             .what = "the adapter has changed",
+             .expected = before.dump(),
+             .got = value.dump(),
+             .at = "adapter." + key,
+             .hint = "the setting that the run was started with, or --set output=... for a new run"});
+  }
   return out;
 }
 

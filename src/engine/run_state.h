@@ -33,6 +33,8 @@ struct RunState {
   // The weights of frozen parameters, which are not trained and belong to this state: SafetensorsFolder::identity() of
   // their folder as hex digits. "": nothing is frozen, or unknown.
   std::string base;
+  // The Hugging Face folder of these weights, an absolute path; "": nothing is frozen.
+  std::string base_model;
   std::optional<double> validation_loss;          // of the evaluation after this step, where there was one
   std::optional<double> initial_validation_loss;  // before any training, where it was evaluated
   // metrics.jsonl's line of this step, if a stop interrupted the evaluation after it: a resumed run makes up for it.
@@ -60,7 +62,11 @@ Problems computation_changes(const RunState& state, const models::ModelDescripti
 
 // A Problem if the run's frozen weights (`base`: its RunState::base) are not those that the checkpoint was trained with,
 // with `file` as its file. None if either is unknown.
-Problems base_changes(const RunState& state, const std::string& base, const std::string& file);
+Problems base_changes(const std::string& before, const std::string& base, const std::string& file);
+
+// A Problem for each setting of `adapter`, besides the dropout, that the checkpoint's run had otherwise (`recipe`: text of
+// recipe_json), with `file` as its file: another adapter is another model.
+Problems adapter_changes(const RunState& state, const std::string& recipe, const std::string& file);
 
 // Lists the recipe keys (`recipe`: text of recipe_json) that change how sequences are sampled or split, compared with
 // the checkpoint's own recipe: "train.seed was 7 and is 8, ..."; "" if the data order is unchanged.

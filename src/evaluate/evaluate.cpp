@@ -15,6 +15,7 @@
 #include "evaluate/baseline.h"
 #include "evaluate/eval_data.h"
 #include "io/json.h"
+#include "models/peft.h"
 #include "models/weights.h"
 #include "plan/forecast.h"
 #include "plan/run_plan.h"
@@ -73,8 +74,7 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
                        .threads = request.threads,
                        .device = request.device,
                        .gradient_norms = request.gradient_norms};
-  input.open = engine::open_trained_model(request.model, problems,
-                                          [](const std::string&) { return engine::changes_for_evaluation(); });
+  input.open = engine::open_trained_model(request.model, problems, engine::changes_for_evaluation(), request.adapters);
   lay_under(input.open.recipe, request, data);
   input.across_documents = data.across_documents;
   if (request.sequence_length == 0) {
@@ -219,8 +219,14 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
   check_finite(result.loss, input.folder);
   for (const std::string& line : engine::slow_kernels(session.stream())) note(line);
   const auto tensors = models::hf_tensors(*input.open.model);
+  const engine::OpenModel& open = input.open;
+  const bool adapted = open.lora || !open.adapters.empty();
+  const std::string adapter = open.adapters.empty() ? "" : open.adapters.front().lora.name;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    result.gradient_norms.emplace_back(tensors[i].name, (*output.parameter_norms)[i]);
+    const models::HfTensor& tensor = tensors[i];
+    if (adapted && !open.model->flat(tensor.flat).spec().trainable) continue;
+    result.gradient_norms.emplace_back(adapted ? models::peft_name(tensor.name, adapter) : tensor.name,
+                                       (*output.parameter_norms)[i]);
   }
   if (after) after(session);
   return result;

@@ -18,8 +18,9 @@
 namespace hawser::evaluate {
 
 struct EvaluateRequest {
-  std::string model;   // a Hugging Face folder, a checkpoint or a run's folder
-  std::string data;    // a JSONL or text file, or a token file; loaded as one batch (eval_data.h)
+  std::string model;                       // a Hugging Face folder, a checkpoint or a run's folder
+  std::vector<std::string> adapters = {};  // folders of PEFT, on a Hugging Face folder
+  std::string data;                        // a JSONL or text file, or a token file; loaded as one batch (eval_data.h)
   std::string bigram;  // token file to fit a bigram model on, which is scored on the token file `data`; "": none
   std::int64_t sequence_length = 0;  // 0: that of the checkpoint's run
   bool gradient_norms = false;
@@ -33,9 +34,11 @@ struct EvaluateRequest {
 };
 
 struct Evaluation {
-  double loss = 0;                                             // mean over all targets, plus router_loss
-  std::int64_t tokens = 0;                                     // targets
-  std::vector<std::pair<std::string, double>> gradient_norms;  // Hugging Face names, in model order
+  double loss = 0;          // mean over all targets, plus router_loss
+  std::int64_t tokens = 0;  // targets
+  // Hugging Face names, in model order; of a model with adapters those that train, as adapter_model.safetensors names
+  // them.
+  std::vector<std::pair<std::string, double>> gradient_norms;
   // The load-balancing loss of all tokens of the data times its coefficient, if the model's own loss includes it
   // (output_router_logits). bits_per_byte is without it.
   std::optional<double> router_loss;

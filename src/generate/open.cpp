@@ -97,7 +97,7 @@ std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Pr
                        .recipe = request.recipe,
                        .threads = request.threads,
                        .device = request.device};
-  input.open = engine::open_trained_model(request.model, problems);
+  input.open = engine::open_trained_model(request.model, problems, {}, request.adapters);
   if (input.open.model == nullptr) return std::nullopt;
   const models::SpecialTokens& special = input.open.special;
   input.ends = special.ends;

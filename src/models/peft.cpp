@@ -7,6 +7,7 @@
 #include "checkpoint/formats/safetensors_writer.h"
 #include "device/device.h"
 #include "models/file_form.h"
+#include "models/lora.h"
 
 namespace hawser::models {
 
@@ -29,10 +30,6 @@ std::string inserted_name(std::string after) {
   const std::string weight = ".weight";
   if (after.ends_with(weight)) after.resize(after.size() - weight.size());
   return after.empty() ? "" : after.substr(1);
-}
-
-bool is_of_adapter(const std::string& name) {
-  return name.find(".lora_") != std::string::npos;
 }
 
 }  // namespace
@@ -74,7 +71,7 @@ void export_adapter(const std::string& folder, const Model& model, const StateSo
   for (const HfTensor& tensor : hf_tensors(model)) {
     if (!model.flat(tensor.flat).spec().trainable) continue;
     const std::string name = peft_name(tensor.name, options.adapter);
-    if (is_of_adapter(name) && name_of_peft(name, options.adapter) != tensor.name) continue;  // another adapter's
+    if (is_lora_tensor(name) && name_of_peft(name, options.adapter) != tensor.name) continue;  // another adapter's
     tensors.push_back(tensor);
     specs.push_back({name, tensor.file_shape, options.stored});
   }

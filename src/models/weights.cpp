@@ -275,6 +275,20 @@ std::vector<SegmentPiece> load_flat(const Model& model, int flat, const WeightSo
   return absent;
 }
 
+StateSource read_weights(const Model& model, const WeightSources& sources) {
+  std::unordered_map<std::string, nn::FileForm> forms;
+  for (const HfTensor& tensor : hf_tensors(model)) forms.emplace(tensor.name, tensor.file);
+  return [forms = std::move(forms), &sources](const std::vector<NamedState>& wanted) {
+    for (const NamedState& state : wanted) {
+      const WeightSources::Place from = sources.find(state.name);
+      HAWSER_CHECK(from.files != nullptr, "no weights of ", state.name);
+      for (const Box& box : state.boxes) {
+        read_region(*from.files, from.name, forms.at(state.name), checkpoint::region_of(box), box.view);
+      }
+    }
+  };
+}
+
 namespace {
 
 // Rows [first, first + rows) of a global matrix in float32, as the sources have them or as they start.

@@ -111,6 +111,9 @@ struct ExportOptions {
 // Fills the boxes of these states (float32 views on the cpu), like checkpoint::Checkpoint::read.
 using StateSource = std::function<void(const std::vector<NamedState>& wanted)>;
 
+// The states that the sources have, which must have passed check_weights and outlive the result.
+StateSource read_weights(const Model& model, const WeightSources& sources);
+
 // Writes the model to a Hugging Face folder, atomically: tensors in pieces of at most kExportElements, config.json, and
 // the tokenizer's files. UserError if that fails.
 constexpr std::int64_t kExportElements = std::int64_t{16} << 20;

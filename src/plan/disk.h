@@ -11,9 +11,9 @@
 
 namespace hawser::plan {
 
-// Bytes of the tensors of a checkpoint, which are the state that all shards of a run have together: weights as ranks
-// keep them (float32, or the dtype of frozen ones), their scales, the optimizer's slots, and what a quantizer keeps of
-// x and dy. AdamW that trains everything: 12 for each parameter.
+// Bytes of the tensors of a checkpoint, which are the state that all shards of a run have together: trained weights in
+// float32, their scales, the optimizer's slots, and what a quantizer keeps of x and dy. AdamW: 12 for each parameter
+// that is trained. Frozen weights are not saved.
 std::int64_t checkpoint_bytes(const models::Model& model, const Layout& layout);
 
 struct DiskUse {

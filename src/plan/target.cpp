@@ -10,8 +10,8 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/nearest.h"
 #include "base/text.h"
-#include "config/nearest.h"
 #include "config/yaml.h"
 #include "io/bounded_file.h"
 #include "io/files.h"

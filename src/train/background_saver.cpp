@@ -9,7 +9,7 @@ namespace hawser::train {
 
 BackgroundSaver::BackgroundSaver(engine::Session& session, std::unique_ptr<comm::Channel> ranks)
     : ranks_(std::move(ranks)) {
-  if (session.owns_states()) snapshot_ = std::make_unique<Snapshot>(session);
+  if (session.owns_states()) snapshot_ = std::make_unique<Snapshot>(session, kSavedByRun);
 }
 
 BackgroundSaver::~BackgroundSaver() {

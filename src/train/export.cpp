@@ -1,11 +1,19 @@
 #include "train/export.h"
 
 #include <algorithm>
+#include <map>
 
+#include "base/hub_name.h"
 #include "engine/find_checkpoint.h"
+#include "engine/model_changes.h"
+#include "engine/open_model.h"
 #include "engine/output_place.h"
 #include "io/files.h"
 #include "models/families.h"
+#include "models/lora.h"
+#include "models/merge_adapters.h"
+#include "models/peft.h"
+#include "models/peft_config.h"
 #include "models/weights.h"
 #include "text/tokenizers/tokenizer.h"
 
@@ -36,43 +44,173 @@ std::vector<checkpoint::Attachment> tokenizer_of(const checkpoint::Checkpoint& c
   return models::tokenizer_files(metadata.tokenizer);
 }
 
-}  // namespace
+struct Stored {
+  DType dtype = DType::f32;
+  bool f16 = false;
+  std::string name() const { return f16 ? "float16" : to_string(dtype); }
+};
 
-Exported export_checkpoint(checkpoint::Checkpoint& checkpoint, const std::string& output, ExportDType dtype) {
-  Problems rejected;
-  engine::check_output(output, "", {}, rejected);
-  rejected.throw_if_any();
-  const engine::CheckpointMetadata metadata = engine::read_metadata(checkpoint);
-  const bool f16 = dtype == ExportDType::f16;
-  DType stored = metadata.stored;
+Stored stored_as(ExportDType dtype, const Stored& of_source) {
   switch (dtype) {
-    case ExportDType::of_run:
-      break;
+    case ExportDType::of_source:
+      return of_source;
     case ExportDType::bf16:
-      stored = DType::bf16;
-      break;
+      return {DType::bf16};
     case ExportDType::f32:
+      return {DType::f32};
     case ExportDType::f16:
-      stored = DType::f32;
+      return {DType::f32, true};
   }
-  const std::string name = f16 ? "float16" : to_string(stored);
-  Problems problems;
-  models::ModelDescription description = engine::describe_checkpoint(checkpoint, metadata.config, problems);
-  std::vector<checkpoint::Attachment> tokenizer;
+  return of_source;
+}
+
+// The dtype of most weights of a folder.
+Stored dtype_of(const checkpoint::SafetensorsFolder& weights) {
+  std::map<std::string, std::int64_t> bytes;
+  for (const std::string& name : weights.names()) {
+    const checkpoint::TensorInfo* info = weights.find(name);
+    bytes[info->type->name] += info->bytes;
+  }
+  const auto most = std::ranges::max_element(bytes, {}, [](const auto& entry) { return entry.second; });
+  if (most == bytes.end()) return {};
+  if (most->first == "BF16") return {DType::bf16};
+  return {DType::f32, most->first == "F16"};
+}
+
+std::vector<checkpoint::Attachment> tokenizer_or_none(const checkpoint::Checkpoint& checkpoint,
+                                                      const engine::CheckpointMetadata& metadata, Problems& problems) {
   try {
-    tokenizer = with_names_by_format(tokenizer_of(checkpoint, metadata));
+    return with_names_by_format(tokenizer_of(checkpoint, metadata));
   } catch (const UserError& error) {
     problems.add_lines(error.what());
+    return {};
   }
-  problems.throw_if_any();
+}
+
+// The states of a checkpoint, and what it does not have from weights.
+models::StateSource states_of(checkpoint::Checkpoint& checkpoint, models::StateSource weights) {
+  return [&checkpoint, weights = std::move(weights)](const std::vector<NamedState>& wanted) {
+    for (const NamedState& state : wanted) {
+      if (checkpoint.find(state.name) != nullptr) {
+        checkpoint.read({state});
+      } else {
+        weights({state});
+      }
+    }
+  };
+}
+
+struct ModelFiles {
+  std::string config;  // text of config.json
+  std::vector<checkpoint::Attachment> tokenizer;
+};
+
+// `source` has all states of the model without adapters.
+void write_model(const std::string& output, models::ModelDescription description, const models::StateSource& source,
+                 ModelFiles files, const Stored& stored, Exported& done) {
   const models::Model model(std::move(description));
-  models::export_folder(output, model, [&](const std::vector<NamedState>& wanted) { checkpoint.read(wanted); },
-                        {.stored = stored,
-                         .f16 = f16,
-                         .config = models::config_json(model.description(), name, metadata.config),
-                         .tokenizer = std::move(tokenizer)});
-  return {
-      .checkpoint = checkpoint.folder(), .step = checkpoint.step(), .parameters = model.parameters(), .dtype = name};
+  models::export_folder(output, model, source,
+                        {.stored = stored.dtype,
+                         .f16 = stored.f16,
+                         .config = models::config_json(model.description(), stored.name(), files.config),
+                         .tokenizer = std::move(files.tokenizer)});
+  done.parameters = model.parameters();
+  done.dtype = stored.name();
+}
+
+models::ModelDescription without_adapters(models::ModelDescription description) {
+  for (models::BlockDescription& block : description.blocks) {
+    block.attention.adapters.clear();
+    block.mlp.adapters.clear();
+  }
+  return description;
+}
+
+// A run's adapter in PEFT's format; the base model is not needed.
+void write_adapter(const ExportRequest& request, checkpoint::Checkpoint& checkpoint,
+                   const engine::CheckpointMetadata& metadata, const models::LoraConfig& lora, Exported& done) {
+  Problems problems;
+  if (request.dtype == ExportDType::f16) {
+    problems.add({.what = "an adapter is stored in bf16 or float32", .got = "float16", .at = "--dtype"});
+  }
+  models::ModelDescription description = engine::describe_checkpoint(checkpoint, metadata.config, problems);
+  problems.throw_if_any();
+  models::add_lora(description, lora, {checkpoint.folder(), "adapter.targets", "adapter.modules_to_save"}, problems);
+  problems.throw_if_any();
+  const models::Model model(std::move(description), models::train_lora(lora.modules_to_save));
+  const auto hub = hub_name_of(metadata.base_model);
+  const Stored stored = stored_as(request.dtype, {});
+  models::export_adapter(
+      request.output, model, [&](const std::vector<NamedState>& wanted) { checkpoint.read(wanted); },
+      {.stored = stored.dtype,
+       .config = models::lora_config_json(lora, model.description(), hub ? hub->model : metadata.base_model)});
+  for (const nn::Flat& flat : model.flats()) {
+    if (!flat.spec().trainable) continue;
+    for (const nn::Param& param : flat.params()) done.parameters += param.elements();
+  }
+  done.dtype = stored.name();
+  done.adapter = true;
+}
+
+Exported export_run(const ExportRequest& request, Problems& skipped) {
+  checkpoint::Checkpoint checkpoint = engine::open_checkpoint(request.source, skipped);
+  const engine::CheckpointMetadata metadata = engine::read_metadata(checkpoint);
+  const std::optional<models::LoraConfig> lora = engine::lora_of(metadata.recipe);
+  Exported done{.source = checkpoint.folder(), .step = checkpoint.step()};
+  if (request.merge && !lora) {
+    throw UserError(Problem{.file = request.source, .what = "the run has no adapter to merge", .at = "--merge"});
+  }
+  if (lora && !request.merge) {
+    write_adapter(request, checkpoint, metadata, *lora, done);
+    return done;
+  }
+  Problems problems;
+  ModelFiles files{metadata.config, tokenizer_or_none(checkpoint, metadata, problems)};
+  const Stored stored = stored_as(request.dtype, {metadata.stored});
+  if (!lora) {
+    models::ModelDescription description = engine::describe_checkpoint(checkpoint, metadata.config, problems);
+    problems.throw_if_any();
+    write_model(
+        request.output, std::move(description), [&](const std::vector<NamedState>& wanted) { checkpoint.read(wanted); },
+        std::move(files), stored, done);
+    return done;
+  }
+  engine::OpenModel open = engine::open_trained_model(checkpoint.folder(), problems);
+  problems.throw_if_any();
+  const models::WeightSources sources = engine::sources_of(open);
+  const models::StateSource states =
+      models::merge_adapters(*open.model, states_of(*open.checkpoint, models::read_weights(*open.model, sources)));
+  write_model(request.output, without_adapters(open.model->description()), states, std::move(files), stored, done);
+  return done;
+}
+
+Exported export_merged(const ExportRequest& request) {
+  Problems problems;
+  engine::OpenModel open = engine::open_trained_model(request.source, problems, {}, request.adapters);
+  problems.throw_if_any();
+  ModelFiles files{io::read_text(models::config_path(request.source), 1 << 20)};
+  files.tokenizer = models::tokenizer_files(request.source);
+  const models::WeightSources sources = engine::sources_of(open);
+  Exported done{.source = request.source};
+  write_model(request.output, without_adapters(open.model->description()),
+              models::merge_adapters(*open.model, models::read_weights(*open.model, sources)), std::move(files),
+              stored_as(request.dtype, dtype_of(*open.weights)), done);
+  return done;
+}
+
+}  // namespace
+
+Exported export_model(const ExportRequest& request, Problems& skipped) {
+  Problems rejected;
+  std::vector<engine::Input> inputs;
+  for (const std::string& adapter : request.adapters) inputs.push_back({"--adapter", adapter});
+  if (!request.adapters.empty()) inputs.push_back({"--model", request.source});
+  engine::check_output(request.output, "", inputs, rejected);
+  if (!request.adapters.empty() && !request.merge) {
+    rejected.add({.what = "export of a model with adapters needs --merge", .at = "--adapter"});
+  }
+  rejected.throw_if_any();
+  return request.adapters.empty() ? export_run(request, skipped) : export_merged(request);
 }
 
 }  // namespace hawser::train

@@ -1,25 +1,34 @@
-// Export of a native checkpoint to a Hugging Face folder.
+// Export of a checkpoint, or of a model with adapters, to a folder of Hugging Face or of PEFT.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
-#include "checkpoint/checkpoint.h"
+#include "base/error.h"
 
 namespace hawser::train {
 
-enum class ExportDType { of_run, f32, bf16, f16 };  // of_run: engine::CheckpointMetadata::stored
+enum class ExportDType { of_source, f32, bf16, f16 };  // of_source: an adapter's is float32
 
-struct Exported {
-  std::string checkpoint;  // its folder
-  std::int64_t step = 0;
-  std::int64_t parameters = 0;
-  std::string dtype;  // "float32", "bfloat16" or "float16"
+struct ExportRequest {
+  std::string source;                 // a run's folder, a checkpoint, or a Hugging Face folder with `adapters`
+  std::vector<std::string> adapters;  // folders of PEFT
+  std::string output;
+  ExportDType dtype = ExportDType::of_source;
+  bool merge = false;  // an adapter run: the model with the adapter added to its weights, not the adapter alone
 };
 
-// Writes the model atomically to the folder `output`, which must be empty or missing and in no checkpoint. UserError on
-// failure.
-Exported export_checkpoint(checkpoint::Checkpoint& checkpoint, const std::string& output,
-                           ExportDType dtype = ExportDType::of_run);
+struct Exported {
+  std::string source;     // the checkpoint's folder, or the model's
+  std::int64_t step = 0;  // of a checkpoint
+  std::int64_t parameters = 0;
+  std::string dtype;     // "float32", "bfloat16" or "float16"
+  bool adapter = false;  // PEFT's format
+};
+
+// Writes the model, or the adapter of a run that trains one, atomically to the folder `output`, which must be empty or
+// missing and in no checkpoint. UserError on failure. `skipped`: newer checkpoints of the run that are incomplete.
+Exported export_model(const ExportRequest& request, Problems& skipped);
 
 }  // namespace hawser::train

@@ -7,6 +7,7 @@
 
 #include "base/cat.h"
 #include "base/clock.h"
+#include "base/paths.h"
 #include "base/units.h"
 #include "config/config.h"
 #include "engine/evaluate_loss.h"
@@ -262,6 +263,7 @@ engine::RunState FitRun::state_of(std::int64_t step) {
           .compute = to_string(plan_.layout.compute),
           .optimizer = plan_.layout.optimizer->name(),
           .base = frozen_weights_,
+          .base_model = frozen_weights_.empty() ? "" : absolute_path(plan_.model),
           .initial_validation_loss = result_.initial_validation_loss,
           .unfinished_evaluation = unfinished_evaluation_ ? report::to_json(*unfinished_evaluation_) : "",
           .validation = validation_identity_,

@@ -39,6 +39,7 @@ struct FitResult {
   double tokens_per_second = 0;     // mean over this call's steps without the first, unless it is the only one
   std::string checkpointing;        // in recipe syntax: the recipe's value, or the choice for auto
   std::optional<double> imbalance;  // with context parallelism: of attention work, mean over this call's steps
+  bool adapter = false;             // trained in place of all weights
   std::string checkpoint;           // folder of the last one written
   Prompt prompt = Prompt::ids;      // what the model takes: chat if it was trained on conversations
   std::string output;               // the run's folder

@@ -294,6 +294,8 @@ void FitRun::open_data() {
 }
 
 void FitRun::resume() {
+  const bool has_frozen = !frozen_weights_.empty();
+  if (has_frozen) load_initial();  // a checkpoint has the others only
   std::optional<checkpoint::Checkpoint> checkpoint;
   if (request_.resume) {
     phase("reading a checkpoint");
@@ -310,7 +312,6 @@ void FitRun::resume() {
               resumable ? cat("; to continue that run instead: --set output=", earlier, " --resume") : ""));
     }
   }
-  phase("reading weights");
   if (checkpoint) {
     done_ = checkpoint->step();
     const engine::RunState state = engine::run_state_of(checkpoint->metadata());
@@ -330,19 +331,13 @@ void FitRun::resume() {
     log(cat("resuming from ", checkpoint->folder(), " (step ", done_, ")",
             !unfinished_evaluation_ ? "" : ", with the evaluation that the stop interrupted"));
   } else {
-    engine::take_time(world_, [&] {
-      if (!plan_.random_weights) {
-        HAWSER_CHECK(open_.weights, "model.path without open weights");
-        session_->load(*open_.weights, plan_.seed);
-      } else {
-        session_->initialise(plan_.seed);
-      }
-    });
+    if (!has_frozen) load_initial();
     progress_of_retired_.loss_scale = static_cast<float>(plan_.layout.loss_scaling.initial);
     if (request_.resume) log("no checkpoint to resume from; starting from step 0");
   }
   result_.steps = done_;
   result_.output = plan_.files.folder;
+  result_.adapter = has_frozen;
   if (!first_rank()) return;
   io::write_text_atomically(plan_.files.recipe, recipe_json(plan_.recipe) + "\n");
   const int ranks = world_ != nullptr ? world_->size() : 1;
@@ -353,11 +348,24 @@ void FitRun::resume() {
                                       [this](const std::string& line) { log(line); });
 }
 
+void FitRun::load_initial() {
+  phase("reading weights");
+  engine::take_time(world_, [&] {
+    if (!plan_.random_weights) {
+      HAWSER_CHECK(open_.weights, "model.path without open weights");
+      session_->load(*open_.weights, plan_.seed);
+    } else {
+      session_->initialise(plan_.seed);
+    }
+  });
+}
+
 void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
   const engine::RunState state = engine::run_state_of(checkpoint.metadata());
   Problems problems = engine::computation_changes(state, open_.model->description(), plan_.layout.compute,
                                                   plan_.layout.optimizer->name(), checkpoint.folder());
-  problems.add(engine::base_changes(state, frozen_weights_, checkpoint.folder()));
+  problems.add(engine::base_changes(state.base, frozen_weights_, checkpoint.folder()));
+  problems.add(engine::adapter_changes(state, recipe_json(plan_.recipe), checkpoint.folder()));
   if (state.step > 0 && state.sequences != state.step * plan_.global_batch_size) {
     problems.add({.file = checkpoint.folder(),
                   .what = "the checkpoint is from a run with another batch size",

@@ -57,6 +57,7 @@ class FitRun {
   // UserError on every rank if the ranks' texts differ. `prefix`: of the token file that it identifies.
   void expect_equal_on_ranks(const std::string& identity, const std::string& prefix);
   void resume();
+  void load_initial();  // the model's weights, or random ones
 
   // Rejects a checkpoint of a run with another batch size: a batch is a function of its step, so the data continue
   // where they ended only if steps have the same size.

@@ -25,7 +25,7 @@ RunSaver::RunSaver(const plan::RunPlan& plan, comm::World* world, engine::Sessio
 
 void RunSaver::reserve(int ranks_here) {
   const bool cpu = session_.device().kind() == DeviceKind::cpu;
-  std::vector<engine::StatePart> parts = engine::state_parts(session_);
+  std::vector<engine::StatePart> parts = engine::state_parts(session_, kSavedByRun);
   const std::int64_t bytes = session_.owns_states() ? engine::place_copies(parts, nullptr) : 0;
   std::int64_t space = 0;
   if (cpu) {
@@ -205,7 +205,7 @@ void RunSaver::save(std::int64_t step) {
   if (saved_step_ == step) return;
   hooks_.before();
   const auto save_in = [&](const std::string& folder) {
-    const std::string saved = train::save(session_, world_, destination(step, folder), state_of(step));
+    const std::string saved = train::save(session_, world_, destination(step, folder), state_of(step), kSavedByRun);
     last_save_ = Clock::now();
     due_by_time_ = false;
     times_.waited_s += seconds_since(begin);

@@ -21,13 +21,28 @@ std::string count(std::int64_t number) {
   return number < 10000 ? cat(number) : format_count(static_cast<double>(number));
 }
 
+// "all trained", or the adapter and how many train.
+std::string trained_words(const RunPlace& place) {
+  std::int64_t trained = 0;
+  const models::Model& model = place.session.model();
+  for (const nn::Flat& flat : model.flats()) {
+    for (const nn::Param& param : flat.params()) trained += flat.spec().trainable ? param.elements() : 0;
+  }
+  if (trained == model.parameters()) return "all trained";
+  const AdapterRecipe& adapter = place.plan.recipe.adapter;
+  return cat(format_count(static_cast<double>(trained)),
+             fmt::format(" ({:.2g}%) trained: ",
+                         100.0 * static_cast<double>(trained) / static_cast<double>(model.parameters())),
+             adapter.dora ? "DoRA" : "LoRA", " of rank ", adapter.rank);
+}
+
 std::string model_line(const RunPlace& place) {
   const std::filesystem::path path = place.plan.model;
   const std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
   return cat(name, place.plan.random_weights ? " with random weights: " : ": ",
              place.session.model().description().family, ", ",
-             format_count(static_cast<double>(place.session.model().parameters())),
-             " parameters, all trained; computes in ", to_string(place.session.layout().compute));
+             format_count(static_cast<double>(place.session.model().parameters())), " parameters, ",
+             trained_words(place), "; computes in ", to_string(place.session.layout().compute));
 }
 
 std::string data_line(const RunPlace& place) {

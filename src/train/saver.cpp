@@ -180,7 +180,7 @@ std::optional<checkpoint::Checkpoint> load_newest(engine::Session& session, comm
       });
     }
     if (lines.empty()) {
-      lines = damage([&] { engine::load(session, *checkpoint); });
+      lines = damage([&] { engine::load(session, *checkpoint, kSavedByRun); });
     }
     if (lines.empty()) return checkpoint;
     engine::on_rank_zero(world, [&]() -> std::string {

@@ -14,6 +14,9 @@
 
 namespace hawser::train {
 
+// What a run saves: frozen weights are those of the base model's folder (RunState::base_model).
+constexpr engine::StateScope kSavedByRun{.frozen = false};
+
 // Destination of a checkpoint.
 struct SaveTo {
   std::string root;
@@ -31,7 +34,7 @@ std::string save(engine::Session& session, comm::World* world, const SaveTo& to,
 std::string save_states(comm::Channel* ranks, const SaveTo& to, const engine::RunState& state,
                         const std::vector<NamedState>& states, const std::function<void()>& fetch);
 
-// Fills the session, including moments, from the newest checkpoint under `root` (RUN/checkpoints) that every rank can
+// Fills what kSavedByRun names, including moments, from the newest checkpoint under `root` (RUN/checkpoints) that every rank can
 // read. nullopt if there is no checkpoint at all; UserError if there are some and none is complete. Rank 0 chooses, so
 // that all ranks agree even if their views of a shared disk differ. A checkpoint that is corrupt on any rank is set
 // aside (checkpoint/root.h), and all ranks use the next older one; UserError if there is none. `judge` is called on

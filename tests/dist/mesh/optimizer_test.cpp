@@ -2,7 +2,9 @@
 #include <thread>
 
 #include "base/testing/temporary_folder.h"
+#include "config/config.h"
 #include "engine/load_state.h"
+#include "engine/model_changes.h"
 #include "engine/open_model.h"
 #include "io/files.h"
 #include "models/weights.h"
@@ -328,21 +330,14 @@ TEST(Optimizer, UpdatesOfEachKindOfStepWaitForACopy) {
   }
 }
 
-// What a recipe makes of a model is decided by the recipe in the checkpoint.
+// What a recipe makes of a model is decided by the recipe in the checkpoint. Frozen weights are read from the base model.
 TEST(Optimizer, ACheckpointIsOpenedWithTheChangesOfItsRecipe) {
   if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
   const std::string folder = std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/tied";
-  const auto adapters = [](const std::string& recipe) {
-    engine::ModelChanges changes;
-    if (recipe.find("adapters") == std::string::npos) return changes;
-    changes.describe = [](models::ModelDescription& description, Problems&) {
-      nn::AttentionConfig& first = description.blocks.front().attention;
-      first.adapters = {{first.q, 2, 1.0, 0.0}};
-    };
-    return changes;
-  };
+  Recipe recipe;
+  recipe.adapter = {.kind = AdapterKind::lora, .rank = 2, .targets = {"q_proj"}};
   Problems problems;
-  engine::OpenModel open = engine::open_model(folder, false, problems, adapters("adapters"));
+  engine::OpenModel open = engine::open_model(folder, false, problems, engine::changes_of(recipe));
   ASSERT_EQ(problems.lines(), "");
   plan::Layout layout;
   layout.batch = testing::toy_batch(1);
@@ -353,14 +348,32 @@ TEST(Optimizer, ACheckpointIsOpenedWithTheChangesOfItsRecipe) {
   engine::Session session(*open.model, layout, *device, *mesh, {step::Purpose::train});
   engine::load_weights(session, open, 7);
   const TemporaryFolder own;
-  const std::string saved = train::save(
-      session, nullptr, {.root = own.path("checkpoints")},
-      {.step = 1, .recipe = R"({"model":"adapters"})", .config = io::read_text(folder + "/config.json", 1 << 20)});
-  const engine::OpenModel again = engine::open_trained_model(saved, problems, adapters);
+  const auto save = [&](const std::string& base, const std::string& identity, int step) {
+    return train::save(session, nullptr, {.root = own.path("checkpoints"), .keep = 3},
+                       {.step = step,
+                        .recipe = recipe_json(recipe),
+                        .config = io::read_text(folder + "/config.json", 1 << 20),
+                        .base = identity,
+                        .base_model = base},
+                       train::kSavedByRun);
+  };
+  const std::string saved = save(folder, engine::frozen_identity(open), 1);
+  engine::OpenModel again = engine::open_trained_model(saved, problems);
   EXPECT_EQ(problems.lines(), "");
   ASSERT_NE(again.model, nullptr);
   EXPECT_EQ(again.model->parameters(), open.model->parameters());
-  EXPECT_LT(engine::open_trained_model(folder, problems, adapters).model->parameters(), open.model->parameters());
+  EXPECT_EQ(again.checkpoint->find("model.norm.weight"), nullptr);
+  engine::Session other(*again.model, layout, *device, *mesh, {step::Purpose::train});
+  engine::load_weights(other, again);
+  EXPECT_TRUE(testing::assembled(other) == testing::assembled(session));
+  EXPECT_LT(engine::open_trained_model(folder, problems).model->parameters(), open.model->parameters());
+
+  EXPECT_TRUE(problems.empty());
+  engine::open_trained_model(save(folder, "1", 2), problems);
+  EXPECT_NE(problems.lines().find("the frozen weights have changed"), std::string::npos) << problems.lines();
+  Problems missing;
+  engine::open_trained_model(save(own.path("none"), "", 3), missing);
+  EXPECT_NE(missing.lines().find("the base model of the adapter is missing"), std::string::npos) << missing.lines();
 }
 
 // Two steps without a target leave the bias corrections of the next updates as they are.

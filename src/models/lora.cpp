@@ -1,0 +1,259 @@
+#include "models/lora.h"
+
+#include <algorithm>
+#include <cmath>
+#include <regex>
+
+#include "base/nearest.h"
+#include "base/printable.h"
+
+namespace hawser::models {
+
+namespace {
+
+std::string last_part(const std::string& name) {
+  return name.substr(name.rfind('.') + 1);
+}
+
+// "q_proj" is the end of "model.layers.0.self_attn.q_proj".
+bool is_name_or_end(const std::string& name, const std::string& end) {
+  return name == end || name.ends_with("." + end);
+}
+
+// The module `module`, or one that contains it, has the name or ends with it.
+bool is_part_of(const std::string& module, const std::string& name) {
+  for (std::size_t end = module.size();; end = module.rfind('.', end - 1)) {
+    if (is_name_or_end(module.substr(0, end), name)) return true;
+    if (module.rfind('.', end - 1) == std::string::npos) return false;
+  }
+}
+
+// Of the tensor "NAME.weight" or "NAME.bias".
+std::string module_of(const std::string& tensor) {
+  return tensor.substr(0, tensor.rfind('.'));
+}
+
+bool is_pattern(const std::string& target) {
+  return target != kAllLinear && std::ranges::any_of(target, [](char c) {
+           return std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '_' && c != '.' && c != '-';
+         });
+}
+
+std::vector<std::string> linears_of(const BlockDescription& block) {
+  const nn::AttentionConfig& attention = block.attention;
+  std::vector<std::string> names;
+  if (attention.q.empty()) {
+    names = {attention.fused};
+  } else {
+    names = {attention.q, attention.k, attention.v};
+  }
+  names.push_back(attention.output);
+  if (block.moe) return names;
+  if (nn::is_gated(block.mlp.activation)) names.push_back(block.mlp.gate);
+  names.push_back(block.mlp.up);
+  names.push_back(block.mlp.down);
+  return names;
+}
+
+// The last parts of the names, each once.
+std::vector<std::string> last_parts(const std::vector<std::string>& names) {
+  std::vector<std::string> out;
+  for (const std::string& name : names) {
+    if (std::ranges::find(out, last_part(name)) == out.end()) out.push_back(last_part(name));
+  }
+  return out;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string out;
+  for (const std::string& word : words) out += cat(out.empty() ? "" : ", ", word);
+  return out;
+}
+
+// The modules of all tensors of the model, without adapters.
+std::vector<std::string> modules_of(const std::vector<nn::Flat>& flats) {
+  std::vector<std::string> out;
+  for (const nn::Flat& flat : flats) {
+    for (const nn::Param& param : flat.params()) {
+      for (const nn::Segment& segment : param.segments) out.push_back(module_of(segment.name));
+    }
+  }
+  return out;
+}
+
+// What selects the Linears that have adapters.
+class Targets {
+ public:
+  Targets(const LoraConfig& lora, const LoraPlace& place, Problems& problems) : place_(place) {
+    for (const std::string& target : lora.targets) {
+      if (!is_pattern(target)) {
+        names_.push_back(target);
+        continue;
+      }
+      try {
+        patterns_.emplace_back(target, std::regex(target, std::regex::ECMAScript));
+      } catch (const std::regex_error&) {
+        problems.add({.file = place.file,
+                      .what = "not a regular expression",
+                      .got = printable(target),
+                      .at = place.targets,
+                      .hint = "a name such as q_proj, or .*[qv]_proj"});
+      }
+    }
+  }
+
+  std::vector<std::string> select(const std::vector<std::string>& linears, const std::vector<std::string>& modules,
+                                  const LoraConfig& lora, Problems& problems) const {
+    std::vector<bool> selected(linears.size(), false);
+    const auto mark = [&](const auto& matches) {
+      bool any = false;
+      for (std::size_t i = 0; i < linears.size(); ++i) {
+        if (!matches(linears[i])) continue;
+        selected[i] = any = true;
+      }
+      return any;
+    };
+    const auto is_saved = [&](const std::string& name) {
+      return std::ranges::any_of(lora.modules_to_save, [&](const auto& module) { return is_part_of(name, module); });
+    };
+    for (const std::string& target : names_) {
+      const bool all = target == kAllLinear;
+      const bool found =
+          mark([&](const std::string& name) { return all ? !is_saved(name) : is_name_or_end(name, target); });
+      if (!found) reject(target, linears, modules, problems);
+    }
+    for (const auto& [text, pattern] : patterns_) {
+      const auto& regex = pattern;
+      if (!mark([&](const std::string& name) { return std::regex_match(name, regex); })) {
+        reject(text, linears, modules, problems);
+      }
+    }
+    std::vector<std::string> out;
+    for (std::size_t i = 0; i < linears.size(); ++i) {
+      if (!selected[i]) continue;
+      out.push_back(linears[i]);
+      if (!is_saved(linears[i])) continue;
+      problems.add({.file = place_.file,
+                    .what = "a module that trains in full has an adapter",
+                    .got = linears[i],
+                    .at = place_.modules_to_save});
+      break;
+    }
+    return out;
+  }
+
+ private:
+  void reject(const std::string& target, const std::vector<std::string>& linears,
+              const std::vector<std::string>& modules, Problems& problems) const {
+    const std::vector<std::string> known = last_parts(linears);
+    const bool other = std::ranges::any_of(modules, [&](const auto& module) { return is_name_or_end(module, target); });
+    problems.add({.file = place_.file,
+                  .what = other ? "this module cannot have an adapter" : "the model has no such Linear",
+                  .expected = joined(known) + " or " + kAllLinear,
+                  .got = printable(target),
+                  .at = place_.targets,
+                  .hint = other ? std::string() : nearest(target, known)});
+  }
+
+  const LoraPlace& place_;
+  std::vector<std::string> names_;
+  std::vector<std::pair<std::string, std::regex>> patterns_;
+};
+
+// A module trains in full only if the parameters that have its tensors are all of such modules.
+void check_modules(const ModelDescription& description, const Model& model, const std::vector<std::string>& modules,
+                   const LoraConfig& lora, const LoraPlace& place, Problems& problems) {
+  const auto add = [&](Problem problem) {
+    problem.file = place.file;
+    problem.at = place.modules_to_save;
+    problems.add(std::move(problem));
+  };
+  for (const std::string& wanted : lora.modules_to_save) {
+    const auto is_wanted = [&](const std::string& module) { return is_part_of(module, wanted); };
+    const bool head = description.head.tied && is_part_of(description.head.output, wanted);
+    if (head || (description.head.tied && is_wanted(description.embedding.table))) {
+      add({.what = "the embedding and the head are one tensor, which cannot train beside adapters", .got = wanted});
+    } else if (std::ranges::none_of(modules, is_wanted)) {
+      const std::vector<std::string> known = last_parts(modules);
+      add({.what = "the model has no such module",
+           .expected = joined(known),
+           .got = printable(wanted),
+           .hint = nearest(wanted, known)});
+    }
+  }
+  const auto is_saved = [&](const nn::Segment& segment) {
+    return std::ranges::any_of(lora.modules_to_save,
+                               [&](const auto& wanted) { return is_part_of(module_of(segment.name), wanted); });
+  };
+  for (const nn::Flat& flat : model.flats()) {
+    for (const nn::Param& param : flat.params()) {
+      const auto count = std::ranges::count_if(param.segments, is_saved);
+      if (count == 0 || count == static_cast<std::ptrdiff_t>(param.segments.size())) continue;
+      std::vector<std::string> together;
+      for (const nn::Segment& segment : param.segments) together.push_back(last_part(module_of(segment.name)));
+      const auto saved = std::ranges::find_if(param.segments, is_saved);
+      add({.what = "these modules train in full only together",
+           .expected = joined(last_parts(together)),
+           .got = last_part(module_of(saved->name))});
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+double LoraConfig::scale() const {
+  const auto r = static_cast<double>(rank);
+  return alpha / (rslora ? std::sqrt(r) : r);
+}
+
+std::vector<std::string> adaptable_linears(const ModelDescription& description) {
+  std::vector<std::string> out;
+  for (const BlockDescription& block : description.blocks) {
+    for (std::string& name : linears_of(block)) out.push_back(std::move(name));
+  }
+  return out;
+}
+
+void add_lora(ModelDescription& description, const LoraConfig& lora, const LoraPlace& place, Problems& problems) {
+  const Model model(description);
+  std::vector<std::string> modules = modules_of(model.flats());
+  if (description.head.tied) modules.push_back(description.head.output);
+  check_modules(description, model, modules, lora, place, problems);
+  const std::vector<std::string> selected =
+      Targets(lora, place, problems).select(adaptable_linears(description), modules, lora, problems);
+  auto next = selected.begin();
+  for (BlockDescription& block : description.blocks) {
+    const std::vector<std::string> here = linears_of(block);
+    const std::size_t of_attention = block.attention.q.empty() ? 2 : 4;
+    for (std::size_t i = 0; i < here.size() && next != selected.end(); ++i) {
+      if (here[i] != *next) continue;
+      auto& adapters = i < of_attention ? block.attention.adapters : block.mlp.adapters;
+      adapters.push_back({.target = here[i],
+                          .rank = lora.rank,
+                          .scale = lora.scale(),
+                          .dropout = lora.dropout,
+                          .magnitude = lora.dora,
+                          .name = lora.name});
+      ++next;
+    }
+  }
+}
+
+nn::FlatSpecOf train_lora(std::vector<std::string> modules_to_save) {
+  return [modules = std::move(modules_to_save)](const nn::Param& param) {
+    nn::FlatSpec spec = nn::common_domain(param);
+    spec.trainable = std::ranges::all_of(param.segments, [&](const nn::Segment& segment) {
+      return is_lora_tensor(segment.name) || std::ranges::any_of(modules, [&](const std::string& module) {
+               return is_part_of(module_of(segment.name), module);
+             });
+    });
+    return spec;
+  };
+}
+
+bool is_lora_tensor(const std::string& name) {
+  return name.find(".lora_") != std::string::npos;
+}
+
+}  // namespace hawser::models

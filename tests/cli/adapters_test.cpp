@@ -1,0 +1,173 @@
+// LoRA as a user runs it: training, checkpoints of the adapter alone, resume, PEFT's folders, merged models.
+#include <cmath>
+
+#include "cli/testing/binary.h"
+
+namespace hawser {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::tiny;
+
+class Adapters : public testing::Binary {
+ protected:
+  void SetUp() override {
+    Binary::SetUp();
+    write("d.jsonl", testing::forty_documents());
+  }
+  std::string recipe(const std::string& adapter, const std::string& output = "out", const std::string& more = "") {
+    const std::string name = output + ".yaml";
+    write(name, "model: {path: " + base_ + "}\ndata: {train: [d.jsonl], sequence_length: 32}\n" +
+                    "train: {steps: 6, global_batch_size: 4}\nadapter: {kind: lora, " + adapter + "}\n" +
+                    "optimizer: {learning_rate: 0.02, schedule: constant}\ncheckpoint: {every_steps: 3}\n" + more +
+                    "output: " + output + "\n");
+    return name;
+  }
+  void succeeds(const std::string& arguments) {
+    const testing::Ran ran = hawser(arguments);
+    EXPECT_EQ(ran.code, 0) << arguments << "\n" << ran.err;
+  }
+  double loss(const std::string& model) {
+    return json("eval " + model + " --data d.jsonl --sequence-length 32")["loss"];
+  }
+
+  std::string base_ = tiny("gqa").string();
+};
+
+TEST_F(Adapters, TrainExportMergeAndAddUp) {
+  succeeds("fit " + recipe("rank: 4, alpha: 8, dropout: 0.1, dora: true, modules_to_save: [norm, lm_head]"));
+  const double base = loss("--model " + base_), trained = loss("--model out");
+  EXPECT_LT(trained, base - 0.05);
+
+  succeeds("export out adapter");
+  EXPECT_EQ(loss("--model " + base_ + " --adapter adapter"), trained);
+  const auto config = testing::json_of(folder_ / "adapter/adapter_config.json");
+  EXPECT_EQ(config["r"], 4);
+  EXPECT_EQ(config["use_dora"], true);
+  EXPECT_EQ(config["base_model_name_or_path"], base_);
+  const auto tensors = testing::SafetensorsParts::read(folder_ / "adapter/adapter_model.safetensors").header;
+  for (const auto& [name, tensor] : tensors.items()) {
+    if (name == "__metadata__") continue;
+    EXPECT_TRUE(name.starts_with("base_model.model.")) << name;
+    EXPECT_EQ(tensor["dtype"], "F32");
+  }
+
+  succeeds("export out merged --merge");
+  succeeds("export --model " + base_ + " --adapter adapter --merge merged-2");
+  EXPECT_EQ(folder_.read("merged/model.safetensors"), folder_.read("merged-2/model.safetensors"));
+  EXPECT_NEAR(loss("--model merged"), trained, 2e-6 * trained);
+
+  // A checkpoint has the adapter's states alone: three float32 values for each trained parameter.
+  std::int64_t parameters = 0;
+  for (const auto& [name, tensor] : tensors.items()) {
+    if (name == "__metadata__") continue;
+    std::int64_t elements = 1;
+    for (const auto& size : tensor["shape"]) elements *= size.get<std::int64_t>();
+    parameters += elements;
+  }
+  std::uintmax_t bytes = 0;
+  for (const auto& file : fs::recursive_directory_iterator(folder_ / "out/checkpoints/step-00000006")) {
+    if (file.is_regular_file()) bytes += file.file_size();
+  }
+  EXPECT_GE(bytes, 12 * static_cast<std::uintmax_t>(parameters));
+  EXPECT_LT(bytes, 12 * static_cast<std::uintmax_t>(parameters) + 40000);
+
+  const auto norms = json("eval --model " + base_ +
+                          " --adapter adapter --data d.jsonl --sequence-length 32 --gradient-norms")["gradient_norms"];
+  EXPECT_EQ(norms.size() + tensors.contains("__metadata__"), tensors.size());
+  for (const auto& [name, norm] : norms.items()) EXPECT_TRUE(tensors.contains(name)) << name;
+
+  // Twice the same adapter is another model; modules_to_save in both would replace each other.
+  rejected("generate --model " + base_ + " --adapter adapter --adapter adapter --prompt-ids 1,2",
+           {"adapter: two adapters have the same module in full (got base_model.model.lm_head.weight)"});
+  succeeds("fit " + recipe("rank: 2, alpha: 8", "plain"));
+  succeeds("export plain plain-adapter");
+  succeeds("generate --model " + base_ + " --adapter plain-adapter --adapter adapter --prompt-ids 1,2 --max-tokens 4");
+  succeeds("export --model " + base_ + " --adapter plain-adapter --adapter plain-adapter --merge twice");
+  EXPECT_GT(std::abs(loss("--model twice") - loss("--model plain")), 1e-4);
+}
+
+TEST_F(Adapters, ResumeBitwiseOnAnotherMesh) {
+  const std::string name = recipe("rank: 3, alpha: 6, dropout: 0.2, targets: [q_proj, down_proj]");
+  succeeds("fit " + name + " --set output=whole --ranks 2");
+  succeeds("fit " + name + " --set output=parts --set train.steps=3 --ranks 2");
+  succeeds("fit " + name + " --set output=parts --ranks 2 --resume");
+  succeeds("export whole a");
+  succeeds("export parts b");
+  EXPECT_EQ(folder_.read("a/adapter_model.safetensors"), folder_.read("b/adapter_model.safetensors"));
+  // Another mesh continues, and evaluates, the same adapter.
+  succeeds("fit " + name +
+           " --set output=parts --set train.steps=8 --ranks 4 --set parallel.context_parallel_degree=2 "
+           "--resume");
+  succeeds("fit " + name + " --set output=whole --set train.steps=8 --resume");
+  const double one = loss("--model whole"), four = loss("--model parts --ranks 2");
+  EXPECT_NEAR(one, four, 1e-5 * one);
+}
+
+TEST_F(Adapters, BadInputIsOneLineEach) {
+  const std::string r = recipe("rank: 4");
+  const std::string linears = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj or all-linear";
+  rejected("fit " + r + " --set adapter.targets=q_prj",
+           {r + ": the model has no such Linear (expected " + linears + ", got q_prj) at adapter.targets; try q_proj"});
+  succeeds("fit " + r);
+  const std::string step = "out/checkpoints/step-00000006";
+  const testing::Ran other = hawser("fit " + r + " --set adapter.rank=8 --set train.steps=8 --resume");
+  EXPECT_EQ(other.code, 2);
+  EXPECT_NE(other.err.find(step + ": the adapter has changed (expected 4, got 8) at adapter.rank"), std::string::npos)
+      << other.err;
+  const std::string eval = "eval --data d.jsonl --sequence-length 32 --model ";
+  rejected(eval + "out --adapter out",
+           {"out: adapters need a model's folder (got a run or a checkpoint) at --adapter; try hawser export out "
+            "OUT_DIR, and --model OUT_DIR"});
+  rejected(eval + base_ + " --adapter out",
+           {"out: no adapter here (expected a folder with adapter_config.json and adapter_model.safetensors, as PEFT "
+            "saves it)"});
+  succeeds("export out adapter");
+  // An adapter of a base with other shapes, and one with a tensor less.
+  const testing::Ran shapes = hawser(eval + tiny("mha").string() + " --adapter adapter");
+  EXPECT_EQ(shapes.code, 2);
+  EXPECT_NE(shapes.err.find("adapter/adapter_model.safetensors: a tensor's shape differs from config.json"),
+            std::string::npos)
+      << shapes.err;
+  testing::SafetensorsParts parts = testing::SafetensorsParts::read(folder_ / "adapter/adapter_model.safetensors");
+  std::uint64_t end = 0;
+  std::string last;
+  for (const auto& [name, tensor] : parts.header.items()) {
+    if (name == "__metadata__" || tensor["data_offsets"][1].get<std::uint64_t>() < end) continue;
+    end = tensor["data_offsets"][1];
+    last = name;
+  }
+  parts.data.resize(parts.header[last]["data_offsets"][0].get<std::size_t>());
+  parts.header.erase(last);
+  parts.write(folder_ / "adapter/adapter_model.safetensors");
+  const testing::Ran missing = hawser(eval + base_ + " --adapter adapter");
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_NE(missing.err.find("adapter: tensors of the adapter are missing (expected 28, got 27) at "),
+            std::string::npos)
+      << missing.err;
+  rejected("export --model " + base_ + " merged",
+           {"export: --model without --adapter", "export: --model without --merge"});
+  rejected("export out merged --adapter adapter", {"export: --adapter without --model"});
+  fs::rename(folder_ / "out", folder_ / "moved");  // a moved run is still whole
+  EXPECT_GT(loss("--model moved"), 0);
+}
+
+// The base is not the one that the adapter was trained on.
+TEST_F(Adapters, AChangedBaseIsRejected) {
+  base_ = (folder_ / copy_of("gqa", "base")).string();
+  succeeds("fit " + recipe("rank: 2"));
+  testing::SafetensorsParts parts = testing::SafetensorsParts::read(folder_ / "base/model.safetensors");
+  parts.data[100] = static_cast<char>(parts.data[100] ^ 0x10);
+  parts.write(folder_ / "base/model.safetensors");
+  const testing::Ran changed = hawser("eval --model out --data d.jsonl --sequence-length 32");
+  EXPECT_EQ(changed.code, 2);
+  EXPECT_NE(changed.err.find("the frozen weights have changed"), std::string::npos) << changed.err;
+  fs::rename(folder_ / "base", folder_ / "gone");
+  const testing::Ran gone = hawser("eval --model out --data d.jsonl --sequence-length 32");
+  EXPECT_EQ(gone.code, 2);
+  EXPECT_NE(gone.err.find("the base model of the adapter is missing"), std::string::npos) << gone.err;
+  succeeds("export out adapter");  // without it
+}
+
+}  // namespace
+}  // namespace hawser
