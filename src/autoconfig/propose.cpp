@@ -56,6 +56,8 @@ double scratch_rate(std::int64_t parameters) {
   return 6e-5;
 }
 
+constexpr double kAdapterRate = 2e-4;
+
 // Peak learning rates for fine-tuning all weights: that of 7B parameters is common; smaller models take more.
 double tuning_rate(std::int64_t parameters) {
   const std::vector<std::pair<double, double>> rates = {{250e6, 2e-4}, {550e6, 1e-4}, {1.2e9, 7e-5},
@@ -71,10 +73,7 @@ class Proposer {
   Proposer(Recipe recipe, std::string target) : recipe_(std::move(recipe)), target_(std::move(target)) {}
 
   Proposal run() {
-    Problems problems;
-    const engine::OpenModel open =
-        engine::open_model(plan::model_of(recipe_), recipe_.model.path.empty(), problems, engine::changes_of(recipe_));
-    problems.throw_if_any();
+    const engine::OpenModel open = open_model();
     const models::Model& model = *open.model;
     if (!recipe_.data.train.empty()) sample_ = sample_data(recipe_, model.vocabulary());
     find_place();
@@ -85,9 +84,9 @@ class Proposer {
     check_layout(recipe_, place_.world, layout);
     check_blocks(recipe_, static_cast<std::int64_t>(model.description().blocks.size()), layout);
     layout.throw_if_any();
-    fit_or_use_float32(model);
+    fit_or_train_adapter(model);
     explain_long_documents();
-    choose_schedule(model);
+    choose_schedule();
     return {recipe_, notes_, summary_, few_epochs_};
   }
 
@@ -96,6 +95,14 @@ class Proposer {
   void why(const std::string& key, const std::string& text) { notes_.why[key] = text; }
   bool one_document() const { return sample_.all && sample_.lengths.size() == 1; }
   bool fine_tuned() const { return !recipe_.model.path.empty(); }
+
+  engine::OpenModel open_model() const {
+    Problems problems;
+    engine::OpenModel open =
+        engine::open_model(plan::model_of(recipe_), recipe_.model.path.empty(), problems, engine::changes_of(recipe_));
+    problems.throw_if_any();
+    return open;
+  }
 
   // Chooses the devices, their number, and the memory of each.
   void find_place() {
@@ -292,19 +299,42 @@ class Proposer {
                    : ""));
   }
 
+  void choose_learning_rate(std::int64_t parameters) {
+    if (fixed("optimizer.learning_rate")) return;
+    if (recipe_.adapter.kind != AdapterKind::none) {
+      recipe_.optimizer.learning_rate = kAdapterRate;
+      return why("optimizer.learning_rate", "common for adapters, ten times that of full fine-tuning");
+    }
+    recipe_.optimizer.learning_rate = fine_tuned() ? tuning_rate(parameters) : scratch_rate(parameters);
+    why("optimizer.learning_rate", cat(fine_tuned() ? "fine-tuning" : "from scratch", ": common for ",
+                                       format_count(double(parameters)), " parameters"));
+  }
+
   void choose_training(const models::Model& model) {
     const std::int64_t length = recipe_.data.sequence_length;
     if (!fixed("train.global_batch_size")) choose_batch(length);
-    const std::int64_t parameters = model.parameters();
-    if (!fixed("optimizer.learning_rate")) {
-      recipe_.optimizer.learning_rate = fine_tuned() ? tuning_rate(parameters) : scratch_rate(parameters);
-      why("optimizer.learning_rate", cat(fine_tuned() ? "fine-tuning" : "from scratch", ": common for ",
-                                         format_count(double(parameters)), " parameters"));
-    }
+    choose_learning_rate(model.parameters());
     if (!fine_tuned() && !fixed("optimizer.minimum_learning_rate")) {
       recipe_.optimizer.minimum_learning_rate = recipe_.optimizer.learning_rate / 10;
       why("optimizer.minimum_learning_rate", "a tenth of the peak, common from scratch");
     }
+  }
+
+  // Where training all weights does not fit, an adapter may.
+  void fit_or_train_adapter(const models::Model& model) {
+    if (!fine_tuned() || fixed("adapter.kind")) return fit_or_use_float32(model);
+    const Recipe all_weights = recipe_;
+    try {
+      return fit_or_use_float32(model);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::does_not_fit) throw;
+    }
+    recipe_ = all_weights;
+    recipe_.adapter.kind = AdapterKind::lora;
+    why("adapter.kind", "training all weights does not fit in memory");
+    choose_learning_rate(model.parameters());
+    const engine::OpenModel adapted = open_model();
+    fit_or_use_float32(*adapted.model);
   }
 
   // The bf16 copies of the weights are in addition to the float32 ones, so float32 may fit where bf16 does not.
@@ -441,7 +471,7 @@ class Proposer {
   }
 
   // Steps, and the settings that depend on their number.
-  void choose_schedule(const models::Model& model) {
+  void choose_schedule() {
     TrainRecipe& train = recipe_.train;
     const double step_tokens = double(train.global_batch_size) * double(recipe_.data.sequence_length);
     const bool by_epochs = fixed("train.epochs");

@@ -10,6 +10,7 @@
 #include "cli/exit.h"
 #include "cli/line.h"
 #include "device/device.h"
+#include "engine/model_changes.h"
 #include "models/families.h"
 #include "plan/disk.h"
 #include "plan/report.h"
@@ -34,12 +35,14 @@ int plan_here(const Recipe& recipe, int world, const PlanOptions& options) {
   const plan::Target target = plan::load_target(target_of(recipe, options));
   Problems problems;
   const std::string& named = recipe.model.path.empty() ? recipe.model.config : recipe.model.path;
-  const models::ModelDescription description = models::read_description(resolve_path(recipe, named), problems);
+  models::ModelDescription description = models::read_description(resolve_path(recipe, named), problems);
   check_blocks(recipe, static_cast<std::int64_t>(description.blocks.size()), problems);
+  const engine::ModelChanges changes = engine::changes_of(recipe);
+  if (problems.empty()) changes.describe(description, problems);
   problems.throw_if_any();
   const std::string beyond = models::beyond_positions(description, recipe.data.sequence_length);
   if (!beyond.empty()) print("warning: ", beyond);
-  const models::Model model(description);
+  const models::Model model(description, changes.spec_of);
   const plan::Machine machine = plan::this_machine();
   const plan::Forecaster forecaster(recipe, model, world, target, machine, threads_of_a_rank(recipe, machine, world));
   plan::PlanFacts facts;

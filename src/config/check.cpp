@@ -149,8 +149,8 @@ void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::str
   if (judged({"adapter.kind", "adapter.targets"}) && adapter.kind != AdapterKind::none && adapter.targets.empty()) {
     add("adapter.targets", {.what = "empty list", .expected = "names of Linears", .hint = "all-linear"});
   }
-  if (judged({"adapter.kind", "model.config"}) && adapter.kind != AdapterKind::none && recipe.model.path.empty() &&
-      !recipe.model.config.empty()) {
+  if (purpose == Purpose::train && judged({"adapter.kind", "model.config"}) && adapter.kind != AdapterKind::none &&
+      recipe.model.path.empty() && !recipe.model.config.empty()) {
     add("adapter.kind", {.what = "an adapter of random weights",
                          .expected = "a model with weights",
                          .hint = "model.path in place of model.config, or adapter.kind: none"});

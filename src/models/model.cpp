@@ -94,6 +94,14 @@ std::int64_t Model::parameters() const {
   return count;
 }
 
+std::int64_t Model::trainable_parameters() const {
+  std::int64_t count = 0;
+  for (const nn::Flat& flat : flats_) {
+    for (const nn::Param& param : flat.params()) count += flat.spec().trainable ? param.elements() : 0;
+  }
+  return count;
+}
+
 std::map<std::int64_t, int> Model::windows() const {
   std::map<std::int64_t, int> out;
   for (const auto& layer : layers_) {
@@ -108,7 +116,24 @@ double Model::training_flops(std::int64_t rows, const std::function<double(std::
     const auto window = layer->attention_window();
     forward += layer->flops(rows, window ? pairs(*window) : 0.0);
   }
-  return 3.0 * forward;
+  // The GEMM of a matrix's gradient has as many FLOPs as its GEMM in forward.
+  double frozen = 0;
+  const auto subtract = [&](const ParamPlace& place, double rows_of) {
+    const nn::Param& param = flat(place.flat).params()[static_cast<std::size_t>(place.index)];
+    const bool matrix = param.shape.rank() == 2 && !flat(place.flat).spec().trainable;
+    if (matrix) frozen += 2.0 * rows_of * static_cast<double>(param.elements());
+  };
+  for (int layer = 0; layer < layers(); ++layer) {
+    const std::optional<nn::MoeConfig>& moe = description_.blocks[static_cast<std::size_t>(block_of(layer))].moe;
+    for (const ParamPlace& place : layer_params(layer)) {
+      const nn::Param& param = flat(place.flat).params()[static_cast<std::size_t>(place.index)];
+      const bool of_experts = moe && param.flat.domain == Domain::expert;
+      const double share = of_experts ? static_cast<double>(moe->top_k) / static_cast<double>(moe->experts) : 1.0;
+      subtract(place, share * static_cast<double>(rows));
+    }
+  }
+  for (const ParamPlace& place : head_params_) subtract(place, static_cast<double>(rows));
+  return 3.0 * forward - frozen;
 }
 
 }  // namespace hawser::models

@@ -94,6 +94,7 @@ class Model {
   std::int64_t width() const { return description_.embedding.width; }
   std::int64_t vocabulary() const { return description_.embedding.vocabulary; }
   std::int64_t parameters() const;  // a tied weight counts once
+  std::int64_t trainable_parameters() const;
 
   // The parameters of each layer, in the order of its weights.
   const std::vector<ParamPlace>& layer_params(int layer) const {
@@ -106,7 +107,8 @@ class Model {
   // The distinct windows of the attention layers, with the number of layers that have each.
   std::map<std::int64_t, int> windows() const;
 
-  // Model FLOPs of one training step (forward and backward, no recompute) over `rows` tokens. `pairs`: the visible
+  // Model FLOPs of one training step (forward and backward, no recompute) over `rows` tokens. Gradients of frozen weights
+  // are none of them. `pairs`: the visible
   // query-key pairs per head of attention layers with a window; 0: without one.
   double training_flops(std::int64_t rows, const std::function<double(std::int64_t window)>& pairs) const;
 

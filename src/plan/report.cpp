@@ -78,9 +78,11 @@ std::string disk_table(const Recipe& recipe, const models::Model& model, const P
   const DiskUse& disk = facts.disk;
   const auto bytes = [](std::int64_t count) { return format_bytes(Bytes(count)); };
   std::string out = "\ndisk, at most\n";
-  const bool adamw = disk.checkpoint == 12 * model.parameters();
+  const std::int64_t trained = model.trainable_parameters();
+  const bool adamw = disk.checkpoint == 12 * trained;
   out += row("one checkpoint", bytes(disk.checkpoint),
-             adamw ? "float32 weights and two moments" : "weights and the optimizer's state");
+             cat(adamw ? "float32 weights and two moments" : "weights and the optimizer's state",
+                 trained < model.parameters() ? " of what trains" : ""));
   const int kept = disk.kept + (disk.writing ? 1 : 0);
   out += row("checkpoints", bytes(kept * disk.checkpoint),
              cat(kept, disk.writing ? cat(": checkpoint.keep_last ", recipe.checkpoint.keep_last, ", one being written")
@@ -91,7 +93,7 @@ std::string disk_table(const Recipe& recipe, const models::Model& model, const P
              facts.free_disk ? cat(disk.total() <= *facts.free_disk ? "of " : "does not fit: ", bytes(*facts.free_disk),
                                    " free for OUTPUT")
                              : "");
-  return out + row("an export, in addition", bytes(4 * model.parameters()), "in float32, with `hawser export`");
+  return out + row("an export, in addition", bytes(4 * trained), "in float32, with `hawser export`");
 }
 
 }  // namespace
@@ -122,6 +124,9 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
   std::string out = cat(recipe.name.empty() ? "plan" : recipe.name, ": ", headline(forecast, facts), "\n",
                         disk_summary(facts.disk, facts.free_disk), "\n");
   out += cat(format_count(static_cast<double>(model.parameters())), " parameters, ",
+             model.trainable_parameters() < model.parameters()
+                 ? cat(format_count(static_cast<double>(model.trainable_parameters())), " of them trained, ")
+                 : std::string(),
              plural(recipe.train.global_batch_size, "sequence", "sequences"), " of ",
              with_commas(recipe.data.sequence_length), " tokens per step\n");
   out += devices_text(world, target);
@@ -182,6 +187,7 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
       {"name", recipe.name},
       {"target", target.name},
       {"parameters", model.parameters()},
+      {"trainable_parameters", model.trainable_parameters()},
       {"mesh",
        {{"ranks", layout.mesh.world()},
         {"context", layout.mesh.context},

@@ -185,7 +185,9 @@ void ModelState::fill(const models::Model& model, Device& device) {
 
 std::int64_t ModelState::saved_bytes() const {
   std::int64_t bytes = 0;
-  for (const FlatState& flat : flats_) {
+  for (std::size_t f = 0; f < flats_.size(); ++f) {
+    if (!model_->flat(static_cast<int>(f)).spec().trainable) continue;
+    const FlatState& flat = flats_[f];
     for (const TensorView* view : {&flat.stored, &flat.scales}) {
       if (!view->empty()) bytes += round_up(view->bytes(), Device::kAlignment);
     }

@@ -105,7 +105,7 @@ class ModelState {
   std::int64_t parameter_bytes() const { return parameter_bytes_; }
   std::int64_t optimizer_bytes() const { return optimizer_bytes_; }
   std::int64_t kv_cache_bytes() const { return kv_cache_bytes_; }
-  // Of a copy of what checkpoints have of this rank: stored weights, scales, slots, tables.
+  // Of a copy of what a run's checkpoints have of this rank: trained weights, scales, slots, tables.
   std::int64_t saved_bytes() const;
   // The layer's KV cache, in the compute dtype. Empty if the layer is no attention layer, or kv_cache_rows is 0.
   const nn::KvCache& kv_cache(int layer) const { return kv_caches_[static_cast<std::size_t>(layer)]; }

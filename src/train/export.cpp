@@ -144,10 +144,7 @@ void write_adapter(const ExportRequest& request, checkpoint::Checkpoint& checkpo
       request.output, model, [&](const std::vector<NamedState>& wanted) { checkpoint.read(wanted); },
       {.stored = stored.dtype,
        .config = models::lora_config_json(lora, model.description(), hub ? hub->model : metadata.base_model)});
-  for (const nn::Flat& flat : model.flats()) {
-    if (!flat.spec().trainable) continue;
-    for (const nn::Param& param : flat.params()) done.parameters += param.elements();
-  }
+  done.parameters = model.trainable_parameters();
   done.dtype = stored.name();
   done.adapter = true;
 }

@@ -23,11 +23,8 @@ std::string count(std::int64_t number) {
 
 // "all trained", or the adapter and how many train.
 std::string trained_words(const RunPlace& place) {
-  std::int64_t trained = 0;
   const models::Model& model = place.session.model();
-  for (const nn::Flat& flat : model.flats()) {
-    for (const nn::Param& param : flat.params()) trained += flat.spec().trainable ? param.elements() : 0;
-  }
+  const std::int64_t trained = model.trainable_parameters();
   if (trained == model.parameters()) return "all trained";
   const AdapterRecipe& adapter = place.plan.recipe.adapter;
   return cat(format_count(static_cast<double>(trained)),

@@ -24,7 +24,7 @@ class AdapterCall {
         linear_(linear),
         index_(static_cast<int>(index)),
         adapter_(linear.adapters[index]),
-        a_(ctx.weight(adapter_.a)),
+        a_(ctx.weight(adapter_.a).rows(adapter_.a_row, adapter_.rank)),
         b_(ctx.weight(adapter_.b)) {}
 
   // dropout(x)
@@ -96,7 +96,7 @@ class AdapterCall {
 
   // `dy`: of the Linear. `of_product`: with the columns of multiplying adapters times f. `multiplies`: this is one.
   void decomposed_weight_gradient(const Scaled& dy, const Scaled& of_product, bool multiplies, const Scaled& x,
-                                  const GradientTarget& weight, GradientSink& sink) const {
+                                  const GradientTarget& weight, const GradientTarget& a, GradientSink& sink) const {
     if (const GradientTarget m = sink.target(adapter_.magnitude); !m.view.empty()) {
       const Scaled in = dropped(x);
       const TensorView u = product(in);
@@ -104,7 +104,7 @@ class AdapterCall {
       ops::dora_magnitude_gradient(
           ctx_.compute(), {.dy = outputs(dy.view), .u = u, .n = norms(), .dm = m.view, .accumulate = m.accumulate});
     }
-    if (multiplies) return weight_gradient(of_product, x, sink);
+    if (multiplies) return weight_gradient(of_product, x, a, sink);
     const TensorView scaled = ctx_.temp(ctx_.dtype(), dy.view.shape());
     if (!weight.view.empty()) {
       times_f(outputs(dy.view), outputs(scaled), 1);
@@ -115,7 +115,7 @@ class AdapterCall {
                         .accumulate = true});
     }
     times_f(outputs(dy.view), outputs(scaled));
-    weight_gradient(scaled, x, sink);
+    weight_gradient(scaled, x, a, sink);
   }
 
   // to (+)= (f - minus) * from, [T, outputs]
@@ -130,9 +130,11 @@ class AdapterCall {
 
   TensorView outputs(const TensorView& y) const { return y.columns(adapter_.first_output, adapter_.outputs); }
 
-  // `dy`: the gradient of scale * dropout(x) A^T B^T.
-  void weight_gradient(const Scaled& dy, const Scaled& x, GradientSink& sink) const {
-    const GradientTarget a = sink.target(adapter_.a), b = sink.target(adapter_.b);
+  // `dy`: the gradient of scale * dropout(x) A^T B^T. `of_a`: the target of the parameter that A is in.
+  void weight_gradient(const Scaled& dy, const Scaled& x, const GradientTarget& of_a, GradientSink& sink) const {
+    const GradientTarget b = sink.target(adapter_.b);
+    const GradientTarget a =
+        of_a.view.empty() ? of_a : GradientTarget{of_a.view.rows(adapter_.a_row, adapter_.rank), of_a.accumulate};
     if (a.view.empty() && b.view.empty()) return;
     const Scaled in = dropped(x);
     if (!b.view.empty()) {
@@ -190,6 +192,88 @@ class AdapterCall {
   const Adapter& adapter_;
   TensorView a_, b_;
   mutable TensorView norms_;
+};
+
+// Several adapters whose A are one parameter [n rank, in] (add_adapters): without dropout and magnitude, with one scale.
+class AdapterGroup {
+ public:
+  AdapterGroup(LayerContext& ctx, const Linear& linear, const std::vector<std::size_t>& members)
+      : ctx_(ctx), a_(ctx.weight(linear.adapters[members.front()].a)) {
+    for (const std::size_t i : members) members_.push_back(&linear.adapters[i]);
+    HAWSER_CHECK(a_.size(0) == static_cast<std::int64_t>(members.size()) * rank(), "adapters of ", a_.text());
+  }
+
+  void add_forward(const Scaled& x, const TensorView& y) const {
+    const TensorView inner = inner_of(x);
+    for (const Adapter* member : members_) {
+      layer_gemm(ctx_, {.a = columns_of(inner, *member),
+                        .b = ctx_.weight(member->b),
+                        .c = outputs(y, *member),
+                        .transpose_b = true,
+                        .accumulate = true});
+    }
+  }
+
+  void add_input_gradient(const Scaled& dy, const TensorView& dx) const {
+    layer_gemm(ctx_, {.a = inner_gradient(dy), .b = a_, .c = dx, .accumulate = true});
+  }
+
+  void weight_gradient(const Scaled& dy, const Scaled& x, GradientSink& sink) const {
+    TensorView inner;
+    for (const Adapter* member : members_) {
+      const GradientTarget b = sink.target(member->b);
+      if (b.view.empty()) continue;
+      if (inner.empty()) inner = inner_of(x);
+      layer_gemm(ctx_, {.a = outputs(dy.view, *member),
+                        .b = columns_of(inner, *member),
+                        .c = b.view,
+                        .transpose_a = true,
+                        .accumulate = b.accumulate,
+                        .scale_a = dy.scale});
+    }
+    const GradientTarget a = sink.target(members_.front()->a);
+    if (a.view.empty()) return;
+    layer_gemm(ctx_, {.a = inner_gradient(dy),
+                      .b = x.view,
+                      .c = a.view,
+                      .transpose_a = true,
+                      .accumulate = a.accumulate,
+                      .scale_b = x.scale});
+  }
+
+ private:
+  std::int64_t rank() const { return members_.front()->rank; }
+  TensorView outputs(const TensorView& y, const Adapter& member) const {
+    return y.columns(member.first_output, member.outputs);
+  }
+  TensorView columns_of(const TensorView& inner, const Adapter& member) const {
+    return inner.columns(member.a_row, member.rank);
+  }
+  TensorView scaled(const TensorView& inner) const {
+    ops::scale(ctx_.compute(), {.x = inner, .factor = members_.front()->scale});
+    return inner;
+  }
+  // scale * x A^T of all, [T, n rank]
+  TensorView inner_of(const Scaled& x) const {
+    const TensorView out = ctx_.temp(ctx_.dtype(), {x.view.size(0), a_.size(0)});
+    layer_gemm(ctx_, {.a = x.view, .b = a_, .c = out, .transpose_b = true, .scale_a = x.scale});
+    return scaled(out);
+  }
+  // The gradient of x A^T of all, [T, n rank].
+  TensorView inner_gradient(const Scaled& dy) const {
+    const TensorView out = ctx_.temp(ctx_.dtype(), {dy.view.size(0), a_.size(0)});
+    for (const Adapter* member : members_) {
+      layer_gemm(ctx_, {.a = outputs(dy.view, *member),
+                        .b = ctx_.weight(member->b),
+                        .c = columns_of(out, *member),
+                        .scale_a = dy.scale});
+    }
+    return scaled(out);
+  }
+
+  LayerContext& ctx_;
+  TensorView a_;
+  std::vector<const Adapter*> members_;
 };
 
 }  // namespace hawser::nn

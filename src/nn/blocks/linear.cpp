@@ -44,6 +44,22 @@ Scaled Linear::quantized(LayerContext& ctx, Operand operand, const Scaled& matri
   return how.quantizer->quantize(ctx, how, matrix.view);
 }
 
+std::vector<std::vector<std::size_t>> Linear::adapter_groups() const {
+  std::vector<std::vector<std::size_t>> groups;
+  for (std::size_t i = 0; i < adapters.size(); ++i) {
+    const auto shares = [&](const std::vector<std::size_t>& group) {
+      return adapters[group.front()].a == adapters[i].a;
+    };
+    const auto found = std::ranges::find_if(groups, shares);
+    if (found == groups.end()) {
+      groups.push_back({i});
+    } else {
+      found->push_back(i);
+    }
+  }
+  return groups;
+}
+
 std::vector<bool> Linear::multiplying_adapters(const LayerContext& ctx) const {
   std::vector<bool> out;
   for (std::size_t i = 0; i < adapters.size(); ++i) {
@@ -90,8 +106,13 @@ void Linear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y) co
     if (multiplying[i]) AdapterCall(ctx, *this, i).multiply_forward(x, y);
   }
   if (bias_last) ops::add_bias(ctx.compute(), {.y = y, .bias = ctx.weight(bias)});
-  for (std::size_t i = 0; i < adapters.size(); ++i) {
+  for (const std::vector<std::size_t>& group : adapter_groups()) {
+    const std::size_t i = group.front();
     if (multiplying[i]) continue;
+    if (group.size() > 1) {
+      AdapterGroup(ctx, *this, group).add_forward(x, y);
+      continue;
+    }
     const AdapterCall adapter(ctx, *this, i);
     if (adapters[i].magnitude >= 0) {
       adapter.add_decomposed(x, y);
@@ -108,7 +129,12 @@ void Linear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorVie
   const Side b = side(ctx.parameter(weight), true);
   layer_gemm(ctx,
              {.a = a.view, .b = b.view, .c = dx, .transpose_b = b.transpose, .scale_a = a.scale, .scale_b = b.scale});
-  for (std::size_t i = 0; i < adapters.size(); ++i) {
+  for (const std::vector<std::size_t>& group : adapter_groups()) {
+    const std::size_t i = group.front();
+    if (group.size() > 1) {
+      AdapterGroup(ctx, *this, group).add_input_gradient(dy, dx);
+      continue;
+    }
     const AdapterCall adapter(ctx, *this, i);
     if (adapters[i].magnitude >= 0 && !multiplying[i]) {
       adapter.add_decomposed_input_gradient(dy, dx);
@@ -134,12 +160,18 @@ void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& 
                      .scale_a = a.scale,
                      .scale_b = b.scale});
   }
-  for (std::size_t i = 0; i < adapters.size(); ++i) {
+  for (const std::vector<std::size_t>& group : adapter_groups()) {
+    const std::size_t i = group.front();
+    if (group.size() > 1) {
+      AdapterGroup(ctx, *this, group).weight_gradient(dy, x, sink);
+      continue;
+    }
     const AdapterCall adapter(ctx, *this, i);
+    const GradientTarget a = sink.target(adapters[i].a);
     if (adapters[i].magnitude >= 0) {
-      adapter.decomposed_weight_gradient(dy, of_product, multiplying[i], x, target, sink);
+      adapter.decomposed_weight_gradient(dy, of_product, multiplying[i], x, target, a, sink);
     } else {
-      adapter.weight_gradient(dy, x, sink);
+      adapter.weight_gradient(dy, x, a, sink);
     }
   }
   if (bias < 0) return;

@@ -32,6 +32,7 @@ namespace hawser::nn {
 struct Adapter {
   int a = -1, b = -1, magnitude = -1;  // parameters of the layer; magnitude -1: none
   std::int64_t rank = 0, first_output = 0, outputs = 0;
+  std::int64_t a_row = 0;  // A is rows [a_row, a_row + rank) of its parameter
   double scale = 1, dropout = 0;
 };
 
@@ -61,6 +62,8 @@ struct Linear {
   double adapter_flops(std::int64_t rows, std::int64_t inputs) const;
 
  private:
+  // The indices of the adapters, those whose A are one parameter together, in the order of their first.
+  std::vector<std::vector<std::size_t>> adapter_groups() const;
   // Adapters with a magnitude that multiply the output of W in place. The others add terms of their own: those that drop,
   // and those of rows that an earlier adapter multiplies.
   std::vector<bool> multiplying_adapters(const LayerContext&) const;
@@ -126,7 +129,9 @@ struct AdapterTarget {
 // Appends to `params` the parameters of the configured adapters of `targets`, in the order of the targets, and returns
 // the adapters. `part`: row-parallel, the inputs are this part of all. A starts with N(0, 1 / (3 all inputs)), the
 // variance of PEFT's; B with zeros; a magnitude with the norms of the rows of W, and it is gathered in float32, so that f
-// is then 1. Weights without them are complete (Segment::may_be_absent). Experts' weights are no Linears and have no
+// is then 1. Adapters of a column-parallel Linear without dropout and magnitude that have equal ranks, scales and names
+// are a group: their A are one fused parameter, so that one GEMM computes all x A^T, and another adds to dx. Weights
+// without adapters are complete (Segment::may_be_absent). Experts' weights are no Linears and have no
 // adapters. InternalError if two adapters have the same names.
 std::vector<Adapter> add_adapters(const std::vector<AdapterConfig>& configs, const std::vector<AdapterTarget>& targets,
                                   std::int64_t inputs, PartOf part, std::vector<Param>& params);

@@ -51,32 +51,52 @@ struct AdapterPlace {
   std::size_t weight = 0, first_row = 0, columns = 0;
 };
 
+// Where add_adapters puts the parameters of the adapters: of each Linear A, which those without magnitudes share, then B
+// and the magnitude of each.
+struct AdapterIndices {
+  std::size_t a = 0, a_row = 0, b = 0;  // the magnitude follows B
+};
+inline std::vector<AdapterIndices> adapter_indices(const std::vector<AdapterPlace>& places, std::size_t base,
+                                                   std::size_t rank, bool magnitudes) {
+  std::vector<AdapterIndices> out;
+  for (std::size_t first = 0, end = 0; first < places.size(); first = end) {
+    while (end < places.size() && places[end].weight == places[first].weight) ++end;
+    const std::size_t count = end - first, matrices = magnitudes ? count : 1, each = magnitudes ? 2 : 1;
+    for (std::size_t i = 0; i < count; ++i) {
+      out.push_back({magnitudes ? base + i : base, magnitudes ? 0 : i * rank, base + matrices + each * i});
+    }
+    base += matrices + each * count;
+  }
+  return out;
+}
+
 // `magnitudes`: each adapter has one (DoRA), after its B. The norms are constants for differences of the reference: those
 // of the weights that it gets first.
 inline Case with_adapters(Case c, std::size_t base, const std::vector<AdapterPlace>& places, std::size_t rank,
                           double scale, bool magnitudes = false) {
   const auto norms = std::make_shared<std::vector<Vector>>();
+  const std::vector<AdapterIndices> indices = adapter_indices(places, base, rank, magnitudes);
   c.reference = [=, plain = c.reference](const Vector& x, const std::vector<Vector>& w) {
     std::vector<Vector> merged(w.begin(), w.begin() + static_cast<std::ptrdiff_t>(base));
     const bool first = norms->empty();
     for (std::size_t i = 0; i < places.size(); ++i) {
       const AdapterPlace& at = places[i];
-      const std::size_t index = base + (magnitudes ? 3 : 2) * i;
-      const Vector &a = w[index], &b = w[index + 1];
+      const Vector &a = w[indices[i].a], &b = w[indices[i].b];
+      const std::size_t a_first = indices[i].a_row * at.columns;
       if (first) norms->emplace_back();
       for (std::size_t row = 0; row < b.size() / rank; ++row) {
         double* const values = &merged[at.weight][(at.first_row + row) * at.columns];
         double squares = 0;
         for (std::size_t column = 0; column < at.columns; ++column) {
           for (std::size_t r = 0; r < rank; ++r) {
-            values[column] += scale * b[row * rank + r] * a[r * at.columns + column];
+            values[column] += scale * b[row * rank + r] * a[a_first + r * at.columns + column];
           }
           squares += values[column] * values[column];
         }
         if (!magnitudes) continue;
         if (first) norms->back().push_back(std::sqrt(squares));
         for (std::size_t column = 0; column < at.columns; ++column) {
-          values[column] *= w[index + 2][row] / (*norms)[i][row];
+          values[column] *= w[indices[i].b + 1][row] / (*norms)[i][row];
         }
       }
     }
