@@ -78,12 +78,13 @@ class RData(unittest.TestCase):
 
 class Files(unittest.TestCase):
     def test_cases_are_complete_and_consistent(self):
-        folders = sorted((GOLDEN / "tiny").iterdir()) + sorted((GOLDEN / "families").iterdir())
-        self.assertGreaterEqual(len(folders), 14 + 11)
+        folders = [folder for group in ("tiny", "families", "adapters") for folder in sorted((GOLDEN / group).iterdir())]
+        self.assertGreaterEqual(len(folders), 14 + 11 + 7)
         for folder in folders:
             with self.subTest(folder.name):
                 expected = json.loads((folder / "expected.json").read_text())
-                lines = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
+                data = GOLDEN / expected["base"] if "base" in expected else folder
+                lines = [json.loads(line) for line in (data / "data.jsonl").read_text().splitlines()]
                 for line in lines:
                     size = len(line["input_ids"])
                     self.assertEqual(len(line.get("labels", line["input_ids"])), size)
@@ -108,6 +109,22 @@ class Files(unittest.TestCase):
                 if config.get("output_router_logits"):
                     total = expected["cross_entropy"] + config["router_aux_loss_coef"] * expected["router_loss"]
                     self.assertAlmostEqual(expected["loss"], total, places=12)
+
+    def test_adapters_have_steps_and_all_trainable_tensors(self):
+        for folder in sorted((GOLDEN / "adapters").iterdir()):
+            with self.subTest(folder.name):
+                expected = json.loads((folder / "expected.json").read_text())
+                steps = expected["steps"]
+                self.assertEqual(len(steps["losses"]), steps["count"])
+                self.assertAlmostEqual(steps["losses"][0], expected["loss"], places=12)
+                self.assertEqual(set(steps["norms"]), set(expected["gradient_norms"]))
+                weights = (folder / "adapter_model.safetensors").read_bytes()
+                header = json.loads(weights[8:8 + int.from_bytes(weights[:8], "little")])
+                header.pop("__metadata__", None)
+                self.assertEqual(set(header), set(expected["gradient_norms"]))
+                self.assertEqual({tensor["dtype"] for tensor in header.values()}, {"F32"})
+                config = json.loads((folder / "adapter_config.json").read_text())
+                self.assertEqual(config["base_model_name_or_path"], expected["base"])
 
     def test_quickstart_tokenizer_has_4096_entries(self):
         model = json.loads((ROOT / "recipes" / "quickstart-tokenizer" / "tokenizer.json").read_text())["model"]
