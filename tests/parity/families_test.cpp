@@ -8,117 +8,53 @@
 #include <map>
 
 #include "base/testing/temporary_folder.h"
-#include "checkpoint/boxes.h"
-#include "engine/feed.h"
 #include "generate/generate.h"
-#include "golden.h"
 #include "models/families.h"
 #include "nn/extent.h"
-#include "optim/adamw_optimizer.h"
+#include "training.h"
 
 namespace hawser {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kStepError = 1e-4;  // of each step's loss, relative
-
-fs::path folder_of(const std::string& name) {
-  return fs::path(HAWSER_SOURCE_DIR) / "tests/golden" / name;
-}
-
-std::unique_ptr<evaluate::OpenEvaluation> open(const fs::path& folder, const fs::path& data, std::int64_t length) {
-  Problems problems;
-  auto opened = evaluate::open_evaluation({.model = folder.string(), .data = data.string(), .sequence_length = length},
-                                          0, 1, problems);
-  problems.throw_if_any();
-  return std::make_unique<evaluate::OpenEvaluation>(std::move(*opened));
-}
-
-// Losses before each of the steps in `expected`; the whole file is the batch of every step.
-std::vector<double> trained(const fs::path& folder, const nlohmann::json& expected) {
-  const nlohmann::json& steps = expected.at("steps");
-  const auto input = open(folder, folder / "data.jsonl", expected.at("sequence_length"));
-  plan::Layout layout = input->layout;
-  layout.gradient_clip = steps.at("gradient_clip");
-  layout.optimizer = optim::make_adamw({.beta1 = steps.at("beta1"),
-                                        .beta2 = steps.at("beta2"),
-                                        .epsilon = steps.at("epsilon"),
-                                        .weight_decay = steps.at("weight_decay")});
-  const auto device = make_cpu_device();
-  const auto mesh = comm::make_self_mesh();
-  engine::Session session(*input->open.model, layout, *device, *mesh, {step::Purpose::train});
-  session.load(*input->open.weights, 0);
-  const auto targets = static_cast<double>(input->loader->step_targets(0));
-  step::StepInput step;
-  step.record.learning_rate = steps.at("learning_rate").get<float>();
-  step.record.inverse_targets = static_cast<float>(1 / targets);
-  for (std::int64_t m = 0; m < input->loader->micro_batches(); ++m) {
-    step.batches.push_back(engine::to_host_batch(input->loader->load(0, m), layout.batch));
-  }
-  std::vector<double> losses;
-  for (int n = 0; n < steps.at("count").get<int>(); ++n) {
-    step.record.step = n;
-    const step::StepOutput output = session.enqueue(step::Purpose::train, step);
-    session.synchronize();
-    losses.push_back(output.result->loss_sum.value() / targets + static_cast<double>(output.result->auxiliary_loss));
-  }
-  return losses;
-}
+using testing::golden_folder;
 
 class Families : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Families, TrainingFollowsTransformers) {
-  const fs::path folder = folder_of(GetParam());
+  const fs::path folder = golden_folder(GetParam());
   const nlohmann::json expected = testing::read_json(folder / "expected.json");
-  const auto reference = expected["steps"]["losses"].get<std::vector<double>>();
-  const std::vector<double> losses = trained(folder, expected);
-  ASSERT_EQ(losses.size(), reference.size());
-  for (std::size_t n = 0; n < losses.size(); ++n) {
-    EXPECT_NEAR(losses[n], reference[n], kStepError * reference[n]) << "step " << n;
-  }
+  const auto input = testing::open_golden(folder, expected.at("sequence_length"));
+  const auto device = make_cpu_device();
+  const auto mesh = comm::make_self_mesh();
+  engine::Session session(*input->open.model, testing::training_layout(input->layout, expected.at("steps")), *device,
+                          *mesh, {step::Purpose::train});
+  session.load(*input->open.weights, 0);
+  testing::expect_losses(testing::train(session, *input->loader, expected.at("steps")),
+                         expected["steps"]["losses"].get<std::vector<double>>());
 }
 
 // The same tensors, names and bytes, and the same config.json.
 TEST_P(Families, AnExportIsTheFolder) {
-  const fs::path folder = folder_of(GetParam());
+  const fs::path folder = golden_folder(GetParam());
   Problems problems;
   engine::OpenModel opened = engine::open_model(folder.string(), false, problems);
   ASSERT_EQ(problems.lines(), "");
   const models::Model& model = *opened.model;
   // The tensors in the model's form, by way of the flats.
-  std::map<std::string, std::vector<float>> tensors;
+  testing::Tensors tensors;
   const auto device = make_cpu_device();
   for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
     const std::int64_t count = model.flat(f).total(1);
     const Storage flat(*device, DType::f32, {count});
     models::load_flat(model, f, *opened.weights, 0, count, flat);
-    for (const NamedState& state : nn::extent_states(model.flat(f), {}, 0, count, flat, "", true)) {
-      std::vector<float>& tensor = tensors[state.name];
-      tensor.resize(static_cast<std::size_t>(state.shape.elements()));
-      for (const Box& box : state.boxes) {
-        const float* from = box.view.data<float>();
-        checkpoint::for_each_run(state.shape, checkpoint::region_of(box), [&](std::int64_t begin, std::int64_t run) {
-          std::copy_n(from, run, tensor.data() + begin);
-          from += run;
-        });
-      }
-    }
+    testing::add_tensors(nn::extent_states(model.flat(f), {}, 0, count, flat, "", true), tensors);
   }
-  const models::StateSource source = [&](const std::vector<NamedState>& wanted) {
-    for (const NamedState& state : wanted) {
-      for (const Box& box : state.boxes) {
-        float* to = box.view.data<float>();
-        checkpoint::for_each_run(state.shape, checkpoint::region_of(box), [&](std::int64_t begin, std::int64_t run) {
-          to = std::copy_n(tensors.at(state.name).data() + begin, run, to);
-        });
-      }
-    }
-  };
   std::ifstream file(folder / "config.json");
   const std::string config{std::istreambuf_iterator<char>(file), {}};
   const TemporaryFolder out;
-  models::export_folder(out.path("out"), model, source,
+  models::export_folder(out.path("out"), model, testing::source_of(tensors),
                         {.stored = DType::f32, .config = models::config_json(model.description(), DType::f32, config)});
   EXPECT_EQ(testing::read_json(out.path("out/config.json")), testing::read_json(folder / "config.json"));
   // A config that is written anew describes the same model.
@@ -129,19 +65,11 @@ TEST_P(Families, AnExportIsTheFolder) {
 
   auto exported = checkpoint::SafetensorsFolder::open(out.path("out"), problems);
   ASSERT_EQ(problems.lines(), "");
-  EXPECT_EQ(exported->names(), opened.weights->names());
-  for (const std::string& name : exported->names()) {
-    const checkpoint::TensorInfo *now = exported->find(name), *then = opened.weights->find(name);
-    ASSERT_EQ(now->shape.text(), then->shape.text()) << name;
-    std::vector<std::byte> bytes(static_cast<std::size_t>(now->bytes)), original = bytes;
-    exported->read_bytes(name, 0, bytes.data(), now->bytes);
-    opened.weights->read_bytes(name, 0, original.data(), now->bytes);
-    EXPECT_EQ(bytes, original) << name;
-  }
+  testing::expect_same_files(*exported, *opened.weights);
 }
 
 TEST_P(Families, GreedyTextEqualsTransformers) {
-  const fs::path folder = folder_of(GetParam());
+  const fs::path folder = golden_folder(GetParam());
   const nlohmann::json expected = testing::read_json(folder / "expected.json").at("generation");
   const auto ids = expected.at("ids").get<std::vector<std::int32_t>>();
   Problems problems;
@@ -163,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(All, Families, ::testing::ValuesIn(testing::golden_case
 // A copy of a case, with its files' texts changed; tensors are swapped by their names in the header.
 double loss_of_changed(const std::string& name, const std::function<void(nlohmann::json&)>& config,
                        const std::string& from = "", const std::string& to = "") {
-  const fs::path folder = folder_of("families/" + name);
+  const fs::path folder = golden_folder("families/" + name);
   const TemporaryFolder changed;
   nlohmann::json json = testing::read_json(folder / "config.json");
   config(json);
@@ -225,7 +153,7 @@ std::string families_table() {
   std::map<std::string, std::vector<std::string>> cases;
   for (const std::string set : {"tiny", "families"}) {
     for (const std::string& name : testing::golden_cases(set)) {
-      cases[testing::read_json(folder_of(name) / "config.json").at("model_type")].push_back(name);
+      cases[testing::read_json(golden_folder(name) / "config.json").at("model_type")].push_back(name);
     }
   }
   std::string out = "| models | `model_type` | besides Llama's block | golden cases |\n| --- | --- | --- | --- |\n";

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <string>
 #include <thread>
@@ -64,10 +65,11 @@ inline void project(const std::string& name, std::int64_t first, const float* va
 }
 
 // As project, for elements [first, first + count) of a segment in the model's form, with their numbers in the file's.
-inline void project_segment(const nn::Segment& segment, std::int64_t first, const float* values, std::int64_t count,
-                            std::vector<double>& projections) {
-  if (segment.file == nn::FileForm()) return project(segment.name, first, values, count, projections);
-  HAWSER_CHECK(!segment.file.transposed, segment.name, ": projections of a transposed tensor");
+// `name`: the tensor's in the file.
+inline void project_segment(const std::string& name, const nn::Segment& segment, std::int64_t first,
+                            const float* values, std::int64_t count, std::vector<double>& projections) {
+  if (segment.file == nn::FileForm()) return project(name, first, values, count, projections);
+  HAWSER_CHECK(!segment.file.transposed, name, ": projections of a transposed tensor");
   const Shape shape = nn::segment_shape(segment);
   const std::int64_t length = shape.elements() / shape[0];
   std::vector<std::int64_t> in_file(static_cast<std::size_t>(shape[0]));  // by row of the model
@@ -78,26 +80,28 @@ inline void project_segment(const nn::Segment& segment, std::int64_t first, cons
   for (std::int64_t done = 0; done < count;) {
     const std::int64_t row = (first + done) / length, column = (first + done) % length;
     const std::int64_t piece = std::min(length - column, count - done);
-    project_part(segment.name, in_file[static_cast<std::size_t>(row)] * length + column, values + done, piece,
-                 projections);
+    project_part(name, in_file[static_cast<std::size_t>(row)] * length + column, values + done, piece, projections);
     done += piece;
   }
 }
 
-// This rank's part of every gradient's projections; the sum over ranks that hold different pieces is the full
-// projection.
-inline std::map<std::string, std::vector<double>> gradient_projections(engine::Session& session,
-                                                                       step::Purpose purpose) {
+// This rank's part of the projections of every trainable parameter's gradient; the sum over ranks that hold different
+// pieces is the full projection. `file_name`: a tensor's name in the file, of that in the model.
+inline std::map<std::string, std::vector<double>> gradient_projections(
+    engine::Session& session, step::Purpose purpose,
+    const std::function<std::string(const std::string&)>& file_name = [](const std::string& name) { return name; }) {
   std::map<std::string, std::vector<double>> out;
   for (int f = 0; f < static_cast<int>(session.model().flats().size()); ++f) {
     const nn::Flat& flat = session.model().flat(f);
+    if (!flat.spec().trainable) continue;
     const step::FlatState& state = session.state().flat(f);
     const std::vector<float> shard = engine::values_of(session, session.executor(purpose).gradient_shard(f));
     for (const models::SegmentPiece& piece : models::segment_pieces(flat, state.begin, state.count)) {
       const nn::Segment& segment =
           flat.params()[static_cast<std::size_t>(piece.param)].segments[static_cast<std::size_t>(piece.segment)];
-      auto& projections = out.try_emplace(segment.name, std::vector<double>(kProjections)).first->second;
-      project_segment(segment, piece.first, shard.data() + piece.at, piece.count, projections);
+      const std::string name = file_name(segment.name);
+      auto& projections = out.try_emplace(name, std::vector<double>(kProjections)).first->second;
+      project_segment(name, segment, piece.first, shard.data() + piece.at, piece.count, projections);
     }
   }
   return out;
