@@ -6,6 +6,8 @@ Skips tests that need PyTorch if it is not installed.
 import json
 import os
 import pathlib
+import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -26,6 +28,11 @@ try:
     HAVE_TORCH = True
 except ImportError:
     HAVE_TORCH = False
+try:
+    import peft  # noqa: F401
+    HAVE_PEFT = HAVE_TORCH
+except ImportError:
+    HAVE_PEFT = False
 
 
 class Philox(unittest.TestCase):
@@ -166,6 +173,48 @@ class Tiny(unittest.TestCase):
         self.assertEqual(oracle.count_targets([line]), 2)
         self.assertEqual([oracle.next_labels(line, a, b) for a, b in oracle.documents(line)],
                          [[8, -100, -100], [5, -100]])
+
+
+@unittest.skipUnless(HAVE_PEFT, "needs PyTorch, transformers and PEFT")
+class Adapters(unittest.TestCase):
+    def test_a_case_is_reproducible(self):
+        transformers.logging.disable_progress_bar()
+        import make_adapters
+        torch.set_num_threads(1)
+        with tempfile.TemporaryDirectory() as folder:
+            make_adapters.make("gpt_neox_dora", folder)
+            for file in sorted(os.listdir(folder)):
+                made = pathlib.Path(folder, file).read_bytes()
+                kept = (GOLDEN / "adapters" / "gpt_neox_dora" / file).read_bytes()
+                if file != "expected.json":
+                    self.assertEqual(made, kept, file)
+                else:
+                    made, kept = json.loads(made), json.loads(kept)
+                    self.assertAlmostEqual(made["loss"], kept["loss"], places=10)
+                    self.assertAlmostEqual(made["steps"]["losses"][-1], kept["steps"]["losses"][-1], places=9)
+                    for name, norm in kept["gradient_norms"].items():
+                        self.assertAlmostEqual(made["gradient_norms"][name], norm, places=9)
+
+    def test_the_check_of_exports_finds_differences(self):
+        def check(adapter, figures, *more):
+            base = GOLDEN / json.loads((adapter / "expected.json").read_text())["base"]
+            return subprocess.run([sys.executable, "check_adapter_export.py", base, adapter, base / "data.jsonl", "--eval",
+                                   figures, *more], cwd=ROOT / "tools" / "golden", capture_output=True, text=True)
+
+        good = GOLDEN / "adapters" / "llama_rslora"
+        done = check(good, good / "expected.json", "--other", good)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"12 gradient norms: largest relative difference \S+e-1\d")
+        self.assertRegex(done.stdout, r"largest difference 0.0e\+00")
+        with tempfile.TemporaryDirectory() as folder:
+            changed = pathlib.Path(folder)
+            shutil.copytree(good, changed, dirs_exist_ok=True)
+            config = json.loads((good / "adapter_config.json").read_text())
+            (changed / "adapter_config.json").write_text(json.dumps({**config, "use_rslora": False}))
+            done = check(good, good / "expected.json", "--other", changed)
+            self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+            done = check(changed, good / "expected.json")
+            self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
 
 
 if __name__ == "__main__":
