@@ -1,5 +1,5 @@
-// Adapters against PEFT in float64 (tests/golden/adapters, made by tools/golden/make_adapters.py): loss, every gradient,
-// training steps, export of the adapter and of the merged model.
+// Adapters against PEFT in float64 (tests/golden/adapters, made by tools/golden/make_adapters.py): loss, every
+// gradient, training steps, export of the adapter and of the merged model.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -60,10 +60,12 @@ def compare_figures(model, losses, loss, router, figures):
     if "gradient_norms" not in figures:
         return good
     loss.backward()
-    gradients = make_adapters.file_tensors(model, {key: p.grad for key, p in model.named_parameters() if p.requires_grad})
+    gradients = make_adapters.file_tensors(
+        model, {key: p.grad for key, p in model.named_parameters() if p.requires_grad})
     names, own = set(figures["gradient_norms"]), set(gradients)
     if names != own:
-        print(f"gradients of other tensors: only hawser's {sorted(names - own)[:3]}, only PEFT's {sorted(own - names)[:3]}")
+        print(f"gradients of other tensors: only hawser's {sorted(names - own)[:3]}, "
+              f"only PEFT's {sorted(own - names)[:3]}")
         return False
     worst, name = max((abs(figures["gradient_norms"][name] / gradient.norm().item() - 1), name)
                       for name, gradient in gradients.items())

@@ -177,7 +177,8 @@ def make(name, folder):
         "about": case["about"],
         "made_with": {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__,
                       "peft": peft.__version__},
-        "base": case["base"], "sequence_length": of_base["sequence_length"], "loss": loss.item(), "tokens": losses.count}
+        "base": case["base"], "sequence_length": of_base["sequence_length"], "loss": loss.item(),
+        "tokens": losses.count}
     if router is not None:
         expected.update(cross_entropy=cross_entropy.item(), router_loss=router.item())
     expected.update(**summary, steps=steps)

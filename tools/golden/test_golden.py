@@ -85,7 +85,8 @@ class RData(unittest.TestCase):
 
 class Files(unittest.TestCase):
     def test_cases_are_complete_and_consistent(self):
-        folders = [folder for group in ("tiny", "families", "adapters") for folder in sorted((GOLDEN / group).iterdir())]
+        groups = ("tiny", "families", "adapters")
+        folders = [folder for group in groups for folder in sorted((GOLDEN / group).iterdir())]
         self.assertGreaterEqual(len(folders), 14 + 11 + 7)
         for folder in folders:
             with self.subTest(folder.name):
@@ -198,8 +199,9 @@ class Adapters(unittest.TestCase):
     def test_the_check_of_exports_finds_differences(self):
         def check(adapter, figures, *more):
             base = GOLDEN / json.loads((adapter / "expected.json").read_text())["base"]
-            return subprocess.run([sys.executable, "check_adapter_export.py", base, adapter, base / "data.jsonl", "--eval",
-                                   figures, *more], cwd=ROOT / "tools" / "golden", capture_output=True, text=True)
+            return subprocess.run(
+                [sys.executable, "check_adapter_export.py", base, adapter, base / "data.jsonl", "--eval", figures, *more],
+                cwd=ROOT / "tools" / "golden", capture_output=True, text=True)
 
         good = GOLDEN / "adapters" / "llama_rslora"
         done = check(good, good / "expected.json", "--other", good)

@@ -83,8 +83,8 @@ testing::Trained train_alone(const models::Model& model, const plan::Layout& lay
   return trained;
 }
 
-// Packed documents and two micro-batches. Each mesh has both settings of parallel.sharding, on 8 ranks one of them; bases,
-// policies and the other options are in turn.
+// Packed documents and two micro-batches. Each mesh has both settings of parallel.sharding, on 8 ranks one of them;
+// bases, policies and the other options are in turn.
 TEST(Adapters, EveryMeshTrainsLikeOneRank) {
   constexpr Checkpointing kPolicies[] = {Checkpointing::none, Checkpointing::full, Checkpointing::gate_up,
                                          Checkpointing::selective};
