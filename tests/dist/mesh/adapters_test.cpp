@@ -83,8 +83,8 @@ testing::Trained train_alone(const models::Model& model, const plan::Layout& lay
   return trained;
 }
 
-// Packed documents and two micro-batches. Each mesh has both settings of parallel.sharding, on 8 ranks one of them;
-// bases, policies and the other options are in turn.
+// Packed documents and two micro-batches. Each mesh has both settings of parallel.sharding; on 8 ranks every second
+// mesh has one of them. Bases, policies and the other options are in turn.
 TEST(Adapters, EveryMeshTrainsLikeOneRank) {
   constexpr Checkpointing kPolicies[] = {Checkpointing::none, Checkpointing::full, Checkpointing::gate_up,
                                          Checkpointing::selective};
@@ -96,7 +96,7 @@ TEST(Adapters, EveryMeshTrainsLikeOneRank) {
                           return spec;
                         }));
   }
-  // With 0.01 the second and third expert of a token are equal up to rounding in a step.
+  // With a rate of 0.01, two logits of a router differ by 1e-7 in step 1, and rounding decides between their experts.
   const testing::Training training{.rates = 0.005f};
   std::map<std::pair<std::string, int>, testing::Trained> references;
   const int world = the_world->size();
@@ -104,7 +104,7 @@ TEST(Adapters, EveryMeshTrainsLikeOneRank) {
   for (plan::Layout layout : testing::meshes(*models.front().second)) {
     ++meshes;
     for (const ShardPolicy sharding : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
-      if (world == 8 && (sharding == ShardPolicy::parameters) == (meshes % 2 == 0)) continue;
+      if (world == 8 && (meshes % 2 == 0 || (sharding == ShardPolicy::parameters) == (meshes / 2 % 2 == 0))) continue;
       const auto& [name, model] = models[static_cast<std::size_t>(turn) % models.size()];
       layout.shard_policy = sharding;
       layout.compute = DType::f32;
