@@ -1,6 +1,7 @@
 // Several adapters of one Linear, with magnitudes (DoRA) and dropout, against a float64 reference.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "nn/blocks/linear.h"
@@ -159,10 +160,36 @@ TEST(Adapters, OfOneTargetHaveNames) {
   ASSERT_EQ(adapters.size(), 2u);
   std::vector<std::string> names;
   for (const Param& param : params) names.push_back(param.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"q.lora_A.weight", "q.lora_B.weight", "q.lora_A.second.weight",
+  EXPECT_EQ(names, (std::vector<std::string>{"q.lora_A.weight", "q.lora_A.second.weight", "q.lora_B.weight",
                                              "q.lora_B.second.weight", "q.lora_magnitude_vector.second.weight"}));
   EXPECT_EQ(params[4].initial.rows_of, "q.weight");
   EXPECT_THROW(add_adapters({{.target = "q", .rank = 4}}, targets, 8, {}, params), InternalError);
+}
+
+// The A of plain adapters that have the same input are one parameter.
+TEST(Adapters, ThatShareAnInputShareAParameter) {
+  const std::vector<AdapterTarget> targets = {{"m.q", 0, 6}, {"m.k", 6, 2}, {"m.v", 8, 2}};
+  const auto names_of = [&](const std::vector<AdapterConfig>& configs, PartOf part = {}) {
+    std::vector<Param> params;
+    const auto adapters = add_adapters(configs, targets, 8, part, params);
+    std::vector<std::string> names;
+    for (const Param& param : params) names.push_back(param.name);
+    for (const Adapter& adapter : adapters) {
+      const Param& a = params[static_cast<std::size_t>(adapter.a)];
+      const auto has_a = [&](const Segment& s) { return s.row == adapter.a_row && s.rows == adapter.rank; };
+      EXPECT_EQ(std::ranges::count_if(a.segments, has_a), 1) << a.name;
+    }
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names_of({{.target = "m.v", .rank = 2}, {.target = "m.q", .rank = 2}}),
+            (Names{"v+m.q.lora_A.weight", "m.q.lora_B.weight", "m.v.lora_B.weight"}));
+  for (const AdapterConfig& other :
+       {AdapterConfig{.target = "m.q", .rank = 4}, AdapterConfig{.target = "m.q", .rank = 2, .scale = 2},
+        AdapterConfig{.target = "m.q", .rank = 2, .dropout = 0.1},
+        AdapterConfig{.target = "m.q", .rank = 2, .name = "n"}}) {
+    EXPECT_EQ(names_of({{.target = "m.k", .rank = 2}, other}).size(), 4u);
+  }
 }
 
 }  // namespace

@@ -210,17 +210,20 @@ TEST(Scales, ResumeOnAnotherMesh) {
       ExactRun run(model, from, *mesh, whole_batch());
       testing::write_exact(run.session());
       for (int step = 0; step < kBefore; ++step) run.step(step);
-      train::save(run.session(), the_world, {.root = root}, {.step = number, .recipe = "{}", .config = "{}"});
+      const engine::RunState state{.step = number, .recipe = "{}", .config = "{}"};
+      train::save(run.session(), the_world, {.root = root}, state);
+      train::save(run.session(), the_world, {.root = root + "/of-run"}, state, train::kSavedByRun);
     }
-    checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(number)));
+    const std::string name = checkpoint::step_name(number);
+    checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", name));
     std::int64_t bytes = 0;
-    for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) {
+    for (const auto& tensor : checkpoint::Checkpoint::open(cat(root, "/of-run/", name)).tensors()) {
       bytes += tensor.shape.elements() * size_of(tensor.dtype);
     }
     const auto mesh = comm::make_mpi_mesh(*the_world, to.mesh, 60.0);
     ExactRun run(model, to, *mesh, whole_batch());
     EXPECT_EQ(plan::checkpoint_bytes(model, run.layout()), bytes) << text_of(from);
-    std::vector<engine::StatePart> parts = engine::state_parts(run.session());
+    std::vector<engine::StatePart> parts = engine::state_parts(run.session(), train::kSavedByRun);
     EXPECT_EQ(run.session().plan(step::Purpose::train).saved_bytes, engine::place_copies(parts, nullptr));
     EXPECT_TRUE(engine::has_scales(run.session(), checkpoint));
     engine::load(run.session(), checkpoint);
