@@ -28,6 +28,52 @@ void change_routers(const MoeRecipe& moe, const std::string& file, models::Model
 
 }  // namespace
 
+namespace {
+
+// The keys of a recipe's text; what it does not have is as without them.
+MoeRecipe moe_of(const std::string& recipe_json) {
+  MoeRecipe moe;
+  const auto recipe = io::json_or_null(recipe_json);
+  const auto found = recipe.is_object() ? recipe.find("moe") : recipe.end();
+  if (found == recipe.end() || !found->is_object()) return moe;
+  const nlohmann::json balancing = found->value("balancing", nlohmann::json());
+  if (balancing == "aux_loss") moe.balancing = ExpertBalancing::aux_loss;
+  if (balancing == "none") moe.balancing = ExpertBalancing::none;
+  const auto number = [&](const char* key) {
+    const nlohmann::json value = found->value(key, nlohmann::json());
+    return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
+  };
+  moe.aux_loss_coefficient = number("aux_loss_coefficient");
+  moe.z_loss_coefficient = number("z_loss_coefficient");
+  return moe;
+}
+
+// Of all layers with experts: auxiliary_loss and router_z_loss.
+std::pair<double, double> router_losses(const models::ModelDescription& description) {
+  for (const models::BlockDescription& block : description.blocks) {
+    if (block.moe) return {block.moe->auxiliary_loss, block.moe->router_z_loss};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string router_changes(const RunState& state, const models::ModelDescription& now) {
+  Problems ignored;  // reported by computation_changes
+  models::ModelDescription before = models::describe_config(state.config, "", ignored);
+  if (!ignored.empty()) return "";
+  change_routers(moe_of(state.recipe), "", before, ignored);
+  const auto [auxiliary, z] = router_losses(before);
+  const auto [auxiliary_now, z_now] = router_losses(now);
+  std::string out;
+  const auto add = [&](const char* key, double was, double is) {
+    if (was != is) out += cat(out.empty() ? "" : ", ", key, " was ", was, " and is ", is);
+  };
+  add("moe.aux_loss_coefficient", auxiliary, auxiliary_now);
+  add("moe.z_loss_coefficient", z, z_now);
+  return out;
+}
+
 std::optional<models::LoraConfig> lora_of(const AdapterRecipe& adapter) {
   if (adapter.kind == AdapterKind::none) return std::nullopt;
   return models::LoraConfig{.rank = adapter.rank,

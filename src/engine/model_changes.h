@@ -3,6 +3,7 @@
 
 #include "config/recipe.h"
 #include "engine/open_model.h"
+#include "engine/run_state.h"
 
 namespace hawser::engine {
 
@@ -14,6 +15,10 @@ ModelChanges changes_of(const Recipe& recipe);
 // A model as `eval` computes it: the load-balancing loss counts if the model's own loss includes it
 // (nn::MoeConfig::reported), with the coefficient of its config, and no other loss of routers does.
 ModelChanges changes_for_evaluation();
+
+// Lists the coefficients of the losses that routers add, where they differ from those of the checkpoint's run:
+// "moe.aux_loss_coefficient was 0.02 and is 0"; "" if they are equal. `now`: with the changes of the run's recipe.
+std::string router_changes(const RunState& state, const models::ModelDescription& now);
 
 // The adapter that a recipe trains; nullopt: none.
 std::optional<models::LoraConfig> lora_of(const AdapterRecipe& adapter);

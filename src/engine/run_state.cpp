@@ -80,13 +80,27 @@ bool same_validation(const std::string& a, const std::string& b) {
   return one.is_object() && one == other;
 }
 
+namespace {
+
+// A recipe sets the coefficients of these losses, like a learning rate (router_changes).
+models::ModelDescription without_router_losses(models::ModelDescription description) {
+  for (models::BlockDescription& block : description.blocks) {
+    if (block.moe) block.moe->auxiliary_loss = block.moe->router_z_loss = 0;
+  }
+  return description;
+}
+
+}  // namespace
+
 Problems computation_changes(const RunState& state, const models::ModelDescription& description, DType compute,
                              const std::string& optimizer, const std::string& file) {
   Problems out;
   Problems unreadable;
   const models::ModelDescription before = models::describe_config(state.config, file, unreadable);
   out.add(unreadable);
-  const std::string changes = unreadable.empty() ? models::description_changes(before, description) : "";
+  const std::string changes = unreadable.empty() ? models::description_changes(without_router_losses(before),
+                                                                               without_router_losses(description))
+                                                 : "";
   if (!changes.empty()) {
     out.add({.file = file,
              .what = "the model has changed: " + changes,

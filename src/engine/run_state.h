@@ -55,7 +55,8 @@ RunState run_state_of(const std::string& json);  // UserError if the text is no 
 bool same_validation(const std::string& a, const std::string& b);
 
 // What makes a run compute something else than the checkpoint's run did although all tensors have the same shapes: the
-// model's description (heads, norm epsilon, RoPE, ...), the compute dtype, the optimizer. One Problem each, with `file`
+// model's description (heads, norm epsilon, RoPE, ..., but not what routers add to the loss: router_changes), the compute
+// dtype, the optimizer. One Problem each, with `file`
 // as its file; none if the run continues the same computation. The others are the resumed run's.
 Problems computation_changes(const RunState& state, const models::ModelDescription& description, DType compute,
                              const std::string& optimizer, const std::string& file);

@@ -107,6 +107,19 @@ TEST_F(Families, AMixtralTrainsResumesAndEvaluates) {
   fit("--set train.micro_batch_size=2 --resume");
   EXPECT_EQ(folder_.read(last + "/rank-00000.bin"), bytes);
 
+  // Other coefficients are another loss, and are said.
+  fs::remove_all(folder_ / last);
+  const testing::Ran other = hawser(
+      "fit recipe.yaml --set train.micro_batch_size=2 --set moe.z_loss_coefficient=0 "
+      "--set moe.balancing=none --resume");
+  EXPECT_EQ(other.code, 0) << other.err;
+  EXPECT_NE(other.err.find("the loss of routers has changed: moe.aux_loss_coefficient was 0.05 and is 0, "
+                           "moe.z_loss_coefficient was 0.001 and is 0"),
+            std::string::npos)
+      << other.err;
+  fs::remove_all(folder_ / last);
+  fit("--set train.micro_batch_size=2 --resume");
+
   EXPECT_EQ(json("export run out --json")["step"], 10);
   EXPECT_EQ(json("inspect out --json")["model"]["family"], "mixtral");
   const std::string eval = "eval --data text.jsonl --sequence-length 24 --gradient-norms --model ";
@@ -124,6 +137,17 @@ TEST_F(Families, AMixtralTrainsResumesAndEvaluates) {
   }
   const std::string generate = "generate --prompt-ids 5,9,40 --max-tokens 12 --temperature 0 --json --model ";
   EXPECT_EQ(json(generate + "run")["ids"], json(generate + "out")["ids"]);
+}
+
+// Without output_router_logits the config's coefficient is that of no run.
+TEST_F(Families, AMixtralWithoutARouterLossResumes) {
+  write_recipe("mixtral", "moe: {balancing: none}\n");
+  for (const std::string& set : {"", "--set moe.balancing="}) {
+    fit("--set train.steps=5 " + set);
+    const testing::Ran ran = hawser("fit recipe.yaml --resume --set train.steps=6 " + set);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_EQ(ran.err.find("has changed"), std::string::npos) << ran.err;
+  }
 }
 
 // The loss of several lines is one of all their tokens; that of the golden file is transformers'.
