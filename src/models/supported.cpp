@@ -16,6 +16,7 @@ class Check {
   }
   void norm(const nn::NormConfig& config) {
     no(config.kind == nn::NormKind::layer && config.unit_offset, "a layer norm whose factor is 1 + weight");
+    no(config.kind == nn::NormKind::rms && config.bias, "an RMS norm with a bias");
   }
   void norm(const nn::NormConfig& config, nn::NormPlace place) {
     norm(config);
@@ -32,9 +33,13 @@ class Check {
 void check_block(Check& check, const BlockDescription& block) {
   const nn::AttentionConfig& attention = block.attention;
   check.norm(attention.norm_config, attention.norm_place);
-  check.no(attention.qk_norm && attention.qk_norm->kind == nn::NormKind::layer, "layer norms of queries and keys");
+  if (attention.qk_norm) {
+    check.norm(*attention.qk_norm);
+    check.no(attention.qk_norm->kind == nn::NormKind::layer, "layer norms of queries and keys");
+  }
   check.no(attention.softcap != 0, "soft-capping of attention scores");
   check.no(attention.alibi, "ALiBi");
+  check.no(attention.scale < 0, "attention scores with a negative scale");
   check.no(block.residual == Residual::parallel_one_norm, "a parallel residual with one norm");
   if (block.moe) {
     check.norm(block.moe->norm_config);

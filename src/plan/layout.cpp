@@ -156,8 +156,25 @@ nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {
   return seams;
 }
 
+namespace {
+
+// The tables of context parallelism and of a KV cache have no keys after a query's own row.
+void check_attention(const Layout& layout, const models::Model& model) {
+  const bool context = layout.mesh.context > 1;
+  if (!context && layout.kv_cache_rows == 0) return;
+  for (int layer = 0; layer < model.layers(); ++layer) {
+    const nn::AttentionConfig* attention = model.attention(layer);
+    HAWSER_CHECK(attention == nullptr || attention->causal, "block ", model.block_of(layer),
+                 ": attention that is not causal is not supported with ",
+                 context ? "context parallelism" : "a KV cache", ": queries would not see later keys");
+  }
+}
+
+}  // namespace
+
 step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& model, const program::Program& program,
                                    comm::Mesh& mesh, step::Purpose purpose) {
+  check_attention(layout, model);
   step::BatchBounds bounds = layout.bounds;
   bounds.logit_positions = purpose == step::Purpose::logits ? layout.logit_positions : 0;
   bounds.uses_kv_cache = layout.kv_cache_rows > 0;

@@ -86,6 +86,31 @@ TEST(Plan, RanksOfAContextGroupHaveOnePlanOnAGpu) {
   }
 }
 
+// The tables of context parallelism and of a KV cache have no later keys.
+TEST(Plan, AttentionThatIsNotCausalNeedsAllKeysInOneCall) {
+  models::ModelDescription description = testing::llama_description({});
+  description.blocks.at(1).attention.causal = false;
+  const models::Model model(description), causal(testing::llama_description({}));
+  const auto rejection = [&](const models::Model& planned, int context, std::int64_t kv_cache_rows) -> std::string {
+    plan::Layout layout = make_test_layout({.mesh = {.context = context}}, planned);
+    layout.kv_cache_rows = kv_cache_rows;
+    try {
+      plan::plan_rank(planned, layout, kv_cache_rows > 0 ? step::Purpose::logits : step::Purpose::train, 0);
+    } catch (const InternalError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(rejection(model, 1, 0), "");
+  EXPECT_EQ(rejection(causal, 2, 0), "");
+  EXPECT_EQ(rejection(causal, 1, 96), "");
+  EXPECT_NE(rejection(model, 2, 0)
+                .find("block 1: attention that is not causal is not supported with context "
+                      "parallelism: queries would not see later keys"),
+            std::string::npos);
+  EXPECT_NE(rejection(model, 1, 96).find("is not supported with a KV cache"), std::string::npos);
+}
+
 // Reference check whether the plan of one rank is safe: reachability between every two accesses.
 bool safe(const plan::RankPlan& plan) {
   const program::testing::Reachability truth(plan.trace);

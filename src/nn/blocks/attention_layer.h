@@ -29,7 +29,7 @@ struct AttentionConfig {
   bool transposed = false;            // files have weights as [in, out] (Conv1D of GPT-2)
   int rope = 0;             // LayerContext::rope_frequencies(rope), for all or the first dims of a head; -1: none
   double rope_scale = 1.0;  // factor of cos and sin (attention scaling of some RoPE variants)
-  bool causal = true;
+  bool causal = true;       // without it a query sees all keys of its document; not with context parallelism
   std::int64_t window = 0;  // keys that a query sees at most, its own included; 0: all
   double scale = 0;         // of the scores; 0: 1 / sqrt(head_dim)
   double softcap = 0;       // scores become softcap * tanh(score / softcap) (Gemma 2); 0: no. Not supported yet
