@@ -11,6 +11,7 @@
 #include "ops/attention/attention.h"
 #include "ops/copy/copy.h"
 #include "ops/gemm/gemm.h"
+#include "ops/gemm/grouped_gemm.h"
 #include "ops/seed/init.h"
 
 namespace hawser::profile {
@@ -18,6 +19,75 @@ namespace hawser::profile {
 double Roofline::seconds() const {
   double sum = 0;
   for (const RooflineTerm& term : terms) sum += term.seconds();
+  return sum;
+}
+
+namespace {
+
+// Adds a GEMM, or its count to an equal one's.
+void add_shape(std::vector<ExpertGemm>& list, ExpertGemm gemm) {
+  const auto same = [&](const ExpertGemm& there) {
+    return there.kind == gemm.kind && there.experts == gemm.experts && there.assignments == gemm.assignments &&
+           there.outputs == gemm.outputs && there.inputs == gemm.inputs && there.out == gemm.out &&
+           there.accumulate == gemm.accumulate;
+  };
+  const auto there = std::ranges::find_if(list, same);
+  if (there == list.end()) {
+    list.push_back(std::move(gemm));
+  } else {
+    there->count += gemm.count;
+  }
+}
+
+}  // namespace
+
+std::vector<ExpertGemm> expert_gemms_of(const models::Model& model, const plan::Layout& layout) {
+  using Kind = ExpertGemm::Kind;
+  const std::int64_t times = layout.micro_batches;
+  const bool each = layout.parts() > 1 && layout.accumulation == GradientAccumulation::sharded;
+  std::vector<ExpertGemm> list;
+  const auto add_weight = [&](const std::string& name, const nn::MoeConfig& c, std::int64_t outputs,
+                              std::int64_t inputs) {
+    const auto add = [&](const char* what, Kind kind, DType out, std::int64_t count, bool accumulate = false) {
+      add_shape(list, {.name = cat(name, ", ", what),
+                       .kind = kind,
+                       .experts = c.experts,
+                       .assignments = layout.bounds.rows * c.top_k,
+                       .outputs = outputs,
+                       .inputs = inputs,
+                       .in = layout.compute,
+                       .out = out,
+                       .accumulate = accumulate,
+                       .count = count});
+    };
+    add("y", Kind::y, layout.compute, times);
+    add("dx", Kind::dx, layout.compute, times);
+    add("dW", Kind::dweight, each ? layout.reduce_dtype : DType::f32, each ? times : 1);
+    if (!each && times > 1) add("dW +=", Kind::dweight, DType::f32, times - 1, true);
+  };
+  for (const models::BlockDescription& block : model.description().blocks) {
+    if (!block.moe) continue;
+    add_weight("experts.gate_up", *block.moe, block.moe->up_size(), block.moe->width);
+    add_weight("experts.down", *block.moe, block.moe->width, block.moe->inner);
+  }
+  return list;
+}
+
+double fused_bytes(const models::Model& model, plan::Layout layout) {
+  for (nn::SavePolicy& policy : layout.policies) policy.checkpointing = Checkpointing::none;
+  const plan::RankPlan plan =
+      plan::plan_rank(model, layout, step::Purpose::train, 0, false, program::Placing::estimate);
+  double sum = 0;
+  for (const TraceItem& item : plan.trace.items) {
+    const OpRecord& record = item.record;
+    if (item.kind != TraceItem::Kind::work || record.collective.kind != CollectiveKind::none) continue;
+    if (bound_of(record.kind) != Bound::bytes) continue;
+    if (record.bytes > 0) {
+      sum += record.bytes;
+      continue;
+    }
+    for (const Access& access : record.accesses) sum += static_cast<double>(access.row_bytes * access.rows);
+  }
   return sum;
 }
 
@@ -65,6 +135,38 @@ void add_gemms(Bench& bench, const models::Model& model, const plan::Layout& lay
     ops::gemm_prepare(bench.stream(), gemm);
     const double each = bench.time([&] { ops::gemm(bench.stream(), gemm); });
     out.terms.push_back({.what = cat("GEMM ", p.name, " [", p.m, " x ", p.n, " x ", p.k, "]"),
+                         .count = static_cast<double>(p.count),
+                         .each = each,
+                         .rate = p.flops() / each});
+  }
+}
+
+void add_expert_gemms(Bench& bench, const models::Model& model, const plan::Layout& layout, Roofline& out) {
+  using Kind = ExpertGemm::Kind;
+  for (const ExpertGemm& p : expert_gemms_of(model, layout)) {
+    const std::int64_t group = ceil_div(ceil_div(p.assignments, p.experts), ops::kGroupRows) * ops::kGroupRows;
+    std::vector<std::int32_t> ends;
+    for (std::int64_t e = 0; e <= p.experts; ++e) ends.push_back(static_cast<std::int32_t>(e * group));
+    const Storage offsets(bench.device(), DType::i32, {p.experts + 1});
+    transfer(bench.stream(), offsets.view().raw(), ends.data(), offsets.view().bytes());
+    bench.stream().synchronize();
+    const Shape of_inputs{p.experts * group, p.inputs}, of_outputs{p.experts * group, p.outputs};
+    const Shape of_weight{p.experts, p.outputs, p.inputs};
+    const Storage a = bench.numbers(p.in, p.kind == Kind::y ? of_inputs : of_outputs);
+    const Storage b = bench.numbers(p.in, p.kind == Kind::dweight ? of_inputs : of_weight);
+    const Storage c =
+        bench.numbers(p.out, p.kind == Kind::y ? of_outputs : (p.kind == Kind::dx ? of_inputs : of_weight));
+    const double each = bench.time([&] {
+      if (p.kind == Kind::dweight) {
+        ops::grouped_weight_gradient(bench.stream(),
+                                     {.a = a, .b = b, .c = c, .offsets = offsets, .accumulate = p.accumulate});
+      } else {
+        ops::grouped_gemm(bench.stream(),
+                          {.a = a, .b = b, .c = c, .offsets = offsets, .transpose_b = p.kind == Kind::y});
+      }
+    });
+    out.terms.push_back({.what = cat("GEMM ", p.name, " [", p.experts, " experts, ", p.assignments, " x ", p.outputs,
+                                     " x ", p.inputs, "]"),
                          .count = static_cast<double>(p.count),
                          .each = each,
                          .rate = p.flops() / each});
@@ -134,25 +236,6 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
   out.terms.push_back({"attention backward" + shape, times, backward, 2.5 * flops / backward});
 }
 
-// Bytes that the other work of a step without recompute reads and writes.
-double fused_bytes(const models::Model& model, plan::Layout layout) {
-  for (nn::SavePolicy& policy : layout.policies) policy.checkpointing = Checkpointing::none;
-  const plan::RankPlan plan =
-      plan::plan_rank(model, layout, step::Purpose::train, 0, false, program::Placing::estimate);
-  double sum = 0;
-  for (const TraceItem& item : plan.trace.items) {
-    const OpRecord& record = item.record;
-    if (item.kind != TraceItem::Kind::work || record.collective.kind != CollectiveKind::none) continue;
-    if (bound_of(record.kind) != Bound::bytes) continue;
-    if (record.bytes > 0) {
-      sum += record.bytes;
-      continue;
-    }
-    for (const Access& access : record.accesses) sum += static_cast<double>(access.row_bytes * access.rows);
-  }
-  return sum;
-}
-
 void add_copies(Bench& bench, const models::Model& model, const plan::Layout& layout, Roofline& out) {
   constexpr std::int64_t kFloats = std::int64_t{1} << 28;  // 1 GiB, far larger than any cache
   const Storage x = bench.numbers(DType::f32, {kFloats}), y = bench.numbers(DType::f32, {kFloats});
@@ -178,6 +261,7 @@ Roofline measure_roofline(const models::Model& model, const plan::Layout& layout
   try {
     Bench bench(device);
     add_gemms(bench, model, layout, out);
+    add_expert_gemms(bench, model, layout, out);
     add_copies(bench, model, layout, out);
     for (const auto& [window, layers] : model.windows()) {
       add_attention(bench, model, layout, attention, window, layers, out);
