@@ -29,7 +29,7 @@ class Lister {
     // A router reads float32 weights, and its rows in float32.
     const DType act = spec.gathered == DType::f32 ? DType::f32 : layout_.compute;
     const bool each = layout_.parts() > 1 && layout_.accumulation == GradientAccumulation::sharded;
-    const DType gradient = each ? layout_.reduce_dtype : DType::f32;
+    const DType gradient = each && act != DType::f32 ? layout_.reduce_dtype : DType::f32;  // see nn::layer_gemm
     const GemmShape of_weight{
         .in_a = act, .in_b = spec.gathered.value_or(act), .out = act, .scaling_b = spec.scaling, .count = times};
     const GemmShape of_gradient{.transpose_a = true, .in_a = act, .in_b = act, .out = gradient, .gradient = true};

@@ -9,13 +9,14 @@
 namespace hawser::engine {
 namespace {
 
-// A router's weight, rows and gradients are float32 in a model that computes in bf16.
+// A router's weight, rows and gradients are float32 in a model that computes and reduces in bf16.
 TEST(GemmAlgorithms, OfRoutersAreThoseOfFloat32) {
   Problems problems;
   const OpenModel open = open_model(std::string(HAWSER_SOURCE_DIR) + "/tests/golden/families/mixtral", false, problems);
   ASSERT_EQ(problems.lines(), "");
   plan::Layout layout;
-  layout.compute = DType::bf16;
+  layout.compute = layout.reduce_dtype = DType::bf16;
+  layout.mesh.shard = 2;
   layout.batch = {.sequences = 1, .sequence_length = 32, .max_documents = 1};
   plan::set_windows(layout.batch, *open.model);
   plan::set_bounds(layout);
@@ -25,6 +26,7 @@ TEST(GemmAlgorithms, OfRoutersAreThoseOfFloat32) {
     routers += router ? 1 : 0;
     EXPECT_EQ(gemm.in_a, router ? DType::f32 : DType::bf16) << gemm.name;
     EXPECT_EQ(gemm.in_b, gemm.in_a) << gemm.name;
+    EXPECT_EQ(gemm.out, gemm.in_a) << gemm.name;
   }
   EXPECT_EQ(routers, 3);
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "nn/testing/layer_cases.h"
+#include "ops/gemm/gemm.h"
 
 namespace hawser::nn {
 namespace {
@@ -256,6 +257,36 @@ TEST(Linear, ComputesInTheDtypeOfItsWeight) {
   EXPECT_LT(distance(testing::get(y), reference()), 1e-6);
   EXPECT_LT(distance(testing::get(dx), testing::differences(objective, at[0])), 1e-6);
   EXPECT_LT(distance(testing::get(sink.views()[0]), testing::differences(objective, at[1])), 1e-6);
+}
+
+// The gradient of a router's weight that is reduced in bf16: a GPU has no such GEMM. The bits are those of the GEMM.
+TEST(Linear, RoundsGradientsOfFloat32OperandsOnce) {
+  constexpr std::int64_t kRows = 300, kIn = 70, kOut = 40;
+  const auto device = make_cpu_device({.threads = 1});
+  for (const bool accumulate : {false, true}) {
+    TestContext ctx(*device, DType::bf16);
+    Vector x = normals("x", kRows * kIn), dy = normals("dy", kRows * kOut);
+    for (double& value : x) value = static_cast<float>(value * 1.001);  // no bf16
+    ctx.weights_ = {ctx.make(DType::f32, {kOut, kIn}, normals("w", kOut * kIn))};
+    const TensorView xs = ctx.make(DType::f32, {kRows, kIn}, x), dys = ctx.make(DType::f32, {kRows, kOut}, dy);
+    const Vector start = normals("start", kOut * kIn, 10);
+    TestSink sink(ctx, {full_param("w", {kOut, kIn}, {}, true)}, accumulate, 0, DType::bf16);
+    testing::set(sink.views()[0], start);
+    Linear{.weight = 0}.weight_gradient(ctx, dys, xs, sink);
+    ctx.finish();
+    std::vector<std::string> names;
+    for (const OpRecord& record : ctx.records()) names.emplace_back(record.name);
+    EXPECT_EQ(names, (std::vector<std::string>{"gemm", accumulate ? "add" : "cast"}));
+    ops::Gemm direct{.a = dys,
+                     .b = xs,
+                     .c = ctx.make(DType::bf16, {kOut, kIn}, start),
+                     .transpose_a = true,
+                     .accumulate = accumulate};
+    direct.workspace = ctx.make(DType::u8, {ops::gemm_workspace(direct)});
+    ops::gemm(ctx.compute(), direct);
+    ctx.finish();
+    EXPECT_EQ(testing::get(sink.views()[0]), testing::get(direct.c));
+  }
 }
 
 // With a norm between the product and the sum, the residual is added later.

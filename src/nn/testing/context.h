@@ -144,13 +144,14 @@ class TestContext : public LayerContext {
   NotingStream compute_, exchange_;
 };
 
-// Gradients of all parameters in float32; with `accumulate`, added to `start`.
+// Gradients of all parameters in `dtype`; with `accumulate`, added to `start`.
 class TestSink : public GradientSink {
  public:
-  TestSink(TestContext& ctx, const std::vector<Param>& params, bool accumulate = false, double start = 0)
+  TestSink(TestContext& ctx, const std::vector<Param>& params, bool accumulate = false, double start = 0,
+           DType dtype = DType::f32)
       : accumulate_(accumulate), asked_(params.size(), 0) {
     for (const Param& param : params) {
-      views_.push_back(ctx.make(DType::f32, param.shape));
+      views_.push_back(ctx.make(dtype, param.shape));
       if (accumulate) set(views_.back(), std::vector<double>(static_cast<std::size_t>(param.elements()), start));
     }
   }
