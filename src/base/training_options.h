@@ -45,8 +45,8 @@ enum class ComputePrecision { automatic, float32, bf16 };  // automatic: float32
 enum class LearningRateSchedule { constant, linear, cosine };
 
 // Named chat templates; text/chat has their text. Any other data.chat_template is a file.
-inline constexpr std::array<const char*, 12> kChatTemplateNames = {"chatml",     "smollm2", "qwen-2.5",  "qwen-3",
-                                                                   "llama-2",    "llama-3", "llama-3.1", "mistral-v1",
-                                                                   "mistral-v3", "zephyr",  "gemma",     "phi-3"};
+inline constexpr std::array<const char*, 13> kChatTemplateNames = {
+    "chatml",     "smollm2",    "qwen-2.5", "qwen-3", "llama-2", "llama-3", "llama-3.1",
+    "mistral-v1", "mistral-v3", "zephyr",   "gemma",  "gemma-3", "phi-3"};
 
 }  // namespace hawser

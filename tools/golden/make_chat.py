@@ -51,8 +51,8 @@ TEMPLATES = {
     "zephyr": ("zephyr", ZEPHYR, LLAMA_TOKENS, False),
     "gemma": ("gemma", TRL + "gemma.jinja", {"bos_token": "<bos>", "eos_token": "<eos>"}, False),
     "phi-3": ("phi-3", TRL + "phi3.jinja", {"bos_token": "<s>", "eos_token": "<|endoftext|>"}, False),
+    "gemma-3": ("gemma-3", TRL + "gemma3.jinja", {"bos_token": "<bos>"}, False),
     # Templates without a built-in equivalent. Those of "training" mark the text to train on themselves.
-    "gemma-3": (None, TRL + "gemma3.jinja", {"bos_token": "<bos>"}, False),
     "deepseek-v3": (None, TRL + "deepseekv3.jinja", {"bos_token": "<bos>"}, False),
     "qwen-3-training": (None, TRL + "qwen3_training.jinja", {}, True),
     "llama-3-training": (None, TRL + "llama3_training.jinja", LLAMA3_TOKENS, False),

@@ -372,7 +372,7 @@ TEST(ChatTemplate, OpensByNameByFileAndNextToTheTokenizer) {
   EXPECT_EQ(
       open("chatm", ""),
       "chatm: no such chat template (expected a file, or one of chatml, smollm2, qwen-2.5, qwen-3, llama-2, llama-3, "
-      "llama-3.1, mistral-v1, mistral-v3, zephyr, gemma, phi-3) at data.chat_template");
+      "llama-3.1, mistral-v1, mistral-v3, zephyr, gemma, gemma-3, phi-3) at data.chat_template");
   folder.write("none.json", "{}");
   EXPECT_EQ(open("none.json", ""), "none.json: no chat template in it (expected chat_template) at data.chat_template");
   folder.write("broken.json", "{");

@@ -155,6 +155,19 @@ constexpr char kGemma[] = R"({{- bos_token -}}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<start_of_turn>model\n' -}}{%- endif -%})";
 
+// The system message begins the first question.
+constexpr char kGemma3[] = R"({%- set system, rest = '', messages -%}
+{%- if messages[0].role == 'system' -%}{%- set system, rest = messages[0].content + '\n\n', messages[1:] -%}{%- endif -%}
+{{- bos_token -}}
+{%- for m in rest -%}
+  {%- if (m.role == 'user') != (loop.index is odd) -%}
+    {{- raise_exception('after an optional system message, user and assistant must alternate, the user first') -}}
+  {%- endif -%}
+  {{- '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' + (system if loop.first else '') -}}
+  {{- m.content | trim + '<end_of_turn>\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<start_of_turn>model\n' -}}{%- endif -%})";
+
 constexpr char kPhi3[] = R"({%- for m in messages if m.role in ['system', 'user', 'assistant'] -%}
   {{- '<|' + m.role + '|>\n' + m.content + '<|end|>\n' -}}
 {%- endfor -%}
@@ -181,6 +194,7 @@ const std::vector<NamedTemplate>& named_templates() {
       {"mistral-v3", kMistral3, llama},
       {"zephyr", kZephyr, llama},
       {"gemma", kGemma, {{"bos_token", "<bos>"}, {"eos_token", "<eos>"}}},
+      {"gemma-3", kGemma3, {{"bos_token", "<bos>"}, {"eos_token", "<eos>"}}},
       {"phi-3", kPhi3, {{"bos_token", "<s>"}, {"eos_token", "<|endoftext|>"}}},
   };
   return kTemplates;
