@@ -104,14 +104,17 @@ std::vector<std::int64_t> ConfigReader::integers(const char* key, std::int64_t m
   const Json* value = find(key);
   if (value == nullptr) return {};
   std::vector<std::int64_t> out;
-  if (value->is_array()) {
-    for (const Json& one : *value) {
-      const auto number = io::as_count(one);
-      if (number && *number <= max) out.push_back(*number);
+  std::string got = value->is_array() ? "" : shown(*value);
+  for (const Json& one : value->is_array() ? *value : Json::array()) {
+    const auto number = io::as_count(one);
+    if (number && *number <= max) {
+      out.push_back(*number);
+    } else if (got.empty()) {
+      got = cat("a list with ", shown(one));
     }
-    if (out.size() == value->size()) return out;
   }
-  reject(key, "invalid value", cat("a list of whole numbers from 0 to ", max), shown(*value));
+  if (got.empty()) return out;
+  reject(key, "invalid value", cat("a list of whole numbers from 0 to ", max), got);
   return {};
 }
 

@@ -46,7 +46,13 @@ TEST(FamilyErrors, EachErrorIsOneLineWithItsKey) {
       {"qwen3_moe", R"({"mlp_only_layers": [0, 1, 2, 3]})",
        "no layer has experts (expected model_type qwen3 for a model without experts) at mlp_only_layers"},
       {"qwen3_moe", R"({"mlp_only_layers": [-1]})",
-       "invalid value (expected a list of whole numbers from 0 to 10000, got a list) at mlp_only_layers"},
+       "invalid value (expected a list of whole numbers from 0 to 10000, got a list with -1) at mlp_only_layers"},
+      {"qwen3_moe", R"({"mlp_only_layers": [0, "1"]})",
+       "invalid value (expected a list of whole numbers from 0 to 10000, got a list with '1') at mlp_only_layers"},
+      {"qwen3_moe", R"({"mlp_only_layers": 3})",
+       "invalid value (expected a list of whole numbers from 0 to 10000, got 3) at mlp_only_layers"},
+      {"qwen3_moe", R"({"decoder_sparse_step": 5})",
+       "no layer has experts (expected model_type qwen3 for a model without experts) at decoder_sparse_step"},
       {"gpt_neox", R"({"hidden_dropout": 0.1})", "not supported (expected 0, got 0.1) at hidden_dropout"},
       {"gpt_neox", R"({"rotary_pct": 0.4})",
        "invalid value (expected a part of 8 dims that is an even number, got 0.4) at rotary_pct"},
@@ -100,6 +106,30 @@ TEST(FamilyErrors, TensorsOfAnotherFamilyAreOneLine) {
               cat("config.json: the weights are of another family (expected no ", tensor, " with model_type ", family,
                   ", got one) at model_type"));
   }
+}
+
+// Layers 0 and 2 of 4 have experts in the weights.
+TEST(FamilyErrors, LayersWithExpertsAreThoseOfTheWeights) {
+  const auto problems = [](const std::string& patch, std::vector<std::string> more = {}) {
+    std::vector<std::string> tensors = std::move(more);
+    for (const int layer : {0, 2}) tensors.push_back(cat("model.layers.", layer, ".mlp.gate.weight"));
+    for (const int layer : {1, 3}) tensors.push_back(cat("model.layers.", layer, ".mlp.gate_proj.weight"));
+    const TensorNames names(tensors);
+    return read_as("qwen3_moe", patch, &names).problems;
+  };
+  EXPECT_EQ(problems(R"({"mlp_only_layers": [1, 3]})"), "");
+  const std::string differ = "config.json: layers without experts differ from the weights (expected [1, 3], got ";
+  EXPECT_EQ(problems("{}"), differ + "[]) at mlp_only_layers");
+  EXPECT_EQ(problems(R"({"mlp_only_layers": [0, 7]})"), differ + "[0]) at mlp_only_layers");
+  EXPECT_EQ(problems(R"({"mlp_only_layers": [0, 1, 2, 3]})"), differ + "[0, 1, 2, 3]) at mlp_only_layers");
+  EXPECT_EQ(problems(R"({"decoder_sparse_step": 2})"),
+            differ + "[0, 2]) at mlp_only_layers; try decoder_sparse_step: 1 with this list");
+  EXPECT_EQ(problems(R"({"mlp_only_layers": [-1]})"),
+            "config.json: invalid value (expected a list of whole numbers from 0 to 10000, got a list with -1) at "
+            "mlp_only_layers");
+  // A layer without either is missing: no matter of this key.
+  const TensorNames none({"model.embed_tokens.weight", "model.layers.0.mlp.gate.weight"});
+  EXPECT_EQ(read_as("qwen3_moe", "{}", &none).problems, "");
 }
 
 // 4 blocks of 8 experts with 3 tensors each would be 96 lines.

@@ -289,6 +289,12 @@ TEST(FamilyKeys, PositionsOfYarn) {
       "rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 32768}})");
   EXPECT_EQ(beyond_positions(d, 131072), "");
   EXPECT_NE(beyond_positions(d, 131073), "");
+  // max_position_embeddings may be the extended number already.
+  const ModelDescription extended = described_as("qwen3", R"({"num_key_value_heads": 2,
+      "max_position_embeddings": 131072,
+      "rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 32768}})");
+  EXPECT_EQ(beyond_positions(extended, 131072), "");
+  EXPECT_NE(beyond_positions(extended, 131073), "");
 }
 
 }  // namespace

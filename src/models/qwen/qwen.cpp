@@ -74,6 +74,37 @@ ModelDescription read_qwen3(ConfigReader& config, Problems& problems, const Tens
   return d;
 }
 
+namespace {
+
+std::string list_text(const std::vector<std::size_t>& layers) {
+  constexpr std::size_t kMax = 8;
+  std::string out;
+  for (std::size_t i = 0; i < std::min(layers.size(), kMax); ++i) out += cat(i == 0 ? "" : ", ", layers[i]);
+  return cat("[", out, layers.size() > kMax ? ", ..." : "", "]");
+}
+
+// Weights that have experts in other layers than the config: one problem, and true. `router`, `gate`: names of those of a layer.
+template <class Name>
+bool compare_dense_layers(ConfigReader& config, const ModelDescription& d, const TensorNames& names, std::int64_t step,
+                          const Name& router, const Name& gate) {
+  std::vector<std::size_t> of_config, of_weights;
+  bool experts = false, differ = false;
+  for (std::size_t b = 0; b < d.blocks.size(); ++b) {
+    const bool dense = !d.blocks[b].moe, has_router = names.has(router(b)), has_gate = names.has(gate(b));
+    const bool dense_weights = has_router == has_gate ? dense : has_gate;  // a layer that is missing is another problem
+    experts = experts || has_router;
+    differ = differ || dense != dense_weights;
+    if (dense) of_config.push_back(b);
+    if (dense_weights) of_weights.push_back(b);
+  }
+  if (!experts || !differ) return false;
+  config.reject("mlp_only_layers", "layers without experts differ from the weights", list_text(of_weights),
+                list_text(of_config), step == 1 ? "" : "decoder_sparse_step: 1 with this list");
+  return true;
+}
+
+}  // namespace
+
 ModelDescription read_qwen3_moe(ConfigReader& config, Problems& problems, const TensorNames* names) {
   Sizes sizes;
   ModelDescription d =
@@ -86,16 +117,25 @@ ModelDescription read_qwen3_moe(ConfigReader& config, Problems& problems, const 
   experts.normalise_top_k = config.flag("norm_topk_prob", false);
   const std::int64_t step = config.integer("decoder_sparse_step", 1, kMaxLayers, 1);
   const std::vector<std::int64_t> dense = config.integers("mlp_only_layers", kMaxLayers);
+  const auto base_of = [&](std::size_t b) {
+    const std::string& gate = d.blocks[b].mlp.gate;
+    return gate.substr(0, gate.size() - std::string("gate_proj").size());
+  };
   for (std::size_t b = 0; b < d.blocks.size(); ++b) {
     const auto layer = static_cast<std::int64_t>(b);
     if ((layer + 1) % step != 0 || std::ranges::find(dense, layer) != dense.end()) continue;
-    BlockDescription& block = d.blocks[b];
-    const std::string base = block.mlp.gate.substr(0, block.mlp.gate.size() - std::string("gate_proj").size());
-    set_experts(block, experts, base + "gate", base + "experts.{}.gate_proj", base + "experts.{}.up_proj",
+    const std::string base = base_of(b);
+    set_experts(d.blocks[b], experts, base + "gate", base + "experts.{}.gate_proj", base + "experts.{}.up_proj",
                 base + "experts.{}.down_proj");
   }
+  const Json* list = config.find("mlp_only_layers");
+  if (names != nullptr && (list == nullptr || list->size() == dense.size())) {  // else it has been rejected
+    const auto name = [&](const char* tensor) { return [&, tensor](std::size_t b) { return base_of(b) + tensor; }; };
+    if (compare_dense_layers(config, d, *names, step, name("gate.weight"), name("gate_proj.weight"))) return d;
+  }
   if (!d.blocks.empty() && experts_of(d) == nullptr) {
-    config.reject("mlp_only_layers", "no layer has experts", "model_type qwen3 for a model without experts", "");
+    const char* key = static_cast<std::size_t>(step) > d.blocks.size() ? "decoder_sparse_step" : "mlp_only_layers";
+    config.reject(key, "no layer has experts", "model_type qwen3 for a model without experts", "");
   }
   return d;
 }
