@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include "base/units.h"
 #include "device/device.h"
@@ -46,8 +47,19 @@ class KnownFloor {
 
 Packer::Packer(const Trace& trace, const Order& order, const Lifetimes& lifetimes, const std::vector<Buffer>& buffers,
                const std::vector<int>& used)
-    : earlier_(buffers.size()), later_(buffers.size()), offsets_(buffers.size(), -1), taken_(buffers.size()) {
-  for (const Buffer& buffer : buffers) units_.push_back(units_of(buffer));
+    : earlier_(buffers.size()),
+      later_(buffers.size()),
+      offsets_(buffers.size(), -1),
+      slot_of_(buffers.size(), 0),
+      new_place_(buffers.size(), false),
+      stale_(buffers.size(), false) {
+  std::map<std::int64_t, std::size_t> sizes;
+  for (const Buffer& buffer : buffers) {
+    units_.push_back(units_of(buffer));
+    size_of_.push_back(sizes.try_emplace(units_.back(), sizes.size()).first->second);
+  }
+  places_.resize(sizes.size());
+  other_places_.resize(sizes.size());
   // A sweep over first accesses. A buffer leaves it when the clocks of all remaining accesses include its end.
   KnownFloor floor(trace, order);
   std::vector<int> by_first = used, open;
@@ -91,62 +103,137 @@ Packer::Packer(const Trace& trace, const Order& order, const Lifetimes& lifetime
   }
 }
 
-void Packer::take(Runs& runs, std::int64_t begin, std::int64_t end) {
-  auto first = std::lower_bound(runs.begin(), runs.end(), begin,
-                                [](const auto& run, std::int64_t at) { return run.second < at; });
-  auto last = first;
-  for (; last != runs.end() && last->first <= end; ++last) {
-    begin = std::min(begin, last->first);
-    end = std::max(end, last->second);
+namespace {
+
+constexpr std::size_t kMaxPlaces = 64;
+
+}  // namespace
+
+void Packer::clear() {
+  std::fill(offsets_.begin(), offsets_.end(), -1);
+  std::fill(slot_of_.begin(), slot_of_.end(), 0);
+  std::fill(new_place_.begin(), new_place_.end(), false);
+  std::fill(stale_.begin(), stale_.end(), false);
+  std::fill(other_places_.begin(), other_places_.end(), false);
+  for (auto& places : places_) places.clear();
+  slots_.clear();
+  marks_.assign(1, 0);
+  mark_ = 0;
+}
+
+void Packer::mark_slots(std::size_t buffer) {
+  // Locals: the writes could change members, as far as the compiler knows.
+  const std::uint32_t mark = ++mark_;
+  std::uint32_t* const marks = marks_.data();
+  const std::uint32_t* const slot_of = slot_of_.data();
+  for (const Range& range : {earlier_[buffer], later_[buffer]}) {
+    const int* const end = conflicts_.data() + range.end;
+    for (const int* other = conflicts_.data() + range.begin; other != end; ++other) {
+      marks[slot_of[*other]] = mark;
+    }
   }
-  if (first == last) {
-    runs.emplace(first, begin, end);
-  } else {
-    *first = {begin, end};
-    runs.erase(first + 1, last);
+  taken_.clear();
+  next_slot_ = 0;
+}
+
+void Packer::extend_taken(std::int64_t end) {
+  for (; next_slot_ < slots_.size() && slots_[next_slot_].begin < end; ++next_slot_) {
+    const Slot& slot = slots_[next_slot_];
+    if (marks_[slot.number] != mark_) continue;
+    if (taken_.empty() || slot.begin > taken_.back().second) {
+      taken_.emplace_back(slot.begin, slot.end);
+    } else {
+      taken_.back().second = std::max(taken_.back().second, slot.end);
+    }
   }
 }
 
-std::int64_t Packer::fit(std::size_t buffer, bool reuse) {
-  const Runs& taken = taken_[buffer];
-  const std::int64_t size = units_[buffer];
+std::int64_t Packer::lowest_gap(std::int64_t size) const {
   std::int64_t lowest = 0;
-  for (const auto& [begin, end] : taken) {
-    if (lowest + size <= begin) break;
-    lowest = end;
+  for (const Slot& slot : slots_) {
+    if (lowest + size <= slot.begin) break;
+    if (marks_[slot.number] == mark_) lowest = std::max(lowest, slot.end);
   }
-  if (!reuse) return lowest;
-  constexpr std::size_t kMaxPlaces = 64;
-  auto& places = places_[size];
-  for (const std::int64_t place : places) {
-    const bool free = std::none_of(taken.begin(), taken.end(),
-                                   [&](const auto& run) { return run.first < place + size && place < run.second; });
-    if (free) return place;
-  }
-  if (places.size() < kMaxPlaces) places.insert(std::lower_bound(places.begin(), places.end(), lowest), lowest);
   return lowest;
 }
 
+std::int64_t Packer::fit(std::size_t buffer, bool reuse) {
+  const std::int64_t size = units_[buffer];
+  if (!reuse) return lowest_gap(size);
+  for (const std::int64_t place : places_[size_of_[buffer]]) {
+    extend_taken(place + size);
+    const bool free = std::none_of(taken_.begin(), taken_.end(),
+                                   [&](const Run& run) { return run.first < place + size && place < run.second; });
+    if (free) return place;
+  }
+  const std::int64_t lowest = lowest_gap(size);
+  add_place(buffer, lowest);
+  return lowest;
+}
+
+void Packer::add_place(std::size_t buffer, std::int64_t at) {
+  auto& places = places_[size_of_[buffer]];
+  new_place_[buffer] = true;
+  if (places.size() < kMaxPlaces) places.insert(std::lower_bound(places.begin(), places.end(), at), at);
+}
+
+std::uint32_t Packer::slot(std::int64_t begin, std::int64_t end) {
+  const auto at = std::lower_bound(slots_.begin(), slots_.end(), Run(begin, end),
+                                   [](const Slot& a, const Run& b) { return Run(a.begin, a.end) < b; });
+  if (at != slots_.end() && at->begin == begin && at->end == end) return at->number;
+  const auto number = static_cast<std::uint32_t>(marks_.size());
+  marks_.push_back(0);
+  slots_.insert(at, {begin, end, number});
+  return number;
+}
+
+void Packer::differs(std::size_t buffer, bool offset) {
+  other_places_[size_of_[buffer]] = true;
+  if (!offset) return;
+  for (const Range& range : {earlier_[buffer], later_[buffer]}) {
+    for (std::size_t i = range.begin; i < range.end; ++i) stale_[static_cast<std::size_t>(conflicts_[i])] = true;
+  }
+}
+
 std::int64_t Packer::put_down(const std::vector<int>& order, bool reuse, std::int64_t limit) {
-  std::fill(offsets_.begin(), offsets_.end(), -1);
-  for (auto& runs : taken_) runs.clear();
-  places_.clear();
+  clear();
+  last_order_ = order;
+  last_reuse_ = reuse;
+  // Buffers outside of [first, last) have the same buffers before them as in kept_.
+  const bool similar = kept_.reuse == reuse && kept_.order.size() == order.size();
+  std::size_t first = 0, last = order.size();
+  while (similar && first < last && order[first] == kept_.order[first]) ++first;
+  while (similar && last > first && order[last - 1] == kept_.order[last - 1]) --last;
   std::int64_t top = 0;
-  for (const int buffer : order) {
-    const auto b = static_cast<std::size_t>(buffer);
-    const std::int64_t at = fit(b, reuse), end = at + units_[b];
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const auto b = static_cast<std::size_t>(order[i]);
+    std::int64_t at = 0;
+    if (similar && (i < first || i >= last) && !stale_[b] && !(reuse && other_places_[size_of_[b]])) {
+      at = kept_.offsets[b];
+      if (kept_.new_place[b]) add_place(b, at);
+    } else {
+      mark_slots(b);
+      at = fit(b, reuse);
+      const bool moved = similar && at != kept_.offsets[b];
+      // Which places are left out once there are many depends on the order.
+      const bool many = places_[size_of_[b]].size() == kMaxPlaces;
+      if (similar && (moved || many || new_place_[b] != kept_.new_place[b])) differs(b, moved);
+    }
+    const std::int64_t end = at + units_[b];
     offsets_[b] = at;
+    slot_of_[b] = slot(at, end);
     top = std::max(top, end);
     if (top > limit) break;
-    for (const Range& range : {earlier_[b], later_[b]}) {
-      work_ += range.end - range.begin + 1;
-      for (std::size_t i = range.begin; i < range.end; ++i) {
-        const auto other = static_cast<std::size_t>(conflicts_[i]);
-        if (offsets_[other] < 0) take(taken_[other], at, end);
-      }
-    }
+    for (const Range& range : {earlier_[b], later_[b]}) work_ += range.end - range.begin + 1;
   }
   return top;
+}
+
+void Packer::keep() {
+  std::swap(kept_.order, last_order_);
+  kept_.reuse = last_reuse_;
+  kept_.offsets = offsets_;
+  kept_.new_place = new_place_;
 }
 
 }  // namespace hawser::program

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <vector>
 
 #include "program/placement.h"
@@ -22,24 +21,61 @@ class Packer {
   // size alternate between few offsets. Returns the units used; stops and returns more than `limit` as soon as it uses
   // more.
   std::int64_t put_down(const std::vector<int>& order, bool reuse, std::int64_t limit);
+  // Keeps the result of the last put_down(), which placed all buffers: later calls with a similar order compute only
+  // what differs from it. Results do not depend on it.
+  void keep();
   std::int64_t offset(int buffer) const { return offsets_[static_cast<std::size_t>(buffer)]; }
-  std::size_t work() const { return work_; }  // conflicts examined so far
+  // A measure of the time that put_down() has taken so far: conflicts of placed buffers, as if nothing had been kept.
+  std::size_t work() const { return work_; }
 
  private:
   struct Range {
     std::size_t begin = 0, end = 0;
   };
-  using Runs = std::vector<std::pair<std::int64_t, std::int64_t>>;  // ascending and disjoint; mostly one
+  using Run = std::pair<std::int64_t, std::int64_t>;
+  // A range where at least one buffer is placed. Many buffers share one: there are far fewer slots than buffers.
+  struct Slot {
+    std::int64_t begin = 0, end = 0;
+    std::uint32_t number = 0;
+  };
+  struct Kept {
+    std::vector<int> order;
+    bool reuse = false;
+    std::vector<std::int64_t> offsets;
+    std::vector<bool> new_place;
+  };
 
-  static void take(Runs& runs, std::int64_t begin, std::int64_t end);
+  void clear();
+  // Marks the slots of the conflicts of a buffer that are placed.
+  void mark_slots(std::size_t buffer);
+  // Makes taken_ complete below `end`.
+  void extend_taken(std::int64_t end);
+  // The lowest offset of `size` units that no marked slot overlaps.
+  std::int64_t lowest_gap(std::int64_t size) const;
   std::int64_t fit(std::size_t buffer, bool reuse);
+  void add_place(std::size_t buffer, std::int64_t at);
+  std::uint32_t slot(std::int64_t begin, std::int64_t end);
+  // A buffer has another offset than in kept_, or was another one that added a place.
+  void differs(std::size_t buffer, bool offset);
 
   std::vector<std::int64_t> units_;
   std::vector<int> conflicts_;
   std::vector<Range> earlier_, later_;  // a buffer's conflicts with buffers first accessed before it, and after it
+  std::vector<std::size_t> size_of_;    // by buffer: index of its size among all sizes
   std::vector<std::int64_t> offsets_;
-  std::vector<Runs> taken_;                                   // by buffer: ranges taken by conflicts already placed
-  std::map<std::int64_t, std::vector<std::int64_t>> places_;  // units -> offsets used by buffers of that size
+  std::vector<Slot> slots_;             // by begin, then end
+  std::vector<std::uint32_t> slot_of_;  // by buffer: the number of its slot; 0: not placed
+  std::vector<std::uint32_t> marks_;    // by slot number: the last mark_ for which a conflict is in it
+  std::uint32_t mark_ = 0;
+  std::vector<Run> taken_;  // of marked slots before next_slot_: ascending, with gaps between
+  std::size_t next_slot_ = 0;
+  std::vector<std::vector<std::int64_t>> places_;  // by size: offsets used by buffers of that size
+  std::vector<bool> new_place_;                    // by buffer: it added its offset to places_
+  Kept kept_;
+  std::vector<int> last_order_;
+  bool last_reuse_ = false;
+  std::vector<char> stale_;         // by buffer: a conflict placed before it may have another offset than in kept_
+  std::vector<bool> other_places_;  // by size: places_ may differ from those at this point of kept_
   std::size_t work_ = 0;
 };
 

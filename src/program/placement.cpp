@@ -186,6 +186,7 @@ class Search {
       for (const auto& group : groups) order.insert(order.end(), group.begin(), group.end());
       const std::int64_t units = packer_.put_down(order, reuse != other, best_);
       if (units > best_) continue;
+      packer_.keep();
       reuse = reuse != other;
       groups_ = std::move(groups);
       if (units == best_) continue;
