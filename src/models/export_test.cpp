@@ -1,0 +1,91 @@
+// Exported folders hold the model, and the tokenizer's files.
+#include "models/testing/weights_fixture.h"
+
+namespace hawser::models {
+namespace {
+
+class ExportTest : public WeightsTest {
+ protected:
+  // Supplies states from a golden folder.
+  StateSource source(checkpoint::SafetensorsFolder& folder) {
+    return [&folder](const std::vector<NamedState>& states) {
+      for (const NamedState& state : states) {
+        for (const Box& box : state.boxes) folder.read(state.name, checkpoint::region_of(box), box.view);
+      }
+    };
+  }
+};
+
+TEST_F(ExportTest, AnExportHoldsTheSameModel) {
+  for (const std::string& name : golden_names()) {
+    SCOPED_TRACE(name);
+    const auto model = load_model(golden(name));
+    auto weights = open_weights(golden(name));
+    for (const std::int64_t shard_bytes : {std::int64_t{5'000'000'000}, std::int64_t{20'000}}) {
+      const TemporaryFolder folder;
+      const std::string config =
+          config_json(model->description(), DType::f32, read_file(golden(name) + "/config.json"));
+      export_folder(folder.path("out"), *model, source(weights),
+                    {.stored = DType::f32, .config = config, .max_shard_bytes = shard_bytes});
+      EXPECT_EQ(std::filesystem::exists(folder.path("out/model.safetensors.index.json")), shard_bytes < 1'000'000);
+      const auto again = load_model(folder.path("out"));
+      auto exported = open_weights(folder.path("out"));
+      Problems problems;
+      check_weights(*again, exported, problems);
+      EXPECT_EQ(problems.lines(), "");
+      EXPECT_EQ(exported.names(), weights.names());
+      for (const std::string& tensor_name : weights.names()) {
+        EXPECT_EQ(tensor(exported, tensor_name), tensor(weights, tensor_name)) << tensor_name;
+      }
+    }
+  }
+}
+
+TEST_F(ExportTest, Bf16RoundsAndFilesOfTheTokenizerComeAlong) {
+  const auto model = load_model(golden("gqa"));
+  auto weights = open_weights(golden("gqa"));
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.path("from"));
+  folder.write("from/tokenizer.json", "{\"a\": 1}");
+  folder.write("from/special_tokens_map.json", "{}");
+  folder.write("from/notes.txt", "not of the tokenizer");
+  ExportOptions options{.config = config_json(model->description(), DType::bf16),
+                        .tokenizer = tokenizer_files(folder.path("from/tokenizer.json"))};
+  export_folder(folder.path("out"), *model, source(weights), options);
+  auto exported = open_weights(folder.path("out"));
+  for (const std::string& name : weights.names()) {
+    std::vector<float> expected = tensor(weights, name);
+    for (float& value : expected) value = static_cast<float>(Bf16(value));
+    EXPECT_EQ(tensor(exported, name), expected);
+    EXPECT_STREQ(exported.find(name)->type->name, "BF16");
+  }
+  EXPECT_EQ(read_file(folder.path("out/tokenizer.json")), "{\"a\": 1}");
+  EXPECT_EQ(read_file(folder.path("out/special_tokens_map.json")), "{}");
+  EXPECT_FALSE(std::filesystem::exists(folder.path("out/notes.txt")));
+  EXPECT_NE(read_file(folder.path("out/tokenizer_config.json")).find("PreTrainedTokenizerFast"), std::string::npos);
+
+  EXPECT_THROW(export_folder(folder.path("out"), *model, source(weights), options), UserError);
+  for (const std::string name : {"tokenizer.model", "tekken.json", "tokenizer.json"}) {
+    const std::string out = folder.path(name);
+    export_folder(out, *model, source(weights), {.config = "{}", .tokenizer = {{name, "..."}}});
+    EXPECT_EQ(read_file(std::filesystem::path(out) / name), "...");
+    EXPECT_EQ(std::filesystem::exists(out + "/tokenizer_config.json"), name == "tokenizer.json")
+        << "it would name a class that needs a tokenizer.json";
+  }
+  folder.write("from/tokenizer_config.json", "{\"own\": true}");
+  options.replace = true;
+  options.tokenizer = tokenizer_files(folder.path("from"));
+  export_folder(folder.path("out"), *model, source(weights), options);
+  EXPECT_EQ(read_file(folder.path("out/tokenizer_config.json")), "{\"own\": true}");
+}
+
+TEST_F(ExportTest, ASourceThatFailsLeavesNothing) {
+  const auto model = load_model(golden("gqa"));
+  const TemporaryFolder folder;
+  const StateSource failing = [](const std::vector<NamedState>&) { throw UserError("no"); };
+  EXPECT_THROW(export_folder(folder.path("out"), *model, failing, {.config = "{}"}), UserError);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+}  // namespace
+}  // namespace hawser::models
