@@ -10,7 +10,6 @@ the features of the case (windows, RoPE and others) change the loss. The output 
 versions in tools/requirements-golden.txt.
 """
 
-import argparse
 import copy
 import json
 import os
@@ -24,6 +23,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
+import command
 import jsonfiles
 import oracle
 
@@ -292,22 +292,11 @@ def train(model, lines, fall=0.3):
     return {**STEPS, "losses": values}, clipped
 
 
-def greedy(model, ids):
-    """NEW_TOKENS greedy tokens without a KV cache, and the smallest margin of the top logit over the second."""
-    ids, start, margin = list(ids), len(ids), float("inf")
-    with torch.no_grad(), oracle.precision_of(model):
-        for _ in range(NEW_TOKENS):
-            best = model(torch.tensor([ids]), use_cache=False).logits[0, -1].topk(2)
-            margin = min(margin, (best.values[0] - best.values[1]).item())
-            ids.append(int(best.indices[0]))
-    return ids[start:], margin
-
-
 def generation(model, generator):
     """Greedy text after a prompt longer than the window, with large enough margins."""
     while True:
         prompt = generator.integers(3, model.config.vocab_size, 11).tolist()
-        ids, margin = greedy(model, prompt)
+        ids, margin = oracle.greedy(model, prompt, NEW_TOKENS)
         if margin > MIN_MARGIN:
             return {"prompt_ids": prompt, "ids": ids, "smallest_margin": oracle.rounded(margin, 4)}
 
@@ -348,35 +337,18 @@ def make(name, folder):
     assert min(norms) > 1e-4, summary["gradient_norms"]
     expected = {
         "about": case["about"],
-        "made_with": {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__},
+        "made_with": command.made_with(),
         "sequence_length": max(len(line["input_ids"]) for line in lines), "loss": loss.item(), "tokens": losses.count}
     if router is not None:
         expected.update(cross_entropy=cross_entropy.item(), router_loss=router.item())
     expected.update(**summary, steps=steps, generation=generation(model, generator))
     jsonfiles.write_json(os.path.join(folder, "expected.json"), expected)
-    for file in os.listdir(folder):
-        os.chmod(os.path.join(folder, file), 0o644)
-    size = sum(os.path.getsize(os.path.join(folder, file)) for file in os.listdir(folder))
     return (f"{name:16} loss {loss.item():.6f}, slope off by {error:.0e}, norms {min(norms):.2g} to {max(norms):.2g}, "
-            f"steps to {steps['losses'][-1]:.3f}, {clipped} clipped, {size // 1024} KiB  {', '.join(notes)}")
+            f"steps to {steps['losses'][-1]:.3f}, {clipped} clipped, {command.folder_size(folder)} KiB  {', '.join(notes)}")
 
 
 def main():
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--output", default=os.path.join(root, "tests", "golden", "families"))
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"default: all of {', '.join(CASES)}")
-    arguments = parser.parse_args()
-    unknown = [case for case in arguments.cases if case not in CASES]
-    if unknown:
-        parser.error(f"no such case: {', '.join(unknown)}")
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    for name in arguments.cases or CASES:
-        folder = os.path.join(arguments.output, name)
-        shutil.rmtree(folder, ignore_errors=True)
-        print(make(name, folder), flush=True)
+    command.make_cases(__doc__, "families", CASES, make)
 
 
 if __name__ == "__main__":

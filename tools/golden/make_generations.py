@@ -9,7 +9,6 @@ temperature, top-k and top-p: the probabilities after transformers' processors, 
 tests/golden/README.md describes the format. Takes half a minute.
 """
 
-import argparse
 import os
 
 import torch
@@ -17,6 +16,7 @@ import transformers
 from transformers import LlamaForCausalLM
 from transformers.generation import logits_process
 
+import command
 import jsonfiles
 import oracle
 
@@ -31,17 +31,6 @@ FILTERS = [
     {"temperature": 1.5, "top_k": 40, "top_p": 0.05},
     {"temperature": 0.1, "top_p": 0.999},
 ]
-
-
-def exact(model, ids):
-    """NEW_TOKENS greedy tokens without a KV cache, and the smallest margin of the top logit over the second."""
-    ids, start, margin = list(ids), len(ids), float("inf")
-    with torch.no_grad(), oracle.precision_of(model):
-        for _ in range(NEW_TOKENS):
-            best = model(torch.tensor([ids]), use_cache=False).logits[0, -1].topk(2)
-            margin = min(margin, (best.values[0] - best.values[1]).item())
-            ids.append(int(best.indices[0]))
-    return ids[start:], margin
 
 
 def generate(model, prompts):
@@ -63,7 +52,7 @@ def of_model(folder, random):
     for length in LENGTHS:
         while True:
             prompt = torch.randint(3, model.config.vocab_size, (length,), generator=random).tolist()
-            ids, margin = exact(double, prompt)
+            ids, margin = oracle.greedy(double, prompt, NEW_TOKENS)
             if margin > 1e-4:
                 break
         assert generate(model, [prompt]) == [ids], folder
@@ -89,17 +78,14 @@ def of_filters(random):
 
 
 def main():
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--golden", default=os.path.join(root, "tests", "golden"))
+    parser = command.parser_of(__doc__)
+    parser.add_argument("--golden", default=command.golden())
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    command.prepare()
     random = torch.Generator().manual_seed(11)
     tiny = os.path.join(arguments.golden, "tiny")
     jsonfiles.write_json(os.path.join(arguments.golden, "generations.json"), {
-        "made_with": {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__},
+        "made_with": command.made_with(),
         "new_tokens": NEW_TOKENS,
         "filters": of_filters(random),
         "tiny": {name: of_model(os.path.join(tiny, name), random) for name in sorted(os.listdir(tiny))},

@@ -9,7 +9,6 @@ one, and RoPE scaling against none. The output depends only on this file and the
 tools/requirements-golden.txt.
 """
 
-import argparse
 import copy
 import os
 import shutil
@@ -18,9 +17,9 @@ import tempfile
 import numpy as np
 import safetensors.torch
 import torch
-import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
+import command
 import jsonfiles
 import oracle
 
@@ -259,35 +258,18 @@ def make(name, folder):
     assert min(summary["gradient_norms"].values()) > 1e-4, summary["gradient_norms"]
     jsonfiles.write_json(os.path.join(folder, "expected.json"), {
         "about": case["about"],
-        "made_with": {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__},
+        "made_with": command.made_with(),
         "sequence_length": length, "loss": loss, "tokens": count,
         "logits_sample": {"line": 0, "shape": list(logits.shape), "rows": rows, "values": logits[rows].tolist()},
         **summary,
     })
-    for file in os.listdir(folder):
-        os.chmod(os.path.join(folder, file), 0o644)
-    size = sum(os.path.getsize(os.path.join(folder, file)) for file in os.listdir(folder))
     norms = summary["gradient_norms"].values()
     return (f"{name:16} loss {loss:.6f} over {count:3} targets, float32 off by {abs(float32_loss - loss):.0e}, slope off "
-            f"by {error:.0e}, norms {min(norms):.2g} to {max(norms):.2g}, {size // 1024} KiB  {', '.join(notes)}")
+            f"by {error:.0e}, norms {min(norms):.2g} to {max(norms):.2g}, {command.folder_size(folder)} KiB  {', '.join(notes)}")
 
 
 def main():
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--output", default=os.path.join(root, "tests", "golden", "tiny"))
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"default: all of {', '.join(CASES)}")
-    arguments = parser.parse_args()
-    unknown = [case for case in arguments.cases if case not in CASES]
-    if unknown:
-        parser.error(f"no such case: {', '.join(unknown)}")
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    for name in arguments.cases or CASES:
-        folder = os.path.join(arguments.output, name)
-        shutil.rmtree(folder, ignore_errors=True)
-        print(make(name, folder), flush=True)
+    command.make_cases(__doc__, "tiny", CASES, make)
 
 
 if __name__ == "__main__":

@@ -134,6 +134,17 @@ def packed_loss(model, lines):
     return total / count_targets(lines)
 
 
+def greedy(model, ids, count, **options):
+    """`count` greedy tokens without a KV cache, and the smallest margin of the top logit over the second."""
+    ids, start, margin = list(ids), len(ids), float("inf")
+    with torch.no_grad(), precision_of(model):
+        for _ in range(count):
+            best = model(torch.tensor([ids]), use_cache=False, **options).logits[0, -1].topk(2)
+            margin = min(margin, (best.values[0] - best.values[1]).item())
+            ids.append(int(best.indices[0]))
+    return ids[start:], margin
+
+
 def gradient_summary(model, digits=17):
     """{"gradient_norms": …, "projections": …} of the gradients, by parameter name as in the files of the folder."""
     gradients = {}
