@@ -6,8 +6,6 @@
 // Both run alternately with a cold cache; times are medians. The dense GEMM uses the algorithm chosen by measurement.
 // Before it is timed, each grouped GEMM is compared with dense GEMMs of its groups: `error` is the largest difference
 // relative to the largest value, of a few rows of each group.
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -16,10 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "device/cuda/cuda_check.h"
+#include "cuda_bench.h"
 #include "ops/gemm/gemm.h"
 #include "ops/gemm/grouped_gemm.h"
-#include "ops/seed/init.h"
 #include "tensor/dtype_dispatch.h"
 
 namespace hawser::ops {
@@ -43,47 +40,14 @@ std::vector<std::int32_t> offsets_of(const Routing& routing) {
   return out;
 }
 
-class Bench {
+class Bench : public CudaBench {
  public:
-  explicit Bench(std::string only)
-      : only_(std::move(only)), device_(make_cuda_device()), stream_(device_->make_stream("bench")) {
-    HAWSER_CUDA_CHECK(cudaEventCreate(&start_));
-    HAWSER_CUDA_CHECK(cudaEventCreate(&stop_));
-  }
-  ~Bench() {
-    cudaEventDestroy(start_);
-    cudaEventDestroy(stop_);
-  }
-  Bench(const Bench&) = delete;
-  Bench& operator=(const Bench&) = delete;
-
-  Stream& stream() { return *stream_; }
-  bool wanted(const std::string& name) const { return name.find(only_) != std::string::npos; }
-
-  TensorView empty(DType dtype, const Shape& shape) {
-    kept_.emplace_back(*device_, dtype, shape);
-    return kept_.back();
-  }
-  TensorView normal(DType dtype, const Shape& shape) {
-    const TensorView view = empty(dtype, shape);
-    random_normal(*stream_, {.y = view, .seed = 1, .name = kept_.size(), .std = 1.0});
-    return view;
-  }
-  TensorView numbers(const std::vector<std::int32_t>& values) {
-    const TensorView view = empty(DType::i32, {static_cast<std::int64_t>(values.size())});
-    transfer(*stream_, view.raw(), values.data(), view.bytes());
-    stream_->synchronize();
-    return view;
-  }
-  void clear() {
-    stream_->synchronize();
-    kept_.clear();
-  }
+  using CudaBench::CudaBench;
 
   std::vector<float> row(const TensorView& view) {
     std::vector<std::byte> bytes(static_cast<std::size_t>(view.bytes()));
-    transfer(*stream_, bytes.data(), view.raw(), view.bytes());
-    stream_->synchronize();
+    transfer(stream(), bytes.data(), view.raw(), view.bytes());
+    stream().synchronize();
     std::vector<float> out;
     dispatch_float(view.dtype(), [&](auto tag) {
       for (std::size_t at = 0; at < bytes.size(); at += sizeof(tag)) {
@@ -97,10 +61,10 @@ class Bench {
 
   void line(const std::string& name, double flops, double error, const std::function<void()>& grouped,
             const Gemm& dense) {
-    gemm_prepare(*stream_, dense);
+    gemm_prepare(stream(), dense);
     std::vector<float> ours, theirs;
     for (int i = 0; i < 13; ++i) {
-      const float one = cold(grouped), other = cold([&] { gemm(*stream_, dense); });
+      const float one = cold(stream(), grouped), other = cold(stream(), [&] { gemm(stream(), dense); });
       if (i < 2) continue;
       ours.push_back(one);
       theirs.push_back(other);
@@ -110,30 +74,6 @@ class Bench {
                 name.c_str(), ms, flops / ms * 1e-9, dense_ms, flops / dense_ms * 1e-9, dense_ms / ms, error);
     std::fflush(stdout);
   }
-
- private:
-  static double median(std::vector<float> times) {
-    std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-    return times[times.size() / 2];
-  }
-  float cold(const std::function<void()>& run) {
-    const CudaNative& native = *stream_->native();
-    const auto stream = static_cast<cudaStream_t>(native.stream);
-    HAWSER_CUDA_CHECK(cudaMemsetAsync(native.scratch(), 0, kCudaScratchBytes, stream));
-    HAWSER_CUDA_CHECK(cudaEventRecord(start_, stream));
-    run();
-    HAWSER_CUDA_CHECK(cudaEventRecord(stop_, stream));
-    stream_->synchronize();
-    float ms = 0;
-    HAWSER_CUDA_CHECK(cudaEventElapsedTime(&ms, start_, stop_));
-    return ms;
-  }
-
-  std::string only_;
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Stream> stream_;
-  std::vector<Storage> kept_;
-  cudaEvent_t start_ = nullptr, stop_ = nullptr;
 };
 
 double difference(const std::vector<float>& got, const std::vector<float>& expected) {
@@ -160,7 +100,7 @@ void rows(Bench& b, const std::string& name, const Routing& routing, std::int64_
   const GroupedGemm args{.a = b.normal(act, {kRows, k}),
                          .b = b.normal(act, weights),
                          .c = b.empty(act, {kRows, n}),
-                         .offsets = b.numbers(offsets),
+                         .offsets = b.numbers(offsets, {kExperts + 1}),
                          .transpose_b = transpose_b};
   grouped_gemm(b.stream(), args);
   double error = 0;
@@ -193,7 +133,7 @@ void weights(Bench& b, const std::string& name, const Routing& routing, std::int
   GroupedWeightGradient args{.a = b.normal(act, {kRows, m}),
                              .b = b.normal(act, {kRows, n}),
                              .c = b.empty(out, {kExperts, m, n}),
-                             .offsets = b.numbers(offsets)};
+                             .offsets = b.numbers(offsets, {kExperts + 1})};
   grouped_weight_gradient(b.stream(), args);
   double error = 0;
   const TensorView part = b.normal(out, {m, n});

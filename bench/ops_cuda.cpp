@@ -5,8 +5,6 @@
 // Data is random. Memory-bound lines are medians of groups of back-to-back runs, as in a step; each run moves far more
 // data than the cache holds. Bytes are the minimum for the formula: each input and output once. GEMM lines compare
 // cuBLASLt's first choice with the algorithm chosen by measurement, timed alternately with a cold cache.
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -15,7 +13,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "device/cuda/cuda_check.h"
+#include "cuda_bench.h"
 #include "ops/activation/gated.h"
 #include "ops/adamw/adamw.h"
 #include "ops/bias/add_bias.h"
@@ -36,57 +34,17 @@ namespace {
 
 constexpr std::int64_t kT = 16384, kC = 4096, kF = 14336, kV = 128256, kQkv = 6144;
 
-class Bench {
+class Bench : public CudaBench {
  public:
   explicit Bench(std::string only)
-      : only_(std::move(only)),
-        device_(make_cuda_device()),
-        plain_(make_cuda_device()),
-        stream_(device_->make_stream("bench")),
-        plain_stream_(plain_->make_stream("plain")) {
-    HAWSER_CUDA_CHECK(cudaEventCreate(&start_));
-    HAWSER_CUDA_CHECK(cudaEventCreate(&stop_));
-  }
-  ~Bench() {
-    cudaEventDestroy(start_);
-    cudaEventDestroy(stop_);
-  }
-  Bench(const Bench&) = delete;
-  Bench& operator=(const Bench&) = delete;
-
-  Stream& stream() { return *stream_; }
-  Device& device() { return *device_; }
-  bool wanted(const std::string& name) const { return name.find(only_) != std::string::npos; }
-
-  TensorView normal(DType dtype, const Shape& shape, double std = 1.0) {
-    const TensorView view = empty(dtype, shape);
-    random_normal(*stream_, {.y = view, .seed = 1, .name = kept_.size(), .std = std});
-    return view;
-  }
-  TensorView empty(DType dtype, const Shape& shape) {
-    kept_.emplace_back(*device_, dtype, shape);
-    return kept_.back();
-  }
-  TensorView numbers(const std::vector<std::int32_t>& values, const Shape& shape) {
-    const TensorView view = empty(DType::i32, shape);
-    transfer(*stream_, view.raw(), values.data(), view.bytes());
-    stream_->synchronize();
-    return view;
-  }
-  void clear() {
-    stream_->synchronize();
-    kept_.clear();
-  }
+      : CudaBench(std::move(only)), plain_(make_cuda_device()), plain_stream_(plain_->make_stream("plain")) {}
 
   // Median time of one run in ms, measured in groups of a few milliseconds each.
   double milliseconds(const std::function<void()>& run) {
     const auto group = [&](int runs) {
-      HAWSER_CUDA_CHECK(cudaEventRecord(start_, handle(*stream_)));
-      for (int i = 0; i < runs; ++i) run();
-      HAWSER_CUDA_CHECK(cudaEventRecord(stop_, handle(*stream_)));
-      stream_->synchronize();
-      float ms = 0;
-      HAWSER_CUDA_CHECK(cudaEventElapsedTime(&ms, start_, stop_));
+      const float ms = timed(stream(), [&] {
+        for (int i = 0; i < runs; ++i) run();
+      });
       return ms / static_cast<float>(runs);
     };
     group(2);
@@ -121,8 +79,8 @@ class Bench {
       // The other device object has no measured choices: it uses the library's first choice.
       std::vector<float> chosen, first;
       for (int i = 0; i < 15; ++i) {
-        chosen.push_back(cold(*stream_, args));
-        first.push_back(cold(*plain_stream_, args));
+        chosen.push_back(cold(stream(), [&] { gemm(stream(), args); }));
+        first.push_back(cold(*plain_stream_, [&] { gemm(*plain_stream_, args); }));
       }
       std::printf("%-44s %8.3f ms %7.0f TFLOP/s   (first choice %4.0f)\n", name.c_str(), median(chosen),
                   work / median(chosen) * 1e-9, work / median(first) * 1e-9);
@@ -132,28 +90,8 @@ class Bench {
   }
 
  private:
-  static cudaStream_t handle(Stream& stream) { return static_cast<cudaStream_t>(stream.native()->stream); }
-  static double median(std::vector<float> times) {
-    std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-    return times[times.size() / 2];
-  }
-  float cold(Stream& stream, const Gemm& args) {
-    const CudaNative& native = *stream.native();
-    HAWSER_CUDA_CHECK(cudaMemsetAsync(native.scratch(), 0, kCudaScratchBytes, handle(stream)));
-    HAWSER_CUDA_CHECK(cudaEventRecord(start_, handle(stream)));
-    gemm(stream, args);
-    HAWSER_CUDA_CHECK(cudaEventRecord(stop_, handle(stream)));
-    stream.synchronize();
-    float ms = 0;
-    HAWSER_CUDA_CHECK(cudaEventElapsedTime(&ms, start_, stop_));
-    return ms;
-  }
-
-  std::string only_;
-  std::unique_ptr<Device> device_, plain_;
-  std::unique_ptr<Stream> stream_, plain_stream_;
-  std::vector<Storage> kept_;
-  cudaEvent_t start_ = nullptr, stop_ = nullptr;
+  std::unique_ptr<Device> plain_;
+  std::unique_ptr<Stream> plain_stream_;
   double copy_rate_ = 0;
 };
 

@@ -19,7 +19,6 @@ import tempfile
 import numpy as np
 import safetensors.torch
 import torch
-import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
@@ -344,7 +343,8 @@ def make(name, folder):
     expected.update(**summary, steps=steps, generation=generation(model, generator))
     jsonfiles.write_json(os.path.join(folder, "expected.json"), expected)
     return (f"{name:16} loss {loss.item():.6f}, slope off by {error:.0e}, norms {min(norms):.2g} to {max(norms):.2g}, "
-            f"steps to {steps['losses'][-1]:.3f}, {clipped} clipped, {command.folder_size(folder)} KiB  {', '.join(notes)}")
+            f"steps to {steps['losses'][-1]:.3f}, {clipped} clipped, {command.folder_size(folder)} KiB  "
+            f"{', '.join(notes)}")
 
 
 def main():

@@ -264,8 +264,9 @@ def make(name, folder):
         **summary,
     })
     norms = summary["gradient_norms"].values()
-    return (f"{name:16} loss {loss:.6f} over {count:3} targets, float32 off by {abs(float32_loss - loss):.0e}, slope off "
-            f"by {error:.0e}, norms {min(norms):.2g} to {max(norms):.2g}, {command.folder_size(folder)} KiB  {', '.join(notes)}")
+    return (f"{name:16} loss {loss:.6f} over {count:3} targets, float32 off by {abs(float32_loss - loss):.0e}, "
+            f"slope off by {error:.0e}, norms {min(norms):.2g} to {max(norms):.2g}, {command.folder_size(folder)} KiB  "
+            f"{', '.join(notes)}")
 
 
 def main():

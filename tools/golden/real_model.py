@@ -43,8 +43,10 @@ def loss_and_gradients(model, ids, head_chunk, accurate_loss=True):
 
 def relative_errors(model, gradients):
     """Norm of the difference between each parameter's gradient and `gradients`, relative to the norm of the latter."""
-    return {name: oracle.rounded(((parameter.grad.double() - gradients[name]).norm() / gradients[name].norm()).item(), 4)
-            for name, parameter in model.named_parameters()}
+    def error(gradient, expected):
+        return oracle.rounded(((gradient.double() - expected).norm() / expected.norm()).item(), 4)
+
+    return {name: error(parameter.grad, gradients[name]) for name, parameter in model.named_parameters()}
 
 
 def generate(model, ids):
