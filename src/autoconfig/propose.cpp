@@ -337,9 +337,10 @@ class Proposer {
     fit_or_use_float32(*adapted.model);
   }
 
-  // The bf16 copies of the weights are in addition to the float32 ones, so float32 may fit where bf16 does not.
+  // The bf16 copies of trained weights are in addition to the float32 ones, so float32 may fit where bf16 does not.
   void fit_or_use_float32(const models::Model& model) {
-    const bool may_be_float32 = !place_.target.cuda && recipe_.precision.compute == ComputePrecision::bf16;
+    const bool may_be_float32 = !place_.target.cuda && recipe_.precision.compute == ComputePrecision::bf16 &&
+                                recipe_.adapter.kind == AdapterKind::none;
     if (!may_be_float32 || fixed("precision.compute")) return fit(model);
     const Recipe in_bf16 = recipe_;
     try {

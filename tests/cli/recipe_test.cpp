@@ -391,7 +391,18 @@ TEST_F(RecipeInit, FitsSmolLm2) {
     if (how == "--memory 2200MiB") EXPECT_EQ(recipe["precision"]["compute"], "auto") << "bf16 needs more";
     goes("plan recipe.yaml");
   }
-  EXPECT_EQ(hawser("recipe init " + model + "--memory 1GiB").code, 4);
+  // Where training all weights does not fit, an adapter does.
+  const auto adapted = init(model + "--memory 600MiB");
+  EXPECT_EQ(adapted["adapter"]["kind"], "lora");
+  EXPECT_EQ(adapted["optimizer"]["learning_rate"], 2e-4);
+  EXPECT_NE(text().find("# why: training all weights does not fit in memory"), std::string::npos) << text();
+  goes("plan recipe.yaml");
+  EXPECT_EQ(hawser("recipe init " + model + "--memory 600MiB --set adapter.kind=none").code, 4);
+  const testing::Ran none = hawser("recipe init " + model + "--memory 200MiB");
+  EXPECT_EQ(none.code, 4);
+  const auto at = none.err.find("--memory ");
+  ASSERT_NE(at, std::string::npos) << none.err;
+  EXPECT_EQ(init(model + none.err.substr(at, none.err.find(' ', at + 9) - at))["adapter"]["kind"], "lora");
 }
 
 }  // namespace

@@ -9,11 +9,9 @@ loss of the saved folder, and that the features of the case (rsLoRA, DoRA) chang
 this file, make_families.py, the base models and the versions in tools/requirements-golden.txt.
 """
 
-import argparse
 import contextlib
 import json
 import os
-import shutil
 from unittest import mock
 
 import numpy as np
@@ -22,11 +20,11 @@ import torch
 import transformers
 from peft.tuners.lora.dora import DoraLinearLayer
 
+import command
 import jsonfiles
 import make_families
 import oracle
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LLAMA_TARGETS = ["q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 # `base`: a folder in tests/golden. `lora`: of peft.LoraConfig. `other`: a change of it with which the same tensors must
@@ -68,7 +66,7 @@ CASES = {
 
 
 def base_folder(case):
-    return os.path.join(ROOT, "tests", "golden", case["base"])
+    return command.golden(case["base"])
 
 
 def config_of(case, change=None):
@@ -175,38 +173,18 @@ def make(name, folder):
     steps["norms"] = {key: oracle.rounded(trained[key].norm().item(), 10) for key in summary["gradient_norms"]}
     expected = {
         "about": case["about"],
-        "made_with": {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__,
-                      "peft": peft.__version__},
+        "made_with": command.made_with() | {"peft": peft.__version__},
         "base": case["base"], "sequence_length": of_base["sequence_length"], "loss": loss.item(),
         "tokens": losses.count}
     if router is not None:
         expected.update(cross_entropy=cross_entropy.item(), router_loss=router.item())
     expected.update(**summary, steps=steps)
     jsonfiles.write_json(os.path.join(folder, "expected.json"), expected)
-    for file in os.listdir(folder):
-        os.chmod(os.path.join(folder, file), 0o644)
-    size = sum(os.path.getsize(os.path.join(folder, file)) for file in os.listdir(folder))
+    size = command.folder_size(folder)
     return (f"{name:22} loss {loss.item():.6f}, base {of_base['loss']:.3f}, slope off by {error:.0e}, "
             f"{len(norms)} norms {min(norms):.2g} to {max(norms):.2g}, steps to {steps['losses'][-1]:.3f}, {clipped} "
-            f"clipped, {size // 1024} KiB  other {other:+.3f}")
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--output", default=os.path.join(ROOT, "tests", "golden", "adapters"))
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"default: all of {', '.join(CASES)}")
-    arguments = parser.parse_args()
-    unknown = [case for case in arguments.cases if case not in CASES]
-    if unknown:
-        parser.error(f"no such case: {', '.join(unknown)}")
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    for name in arguments.cases or CASES:
-        folder = os.path.join(arguments.output, name)
-        shutil.rmtree(folder, ignore_errors=True)
-        print(make(name, folder), flush=True)
+            f"clipped, {size} KiB  other {other:+.3f}")
 
 
 if __name__ == "__main__":
-    main()
+    command.make_cases(__doc__, "adapters", CASES, make)
