@@ -18,6 +18,7 @@
 #include "cli/timeline_json.h"
 #include "device/cuda/activities.h"
 #include "engine/model_changes.h"
+#include "engine/output_place.h"
 #include "io/files.h"
 #include "io/result_file.h"
 #include "launch/launcher_environment.h"
@@ -84,7 +85,8 @@ void print_timelines(const profile::BenchResult& result, const std::string& file
   std::fputs(profile::summary_text(summaries).c_str(), stdout);
 }
 
-void check_trace(const std::string& path, DeviceKind kind, Problems& problems) {
+void check_trace(const std::string& path, const std::string& model, DeviceKind kind, Problems& problems) {
+  engine::check_output(path, "--trace", {{"--model", model}}, problems);
   const io::ResultPlace place = io::find_result_place(path);
   if (!place.straight) io::check_writable(folder_of(place.path), problems);
   if (io::is_folder(path))
@@ -182,7 +184,8 @@ int bench_step(const BenchStepOptions& options) {
   engine::OpenModel model;
   const auto check = [&](const RankPlace& place, Problems& problems) {
     check_layout(recipe, world, problems);
-    if (!options.trace.empty() && place.rank == 0) check_trace(options.trace, device.kind, problems);
+    if (!options.trace.empty() && place.rank == 0)
+      check_trace(options.trace, plan::model_of(recipe), device.kind, problems);
     model = engine::open_model(plan::model_of(recipe), recipe.model.path.empty(), problems, engine::changes_of(recipe));
     if (!problems.empty()) return;
     plan::Machine machine = plan::this_machine();

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/hub_name.h"
+#include "base/paths.h"
 #include "base/printable.h"
 #include "base/text.h"
 #include "batches/statistics.h"
@@ -20,6 +21,7 @@
 #include "cli/timeline_json.h"
 #include "engine/find_checkpoint.h"
 #include "engine/open_model.h"
+#include "engine/output_place.h"
 #include "engine/run_state.h"
 #include "io/files.h"
 #include "io/json.h"
@@ -383,6 +385,14 @@ int inspect(const InspectOptions& options) {
     throw UserError(Problem{.file = path, .what = "not a trace", .at = "--svg"});
   }
   std::error_code absent;
+  if (!options.svg.empty()) {
+    const std::string folder = folder_of(options.svg);
+    std::vector<engine::Input> inputs;
+    if (io::exists(folder + "/config.json")) inputs.push_back({"a model", folder});
+    Problems problems;
+    engine::check_output(options.svg, "--svg", inputs, problems);
+    problems.throw_if_any();
+  }
   if (!options.svg.empty() && fs::equivalent(path, options.svg, absent)) {
     throw UserError(
         Problem{.file = options.svg, .what = "the same file as the trace", .expected = "another file", .at = "--svg"});

@@ -17,8 +17,10 @@ namespace fs = std::filesystem;
 
 fs::path without_links(const std::string& path) {
   std::error_code unknown;
-  const fs::path real = fs::weakly_canonical(path, unknown);
-  return unknown ? fs::absolute(path).lexically_normal() : real;
+  const fs::path whole = fs::absolute(path, unknown);  // a name alone has no folder to look into
+  if (unknown) return path;
+  const fs::path real = fs::weakly_canonical(whole, unknown);
+  return unknown ? whole.lexically_normal() : real;
 }
 
 // Folders of other programs may have a manifest.json; only a checkpoint has a file of rank 0, too.

@@ -54,6 +54,21 @@ TEST_F(OutputPlace, IsInNoCheckpoint) {
   EXPECT_EQ(rejected("extension/runs/x"), "");
 }
 
+// A name alone is in the working directory.
+TEST_F(OutputPlace, ANameAloneIsInTheWorkingDirectory) {
+  for (const char* file : {"manifest.json", "rank-00000.bin"}) write(cat("run/best/", file));
+  const fs::path before = fs::current_path();
+  for (const char* there : {"run/best", "run"}) {
+    fs::current_path(path(there));
+    for (const char* name : {"out", "./out"}) {
+      Problems problems;
+      check_output(name, "output", {}, problems);
+      EXPECT_EQ(problems.lines(), there == std::string("run") ? "" : cat(name, kInCheckpoint)) << there;
+    }
+  }
+  fs::current_path(before);
+}
+
 TEST_F(OutputPlace, IsNoInput) {
   for (const char* name : {"m/config.json", "m/model.safetensors", "m/merges.txt", "m/answers.jsonl", "prompts"})
     write(name);

@@ -167,7 +167,12 @@ TEST_F(Output, NoCommandReplacesItsInput) {
   const std::string weights = folder_.read("model/model.safetensors");
   for (const std::string name : {"model/model.safetensors", "model/config.json"}) {
     rejected(generate_ + "--output " + name, {name + ": a file of --model (expected another file) at --output"});
+    rejected("bench step --model model --sequence-length 16 --steps 1 --trace " + name,
+             {name + ": a file of --model (expected another file) at --trace"});
   }
+  ASSERT_EQ(hawser("bench step --model model --sequence-length 16 --steps 1 --trace trace.json").code, 0);
+  rejected("inspect trace.json --svg model/model.safetensors",
+           {"model/model.safetensors: a file of a model (expected another file) at --svg"});
   EXPECT_EQ(folder_.read("model/model.safetensors"), weights);
   const std::string data = folder_.read("prompts.jsonl");
   rejected("recipe init --model model --data prompts.jsonl --output prompts.jsonl --force",
