@@ -60,7 +60,7 @@ std::vector<std::string> read_names(ConfigReader& config, const char* key) {
 std::vector<std::string> read_targets(ConfigReader& config) {
   const Json* value = config.find("target_modules");
   if (value == nullptr) {
-    config.reject("target_modules", "missing", "a list of names", "none");
+    config.reject("target_modules", "missing key", "a list of names", "none");
     return {};
   }
   if (!value->is_string()) return read_names(config, "target_modules");
@@ -98,13 +98,13 @@ std::optional<LoraConfig> read_lora_config(const std::string& folder, Problems& 
   const auto json = io::parse_json(io::read_text(file, kMaxConfigBytes), file, "", 0, problems);
   if (!json) return std::nullopt;
   if (!json->is_object()) {
-    problems.add({.file = file, .what = "not a JSON object"});
+    problems.add({.file = file, .what = "not an adapter's settings", .expected = "a JSON object", .got = shown(*json)});
     return std::nullopt;
   }
   Problems found;
   ConfigReader config(*json, file, found);
   if (config.choice("peft_type", {"LORA"}, "").empty() && !config.has("peft_type")) {
-    config.reject("peft_type", "missing", "LORA", "none");
+    config.reject("peft_type", "missing key", "LORA", "none");
   }
   config.choice("bias", {"none"}, "none");
   LoraConfig lora;
