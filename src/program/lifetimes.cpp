@@ -29,9 +29,11 @@ Lifetimes::Lifetimes(const Trace& trace, const Order& order, const std::vector<B
   const BufferIndex index(buffers);
   for (std::size_t i = 0; i < trace.items.size(); ++i) {
     const TraceItem& item = trace.items[i];
+    accessed_begin_.push_back(accessed_.size());
     for (const Access& access : item.record.accesses) {
       const int buffer = index.find(access.address);
       if (buffer < 0) continue;
+      accessed_.push_back(buffer);
       const auto b = static_cast<std::size_t>(buffer);
       const Buffer& owner = buffers[b];
       HAWSER_CHECK(access.end() <= owner.address + static_cast<std::uint64_t>(owner.bytes), item.record.name,
@@ -50,6 +52,7 @@ Lifetimes::Lifetimes(const Trace& trace, const Order& order, const std::vector<B
       last = order.position(static_cast<int>(i));
     }
   }
+  accessed_begin_.push_back(accessed_.size());
 }
 
 bool Lifetimes::before(int a, int b) const {

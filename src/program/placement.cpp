@@ -97,29 +97,24 @@ class LiveSet {
 void find_peak(const Trace& trace, const Lifetimes& lifetimes, const std::vector<Buffer>& buffers,
                const std::vector<int>& used, Placement& out) {
   const int streams = static_cast<int>(trace.streams.size());
-  const BufferIndex index(buffers);
   std::vector<bool> wanted(buffers.size(), false);
   for (const int b : used) wanted[static_cast<std::size_t>(b)] = true;
-  std::vector<std::vector<int>> touched(trace.items.size());
-  for (std::size_t i = 0; i < trace.items.size(); ++i) {
-    for (const Access& access : trace.items[i].record.accesses) {
-      const int b = index.find(access.address);
-      if (b >= 0 && wanted[static_cast<std::size_t>(b)]) touched[i].push_back(b);
-    }
-  }
   std::vector<int> by_size = used;
   std::stable_sort(by_size.begin(), by_size.end(), [&](int a, int b) {
     return buffers[static_cast<std::size_t>(a)].bytes > buffers[static_cast<std::size_t>(b)].bytes;
   });
+  std::vector<std::vector<int>> tried;  // orders of first accesses
   for (int eager = -1; eager < streams; ++eager) {
-    std::vector<int> by_first;
-    std::vector<bool> seen(buffers.size(), false);
+    std::vector<int> order;
+    std::vector<bool> unseen = wanted;
     for (const int item : run_ahead(trace, eager)) {
-      for (const int b : touched[static_cast<std::size_t>(item)]) {
-        if (!seen[static_cast<std::size_t>(b)]) by_first.push_back(b);
-        seen[static_cast<std::size_t>(b)] = true;
+      for (const int b : lifetimes.accessed(item)) {
+        if (unseen[static_cast<std::size_t>(b)]) order.push_back(b);
+        unseen[static_cast<std::size_t>(b)] = false;
       }
     }
+    if (std::ranges::find(tried, order) != tried.end()) continue;
+    const std::vector<int>& by_first = tried.emplace_back(std::move(order));
     LiveSet live(lifetimes, buffers, streams);
     std::size_t peak = 0;
     std::int64_t max = -1;

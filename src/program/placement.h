@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,11 @@ class Lifetimes {
   // Indices of the first and last trace items, in the order of the trace, that access the buffer; -1: never accessed.
   int first_item(int buffer) const { return first_[static_cast<std::size_t>(buffer)]; }
   int last_item(int buffer) const { return last_[static_cast<std::size_t>(buffer)]; }
+  // The buffers that an item accesses, one for each access to a buffer.
+  std::span<const int> accessed(int item) const {
+    const auto i = static_cast<std::size_t>(item);
+    return std::span(accessed_).subspan(accessed_begin_[i], accessed_begin_[i + 1] - accessed_begin_[i]);
+  }
   // 1-based position, among the items of `stream`, of that stream's last access to the buffer; 0: it has none.
   int last_position(int buffer, int stream) const {
     return last_position_[static_cast<std::size_t>(buffer * streams_ + stream)];
@@ -65,6 +71,8 @@ class Lifetimes {
   std::vector<bool> used_;
   std::vector<int> first_, last_;
   std::vector<int> last_position_, completed_before_;  // [buffer][stream]
+  std::vector<int> accessed_;                          // by item, from accessed_begin_[item]
+  std::vector<std::size_t> accessed_begin_;
 };
 
 // Finds the buffer that contains an address of the trace. `buffers` outlives it.
