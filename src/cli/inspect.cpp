@@ -1,4 +1,4 @@
-// hawser inspect: contents of a checkpoint, a model folder, a token file or a trace.
+// hawser inspect: contents of a checkpoint, a model or adapter folder, a token file or a trace.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -29,6 +29,7 @@
 #include "launch/launcher_environment.h"
 #include "models/expert_keys.h"
 #include "models/families.h"
+#include "models/peft_config.h"
 #include "prepare/token_file.h"
 #include "profile/timeline_summary.h"
 #include "profile/timeline_svg.h"
@@ -301,6 +302,34 @@ void describe_folder_model(const std::string& path, Report& report) {
   }
 }
 
+void describe_adapter(const std::string& path, Report& report) {
+  Problems problems;
+  const std::vector<engine::OpenAdapter> opened = engine::open_adapters({path}, problems);
+  problems.throw_if_any();
+  const engine::OpenAdapter& adapter = opened.front();
+  const models::LoraConfig& lora = adapter.lora;
+  report.title("adapter", path);
+  std::string targets, saved;
+  for (const std::string& target : lora.targets) targets += cat(targets.empty() ? "" : ", ", target);
+  for (const std::string& module : lora.modules_to_save) saved += cat(saved.empty() ? "" : ", ", module);
+  std::int64_t parameters = 0, bytes = 0;
+  for (const std::string& name : adapter.weights.names()) {
+    const checkpoint::TensorInfo& info = *adapter.weights.find(name);
+    parameters += info.shape.elements(), bytes += info.bytes;
+  }
+  report.json["adapter"] = {{"kind", "lora"},           {"rank", lora.rank},
+                            {"alpha", lora.alpha},      {"dropout", lora.dropout},
+                            {"rslora", lora.rslora},    {"dora", lora.dora},
+                            {"targets", lora.targets},  {"modules_to_save", lora.modules_to_save},
+                            {"parameters", parameters}, {"bytes", bytes}};
+  report.row("kind", cat(lora.dora ? "DoRA" : "LoRA", lora.rslora ? ", rsLoRA scaling" : "", ", rank ", lora.rank,
+                         ", alpha ", lora.alpha));
+  report.row("targets", targets);
+  if (!saved.empty()) report.row("in full", saved);
+  report.row("parameters", cat(format_count(static_cast<double>(parameters)), " in ", adapter.weights.names().size(),
+                               " tensors, ", with_unit(bytes)));
+}
+
 void describe_tokens(const std::string& prefix, Report& report) {
   const prepare::TokenFile file(prefix);
   report.title("token file", prefix);
@@ -421,10 +450,12 @@ int inspect(const InspectOptions& options) {
     describe_run(path, *run, options.verify, options.common.json, report);
   } else if (has("config.json")) {
     describe_folder_model(path, report);
+  } else if (models::is_adapter_folder(path)) {
+    describe_adapter(path, report);
   } else {
     throw UserError(Problem{.file = path,
                             .what = io::exists(path) ? "unknown kind of file or folder" : "no such file or folder",
-                            .expected = "a run, a checkpoint, a model folder, a token file or a trace"});
+                            .expected = "a run, a checkpoint, a model or adapter folder, a token file or a trace"});
   }
   std::fputs(options.common.json ? (report.json.dump() + "\n").c_str() : printable(report.text, Newlines::keep).c_str(),
              stdout);

@@ -33,6 +33,13 @@ std::unique_ptr<models::Model> make_model(models::ModelDescription description, 
 
 OpenModel open_model(const std::string& path, bool random_weights, Problems& problems, const ModelChanges& changes) {
   OpenModel open;
+  if (models::is_adapter_folder(path)) {
+    problems.add({.file = path,
+                  .what = "an adapter, not a model",
+                  .expected = "the folder of its base model",
+                  .hint = cat("--model BASE --adapter ", path)});
+    return open;
+  }
   Problems of_weights;  // shown after those of the config
   std::optional<models::TensorNames> names;
   if (!random_weights && io::exists(path)) {

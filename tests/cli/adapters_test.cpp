@@ -123,6 +123,11 @@ TEST_F(Adapters, BadInputIsOneLineEach) {
            {"out: no adapter here (expected a folder with adapter_config.json and adapter_model.safetensors, as PEFT "
             "saves it)"});
   succeeds("export out adapter");
+  rejected(eval + "adapter",
+           {"adapter: an adapter, not a model (expected the folder of its base model); try --model BASE "
+            "--adapter adapter"});
+  EXPECT_EQ(json("inspect adapter --json")["adapter"]["rank"], 4);
+  EXPECT_NE(hawser("inspect adapter").out.find("LoRA, rank 4, alpha 32"), std::string::npos);
   // An adapter of a base with other shapes, and one with a tensor less.
   const testing::Ran shapes = hawser(eval + tiny("mha").string() + " --adapter adapter");
   EXPECT_EQ(shapes.code, 2);
