@@ -116,13 +116,14 @@ TEST_F(Completion, RecipeKeysInBash) {
   const auto keys = key_choices();
   ASSERT_EQ(completed.size(), keys.size());
   for (std::size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(completed[i], keys[i].name + "=");
-  // The schema accepts every completed value.
-  write("r.yaml",
-        "data: {sequence_length: 8}\nmodel: {config: " + (testing::tiny("gqa") / "config.json").string() + "}\n");
+  // The schema accepts every completed value: of a model with experts, and of an adapter.
+  const fs::path mixtral = fs::path(HAWSER_SOURCE_DIR) / "tests/golden/families/mixtral/config.json";
+  write("r.yaml", "data: {sequence_length: 8}\nmodel: {config: " + mixtral.string() + "}\n");
   for (const KeyChoices& key : keys) {
     if (key.name == "run.device") continue;  // cuda needs a build with CUDA
     for (const std::string& value : key.values) {
-      const testing::Ran ran = hawser("plan r.yaml --set " + key.name + "=" + value);
+      const std::string adapter = key.name.starts_with("adapter.") ? " --set adapter.kind=lora" : "";
+      const testing::Ran ran = hawser("plan r.yaml" + adapter + " --set " + key.name + "=" + value);
       EXPECT_EQ(ran.code, 0) << key.name << "=" << value << "\n" << ran.err;
     }
   }
