@@ -94,7 +94,7 @@ void PipelineTokenizer::encode(std::string_view text, std::vector<std::int32_t>&
       } else {
         encode_run(part, first, scratch, sink);
       }
-      first = 0;
+      first -= leading_characters(part, part.size(), first);
     });
   });
   if (add_special) sink.put_all(parts_.suffix);

@@ -137,13 +137,6 @@ void split_as_bert(std::string_view text, PassOn pass_on) {
   if (text.size() > begin) pass_on(begin, text.size());
 }
 
-// Number of characters before byte `end`, at most `max`.
-int leading_characters(std::string_view text, std::size_t end, int max) {
-  int count = 0;
-  for (std::size_t at = 0; at < end && count < max; ++count) at += utf8_step(text.substr(at)).bytes;
-  return count;
-}
-
 // Returns whether it added a mark at the beginning.
 bool write_metaspace(const PreTokenizer::Metaspace& step, std::string_view text, bool first, std::string& out) {
   using enum PreTokenizer::Metaspace::Prepend;
@@ -161,6 +154,12 @@ bool write_metaspace(const PreTokenizer::Metaspace& step, std::string_view text,
 }
 
 }  // namespace
+
+int leading_characters(std::string_view text, std::size_t end, int max) {
+  int count = 0;
+  for (std::size_t at = 0; at < end && count < max; ++count) at += utf8_step(text.substr(at)).bytes;
+  return count;
+}
 
 void PreTokenizer::add(Step step) {
   if (const auto* split = std::get_if<Split>(&step)) uses_regex_ |= split->pattern.scanner() == nullptr;

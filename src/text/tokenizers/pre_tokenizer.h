@@ -88,6 +88,9 @@ class PreTokenizer {
   bool uses_regex_ = false;
 };
 
+// Number of characters before byte `end`, at most `max`.
+int leading_characters(std::string_view text, std::size_t end, int max);
+
 // End of the piece of `text` that starts at `at`, for CutAtSpaceMarks.
 inline std::size_t end_of_space_mark_piece(std::string_view text, std::size_t at) {
   const auto mark_at = [&](std::size_t i) { return text.substr(i, kSpaceMark.size()) == kSpaceMark; };

@@ -193,10 +193,10 @@ TEST_F(TokenizerTest, TokensOfTheSettingsAreAdded) {
 // The `tokenizers` library marks the piece that begins in the first character of the original text, also where a
 // normalizer inserts text before it and a pre-tokenizer removes that text.
 TEST_F(TokenizerTest, MetaspaceMarksTheFirstPieceOfTheOriginalText) {
-  const auto ids = [&](const Json& normalizer, const std::string& text) {
+  const auto ids = [&](const Json& normalizer, const std::string& text, const Json& added = Json::array()) {
     const auto tokenizer =
         load({{"version", "1.0"},
-              {"added_tokens", Json::array()},
+              {"added_tokens", added},
               {"normalizer", normalizer},
               {"pre_tokenizer",
                {{"type", "Sequence"},
@@ -209,7 +209,7 @@ TEST_F(TokenizerTest, MetaspaceMarksTheFirstPieceOfTheOriginalText) {
               {"model",
                {{"type", "BPE"},
                 {"unk_token", "<unk>"},
-                {"vocab", {{"<unk>", 0}, {"▁", 3}, {"a", 4}, {"b", 5}, {"中", 7}, {"\u0308", 8}}},
+                {"vocab", {{"<unk>", 0}, {"▁", 3}, {"a", 4}, {"b", 5}, {"中", 7}, {"\u0308", 8}, {"⁄", 9}, {"2", 10}, {"1", 11}}},
                 {"merges", Json::array()}}}});
     return encode(*tokenizer, text);
   };
@@ -226,6 +226,12 @@ TEST_F(TokenizerTest, MetaspaceMarksTheFirstPieceOfTheOriginalText) {
   EXPECT_EQ(ids({{"type", "NFKC"}}, "¨a"), (Ids{3, 8, 4}));
   EXPECT_EQ(ids({{"type", "Replace"}, {"pattern", {{"Regex", "^"}}}, {"content", " "}}, "ab ab"), (Ids{3, 4, 5, 4, 5}));
   EXPECT_EQ(ids(nullptr, " ab"), (Ids{4, 5}));  // the first character is the space
+  // NFKC makes 1⁄2 of ½. What follows an added token in it still begins in the first character.
+  const Json one = Json::array({{{"id", 11}, {"content", "1"}, {"normalized", true}, {"special", false}}});
+  EXPECT_EQ(ids({{"type", "NFKC"}}, "½a", one), (Ids{11, 3, 9, 10, 4}));
+  EXPECT_EQ(ids({{"type", "NFKC"}}, "½1a", one), (Ids{11, 3, 9, 10, 11, 4}));
+  EXPECT_EQ(ids({{"type", "NFKC"}}, "1½a", one), (Ids{11, 11, 9, 10, 4}));
+  EXPECT_EQ(ids({{"type", "NFKC"}}, "1ab", one), (Ids{11, 4, 5}));
 }
 
 TEST_F(TokenizerTest, MergesByRankAndMatchesAddedTokens) {
