@@ -24,6 +24,7 @@
 #include "base/addresses.h"
 #include "base/error.h"
 #include "base/printable.h"
+#include "io/mapped_file.h"
 #include "launch/stop.h"
 
 namespace hawser::cli {
@@ -247,6 +248,33 @@ void expect_to_run_out_of_memory() {
   }
   on_exit(on_library_exit, nullptr);
   std::set_terminate(on_terminate);
+}
+
+namespace {
+
+struct sigaction g_before_bus_error {};
+
+void on_bus_error(int signal, siginfo_t* info, void*) {
+  const char* const path = info->si_code == BUS_ADRERR ? io::mapped_path(info->si_addr) : nullptr;
+  if (path == nullptr) {
+    sigaction(signal, &g_before_bus_error, nullptr);
+    raise(signal);  // delivered when this function returns
+    return;
+  }
+  constexpr int kCode = static_cast<int>(ExitCode::bad_input);
+  end_alone();
+  put_lines("", {path, ": the file was cut short while it was read; try again with the complete file"});
+  note_failed(kCode);
+  _exit(kCode);
+}
+
+}  // namespace
+
+void expect_files_cut_short() {
+  struct sigaction action {};
+  action.sa_sigaction = on_bus_error;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGBUS, &action, &g_before_bus_error);
 }
 
 int guarded(const std::function<int()>& body) {

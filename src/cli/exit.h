@@ -32,6 +32,10 @@ void open_standard_streams();
 // printing the line allocates nothing.
 void expect_to_run_out_of_memory();
 
+// Called by main. A file that is cut short while it is mapped (io::mapped_path) ends the process with one line and
+// ExitCode::bad_input; other causes of SIGBUS end it as before.
+void expect_files_cut_short();
+
 // Runs `body` and returns its code, or report_error's for an exception. If results did not reach standard output,
 // prints that error, and returns ExitCode::internal if the code was 0.
 int guarded(const std::function<int()>& body);

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +21,8 @@
 
 #include "base/error.h"
 #include "base/testing/address_limit.h"
+#include "base/testing/temporary_folder.h"
+#include "io/mapped_file.h"
 #include "launch/stop.h"
 
 namespace hawser::cli {
@@ -168,6 +171,50 @@ TEST(PrintedErrors, AStopEndsTheWaitForAReader) {
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), static_cast<int>(ExitCode::bad_input));
   for (const int end_of_pipe : ends) close(end_of_pipe);
+}
+
+// Reads a byte of a page that the file no longer has.
+int read_beyond_the_end(const std::string& path, const std::byte* at) {
+  EXPECT_EQ(truncate(path.c_str(), 0), 0);
+  return static_cast<int>(*static_cast<const volatile std::byte*>(at));
+}
+
+TEST(FilesCutShortDeathTest, EndWithALine) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const TemporaryFolder folder;
+  folder.write("ids.bin", "abcd");
+  const std::string path = folder.path("ids.bin");
+  EXPECT_EXIT(
+      {
+        expect_files_cut_short();
+        const io::MappedFile file(path);
+        std::thread([&] { read_beyond_the_end(path, file.bytes().data()); }).join();
+      },
+      ::testing::ExitedWithCode(static_cast<int>(ExitCode::bad_input)),
+      "^hawser: .*ids.bin: the file was cut short while it was read; try again with the complete file\n$");
+}
+
+TEST(FilesCutShortDeathTest, OtherBusErrorsKillAsBefore) {
+  if (!AddressLimit::kPossible) GTEST_SKIP() << "AddressSanitizer has a handler of its own";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const TemporaryFolder folder;
+  folder.write("other", "abcd");
+  const std::string path = folder.path("other");
+  EXPECT_EXIT(
+      {
+        expect_files_cut_short();
+        const int descriptor = open(path.c_str(), O_RDONLY);
+        const void* const mapped = mmap(nullptr, 4, PROT_READ, MAP_SHARED, descriptor, 0);
+        read_beyond_the_end(path, static_cast<const std::byte*>(mapped));
+      },
+      ::testing::KilledBySignal(SIGBUS), "^$");
+  EXPECT_EXIT(
+      {
+        expect_files_cut_short();
+        kill(getpid(), SIGBUS);
+        pause();
+      },
+      ::testing::KilledBySignal(SIGBUS), "^$");
 }
 
 }  // namespace

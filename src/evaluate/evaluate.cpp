@@ -61,6 +61,11 @@ bool reports_router_loss(const models::Model& model) {
                              [](const models::BlockDescription& block) { return block.moe && block.moe->reported; });
 }
 
+void expect_unchanged(const OpenEvaluation& input) {
+  if (input.tokens) input.tokens->expect_unchanged();
+  if (input.bigram) input.bigram->expect_unchanged();
+}
+
 }  // namespace
 
 std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int rank, int ranks, Problems& problems) {
@@ -196,6 +201,7 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
     result.tokens = tokens;
     result.loss = sum / static_cast<double>(tokens);
     add_router_loss();
+    expect_unchanged(input);
     check_finite(result.loss, input.folder);
     for (const std::string& line : engine::slow_kernels(session.stream())) note(line);
     if (const std::int64_t bytes =
@@ -216,6 +222,7 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
   session.synchronize();
   result.loss = output.result->loss_sum.value() / static_cast<double>(result.tokens);
   add_router_loss();
+  expect_unchanged(input);
   check_finite(result.loss, input.folder);
   for (const std::string& line : engine::slow_kernels(session.stream())) note(line);
   const auto tensors = models::hf_tensors(*input.open.model);

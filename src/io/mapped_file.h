@@ -2,28 +2,40 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
 namespace hawser::io {
 
-// A file mapped for reading. Movable; unmaps in the destructor.
+// A file mapped for reading. Movable; unmaps in the destructor. Another process may change the file: reading then
+// returns its new bytes, and raises SIGBUS where it was cut short.
 class MappedFile {
  public:
-  MappedFile() = default;
+  MappedFile();
   // UserError if the file cannot be opened; Error(does_not_fit) if mmap fails for lack of memory or address space.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
-  MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
+  MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
 
-  std::span<const std::byte> bytes() const { return {data_, size_}; }
-  std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
+  std::span<const std::byte> bytes() const { return bytes_; }
+  std::string_view text() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
+
+  // Whether size or modification time of the opened file are no longer those at its opening. Its name may lead to
+  // another file now, which makes no difference to what is read. False for a default-constructed object.
+  bool changed() const;
 
  private:
-  const std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
+  friend const char* mapped_path(const void* address) noexcept;
+  struct Mapping;
+  std::unique_ptr<Mapping> mapping_;
+  std::span<const std::byte> bytes_;
 };
+
+// The path, fit to be printed, of the file whose mapping includes this address; null: none. Async-signal-safe, for a
+// handler of SIGBUS. Knows the first 64 files of those mapped at a time.
+const char* mapped_path(const void* address) noexcept;
 
 }  // namespace hawser::io

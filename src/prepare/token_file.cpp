@@ -139,11 +139,23 @@ void TokenFile::check(std::int64_t from, std::span<const std::int32_t> values, s
   const std::int64_t limit = vocab_size == 0 ? std::numeric_limits<std::int64_t>::max() : vocab_size;
   for (std::size_t i = 0; i < values.size(); ++i) {
     if ((values[i] >= 0 && values[i] < limit) || (labels && values[i] == kIgnoredLabel)) continue;
+    expect_unchanged();
     throw UserError({.file = prefix_ + (labels ? ".labels.bin" : ".bin"),
                      .what = cat(labels ? "label" : "id", " outside the vocabulary"),
                      .expected = vocab_size == 0 ? "0 or more" : cat("0 to ", vocab_size - 1),
                      .got = cat(values[i]),
                      .at = cat("token ", from + static_cast<std::int64_t>(i))});
+  }
+}
+
+void TokenFile::expect_unchanged() const {
+  const std::pair<const io::MappedFile*, const char*> files[] = {
+      {&index_, ".idx"}, {&ids_, ".bin"}, {&labels_, ".labels.bin"}};
+  for (const auto& [file, suffix] : files) {
+    if (!file->changed()) continue;
+    throw UserError({.file = prefix_ + suffix,
+                     .what = "the file has changed while it was read",
+                     .hint = "again, without another process that writes to it"});
   }
 }
 

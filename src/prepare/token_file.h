@@ -49,6 +49,9 @@ class TokenFile {
   // Labels of the same tokens; the ids if there is no label file. Checked as above; kIgnoredLabel is allowed.
   void read_labels(std::int64_t from, std::span<std::int32_t> out, std::int64_t vocab_size = 0) const;
 
+  // UserError if one of the files has changed since it was opened (io::MappedFile::changed).
+  void expect_unchanged() const;
+
   // Reads every id and label. UserError for the first one outside the vocabulary.
   void check_ids(std::int64_t vocab_size) const;
 

@@ -237,6 +237,7 @@ std::optional<double> FitRun::evaluate() {
   });
   result_.interrupted = result_.interrupted || stopped;
   if (stopped || tokens == 0) return std::nullopt;
+  expect_unchanged_data();
   result_.validation_loss = sum / static_cast<double>(tokens);
   if (!std::isfinite(*result_.validation_loss)) {
     saver_->settle();

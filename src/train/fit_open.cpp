@@ -171,6 +171,7 @@ void FitRun::open() {
       RunSaverHooks{.state = [this](std::int64_t step) { return state_of(step); },
                     .before =
                         [this] {
+                          expect_unchanged_data();
                           if (watch_) watch_->sync();  // metrics of a checkpoint's steps are on disk before it
                         },
                     .displaced = [this] { return find_displaced(); },
@@ -228,10 +229,26 @@ void FitRun::expect_equal_on_ranks(const std::string& identity, const std::strin
                           .hint = "the same command again, without another `hawser prepare` at the same time"});
 }
 
+void FitRun::expect_unchanged_data() {
+  std::string mine;
+  try {
+    for (const auto& file : token_files_) file->expect_unchanged();
+  } catch (const UserError& error) {
+    mine = error.what();
+  }
+  const std::vector<std::string> all =
+      world_ != nullptr ? world_->all_gather_strings(mine) : std::vector<std::string>{mine};
+  const auto changed = std::ranges::find_if(all, [](const std::string& line) { return !line.empty(); });
+  if (changed == all.end()) return;
+  saver_->settle();
+  throw UserError(*changed);
+}
+
 void FitRun::open_data() {
   const prepare::TokenFiles files = prepare::token_files(plan_.data);
   const std::int64_t vocabulary = open_.model->vocabulary();
   const auto file = std::make_shared<const prepare::TokenFile>(files.train);
+  token_files_.push_back(file);
   data_identity_ = prepare::to_json(prepare::identity_of(*file));
   expect_equal_on_ranks(data_identity_, files.train);
   const auto note_long = [&](const prepare::TokenFile& of, const char* what) {
@@ -268,6 +285,7 @@ void FitRun::open_data() {
   std::shared_ptr<const prepare::TokenFile> held_out_file;
   if (io::exists(files.validation + ".idx")) {
     held_out_file = std::make_shared<const prepare::TokenFile>(files.validation);
+    token_files_.push_back(held_out_file);
     validation_identity_ = validation_identity(plan_, *held_out_file);
   }
   expect_equal_on_ranks(validation_identity_, files.validation);

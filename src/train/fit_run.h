@@ -12,6 +12,7 @@
 #include "engine/gemm_algorithms.h"
 #include "engine/open_model.h"
 #include "io/files.h"
+#include "prepare/token_file.h"
 #include "train/collect_facts.h"
 #include "train/fit.h"
 #include "train/run_folder.h"
@@ -58,6 +59,10 @@ class FitRun {
   void expect_equal_on_ranks(const std::string& identity, const std::string& prefix);
   void resume();
   void load_initial();  // the model's weights, or random ones
+
+  // UserError on every rank if the token files of one rank have changed during the run: steps since the last save may
+  // have used the new bytes. Waits for a running save.
+  void expect_unchanged_data();
 
   // Rejects a checkpoint of a run with another batch size: a batch is a function of its step, so the data continue
   // where they ended only if steps have the same size.
@@ -112,6 +117,7 @@ class FitRun {
   std::vector<checkpoint::Attachment> tokenizer_files_;
   std::optional<report::StepMetrics> unfinished_evaluation_;  // engine::RunState::unfinished_evaluation
   batches::BatchLayout batch_layout_;
+  std::vector<std::shared_ptr<const prepare::TokenFile>> token_files_;
   std::shared_ptr<const batches::BatchLoader> loader_, validation_;
   std::int64_t sequences_ = 0, validation_sequences_ = 0;
   std::unique_ptr<Device> device_;

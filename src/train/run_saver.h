@@ -29,7 +29,9 @@ namespace hawser::train {
 
 struct RunSaverHooks {
   std::function<engine::RunState(std::int64_t step)> state;  // contents of that step's checkpoint besides tensors
-  std::function<void()> before;  // writes to disk what must precede a checkpoint: the metrics
+  // Called by every rank before a save; writes to disk what must precede a checkpoint, such as the metrics. If it throws,
+  // nothing is saved.
+  std::function<void()> before;
   // Rank 0's: the folder to save in if the output folder is no longer this run's (run_folder.h).
   std::function<std::optional<Displaced>()> displaced;
   std::function<void(const std::string& line)> log;

@@ -194,23 +194,24 @@ TEST_F(TokenizerTest, TokensOfTheSettingsAreAdded) {
 // normalizer inserts text before it and a pre-tokenizer removes that text.
 TEST_F(TokenizerTest, MetaspaceMarksTheFirstPieceOfTheOriginalText) {
   const auto ids = [&](const Json& normalizer, const std::string& text, const Json& added = Json::array()) {
-    const auto tokenizer =
-        load({{"version", "1.0"},
-              {"added_tokens", added},
-              {"normalizer", normalizer},
-              {"pre_tokenizer",
-               {{"type", "Sequence"},
-                {"pretokenizers",
-                 Json::array(
-                     {{{"type", "WhitespaceSplit"}},
-                      {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "first"}, {"split", true}}})}}},
-              {"post_processor", nullptr},
-              {"decoder", nullptr},
-              {"model",
-               {{"type", "BPE"},
-                {"unk_token", "<unk>"},
-                {"vocab", {{"<unk>", 0}, {"▁", 3}, {"a", 4}, {"b", 5}, {"中", 7}, {"\u0308", 8}, {"⁄", 9}, {"2", 10}, {"1", 11}}},
-                {"merges", Json::array()}}}});
+    const auto tokenizer = load(
+        {{"version", "1.0"},
+         {"added_tokens", added},
+         {"normalizer", normalizer},
+         {"pre_tokenizer",
+          {{"type", "Sequence"},
+           {"pretokenizers",
+            Json::array(
+                {{{"type", "WhitespaceSplit"}},
+                 {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "first"}, {"split", true}}})}}},
+         {"post_processor", nullptr},
+         {"decoder", nullptr},
+         {"model",
+          {{"type", "BPE"},
+           {"unk_token", "<unk>"},
+           {"vocab",
+            {{"<unk>", 0}, {"▁", 3}, {"a", 4}, {"b", 5}, {"中", 7}, {"\u0308", 8}, {"⁄", 9}, {"2", 10}, {"1", 11}}},
+           {"merges", Json::array()}}}});
     return encode(*tokenizer, text);
   };
   using Ids = std::vector<std::int32_t>;

@@ -1,0 +1,70 @@
+#include "io/mapped_file.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "base/testing/temporary_folder.h"
+#include "io/files.h"
+
+namespace hawser::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(MappedFile, KnowsWhetherItsFileChanged) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("ids.bin");
+  EXPECT_FALSE(MappedFile().changed());
+  folder.write("ids.bin", "abcd");
+  {
+    const MappedFile file(path);
+    EXPECT_FALSE(file.changed());
+    ASSERT_EQ(truncate(path.c_str(), 2), 0);
+    EXPECT_TRUE(file.changed());
+  }
+  const auto now = fs::last_write_time(path);
+  const MappedFile file(path);
+  EXPECT_FALSE(file.changed());
+  fs::last_write_time(path, now + std::chrono::nanoseconds(1));
+  EXPECT_TRUE(file.changed());
+}
+
+TEST(MappedFile, ReadsTheOpenedFileUnderAnyName) {
+  const TemporaryFolder folder;
+  folder.write("ids.bin", "abcd");
+  const MappedFile file(folder.path("ids.bin"));
+  write_text_atomically(folder.path("ids.bin"), "efgh");
+  EXPECT_FALSE(file.changed());
+  EXPECT_EQ(file.text(), "abcd");
+  fs::remove(folder.path("ids.bin"));
+  EXPECT_FALSE(file.changed());
+}
+
+TEST(MappedFile, IsFoundByItsAddresses) {
+  const TemporaryFolder folder;
+  folder.write("a\nb", "abcd");
+  folder.write("empty", "");
+  folder.write("other", "efgh");
+  const MappedFile empty(folder.path("empty")), other(folder.path("other"));
+  std::optional<MappedFile> file(folder.path("a\nb"));
+  const std::byte* const begin = file->bytes().data();
+  EXPECT_STREQ(mapped_path(begin), folder.path("a b").c_str());
+  EXPECT_STREQ(mapped_path(begin + 3), folder.path("a b").c_str());
+  EXPECT_EQ(mapped_path(begin + 4), nullptr);
+  EXPECT_EQ(mapped_path(begin - 1), nullptr);
+  EXPECT_EQ(mapped_path(nullptr), nullptr);
+  std::optional<MappedFile> moved(std::move(*file));
+  file.reset();
+  EXPECT_STREQ(mapped_path(begin), folder.path("a b").c_str());
+  moved.reset();
+  EXPECT_EQ(mapped_path(begin), nullptr);
+  EXPECT_STREQ(mapped_path(other.bytes().data()), folder.path("other").c_str());
+}
+
+}  // namespace
+}  // namespace hawser::io
