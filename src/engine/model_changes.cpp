@@ -58,7 +58,7 @@ std::pair<double, double> router_losses(const models::ModelDescription& descript
 
 }  // namespace
 
-std::string router_changes(const RunState& state, const models::ModelDescription& now) {
+std::string router_changes(const RunState& state, const models::ModelDescription& now, std::int64_t micro_batches) {
   Problems ignored;  // reported by computation_changes
   models::ModelDescription before = models::describe_config(state.config, "", ignored);
   if (!ignored.empty()) return "";
@@ -71,6 +71,11 @@ std::string router_changes(const RunState& state, const models::ModelDescription
   };
   add("moe.aux_loss_coefficient", auxiliary, auxiliary_now);
   add("moe.z_loss_coefficient", z, z_now);
+  const bool adds = auxiliary_now != 0 || z_now != 0;
+  if (adds && state.micro_batches != 0 && state.micro_batches != micro_batches) {
+    out +=
+        cat(out.empty() ? "" : ", ", "micro-batches of a step were ", state.micro_batches, " and are ", micro_batches);
+  }
   return out;
 }
 

@@ -16,9 +16,10 @@ ModelChanges changes_of(const Recipe& recipe);
 // (nn::MoeConfig::reported), with the coefficient of its config, and no other loss of routers does.
 ModelChanges changes_for_evaluation();
 
-// Lists the coefficients of the losses that routers add, where they differ from those of the checkpoint's run:
-// "moe.aux_loss_coefficient was 0.02 and is 0"; "" if they are equal. `now`: with the changes of the run's recipe.
-std::string router_changes(const RunState& state, const models::ModelDescription& now);
+// Lists what the losses that routers add depend on, where it differs from the checkpoint's run:
+// "moe.aux_loss_coefficient was 0.02 and is 0", and if the loss is added, "micro-batches of a step were 4 and are 2";
+// "" if nothing does. `now`: with the changes of the run's recipe. `micro_batches`: of a step.
+std::string router_changes(const RunState& state, const models::ModelDescription& now, std::int64_t micro_batches);
 
 // The adapter that a recipe trains; nullopt: none.
 std::optional<models::LoraConfig> lora_of(const AdapterRecipe& adapter);

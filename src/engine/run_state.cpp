@@ -11,6 +11,7 @@ std::string to_json(const RunState& state) {
   nlohmann::ordered_json json;
   json["step"] = state.step;
   json["sequences"] = state.sequences;
+  if (state.micro_batches > 0) json["micro_batches"] = state.micro_batches;
   if (state.skipped > 0) json["skipped"] = state.skipped;
   if (state.good_steps > 0) json["good_steps"] = state.good_steps;
   if (state.loss_scale != 1) json["loss_scale"] = state.loss_scale;
@@ -51,6 +52,7 @@ RunState run_state_of(const std::string& text) {
     };
     return {.step = count("step"),
             .sequences = count("sequences"),
+            .micro_batches = json.contains("micro_batches") ? count("micro_batches") : 0,
             .skipped = json.contains("skipped") ? count("skipped") : 0,
             .good_steps = json.contains("good_steps") ? count("good_steps") : 0,
             .loss_scale = json.value("loss_scale", 1.0f),

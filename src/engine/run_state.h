@@ -18,6 +18,8 @@ namespace hawser::engine {
 struct RunState {
   std::int64_t step = 0;       // steps finished
   std::int64_t sequences = 0;  // read from the data so far, over all ranks
+  // Of a step. The losses of routers depend on it (nn/auxiliary_loss.h). 0: unknown, of an earlier version.
+  std::int64_t micro_batches = 0;
   // step::OptimizerProgress: the updates so far are step - skipped.
   std::int64_t skipped = 0;     // steps so far that updated nothing: without a target, or with an overflow
   std::int64_t good_steps = 0;  // 0 in a checkpoint of an earlier version

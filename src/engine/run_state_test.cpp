@@ -11,6 +11,7 @@ namespace {
 TEST(RunState, ComesBackAsItWasWritten) {
   const RunState state{.step = 7,
                        .sequences = 21,
+                       .micro_batches = 4,
                        .skipped = 2,
                        .good_steps = 3,
                        .loss_scale = 4096,
@@ -25,6 +26,7 @@ TEST(RunState, ComesBackAsItWasWritten) {
   const RunState back = run_state_of(to_json(state));
   EXPECT_EQ(back.step, 7);
   EXPECT_EQ(back.sequences, 21);
+  EXPECT_EQ(back.micro_batches, 4);
   EXPECT_EQ(back.skipped, 2);
   EXPECT_EQ(back.replay_step, 6);
   EXPECT_EQ(back.good_steps, 3);
@@ -54,6 +56,7 @@ TEST(RunState, OfAnEarlierBuildIsRead) {
   const RunState state = run_state_of(checkpoint.metadata());
   EXPECT_EQ(state.step, 9);
   EXPECT_EQ(state.sequences, 18);
+  EXPECT_EQ(state.micro_batches, 0);
   EXPECT_TRUE(state.gemm_algorithms.starts_with("cublasLt ")) << state.gemm_algorithms;
   EXPECT_EQ(state.gemm_algorithms, read_file(run + "/products.txt"));
 }

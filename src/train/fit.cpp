@@ -252,6 +252,7 @@ std::optional<double> FitRun::evaluate() {
 engine::RunState FitRun::state_of(std::int64_t step) {
   return {.step = step,
           .sequences = step * plan_.global_batch_size,
+          .micro_batches = plan_.layout.micro_batches,
           .skipped = step - progress_of_retired_.step,
           .good_steps = progress_of_retired_.good_steps,
           .loss_scale = progress_of_retired_.loss_scale,

@@ -403,7 +403,7 @@ void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
   problems.throw_if_any();
   const std::string changes = engine::data_order_changes(state, recipe_json(plan_.recipe));
   if (!changes.empty()) log("hawser: the data order has changed: " + changes);
-  const std::string routers = engine::router_changes(state, open_.model->description());
+  const std::string routers = engine::router_changes(state, open_.model->description(), plan_.layout.micro_batches);
   if (!routers.empty()) log("hawser: the loss of routers has changed: " + routers);
   const std::string others = engine::data_changes(state, data_identity_);
   if (!others.empty()) log("hawser: " + others);

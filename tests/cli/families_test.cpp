@@ -107,6 +107,20 @@ TEST_F(Families, AMixtralTrainsResumesAndEvaluates) {
   fit("--set train.micro_batch_size=2 --resume");
   EXPECT_EQ(folder_.read(last + "/rank-00000.bin"), bytes);
 
+  // With more micro-batches the routers' loss is the mean of more, which is said; without that loss nothing changes.
+  const auto resumed = [&](const std::string& options) {
+    fs::remove_all(folder_ / last);
+    const testing::Ran ran = hawser("fit recipe.yaml --resume " + options);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    return ran.err;
+  };
+  const std::string changed = "the loss of routers has changed: ";
+  EXPECT_EQ(resumed("--set train.micro_batch_size=2").find(changed), std::string::npos);
+  const std::string more = resumed("");
+  EXPECT_NE(more.find(changed + "micro-batches of a step were 2 and are 4"), std::string::npos) << more;
+  const std::string none = resumed("--set moe.z_loss_coefficient=0 --set moe.balancing=none");
+  EXPECT_EQ(none.find("micro-batches of a step were"), std::string::npos) << none;
+
   // Other coefficients are another loss, and are said.
   fs::remove_all(folder_ / last);
   const testing::Ran other = hawser(
