@@ -63,7 +63,7 @@ std::vector<std::string> complete_checkpoints(const std::string& root, Problems&
   return folders;
 }
 
-std::vector<std::string> keep_last(const std::string& root, int count, const std::string& saved) {
+std::vector<std::string> keep_last(const std::string& root, int count, const std::string& saved, Problems* failed) {
   HAWSER_CHECK(count >= 1, "keep_last of ", count);
   Problems ignored;
   const std::vector<std::string> folders = complete_checkpoints(root, ignored);
@@ -71,7 +71,12 @@ std::vector<std::string> keep_last(const std::string& root, int count, const std
   // Oldest first, so that a crash in between leaves the newest.
   for (std::size_t i = folders.size(); i > static_cast<std::size_t>(count); --i) {
     if (folders[i - 1] == saved) continue;
-    if (storage_of(root).remove(folders[i - 1])) removed.push_back(folders[i - 1]);
+    try {
+      if (storage_of(root).remove(folders[i - 1])) removed.push_back(folders[i - 1]);
+    } catch (const UserError& error) {
+      if (failed == nullptr) throw;
+      failed->add_lines(error.what());
+    }
   }
   return removed;
 }

@@ -131,10 +131,11 @@ void RunSaver::retired(std::int64_t step, const Event& step_end) {
   if (taken_step_ == step) start(step);
 }
 
-SaveTo RunSaver::destination(std::int64_t step, const std::string& folder) const {
+SaveTo RunSaver::destination(std::int64_t step, const std::string& folder) {
   return {.root = folder + "/checkpoints",
           .keep = plan_.saves.keep_last,
-          .best = best_step_ == step ? folder + "/best" : ""};
+          .best = best_step_ == step ? folder + "/best" : "",
+          .not_removed = [this](const std::string& line) { not_removed_ = line; }};
 }
 
 std::optional<Displaced> RunSaver::find_displaced() {
@@ -182,6 +183,9 @@ void RunSaver::note(const BackgroundSaver::Saved& saved) {
   ++times_.saves;
   times_.writing_s += saved.seconds;
   hooks_.saved(saved.folder);
+  if (not_removed_.empty() || reported_not_removed_) return;
+  reported_not_removed_ = true;
+  hooks_.log(cat("hawser: warning: an older checkpoint stays: ", not_removed_));
 }
 
 void RunSaver::settle() {

@@ -97,7 +97,7 @@ class RunSaver {
   // Every rank. Asks rank 0 before a save.
   std::optional<Displaced> find_displaced();
   [[noreturn]] void stop(const Displaced& displaced, std::int64_t step);
-  SaveTo destination(std::int64_t step, const std::string& folder) const;
+  SaveTo destination(std::int64_t step, const std::string& folder);
   engine::RunState state_of(std::int64_t step) const;
   void start(std::int64_t step);
   void write(std::int64_t step, const std::string& folder);
@@ -114,7 +114,8 @@ class RunSaver {
   std::int64_t best_step_ = -1, evaluated_step_ = -1;
   double best_loss_ = std::numeric_limits<double>::infinity(), evaluated_loss_ = 0;
   bool keeps_best_;  // evaluations decide which checkpoint OUTPUT/best is
-  bool due_by_time_ = false, reported_slow_ = false;
+  bool due_by_time_ = false, reported_slow_ = false, reported_not_removed_ = false;
+  std::string not_removed_;  // SaveTo::not_removed of the running save
   Clock::time_point last_save_, started_;
   SaveTimes times_;
 };

@@ -85,7 +85,9 @@ std::string save_states(comm::Channel* ranks, const SaveTo& to, const engine::Ru
   return engine::on_rank_zero(ranks, [&] {
     const std::string folder = saving->commit(parts, engine::to_json(state), state.tokenizer_files);
     if (!to.best.empty()) checkpoint::keep_also_as(folder, to.best);
-    checkpoint::keep_last(to.root, to.keep, folder);
+    Problems failed;
+    checkpoint::keep_last(to.root, to.keep, folder, &failed);
+    if (!failed.empty() && to.not_removed) to.not_removed(failed.all().front().line());
     return folder;
   });
 }

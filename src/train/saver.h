@@ -22,6 +22,8 @@ struct SaveTo {
   std::string root;
   int keep = 1;      // number of newest checkpoints to keep
   std::string best;  // path that becomes the same checkpoint (checkpoint::keep_also_as); "": none
+  // Called on rank 0, on the saving thread, with a line for the first older checkpoint that cannot be removed; null: none.
+  std::function<void(const std::string& line)> not_removed;
 };
 
 // Writes the session's state and returns when it is on disk. Every rank calls it between steps; all return the new

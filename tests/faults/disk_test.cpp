@@ -30,6 +30,71 @@ void expect_rejection(const Ended& ended, const std::string& what) {
   EXPECT_NE(ended.lines().front().find(what), std::string::npos) << ended.err;
 }
 
+// LOWER under a writable layer, as a container sees its image: no folder of LOWER can be renamed. Unmounts in its
+// destructor.
+struct Overlay {
+  Overlay(const fs::path& lower, const fs::path& layers, const fs::path& where)
+      : disk(layers, "32m"), path(where) {  // layers cannot lie on another overlay
+    for (const fs::path& folder : {layers / "upper", layers / "work", path}) fs::create_directories(folder);
+    const std::string options = "lowerdir=" + lower.string() + ",upperdir=" + (layers / "upper").string() +
+                                ",workdir=" + (layers / "work").string();
+    mounted = disk.mounted && mount("overlay", path.c_str(), "overlay", 0, options.c_str()) == 0;
+  }
+  ~Overlay() {
+    if (mounted) umount2(path.c_str(), MNT_DETACH);
+  }
+  SmallDisk disk;
+  fs::path path;
+  bool mounted = false;
+};
+
+TEST(Disk, ARunContinuesOnTheLowerLayerOfAnOverlay) {
+  const Workplace place;
+  const std::vector<std::string> words = {"--ranks", "1", "train.evaluate_every=5", "checkpoint.keep_last=2"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), words.begin(), words.end());
+    return more;
+  };
+  for (const char* output : {"output=whole", "output=out"})
+    ASSERT_EQ(run(place, with({"train.steps=20", output})).code, 0);
+  ASSERT_EQ(run(place, with({"train.steps=40", "output=whole", "--resume"})).code, 0);
+  const Overlay overlay(place.out(), place.folder() / "layers", place.folder() / "container");
+  if (!overlay.mounted) GTEST_SKIP() << "mounting an overlay needs root and a kernel that has it";
+  const Ended resumed = run(place, with({"train.steps=40", "output=container", "--resume"}));
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(resumed.lines().size(), 0u) << resumed.err;
+  EXPECT_EQ(verified_step(overlay.path), 40);
+  std::size_t checkpoints = 0;
+  for (const auto& entry : fs::directory_iterator(overlay.path / "checkpoints")) {
+    checkpoints += entry.path().filename().string().starts_with("step-") ? 1u : 0u;
+  }
+  EXPECT_EQ(checkpoints, 2u);
+  EXPECT_TRUE(tensors(overlay.path / "best") == tensors(place.out("whole") / "best"));
+  EXPECT_EQ(metrics(overlay.path).size(), 40u);
+}
+
+TEST(Disk, AnOldCheckpointThatCannotBeRemovedIsAWarning) {
+  const Workplace place;
+  const std::string step = "step-00000020";
+  for (const char* asynchronous : {"false", "true"}) {
+    const std::string set = std::string("checkpoint.asynchronous=") + asynchronous;
+    const std::string out = std::string("out") + asynchronous, output = "output=" + out;
+    ASSERT_EQ(run(place, {"--ranks", "1", "checkpoint.keep_last=1", "train.steps=20", output}).code, 0);
+    const fs::path checkpoints = place.folder() / out / "checkpoints", pinned = checkpoints / step;
+    fs::copy(pinned, place.folder() / ("copy" + out));
+    const SmallDisk mounted(pinned, "1m");  // a mounted folder cannot be renamed
+    if (!mounted.mounted) GTEST_SKIP() << "mounting a tmpfs needs root";
+    fs::copy(place.folder() / ("copy" + out), pinned);
+    const Ended ended =
+        run(place, {"--ranks", "1", "checkpoint.keep_last=1", "train.steps=40", output, set, "--resume"});
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    ASSERT_EQ(ended.lines().size(), 1u) << ended.err;
+    EXPECT_NE(ended.lines().front().find("hawser: warning: an older checkpoint stays: "), std::string::npos);
+    EXPECT_TRUE(fs::exists(pinned / "manifest.json"));
+    EXPECT_EQ(verified_step(place.folder() / out), 40);
+  }
+}
+
 TEST(Disk, OutputThatCannotBeMadeIsRejectedAtOnce) {
   const Workplace place;
   for (const char* ranks : {"1", "4"}) {

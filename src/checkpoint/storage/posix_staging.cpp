@@ -5,6 +5,7 @@
 
 #include "base/cat.h"
 #include "base/error.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/storage/posix_storage.h"
 #include "io/files.h"
 
@@ -176,9 +177,17 @@ std::unique_ptr<Staging> join_folder(const std::string& path, const std::string&
 void remove_folder(const std::string& path) {
   const auto [parent, name] = split_path(path);
   const std::string trash = cat(parent, "/.", name, ".trash-", io::make_nonce());
-  io::rename_path(path, trash);
+  if (!io::try_rename_path(path, trash)) return remove_folder_in_place(path);
   io::sync_folder(parent);
   io::remove_tree(trash);
+}
+
+void remove_folder_in_place(const std::string& path) {
+  io::remove_tree(cat(path, "/", kManifestName));
+  io::sync_folder(path);
+  io::remove_tree(path);
+  if (io::exists(path)) throw io::IoError(Problem{.file = path, .what = "cannot remove the folder"});
+  io::sync_folder(split_path(path).parent);
 }
 
 }  // namespace hawser::checkpoint

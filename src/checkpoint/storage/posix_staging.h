@@ -14,4 +14,7 @@ std::unique_ptr<Staging> join_folder(const std::string& path, const std::string&
 // Removes PATH, renamed before its files go.
 void remove_folder(const std::string& path);
 
+// The same without renaming it: the manifest first, so that a crash leaves a folder that is no complete checkpoint.
+void remove_folder_in_place(const std::string& path);
+
 }  // namespace hawser::checkpoint

@@ -6,6 +6,7 @@
 
 #include "base/cat.h"
 #include "base/error.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/root.h"
 #include "checkpoint/storage/posix_staging.h"
 #include "io/files.h"
@@ -137,23 +138,28 @@ class PosixStorage final : public Storage {
         io::rename_path(fresh, to);
       } else if (!io::exchange_paths(fresh, to)) {
         before = copies.temporary();
-        io::rename_path(to, before);
+        if (!io::try_rename_path(to, before)) {
+          remove_folder_in_place(to);  // recover() finds the new one after a crash
+          before.clear();
+        }
         io::rename_path(fresh, to);
       }
       expect_renamed(folder, to);
       io::sync_folder(copies.parts.parent);
-      if (!replaces) return;
+      if (!replaces || before.empty()) return;
       io::File old = io::File::open_folder(before);
       if (old.try_lock() != io::File::Lock::held_elsewhere) io::remove_tree(before);
     } catch (...) {
-      if (!complete || io::exists(to)) io::remove_tree(fresh);
+      if (!complete || io::exists(cat(to, "/", kManifestName))) io::remove_tree(fresh);
       throw;
     }
   }
 
   void recover(const std::string& to,
                const std::function<std::optional<std::int64_t>(StorageReader&)>& version) override {
-    if (io::exists(to)) return;
+    // Without its manifest it is one that copy() was removing in place.
+    const bool exists = io::exists(to);
+    if (exists && io::exists(cat(to, "/", kManifestName))) return;
     const Copies copies(to);
     std::string newest;
     std::int64_t newest_version = -1;
@@ -168,6 +174,7 @@ class PosixStorage final : public Storage {
       }
     }
     if (newest.empty()) return;
+    if (exists) remove_folder_in_place(to);
     const io::File folder = io::File::open_folder(newest);
     io::rename_path(newest, to);
     expect_renamed(folder, to);
