@@ -198,9 +198,10 @@ TEST_F(BadInput, GenerateExportAndInspect) {
   rejected("export . out", {".: neither a run's folder nor a checkpoint"});
   fs::create_directories(folder_ / "run/checkpoints");
   rejected("export run out", {"run/checkpoints: no complete checkpoint"});
-  rejected("inspect nowhere",
-           {"nowhere: no such file or folder (expected a run, a checkpoint, a model or adapter folder, a token file or a "
-            "trace)"});
+  rejected(
+      "inspect nowhere",
+      {"nowhere: no such file or folder (expected a run, a checkpoint, a model or adapter folder, a token file or a "
+       "trace)"});
   rejected("bench step --model nowhere --documents 8k",
            {"wrong value (expected mean=TOKENS or long=TOKENS, got 8k) at --documents"});
   rejected("bench step --model nowhere --sequence-length 64 --documents long=65",
