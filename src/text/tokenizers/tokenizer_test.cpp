@@ -167,9 +167,9 @@ TEST_F(TokenizerTest, TokensOfTheSettingsAreAdded) {
   const Json file = small_file();
   const auto ids = [&](const Json& settings) {
     std::ofstream(folder_.path("tokenizer_config.json")) << settings.dump();
-    std::vector<std::int32_t> ids;
-    load(file)->encode("A<x> <y>", ids, false);
-    return ids;
+    std::vector<std::int32_t> out;
+    load(file)->encode("A<x> <y>", out, false);
+    return out;
   };
   const auto plain = ids(Json::object());
   const auto fingerprint = load(file)->fingerprint();

@@ -67,7 +67,9 @@ void expect_equal(const Trained& many, const Trained& one, std::int64_t experts,
     for (std::size_t s = 0; s < one.statistics[i].size(); ++s) {
       const double expected = one.statistics[i][s], got = many.statistics[i][s];
       const bool count = s % size < static_cast<std::size_t>(experts) || s % size == size - 1;
-      if (count) EXPECT_EQ(got, expected) << text << ": step " << i << ", statistic " << s;
+      if (count) {
+        EXPECT_EQ(got, expected) << text << ": step " << i << ", statistic " << s;
+      }
       EXPECT_NEAR(got, expected, 1e-4 * expected) << text;
     }
   }
