@@ -311,6 +311,15 @@ TEST(Save, ACrashBetweenTheRenamesOfBestLosesNone) {
   keep_also_as(root.path("step-00000010"), best);
   EXPECT_EQ(Checkpoint::open(best).step(), 10);
   for (const std::string& name : io::list_folder(root.path())) EXPECT_FALSE(name.starts_with(".best.tmp-")) << name;
+
+  // Where folders cannot be renamed, the one before is removed in place, its manifest first: killed after that.
+  io::make_folder(root.path(".best.tmp-0123456789abcdec"));
+  for (const std::string& name : io::list_folder(root.path("step-00000020")))
+    io::link_or_copy(root.path("step-00000020/") + name, root.path(".best.tmp-0123456789abcdec/") + name);
+  io::remove_tree(best + "/manifest.json");
+  finish_keep(best);
+  EXPECT_EQ(Checkpoint::open(best).step(), 20);
+  EXPECT_EQ(io::list_folder(best), io::list_folder(root.path("step-00000020")));
 }
 
 // A run that took an error for an empty folder would start over.
