@@ -40,7 +40,12 @@ bool is_pattern(const std::string& target) {
          });
 }
 
-std::vector<std::string> linears_of(const BlockDescription& block) {
+bool has_experts(const ModelDescription& description) {
+  return std::ranges::any_of(description.blocks, [](const BlockDescription& block) { return block.moe.has_value(); });
+}
+
+// `mlp`: with those of an MLP. In a model with experts PEFT takes the names of an MLP for those of experts.
+std::vector<std::string> linears_of(const BlockDescription& block, bool mlp) {
   const nn::AttentionConfig& attention = block.attention;
   std::vector<std::string> names;
   if (attention.q.empty()) {
@@ -49,7 +54,7 @@ std::vector<std::string> linears_of(const BlockDescription& block) {
     names = {attention.q, attention.k, attention.v};
   }
   names.push_back(attention.output);
-  if (block.moe) return names;
+  if (!mlp) return names;
   if (nn::is_gated(block.mlp.activation)) names.push_back(block.mlp.gate);
   names.push_back(block.mlp.up);
   names.push_back(block.mlp.down);
@@ -161,6 +166,19 @@ class Targets {
   std::vector<std::pair<std::string, std::regex>> patterns_;
 };
 
+// Modules whose names in files are not those in transformers, which PEFT writes and reads: routers and experts, and the
+// head of GPT-NeoX.
+std::vector<std::string> renamed_modules(const ModelDescription& description) {
+  std::vector<std::string> out;
+  if (description.head.output == "embed_out") out.push_back(description.head.output);
+  for (const BlockDescription& block : description.blocks) {
+    if (!block.moe) continue;
+    out.push_back(block.moe->router);
+    for (const std::string& of_experts : {block.moe->gate, block.moe->up, block.moe->down}) out.push_back(of_experts);
+  }
+  return out;
+}
+
 // A module trains in full only if the parameters that have its tensors are all of such modules.
 void check_modules(const ModelDescription& description, const Model& model, const std::vector<std::string>& modules,
                    const LoraConfig& lora, const LoraPlace& place, Problems& problems) {
@@ -174,6 +192,8 @@ void check_modules(const ModelDescription& description, const Model& model, cons
     const bool head = description.head.tied && is_part_of(description.head.output, wanted);
     if (head || (description.head.tied && is_wanted(description.embedding.table))) {
       add({.what = "the embedding and the head are one tensor, which cannot train beside adapters", .got = wanted});
+    } else if (std::ranges::any_of(renamed_modules(description), is_wanted)) {
+      add({.what = "transformers has another name for this module, so PEFT would lose it", .got = printable(wanted)});
     } else if (std::ranges::none_of(modules, is_wanted)) {
       const std::vector<std::string> known = last_parts(modules);
       add({.what = "the model has no such module",
@@ -210,8 +230,9 @@ double LoraConfig::scale() const {
 
 std::vector<std::string> adaptable_linears(const ModelDescription& description) {
   std::vector<std::string> out;
+  const bool mlp = !has_experts(description);
   for (const BlockDescription& block : description.blocks) {
-    for (std::string& name : linears_of(block)) out.push_back(std::move(name));
+    for (std::string& name : linears_of(block, mlp)) out.push_back(std::move(name));
   }
   return out;
 }
@@ -224,8 +245,9 @@ void add_lora(ModelDescription& description, const LoraConfig& lora, const LoraP
   const std::vector<std::string> selected =
       Targets(lora, place, problems).select(adaptable_linears(description), modules, lora, problems);
   auto next = selected.begin();
+  const bool mlp = !has_experts(description);
   for (BlockDescription& block : description.blocks) {
-    const std::vector<std::string> here = linears_of(block);
+    const std::vector<std::string> here = linears_of(block, mlp);
     const std::size_t of_attention = block.attention.q.empty() ? 2 : 4;
     for (std::size_t i = 0; i < here.size() && next != selected.end(); ++i) {
       if (here[i] != *next) continue;

@@ -123,6 +123,21 @@ TEST(Lora, EachErrorIsOneLine) {
   EXPECT_EQ(std::ranges::count(all, '\n'), 2) << all;
 }
 
+// What PEFT and transformers call otherwise than files do would be lost there.
+TEST(Lora, WhatPeftWouldLoseIsRejected) {
+  const std::string line = "r.yaml: transformers has another name for this module, so PEFT would lose it (got ";
+  for (const auto& [family, module] : {std::pair{"gpt_neox", "embed_out"},
+                                       {"mixtral", "gate"},
+                                       {"mixtral", "block_sparse_moe"},
+                                       {"qwen3_moe", "gate"}}) {
+    EXPECT_EQ(add(family, {.modules_to_save = {module}}).problems, line + module + ") at adapter.modules_to_save");
+  }
+  EXPECT_EQ(add("mixtral", {.modules_to_save = {"model.norm", "lm_head"}}).problems, "");
+  ModelDescription some = described_as("qwen3_moe", R"({"num_key_value_heads": 2, "mlp_only_layers": [1]})");
+  EXPECT_FALSE(some.blocks[1].moe.has_value());
+  EXPECT_EQ(adaptable_linears(some).size(), 16u);
+}
+
 TEST(Lora, ModulesToSaveTrainInFull) {
   const std::vector<std::string> modules = {"lm_head", "model.norm", "layers.1.mlp"};
   const Added added = add("llama", {.modules_to_save = modules});

@@ -217,7 +217,8 @@ TEST(Scales, ResumeOnAnotherMesh) {
     const std::string name = checkpoint::step_name(number);
     checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", name));
     std::int64_t bytes = 0;
-    for (const auto& tensor : checkpoint::Checkpoint::open(cat(root, "/of-run/", name)).tensors()) {
+    const checkpoint::Checkpoint of_run = checkpoint::Checkpoint::open(cat(root, "/of-run/", name));
+    for (const checkpoint::SavedTensor& tensor : of_run.tensors()) {
       bytes += tensor.shape.elements() * size_of(tensor.dtype);
     }
     const auto mesh = comm::make_mpi_mesh(*the_world, to.mesh, 60.0);
