@@ -184,6 +184,33 @@ TEST(Schema, NamesAreUniqueAndSectionsKnown) {
 }
 
 // HAWSER_UPDATE_DOCS=1 regenerates the page.
+TEST(RecipeJson, ASectionIsReadBack) {
+  Recipe recipe;
+  recipe.adapter = {.kind = AdapterKind::lora, .rank = 3, .dropout = 0.5, .targets = {"q_proj", "#: [x]*"}};
+  recipe.moe = {.balancing = ExpertBalancing::none, .z_loss_coefficient = 0.25};
+  const std::string text = recipe_json(recipe);
+  const Recipe adapter = stored_section(text, "adapter"), moe = stored_section(text, "moe");
+  EXPECT_EQ(adapter.adapter.kind, AdapterKind::lora);
+  EXPECT_EQ(adapter.adapter.rank, 3);
+  EXPECT_EQ(adapter.adapter.dropout, 0.5);
+  EXPECT_EQ(adapter.adapter.targets, recipe.adapter.targets);
+  EXPECT_EQ(adapter.moe.balancing, ExpertBalancing::model);
+  EXPECT_EQ(moe.moe.balancing, ExpertBalancing::none);
+  EXPECT_EQ(moe.moe.z_loss_coefficient, 0.25);
+  EXPECT_FALSE(moe.moe.aux_loss_coefficient.has_value());
+  for (const char* other : {"", "7", "{}", R"({"adapter": 7})", R"({"adapter": {"of_a_later_version": 1}})"}) {
+    EXPECT_EQ(stored_section(other, "adapter").adapter.kind, AdapterKind::none) << other;
+  }
+  try {
+    stored_section(R"({"adapter": {"kind": "lora", "rank": "many"}})", "adapter");
+    ADD_FAILURE();
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(),
+                 "the checkpoint's recipe cannot be read (expected a whole number of at least 1, got \"many\") at "
+                 "adapter.rank");
+  }
+}
+
 TEST(Docs, TheReferenceMatchesTheSchema) {
   const std::string path = std::string(HAWSER_SOURCE_DIR) + "/docs/recipe.md";
   if (std::getenv("HAWSER_UPDATE_DOCS") != nullptr) std::ofstream(path) << recipe_reference_markdown();

@@ -14,6 +14,7 @@
 #include "config/schema.h"
 #include "config/yaml.h"
 #include "io/bounded_file.h"
+#include "io/json.h"
 
 namespace hawser {
 namespace {
@@ -338,6 +339,24 @@ Recipe override_recipe(Recipe base, const std::vector<std::string>& overrides, b
   reader.store(base);
   reader.problems.throw_if_any();
   return base;
+}
+
+Recipe stored_section(const std::string& recipe_json, std::string_view section) {
+  Recipe recipe;
+  const auto stored = io::json_or_null(recipe_json);
+  const auto keys = stored.is_object() ? stored.value(section, nlohmann::json()) : nlohmann::json();
+  if (!keys.is_object()) return recipe;
+  for (const Key& key : schema()) {
+    const auto value = keys.find(key.leaf());
+    if (key.section() != section || value == keys.end() || value->is_null()) continue;
+    if (const auto rejection = key.read(YAML::Load(value->dump()), recipe)) {
+      throw UserError(Problem{.what = "the checkpoint's recipe cannot be read",
+                              .expected = rejection->expected,
+                              .got = value->dump(),
+                              .at = key.name});
+    }
+  }
+  return recipe;
 }
 
 std::string key_place(const Recipe& recipe, std::string_view key) {

@@ -16,8 +16,8 @@ void load(Session& session, checkpoint::Checkpoint& checkpoint, StateScope scope
 // Whether the checkpoint has something of what StateScope::scales loads: it is of a run with a quantizer.
 bool has_scales(Session& session, const checkpoint::Checkpoint& checkpoint);
 
-// Fills the parameters with a model's weights and adapters, then with what its checkpoint has. `seed`: of tensors that the weights do
-// not have (nn::Segment::may_be_absent).
+// Fills the parameters with a model's weights and adapters, then with what its checkpoint has. `seed`: of tensors that
+// the weights do not have (nn::Segment::may_be_absent).
 void load_weights(Session& session, OpenModel& open, std::uint64_t seed = 0);
 
 }  // namespace hawser::engine

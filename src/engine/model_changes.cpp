@@ -1,6 +1,6 @@
 #include "engine/model_changes.h"
 
-#include "io/json.h"
+#include "config/config.h"
 
 namespace hawser::engine {
 
@@ -26,28 +26,6 @@ void change_routers(const MoeRecipe& moe, const std::string& file, models::Model
   reject(moe.z_loss_coefficient.has_value(), "moe.z_loss_coefficient");
 }
 
-}  // namespace
-
-namespace {
-
-// The keys of a recipe's text; what it does not have is as without them.
-MoeRecipe moe_of(const std::string& recipe_json) {
-  MoeRecipe moe;
-  const auto recipe = io::json_or_null(recipe_json);
-  const auto found = recipe.is_object() ? recipe.find("moe") : recipe.end();
-  if (found == recipe.end() || !found->is_object()) return moe;
-  const nlohmann::json balancing = found->value("balancing", nlohmann::json());
-  if (balancing == "aux_loss") moe.balancing = ExpertBalancing::aux_loss;
-  if (balancing == "none") moe.balancing = ExpertBalancing::none;
-  const auto number = [&](const char* key) {
-    const nlohmann::json value = found->value(key, nlohmann::json());
-    return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
-  };
-  moe.aux_loss_coefficient = number("aux_loss_coefficient");
-  moe.z_loss_coefficient = number("z_loss_coefficient");
-  return moe;
-}
-
 // Of all layers with experts: auxiliary_loss and router_z_loss.
 std::pair<double, double> router_losses(const models::ModelDescription& description) {
   for (const models::BlockDescription& block : description.blocks) {
@@ -62,7 +40,7 @@ std::string router_changes(const RunState& state, const models::ModelDescription
   Problems ignored;  // reported by computation_changes
   models::ModelDescription before = models::describe_config(state.config, "", ignored);
   if (!ignored.empty()) return "";
-  change_routers(moe_of(state.recipe), "", before, ignored);
+  change_routers(stored_section(state.recipe, "moe").moe, "", before, ignored);
   const auto [auxiliary, z] = router_losses(before);
   const auto [auxiliary_now, z_now] = router_losses(now);
   std::string out;
@@ -91,38 +69,32 @@ std::optional<models::LoraConfig> lora_of(const AdapterRecipe& adapter) {
 }
 
 std::optional<models::LoraConfig> lora_of(const std::string& recipe_json) {
-  const auto recipe = io::json_or_null(recipe_json);
-  const auto found = recipe.is_object() ? recipe.find("adapter") : recipe.end();
-  if (found == recipe.end()) return std::nullopt;
-  try {
-    const nlohmann::json& keys = *found;
-    AdapterRecipe adapter;
-    if (keys.value("kind", "none") != "lora") return std::nullopt;
-    adapter.kind = AdapterKind::lora;
-    adapter.rank = keys.value("rank", adapter.rank);
-    adapter.alpha = keys.value("alpha", adapter.alpha);
-    adapter.dropout = keys.value("dropout", adapter.dropout);
-    adapter.rslora = keys.value("rslora", adapter.rslora);
-    adapter.dora = keys.value("dora", adapter.dora);
-    adapter.targets = keys.value("targets", adapter.targets);
-    adapter.modules_to_save = keys.value("modules_to_save", adapter.modules_to_save);
-    return lora_of(adapter);
-  } catch (const nlohmann::json::exception& wrong) {
-    throw UserError(Problem{.what = "the checkpoint's recipe cannot be read", .got = wrong.what(), .at = "adapter"});
+  return lora_of(stored_section(recipe_json, "adapter").adapter);
+}
+
+ModelChanges with_adapters(const ModelChanges& changes, const std::vector<models::LoraConfig>& adapters,
+                           const models::LoraPlace& place) {
+  if (adapters.empty()) return changes;
+  std::vector<std::string> saved;
+  for (const models::LoraConfig& lora : adapters) {
+    saved.insert(saved.end(), lora.modules_to_save.begin(), lora.modules_to_save.end());
   }
+  return {.describe =
+              [changes, adapters, place](models::ModelDescription& description, Problems& problems) {
+                if (changes.describe) changes.describe(description, problems);
+                for (const models::LoraConfig& lora : adapters) models::add_lora(description, lora, place, problems);
+              },
+          .spec_of = models::train_lora(std::move(saved))};
 }
 
 ModelChanges changes_of(const Recipe& recipe) {
-  ModelChanges changes;
+  const ModelChanges routers{
+      .describe = [moe = recipe.moe, file = recipe.file](models::ModelDescription& description, Problems& problems) {
+        change_routers(moe, file, description, problems);
+      }};
   const std::optional<models::LoraConfig> lora = lora_of(recipe.adapter);
-  changes.describe = [moe = recipe.moe, lora, file = recipe.file](models::ModelDescription& description,
-                                                                  Problems& problems) {
-    change_routers(moe, file, description, problems);
-    if (!lora) return;
-    models::add_lora(description, *lora, {file, "adapter.targets", "adapter.modules_to_save"}, problems);
-  };
-  if (lora) changes.spec_of = models::train_lora(lora->modules_to_save);
-  return changes;
+  if (!lora) return routers;
+  return with_adapters(routers, {*lora}, {recipe.file, "adapter.targets", "adapter.modules_to_save"});
 }
 
 ModelChanges changes_for_evaluation() {

@@ -8,13 +8,16 @@
 namespace hawser::engine {
 
 // The keys `moe`: coefficients of the losses that routers add. Adds a problem if one is set for a model without experts.
-// The keys `adapter`: adapters, beside which all weights but adapter.modules_to_save are frozen. Adds a problem for each
-// target that the model does not have.
+// The keys `adapter`: with_adapters. Adds a problem for each target that the model does not have.
 ModelChanges changes_of(const Recipe& recipe);
 
 // A model as `eval` computes it: the load-balancing loss counts if the model's own loss includes it
 // (nn::MoeConfig::reported), with the coefficient of its config, and no other loss of routers does.
 ModelChanges changes_for_evaluation();
+
+// `changes`, and adapters, beside which all weights but their modules_to_save are frozen. `place`: of messages.
+ModelChanges with_adapters(const ModelChanges& changes, const std::vector<models::LoraConfig>& adapters,
+                           const models::LoraPlace& place);
 
 // Lists what the losses that routers add depend on, where it differs from the checkpoint's run:
 // "moe.aux_loss_coefficient was 0.02 and is 0", and if the loss is added, "micro-batches of a step were 4 and are 2";
@@ -23,7 +26,7 @@ std::string router_changes(const RunState& state, const models::ModelDescription
 
 // The adapter that a recipe trains; nullopt: none.
 std::optional<models::LoraConfig> lora_of(const AdapterRecipe& adapter);
-// The same of a checkpoint's recipe (OpenModel::recipe). UserError if its keys have other types.
+// The same of a checkpoint's recipe (OpenModel::recipe). UserError if this version rejects one of its keys.
 std::optional<models::LoraConfig> lora_of(const std::string& recipe_json);
 
 }  // namespace hawser::engine

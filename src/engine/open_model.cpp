@@ -121,26 +121,6 @@ void check_attached(const checkpoint::Checkpoint& checkpoint, Problems& problems
   }
 }
 
-}  // namespace
-
-namespace {
-
-// What adapters make of a model, besides `changes`.
-ModelChanges with_adapters(const ModelChanges& changes, const std::vector<models::LoraConfig>& adapters,
-                           const models::LoraPlace& place) {
-  if (adapters.empty()) return changes;
-  std::vector<std::string> saved;
-  for (const models::LoraConfig& lora : adapters) {
-    saved.insert(saved.end(), lora.modules_to_save.begin(), lora.modules_to_save.end());
-  }
-  return {.describe =
-              [changes, adapters, place](models::ModelDescription& description, Problems& problems) {
-                if (changes.describe) changes.describe(description, problems);
-                for (const models::LoraConfig& lora : adapters) models::add_lora(description, lora, place, problems);
-              },
-          .spec_of = models::train_lora(std::move(saved))};
-}
-
 // Two adapters that have the same module in full would replace each other's.
 void check_modules(const std::vector<OpenAdapter>& adapters, Problems& problems) {
   std::set<std::string> seen;
@@ -251,7 +231,7 @@ OpenModel open_trained_model(const std::string& path, Problems& problems, const 
     open.special = models::describe_special_tokens(metadata.config, open.checkpoint->folder(), problems);
     if (open.weights && open.model) {
       models::check_weights(*open.model, *open.weights, problems);
-      problems.add(base_changes(metadata.base, frozen_identity(open), open.checkpoint->folder()));
+      problems.add(base_changes(metadata.base, frozen_identity(open), open.checkpoint->folder(), false));
     }
   } catch (const UserError& error) {
     problems.add_lines(error.what());

@@ -129,15 +129,16 @@ Problems computation_changes(const RunState& state, const models::ModelDescripti
   return out;
 }
 
-Problems base_changes(const std::string& before, const std::string& base, const std::string& file) {
+Problems base_changes(const std::string& before, const std::string& base, const std::string& file, bool resumes) {
   Problems out;
   if (before.empty() || base.empty() || before == base) return out;
   out.add({.file = file,
            .what = "the frozen weights have changed",
            .expected = before,
            .got = base,
-           .at = "model.path",
-           .hint = "the base model that the run was started with, or --set output=... for a new run"});
+           .at = resumes ? "model.path" : "",
+           .hint = cat("the base model that the run was started with",
+                       resumes ? ", or --set output=... for a new run" : "")});
   return out;
 }
 

@@ -58,14 +58,13 @@ bool same_validation(const std::string& a, const std::string& b);
 
 // What makes a run compute something else than the checkpoint's run did although all tensors have the same shapes: the
 // model's description (heads, norm epsilon, RoPE, ..., but not what routers add to the loss: router_changes), the compute
-// dtype, the optimizer. One Problem each, with `file`
-// as its file; none if the run continues the same computation. The others are the resumed run's.
+// dtype, the optimizer. One Problem each, with `file` as its file; none if the run continues the same computation. The others are the resumed run's.
 Problems computation_changes(const RunState& state, const models::ModelDescription& description, DType compute,
                              const std::string& optimizer, const std::string& file);
 
-// A Problem if the run's frozen weights (`base`: its RunState::base) are not those that the checkpoint was trained with,
-// with `file` as its file. None if either is unknown.
-Problems base_changes(const std::string& before, const std::string& base, const std::string& file);
+// A Problem if the frozen weights `base` are not those that the checkpoint was trained with, `before` (both as
+// RunState::base), with `file` as its file. None if either is unknown. `resumes`: a run continues the checkpoint.
+Problems base_changes(const std::string& before, const std::string& base, const std::string& file, bool resumes);
 
 // A Problem for each setting of `adapter`, besides the dropout, that the checkpoint's run had otherwise (`recipe`: text of
 // recipe_json), with `file` as its file: another adapter is another model.

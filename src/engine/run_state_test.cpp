@@ -37,9 +37,9 @@ TEST(RunState, ComesBackAsItWasWritten) {
   EXPECT_EQ(back.gemm_algorithms, state.gemm_algorithms);
   EXPECT_EQ(back.data, "");
   EXPECT_EQ(back.base, state.base);
-  EXPECT_TRUE(base_changes(state.base, state.base, "f").empty());
-  EXPECT_TRUE(base_changes(state.base, "", "f").empty());
-  EXPECT_NE(base_changes(state.base, "1123456789abcdef", "f").lines().find("the frozen weights have changed"),
+  EXPECT_TRUE(base_changes(state.base, state.base, "f", true).empty());
+  EXPECT_TRUE(base_changes(state.base, "", "f", true).empty());
+  EXPECT_NE(base_changes(state.base, "1123456789abcdef", "f", true).lines().find("the frozen weights have changed"),
             std::string::npos);
   // A run on the CPU has no choices and omits the key, as do older checkpoints.
   EXPECT_EQ(to_json({.recipe = "{}"}).find("gemm_algorithms"), std::string::npos);

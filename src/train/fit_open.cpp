@@ -382,7 +382,7 @@ void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
   const engine::RunState state = engine::run_state_of(checkpoint.metadata());
   Problems problems = engine::computation_changes(state, open_.model->description(), plan_.layout.compute,
                                                   plan_.layout.optimizer->name(), checkpoint.folder());
-  problems.add(engine::base_changes(state.base, frozen_weights_, checkpoint.folder()));
+  problems.add(engine::base_changes(state.base, frozen_weights_, checkpoint.folder(), true));
   problems.add(engine::adapter_changes(state, recipe_json(plan_.recipe), checkpoint.folder()));
   if (state.step > 0 && state.sequences != state.step * plan_.global_batch_size) {
     problems.add({.file = checkpoint.folder(),
