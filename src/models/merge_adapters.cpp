@@ -1,5 +1,6 @@
 #include "models/merge_adapters.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -101,6 +102,9 @@ StateSource merge_adapters(const Model& model, StateSource source) {
         const std::int64_t first = box.offset[0], rows = box.extent[0];
         Matrix merged = read(source, state.name, state.shape, first, rows);
         add_parts(source, adapted->second, state.shape, first, rows, merged);
+        if (!std::ranges::all_of(merged, [](float value) { return std::isfinite(value); })) {
+          throw UserError(Problem{.what = "a weight with its adapters is not finite", .at = state.name});
+        }
         const checkpoint::Region all{{first, 0}, {rows, state.shape[1]}};
         checkpoint::copy_region(checkpoint::region_of(box), {all, reinterpret_cast<std::byte*>(merged.data()), 4},
                                 {checkpoint::region_of(box), box.view.raw(), 4},

@@ -11,7 +11,7 @@ namespace hawser::models {
 //     + sum over adapters with one of (m / norms of the rows of W + s B A) * (W + s B A) - W
 // in float64, rounded to float32 once. Other tensors are as `source` has them. `model` outlives the result. The result
 // reads complete rows of W, and all of A; it is for export_folder with the model without adapters. Dropout has no part
-// in it.
+// in it. UserError if a merged matrix is not finite.
 StateSource merge_adapters(const Model& model, StateSource source);
 
 }  // namespace hawser::models

@@ -135,6 +135,15 @@ TEST_F(Adapters, BadInputIsOneLineEach) {
             std::string::npos)
       << shapes.err;
   testing::SafetensorsParts parts = testing::SafetensorsParts::read(folder_ / "adapter/adapter_model.safetensors");
+  fs::copy(folder_ / "adapter", folder_ / "nan");
+  testing::SafetensorsParts not_finite = parts;
+  not_finite.data.replace(0, 4, std::string("\0\0\xc0\x7f", 4));
+  not_finite.write(folder_ / "nan/adapter_model.safetensors");
+  const testing::Ran merged = hawser("export --model " + base_ + " --adapter nan --merge merged");
+  EXPECT_EQ(merged.code, 2);
+  EXPECT_NE(merged.err.find("a weight with its adapters is not finite at model.layers.0."), std::string::npos)
+      << merged.err;
+  EXPECT_FALSE(fs::exists(folder_ / "merged"));
   std::uint64_t end = 0;
   std::string last;
   for (const auto& [name, tensor] : parts.header.items()) {

@@ -83,7 +83,8 @@ std::string list_text(const std::vector<std::size_t>& layers) {
   return cat("[", out, layers.size() > kMax ? ", ..." : "", "]");
 }
 
-// Weights that have experts in other layers than the config: one problem, and true. `router`, `gate`: names of those of a layer.
+// Weights that have experts in other layers than the config: one problem, and true. `router`, `gate`: names of those of
+// a layer.
 template <class Name>
 bool compare_dense_layers(ConfigReader& config, const ModelDescription& d, const TensorNames& names, std::int64_t step,
                           const Name& router, const Name& gate) {
