@@ -87,10 +87,10 @@ void make_folders(const std::string& path);                        // with paren
 void make_folder(const std::string& path);                         // throws if it exists
 void sync_folder(const std::string& path);                         // makes created, renamed or removed names durable
 void rename_path(const std::string& from, const std::string& to);  // atomic; replaces a file or an empty folder
-// Hard-links `from` as `to`, which must not exist; a synced copy where file systems differ or have no hard links.
-void link_or_copy(const std::string& from, const std::string& to);
 // The same; false if the file system cannot move this folder at all (one of a lower layer of an overlay).
 bool try_rename_path(const std::string& from, const std::string& to);
+// Hard-links `from` as `to`, which must not exist; a synced copy where file systems differ or have no hard links.
+void link_or_copy(const std::string& from, const std::string& to);
 // Swaps two paths atomically; false if the file system cannot.
 bool exchange_paths(const std::string& a, const std::string& b);
 // Removes a tree as far as possible; never throws, never follows links.

@@ -36,8 +36,8 @@ std::string save(engine::Session& session, comm::World* world, const SaveTo& to,
 std::string save_states(comm::Channel* ranks, const SaveTo& to, const engine::RunState& state,
                         const std::vector<NamedState>& states, const std::function<void()>& fetch);
 
-// Fills what kSavedByRun names, including moments, from the newest checkpoint under `root` (RUN/checkpoints) that every rank can
-// read. nullopt if there is no checkpoint at all; UserError if there are some and none is complete. Rank 0 chooses, so
+// Fills what kSavedByRun names, including moments, from the newest checkpoint under `root` (RUN/checkpoints) that every
+// rank can read. nullopt if there is no checkpoint at all; UserError if there are some and none is complete. Rank 0 chooses, so
 // that all ranks agree even if their views of a shared disk differ. A checkpoint that is corrupt on any rank is set
 // aside (checkpoint/root.h), and all ranks use the next older one; UserError if there is none. `judge` is called on
 // rank 0 and throws if a checkpoint must not be loaded; all ranks then throw. `log` is called on rank 0 with a line for

@@ -146,6 +146,18 @@ class Files(unittest.TestCase):
             self.assertEqual(len(part["lines"]), len(lines))
 
 
+def expect_reproduced(test, folder, kept_folder):
+    """Compares the files of a case with those that are kept; returns both contents of expected.json."""
+    for file in sorted(os.listdir(folder)):
+        if file != "expected.json":
+            test.assertEqual(pathlib.Path(folder, file).read_bytes(), (kept_folder / file).read_bytes(), file)
+    made, kept = (json.loads((path / "expected.json").read_text()) for path in (pathlib.Path(folder), kept_folder))
+    test.assertAlmostEqual(made["loss"], kept["loss"], places=10)
+    for name, norm in kept["gradient_norms"].items():
+        test.assertAlmostEqual(made["gradient_norms"][name], norm, places=9)
+    return made, kept
+
+
 @unittest.skipUnless(HAVE_TORCH, "needs PyTorch and transformers")
 class Tiny(unittest.TestCase):
     def test_a_case_is_reproducible(self):
@@ -154,16 +166,7 @@ class Tiny(unittest.TestCase):
         torch.set_num_threads(1)
         with tempfile.TemporaryDirectory() as folder:
             make_tiny_llamas.make("everything", folder)
-            for file in sorted(os.listdir(folder)):
-                made = pathlib.Path(folder, file).read_bytes()
-                kept = (GOLDEN / "tiny" / "everything" / file).read_bytes()
-                if file != "expected.json":
-                    self.assertEqual(made, kept, file)
-                else:
-                    made, kept = json.loads(made), json.loads(kept)
-                    self.assertAlmostEqual(made["loss"], kept["loss"], places=10)
-                    for name, norm in kept["gradient_norms"].items():
-                        self.assertAlmostEqual(made["gradient_norms"][name], norm, places=9)
+            expect_reproduced(self, folder, GOLDEN / "tiny" / "everything")
 
     def test_pieces_keep_documents_and_labels(self):
         import oracle
@@ -184,17 +187,8 @@ class Adapters(unittest.TestCase):
         torch.set_num_threads(1)
         with tempfile.TemporaryDirectory() as folder:
             make_adapters.make("gpt_neox_dora", folder)
-            for file in sorted(os.listdir(folder)):
-                made = pathlib.Path(folder, file).read_bytes()
-                kept = (GOLDEN / "adapters" / "gpt_neox_dora" / file).read_bytes()
-                if file != "expected.json":
-                    self.assertEqual(made, kept, file)
-                else:
-                    made, kept = json.loads(made), json.loads(kept)
-                    self.assertAlmostEqual(made["loss"], kept["loss"], places=10)
-                    self.assertAlmostEqual(made["steps"]["losses"][-1], kept["steps"]["losses"][-1], places=9)
-                    for name, norm in kept["gradient_norms"].items():
-                        self.assertAlmostEqual(made["gradient_norms"][name], norm, places=9)
+            made, kept = expect_reproduced(self, folder, GOLDEN / "adapters" / "gpt_neox_dora")
+        self.assertAlmostEqual(made["steps"]["losses"][-1], kept["steps"]["losses"][-1], places=9)
 
     def test_the_check_of_exports_finds_differences(self):
         def check(adapter, figures, *more):

@@ -131,8 +131,8 @@ struct AdapterTarget {
 // variance of PEFT's; B with zeros; a magnitude with the norms of the rows of W, and it is gathered in float32, so that f
 // is then 1. Adapters of a column-parallel Linear without dropout and magnitude that have equal ranks, scales and names
 // are a group: their A are one fused parameter, so that one GEMM computes all x A^T, and another adds to dx. Weights
-// without adapters are complete (Segment::may_be_absent). Experts' weights are no Linears and have no
-// adapters. InternalError if two adapters have the same names.
+// without adapters are complete (Segment::may_be_absent). Experts' weights are no Linears and have no adapters.
+// InternalError if two adapters have the same names.
 std::vector<Adapter> add_adapters(const std::vector<AdapterConfig>& configs, const std::vector<AdapterTarget>& targets,
                                   std::int64_t inputs, PartOf part, std::vector<Param>& params);
 

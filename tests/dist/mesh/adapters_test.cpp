@@ -71,14 +71,7 @@ testing::Trained train_alone(const models::Model& model, const plan::Layout& lay
   engine::Session session(model, alone, *device, *self, {step::Purpose::train});
   session.initialise(3);
   testing::Trained trained;
-  for (const std::int64_t which : training.inputs) {
-    step::StepInput input = steps.input(which);
-    input.record.learning_rate = training.rates;
-    const step::StepOutput output = session.enqueue(step::Purpose::train, input);
-    session.synchronize();
-    trained.losses.push_back(output.result->loss_sum.value());
-    trained.clips.push_back(output.result->clip);
-  }
+  testing::take_steps(session, steps, training, trained);
   trained.after = testing::states_of(session);
   return trained;
 }

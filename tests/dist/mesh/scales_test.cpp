@@ -214,10 +214,10 @@ TEST(Scales, ResumeOnAnotherMesh) {
       train::save(run.session(), the_world, {.root = root}, state);
       train::save(run.session(), the_world, {.root = root + "/of-run"}, state, train::kSavedByRun);
     }
-    const std::string name = checkpoint::step_name(number);
-    checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", name));
+    const std::string folder = checkpoint::step_name(number);
+    checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", folder));
     std::int64_t bytes = 0;
-    const checkpoint::Checkpoint of_run = checkpoint::Checkpoint::open(cat(root, "/of-run/", name));
+    const checkpoint::Checkpoint of_run = checkpoint::Checkpoint::open(cat(root, "/of-run/", folder));
     for (const checkpoint::SavedTensor& tensor : of_run.tensors()) {
       bytes += tensor.shape.elements() * size_of(tensor.dtype);
     }

@@ -131,6 +131,21 @@ struct Training {
   std::function<void(engine::Session&)> look = [](engine::Session&) {};  // sees the session at the end
 };
 
+// The steps of a training; `each` sees their outputs.
+inline void take_steps(
+    engine::Session& session, const ToySteps& steps, const Training& training, Trained& trained,
+    const std::function<void(const step::StepOutput&)>& each = [](const step::StepOutput&) {}) {
+  for (const std::int64_t which : training.inputs) {
+    step::StepInput input = steps.input(which);
+    input.record.learning_rate = training.rates;
+    const step::StepOutput output = session.enqueue(step::Purpose::train, input);
+    session.synchronize();
+    trained.losses.push_back(output.result->loss_sum.value());
+    trained.clips.push_back(output.result->clip);
+    each(output);
+  }
+}
+
 inline Trained train(const models::Model& model, plan::Layout layout, const Training& training = {}) {
   const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
   const ToySteps steps(layout, mesh->place(), 2LL * layout.data_ranks() * 2);
@@ -139,16 +154,10 @@ inline Trained train(const models::Model& model, plan::Layout layout, const Trai
   session.initialise(3);
   session.set_progress(training.start);
   Trained trained{.before = assembled(session)};
-  for (const std::int64_t which : training.inputs) {
-    step::StepInput input = steps.input(which);
-    input.record.learning_rate = training.rates;
-    const step::StepOutput output = session.enqueue(step::Purpose::train, input);
-    session.synchronize();
-    trained.losses.push_back(output.result->loss_sum.value());
+  take_steps(session, steps, training, trained, [&](const step::StepOutput& output) {
     trained.progress = *output.progress;
-    trained.clips.push_back(output.result->clip);
     EXPECT_LT(output.result->clip, 1.0f) << "clipping is not active";
-  }
+  });
   trained.after = assembled(session);
   training.look(session);
   return trained;
