@@ -57,7 +57,7 @@ class Reference {
         Vector added(at(kIn));
         for (std::int64_t c = 0; c < kIn; ++c) {
           for (std::int64_t k = 0; k < kRank; ++k) {
-            added[at(c)] += adapter.scale * b[at(row * kRank + k)] * a[at(k * kIn + c)];
+            added[at(c)] += adapter.scale * b[at(row * kRank + k)] * a[at((adapter.a_row + k) * kIn + c)];
           }
         }
         if (adapter.magnitude >= 0) {
@@ -94,8 +94,13 @@ TEST(Adapters, SumOfTheirTermsAndGradients) {
   const Adapter all{.a = 2, .b = 3, .rank = kRank, .outputs = kOut, .scale = kScale};
   const Adapter some{.a = 4, .b = 5, .magnitude = 6, .rank = kRank, .first_output = kFirst, .outputs = kOutputs};
   const Adapter same{.a = 7, .b = 8, .magnitude = 9, .rank = kRank, .first_output = kFirst, .outputs = kOutputs};
-  Adapter dropping = some, first = all;
+  // Two that share an A, for all rows of W together.
+  const Adapter upper{.a = 11, .b = 12, .rank = kRank, .outputs = 2, .scale = kScale};
+  const Adapter lower{
+      .a = 11, .b = 8, .rank = kRank, .first_output = 2, .outputs = kOutputs, .a_row = kRank, .scale = kScale};
+  Adapter dropping = some, first = all, all_dropping = all;
   dropping.dropout = kProbability;
+  all_dropping.dropout = kProbability;
   first.magnitude = 10;
   const std::vector<Param> params = {full_param("w", {kOut, kIn}, {}, true),
                                      full_param("b", {kOut}, {}, true),
@@ -107,12 +112,19 @@ TEST(Adapters, SumOfTheirTermsAndGradients) {
                                      full_param("a2", {kRank, kIn}, {}, true),
                                      full_param("b2", {kOutputs, kRank}, {}, true),
                                      full_param("m2", {kOutputs}, {}, true),
-                                     full_param("m0", {kOut}, {}, true)};
+                                     full_param("m0", {kOut}, {}, true),
+                                     full_param("a3", {2 * kRank, kIn}, {}, true),
+                                     full_param("b3", {2, kRank}, {}, true)};
+  const Adapter plain{.a = 4, .b = 5, .rank = kRank, .first_output = kFirst, .outputs = kOutputs};
   const std::vector<std::vector<Adapter>> cases = {
-      {some}, {dropping}, {all, some}, {some, same}, {dropping, same, all}, {first, some}};
+      {some},        {dropping}, {all, some},    {some, same},   {dropping, same, all},
+      {first, some}, {all},      {all_dropping}, {upper, lower}, {lower, all, upper},
+      {all, plain},  {plain},    {plain, all}};
   for (std::size_t c = 0; c < cases.size(); ++c) {
     for (const bool training : {true, false}) {
       for (const bool accumulate : {false, true}) {
+        // Both or none of what passes may share.
+        const bool shares = training != accumulate;
         SCOPED_TRACE(cat("case ", c, training ? ", training" : "", accumulate ? ", accumulating" : ""));
         const Linear linear{.site = Site::up_projection, .weight = 0, .bias = 1, .adapters = cases[c]};
         const auto device = make_cpu_device({.threads = 1});
@@ -131,9 +143,14 @@ TEST(Adapters, SumOfTheirTermsAndGradients) {
         const TensorView y = ctx.make(DType::f32, {kRows, kOut}), dx = ctx.make(DType::f32, {kRows, kIn}),
                          xs = ctx.make(DType::f32, {kRows, kIn}, x), dys = ctx.make(DType::f32, {kRows, kOut}, dy);
         TestSink sink(ctx, params, accumulate, 2.0);
-        linear.forward(ctx, xs, y);
-        linear.input_gradient(ctx, dys, dx);
-        linear.weight_gradient(ctx, dys, xs, sink);
+        AdapterTensors tensors;
+        if (shares && linear.adapter_ranks() > 0) {
+          tensors.inner = ctx.make(DType::f32, {linear.adapter_ranks(), kRows});
+          tensors.inner_gradient = linear.adapter_gradient(ctx, dys);
+        }
+        linear.forward(ctx, xs, y, tensors.inner);
+        linear.input_gradient(ctx, dys, dx, tensors.inner_gradient);
+        linear.weight_gradient(ctx, dys, xs, sink, tensors);
         ctx.finish();
 
         Reference reference(linear, training);

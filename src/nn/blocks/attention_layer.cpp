@@ -149,7 +149,9 @@ std::array<TensorSpec, AttentionLayer::kSavedCount> AttentionLayer::tensors(std:
            {"dqkv", dtype, {rows, c.qkv_size()}},
            output[0],
            output[1],
-           output[2]}};
+           output[2],
+           output[3],
+           adapters_tensor("qkv_adapters", qkv_.linear(), rows, dtype)}};
 }
 
 std::vector<SavedSpec> AttentionLayer::saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy,
@@ -169,7 +171,9 @@ std::vector<SavedSpec> AttentionLayer::saved_specs(std::int64_t rows, DType dtyp
           output_gradient_spec(all[kDqkv], policy, qkv_.linear().has_gradients(trainable)),
           output[0],
           output[1],
-          output[2]};
+          output[2],
+          output[3],
+          adapters_spec(all[kQkvAdapters], policy, again, qkv_.linear(), trainable)};
 }
 
 TensorView AttentionLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const {
@@ -192,8 +196,9 @@ void AttentionLayer::rope(LayerContext& ctx, const TensorView& heads, bool inver
                             .inverse = inverse});
 }
 
-void AttentionLayer::project(LayerContext& ctx, const TensorView& normed, const TensorView& qkv) const {
-  qkv_.forward(ctx, normed, qkv);
+void AttentionLayer::project(LayerContext& ctx, const TensorView& normed, const TensorView& qkv,
+                             const Saved& saved) const {
+  qkv_.forward(ctx, normed, qkv, saved.tensors[kQkvAdapters]);
   if (q_norm_) return;
   const Heads heads = heads_of(qkv);
   rope(ctx, heads.q, false);
@@ -220,8 +225,11 @@ AttentionLayer::Inputs AttentionLayer::inputs_of(LayerContext& ctx, const Tensor
 }
 
 LayerOutput::Tensors AttentionLayer::output_tensors(LayerContext& ctx, const Saved& saved) const {
-  if (!output_.has_norm()) return {};
-  return {.z = saved_or_temp(ctx, saved, kProjected), .statistics = saved_or_temp(ctx, saved, kPostStatistics)};
+  const TensorView inner = saved.tensors[kOutputAdapters];
+  if (!output_.has_norm()) return {.inner = inner};
+  return {.z = saved_or_temp(ctx, saved, kProjected),
+          .statistics = saved_or_temp(ctx, saved, kPostStatistics),
+          .inner = inner};
 }
 
 TensorView AttentionLayer::query_heads(const AttentionPart& part, const TensorView& all) const {
@@ -294,7 +302,7 @@ void AttentionLayer::forward(LayerContext& ctx, const TensorView& x, const Tenso
   const TensorView statistics = saved_or_temp(ctx, saved, kStatistics), normed = saved_or_temp(ctx, saved, kNormed);
   norm_.forward(ctx, x, normed, statistics);
   const TensorView qkv = saved_or_temp(ctx, saved, kQkv);
-  project(ctx, normed, qkv);
+  project(ctx, normed, qkv, saved);
   const TensorView o = saved_or_temp(ctx, saved, kOut), lse = saved_or_temp(ctx, saved, kLse);
   attend(ctx, inputs_of(ctx, qkv), o, lse);
   output_.forward(ctx, o, residual, y, output_tensors(ctx, saved));
@@ -304,7 +312,7 @@ void AttentionLayer::recompute(LayerContext& ctx, const Saved& saved, const Save
   const TensorView statistics = saved_or_temp(ctx, saved, kStatistics), normed = saved_or_temp(ctx, saved, kNormed),
                    qkv = saved_or_temp(ctx, saved, kQkv);
   norm_.forward(ctx, saved.x, normed, statistics);
-  project(ctx, normed, qkv);
+  project(ctx, normed, qkv, saved);
   const TensorView o = saved.tensors[kOut];
   if (policy.recomputes_attention()) attend(ctx, inputs_of(ctx, qkv), o, saved.tensors[kLse]);
   if (output_.has_norm() && policy.checkpointing == Checkpointing::full) {
@@ -327,18 +335,21 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
   if (output_.has_norm()) output.dz = saved_or_temp(ctx, saved, kDprojected);
   const Scaled dz = output_.backward(ctx, dy, output, sink);
   const TensorView d_o = ctx.temp(ctx.dtype(), {rows, config_.q_size()});
-  output_.input_gradient(ctx, dz, d_o);
+  const AdapterTensors of_output = {saved.tensors[kOutputAdapters], output_.linear().adapter_gradient(ctx, dz)};
+  output_.input_gradient(ctx, dz, d_o, of_output.inner_gradient);
   attend_backward(ctx, *seam_call, inputs.q, o, saved.tensors[kLse], d_o, dqkv);
-  if (!policy.delay_weight_gradients) output_.weight_gradient(ctx, dz, o, sink);
+  if (!policy.delay_weight_gradients) output_.weight_gradient(ctx, dz, o, sink, of_output);
   rope(ctx, gradients.q, true);
   if (q_norm_) q_norm_->backward(ctx, heads.q, inputs.q_statistics, gradients.q, TensorView(), gradients.q, sink);
   seam_call->finish();
   rope(ctx, gradients.k, true);
   if (k_norm_) k_norm_->backward(ctx, heads.k, inputs.k_statistics, gradients.k, TensorView(), gradients.k, sink);
+  const AdapterTensors of_qkv = {saved.tensors[kQkvAdapters], qkv_.linear().adapter_gradient(ctx, dqkv)};
   if (!policy.delay_weight_gradients) {
-    qkv_.weight_gradient(ctx, dqkv, normed_again(ctx, saved), sink);
+    qkv_.weight_gradient(ctx, dqkv, normed_again(ctx, saved), sink, of_qkv);
   }
-  const TensorView dnormed = qkv_.input_gradient(ctx, dqkv, ctx.temp(ctx.dtype(), {rows, config_.width}));
+  const TensorView dnormed =
+      qkv_.input_gradient(ctx, dqkv, ctx.temp(ctx.dtype(), {rows, config_.width}), of_qkv.inner_gradient);
   norm_.backward(ctx, saved.x, statistics, dnormed, dresidual, dx, sink);
 }
 
@@ -346,10 +357,10 @@ void AttentionLayer::backward_weight(LayerContext& ctx, const TensorView& dy, co
                                      GradientSink& sink) const {
   if (output_.linear().has_gradients(ctx.trainable())) {
     const Scaled dz = output_.output_gradient(ctx, dy, {.dz = saved.tensors[kDprojected]});
-    output_.weight_gradient(ctx, dz, saved.tensors[kOut], sink);
+    output_.weight_gradient(ctx, dz, saved.tensors[kOut], sink, {saved.tensors[kOutputAdapters], {}});
   }
   if (qkv_.linear().has_gradients(ctx.trainable())) {
-    qkv_.weight_gradient(ctx, saved.tensors[kDqkv], normed_again(ctx, saved), sink);
+    qkv_.weight_gradient(ctx, saved.tensors[kDqkv], normed_again(ctx, saved), sink, {saved.tensors[kQkvAdapters], {}});
   }
 }
 

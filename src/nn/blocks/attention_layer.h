@@ -75,6 +75,8 @@ class AttentionLayer : public Layer {
     kProjected,
     kPostStatistics,
     kDprojected,
+    kOutputAdapters,
+    kQkvAdapters,
     kSavedCount
   };
   struct Heads {
@@ -96,7 +98,7 @@ class AttentionLayer : public Layer {
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
   // norm(x) if a weight's gradient reads it, otherwise empty.
   TensorView normed_again(LayerContext&, const Saved&) const;
-  void project(LayerContext&, const TensorView& normed, const TensorView& qkv) const;
+  void project(LayerContext&, const TensorView& normed, const TensorView& qkv, const Saved&) const;
   void attend(LayerContext&, const Inputs& inputs, const TensorView& o, const TensorView& lse) const;
   // Writes dq, and the parts of dk and dv; seam_call.finish() completes dk and dv.
   void attend_backward(LayerContext&, AttentionExchange::Call&, const TensorView& q, const TensorView& o,

@@ -8,7 +8,8 @@ std::array<TensorSpec, LayerOutput::kTensors> LayerOutput::tensors(std::int64_t 
                                                                    DType dtype) const {
   return {{{"projected", dtype, {rows, width}},
            {"post_norm_statistics", DType::f32, has_norm() ? norm_->statistics(rows) : Shape{rows}},
-           {"dprojected", dtype, {rows, width}}}};
+           {"dprojected", dtype, {rows, width}},
+           adapters_tensor("output_adapters", linear(), rows, dtype)}};
 }
 
 std::array<SavedSpec, LayerOutput::kTensors> LayerOutput::saved_specs(std::int64_t rows, std::int64_t width,
@@ -16,16 +17,17 @@ std::array<SavedSpec, LayerOutput::kTensors> LayerOutput::saved_specs(std::int64
                                                                       const TrainableParams& trainable,
                                                                       bool recomputed) const {
   const auto all = tensors(rows, width, dtype);
-  if (!has_norm()) return {unsaved_spec(all[0]), unsaved_spec(all[1]), unsaved_spec(all[2])};
+  const SavedSpec adapters = adapters_spec(all[3], policy, false, linear(), trainable);
+  if (!has_norm()) return {unsaved_spec(all[0]), unsaved_spec(all[1]), unsaved_spec(all[2]), adapters};
   return {saved_spec(all[0], recomputed ? Pass::recompute : Pass::forward, Pass::backward),
           saved_spec(all[1], Pass::forward, Pass::backward),
-          output_gradient_spec(all[2], policy, linear().has_gradients(trainable))};
+          output_gradient_spec(all[2], policy, linear().has_gradients(trainable)), adapters};
 }
 
 void LayerOutput::forward(LayerContext& ctx, const Scaled& x, const TensorView& residual, const TensorView& y,
                           const Tensors& tensors) const {
-  if (!has_norm()) return linear_.forward(ctx, x, residual, y);
-  linear_.forward(ctx, x, TensorView(), tensors.z);
+  if (!has_norm()) return linear_.forward(ctx, x, residual, y, tensors.inner);
+  linear_.forward(ctx, x, TensorView(), tensors.z, tensors.inner);
   norm_->forward(ctx, tensors.z, y, tensors.statistics);
   ops::add(ctx.compute(), {.a = y, .b = residual, .y = y});
 }
@@ -44,13 +46,14 @@ Scaled LayerOutput::output_gradient(LayerContext& ctx, const TensorView& dy, con
   return linear_.output_gradient(ctx, has_norm() ? tensors.dz : dy);
 }
 
-void LayerOutput::input_gradient(LayerContext& ctx, const Scaled& gradient, const TensorView& dx) const {
-  linear_.input_gradient(ctx, gradient, dx);
+void LayerOutput::input_gradient(LayerContext& ctx, const Scaled& gradient, const TensorView& dx,
+                                 const TensorView& inner_gradient) const {
+  linear_.input_gradient(ctx, gradient, dx, inner_gradient);
 }
 
-void LayerOutput::weight_gradient(LayerContext& ctx, const Scaled& gradient, const Scaled& x,
-                                  GradientSink& sink) const {
-  linear_.weight_gradient(ctx, gradient, x, sink);
+void LayerOutput::weight_gradient(LayerContext& ctx, const Scaled& gradient, const Scaled& x, GradientSink& sink,
+                                  const AdapterTensors& adapter_tensors) const {
+  linear_.weight_gradient(ctx, gradient, x, sink, adapter_tensors);
 }
 
 }  // namespace hawser::nn

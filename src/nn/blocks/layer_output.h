@@ -18,11 +18,12 @@ namespace hawser::nn {
 
 class LayerOutput {
  public:
-  // What the norm's gradient needs: z and Norm::statistics; and dz, the gradient of z. All empty without a norm.
+  // What the norm's gradient needs: z and Norm::statistics; and dz, the gradient of z. All three empty without a norm.
+  // And AdapterTensors::inner.
   struct Tensors {
-    TensorView z, statistics, dz;
+    TensorView z, statistics, dz, inner;
   };
-  static constexpr std::size_t kTensors = 3;
+  static constexpr std::size_t kTensors = 4;
 
   // `norm`: absent with NormPlace::pre.
   LayerOutput(RowParallelLinear linear, std::optional<Norm> norm) : linear_(std::move(linear)), norm_(norm) {}
@@ -36,7 +37,7 @@ class LayerOutput {
                                               const SavePolicy& policy, const TrainableParams& trainable,
                                               bool recomputed) const;
 
-  // Writes z and statistics.
+  // Writes z, statistics and inner.
   void forward(LayerContext&, const Scaled& x, const TensorView& residual, const TensorView& y, const Tensors&) const;
   // Writes z again.
   void recompute(LayerContext&, const Scaled& x, const Tensors&) const;
@@ -45,8 +46,10 @@ class LayerOutput {
   Scaled backward(LayerContext&, const TensorView& dy, const Tensors&, GradientSink&) const;
   // The same once more, from the dz that backward has written.
   Scaled output_gradient(LayerContext&, const TensorView& dy, const Tensors&) const;
-  void input_gradient(LayerContext&, const Scaled& gradient, const TensorView& dx) const;
-  void weight_gradient(LayerContext&, const Scaled& gradient, const Scaled& x, GradientSink&) const;
+  void input_gradient(LayerContext&, const Scaled& gradient, const TensorView& dx,
+                      const TensorView& inner_gradient) const;
+  void weight_gradient(LayerContext&, const Scaled& gradient, const Scaled& x, GradientSink&,
+                       const AdapterTensors& adapter_tensors) const;
 
  private:
   RowParallelLinear linear_;

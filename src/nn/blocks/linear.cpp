@@ -2,11 +2,8 @@
 
 #include <algorithm>
 
-#include "nn/blocks/adapter_call.h"
+#include "nn/blocks/decomposed_adapter.h"
 #include "ops/bias/add_bias.h"
-#include "ops/copy/add.h"
-#include "ops/copy/copy.h"
-#include "ops/gemm/gemm.h"
 
 namespace hawser::nn {
 
@@ -33,6 +30,11 @@ Scaled redistributed(const Scaled& from, const TensorView& view) {
   HAWSER_CHECK(from.scale.empty() || from.scale.elements() == 1 || view.raw() == from.view.raw(), "linear: scales ",
                from.scale.shape().text(), " of blocks cannot be redistributed yet");
   return view.raw() == from.view.raw() ? from : Scaled(view, from.scale);
+}
+
+// The matrix [T, ranks] of a group in one of AdapterTensors; empty if that is. `before`: ranks of the groups before.
+TensorView matrix_of(const TensorView& tensor, std::int64_t before, std::int64_t ranks) {
+  return tensor.empty() ? tensor : tensor.rows(before, ranks).reshape({tensor.size(1), ranks});
 }
 
 }  // namespace
@@ -76,75 +78,132 @@ std::vector<bool> Linear::multiplying_adapters(const LayerContext& ctx) const {
   return out;
 }
 
+std::vector<bool> Linear::adding_adapters(std::int64_t outputs) const {
+  std::vector<bool> adding(adapters.size());
+  std::vector<const Adapter*> before;
+  std::int64_t filled = 0;
+  for (const std::vector<std::size_t>& group : adapter_groups()) {
+    for (const std::size_t i : group) {
+      const Adapter& own = adapters[i];
+      if (own.magnitude >= 0) return {};
+      adding[i] = std::ranges::any_of(before, [&](const Adapter* other) {
+        return own.first_output < other->first_output + other->outputs &&
+               other->first_output < own.first_output + own.outputs;
+      });
+      if (!adding[i]) filled += own.outputs;
+      before.push_back(&own);
+    }
+  }
+  return filled == outputs ? adding : std::vector<bool>();
+}
+
+void Linear::add_terms(LayerContext& ctx, const Scaled& x, const TensorView& y, const TensorView& inner,
+                       const std::vector<bool>& adding) const {
+  const std::vector<bool> multiplying = multiplying_adapters(ctx);
+  std::int64_t before = 0;
+  for (const std::vector<std::size_t>& group : adapter_groups()) {
+    const std::size_t i = group.front();
+    if (adapters[i].magnitude >= 0) {
+      if (!multiplying[i]) DecomposedAdapter(ctx, *this, i).add_forward(x, y);
+      continue;
+    }
+    const LowRankAdapters low_rank(ctx, *this, group);
+    const TensorView own = low_rank.inner(low_rank.dropped(x), matrix_of(inner, before, low_rank.ranks()));
+    for (std::size_t m = 0; m < group.size(); ++m) low_rank.add_term(m, own, y, adding.empty() || adding[group[m]]);
+    before += low_rank.ranks();
+  }
+}
+
+void Linear::add_input_terms(LayerContext& ctx, const Scaled& dy, const Scaled& of_product, const TensorView& dx,
+                             const TensorView& inner_gradient) const {
+  const std::vector<bool> multiplying = multiplying_adapters(ctx);
+  bool accumulate = adapter_ranks() == 0;
+  std::int64_t before = 0;
+  for (const std::vector<std::size_t>& group : adapter_groups()) {
+    const std::size_t i = group.front();
+    if (adapters[i].magnitude >= 0) {
+      const DecomposedAdapter adapter(ctx, *this, i);
+      if (multiplying[i]) {
+        adapter.multiply_input_gradient(of_product, dx);
+      } else {
+        adapter.add_input_gradient(dy.view, dx);
+      }
+      continue;
+    }
+    const LowRankAdapters low_rank(ctx, *this, group);
+    const TensorView own = matrix_of(inner_gradient, before, low_rank.ranks());
+    low_rank.add_input_gradient(own.empty() ? low_rank.inner_gradient(dy) : own, dx, accumulate);
+    before += low_rank.ranks();
+    accumulate = true;
+  }
+}
+
 Scaled Linear::product_gradient(LayerContext& ctx, const Scaled& dy) const {
   const std::vector<bool> multiplying = multiplying_adapters(ctx);
   if (std::ranges::find(multiplying, true) == multiplying.end()) return dy;
-  HAWSER_CHECK(dy.scale.empty(), "linear: a scaled gradient of an adapter with a magnitude");
   const TensorView out = ctx.temp(ctx.dtype(), dy.view.shape());
   ops::copy(ctx.compute(), {.x = dy.view, .y = out});
   for (std::size_t i = 0; i < adapters.size(); ++i) {
     if (!multiplying[i]) continue;
-    const AdapterCall adapter(ctx, *this, i);
+    const DecomposedAdapter adapter(ctx, *this, i);
     adapter.times_f(adapter.outputs(out), adapter.outputs(out));
   }
   return out;
 }
 
-void Linear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y) const {
-  const Scaled& w = ctx.parameter(weight);
-  const std::vector<bool> multiplying = multiplying_adapters(ctx);
+void Linear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y, const TensorView& inner) const {
+  const std::vector<bool> adding = adding_adapters(y.size(1)), multiplying = multiplying_adapters(ctx);
+  const bool terms_first = !adding.empty();
   const bool bias_last = bias >= 0 && std::ranges::find(multiplying, true) != multiplying.end();
+  if (terms_first) add_terms(ctx, x, y, inner, adding);
+  const Scaled& w = ctx.parameter(weight);
   const Scaled a = quantized(ctx, Operand::x, x, true);
   layer_gemm(ctx, {.a = a.view,
                    .b = w.view,
                    .c = y,
                    .transpose_b = true,
+                   .accumulate = terms_first,
                    .bias = bias_last ? TensorView() : bias_of(ctx, bias),
                    .scale_a = a.scale,
                    .scale_b = w.scale});
   for (std::size_t i = 0; i < adapters.size(); ++i) {
-    if (multiplying[i]) AdapterCall(ctx, *this, i).multiply_forward(x, y);
+    if (multiplying[i]) DecomposedAdapter(ctx, *this, i).multiply_forward(x, y);
   }
   if (bias_last) ops::add_bias(ctx.compute(), {.y = y, .bias = ctx.weight(bias)});
-  for (const std::vector<std::size_t>& group : adapter_groups()) {
-    const std::size_t i = group.front();
-    if (multiplying[i]) continue;
-    if (group.size() > 1) {
-      AdapterGroup(ctx, *this, group).add_forward(x, y);
-      continue;
-    }
-    const AdapterCall adapter(ctx, *this, i);
-    if (adapters[i].magnitude >= 0) {
-      adapter.add_decomposed(x, y);
-    } else {
-      adapter.add_forward(x, y);
-    }
-  }
+  if (!terms_first) add_terms(ctx, x, y, inner, adding);
 }
 
-void Linear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorView& dx) const {
-  const std::vector<bool> multiplying = multiplying_adapters(ctx);
+TensorView Linear::adapter_gradient(LayerContext& ctx, const Scaled& dy) const {
+  if (adapter_ranks() == 0) return {};
+  const TensorView out = ctx.temp(ctx.dtype(), {adapter_ranks(), dy.view.size(0)});
+  std::int64_t before = 0;
+  for (const std::vector<std::size_t>& group : adapter_groups()) {
+    const LowRankAdapters low_rank(ctx, *this, group);
+    low_rank.inner_gradient(dy, matrix_of(out, before, low_rank.ranks()));
+    before += low_rank.ranks();
+  }
+  return out;
+}
+
+void Linear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorView& dx,
+                            const TensorView& inner_gradient) const {
   const Scaled of_product = product_gradient(ctx, dy);
+  const bool terms_first = adapter_ranks() > 0;
+  if (terms_first) add_input_terms(ctx, dy, of_product, dx, inner_gradient);
   const Scaled a = quantized(ctx, Operand::dy, of_product, true);
   const Side b = side(ctx.parameter(weight), true);
-  layer_gemm(ctx,
-             {.a = a.view, .b = b.view, .c = dx, .transpose_b = b.transpose, .scale_a = a.scale, .scale_b = b.scale});
-  for (const std::vector<std::size_t>& group : adapter_groups()) {
-    const std::size_t i = group.front();
-    if (group.size() > 1) {
-      AdapterGroup(ctx, *this, group).add_input_gradient(dy, dx);
-      continue;
-    }
-    const AdapterCall adapter(ctx, *this, i);
-    if (adapters[i].magnitude >= 0 && !multiplying[i]) {
-      adapter.add_decomposed_input_gradient(dy, dx);
-    } else {
-      adapter.add_input_gradient(multiplying[i] ? of_product : dy, dx);
-    }
-  }
+  layer_gemm(ctx, {.a = a.view,
+                   .b = b.view,
+                   .c = dx,
+                   .transpose_b = b.transpose,
+                   .accumulate = terms_first,
+                   .scale_a = a.scale,
+                   .scale_b = b.scale});
+  if (!terms_first) add_input_terms(ctx, dy, of_product, dx, inner_gradient);
 }
 
-void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& x, GradientSink& sink) const {
+void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& x, GradientSink& sink,
+                             const AdapterTensors& adapter_tensors) const {
   const GradientTarget target = sink.target(weight);
   const std::vector<bool> multiplying = multiplying_adapters(ctx);
   const Scaled of_product = reads_input(ctx.trainable()) ? product_gradient(ctx, dy) : dy;
@@ -160,19 +219,19 @@ void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& 
                      .scale_a = a.scale,
                      .scale_b = b.scale});
   }
+  std::int64_t before = 0;
   for (const std::vector<std::size_t>& group : adapter_groups()) {
     const std::size_t i = group.front();
-    if (group.size() > 1) {
-      AdapterGroup(ctx, *this, group).weight_gradient(dy, x, sink);
-      continue;
-    }
-    const AdapterCall adapter(ctx, *this, i);
     const GradientTarget a = sink.target(adapters[i].a);
     if (adapters[i].magnitude >= 0) {
-      adapter.decomposed_weight_gradient(dy, of_product, multiplying[i], x, target, a, sink);
-    } else {
-      adapter.weight_gradient(dy, x, a, sink);
+      DecomposedAdapter(ctx, *this, i).weight_gradient(dy.view, of_product, multiplying[i], x, target, a, sink);
+      continue;
     }
+    const LowRankAdapters low_rank(ctx, *this, group);
+    low_rank.weight_gradient(dy, x, a, sink,
+                             {matrix_of(adapter_tensors.inner, before, low_rank.ranks()),
+                              matrix_of(adapter_tensors.inner_gradient, before, low_rank.ranks())});
+    before += low_rank.ranks();
   }
   if (bias < 0) return;
   if (const GradientTarget db = sink.target(bias); !db.view.empty()) {
@@ -181,17 +240,28 @@ void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& 
 }
 
 bool Linear::has_gradients(const TrainableParams& trainable) const {
-  return reads_input(trainable) || trainable(bias);
+  const auto has_trainable_b = [&](const Adapter& adapter) { return trainable(adapter.b); };
+  return reads_input(trainable) || trainable(bias) || std::ranges::any_of(adapters, has_trainable_b);
 }
 
 bool Linear::reads_input(const TrainableParams& trainable) const {
+  const bool b_reads_inner = adapter_ranks() > 0;
   return trainable(weight) || std::ranges::any_of(adapters, [&](const Adapter& adapter) {
-           return trainable(adapter.a) || trainable(adapter.b) || trainable(adapter.magnitude);
+           return trainable(adapter.a) || trainable(adapter.magnitude) || (trainable(adapter.b) && !b_reads_inner);
          });
 }
 
 bool Linear::draws_random_numbers() const {
   return std::ranges::any_of(adapters, [](const Adapter& adapter) { return adapter.dropout > 0; });
+}
+
+std::int64_t Linear::adapter_ranks() const {
+  std::int64_t ranks = 0;
+  for (const Adapter& adapter : adapters) {
+    if (adapter.magnitude >= 0) return 0;
+    ranks += adapter.rank;
+  }
+  return ranks;
 }
 
 double Linear::adapter_flops(std::int64_t rows, std::int64_t inputs) const {
@@ -204,18 +274,21 @@ double Linear::adapter_flops(std::int64_t rows, std::int64_t inputs) const {
   return flops;
 }
 
-void ColumnParallelLinear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y) const {
-  linear_.forward(ctx, input(ctx, x), y);
+void ColumnParallelLinear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y,
+                                   const TensorView& inner) const {
+  linear_.forward(ctx, input(ctx, x), y, inner);
 }
 
-TensorView ColumnParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorView& dx) const {
-  linear_.input_gradient(ctx, dy, dx);
+TensorView ColumnParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorView& dx,
+                                                const TensorView& inner_gradient) const {
+  linear_.input_gradient(ctx, dy, dx, inner_gradient);
   return ctx.seams().redistribute->backward(ctx, Boundary::column_input, dx);
 }
 
-void ColumnParallelLinear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& x,
-                                           GradientSink& sink) const {
-  linear_.weight_gradient(ctx, dy, linear_.reads_input(ctx.trainable()) ? input(ctx, x) : Scaled(), sink);
+void ColumnParallelLinear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& x, GradientSink& sink,
+                                           const AdapterTensors& adapter_tensors) const {
+  const Scaled in = linear_.reads_input(ctx.trainable()) ? input(ctx, x) : Scaled();
+  linear_.weight_gradient(ctx, dy, in, sink, adapter_tensors);
 }
 
 Scaled ColumnParallelLinear::input(LayerContext& ctx, const Scaled& x) const {
@@ -226,11 +299,11 @@ RowParallelLinear::RowParallelLinear(Linear linear) : linear_(std::move(linear))
   linear_.sums_inputs = true;
 }
 
-void RowParallelLinear::forward(LayerContext& ctx, const Scaled& x, const TensorView& residual,
-                                const TensorView& y) const {
+void RowParallelLinear::forward(LayerContext& ctx, const Scaled& x, const TensorView& residual, const TensorView& y,
+                                const TensorView& inner) const {
   Linear product = linear_;
   product.bias = -1;
-  product.forward(ctx, x, y);
+  product.forward(ctx, x, y, inner);
   const TensorView sum = ctx.seams().redistribute->forward(ctx, Boundary::row_output, y);
   if (!residual.empty()) ops::add(ctx.compute(), {.a = sum, .b = residual, .y = sum});
   if (linear_.bias >= 0) ops::add_bias(ctx.compute(), {.y = sum, .bias = ctx.weight(linear_.bias)});
@@ -240,13 +313,14 @@ Scaled RowParallelLinear::output_gradient(LayerContext& ctx, const Scaled& dy) c
   return redistributed(dy, ctx.seams().redistribute->backward(ctx, Boundary::row_output, dy.view));
 }
 
-void RowParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dz, const TensorView& dx) const {
-  linear_.input_gradient(ctx, dz, dx);
+void RowParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dz, const TensorView& dx,
+                                       const TensorView& inner_gradient) const {
+  linear_.input_gradient(ctx, dz, dx, inner_gradient);
 }
 
-void RowParallelLinear::weight_gradient(LayerContext& ctx, const Scaled& dz, const Scaled& x,
-                                        GradientSink& sink) const {
-  linear_.weight_gradient(ctx, dz, x, sink);
+void RowParallelLinear::weight_gradient(LayerContext& ctx, const Scaled& dz, const Scaled& x, GradientSink& sink,
+                                        const AdapterTensors& adapter_tensors) const {
+  linear_.weight_gradient(ctx, dz, x, sink, adapter_tensors);
 }
 
 }  // namespace hawser::nn

@@ -36,6 +36,13 @@ struct Adapter {
   double scale = 1, dropout = 0;
 };
 
+// What the passes of a Linear with adapters share, so that it is computed once: matrices [T, R], R the ranks of a group
+// (add_adapters), one after another in a tensor [Linear::adapter_ranks(), T]. Empty: a function that needs it computes it.
+struct AdapterTensors {
+  TensorView inner;           // scale * dropout(x) A^T of all adapters
+  TensorView inner_gradient;  // the gradients of their dropout(x) A^T
+};
+
 struct Linear {
   Site site = Site::logits;  // keys its random numbers
   int weight = -1;           // parameters of the layer
@@ -44,26 +51,42 @@ struct Linear {
   std::int64_t first_input = 0;  // the column of x[:, 0] in the whole input, if x is a slice of it
   bool sums_inputs = false;      // row-parallel: the ranks' inputs are slices, and W has only their columns
 
-  // y = x W^T + b + the adapters' terms
-  void forward(LayerContext&, const Scaled& x, const TensorView& y) const;
-  // dx = dy W + the adapters' terms
-  void input_gradient(LayerContext&, const Scaled& dy, const TensorView& dx) const;
+  // y = x W^T + b + the adapters' terms. Writes AdapterTensors::inner, if it is not empty. Terms that fill y are written
+  // before the GEMM with W, which adds to them in float32; others are added after it.
+  void forward(LayerContext&, const Scaled& x, const TensorView& y, const TensorView& inner = {}) const;
+  // AdapterTensors::inner_gradient, a temporary; empty if adapter_ranks() is 0.
+  TensorView adapter_gradient(LayerContext&, const Scaled& dy) const;
+  // dx = dy W + the adapters' terms, which are written first, as in forward
+  void input_gradient(LayerContext&, const Scaled& dy, const TensorView& dx,
+                      const TensorView& inner_gradient = {}) const;
   // dW (+)= dy^T x, db (+)= column sums of dy, dA, dB; x as in forward, or empty unless reads_input(). Computes only what
   // the sink wants.
-  void weight_gradient(LayerContext&, const Scaled& dy, const Scaled& x, GradientSink&) const;
+  void weight_gradient(LayerContext&, const Scaled& dy, const Scaled& x, GradientSink&,
+                       const AdapterTensors& adapter_tensors = {}) const;
   // x or dy as the GEMMs with W read it: quantized if the site has a format and it has no scale yet. `record`: its amax
   // is recorded, if this pass records it.
   Scaled quantized(LayerContext&, Operand operand, const Scaled& matrix, bool record) const;
-  // weight_gradient computes something; it reads x: for the gradient of the weight or of an adapter.
+  // weight_gradient computes something; it reads x even if AdapterTensors::inner is given.
   bool has_gradients(const TrainableParams& trainable) const;
   bool reads_input(const TrainableParams& trainable) const;
   bool draws_random_numbers() const;
+  // The sum of the adapters' ranks. 0 if one has a magnitude: nothing is shared then.
+  std::int64_t adapter_ranks() const;
   // FLOPs of forward for T rows of the adapters alone, if x has `inputs` columns.
   double adapter_flops(std::int64_t rows, std::int64_t inputs) const;
 
  private:
   // The indices of the adapters, those whose A are one parameter together, in the order of their first.
   std::vector<std::vector<std::size_t>> adapter_groups() const;
+  // By adapter: it adds to columns of y that one before it, in the order of the groups, has written. Empty if the
+  // adapters do not fill y, of `outputs` columns, or one has a magnitude.
+  std::vector<bool> adding_adapters(std::int64_t outputs) const;
+  // The adapters' terms but those that multiply. Each is added to y, unless `adding` is not empty and false for it;
+  // and each to dx, but if no adapter has a magnitude, the first is written to it.
+  void add_terms(LayerContext&, const Scaled& x, const TensorView& y, const TensorView& inner,
+                 const std::vector<bool>& adding) const;
+  void add_input_terms(LayerContext&, const Scaled& dy, const Scaled& of_product, const TensorView& dx,
+                       const TensorView& inner_gradient) const;
   // Adapters with a magnitude that multiply the output of W in place. The others add terms of their own: those that drop,
   // and those of rows that an earlier adapter multiplies.
   std::vector<bool> multiplying_adapters(const LayerContext&) const;
@@ -75,10 +98,12 @@ class ColumnParallelLinear {
  public:
   explicit ColumnParallelLinear(Linear linear) : linear_(std::move(linear)) {}
   const Linear& linear() const { return linear_; }
-  void forward(LayerContext&, const Scaled& x, const TensorView& y) const;
+  void forward(LayerContext&, const Scaled& x, const TensorView& y, const TensorView& inner = {}) const;
   // Returns dx as the layer's rank needs it.
-  TensorView input_gradient(LayerContext&, const Scaled& dy, const TensorView& dx) const;
-  void weight_gradient(LayerContext&, const Scaled& dy, const Scaled& x, GradientSink&) const;
+  TensorView input_gradient(LayerContext&, const Scaled& dy, const TensorView& dx,
+                            const TensorView& inner_gradient = {}) const;
+  void weight_gradient(LayerContext&, const Scaled& dy, const Scaled& x, GradientSink&,
+                       const AdapterTensors& adapter_tensors = {}) const;
 
  private:
   Scaled input(LayerContext&, const Scaled& x) const;
@@ -91,11 +116,14 @@ class RowParallelLinear {
   explicit RowParallelLinear(Linear linear);
   const Linear& linear() const { return linear_; }
   // y = residual + Linear(x); `residual` may be empty: y = Linear(x), for a norm before the sum
-  void forward(LayerContext&, const Scaled& x, const TensorView& residual, const TensorView& y) const;
+  void forward(LayerContext&, const Scaled& x, const TensorView& residual, const TensorView& y,
+               const TensorView& inner = {}) const;
   // The gradient of the output that the two functions below take.
   Scaled output_gradient(LayerContext&, const Scaled& dy) const;
-  void input_gradient(LayerContext&, const Scaled& dz, const TensorView& dx) const;
-  void weight_gradient(LayerContext&, const Scaled& dz, const Scaled& x, GradientSink&) const;
+  void input_gradient(LayerContext&, const Scaled& dz, const TensorView& dx,
+                      const TensorView& inner_gradient = {}) const;
+  void weight_gradient(LayerContext&, const Scaled& dz, const Scaled& x, GradientSink&,
+                       const AdapterTensors& adapter_tensors = {}) const;
 
  private:
   Linear linear_;

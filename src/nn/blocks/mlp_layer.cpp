@@ -88,7 +88,9 @@ std::array<TensorSpec, MlpLayer::kSavedCount> MlpLayer::tensors(std::int64_t row
            {"dgate_up", dtype, {rows, c.up_size()}},
            down[0],
            down[1],
-           down[2]}};
+           down[2],
+           down[3],
+           adapters_tensor("gate_up_adapters", gate_up_.linear(), rows, dtype)}};
 }
 
 std::vector<SavedSpec> MlpLayer::saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy,
@@ -103,7 +105,9 @@ std::vector<SavedSpec> MlpLayer::saved_specs(std::int64_t rows, DType dtype, con
           output_gradient_spec(all[kDgateUp], policy, gate_up_.linear().has_gradients(trainable)),
           down[0],
           down[1],
-          down[2]};
+          down[2],
+          down[3],
+          adapters_spec(all[kGateUpAdapters], policy, again, gate_up_.linear(), trainable)};
 }
 
 TensorView MlpLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const {
@@ -111,8 +115,11 @@ TensorView MlpLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedI
 }
 
 LayerOutput::Tensors MlpLayer::down_tensors(LayerContext& ctx, const Saved& saved) const {
-  if (!down_.has_norm()) return {};
-  return {.z = saved_or_temp(ctx, saved, kProjected), .statistics = saved_or_temp(ctx, saved, kPostStatistics)};
+  const TensorView inner = saved.tensors[kOutputAdapters];
+  if (!down_.has_norm()) return {.inner = inner};
+  return {.z = saved_or_temp(ctx, saved, kProjected),
+          .statistics = saved_or_temp(ctx, saved, kPostStatistics),
+          .inner = inner};
 }
 
 void MlpLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& residual, const TensorView& y,
@@ -120,7 +127,7 @@ void MlpLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView&
   const TensorView statistics = saved_or_temp(ctx, saved, kStatistics), normed = saved_or_temp(ctx, saved, kNormed);
   norm_.forward(ctx, x, normed, statistics);
   const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp);
-  gate_up_.forward(ctx, normed, gate_up);
+  gate_up_.forward(ctx, normed, gate_up, saved.tensors[kGateUpAdapters]);
   const TensorView inner = saved_or_temp(ctx, saved, kInner);
   activate(ctx, config_.activation, gate_up, inner);
   down_.forward(ctx, inner, residual, y, down_tensors(ctx, saved));
@@ -130,7 +137,7 @@ void MlpLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy
   const TensorView normed = saved_or_temp(ctx, saved, kNormed);
   norm_.forward(ctx, saved.x, normed, saved_or_temp(ctx, saved, kStatistics));
   const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp);
-  gate_up_.forward(ctx, normed, gate_up);
+  gate_up_.forward(ctx, normed, gate_up, saved.tensors[kGateUpAdapters]);
   if (!down_.has_norm()) return;
   const TensorView inner = saved_or_temp(ctx, saved, kInner);
   activate(ctx, config_.activation, gate_up, inner);
@@ -145,28 +152,32 @@ void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
   if (down_.has_norm()) output.dz = saved_or_temp(ctx, saved, kDprojected);
   const Scaled dz = down_.backward(ctx, dy, output, sink);
   const TensorView dinner = ctx.temp(ctx.dtype(), {rows, config_.inner});
-  down_.input_gradient(ctx, dz, dinner);
+  const AdapterTensors of_down = {saved.tensors[kOutputAdapters], down_.linear().adapter_gradient(ctx, dz)};
+  down_.input_gradient(ctx, dz, dinner, of_down.inner_gradient);
   const bool inner_again = policy.recomputes_pointwise() && down_.linear().reads_input(ctx.trainable());
   // Recomputed inner activations overwrite dinner, which has no other reader.
   const TensorView inner = saved.tensors[kInner].empty() ? dinner : saved.tensors[kInner];
   // Without delayed weight gradients gate and up have no later reader: their gradient overwrites them.
   const TensorView dgate_up = saved.tensors[kDgateUp].empty() ? gate_up : saved.tensors[kDgateUp];
   activate_backward(ctx, config_.activation, gate_up, dinner, dgate_up, inner_again ? inner : TensorView());
+  const AdapterTensors of_gate_up = {saved.tensors[kGateUpAdapters], gate_up_.linear().adapter_gradient(ctx, dgate_up)};
   if (!policy.delay_weight_gradients) {
-    down_.weight_gradient(ctx, dz, inner, sink);
-    gate_up_.weight_gradient(ctx, dgate_up, normed_again(ctx, saved), sink);
+    down_.weight_gradient(ctx, dz, inner, sink, of_down);
+    gate_up_.weight_gradient(ctx, dgate_up, normed_again(ctx, saved), sink, of_gate_up);
   }
-  const TensorView dnormed = gate_up_.input_gradient(ctx, dgate_up, ctx.temp(ctx.dtype(), {rows, config_.width}));
+  const TensorView dnormed =
+      gate_up_.input_gradient(ctx, dgate_up, ctx.temp(ctx.dtype(), {rows, config_.width}), of_gate_up.inner_gradient);
   norm_.backward(ctx, saved.x, saved.tensors[kStatistics], dnormed, dresidual, dx, sink);
 }
 
 void MlpLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved, GradientSink& sink) const {
   if (down_.linear().has_gradients(ctx.trainable())) {
     const Scaled dz = down_.output_gradient(ctx, dy, {.dz = saved.tensors[kDprojected]});
-    down_.weight_gradient(ctx, dz, saved.tensors[kInner], sink);
+    down_.weight_gradient(ctx, dz, saved.tensors[kInner], sink, {saved.tensors[kOutputAdapters], {}});
   }
   if (gate_up_.linear().has_gradients(ctx.trainable())) {
-    gate_up_.weight_gradient(ctx, saved.tensors[kDgateUp], normed_again(ctx, saved), sink);
+    gate_up_.weight_gradient(ctx, saved.tensors[kDgateUp], normed_again(ctx, saved), sink,
+                             {saved.tensors[kGateUpAdapters], {}});
   }
 }
 

@@ -61,6 +61,8 @@ class MlpLayer : public Layer {
     kProjected,
     kPostStatistics,
     kDprojected,
+    kOutputAdapters,
+    kGateUpAdapters,
     kSavedCount
   };
   std::array<TensorSpec, kSavedCount> tensors(std::int64_t rows, DType dtype) const;

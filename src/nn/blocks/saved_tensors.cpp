@@ -44,6 +44,17 @@ SavedSpec inner_spec(const TensorSpec& spec, const SavePolicy& policy, bool weig
   return output_gradient_spec(spec, policy, true);  // backward recomputes it
 }
 
+TensorSpec adapters_tensor(const char* name, const Linear& linear, std::int64_t rows, DType dtype) {
+  return {name, dtype, {linear.adapter_ranks(), rows}};
+}
+
+SavedSpec adapters_spec(const TensorSpec& spec, const SavePolicy& policy, bool recomputed, const Linear& linear,
+                        const TrainableParams& trainable) {
+  const bool read = std::ranges::any_of(linear.adapters, [&](const Adapter& adapter) { return trainable(adapter.b); });
+  if (!read || linear.adapter_ranks() == 0) return unsaved_spec(spec);
+  return saved_spec(spec, recomputed ? Pass::recompute : Pass::forward, last_reader(policy, true));
+}
+
 bool recomputes(const Layer& layer, const SavePolicy& policy, const TrainableParams& trainable) {
   const std::vector<SavedSpec> specs = layer.saved_specs(1, DType::f32, policy, trainable);
   return std::any_of(specs.begin(), specs.end(),

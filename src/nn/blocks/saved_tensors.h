@@ -1,7 +1,7 @@
 // The tensors that a layer of a block writes between its passes, saved or not.
 #pragma once
 
-#include "nn/layer.h"
+#include "nn/blocks/linear.h"
 
 namespace hawser::nn {
 
@@ -30,5 +30,10 @@ SavedSpec output_gradient_spec(const TensorSpec&, const SavePolicy& policy, bool
 // The rows that a layer's last GEMM reads, which an activation has computed. Saved by forward; or by backward, which
 // recomputes them, for delayed gradients of the GEMM's weights. `weights`: as in normed_spec.
 SavedSpec inner_spec(const TensorSpec&, const SavePolicy& policy, bool weights);
+// AdapterTensors::inner of a Linear, for the gradients of its adapters; no elements if there is none. `recomputed`: the
+// Linear runs again in recompute.
+TensorSpec adapters_tensor(const char* name, const Linear& linear, std::int64_t rows, DType dtype);
+SavedSpec adapters_spec(const TensorSpec&, const SavePolicy& policy, bool recomputed, const Linear& linear,
+                        const TrainableParams& trainable);
 
 }  // namespace hawser::nn

@@ -1,0 +1,32 @@
+// `layer_gemm`: a GEMM of a layer. Internal to Linear.
+#pragma once
+
+#include "nn/layer.h"
+#include "ops/copy/add.h"
+#include "ops/copy/copy.h"
+#include "ops/gemm/gemm.h"
+
+namespace hawser::nn {
+
+// One GEMM with its workspace from the context. GPUs have no GEMM of float32 operands with a bf16 result (the gradient of
+// a router's weight): a float32 temporary receives its sums, which are then rounded or added, with the same bits.
+inline void layer_gemm(LayerContext& ctx, ops::Gemm gemm) {
+  const TensorView c = gemm.c;
+  const bool widened =
+      gemm.a.dtype() == DType::f32 && gemm.b.dtype() == DType::f32 && c.dtype() == DType::bf16 && gemm.bias.empty();
+  const bool adds = widened && gemm.accumulate;
+  if (widened) {
+    gemm.c = ctx.temp(DType::f32, c.shape());
+    gemm.accumulate = false;
+  }
+  const std::int64_t bytes = ops::gemm_workspace(gemm, ctx.compute().target());
+  if (bytes > 0) gemm.workspace = ctx.temp(DType::u8, {bytes});
+  ops::gemm(ctx.compute(), gemm);
+  if (adds) {
+    ops::add(ctx.compute(), {.a = gemm.c, .b = c, .y = c});
+  } else if (widened) {
+    ops::cast(ctx.compute(), {.x = gemm.c, .y = c});
+  }
+}
+
+}  // namespace hawser::nn
