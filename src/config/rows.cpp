@@ -25,7 +25,7 @@ constexpr CheckpointingChoice kCheckpointingChoices[] = {
     {"projections", Checkpointing::projections,
      "norms, SwiGLU, RoPE, the QKV and gate-up GEMMs; attention's output and log-sum-exp are saved"},
     {"full", Checkpointing::full,
-     "all but the inputs of attention and MLP; from 16,384 tokens on, attention's output and log-sum-exp are saved"},
+     "all but the inputs of attention and MLP: attention, too"},
 };
 
 EnumChoices<Checkpointing> checkpointing_choices() {

@@ -192,7 +192,6 @@ struct SavedSpec {
 
 struct SavePolicy {
   Checkpointing checkpointing = Checkpointing::none;
-  bool keep_attention = false;  // with full: attention output and log-sum-exp are saved anyway (long sequences)
   // Gradients of GEMM weights are computed in a separate pass, backward_weight: what they read is saved until then.
   bool delay_weight_gradients = false;
   // By Site: the format of the layer's Linears. What a layer saves may depend on it.
@@ -210,7 +209,7 @@ struct SavePolicy {
   bool recomputes_pointwise() const { return checkpointing != Checkpointing::none; }
   bool recomputes_gate_up() const;
   bool recomputes_qkv() const;
-  bool recomputes_attention() const { return checkpointing == Checkpointing::full && !keep_attention; }
+  bool recomputes_attention() const { return checkpointing == Checkpointing::full; }
 };
 
 // The views of a layer's saved tensors for one micro-batch. tensors[i] belongs to Layer::saved_specs()[i]. It is empty

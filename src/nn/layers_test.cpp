@@ -29,7 +29,7 @@ TEST(Layers, GradientsEqualTheReference) {
 TEST(Layers, GradientsInBf16) {
   for (const Case& c : cases()) {
     expect_derivatives(c, run(c, DType::bf16, {}), 2.5e-2);
-    expect_derivatives(c, run(c, DType::bf16, {Checkpointing::full, false, true}), 2.5e-2);
+    expect_derivatives(c, run(c, DType::bf16, {Checkpointing::full, true}), 2.5e-2);
   }
 }
 

@@ -83,9 +83,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
   layout.prefetch = p.prefetch;
   layout.accumulation = p.gradient_accumulation;
   layout.shard_policy = p.sharding;
-  for (int layer = 0; layer < model.layers(); ++layer) {
-    layout.policies.push_back({.keep_attention = layout.batch.sequence_length >= kKeepAttentionFrom});
-  }
+  layout.policies.resize(static_cast<std::size_t>(model.layers()));
   set_policies(layout, model, recipe.memory);
   layout.optimizer = optim::make_adamw({.beta1 = recipe.optimizer.beta1,
                                         .beta2 = recipe.optimizer.beta2,

@@ -55,10 +55,6 @@ struct Layout {
   int data_ranks() const { return mesh.shard * mesh.replicate; }  // ranks with sequences of their own
 };
 
-// Sequences of at least this length keep attention output and log-sum-exp under full checkpointing: attention is then
-// more than half of a block's time.
-constexpr std::int64_t kKeepAttentionFrom = 16384;
-
 // Two: attention of one group runs while the other is gathered. With more, each attention call would fill less of a
 // GPU.
 constexpr int kCudaHeadGroups = 2;

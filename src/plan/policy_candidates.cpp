@@ -31,7 +31,6 @@ std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const 
       candidate.stored_bytes += stored_bytes(model, layer, layout, save);
     }
     candidate.stored_bytes /= std::max(1, model.blocks());
-    // For long sequences `full` keeps attention, too, and equals `projections`.
     if (out.empty() || candidate.stored_bytes < out.back().stored_bytes) out.push_back(candidate);
   }
   return out;

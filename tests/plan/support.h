@@ -21,7 +21,7 @@ struct LayoutOptions {
   comm::MeshSizes mesh;
   std::int64_t length = 96, sequences = 1, documents = 4;
   Checkpointing checkpointing = Checkpointing::none;
-  bool keep_attention = false, delay_weight_gradients = false;
+  bool delay_weight_gradients = false;
   int micro_batches = 1, in_flight = 1, prefetch = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   DType compute = DType::f32, reduce_dtype = DType::f32;
@@ -42,9 +42,7 @@ inline plan::Layout make_test_layout(const LayoutOptions& o, const models::Model
   layout.prefetch = o.prefetch;
   layout.accumulation = o.accumulation;
   layout.policies.assign(static_cast<std::size_t>(model.layers()),
-                         {.checkpointing = o.checkpointing,
-                          .keep_attention = o.keep_attention,
-                          .delay_weight_gradients = o.delay_weight_gradients});
+                         {.checkpointing = o.checkpointing, .delay_weight_gradients = o.delay_weight_gradients});
   plan::set_bounds(layout);
   return layout;
 }
@@ -72,7 +70,7 @@ inline std::vector<LayoutOptions> all_policies() {
     out.push_back({.checkpointing = checkpointing, .micro_batches = 3, .accumulation = GradientAccumulation::local});
     out.push_back({.checkpointing = checkpointing, .delay_weight_gradients = true, .micro_batches = 2, .in_flight = 2});
   }
-  out.push_back({.checkpointing = Checkpointing::full, .keep_attention = true, .micro_batches = 3, .prefetch = 3});
+  out.push_back({.checkpointing = Checkpointing::projections, .micro_batches = 3, .prefetch = 3});
   out.push_back({.prefetch = 0});
   out.push_back({.micro_batches = 2, .compute = DType::bf16, .reduce_dtype = DType::bf16});
   return out;

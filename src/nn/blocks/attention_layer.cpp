@@ -160,7 +160,7 @@ std::vector<SavedSpec> AttentionLayer::saved_specs(std::int64_t rows, DType dtyp
   const bool again = policy.recomputes_qkv();
   const Pass attention_writer = policy.recomputes_attention() ? Pass::recompute : Pass::forward;
   const bool reads_normed = qkv_.linear().reads_input(trainable);
-  // Full checkpointing has attention's output in the recompute pass: recomputed, or saved.
+  // Full checkpointing has attention's output in the recompute pass.
   const bool output_again = policy.checkpointing == Checkpointing::full;
   const auto output = output_.saved_specs(rows, config_.width, dtype, policy, trainable, output_again);
   return {statistics_spec(all[kStatistics], policy, again, reads_normed),

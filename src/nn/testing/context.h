@@ -284,9 +284,8 @@ inline std::vector<SavePolicy> all_policies() {
   for (const bool delay : {false, true}) {
     for (const auto checkpointing : {Checkpointing::none, Checkpointing::selective, Checkpointing::gate_up,
                                      Checkpointing::qkv, Checkpointing::projections, Checkpointing::full}) {
-      out.push_back({checkpointing, false, delay});
+      out.push_back({checkpointing, delay});
     }
-    out.push_back({Checkpointing::full, true, delay});
   }
   return out;
 }
@@ -294,7 +293,7 @@ inline std::vector<SavePolicy> all_policies() {
 inline std::string text(const SavePolicy& policy) {
   const char* names[] = {"none", "selective", "gate_up", "qkv", "projections", "full"};
   return std::string(names[static_cast<int>(policy.checkpointing)]) +
-         (policy.keep_attention ? ", attention kept" : "") + (policy.delay_weight_gradients ? ", weights delayed" : "");
+         (policy.delay_weight_gradients ? ", weights delayed" : "");
 }
 
 }  // namespace hawser::nn::testing

@@ -21,7 +21,6 @@ struct Case {
   bool sharded = true;
   int accumulation = 1;
   Checkpointing checkpointing = Checkpointing::none;
-  bool keep_attention = false;
   bool delay_weight_gradients = false;
   int in_flight = 1;
   bool by_work = false;
@@ -38,7 +37,7 @@ struct Case {
   std::string text() const {
     return cat(
         "context ", context, " shard ", shard, " replicate ", replicate, sharded ? "" : " unsharded", " accumulation ",
-        accumulation, " checkpointing ", static_cast<int>(checkpointing), keep_attention ? " keep attention" : "",
+        accumulation, " checkpointing ", static_cast<int>(checkpointing),
         delay_weight_gradients ? " delayed weights" : "", " in flight ", in_flight, by_work ? " by work" : "",
         " head groups ", head_groups, " prefetch ", prefetch, policy == GradientAccumulation::local ? " local" : "",
         compute == DType::bf16
@@ -62,9 +61,7 @@ inline plan::Layout layout_of(const Case& c, const models::Model& model) {
   layout.in_flight = c.in_flight;
   layout.accumulation = c.policy;
   layout.policies.assign(static_cast<std::size_t>(model.layers()),
-                         {.checkpointing = c.checkpointing,
-                          .keep_attention = c.keep_attention,
-                          .delay_weight_gradients = c.delay_weight_gradients});
+                         {.checkpointing = c.checkpointing, .delay_weight_gradients = c.delay_weight_gradients});
   plan::set_windows(layout.batch, model);
   plan::set_bounds(layout);
   return layout;

@@ -64,8 +64,7 @@ TEST(Mesh, EveryMeshEqualsOneRankUnderEveryPolicy) {
 TEST(Mesh, OptionsLeaveGradientsEqual) {
   for (const Case& mesh : testing::cases_of_all_meshes()) {
     Case c = mesh;
-    c.checkpointing = Checkpointing::full;
-    c.keep_attention = true;
+    c.checkpointing = Checkpointing::projections;
     c.head_groups = 2;
     c.by_work = true;
     check(c);

@@ -321,11 +321,11 @@ void expect_one_ranks_results_everywhere() {
   for (const Documents& documents : {Documents{{32}}, Documents{{5, 1, 9, 13}}}) {
     for (const std::int64_t window : {1, 7, 8, 9, 33}) {  // a chunk has 8 or 7 rows
       SCOPED_TRACE(window);
-      expect_one_ranks_results<Exchange>(documents, {Checkpointing::full, false, true}, 0.0, window);
+      expect_one_ranks_results<Exchange>(documents, {Checkpointing::full, true}, 0.0, window);
     }
   }
   for (int round = 0; round < 3; ++round) {
-    expect_one_ranks_results<Exchange>({{5, 1, 9, 13}}, {Checkpointing::full, false, true}, 0.002);
+    expect_one_ranks_results<Exchange>({{5, 1, 9, 13}}, {Checkpointing::full, true}, 0.002);
   }
 }
 
