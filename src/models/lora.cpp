@@ -11,6 +11,8 @@ namespace hawser::models {
 
 namespace {
 
+constexpr std::string_view kPattern = "(?:";  // a group, which matches as its contents do
+
 std::string last_part(const std::string& name) {
   return name.substr(name.rfind('.') + 1);
 }
@@ -101,7 +103,7 @@ class Targets {
       } catch (const std::regex_error&) {
         problems.add({.file = place.file,
                       .what = "not a regular expression",
-                      .got = printable(target),
+                      .got = printable(text_of_target(target)),
                       .at = place.targets,
                       .hint = "a name such as q_proj, or .*[qv]_proj"});
       }
@@ -156,7 +158,7 @@ class Targets {
     problems.add({.file = place_.file,
                   .what = other ? "this module cannot have an adapter" : "the model has no such Linear",
                   .expected = joined(known) + " or " + kAllLinear,
-                  .got = printable(target),
+                  .got = printable(text_of_target(target)),
                   .at = place_.targets,
                   .hint = other ? std::string() : nearest(target, known)});
   }
@@ -222,6 +224,15 @@ void check_modules(const ModelDescription& description, const Model& model, cons
 }
 
 }  // namespace
+
+std::string pattern_target(const std::string& text) {
+  return cat(kPattern, text, ")");
+}
+
+std::string text_of_target(const std::string& target) {
+  const bool is_group = target.starts_with(kPattern) && target.ends_with(")");
+  return is_group ? target.substr(kPattern.size(), target.size() - kPattern.size() - 1) : target;
+}
 
 double LoraConfig::scale() const {
   const auto r = static_cast<double>(rank);

@@ -34,6 +34,11 @@ struct LoraConfig {
 // The names, without ".weight", of the Linears that can have adapters, in the order of the blocks.
 std::vector<std::string> adaptable_linears(const ModelDescription& description);
 
+// `text` as a target that is a regular expression even if it has the characters of a name only; and the inverse, which
+// leaves other targets as they are.
+std::string pattern_target(const std::string& text);
+std::string text_of_target(const std::string& target);
+
 // Where messages place what is wrong.
 struct LoraPlace {
   std::string file;

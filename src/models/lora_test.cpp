@@ -220,6 +220,8 @@ TEST(PeftConfig, EachUnsupportedOptionIsOneLine) {
   };
   EXPECT_EQ(other(R"({"peft_type": "IA3", "r": 1, "lora_alpha": 1, "target_modules": "all-linear"})"),
             "not supported (expected LORA, got 'IA3') at peft_type");
+  EXPECT_EQ(other(R"({"peft_type": "IA3", "feedforward_modules": ["down_proj"], "target_modules": ["k_proj"]})"),
+            "not supported (expected LORA, got 'IA3') at peft_type");
   EXPECT_EQ(other(R"({"peft_type": "LORA", "r": 0, "lora_alpha": 1, "target_modules": 7})"),
             "invalid value (expected a whole number from 1 to 1048576, got 0) at r\n" +
                 folder.path(kAdapterConfigFile) +
@@ -236,7 +238,9 @@ TEST(PeftConfig, ATextOfTargetsIsAPattern) {
   Problems problems;
   const auto lora = read_lora_config(folder.path(), problems);
   ASSERT_TRUE(lora.has_value());
-  EXPECT_NE(add("llama", *lora).problems.find("the model has no such Linear"), std::string::npos);
+  const std::string line = add("llama", *lora).problems;
+  EXPECT_NE(line.find("the model has no such Linear"), std::string::npos) << line;
+  EXPECT_NE(line.find(", got q_proj)"), std::string::npos) << line;
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ std::vector<std::string> read_targets(ConfigReader& config) {
   if (!value->is_string()) return read_names(config, "target_modules");
   const std::string text = value->get<std::string>();
   if (text == kAllLinear) return {text};
-  return {"(?:" + text + ")"};  // a regular expression even if it has the characters of a name only
+  return {pattern_target(text)};
 }
 
 // Methods that change the base model's weights when they start an adapter. The others only say what A and B were.
@@ -105,6 +105,10 @@ std::optional<LoraConfig> read_lora_config(const std::string& folder, Problems& 
   ConfigReader config(*json, file, found);
   if (config.choice("peft_type", {"LORA"}, "").empty() && !config.has("peft_type")) {
     config.reject("peft_type", "missing key", "LORA", "none");
+  }
+  if (!found.empty()) {  // the options of another method mean nothing here
+    problems.add(found);
+    return std::nullopt;
   }
   config.choice("bias", {"none"}, "none");
   LoraConfig lora;

@@ -170,7 +170,8 @@ TEST(Peft, ExportedAdaptersAreReadBesideTheBase) {
   wrong.add_adapter(second, "other");
   Problems of_wrong;
   check_weights(*model, wrong, of_wrong);
-  EXPECT_NE(of_wrong.lines().find("a tensor is not part of config.json's model"), std::string::npos);
+  EXPECT_NE(of_wrong.lines().find("a tensor is not part of adapter_config.json's adapter of this model"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -114,7 +114,8 @@ std::vector<HfTensor> hf_tensors(const Model& model) {
 
 WeightSources::Place WeightSources::find(const std::string& name) const {
   for (auto folder = folders_.rbegin(); folder != folders_.rend(); ++folder) {
-    if (auto found = folder->name_in_files(name)) return {folder->files, std::move(*found)};
+    if (auto found = folder->name_in_files(name))
+      return {folder->files, std::move(*found), folder->adapter.has_value()};
   }
   return {nullptr, name};
 }
@@ -148,7 +149,8 @@ void check_tensor(const HfTensor& tensor, const WeightSources::Place& place, Pro
   const std::string& file = place.files->file_of(*info);
   if (!(info->shape == tensor.file_shape)) {
     problems.add({.file = file,
-                  .what = "a tensor's shape differs from config.json",
+                  .what = place.of_adapter ? "a tensor's shape differs from adapter_config.json and the base model"
+                                           : "a tensor's shape differs from config.json",
                   .expected = tensor.file_shape.text(),
                   .got = info->shape.text(),
                   .at = place.name});
@@ -205,7 +207,8 @@ void check_others(const ModelDescription& description, const WeightSources::Fold
       continue;
     }
     problems.add({.file = folder.files->file_of(*info),
-                  .what = "a tensor is not part of config.json's model",
+                  .what = folder.adapter ? "a tensor is not part of adapter_config.json's adapter of this model"
+                                         : "a tensor is not part of config.json's model",
                   .got = cat(info->type->name, " ", info->shape.text()),
                   .at = io::in_quotes(name)});
   }

@@ -65,6 +65,7 @@ class WeightSources {
   struct Place {
     checkpoint::SafetensorsFolder* files = nullptr;
     std::string name;
+    bool of_adapter = false;
   };
   Place find(const std::string& name) const;
 

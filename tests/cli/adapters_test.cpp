@@ -131,8 +131,10 @@ TEST_F(Adapters, BadInputIsOneLineEach) {
   // An adapter of a base with other shapes, and one with a tensor less.
   const testing::Ran shapes = hawser(eval + tiny("mha").string() + " --adapter adapter");
   EXPECT_EQ(shapes.code, 2);
-  EXPECT_NE(shapes.err.find("adapter/adapter_model.safetensors: a tensor's shape differs from config.json"),
-            std::string::npos)
+  EXPECT_NE(
+      shapes.err.find(
+          "adapter/adapter_model.safetensors: a tensor's shape differs from adapter_config.json and the base model"),
+      std::string::npos)
       << shapes.err;
   testing::SafetensorsParts parts = testing::SafetensorsParts::read(folder_ / "adapter/adapter_model.safetensors");
   fs::copy(folder_ / "adapter", folder_ / "nan");
