@@ -165,6 +165,11 @@ class Supervisor {
       // A rank has ended the run, and mpirun ends the others: within seconds, unless it is stuck itself.
       if (!kill_at_ && (stop_.page().failure != 0 || !filter_.ends().empty())) kill_at_ = Clock::now() + kGrace;
       if (!status_ && kill_at_ && Clock::now() >= *kill_at_) end_all();
+      if (!ended_at_ && stop_.page().ended >= launch_.ranks) ended_at_ = Clock::now();
+      if (!status_ && ended_at_ && Clock::now() >= *ended_at_ + launch_.exit_limit) {
+        stuck_ = true;
+        end_all();
+      }
       if (!status_ && !all_started() && Clock::now() >= start_deadline_) {
         late_ = launch_.ranks - stop_.page().started;
         end_all();
@@ -179,6 +184,12 @@ class Supervisor {
       print(cat(late_, " of ", launch_.ranks, " ranks did not start within ",
                 std::chrono::duration_cast<std::chrono::seconds>(launch_.start_limit).count(),
                 " s; check mpirun and the limits of open files and processes (ulimit -n, ulimit -u)"));
+      return static_cast<int>(ExitCode::rank_failed);
+    }
+    if (stuck_ && interruption_ == Interruption::none) {
+      print(cat("a rank did not exit within ",
+                std::chrono::duration_cast<std::chrono::seconds>(launch_.exit_limit).count(),
+                " s after its work, which is complete; it is killed"));
       return static_cast<int>(ExitCode::rank_failed);
     }
     const int unfinished = launch_.ranks - stop_.page().ended;
@@ -368,7 +379,9 @@ class Supervisor {
   bool stopped_ = false;  // mpirun, by SIGSTOP or the like
   Clock::time_point continue_at_;
   const Clock::time_point start_deadline_ = Clock::now() + launch_.start_limit;
-  int late_ = 0;  // ranks that did not start in time
+  int late_ = 0;                               // ranks that did not start in time
+  std::optional<Clock::time_point> ended_at_;  // all ranks have done their work
+  bool stuck_ = false;                         // and did not exit in time
 };
 
 }  // namespace

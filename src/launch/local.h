@@ -32,6 +32,8 @@ struct LocalLaunch {
   // Time within which all ranks must start MPI and call note_started() (stop.h); then the run ends with an error.
   // mpirun may wait forever for a rank that it cannot start, and a rank for others inside MPI_Init.
   std::chrono::milliseconds start_limit = std::chrono::seconds(120);
+  // Time within which the processes must exit when all ranks have called note_ended(); then they are killed.
+  std::chrono::milliseconds exit_limit = std::chrono::seconds(120);
 };
 
 // The mpirun that will be used. Throws UserError if none is installed.

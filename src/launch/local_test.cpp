@@ -41,7 +41,7 @@ class Launched {
   struct Setting {
     bool bare = false;     // without environment variables
     bool crowded = false;  // with another thread that blocks no signal, such as a GPU driver's
-    std::chrono::milliseconds start_limit = std::chrono::seconds(120);
+    std::chrono::milliseconds start_limit = std::chrono::seconds(120), exit_limit = std::chrono::seconds(120);
     rlimit open_files = {};
     int errors = -1;            // standard error, instead of the file
     bool small_memory = false;  // a /dev/shm of 16 KiB; needs root
@@ -76,8 +76,12 @@ class Launched {
       }
       int code = 99;
       try {
-        code = launch_local(
-            {.ranks = ranks, .threads = 3, .command = words, .saves = true, .start_limit = setting.start_limit});
+        code = launch_local({.ranks = ranks,
+                             .threads = 3,
+                             .command = words,
+                             .saves = true,
+                             .start_limit = setting.start_limit,
+                             .exit_limit = setting.exit_limit});
       } catch (const Error& error) {
         if (write(STDERR_FILENO, error.what(), std::strlen(error.what())) < 0) code = 98;
         code = static_cast<int>(error.code());
@@ -286,6 +290,13 @@ TEST(LaunchLocal, RanksThatDoNotStartEndTheRunAfterATimeLimit) {
               "hawser: 2 of 2 ranks did not start within 1 s; check mpirun and the limits of open files and "
               "processes (ulimit -n, ulimit -u)\n");
   }
+}
+
+TEST(LaunchLocal, ARankThatDoesNotExitEndsTheRunAfterATimeLimit) {
+  Launched run(3, {"stays"}, {.exit_limit = std::chrono::milliseconds(1500)});
+  EXPECT_TRUE(end_within(run.process, 10));
+  EXPECT_EQ(run.wait(), 3);
+  EXPECT_EQ(run.err(), "hawser: a rank did not exit within 1 s after its work, which is complete; it is killed\n");
 }
 
 // Nothing is computed yet, so nothing can be saved; schedulers send a single SIGTERM.

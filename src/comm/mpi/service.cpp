@@ -71,8 +71,8 @@ struct Service::Requests {
   std::vector<MPI_Status> statuses;
 };
 
-Service::Service(std::function<void(int)> on_abort)
-    : on_abort_(std::move(on_abort)), phase_(std::make_shared<std::string>("start")) {
+Service::Service(std::function<void(int)> on_abort, std::chrono::seconds start_limit)
+    : on_abort_(std::move(on_abort)), start_limit_(start_limit), phase_(std::make_shared<std::string>("start")) {
   expect_addresses_for_mpi();
   const sigset_t block = asynchronous_signals();
   sigset_t before;
@@ -129,9 +129,13 @@ int Service::tag(int group, TagKind kind, std::uint64_t sequence) const {
 void Service::start_mpi() {
   // Several ranks may share cores: MPI's own waits (only in MPI_Init and MPI_Finalize) must yield.
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*overwrite=*/0);
-  int provided = 0;
-  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS ||
-      provided < MPI_THREAD_FUNNELED) {
+  int provided = 0, status = MPI_SUCCESS;
+  expect_return([&] { status = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided); }, start_limit_,
+                [&] {
+                  write_line(cat("MPI did not start within ", start_limit_.count(),
+                                 " s: a rank has not started, is stopped or cannot be reached"));
+                });
+  if (status != MPI_SUCCESS || provided < MPI_THREAD_FUNNELED) {
     write_line(
         "MPI: this installation does not support calls from a thread of the program (expected MPI_THREAD_FUNNELED)");
     _exit(static_cast<int>(ExitCode::internal));
@@ -156,23 +160,37 @@ void Service::start_mpi() {
 
 void Service::end_mpi() {
   // All ranks have just passed a barrier, so this takes milliseconds unless a rank failed in between.
+  expect_return([] { MPI_Finalize(); }, kAbortGrace,
+                [&] { write_line(cat("rank ", rank_, ": MPI_Finalize did not return")); });
+}
+
+void Service::expect_return(const std::function<void()>& call, std::chrono::seconds limit,
+                            const std::function<void()>& report) {
   std::mutex mutex;
   std::condition_variable changed;
-  bool ended = false;
-  std::thread guard([&] {
+  bool returned = false;
+  const auto watch = [&] {
     std::unique_lock lock(mutex);
-    if (!changed.wait_for(lock, kAbortGrace, [&] { return ended; })) {
-      write_line(cat("rank ", rank_, ": MPI_Finalize did not return"));
-      _exit(static_cast<int>(ExitCode::rank_failed));
+    for (auto waited = std::chrono::seconds(0); waited < limit; ++waited) {
+      if (changed.wait_for(lock, std::chrono::seconds(1), [&] { return returned; })) return;
     }
-  });
-  MPI_Finalize();
+    report();
+    if (on_abort_) on_abort_(static_cast<int>(ExitCode::rank_failed));
+    _exit(static_cast<int>(ExitCode::rank_failed));
+  };
+  std::thread guard;
+  try {
+    guard = std::thread(watch);
+  } catch (const std::system_error&) {
+    // Too few threads are allowed: nothing watches the call.
+  }
+  call();
   {
     const std::lock_guard lock(mutex);
-    ended = true;
+    returned = true;
   }
   changed.notify_all();
-  guard.join();
+  if (guard.joinable()) guard.join();
 }
 
 void Service::run() {

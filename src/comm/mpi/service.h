@@ -72,8 +72,9 @@ using ExchangePtr = std::shared_ptr<Exchange>;
 
 class Service {
  public:
-  // Starts the thread and MPI. on_abort: as in World; may be empty.
-  explicit Service(std::function<void(int)> on_abort);
+  // Starts the thread and MPI. on_abort: as in World; may be empty. If MPI has not started within start_limit, this
+  // process ends with a line and ExitCode::rank_failed.
+  explicit Service(std::function<void(int)> on_abort, std::chrono::seconds start_limit = std::chrono::seconds(120));
   ~Service();  // ends them; nothing may be in progress, and every rank must destroy its service
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
@@ -103,6 +104,10 @@ class Service {
 
   void run();
   void start_mpi();
+  // Calls `call`. If it does not return in time, calls `report` and ends the process. Time in which the process was
+  // stopped does not count.
+  void expect_return(const std::function<void()>& call, std::chrono::seconds limit,
+                     const std::function<void()>& report);
   void end_mpi();
   bool take(Requests& requests);
   bool complete(Requests& requests);
@@ -118,6 +123,7 @@ class Service {
   std::vector<ExchangePtr> incoming_;
   bool started_ = false, closing_ = false;
   std::function<void(int)> on_abort_;
+  std::chrono::seconds start_limit_;
   std::atomic<int> abort_code_ = -1;
   std::shared_ptr<const std::string> phase_;
   OperationPtr last_done_;

@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstring>
 #include <exception>
 #include <utility>
@@ -78,8 +80,20 @@ Channel::Channel(std::shared_ptr<Service> service, std::string name, int group, 
 
 Channel::~Channel() = default;
 
+namespace {
+
+// Hosts start at different times, so a short limit of operations is not one of the start.
+constexpr std::chrono::seconds kStartLimit{120};
+
+std::chrono::seconds whole_seconds(double seconds) {
+  return std::chrono::seconds(static_cast<std::int64_t>(std::ceil(seconds)));
+}
+
+}  // namespace
+
 World::World(double timeout_s, std::function<void(int)> on_abort)
-    : Channel(std::make_shared<Service>(std::move(on_abort)), "the run", 0, timeout_s),
+    : Channel(std::make_shared<Service>(std::move(on_abort), std::max(kStartLimit, whole_seconds(timeout_s))),
+              "the run", 0, timeout_s),
       timeout_s_(timeout_s),
       exceptions_(std::uncaught_exceptions()) {}
 

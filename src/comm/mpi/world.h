@@ -71,7 +71,8 @@ class Channel {
 // The processes of the run, and their first channel.
 class World : public Channel {
  public:
-  // Starts MPI; at most once per process. timeout_s is the limit of each control operation, and of the destructor.
+  // Starts MPI; at most once per process. timeout_s is the limit of each control operation, and of the destructor; that
+  // of the start is at least 120 s.
   // on_abort gets the exit code before this rank ends the run, from any thread.
   explicit World(double timeout_s = 120.0, std::function<void(int)> on_abort = {});
   // Waits for the other ranks, then ends MPI. During stack unwinding it aborts the run with ExitCode::internal instead.

@@ -71,6 +71,7 @@ int run(const std::string& what, const std::string& argument, int rank, int rank
   }
   MPI_Finalize();
   if (what != "unnoted") hawser::note_ended();
+  if (what == "stays" && rank == middle) raise(SIGSTOP);
   return 0;
 }
 

@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <iostream>
 #include <stdexcept>
 #include <thread>
 
+#include "comm/mpi/service.h"
 #include "ranks.h"
 
 namespace hawser::comm::ranks {
@@ -14,6 +16,12 @@ namespace hawser::comm::ranks {
 int run_fault(const std::string& name) {
   // On GPUs the limit must also hold for communicators that connect, which takes seconds.
   constexpr double kTimeout = kGpus ? 15.0 : 2.0;
+  if (name == "unstarted") {
+    std::cout << "pid " + std::to_string(getpid()) + "\n" << std::flush;
+    if (std::string(std::getenv("OMPI_COMM_WORLD_RANK")) == "1") raise(SIGSTOP);
+    const Service service({}, std::chrono::seconds(2));
+    return 0;
+  }
   World world(kTimeout);
   const int me = world.rank().value();
   std::cout << "pid " + std::to_string(getpid()) + "\n" << std::flush;

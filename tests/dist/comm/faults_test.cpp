@@ -23,6 +23,14 @@ TEST(Faults, AMissingRankIsNamed) {
   }
 }
 
+TEST(Faults, ARankThatDoesNotStartEndsAll) {
+  const Outcome out = run("unstarted", 3);
+  EXPECT_EQ(out.code, 3) << out.output;
+  EXPECT_LT(out.seconds, kTimeout + 10);
+  EXPECT_GE(count(out.output, "MPI did not start within 2 s: a rank has not started, is stopped"), 1) << out.output;
+  expect_all_ended(out, 3);
+}
+
 TEST(Faults, AStoppedRankIsNamedAndEnded) {
   const Outcome out = run("stopped", 3);
   EXPECT_EQ(out.code, 3) << out.output;
