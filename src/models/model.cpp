@@ -8,7 +8,9 @@
 namespace hawser::models {
 
 Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const ReplaceLayer& replace)
-    : description_(std::move(description)), embedding_(description_.embedding), head_(description_.head) {
+    : description_(std::move(description)),
+      embedding_(description_.embedding),
+      head_(description_.head, description_.embedding.table) {
   Problems unsupported;
   check_supported(description_, "", unsupported);
   HAWSER_CHECK(unsupported.empty(), description_.family, ": ", unsupported.lines());
@@ -57,7 +59,6 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const 
     trainable_.emplace_back(std::move(trainable));
   }
   head_params_ = add("head", {.kind = Kind::head}, head_.params());
-  if (head_.tied()) head_params_.push_back(embedding_params_.front());
   for (const auto& layer : layers_) {
     const nn::AuxiliaryLoss* const loss = layer->auxiliary_loss();
     auxiliary_index_.push_back(loss != nullptr ? auxiliary_layers_++ : -1);
