@@ -28,7 +28,7 @@ using nn::ParamPlace;
 enum class Residual {
   serial,             // h = x + attention(x);  y = h + mlp(h)
   parallel,           // y = x + attention(x) + mlp(x), each with its norm
-  parallel_one_norm,  // the same with one norm for both (Phi, Falcon). Not supported yet
+  parallel_one_norm,  // the same with one norm for both (Phi, Falcon), which both configurations name
 };
 
 // Description of one transformer block. To extend it, add fields, not classes. check_supported() (models/supported.h)
