@@ -7,8 +7,23 @@
 
 namespace hawser::models {
 
+namespace {
+
+// The configuration of the layer after attention, MLP or experts, as the residual has it.
+template <class Config>
+Config after_attention(const BlockDescription& block, Config config) {
+  if (block.residual != Residual::parallel_one_norm) return config;
+  HAWSER_CHECK(config.norm_config == block.attention.norm_config, config.norm, ": one norm of two kinds");
+  config.shared_norm = true;
+  return config;
+}
+
+}  // namespace
+
 Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const ReplaceLayer& replace)
-    : description_(std::move(description)), embedding_(description_.embedding), head_(description_.head) {
+    : description_(std::move(description)),
+      embedding_(description_.embedding),
+      head_(description_.head, description_.embedding.table) {
   Problems unsupported;
   check_supported(description_, "", unsupported);
   HAWSER_CHECK(unsupported.empty(), description_.family, ": ", unsupported.lines());
@@ -28,9 +43,9 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const 
     places_.push_back({number, "attention"});
     inputs_.push_back({.x = input, .residual = input});
     if (block.moe) {
-      layers_.push_back(std::make_unique<nn::MoeLayer>(*block.moe, router_loss_));
+      layers_.push_back(std::make_unique<nn::MoeLayer>(after_attention(block, *block.moe), router_loss_));
     } else {
-      layers_.push_back(std::make_unique<nn::MlpLayer>(block.mlp));
+      layers_.push_back(std::make_unique<nn::MlpLayer>(after_attention(block, block.mlp)));
     }
     places_.push_back({number, block.moe ? "experts" : "MLP"});
     inputs_.push_back({.x = block.residual == Residual::serial ? attention : input, .residual = attention});
@@ -57,7 +72,6 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const 
     trainable_.emplace_back(std::move(trainable));
   }
   head_params_ = add("head", {.kind = Kind::head}, head_.params());
-  if (head_.tied()) head_params_.push_back(embedding_params_.front());
   for (const auto& layer : layers_) {
     const nn::AuxiliaryLoss* const loss = layer->auxiliary_loss();
     auxiliary_index_.push_back(loss != nullptr ? auxiliary_layers_++ : -1);

@@ -28,7 +28,7 @@ using nn::ParamPlace;
 enum class Residual {
   serial,             // h = x + attention(x);  y = h + mlp(h)
   parallel,           // y = x + attention(x) + mlp(x), each with its norm
-  parallel_one_norm,  // the same with one norm for both (Phi, Falcon). Not supported yet
+  parallel_one_norm,  // the same with one norm for both (Phi, Falcon), which both configurations name
 };
 
 // Description of one transformer block. To extend it, add fields, not classes. check_supported() (models/supported.h)
@@ -93,10 +93,10 @@ class Model {
   int auxiliary_index(int layer) const { return auxiliary_index_[static_cast<std::size_t>(layer)]; }
   std::int64_t width() const { return description_.embedding.width; }
   std::int64_t vocabulary() const { return description_.embedding.vocabulary; }
-  std::int64_t parameters() const;  // a tied weight counts once
+  std::int64_t parameters() const;  // a shared one counts once
   std::int64_t trainable_parameters() const;
 
-  // The parameters of each layer, in the order of its weights.
+  // The parameters of each layer, in the order of its weights. Of a shared one all layers have the same place.
   const std::vector<ParamPlace>& layer_params(int layer) const {
     return layer_params_[static_cast<std::size_t>(layer)];
   }

@@ -40,7 +40,6 @@ void check_block(Check& check, const BlockDescription& block) {
   check.no(attention.softcap != 0, "soft-capping of attention scores");
   check.no(attention.alibi, "ALiBi");
   check.no(attention.scale < 0, "attention scores with a negative scale");
-  check.no(block.residual == Residual::parallel_one_norm, "a parallel residual with one norm");
   if (block.moe) {
     check.norm(block.moe->norm_config);
     check.no(!nn::has_kernel(block.moe->activation), "the activation of the experts");

@@ -37,6 +37,51 @@ TEST(Supported, WhatLayersCompute) {
             "");
 }
 
+// The norm is one parameter of the model, which both layers of the block use.
+TEST(Supported, AParallelResidualWithOneNorm) {
+  for (const nn::NormConfig& norm : {nn::NormConfig(), nn::NormConfig{.kind = nn::NormKind::layer, .bias = true},
+                                     nn::NormConfig{.kind = nn::NormKind::layer}}) {
+    for (const bool experts : {false, true}) {
+      Problems problems;
+      ModelDescription two = read_description(golden(golden_names().front()), problems);
+      BlockDescription& block = two.blocks[1];
+      if (experts) {
+        block.moe = nn::MoeConfig{.width = block.mlp.width,
+                                  .experts = 3,
+                                  .top_k = 2,
+                                  .inner = 8,
+                                  .norm_config = norm,
+                                  .norm = block.mlp.norm,
+                                  .router = "router",
+                                  .gate = "experts.{}.w1",
+                                  .up = "experts.{}.w3",
+                                  .down = "experts.{}.w2"};
+      }
+      block.residual = Residual::parallel;
+      block.attention.norm_config = block.mlp.norm_config = norm;
+      const auto one_norm = [&](const std::string& name, const nn::NormConfig& config) {
+        ModelDescription d = two;
+        d.blocks[1].residual = Residual::parallel_one_norm;
+        (experts ? d.blocks[1].moe->norm : d.blocks[1].mlp.norm) = name;
+        (experts ? d.blocks[1].moe->norm_config : d.blocks[1].mlp.norm_config) = config;
+        check_supported(d, "config.json", problems);
+        return d;
+      };
+      const std::string& name = block.attention.norm;
+      const Model plain(two), model(one_norm(name, norm));
+      EXPECT_EQ(problems.lines(), "");
+      EXPECT_EQ(model.parameters(), plain.parameters() - block.mlp.width * (norm.bias ? 2 : 1));
+      EXPECT_EQ(model.trainable_parameters(), model.parameters());
+      EXPECT_EQ(model.layer_params(3)[0].index, model.layer_params(2)[0].index);
+      EXPECT_EQ(model.layer_params(3)[0].flat, model.layer_params(2)[0].flat);
+      nn::NormConfig other = norm;
+      other.epsilon = 1e-3;
+      EXPECT_THROW(Model(one_norm(name, other)), InternalError) << "two kinds";
+      EXPECT_THROW(Model(one_norm(block.mlp.norm, norm)), InternalError) << "the name of no norm";
+    }
+  }
+}
+
 TEST(Supported, EverythingElseIsRejectedByName) {
   using Change = std::function<void(ModelDescription&)>;
   const std::map<std::string, Change> changes = {
@@ -51,8 +96,6 @@ TEST(Supported, EverythingElseIsRejectedByName) {
       {"attention scores with a negative scale) at block 1", [](auto& d) { d.blocks[1].attention.scale = -1; }},
       {"soft-capping of attention scores) at block 1", [](auto& d) { d.blocks[1].attention.softcap = 50; }},
       {"ALiBi) at block 1", [](auto& d) { d.blocks[1].attention.alibi = true; }},
-      {"a parallel residual with one norm) at block 1",
-       [](auto& d) { d.blocks[1].residual = Residual::parallel_one_norm; }},
       {"the activation of the experts) at block 1",
        [](auto& d) { d.blocks[1].moe = nn::MoeConfig{.experts = 8, .top_k = 2, .activation = nn::Activation::relu}; }},
       {"the activation of the MLP) at block 1",

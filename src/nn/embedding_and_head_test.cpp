@@ -33,18 +33,15 @@ void prepare(TestContext& ctx) {
   ctx.batch_.labels = ctx.make(DType::i32, {kRows}, Vector(kLabels.begin(), kLabels.end()));
 }
 
-// The table is not a parameter of a tied head, but its gradient is still requested, as weight 1.
-std::vector<Param> head_params() {
-  return {full_param("norm", {kWidth}, {}, false), full_param("table", {kVocabulary, kWidth}, {}, true)};
-}
-
 HeadResult run_head(DType dtype, bool tied, double scale, double loss_before, bool accumulate) {
   const auto device = make_cpu_device();
   TestContext ctx(*device, dtype);
   prepare(ctx);
-  const HeadLayer head(head_config(tied));
-  EXPECT_EQ(head.params().size(), tied ? 1u : 2u);
-  TestSink sink(ctx, head_params(), accumulate, 1.0);
+  const HeadLayer head(head_config(tied), "table");
+  EXPECT_EQ(head.params().size(), 2u);
+  EXPECT_EQ(head.params()[1].name, tied ? "table.weight" : "lm_head.weight");
+  EXPECT_EQ(head.params()[1].shared, tied);
+  TestSink sink(ctx, head.params(), accumulate, 1.0);
   const TensorView x = ctx.make(dtype, {kRows, kWidth}, normals("x", kRows * kWidth));
   const TensorView dx = ctx.make(dtype, {kRows, kWidth});
   const HeadLayer::LossViews views{ctx.make(DType::f32, {1}, {scale}), ctx.make(DType::f32, {2}, {loss_before, 0})};

@@ -1,6 +1,8 @@
 #include "nn/flat.h"
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_map>
 
 #include "base/units.h"
 #include "nn/extent.h"
@@ -120,6 +122,43 @@ FlatSpec common_domain(const Param& param) {
   return spec;
 }
 
+namespace {
+
+// The parameters of a model so far, by name.
+class Declared {
+ public:
+  explicit Declared(const std::vector<Flat>& flats) {
+    for (std::size_t flat = 0; flat < flats.size(); ++flat) {
+      for (std::size_t i = 0; i < flats[flat].params().size(); ++i) {
+        add(flats[flat].params()[i], {static_cast<int>(flat), static_cast<int>(i)});
+      }
+    }
+  }
+  // `param` outlives this.
+  void add(const Param& param, ParamPlace place) {
+    const bool added = known_.emplace(param.name, Known{&param, place}).second;
+    HAWSER_CHECK(added, param.name, ": two parameters with one name");
+  }
+  ParamPlace place_of(const Param& shared) const {
+    const auto found = known_.find(shared.name);
+    HAWSER_CHECK(found != known_.end(), shared.name, ": shared, but no layer before declares it");
+    const Param& param = *found->second.param;
+    HAWSER_CHECK(param.shape == shared.shape && param.segments == shared.segments && param.flat == shared.flat,
+                 shared.name, ": shared as ", shared.shape.text(), ", but declared as ", param.shape.text(),
+                 " or with other segments or another spec");
+    return found->second.place;
+  }
+
+ private:
+  struct Known {
+    const Param* param = nullptr;
+    ParamPlace place;
+  };
+  std::unordered_map<std::string_view, Known> known_;
+};
+
+}  // namespace
+
 std::vector<ParamPlace> add_unit(const std::string& name, const UnitPlace& place, const std::vector<Param>& params,
                                  const FlatSpecOf& spec_of, std::vector<Unit>& units, std::vector<Flat>& flats) {
   struct Group {
@@ -128,13 +167,19 @@ std::vector<ParamPlace> add_unit(const std::string& name, const UnitPlace& place
   };
   std::vector<Group> groups;
   std::vector<ParamPlace> places;
+  Declared declared(flats);
   for (const Param& param : params) {
+    if (param.shared) {
+      places.push_back(declared.place_of(param));
+      continue;
+    }
     const FlatSpec spec = spec_of(param, place);
     auto group = std::ranges::find(groups, spec, &Group::spec);
     if (group == groups.end()) group = groups.insert(group, {spec, {}});
     places.push_back({static_cast<int>(flats.size()) + static_cast<int>(group - groups.begin()),
                       static_cast<int>(group->params.size())});
     group->params.push_back(param);
+    declared.add(param, places.back());
   }
   Unit unit{.name = name, .flats = {}};
   for (Group& group : groups) {

@@ -99,6 +99,13 @@ struct ParamPlace {
 // Adds a unit: its parameters are put into one flat for each spec, in the order in which the specs first occur, and
 // keep their order in a flat. The first flat takes the unit's name; another appends what differs: "block 3, frozen".
 // Returns the places of the parameters.
+//
+// A Param::shared is not added: its place is that of the parameter of its name, in this unit or an earlier one. That
+// parameter is one of the model like any other: it has initial values, a state, a gradient norm and tensors in checkpoints
+// once, as its first layer declares it. Each layer that uses it adds to its gradient, in the order of their backwards
+// (GradientSink). A unit that uses parameters of an earlier one is gathered together with it.
+// InternalError if no parameter has the name of a shared one, if its shape, segments or Param::flat are others, or if
+// two parameters that are not shared have one name.
 std::vector<ParamPlace> add_unit(const std::string& name, const UnitPlace& place, const std::vector<Param>& params,
                                  const FlatSpecOf& spec_of, std::vector<Unit>& units, std::vector<Flat>& flats);
 

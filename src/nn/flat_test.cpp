@@ -84,6 +84,63 @@ TEST_F(UnitTest, HasOneFlatForEachSpec) {
   EXPECT_EQ(places[3].index, 0);
 }
 
+class SharedTest : public UnitTest {
+ protected:
+  static Param shared(Param param) {
+    param.shared = true;
+    return param;
+  }
+  std::vector<ParamPlace> add(const std::string& name, const std::vector<Param>& params) {
+    return add_unit(name, {}, params, rule_, units_, flats_);
+  }
+  FlatSpecOf rule_ = [](const Param& param) { return param.flat; };
+};
+
+// In its unit, and from the flats of an earlier one, whatever the place of the layer that uses it.
+TEST_F(SharedTest, IsOneParameterWithAllItsUses) {
+  rule_ = [](const Param& param, const UnitPlace& place) {
+    FlatSpec spec = param.flat;
+    spec.group = place.block;
+    return spec;
+  };
+  std::vector<Param> own = params();
+  own.push_back(shared(own[0]));
+  const auto first = add_unit("block 0", {.block = 0}, own, rule_, units_, flats_);
+  ASSERT_EQ(flats_.size(), 2u);
+  EXPECT_EQ(first[4].flat, first[0].flat);
+  EXPECT_EQ(first[4].index, first[0].index);
+  const auto second =
+      add_unit("block 1", {.block = 1}, {shared(own[3]), full_param("gate", {8, 16}, {}, true)}, rule_, units_, flats_);
+  EXPECT_EQ(second[0].flat, first[3].flat);
+  EXPECT_EQ(second[0].index, first[3].index);
+  EXPECT_EQ(second[1].flat, 2);
+  EXPECT_EQ(units_[1].flats, (std::vector<int>{2}));
+  std::vector<std::string> names;
+  for (const Flat& flat : flats_) {
+    for (const Param& param : flat.params()) names.push_back(param.name);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"norm", "bias", "up", "down", "gate"}));
+}
+
+TEST_F(SharedTest, WhatIsNoUseOfADeclaredParameterIsRejected) {
+  add("block 0", params());
+  const std::size_t flats = flats_.size();
+  EXPECT_THROW(add("block 1", {shared(replicated_param("other", {16}, {}))}), InternalError) << "not declared";
+  EXPECT_THROW(add("block 1", {shared(replicated_param("norm", {17}, {}))}), InternalError) << "another shape";
+  EXPECT_THROW(add("block 1", {shared(full_param("norm", {16}, {}, false))}), InternalError) << "another domain";
+  const Segment half{.name = "norm", .row = 0, .rows = 8}, rest{.name = "norm.rest", .row = 8, .rows = 8};
+  Param fused = fused_param("norm", {half, rest}, {16}, {}, false);
+  fused.flat = params()[0].flat;
+  EXPECT_THROW(add("block 1", {shared(fused)}), InternalError) << "other segments";
+  EXPECT_THROW(add("block 1", {params()[0]}), InternalError) << "declared twice in two units";
+  EXPECT_THROW(add("block 1", {full_param("a", {4}, {}, false), full_param("a", {4}, {}, false)}), InternalError)
+      << "declared twice in one";
+  const Param late = replicated_param("late", {16}, {});
+  EXPECT_THROW(add("block 1", {shared(late), late}), InternalError) << "used before it is declared";
+  EXPECT_EQ(units_.size(), 1u);
+  EXPECT_EQ(flats_.size(), flats);
+}
+
 TEST(Param, SegmentsCoverTheirRows) {
   const std::vector<Segment> segments{{"q", 0, 6}, {"k", 6, 2}};
   const Param param = fused_param("qk", segments, {8, 4}, {}, true);

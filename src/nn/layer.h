@@ -115,7 +115,8 @@ class GradientSink {
   virtual ~GradientSink() = default;
   // In one pass, the layer calls it once for each gradient that it writes, before it enqueues the op that writes it.
   // accumulate is true if an earlier pass of the step has written to the same gradient buffer: an earlier micro-batch
-  // with local accumulation, or another layer with a tied weight. `param` is the index in the layer's parameters.
+  // with local accumulation, or another layer that uses the parameter (Param::shared). `param` is the index in the
+  // layer's parameters.
   virtual GradientTarget target(int param) = 0;
 };
 
@@ -230,6 +231,7 @@ class Layer {
   // x, residual, y, dy, dresidual, dx: dense [T, C] in LayerContext::dtype(). y and dx overlap no other; those that are
   // read are not changed. The residual addition is part of a layer. In a serial block residual is x, and dresidual dy.
   // In a parallel block all layers read the block's input x, and each adds to the sum that the one before has written.
+  // With one norm for all (Param::shared) each layer computes norm(x) itself.
   // With NormPlace::post, y = norm(residual + f(x)): backward then writes the complete gradient of x, which is the
   // residual, to dx and does not read dresidual. Only in serial blocks.
   // y = residual + f(x). Writes the saved tensors whose writer is forward.

@@ -24,6 +24,7 @@ struct Initial {
 struct Slice {
   int dim = 0;
   std::int64_t begin = 0, extent = 0;
+  bool operator==(const Slice&) const = default;
 };
 
 // How a Hugging Face file stores a tensor. Everything else, checkpoints included, has the model's form: rows in the
@@ -50,6 +51,7 @@ struct Segment {
   Slice slice = {};  // the part of the global tensor that these rows are
   FileForm file = {};
   bool may_be_absent = false;  // weights without it are complete: it then starts with its initial values
+  bool operator==(const Segment&) const = default;
 };
 
 // The part of a global extent that a rank's layer has: [begin, begin + its own extent) of total; total 0: all.
@@ -91,12 +93,15 @@ struct FlatSpec {
 };
 
 struct Param {
-  std::string name;  // unique in the model; equal to the segment's name if there is only one
+  std::string name;  // of one parameter of the model; equal to the segment's name if there is only one
   Shape shape;       // on this rank
   Initial initial;
   bool decay = false;             // weight decay applies (matrices, not norms and biases)
   std::vector<Segment> segments;  // in row order; they cover all rows. Every Segment::global has dims
   FlatSpec flat = {};             // what the layer asks for
+  // The embedding or a layer before this one declares the parameter of this name, and this layer uses it, too
+  // (nn/flat.h).
+  bool shared = false;
 
   std::int64_t elements() const { return shape.elements(); }
 };

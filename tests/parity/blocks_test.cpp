@@ -1,5 +1,6 @@
-// Blocks of other kinds than Llama's, described as data alone: loss and gradients of GPT-NeoX, GPT-2, Gemma 3, Qwen3 and
-// Mixtral equal those of transformers in float64 (tests/golden/blocks, made by tools/golden/make_blocks.py).
+// Blocks of other kinds than Llama's, described as data alone: loss and gradients of GPT-NeoX, GPT-2, Gemma 3, Qwen3,
+// Mixtral, Falcon and a Llama with parallel blocks equal those of transformers in float64 (tests/golden/blocks, made by
+// tools/golden/make_blocks.py).
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -227,6 +228,52 @@ models::ModelDescription mixtral() {
   return d;
 }
 
+// One LayerNorm for attention and MLP, which are side by side; one key head, GELU, no biases, a tied head.
+models::ModelDescription falcon() {
+  models::ModelDescription d;
+  d.family = "falcon";
+  d.embedding = {.vocabulary = kVocabulary, .width = kWidth, .table = "transformer.word_embeddings"};
+  for (int b = 0; b < 2; ++b) {
+    const std::string p = cat("transformer.h.", b, ".");
+    d.blocks.push_back({.attention = {.width = kWidth,
+                                      .heads = kHeads,
+                                      .kv_heads = 1,
+                                      .head_dim = kHeadDim,
+                                      .norm_config = kLayerNorm,
+                                      .norm = p + "input_layernorm",
+                                      .output = p + "self_attention.dense",
+                                      .fused = p + "self_attention.query_key_value"},
+                        .mlp = {.width = kWidth,
+                                .inner = kInner,
+                                .norm_config = kLayerNorm,
+                                .activation = nn::Activation::gelu,
+                                .norm = p + "input_layernorm",
+                                .up = p + "mlp.dense_h_to_4h",
+                                .down = p + "mlp.dense_4h_to_h",
+                                .fused = p + "mlp.dense_h_to_4h"},
+                        .residual = models::Residual::parallel_one_norm});
+  }
+  d.head = {.vocabulary = kVocabulary,
+            .width = kWidth,
+            .tied = true,
+            .norm_config = kLayerNorm,
+            .norm = "transformer.ln_f",
+            .output = "lm_head"};
+  d.ropes = {{.theta = 10000.0, .head_dim = kHeadDim}};
+  return d;
+}
+
+// One RMS norm for attention and MLP, which are side by side; grouped heads, SwiGLU.
+models::ModelDescription parallel_llama() {
+  models::ModelDescription d = qwen3();
+  for (models::BlockDescription& block : d.blocks) {
+    block.attention.qk_norm = {};
+    block.mlp.norm = block.attention.norm;
+    block.residual = models::Residual::parallel_one_norm;
+  }
+  return d;
+}
+
 std::string golden(const std::string& name, const std::string& file) {
   return cat(HAWSER_SOURCE_DIR, "/tests/golden/blocks/", name, "/", file);
 }
@@ -356,10 +403,15 @@ TEST(Blocks, Qwen3IsDataAlone) {
   expect_equal("qwen3", qwen3);
 }
 
+TEST(Blocks, OneNormOfAParallelBlockIsDataAlone) {
+  expect_equal("falcon", falcon);
+  expect_equal("parallel_llama", parallel_llama);
+}
+
 // The loss from logits of passes over a prompt and then one token each: the KV cache has the keys that attention reads.
 TEST(Blocks, GenerationComputesTheSameLoss) {
-  const std::map<std::string, std::function<models::ModelDescription()>> descriptions = {{"gemma3", gemma3},
-                                                                                         {"qwen3", qwen3}};
+  const std::map<std::string, std::function<models::ModelDescription()>> descriptions = {
+      {"gemma3", gemma3}, {"qwen3", qwen3}, {"falcon", falcon}};
   for (const auto& [name, describe] : descriptions) {
     engine::OpenModel model{.model = std::make_unique<models::Model>(describe())};
     model.weights = open(*model.model, golden(name, "model"));
@@ -411,6 +463,15 @@ TEST(Blocks, AWrongDescriptionIsFound) {
                    }},
                   {"epsilon", [](auto& d) { d.blocks[0].mlp.norm_config.epsilon = 1e-2; }},
                   {"scale", [](auto& d) { d.blocks[0].attention.scale = 0.3; }}});
+  expect_another("falcon", falcon,
+                 {{"the MLP after attention",
+                   [](auto& d) {
+                     d.blocks[1].residual = models::Residual::serial;
+                     d.blocks[1].mlp.shared_norm = true;
+                   }},
+                  {"epsilon", [](auto& d) {
+                     d.blocks[0].attention.norm_config.epsilon = d.blocks[0].mlp.norm_config.epsilon = 1e-2;
+                   }}});
   expect_another(
       "gemma3", gemma3,
       {{"window", [](auto& d) { d.blocks[0].attention.window = 6; }},

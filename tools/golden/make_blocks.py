@@ -17,12 +17,36 @@ import safetensors.torch
 import torch
 import transformers
 from transformers import (
-    Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, MixtralConfig,
-    MixtralForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+    FalconConfig, FalconForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig,
+    GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen3Config,
+    Qwen3ForCausalLM)
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 import jsonfiles
 import oracle
+
+
+class ParallelLlamaLayer(LlamaDecoderLayer):
+    """Llama's layer as y = x + attention(norm(x)) + mlp(norm(x)), with one norm."""
+
+    def __init__(self, config, layer_idx):
+        super().__init__(config, layer_idx)
+        del self.post_attention_layernorm
+
+    def forward(self, hidden_states, **kwargs):
+        normed = self.input_layernorm(hidden_states)
+        return hidden_states + self.self_attn(hidden_states=normed, **kwargs)[0] + self.mlp(normed)
+
+
+class ParallelLlama(LlamaForCausalLM):
+    """Llama with parallel layers; transformers has no such model with an RMS norm."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        for i in range(config.num_hidden_layers):
+            self.model.layers[i] = ParallelLlamaLayer(config, i)
+
 
 CASES = {
     # LayerNorm, GELU, parallel residual, a part of each head rotated, q, k and v of a head side by side in the file.
@@ -54,6 +78,17 @@ CASES = {
         vocab_size=67, hidden_size=36, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=3, head_dim=6,
         intermediate_size=22, num_local_experts=5, num_experts_per_tok=2, max_position_embeddings=64,
         router_aux_loss_coef=0.2, output_router_logits=True, tie_word_embeddings=False, sliding_window=None,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0})),
+    # One LayerNorm for attention and MLP, which are side by side; one key head, GELU, no biases, a tied head.
+    "falcon": (FalconForCausalLM, FalconConfig(
+        vocab_size=67, hidden_size=36, num_hidden_layers=2, num_attention_heads=3, ffn_hidden_size=50,
+        multi_query=True, parallel_attn=True, new_decoder_architecture=False, bias=False, alibi=False,
+        hidden_dropout=0.0, attention_dropout=0.0, max_position_embeddings=64, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0})),
+    # The same with an RMS norm and SwiGLU.
+    "parallel_llama": (ParallelLlama, LlamaConfig(
+        vocab_size=67, hidden_size=36, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2, head_dim=8,
+        intermediate_size=50, max_position_embeddings=64, rms_norm_eps=1e-6, tie_word_embeddings=False,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0})),
 }
 

@@ -36,13 +36,19 @@ void EmbeddingLayer::backward(LayerContext& ctx, const TensorView& dy, GradientS
   if (!config_.positions.empty()) gradient(1, ctx.batch().positions);
 }
 
-HeadLayer::HeadLayer(HeadConfig config)
-    : config_(std::move(config)), norm_(config_.norm_config, 0, config_.tied ? 1 : 2) {
+namespace {
+
+enum HeadParameter { kHeadNorm, kProjection, kHeadNormBias };
+
+}  // namespace
+
+HeadLayer::HeadLayer(HeadConfig config, const std::string& table)
+    : config_(std::move(config)), norm_(config_.norm_config, kHeadNorm, kHeadNormBias) {
+  HAWSER_CHECK(!config_.tied || !table.empty(), config_.output, ": tied to no table");
   params_.push_back(norm_weight(config_.norm, config_.width, config_.norm_config));
-  if (!config_.tied) {
-    params_.push_back(full_param(config_.output + ".weight", {config_.vocabulary, config_.width},
-                                 {Initial::Kind::normal, config_.initial_std}, true));
-  }
+  params_.push_back(full_param((config_.tied ? table : config_.output) + ".weight", {config_.vocabulary, config_.width},
+                               {Initial::Kind::normal, config_.initial_std}, true));
+  params_.back().shared = config_.tied;
   if (config_.norm_config.bias) params_.push_back(norm_bias(config_.norm, config_.width));
 }
 
@@ -65,7 +71,7 @@ void cross_entropy(LayerContext& ctx, ops::LinearCrossEntropy call) {
 void HeadLayer::loss(LayerContext& ctx, const TensorView& x, const LossViews& views) const {
   const TensorView h = normed(ctx, x, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
   cross_entropy(ctx, {.x = h,
-                      .weight = ctx.weight(projection()),
+                      .weight = ctx.weight(kProjection),
                       .labels = ctx.batch().labels,
                       .scale = views.inverse_targets,
                       .loss_sum = views.sum});
@@ -76,9 +82,9 @@ void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const 
   const TensorView statistics = ctx.temp(DType::f32, norm_.statistics(x.size(0)));
   const TensorView h = normed(ctx, x, statistics);
   const TensorView dh = ctx.temp(ctx.dtype(), x.shape());
-  const GradientTarget weight = sink.target(projection());
+  const GradientTarget weight = sink.target(kProjection);
   cross_entropy(ctx, {.x = h,
-                      .weight = ctx.weight(projection()),
+                      .weight = ctx.weight(kProjection),
                       .labels = ctx.batch().labels,
                       .scale = views.inverse_targets,
                       .loss_sum = views.sum,
@@ -90,7 +96,7 @@ void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const 
 
 void HeadLayer::logits(LayerContext& ctx, const TensorView& x, const TensorView& logits) const {
   const TensorView h = normed(ctx, x, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
-  Linear{.site = Site::logits, .weight = projection()}.forward(ctx, h, logits);
+  Linear{.site = Site::logits, .weight = kProjection}.forward(ctx, h, logits);
 }
 
 double HeadLayer::flops(std::int64_t rows) const {

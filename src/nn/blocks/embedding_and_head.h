@@ -46,7 +46,7 @@ enum class HeadKind {
 
 struct HeadConfig {
   std::int64_t vocabulary = 0, width = 0;
-  bool tied = false;  // the embedding's table is the context's last weight, but no Param of this layer
+  bool tied = false;  // the projection's weight is the embedding's table
   NormConfig norm_config;
   double initial_std = 0.02;
   std::string norm, output;  // names without ".weight"
@@ -57,7 +57,7 @@ struct HeadConfig {
 };
 
 // Final norm, vocabulary projection and cross entropy, fused: the full logits are never stored and no GEMM runs twice.
-// Weight 0 is the norm's, the projection's [V, C] is weight projection().
+// Weight 0 is the norm's, weight 1 the projection's [V, C].
 class HeadLayer {
  public:
   // Float32, on the device.
@@ -65,10 +65,9 @@ class HeadLayer {
     TensorView inverse_targets;  // [1]: 1 / number of valid targets of the step: scales all gradients
     TensorView sum;              // [2] (high and low part): += sum over valid targets of -log p(label)
   };
-  explicit HeadLayer(HeadConfig config);
+  // `table`: name of the embedding's table (EmbeddingConfig::table), which a tied head shares.
+  explicit HeadLayer(HeadConfig config, const std::string& table = "");
   const std::vector<Param>& params() const { return params_; }
-  bool tied() const { return config_.tied; }
-  int projection() const { return config_.tied ? static_cast<int>(params_.size()) : 1; }
   void loss(LayerContext&, const TensorView& x, const LossViews&) const;
   void loss_and_gradient(LayerContext&, const TensorView& x, const TensorView& dx, const LossViews&,
                          GradientSink&) const;

@@ -22,6 +22,7 @@ std::vector<Param> mlp_params(const MlpConfig& c) {
   };
   const Shape wide{c.up_size(), c.width};
   std::vector<Param> params = {norm_weight(c.norm, c.width, c.norm_config)};
+  params.back().shared = c.shared_norm;
   params.push_back(fused_param(c.fused + ".weight", gate_up(".weight", wide, c.transposed), wide,
                                {Initial::Kind::normal, c.initial_std}, true));
   params.push_back(sliced_param(c.down + ".weight", {c.width, c.inner}, 1, c.inner_part,
@@ -31,7 +32,10 @@ std::vector<Param> mlp_params(const MlpConfig& c) {
     params.push_back(fused_param(c.fused + ".bias", gate_up(".bias", {c.up_size()}, false), {c.up_size()}, {}, false));
     params.push_back(replicated_param(c.down + ".bias", {c.width}, {}));
   }
-  if (c.norm_config.bias) params.push_back(norm_bias(c.norm, c.width));
+  if (c.norm_config.bias) {
+    params.push_back(norm_bias(c.norm, c.width));
+    params.back().shared = c.shared_norm;
+  }
   if (c.norm_place == NormPlace::sandwich) {
     params.push_back(norm_weight(c.post_norm, c.width, c.norm_config));
     if (c.norm_config.bias) params.push_back(norm_bias(c.post_norm, c.width));

@@ -23,7 +23,8 @@ struct MlpConfig {
   bool bias = false;                  // on all projections
   NormConfig norm_config;
   NormPlace norm_place = NormPlace::pre;
-  bool transposed = false;  // files have weights as [in, out] (Conv1D of GPT-2)
+  bool shared_norm = false;  // `norm` is a layer's before this one (Param::shared)
+  bool transposed = false;   // files have weights as [in, out] (Conv1D of GPT-2)
   Activation activation = Activation::swiglu;
   double initial_std = 0.02, output_std = 0.02;
   std::string norm, gate, up, down, fused;  // names without ".weight" and ".bias"; `gate` only if there is one

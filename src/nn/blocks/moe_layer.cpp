@@ -29,6 +29,7 @@ std::string name_of_experts(const std::string& name) {
 
 std::vector<Param> moe_params(const MoeConfig& c) {
   std::vector<Param> params = {norm_weight(c.norm, c.width, c.norm_config)};
+  params.back().shared = c.shared_norm;
   Param router = full_param(c.router + ".weight", {c.experts, c.width}, {Initial::Kind::normal, c.initial_std}, true);
   router.flat.domain = Domain::replicated;
   router.flat.gathered = DType::f32;
@@ -49,7 +50,10 @@ std::vector<Param> moe_params(const MoeConfig& c) {
   params.push_back(fused_param(experts + ".down.weight", down, {c.experts * c.width, c.inner},
                                {Initial::Kind::normal, c.output_std}, true));
   params[kExpertGateUp].flat.domain = params[kExpertDown].flat.domain = Domain::expert;
-  if (c.norm_config.bias) params.push_back(norm_bias(c.norm, c.width));
+  if (c.norm_config.bias) {
+    params.push_back(norm_bias(c.norm, c.width));
+    params.back().shared = c.shared_norm;
+  }
   return params;
 }
 

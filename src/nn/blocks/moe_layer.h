@@ -30,6 +30,7 @@ struct MoeConfig {
   bool normalise_top_k = true;
   Activation activation = Activation::swiglu;
   NormConfig norm_config;
+  bool shared_norm = false;  // `norm` is a layer's before this one (Param::shared)
   double initial_std = 0.02, output_std = 0.02;
   // Coefficients of the losses that the router adds, as the model's config has them (router_aux_loss_coef). A recipe may
   // change them. `reported`: the model's own loss includes the load-balancing loss (output_router_logits).

@@ -15,6 +15,7 @@ struct NormConfig {
   double epsilon = 1e-5;
   bool bias = false;         // layer norm only
   bool unit_offset = false;  // the factor is 1 + weight (Gemma); RMS norm only
+  bool operator==(const NormConfig&) const = default;
 };
 
 // Where a layer f has its norms. `post` is not supported yet.

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -73,9 +74,10 @@ struct Outcome {
   std::map<std::string, std::vector<float>> gradients;  // full tensors; on a mesh other ranks' elements are NaN
 };
 
-// Loss and gradients of the first step, with the given weights or random ones.
+// Loss and gradients of the first step, with the given weights or random ones, which `prepare` may change.
 inline Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, std::int64_t batch_size,
-                   double random_delay_s, checkpoint::SafetensorsFolder* weights = nullptr) {
+                   double random_delay_s, checkpoint::SafetensorsFolder* weights = nullptr,
+                   const std::function<void(engine::Session&)>& prepare = {}) {
   const ToySteps steps(layout, mesh.place(), batch_size);
   const auto device = make_cpu_device({.random_delay_s = random_delay_s, .delay_seed = 5});
   engine::Session session(model, layout, *device, mesh, {step::Purpose::gradient_norms, step::Purpose::loss});
@@ -84,6 +86,7 @@ inline Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& 
   } else {
     session.initialise(3);
   }
+  if (prepare) prepare(session);
   const std::int64_t tokens = steps.targets(0);
   const auto output = session.enqueue(step::Purpose::gradient_norms, steps.input(0));
   session.synchronize();

@@ -174,6 +174,19 @@ TEST(Tensor, SlicesAndCopiesTrainLikeOneRank) {
   }
 }
 
+// Each tensor rank has the full gradient of the norm, the sum of both layers', as a copy.
+TEST(Tensor, OneNormOfParallelBlocksTrainsLikeOneRank) {
+  const int world = the_world->size();
+  if (world < 4) GTEST_SKIP() << "two tensor ranks with two shards need four ranks";
+  models::ModelDescription whole = testing::toy_description();
+  for (models::BlockDescription& block : whole.blocks) {
+    block.attention.norm_config = block.mlp.norm_config = {.kind = nn::NormKind::layer, .bias = true};
+    block.mlp.norm = block.attention.norm;
+    block.residual = models::Residual::parallel_one_norm;
+  }
+  expect_like_one_rank(whole, spec_of, {.tensor = 2, .shard = world / 2}, {.checkpointing = Checkpointing::full});
+}
+
 // Statistics of rows and columns, and norms of tensors, of which each tensor rank has a slice: the sums are over all
 // slices, in the place of the global tensor, and checkpoints have each value once.
 TEST(Tensor, OptimizersWithSumsTrainLikeOneRank) {

@@ -101,10 +101,15 @@ struct Curve {
   std::int64_t allocations = 0;  // inside the steps
 };
 
+models::ModelDescription small_llama() {
+  return testing::llama_description({.width = 128, .head_dim = 32, .inner = 352});
+}
+
 Curve curve(const engine::RankDevice& place, testing::LayoutOptions options, int steps,
             engine::SessionChecks checks = {.replay = false, .guard = false},
-            const std::shared_ptr<const optim::Optimizer>& optimizer = optim::make_adamw()) {
-  const models::Model model(testing::llama_description({.width = 128, .head_dim = 32, .inner = 352}));
+            const std::shared_ptr<const optim::Optimizer>& optimizer = optim::make_adamw(),
+            const models::ModelDescription& description = small_llama()) {
+  const models::Model model(description);
   plan::Layout layout = testing::make_test_layout(options, model);
   layout.device = place.kind;
   layout.optimizer = optimizer;
@@ -130,6 +135,32 @@ TEST(SessionCuda, TwentyStepsFollowTheCpu) {
     EXPECT_LT(cpu.losses.back(), 0.98 * cpu.losses.front());  // the loss decreases
     for (std::size_t i = 0; i < cpu.losses.size(); ++i) {
       EXPECT_NEAR(gpu.losses[i], cpu.losses[i], max * cpu.losses[i]) << to_string(compute) << ", step " << i;
+    }
+  }
+}
+
+// Parallel blocks with one norm for both layers, of either kind: both add to one gradient.
+TEST(SessionCuda, StepsWithOneNormOfParallelBlocksFollowTheCpu) {
+  models::ModelDescription description = small_llama();
+  for (models::BlockDescription& block : description.blocks) {
+    if (&block == &description.blocks.front()) {
+      block.attention.norm_config = block.mlp.norm_config = {.kind = nn::NormKind::layer, .bias = true};
+    }
+    block.mlp.norm = block.attention.norm;
+    block.residual = models::Residual::parallel_one_norm;
+  }
+  for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::full}) {
+    for (const auto& [compute, max] : {std::pair{DType::f32, 1e-3}, std::pair{DType::bf16, 1e-2}}) {
+      const testing::LayoutOptions options{
+          .length = 96, .sequences = 2, .checkpointing = checkpointing, .micro_batches = 2, .compute = compute};
+      const auto curve_on = [&](const engine::RankDevice& place) {
+        return curve(place, options, 20, {.replay = false, .guard = false}, optim::make_adamw(), description);
+      };
+      const Curve gpu = curve_on(kGpu), cpu = curve_on({});
+      EXPECT_LT(cpu.losses.back(), 0.98 * cpu.losses.front());  // the loss decreases
+      for (std::size_t i = 0; i < cpu.losses.size(); ++i) {
+        EXPECT_NEAR(gpu.losses[i], cpu.losses[i], max * cpu.losses[i]) << to_string(compute) << ", step " << i;
+      }
     }
   }
 }
