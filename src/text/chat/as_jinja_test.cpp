@@ -97,6 +97,23 @@ TEST(ChatTemplateAsJinja, AttributesOfPython) {
   });
 }
 
+// Jinja runs `else` unless an iteration reaches the end of the body, and gives it a scope.
+TEST(ChatTemplateAsJinja, ElseOfLoops) {
+  check({
+      {"{% for i in [1, 2] %}{{ i }}{% continue %}{% else %}E{% endfor %}", "12E"},
+      {"{% for i in [1, 2] %}{{ i }}{% break %}{% else %}E{% endfor %}", "1E"},
+      {"{% for i in [1, 2] %}{{ i }}{% if i == 2 %}{% break %}{% endif %}{% else %}E{% endfor %}", "12"},
+      {"{% for i in [1, 2] %}{{ i }}{% if i == 1 %}{% continue %}{% endif %}{% else %}E{% endfor %}", "12"},
+      {"{% for i in [1, 2] if i > 1 %}{{ i }}{% continue %}{% else %}E{% endfor %}", "2E"},
+      {"{% for i in [1, 2] %}{% for k in [3] %}{{ k }}{% break %}{% else %}{% continue %}{% endfor %}x{% else %}E{% "
+       "endfor %}",
+       "33E"},
+      {"{% for i in [1, 2] %}{% for k in [3, 4] %}{% continue %}{% else %}{{ i }}{% break %}{% endfor %}x{% endfor %}",
+       "1"},
+      {"{% set x = 1 %}{% for i in [] %}{% else %}{% set x = 2 %}{{ x }}{% endfor %}{{ x }}", "21"},
+  });
+}
+
 TEST(ChatTemplateAsJinja, Macros) {
   check({
       {"{% for i in [1, 2] %}{% macro m() %}{{ i }}{% endmacro %}{{ m() }}{% endfor %}", "12"},

@@ -142,7 +142,8 @@ Statement Parser::for_statement(int line) {
       }
       items = std::move(kept);
     }
-    if (items.empty()) return otherwise ? otherwise(context) : Flow::on;
+    // As in Jinja, `else` also runs if no iteration reaches the end of the body.
+    bool completed = false;
     for (std::size_t i = 0; i < items.size(); ++i) {
       context.count_step();
       context.push();
@@ -151,8 +152,13 @@ Statement Parser::for_statement(int line) {
       const Flow flow = body(context);
       context.pop();
       if (flow == Flow::stop) break;
+      completed |= flow == Flow::on;
     }
-    return Flow::on;
+    if (completed || !otherwise) return Flow::on;
+    context.push();
+    const Flow flow = otherwise(context);
+    context.pop();
+    return flow;
   };
 }
 
