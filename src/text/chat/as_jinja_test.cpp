@@ -114,6 +114,26 @@ TEST(ChatTemplateAsJinja, ElseOfLoops) {
   });
 }
 
+// What a block of set or generation sets is its own; break and continue leave a block of set without an assignment.
+TEST(ChatTemplateAsJinja, BlocksOfSetAndGeneration) {
+  check({
+      {"{% set x %}{% set y = 2 %}{{ y }}{% endset %}{{ x }}|{{ y }}", "2|"},
+      {"{% set x = 1 %}{% set x %}{{ x }}{% set x = 2 %}{{ x }}{% endset %}{{ x }}", "12"},
+      {"{% set x %}{% macro m() %}a{% endmacro %}{{ m() }}{% endset %}{{ x }}{{ m is defined }}", "aFalse"},
+      {"{% for a in [1, 2] %}{% set x %}a{% break %}{% endset %}{{ x }}{% else %}E{% endfor %}{{ x }}", "E"},
+      {"{% for a in [1, 2] %}{% set x = 'o' %}{% set x %}{{ a }}{% if a == 1 %}{% continue %}{% endif %}{% endset %}{{ "
+       "x }}{% endfor %}",
+       "2"},
+      {"{% set x = 1 %}{% generation %}{{ x }}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}", "121"},
+      {"{% generation %}{% macro m() %}a{% endmacro %}{{ m() }}{% endgeneration %}{{ m is defined }}", "aFalse"},
+      {"{% for a in [1] %}{% generation %}{% for b in [1, 2] %}{{ b }}{% break %}{% endfor %}{% endgeneration %}{% "
+       "endfor %}",
+       "1"},
+  });
+  EXPECT_EQ(rendered("{% for a in [1] %}{% generation %}{% break %}{% endgeneration %}{% endfor %}").substr(0, 57),
+            "rejected: t: chat template: {% break %} outside a loop at");
+}
+
 TEST(ChatTemplateAsJinja, Macros) {
   check({
       {"{% for i in [1, 2] %}{% macro m() %}{{ i }}{% endmacro %}{{ m() }}{% endfor %}", "12"},
