@@ -59,6 +59,9 @@ TEST(ChatTemplateAsJinja, FiltersAndTheirArguments) {
        "a\n  b\n  c a\n\n b\n\n c\n   \n  |>a\n>b"},
       {"{{ ['a', 'b'] | join(d='-') }} {{ [{'a': 1}] | join(attribute='a') }} {{ 'aXbX'.split(sep='X', maxsplit=1) }}",
        "a-b 1 ['a', 'bX']"},
+      {"{{ ' a  b c \\n\\n'.split(none, 1) }}{{ ' a b \\t'.split(maxsplit=0) }}{{ ' a b '.split(none, 2) }}{{ ' a b "
+       "'.split(none, -1) }}{{ '  '.split(none, 0) }}{{ 'a b\\u00a0\\u3000'.split(none, 1) }}",
+       "['a', 'b c \\n\\n']['a b \\t']['a', 'b']['a', 'b'][]['a', 'b\\xa0\\u3000']"},
       {"{{ [{'a': 1}, {}] | map(attribute='a', default=0) | list }} {{ [' a'] | map('trim') | list }} {{ ['xa'] | "
        "map('trim', chars='x') | list }}",
        "[1, 0] ['a'] ['a']"},
