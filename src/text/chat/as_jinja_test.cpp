@@ -59,6 +59,9 @@ TEST(ChatTemplateAsJinja, FiltersAndTheirArguments) {
        "a\n  b\n  c a\n\n b\n\n c\n   \n  |>a\n>b"},
       {"{{ ['a', 'b'] | join(d='-') }} {{ [{'a': 1}] | join(attribute='a') }} {{ 'aXbX'.split(sep='X', maxsplit=1) }}",
        "a-b 1 ['a', 'bX']"},
+      {"{{ ' a  b c \\n\\n'.split(none, 1) }}{{ ' a b \\t'.split(maxsplit=0) }}{{ ' a b '.split(none, 2) }}{{ ' a b "
+       "'.split(none, -1) }}{{ '  '.split(none, 0) }}{{ 'a b\\u00a0\\u3000'.split(none, 1) }}",
+       "['a', 'b c \\n\\n']['a b \\t']['a', 'b']['a', 'b'][]['a', 'b\\xa0\\u3000']"},
       {"{{ [{'a': 1}, {}] | map(attribute='a', default=0) | list }} {{ [' a'] | map('trim') | list }} {{ ['xa'] | "
        "map('trim', chars='x') | list }}",
        "[1, 0] ['a'] ['a']"},
@@ -95,6 +98,43 @@ TEST(ChatTemplateAsJinja, AttributesOfPython) {
        "messages[0].props | items | map('first') | join(',') }}",
        "hi1items,get,pop,values"},
   });
+}
+
+// Jinja runs `else` unless an iteration reaches the end of the body, and gives it a scope.
+TEST(ChatTemplateAsJinja, ElseOfLoops) {
+  check({
+      {"{% for i in [1, 2] %}{{ i }}{% continue %}{% else %}E{% endfor %}", "12E"},
+      {"{% for i in [1, 2] %}{{ i }}{% break %}{% else %}E{% endfor %}", "1E"},
+      {"{% for i in [1, 2] %}{{ i }}{% if i == 2 %}{% break %}{% endif %}{% else %}E{% endfor %}", "12"},
+      {"{% for i in [1, 2] %}{{ i }}{% if i == 1 %}{% continue %}{% endif %}{% else %}E{% endfor %}", "12"},
+      {"{% for i in [1, 2] if i > 1 %}{{ i }}{% continue %}{% else %}E{% endfor %}", "2E"},
+      {"{% for i in [1, 2] %}{% for k in [3] %}{{ k }}{% break %}{% else %}{% continue %}{% endfor %}x{% else %}E{% "
+       "endfor %}",
+       "33E"},
+      {"{% for i in [1, 2] %}{% for k in [3, 4] %}{% continue %}{% else %}{{ i }}{% break %}{% endfor %}x{% endfor %}",
+       "1"},
+      {"{% set x = 1 %}{% for i in [] %}{% else %}{% set x = 2 %}{{ x }}{% endfor %}{{ x }}", "21"},
+  });
+}
+
+// What a block of set or generation sets is its own; break and continue leave a block of set without an assignment.
+TEST(ChatTemplateAsJinja, BlocksOfSetAndGeneration) {
+  check({
+      {"{% set x %}{% set y = 2 %}{{ y }}{% endset %}{{ x }}|{{ y }}", "2|"},
+      {"{% set x = 1 %}{% set x %}{{ x }}{% set x = 2 %}{{ x }}{% endset %}{{ x }}", "12"},
+      {"{% set x %}{% macro m() %}a{% endmacro %}{{ m() }}{% endset %}{{ x }}{{ m is defined }}", "aFalse"},
+      {"{% for a in [1, 2] %}{% set x %}a{% break %}{% endset %}{{ x }}{% else %}E{% endfor %}{{ x }}", "E"},
+      {"{% for a in [1, 2] %}{% set x = 'o' %}{% set x %}{{ a }}{% if a == 1 %}{% continue %}{% endif %}{% endset %}{{ "
+       "x }}{% endfor %}",
+       "2"},
+      {"{% set x = 1 %}{% generation %}{{ x }}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}", "121"},
+      {"{% generation %}{% macro m() %}a{% endmacro %}{{ m() }}{% endgeneration %}{{ m is defined }}", "aFalse"},
+      {"{% for a in [1] %}{% generation %}{% for b in [1, 2] %}{{ b }}{% break %}{% endfor %}{% endgeneration %}{% "
+       "endfor %}",
+       "1"},
+  });
+  EXPECT_EQ(rendered("{% for a in [1] %}{% generation %}{% break %}{% endgeneration %}{% endfor %}").substr(0, 57),
+            "rejected: t: chat template: {% break %} outside a loop at");
 }
 
 TEST(ChatTemplateAsJinja, Macros) {

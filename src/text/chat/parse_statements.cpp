@@ -142,7 +142,8 @@ Statement Parser::for_statement(int line) {
       }
       items = std::move(kept);
     }
-    if (items.empty()) return otherwise ? otherwise(context) : Flow::on;
+    // As in Jinja, `else` also runs if no iteration reaches the end of the body.
+    bool completed = false;
     for (std::size_t i = 0; i < items.size(); ++i) {
       context.count_step();
       context.push();
@@ -151,8 +152,13 @@ Statement Parser::for_statement(int line) {
       const Flow flow = body(context);
       context.pop();
       if (flow == Flow::stop) break;
+      completed |= flow == Flow::on;
     }
-    return Flow::on;
+    if (completed || !otherwise) return Flow::on;
+    context.push();
+    const Flow flow = otherwise(context);
+    context.pop();
+    return flow;
   };
 }
 
@@ -212,19 +218,23 @@ Statement Parser::set_statement(int line) {
   need_block("endset");
   need_end_block();
   return [=](Context& context) {
-    assign(context, names, captured(context, body));
-    return Flow::on;
+    Text text;
+    const Flow flow = capture(context, body, text);
+    if (flow == Flow::on) assign(context, names, std::move(text));
+    return flow;
   };
 }
 
-Value Parser::captured(Context& context, const Statement& body) {
+Flow Parser::capture(Context& context, const Statement& body, Text& text) {
   Text before = context.take_output();
   const bool was = std::exchange(context.capturing, true);
-  body(context);
+  context.push();
+  const Flow flow = body(context);
+  context.pop();
   context.capturing = was;
-  Text text = context.take_output();
+  text = context.take_output();
   context.put_output(std::move(before));
-  return text;
+  return flow;
 }
 
 Statement Parser::macro_statement() {
@@ -256,7 +266,8 @@ Statement Parser::macro_statement() {
                     const Value* given = arguments.get(i, names[i]);
                     at->set(names[i], given ? *given : defaults[i] ? defaults[i](*at) : Value(Undefined{names[i]}));
                   }
-                  const Value text = captured(*at, body);
+                  Text text;
+                  capture(*at, body, text);
                   at->leave(std::move(scopes));
                   return text;
                 }));
@@ -267,15 +278,19 @@ Statement Parser::macro_statement() {
 Statement Parser::generation_statement() {
   generations_ = true;
   need_end_block();
+  const int loops = std::exchange(loops_, 0);  // Jinja makes a function of the body
   Statement body = block({"endgeneration"});
+  loops_ = loops;
   need_block("endgeneration");
   need_end_block();
   return [body = std::move(body)](Context& context) {
     const std::size_t begin = context.written();
-    const Flow flow = body(context);
+    context.push();
+    body(context);
+    context.pop();
     if (context.capturing) throw TemplateError("{% generation %} inside {% set %} or {% macro %} is not supported");
     context.generations.emplace_back(begin, context.written());
-    return flow;
+    return Flow::on;
   };
 }
 

@@ -104,7 +104,8 @@ class Parser {
   Statement for_statement(int line);
   static Value loop_variable(const List& items, std::size_t i);
   Statement set_statement(int line);
-  static Value captured(Context& context, const Statement& body);
+  // Runs a body in a scope of its own; `text`: its output.
+  static Flow capture(Context& context, const Statement& body, Text& text);
   Statement macro_statement();
   // {% generation %}: text that the model is trained on.
   Statement generation_statement();

@@ -70,8 +70,7 @@ List split(const Text& text, const Value* separator, std::int64_t max, bool from
       if (i == count) break;
       std::size_t end = i;
       if (max >= 0 && static_cast<std::int64_t>(out.size()) == max) {
-        end = count;
-        while (end > i && space(end - 1)) --end;
+        end = count;  // as in Python, the rest keeps the white space at its end
       } else {
         while (end < count && !space(end)) ++end;
       }
