@@ -26,6 +26,20 @@ void expect_open_files(int ranks) {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+void expect_file_size() {
+  constexpr rlim_t kMiB = 1 << 20, kNeed = 8 * kMiB;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= kNeed) return;
+  if (limit.rlim_max < kNeed) {
+    throw UserError(Problem{.what = "the limit of the size of files is too low to start ranks",
+                            .expected = cat("at least ", kNeed / kMiB, " MiB"),
+                            .got = cat(limit.rlim_max / 1024, " KiB"),
+                            .hint = "a higher limit (ulimit -f), or --ranks 1"});
+  }
+  limit.rlim_cur = kNeed;
+  setrlimit(RLIMIT_FSIZE, &limit);
+}
+
 void expect_shared_memory(const std::string& folder) {
   constexpr std::uint64_t kNeed = 8;  // MiB
   struct statvfs info {};

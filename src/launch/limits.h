@@ -10,6 +10,10 @@ namespace hawser {
 // without end. Raises the soft limit as far as needed; the ranks inherit it.
 void expect_open_files(int ranks);
 
+// Open MPI extends files of 4 MiB that its ranks share; under a lower limit they abort without a word, and mpirun waits.
+// Raises the soft limit as far as needed.
+void expect_file_size();
+
 // `folder`: the run's scratch folder. Open MPI maps 8 MiB of files of its own there, and then some for each rank;
 // without space it aborts, or ranks wait in MPI_Init.
 void expect_shared_memory(const std::string& folder);

@@ -406,6 +406,7 @@ int launch_local(const LocalLaunch& launch) {
   HAWSER_CHECK(launch.ranks >= 1, "ranks ", launch.ranks);
   expect_addresses_for_mpi();
   expect_open_files(launch.ranks);
+  expect_file_size();
   return Supervisor(launch).run();
 }
 

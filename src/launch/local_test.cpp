@@ -43,6 +43,7 @@ class Launched {
     bool crowded = false;  // with another thread that blocks no signal, such as a GPU driver's
     std::chrono::milliseconds start_limit = std::chrono::seconds(120), exit_limit = std::chrono::seconds(120);
     rlimit open_files = {};
+    rlim_t file_size = 0;
     int errors = -1;            // standard error, instead of the file
     bool small_memory = false;  // a /dev/shm of 16 KiB; needs root
     rlim_t processes = 0;       // of a user of its own; needs root
@@ -60,6 +61,10 @@ class Launched {
                setting.errors >= 0 ? setting.errors : open((folder / "err").c_str(), O_WRONLY | O_CREAT, 0600));
       if (setting.bare) clearenv();
       if (setting.open_files.rlim_max > 0) setrlimit(RLIMIT_NOFILE, &setting.open_files);
+      if (setting.file_size > 0) {
+        const rlimit limit{setting.file_size, setting.file_size};
+        setrlimit(RLIMIT_FSIZE, &limit);
+      }
       if (setting.small_memory && (unshare(CLONE_NEWNS) != 0 || mount("", "/", "", MS_REC | MS_PRIVATE, "") != 0 ||
                                    mount("", "/dev/shm", "tmpfs", 0, "size=16k") != 0)) {
         _exit(kNotPermitted);
@@ -415,6 +420,16 @@ TEST(LaunchLocal, ReportsATooLowHardLimitOfOpenFilesAtOnce) {
             "the limit of open files is too low to start 2 ranks (expected at least 40, got 24); try a higher limit "
             "(ulimit -n), or --ranks 1");
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+}
+
+TEST(LaunchLocal, ReportsATooLowLimitOfFileSizeAtOnce) {
+  Launched run(2, {"code", "0"}, {.file_size = rlim_t{1} << 20});
+  EXPECT_EQ(run.wait(), 2);
+  EXPECT_EQ(run.err(),
+            "the limit of the size of files is too low to start ranks (expected at least 8 MiB, got 1024 KiB); try a "
+            "higher limit (ulimit -f), or --ranks 1");
+  Launched enough(2, {"code", "0"}, {.file_size = rlim_t{8} << 20});
+  EXPECT_EQ(enough.wait(), 0) << enough.err();
 }
 
 TEST(LaunchLocal, ReportsTooLittleSharedMemoryAtOnce) {
