@@ -95,6 +95,12 @@ int run_on_ranks(int world, const Recipe& recipe, const RankedBody& body) {
   comm::World ranks(recipe.run.collective_timeout_s, note_failed);
   note_started();
   try {
+    if (ranks.size() != world) {
+      throw UserError(Problem{.what = "MPI has another number of ranks than the launcher's variables say",
+                              .expected = cat(world),
+                              .got = cat(ranks.size()),
+                              .hint = "Open MPI's mpirun, or unset OMPI_COMM_WORLD_SIZE"});
+    }
     const RankPlace place{ranks.rank().value(), ranks.size()};
     Verdict verdict = joined_verdict(ranks.all_gather_strings(checked(body, place).text()));
     if (verdict.code == 0) verdict = compared(ranks.all_gather_strings(commit_of(recipe)));

@@ -50,6 +50,21 @@ TEST(Start, TheUsersWaitPolicyIsKept) {
   }
 }
 
+// An mpirun of another MPI, or a variable that is left over: the run would train on one rank.
+TEST(Start, VariablesOfALauncherWithoutItsMpiAreRejected) {
+  const Workplace place;
+  setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+  setenv("OMPI_COMM_WORLD_RANK", "0", 1);
+  Fit fit(place, {"--ranks", "2"});
+  unsetenv("OMPI_COMM_WORLD_SIZE");
+  unsetenv("OMPI_COMM_WORLD_RANK");
+  const Ended ended = fit.wait();
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_NE(ended.err.find("MPI has another number of ranks than the launcher's variables say (expected 2, got 1)"),
+            std::string::npos)
+      << ended.err;
+}
+
 // The user's OpenMP settings may leave a team one thread: a slower run, of the same numbers.
 TEST(Start, FewerThreadsThanAskedChangeNoNumber) {
   const auto losses = [](const char* name, const char* value) {
