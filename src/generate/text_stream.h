@@ -9,7 +9,8 @@
 
 namespace hawser::generate {
 
-// Number of ids that end with a complete character: all, or fewer if the last ones are the start of one.
+// Number of ids that end with a complete character: all, or fewer if the last ones are the start of one. Bytes that no
+// character begins with are complete.
 std::size_t whole_characters(const text::Tokenizer& tokenizer, std::span<const std::int32_t> ids);
 
 class TextStream {
@@ -30,6 +31,8 @@ class TextStream {
 
  private:
   std::string take(bool end);
+  // The text of the `count` tokens at known_.
+  std::string added(std::size_t count) const;
 
   const text::Tokenizer& tokenizer_;
   std::vector<std::string> stops_;

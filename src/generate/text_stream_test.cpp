@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <random>
+
+#include "base/utf8.h"
 
 namespace hawser::generate {
 namespace {
@@ -38,7 +41,7 @@ class TextStreams : public ::testing::Test {
     std::vector<std::unique_ptr<text::Tokenizer>> out;
     const fs::path golden = fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tokenizers";
     out.push_back(text::load_tokenizer((fs::path(HAWSER_SOURCE_DIR) / "recipes/quickstart-tokenizer").string()));
-    for (const char* name : {"llama2-style", "falcon-style"})
+    for (const char* name : {"llama2-style", "falcon-style", "mistral-style", "sp-bpe-bytes", "sp-unigram-bytes"})
       out.push_back(text::load_tokenizer((golden / name).string()));
     return out;
   }
@@ -63,6 +66,59 @@ TEST_F(TextStreams, PiecesAreTheWholeTextInWholeCharacters) {
       EXPECT_EQ(shown + got.text, tokenizer->decode(ids, true)) << cut;
       for (const std::string& piece : got.pieces) EXPECT_EQ(piece.find("\xEF\xBF\xBD"), std::string::npos) << cut;
     }
+  }
+}
+
+// Texts whose characters are mostly several byte tokens: any cut gives the same text, and any end valid UTF-8.
+TEST_F(TextStreams, RunsOfByteTokensAreReadAsCharacters) {
+  const std::vector<std::string> characters = {
+      "\xE1\x9E\x80", "\xE1\x80\x80", "\xF0\x9F\x91\x8D", "\xC7\xBF", "\xF0\x90\x8D\x88", "\xE2\xB7\x80", "a", " ",
+      "\n",           "the "};
+  std::mt19937 random(5);
+  for (const auto& tokenizer : tokenizers()) {
+    for (int round = 0; round < 30; ++round) {
+      std::string text = round == 0 ? "" : "so ";
+      const std::size_t kinds = round % 3 == 0 ? 1 : characters.size();
+      const std::size_t shift = random() % 6;
+      for (int i = 0; i < 24; ++i) text += characters[(random() % kinds + (kinds == 1 ? shift : 0))];
+      const std::vector<std::int32_t> ids = encoded(*tokenizer, text);
+      const std::string all = tokenizer->decode(ids, true);
+      ASSERT_EQ(all.find("\xEF\xBF\xBD"), std::string::npos) << text;
+      for (std::size_t cut = 0; cut <= ids.size(); ++cut) {
+        const auto at = ids.begin() + static_cast<std::ptrdiff_t>(cut);
+        const std::vector<std::int32_t> before(ids.begin(), at), behind(at, ids.end());
+        const std::size_t full = whole_characters(*tokenizer, before);
+        ASSERT_LT(before.size() - full, 4u);
+        const std::string shown = tokenizer->decode(std::span(before).first(full), true);
+        ASSERT_TRUE(all.starts_with(shown)) << text << " at " << cut;
+        ASSERT_EQ(shown + stream(*tokenizer, before, behind).text, all) << text << " at " << cut;
+        // Ends inside a character: the complete ones, then U+FFFD.
+        std::string ended = stream(*tokenizer, {}, before).text;
+        EXPECT_EQ(find_invalid_utf8(ended), std::string::npos) << text << " up to " << cut;
+        int invalid = 0;
+        for (; ended.ends_with("\xEF\xBF\xBD"); ended.resize(ended.size() - 3)) ++invalid;
+        EXPECT_LT(invalid, 4) << text << " up to " << cut;
+        EXPECT_EQ(ended, shown) << text << " up to " << cut;
+      }
+    }
+  }
+}
+
+// A U+FFFD of the prompt is a character as any other, and invalid bytes change no other text.
+TEST_F(TextStreams, ReplacementCharactersAndInvalidBytes) {
+  for (const auto& tokenizer : tokenizers()) {
+    std::vector<std::int32_t> ids = encoded(*tokenizer, "so \xEF\xBF\xBD\xEF\xBF\xBD");
+    EXPECT_EQ(whole_characters(*tokenizer, ids), ids.size());
+    EXPECT_EQ(stream(*tokenizer, ids, encoded(*tokenizer, "word")).text.find("\xEF\xBF\xBD"), std::string::npos);
+    const auto first = tokenizer->id_of("<0xF0>");
+    if (!first) continue;
+    ids = encoded(*tokenizer, "so \xF0\x9F\x91\x8D");
+    ids.push_back(*first);
+    ids.push_back(*first);
+    for (const std::int32_t id : encoded(*tokenizer, "\xF0\x9F\x91\x8D")) {
+      if (tokenizer->byte_of(id)) ids.push_back(id);
+    }
+    EXPECT_EQ(stream(*tokenizer, {}, ids).text, "so \xF0\x9F\x91\x8D\xEF\xBF\xBD\xEF\xBF\xBD\xF0\x9F\x91\x8D");
   }
 }
 

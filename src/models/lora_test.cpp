@@ -201,6 +201,17 @@ TEST(PeftConfig, EachUnsupportedOptionIsOneLine) {
                     "megatron_core": "megatron.core", "loftq_config": {}, "use_qalora": false,
                     "qalora_group_size": 16, "lora_bias": false, "exclude_modules": null, "init_lora_weights": "gaussian")"),
             "");
+  EXPECT_EQ(read(R"("layers_to_transform": [], "kasa_config": null, "use_bdlora": null, "target_parameters": [],
+                    "alpha_pattern": {}, "trainable_token_indices": {}, "use_qalora": 0, "exclude_modules": "")"),
+            "");
+  for (const char* on : {"0", "false", "{}", "\"\""}) {  // PEFT adapts the first layer, or none
+    EXPECT_EQ(read(cat(R"("layers_to_transform": )", on)).substr(0, 43), "an option of PEFT that is not supported (ex")
+        << on;
+  }
+  for (const char* option : {"arrow_config", "kasa_config", "monteclora_config", "use_bdlora", "velora_config"}) {
+    EXPECT_EQ(read(cat('"', option, "\": {}")),  // on, with defaults
+              cat("an option of PEFT that is not supported (expected none, got an object) at ", option));
+  }
   EXPECT_EQ(read(R"("bias": "all")"), "not supported (expected none, got 'all') at bias");
   EXPECT_EQ(read(R"("rank_pattern": {"q_proj": 4})"),
             "an option of PEFT that is not supported (expected none, got an object) at rank_pattern");

@@ -36,8 +36,15 @@ constexpr auto kHarmless = std::to_array<const char*>({
     "lora_ga_config",
 });
 
-// A key that is off: null, false, 0, "", [] or {}.
-bool is_off(const Json& value) {
+// Options with settings: {} turns them on with all defaults.
+constexpr auto kWithSettings =
+    std::to_array<const char*>({"arrow_config", "kasa_config", "monteclora_config", "use_bdlora", "velora_config"});
+
+// Whether a value turns an option off, as PEFT reads it: null, false, 0, "", [] or {}, but see the exceptions.
+bool is_off(const std::string& key, const Json& value) {
+  if (std::ranges::any_of(kWithSettings, [&](const char* name) { return name == key; })) return value.is_null();
+  // 0, and false which equals it, is the first layer.
+  if (key == "layers_to_transform") return value.is_null() || (value.is_array() && value.empty());
   return value.is_null() || value == false || value == 0 ||
          ((value.is_string() || value.is_structured()) && (value.empty() || value == ""));
 }
@@ -123,7 +130,7 @@ std::optional<LoraConfig> read_lora_config(const std::string& folder, Problems& 
   reject_initialisation(config);
   for (const auto& [key, value] : json->items()) {
     const bool known = std::ranges::any_of(kHarmless, [&](const char* name) { return name == key; });
-    if (known || is_off(value)) continue;
+    if (known || is_off(key, value)) continue;
     config.reject(key.c_str(), "an option of PEFT that is not supported", "none", shown(value));
   }
   problems.add(found);

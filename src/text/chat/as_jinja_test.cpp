@@ -117,6 +117,29 @@ TEST(ChatTemplateAsJinja, ElseOfLoops) {
   });
 }
 
+// A filter of a loop sees what the body has set before.
+TEST(ChatTemplateAsJinja, FiltersOfLoops) {
+  const std::string start = "{% set ns = namespace(d=0) %}{% for i in [1, 2, 3] if not ns.d %}{{ i }}";
+  const std::string stop = "{% set ns.d = 1 %}";
+  check({
+      {start + stop + "{% else %}E{% endfor %}", "1"},
+      {start + "{{ loop.last }}" + stop + "{% endfor %}", "1False2True"},
+      {start + stop + "{{ loop.last }}{{ loop.length }}{{ loop.revindex }}{% endfor %}", "1True11"},
+      {start + "{{ loop.length }}" + stop + "{{ loop['last'] }}{{ loop.revindex0 }}{% endfor %}",
+       "13False223False133True0"},
+      {start + "{{ loop.nextitem }}" + stop + "{{ loop.last }}{{ loop.nextitem is defined }}{% endfor %}",
+       "12FalseTrue2TrueFalse"},
+      {"{% set x = 9 %}{% for i in [1, 2, 9] if i != x %}{% set x = 2 %}{{ i }}{{ loop.previtem }}{{ loop.last }}{% "
+       "endfor %}",
+       "1False21True"},
+      {"{% for i in [1, 2, 3, 4] if i is odd %}{{ i }}/{{ loop.length }}{{ loop.cycle('a', 'b') }}{{ loop == loop }}{% "
+       "for k in [i] if k == i and loop is undefined %}{{ k }}{% endfor %}{% endfor %}",
+       "1/2aTrue3/2bTrue"},
+  });
+  EXPECT_EQ(rendered("{% for i in [1, 2] if i %}{{ loop.last() }}{% endfor %}"),
+            "rejected: expected a function, got bool");
+}
+
 // What a block of set or generation sets is its own; break and continue leave a block of set without an assignment.
 TEST(ChatTemplateAsJinja, BlocksOfSetAndGeneration) {
   check({

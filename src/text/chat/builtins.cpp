@@ -111,13 +111,17 @@ bool has_python_attribute(const Value& object, const std::string& name) {
   return python_attributes(object).contains(name);
 }
 
+std::optional<Value> field(const Value& object, const std::string& name) {
+  const Value* found = object.is_dict() ? object.dict().find(name) : nullptr;
+  if (found == nullptr) return std::nullopt;
+  if (object.dict().is_loop && found->is_function() && name != "cycle") return found->function()({});
+  return *found;
+}
+
 Value attribute(const Value& object, const std::string& name) {
   if (object.is_undefined()) throw TemplateError(cat("'", object.undefined_name(), "' is undefined"));
   if (has_python_attribute(object, name)) return python_attribute(object, name);
-  if (object.is_dict()) {
-    if (const Value* found = object.dict().find(name)) return *found;
-  }
-  return Undefined{name};
+  return field(object, name).value_or(Undefined{name});
 }
 
 namespace {
@@ -137,7 +141,7 @@ Value subscript(const Value& object, const Value& index) {
   reject_safe(object, "with an index");
   if (index.is_text()) {
     const std::string& name = index.text().bytes;
-    const Value* found = object.is_dict() ? object.dict().find(name) : nullptr;
+    const std::optional<Value> found = field(object, name);
     return found ? *found : attribute(object, name);
   }
   std::size_t at = 0;

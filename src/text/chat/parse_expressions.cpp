@@ -319,7 +319,7 @@ Value Parser::method(Context& context, const Value& object, const std::string& n
   const Arguments arguments = call.evaluate(context);
   // A field that is a function: loop.cycle, a function in a namespace.
   if (object.is_dict() && !has_python_attribute(object, name)) {
-    if (const Value* field = object.dict().find(name)) return field->function()(arguments);
+    if (const auto found = field(object, name)) return found->function()(arguments);
   }
   context.count_work(object);
   Value made = call_method(object, name, arguments);

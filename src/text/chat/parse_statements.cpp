@@ -109,6 +109,33 @@ void Parser::assign(Context& context, const std::vector<std::string>& names, con
   for (std::size_t i = 0; i < names.size(); ++i) context.set(names[i], items[i]);
 }
 
+// The items of a loop that its filter keeps. As in Jinja, the filter reads an item when the loop gets there or looks
+// ahead, so that it sees what the body has set by then.
+class LoopItems {
+ public:
+  LoopItems(List items, std::function<bool(const Value&)> keep) : items_(std::move(items)), keep_(std::move(keep)) {
+    if (!keep_) kept_ = std::exchange(items_, {});
+  }
+  bool has(std::size_t i) {
+    while (kept_.size() <= i && next_ < items_.size()) {
+      Value& item = items_[next_++];
+      if (keep_(item)) kept_.push_back(std::move(item));
+    }
+    return i < kept_.size();
+  }
+  const Value& at(std::size_t i) const { return kept_[i]; }
+  bool is_complete() const { return next_ == items_.size(); }
+  std::int64_t count() {
+    has(kept_.size() + items_.size());
+    return static_cast<std::int64_t>(kept_.size());
+  }
+
+ private:
+  List items_, kept_;
+  std::function<bool(const Value&)> keep_;
+  std::size_t next_ = 0;
+};
+
 Statement Parser::for_statement(int line) {
   std::vector<std::string> names = targets();
   if (!take_name("in")) fail("expected 'in'");
@@ -130,25 +157,24 @@ Statement Parser::for_statement(int line) {
   need_block("endfor");
   need_end_block();
   return [=](Context& context) {
-    List items = iterate(over(context));
+    std::function<bool(const Value&)> keep;
     if (filter) {
-      List kept;
-      for (Value& item : items) {
-        context.push();
+      keep = [&names, &filter, &context, visible = context.visible()](const Value& item) {
+        auto scopes = context.enter(visible);
         assign(context, names, item);
-        const bool keep = filter(context).truth();
-        context.pop();
-        if (keep) kept.push_back(std::move(item));
-      }
-      items = std::move(kept);
+        const bool kept = filter(context).truth();
+        context.leave(std::move(scopes));
+        return kept;
+      };
     }
+    const auto items = std::make_shared<LoopItems>(iterate(over(context)), std::move(keep));
     // As in Jinja, `else` also runs if no iteration reaches the end of the body.
     bool completed = false;
-    for (std::size_t i = 0; i < items.size(); ++i) {
+    for (std::size_t i = 0; items->has(i); ++i) {
       context.count_step();
       context.push();
       context.set("loop", loop_variable(items, i));
-      assign(context, names, items[i]);
+      assign(context, names, items->at(i));
       const Flow flow = body(context);
       context.pop();
       if (flow == Flow::stop) break;
@@ -162,24 +188,32 @@ Statement Parser::for_statement(int line) {
   };
 }
 
-Value Parser::loop_variable(const List& items, std::size_t i) {
-  const auto index = static_cast<std::int64_t>(i), count = static_cast<std::int64_t>(items.size());
+Value Parser::loop_variable(const std::shared_ptr<LoopItems>& items, std::size_t i) {
+  const auto index = static_cast<std::int64_t>(i);
   Dict loop;
   loop.is_loop = true;
   loop.items = {{"index", index + 1},
                 {"index0", index},
-                {"revindex", count - index},
-                {"revindex0", count - index - 1},
                 {"first", i == 0},
-                {"last", index + 1 == count},
-                {"length", count},
-                {"previtem", i > 0 ? items[i - 1] : Value(Undefined{"loop.previtem"})},
-                {"nextitem", index + 1 < count ? items[i + 1] : Value(Undefined{"loop.nextitem"})},
+                {"previtem", i > 0 ? items->at(i - 1) : Value(Undefined{"loop.previtem"})},
                 {"cycle", Function([i](const Arguments& arguments) -> Value {
                    if (!arguments.named.empty()) throw TemplateError("loop.cycle takes no named arguments");
                    if (arguments.positional.empty()) throw TemplateError("loop.cycle needs a value");
                    return arguments.positional[i % arguments.positional.size()];
                  })}};
+  // What the next items determine is computed when it is read, if there is a filter.
+  const auto add = [&](const char* name, auto compute) {
+    if (items->is_complete()) {
+      loop.items.emplace_back(name, compute());
+    } else {
+      loop.items.emplace_back(name, Function([compute](const Arguments&) -> Value { return compute(); }));
+    }
+  };
+  add("length", [=] { return Value(items->count()); });
+  add("revindex", [=] { return Value(items->count() - index); });
+  add("revindex0", [=] { return Value(items->count() - index - 1); });
+  add("last", [=] { return Value(!items->has(i + 1)); });
+  add("nextitem", [=] { return items->has(i + 1) ? items->at(i + 1) : Value(Undefined{"loop.nextitem"}); });
   return loop;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -26,6 +27,8 @@ struct Call {
     return arguments;
   }
 };
+
+class LoopItems;
 
 class Parser {
  public:
@@ -102,7 +105,7 @@ class Parser {
   std::vector<std::string> targets();
   static void assign(Context& context, const std::vector<std::string>& names, const Value& value);
   Statement for_statement(int line);
-  static Value loop_variable(const List& items, std::size_t i);
+  static Value loop_variable(const std::shared_ptr<LoopItems>& items, std::size_t i);
   Statement set_statement(int line);
   // Runs a body in a scope of its own; `text`: its output.
   static Flow capture(Context& context, const Statement& body, Text& text);

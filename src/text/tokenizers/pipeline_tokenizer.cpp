@@ -144,6 +144,12 @@ std::string PipelineTokenizer::decode_bytes(std::span<const std::int32_t> ids, b
   return parts_.bytes.empty() ? parts_.decoder.run(std::move(tokens)) : out;
 }
 
+std::optional<unsigned char> PipelineTokenizer::byte_of(std::int32_t id) const {
+  if (id < 0 || id >= vocab_size() || special_[id] || !parts_.decoder.has_byte_fallback()) return std::nullopt;
+  const int byte = value_of_byte_token(parts_.tokens[id]);
+  return byte < 0 ? std::nullopt : std::optional(static_cast<unsigned char>(byte));
+}
+
 std::optional<std::int32_t> PipelineTokenizer::id_of(std::string_view token) const {
   const auto found = parts_.ids.find(token);
   return found == parts_.ids.end() ? std::nullopt : std::optional(found->second);

@@ -318,6 +318,11 @@ std::string SentencePieceTokenizer::decode_bytes(std::span<const std::int32_t> i
   return out;
 }
 
+std::optional<unsigned char> SentencePieceTokenizer::byte_of(std::int32_t id) const {
+  if (id < 0 || id >= vocab_size() || model_.pieces[id].type != Type::byte) return std::nullopt;
+  return static_cast<unsigned char>(byte_named(model_.pieces[id].text));
+}
+
 std::optional<std::int32_t> SentencePieceTokenizer::id_of(std::string_view token) const {
   const auto found = ids_.find(token);
   return found == ids_.end() ? std::nullopt : std::optional(found->second);

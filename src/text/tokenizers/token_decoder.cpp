@@ -17,21 +17,6 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
   }
 }
 
-// Value of a byte token "<0x1F>"; -1 for other tokens.
-int byte_of(std::string_view token) {
-  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
-  int value = 0;
-  for (const char c : token.substr(3, 2)) {
-    const int digit = c >= '0' && c <= '9'   ? c - '0'
-                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                                             : -1;
-    if (digit < 0) return -1;
-    value = value * 16 + digit;
-  }
-  return value;
-}
-
 struct Apply {
   Tokens& tokens;
 
@@ -54,7 +39,7 @@ struct Apply {
       bytes.clear();
     };
     for (std::string& token : tokens) {
-      if (const int byte = byte_of(token); byte >= 0) {
+      if (const int byte = value_of_byte_token(token); byte >= 0) {
         bytes += static_cast<char>(byte);
         continue;
       }
@@ -143,6 +128,20 @@ struct Apply {
 };
 
 }  // namespace
+
+int value_of_byte_token(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
+  int value = 0;
+  for (const char c : token.substr(3, 2)) {
+    const int digit = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                             : -1;
+    if (digit < 0) return -1;
+    value = value * 16 + digit;
+  }
+  return value;
+}
 
 std::string Decoder::run(std::vector<std::string> tokens) const {
   for (const Step& step : steps_) std::visit(Apply{tokens}, step);

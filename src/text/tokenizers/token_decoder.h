@@ -3,12 +3,16 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "text/tokenizers/pattern.h"
 
 namespace hawser::text {
+
+// Value of a byte token "<0x1F>"; -1 for other tokens.
+int value_of_byte_token(std::string_view token);
 
 class Decoder {
  public:
@@ -39,6 +43,12 @@ class Decoder {
   void add(Step step) { steps_.push_back(std::move(step)); }
   // Whether ByteLevel is the only step: then each token decodes independently of its neighbours.
   bool only_byte_level() const { return steps_.size() == 1 && std::holds_alternative<ByteLevel>(steps_[0]); }
+  bool has_byte_fallback() const {
+    for (const Step& step : steps_) {
+      if (std::holds_alternative<ByteFallback>(step)) return true;
+    }
+    return false;
+  }
   void set_space_between() { space_between_ = true; }  // file without a decoder: joins tokens with spaces
 
   // Returns text, or bytes if ByteLevel is the last step: tokens may start or end inside a character.

@@ -43,6 +43,10 @@ class Tokenizer {
   // `skip_special`, special tokens.
   virtual std::string decode_bytes(std::span<const std::int32_t> ids, bool skip_special = false) const = 0;
 
+  // The byte of a byte token ("<0x1F>" of a vocabulary with byte fallback), a run of which is decoded together; nullopt
+  // for other ids and for special tokens.
+  virtual std::optional<unsigned char> byte_of(std::int32_t) const { return std::nullopt; }
+
   // Decodes to valid UTF-8, as decode of the `tokenizers` library: invalid sequences become U+FFFD.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const;
 
