@@ -47,58 +47,67 @@ class KnownFloor {
 
 Packer::Packer(const Trace& trace, const Order& order, const Lifetimes& lifetimes, const std::vector<Buffer>& buffers,
                const std::vector<int>& used)
-    : earlier_(buffers.size()),
-      later_(buffers.size()),
-      offsets_(buffers.size(), -1),
-      slot_of_(buffers.size(), 0),
-      new_place_(buffers.size(), false),
-      stale_(buffers.size(), false) {
+    : rank_(buffers.size(), -1),
+      earlier_(used.size()),
+      later_(used.size()),
+      offsets_(used.size(), -1),
+      slot_of_(used.size(), 0),
+      new_place_(used.size(), false),
+      stale_(used.size(), false) {
+  std::vector<int> by_first = used;
+  std::stable_sort(by_first.begin(), by_first.end(),
+                   [&](int a, int b) { return lifetimes.first_item(a) < lifetimes.first_item(b); });
   std::map<std::int64_t, std::size_t> sizes;
-  for (const Buffer& buffer : buffers) {
-    units_.push_back(units_of(buffer));
+  for (std::size_t rank = 0; rank < by_first.size(); ++rank) {
+    const auto buffer = static_cast<std::size_t>(by_first[rank]);
+    rank_[buffer] = static_cast<int>(rank);
+    units_.push_back(units_of(buffers[buffer]));
     size_of_.push_back(sizes.try_emplace(units_.back(), sizes.size()).first->second);
+    const auto after = std::upper_bound(by_first.begin(), by_first.end(), lifetimes.last_item(by_first[rank]),
+                                        [&](int item, int other) { return item < lifetimes.first_item(other); });
+    overlaps_.push_back(static_cast<std::size_t>(after - by_first.begin()));
   }
   places_.resize(sizes.size());
   other_places_.resize(sizes.size());
   // A sweep over first accesses. A buffer leaves it when the clocks of all remaining accesses include its end.
   KnownFloor floor(trace, order);
-  std::vector<int> by_first = used, open;
-  std::stable_sort(by_first.begin(), by_first.end(),
-                   [&](int a, int b) { return lifetimes.first_item(a) < lifetimes.first_item(b); });
-  std::vector<std::size_t> later(buffers.size(), 0);
+  std::vector<int> open;  // ranks
+  std::vector<std::size_t> later(used.size(), 0);
   std::size_t prune_at = 64;
-  for (const int buffer : by_first) {
+  for (std::size_t rank = 0; rank < by_first.size(); ++rank) {
+    const int buffer = by_first[rank];
     if (open.size() >= prune_at) {
       const std::vector<int> known = floor.from(lifetimes.first_item(buffer));
       std::erase_if(open, [&](int other) {
         for (int s = 0; s < order.streams(); ++s) {
-          if (lifetimes.last_position(other, s) > known[static_cast<std::size_t>(s)]) return false;
+          const int last = lifetimes.last_position(by_first[static_cast<std::size_t>(other)], s);
+          if (last > known[static_cast<std::size_t>(s)]) return false;
         }
         return true;
       });
       prune_at = std::max<std::size_t>(64, open.size() + open.size() / 8);
     }
-    Range& range = earlier_[static_cast<std::size_t>(buffer)];
-    range.begin = conflicts_.size();
+    earlier_[rank].begin = conflicts_.size();
     for (const int other : open) {
-      if (lifetimes.before(other, buffer)) continue;
+      const auto o = static_cast<std::size_t>(other);
+      const bool overlap = rank < overlaps_[o];
+      if (!overlap && lifetimes.before(by_first[o], buffer)) continue;
       conflicts_.push_back(other);
-      ++later[static_cast<std::size_t>(other)];
+      if (!overlap) ++later[o];
     }
-    range.end = conflicts_.size();
-    open.push_back(buffer);
+    earlier_[rank].end = conflicts_.size();
+    open.push_back(static_cast<int>(rank));
   }
   std::size_t end = conflicts_.size();
-  for (const int buffer : by_first) {
-    const auto b = static_cast<std::size_t>(buffer);
-    later_[b] = {end, end};
-    end += later[b];
+  for (std::size_t rank = 0; rank < later.size(); ++rank) {
+    later_[rank] = {end, end};
+    end += later[rank];
   }
   conflicts_.resize(end);
-  for (const int buffer : by_first) {
-    const Range& range = earlier_[static_cast<std::size_t>(buffer)];
-    for (std::size_t i = range.begin; i < range.end; ++i) {
-      conflicts_[later_[static_cast<std::size_t>(conflicts_[i])].end++] = buffer;
+  for (std::size_t rank = 0; rank < later.size(); ++rank) {
+    for (std::size_t i = earlier_[rank].begin; i < earlier_[rank].end; ++i) {
+      const auto other = static_cast<std::size_t>(conflicts_[i]);
+      if (rank >= overlaps_[other]) conflicts_[later_[other].end++] = static_cast<int>(rank);
     }
   }
 }
@@ -121,17 +130,25 @@ void Packer::clear() {
   mark_ = 0;
 }
 
+template <class Visit>
+void Packer::conflicts_of(std::size_t buffer, const Visit& visit) const {
+  for (std::size_t other = buffer + 1; other < overlaps_[buffer]; ++other) visit(other);
+  for (const Range& range : {earlier_[buffer], later_[buffer]}) {
+    for (std::size_t i = range.begin; i < range.end; ++i) visit(static_cast<std::size_t>(conflicts_[i]));
+  }
+}
+
+std::size_t Packer::count_conflicts(std::size_t buffer) const {
+  const Range &earlier = earlier_[buffer], &later = later_[buffer];
+  return overlaps_[buffer] - buffer - 1 + earlier.end - earlier.begin + later.end - later.begin;
+}
+
 void Packer::mark_slots(std::size_t buffer) {
   // Locals: the writes could change members, as far as the compiler knows.
   const std::uint32_t mark = ++mark_;
   std::uint32_t* const marks = marks_.data();
   const std::uint32_t* const slot_of = slot_of_.data();
-  for (const Range& range : {earlier_[buffer], later_[buffer]}) {
-    const int* const end = conflicts_.data() + range.end;
-    for (const int* other = conflicts_.data() + range.begin; other != end; ++other) {
-      marks[slot_of[*other]] = mark;
-    }
-  }
+  conflicts_of(buffer, [=](std::size_t other) { marks[slot_of[other]] = mark; });
   taken_.clear();
   next_slot_ = 0;
 }
@@ -190,9 +207,8 @@ std::uint32_t Packer::slot(std::int64_t begin, std::int64_t end) {
 void Packer::differs(std::size_t buffer, bool offset) {
   other_places_[size_of_[buffer]] = true;
   if (!offset) return;
-  for (const Range& range : {earlier_[buffer], later_[buffer]}) {
-    for (std::size_t i = range.begin; i < range.end; ++i) stale_[static_cast<std::size_t>(conflicts_[i])] = true;
-  }
+  char* const stale = stale_.data();
+  conflicts_of(buffer, [=](std::size_t other) { stale[other] = true; });
 }
 
 std::int64_t Packer::put_down(const std::vector<int>& order, bool reuse, std::int64_t limit) {
@@ -206,7 +222,7 @@ std::int64_t Packer::put_down(const std::vector<int>& order, bool reuse, std::in
   while (similar && last > first && order[last - 1] == kept_.order[last - 1]) --last;
   std::int64_t top = 0;
   for (std::size_t i = 0; i < order.size(); ++i) {
-    const auto b = static_cast<std::size_t>(order[i]);
+    const auto b = static_cast<std::size_t>(rank_[static_cast<std::size_t>(order[i])]);
     std::int64_t at = 0;
     if (similar && (i < first || i >= last) && !stale_[b] && !(reuse && other_places_[size_of_[b]])) {
       at = kept_.offsets[b];
@@ -224,7 +240,7 @@ std::int64_t Packer::put_down(const std::vector<int>& order, bool reuse, std::in
     slot_of_[b] = slot(at, end);
     top = std::max(top, end);
     if (top > limit) break;
-    for (const Range& range : {earlier_[b], later_[b]}) work_ += range.end - range.begin + 1;
+    work_ += count_conflicts(b) + 2;
   }
   return top;
 }

@@ -24,7 +24,9 @@ class Packer {
   // Keeps the result of the last put_down(), which placed all buffers: later calls with a similar order compute only
   // what differs from it. Results do not depend on it.
   void keep();
-  std::int64_t offset(int buffer) const { return offsets_[static_cast<std::size_t>(buffer)]; }
+  std::int64_t offset(int buffer) const {
+    return offsets_[static_cast<std::size_t>(rank_[static_cast<std::size_t>(buffer)])];
+  }
   // A measure of the time that put_down() has taken so far: conflicts of placed buffers, as if nothing had been kept.
   std::size_t work() const { return work_; }
 
@@ -45,6 +47,10 @@ class Packer {
     std::vector<bool> new_place;
   };
 
+  // Calls visit(rank) for each conflict of a buffer.
+  template <class Visit>
+  void conflicts_of(std::size_t buffer, const Visit& visit) const;
+  std::size_t count_conflicts(std::size_t buffer) const;
   void clear();
   // Marks the slots of the conflicts of a buffer that are placed.
   void mark_slots(std::size_t buffer);
@@ -58,23 +64,28 @@ class Packer {
   // A buffer has another offset than in kept_, or was another one that added a place.
   void differs(std::size_t buffer, bool offset);
 
+  // Buffers have ranks, in the order of their first accesses. Everything below is by rank, or lists ranks.
+  std::vector<int> rank_;  // by buffer
   std::vector<std::int64_t> units_;
+  // A buffer's conflicts: some of those before it; all after it up to overlaps_; and some after these, whose accesses are
+  // later in the trace but not ordered.
   std::vector<int> conflicts_;
-  std::vector<Range> earlier_, later_;  // a buffer's conflicts with buffers first accessed before it, and after it
-  std::vector<std::size_t> size_of_;    // by buffer: index of its size among all sizes
+  std::vector<Range> earlier_, later_;
+  std::vector<std::size_t> overlaps_;  // the first rank after the buffers accessed before this one's last access
+  std::vector<std::size_t> size_of_;   // index of its size among all sizes
   std::vector<std::int64_t> offsets_;
   std::vector<Slot> slots_;             // by begin, then end
-  std::vector<std::uint32_t> slot_of_;  // by buffer: the number of its slot; 0: not placed
+  std::vector<std::uint32_t> slot_of_;  // the number of its slot; 0: not placed
   std::vector<std::uint32_t> marks_;    // by slot number: the last mark_ for which a conflict is in it
   std::uint32_t mark_ = 0;
   std::vector<Run> taken_;  // of marked slots before next_slot_: ascending, with gaps between
   std::size_t next_slot_ = 0;
   std::vector<std::vector<std::int64_t>> places_;  // by size: offsets used by buffers of that size
-  std::vector<bool> new_place_;                    // by buffer: it added its offset to places_
+  std::vector<bool> new_place_;                    // it added its offset to places_
   Kept kept_;
   std::vector<int> last_order_;
   bool last_reuse_ = false;
-  std::vector<char> stale_;         // by buffer: a conflict placed before it may have another offset than in kept_
+  std::vector<char> stale_;         // a conflict placed before it may have another offset than in kept_
   std::vector<bool> other_places_;  // by size: places_ may differ from those at this point of kept_
   std::size_t work_ = 0;
 };
