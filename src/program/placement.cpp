@@ -268,7 +268,7 @@ class Search {
 
 }  // namespace
 
-Placement place(const Trace& trace, const std::vector<Buffer>& buffers, Placing placing) {
+Placement place(const Trace& trace, const std::vector<Buffer>& buffers, Placing placing, std::int64_t max_bytes) {
   const Order order(trace);
   const Lifetimes lifetimes(trace, order, buffers);
   Placement out;
@@ -277,11 +277,15 @@ Placement place(const Trace& trace, const std::vector<Buffer>& buffers, Placing 
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     if (lifetimes.used(static_cast<int>(i)) && buffers[i].category != kPersistent) used.push_back(static_cast<int>(i));
   }
-  if (used.empty()) return out;
+  if (used.empty()) {
+    out.placed = placing == Placing::offsets;
+    return out;
+  }
   find_peak(trace, lifetimes, buffers, used, out);
   out.bytes = out.live_bytes;
-  if (placing == Placing::estimate) return out;
+  if (placing == Placing::estimate || out.bytes > max_bytes) return out;
 
+  out.placed = true;
   Packer packer(trace, order, lifetimes, buffers, used);
   out.bytes = Search(lifetimes, buffers, used, packer, out.live_bytes / Device::kAlignment).run(out.offsets);
   return out;
