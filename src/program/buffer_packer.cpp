@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <numeric>
 
 #include "base/units.h"
 #include "device/device.h"
@@ -48,8 +49,8 @@ class KnownFloor {
 Packer::Packer(const Trace& trace, const Order& order, const Lifetimes& lifetimes, const std::vector<Buffer>& buffers,
                const std::vector<int>& used)
     : rank_(buffers.size(), -1),
-      earlier_(used.size()),
-      later_(used.size()),
+      unordered_of_(used.size()),
+      conflicts_(used.size(), 0),
       offsets_(used.size(), -1),
       slot_of_(used.size(), 0),
       new_place_(used.size(), false),
@@ -69,46 +70,56 @@ Packer::Packer(const Trace& trace, const Order& order, const Lifetimes& lifetime
   }
   places_.resize(sizes.size());
   other_places_.resize(sizes.size());
-  // A sweep over first accesses. A buffer leaves it when the clocks of all remaining accesses include its end.
+  std::vector<int> by_end(used.size());  // ranks
+  std::iota(by_end.begin(), by_end.end(), 0);
+  const auto end_of = [&](int rank) { return overlaps_[static_cast<std::size_t>(rank)]; };
+  std::stable_sort(by_end.begin(), by_end.end(), [&](int a, int b) { return end_of(a) < end_of(b); });
+  // A sweep over first accesses. A buffer is open until its last access, then ended until the clocks of all remaining
+  // accesses include its end.
   KnownFloor floor(trace, order);
-  std::vector<int> open;  // ranks
-  std::vector<std::size_t> later(used.size(), 0);
-  std::size_t prune_at = 64;
+  std::vector<int> open, ended;                // ranks
+  std::vector<std::pair<int, int>> unordered;  // ranks, the later one first
+  std::size_t ends = 0, prune_at = 64;
   for (std::size_t rank = 0; rank < by_first.size(); ++rank) {
     const int buffer = by_first[rank];
-    if (open.size() >= prune_at) {
+    for (; ends < by_end.size() && end_of(by_end[ends]) <= rank; ++ends) ended.push_back(by_end[ends]);
+    if (rank % kBlock == 0) {
+      std::erase_if(open, [&](int other) { return end_of(other) <= rank; });
+      open_of_.push_back({open_.size(), open_.size() + open.size()});
+      open_.insert(open_.end(), open.begin(), open.end());
+    }
+    if (ended.size() >= prune_at) {
       const std::vector<int> known = floor.from(lifetimes.first_item(buffer));
-      std::erase_if(open, [&](int other) {
+      std::erase_if(ended, [&](int other) {
         for (int s = 0; s < order.streams(); ++s) {
           const int last = lifetimes.last_position(by_first[static_cast<std::size_t>(other)], s);
           if (last > known[static_cast<std::size_t>(s)]) return false;
         }
         return true;
       });
-      prune_at = std::max<std::size_t>(64, open.size() + open.size() / 8);
+      prune_at = std::max<std::size_t>(64, ended.size() + ended.size() / 8);
     }
-    earlier_[rank].begin = conflicts_.size();
-    for (const int other : open) {
-      const auto o = static_cast<std::size_t>(other);
-      const bool overlap = rank < overlaps_[o];
-      if (!overlap && lifetimes.before(by_first[o], buffer)) continue;
-      conflicts_.push_back(other);
-      if (!overlap) ++later[o];
+    for (const int other : ended) {
+      if (lifetimes.before(by_first[static_cast<std::size_t>(other)], buffer)) continue;
+      unordered.emplace_back(static_cast<int>(rank), other);
+      ++conflicts_[rank];
+      ++conflicts_[static_cast<std::size_t>(other)];
     }
-    earlier_[rank].end = conflicts_.size();
     open.push_back(static_cast<int>(rank));
   }
-  std::size_t end = conflicts_.size();
-  for (std::size_t rank = 0; rank < later.size(); ++rank) {
-    later_[rank] = {end, end};
-    end += later[rank];
+  std::size_t end = 0;
+  for (std::size_t rank = 0; rank < by_first.size(); ++rank) {
+    unordered_of_[rank] = {end, end};
+    end += conflicts_[rank];
   }
-  conflicts_.resize(end);
-  for (std::size_t rank = 0; rank < later.size(); ++rank) {
-    for (std::size_t i = earlier_[rank].begin; i < earlier_[rank].end; ++i) {
-      const auto other = static_cast<std::size_t>(conflicts_[i]);
-      if (rank >= overlaps_[other]) conflicts_[later_[other].end++] = static_cast<int>(rank);
-    }
+  unordered_.resize(end);
+  for (const auto& [a, b] : unordered) {
+    unordered_[unordered_of_[static_cast<std::size_t>(a)].end++] = b;
+    unordered_[unordered_of_[static_cast<std::size_t>(b)].end++] = a;
+  }
+  for (std::size_t rank = 0, begin = 0; rank < by_first.size(); ++rank) {
+    while (begin < by_end.size() && end_of(by_end[begin]) <= rank) ++begin;  // this many have ended
+    conflicts_[rank] += rank - begin + overlaps_[rank] - rank - 1;
   }
 }
 
@@ -132,15 +143,14 @@ void Packer::clear() {
 
 template <class Visit>
 void Packer::conflicts_of(std::size_t buffer, const Visit& visit) const {
-  for (std::size_t other = buffer + 1; other < overlaps_[buffer]; ++other) visit(other);
-  for (const Range& range : {earlier_[buffer], later_[buffer]}) {
-    for (std::size_t i = range.begin; i < range.end; ++i) visit(static_cast<std::size_t>(conflicts_[i]));
+  const Range &open = open_of_[buffer / kBlock], &unordered = unordered_of_[buffer];
+  for (std::size_t i = open.begin; i < open.end; ++i) {
+    const auto other = static_cast<std::size_t>(open_[i]);
+    visit(other, overlaps_[other] > buffer);
   }
-}
-
-std::size_t Packer::count_conflicts(std::size_t buffer) const {
-  const Range &earlier = earlier_[buffer], &later = later_[buffer];
-  return overlaps_[buffer] - buffer - 1 + earlier.end - earlier.begin + later.end - later.begin;
+  for (std::size_t other = buffer - buffer % kBlock; other < buffer; ++other) visit(other, overlaps_[other] > buffer);
+  for (std::size_t other = buffer + 1; other < overlaps_[buffer]; ++other) visit(other, true);
+  for (std::size_t i = unordered.begin; i < unordered.end; ++i) visit(static_cast<std::size_t>(unordered_[i]), true);
 }
 
 void Packer::mark_slots(std::size_t buffer) {
@@ -148,7 +158,8 @@ void Packer::mark_slots(std::size_t buffer) {
   const std::uint32_t mark = ++mark_;
   std::uint32_t* const marks = marks_.data();
   const std::uint32_t* const slot_of = slot_of_.data();
-  conflicts_of(buffer, [=](std::size_t other) { marks[slot_of[other]] = mark; });
+  // No buffer is in slot 0.
+  conflicts_of(buffer, [=](std::size_t other, bool conflict) { marks[conflict ? slot_of[other] : 0] = mark; });
   taken_.clear();
   next_slot_ = 0;
 }
@@ -208,7 +219,7 @@ void Packer::differs(std::size_t buffer, bool offset) {
   other_places_[size_of_[buffer]] = true;
   if (!offset) return;
   char* const stale = stale_.data();
-  conflicts_of(buffer, [=](std::size_t other) { stale[other] = true; });
+  conflicts_of(buffer, [=](std::size_t other, bool conflict) { stale[other] |= static_cast<char>(conflict); });
 }
 
 std::int64_t Packer::put_down(const std::vector<int>& order, bool reuse, std::int64_t limit) {
@@ -240,7 +251,7 @@ std::int64_t Packer::put_down(const std::vector<int>& order, bool reuse, std::in
     slot_of_[b] = slot(at, end);
     top = std::max(top, end);
     if (top > limit) break;
-    work_ += count_conflicts(b) + 2;
+    work_ += conflicts_[b] + 2;
   }
   return top;
 }

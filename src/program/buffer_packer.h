@@ -47,10 +47,11 @@ class Packer {
     std::vector<bool> new_place;
   };
 
-  // Calls visit(rank) for each conflict of a buffer.
+  static constexpr std::size_t kBlock = 32;
+
+  // Calls visit(rank, true) for each conflict of a buffer, and visit(rank, false) for some other buffers.
   template <class Visit>
   void conflicts_of(std::size_t buffer, const Visit& visit) const;
-  std::size_t count_conflicts(std::size_t buffer) const;
   void clear();
   // Marks the slots of the conflicts of a buffer that are placed.
   void mark_slots(std::size_t buffer);
@@ -67,12 +68,15 @@ class Packer {
   // Buffers have ranks, in the order of their first accesses. Everything below is by rank, or lists ranks.
   std::vector<int> rank_;  // by buffer
   std::vector<std::int64_t> units_;
-  // A buffer's conflicts: some of those before it; all after it up to overlaps_; and some after these, whose accesses are
-  // later in the trace but not ordered.
-  std::vector<int> conflicts_;
-  std::vector<Range> earlier_, later_;
-  std::vector<std::size_t> overlaps_;  // the first rank after the buffers accessed before this one's last access
-  std::vector<std::size_t> size_of_;   // index of its size among all sizes
+  // Conflicts are buffers whose accesses overlap in the trace, and those whose accesses do not, but are not ordered. The
+  // first are found from overlaps_ and open_, the second are listed.
+  std::vector<std::size_t> overlaps_;  // the first rank after those first accessed before this one's last access
+  std::vector<int> open_;              // by rank / kBlock, from open_of_: earlier ranks that overlap the block's first
+  std::vector<Range> open_of_;
+  std::vector<int> unordered_;  // from unordered_of_
+  std::vector<Range> unordered_of_;
+  std::vector<std::size_t> conflicts_;  // their number
+  std::vector<std::size_t> size_of_;    // index of its size among all sizes
   std::vector<std::int64_t> offsets_;
   std::vector<Slot> slots_;             // by begin, then end
   std::vector<std::uint32_t> slot_of_;  // the number of its slot; 0: not placed
