@@ -66,7 +66,7 @@ Packer::Packer(const Trace& trace, const Order& order, const Lifetimes& lifetime
     size_of_.push_back(sizes.try_emplace(units_.back(), sizes.size()).first->second);
     const auto after = std::upper_bound(by_first.begin(), by_first.end(), lifetimes.last_item(by_first[rank]),
                                         [&](int item, int other) { return item < lifetimes.first_item(other); });
-    overlaps_.push_back(static_cast<std::size_t>(after - by_first.begin()));
+    overlaps_.push_back(static_cast<std::uint32_t>(after - by_first.begin()));
   }
   places_.resize(sizes.size());
   other_places_.resize(sizes.size());
@@ -143,14 +143,20 @@ void Packer::clear() {
 
 template <class Visit>
 void Packer::conflicts_of(std::size_t buffer, const Visit& visit) const {
+  // Locals: the visits' writes could change members, as far as the compiler knows.
   const Range &open = open_of_[buffer / kBlock], &unordered = unordered_of_[buffer];
-  for (std::size_t i = open.begin; i < open.end; ++i) {
-    const auto other = static_cast<std::size_t>(open_[i]);
-    visit(other, overlaps_[other] > buffer);
+  const std::uint32_t* const overlaps = overlaps_.data();
+  const std::size_t end = overlaps[buffer];
+  const int* const last_open = open_.data() + open.end;
+  for (const int* other = open_.data() + open.begin; other != last_open; ++other) {
+    visit(static_cast<std::size_t>(*other), overlaps[*other] > buffer);
   }
-  for (std::size_t other = buffer - buffer % kBlock; other < buffer; ++other) visit(other, overlaps_[other] > buffer);
-  for (std::size_t other = buffer + 1; other < overlaps_[buffer]; ++other) visit(other, true);
-  for (std::size_t i = unordered.begin; i < unordered.end; ++i) visit(static_cast<std::size_t>(unordered_[i]), true);
+  for (std::size_t other = buffer - buffer % kBlock; other < buffer; ++other) visit(other, overlaps[other] > buffer);
+  for (std::size_t other = buffer + 1; other < end; ++other) visit(other, true);
+  const int* const last_unordered = unordered_.data() + unordered.end;
+  for (const int* other = unordered_.data() + unordered.begin; other != last_unordered; ++other) {
+    visit(static_cast<std::size_t>(*other), true);
+  }
 }
 
 void Packer::mark_slots(std::size_t buffer) {
@@ -159,7 +165,9 @@ void Packer::mark_slots(std::size_t buffer) {
   std::uint32_t* const marks = marks_.data();
   const std::uint32_t* const slot_of = slot_of_.data();
   // No buffer is in slot 0.
-  conflicts_of(buffer, [=](std::size_t other, bool conflict) { marks[conflict ? slot_of[other] : 0] = mark; });
+  conflicts_of(buffer, [=](std::size_t other, bool conflict) {
+    marks[slot_of[other] & (0U - static_cast<std::uint32_t>(conflict))] = mark;
+  });
   taken_.clear();
   next_slot_ = 0;
 }
