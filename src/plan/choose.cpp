@@ -43,6 +43,7 @@ class Forecaster::Choice {
       const Forecast f = plan(short_, uniform(candidate.policy), program::Placing::estimate);
       candidate.needed_bytes = static_cast<double>(f.needed());
       candidate.seconds = f.time.seconds;
+      tried_[uniform(candidate.policy)] = {candidate.needed_bytes, candidate.seconds, false};
     }
     const auto min = std::min_element(
         candidates.begin(), candidates.end(),
@@ -76,21 +77,19 @@ class Forecaster::Choice {
     return std::vector<Checkpointing>(static_cast<std::size_t>(blocks_), policy);
   }
 
-  Forecast plan(const Recipe& recipe, std::vector<Checkpointing> policies, program::Placing placing) const {
-    return on_.forecast(with_policies(recipe, std::move(policies)), on_.model_, placing);
+  Forecast plan(const Recipe& recipe, std::vector<Checkpointing> policies, program::Placing placing,
+                std::int64_t max_needed = std::numeric_limits<std::int64_t>::max()) const {
+    return on_.forecast(with_policies(recipe, std::move(policies)), on_.model_, placing, max_needed);
   }
 
   // The short step with a mix. Buffers are placed only if the estimate fits.
   Planned planned(const PolicyCandidates& policies, const Mix& mix, double limit) {
     const auto found = tried_.try_emplace(policies.list(mix));
-    const auto& list = found.first->first;
     Tried& tried = found.first->second;
-    const auto plan_it = [&](program::Placing placing) {
-      const Forecast f = plan(short_, list, placing);
-      tried = {static_cast<double>(f.needed()), f.time.seconds, placing == program::Placing::offsets};
-    };
-    if (found.second) plan_it(program::Placing::estimate);
-    if (!tried.placed && tried.needed <= limit) plan_it(program::Placing::offsets);
+    if (found.second || (!tried.placed && tried.needed <= limit)) {
+      const Forecast f = plan(short_, found.first->first, program::Placing::offsets, static_cast<std::int64_t>(limit));
+      tried = {static_cast<double>(f.needed()), f.time.seconds, f.placed};
+    }
     return {mix, tried.needed, tried.seconds};
   }
 

@@ -83,14 +83,17 @@ Forecast Forecaster::extrapolated(const Recipe& recipe) const {
   return out;
 }
 
-Forecast Forecaster::forecast(const Recipe& recipe, const models::Model& model, program::Placing placing) const {
+Forecast Forecaster::forecast(const Recipe& recipe, const models::Model& model, program::Placing placing,
+                              std::int64_t max_needed) const {
   const auto start = std::chrono::steady_clock::now();
   Forecast out;
   const DType compute = compute_dtype(recipe.precision, target_);
   out.layout = make_layout(recipe, model, world_, compute, threads_, target_.cuda ? DeviceKind::cuda : DeviceKind::cpu);
-  const RankPlan plan = plan_rank(model, out.layout, step::Purpose::train, 0, false, placing);
-  out.costs = costs_of(plan, model, out.layout);
   out.overhead = overhead_of(target_, out.layout.mesh);
+  const RankPlan plan =
+      plan_rank(model, out.layout, step::Purpose::train, 0, false, placing, max_needed - out.overhead);
+  out.costs = costs_of(plan, model, out.layout);
+  out.placed = plan.buffers.placement.placed;
   out.capacity = capacity_;
   const double rate_scale = target_.per_core ? std::min<double>(threads_, double{1} * machine_.cores / world_) : 1.0;
   out.time = step_time(plan.trace, target_, compute, rate_scale);

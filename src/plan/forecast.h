@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +35,7 @@ struct Forecast {
   StepTime time;
   double tokens_per_second = 0;  // of all ranks
   double planning_seconds = 0;
+  bool placed = false;  // offsets were computed: needed() is not an estimate
   bool chosen = false;  // the policies of `layout` are the choice for memory.activation_checkpointing: auto
 
   // The policy of each block.
@@ -104,8 +106,9 @@ class Forecaster {
   Forecast choose(const Recipe& recipe) const;
   // A forecast from the plans of one and of two micro-batches: later ones take as long as the second.
   Forecast extrapolated(const Recipe& recipe) const;
-  // Treats auto as none.
-  Forecast forecast(const Recipe& recipe, const models::Model& model, program::Placing placing) const;
+  // Treats auto as none. Does not compute offsets if the estimate is above `max_needed`; then needed() is the estimate.
+  Forecast forecast(const Recipe& recipe, const models::Model& model, program::Placing placing,
+                    std::int64_t max_needed = std::numeric_limits<std::int64_t>::max()) const;
 
   // Micro-batches after this one are like it.
   static constexpr int kSearchedMicroBatches = 2;

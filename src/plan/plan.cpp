@@ -9,7 +9,7 @@
 namespace hawser::plan {
 
 RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank, bool optimizer,
-                   program::Placing placing) {
+                   program::Placing placing, std::int64_t max_bytes) {
   RankPlan plan;
   plan.purpose = purpose;
   plan.program = step::make_program(model, schedule_options(layout, purpose));
@@ -26,13 +26,14 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   step::Executor(std::move(setup)).enqueue({});
   plan.trace = device.take_trace();
   plan.buffers = buffers.take();
-  plan.buffers.placement = program::place(plan.trace, plan.buffers.buffers, placing);
   plan.parameter_bytes = state.parameter_bytes();
   plan.optimizer_bytes = state.optimizer_bytes();
   plan.kv_cache_bytes = state.kv_cache_bytes();
   plan.saved_bytes = state.saved_bytes();
   plan.state_bytes = state.bytes();
   plan.scratch_bytes = scratch_bytes(layout.device);
+  plan.buffers.placement =
+      program::place(plan.trace, plan.buffers.buffers, placing, max_bytes - plan.state_bytes - plan.scratch_bytes);
   return plan;
 }
 

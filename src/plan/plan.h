@@ -2,6 +2,7 @@
 // the placement of all buffers. `Costs` are computed from it.
 #pragma once
 
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -29,9 +30,11 @@ struct RankPlan {
 
 // Runs the step of `rank` on meta and places its buffers. Allocates no device memory and does not communicate.
 // `optimizer`: reserve moments even if `purpose` is not train, for a session that also trains. Placing::estimate
-// computes sizes only, a few percent too low; such a plan cannot be run.
+// computes sizes only, a few percent too low; such a plan cannot be run. So does Placing::offsets if that size is above
+// `max_bytes`.
 RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank,
-                   bool optimizer = false, program::Placing placing = program::Placing::offsets);
+                   bool optimizer = false, program::Placing placing = program::Placing::offsets,
+                   std::int64_t max_bytes = std::numeric_limits<std::int64_t>::max());
 
 // For each op with more than one kernel: the kernel that the plan uses, and why no faster one. One line each, without
 // repeats, in step order: "attention_forward: plain (float32 operands; cuDNN takes bf16)". Empty on the CPU.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <numeric>
 
 #include "base/units.h"
 #include "device/device.h"
@@ -47,59 +48,78 @@ class KnownFloor {
 
 Packer::Packer(const Trace& trace, const Order& order, const Lifetimes& lifetimes, const std::vector<Buffer>& buffers,
                const std::vector<int>& used)
-    : earlier_(buffers.size()),
-      later_(buffers.size()),
-      offsets_(buffers.size(), -1),
-      slot_of_(buffers.size(), 0),
-      new_place_(buffers.size(), false),
-      stale_(buffers.size(), false) {
+    : rank_(buffers.size(), -1),
+      unordered_of_(used.size()),
+      conflicts_(used.size(), 0),
+      offsets_(used.size(), -1),
+      slot_of_(used.size(), 0),
+      new_place_(used.size(), false),
+      stale_(used.size(), false) {
+  std::vector<int> by_first = used;
+  std::stable_sort(by_first.begin(), by_first.end(),
+                   [&](int a, int b) { return lifetimes.first_item(a) < lifetimes.first_item(b); });
   std::map<std::int64_t, std::size_t> sizes;
-  for (const Buffer& buffer : buffers) {
-    units_.push_back(units_of(buffer));
+  for (std::size_t rank = 0; rank < by_first.size(); ++rank) {
+    const auto buffer = static_cast<std::size_t>(by_first[rank]);
+    rank_[buffer] = static_cast<int>(rank);
+    units_.push_back(units_of(buffers[buffer]));
     size_of_.push_back(sizes.try_emplace(units_.back(), sizes.size()).first->second);
+    const auto after = std::upper_bound(by_first.begin(), by_first.end(), lifetimes.last_item(by_first[rank]),
+                                        [&](int item, int other) { return item < lifetimes.first_item(other); });
+    overlaps_.push_back(static_cast<std::uint32_t>(after - by_first.begin()));
   }
   places_.resize(sizes.size());
   other_places_.resize(sizes.size());
-  // A sweep over first accesses. A buffer leaves it when the clocks of all remaining accesses include its end.
+  std::vector<int> by_end(used.size());  // ranks
+  std::iota(by_end.begin(), by_end.end(), 0);
+  const auto end_of = [&](int rank) { return overlaps_[static_cast<std::size_t>(rank)]; };
+  std::stable_sort(by_end.begin(), by_end.end(), [&](int a, int b) { return end_of(a) < end_of(b); });
+  // A sweep over first accesses. A buffer is open until its last access, then ended until the clocks of all remaining
+  // accesses include its end.
   KnownFloor floor(trace, order);
-  std::vector<int> by_first = used, open;
-  std::stable_sort(by_first.begin(), by_first.end(),
-                   [&](int a, int b) { return lifetimes.first_item(a) < lifetimes.first_item(b); });
-  std::vector<std::size_t> later(buffers.size(), 0);
-  std::size_t prune_at = 64;
-  for (const int buffer : by_first) {
-    if (open.size() >= prune_at) {
+  std::vector<int> open, ended;                // ranks
+  std::vector<std::pair<int, int>> unordered;  // ranks, the later one first
+  std::size_t ends = 0, prune_at = 64;
+  for (std::size_t rank = 0; rank < by_first.size(); ++rank) {
+    const int buffer = by_first[rank];
+    for (; ends < by_end.size() && end_of(by_end[ends]) <= rank; ++ends) ended.push_back(by_end[ends]);
+    if (rank % kBlock == 0) {
+      std::erase_if(open, [&](int other) { return end_of(other) <= rank; });
+      open_of_.push_back({open_.size(), open_.size() + open.size()});
+      open_.insert(open_.end(), open.begin(), open.end());
+    }
+    if (ended.size() >= prune_at) {
       const std::vector<int> known = floor.from(lifetimes.first_item(buffer));
-      std::erase_if(open, [&](int other) {
+      std::erase_if(ended, [&](int other) {
         for (int s = 0; s < order.streams(); ++s) {
-          if (lifetimes.last_position(other, s) > known[static_cast<std::size_t>(s)]) return false;
+          const int last = lifetimes.last_position(by_first[static_cast<std::size_t>(other)], s);
+          if (last > known[static_cast<std::size_t>(s)]) return false;
         }
         return true;
       });
-      prune_at = std::max<std::size_t>(64, open.size() + open.size() / 8);
+      prune_at = std::max<std::size_t>(64, ended.size() + ended.size() / 8);
     }
-    Range& range = earlier_[static_cast<std::size_t>(buffer)];
-    range.begin = conflicts_.size();
-    for (const int other : open) {
-      if (lifetimes.before(other, buffer)) continue;
-      conflicts_.push_back(other);
-      ++later[static_cast<std::size_t>(other)];
+    for (const int other : ended) {
+      if (lifetimes.before(by_first[static_cast<std::size_t>(other)], buffer)) continue;
+      unordered.emplace_back(static_cast<int>(rank), other);
+      ++conflicts_[rank];
+      ++conflicts_[static_cast<std::size_t>(other)];
     }
-    range.end = conflicts_.size();
-    open.push_back(buffer);
+    open.push_back(static_cast<int>(rank));
   }
-  std::size_t end = conflicts_.size();
-  for (const int buffer : by_first) {
-    const auto b = static_cast<std::size_t>(buffer);
-    later_[b] = {end, end};
-    end += later[b];
+  std::size_t end = 0;
+  for (std::size_t rank = 0; rank < by_first.size(); ++rank) {
+    unordered_of_[rank] = {end, end};
+    end += conflicts_[rank];
   }
-  conflicts_.resize(end);
-  for (const int buffer : by_first) {
-    const Range& range = earlier_[static_cast<std::size_t>(buffer)];
-    for (std::size_t i = range.begin; i < range.end; ++i) {
-      conflicts_[later_[static_cast<std::size_t>(conflicts_[i])].end++] = buffer;
-    }
+  unordered_.resize(end);
+  for (const auto& [a, b] : unordered) {
+    unordered_[unordered_of_[static_cast<std::size_t>(a)].end++] = b;
+    unordered_[unordered_of_[static_cast<std::size_t>(b)].end++] = a;
+  }
+  for (std::size_t rank = 0, begin = 0; rank < by_first.size(); ++rank) {
+    while (begin < by_end.size() && end_of(by_end[begin]) <= rank) ++begin;  // this many have ended
+    conflicts_[rank] += rank - begin + overlaps_[rank] - rank - 1;
   }
 }
 
@@ -121,17 +141,33 @@ void Packer::clear() {
   mark_ = 0;
 }
 
+template <class Visit>
+void Packer::conflicts_of(std::size_t buffer, const Visit& visit) const {
+  // Locals: the visits' writes could change members, as far as the compiler knows.
+  const Range &open = open_of_[buffer / kBlock], &unordered = unordered_of_[buffer];
+  const std::uint32_t* const overlaps = overlaps_.data();
+  const std::size_t end = overlaps[buffer];
+  const int* const last_open = open_.data() + open.end;
+  for (const int* other = open_.data() + open.begin; other != last_open; ++other) {
+    visit(static_cast<std::size_t>(*other), overlaps[*other] > buffer);
+  }
+  for (std::size_t other = buffer - buffer % kBlock; other < buffer; ++other) visit(other, overlaps[other] > buffer);
+  for (std::size_t other = buffer + 1; other < end; ++other) visit(other, true);
+  const int* const last_unordered = unordered_.data() + unordered.end;
+  for (const int* other = unordered_.data() + unordered.begin; other != last_unordered; ++other) {
+    visit(static_cast<std::size_t>(*other), true);
+  }
+}
+
 void Packer::mark_slots(std::size_t buffer) {
   // Locals: the writes could change members, as far as the compiler knows.
   const std::uint32_t mark = ++mark_;
   std::uint32_t* const marks = marks_.data();
   const std::uint32_t* const slot_of = slot_of_.data();
-  for (const Range& range : {earlier_[buffer], later_[buffer]}) {
-    const int* const end = conflicts_.data() + range.end;
-    for (const int* other = conflicts_.data() + range.begin; other != end; ++other) {
-      marks[slot_of[*other]] = mark;
-    }
-  }
+  // No buffer is in slot 0.
+  conflicts_of(buffer, [=](std::size_t other, bool conflict) {
+    marks[slot_of[other] & (0U - static_cast<std::uint32_t>(conflict))] = mark;
+  });
   taken_.clear();
   next_slot_ = 0;
 }
@@ -190,9 +226,8 @@ std::uint32_t Packer::slot(std::int64_t begin, std::int64_t end) {
 void Packer::differs(std::size_t buffer, bool offset) {
   other_places_[size_of_[buffer]] = true;
   if (!offset) return;
-  for (const Range& range : {earlier_[buffer], later_[buffer]}) {
-    for (std::size_t i = range.begin; i < range.end; ++i) stale_[static_cast<std::size_t>(conflicts_[i])] = true;
-  }
+  char* const stale = stale_.data();
+  conflicts_of(buffer, [=](std::size_t other, bool conflict) { stale[other] |= static_cast<char>(conflict); });
 }
 
 std::int64_t Packer::put_down(const std::vector<int>& order, bool reuse, std::int64_t limit) {
@@ -206,7 +241,7 @@ std::int64_t Packer::put_down(const std::vector<int>& order, bool reuse, std::in
   while (similar && last > first && order[last - 1] == kept_.order[last - 1]) --last;
   std::int64_t top = 0;
   for (std::size_t i = 0; i < order.size(); ++i) {
-    const auto b = static_cast<std::size_t>(order[i]);
+    const auto b = static_cast<std::size_t>(rank_[static_cast<std::size_t>(order[i])]);
     std::int64_t at = 0;
     if (similar && (i < first || i >= last) && !stale_[b] && !(reuse && other_places_[size_of_[b]])) {
       at = kept_.offsets[b];
@@ -224,7 +259,7 @@ std::int64_t Packer::put_down(const std::vector<int>& order, bool reuse, std::in
     slot_of_[b] = slot(at, end);
     top = std::max(top, end);
     if (top > limit) break;
-    for (const Range& range : {earlier_[b], later_[b]}) work_ += range.end - range.begin + 1;
+    work_ += conflicts_[b] + 2;
   }
   return top;
 }

@@ -24,7 +24,9 @@ class Packer {
   // Keeps the result of the last put_down(), which placed all buffers: later calls with a similar order compute only
   // what differs from it. Results do not depend on it.
   void keep();
-  std::int64_t offset(int buffer) const { return offsets_[static_cast<std::size_t>(buffer)]; }
+  std::int64_t offset(int buffer) const {
+    return offsets_[static_cast<std::size_t>(rank_[static_cast<std::size_t>(buffer)])];
+  }
   // A measure of the time that put_down() has taken so far: conflicts of placed buffers, as if nothing had been kept.
   std::size_t work() const { return work_; }
 
@@ -45,6 +47,11 @@ class Packer {
     std::vector<bool> new_place;
   };
 
+  static constexpr std::size_t kBlock = 32;
+
+  // Calls visit(rank, true) for each conflict of a buffer, and visit(rank, false) for some other buffers.
+  template <class Visit>
+  void conflicts_of(std::size_t buffer, const Visit& visit) const;
   void clear();
   // Marks the slots of the conflicts of a buffer that are placed.
   void mark_slots(std::size_t buffer);
@@ -58,23 +65,31 @@ class Packer {
   // A buffer has another offset than in kept_, or was another one that added a place.
   void differs(std::size_t buffer, bool offset);
 
+  // Buffers have ranks, in the order of their first accesses. Everything below is by rank, or lists ranks.
+  std::vector<int> rank_;  // by buffer
   std::vector<std::int64_t> units_;
-  std::vector<int> conflicts_;
-  std::vector<Range> earlier_, later_;  // a buffer's conflicts with buffers first accessed before it, and after it
-  std::vector<std::size_t> size_of_;    // by buffer: index of its size among all sizes
+  // Conflicts are buffers whose accesses overlap in the trace, and those whose accesses do not, but are not ordered. The
+  // first are found from overlaps_ and open_, the second are listed.
+  std::vector<std::uint32_t> overlaps_;  // the first rank after those first accessed before this one's last access
+  std::vector<int> open_;  // by rank / kBlock, from open_of_: earlier ranks that overlap the block's first
+  std::vector<Range> open_of_;
+  std::vector<int> unordered_;  // from unordered_of_
+  std::vector<Range> unordered_of_;
+  std::vector<std::size_t> conflicts_;  // their number
+  std::vector<std::size_t> size_of_;    // index of its size among all sizes
   std::vector<std::int64_t> offsets_;
   std::vector<Slot> slots_;             // by begin, then end
-  std::vector<std::uint32_t> slot_of_;  // by buffer: the number of its slot; 0: not placed
+  std::vector<std::uint32_t> slot_of_;  // the number of its slot; 0: not placed
   std::vector<std::uint32_t> marks_;    // by slot number: the last mark_ for which a conflict is in it
   std::uint32_t mark_ = 0;
   std::vector<Run> taken_;  // of marked slots before next_slot_: ascending, with gaps between
   std::size_t next_slot_ = 0;
   std::vector<std::vector<std::int64_t>> places_;  // by size: offsets used by buffers of that size
-  std::vector<bool> new_place_;                    // by buffer: it added its offset to places_
+  std::vector<bool> new_place_;                    // it added its offset to places_
   Kept kept_;
   std::vector<int> last_order_;
   bool last_reuse_ = false;
-  std::vector<char> stale_;         // by buffer: a conflict placed before it may have another offset than in kept_
+  std::vector<char> stale_;         // a conflict placed before it may have another offset than in kept_
   std::vector<bool> other_places_;  // by size: places_ may differ from those at this point of kept_
   std::size_t work_ = 0;
 };

@@ -149,8 +149,9 @@ void find_peak(const Trace& trace, const Lifetimes& lifetimes, const std::vector
 
 // Searches for an order of placing buffers that needs few bytes. Initially buffers of one size are adjacent, in
 // descending order of size: in most traces that is within a percent of the bound. Otherwise (weights of two sizes that
-// alternate over several micro-batches) the order is changed at random, step by step, and kept if the result is no
-// worse.
+// alternate over several micro-batches) buffers of the largest sizes are placed together, in the order of their accesses
+// or against it, for several numbers of sizes. If that is not enough, the order is changed at random, step by step, and kept
+// if the result is no worse.
 class Search {
  public:
   Search(const Lifetimes& lifetimes, const std::vector<Buffer>& buffers, const std::vector<int>& used, Packer& packer,
@@ -172,21 +173,37 @@ class Search {
     constexpr int kMaxTries = 2000;
     constexpr std::size_t kMaxWork = 80'000'000, kPoorWork = 320'000'000;  // tenths of a second; about a second
     bool reuse = true;
-    const auto resume = [&] { return best_ > good_ && packer_.work() < (best_ > poor_ ? kPoorWork : kMaxWork); };
-    for (int i = 0; i < kMaxTries && (i < 2 ? best_ > good_ : resume()); ++i) {
-      std::vector<std::vector<int>> groups = groups_;
-      const bool other = i == 1 || (i > 1 && below(8) == 0);
-      if (i > 1 && !other) change(groups);
+    // Places in the order of `groups`, and keeps them if the result is no worse than the best one.
+    const auto attempt = [&](std::vector<std::vector<int>> groups, bool with_reuse) {
       std::vector<int> order;
       for (const auto& group : groups) order.insert(order.end(), group.begin(), group.end());
-      const std::int64_t units = packer_.put_down(order, reuse != other, best_);
-      if (units > best_) continue;
+      const std::int64_t units = packer_.put_down(order, with_reuse, best_);
+      if (units > best_) return;
       packer_.keep();
-      reuse = reuse != other;
+      reuse = with_reuse;
       groups_ = std::move(groups);
-      if (units == best_) continue;
+      if (units == best_) return;
       best_ = units;
       for (const int b : order) offsets[static_cast<std::size_t>(b)] = packer_.offset(b) * Device::kAlignment;
+    };
+    const std::vector<std::vector<int>> by_size = groups_;
+    for (const bool with_reuse : {true, false}) {
+      if (best_ > good_) attempt(by_size, with_reuse);
+    }
+    for (std::size_t sizes = 1; best_ > good_ && sizes <= std::min<std::size_t>(by_size.size(), kMaxMerged); ++sizes) {
+      for (const std::size_t how : {1, 0}) {
+        const std::vector<std::vector<int>> merged = merge_largest(by_size, sizes, how);
+        for (const bool with_reuse : {true, false}) {
+          if (best_ > good_) attempt(merged, with_reuse);
+        }
+      }
+    }
+    const auto resume = [&] { return best_ > good_ && packer_.work() < (best_ > poor_ ? kPoorWork : kMaxWork); };
+    for (int i = 2; i < kMaxTries && resume(); ++i) {
+      std::vector<std::vector<int>> groups = groups_;
+      const bool other = below(8) == 0;
+      if (!other) change(groups);
+      attempt(std::move(groups), reuse != other);
     }
     return best_ * Device::kAlignment;
   }
@@ -201,6 +218,15 @@ class Search {
       if (how == 1) return lifetimes_.last_item(a) > lifetimes_.last_item(b);
       return life(a) > life(b);
     });
+  }
+
+  // The groups with the first `count` merged to one.
+  std::vector<std::vector<int>> merge_largest(std::vector<std::vector<int>> groups, std::size_t count,
+                                              std::size_t how) const {
+    for (std::size_t i = 1; i < count; ++i) groups[0].insert(groups[0].end(), groups[i].begin(), groups[i].end());
+    groups.erase(groups.begin() + 1, groups.begin() + static_cast<std::ptrdiff_t>(count));
+    sort(groups[0], how);
+    return groups;
   }
 
   void change(std::vector<std::vector<int>>& groups) {
@@ -232,6 +258,7 @@ class Search {
 
   const Lifetimes& lifetimes_;
   Packer& packer_;
+  static constexpr std::size_t kMaxMerged = 8;
   std::int64_t good_, poor_;  // the search ends at good_ or below; above poor_ it may take longer
   RandomStream random_;
   std::uint64_t drawn_ = 0;
@@ -241,7 +268,7 @@ class Search {
 
 }  // namespace
 
-Placement place(const Trace& trace, const std::vector<Buffer>& buffers, Placing placing) {
+Placement place(const Trace& trace, const std::vector<Buffer>& buffers, Placing placing, std::int64_t max_bytes) {
   const Order order(trace);
   const Lifetimes lifetimes(trace, order, buffers);
   Placement out;
@@ -250,11 +277,15 @@ Placement place(const Trace& trace, const std::vector<Buffer>& buffers, Placing 
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     if (lifetimes.used(static_cast<int>(i)) && buffers[i].category != kPersistent) used.push_back(static_cast<int>(i));
   }
-  if (used.empty()) return out;
+  if (used.empty()) {
+    out.placed = placing == Placing::offsets;
+    return out;
+  }
   find_peak(trace, lifetimes, buffers, used, out);
   out.bytes = out.live_bytes;
-  if (placing == Placing::estimate) return out;
+  if (placing == Placing::estimate || out.bytes > max_bytes) return out;
 
+  out.placed = true;
   Packer packer(trace, order, lifetimes, buffers, used);
   out.bytes = Search(lifetimes, buffers, used, packer, out.live_bytes / Device::kAlignment).run(out.offsets);
   return out;

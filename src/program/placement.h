@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ struct Placement {
   // By buffer: bytes from the arena's begin, a multiple of Device::kAlignment. -1: persistent, or never accessed.
   std::vector<std::int64_t> offsets;
   std::int64_t bytes = 0;  // size of the step's arena
+  bool placed = false;     // offsets were computed; otherwise `bytes` is an estimate
   // Indices of the largest set found of buffers that are live at the same time, largest buffer first. No two of them
   // may share bytes.
   std::vector<int> peak_buffers;
@@ -91,7 +93,9 @@ enum class Placing {
   estimate,  // computes only the lower bound: all offsets are -1, and `bytes` is `live_bytes`
 };
 
-// Computes offsets of all buffers except the persistent ones. The result depends only on the arguments.
-Placement place(const Trace& trace, const std::vector<Buffer>& buffers, Placing placing = Placing::offsets);
+// Computes offsets of all buffers except the persistent ones; only the estimate if that needs more than `max_bytes`. The
+// result depends only on the arguments.
+Placement place(const Trace& trace, const std::vector<Buffer>& buffers, Placing placing = Placing::offsets,
+                std::int64_t max_bytes = std::numeric_limits<std::int64_t>::max());
 
 }  // namespace hawser::program

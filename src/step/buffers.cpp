@@ -33,7 +33,9 @@ const char* name_of(Role role) {
 }  // namespace
 
 std::string BufferKey::text() const {
-  return cat(name_of(role), " ", a, ".", b);
+  std::string out = name_of(role);
+  out.append(" ").append(std::to_string(a)).append(".").append(std::to_string(b));
+  return out;
 }
 
 TensorView MetaBuffers::get(const BufferKey& key, DType dtype, const Shape& shape) {

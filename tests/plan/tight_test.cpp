@@ -8,6 +8,7 @@
 
 #include "config/config.h"
 #include "models/families.h"
+#include "models/testing/published.h"
 #include "support.h"
 
 namespace hawser {
@@ -45,6 +46,28 @@ TEST(Tight, ArenasAreNearTheLiveBytesAtThePeak) {
   for (const comm::MeshSizes& mesh : {comm::MeshSizes{.shard = 8}, comm::MeshSizes{.context = 4, .shard = 2},
                                       comm::MeshSizes{.context = 8}, comm::MeshSizes{.shard = 8, .replicate = 4}}) {
     expect_tight(llama, {.mesh = mesh, .length = 16384, .documents = 1, .compute = DType::bf16}, "Llama-8B");
+  }
+}
+
+// Layers and head have weights of two sizes, and the gradients of the first micro-batch's embedding are still live in the
+// next forward pass.
+TEST(Tight, ArenasOfTwoMicroBatchesOnGpus) {
+  Problems problems;
+  const models::Model mistral(models::describe_config(models::testing::kPublished[0].config, "config.json", problems));
+  ASSERT_EQ(problems.lines(), "");
+  for (const auto checkpointing : testing::kPolicies) {
+    const LayoutOptions options{.mesh = {.shard = 8},
+                                .length = 2048,
+                                .documents = 1,
+                                .checkpointing = checkpointing,
+                                .micro_batches = 2,
+                                .compute = DType::bf16,
+                                .reduce_dtype = DType::bf16};
+    plan::Layout layout = make_test_layout(options, mistral);
+    layout.device = DeviceKind::cuda;
+    const auto placement = plan::plan_rank(mistral, layout, step::Purpose::train, 0).buffers.placement;
+    EXPECT_LE(static_cast<double>(placement.bytes), 1.01 * static_cast<double>(placement.live_bytes))
+        << testing::text_of(options);
   }
 }
 
