@@ -150,8 +150,8 @@ void find_peak(const Trace& trace, const Lifetimes& lifetimes, const std::vector
 // Searches for an order of placing buffers that needs few bytes. Initially buffers of one size are adjacent, in
 // descending order of size: in most traces that is within a percent of the bound. Otherwise (weights of two sizes that
 // alternate over several micro-batches) buffers of the largest sizes are placed together, in the order of their accesses
-// or against it, for several numbers of sizes. If that is not enough, the order is changed at random, step by step, and kept
-// if the result is no worse.
+// or against it, for several numbers of sizes. If that is not enough, the order by size is changed at random, step by
+// step, and kept if the result is no worse.
 class Search {
  public:
   Search(const Lifetimes& lifetimes, const std::vector<Buffer>& buffers, const std::vector<int>& used, Packer& packer,
@@ -172,43 +172,54 @@ class Search {
   std::int64_t run(std::vector<std::int64_t>& offsets) {
     constexpr int kMaxTries = 2000;
     constexpr std::size_t kMaxWork = 80'000'000, kPoorWork = 320'000'000;  // tenths of a second; about a second
-    bool reuse = true;
-    // Places in the order of `groups`, and keeps them if the result is no worse than the best one.
-    const auto attempt = [&](std::vector<std::vector<int>> groups, bool with_reuse) {
+    // Places in the order of `groups`; keeps them in `state` if the result is no worse.
+    const auto attempt = [&](State& state, std::vector<std::vector<int>> groups, bool reuse) {
       std::vector<int> order;
       for (const auto& group : groups) order.insert(order.end(), group.begin(), group.end());
-      const std::int64_t units = packer_.put_down(order, with_reuse, best_);
-      if (units > best_) return;
+      const std::int64_t units = packer_.put_down(order, reuse, state.units);
+      if (units > state.units) return;
       packer_.keep();
-      reuse = with_reuse;
-      groups_ = std::move(groups);
-      if (units == best_) return;
+      state = {std::move(groups), reuse, units};
+      if (units >= best_) return;
       best_ = units;
       for (const int b : order) offsets[static_cast<std::size_t>(b)] = packer_.offset(b) * Device::kAlignment;
     };
-    const std::vector<std::vector<int>> by_size = groups_;
-    for (const bool with_reuse : {true, false}) {
-      if (best_ > good_) attempt(by_size, with_reuse);
+    State state;
+    for (const bool reuse : {true, false}) {
+      if (best_ > good_) attempt(state, groups_, reuse);
     }
-    for (std::size_t sizes = 1; best_ > good_ && sizes <= std::min<std::size_t>(by_size.size(), kMaxMerged); ++sizes) {
+    const std::size_t work = packer_.work();
+    State merged = state;
+    for (std::size_t sizes = 1; best_ > good_ && sizes <= std::min<std::size_t>(groups_.size(), kMaxMerged); ++sizes) {
       for (const std::size_t how : {1, 0}) {
-        const std::vector<std::vector<int>> merged = merge_largest(by_size, sizes, how);
-        for (const bool with_reuse : {true, false}) {
-          if (best_ > good_) attempt(merged, with_reuse);
+        const std::vector<std::vector<int>> groups = merge_largest(groups_, sizes, how);
+        for (const bool reuse : {true, false}) {
+          if (best_ > good_) attempt(merged, groups, reuse);
         }
       }
     }
-    const auto resume = [&] { return best_ > good_ && packer_.work() < (best_ > poor_ ? kPoorWork : kMaxWork); };
+    // Starts from the order by size, not from the best one: so it finds what it would find without merged sizes.
+    const std::size_t start = packer_.work() - work;
+    const auto resume = [&] {
+      return best_ > good_ && packer_.work() - start < (state.units > poor_ ? kPoorWork : kMaxWork);
+    };
     for (int i = 2; i < kMaxTries && resume(); ++i) {
-      std::vector<std::vector<int>> groups = groups_;
+      std::vector<std::vector<int>> groups = state.groups;
       const bool other = below(8) == 0;
       if (!other) change(groups);
-      attempt(std::move(groups), reuse != other);
+      attempt(state, std::move(groups), state.reuse != other);
     }
     return best_ * Device::kAlignment;
   }
 
  private:
+  static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
+  struct State {
+    std::vector<std::vector<int>> groups;
+    bool reuse = true;
+    std::int64_t units = kNone;
+  };
+
   std::size_t below(std::size_t bound) { return static_cast<std::size_t>(random_.below(bound, drawn_++)); }
 
   void sort(std::vector<int>& group, std::size_t how) const {
@@ -262,8 +273,8 @@ class Search {
   std::int64_t good_, poor_;  // the search ends at good_ or below; above poor_ it may take longer
   RandomStream random_;
   std::uint64_t drawn_ = 0;
-  std::vector<std::vector<int>> groups_;
-  std::int64_t best_ = std::numeric_limits<std::int64_t>::max();
+  std::vector<std::vector<int>> groups_;  // by size
+  std::int64_t best_ = kNone;
 };
 
 }  // namespace
