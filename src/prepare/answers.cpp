@@ -78,10 +78,17 @@ class TokenPlaces {
   }
 
   // True if the last token of `start`, the ids before a byte, covers the next character too: an unknown token represents
-  // any part of its word.
+  // any part of its word, and a space several of them.
   bool continues(std::size_t byte, const Ids& start) const {
+    if (byte >= text_.size()) return false;
     constexpr std::string_view kSpaces = " \t\n\r";
-    if (byte >= text_.size() || kSpaces.find(text_[byte]) != kSpaces.npos) return false;
+    if (kSpaces.find(text_[byte]) != kSpaces.npos) {
+      // A space that the tokenizer drops belongs to no token. One of several that become one token belongs to it.
+      const std::size_t word = text_.substr(0, byte).find_last_not_of(kSpaces) + 1;
+      Ids shorter;
+      if (word < byte) tokenizer_.encode(text_.substr(0, word), shorter, false);
+      if (word == byte || shorter.size() >= start.size()) return false;
+    }
     std::size_t next = byte + 1;
     while (next < text_.size() && (static_cast<unsigned char>(text_[next]) & 0xc0) == 0x80) ++next;
     Ids longer;

@@ -194,7 +194,6 @@ TEST(Answers, OfAPromptAreTheCompletionAndTheEndOfText) {
   EXPECT_EQ(learned, " the" + plain_end);
 }
 
-// TextFrame is found without encoding a text: this tokenizer has tokens for "b" and "c" only.
 // WordPiece: decoding does not give the text back, and an unknown word is one token, which any part of it has too.
 TEST(Answers, ATokenOverTheBoundaryIsLabeled) {
   const Learned learned("inputs/tokenizers/minilm/tokenizer.json", "chatml");
@@ -202,8 +201,18 @@ TEST(Answers, ATokenOverTheBoundaryIsLabeled) {
   EXPECT_EQ(learned(R"({"prompt": "is it? \ud83d\ude00wor", "completion": "d answer"})"), "[UNK]|answer|[SEP]|");
   EXPECT_EQ(learned(R"({"prompt": "is it? \ud83d\ude00", "completion": " answer"})"), "answer|[SEP]|");
   EXPECT_EQ(learned(R"({"prompt": "is it? \ud83d\ude00", "completion": ". answer"})"), ".|answer|[SEP]|");
+  EXPECT_EQ(learned(R"({"prompt": "an \n", "completion": " answer"})"), "answer|[SEP]|");  // these spaces are dropped
 }
 
+// A normalizer that makes one space of several: the token of a space on both sides.
+TEST(Answers, OneSpaceOfSeveralIsOverTheBoundary) {
+  const Learned learned("tests/golden/tokenizers/t5-style/tokenizer.json", "chatml");
+  EXPECT_EQ(learned(R"({"prompt": "so\n", "completion": " zq"})"), " |z|q|</s>|");
+  EXPECT_EQ(learned(R"({"prompt": "so", "completion": "\n zq"})"), " |z|q|</s>|");
+  EXPECT_EQ(learned(R"({"prompt": "so\n ", "completion": "zq"})"), "z|q|</s>|");
+}
+
+// TextFrame is found without encoding a text: this tokenizer has tokens for "b" and "c" only.
 TEST(Answers, NeedNoEncodableProbeText) {
   const auto ids_of = [](const std::string& post_processor, const std::string& text) {
     const std::string path = (fs::path(::testing::TempDir()) / "two-letters.json").string();
