@@ -24,8 +24,7 @@ constexpr CheckpointingChoice kCheckpointingChoices[] = {
     {"qkv", Checkpointing::qkv, "norms, SwiGLU, the QKV GEMM and RoPE; gate and up are saved"},
     {"projections", Checkpointing::projections,
      "norms, SwiGLU, RoPE, the QKV and gate-up GEMMs; attention's output and log-sum-exp are saved"},
-    {"full", Checkpointing::full,
-     "all but the inputs of attention and MLP: attention, too"},
+    {"full", Checkpointing::full, "all but the inputs of attention and MLP: attention, too"},
 };
 
 EnumChoices<Checkpointing> checkpointing_choices() {
