@@ -68,8 +68,8 @@ class Packer {
   // Buffers have ranks, in the order of their first accesses. Everything below is by rank, or lists ranks.
   std::vector<int> rank_;  // by buffer
   std::vector<std::int64_t> units_;
-  // Conflicts are buffers whose accesses overlap in the trace, and those whose accesses do not, but are not ordered. The
-  // first are found from overlaps_ and open_, the second are listed.
+  // Conflicts are buffers whose accesses overlap in the trace, and those whose accesses do not, but are not ordered.
+  // The first are found from overlaps_ and open_, the second are listed.
   std::vector<std::uint32_t> overlaps_;  // the first rank after those first accessed before this one's last access
   std::vector<int> open_;  // by rank / kBlock, from open_of_: earlier ranks that overlap the block's first
   std::vector<Range> open_of_;

@@ -149,9 +149,9 @@ void find_peak(const Trace& trace, const Lifetimes& lifetimes, const std::vector
 
 // Searches for an order of placing buffers that needs few bytes. Initially buffers of one size are adjacent, in
 // descending order of size: in most traces that is within a percent of the bound. Otherwise (weights of two sizes that
-// alternate over several micro-batches) buffers of the largest sizes are placed together, in the order of their accesses
-// or against it, for several numbers of sizes. If that is not enough, the order by size is changed at random, step by
-// step, and kept if the result is no worse.
+// alternate over several micro-batches) buffers of the largest sizes are placed together, in the order of their
+// accesses or against it, for several numbers of sizes. If that is not enough, the order by size is changed at random,
+// step by step, and kept if the result is no worse.
 class Search {
  public:
   Search(const Lifetimes& lifetimes, const std::vector<Buffer>& buffers, const std::vector<int>& used, Packer& packer,
