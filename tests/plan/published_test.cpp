@@ -1,13 +1,9 @@
 // Published models of every family are planned for a node of GPUs and for eight nodes.
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <ctime>
-
 #include "models/families.h"
 #include "models/testing/published.h"
 #include "plan/forecast.h"
-#include "step/replay.h"
 
 namespace hawser {
 namespace {
@@ -37,8 +33,8 @@ TEST(Published, ArePlannedOn8And64Ranks) {
   }
 }
 
-// The search for suggestions plans many steps.
-TEST(Published, SuggestionsTakeSeconds) {
+// The search for suggestions plans many steps, whose weights have two sizes.
+TEST(Published, SuggestionsForAModelThatDoesNotFit) {
   Problems problems;
   const models::Model model(models::describe_config(models::testing::kPublished[0].config, "config.json", problems));
   Recipe recipe;
@@ -47,13 +43,9 @@ TEST(Published, SuggestionsTakeSeconds) {
   recipe.train.global_batch_size = 64;
   recipe.memory.activation_checkpointing = Checkpointing::none;
   recipe.memory.capacity = Bytes(25'000'000'000);
-  const std::clock_t start = std::clock();  // CPU time of this process, since the machine may run other work
   const plan::Forecaster forecaster(recipe, model, 8, plan::load_target("h200"), plan::this_machine(), 1);
   EXPECT_FALSE(forecaster.forecast().fits());
   EXPECT_EQ(forecaster.alternatives().suggestions.size(), 3u);
-  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-  std::printf("%.2f s\n", seconds);
-  EXPECT_LT(seconds, step::kAddressSanitizer ? 60.0 : 12.0);  // 3 s on an idle machine
 }
 
 }  // namespace
