@@ -227,6 +227,16 @@ TEST_F(PrepareSources, LeavesOutDuplicates) {
   EXPECT_EQ(prepare(joined).duplicates, 4) << "ids are compared with ids only, not with text";
 }
 
+// One document is the default of document_lengths.
+TEST_F(PrepareSources, ALengthThatIsWrittenOutIsNoOtherContent) {
+  folder_.write("a.jsonl",
+                "{\"input_ids\": [5, 6, 7, 8]}\n{\"input_ids\": [5, 6, 7, 8], \"document_lengths\": [4]}\n"
+                "{\"input_ids\": [5, 6, 7, 8], \"document_lengths\": [2, 2]}\n");
+  PrepareOptions with = options({"a.jsonl"});
+  with.deduplicate = true;
+  EXPECT_EQ(prepare(with).duplicates, 1);
+}
+
 TEST_F(PrepareSources, ResumesAfterSigkill) {
   folder_.write("a.jsonl.gz", gzip(lines(1500, 1)));
   folder_.write("b.txt", text(40000, 2));

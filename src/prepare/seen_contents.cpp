@@ -27,6 +27,7 @@ ContentHash hash_of_ids(std::span<const std::int32_t> ids, std::span<const std::
                         std::span<const std::int32_t> document_lengths) {
   // Labels equal to the ids are the default.
   if (std::ranges::equal(labels, ids)) labels = {};
+  if (document_lengths.size() == 1) document_lengths = {};  // and so is one document
   std::vector<ContentHash> parts;
   for (const auto& part : {ids, labels, document_lengths}) {
     parts.push_back(from(::XXH3_128bits_withSeed(part.data(), part.size_bytes(), kIdsSeed)));

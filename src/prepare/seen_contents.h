@@ -16,7 +16,8 @@ struct ContentHash {
 };
 
 ContentHash hash_of_text(std::string_view text);
-// Hash of ids with their labels and document lengths, as in Line. Seeded differently from hash_of_text().
+// Hash of ids with their labels and document lengths, as in Line; the defaults may be written out. Seeded differently
+// from hash_of_text().
 ContentHash hash_of_ids(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
                         std::span<const std::int32_t> document_lengths);
 
