@@ -366,9 +366,9 @@ TEST(Linear, ReadsScaledOperandsAsTheirProducts) {
         row.forward(ctx, x, residual, z);
         keep(z);
         const Scaled gradient = row.output_gradient(ctx, dy);
-        row.input_gradient(ctx, gradient, dz);
+        row.linear().input_gradient(ctx, gradient, dz);
         keep(dz);
-        row.weight_gradient(ctx, gradient, x, row_sink);
+        row.linear().weight_gradient(ctx, gradient, x, row_sink);
         for (const TestSink* sink : {&column_sink, &row_sink}) {
           for (const TensorView& view : sink->views()) keep(view);
         }

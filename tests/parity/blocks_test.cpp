@@ -17,6 +17,19 @@ namespace {
 constexpr std::int64_t kVocabulary = 67, kWidth = 36, kHeads = 3, kHeadDim = 12, kInner = 50;
 constexpr nn::NormConfig kLayerNorm{.kind = nn::NormKind::layer, .bias = true};
 
+// `p`: what the names of its Linears begin with.
+nn::MlpConfig gelu_mlp(const std::string& norm, const std::string& p, bool bias) {
+  return {.width = kWidth,
+          .inner = kInner,
+          .bias = bias,
+          .norm_config = kLayerNorm,
+          .activation = nn::Activation::gelu,
+          .norm = norm,
+          .up = p + "dense_h_to_4h",
+          .down = p + "dense_4h_to_h",
+          .fused = p + "dense_h_to_4h"};
+}
+
 // LayerNorm, GELU, parallel residual, half of each head rotated; in the file each head's q, k and v are side by side.
 models::ModelDescription neox() {
   models::ModelDescription d;
@@ -39,15 +52,7 @@ models::ModelDescription neox() {
                                       .output = p + "attention.dense",
                                       .fused = p + "attention.query_key_value",
                                       .qkv_rows = rows},
-                        .mlp = {.width = kWidth,
-                                .inner = kInner,
-                                .bias = true,
-                                .norm_config = kLayerNorm,
-                                .activation = nn::Activation::gelu,
-                                .norm = p + "post_attention_layernorm",
-                                .up = p + "mlp.dense_h_to_4h",
-                                .down = p + "mlp.dense_4h_to_h",
-                                .fused = p + "mlp.dense_h_to_4h"},
+                        .mlp = gelu_mlp(p + "post_attention_layernorm", p + "mlp.", true),
                         .residual = models::Residual::parallel});
   }
   d.head = {.vocabulary = kVocabulary,
@@ -243,14 +248,7 @@ models::ModelDescription falcon() {
                                       .norm = p + "input_layernorm",
                                       .output = p + "self_attention.dense",
                                       .fused = p + "self_attention.query_key_value"},
-                        .mlp = {.width = kWidth,
-                                .inner = kInner,
-                                .norm_config = kLayerNorm,
-                                .activation = nn::Activation::gelu,
-                                .norm = p + "input_layernorm",
-                                .up = p + "mlp.dense_h_to_4h",
-                                .down = p + "mlp.dense_4h_to_h",
-                                .fused = p + "mlp.dense_h_to_4h"},
+                        .mlp = gelu_mlp(p + "input_layernorm", p + "mlp.", false),
                         .residual = models::Residual::parallel_one_norm});
   }
   d.head = {.vocabulary = kVocabulary,

@@ -74,7 +74,7 @@ class Service {
  public:
   // Starts the thread and MPI. on_abort: as in World; may be empty. If MPI has not started within start_limit, this
   // process ends with a line and ExitCode::rank_failed.
-  explicit Service(std::function<void(int)> on_abort, std::chrono::seconds start_limit = std::chrono::seconds(120));
+  Service(std::function<void(int)> on_abort, std::chrono::seconds start_limit);
   ~Service();  // ends them; nothing may be in progress, and every rank must destroy its service
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;

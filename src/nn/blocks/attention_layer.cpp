@@ -336,9 +336,9 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
   const Scaled dz = output_.backward(ctx, dy, output, sink);
   const TensorView d_o = ctx.temp(ctx.dtype(), {rows, config_.q_size()});
   const AdapterTensors of_output = {saved.tensors[kOutputAdapters], output_.linear().adapter_gradient(ctx, dz)};
-  output_.input_gradient(ctx, dz, d_o, of_output.inner_gradient);
+  output_.linear().input_gradient(ctx, dz, d_o, of_output.inner_gradient);
   attend_backward(ctx, *seam_call, inputs.q, o, saved.tensors[kLse], d_o, dqkv);
-  if (!policy.delay_weight_gradients) output_.weight_gradient(ctx, dz, o, sink, of_output);
+  if (!policy.delay_weight_gradients) output_.linear().weight_gradient(ctx, dz, o, sink, of_output);
   rope(ctx, gradients.q, true);
   if (q_norm_) q_norm_->backward(ctx, heads.q, inputs.q_statistics, gradients.q, TensorView(), gradients.q, sink);
   seam_call->finish();
@@ -357,7 +357,7 @@ void AttentionLayer::backward_weight(LayerContext& ctx, const TensorView& dy, co
                                      GradientSink& sink) const {
   if (output_.linear().has_gradients(ctx.trainable())) {
     const Scaled dz = output_.output_gradient(ctx, dy, {.dz = saved.tensors[kDprojected]});
-    output_.weight_gradient(ctx, dz, saved.tensors[kOut], sink, {saved.tensors[kOutputAdapters], {}});
+    output_.linear().weight_gradient(ctx, dz, saved.tensors[kOut], sink, {saved.tensors[kOutputAdapters], {}});
   }
   if (qkv_.linear().has_gradients(ctx.trainable())) {
     qkv_.weight_gradient(ctx, saved.tensors[kDqkv], normed_again(ctx, saved), sink, {saved.tensors[kQkvAdapters], {}});

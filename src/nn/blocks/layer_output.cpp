@@ -46,14 +46,4 @@ Scaled LayerOutput::output_gradient(LayerContext& ctx, const TensorView& dy, con
   return linear_.output_gradient(ctx, has_norm() ? tensors.dz : dy);
 }
 
-void LayerOutput::input_gradient(LayerContext& ctx, const Scaled& gradient, const TensorView& dx,
-                                 const TensorView& inner_gradient) const {
-  linear_.input_gradient(ctx, gradient, dx, inner_gradient);
-}
-
-void LayerOutput::weight_gradient(LayerContext& ctx, const Scaled& gradient, const Scaled& x, GradientSink& sink,
-                                  const AdapterTensors& adapter_tensors) const {
-  linear_.weight_gradient(ctx, gradient, x, sink, adapter_tensors);
-}
-
 }  // namespace hawser::nn

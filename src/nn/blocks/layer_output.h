@@ -41,15 +41,11 @@ class LayerOutput {
   void forward(LayerContext&, const Scaled& x, const TensorView& residual, const TensorView& y, const Tensors&) const;
   // Writes z again.
   void recompute(LayerContext&, const Scaled& x, const Tensors&) const;
-  // The gradient of Linear's output, as its gradients below take it: of dy, through the norm. Writes dz, and the norm's
-  // parameter gradients.
+  // The gradient of Linear's output, as the gradients of linear() take it: of dy, through the norm. Writes dz, and the
+  // norm's parameter gradients.
   Scaled backward(LayerContext&, const TensorView& dy, const Tensors&, GradientSink&) const;
   // The same once more, from the dz that backward has written.
   Scaled output_gradient(LayerContext&, const TensorView& dy, const Tensors&) const;
-  void input_gradient(LayerContext&, const Scaled& gradient, const TensorView& dx,
-                      const TensorView& inner_gradient) const;
-  void weight_gradient(LayerContext&, const Scaled& gradient, const Scaled& x, GradientSink&,
-                       const AdapterTensors& adapter_tensors) const;
 
  private:
   RowParallelLinear linear_;

@@ -140,6 +140,8 @@ void Linear::add_input_terms(LayerContext& ctx, const Scaled& dy, const Scaled& 
 
 Scaled Linear::product_gradient(LayerContext& ctx, const Scaled& dy) const {
   const std::vector<bool> multiplying = multiplying_adapters(ctx);
+  HAWSER_CHECK(dy.scale.empty() || std::ranges::none_of(adapters, [](const Adapter& a) { return a.magnitude >= 0; }),
+               "linear: a scaled gradient of an adapter with a magnitude");
   if (std::ranges::find(multiplying, true) == multiplying.end()) return dy;
   const TensorView out = ctx.temp(ctx.dtype(), dy.view.shape());
   ops::copy(ctx.compute(), {.x = dy.view, .y = out});
@@ -311,16 +313,6 @@ void RowParallelLinear::forward(LayerContext& ctx, const Scaled& x, const Tensor
 
 Scaled RowParallelLinear::output_gradient(LayerContext& ctx, const Scaled& dy) const {
   return redistributed(dy, ctx.seams().redistribute->backward(ctx, Boundary::row_output, dy.view));
-}
-
-void RowParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dz, const TensorView& dx,
-                                       const TensorView& inner_gradient) const {
-  linear_.input_gradient(ctx, dz, dx, inner_gradient);
-}
-
-void RowParallelLinear::weight_gradient(LayerContext& ctx, const Scaled& dz, const Scaled& x, GradientSink& sink,
-                                        const AdapterTensors& adapter_tensors) const {
-  linear_.weight_gradient(ctx, dz, x, sink, adapter_tensors);
 }
 
 }  // namespace hawser::nn

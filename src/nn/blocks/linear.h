@@ -118,12 +118,8 @@ class RowParallelLinear {
   // y = residual + Linear(x); `residual` may be empty: y = Linear(x), for a norm before the sum
   void forward(LayerContext&, const Scaled& x, const TensorView& residual, const TensorView& y,
                const TensorView& inner = {}) const;
-  // The gradient of the output that the two functions below take.
+  // The gradient of the output that the gradients of linear() take: no rank needs more for them.
   Scaled output_gradient(LayerContext&, const Scaled& dy) const;
-  void input_gradient(LayerContext&, const Scaled& dz, const TensorView& dx,
-                      const TensorView& inner_gradient = {}) const;
-  void weight_gradient(LayerContext&, const Scaled& dz, const Scaled& x, GradientSink&,
-                       const AdapterTensors& adapter_tensors = {}) const;
 
  private:
   Linear linear_;

@@ -157,7 +157,7 @@ void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
   const Scaled dz = down_.backward(ctx, dy, output, sink);
   const TensorView dinner = ctx.temp(ctx.dtype(), {rows, config_.inner});
   const AdapterTensors of_down = {saved.tensors[kOutputAdapters], down_.linear().adapter_gradient(ctx, dz)};
-  down_.input_gradient(ctx, dz, dinner, of_down.inner_gradient);
+  down_.linear().input_gradient(ctx, dz, dinner, of_down.inner_gradient);
   const bool inner_again = policy.recomputes_pointwise() && down_.linear().reads_input(ctx.trainable());
   // Recomputed inner activations overwrite dinner, which has no other reader.
   const TensorView inner = saved.tensors[kInner].empty() ? dinner : saved.tensors[kInner];
@@ -166,7 +166,7 @@ void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
   activate_backward(ctx, config_.activation, gate_up, dinner, dgate_up, inner_again ? inner : TensorView());
   const AdapterTensors of_gate_up = {saved.tensors[kGateUpAdapters], gate_up_.linear().adapter_gradient(ctx, dgate_up)};
   if (!policy.delay_weight_gradients) {
-    down_.weight_gradient(ctx, dz, inner, sink, of_down);
+    down_.linear().weight_gradient(ctx, dz, inner, sink, of_down);
     gate_up_.weight_gradient(ctx, dgate_up, normed_again(ctx, saved), sink, of_gate_up);
   }
   const TensorView dnormed =
@@ -177,7 +177,7 @@ void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
 void MlpLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved, GradientSink& sink) const {
   if (down_.linear().has_gradients(ctx.trainable())) {
     const Scaled dz = down_.output_gradient(ctx, dy, {.dz = saved.tensors[kDprojected]});
-    down_.weight_gradient(ctx, dz, saved.tensors[kInner], sink, {saved.tensors[kOutputAdapters], {}});
+    down_.linear().weight_gradient(ctx, dz, saved.tensors[kInner], sink, {saved.tensors[kOutputAdapters], {}});
   }
   if (gate_up_.linear().has_gradients(ctx.trainable())) {
     gate_up_.weight_gradient(ctx, saved.tensors[kDgateUp], normed_again(ctx, saved), sink,

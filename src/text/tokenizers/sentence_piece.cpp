@@ -12,6 +12,7 @@
 #include "base/utf8.h"
 #include "text/tokenizers/bpe.h"
 #include "text/tokenizers/json_reader.h"
+#include "text/tokenizers/token_decoder.h"
 #include "text/tokenizers/unigram.h"
 
 namespace hawser::text {
@@ -24,14 +25,7 @@ constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 // Value of a byte piece "<0x1F>"; -1 for other names.
 int byte_named(std::string_view name) {
-  if (name.size() != 6 || !name.starts_with("<0x") || name[5] != '>') return -1;
-  int value = 0;
-  for (const char c : name.substr(3, 2)) {
-    const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-    if (digit < 0) return -1;
-    value = value * 16 + digit;
-  }
-  return value;
+  return name.find_first_of("abcdef") == name.npos ? value_of_byte_token(name) : -1;  // digits are upper case
 }
 
 bool is_text(Type type) {

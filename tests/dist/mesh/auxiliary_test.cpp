@@ -2,6 +2,7 @@
 // and ranks. As each MLP of the toy has a column w of scores z = x w, and
 //   loss = kWeight (sum over layers and tokens of z / N)^2        N tokens in a step
 #include "nn/blocks/linear.h"
+#include "nn/testing/forwarding_layer.h"
 #include "ops/bias/add_bias.h"
 #include "ops/copy/add.h"
 #include "ops/copy/copy.h"
@@ -49,22 +50,17 @@ class SquaredMean : public nn::AuxiliaryLoss {
   double tokens_;
 };
 
-class ScoredLayer : public nn::Layer {
+class ScoredLayer : public nn::testing::ForwardingLayer {
  public:
   ScoredLayer(std::unique_ptr<nn::Layer> layer, int number, std::int64_t width, const nn::AuxiliaryLoss& loss)
-      : layer_(std::move(layer)), params_(layer_->params()), loss_(loss) {
+      : ForwardingLayer(std::move(layer)), loss_(loss) {
     scores_ = {.weight = static_cast<int>(params_.size())};
     params_.push_back(nn::replicated_param(cat("layers.", number, ".scores.weight"), {1, width},
                                            {.kind = nn::Initial::Kind::normal, .std = 0.3}));
   }
-  const std::vector<nn::Param>& params() const override { return params_; }
-  std::vector<nn::SavedSpec> saved_specs(std::int64_t rows, DType dtype, const nn::SavePolicy& policy,
-                                         const nn::TrainableParams& trainable) const override {
-    return layer_->saved_specs(rows, dtype, policy, trainable);
-  }
   void forward(nn::LayerContext& ctx, const TensorView& x, const TensorView& residual, const TensorView& y,
                const nn::Saved& saved) const override {
-    layer_->forward(ctx, x, residual, y, saved);
+    ForwardingLayer::forward(ctx, x, residual, y, saved);
     const nn::AuxiliaryViews views = ctx.auxiliary();
     if (views.statistics.empty()) return;
     const TensorView z = ctx.temp(ctx.dtype(), {x.size(0), 1});
@@ -73,12 +69,12 @@ class ScoredLayer : public nn::Layer {
   }
   void recompute(nn::LayerContext& ctx, const nn::Saved& saved, const nn::SavePolicy& policy) const override {
     EXPECT_TRUE(ctx.auxiliary().statistics.empty());
-    layer_->recompute(ctx, saved, policy);
+    ForwardingLayer::recompute(ctx, saved, policy);
   }
   void backward(nn::LayerContext& ctx, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
                 const nn::Saved& saved, nn::GradientSink& sink, const nn::SavePolicy& policy) const override {
     const std::int64_t rows = saved.x.size(0);
-    layer_->backward(ctx, dy, dresidual, dx, saved, sink, policy);
+    ForwardingLayer::backward(ctx, dy, dresidual, dx, saved, sink, policy);
     const TensorView ones = ctx.temp(DType::f32, {rows, 1}), dz = ctx.temp(ctx.dtype(), {rows, 1});
     const TensorView through = ctx.temp(ctx.dtype(), dx.shape());
     ops::fill(ctx.compute(), {.y = ones, .value = 1});
@@ -87,16 +83,9 @@ class ScoredLayer : public nn::Layer {
     scores_.input_gradient(ctx, dz, through);
     ops::add(ctx.compute(), {.a = dx, .b = through, .y = dx});
   }
-  void backward_weight(nn::LayerContext& ctx, const TensorView& dy, const nn::Saved& saved,
-                       nn::GradientSink& sink) const override {
-    layer_->backward_weight(ctx, dy, saved, sink);
-  }
   const nn::AuxiliaryLoss* auxiliary_loss() const override { return &loss_; }
-  double flops(std::int64_t rows, double pairs) const override { return layer_->flops(rows, pairs); }
 
  private:
-  std::unique_ptr<nn::Layer> layer_;
-  std::vector<nn::Param> params_;
   nn::Linear scores_;
   const nn::AuxiliaryLoss& loss_;
 };

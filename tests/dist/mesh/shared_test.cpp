@@ -4,6 +4,7 @@
 #include "checkpoint/root.h"
 #include "engine/load_state.h"
 #include "mesh_case.h"
+#include "nn/testing/forwarding_layer.h"
 #include "toy_training.h"
 #include "train/saver.h"
 
@@ -135,37 +136,11 @@ TEST(Shared, TheGradientIsTheSumOfBothUses) {
 }
 
 // Another layer whose parameters earlier layers declare.
-class SharingLayer : public nn::Layer {
+class SharingLayer : public nn::testing::ForwardingLayer {
  public:
-  explicit SharingLayer(std::unique_ptr<nn::Layer> layer) : layer_(std::move(layer)), params_(layer_->params()) {
+  explicit SharingLayer(std::unique_ptr<nn::Layer> layer) : ForwardingLayer(std::move(layer)) {
     for (nn::Param& param : params_) param.shared = true;
   }
-  const std::vector<nn::Param>& params() const override { return params_; }
-  std::vector<nn::SavedSpec> saved_specs(std::int64_t rows, DType dtype, const nn::SavePolicy& policy,
-                                         const nn::TrainableParams& trainable) const override {
-    return layer_->saved_specs(rows, dtype, policy, trainable);
-  }
-  void forward(nn::LayerContext& ctx, const TensorView& x, const TensorView& residual, const TensorView& y,
-               const nn::Saved& saved) const override {
-    layer_->forward(ctx, x, residual, y, saved);
-  }
-  void recompute(nn::LayerContext& ctx, const nn::Saved& saved, const nn::SavePolicy& policy) const override {
-    layer_->recompute(ctx, saved, policy);
-  }
-  void backward(nn::LayerContext& ctx, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
-                const nn::Saved& saved, nn::GradientSink& sink, const nn::SavePolicy& policy) const override {
-    layer_->backward(ctx, dy, dresidual, dx, saved, sink, policy);
-  }
-  void backward_weight(nn::LayerContext& ctx, const TensorView& dy, const nn::Saved& saved,
-                       nn::GradientSink& sink) const override {
-    layer_->backward_weight(ctx, dy, saved, sink);
-  }
-  double flops(std::int64_t rows, double pairs) const override { return layer_->flops(rows, pairs); }
-  std::optional<std::int64_t> attention_window() const override { return layer_->attention_window(); }
-
- private:
-  std::unique_ptr<nn::Layer> layer_;
-  std::vector<nn::Param> params_;
 };
 
 // The toy whose second block is the first once more (ALBERT, arXiv 1909.11942): its unit has no flat.

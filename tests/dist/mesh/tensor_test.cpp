@@ -172,19 +172,14 @@ TEST(Tensor, SlicesAndCopiesTrainLikeOneRank) {
     expect_like_one_rank(whole, spec_of, {.tensor = 2, .context = 2, .shard = world / 4});
     if (world == 8) expect_like_one_rank(whole, spec_of, {.tensor = 2, .shard = 2, .replicate = 2});
   }
-}
-
-// Each tensor rank has the full gradient of the norm, the sum of both layers', as a copy.
-TEST(Tensor, OneNormOfParallelBlocksTrainsLikeOneRank) {
-  const int world = the_world->size();
-  if (world < 4) GTEST_SKIP() << "two tensor ranks with two shards need four ranks";
-  models::ModelDescription whole = testing::toy_description();
-  for (models::BlockDescription& block : whole.blocks) {
+  // Each tensor rank has the full gradient of the norm, the sum of both layers', as a copy.
+  models::ModelDescription one_norm = testing::toy_description();
+  for (models::BlockDescription& block : one_norm.blocks) {
     block.attention.norm_config = block.mlp.norm_config = {.kind = nn::NormKind::layer, .bias = true};
     block.mlp.norm = block.attention.norm;
     block.residual = models::Residual::parallel_one_norm;
   }
-  expect_like_one_rank(whole, spec_of, {.tensor = 2, .shard = world / 2}, {.checkpointing = Checkpointing::full});
+  expect_like_one_rank(one_norm, spec_of, {.tensor = 2, .shard = world / 2}, {.checkpointing = Checkpointing::full});
 }
 
 // Statistics of rows and columns, and norms of tensors, of which each tensor rank has a slice: the sums are over all

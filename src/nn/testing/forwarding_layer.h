@@ -1,0 +1,46 @@
+// `ForwardingLayer`: a layer that does what another does, for tests that change a part of it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "nn/layer.h"
+
+namespace hawser::nn::testing {
+
+class ForwardingLayer : public Layer {
+ public:
+  explicit ForwardingLayer(std::unique_ptr<Layer> layer) : layer_(std::move(layer)), params_(layer_->params()) {}
+  const std::vector<Param>& params() const override { return params_; }
+  std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy,
+                                     const TrainableParams& trainable) const override {
+    return layer_->saved_specs(rows, dtype, policy, trainable);
+  }
+  void forward(LayerContext& ctx, const TensorView& x, const TensorView& residual, const TensorView& y,
+               const Saved& saved) const override {
+    layer_->forward(ctx, x, residual, y, saved);
+  }
+  void recompute(LayerContext& ctx, const Saved& saved, const SavePolicy& policy) const override {
+    layer_->recompute(ctx, saved, policy);
+  }
+  void backward(LayerContext& ctx, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
+                const Saved& saved, GradientSink& sink, const SavePolicy& policy) const override {
+    layer_->backward(ctx, dy, dresidual, dx, saved, sink, policy);
+  }
+  void backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved, GradientSink& sink) const override {
+    layer_->backward_weight(ctx, dy, saved, sink);
+  }
+  bool draws_random_numbers() const override { return layer_->draws_random_numbers(); }
+  bool reads_token_mask() const override { return layer_->reads_token_mask(); }
+  const AuxiliaryLoss* auxiliary_loss() const override { return layer_->auxiliary_loss(); }
+  double flops(std::int64_t rows, double pairs) const override { return layer_->flops(rows, pairs); }
+  std::optional<std::int64_t> attention_window() const override { return layer_->attention_window(); }
+
+ protected:
+  std::unique_ptr<Layer> layer_;
+  std::vector<Param> params_;  // those of the layer, at first
+};
+
+}  // namespace hawser::nn::testing
