@@ -406,33 +406,39 @@ TEST(Blocks, OneNormOfAParallelBlockIsDataAlone) {
   expect_equal("parallel_llama", parallel_llama);
 }
 
-// The loss from logits of passes over a prompt and then one token each: the KV cache has the keys that attention reads.
+// The loss of generation: logits of passes over a prompt and then one token each.
+double loss_of_generation(engine::OpenModel& model, const std::vector<std::int32_t>& ids) {
+  const auto device = make_cpu_device();
+  const auto length = static_cast<std::int64_t>(ids.size());
+  generate::Decoder decoder(model, {}, {.sequences = 1, .positions = length}, 1, *device);
+  double sum = 0;
+  for (std::int64_t at = 0; at + 1 < length; ++at) {
+    std::span<const float> logits;
+    if (at < 9) {
+      logits = decoder.prefill(0, 0, std::span(ids).first(static_cast<std::size_t>(at + 1)));
+    } else {
+      const generate::Decoder::NewToken token{0, at, ids[static_cast<std::size_t>(at)]};
+      decoder.decode({&token, 1});
+      logits = decoder.logits(0);
+    }
+    double total = 0;
+    for (const float logit : logits) total += std::exp(static_cast<double>(logit));
+    sum += std::log(total) - logits[static_cast<std::size_t>(ids[static_cast<std::size_t>(at + 1)])];
+  }
+  return sum / static_cast<double>(length - 1);
+}
+
+// The KV cache has the keys that attention reads.
 TEST(Blocks, GenerationComputesTheSameLoss) {
   const std::map<std::string, std::function<models::ModelDescription()>> descriptions = {
       {"gemma3", gemma3}, {"qwen3", qwen3}, {"falcon", falcon}};
   for (const auto& [name, describe] : descriptions) {
-    engine::OpenModel model{.model = std::make_unique<models::Model>(describe())};
+    engine::OpenModel model;
+    model.model = std::make_unique<models::Model>(describe());
     model.weights = open(*model.model, golden(name, "model"));
     const nlohmann::json expected = testing::read_json(golden(name, "expected.json"));
-    const auto ids = expected.at("ids").get<std::vector<std::int32_t>>();
-    const auto device = make_cpu_device();
-    const auto length = static_cast<std::int64_t>(ids.size());
-    generate::Decoder decoder(model, {}, {.sequences = 1, .positions = length}, 1, *device);
-    double sum = 0;
-    for (std::int64_t at = 0; at + 1 < length; ++at) {
-      std::span<const float> logits;
-      if (at < 9) {
-        logits = decoder.prefill(0, 0, std::span(ids).first(static_cast<std::size_t>(at + 1)));
-      } else {
-        const generate::Decoder::NewToken token{0, at, ids[static_cast<std::size_t>(at)]};
-        decoder.decode({&token, 1});
-        logits = decoder.logits(0);
-      }
-      double total = 0;
-      for (const float logit : logits) total += std::exp(static_cast<double>(logit));
-      sum += std::log(total) - logits[static_cast<std::size_t>(ids[static_cast<std::size_t>(at + 1)])];
-    }
-    EXPECT_NEAR(sum / static_cast<double>(length - 1) / expected.at("loss").get<double>(), 1.0, 1e-6) << name;
+    const double loss = loss_of_generation(model, expected.at("ids").get<std::vector<std::int32_t>>());
+    EXPECT_NEAR(loss / expected.at("loss").get<double>(), 1.0, 1e-6) << name;
   }
 }
 
