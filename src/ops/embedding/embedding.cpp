@@ -4,6 +4,15 @@
 
 namespace hawser::ops {
 
+namespace {
+
+void expect_part(const char* op, std::int64_t first, std::int64_t total, std::int64_t rows) {
+  if (total == 0 && first == 0) return;
+  HAWSER_CHECK(first >= 0 && first + rows <= total, op, ": ", rows, " rows from ", first, " of ", total);
+}
+
+}  // namespace
+
 void embedding_forward(Stream& stream, const EmbeddingForward& args) {
   constexpr auto kOp = "embedding_forward";
   HAWSER_CHECK(args.table.rank() == 2 && args.ids.rank() == 1, kOp, ": table must be a matrix and ids a vector");
@@ -13,6 +22,7 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args) {
   expect_apart(kOp, args.y, args.table);
   expect_apart(kOp, args.y, args.ids);
   HAWSER_CHECK(std::isfinite(args.scale), kOp, ": scale is ", args.scale);
+  expect_part(kOp, args.first_row, args.total_rows, args.table.size(0));
   run(stream, {kOp, OpKind::embedding}, {args.ids, args.table}, {args.y},
       args.scale == 1 ? 0 : static_cast<double>(args.y.elements()), args, HAWSER_BACKENDS(embedding_forward));
 }
@@ -26,6 +36,7 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
   expect_apart(kOp, args.dtable, args.dy);
   expect_apart(kOp, args.dtable, args.ids);
   HAWSER_CHECK(std::isfinite(args.scale), kOp, ": scale is ", args.scale);
+  expect_part(kOp, args.first_row, args.total_rows, args.dtable.size(0));
   run(stream, {kOp, OpKind::embedding}, {args.ids, args.dy, args.accumulate ? args.dtable : TensorView()},
       {args.dtable}, static_cast<double>(args.dy.elements()), args, HAWSER_BACKENDS(embedding_backward));
 }

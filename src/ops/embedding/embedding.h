@@ -5,7 +5,10 @@
 // backward:
 //   dtable[i,:] (+)= scale * sum of dy[t,:] over t with ids[t] == i, in order of t
 //
-// ids [T] int32 in [0, V); an id out of range throws on the stream. table [V, C], y [T, C], dy [T, C] act; y has the
+// A table can be rows [first_row, first_row + V) of one of total_rows rows: an id of another row then adds nothing to
+// dtable, and its row of y is zero. total_rows 0: the table is complete.
+//
+// ids [T] int32 in [0, total_rows); an id out of range throws on the stream. table [V, C], y [T, C], dy [T, C] act; y has the
 // dtype of table; rows of y and dy may be padded. dtable [V, C] float32 or bf16. Each sum is float32 and is rounded
 // once, however many tokens have the id. scale is rounded to float32; products are float32, y is rounded once. With
 // scale 1, y is a copy.
@@ -18,6 +21,7 @@ namespace hawser::ops {
 struct EmbeddingForward {
   TensorView ids, table, y;
   double scale = 1;
+  std::int64_t first_row = 0, total_rows = 0;
 };
 void embedding_forward(Stream& stream, const EmbeddingForward& args);
 
@@ -25,6 +29,7 @@ struct EmbeddingBackward {
   TensorView ids, dy, dtable;
   bool accumulate = false;
   double scale = 1;
+  std::int64_t first_row = 0, total_rows = 0;
 };
 void embedding_backward(Stream& stream, const EmbeddingBackward& args);
 

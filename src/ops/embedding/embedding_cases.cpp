@@ -138,6 +138,64 @@ TEST(Embedding, SumsManyTokensOfOneId) {
   }
 }
 
+// Rows [3, 8) of a table of 11: other ids have zeros, and no gradient.
+TEST(Embedding, PartOfATable) {
+  constexpr std::int64_t kFirst = 3, kRows = 5, kTotal = 11, kChannels = 12;
+  const Values ids = {0, 3, 7, 8, 10, 3, 5, 2}, part = random_values(kRows * kChannels, 1, DType::f32),
+               dy = random_values(static_cast<std::int64_t>(ids.size()) * kChannels, 2, DType::f32);
+  const auto tokens = static_cast<std::int64_t>(ids.size());
+  for (const double scale : {1.0, 2.0}) {
+    Values y(ids.size() * kChannels), dtable(kRows * kChannels);
+    for (std::size_t t = 0; t < ids.size(); ++t) {
+      const auto row = static_cast<std::int64_t>(ids[t]) - kFirst;
+      if (row < 0 || row >= kRows) continue;
+      for (std::size_t c = 0; c < kChannels; ++c) {
+        const std::size_t at = static_cast<std::size_t>(row) * kChannels + c;
+        y[t * kChannels + c] = scale * part[at];
+        dtable[at] += scale * dy[t * kChannels + c];
+      }
+    }
+    check_case({cat("embedding_forward of part of a table, scale ", scale),
+                [&](World& world) -> std::vector<Values> {
+                  const EmbeddingForward args{.ids = world.in(DType::i32, {tokens}, ids),
+                                              .table = world.in(DType::f32, {kRows, kChannels}, part),
+                                              .y = world.out(DType::f32, {tokens, kChannels}),
+                                              .scale = scale,
+                                              .first_row = kFirst,
+                                              .total_rows = kTotal};
+                  embedding_forward(world.stream(), args);
+                  return {world.values(args.y)};
+                },
+                {y},
+                1e-7});
+    for (const DType out : {DType::f32, DType::bf16}) {
+      check_case({cat("embedding_backward of part of a table into ", to_string(out), ", scale ", scale),
+                  [&](World& world) -> std::vector<Values> {
+                    const EmbeddingBackward args{.ids = world.in(DType::i32, {tokens}, ids),
+                                                 .dy = world.in(DType::f32, {tokens, kChannels}, dy),
+                                                 .dtable = world.out(out, {kRows, kChannels}),
+                                                 .scale = scale,
+                                                 .first_row = kFirst,
+                                                 .total_rows = kTotal};
+                    embedding_backward(world.stream(), args);
+                    return {world.values(args.dtable)};
+                  },
+                  {dtable},
+                  out == DType::bf16 ? kBf16Tolerance : 2e-6});
+    }
+  }
+  World world(DeviceKind::cpu, 1);
+  expect_rejected(
+      [&] {
+        embedding_forward(world.stream(), {.ids = world.in(DType::i32, {1}, {0}),
+                                           .table = world.in(DType::f32, {4, 3}, Values(12)),
+                                           .y = world.out(DType::f32, {1, 3}),
+                                           .first_row = 2,
+                                           .total_rows = 5});
+      },
+      "4 rows from 2 of 5");
+}
+
 TEST(Embedding, RejectsBadArguments) {
   World world(DeviceKind::cpu, 1);
   const TensorView ids = world.in(DType::i32, {2}, Values(2)), table = world.in(DType::f32, {4, 3}, Values(12));

@@ -7,10 +7,25 @@ namespace hawser::ops::cuda {
 
 namespace {
 
+// The rows that a table has: [first, first + rows) of total.
+struct TablePart {
+  std::int64_t first, rows, total;
+  // The row of an id in the table, -1 if the table does not have it. Reports an id that is out of range.
+  __device__ std::int64_t row(CudaFault* fault, CudaFault::Op op, std::int32_t id, std::int64_t t) const {
+    if (!in_range(fault, op, id, t, total)) return -1;
+    const std::int64_t own = id - first;
+    return own >= 0 && own < rows ? own : -1;
+  }
+};
+TablePart part_of(const TensorView& table, std::int64_t first, std::int64_t total) {
+  return {first, table.size(0), total == 0 ? table.size(0) : total};
+}
+
 template <class Word>
 struct Take {
   const Word* table;
-  std::int64_t table_rows, columns;
+  TablePart part;
+  std::int64_t columns;
   Word* y;
   std::int64_t y_stride;
   const std::int32_t* ids;
@@ -20,12 +35,12 @@ struct Take {
     bool good;
   };
   __device__ Loaded load(std::int64_t t, std::int64_t at) const {
-    const std::int32_t id = ids[t];
-    if (!in_range(fault, CudaFault::embedding_forward, id, t, table_rows)) return {.good = false};
-    return {table[id * columns + at], true};
+    const std::int64_t row = part.row(fault, CudaFault::embedding_forward, ids[t], t);
+    if (row < 0) return {.good = false};
+    return {table[row * columns + at], true};
   }
   __device__ void store(std::int64_t t, std::int64_t at, const Loaded& loaded) const {
-    if (loaded.good) y[t * y_stride + at] = loaded.word;
+    y[t * y_stride + at] = loaded.good ? loaded.word : Word{};
   }
 };
 
@@ -33,16 +48,18 @@ template <class Word>
 void take(const CudaNative& native, const EmbeddingForward& args) {
   const std::int64_t ratio = static_cast<std::int64_t>(sizeof(Word)) / size_of(args.table.dtype());
   const std::int64_t columns = args.table.size(1) / ratio;
-  map_rows<1, 2>(native, args.ids.size(0), columns,
-                 Take<Word>{reinterpret_cast<const Word*>(args.table.raw()), args.table.size(0), columns,
-                            reinterpret_cast<Word*>(args.y.raw()), args.y.stride(0) / ratio,
-                            args.ids.data<std::int32_t>(), native.fault});
+  map_rows<1, 2>(
+      native, args.ids.size(0), columns,
+      Take<Word>{reinterpret_cast<const Word*>(args.table.raw()), part_of(args.table, args.first_row, args.total_rows),
+                 columns, reinterpret_cast<Word*>(args.y.raw()), args.y.stride(0) / ratio,
+                 args.ids.data<std::int32_t>(), native.fault});
 }
 
 // With a scale other than 1.
 template <class Act, int N>
 struct TakeScaled {
   Rows2<const Act> table;
+  TablePart part;
   Rows2<Act> y;
   const std::int32_t* ids;
   float scale;
@@ -52,13 +69,12 @@ struct TakeScaled {
     bool good;
   };
   __device__ Loaded load(std::int64_t t, std::int64_t at) const {
-    const std::int32_t id = ids[t];
-    if (!in_range(fault, CudaFault::embedding_forward, id, t, table.count)) return {.good = false};
-    return {cuda::load<N>(table.row(id) + at), true};
+    const std::int64_t row = part.row(fault, CudaFault::embedding_forward, ids[t], t);
+    if (row < 0) return {.good = false};
+    return {cuda::load<N>(table.row(row) + at), true};
   }
   __device__ void store(std::int64_t t, std::int64_t at, const Loaded& loaded) const {
-    if (!loaded.good) return;
-    Vec<float, N> out = widen(loaded.value);
+    Vec<float, N> out = loaded.good ? widen(loaded.value) : Vec<float, N>{};
 #pragma unroll
     for (int i = 0; i < N; ++i) out.v[i] *= scale;
     store_float<N>(y.row(t) + at, out);
@@ -74,6 +90,7 @@ void take_scaled(const CudaNative& native, const EmbeddingForward& args) {
       constexpr int kN = decltype(n)::value;
       map_rows<kN, 2>(native, y.count, y.columns,
                       TakeScaled<Act, kN>{{table.data, table.count, table.columns, table.stride},
+                                          part_of(args.table, args.first_row, args.total_rows),
                                           y,
                                           args.ids.data<std::int32_t>(),
                                           static_cast<float>(args.scale),
@@ -98,13 +115,12 @@ struct Key {
   const std::int32_t* ids;
   std::uint32_t* keys;
   std::int32_t* places;
-  std::int64_t rows;
+  TablePart part;
   CudaFault* fault;
   __device__ void operator()(std::int64_t, std::int64_t t) const {
-    const std::int32_t id = ids[t];
+    const std::int64_t row = part.row(fault, CudaFault::embedding_backward, ids[t], t);
     // One past the table: sorted to the end and skipped.
-    keys[t] = in_range(fault, CudaFault::embedding_backward, id, t, rows) ? static_cast<std::uint32_t>(id)
-                                                                          : static_cast<std::uint32_t>(rows);
+    keys[t] = static_cast<std::uint32_t>(row >= 0 ? row : part.rows);
     places[t] = static_cast<std::int32_t>(t);
   }
 };
@@ -218,7 +234,9 @@ void backward(const CudaNative& native, const EmbeddingBackward& args) {
   auto* const places = scratch.take<std::int32_t>(tokens);
   auto* const sorted_keys = scratch.take<std::uint32_t>(tokens);
   auto* const sorted_places = scratch.take<std::int32_t>(tokens);
-  map<1>(native, 1, tokens, Key{args.ids.data<std::int32_t>(), keys, places, rows, native.fault});
+  map<1>(native, 1, tokens,
+         Key{args.ids.data<std::int32_t>(), keys, places, part_of(args.dtable, args.first_row, args.total_rows),
+             native.fault});
   int bits = 1;
   while (bits < 32 && (std::int64_t{1} << bits) <= rows) ++bits;
   std::size_t bytes = 0;

@@ -1,0 +1,52 @@
+#include "ops/loss/sliced_logits.h"
+
+namespace hawser::ops {
+
+void logit_statistics(Stream& stream, const LogitStatistics& args) {
+  const char* const op = "logit_statistics";
+  expect_matrix(op, "logits", args.logits);
+  const std::int64_t rows = args.logits.size(0), columns = args.logits.size(1);
+  expect(op, "logits", args.logits, {DType::f32}, args.logits.shape());
+  expect(op, "labels", args.labels, {DType::i32}, {rows});
+  expect(op, "statistics", args.statistics, {DType::f32}, {3, rows});
+  for (const TensorView& read : {args.logits, args.labels}) expect_apart(op, read, args.statistics);
+  HAWSER_CHECK(columns > 0 && args.first_column >= 0 && args.first_column + columns <= args.total_columns, op, ": ",
+               columns, " columns from ", args.first_column, " of ", args.total_columns);
+  run(stream, {op, OpKind::loss}, {args.logits, args.labels}, {args.statistics},
+      2.0 * static_cast<double>(args.logits.elements()), args, cpu::logit_statistics, nullptr);
+}
+
+void rescale_statistics(Stream& stream, const RescaleStatistics& args) {
+  const char* const op = "rescale_statistics";
+  expect_matrix(op, "statistics", args.statistics);
+  const std::int64_t rows = args.statistics.size(1);
+  expect(op, "statistics", args.statistics, {DType::f32}, {3, rows});
+  expect(op, "maximum", args.maximum, {DType::f32}, {rows});
+  expect_apart(op, args.maximum, args.statistics);
+  run(stream, {op, OpKind::loss}, {args.statistics, args.maximum}, {args.statistics}, static_cast<double>(rows), args,
+      cpu::rescale_statistics, nullptr);
+}
+
+void logit_gradients(Stream& stream, const LogitGradients& args) {
+  const char* const op = "logit_gradients";
+  expect_matrix(op, "logits", args.logits);
+  const std::int64_t rows = args.logits.size(0);
+  expect(op, "logits", args.logits, {DType::f32}, args.logits.shape());
+  expect(op, "labels", args.labels, {DType::i32}, {rows});
+  expect(op, "statistics", args.statistics, {DType::f32}, {3, rows});
+  expect(op, "loss_sum", args.loss_sum, {DType::f32}, {2});
+  if (!args.gradients.empty()) {
+    expect(op, "scale", args.scale, {DType::f32}, {1});
+    expect(op, "gradients", args.gradients, {DType::f32, DType::bf16}, args.logits.shape());
+    expect_apart_or_same(op, args.gradients, args.logits);
+    for (const TensorView& view : {args.labels, args.statistics, args.loss_sum}) {
+      expect_apart(op, args.gradients, view);
+    }
+  }
+  run(stream, {op, OpKind::loss},
+      {args.logits, args.labels, args.statistics, args.gradients.empty() ? TensorView() : args.scale, args.loss_sum},
+      {args.loss_sum, args.gradients}, 2.0 * static_cast<double>(args.logits.elements()), args, cpu::logit_gradients,
+      nullptr);
+}
+
+}  // namespace hawser::ops

@@ -1,0 +1,194 @@
+#include "ops/loss/sliced_logits.h"
+
+#include <limits>
+
+#include "ops/testing/case_support.h"
+
+namespace hawser::ops {
+namespace {
+
+using namespace testing;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Logits of all columns, cut into slices that begin at `cuts`; the last number is the number of columns.
+struct Sliced {
+  Values logits, labels;
+  std::vector<std::int64_t> cuts;
+  std::int64_t rows() const { return static_cast<std::int64_t>(labels.size()); }
+  std::int64_t columns() const { return cuts.back(); }
+  double at(std::int64_t row, std::int64_t column) const {
+    return logits[static_cast<std::size_t>(row * columns() + column)];
+  }
+  Values slice(std::size_t s) const {
+    Values out;
+    for (std::int64_t t = 0; t < rows(); ++t) {
+      for (std::int64_t v = cuts[s]; v < cuts[s + 1]; ++v) out.push_back(at(t, v));
+    }
+    return out;
+  }
+};
+
+struct Expected {
+  double loss = 0;
+  Values gradients;  // of all columns
+};
+
+Expected expected_of(const Sliced& sliced, double scale) {
+  Expected out;
+  for (std::int64_t t = 0; t < sliced.rows(); ++t) {
+    const double label = sliced.labels[static_cast<std::size_t>(t)];
+    double max = -kInfinity, sum = 0;
+    for (std::int64_t v = 0; v < sliced.columns(); ++v) max = std::max(max, sliced.at(t, v));
+    for (std::int64_t v = 0; v < sliced.columns(); ++v) sum += std::exp(sliced.at(t, v) - max);
+    for (std::int64_t v = 0; v < sliced.columns(); ++v) {
+      const double p = std::exp(sliced.at(t, v) - max) / sum;
+      out.gradients.push_back(label < 0 ? 0 : scale * (p - (static_cast<double>(v) == label ? 1 : 0)));
+    }
+    if (label >= 0) out.loss += max + std::log(sum) - sliced.at(t, static_cast<std::int64_t>(label));
+  }
+  return out;
+}
+
+// One rank's statistics and gradients; the other slices' statistics are computed here.
+void check(const std::string& name, const Sliced& sliced, DType dtype, bool gradients) {
+  constexpr double kScale = 0.25, kBefore = 3;
+  const std::int64_t rows = sliced.rows();
+  const Expected expected = expected_of(sliced, kScale);
+  const auto wide = static_cast<std::size_t>(rows);
+  Values maxima(wide, -kInfinity), sums(wide), targets(wide);
+  for (std::size_t t = 0; t < wide; ++t) {
+    const auto row = static_cast<std::int64_t>(t);
+    for (std::int64_t v = 0; v < sliced.columns(); ++v) maxima[t] = std::max(maxima[t], sliced.at(row, v));
+    for (std::int64_t v = 0; v < sliced.columns(); ++v) sums[t] += std::exp(sliced.at(row, v) - maxima[t]);
+    if (sliced.labels[t] >= 0) targets[t] = sliced.at(row, static_cast<std::int64_t>(sliced.labels[t]));
+  }
+  Values all = maxima;
+  all.insert(all.end(), sums.begin(), sums.end());
+  all.insert(all.end(), targets.begin(), targets.end());
+  for (std::size_t s = 0; s + 1 < sliced.cuts.size(); ++s) {
+    const std::int64_t first = sliced.cuts[s], columns = sliced.cuts[s + 1] - first;
+    const Values own = sliced.slice(s);
+    Values statistics(3 * wide), rescaled(3 * wide), of_slice;
+    for (std::size_t t = 0; t < wide; ++t) {
+      const double* const row = own.data() + static_cast<std::int64_t>(t) * columns;
+      const double max = *std::max_element(row, row + columns);
+      double sum = 0;
+      for (std::int64_t v = 0; v < columns && max > -kInfinity; ++v) sum += std::exp(row[v] - max);
+      const double label = sliced.labels[t] - static_cast<double>(first);
+      const bool has = sliced.labels[t] >= 0 && label >= 0 && label < static_cast<double>(columns);
+      statistics[t] = max;
+      statistics[wide + t] = sum;
+      statistics[2 * wide + t] = rescaled[2 * wide + t] = has ? row[static_cast<std::int64_t>(label)] : 0;
+      rescaled[t] = maxima[t];
+      rescaled[wide + t] = max == -kInfinity ? 0 : sum * std::exp(max - maxima[t]);
+      for (std::int64_t v = first; v < first + columns; ++v) {
+        of_slice.push_back(
+            expected.gradients[t * static_cast<std::size_t>(sliced.columns()) + static_cast<std::size_t>(v)]);
+      }
+    }
+    const std::string what = cat(name, " slice ", s, " ", to_string(dtype));
+    check_case({"logit_statistics " + what,
+                [&](World& world) -> std::vector<Values> {
+                  const LogitStatistics args{.logits = world.in(DType::f32, {rows, columns}, own),
+                                             .labels = world.in(DType::i32, {rows}, sliced.labels),
+                                             .statistics = world.out(DType::f32, {3, rows}),
+                                             .first_column = first,
+                                             .total_columns = sliced.columns()};
+                  logit_statistics(world.stream(), args);
+                  return {world.values(args.statistics)};
+                },
+                {statistics},
+                1e-6});
+    check_case({"rescale_statistics " + what,
+                [&](World& world) -> std::vector<Values> {
+                  const RescaleStatistics args{.statistics = world.in_out(DType::f32, {3, rows}, statistics),
+                                               .maximum = world.in(DType::f32, {rows}, maxima)};
+                  rescale_statistics(world.stream(), args);
+                  return {world.values(args.statistics)};
+                },
+                {rescaled},
+                1e-6});
+    std::vector<Values> results{{kBefore + expected.loss}};
+    if (gradients) results.push_back(of_slice);
+    check_case({"logit_gradients " + what,
+                [&](World& world) -> std::vector<Values> {
+                  LogitGradients args{.logits = world.in(DType::f32, {rows, columns}, own),
+                                      .labels = world.in(DType::i32, {rows}, sliced.labels),
+                                      .statistics = world.in(DType::f32, {3, rows}, all),
+                                      .loss_sum = world.in_out(DType::f32, {2}, {kBefore, 0}),
+                                      .first_column = first};
+                  if (gradients) {
+                    args.scale = world.in(DType::f32, {1}, {kScale});
+                    args.gradients = world.out(dtype, {rows, columns});
+                  }
+                  logit_gradients(world.stream(), args);
+                  const Values parts = world.values(args.loss_sum);
+                  std::vector<Values> got{parts.empty() ? Values() : Values{parts[0] + parts[1]}};
+                  if (gradients) got.push_back(world.values(args.gradients));
+                  return got;
+                },
+                results, dtype == DType::bf16 ? kBf16Tolerance : 2e-6});
+  }
+}
+
+TEST(SlicedLogits, AreTheCrossEntropyOfAllColumns) {
+  constexpr std::int64_t kRows = 9, kColumns = 67;
+  Sliced sliced{.logits = random_values(kRows * kColumns, 1, DType::f32, 3.0),
+                .labels = {0, 66, -100, 33, 34, 5, 66, -1, 40},
+                .cuts = {0, 34, kColumns}};
+  for (const DType dtype : {DType::f32, DType::bf16}) check("two", sliced, dtype, true);
+  sliced.cuts = {0, 17, 34, 51, kColumns};
+  check("four", sliced, DType::f32, false);
+}
+
+// The first slice's logits are all -inf, and all labels are in the last one.
+TEST(SlicedLogits, ASliceCanHaveNoProbability) {
+  constexpr std::int64_t kRows = 4, kColumns = 21;
+  Sliced sliced{.logits = random_values(kRows * kColumns, 1, DType::f32, 3.0),
+                .labels = {15, 20, 16, 19},
+                .cuts = {0, 8, 15, kColumns}};
+  for (std::int64_t t = 0; t < kRows; ++t) {
+    std::fill_n(sliced.logits.begin() + t * kColumns, 8, -kInfinity);
+  }
+  check("-inf", sliced, DType::f32, true);
+}
+
+// Logits of several thousand, with the largest in another slice.
+TEST(SlicedLogits, HugeLogits) {
+  check("huge", {.logits = {-5000, 3000, 2000, 3001}, .labels = {2}, .cuts = {0, 2, 4}}, DType::f32, true);
+}
+
+TEST(SlicedLogits, RejectsBadArguments) {
+  World world(DeviceKind::cpu, 1);
+  const TensorView logits = world.in(DType::f32, {2, 3}, Values(6)), labels = world.in(DType::i32, {2}, {0, 1}),
+                   statistics = world.out(DType::f32, {3, 2});
+  const auto statistics_of = [&](std::int64_t first, std::int64_t total, const TensorView& to) {
+    logit_statistics(
+        world.stream(),
+        {.logits = logits, .labels = labels, .statistics = to, .first_column = first, .total_columns = total});
+  };
+  expect_rejected([&] { statistics_of(3, 5, statistics); }, "3 columns from 3 of 5");
+  expect_rejected([&] { statistics_of(0, 3, world.out(DType::f32, {2, 2})); }, "statistics has shape");
+  expect_rejected([&] { rescale_statistics(world.stream(), {.statistics = statistics, .maximum = logits}); },
+                  "maximum has");
+  expect_rejected(
+      [&] {
+        logit_gradients(world.stream(), {.logits = logits,
+                                         .labels = labels,
+                                         .statistics = statistics,
+                                         .loss_sum = world.out(DType::f32, {2}),
+                                         .gradients = world.out(DType::f32, {2, 3})});
+      },
+      "scale");
+  World other(DeviceKind::cpu, 1);
+  logit_statistics(other.stream(), {.logits = other.in(DType::f32, {1, 2}, {0, 0}),
+                                    .labels = other.in(DType::i32, {1}, {5}),
+                                    .statistics = other.out(DType::f32, {3, 1}),
+                                    .first_column = 2,
+                                    .total_columns = 5});
+  EXPECT_THROW(other.stream().synchronize(), InternalError);
+}
+
+}  // namespace
+}  // namespace hawser::ops

@@ -1,0 +1,79 @@
+#include "ops/loss/sliced_logits.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "ops/cpu/parallel.h"
+
+#define HAWSER_KERNELS "ops/loss/sliced_logits_kernels.inc"
+#include "ops/cpu/each_level.inc"
+
+namespace hawser::ops::cpu {
+
+void logit_statistics(const LogitStatistics& args) {
+  const std::int64_t rows = args.logits.size(0), columns = args.logits.size(1);
+  const auto* labels = args.labels.data<std::int32_t>();
+  for (std::int64_t t = 0; t < rows; ++t) {
+    HAWSER_CHECK(labels[t] < args.total_columns, "logit_statistics: label ", labels[t], " of row ", t,
+                 " is outside [0, ", args.total_columns, ")");
+  }
+  auto* const maxima = args.statistics.data<float>();
+  auto* const sums = maxima + rows;
+  auto* const targets = sums + rows;
+  parallel_items(rows, [&](std::int64_t t) {
+    const float* const row = args.logits.data<float>() + t * columns;
+    HAWSER_DISPATCH(row_statistics, row, columns, maxima + t, sums + t);
+    const std::int64_t label = labels[t] - args.first_column;
+    targets[t] = labels[t] >= 0 && label >= 0 && label < columns ? row[label] : 0.0f;
+  });
+}
+
+void rescale_statistics(const RescaleStatistics& args) {
+  const std::int64_t rows = args.statistics.size(1);
+  auto* const maxima = args.statistics.data<float>();
+  auto* const sums = maxima + rows;
+  const auto* const all = args.maximum.data<float>();
+  for (std::int64_t t = 0; t < rows; ++t) {
+    if (maxima[t] != all[t]) sums[t] *= std::exp(maxima[t] - all[t]);
+    maxima[t] = all[t];
+  }
+}
+
+void logit_gradients(const LogitGradients& args) {
+  const std::int64_t rows = args.logits.size(0), columns = args.logits.size(1);
+  const auto* const labels = args.labels.data<std::int32_t>();
+  const auto* const maxima = args.statistics.data<float>();
+  const auto* const sums = maxima + rows;
+  const auto* const targets = sums + rows;
+  double total = 0;
+  for (std::int64_t t = 0; t < rows; ++t) {
+    if (labels[t] < 0) continue;
+    total += static_cast<double>(maxima[t]) - static_cast<double>(targets[t]) + std::log(static_cast<double>(sums[t]));
+  }
+  auto* const sum = args.loss_sum.data<float>();
+  total += static_cast<double>(sum[0]) + static_cast<double>(sum[1]);
+  sum[0] = static_cast<float>(total);
+  sum[1] = static_cast<float>(total - static_cast<double>(sum[0]));
+  if (args.gradients.empty()) return;
+  const float scale = *args.scale.data<float>();
+  dispatch_float(args.gradients.dtype(), [&](auto tag) {
+    using Out = decltype(tag);
+    parallel_items(rows, [&](std::int64_t t) {
+      const float* const row = args.logits.data<float>() + t * columns;
+      Out* const out = args.gradients.data<Out>() + t * columns;
+      if (labels[t] < 0) {
+        std::fill_n(out, columns, Out(0.0f));
+        return;
+      }
+      const float by = scale / sums[t];
+      const std::int64_t label = labels[t] - args.first_column;
+      const bool own = label >= 0 && label < columns;
+      const float at_label = own ? std::exp(row[label] - maxima[t]) * by - scale : 0.0f;
+      HAWSER_DISPATCH(row_softmax, row, maxima[t], by, out, columns);
+      if (own) out[label] = static_cast<Out>(at_label);
+    });
+  });
+}
+
+}  // namespace hawser::ops::cpu
