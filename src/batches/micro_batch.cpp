@@ -9,7 +9,8 @@
 namespace hawser::batches {
 
 std::int64_t BatchShape::chunk_length() const {
-  return ceil_div(sequence_length, chunks());
+  const std::int64_t multiple = row_multiple / std::gcd<std::int64_t>(row_multiple, sequences * chunks_per_rank);
+  return round_up(ceil_div(sequence_length, chunks()), multiple);
 }
 
 BatchShape batch_shape(const PackingPlan& packing, std::int64_t sequences, int context, int context_chunks) {
@@ -57,8 +58,8 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
     HAWSER_CHECK(static_cast<std::int64_t>(sequence.document_lengths.size()) <= shape.max_documents,
                  sequence.document_lengths.size(), " documents in a sequence, maximum ", shape.max_documents);
     tables.push_back(shape.split == SequenceSplit::zigzag
-                         ? make_zigzag(shape.sequence_length, shape.context)
-                         : deal_by_work(shape.sequence_length, sequence.document_lengths, shape.context,
+                         ? make_zigzag(shape.padded_length(), shape.context)
+                         : deal_by_work(shape.padded_length(), sequence.document_lengths, shape.context,
                                         shape.chunks_per_rank, load, shape.together, shape.windows));
     documents.push_back(sequence.document_lengths);
     const ChunkTable& table = tables.back();

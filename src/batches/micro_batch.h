@@ -22,6 +22,7 @@ struct BatchShape {
   int together = 1;  // by_work: adjacent chunks assigned as one if that is balanced (deal_by_work)
   SequenceSplit split = SequenceSplit::zigzag;
   std::vector<AttentionWindow> windows = {AttentionWindow{}};  // of the model's attention layers
+  int row_multiple = 1;                                        // local_rows() is a multiple of it
 
   int chunks() const { return context * chunks_per_rank; }
   // One document per sequence, in chunks whose assignment does not depend on the data: each chunk is its own segment.

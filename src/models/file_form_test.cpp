@@ -98,7 +98,7 @@ class WithParam : public nn::Layer {
  public:
   WithParam(const nn::Layer& layer, const nn::Param& param) : params_(layer.params()) { params_.push_back(param); }
   const std::vector<nn::Param>& params() const override { return params_; }
-  std::vector<nn::SavedSpec> saved_specs(std::int64_t, DType, const nn::SavePolicy&,
+  std::vector<nn::SavedSpec> saved_specs(const nn::RowCounts&, DType, const nn::SavePolicy&,
                                          const nn::TrainableParams&) const override {
     return {};
   }

@@ -140,16 +140,24 @@ TEST(Adapters, SumOfTheirTermsAndGradients) {
         ctx.batch_.row_ids = ctx.make(DType::i32, {kRows, 2}, ids);
         ctx.step_ = ctx.make(DType::i32, {1}, {9});
         ctx.training_ = training;
+        ctx.rows_ = {kRows, kRows};
         const TensorView y = ctx.make(DType::f32, {kRows, kOut}), dx = ctx.make(DType::f32, {kRows, kIn}),
                          xs = ctx.make(DType::f32, {kRows, kIn}, x), dys = ctx.make(DType::f32, {kRows, kOut}, dy);
         TestSink sink(ctx, params, accumulate, 2.0);
         AdapterTensors tensors;
         if (shares && linear.adapter_ranks() > 0) {
           tensors.inner = ctx.make(DType::f32, {linear.adapter_ranks(), kRows});
-          tensors.inner_gradient = linear.adapter_gradient(ctx, dys);
+          tensors.inner_gradient = linear.make_inner_gradient(ctx);
         }
-        linear.forward(ctx, xs, y, tensors.inner);
-        linear.input_gradient(ctx, dys, dx, tensors.inner_gradient);
+        // In one piece, or in two.
+        const std::int64_t cut = accumulate ? kRows : 2;
+        for (const std::int64_t row : {std::int64_t{0}, cut}) {
+          const std::int64_t rows = row == 0 ? cut : kRows - row;
+          if (rows == 0) continue;
+          linear.forward(ctx, xs.rows(row, rows), y.rows(row, rows), tensors.inner, row);
+          linear.adapter_gradient(ctx, dys.rows(row, rows), tensors.inner_gradient, row);
+          linear.input_gradient(ctx, dys.rows(row, rows), dx.rows(row, rows), tensors.inner_gradient, row);
+        }
         linear.weight_gradient(ctx, dys, xs, sink, tensors);
         ctx.finish();
 

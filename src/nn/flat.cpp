@@ -122,6 +122,14 @@ FlatSpec common_domain(const Param& param) {
   return spec;
 }
 
+FlatSpecOf with_sequence_parallelism(FlatSpecOf spec_of) {
+  return FlatSpecOf([of = std::move(spec_of)](const Param& param, const UnitPlace& place) {
+    FlatSpec spec = of(param, place);
+    if (param.of_residual_rows) spec.partial_gradient = true;
+    return spec;
+  });
+}
+
 namespace {
 
 // The parameters of a model so far, by name.

@@ -90,6 +90,8 @@ class FlatSpecOf {
 // Param::flat with Domain::sliced: without tensor and expert parallelism all domains are sharded over the same ranks,
 // so that their parameters share a flat.
 FlatSpec common_domain(const Param&);
+// `spec_of` with FlatSpec::partial_gradient for parameters of residual rows, as sequence parallelism needs it.
+FlatSpecOf with_sequence_parallelism(FlatSpecOf spec_of);
 
 // A parameter as the index of a flat and of a parameter in it.
 struct ParamPlace {

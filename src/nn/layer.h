@@ -1,7 +1,8 @@
 // `Layer`, `LayerContext`: the contract between layers and the executor.
 //
 // A layer is written as if the model were on one device. It holds sizes and names, no state: everything it reads or
-// writes in a call is a view that the caller provides. Shapes: T rows (tokens of this rank's micro-batch), C width.
+// writes in a call is a view that the caller provides. Shapes: T rows (tokens of this rank's micro-batch; which of them a
+// tensor has on this rank: RowCounts), C width.
 #pragma once
 
 #include <array>
@@ -13,6 +14,7 @@
 #include "nn/auxiliary_loss.h"
 #include "nn/param.h"
 #include "nn/quantizer.h"
+#include "nn/scaled.h"
 #include "nn/seams.h"
 #include "ops/dropout/dropout.h"
 #include "tensor/tensor.h"
@@ -88,22 +90,6 @@ struct KvCache {
 // AttentionCall::blocks for a call over `diagonal`, with this rank's T rows; empty if uniform_diagonal is 0.
 std::vector<ops::StridedBlocks> diagonal_blocks(const BatchViews& batch, std::int64_t rows);
 
-// A matrix as a Linear reads it: its values are scale * view. The view of a parameter is in FlatSpec::gathered.
-struct Scaled {
-  TensorView view;             // empty where only `transposed` is read, such as a weight in backward
-  TensorView scale = {};       // float32, with the shape of a Scaling for the view's shape; empty: 1
-  TensorView transposed = {};  // the view with rows and columns exchanged, for GEMMs that can read only one of both;
-                               // empty: there is none. Rounded separately if it has its own scales
-  TensorView transposed_scale = {};  // the scales of `transposed`, with the shape of a Scaling for its shape; empty:
-                                     // `scale`, which then is one float32
-
-  Scaled() = default;
-  Scaled(const TensorView& v, const TensorView& s = {}, const TensorView& t = {},  // NOLINT: a view is a Scaled
-         const TensorView& ts = {})
-      : view(v), scale(s), transposed(t), transposed_scale(ts) {}
-  Scaled(const Storage& storage) : view(storage) {}  // NOLINT
-};
-
 // Where the gradient of a parameter is written. The caller decides it before the layer enqueues the GEMM.
 struct GradientTarget {
   TensorView view;  // float32 or bf16, the parameter's shape; empty: not needed
@@ -138,6 +124,13 @@ class TrainableParams {
   std::vector<bool> of_;  // by index of the parameter; empty: all
 };
 
+// Rows of a micro-batch on this rank. They differ with sequence parallelism only: each tensor rank then has
+// full / ranks rows of the residual.
+struct RowCounts {
+  std::int64_t residual = 0;  // of x, residual, y and their gradients, of norms and of residual additions
+  std::int64_t full = 0;      // of GEMMs, attention and the tables of BatchViews
+};
+
 // What the caller provides for one call.
 class LayerContext {
  public:
@@ -148,6 +141,7 @@ class LayerContext {
   virtual Stream& compute() = 0;
   virtual Stream& exchange() = 0;  // communication inside layers
   virtual const BatchViews& batch() const = 0;
+  virtual RowCounts rows() const = 0;
   virtual const Seams& seams() const = 0;
   virtual const Scaled& parameter(int param) const = 0;
   // The view of a parameter that has no scale. Only Linears read scaled ones; InternalError.
@@ -224,11 +218,11 @@ class Layer {
  public:
   virtual ~Layer() = default;
   virtual const std::vector<Param>& params() const = 0;
-  // The saved tensors for T rows under a policy. Their number and order do not depend on the policy, nor on what is
+  // The saved tensors under a policy. Their number and order do not depend on the policy, nor on what is
   // trainable. What only the gradients of frozen parameters would read is not saved.
-  virtual std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy,
+  virtual std::vector<SavedSpec> saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
                                              const TrainableParams& trainable) const = 0;
-  // x, residual, y, dy, dresidual, dx: dense [T, C] in LayerContext::dtype(). y and dx overlap no other; those that are
+  // x, residual, y, dy, dresidual, dx: dense [RowCounts::residual, C] in LayerContext::dtype(). y and dx overlap no other; those that are
   // read are not changed. The residual addition is part of a layer. In a serial block residual is x, and dresidual dy.
   // In a parallel block all layers read the block's input x, and each adds to the sum that the one before has written.
   // With one norm for all (Param::shared) each layer computes norm(x) itself.
@@ -250,7 +244,7 @@ class Layer {
   virtual bool reads_token_mask() const { return false; }      // BatchViews::token_mask
   // The loss that the layer adds to the model's, one object for all layers of a model; null: none.
   virtual const AuxiliaryLoss* auxiliary_loss() const { return nullptr; }
-  // Model FLOPs of forward for T rows and the given number of visible query-key pairs; GEMMs and attention only.
+  // Model FLOPs of forward for RowCounts::full rows and the given number of visible query-key pairs; GEMMs and attention only.
   virtual double flops(std::int64_t rows, double pairs) const = 0;
   // Of an attention layer: its window (0: it sees all keys), on which `pairs` of flops() depends. Empty: no attention.
   virtual std::optional<std::int64_t> attention_window() const { return std::nullopt; }

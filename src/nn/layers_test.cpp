@@ -345,6 +345,7 @@ TEST(Linear, ReadsScaledOperandsAsTheirProducts) {
         ctx.transposed_ = {w.transposed};
         const Linear linear{
             .weight = 0, .bias = 3, .adapters = {{.a = 1, .b = 2, .rank = kRank, .outputs = kOut, .scale = 0.5}}};
+        ctx.rows_ = {kRows, kRows};
         const ColumnParallelLinear column(linear);
         const RowParallelLinear row(linear);
         std::vector<Vector> out;
@@ -361,12 +362,12 @@ TEST(Linear, ReadsScaledOperandsAsTheirProducts) {
                          residual = ctx.make(dtype, {kRows, kOut}, integers("residual", kRows * kOut, 1));
         column.forward(ctx, x, y);
         keep(y);
-        keep(column.input_gradient(ctx, dy, dx));
+        column.input_gradient(ctx, dy, dx, {});
+        keep(dx);
         column.weight_gradient(ctx, dy, x, column_sink);
         row.forward(ctx, x, residual, z);
         keep(z);
-        const Scaled gradient = row.output_gradient(ctx, dy);
-        row.linear().input_gradient(ctx, gradient, dz);
+        const Scaled gradient = row.input_gradient(ctx, dy, dz).dy;
         keep(dz);
         row.linear().weight_gradient(ctx, gradient, x, row_sink);
         for (const TestSink* sink : {&column_sink, &row_sink}) {

@@ -41,7 +41,38 @@ class LocalCall : public AttentionExchange::Call {
   AttentionPart part_;
 };
 
+class LocalRows : public Redistribute::Gather {
+ public:
+  explicit LocalRows(Scaled x) : x_(std::move(x)) {}
+  int pieces() const override { return 1; }
+  RowPiece wait(int) override { return {x_, 0}; }
+  Scaled all() override { return x_; }
+
+ private:
+  Scaled x_;
+};
+
+class LocalSum : public Redistribute::Sum {
+ public:
+  explicit LocalSum(const TensorView& y) : y_(y) {}
+  int pieces() const override { return 1; }
+  RowPiece target(int) override { return {y_, 0}; }
+  void written(int) override {}
+  void finish() override {}
+
+ private:
+  TensorView y_;
+};
+
 }  // namespace
+
+std::unique_ptr<Redistribute::Gather> Redistribute::gather(LayerContext&, const Scaled& x) {
+  return std::make_unique<LocalRows>(x);
+}
+
+std::unique_ptr<Redistribute::Sum> Redistribute::sum(LayerContext&, const TensorView& y, Order) {
+  return std::make_unique<LocalSum>(y);
+}
 
 std::unique_ptr<AttentionExchange::Call> AttentionExchange::forward(LayerContext& ctx, std::int64_t window,
                                                                     const TensorView& k, const TensorView& v) {

@@ -12,31 +12,65 @@
 
 #include <memory>
 
+#include "nn/scaled.h"
 #include "ops/attention/attention.h"
 
 namespace hawser::nn {
 
 class LayerContext;
 
-// Where tensor parallelism communicates in a layer.
-enum class Boundary {
-  // Before a column-parallel GEMM. Forward: identity; with sequence parallelism, all-gather over tokens. Backward:
-  // all-reduce; with sequence parallelism, reduce-scatter over tokens.
-  column_input,
-  // After a row-parallel GEMM. Forward: all-reduce; with sequence parallelism, reduce-scatter over tokens. Backward:
-  // identity; with sequence parallelism, all-gather over tokens.
-  row_output,
+// Rows [first_row, first_row + rows of the view) of a matrix with RowCounts::full rows.
+struct RowPiece {
+  Scaled rows;
+  std::int64_t first_row = 0;
 };
 
-// Tensor parallelism. Attention and MLP layers call it. No implementation yet besides the default.
+// Tensor parallelism: before and after the Linears whose weights are sliced over the tensor ranks, and the embedding.
+//
+//                       column-parallel Linear (QKV, gate, up, head)    row-parallel Linear (output, down)
+//   slice of W          rows                                            columns
+//   forward             gather x                                        sum y
+//   backward            gather x for dW, sum dx                         gather dy
+//
+// Without sequence parallelism all ranks have all rows: gather is the identity, and sum an all-reduce. With it
+// (Megatron-LM, arXiv 2205.05198) the residual's rows are divided: gather is an all-gather, and sum a reduce-scatter. Rows
+// of tensor rank i: [i * residual, (i + 1) * residual) of the full ones.
+//
+// The seam decides how many pieces there are and in which order the caller computes them, so that the communication of one
+// overlaps the GEMM of another. Each full row is in exactly one piece. The default: one piece, the argument itself.
 class Redistribute {
  public:
+  enum class Order {
+    any,   // each rank's own
+    same,  // equal pieces in one order on all ranks: the caller communicates between them
+  };
+  // One gather. Lives while the host enqueues its instruction.
+  class Gather {
+   public:
+    virtual ~Gather() = default;
+    virtual int pieces() const = 0;
+    // Makes the compute stream wait until piece p has arrived. Called once for each piece, in order; or not at all.
+    virtual RowPiece wait(int p) = 0;
+    // All rows. Makes the compute stream wait for all of them.
+    virtual Scaled all() = 0;
+  };
+  // One sum of a matrix over the ranks.
+  class Sum {
+   public:
+    virtual ~Sum() = default;
+    virtual int pieces() const = 0;
+    // Where the caller writes these rows of its own part of the sum. Called once for each piece, in order.
+    virtual RowPiece target(int p) = 0;
+    // Called after the work that writes piece p has been enqueued on the compute stream, before target(p + 1).
+    virtual void written(int p) = 0;
+    // Called once, after all pieces. Work enqueued on the compute stream afterwards finds the sum in sum()'s y.
+    virtual void finish() = 0;
+  };
   virtual ~Redistribute() = default;
-  // x, dy [T, C]. Returns the result, which may have another number of rows. forward at row_output may change x in
-  // place; backward at column_input may change dy in place. forward at column_input and backward at row_output must not
-  // change their argument, since the layer reads it again.
-  virtual TensorView forward(LayerContext&, Boundary, const TensorView& x) { return x; }
-  virtual TensorView backward(LayerContext&, Boundary, const TensorView& dy) { return dy; }
+  // x [RowCounts::residual, C], not changed. Its scale, if there is one, is one float32 or belongs to the matrix.
+  virtual std::unique_ptr<Gather> gather(LayerContext&, const Scaled& x);
+  // y [RowCounts::residual, C], dense and undefined until finish(). The parts have its dtype.
+  virtual std::unique_ptr<Sum> sum(LayerContext&, const TensorView& y, Order order = Order::any);
 };
 
 // One call of the attention op: this rank's queries [T, H, D] with some of the keys.

@@ -15,10 +15,17 @@ TEST(Seams, DefaultsEnqueueNothingAndReturnTheirArguments) {
   TestContext ctx(device, DType::f32);
   const TensorView x = ctx.make(DType::f32, {6, 4}), counts = ctx.make(DType::i32, {2});
   const Seams seams;
-  for (const Boundary boundary : {Boundary::column_input, Boundary::row_output}) {
-    EXPECT_EQ(seams.redistribute->forward(ctx, boundary, x).raw(), x.raw());
-    EXPECT_EQ(seams.redistribute->backward(ctx, boundary, x).raw(), x.raw());
-  }
+  const auto gather = seams.redistribute->gather(ctx, x);
+  ASSERT_EQ(gather->pieces(), 1);
+  EXPECT_EQ(gather->wait(0).rows.view.raw(), x.raw());
+  EXPECT_EQ(gather->wait(0).first_row, 0);
+  EXPECT_EQ(gather->all().view.raw(), x.raw());
+  const auto sum = seams.redistribute->sum(ctx, x);
+  ASSERT_EQ(sum->pieces(), 1);
+  EXPECT_EQ(sum->target(0).rows.view.raw(), x.raw());
+  EXPECT_EQ(sum->target(0).first_row, 0);
+  sum->written(0);
+  sum->finish();
   const TokenExchange::Dispatched out = seams.tokens->dispatch(ctx, x, counts);
   EXPECT_EQ(out.tokens.raw(), x.raw());
   EXPECT_EQ(out.counts.raw(), counts.raw());

@@ -12,8 +12,10 @@
 namespace hawser::plan {
 
 void set_bounds(Layout& layout) {
-  const batches::BatchShape& batch = layout.batch;
   step::BatchBounds& b = layout.bounds;
+  b.row_parts = layout.sequence_parallel ? layout.mesh.tensor : 1;
+  layout.batch.row_multiple = b.row_parts;
+  const batches::BatchShape& batch = layout.batch;
   b.context = batch.context;
   b.rows = batch.local_rows();
   b.sequences = batch.sequences;
@@ -102,11 +104,12 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
           .in_flight = layout.in_flight,
           .policies = layout.policies,
           .shard = {.gather = layout.gathers_weights(),
-                    .gather_updated = layout.parts() > 1 && !layout.gathers_weights(),
-                    .reduce = layout.parts() > 1,
-                    .replicas = layout.mesh.world() > layout.parts(),
+                    .gather_updated = layout.shards() && !layout.gathers_weights(),
+                    .reduce = layout.shards(),
+                    .replicas = layout.mesh.replicas() > 1,
                     .prefetch = layout.prefetch,
                     .accumulation = layout.accumulation},
+          .unsharded_slices = layout.shards() && layout.parts() == 1,
           .copies = layout.mesh.tensor,
           .optimizer = layout.optimizer.get(),
           .quantizes = layout.quantizer != nullptr};
@@ -127,7 +130,6 @@ std::vector<step::ScaledSite> scaled_sites(const Layout& layout) {
 }
 
 step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool optimizer) {
-  HAWSER_CHECK(layout.mesh.tensor == 1 || layout.parts() > 1, "tensor parallelism without shards");
   const auto cut = [&](Domain domain) {
     const step::Cut shard{.parts = mesh.shard(domain).size(), .part = mesh.shard(domain).index()};
     return step::DomainCut{.optimizer = shard, .weights = layout.gathers_weights() ? shard : step::Cut{}};
@@ -173,6 +175,7 @@ void check_attention(const Layout& layout, const models::Model& model) {
 step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& model, const program::Program& program,
                                    comm::Mesh& mesh, step::Purpose purpose) {
   check_attention(layout, model);
+  HAWSER_CHECK(purpose != step::Purpose::logits || !layout.sequence_parallel, "logits with sequence parallelism");
   step::BatchBounds bounds = layout.bounds;
   bounds.logit_positions = purpose == step::Purpose::logits ? layout.logit_positions : 0;
   bounds.uses_kv_cache = layout.kv_cache_rows > 0;

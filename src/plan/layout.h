@@ -31,6 +31,7 @@ struct Layout {
   batches::BatchShape batch;           // of a micro-batch on one data rank
   int head_groups = 1;                 // number of groups of KV heads, each gathered at once
   step::BatchBounds bounds;
+  bool sequence_parallel = false;  // tensor ranks divide the residual's rows (nn::Redistribute)
   std::vector<nn::SavePolicy> policies;
   int prefetch = 1;
   int in_flight = 1;
@@ -50,8 +51,10 @@ struct Layout {
   // Replaces seams of the layout, for a parallelism that has no implementation yet (tests).
   std::function<void(nn::Seams&, comm::Mesh&)> replace_seams;
 
-  int parts() const { return mesh.shard_ranks(); }  // shards of master weights, moments and reduced gradients
-  bool gathers_weights() const { return parts() > 1 && shard_policy == ShardPolicy::parameters; }
+  // Shards of master weights, moments and reduced gradients, of the flats that are not copies on tensor ranks.
+  int parts() const { return mesh.shard_ranks(); }
+  bool shards() const { return parts() > 1 || mesh.tensor > 1; }  // copies on tensor ranks are sharded over them
+  bool gathers_weights() const { return shards() && shard_policy == ShardPolicy::parameters; }
   int data_ranks() const { return mesh.shard * mesh.replicate; }  // ranks with sequences of their own
 };
 
@@ -74,7 +77,7 @@ DType default_reduce_dtype(DeviceKind device, DType compute);
 // Sets the windows of the batch's tables and of its work to those of the model's attention layers.
 void set_windows(batches::BatchShape& batch, const models::Model& model);
 
-// Derives `bounds` from `batch` and `mesh`; for callers that modify a layout.
+// Derives `bounds`, and BatchShape::row_multiple, from `batch` and `mesh`; for callers that modify a layout.
 void set_bounds(Layout& layout);
 
 // Sets each block's checkpointing policy from the recipe.

@@ -11,7 +11,7 @@ namespace {
 double stored_bytes(const models::Model& model, int layer, const Layout& layout, const nn::SavePolicy& policy) {
   double bytes = 0;
   for (const nn::SavedSpec& spec :
-       model.layer(layer).saved_specs(layout.bounds.rows, layout.compute, policy, model.trainable(layer))) {
+       model.layer(layer).saved_specs(layout.bounds.row_counts(), layout.compute, policy, model.trainable(layer))) {
     if (spec.shape.rank() == 0 || spec.writer != nn::Pass::forward) continue;
     bytes += static_cast<double>(round_up(spec.shape.elements() * size_of(spec.dtype), Device::kAlignment));
   }

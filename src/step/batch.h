@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "nn/layer.h"
+
 namespace hawser::step {
 
 constexpr std::int64_t kSegmentNumbers = 6;  // of a segment in a table
@@ -30,6 +32,7 @@ struct WindowBounds {
 // Derived from the recipe and the model, never from the data.
 struct BatchBounds {
   std::int64_t rows = 0;       // T of this rank
+  int row_parts = 1;           // tensor ranks that divide the residual's rows: sequence parallelism
   std::int64_t sequences = 1;  // of a micro-batch
   int context = 1;
   std::int64_t diagonal = 1;      // max segments
@@ -43,6 +46,7 @@ struct BatchBounds {
   bool token_mask = false;           // layers read it
 
   std::int64_t off_diagonal_rows(const WindowBounds& w) const { return w.halves ? 2 * off_diagonal : off_diagonal; }
+  nn::RowCounts row_counts() const { return {rows / row_parts, rows}; }
   const WindowBounds& with_window(std::int64_t window) const;  // InternalError if there is none
 };
 

@@ -143,7 +143,7 @@ TensorView Executor::temp(const Instruction& instruction, DType dtype, const Sha
 
 TensorView Executor::activation(int instruction) {
   return setup_.buffers->get({Role::activation, instruction, 0}, setup_.compute,
-                             {setup_.bounds.rows, setup_.model->width()});
+                             {setup_.bounds.row_counts().residual, setup_.model->width()});
 }
 
 void Executor::gather(const Instruction& instruction) {
@@ -196,7 +196,7 @@ nn::Saved Executor::saved_views(const Instruction& instruction) {
   const auto& policy = setup_.policies[static_cast<std::size_t>(instruction.layer)];
   const auto specs =
       setup_.model->layer(instruction.layer)
-          .saved_specs(setup_.bounds.rows, setup_.compute, policy, setup_.model->trainable(instruction.layer));
+          .saved_specs(setup_.bounds.row_counts(), setup_.compute, policy, setup_.model->trainable(instruction.layer));
   const auto last = [&] {
     switch (instruction.op) {
       case Op::forward:

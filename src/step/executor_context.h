@@ -45,6 +45,7 @@ class Executor::Context : public nn::LayerContext {
   Stream& compute() override { return executor_.stream(instruction_.stream); }
   Stream& exchange() override { return executor_.stream(program::StreamId::exchange); }
   const nn::BatchViews& batch() const override { return batch_; }
+  nn::RowCounts rows() const override { return executor_.setup_.bounds.row_counts(); }
   const nn::Seams& seams() const override { return executor_.setup_.seams; }
   const nn::Scaled& parameter(int param) const override { return weights_[static_cast<std::size_t>(param)]; }
   const TensorView& rope_frequencies(int i) const override { return executor_.setup_.state->rope_frequencies(i); }

@@ -168,11 +168,15 @@ class Lister {
   std::vector<Computation> list_;
 };
 
+bool gathers_updated(const parallel::ShardOptions& shard, int flat) {
+  return shard.gather_updated && shard.sharded(flat);
+}
+
 // Writes the updates of all trainable flats. Those with quantized weights are gathered later.
 class Updates {
  public:
-  Updates(program::Program& program, const models::Model& model, bool gather_updated)
-      : program_(program), model_(model), gather_updated_(gather_updated) {}
+  Updates(program::Program& program, const models::Model& model, const parallel::ShardOptions& shard)
+      : program_(program), model_(model), shard_(shard) {}
 
   void add(int flat, std::vector<optim::Phase> phases) {
     Update update{.flat = flat, .phases = std::move(phases)};
@@ -200,7 +204,7 @@ class Updates {
     const int id =
         program_.add({.op = Op::update, .flat = flat, .phase = phase, .after = std::exchange(update.exchanges, {})});
     if (update.ended()) {
-      if (!gather_updated_ || quantizes_weights(model_.flat(flat).spec())) return;
+      if (!gathers_updated(shard_, flat) || quantizes_weights(model_.flat(flat).spec())) return;
       program_.add({.op = Op::gather_updated, .stream = StreamId::gather, .flat = flat, .after = {id}});
       return;
     }
@@ -216,13 +220,14 @@ class Updates {
 
   program::Program& program_;
   const models::Model& model_;
-  bool gather_updated_;
+  const parallel::ShardOptions& shard_;
   Update begun_;  // the last one with several phases, unless it has ended
 };
 
-void write_updates(program::Program& program, const models::Model& model, const ScheduleOptions& options) {
+void write_updates(program::Program& program, const models::Model& model, const ScheduleOptions& options,
+                   const parallel::ShardOptions& shard) {
   const optim::Optimizer* const optimizer = options.optimizer;
-  Updates updates(program, model, options.shard.gather_updated);
+  Updates updates(program, model, shard);
   for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
     const nn::Flat& flat = model.flat(f);
     if (!flat.spec().trainable) continue;
@@ -242,12 +247,12 @@ void write_updates(program::Program& program, const models::Model& model, const 
 }
 
 // Writes what follows the last update: new scales, and the weights that are quantized with them.
-void write_scales(program::Program& program, const models::Model& model, bool gather_updated) {
+void write_scales(program::Program& program, const models::Model& model, const parallel::ShardOptions& shard) {
   program.add({.op = Op::scale_update});
   for (int flat = 0; flat < static_cast<int>(model.flats().size()); ++flat) {
     if (!quantizes_weights(model.flat(flat).spec())) continue;
     const int rounded = program.add({.op = Op::quantize_weights, .flat = flat});
-    if (!gather_updated) continue;
+    if (!gathers_updated(shard, flat)) continue;
     program.add({.op = Op::gather_updated, .stream = StreamId::gather, .flat = flat, .after = {rounded}});
   }
 }
@@ -266,6 +271,9 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
   program.add({.op = Op::begin_step});
   parallel::ShardOptions shard = options.shard;
   shard.micro_batches = options.micro_batches;
+  if (options.unsharded_slices) {
+    for (const nn::Flat& flat : model.flats()) shard.unsharded.push_back(flat.spec().domain != Domain::replicated);
+  }
   auto ends = parallel::write_sharded(program, Lister(model, options).list(), shard);
   for (parallel::GradientEnd& end : ends) {
     const nn::FlatSpec& spec = model.flat(end.flat).spec();
@@ -280,8 +288,8 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
       program.add({.op = Op::grad_norm_partial, .flat = end.flat, .after = {end.instruction}});
     }
     program.add({.op = Op::gradient_norm});
-    write_updates(program, model, options);
-    if (options.quantizes) write_scales(program, model, shard.gather_updated);
+    write_updates(program, model, options, shard);
+    if (options.quantizes) write_scales(program, model, shard);
   }
   if (options.purpose == Purpose::gradient_norms) {
     program.add({.op = Op::parameter_norms, .after = {ends.back().instruction}});  // all other ends are before it

@@ -31,6 +31,8 @@ struct ScheduleOptions {
   int in_flight = 1;
   std::vector<nn::SavePolicy> policies;  // by layer
   parallel::ShardOptions shard;
+  // Tensor ranks without further shards: of the flats only those with Domain::replicated are sharded.
+  bool unsharded_slices = false;
   // Tensor-parallel ranks without sequence parallelism: each computes the whole gradient of a replicated parameter.
   int copies = 1;
   const optim::Optimizer* optimizer = nullptr;  // whose phases updates have; null: one phase

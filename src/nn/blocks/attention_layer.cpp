@@ -1,4 +1,5 @@
-// Shapes: T rows, C width, H query heads, K key-value heads, D head dim.
+// Shapes: T rows, C width, H query heads, K key-value heads, D head dim. Norms and the residual have RowCounts::residual
+// rows, everything else RowCounts::full.
 #include "nn/blocks/attention_layer.h"
 
 #include <cmath>
@@ -138,23 +139,23 @@ bool AttentionLayer::draws_random_numbers() const {
   return qkv_.linear().draws_random_numbers() || output_.linear().draws_random_numbers();
 }
 
-std::array<TensorSpec, AttentionLayer::kSavedCount> AttentionLayer::tensors(std::int64_t rows, DType dtype) const {
+std::array<TensorSpec, AttentionLayer::kSavedCount> AttentionLayer::tensors(const RowCounts& rows, DType dtype) const {
   const AttentionConfig& c = config_;
   const auto output = output_.tensors(rows, c.width, dtype);
-  return {{{"norm_statistics", DType::f32, norm_.statistics(rows)},
-           {"normed", dtype, {rows, c.width}},
-           {"qkv", dtype, {rows, c.qkv_size()}},
-           {"attention", dtype, {rows, c.q_size()}},
-           {"log_sum_exp", DType::f32, {c.heads, rows}},
-           {"dqkv", dtype, {rows, c.qkv_size()}},
+  return {{{"norm_statistics", DType::f32, norm_.statistics(rows.residual)},
+           {"normed", dtype, {rows.residual, c.width}},
+           {"qkv", dtype, {rows.full, c.qkv_size()}},
+           {"attention", dtype, {rows.full, c.q_size()}},
+           {"log_sum_exp", DType::f32, {c.heads, rows.full}},
+           {"dqkv", dtype, {rows.full, c.qkv_size()}},
            output[0],
            output[1],
            output[2],
            output[3],
-           adapters_tensor("qkv_adapters", qkv_.linear(), rows, dtype)}};
+           adapters_tensor("qkv_adapters", qkv_.linear(), rows.full, dtype)}};
 }
 
-std::vector<SavedSpec> AttentionLayer::saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy,
+std::vector<SavedSpec> AttentionLayer::saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
                                                    const TrainableParams& trainable) const {
   const auto all = tensors(rows, dtype);
   const bool again = policy.recomputes_qkv();
@@ -177,7 +178,7 @@ std::vector<SavedSpec> AttentionLayer::saved_specs(std::int64_t rows, DType dtyp
 }
 
 TensorView AttentionLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const {
-  return nn::saved_or_temp(ctx, saved, index, tensors(saved.x.size(0), ctx.dtype())[index]);
+  return nn::saved_or_temp(ctx, saved, index, tensors(ctx.rows(), ctx.dtype())[index]);
 }
 
 AttentionLayer::Heads AttentionLayer::heads_of(const TensorView& qkv) const {
@@ -323,7 +324,6 @@ void AttentionLayer::recompute(LayerContext& ctx, const Saved& saved, const Save
 void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorView& dresidual,
                               const TensorView& dx, const Saved& saved, GradientSink& sink,
                               const SavePolicy& policy) const {
-  const std::int64_t rows = saved.x.size(0);
   const TensorView o = saved.tensors[kOut], statistics = saved.tensors[kStatistics];
   const TensorView qkv = saved.tensors[kQkv], dqkv = saved_or_temp(ctx, saved, kDqkv);
   const Heads heads = heads_of(qkv), gradients = heads_of(dqkv);
@@ -333,23 +333,24 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
       ctx.seams().attention->backward(ctx, config_.window, inputs.k, inputs.v, gradients.k, gradients.v);
   LayerOutput::Tensors output = {saved.tensors[kProjected], saved.tensors[kPostStatistics]};
   if (output_.has_norm()) output.dz = saved_or_temp(ctx, saved, kDprojected);
-  const Scaled dz = output_.backward(ctx, dy, output, sink);
-  const TensorView d_o = ctx.temp(ctx.dtype(), {rows, config_.q_size()});
-  const AdapterTensors of_output = {saved.tensors[kOutputAdapters], output_.linear().adapter_gradient(ctx, dz)};
-  output_.linear().input_gradient(ctx, dz, d_o, of_output.inner_gradient);
+  const TensorView d_o = ctx.temp(ctx.dtype(), {ctx.rows().full, config_.q_size()});
+  const auto [dz, of_o] = output_.backward(ctx, dy, output, d_o, sink);
   attend_backward(ctx, *seam_call, inputs.q, o, saved.tensors[kLse], d_o, dqkv);
-  if (!policy.delay_weight_gradients) output_.linear().weight_gradient(ctx, dz, o, sink, of_output);
+  if (!policy.delay_weight_gradients) {
+    output_.linear().weight_gradient(ctx, dz, o, sink, {saved.tensors[kOutputAdapters], of_o});
+  }
   rope(ctx, gradients.q, true);
   if (q_norm_) q_norm_->backward(ctx, heads.q, inputs.q_statistics, gradients.q, TensorView(), gradients.q, sink);
   seam_call->finish();
   rope(ctx, gradients.k, true);
   if (k_norm_) k_norm_->backward(ctx, heads.k, inputs.k_statistics, gradients.k, TensorView(), gradients.k, sink);
-  const AdapterTensors of_qkv = {saved.tensors[kQkvAdapters], qkv_.linear().adapter_gradient(ctx, dqkv)};
+  const AdapterTensors of_qkv = {saved.tensors[kQkvAdapters], qkv_.linear().make_inner_gradient(ctx)};
+  qkv_.linear().adapter_gradient(ctx, dqkv, of_qkv.inner_gradient);
   if (!policy.delay_weight_gradients) {
     qkv_.weight_gradient(ctx, dqkv, normed_again(ctx, saved), sink, of_qkv);
   }
-  const TensorView dnormed =
-      qkv_.input_gradient(ctx, dqkv, ctx.temp(ctx.dtype(), {rows, config_.width}), of_qkv.inner_gradient);
+  const TensorView dnormed = ctx.temp(ctx.dtype(), saved.x.shape());
+  qkv_.input_gradient(ctx, dqkv, dnormed, of_qkv.inner_gradient);
   norm_.backward(ctx, saved.x, statistics, dnormed, dresidual, dx, sink);
 }
 

@@ -51,7 +51,7 @@ class AttentionLayer : public Layer {
  public:
   explicit AttentionLayer(AttentionConfig config);
   const std::vector<Param>& params() const override { return params_; }
-  std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy,
+  std::vector<SavedSpec> saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
                                      const TrainableParams& trainable) const override;
   void forward(LayerContext&, const TensorView& x, const TensorView& residual, const TensorView& y,
                const Saved&) const override;
@@ -94,7 +94,7 @@ class AttentionLayer : public Layer {
   Heads heads_of(const TensorView& qkv) const;
   Inputs inputs_of(LayerContext&, const TensorView& qkv) const;
   LayerOutput::Tensors output_tensors(LayerContext& ctx, const Saved& saved) const;
-  std::array<TensorSpec, kSavedCount> tensors(std::int64_t rows, DType dtype) const;
+  std::array<TensorSpec, kSavedCount> tensors(const RowCounts& rows, DType dtype) const;
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
   // norm(x) if a weight's gradient reads it, otherwise empty.
   TensorView normed_again(LayerContext&, const Saved&) const;

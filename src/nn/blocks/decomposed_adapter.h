@@ -9,8 +9,9 @@ namespace hawser::nn {
 
 class DecomposedAdapter {
  public:
-  DecomposedAdapter(LayerContext& ctx, const Linear& linear, std::size_t index)
-      : ctx_(ctx), linear_(linear), adapter_(linear.adapters[index]), product_(ctx, linear, {index}, true) {}
+  // `first_row`: as LowRankAdapters's.
+  DecomposedAdapter(LayerContext& ctx, const Linear& linear, std::size_t index, std::int64_t first_row = 0)
+      : ctx_(ctx), linear_(linear), adapter_(linear.adapters[index]), product_(ctx, linear, {index}, first_row, true) {}
 
   // y, which has x W^T alone, becomes f * (y + scale * x A^T B^T).
   void multiply_forward(const Scaled& x, const TensorView& y) const {

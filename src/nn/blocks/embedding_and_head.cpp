@@ -1,39 +1,87 @@
 #include "nn/blocks/embedding_and_head.h"
 
+#include "nn/blocks/sliced_loss.h"
 #include "ops/copy/add.h"
+#include "ops/copy/copy.h"
 #include "ops/embedding/embedding.h"
 #include "ops/loss/linear_cross_entropy.h"
 
 namespace hawser::nn {
 
-EmbeddingLayer::EmbeddingLayer(EmbeddingConfig config) : config_(std::move(config)) {
-  params_.push_back(full_param(config_.table + ".weight", {config_.vocabulary, config_.width},
-                               {Initial::Kind::normal, config_.initial_std}, true));
-  if (config_.positions.empty()) return;
-  params_.push_back(full_param(config_.positions + ".weight", {config_.max_position, config_.width},
-                               {Initial::Kind::normal, config_.initial_std}, true));
+namespace {
+
+void expect_all_rows(const LayerContext& ctx, const std::string& table) {
+  HAWSER_CHECK(ctx.rows().residual == ctx.rows().full, table, ": sequence parallelism needs a sliced vocabulary");
 }
 
-void EmbeddingLayer::forward(LayerContext& ctx, const TensorView& y) const {
-  ops::embedding_forward(ctx.compute(),
-                         {.ids = ctx.batch().ids, .table = ctx.weight(0), .y = y, .scale = config_.scale});
+}  // namespace
+
+EmbeddingLayer::EmbeddingLayer(EmbeddingConfig config) : config_(std::move(config)) {
+  const Initial initial{Initial::Kind::normal, config_.initial_std};
+  params_.push_back(sliced_param(config_.table + ".weight", {config_.vocabulary, config_.width}, 0,
+                                 config_.vocabulary_part, initial, true));
   if (config_.positions.empty()) return;
+  const std::string positions = config_.positions + ".weight";
+  const Shape shape{config_.max_position, config_.width};
+  params_.push_back(sliced() ? partial_param(positions, shape, initial, true)
+                             : full_param(positions, shape, initial, true));
+}
+
+// Rows [first_row, first_row + rows of y) of the micro-batch.
+void EmbeddingLayer::look_up(LayerContext& ctx, const TensorView& y, std::int64_t first_row) const {
+  const std::int64_t rows = y.size(0);
+  ops::embedding_forward(ctx.compute(), {.ids = ctx.batch().ids.rows(first_row, rows),
+                                         .table = ctx.weight(0),
+                                         .y = y,
+                                         .scale = config_.scale,
+                                         .first_row = config_.vocabulary_part.begin,
+                                         .total_rows = config_.vocabulary_part.total});
+  if (config_.positions.empty() || config_.vocabulary_part.begin > 0) return;
   const TensorView positions = ctx.temp(ctx.dtype(), y.shape());
-  ops::embedding_forward(
-      ctx.compute(), {.ids = ctx.batch().positions, .table = ctx.weight(1), .y = positions, .scale = config_.scale});
+  ops::embedding_forward(ctx.compute(), {.ids = ctx.batch().positions.rows(first_row, rows),
+                                         .table = ctx.weight(1),
+                                         .y = positions,
+                                         .scale = config_.scale});
   ops::add(ctx.compute(), {.a = y, .b = positions, .y = y});
 }
 
+void EmbeddingLayer::forward(LayerContext& ctx, const TensorView& y) const {
+  if (!sliced()) {
+    expect_all_rows(ctx, config_.table);
+    return look_up(ctx, y, 0);
+  }
+  const auto sum = ctx.seams().redistribute->sum(ctx, y);
+  for (int p = 0; p < sum->pieces(); ++p) {
+    const RowPiece piece = sum->target(p);
+    look_up(ctx, piece.rows.view, piece.first_row);
+    sum->written(p);
+  }
+  sum->finish();
+}
+
 void EmbeddingLayer::backward(LayerContext& ctx, const TensorView& dy, GradientSink& sink) const {
-  const auto gradient = [&](int table, const TensorView& ids) {
-    const GradientTarget target = sink.target(table);
-    if (target.view.empty()) return;
-    ops::embedding_backward(
-        ctx.compute(),
-        {.ids = ids, .dy = dy, .dtable = target.view, .accumulate = target.accumulate, .scale = config_.scale});
-  };
-  gradient(0, ctx.batch().ids);
-  if (!config_.positions.empty()) gradient(1, ctx.batch().positions);
+  const TensorView all = sliced() ? ctx.seams().redistribute->gather(ctx, dy)->all().view : dy;
+  if (const GradientTarget table = sink.target(0); !table.view.empty()) {
+    ops::embedding_backward(ctx.compute(), {.ids = ctx.batch().ids,
+                                            .dy = all,
+                                            .dtable = table.view,
+                                            .accumulate = table.accumulate,
+                                            .scale = config_.scale,
+                                            .first_row = config_.vocabulary_part.begin,
+                                            .total_rows = config_.vocabulary_part.total});
+  }
+  if (config_.positions.empty()) return;
+  const GradientTarget positions = sink.target(1);
+  if (positions.view.empty()) return;
+  if (config_.vocabulary_part.begin == 0) {
+    ops::embedding_backward(ctx.compute(), {.ids = ctx.batch().positions,
+                                            .dy = all,
+                                            .dtable = positions.view,
+                                            .accumulate = positions.accumulate,
+                                            .scale = config_.scale});
+  } else if (!positions.accumulate) {
+    ops::fill(ctx.compute(), {.y = positions.view});
+  }
 }
 
 namespace {
@@ -46,10 +94,15 @@ HeadLayer::HeadLayer(HeadConfig config, const std::string& table)
     : config_(std::move(config)), norm_(config_.norm_config, kHeadNorm, kHeadNormBias) {
   HAWSER_CHECK(!config_.tied || !table.empty(), config_.output, ": tied to no table");
   params_.push_back(norm_weight(config_.norm, config_.width, config_.norm_config));
-  params_.push_back(full_param((config_.tied ? table : config_.output) + ".weight", {config_.vocabulary, config_.width},
-                               {Initial::Kind::normal, config_.initial_std}, true));
+  params_.push_back(sliced_param((config_.tied ? table : config_.output) + ".weight",
+                                 {config_.vocabulary, config_.width}, 0, config_.vocabulary_part,
+                                 {Initial::Kind::normal, config_.initial_std}, true));
   params_.back().shared = config_.tied;
   if (config_.norm_config.bias) params_.push_back(norm_bias(config_.norm, config_.width));
+}
+
+Linear HeadLayer::projection() {
+  return {.site = Site::logits, .weight = kProjection};
 }
 
 TensorView HeadLayer::normed(LayerContext& ctx, const TensorView& x, const TensorView& statistics) const {
@@ -70,6 +123,8 @@ void cross_entropy(LayerContext& ctx, ops::LinearCrossEntropy call) {
 
 void HeadLayer::loss(LayerContext& ctx, const TensorView& x, const LossViews& views) const {
   const TensorView h = normed(ctx, x, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
+  if (sliced()) return sliced_loss(ctx, projection(), config_.vocabulary_part, h, {}, views, {});
+  expect_all_rows(ctx, config_.output);
   cross_entropy(ctx, {.x = h,
                       .weight = ctx.weight(kProjection),
                       .labels = ctx.batch().labels,
@@ -83,20 +138,26 @@ void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const 
   const TensorView h = normed(ctx, x, statistics);
   const TensorView dh = ctx.temp(ctx.dtype(), x.shape());
   const GradientTarget weight = sink.target(kProjection);
-  cross_entropy(ctx, {.x = h,
-                      .weight = ctx.weight(kProjection),
-                      .labels = ctx.batch().labels,
-                      .scale = views.inverse_targets,
-                      .loss_sum = views.sum,
-                      .dx = dh,
-                      .dweight = weight.view,
-                      .accumulate_weight = weight.accumulate});
+  if (sliced()) {
+    sliced_loss(ctx, projection(), config_.vocabulary_part, h, dh, views, weight);
+  } else {
+    expect_all_rows(ctx, config_.output);
+    cross_entropy(ctx, {.x = h,
+                        .weight = ctx.weight(kProjection),
+                        .labels = ctx.batch().labels,
+                        .scale = views.inverse_targets,
+                        .loss_sum = views.sum,
+                        .dx = dh,
+                        .dweight = weight.view,
+                        .accumulate_weight = weight.accumulate});
+  }
   norm_.backward(ctx, x, statistics, dh, TensorView(), dx, sink);
 }
 
 void HeadLayer::logits(LayerContext& ctx, const TensorView& x, const TensorView& logits) const {
+  HAWSER_CHECK(!sliced(), config_.output, ": the logits of a sliced vocabulary");
   const TensorView h = normed(ctx, x, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
-  Linear{.site = Site::logits, .weight = kProjection}.forward(ctx, h, logits);
+  projection().forward(ctx, h, logits);
 }
 
 double HeadLayer::flops(std::int64_t rows) const {

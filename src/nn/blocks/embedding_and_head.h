@@ -5,11 +5,13 @@
 
 #include "nn/blocks/linear.h"
 #include "nn/blocks/norm.h"
+#include "nn/blocks/sliced_loss.h"
 
 namespace hawser::nn {
 
 struct EmbeddingConfig {
-  std::int64_t vocabulary = 0, width = 0;
+  std::int64_t vocabulary = 0, width = 0;  // vocabulary: of this rank
+  PartOf vocabulary_part;                  // sliced over the tensor ranks
   double initial_std = 0.02;
   std::string table;  // name without ".weight"
   // Learned position embeddings (GPT-2), added to those of the tokens; "" and 0: none.
@@ -22,7 +24,9 @@ struct EmbeddingConfig {
   std::string norm;
 };
 
-// y[t] = scale * (table[ids[t]] + positions[position of t]), each product rounded; without positions, one of them.
+// y[t] = scale * (table[ids[t]] + positions[position of t]), each product rounded; without positions, one of them. With a
+// slice of the vocabulary, it is the Redistribute seam's sum of the ranks' rows, and the first slice's rank adds positions.
+// y, dy [RowCounts::residual, C]; a table that is not sliced needs RowCounts::full to be equal.
 class EmbeddingLayer {
  public:
   explicit EmbeddingLayer(EmbeddingConfig config);
@@ -31,6 +35,9 @@ class EmbeddingLayer {
   void backward(LayerContext&, const TensorView& dy, GradientSink&) const;
 
  private:
+  bool sliced() const { return config_.vocabulary_part.total > 0; }
+  void look_up(LayerContext&, const TensorView& y, std::int64_t first_row) const;
+
   EmbeddingConfig config_;
   std::vector<Param> params_;
 };
@@ -45,8 +52,9 @@ enum class HeadKind {
 };
 
 struct HeadConfig {
-  std::int64_t vocabulary = 0, width = 0;
-  bool tied = false;  // the projection's weight is the embedding's table
+  std::int64_t vocabulary = 0, width = 0;  // vocabulary: of this rank
+  PartOf vocabulary_part;                  // sliced over the tensor ranks
+  bool tied = false;                       // the projection's weight is the embedding's table
   NormConfig norm_config;
   double initial_std = 0.02;
   std::string norm, output;  // names without ".weight"
@@ -57,14 +65,11 @@ struct HeadConfig {
 };
 
 // Final norm, vocabulary projection and cross entropy, fused: the full logits are never stored and no GEMM runs twice.
-// Weight 0 is the norm's, weight 1 the projection's [V, C].
+// Weight 0 is the norm's, weight 1 the projection's [V, C]. x, dx [RowCounts::residual, C]. With a slice of the vocabulary
+// the loss is sliced_loss (nn/blocks/sliced_loss.h); without, RowCounts::full must be equal.
 class HeadLayer {
  public:
-  // Float32, on the device.
-  struct LossViews {
-    TensorView inverse_targets;  // [1]: 1 / number of valid targets of the step: scales all gradients
-    TensorView sum;              // [2] (high and low part): += sum over valid targets of -log p(label)
-  };
+  using LossViews = nn::LossViews;
   // `table`: name of the embedding's table (EmbeddingConfig::table), which a tied head shares.
   explicit HeadLayer(HeadConfig config, const std::string& table = "");
   const std::vector<Param>& params() const { return params_; }
@@ -76,7 +81,10 @@ class HeadLayer {
   double flops(std::int64_t rows) const;
 
  private:
+  static Linear projection();
   TensorView normed(LayerContext&, const TensorView& x, const TensorView& statistics) const;
+  bool sliced() const { return config_.vocabulary_part.total > 0; }
+
   HeadConfig config_;
   std::vector<Param> params_;
   Norm norm_;

@@ -4,15 +4,16 @@
 
 namespace hawser::nn {
 
-std::array<TensorSpec, LayerOutput::kTensors> LayerOutput::tensors(std::int64_t rows, std::int64_t width,
+std::array<TensorSpec, LayerOutput::kTensors> LayerOutput::tensors(const RowCounts& rows, std::int64_t width,
                                                                    DType dtype) const {
-  return {{{"projected", dtype, {rows, width}},
-           {"post_norm_statistics", DType::f32, has_norm() ? norm_->statistics(rows) : Shape{rows}},
-           {"dprojected", dtype, {rows, width}},
-           adapters_tensor("output_adapters", linear(), rows, dtype)}};
+  const std::int64_t own = rows.residual;
+  return {{{"projected", dtype, {own, width}},
+           {"post_norm_statistics", DType::f32, has_norm() ? norm_->statistics(own) : Shape{own}},
+           {"dprojected", dtype, {own, width}},
+           adapters_tensor("output_adapters", linear(), rows.full, dtype)}};
 }
 
-std::array<SavedSpec, LayerOutput::kTensors> LayerOutput::saved_specs(std::int64_t rows, std::int64_t width,
+std::array<SavedSpec, LayerOutput::kTensors> LayerOutput::saved_specs(const RowCounts& rows, std::int64_t width,
                                                                       DType dtype, const SavePolicy& policy,
                                                                       const TrainableParams& trainable,
                                                                       bool recomputed) const {
@@ -36,14 +37,14 @@ void LayerOutput::recompute(LayerContext& ctx, const Scaled& x, const Tensors& t
   linear_.forward(ctx, x, TensorView(), tensors.z);
 }
 
-Scaled LayerOutput::backward(LayerContext& ctx, const TensorView& dy, const Tensors& tensors,
-                             GradientSink& sink) const {
+RowParallelLinear::OutputGradient LayerOutput::backward(LayerContext& ctx, const TensorView& dy, const Tensors& tensors,
+                                                        const TensorView& dx, GradientSink& sink) const {
   if (has_norm()) norm_->backward(ctx, tensors.z, tensors.statistics, dy, TensorView(), tensors.dz, sink);
-  return output_gradient(ctx, dy, tensors);
+  return linear_.input_gradient(ctx, has_norm() ? tensors.dz : dy, dx);
 }
 
 Scaled LayerOutput::output_gradient(LayerContext& ctx, const TensorView& dy, const Tensors& tensors) const {
-  return linear_.output_gradient(ctx, has_norm() ? tensors.dz : dy);
+  return linear_.input_gradient(ctx, has_norm() ? tensors.dz : dy, {}).dy;
 }
 
 }  // namespace hawser::nn

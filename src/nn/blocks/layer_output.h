@@ -3,7 +3,7 @@
 //   pre:       y = residual + Linear(x)
 //   sandwich:  y = residual + norm(z),  z = Linear(x)
 //
-// x [T, in]; residual, z, y and their gradients [T, C] in LayerContext::dtype(). Everything is enqueued on the compute
+// x [RowCounts::full, in]; residual, z, y and their gradients [RowCounts::residual, C] in LayerContext::dtype(). Everything is enqueued on the compute
 // stream. Errors: those of Linear and Norm.
 #pragma once
 
@@ -31,9 +31,9 @@ class LayerOutput {
   bool has_norm() const { return norm_.has_value(); }
 
   // The members of Tensors, in their order.
-  std::array<TensorSpec, kTensors> tensors(std::int64_t rows, std::int64_t width, DType dtype) const;
+  std::array<TensorSpec, kTensors> tensors(const RowCounts& rows, std::int64_t width, DType dtype) const;
   // `recomputed`: the recompute pass writes z, from an x that it has anyway; it is not saved before.
-  std::array<SavedSpec, kTensors> saved_specs(std::int64_t rows, std::int64_t width, DType dtype,
+  std::array<SavedSpec, kTensors> saved_specs(const RowCounts& rows, std::int64_t width, DType dtype,
                                               const SavePolicy& policy, const TrainableParams& trainable,
                                               bool recomputed) const;
 
@@ -41,10 +41,10 @@ class LayerOutput {
   void forward(LayerContext&, const Scaled& x, const TensorView& residual, const TensorView& y, const Tensors&) const;
   // Writes z again.
   void recompute(LayerContext&, const Scaled& x, const Tensors&) const;
-  // The gradient of Linear's output, as the gradients of linear() take it: of dy, through the norm. Writes dz, and the
-  // norm's parameter gradients.
-  Scaled backward(LayerContext&, const TensorView& dy, const Tensors&, GradientSink&) const;
-  // The same once more, from the dz that backward has written.
+  // From dy through the norm, if there is one: writes dz, the norm's parameter gradients, and dx, the gradient of x.
+  RowParallelLinear::OutputGradient backward(LayerContext&, const TensorView& dy, const Tensors&, const TensorView& dx,
+                                             GradientSink&) const;
+  // OutputGradient::dy once more, from dy and the dz that backward has written.
   Scaled output_gradient(LayerContext&, const TensorView& dy, const Tensors&) const;
 
  private:

@@ -25,16 +25,22 @@ Side side(const Scaled& matrix, bool flag) {
   return {matrix.transposed, flag, matrix.transposed_scale.empty() ? matrix.scale : matrix.transposed_scale};
 }
 
-// One scale is also that of the rows that a rank gets from others; a grid of scales is not.
-Scaled redistributed(const Scaled& from, const TensorView& view) {
-  HAWSER_CHECK(from.scale.empty() || from.scale.elements() == 1 || view.raw() == from.view.raw(), "linear: scales ",
-               from.scale.shape().text(), " of blocks cannot be redistributed yet");
-  return view.raw() == from.view.raw() ? from : Scaled(view, from.scale);
+// Rows of a matrix. With one scale it is also theirs; of a grid of scales, or a matrix that is transposed, all rows are
+// needed.
+Scaled rows_of(const Scaled& matrix, std::int64_t first, std::int64_t rows) {
+  if (first == 0 && rows == matrix.view.size(0)) return matrix;
+  HAWSER_CHECK(matrix.scale.elements() <= 1 && matrix.transposed.empty(), "linear: rows of a matrix with scales ",
+               matrix.scale.shape().text(), " cannot be computed in pieces yet");
+  return {matrix.view.rows(first, rows), matrix.scale};
 }
 
 // The matrix [T, ranks] of a group in one of AdapterTensors; empty if that is. `before`: ranks of the groups before.
 TensorView matrix_of(const TensorView& tensor, std::int64_t before, std::int64_t ranks) {
   return tensor.empty() ? tensor : tensor.rows(before, ranks).reshape({tensor.size(1), ranks});
+}
+TensorView rows_of_matrix(const TensorView& tensor, std::int64_t before, std::int64_t ranks, std::int64_t first_row,
+                          std::int64_t rows) {
+  return tensor.empty() ? tensor : matrix_of(tensor, before, ranks).rows(first_row, rows);
 }
 
 }  // namespace
@@ -98,31 +104,32 @@ std::vector<bool> Linear::adding_adapters(std::int64_t outputs) const {
 }
 
 void Linear::add_terms(LayerContext& ctx, const Scaled& x, const TensorView& y, const TensorView& inner,
-                       const std::vector<bool>& adding) const {
+                       std::int64_t first_row, const std::vector<bool>& adding) const {
   const std::vector<bool> multiplying = multiplying_adapters(ctx);
   std::int64_t before = 0;
   for (const std::vector<std::size_t>& group : adapter_groups()) {
     const std::size_t i = group.front();
     if (adapters[i].magnitude >= 0) {
-      if (!multiplying[i]) DecomposedAdapter(ctx, *this, i).add_forward(x, y);
+      if (!multiplying[i]) DecomposedAdapter(ctx, *this, i, first_row).add_forward(x, y);
       continue;
     }
-    const LowRankAdapters low_rank(ctx, *this, group);
-    const TensorView own = low_rank.inner(low_rank.dropped(x), matrix_of(inner, before, low_rank.ranks()));
+    const LowRankAdapters low_rank(ctx, *this, group, first_row);
+    const TensorView own =
+        low_rank.inner(low_rank.dropped(x), rows_of_matrix(inner, before, low_rank.ranks(), first_row, x.view.size(0)));
     for (std::size_t m = 0; m < group.size(); ++m) low_rank.add_term(m, own, y, adding.empty() || adding[group[m]]);
     before += low_rank.ranks();
   }
 }
 
 void Linear::add_input_terms(LayerContext& ctx, const Scaled& dy, const Scaled& of_product, const TensorView& dx,
-                             const TensorView& inner_gradient) const {
+                             const TensorView& inner_gradient, std::int64_t first_row) const {
   const std::vector<bool> multiplying = multiplying_adapters(ctx);
   bool accumulate = adapter_ranks() == 0;
   std::int64_t before = 0;
   for (const std::vector<std::size_t>& group : adapter_groups()) {
     const std::size_t i = group.front();
     if (adapters[i].magnitude >= 0) {
-      const DecomposedAdapter adapter(ctx, *this, i);
+      const DecomposedAdapter adapter(ctx, *this, i, first_row);
       if (multiplying[i]) {
         adapter.multiply_input_gradient(of_product, dx);
       } else {
@@ -130,8 +137,8 @@ void Linear::add_input_terms(LayerContext& ctx, const Scaled& dy, const Scaled& 
       }
       continue;
     }
-    const LowRankAdapters low_rank(ctx, *this, group);
-    const TensorView own = matrix_of(inner_gradient, before, low_rank.ranks());
+    const LowRankAdapters low_rank(ctx, *this, group, first_row);
+    const TensorView own = rows_of_matrix(inner_gradient, before, low_rank.ranks(), first_row, dy.view.size(0));
     low_rank.add_input_gradient(own.empty() ? low_rank.inner_gradient(dy) : own, dx, accumulate);
     before += low_rank.ranks();
     accumulate = true;
@@ -153,11 +160,12 @@ Scaled Linear::product_gradient(LayerContext& ctx, const Scaled& dy) const {
   return out;
 }
 
-void Linear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y, const TensorView& inner) const {
+void Linear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y, const TensorView& inner,
+                     std::int64_t first_row) const {
   const std::vector<bool> adding = adding_adapters(y.size(1)), multiplying = multiplying_adapters(ctx);
   const bool terms_first = !adding.empty();
   const bool bias_last = bias >= 0 && std::ranges::find(multiplying, true) != multiplying.end();
-  if (terms_first) add_terms(ctx, x, y, inner, adding);
+  if (terms_first) add_terms(ctx, x, y, inner, first_row, adding);
   const Scaled& w = ctx.parameter(weight);
   const Scaled a = quantized(ctx, Operand::x, x, true);
   layer_gemm(ctx, {.a = a.view,
@@ -169,29 +177,32 @@ void Linear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y, co
                    .scale_a = a.scale,
                    .scale_b = w.scale});
   for (std::size_t i = 0; i < adapters.size(); ++i) {
-    if (multiplying[i]) DecomposedAdapter(ctx, *this, i).multiply_forward(x, y);
+    if (multiplying[i]) DecomposedAdapter(ctx, *this, i, first_row).multiply_forward(x, y);
   }
   if (bias_last) ops::add_bias(ctx.compute(), {.y = y, .bias = ctx.weight(bias)});
-  if (!terms_first) add_terms(ctx, x, y, inner, adding);
+  if (!terms_first) add_terms(ctx, x, y, inner, first_row, adding);
 }
 
-TensorView Linear::adapter_gradient(LayerContext& ctx, const Scaled& dy) const {
-  if (adapter_ranks() == 0) return {};
-  const TensorView out = ctx.temp(ctx.dtype(), {adapter_ranks(), dy.view.size(0)});
+TensorView Linear::make_inner_gradient(LayerContext& ctx) const {
+  return adapter_ranks() == 0 ? TensorView() : ctx.temp(ctx.dtype(), {adapter_ranks(), ctx.rows().full});
+}
+
+void Linear::adapter_gradient(LayerContext& ctx, const Scaled& dy, const TensorView& inner_gradient,
+                              std::int64_t first_row) const {
+  if (inner_gradient.empty()) return;
   std::int64_t before = 0;
   for (const std::vector<std::size_t>& group : adapter_groups()) {
     const LowRankAdapters low_rank(ctx, *this, group);
-    low_rank.inner_gradient(dy, matrix_of(out, before, low_rank.ranks()));
+    low_rank.inner_gradient(dy, rows_of_matrix(inner_gradient, before, low_rank.ranks(), first_row, dy.view.size(0)));
     before += low_rank.ranks();
   }
-  return out;
 }
 
-void Linear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorView& dx,
-                            const TensorView& inner_gradient) const {
+void Linear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorView& dx, const TensorView& inner_gradient,
+                            std::int64_t first_row) const {
   const Scaled of_product = product_gradient(ctx, dy);
   const bool terms_first = adapter_ranks() > 0;
-  if (terms_first) add_input_terms(ctx, dy, of_product, dx, inner_gradient);
+  if (terms_first) add_input_terms(ctx, dy, of_product, dx, inner_gradient, first_row);
   const Scaled a = quantized(ctx, Operand::dy, of_product, true);
   const Side b = side(ctx.parameter(weight), true);
   layer_gemm(ctx, {.a = a.view,
@@ -201,7 +212,7 @@ void Linear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorVie
                    .accumulate = terms_first,
                    .scale_a = a.scale,
                    .scale_b = b.scale});
-  if (!terms_first) add_input_terms(ctx, dy, of_product, dx, inner_gradient);
+  if (!terms_first) add_input_terms(ctx, dy, of_product, dx, inner_gradient, first_row);
 }
 
 void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& x, GradientSink& sink,
@@ -278,23 +289,29 @@ double Linear::adapter_flops(std::int64_t rows, std::int64_t inputs) const {
 
 void ColumnParallelLinear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y,
                                    const TensorView& inner) const {
-  linear_.forward(ctx, input(ctx, x), y, inner);
+  const auto gather = ctx.seams().redistribute->gather(ctx, x);
+  for (int p = 0; p < gather->pieces(); ++p) {
+    const RowPiece piece = gather->wait(p);
+    linear_.forward(ctx, piece.rows, y.rows(piece.first_row, piece.rows.view.size(0)), inner, piece.first_row);
+  }
 }
 
-TensorView ColumnParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorView& dx,
-                                                const TensorView& inner_gradient) const {
-  linear_.input_gradient(ctx, dy, dx, inner_gradient);
-  return ctx.seams().redistribute->backward(ctx, Boundary::column_input, dx);
+void ColumnParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorView& dx,
+                                          const TensorView& inner_gradient) const {
+  const auto sum = ctx.seams().redistribute->sum(ctx, dx);
+  for (int p = 0; p < sum->pieces(); ++p) {
+    const RowPiece piece = sum->target(p);
+    const TensorView& rows = piece.rows.view;
+    linear_.input_gradient(ctx, rows_of(dy, piece.first_row, rows.size(0)), rows, inner_gradient, piece.first_row);
+    sum->written(p);
+  }
+  sum->finish();
 }
 
 void ColumnParallelLinear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& x, GradientSink& sink,
                                            const AdapterTensors& adapter_tensors) const {
-  const Scaled in = linear_.reads_input(ctx.trainable()) ? input(ctx, x) : Scaled();
+  const Scaled in = linear_.reads_input(ctx.trainable()) ? ctx.seams().redistribute->gather(ctx, x)->all() : Scaled();
   linear_.weight_gradient(ctx, dy, in, sink, adapter_tensors);
-}
-
-Scaled ColumnParallelLinear::input(LayerContext& ctx, const Scaled& x) const {
-  return redistributed(x, ctx.seams().redistribute->forward(ctx, Boundary::column_input, x.view));
 }
 
 RowParallelLinear::RowParallelLinear(Linear linear) : linear_(std::move(linear)) {
@@ -305,14 +322,30 @@ void RowParallelLinear::forward(LayerContext& ctx, const Scaled& x, const Tensor
                                 const TensorView& inner) const {
   Linear product = linear_;
   product.bias = -1;
-  product.forward(ctx, x, y, inner);
-  const TensorView sum = ctx.seams().redistribute->forward(ctx, Boundary::row_output, y);
-  if (!residual.empty()) ops::add(ctx.compute(), {.a = sum, .b = residual, .y = sum});
-  if (linear_.bias >= 0) ops::add_bias(ctx.compute(), {.y = sum, .bias = ctx.weight(linear_.bias)});
+  const auto sum = ctx.seams().redistribute->sum(ctx, y);
+  for (int p = 0; p < sum->pieces(); ++p) {
+    const RowPiece piece = sum->target(p);
+    const TensorView& rows = piece.rows.view;
+    product.forward(ctx, rows_of(x, piece.first_row, rows.size(0)), rows, inner, piece.first_row);
+    sum->written(p);
+  }
+  sum->finish();
+  if (!residual.empty()) ops::add(ctx.compute(), {.a = y, .b = residual, .y = y});
+  if (linear_.bias >= 0) ops::add_bias(ctx.compute(), {.y = y, .bias = ctx.weight(linear_.bias)});
 }
 
-Scaled RowParallelLinear::output_gradient(LayerContext& ctx, const Scaled& dy) const {
-  return redistributed(dy, ctx.seams().redistribute->backward(ctx, Boundary::row_output, dy.view));
+RowParallelLinear::OutputGradient RowParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy,
+                                                                    const TensorView& dx) const {
+  const auto gather = ctx.seams().redistribute->gather(ctx, dy);
+  if (dx.empty()) return {gather->all(), {}};
+  const TensorView inner_gradient = linear_.make_inner_gradient(ctx);
+  for (int p = 0; p < gather->pieces(); ++p) {
+    const RowPiece piece = gather->wait(p);
+    const TensorView rows = dx.rows(piece.first_row, piece.rows.view.size(0));
+    linear_.adapter_gradient(ctx, piece.rows, inner_gradient, piece.first_row);
+    linear_.input_gradient(ctx, piece.rows, rows, inner_gradient, piece.first_row);
+  }
+  return {gather->all(), inner_gradient};
 }
 
 }  // namespace hawser::nn

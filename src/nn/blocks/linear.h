@@ -53,14 +53,21 @@ struct Linear {
 
   // y = x W^T + b + the adapters' terms. Writes AdapterTensors::inner, if it is not empty. Terms that fill y are written
   // before the GEMM with W, which adds to them in float32; others are added after it.
-  void forward(LayerContext&, const Scaled& x, const TensorView& y, const TensorView& inner = {}) const;
-  // AdapterTensors::inner_gradient, a temporary; empty if adapter_ranks() is 0.
-  TensorView adapter_gradient(LayerContext&, const Scaled& dy) const;
+  //
+  // x, y, dy and dx of these functions may be some rows: first_row and those after it. AdapterTensors have all rows.
+  void forward(LayerContext&, const Scaled& x, const TensorView& y, const TensorView& inner = {},
+               std::int64_t first_row = 0) const;
+  // AdapterTensors::inner_gradient for RowCounts::full rows, a temporary with undefined contents; empty if
+  // adapter_ranks() is 0.
+  TensorView make_inner_gradient(LayerContext&) const;
+  // Writes it.
+  void adapter_gradient(LayerContext&, const Scaled& dy, const TensorView& inner_gradient,
+                        std::int64_t first_row = 0) const;
   // dx = dy W + the adapters' terms, which are written first, as in forward
-  void input_gradient(LayerContext&, const Scaled& dy, const TensorView& dx,
-                      const TensorView& inner_gradient = {}) const;
-  // dW (+)= dy^T x, db (+)= column sums of dy, dA, dB; x as in forward, or empty unless reads_input(). Computes only what
-  // the sink wants.
+  void input_gradient(LayerContext&, const Scaled& dy, const TensorView& dx, const TensorView& inner_gradient = {},
+                      std::int64_t first_row = 0) const;
+  // dW (+)= dy^T x, db (+)= column sums of dy, dA, dB; all rows of dy, and of x as in forward, or empty unless
+  // reads_input(). Computes only what the sink wants.
   void weight_gradient(LayerContext&, const Scaled& dy, const Scaled& x, GradientSink&,
                        const AdapterTensors& adapter_tensors = {}) const;
   // x or dy as the GEMMs with W read it: quantized if the site has a format and it has no scale yet. `record`: its amax
@@ -83,10 +90,10 @@ struct Linear {
   std::vector<bool> adding_adapters(std::int64_t outputs) const;
   // The adapters' terms but those that multiply. Each is added to y, unless `adding` is not empty and false for it;
   // and each to dx, but if no adapter has a magnitude, the first is written to it.
-  void add_terms(LayerContext&, const Scaled& x, const TensorView& y, const TensorView& inner,
+  void add_terms(LayerContext&, const Scaled& x, const TensorView& y, const TensorView& inner, std::int64_t first_row,
                  const std::vector<bool>& adding) const;
   void add_input_terms(LayerContext&, const Scaled& dy, const Scaled& of_product, const TensorView& dx,
-                       const TensorView& inner_gradient) const;
+                       const TensorView& inner_gradient, std::int64_t first_row) const;
   // Adapters with a magnitude that multiply the output of W in place. The others add terms of their own: those that drop,
   // and those of rows that an earlier adapter multiplies.
   std::vector<bool> multiplying_adapters(const LayerContext&) const;
@@ -94,32 +101,38 @@ struct Linear {
   Scaled product_gradient(LayerContext&, const Scaled& dy) const;
 };
 
+// A Linear whose outputs are sliced over the tensor ranks. x, dx [RowCounts::residual, in]; y, dy [RowCounts::full, out].
 class ColumnParallelLinear {
  public:
   explicit ColumnParallelLinear(Linear linear) : linear_(std::move(linear)) {}
   const Linear& linear() const { return linear_; }
   void forward(LayerContext&, const Scaled& x, const TensorView& y, const TensorView& inner = {}) const;
-  // Returns dx as the layer's rank needs it.
-  TensorView input_gradient(LayerContext&, const Scaled& dy, const TensorView& dx,
-                            const TensorView& inner_gradient = {}) const;
+  // Writes dx, the sum of the ranks' parts.
+  void input_gradient(LayerContext&, const Scaled& dy, const TensorView& dx, const TensorView& inner_gradient) const;
   void weight_gradient(LayerContext&, const Scaled& dy, const Scaled& x, GradientSink&,
                        const AdapterTensors& adapter_tensors = {}) const;
 
  private:
-  Scaled input(LayerContext&, const Scaled& x) const;
-
   Linear linear_;
 };
 
+// A Linear whose inputs are sliced over the tensor ranks. x, dx [RowCounts::full, in]; residual, y, dy
+// [RowCounts::residual, out].
 class RowParallelLinear {
  public:
+  // What the gradients of weights read: dy [RowCounts::full, out] and AdapterTensors::inner_gradient.
+  struct OutputGradient {
+    Scaled dy;
+    TensorView inner_gradient;
+  };
+
   explicit RowParallelLinear(Linear linear);
   const Linear& linear() const { return linear_; }
   // y = residual + Linear(x); `residual` may be empty: y = Linear(x), for a norm before the sum
   void forward(LayerContext&, const Scaled& x, const TensorView& residual, const TensorView& y,
                const TensorView& inner = {}) const;
-  // The gradient of the output that the gradients of linear() take: no rank needs more for them.
-  Scaled output_gradient(LayerContext&, const Scaled& dy) const;
+  // Writes dx, if it is not empty.
+  OutputGradient input_gradient(LayerContext&, const Scaled& dy, const TensorView& dx) const;
 
  private:
   Linear linear_;

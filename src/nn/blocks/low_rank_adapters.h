@@ -16,11 +16,15 @@ namespace hawser::nn {
 // x A^T, and one adds to dx. They have one scale. An adapter that drops, or has a magnitude, is alone.
 class LowRankAdapters {
  public:
-  // `members`: indices of the Linear's adapters. `own_columns`: y and dy in the calls below have only the columns of the
-  // one member.
+  // `members`: indices of the Linear's adapters. `first_row`: of x and dy in the calls below, among all rows.
+  // `own_columns`: y and dy have only the columns of the one member.
   LowRankAdapters(LayerContext& ctx, const Linear& linear, const std::vector<std::size_t>& members,
-                  bool own_columns = false)
-      : ctx_(ctx), site_(linear.site), first_input_(linear.first_input), index_(static_cast<int>(members.front())) {
+                  std::int64_t first_row = 0, bool own_columns = false)
+      : ctx_(ctx),
+        site_(linear.site),
+        first_input_(linear.first_input),
+        first_row_(first_row),
+        index_(static_cast<int>(members.front())) {
     for (const std::size_t i : members) members_.push_back(linear.adapters[i]);
     if (own_columns) members_.front().first_output = 0;
     const Adapter& first = members_.front();
@@ -111,10 +115,12 @@ class LowRankAdapters {
   bool drops() const { return members_.front().dropout > 0 && ctx_.training(); }
   // y (+)= dropout(x), or the gradient of x from that of dropout(x).
   void drop(const TensorView& x, const TensorView& y, bool accumulate) const {
+    ops::RandomKey random = ctx_.random(site_, index_);
+    random.rows = random.rows.rows(first_row_, x.size(0));
     ops::dropout(ctx_.compute(), {.x = x,
                                   .y = y,
                                   .probability = members_.front().dropout,
-                                  .random = ctx_.random(site_, index_),
+                                  .random = random,
                                   .first_column = first_input_,
                                   .accumulate = accumulate});
   }
@@ -133,7 +139,7 @@ class LowRankAdapters {
 
   LayerContext& ctx_;
   Site site_;
-  std::int64_t first_input_;
+  std::int64_t first_input_, first_row_;
   int index_;
   TensorView a_;
   std::vector<Adapter> members_;

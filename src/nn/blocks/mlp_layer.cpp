@@ -1,4 +1,5 @@
-// Shapes: T rows, C width, F inner width.
+// Shapes: T rows, C width, F inner width. Norms and the residual have RowCounts::residual rows, everything else
+// RowCounts::full.
 #include "nn/blocks/mlp_layer.h"
 
 namespace hawser::nn {
@@ -82,22 +83,22 @@ bool MlpLayer::draws_random_numbers() const {
   return gate_up_.linear().draws_random_numbers() || down_.linear().draws_random_numbers();
 }
 
-std::array<TensorSpec, MlpLayer::kSavedCount> MlpLayer::tensors(std::int64_t rows, DType dtype) const {
+std::array<TensorSpec, MlpLayer::kSavedCount> MlpLayer::tensors(const RowCounts& rows, DType dtype) const {
   const MlpConfig& c = config_;
   const auto down = down_.tensors(rows, c.width, dtype);
-  return {{{"norm_statistics", DType::f32, norm_.statistics(rows)},
-           {"normed", dtype, {rows, c.width}},
-           {"gate_up", dtype, {rows, c.up_size()}},
-           {"inner", dtype, {rows, c.inner}},
-           {"dgate_up", dtype, {rows, c.up_size()}},
+  return {{{"norm_statistics", DType::f32, norm_.statistics(rows.residual)},
+           {"normed", dtype, {rows.residual, c.width}},
+           {"gate_up", dtype, {rows.full, c.up_size()}},
+           {"inner", dtype, {rows.full, c.inner}},
+           {"dgate_up", dtype, {rows.full, c.up_size()}},
            down[0],
            down[1],
            down[2],
            down[3],
-           adapters_tensor("gate_up_adapters", gate_up_.linear(), rows, dtype)}};
+           adapters_tensor("gate_up_adapters", gate_up_.linear(), rows.full, dtype)}};
 }
 
-std::vector<SavedSpec> MlpLayer::saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy,
+std::vector<SavedSpec> MlpLayer::saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
                                              const TrainableParams& trainable) const {
   const auto all = tensors(rows, dtype);
   const bool again = policy.recomputes_gate_up(), reads_normed = gate_up_.linear().reads_input(trainable);
@@ -115,7 +116,7 @@ std::vector<SavedSpec> MlpLayer::saved_specs(std::int64_t rows, DType dtype, con
 }
 
 TensorView MlpLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const {
-  return nn::saved_or_temp(ctx, saved, index, tensors(saved.x.size(0), ctx.dtype())[index]);
+  return nn::saved_or_temp(ctx, saved, index, tensors(ctx.rows(), ctx.dtype())[index]);
 }
 
 LayerOutput::Tensors MlpLayer::down_tensors(LayerContext& ctx, const Saved& saved) const {
@@ -150,27 +151,25 @@ void MlpLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy
 
 void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
                         const Saved& saved, GradientSink& sink, const SavePolicy& policy) const {
-  const std::int64_t rows = saved.x.size(0);
   const TensorView gate_up = saved.tensors[kGateUp];
   LayerOutput::Tensors output = {saved.tensors[kProjected], saved.tensors[kPostStatistics]};
   if (down_.has_norm()) output.dz = saved_or_temp(ctx, saved, kDprojected);
-  const Scaled dz = down_.backward(ctx, dy, output, sink);
-  const TensorView dinner = ctx.temp(ctx.dtype(), {rows, config_.inner});
-  const AdapterTensors of_down = {saved.tensors[kOutputAdapters], down_.linear().adapter_gradient(ctx, dz)};
-  down_.linear().input_gradient(ctx, dz, dinner, of_down.inner_gradient);
+  const TensorView dinner = ctx.temp(ctx.dtype(), {ctx.rows().full, config_.inner});
+  const auto [dz, of_inner] = down_.backward(ctx, dy, output, dinner, sink);
   const bool inner_again = policy.recomputes_pointwise() && down_.linear().reads_input(ctx.trainable());
   // Recomputed inner activations overwrite dinner, which has no other reader.
   const TensorView inner = saved.tensors[kInner].empty() ? dinner : saved.tensors[kInner];
   // Without delayed weight gradients gate and up have no later reader: their gradient overwrites them.
   const TensorView dgate_up = saved.tensors[kDgateUp].empty() ? gate_up : saved.tensors[kDgateUp];
   activate_backward(ctx, config_.activation, gate_up, dinner, dgate_up, inner_again ? inner : TensorView());
-  const AdapterTensors of_gate_up = {saved.tensors[kGateUpAdapters], gate_up_.linear().adapter_gradient(ctx, dgate_up)};
+  const AdapterTensors of_gate_up = {saved.tensors[kGateUpAdapters], gate_up_.linear().make_inner_gradient(ctx)};
+  gate_up_.linear().adapter_gradient(ctx, dgate_up, of_gate_up.inner_gradient);
   if (!policy.delay_weight_gradients) {
-    down_.linear().weight_gradient(ctx, dz, inner, sink, of_down);
+    down_.linear().weight_gradient(ctx, dz, inner, sink, {saved.tensors[kOutputAdapters], of_inner});
     gate_up_.weight_gradient(ctx, dgate_up, normed_again(ctx, saved), sink, of_gate_up);
   }
-  const TensorView dnormed =
-      gate_up_.input_gradient(ctx, dgate_up, ctx.temp(ctx.dtype(), {rows, config_.width}), of_gate_up.inner_gradient);
+  const TensorView dnormed = ctx.temp(ctx.dtype(), saved.x.shape());
+  gate_up_.input_gradient(ctx, dgate_up, dnormed, of_gate_up.inner_gradient);
   norm_.backward(ctx, saved.x, saved.tensors[kStatistics], dnormed, dresidual, dx, sink);
 }
 

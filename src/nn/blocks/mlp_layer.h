@@ -38,7 +38,7 @@ class MlpLayer : public Layer {
  public:
   explicit MlpLayer(MlpConfig config);
   const std::vector<Param>& params() const override { return params_; }
-  std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy,
+  std::vector<SavedSpec> saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
                                      const TrainableParams& trainable) const override;
   void forward(LayerContext&, const TensorView& x, const TensorView& residual, const TensorView& y,
                const Saved&) const override;
@@ -66,7 +66,7 @@ class MlpLayer : public Layer {
     kGateUpAdapters,
     kSavedCount
   };
-  std::array<TensorSpec, kSavedCount> tensors(std::int64_t rows, DType dtype) const;
+  std::array<TensorSpec, kSavedCount> tensors(const RowCounts& rows, DType dtype) const;
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
   // norm(x) if a weight's gradient reads it, otherwise empty.
   TensorView normed_again(LayerContext&, const Saved&) const;

@@ -88,9 +88,10 @@ MoeLayer::MoeLayer(MoeConfig config, std::shared_ptr<const RouterLoss> loss)
   HAWSER_CHECK(loss_ != nullptr && loss_->config() == config_.loss(), config_.router, ": the loss of another router");
 }
 
-std::array<TensorSpec, MoeLayer::kSavedCount> MoeLayer::tensors(std::int64_t rows, DType dtype) const {
+std::array<TensorSpec, MoeLayer::kSavedCount> MoeLayer::tensors(const RowCounts& counts, DType dtype) const {
   const MoeConfig& c = config_;
-  const std::int64_t expert_rows = ops::expert_rows(rows, c.top_k, c.experts);
+  HAWSER_CHECK(counts.residual == counts.full, c.router, ": experts do not support sequence parallelism yet");
+  const std::int64_t rows = counts.full, expert_rows = ops::expert_rows(rows, c.top_k, c.experts);
   return {{{"norm_statistics", DType::f32, norm_.statistics(rows)},
            {"normed", dtype, {rows, c.width}},
            {"router_logits", DType::f32, {rows, c.experts}},
@@ -105,7 +106,7 @@ std::array<TensorSpec, MoeLayer::kSavedCount> MoeLayer::tensors(std::int64_t row
            {"drouter_logits", DType::f32, {rows, c.experts}}}};
 }
 
-std::vector<SavedSpec> MoeLayer::saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy,
+std::vector<SavedSpec> MoeLayer::saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
                                              const TrainableParams& trainable) const {
   const auto all = tensors(rows, dtype);
   const bool again = policy.recomputes_gate_up(), normed = reads_normed(trainable);
@@ -137,7 +138,7 @@ TensorView MoeLayer::normed_again(LayerContext& ctx, const Saved& saved) const {
 }
 
 TensorView MoeLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const {
-  return nn::saved_or_temp(ctx, saved, index, tensors(saved.x.size(0), ctx.dtype())[index]);
+  return nn::saved_or_temp(ctx, saved, index, tensors(ctx.rows(), ctx.dtype())[index]);
 }
 
 MoeLayer::Routing MoeLayer::routing_of(const Saved& saved) {

@@ -49,7 +49,7 @@ class MoeLayer : public Layer {
   // `loss`: one object for all layers of a model, with config.loss().
   MoeLayer(MoeConfig config, std::shared_ptr<const RouterLoss> loss);
   const std::vector<Param>& params() const override { return params_; }
-  std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy,
+  std::vector<SavedSpec> saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
                                      const TrainableParams& trainable) const override;
   void forward(LayerContext&, const TensorView& x, const TensorView& residual, const TensorView& y,
                const Saved&) const override;
@@ -77,7 +77,7 @@ class MoeLayer : public Layer {
     kDlogits,
     kSavedCount
   };
-  std::array<TensorSpec, kSavedCount> tensors(std::int64_t rows, DType dtype) const;
+  std::array<TensorSpec, kSavedCount> tensors(const RowCounts& rows, DType dtype) const;
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
   // The views of a routing, in forward or later.
   struct Routing {

@@ -72,13 +72,22 @@ void Norm::backward(LayerContext& ctx, const TensorView& x, const TensorView& st
                                          .unit_offset = config_.unit_offset});
 }
 
+namespace {
+
+Param norm_param(const std::string& name, std::int64_t width, Initial initial) {
+  Param param = replicated_param(name, {width}, initial);
+  param.of_residual_rows = true;
+  return param;
+}
+
+}  // namespace
+
 Param norm_weight(const std::string& name, std::int64_t width, const NormConfig& config) {
-  const Initial::Kind kind = config.unit_offset ? Initial::Kind::zeros : Initial::Kind::ones;
-  return replicated_param(name + ".weight", {width}, {kind, 0});
+  return norm_param(name + ".weight", width, {config.unit_offset ? Initial::Kind::zeros : Initial::Kind::ones, 0});
 }
 
 Param norm_bias(const std::string& name, std::int64_t width) {
-  return replicated_param(name + ".bias", {width}, {});
+  return norm_param(name + ".bias", width, {});
 }
 
 }  // namespace hawser::nn

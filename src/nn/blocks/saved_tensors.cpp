@@ -56,7 +56,7 @@ SavedSpec adapters_spec(const TensorSpec& spec, const SavePolicy& policy, bool r
 }
 
 bool recomputes(const Layer& layer, const SavePolicy& policy, const TrainableParams& trainable) {
-  const std::vector<SavedSpec> specs = layer.saved_specs(1, DType::f32, policy, trainable);
+  const std::vector<SavedSpec> specs = layer.saved_specs({1, 1}, DType::f32, policy, trainable);
   return std::any_of(specs.begin(), specs.end(),
                      [](const SavedSpec& spec) { return spec.shape.rank() > 0 && spec.writer == Pass::recompute; });
 }

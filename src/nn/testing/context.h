@@ -108,6 +108,7 @@ class TestContext : public LayerContext {
   Stream& compute() override { return compute_; }
   Stream& exchange() override { return exchange_; }
   const BatchViews& batch() const override { return batch_; }
+  RowCounts rows() const override { return rows_; }
   const Seams& seams() const override { return seams_; }
   const Scaled& parameter(int param) const override {
     parameters_.resize(weights_.size());
@@ -128,6 +129,8 @@ class TestContext : public LayerContext {
   }
 
   BatchViews batch_;
+  RowCounts rows_;              // LayerRun sets it
+  std::int64_t row_parts_ = 1;  // RowCounts::full / RowCounts::residual
   Seams seams_;
   std::vector<TensorView> weights_;
   std::vector<TensorView> scales_, transposed_;  // of weights_; may be shorter
@@ -223,7 +226,8 @@ class LayerRun {
            const std::vector<double>& x, const std::vector<double>& dy)
       : ctx_(ctx), layer_(layer), policy_(policy) {
     const auto rows = static_cast<std::int64_t>(x.size()) / width;
-    specs_ = layer.saved_specs(rows, ctx.dtype(), policy, ctx.trainable());
+    ctx.rows_ = {rows, rows * ctx.row_parts_};
+    specs_ = layer.saved_specs(ctx.rows_, ctx.dtype(), policy, ctx.trainable());
     saved_.x = ctx.make(ctx.dtype(), {rows, width}, x);
     dy_ = ctx.make(ctx.dtype(), {rows, width}, dy);
     y_ = ctx.make(ctx.dtype(), {rows, width});

@@ -14,7 +14,7 @@ class ForwardingLayer : public Layer {
  public:
   explicit ForwardingLayer(std::unique_ptr<Layer> layer) : layer_(std::move(layer)), params_(layer_->params()) {}
   const std::vector<Param>& params() const override { return params_; }
-  std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy,
+  std::vector<SavedSpec> saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
                                      const TrainableParams& trainable) const override {
     return layer_->saved_specs(rows, dtype, policy, trainable);
   }

@@ -54,16 +54,19 @@ class Writer {
   using Group = std::pair<int, int>;
 
   Group group_of(const Computation& computation, int flat) const {
-    const bool apart = options_.reduce && options_.accumulation == GradientAccumulation::sharded;
+    const bool apart = reduces(flat) && options_.accumulation == GradientAccumulation::sharded;
     return {flat, apart ? computation.instruction.micro_batch : 0};
   }
+
+  bool reduces(int flat) const { return options_.reduce && options_.sharded(flat); }
 
   void find_uses() {
     use_of_.assign(computations_.size(), -1);
     for (std::size_t i = 0; i < computations_.size(); ++i) {
-      const std::vector<FlatUse>& flats = computations_[i].weights;
+      std::vector<FlatUse> flats = computations_[i].weights;
+      std::erase_if(flats, [&](const FlatUse& use) { return !options_.sharded(use.flat); });
       if (flats.empty()) continue;
-      if (uses_.empty() || !covers(uses_.back().flats, flats)) uses_.push_back({.flats = flats});
+      if (uses_.empty() || !covers(uses_.back().flats, flats)) uses_.push_back({.flats = std::move(flats)});
       uses_.back().last = static_cast<int>(i);
       use_of_[i] = static_cast<int>(uses_.size()) - 1;
     }
@@ -97,7 +100,7 @@ class Writer {
       instruction.after.insert(instruction.after.end(), instruction.gathered.begin(), instruction.gathered.end());
     }
     for (const int flat : computation.gradients) {
-      if (!options_.reduce || first_.at(group_of(computation, flat)) != i || reduces_.size() < 2) continue;
+      if (!reduces(flat) || first_.at(group_of(computation, flat)) != i || reduces_.size() < 2) continue;
       instruction.after.push_back(reduces_[reduces_.size() - 2]);
     }
     const int id = program_.add(std::move(instruction));
@@ -111,7 +114,7 @@ class Writer {
     if (last_.at(group) != i) return;
     const int micro_batch = computation.instruction.micro_batch;
     int end = id;
-    if (options_.reduce) {
+    if (reduces(flat)) {
       end = program_.add(
           {.op = Op::reduce, .stream = StreamId::reduce, .flat = flat, .micro_batch = micro_batch, .after = {id}});
       reduces_.push_back(end);

@@ -16,14 +16,16 @@
 namespace hawser::parallel {
 
 struct ShardOptions {
-  bool gather = false;  // weights are sharded: gather before use
-  bool gather_updated =
-      false;              // weights are whole on every rank, the optimizer's state is sharded: gather after update
-  bool reduce = false;    // gradients are reduce-scattered to shards
-  bool replicas = false;  // shards are replicated: all-reduce them last
+  bool gather = false;          // weights are sharded: gather before use
+  bool gather_updated = false;  // every rank has all weights, the optimizer's state is sharded: gather after update
+  bool reduce = false;          // gradients are reduce-scattered to shards
+  std::vector<bool> unsharded;  // by flat: in one shard, so none of the three; empty: none is
+  bool replicas = false;        // shards are replicated: all-reduce them last
   int prefetch = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   int micro_batches = 1;
+
+  bool sharded(int flat) const { return unsharded.empty() || !unsharded[static_cast<std::size_t>(flat)]; }
 };
 
 // A flat whose weights a computation reads, and in which form.

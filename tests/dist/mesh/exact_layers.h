@@ -32,11 +32,11 @@ class ExactLayer : public nn::Layer {
   }
   const std::vector<nn::Param>& params() const override { return params_; }
 
-  std::vector<nn::SavedSpec> saved_specs(std::int64_t rows, DType dtype, const nn::SavePolicy& p,
+  std::vector<nn::SavedSpec> saved_specs(const nn::RowCounts& rows, DType dtype, const nn::SavePolicy& p,
                                          const nn::TrainableParams&) const override {
     const nn::Pass last = p.delay_weight_gradients ? nn::Pass::backward_weight : nn::Pass::backward;
     const bool again = p.checkpointing != Checkpointing::none;
-    const Shape inner{rows, kExactInner};
+    const Shape inner{rows.full, kExactInner};
     return {{"h", dtype, inner, again ? nn::Pass::recompute : nn::Pass::forward, last},
             {"dh", dtype, p.delay_weight_gradients ? inner : Shape{}, nn::Pass::backward, nn::Pass::backward_weight}};
   }

@@ -3,6 +3,8 @@
 // checker, executor and session; each element of a copy is reduced, counted in the norm and saved once.
 #include "delayed_scaling.h"
 #include "models/weights.h"
+#include "nn/testing/context.h"
+#include "support/tensor_parallel.h"
 #include "toy_optimizers.h"
 #include "toy_training.h"
 
@@ -13,46 +15,19 @@ using testing::Tensors;
 using testing::train;
 using testing::Trained;
 
-// The all-reduces of tensor parallelism without sequence parallelism.
-class AllReduce : public nn::Redistribute {
- public:
-  explicit AllReduce(comm::Group& group) : group_(group) {}
-  TensorView forward(nn::LayerContext& ctx, nn::Boundary boundary, const TensorView& x) override {
-    return boundary == nn::Boundary::row_output ? sum(ctx, x) : x;
-  }
-  TensorView backward(nn::LayerContext& ctx, nn::Boundary boundary, const TensorView& dy) override {
-    return boundary == nn::Boundary::column_input ? sum(ctx, dy) : dy;
-  }
-
- private:
-  TensorView sum(nn::LayerContext& ctx, const TensorView& x) {
-    const TensorView flat = x.reshape({x.elements()});
-    const std::int64_t bytes =
-        comm::all_reduce_workspace(x.elements(), x.dtype(), group_.size(), ctx.compute().target());
-    group_.all_reduce(ctx.compute(), flat, comm::Reduction::sum,
-                      bytes > 0 ? ctx.temp(DType::u8, {bytes}) : TensorView());
-    return x;
-  }
-
-  comm::Group& group_;
-};
-
-class SumOfTensorRanks : public nn::TensorReduce {
- public:
-  explicit SumOfTensorRanks(comm::Group& group) : group_(group) {}
-  void sum(nn::LayerContext& ctx, const TensorView& data) override {
-    const std::int64_t bytes =
-        comm::all_reduce_workspace(data.elements(), data.dtype(), group_.size(), ctx.compute().target());
-    group_.all_reduce(ctx.compute(), data, comm::Reduction::sum,
-                      bytes > 0 ? ctx.temp(DType::u8, {bytes}) : TensorView());
-  }
-
- private:
-  comm::Group& group_;
+// How two tensor ranks divide the model, besides its layers.
+struct Division {
+  bool vocabulary = false;         // of embedding and head: 34 and 33 of 67
+  bool sequence_parallel = false;  // needs `vocabulary`
 };
 
 // Part `part` of two: two of four heads, one of two key-value heads, and 19 or 18 of 37 inner channels.
-models::ModelDescription half_of(models::ModelDescription d, int part) {
+models::ModelDescription half_of(models::ModelDescription d, int part, const Division& division) {
+  if (division.vocabulary) {
+    const std::int64_t total = d.embedding.vocabulary, first = (total + 1) / 2;
+    d.embedding.vocabulary_part = d.head.vocabulary_part = {.begin = part == 0 ? 0 : first, .total = total};
+    d.embedding.vocabulary = d.head.vocabulary = part == 0 ? first : total - first;
+  }
   for (models::BlockDescription& block : d.blocks) {
     nn::AttentionConfig& a = block.attention;
     a.heads_part = {.begin = part * a.heads / 2, .total = a.heads};
@@ -67,7 +42,7 @@ models::ModelDescription half_of(models::ModelDescription d, int part) {
   return d;
 }
 
-// Embedding and head are not cut here.
+// Embedding and head are not cut.
 nn::FlatSpec spec_of(const nn::Param& param) {
   nn::FlatSpec spec = param.flat;
   if (param.name.find("layers.") == std::string::npos) spec.domain = Domain::replicated;
@@ -116,9 +91,11 @@ Tensors trainable(const models::Model& model, const Tensors& all) {
 // Trains on a mesh of the whole world and on one rank, which every process runs itself, with the same sequences.
 void expect_like_one_rank(const models::ModelDescription& whole, const nn::FlatSpecOf& spec,
                           const comm::MeshSizes& mesh, const nn::SavePolicy& policy = {},
-                          const std::shared_ptr<const optim::Optimizer>& optimizer = optim::make_adamw()) {
+                          const std::shared_ptr<const optim::Optimizer>& optimizer = optim::make_adamw(),
+                          const Division& division = {}) {
   const std::string text =
-      cat("tensor ", mesh.tensor, " context ", mesh.context, " shard ", mesh.shard, " replicate ", mesh.replicate);
+      cat("tensor ", mesh.tensor, " context ", mesh.context, " shard ", mesh.shard, " replicate ", mesh.replicate,
+          division.sequence_parallel ? " sequence parallel " : "", nn::testing::text(policy));
   const models::Model one(whole, [&](const nn::Param& param) {
     nn::FlatSpec of_one = nn::common_domain(param);
     of_one.trainable = spec(param).trainable;
@@ -126,15 +103,22 @@ void expect_like_one_rank(const models::ModelDescription& whole, const nn::FlatS
     return of_one;
   });
   const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
-  const models::Model model(mesh.tensor == 1 ? whole : half_of(whole, part), spec);
+  const models::Model model(mesh.tensor == 1 ? whole : half_of(whole, part, division),
+                            division.sequence_parallel ? nn::with_sequence_parallelism(spec) : spec);
   plan::Layout layout = layout_of(mesh, model);
+  layout.sequence_parallel = division.sequence_parallel;
+  plan::set_bounds(layout);
   layout.policies.assign(layout.policies.size(), policy);
   layout.optimizer = optimizer;
   if (policy.delay_weight_gradients) layout.in_flight = 2;
   if (mesh.tensor > 1) {
-    layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
-      seams.redistribute = std::make_shared<AllReduce>(groups.tensor());
-      seams.tensor_reduce = std::make_shared<SumOfTensorRanks>(groups.tensor());
+    layout.replace_seams = [&](nn::Seams& seams, comm::Mesh& groups) {
+      if (division.sequence_parallel) {
+        seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
+      } else {
+        seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
+      }
+      seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
     };
   }
   const Trained cut = train(model, layout);
@@ -180,6 +164,73 @@ TEST(Tensor, SlicesAndCopiesTrainLikeOneRank) {
     block.residual = models::Residual::parallel_one_norm;
   }
   expect_like_one_rank(one_norm, spec_of, {.tensor = 2, .shard = world / 2}, {.checkpointing = Checkpointing::full});
+}
+
+// Megatron's tensor parallelism: all weights but norms, biases of sums and positions are sliced, the vocabulary of 67 too.
+// Sequences of 61 tokens are padded until the tensor ranks can divide their rows.
+const Division kVocabulary{.vocabulary = true}, kSequence{.vocabulary = true, .sequence_parallel = true};
+
+void expect_divided(const models::ModelDescription& whole, const comm::MeshSizes& mesh, const nn::SavePolicy& policy,
+                    const Division& division,
+                    const nn::FlatSpecOf& spec = nn::FlatSpecOf([](const nn::Param& param) { return param.flat; })) {
+  expect_like_one_rank(whole, spec, mesh, policy, optim::make_adamw(), division);
+}
+
+TEST(Tensor, SequenceParallelTrainsLikeOneRankUnderEveryPolicy) {
+  const int world = the_world->size();
+  if (world < 2 || world > 4) GTEST_SKIP() << "two and four ranks";
+  bool tied = false;
+  for (const nn::SavePolicy& policy : nn::testing::all_policies()) {
+    tied = !tied;
+    const models::ModelDescription whole = testing::toy_description(tied);
+    expect_divided(whole, {.tensor = 2, .shard = world / 2}, policy, kSequence);
+  }
+}
+
+TEST(Tensor, VocabularyAndSequenceParallelTrainLikeOneRankOnEveryMesh) {
+  const int world = the_world->size();
+  if (world < 2) GTEST_SKIP() << "two tensor ranks";
+  const nn::SavePolicy none, delayed{.checkpointing = Checkpointing::selective, .delay_weight_gradients = true};
+  for (const bool tied : {true, false}) {
+    const models::ModelDescription whole = testing::toy_description(tied);
+    expect_divided(whole, {.tensor = 2, .shard = 1, .replicate = world / 2}, none, kVocabulary);
+    if (world == 2) continue;
+    expect_divided(whole, {.tensor = 2, .context = 2, .shard = world / 4}, delayed, kSequence);
+    if (world == 8) expect_divided(whole, {.tensor = 2, .shard = 2, .replicate = 2}, none, kSequence);
+  }
+}
+
+// Norms after layers and of heads; learned positions, layer norms with biases; adapters with dropout.
+TEST(Tensor, SequenceParallelBlocksOfOtherFamiliesTrainLikeOneRank) {
+  const int world = the_world->size();
+  if (world < 2 || world > 4) GTEST_SKIP() << "two and four ranks";
+  const comm::MeshSizes mesh{.tensor = 2, .shard = world / 2};
+  const nn::SavePolicy full{.checkpointing = Checkpointing::full}, delayed{.delay_weight_gradients = true};
+  models::ModelDescription gemma = testing::toy_description(), gpt = testing::toy_description(false);
+  for (models::BlockDescription& block : gemma.blocks) {
+    nn::AttentionConfig& a = block.attention;
+    nn::MlpConfig& m = block.mlp;
+    a.norm_place = m.norm_place = nn::NormPlace::sandwich;
+    a.post_norm = cat(a.norm, "_post");
+    m.post_norm = cat(m.norm, "_post");
+    a.qk_norm = nn::NormConfig{};
+    a.q_norm = cat(a.norm, "_q");
+    a.k_norm = cat(a.norm, "_k");
+  }
+  gpt.embedding.positions = "model.positions";
+  gpt.embedding.max_position = 1024;
+  for (models::BlockDescription& block : gpt.blocks) {
+    block.attention.norm_config = block.mlp.norm_config = {.kind = nn::NormKind::layer, .bias = true};
+  }
+  for (const nn::SavePolicy& policy : {full, delayed}) {
+    expect_divided(gemma, mesh, policy, kSequence);
+    expect_divided(gpt, mesh, policy, kSequence);
+    expect_divided(testing::toy_with_adapters(0.25), mesh, policy, kSequence, [](const nn::Param& param) {
+      nn::FlatSpec own = param.flat;
+      own.trainable = param.name.find("lora_") != std::string::npos;
+      return own;
+    });
+  }
 }
 
 // Statistics of rows and columns, and norms of tensors, of which each tensor rank has a slice: the sums are over all
@@ -239,11 +290,11 @@ TEST(Tensor, RanksOfSlicesHaveTheScalesOfOneRank) {
   const models::ModelDescription whole = testing::toy_description();
   const comm::MeshSizes mesh{.tensor = 2, .shard = world / 2};
   const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
-  const models::Model model(half_of(whole, part),
+  const models::Model model(half_of(whole, part, {}),
                             [&](const nn::Param& param) { return with_scales(spec_of(param), param); });
   plan::Layout layout = layout_of(mesh, model);
   layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
-    seams.redistribute = std::make_shared<AllReduce>(groups.tensor());
+    seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
   };
   quantize(layout);
   const Trained cut = train(model, layout, {.inputs = {0}});

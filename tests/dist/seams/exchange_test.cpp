@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "seams.h"
+#include "support/tensor_parallel.h"
 
 namespace hawser::testing {
 namespace {
@@ -182,24 +183,10 @@ TEST(TokenExchange, KeepsAllRowsAndReturnsThem) {
   expect_there_and_back(7, 100, {{2, 2, 1, 2}, {0, 0, 0, 7}});   // one round
 }
 
-class GroupReduce : public nn::TensorReduce {
- public:
-  void sum(LayerContext& ctx, const TensorView& data) override { reduce(ctx, data, comm::Reduction::sum); }
-  void maximum(LayerContext& ctx, const TensorView& data) override { reduce(ctx, data, comm::Reduction::max); }
-
- private:
-  static void reduce(LayerContext& ctx, const TensorView& data, comm::Reduction reduction) {
-    ctx.exchange_after_compute();
-    const std::int64_t bytes = comm::all_reduce_workspace(data.elements(), data.dtype(), 2, DeviceKind::cpu);
-    pair().all_reduce(ctx.exchange(), data, reduction, ctx.temp(DType::u8, {bytes}));
-    ctx.compute_after_exchange();
-  }
-};
-
 TEST(TensorReduce, SumAndMaximum) {
   const auto device = make_cpu_device();
   TestContext ctx(*device, DType::f32);
-  ctx.seams_.tensor_reduce = std::make_shared<GroupReduce>();
+  ctx.seams_.tensor_reduce = std::make_shared<TensorSums>(pair());
   const std::vector<double> values[] = {{1.5, -2.0, 3.0}, {0.25, -1.0, 3.5}};
   const auto& mine = values[static_cast<std::size_t>(pair().index())];
   const TensorView sum = ctx.make(DType::f32, {3}, mine), max = ctx.make(DType::f32, {3}, mine);

@@ -1,78 +1,107 @@
-// Redistribute over two ranks: each has half of the MLP's inner channels, and half of the attention heads.
+// Redistribute over two ranks, with and without sequence parallelism: each has half of the MLP's inner channels, and half
+// of the attention heads.
 #include <gtest/gtest.h>
 
 #include "nn/blocks/attention_layer.h"
 #include "nn/blocks/mlp_layer.h"
+#include "ops/copy/copy.h"
 #include "seams.h"
+#include "support/tensor_parallel.h"
 
 namespace hawser::testing {
 namespace {
 
-using nn::Boundary;
-using nn::LayerContext;
 using nn::testing::LayerResult;
 using nn::testing::LayerRun;
 using nn::testing::normals;
 using nn::testing::TestContext;
 using nn::testing::TestSink;
 
-// Tensor parallelism: an all-reduce after the row-parallel GEMM in forward, and before the column-parallel one in
-// backward.
-class SumRedistribute : public nn::Redistribute {
- public:
-  TensorView forward(LayerContext& ctx, Boundary boundary, const TensorView& x) override {
-    return boundary == Boundary::row_output ? sum(ctx, x) : x;
-  }
-  TensorView backward(LayerContext& ctx, Boundary boundary, const TensorView& dy) override {
-    return boundary == Boundary::column_input ? sum(ctx, dy) : dy;
-  }
-
- private:
-  static TensorView sum(LayerContext& ctx, const TensorView& x) {
-    ctx.exchange_after_compute();
-    const std::int64_t bytes = comm::all_reduce_workspace(x.elements(), x.dtype(), 2, DeviceKind::cpu);
-    pair().all_reduce(ctx.exchange(), x, comm::Reduction::sum, ctx.temp(DType::u8, {bytes}));
-    ctx.compute_after_exchange();
-    return x;
-  }
-};
-
-constexpr std::size_t kWidth = 12, kRows = 10;
+constexpr std::size_t kWidth = 12, kRows = 10, kOwnRows = kRows / 2;
 
 // This rank's part of parameter p: rows or columns of it, or all.
 using Cut = std::function<std::vector<double>(std::size_t p, const std::vector<double>& full)>;
+using Seam = std::shared_ptr<nn::Redistribute>;
 
+std::size_t rank() {
+  return static_cast<std::size_t>(pair().index());
+}
+
+std::vector<double> own_rows(const std::vector<double>& matrix) {
+  return rows_of(matrix, kWidth, range(rank() * kOwnRows, (rank() + 1) * kOwnRows));
+}
+
+// The layer over all rows, or with sequence parallelism over this rank's.
 LayerResult run(const nn::Layer& layer, const std::vector<std::vector<double>>& weights, const nn::SavePolicy& policy,
-                bool split) {
-  const auto device = make_cpu_device();
+                const Seam& seam, bool sequence_parallel) {
+  const auto device = make_cpu_device({.random_delay_s = 2e-4});
   TestContext ctx(*device, DType::f32);
   for (std::size_t p = 0; p < weights.size(); ++p) {
     ctx.weights_.push_back(ctx.make(DType::f32, layer.params()[p].shape, weights[p]));
   }
   nn::testing::set_batch(ctx, {{3, 7}}, 4);
-  if (split) ctx.seams_.redistribute = std::make_shared<SumRedistribute>();
+  std::vector<double> ids;
+  for (std::size_t t = 0; t < kRows; ++t) ids.insert(ids.end(), {5.0, static_cast<double>(t)});
+  ctx.batch_.row_ids = ctx.make(DType::i32, {kRows, 2}, ids);
+  ctx.step_ = ctx.make(DType::i32, {1}, {9});
+  ctx.training_ = true;
+  if (seam != nullptr) ctx.seams_.redistribute = seam;
+  if (seam != nullptr) ctx.seams_.tensor_reduce = std::make_shared<TensorSums>(pair());
+  std::vector<double> x = normals("x", kRows * kWidth), dy = normals("dy", kRows * kWidth);
+  if (sequence_parallel) {
+    ctx.row_parts_ = 2;
+    x = own_rows(x);
+    dy = own_rows(dy);
+  }
   TestSink sink(ctx, layer.params());
-  LayerRun layer_run(ctx, layer, kRows, kWidth, policy);
+  LayerRun layer_run(ctx, layer, kWidth, policy, x, dy);
   layer_run.run(sink);
   return layer_run.result(sink);
 }
 
-void expect_equal(const nn::Layer& full, const nn::Layer& part, const Cut& cut) {
+std::vector<double> sum_over_ranks(const std::vector<double>& values) {
+  const auto device = make_cpu_device();
+  TestContext ctx(*device, DType::f32);
+  const TensorView sum = ctx.make(DType::f32, {static_cast<std::int64_t>(values.size())}, values);
+  all_reduce(ctx, pair(), sum, comm::Reduction::sum);
+  ctx.finish();
+  return nn::testing::get(sum);
+}
+
+// The largest difference from the full layer on one rank, over all results and policies.
+double difference(const nn::Layer& full, const nn::Layer& part, const Cut& cut, const Seam& seam,
+                  bool sequence_parallel) {
   std::vector<std::vector<double>> weights, mine;
   for (std::size_t p = 0; p < full.params().size(); ++p) {
     const nn::Param& param = full.params()[p];
     weights.push_back(normals(param.name, param.elements(), 0.3));
     mine.push_back(cut(p, weights.back()));
   }
+  double worst = 0;
+  const auto compare = [&](const std::vector<double>& got, const std::vector<double>& expected) {
+    worst = std::max(worst, nn::testing::distance(got, expected));
+  };
   for (const nn::SavePolicy& policy : nn::testing::all_policies()) {
-    SCOPED_TRACE(nn::testing::text(policy));
-    const LayerResult expected = run(full, weights, policy, false), got = run(part, mine, policy, true);
-    EXPECT_LT(nn::testing::distance(got.y, expected.y), 1e-5);
-    EXPECT_LT(nn::testing::distance(got.dx, expected.dx), 1e-5);
+    LayerResult expected = run(full, weights, policy, nullptr, false);
+    const LayerResult got = run(part, mine, policy, seam, sequence_parallel);
+    if (sequence_parallel) {
+      expected.y = own_rows(expected.y);
+      expected.dx = own_rows(expected.dx);
+    }
+    compare(got.y, expected.y);
+    compare(got.dx, expected.dx);
     for (std::size_t p = 0; p < weights.size(); ++p) {
-      EXPECT_LT(nn::testing::distance(got.gradients[p], cut(p, expected.gradients[p])), 1e-5) << full.params()[p].name;
+      const nn::Param& param = part.params()[p];
+      const bool partial = param.flat.partial_gradient || (sequence_parallel && param.of_residual_rows);
+      compare(partial ? sum_over_ranks(got.gradients[p]) : got.gradients[p], cut(p, expected.gradients[p]));
     }
   }
+  return worst;
+}
+
+void expect_equal(const nn::Layer& full, const nn::Layer& part, const Cut& cut) {
+  EXPECT_LT(difference(full, part, cut, std::make_shared<TensorParallel>(pair()), false), 1e-5);
+  EXPECT_LT(difference(full, part, cut, std::make_shared<SequenceParallel>(pair()), true), 1e-5);
 }
 
 TEST(Redistribute, AnMlpSplitByColumnsAndRowsEqualsOneRank) {
@@ -87,7 +116,7 @@ TEST(Redistribute, AnMlpSplitByColumnsAndRowsEqualsOneRank) {
                          .fused = "gate_up"};
   };
   constexpr std::size_t kInner = 14, kHalf = kInner / 2;
-  const std::size_t begin = static_cast<std::size_t>(pair().index()) * kHalf;
+  const std::size_t begin = rank() * kHalf;
   const auto both = range(begin, begin + kHalf) + range(kInner + begin, kInner + begin + kHalf);  // of gate and of up
   const Cut cut = [&](std::size_t p, const std::vector<double>& w) {
     if (p == 1) return rows_of(w, kWidth, both);             // gate_up.weight
@@ -115,17 +144,54 @@ TEST(Redistribute, AttentionSplitByHeadsEqualsOneRank) {
                                .output = "o",
                                .fused = "qkv"};
   };
-  const std::size_t rank = static_cast<std::size_t>(pair().index());
   // 16 rows of q, 8 of k, 8 of v.
-  const auto mine =
-      range(rank * 8, rank * 8 + 8) + range(16 + rank * 4, 20 + rank * 4) + range(24 + rank * 4, 28 + rank * 4);
+  const auto mine = range(rank() * 8, rank() * 8 + 8) + range(16 + rank() * 4, 20 + rank() * 4) +
+                    range(24 + rank() * 4, 28 + rank() * 4);
   const Cut cut = [&](std::size_t p, const std::vector<double>& w) {
     if (p == 1) return rows_of(w, kWidth, mine);
-    if (p == 2) return columns_of(w, 16, rank * 8, 8);
+    if (p == 2) return columns_of(w, 16, rank() * 8, 8);
     if (p == 3) return rows_of(w, 1, mine);
     return w;
   };
   expect_equal(nn::AttentionLayer(config(4, 2)), nn::AttentionLayer(config(2, 1)), cut);
+}
+
+// The sum is read from y, where the seam leaves it, and from nowhere else: neither from what the GEMM has written, nor
+// from another view.
+TEST(Redistribute, ASumThatIsNotInYIsFound) {
+  class Elsewhere : public nn::Redistribute {
+   public:
+    std::unique_ptr<Gather> gather(nn::LayerContext& ctx, const nn::Scaled& x) override {
+      return right_.gather(ctx, x);
+    }
+    std::unique_ptr<Sum> sum(nn::LayerContext& ctx, const TensorView& y, Order order) override {
+      ops::fill(ctx.compute(), {.y = y});
+      return right_.sum(ctx, ctx.temp(y.dtype(), y.shape()), order);
+    }
+
+   private:
+    SequenceParallel right_{pair()};
+  };
+  const auto config = [](std::int64_t inner, nn::PartOf part) {
+    return nn::MlpConfig{.width = kWidth,
+                         .inner = inner,
+                         .inner_part = part,
+                         .norm = "norm",
+                         .gate = "gate",
+                         .up = "up",
+                         .down = "down",
+                         .fused = "gate_up"};
+  };
+  constexpr std::size_t kInner = 4, kHalf = kInner / 2;
+  const std::size_t begin = rank() * kHalf;
+  const auto both = range(begin, begin + kHalf) + range(kInner + begin, kInner + begin + kHalf);
+  const Cut cut = [&](std::size_t p, const std::vector<double>& w) {
+    return p == 1 ? rows_of(w, kWidth, both) : p == 2 ? columns_of(w, kInner, begin, kHalf) : w;
+  };
+  const nn::MlpLayer full(config(kInner, {})),
+      part(config(kHalf, {static_cast<std::int64_t>(begin), static_cast<std::int64_t>(kInner)}));
+  EXPECT_LT(difference(full, part, cut, std::make_shared<SequenceParallel>(pair()), true), 1e-5);
+  EXPECT_GT(difference(full, part, cut, std::make_shared<Elsewhere>(), true), 0.1);
 }
 
 }  // namespace

@@ -1,0 +1,117 @@
+#include "nn/blocks/sliced_loss.h"
+
+#include <algorithm>
+
+#include "nn/blocks/layer_gemm.h"
+#include "ops/loss/sliced_logits.h"
+
+namespace hawser::nn {
+
+namespace {
+
+constexpr std::int64_t kLogitBytes = std::int64_t{256} << 20;
+
+class SlicedLoss {
+ public:
+  SlicedLoss(LayerContext& ctx, const Linear& projection, PartOf vocabulary, const TensorView& h,
+             const LossViews& views, const GradientTarget& weight)
+      : ctx_(ctx),
+        projection_(projection),
+        vocabulary_(vocabulary),
+        h_(h),
+        views_(views),
+        weight_(weight),
+        columns_(ctx.weight(projection.weight).size(0)),
+        chunk_(std::min(h.size(0), std::max<std::int64_t>(32, kLogitBytes / (4 * vocabulary.total)))),
+        logits_(ctx.temp(DType::f32, {chunk_, columns_})),
+        gradients_(ctx.dtype() == DType::f32 ? logits_ : ctx.temp(ctx.dtype(), {chunk_, columns_})),
+        statistics_(ctx.temp(DType::f32, {3 * chunk_})),
+        maximum_(ctx.temp(DType::f32, {chunk_})) {
+    const TensorView& view = weight_.view;
+    // Chunks add up in float32.
+    if (!view.empty() && view.dtype() != DType::f32) sum_ = ctx.temp(DType::f32, view.shape());
+  }
+
+  // Rows [begin, begin + rows) of h. dh: of these rows; empty: only the loss.
+  void run(std::int64_t begin, std::int64_t rows, const TensorView& dh) {
+    for (std::int64_t at = 0; at < rows; at += chunk_) {
+      const std::int64_t count = std::min(chunk_, rows - at);
+      chunk(begin + at, count, dh.empty() ? dh : dh.rows(at, count));
+    }
+  }
+
+  void finish() {
+    if (sum_.empty()) return;
+    if (weight_.accumulate) {
+      ops::add(ctx_.compute(), {.a = weight_.view, .b = sum_, .y = weight_.view});
+    } else {
+      ops::cast(ctx_.compute(), {.x = sum_, .y = weight_.view});
+    }
+  }
+
+ private:
+  void chunk(std::int64_t begin, std::int64_t rows, const TensorView& dh) {
+    const TensorView h = h_.rows(begin, rows), labels = ctx_.batch().labels.rows(begin, rows);
+    const TensorView logits = logits_.rows(0, rows), maximum = maximum_.rows(0, rows);
+    const TensorView statistics = statistics_.rows(0, 3 * rows).reshape({3, rows});
+    projection_.forward(ctx_, h, logits);
+    ops::logit_statistics(ctx_.compute(), {.logits = logits,
+                                           .labels = labels,
+                                           .statistics = statistics,
+                                           .first_column = vocabulary_.begin,
+                                           .total_columns = vocabulary_.total});
+    ops::copy(ctx_.compute(), {.x = statistics.rows(0, 1).reshape({rows}), .y = maximum});
+    TensorReduce& reduce = *ctx_.seams().tensor_reduce;
+    reduce.maximum(ctx_, maximum);
+    ops::rescale_statistics(ctx_.compute(), {.statistics = statistics, .maximum = maximum});
+    reduce.sum(ctx_, statistics.rows(1, 2).reshape({2 * rows}));
+    const TensorView gradients = dh.empty() ? dh : gradients_.rows(0, rows);
+    ops::logit_gradients(ctx_.compute(), {.logits = logits,
+                                          .labels = labels,
+                                          .statistics = statistics,
+                                          .scale = views_.inverse_targets,
+                                          .loss_sum = views_.sum,
+                                          .gradients = gradients,
+                                          .first_column = vocabulary_.begin});
+    if (dh.empty()) return;
+    const TensorView to = sum_.empty() ? weight_.view : sum_;
+    if (!to.empty()) {
+      layer_gemm(ctx_, {.a = gradients,
+                        .b = h,
+                        .c = to,
+                        .transpose_a = true,
+                        .accumulate = begun_ || (weight_.accumulate && sum_.empty())});
+      begun_ = true;
+    }
+    projection_.input_gradient(ctx_, gradients, dh);
+  }
+
+  LayerContext& ctx_;
+  const Linear& projection_;
+  PartOf vocabulary_;
+  TensorView h_;
+  const LossViews& views_;
+  GradientTarget weight_;
+  std::int64_t columns_, chunk_;
+  TensorView logits_, gradients_, statistics_, maximum_, sum_;
+  bool begun_ = false;  // the weight's gradient has a chunk
+};
+
+}  // namespace
+
+void sliced_loss(LayerContext& ctx, const Linear& projection, PartOf vocabulary, const TensorView& h,
+                 const TensorView& dh, const LossViews& views, const GradientTarget& weight) {
+  const TensorView all = ctx.seams().redistribute->gather(ctx, h)->all().view;
+  SlicedLoss loss(ctx, projection, vocabulary, all, views, weight);
+  if (dh.empty()) return loss.run(0, all.size(0), dh);
+  const auto sum = ctx.seams().redistribute->sum(ctx, dh, Redistribute::Order::same);
+  for (int p = 0; p < sum->pieces(); ++p) {
+    const RowPiece piece = sum->target(p);
+    loss.run(piece.first_row, piece.rows.view.size(0), piece.rows.view);
+    sum->written(p);
+  }
+  sum->finish();
+  loss.finish();
+}
+
+}  // namespace hawser::nn

@@ -1,0 +1,24 @@
+// `sliced_loss`: cross-entropy of a projection whose vocabulary is sliced over the tensor ranks (Megatron-LM,
+// arXiv 1909.08053). Formulas: ops/loss/sliced_logits.h.
+#pragma once
+
+#include "nn/blocks/linear.h"
+
+namespace hawser::nn {
+
+// Float32, on the device.
+struct LossViews {
+  TensorView inverse_targets;  // [1]: 1 / number of valid targets of the step: scales all gradients
+  TensorView sum;              // [2] (high and low part): += sum over valid targets of -log p(label)
+};
+
+// The loss of logits h W^T, of which this rank has the columns `vocabulary`. h [RowCounts::residual, C], labels of
+// RowCounts::full rows; the Redistribute seam gathers h and sums dh, in one order on all ranks. Every rank adds the complete loss to views.sum.
+// dh: the gradient of h; empty: only the loss. weight: of W [V, C]; a bf16 one is summed in float32 over the chunks of
+// rows. All ranks have the same chunks, of at most 256 MiB
+// of float32 logits of all columns. The logits of a chunk are written once,
+// and TensorReduce is called three times for it.
+void sliced_loss(LayerContext&, const Linear& projection, PartOf vocabulary, const TensorView& h, const TensorView& dh,
+                 const LossViews& views, const GradientTarget& weight);
+
+}  // namespace hawser::nn

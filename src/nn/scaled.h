@@ -1,0 +1,24 @@
+// `Scaled`: a matrix with its scales.
+#pragma once
+
+#include "tensor/tensor.h"
+
+namespace hawser::nn {
+
+// A matrix as a Linear reads it: its values are scale * view. The view of a parameter is in FlatSpec::gathered.
+struct Scaled {
+  TensorView view;             // empty where only `transposed` is read, such as a weight in backward
+  TensorView scale = {};       // float32, with the shape of a Scaling for the view's shape; empty: 1
+  TensorView transposed = {};  // the view with rows and columns exchanged, for GEMMs that can read only one of both;
+                               // empty: there is none. Rounded separately if it has its own scales
+  TensorView transposed_scale = {};  // the scales of `transposed`, with the shape of a Scaling for its shape; empty:
+                                     // `scale`, which then is one float32
+
+  Scaled() = default;
+  Scaled(const TensorView& v, const TensorView& s = {}, const TensorView& t = {},  // NOLINT: a view is a Scaled
+         const TensorView& ts = {})
+      : view(v), scale(s), transposed(t), transposed_scale(ts) {}
+  Scaled(const Storage& storage) : view(storage) {}  // NOLINT
+};
+
+}  // namespace hawser::nn
