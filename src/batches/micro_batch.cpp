@@ -95,6 +95,8 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
   Segments segments = make_segments(tables, documents, context_rank, !shape.equal_chunks());
   batch.diagonal = std::move(segments.diagonal);
   batch.off_diagonal = std::move(segments.off_diagonal);
+  if (shape.document_segments) batch.documents = document_segments(tables, documents);
+  if (shape.source_segments) batch.by_source = segments_by_source(tables, documents, context_rank);
   return batch;
 }
 

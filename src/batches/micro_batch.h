@@ -23,6 +23,8 @@ struct BatchShape {
   SequenceSplit split = SequenceSplit::zigzag;
   std::vector<AttentionWindow> windows = {AttentionWindow{}};  // of the model's attention layers
   int row_multiple = 1;                                        // local_rows() is a multiple of it
+  bool document_segments = false;                              // micro-batches have MicroBatch::documents
+  bool source_segments = false;                                // micro-batches have MicroBatch::by_source
 
   int chunks() const { return context * chunks_per_rank; }
   // One document per sequence, in chunks whose assignment does not depend on the data: each chunk is its own segment.
@@ -49,6 +51,8 @@ struct MicroBatch {
   std::vector<std::int32_t> row_ids;
   std::vector<std::int32_t> token_mask;  // [local_rows()]: 1, padding rows 0
   std::vector<Segment> diagonal, off_diagonal;
+  std::vector<Segment> documents;               // batches::document_segments
+  std::vector<std::vector<Segment>> by_source;  // batches::segments_by_source
   // [sequences * chunks]: rank of each chunk in the context group, and its index among that rank's chunks.
   std::vector<std::int32_t> chunk_owner, chunk_local;
   std::int64_t tokens = 0;           // over all context ranks, without padding

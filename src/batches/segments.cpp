@@ -63,6 +63,46 @@ Segments make_segments(std::span<const ChunkTable> tables, std::span<const std::
   return out;
 }
 
+std::vector<Segment> document_segments(std::span<const ChunkTable> tables,
+                                       std::span<const std::vector<std::int32_t>> document_lengths) {
+  std::vector<Segment> out;
+  std::int64_t base = 0;
+  for (std::size_t s = 0; s < tables.size(); ++s) {
+    std::int64_t start = base;
+    for (const std::int32_t length : document_lengths[s]) {
+      const auto begin = static_cast<std::int32_t>(start);
+      if (length > 0) out.push_back({begin, length, begin, length, 0, 0});
+      start += length;
+    }
+    base += tables[s].padded_length();
+  }
+  return out;
+}
+
+std::vector<std::vector<Segment>> segments_by_source(std::span<const ChunkTable> tables,
+                                                     std::span<const std::vector<std::int32_t>> document_lengths,
+                                                     int rank) {
+  HAWSER_CHECK(!tables.empty(), "no sequence");
+  const ChunkTable& table = tables.front();
+  const auto chunks = static_cast<std::size_t>(table.chunks_per_rank);
+  std::vector<std::vector<Segment>> out(static_cast<std::size_t>(table.context) * chunks);
+  const std::vector<Segment> queries = make_segments(tables, document_lengths, rank).diagonal;
+  for (int source = 0; source < table.context; ++source) {
+    for (const Segment& k : make_segments(tables, document_lengths, source, /*join=*/false).diagonal) {
+      const auto chunk = static_cast<std::size_t>(k.q_begin % table.local_length() / table.chunk_length);
+      for (const Segment& q : queries) {
+        // k_begin is the global row: a document's pieces have one start.
+        const bool same_document = q.k_begin - q.q_position == k.k_begin - k.q_position;
+        if (!same_document || k.q_position >= q.q_position + q.q_count) continue;
+        out[static_cast<std::size_t>(source) * chunks + chunk].push_back(
+            {q.q_begin, q.q_count, k.q_begin, k.q_count, q.q_position, k.q_position});
+      }
+    }
+  }
+  for (std::vector<Segment>& segments : out) std::ranges::sort(segments, {}, &Segment::q_begin);
+  return out;
+}
+
 WindowSegments window_segments(std::span<const Segment> off_diagonal, std::int64_t window, bool split) {
   HAWSER_CHECK(window > 0, "no window");
   const auto distance = static_cast<std::int32_t>(std::min<std::int64_t>(window - 1, 1 << 30));
@@ -82,7 +122,11 @@ WindowSegments window_segments(std::span<const Segment> off_diagonal, std::int64
 SegmentBounds max_segments(std::int64_t sequences, std::int64_t max_documents, int chunks_per_rank, int context) {
   // R runs over D documents have at most D + R - 1 pieces; only the first piece of a run can have earlier keys.
   const std::int64_t runs = context == 1 ? 1 : chunks_per_rank;
-  return {sequences * (max_documents + runs - 1), context == 1 ? 0 : sequences * runs};
+  const std::int64_t pieces = max_documents + runs - 1;
+  return {.diagonal = sequences * pieces,
+          .off_diagonal = context == 1 ? 0 : sequences * runs,
+          .documents = sequences * max_documents,
+          .of_source = sequences * pieces};  // a chunk has one piece of a document at most
 }
 
 }  // namespace hawser::batches

@@ -37,6 +37,18 @@ struct Segments {
 Segments make_segments(std::span<const ChunkTable> tables, std::span<const std::vector<std::int32_t>> document_lengths,
                        int rank, bool join = true);
 
+// The documents of all sequences, with the rows in global order as queries and as keys.
+std::vector<Segment> document_segments(std::span<const ChunkTable> tables,
+                                       std::span<const std::vector<std::int32_t>> document_lengths);
+
+// The attention of `rank` by the rank and the chunk that have the keys, for keys that travel from rank to rank (ring
+// attention, arXiv 2310.01889): element s * chunks_per_rank + c has the segments of this rank's queries with the keys of
+// chunk c of rank s in each sequence, k_begin counting the local rows of s. In one element each query is in one segment at
+// most; over all of them, each pair of a query and a key that it sees is in one.
+std::vector<std::vector<Segment>> segments_by_source(std::span<const ChunkTable> tables,
+                                                     std::span<const std::vector<std::int32_t>> document_lengths,
+                                                     int rank);
+
 // The off-diagonal blocks of layers with a window, from those of `make_segments`: without the keys that no query sees,
 // and without the queries that see no key. For a block of n queries from position p on, with d = window - 1:
 //   the min(n, d) first queries, with the min(p, d) last keys
@@ -53,6 +65,7 @@ WindowSegments window_segments(std::span<const Segment> off_diagonal, std::int64
 // Upper bounds for any rank.
 struct SegmentBounds {
   std::int64_t diagonal, off_diagonal;
+  std::int64_t documents, of_source;  // of document_segments; of an element of segments_by_source
 };
 SegmentBounds max_segments(std::int64_t sequences, std::int64_t max_documents, int chunks_per_rank, int context);
 

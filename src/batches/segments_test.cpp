@@ -159,9 +159,13 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
     const std::int64_t window = pick(2, 7) == 0 ? 0 : 1 + pick(45, 8);
     const bool split = pick(2, 9) == 0;
     shape.windows = {{window, 1.0}};
+    shape.row_multiple = static_cast<int>(1 + pick(4, 10));
+    shape.document_segments = shape.source_segments = true;
+    ASSERT_EQ(shape.local_rows() % shape.row_multiple, 0);
+    ASSERT_LT(shape.padded_length(), shape.sequence_length + shape.chunks() * shape.row_multiple);
     const SegmentBounds bounds = shape.max_segments();
     const std::int64_t padded = shape.padded_length(), rows = shape.global_rows();
-    std::vector<int> pairs(rows * rows, 0), held(rows, 0);
+    std::vector<int> pairs(rows * rows, 0), held(rows, 0), by_documents(rows * rows, 0), by_sources(rows * rows, 0);
     std::int64_t valid = 0;
     double visible = 0;  // as every rank counts it
     for (int rank = 0; rank < shape.context; ++rank) {
@@ -169,18 +173,18 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
       ASSERT_EQ(static_cast<std::int64_t>(batch.ids.size()), shape.local_rows());
       ASSERT_LE(static_cast<std::int64_t>(batch.diagonal.size()), bounds.diagonal);
       ASSERT_LE(static_cast<std::int64_t>(batch.off_diagonal.size()), bounds.off_diagonal);
-      // Global row of each local row, from the batch's chunk table.
-      std::vector<std::int64_t> global(shape.local_rows(), -1);
+      // Global row of each local row of each rank, from the batch's chunk table.
+      std::vector<std::vector<std::int64_t>> globals(shape.context, std::vector<std::int64_t>(shape.local_rows(), -1));
       for (std::int64_t s = 0; s < shape.sequences; ++s) {
         for (int chunk = 0; chunk < shape.chunks(); ++chunk) {
           const auto at = s * shape.chunks() + chunk;
-          if (batch.chunk_owner[at] != rank) continue;
           for (std::int64_t i = 0; i < shape.chunk_length(); ++i) {
             const std::int64_t local = (s * shape.chunks_per_rank + batch.chunk_local[at]) * shape.chunk_length() + i;
-            global[local] = s * padded + chunk * shape.chunk_length() + i;
+            globals[batch.chunk_owner[at]][local] = s * padded + chunk * shape.chunk_length() + i;
           }
         }
       }
+      const std::vector<std::int64_t>& global = globals[rank];
       for (std::int64_t local = 0; local < shape.local_rows(); ++local) {
         ASSERT_GE(global[local], 0);
         ++held[global[local]];
@@ -234,6 +238,35 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
           mark(s);
         }
       }
+      // Without the window, which the attention op applies by positions.
+      const auto mark_causal = [&](const Segment& segment, std::vector<int>& marked, const auto& of_query,
+                                   const auto& of_key) {
+        for (std::int32_t q = 0; q < segment.q_count; ++q) {
+          for (std::int32_t k = 0; k < segment.k_count; ++k) {
+            if (segment.q_position + q < segment.k_position + k) continue;
+            ++marked[of_query(segment.q_begin + q) * rows + of_key(segment.k_begin + k)];
+          }
+        }
+      };
+      if (rank == 0) {
+        const auto same = [](std::int64_t row) { return row; };
+        ASSERT_LE(static_cast<std::int64_t>(batch.documents.size()), bounds.documents);
+        for (const Segment& document : batch.documents) mark_causal(document, by_documents, same, same);
+      }
+      ASSERT_EQ(batch.by_source.size(), static_cast<std::size_t>(shape.chunks()));
+      for (std::size_t i = 0; i < batch.by_source.size(); ++i) {
+        const auto local = [&](std::int64_t row) { return global[row]; };
+        const auto& of_source = globals[i / shape.chunks_per_rank];
+        ASSERT_LE(static_cast<std::int64_t>(batch.by_source[i].size()), bounds.of_source);
+        std::int64_t end = 0;  // of the queries so far
+        for (const Segment& segment : batch.by_source[i]) {
+          ASSERT_GE(segment.q_begin, end) << "a query is in two segments";
+          end = segment.q_begin + segment.q_count;
+          ASSERT_EQ(segment.k_begin / shape.chunk_length() % shape.chunks_per_rank,
+                    static_cast<std::int64_t>(i) % shape.chunks_per_rank);
+          mark_causal(segment, by_sources, local, [&](std::int64_t row) { return of_source[row]; });
+        }
+      }
       visible = batch.window_pairs.at(0);
       if (shape.context == 1) {
         std::size_t documents = 0;
@@ -248,8 +281,11 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
     for (std::int64_t q = 0; q < rows; ++q) {
       for (std::int64_t k = 0; k < rows; ++k) {
         const std::int64_t s = q / padded, row = q % padded, key = k % padded;
-        const bool same = k / padded == s && s < given && row < sequences[s].length() && key <= row &&
-                          row - key <= sequences[s].positions[row] && (window == 0 || row - key < window);
+        const bool causal = k / padded == s && s < given && row < sequences[s].length() && key <= row &&
+                            row - key <= sequences[s].positions[row];
+        const bool same = causal && (window == 0 || row - key < window);
+        ASSERT_EQ(by_documents[q * rows + k], causal ? 1 : 0) << "trial " << trial << " query " << q << " key " << k;
+        ASSERT_EQ(by_sources[q * rows + k], causal ? 1 : 0) << "trial " << trial << " query " << q << " key " << k;
         ASSERT_EQ(pairs[q * rows + k], same ? 1 : 0) << "trial " << trial << " query " << q << " key " << k;
       }
     }

@@ -40,6 +40,8 @@ std::shared_ptr<step::HostBatch> to_host_batch(const batches::MicroBatch& batch,
   out->row_ids = batch.row_ids;
   out->token_mask = batch.token_mask;
   out->diagonal = flatten(batch.diagonal, true);
+  out->documents = flatten(batch.documents, false);
+  for (const auto& segments : batch.by_source) out->by_source.push_back(flatten(segments, false));
   if (shape.context == 1) return out;
   for (const auto& [window, share] : shape.windows) {
     out->off_diagonal.push_back(off_diagonal_table(batch, shape, window));

@@ -8,20 +8,20 @@ namespace {
 
 class KvCacheCall : public AttentionExchange::Call {
  public:
-  KvCacheCall(LayerContext& ctx, std::int64_t window, const TensorView& k, const TensorView& v) {
+  KvCacheCall(LayerContext& ctx, std::int64_t window, const AttentionTensors& tensors) {
     const KvCache cache = ctx.kv_cache();
     HAWSER_CHECK(!cache.k.empty() && !cache.v.empty(), "the layer has no KV cache");
     const BatchViews& batch = ctx.batch();
-    ops::scatter_rows(ctx.compute(), {.x = k, .index = batch.slot_mapping, .y = cache.k});
-    ops::scatter_rows(ctx.compute(), {.x = v, .index = batch.slot_mapping, .y = cache.v});
-    part_ = {.k = cache.k,
-             .v = cache.v,
+    ops::scatter_rows(ctx.compute(), {.x = tensors.k, .index = batch.slot_mapping, .y = cache.k});
+    ops::scatter_rows(ctx.compute(), {.x = tensors.v, .index = batch.slot_mapping, .y = cache.v});
+    part_ = {.tensors = tensors,
              .segments = batch.diagonal,
              .segment_count = batch.diagonal_count,
              .form = ops::SegmentForm::disjoint_keys,
              .host_segments = batch.host_diagonal,
-             .heads = static_cast<int>(k.size(1)),
              .visible = batch.with_window(window).diagonal_pairs};
+    part_.tensors.k = cache.k;
+    part_.tensors.v = cache.v;
   }
   int parts() const override { return 1; }
   AttentionPart wait(int) override { return part_; }
@@ -33,13 +33,12 @@ class KvCacheCall : public AttentionExchange::Call {
 }  // namespace
 
 std::unique_ptr<AttentionExchange::Call> KvCacheExchange::forward(LayerContext& ctx, std::int64_t window,
-                                                                  const TensorView& k, const TensorView& v) {
-  return std::make_unique<KvCacheCall>(ctx, window, k, v);
+                                                                  const AttentionTensors& tensors) {
+  return std::make_unique<KvCacheCall>(ctx, window, tensors);
 }
 
-std::unique_ptr<AttentionExchange::Call> KvCacheExchange::backward(LayerContext&, std::int64_t, const TensorView&,
-                                                                   const TensorView&, const TensorView&,
-                                                                   const TensorView&) {
+std::unique_ptr<AttentionExchange::Call> KvCacheExchange::backward(LayerContext&, std::int64_t,
+                                                                   const AttentionTensors&) {
   HAWSER_CHECK(false, "the KV cache has no gradient");
 }
 

@@ -53,6 +53,13 @@ struct BatchViews {
   TensorView diagonal, diagonal_count;
   // i32 [sum of M, 6], i32 [windows]: WindowViews::off_diagonal of all windows, one after another.
   TensorView off_diagonal, off_diagonal_count;
+  // i32 [N, 6], i32 [1]: a segment for each document, with the rows of all ranks in sequence order (gather_index) as
+  // queries and keys. Only if BatchShape::document_segments.
+  TensorView documents, documents_count;
+  // i32 [context * C * M, 6], i32 [context * C], C chunks of a rank in each sequence: M rows from (s * C + c) * M on have this
+  // rank's queries with the keys of chunk c of context rank s, which are in the order of that rank's rows. Only if
+  // BatchShape::source_segments.
+  TensorView by_source, by_source_count;
   // One for each distinct window of the model's attention layers.
   std::vector<WindowViews> windows;
   // i32 [T * context]: for each row in sequence order, the index of its K row in the all-gathered buffer, whose rows

@@ -21,18 +21,13 @@ namespace {
 // One part: this rank's own keys, each piece of a document against itself.
 class LocalCall : public AttentionExchange::Call {
  public:
-  LocalCall(const LayerContext& ctx, std::int64_t window, const TensorView& k, const TensorView& v,
-            const TensorView& dk, const TensorView& dv)
-      : part_{.k = k,
-              .v = v,
+  LocalCall(const LayerContext& ctx, std::int64_t window, const AttentionTensors& tensors)
+      : part_{.tensors = tensors,
               .segments = ctx.batch().diagonal,
               .segment_count = ctx.batch().diagonal_count,
               .form = ops::SegmentForm::diagonal,
-              .blocks = diagonal_blocks(ctx.batch(), k.size(0)),
+              .blocks = diagonal_blocks(ctx.batch(), tensors.k.size(0)),
               .host_segments = ctx.batch().host_diagonal,
-              .heads = static_cast<int>(k.size(1)),
-              .dk = dk,
-              .dv = dv,
               .visible = ctx.batch().with_window(window).diagonal_pairs} {}
   int parts() const override { return 1; }
   AttentionPart wait(int) override { return part_; }
@@ -74,15 +69,33 @@ std::unique_ptr<Redistribute::Sum> Redistribute::sum(LayerContext&, const Tensor
   return std::make_unique<LocalSum>(y);
 }
 
+AttentionTensors AttentionTensors::kv_heads(std::int64_t begin, std::int64_t count) const {
+  const std::int64_t group = q.size(1) / k.size(1);
+  const auto heads = [](const TensorView& x, std::int64_t first, std::int64_t number) {
+    HAWSER_CHECK(x.empty() || x.stride(1) == x.size(2), "heads of ", x.text(), " are not adjacent");
+    return x.empty() ? x : x.slice(1, first, number);
+  };
+  const auto of_queries = [&](const TensorView& x) { return heads(x, begin * group, count * group); };
+  const auto of_keys = [&](const TensorView& x) { return heads(x, begin, count); };
+  return {.q = of_queries(q),
+          .k = of_keys(k),
+          .v = of_keys(v),
+          .o = of_queries(o),
+          .lse = lse.rows(begin * group, count * group),
+          .d_o = of_queries(d_o),
+          .dq = of_queries(dq),
+          .dk = of_keys(dk),
+          .dv = of_keys(dv)};
+}
+
 std::unique_ptr<AttentionExchange::Call> AttentionExchange::forward(LayerContext& ctx, std::int64_t window,
-                                                                    const TensorView& k, const TensorView& v) {
-  return std::make_unique<LocalCall>(ctx, window, k, v, TensorView(), TensorView());
+                                                                    const AttentionTensors& tensors) {
+  return std::make_unique<LocalCall>(ctx, window, tensors);
 }
 
 std::unique_ptr<AttentionExchange::Call> AttentionExchange::backward(LayerContext& ctx, std::int64_t window,
-                                                                     const TensorView& k, const TensorView& v,
-                                                                     const TensorView& dk, const TensorView& dv) {
-  return std::make_unique<LocalCall>(ctx, window, k, v, dk, dv);
+                                                                     const AttentionTensors& tensors) {
+  return std::make_unique<LocalCall>(ctx, window, tensors);
 }
 
 }  // namespace hawser::nn

@@ -73,9 +73,20 @@ class Redistribute {
   virtual std::unique_ptr<Sum> sum(LayerContext&, const TensorView& y, Order order = Order::any);
 };
 
-// One call of the attention op: this rank's queries [T, H, D] with some of the keys.
+// What one attention reads and writes. Rows may be wider than their heads, whose strides are D.
+struct AttentionTensors {
+  TensorView q, k, v;     // [T, heads, D], [T, kv_heads, D], [T, kv_heads, D]
+  TensorView o, lse;      // [T, heads, D], float32 [heads, T]: written by forward, read by backward
+  TensorView d_o;         // backward: like o
+  TensorView dq, dk, dv;  // backward: like q, k, v
+
+  // Those of key-value heads [begin, begin + count), with their query heads.
+  AttentionTensors kv_heads(std::int64_t begin, std::int64_t count) const;
+};
+
+// One call of the attention op: some queries with some keys, which may be those of other ranks, in any order of rows.
 struct AttentionPart {
-  TensorView k, v;                                // [rows, heads, D]
+  AttentionTensors tensors;                       // backward: dk and dv are this part's, in float32 or k's dtype
   TensorView segments, segment_count;             // see ops::AttentionCall
   ops::SegmentForm form = ops::SegmentForm::any;  // see ops::AttentionCall
   std::vector<ops::StridedBlocks> blocks;         // see ops::AttentionCall
@@ -87,18 +98,19 @@ struct AttentionPart {
   const std::vector<std::int32_t>* host_segments = nullptr;  // see ops::AttentionCall
   bool causal = true;                                        // see ops::AttentionCall
   bool window_halves = false;                                // see ops::AttentionCall
-  int head_begin = 0, heads = 0;  // key-value heads [head_begin, head_begin + heads), with their query heads
-  // True for the first of the parts with these heads. It writes o and lse; in backward, it writes dq. The results of
+  // True for the first of the parts with these queries. It writes o and lse; in backward, it writes dq. The results of
   // the other parts are merged into o and lse by attention_combine; in backward, they are added to dq.
   bool first = true;
-  TensorView dk, dv;   // backward: this part's key and value gradients, float32 or k's dtype
   double visible = 0;  // query-key pairs per head for OpRecord::flops: of WindowViews
 };
 
-// Attention of one layer, as parts that are combined by log-sum-exp. With context parallelism, part 0 is the
-// diagonal blocks of all heads, whose keys are local. The other parts are the off-diagonal blocks, one part for each
-// group of key-value heads whose keys are gathered together. They are gathered from all ranks (this one included) while
-// earlier parts run.
+// Attention of one layer, as parts that are combined by log-sum-exp. Context parallelism moves keys to queries
+// (all-gather, ring), or queries, keys and outputs to ranks that have some heads each (all-to-all). A part's tensors are
+// this rank's, parts of them, or temporaries that the seam exchanges.
+//
+// AllGatherExchange: part 0 is the diagonal blocks of all heads, whose keys are local. The other parts are the
+// off-diagonal blocks, one part for each group of key-value heads whose keys are gathered together. They are gathered from
+// all ranks (this one included) while earlier parts run.
 class AttentionExchange {
  public:
   // One call of this seam: the forward or the backward of one attention. Lives while the host enqueues its instruction.
@@ -106,22 +118,22 @@ class AttentionExchange {
    public:
     virtual ~Call() = default;
     virtual int parts() const = 0;  // number of parts
-    // Makes the compute stream wait until part p's keys have arrived. Called once for each part, in order.
+    // Makes the compute stream wait until what part p reads has arrived. Called once for each part, in order.
     virtual AttentionPart wait(int p) = 0;
-    // Backward: called after the work that writes part p's dk and dv has been enqueued.
-    virtual void add_gradient(int /*p*/) {}
-    // Called once, after all parts. Backward: work enqueued on the compute stream afterwards finds in backward()'s dk
-    // and dv the complete gradients of this rank's keys and values, summed over ranks.
-    virtual void finish() {}
+    // Called after the work of part p has been enqueued on the compute stream.
+    virtual void computed(int /*p*/) {}
+    // Called once each, after all parts, finish_keys() in backward only. Work enqueued on the compute stream afterwards
+    // finds complete results of this rank's rows: of finish_queries() o and lse, or dq; of finish_keys() dk and dv, summed
+    // over ranks. Until then they are undefined.
+    virtual void finish_queries() {}
+    virtual void finish_keys() {}
   };
   virtual ~AttentionExchange() = default;
-  // window: the layer's (AttentionConfig::window).
-  // k, v [T, kv_heads, D]: this rank's keys and values, in its local row order; the row stride may exceed kv_heads * D.
-  // dk, dv: outputs of k's shape and dtype, whose contents are undefined until Call::finish(); strides as for k and v.
-  // These functions start the communication: the earlier they are called, the less the parts wait.
-  virtual std::unique_ptr<Call> forward(LayerContext&, std::int64_t window, const TensorView& k, const TensorView& v);
-  virtual std::unique_ptr<Call> backward(LayerContext&, std::int64_t window, const TensorView& k, const TensorView& v,
-                                         const TensorView& dk, const TensorView& dv);
+  // window: the layer's (AttentionConfig::window). tensors: this rank's rows, in its local order.
+  // These functions start the communication: the earlier they are called, the less the parts wait. The work that writes
+  // d_o may be enqueued later, before wait(0).
+  virtual std::unique_ptr<Call> forward(LayerContext&, std::int64_t window, const AttentionTensors& tensors);
+  virtual std::unique_ptr<Call> backward(LayerContext&, std::int64_t window, const AttentionTensors& tensors);
 };
 
 // Expert parallelism: sends tokens to the ranks of their experts and back. No layer calls it yet; no implementation

@@ -39,26 +39,32 @@ TEST(Seams, AttentionIsOnePartOverTheLocalDiagonalBlocks) {
   MetaDevice device;
   TestContext ctx(device, DType::f32);
   testing::set_batch(ctx, {{2, 4}}, 4);
-  const TensorView k = ctx.make(DType::f32, {6, 3, 4}), v = ctx.make(DType::f32, {6, 3, 4});
-  const TensorView dk = ctx.make(DType::f32, {6, 3, 4}), dv = ctx.make(DType::f32, {6, 3, 4});
+  const auto heads = [&](std::int64_t count) { return ctx.make(DType::f32, {6, count, 4}); };
+  AttentionTensors tensors{
+      .q = heads(6), .k = heads(3), .v = heads(3), .o = heads(6), .lse = ctx.make(DType::f32, {6, 6})};
   const Seams seams;
   for (const bool backward : {false, true}) {
-    const auto seam_call =
-        backward ? seams.attention->backward(ctx, 0, k, v, dk, dv) : seams.attention->forward(ctx, 0, k, v);
-    ASSERT_EQ(seam_call->parts(), 1);
-    const AttentionPart part = seam_call->wait(0);
-    EXPECT_EQ(part.k.raw(), k.raw());
-    EXPECT_EQ(part.v.raw(), v.raw());
+    if (backward) tensors.d_o = heads(6), tensors.dq = heads(6), tensors.dk = heads(3), tensors.dv = heads(3);
+    const auto call = backward ? seams.attention->backward(ctx, 0, tensors) : seams.attention->forward(ctx, 0, tensors);
+    ASSERT_EQ(call->parts(), 1);
+    const AttentionPart part = call->wait(0);
+    for (const auto member : {&AttentionTensors::q, &AttentionTensors::k, &AttentionTensors::v, &AttentionTensors::o,
+                              &AttentionTensors::lse, &AttentionTensors::d_o, &AttentionTensors::dq,
+                              &AttentionTensors::dk, &AttentionTensors::dv}) {
+      EXPECT_EQ((part.tensors.*member).raw(), (tensors.*member).raw());
+    }
     EXPECT_EQ(part.segments.raw(), ctx.batch().diagonal.raw());
     EXPECT_EQ(part.segment_count.raw(), ctx.batch().diagonal_count.raw());
     EXPECT_TRUE(part.causal && part.first);
-    EXPECT_EQ(part.head_begin, 0);
-    EXPECT_EQ(part.heads, 3);
-    EXPECT_EQ(part.dk.raw(), backward ? dk.raw() : nullptr);
-    EXPECT_EQ(part.dv.raw(), backward ? dv.raw() : nullptr);
-    seam_call->add_gradient(0);
-    seam_call->finish();
+    call->computed(0);
+    call->finish_queries();
+    if (backward) call->finish_keys();
   }
+  const AttentionTensors some = tensors.kv_heads(1, 2);
+  EXPECT_EQ(some.q.shape(), (Shape{6, 4, 4}));
+  EXPECT_EQ(some.q.raw(), tensors.q.slice(1, 2, 4).raw());
+  EXPECT_EQ(some.dk.raw(), tensors.dk.slice(1, 1, 2).raw());
+  EXPECT_EQ(some.lse.raw(), tensors.lse.rows(2, 4).raw());
   EXPECT_TRUE(device.trace().items.empty());
 }
 

@@ -22,6 +22,9 @@ void set_bounds(Layout& layout) {
   const batches::SegmentBounds segments = batch.max_segments();
   b.diagonal = segments.diagonal;
   b.off_diagonal = segments.off_diagonal;
+  b.documents = batch.document_segments ? segments.documents : 0;
+  b.chunks = batch.chunks_per_rank;
+  b.of_source = batch.source_segments ? segments.of_source : 0;
   // One document per sequence, from its first row. Off-diagonal blocks of different sequences share no key.
   b.uniform_diagonal = batch.equal_chunks() ? batch.chunk_length() : 0;
   b.off_diagonal_disjoint_keys = batch.chunks_per_rank == 1;

@@ -15,11 +15,13 @@ struct HostBatch {
   std::vector<std::int32_t> ids, labels, positions;
   std::vector<std::int32_t> diagonal;
   std::vector<std::vector<std::int32_t>> off_diagonal;  // for each of BatchBounds::windows; may be empty
-  std::vector<std::int32_t> gather_index;               // empty without context parallelism
-  std::vector<std::int32_t> logit_positions;            // at most BatchBounds::logit_positions; padded with row 0
-  std::vector<std::int32_t> row_ids;                    // [T, 2]
-  std::vector<std::int32_t> token_mask;                 // one per row
-  std::vector<std::int32_t> slot_mapping;               // one per row with a KV cache, else empty
+  std::vector<std::int32_t> documents;                  // empty unless BatchBounds::documents
+  std::vector<std::vector<std::int32_t>> by_source;  // by context rank and chunk; empty unless BatchBounds::of_source
+  std::vector<std::int32_t> gather_index;            // empty without context parallelism
+  std::vector<std::int32_t> logit_positions;         // at most BatchBounds::logit_positions; padded with row 0
+  std::vector<std::int32_t> row_ids;                 // [T, 2]
+  std::vector<std::int32_t> token_mask;              // one per row
+  std::vector<std::int32_t> slot_mapping;            // one per row with a KV cache, else empty
 };
 
 // One of the distinct windows of the model's attention layers (nn::WindowViews).
@@ -37,6 +39,9 @@ struct BatchBounds {
   int context = 1;
   std::int64_t diagonal = 1;      // max segments
   std::int64_t off_diagonal = 0;  // max segments of a list
+  std::int64_t documents = 0;     // max documents; 0: there is no table of them
+  std::int64_t of_source = 0;     // max segments with the keys of one chunk; 0: there are no such tables
+  int chunks = 1;                 // of a context rank in each sequence
   std::vector<WindowBounds> windows = {{}};
   std::int64_t uniform_diagonal = 0;  // as in nn::BatchViews
   bool off_diagonal_disjoint_keys = false;

@@ -37,6 +37,27 @@ void off_diagonal_count(const HostBatch& batch, const BatchBounds& b, const Batc
   give(counts.data(), static_cast<std::int64_t>(counts.size() * sizeof(std::int32_t)));
 }
 
+void documents_count(const HostBatch& batch, const BatchBounds&, const BatchTable::Give& give) {
+  const std::int32_t segments = segments_of(batch.documents);
+  give(&segments, sizeof(segments));
+}
+
+void by_source(const HostBatch& batch, const BatchBounds& b, const BatchTable::Give& give) {
+  std::vector<std::int32_t> all;
+  for (const auto& list : batch.by_source) {
+    HAWSER_CHECK(segments_of(list) <= b.of_source, segments_of(list), " segments with the keys of one chunk");
+    all.insert(all.end(), list.begin(), list.end());
+    all.resize(all.size() + static_cast<std::size_t>(b.of_source * kSegmentNumbers) - list.size());
+  }
+  give(all.data(), static_cast<std::int64_t>(all.size() * sizeof(std::int32_t)));
+}
+
+void by_source_count(const HostBatch& batch, const BatchBounds&, const BatchTable::Give& give) {
+  std::vector<std::int32_t> counts;
+  for (const auto& list : batch.by_source) counts.push_back(segments_of(list));
+  give(counts.data(), static_cast<std::int64_t>(counts.size() * sizeof(std::int32_t)));
+}
+
 std::int64_t off_diagonal_rows(const BatchBounds& b) {
   std::int64_t rows = 0;
   for (const WindowBounds& w : b.windows) rows += b.off_diagonal_rows(w);
@@ -74,6 +95,21 @@ constexpr BatchTable kTables[] = {
     {"off_diagonal_count", DType::i32,
      [](const BatchBounds& b) { return with_context(b, {static_cast<std::int64_t>(b.windows.size())}); },
      off_diagonal_count, &Views::off_diagonal_count},
+    {"documents", DType::i32,
+     [](const BatchBounds& b) {
+       return Shape{b.documents, kSegmentNumbers};
+     },
+     numbers<&Host::documents>, &Views::documents},
+    {"documents_count", DType::i32, [](const BatchBounds& b) { return Shape{b.documents > 0 ? 1 : 0}; },
+     documents_count, &Views::documents_count},
+    {"by_source", DType::i32,
+     [](const BatchBounds& b) {
+       return Shape{b.context * b.chunks * b.of_source, kSegmentNumbers};
+     },
+     by_source, &Views::by_source},
+    {"by_source_count", DType::i32,
+     [](const BatchBounds& b) { return Shape{b.of_source > 0 ? b.context * b.chunks : 0}; }, by_source_count,
+     &Views::by_source_count},
     {"gather_index", DType::i32, [](const BatchBounds& b) { return with_context(b, {b.rows * b.context}); },
      numbers<&Host::gather_index>, &Views::gather_index},
     {"logit_positions", DType::i32, [](const BatchBounds& b) { return Shape{b.logit_positions}; },

@@ -208,12 +208,12 @@ void AttentionLayer::project(LayerContext& ctx, const TensorView& normed, const 
 
 AttentionLayer::Inputs AttentionLayer::inputs_of(LayerContext& ctx, const TensorView& qkv) const {
   const Heads heads = heads_of(qkv);
-  if (!q_norm_) return {.q = qkv, .k = heads.k, .v = heads.v};
+  if (!q_norm_) return {.q = heads.q, .k = heads.k, .v = heads.v};
   const AttentionConfig& c = config_;
   const std::int64_t rows = qkv.size(0);
   const TensorView both = ctx.temp(ctx.dtype(), {rows, c.q_size() + c.kv_size()});
   const TensorView q = both.columns(0, c.q_size()).split_last(c.heads, c.head_dim);
-  const Inputs out{.q = both,
+  const Inputs out{.q = q,
                    .k = both.columns(c.q_size(), c.kv_size()).split_last(c.kv_heads, c.head_dim),
                    .v = heads.v,
                    .q_statistics = ctx.temp(DType::f32, {rows, c.heads}),
@@ -233,19 +233,16 @@ LayerOutput::Tensors AttentionLayer::output_tensors(LayerContext& ctx, const Sav
           .inner = inner};
 }
 
-TensorView AttentionLayer::query_heads(const AttentionPart& part, const TensorView& all) const {
-  const AttentionConfig& c = config_;
-  const std::int64_t group = c.heads / c.kv_heads, count = part.heads * group;
-  return all.columns(part.head_begin * group * c.head_dim, count * c.head_dim).split_last(count, c.head_dim);
+TensorView AttentionLayer::query_heads(const TensorView& matrix) const {
+  return matrix.split_last(config_.heads, config_.head_dim);
 }
 
-ops::AttentionCall AttentionLayer::call_of(const AttentionPart& part, const TensorView& q, const TensorView& o,
-                                           const TensorView& lse) const {
+ops::AttentionCall AttentionLayer::call_of(const AttentionPart& part) const {
   const AttentionConfig& c = config_;
-  const std::int64_t group = c.heads / c.kv_heads, count = part.heads * group;
-  return {.q = query_heads(part, q),
-          .k = part.k,
-          .v = part.v,
+  const AttentionTensors& t = part.tensors;
+  return {.q = t.q,
+          .k = t.k,
+          .v = t.v,
           .segments = part.segments,
           .segment_count = part.segment_count,
           .form = part.form,
@@ -255,46 +252,46 @@ ops::AttentionCall AttentionLayer::call_of(const AttentionPart& part, const Tens
           .window = c.window,
           .window_halves = part.window_halves,
           .scale = c.scale > 0 ? c.scale : 1.0 / std::sqrt(static_cast<double>(c.head_dim)),
-          .o = query_heads(part, o),
-          .lse = lse.rows(part.head_begin * group, count),
-          .flops = 4.0 * static_cast<double>(count * c.head_dim) * part.visible};
+          .o = t.o,
+          .lse = t.lse,
+          .flops = 4.0 * static_cast<double>(t.q.size(1) * c.head_dim) * part.visible};
 }
 
 void AttentionLayer::attend(LayerContext& ctx, const Inputs& inputs, const TensorView& o, const TensorView& lse) const {
-  const auto seam_call = ctx.seams().attention->forward(ctx, config_.window, inputs.k, inputs.v);
+  const auto seam_call = ctx.seams().attention->forward(
+      ctx, config_.window, {.q = inputs.q, .k = inputs.k, .v = inputs.v, .o = query_heads(o), .lse = lse});
   for (int p = 0; p < seam_call->parts(); ++p) {
     const AttentionPart part = seam_call->wait(p);
-    ops::AttentionCall call = call_of(part, inputs.q, o, lse);
-    const TensorView o_part = call.o, lse_part = call.lse;
+    ops::AttentionCall call = call_of(part);
     if (!part.first) {
       call.o = ctx.temp(ctx.dtype(), call.q.shape());
-      call.lse = ctx.temp(DType::f32, lse_part.shape());
+      call.lse = ctx.temp(DType::f32, part.tensors.lse.shape());
     }
     call.workspace = workspace_of(ctx, call, part);
     ops::attention_forward(ctx.compute(), call);
     if (!part.first) {
-      ops::attention_combine(ctx.compute(), {.o_a = o_part, .lse_a = lse_part, .o_b = call.o, .lse_b = call.lse});
+      ops::attention_combine(ctx.compute(),
+                             {.o_a = part.tensors.o, .lse_a = part.tensors.lse, .o_b = call.o, .lse_b = call.lse});
     }
+    seam_call->computed(p);
   }
-  seam_call->finish();
+  seam_call->finish_queries();
 }
 
-void AttentionLayer::attend_backward(LayerContext& ctx, AttentionExchange::Call& seam_call, const TensorView& q,
-                                     const TensorView& o, const TensorView& lse, const TensorView& d_o,
-                                     const TensorView& dqkv) const {
+void AttentionLayer::attend_backward(LayerContext& ctx, AttentionExchange::Call& seam_call) const {
   for (int p = 0; p < seam_call.parts(); ++p) {
     const AttentionPart part = seam_call.wait(p);
-    ops::AttentionBackward backward{.call = call_of(part, q, o, lse),
-                                    .d_o = query_heads(part, d_o),
-                                    .dq = query_heads(part, dqkv),
-                                    .dk = part.dk,
-                                    .dv = part.dv,
+    ops::AttentionBackward backward{.call = call_of(part),
+                                    .d_o = part.tensors.d_o,
+                                    .dq = part.tensors.dq,
+                                    .dk = part.tensors.dk,
+                                    .dv = part.tensors.dv,
                                     .accumulate_q = !part.first,
                                     .deterministic = ctx.deterministic()};
     backward.call.flops *= 2.5;
     backward.call.workspace = workspace_of(ctx, backward, part);
     ops::attention_backward(ctx.compute(), backward);
-    seam_call.add_gradient(p);
+    seam_call.computed(p);
   }
 }
 
@@ -328,20 +325,29 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
   const TensorView qkv = saved.tensors[kQkv], dqkv = saved_or_temp(ctx, saved, kDqkv);
   const Heads heads = heads_of(qkv), gradients = heads_of(dqkv);
   const Inputs inputs = inputs_of(ctx, qkv);
+  const TensorView d_o = ctx.temp(ctx.dtype(), {ctx.rows().full, config_.q_size()});
   // Keys of other ranks arrive while d_o is computed; their gradients are reduced during the output weight's gradient.
-  const auto seam_call =
-      ctx.seams().attention->backward(ctx, config_.window, inputs.k, inputs.v, gradients.k, gradients.v);
+  const auto seam_call = ctx.seams().attention->backward(ctx, config_.window,
+                                                         {.q = inputs.q,
+                                                          .k = inputs.k,
+                                                          .v = inputs.v,
+                                                          .o = query_heads(o),
+                                                          .lse = saved.tensors[kLse],
+                                                          .d_o = query_heads(d_o),
+                                                          .dq = gradients.q,
+                                                          .dk = gradients.k,
+                                                          .dv = gradients.v});
   LayerOutput::Tensors output = {saved.tensors[kProjected], saved.tensors[kPostStatistics]};
   if (output_.has_norm()) output.dz = saved_or_temp(ctx, saved, kDprojected);
-  const TensorView d_o = ctx.temp(ctx.dtype(), {ctx.rows().full, config_.q_size()});
   const auto [dz, of_o] = output_.backward(ctx, dy, output, d_o, sink);
-  attend_backward(ctx, *seam_call, inputs.q, o, saved.tensors[kLse], d_o, dqkv);
+  attend_backward(ctx, *seam_call);
   if (!policy.delay_weight_gradients) {
     output_.linear().weight_gradient(ctx, dz, o, sink, {saved.tensors[kOutputAdapters], of_o});
   }
+  seam_call->finish_queries();
   rope(ctx, gradients.q, true);
   if (q_norm_) q_norm_->backward(ctx, heads.q, inputs.q_statistics, gradients.q, TensorView(), gradients.q, sink);
-  seam_call->finish();
+  seam_call->finish_keys();
   rope(ctx, gradients.k, true);
   if (k_norm_) k_norm_->backward(ctx, heads.k, inputs.k_statistics, gradients.k, TensorView(), gradients.k, sink);
   const AdapterTensors of_qkv = {saved.tensors[kQkvAdapters], qkv_.linear().make_inner_gradient(ctx)};

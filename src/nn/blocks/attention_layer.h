@@ -85,8 +85,7 @@ class AttentionLayer : public Layer {
   // What attention reads. Without qk_norm, q, k and v are in qkv, q and k rotated in place. With it, qkv is what the GEMM
   // has written, and normed and rotated q and k are in a temporary: each pass that needs them computes them again.
   struct Inputs {
-    TensorView q;                           // a matrix that begins with all query heads
-    TensorView k, v;                        // [T, kv_heads, D]
+    TensorView q, k, v;                     // [T, heads, D], [T, kv_heads, D]
     TensorView q_statistics, k_statistics;  // of qk_norm
   };
   ColumnParallelLinear make_qkv();
@@ -100,17 +99,12 @@ class AttentionLayer : public Layer {
   TensorView normed_again(LayerContext&, const Saved&) const;
   void project(LayerContext&, const TensorView& normed, const TensorView& qkv, const Saved&) const;
   void attend(LayerContext&, const Inputs& inputs, const TensorView& o, const TensorView& lse) const;
-  // Writes dq, and the parts of dk and dv; seam_call.finish() completes dk and dv.
-  void attend_backward(LayerContext&, AttentionExchange::Call&, const TensorView& q, const TensorView& o,
-                       const TensorView& lse, const TensorView& d_o, const TensorView& dqkv) const;
+  void attend_backward(LayerContext&, AttentionExchange::Call&) const;
   // In place; inverse: of a gradient.
   void rope(LayerContext&, const TensorView& heads, bool inverse) const;
-  // A part's query heads, [T, heads, D], of a matrix that begins with those of all: q, o or a gradient.
-  TensorView query_heads(const AttentionPart& part, const TensorView& all) const;
-  // What forward and backward of one part of the exchange share, with forward's FLOPs. o and lse are those of all
-  // heads.
-  ops::AttentionCall call_of(const AttentionPart& part, const TensorView& q, const TensorView& o,
-                             const TensorView& lse) const;
+  TensorView query_heads(const TensorView& matrix) const;  // [T, heads, D] of [T, heads * D]
+  // What forward and backward of one part of the exchange share, with forward's FLOPs.
+  ops::AttentionCall call_of(const AttentionPart& part) const;
 
   AttentionConfig config_;
   std::vector<Param> params_;

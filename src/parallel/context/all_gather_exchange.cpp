@@ -27,19 +27,16 @@ struct HeadGroup {
 class GatherCall : public nn::AttentionExchange::Call {
  public:
   GatherCall(LayerContext& ctx, std::int64_t window, comm::Group& group, int head_groups, DType reduce_dtype,
-             const TensorView& k, const TensorView& v, const TensorView& dk, const TensorView& dv)
+             const nn::AttentionTensors& tensors)
       : ctx_(ctx),
         window_(window),
         group_(group),
         reduce_dtype_(reduce_dtype),
-        k_(k),
-        v_(v),
-        dk_(dk),
-        dv_(dv),
-        rows_(k.size(0)),
-        head_dim_(k.size(2)) {
+        tensors_(tensors),
+        rows_(tensors.k.size(0)),
+        head_dim_(tensors.k.size(2)) {
     if (window == 1) return;  // every query sees its own key only
-    const int heads = static_cast<int>(k.size(1));
+    const int heads = static_cast<int>(tensors.k.size(1));
     int groups = std::min(head_groups, heads);
     while (heads % groups != 0) --groups;
     ctx.exchange_after_compute();
@@ -56,28 +53,28 @@ class GatherCall : public nn::AttentionExchange::Call {
     const nn::BatchViews& batch = ctx_.batch();
     const nn::WindowViews& views = batch.with_window(window_);
     if (p == 0) {
-      return {.k = k_,
-              .v = v_,
+      return {.tensors = tensors_,
               .segments = batch.diagonal,
               .segment_count = batch.diagonal_count,
               .form = ops::SegmentForm::diagonal,
               .blocks = nn::diagonal_blocks(batch, rows_),
               .host_segments = batch.host_diagonal,
-              .heads = static_cast<int>(k_.size(1)),
-              .dk = dk_,
-              .dv = dv_,
               .visible = views.diagonal_pairs};
     }
     HeadGroup& g = groups_[static_cast<std::size_t>(p - 1)];
     ctx_.compute().wait(g.arrived);
-    if (!dk_.empty()) {
+    if (backward()) {
       g.dk = ctx_.temp(reduce_dtype_, g.k.shape());
       g.dv = ctx_.temp(reduce_dtype_, g.k.shape());
     }
     const bool halves = window_ > 0 && batch.uniform_diagonal == 0;
+    nn::AttentionTensors tensors = tensors_.kv_heads(g.begin, g.count);
+    tensors.k = g.k;
+    tensors.v = g.v;
+    tensors.dk = g.dk;
+    tensors.dv = g.dv;
     return {
-        .k = g.k,
-        .v = g.v,
+        .tensors = tensors,
         .segments = views.off_diagonal,
         .segment_count = views.off_diagonal_count,
         .form = batch.off_diagonal_disjoint_keys && !halves ? ops::SegmentForm::disjoint_keys : ops::SegmentForm::any,
@@ -86,17 +83,13 @@ class GatherCall : public nn::AttentionExchange::Call {
         .host_segments = views.host_off_diagonal,
         .causal = false,
         .window_halves = halves,
-        .head_begin = g.begin,
-        .heads = g.count,
         .first = false,
-        .dk = g.dk,
-        .dv = g.dv,
         .visible = views.off_diagonal_pairs};
   }
 
   // Backward: scatters the part's dk and dv into gathered order and reduce-scatters each rank's rows over the group.
-  void add_gradient(int p) override {
-    if (p == 0) return;
+  void computed(int p) override {
+    if (p == 0 || !backward()) return;
     HeadGroup& g = groups_[static_cast<std::size_t>(p - 1)];
     const std::int64_t width = g.count * head_dim_, all = group_.size() * 2 * rows_;
     const TensorView send = ctx_.temp(reduce_dtype_, {all, width});
@@ -112,21 +105,18 @@ class GatherCall : public nn::AttentionExchange::Call {
                           bytes > 0 ? ctx_.temp(DType::u8, {bytes}) : TensorView());
   }
 
-  void finish() override {
-    if (dk_.empty()) return;
+  void finish_keys() override {
     ctx_.compute_after_exchange();
     for (const HeadGroup& g : groups_) {
-      add(columns(dk_, g), g.reduced.rows(0, rows_));
-      add(columns(dv_, g), g.reduced.rows(rows_, rows_));
+      add(columns(tensors_.dk, g), g.reduced.rows(0, rows_));
+      add(columns(tensors_.dv, g), g.reduced.rows(rows_, rows_));
     }
   }
 
  private:
-  // The heads of a group inside [T, heads, D]; heads are adjacent in each row.
-  TensorView columns(const TensorView& x, const HeadGroup& g) const {
-    HAWSER_CHECK(x.stride(1) == head_dim_, "heads of ", x.text(), " are not adjacent");
-    return x.slice(1, g.begin, g.count);
-  }
+  bool backward() const { return !tensors_.dk.empty(); }
+  // The heads of a group inside [T, kv_heads, D].
+  static TensorView columns(const TensorView& x, const HeadGroup& g) { return x.slice(1, g.begin, g.count); }
 
   // The off-diagonal blocks of every sequence: those of the second chunk of rank `second`, then those of the first
   // chunk of rank `first`.
@@ -153,10 +143,10 @@ class GatherCall : public nn::AttentionExchange::Call {
   void gather(HeadGroup& g) {
     Stream& exchange = ctx_.exchange();
     const std::int64_t width = g.count * head_dim_, all = group_.size() * 2 * rows_;
-    const DType dtype = k_.dtype();
+    const DType dtype = tensors_.k.dtype();
     const TensorView packed = ctx_.temp(dtype, {2 * rows_, width});
-    ops::copy(exchange, {.x = columns(k_, g), .y = packed.rows(0, rows_).split_last(g.count, head_dim_)});
-    ops::copy(exchange, {.x = columns(v_, g), .y = packed.rows(rows_, rows_).split_last(g.count, head_dim_)});
+    ops::copy(exchange, {.x = columns(tensors_.k, g), .y = packed.rows(0, rows_).split_last(g.count, head_dim_)});
+    ops::copy(exchange, {.x = columns(tensors_.v, g), .y = packed.rows(rows_, rows_).split_last(g.count, head_dim_)});
     const TensorView gathered = ctx_.temp(dtype, {all, width});  // [context, 2, T] rows
     group_.all_gather(exchange, packed, gathered);
     const TensorView index = ctx_.batch().gather_index;
@@ -178,7 +168,7 @@ class GatherCall : public nn::AttentionExchange::Call {
   std::int64_t window_;
   comm::Group& group_;
   DType reduce_dtype_;
-  TensorView k_, v_, dk_, dv_;
+  nn::AttentionTensors tensors_;
   std::int64_t rows_, head_dim_;
   std::vector<HeadGroup> groups_;
 };
@@ -186,15 +176,13 @@ class GatherCall : public nn::AttentionExchange::Call {
 }  // namespace
 
 std::unique_ptr<nn::AttentionExchange::Call> AllGatherExchange::forward(LayerContext& ctx, std::int64_t window,
-                                                                        const TensorView& k, const TensorView& v) {
-  return std::make_unique<GatherCall>(ctx, window, group_, head_groups_, reduce_dtype_, k, v, TensorView(),
-                                      TensorView());
+                                                                        const nn::AttentionTensors& tensors) {
+  return std::make_unique<GatherCall>(ctx, window, group_, head_groups_, reduce_dtype_, tensors);
 }
 
 std::unique_ptr<nn::AttentionExchange::Call> AllGatherExchange::backward(LayerContext& ctx, std::int64_t window,
-                                                                         const TensorView& k, const TensorView& v,
-                                                                         const TensorView& dk, const TensorView& dv) {
-  return std::make_unique<GatherCall>(ctx, window, group_, head_groups_, reduce_dtype_, k, v, dk, dv);
+                                                                         const nn::AttentionTensors& tensors) {
+  return std::make_unique<GatherCall>(ctx, window, group_, head_groups_, reduce_dtype_, tensors);
 }
 
 }  // namespace hawser::parallel

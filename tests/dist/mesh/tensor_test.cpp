@@ -49,29 +49,6 @@ nn::FlatSpec spec_of(const nn::Param& param) {
   return spec;
 }
 
-plan::Layout layout_of(comm::MeshSizes mesh, const models::Model& model) {
-  plan::Layout layout;
-  layout.mesh = mesh;
-  layout.batch = testing::toy_batch(mesh.context);
-  layout.policies.assign(static_cast<std::size_t>(model.layers()), {});
-  layout.gradient_clip = 0.02;
-  plan::set_bounds(layout);
-  return layout;
-}
-
-double distance(const Tensors& a, const Tensors& b) {
-  double difference = 0, norm = 0;
-  for (const auto& [name, values] : b) {
-    const std::vector<float>& other = a.at(name);
-    EXPECT_EQ(other.size(), values.size()) << name;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      difference += std::pow(double{other[i]} - values[i], 2);
-      norm += std::pow(double{values[i]}, 2);
-    }
-  }
-  return std::sqrt(difference / norm);
-}
-
 // Without the states of frozen parameters.
 Tensors trainable(const models::Model& model, const Tensors& all) {
   Tensors out;
@@ -105,7 +82,7 @@ void expect_like_one_rank(const models::ModelDescription& whole, const nn::FlatS
   const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
   const models::Model model(mesh.tensor == 1 ? whole : half_of(whole, part, division),
                             division.sequence_parallel ? nn::with_sequence_parallelism(spec) : spec);
-  plan::Layout layout = layout_of(mesh, model);
+  plan::Layout layout = testing::toy_layout(mesh, model);
   layout.sequence_parallel = division.sequence_parallel;
   plan::set_bounds(layout);
   layout.policies.assign(layout.policies.size(), policy);
@@ -123,28 +100,10 @@ void expect_like_one_rank(const models::ModelDescription& whole, const nn::FlatS
   }
   const Trained cut = train(model, layout);
 
-  plan::Layout alone = layout_of({}, one);
+  plan::Layout alone = testing::toy_layout({}, one);
   alone.optimizer = optimizer;
-  const auto self = comm::make_self_mesh();
-  const testing::ToySteps steps(alone, self->place(), 2LL * layout.data_ranks() * 2);
-  const auto device = make_cpu_device();
-  engine::Session session(one, alone, *device, *self, {step::Purpose::train});
-  session.initialise(3);
-  const Tensors before = testing::states_of(session);
-  for (int step = 0; step < 3; ++step) {
-    step::StepInput input = steps.input(step);
-    input.record.learning_rate = 0.01f;
-    const step::StepOutput output = session.enqueue(step::Purpose::train, input);
-    session.synchronize();
-    EXPECT_NEAR(cut.losses[static_cast<std::size_t>(step)], output.result->loss_sum.value(),
-                1e-5 * output.result->loss_sum.value())
-        << text;
-    EXPECT_NEAR(cut.clips[static_cast<std::size_t>(step)], output.result->clip, 1e-6) << text;
-  }
-  EXPECT_TRUE(cut.before == before) << text << ": initial values";
-  const Tensors after = testing::states_of(session);
-  EXPECT_LT(distance(cut.after, after), 1e-5) << text;
-  EXPECT_LT(distance(trainable(one, cut.after), trainable(one, after)), 1e-5) << text;
+  const Tensors after = testing::expect_one_ranks_training(one, alone, 2LL * layout.data_ranks() * 2, cut, text);
+  EXPECT_LT(testing::difference(trainable(one, cut.after), trainable(one, after)), 1e-5) << text;
 }
 
 TEST(Tensor, SlicesAndCopiesTrainLikeOneRank) {
@@ -292,7 +251,7 @@ TEST(Tensor, RanksOfSlicesHaveTheScalesOfOneRank) {
   const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
   const models::Model model(half_of(whole, part, {}),
                             [&](const nn::Param& param) { return with_scales(spec_of(param), param); });
-  plan::Layout layout = layout_of(mesh, model);
+  plan::Layout layout = testing::toy_layout(mesh, model);
   layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
     seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
   };
@@ -300,7 +259,7 @@ TEST(Tensor, RanksOfSlicesHaveTheScalesOfOneRank) {
   const Trained cut = train(model, layout, {.inputs = {0}});
 
   const models::Model one(whole, [&](const nn::Param& param) { return with_scales(nn::common_domain(param), param); });
-  plan::Layout alone = layout_of({}, one);
+  plan::Layout alone = testing::toy_layout({}, one);
   quantize(alone);
   const auto self = comm::make_self_mesh();
   const testing::ToySteps steps(alone, self->place(), 2LL * layout.data_ranks() * 2);
@@ -347,7 +306,7 @@ TEST(Tensor, AFrozenBaseSavesLess) {
   models::ModelDescription d = testing::toy_description();
   for (models::BlockDescription& block : d.blocks) block.attention.adapters = {{block.attention.q, 3, 2.0}};
   const auto saved_bytes = [&](const models::Model& model) {
-    plan::Layout layout = layout_of({}, model);
+    plan::Layout layout = testing::toy_layout({}, model);
     const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, 0);
     std::int64_t bytes = 0;
     for (const auto& [key, index] : plan.buffers.index) {
@@ -360,7 +319,7 @@ TEST(Tensor, AFrozenBaseSavesLess) {
     own.trainable = param.name.find("lora_") != std::string::npos;
     return own;
   });
-  const plan::Layout layout = layout_of({}, all);
+  const plan::Layout layout = testing::toy_layout({}, all);
   std::int64_t less = 0;
   for (const models::BlockDescription& block : d.blocks) {  // float32: the MLP's normed rows and inner activations
     for (const std::int64_t columns : {block.mlp.width, block.mlp.inner}) {
@@ -377,13 +336,13 @@ TEST(Tensor, AFrozenBaseSavesLess) {
 TEST(Tensor, DropoutFollowsTheSeed) {
   if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
   const models::Model model(testing::toy_with_adapters(0.25)), none(testing::toy_with_adapters(0));
-  plan::Layout layout = layout_of({}, model);
+  plan::Layout layout = testing::toy_layout({}, model);
   const Trained first = train(model, layout), again = train(model, layout), without = train(none, layout);
   layout.seed = 1;
   const Trained other = train(model, layout);
   EXPECT_TRUE(first.after == again.after);
-  EXPECT_GT(distance(other.after, first.after), 1e-4);
-  EXPECT_GT(distance(without.after, first.after), 1e-4);
+  EXPECT_GT(testing::difference(other.after, first.after), 1e-4);
+  EXPECT_GT(testing::difference(without.after, first.after), 1e-4);
 }
 
 }  // namespace

@@ -117,6 +117,30 @@ inline std::string text_of(const plan::Layout& layout) {
              to_string(layout.compute), layout.accumulation == GradientAccumulation::local ? " local" : "");
 }
 
+// With active clipping.
+inline plan::Layout toy_layout(comm::MeshSizes mesh, const models::Model& model) {
+  plan::Layout layout;
+  layout.mesh = mesh;
+  layout.batch = toy_batch(mesh.context);
+  layout.policies.assign(static_cast<std::size_t>(model.layers()), {});
+  layout.gradient_clip = 0.02;
+  plan::set_bounds(layout);
+  return layout;
+}
+
+inline double difference(const Tensors& a, const Tensors& b) {
+  double difference = 0, norm = 0;
+  for (const auto& [name, values] : b) {
+    const std::vector<float>& other = a.at(name);
+    EXPECT_EQ(other.size(), values.size()) << name;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      difference += std::pow(double{other[i]} - values[i], 2);
+      norm += std::pow(double{values[i]}, 2);
+    }
+  }
+  return std::sqrt(difference / norm);
+}
+
 struct Trained {
   std::vector<double> losses;
   std::vector<float> clips;
@@ -161,6 +185,30 @@ inline Trained train(const models::Model& model, plan::Layout layout, const Trai
   trained.after = assembled(session);
   training.look(session);
   return trained;
+}
+
+// Trains one rank, which every process runs itself, with the same sequences in `alone`, and expects the losses, clip
+// coefficients, initial values and trained states of `cut`. Returns the states.
+inline Tensors expect_one_ranks_training(const models::Model& one, plan::Layout alone, std::int64_t batch_size,
+                                         const Trained& cut, const std::string& text) {
+  const auto self = comm::make_self_mesh();
+  const ToySteps steps(alone, self->place(), batch_size);
+  const auto device = make_cpu_device();
+  engine::Session session(one, alone, *device, *self, {step::Purpose::train});
+  session.initialise(3);
+  EXPECT_TRUE(cut.before == states_of(session)) << text << ": initial values";
+  for (std::size_t step = 0; step < cut.losses.size(); ++step) {
+    step::StepInput input = steps.input(static_cast<std::int64_t>(step));
+    input.record.learning_rate = 0.01f;
+    const step::StepOutput output = session.enqueue(step::Purpose::train, input);
+    session.synchronize();
+    const double loss = output.result->loss_sum.value();
+    EXPECT_NEAR(cut.losses[step], loss, 1e-5 * loss) << text;
+    EXPECT_NEAR(cut.clips[step], output.result->clip, 1e-6) << text;
+  }
+  Tensors after = states_of(session);
+  EXPECT_LT(difference(cut.after, after), 1e-5) << text;
+  return after;
 }
 
 }  // namespace hawser::testing

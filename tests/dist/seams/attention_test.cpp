@@ -14,6 +14,7 @@ namespace hawser::testing {
 namespace {
 
 using nn::AttentionPart;
+using nn::AttentionTensors;
 using nn::LayerContext;
 using nn::testing::Documents;
 using nn::testing::LayerResult;
@@ -100,42 +101,40 @@ class GatherExchange : public nn::AttentionExchange {
     }
     order_ = ctx.make(DType::i32, {4 * line.chunk()}, index);
   }
-  std::unique_ptr<Call> forward(LayerContext& ctx, std::int64_t, const TensorView& k, const TensorView& v) override {
-    return std::make_unique<Gathered>(ctx, *this, k, v, TensorView(), TensorView());
+  std::unique_ptr<Call> forward(LayerContext& ctx, std::int64_t, const AttentionTensors& tensors) override {
+    return std::make_unique<Gathered>(ctx, *this, tensors);
   }
-  std::unique_ptr<Call> backward(LayerContext& ctx, std::int64_t, const TensorView& k, const TensorView& v,
-                                 const TensorView& dk, const TensorView& dv) override {
-    return std::make_unique<Gathered>(ctx, *this, k, v, dk, dv);
+  std::unique_ptr<Call> backward(LayerContext& ctx, std::int64_t, const AttentionTensors& tensors) override {
+    return std::make_unique<Gathered>(ctx, *this, tensors);
   }
 
  private:
   class Gathered : public Call {
    public:
-    Gathered(LayerContext& ctx, const GatherExchange& owner, const TensorView& k, const TensorView& v,
-             const TensorView& dk, const TensorView& dv)
-        : ctx_(ctx), owner_(owner), dk_(dk), dv_(dv) {
+    Gathered(LayerContext& ctx, const GatherExchange& owner, const AttentionTensors& tensors)
+        : ctx_(ctx), owner_(owner), tensors_(tensors), dk_(tensors.dk), dv_(tensors.dv), like_(tensors.k) {
       ctx.exchange_after_compute();
-      const TensorView mine = packed(ctx, k, v, k.dtype());
+      const TensorView& k = tensors.k;
+      const TensorView mine = packed(ctx, k, tensors.v, k.dtype());
       const Shape all{2 * mine.size(0), mine.size(1)};
       const TensorView gathered = ctx.temp(k.dtype(), all);
       line_ = ctx.temp(k.dtype(), all);
       pair().all_gather(ctx.exchange(), mine, gathered);
       ops::gather_rows(ctx.exchange(), {.x = gathered, .index = owner.order_, .y = line_});
-      like_ = k;
     }
     int parts() const override { return 1; }
     AttentionPart wait(int) override {
       ctx_.compute_after_exchange();
       if (!dk_.empty()) gradient_ = ctx_.temp(DType::f32, line_.shape());
-      return {.k = half(line_, 0, like_),
-              .v = half(line_, 1, like_),
-              .segments = owner_.table_.segments,
-              .segment_count = owner_.table_.count,
-              .heads = static_cast<int>(like_.size(1)),
-              .dk = dk_.empty() ? TensorView() : half(gradient_, 0, like_),
-              .dv = dk_.empty() ? TensorView() : half(gradient_, 1, like_)};
+      AttentionTensors tensors = tensors_;
+      tensors.k = half(line_, 0, like_);
+      tensors.v = half(line_, 1, like_);
+      if (!dk_.empty()) tensors.dk = half(gradient_, 0, like_);
+      if (!dk_.empty()) tensors.dv = half(gradient_, 1, like_);
+      return {.tensors = tensors, .segments = owner_.table_.segments, .segment_count = owner_.table_.count};
     }
-    void add_gradient(int) override {
+    void computed(int) override {
+      if (dk_.empty()) return;
       ctx_.exchange_after_compute();
       const TensorView send = ctx_.temp(DType::f32, line_.shape());
       ops::scatter_rows(ctx_.exchange(), {.x = gradient_, .index = owner_.order_, .y = send});
@@ -145,12 +144,13 @@ class GatherExchange : public nn::AttentionExchange {
       ops::cast(ctx_.exchange(), {.x = half(mine, 0, like_), .y = dk_});
       ops::cast(ctx_.exchange(), {.x = half(mine, 1, like_), .y = dv_});
     }
-    void finish() override { ctx_.compute_after_exchange(); }
+    void finish_keys() override { ctx_.compute_after_exchange(); }
 
    private:
     LayerContext& ctx_;
     const GatherExchange& owner_;
-    TensorView dk_, dv_, line_, gradient_, like_;
+    AttentionTensors tensors_;
+    TensorView dk_, dv_, like_, line_, gradient_;
   };
 
   Table table_;
@@ -169,22 +169,20 @@ class RingExchange : public nn::AttentionExchange {
       }
     }
   }
-  std::unique_ptr<Call> forward(LayerContext& ctx, std::int64_t, const TensorView& k, const TensorView& v) override {
-    return std::make_unique<Round>(ctx, *this, k, v, TensorView(), TensorView());
+  std::unique_ptr<Call> forward(LayerContext& ctx, std::int64_t, const AttentionTensors& tensors) override {
+    return std::make_unique<Round>(ctx, *this, tensors);
   }
-  std::unique_ptr<Call> backward(LayerContext& ctx, std::int64_t, const TensorView& k, const TensorView& v,
-                                 const TensorView& dk, const TensorView& dv) override {
-    return std::make_unique<Round>(ctx, *this, k, v, dk, dv);
+  std::unique_ptr<Call> backward(LayerContext& ctx, std::int64_t, const AttentionTensors& tensors) override {
+    return std::make_unique<Round>(ctx, *this, tensors);
   }
 
  private:
   class Round : public Call {
    public:
-    Round(LayerContext& ctx, const RingExchange& owner, const TensorView& k, const TensorView& v, const TensorView& dk,
-          const TensorView& dv)
-        : ctx_(ctx), owner_(owner), k_(k), v_(v), dk_(dk), dv_(dv) {
+    Round(LayerContext& ctx, const RingExchange& owner, const AttentionTensors& tensors)
+        : ctx_(ctx), owner_(owner), tensors_(tensors), k_(tensors.k), v_(tensors.v), dk_(tensors.dk), dv_(tensors.dv) {
       ctx.exchange_after_compute();
-      other_ = swap(packed(ctx, k, v, k.dtype()));
+      other_ = swap(packed(ctx, k_, v_, k_.dtype()));
     }
     int parts() const override { return 4; }
     AttentionPart wait(int p) override {
@@ -198,17 +196,15 @@ class RingExchange : public nn::AttentionExchange {
       const auto choose = [&](const TensorView& mine, const TensorView& theirs, int which) {
         return rows(local ? mine : half(theirs, which, k_));
       };
-      return {.k = choose(k_, other_, 0),
-              .v = choose(v_, other_, 1),
-              .segments = table.segments,
-              .segment_count = table.count,
-              .heads = static_cast<int>(k_.size(1)),
-              .first = p == 0,
-              .dk = backward ? choose(dk_, gradient_, 0) : TensorView(),
-              .dv = backward ? choose(dv_, gradient_, 1) : TensorView()};
+      AttentionTensors tensors = tensors_;
+      tensors.k = choose(k_, other_, 0);
+      tensors.v = choose(v_, other_, 1);
+      if (backward) tensors.dk = choose(dk_, gradient_, 0);
+      if (backward) tensors.dv = choose(dv_, gradient_, 1);
+      return {.tensors = tensors, .segments = table.segments, .segment_count = table.count, .first = p == 0};
     }
-    void add_gradient(int p) override {
-      if (p < 3) return;
+    void computed(int p) override {
+      if (p < 3 || dk_.empty()) return;
       ctx_.exchange_after_compute();
       const TensorView mine = swap(gradient_);
       ctx_.compute_after_exchange();
@@ -228,6 +224,7 @@ class RingExchange : public nn::AttentionExchange {
     }
     LayerContext& ctx_;
     const RingExchange& owner_;
+    AttentionTensors tensors_;
     TensorView k_, v_, dk_, dv_, other_, gradient_;
   };
 
