@@ -113,6 +113,44 @@ std::string validation_identity(const plan::RunPlan& plan, const prepare::TokenF
 
 }  // namespace
 
+// Each rank reads recipe and config.json itself, and either may be saved again while the ranks start. Paths may differ by
+// host; what they lead to is compared: the model here, token files in open_data().
+void FitRun::expect_equal_recipes() const {
+  if (world_ == nullptr) return;
+  const auto keys_of = [](const std::string& recipe) {
+    io::OrderedJson keys = io::parse_own_json<io::OrderedJson>(recipe).flatten();
+    for (auto& [key, value] : keys.items()) {
+      if (value.is_string() && value.get<std::string>().starts_with('/')) value = nullptr;
+    }
+    return keys;
+  };
+  const std::vector<std::string> recipes = world_->all_gather_strings(recipe_json(plan_.recipe));
+  const std::vector<std::string> configs = world_->all_gather_strings(config_text_);
+  const io::OrderedJson first = keys_of(recipes.front());
+  for (std::size_t rank = 1; rank < recipes.size(); ++rank) {
+    const io::OrderedJson keys = keys_of(recipes[rank]);
+    for (const auto& [key, value] : first.items()) {
+      const io::OrderedJson other = keys.value(key, io::OrderedJson());
+      if (other == value) continue;
+      std::string at = key.substr(1);
+      std::ranges::replace(at, '/', '.');
+      throw UserError(
+          Problem{.file = plan_.recipe.file,
+                  .what = cat("ranks read different recipes: rank ", rank, " has another value than rank 0"),
+                  .expected = value.dump(),
+                  .got = other.dump(),
+                  .at = at,
+                  .hint = "the same command again, without a change of the recipe during the start"});
+    }
+    if (configs[rank] != configs.front()) {
+      throw UserError(
+          Problem{.file = models::config_path(plan_.model),
+                  .what = cat("ranks read different models: rank ", rank, " has another config.json than rank 0"),
+                  .hint = "one model for all ranks, which does not change during the start"});
+    }
+  }
+}
+
 void FitRun::open() {
   if (first_rank()) {
     report::ProgressOptions options = request_.progress;
@@ -129,6 +167,7 @@ void FitRun::open() {
   if (!beyond.empty()) log("hawser: warning: " + beyond);
   // Read now, since the file may change during the run.
   config_text_ = io::read_text(models::config_path(plan_.model), 1 << 20);
+  expect_equal_recipes();
   tokenizer_ = plan_.data.tokenizer;
   phase("preparing text");
   engine::on_rank_zero(world_, [&]() -> std::string {

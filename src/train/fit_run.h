@@ -56,6 +56,7 @@ class FitRun {
   engine::StoredChoices stored_choices() const;
   void open_data();
   // UserError on every rank if the ranks' texts differ. `prefix`: of the token file that it identifies.
+  void expect_equal_recipes() const;
   void expect_equal_on_ranks(const std::string& identity, const std::string& prefix);
   void resume();
   void load_initial();  // the model's weights, or random ones

@@ -178,6 +178,28 @@ TEST_F(Data, AllWrongPathsAtOnce) {
   EXPECT_FALSE(fs::exists(folder_ / "made"));
 }
 
+// Each rank reads the recipe itself, and it may be saved again while the ranks start.
+TEST_F(Data, RanksWithDifferentRecipesOrModelsAreRejected) {
+  const auto together = [&](const std::string& first, const std::string& second) {
+    return shell("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q --oversubscribe -np 1 " +
+                 std::string(HAWSER_BINARY) + " fit recipe.yaml " + first + " : -np 1 " + std::string(HAWSER_BINARY) +
+                 " fit recipe.yaml " + second);
+  };
+  const auto expect = [](const testing::Ran& ran, const std::string& line) {
+    EXPECT_EQ(ran.code, 2) << ran.err;
+    EXPECT_NE(ran.err.find(line), std::string::npos) << ran.err;
+  };
+  const std::string what = "ranks read different recipes: rank 1 has another value than rank 0 ";
+  expect(together("--set optimizer.learning_rate=0.001", "--set optimizer.learning_rate=0.01"),
+         what + "(expected 0.001, got 0.01) at optimizer.learning_rate; ");
+  expect(together("", "--set parallel.context_parallel_degree=2"), what + "(expected 1, got 2)");
+  auto config = testing::json_of(tiny("tied") / "config.json");
+  config["rms_norm_eps"] = 0.001;
+  write("other.json", config.dump());
+  expect(together("", "--set model.config=" + folder_.path("other.json")),
+         "ranks read different models: rank 1 has another config.json than rank 0");
+}
+
 TEST_F(Data, AListForAnotherNumberOfBlocksIsRejected) {
   const std::string list = " --set 'memory.activation_checkpointing=[40*full]'";
   const std::string line =
