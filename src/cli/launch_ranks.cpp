@@ -48,8 +48,8 @@ class Delivery {
 
   ~Delivery() { finish(/*interrupted=*/true); }
 
-  // Error of the writes; 0: everything that the ranks printed was written. Waits for a slow reader; if the run was
-  // interrupted, for a second.
+  // Error of the writes; 0: what the ranks printed was written, or left because of `interrupted`. Waits for a slow reader;
+  // if the run was interrupted, for a second.
   int finish(bool interrupted) {
     if (!pump_.joinable()) return error_;
     dup2(out_, STDOUT_FILENO);
@@ -60,6 +60,7 @@ class Delivery {
     close(out_);
     return error_;
   }
+  bool left() const { return left_; }  // output was left because the run was interrupted
 
  private:
   void pump() {
@@ -78,7 +79,10 @@ class Delivery {
       for (ssize_t done = 0, waits = 0; done < size && error_ == 0;) {
         pollfd reader{out_, POLLOUT, 0};
         if (poll(&reader, 1, 50) == 0) {
-          if (interrupted_ && ++waits == 20) return;
+          if (interrupted_ && ++waits == 20) {
+            left_ = true;
+            return;
+          }
           continue;
         }
         // A pipe that is writable takes this much without blocking.
@@ -94,7 +98,7 @@ class Delivery {
   }
 
   int out_ = -1, from_ = -1;
-  std::atomic<bool> ended_ = false, interrupted_ = false;
+  std::atomic<bool> ended_ = false, interrupted_ = false, left_ = false;
   std::atomic<int> error_ = 0;
   std::thread pump_;
 };
@@ -103,9 +107,10 @@ class Delivery {
 
 int launch_ranks(const LocalLaunch& launch) {
   Delivery delivery;
-  const int code = launch_local(launch);
-  const int error = delivery.finish(code == static_cast<int>(ExitCode::interrupted));
-  if (error == 0) return code;
+  const auto [code, signalled] = launch_local(launch);
+  // A reader that does not read must not keep a process that has answered a signal, and ignores further ones.
+  const int error = delivery.finish(signalled);
+  if (error == 0) return code == 0 && delivery.left() ? static_cast<int>(ExitCode::interrupted) : code;
   print("", undelivered(error));
   return code == 0 ? static_cast<int>(ExitCode::internal) : code;
 }

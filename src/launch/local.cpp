@@ -113,6 +113,7 @@ class SignalQueue {
 
   int file() const { return file_; }
   void answered() { answered_ = true; }
+  bool was_answered() const { return answered_; }
   const sigset_t& before() const { return before_; }
   std::optional<int> next() const {
     signalfd_siginfo info{};
@@ -134,10 +135,10 @@ class Supervisor {
     expect_shared_memory(scratch_.path());
   }
 
-  int run() {
+  LocalEnd run() {
     const int code = supervise();
     deliver_output();
-    return code;
+    return {code, signals_.was_answered()};
   }
 
  private:
@@ -402,7 +403,7 @@ std::string find_mpirun() {
                           .hint = "apt-get install openmpi-bin, or --ranks 1"});
 }
 
-int launch_local(const LocalLaunch& launch) {
+LocalEnd launch_local(const LocalLaunch& launch) {
   HAWSER_CHECK(launch.ranks >= 1, "ranks ", launch.ranks);
   expect_addresses_for_mpi();
   expect_open_files(launch.ranks);

@@ -86,7 +86,8 @@ class Launched {
                              .command = words,
                              .saves = true,
                              .start_limit = setting.start_limit,
-                             .exit_limit = setting.exit_limit});
+                             .exit_limit = setting.exit_limit})
+                   .code;
       } catch (const Error& error) {
         if (write(STDERR_FILENO, error.what(), std::strlen(error.what())) < 0) code = 98;
         code = static_cast<int>(error.code());
@@ -473,7 +474,7 @@ TEST(LaunchLocal, ReportsMpirunsErrorIfNothingStarts) {
   const pid_t child = fork();
   if (child == 0) {
     redirect(STDERR_FILENO, open("/dev/null", O_WRONLY));
-    _exit(launch_local({.ranks = 2, .command = {name}}));
+    _exit(launch_local({.ranks = 2, .command = {name}}).code);
   }
   int status = 0;
   waitpid(child, &status, 0);

@@ -1,6 +1,9 @@
 // Signals at awkward moments: none is lost, none leaves a process behind, and the messages are true.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <fstream>
@@ -46,6 +49,59 @@ std::size_t count(const std::string& text, const std::string& part) {
 
 bool says(const Ended& ended, const std::string& part) {
   return count(ended.err, part) == 1;
+}
+
+// Write end of a pipe that is full and that nobody reads.
+class FullPipe {
+ public:
+  FullPipe() {
+    EXPECT_EQ(pipe(ends_), 0);
+    fcntl(ends_[1], F_SETFL, O_NONBLOCK);
+    const char byte = 'x';
+    while (write(ends_[1], &byte, 1) == 1) continue;
+    fcntl(ends_[1], F_SETFL, 0);
+  }
+  ~FullPipe() {
+    close(ends_[0]);
+    close(ends_[1]);
+  }
+  FullPipe(const FullPipe&) = delete;
+  FullPipe& operator=(const FullPipe&) = delete;
+  int end() const { return ends_[1]; }
+
+ private:
+  int ends_[2] = {};
+};
+
+// `2>&1 | less`: the ranks are done and the result is still to be written when the signals come.
+TEST(Interrupt, ASignalEndsARunWhoseOutputNobodyReads) {
+  const Workplace place;
+  const FullPipe out, err;
+  const pid_t process = fork();
+  if (process == 0) {
+    if (chdir(place.folder().c_str()) != 0) _exit(99);
+    dup2(out.end(), STDOUT_FILENO);
+    dup2(err.end(), STDERR_FILENO);
+    execl(HAWSER_BINARY, "hawser", "fit", "recipe.yaml", "--ranks", "2", "--json", static_cast<char*>(nullptr));
+    _exit(98);
+  }
+  ASSERT_TRUE(eventually([&] { return fs::exists(place.out() / "report.html") || newest_step(place.out()) > 0; }));
+  pause_ms(2000);
+  int status = 0;
+  pid_t ended = waitpid(process, &status, WNOHANG);
+  EXPECT_EQ(ended, 0) << "it waits for the reader";
+  for (int i = 0; i < 3 && ended == 0; ++i) {
+    kill(process, SIGTERM);
+    const bool gone = eventually([&] { return (ended = waitpid(process, &status, WNOHANG)) != 0; }, 5);
+    if (gone) break;
+  }
+  if (ended == 0) {
+    kill(process, SIGKILL);
+    waitpid(process, &status, 0);
+    FAIL() << "SIGTERM does not end it";
+  }
+  EXPECT_TRUE((WIFEXITED(status) && WEXITSTATUS(status) == 130) || (WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM))
+      << status;
 }
 
 TEST(Interrupt, IsHandledAtAnyTime) {

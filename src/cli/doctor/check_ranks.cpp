@@ -155,7 +155,7 @@ void check_ranks(const DoctorOptions& options, Findings& out) {
   std::string output;
   {
     const Caught caught;
-    code = launch_local({.ranks = ranks, .threads = 1, .command = {own_path(), "doctor", "--as-rank"}});
+    code = launch_local({.ranks = ranks, .threads = 1, .command = {own_path(), "doctor", "--as-rank"}}).code;
     output = caught.text();
   }
   if (code == static_cast<int>(ExitCode::interrupted)) throw Error(ExitCode::interrupted, "");
