@@ -38,7 +38,7 @@ class LocalCall : public AttentionExchange::Call {
 
 class LocalRows : public Redistribute::Gather {
  public:
-  explicit LocalRows(Scaled x) : x_(std::move(x)) {}
+  explicit LocalRows(const Scaled& x) : x_(x) {}
   int pieces() const override { return 1; }
   RowPiece wait(int) override { return {x_, 0}; }
   Scaled all() override { return x_; }

@@ -168,7 +168,8 @@ void expect_there_and_back(std::int64_t rows, std::int64_t capacity, const std::
   std::vector<double> returned = rows_for(rank, rows);
   std::size_t row = 0;
   for (std::size_t e = 0; e < kExperts; ++e) {
-    for (double i = 0; i < counts[static_cast<std::size_t>(rank)][e]; ++i, ++row) {
+    const auto count = static_cast<std::size_t>(counts[static_cast<std::size_t>(rank)][e]);
+    for (std::size_t i = 0; i < count; ++i, ++row) {
       for (std::size_t c = 0; c < 3; ++c) returned[row * 3 + c] *= static_cast<double>(e + 1);
     }
   }
