@@ -15,15 +15,14 @@ namespace {
 constexpr std::int64_t kMaxTokenizerBytes = std::int64_t{1} << 28;
 
 // Tokenizer files that transformers reads, besides tokenizer.json.
-constexpr std::array<const char*, 9> kTokenizerFiles{"tokenizer_config.json",
+constexpr std::array<const char*, 8> kTokenizerFiles{"tokenizer_config.json",
                                                      "special_tokens_map.json",
                                                      "added_tokens.json",
                                                      "tokenizer.model",
                                                      "vocab.json",
                                                      "merges.txt",
                                                      "chat_template.jinja",
-                                                     "chat_template.json",
-                                                     "generation_config.json"};
+                                                     "chat_template.json"};
 
 // Without a tokenizer_config.json transformers would use the family's own class, which adds a beginning-of-text token
 // regardless of tokenizer.json.
@@ -34,13 +33,14 @@ std::string plain_tokenizer_config(const Model& model) {
 
 void add_tokenizer(const Model& model, const std::vector<checkpoint::Attachment>& files,
                    checkpoint::SafetensorsWriter& writer) {
-  bool described = false;
+  bool described = false, is_json = false;
   for (const auto& [name, text] : files) {
     writer.add_file(name, text);
     // For other formats, transformers takes the class from config.json.
     described = described || name == "tokenizer_config.json" || name == "tokenizer.model" || name == "tekken.json";
+    is_json = is_json || name == "tokenizer.json";
   }
-  if (!described) writer.add_file("tokenizer_config.json", plain_tokenizer_config(model));
+  if (is_json && !described) writer.add_file("tokenizer_config.json", plain_tokenizer_config(model));
 }
 
 }  // namespace
@@ -61,11 +61,20 @@ std::vector<checkpoint::Attachment> tokenizer_files(const std::string& from) {
   return files;
 }
 
+void add_generation_config(const std::string& path, std::vector<checkpoint::Attachment>& files) {
+  namespace fs = std::filesystem;
+  const auto is_it = [](const checkpoint::Attachment& file) { return file.name == kGenerationConfigFile; };
+  const fs::path folder = io::is_folder(path) ? fs::path(path) : fs::path(path).parent_path();
+  const std::string file = (folder / kGenerationConfigFile).string();
+  if (std::ranges::any_of(files, is_it) || !io::exists(file)) return;
+  files.push_back({kGenerationConfigFile, io::read_text(file, kMaxTokenizerBytes)});
+}
+
 bool is_model_file(const std::string& name) {
   for (const char* ending : {".safetensors", ".safetensors.index.json", ".jinja"}) {
     if (name.ends_with(ending)) return true;
   }
-  for (const char* one : {"config.json", "tokenizer.json", "tekken.json"}) {
+  for (const char* one : {"config.json", kGenerationConfigFile, "tokenizer.json", "tekken.json"}) {
     if (name == one) return true;
   }
   return std::ranges::find(kTokenizerFiles, name) != kTokenizerFiles.end();
@@ -85,7 +94,7 @@ void export_folder(const std::string& folder, const Model& model, const StateSou
   checkpoint::SafetensorsWriter writer(folder, std::move(specs),
                                        {.max_shard_bytes = options.max_shard_bytes, .replace = options.replace});
   writer.add_file("config.json", options.config);
-  if (!options.tokenizer.empty()) add_tokenizer(model, options.tokenizer, writer);
+  add_tokenizer(model, options.tokenizer, writer);
 
   const auto device = make_cpu_device();
   const Storage staging(*device, DType::f32, {std::min(largest, kExportElements)});

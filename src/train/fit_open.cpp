@@ -77,6 +77,7 @@ std::string long_documents_note(const batches::PackingPlan& packing, const prepa
 // With the chat template of the recipe: `generate`, `eval` and exported models use the one of the training.
 std::vector<checkpoint::Attachment> tokenizer_files_of(const prepare::PrepareOptions& data,
                                                        const std::string& tokenizer) {
+  if (tokenizer.empty()) return {};
   std::vector<checkpoint::Attachment> files = models::tokenizer_files(tokenizer);
   const std::string text = text::chat::as_tokenizers_own(data.chat_template, tokenizer, data.folder);
   if (text.empty()) return files;
@@ -138,7 +139,10 @@ void FitRun::open() {
       log(cat("hawser: warning: the file system of ", plan_.files.folder,
               " has no locks; a second run in this folder would not be detected"));
     }
-    if (!tokenizer_.empty()) tokenizer_files_ = tokenizer_files_of(plan_.data, tokenizer_);
+    tokenizer_files_ = tokenizer_files_of(plan_.data, tokenizer_);
+    models::add_generation_config(plan_.model, tokenizer_files_);
+    // A new model ends its texts with the tokens of its tokenizer.
+    if (plan_.random_weights && !tokenizer_.empty()) models::add_generation_config(tokenizer_, tokenizer_files_);
     return "";
   });
   const std::string manifest = prepare_data(request_, open_.model->vocabulary(), world_, progress_.get());
@@ -392,8 +396,10 @@ void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
                   .at = "train.global_batch_size"});
   }
   // A template of the recipe is data, not tokenizer: data_changes reports what it changes.
-  const std::string tokenizer = engine::tokenizer_changes(
-      checkpoint, tokenizer_files_, plan_.data.chat_template.empty() ? std::string() : kChatTemplateFile);
+  const auto is_other = [&](const std::string& name) {
+    return name == models::kGenerationConfigFile || (!plan_.data.chat_template.empty() && name == kChatTemplateFile);
+  };
+  const std::string tokenizer = engine::tokenizer_changes(checkpoint, tokenizer_files_, is_other);
   if (!tokenizer.empty()) {
     problems.add({.file = checkpoint.folder(),
                   .what = "the tokenizer has changed: " + tokenizer,
