@@ -188,7 +188,8 @@ Exported export_merged(const ExportRequest& request) {
   engine::OpenModel open = engine::open_trained_model(request.source, problems, {}, request.adapters);
   problems.throw_if_any();
   ModelFiles files{io::read_text(models::config_path(request.source), 1 << 20)};
-  files.tokenizer = models::tokenizer_files(request.source);
+  files.tokenizer =
+      with_names_by_format(models::tokenizer_files(open.tokenizer.empty() ? request.source : open.tokenizer));
   models::add_generation_config(request.source, files.tokenizer);
   const models::WeightSources sources = engine::sources_of(open);
   Exported done{.source = request.source};
