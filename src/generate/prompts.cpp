@@ -178,7 +178,11 @@ std::optional<Prompt> read_line(std::string_view line, const prepare::LinePlace&
   } else {
     reduced["input_ids"] = json["input_ids"];
   }
-  if (json.contains("tools") && reduced.contains("messages")) reduced["tools"] = json["tools"];
+  std::vector<const char*> more{"attention_mask"};
+  if (reduced.contains("messages")) more = {"system", "system_prompt", "tools"};
+  for (const char* key : more) {
+    if (json.contains(key)) reduced[key] = json[key];
+  }
   const auto parsed =
       prepare::parse_line(reduced.dump(-1, ' ', false, Json::error_handler_t::replace), place, problems);
   if (!parsed) return std::nullopt;
