@@ -79,17 +79,21 @@ std::optional<Prompt> PromptEncoder::conversation(const text::chat::Conversation
     }
     return std::nullopt;
   }
+  const text::chat::ChatTemplate* used = nullptr;
   try {
-    Prompt prompt{.text = template_->render(conversation, true).text, .chat = true};
+    used = &template_->used_for(conversation);
+    Prompt prompt{.text = used->render(conversation, true).text, .chat = true};
     tokenizer_->encode(prompt.text, prompt.ids, false);
     return checked(std::move(prompt), place, problems);
   } catch (const text::chat::TemplateError& error) {
     problems.add({.file = place.file,
-                  .what = cat("chat template ", template_->file(),
+                  .what = cat("chat template ", used->file(),
                               error.line > 0 ? cat(", line ", error.line, ": ") : std::string(": "), error.what()),
                   .at = place.at});
-    return std::nullopt;
+  } catch (const UserError& error) {
+    problems.add_lines(error.what());
   }
+  return std::nullopt;
 }
 
 std::optional<Prompt> PromptEncoder::ids(const std::vector<std::int64_t>& ids, const PromptPlace& place,

@@ -24,6 +24,9 @@ constexpr std::array<const char*, 8> kTokenizerFiles{"tokenizer_config.json",
                                                      "chat_template.jinja",
                                                      "chat_template.json"};
 
+// A folder with more chat templates, each in a file NAME.jinja.
+constexpr const char* kMoreTemplates = "additional_chat_templates";
+
 // Without a tokenizer_config.json transformers would use the family's own class, which adds a beginning-of-text token
 // regardless of tokenizer.json.
 std::string plain_tokenizer_config(const Model& model) {
@@ -34,7 +37,12 @@ std::string plain_tokenizer_config(const Model& model) {
 void add_tokenizer(const Model& model, const std::vector<checkpoint::Attachment>& files,
                    checkpoint::SafetensorsWriter& writer) {
   bool described = false, is_json = false;
+  const std::string more = cat(kMoreTemplates, ".");
   for (const auto& [name, text] : files) {
+    if (name.starts_with(more)) {
+      writer.add_file(name.substr(more.size()), text, kMoreTemplates);
+      continue;
+    }
     writer.add_file(name, text);
     // For other formats, transformers takes the class from config.json.
     described = described || name == "tokenizer_config.json" || name == "tokenizer.model" || name == "tekken.json";
@@ -58,7 +66,24 @@ std::vector<checkpoint::Attachment> tokenizer_files(const std::string& from) {
     const std::string path = (parent / name).string();
     if (io::exists(path)) files.push_back({name, io::read_text(path, kMaxTokenizerBytes)});
   }
+  const auto add_templates = [&](const fs::path& in, const std::string& prefix) {
+    for (const std::string& name : io::list_folder(in.string())) {
+      const std::string stored = prefix + name;
+      if (!stored.starts_with(cat(kMoreTemplates, ".")) || !stored.ends_with(".jinja")) continue;
+      if (io::is_plain_name(stored)) files.push_back({stored, io::read_text((in / name).string(), kMaxTokenizerBytes)});
+    }
+  };
+  const fs::path more = parent / kMoreTemplates;
+  if (io::is_folder(more.string())) {
+    add_templates(more, cat(kMoreTemplates, "."));
+  } else {
+    add_templates(parent.empty() ? "." : parent, "");
+  }
   return files;
+}
+
+bool is_chat_template_file(const std::string& name) {
+  return name == "chat_template.jinja" || name.starts_with(cat(kMoreTemplates, "."));
 }
 
 void add_generation_config(const std::string& path, std::vector<checkpoint::Attachment>& files) {

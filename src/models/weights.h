@@ -94,8 +94,12 @@ void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int6
                      Stream& stream, const TensorView& values, const WeightSources* sources = nullptr);
 
 // The tokenizer files that transformers reads from a model folder: those of a folder, or a tokenizer.json and the
-// others in its folder, by their names in a model folder. UserError if one cannot be read.
+// others in its folder, by their names in a model folder; additional_chat_templates/NAME.jinja is
+// additional_chat_templates.NAME.jinja, until it is exported. UserError if one cannot be read.
 std::vector<checkpoint::Attachment> tokenizer_files(const std::string& folder_or_tokenizer_json);
+
+// Whether it is the name of a chat template among them.
+bool is_chat_template_file(const std::string& name);
 
 // Adds the generation_config.json in a folder, or in the folder of a file, if there is one and the files have none.
 constexpr const char* kGenerationConfigFile = "generation_config.json";

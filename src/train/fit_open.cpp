@@ -29,8 +29,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kChatTemplateFile = "chat_template.jinja";
-
 // Rank 0 prepares the token files while the other ranks wait. Returns prepare::prepared_manifest on rank 0.
 std::string prepare_data(const FitRequest& request, std::int64_t vocabulary, comm::World* world,
                          report::Progress* progress) {
@@ -79,20 +77,16 @@ std::vector<checkpoint::Attachment> tokenizer_files_of(const prepare::PrepareOpt
                                                        const std::string& tokenizer) {
   if (tokenizer.empty()) return {};
   std::vector<checkpoint::Attachment> files = models::tokenizer_files(tokenizer);
-  const std::string text = text::chat::as_tokenizers_own(data.chat_template, tokenizer, data.folder);
-  if (text.empty()) return files;
-  const auto found = std::ranges::find(files, kChatTemplateFile, &checkpoint::Attachment::name);
-  if (found == files.end()) {
-    files.push_back({kChatTemplateFile, text});
-  } else {
-    found->text = text;
-  }
+  const auto own = text::chat::as_tokenizers_own(data.chat_template, tokenizer, data.folder);
+  if (own.empty()) return files;
+  std::erase_if(files, [](const checkpoint::Attachment& file) { return models::is_chat_template_file(file.name); });
+  for (const text::chat::TemplateFile& file : own) files.push_back({file.name, file.text});
   return files;
 }
 
 bool has_chat_template(const std::vector<checkpoint::Attachment>& tokenizer_files) {
   return std::ranges::any_of(tokenizer_files, [](const checkpoint::Attachment& file) {
-    return file.name == kChatTemplateFile ||
+    return models::is_chat_template_file(file.name) ||
            (file.name == "tokenizer_config.json" && file.text.find("\"chat_template\"") != std::string::npos);
   });
 }
@@ -397,7 +391,8 @@ void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
   }
   // A template of the recipe is data, not tokenizer: data_changes reports what it changes.
   const auto is_other = [&](const std::string& name) {
-    return name == models::kGenerationConfigFile || (!plan_.data.chat_template.empty() && name == kChatTemplateFile);
+    return name == models::kGenerationConfigFile ||
+           (!plan_.data.chat_template.empty() && models::is_chat_template_file(name));
   };
   const std::string tokenizer = engine::tokenizer_changes(checkpoint, tokenizer_files_, is_other);
   if (!tokenizer.empty()) {
