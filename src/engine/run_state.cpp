@@ -195,15 +195,14 @@ std::string data_changes(const RunState& state, const std::string& data) {
          (then == today ? cat(today, " with different content") : cat(then, " before, ", today, " now"));
 }
 
-std::string tokenizer_changes(const checkpoint::Checkpoint& checkpoint, const std::vector<checkpoint::Attachment>& now,
-                              const std::string& besides) {
+std::string tokenizer_changes(const checkpoint::Checkpoint& checkpoint, std::vector<checkpoint::Attachment> now,
+                              const std::function<bool(const std::string&)>& is_other) {
   std::vector<std::string> then = checkpoint.attached();
+  std::erase_if(then, is_other);
+  std::erase_if(now, [&](const checkpoint::Attachment& file) { return is_other(file.name); });
   if (then.empty() || now.empty()) return "";  // a checkpoint of an earlier version, or data that contain ids
   std::string out;
-  const auto add = [&](const std::string& name, const char* what) {
-    if (name == besides) return;
-    out += cat(out.empty() ? "" : ", ", name, what);
-  };
+  const auto add = [&](const std::string& name, const char* what) { out += cat(out.empty() ? "" : ", ", name, what); };
   for (const checkpoint::Attachment& file : now) {
     const auto saved = std::find(then.begin(), then.end(), file.name);
     if (saved == then.end()) {

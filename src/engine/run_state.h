@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,7 +47,8 @@ struct RunState {
   std::string validation;
   // Algorithms of the GEMMs (ops::gemm_choices). A resumed run uses the same, so that it gives the same bits.
   std::string gemm_algorithms;  // "": none, as on the CPU
-  // The tokenizer's files, copied into the checkpoint. Rank 0's are saved; a resumed run compares them with its own.
+  // The tokenizer's files, which a resumed run compares with its own, and generation_config.json, copied into the
+  // checkpoint. Rank 0's are saved.
   std::vector<checkpoint::Attachment> tokenizer_files;
 };
 std::string to_json(const RunState& state);
@@ -78,9 +80,9 @@ std::string data_order_changes(const RunState& state, const std::string& recipe)
 std::string data_changes(const RunState& state, const std::string& data);
 
 // "tokenizer.json has changed, special_tokens_map.json is new"; compares the files in the checkpoint with the current
-// ones, except the file `besides`. "" if they are equal or unknown. CorruptCheckpoint if a file in the checkpoint fails
-// its checksum.
-std::string tokenizer_changes(const checkpoint::Checkpoint& checkpoint, const std::vector<checkpoint::Attachment>& now,
-                              const std::string& besides = "");
+// ones, except those that `is_other` names. "" if they are equal or unknown. CorruptCheckpoint if a file in the
+// checkpoint fails its checksum.
+std::string tokenizer_changes(const checkpoint::Checkpoint& checkpoint, std::vector<checkpoint::Attachment> now,
+                              const std::function<bool(const std::string&)>& is_other);
 
 }  // namespace hawser::engine

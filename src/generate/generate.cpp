@@ -79,14 +79,17 @@ bool Generator::take(Running& running, std::span<const float> logits, const List
   const std::int32_t id = sampler_.pick(logits, running.number, position);
   answer.ids.push_back(id);
   const std::vector<std::int64_t>& ends = running.prompt->chat ? input_.turns : input_.ends;
+  const auto is_in = [&](const std::vector<std::int64_t>& tokens) {
+    return std::ranges::find(tokens, id) != tokens.end();
+  };
   std::string text;
   if (running.text) text = running.text->push(id);
   if (listener.token) listener.token(running.index, id, text);
-  if (running.text && running.text->stopped()) {
+  if ((running.text && running.text->stopped()) || is_in(input_.stop_tokens)) {
     answer.end = Answer::End::text;
     return true;
   }
-  if (std::find(ends.begin(), ends.end(), id) != ends.end()) {
+  if (is_in(ends)) {
     answer.end = Answer::End::token;
     return true;
   }

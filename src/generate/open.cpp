@@ -12,6 +12,30 @@ void add(std::vector<std::int64_t>& ends, const std::optional<std::int64_t>& id)
   if (id && std::find(ends.begin(), ends.end(), *id) == ends.end()) ends.push_back(*id);
 }
 
+// The special tokens among the stop texts: the text of an answer does not have them. Adds problems.
+std::vector<std::int64_t> stop_tokens(const std::vector<std::string>& stops, const text::Tokenizer& tokenizer,
+                                      Problems& problems) {
+  std::vector<std::int64_t> tokens;
+  for (const std::string& stop : stops) {
+    const auto id = tokenizer.id_of(stop);
+    // Twice: the mark of a space may decode to nothing at the beginning.
+    if (id && tokenizer.decode_bytes(std::vector{*id, *id}, true).empty()) tokens.push_back(*id);
+  }
+  if (tokens.size() == stops.size()) return tokens;
+  for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    const std::string token = tokenizer.decode_bytes({&id, 1});
+    if (token.empty() || !tokenizer.decode_bytes({&id, 1}, true).empty()) continue;
+    for (const std::string& stop : stops) {
+      if (stop == token || stop.find(token) == std::string::npos) continue;
+      problems.add({.what = "a special token within a text",
+                    .expected = "the token alone, or text without it",
+                    .got = token,
+                    .at = "--stop"});
+    }
+  }
+  return tokens;
+}
+
 // Encodes the requested prompts. Adds problems.
 void read_asked(const GenerateRequest& request, OpenGeneration& input, Problems& problems) {
   std::optional<Prompt> one;
@@ -113,6 +137,7 @@ std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Pr
   if (input.tokenizer == nullptr && !request.stops.empty()) {
     problems.add({.file = request.model, .what = "no tokenizer.json in the model's folder", .at = "--stop"});
   }
+  if (input.tokenizer != nullptr) input.stop_tokens = stop_tokens(request.stops, *input.tokenizer, problems);
   const std::string wanted =
       request.chat_template.empty() ? engine::stored_chat_template(input.open.recipe) : request.chat_template;
   Problems without;

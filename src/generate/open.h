@@ -52,6 +52,7 @@ struct OpenGeneration {
   std::int64_t max_tokens = 0;
   Sampling sampling;
   std::vector<std::string> stops;
+  std::vector<std::int64_t> stop_tokens;  // those among `stops` that are special tokens
   CacheSize size;
   Recipe recipe;
   int threads = 1;

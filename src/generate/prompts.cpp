@@ -79,17 +79,21 @@ std::optional<Prompt> PromptEncoder::conversation(const text::chat::Conversation
     }
     return std::nullopt;
   }
+  const text::chat::ChatTemplate* used = nullptr;
   try {
-    Prompt prompt{.text = template_->render(conversation, true).text, .chat = true};
+    used = &template_->used_for(conversation);
+    Prompt prompt{.text = used->render(conversation, true).text, .chat = true};
     tokenizer_->encode(prompt.text, prompt.ids, false);
     return checked(std::move(prompt), place, problems);
   } catch (const text::chat::TemplateError& error) {
     problems.add({.file = place.file,
-                  .what = cat("chat template ", template_->file(),
+                  .what = cat("chat template ", used->file(),
                               error.line > 0 ? cat(", line ", error.line, ": ") : std::string(": "), error.what()),
                   .at = place.at});
-    return std::nullopt;
+  } catch (const UserError& error) {
+    problems.add_lines(error.what());
   }
+  return std::nullopt;
 }
 
 std::optional<Prompt> PromptEncoder::ids(const std::vector<std::int64_t>& ids, const PromptPlace& place,
@@ -178,7 +182,11 @@ std::optional<Prompt> read_line(std::string_view line, const prepare::LinePlace&
   } else {
     reduced["input_ids"] = json["input_ids"];
   }
-  if (json.contains("tools") && reduced.contains("messages")) reduced["tools"] = json["tools"];
+  std::vector<const char*> more{"attention_mask"};
+  if (reduced.contains("messages")) more = {"system", "system_prompt", "tools"};
+  for (const char* key : more) {
+    if (json.contains(key)) reduced[key] = json[key];
+  }
   const auto parsed =
       prepare::parse_line(reduced.dump(-1, ' ', false, Json::error_handler_t::replace), place, problems);
   if (!parsed) return std::nullopt;

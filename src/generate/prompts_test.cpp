@@ -65,6 +65,30 @@ TEST_F(Prompts, LinesOfEveryKind) {
   EXPECT_EQ(prompts[4].line, 6);
 }
 
+TEST_F(Prompts, ALineMeansWhatItMeansInTraining) {
+  const std::string hello = "[{\"role\": \"user\", \"content\": \"Hello\"}]";
+  const std::string path = write("a.jsonl", "{\"system\": \"Answer in French.\", \"messages\": " + hello +
+                                                "}\n{\"system_prompt\": \"Answer in French.\", \"prompt\": " + hello +
+                                                "}\n{\"system\": null, \"messages\": " + hello +
+                                                "}\n{\"input_ids\": [0, 5, 6, 7, 0, 0], \"attention_mask\": [0, 1, "
+                                                "1, 1, 0, 0]}\n");
+  Problems problems;
+  const std::vector<Prompt> prompts = read_prompts(path, encoder(), problems);
+  ASSERT_TRUE(problems.empty()) << problems.lines();
+  ASSERT_EQ(prompts.size(), 4u);
+  const std::string system = "<|im_start|>system\nAnswer in French.<|im_end|>\n";
+  const std::string chat = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n";
+  EXPECT_EQ(prompts[0].text, system + chat);
+  EXPECT_EQ(prompts[1].text, system + chat);
+  EXPECT_EQ(prompts[2].text, chat);
+  EXPECT_EQ(prompts[3].ids, (std::vector<std::int32_t>{5, 6, 7}));
+
+  write("twice.jsonl", "{\"system\": \"a\", \"messages\": [{\"role\": \"system\", \"content\": \"b\"}]}\n");
+  EXPECT_TRUE(read_prompts(folder_.path("twice.jsonl"), encoder(), problems).empty());
+  EXPECT_NE(problems.lines().find("system message given twice (expected once) at line 1, system"), std::string::npos)
+      << problems.lines();
+}
+
 TEST_F(Prompts, ATextFileHasOneALine) {
   Problems problems;
   const auto prompts = read_prompts(write("a.txt", "\xEF\xBB\xBFone\r\n\n  two {\nthree"), encoder(), problems);

@@ -15,15 +15,17 @@ namespace {
 constexpr std::int64_t kMaxTokenizerBytes = std::int64_t{1} << 28;
 
 // Tokenizer files that transformers reads, besides tokenizer.json.
-constexpr std::array<const char*, 9> kTokenizerFiles{"tokenizer_config.json",
+constexpr std::array<const char*, 8> kTokenizerFiles{"tokenizer_config.json",
                                                      "special_tokens_map.json",
                                                      "added_tokens.json",
                                                      "tokenizer.model",
                                                      "vocab.json",
                                                      "merges.txt",
                                                      "chat_template.jinja",
-                                                     "chat_template.json",
-                                                     "generation_config.json"};
+                                                     "chat_template.json"};
+
+// A folder with more chat templates, each in a file NAME.jinja.
+constexpr const char* kMoreTemplates = "additional_chat_templates";
 
 // Without a tokenizer_config.json transformers would use the family's own class, which adds a beginning-of-text token
 // regardless of tokenizer.json.
@@ -34,13 +36,19 @@ std::string plain_tokenizer_config(const Model& model) {
 
 void add_tokenizer(const Model& model, const std::vector<checkpoint::Attachment>& files,
                    checkpoint::SafetensorsWriter& writer) {
-  bool described = false;
+  bool described = false, is_json = false;
+  const std::string more = cat(kMoreTemplates, ".");
   for (const auto& [name, text] : files) {
+    if (name.starts_with(more)) {
+      writer.add_file(name.substr(more.size()), text, kMoreTemplates);
+      continue;
+    }
     writer.add_file(name, text);
     // For other formats, transformers takes the class from config.json.
     described = described || name == "tokenizer_config.json" || name == "tokenizer.model" || name == "tekken.json";
+    is_json = is_json || name == "tokenizer.json";
   }
-  if (!described) writer.add_file("tokenizer_config.json", plain_tokenizer_config(model));
+  if (is_json && !described) writer.add_file("tokenizer_config.json", plain_tokenizer_config(model));
 }
 
 }  // namespace
@@ -58,14 +66,40 @@ std::vector<checkpoint::Attachment> tokenizer_files(const std::string& from) {
     const std::string path = (parent / name).string();
     if (io::exists(path)) files.push_back({name, io::read_text(path, kMaxTokenizerBytes)});
   }
+  const auto add_templates = [&](const fs::path& in, const std::string& prefix) {
+    for (const std::string& name : io::list_folder(in.string())) {
+      const std::string stored = prefix + name;
+      if (!stored.starts_with(cat(kMoreTemplates, ".")) || !stored.ends_with(".jinja")) continue;
+      if (io::is_plain_name(stored)) files.push_back({stored, io::read_text((in / name).string(), kMaxTokenizerBytes)});
+    }
+  };
+  const fs::path more = parent / kMoreTemplates;
+  if (io::is_folder(more.string())) {
+    add_templates(more, cat(kMoreTemplates, "."));
+  } else {
+    add_templates(parent.empty() ? "." : parent, "");
+  }
   return files;
+}
+
+bool is_chat_template_file(const std::string& name) {
+  return name == "chat_template.jinja" || name.starts_with(cat(kMoreTemplates, "."));
+}
+
+void add_generation_config(const std::string& path, std::vector<checkpoint::Attachment>& files) {
+  namespace fs = std::filesystem;
+  const auto is_it = [](const checkpoint::Attachment& file) { return file.name == kGenerationConfigFile; };
+  const fs::path folder = io::is_folder(path) ? fs::path(path) : fs::path(path).parent_path();
+  const std::string file = (folder / kGenerationConfigFile).string();
+  if (std::ranges::any_of(files, is_it) || !io::exists(file)) return;
+  files.push_back({kGenerationConfigFile, io::read_text(file, kMaxTokenizerBytes)});
 }
 
 bool is_model_file(const std::string& name) {
   for (const char* ending : {".safetensors", ".safetensors.index.json", ".jinja"}) {
     if (name.ends_with(ending)) return true;
   }
-  for (const char* one : {"config.json", "tokenizer.json", "tekken.json"}) {
+  for (const char* one : {"config.json", kGenerationConfigFile, "tokenizer.json", "tekken.json"}) {
     if (name == one) return true;
   }
   return std::ranges::find(kTokenizerFiles, name) != kTokenizerFiles.end();
@@ -85,7 +119,7 @@ void export_folder(const std::string& folder, const Model& model, const StateSou
   checkpoint::SafetensorsWriter writer(folder, std::move(specs),
                                        {.max_shard_bytes = options.max_shard_bytes, .replace = options.replace});
   writer.add_file("config.json", options.config);
-  if (!options.tokenizer.empty()) add_tokenizer(model, options.tokenizer, writer);
+  add_tokenizer(model, options.tokenizer, writer);
 
   const auto device = make_cpu_device();
   const Storage staging(*device, DType::f32, {std::min(largest, kExportElements)});

@@ -94,8 +94,16 @@ void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int6
                      Stream& stream, const TensorView& values, const WeightSources* sources = nullptr);
 
 // The tokenizer files that transformers reads from a model folder: those of a folder, or a tokenizer.json and the
-// others in its folder, by their names in a model folder. UserError if one cannot be read.
+// others in its folder, by their names in a model folder; additional_chat_templates/NAME.jinja is
+// additional_chat_templates.NAME.jinja, until it is exported. UserError if one cannot be read.
 std::vector<checkpoint::Attachment> tokenizer_files(const std::string& folder_or_tokenizer_json);
+
+// Whether it is the name of a chat template among them.
+bool is_chat_template_file(const std::string& name);
+
+// Adds the generation_config.json in a folder, or in the folder of a file, if there is one and the files have none.
+constexpr const char* kGenerationConfigFile = "generation_config.json";
+void add_generation_config(const std::string& folder_or_file, std::vector<checkpoint::Attachment>& files);
 
 // Whether a model is read from files of this name in its folder: weights, config and tokenizer.
 bool is_model_file(const std::string& name);
@@ -104,7 +112,7 @@ struct ExportOptions {
   DType stored = DType::bf16;                     // or f32
   bool f16 = false;                               // float16 instead; `stored` is f32
   std::string config;                             // text of config.json (models/families.h)
-  std::vector<checkpoint::Attachment> tokenizer;  // its files; if empty, none are written
+  std::vector<checkpoint::Attachment> tokenizer;  // its files, and generation_config.json
   std::int64_t max_shard_bytes = 5'000'000'000;
   bool replace = false;  // replace an earlier export in the folder
 };

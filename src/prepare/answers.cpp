@@ -222,7 +222,14 @@ bool AnswerEncoder::encode(Line& line, const LinePlace& place, Problems& problem
     problems.add(without_);
     return false;
   }
-  if (const std::string role = unknown_role(line.chat->messages.list(), template_->source()); !role.empty()) {
+  const text::chat::ChatTemplate* used = nullptr;
+  try {
+    used = &template_->used_for(*line.chat);
+  } catch (const UserError& error) {
+    problems.add_lines(error.what());
+    return false;
+  }
+  if (const std::string role = unknown_role(line.chat->messages.list(), used->source()); !role.empty()) {
     problems.add({.file = place.file,
                   .what = "unknown role",
                   .expected =
@@ -233,7 +240,7 @@ bool AnswerEncoder::encode(Line& line, const LinePlace& place, Problems& problem
     return false;
   }
   try {
-    const text::chat::Rendered rendered = template_->render(*line.chat);
+    const text::chat::Rendered rendered = used->render(*line.chat);
     if (const std::string left_out = not_written(line.chat->messages.list(), rendered); !left_out.empty()) {
       return reject(cat("the chat template does not write ", left_out),
                     "conversations without it, or another data.chat_template");
@@ -242,7 +249,7 @@ bool AnswerEncoder::encode(Line& line, const LinePlace& place, Problems& problem
     const std::vector<Range> answers = answers_of(rendered, line, line.ids);
     line.labels = labels_of(line.ids, answers, TokenPlaces(rendered.text, line.ids, tokenizer_));
   } catch (const text::chat::TemplateError& error) {
-    return reject(cat("chat template ", template_->file(),
+    return reject(cat("chat template ", used->file(),
                       error.line > 0 ? cat(", line ", error.line, ": ") : std::string(": "), error.what()));
   }
   if (std::ranges::all_of(line.labels, [](std::int32_t label) { return label == kIgnoredLabel; })) {
@@ -275,7 +282,7 @@ std::vector<Range> AnswerEncoder::answers_of(const text::chat::Rendered& rendere
   }
   const text::chat::List& messages = line.chat->messages.list();
   const TokenPlaces places(text, ids, tokenizer_);
-  const std::string& prompt = template_->generation_prompt();
+  const std::string& prompt = template_->used_for(*line.chat).generation_prompt();
   const auto is_special = [&](std::int32_t id) {
     const std::span<const std::int32_t> one(&id, 1);
     return tokenizer_.decode_bytes(one, true).empty() && !tokenizer_.decode_bytes(one, false).empty();

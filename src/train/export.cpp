@@ -41,7 +41,9 @@ std::vector<checkpoint::Attachment> tokenizer_of(const checkpoint::Checkpoint& c
                      .what = "the run's tokenizer is missing, and this checkpoint has no copy of it",
                      .hint = "restoring it"});
   }
-  return models::tokenizer_files(metadata.tokenizer);
+  files = models::tokenizer_files(metadata.tokenizer);
+  models::add_generation_config(metadata.tokenizer, files);
+  return files;
 }
 
 struct Stored {
@@ -101,8 +103,8 @@ models::StateSource states_of(checkpoint::Checkpoint& checkpoint, models::StateS
 }
 
 struct ModelFiles {
-  std::string config;  // text of config.json
-  std::vector<checkpoint::Attachment> tokenizer;
+  std::string config;                             // text of config.json
+  std::vector<checkpoint::Attachment> tokenizer;  // and generation_config.json
 };
 
 // `source` has all states of the model without adapters.
@@ -186,7 +188,9 @@ Exported export_merged(const ExportRequest& request) {
   engine::OpenModel open = engine::open_trained_model(request.source, problems, {}, request.adapters);
   problems.throw_if_any();
   ModelFiles files{io::read_text(models::config_path(request.source), 1 << 20)};
-  files.tokenizer = models::tokenizer_files(request.source);
+  files.tokenizer =
+      with_names_by_format(models::tokenizer_files(open.tokenizer.empty() ? request.source : open.tokenizer));
+  models::add_generation_config(request.source, files.tokenizer);
   const models::WeightSources sources = engine::sources_of(open);
   Exported done{.source = request.source};
   write_model(request.output, without_adapters(open.model->description()),

@@ -29,8 +29,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kChatTemplateFile = "chat_template.jinja";
-
 // Rank 0 prepares the token files while the other ranks wait. Returns prepare::prepared_manifest on rank 0.
 std::string prepare_data(const FitRequest& request, std::int64_t vocabulary, comm::World* world,
                          report::Progress* progress) {
@@ -77,21 +75,18 @@ std::string long_documents_note(const batches::PackingPlan& packing, const prepa
 // With the chat template of the recipe: `generate`, `eval` and exported models use the one of the training.
 std::vector<checkpoint::Attachment> tokenizer_files_of(const prepare::PrepareOptions& data,
                                                        const std::string& tokenizer) {
+  if (tokenizer.empty()) return {};
   std::vector<checkpoint::Attachment> files = models::tokenizer_files(tokenizer);
-  const std::string text = text::chat::as_tokenizers_own(data.chat_template, tokenizer, data.folder);
-  if (text.empty()) return files;
-  const auto found = std::ranges::find(files, kChatTemplateFile, &checkpoint::Attachment::name);
-  if (found == files.end()) {
-    files.push_back({kChatTemplateFile, text});
-  } else {
-    found->text = text;
-  }
+  const auto own = text::chat::as_tokenizers_own(data.chat_template, tokenizer, data.folder);
+  if (own.empty()) return files;
+  std::erase_if(files, [](const checkpoint::Attachment& file) { return models::is_chat_template_file(file.name); });
+  for (const text::chat::TemplateFile& file : own) files.push_back({file.name, file.text});
   return files;
 }
 
 bool has_chat_template(const std::vector<checkpoint::Attachment>& tokenizer_files) {
   return std::ranges::any_of(tokenizer_files, [](const checkpoint::Attachment& file) {
-    return file.name == kChatTemplateFile ||
+    return models::is_chat_template_file(file.name) ||
            (file.name == "tokenizer_config.json" && file.text.find("\"chat_template\"") != std::string::npos);
   });
 }
@@ -177,7 +172,10 @@ void FitRun::open() {
       log(cat("hawser: warning: the file system of ", plan_.files.folder,
               " has no locks; a second run in this folder would not be detected"));
     }
-    if (!tokenizer_.empty()) tokenizer_files_ = tokenizer_files_of(plan_.data, tokenizer_);
+    tokenizer_files_ = tokenizer_files_of(plan_.data, tokenizer_);
+    models::add_generation_config(plan_.model, tokenizer_files_);
+    // A new model ends its texts with the tokens of its tokenizer.
+    if (plan_.random_weights && !tokenizer_.empty()) models::add_generation_config(tokenizer_, tokenizer_files_);
     return "";
   });
   const std::string manifest = prepare_data(request_, open_.model->vocabulary(), world_, progress_.get());
@@ -431,8 +429,11 @@ void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
                   .at = "train.global_batch_size"});
   }
   // A template of the recipe is data, not tokenizer: data_changes reports what it changes.
-  const std::string tokenizer = engine::tokenizer_changes(
-      checkpoint, tokenizer_files_, plan_.data.chat_template.empty() ? std::string() : kChatTemplateFile);
+  const auto is_other = [&](const std::string& name) {
+    return name == models::kGenerationConfigFile ||
+           (!plan_.data.chat_template.empty() && models::is_chat_template_file(name));
+  };
+  const std::string tokenizer = engine::tokenizer_changes(checkpoint, tokenizer_files_, is_other);
   if (!tokenizer.empty()) {
     problems.add({.file = checkpoint.folder(),
                   .what = "the tokenizer has changed: " + tokenizer,

@@ -87,6 +87,26 @@ TEST_F(Adapters, TrainExportMergeAndAddUp) {
   EXPECT_GT(std::abs(loss("--model twice") - loss("--model plain")), 1e-4);
 }
 
+TEST_F(Adapters, AMergedModelHasTheTokenizerOfItsBase) {
+  succeeds("fit " + recipe("rank: 2") + " --set train.steps=1");
+  succeeds("export out adapter");
+  const std::string tekken = R"({"config": {}, "vocab": []})";
+  for (const auto& [name, text] : std::vector<std::pair<std::string, std::string>>{
+           {"tekken.json", tekken}, {"tokenizer.json", testing::letters_tokenizer()}, {"", ""}}) {
+    copy_of("gqa", "base");
+    write("base/generation_config.json", "{}");
+    if (!name.empty()) write("base/" + name, text);
+    succeeds("export --model base --adapter adapter --merge merged");
+    for (const char* other : {"tekken.json", "tokenizer.json"})
+      EXPECT_EQ(fs::exists(folder_ / "merged" / other), name == other);
+    if (!name.empty()) EXPECT_EQ(folder_.read("merged/" + name), text);
+    EXPECT_TRUE(fs::exists(folder_ / "merged/generation_config.json"));
+    EXPECT_EQ(fs::exists(folder_ / "merged/tokenizer_config.json"), name == "tokenizer.json") << name;
+    fs::remove_all(folder_ / "merged");
+    fs::remove_all(folder_ / "base");
+  }
+}
+
 TEST_F(Adapters, ResumeBitwiseOnAnotherMesh) {
   const std::string name = recipe("rank: 3, alpha: 6, dropout: 0.2, targets: [q_proj, down_proj]");
   succeeds("fit " + name + " --set output=whole --ranks 2");

@@ -98,6 +98,66 @@ TEST_F(ChatData, TheTemplateOfTheTrainingIsKept) {
   EXPECT_EQ(resumed.code, 0) << resumed.err;
 }
 
+// Tokenizers with several templates: `tool_use` is for conversations with tools, as in transformers.
+TEST_F(ChatData, ConversationsWithToolsAreFormattedByToolUse) {
+  const std::string plain =
+      "{% for m in messages %}{% if m.role == 'user' %}<{{ m.content }}>{% else %}{{ m.content + eos_token }}{% endif "
+      "%}"
+      "{% endfor %}";
+  const std::string tool_use = "{% for t in tools %}[{{ t.name }}]{% endfor %}" + plain;
+  const std::string ask = "{\"messages\": [{\"role\": \"user\", \"content\": \"abc\"}";
+  const std::string tools = "], \"tools\": [{\"name\": \"add\"}]}\n";
+  const std::string answer = ", {\"role\": \"assistant\", \"content\": \"de\"}";
+  write("chat.jsonl", ask + answer + tools + ask + answer + "]}\n");
+  write("ask.jsonl", ask + tools + ask + "]}\n");
+  const auto check = [&](const std::string& where, const std::string& set = "") {
+    ASSERT_EQ(hawser("fit recipe.yaml --set train.steps=1" + set).code, 0) << where;
+    const std::string shown =
+        hawser("inspect data run/data/train.bin --tokenizer model/tokenizer.json --samples 2").out;
+    EXPECT_NE(shown.find("[[[add]<abc>]]de~"), std::string::npos) << where << "\n" << shown;
+    EXPECT_NE(shown.find("[[<abc>]]de~"), std::string::npos) << where << "\n" << shown;
+    ASSERT_EQ(hawser("export run exported").code, 0) << where;
+    for (const char* model : {"run", "exported"}) {
+      const auto answers =
+          testing::lines_of(hawser(std::string("generate --prompts ask.jsonl --max-tokens 1 --model ") + model).out);
+      ASSERT_EQ(answers.size(), 2u) << where << model;
+      EXPECT_EQ(nlohmann::json::parse(answers[0])["prompt"], "[add]<abc>") << where << model;
+      EXPECT_EQ(nlohmann::json::parse(answers[1])["prompt"], "<abc>") << where << model;
+    }
+  };
+  nlohmann::json config{{"eos_token", "~"}};
+  write("model/tokenizer_config.json", config.dump());
+  write("model/chat_template.jinja", plain);
+  write("model/additional_chat_templates/tool_use.jinja", tool_use);
+  write("model/additional_chat_templates/rag.jinja", "rag");
+  check("files");
+  EXPECT_EQ(folder_.read("exported/additional_chat_templates/tool_use.jinja"), tool_use);
+  EXPECT_EQ(folder_.read("exported/additional_chat_templates/rag.jinja"), "rag");
+  EXPECT_EQ(hawser("fit recipe.yaml --resume --set train.steps=2").code, 0);
+  fs::remove_all(folder_ / "run");
+  fs::rename(folder_ / "exported", folder_ / "again");
+  // An exported model is a model.
+  EXPECT_EQ(hawser("fit recipe.yaml --set train.steps=1 --set model.path=again").code, 0);
+  ASSERT_EQ(hawser("export run exported").code, 0);
+  EXPECT_EQ(folder_.read("exported/additional_chat_templates/tool_use.jinja"), tool_use);
+
+  fs::remove_all(folder_ / "exported");
+  fs::remove_all(folder_ / "model/additional_chat_templates");
+  fs::remove(folder_ / "model/chat_template.jinja");
+  config["chat_template"] = {{{"name", "default"}, {"template", plain}},
+                             {{"name", "tool_use"}, {"template", tool_use}}};
+  write("model/tokenizer_config.json", config.dump());
+  check("list");
+  EXPECT_EQ(testing::json_of(folder_ / "exported/tokenizer_config.json"), config);
+
+  // A template of the recipe: the tokenizer's is not used, also with tools.
+  fs::remove_all(folder_ / "exported");
+  write("own/tokenizer_config.json", config.dump());
+  config["chat_template"] = {{{"name", "default"}, {"template", "no"}}, {{"name", "tool_use"}, {"template", "no"}}};
+  write("model/tokenizer_config.json", config.dump());
+  check("recipe", " --set data.chat_template=own");
+}
+
 TEST_F(ChatData, IsInColourOnATerminal) {
   ASSERT_EQ(shell("command -v script > /dev/null").code, 0) << "util-linux's script is not there";
   ASSERT_EQ(hawser("prepare recipe.yaml").code, 0);

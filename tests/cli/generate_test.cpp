@@ -142,6 +142,45 @@ TEST_F(Generate, AStopTextEndsTheAnswerBeforeIt) {
   EXPECT_EQ(shown.out, "to be" + text.substr(0, text.find(stop)) + "\n");
 }
 
+// As with transformers' stop_strings. The text of an answer has no special tokens.
+TEST_F(Generate, AStopTextMayBeASpecialToken) {
+  const std::string ask = "--prompt 'to be' --max-tokens 40 --json";
+  const nlohmann::json ids = answers(ask)[0]["ids"];
+  nlohmann::json tokenizer = nlohmann::json::parse(testing::letters_tokenizer());
+  nlohmann::json& vocabulary = tokenizer["model"]["vocab"];
+  nlohmann::json id;
+  for (std::size_t i = 3; i < ids.size() && id.is_null(); ++i) {
+    for (const auto& [letter, number] : vocabulary.items()) {
+      if (number == ids[i] && std::string("to be").find(letter) == std::string::npos && letter != "\u0120") id = number;
+    }
+  }
+  ASSERT_TRUE(id.is_number()) << ids;
+  for (auto letter = vocabulary.begin(); letter != vocabulary.end(); ++letter) {
+    if (letter.value() != id) continue;
+    vocabulary.erase(letter);
+    break;
+  }
+  vocabulary["<|end|>"] = id;
+  tokenizer["added_tokens"].push_back({{"id", id},
+                                       {"content", "<|end|>"},
+                                       {"single_word", false},
+                                       {"lstrip", false},
+                                       {"rstrip", false},
+                                       {"normalized", false},
+                                       {"special", true}});
+  write("model/tokenizer.json", tokenizer.dump());
+  const auto whole = answers(ask)[0];
+  ASSERT_EQ(whole["ids"], ids);
+  const auto got = answers(ask + " --stop '<|end|>'")[0];
+  EXPECT_EQ(got["ids"].back(), id);
+  EXPECT_EQ(std::count(got["ids"].begin(), got["ids"].end(), id), 1);
+  EXPECT_EQ(got["end"], "stop text");
+  EXPECT_TRUE(whole["text"].get<std::string>().starts_with(got["text"].get<std::string>()));
+  EXPECT_EQ(got["text"].get<std::string>().size(), got["ids"].size() - 1);
+  rejected("generate --model model --prompt 'to be' --stop 'x<|end|>' --stop qq",
+           {"a special token within a text (expected the token alone, or text without it, got <|end|>) at --stop"});
+}
+
 // ---- conversations ----
 
 TEST_F(Generate, AChatAnswersEachLineAndForgetsOnReset) {

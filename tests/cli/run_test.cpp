@@ -232,6 +232,54 @@ TEST_F(Run, GenerateStopsAtTheEndTokenAndPrintsIdsWithoutATokenizer) {
   EXPECT_EQ(ended["ids"].back(), whole["ids"][4]);
 }
 
+// generation_config.json belongs to the model: a tokenizer elsewhere, or data without one, does not change where it ends.
+TEST_F(Run, KeepsTheGenerationConfigOfTheModel) {
+  namespace fs = std::filesystem;
+  copy_of("gqa", "model");
+  const std::string generate = " --prompt-ids 5,6 --max-tokens 50 --json";
+  const nlohmann::json whole = json("generate --model model" + generate)["ids"];
+  ASSERT_EQ(whole.size(), 50u);
+  const std::string ends = nlohmann::json{{"eos_token_id", {95, whole[4]}}}.dump();
+  write("model/generation_config.json", ends);
+  write("tok/tokenizer.json", testing::letters_tokenizer());
+  write("tok/generation_config.json", "{\"eos_token_id\": 95}");
+  write("words.jsonl", "{\"text\": \"to be or not to be\"}\n{\"text\": \"that is the question\"}\n");
+  const auto recipe = [&](const std::string& model, const std::string& data, const std::string& output) {
+    write("tune.yaml", "model: {" + model + "}\ndata: {" + data +
+                           ", sequence_length: 16}\ntrain: {steps: 1}\n"
+                           "optimizer: {learning_rate: 1.0e-30}\noutput: " +
+                           output + "\n");
+  };
+  const std::string words = "train: words.jsonl, tokenizer: tok/tokenizer.json";
+  for (const std::string& data : {words, std::string("train: text.jsonl")}) {
+    recipe("path: model", data, "tuned");
+    ASSERT_EQ(hawser("fit tune.yaml").code, 0) << data;
+    EXPECT_EQ(json("generate --model tuned" + generate)["ids"].back(), whole[4]) << data;
+    ASSERT_EQ(hawser("export tuned out").code, 0) << data;
+    EXPECT_EQ(fs::exists(folder_ / "out/generation_config.json") ? folder_.read("out/generation_config.json") : "",
+              ends);
+    EXPECT_EQ(fs::exists(folder_ / "out/tokenizer_config.json"), data == words) << data;
+    fs::remove_all(folder_ / "out");
+    // It may change: a resumed run saves it as it is now.
+    write("model/generation_config.json", "{}");
+    const testing::Ran resumed = hawser("fit tune.yaml --resume --set train.steps=2");
+    EXPECT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_EQ(json("generate --model tuned" + generate)["ids"].size(), 50u) << data;
+    write("model/generation_config.json", ends);
+    fs::remove_all(folder_ / "tuned");
+  }
+  // A model that has none does not take another's; one without weights ends as its tokenizer does.
+  fs::remove(folder_ / "model/generation_config.json");
+  for (const std::string& model : {"path: model", "config: model/config.json"}) {
+    recipe(model, words, "tuned");
+    ASSERT_EQ(hawser("fit tune.yaml").code, 0) << model;
+    ASSERT_EQ(hawser("export tuned out").code, 0) << model;
+    EXPECT_EQ(fs::exists(folder_ / "out/generation_config.json"), model.starts_with("config")) << model;
+    fs::remove_all(folder_ / "out");
+    fs::remove_all(folder_ / "tuned");
+  }
+}
+
 // A result that cannot be written is an error, for every command.
 TEST_F(Run, ResultsThatCannotBeWrittenAreAnError) {
   ASSERT_EQ(hawser("fit recipe.yaml").code, 0);

@@ -246,9 +246,16 @@ void SafetensorsWriter::append(const TensorView& piece) {
   }
 }
 
-void SafetensorsWriter::add_file(const std::string& name, const std::string& content) {
+void SafetensorsWriter::add_file(const std::string& name, const std::string& content, const std::string& folder) {
   HAWSER_CHECK(io::is_plain_name(name) && !temporary_.empty(), "a file ", io::in_quotes(name), " for an export");
-  io::write_text_atomically(cat(temporary_, "/", name), content);
+  if (folder.empty()) {
+    io::write_text_atomically(cat(temporary_, "/", name), content);
+    return;
+  }
+  HAWSER_CHECK(io::is_plain_name(folder), "a folder ", io::in_quotes(folder), " for an export");
+  const std::string in = cat(temporary_, "/", folder);
+  if (!io::exists(in)) io::make_folder(in);
+  io::write_text_atomically(cat(in, "/", name), content);
 }
 
 void SafetensorsWriter::write_index() {

@@ -49,7 +49,7 @@ class SafetensorsWriter {
   // above 65504 would become infinite.
   void append(const TensorView& piece);
   // A small file next to the tensors.
-  void add_file(const std::string& name, const std::string& content);
+  void add_file(const std::string& name, const std::string& content, const std::string& folder = "");
   // Requires every tensor to be complete.
   void finish();
 

@@ -7,8 +7,9 @@
 
 namespace hawser::text::chat {
 
-ChatTemplate::ChatTemplate(const std::string& source, std::map<std::string, std::string> variables, std::string file)
-    : variables_(std::move(variables)), source_(source), file_(std::move(file)) {
+ChatTemplate::ChatTemplate(const std::string& source, std::map<std::string, std::string> variables, std::string file,
+                           std::optional<ToolUse> tool_use)
+    : variables_(std::move(variables)), source_(source), file_(std::move(file)), tool_use_(std::move(tool_use)) {
   try {
     program_ = parse_program(source, has_generations_);
   } catch (const TemplateError& error) {
@@ -41,6 +42,19 @@ ChatTemplate::ChatTemplate(const std::string& source, std::map<std::string, std:
   } catch (const TemplateError&) {
     // The template rejects the probe: generation_prompt_ stays empty.
   }
+  if (!tool_use_) return;
+  fingerprint_ = fnv1a(tool_use_->source, fingerprint_);
+  try {
+    with_tools_ = std::make_shared<const ChatTemplate>(tool_use_->source, variables_, tool_use_->file);
+  } catch (const UserError& error) {
+    rejected_ = error;
+  }
+}
+
+const ChatTemplate& ChatTemplate::used_for(const Conversation& conversation) const {
+  if (!tool_use_ || conversation.tools.is_undefined()) return *this;
+  if (rejected_) throw UserError(*rejected_);
+  return *with_tools_;
 }
 
 std::string ChatTemplate::eos_token() const {

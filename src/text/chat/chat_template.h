@@ -39,11 +39,20 @@ struct Rendered {
 
 bool has_calls(const Dict& message);  // it calls tools
 
+// A second template, for conversations with tools, as in transformers.
+struct ToolUse {
+  std::string source, file;
+};
+
 class ChatTemplate {
  public:
   // `variables`: "bos_token", "eos_token" and others. `file` is used in messages. Throws UserError with the template's
-  // line for syntax errors and unsupported constructs.
-  ChatTemplate(const std::string& source, std::map<std::string, std::string> variables, std::string file);
+  // line for syntax errors and unsupported constructs of `source`; used_for throws those of `tool_use`.
+  ChatTemplate(const std::string& source, std::map<std::string, std::string> variables, std::string file,
+               std::optional<ToolUse> tool_use = std::nullopt);
+
+  // The template to render this conversation with: this one, or the one for conversations with tools.
+  const ChatTemplate& used_for(const Conversation& conversation) const;
 
   // Throws TemplateError if the template rejects the conversation (raise_exception) or fails on it, and where it would
   // write a content that is null or a list of parts as Python prints it. If the template takes text only, a list of
@@ -57,6 +66,7 @@ class ChatTemplate {
   std::string eos_token() const;
 
   const std::string& source() const { return source_; }
+  const std::optional<ToolUse>& tool_use() const { return tool_use_; }
   const std::map<std::string, std::string>& variables() const { return variables_; }
   const std::string& file() const { return file_; }
   std::uint64_t fingerprint() const { return fingerprint_; }
@@ -68,6 +78,9 @@ class ChatTemplate {
   std::uint64_t fingerprint_ = 0;
   bool has_generations_ = false;
   bool reads_parts_ = false;  // whether it writes the texts of a content that is a list of parts
+  std::optional<ToolUse> tool_use_;
+  std::shared_ptr<const ChatTemplate> with_tools_;  // of tool_use_; null: none, or it is rejected
+  std::optional<UserError> rejected_;               // why
 };
 
 // A built-in template (`chatml`, `llama-3`, ...): the format that the models of its name were trained on.
@@ -81,14 +94,19 @@ bool is_named(const std::string& name);
 
 // Opens the template that a recipe selects. `wanted` is a built-in name, a .jinja file, a tokenizer_config.json, or a
 // folder with one of these files. If it is empty, the template is chat_template.jinja or that of tokenizer_config.json
-// in the tokenizer's folder, and null if there is none. Adds a problem at `key` and returns null for everything else.
+// in the tokenizer's folder, and null if there is none. Folders and tokenizer_config.json may have a second one, named
+// tool_use. Adds a problem at `key` and returns null for everything else.
 std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted, const std::string& tokenizer,
                                                        const std::string& folder, const std::string& key,
                                                        Problems& problems);
 
-// A chat_template.jinja for the tokenizer's folder that renders as the template that `wanted` selects: where its tokens
-// differ from those of the folder's tokenizer_config.json, it sets them first. "" if `wanted` is empty or cannot be
+// Files for a checkpoint with this tokenizer that render as the template that `wanted` selects: where its tokens differ
+// from those of the tokenizer's tokenizer_config.json, they set them first. None if `wanted` is empty or cannot be
 // opened.
-std::string as_tokenizers_own(const std::string& wanted, const std::string& tokenizer, const std::string& folder);
+struct TemplateFile {
+  std::string name, text;
+};
+std::vector<TemplateFile> as_tokenizers_own(const std::string& wanted, const std::string& tokenizer,
+                                            const std::string& folder);
 
 }  // namespace hawser::text::chat

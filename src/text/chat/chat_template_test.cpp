@@ -381,5 +381,58 @@ TEST(ChatTemplate, OpensByNameByFileAndNextToTheTokenizer) {
   EXPECT_EQ(open("wrong.json", ""), "wrong.json: wrong type (expected a string) at chat_template");
 }
 
+// As transformers' get_chat_template and AutoTokenizer.from_pretrained choose among several templates.
+TEST(ChatTemplate, ToolUseIsTheTemplateOfConversationsWithTools) {
+  const TemporaryFolder folder;
+  Dict message;
+  message.items = {{"role", "user"}, {"content", "hi"}};
+  const Conversation plain{List{message}, {}}, tools{List{message}, List{}};
+  const auto open = [&](const std::string& wanted, const std::string& tokenizer) {
+    Problems problems;
+    const auto found = open_chat_template(wanted, tokenizer, folder.path(""), "data.chat_template", problems);
+    if (!found) return "none" + problems.lines();
+    return cat(found->used_for(plain).render(plain).text, " ", found->used_for(tools).render(tools).text);
+  };
+  folder.write("list/tokenizer_config.json", R"({"eos_token": "<end>", "chat_template": [
+      {"name": "default", "template": "d{{ eos_token }}"}, {"name": "tool_use", "template": "t{{ eos_token }}"}]})");
+  EXPECT_EQ(open("", "list/tokenizer.json"), "d<end> t<end>");
+  EXPECT_EQ(open("list", ""), "d<end> t<end>");
+  EXPECT_EQ(open("list/tokenizer_config.json", ""), "d<end> t<end>");
+  folder.write("files/chat_template.jinja", "fd");
+  folder.write("files/additional_chat_templates/rag.jinja", "fr");
+  EXPECT_EQ(open("", "files"), "fd fd");
+  folder.write("files/additional_chat_templates/tool_use.jinja", "ft");
+  EXPECT_EQ(open("", "files"), "fd ft");
+  EXPECT_EQ(open("files", "list"), "fd ft");
+  EXPECT_EQ(open("files/chat_template.jinja", "list"), "fd fd") << "a file is one template";
+  EXPECT_EQ(open("zephyr", "list"), "<|user|>\nhi<end>\n <|user|>\nhi<end>\n");
+  // The list is not read beside files.
+  folder.write("list/chat_template.jinja", "fd");
+  EXPECT_EQ(open("", "list"), "fd fd");
+
+  // What is attached to a checkpoint renders alike.
+  folder.write("other/tokenizer_config.json", R"({"eos_token": "<own>"})");
+  fs::remove(folder.path("list/chat_template.jinja"));
+  for (const TemplateFile& file : as_tokenizers_own("list", "other", folder.path(""))) {
+    folder.write("other/" + file.name, file.text);
+  }
+  EXPECT_EQ(open("", "other"), "d<end> t<end>");
+  EXPECT_EQ(as_tokenizers_own("zephyr", "list", folder.path("")).size(), 1u);
+
+  // It is part of the identity of the data, and one that is not supported matters to conversations with tools alone.
+  const ChatTemplate none("d", {}, "f"), one("d", {}, "f", ToolUse{"t", "g"}), other("d", {}, "f", ToolUse{"u", "g"});
+  EXPECT_NE(none.fingerprint(), one.fingerprint());
+  EXPECT_NE(one.fingerprint(), other.fingerprint());
+  const ChatTemplate broken("d", {}, "f", ToolUse{"\n{% nothing %}", "g"});
+  EXPECT_EQ(broken.used_for(plain).render(plain).text, "d");
+  try {
+    broken.used_for(tools);
+    FAIL() << "a template that is not supported";
+  } catch (const UserError& error) {
+    EXPECT_TRUE(std::string(error.what()).starts_with("g: chat template: ")) << error.what();
+    EXPECT_NE(std::string(error.what()).find("at template line 2"), std::string::npos) << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace hawser::text::chat

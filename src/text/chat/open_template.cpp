@@ -24,8 +24,13 @@ std::string read(const fs::path& path) {
   return io::read_bounded(path.string(), kLargest, "cannot read the chat template");
 }
 
+constexpr const char* kFile = "chat_template.jinja";
+// Where transformers writes other templates, each in a file NAME.jinja. A checkpoint has no folders.
+constexpr const char *kToolUseFile = "additional_chat_templates/tool_use.jinja",
+                     *kToolUseOfCheckpoint = "additional_chat_templates.tool_use.jinja";
+
 struct TokenizerConfig {
-  std::optional<std::string> chat_template;
+  std::optional<std::string> chat_template, tool_use;
   std::map<std::string, std::string> tokens;
 };
 
@@ -55,7 +60,9 @@ TokenizerConfig read_config(const fs::path& path) {
     } else if (found->is_array()) {
       // Several templates by name: `default` is the one for plain conversations.
       for (const Json& item : *found) {
-        if (item.is_object() && item.value("name", "") == "default") config.chat_template = item.at("template");
+        const std::string name = item.is_object() ? item.value("name", "") : "";
+        if (name == "default") config.chat_template = item.at("template");
+        if (name == "tool_use") config.tool_use = item.at("template");
       }
       if (!config.chat_template) fail("several chat templates, none of them named default", "chat_template");
     } else {
@@ -65,6 +72,23 @@ TokenizerConfig read_config(const fs::path& path) {
     fail("not a tokenizer_config.json", "chat_template", "strings");
   }
   return config;
+}
+
+// The template in a chat_template.jinja, with the one for conversations with tools in its folder.
+std::shared_ptr<const ChatTemplate> template_of(const fs::path& file, std::map<std::string, std::string> tokens) {
+  std::optional<ToolUse> tool_use;
+  for (const char* name : {kToolUseFile, kToolUseOfCheckpoint}) {
+    const fs::path more = file.parent_path() / name;
+    if (!tool_use && is_file(more)) tool_use = ToolUse{read(more), more.string()};
+  }
+  return std::make_shared<const ChatTemplate>(read(file), std::move(tokens), file.string(), std::move(tool_use));
+}
+
+// That of a tokenizer_config.json, which has one.
+std::shared_ptr<const ChatTemplate> template_of(const TokenizerConfig& config, const std::string& file) {
+  std::optional<ToolUse> tool_use;
+  if (config.tool_use) tool_use = ToolUse{*config.tool_use, file};
+  return std::make_shared<const ChatTemplate>(*config.chat_template, config.tokens, file, std::move(tool_use));
 }
 
 std::string all_names() {
@@ -114,24 +138,27 @@ void take_first_tokens(std::string_view source, std::map<std::string, std::strin
 
 }  // namespace
 
-std::string as_tokenizers_own(const std::string& wanted, const std::string& tokenizer, const std::string& folder) {
-  if (wanted.empty()) return "";
+std::vector<TemplateFile> as_tokenizers_own(const std::string& wanted, const std::string& tokenizer,
+                                            const std::string& folder) {
+  if (wanted.empty()) return {};
   Problems ignored;
   const auto chosen = open_chat_template(wanted, tokenizer, folder, "", ignored);
-  if (!chosen) return "";
+  if (!chosen) return {};
   std::map<std::string, std::string> own;
   try {
     if (!tokenizer.empty()) own = read_config(home_of(tokenizer, folder) / "tokenizer_config.json").tokens;
   } catch (const UserError&) {
     own = {};  // then every token is set
   }
-  std::string out;
+  std::string first;
   for (const auto& [name, text] : chosen->variables()) {
     const auto same = own.find(name);
     // The newline is not rendered: the template starts at the start of a line, as before.
-    if (same == own.end() || same->second != text) out += cat(kSet, name, kIs, escaped(text), kEnd);
+    if (same == own.end() || same->second != text) first += cat(kSet, name, kIs, escaped(text), kEnd);
   }
-  return out + chosen->source();
+  std::vector<TemplateFile> files{{kFile, first + chosen->source()}};
+  if (const auto& tool_use = chosen->tool_use()) files.push_back({kToolUseOfCheckpoint, first + tool_use->source});
+  return files;
 }
 
 std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted, const std::string& tokenizer,
@@ -143,15 +170,13 @@ std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted
     if (wanted.empty()) {
       if (tokenizer.empty()) return nullptr;
       config = read_config(home / "tokenizer_config.json");
-      const fs::path file = home / "chat_template.jinja";
+      const fs::path file = home / kFile;
       if (is_file(file)) {
-        const std::string source = read(file);
-        take_first_tokens(source, config.tokens);
-        return std::make_shared<const ChatTemplate>(source, config.tokens, file.string());
+        take_first_tokens(read(file), config.tokens);
+        return template_of(file, config.tokens);
       }
       if (!config.chat_template) return nullptr;
-      return std::make_shared<const ChatTemplate>(*config.chat_template, config.tokens,
-                                                  (home / "tokenizer_config.json").string());
+      return template_of(config, (home / "tokenizer_config.json").string());
     }
     for (const NamedTemplate& one : named_templates()) {
       if (wanted != one.name) continue;
@@ -162,9 +187,8 @@ std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted
       return std::make_shared<const ChatTemplate>(one.source, tokens, one.name);
     }
     fs::path file = resolve_path(wanted, folder);
-    if (io::is_folder(file.string())) {
-      file /= is_file(file / "chat_template.jinja") ? "chat_template.jinja" : "tokenizer_config.json";
-    }
+    const bool in_folder = io::is_folder(file.string());
+    if (in_folder) file /= is_file(file / kFile) ? kFile : "tokenizer_config.json";
     if (!is_file(file)) {
       problems.add({.file = wanted,
                     .what = "no such chat template",
@@ -179,6 +203,7 @@ std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted
       } else if (!tokenizer.empty()) {
         config = read_config(home / "tokenizer_config.json");
       }
+      if (in_folder) return template_of(file, config.tokens);
       return std::make_shared<const ChatTemplate>(read(file), config.tokens, file.string());
     }
     config = read_config(file);
@@ -186,7 +211,7 @@ std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted
       problems.add({.file = file.string(), .what = "no chat template in it", .expected = "chat_template", .at = key});
       return nullptr;
     }
-    return std::make_shared<const ChatTemplate>(*config.chat_template, config.tokens, file.string());
+    return template_of(config, file.string());
   } catch (const UserError& error) {
     problems.add_lines(error.what());
   }
