@@ -84,7 +84,21 @@ class TokenPlaces {
     const auto same = static_cast<std::size_t>(
         std::mismatch(start.begin(), start.end(), ids_.begin(), ids_.end()).first - start.begin());
     if (same == start.size() && same > 0 && continues(byte, start)) return {same - 1, false};
-    return {same, same == start.size()};
+    if (same == start.size()) return {same, true};
+    return with_text_of(start, same);
+  }
+
+  // The same where the last tokens of `start`, the ids before a byte, are others than in the full text: `same` are not.
+  std::pair<std::size_t, bool> with_text_of(const Ids& start, std::size_t same) const {
+    const std::size_t from = same > 0 ? same - 1 : 0;  // a space may be dropped at the beginning
+    const std::string all = tokenizer_.decode_bytes(std::span(start).subspan(from));
+    std::string text = tokenizer_.decode_bytes(std::span(start).subspan(from, same - from));
+    for (; same < ids_.size() && text != all; ++same) {
+      std::string longer = tokenizer_.decode_bytes(std::span(ids_).subspan(from, same + 1 - from));
+      if (longer.size() <= text.size() || !all.starts_with(longer)) break;
+      text = std::move(longer);
+    }
+    return {same, text == all};
   }
 
   // True if the last token of `start`, the ids before a byte, covers the next character too: an unknown token represents

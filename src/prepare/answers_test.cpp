@@ -212,6 +212,13 @@ TEST(Answers, OneSpaceOfSeveralIsOverTheBoundary) {
   EXPECT_EQ(learned(R"({"prompt": "so\n ", "completion": "zq"})"), "z|q|</s>|");
 }
 
+// The token before the boundary has no byte of the completion, though the prompt alone ends in another token.
+TEST(Answers, ATokenBeforeTheBoundaryIsNotLabeled) {
+  const Learned learned("inputs/tokenizers/mistral-v3/tokenizer.model", "mistral-v3");
+  EXPECT_EQ(learned(R"({"prompt": "def f():\n    ", "completion": "return 1"})"), "return||1||");
+  EXPECT_EQ(learned(R"({"prompt": "def f():\n   ", "completion": " return 1"})"), "return||1||");
+}
+
 // The ids are those of mistral-common. In texts that are no conversations, these files encode control tokens as text.
 TEST(Answers, ControlTokensOfConversationsAreTokens) {
   const auto ids_of = [](const std::string& tokenizer_file, std::shared_ptr<const text::chat::ChatTemplate> chat,
