@@ -230,7 +230,8 @@ bool AnswerEncoder::encode(Line& line, const LinePlace& place, Problems& problem
     tokenizer_.encode(text, ids, false);
     line.labels = labels_of(ids, {{line.prompt.size(), text.size()}}, TokenPlaces(text, ids, tokenizer_, false));
     Ids end = frame_.after;
-    if (const auto eos = tokenizer_.eos(); eos && (end.empty() || end.back() != *eos)) end.push_back(*eos);
+    const Ids& last = end.empty() ? ids : end;
+    if (const auto eos = tokenizer_.eos(); eos && (last.empty() || last.back() != *eos)) end.push_back(*eos);
     line.labels.insert(line.labels.begin(), frame_.before.size(), kIgnoredLabel);
     line.labels.insert(line.labels.end(), end.begin(), end.end());
     line.ids = frame_.before;

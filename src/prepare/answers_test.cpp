@@ -219,6 +219,12 @@ TEST(Answers, ATokenBeforeTheBoundaryIsNotLabeled) {
   EXPECT_EQ(learned(R"({"prompt": "def f():\n   ", "completion": " return 1"})"), "return||1||");
 }
 
+TEST(Answers, ACompletionMayHaveItsEndOfText) {
+  const Learned learned(kQuickstart, "chatml");
+  EXPECT_EQ(learned(R"({"prompt": "a ", "completion": "b<|endoftext|>"})"), " b|<|endoftext|>|");
+  EXPECT_EQ(learned(R"({"prompt": "a ", "completion": "b"})"), " b|<|endoftext|>|");
+}
+
 // The ids are those of mistral-common. In texts that are no conversations, these files encode control tokens as text.
 TEST(Answers, ControlTokensOfConversationsAreTokens) {
   const auto ids_of = [](const std::string& tokenizer_file, std::shared_ptr<const text::chat::ChatTemplate> chat,
