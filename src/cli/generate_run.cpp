@@ -316,6 +316,12 @@ int generate(const GenerateOptions& options) {
                                          problems);
   problems.throw_if_any();
   if (!input->open.skipped.empty()) print("skipped: ", input->open.skipped.lines());
+  std::string keys;
+  for (const std::string& key : input->open.special.not_applied) keys += cat(keys.empty() ? "" : ", ", key);
+  if (!keys.empty()) {
+    print("warning: ",
+          cat("generate does not apply ", keys, " of generation_config.json; transformers may choose other tokens"));
+  }
   // One more token than the cache holds: the last one is not fed back.
   const std::string beyond =
       models::beyond_positions(input->open.model->description(), input->size.positions + (options.chat ? 0 : 1));

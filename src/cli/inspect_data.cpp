@@ -76,7 +76,7 @@ class Painter {
 };
 
 std::string text_of(const DataView& view, std::span<const std::int32_t> ids) {
-  if (view.tokenizer) return printable(view.tokenizer->decode_bytes(ids), Newlines::keep);
+  if (view.tokenizer) return view.tokenizer->decode_bytes(ids);
   std::string out;
   for (const std::int32_t id : ids) out += cat(out.empty() ? "" : " ", id);
   return out;
@@ -163,7 +163,8 @@ void show_sample(const DataView& view, std::int64_t number, const Painter& paint
                              piece ? cat(": from token ", from->begin, " of a document of ", from->tokens) : ""));
     Json parts = Json::array();
     for (const Run& run : runs_of(view, sequence, begin, length)) {
-      text += run.masked ? paint.masked(run.text) : run.text;
+      const std::string shown = printable(run.text, Newlines::keep);
+      text += run.masked ? paint.masked(shown) : shown;
       parts.push_back({{"text", run.text}, {"tokens", run.tokens}, {"masked", run.masked}});
     }
     if (!text.ends_with('\n')) text += '\n';

@@ -83,7 +83,7 @@ std::optional<Prompt> PromptEncoder::conversation(const text::chat::Conversation
   try {
     used = &template_->used_for(conversation);
     Prompt prompt{.text = used->render(conversation, true).text, .chat = true};
-    tokenizer_->encode(prompt.text, prompt.ids, false);
+    tokenizer_->encode_conversation(prompt.text, prompt.ids);
     return checked(std::move(prompt), place, problems);
   } catch (const text::chat::TemplateError& error) {
     problems.add({.file = place.file,
@@ -129,7 +129,7 @@ std::optional<std::int64_t> PromptEncoder::end_of_turn() const {
         template_->render({.messages = List{message("user", "a"), message("assistant", "b")}, .tools = {}});
     if (rendered.contents.size() == 2 && rendered.contents[1]) {
       std::vector<std::int32_t> ids;
-      tokenizer_->encode(rendered.text.substr(rendered.contents[1]->end), ids, false);
+      tokenizer_->encode_conversation(rendered.text.substr(rendered.contents[1]->end), ids);
       for (const std::int32_t id : ids) {
         if (tokenizer_->decode_bytes({&id, 1}, true).empty() && !tokenizer_->decode_bytes({&id, 1}).empty()) return id;
       }

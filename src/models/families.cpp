@@ -168,9 +168,35 @@ void add_ids(const std::optional<Json>& json, const std::string& file, SpecialTo
   read_ids(config, tokens);
 }
 
+// Keys of generation_config.json that change which tokens are chosen, with the numbers that change nothing.
+constexpr std::pair<const char*, double> kChoosingKeys[] = {{"repetition_penalty", 1},
+                                                            {"no_repeat_ngram_size", 0},
+                                                            {"num_beams", 1},
+                                                            {"min_length", 0},
+                                                            {"min_new_tokens", 0},
+                                                            {"bad_words_ids", 0},
+                                                            {"suppress_tokens", 0},
+                                                            {"begin_suppress_tokens", 0},
+                                                            {"forced_bos_token_id", -1},
+                                                            {"forced_eos_token_id", -1},
+                                                            {"sequence_bias", 0},
+                                                            {"guidance_scale", 1},
+                                                            {"penalty_alpha", 0},
+                                                            {"dola_layers", 0},
+                                                            {"stop_strings", 0},
+                                                            {"exponential_decay_length_penalty", 0}};
+
 void add_generation_config(const std::filesystem::path& folder, SpecialTokens& tokens, Problems& problems) {
   const std::string file = (folder / "generation_config.json").string();
-  if (io::exists(file)) add_ids(read_object(file, problems), file, tokens, problems);
+  if (!io::exists(file)) return;
+  const auto json = read_object(file, problems);
+  add_ids(json, file, tokens, problems);
+  if (!json) return;
+  for (const auto& [key, none] : kChoosingKeys) {
+    const auto found = json->find(key);
+    if (found == json->end() || found->empty()) continue;  // null is empty
+    if (!found->is_number() || found->get<double>() != none) tokens.not_applied.emplace_back(key);
+  }
 }
 
 }  // namespace

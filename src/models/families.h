@@ -41,6 +41,8 @@ std::string config_path(const std::string& folder_or_config_json);
 struct SpecialTokens {
   std::optional<std::int64_t> begin;  // bos_token_id
   std::vector<std::int64_t> ends;     // eos_token_id, one or several: generation stops at any of them
+  // Keys of generation_config.json with which transformers chooses other tokens, also if it does not sample.
+  std::vector<std::string> not_applied = {};
 };
 SpecialTokens read_special_tokens(const std::string& folder_or_config_json, Problems& problems);
 

@@ -260,6 +260,12 @@ TEST(Families, SpecialTokens) {
   tokens = read_special_tokens(path, problems);
   EXPECT_EQ(tokens.begin, 1);
   EXPECT_EQ(tokens.ends, (std::vector<std::int64_t>{7, 8}));
+  EXPECT_EQ(tokens.not_applied, std::vector<std::string>());
+  folder.write("generation_config.json",
+               R"({"repetition_penalty": 1.05, "num_beams": 1, "no_repeat_ngram_size": 0, "suppress_tokens": [],
+                   "bad_words_ids": null, "begin_suppress_tokens": [0], "do_sample": true, "temperature": 0.6})");
+  EXPECT_EQ(read_special_tokens(path, problems).not_applied,
+            (std::vector<std::string>{"repetition_penalty", "begin_suppress_tokens"}));
   EXPECT_EQ(problems.lines(), "");
   folder.write("config.json", R"({"eos_token_id": "</s>"})");
   read_special_tokens(folder.path(), problems);

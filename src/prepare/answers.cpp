@@ -17,8 +17,9 @@ using text::chat::Range;
 // Maps byte ranges of a text to the tokens that cover them.
 class TokenPlaces {
  public:
-  TokenPlaces(std::string_view text, const Ids& ids, const text::Tokenizer& tokenizer)
-      : text_(text), ids_(ids), tokenizer_(tokenizer) {
+  // `conversation`: the ids are those of encode_conversation.
+  TokenPlaces(std::string_view text, const Ids& ids, const text::Tokenizer& tokenizer, bool conversation)
+      : text_(text), ids_(ids), tokenizer_(tokenizer), conversation_(conversation) {
     // If decoding each token reproduces the text, token ends are known exactly.
     std::size_t at = 0;
     for (const std::int32_t id : ids) {
@@ -67,14 +68,37 @@ class TokenPlaces {
   }
 
  private:
+  Ids encoded(std::string_view text) const {
+    Ids ids;
+    if (conversation_) {
+      tokenizer_.encode_conversation(text, ids);
+    } else {
+      tokenizer_.encode(text, ids, false);
+    }
+    return ids;
+  }
+
   // The number of tokens that end before a byte, and whether the next token begins there.
   std::pair<std::size_t, bool> before(std::size_t byte) const {
-    Ids start;
-    tokenizer_.encode(text_.substr(0, byte), start, false);
+    const Ids start = encoded(text_.substr(0, byte));
     const auto same = static_cast<std::size_t>(
         std::mismatch(start.begin(), start.end(), ids_.begin(), ids_.end()).first - start.begin());
     if (same == start.size() && same > 0 && continues(byte, start)) return {same - 1, false};
-    return {same, same == start.size()};
+    if (same == start.size()) return {same, true};
+    return with_text_of(start, same);
+  }
+
+  // The same where the last tokens of `start`, the ids before a byte, are others than in the full text: `same` are not.
+  std::pair<std::size_t, bool> with_text_of(const Ids& start, std::size_t same) const {
+    const std::size_t from = same > 0 ? same - 1 : 0;  // a space may be dropped at the beginning
+    const std::string all = tokenizer_.decode_bytes(std::span(start).subspan(from));
+    std::string text = tokenizer_.decode_bytes(std::span(start).subspan(from, same - from));
+    for (; same < ids_.size() && text != all; ++same) {
+      std::string longer = tokenizer_.decode_bytes(std::span(ids_).subspan(from, same + 1 - from));
+      if (longer.size() <= text.size() || !all.starts_with(longer)) break;
+      text = std::move(longer);
+    }
+    return {same, text == all};
   }
 
   // True if the last token of `start`, the ids before a byte, covers the next character too: an unknown token represents
@@ -85,20 +109,17 @@ class TokenPlaces {
     if (kSpaces.find(text_[byte]) != kSpaces.npos) {
       // A space that the tokenizer drops belongs to no token. One of several that become one token belongs to it.
       const std::size_t word = text_.substr(0, byte).find_last_not_of(kSpaces) + 1;
-      Ids shorter;
-      if (word < byte) tokenizer_.encode(text_.substr(0, word), shorter, false);
-      if (word == byte || shorter.size() >= start.size()) return false;
+      if (word == byte || encoded(text_.substr(0, word)).size() >= start.size()) return false;
     }
     std::size_t next = byte + 1;
     while (next < text_.size() && (static_cast<unsigned char>(text_[next]) & 0xc0) == 0x80) ++next;
-    Ids longer;
-    tokenizer_.encode(text_.substr(0, next), longer, false);
-    return longer == start;
+    return encoded(text_.substr(0, next)) == start;
   }
 
   std::string_view text_;
   const Ids& ids_;
   const text::Tokenizer& tokenizer_;
+  bool conversation_ = false;
   std::vector<std::size_t> ends_;
   bool exact_ = false;
 };
@@ -207,9 +228,10 @@ bool AnswerEncoder::encode(Line& line, const LinePlace& place, Problems& problem
     const std::string text = line.prompt + *line.completion;
     Ids ids;
     tokenizer_.encode(text, ids, false);
-    line.labels = labels_of(ids, {{line.prompt.size(), text.size()}}, TokenPlaces(text, ids, tokenizer_));
+    line.labels = labels_of(ids, {{line.prompt.size(), text.size()}}, TokenPlaces(text, ids, tokenizer_, false));
     Ids end = frame_.after;
-    if (const auto eos = tokenizer_.eos(); eos && (end.empty() || end.back() != *eos)) end.push_back(*eos);
+    const Ids& last = end.empty() ? ids : end;
+    if (const auto eos = tokenizer_.eos(); eos && (last.empty() || last.back() != *eos)) end.push_back(*eos);
     line.labels.insert(line.labels.begin(), frame_.before.size(), kIgnoredLabel);
     line.labels.insert(line.labels.end(), end.begin(), end.end());
     line.ids = frame_.before;
@@ -245,9 +267,9 @@ bool AnswerEncoder::encode(Line& line, const LinePlace& place, Problems& problem
       return reject(cat("the chat template does not write ", left_out),
                     "conversations without it, or another data.chat_template");
     }
-    tokenizer_.encode(rendered.text, line.ids, false);
+    tokenizer_.encode_conversation(rendered.text, line.ids);
     const std::vector<Range> answers = answers_of(rendered, line, line.ids);
-    line.labels = labels_of(line.ids, answers, TokenPlaces(rendered.text, line.ids, tokenizer_));
+    line.labels = labels_of(line.ids, answers, TokenPlaces(rendered.text, line.ids, tokenizer_, true));
   } catch (const text::chat::TemplateError& error) {
     return reject(cat("chat template ", used->file(),
                       error.line > 0 ? cat(", line ", error.line, ": ") : std::string(": "), error.what()));
@@ -281,7 +303,7 @@ std::vector<Range> AnswerEncoder::answers_of(const text::chat::Rendered& rendere
     return answers;
   }
   const text::chat::List& messages = line.chat->messages.list();
-  const TokenPlaces places(text, ids, tokenizer_);
+  const TokenPlaces places(text, ids, tokenizer_, true);
   const std::string& prompt = template_->used_for(*line.chat).generation_prompt();
   const auto is_special = [&](std::int32_t id) {
     const std::span<const std::int32_t> one(&id, 1);

@@ -212,6 +212,49 @@ TEST(Answers, OneSpaceOfSeveralIsOverTheBoundary) {
   EXPECT_EQ(learned(R"({"prompt": "so\n ", "completion": "zq"})"), "z|q|</s>|");
 }
 
+// The token before the boundary has no byte of the completion, though the prompt alone ends in another token.
+TEST(Answers, ATokenBeforeTheBoundaryIsNotLabeled) {
+  const Learned learned("inputs/tokenizers/mistral-v3/tokenizer.model", "mistral-v3");
+  EXPECT_EQ(learned(R"({"prompt": "def f():\n    ", "completion": "return 1"})"), "return||1||");
+  EXPECT_EQ(learned(R"({"prompt": "def f():\n   ", "completion": " return 1"})"), "return||1||");
+}
+
+TEST(Answers, ACompletionMayHaveItsEndOfText) {
+  const Learned learned(kQuickstart, "chatml");
+  EXPECT_EQ(learned(R"({"prompt": "a ", "completion": "b<|endoftext|>"})"), " b|<|endoftext|>|");
+  EXPECT_EQ(learned(R"({"prompt": "a ", "completion": "b"})"), " b|<|endoftext|>|");
+}
+
+// The ids are those of mistral-common. In texts that are no conversations, these files encode control tokens as text.
+TEST(Answers, ControlTokensOfConversationsAreTokens) {
+  const auto ids_of = [](const std::string& tokenizer_file, std::shared_ptr<const text::chat::ChatTemplate> chat,
+                         Ids learned) {
+    const auto tokenizer = text::load_tokenizer((kRoot / "inputs/tokenizers" / tokenizer_file).string());
+    EXPECT_TRUE(tokenizer->has_special_as_text());
+    const AnswerEncoder encoder(*tokenizer, std::move(chat), {});
+    Problems problems;
+    auto line = parse_line(R"({"messages": [{"role": "user", "content": "hello"},
+                                            {"role": "assistant", "content": "yes"},
+                                            {"role": "user", "content": "x"}]})",
+                           {.file = "f", .number = 7}, problems);
+    EXPECT_TRUE(line && encoder.encode(*line, {.file = "f", .number = 7}, problems)) << problems.lines();
+    std::erase(line->labels, kIgnoredLabel);
+    EXPECT_EQ(line->labels, learned);
+    return line->ids;
+  };
+  EXPECT_EQ(ids_of("mistral-v1/tokenizer.model", named("mistral-v1"), {5081, 2}),
+            (Ids{1,    733, 16289, 28793, 6312,  28709, 733, 28748, 16289, 28793,
+                 5081, 2,   733,   16289, 28793, 1318,  733, 28748, 16289, 28793}));
+  EXPECT_EQ(ids_of("mistral-v3/tokenizer.model", named("mistral-v3"), {5849, 2}),
+            (Ids{1, 3, 7080, 29477, 4, 5849, 2, 3, 2086, 4}));
+  const auto without_spaces = std::make_shared<const text::chat::ChatTemplate>(
+      "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]{% else %}"
+      "{{ m.content + eos_token }}{% endif %}{% endfor %}",
+      std::map<std::string, std::string>{{"bos_token", "<s>"}, {"eos_token", "</s>"}}, "f");
+  EXPECT_EQ(ids_of("tekken-240911/tekken.json", without_spaces, {13059, 2}),
+            (Ids{1, 3, 29706, 4, 13059, 2, 3, 1120, 4}));
+}
+
 // TextFrame is found without encoding a text: this tokenizer has tokens for "b" and "c" only.
 TEST(Answers, NeedNoEncodableProbeText) {
   const auto ids_of = [](const std::string& post_processor, const std::string& text) {

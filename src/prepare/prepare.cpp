@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/paths.h"
+#include "base/philox.h"
 #include "base/text.h"
 #include "io/files.h"
 #include "prepare/preparer.h"
@@ -74,6 +75,10 @@ PrepareJob check(const PrepareOptions& options, Problems& problems) {
       text::chat::open_chat_template(options.chat_template, options.tokenizer, options.folder, "data.chat_template",
                                      options.chat_template.empty() ? job.without_template : problems);
   job.from.chat_template = job.chat_template ? job.chat_template->fingerprint() : 0;
+  // Before encode_conversation, special tokens were encoded as text: those token files are stale.
+  if (job.chat_template && job.tokenizer && job.tokenizer->has_special_as_text()) {
+    job.from.chat_template = fnv1a("special tokens", job.from.chat_template);
+  }
   job.from.tokenizer = job.tokenizer ? job.tokenizer->fingerprint() : 0;
   job.from.vocab_size = options.vocab_size;
   job.from.deduplicate = options.deduplicate;

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -45,13 +47,21 @@ Message event_of(std::int64_t step, double time = unix_time()) {
   return out;
 }
 
-// A new file's path in `folder`: names are in order of time.
+// A new file's path in `folder`. Readers take files in the order of their names: this one is the last of this program's,
+// also if the clock of an earlier start was ahead.
 std::string file_name(const std::string& folder) {
   std::array<char, 256> host{};
   const bool named = gethostname(host.data(), host.size() - 1) == 0 && host[0] != 0;
   const std::string machine = named ? host.data() : "host";
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  for (const std::string& name : io::list_folder(folder)) {
+    if (!name.starts_with(kEventsPrefix) || !name.ends_with(kSuffix)) continue;
+    decltype(seconds) earlier = 0;
+    const char* const digits = name.data() + std::strlen(kEventsPrefix);
+    if (std::from_chars(digits, name.data() + name.size(), earlier).ec == std::errc())
+      seconds = std::max(seconds, earlier + 1);
+  }
   std::string path;
   do {
     path = fmt::format("{}/{}{:010}.{}.{}{}", folder, kEventsPrefix, seconds++, machine, getpid(), kSuffix);

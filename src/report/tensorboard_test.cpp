@@ -125,6 +125,11 @@ TEST(TensorBoard, AResumedRunInvalidatesLaterSteps) {
   EXPECT_EQ(little_endian(field(field(events.at(1), 7), 1)), 1u);
   { const TensorBoard board(folder.path("t"), facts()); }
   EXPECT_EQ(files().size(), 4u);  // no run's file is deleted
+  // A start on a host whose clock is ahead: readers take files in the order of their names.
+  const std::string ahead = folder.path("t/events.out.tfevents.4000000000.host.1.hawser");
+  std::ofstream(ahead) << "an earlier start's";
+  const TensorBoard board(folder.path("t"), facts(), 7);
+  EXPECT_GT(board.path(), ahead);
 }
 
 }  // namespace

@@ -98,6 +98,18 @@ TEST_F(ChatData, TheTemplateOfTheTrainingIsKept) {
   EXPECT_EQ(resumed.code, 0) << resumed.err;
 }
 
+// JSON has the text as it is, a terminal's output what a terminal can show.
+TEST_F(ChatData, TextIsNotEscapedInJson) {
+  write("text.jsonl", "{\"input_ids\": [0, 1, 95], \"labels\": [0, 1, 95]}\n");
+  nlohmann::json tokenizer = nlohmann::json::parse(testing::letters_tokenizer());
+  tokenizer["model"]["vocab"]["\u010d"] = 95;  // a carriage return in the byte-level alphabet
+  write("model/tokenizer.json", tokenizer.dump());
+  write("recipe.yaml", recipe("{train: text.jsonl, sequence_length: 8}"));
+  ASSERT_EQ(hawser("prepare recipe.yaml").code, 0);
+  EXPECT_EQ(json("inspect data recipe.yaml --json")["samples"][0]["documents"][0]["parts"][0]["text"], "!\"\r");
+  EXPECT_NE(hawser("inspect data recipe.yaml").out.find("!\"^M"), std::string::npos);
+}
+
 // Tokenizers with several templates: `tool_use` is for conversations with tools, as in transformers.
 TEST_F(ChatData, ConversationsWithToolsAreFormattedByToolUse) {
   const std::string plain =

@@ -142,6 +142,15 @@ TEST_F(Generate, AStopTextEndsTheAnswerBeforeIt) {
   EXPECT_EQ(shown.out, "to be" + text.substr(0, text.find(stop)) + "\n");
 }
 
+TEST_F(Generate, NamesTheKeysOfTheGenerationConfigThatItDoesNotApply) {
+  write("model/generation_config.json", "{\"repetition_penalty\": 1.05, \"num_beams\": 3, \"temperature\": 0.7}");
+  const Ran ran = hawser("generate --model model --prompt 'to be' --max-tokens 5");
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_EQ(lines_of(ran.err)[0],
+            "hawser: warning: generate does not apply repetition_penalty, num_beams of generation_config.json; "
+            "transformers may choose other tokens");
+}
+
 // As with transformers' stop_strings. The text of an answer has no special tokens.
 TEST_F(Generate, AStopTextMayBeASpecialToken) {
   const std::string ask = "--prompt 'to be' --max-tokens 40 --json";

@@ -18,6 +18,7 @@ struct AddedToken {
   bool rstrip = false;       // and after it
   bool normalized = false;   // matched after the others, in normalized text
   bool special = false;      // skipped by decode(skip_special)
+  bool reserved = false;     // a declared token that takes an id only
 };
 
 // Finds tokens in text: the leftmost match, and the longest at one position.

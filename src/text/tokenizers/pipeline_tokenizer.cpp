@@ -100,6 +100,14 @@ void PipelineTokenizer::encode(std::string_view text, std::vector<std::int32_t>&
   if (add_special) sink.put_all(parts_.suffix);
 }
 
+void PipelineTokenizer::encode_conversation(std::string_view text, std::vector<std::int32_t>& ids) const {
+  if (!has_special_as_text()) return encode(text, ids, false);
+  parts_.of_conversations.find(text, [&](std::string_view run, std::int32_t id) {
+    if (id >= 0) return ids.push_back(id);
+    encode(run, ids, false);
+  });
+}
+
 void PipelineTokenizer::encode_run(std::string_view run, int first, Scratch& scratch, IdSink& sink) const {
   const WordModel& model = *parts_.model;
   const char* const end = run.data() + run.size();

@@ -18,6 +18,7 @@ namespace hawser::text {
 
 struct TokenizerParts {
   AddedTokens added;
+  AddedTokens of_conversations;  // found in conversations only
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   bool words_in_byte_level = false;  // the pre-tokenizer outputs the byte-level alphabet, the model expects bytes
@@ -41,6 +42,8 @@ class PipelineTokenizer final : public Tokenizer {
   ~PipelineTokenizer() override;
 
   void encode(std::string_view text, std::vector<std::int32_t>& ids, bool add_special) const override;
+  void encode_conversation(std::string_view text, std::vector<std::int32_t>& ids) const override;
+  bool has_special_as_text() const override { return !parts_.of_conversations.tokens().empty(); }
   TextFrame frame() const override { return {parts_.prefix, parts_.suffix}; }
   std::string decode_bytes(std::span<const std::int32_t> ids, bool skip_special) const override;
   std::optional<unsigned char> byte_of(std::int32_t id) const override;

@@ -291,6 +291,10 @@ std::vector<AddedToken> read_added_tokens(JsonReader& reader, const Json& items,
   for (AddedToken token : declared) {
     const auto same = [&](const AddedToken& one) { return one.content == token.content; };
     if (std::any_of(tokens.begin(), tokens.end(), same)) continue;
+    if (token.reserved) {
+      if (!parts.ids.contains(token.content)) ++next;
+      continue;
+    }
     token.id = id_for(token);
     more.push_back(token);
     add(std::move(token), cat("\"", token.content, "\" of the tokenizer's settings"));

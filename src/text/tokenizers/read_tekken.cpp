@@ -82,13 +82,16 @@ class TekkenReader {
     } else {
       std::copy_n(std::begin(kSpecialTokens), std::min(std::size(kSpecialTokens), names.size()), names.begin());
     }
+    std::vector<AddedToken> tokens;
     for (std::int32_t id = 0; id < special_; ++id) {
       std::string name = names[id].empty() ? cat("<SPECIAL_", id, ">") : names[id];
+      tokens.push_back({.id = id, .content = name, .special = true});
       parts_.ids.emplace(name, id);
       parts_.special.push_back(id);
       parts_.put_token(id, name);
       parts_.bytes.push_back(std::move(name));
     }
+    parts_.of_conversations = AddedTokens(std::move(tokens), [](const std::string& content) { return content; });
   }
 
   // Reads tokens by rank; ignores ranks beyond the size of the vocabulary.

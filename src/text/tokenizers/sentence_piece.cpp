@@ -39,6 +39,7 @@ SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceModel model, std::ui
   if (model_.whitespace_as_suffix) throw std::invalid_argument("treat_whitespace_as_suffix is not supported");
   if (!model_.denormalizer.empty()) throw std::invalid_argument("a denormalizer is not supported");
   std::vector<std::pair<std::string, std::int32_t>> user_defined;
+  std::vector<AddedToken> control;
   model_.unknown = -1;
   for (std::int32_t id = 0; id < vocab_size(); ++id) {
     const auto& piece = model_.pieces[id];
@@ -53,12 +54,14 @@ SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceModel model, std::ui
     if (piece.type == Type::byte && byte_named(piece.text) < 0) {
       throw std::invalid_argument(cat("piece \"", piece.text, "\" is not the name of a byte"));
     }
+    if (piece.type == Type::control) control.push_back({.id = id, .content = piece.text, .special = true});
     if (piece.type == Type::user_defined) {
       user_defined.emplace_back(piece.text, id);
       user_defined_starts_[static_cast<unsigned char>(piece.text[0])] = true;
     }
   }
   if (model_.unknown < 0) throw std::invalid_argument("no piece of type UNKNOWN");
+  control_ = AddedTokens(std::move(control), [](const std::string& content) { return content; });
   any_user_defined_ = !user_defined.empty();
   user_defined_ = Trie(std::move(user_defined));
   look_at_ascii();
@@ -252,6 +255,19 @@ void SentencePieceTokenizer::encode(std::string_view text, std::vector<std::int3
   }
   const std::lock_guard lock(mutex_);
   idle_.push_back(std::move(words));
+}
+
+void SentencePieceTokenizer::encode_conversation(std::string_view text, std::vector<std::int32_t>& ids) const {
+  bool after_control = false;
+  control_.find(text, [&](std::string_view run, std::int32_t id) {
+    if (id >= 0) {
+      ids.push_back(id);
+      after_control = true;
+      return;
+    }
+    if (after_control && model_.add_dummy_prefix && run.starts_with(' ')) run.remove_prefix(1);
+    encode(run, ids, false);
+  });
 }
 
 TextFrame SentencePieceTokenizer::frame() const {

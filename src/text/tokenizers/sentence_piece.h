@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "text/tokenizers/added_tokens.h"
 #include "text/tokenizers/charsmap.h"
 #include "text/tokenizers/tokenizer.h"
 #include "text/tokenizers/trie.h"
@@ -45,6 +46,10 @@ class SentencePieceTokenizer final : public Tokenizer {
   // Same as Tokenizer::encode, except that each byte of invalid UTF-8 becomes one U+FFFD, as in the library.
   // add_special puts the begin-of-text piece first. Control pieces written in the text are encoded as text.
   void encode(std::string_view text, std::vector<std::int32_t>& ids, bool add_special) const override;
+  // Control pieces become their ids. The text between two of them is encoded by itself, as in the models' own code; a
+  // space at its beginning is the one that encode() puts there.
+  void encode_conversation(std::string_view text, std::vector<std::int32_t>& ids) const override;
+  bool has_special_as_text() const override { return !control_.tokens().empty(); }
   TextFrame frame() const override;
   std::string decode_bytes(std::span<const std::int32_t> ids, bool skip_special) const override;
   std::optional<unsigned char> byte_of(std::int32_t id) const override;
@@ -73,6 +78,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   SentencePieceModel model_;
   std::uint64_t fingerprint_;
   TokenIds ids_;
+  AddedTokens control_;
   Charsmap charsmap_;
   bool plain_[128] = {};  // ASCII characters that are not replaced before another ASCII character
   Trie user_defined_;

@@ -35,6 +35,14 @@ class Tokenizer {
   // any bytes; throws UserError only if the file's normalizer expands the text beyond 512 MiB.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& ids, bool add_special) const = 0;
 
+  // Appends the ids of a conversation that a chat template rendered: special tokens in the text become their ids with
+  // every kind of file.
+  virtual void encode_conversation(std::string_view text, std::vector<std::int32_t>& ids) const {
+    encode(text, ids, false);
+  }
+  // Whether encode() encodes special tokens as text.
+  virtual bool has_special_as_text() const { return false; }
+
   // Ids that `add_special` puts around a text: those of the post-processor; begin of text for .model and tekken.json.
   virtual TextFrame frame() const = 0;
 

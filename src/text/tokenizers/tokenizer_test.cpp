@@ -165,7 +165,7 @@ TEST_F(TokenizerTest, TheEndTokenIsTheDeclaredOne) {
 // added_tokens_decoder, special tokens by name, further special tokens. One of the vocabulary keeps its id.
 TEST_F(TokenizerTest, TokensOfTheSettingsAreAdded) {
   const Json file = small_file();
-  const auto ids = [&](const Json& settings) {
+  const auto ids = [&](const nlohmann::ordered_json& settings) {
     std::ofstream(folder_.path("tokenizer_config.json")) << settings.dump();
     std::vector<std::int32_t> out;
     load(file)->encode("A<x> <y>", out, false);
@@ -182,6 +182,15 @@ TEST_F(TokenizerTest, TokensOfTheSettingsAreAdded) {
   EXPECT_EQ(ids({{"bos_token", "<y>"}, {"extra_special_tokens", {"<x>"}}}), with(263, 262));
   EXPECT_EQ(ids({{"additional_special_tokens", {"<y>", token("<x>")}}}), with(263, 262));
   EXPECT_EQ(ids({{"pad_token", "<y>"}}), plain);
+  // That of padding takes an id. The others have the order of the file.
+  EXPECT_EQ(ids({{"pad_token", "<p>"}, {"extra_special_tokens", {"<x>", "<y>"}}}), with(263, 264));
+  EXPECT_EQ(ids({{"pad_token", "<|endoftext|>"}, {"extra_special_tokens", {"<x>", "<y>"}}}), with(262, 263));
+  const auto ordered = [](const char* text) { return nlohmann::ordered_json::parse(text); };
+  EXPECT_EQ(ids(ordered(R"({"image_token": "<x>", "audio_token": "<y>"})")), with(262, 263));
+  EXPECT_EQ(ids(ordered(R"({"extra_special_tokens": {"image_token": "<x>", "audio_token": "<y>"}})")), with(262, 263));
+  EXPECT_EQ(ids(ordered(R"({"extra_special_tokens": {"a": "<x>", "b_token": "<z>"}, "b_token": "<y>",
+                            "additional_special_tokens": ["<y>"]})")),
+            with(263, 264));
   Json strip = token("<x>");
   strip["rstrip"] = true;
   EXPECT_EQ(ids({{"additional_special_tokens", {strip, "<y>"}}}), (std::vector<std::int32_t>{plain[0], 262, 263}));
