@@ -51,7 +51,7 @@ bool says(const Ended& ended, const std::string& part) {
   return count(ended.err, part) == 1;
 }
 
-// Write end of a pipe that is full and that nobody reads.
+// Write end of a pipe that is full and that no process reads.
 class FullPipe {
  public:
   FullPipe() {
@@ -74,7 +74,7 @@ class FullPipe {
 };
 
 // `2>&1 | less`: the ranks are done and the result is still to be written when the signals come.
-TEST(Interrupt, ASignalEndsARunWhoseOutputNobodyReads) {
+TEST(Interrupt, ASignalEndsARunWhoseOutputIsNotRead) {
   const Workplace place;
   const FullPipe out, err;
   const pid_t process = fork();
