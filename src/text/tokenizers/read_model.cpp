@@ -297,7 +297,8 @@ std::vector<AddedToken> read_added_tokens(JsonReader& reader, const Json& items,
     }
     token.id = id_for(token);
     more.push_back(token);
-    add(std::move(token), cat("\"", token.content, "\" of the tokenizer's settings"));
+    const std::string at = cat("\"", token.content, "\" of the tokenizer's settings");
+    add(std::move(token), at);
   }
   // The library matches white space that a token has stripped again if it is a token.
   for (const int kind : {0, 1}) {
