@@ -42,9 +42,9 @@ std::vector<Segment> document_segments(std::span<const ChunkTable> tables,
                                        std::span<const std::vector<std::int32_t>> document_lengths);
 
 // The attention of `rank` by the rank and the chunk that have the keys, for keys that travel from rank to rank (ring
-// attention, arXiv 2310.01889): element s * chunks_per_rank + c has the segments of this rank's queries with the keys of
-// chunk c of rank s in each sequence, k_begin counting the local rows of s. In one element each query is in one segment at
-// most; over all of them, each pair of a query and a key that it sees is in one.
+// attention, arXiv 2310.01889): element s * chunks_per_rank + c has the segments of this rank's queries with the keys
+// of chunk c of rank s in each sequence, k_begin counting the local rows of s. In one element each query is in one
+// segment at most; over all of them, each pair of a query and a key that it sees is in one.
 std::vector<std::vector<Segment>> segments_by_source(std::span<const ChunkTable> tables,
                                                      std::span<const std::vector<std::int32_t>> document_lengths,
                                                      int rank);

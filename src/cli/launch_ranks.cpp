@@ -48,8 +48,8 @@ class Delivery {
 
   ~Delivery() { finish(/*interrupted=*/true); }
 
-  // Error of the writes; 0: what the ranks printed was written, or left because of `interrupted`. Waits for a slow reader;
-  // if the run was interrupted, for a second.
+  // Error of the writes; 0: what the ranks printed was written, or left because of `interrupted`. Waits for a slow
+  // reader; if the run was interrupted, for a second.
   int finish(bool interrupted) {
     if (!pump_.joinable()) return error_;
     dup2(out_, STDOUT_FILENO);

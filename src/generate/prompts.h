@@ -64,9 +64,9 @@ class PromptEncoder {
 };
 
 // Reads a file of prompts, optionally compressed (.gz, .zst), or "-" for .jsonl on standard input. .txt: one prompt per
-// line. .jsonl: one object per line with `prompt` (a text or a list of messages), `messages` (with optional `system` and
-// `tools`, as prepare::parse_line reads them) or `input_ids` (with optional `attention_mask`); other keys are ignored.
-// Skips blank lines. Adds the problems of all lines, or that the file cannot be read.
+// line. .jsonl: one object per line with `prompt` (a text or a list of messages), `messages` (with optional `system`
+// and `tools`, as prepare::parse_line reads them) or `input_ids` (with optional `attention_mask`); other keys are
+// ignored. Skips blank lines. Adds the problems of all lines, or that the file cannot be read.
 std::vector<Prompt> read_prompts(const std::string& path, const PromptEncoder& encoder, Problems& problems);
 
 }  // namespace hawser::generate

@@ -44,10 +44,10 @@ struct LocalEnd {
   bool signalled = false;  // a signal was answered; later ones, except SIGKILL, are ignored
 };
 
-// LocalEnd::code is the exit code of the run (base/error.h): the one that the ranks agreed on; 3 if a rank was killed, crashed,
-// left or did not start; 130 if the run was interrupted, with a message unless the ranks saved. Throws UserError if
-// mpirun is not installed or cannot be started, or if the hard limit of open files or the space in /dev/shm is too low
-// for it, Error(does_not_fit) if there is not enough address space for mpirun.
+// LocalEnd::code is the exit code of the run (base/error.h): the one that the ranks agreed on; 3 if a rank was killed,
+// crashed, left or did not start; 130 if the run was interrupted, with a message unless the ranks saved. Throws
+// UserError if mpirun is not installed or cannot be started, or if the hard limit of open files or the space in
+// /dev/shm is too low for it, Error(does_not_fit) if there is not enough address space for mpirun.
 LocalEnd launch_local(const LocalLaunch& launch);
 
 // State of an interruption by the user.

@@ -1,8 +1,8 @@
 // `Layer`, `LayerContext`: the contract between layers and the executor.
 //
 // A layer is written as if the model were on one device. It holds sizes and names, no state: everything it reads or
-// writes in a call is a view that the caller provides. Shapes: T rows (tokens of this rank's micro-batch; which of them a
-// tensor has on this rank: RowCounts), C width.
+// writes in a call is a view that the caller provides. Shapes: T rows (tokens of this rank's micro-batch; which of them
+// a tensor has on this rank: RowCounts), C width.
 #pragma once
 
 #include <array>
@@ -56,9 +56,9 @@ struct BatchViews {
   // i32 [N, 6], i32 [1]: a segment for each document, with the rows of all ranks in sequence order (gather_index) as
   // queries and keys. Only if BatchShape::document_segments.
   TensorView documents, documents_count;
-  // i32 [context * C * M, 6], i32 [context * C], C chunks of a rank in each sequence: M rows from (s * C + c) * M on have this
-  // rank's queries with the keys of chunk c of context rank s, which are in the order of that rank's rows. Only if
-  // BatchShape::source_segments.
+  // i32 [context * C * M, 6], i32 [context * C], C chunks of a rank in each sequence: M rows from (s * C + c) * M on
+  // have this rank's queries with the keys of chunk c of context rank s, which are in the order of that rank's rows.
+  // Only if BatchShape::source_segments.
   TensorView by_source, by_source_count;
   // One for each distinct window of the model's attention layers.
   std::vector<WindowViews> windows;
@@ -229,10 +229,10 @@ class Layer {
   // trainable. What only the gradients of frozen parameters would read is not saved.
   virtual std::vector<SavedSpec> saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
                                              const TrainableParams& trainable) const = 0;
-  // x, residual, y, dy, dresidual, dx: dense [RowCounts::residual, C] in LayerContext::dtype(). y and dx overlap no other; those that are
-  // read are not changed. The residual addition is part of a layer. In a serial block residual is x, and dresidual dy.
-  // In a parallel block all layers read the block's input x, and each adds to the sum that the one before has written.
-  // With one norm for all (Param::shared) each layer computes norm(x) itself.
+  // x, residual, y, dy, dresidual, dx: dense [RowCounts::residual, C] in LayerContext::dtype(). y and dx overlap no
+  // other; those that are read are not changed. The residual addition is part of a layer. In a serial block residual is
+  // x, and dresidual dy. In a parallel block all layers read the block's input x, and each adds to the sum that the one
+  // before has written. With one norm for all (Param::shared) each layer computes norm(x) itself.
   // With NormPlace::post, y = norm(residual + f(x)): backward then writes the complete gradient of x, which is the
   // residual, to dx and does not read dresidual. Only in serial blocks.
   // y = residual + f(x). Writes the saved tensors whose writer is forward.
@@ -251,7 +251,8 @@ class Layer {
   virtual bool reads_token_mask() const { return false; }      // BatchViews::token_mask
   // The loss that the layer adds to the model's, one object for all layers of a model; null: none.
   virtual const AuxiliaryLoss* auxiliary_loss() const { return nullptr; }
-  // Model FLOPs of forward for RowCounts::full rows and the given number of visible query-key pairs; GEMMs and attention only.
+  // Model FLOPs of forward for RowCounts::full rows and the given number of visible query-key pairs; GEMMs and
+  // attention only.
   virtual double flops(std::int64_t rows, double pairs) const = 0;
   // Of an attention layer: its window (0: it sees all keys), on which `pairs` of flops() depends. Empty: no attention.
   virtual std::optional<std::int64_t> attention_window() const { return std::nullopt; }

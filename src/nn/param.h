@@ -102,8 +102,8 @@ struct Param {
   // The embedding or a layer before this one declares the parameter of this name, and this layer uses it, too
   // (nn/flat.h).
   bool shared = false;
-  // Its gradient is a sum over the residual's rows (RowCounts::residual): with sequence parallelism, each tensor rank has a
-  // part of it.
+  // Its gradient is a sum over the residual's rows (RowCounts::residual): with sequence parallelism, each tensor rank
+  // has a part of it.
   bool of_residual_rows = false;
 
   std::int64_t elements() const { return shape.elements(); }

@@ -33,11 +33,11 @@ struct RowPiece {
 //   backward            gather x for dW, sum dx                         gather dy
 //
 // Without sequence parallelism all ranks have all rows: gather is the identity, and sum an all-reduce. With it
-// (Megatron-LM, arXiv 2205.05198) the residual's rows are divided: gather is an all-gather, and sum a reduce-scatter. Rows
-// of tensor rank i: [i * residual, (i + 1) * residual) of the full ones.
+// (Megatron-LM, arXiv 2205.05198) the residual's rows are divided: gather is an all-gather, and sum a reduce-scatter.
+// Rows of tensor rank i: [i * residual, (i + 1) * residual) of the full ones.
 //
-// The seam decides how many pieces there are and in which order the caller computes them, so that the communication of one
-// overlaps the GEMM of another. Each full row is in exactly one piece. The default: one piece, the argument itself.
+// The seam decides how many pieces there are and in which order the caller computes them, so that the communication of
+// one overlaps the GEMM of another. Each full row is in exactly one piece. The default: one piece, the argument itself.
 class Redistribute {
  public:
   enum class Order {
@@ -67,7 +67,7 @@ class Redistribute {
     virtual void finish() = 0;
   };
   virtual ~Redistribute() = default;
-  // x [RowCounts::residual, C], not changed. Its scale, if there is one, is one float32 or belongs to the matrix.
+  // x [RowCounts::residual, C], not changed. If its rows are divided, a scale is one float32, equal on all ranks.
   virtual std::unique_ptr<Gather> gather(LayerContext&, const Scaled& x);
   // y [RowCounts::residual, C], dense and undefined until finish(). The parts have its dtype.
   virtual std::unique_ptr<Sum> sum(LayerContext&, const TensorView& y, Order order = Order::any);
@@ -105,12 +105,12 @@ struct AttentionPart {
 };
 
 // Attention of one layer, as parts that are combined by log-sum-exp. Context parallelism moves keys to queries
-// (all-gather, ring), or queries, keys and outputs to ranks that have some heads each (all-to-all). A part's tensors are
-// this rank's, parts of them, or temporaries that the seam exchanges.
+// (all-gather, ring), or queries, keys and outputs to ranks that have some heads each (all-to-all). A part's tensors
+// are this rank's, parts of them, or temporaries that the seam exchanges.
 //
 // AllGatherExchange: part 0 is the diagonal blocks of all heads, whose keys are local. The other parts are the
-// off-diagonal blocks, one part for each group of key-value heads whose keys are gathered together. They are gathered from
-// all ranks (this one included) while earlier parts run.
+// off-diagonal blocks, one part for each group of key-value heads whose keys are gathered together. They are gathered
+// from all ranks (this one included) while earlier parts run.
 class AttentionExchange {
  public:
   // One call of this seam: the forward or the backward of one attention. Lives while the host enqueues its instruction.
@@ -123,8 +123,8 @@ class AttentionExchange {
     // Called after the work of part p has been enqueued on the compute stream.
     virtual void computed(int /*p*/) {}
     // Called once each, after all parts, finish_keys() in backward only. Work enqueued on the compute stream afterwards
-    // finds complete results of this rank's rows: of finish_queries() o and lse, or dq; of finish_keys() dk and dv, summed
-    // over ranks. Until then they are undefined.
+    // finds complete results of this rank's rows: of finish_queries() o and lse, or dq; of finish_keys() dk and dv,
+    // summed over ranks. Until then they are undefined.
     virtual void finish_queries() {}
     virtual void finish_keys() {}
   };

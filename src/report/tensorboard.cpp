@@ -47,8 +47,8 @@ Message event_of(std::int64_t step, double time = unix_time()) {
   return out;
 }
 
-// A new file's path in `folder`. Readers take files in the order of their names: this one is the last of this program's,
-// also if the clock of an earlier start was ahead.
+// A new file's path in `folder`. Readers take files in the order of their names: this one is the last of this
+// program's, also if the clock of an earlier start was ahead.
 std::string file_name(const std::string& folder) {
   std::array<char, 256> host{};
   const bool named = gethostname(host.data(), host.size() - 1) == 0 && host[0] != 0;

@@ -108,8 +108,8 @@ std::string validation_identity(const plan::RunPlan& plan, const prepare::TokenF
 
 }  // namespace
 
-// Each rank reads recipe and config.json itself, and either may be saved again while the ranks start. Paths may differ by
-// host; what they lead to is compared: the model here, token files in open_data().
+// Each rank reads recipe and config.json itself, and either may be saved again while the ranks start. Paths may differ
+// by host; what they lead to is compared: the model here, token files in open_data().
 void FitRun::expect_equal_recipes() const {
   if (world_ == nullptr) return;
   const auto keys_of = [](const std::string& recipe) {
@@ -123,19 +123,22 @@ void FitRun::expect_equal_recipes() const {
   const std::vector<std::string> configs = world_->all_gather_strings(config_text_);
   const io::OrderedJson first = keys_of(recipes.front());
   for (std::size_t rank = 1; rank < recipes.size(); ++rank) {
-    const io::OrderedJson keys = keys_of(recipes[rank]);
-    for (const auto& [key, value] : first.items()) {
-      const io::OrderedJson other = keys.value(key, io::OrderedJson());
-      if (other == value) continue;
-      std::string at = key.substr(1);
-      std::ranges::replace(at, '/', '.');
-      throw UserError(
-          Problem{.file = plan_.recipe.file,
-                  .what = cat("ranks read different recipes: rank ", rank, " has another value than rank 0"),
-                  .expected = value.dump(),
-                  .got = other.dump(),
-                  .at = at,
-                  .hint = "the same command again, without a change of the recipe during the start"});
+    const io::OrderedJson own = keys_of(recipes[rank]);
+    for (const io::OrderedJson& keys : {first, own}) {  // a list may be longer in either
+      for (const auto& item : keys.items()) {
+        const io::OrderedJson expected = first.value(item.key(), io::OrderedJson()),
+                              got = own.value(item.key(), io::OrderedJson());
+        if (expected == got) continue;
+        std::string at = item.key().substr(1);
+        std::ranges::replace(at, '/', '.');
+        throw UserError(
+            Problem{.file = plan_.recipe.file,
+                    .what = cat("ranks read different recipes: rank ", rank, " has another value than rank 0"),
+                    .expected = expected.dump(),
+                    .got = got.dump(),
+                    .at = at,
+                    .hint = "the same command again, without a change of the recipe during the start"});
+      }
     }
     if (configs[rank] != configs.front()) {
       throw UserError(

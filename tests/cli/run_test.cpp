@@ -232,7 +232,8 @@ TEST_F(Run, GenerateStopsAtTheEndTokenAndPrintsIdsWithoutATokenizer) {
   EXPECT_EQ(ended["ids"].back(), whole["ids"][4]);
 }
 
-// generation_config.json belongs to the model: a tokenizer elsewhere, or data without one, does not change where it ends.
+// generation_config.json belongs to the model: a tokenizer elsewhere, or data without one, does not change where it
+// ends.
 TEST_F(Run, KeepsTheGenerationConfigOfTheModel) {
   namespace fs = std::filesystem;
   copy_of("gqa", "model");

@@ -12,224 +12,214 @@
 
 namespace hawser::testing {
 
-// Each rank has all rows of some heads (DeepSpeed-Ulysses, arXiv 2309.14509): queries, keys and values move there, and
-// outputs back. The group's size divides the key-value heads. Reads BatchViews::documents.
-class HeadExchange : public nn::AttentionExchange {
+// An exchange whose calls are the same in forward and backward: Call(ctx, group, window, tensors).
+template <class OneCall>
+class ExchangeOf : public nn::AttentionExchange {
  public:
-  explicit HeadExchange(comm::Group& group) : group_(group) {}
-  std::unique_ptr<Call> forward(nn::LayerContext& ctx, std::int64_t window, const nn::AttentionTensors& t) override {
-    return std::make_unique<Heads>(ctx, group_, window, t);
+  explicit ExchangeOf(comm::Group& group) : group_(group) {}
+  std::unique_ptr<Call> forward(nn::LayerContext& ctx, std::int64_t window, const nn::AttentionTensors& own) override {
+    return std::make_unique<OneCall>(ctx, group_, window, own);
   }
-  std::unique_ptr<Call> backward(nn::LayerContext& ctx, std::int64_t window, const nn::AttentionTensors& t) override {
-    return std::make_unique<Heads>(ctx, group_, window, t);
+  std::unique_ptr<Call> backward(nn::LayerContext& ctx, std::int64_t window, const nn::AttentionTensors& own) override {
+    return std::make_unique<OneCall>(ctx, group_, window, own);
   }
 
  private:
-  class Heads : public Call {
-   public:
-    Heads(nn::LayerContext& ctx, comm::Group& group, std::int64_t window, const nn::AttentionTensors& own)
-        : ctx_(ctx), group_(group), window_(window), own_(own) {
-      HAWSER_CHECK(own.k.size(1) % group.size() == 0, own.k.size(1), " key-value heads over ", group.size(), " ranks");
-      ctx.exchange_after_compute();
-      all_.q = to_heads(own.q);
-      all_.k = to_heads(own.k);
-      all_.v = to_heads(own.v);
-    }
-    int parts() const override { return 1; }
-    nn::AttentionPart wait(int) override {
-      const nn::WindowViews& views = ctx_.batch().with_window(window_);
-      if (own_.d_o.empty()) {
-        all_.o = ctx_.temp(all_.q.dtype(), all_.q.shape());
-        all_.lse = ctx_.temp(DType::f32, {all_.q.size(1), all_.q.size(0)});
-      } else {
-        ctx_.exchange_after_compute();  // d_o
-        all_.o = to_heads(own_.o);
-        all_.d_o = to_heads(own_.d_o);
-        all_.lse = transposed(to_heads(transposed(own_.lse).split_last(own_.q.size(1), 1)));
-        all_.dq = ctx_.temp(all_.q.dtype(), all_.q.shape());
-        all_.dk = ctx_.temp(all_.k.dtype(), all_.k.shape());
-        all_.dv = ctx_.temp(all_.k.dtype(), all_.k.shape());
-      }
-      ctx_.compute_after_exchange();
-      return {.tensors = all_,
-              .segments = ctx_.batch().documents,
-              .segment_count = ctx_.batch().documents_count,
-              .form = ops::SegmentForm::diagonal,
-              .visible = group_.size() * (views.diagonal_pairs + views.off_diagonal_pairs)};
-    }
-    void computed(int) override {
-      ctx_.exchange_after_compute();
-      if (own_.d_o.empty()) {
-        to_rows(all_.o, own_.o);
-        const TensorView lse = ctx_.temp(DType::f32, {own_.q.size(0), own_.q.size(1)});
-        to_rows(transposed(all_.lse).split_last(all_.q.size(1), 1), lse.split_last(own_.q.size(1), 1));
-        ops::transpose(ctx_.exchange(), {.x = lse, .y = own_.lse});
-        return;
-      }
-      to_rows(all_.dq, own_.dq);
-      to_rows(all_.dk, own_.dk);
-      to_rows(all_.dv, own_.dv);
-    }
-    void finish_queries() override { ctx_.compute_after_exchange(); }
-
-   private:
-    // [T, heads, D] of all heads to [S, heads / ranks, D] in sequence order. BatchViews::gather_index is for buffers with
-    // two blocks of T rows for each rank; here both have the same contents.
-    TensorView to_heads(const TensorView& x) {
-      const std::int64_t rows = x.size(0), heads = x.size(1) / group_.size(), width = heads * x.size(2);
-      const TensorView send = ctx_.temp(x.dtype(), {group_.size() * 2 * rows, width});
-      const TensorView received = ctx_.temp(x.dtype(), send.shape()),
-                       y = ctx_.temp(x.dtype(), {group_.size() * rows, width});
-      for (int block = 0; block < 2 * group_.size(); ++block) {
-        ops::copy(ctx_.exchange(), {.x = x.slice(1, block / 2 * heads, heads),
-                                    .y = send.rows(block * rows, rows).split_last(heads, x.size(2))});
-      }
-      group_.all_to_all(ctx_.exchange(), send, received);
-      ops::gather_rows(ctx_.exchange(), {.x = received, .index = ctx_.batch().gather_index, .y = y});
-      return y.split_last(heads, x.size(2));
-    }
-    // The inverse.
-    void to_rows(const TensorView& x, const TensorView& y) {
-      const std::int64_t rows = y.size(0), heads = x.size(1), width = heads * x.size(2);
-      const TensorView send = ctx_.temp(x.dtype(), {group_.size() * 2 * rows, width}),
-                       received = ctx_.temp(x.dtype(), send.shape());
-      ops::fill(ctx_.exchange(), {.y = send});
-      ops::scatter_rows(ctx_.exchange(),
-                        {.x = x.reshape({x.size(0), width}), .index = ctx_.batch().gather_index, .y = send});
-      group_.all_to_all(ctx_.exchange(), send, received);
-      for (int rank = 0; rank < group_.size(); ++rank) {
-        ops::copy(ctx_.exchange(), {.x = received.rows(2 * rank * rows, rows).split_last(heads, x.size(2)),
-                                    .y = y.slice(1, rank * heads, heads)});
-      }
-    }
-    TensorView transposed(const TensorView& x) {
-      const TensorView matrix = x.rank() == 3 ? x.reshape({x.size(0), x.size(1)}) : x;
-      const TensorView y = ctx_.temp(x.dtype(), {matrix.size(1), matrix.size(0)});
-      ops::transpose(ctx_.exchange(), {.x = matrix, .y = y});
-      return y;
-    }
-
-    nn::LayerContext& ctx_;
-    comm::Group& group_;
-    std::int64_t window_;
-    nn::AttentionTensors own_, all_;
-  };
-
   comm::Group& group_;
 };
+
+// Each rank has all rows of some heads (DeepSpeed-Ulysses, arXiv 2309.14509): queries, keys and values move there, and
+// outputs back. The group's size divides the key-value heads. Reads BatchViews::documents.
+class HeadCall : public nn::AttentionExchange::Call {
+ public:
+  HeadCall(nn::LayerContext& ctx, comm::Group& group, std::int64_t window, const nn::AttentionTensors& own)
+      : ctx_(ctx), group_(group), window_(window), own_(own) {
+    HAWSER_CHECK(own.k.size(1) % group.size() == 0, own.k.size(1), " key-value heads over ", group.size(), " ranks");
+    ctx.exchange_after_compute();
+    all_.q = to_heads(own.q);
+    all_.k = to_heads(own.k);
+    all_.v = to_heads(own.v);
+  }
+  int parts() const override { return 1; }
+  nn::AttentionPart wait(int) override {
+    const nn::WindowViews& views = ctx_.batch().with_window(window_);
+    if (own_.d_o.empty()) {
+      all_.o = ctx_.temp(all_.q.dtype(), all_.q.shape());
+      all_.lse = ctx_.temp(DType::f32, {all_.q.size(1), all_.q.size(0)});
+    } else {
+      ctx_.exchange_after_compute();  // d_o
+      all_.o = to_heads(own_.o);
+      all_.d_o = to_heads(own_.d_o);
+      all_.lse = transposed(to_heads(transposed(own_.lse).split_last(own_.q.size(1), 1)));
+      all_.dq = ctx_.temp(all_.q.dtype(), all_.q.shape());
+      all_.dk = ctx_.temp(all_.k.dtype(), all_.k.shape());
+      all_.dv = ctx_.temp(all_.k.dtype(), all_.k.shape());
+    }
+    ctx_.compute_after_exchange();
+    return {.tensors = all_,
+            .segments = ctx_.batch().documents,
+            .segment_count = ctx_.batch().documents_count,
+            .form = ops::SegmentForm::diagonal,
+            .visible = group_.size() * (views.diagonal_pairs + views.off_diagonal_pairs)};
+  }
+  void computed(int) override {
+    ctx_.exchange_after_compute();
+    if (own_.d_o.empty()) {
+      to_rows(all_.o, own_.o);
+      const TensorView lse = ctx_.temp(DType::f32, {own_.q.size(0), own_.q.size(1)});
+      to_rows(transposed(all_.lse).split_last(all_.q.size(1), 1), lse.split_last(own_.q.size(1), 1));
+      ops::transpose(ctx_.exchange(), {.x = lse, .y = own_.lse});
+      return;
+    }
+    to_rows(all_.dq, own_.dq);
+    to_rows(all_.dk, own_.dk);
+    to_rows(all_.dv, own_.dv);
+  }
+  void finish_queries() override { ctx_.compute_after_exchange(); }
+
+ private:
+  // [T, heads, D] of all heads to [S, heads / ranks, D] in sequence order. BatchViews::gather_index is for buffers with
+  // two blocks of T rows for each rank; here both have the same contents.
+  TensorView to_heads(const TensorView& x) {
+    const std::int64_t rows = x.size(0), heads = x.size(1) / group_.size(), width = heads * x.size(2);
+    const TensorView send = ctx_.temp(x.dtype(), {group_.size() * 2 * rows, width});
+    const TensorView received = ctx_.temp(x.dtype(), send.shape()),
+                     y = ctx_.temp(x.dtype(), {group_.size() * rows, width});
+    for (int block = 0; block < 2 * group_.size(); ++block) {
+      ops::copy(ctx_.exchange(), {.x = x.slice(1, block / 2 * heads, heads),
+                                  .y = send.rows(block * rows, rows).split_last(heads, x.size(2))});
+    }
+    group_.all_to_all(ctx_.exchange(), send, received);
+    ops::gather_rows(ctx_.exchange(), {.x = received, .index = ctx_.batch().gather_index, .y = y});
+    return y.split_last(heads, x.size(2));
+  }
+  // The inverse.
+  void to_rows(const TensorView& x, const TensorView& y) {
+    const std::int64_t rows = y.size(0), heads = x.size(1), width = heads * x.size(2);
+    const TensorView send = ctx_.temp(x.dtype(), {group_.size() * 2 * rows, width}),
+                     received = ctx_.temp(x.dtype(), send.shape());
+    ops::fill(ctx_.exchange(), {.y = send});
+    ops::scatter_rows(ctx_.exchange(),
+                      {.x = x.reshape({x.size(0), width}), .index = ctx_.batch().gather_index, .y = send});
+    group_.all_to_all(ctx_.exchange(), send, received);
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      ops::copy(ctx_.exchange(), {.x = received.rows(2 * rank * rows, rows).split_last(heads, x.size(2)),
+                                  .y = y.slice(1, rank * heads, heads)});
+    }
+  }
+  TensorView transposed(const TensorView& x) {
+    const TensorView matrix = x.rank() == 3 ? x.reshape({x.size(0), x.size(1)}) : x;
+    const TensorView y = ctx_.temp(x.dtype(), {matrix.size(1), matrix.size(0)});
+    ops::transpose(ctx_.exchange(), {.x = matrix, .y = y});
+    return y;
+  }
+
+  nn::LayerContext& ctx_;
+  comm::Group& group_;
+  std::int64_t window_;
+  nn::AttentionTensors own_, all_;
+};
+using HeadExchange = ExchangeOf<HeadCall>;
 
 // Keys and values travel from rank to rank (arXiv 2310.01889), and are computed chunk by chunk. Gradients of keys go to
 // their rank at the end. Reads BatchViews::by_source. The number of ranks is a power of two.
-class RingExchange : public nn::AttentionExchange {
+class RingCall : public nn::AttentionExchange::Call {
  public:
-  explicit RingExchange(comm::Group& group) : group_(group) {}
-  std::unique_ptr<Call> forward(nn::LayerContext& ctx, std::int64_t window, const nn::AttentionTensors& t) override {
-    return std::make_unique<Ring>(ctx, group_, window, t);
+  RingCall(nn::LayerContext& ctx, comm::Group& group, std::int64_t window, const nn::AttentionTensors& own)
+      : ctx_(ctx),
+        group_(group),
+        window_(window),
+        own_(own),
+        chunks_(static_cast<int>(ctx.batch().by_source_count.size(0)) / group.size()) {
+    ctx.exchange_after_compute();
+    keys_ = pack(own.k, own.v);
+    arrived_ = ctx.exchange().record_event();
   }
-  std::unique_ptr<Call> backward(nn::LayerContext& ctx, std::int64_t window, const nn::AttentionTensors& t) override {
-    return std::make_unique<Ring>(ctx, group_, window, t);
+  int parts() const override { return group_.size() * chunks_; }
+  nn::AttentionPart wait(int p) override {
+    const int turn = p / chunks_, chunk = p % chunks_;
+    if (chunk == 0) {
+      ctx_.compute().wait(arrived_);
+      now_ = keys_;
+      if (turn + 1 < group_.size()) {  // the next keys arrive during this turn
+        keys_ = passed(keys_, 1);
+        arrived_ = ctx_.exchange().record_event();
+      }
+    }
+    nn::AttentionTensors tensors = own_;
+    tensors.k = half(now_, 0, own_.k);
+    tensors.v = half(now_, 1, own_.k);
+    if (backward()) {
+      of_chunk_ = ctx_.temp(DType::f32, now_.shape());
+      tensors.dk = half(of_chunk_, 0, own_.k);
+      tensors.dv = half(of_chunk_, 1, own_.k);
+    }
+    const int source = (group_.index() - turn + group_.size()) % group_.size(), table = source * chunks_ + chunk;
+    const nn::BatchViews& batch = ctx_.batch();
+    const std::int64_t segments = batch.by_source.size(0) / parts();
+    return {.tensors = tensors,
+            .segments = batch.by_source.rows(table * segments, segments),
+            .segment_count = batch.by_source_count.rows(table, 1),
+            .first = p == 0,
+            .visible = batch.with_window(window_).diagonal_pairs / chunks_};
+  }
+  void computed(int p) override {
+    if (!backward()) return;
+    if (p % chunks_ == 0) {
+      gradients_.push_back(of_chunk_);
+    } else {
+      ops::add(ctx_.compute(), {.a = gradients_.back(), .b = of_chunk_, .y = gradients_.back()});
+    }
+  }
+  void finish_keys() override {
+    ctx_.exchange_after_compute();
+    const TensorView sum = gradients_.front();
+    std::vector<TensorView> received;
+    for (int turn = 1; turn < group_.size(); ++turn) {
+      received.push_back(passed(gradients_[static_cast<std::size_t>(turn)], group_.size() - turn));
+    }
+    ctx_.compute_after_exchange();
+    for (const TensorView& more : received) ops::add(ctx_.compute(), {.a = sum, .b = more, .y = sum});
+    ops::cast(ctx_.compute(), {.x = half(sum, 0, own_.k), .y = own_.dk});
+    ops::cast(ctx_.compute(), {.x = half(sum, 1, own_.k), .y = own_.dv});
   }
 
  private:
-  class Ring : public Call {
-   public:
-    Ring(nn::LayerContext& ctx, comm::Group& group, std::int64_t window, const nn::AttentionTensors& own)
-        : ctx_(ctx),
-          group_(group),
-          window_(window),
-          own_(own),
-          chunks_(static_cast<int>(ctx.batch().by_source_count.size(0)) / group.size()) {
-      ctx.exchange_after_compute();
-      keys_ = pack(own.k, own.v);
-      arrived_ = ctx.exchange().record_event();
-    }
-    int parts() const override { return group_.size() * chunks_; }
-    nn::AttentionPart wait(int p) override {
-      const int turn = p / chunks_, chunk = p % chunks_;
-      if (chunk == 0) {
-        ctx_.compute().wait(arrived_);
-        now_ = keys_;
-        if (turn + 1 < group_.size()) {  // the next keys arrive during this turn
-          keys_ = passed(keys_, 1);
-          arrived_ = ctx_.exchange().record_event();
-        }
-      }
-      nn::AttentionTensors tensors = own_;
-      tensors.k = half(now_, 0, own_.k);
-      tensors.v = half(now_, 1, own_.k);
-      if (backward()) {
-        of_chunk_ = ctx_.temp(DType::f32, now_.shape());
-        tensors.dk = half(of_chunk_, 0, own_.k);
-        tensors.dv = half(of_chunk_, 1, own_.k);
-      }
-      const int source = (group_.index() - turn + group_.size()) % group_.size(), table = source * chunks_ + chunk;
-      const nn::BatchViews& batch = ctx_.batch();
-      const std::int64_t segments = batch.by_source.size(0) / parts();
-      return {.tensors = tensors,
-              .segments = batch.by_source.rows(table * segments, segments),
-              .segment_count = batch.by_source_count.rows(table, 1),
-              .first = p == 0,
-              .visible = batch.with_window(window_).diagonal_pairs / chunks_};
-    }
-    void computed(int p) override {
-      if (!backward()) return;
-      if (p % chunks_ == 0) {
-        gradients_.push_back(of_chunk_);
-      } else {
-        ops::add(ctx_.compute(), {.a = gradients_.back(), .b = of_chunk_, .y = gradients_.back()});
-      }
-    }
-    void finish_keys() override {
-      ctx_.exchange_after_compute();
-      const TensorView sum = gradients_.front();
-      std::vector<TensorView> received;
-      for (int turn = 1; turn < group_.size(); ++turn) {
-        received.push_back(passed(gradients_[static_cast<std::size_t>(turn)], group_.size() - turn));
-      }
-      ctx_.compute_after_exchange();
-      for (const TensorView& more : received) ops::add(ctx_.compute(), {.a = sum, .b = more, .y = sum});
-      ops::cast(ctx_.compute(), {.x = half(sum, 0, own_.k), .y = own_.dk});
-      ops::cast(ctx_.compute(), {.x = half(sum, 1, own_.k), .y = own_.dv});
-    }
+  bool backward() const { return !own_.dk.empty(); }
+  // What the rank `distance` before this one has, while this rank's goes `distance` further. A send may block until its
+  // receive: of two partners, one receives first.
+  TensorView passed(const TensorView& mine, int distance) {
+    const int size = group_.size(), index = group_.index();
+    const int to = (index + distance) % size, from = (index - distance + size) % size;
+    const TensorView theirs = ctx_.temp(mine.dtype(), mine.shape());
+    const bool first = index / std::gcd(distance, size) % 2 == 0;
+    if (first) group_.send(ctx_.exchange(), mine, to);
+    group_.receive(ctx_.exchange(), theirs, from);
+    if (!first) group_.send(ctx_.exchange(), mine, to);
+    return theirs;
+  }
+  TensorView pack(const TensorView& k, const TensorView& v) {
+    const std::int64_t width = k.size(1) * k.size(2);
+    const TensorView out = ctx_.temp(k.dtype(), {k.size(0), 2 * width});
+    ops::copy(ctx_.exchange(), {.x = k, .y = half(out, 0, k)});
+    ops::copy(ctx_.exchange(), {.x = v, .y = half(out, 1, k)});
+    return out;
+  }
+  static TensorView half(const TensorView& rows, int which, const TensorView& like) {
+    const std::int64_t width = like.size(1) * like.size(2);
+    return rows.columns(which * width, width).split_last(like.size(1), like.size(2));
+  }
 
-   private:
-    bool backward() const { return !own_.dk.empty(); }
-    // What the rank `distance` before this one has, while this rank's goes `distance` further. A send may block until its
-    // receive: of two partners, one receives first.
-    TensorView passed(const TensorView& mine, int distance) {
-      const int size = group_.size(), index = group_.index();
-      const int to = (index + distance) % size, from = (index - distance + size) % size;
-      const TensorView theirs = ctx_.temp(mine.dtype(), mine.shape());
-      const bool first = index / std::gcd(distance, size) % 2 == 0;
-      if (first) group_.send(ctx_.exchange(), mine, to);
-      group_.receive(ctx_.exchange(), theirs, from);
-      if (!first) group_.send(ctx_.exchange(), mine, to);
-      return theirs;
-    }
-    TensorView pack(const TensorView& k, const TensorView& v) {
-      const std::int64_t width = k.size(1) * k.size(2);
-      const TensorView out = ctx_.temp(k.dtype(), {k.size(0), 2 * width});
-      ops::copy(ctx_.exchange(), {.x = k, .y = half(out, 0, k)});
-      ops::copy(ctx_.exchange(), {.x = v, .y = half(out, 1, k)});
-      return out;
-    }
-    static TensorView half(const TensorView& rows, int which, const TensorView& like) {
-      const std::int64_t width = like.size(1) * like.size(2);
-      return rows.columns(which * width, width).split_last(like.size(1), like.size(2));
-    }
-
-    nn::LayerContext& ctx_;
-    comm::Group& group_;
-    std::int64_t window_;
-    nn::AttentionTensors own_;
-    int chunks_;
-    TensorView keys_, now_;
-    Event arrived_;
-    TensorView of_chunk_;
-    std::vector<TensorView> gradients_;  // by turn
-  };
-
+  nn::LayerContext& ctx_;
   comm::Group& group_;
+  std::int64_t window_;
+  nn::AttentionTensors own_;
+  int chunks_;
+  TensorView keys_, now_;
+  Event arrived_;
+  TensorView of_chunk_;
+  std::vector<TensorView> gradients_;  // by turn
 };
+using RingExchange = ExchangeOf<RingCall>;
 
 }  // namespace hawser::testing

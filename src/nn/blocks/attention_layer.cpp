@@ -1,5 +1,5 @@
-// Shapes: T rows, C width, H query heads, K key-value heads, D head dim. Norms and the residual have RowCounts::residual
-// rows, everything else RowCounts::full.
+// Shapes: T rows, C width, H query heads, K key-value heads, D head dim. Norms and the residual have
+// RowCounts::residual rows, everything else RowCounts::full.
 #include "nn/blocks/attention_layer.h"
 
 #include <cmath>

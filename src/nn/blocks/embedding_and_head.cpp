@@ -1,6 +1,6 @@
 #include "nn/blocks/embedding_and_head.h"
 
-#include "nn/blocks/sliced_loss.h"
+#include "nn/blocks/row_sum.h"
 #include "ops/copy/add.h"
 #include "ops/copy/copy.h"
 #include "ops/embedding/embedding.h"
@@ -50,13 +50,7 @@ void EmbeddingLayer::forward(LayerContext& ctx, const TensorView& y) const {
     expect_all_rows(ctx, config_.table);
     return look_up(ctx, y, 0);
   }
-  const auto sum = ctx.seams().redistribute->sum(ctx, y);
-  for (int p = 0; p < sum->pieces(); ++p) {
-    const RowPiece piece = sum->target(p);
-    look_up(ctx, piece.rows.view, piece.first_row);
-    sum->written(p);
-  }
-  sum->finish();
+  write_row_sum(ctx, y, [&](const TensorView& rows, std::int64_t first) { look_up(ctx, rows, first); });
 }
 
 void EmbeddingLayer::backward(LayerContext& ctx, const TensorView& dy, GradientSink& sink) const {

@@ -24,9 +24,9 @@ struct EmbeddingConfig {
   std::string norm;
 };
 
-// y[t] = scale * (table[ids[t]] + positions[position of t]), each product rounded; without positions, one of them. With a
-// slice of the vocabulary, it is the Redistribute seam's sum of the ranks' rows, and the first slice's rank adds positions.
-// y, dy [RowCounts::residual, C]; a table that is not sliced needs RowCounts::full to be equal.
+// y[t] = scale * (table[ids[t]] + positions[position of t]), each product rounded; without positions, one of them. With
+// a slice of the vocabulary, it is the Redistribute seam's sum of the ranks' rows, and the first slice's rank adds
+// positions. y, dy [RowCounts::residual, C]; a table that is not sliced needs RowCounts::full to be equal.
 class EmbeddingLayer {
  public:
   explicit EmbeddingLayer(EmbeddingConfig config);
@@ -65,8 +65,8 @@ struct HeadConfig {
 };
 
 // Final norm, vocabulary projection and cross entropy, fused: the full logits are never stored and no GEMM runs twice.
-// Weight 0 is the norm's, weight 1 the projection's [V, C]. x, dx [RowCounts::residual, C]. With a slice of the vocabulary
-// the loss is sliced_loss (nn/blocks/sliced_loss.h); without, RowCounts::full must be equal.
+// Weight 0 is the norm's, weight 1 the projection's [V, C]. x, dx [RowCounts::residual, C]. With a slice of the
+// vocabulary the loss is sliced_loss (nn/blocks/sliced_loss.h); without, RowCounts::full must be equal.
 class HeadLayer {
  public:
   using LossViews = nn::LossViews;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nn/blocks/decomposed_adapter.h"
+#include "nn/blocks/row_sum.h"
 #include "ops/bias/add_bias.h"
 
 namespace hawser::nn {
@@ -298,14 +299,9 @@ void ColumnParallelLinear::forward(LayerContext& ctx, const Scaled& x, const Ten
 
 void ColumnParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorView& dx,
                                           const TensorView& inner_gradient) const {
-  const auto sum = ctx.seams().redistribute->sum(ctx, dx);
-  for (int p = 0; p < sum->pieces(); ++p) {
-    const RowPiece piece = sum->target(p);
-    const TensorView& rows = piece.rows.view;
-    linear_.input_gradient(ctx, rows_of(dy, piece.first_row, rows.size(0)), rows, inner_gradient, piece.first_row);
-    sum->written(p);
-  }
-  sum->finish();
+  write_row_sum(ctx, dx, [&](const TensorView& rows, std::int64_t first) {
+    linear_.input_gradient(ctx, rows_of(dy, first, rows.size(0)), rows, inner_gradient, first);
+  });
 }
 
 void ColumnParallelLinear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& x, GradientSink& sink,
@@ -322,14 +318,9 @@ void RowParallelLinear::forward(LayerContext& ctx, const Scaled& x, const Tensor
                                 const TensorView& inner) const {
   Linear product = linear_;
   product.bias = -1;
-  const auto sum = ctx.seams().redistribute->sum(ctx, y);
-  for (int p = 0; p < sum->pieces(); ++p) {
-    const RowPiece piece = sum->target(p);
-    const TensorView& rows = piece.rows.view;
-    product.forward(ctx, rows_of(x, piece.first_row, rows.size(0)), rows, inner, piece.first_row);
-    sum->written(p);
-  }
-  sum->finish();
+  write_row_sum(ctx, y, [&](const TensorView& rows, std::int64_t first) {
+    product.forward(ctx, rows_of(x, first, rows.size(0)), rows, inner, first);
+  });
   if (!residual.empty()) ops::add(ctx.compute(), {.a = y, .b = residual, .y = y});
   if (linear_.bias >= 0) ops::add_bias(ctx.compute(), {.y = y, .bias = ctx.weight(linear_.bias)});
 }

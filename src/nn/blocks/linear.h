@@ -101,7 +101,8 @@ struct Linear {
   Scaled product_gradient(LayerContext&, const Scaled& dy) const;
 };
 
-// A Linear whose outputs are sliced over the tensor ranks. x, dx [RowCounts::residual, in]; y, dy [RowCounts::full, out].
+// A Linear whose outputs are sliced over the tensor ranks. x, dx [RowCounts::residual, in]; y, dy [RowCounts::full,
+// out].
 class ColumnParallelLinear {
  public:
   explicit ColumnParallelLinear(Linear linear) : linear_(std::move(linear)) {}

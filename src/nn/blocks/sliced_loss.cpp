@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nn/blocks/layer_gemm.h"
+#include "nn/blocks/row_sum.h"
 #include "ops/loss/sliced_logits.h"
 
 namespace hawser::nn {
@@ -104,13 +105,9 @@ void sliced_loss(LayerContext& ctx, const Linear& projection, PartOf vocabulary,
   const TensorView all = ctx.seams().redistribute->gather(ctx, h)->all().view;
   SlicedLoss loss(ctx, projection, vocabulary, all, views, weight);
   if (dh.empty()) return loss.run(0, all.size(0), dh);
-  const auto sum = ctx.seams().redistribute->sum(ctx, dh, Redistribute::Order::same);
-  for (int p = 0; p < sum->pieces(); ++p) {
-    const RowPiece piece = sum->target(p);
-    loss.run(piece.first_row, piece.rows.view.size(0), piece.rows.view);
-    sum->written(p);
-  }
-  sum->finish();
+  write_row_sum(
+      ctx, dh, [&](const TensorView& rows, std::int64_t first) { loss.run(first, rows.size(0), rows); },
+      Redistribute::Order::same);
   loss.finish();
 }
 

@@ -8,10 +8,10 @@
 // A table can be rows [first_row, first_row + V) of one of total_rows rows: an id of another row then adds nothing to
 // dtable, and its row of y is zero. total_rows 0: the table is complete.
 //
-// ids [T] int32 in [0, total_rows); an id out of range throws on the stream. table [V, C], y [T, C], dy [T, C] act; y has the
-// dtype of table; rows of y and dy may be padded. dtable [V, C] float32 or bf16. Each sum is float32 and is rounded
-// once, however many tokens have the id. scale is rounded to float32; products are float32, y is rounded once. With
-// scale 1, y is a copy.
+// ids [T] int32 in [0, total_rows); an id out of range throws on the stream. table [V, C], y [T, C], dy [T, C] act; y
+// has the dtype of table; rows of y and dy may be padded. dtable [V, C] float32 or bf16. Each sum is float32 and is
+// rounded once, however many tokens have the id. scale is rounded to float32; products are float32, y is rounded once.
+// With scale 1, y is a copy.
 #pragma once
 
 #include "ops/run_op.h"

@@ -16,9 +16,9 @@ namespace hawser::text {
 struct DeclaredTokens {
   std::map<std::string, std::string> named;  // "eos_token" -> its text; keys that end with _token
   // In the order in which transformers adds those that the tokenizer lacks: `added_tokens_decoder` (or
-  // added_tokens.json) by id, the named ones but that of the end, those of `extra_special_tokens` with names, the others
-  // of it (or of `additional_special_tokens`). Their `id` means nothing: a token of the vocabulary keeps its id there,
-  // others get the next free one. That of padding is reserved.
+  // added_tokens.json) by id, the named ones but that of the end, those of `extra_special_tokens` with names, the
+  // others of it (or of `additional_special_tokens`). Their `id` means nothing: a token of the vocabulary keeps its id
+  // there, others get the next free one. That of padding is reserved.
   std::vector<AddedToken> added;
   std::optional<AddedToken> eos;
   std::string file;  // the file that declares `eos`

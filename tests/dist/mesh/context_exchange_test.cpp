@@ -29,6 +29,10 @@ void expect_like_one_rank(Exchange exchange, const comm::MeshSizes& mesh, const 
   plan::set_bounds(layout);
   layout.policies.assign(layout.policies.size(), policy);
   if (policy.delay_weight_gradients) layout.in_flight = 2;
+  // In the batch of eight ranks, one element of a gradient cancels to rounding noise. AdamW divides by its size: after
+  // three steps even all-gather's weights are 8.6e-6 from one rank's. A larger epsilon shows the gradients themselves.
+  const bool noisy = the_world->size() == 8;
+  if (noisy) layout.optimizer = optim::make_adamw({.epsilon = 1e-4});
   layout.replace_seams = [&](nn::Seams& seams, comm::Mesh& groups) {
     if (exchange == Exchange::heads) {
       seams.attention = std::make_shared<testing::HeadExchange>(groups.context());
@@ -40,17 +44,21 @@ void expect_like_one_rank(Exchange exchange, const comm::MeshSizes& mesh, const 
   plan::Layout alone = testing::toy_layout({}, model);
   plan::set_windows(alone.batch, model);
   plan::set_bounds(alone);
-  testing::expect_one_ranks_training(model, alone, 2LL * layout.data_ranks() * 2, cut, text);
+  alone.optimizer = layout.optimizer;
+  const testing::Tensors after =
+      testing::expect_one_ranks_training(model, alone, 2LL * layout.data_ranks() * 2, cut, text);
+  if (noisy) EXPECT_LT(testing::difference(cut.after, after, "model"), 1e-6) << text;
 }
 
 TEST(ContextExchange, TrainsLikeOneRank) {
   const int world = the_world->size();
-  if (world < 2 || world > 4) GTEST_SKIP() << "two and four ranks";
+  const comm::MeshSizes mesh{.context = std::min(world, 4), .shard = std::max(world / 4, 1)};
   const nn::SavePolicy full{.checkpointing = Checkpointing::full}, delayed{.delay_weight_gradients = true};
   for (const Exchange exchange : {Exchange::heads, Exchange::ring}) {
-    expect_like_one_rank(exchange, {.context = world}, full);
-    expect_like_one_rank(exchange, {.context = world}, delayed);
-    for (const std::int64_t window : {3, 9}) expect_like_one_rank(exchange, {.context = world}, {}, window);
+    if (world == 1 && exchange == Exchange::heads) continue;  // one rank has all heads, and no gather_index
+    expect_like_one_rank(exchange, mesh, full);
+    expect_like_one_rank(exchange, mesh, delayed);
+    for (const std::int64_t window : {3, 9}) expect_like_one_rank(exchange, mesh, {}, window);
     if (world == 4) expect_like_one_rank(exchange, {.context = 2, .shard = 2}, full);
   }
 }

@@ -54,21 +54,6 @@ Tensors alone(const Toy& toy, const plan::Layout& like) {
   return testing::states_of(session);
 }
 
-// ||a - b|| / ||b|| of the tensors whose names begin with `prefix`.
-double distance(const Tensors& a, const Tensors& b, const std::string& prefix) {
-  double difference = 0, norm = 0;
-  for (const auto& [name, values] : b) {
-    if (!name.starts_with(prefix)) continue;
-    const std::vector<float>& other = a.at(name);
-    EXPECT_EQ(other.size(), values.size()) << name;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      difference += std::pow(double{other[i]} - values[i], 2);
-      norm += std::pow(double{values[i]}, 2);
-    }
-  }
-  return std::sqrt(difference / norm);
-}
-
 void expect_like_one_rank(const Toy& toy) {
   std::map<int, Tensors> expected;  // by the number of data ranks
   for (const plan::Layout& layout : layouts_of(toy)) {
@@ -82,13 +67,14 @@ void expect_like_one_rank(const Toy& toy) {
                                  EXPECT_EQ(bytes, engine::place_copies(parts, nullptr)) << text;
                                }});
     EXPECT_EQ(mesh.after.size(), one.size()) << text;
-    EXPECT_LT(distance(mesh.after, one, "model"), 1e-5) << text;
+    EXPECT_LT(testing::difference(mesh.after, one, "model"), 1e-5) << text;
     std::set<std::string> slots;
     for (const auto& [name, values] : one) {
       if (name.starts_with("optimizer/")) slots.insert(name.substr(0, name.find('/', 10)));
     }
-    for (const std::string& slot : slots) EXPECT_LT(distance(mesh.after, one, slot), 1e-5) << text << " " << slot;
-    EXPECT_GT(distance(mesh.after, mesh.before, "model"), 1e-3) << text;
+    for (const std::string& slot : slots)
+      EXPECT_LT(testing::difference(mesh.after, one, slot), 1e-5) << text << " " << slot;
+    EXPECT_GT(testing::difference(mesh.after, mesh.before, "model"), 1e-3) << text;
   }
 }
 

@@ -128,9 +128,11 @@ inline plan::Layout toy_layout(comm::MeshSizes mesh, const models::Model& model)
   return layout;
 }
 
-inline double difference(const Tensors& a, const Tensors& b) {
+// ||a - b|| / ||b|| of the tensors whose names begin with `prefix`.
+inline double difference(const Tensors& a, const Tensors& b, const std::string& prefix = "") {
   double difference = 0, norm = 0;
   for (const auto& [name, values] : b) {
+    if (!name.starts_with(prefix)) continue;
     const std::vector<float>& other = a.at(name);
     EXPECT_EQ(other.size(), values.size()) << name;
     for (std::size_t i = 0; i < values.size(); ++i) {

@@ -1,5 +1,5 @@
-// Redistribute over two ranks, with and without sequence parallelism: each has half of the MLP's inner channels, and half
-// of the attention heads.
+// Redistribute over two ranks, with and without sequence parallelism: each has half of the MLP's inner channels, and
+// half of the attention heads.
 #include <gtest/gtest.h>
 
 #include "nn/blocks/attention_layer.h"
@@ -104,28 +104,39 @@ void expect_equal(const nn::Layer& full, const nn::Layer& part, const Cut& cut) 
   EXPECT_LT(difference(full, part, cut, std::make_shared<SequenceParallel>(pair()), true), 1e-5);
 }
 
+nn::MlpConfig mlp_config(std::size_t inner, bool bias) {
+  return {.width = kWidth,
+          .inner = static_cast<std::int64_t>(inner),
+          .bias = bias,
+          .norm = "norm",
+          .gate = "gate",
+          .up = "up",
+          .down = "down",
+          .fused = "gate_up"};
+}
+
+// An MLP, and this rank's half of it.
+struct SplitMlp {
+  std::size_t inner = 0;
+  bool bias = false;
+  nn::MlpLayer full{mlp_config(inner, bias)}, half{mlp_config(inner / 2, bias)};
+
+  Cut cut() const {
+    const std::size_t count = inner / 2, begin = rank() * count;
+    const auto both = range(begin, begin + count) + range(inner + begin, inner + begin + count);  // of gate and of up
+    return [inner = inner, count, begin, both](std::size_t p, const std::vector<double>& w) {
+      if (p == 1) return rows_of(w, kWidth, both);            // gate_up.weight
+      if (p == 2) return columns_of(w, inner, begin, count);  // down.weight
+      if (p == 3) return rows_of(w, 1, both);                 // gate_up.bias
+      return w;                                               // norm, down.bias
+    };
+  }
+};
+
 TEST(Redistribute, AnMlpSplitByColumnsAndRowsEqualsOneRank) {
-  const auto config = [](std::int64_t inner, bool bias) {
-    return nn::MlpConfig{.width = kWidth,
-                         .inner = inner,
-                         .bias = bias,
-                         .norm = "norm",
-                         .gate = "gate",
-                         .up = "up",
-                         .down = "down",
-                         .fused = "gate_up"};
-  };
-  constexpr std::size_t kInner = 14, kHalf = kInner / 2;
-  const std::size_t begin = rank() * kHalf;
-  const auto both = range(begin, begin + kHalf) + range(kInner + begin, kInner + begin + kHalf);  // of gate and of up
-  const Cut cut = [&](std::size_t p, const std::vector<double>& w) {
-    if (p == 1) return rows_of(w, kWidth, both);             // gate_up.weight
-    if (p == 2) return columns_of(w, kInner, begin, kHalf);  // down.weight
-    if (p == 3) return rows_of(w, 1, both);                  // gate_up.bias
-    return w;                                                // norm, down.bias
-  };
   for (const bool bias : {false, true}) {
-    expect_equal(nn::MlpLayer(config(kInner, bias)), nn::MlpLayer(config(kHalf, bias)), cut);
+    const SplitMlp mlp{14, bias};
+    expect_equal(mlp.full, mlp.half, mlp.cut());
   }
 }
 
@@ -172,26 +183,9 @@ TEST(Redistribute, ASumThatIsNotInYIsFound) {
    private:
     SequenceParallel right_{pair()};
   };
-  const auto config = [](std::int64_t inner, nn::PartOf part) {
-    return nn::MlpConfig{.width = kWidth,
-                         .inner = inner,
-                         .inner_part = part,
-                         .norm = "norm",
-                         .gate = "gate",
-                         .up = "up",
-                         .down = "down",
-                         .fused = "gate_up"};
-  };
-  constexpr std::size_t kInner = 4, kHalf = kInner / 2;
-  const std::size_t begin = rank() * kHalf;
-  const auto both = range(begin, begin + kHalf) + range(kInner + begin, kInner + begin + kHalf);
-  const Cut cut = [&](std::size_t p, const std::vector<double>& w) {
-    return p == 1 ? rows_of(w, kWidth, both) : p == 2 ? columns_of(w, kInner, begin, kHalf) : w;
-  };
-  const nn::MlpLayer full(config(kInner, {})),
-      part(config(kHalf, {static_cast<std::int64_t>(begin), static_cast<std::int64_t>(kInner)}));
-  EXPECT_LT(difference(full, part, cut, std::make_shared<SequenceParallel>(pair()), true), 1e-5);
-  EXPECT_GT(difference(full, part, cut, std::make_shared<Elsewhere>(), true), 0.1);
+  const SplitMlp mlp{4};
+  EXPECT_LT(difference(mlp.full, mlp.half, mlp.cut(), std::make_shared<SequenceParallel>(pair()), true), 1e-5);
+  EXPECT_GT(difference(mlp.full, mlp.half, mlp.cut(), std::make_shared<Elsewhere>(), true), 0.1);
 }
 
 }  // namespace
