@@ -110,7 +110,8 @@ void expect_same_after_loading(const Toy& toy) {
 
 TEST(Optimizers, ExchangesReturnWhatTheyGot) {
   const models::Model model(testing::toy_description());
-  for (plan::Layout layout : meshes(model)) {
+  for (const plan::Layout& mesh : meshes(model)) {
+    plan::Layout layout = mesh;
     layout.shard_policy = layout.mesh.context > 1 ? ShardPolicy::parameters : ShardPolicy::optimizer;
     const Trained plain = train(model, layout);
     layout.optimizer = std::make_shared<testing::ExchangingAdamW>();
