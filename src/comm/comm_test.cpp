@@ -103,6 +103,30 @@ TEST(MetaMesh, HoldsAThousandRanks) {
   EXPECT_EQ(mesh->shard().size() * mesh->replicate().size(), mesh->data().size());
 }
 
+TEST(MetaMesh, GroupsOverStages) {
+  const MeshSizes sizes{.tensor = 2, .shard = 2, .pipeline = 4, .tied = {{0, 3}}};
+  const auto mesh = make_meta_mesh(sizes, Rank(13));  // tensor 1, shard 0, stage 3
+  EXPECT_EQ(mesh->model().name(), "model:0-15");
+  EXPECT_EQ(mesh->loss().name(), "loss:1-15:2");
+  EXPECT_EQ(mesh->data().name(), "data:13-15:2");
+  EXPECT_EQ(mesh->lane(2, Direction::forward).name(), "pipeline:9-13:4/forward2");
+  EXPECT_EQ(mesh->lane(2, Direction::backward).name(), "pipeline:9-13:4/backward2");
+  EXPECT_EQ(mesh->lane(2, Direction::backward).index(), 1);
+  EXPECT_THROW(mesh->lane(1, Direction::forward), InternalError);
+  EXPECT_THROW(mesh->lane(3, Direction::forward), InternalError) << "only with virtual stages";
+  EXPECT_EQ(mesh->tied(0).name(), "tied:1-13:12/0");
+  EXPECT_THROW(make_meta_mesh(sizes, Rank(5))->tied(0), InternalError);
+  MeshSizes ring = sizes;
+  ring.interleaved = true;
+  EXPECT_EQ(make_meta_mesh(ring, Rank(13))->lane(3, Direction::forward).name(), "pipeline:1-13:12/forward3");
+}
+
+TEST(MetaMesh, RejectsTiedStagesThatItHasNot) {
+  EXPECT_THROW(make_meta_mesh({.pipeline = 2, .tied = {{0, 2}}}, Rank(0)), InternalError);
+  EXPECT_THROW(make_meta_mesh({.pipeline = 2, .tied = {{1, 0}}}, Rank(0)), InternalError);
+  EXPECT_THROW(make_meta_mesh({.pipeline = 2, .tied = {{1}}}, Rank(0)), InternalError);
+}
+
 // What a rank records, as text without addresses.
 std::vector<std::string> recorded(const MeshSizes& sizes, int rank) {
   MetaDevice device;

@@ -92,11 +92,13 @@ Group::Group(std::string name, int size, int index) : name_(std::move(name)), si
   HAWSER_CHECK(index >= 0 && index < size, "member ", index, " of ", size, " in ", name_);
 }
 
-void Group::launch(Stream& stream, CollectiveKind kind, std::int64_t bytes, int peer, std::vector<Access> accesses,
-                   Work work) {
+void Group::launch(Stream& stream, const CollectiveNote& note, std::vector<Access> accesses, Work work) {
   if (!work) return;
-  OpRecord record{.name = to_string(kind), .kind = OpKind::communication, .accesses = std::move(accesses)};
-  if (size_ > 1) record.collective = {.kind = kind, .communicator = name_, .bytes = bytes, .peer = peer};
+  OpRecord record{.name = to_string(note.kind), .kind = OpKind::communication, .accesses = std::move(accesses)};
+  if (size_ > 1) {
+    record.collective = note;
+    record.collective.communicator = name_;
+  }
   stream.launch(std::move(record), [native = stream.native(), work = std::move(work)] { work(native); });
 }
 
@@ -108,7 +110,7 @@ void Group::all_gather(Stream& stream, const TensorView& send, const TensorView&
   expect_elements(*this, kWhat, recv, size_ * send.elements());
   expect_own_part_or_apart(*this, kWhat, send, recv);
   if (send.elements() == 0) return;
-  launch(stream, CollectiveKind::all_gather, send.bytes(), -1, {reads(send), writes(recv)},
+  launch(stream, {.kind = CollectiveKind::all_gather, .bytes = send.bytes()}, {reads(send), writes(recv)},
          all_gather_work(send, recv));
 }
 
@@ -136,8 +138,8 @@ void Group::reduce_scatter(Stream& stream, const TensorView& send, const TensorV
   std::vector<Access> accesses{reads(send), writes(recv)};
   if (accumulate) accesses.push_back(reads(recv));
   if (bytes > 0) accesses.push_back(writes_first(workspace, bytes));
-  launch(stream, CollectiveKind::reduce_scatter, recv.elements() * size_of(send.dtype()), -1, std::move(accesses),
-         reduce_scatter_work(send, recv, accumulate, workspace));
+  launch(stream, {.kind = CollectiveKind::reduce_scatter, .bytes = recv.elements() * size_of(send.dtype())},
+         std::move(accesses), reduce_scatter_work(send, recv, accumulate, workspace));
 }
 
 void Group::all_reduce(Stream& stream, const TensorView& data, Reduction reduction, const TensorView& workspace) {
@@ -153,7 +155,7 @@ void Group::all_reduce(Stream& stream, const TensorView& data, Reduction reducti
   if (data.elements() == 0) return;
   std::vector<Access> accesses{reads(data), writes(data)};
   if (bytes > 0) accesses.push_back(writes_first(workspace, bytes));
-  launch(stream, CollectiveKind::all_reduce, data.bytes(), -1, std::move(accesses),
+  launch(stream, {.kind = CollectiveKind::all_reduce, .bytes = data.bytes()}, std::move(accesses),
          all_reduce_work(data, reduction, workspace));
 }
 
@@ -166,7 +168,7 @@ void Group::all_to_all(Stream& stream, const TensorView& send, const TensorView&
   HAWSER_CHECK(send.elements() % size_ == 0, kWhat, " on ", name_, ": ", send.text(), " in ", size_, " parts");
   expect_apart(*this, kWhat, send, recv);
   if (send.elements() == 0) return;
-  launch(stream, CollectiveKind::all_to_all, send.bytes(), -1, {reads(send), writes(recv)},
+  launch(stream, {.kind = CollectiveKind::all_to_all, .bytes = send.bytes()}, {reads(send), writes(recv)},
          all_to_all_work(send, recv));
 }
 
@@ -174,26 +176,42 @@ void Group::broadcast(Stream& stream, const TensorView& data, int root) {
   expect_view(*this, stream, "broadcast", data);
   expect_peer(*this, "broadcast", root, /*other=*/false);
   if (data.elements() == 0) return;
-  launch(stream, CollectiveKind::broadcast, data.bytes(), root, {index_ == root ? reads(data) : writes(data)},
-         broadcast_work(data, root));
+  launch(stream, {.kind = CollectiveKind::broadcast, .bytes = data.bytes(), .peer = root},
+         {index_ == root ? reads(data) : writes(data)}, broadcast_work(data, root));
 }
 
 void Group::send(Stream& stream, const TensorView& data, int peer) {
   expect_view(*this, stream, "send", data);
   expect_peer(*this, "send", peer, /*other=*/true);
   if (data.elements() == 0) return;
-  launch(stream, CollectiveKind::send, data.bytes(), peer, {reads(data)}, send_work(data, peer));
+  launch(stream, {.kind = CollectiveKind::send, .bytes = data.bytes(), .peer = peer}, {reads(data)},
+         send_work(data, peer));
 }
 
 void Group::receive(Stream& stream, const TensorView& data, int peer) {
   expect_view(*this, stream, "receive", data);
   expect_peer(*this, "receive", peer, /*other=*/true);
   if (data.elements() == 0) return;
-  launch(stream, CollectiveKind::receive, data.bytes(), peer, {writes(data)}, receive_work(data, peer));
+  launch(stream, {.kind = CollectiveKind::receive, .bytes = data.bytes(), .peer = peer}, {writes(data)},
+         receive_work(data, peer));
+}
+
+void Group::exchange(Stream& stream, const TensorView& send, int to, const TensorView& recv, int from) {
+  constexpr const char* kWhat = "exchange";
+  expect_view(*this, stream, kWhat, send);
+  expect_view(*this, stream, kWhat, recv);
+  expect_peer(*this, kWhat, to, /*other=*/true);
+  expect_peer(*this, kWhat, from, /*other=*/true);
+  HAWSER_CHECK(send.bytes() == recv.bytes(), kWhat, " on ", name_, ": sends ", send.bytes(), " bytes and receives ",
+               recv.bytes());
+  expect_apart(*this, kWhat, send, recv);
+  if (send.elements() == 0) return;
+  launch(stream, {.kind = CollectiveKind::exchange, .bytes = send.bytes(), .peer = to, .source = from},
+         {reads(send), writes(recv)}, exchange_work(send, to, recv, from));
 }
 
 void Group::barrier(Stream& stream) {
-  launch(stream, CollectiveKind::barrier, 0, -1, {}, barrier_work());
+  launch(stream, {.kind = CollectiveKind::barrier}, {}, barrier_work());
 }
 
 }  // namespace hawser::comm

@@ -4,8 +4,7 @@
 // has completed it. Every member enqueues the same collectives of a group in the same order, and the member's streams
 // and events enforce that order on the device (program/checker.h: in a run, each rank checks its own plan only; tests
 // check the plans of all ranks together). Collectives of different groups do not wait for each other, so traffic that
-// must not queue after other traffic of the same ranks gets a group of its own: a duplicate(). There is one exception:
-// over NCCL, mesh.shard(), data() and world() share a communicator if they have the same ranks, and then wait for each
+// must not queue after other traffic of the same ranks gets a group of its own. There is one exception: over NCCL, mesh.shard(), data() and world() share a communicator if they have the same ranks, and then wait for each
 // other. They carry small sums only, on the compute stream; weights and gradients use the duplicates
 // mesh.shard_gather() and shard_reduce().
 //
@@ -99,18 +98,19 @@ class Group {
   void send(Stream& stream, const TensorView& data, int peer);
   void receive(Stream& stream, const TensorView& data, int peer);
 
+  // One send and one receive that do not wait for each other: every member of a ring may call it. Each matches as above.
+  // `to` and `from` may be the same member. send and recv have one size and do not overlap.
+  void exchange(Stream& stream, const TensorView& send, int to, const TensorView& recv, int from);
+
   // The stream waits until every member's stream has reached the barrier. Does not block the host.
   void barrier(Stream& stream);
-
-  // Creates a group of the same members whose collectives do not wait for this group's. Its name is name() + "/" +
-  // suffix. Every rank of the run calls duplicate() on its own group of this kind (for example, its own mesh.shard()),
-  // and all ranks make the calls that create groups in the same order.
-  virtual std::unique_ptr<Group> duplicate(const std::string& suffix) = 0;
 
   // See Mesh::register_memory, which calls it. Returns a line for the log if registration failed. Returns an
   // empty string if it succeeded, or if this kind of group needs no registration.
   virtual std::string register_memory(std::byte*, std::int64_t) { return {}; }
   virtual void unregister_memory(std::byte*) {}
+  // See Mesh::compare_offsets. Every member calls it; nothing is in progress on the group.
+  virtual void forget_memory() {}
 
  protected:
   Group(std::string name, int size, int index);
@@ -127,11 +127,11 @@ class Group {
   virtual Work broadcast_work(const TensorView& data, int root) = 0;
   virtual Work send_work(const TensorView& data, int peer) = 0;
   virtual Work receive_work(const TensorView& data, int peer) = 0;
+  virtual Work exchange_work(const TensorView& send, int to, const TensorView& recv, int from) = 0;
   virtual Work barrier_work() = 0;
 
  private:
-  void launch(Stream& stream, CollectiveKind kind, std::int64_t bytes, int peer, std::vector<Access> accesses,
-              Work work);
+  void launch(Stream& stream, const CollectiveNote& note, std::vector<Access> accesses, Work work);
 
   std::string name_;
   int size_, index_;

@@ -1,8 +1,11 @@
 #include "comm/mesh.h"
 
+#include <algorithm>
 #include <functional>
+#include <map>
 #include <vector>
 
+#include "base/cat.h"
 #include "base/error.h"
 #include "comm/mesh_builder.h"
 #include "comm/meta/meta_group.h"
@@ -52,57 +55,168 @@ void Mesh::unregister_memory(std::byte* data) {
   }
 }
 
-std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, const MakeGroup& make) {
-  HAWSER_CHECK(rank.value() >= 0 && rank.value() < sizes.world(), "rank ", rank, " of ", sizes.world());
-  HAWSER_CHECK(sizes.shard_context || sizes.shard == 1, "shard degree ", sizes.shard, " without sharding");
-  std::unique_ptr<Mesh> mesh(new Mesh(sizes, rank));
-  const MeshPlace here = mesh->place_;
-
-  // The ranks that share this rank's place on every axis except the given ones, innermost axis first.
-  const auto group = [&](const std::string& name, bool context, bool shard, bool replicate, bool tensor = false) {
-    std::vector<int> ranks;
-    int index = 0;
-    MeshPlace at = here;
-    for (int r = replicate ? 0 : here.replicate; r < (replicate ? sizes.replicate : here.replicate + 1); ++r) {
-      for (int s = shard ? 0 : here.shard; s < (shard ? sizes.shard : here.shard + 1); ++s) {
-        for (int c = context ? 0 : here.context; c < (context ? sizes.context : here.context + 1); ++c) {
-          for (int t = tensor ? 0 : here.tensor; t < (tensor ? sizes.tensor : here.tensor + 1); ++t) {
-            at.replicate = r, at.shard = s, at.context = c, at.tensor = t;
-            if (rank_of(at, sizes) == rank.value()) index = static_cast<int>(ranks.size());
-            ranks.push_back(rank_of(at, sizes));
-          }
-        }
-      }
-    }
-    return make_group(name, std::move(ranks), index, make);
-  };
-
-  const bool spans = sizes.shard_context;
-  auto& groups = mesh->groups_;
-  groups[Mesh::kContext] = group("context", true, false, false);
-  groups[Mesh::kShard] = group("shard", spans, spans, false);
-  groups[Mesh::kShardGather] = groups[Mesh::kShard]->duplicate("gather");
-  groups[Mesh::kShardReduce] = groups[Mesh::kShard]->duplicate("reduce");
-  groups[Mesh::kReplicate] = group("replicate", !spans, false, true);
-  groups[Mesh::kData] = group("data", true, true, true);
-  groups[Mesh::kTensor] = group("tensor", false, false, false, true);
-  if (sizes.tensor > 1) {
-    groups[Mesh::kTensorShard] = group("tensor_shard", spans, spans, false, true);
-    groups[Mesh::kTensorShardGather] = groups[Mesh::kTensorShard]->duplicate("gather");
-    groups[Mesh::kTensorShardReduce] = groups[Mesh::kTensorShard]->duplicate("reduce");
+std::vector<std::string> Mesh::compare_offsets(const std::map<std::string, std::uint64_t>& hashes, Device& device) {
+  constexpr std::int64_t kBytes = sizeof(std::uint64_t);
+  const auto stream = device.make_stream("compare offsets");
+  std::vector<std::string> different;
+  for (const Which which : kTraffic) {
+    Group* const group = groups_[which].get();
+    if (group == nullptr || group->size() == 1) continue;
+    const auto found = hashes.find(group->name());
+    std::vector<std::uint64_t> words(static_cast<std::size_t>(group->size()));
+    std::uint64_t& mine = words[static_cast<std::size_t>(group->index())];
+    mine = found != hashes.end() ? found->second : 0;
+    const Arena arena(device, kBytes * group->size());
+    const TensorView all(arena.data(), DType::u8, {kBytes * group->size()}, device.kind());
+    const TensorView own = all.rows(kBytes * group->index(), kBytes);
+    const auto copy = [&](const char* name, Access access, void* to, const void* from, std::int64_t bytes) {
+      transfer(*stream, {.name = name, .kind = OpKind::transfer, .accesses = {access}}, to, from, bytes);
+      stream->synchronize();
+    };
+    copy("write_hash", writes(own), own.raw(), &mine, kBytes);
+    group->all_gather(*stream, own, all);
+    copy("read_hashes", reads(all), words.data(), all.raw(), all.bytes());
+    if (std::ranges::adjacent_find(words, std::not_equal_to()) == words.end()) continue;
+    group->forget_memory();
+    different.push_back(group->name());
   }
-
-  std::vector<int> all(static_cast<std::size_t>(sizes.world()));
-  for (int r = 0; r < sizes.world(); ++r) all[static_cast<std::size_t>(r)] = r;
-  groups[Mesh::kWorld] = make_group("world", std::move(all), rank.value(), make);
-  return mesh;
+  return different;
 }
 
-std::unique_ptr<Group> MeshBuilder::make_group(const std::string& kind, std::vector<int> ranks, int index,
-                                               const MakeGroup& make) {
-  const std::string name = kind + ":" + rank_list(ranks);
-  if (ranks.size() == 1) return std::make_unique<SelfGroup>(name);
-  return make(name, std::move(ranks), index);
+Group& Mesh::lane(int edge, Direction direction) {
+  const auto& lanes = lanes_[static_cast<std::size_t>(direction)];
+  HAWSER_CHECK(edge >= 0 && edge < static_cast<int>(lanes.size()) && lanes[static_cast<std::size_t>(edge)] != nullptr,
+               "stage ", place_.pipeline, " is not at pipeline edge ", edge);
+  return *lanes[static_cast<std::size_t>(edge)];
+}
+
+Group& Mesh::tied(int i) {
+  HAWSER_CHECK(i >= 0 && i < static_cast<int>(tied_.size()) && tied_[static_cast<std::size_t>(i)] != nullptr, "stage ",
+               place_.pipeline, " does not hold the tied parameters ", i);
+  return *tied_[static_cast<std::size_t>(i)];
+}
+
+const char* to_string(Direction direction) {
+  return direction == Direction::forward ? "forward" : "backward";
+}
+
+std::optional<GroupPartition::Place> GroupPartition::place(int rank) const {
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const auto found = std::ranges::find(groups[g], rank);
+    if (found != groups[g].end()) return Place{static_cast<int>(g), static_cast<int>(found - groups[g].begin())};
+  }
+  return std::nullopt;
+}
+
+std::string GroupPartition::name(const Place& place) const {
+  return cat(kind, ":", rank_list(ranks(place)), suffix);
+}
+
+namespace {
+
+// The axes along which the members of a group differ.
+struct Axes {
+  bool tensor = false, context = false, shard = false, replicate = false, pipeline = false;
+};
+
+// Members ascend: tensor innermost, stages outermost.
+GroupPartition partition(const MeshSizes& sizes, std::string kind, const Axes& axes) {
+  std::map<int, std::vector<int>> groups;  // by the members' first rank
+  for (int rank = 0; rank < sizes.world(); ++rank) {
+    MeshPlace at = place_of(rank, sizes);
+    if (axes.tensor) at.tensor = 0;
+    if (axes.context) at.context = 0;
+    if (axes.shard) at.shard = 0;
+    if (axes.replicate) at.replicate = 0;
+    if (axes.pipeline) at.pipeline = 0;
+    groups[rank_of(at, sizes)].push_back(rank);
+  }
+  GroupPartition out{.kind = std::move(kind), .groups = {}};
+  for (auto& [first, ranks] : groups) out.groups.push_back(std::move(ranks));
+  return out;
+}
+
+// The ranks at the same place in the given stages; those of other stages are in no group.
+GroupPartition over_stages(const MeshSizes& sizes, std::string kind, const std::vector<int>& stages) {
+  GroupPartition out = partition(sizes, std::move(kind), {.pipeline = true});
+  for (std::vector<int>& ranks : out.groups) {
+    std::erase_if(ranks,
+                  [&](int rank) { return std::ranges::find(stages, place_of(rank, sizes).pipeline) == stages.end(); });
+  }
+  return out;
+}
+
+// Creates this rank's group of each partition.
+class Maker {
+ public:
+  Maker(Rank rank, const MeshBuilder::MakeGroup& make) : rank_(rank), make_(make) {}
+
+  std::unique_ptr<Group> operator()(GroupPartition all, const std::string& suffix = "") const {
+    all.suffix = suffix;
+    const auto place = all.place(rank_.value());
+    const bool alone = place && all.ranks(*place).size() == 1;
+    // All ranks decide alike whether there is anything to create.
+    const bool any = std::ranges::any_of(all.groups, [](const auto& ranks) { return ranks.size() > 1; });
+    std::unique_ptr<Group> group;
+    if (any) group = make_(all, alone ? std::nullopt : place);
+    if (alone) return std::make_unique<SelfGroup>(all.name(*place));
+    return place ? std::move(group) : nullptr;
+  }
+
+ private:
+  Rank rank_;
+  const MeshBuilder::MakeGroup& make_;
+};
+
+void check_sizes(const MeshSizes& sizes, Rank rank) {
+  HAWSER_CHECK(rank.value() >= 0 && rank.value() < sizes.world(), "rank ", rank, " of ", sizes.world());
+  HAWSER_CHECK(sizes.shard_context || sizes.shard == 1, "shard degree ", sizes.shard, " without sharding");
+  for (const std::vector<int>& stages : sizes.tied) {
+    const bool ascend = std::ranges::adjacent_find(stages, std::greater_equal()) == stages.end();
+    HAWSER_CHECK(ascend && stages.size() > 1 && stages.front() >= 0 && stages.back() < sizes.pipeline,
+                 "tied parameters of stages that are not two or more of ", sizes.pipeline);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, const MakeGroup& make_group) {
+  check_sizes(sizes, rank);
+  std::unique_ptr<Mesh> mesh(new Mesh(sizes, rank));
+  const Maker make(rank, make_group);
+  const bool spans = sizes.shard_context;
+  const GroupPartition shard = partition(sizes, "shard", {.context = spans, .shard = spans});
+  auto& groups = mesh->groups_;
+  groups[Mesh::kContext] = make(partition(sizes, "context", {.context = true}));
+  groups[Mesh::kShard] = make(shard);
+  groups[Mesh::kShardGather] = make(shard, "/gather");
+  groups[Mesh::kShardReduce] = make(shard, "/reduce");
+  groups[Mesh::kReplicate] = make(partition(sizes, "replicate", {.context = !spans, .replicate = true}));
+  groups[Mesh::kData] = make(partition(sizes, "data", {.context = true, .shard = true, .replicate = true}));
+  groups[Mesh::kTensor] = make(partition(sizes, "tensor", {.tensor = true}));
+  if (sizes.tensor > 1) {
+    const GroupPartition all = partition(sizes, "tensor_shard", {.tensor = true, .context = spans, .shard = spans});
+    groups[Mesh::kTensorShard] = make(all);
+    groups[Mesh::kTensorShardGather] = make(all, "/gather");
+    groups[Mesh::kTensorShardReduce] = make(all, "/reduce");
+  }
+  if (sizes.pipeline > 1) {
+    groups[Mesh::kLoss] =
+        make(partition(sizes, "loss", {.context = true, .shard = true, .replicate = true, .pipeline = true}));
+    groups[Mesh::kModel] =
+        make(partition(sizes, "model", {.tensor = true, .context = spans, .shard = spans, .pipeline = true}));
+  }
+  for (int edge = 0; edge < sizes.edges(); ++edge) {
+    const GroupPartition ends = over_stages(sizes, "pipeline", {edge, (edge + 1) % sizes.pipeline});
+    for (const Direction direction : {Direction::forward, Direction::backward}) {
+      mesh->lanes_[static_cast<std::size_t>(direction)].push_back(make(ends, cat("/", to_string(direction), edge)));
+    }
+  }
+  for (std::size_t i = 0; i < sizes.tied.size(); ++i) {
+    mesh->tied_.push_back(make(over_stages(sizes, "tied", sizes.tied[i]), cat("/", i)));
+  }
+  groups[Mesh::kWorld] = make(partition(sizes, "world", {true, true, true, true, true}));
+  return mesh;
 }
 
 std::unique_ptr<Mesh> make_self_mesh() {
@@ -110,9 +224,12 @@ std::unique_ptr<Mesh> make_self_mesh() {
 }
 
 std::unique_ptr<Mesh> make_meta_mesh(const MeshSizes& sizes, Rank rank) {
-  return MeshBuilder::build(sizes, rank, [](const std::string& name, const std::vector<int>& ranks, int index) {
-    return std::make_unique<MetaGroup>(name, static_cast<int>(ranks.size()), index);
-  });
+  return MeshBuilder::build(
+      sizes, rank,
+      [](const GroupPartition& all, const std::optional<GroupPartition::Place>& place) -> std::unique_ptr<Group> {
+        if (!place) return nullptr;
+        return std::make_unique<MetaGroup>(all.name(*place), static_cast<int>(all.ranks(*place).size()), place->index);
+      });
 }
 
 }  // namespace hawser::comm

@@ -5,12 +5,17 @@
 //
 // With MeshSizes{.context = 2, .shard = 2, .replicate = 2} on 8 ranks, rank 5 = (context 1, shard 0, replicate 1) is in
 //   context 4,5   shard 4,5,6,7   replicate 1,5   data 0..7   world 0..7
+// and with .pipeline = 2 on 16 ranks, rank 5 is in stage 0 and rank 13 has its place in stage 1:
+//   lane(0, forward) 5,13   model 4..7,12..15
 // Names and members are the same from every factory, so traces of meta and of real ranks can be compared. Groups whose
 // members are evenly spaced ranks print as first-last or first-last:step, "shard:4-7", "replicate:1-5:4".
 #pragma once
 
 #include <array>
+#include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "base/domain.h"
 #include "base/units.h"
@@ -20,6 +25,9 @@
 namespace hawser::comm {
 
 class World;
+
+enum class Direction { forward, backward };  // of a pipeline: activations, gradients
+const char* to_string(Direction direction);
 
 // The mesh of a recipe without tensor and pipeline parallelism. hybrid_shard_degree counts ranks of shard x context:
 //   0            over all: {context, shard = world / context, replicate = 1}
@@ -56,18 +64,36 @@ class Mesh {
   // replicate * contexts + context when sizes().shard_context is false.
   //   shard().size() * replicate().size() == data().size()
   Group& replicate() { return *groups_[kReplicate]; }
-  // All ranks that share one loss: shard x context x replicate, context innermost, replicate outermost.
+  // The ranks of a stage with different tokens: shard x context x replicate, context innermost, replicate outermost.
   Group& data() { return *groups_[kData]; }
   Group& world() { return *groups_[kWorld]; }
 
+  // Pipeline parallelism; without it, loss() is data() and model() shard(Domain::replicated). Ranks at the same place in
+  // different stages run different programs, so that no group over stages fetches from peer memory.
+  // The ranks whose losses make the step's: data() of all stages.
+  Group& loss() { return *groups_[sizes_.pipeline > 1 ? kLoss : kData]; }
+  // The ranks of one copy of the model: shard(Domain::replicated) of all stages.
+  Group& model() { return sizes_.pipeline > 1 ? *groups_[kModel] : shard(Domain::replicated); }
+  // The two ranks at this rank's place in the stages of an edge (MeshSizes::edges), index 0 in the lower stage. Each
+  // direction has a group of its own, so that activations do not wait for gradients. InternalError if this rank's stage
+  // is not at the edge.
+  Group& lane(int edge, Direction direction);
+  // The ranks at this rank's place in the stages MeshSizes::tied[i]. InternalError if this rank's stage is not in them.
+  Group& tied(int i);
+
   // Announces a region to the groups with large traffic. On GPUs, gathers within registered memory use copy engines and
   // no SMs, and sums fetch the members' parts without an intermediate copy.
-  // Every rank calls it, outside of steps, with regions of equal size that `device` allocated after the mesh was made,
-  // and uses views at equal offsets. Returns a log line, the same on every rank, if the region could not be registered
+  // Every rank calls it, outside of steps, with a region that `device` allocated after the mesh was made. Members of a
+  // group whose regions differ in size do without. Returns a log line if the region could not be registered with a group
   // (everything works without); otherwise, and on all other devices, an empty string. The region outlives the mesh, or
   // every rank calls unregister_memory first.
   std::string register_memory(std::byte* data, std::int64_t bytes);
   void unregister_memory(std::byte* data);
+  // What a member reads of another one's registered memory is at its own offset: right only if all members have their
+  // views at equal offsets. Every rank calls it after register_memory, outside of steps, with a hash of the offsets of
+  // the views that it uses on each of its groups, by name. Groups whose members' hashes differ forget the registered
+  // regions: from then on they send and receive. Returns their names.
+  std::vector<std::string> compare_offsets(const std::map<std::string, std::uint64_t>& hashes, Device& device);
 
  private:
   friend struct MeshBuilder;
@@ -83,6 +109,8 @@ class Mesh {
     kTensorShard,  // this and the two below: null without tensor parallelism
     kTensorShardGather,
     kTensorShardReduce,
+    kLoss,  // this and the one below: null without pipeline parallelism
+    kModel,
     kGroups
   };
   // The groups that transfer large buffers.
@@ -96,6 +124,8 @@ class Mesh {
   Rank rank_;
   MeshPlace place_;
   std::array<std::unique_ptr<Group>, kGroups> groups_;
+  std::array<std::vector<std::unique_ptr<Group>>, 2> lanes_;  // by direction and edge; null: of other stages
+  std::vector<std::unique_ptr<Group>> tied_;                  // null: of other stages
 };
 
 // One rank, no communication.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/units.h"
 
@@ -19,7 +20,13 @@ struct MeshSizes {
   // false (hybrid shard degree 1): parameters are unsharded on every rank, although context may be > 1; shard is 1, and
   // gradients are reduced over context x replicate.
   bool shard_context = true;
+  // Virtual pipeline stages: the last stage also sends to the first one.
+  bool interleaved = false;
+  // The stages that hold the same parameters (a tied embedding): Mesh::tied(). Each list ascends.
+  std::vector<std::vector<int>> tied = {};
 
+  // Pipeline edges: edge e leads from stage e to stage (e + 1) % pipeline.
+  int edges() const { return pipeline == 1 ? 0 : interleaved ? pipeline : pipeline - 1; }
   int world() const { return tensor * context * shard * replicate * pipeline; }
   int shard_ranks() const { return shard_context ? shard * context : 1; }  // shards of a flat buffer
   int replicas() const { return context * shard * replicate / shard_ranks(); }
@@ -29,7 +36,7 @@ struct MeshPlace {
   int tensor = 0, context = 0, shard = 0, replicate = 0, pipeline = 0;
 };
 
-constexpr MeshPlace place_of(int rank, const MeshSizes& sizes) {
+inline MeshPlace place_of(int rank, const MeshSizes& sizes) {
   MeshPlace place;
   place.tensor = rank % sizes.tensor;
   rank /= sizes.tensor;
@@ -42,7 +49,7 @@ constexpr MeshPlace place_of(int rank, const MeshSizes& sizes) {
   return place;
 }
 
-constexpr int rank_of(const MeshPlace& p, const MeshSizes& s) {
+inline int rank_of(const MeshPlace& p, const MeshSizes& s) {
   return p.tensor + s.tensor * (p.context + s.context * (p.shard + s.shard * (p.replicate + s.replicate * p.pipeline)));
 }
 

@@ -36,6 +36,8 @@ const char* to_string(CollectiveKind kind) {
       return "send";
     case CollectiveKind::receive:
       return "receive";
+    case CollectiveKind::exchange:
+      return "exchange";
     case CollectiveKind::barrier:
       return "barrier";
   }

@@ -37,6 +37,7 @@ enum class CollectiveKind {
   broadcast,
   send,
   receive,
+  exchange,  // a send to `peer` and a receive from `source` in one
   barrier
 };
 const char* to_string(CollectiveKind kind);
@@ -46,7 +47,8 @@ struct CollectiveNote {
   CollectiveKind kind = CollectiveKind::none;
   std::string communicator;  // the same string on every member: "shard:0,1,2,3/gather"
   std::int64_t bytes = 0;    // payload; must be equal on all members
-  int peer = -1;             // send and receive: index of the other member in the communicator
+  int peer = -1;             // send, receive, exchange: index of the other member in the communicator
+  int source = -1;           // exchange: index of the member that is received from
 };
 
 struct OpRecord {

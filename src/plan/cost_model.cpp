@@ -57,6 +57,7 @@ double bytes_sent(const CollectiveNote& note, int count) {
       return others * bytes;
     case CollectiveKind::broadcast:
     case CollectiveKind::send:
+    case CollectiveKind::exchange:
       return bytes;
     case CollectiveKind::none:
     case CollectiveKind::receive:

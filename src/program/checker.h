@@ -34,9 +34,11 @@ std::vector<std::string> check_memory(const RankTrace& rank);
 // Checks collectives across ranks:
 // - All members of a communicator must call the same collectives with the same sizes in the same order, and each rank's
 //   streams and events must enforce that order.
-// - The k-th send from one member to another must have the size of the receiver's k-th receive from the sender.
+// - The k-th send from one member to another must have the size of the receiver's k-th receive from the sender. An
+//   exchange is a send and a receive.
 // - A simulation of all streams of all ranks must not deadlock. In it, a collective completes when every member's
-//   stream has reached it; a send and its receive complete when both have been reached.
+//   stream has reached it; a send and its receive complete when both have been reached, and an exchange when both of its
+//   parts have.
 // Members that are not among `ranks` are assumed to make the same calls as those that are.
 //
 // Sends and receives name the other member by its index in the communicator. Members are numbered in ascending order of

@@ -351,6 +351,33 @@ TEST(CheckCollectives, FindsSendsThatWaitForOneAnother) {
   expect_defect(collectives_of({&a, &d}), {"message 0 from rank 1 to rank 0", "nothing is sent"});
 }
 
+TEST(CheckCollectives, ExchangesOfARingMeet) {
+  const auto member = [](int index, int members, std::int64_t bytes) {
+    auto r = std::make_unique<Recorder>(std::vector<std::string>{"s"});
+    for (int round = 0; round < 2; ++round) {
+      CollectiveNote exchange = note(CollectiveKind::exchange, "ring", bytes + round, (index + 1) % members);
+      exchange.source = (index + members - 1) % members;
+      record_collective(*r, 0, exchange);
+    }
+    return r;
+  };
+  const auto a = member(0, 3, 64), b = member(1, 3, 64), c = member(2, 3, 64), wrong = member(2, 3, 32);
+  EXPECT_EQ(text(collectives_of({a.get(), b.get(), c.get()})), "");
+  expect_defect(collectives_of({a.get(), b.get(), wrong.get()}),
+                {"message 0 from rank 1 to rank 2", "exchange of 64", "exchange of 32"});
+  // An exchange with a send and a receive of the other member, in either order.
+  const auto pair = member(0, 2, 64);
+  Recorder sends({"s"}), once({"s"});
+  for (int round = 0; round < 2; ++round) {
+    record_collective(sends, 0, note(CollectiveKind::receive, "ring", 64 + round, 0));
+    record_collective(sends, 0, note(CollectiveKind::send, "ring", 64 + round, 0));
+  }
+  EXPECT_EQ(text(collectives_of({pair.get(), &sends})), "");
+  // The second member never receives: the exchange's own receive does not help.
+  record_collective(once, 0, note(CollectiveKind::send, "ring", 64, 0));
+  expect_defect(collectives_of({pair.get(), &once}), {"deadlock: rank 0", "exchange of 64 bytes"});
+}
+
 TEST(CheckCollectives, ReportsAtMostMaxDefects) {
   Recorder a({"s"});
   const int x = a.buffer("x", "temp", 8);

@@ -13,23 +13,39 @@ namespace hawser::program {
 
 namespace {
 
-bool point_to_point(CollectiveKind kind) {
-  return kind == CollectiveKind::send || kind == CollectiveKind::receive;
-}
-
 std::string describe(const CollectiveNote& note) {
   return cat(to_string(note.kind), " of ", note.bytes, " bytes on ", note.communicator,
-             note.peer >= 0 ? cat(" with member ", note.peer) : "");
+             note.peer >= 0 ? cat(" with member ", note.peer) : "",
+             note.source >= 0 ? cat(" and from member ", note.source) : "");
 }
 
-// One item's part in a collective, and the parts that it must match.
+// One item's part in a collective, and the parts that it must match. An exchange has two: a send and a receive.
 struct Part {
+  enum class Role { collective, send, receive };
   int item = 0;
   const CollectiveNote* note = nullptr;
+  Role role = Role::collective;
+  int peer = -1;  // sends and receives: the other member
   int communicator = 0;
   int number = 0;  // index in this rank's collectives on the communicator; for pairs, in the sends or receives per peer
   int partner = -1;  // sends and receives: index of the other rank in `ranks`, -1 if unknown
 };
+
+// The parts of a collective, without their numbers.
+std::vector<Part> parts_of(const CollectiveNote& note) {
+  switch (note.kind) {
+    case CollectiveKind::none:
+      return {};
+    case CollectiveKind::send:
+      return {{.role = Part::Role::send, .peer = note.peer}};
+    case CollectiveKind::receive:
+      return {{.role = Part::Role::receive, .peer = note.peer}};
+    case CollectiveKind::exchange:
+      return {{.role = Part::Role::send, .peer = note.peer}, {.role = Part::Role::receive, .peer = note.source}};
+    default:
+      return {{}};
+  }
+}
 
 // All collectives, sends and receives of all ranks.
 class Conversation {
@@ -38,7 +54,7 @@ class Conversation {
     std::map<std::string, int> ids;
     for (std::size_t r = 0; r < ranks.size(); ++r) {
       const auto& items = ranks[r].trace->items;
-      std::map<std::tuple<int, int, int>, int> numbers;
+      std::map<std::tuple<int, int, int>, int> numbers;  // by communicator, role, peer
       for (std::size_t i = 0; i < items.size(); ++i) {
         const CollectiveNote& note = items[i].record.collective;
         if (note.kind == CollectiveKind::none) continue;
@@ -46,11 +62,14 @@ class Conversation {
         if (added) members_.emplace_back(), max_peer_.push_back(-1);
         const auto c = static_cast<std::size_t>(id->second);
         if (members_[c].empty() || members_[c].back() != r) members_[c].push_back(r);
-        const bool pair = point_to_point(note.kind);
-        if (pair) max_peer_[c] = std::max(max_peer_[c], note.peer);
-        const std::tuple key(id->second, pair ? static_cast<int>(note.kind) : 0, pair ? note.peer : 0);
-        parts_[r].push_back(
-            {.item = static_cast<int>(i), .note = &note, .communicator = id->second, .number = numbers[key]++});
+        for (Part part : parts_of(note)) {
+          max_peer_[c] = std::max(max_peer_[c], part.peer);
+          part.item = static_cast<int>(i);
+          part.note = &note;
+          part.communicator = id->second;
+          part.number = numbers[{id->second, static_cast<int>(part.role), part.peer}]++;
+          parts_[r].push_back(part);
+        }
       }
     }
     for (auto& members : members_) {
@@ -61,8 +80,8 @@ class Conversation {
       for (Part& part : parts) {
         const auto& members = members_[static_cast<std::size_t>(part.communicator)];
         const bool all_here = max_peer_[static_cast<std::size_t>(part.communicator)] < static_cast<int>(members.size());
-        if (!point_to_point(part.note->kind) || !all_here || members.size() < 2) continue;
-        part.partner = static_cast<int>(members[static_cast<std::size_t>(part.note->peer)]);
+        if (part.role == Part::Role::collective || !all_here || members.size() < 2) continue;
+        part.partner = static_cast<int>(members[static_cast<std::size_t>(part.peer)]);
       }
     }
   }
@@ -80,7 +99,8 @@ class Conversation {
     std::set<int> reported;
     for (const Part& part : parts_[r]) {
       const auto [it, first] = last.try_emplace(part.communicator, part.item);
-      if (!first && !order.before(it->second, part.item) && reported.insert(part.communicator).second) {
+      if (!first && it->second != part.item && !order.before(it->second, part.item) &&
+          reported.insert(part.communicator).second) {
         defects.add(cat("rank ", ranks_[r].rank, ": ", program::describe(trace, it->second), " and ",
                         program::describe(trace, part.item), " use ", part.note->communicator,
                         " without an order between them"));
@@ -115,7 +135,7 @@ class Conversation {
       for (const Part& part : parts_[r]) {
         if (part.partner < 0) continue;
         const int own = static_cast<int>(r);
-        if (part.note->kind == CollectiveKind::send) {
+        if (part.role == Part::Role::send) {
           pairs[{part.communicator, own, part.partner, part.number}].first = part.note;
         } else {
           pairs[{part.communicator, part.partner, own, part.number}].second = part.note;
@@ -146,7 +166,8 @@ class Conversation {
   std::vector<const CollectiveNote*> sequence(std::size_t rank, int communicator) const {
     std::vector<const CollectiveNote*> out;
     for (const Part& part : parts_[rank]) {
-      if (part.communicator == communicator && !point_to_point(part.note->kind)) out.push_back(part.note);
+      const bool collective = part.role == Part::Role::collective;
+      if (part.communicator == communicator && collective) out.push_back(part.note);
     }
     return out;
   }
@@ -166,15 +187,15 @@ class Simulation {
       const auto& items = ranks[r].trace->items;
       RankState state;
       state.done.assign(items.size(), false);
-      state.part.assign(items.size(), nullptr);
+      state.parts.resize(items.size());
       state.queues.resize(ranks[r].trace->streams.size());
       for (std::size_t i = 0; i < items.size(); ++i) {
         state.queues[static_cast<std::size_t>(items[i].stream)].push_back(static_cast<int>(i));
       }
       for (const Part& part : conversation.parts(r)) {
         const bool alone =
-            point_to_point(part.note->kind) ? part.partner < 0 : conversation.members(part.communicator).size() < 2;
-        if (!alone) state.part[static_cast<std::size_t>(part.item)] = &part;
+            part.role == Part::Role::collective ? conversation.members(part.communicator).size() < 2 : part.partner < 0;
+        if (!alone) state.parts[static_cast<std::size_t>(part.item)].push_back(&part);
       }
       states_.push_back(std::move(state));
     }
@@ -199,50 +220,54 @@ class Simulation {
  private:
   struct RankState {
     std::vector<bool> done;
-    std::vector<const Part*> part;  // by item; null: it waits for no other rank
+    std::vector<std::vector<const Part*>> parts;  // by item: those that wait for another rank and have not met it
     std::vector<std::deque<int>> queues;
   };
   struct Head {
     std::size_t rank, stream;
   };
+  // What meets: all members' parts of one collective, or a send and its receive.
+  using Meeting = std::tuple<int, int, int, int>;  // communicator, sender and receiver or -1, number
 
   const TraceItem& item_of(std::size_t r, int item) const {
     return ranks_[r].trace->items[static_cast<std::size_t>(item)];
   }
 
-  // Finishes every queue head that can finish; true if there was one.
+  static Meeting meeting_of(const Part& part, std::size_t rank) {
+    const int own = static_cast<int>(rank);
+    switch (part.role) {
+      case Part::Role::send:
+        return {part.communicator, own, part.partner, part.number};
+      case Part::Role::receive:
+        return {part.communicator, part.partner, own, part.number};
+      default:
+        return {part.communicator, -1, -1, part.number};
+    }
+  }
+
+  // Finishes every queue head that can finish; true if there was one, or if parts have met.
   bool step() {
     bool moved = false;
-    std::map<std::pair<int, int>, std::vector<Head>> meetings;                          // communicator, number
-    std::map<std::tuple<int, std::size_t, std::size_t, int>, std::vector<Head>> pairs;  // … sender, receiver, number
+    std::map<Meeting, std::vector<std::pair<Head, const Part*>>> meetings;
     for (std::size_t r = 0; r < states_.size(); ++r) {
       for (std::size_t s = 0; s < states_[r].queues.size(); ++s) {
         auto& queue = states_[r].queues[s];
         for (; !queue.empty(); finish({r, s}), moved = true) {
           const TraceItem& item = item_of(r, queue.front());
           if (item.kind == TraceItem::Kind::wait && !states_[r].done[static_cast<std::size_t>(item.target)]) break;
-          const Part* part = states_[r].part[static_cast<std::size_t>(queue.front())];
-          if (part == nullptr) continue;
-          const auto partner = static_cast<std::size_t>(part->partner);
-          if (part->note->kind == CollectiveKind::send) {
-            pairs[{part->communicator, r, partner, part->number}].push_back({r, s});
-          } else if (part->note->kind == CollectiveKind::receive) {
-            pairs[{part->communicator, partner, r, part->number}].push_back({r, s});
-          } else {
-            meetings[{part->communicator, part->number}].push_back({r, s});
-          }
+          const auto& parts = states_[r].parts[static_cast<std::size_t>(queue.front())];
+          if (parts.empty()) continue;
+          for (const Part* part : parts) meetings[meeting_of(*part, r)].push_back({{r, s}, part});
           break;
         }
       }
     }
     for (const auto& [key, heads] : meetings) {
-      if (heads.size() < conversation_.members(key.first).size()) continue;
-      for (const Head& head : heads) finish(head);
-      moved = true;
-    }
-    for (const auto& [key, heads] : pairs) {
-      if (heads.size() < 2) continue;
-      for (const Head& head : heads) finish(head);
+      const bool pair = std::get<1>(key) >= 0;
+      if (heads.size() < (pair ? 2 : conversation_.members(std::get<0>(key)).size())) continue;
+      for (const auto& [head, part] : heads) {
+        std::erase(states_[head.rank].parts[static_cast<std::size_t>(part->item)], part);
+      }
       moved = true;
     }
     return moved;

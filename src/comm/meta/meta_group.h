@@ -1,7 +1,6 @@
 // `MetaGroup`: one member of a group without peers; checks and records like a real group, on meta streams only.
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include "base/error.h"
@@ -13,10 +12,6 @@ class MetaGroup : public Group {
  public:
   MetaGroup(std::string name, int size, int index) : Group(std::move(name), size, index) {}
 
-  std::unique_ptr<Group> duplicate(const std::string& suffix) override {
-    return std::make_unique<MetaGroup>(name() + "/" + suffix, size(), index());
-  }
-
  protected:
   Work all_gather_work(const TensorView&, const TensorView&) override { return none(); }
   Work reduce_scatter_work(const TensorView&, const TensorView&, bool, const TensorView&) override { return none(); }
@@ -25,6 +20,7 @@ class MetaGroup : public Group {
   Work broadcast_work(const TensorView&, int) override { return none(); }
   Work send_work(const TensorView&, int) override { return none(); }
   Work receive_work(const TensorView&, int) override { return none(); }
+  Work exchange_work(const TensorView&, int, const TensorView&, int) override { return none(); }
   Work barrier_work() override { return none(); }
 
  private:

@@ -43,6 +43,7 @@ class MpiGroup::Call {
     add(Message::Way::send, member, const_cast<std::byte*>(data), bytes);
   }
   void receive(int member, std::byte* data, std::int64_t bytes) { add(Message::Way::receive, member, data, bytes); }
+  void set_tag(int tag) { tag_ = tag; }  // of the messages that follow
   void signal(int member) {
     messages_.push_back({Message::Way::receive, rank(member), tag_, nullptr, 0});
     messages_.push_back({Message::Way::send, rank(member), tag_, nullptr, 0});
@@ -69,18 +70,14 @@ class MpiGroup::Call {
   std::vector<Message> messages_;
 };
 
-MpiGroup::MpiGroup(Service& service, std::string name, std::vector<int> ranks, int index, double timeout_s)
+MpiGroup::MpiGroup(Service& service, int id, std::string name, std::vector<int> ranks, int index, double timeout_s)
     : Group(std::move(name), static_cast<int>(ranks.size()), index),
       service_(service),
       ranks_(std::move(ranks)),
       timeout_s_(timeout_s),
-      id_(service.new_group()),
+      id_(id),
       sent_(ranks_.size(), 0),
       received_(ranks_.size(), 0) {}
-
-std::unique_ptr<Group> MpiGroup::duplicate(const std::string& suffix) {
-  return std::make_unique<MpiGroup>(service_, name() + "/" + suffix, ranks_, index(), timeout_s_);
-}
 
 MpiGroup::Ticket MpiGroup::ticket(CollectiveKind kind, std::int64_t bytes) {
   const int tag = service_.tag(id_, Service::TagKind::collective, collectives_++);
@@ -88,9 +85,12 @@ MpiGroup::Ticket MpiGroup::ticket(CollectiveKind kind, std::int64_t bytes) {
 }
 
 MpiGroup::Ticket MpiGroup::pair_ticket(CollectiveKind kind, std::int64_t bytes, int peer) {
-  auto& count = (kind == CollectiveKind::send ? sent_ : received_)[static_cast<std::size_t>(peer)];
-  const int tag = service_.tag(id_, Service::TagKind::pair, count++);
+  const int tag = pair_tag(kind == CollectiveKind::receive ? received_ : sent_, peer);
   return {{to_string(kind), name(), bytes, service_.phase(), timeout_s_, {}}, tag};
+}
+
+int MpiGroup::pair_tag(std::vector<std::uint64_t>& counts, int peer) {
+  return service_.tag(id_, Service::TagKind::pair, counts[static_cast<std::size_t>(peer)]++);
 }
 
 // All-gathers the parts of `data`, each from the member that owns it.
@@ -228,6 +228,18 @@ Group::Work MpiGroup::receive_work(const TensorView& data, int peer) {
   return [this, ticket = pair_ticket(CollectiveKind::receive, data.bytes(), peer), data, peer](const CudaNative*) {
     Call call(*this, ticket);
     call.receive(peer, data.raw(), data.bytes());
+    call.post()->wait();
+    call.finish();
+  };
+}
+
+Group::Work MpiGroup::exchange_work(const TensorView& send, int to, const TensorView& recv, int from) {
+  return [this, ticket = pair_ticket(CollectiveKind::exchange, send.bytes(), to), tag = pair_tag(received_, from), send,
+          to, recv, from](const CudaNative*) {
+    Call call(*this, ticket);
+    call.send(to, send.raw(), send.bytes());
+    call.set_tag(tag);
+    call.receive(from, recv.raw(), recv.bytes());
     call.post()->wait();
     call.finish();
   };

@@ -7,7 +7,6 @@
 // scratch is bounded and one chunk is summed while the next arrives.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,11 +17,9 @@ namespace hawser::comm {
 
 class MpiGroup : public Group {
  public:
-  // `ranks` by member index. Every rank of the run creates its groups in the same order (the group's number is part of
-  // its message tags); `service` outlives the group.
-  MpiGroup(Service& service, std::string name, std::vector<int> ranks, int index, double timeout_s);
-
-  std::unique_ptr<Group> duplicate(const std::string& suffix) override;
+  // `id`: Service::new_group(), of which every rank of the run makes the same calls, those outside the group too: it is
+  // part of the message tags. `ranks` by member index. `service` outlives the group.
+  MpiGroup(Service& service, int id, std::string name, std::vector<int> ranks, int index, double timeout_s);
 
  protected:
   Work all_gather_work(const TensorView& send, const TensorView& recv) override;
@@ -33,6 +30,7 @@ class MpiGroup : public Group {
   Work broadcast_work(const TensorView& data, int root) override;
   Work send_work(const TensorView& data, int peer) override;
   Work receive_work(const TensorView& data, int peer) override;
+  Work exchange_work(const TensorView& send, int to, const TensorView& recv, int from) override;
   Work barrier_work() override;
 
  private:
@@ -46,6 +44,7 @@ class MpiGroup : public Group {
   };
   Ticket ticket(CollectiveKind kind, std::int64_t bytes);
   Ticket pair_ticket(CollectiveKind kind, std::int64_t bytes, int peer);
+  int pair_tag(std::vector<std::uint64_t>& counts, int peer);
 
   static void gather_parts(Call& call, std::byte* data, const Parts& parts);
   static void reduce_parts(Call& call, std::byte* send, const Parts& parts, Reduction reduction, std::byte* recv,

@@ -13,6 +13,7 @@
 #include "comm/mesh_builder.h"
 #include "comm/mpi/mpi_group.h"
 #include "comm/mpi/service.h"
+#include "comm/rank_list.h"
 
 namespace hawser::comm {
 
@@ -206,10 +207,20 @@ std::uint64_t Channel::meet(Control& control, std::uint64_t mine) {
   return answer;
 }
 
+namespace {
+
+std::string text_of(const MeshSizes& sizes) {
+  std::string out = cat("tensor ", sizes.tensor, ", context ", sizes.context, ", shard ", sizes.shard,
+                        sizes.shard_context ? "" : " (none)", ", replicate ", sizes.replicate, ", pipeline ",
+                        sizes.pipeline, sizes.interleaved ? " (interleaved)" : "");
+  for (const std::vector<int>& stages : sizes.tied) out += cat(", tied ", rank_list(stages));
+  return out;
+}
+
+}  // namespace
+
 void expect_one_mesh(World& world, const MeshSizes& sizes) {
-  const std::string mine =
-      cat("tensor ", sizes.tensor, ", context ", sizes.context, ", shard ", sizes.shard,
-          sizes.shard_context ? "" : " (none)", ", replicate ", sizes.replicate, ", pipeline ", sizes.pipeline);
+  const std::string mine = text_of(sizes);
   const auto all = world.all_gather_strings(mine);
   for (std::size_t r = 0; r < all.size(); ++r) {
     HAWSER_CHECK(all[r] == all[0], "ranks 0 and ", r, " request different meshes: ", all[0], "; ", all[r]);
@@ -220,10 +231,13 @@ void expect_one_mesh(World& world, const MeshSizes& sizes) {
 std::unique_ptr<Mesh> make_mpi_mesh(World& world, const MeshSizes& sizes, double timeout_s) {
   expect_one_mesh(world, sizes);
   Service& service = world.service();
-  return MeshBuilder::build(sizes, world.rank(),
-                            [&](const std::string& name, std::vector<int> ranks, int index) -> std::unique_ptr<Group> {
-                              return std::make_unique<MpiGroup>(service, name, std::move(ranks), index, timeout_s);
-                            });
+  const auto make = [&](const GroupPartition& all,
+                        const std::optional<GroupPartition::Place>& place) -> std::unique_ptr<Group> {
+    const int id = service.new_group();
+    if (!place) return nullptr;
+    return std::make_unique<MpiGroup>(service, id, all.name(*place), all.ranks(*place), place->index, timeout_s);
+  };
+  return MeshBuilder::build(sizes, world.rank(), make);
 }
 
 }  // namespace hawser::comm

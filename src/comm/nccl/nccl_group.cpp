@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "comm/cuda/reduce_cuda.h"
 #include "comm/mpi/world.h"
+#include "comm/nccl/nccl_version.h"
 #include "comm/rank_list.h"
 #include "comm/reduce.h"
 #include "device/cuda/cuda_check.h"
@@ -38,14 +39,78 @@ bool mappable(const void* data) {
 }
 
 constexpr std::int64_t kTokens = NCCL_WIN_REQUIRED_ALIGNMENT;  // offset of the tokens in a group's small memory
+constexpr std::int64_t kToken = sizeof(std::uint64_t);
 constexpr std::int64_t small_bytes(int size) {
-  return kTokens + round_up(std::int64_t{2} * size, NCCL_WIN_REQUIRED_ALIGNMENT);
+  return kTokens + round_up(2 * kToken * size, NCCL_WIN_REQUIRED_ALIGNMENT);
+}
+
+void expect_success(ncclResult_t status, const char* what, const std::string& group, ncclComm_t comm) {
+  HAWSER_CHECK(status == ncclSuccess, what, " on ", group, ": ", ncclGetErrorString(status), ": ",
+               ncclGetLastError(comm));
+}
+
+// `name`: of the group that the communicator is for. It outlives the result.
+ncclConfig_t config_of(const NcclOptions& options, const std::string& name) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  config.commName = name.c_str();
+  if (options.min_ctas > 0) config.minCTAs = options.min_ctas;
+  if (options.max_ctas > 0) config.maxCTAs = options.max_ctas;
+  // A communicator has separate buffers per thread block and neighbour, so one block saves memory.
+  if (NcclGroup::sums_numbers(name)) config.minCTAs = config.maxCTAs = 1;
+  if (options.copy_engines) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+  return config;
 }
 
 }  // namespace
 
 NcclRun::NcclRun(World& run, Device& gpu, int gpu_ordinal, double timeout_s, const NcclOptions& how)
-    : world(run), device(gpu), ordinal(gpu_ordinal), options(how), watchdog(run.service(), gpu_ordinal, timeout_s) {}
+    : world(run),
+      device(gpu),
+      ordinal(gpu_ordinal),
+      options(how),
+      watchdog(run.service(), gpu_ordinal, timeout_s),
+      line_(watchdog.add("all ranks", cat("0-", run.size() - 1))) {
+  if (world.size() == 1) return;
+  HAWSER_CUDA_CHECK(cudaSetDevice(ordinal));
+  ncclUniqueId id{};
+  if (world.rank() == Rank(0)) expect_success(ncclGetUniqueId(&id), "ncclGetUniqueId", "all ranks", nullptr);
+  const std::string bytes = world.broadcast_bytes(std::string(id.internal, sizeof id.internal));
+  std::memcpy(id.internal, bytes.data(), sizeof id.internal);
+  const std::string name = "world:";
+  ncclConfig_t config = config_of(options, name);
+  watchdog.guard(*line_, "connect", [&] {
+    expect_success(ncclCommInitRankConfig(&all_, world.size(), id, world.rank().value(), &config),
+                   "ncclCommInitRankConfig", "all ranks", nullptr);
+  });
+  watchdog.set_communicator(*line_, all_);
+  if (options.made) options.made("all ranks: communicator");
+}
+
+NcclRun::~NcclRun() {
+  // As in ~NcclGroup.
+  if (std::uncaught_exceptions() == 0 && all_ != nullptr) {
+    watchdog.guard(*line_, "close", [&] {
+      watchdog.set_communicator(*line_, nullptr);
+      ncclCommDestroy(all_);
+    });
+  }
+  watchdog.remove(line_);
+}
+
+ncclComm* NcclRun::split(const GroupPartition& partition, const std::optional<GroupPartition::Place>& place) {
+  HAWSER_CUDA_CHECK(cudaSetDevice(ordinal));
+  ncclComm* comm = nullptr;
+  const std::string name = place ? partition.name(*place) : partition.kind;
+  ncclConfig_t config = config_of(options, name);
+  watchdog.guard(*line_, "split", [&] {
+    expect_success(
+        ncclCommSplit(all_, place ? place->group : NCCL_SPLIT_NOCOLOR, place ? place->index : 0, &comm, &config),
+        "ncclCommSplit", name, all_);
+  });
+  if (place && options.made) options.made(cat(name, ": communicator"));
+  return comm;
+}
 
 // Part m is elements [begin(m), begin(m) + count(m)). Each has `part` elements, the last ones fewer or none.
 struct NcclGroup::Parts {
@@ -76,19 +141,21 @@ struct NcclGroup::Sums {
   std::array<cudaEvent_t, 2> arrived{}, summed{};  // by set of slots
 };
 
-NcclGroup::NcclGroup(std::shared_ptr<NcclRun> run, std::string name, std::vector<int> ranks, int index,
-                     const NcclGroup* lender)
+NcclGroup::NcclGroup(std::shared_ptr<NcclRun> run, std::string name, std::vector<int> ranks, int index, ncclComm* comm,
+                     bool owns)
     : Group(std::move(name), static_cast<int>(ranks.size()), index),
       run_(std::move(run)),
       ranks_(std::move(ranks)),
       line_(run_->watchdog.add(this->name(), rank_list(ranks_))),
-      peers_(run_->world, this->index(), this->size()) {
+      comm_(comm),
+      owns_(owns),
+      peers_(this->index(), this->size(), [this](bool mine) { return any_member(mine); }) {
   HAWSER_CUDA_CHECK(cudaSetDevice(run_->ordinal));
   sums_ = std::make_unique<Sums>();
   void* small = nullptr;
   expect(ncclMemAlloc(&small, static_cast<std::size_t>(small_bytes(size()))), "ncclMemAlloc");
   small_.reset(static_cast<std::byte*>(small));
-  connect(lender);
+  connect();
 }
 
 NcclGroup::~NcclGroup() {
@@ -99,7 +166,7 @@ NcclGroup::~NcclGroup() {
     run_->watchdog.guard(*line_, "close", [&] {
       for (const auto& [data, window] : windows_) ncclCommWindowDeregister(comm_, static_cast<ncclWindow_t>(window));
       run_->watchdog.set_communicator(*line_, nullptr);
-      if (comm_ != nullptr && !borrowed_) ncclCommDestroy(comm_);
+      if (owns_) ncclCommDestroy(comm_);
     });
   }
   run_->watchdog.remove(line_);
@@ -133,42 +200,31 @@ bool NcclGroup::sums_numbers(const std::string& name) {
   return full && (name.starts_with("shard:") || name.starts_with("data:") || name.starts_with("world:"));
 }
 
-void NcclGroup::connect(const NcclGroup* lender) {
-  if (lender != nullptr) {
-    HAWSER_CHECK(lender->ranks_ == ranks_, name(), " borrows from ", lender->name());
-    comm_ = lender->comm_;
-    borrowed_ = true;
-    return;
-  }
-  const auto made = [&](const char* what) {
-    if (run_->options.made) run_->options.made(cat(name(), ": ", what));
-  };
-  ncclUniqueId id{};
-  if (index() == 0) expect(ncclGetUniqueId(&id), "ncclGetUniqueId");
-  const std::vector<std::string> ids = run_->world.all_gather_strings(std::string(id.internal, sizeof id.internal));
-  std::memcpy(id.internal, ids[static_cast<std::size_t>(ranks_.front())].data(), sizeof id.internal);
+// Members connect, and allocate memory for it, at their first use: do it here, not inside a step.
+void NcclGroup::connect() {
+  run_->watchdog.set_communicator(*line_, comm_);
+  any_member(false);
+  if (run_->options.made) run_->options.made(cat(name(), ": ring"));
+}
 
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 1;
-  config.commName = name().c_str();
-  if (run_->options.min_ctas > 0) config.minCTAs = run_->options.min_ctas;
-  if (run_->options.max_ctas > 0) config.maxCTAs = run_->options.max_ctas;
-  // A communicator has separate buffers per thread block and neighbour, so one block saves memory.
-  if (sums_numbers(name())) config.minCTAs = config.maxCTAs = 1;
-  if (run_->options.copy_engines) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+// Each member's word, by index. Blocks the host.
+std::vector<std::uint64_t> NcclGroup::all_gather_words(std::uint64_t mine) const {
+  std::vector<std::uint64_t> words(static_cast<std::size_t>(size()));
   run_->watchdog.guard(*line_, "connect", [&] {
-    expect(ncclCommInitRankConfig(&comm_, size(), id, index(), &config), "ncclCommInitRankConfig");
-    made("communicator");
-    // Members connect, and allocate memory for it, at their first use: do it here, not inside a step.
-    expect(ncclAllGather(token(index()), token(0), 1, ncclInt8, comm_, sums_->stream), "ncclAllGather");
+    HAWSER_CUDA_CHECK(cudaMemcpyAsync(token(index()), &mine, kToken, cudaMemcpyDefault, sums_->stream));
+    expect(ncclAllGather(token(index()), token(0), kToken, ncclInt8, comm_, sums_->stream), "ncclAllGather");
+    HAWSER_CUDA_CHECK(cudaMemcpyAsync(words.data(), token(0), words.size() * kToken, cudaMemcpyDefault, sums_->stream));
     HAWSER_CUDA_CHECK(cudaStreamSynchronize(sums_->stream));
   });
-  made("ring");
-  run_->watchdog.set_communicator(*line_, comm_);
+  return words;
+}
+
+bool NcclGroup::any_member(bool mine) const {
+  return std::ranges::any_of(all_gather_words(mine ? 1 : 0), [](std::uint64_t word) { return word != 0; });
 }
 
 std::byte* NcclGroup::token(int member) const {
-  return small_.get() + kTokens + member;
+  return small_.get() + kTokens + member * kToken;
 }
 
 // Pairwise connections take more memory than a ring; large sums need them only if they cannot be fetched.
@@ -188,27 +244,20 @@ void NcclGroup::connect_pairs() {
 }
 
 void NcclGroup::expect(int result, const char* what) const {
-  const auto status = static_cast<ncclResult_t>(result);
-  HAWSER_CHECK(status == ncclSuccess, what, " on ", name(), ": ", ncclGetErrorString(status), ": ",
-               ncclGetLastError(comm_));
-}
-
-std::unique_ptr<Group> NcclGroup::duplicate(const std::string& suffix) {
-  return std::make_unique<NcclGroup>(run_, name() + "/" + suffix, ranks_, index());
+  expect_success(static_cast<ncclResult_t>(result), what, name(), comm_);
 }
 
 std::string NcclGroup::register_memory(std::byte* data, std::int64_t bytes) {
   HAWSER_CUDA_CHECK(cudaSetDevice(run_->ordinal));
-  // NCCL's own checks differ between versions and may fail on one rank alone: check first, on all ranks.
+  // NCCL's own checks differ between versions and may fail on one rank alone: check first, on all members.
   const bool fits = reinterpret_cast<std::uintptr_t>(data) % NCCL_WIN_REQUIRED_ALIGNMENT == 0 && mappable(data);
-  const std::vector<std::string> all = run_->world.all_gather_strings(cat(fits ? "" : "no ", bytes));
+  const std::vector<std::uint64_t> all = all_gather_words(fits ? static_cast<std::uint64_t>(bytes) : 0);
   const auto no = [&](const std::string& why) { return cat("gathers use SMs: ", why); };
-  for (const std::string& one : all) {
-    const bool shareable = !one.starts_with("no ");
-    if (shareable && one == all[0]) continue;
+  const auto [least, most] = std::ranges::minmax(all);
+  if (least == 0 || least < most) {
     connect_pairs();
-    if (!shareable) return no("the memory cannot be shared between processes");
-    return no(cat("ranks have regions of different sizes: ", all[0], " and ", one, " bytes"));
+    if (least == 0) return no("the memory cannot be shared between processes");
+    return no(cat("ranks of ", name(), " have regions of different sizes: ", least, " and ", most, " bytes"));
   }
   ncclWindow_t window = nullptr;
   ncclResult_t result = ncclSuccess;
@@ -224,19 +273,18 @@ std::string NcclGroup::register_memory(std::byte* data, std::int64_t bytes) {
   std::string why;
   if (result != ncclSuccess) why = cat(ncclGetErrorString(result), ": ", ncclGetLastError(comm_));
   if (window != nullptr) windows_.emplace(data, window);
-  const bool reached = !run_->world.any(!symmetric);
-  // All ranks take the same branches from here on.
-  if (!reached || !fetches(window, data, bytes)) connect_pairs();
-  if (reached) return {};
-  int version = 0;
-  ncclGetVersion(&version);
-  return no(cat("NCCL ", version / 10000, '.', version / 100 % 100, '.', version % 100,
-                " did not map the region on all GPUs", why.empty() ? "" : " (", why, why.empty() ? "" : ")"));
+  const bool reached = !any_member(!symmetric);
+  // All members take the same branches from here on.
+  const std::string no_fetch = reached ? map_peers(window, data, bytes) : "";
+  if (!reached || !no_fetch.empty()) connect_pairs();
+  if (reached) return no_fetch.empty() ? no_fetch : cat("reductions use SMs: ", no_fetch);
+  return no(cat("NCCL ", nccl_version(), " did not map the region on all GPUs", why.empty() ? "" : " (", why,
+                why.empty() ? "" : ")"));
 }
 
-// True if members can fetch from one another's part of this window.
-bool NcclGroup::fetches(void* window, std::byte* data, std::int64_t bytes) {
-  if (!run_->options.copy_engines) return false;
+// Lets members fetch from one another's part of this window. Returns why they cannot, or an empty string.
+std::string NcclGroup::map_peers(void* window, std::byte* data, std::int64_t bytes) {
+  if (!run_->options.copy_engines) return "copy engines are switched off";
   if (!windows_.contains(small_.get())) {
     ncclWindow_t signals = nullptr;
     run_->watchdog.guard(*line_, "register_memory", [&] {
@@ -245,9 +293,19 @@ bool NcclGroup::fetches(void* window, std::byte* data, std::int64_t bytes) {
              "ncclCommWindowRegister");
     });
     windows_.emplace(small_.get(), signals);
-    signals_work_ = peers_.map_signals(signals, small_.get());
+    no_signals_ = peers_.map_signals(signals, small_.get());
   }
-  return signals_work_ && peers_.map(window, data, bytes);
+  return no_signals_.empty() ? peers_.map(window, data, bytes) : no_signals_;
+}
+
+void NcclGroup::forget_memory() {
+  HAWSER_CUDA_CHECK(cudaSetDevice(run_->ordinal));
+  connect_pairs();
+  std::vector<std::byte*> regions;
+  for (const auto& [data, window] : windows_) {
+    if (data != small_.get()) regions.push_back(data);
+  }
+  for (std::byte* data : regions) unregister_memory(data);
 }
 
 void NcclGroup::unregister_memory(std::byte* data) {
@@ -424,9 +482,19 @@ Group::Work NcclGroup::receive_work(const TensorView& data, int peer) {
   });
 }
 
+Group::Work NcclGroup::exchange_work(const TensorView& send, int to, const TensorView& recv, int from) {
+  return watched(CollectiveKind::exchange, send.bytes(), [this, send, to, recv, from](const CudaNative& native) {
+    const auto bytes = static_cast<std::size_t>(send.bytes());
+    grouped([&] {
+      expect(ncclRecv(recv.raw(), bytes, ncclInt8, from, comm_, stream_of(native)), "ncclRecv");
+      expect(ncclSend(send.raw(), bytes, ncclInt8, to, comm_, stream_of(native)), "ncclSend");
+    });
+  });
+}
+
 Group::Work NcclGroup::barrier_work() {
   return watched(CollectiveKind::barrier, 0, [this](const CudaNative& native) {
-    expect(ncclAllGather(token(index()), token(0), 1, ncclInt8, comm_, stream_of(native)), "ncclAllGather");
+    expect(ncclAllGather(token(index()), token(0), kToken, ncclInt8, comm_, stream_of(native)), "ncclAllGather");
   });
 }
 

@@ -12,39 +12,54 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/group.h"
+#include "comm/mesh_builder.h"
 #include "comm/nccl/nccl_mesh.h"
 #include "comm/nccl/peer_memory.h"
 #include "comm/nccl/watchdog.h"
 
 namespace hawser::comm {
 
-// State that the groups of a mesh share.
-struct NcclRun {
+// State that the groups of a mesh share, with a communicator of all ranks, of which those of the groups are split.
+class NcclRun {
+ public:
+  // Collective over the run.
   NcclRun(World& run, Device& gpu, int gpu_ordinal, double timeout_s, const NcclOptions& how);
+  ~NcclRun();
+  NcclRun(const NcclRun&) = delete;
+  NcclRun& operator=(const NcclRun&) = delete;
+
+  ncclComm* all() const { return all_; }  // sums small data
+  // A communicator of this rank's group; null if it has no place. Collective over the run.
+  // A new communicator of this rank's group of a partition; null if it has none. Collective over the run.
+  ncclComm* split(const GroupPartition& partition, const std::optional<GroupPartition::Place>& place);
 
   World& world;
   Device& device;
   int ordinal;
   NcclOptions options;
   Watchdog watchdog;
+
+ private:
+  std::shared_ptr<Watchdog::Line> line_;
+  ncclComm* all_ = nullptr;
 };
 
 class NcclGroup : public Group {
  public:
-  // Collective over the run: every rank creates a group at this point, this one or another.
-  // `lender`: a group of the same ranks that outlives this one and shares its communicator; calls of both are then
-  // ordered as the host makes them. Null: the group gets its own communicator.
-  NcclGroup(std::shared_ptr<NcclRun> run, std::string name, std::vector<int> ranks, int index,
-            const NcclGroup* lender = nullptr);
+  // Collective over the members. `comm`: of the members in this order. `owns`: the group destroys it; otherwise it
+  // outlives the group, and calls of all groups that share it are ordered as the host makes them.
+  NcclGroup(std::shared_ptr<NcclRun> run, std::string name, std::vector<int> ranks, int index, ncclComm* comm,
+            bool owns);
   ~NcclGroup() override;
 
-  std::unique_ptr<Group> duplicate(const std::string& suffix) override;
   std::string register_memory(std::byte* data, std::int64_t bytes) override;
   void unregister_memory(std::byte* data) override;
+  void forget_memory() override;
 
   ncclComm* communicator() const { return comm_; }  // for measurements
   // True if a group of this name only ever sums a few numbers (comm/mesh.h): it needs no bandwidth and may lend.
@@ -59,6 +74,7 @@ class NcclGroup : public Group {
   Work broadcast_work(const TensorView& data, int root) override;
   Work send_work(const TensorView& data, int peer) override;
   Work receive_work(const TensorView& data, int peer) override;
+  Work exchange_work(const TensorView& send, int to, const TensorView& recv, int from) override;
   Work barrier_work() override;
 
  private:
@@ -68,8 +84,10 @@ class NcclGroup : public Group {
   };
   struct Sums;  // the stream on which sums run, and its events
 
-  void connect(const NcclGroup* lender);
+  void connect();
   void connect_pairs();
+  std::vector<std::uint64_t> all_gather_words(std::uint64_t mine) const;
+  bool any_member(bool mine) const;
   // Work that enqueues `enqueue(native)` on the stream, watched by the watchdog.
   template <class Enqueue>
   Work watched(CollectiveKind kind, std::int64_t bytes, Enqueue enqueue);
@@ -83,21 +101,21 @@ class NcclGroup : public Group {
   void gather_parts(const CudaNative& native, std::byte* data, const Parts& parts);
   template <class Mine, class Theirs>
   void bring(cudaStream_t stream, const PeerRegion* region, const Mine& mine, const Theirs& theirs);
-  bool fetches(void* window, std::byte* data, std::int64_t bytes);
+  std::string map_peers(void* window, std::byte* data, std::int64_t bytes);
   std::byte* token(int member) const;
   void expect(int result, const char* what) const;  // an ncclResult_t
 
   std::shared_ptr<NcclRun> run_;
   std::vector<int> ranks_;
   std::shared_ptr<Watchdog::Line> line_;
-  ncclComm* comm_ = nullptr;
+  ncclComm* comm_;
+  bool owns_;
   std::unique_ptr<Sums> sums_;
-  std::unique_ptr<std::byte, FreeShared> small_;  // the signals of peers_, then a barrier's tokens, one byte a member
+  std::unique_ptr<std::byte, FreeShared> small_;  // the signals of peers_, then a barrier's tokens, one word a member
   std::map<std::byte*, void*> windows_;           // registered regions
   PeerMemory peers_;
-  bool signals_work_ = false;
-  bool borrowed_ = false;  // the communicator is the lender's
-  bool pairs_ = false;     // every pair of members is connected
+  std::string no_signals_;  // why members cannot meet
+  bool pairs_ = false;      // every pair of members is connected
 };
 
 }  // namespace hawser::comm

@@ -4,7 +4,9 @@
 
 #include <cstdlib>
 #include <map>
+#include <numeric>
 
+#include "base/cat.h"
 #include "base/error.h"
 #include "comm/mesh_builder.h"
 #include "comm/mpi/world.h"
@@ -41,15 +43,19 @@ std::unique_ptr<Mesh> make_nccl_mesh(World& world, const MeshSizes& sizes, doubl
   const auto run = std::make_shared<NcclRun>(world, device, ordinal, timeout_s, options);
   device.set_allocator(mappable_memory());
   // Communicators take memory. Groups of the same ranks that only sum a few numbers, all on the compute stream, share
-  // one. The mesh creates the lender first and destroys it last.
-  std::map<std::vector<int>, const NcclGroup*> lenders;
-  const auto make = [&](const std::string& name, std::vector<int> ranks, int index) -> std::unique_ptr<Group> {
-    const bool small = NcclGroup::sums_numbers(name);
-    const auto found = small ? lenders.find(ranks) : lenders.end();
-    const NcclGroup* lender = found != lenders.end() ? found->second : nullptr;
-    auto group = std::make_unique<NcclGroup>(run, name, ranks, index, lender);
-    if (small && lender == nullptr) lenders.emplace(std::move(ranks), group.get());
-    return group;
+  // one: that of all ranks, or the first such group's. The mesh creates that group first and destroys it last.
+  std::vector<int> all_ranks(static_cast<std::size_t>(world.size()));
+  std::iota(all_ranks.begin(), all_ranks.end(), 0);
+  std::map<std::vector<std::vector<int>>, ncclComm*> shared{{{all_ranks}, run->all()}};  // by GroupPartition::groups
+  const auto make = [&](const GroupPartition& all,
+                        const std::optional<GroupPartition::Place>& place) -> std::unique_ptr<Group> {
+    const bool small = NcclGroup::sums_numbers(cat(all.kind, ":", all.suffix));
+    const auto found = small ? shared.find(all.groups) : shared.end();
+    const bool own = found == shared.end();
+    ncclComm* const comm = own ? run->split(all, place) : found->second;
+    if (small && own) shared.emplace(all.groups, comm);
+    if (!place) return nullptr;
+    return std::make_unique<NcclGroup>(run, all.name(*place), all.ranks(*place), place->index, comm, own);
   };
   return MeshBuilder::build(sizes, world.rank(), make);
 }

@@ -8,9 +8,12 @@ namespace hawser::comm {
 
 std::string nccl_version() {
   int version = 0;
-  if (ncclGetVersion(&version) != ncclSuccess) return "";
+  return ncclGetVersion(&version) == ncclSuccess ? nccl_version_text(version) : "";
+}
+
+std::string nccl_version_text(int code) {
   // Since 2.9 the number is MAJOR * 10000 + MINOR * 100 + PATCH.
-  return cat(version / 10000, ".", version % 10000 / 100, ".", version % 100);
+  return cat(code / 10000, ".", code % 10000 / 100, ".", code % 100);
 }
 
 }  // namespace hawser::comm

@@ -1,11 +1,12 @@
 #include "comm/nccl/peer_memory.h"
 
+#include <dlfcn.h>
 #include <nccl.h>
 #include <nccl_device.h>
 
-#include <optional>
-
+#include "base/cat.h"
 #include "base/error.h"
+#include "comm/nccl/nccl_version.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/driver.h"
 
@@ -20,21 +21,55 @@ bool on_device(const void* data) {
   return there;
 }
 
-// The address of each member's part of a window. Empty if not all members share memory, or if the loaded NCCL is
-// another version than this build's, whose descriptor may differ.
-std::optional<std::vector<std::byte*>> places(const void* window, int index, int size) {
-  int version = 0;
-  if (ncclGetVersion(&version) != ncclSuccess || version != NCCL_VERSION_CODE) return std::nullopt;
-  if (window == nullptr || !on_device(window)) return std::nullopt;
+// ncclGetPeerDevicePointer of NCCL 2.29 and later; null before.
+using PeerPointer = ncclResult_t (*)(ncclWindow_t window, std::size_t offset, int peer, void** pointer);
+PeerPointer peer_pointer() {
+  static const auto function = reinterpret_cast<PeerPointer>(dlsym(RTLD_DEFAULT, "ncclGetPeerDevicePointer"));
+  return function;
+}
+
+// The address of each member's part of a window; fewer than `size` if a member's memory cannot be reached.
+std::vector<std::byte*> told_places(void* window, int size) {
+  std::vector<std::byte*> out;
+  for (int m = 0; m < size; ++m) {
+    void* pointer = nullptr;
+    if (peer_pointer()(static_cast<ncclWindow_t>(window), 0, m, &pointer) != ncclSuccess || !on_device(pointer)) break;
+    out.push_back(static_cast<std::byte*>(pointer));
+  }
+  return out;
+}
+
+// The same from the window's descriptor, which is private to NCCL: only for the version that this build knows.
+std::vector<std::byte*> read_places(const void* window, int index, int size) {
   ncclWindow_vidmem descriptor{};
   HAWSER_CUDA_CHECK(cudaMemcpy(&descriptor, window, sizeof descriptor, cudaMemcpyDeviceToHost));
-  if (descriptor.lsaRank != index) return std::nullopt;
   std::vector<std::byte*> out;
+  if (descriptor.lsaRank != index) return out;
   for (std::int64_t m = 0; m < size; ++m) {
     const std::int64_t stride = std::int64_t{descriptor.stride4G} << 32;
-    out.push_back(reinterpret_cast<std::byte*>(descriptor.lsaFlatBase) + m * stride);
-    if (!on_device(out.back())) return std::nullopt;
+    auto* const base = reinterpret_cast<std::byte*>(descriptor.lsaFlatBase) + m * stride;
+    if (!on_device(base)) break;
+    out.push_back(base);
   }
+  return out;
+}
+
+struct Places {
+  std::vector<std::byte*> of;  // by member
+  std::string why;             // there are none
+};
+
+Places places(void* window, int index, int size) {
+  if (window == nullptr || !on_device(window)) return {.of = {}, .why = "NCCL did not map the region"};
+  int version = 0;
+  ncclGetVersion(&version);
+  if (peer_pointer() == nullptr && version != NCCL_VERSION_CODE) {
+    return {.of = {},
+            .why = cat("NCCL ", nccl_version(), " does not tell where it mapped the region (2.29 does, and ",
+                       "this build knows ", nccl_version_text(NCCL_VERSION_CODE), ")")};
+  }
+  Places out{.of = peer_pointer() != nullptr ? told_places(window, size) : read_places(window, index, size), .why = {}};
+  if (static_cast<int>(out.of.size()) < size) return {.of = {}, .why = "a GPU cannot reach another one's memory"};
   return out;
 }
 
@@ -51,35 +86,37 @@ void write_word(std::byte* to, std::uint64_t word) {
 
 }  // namespace
 
-bool PeerMemory::map_signals(void* window, std::byte* data) {
+std::string PeerMemory::map_signals(void* window, std::byte* data) {
   const std::int64_t bytes = signal_bytes(size_);
   HAWSER_CUDA_CHECK(cudaMemset(data, 0, static_cast<std::size_t>(bytes)));
   HAWSER_CUDA_CHECK(cudaDeviceSynchronize());
   const bool can_wait = cuda::driver_function<decltype(cuStreamBatchMemOp)>("cuStreamBatchMemOp") != nullptr;
-  if (world_.any(!can_wait) || !map(window, data, bytes)) return false;
+  if (any_(!can_wait)) return "a driver has no stream memory operations";
+  if (std::string why = map(window, data, bytes); !why.empty()) return why;
   signals_ = std::move(regions_.at(data));
   regions_.erase(data);
-  return true;
+  return {};
 }
 
-bool PeerMemory::map(void* window, std::byte* data, std::int64_t bytes) {
+std::string PeerMemory::map(void* window, std::byte* data, std::int64_t bytes) {
   constexpr std::uint64_t kMark = 0x48615773'65720000;  // with the member's index in it
-  std::optional<std::vector<std::byte*>> of = places(window, index_, size_);
-  if (world_.any(!of || bytes < static_cast<std::int64_t>(sizeof kMark))) return false;
+  Places there = places(window, index_, size_);
+  if (bytes < static_cast<std::int64_t>(sizeof kMark)) there = {.of = {}, .why = "the region is too small"};
+  if (any_(!there.why.empty())) return there.why.empty() ? "another rank cannot reach its peers' memory" : there.why;
   const std::uint64_t before = read_word(data);
   write_word(data, kMark + static_cast<std::uint64_t>(index_));
-  world_.barrier();
+  any_(false);  // all have written
   bool right = true;
   for (int m = 0; m < size_; ++m) {
-    right = right && read_word((*of)[static_cast<std::size_t>(m)]) == kMark + static_cast<std::uint64_t>(m);
+    right = right && read_word(there.of[static_cast<std::size_t>(m)]) == kMark + static_cast<std::uint64_t>(m);
   }
-  const bool all_right = !world_.any(!right);
+  const bool all_right = !any_(!right);
   write_word(data, before);
-  world_.barrier();  // before any member writes there again
-  if (!all_right) return false;
-  (*of)[static_cast<std::size_t>(index_)] = data;
-  regions_[data] = {.data = data, .bytes = bytes, .of = *std::move(of)};
-  return true;
+  any_(false);  // before any member writes there again
+  if (!all_right) return "what a GPU reads of another one's memory is not what that one wrote";
+  there.of[static_cast<std::size_t>(index_)] = data;
+  regions_[data] = {.data = data, .bytes = bytes, .of = std::move(there.of)};
+  return {};
 }
 
 const PeerRegion* PeerMemory::region(const std::byte* data, std::int64_t bytes) const {

@@ -1,8 +1,8 @@
 // `PeerMemory`: memory of a group's other members, mapped into this process. A rank fetches what it needs by its own
 // copy engines, which take no SM; send and receive take some on both sides for the time of the transfer.
 //
-// Regions are registered as symmetric windows of NCCL, which maps them; their addresses are read from the window's
-// descriptor on the GPU. Members synchronize by counters that their streams write into one another's memory:
+// Regions are registered as symmetric windows of NCCL, which maps them. NCCL 2.29 and later tells their addresses; those
+// of the version that this build knows are read from the window's descriptor on the GPU. Members synchronize by counters that their streams write into one another's memory:
 //
 //   if (const PeerRegion* region = peers.region(send, bytes)) {
 //     peers.meet(stream);                                   // send is written on every member
@@ -15,13 +15,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
-
-#include "comm/mpi/world.h"
-
-struct ncclComm;
 
 namespace hawser::comm {
 
@@ -42,18 +41,19 @@ struct PeerCopy {
 
 class PeerMemory {
  public:
-  PeerMemory(World& world, int index, int size) : world_(world), index_(index), size_(size) {}
+  // `any`: true if the argument is true on any member; every member calls it, and none returns before all have.
+  PeerMemory(int index, int size, std::function<bool(bool)> any) : index_(index), size_(size), any_(std::move(any)) {}
 
+  // Both return why the region cannot be used, or an empty string if it can, on all members. Collective over them.
   // Registers the signals' own region, before the first meet(). As map(), with signal_bytes(size) bytes; zeroes them.
-  bool map_signals(void* window, std::byte* data);
-  // Adds the region that NCCL registered as `window` (an ncclWindow_t; null if it did not). Returns false, on every
-  // rank, if a member of any group cannot reach the others' memory: each member writes a mark into its first bytes, all
-  // read it, and the bytes are restored. Collective over the run.
-  bool map(void* window, std::byte* data, std::int64_t bytes);
+  std::string map_signals(void* window, std::byte* data);
+  // Adds the region that NCCL registered as `window` (an ncclWindow_t; null if it did not). Proves that each member
+  // reaches the others' memory: each writes a mark into its first bytes, all read it, and the bytes are restored.
+  std::string map(void* window, std::byte* data, std::int64_t bytes);
   void unmap(std::byte* data) { regions_.erase(data); }
 
   // The region that contains [data, data + bytes). Null if there is none, or members cannot meet. Views are at equal
-  // offsets on every member (Mesh::register_memory), so the result is the same on all.
+  // offsets on every member (Mesh::compare_offsets), so the result is the same on all.
   const PeerRegion* region(const std::byte* data, std::int64_t bytes) const;
 
   // The stream continues when every member's stream has reached this point, and sees what theirs wrote before.
@@ -64,8 +64,8 @@ class PeerMemory {
   static constexpr std::int64_t signal_bytes(int size) { return size * std::int64_t{4}; }
 
  private:
-  World& world_;
   int index_, size_;
+  std::function<bool(bool)> any_;
   std::map<std::byte*, PeerRegion> regions_;
   PeerRegion signals_;  // `of` is empty if members cannot meet
   std::uint32_t meetings_ = 0;

@@ -2,7 +2,6 @@
 // streams, records on meta streams.
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include "comm/group.h"
@@ -13,10 +12,6 @@ class SelfGroup : public Group {
  public:
   explicit SelfGroup(std::string name) : Group(std::move(name), 1, 0) {}
 
-  std::unique_ptr<Group> duplicate(const std::string& suffix) override {
-    return std::make_unique<SelfGroup>(name() + "/" + suffix);
-  }
-
  protected:
   Work all_gather_work(const TensorView& send, const TensorView& recv) override;
   Work reduce_scatter_work(const TensorView& send, const TensorView& recv, bool accumulate,
@@ -26,6 +21,7 @@ class SelfGroup : public Group {
   Work broadcast_work(const TensorView&, int) override { return {}; }
   Work send_work(const TensorView&, int) override { return {}; }     // no other member: rejected earlier
   Work receive_work(const TensorView&, int) override { return {}; }  // no other member: rejected earlier
+  Work exchange_work(const TensorView&, int, const TensorView&, int) override { return {}; }  // the same
   Work barrier_work() override { return {}; }
 };
 

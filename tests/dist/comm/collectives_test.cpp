@@ -113,16 +113,57 @@ TEST_P(Collectives, AllGather) {
 }
 
 // Every mesh has groups of its own, and one process may make many meshes.
-TEST_P(Collectives, OfTheLastOfManyGroups) {
-  if (ranks::kGpus) GTEST_SKIP() << "each would be a communicator of NCCL";
-  std::unique_ptr<Group> last;
-  for (int i = 0; i < 5000; ++i) last = group().duplicate("many");
+TEST_P(Collectives, OfTheLastOfManyMeshes) {
+  if (ranks::kGpus) GTEST_SKIP() << "each group would be a communicator of NCCL";
+  std::unique_ptr<Mesh> last;
+  for (int i = 0; i < 800; ++i) last = ranks::make_mesh(ranks::world(), ranks::device(), {.shard = size()}, 60.0);
   const DType dtype = GetParam();
   const TensorView send = filled(dtype, 3, 1), recv = make(dtype, 3 * size());
-  last->all_gather(*stream_, send, recv);
+  last->shard_gather().all_gather(*stream_, send, recv);
   stream_->synchronize();
   expect_all(
-      recv, [&](std::int64_t k) { return rounded(dtype, value(1, static_cast<int>(k / 3), k % 3)); }, "last group");
+      recv, [&](std::int64_t k) { return rounded(dtype, value(1, static_cast<int>(k / 3), k % 3)); }, "last mesh");
+}
+
+// All members exchange at once: a ring of sends would wait for itself.
+TEST_P(Collectives, ExchangesAroundARing) {
+  if (size() == 1) GTEST_SKIP() << "needs two ranks or more";
+  const DType dtype = GetParam();
+  for (const std::int64_t n : sizes()) {
+    const TensorView send = filled(dtype, n, 1), recv = make(dtype, n);
+    for (int step = 1; step < size(); ++step) {
+      const int to = (index() + step) % size(), from = (index() + size() - step) % size();
+      group().exchange(*stream_, send, to, recv, from);
+      stream_->synchronize();
+      expect_all(
+          recv, [&](std::int64_t k) { return rounded(dtype, value(1, from, k)); }, cat("step ", step));
+    }
+  }
+}
+
+// Counted with the sends and receives of the same members.
+TEST_P(Collectives, ExchangesMatchSendsAndReceives) {
+  if (size() == 1) GTEST_SKIP() << "needs two ranks or more";
+  const DType dtype = GetParam();
+  const int n = 5;
+  const TensorView first = filled(dtype, n, 1), second = filled(dtype, n, 2);
+  const TensorView got_first = make(dtype, n), got_second = make(dtype, n);
+  if (index() == 0) {
+    group().exchange(*stream_, first, 1, got_first, 1);
+    group().send(*stream_, second, 1);
+    group().receive(*stream_, got_second, 1);
+  } else if (index() == 1) {
+    group().receive(*stream_, got_first, 0);
+    group().send(*stream_, first, 0);
+    group().exchange(*stream_, second, 0, got_second, 0);
+  }
+  stream_->synchronize();
+  if (index() > 1) return;
+  const int other = 1 - index();
+  expect_all(
+      got_first, [&](std::int64_t k) { return rounded(dtype, value(1, other, k)); }, "first");
+  expect_all(
+      got_second, [&](std::int64_t k) { return rounded(dtype, value(2, other, k)); }, "second");
 }
 
 TEST_P(Collectives, ReduceScatter) {

@@ -255,6 +255,85 @@ TEST(Nccl, ReducesWithinRegisteredMemory) {
   mesh->unregister_memory(arena.data());
 }
 
+// A member fetches at its own offset. With views at other offsets on one member it reads other bytes, unless the members
+// compare their offsets first: they then send and receive.
+TEST(Nccl, ComparesOffsetsBeforeItFetches) {
+  if (size() == 1) GTEST_SKIP() << "needs two ranks or more";
+  constexpr std::int64_t kPart = 4099;
+  const Storage source = filled(device(), DType::f32, kPart * size(), 7);
+  const auto stream = device().make_stream("reduce");
+  std::int64_t wrong_fetches = 0;
+  for (const bool compares : {false, true}) {
+    const auto mesh = make_nccl_mesh(world(), {.shard = size()}, 60.0, device());
+    const Arena arena(device(), std::int64_t{64} << 20);
+    const bool fetches = mesh->register_memory(arena.data(), arena.bytes()).empty();
+    std::byte* const at = arena.data() + (me() == 0 ? 0 : std::int64_t{16} << 20);
+    const TensorView send(at, DType::f32, {kPart * size()}, DeviceKind::cuda);
+    const TensorView part(arena.data() + (std::int64_t{32} << 20), DType::f32, {kPart}, DeviceKind::cuda);
+    const std::int64_t bytes = reduce_scatter_workspace(kPart, DType::f32, size(), DeviceKind::cuda);
+    const TensorView workspace(arena.data() + (std::int64_t{40} << 20), DType::u8, {bytes}, DeviceKind::cuda);
+    const std::string reduce = mesh->shard_reduce().name(), gather = mesh->shard_gather().name();
+    if (compares) {
+      const auto offset = static_cast<std::uint64_t>(at - arena.data());
+      EXPECT_EQ(mesh->compare_offsets({{reduce, offset}, {gather, 1}}, device()), std::vector<std::string>{reduce});
+    }
+    transfer(*stream, send.raw(), source.view().raw(), send.bytes());
+    mesh->shard_reduce().reduce_scatter(*stream, send, part, /*accumulate=*/false, workspace);
+    stream->synchronize();
+    const Bytes got = bytes_of(device(), part);
+    std::int64_t wrong = 0;
+    for (std::int64_t k = 0; k < kPart; ++k) {
+      float x = 0, expected = value(7, 0, me() * kPart + k);
+      for (int m = 1; m < size(); ++m) expected += value(7, m, me() * kPart + k);
+      std::memcpy(&x, got.data() + k * 4, 4);
+      wrong += x != expected;
+    }
+    if (compares) {
+      EXPECT_EQ(wrong, 0);
+    } else if (fetches) {
+      wrong_fetches = wrong;
+    }
+    mesh->unregister_memory(arena.data());
+    if (!fetches) return;  // nothing to compare: they send anyway
+  }
+  EXPECT_GT(wrong_fetches, 0) << "views at different offsets were not needed";
+  if (me() == 0) std::cout << "wrong elements without the comparison: " << wrong_fetches << '\n';
+}
+
+// Groups that only some ranks have are split between groups of all.
+TEST(Nccl, GroupsOfStages) {
+  const auto stream = device().make_stream("test");
+  const Storage number(device(), DType::f32, {1}), space(device(), DType::u8, {4096});
+  for (int stages = 2; stages <= size(); ++stages) {
+    if (size() % stages != 0) continue;
+    comm::MeshSizes sizes{.shard = size() / stages, .pipeline = stages, .interleaved = stages > 2};
+    sizes.tied = {{0, stages - 1}};
+    const auto mesh = make_nccl_mesh(world(), sizes, 60.0, device());
+    const auto sum_of = [&](Group& group) {
+      float mine = static_cast<float>(1 << me()), got = 0;
+      transfer(*stream, number.view().raw(), &mine, 4);
+      group.all_reduce(*stream, number, Reduction::sum, space);
+      transfer(*stream, &got, number.view().raw(), 4);
+      stream->synchronize();
+      return got;
+    };
+    const auto bit = [&](int stage) { return static_cast<float>(1 << (stage * sizes.shard + mesh->place().shard)); };
+    const int stage = mesh->place().pipeline;
+    for (int edge = 0; edge < sizes.edges(); ++edge) {
+      const int next = (edge + 1) % stages;
+      if (stage != edge && stage != next) continue;
+      for (const Direction direction : {Direction::forward, Direction::backward}) {
+        EXPECT_EQ(sum_of(mesh->lane(edge, direction)), bit(edge) + bit(next)) << "edge " << edge;
+      }
+    }
+    if (stage == 0 || stage == stages - 1) {
+      EXPECT_EQ(sum_of(mesh->tied(0)), bit(0) + bit(stages - 1));
+    }
+    EXPECT_EQ(sum_of(mesh->loss()), static_cast<float>((1 << size()) - 1));
+    EXPECT_EQ(sum_of(mesh->model()), static_cast<float>((1 << size()) - 1));
+  }
+}
+
 TEST(Nccl, AGroupOfOneCopiesAndAdds) {
   const auto mesh = make_self_mesh();
   const auto stream = device().make_stream("test");

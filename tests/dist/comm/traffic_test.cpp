@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <iostream>
@@ -63,41 +64,105 @@ TEST(WorldControl, ChannelsAreIndependent) {
   world().barrier();
 }
 
-// Sums each rank's number over each group of every mesh of this world size; names equal those of the meta mesh.
+// Sums each rank's number over the groups of a mesh, whose names equal those of the meta mesh.
+class GroupsOf {
+ public:
+  explicit GroupsOf(const comm::MeshSizes& sizes)
+      : mesh_(make_mpi_mesh(world(), sizes, 60.0)), meta_(make_meta_mesh(sizes, world().rank())) {}
+
+  Mesh& mesh() { return *mesh_; }
+  template <class Of>
+  void expect(const Of& of) {
+    Group &group = of(*mesh_), &twin = of(*meta_);
+    expect(group.name(), &group);
+    EXPECT_EQ(group.name(), twin.name());
+    EXPECT_EQ(group.size(), twin.size());
+    EXPECT_EQ(group.index(), twin.index());
+  }
+  // Of a group that only some ranks have. All ranks call it; a rank outside gives no group.
+  void expect(const std::string& name, Group* group) {
+    const std::vector<std::string> names = world().all_gather_strings(name);
+    if (group == nullptr) return;
+    float expected = 0;
+    for (int r = 0; r < world().size(); ++r) {
+      if (names[static_cast<std::size_t>(r)] == name) expected += static_cast<float>(1 << r);
+    }
+    number_.view().data<float>()[0] = static_cast<float>(1 << world().rank().value());
+    group->all_reduce(*stream_, number_, Reduction::sum, scratch_);
+    stream_->synchronize();
+    EXPECT_EQ(number_.view().data<float>()[0], expected) << name;
+  }
+
+ private:
+  std::unique_ptr<Mesh> mesh_, meta_;
+  std::unique_ptr<Device> device_ = make_cpu_device();
+  std::unique_ptr<Stream> stream_ = device_->make_stream("test");
+  Storage number_{*device_, DType::f32, {1}}, scratch_{*device_, DType::u8, {4096}};
+};
+
 TEST(MpiMesh, EveryGroupOfEveryMesh) {
-  const auto device = make_cpu_device();
-  const auto stream = device->make_stream("test");
-  const Storage number(*device, DType::f32, {1}), scratch(*device, DType::u8, {4096});
   for (int context = 1; context <= world().size(); ++context) {
     for (int degree = 0; degree <= world().size(); ++degree) {
       if (world().size() % context != 0) continue;
       if (degree > 1 && (degree % context != 0 || world().size() % degree != 0)) continue;
       const comm::MeshSizes sizes = mesh_sizes(world().size(), degree, context);
-      const auto mesh = make_mpi_mesh(world(), sizes, 60.0);
-      const auto meta = make_meta_mesh(sizes, world().rank());
-      const auto expect_group = [&](Group& group, Group& twin) {
-        EXPECT_EQ(group.name(), twin.name());
-        EXPECT_EQ(group.size(), twin.size());
-        EXPECT_EQ(group.index(), twin.index());
-        const std::vector<std::string> members = world().all_gather_strings(group.name());
-        float expected = 0;
-        for (int r = 0; r < world().size(); ++r) {
-          if (members[static_cast<std::size_t>(r)] == group.name()) expected += static_cast<float>(1 << r);
+      GroupsOf groups(sizes);
+      groups.expect([](Mesh& mesh) -> Group& { return mesh.context(); });
+      groups.expect([](Mesh& mesh) -> Group& { return mesh.shard(); });
+      groups.expect([](Mesh& mesh) -> Group& { return mesh.shard_gather(); });
+      groups.expect([](Mesh& mesh) -> Group& { return mesh.shard_reduce(); });
+      groups.expect([](Mesh& mesh) -> Group& { return mesh.replicate(); });
+      groups.expect([](Mesh& mesh) -> Group& { return mesh.data(); });
+      groups.expect([](Mesh& mesh) -> Group& { return mesh.world(); });
+      Mesh& mesh = groups.mesh();
+      EXPECT_EQ(mesh.shard().size() * mesh.replicate().size(), mesh.data().size());
+      EXPECT_EQ(mesh.shard().size(), sizes.shard_ranks());
+      EXPECT_EQ(&mesh.loss(), &mesh.data());
+      EXPECT_EQ(&mesh.model(), &mesh.shard());
+    }
+  }
+}
+
+// Groups that only some ranks have are created between groups that all have: ranks that disagreed on what identifies a
+// group would wait for one another, or sum numbers of another group.
+TEST(MpiMesh, GroupsOfStages) {
+  const int ranks = world().size();
+  for (int stages = 1; stages <= ranks; ++stages) {
+    if (ranks % stages != 0) continue;
+    for (const bool interleaved : {false, true}) {
+      const int others = ranks / stages;
+      comm::MeshSizes sizes{.tensor = others % 2 == 0 ? 2 : 1, .pipeline = stages, .interleaved = interleaved};
+      sizes.shard = others / sizes.tensor;
+      if (stages > 1) sizes.tied = {{0, stages - 1}};
+      if (stages > 2) sizes.tied.push_back({1, 2});
+      GroupsOf groups(sizes);
+      Mesh& mesh = groups.mesh();
+      const int stage = mesh.place().pipeline;
+      for (int edge = 0; edge < sizes.edges(); ++edge) {
+        const int next = (edge + 1) % stages;
+        for (const Direction direction : {Direction::forward, Direction::backward}) {
+          const bool at = stage == edge || stage == next;
+          Group* const lane = at ? &mesh.lane(edge, direction) : nullptr;
+          groups.expect(at ? lane->name() : "", lane);
+          if (!at) {
+            EXPECT_THROW(mesh.lane(edge, direction), InternalError);
+            continue;
+          }
+          EXPECT_EQ(lane->size(), 2);
+          EXPECT_EQ(lane->index(), stage == std::max(edge, next) ? 1 : 0);
         }
-        number.view().data<float>()[0] = static_cast<float>(1 << world().rank().value());
-        group.all_reduce(*stream, number, Reduction::sum, scratch);
-        stream->synchronize();
-        EXPECT_EQ(number.view().data<float>()[0], expected) << group.name();
-      };
-      expect_group(mesh->context(), meta->context());
-      expect_group(mesh->shard(), meta->shard());
-      expect_group(mesh->shard_gather(), meta->shard_gather());
-      expect_group(mesh->shard_reduce(), meta->shard_reduce());
-      expect_group(mesh->replicate(), meta->replicate());
-      expect_group(mesh->data(), meta->data());
-      expect_group(mesh->world(), meta->world());
-      EXPECT_EQ(mesh->shard().size() * mesh->replicate().size(), mesh->data().size());
-      EXPECT_EQ(mesh->shard().size(), sizes.shard_ranks());
+      }
+      for (std::size_t i = 0; i < sizes.tied.size(); ++i) {
+        const bool holds = std::ranges::find(sizes.tied[i], stage) != sizes.tied[i].end();
+        Group* const tied = holds ? &mesh.tied(static_cast<int>(i)) : nullptr;
+        groups.expect(holds ? tied->name() : "", tied);
+      }
+      groups.expect([](Mesh& m) -> Group& { return m.shard(); });
+      groups.expect([](Mesh& m) -> Group& { return m.loss(); });
+      groups.expect([](Mesh& m) -> Group& { return m.model(); });
+      groups.expect([](Mesh& m) -> Group& { return m.world(); });
+      EXPECT_EQ(mesh.loss().size(), sizes.shard * stages);
+      EXPECT_EQ(mesh.model().size(), ranks);
     }
   }
 }
