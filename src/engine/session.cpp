@@ -72,6 +72,7 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
   HAWSER_CHECK(state_->bytes() == state_bytes, "the kinds of steps need states of different sizes");
   arena_ = Arena(device_, arena_bytes);
   register_memory();
+  compare_offsets();
   stream_ = device_.make_stream("session");
   if (const double scale = layout().loss_scaling.initial;
       optimizer && scale != 1 && device_.kind() != DeviceKind::meta) {
@@ -116,6 +117,17 @@ void Session::register_memory() {
     const std::string line = mesh_.register_memory(data, bytes);
     registered_.push_back(data);
     if (!line.empty()) notes_.push_back(line);
+  }
+}
+
+void Session::compare_offsets() {
+  if (device_.kind() == DeviceKind::meta) return;
+  std::map<std::string, std::uint64_t> hashes;
+  for (const auto& planned : planned_steps_) {
+    for (const auto& [group, hash] : plan::offset_hashes(planned->plan)) hashes[group] = hashes[group] * 31 + hash;
+  }
+  for (const std::string& group : mesh_.compare_offsets(hashes, device_)) {
+    notes_.push_back(cat("transfers of ", group, " use SMs: its ranks have different plans"));
   }
 }
 

@@ -73,7 +73,7 @@ class Session {
   std::int64_t planned_bytes() const;
 
   // Notes for the user: plan::implementations of all steps, and why collectives cannot use registered memory
-  // (comm::Mesh::register_memory). The same on every rank.
+  // (comm::Mesh::register_memory, compare_offsets).
   const std::vector<std::string>& notes() const { return notes_; }
 
   // Writes initial values to the parameters of this rank's shard. Does not change the moments, which the constructor
@@ -121,6 +121,8 @@ class Session {
   // Registers with the comm backend the memory that collectives use: the state, which all-gathers of weights read, and
   // the arena, for all other operands.
   void register_memory();
+  // Groups whose members have views at different offsets cannot fetch from registered memory.
+  void compare_offsets();
 
   const models::Model& model_;
   Device& device_;

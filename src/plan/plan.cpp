@@ -1,5 +1,7 @@
 #include "plan/plan.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 
 #include "device/cuda/native.h"
@@ -92,6 +94,53 @@ void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<in
   std::string text;
   for (const std::string& line : defects) text += "\n  " + line;
   HAWSER_CHECK(defects.empty(), "the step's program is not safe:", text);
+}
+
+namespace {
+
+// What a member may read of another one's memory: the complete tensor of a collective, and what is gathered or exchanged
+// unless it is a part of that.
+std::vector<Access> shared_views(const OpRecord& record) {
+  const std::vector<Access>& all = record.accesses;
+  switch (record.collective.kind) {
+    case CollectiveKind::all_gather:
+      return overlap(all[0], {all[1].address, all[1].row_bytes}) ? std::vector{all[1]} : std::vector{all[0], all[1]};
+    case CollectiveKind::all_to_all:
+      return {all[0], all[1]};
+    case CollectiveKind::reduce_scatter:
+    case CollectiveKind::all_reduce:
+    case CollectiveKind::broadcast:
+      return {all[0]};
+    case CollectiveKind::none:
+    case CollectiveKind::send:
+    case CollectiveKind::receive:
+    case CollectiveKind::exchange:
+    case CollectiveKind::barrier:
+      break;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::map<std::string, std::uint64_t> offset_hashes(const RankPlan& plan) {
+  const std::vector<program::Buffer>& buffers = plan.buffers.buffers;
+  const program::BufferIndex index(buffers);
+  std::map<std::string, std::string> texts;
+  for (const TraceItem& item : plan.trace.items) {
+    for (const Access& access : shared_views(item.record)) {
+      const int b = index.find(access.address);
+      HAWSER_CHECK(b >= 0, item.record.name, " outside all buffers");
+      const auto at = static_cast<std::size_t>(b);
+      const bool persistent = buffers[at].category == program::kPersistent;
+      const auto inside = static_cast<std::int64_t>(access.address - buffers[at].address);
+      const std::int64_t base = persistent ? 0 : plan.buffers.placement.offsets[at];
+      texts[item.record.collective.communicator] += cat(persistent ? "state " : "arena ", base + inside, ";");
+    }
+  }
+  std::map<std::string, std::uint64_t> hashes;
+  for (const auto& [communicator, text] : texts) hashes[communicator] = XXH3_64bits(text.data(), text.size());
+  return hashes;
 }
 
 namespace {

@@ -52,6 +52,11 @@ std::int64_t scratch_bytes(DeviceKind device);
 // in a program.
 void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<int>& ranks);
 
+// For each communicator of the plan: a hash of where in the state or the arena its collectives have the views that are
+// at equal offsets on all members if these run one plan. Members that fetch from one another's memory rely on it
+// (comm::Mesh::compare_offsets). Parts that are each member's own, and sends and receives, are left out.
+std::map<std::string, std::uint64_t> offset_hashes(const RankPlan& plan);
+
 // Memory and work of one rank in one step.
 struct Costs {
   // RankPlan::bytes(): state, scratch buffer and arena.

@@ -47,7 +47,9 @@ void expect_like_one_rank(Exchange exchange, const comm::MeshSizes& mesh, const 
   alone.optimizer = layout.optimizer;
   const testing::Tensors after =
       testing::expect_one_ranks_training(model, alone, 2LL * layout.data_ranks() * 2, cut, text);
-  if (noisy) EXPECT_LT(testing::difference(cut.after, after, "model"), 1e-6) << text;
+  if (noisy) {
+    EXPECT_LT(testing::difference(cut.after, after, "model"), 1e-6) << text;
+  }
 }
 
 TEST(ContextExchange, TrainsLikeOneRank) {
