@@ -180,19 +180,19 @@ void Group::broadcast(Stream& stream, const TensorView& data, int root) {
          {index_ == root ? reads(data) : writes(data)}, broadcast_work(data, root));
 }
 
-void Group::send(Stream& stream, const TensorView& data, int peer) {
+void Group::send(Stream& stream, const TensorView& data, int peer, std::int64_t label) {
   expect_view(*this, stream, "send", data);
   expect_peer(*this, "send", peer, /*other=*/true);
   if (data.elements() == 0) return;
-  launch(stream, {.kind = CollectiveKind::send, .bytes = data.bytes(), .peer = peer}, {reads(data)},
+  launch(stream, {.kind = CollectiveKind::send, .bytes = data.bytes(), .peer = peer, .label = label}, {reads(data)},
          send_work(data, peer));
 }
 
-void Group::receive(Stream& stream, const TensorView& data, int peer) {
+void Group::receive(Stream& stream, const TensorView& data, int peer, std::int64_t label) {
   expect_view(*this, stream, "receive", data);
   expect_peer(*this, "receive", peer, /*other=*/true);
   if (data.elements() == 0) return;
-  launch(stream, {.kind = CollectiveKind::receive, .bytes = data.bytes(), .peer = peer}, {writes(data)},
+  launch(stream, {.kind = CollectiveKind::receive, .bytes = data.bytes(), .peer = peer, .label = label}, {writes(data)},
          receive_work(data, peer));
 }
 

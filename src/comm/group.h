@@ -94,9 +94,10 @@ class Group {
   // The k-th send to a peer matches the peer's k-th receive from this member; both must have the same size. peer is
   // another member's index. Any dtype. A send may block its stream until the peer's stream has reached the receive, and
   // on a GPU also until earlier calls on this group, on any stream, have completed. In a ring, therefore, even members
-  // must send first and odd members receive first.
-  void send(Stream& stream, const TensorView& data, int peer);
-  void receive(Stream& stream, const TensorView& data, int peer);
+  // must send first and odd members receive first. `label` names what is sent: program/checker.h compares those of both
+  // sides.
+  void send(Stream& stream, const TensorView& data, int peer, std::int64_t label = 0);
+  void receive(Stream& stream, const TensorView& data, int peer, std::int64_t label = 0);
 
   // One send and one receive that do not wait for each other: every member of a ring may call it. Each matches as above.
   // `to` and `from` may be the same member. send and recv have one size and do not overlap.

@@ -96,10 +96,6 @@ Group& Mesh::tied(int i) {
   return *tied_[static_cast<std::size_t>(i)];
 }
 
-const char* to_string(Direction direction) {
-  return direction == Direction::forward ? "forward" : "backward";
-}
-
 std::optional<GroupPartition::Place> GroupPartition::place(int rank) const {
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const auto found = std::ranges::find(groups[g], rank);

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "base/direction.h"
 #include "base/domain.h"
 #include "base/units.h"
 #include "comm/group.h"
@@ -25,9 +26,6 @@
 namespace hawser::comm {
 
 class World;
-
-enum class Direction { forward, backward };  // of a pipeline: activations, gradients
-const char* to_string(Direction direction);
 
 // The mesh of a recipe without tensor and pipeline parallelism. hybrid_shard_degree counts ranks of shard x context:
 //   0            over all: {context, shard = world / context, replicate = 1}

@@ -52,7 +52,7 @@ std::vector<StatePart> state_parts(Session& session, StateScope scope) {
   const auto kind = session.state().options().optimizer;
   for (int f = 0; f < static_cast<int>(session.model().flats().size()); ++f) {
     const step::FlatState& flat = session.state().flat(f);
-    if (!scope.frozen && !session.model().flat(f).spec().trainable) continue;
+    if (!flat.held || (!scope.frozen && !session.model().flat(f).spec().trainable)) continue;
     add(f, "", flat.stored);
     if (!flat.scales.empty() && (scope.scales || !flat.quantized)) {
       add(f, "scale/", flat.scales, nn::scale_extent(session.model().flat(f).spec().scaling));
@@ -86,7 +86,7 @@ namespace {
 NamedState table_state(Session& session, const StatePart& part, StatesFor use) {
   const Shape shape = part.device.shape();
   NamedState table{.name = part.prefix, .shape = shape, .dtype = part.device.dtype(), .boxes = {}};
-  if (use == StatesFor::save && session.mesh().shard(Domain::replicated).index() != 0) return table;
+  if (use == StatesFor::save && session.mesh().model().index() != 0) return table;
   table.boxes.push_back({.offset = Shape{0}, .extent = shape, .view = part.host});
   return table;
 }
@@ -101,6 +101,7 @@ std::vector<NamedState> named_states(Session& session, const std::vector<StatePa
       continue;
     }
     const step::FlatState& flat = session.state().flat(part.flat);
+    if (use == StatesFor::save && !flat.first_stage) continue;
     for (NamedState& state : nn::extent_states(session.model().flat(part.flat), part.extent, flat.begin, flat.count,
                                                part.host, part.prefix, use == StatesFor::load)) {
       states.push_back(std::move(state));

@@ -49,9 +49,9 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
                  to_string(device_.kind()));
     auto planned = std::make_unique<PlannedStep>();
     planned->config = std::move(config);
-    planned->plan =
-        plan::plan_rank(model_, planned->config.layout, planned->config.purpose, mesh_.rank().value(), optimizer);
-    plan::check_plans({&planned->plan}, {mesh_.rank().value()});
+    std::vector<plan::RankPlan> stages =
+        plan::plan_stages(model_, planned->config.layout, planned->config.purpose, mesh_.rank().value(), optimizer);
+    planned->plan = std::move(stages[static_cast<std::size_t>(mesh_.place().pipeline)]);
     arena_bytes = std::max(arena_bytes, planned->plan.buffers.placement.bytes);
     state_bytes = std::max(state_bytes, planned->plan.state_bytes);
     for (std::string& line : plan::implementations(planned->plan)) {
@@ -79,7 +79,7 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
     state_->set_progress({.loss_scale = static_cast<float>(scale)}, *stream_);
   }
   if (!checks.replay) {
-    streams_ = step::make_streams(device_);
+    for (const auto& planned : planned_steps_) step::add_streams(device_, planned->plan.program, streams_);
     reserve_scratch(*streams_[static_cast<std::size_t>(program::StreamId::compute)]);
   }
   for (auto& planned : planned_steps_) {
@@ -157,6 +157,7 @@ step::Executor& Session::executor(step::Purpose purpose) {
 void Session::initialise(std::uint64_t seed) {
   for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) {
     const step::FlatState& flat = state_->flat(f);
+    if (!flat.held) continue;
     models::initialise_flat(model_, f, seed, flat.begin, flat.count, *stream_, flat.stored);
   }
   parameters_changed();
@@ -167,6 +168,7 @@ void Session::load(const models::WeightSources& sources, std::uint64_t seed) {
   if (device_.kind() != DeviceKind::cpu) staging.emplace(device_, *stream_);
   for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) {
     const step::FlatState& flat = state_->flat(f);
+    if (!flat.held) continue;
     // `first`: of the piece, in the shard.
     const auto load = [&](std::int64_t first, std::int64_t count, const TensorView& values) {
       const auto absent = models::load_flat(model_, f, sources, flat.begin + first, count, values);
@@ -202,8 +204,9 @@ void Session::parameters_changed(Scales scales) {
     });
   }
   for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) {
-    state_->refresh_compute(f, *stream_);
     const step::FlatState& flat = state_->flat(f);
+    if (!flat.held) continue;
+    state_->refresh_compute(f, *stream_);
     if (!flat.unsharded.empty() && flat.cut.parts > 1) {
       mesh_.shard_gather(model_.flat(f).spec().domain).all_gather(*stream_, flat.compute, flat.unsharded);
     }

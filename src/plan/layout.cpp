@@ -101,10 +101,25 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
   return layout;
 }
 
-step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpose) {
+void set_partition(Layout& layout, const models::Model& model, models::Partition partition) {
+  layout.mesh.pipeline = partition.stages;
+  layout.mesh.interleaved = partition.chunks() > partition.stages;
+  layout.mesh.tied = models::tied_stages(model, partition);
+  layout.partition = std::move(partition);
+}
+
+step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpose, int stage) {
+  HAWSER_CHECK(layout.mesh.pipeline == layout.partition.stages, "a mesh of ", layout.mesh.pipeline,
+               " pipeline stages for a model over ", layout.partition.stages);
+  const bool backward = !step::forward_only(purpose);
+  const int micro_batches = backward ? layout.micro_batches : 1;
   return {.purpose = purpose,
-          .micro_batches = step::forward_only(purpose) ? 1 : layout.micro_batches,
-          .in_flight = layout.in_flight,
+          .micro_batches = micro_batches,
+          .partition = layout.partition,
+          .stage = stage,
+          .passes = backward && layout.passes
+                        ? layout.passes(stage)
+                        : step::grouped_passes(micro_batches, layout.in_flight, layout.partition, stage, backward),
           .policies = layout.policies,
           .shard = {.gather = layout.gathers_weights(),
                     .gather_updated = layout.shards() && !layout.gathers_weights(),
@@ -142,7 +157,9 @@ step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool op
           .optimizer = optimizer ? layout.optimizer : nullptr,
           .quantizer = layout.quantizer,
           .scaled_sites = scaled_sites(layout),
-          .kv_cache_rows = layout.kv_cache_rows};
+          .kv_cache_rows = layout.kv_cache_rows,
+          .partition = layout.partition,
+          .stage = mesh.place().pipeline};
 }
 
 nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {

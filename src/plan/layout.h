@@ -34,7 +34,10 @@ struct Layout {
   bool sequence_parallel = false;  // tensor ranks divide the residual's rows (nn::Redistribute)
   std::vector<nn::SavePolicy> policies;
   int prefetch = 1;
-  int in_flight = 1;
+  models::Partition partition;  // over pipeline stages: set_partition()
+  int in_flight = 1;            // micro-batches whose forward passes precede the first backward pass
+  // The passes of a stage in a training step; null: step::grouped_passes of `in_flight`.
+  std::function<std::vector<step::Pass>(int stage)> passes;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   ShardPolicy shard_policy = ShardPolicy::parameters;
   std::shared_ptr<const optim::Optimizer> optimizer = optim::make_adamw();
@@ -83,8 +86,11 @@ void set_bounds(Layout& layout);
 // Sets each block's checkpointing policy from the recipe.
 void set_policies(Layout& layout, const models::Model& model, const MemoryRecipe& memory);
 
+// Sets the pipeline stages of a layout and of its mesh.
+void set_partition(Layout& layout, const models::Model& model, models::Partition partition);
+
 // A forward-only purpose runs one micro-batch per step, regardless of the number in a training step.
-step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpose);
+step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpose, int stage = 0);
 
 // The operands whose scales the state keeps: those with a delayed format in Layout::policies.
 std::vector<step::ScaledSite> scaled_sites(const Layout& layout);

@@ -14,7 +14,8 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
                    program::Placing placing, std::int64_t max_bytes) {
   RankPlan plan;
   plan.purpose = purpose;
-  plan.program = step::make_program(model, schedule_options(layout, purpose));
+  plan.program =
+      step::make_program(model, schedule_options(layout, purpose, comm::place_of(rank, layout.mesh).pipeline));
   MetaDevice device(layout.device);
   const auto mesh = comm::make_meta_mesh(layout.mesh, Rank(rank));
   step::ModelState state(model, state_options(layout, *mesh, optimizer || purpose == step::Purpose::train), device);
@@ -37,6 +38,21 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   plan.buffers.placement =
       program::place(plan.trace, plan.buffers.buffers, placing, max_bytes - plan.state_bytes - plan.scratch_bytes);
   return plan;
+}
+
+std::vector<RankPlan> plan_stages(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank,
+                                  bool optimizer) {
+  std::vector<RankPlan> plans;
+  std::vector<int> ranks;
+  comm::MeshPlace place = comm::place_of(rank, layout.mesh);
+  for (place.pipeline = 0; place.pipeline < layout.mesh.pipeline; ++place.pipeline) {
+    ranks.push_back(comm::rank_of(place, layout.mesh));
+    plans.push_back(plan_rank(model, layout, purpose, ranks.back(), optimizer));
+  }
+  std::vector<const RankPlan*> all;
+  for (const RankPlan& plan : plans) all.push_back(&plan);
+  check_plans(all, ranks);
+  return plans;
 }
 
 std::vector<std::string> implementations(const RankPlan& plan) {

@@ -36,6 +36,11 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
                    bool optimizer = false, program::Placing placing = program::Placing::offsets,
                    std::int64_t max_bytes = std::numeric_limits<std::int64_t>::max());
 
+// The plans of the ranks at `rank`'s place in every pipeline stage, by stage, checked together (check_plans): each
+// stage's program is right only if those of the others match it.
+std::vector<RankPlan> plan_stages(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank,
+                                  bool optimizer);
+
 // For each op with more than one kernel: the kernel that the plan uses, and why no faster one. One line each, without
 // repeats, in step order: "attention_forward: plain (float32 operands; cuDNN takes bf16)". Empty on the CPU.
 std::vector<std::string> implementations(const RankPlan& plan);

@@ -34,7 +34,7 @@ std::vector<std::string> check_memory(const RankTrace& rank);
 // Checks collectives across ranks:
 // - All members of a communicator must call the same collectives with the same sizes in the same order, and each rank's
 //   streams and events must enforce that order.
-// - The k-th send from one member to another must have the size of the receiver's k-th receive from the sender. An
+// - The k-th send from one member to another must have the size and label of the receiver's k-th receive from the sender. An
 //   exchange is a send and a receive.
 // - A simulation of all streams of all ranks must not deadlock. In it, a collective completes when every member's
 //   stream has reached it; a send and its receive complete when both have been reached, and an exchange when both of its

@@ -16,7 +16,8 @@ namespace {
 std::string describe(const CollectiveNote& note) {
   return cat(to_string(note.kind), " of ", note.bytes, " bytes on ", note.communicator,
              note.peer >= 0 ? cat(" with member ", note.peer) : "",
-             note.source >= 0 ? cat(" and from member ", note.source) : "");
+             note.source >= 0 ? cat(" and from member ", note.source) : "",
+             note.label != 0 ? cat(", label ", note.label >> 32, ".", note.label & 0xffffffff) : "");
 }
 
 // One item's part in a collective, and the parts that it must match. An exchange has two: a send and a receive.
@@ -146,7 +147,8 @@ class Conversation {
     for (const auto& [key, pair] : pairs) {
       const auto& [communicator, from, to, number] = key;
       const auto& [send, receive] = pair;
-      if (send != nullptr && receive != nullptr && send->bytes == receive->bytes) continue;
+      const bool both = send != nullptr && receive != nullptr;
+      if (both && send->bytes == receive->bytes && send->label == receive->label) continue;
       if (!reported.insert({communicator, from, to}).second) continue;
       defects.add(cat("message ", number, " from rank ", ranks_[static_cast<std::size_t>(from)].rank, " to rank ",
                       ranks_[static_cast<std::size_t>(to)].rank, ": ",

@@ -36,8 +36,14 @@ const char* to_string(Op op) {
       return "embed_backward";
     case Op::reduce:
       return "reduce";
+    case Op::send:
+      return "send";
+    case Op::receive:
+      return "receive";
     case Op::reduce_replicas:
       return "reduce_replicas";
+    case Op::reduce_tied:
+      return "reduce_tied";
     case Op::divide_copies:
       return "divide_copies";
     case Op::grad_norm_partial:
@@ -76,6 +82,10 @@ const char* to_string(StreamId stream) {
       return "gather";
     case StreamId::reduce:
       return "reduce";
+    case StreamId::send:
+      return "send";
+    case StreamId::receive:
+      return "receive";
     case StreamId::count:
       break;
   }
@@ -109,6 +119,7 @@ std::string Program::text() const {
     if (instruction.micro_batch >= 0) out << " mb" << instruction.micro_batch;
     if (instruction.layer >= 0) out << " layer " << instruction.layer;
     if (instruction.flat >= 0) out << " flat " << instruction.flat;
+    if (instruction.boundary >= 0) out << ' ' << to_string(instruction.direction) << ' ' << instruction.boundary;
     if (instruction.phase > 0) out << " phase " << instruction.phase;
     if (instruction.form != WeightForm::rows) out << ' ' << to_string(instruction.form);
     if (!instruction.after.empty()) {

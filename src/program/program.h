@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/direction.h"
+
 namespace hawser::program {
 
 // `gather` and `reduce` communicate among the ranks of mesh.shard() (comm/mesh.h): the shard x context ranks, which
@@ -27,8 +29,11 @@ enum class Op {
   backward,           // backward of one layer
   backward_weight,    // one layer's weight gradients, where the policy computes them after backward
   embed_backward,     // gradient of the embedding table
+  send,               // sends an activation, or its gradient, to the stage of the next chunk, or of the one before
+  receive,            // receives it
   reduce,             // reduce-scatters a flat's gradient into the ranks' shards of it
   reduce_replicas,    // all-reduces a flat's gradient shard over the ranks that hold the same shard
+  reduce_tied,        // all-reduces a flat's gradient shard over the pipeline stages that hold the flat
   divide_copies,      // divides a flat's gradient shard by the number of ranks whose gradients are equal copies
   grad_norm_partial,  // adds the squares of a flat's gradient shard to this rank's sum
   gradient_norm,      // all-reduces the ranks' sums of squares; computes the global norm and the clip coefficient
@@ -45,8 +50,9 @@ enum class Op {
 const char* to_string(Op op);
 
 // exchange: communication inside layers (context parallelism). gather: Op::gather, gather_updated, optimizer_gather.
-// reduce: Op::reduce, reduce_replicas, optimizer_scatter. compute: everything else. count: the number of streams.
-enum class StreamId { compute, exchange, gather, reduce, count };
+// reduce: Op::reduce, reduce_replicas, reduce_tied, optimizer_scatter. send, receive: the op. compute: everything else.
+// count: the number of streams.
+enum class StreamId { compute, exchange, gather, reduce, send, receive, count };
 const char* to_string(StreamId stream);
 
 // Which form of a flat's matrices a computation reads (nn::FlatSpec::transposed); `rows` for all other flats. A gather of
@@ -67,9 +73,16 @@ struct Instruction {
   // have more flats than it needs. Empty if parameters are not sharded.
   std::vector<int> gathered;
   WeightForm form = WeightForm::rows;  // gather: what it leaves
-  int input = -1;     // id of the instruction that wrote the op's x (forward, head) or dy (the backward ops)
-  int residual = -1;  // forward, backward: id of the instruction that wrote the residual, or its gradient (nn::Layer)
-  int partner = -1;   // recompute, backward, backward_weight: id of the forward instruction of layer and micro-batch
+  // Operands: ids of the instructions that own the buffers.
+  int x = -1;         // the input of a layer, in all of its passes, or of the head
+  int residual = -1;  // forward, backward: the residual, or its gradient (nn::Layer)
+  int dy = -1;        // the backward ops: the gradient of the output
+  int saved = -1;     // the passes of a layer: its saved tensors. Itself if it is -1
+  // send, receive: between chunk `boundary` of the model and the next one (models::Partition); the input of that one, or
+  // its gradient.
+  int boundary = -1;
+  Direction direction = Direction::forward;
+  int tied = -1;           // reduce_tied: index of comm::Mesh::tied()
   std::vector<int> after;  // ids of instructions to wait for, besides earlier ones of the same stream
 };
 

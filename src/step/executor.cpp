@@ -13,19 +13,22 @@ using program::Op;
 using program::StreamId;
 using program::WeightForm;
 
-Streams make_streams(Device& device) {
-  Streams streams;
-  for (std::size_t s = 0; s < streams.size(); ++s) {
-    streams[s] = device.make_stream(to_string(static_cast<StreamId>(s)));
+void add_streams(Device& device, const program::Program& program, Streams& streams) {
+  // Layers use the exchange stream, and of a small program some of these have no instruction.
+  std::set<StreamId> used{StreamId::compute, StreamId::exchange, StreamId::gather, StreamId::reduce};
+  for (const Instruction& instruction : program.instructions) used.insert(instruction.stream);
+  for (const StreamId id : used) {
+    auto& stream = streams[static_cast<std::size_t>(id)];
+    if (stream == nullptr) stream = device.make_stream(to_string(id));
   }
-  return streams;
 }
 
 Executor::Executor(ExecutorSetup setup)
     : setup_(std::move(setup)),
-      own_streams_(setup_.streams == nullptr ? make_streams(*setup_.device) : Streams()),
       streams_(setup_.streams == nullptr ? own_streams_ : *setup_.streams),
       link_(*setup_.device, staged_bytes()) {
+  add_streams(*setup_.device, *setup_.program, streams_);
+  find_gradients();
   HAWSER_CHECK(setup_.reduce_dtype == DType::f32 || setup_.reduce_dtype == setup_.compute, "gradients in ",
                to_string(setup_.reduce_dtype), " of layers that compute in ", to_string(setup_.compute));
 }
@@ -41,8 +44,34 @@ bool Executor::trains() const {
 }
 
 bool Executor::has_gradients() const {
-  return std::ranges::any_of(setup_.program->instructions,
-                             [](const Instruction& instruction) { return instruction.op == Op::loss_gradient; });
+  return std::ranges::any_of(setup_.program->instructions, [](const Instruction& instruction) {
+    return instruction.op == Op::loss_gradient || instruction.op == Op::backward;
+  });
+}
+
+void Executor::find_gradients() {
+  const auto add = [&](const std::vector<ParamPlace>& places) {
+    for (const ParamPlace& place : places) with_gradient_.insert({place.flat, place.index});
+  };
+  for (const Instruction& instruction : setup_.program->instructions) {
+    if (instruction.op == Op::loss_gradient) add(setup_.model->head_params());
+    if (instruction.op == Op::embed_backward) add(setup_.model->embedding_params());
+    if (instruction.op == Op::backward) add(setup_.model->layer_params(instruction.layer));
+  }
+}
+
+void Executor::send_or_receive(const Instruction& instruction) {
+  comm::Mesh& mesh = *setup_.mesh;
+  const int edge = instruction.boundary % mesh.sizes().pipeline;
+  comm::Group& lane = mesh.lane(edge, instruction.direction);
+  const int peer = 1 - lane.index();
+  // Both sides name what they mean, which the checker compares.
+  const std::int64_t label = std::int64_t{instruction.boundary} << 32 | instruction.micro_batch;
+  if (instruction.op == Op::send) {
+    lane.send(stream(instruction.stream), activation(instruction.x), peer, label);
+  } else {
+    lane.receive(stream(instruction.stream), activation(instruction.id), peer, label);
+  }
 }
 
 Stream& Executor::compute_stream() {
@@ -50,11 +79,15 @@ Stream& Executor::compute_stream() {
 }
 
 void Executor::synchronize() {
-  for (const auto& s : streams_) s->synchronize();
+  for (const auto& s : streams_) {
+    if (s != nullptr) s->synchronize();
+  }
 }
 
 void Executor::check() {
-  for (const auto& s : streams_) s->check();
+  for (const auto& s : streams_) {
+    if (s != nullptr) s->check();
+  }
 }
 
 StepOutput Executor::enqueue(const StepInput& input) {
@@ -66,7 +99,9 @@ StepOutput Executor::enqueue(const StepInput& input) {
   norm_begun_ = false;
   auxiliary_begun_ = false;
   end_events_.assign(setup_.program->instructions.size(), Event());
-  for (const auto& s : streams_) s->wait(step_end_);
+  for (const auto& s : streams_) {
+    if (s != nullptr) s->wait(step_end_);
+  }
   for (const Instruction& instruction : setup_.program->instructions) {
     if (setup_.on_instruction) setup_.on_instruction(instruction);
     temps_ = 0;
@@ -114,6 +149,11 @@ void Executor::run(const Instruction& instruction, const StepInput& input, StepO
       return reduce(instruction);
     case Op::reduce_replicas:
       return reduce_replicas(instruction);
+    case Op::reduce_tied:
+      return reduce_tied(instruction);
+    case Op::send:
+    case Op::receive:
+      return send_or_receive(instruction);
     case Op::divide_copies:
       return divide_copies(instruction);
     case Op::grad_norm_partial:
@@ -191,8 +231,7 @@ std::vector<nn::Scaled> Executor::weights_of(const Instruction& instruction, con
 }
 
 nn::Saved Executor::saved_views(const Instruction& instruction) {
-  const int forward = instruction.op == Op::forward ? instruction.id : instruction.partner;
-  const Instruction& forward_instruction = setup_.program->instructions[static_cast<std::size_t>(forward)];
+  const int owner = instruction.saved < 0 ? instruction.id : instruction.saved;
   const auto& policy = setup_.policies[static_cast<std::size_t>(instruction.layer)];
   const auto specs =
       setup_.model->layer(instruction.layer)
@@ -209,13 +248,13 @@ nn::Saved Executor::saved_views(const Instruction& instruction) {
         return nn::Pass::backward_weight;
     }
   }();
-  nn::Saved saved{.x = activation(forward_instruction.input)};
+  nn::Saved saved{.x = activation(instruction.x)};
   for (std::size_t i = 0; i < specs.size(); ++i) {
     // A saved tensor exists from its writer to its last reader; in other passes the layer uses a temp or none.
     const bool there =
         specs[i].shape.rank() > 0 && specs[i].writer <= last && last <= specs[i].last_reader && setup_.keep_saved;
     saved.tensors.push_back(
-        there ? setup_.buffers->get({Role::saved, forward, static_cast<int>(i)}, specs[i].dtype, specs[i].shape)
+        there ? setup_.buffers->get({Role::saved, owner, static_cast<int>(i)}, specs[i].dtype, specs[i].shape)
               : TensorView());
   }
   return saved;
@@ -234,10 +273,10 @@ void Executor::run_layer(const Instruction& instruction) {
     case Op::recompute:
       return layer.recompute(context, saved, policy);
     case Op::backward:
-      return layer.backward(context, activation(instruction.input), activation(instruction.residual),
+      return layer.backward(context, activation(instruction.dy), activation(instruction.residual),
                             activation(instruction.id), saved, sink, policy);
     default:
-      return layer.backward_weight(context, activation(instruction.input), saved, sink);
+      return layer.backward_weight(context, activation(instruction.dy), saved, sink);
   }
 }
 
@@ -308,12 +347,11 @@ void Executor::run_embedding_or_head(const Instruction& instruction) {
     case Op::embed:
       return model.embedding().forward(context, activation(instruction.id));
     case Op::loss:
-      return model.head().loss(context, activation(instruction.input), loss);
+      return model.head().loss(context, activation(instruction.x), loss);
     case Op::loss_gradient:
-      return model.head().loss_and_gradient(context, activation(instruction.input), activation(instruction.id), loss,
-                                            sink);
+      return model.head().loss_and_gradient(context, activation(instruction.x), activation(instruction.id), loss, sink);
     default:
-      return model.embedding().backward(context, activation(instruction.input), sink);
+      return model.embedding().backward(context, activation(instruction.dy), sink);
   }
 }
 

@@ -26,9 +26,11 @@
 
 namespace hawser::step {
 
-// The streams of a step, indexed by program::StreamId. Executors may share them if their steps do not run concurrently.
+// The streams of a step, indexed by program::StreamId; null if the program does not use it. Executors may share them if
+// their steps do not run concurrently.
 using Streams = std::array<std::unique_ptr<Stream>, static_cast<std::size_t>(program::StreamId::count)>;
-Streams make_streams(Device& device);
+// Adds the streams that the program uses and `streams` has not.
+void add_streams(Device& device, const program::Program& program, Streams& streams);
 
 // The arguments of the constructor. What the pointers point to outlives the executor.
 struct ExecutorSetup {
@@ -132,8 +134,12 @@ class Executor {
   void logits(const program::Instruction& instruction, StepOutput& output);
   void reduce(const program::Instruction& instruction);
   void reduce_replicas(const program::Instruction& instruction);
+  void reduce_tied(const program::Instruction& instruction);
+  void all_reduce_gradient(const program::Instruction& instruction, comm::Group& group);
+  void send_or_receive(const program::Instruction& instruction);
   void divide_copies(const program::Instruction& instruction);
   void grad_norm_partial(const program::Instruction& instruction);
+  bool holds(int flat) const { return setup_.state->flat(flat).held; }
   bool trains() const;         // the program has updates
   bool has_gradients() const;  // the program has a backward
   void gradient_norm(const program::Instruction& instruction);
@@ -161,6 +167,7 @@ class Executor {
                                      const std::vector<models::ParamPlace>& places);
   TensorView temp(const program::Instruction& instruction, DType dtype, const Shape& shape);
   Stream& stream(program::StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }
+  void find_gradients();
   Shape logits_shape() const;
   std::int64_t staged_bytes() const;  // bytes of pinned memory that one step's copies between host and device need
 
@@ -169,6 +176,7 @@ class Executor {
   Streams& streams_;
   HostLink link_;
   std::vector<Event> end_events_;                // by instruction: its end in the step being enqueued
+  std::set<std::pair<int, int>> with_gradient_;  // (flat, index of the parameter): the program computes its gradient
   Event step_end_;                               // of the step enqueued last
   std::vector<Event> held_;                      // by flat: the event that its next update waits for, then the tables';
                                                  // empty: none

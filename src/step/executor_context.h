@@ -19,8 +19,15 @@ class Executor::Sink : public nn::GradientSink {
     const BufferKey key = executor_.gradient_key(place.flat, instruction_.micro_batch);
     const TensorView gradient = executor_.flat_gradient(place.flat, instruction_.micro_batch);
     if (executor_.gaps_filled_.insert(key).second) {
+      Stream& stream = executor_.stream(instruction_.stream);
       for (const nn::Flat::Gap& gap : flat.gaps(gradient.elements())) {
-        ops::fill(executor_.stream(instruction_.stream), {.y = gradient.rows(gap.begin, gap.count)});
+        ops::fill(stream, {.y = gradient.rows(gap.begin, gap.count)});
+      }
+      // Parameters that only other stages use.
+      for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
+        if (executor_.with_gradient_.contains({place.flat, p})) continue;
+        const TensorView unused = flat.view(gradient, p);
+        ops::fill(stream, {.y = unused.reshape({unused.elements()})});
       }
     }
     const bool first = executor_.written_.emplace(key, place.index).second;

@@ -38,7 +38,14 @@ void Executor::reduce(const Instruction& instruction) {
 }
 
 void Executor::reduce_replicas(const Instruction& instruction) {
-  comm::Group& group = setup_.mesh->replicate();
+  all_reduce_gradient(instruction, setup_.mesh->replicate());
+}
+
+void Executor::reduce_tied(const Instruction& instruction) {
+  all_reduce_gradient(instruction, setup_.mesh->tied(instruction.tied));
+}
+
+void Executor::all_reduce_gradient(const Instruction& instruction, comm::Group& group) {
   const TensorView shard = gradient_shard(instruction.flat);
   const std::int64_t bytes =
       comm::all_reduce_workspace(shard.elements(), DType::f32, group.size(), stream(instruction.stream).target());
@@ -63,7 +70,7 @@ void Executor::gradient_norm(const Instruction& instruction) {
   const RecordView<OptimizerProgress>& progress = state.progress();
   const TensorView sum = state.result().field(&StepResult::sum_squares);
   const TensorView norm = state.result().field(&StepResult::gradient_norm);
-  all_reduce_small(instruction, setup_.mesh->shard(Domain::replicated), sum);  // the ranks of one copy of the model
+  all_reduce_small(instruction, setup_.mesh->model(), sum);
   ops::clip_coefficient(compute, {.sum_squares = sum,
                                   .loss_scale = progress.field(&OptimizerProgress::loss_scale),
                                   .max_norm = setup_.gradient_clip,

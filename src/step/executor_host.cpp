@@ -121,7 +121,7 @@ void Executor::logits(const Instruction& instruction, StepOutput& output) {
   const TensorView x = context.temp(setup_.compute, {setup_.bounds.logit_positions, model.width()});
   const TensorView logits = context.temp(DType::f32, logits_shape());
   ops::gather_rows(context.compute(),
-                   {.x = activation(instruction.input), .index = context.batch().logit_positions, .y = x});
+                   {.x = activation(instruction.x), .index = context.batch().logit_positions, .y = x});
   model.head().logits(context, x, logits);
   output.logits = std::make_shared<std::vector<float>>(static_cast<std::size_t>(logits.elements()));
   const auto* from = reinterpret_cast<const float*>(link_.download(context.compute(), "read_logits", logits));
@@ -158,7 +158,7 @@ void Executor::parameter_norms(const Instruction& instruction, StepOutput& outpu
             piece_of(flat.offset(p) + segment.row * row_size, segment.rows * row_size, setup_.state->flat(f));
         const auto [index, first] = indices.emplace(segment.name, static_cast<std::int64_t>(indices.size()));
         const TensorView out = norms.rows(index->second, 1);
-        if (piece.count > 0 && flat.spec().trainable) {
+        if (piece.count > 0 && flat.spec().trainable && setup_.state->flat(f).first_stage) {
           ops::sum_squares(compute,
                            {.x = gradient_shard(f).rows(piece.begin, piece.count), .out = out, .accumulate = !first});
         } else if (first) {
@@ -167,7 +167,7 @@ void Executor::parameter_norms(const Instruction& instruction, StepOutput& outpu
       }
     }
   }
-  all_reduce_small(instruction, setup_.mesh->shard(Domain::replicated), norms);
+  all_reduce_small(instruction, setup_.mesh->model(), norms);
   output.parameter_norms = std::make_shared<std::vector<float>>(indices.size());
   const auto* from = reinterpret_cast<const float*>(link_.download(compute, "read_parameter_norms", norms));
   compute.call_host({.name = "hand_over_parameter_norms", .kind = OpKind::host}, [from, to = output.parameter_norms] {
@@ -191,7 +191,7 @@ void Executor::end_step(const Instruction& instruction, StepOutput& output) {
   // The host reads the sum over all ranks.
   const TensorView total = temp(instruction, DType::f32, {2});
   ops::copy(compute, {.x = result.field(&StepResult::loss_sum), .y = total});
-  all_reduce_small(instruction, setup_.mesh->data(), total);
+  all_reduce_small(instruction, setup_.mesh->loss(), total);
   const auto* from = reinterpret_cast<const StepResult*>(link_.download(compute, "read_result", result.all()));
   const auto* sum = reinterpret_cast<const PreciseSum*>(link_.download(compute, "read_loss", total));
   compute.call_host({.name = "hand_over_result", .kind = OpKind::host},
@@ -212,12 +212,13 @@ void Executor::end_step(const Instruction& instruction, StepOutput& output) {
     // step reuses their bytes.
     OpRecord record{.name = "keep_gradients", .kind = OpKind::keep};
     for (int flat = 0; flat < static_cast<int>(setup_.model->flats().size()); ++flat) {
-      if (setup_.model->flat(flat).spec().trainable) record.accesses.push_back(reads(gradient_shard(flat)));
+      if (setup_.model->flat(flat).spec().trainable && holds(flat))
+        record.accesses.push_back(reads(gradient_shard(flat)));
     }
     compute.launch(std::move(record), [] {});
   }
   for (const auto& other : streams_) {
-    if (other.get() != &compute) compute.wait(other->record_event());
+    if (other != nullptr && other.get() != &compute) compute.wait(other->record_event());
   }
   output.end = compute.record_event();
 }

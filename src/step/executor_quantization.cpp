@@ -27,7 +27,7 @@ void Executor::judge(const Instruction& instruction) {
   if (state.site_amax().empty()) return;
   Stream& compute = stream(instruction.stream);
   const auto workspace = [&](std::int64_t bytes) { return temp(instruction, DType::u8, {bytes}); };
-  all_reduce_max(setup_.mesh->data(), state.site_amax(), compute, workspace);
+  all_reduce_max(setup_.mesh->loss(), state.site_amax(), compute, workspace);
   all_reduce_max(setup_.mesh->tensor(), state.site_amax(), compute, workspace);
   state.options().quantizer->judge(compute, {.amax = state.site_amax(),
                                              .scales = state.site_scales(),

@@ -1,175 +1,28 @@
 #include "step/schedule.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
+
+#include "step/computations.h"
 
 namespace hawser::step {
 
 namespace {
 
-using parallel::Computation;
-using program::Instruction;
 using program::Op;
 using program::StreamId;
-using program::WeightForm;
-
-// The flats of a computation's parameters, in ascending order.
-struct Flats {
-  std::vector<int> read;       // with the other flats of their units, which are gathered together
-  std::vector<int> trainable;  // those whose gradients it computes
-};
-
-void sort_once(std::vector<int>& numbers) {
-  std::ranges::sort(numbers);
-  const auto [first, last] = std::ranges::unique(numbers);
-  numbers.erase(first, last);
-}
-
-// Lists the computations of a step; `input` and `partner` are indices into the list.
-class Lister {
- public:
-  Lister(const models::Model& model, const ScheduleOptions& options)
-      : model_(model), options_(options), unit_of_(model.flats().size()) {
-    for (const nn::Unit& unit : model.units()) {
-      for (const int flat : unit.flats) unit_of_[static_cast<std::size_t>(flat)] = &unit;
-    }
-    embedding_ = flats_of(model.embedding_params());
-    head_ = flats_of(model.head_params());
-    bool below = !embedding_.trainable.empty();
-    for (int layer = 0; layer < model.layers(); ++layer) {
-      layers_.push_back(flats_of(model.layer_params(layer)));
-      below = below || !layers_.back().trainable.empty();
-      if (!below) first_backward_ = layer + 1;
-      recomputes_.push_back(nn::recomputes(model.layer(layer), options.policies[static_cast<std::size_t>(layer)],
-                                           model.trainable(layer)));
-    }
-    HAWSER_CHECK(below || !head_.trainable.empty() || forward_only(options.purpose), "no parameter is trainable");
-  }
-
-  std::vector<Computation> list() {
-    const int group = std::max(1, options_.in_flight);
-    for (int first = 0; first < options_.micro_batches; first += group) {
-      const int end = std::min(first + group, options_.micro_batches);
-      std::vector<Pass> passes;
-      for (int mb = first; mb < end; ++mb) passes.push_back(forward(mb));
-      if (forward_only(options_.purpose)) continue;
-      for (Pass& pass : passes) backward(pass);
-      for (Pass& pass : passes) delayed_weight_gradients(pass);
-    }
-    return std::move(list_);
-  }
-
- private:
-  struct Pass {
-    int micro_batch = 0;
-    std::vector<int> forward;  // by layer
-    std::vector<int> dy;       // by layer: the computation that writes its dy
-    int loss = -1;
-  };
-
-  Flats flats_of(const std::vector<models::ParamPlace>& places) const {
-    Flats flats;
-    for (const models::ParamPlace& place : places) {
-      const std::vector<int>& unit = unit_of_[static_cast<std::size_t>(place.flat)]->flats;
-      flats.read.insert(flats.read.end(), unit.begin(), unit.end());
-      if (model_.flat(place.flat).spec().trainable) flats.trainable.push_back(place.flat);
-    }
-    sort_once(flats.read);
-    sort_once(flats.trainable);
-    return flats;
-  }
-  const Flats& flats_of_layer(int layer) const { return layers_[static_cast<std::size_t>(layer)]; }
-
-  // `form`: of the weights that have FlatSpec::transposed.
-  int add(Instruction instruction, const std::vector<int>& weights, std::vector<int> gradients,
-          WeightForm form = WeightForm::rows) {
-    Computation computation{.instruction = std::move(instruction), .weights = {}, .gradients = std::move(gradients)};
-    for (const int flat : weights) {
-      computation.weights.push_back({flat, model_.flat(flat).spec().transposed ? form : WeightForm::rows});
-    }
-    list_.push_back(std::move(computation));
-    return static_cast<int>(list_.size()) - 1;
-  }
-
-  Pass forward(int mb) {
-    Pass pass{.micro_batch = mb};
-    add({.op = Op::load_batch, .micro_batch = mb}, {}, {});
-    const int embed = add({.op = Op::embed, .micro_batch = mb}, embedding_.read, {});
-    int x = embed;
-    const auto output_of = [&](int layer) { return layer < 0 ? embed : pass.forward[static_cast<std::size_t>(layer)]; };
-    for (int layer = 0; layer < model_.layers(); ++layer) {
-      const models::LayerInputs& inputs = model_.inputs(layer);
-      x = add({.op = Op::forward,
-               .layer = layer,
-               .micro_batch = mb,
-               .input = output_of(inputs.x),
-               .residual = output_of(inputs.residual)},
-              flats_of_layer(layer).read, {});
-      pass.forward.push_back(x);
-    }
-    if (model_.auxiliary_layers() > 0 && options_.purpose != Purpose::logits) {
-      add({.op = Op::auxiliary_loss, .micro_batch = mb}, {}, {});
-    }
-    const bool gradients = !forward_only(options_.purpose);
-    const Op head = gradients ? Op::loss_gradient : options_.purpose == Purpose::loss ? Op::loss : Op::logits;
-    pass.loss =
-        add({.op = head, .micro_batch = mb, .input = x}, head_.read, gradients ? head_.trainable : std::vector<int>());
-    return pass;
-  }
-
-  void backward(Pass& pass) {
-    int dy = pass.loss, dresidual = pass.loss;
-    pass.dy.resize(pass.forward.size());
-    for (int layer = model_.layers() - 1; layer >= first_backward_; --layer) {
-      const int forward = pass.forward[static_cast<std::size_t>(layer)];
-      const Flats& flats = flats_of_layer(layer);
-      const Instruction instruction{.layer = layer, .micro_batch = pass.micro_batch, .partner = forward};
-      if (recomputes_[static_cast<std::size_t>(layer)]) {
-        Instruction again = instruction;
-        again.op = Op::recompute;
-        add(again, flats.read, {}, WeightForm::both);  // one gather for both passes
-      }
-      Instruction back = instruction;
-      back.op = Op::backward;
-      back.input = dy;
-      back.residual = dresidual;
-      pass.dy[static_cast<std::size_t>(layer)] = dy;
-      dresidual = add(back, flats.read, flats.trainable, WeightForm::transposed);
-      // The gradient of a sum is that of each term: the layer that wrote the residual has the same dy.
-      const models::LayerInputs& inputs = model_.inputs(layer);
-      if (inputs.residual == inputs.x) dy = dresidual;
-    }
-    if (embedding_.trainable.empty()) return;
-    add({.op = Op::embed_backward, .micro_batch = pass.micro_batch, .input = dy}, {}, embedding_.trainable);
-  }
-
-  void delayed_weight_gradients(const Pass& pass) {
-    for (int layer = model_.layers() - 1; layer >= first_backward_; --layer) {
-      if (!options_.policies[static_cast<std::size_t>(layer)].delay_weight_gradients) continue;
-      const Flats& flats = flats_of_layer(layer);
-      if (flats.trainable.empty()) continue;
-      add({.op = Op::backward_weight,
-           .layer = layer,
-           .micro_batch = pass.micro_batch,
-           .input = pass.dy[static_cast<std::size_t>(layer)],
-           .partner = pass.forward[static_cast<std::size_t>(layer)]},
-          flats.read, flats.trainable);
-    }
-  }
-
-  const models::Model& model_;
-  const ScheduleOptions& options_;
-  std::vector<const nn::Unit*> unit_of_;  // by flat
-  Flats embedding_, head_;
-  std::vector<Flats> layers_;
-  int first_backward_ = 0;        // layers before it have no backward: neither they nor the embedding have a trainable
-                                  // parameter
-  std::vector<bool> recomputes_;  // by layer: a recompute instruction precedes backward
-  std::vector<Computation> list_;
-};
 
 bool gathers_updated(const parallel::ShardOptions& shard, int flat) {
   return shard.gather_updated && shard.sharded(flat);
+}
+
+// The flats, ascending.
+std::vector<int> flats_of(const std::vector<parallel::GradientEnd>& ends) {
+  std::vector<int> flats;
+  for (const parallel::GradientEnd& end : ends) flats.push_back(end.flat);
+  std::ranges::sort(flats);
+  return flats;
 }
 
 // Writes the updates of all trainable flats. Those with quantized weights are gathered later.
@@ -224,13 +77,13 @@ class Updates {
   Update begun_;  // the last one with several phases, unless it has ended
 };
 
+// `ends`: of the flats that this stage trains.
 void write_updates(program::Program& program, const models::Model& model, const ScheduleOptions& options,
-                   const parallel::ShardOptions& shard) {
+                   const parallel::ShardOptions& shard, const std::vector<parallel::GradientEnd>& ends) {
   const optim::Optimizer* const optimizer = options.optimizer;
   Updates updates(program, model, shard);
-  for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
+  for (const int f : flats_of(ends)) {
     const nn::Flat& flat = model.flat(f);
-    if (!flat.spec().trainable) continue;
     HAWSER_CHECK(options.quantizes || !quantizes_weights(flat.spec()), flat.name(),
                  ": trainable weights with scales need a quantizer");
     std::vector<optim::Phase> phases = optimizer != nullptr ? optimizer->phases(flat) : std::vector<optim::Phase>(1);
@@ -247,9 +100,10 @@ void write_updates(program::Program& program, const models::Model& model, const 
 }
 
 // Writes what follows the last update: new scales, and the weights that are quantized with them.
-void write_scales(program::Program& program, const models::Model& model, const parallel::ShardOptions& shard) {
+void write_scales(program::Program& program, const models::Model& model, const parallel::ShardOptions& shard,
+                  const std::vector<parallel::GradientEnd>& ends) {
   program.add({.op = Op::scale_update});
-  for (int flat = 0; flat < static_cast<int>(model.flats().size()); ++flat) {
+  for (const int flat : flats_of(ends)) {
     if (!quantizes_weights(model.flat(flat).spec())) continue;
     const int rounded = program.add({.op = Op::quantize_weights, .flat = flat});
     if (!gathers_updated(shard, flat)) continue;
@@ -263,6 +117,39 @@ bool quantizes_weights(const nn::FlatSpec& spec) {
   return spec.trainable && spec.scaling != nn::Scaling::none;
 }
 
+namespace {
+
+// Replaces the ends of flats that several tensor ranks hold as copies, each with the whole gradient.
+void divide_copies(program::Program& program, const models::Model& model, const ScheduleOptions& options,
+                   std::vector<parallel::GradientEnd>& ends) {
+  for (parallel::GradientEnd& end : ends) {
+    const nn::FlatSpec& spec = model.flat(end.flat).spec();
+    if (options.copies == 1 || spec.domain != Domain::replicated || spec.partial_gradient) continue;
+    const StreamId stream = program.instructions[static_cast<std::size_t>(end.instruction)].stream;
+    end.instruction =
+        program.add({.op = Op::divide_copies, .stream = stream, .flat = end.flat, .after = {end.instruction}});
+  }
+}
+
+// Replaces the ends of flats that several stages hold, each with the gradient of its own uses. All stages add flats in
+// one order, because flats may have the same group.
+void sum_tied(program::Program& program, const models::Model& model, const ScheduleOptions& options,
+              std::vector<parallel::GradientEnd>& ends) {
+  const auto stages = models::flat_stages(model, options.partition);
+  const auto sets = models::tied_stages(model, options.partition);
+  for (const int flat : flats_of(ends)) {
+    const std::vector<int>& of = stages[static_cast<std::size_t>(flat)];
+    if (of.size() == 1) continue;
+    const auto end = std::ranges::find(ends, flat, &parallel::GradientEnd::flat);
+    const auto tied = static_cast<int>(std::ranges::find(sets, of) - sets.begin());
+    end->instruction = program.add(
+        {.op = Op::reduce_tied, .stream = StreamId::reduce, .flat = flat, .tied = tied, .after = {end->instruction}});
+    std::rotate(end, end + 1, ends.end());  // ends stay in program order
+  }
+}
+
+}  // namespace
+
 program::Program make_program(const models::Model& model, const ScheduleOptions& options) {
   HAWSER_CHECK(static_cast<int>(options.policies.size()) == model.layers(), options.policies.size(), " policies for ",
                model.layers(), " layers");
@@ -274,25 +161,32 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
   if (options.unsharded_slices) {
     for (const nn::Flat& flat : model.flats()) shard.unsharded.push_back(flat.spec().domain != Domain::replicated);
   }
-  auto ends = parallel::write_sharded(program, Lister(model, options).list(), shard);
-  for (parallel::GradientEnd& end : ends) {
-    const nn::FlatSpec& spec = model.flat(end.flat).spec();
-    if (options.copies == 1 || spec.domain != Domain::replicated || spec.partial_gradient) continue;
-    const StreamId stream = program.instructions[static_cast<std::size_t>(end.instruction)].stream;
-    end.instruction =
-        program.add({.op = Op::divide_copies, .stream = stream, .flat = end.flat, .after = {end.instruction}});
-  }
+  auto ends = parallel::write_sharded(program, list_computations(model, options), shard);
+  divide_copies(program, model, options, ends);
+  sum_tied(program, model, options, ends);
   if (options.purpose == Purpose::train) {
+    const auto stages = models::flat_stages(model, options.partition);
     // In the order in which gradients are complete, so that only the last one's norm remains after its reduction.
+    program::Instruction norm{.op = Op::gradient_norm};
     for (const parallel::GradientEnd& end : ends) {
-      program.add({.op = Op::grad_norm_partial, .flat = end.flat, .after = {end.instruction}});
+      if (stages[static_cast<std::size_t>(end.flat)].front() == options.stage) {
+        program.add({.op = Op::grad_norm_partial, .flat = end.flat, .after = {end.instruction}});
+      } else {  // another stage counts it; the updates are after this instruction
+        norm.after.push_back(end.instruction);
+      }
     }
-    program.add({.op = Op::gradient_norm});
-    write_updates(program, model, options, shard);
-    if (options.quantizes) write_scales(program, model, shard);
+    program.add(std::move(norm));
+    write_updates(program, model, options, shard, ends);
+    if (options.quantizes) write_scales(program, model, shard, ends);
   }
   if (options.purpose == Purpose::gradient_norms) {
-    program.add({.op = Op::parameter_norms, .after = {ends.back().instruction}});  // all other ends are before it
+    std::map<StreamId, int> last;
+    for (const parallel::GradientEnd& end : ends) {
+      last[program.instructions[static_cast<std::size_t>(end.instruction)].stream] = end.instruction;
+    }
+    program::Instruction norms{.op = Op::parameter_norms};
+    for (const auto& [stream, end] : last) norms.after.push_back(end);
+    program.add(std::move(norms));
   }
   program.add({.op = Op::end_step});
   return program;

@@ -1,9 +1,8 @@
-// `make_program`: the instructions of a step, in the order of forward, recompute and backward over layers and
-// micro-batches.
+// `make_program`: the instructions of a step on one pipeline stage, in the order of its passes (step/pass.h).
 //
-// Without pipeline stages a step runs its micro-batches one after another. `in_flight` interleaves that many: forward
-// of all before backward of the first, as pipeline schedules do. parallel/data_shard adds gathers and reductions.
-// An update of several phases waits for what the ranks exchange after each; the first phase of the next such flat runs
+// parallel/data_shard adds gathers and reductions. Activations and gradients are received one pass before they are used,
+// and sent as soon as they are complete. The gradient of a flat that several stages hold is summed over them; the first
+// of them counts it in the norm. An update of several phases waits for what the ranks exchange after each; the first phase of the next such flat runs
 // meanwhile, so that the exchanges of at most two flats are live.
 #pragma once
 
@@ -12,6 +11,7 @@
 #include "optim/optimizer.h"
 #include "parallel/data_shard/shard_instructions.h"
 #include "program/program.h"
+#include "step/pass.h"
 
 namespace hawser::step {
 
@@ -28,7 +28,9 @@ constexpr bool forward_only(Purpose purpose) {
 struct ScheduleOptions {
   Purpose purpose = Purpose::train;
   int micro_batches = 1;
-  int in_flight = 1;
+  models::Partition partition;
+  int stage = 0;
+  std::vector<Pass> passes;              // of the stage
   std::vector<nn::SavePolicy> policies;  // by layer
   parallel::ShardOptions shard;
   // Tensor ranks without further shards: of the flats only those with Domain::replicated are sharded.

@@ -58,6 +58,7 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     HAWSER_CHECK(cut.weights == cut.optimizer || cut.weights.parts == 1, "weights in ", cut.weights.parts,
                  " shards, the optimizer's state in ", cut.optimizer.parts);
   }
+  const auto stages = models::flat_stages(model, options.partition);
   const auto carve = [&](std::byte* data) {
     Carver carver(data, device.kind());
     flats_.clear();
@@ -65,8 +66,14 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       const nn::FlatSpec& spec = flat.spec();
       const DomainCut& domain = options.cut(spec.domain);
       const Cut cut = domain.optimizer;
+      const std::vector<int>& of = stages[flats_.size()];
+      if (std::ranges::find(of, options.stage) == of.end()) {
+        flats_.push_back({.held = false, .first_stage = false, .cut = cut});
+        continue;
+      }
       const std::int64_t total = flat.total(cut.parts), count = total / cut.parts;
-      FlatState state{.begin = cut.part * count, .count = count, .cut = cut};
+      FlatState state{
+          .first_stage = of.front() == options.stage, .begin = cut.part * count, .count = count, .cut = cut};
       state.quantized = options.quantizer != nullptr && quantizes_weights(spec);
       const DType gathered = spec.gathered_in(options.compute), stored = spec.stored_in(options.compute);
       if (domain.weights.parts == 1) {
@@ -82,14 +89,14 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     }
     for (std::size_t f = 0; f < flats_.size(); ++f) {
       const nn::Flat& flat = model.flats()[f];
-      if (flat.scale_count() > 0) flats_[f].scales = carver.take(DType::f32, {flat.scale_count()});
+      if (flat.scale_count() > 0 && flats_[f].held) flats_[f].scales = carver.take(DType::f32, {flat.scale_count()});
     }
     parameter_bytes_ = carver.used();
     if (options.optimizer != nullptr) {
       for (std::size_t f = 0; f < flats_.size(); ++f) {
         FlatState& state = flats_[f];
         const nn::Flat& flat = model.flats()[f];
-        if (!flat.spec().trainable) continue;
+        if (!flat.spec().trainable || !state.held) continue;
         check_update(*options.optimizer, flat, state.cut.parts);
         for (const optim::StateSlot& slot : options.optimizer->slots(flat)) {
           state.slots.push_back(carver.take(slot.dtype, {nn::extent_count(flat, slot.extent, state.count)}));
@@ -186,8 +193,8 @@ void ModelState::fill(const models::Model& model, Device& device) {
 std::int64_t ModelState::saved_bytes() const {
   std::int64_t bytes = 0;
   for (std::size_t f = 0; f < flats_.size(); ++f) {
-    if (!model_->flat(static_cast<int>(f)).spec().trainable) continue;
     const FlatState& flat = flats_[f];
+    if (!model_->flat(static_cast<int>(f)).spec().trainable || !flat.held) continue;
     for (const TensorView* view : {&flat.stored, &flat.scales}) {
       if (!view->empty()) bytes += round_up(view->bytes(), Device::kAlignment);
     }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "models/model.h"
+#include "models/partition.h"
 #include "optim/optimizer.h"
 #include "step/step_record.h"
 #include "tensor/tensor.h"
@@ -32,6 +33,10 @@ struct DomainCut {
 
 // This rank's part of one flat: elements [begin, begin + count) of the flat buffer, as DomainCut::optimizer cuts it.
 struct FlatState {
+  // Whether this rank's pipeline stage uses the flat. Otherwise count is 0, and there is no memory of it.
+  bool held = true;
+  // The first stage that holds it counts it in norms and saves it.
+  bool first_stage = true;
   std::int64_t begin = 0, count = 0;
   Cut cut;
   // In FlatSpec::stored: the master weights of a trainable flat, float32 unless a recipe says otherwise, or frozen ones.
@@ -77,6 +82,8 @@ struct StateOptions {
   std::shared_ptr<const nn::Quantizer> quantizer;     // null: nothing is quantized
   std::vector<ScaledSite> scaled_sites;               // needs a quantizer
   std::int64_t kv_cache_rows = 0;                     // slots of each layer's KV cache (nn/kv_cache.h); 0: no KV cache
+  models::Partition partition;
+  int stage = 0;  // of the partition
 
   const DomainCut& cut(Domain domain) const { return cuts[static_cast<std::size_t>(domain)]; }
 };

@@ -90,8 +90,12 @@ class Writer {
   void write_computation(int i) {
     const Computation& computation = computations_[static_cast<std::size_t>(i)];
     Instruction instruction = computation.instruction;
-    for (int* const operand : {&instruction.input, &instruction.residual, &instruction.partner}) {
-      if (*operand >= 0) *operand = instruction_of_[static_cast<std::size_t>(*operand)];
+    for (int& other : instruction.after) other = instruction_of_[static_cast<std::size_t>(other)];
+    for (int* const operand : {&instruction.x, &instruction.residual, &instruction.dy, &instruction.saved}) {
+      if (*operand < 0) continue;
+      *operand = instruction_of_[static_cast<std::size_t>(*operand)];
+      const Instruction& owner = program_.instructions[static_cast<std::size_t>(*operand)];
+      if (owner.stream != instruction.stream) instruction.after.push_back(owner.id);
     }
     if (options_.gather && use_of_[static_cast<std::size_t>(i)] >= 0) {
       const int use = use_of_[static_cast<std::size_t>(i)];

@@ -34,8 +34,8 @@ struct FlatUse {
   program::WeightForm form = program::WeightForm::rows;
 };
 
-// An instruction of the computation and what sharding must know about it. `instruction.input`, `residual` and `partner`
-// are indices of computations.
+// An instruction of the computation and what sharding must know about it. The operands of the instruction (x, residual,
+// dy, saved) and `after` are indices of computations. It also waits for operands of other streams.
 struct Computation {
   program::Instruction instruction;
   std::vector<FlatUse> weights;  // by flat, ascending
@@ -49,7 +49,7 @@ struct GradientEnd {
 };
 
 // Writes `computations` into `program` in order, with the gathers and reductions that they need, and changes their
-// input, residual and partner to instruction ids. Returns the end of each flat's gradient, in program order. All ends
+// operands to instruction ids. Returns the end of each flat's gradient, in program order. All ends
 // are on one stream, so the last one is after all others.
 std::vector<GradientEnd> write_sharded(program::Program& program, const std::vector<Computation>& computations,
                                        const ShardOptions& options);

@@ -97,6 +97,7 @@ inline Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& 
   for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
     const nn::Flat& flat = model.flat(f);
     const step::FlatState& state = session.state().flat(f);
+    if (!state.first_stage) continue;
     const TensorView shard = session.executor(step::Purpose::gradient_norms).gradient_shard(f);
     for (const nn::Param& param : flat.params()) {
       for (const nn::Segment& segment : param.segments) {

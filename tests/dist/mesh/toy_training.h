@@ -151,6 +151,7 @@ struct Trained {
 };
 
 struct Training {
+  std::int64_t micro_batches = 2;                // on each data rank
   std::vector<std::int64_t> inputs = {0, 1, 2};  // the step whose batches each step reads
   step::OptimizerProgress start;
   step::LearningRates rates = 0.01f;
@@ -174,7 +175,7 @@ inline void take_steps(
 
 inline Trained train(const models::Model& model, plan::Layout layout, const Training& training = {}) {
   const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
-  const ToySteps steps(layout, mesh->place(), 2LL * layout.data_ranks() * 2);
+  const ToySteps steps(layout, mesh->place(), layout.batch.sequences * layout.data_ranks() * training.micro_batches);
   const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
   engine::Session session(model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
   session.initialise(3);

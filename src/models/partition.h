@@ -1,0 +1,42 @@
+// `Partition`: the blocks of a model over pipeline stages.
+//
+//   Partition{.stages = 2, .ends = {5, 8}}          // stage 0: embedding, blocks 0 to 4; stage 1: blocks 5 to 7, head
+//   Partition{.stages = 2, .ends = {2, 4, 6, 8}}    // virtual stages: stage 0 also has blocks 4 and 5
+//
+// Source: GPipe (arXiv 1811.06965); virtual stages as in Megatron-LM (arXiv 2104.04473).
+#pragma once
+
+#include <vector>
+
+#include "models/model.h"
+
+namespace hawser::models {
+
+struct Partition {
+  int stages = 1;
+  // A chunk is a run of blocks; this is the block after its last one, by chunk. Chunk c runs in stage c % stages. The
+  // first also has the embedding, the last one the head. A chunk may have no block. Empty: one chunk with all blocks.
+  std::vector<int> ends = {};
+
+  int chunks() const { return ends.empty() ? 1 : static_cast<int>(ends.size()); }
+  int stage_of(int chunk) const { return chunk % stages; }
+  bool operator==(const Partition&) const = default;
+};
+
+// InternalError unless the chunks are a multiple of the stages and have each block once, in order.
+void check_partition(const Model& model, const Partition& partition);
+
+// Layers [begin, end).
+struct LayerRange {
+  int begin = 0, end = 0;
+};
+LayerRange layers_of(const Model& model, const Partition& partition, int chunk);
+
+// The stages that compute with a parameter of each flat, ascending, by flat. A flat of several stages (a tied embedding)
+// is in the state of each of them.
+std::vector<std::vector<int>> flat_stages(const Model& model, const Partition& partition);
+
+// The different sets of two or more stages among them, in the order of their first flats: comm::MeshSizes::tied.
+std::vector<std::vector<int>> tied_stages(const Model& model, const Partition& partition);
+
+}  // namespace hawser::models

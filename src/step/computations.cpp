@@ -1,0 +1,302 @@
+#include "step/computations.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+namespace hawser::step {
+
+namespace {
+
+using parallel::Computation;
+using program::Instruction;
+using program::Op;
+using program::StreamId;
+using program::WeightForm;
+
+// A receive starts when the pass before the previous one has ended: it overlaps with one pass, and the buffers of one
+// more receive than the running pass reads are live.
+constexpr int kPassesAhead = 2;
+
+// The flats of a computation's parameters, in ascending order.
+struct Flats {
+  std::vector<int> read;       // with the other flats of their units, which are gathered together
+  std::vector<int> trainable;  // those whose gradients it computes
+};
+
+void sort_once(std::vector<int>& numbers) {
+  std::ranges::sort(numbers);
+  const auto [first, last] = std::ranges::unique(numbers);
+  numbers.erase(first, last);
+}
+
+// Operands are indices into the list.
+class Lister {
+ public:
+  Lister(const models::Model& model, const ScheduleOptions& options)
+      : model_(model), options_(options), partition_(options.partition), unit_of_(model.flats().size()) {
+    HAWSER_CHECK(partition_.stages == 1 || model.auxiliary_layers() == 0,
+                 "a loss that couples all layers (nn/auxiliary_loss.h) does not support pipeline stages yet");
+    const auto stages = models::flat_stages(model, partition_);
+    for (const std::vector<int>& of : stages) held_.push_back(std::ranges::find(of, options.stage) != of.end());
+    for (const nn::Unit& unit : model.units()) {
+      for (const int flat : unit.flats) unit_of_[static_cast<std::size_t>(flat)] = &unit;
+    }
+    embedding_ = flats_of(model.embedding_params());
+    head_ = flats_of(model.head_params());
+    trainable_below_ = !embedding_.trainable.empty();
+    bool below = trainable_below_;
+    for (int layer = 0; layer < model.layers(); ++layer) {
+      layers_.push_back(flats_of(model.layer_params(layer)));
+      below = below || !layers_.back().trainable.empty();
+      if (!below) first_backward_ = layer + 1;
+      recomputes_.push_back(nn::recomputes(model.layer(layer), options.policies[static_cast<std::size_t>(layer)],
+                                           model.trainable(layer)));
+    }
+    HAWSER_CHECK(below || !head_.trainable.empty() || forward_only(options.purpose), "no parameter is trainable");
+  }
+
+  std::vector<Computation> list() {
+    for (const Pass& pass : options_.passes) {
+      HAWSER_CHECK(pass.chunk >= 0 && pass.chunk < partition_.chunks() && pass.micro_batch >= 0 &&
+                       pass.micro_batch < options_.micro_batches && partition_.stage_of(pass.chunk) == options_.stage,
+                   "stage ", options_.stage, " has no chunk ", pass.chunk, " of micro-batch ", pass.micro_batch);
+      Work& work = works_[{pass.chunk, pass.micro_batch}];
+      switch (pass.kind) {
+        case Pass::Kind::forward:
+          forward(pass, work);
+          break;
+        case Pass::Kind::backward:
+          backward(pass, work);
+          break;
+        case Pass::Kind::weight_gradients:
+          delayed_weight_gradients(pass, work);
+          break;
+      }
+      ends_.push_back(static_cast<int>(list_.size()) - 1);
+    }
+    check_complete();
+    return std::move(list_);
+  }
+
+ private:
+  // What the passes of one micro-batch through one chunk have written so far.
+  struct Work {
+    models::LayerRange layers;
+    std::vector<int> forward;     // by layer of the chunk
+    std::vector<int> dy;          // by layer of the chunk: the computation that writes its dy
+    int input = -1, output = -1;  // the activation that enters and leaves the chunk
+    int loss = -1;
+    bool has_forward = false, has_backward = false, has_weights = false;
+  };
+
+  Flats flats_of(const std::vector<models::ParamPlace>& places) const {
+    Flats flats;
+    for (const models::ParamPlace& place : places) {
+      for (const int flat : unit_of_[static_cast<std::size_t>(place.flat)]->flats) {
+        if (held_[static_cast<std::size_t>(flat)]) flats.read.push_back(flat);
+      }
+      if (model_.flat(place.flat).spec().trainable) flats.trainable.push_back(place.flat);
+    }
+    sort_once(flats.read);
+    sort_once(flats.trainable);
+    return flats;
+  }
+  const Flats& flats_of_layer(int layer) const { return layers_[static_cast<std::size_t>(layer)]; }
+  bool first(const Pass& pass) const { return pass.chunk == 0; }
+  bool last(const Pass& pass) const { return pass.chunk + 1 == partition_.chunks(); }
+  // Whether a gradient enters the chunk from its end: a parameter of it, or below it, is trainable.
+  bool has_gradient(int chunk) const {
+    return chunk >= 0 && (trainable_below_ || first_backward_ < models::layers_of(model_, partition_, chunk).end);
+  }
+
+  // `form`: of the weights that have FlatSpec::transposed.
+  int add(Instruction instruction, const std::vector<int>& weights, std::vector<int> gradients,
+          WeightForm form = WeightForm::rows) {
+    Computation computation{.instruction = std::move(instruction), .weights = {}, .gradients = std::move(gradients)};
+    for (const int flat : weights) {
+      computation.weights.push_back({flat, model_.flat(flat).spec().transposed ? form : WeightForm::rows});
+    }
+    list_.push_back(std::move(computation));
+    return static_cast<int>(list_.size()) - 1;
+  }
+
+  int receive(const Pass& pass, int boundary, Direction direction) {
+    Instruction instruction{.op = Op::receive,
+                            .stream = StreamId::receive,
+                            .micro_batch = pass.micro_batch,
+                            .boundary = boundary,
+                            .direction = direction};
+    if (ends_.size() >= kPassesAhead) instruction.after.push_back(ends_[ends_.size() - kPassesAhead]);
+    return add(std::move(instruction), {}, {});
+  }
+
+  void send(const Pass& pass, int boundary, Direction direction, int x) {
+    add({.op = Op::send,
+         .stream = StreamId::send,
+         .micro_batch = pass.micro_batch,
+         .x = x,
+         .boundary = boundary,
+         .direction = direction},
+        {}, {});
+  }
+
+  void forward(const Pass& pass, Work& work) {
+    HAWSER_CHECK(!std::exchange(work.has_forward, true), "two forward passes of chunk ", pass.chunk, ", micro-batch ",
+                 pass.micro_batch);
+    const int mb = pass.micro_batch;
+    work.layers = models::layers_of(model_, partition_, pass.chunk);
+    if (loaded_.insert(mb).second) add({.op = Op::load_batch, .micro_batch = mb}, {}, {});
+    work.input = first(pass) ? add({.op = Op::embed, .micro_batch = mb}, embedding_.read, {})
+                             : receive(pass, pass.chunk - 1, Direction::forward);
+    work.output = work.input;
+    const auto output_of = [&](int layer) {
+      return layer < work.layers.begin ? work.input : work.forward[static_cast<std::size_t>(layer - work.layers.begin)];
+    };
+    for (int layer = work.layers.begin; layer < work.layers.end; ++layer) {
+      const models::LayerInputs& inputs = model_.inputs(layer);
+      HAWSER_CHECK(std::min(inputs.x, inputs.residual) >= work.layers.begin - 1, "layer ", layer,
+                   " reads the output of layer ", std::min(inputs.x, inputs.residual), ", which another chunk has");
+      work.output = add({.op = Op::forward,
+                         .layer = layer,
+                         .micro_batch = mb,
+                         .x = output_of(inputs.x),
+                         .residual = output_of(inputs.residual)},
+                        flats_of_layer(layer).read, {});
+      work.forward.push_back(work.output);
+    }
+    if (!last(pass)) return send(pass, pass.chunk, Direction::forward, work.output);
+    if (model_.auxiliary_layers() > 0 && options_.purpose != Purpose::logits) {
+      add({.op = Op::auxiliary_loss, .micro_batch = mb}, {}, {});
+    }
+    const bool gradients = !forward_only(options_.purpose);
+    const Op head = gradients ? Op::loss_gradient : options_.purpose == Purpose::loss ? Op::loss : Op::logits;
+    work.loss = add({.op = head, .micro_batch = mb, .x = work.output}, head_.read,
+                    gradients ? head_.trainable : std::vector<int>());
+  }
+
+  void backward(const Pass& pass, Work& work) {
+    HAWSER_CHECK(work.has_forward && !std::exchange(work.has_backward, true), "a backward pass of chunk ", pass.chunk,
+                 ", micro-batch ", pass.micro_batch, " that has no forward pass, or is the second");
+    work.dy.resize(work.forward.size());
+    if (!has_gradient(pass.chunk)) return;
+    int dy = last(pass) ? work.loss : receive(pass, pass.chunk, Direction::backward);
+    int dresidual = dy;
+    for (int layer = work.layers.end - 1; layer >= std::max(first_backward_, work.layers.begin); --layer) {
+      const auto at = static_cast<std::size_t>(layer - work.layers.begin);
+      const Flats& flats = flats_of_layer(layer);
+      const Instruction instruction = of_layer(pass, work, layer);
+      if (recomputes_[static_cast<std::size_t>(layer)]) {
+        Instruction again = instruction;
+        again.op = Op::recompute;
+        add(again, flats.read, {}, WeightForm::both);  // one gather for both passes
+      }
+      Instruction back = instruction;
+      back.op = Op::backward;
+      back.dy = dy;
+      back.residual = dresidual;
+      work.dy[at] = dy;
+      dresidual = add(back, flats.read, flats.trainable, WeightForm::transposed);
+      // The gradient of a sum is that of each term: the layer that wrote the residual has the same dy.
+      const models::LayerInputs& inputs = model_.inputs(layer);
+      if (inputs.residual == inputs.x) dy = dresidual;
+    }
+    if (!first(pass)) {
+      if (has_gradient(pass.chunk - 1)) send(pass, pass.chunk - 1, Direction::backward, dy);
+      return;
+    }
+    if (embedding_.trainable.empty()) return;
+    add({.op = Op::embed_backward, .micro_batch = pass.micro_batch, .dy = dy}, {}, embedding_.trainable);
+  }
+
+  // The operands of a layer's later passes.
+  Instruction of_layer(const Pass& pass, const Work& work, int layer) const {
+    const int forward = work.forward[static_cast<std::size_t>(layer - work.layers.begin)];
+    return {.layer = layer,
+            .micro_batch = pass.micro_batch,
+            .x = list_[static_cast<std::size_t>(forward)].instruction.x,
+            .saved = forward};
+  }
+
+  void delayed_weight_gradients(const Pass& pass, Work& work) {
+    HAWSER_CHECK(work.has_backward && !std::exchange(work.has_weights, true), "weight gradients of chunk ", pass.chunk,
+                 ", micro-batch ", pass.micro_batch, " before its backward pass, or for the second time");
+    for (int layer = work.layers.end - 1; layer >= std::max(first_backward_, work.layers.begin); --layer) {
+      if (!options_.policies[static_cast<std::size_t>(layer)].delay_weight_gradients) continue;
+      const Flats& flats = flats_of_layer(layer);
+      if (flats.trainable.empty()) continue;
+      Instruction instruction = of_layer(pass, work, layer);
+      instruction.op = Op::backward_weight;
+      instruction.dy = work.dy[static_cast<std::size_t>(layer - work.layers.begin)];
+      add(std::move(instruction), flats.read, flats.trainable);
+    }
+  }
+
+  bool delays(int chunk) const {
+    const models::LayerRange layers = models::layers_of(model_, partition_, chunk);
+    for (int layer = layers.begin; layer < layers.end; ++layer) {
+      if (options_.policies[static_cast<std::size_t>(layer)].delay_weight_gradients) return true;
+    }
+    return false;
+  }
+
+  void check_complete() {
+    for (int chunk = options_.stage; chunk < partition_.chunks(); chunk += partition_.stages) {
+      for (int mb = 0; mb < options_.micro_batches; ++mb) {
+        const Work& work = works_[{chunk, mb}];
+        const bool backward = !forward_only(options_.purpose);
+        HAWSER_CHECK(
+            work.has_forward && work.has_backward == backward && (work.has_weights || !backward || !delays(chunk)),
+            "chunk ", chunk, ", micro-batch ", mb, ": a pass is missing in the schedule of stage ", options_.stage);
+      }
+    }
+  }
+
+  const models::Model& model_;
+  const ScheduleOptions& options_;
+  const models::Partition& partition_;
+  std::vector<bool> held_;                // by flat
+  std::vector<const nn::Unit*> unit_of_;  // by flat
+  Flats embedding_, head_;
+  std::vector<Flats> layers_;
+  bool trainable_below_ = false;  // the embedding is trainable
+  int first_backward_ = 0;        // layers before it have no backward: neither they nor the embedding have a trainable
+                                  // parameter
+  std::vector<bool> recomputes_;  // by layer: a recompute instruction precedes backward
+  std::vector<Computation> list_;
+  std::map<std::pair<int, int>, Work> works_;  // by chunk and micro-batch
+  std::set<int> loaded_;                       // micro-batches whose tables are loaded
+  std::vector<int> ends_;                      // the last computation of each pass so far
+};
+
+}  // namespace
+
+std::vector<Computation> list_computations(const models::Model& model, const ScheduleOptions& options) {
+  return Lister(model, options).list();
+}
+
+std::vector<Pass> grouped_passes(int micro_batches, int in_flight, const models::Partition& partition, int stage,
+                                 bool backward) {
+  std::vector<int> chunks;
+  for (int chunk = stage; chunk < partition.chunks(); chunk += partition.stages) chunks.push_back(chunk);
+  const int group = std::max(1, in_flight);
+  std::vector<Pass> passes;
+  for (int first = 0; first < micro_batches; first += group) {
+    const int end = std::min(first + group, micro_batches);
+    const auto add = [&](Pass::Kind kind, bool descending) {
+      for (int mb = first; mb < end; ++mb) {
+        for (std::size_t c = 0; c < chunks.size(); ++c) {
+          passes.push_back({kind, mb, chunks[descending ? chunks.size() - 1 - c : c]});
+        }
+      }
+    };
+    add(Pass::Kind::forward, false);
+    if (!backward) continue;
+    add(Pass::Kind::backward, true);
+    add(Pass::Kind::weight_gradients, true);
+  }
+  return passes;
+}
+
+}  // namespace hawser::step

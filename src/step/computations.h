@@ -1,0 +1,13 @@
+// `list_computations`: the computations of a stage's passes in order, with their operands, the weights that they read and
+// the gradients that they add to. parallel/data_shard writes them into a program.
+#pragma once
+
+#include "parallel/data_shard/shard_instructions.h"
+#include "step/schedule.h"
+
+namespace hawser::step {
+
+// InternalError if a pass is missing, twice, or before one whose result it needs on this stage.
+std::vector<parallel::Computation> list_computations(const models::Model& model, const ScheduleOptions& options);
+
+}  // namespace hawser::step

@@ -1,0 +1,30 @@
+// `Pass`: a unit of a schedule: forward, backward or delayed weight gradients of one micro-batch through one chunk of
+// the model (models::Partition). A schedule is the list of a stage's passes; every pipeline schedule can be written as
+// one.
+//
+//   GPipe            F0 F1 F2 B0 B1 B2
+//   1F1B, stage 0    F0 F1 B0 F2 B1 B2
+//   ZB-H1            ... B0 W0 ...: weight gradients apart, where the policy delays them (SavePolicy)
+#pragma once
+
+#include <vector>
+
+#include "models/partition.h"
+#include "program/program.h"
+
+namespace hawser::step {
+
+struct Pass {
+  enum class Kind { forward, backward, weight_gradients };
+  Kind kind = Kind::forward;
+  int micro_batch = 0;
+  int chunk = 0;  // one of the stage's
+  bool operator==(const Pass&) const = default;
+};
+
+// Groups of `in_flight` micro-batches, forward of all before backward of the first. Also right for several stages, which
+// then wait for each other most of the time. `backward`: false for forward-only programs.
+std::vector<Pass> grouped_passes(int micro_batches, int in_flight, const models::Partition& partition, int stage,
+                                 bool backward);
+
+}  // namespace hawser::step

@@ -1,0 +1,160 @@
+// Pipeline stages, with schedules for tests: the same loss, gradients and training as one rank.
+#include <cstring>
+
+#include "mesh_case.h"
+#include "support/pipeline.h"
+#include "toy_training.h"
+
+namespace hawser {
+namespace {
+
+using models::Partition;
+
+models::ModelDescription five_blocks(bool tied) {
+  return testing::llama_description({.width = 24,
+                                     .heads = 4,
+                                     .kv_heads = 2,
+                                     .head_dim = 10,
+                                     .inner = 37,
+                                     .vocabulary = 67,
+                                     .blocks = 5,
+                                     .tied = tied,
+                                     .initial_std = 0.3,
+                                     .biases = true,
+                                     .max_position = 1024});
+}
+
+enum class Schedule { grouped, one_forward_one_backward, zero_bubble };
+
+struct Staged {
+  Partition partition;
+  comm::MeshSizes mesh;  // of a stage
+  int micro_batches = 1;
+  Schedule schedule = Schedule::one_forward_one_backward;
+  nn::SavePolicy policy;
+  bool tied = true;
+  GradientAccumulation accumulation = GradientAccumulation::sharded;
+
+  std::string text() const {
+    std::string out = cat("ends");
+    for (const int end : partition.ends) out += cat(" ", end);
+    return out + cat(", stages ", partition.stages, ", context ", mesh.context, ", shard ", mesh.shard,
+                     ", micro-batches ", micro_batches, ", schedule ", static_cast<int>(schedule), ", checkpointing ",
+                     static_cast<int>(policy.checkpointing), policy.delay_weight_gradients ? ", delayed weights" : "",
+                     tied ? ", tied" : "");
+  }
+};
+
+plan::Layout layout_of(const Staged& c, const models::Model& model) {
+  plan::Layout layout = testing::toy_layout(c.mesh, model);
+  layout.micro_batches = c.micro_batches;
+  layout.accumulation = c.accumulation;
+  layout.policies.assign(static_cast<std::size_t>(model.layers()), c.policy);
+  plan::set_partition(layout, model, c.partition);
+  const int stages = c.partition.stages, micro_batches = c.micro_batches;
+  if (c.schedule == Schedule::grouped) {
+    layout.in_flight = micro_batches;
+  } else if (c.schedule == Schedule::zero_bubble) {
+    layout.passes = [=](int stage) {
+      return testing::zero_bubble(stages, micro_batches)[static_cast<std::size_t>(stage)];
+    };
+  } else {
+    layout.passes = [=](int stage) { return testing::one_forward_one_backward(stages, stage, micro_batches); };
+  }
+  return layout;
+}
+
+// One rank with the same sequences and micro-batches.
+plan::Layout alone(const Staged& c, const models::Model& model) {
+  plan::Layout layout = testing::toy_layout({}, model);
+  layout.accumulation = c.accumulation;
+  layout.policies.assign(static_cast<std::size_t>(model.layers()), c.policy);
+  return layout;
+}
+
+void expect_like_one_rank(const Staged& c) {
+  const models::Model model(five_blocks(c.tied));
+  const plan::Layout layout = layout_of(c, model);
+  const testing::Trained cut = testing::train(model, layout, {.micro_batches = c.micro_batches});
+  testing::expect_one_ranks_training(model, alone(c, model),
+                                     layout.batch.sequences * layout.data_ranks() * c.micro_batches, cut, c.text());
+}
+
+// Runs of blocks of about equal length, as many as there are ranks; two chunks of four and more have no block.
+Partition over(int stages) {
+  switch (stages) {
+    case 2:
+      return {.stages = 2, .ends = {3, 5}};
+    case 4:
+      return {.stages = 4, .ends = {1, 3, 5, 5}};  // a stage with only the head
+    default:
+      return {.stages = 8, .ends = {0, 1, 2, 3, 3, 4, 5, 5}};
+  }
+}
+
+TEST(Pipeline, TrainsLikeOneRank) {
+  const int world = the_world->size();
+  if (world == 1) GTEST_SKIP() << "needs two ranks or more";
+  const nn::SavePolicy full{.checkpointing = Checkpointing::full},
+      delayed{.checkpointing = Checkpointing::projections, .delay_weight_gradients = true};
+  for (int stages = 2; stages <= world; stages *= 2) {
+    const int others = world / stages;
+    const comm::MeshSizes shards{.shard = others}, mixed{.context = std::min(others, 2), .shard = (others + 1) / 2},
+        copies{.replicate = others};
+    const Partition even = over(stages);
+    using enum Schedule;
+    expect_like_one_rank({.partition = even, .mesh = shards, .micro_batches = 2, .schedule = one_forward_one_backward});
+    expect_like_one_rank(
+        {.partition = even, .mesh = mixed, .micro_batches = 2, .schedule = zero_bubble, .policy = delayed});
+    expect_like_one_rank({.partition = even,
+                          .mesh = copies,
+                          .micro_batches = stages + 1,
+                          .schedule = one_forward_one_backward,
+                          .policy = full,
+                          .tied = false,
+                          .accumulation = GradientAccumulation::local});
+    expect_like_one_rank({.partition = even, .mesh = shards, .micro_batches = 1, .schedule = grouped, .tied = false});
+  }
+}
+
+TEST(Pipeline, VirtualStagesTrainLikeOneRank) {
+  const int world = the_world->size();
+  if (world == 1) GTEST_SKIP() << "needs two ranks or more";
+  const Partition partition{.stages = 2, .ends = {1, 3, 4, 5}};
+  expect_like_one_rank({.partition = partition,
+                        .mesh = {.shard = world / 2},
+                        .micro_batches = 2,
+                        .schedule = Schedule::grouped,
+                        .policy = {.delay_weight_gradients = true}});
+}
+
+// Stages change where a layer runs, not what it computes: without sums over ranks, not a bit differs.
+TEST(Pipeline, GradientsAreBitwiseThoseOfOneRank) {
+  const int world = the_world->size();
+  if (world == 1) GTEST_SKIP() << "needs two ranks or more";
+  for (const int micro_batches : {1, world - 1, world, 3 * world + 1}) {
+    const Staged c{.partition = over(world),
+                   .micro_batches = micro_batches,
+                   .tied = false,
+                   .accumulation = GradientAccumulation::local};
+    const models::Model model(five_blocks(false));
+    plan::Layout staged = layout_of(c, model), one = alone(c, model);
+    one.micro_batches = micro_batches;
+    const std::int64_t sequences = micro_batches * staged.batch.sequences;
+    const auto mesh = comm::make_mpi_mesh(*the_world, staged.mesh, 60.0);
+    const auto self = comm::make_self_mesh();
+    const testing::Outcome cut = testing::run(model, staged, *mesh, sequences, 2e-4);
+    const testing::Outcome whole = testing::run(model, one, *self, sequences, 0);
+    EXPECT_EQ(cut.loss, whole.loss) << c.text();
+    EXPECT_FALSE(cut.gradients.empty());
+    for (const auto& [name, gradient] : cut.gradients) {
+      const std::vector<float>& expected = whole.gradients.at(name);
+      ASSERT_EQ(gradient.size(), expected.size());
+      EXPECT_EQ(std::memcmp(gradient.data(), expected.data(), gradient.size() * sizeof(float)), 0)
+          << c.text() << ": " << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hawser

@@ -1,0 +1,211 @@
+// Plans of pipeline stages: those of all stages are checked together.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "program/order.h"
+#include "support.h"
+#include "support/pipeline.h"
+
+namespace hawser {
+namespace {
+
+using models::Partition;
+using step::Pass;
+
+enum class Schedule { grouped, one_forward_one_backward, zero_bubble };
+
+// As many blocks a stage as fit; the last stage may have only the head.
+Partition even(int stages, int blocks) {
+  Partition partition{.stages = stages};
+  for (int stage = 1; stage <= stages; ++stage) {
+    partition.ends.push_back(std::min(blocks, stage * ((blocks + stages - 1) / stages)));
+  }
+  partition.ends.back() = blocks;
+  return partition;
+}
+
+plan::Layout staged(const models::Model& model, const Partition& partition, int micro_batches, Schedule schedule,
+                    comm::MeshSizes mesh = {}) {
+  testing::LayoutOptions options{.mesh = std::move(mesh), .length = 32, .micro_batches = micro_batches};
+  options.delay_weight_gradients = schedule == Schedule::zero_bubble;
+  plan::Layout layout = testing::make_test_layout(options, model);
+  plan::set_partition(layout, model, partition);
+  const int stages = partition.stages;
+  if (schedule == Schedule::grouped) {
+    layout.in_flight = micro_batches;
+  } else if (schedule == Schedule::one_forward_one_backward) {
+    layout.passes = [=](int stage) { return testing::one_forward_one_backward(stages, stage, micro_batches); };
+  } else {
+    layout.passes = [passes = testing::zero_bubble(stages, micro_batches)](int stage) {
+      return passes[static_cast<std::size_t>(stage)];
+    };
+  }
+  return layout;
+}
+
+std::string rejection(const models::Model& model, const plan::Layout& layout) {
+  try {
+    plan::plan_stages(model, layout, step::Purpose::train, 0, /*optimizer=*/true);
+  } catch (const InternalError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::vector<Pass> in_order(int stage, const std::vector<std::pair<Pass::Kind, int>>& passes) {
+  std::vector<Pass> out;
+  for (const auto& [kind, micro_batch] : passes) out.push_back({kind, micro_batch, stage});
+  return out;
+}
+
+TEST(PipelinePlan, EveryScheduleIsCheckedOverAllStages) {
+  for (const int stages : {1, 2, 3, 4, 8, 16}) {
+    // Tied: the embedding's gradient is summed over the first and the last stage.
+    const models::Model model(testing::llama_description({.width = 16,
+                                                          .heads = 2,
+                                                          .kv_heads = 1,
+                                                          .head_dim = 8,
+                                                          .inner = 24,
+                                                          .vocabulary = 40,
+                                                          .blocks = stages + 1,
+                                                          .tied = stages % 2 == 0}));
+    for (const int micro_batches : {1, stages, std::min(3 * stages + 1, 13)}) {
+      for (const Schedule schedule : {Schedule::grouped, Schedule::one_forward_one_backward, Schedule::zero_bubble}) {
+        const comm::MeshSizes mesh = micro_batches == 1 ? comm::MeshSizes{.context = 2} : comm::MeshSizes{.shard = 2};
+        const plan::Layout layout = staged(model, even(stages, stages + 1), micro_batches, schedule, mesh);
+        EXPECT_EQ(rejection(model, layout), "")
+            << stages << " stages, " << micro_batches << " micro-batches, schedule " << static_cast<int>(schedule);
+      }
+    }
+  }
+  const models::Model model(testing::toy_description());
+  const Partition interleaved{.stages = 2, .ends = {0, 1, 1, 2}};
+  EXPECT_EQ(rejection(model, staged(model, interleaved, 4, Schedule::grouped)), "");
+}
+
+// Stage s of 1F1B has at most min(micro-batches, stages - s) micro-batches between forward and backward: so many buffers
+// of each saved tensor are live at once.
+TEST(PipelinePlan, LiveActivationsOfOneForwardOneBackward) {
+  constexpr int kStages = 4;
+  const models::Model model(testing::llama_description(
+      {.width = 16, .heads = 2, .kv_heads = 1, .head_dim = 8, .inner = 24, .vocabulary = 40, .blocks = kStages}));
+  for (const int micro_batches : {1, 3, 9}) {
+    const plan::Layout layout =
+        staged(model, even(kStages, kStages), micro_batches, Schedule::one_forward_one_backward);
+    const auto plans = plan::plan_stages(model, layout, step::Purpose::train, 0, true);
+    for (int stage = 0; stage < kStages; ++stage) {
+      const plan::RankPlan& plan = plans[static_cast<std::size_t>(stage)];
+      const program::Order order(plan.trace);
+      const program::Lifetimes lifetimes(plan.trace, order, plan.buffers.buffers);
+      // By layer and saved tensor: the first and last items of its buffers.
+      std::map<std::pair<int, int>, std::vector<std::pair<int, int>>> live;
+      for (const auto& [key, buffer] : plan.buffers.index) {
+        if (key.role != step::Role::saved || !lifetimes.used(buffer)) continue;
+        const int layer = plan.program.instructions[static_cast<std::size_t>(key.a)].layer;
+        live[{layer, key.b}].emplace_back(lifetimes.first_item(buffer), lifetimes.last_item(buffer));
+      }
+      ASSERT_FALSE(live.empty());
+      for (const auto& [tensor, spans] : live) {
+        EXPECT_EQ(static_cast<int>(spans.size()), micro_batches);
+        std::ptrdiff_t most = 0;
+        for (const auto& [at, unused] : spans) {
+          most = std::max(most, std::ranges::count_if(spans, [at = at](const auto& span) {
+                            return span.first <= at && at <= span.second;
+                          }));
+        }
+        EXPECT_LE(most, std::min(micro_batches, kStages - stage)) << "stage " << stage << ", layer " << tensor.first;
+      }
+    }
+  }
+}
+
+// What each stage does alone is without defect; together they are wrong.
+TEST(PipelinePlan, StagesThatDoNotMatchAreRejectedTogether) {
+  const models::Model model(testing::toy_description());
+  plan::Layout layout = staged(model, {.stages = 2, .ends = {1, 2}}, 2, Schedule::one_forward_one_backward);
+  using enum Pass::Kind;
+  const auto passes = [&](const std::vector<std::pair<Pass::Kind, int>>& first,
+                          const std::vector<std::pair<Pass::Kind, int>>& second) {
+    layout.passes = [=](int stage) { return in_order(stage, stage == 0 ? first : second); };
+    for (const int stage : {0, 1}) {
+      const plan::RankPlan alone = plan::plan_rank(model, layout, step::Purpose::train, stage);
+      EXPECT_NO_THROW(plan::check_plans({&alone}, {stage}));
+    }
+    return rejection(model, layout);
+  };
+  EXPECT_EQ(passes({{forward, 0}, {forward, 1}, {backward, 0}, {backward, 1}},
+                   {{forward, 0}, {backward, 0}, {forward, 1}, {backward, 1}}),
+            "");
+  // Equal sizes: only the labels tell that micro-batch 1 arrives where 0 is expected.
+  const std::string other = passes({{forward, 0}, {forward, 1}, {backward, 0}, {backward, 1}},
+                                   {{forward, 1}, {backward, 1}, {forward, 0}, {backward, 0}});
+  EXPECT_NE(other.find("message 0 from rank 0 to rank 1"), std::string::npos) << other;
+  // The first stage waits for a gradient that the second computes after the next micro-batch.
+  const std::string deadlock = passes({{forward, 0}, {backward, 0}, {forward, 1}, {backward, 1}},
+                                      {{forward, 0}, {forward, 1}, {backward, 0}, {backward, 1}});
+  EXPECT_NE(deadlock.find("deadlock: rank 0"), std::string::npos) << deadlock;
+}
+
+TEST(PipelinePlan, SchedulesWithoutAPassAreRejected) {
+  const models::Model model(testing::toy_description());
+  plan::Layout layout = staged(model, {.stages = 2, .ends = {1, 2}}, 1, Schedule::one_forward_one_backward);
+  using enum Pass::Kind;
+  const auto with = [&](const std::vector<Pass>& of_stage_0) {
+    layout.passes = [=](int stage) { return stage == 0 ? of_stage_0 : in_order(1, {{forward, 0}, {backward, 0}}); };
+    return rejection(model, layout);
+  };
+  EXPECT_EQ(with(in_order(0, {{forward, 0}, {backward, 0}})), "");
+  EXPECT_NE(with(in_order(0, {{forward, 0}})).find("a pass is missing"), std::string::npos);
+  EXPECT_NE(with(in_order(0, {{backward, 0}, {forward, 0}})).find("has no forward pass"), std::string::npos);
+  EXPECT_NE(with(in_order(0, {{forward, 0}, {forward, 0}})).find("two forward passes"), std::string::npos);
+  EXPECT_NE(with(in_order(1, {{forward, 0}})).find("stage 0 has no chunk 1"), std::string::npos);
+  layout.policies.front().delay_weight_gradients = true;
+  EXPECT_NE(with(in_order(0, {{forward, 0}, {backward, 0}})).find("a pass is missing"), std::string::npos);
+}
+
+TEST(PipelinePlan, RejectsPartitionsThatDoNotCoverTheModel) {
+  const models::Model model(testing::toy_description());
+  const auto check = [&](const Partition& partition) { models::check_partition(model, partition); };
+  EXPECT_NO_THROW(check({.stages = 2, .ends = {0, 2}}));
+  EXPECT_THROW(check({.stages = 2, .ends = {1}}), InternalError);
+  EXPECT_THROW(check({.stages = 2, .ends = {1, 1}}), InternalError);
+  EXPECT_THROW(check({.stages = 2, .ends = {2, 1}}), InternalError);
+  EXPECT_THROW(check({.stages = 2}), InternalError);
+  plan::Layout layout = testing::make_test_layout({}, model);
+  layout.partition = {.stages = 2, .ends = {1, 2}};  // but not the mesh
+  EXPECT_NE(rejection(model, layout).find("a mesh of 1 pipeline stages"), std::string::npos);
+  const models::Model experts(testing::toy_with_experts());
+  EXPECT_NE(rejection(experts, staged(experts, {.stages = 2, .ends = {1, 2}}, 1, Schedule::grouped))
+                .find("does not support pipeline stages yet"),
+            std::string::npos);
+}
+
+// With one wait removed, more than a third of the plans are rejected; the others are still safe, because another wait
+// implies the removed one.
+TEST(PipelinePlan, AStageWithOneEventRemovedIsRejected) {
+  const models::Model model(testing::toy_description());
+  const plan::Layout layout = staged(model, {.stages = 2, .ends = {1, 2}}, 2, Schedule::zero_bubble, {.shard = 2});
+  const auto good = plan::plan_stages(model, layout, step::Purpose::train, 0, true);
+  int waits = 0, rejected = 0;
+  for (std::size_t stage = 0; stage < good.size(); ++stage) {
+    for (std::size_t i = 0; i < good[stage].trace.items.size(); ++i) {
+      if (good[stage].trace.items[i].kind != TraceItem::Kind::wait) continue;
+      ++waits;
+      std::vector<plan::RankPlan> plans = good;
+      plans[stage].trace.items[i].kind = TraceItem::Kind::record_event;  // an unused event: keeps the indices
+      plans[stage].trace.items[i].target = -1;
+      try {
+        plan::check_plans({&plans[0], &plans[1]}, {0, 2});
+      } catch (const InternalError&) {
+        ++rejected;
+      }
+    }
+  }
+  std::printf("%d waits: %d rejected without them\n", waits, rejected);
+  EXPECT_GT(rejected, waits / 3);
+}
+
+}  // namespace
+}  // namespace hawser

@@ -1,0 +1,71 @@
+// Schedules of pipeline stages, for tests.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <vector>
+
+#include "step/pass.h"
+
+namespace hawser::testing {
+
+using step::Pass;
+
+// 1F1B (arXiv 2104.04473): stage s has at most stages - s micro-batches between forward and backward. Weight gradients
+// follow their backward pass.
+inline std::vector<Pass> one_forward_one_backward(int stages, int stage, int micro_batches) {
+  std::vector<Pass> passes;
+  const int ahead = std::min(stages - stage, micro_batches);
+  const auto backward = [&](int mb) {
+    passes.push_back({Pass::Kind::backward, mb, stage});
+    passes.push_back({Pass::Kind::weight_gradients, mb, stage});
+  };
+  for (int mb = 0; mb < micro_batches; ++mb) {
+    if (mb >= ahead) backward(mb - ahead);
+    passes.push_back({Pass::Kind::forward, mb, stage});
+  }
+  for (int mb = micro_batches - ahead; mb < micro_batches; ++mb) backward(mb);
+  return passes;
+}
+
+// ZB-H1 (arXiv 2401.10241) for passes of equal duration: a backward pass goes first, then a forward pass while at most
+// stages - s micro-batches are between forward and weight gradients, then weight gradients.
+inline std::vector<std::vector<Pass>> zero_bubble(int stages, int micro_batches) {
+  struct Stage {
+    int forward = 0, backward = 0, weights = 0;  // passes so far
+    std::vector<int> forward_end, backward_end;  // by micro-batch
+    std::vector<Pass> passes;
+  };
+  std::vector<Stage> all(static_cast<std::size_t>(stages));
+  const auto done = [&] {
+    return std::ranges::all_of(all, [&](const Stage& s) { return s.weights == micro_batches; });
+  };
+  for (int now = 0; !done(); ++now) {
+    const std::vector<Stage> before = all;
+    for (int s = 0; s < stages; ++s) {
+      Stage& stage = all[static_cast<std::size_t>(s)];
+      const auto ready = [&](int neighbour, int mb, const std::vector<int> Stage::*ends) {
+        const std::vector<int>& of = before[static_cast<std::size_t>(neighbour)].*ends;
+        return mb < static_cast<int>(of.size()) && of[static_cast<std::size_t>(mb)] <= now;
+      };
+      const int b = stage.backward, f = stage.forward;
+      const bool last = s + 1 == stages;
+      if (b < f && (last || ready(s + 1, b, &Stage::backward_end))) {
+        stage.passes.push_back({Pass::Kind::backward, stage.backward++, s});
+        stage.backward_end.push_back(now + 1);
+      } else if (f < micro_batches && f - stage.backward < stages - s &&
+                 (s == 0 || ready(s - 1, f, &Stage::forward_end))) {
+        stage.passes.push_back({Pass::Kind::forward, stage.forward++, s});
+        stage.forward_end.push_back(now + 1);
+      } else if (stage.weights < stage.backward) {
+        stage.passes.push_back({Pass::Kind::weight_gradients, stage.weights++, s});
+      }
+    }
+  }
+  std::vector<std::vector<Pass>> passes;
+  for (Stage& stage : all) passes.push_back(std::move(stage.passes));
+  return passes;
+}
+
+}  // namespace hawser::testing
