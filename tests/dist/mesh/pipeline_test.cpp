@@ -146,7 +146,8 @@ TEST(Pipeline, GradientsAreBitwiseThoseOfOneRank) {
     const testing::Outcome cut = testing::run(model, staged, *mesh, sequences, 2e-4);
     const testing::Outcome whole = testing::run(model, one, *self, sequences, 0);
     EXPECT_EQ(cut.loss, whole.loss) << c.text();
-    EXPECT_FALSE(cut.gradients.empty());
+    EXPECT_EQ(cut.gradients.empty(), the_world->size() == 8 && the_world->rank() == Rank(4))
+        << "only chunk 4 has no block";
     for (const auto& [name, gradient] : cut.gradients) {
       const std::vector<float>& expected = whole.gradients.at(name);
       ASSERT_EQ(gradient.size(), expected.size());
