@@ -5,6 +5,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "program/conversation.h"
+
 namespace hawser::plan {
 
 Members members_of(const std::string& communicator, int ranks_per_node) {
@@ -149,40 +151,35 @@ class Pricer {
 
 }  // namespace
 
-StepTime step_time(const Trace& trace, const Target& target, DType compute, double rate_scale) {
-  StepTime out;
+std::vector<StepTime> step_times(const std::vector<program::RankTrace>& ranks, const Target& target, DType compute,
+                                 double rate_scale) {
+  std::vector<StepTime> out(ranks.size());
+  std::vector<std::vector<double>> seconds(ranks.size());  // by rank and item
+  std::vector<double> sums(ranks.size(), 0), links(ranks.size(), 0);
   Pricer pricer(target, compute, rate_scale);
-  std::vector<double> stream(trace.streams.size(), 0.0);
-  std::vector<double> reached(trace.items.size(), 0.0);  // time of each record item
-  std::unordered_map<const Link*, double> carried;
-  double sum = 0;
-  for (std::size_t i = 0; i < trace.items.size(); ++i) {
-    const TraceItem& item = trace.items[i];
-    double& now = stream[static_cast<std::size_t>(item.stream)];
-    switch (item.kind) {
-      case TraceItem::Kind::record_event:
-        reached[i] = now;
-        break;
-      case TraceItem::Kind::wait:
-        now = std::max(now, reached[static_cast<std::size_t>(item.target)]);
-        break;
-      case TraceItem::Kind::work: {
-        const Duration duration = pricer.price(item.record);
-        now += duration.seconds;
-        sum += duration.seconds;
-        out.busy[duration.what] += duration.seconds;
-        if (duration.link != nullptr) carried[duration.link] += duration.seconds;
-        break;
-      }
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    std::unordered_map<const Link*, double> carried;
+    for (const TraceItem& item : ranks[r].trace->items) {
+      seconds[r].push_back(0);
+      if (item.kind != TraceItem::Kind::work) continue;
+      const Duration duration = pricer.price(item.record);
+      seconds[r].back() = duration.seconds;
+      sums[r] += duration.seconds;
+      out[r].busy[duration.what] += duration.seconds;
+      if (duration.link != nullptr) carried[duration.link] += duration.seconds;
     }
+    for (const auto& [link, of_link] : carried) links[r] = std::max(links[r], of_link);
   }
-  if (!target.overlap) {
-    out.seconds = sum;
-    return out;
+  const std::vector<double> ends = program::end_times(
+      ranks, [&](std::size_t rank, int item) { return seconds[rank][static_cast<std::size_t>(item)]; });
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    out[r].seconds = std::max(ends[r], target.overlap ? links[r] : sums[r]);
   }
-  for (const double end : stream) out.seconds = std::max(out.seconds, end);
-  for (const auto& [link, seconds] : carried) out.seconds = std::max(out.seconds, seconds);
   return out;
+}
+
+StepTime step_time(const Trace& trace, const Target& target, DType compute, double rate_scale) {
+  return step_times({{.trace = &trace}}, target, compute, rate_scale).front();
 }
 
 }  // namespace hawser::plan

@@ -13,9 +13,11 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "device/trace.h"
 #include "plan/target.h"
+#include "program/checker.h"
 #include "tensor/dtype.h"
 
 namespace hawser::plan {
@@ -48,5 +50,10 @@ struct StepTime {
 // `compute`: the dtype whose FLOP/s apply. `rate_scale`: multiplier of the target's FLOP/s and memory bandwidth: the
 // number of this rank's cores if they are per core (Target::per_core), else 1.
 StepTime step_time(const Trace& trace, const Target& target, DType compute, double rate_scale);
+
+// The same of several ranks that wait for each other, such as pipeline stages: the time of each. Members of a group that
+// are not among them are assumed to arrive with those that are.
+std::vector<StepTime> step_times(const std::vector<program::RankTrace>& ranks, const Target& target, DType compute,
+                                 double rate_scale);
 
 }  // namespace hawser::plan

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "program/checker.h"
+#include "program/conversation.h"
 #include "program/defects.h"
 #include "program/order.h"
 
@@ -20,77 +21,10 @@ std::string describe(const CollectiveNote& note) {
              note.label != 0 ? cat(", label ", note.label >> 32, ".", note.label & 0xffffffff) : "");
 }
 
-// One item's part in a collective, and the parts that it must match. An exchange has two: a send and a receive.
-struct Part {
-  enum class Role { collective, send, receive };
-  int item = 0;
-  const CollectiveNote* note = nullptr;
-  Role role = Role::collective;
-  int peer = -1;  // sends and receives: the other member
-  int communicator = 0;
-  int number = 0;  // index in this rank's collectives on the communicator; for pairs, in the sends or receives per peer
-  int partner = -1;  // sends and receives: index of the other rank in `ranks`, -1 if unknown
-};
-
-// The parts of a collective, without their numbers.
-std::vector<Part> parts_of(const CollectiveNote& note) {
-  switch (note.kind) {
-    case CollectiveKind::none:
-      return {};
-    case CollectiveKind::send:
-      return {{.role = Part::Role::send, .peer = note.peer}};
-    case CollectiveKind::receive:
-      return {{.role = Part::Role::receive, .peer = note.peer}};
-    case CollectiveKind::exchange:
-      return {{.role = Part::Role::send, .peer = note.peer}, {.role = Part::Role::receive, .peer = note.source}};
-    default:
-      return {{}};
-  }
-}
-
-// All collectives, sends and receives of all ranks.
-class Conversation {
+class Checks {
  public:
-  explicit Conversation(const std::vector<RankTrace>& ranks) : ranks_(ranks), parts_(ranks.size()) {
-    std::map<std::string, int> ids;
-    for (std::size_t r = 0; r < ranks.size(); ++r) {
-      const auto& items = ranks[r].trace->items;
-      std::map<std::tuple<int, int, int>, int> numbers;  // by communicator, role, peer
-      for (std::size_t i = 0; i < items.size(); ++i) {
-        const CollectiveNote& note = items[i].record.collective;
-        if (note.kind == CollectiveKind::none) continue;
-        const auto [id, added] = ids.try_emplace(note.communicator, static_cast<int>(members_.size()));
-        if (added) members_.emplace_back(), max_peer_.push_back(-1);
-        const auto c = static_cast<std::size_t>(id->second);
-        if (members_[c].empty() || members_[c].back() != r) members_[c].push_back(r);
-        for (Part part : parts_of(note)) {
-          max_peer_[c] = std::max(max_peer_[c], part.peer);
-          part.item = static_cast<int>(i);
-          part.note = &note;
-          part.communicator = id->second;
-          part.number = numbers[{id->second, static_cast<int>(part.role), part.peer}]++;
-          parts_[r].push_back(part);
-        }
-      }
-    }
-    for (auto& members : members_) {
-      std::sort(members.begin(), members.end(),
-                [&](std::size_t a, std::size_t b) { return ranks[a].rank < ranks[b].rank; });
-    }
-    for (auto& parts : parts_) {
-      for (Part& part : parts) {
-        const auto& members = members_[static_cast<std::size_t>(part.communicator)];
-        const bool all_here = max_peer_[static_cast<std::size_t>(part.communicator)] < static_cast<int>(members.size());
-        if (part.role == Part::Role::collective || !all_here || members.size() < 2) continue;
-        part.partner = static_cast<int>(members[static_cast<std::size_t>(part.peer)]);
-      }
-    }
-  }
-
-  const std::vector<Part>& parts(std::size_t rank) const { return parts_[rank]; }
-  const std::vector<std::size_t>& members(int communicator) const {
-    return members_[static_cast<std::size_t>(communicator)];
-  }
+  Checks(const std::vector<RankTrace>& ranks, const Conversation& conversation)
+      : ranks_(ranks), conversation_(conversation) {}
 
   // A member's own streams and events must fix the order in which it uses a communicator.
   void check_order(std::size_t r, Defects& defects) const {
@@ -98,7 +32,7 @@ class Conversation {
     const Order order(trace);
     std::map<int, int> last;  // communicator -> item
     std::set<int> reported;
-    for (const Part& part : parts_[r]) {
+    for (const Part& part : conversation_.parts(r)) {
       const auto [it, first] = last.try_emplace(part.communicator, part.item);
       if (!first && it->second != part.item && !order.before(it->second, part.item) &&
           reported.insert(part.communicator).second) {
@@ -112,18 +46,19 @@ class Conversation {
 
   // Every member of a communicator must call the same collectives as its first member.
   void check_sequences(Defects& defects) const {
-    for (std::size_t c = 0; c < members_.size(); ++c) {
-      const std::vector<const CollectiveNote*> expected = sequence(members_[c].front(), static_cast<int>(c));
-      for (const std::size_t r : members_[c]) {
-        const std::vector<const CollectiveNote*> notes = sequence(r, static_cast<int>(c));
+    for (int c = 0; c < conversation_.communicators(); ++c) {
+      const std::size_t first = conversation_.members(c).front();
+      const std::vector<const CollectiveNote*> expected = sequence(first, c);
+      for (const std::size_t r : conversation_.members(c)) {
+        const std::vector<const CollectiveNote*> notes = sequence(r, c);
         const auto [a, b] = std::mismatch(expected.begin(), expected.end(), notes.begin(), notes.end(),
                                           [](const CollectiveNote* x, const CollectiveNote* y) {
                                             return x->kind == y->kind && x->bytes == y->bytes && x->peer == y->peer;
                                           });
         if (a == expected.end() && b == notes.end()) continue;
-        defects.add(cat("collective ", a - expected.begin(), " of ", name(c), ": rank ",
-                        ranks_[members_[c].front()].rank, " calls ", a != expected.end() ? describe(**a) : "nothing",
-                        ", rank ", ranks_[r].rank, " calls ", b != notes.end() ? describe(**b) : "nothing"));
+        defects.add(cat("collective ", a - expected.begin(), " of ", name(c), ": rank ", ranks_[first].rank, " calls ",
+                        a != expected.end() ? describe(**a) : "nothing", ", rank ", ranks_[r].rank, " calls ",
+                        b != notes.end() ? describe(**b) : "nothing"));
       }
     }
   }
@@ -132,8 +67,8 @@ class Conversation {
   void check_pairs(Defects& defects) const {
     using Key = std::tuple<int, int, int, int>;  // communicator, sender, receiver, number
     std::map<Key, std::pair<const CollectiveNote*, const CollectiveNote*>> pairs;
-    for (std::size_t r = 0; r < parts_.size(); ++r) {
-      for (const Part& part : parts_[r]) {
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      for (const Part& part : conversation_.parts(r)) {
         if (part.partner < 0) continue;
         const int own = static_cast<int>(r);
         if (part.role == Part::Role::send) {
@@ -158,16 +93,16 @@ class Conversation {
   }
 
  private:
-  const std::string& name(std::size_t communicator) const {
-    for (const Part& part : parts_[members_[communicator].front()]) {
-      if (part.communicator == static_cast<int>(communicator)) return part.note->communicator;
+  const std::string& name(int communicator) const {
+    for (const Part& part : conversation_.parts(conversation_.members(communicator).front())) {
+      if (part.communicator == communicator) return part.note->communicator;
     }
     static const std::string none;
     return none;
   }
   std::vector<const CollectiveNote*> sequence(std::size_t rank, int communicator) const {
     std::vector<const CollectiveNote*> out;
-    for (const Part& part : parts_[rank]) {
+    for (const Part& part : conversation_.parts(rank)) {
       const bool collective = part.role == Part::Role::collective;
       if (part.communicator == communicator && collective) out.push_back(part.note);
     }
@@ -175,9 +110,7 @@ class Conversation {
   }
 
   const std::vector<RankTrace>& ranks_;
-  std::vector<std::vector<Part>> parts_;           // by rank, in list order
-  std::vector<std::vector<std::size_t>> members_;  // by communicator, sorted by rank
-  std::vector<int> max_peer_;                      // by communicator: largest member index of a send or receive
+  const Conversation& conversation_;
 };
 
 // Runs the streams of all ranks as queues until all are empty or none can continue.
@@ -228,29 +161,14 @@ class Simulation {
   struct Head {
     std::size_t rank, stream;
   };
-  // What meets: all members' parts of one collective, or a send and its receive.
-  using Meeting = std::tuple<int, int, int, int>;  // communicator, sender and receiver or -1, number
-
   const TraceItem& item_of(std::size_t r, int item) const {
     return ranks_[r].trace->items[static_cast<std::size_t>(item)];
-  }
-
-  static Meeting meeting_of(const Part& part, std::size_t rank) {
-    const int own = static_cast<int>(rank);
-    switch (part.role) {
-      case Part::Role::send:
-        return {part.communicator, own, part.partner, part.number};
-      case Part::Role::receive:
-        return {part.communicator, part.partner, own, part.number};
-      default:
-        return {part.communicator, -1, -1, part.number};
-    }
   }
 
   // Finishes every queue head that can finish; true if there was one, or if parts have met.
   bool step() {
     bool moved = false;
-    std::map<Meeting, std::vector<std::pair<Head, const Part*>>> meetings;
+    std::map<int, std::vector<std::pair<Head, const Part*>>> meetings;
     for (std::size_t r = 0; r < states_.size(); ++r) {
       for (std::size_t s = 0; s < states_[r].queues.size(); ++s) {
         auto& queue = states_[r].queues[s];
@@ -259,14 +177,13 @@ class Simulation {
           if (item.kind == TraceItem::Kind::wait && !states_[r].done[static_cast<std::size_t>(item.target)]) break;
           const auto& parts = states_[r].parts[static_cast<std::size_t>(queue.front())];
           if (parts.empty()) continue;
-          for (const Part* part : parts) meetings[meeting_of(*part, r)].push_back({{r, s}, part});
+          for (const Part* part : parts) meetings[part->meeting].push_back({{r, s}, part});
           break;
         }
       }
     }
-    for (const auto& [key, heads] : meetings) {
-      const bool pair = std::get<1>(key) >= 0;
-      if (heads.size() < (pair ? 2 : conversation_.members(std::get<0>(key)).size())) continue;
+    for (const auto& [meeting, heads] : meetings) {
+      if (static_cast<int>(heads.size()) < conversation_.parts_of_meeting(meeting)) continue;
       for (const auto& [head, part] : heads) {
         std::erase(states_[head.rank].parts[static_cast<std::size_t>(part->item)], part);
       }
@@ -291,9 +208,10 @@ class Simulation {
 std::vector<std::string> check_collectives(const std::vector<RankTrace>& ranks) {
   Defects defects;
   const Conversation conversation(ranks);
-  for (std::size_t r = 0; r < ranks.size(); ++r) conversation.check_order(r, defects);
-  conversation.check_sequences(defects);
-  conversation.check_pairs(defects);
+  const Checks checks(ranks, conversation);
+  for (std::size_t r = 0; r < ranks.size(); ++r) checks.check_order(r, defects);
+  checks.check_sequences(defects);
+  checks.check_pairs(defects);
   Simulation(ranks, conversation).run(defects);
   return defects.take();
 }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <map>
 
+#include "plan/cost_model.h"
+#include "program/conversation.h"
 #include "program/order.h"
 #include "support.h"
 #include "support/pipeline.h"
@@ -85,7 +87,7 @@ TEST(PipelinePlan, EveryScheduleIsCheckedOverAllStages) {
   EXPECT_EQ(rejection(model, staged(model, interleaved, 4, Schedule::grouped)), "");
 }
 
-// Stage s of 1F1B has at most min(micro-batches, stages - s) micro-batches between forward and backward: so many buffers
+// Stage s of 1F1B has at most min(micro-batches, stages - s) micro-batches between forward and backward: as many buffers
 // of each saved tensor are live at once.
 TEST(PipelinePlan, LiveActivationsOfOneForwardOneBackward) {
   constexpr int kStages = 4;
@@ -119,6 +121,68 @@ TEST(PipelinePlan, LiveActivationsOfOneForwardOneBackward) {
       }
     }
   }
+}
+
+// Seconds of a step of all stages, where a pass takes constant time and messages take none.
+double constant_costs(const std::vector<plan::RankPlan>& plans, double forward, double backward, double weights) {
+  std::vector<program::RankTrace> ranks;
+  std::vector<std::vector<double>> seconds;  // by rank and item
+  for (std::size_t stage = 0; stage < plans.size(); ++stage) {
+    const plan::RankPlan& plan = plans[stage];
+    ranks.push_back({.rank = static_cast<int>(stage), .trace = &plan.trace});
+    seconds.emplace_back(plan.trace.items.size(), 0);
+    std::vector<int> charged(plan.program.instructions.size(), 0);
+    for (std::size_t i = 0; i < plan.trace.items.size(); ++i) {
+      const TraceItem& item = plan.trace.items[i];
+      if (item.kind != TraceItem::Kind::work || item.instruction < 0) continue;
+      if (charged[static_cast<std::size_t>(item.instruction)]++ > 0) continue;
+      const program::Op op = plan.program.instructions[static_cast<std::size_t>(item.instruction)].op;
+      const double pass = op == program::Op::forward           ? forward
+                          : op == program::Op::backward        ? backward
+                          : op == program::Op::backward_weight ? weights
+                                                               : 0;
+      seconds.back()[i] = pass / 2;  // a stage has one block: two layers
+    }
+  }
+  const std::vector<double> ends = program::end_times(
+      ranks, [&](std::size_t rank, int item) { return seconds[rank][static_cast<std::size_t>(item)]; });
+  return *std::ranges::max_element(ends);
+}
+
+// The bubbles of the papers: (p - 1)(F + B + W) of 1F1B (arXiv 2104.04473, with B + W in one backward pass) and
+// (p - 1)(F + B - W) of ZB-H1 (arXiv 2401.10241), where B is the gradient of the input and W that of the weights.
+TEST(PipelinePlan, BubblesAreThoseOfThePapers) {
+  for (const int stages : {2, 4, 8}) {
+    const models::Model model(testing::llama_description(
+        {.width = 16, .heads = 2, .kv_heads = 1, .head_dim = 8, .inner = 24, .vocabulary = 40, .blocks = stages}));
+    const int micro_batches = 2 * stages + 1;
+    const auto plans = [&](Schedule schedule) {
+      return plan::plan_stages(model, staged(model, even(stages, stages), micro_batches, schedule),
+                               step::Purpose::train, 0, true);
+    };
+    const double f = 1.0, b = 1.25, w = 0.75;
+    EXPECT_NEAR(constant_costs(plans(Schedule::one_forward_one_backward), f, b + w, 0),
+                (micro_batches + stages - 1) * (f + b + w), 1e-9)
+        << stages;
+    EXPECT_NEAR(constant_costs(plans(Schedule::zero_bubble), 1, 1, 1), micro_batches * 3 + (stages - 1), 1e-9)
+        << stages;
+  }
+}
+
+// A stage waits for the others: its own trace alone is much faster than the step of all.
+TEST(PipelinePlan, StagesAreTimedTogether) {
+  const models::Model model(testing::llama_description({.blocks = 4}));
+  const plan::Target target = plan::load_target("h100");
+  const auto plans = plan::plan_stages(model, staged(model, even(4, 4), 1, Schedule::one_forward_one_backward),
+                                       step::Purpose::train, 0, true);
+  std::vector<program::RankTrace> ranks;
+  double alone = 0;
+  for (std::size_t stage = 0; stage < plans.size(); ++stage) {
+    ranks.push_back({.rank = static_cast<int>(stage), .trace = &plans[stage].trace});
+    alone = std::max(alone, plan::step_time(plans[stage].trace, target, DType::f32, 1).seconds);
+  }
+  const std::vector<plan::StepTime> together = plan::step_times(ranks, target, DType::f32, 1);
+  for (const plan::StepTime& time : together) EXPECT_GT(time.seconds, 2.5 * alone);
 }
 
 // What each stage does alone is without defect; together they are wrong.
