@@ -55,6 +55,11 @@ void Mesh::unregister_memory(std::byte* data) {
   }
 }
 
+std::string Mesh::kind_of(const std::string& group) {
+  const std::size_t ranks = group.find(':'), suffix = group.find('/');
+  return group.substr(0, ranks) + (suffix == std::string::npos ? "" : group.substr(suffix));
+}
+
 std::vector<std::string> Mesh::compare_offsets(const std::map<std::string, std::uint64_t>& hashes, Device& device) {
   constexpr std::int64_t kBytes = sizeof(std::uint64_t);
   const auto stream = device.make_stream("compare offsets");
@@ -62,7 +67,7 @@ std::vector<std::string> Mesh::compare_offsets(const std::map<std::string, std::
   for (const Which which : kTraffic) {
     Group* const group = groups_[which].get();
     if (group == nullptr || group->size() == 1) continue;
-    const auto found = hashes.find(group->name());
+    const auto found = hashes.find(kind_of(group->name()));
     std::vector<std::uint64_t> words(static_cast<std::size_t>(group->size()));
     std::uint64_t& mine = words[static_cast<std::size_t>(group->index())];
     mine = found != hashes.end() ? found->second : 0;
@@ -176,9 +181,11 @@ void check_sizes(const MeshSizes& sizes, Rank rank) {
 
 }  // namespace
 
-std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, const MakeGroup& make_group) {
+std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, const MakeGroup& make_group,
+                                         Channel* channel) {
   check_sizes(sizes, rank);
   std::unique_ptr<Mesh> mesh(new Mesh(sizes, rank));
+  mesh->channel_ = channel;
   const Maker make(rank, make_group);
   const bool spans = sizes.shard_context;
   const GroupPartition shard = partition(sizes, "shard", {.context = spans, .shard = spans});

@@ -25,6 +25,7 @@
 
 namespace hawser::comm {
 
+class Channel;
 class World;
 
 // The mesh of a recipe without tensor and pipeline parallelism. hybrid_shard_degree counts ranks of shard x context:
@@ -40,9 +41,13 @@ class Mesh {
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
 
+  // A group's name without its ranks, equal on all ranks: "shard/gather" for "shard:0-3/gather".
+  static std::string kind_of(const std::string& group);
+
   const MeshSizes& sizes() const { return sizes_; }
   const MeshPlace& place() const { return place_; }
   Rank rank() const { return rank_; }
+  Channel* channel() const { return channel_; }  // between all ranks of the run; null: the rank is alone, or on meta
 
   // The ranks that share one sequence; index = place().context.
   Group& context() { return *groups_[kContext]; }
@@ -89,7 +94,7 @@ class Mesh {
   void unregister_memory(std::byte* data);
   // What a member reads of another one's registered memory is at its own offset: right only if all members have their
   // views at equal offsets. Every rank calls it after register_memory, outside of steps, with a hash of the offsets of
-  // the views that it uses on each of its groups, by name. Groups whose members' hashes differ forget the registered
+  // the views that it uses on each of its groups, by kind_of(name). Groups whose members' hashes differ forget the registered
   // regions: from then on they send and receive. Returns their names.
   std::vector<std::string> compare_offsets(const std::map<std::string, std::uint64_t>& hashes, Device& device);
 
@@ -120,6 +125,7 @@ class Mesh {
 
   MeshSizes sizes_;
   Rank rank_;
+  Channel* channel_ = nullptr;
   MeshPlace place_;
   std::array<std::unique_ptr<Group>, kGroups> groups_;
   std::array<std::vector<std::unique_ptr<Group>>, 2> lanes_;  // by direction and edge; null: of other stages

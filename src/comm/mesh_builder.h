@@ -38,7 +38,8 @@ struct MeshBuilder {
       std::function<std::unique_ptr<Group>(const GroupPartition&, const std::optional<GroupPartition::Place>&)>;
 
   // Creates groups in one fixed order, the same on every rank. Groups of one member are SelfGroups.
-  static std::unique_ptr<Mesh> build(const MeshSizes& sizes, Rank rank, const MakeGroup& make);
+  static std::unique_ptr<Mesh> build(const MeshSizes& sizes, Rank rank, const MakeGroup& make,
+                                     Channel* channel = nullptr);
 };
 
 }  // namespace hawser::comm

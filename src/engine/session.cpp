@@ -4,9 +4,11 @@
 #include <utility>
 
 #include "base/units.h"
+#include "comm/mpi/world.h"
 #include "device/cuda/native.h"
 #include "engine/host_copy.h"
 #include "models/weights.h"
+#include "plan/shared_plan.h"
 #include "step/weight_scales.h"
 
 namespace hawser::engine {
@@ -49,13 +51,11 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
                  to_string(device_.kind()));
     auto planned = std::make_unique<PlannedStep>();
     planned->config = std::move(config);
-    std::vector<plan::RankPlan> stages =
-        plan::plan_stages(model_, planned->config.layout, planned->config.purpose, mesh_.rank().value(), optimizer);
-    planned->plan = std::move(stages[static_cast<std::size_t>(mesh_.place().pipeline)]);
+    planned->plan = make_plan(planned->config, optimizer, checks.replay);
     arena_bytes = std::max(arena_bytes, planned->plan.buffers.placement.bytes);
     state_bytes = std::max(state_bytes, planned->plan.state_bytes);
-    for (std::string& line : plan::implementations(planned->plan)) {
-      if (std::find(notes_.begin(), notes_.end(), line) == notes_.end()) notes_.push_back(std::move(line));
+    for (const std::string& line : planned->plan.implementations) {
+      if (std::find(notes_.begin(), notes_.end(), line) == notes_.end()) notes_.push_back(line);
     }
     planned_steps_.push_back(std::move(planned));
   }
@@ -111,6 +111,27 @@ Session::~Session() {
   for (std::byte* region : registered_) mesh_.unregister_memory(region);
 }
 
+plan::RankPlan Session::make_plan(const StepConfig& config, bool optimizer, bool replay) {
+  const auto stage = static_cast<std::size_t>(mesh_.place().pipeline);
+  const bool shares = mesh_.channel() != nullptr && !replay;
+  std::vector<plan::RankPlan> stages;
+  if (!shares || mesh_.rank() == Rank(0)) {
+    stages = plan::plan_stages(model_, config.layout, config.purpose, mesh_.rank().value(), optimizer);
+  }
+  if (!shares) return std::move(stages[stage]);
+  std::string mine;
+  for (int s = 0; s < config.layout.mesh.pipeline; ++s) {
+    const bool first = !stages.empty();
+    const std::string text =
+        mesh_.channel()->broadcast_bytes(first ? plan::plan_text(stages[static_cast<std::size_t>(s)]) : "");
+    if (s == mesh_.place().pipeline) mine = text;
+  }
+  if (!stages.empty()) return std::move(stages[stage]);
+  return plan::read_plan(
+      mine, config.purpose,
+      step::make_program(model_, plan::schedule_options(config.layout, config.purpose, mesh_.place().pipeline)));
+}
+
 void Session::register_memory() {
   for (const auto& [data, bytes] :
        {std::pair{state_->data(), state_->bytes()}, std::pair{arena_.data(), arena_.bytes()}}) {
@@ -124,7 +145,7 @@ void Session::compare_offsets() {
   if (device_.kind() == DeviceKind::meta) return;
   std::map<std::string, std::uint64_t> hashes;
   for (const auto& planned : planned_steps_) {
-    for (const auto& [group, hash] : plan::offset_hashes(planned->plan)) hashes[group] = hashes[group] * 31 + hash;
+    for (const auto& [group, hash] : planned->plan.offset_hashes) hashes[group] = hashes[group] * 31 + hash;
   }
   for (const std::string& group : mesh_.compare_offsets(hashes, device_)) {
     notes_.push_back(cat("transfers of ", group, " use SMs: its ranks have different plans"));

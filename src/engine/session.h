@@ -118,6 +118,9 @@ class Session {
   struct PlannedStep;
   std::size_t find(step::Purpose purpose) const;  // index of the first StepConfig with this purpose
   PlannedStep& planned_step(step::Purpose purpose) { return *planned_steps_[find(purpose)]; }
+  // The plan of a kind of step on this rank. The first rank of the run makes those of all pipeline stages, checks them
+  // together and sends them. With replay each rank makes its own, with its trace.
+  plan::RankPlan make_plan(const StepConfig& config, bool optimizer, bool replay);
   // Registers with the comm backend the memory that collectives use: the state, which all-gathers of weights read, and
   // the arena, for all other operands.
   void register_memory();

@@ -10,6 +10,63 @@
 
 namespace hawser::plan {
 
+namespace {
+
+std::vector<std::string> implementations(const RankPlan& plan) {
+  std::vector<std::string> out;
+  for (const TraceItem& item : plan.trace.items) {
+    if (item.record.implementation.empty()) continue;
+    std::string line = cat(item.record.name, ": ", item.record.implementation);
+    if (std::find(out.begin(), out.end(), line) == out.end()) out.push_back(std::move(line));
+  }
+  return out;
+}
+
+// What a member may read of another one's memory: the complete tensor of a collective, and what is gathered or exchanged
+// unless it is a part of that.
+std::vector<Access> shared_views(const OpRecord& record) {
+  const std::vector<Access>& all = record.accesses;
+  switch (record.collective.kind) {
+    case CollectiveKind::all_gather:
+      return overlap(all[0], {all[1].address, all[1].row_bytes}) ? std::vector{all[1]} : std::vector{all[0], all[1]};
+    case CollectiveKind::all_to_all:
+      return {all[0], all[1]};
+    case CollectiveKind::reduce_scatter:
+    case CollectiveKind::all_reduce:
+    case CollectiveKind::broadcast:
+      return {all[0]};
+    case CollectiveKind::none:
+    case CollectiveKind::send:
+    case CollectiveKind::receive:
+    case CollectiveKind::exchange:
+    case CollectiveKind::barrier:
+      break;
+  }
+  return {};
+}
+
+std::map<std::string, std::uint64_t> offset_hashes(const RankPlan& plan) {
+  const std::vector<program::Buffer>& buffers = plan.buffers.buffers;
+  const program::BufferIndex index(buffers);
+  std::map<std::string, std::string> texts;
+  for (const TraceItem& item : plan.trace.items) {
+    for (const Access& access : shared_views(item.record)) {
+      const int b = index.find(access.address);
+      HAWSER_CHECK(b >= 0, item.record.name, " outside all buffers");
+      const auto at = static_cast<std::size_t>(b);
+      const bool persistent = buffers[at].category == program::kPersistent;
+      const auto inside = static_cast<std::int64_t>(access.address - buffers[at].address);
+      const std::int64_t base = persistent ? 0 : plan.buffers.placement.offsets[at];
+      texts[comm::Mesh::kind_of(item.record.collective.communicator)] += cat(persistent ? "state " : "arena ", base + inside, ";");
+    }
+  }
+  std::map<std::string, std::uint64_t> hashes;
+  for (const auto& [group, text] : texts) hashes[group] = XXH3_64bits(text.data(), text.size());
+  return hashes;
+}
+
+}  // namespace
+
 RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank, bool optimizer,
                    program::Placing placing, std::int64_t max_bytes) {
   RankPlan plan;
@@ -37,6 +94,8 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   plan.scratch_bytes = scratch_bytes(layout.device);
   plan.buffers.placement =
       program::place(plan.trace, plan.buffers.buffers, placing, max_bytes - plan.state_bytes - plan.scratch_bytes);
+  plan.implementations = implementations(plan);
+  if (plan.buffers.placement.placed) plan.offset_hashes = offset_hashes(plan);
   return plan;
 }
 
@@ -53,16 +112,6 @@ std::vector<RankPlan> plan_stages(const models::Model& model, const Layout& layo
   for (const RankPlan& plan : plans) all.push_back(&plan);
   check_plans(all, ranks);
   return plans;
-}
-
-std::vector<std::string> implementations(const RankPlan& plan) {
-  std::vector<std::string> out;
-  for (const TraceItem& item : plan.trace.items) {
-    if (item.record.implementation.empty()) continue;
-    std::string line = cat(item.record.name, ": ", item.record.implementation);
-    if (std::find(out.begin(), out.end(), line) == out.end()) out.push_back(std::move(line));
-  }
-  return out;
 }
 
 std::int64_t scratch_bytes(DeviceKind device) {
@@ -114,53 +163,6 @@ void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<in
 
 namespace {
 
-// What a member may read of another one's memory: the complete tensor of a collective, and what is gathered or exchanged
-// unless it is a part of that.
-std::vector<Access> shared_views(const OpRecord& record) {
-  const std::vector<Access>& all = record.accesses;
-  switch (record.collective.kind) {
-    case CollectiveKind::all_gather:
-      return overlap(all[0], {all[1].address, all[1].row_bytes}) ? std::vector{all[1]} : std::vector{all[0], all[1]};
-    case CollectiveKind::all_to_all:
-      return {all[0], all[1]};
-    case CollectiveKind::reduce_scatter:
-    case CollectiveKind::all_reduce:
-    case CollectiveKind::broadcast:
-      return {all[0]};
-    case CollectiveKind::none:
-    case CollectiveKind::send:
-    case CollectiveKind::receive:
-    case CollectiveKind::exchange:
-    case CollectiveKind::barrier:
-      break;
-  }
-  return {};
-}
-
-}  // namespace
-
-std::map<std::string, std::uint64_t> offset_hashes(const RankPlan& plan) {
-  const std::vector<program::Buffer>& buffers = plan.buffers.buffers;
-  const program::BufferIndex index(buffers);
-  std::map<std::string, std::string> texts;
-  for (const TraceItem& item : plan.trace.items) {
-    for (const Access& access : shared_views(item.record)) {
-      const int b = index.find(access.address);
-      HAWSER_CHECK(b >= 0, item.record.name, " outside all buffers");
-      const auto at = static_cast<std::size_t>(b);
-      const bool persistent = buffers[at].category == program::kPersistent;
-      const auto inside = static_cast<std::int64_t>(access.address - buffers[at].address);
-      const std::int64_t base = persistent ? 0 : plan.buffers.placement.offsets[at];
-      texts[item.record.collective.communicator] += cat(persistent ? "state " : "arena ", base + inside, ";");
-    }
-  }
-  std::map<std::string, std::uint64_t> hashes;
-  for (const auto& [communicator, text] : texts) hashes[communicator] = XXH3_64bits(text.data(), text.size());
-  return hashes;
-}
-
-namespace {
-
 // "backward of block 3's MLP, micro-batch 0"
 std::string peak_instruction_text(const RankPlan& plan, const models::Model& model) {
   const TraceItem& item = plan.trace.items[static_cast<std::size_t>(plan.buffers.placement.peak_item)];
@@ -200,7 +202,7 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
     if (note.kind == CollectiveKind::none) continue;
     costs.traffic[group_kind(note.communicator)] += bytes_sent(note, members_of(note.communicator, 0).count);
   }
-  for (std::string& line : implementations(plan)) {
+  for (const std::string& line : plan.implementations) {
     if (line.find(": plain") != std::string::npos) costs.slow_kernels.push_back(std::move(line));
   }
   if (plan.buffers.placement.peak_item >= 0) costs.peak_instruction = peak_instruction_text(plan, model);

@@ -23,6 +23,13 @@ struct RankPlan {
   std::int64_t saved_bytes = 0;    // step::ModelState::saved_bytes
   std::int64_t state_bytes = 0;    // of step::ModelState: the three above and its small tables
   std::int64_t scratch_bytes = 0;  // scratch_bytes(device), below
+  // For each op with more than one kernel: the kernel that the plan uses, and why no faster one. One line each, without
+  // repeats, in step order: "attention_forward: plain (float32 operands; cuDNN takes bf16)". Empty on the CPU.
+  std::vector<std::string> implementations;
+  // By group, without its ranks ("shard/gather"): a hash of where in the state or the arena its collectives have the
+  // views that are at equal offsets on all members if these run one plan. Members that fetch from one another's memory
+  // rely on it (comm::Mesh::compare_offsets). Parts that are each member's own, and sends and receives, are left out.
+  std::map<std::string, std::uint64_t> offset_hashes;
 
   // All device memory that a session reserves if this is its only kind of step: state, scratch buffer and arena.
   std::int64_t bytes() const { return state_bytes + scratch_bytes + buffers.placement.bytes; }
@@ -41,10 +48,6 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
 std::vector<RankPlan> plan_stages(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank,
                                   bool optimizer);
 
-// For each op with more than one kernel: the kernel that the plan uses, and why no faster one. One line each, without
-// repeats, in step order: "attention_forward: plain (float32 operands; cuDNN takes bf16)". Empty on the CPU.
-std::vector<std::string> implementations(const RankPlan& plan);
-
 // Bytes of the compute stream's scratch buffer on a device of this kind: kCudaScratchBytes on cuda, 0 on the CPU. It is
 // allocated once, outside of the arena, and all ops that need scratch share it; no other stream of a step has one. It
 // does not include the buffers of category "workspace", which are planned and in the arena.
@@ -56,11 +59,6 @@ std::int64_t scratch_bytes(DeviceKind device);
 // next step at that event, although the host enqueues it earlier. Throws InternalError with the defects, which are bugs
 // in a program.
 void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<int>& ranks);
-
-// For each communicator of the plan: a hash of where in the state or the arena its collectives have the views that are
-// at equal offsets on all members if these run one plan. Members that fetch from one another's memory rely on it
-// (comm::Mesh::compare_offsets). Parts that are each member's own, and sends and receives, are left out.
-std::map<std::string, std::uint64_t> offset_hashes(const RankPlan& plan);
 
 // Memory and work of one rank in one step.
 struct Costs {

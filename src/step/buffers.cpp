@@ -38,17 +38,17 @@ std::string BufferKey::text() const {
   return out;
 }
 
+void BufferPlan::add(const BufferKey& key, std::int64_t bytes, std::uint64_t address) {
+  index.emplace(key, static_cast<int>(buffers.size()));
+  buffers.push_back({.name = key.text(), .category = name_of(key.role), .address = address, .bytes = bytes});
+}
+
 TensorView MetaBuffers::get(const BufferKey& key, DType dtype, const Shape& shape) {
   const std::int64_t bytes = shape.elements() * size_of(dtype);
-  const auto [it, added] = plan_.index.try_emplace(key, static_cast<int>(plan_.buffers.size()));
-  if (added) {
-    const std::byte* data = device_.allocate(std::max<std::int64_t>(bytes, 1));
-    plan_.buffers.push_back({.name = key.text(),
-                             .category = name_of(key.role),
-                             .address = reinterpret_cast<std::uint64_t>(data),
-                             .bytes = bytes});
+  if (!plan_.index.contains(key)) {
+    plan_.add(key, bytes, reinterpret_cast<std::uint64_t>(device_.allocate(std::max<std::int64_t>(bytes, 1))));
   }
-  const program::Buffer& buffer = plan_.buffers[static_cast<std::size_t>(it->second)];
+  const program::Buffer& buffer = plan_.buffers[static_cast<std::size_t>(plan_.index.at(key))];
   HAWSER_CHECK(buffer.bytes == bytes, key.text(), " has ", buffer.bytes, " bytes, requested ", bytes);
   return TensorView(reinterpret_cast<std::byte*>(buffer.address), dtype, shape, DeviceKind::meta);  // NOLINT
 }

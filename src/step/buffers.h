@@ -44,6 +44,9 @@ struct BufferPlan {
   std::map<BufferKey, int> index;  // of `buffers`
   std::vector<program::Buffer> buffers;
   program::Placement placement;
+
+  // Adds a buffer at an address of the meta device.
+  void add(const BufferKey& key, std::int64_t bytes, std::uint64_t address);
 };
 
 class MetaBuffers : public Buffers {

@@ -43,6 +43,9 @@ TEST(Plan, EveryRankOfEveryMeshIsCheckedWithEveryPolicy) {
             views.push_back(&plan);
             // rank_classes() relies on this: it plans one rank for all.
             EXPECT_EQ(plan.bytes(), plans[0].bytes()) << testing::text_of(options);
+            // A session's ranks take the plan of one of them (plan/shared_plan.h).
+            EXPECT_EQ(plan.buffers.placement.offsets, plans[0].buffers.placement.offsets) << testing::text_of(options);
+            EXPECT_EQ(plan.offset_hashes, plans[0].offset_hashes) << testing::text_of(options);
           }
           EXPECT_NO_THROW(plan::check_plans(views, ranks)) << testing::text_of(options);
           ++proved;
@@ -284,7 +287,7 @@ TEST(Plan, ReportsItsAttentionKernels) {
     layout.device = device;
     layout.deterministic = deterministic;
     std::string out;
-    for (const std::string& line : plan::implementations(plan::plan_rank(model, layout, step::Purpose::train, 0))) {
+    for (const std::string& line : plan::plan_rank(model, layout, step::Purpose::train, 0).implementations) {
       out += line + "; ";
     }
     return out;

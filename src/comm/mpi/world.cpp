@@ -237,7 +237,7 @@ std::unique_ptr<Mesh> make_mpi_mesh(World& world, const MeshSizes& sizes, double
     if (!place) return nullptr;
     return std::make_unique<MpiGroup>(service, id, all.name(*place), all.ranks(*place), place->index, timeout_s);
   };
-  return MeshBuilder::build(sizes, world.rank(), make);
+  return MeshBuilder::build(sizes, world.rank(), make, &world);
 }
 
 }  // namespace hawser::comm

@@ -57,7 +57,7 @@ std::unique_ptr<Mesh> make_nccl_mesh(World& world, const MeshSizes& sizes, doubl
     if (!place) return nullptr;
     return std::make_unique<NcclGroup>(run, all.name(*place), all.ranks(*place), place->index, comm, own);
   };
-  return MeshBuilder::build(sizes, world.rank(), make);
+  return MeshBuilder::build(sizes, world.rank(), make, &world);
 }
 
 std::unique_ptr<Mesh> make_nccl_mesh(World& world, const MeshSizes& sizes, double timeout_s, Device& device) {

@@ -272,10 +272,10 @@ TEST(Nccl, ComparesOffsetsBeforeItFetches) {
     const TensorView part(arena.data() + (std::int64_t{32} << 20), DType::f32, {kPart}, DeviceKind::cuda);
     const std::int64_t bytes = reduce_scatter_workspace(kPart, DType::f32, size(), DeviceKind::cuda);
     const TensorView workspace(arena.data() + (std::int64_t{40} << 20), DType::u8, {bytes}, DeviceKind::cuda);
-    const std::string reduce = mesh->shard_reduce().name(), gather = mesh->shard_gather().name();
+    const std::string reduce = mesh->shard_reduce().name();
     if (compares) {
       const auto offset = static_cast<std::uint64_t>(at - arena.data());
-      EXPECT_EQ(mesh->compare_offsets({{reduce, offset}, {gather, 1}}, device()), std::vector<std::string>{reduce});
+      EXPECT_EQ(mesh->compare_offsets({{"shard/reduce", offset}, {"shard/gather", 1}}, device()), std::vector<std::string>{reduce});
     }
     transfer(*stream, send.raw(), source.view().raw(), send.bytes());
     mesh->shard_reduce().reduce_scatter(*stream, send, part, /*accumulate=*/false, workspace);

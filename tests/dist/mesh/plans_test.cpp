@@ -1,4 +1,5 @@
 // Plans of the ranks of a group: equal where members rely on it.
+#include "plan/shared_plan.h"
 #include "toy_training.h"
 
 namespace hawser {
@@ -25,6 +26,46 @@ TEST(Plans, RanksWithOtherOffsetsDoNotFetch) {
   const Trained different = testing::train(model, layout, training);
   EXPECT_TRUE(different_plans(notes));
   EXPECT_TRUE(different.after == equal.after);
+}
+
+// The first rank plans for all pipeline stages and sends the plans; each rank has what it would have planned itself.
+TEST(Plans, TheFirstRankMakesThemForAll) {
+  const int world = the_world->size(), stages = std::min(world, 2);
+  const models::Model model(testing::toy_description());
+  plan::Layout layout = testing::toy_layout({.shard = world / stages}, model);
+  if (stages == 2) plan::set_partition(layout, model, {.stages = 2, .ends = {1, 2}});
+  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto device = make_cpu_device();
+  const step::Purpose purpose = step::Purpose::train;
+  const engine::Session session(model, layout, *device, *mesh, {purpose, step::Purpose::loss});
+  const plan::RankPlan& sent = session.plan(purpose);
+  EXPECT_EQ(sent.trace.items.empty(), the_world->rank() != Rank(0));
+  const plan::RankPlan own = plan::plan_rank(model, layout, purpose, the_world->rank().value());
+  EXPECT_EQ(sent.bytes(), own.bytes());
+  EXPECT_EQ(sent.saved_bytes, own.saved_bytes);
+  EXPECT_EQ(sent.offset_hashes, own.offset_hashes);
+  EXPECT_EQ(sent.buffers.index.size(), own.buffers.index.size());
+  for (const auto& [key, i] : own.buffers.index) {
+    const int there = sent.buffers.index.at(key);
+    EXPECT_EQ(sent.buffers.placement.offsets[static_cast<std::size_t>(there)],
+              own.buffers.placement.offsets[static_cast<std::size_t>(i)])
+        << key.text();
+  }
+}
+
+TEST(Plans, AreRejectedByARankWithAnotherProgram) {
+  const models::Model model(testing::toy_description());
+  const plan::Layout layout = testing::toy_layout({}, model);
+  const step::Purpose purpose = step::Purpose::train;
+  const std::string text = plan::plan_text(plan::plan_rank(model, layout, purpose, 0));
+  const auto program = [&](const plan::Layout& of) {
+    return step::make_program(model, plan::schedule_options(of, purpose));
+  };
+  EXPECT_EQ(plan::plan_text(plan::read_plan(text, purpose, program(layout))), text);
+  plan::Layout other = layout;
+  other.micro_batches = 2;
+  EXPECT_THROW(plan::read_plan(text, purpose, program(other)), InternalError);
+  EXPECT_THROW(plan::read_plan(text.substr(0, text.size() / 2), purpose, program(layout)), InternalError);
 }
 
 }  // namespace
