@@ -52,14 +52,13 @@ std::vector<int> by_first_access(const Lifetimes& lifetimes, std::vector<int> us
 }
 
 // By rank: the first rank after those that are first accessed before this one's last access.
-std::vector<std::uint32_t> ends_of(const Lifetimes& lifetimes, const std::vector<int>& by_first) {
+std::vector<std::uint32_t> ends_of(const Trace& trace, const Lifetimes& lifetimes, const std::vector<int>& by_first) {
+  std::vector<std::uint32_t> begun(trace.items.size(), 0);  // by item: buffers that are accessed up to it
+  for (const int buffer : by_first) ++begun[static_cast<std::size_t>(lifetimes.first_item(buffer))];
+  std::partial_sum(begun.begin(), begun.end(), begun.begin());
   std::vector<std::uint32_t> ends;
   ends.reserve(by_first.size());
-  for (const int buffer : by_first) {
-    const auto after = std::upper_bound(by_first.begin(), by_first.end(), lifetimes.last_item(buffer),
-                                        [&](int item, int other) { return item < lifetimes.first_item(other); });
-    ends.push_back(static_cast<std::uint32_t>(after - by_first.begin()));
-  }
+  for (const int buffer : by_first) ends.push_back(begun[static_cast<std::size_t>(lifetimes.last_item(buffer))]);
   return ends;
 }
 
@@ -72,7 +71,7 @@ Packer::Packer(const Trace& trace, const Order& order, const Lifetimes& lifetime
 Packer::Packer(const Trace& trace, const Order& order, const Lifetimes& lifetimes, const std::vector<Buffer>& buffers,
                const std::vector<int>& by_first, Ranked)
     : rank_(buffers.size(), -1),
-      occupied_(ends_of(lifetimes, by_first)),
+      occupied_(ends_of(trace, lifetimes, by_first)),
       unordered_of_(by_first.size()),
       conflicts_(by_first.size(), 0),
       offsets_(by_first.size(), -1),

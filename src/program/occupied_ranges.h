@@ -1,13 +1,15 @@
 // `OccupiedRanges`: which ranges of an arena are occupied at which times; the interval structure of Packer.
 //
-// Times are ranks 0 to n - 1. A buffer with rank r is live at the times [r, end(r)). Times are grouped in blocks of
-// kBlock, and the nodes of a tree of fan-out kFan over the blocks have two sets of ranges:
-//   covering   of the buffers that are live at all times of the node, but not of its parent
-//   touching   of the buffers that are live at some time of the node, but not at all times of its parent
-// A node whose parent is inside of a buffer's life may lack the buffer: it is in a `covering` of an ancestor. So the
-// ranges at the times of a query are `covering` of the nodes above its first and last block, and `touching` of the
-// largest nodes inside of it; in blocks that the query has in part, single buffers are compared. A set has few ranges,
-// since those of buffers next to each other are joined. Both adding and a query take O(log n) sets.
+// Times are ranks 0 to n - 1. The buffer with rank r is live at the times [r, ends[r]). Times are grouped in blocks of
+// kBlock, and a tree of fan-out kFan is above the blocks. Each node has two sets of ranges:
+//   covering   ranges of buffers that are live at all times of the node
+//   touching   ranges of buffers that are live at some time of the node
+// A buffer that is live at all times of a node's parent is in a `covering` of a node above; it may be missing in those
+// of the node. So the ranges that are occupied in a buffer's life are in
+//   - `covering` of the nodes above and at its first and last block,
+//   - `touching` of the largest nodes that are completely inside of its life,
+//   - and in blocks that are only partly inside: single buffers, whose times are compared.
+// A set has few ranges, since those of buffers next to each other are joined. Adding and finding take O(log n) sets.
 #pragma once
 
 #include <algorithm>
