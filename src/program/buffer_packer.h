@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "program/occupied_ranges.h"
 #include "program/placement.h"
 
 namespace hawser::program {
@@ -31,15 +32,10 @@ class Packer {
   std::size_t work() const { return work_; }
 
  private:
-  struct Range {
+  struct Part {
     std::size_t begin = 0, end = 0;
   };
-  using Run = std::pair<std::int64_t, std::int64_t>;
-  // A range where at least one buffer is placed. Many buffers share one: there are far fewer slots than buffers.
-  struct Slot {
-    std::int64_t begin = 0, end = 0;
-    std::uint32_t number = 0;
-  };
+  struct Ranked {};
   struct Kept {
     std::vector<int> order;
     bool reuse = false;
@@ -47,21 +43,12 @@ class Packer {
     std::vector<bool> new_place;
   };
 
-  static constexpr std::size_t kBlock = 32;
-
-  // Calls visit(rank, true) for each conflict of a buffer, and visit(rank, false) for some other buffers.
-  template <class Visit>
-  void conflicts_of(std::size_t buffer, const Visit& visit) const;
+  // `by_first`: the used buffers, in the order of their first accesses.
+  Packer(const Trace& trace, const Order& order, const Lifetimes& lifetimes, const std::vector<Buffer>& buffers,
+         const std::vector<int>& by_first, Ranked);
   void clear();
-  // Marks the slots of the conflicts of a buffer that are placed.
-  void mark_slots(std::size_t buffer);
-  // Makes taken_ complete below `end`.
-  void extend_taken(std::int64_t end);
-  // The lowest offset of `size` units that no marked slot overlaps.
-  std::int64_t lowest_gap(std::int64_t size) const;
   std::int64_t fit(std::size_t buffer, bool reuse);
   void add_place(std::size_t buffer, std::int64_t at);
-  std::uint32_t slot(std::int64_t begin, std::int64_t end);
   // A buffer has another offset than in kept_, or was another one that added a place.
   void differs(std::size_t buffer, bool offset);
 
@@ -69,27 +56,19 @@ class Packer {
   std::vector<int> rank_;  // by buffer
   std::vector<std::int64_t> units_;
   // Conflicts are buffers whose accesses overlap in the trace, and those whose accesses do not, but are not ordered.
-  // The first are found from overlaps_ and open_, the second are listed.
-  std::vector<std::uint32_t> overlaps_;  // the first rank after those first accessed before this one's last access
-  std::vector<int> open_;  // by rank / kBlock, from open_of_: earlier ranks that overlap the block's first
-  std::vector<Range> open_of_;
+  // The first are found from occupied_, the second are listed.
+  OccupiedRanges occupied_;
   std::vector<int> unordered_;  // from unordered_of_
-  std::vector<Range> unordered_of_;
+  std::vector<Part> unordered_of_;
   std::vector<std::size_t> conflicts_;  // their number
   std::vector<std::size_t> size_of_;    // index of its size among all sizes
   std::vector<std::int64_t> offsets_;
-  std::vector<Slot> slots_;             // by begin, then end
-  std::vector<std::uint32_t> slot_of_;  // the number of its slot; 0: not placed
-  std::vector<std::uint32_t> marks_;    // by slot number: the last mark_ for which a conflict is in it
-  std::uint32_t mark_ = 0;
-  std::vector<Run> taken_;  // of marked slots before next_slot_: ascending, with gaps between
-  std::size_t next_slot_ = 0;
   std::vector<std::vector<std::int64_t>> places_;  // by size: offsets used by buffers of that size
   std::vector<bool> new_place_;                    // it added its offset to places_
   Kept kept_;
   std::vector<int> last_order_;
   bool last_reuse_ = false;
-  std::vector<char> stale_;         // a conflict placed before it may have another offset than in kept_
+  std::vector<bool> stale_;         // an unordered conflict placed before it may have another offset than in kept_
   std::vector<bool> other_places_;  // by size: places_ may differ from those at this point of kept_
   std::size_t work_ = 0;
 };

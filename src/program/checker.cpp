@@ -1,6 +1,8 @@
 #include "program/checker.h"
 
 #include <algorithm>
+#include <map>
+#include <span>
 
 #include "device/device.h"
 #include "program/defects.h"
@@ -13,15 +15,43 @@ namespace {
 
 struct Use {
   int item;
-  Access access;
+  int access;  // index in the item's accesses
+};
+
+// The uses of every buffer, in list order.
+class Uses {
+ public:
+  // `buffer_of`: by access of the trace, in its order; -1: none.
+  Uses(const Trace& trace, const std::vector<int>& buffer_of, std::size_t buffers) : begin_(buffers + 1, 0) {
+    for (const int b : buffer_of) {
+      if (b >= 0) ++begin_[static_cast<std::size_t>(b) + 1];
+    }
+    for (std::size_t b = 0; b < buffers; ++b) begin_[b + 1] += begin_[b];
+    uses_.resize(begin_.back());
+    std::vector<std::size_t> next(begin_.begin(), begin_.end() - 1);
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < trace.items.size(); ++i) {
+      const auto accesses = static_cast<int>(trace.items[i].record.accesses.size());
+      for (int a = 0; a < accesses; ++a) {
+        const int b = buffer_of[at++];
+        if (b >= 0) uses_[next[static_cast<std::size_t>(b)]++] = {static_cast<int>(i), a};
+      }
+    }
+  }
+  std::span<const Use> of(std::size_t buffer) const {
+    return std::span(uses_).subspan(begin_[buffer], begin_[buffer + 1] - begin_[buffer]);
+  }
+
+ private:
+  std::vector<std::size_t> begin_;  // by buffer
+  std::vector<Use> uses_;
 };
 
 // The uses of one buffer, in list order: finds unordered conflicting accesses, and reads of bytes that were not
 // written.
 class BufferCheck {
  public:
-  BufferCheck(const Trace& trace, const Order& order, const Buffer& buffer, const std::vector<Use>& uses,
-              Defects& defects)
+  BufferCheck(const Trace& trace, const Order& order, const Buffer& buffer, std::span<const Use> uses, Defects& defects)
       : trace_(trace), order_(order), buffer_(buffer), uses_(uses), defects_(defects) {}
 
   // On each other stream, only uses after the last one that is over when this use starts can race with it.
@@ -33,8 +63,8 @@ class BufferCheck {
         if (s == own) continue;
         for (auto other = streams[s].rbegin(); other != streams[s].rend(); ++other) {
           if (order_.before((*other)->item, use.item)) break;
-          if (!use.access.write && !(*other)->access.write) continue;
-          if (!overlap(use.access, (*other)->access)) continue;
+          const Access &a = access(use), &b = access(**other);
+          if ((!a.write && !b.write) || !overlap(a, b)) continue;
           defects_.add(cat("race on ", buffer_.name, ": ", describe(trace_, (*other)->item), " and ",
                            describe(trace_, use.item), " are not ordered"));
           return;
@@ -50,13 +80,13 @@ class BufferCheck {
     for (std::size_t i = 0; i < uses_.size();) {
       std::size_t end = i;
       for (; end < uses_.size() && uses_[end].item == uses_[i].item; ++end) {
-        const Use& use = uses_[end];
-        if (use.access.write || written.covers(use.access)) continue;
-        defects_.add(cat(buffer_.name, " is read before it is written: ", describe(trace_, use.item)));
+        const Access& read = access(uses_[end]);
+        if (read.write || written.covers(read)) continue;
+        defects_.add(cat(buffer_.name, " is read before it is written: ", describe(trace_, uses_[end].item)));
         return;
       }
       for (; i < end; ++i) {
-        if (uses_[i].access.write) written.add(uses_[i].access);
+        if (access(uses_[i]).write) written.add(access(uses_[i]));
       }
     }
   }
@@ -65,37 +95,78 @@ class BufferCheck {
   std::size_t stream(const Use& use) const {
     return static_cast<std::size_t>(trace_.items[static_cast<std::size_t>(use.item)].stream);
   }
+  const Access& access(const Use& use) const {
+    return trace_.items[static_cast<std::size_t>(use.item)].record.accesses[static_cast<std::size_t>(use.access)];
+  }
 
   const Trace& trace_;
   const Order& order_;
   const Buffer& buffer_;
-  const std::vector<Use>& uses_;
+  std::span<const Use> uses_;
   Defects& defects_;
 };
 
-void check_placement(const Trace& trace, const Order& order, const std::vector<Buffer>& buffers,
-                     const Placement& placement, Defects& defects) {
-  const Lifetimes lifetimes(trace, order, buffers);
-  const auto name = [&](int b) -> const std::string& { return buffers[static_cast<std::size_t>(b)].name; };
-  const auto begin = [&](int b) { return placement.offsets[static_cast<std::size_t>(b)]; };
-  const auto end = [&](int b) { return begin(b) + buffers[static_cast<std::size_t>(b)].bytes; };
-  std::vector<int> by_offset;
-  for (int b = 0; b < static_cast<int>(buffers.size()); ++b) {
-    if (begin(b) >= 0) {
-      by_offset.push_back(b);
-      if (begin(b) % Device::kAlignment != 0) defects.add(cat(name(b), " is not aligned"));
-      if (end(b) > placement.bytes) defects.add(cat(name(b), " ends after the arena's end"));
-    } else if (lifetimes.used(b) && buffers[static_cast<std::size_t>(b)].category != kPersistent) {
-      defects.add(cat(name(b), " is used but not placed"));
+// Which buffer had each byte of the arena last.
+class ArenaOwners {
+ public:
+  // Calls visit(buffer) for each buffer that had bytes of [begin, end), then gives them to `buffer`.
+  template <class Visit>
+  void take(std::int64_t begin, std::int64_t end, int buffer, const Visit& visit) {
+    auto at = ranges_.upper_bound(begin);
+    if (at != ranges_.begin() && std::prev(at)->second.end > begin) --at;
+    while (at != ranges_.end() && at->first < end) {
+      const std::int64_t first = at->first;
+      const Range range = at->second;
+      visit(range.buffer);
+      at = ranges_.erase(at);
+      if (first < begin) ranges_.emplace_hint(at, first, Range{begin, range.buffer});
+      if (range.end > end) at = ranges_.emplace_hint(at, end, range);
+    }
+    ranges_.emplace_hint(at, begin, Range{end, buffer});
+  }
+
+ private:
+  struct Range {
+    std::int64_t end = 0;
+    int buffer = 0;
+  };
+  std::map<std::int64_t, Range> ranges_;  // by begin; disjoint
+};
+
+void check_offsets(const Lifetimes& lifetimes, const std::vector<Buffer>& buffers, const Placement& placement,
+                   Defects& defects) {
+  for (std::size_t b = 0; b < buffers.size(); ++b) {
+    const std::int64_t begin = placement.offsets[b];
+    if (begin >= 0) {
+      if (begin % Device::kAlignment != 0) defects.add(cat(buffers[b].name, " is not aligned"));
+      if (begin + buffers[b].bytes > placement.bytes) defects.add(cat(buffers[b].name, " ends after the arena's end"));
+    } else if (lifetimes.used(static_cast<int>(b)) && buffers[b].category != kPersistent) {
+      defects.add(cat(buffers[b].name, " is used but not placed"));
     }
   }
-  std::stable_sort(by_offset.begin(), by_offset.end(), [&](int a, int b) { return begin(a) < begin(b); });
-  for (std::size_t i = 0; i < by_offset.size() && !defects.full(); ++i) {
-    for (std::size_t j = i + 1; j < by_offset.size() && begin(by_offset[j]) < end(by_offset[i]); ++j) {
-      if (lifetimes.disjoint(by_offset[i], by_offset[j])) continue;
-      defects.add(
-          cat(name(by_offset[i]), " and ", name(by_offset[j]), " share bytes, but their accesses are not ordered"));
-    }
+}
+
+// The order of buffers in time is transitive, and of two ordered buffers the earlier one is accessed first in the
+// trace. So all buffers at a byte are ordered if each is ordered with the one that had the byte before it.
+void check_sharing(const Lifetimes& lifetimes, const std::vector<Buffer>& buffers, const Placement& placement,
+                   Defects& defects) {
+  std::vector<int> by_first;
+  for (int b = 0; b < static_cast<int>(buffers.size()); ++b) {
+    const auto index = static_cast<std::size_t>(b);
+    if (lifetimes.used(b) && placement.offsets[index] >= 0 && buffers[index].bytes > 0) by_first.push_back(b);
+  }
+  std::stable_sort(by_first.begin(), by_first.end(),
+                   [&](int a, int b) { return lifetimes.first_item(a) < lifetimes.first_item(b); });
+  ArenaOwners owners;
+  for (const int b : by_first) {
+    if (defects.full()) return;
+    const auto index = static_cast<std::size_t>(b);
+    const std::int64_t begin = placement.offsets[index];
+    owners.take(begin, begin + buffers[index].bytes, b, [&](int earlier) {
+      if (lifetimes.before(earlier, b)) return;
+      defects.add(cat(buffers[static_cast<std::size_t>(earlier)].name, " and ", buffers[index].name,
+                      " share bytes, but their accesses are not ordered"));
+    });
   }
 }
 
@@ -109,29 +180,34 @@ std::vector<std::string> check_memory(const RankTrace& rank) {
   Defects defects;
 
   bool inside = true;
-  std::vector<std::vector<Use>> uses(buffers.size());
+  std::vector<int> buffer_of;  // by access
   for (std::size_t i = 0; i < trace.items.size(); ++i) {
     for (const Access& access : trace.items[i].record.accesses) {
+      buffer_of.push_back(-1);
       if (access.row_bytes == 0 || access.rows == 0) continue;
       const int buffer = index.find(access.address);
       if (buffer < 0) {
         defects.add(cat("access outside every buffer: ", describe(trace, static_cast<int>(i))));
         continue;
       }
+      buffer_of.back() = buffer;
       const Buffer& b = buffers[static_cast<std::size_t>(buffer)];
-      if (access.end() > b.address + static_cast<std::uint64_t>(b.bytes)) {
-        defects.add(cat(b.name, " is accessed past its end: ", describe(trace, static_cast<int>(i))));
-        inside = false;
-      }
-      uses[static_cast<std::size_t>(buffer)].push_back({static_cast<int>(i), access});
+      if (access.end() <= b.address + static_cast<std::uint64_t>(b.bytes)) continue;
+      defects.add(cat(b.name, " is accessed past its end: ", describe(trace, static_cast<int>(i))));
+      inside = false;
     }
   }
+  const Uses uses(trace, buffer_of, buffers.size());
   for (std::size_t b = 0; b < buffers.size() && !defects.full(); ++b) {
-    BufferCheck check(trace, order, buffers[b], uses[b], defects);
+    BufferCheck check(trace, order, buffers[b], uses.of(b), defects);
     check.races();
     if (buffers[b].category != kPersistent) check.unwritten_reads();
   }
-  if (rank.placement != nullptr && inside) check_placement(trace, order, buffers, *rank.placement, defects);
+  if (rank.placement != nullptr && inside) {
+    const Lifetimes lifetimes(trace, order, buffers);
+    check_offsets(lifetimes, buffers, *rank.placement, defects);
+    check_sharing(lifetimes, buffers, *rank.placement, defects);
+  }
   return defects.take();
 }
 

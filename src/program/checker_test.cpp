@@ -204,6 +204,44 @@ TEST(CheckMemory, FindsBadPlacements) {
   expect_defect(memory_of(r, &placement), {"x is used but not placed"});
 }
 
+// Placements of which some buffers are moved, so that they share bytes with several others in part.
+TEST(CheckMemory, FindsSharedBytesExactlyOnRandomPlacements) {
+  int shared = 0, clean = 0;
+  for (unsigned seed = 0; seed < 2000; ++seed) {
+    std::mt19937 random(seed);
+    const int streams = 1 + static_cast<int>(seed % 3), buffers = 3 + static_cast<int>(seed % 8);
+    const auto r = testing::random_trace(seed, streams, 6 * buffers, buffers);
+    const Order order(r->trace());
+    const Lifetimes lifetimes(r->trace(), order, r->buffers());
+    std::vector<Buffer> sized = r->buffers();
+    for (Buffer& b : sized) b.bytes = std::max(b.bytes, std::int64_t{256} * pick(random, 1, 30));
+    Placement placement = place(r->trace(), sized);
+    for (int moves = pick(random, 0, 4); moves > 0; --moves) {
+      const auto moved = static_cast<std::size_t>(pick(random, 0, buffers));
+      if (placement.offsets[moved] < 0) continue;
+      placement.offsets[moved] = std::int64_t{256} * pick(random, 0, static_cast<int>(placement.bytes / 256));
+    }
+    bool truth = false;
+    for (int a = 0; a < static_cast<int>(sized.size()); ++a) {
+      for (int b = 0; b < a; ++b) {
+        const auto x = static_cast<std::size_t>(a), y = static_cast<std::size_t>(b);
+        const bool apart = placement.offsets[x] + sized[x].bytes <= placement.offsets[y] ||
+                           placement.offsets[y] + sized[y].bytes <= placement.offsets[x];
+        const bool placed = placement.offsets[x] >= 0 && placement.offsets[y] >= 0;
+        truth = truth || (placed && !apart && !lifetimes.disjoint(a, b));
+      }
+    }
+    bool found = false;
+    for (const std::string& line : check_memory({.trace = &r->trace(), .buffers = &sized, .placement = &placement})) {
+      found = found || line.find("share bytes") != std::string::npos;
+    }
+    ASSERT_EQ(found, truth) << "seed " << seed;
+    ++(truth ? shared : clean);
+  }
+  EXPECT_GT(shared, 400);
+  EXPECT_GT(clean, 400);
+}
+
 TEST(Written, EqualsAMapOfBytes) {
   std::mt19937 random(5);
   int covered = 0;

@@ -6,17 +6,26 @@
 
 namespace hawser::program {
 
-BufferIndex::BufferIndex(const std::vector<Buffer>& buffers) : buffers_(buffers) {
+namespace {
+
+constexpr std::size_t kRecent = 1024;
+
+}  // namespace
+
+BufferIndex::BufferIndex(const std::vector<Buffer>& buffers) : recent_(kRecent, -1), buffers_(buffers) {
   for (std::size_t i = 0; i < buffers.size(); ++i) starts_.emplace_back(buffers[i].address, static_cast<int>(i));
-  std::sort(starts_.begin(), starts_.end());
+  if (!std::is_sorted(starts_.begin(), starts_.end())) std::sort(starts_.begin(), starts_.end());
 }
 
 int BufferIndex::find(std::uint64_t address) const {
-  auto it = std::upper_bound(starts_.begin(), starts_.end(), std::pair(address, std::numeric_limits<int>::max()));
+  int& recent = recent_[(address >> 20) % kRecent];  // regions of the meta device start at multiples of 1 MiB
+  if (recent >= 0 && contains(recent, address)) return recent;
+  const auto it = std::upper_bound(starts_.begin(), starts_.end(), std::pair(address, std::numeric_limits<int>::max()));
   if (it == starts_.begin()) return -1;
   const int buffer = std::prev(it)->second;
-  const Buffer& b = buffers_[static_cast<std::size_t>(buffer)];
-  return address < b.address + static_cast<std::uint64_t>(b.bytes) ? buffer : -1;
+  if (!contains(buffer, address)) return -1;
+  recent = buffer;
+  return buffer;
 }
 
 Lifetimes::Lifetimes(const Trace& trace, const Order& order, const std::vector<Buffer>& buffers)

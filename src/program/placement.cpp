@@ -130,7 +130,10 @@ void find_peak(const Trace& trace, const Lifetimes& lifetimes, const std::vector
     // Adds buffers that are live at that moment in other execution orders, such as those of a running reduction or an
     // early gather.
     for (const int b : by_size) {
-      if (std::any_of(set.begin(), set.end(), [&](int other) { return other == b || lifetimes.disjoint(b, other); })) {
+      const auto rejects =
+          std::ranges::find_if(set, [&](int other) { return other == b || lifetimes.disjoint(b, other); });
+      if (rejects != set.end()) {
+        std::iter_swap(rejects, set.begin());  // it probably rejects the next buffer, too
         continue;
       }
       set.push_back(b);

@@ -77,14 +77,21 @@ class Lifetimes {
   std::vector<std::size_t> accessed_begin_;
 };
 
-// Finds the buffer that contains an address of the trace. `buffers` outlives it.
+// Finds the buffer that contains an address of the trace. `buffers` outlives it. One thread at a time may call find().
 class BufferIndex {
  public:
   explicit BufferIndex(const std::vector<Buffer>& buffers);
   int find(std::uint64_t address) const;  // index of the buffer; -1: none
 
  private:
+  bool contains(int buffer, std::uint64_t address) const {
+    const Buffer& b = buffers_[static_cast<std::size_t>(buffer)];
+    return address >= b.address && address < b.address + static_cast<std::uint64_t>(b.bytes);
+  }
+
   std::vector<std::pair<std::uint64_t, int>> starts_;
+  // A step accesses few buffers at a time: the results of recent calls, by bits of the address.
+  mutable std::vector<int> recent_;
   const std::vector<Buffer>& buffers_;
 };
 

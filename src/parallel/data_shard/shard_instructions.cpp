@@ -1,6 +1,7 @@
 #include "parallel/data_shard/shard_instructions.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 
@@ -123,9 +124,11 @@ class Writer {
           {.op = Op::reduce, .stream = StreamId::reduce, .flat = flat, .micro_batch = micro_batch, .after = {id}});
       reduces_.push_back(end);
     }
-    const bool all_done = std::none_of(
-        last_.begin(), last_.end(), [&](const auto& other) { return other.first.first == flat && other.second > i; });
-    if (!all_done) return;
+    // The groups of a flat are adjacent.
+    auto other = last_.lower_bound({flat, std::numeric_limits<int>::min()});
+    for (; other != last_.end() && other->first.first == flat; ++other) {
+      if (other->second > i) return;
+    }
     if (options_.replicas) {
       end = program_.add({.op = Op::reduce_replicas, .stream = StreamId::reduce, .flat = flat, .after = {end}});
     }
