@@ -43,7 +43,7 @@ Session::Session(const models::Model& model, const plan::Layout& layout, Device&
 Session::Session(const models::Model& model, std::vector<StepConfig> configs, Device& device, comm::Mesh& mesh,
                  std::optional<Bytes> capacity, SessionChecks checks)
     : model_(model), device_(device), mesh_(mesh) {
-  std::int64_t arena_bytes = 0, state_bytes = 0;
+  std::int64_t arena_bytes = 0, host_bytes = 0, state_bytes = 0;
   const bool optimizer = std::any_of(configs.begin(), configs.end(),
                                      [](const StepConfig& config) { return config.purpose == step::Purpose::train; });
   for (StepConfig& config : configs) {
@@ -53,6 +53,7 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
     planned->config = std::move(config);
     planned->plan = make_plan(planned->config, optimizer, checks.replay);
     arena_bytes = std::max(arena_bytes, planned->plan.buffers.placement.bytes);
+    host_bytes = std::max(host_bytes, planned->plan.host_bytes());
     state_bytes = std::max(state_bytes, planned->plan.state_bytes);
     for (const std::string& line : planned->plan.implementations) {
       if (std::find(notes_.begin(), notes_.end(), line) == notes_.end()) notes_.push_back(line);
@@ -71,6 +72,8 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
   state_ = std::make_unique<step::ModelState>(model_, plan::state_options(layout(), mesh_, optimizer), device_);
   HAWSER_CHECK(state_->bytes() == state_bytes, "the kinds of steps need states of different sizes");
   arena_ = Arena(device_, arena_bytes);
+  if (host_bytes > 0) host_arena_ = Arena(device_, host_bytes, Memory::host);
+  const step::Arenas arenas{.device = arena_.data(), .host = host_arena_.data()};
   register_memory();
   compare_offsets();
   stream_ = device_.make_stream("session");
@@ -83,7 +86,7 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
     reserve_scratch(*streams_[static_cast<std::size_t>(program::StreamId::compute)]);
   }
   for (auto& planned : planned_steps_) {
-    planned->buffers = std::make_unique<step::PlannedBuffers>(planned->plan.buffers, arena_.data(), device_.kind());
+    planned->buffers = std::make_unique<step::PlannedBuffers>(planned->plan.buffers, arenas, device_.kind());
     step::ExecutorSetup setup =
         plan::executor_setup(planned->config.layout, model_, planned->plan.program, mesh_, planned->config.purpose);
     setup.device = &device_;
@@ -92,7 +95,7 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
       planned->replay =
           std::make_unique<step::ReplayDevice>(device_, step::ReplaySetup{.trace = &planned->plan.trace,
                                                                           .buffers = &planned->plan.buffers,
-                                                                          .arena = arena_.data(),
+                                                                          .arenas = arenas,
                                                                           .state = state_->data(),
                                                                           .guard = checks.guard});
       setup.device = planned->replay.get();

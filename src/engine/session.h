@@ -131,7 +131,7 @@ class Session {
   Device& device_;
   comm::Mesh& mesh_;
   std::unique_ptr<step::ModelState> state_;
-  Arena arena_;
+  Arena arena_, host_arena_;
   std::vector<std::byte*> registered_;
   std::vector<std::string> notes_;
   std::int64_t scratch_bytes_ = 0;

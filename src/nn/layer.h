@@ -196,6 +196,8 @@ struct SavePolicy {
   Checkpointing checkpointing = Checkpointing::none;
   // Gradients of GEMM weights are computed in a separate pass, backward_weight: what they read is saved until then.
   bool delay_weight_gradients = false;
+  // What forward saves, and the layer's input, are copied to host memory after forward and back before backward.
+  bool offload = false;
   // By Site: the format of the layer's Linears. What a layer saves may depend on it.
   std::array<LinearFormat, kSites> formats = {};
 

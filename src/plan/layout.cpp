@@ -121,6 +121,7 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
                         ? layout.passes(stage)
                         : step::grouped_passes(micro_batches, layout.in_flight, layout.partition, stage, backward),
           .policies = layout.policies,
+          .offload_window = layout.offload_window,
           .shard = {.gather = layout.gathers_weights(),
                     .gather_updated = layout.shards() && !layout.gathers_weights(),
                     .reduce = layout.shards(),

@@ -54,10 +54,11 @@ std::map<std::string, std::uint64_t> offset_hashes(const RankPlan& plan) {
       const int b = index.find(access.address);
       HAWSER_CHECK(b >= 0, item.record.name, " outside all buffers");
       const auto at = static_cast<std::size_t>(b);
-      const bool persistent = buffers[at].category == program::kPersistent;
+      const bool persistent = buffers[at].space == program::Space::persistent;
       const auto inside = static_cast<std::int64_t>(access.address - buffers[at].address);
       const std::int64_t base = persistent ? 0 : plan.buffers.placement.offsets[at];
-      texts[comm::Mesh::kind_of(item.record.collective.communicator)] += cat(persistent ? "state " : "arena ", base + inside, ";");
+      texts[comm::Mesh::kind_of(item.record.collective.communicator)] +=
+          cat(persistent ? "state " : "arena ", base + inside, ";");
     }
   }
   std::map<std::string, std::uint64_t> hashes;
@@ -94,6 +95,8 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   plan.scratch_bytes = scratch_bytes(layout.device);
   plan.buffers.placement =
       program::place(plan.trace, plan.buffers.buffers, placing, max_bytes - plan.state_bytes - plan.scratch_bytes);
+  plan.buffers.host_placement = program::place(plan.trace, plan.buffers.buffers, placing,
+                                               std::numeric_limits<std::int64_t>::max(), program::Space::host);
   plan.implementations = implementations(plan);
   if (plan.buffers.placement.placed) plan.offset_hashes = offset_hashes(plan);
   return plan;
@@ -151,7 +154,8 @@ void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<in
     traces.push_back({.rank = ranks[i],
                       .trace = &plan.trace,
                       .buffers = &plan.buffers.buffers,
-                      .placement = &plan.buffers.placement});
+                      .placement = &plan.buffers.placement,
+                      .host_placement = &plan.buffers.host_placement});
     for (std::string& line : program::check_memory(traces.back())) defects.push_back(std::move(line));
     check_end(plan, ranks[i], defects);
   }

@@ -31,6 +31,7 @@ struct RankPlan {
   // rely on it (comm::Mesh::compare_offsets). Parts that are each member's own, and sends and receives, are left out.
   std::map<std::string, std::uint64_t> offset_hashes;
 
+  std::int64_t host_bytes() const { return buffers.host_placement.bytes; }  // pinned host memory of a step
   // All device memory that a session reserves if this is its only kind of step: state, scratch buffer and arena.
   std::int64_t bytes() const { return state_bytes + scratch_bytes + buffers.placement.bytes; }
 };

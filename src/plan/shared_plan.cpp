@@ -40,12 +40,12 @@ std::string plan_text(const RankPlan& plan) {
   out << hash_of(plan.program) << '\n'
       << plan.parameter_bytes << ' ' << plan.optimizer_bytes << ' ' << plan.kv_cache_bytes << ' ' << plan.saved_bytes
       << ' ' << plan.state_bytes << ' ' << plan.scratch_bytes << '\n'
-      << placement.bytes << ' ' << placement.live_bytes << '\n'
+      << placement.bytes << ' ' << placement.live_bytes << ' ' << plan.host_bytes() << '\n'
       << plan.buffers.index.size() << '\n';
   for (const auto& [key, index] : plan.buffers.index) {
     const auto i = static_cast<std::size_t>(index);
     out << static_cast<int>(key.role) << ' ' << key.a << ' ' << key.b << ' ' << plan.buffers.buffers[i].bytes << ' '
-        << placement.offsets[i] << '\n';
+        << plan.buffers.offset(index) << '\n';
   }
   out << plan.implementations.size() << '\n';
   for (const std::string& line : plan.implementations) out << line << '\n';
@@ -63,8 +63,9 @@ RankPlan read_plan(const std::string& text, step::Purpose purpose, program::Prog
   lines.numbers(plan.parameter_bytes, plan.optimizer_bytes, plan.kv_cache_bytes, plan.saved_bytes, plan.state_bytes,
                 plan.scratch_bytes);
   program::Placement& placement = plan.buffers.placement;
-  lines.numbers(placement.bytes, placement.live_bytes);
-  placement.placed = true;
+  program::Placement& host = plan.buffers.host_placement;
+  lines.numbers(placement.bytes, placement.live_bytes, host.bytes);
+  placement.placed = host.placed = true;
   std::size_t count = 0;
   lines.numbers(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -74,7 +75,9 @@ RankPlan read_plan(const std::string& text, step::Purpose purpose, program::Prog
     lines.numbers(role, key.a, key.b, bytes, offset);
     key.role = static_cast<step::Role>(role);
     plan.buffers.add(key, bytes, 0);
-    placement.offsets.push_back(offset);
+    const bool on_host = plan.buffers.buffers.back().space == program::Space::host;
+    placement.offsets.push_back(on_host ? -1 : offset);
+    host.offsets.push_back(on_host ? offset : -1);
   }
   lines.numbers(count);
   for (std::size_t i = 0; i < count; ++i) plan.implementations.push_back(lines.next());

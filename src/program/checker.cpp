@@ -134,13 +134,13 @@ class ArenaOwners {
 };
 
 void check_offsets(const Lifetimes& lifetimes, const std::vector<Buffer>& buffers, const Placement& placement,
-                   Defects& defects) {
+                   Space space, Defects& defects) {
   for (std::size_t b = 0; b < buffers.size(); ++b) {
     const std::int64_t begin = placement.offsets[b];
     if (begin >= 0) {
       if (begin % Device::kAlignment != 0) defects.add(cat(buffers[b].name, " is not aligned"));
       if (begin + buffers[b].bytes > placement.bytes) defects.add(cat(buffers[b].name, " ends after the arena's end"));
-    } else if (lifetimes.used(static_cast<int>(b)) && buffers[b].category != kPersistent) {
+    } else if (lifetimes.used(static_cast<int>(b)) && buffers[b].space == space) {
       defects.add(cat(buffers[b].name, " is used but not placed"));
     }
   }
@@ -201,12 +201,16 @@ std::vector<std::string> check_memory(const RankTrace& rank) {
   for (std::size_t b = 0; b < buffers.size() && !defects.full(); ++b) {
     BufferCheck check(trace, order, buffers[b], uses.of(b), defects);
     check.races();
-    if (buffers[b].category != kPersistent) check.unwritten_reads();
+    if (buffers[b].space != Space::persistent) check.unwritten_reads();
   }
   if (rank.placement != nullptr && inside) {
     const Lifetimes lifetimes(trace, order, buffers);
-    check_offsets(lifetimes, buffers, *rank.placement, defects);
-    check_sharing(lifetimes, buffers, *rank.placement, defects);
+    for (const auto& [space, placement] :
+         {std::pair{Space::device, rank.placement}, std::pair{Space::host, rank.host_placement}}) {
+      if (placement == nullptr) continue;
+      check_offsets(lifetimes, buffers, *placement, space, defects);
+      check_sharing(lifetimes, buffers, *placement, defects);
+    }
   }
   return defects.take();
 }

@@ -15,7 +15,8 @@ struct RankTrace {
   int rank = 0;
   const Trace* trace = nullptr;
   const std::vector<Buffer>* buffers = nullptr;  // required by check_memory
-  const Placement* placement = nullptr;          // null: offsets are not checked
+  const Placement* placement = nullptr;          // of the device's arena; null: offsets are not checked
+  const Placement* host_placement = nullptr;     // of the host's
 };
 
 // Each check returns one line per defect, at most kMaxDefects lines; it returns no lines if there is no defect.
@@ -25,10 +26,9 @@ constexpr int kMaxDefects = 20;
 // - Every access must be inside one buffer.
 // - Of two accesses to the same bytes of a buffer, at least one of them a write, one must have completed before the
 //   other starts.
-// - Every byte that is read must have been written by an earlier item of this trace, unless the buffer's category is
-//   kPersistent.
-// - With a placement, every accessed buffer that is not persistent must have an aligned offset and be inside the arena.
-//   Two buffers may share bytes only if every access to one has completed before any access to the other starts.
+// - Every byte that is read must have been written by an earlier item of this trace, unless the buffer is persistent.
+// - With a placement, every accessed buffer of its space must have an aligned offset and be inside the arena. Two buffers
+//   may share bytes only if every access to one has completed before any access to the other starts.
 std::vector<std::string> check_memory(const RankTrace& rank);
 
 // Checks collectives across ranks:

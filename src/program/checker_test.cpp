@@ -156,7 +156,7 @@ TEST(CheckMemory, AllowsConcurrentUseOfDisjointColumns) {
 TEST(CheckMemory, FindsReadsOfUnwrittenBytes) {
   Recorder r({"compute"});
   const int x = r.buffer("x", "temp", 1000), y = r.buffer("y", "temp", 1000), z = r.buffer("z", "temp", 1000);
-  const int kept = r.buffer("kept", kPersistent, 1000);
+  const int kept = r.buffer("kept", testing::kPersistent, 1000);
   r.work(0, "copy", {kept}, {y});
   r.work(0, "gemm", {x}, {x});  // reads before it writes
   Access half = r.write(z);

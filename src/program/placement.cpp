@@ -282,14 +282,19 @@ class Search {
 
 }  // namespace
 
-Placement place(const Trace& trace, const std::vector<Buffer>& buffers, Placing placing, std::int64_t max_bytes) {
-  const Order order(trace);
-  const Lifetimes lifetimes(trace, order, buffers);
+Placement place(const Trace& trace, const std::vector<Buffer>& buffers, Placing placing, std::int64_t max_bytes,
+                Space space) {
   Placement out;
   out.offsets.assign(buffers.size(), -1);
+  if (std::ranges::find(buffers, space, &Buffer::space) == buffers.end()) {
+    out.placed = placing == Placing::offsets;
+    return out;
+  }
+  const Order order(trace);
+  const Lifetimes lifetimes(trace, order, buffers);
   std::vector<int> used;
   for (std::size_t i = 0; i < buffers.size(); ++i) {
-    if (lifetimes.used(static_cast<int>(i)) && buffers[i].category != kPersistent) used.push_back(static_cast<int>(i));
+    if (lifetimes.used(static_cast<int>(i)) && buffers[i].space == space) used.push_back(static_cast<int>(i));
   }
   if (used.empty()) {
     out.placed = placing == Placing::offsets;

@@ -13,9 +13,13 @@
 
 namespace hawser::program {
 
-// Category of buffers whose contents persist from step to step, such as parameters and moments. The model state
-// (step/state.h) places them outside the arena; they share bytes with no other buffer.
-inline const std::string kPersistent = "persistent";
+// Where a buffer is.
+enum class Space {
+  device,      // in the step's arena on the device
+  host,        // in the step's arena of pinned host memory, such as offloaded activations
+  persistent,  // outside the arenas, in the model state (step/state.h): parameters and moments. Its contents persist from
+               // step to step; it shares bytes with no other buffer
+};
 
 // A buffer as allocated on the meta device.
 struct Buffer {
@@ -23,10 +27,12 @@ struct Buffer {
   std::string category;       // "activations", "weights", "gradients", "workspace" …
   std::uint64_t address = 0;  // on the meta device: the buffer is [address, address + bytes)
   std::int64_t bytes = 0;
+  Space space = Space::device;
 };
 
+// Of the buffers of one space.
 struct Placement {
-  // By buffer: bytes from the arena's begin, a multiple of Device::kAlignment. -1: persistent, or never accessed.
+  // By buffer: bytes from the arena's begin, a multiple of Device::kAlignment. -1: in another space, or never accessed.
   std::vector<std::int64_t> offsets;
   std::int64_t bytes = 0;  // size of the step's arena
   bool placed = false;     // offsets were computed; otherwise `bytes` is an estimate
@@ -100,9 +106,9 @@ enum class Placing {
   estimate,  // computes only the lower bound: all offsets are -1, and `bytes` is `live_bytes`
 };
 
-// Computes offsets of all buffers except the persistent ones; only the estimate if that needs more than `max_bytes`. The
+// Computes offsets of all buffers of a space, device or host; only the estimate if that needs more than `max_bytes`. The
 // result depends only on the arguments.
 Placement place(const Trace& trace, const std::vector<Buffer>& buffers, Placing placing = Placing::offsets,
-                std::int64_t max_bytes = std::numeric_limits<std::int64_t>::max());
+                std::int64_t max_bytes = std::numeric_limits<std::int64_t>::max(), Space space = Space::device);
 
 }  // namespace hawser::program

@@ -54,7 +54,7 @@ void expect_sound(const Trace& trace, const std::vector<Buffer>& buffers, const 
   const auto end = [&](int b) { return at(b) + buffers[static_cast<std::size_t>(b)].bytes; };
   std::int64_t top = 0;
   for (int a = 0; a < n; ++a) {
-    const bool placed = used.count(a) > 0 && buffers[static_cast<std::size_t>(a)].category != kPersistent;
+    const bool placed = used.count(a) > 0 && buffers[static_cast<std::size_t>(a)].space != Space::persistent;
     ASSERT_EQ(at(a) >= 0, placed) << buffers[static_cast<std::size_t>(a)].name;
     if (!placed) continue;
     ASSERT_EQ(at(a) % Device::kAlignment, 0);
@@ -148,7 +148,7 @@ TEST(Placement, AccountsForStreamsThatRunAhead) {
 
 TEST(Placement, LeavesOutPersistentAndUnusedBuffers) {
   Recorder r({"compute"});
-  const int weights = r.buffer("weights", kPersistent, 1 << 20), x = r.buffer("x", "temp", 1000);
+  const int weights = r.buffer("weights", testing::kPersistent, 1 << 20), x = r.buffer("x", "temp", 1000);
   r.buffer("never", "temp", 1 << 20);
   r.work(0, "use", {weights}, {x});
   const Placement placement = place(r.trace(), r.buffers());

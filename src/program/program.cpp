@@ -40,6 +40,10 @@ const char* to_string(Op op) {
       return "send";
     case Op::receive:
       return "receive";
+    case Op::offload:
+      return "offload";
+    case Op::load:
+      return "load";
     case Op::reduce_replicas:
       return "reduce_replicas";
     case Op::reduce_tied:
@@ -86,6 +90,10 @@ const char* to_string(StreamId stream) {
       return "send";
     case StreamId::receive:
       return "receive";
+    case StreamId::copy_out:
+      return "copy_out";
+    case StreamId::copy_in:
+      return "copy_in";
     case StreamId::count:
       break;
   }

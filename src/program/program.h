@@ -31,6 +31,8 @@ enum class Op {
   embed_backward,     // gradient of the embedding table
   send,               // sends an activation, or its gradient, to the stage of the next chunk, or of the one before
   receive,            // receives it
+  offload,            // copies what a layer's forward saved, and its input, to host memory
+  load,               // copies it back; its buffers may be elsewhere than those of forward
   reduce,             // reduce-scatters a flat's gradient into the ranks' shards of it
   reduce_replicas,    // all-reduces a flat's gradient shard over the ranks that hold the same shard
   reduce_tied,        // all-reduces a flat's gradient shard over the pipeline stages that hold the flat
@@ -50,9 +52,9 @@ enum class Op {
 const char* to_string(Op op);
 
 // exchange: communication inside layers (context parallelism). gather: Op::gather, gather_updated, optimizer_gather.
-// reduce: Op::reduce, reduce_replicas, reduce_tied, optimizer_scatter. send, receive: the op. compute: everything else.
-// count: the number of streams.
-enum class StreamId { compute, exchange, gather, reduce, send, receive, count };
+// reduce: Op::reduce, reduce_replicas, reduce_tied, optimizer_scatter. send, receive: the op. copy_out:
+// offload. copy_in: load. compute: everything else. count: the number of streams.
+enum class StreamId { compute, exchange, gather, reduce, send, receive, copy_out, copy_in, count };
 const char* to_string(StreamId stream);
 
 // Which form of a flat's matrices a computation reads (nn::FlatSpec::transposed); `rows` for all other flats. A gather of
@@ -77,7 +79,7 @@ struct Instruction {
   int x = -1;         // the input of a layer, in all of its passes, or of the head
   int residual = -1;  // forward, backward: the residual, or its gradient (nn::Layer)
   int dy = -1;        // the backward ops: the gradient of the output
-  int saved = -1;     // the passes of a layer: its saved tensors. Itself if it is -1
+  int saved = -1;     // the passes of a layer, offload, load: its saved tensors. Itself if it is -1
   // send, receive: between chunk `boundary` of the model and the next one (models::Partition); the input of that one, or
   // its gradient.
   int boundary = -1;

@@ -22,6 +22,8 @@ const char* name_of(Role role) {
       return "gradients, sharded";
     case Role::auxiliary:
       return "auxiliary loss";
+    case Role::offloaded:
+      return "offloaded activations";
     case Role::update:
       return "optimizer's exchanges";
     case Role::temp:
@@ -41,6 +43,13 @@ std::string BufferKey::text() const {
 void BufferPlan::add(const BufferKey& key, std::int64_t bytes, std::uint64_t address) {
   index.emplace(key, static_cast<int>(buffers.size()));
   buffers.push_back({.name = key.text(), .category = name_of(key.role), .address = address, .bytes = bytes});
+  if (key.role == Role::offloaded) buffers.back().space = program::Space::host;
+}
+
+std::int64_t BufferPlan::offset(int buffer) const {
+  const auto i = static_cast<std::size_t>(buffer);
+  const program::Placement& in = buffers[i].space == program::Space::host ? host_placement : placement;
+  return std::max<std::int64_t>(in.offsets[i], 0);
 }
 
 TensorView MetaBuffers::get(const BufferKey& key, DType dtype, const Shape& shape) {
@@ -55,21 +64,19 @@ TensorView MetaBuffers::get(const BufferKey& key, DType dtype, const Shape& shap
 
 void MetaBuffers::add_persistent(const std::string& name, const std::byte* data, std::int64_t bytes) {
   plan_.buffers.push_back({.name = name,
-                           .category = program::kPersistent,
+                           .category = "persistent",
                            .address = reinterpret_cast<std::uint64_t>(data),
-                           .bytes = bytes});
+                           .bytes = bytes,
+                           .space = program::Space::persistent});
 }
 
 TensorView PlannedBuffers::get(const BufferKey& key, DType dtype, const Shape& shape) {
   const std::int64_t bytes = shape.elements() * size_of(dtype);
   const auto it = plan_.index.find(key);
   HAWSER_CHECK(it != plan_.index.end(), key.text(), " is not in the plan");
-  const auto index = static_cast<std::size_t>(it->second);
-  const program::Buffer& buffer = plan_.buffers[index];
+  const program::Buffer& buffer = plan_.buffers[static_cast<std::size_t>(it->second)];
   HAWSER_CHECK(buffer.bytes == bytes, key.text(), " has ", buffer.bytes, " bytes in the plan, requested ", bytes);
-  // A buffer without accesses has no offset.
-  const std::int64_t offset = std::max<std::int64_t>(plan_.placement.offsets[index], 0);
-  return TensorView(arena_ + offset, dtype, shape, device_);
+  return TensorView(arenas_.of(buffer.space) + plan_.offset(it->second), dtype, shape, device_);
 }
 
 }  // namespace hawser::step

@@ -21,6 +21,7 @@ enum class Role {
   unsharded_gradient,  // (flat, micro-batch)
   shard_gradient,      // (flat)
   auxiliary,           // (micro-batch, 0: statistics of all layers, 1: their factors)
+  offloaded,           // (forward instruction, as for saved; -1: the layer's input): a saved tensor in host memory
   update,              // (flat, 2 * phase: sums, 2 * phase + 1: what is gathered or scattered): optim::Exchanged
   temp,                // (instruction, count)
 };
@@ -43,8 +44,10 @@ class Buffers {
 struct BufferPlan {
   std::map<BufferKey, int> index;  // of `buffers`
   std::vector<program::Buffer> buffers;
-  program::Placement placement;
+  program::Placement placement, host_placement;  // of the spaces device and host
 
+  // In the arena of the buffer's space; 0 if it is never accessed.
+  std::int64_t offset(int buffer) const;
   // Adds a buffer at an address of the meta device.
   void add(const BufferKey& key, std::int64_t bytes, std::uint64_t address);
 };
@@ -62,16 +65,24 @@ class MetaBuffers : public Buffers {
   BufferPlan plan_;
 };
 
+// The memory of a step's buffers: [Placement::bytes] each.
+struct Arenas {
+  std::byte* device = nullptr;
+  std::byte* host = nullptr;
+
+  std::byte* of(program::Space space) const { return space == program::Space::host ? host : device; }
+};
+
 class PlannedBuffers : public Buffers {
  public:
-  // Both arguments outlive this.
-  PlannedBuffers(const BufferPlan& plan, std::byte* arena, DeviceKind device)
-      : plan_(plan), arena_(arena), device_(device) {}
+  // All arguments outlive this.
+  PlannedBuffers(const BufferPlan& plan, const Arenas& arenas, DeviceKind device)
+      : plan_(plan), arenas_(arenas), device_(device) {}
   TensorView get(const BufferKey& key, DType dtype, const Shape& shape) override;
 
  private:
   const BufferPlan& plan_;
-  std::byte* arena_;
+  Arenas arenas_;
   DeviceKind device_;
 };
 

@@ -88,6 +88,8 @@ class Lister {
     std::vector<int> dy;          // by layer of the chunk: the computation that writes its dy
     int input = -1, output = -1;  // the activation that enters and leaves the chunk
     int loss = -1;
+    std::vector<int> offload;  // by layer of the chunk: -1: its tensors stay
+    std::vector<int> load;     // the same
     bool has_forward = false, has_backward = false, has_weights = false;
   };
 
@@ -165,6 +167,12 @@ class Lister {
                          .residual = output_of(inputs.residual)},
                         flats_of_layer(layer).read, {});
       work.forward.push_back(work.output);
+      const auto window = static_cast<std::size_t>(options_.offload_window);
+      if (offloads_.size() > window) {  // its buffers are free when the copy has ended
+        list_.back().instruction.after.push_back(offloads_[offloads_.size() - 1 - window]);
+      }
+      work.offload.push_back(offloads(layer) ? copy(Op::offload, StreamId::copy_out, pass, layer, work.output) : -1);
+      if (offloads(layer)) offloads_.push_back(work.offload.back());
     }
     if (!last(pass)) return send(pass, pass.chunk, Direction::forward, work.output);
     if (model_.auxiliary_layers() > 0 && options_.purpose != Purpose::logits) {
@@ -183,8 +191,15 @@ class Lister {
     if (!has_gradient(pass.chunk)) return;
     int dy = last(pass) ? work.loss : receive(pass, pass.chunk, Direction::backward);
     int dresidual = dy;
-    for (int layer = work.layers.end - 1; layer >= std::max(first_backward_, work.layers.begin); --layer) {
+    work.load.assign(work.forward.size(), -1);
+    const int lowest = std::max(first_backward_, work.layers.begin);
+    int next_load = work.layers.end - 1;
+    std::vector<int> done;  // the backward computations of this pass
+    for (int layer = work.layers.end - 1; layer >= lowest; --layer) {
       const auto at = static_cast<std::size_t>(layer - work.layers.begin);
+      for (; next_load >= std::max(lowest, layer - options_.offload_window); --next_load) {
+        load(pass, work, next_load, done);
+      }
       const Flats& flats = flats_of_layer(layer);
       const Instruction instruction = of_layer(pass, work, layer);
       if (recomputes_[static_cast<std::size_t>(layer)]) {
@@ -198,6 +213,7 @@ class Lister {
       back.residual = dresidual;
       work.dy[at] = dy;
       dresidual = add(back, flats.read, flats.trainable, WeightForm::transposed);
+      done.push_back(dresidual);
       // The gradient of a sum is that of each term: the layer that wrote the residual has the same dy.
       const models::LayerInputs& inputs = model_.inputs(layer);
       if (inputs.residual == inputs.x) dy = dresidual;
@@ -212,11 +228,44 @@ class Lister {
 
   // The operands of a layer's later passes.
   Instruction of_layer(const Pass& pass, const Work& work, int layer) const {
-    const int forward = work.forward[static_cast<std::size_t>(layer - work.layers.begin)];
+    const auto at = static_cast<std::size_t>(layer - work.layers.begin);
+    const int forward = work.forward[at], load = work.load[at];
     return {.layer = layer,
             .micro_batch = pass.micro_batch,
-            .x = list_[static_cast<std::size_t>(forward)].instruction.x,
-            .saved = forward};
+            .x = load >= 0 ? load : list_[static_cast<std::size_t>(forward)].instruction.x,
+            .saved = load >= 0 ? load : forward};
+  }
+
+  // Of a forward-only step nothing is saved; without a backward pass of the layer nothing is loaded.
+  bool offloads(int layer) const {
+    return options_.policies[static_cast<std::size_t>(layer)].offload && !forward_only(options_.purpose) &&
+           layer >= first_backward_;
+  }
+
+  int copy(Op op, StreamId stream, const Pass& pass, int layer, int forward) {
+    const bool reads_x = op == Op::offload;
+    return add({.op = op,
+                .stream = stream,
+                .layer = layer,
+                .micro_batch = pass.micro_batch,
+                .x = reads_x ? list_[static_cast<std::size_t>(forward)].instruction.x : -1,
+                .saved = forward},
+               {}, {});
+  }
+
+  // Loads what backward of a layer reads. `done`: the backward computations of the pass so far.
+  void load(const Pass& pass, Work& work, int layer, const std::vector<int>& done) {
+    const auto at = static_cast<std::size_t>(layer - work.layers.begin);
+    if (work.offload[at] < 0) return;
+    const int load = copy(Op::load, StreamId::copy_in, pass, layer, work.forward[at]);
+    std::vector<int>& after = list_[static_cast<std::size_t>(load)].instruction.after;
+    after.push_back(work.offload[at]);
+    if (!done.empty()) {
+      after.push_back(done.back());
+    } else if (ends_.size() >= kPassesAhead) {
+      after.push_back(ends_[ends_.size() - kPassesAhead]);
+    }
+    work.load[at] = load;
   }
 
   void delayed_weight_gradients(const Pass& pass, Work& work) {
@@ -268,6 +317,7 @@ class Lister {
   std::map<std::pair<int, int>, Work> works_;  // by chunk and micro-batch
   std::set<int> loaded_;                       // micro-batches whose tables are loaded
   std::vector<int> ends_;                      // the last computation of each pass so far
+  std::vector<int> offloads_;                  // so far
 };
 
 }  // namespace

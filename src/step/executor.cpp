@@ -154,6 +154,9 @@ void Executor::run(const Instruction& instruction, const StepInput& input, StepO
     case Op::send:
     case Op::receive:
       return send_or_receive(instruction);
+    case Op::offload:
+    case Op::load:
+      return offload_or_load(instruction);
     case Op::divide_copies:
       return divide_copies(instruction);
     case Op::grad_norm_partial:
@@ -230,12 +233,37 @@ std::vector<nn::Scaled> Executor::weights_of(const Instruction& instruction, con
   return weights;
 }
 
+// What forward writes and a later pass reads, between the buffers of forward or of the load, and host memory.
+void Executor::offload_or_load(const Instruction& instruction) {
+  const bool out = instruction.op == Op::offload;
+  Stream& on = stream(instruction.stream);
+  const auto copy = [&](const TensorView& device, int index) {
+    const TensorView host =
+        setup_.buffers->get({Role::offloaded, instruction.saved, index}, device.dtype(), device.shape());
+    const TensorView &from = out ? device : host, &to = out ? host : device;
+    transfer(on, {.name = to_string(instruction.op), .kind = OpKind::transfer, .accesses = {reads(from), writes(to)}},
+             to.raw(), from.raw(), from.bytes());
+  };
+  copy(activation(out ? instruction.x : instruction.id), -1);
+  const auto specs = saved_specs(instruction.layer);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const nn::SavedSpec& spec = specs[i];
+    if (spec.shape.rank() == 0 || spec.writer != nn::Pass::forward || spec.last_reader == nn::Pass::forward) continue;
+    const int index = static_cast<int>(i);
+    const BufferKey key{Role::saved, out ? instruction.saved : instruction.id, index};
+    copy(setup_.buffers->get(key, spec.dtype, spec.shape), index);
+  }
+}
+
+std::vector<nn::SavedSpec> Executor::saved_specs(int layer) const {
+  return setup_.model->layer(layer).saved_specs(setup_.bounds.row_counts(), setup_.compute,
+                                                setup_.policies[static_cast<std::size_t>(layer)],
+                                                setup_.model->trainable(layer));
+}
+
 nn::Saved Executor::saved_views(const Instruction& instruction) {
   const int owner = instruction.saved < 0 ? instruction.id : instruction.saved;
-  const auto& policy = setup_.policies[static_cast<std::size_t>(instruction.layer)];
-  const auto specs =
-      setup_.model->layer(instruction.layer)
-          .saved_specs(setup_.bounds.row_counts(), setup_.compute, policy, setup_.model->trainable(instruction.layer));
+  const auto specs = saved_specs(instruction.layer);
   const auto last = [&] {
     switch (instruction.op) {
       case Op::forward:

@@ -137,6 +137,7 @@ class Executor {
   void reduce_tied(const program::Instruction& instruction);
   void all_reduce_gradient(const program::Instruction& instruction, comm::Group& group);
   void send_or_receive(const program::Instruction& instruction);
+  void offload_or_load(const program::Instruction& instruction);
   void divide_copies(const program::Instruction& instruction);
   void grad_norm_partial(const program::Instruction& instruction);
   bool holds(int flat) const { return setup_.state->flat(flat).held; }
@@ -159,6 +160,7 @@ class Executor {
   nn::BatchViews batch_views(int micro_batch);
   TensorView batch_table(int micro_batch, std::size_t index);  // empty if it is not used
   TensorView activation(int instruction);
+  std::vector<nn::SavedSpec> saved_specs(int layer) const;
   nn::Saved saved_views(const program::Instruction& instruction);
   BufferKey gradient_key(int flat, int micro_batch) const;
   DType reduce_dtype(int flat) const;

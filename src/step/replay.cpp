@@ -27,18 +27,22 @@ void unpoison([[maybe_unused]] std::byte* data, [[maybe_unused]] std::int64_t by
 #endif
 }
 
-ArenaGuard::ArenaGuard(const BufferPlan& plan, std::vector<std::vector<int>> items, std::byte* arena)
-    : plan_(plan), items_(std::move(items)), arena_(arena), uses_(plan.buffers.size()) {
+ArenaGuard::ArenaGuard(const BufferPlan& plan, std::vector<std::vector<int>> items, const Arenas& arenas)
+    : plan_(plan), items_(std::move(items)), arenas_(arenas), uses_(plan.buffers.size()) {
   for (const std::vector<int>& buffers : items_) {
     for (const int b : buffers) ++uses_[static_cast<std::size_t>(b)].accesses;
   }
+}
+
+std::byte* ArenaGuard::address(std::size_t buffer) const {
+  return arenas_.of(plan_.buffers[buffer].space) + plan_.offset(static_cast<int>(buffer));
 }
 
 void ArenaGuard::begin(int item) {
   const std::lock_guard lock(mutex_);
   for (const int b : items_[static_cast<std::size_t>(item)]) {
     const auto index = static_cast<std::size_t>(b);
-    if (uses_[index].begun++ == 0) unpoison(arena_ + plan_.placement.offsets[index], plan_.buffers[index].bytes);
+    if (uses_[index].begun++ == 0) unpoison(address(index), plan_.buffers[index].bytes);
   }
 }
 
@@ -49,7 +53,7 @@ void ArenaGuard::end(int item) {
     Use& use = uses_[index];
     if (++use.ended < use.accesses) continue;
     use.begun = use.ended = 0;  // for the next step
-    if (!use.kept) poison(arena_ + plan_.placement.offsets[index], plan_.buffers[index].bytes);
+    if (!use.kept) poison(address(index), plan_.buffers[index].bytes);
   }
 }
 
@@ -109,9 +113,8 @@ ReplayDevice::ReplayDevice(Device& device, const ReplaySetup& setup) : Forwardin
       const int b = index.find(access.address);
       HAWSER_CHECK(b >= 0, record.name, " accesses memory outside of all buffers");
       const program::Buffer& buffer = buffers[static_cast<std::size_t>(b)];
-      const bool persistent = buffer.category == program::kPersistent;
-      const std::byte* base =
-          persistent ? setup.state : setup.arena + setup.buffers->placement.offsets[static_cast<std::size_t>(b)];
+      const bool persistent = buffer.space == program::Space::persistent;
+      const std::byte* base = persistent ? setup.state : setup.arenas.of(buffer.space) + setup.buffers->offset(b);
       access.address = reinterpret_cast<std::uint64_t>(base) + (access.address - buffer.address);
       accesses_[i].push_back(access);
       if (persistent) continue;
@@ -120,13 +123,16 @@ ReplayDevice::ReplayDevice(Device& device, const ReplaySetup& setup) : Forwardin
     }
   }
   if (!setup.guard || device.kind() != DeviceKind::cpu) return;  // a GPU's work runs asynchronously
-  guard_ = std::make_unique<ArenaGuard>(*setup.buffers, std::move(touched), setup.arena);
+  guard_ = std::make_unique<ArenaGuard>(*setup.buffers, std::move(touched), setup.arenas);
   for (const int b : kept) guard_->keep(b);
-  poison(setup.arena, setup.buffers->placement.bytes);
+  poison(setup.arenas.device, setup.buffers->placement.bytes);
+  if (setup.arenas.host != nullptr) poison(setup.arenas.host, setup.buffers->host_placement.bytes);
 }
 
 ReplayDevice::~ReplayDevice() {
-  if (guard_) unpoison(setup_.arena, setup_.buffers->placement.bytes);
+  if (!guard_) return;
+  unpoison(setup_.arenas.device, setup_.buffers->placement.bytes);
+  if (setup_.arenas.host != nullptr) unpoison(setup_.arenas.host, setup_.buffers->host_placement.bytes);
 }
 
 std::unique_ptr<Stream> ReplayDevice::make_stream(const std::string& name) {

@@ -30,11 +30,11 @@ inline constexpr bool kAddressSanitizer = false;
 void poison(std::byte* data, std::int64_t bytes);
 void unpoison(std::byte* data, std::int64_t bytes);
 
-// Opens and closes the buffers of one arena as the ops of a trace start and end. Thread-safe.
+// Opens and closes the buffers of the arenas as the ops of a trace start and end. Thread-safe.
 class ArenaGuard {
  public:
   // The plan must outlive this. `items`: for each item of the trace, the buffers that it accesses.
-  ArenaGuard(const BufferPlan& plan, std::vector<std::vector<int>> items, std::byte* arena);
+  ArenaGuard(const BufferPlan& plan, std::vector<std::vector<int>> items, const Arenas& arenas);
 
   void begin(int item);  // before the item's work
   void end(int item);    // after it
@@ -47,9 +47,11 @@ class ArenaGuard {
     int begun = 0, ended = 0;
     bool kept = false;
   };
+  std::byte* address(std::size_t buffer) const;
+
   const BufferPlan& plan_;
   std::vector<std::vector<int>> items_;
-  std::byte* arena_;
+  Arenas arenas_;
   std::mutex mutex_;
   std::vector<Use> uses_;
 };
@@ -57,9 +59,9 @@ class ArenaGuard {
 struct ReplaySetup {
   const Trace* trace = nullptr;
   const BufferPlan* buffers = nullptr;
-  std::byte* arena = nullptr;
+  Arenas arenas;
   std::byte* state = nullptr;  // the plan's persistent memory
-  bool guard = true;           // cpu: poison what is not live; initially the entire arena is poisoned
+  bool guard = true;           // cpu: poison what is not live; initially the arenas are poisoned
 };
 
 class ReplayDevice : public ForwardingDevice {

@@ -1,7 +1,8 @@
 // `make_program`: the instructions of a step on one pipeline stage, in the order of its passes (step/pass.h).
 //
 // parallel/data_shard adds gathers and reductions. Activations and gradients are received one pass before they are used,
-// and sent as soon as they are complete. The gradient of a flat that several stages hold is summed over them; the first
+// and sent as soon as they are complete. Forward runs at most `offload_window` layers
+// ahead of the copies to the host, and tensors are loaded back that many layers before backward needs them. The gradient of a flat that several stages hold is summed over them; the first
 // of them counts it in the norm. An update of several phases waits for what the ranks exchange after each; the first phase of the next such flat runs
 // meanwhile, so that the exchanges of at most two flats are live.
 #pragma once
@@ -32,6 +33,7 @@ struct ScheduleOptions {
   int stage = 0;
   std::vector<Pass> passes;              // of the stage
   std::vector<nn::SavePolicy> policies;  // by layer
+  int offload_window = 1;                // layers whose offloaded tensors are on the device besides the running one's
   parallel::ShardOptions shard;
   // Tensor ranks without further shards: of the flats only those with Domain::replicated are sharded.
   bool unsharded_slices = false;

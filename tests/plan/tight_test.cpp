@@ -178,7 +178,8 @@ class ReplayRejects : public ::testing::Test {
     trace_ = meta_.take_trace();
     plan_.placement = program::place(trace_, plan_.buffers);
     replay_ = std::make_unique<step::ReplayDevice>(
-        *cpu_, step::ReplaySetup{.trace = &trace_, .buffers = &plan_, .arena = arena_.data(), .state = state_.data()});
+        *cpu_, step::ReplaySetup{
+                   .trace = &trace_, .buffers = &plan_, .arenas = {.device = arena_.data()}, .state = state_.data()});
     stream_ = replay_->make_stream("compute");
     replay_->begin_step();
   }

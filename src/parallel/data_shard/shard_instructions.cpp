@@ -96,7 +96,8 @@ class Writer {
       if (*operand < 0) continue;
       *operand = instruction_of_[static_cast<std::size_t>(*operand)];
       const Instruction& owner = program_.instructions[static_cast<std::size_t>(*operand)];
-      if (owner.stream != instruction.stream) instruction.after.push_back(owner.id);
+      const bool waits = std::ranges::find(instruction.after, owner.id) != instruction.after.end();
+      if (owner.stream != instruction.stream && !waits) instruction.after.push_back(owner.id);
     }
     if (options_.gather && use_of_[static_cast<std::size_t>(i)] >= 0) {
       const int use = use_of_[static_cast<std::size_t>(i)];

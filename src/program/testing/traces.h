@@ -12,6 +12,9 @@
 
 namespace hawser::program::testing {
 
+// Category of buffers that are in the space `persistent`.
+inline const std::string kPersistent = "persistent";
+
 // Writes a trace through the meta device, as a step does.
 class Recorder {
  public:
@@ -21,7 +24,11 @@ class Recorder {
 
   int buffer(const std::string& name, const std::string& category, std::int64_t bytes) {
     const auto address = reinterpret_cast<std::uint64_t>(device_.allocate(bytes));
-    buffers_.push_back({.name = name, .category = category, .address = address, .bytes = bytes});
+    buffers_.push_back({.name = name,
+                        .category = category,
+                        .address = address,
+                        .bytes = bytes,
+                        .space = category == kPersistent ? Space::persistent : Space::device});
     return static_cast<int>(buffers_.size()) - 1;
   }
   Access read(int buffer) const { return whole(buffer, false); }

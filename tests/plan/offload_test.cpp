@@ -1,0 +1,88 @@
+// Plans of steps that offload activations: less device memory, an arena of host memory, and loads that are waited for.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "support.h"
+
+namespace hawser {
+namespace {
+
+plan::Layout layout_of(const models::Model& model, bool offload) {
+  plan::Layout layout = testing::make_test_layout({.length = 512, .micro_batches = 2}, model);
+  for (nn::SavePolicy& policy : layout.policies) policy.offload = offload;
+  return layout;
+}
+
+TEST(OffloadPlan, NeedsLessMemoryOfTheDevice) {
+  const models::Model model(testing::llama_description({.vocabulary = 64, .blocks = 8}));
+  const auto arena = [&](const plan::Layout& layout) {
+    const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, 0);
+    EXPECT_NO_THROW(plan::check_plans({&plan}, {0}));
+    return std::pair(plan.buffers.placement.bytes, plan.host_bytes());
+  };
+  const auto [kept, no_host] = arena(layout_of(model, false));
+  EXPECT_EQ(no_host, 0);
+  const auto [offloaded, host] = arena(layout_of(model, true));
+  EXPECT_GT(host, 0);
+  EXPECT_LT(offloaded, kept / 2) << "of " << kept;
+  plan::Layout eager = layout_of(model, true);
+  eager.offload_window = model.layers();  // all at once, when backward begins
+  EXPECT_GT(arena(eager).first, offloaded);
+  // A forward-only step saves nothing.
+  EXPECT_EQ(plan::plan_rank(model, layout_of(model, true), step::Purpose::loss, 0).host_bytes(), 0);
+}
+
+// Each layer's tensors come back in other buffers than forward wrote.
+TEST(OffloadPlan, LoadsIntoBuffersOfItsOwn) {
+  const models::Model model(testing::llama_description({.vocabulary = 64, .blocks = 8}));
+  const plan::RankPlan plan = plan::plan_rank(model, layout_of(model, true), step::Purpose::train, 0);
+  int elsewhere = 0;
+  for (const auto& [key, buffer] : plan.buffers.index) {
+    if (key.role != step::Role::saved) continue;
+    const program::Instruction& owner = plan.program.instructions[static_cast<std::size_t>(key.a)];
+    if (owner.op != program::Op::load) continue;
+    const auto forward = plan.buffers.index.find({step::Role::saved, owner.saved, key.b});
+    if (forward == plan.buffers.index.end()) continue;  // written by recompute
+    elsewhere += plan.buffers.offset(buffer) != plan.buffers.offset(forward->second) ? 1 : 0;
+  }
+  EXPECT_GT(elsewhere, 0);
+}
+
+TEST(OffloadPlan, WithoutTheEventOfALoadOrAnOffloadIsRejected) {
+  const models::Model model(testing::llama_description({.vocabulary = 64, .blocks = 3}));
+  const plan::RankPlan good = plan::plan_rank(model, layout_of(model, true), step::Purpose::train, 0);
+  int loads = 0, offloads = 0, needed = 0;
+  for (std::size_t i = 0; i < good.trace.items.size(); ++i) {
+    const TraceItem& item = good.trace.items[i];
+    if (item.kind != TraceItem::Kind::wait) continue;
+    const TraceItem& event = good.trace.items[static_cast<std::size_t>(item.target)];
+    const auto op_of = [&](const TraceItem& it) {
+      return it.instruction < 0 ? program::Op::begin_step
+                                : good.program.instructions[static_cast<std::size_t>(it.instruction)].op;
+    };
+    // What backward, or a recompute before it, waits for, and what a load waits for of its offload.
+    const bool reads_load = op_of(event) == program::Op::load && op_of(item) != program::Op::end_step;
+    const bool reads_offload = op_of(event) == program::Op::offload && op_of(item) == program::Op::load;
+    if (!reads_load && !reads_offload) continue;
+    plan::RankPlan broken = good;
+    broken.trace.items[i].kind = TraceItem::Kind::record_event;  // an unused event: keeps the indices
+    broken.trace.items[i].target = -1;
+    bool rejects = false;
+    try {
+      plan::check_plans({&broken}, {0});
+    } catch (const InternalError&) {
+      rejects = true;
+    }
+    // The last layer's load comes first: its wait implies those for the offloads before.
+    EXPECT_TRUE(rejects || reads_offload) << "wait " << i;
+    ++(reads_load ? loads : offloads);
+    if (reads_offload && rejects) ++needed;
+  }
+  EXPECT_GE(loads, 2 * model.layers());
+  EXPECT_GE(offloads, 2 * model.layers());
+  EXPECT_GE(needed, 1);
+}
+
+}  // namespace
+}  // namespace hawser
