@@ -31,9 +31,11 @@ MeshSizes mesh_sizes(int world, int hybrid_shard_degree, int context) {
 Mesh::Mesh(const MeshSizes& sizes, Rank rank) : sizes_(sizes), rank_(rank), place_(place_of(rank.value(), sizes)) {}
 Mesh::~Mesh() = default;
 
-Group& Mesh::of(Domain domain, Which sliced, Which replicated) {
-  HAWSER_CHECK(domain != Domain::expert, "expert parallelism has no groups yet");
-  return *groups_[domain == Domain::replicated && sizes_.tensor > 1 ? replicated : sliced];
+Group& Mesh::of(Domain domain, Which sliced) {
+  int first = kShard;
+  if (domain != Domain::sliced && sizes_.tensor > 1) first = kTensorShard;
+  if (domain == Domain::expert && sizes_.expert > 1) first = kExpertShard;
+  return *groups_[static_cast<std::size_t>(first + sliced - kShard)];
 }
 
 std::string Mesh::register_memory(std::byte* data, std::int64_t bytes) {
@@ -55,6 +57,8 @@ void Mesh::unregister_memory(std::byte* data) {
 std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, const MakeGroup& make) {
   HAWSER_CHECK(rank.value() >= 0 && rank.value() < sizes.world(), "rank ", rank, " of ", sizes.world());
   HAWSER_CHECK(sizes.shard_context || sizes.shard == 1, "shard degree ", sizes.shard, " without sharding");
+  HAWSER_CHECK(sizes.expert == 1 || (sizes.shard_context && sizes.shard_ranks() % sizes.expert == 0), "expert degree ",
+               sizes.expert, " of ", sizes.shard_ranks(), " shards");
   std::unique_ptr<Mesh> mesh(new Mesh(sizes, rank));
   const MeshPlace here = mesh->place_;
 
@@ -91,11 +95,37 @@ std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, cons
     groups[Mesh::kTensorShardGather] = groups[Mesh::kTensorShard]->duplicate("gather");
     groups[Mesh::kTensorShardReduce] = groups[Mesh::kTensorShard]->duplicate("reduce");
   }
+  groups[Mesh::kExpert] = expert_group("expert", sizes, rank, make);
+  if (sizes.expert > 1) {
+    groups[Mesh::kExpertShard] = expert_group("expert_shard", sizes, rank, make);
+    groups[Mesh::kExpertShardGather] = groups[Mesh::kExpertShard]->duplicate("gather");
+    groups[Mesh::kExpertShardReduce] = groups[Mesh::kExpertShard]->duplicate("reduce");
+  }
 
   std::vector<int> all(static_cast<std::size_t>(sizes.world()));
   for (int r = 0; r < sizes.world(); ++r) all[static_cast<std::size_t>(r)] = r;
   groups[Mesh::kWorld] = make_group("world", std::move(all), rank.value(), make);
   return mesh;
+}
+
+std::unique_ptr<Group> MeshBuilder::expert_group(const std::string& kind, const MeshSizes& sizes, Rank rank,
+                                                 const MakeGroup& make) {
+  const bool shards = kind == "expert_shard";
+  // Ranks with equal keys are in one group.
+  const auto key = [&](int r) {
+    const MeshPlace p = place_of(r, sizes);
+    const int run = (p.context + sizes.context * p.shard) / sizes.expert;  // of ranks with all experts together
+    return shards ? std::array{p.pipeline, p.replicate, expert_part(p, sizes), 0}
+                  : std::array{p.pipeline, p.replicate, run, p.tensor};
+  };
+  std::vector<int> ranks;
+  int index = 0;
+  for (int r = 0; r < sizes.world(); ++r) {
+    if (key(r) != key(rank.value())) continue;
+    if (r == rank.value()) index = static_cast<int>(ranks.size());
+    ranks.push_back(r);
+  }
+  return make_group(kind, std::move(ranks), index, make);
 }
 
 std::unique_ptr<Group> MeshBuilder::make_group(const std::string& kind, std::vector<int> ranks, int index,

@@ -23,6 +23,9 @@ struct MeshBuilder {
  private:
   static std::unique_ptr<Group> make_group(const std::string& kind, std::vector<int> ranks, int index,
                                            const MakeGroup& make);
+  // "expert": the ranks with different experts; "expert_shard": those with the same ones.
+  static std::unique_ptr<Group> expert_group(const std::string& kind, const MeshSizes& sizes, Rank rank,
+                                             const MakeGroup& make);
 };
 
 }  // namespace hawser::comm

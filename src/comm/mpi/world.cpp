@@ -207,9 +207,9 @@ std::uint64_t Channel::meet(Control& control, std::uint64_t mine) {
 }
 
 void expect_one_mesh(World& world, const MeshSizes& sizes) {
-  const std::string mine =
-      cat("tensor ", sizes.tensor, ", context ", sizes.context, ", shard ", sizes.shard,
-          sizes.shard_context ? "" : " (none)", ", replicate ", sizes.replicate, ", pipeline ", sizes.pipeline);
+  const std::string mine = cat("tensor ", sizes.tensor, ", context ", sizes.context, ", shard ", sizes.shard,
+                               sizes.shard_context ? "" : " (none)", ", replicate ", sizes.replicate, ", pipeline ",
+                               sizes.pipeline, ", expert ", sizes.expert);
   const auto all = world.all_gather_strings(mine);
   for (std::size_t r = 0; r < all.size(); ++r) {
     HAWSER_CHECK(all[r] == all[0], "ranks 0 and ", r, " request different meshes: ", all[0], "; ", all[r]);
