@@ -102,6 +102,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
 }
 
 step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpose) {
+  const auto unsharded = [&](Domain domain) { return layout.shards() && layout.mesh.shard_ranks(domain) == 1; };
   return {.purpose = purpose,
           .micro_batches = step::forward_only(purpose) ? 1 : layout.micro_batches,
           .in_flight = layout.in_flight,
@@ -112,7 +113,7 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
                     .replicas = layout.mesh.replicas() > 1,
                     .prefetch = layout.prefetch,
                     .accumulation = layout.accumulation},
-          .unsharded_slices = layout.shards() && layout.parts() == 1,
+          .unsharded = {unsharded(Domain::sliced), unsharded(Domain::replicated), unsharded(Domain::expert)},
           .copies = layout.mesh.tensor,
           .optimizer = layout.optimizer.get(),
           .quantizes = layout.quantizer != nullptr};
@@ -137,7 +138,7 @@ step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool op
     const step::Cut shard{.parts = mesh.shard(domain).size(), .part = mesh.shard(domain).index()};
     return step::DomainCut{.optimizer = shard, .weights = layout.gathers_weights() ? shard : step::Cut{}};
   };
-  return {.cuts = {cut(Domain::sliced), cut(Domain::replicated), cut(Domain::sliced)},
+  return {.cuts = {cut(Domain::sliced), cut(Domain::replicated), cut(Domain::expert)},
           .compute = layout.compute,
           .optimizer = optimizer ? layout.optimizer : nullptr,
           .quantizer = layout.quantizer,
@@ -184,6 +185,7 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
   bounds.uses_kv_cache = layout.kv_cache_rows > 0;
   bounds.random_numbers = purpose == step::Purpose::train && model.draws_random_numbers();
   bounds.token_mask = model.reads_token_mask();
+  bounds.row_part = layout.sequence_parallel ? mesh.tensor().index() : 0;
   return {.model = &model,
           .program = &program,
           .mesh = &mesh,
