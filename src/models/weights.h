@@ -75,9 +75,9 @@ class WeightSources {
 };
 
 // `model` has all experts. Adds a problem for every tensor that is missing, unless Segment::may_be_absent, but one for
-// all tensors of experts; that has another shape, or a dtype that is not supported (F32, BF16, F16 and F64 are); and for
-// every tensor that the model does not have. Exceptions: ModelDescription::ignored_tensors, and, in a tied model, an
-// lm_head.weight that is bitwise equal to the embedding.
+// all tensors of experts; that has another shape, or a dtype that is not supported (F32, BF16, F16 and F64 are); and
+// for every tensor that the model does not have. Exceptions: ModelDescription::ignored_tensors, and, in a tied model,
+// an lm_head.weight that is bitwise equal to the embedding.
 void check_weights(const Model& model, const WeightSources& sources, Problems& problems);
 
 // Fills `values` [count] (float32 or bf16, dense, cpu) with the piece of the model's flat `flat`. Reads only the bytes

@@ -136,9 +136,9 @@ class AttentionExchange {
   virtual std::unique_ptr<Call> backward(LayerContext&, std::int64_t window, const AttentionTensors& tensors);
 };
 
-// Expert parallelism: each rank has some of the experts. Sends the rows of its tokens to the ranks of their experts, and
-// what these compute back. P ranks, E experts: rank p has experts [p * L, (p + 1) * L), L = E / P. T tokens of this rank,
-// K experts per token, R = ops::expert_rows(T, K, E); T and K are equal on all ranks.
+// Expert parallelism: each rank has some of the experts. Sends the rows of its tokens to the ranks of their experts,
+// and what these compute back. P ranks, E experts: rank p has experts [p * L, (p + 1) * L), L = E / P. T tokens of this
+// rank, K experts per token, R = ops::expert_rows(T, K, E); T and K are equal on all ranks.
 //
 //   rows of tokens [R, C]    as ops/moe/dispatch.h orders them: by expert, of all E
 //   rows of experts [S, C]   of all ranks' tokens, by expert, of this rank's L. The rows of local expert l are
@@ -146,9 +146,9 @@ class AttentionExchange {
 //                            those of rank 1's, and so on; then zeros up to a multiple of ops::kGroupRows.
 // No token is dropped: S is the most rows that there can be. No rank knows on the host how many there are.
 //
-// The seam keeps nothing from one call to the next: between a route() and the calls that follow from it are those of other
-// layers and micro-batches, and of this one's later passes. What they need is in Routing, as saved tensors of the layer.
-// route() is called once, in forward.
+// The seam keeps nothing from one call to the next: between a route() and the calls that follow from it are those of
+// other layers and micro-batches, and of this one's later passes. What they need is in Routing, as saved tensors of the
+// layer. route() is called once, in forward.
 class TokenExchange {
  public:
   // Of one layer and micro-batch. The tensors are dense and on the device. If one rank has all experts, those that

@@ -174,11 +174,20 @@ void check_attention(const Layout& layout, const models::Model& model) {
   }
 }
 
+// The ranks of a mesh have all experts together, each once.
+void check_experts(const Layout& layout, const models::Model& model) {
+  for (const models::BlockDescription& block : model.description().blocks) {
+    HAWSER_CHECK(!block.moe || block.moe->part.parts == layout.mesh.expert, "a model with 1 / ",
+                 block.moe ? block.moe->part.parts : 1, " of the experts on ", layout.mesh.expert, " expert ranks");
+  }
+}
+
 }  // namespace
 
 step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& model, const program::Program& program,
                                    comm::Mesh& mesh, step::Purpose purpose) {
   check_attention(layout, model);
+  check_experts(layout, model);
   HAWSER_CHECK(purpose != step::Purpose::logits || !layout.sequence_parallel, "logits with sequence parallelism");
   step::BatchBounds bounds = layout.bounds;
   bounds.logit_positions = purpose == step::Purpose::logits ? layout.logit_positions : 0;

@@ -97,7 +97,7 @@ nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh);
 
 // An executor's setup with all fields that follow from the layout; the caller adds device, state and buffers.
 // InternalError if the model has attention that is not causal (nn::AttentionConfig::causal) and the layout context
-// parallelism or a KV cache.
+// parallelism or a KV cache, or if the model's layers have another part of their experts than MeshSizes::expert says.
 step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& model, const program::Program& program,
                                    comm::Mesh& mesh, step::Purpose purpose);
 

@@ -33,11 +33,11 @@ struct ScheduleOptions {
   int in_flight = 1;
   std::vector<nn::SavePolicy> policies;  // by layer
   parallel::ShardOptions shard;
-  // By Domain: no other rank of this copy of the model has elements of its flats. So they are not sharded, although those
-  // of another domain are.
+  // By Domain: no other rank of this copy of the model has elements of its flats. So they are not sharded, although
+  // those of another domain are.
   std::array<bool, kDomains> unsharded = {};
-  // Tensor-parallel ranks without sequence parallelism: each computes the whole gradient of a parameter that they do not
-  // slice.
+  // Tensor-parallel ranks without sequence parallelism: each computes the whole gradient of a parameter that they do
+  // not slice.
   int copies = 1;
   const optim::Optimizer* optimizer = nullptr;  // whose phases updates have; null: one phase
   bool quantizes = false;  // there is a quantizer (nn/quantizer.h): scales and quantized weights follow the updates

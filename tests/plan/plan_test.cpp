@@ -79,6 +79,9 @@ TEST(Plan, RanksWithDifferentExpertsAreCheckedTogether) {
     for (const plan::RankPlan& plan : plans) {
       views.push_back(&plan);
       EXPECT_EQ(plan.bytes(), plans[0].bytes()) << testing::text_of(options);
+      if (mesh.context == 1) {
+        EXPECT_EQ(plan.buffers.placement.offsets, plans[0].buffers.placement.offsets);
+      }
     }
     EXPECT_NO_THROW(plan::check_plans(views, ranks)) << testing::text_of(options);
   };

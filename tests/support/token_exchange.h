@@ -11,8 +11,8 @@
 
 namespace hawser::testing {
 
-// Sends rows in `pieces` pieces of equal size per rank, which suffice even if all rows go to one rank. The host does not
-// read how many there are. Everything that a caller must not read is NaN.
+// Sends rows in `pieces` pieces of equal size per rank, which suffice even if all rows go to one rank. The host does
+// not read how many there are. Everything that a caller must not read is NaN.
 class PiecesExchange : public nn::TokenExchange {
  public:
   explicit PiecesExchange(comm::Group& group, int pieces = 1) : group_(group), pieces_(pieces) {}

@@ -5,14 +5,15 @@
 //
 // w are the top_k largest p, with normalise_top_k divided by their sum. The router is a float32 Linear, whatever the
 // compute dtype. No token is dropped. Tokens are copied to the rows of their experts (ops/moe/dispatch.h), which two
-// grouped GEMMs read. What the router decides in forward is saved: later passes read it and never decide again. Rows that
-// are no tokens (BatchViews::token_mask) have no expert: y = residual.
+// grouped GEMMs read. What the router decides in forward is saved: later passes read it and never decide again. Rows
+// that are no tokens (BatchViews::token_mask) have no expert: y = residual.
 //
-// Expert parallelism: a rank has L of the experts (MoeConfig::part). TokenExchange (nn/seams.h) sends the rows of tokens
-// to the ranks of their experts and back, in forward, and again in each pass that recomputes them. Weights of tokens are
-// applied where the tokens are. In backward each row's weight is sent to its expert and the weight's gradient back, which
-// is a dot product of two rows there. Every rank routes RowCounts::residual rows: with sequence parallelism its own, so
-// that the gradients of router and experts are sums over the tensor ranks; without it tensor ranks are copies.
+// Expert parallelism: a rank has L of the experts (MoeConfig::part). TokenExchange (nn/seams.h) sends the rows of
+// tokens to the ranks of their experts and back, in forward, and again in each pass that recomputes them. Weights of
+// tokens are applied where the tokens are. In backward each row's weight is sent to its expert and the weight's
+// gradient back, which is a dot product of two rows there. Every rank routes RowCounts::residual rows: with sequence
+// parallelism its own, so that the gradients of router and experts are sums over the tensor ranks; without it tensor
+// ranks are copies.
 //
 // The experts' weights are two Params, [L * 2 F, C] (of each expert gate, then up; [L * F, C] without a gate) and
 // [L * C, F], with one segment for each tensor of the Hugging Face folder.

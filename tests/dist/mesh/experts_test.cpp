@@ -243,8 +243,8 @@ Trained trained(const models::ModelDescription& whole, const Experts& o, const t
   return testing::train(*model, layout, training);
 }
 
-// With active clipping, two micro-batches in flight if weights are delayed. AdamW divides by the size of gradients, some
-// of which cancel to rounding noise: a larger epsilon shows the gradients themselves.
+// With active clipping, two micro-batches in flight if weights are delayed. AdamW divides by the size of gradients,
+// some of which cancel to rounding noise: a larger epsilon shows the gradients themselves.
 void expect_training_of_one_rank(const models::ModelDescription& whole, const Experts& o) {
   const Trained many = trained(whole, o);
   const models::Model one(whole);
@@ -317,6 +317,18 @@ TEST(ExpertRanks, StatesAreSavedAndLoadedOnOtherMeshes) {
     engine::load(session, checkpoint);
     EXPECT_TRUE(testing::assembled(session) == saved.after) << all[i].text() << " to " << to.text();
   }
+}
+
+TEST(ExpertRanks, AModelWithOtherExpertsIsRejected) {
+  const int world = the_world->size();
+  models::ModelDescription description = testing::toy_with_experts(kExperts);
+  for (models::BlockDescription& block : description.blocks) block.moe->part = {.index = 1, .parts = 2};
+  const models::Model model(description);
+  const auto device = make_cpu_device();
+  const auto mesh = comm::make_mpi_mesh(*the_world, {.shard = world}, 60.0);
+  const plan::Layout layout = testing::toy_layout({.shard = world}, model);
+  EXPECT_THROW(engine::Session(model, layout, *device, *mesh, {step::Purpose::train}), InternalError);
+  EXPECT_THROW(plan::plan_rank(model, layout, step::Purpose::train, 0), InternalError);
 }
 
 // Reads the routing of the last route() call, whatever the caller passes: a seam that has a state.
