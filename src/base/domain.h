@@ -6,7 +6,7 @@ namespace hawser {
 enum class Domain {
   sliced,      // tensor-parallel ranks have different slices of it; without tensor parallelism every parameter is such
   replicated,  // tensor-parallel ranks have equal copies: norms, biases of row-parallel Linears
-  expert,      // expert-parallel ranks have different experts
+  expert,      // expert-parallel ranks have different experts; tensor-parallel ranks have equal copies
 };
 constexpr int kDomains = 3;
 

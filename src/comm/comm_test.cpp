@@ -96,6 +96,33 @@ TEST(MetaMesh, WithoutShardingReplicasSpanTheContext) {
   EXPECT_EQ(mesh->replicate().index(), 5);
 }
 
+// Experts are folded from shard x context. Tensor ranks have the same experts.
+TEST(MetaMesh, ExpertsAreOverConsecutiveShards) {
+  const MeshSizes sizes{.tensor = 2, .context = 2, .shard = 4, .replicate = 2, .expert = 4};
+  EXPECT_EQ(sizes.world(), 32);
+  EXPECT_EQ(sizes.shard_ranks(Domain::sliced), 8);
+  EXPECT_EQ(sizes.shard_ranks(Domain::replicated), 16);
+  EXPECT_EQ(sizes.shard_ranks(Domain::expert), 4);
+  const auto mesh = make_meta_mesh(sizes, Rank(27));  // tensor 1, context 1, shard 2, replicate 1
+  EXPECT_EQ(expert_part(mesh->place(), sizes), 1);
+  EXPECT_EQ(mesh->expert().name(), "expert:25-31:2");
+  EXPECT_EQ(mesh->expert().index(), 1);
+  EXPECT_EQ(mesh->shard(Domain::expert).name(), "expert_shard:18-19,26-27");
+  EXPECT_EQ(mesh->shard(Domain::expert).index(), 3);
+  EXPECT_EQ(mesh->shard_gather(Domain::expert).name(), "expert_shard:18-19,26-27/gather");
+  EXPECT_EQ(mesh->shard_reduce(Domain::expert).name(), "expert_shard:18-19,26-27/reduce");
+  EXPECT_EQ(mesh->shard(Domain::replicated).name(), "tensor_shard:16-31");
+  EXPECT_EQ(mesh->shard(Domain::sliced).name(), "shard:17-31:2");
+  const auto all = make_meta_mesh({.context = 2, .shard = 2, .expert = 4}, Rank(2));
+  EXPECT_EQ(all->expert().name(), "expert:0-3");
+  EXPECT_EQ(all->shard(Domain::expert).size(), 1);
+  const auto none = make_meta_mesh({.tensor = 2, .shard = 2}, Rank(2));
+  EXPECT_EQ(none->expert().size(), 1);
+  EXPECT_EQ(none->shard(Domain::expert).name(), none->shard(Domain::replicated).name());
+  EXPECT_THROW(make_meta_mesh({.shard = 3, .expert = 2}, Rank(0)), InternalError);
+  EXPECT_THROW(make_meta_mesh({.context = 2, .shard_context = false, .expert = 2}, Rank(0)), InternalError);
+}
+
 TEST(MetaMesh, HoldsAThousandRanks) {
   const auto mesh = make_meta_mesh({.tensor = 2, .context = 8, .shard = 8, .replicate = 4, .pipeline = 2}, Rank(777));
   EXPECT_EQ(mesh->data().size(), 256);

@@ -1,6 +1,7 @@
 #include "comm/mesh.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <map>
 #include <vector>
@@ -34,9 +35,11 @@ MeshSizes mesh_sizes(int world, int hybrid_shard_degree, int context) {
 Mesh::Mesh(const MeshSizes& sizes, Rank rank) : sizes_(sizes), rank_(rank), place_(place_of(rank.value(), sizes)) {}
 Mesh::~Mesh() = default;
 
-Group& Mesh::of(Domain domain, Which sliced, Which replicated) {
-  HAWSER_CHECK(domain != Domain::expert, "expert parallelism has no groups yet");
-  return *groups_[domain == Domain::replicated && sizes_.tensor > 1 ? replicated : sliced];
+Group& Mesh::of(Domain domain, Which sliced) {
+  int first = kShard;
+  if (domain != Domain::sliced && sizes_.tensor > 1) first = kTensorShard;
+  if (domain == Domain::expert && sizes_.expert > 1) first = kExpertShard;
+  return *groups_[static_cast<std::size_t>(first + sliced - kShard)];
 }
 
 std::string Mesh::register_memory(std::byte* data, std::int64_t bytes) {
@@ -120,21 +123,26 @@ struct Axes {
   bool tensor = false, context = false, shard = false, replicate = false, pipeline = false;
 };
 
+// Ranks with equal keys are in one group.
+template <class Key>
+GroupPartition by_key(const MeshSizes& sizes, std::string kind, const Key& key) {
+  std::map<decltype(key(MeshPlace())), std::vector<int>> groups;
+  for (int rank = 0; rank < sizes.world(); ++rank) groups[key(place_of(rank, sizes))].push_back(rank);
+  GroupPartition out{.kind = std::move(kind), .groups = {}};
+  for (auto& [of, ranks] : groups) out.groups.push_back(std::move(ranks));
+  return out;
+}
+
 // Members ascend: tensor innermost, stages outermost.
 GroupPartition partition(const MeshSizes& sizes, std::string kind, const Axes& axes) {
-  std::map<int, std::vector<int>> groups;  // by the members' first rank
-  for (int rank = 0; rank < sizes.world(); ++rank) {
-    MeshPlace at = place_of(rank, sizes);
+  return by_key(sizes, std::move(kind), [&](MeshPlace at) {
     if (axes.tensor) at.tensor = 0;
     if (axes.context) at.context = 0;
     if (axes.shard) at.shard = 0;
     if (axes.replicate) at.replicate = 0;
     if (axes.pipeline) at.pipeline = 0;
-    groups[rank_of(at, sizes)].push_back(rank);
-  }
-  GroupPartition out{.kind = std::move(kind), .groups = {}};
-  for (auto& [first, ranks] : groups) out.groups.push_back(std::move(ranks));
-  return out;
+    return rank_of(at, sizes);
+  });
 }
 
 // The ranks at the same place in the given stages; those of other stages are in no group.
@@ -172,6 +180,8 @@ class Maker {
 void check_sizes(const MeshSizes& sizes, Rank rank) {
   HAWSER_CHECK(rank.value() >= 0 && rank.value() < sizes.world(), "rank ", rank, " of ", sizes.world());
   HAWSER_CHECK(sizes.shard_context || sizes.shard == 1, "shard degree ", sizes.shard, " without sharding");
+  HAWSER_CHECK(sizes.expert == 1 || (sizes.shard_context && sizes.shard_ranks() % sizes.expert == 0), "expert degree ",
+               sizes.expert, " of ", sizes.shard_ranks(), " shards");
   for (const std::vector<int>& stages : sizes.tied) {
     const bool ascend = std::ranges::adjacent_find(stages, std::greater_equal()) == stages.end();
     HAWSER_CHECK(ascend && stages.size() > 1 && stages.front() >= 0 && stages.back() < sizes.pipeline,
@@ -202,6 +212,18 @@ std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, cons
     groups[Mesh::kTensorShard] = make(all);
     groups[Mesh::kTensorShardGather] = make(all, "/gather");
     groups[Mesh::kTensorShardReduce] = make(all, "/reduce");
+  }
+  // Experts are folded from shard x context: consecutive ones have all experts together.
+  groups[Mesh::kExpert] = make(by_key(sizes, "expert", [&](const MeshPlace& p) {
+    return std::array{p.pipeline, p.replicate, (p.context + sizes.context * p.shard) / sizes.expert, p.tensor};
+  }));
+  if (sizes.expert > 1) {
+    const GroupPartition same = by_key(sizes, "expert_shard", [&](const MeshPlace& p) {
+      return std::array{p.pipeline, p.replicate, expert_part(p, sizes)};
+    });
+    groups[Mesh::kExpertShard] = make(same);
+    groups[Mesh::kExpertShardGather] = make(same, "/gather");
+    groups[Mesh::kExpertShardReduce] = make(same, "/reduce");
   }
   if (sizes.pipeline > 1) {
     groups[Mesh::kLoss] =

@@ -7,6 +7,8 @@
 //   context 4,5   shard 4,5,6,7   replicate 1,5   data 0..7   world 0..7
 // and with .pipeline = 2 on 16 ranks, rank 5 is in stage 0 and rank 13 has its place in stage 1:
 //   lane(0, forward) 5,13   model 4..7,12..15
+// With MeshSizes{.context = 2, .shard = 4, .expert = 4}, rank 5 has part 1 of four of the experts and is in
+//   expert 4,5,6,7   shard(Domain::expert) 1,5
 // Names and members are the same from every factory, so traces of meta and of real ranks can be compared. Groups whose
 // members are evenly spaced ranks print as first-last or first-last:step, "shard:4-7", "replicate:1-5:4".
 #pragma once
@@ -53,16 +55,19 @@ class Mesh {
   Group& context() { return *groups_[kContext]; }
   // The ranks that have different slices of a layer's weights; index = place().tensor.
   Group& tensor() { return *groups_[kTensor]; }
+  // The ranks that have different experts; index = expert_part().
+  Group& expert() { return *groups_[kExpert]; }
   // The ranks that a flat buffer of a domain is sharded over.
   // Sliced: index = shard * contexts + context; one member when sizes().shard_context is false (hybrid degree 1):
   // parameters are unsharded.
   // Replicated: these ranks for every tensor rank, index = (shard * contexts + context) * tensors + tensor. Copies are
   // sharded like everything else, so that the gradients' sum, the global norm and checkpoints have each element once.
-  // Without tensor parallelism both are equal.
-  Group& shard(Domain domain = Domain::sliced) { return of(domain, kShard, kTensorShard); }
+  // Expert: those of the replicated ones that have the same experts, in the same order.
+  // Without tensor and expert parallelism all are equal.
+  Group& shard(Domain domain = Domain::sliced) { return of(domain, kShard); }
   // The same ranks as shard(), so that gathers and reductions of shards do not queue after each other.
-  Group& shard_gather(Domain domain = Domain::sliced) { return of(domain, kShardGather, kTensorShardGather); }
-  Group& shard_reduce(Domain domain = Domain::sliced) { return of(domain, kShardReduce, kTensorShardReduce); }
+  Group& shard_gather(Domain domain = Domain::sliced) { return of(domain, kShardGather); }
+  Group& shard_reduce(Domain domain = Domain::sliced) { return of(domain, kShardReduce); }
   // The ranks that hold the same shard of a flat buffer; gradients are reduced over them last. index = replicate, or
   // replicate * contexts + context when sizes().shard_context is false.
   //   shard().size() * replicate().size() == data().size()
@@ -102,7 +107,7 @@ class Mesh {
   friend struct MeshBuilder;
   enum Which {
     kContext,
-    kShard,
+    kShard,  // this and the two below; those of the other domains are in the same order
     kShardGather,
     kShardReduce,
     kReplicate,
@@ -114,14 +119,19 @@ class Mesh {
     kTensorShardReduce,
     kLoss,  // this and the one below: null without pipeline parallelism
     kModel,
+    kExpert,
+    kExpertShard,  // this and the two below: null without expert parallelism
+    kExpertShardGather,
+    kExpertShardReduce,
     kGroups
   };
   // The groups that transfer large buffers.
   static constexpr std::array kTraffic = {kShardGather,       kShardReduce,       kContext, kReplicate,
-                                          kTensorShardGather, kTensorShardReduce, kTensor};
+                                          kTensorShardGather, kTensorShardReduce, kTensor,  kExpert,
+                                          kExpertShardGather, kExpertShardReduce};
 
   Mesh(const MeshSizes& sizes, Rank rank);
-  Group& of(Domain domain, Which sliced, Which replicated);
+  Group& of(Domain domain, Which sliced);
 
   MeshSizes sizes_;
   Rank rank_;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/domain.h"
 #include "base/units.h"
 
 namespace hawser::comm {
@@ -24,11 +25,19 @@ struct MeshSizes {
   bool interleaved = false;
   // The stages that hold the same parameters (a tied embedding): Mesh::tied(). Each list ascends.
   std::vector<std::vector<int>> tied = {};
+  // Ranks with different experts. No axis of its own: `expert` consecutive ones of the shard x context ranks, context
+  // innermost, have all experts together. Divides shard * context, and needs shard_context if it is more than 1.
+  int expert = 1;
 
   // Pipeline edges: edge e leads from stage e to stage (e + 1) % pipeline.
   int edges() const { return pipeline == 1 ? 0 : interleaved ? pipeline : pipeline - 1; }
   int world() const { return tensor * context * shard * replicate * pipeline; }
   int shard_ranks() const { return shard_context ? shard * context : 1; }  // shards of a flat buffer
+  // The ranks that a flat buffer of a domain is sharded over (Mesh::shard).
+  int shard_ranks(Domain domain) const {
+    if (domain == Domain::sliced) return shard_ranks();
+    return shard_ranks() * tensor / (domain == Domain::expert ? expert : 1);
+  }
   int replicas() const { return context * shard * replicate / shard_ranks(); }
 };
 
@@ -51,6 +60,11 @@ inline MeshPlace place_of(int rank, const MeshSizes& sizes) {
 
 inline int rank_of(const MeshPlace& p, const MeshSizes& s) {
   return p.tensor + s.tensor * (p.context + s.context * (p.shard + s.shard * (p.replicate + s.replicate * p.pipeline)));
+}
+
+// Which part of the experts a rank has, in [0, MeshSizes::expert).
+inline int expert_part(const MeshPlace& p, const MeshSizes& s) {
+  return (p.context + s.context * p.shard) % s.expert;
 }
 
 // An even split of a flat buffer of `total` elements into `parts`; total is padded to a multiple of `parts`.

@@ -43,6 +43,10 @@ Session::Session(const models::Model& model, const plan::Layout& layout, Device&
 Session::Session(const models::Model& model, std::vector<StepConfig> configs, Device& device, comm::Mesh& mesh,
                  std::optional<Bytes> capacity, SessionChecks checks)
     : model_(model), device_(device), mesh_(mesh) {
+  for (const models::BlockDescription& block : model.description().blocks) {
+    HAWSER_CHECK(!block.moe || block.moe->part.index == comm::expert_part(mesh.place(), mesh.sizes()), "rank ",
+                 mesh.rank(), " has part ", block.moe ? block.moe->part.index : 0, " of the experts");
+  }
   std::int64_t arena_bytes = 0, host_bytes = 0, state_bytes = 0;
   const bool optimizer = std::any_of(configs.begin(), configs.end(),
                                      [](const StepConfig& config) { return config.purpose == step::Purpose::train; });

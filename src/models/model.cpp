@@ -142,7 +142,8 @@ double Model::training_flops(std::int64_t rows, const std::function<double(std::
     for (const ParamPlace& place : layer_params(layer)) {
       const nn::Param& param = flat(place.flat).params()[static_cast<std::size_t>(place.index)];
       const bool of_experts = moe && param.flat.domain == Domain::expert;
-      const double share = of_experts ? static_cast<double>(moe->top_k) / static_cast<double>(moe->experts) : 1.0;
+      const double share =
+          of_experts ? static_cast<double>(moe->top_k) / static_cast<double>(moe->local_experts()) : 1.0;
       subtract(place, share * static_cast<double>(rows));
     }
   }

@@ -26,7 +26,8 @@ using nn::gap_pieces;
 using nn::segment_pieces;
 using nn::SegmentPiece;
 
-// All global tensors of the model, in the order of their first segments; a tied head has no tensor of its own.
+// All global tensors of the model, in the order of their first segments; a tied head has no tensor of its own. A model
+// with a part of the experts (nn::MoeConfig::part) has the tensors of these only.
 struct HfTensor {
   std::string name;
   Shape shape;  // in the model's form
@@ -73,10 +74,10 @@ class WeightSources {
   std::vector<Folder> folders_;
 };
 
-// Adds a problem for every tensor that is missing, unless Segment::may_be_absent, but one for all tensors of experts;
-// that has another shape, or a dtype that is not supported (F32, BF16, F16 and F64 are); and for every tensor that the
-// model does not have. Exceptions:
-// ModelDescription::ignored_tensors, and, in a tied model, an lm_head.weight that is bitwise equal to the embedding.
+// `model` has all experts. Adds a problem for every tensor that is missing, unless Segment::may_be_absent, but one for
+// all tensors of experts; that has another shape, or a dtype that is not supported (F32, BF16, F16 and F64 are); and
+// for every tensor that the model does not have. Exceptions: ModelDescription::ignored_tensors, and, in a tied model,
+// an lm_head.weight that is bitwise equal to the embedding.
 void check_weights(const Model& model, const WeightSources& sources, Problems& problems);
 
 // Fills `values` [count] (float32 or bf16, dense, cpu) with the piece of the model's flat `flat`. Reads only the bytes

@@ -3,10 +3,10 @@
 //   loss = f(s[0], s[1], ...)     s[l]: statistics of the l-th of these layers, summed over all tokens of a micro-batch
 //
 // It may couple all layers and all tokens, so it is computed between forward and backward:
-// - Layer::forward writes its statistics over this rank's rows to AuxiliaryViews::statistics. It overwrites them;
-//   recompute does not write them. Padding rows must not count.
-// - Op::auxiliary_loss (program/program.h) sums them over the ranks with different tokens (comm::Mesh::data()) and
-//   calls run(), which writes the factors of each layer, the same on every rank.
+// - Layer::forward writes its statistics over RowCounts::residual rows to AuxiliaryViews::statistics. It overwrites
+//   them; recompute does not write them. Padding rows must not count.
+// - Op::auxiliary_loss (program/program.h) sums them over the ranks with different tokens (comm::Mesh::data(), and
+//   tensor() with sequence parallelism) and calls run(), which writes the factors of each layer, equal on all ranks.
 // - Layer::backward adds the loss's gradient to dx and to its parameters' gradients from AuxiliaryViews::factors.
 // The step's auxiliary loss is the mean over its micro-batches (step::StepResult::auxiliary_loss). The model's loss does
 // not include it; the gradient does.

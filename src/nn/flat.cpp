@@ -28,7 +28,7 @@ const char* to_string(Domain domain) {
 Flat::Flat(std::string name, FlatSpec spec, std::vector<Param> params)
     : name_(std::move(name)), spec_(spec), params_(std::move(params)) {
   HAWSER_CHECK(spec.grain > 0 && spec.grain % kAlignmentElements == 0, name_, ": a grain of ", spec.grain);
-  HAWSER_CHECK(!spec.partial_gradient || spec.domain == Domain::replicated, name_, ": partial gradients of a ",
+  HAWSER_CHECK(!spec.partial_gradient || spec.domain != Domain::sliced, name_, ": partial gradients of a ",
                to_string(spec.domain), " flat");
   HAWSER_CHECK(!spec.transposed || spec.scaling == Scaling::none || spec.scaling == Scaling::tensor, name_,
                ": transposed matrices with scales of blocks are not supported yet");

@@ -134,8 +134,9 @@ class TrainableParams {
 // Rows of a micro-batch on this rank. They differ with sequence parallelism only: each tensor rank then has
 // full / ranks rows of the residual.
 struct RowCounts {
-  std::int64_t residual = 0;  // of x, residual, y and their gradients, of norms and of residual additions
+  std::int64_t residual = 0;  // of x, residual, y and their gradients, of norms, routers and residual additions
   std::int64_t full = 0;      // of GEMMs, attention and the tables of BatchViews
+  std::int64_t first = 0;     // index of the residual's first row among the full ones, in a pass; otherwise 0
 };
 
 // What the caller provides for one call.

@@ -218,5 +218,32 @@ TEST(MoeLayer, HasATensorForEachExpert) {
                                              "experts.1.down.weight", "experts.2.down.weight"}));
 }
 
+TEST(MoeLayer, APartHasItsOwnExperts) {
+  MoeConfig config = config_of(6, 2);
+  const MoeLayer all(config, std::make_shared<RouterLoss>(config.loss()));
+  std::vector<std::string> names;
+  std::set<std::string> params;
+  for (int index = 0; index < 3; ++index) {
+    config.part = {.index = index, .parts = 3};
+    const MoeLayer layer(config, std::make_shared<RouterLoss>(config.loss()));
+    EXPECT_EQ(layer.params()[1].shape, all.params()[1].shape) << "the router scores all experts";
+    for (const int p : {2, 3}) {
+      const Param& param = layer.params()[static_cast<std::size_t>(p)];
+      const Param& complete = all.params()[static_cast<std::size_t>(p)];
+      EXPECT_EQ(param.flat, complete.flat);
+      EXPECT_EQ(param.shape[0] * 3, complete.shape[0]);
+      EXPECT_TRUE(params.insert(param.name).second) << param.name;
+      const std::size_t count = param.segments.size();
+      for (std::size_t s = 0; s < count; ++s) {
+        const Segment& other = complete.segments[static_cast<std::size_t>(index) * count + s];
+        EXPECT_EQ(param.segments[s].name, other.name);
+        EXPECT_EQ(param.segments[s].global, other.global);
+      }
+    }
+  }
+  config.part.parts = 4;
+  EXPECT_THROW(MoeLayer(config, std::make_shared<RouterLoss>(config.loss())), InternalError);
+}
+
 }  // namespace
 }  // namespace hawser::nn

@@ -82,7 +82,7 @@ struct FlatSpec {
   bool transposed = false;
   int group = 0;                  // a number for parameters that the optimizer updates differently, or whose learning
                                   // rate has a schedule of its own (optim::kGroups)
-  bool partial_gradient = false;  // replicated only: what each rank computes is a part of a sum, not an equal copy
+  bool partial_gradient = false;  // not sliced: what each tensor rank computes is a part of a sum, not an equal copy
   std::int64_t grain = 128;       // parameters and shards begin at multiples of it; a multiple of
                                   // Flat::kAlignmentElements
   bool operator==(const FlatSpec&) const = default;

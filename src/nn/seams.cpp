@@ -1,6 +1,7 @@
 #include "nn/seams.h"
 
 #include "nn/layer.h"
+#include "ops/moe/dispatch.h"
 
 namespace hawser::nn {
 
@@ -86,6 +87,23 @@ AttentionTensors AttentionTensors::kv_heads(std::int64_t begin, std::int64_t cou
           .dq = of_queries(dq),
           .dk = of_keys(dk),
           .dv = of_keys(dv)};
+}
+
+std::int64_t TokenExchange::max_expert_rows(std::int64_t tokens, std::int64_t per_token, std::int64_t experts,
+                                            std::int64_t local_experts) {
+  return ops::expert_rows(experts / local_experts * tokens, std::min(per_token, local_experts), local_experts);
+}
+
+void TokenExchange::route(LayerContext&, const Routing& routing) {
+  HAWSER_CHECK(routing.counts.empty(), "experts on several ranks need an implementation of TokenExchange");
+}
+
+TensorView TokenExchange::dispatch(LayerContext&, const Routing&, const TensorView& rows) {
+  return rows;
+}
+
+TensorView TokenExchange::combine(LayerContext&, const Routing&, const TensorView& rows) {
+  return rows;
 }
 
 std::unique_ptr<AttentionExchange::Call> AttentionExchange::forward(LayerContext& ctx, std::int64_t window,

@@ -3,7 +3,7 @@
 //
 // In use are two replacements of the attention seam: parallel::AllGatherExchange (context parallelism) and, for
 // generation, KvCacheExchange (nn/kv_cache.h). The other three seams have no implementation yet besides the default;
-// the tests (tests/dist/seams) have their own.
+// the tests (tests/support) have their own.
 //
 // The host calls a seam while it enqueues an instruction. The seam enqueues its own work on the streams of the
 // LayerContext and orders it with events; work that is enqueued on the compute stream afterwards may use the views that
@@ -136,34 +136,53 @@ class AttentionExchange {
   virtual std::unique_ptr<Call> backward(LayerContext&, std::int64_t window, const AttentionTensors& tensors);
 };
 
-// Expert parallelism: sends tokens to the ranks of their experts and back. No layer calls it yet; no implementation
-// besides the default.
+// Expert parallelism: each rank has some of the experts. Sends the rows of its tokens to the ranks of their experts,
+// and what these compute back. P ranks, E experts: rank p has experts [p * L, (p + 1) * L), L = E / P. T tokens of this
+// rank, K experts per token, R = ops::expert_rows(T, K, E); T and K are equal on all ranks.
+//
+//   rows of tokens [R, C]    as ops/moe/dispatch.h orders them: by expert, of all E
+//   rows of experts [S, C]   of all ranks' tokens, by expert, of this rank's L. The rows of local expert l are
+//                            [expert_offsets[l], expert_offsets[l + 1]): those of rank 0's tokens, in their order, then
+//                            those of rank 1's, and so on; then zeros up to a multiple of ops::kGroupRows.
+// No token is dropped: S is the most rows that there can be. No rank knows on the host how many there are.
+//
+// The seam keeps nothing from one call to the next: between a route() and the calls that follow from it are those of
+// other layers and micro-batches, and of this one's later passes. What they need is in Routing, as saved tensors of the
+// layer. route() is called once, in forward.
 class TokenExchange {
  public:
-  // Tokens on the rank of their experts.
-  struct Dispatched {
-    // The tokens sent to this rank's experts, grouped by expert: [rows, C]. `rows` is at least their number, so that
-    // none is dropped; the other rows are undefined.
-    TensorView tokens;
-    TensorView counts;  // i32 [local experts]: number of tokens of each
+  // Of one layer and micro-batch. The tensors are dense and on the device. If one rank has all experts, those that
+  // route() writes are empty, but expert_offsets is `offsets`, and S = R.
+  struct Routing {
+    std::int64_t rows = 0, expert_rows = 0;  // R, S
+    std::int64_t max_sent = 0;               // the most rows for one rank, without padding: T min(K, L)
+    TensorView offsets;                      // i32 [E + 1]: ops::ExpertPlan::offsets
+    TensorView assignments;                  // i32 [R]: ops::ExpertPlan::assignments
+    // Written by route(). token_rows is empty in backward_weight.
+    TensorView counts;          // i32 [2, E]: the rows that this rank sends for each expert, and, [P, L], those that it
+                                // receives from each rank for each local expert; without padding
+    TensorView expert_offsets;  // i32 [L + 1]
+    TensorView token_rows;      // i32 [S, 1]: r if row r of the rows of experts is a token's, otherwise ops::kNoRow
   };
+  // S for E / L ranks with T tokens each: a token has its experts only once.
+  static std::int64_t max_expert_rows(std::int64_t tokens, std::int64_t per_token, std::int64_t experts,
+                                      std::int64_t local_experts);
+
   virtual ~TokenExchange() = default;
-  // tokens [R, C]: this rank's tokens, grouped by expert. counts i32 [experts]: number of tokens of each.
-  virtual Dispatched dispatch(LayerContext&, const TensorView& tokens, const TensorView& counts) {
-    return {tokens, counts};
-  }
-  // The inverse of dispatch(). expert_output has a row for each row of Dispatched::tokens; the result has
-  // a row for each row of dispatch()'s argument `tokens`. `counts` is dispatch()'s argument. In backward, dispatch and
-  // combine swap places.
-  virtual TensorView combine(LayerContext&, const TensorView& expert_output, const TensorView& counts) {
-    (void)counts;
-    return expert_output;
-  }
+  virtual void route(LayerContext&, const Routing&);
+  // Returns the rows of experts that belong to these rows of tokens, [S, C] of the same dtype, dense. `rows` is
+  // ops::dispatch_rows's result; its padding is not read. Rows of the result from expert_offsets[L] on are undefined.
+  // Work enqueued on the compute stream afterwards may overwrite `rows`, which the result may be. The gradient is
+  // combine().
+  virtual TensorView dispatch(LayerContext&, const Routing&, const TensorView& rows);
+  // The inverse: returns the rows of tokens that belong to these rows of experts, [R, C]. Padding of the result is
+  // undefined, and that of `rows` is not read. The gradient is dispatch().
+  virtual TensorView combine(LayerContext&, const Routing&, const TensorView& rows);
 };
 
 // All-reduce, in place, of a small device tensor that each tensor-parallel rank has computed from its part of a split
 // tensor: e.g. the maximum of logits that are split by vocabulary. Gradients are reduced elsewhere
-// (program::Op::reduce). No layer calls it yet; no implementation besides the default.
+// (program::Op::reduce). No implementation yet besides the default.
 class TensorReduce {
  public:
   virtual ~TensorReduce() = default;

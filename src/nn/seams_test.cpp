@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "nn/testing/context.h"
+#include "ops/moe/dispatch.h"
 
 namespace hawser::nn {
 namespace {
@@ -13,7 +14,7 @@ using testing::TestContext;
 TEST(Seams, DefaultsEnqueueNothingAndReturnTheirArguments) {
   MetaDevice device;
   TestContext ctx(device, DType::f32);
-  const TensorView x = ctx.make(DType::f32, {6, 4}), counts = ctx.make(DType::i32, {2});
+  const TensorView x = ctx.make(DType::f32, {6, 4}), offsets = ctx.make(DType::i32, {3});
   const Seams seams;
   const auto gather = seams.redistribute->gather(ctx, x);
   ASSERT_EQ(gather->pieces(), 1);
@@ -26,13 +27,20 @@ TEST(Seams, DefaultsEnqueueNothingAndReturnTheirArguments) {
   EXPECT_EQ(sum->target(0).first_row, 0);
   sum->written(0);
   sum->finish();
-  const TokenExchange::Dispatched out = seams.tokens->dispatch(ctx, x, counts);
-  EXPECT_EQ(out.tokens.raw(), x.raw());
-  EXPECT_EQ(out.counts.raw(), counts.raw());
-  EXPECT_EQ(seams.tokens->combine(ctx, x, counts).raw(), x.raw());
+  const TokenExchange::Routing routing{.offsets = offsets, .expert_offsets = offsets};
+  seams.tokens->route(ctx, routing);
+  EXPECT_EQ(seams.tokens->dispatch(ctx, routing, x).raw(), x.raw());
+  EXPECT_EQ(seams.tokens->combine(ctx, routing, x).raw(), x.raw());
+  EXPECT_THROW(seams.tokens->route(ctx, {.counts = offsets}), InternalError);
   seams.tensor_reduce->sum(ctx, x);
   seams.tensor_reduce->maximum(ctx, x);
   EXPECT_TRUE(device.trace().items.empty());
+}
+
+TEST(Seams, RowsOfExpertsSufficeForAllTokens) {
+  EXPECT_EQ(TokenExchange::max_expert_rows(100, 2, 8, 8), ops::expert_rows(100, 2, 8));
+  EXPECT_EQ(TokenExchange::max_expert_rows(100, 2, 8, 1), 896);  // all 800 tokens
+  EXPECT_EQ(TokenExchange::max_expert_rows(3, 2, 8, 4), 4 * 128);
 }
 
 TEST(Seams, AttentionIsOnePartOverTheLocalDiagonalBlocks) {

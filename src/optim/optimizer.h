@@ -32,7 +32,7 @@ struct StateSlot {
 // nothing. Of gathers and scatters at most one.
 struct Phase {
   // float32 values that each rank adds to, zero at first. The next phase reads their sums over all ranks that together
-  // hold one copy of the model, every element of a global tensor counted once; equal bits on these ranks. The layout
+  // hold one copy of the flat's global tensors, every element counted once; equal bits on these ranks. The layout
   // must be that of global tensors (nn::ExtentPart::sum_first), equal on all ranks.
   std::int64_t sums = 0;
   // A rank writes all elements of its shard; the next phase reads those of all shards of the flat.

@@ -113,6 +113,7 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
                " pipeline stages for a model over ", layout.partition.stages);
   const bool backward = !step::forward_only(purpose);
   const int micro_batches = backward ? layout.micro_batches : 1;
+  const auto unsharded = [&](Domain domain) { return layout.shards() && layout.mesh.shard_ranks(domain) == 1; };
   return {.purpose = purpose,
           .micro_batches = micro_batches,
           .partition = layout.partition,
@@ -128,7 +129,7 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
                     .replicas = layout.mesh.replicas() > 1,
                     .prefetch = layout.prefetch,
                     .accumulation = layout.accumulation},
-          .unsharded_slices = layout.shards() && layout.parts() == 1,
+          .unsharded = {unsharded(Domain::sliced), unsharded(Domain::replicated), unsharded(Domain::expert)},
           .copies = layout.mesh.tensor,
           .optimizer = layout.optimizer.get(),
           .quantizes = layout.quantizer != nullptr};
@@ -153,7 +154,7 @@ step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool op
     const step::Cut shard{.parts = mesh.shard(domain).size(), .part = mesh.shard(domain).index()};
     return step::DomainCut{.optimizer = shard, .weights = layout.gathers_weights() ? shard : step::Cut{}};
   };
-  return {.cuts = {cut(Domain::sliced), cut(Domain::replicated), cut(Domain::sliced)},
+  return {.cuts = {cut(Domain::sliced), cut(Domain::replicated), cut(Domain::expert)},
           .compute = layout.compute,
           .optimizer = optimizer ? layout.optimizer : nullptr,
           .quantizer = layout.quantizer,
@@ -191,17 +192,27 @@ void check_attention(const Layout& layout, const models::Model& model) {
   }
 }
 
+// The ranks of a mesh have all experts together, each once.
+void check_experts(const Layout& layout, const models::Model& model) {
+  for (const models::BlockDescription& block : model.description().blocks) {
+    HAWSER_CHECK(!block.moe || block.moe->part.parts == layout.mesh.expert, "a model with 1 / ",
+                 block.moe ? block.moe->part.parts : 1, " of the experts on ", layout.mesh.expert, " expert ranks");
+  }
+}
+
 }  // namespace
 
 step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& model, const program::Program& program,
                                    comm::Mesh& mesh, step::Purpose purpose) {
   check_attention(layout, model);
+  check_experts(layout, model);
   HAWSER_CHECK(purpose != step::Purpose::logits || !layout.sequence_parallel, "logits with sequence parallelism");
   step::BatchBounds bounds = layout.bounds;
   bounds.logit_positions = purpose == step::Purpose::logits ? layout.logit_positions : 0;
   bounds.uses_kv_cache = layout.kv_cache_rows > 0;
   bounds.random_numbers = purpose == step::Purpose::train && model.draws_random_numbers();
   bounds.token_mask = model.reads_token_mask();
+  bounds.row_part = layout.sequence_parallel ? mesh.tensor().index() : 0;
   return {.model = &model,
           .program = &program,
           .mesh = &mesh,

@@ -34,7 +34,7 @@ struct Layout {
   bool sequence_parallel = false;  // tensor ranks divide the residual's rows (nn::Redistribute)
   std::vector<nn::SavePolicy> policies;
   int prefetch = 1;
-  int offload_window = 1;           // step::ScheduleOptions::offload_window
+  int offload_window = 1;       // step::ScheduleOptions::offload_window
   models::Partition partition;  // over pipeline stages: set_partition()
   int in_flight = 1;            // micro-batches whose forward passes precede the first backward pass
   // The passes of a stage in a training step; null: step::grouped_passes of `in_flight`.
@@ -104,7 +104,7 @@ nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh);
 
 // An executor's setup with all fields that follow from the layout; the caller adds device, state and buffers.
 // InternalError if the model has attention that is not causal (nn::AttentionConfig::causal) and the layout context
-// parallelism or a KV cache.
+// parallelism or a KV cache, or if the model's layers have another part of their experts than MeshSizes::expert says.
 step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& model, const program::Program& program,
                                    comm::Mesh& mesh, step::Purpose purpose);
 

@@ -13,15 +13,15 @@
 
 namespace hawser::program {
 
-// `gather` and `reduce` communicate among the ranks of mesh.shard() (comm/mesh.h): the shard x context ranks, which
-// together hold one copy of the parameters and moments.
+// `gather` and `reduce` communicate among the ranks of mesh.shard() of the flat's domain (comm/mesh.h), which together
+// hold one copy of the flat's parameters and moments.
 enum class Op {
   begin_step,         // copies the step's scalars to the device and zeroes its results
   load_batch,         // copies a micro-batch's index tensors to the device
   gather,             // all-gathers a flat's weight shards into one unsharded buffer
   embed,              // token embedding: the first layer's input
   forward,            // forward of one layer
-  auxiliary_loss,     // sums the layers' statistics over the data ranks; the loss that layers add, and its factors
+  auxiliary_loss,     // sums the layers' statistics over ranks; the loss that layers add, and its factors
   loss,               // head: loss only
   logits,             // head: logits at logit_positions, copied to the host
   loss_gradient,      // head: loss, gradient of its input and gradients of its weights

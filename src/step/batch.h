@@ -35,6 +35,7 @@ struct WindowBounds {
 struct BatchBounds {
   std::int64_t rows = 0;       // T of this rank
   int row_parts = 1;           // tensor ranks that divide the residual's rows: sequence parallelism
+  int row_part = 0;            // this rank's of them
   std::int64_t sequences = 1;  // of a micro-batch
   int context = 1;
   std::int64_t diagonal = 1;      // max segments
@@ -51,7 +52,7 @@ struct BatchBounds {
   bool token_mask = false;           // layers read it
 
   std::int64_t off_diagonal_rows(const WindowBounds& w) const { return w.halves ? 2 * off_diagonal : off_diagonal; }
-  nn::RowCounts row_counts() const { return {rows / row_parts, rows}; }
+  nn::RowCounts row_counts() const { return {rows / row_parts, rows, row_part * (rows / row_parts)}; }
   const WindowBounds& with_window(std::int64_t window) const;  // InternalError if there is none
 };
 

@@ -345,7 +345,10 @@ void Executor::auxiliary_loss(const Instruction& instruction) {
   if (!setup_.auxiliary_given) {
     const TensorView sum = statistics;
     statistics = of(0, loss.statistics());
-    all_reduce_small(instruction, setup_.mesh->data(), statistics.reshape({statistics.elements()}));
+    // Over the ranks with different rows.
+    const TensorView all = statistics.reshape({statistics.elements()});
+    all_reduce_small(instruction, setup_.mesh->data(), all);
+    if (setup_.bounds.row_parts > 1) all_reduce_small(instruction, setup_.mesh->tensor(), all);
     if (auxiliary_begun_) {
       ops::add(context.compute(), {.a = sum, .b = statistics, .y = sum});
     } else {

@@ -88,7 +88,8 @@ struct StepOutput {
   // may look much later, and at several steps at once.
   std::shared_ptr<std::chrono::steady_clock::time_point> reached =
       std::make_shared<std::chrono::steady_clock::time_point>();
-  // Purpose::gradient_norms: the gradient norm of each tensor of models::hf_tensors; 0 if it is frozen.
+  // Purpose::gradient_norms: the gradient norm of each tensor of models::hf_tensors(this rank's model); 0 if it is
+  // frozen.
   std::shared_ptr<std::vector<float>> parameter_norms;
   // [layers with an auxiliary loss, its statistics], summed over the micro-batches and all ranks; null if there is none.
   std::shared_ptr<std::vector<float>> auxiliary_statistics;

@@ -148,8 +148,17 @@ void Executor::parameter_norms(const Instruction& instruction, StepOutput& outpu
   Stream& compute = stream(instruction.stream);
   const TensorView norms = setup_.state->parameter_norms();
   std::map<std::string, std::int64_t> indices;
+  // Consecutive tensors of flats that are summed over the same ranks: those of one copy of the model, or, of experts,
+  // those with the same ones.
+  struct Run {
+    Domain domain;
+    std::int64_t first, end;
+  };
+  std::vector<Run> runs;
   for (int f = 0; f < static_cast<int>(setup_.model->flats().size()); ++f) {
     const nn::Flat& flat = setup_.model->flat(f);
+    const Domain domain = flat.spec().domain == Domain::expert ? Domain::expert : Domain::replicated;
+    const auto before = static_cast<std::int64_t>(indices.size());
     for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
       const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
       const std::int64_t row_size = param.elements() / param.shape[0];
@@ -166,8 +175,18 @@ void Executor::parameter_norms(const Instruction& instruction, StepOutput& outpu
         }
       }
     }
+    if (runs.empty() || runs.back().domain != domain) runs.push_back({domain, before, before});
+    runs.back().end = static_cast<std::int64_t>(indices.size());
   }
-  all_reduce_small(instruction, setup_.mesh->model(), norms);
+  for (const Run& run : runs) {
+    if (run.end == run.first) continue;
+    comm::Mesh& mesh = *setup_.mesh;
+    HAWSER_CHECK(run.domain != Domain::expert || mesh.sizes().pipeline == 1 || mesh.sizes().expert == 1,
+                 "gradient norms of experts over ranks and pipeline stages");
+    const bool experts = run.domain == Domain::expert && mesh.sizes().expert > 1;
+    all_reduce_small(instruction, experts ? mesh.shard(Domain::expert) : mesh.model(),
+                     norms.rows(run.first, run.end - run.first));
+  }
   output.parameter_norms = std::make_shared<std::vector<float>>(indices.size());
   const auto* from = reinterpret_cast<const float*>(link_.download(compute, "read_parameter_norms", norms));
   compute.call_host({.name = "hand_over_parameter_norms", .kind = OpKind::host}, [from, to = output.parameter_norms] {

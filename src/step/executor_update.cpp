@@ -69,7 +69,10 @@ void Executor::exchange_update(const Instruction& instruction) {
   const Domain domain = setup_.model->flat(instruction.flat).spec().domain;
   const optim::Exchanged views = exchanged(instruction.flat, instruction.phase);
   if (instruction.op == Op::optimizer_sum) {
-    all_reduce_small(instruction, setup_.mesh->shard(Domain::replicated), views.sums);  // one copy of the model
+    // Of tensors: of those that tensor ranks slice the ranks of one copy of the model have parts, of experts those with
+    // the same ones.
+    const Domain over = domain == Domain::expert ? Domain::expert : Domain::replicated;
+    all_reduce_small(instruction, setup_.mesh->shard(over), views.sums);
   } else if (instruction.op == Op::optimizer_gather) {
     setup_.mesh->shard_gather(domain).all_gather(on, views.shard, views.flat);
   } else {

@@ -124,7 +124,7 @@ void divide_copies(program::Program& program, const models::Model& model, const 
                    std::vector<parallel::GradientEnd>& ends) {
   for (parallel::GradientEnd& end : ends) {
     const nn::FlatSpec& spec = model.flat(end.flat).spec();
-    if (options.copies == 1 || spec.domain != Domain::replicated || spec.partial_gradient) continue;
+    if (options.copies == 1 || spec.domain == Domain::sliced || spec.partial_gradient) continue;
     const StreamId stream = program.instructions[static_cast<std::size_t>(end.instruction)].stream;
     end.instruction =
         program.add({.op = Op::divide_copies, .stream = stream, .flat = end.flat, .after = {end.instruction}});
@@ -158,8 +158,8 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
   program.add({.op = Op::begin_step});
   parallel::ShardOptions shard = options.shard;
   shard.micro_batches = options.micro_batches;
-  if (options.unsharded_slices) {
-    for (const nn::Flat& flat : model.flats()) shard.unsharded.push_back(flat.spec().domain != Domain::replicated);
+  for (const nn::Flat& flat : model.flats()) {
+    shard.unsharded.push_back(options.unsharded[static_cast<std::size_t>(flat.spec().domain)]);
   }
   auto ends = parallel::write_sharded(program, list_computations(model, options), shard);
   divide_copies(program, model, options, ends);

@@ -7,6 +7,8 @@
 // meanwhile, so that the exchanges of at most two flats are live.
 #pragma once
 
+#include <array>
+
 #include "models/model.h"
 #include "nn/layer.h"
 #include "optim/optimizer.h"
@@ -35,9 +37,11 @@ struct ScheduleOptions {
   std::vector<nn::SavePolicy> policies;  // by layer
   int offload_window = 1;                // layers whose offloaded tensors are on the device besides the running one's
   parallel::ShardOptions shard;
-  // Tensor ranks without further shards: of the flats only those with Domain::replicated are sharded.
-  bool unsharded_slices = false;
-  // Tensor-parallel ranks without sequence parallelism: each computes the whole gradient of a replicated parameter.
+  // By Domain: no other rank of this copy of the model has elements of its flats. So they are not sharded, although
+  // those of another domain are.
+  std::array<bool, kDomains> unsharded = {};
+  // Tensor-parallel ranks without sequence parallelism: each computes the whole gradient of a parameter that they do
+  // not slice.
   int copies = 1;
   const optim::Optimizer* optimizer = nullptr;  // whose phases updates have; null: one phase
   bool quantizes = false;  // there is a quantizer (nn/quantizer.h): scales and quantized weights follow the updates

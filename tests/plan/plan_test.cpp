@@ -12,6 +12,7 @@
 #include "plan/report.h"
 #include "program/testing/reachability.h"
 #include "support.h"
+#include "support/token_exchange.h"
 
 namespace hawser {
 namespace {
@@ -54,6 +55,45 @@ TEST(Plan, EveryRankOfEveryMeshIsCheckedWithEveryPolicy) {
     }
   }
   std::printf("%d programs proved\n", proved);
+}
+
+// Each rank has experts of its own. The rows that it exchanges differ, the calls and the plans do not.
+TEST(Plan, RanksWithDifferentExpertsAreCheckedTogether) {
+  const auto plan_all = [](const comm::MeshSizes& mesh, LayoutOptions options, step::Purpose purpose) {
+    options.mesh = mesh;
+    std::vector<std::unique_ptr<models::Model>> models;
+    std::vector<plan::RankPlan> plans;
+    std::vector<const plan::RankPlan*> views;
+    std::vector<int> ranks;
+    for (int rank = 0; rank < mesh.world(); ++rank) {
+      models::ModelDescription description = testing::toy_with_experts(8);
+      for (models::BlockDescription& block : description.blocks) {
+        block.moe->part = {.index = comm::expert_part(comm::place_of(rank, mesh), mesh), .parts = mesh.expert};
+      }
+      models.push_back(std::make_unique<models::Model>(
+          std::move(description), nn::FlatSpecOf([](const nn::Param& param) { return param.flat; })));
+      plan::Layout layout = make_test_layout(options, *models.back());
+      layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
+        seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert(), 3);
+      };
+      plans.push_back(plan::plan_rank(*models.back(), layout, purpose, rank));
+      ranks.push_back(rank);
+    }
+    for (const plan::RankPlan& plan : plans) {
+      views.push_back(&plan);
+      EXPECT_EQ(plan.bytes(), plans[0].bytes()) << testing::text_of(options);
+      if (mesh.context == 1) {
+        EXPECT_EQ(plan.buffers.placement.offsets, plans[0].buffers.placement.offsets);
+      }
+    }
+    EXPECT_NO_THROW(plan::check_plans(views, ranks)) << testing::text_of(options);
+  };
+  for (const LayoutOptions& options : all_policies()) {
+    plan_all({.shard = 2, .expert = 2}, options, step::Purpose::train);
+    plan_all({.context = 2, .shard = 2, .expert = 2}, options, step::Purpose::gradient_norms);
+  }
+  plan_all({.context = 2, .shard = 2, .replicate = 2, .expert = 4}, {}, step::Purpose::train);
+  plan_all({.shard = 8, .expert = 8}, {}, step::Purpose::loss);
 }
 
 // On a GPU attention segments differ between the ranks of a context group; op records and plans must not.

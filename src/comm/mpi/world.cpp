@@ -212,7 +212,7 @@ namespace {
 std::string text_of(const MeshSizes& sizes) {
   std::string out = cat("tensor ", sizes.tensor, ", context ", sizes.context, ", shard ", sizes.shard,
                         sizes.shard_context ? "" : " (none)", ", replicate ", sizes.replicate, ", pipeline ",
-                        sizes.pipeline, sizes.interleaved ? " (interleaved)" : "");
+                        sizes.pipeline, sizes.interleaved ? " (interleaved)" : "", ", expert ", sizes.expert);
   for (const std::vector<int>& stages : sizes.tied) out += cat(", tied ", rank_list(stages));
   return out;
 }

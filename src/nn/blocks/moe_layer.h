@@ -4,12 +4,19 @@
 //   y = residual + sum over the top_k experts e of a token: w[e] * down[e](activation(gate_up[e](norm(x))))
 //
 // w are the top_k largest p, with normalise_top_k divided by their sum. The router is a float32 Linear, whatever the
-// compute dtype. All experts are on this rank; no token is dropped. Tokens are copied to the rows of their experts
-// (ops/moe/dispatch.h), which two grouped GEMMs read. What the router decides in forward is saved: later passes read it
-// and never decide again. Rows that are no tokens (BatchViews::token_mask) have no expert: y = residual.
+// compute dtype. No token is dropped. Tokens are copied to the rows of their experts (ops/moe/dispatch.h), which two
+// grouped GEMMs read. What the router decides in forward is saved: later passes read it and never decide again. Rows
+// that are no tokens (BatchViews::token_mask) have no expert: y = residual.
 //
-// The experts' weights are two Params, [E * 2 F, C] (of each expert gate, then up; [E * F, C] without a gate) and
-// [E * C, F], with one segment for each tensor of the Hugging Face folder.
+// Expert parallelism: a rank has L of the experts (MoeConfig::part). TokenExchange (nn/seams.h) sends the rows of
+// tokens to the ranks of their experts and back, in forward, and again in each pass that recomputes them. Weights of
+// tokens are applied where the tokens are. In backward each row's weight is sent to its expert and the weight's
+// gradient back, which is a dot product of two rows there. Every rank routes RowCounts::residual rows: with sequence
+// parallelism its own, so that the gradients of router and experts are sums over the tensor ranks; without it tensor
+// ranks are copies.
+//
+// The experts' weights are two Params, [L * 2 F, C] (of each expert gate, then up; [L * F, C] without a gate) and
+// [L * C, F], with one segment for each tensor of the Hugging Face folder.
 #pragma once
 
 #include <array>
@@ -24,8 +31,14 @@
 
 namespace hawser::nn {
 
+// Part `index` of `parts` equal ones.
+struct EqualPart {
+  int index = 0, parts = 1;
+};
+
 struct MoeConfig {
   std::int64_t width = 0, experts = 0, top_k = 0;  // C, E, K
+  EqualPart part;                                  // of the experts: those of this rank. comm::expert_part
   std::int64_t inner = 0;                          // F of an expert
   bool normalise_top_k = true;
   Activation activation = Activation::swiglu;
@@ -40,6 +53,7 @@ struct MoeConfig {
   // "model.layers.0.block_sparse_moe.experts.{}.w1".
   std::string norm, router, gate, up, down;
 
+  std::int64_t local_experts() const { return experts / part.parts; }  // L
   std::int64_t up_size() const { return is_gated(activation) ? 2 * inner : inner; }
   RouterLossConfig loss() const { return {experts, auxiliary_loss, router_z_loss}; }
 };
@@ -75,19 +89,29 @@ class MoeLayer : public Layer {
     kInner,
     kDgateUp,
     kDlogits,
+    kCounts,
+    kExpertOffsets,
+    kTokenRows,
     kSavedCount
   };
   std::array<TensorSpec, kSavedCount> tensors(const RowCounts& rows, DType dtype) const;
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
   // The views of a routing, in forward or later.
   struct Routing {
-    TensorView logits, experts, weights, offsets, rows, assignments;
+    TensorView logits, experts, weights, rows;
+    TokenExchange::Routing exchange;
   };
   Routing route(LayerContext& ctx, const TensorView& normed, const Saved& saved) const;
-  static Routing routing_of(const Saved& saved);
+  // With the view of each of the saved tensors of a routing.
+  template <class View>
+  Routing routing_of(LayerContext& ctx, const View& view) const;
+  Routing saved_routing(LayerContext& ctx, const Saved& saved) const;
   TensorView dispatch(LayerContext& ctx, const Routing& routing, const TensorView& x, const TensorView& weights,
                       const TensorView& rows) const;
   TensorView dispatch(LayerContext& ctx, const Routing& routing, const TensorView& x) const;
+  // The gradients of the weights of tokens; multiplies the rows of dinner by these weights.
+  TensorView weighted_backward(LayerContext& ctx, const Routing& routing, const TensorView& inner,
+                               const TensorView& dinner) const;
   void gate_up(LayerContext& ctx, const Routing& routing, const TensorView& normed, const TensorView& out) const;
   static bool reads_normed(const TrainableParams& trainable);
   // norm(x) if a weight's gradient reads it, otherwise empty.

@@ -5,42 +5,18 @@
 #include "models/weights.h"
 #include "nn/testing/context.h"
 #include "support/tensor_parallel.h"
+#include "support/toy_slices.h"
 #include "toy_optimizers.h"
 #include "toy_training.h"
 
 namespace hawser {
 namespace {
 
+using testing::Division;
+using testing::half_of;
 using testing::Tensors;
 using testing::train;
 using testing::Trained;
-
-// How two tensor ranks divide the model, besides its layers.
-struct Division {
-  bool vocabulary = false;         // of embedding and head: 34 and 33 of 67
-  bool sequence_parallel = false;  // needs `vocabulary`
-};
-
-// Part `part` of two: two of four heads, one of two key-value heads, and 19 or 18 of 37 inner channels.
-models::ModelDescription half_of(models::ModelDescription d, int part, const Division& division) {
-  if (division.vocabulary) {
-    const std::int64_t total = d.embedding.vocabulary, first = (total + 1) / 2;
-    d.embedding.vocabulary_part = d.head.vocabulary_part = {.begin = part == 0 ? 0 : first, .total = total};
-    d.embedding.vocabulary = d.head.vocabulary = part == 0 ? first : total - first;
-  }
-  for (models::BlockDescription& block : d.blocks) {
-    nn::AttentionConfig& a = block.attention;
-    a.heads_part = {.begin = part * a.heads / 2, .total = a.heads};
-    a.kv_heads_part = {.begin = part * a.kv_heads / 2, .total = a.kv_heads};
-    a.heads /= 2;
-    a.kv_heads /= 2;
-    nn::MlpConfig& m = block.mlp;
-    const std::int64_t first = (m.inner + 1) / 2;
-    m.inner_part = {.begin = part == 0 ? 0 : first, .total = m.inner};
-    m.inner = part == 0 ? first : m.inner - first;
-  }
-  return d;
-}
 
 // Embedding and head are not cut.
 nn::FlatSpec spec_of(const nn::Param& param) {

@@ -1,0 +1,383 @@
+// Experts over ranks, with a filling of the token seam that sends pieces of equal size: losses, their statistics,
+// gradients and states are those of one rank that has all experts.
+#include "base/testing/temporary_folder.h"
+#include "engine/load_state.h"
+#include "mesh_case.h"
+#include "nn/testing/context.h"
+#include "ops/moe/router.h"
+#include "support/tensor_parallel.h"
+#include "support/token_exchange.h"
+#include "support/toy_slices.h"
+#include "toy_training.h"
+#include "train/saver.h"
+
+namespace hawser {
+namespace {
+
+using testing::Division;
+using testing::Outcome;
+using testing::Trained;
+
+constexpr std::int64_t kExperts = 8;
+
+struct Experts {
+  comm::MeshSizes mesh;
+  nn::SavePolicy policy = {};
+  int micro_batches = 1;
+  int pieces = 1;
+  GradientAccumulation accumulation = GradientAccumulation::sharded;
+  bool sequence_parallel = false;
+
+  bool in_flight() const { return policy.delay_weight_gradients && micro_batches > 1; }
+  std::int64_t sequences() const { return 2LL * mesh.shard * mesh.replicate; }
+  std::string text() const {
+    return cat("expert ", mesh.expert, " of tensor ", mesh.tensor, " context ", mesh.context, " shard ", mesh.shard,
+               " replicate ", mesh.replicate, ", ", nn::testing::text(policy), ", micro-batches ", micro_batches,
+               ", pieces ", pieces, accumulation == GradientAccumulation::local ? ", local" : "",
+               sequence_parallel ? ", sequence parallel" : "");
+  }
+};
+
+// What this rank has of the model.
+std::unique_ptr<models::Model> part_of(models::ModelDescription d, const Experts& o) {
+  const comm::MeshPlace place = comm::place_of(the_world->rank().value(), o.mesh);
+  for (models::BlockDescription& block : d.blocks) {
+    block.moe->part = {.index = comm::expert_part(place, o.mesh), .parts = o.mesh.expert};
+  }
+  if (o.mesh.tensor > 1) d = testing::half_of(std::move(d), place.tensor, {.vocabulary = true});
+  const nn::FlatSpecOf own([](const nn::Param& param) { return param.flat; });
+  return std::make_unique<models::Model>(std::move(d), o.sequence_parallel ? nn::with_sequence_parallelism(own) : own);
+}
+
+plan::Layout layout_of(const Experts& o, const models::Model& model) {
+  plan::Layout layout = testing::toy_layout(o.mesh, model);
+  layout.sequence_parallel = o.sequence_parallel;
+  layout.accumulation = o.accumulation;
+  plan::set_bounds(layout);
+  layout.policies.assign(layout.policies.size(), o.policy);
+  layout.in_flight = o.in_flight() ? 2 : 1;
+  layout.replace_seams = [o](nn::Seams& seams, comm::Mesh& groups) {
+    if (o.mesh.expert > 1) seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert(), o.pieces);
+    if (o.mesh.tensor == 1) return;
+    seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
+    if (o.sequence_parallel) {
+      seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
+    } else {
+      seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
+    }
+  };
+  return layout;
+}
+
+// One rank, whose micro-batch has the rows of all ranks' together: the auxiliary loss is of each micro-batch.
+plan::Layout alone_layout(const Experts& o, const models::Model& one) {
+  plan::Layout layout = testing::toy_layout({}, one);
+  layout.batch.sequences = o.sequences();
+  plan::set_bounds(layout);
+  return layout;
+}
+
+// Sets weights of a session by name and element of the tensor; NaN: as it was.
+using Weights = std::function<float(const std::string& name, std::int64_t element)>;
+
+void set_weights(engine::Session& session, const models::Model& model, const Weights& weights) {
+  for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
+    const nn::Flat& flat = model.flat(f);
+    const step::FlatState& state = session.state().flat(f);
+    for (const models::SegmentPiece& piece : models::segment_pieces(flat, state.begin, state.count)) {
+      const nn::Param& param = flat.params()[static_cast<std::size_t>(piece.param)];
+      const std::string& name = param.segments[static_cast<std::size_t>(piece.segment)].name;
+      for (std::int64_t i = 0; i < piece.count; ++i) {
+        const float value = weights(name, piece.first + i);
+        if (!std::isnan(value)) state.stored.data<float>()[piece.at + i] = value;
+      }
+    }
+  }
+  session.parameters_changed();
+}
+
+std::vector<float> counts_of(const std::vector<float>& statistics) {
+  std::vector<float> counts;
+  const auto size = static_cast<std::size_t>(ops::router_statistics_size(kExperts));
+  for (std::size_t layer = 0; layer < statistics.size() / size; ++layer) {
+    const auto begin = statistics.begin() + static_cast<std::ptrdiff_t>(layer * size);
+    counts.insert(counts.end(), begin, begin + kExperts);
+  }
+  return counts;
+}
+
+Outcome on_one_rank(const models::ModelDescription& whole, const Experts& o, const Weights& weights = {}) {
+  const models::Model one(whole);
+  const auto self = comm::make_self_mesh();
+  return testing::run(one, alone_layout(o, one), *self, o.sequences() * o.micro_batches, 0, nullptr,
+                      [&](engine::Session& session) {
+                        if (weights) set_weights(session, one, weights);
+                      });
+}
+
+Outcome on_the_mesh(const models::ModelDescription& whole, const Experts& o, const Weights& weights = {}) {
+  const auto model = part_of(whole, o);
+  const auto mesh = comm::make_mpi_mesh(*the_world, o.mesh, 60.0);
+  return testing::run(*model, layout_of(o, *model), *mesh, o.sequences() * o.micro_batches, 2e-4, nullptr,
+                      [&](engine::Session& session) {
+                        if (weights) set_weights(session, *model, weights);
+                      });
+}
+
+// Routing first: with other experts, everything else differs.
+void expect_gradients_of(const Outcome& one, const Outcome& many, const Experts& o) {
+  ASSERT_EQ(counts_of(many.statistics), counts_of(one.statistics)) << o.text();
+  EXPECT_NEAR(many.loss, one.loss, 1e-5 * one.loss) << o.text();
+  EXPECT_NEAR(many.auxiliary_loss, one.auxiliary_loss, 1e-6 * one.auxiliary_loss) << o.text();
+  testing::compare_shards({.context = o.mesh.context,
+                           .shard = o.mesh.shard,
+                           .replicate = o.mesh.replicate,
+                           .checkpointing = o.policy.checkpointing,
+                           .delay_weight_gradients = o.policy.delay_weight_gradients},
+                          many, one, 1e-5);
+}
+
+// Every degree that the world has, folded from shard x context with and without replicas.
+std::vector<comm::MeshSizes> expert_meshes() {
+  std::vector<comm::MeshSizes> out;
+  const int world = the_world->size();
+  for (int expert = 2; expert <= std::min(world, 8); expert *= 2) {
+    for (const int context : {1, 2}) {
+      for (const int replicate : {1, 2}) {
+        const int shard = world / (context * replicate);
+        if (shard == 0 || shard * context % expert != 0) continue;
+        out.push_back({.context = context, .shard = shard, .replicate = replicate, .expert = expert});
+      }
+    }
+  }
+  return out;
+}
+
+void expect_gradients_of_one_rank(const std::vector<Experts>& cases) {
+  const models::ModelDescription whole = testing::toy_with_experts(kExperts);
+  std::map<std::pair<std::int64_t, int>, Outcome> one;  // by sequences and micro-batches
+  for (const Experts& o : cases) {
+    const std::pair key(o.sequences(), o.micro_batches);
+    if (!one.contains(key)) one.emplace(key, on_one_rank(whole, o));
+    expect_gradients_of(one.at(key), on_the_mesh(whole, o), o);
+  }
+}
+
+// Each mesh has one policy, accumulation and number of pieces; each of these has meshes.
+TEST(ExpertRanks, GradientsAreThoseOfOneRank) {
+  const std::vector<nn::SavePolicy> policies = nn::testing::all_policies();
+  std::vector<Experts> cases;
+  std::size_t turn = static_cast<std::size_t>(the_world->size()) / 2;
+  for (const comm::MeshSizes& mesh : expert_meshes()) {
+    const int count = the_world->size() == 2 ? 6 : the_world->size() == 4 ? 2 : 1;
+    for (int i = 0; i < count; ++i, turn += 5) {
+      cases.push_back({.mesh = mesh,
+                       .policy = policies[turn % policies.size()],
+                       .micro_batches = turn % 2 == 0 ? 1 : 3,
+                       .pieces = turn % 3 == 0 ? 7 : 1,
+                       .accumulation = turn % 4 == 1 ? GradientAccumulation::local : GradientAccumulation::sharded});
+    }
+  }
+  expect_gradients_of_one_rank(cases);
+}
+
+TEST(ExpertRanks, DISABLED_GradientsAreThoseOfOneRankOnEveryMeshUnderEveryPolicy) {
+  std::vector<Experts> cases;
+  for (const comm::MeshSizes& mesh : expert_meshes()) {
+    for (const nn::SavePolicy& policy : nn::testing::all_policies()) {
+      for (const int micro_batches : {1, 3}) {
+        for (const int pieces : {1, 7}) {
+          cases.push_back({.mesh = mesh, .policy = policy, .micro_batches = micro_batches, .pieces = pieces});
+        }
+      }
+    }
+  }
+  expect_gradients_of_one_rank(cases);
+}
+
+Experts largest(const nn::SavePolicy& policy = {}) {
+  const int world = the_world->size();
+  return {.mesh = {.shard = world, .expert = world}, .policy = policy, .micro_batches = 2, .pieces = 3};
+}
+
+// The logits of tokens are about the same with a large bias of the norm, so that weights of the router decide.
+TEST(ExpertRanks, SkewsHaveTheGradientsOfOneRank) {
+  if (the_world->size() == 1) GTEST_SKIP() << "no ranks to skew";
+  struct Skew {
+    const char* text;
+    std::int64_t top_k;
+    std::array<float, kExperts> router;  // of each expert; 0: as it is
+    int without;                         // experts without a token, at least
+  };
+  const Skew skews[] = {{"all tokens to one expert", 1, {-1, -1, -1, -1, -1, 1, -1, -1}, 7},
+                        {"all to the first experts", 2, {2, 1, -1, -1, -1, -1, -1, -1}, 6},
+                        {"all to the last experts", 2, {-1, -1, -1, -1, -1, -1, 1, 2}, 6},
+                        {"an expert with none", 2, {0, 0, 0, -1, 0, 0, 0, 0}, 1}};
+  for (const Skew& skew : skews) {
+    models::ModelDescription whole = testing::toy_with_experts(kExperts, skew.top_k);
+    for (models::BlockDescription& block : whole.blocks) {
+      block.moe->normalise_top_k = skew.top_k > 1;
+      block.moe->norm_config = {.kind = nn::NormKind::layer, .bias = true};
+    }
+    const Weights weights = [&](const std::string& name, std::int64_t element) {
+      if (name.ends_with("post_attention_layernorm.bias")) return 2.0f;
+      if (!name.ends_with("block_sparse_moe.gate.weight")) return NAN;
+      const float value = skew.router[static_cast<std::size_t>(element / 24)];
+      return value == 0 ? NAN : value / 8;
+    };
+    for (const nn::SavePolicy& policy : {nn::SavePolicy{}, nn::SavePolicy{Checkpointing::full, true}}) {
+      const Experts o = largest(policy);
+      const Outcome one = on_one_rank(whole, o, weights);
+      const std::vector<float> counts = counts_of(one.statistics);
+      EXPECT_GE(std::count(counts.begin(), counts.begin() + kExperts, 0.0f), skew.without) << skew.text;
+      SCOPED_TRACE(skew.text);
+      expect_gradients_of(one, on_the_mesh(whole, o, weights), o);
+    }
+  }
+}
+
+Trained trained(const models::ModelDescription& whole, const Experts& o, const testing::Training& training = {}) {
+  const auto model = part_of(whole, o);
+  plan::Layout layout = layout_of(o, *model);
+  layout.optimizer = optim::make_adamw({.epsilon = 1e-4});
+  return testing::train(*model, layout, training);
+}
+
+// With active clipping, two micro-batches in flight if weights are delayed. AdamW divides by the size of gradients,
+// some of which cancel to rounding noise: a larger epsilon shows the gradients themselves.
+void expect_training_of_one_rank(const models::ModelDescription& whole, const Experts& o) {
+  const Trained many = trained(whole, o);
+  const models::Model one(whole);
+  plan::Layout alone = alone_layout(o, one);
+  alone.optimizer = optim::make_adamw({.epsilon = 1e-4});
+  const testing::Tensors after = testing::expect_one_ranks_training(one, alone, 2 * o.sequences(), many, o.text());
+  EXPECT_LT(testing::difference(many.after, after, "model"), 1e-6) << o.text();
+}
+
+const nn::SavePolicy kFull{.checkpointing = Checkpointing::full}, kDelayed{.delay_weight_gradients = true},
+    kFullDelayed{.checkpointing = Checkpointing::full, .delay_weight_gradients = true};
+
+TEST(ExpertRanks, TrainLikeOneRank) {
+  const models::ModelDescription whole = testing::toy_with_experts(kExperts);
+  std::vector<Experts> cases = {largest(kFullDelayed)};
+  const std::vector<comm::MeshSizes> meshes = expert_meshes();
+  if (!meshes.empty()) cases.push_back({.mesh = meshes.front(), .policy = kDelayed, .micro_batches = 2});
+  for (const Experts& o : cases) expect_training_of_one_rank(whole, o);
+}
+
+// Tensor ranks have the same experts. Without sequence parallelism they compute the same; with it each routes its own
+// rows.
+TEST(ExpertRanks, WithTensorRanksTrainLikeOneRank) {
+  const int world = the_world->size();
+  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
+  const models::ModelDescription whole = testing::toy_with_experts(kExperts);
+  for (const bool sequence_parallel : {false, true}) {
+    Experts o{.mesh = {.tensor = 2, .shard = world / 2, .expert = world / 2},
+              .policy = sequence_parallel ? kFullDelayed : nn::SavePolicy{},
+              .micro_batches = 2,
+              .sequence_parallel = sequence_parallel};
+    expect_training_of_one_rank(whole, o);
+    if (world < 8) continue;
+    o.mesh = {.tensor = 2, .context = 2, .shard = 2, .expert = 2};
+    expect_training_of_one_rank(whole, o);
+  }
+}
+
+TEST(ExpertRanks, RepeatBitForBit) {
+  if (the_world->size() == 1) GTEST_SKIP() << "needs several ranks";
+  const models::ModelDescription whole = testing::toy_with_experts(kExperts);
+  const Trained first = trained(whole, largest(kDelayed)), again = trained(whole, largest(kDelayed));
+  EXPECT_TRUE(first.after == again.after);
+  EXPECT_EQ(first.losses, again.losses);
+}
+
+// A checkpoint has all experts, whatever ranks they were on.
+TEST(ExpertRanks, StatesAreSavedAndLoadedOnOtherMeshes) {
+  const int world = the_world->size();
+  if (world == 1) GTEST_SKIP() << "one mesh";
+  const models::ModelDescription whole = testing::toy_with_experts(kExperts);
+  const TemporaryFolder own;
+  const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
+  std::vector<Experts> all = {largest(), {.mesh = {.shard = world}}};
+  all.push_back({.mesh = {.context = 2, .shard = world / 2, .expert = 2}});
+  int step = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Experts& to = all[(i + 1) % all.size()];
+    const Trained saved = trained(whole, all[i], {.inputs = {0}, .look = [&](engine::Session& session) {
+                                                    train::save(session, the_world, {.root = root},
+                                                                {.step = ++step, .recipe = "{}", .config = "{}"});
+                                                  }});
+    checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(step)));
+    const auto model = part_of(whole, to);
+    const auto mesh = comm::make_mpi_mesh(*the_world, to.mesh, 60.0);
+    const auto device = make_cpu_device();
+    engine::Session session(*model, layout_of(to, *model), *device, *mesh, {step::Purpose::train});
+    session.initialise(4);
+    EXPECT_FALSE(testing::assembled(session) == saved.after);
+    engine::load(session, checkpoint);
+    EXPECT_TRUE(testing::assembled(session) == saved.after) << all[i].text() << " to " << to.text();
+  }
+}
+
+TEST(ExpertRanks, AModelWithOtherExpertsIsRejected) {
+  const int world = the_world->size();
+  models::ModelDescription description = testing::toy_with_experts(kExperts);
+  for (models::BlockDescription& block : description.blocks) block.moe->part = {.index = 1, .parts = 2};
+  const models::Model model(description);
+  const auto device = make_cpu_device();
+  const auto mesh = comm::make_mpi_mesh(*the_world, {.shard = world}, 60.0);
+  const plan::Layout layout = testing::toy_layout({.shard = world}, model);
+  EXPECT_THROW(engine::Session(model, layout, *device, *mesh, {step::Purpose::train}), InternalError);
+  EXPECT_THROW(plan::plan_rank(model, layout, step::Purpose::train, 0), InternalError);
+}
+
+// Reads the routing of the last route() call, whatever the caller passes: a seam that has a state.
+class RememberingExchange : public testing::PiecesExchange {
+ public:
+  using PiecesExchange::PiecesExchange;
+  void route(nn::LayerContext& ctx, const Routing& r) override {
+    PiecesExchange::route(ctx, r);
+    ctx.exchange().launch({.name = "remember", .kind = OpKind::host}, [this, r] { last_ = PiecesExchange::tables(r); });
+  }
+
+ protected:
+  Tables tables(const Routing&) const override { return last_; }
+
+ private:
+  Tables last_;  // of the stream's work
+};
+
+// It works as long as the next call is of the same layer and micro-batch, and no longer.
+TEST(ExpertRanks, ASeamThatRemembersItsLastRoutingFails) {
+  if (the_world->size() == 1) GTEST_SKIP() << "needs several ranks";
+  models::ModelDescription whole = testing::toy_with_experts(kExperts);
+  whole.blocks.resize(1);
+  for (const bool in_flight : {false, true}) {
+    const Experts o{.mesh = largest().mesh, .policy = kDelayed, .micro_batches = in_flight ? 2 : 1};
+    const Outcome one = on_one_rank(whole, o);
+    const auto model = part_of(whole, o);
+    plan::Layout layout = layout_of(o, *model);
+    layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
+      seams.tokens = std::make_shared<RememberingExchange>(groups.expert());
+    };
+    const auto mesh = comm::make_mpi_mesh(*the_world, o.mesh, 60.0);
+    const Outcome many = testing::run(*model, layout, *mesh, o.sequences() * o.micro_batches, 2e-4);
+    if (!in_flight) {
+      expect_gradients_of(one, many, o);
+      continue;
+    }
+    double difference = 0, norm = 0;
+    for (const auto& [name, gradient] : many.gradients) {
+      if (name.find(".experts.") == std::string::npos) continue;
+      for (std::size_t i = 0; i < gradient.size(); ++i) {
+        const double reference = one.gradients.at(name)[i];
+        difference += std::isnan(gradient[i]) ? reference * reference : std::pow(gradient[i] - reference, 2);
+        norm += reference * reference;
+      }
+    }
+    EXPECT_GT(difference, 1e-2 * norm);
+  }
+}
+
+}  // namespace
+}  // namespace hawser
