@@ -1,5 +1,7 @@
 #include "engine/rank_device.h"
 
+#include <charconv>
+
 #include "base/cat.h"
 #include "config/config.h"
 
@@ -21,6 +23,15 @@ std::string unused_gpus(const Recipe& recipe, const CudaInfo& info) {
   if (recipe.run.device == DeviceChoice::cpu || info.unused.empty()) return "";
   if (info.devices > 0) return cat("some GPUs stay idle: ", info.unused);
   return cat("the run uses the CPU: ", info.unused, "; --device cpu runs without this warning");
+}
+
+std::string few_connections(const std::string& value) {
+  constexpr int kEnough = 8;
+  int connections = kEnough;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), connections);
+  if (error != std::errc() || connections >= kEnough) return "";
+  return cat("CUDA_DEVICE_MAX_CONNECTIONS=", connections,
+             " makes communication and computation wait for each other: unset it");
 }
 
 RankDevice choose_device(const Recipe& recipe, int local_rank, int local_ranks) {

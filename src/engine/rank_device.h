@@ -25,6 +25,10 @@ int gpus_of(const Recipe& recipe);
 // of, and for run.device: cpu.
 std::string unused_gpus(const Recipe& recipe, const CudaInfo& info);
 
+// A note if CUDA_DEVICE_MAX_CONNECTIONS, as exported for Megatron-LM, leaves fewer hardware queues than a step has
+// streams; "" if not.
+std::string few_connections(const std::string& value);
+
 // The device of rank `local_rank` of `local_ranks` on this machine. UserError as above, and if there are more ranks
 // than GPUs.
 RankDevice choose_device(const Recipe& recipe, int local_rank, int local_ranks);

@@ -19,6 +19,13 @@ TEST(UnusedGpus, TheCpuIsNotUsedInSilence) {
   EXPECT_EQ(unused_gpus(with(DeviceChoice::cpu), info), "");
 }
 
+TEST(FewConnections, AreNoticed) {
+  EXPECT_EQ(few_connections("1"),
+            "CUDA_DEVICE_MAX_CONNECTIONS=1 makes communication and computation wait for each other: unset it");
+  for (const char* value : {"", "8", "32", "many", "99999999999999999999"})
+    EXPECT_EQ(few_connections(value), "") << value;
+}
+
 TEST(UnusedGpus, OneUnsupportedGpuIsNamedBesideTheUsedOnes) {
   const CudaInfo info{
       .devices = 1, .ordinals = {1}, .name = "NVIDIA H200", .unused = "this build does not support GPU 0 (NVIDIA L4)"};

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/environment.h"
 #include "base/units.h"
 #include "comm/mpi/world.h"
 #include "device/cuda/native.h"
 #include "engine/host_copy.h"
+#include "engine/rank_device.h"
 #include "models/weights.h"
 #include "plan/shared_plan.h"
 #include "step/weight_scales.h"
@@ -65,6 +67,10 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
     planned_steps_.push_back(std::move(planned));
   }
   scratch_bytes_ = plan::scratch_bytes(device_.kind());
+  if (device_.kind() == DeviceKind::cuda) {
+    std::string note = few_connections(environment_variable("CUDA_DEVICE_MAX_CONNECTIONS"));
+    if (!note.empty()) notes_.push_back(std::move(note));
+  }
   const std::int64_t needed = arena_bytes + state_bytes + scratch_bytes_;
   if (const DeviceMemory memory = device_.memory(); !capacity && memory.total > 0) {
     capacity = Bytes(memory.total - memory.used);

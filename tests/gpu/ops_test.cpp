@@ -276,6 +276,10 @@ TEST_F(CudaOps, GemmsAtFullSize) {
     ops::fill(*stream, {.y = c, .value = 0});
     ops::gemm(*stream, args);
     EXPECT_EQ(get<float>(*stream, c), got);
+    // Words that are no algorithm of the library, after the right heading.
+    const std::string damaged =
+        text.substr(0, text.find('\n') + 1) + "512 512 512 512 512 512 0 0 0 0 0 0 1 ffff ffff 0 0 0 0 0 0\n";
+    EXPECT_EQ(ops::gemm_take_choices(*stream, damaged), 0);
     EXPECT_EQ(ops::gemm_take_choices(*stream, "another library\n1 2 3\n"), 0);
   }
 }

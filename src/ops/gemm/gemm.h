@@ -65,7 +65,8 @@ void gemm_prepare(Stream& stream, const Gemm& args);
 // model and one version of cuBLASLt, named in the first line. A line that starts with # is a GEMM that cuBLASLt does
 // not support, with the kernel that is used instead and the reason.
 std::string gemm_choices(Stream& stream);
-// Restores choices from such text. Returns the number of choices restored: 0 if the GPU model or the version differs.
+// Restores choices from such text, those that the library accepts. Returns the number of choices restored: 0 if the GPU
+// model or the version differs.
 std::int64_t gemm_take_choices(Stream& stream, const std::string& text);
 
 struct BiasGradient {

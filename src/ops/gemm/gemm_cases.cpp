@@ -302,6 +302,16 @@ TEST(GemmKey, ReadsItsTextAndThatOfEarlierVersions) {
     EXPECT_EQ(next, 255);
     keys.push_back(key);
   }
+  // What a stored line may ask for: shapes, dtypes and flags that a GEMM can have.
+  const std::optional<GemmProblem> again = problem_of(keys[0]);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(gemm_key(*again, true), keys[0]);
+  EXPECT_FALSE(problem_of(keys[2])) << "a scale is no number of a key";
+  for (const std::size_t field : {0, 3, 6, 8, 9, 12}) {
+    GemmKey bad = keys[0];
+    bad.fields[field] = field == 0 ? 0 : field == 3 ? -1 : 99;
+    EXPECT_FALSE(problem_of(bad)) << "field " << field;
+  }
   EXPECT_NE(keys[0], keys[1]);
   EXPECT_NE(keys[0], keys[2]);
   for (const char* text : {"", "7 8 9", "mixed 0 0 7 8", "many 0 0 0 7 8 9 9 10 11 1 0 0 0 1 0 1"}) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <sstream>
 #include <vector>
 
@@ -351,6 +352,29 @@ std::string choices(const CudaNative& native) {
   return out.str();
 }
 
+namespace {
+
+// Whether cuBLASLt runs the algorithm for the GEMM, in the scratch memory and without atomic additions: its words come
+// from a file.
+bool accepts(Lt& lt, const CudaNative& native, const GemmKey& key, const cublasLtMatmulAlgo_t& algorithm) {
+  std::optional<GemmProblem> problem = problem_of(key);
+  if (!problem || problem->in_a != problem->in_b || !known(*problem)) return false;
+  if (key.fields[8] != 0) problem->bias = native.scratch();  // any address: nothing runs
+  const LtOperands operands(*problem);
+  cublasLtMatmulHeuristicResult_t result{};
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoCheck(lt.handle.get(), operands.description.get(), operands.a.get(), operands.b.get(),
+                              operands.c.get(), operands.c.get(), &algorithm, &result);
+  if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > static_cast<std::size_t>(kGemmScratch)) return false;
+  std::uint32_t reduction = 0;
+  const cublasStatus_t read = cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                                                   &reduction, sizeof(reduction), nullptr);
+  return read == CUBLAS_STATUS_SUCCESS &&
+         (reduction == CUBLASLT_REDUCTION_SCHEME_NONE || reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+}
+
+}  // namespace
+
 std::int64_t take_choices(const CudaNative& native, const std::string& text) {
   HAWSER_CUDA_CHECK(cudaSetDevice(native.ordinal));
   Lt& lt = native.cache->get<Lt>();
@@ -366,7 +390,7 @@ std::int64_t take_choices(const CudaNative& native, const std::string& text) {
     Choice choice{.found = true, .measured = true};
     read_key(words, key) >> std::hex;
     for (auto& word : choice.algorithm.data) words >> word;
-    if (!words) continue;
+    if (!words || !accepts(lt, native, key, choice.algorithm)) continue;
     lt.choices[key] = choice;
     ++taken;
   }

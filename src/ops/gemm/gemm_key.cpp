@@ -17,6 +17,33 @@ GemmKey gemm_key(const GemmProblem& p, bool aligned) {
           .scale_b = p.scale_b == nullptr ? 0 : 1};
 }
 
+std::optional<GemmProblem> problem_of(const GemmKey& key) {
+  const auto& [m, n, k, lda, ldb, ldc, in_a, out, bias, transpose_a, transpose_b, accumulate, aligned] = key.fields;
+  constexpr auto kFloat = static_cast<std::int64_t>(DType::f32), kBf16 = static_cast<std::int64_t>(DType::bf16);
+  const auto number = [&](std::int64_t dtype) { return dtype == kFloat || dtype == kBf16; };
+  const auto flag = [](std::int64_t value) { return value == 0 || value == 1; };
+  if (key.scale_a != 0 || key.scale_b != 0 || !number(in_a) || !number(key.in_b) || !number(out)) return std::nullopt;
+  if (bias != 0 && !number(bias - 1)) return std::nullopt;
+  if (!flag(transpose_a) || !flag(transpose_b) || !flag(accumulate) || !flag(aligned)) return std::nullopt;
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  for (const std::int64_t size : {m, n, k, lda, ldb, ldc}) {
+    if (size <= 0 || size > kMost) return std::nullopt;
+  }
+  return GemmProblem{.m = m,
+                     .n = n,
+                     .k = k,
+                     .lda = lda,
+                     .ldb = ldb,
+                     .ldc = ldc,
+                     .in_a = static_cast<DType>(in_a),
+                     .in_b = static_cast<DType>(key.in_b),
+                     .out = static_cast<DType>(out),
+                     .bias_dtype = bias == 0 ? DType::f32 : static_cast<DType>(bias - 1),
+                     .transpose_a = transpose_a == 1,
+                     .transpose_b = transpose_b == 1,
+                     .accumulate = accumulate == 1};
+}
+
 std::string to_text(const GemmKey& key) {
   std::string out;
   if (key.in_b != key.in_a() || key.scale_a != 0 || key.scale_b != 0) {

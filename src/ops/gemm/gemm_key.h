@@ -8,6 +8,7 @@
 
 #include <array>
 #include <istream>
+#include <optional>
 #include <string>
 
 #include "ops/gemm/gemm_problem.h"
@@ -28,6 +29,8 @@ struct GemmKey {
 // `aligned`: a, b and c start at multiples of 16 bytes.
 GemmKey gemm_key(const GemmProblem& problem, bool aligned);
 std::string to_text(const GemmKey& key);  // without a blank at the end
+// The shapes and dtypes of a key, with null pointers; none if it is no key of a GEMM without scales that can be.
+std::optional<GemmProblem> problem_of(const GemmKey& key);
 // Reads what to_text() and earlier versions write. Sets the stream's failbit if it is no key.
 std::istream& read_key(std::istream& in, GemmKey& key);
 
