@@ -33,12 +33,12 @@ struct Layout {
   step::BatchBounds bounds;
   bool sequence_parallel = false;  // tensor ranks divide the residual's rows (nn::Redistribute)
   std::vector<nn::SavePolicy> policies;
-  int prefetch = 1;
-  int offload_window = 1;       // step::ScheduleOptions::offload_window
   models::Partition partition;  // over pipeline stages: set_partition()
-  int in_flight = 1;            // micro-batches whose forward passes precede the first backward pass
   // The passes of a stage in a training step; null: step::grouped_passes of `in_flight`.
   std::function<std::vector<step::Pass>(int stage)> passes;
+  int in_flight = 1;  // micro-batches whose forward passes precede the first backward pass
+  int prefetch = 1;
+  int offload_window = 1;  // step::ScheduleOptions::offload_window
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   ShardPolicy shard_policy = ShardPolicy::parameters;
   std::shared_ptr<const optim::Optimizer> optimizer = optim::make_adamw();

@@ -207,7 +207,7 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
     costs.traffic[group_kind(note.communicator)] += bytes_sent(note, members_of(note.communicator, 0).count);
   }
   for (const std::string& line : plan.implementations) {
-    if (line.find(": plain") != std::string::npos) costs.slow_kernels.push_back(std::move(line));
+    if (line.find(": plain") != std::string::npos) costs.slow_kernels.push_back(line);
   }
   if (plan.buffers.placement.peak_item >= 0) costs.peak_instruction = peak_instruction_text(plan, model);
   const step::BatchBounds& bounds = layout.bounds;
