@@ -196,7 +196,8 @@ void Group::receive(Stream& stream, const TensorView& data, int peer, std::int64
          receive_work(data, peer));
 }
 
-void Group::exchange(Stream& stream, const TensorView& send, int to, const TensorView& recv, int from) {
+void Group::exchange(Stream& stream, const TensorView& send, int to, const TensorView& recv, int from,
+                     std::int64_t label) {
   constexpr const char* kWhat = "exchange";
   expect_view(*this, stream, kWhat, send);
   expect_view(*this, stream, kWhat, recv);
@@ -206,7 +207,7 @@ void Group::exchange(Stream& stream, const TensorView& send, int to, const Tenso
                recv.bytes());
   expect_apart(*this, kWhat, send, recv);
   if (send.elements() == 0) return;
-  launch(stream, {.kind = CollectiveKind::exchange, .bytes = send.bytes(), .peer = to, .source = from},
+  launch(stream, {.kind = CollectiveKind::exchange, .bytes = send.bytes(), .peer = to, .source = from, .label = label},
          {reads(send), writes(recv)}, exchange_work(send, to, recv, from));
 }
 

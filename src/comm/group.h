@@ -100,8 +100,9 @@ class Group {
   void receive(Stream& stream, const TensorView& data, int peer, std::int64_t label = 0);
 
   // One send and one receive that do not wait for each other: every member of a ring may call it. Each matches as above.
-  // `to` and `from` may be the same member. send and recv have one size and do not overlap.
-  void exchange(Stream& stream, const TensorView& send, int to, const TensorView& recv, int from);
+  // `to` and `from` may be the same member. send and recv have one size and do not overlap. `label`: of both.
+  void exchange(Stream& stream, const TensorView& send, int to, const TensorView& recv, int from,
+                std::int64_t label = 0);
 
   // The stream waits until every member's stream has reached the barrier. Does not block the host.
   void barrier(Stream& stream);

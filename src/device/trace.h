@@ -49,7 +49,7 @@ struct CollectiveNote {
   std::int64_t bytes = 0;    // payload; must be equal on all members
   int peer = -1;             // send, receive, exchange: index of the other member in the communicator
   int source = -1;           // exchange: index of the member that is received from
-  std::int64_t label = 0;    // send, receive: what is sent, equal on both sides
+  std::int64_t label = 0;    // send, receive, exchange: what is sent, equal on both sides
 };
 
 struct OpRecord {

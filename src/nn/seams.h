@@ -120,9 +120,9 @@ class AttentionExchange {
     virtual int parts() const = 0;  // number of parts
     // Makes the compute stream wait until what part p reads has arrived. Called once for each part, in order.
     virtual AttentionPart wait(int p) = 0;
-    // Called after the work of part p has been enqueued on the compute stream.
+    // Called after the work of part p has been enqueued on the compute stream, before wait(p + 1).
     virtual void computed(int /*p*/) {}
-    // Called once each, after all parts, finish_keys() in backward only. Work enqueued on the compute stream afterwards
+    // Called once each, after all parts, finish_keys() in backward only, after finish_queries(). Work enqueued on the compute stream afterwards
     // finds complete results of this rank's rows: of finish_queries() o and lse, or dq; of finish_keys() dk and dv,
     // summed over ranks. Until then they are undefined.
     virtual void finish_queries() {}

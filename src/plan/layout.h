@@ -22,16 +22,12 @@ namespace hawser::plan {
 
 struct Layout {
   DeviceKind device = DeviceKind::cpu;  // the device it is planned for, or runs on
+  int threads = 1;                      // CPU threads of the compute stream
   comm::MeshSizes mesh;
-  DType compute = DType::f32;
-  DType reduce_dtype = DType::f32;     // of a micro-batch's gradients (step::ExecutorSetup::reduce_dtype)
-  DType kv_reduce_dtype = DType::f32;  // of gradients of gathered K and V (parallel::AllGatherExchange)
-  int threads = 1;                     // CPU threads of the compute stream
-  int micro_batches = 1;               // per rank and step
-  batches::BatchShape batch;           // of a micro-batch on one data rank
-  int head_groups = 1;                 // number of groups of KV heads, each gathered at once
+  int micro_batches = 1;      // per rank and step
+  int head_groups = 1;        // number of groups of KV heads, each gathered at once
+  batches::BatchShape batch;  // of a micro-batch on one data rank
   step::BatchBounds bounds;
-  bool sequence_parallel = false;  // tensor ranks divide the residual's rows (nn::Redistribute)
   std::vector<nn::SavePolicy> policies;
   models::Partition partition;  // over pipeline stages: set_partition()
   // The passes of a stage in a training step; null: step::grouped_passes of `in_flight`.
@@ -41,16 +37,20 @@ struct Layout {
   int offload_window = 1;  // step::ScheduleOptions::offload_window
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   ShardPolicy shard_policy = ShardPolicy::parameters;
+  DType compute = DType::f32;
+  DType reduce_dtype = DType::f32;     // of a micro-batch's gradients (step::ExecutorSetup::reduce_dtype)
+  DType kv_reduce_dtype = DType::f32;  // of gradients of gathered K and V (parallel::AllGatherExchange)
+  bool sequence_parallel = false;      // tensor ranks divide the residual's rows (nn::Redistribute)
+  bool auxiliary_given = false;        // Purpose::gradient_norms: step::ExecutorSetup::auxiliary_given
+  bool deterministic = false;          // two runs give the same bits on CUDA, too; on the CPU they always do
   std::shared_ptr<const optim::Optimizer> optimizer = optim::make_adamw();
   std::shared_ptr<const nn::Quantizer> quantizer;  // of SavePolicy::formats and of flats with scales; null: none
   double gradient_clip = 0;                        // step::ExecutorSetup::gradient_clip
   ops::LossScaling loss_scaling;
-  bool auxiliary_given = false;      // Purpose::gradient_norms: step::ExecutorSetup::auxiliary_given
   std::int64_t logit_positions = 1;  // Purpose::logits: number of rows whose logits are computed
   // Rows of K and V that each attention layer keeps between passes; 0: a pass attends to its own rows only.
   std::int64_t kv_cache_rows = 0;
-  std::uint64_t seed = 0;      // of the random numbers that layers draw in training
-  bool deterministic = false;  // two runs give the same bits on CUDA, too; on the CPU they always do
+  std::uint64_t seed = 0;  // of the random numbers that layers draw in training
 
   // Replaces seams of the layout, for a parallelism that has no implementation yet (tests).
   std::function<void(nn::Seams&, comm::Mesh&)> replace_seams;

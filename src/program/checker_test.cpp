@@ -399,6 +399,15 @@ TEST(CheckCollectives, ExchangesOfARingMeet) {
     }
     return r;
   };
+  const auto labelled = [](std::int64_t label) {
+    auto r = std::make_unique<Recorder>(std::vector<std::string>{"s"});
+    CollectiveNote exchange = note(CollectiveKind::exchange, "pair", 64, label == 1 ? 1 : 0);
+    exchange.source = exchange.peer;
+    exchange.label = label;
+    record_collective(*r, 0, exchange);
+    return r;
+  };
+  expect_defect(collectives_of({labelled(1).get(), labelled(2).get()}), {"message 0 from rank 0 to rank 1"});
   const auto a = member(0, 3, 64), b = member(1, 3, 64), c = member(2, 3, 64), wrong = member(2, 3, 32);
   EXPECT_EQ(text(collectives_of({a.get(), b.get(), c.get()})), "");
   expect_defect(collectives_of({a.get(), b.get(), wrong.get()}),

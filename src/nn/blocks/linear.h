@@ -1,8 +1,7 @@
 // `Linear`: y = x W^T + b, with W [out, in] and b [out] of a layer's parameters, its adapters, and its gradients. It is
 // the only caller of GEMMs in layers. `ColumnParallelLinear`, `RowParallelLinear`: a Linear that ranks share; the two
-// differ in what these ranks exchange (names as in Megatron-LM). A column-parallel Linear redistributes its input
-// (Boundary::column_input, nn/seams.h), a row-parallel one its output (Boundary::row_output), so that its bias is added
-// after the sum over ranks.
+// differ in what these ranks exchange (names as in Megatron-LM). A column-parallel Linear gathers its input
+// (nn::Redistribute), a row-parallel one sums its output, so that its bias is added after the sum over ranks.
 //
 // x [T, in], y [T, out] and their gradients. y and dx are in LayerContext::dtype(), also if the weight is quantized, or in
 // float32 if its FlatSpec has `gathered` float32 and no scales (a router); adapters need LayerContext::dtype(). So are x
@@ -13,8 +12,8 @@
 // after ranks have redistributed it: x in forward and again in dW, dy in dx and again in dW, unless a caller does it once
 // (`quantized`). Forward records the amax of x, and dx that of dy. With LinearFormat::fp8_current and fp8_block, the
 // scales of a rank are those of its own rows. Adapters and bias gradients read the x and dy that they are given.
-// A scale of an x or a dy that ranks redistribute is one float32, equal on all of them. All work is enqueued on the
-// compute stream. Errors: those of ops::gemm, ops::bias_gradient and ops::dropout.
+// A scale of an x or a dy that ranks redistribute is one float32, equal on all of them. Its own work is enqueued on
+// the compute stream. Errors: those of ops::gemm, ops::bias_gradient and ops::dropout.
 #pragma once
 
 #include "nn/layer.h"
