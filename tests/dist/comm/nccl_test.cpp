@@ -275,7 +275,8 @@ TEST(Nccl, ComparesOffsetsBeforeItFetches) {
     const std::string reduce = mesh->shard_reduce().name();
     if (compares) {
       const auto offset = static_cast<std::uint64_t>(at - arena.data());
-      EXPECT_EQ(mesh->compare_offsets({{"shard/reduce", offset}, {"shard/gather", 1}}, device()), std::vector<std::string>{reduce});
+      EXPECT_EQ(mesh->compare_offsets({{"shard/reduce", offset}, {"shard/gather", 1}}, device()),
+                std::vector<std::string>{reduce});
     }
     transfer(*stream, send.raw(), source.view().raw(), send.bytes());
     mesh->shard_reduce().reduce_scatter(*stream, send, part, /*accumulate=*/false, workspace);
