@@ -1,6 +1,8 @@
 // `Executor`: runs a program on one device, as calls of layers, ops and collectives. On meta these calls record the
 // trace from which plan/ plans the memory; on the CPU they are the reference for the other devices.
 //
+// The first step binds each instruction to what it works on (step/bound.h); later steps use it again.
+//
 // Enqueueing step n blocks the host only until step n - 3 has ended (step/host_link.h). No instruction makes the host
 // read device memory: the compute stream copies a step's results to the host, which may read them once the step's end
 // event is reached.
@@ -19,6 +21,7 @@
 #include "ops/loss_scale/loss_scale.h"
 #include "program/program.h"
 #include "step/batch.h"
+#include "step/bound.h"
 #include "step/buffers.h"
 #include "step/host_link.h"
 #include "step/schedule.h"
@@ -131,7 +134,6 @@ class Executor {
   void run_layer(const program::Instruction& instruction);
   void run_embedding_or_head(const program::Instruction& instruction);
   void auxiliary_loss(const program::Instruction& instruction);
-  nn::AuxiliaryViews auxiliary_views(const program::Instruction& instruction);
   void logits(const program::Instruction& instruction, StepOutput& output);
   void reduce(const program::Instruction& instruction);
   void reduce_replicas(const program::Instruction& instruction);
@@ -142,12 +144,11 @@ class Executor {
   void divide_copies(const program::Instruction& instruction);
   void grad_norm_partial(const program::Instruction& instruction);
   bool holds(int flat) const { return setup_.state->flat(flat).held; }
-  bool trains() const;         // the program has updates
-  bool has_gradients() const;  // the program has a backward
+  bool trains() const { return trains_; }                // the program has updates
+  bool has_gradients() const { return has_gradients_; }  // the program has a backward
   void gradient_norm(const program::Instruction& instruction);
   void parameter_norms(const program::Instruction& instruction, StepOutput& output);
   void update(const program::Instruction& instruction);
-  optim::Exchanged exchanged(int flat, int phase);
   void exchange_update(const program::Instruction& instruction);
   void scale_update(const program::Instruction& instruction);
   void quantize_weights(const program::Instruction& instruction);
@@ -158,19 +159,34 @@ class Executor {
   void all_reduce_small(const program::Instruction& instruction, comm::Group& group, const TensorView& data);
 
   const HostBatch* host_batch(int micro_batch) const;  // of the step being enqueued; null on meta, or if negative
-  nn::BatchViews batch_views(int micro_batch);
+  const nn::BatchViews& batch_views(int micro_batch);
+  nn::BatchViews bind_batch(int micro_batch);
+  void set_host_tables(int micro_batch, nn::BatchViews& views) const;
   TensorView batch_table(int micro_batch, std::size_t index);  // empty if it is not used
+
+  // What the instruction works on. The first step finds it (executor_bind.cpp).
+  Bound& bound(const program::Instruction& instruction);
+  void bind(const program::Instruction& instruction, Bound& bound);
+  void bind_gather(const program::Instruction& instruction, Bound& bound);
+  void bind_copies(const program::Instruction& instruction, Bound& bound);
+  void bind_update(const program::Instruction& instruction, Bound& bound);
+  void bind_auxiliary(const program::Instruction& instruction, Bound& bound);
+  TensorView auxiliary_table(int micro_batch, int which, std::int64_t elements);
+  optim::Exchanged exchanged(int flat, int phase);
+  const BoundGradient& gradient(const program::Instruction& instruction, const models::ParamPlace& place, int param);
+  const nn::AuxiliaryViews& auxiliary_views(const program::Instruction& instruction);
+  void check_first_step(const program::Instruction& instruction) const;
   TensorView activation(int instruction);
   std::vector<nn::SavedSpec> saved_specs(int layer) const;
   nn::Saved saved_views(const program::Instruction& instruction);
   BufferKey gradient_key(int flat, int micro_batch) const;
   DType reduce_dtype(int flat) const;
   TensorView flat_gradient(int flat, int micro_batch);
-  std::vector<nn::Scaled> weights_of(const program::Instruction& instruction,
-                                     const std::vector<models::ParamPlace>& places);
+  const std::vector<models::ParamPlace>& params_of(const program::Instruction& instruction) const;
+  std::vector<nn::Scaled> weights_of(const program::Instruction& instruction);
   TensorView temp(const program::Instruction& instruction, DType dtype, const Shape& shape);
   Stream& stream(program::StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }
-  void find_gradients();
+  void read_program();
   Shape logits_shape() const;
   std::int64_t staged_bytes() const;  // bytes of pinned memory that one step's copies between host and device need
 
@@ -178,16 +194,26 @@ class Executor {
   Streams own_streams_;
   Streams& streams_;
   HostLink link_;
-  std::vector<Event> end_events_;                // by instruction: its end in the step being enqueued
+  std::vector<bool> awaited_;                    // by instruction: one of another stream waits for it
+  std::vector<Event> end_events_;                // by instruction: its end in the step being enqueued, if it is awaited
   std::set<std::pair<int, int>> with_gradient_;  // (flat, index of the parameter): the program computes its gradient
-  Event step_end_;                               // of the step enqueued last
-  std::vector<Event> held_;                      // by flat: the event that its next update waits for, then the tables';
-                                                 // empty: none
-  std::set<std::pair<BufferKey, int>> written_;  // gradients written in this step: (buffer, index of the parameter)
-  std::set<BufferKey> gaps_filled_;              // gradient buffers whose padding was zeroed in this step
-  bool norm_begun_ = false;                      // a grad_norm_partial of this step has been enqueued
-  bool auxiliary_begun_ = false;                 // an auxiliary_loss of this step has been enqueued
-  int temps_ = 0;                                // temps of the current instruction so far
+  std::vector<bool> with_auxiliary_;             // by micro-batch: the program has its auxiliary_loss
+  bool trains_ = false, has_gradients_ = false;
+  Event step_end_;           // of the step enqueued last
+  std::vector<Event> held_;  // by flat: the event that its next update waits for, then the tables'; empty: none
+
+  // A device that does the work keeps what the first step has found, for all others. On meta it is forgotten after each
+  // instruction, since large plans have many.
+  bool keeps_bound_;
+  bool first_step_ = true;
+  std::vector<Bound> bound_;                                // by instruction; on meta one, of the current instruction
+  std::vector<std::optional<nn::BatchViews>> batch_views_;  // by micro-batch
+  // While instructions are bound, of the step so far:
+  std::set<std::pair<BufferKey, int>> written_;  // gradients written: (buffer, index of the parameter)
+  std::set<BufferKey> gaps_filled_;              // gradient buffers whose padding is zeroed
+  bool norm_begun_ = false;                      // there was a grad_norm_partial
+  bool auxiliary_begun_ = false;                 // there was an auxiliary_loss
+  std::size_t temps_ = 0;                        // temps of the current instruction so far
   const StepInput* input_ = nullptr;             // of the step being enqueued; null between steps
 };
 

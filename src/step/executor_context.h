@@ -9,29 +9,15 @@ namespace hawser::step {
 // Returns the gradient targets of one instruction's parameters.
 class Executor::Sink : public nn::GradientSink {
  public:
-  Sink(Executor& executor, const program::Instruction& instruction, const std::vector<models::ParamPlace>& places)
-      : executor_(executor), instruction_(instruction), places_(places) {}
+  Sink(Executor& executor, const program::Instruction& instruction)
+      : executor_(executor), instruction_(instruction), places_(executor.params_of(instruction)) {}
 
   nn::GradientTarget target(int param) override {
-    const models::ParamPlace place = places_[static_cast<std::size_t>(param)];
-    const nn::Flat& flat = executor_.setup_.model->flat(place.flat);
-    if (!flat.spec().trainable) return {};
-    const BufferKey key = executor_.gradient_key(place.flat, instruction_.micro_batch);
-    const TensorView gradient = executor_.flat_gradient(place.flat, instruction_.micro_batch);
-    if (executor_.gaps_filled_.insert(key).second) {
-      Stream& stream = executor_.stream(instruction_.stream);
-      for (const nn::Flat::Gap& gap : flat.gaps(gradient.elements())) {
-        ops::fill(stream, {.y = gradient.rows(gap.begin, gap.count)});
-      }
-      // Parameters that only other stages use.
-      for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
-        if (executor_.with_gradient_.contains({place.flat, p})) continue;
-        const TensorView unused = flat.view(gradient, p);
-        ops::fill(stream, {.y = unused.reshape({unused.elements()})});
-      }
+    const BoundGradient& gradient = executor_.gradient(instruction_, places_[static_cast<std::size_t>(param)], param);
+    for (const TensorView& zeroed : gradient.zeroed) {
+      ops::fill(executor_.stream(instruction_.stream), {.y = zeroed});
     }
-    const bool first = executor_.written_.emplace(key, place.index).second;
-    return {flat.view(gradient, place.index), !first};
+    return gradient.target;
   }
 
  private:
@@ -42,11 +28,11 @@ class Executor::Sink : public nn::GradientSink {
 
 class Executor::Context : public nn::LayerContext {
  public:
-  Context(Executor& executor, const program::Instruction& instruction, const std::vector<models::ParamPlace>& places)
+  Context(Executor& executor, const program::Instruction& instruction)
       : executor_(executor),
         instruction_(instruction),
         batch_(executor.batch_views(instruction.micro_batch)),
-        weights_(executor.weights_of(instruction, places)) {}
+        weights_(executor.bound(instruction).weights) {}
 
   TensorView temp(DType dtype, const Shape& shape) override { return executor_.temp(instruction_, dtype, shape); }
   Stream& compute() override { return executor_.stream(instruction_.stream); }
@@ -81,8 +67,8 @@ class Executor::Context : public nn::LayerContext {
  private:
   Executor& executor_;
   const program::Instruction& instruction_;
-  nn::BatchViews batch_;
-  std::vector<nn::Scaled> weights_;
+  const nn::BatchViews& batch_;
+  const std::vector<nn::Scaled>& weights_;
 };
 
 }  // namespace hawser::step

@@ -29,12 +29,11 @@ TensorView Executor::gradient_shard(int flat) {
 void Executor::reduce(const Instruction& instruction) {
   comm::Group& group = setup_.mesh->shard_reduce(setup_.model->flat(instruction.flat).spec().domain);
   const TensorView shard = gradient_shard(instruction.flat);
-  const bool accumulate = !written_.emplace(BufferKey{Role::shard_gradient, instruction.flat, 0}, 0).second;
   const std::int64_t bytes = comm::reduce_scatter_workspace(shard.elements(), reduce_dtype(instruction.flat),
                                                             group.size(), stream(instruction.stream).target());
   const TensorView workspace = bytes > 0 ? temp(instruction, DType::u8, {bytes}) : TensorView();
   group.reduce_scatter(stream(instruction.stream), flat_gradient(instruction.flat, instruction.micro_batch), shard,
-                       accumulate, workspace);
+                       bound(instruction).accumulate, workspace);
 }
 
 void Executor::reduce_replicas(const Instruction& instruction) {
@@ -60,8 +59,7 @@ void Executor::divide_copies(const Instruction& instruction) {
 void Executor::grad_norm_partial(const Instruction& instruction) {
   ops::sum_squares(stream(instruction.stream), {.x = gradient_shard(instruction.flat),
                                                 .out = setup_.state->result().field(&StepResult::sum_squares),
-                                                .accumulate = norm_begun_});
-  norm_begun_ = true;
+                                                .accumulate = bound(instruction).accumulate});
 }
 
 void Executor::gradient_norm(const Instruction& instruction) {

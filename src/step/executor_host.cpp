@@ -76,12 +76,19 @@ TensorView Executor::batch_table(int mb, std::size_t index) {
   return setup_.buffers->get({Role::batch, mb, static_cast<int>(index)}, table.dtype, shape);
 }
 
-nn::BatchViews Executor::batch_views(int mb) {
+const nn::BatchViews& Executor::batch_views(int mb) {
+  std::optional<nn::BatchViews>& views = batch_views_.at(static_cast<std::size_t>(mb));
+  if (!views) {
+    views = bind_batch(mb);
+    set_host_tables(mb, *views);
+  }
+  return *views;
+}
+
+nn::BatchViews Executor::bind_batch(int mb) {
   const BatchBounds& b = setup_.bounds;
   nn::BatchViews views{.uniform_diagonal = b.uniform_diagonal,
                        .off_diagonal_disjoint_keys = b.off_diagonal_disjoint_keys};
-  const HostBatch* const host = host_batch(mb);
-  if (host != nullptr) views.host_diagonal = &host->diagonal;
   for (std::size_t i = 0; i < batch_tables().size(); ++i) views.*batch_tables()[i].view = batch_table(mb, i);
   std::int64_t begin = 0;
   for (std::size_t w = 0; w < b.windows.size(); ++w) {
@@ -90,13 +97,22 @@ nn::BatchViews Executor::batch_views(int mb) {
     view.window = bounds.window;
     view.diagonal_pairs = bounds.diagonal_pairs;
     view.off_diagonal_pairs = bounds.off_diagonal_pairs;
-    if (host != nullptr && w < host->off_diagonal.size()) view.host_off_diagonal = &host->off_diagonal[w];
     if (views.off_diagonal.empty()) continue;
     view.off_diagonal = views.off_diagonal.rows(begin, b.off_diagonal_rows(bounds));
     view.off_diagonal_count = views.off_diagonal_count.rows(static_cast<std::int64_t>(w), 1);
     begin += b.off_diagonal_rows(bounds);
   }
   return views;
+}
+
+// The tables that the host knows are other ones in each step.
+void Executor::set_host_tables(int mb, nn::BatchViews& views) const {
+  const HostBatch* const host = host_batch(mb);
+  if (host == nullptr) return;
+  views.host_diagonal = &host->diagonal;
+  for (std::size_t w = 0; w < views.windows.size(); ++w) {
+    views.windows[w].host_off_diagonal = w < host->off_diagonal.size() ? &host->off_diagonal[w] : nullptr;
+  }
 }
 
 void Executor::load_batch(const Instruction& instruction) {
@@ -117,11 +133,10 @@ void Executor::load_batch(const Instruction& instruction) {
 
 void Executor::logits(const Instruction& instruction, StepOutput& output) {
   const models::Model& model = *setup_.model;
-  Context context(*this, instruction, model.head_params());
+  Context context(*this, instruction);
   const TensorView x = context.temp(setup_.compute, {setup_.bounds.logit_positions, model.width()});
   const TensorView logits = context.temp(DType::f32, logits_shape());
-  ops::gather_rows(context.compute(),
-                   {.x = activation(instruction.x), .index = context.batch().logit_positions, .y = x});
+  ops::gather_rows(context.compute(), {.x = bound(instruction).x, .index = context.batch().logit_positions, .y = x});
   model.head().logits(context, x, logits);
   output.logits = std::make_shared<std::vector<float>>(static_cast<std::size_t>(logits.elements()));
   const auto* from = reinterpret_cast<const float*>(link_.download(context.compute(), "read_logits", logits));
@@ -196,7 +211,8 @@ void Executor::parameter_norms(const Instruction& instruction, StepOutput& outpu
 
 void Executor::read_auxiliary_statistics(Stream& compute, StepOutput& output) {
   const TensorView& statistics = setup_.state->auxiliary_statistics();
-  if (statistics.empty() || !(auxiliary_begun_ || setup_.auxiliary_given)) return;
+  const bool summed = std::ranges::find(with_auxiliary_, true) != with_auxiliary_.end();
+  if (statistics.empty() || !(summed || setup_.auxiliary_given)) return;
   output.auxiliary_statistics = std::make_shared<std::vector<float>>(static_cast<std::size_t>(statistics.elements()));
   const auto* from = reinterpret_cast<const float*>(link_.download(compute, "read_statistics", statistics));
   compute.call_host({.name = "hand_over_statistics", .kind = OpKind::host},

@@ -7,19 +7,6 @@ namespace hawser::step {
 using program::Instruction;
 using program::Op;
 
-// All that phase `phase` of a flat's update exchanges: the shard is this rank's part of the flat.
-optim::Exchanged Executor::exchanged(int flat, int phase) {
-  const FlatState& state = setup_.state->flat(flat);
-  const optim::Phase sends = setup_.optimizer->phases(setup_.model->flat(flat)).at(static_cast<std::size_t>(phase));
-  optim::Exchanged views;
-  if (sends.sums > 0) views.sums = setup_.buffers->get({Role::update, flat, 2 * phase}, DType::f32, {sends.sums});
-  if (const auto dtype = sends.gathers ? sends.gathers : sends.scatters) {
-    views.flat = setup_.buffers->get({Role::update, flat, 2 * phase + 1}, *dtype, {state.count * state.cut.parts});
-    views.shard = views.flat.rows(state.begin, state.count);
-  }
-  return views;
-}
-
 void Executor::update(const Instruction& instruction) {
   const int f = instruction.flat, phase = instruction.phase;
   const nn::Flat& flat = setup_.model->flat(f);
@@ -27,21 +14,9 @@ void Executor::update(const Instruction& instruction) {
   const bool rounds = !state.quantized && state.compute.raw() != state.stored.raw();
   Stream& compute = stream(instruction.stream);
   if (phase == 0 && !held_.empty()) compute.wait(held_[static_cast<std::size_t>(f)]);
-  const std::vector<optim::Phase> phases = setup_.optimizer->phases(flat);
-  const bool last = phase + 1 == static_cast<int>(phases.size());
-  optim::Exchanged sent, received;
-  if (!last) {
-    sent = exchanged(f, phase);
-    const bool scatters = phases[static_cast<std::size_t>(phase)].scatters.has_value();
-    (scatters ? sent.shard : sent.flat) = {};
-    if (!sent.sums.empty()) ops::fill(compute, {.y = sent.sums});
-    if (scatters) ops::fill(compute, {.y = sent.flat});
-  }
-  if (phase > 0) {
-    received = exchanged(f, phase - 1);
-    const bool gathers = phases[static_cast<std::size_t>(phase) - 1].gathers.has_value();
-    (gathers ? received.shard : received.flat) = {};
-  }
+  const Bound& views = bound(instruction);
+  if (!views.sent.sums.empty()) ops::fill(compute, {.y = views.sent.sums});
+  if (!views.sent.flat.empty()) ops::fill(compute, {.y = views.sent.flat});  // the optimizer adds to it
   setup_.optimizer->update(compute,
                            {.flat = flat,
                             .begin = state.begin,
@@ -58,16 +33,16 @@ void Executor::update(const Instruction& instruction) {
                             .skip = setup_.state->skip(),
                             .seed = setup_.seed,
                             .step = setup_.state->record().field(&StepRecord::step),
-                            .received = received,
-                            .sent = sent,
+                            .received = views.received,
+                            .sent = views.sent,
                             .temp = [&](DType dtype, const Shape& shape) { return temp(instruction, dtype, shape); }});
-  if (last && state.cut.parts == 1 && !state.quantized) setup_.state->transpose_unsharded(f, compute);
+  if (views.last_phase && state.cut.parts == 1 && !state.quantized) setup_.state->transpose_unsharded(f, compute);
 }
 
 void Executor::exchange_update(const Instruction& instruction) {
   Stream& on = stream(instruction.stream);
   const Domain domain = setup_.model->flat(instruction.flat).spec().domain;
-  const optim::Exchanged views = exchanged(instruction.flat, instruction.phase);
+  const optim::Exchanged& views = bound(instruction).sent;
   if (instruction.op == Op::optimizer_sum) {
     // Of tensors: of those that tensor ranks slice the ranks of one copy of the model have parts, of experts those with
     // the same ones.

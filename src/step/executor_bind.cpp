@@ -1,0 +1,286 @@
+// What instructions work on: found in the first step, used again in all others.
+#include "step/executor_context.h"
+
+namespace hawser::step {
+
+using models::ParamPlace;
+using program::Instruction;
+using program::Op;
+using program::WeightForm;
+
+void Executor::check_first_step(const Instruction& instruction) const {
+  HAWSER_CHECK(first_step_, "instruction ", instruction.id, " (", to_string(instruction.op),
+               ") asks for what it did not ask for in the first step");
+}
+
+Bound& Executor::bound(const Instruction& instruction) {
+  Bound& bound = bound_[keeps_bound_ ? static_cast<std::size_t>(instruction.id) : 0];
+  if (!bound.found) {
+    check_first_step(instruction);
+    bound.found = true;
+    bind(instruction, bound);
+  }
+  return bound;
+}
+
+TensorView Executor::temp(const Instruction& instruction, DType dtype, const Shape& shape) {
+  std::vector<TensorView>& temps = bound(instruction).temps;
+  const std::size_t index = temps_++;
+  if (index == temps.size()) {
+    check_first_step(instruction);
+    temps.push_back(setup_.buffers->get({Role::temp, instruction.id, static_cast<int>(index)}, dtype, shape));
+  }
+  const TensorView& temp = temps[index];
+  HAWSER_CHECK(temp.dtype() == dtype && temp.shape() == shape, "instruction ", instruction.id, " (",
+               to_string(instruction.op), ") asks for ", to_string(dtype), " ", shape.text(),
+               ", and in the first step for ", temp.text());
+  return temp;
+}
+
+TensorView Executor::activation(int instruction) {
+  return setup_.buffers->get({Role::activation, instruction, 0}, setup_.compute,
+                             {setup_.bounds.row_counts().residual, setup_.model->width()});
+}
+
+const std::vector<ParamPlace>& Executor::params_of(const Instruction& instruction) const {
+  static const std::vector<ParamPlace> kNone;
+  switch (instruction.op) {
+    case Op::embed:
+    case Op::embed_backward:
+      return setup_.model->embedding_params();
+    case Op::loss:
+    case Op::logits:
+    case Op::loss_gradient:
+      return setup_.model->head_params();
+    case Op::forward:
+    case Op::recompute:
+    case Op::backward:
+    case Op::backward_weight:
+      return setup_.model->layer_params(instruction.layer);
+    default:
+      return kNone;
+  }
+}
+
+void Executor::bind(const Instruction& instruction, Bound& bound) {
+  const auto operand = [&](int owner) { return owner < 0 ? TensorView() : activation(owner); };
+  bound.weights = weights_of(instruction);
+  bound.gradients.resize(params_of(instruction).size());
+  switch (instruction.op) {
+    case Op::forward:
+    case Op::recompute:
+    case Op::backward:
+    case Op::backward_weight:
+      bound.saved = saved_views(instruction);
+      bound.residual = operand(instruction.residual);
+      break;
+    case Op::gather:
+      return bind_gather(instruction, bound);
+    case Op::offload:
+    case Op::load:
+      return bind_copies(instruction, bound);
+    case Op::update:
+    case Op::optimizer_sum:
+    case Op::optimizer_gather:
+    case Op::optimizer_scatter:
+      return bind_update(instruction, bound);
+    case Op::reduce:
+      bound.accumulate = !written_.emplace(BufferKey{Role::shard_gradient, instruction.flat, 0}, 0).second;
+      return;
+    case Op::grad_norm_partial:
+      bound.accumulate = std::exchange(norm_begun_, true);
+      return;
+    default:
+      break;
+  }
+  bound.x = operand(instruction.x);
+  bound.dy = operand(instruction.dy);
+  switch (instruction.op) {
+    case Op::embed:
+    case Op::forward:
+    case Op::backward:
+    case Op::loss_gradient:
+    case Op::receive:
+      bound.y = activation(instruction.id);
+      break;
+    case Op::auxiliary_loss:
+      bind_auxiliary(instruction, bound);
+      break;
+    default:
+      break;
+  }
+}
+
+void Executor::bind_gather(const Instruction& instruction, Bound& bound) {
+  const FlatState& flat = setup_.state->flat(instruction.flat);
+  const DType dtype = flat.compute.dtype();
+  const Shape shape{flat.count * flat.cut.parts};
+  const auto form = [&](int which) {
+    return setup_.buffers->get({Role::weights, instruction.id, which}, dtype, shape);
+  };
+  bound.y = instruction.form == WeightForm::transposed ? temp(instruction, dtype, shape) : form(0);
+  if (instruction.form != WeightForm::rows) bound.transposed = form(1);
+}
+
+// What forward writes and a later pass reads, between the buffers of forward or of the load, and host memory.
+void Executor::bind_copies(const Instruction& instruction, Bound& bound) {
+  const bool out = instruction.op == Op::offload;
+  const auto add = [&](const TensorView& device, int index) {
+    const TensorView host =
+        setup_.buffers->get({Role::offloaded, instruction.saved, index}, device.dtype(), device.shape());
+    bound.copies.emplace_back(out ? device : host, out ? host : device);
+  };
+  add(activation(out ? instruction.x : instruction.id), -1);
+  const auto specs = saved_specs(instruction.layer);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const nn::SavedSpec& spec = specs[i];
+    if (spec.shape.rank() == 0 || spec.writer != nn::Pass::forward || spec.last_reader == nn::Pass::forward) continue;
+    const int index = static_cast<int>(i);
+    const BufferKey key{Role::saved, out ? instruction.saved : instruction.id, index};
+    add(setup_.buffers->get(key, spec.dtype, spec.shape), index);
+  }
+}
+
+// All that phase `phase` of a flat's update exchanges: the shard is this rank's part of the flat.
+optim::Exchanged Executor::exchanged(int flat, int phase) {
+  const FlatState& state = setup_.state->flat(flat);
+  const optim::Phase sends = setup_.optimizer->phases(setup_.model->flat(flat)).at(static_cast<std::size_t>(phase));
+  optim::Exchanged views;
+  if (sends.sums > 0) views.sums = setup_.buffers->get({Role::update, flat, 2 * phase}, DType::f32, {sends.sums});
+  if (const auto dtype = sends.gathers ? sends.gathers : sends.scatters) {
+    views.flat = setup_.buffers->get({Role::update, flat, 2 * phase + 1}, *dtype, {state.count * state.cut.parts});
+    views.shard = views.flat.rows(state.begin, state.count);
+  }
+  return views;
+}
+
+void Executor::bind_update(const Instruction& instruction, Bound& bound) {
+  const int f = instruction.flat, phase = instruction.phase;
+  if (instruction.op != Op::update) {
+    bound.sent = exchanged(f, phase);
+    return;
+  }
+  const std::vector<optim::Phase> phases = setup_.optimizer->phases(setup_.model->flat(f));
+  bound.last_phase = phase + 1 == static_cast<int>(phases.size());
+  if (!bound.last_phase) {
+    bound.sent = exchanged(f, phase);
+    (phases[static_cast<std::size_t>(phase)].scatters ? bound.sent.shard : bound.sent.flat) = {};
+  }
+  if (phase > 0) {
+    bound.received = exchanged(f, phase - 1);
+    (phases[static_cast<std::size_t>(phase) - 1].gathers ? bound.received.shard : bound.received.flat) = {};
+  }
+}
+
+// x: the statistics of all layers, y: their factors.
+void Executor::bind_auxiliary(const Instruction& instruction, Bound& bound) {
+  const nn::AuxiliaryLoss& loss = *setup_.model->auxiliary_loss();
+  if (!setup_.auxiliary_given) bound.x = auxiliary_table(instruction.micro_batch, 0, loss.statistics());
+  if (has_gradients()) bound.y = auxiliary_table(instruction.micro_batch, 1, loss.factors());
+  bound.accumulate = std::exchange(auxiliary_begun_, true);
+}
+
+TensorView Executor::auxiliary_table(int micro_batch, int which, std::int64_t elements) {
+  const auto layers = static_cast<std::int64_t>(setup_.model->auxiliary_layers());
+  return setup_.buffers->get({Role::auxiliary, micro_batch, which}, DType::f32, {layers, elements});
+}
+
+const nn::AuxiliaryViews& Executor::auxiliary_views(const Instruction& instruction) {
+  std::optional<nn::AuxiliaryViews>& views = bound(instruction).auxiliary;
+  if (views) return *views;
+  check_first_step(instruction);
+  views.emplace();
+  const int mb = instruction.micro_batch;
+  if (instruction.layer < 0 || !with_auxiliary_.at(static_cast<std::size_t>(mb))) return *views;
+  const std::int64_t row = setup_.model->auxiliary_index(instruction.layer);
+  if (row < 0) return *views;
+  const nn::AuxiliaryLoss& loss = *setup_.model->auxiliary_loss();
+  const auto of = [&](int which, std::int64_t elements) {
+    return auxiliary_table(mb, which, elements).rows(row, 1).reshape({elements});
+  };
+  if (instruction.op == Op::forward && !setup_.auxiliary_given) views->statistics = of(0, loss.statistics());
+  if (instruction.op == Op::backward || instruction.op == Op::backward_weight) views->factors = of(1, loss.factors());
+  return *views;
+}
+
+const BoundGradient& Executor::gradient(const Instruction& instruction, const ParamPlace& place, int param) {
+  std::optional<BoundGradient>& gradient = bound(instruction).gradients[static_cast<std::size_t>(param)];
+  if (gradient) return *gradient;
+  check_first_step(instruction);
+  gradient.emplace();
+  const nn::Flat& flat = setup_.model->flat(place.flat);
+  if (!flat.spec().trainable) return *gradient;
+  const BufferKey key = gradient_key(place.flat, instruction.micro_batch);
+  const TensorView all = flat_gradient(place.flat, instruction.micro_batch);
+  if (gaps_filled_.insert(key).second) {
+    for (const nn::Flat::Gap& gap : flat.gaps(all.elements()))
+      gradient->zeroed.push_back(all.rows(gap.begin, gap.count));
+    // Parameters that only other stages use.
+    for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
+      if (with_gradient_.contains({place.flat, p})) continue;
+      const TensorView unused = flat.view(all, p);
+      gradient->zeroed.push_back(unused.reshape({unused.elements()}));
+    }
+  }
+  const bool first = written_.emplace(key, place.index).second;
+  gradient->target = {flat.view(all, place.index), !first};
+  return *gradient;
+}
+
+std::vector<nn::Scaled> Executor::weights_of(const Instruction& instruction) {
+  std::vector<nn::Scaled> weights;
+  for (const ParamPlace& place : params_of(instruction)) {
+    const nn::Flat& flat = setup_.model->flat(place.flat);
+    const FlatState& state = setup_.state->flat(place.flat);
+    TensorView values = state.unsharded, transposed = state.transposed;
+    for (const int id : instruction.gathered) {
+      const Instruction& gather = setup_.program->instructions[static_cast<std::size_t>(id)];
+      if (gather.flat != place.flat) continue;
+      const auto form = [&](int which) {
+        return setup_.buffers->get({Role::weights, id, which}, state.compute.dtype(), {flat.total(state.cut.parts)});
+      };
+      if (gather.form != WeightForm::transposed) values = form(0);
+      if (gather.form != WeightForm::rows) transposed = form(1);
+    }
+    if (values.empty() && transposed.empty()) return {};  // the instruction reads no weights
+    weights.emplace_back(values.empty() ? values : flat.view(values, place.index),
+                         flat.scale_view(state.scales, place.index),
+                         transposed.empty() ? transposed : flat.transposed_view(transposed, place.index));
+  }
+  return weights;
+}
+
+std::vector<nn::SavedSpec> Executor::saved_specs(int layer) const {
+  return setup_.model->layer(layer).saved_specs(setup_.bounds.row_counts(), setup_.compute,
+                                                setup_.policies[static_cast<std::size_t>(layer)],
+                                                setup_.model->trainable(layer));
+}
+
+nn::Saved Executor::saved_views(const Instruction& instruction) {
+  const int owner = instruction.saved < 0 ? instruction.id : instruction.saved;
+  const auto specs = saved_specs(instruction.layer);
+  const auto last = [&] {
+    switch (instruction.op) {
+      case Op::forward:
+        return nn::Pass::forward;
+      case Op::recompute:
+        return nn::Pass::recompute;
+      case Op::backward:
+        return nn::Pass::backward;
+      default:
+        return nn::Pass::backward_weight;
+    }
+  }();
+  nn::Saved saved{.x = activation(instruction.x)};
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    // A saved tensor exists from its writer to its last reader; in other passes the layer uses a temp or none.
+    const bool there =
+        specs[i].shape.rank() > 0 && specs[i].writer <= last && last <= specs[i].last_reader && setup_.keep_saved;
+    saved.tensors.push_back(
+        there ? setup_.buffers->get({Role::saved, owner, static_cast<int>(i)}, specs[i].dtype, specs[i].shape)
+              : TensorView());
+  }
+  return saved;
+}
+
+}  // namespace hawser::step
