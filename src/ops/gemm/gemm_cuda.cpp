@@ -58,15 +58,6 @@ struct Choice {
   std::string instead{};  // if not found: what runs instead, and why
 };
 
-// In the per-device cache: the library handle, and the algorithms chosen so far.
-struct Lt {
-  Handle<cublasLtHandle_t, cublasLtDestroy> handle;
-  std::mutex mutex;
-  std::map<GemmKey, Choice> choices;
-
-  Lt() { HAWSER_LT_CHECK(cublasLtCreate(handle.out())); }
-};
-
 cudaDataType_t cuda_type(DType dtype) {
   return by_float(dtype, CUDA_R_32F, CUDA_R_16BF);
 }
@@ -84,13 +75,15 @@ struct LtOperands {
     set(CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (p.bias != nullptr) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+      set_bias(p);
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(cuda_type(p.bias_dtype)));
     }
     layout(a, p.in_b, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k, p.ldb);
     layout(b, p.in_a, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m, p.lda);
     layout(c, p.out, p.n, p.m, p.ldc);
   }
+
+  void set_bias(const GemmProblem& p) { set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias); }
 
  private:
   template <class T>
@@ -104,6 +97,23 @@ struct LtOperands {
                                                static_cast<std::uint64_t>(columns), std::max(stride, rows)));
   }
 };
+
+// In the per-device cache: the library handle, the descriptions of GEMMs that have run, and the algorithms chosen so far.
+struct Lt {
+  Handle<cublasLtHandle_t, cublasLtDestroy> handle;
+  std::mutex mutex;
+  std::map<GemmKey, LtOperands> operands;
+  std::map<GemmKey, Choice> choices;
+
+  Lt() { HAWSER_LT_CHECK(cublasLtCreate(handle.out())); }
+};
+
+// What depends on the key alone is described once; the address of a bias is set for each call.
+const LtOperands& operands_of(Lt& lt, const GemmKey& key, const GemmProblem& p) {
+  const auto [entry, fresh] = lt.operands.try_emplace(key, p);
+  if (!fresh && p.bias != nullptr) entry->second.set_bias(p);
+  return entry->second;
+}
 
 // Algorithms from cuBLASLt's heuristic, best first. If there are none, `rejection` is set to the reason.
 std::vector<cublasLtMatmulHeuristicResult_t> candidates(Lt& lt, const LtOperands& operands, const GemmProblem& p,
@@ -153,8 +163,8 @@ cublasStatus_t run(Lt& lt, const CudaNative& native, const LtOperands& operands,
   return status;
 }
 
-Choice& choice_for(Lt& lt, const LtOperands& operands, const GemmProblem& p) {
-  const auto [entry, fresh] = lt.choices.try_emplace(key_of(p));
+Choice& choice_for(Lt& lt, const GemmKey& key, const LtOperands& operands, const GemmProblem& p) {
+  const auto [entry, fresh] = lt.choices.try_emplace(key);
   if (fresh) {
     std::string rejection;
     const auto found = candidates(lt, operands, p, 1, &rejection);
@@ -192,13 +202,13 @@ void multiply(const CudaNative& native, const GemmProblem& p) {
   }
   Lt& lt = native.cache->get<Lt>();
   const std::lock_guard lock(lt.mutex);
+  const GemmKey key = key_of(p);
   if (!known(p)) {
-    lt.choices[key_of(p)].instead =
-        "fallback kernel (slow): cuBLASLt does not support float32 operands with a bf16 result";
+    lt.choices[key].instead = "fallback kernel (slow): cuBLASLt does not support float32 operands with a bf16 result";
     return multiply_simply(native, p);
   }
-  const LtOperands operands(p);
-  Choice& choice = choice_for(lt, operands, p);
+  const LtOperands& operands = operands_of(lt, key, p);
+  Choice& choice = choice_for(lt, key, operands, p);
   if (choice.found) {
     const cublasStatus_t status = run(lt, native, operands, p, choice.algorithm);
     if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -216,8 +226,9 @@ void multiply(const CudaNative& native, const GemmProblem& p) {
     GemmProblem plain = p, bias = p;
     plain.bias = nullptr;
     bias.accumulate = true;
-    const LtOperands without(plain);
-    const Choice& other = choice_for(lt, without, plain);
+    const GemmKey plain_key = key_of(plain);
+    const LtOperands& without = operands_of(lt, plain_key, plain);
+    const Choice& other = choice_for(lt, plain_key, without, plain);
     if (other.found && run(lt, native, without, plain, other.algorithm) == CUBLAS_STATUS_SUCCESS) {
       choice.instead =
           "cuBLASLt without the bias, then a kernel that adds it: cuBLASLt has no algorithm with this bias";
