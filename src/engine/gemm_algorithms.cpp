@@ -79,7 +79,7 @@ DType head_gradient(const models::Model& model, const plan::Layout& layout) {
 // The head's op splits its logits into chunks and prepares the GEMMs of these chunks itself.
 void prepare_head(const models::Model& model, const plan::Layout& layout, Device& device, Stream& stream,
                   bool backward) {
-  const std::int64_t rows = layout.bounds.rows, width = model.width(), vocabulary = model.vocabulary();
+  const std::int64_t rows = layout.bounds.rows, width = model.width(), vocabulary = model.head_columns();
   const auto gradient_of = [&](DType dtype, const Shape& shape) {
     return backward ? Storage(device, dtype, shape) : Storage();
   };
@@ -114,8 +114,8 @@ Storage scales_of(nn::Scaling scaling, const TensorView& matrix, Device& device)
 // Logits of the selected positions, as the head computes them for generation.
 void prepare_logits(const models::Model& model, const plan::Layout& layout, Device& device, Stream& stream) {
   const Storage x(device, layout.compute, {layout.logit_positions, model.width()});
-  const Storage weight(device, layout.compute, {model.vocabulary(), model.width()});
-  const Storage logits(device, DType::f32, {layout.logit_positions, model.vocabulary()});
+  const Storage weight(device, layout.compute, {model.head_columns(), model.width()});
+  const Storage logits(device, DType::f32, {layout.logit_positions, model.head_columns()});
   ops::gemm_prepare(stream, {.a = x, .b = weight, .c = logits, .transpose_b = true});
   stream.synchronize();
 }
@@ -132,7 +132,7 @@ std::vector<GemmShape> gemms_of(const models::Model& model, const plan::Layout& 
       lister.add_linear(short_name(param.name), param.shape[0], param.shape[1], flat.spec());
     }
   }
-  if (head) lister.add_linear("head", model.vocabulary(), model.width());
+  if (head) lister.add_linear("head", model.head_columns(), model.width());
   return lister.take();
 }
 

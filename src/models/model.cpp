@@ -4,6 +4,7 @@
 
 #include "base/cat.h"
 #include "models/supported.h"
+#include "nn/extent.h"
 
 namespace hawser::models {
 
@@ -100,20 +101,31 @@ bool Model::reads_token_mask() const {
   return std::ranges::any_of(layers_, [](const auto& layer) { return layer->reads_token_mask(); });
 }
 
-std::int64_t Model::parameters() const {
+namespace {
+
+// Elements of the global tensors of flats. One tensor may be several segments, slices of it.
+std::int64_t elements_of(const std::vector<nn::Flat>& flats, bool only_trainable) {
   std::int64_t count = 0;
-  for (const nn::Flat& flat : flats_) {
-    for (const nn::Param& param : flat.params()) count += param.elements();
+  for (const nn::Flat& flat : flats) {
+    if (only_trainable && !flat.spec().trainable) continue;
+    count += nn::saved_count(flat, {.kind = nn::Extent::Kind::element});
   }
   return count;
 }
 
+}  // namespace
+
+std::int64_t Model::vocabulary() const {
+  const nn::EmbeddingConfig& embedding = description_.embedding;
+  return embedding.vocabulary_part.total > 0 ? embedding.vocabulary_part.total : embedding.vocabulary;
+}
+
+std::int64_t Model::parameters() const {
+  return elements_of(flats_, false);
+}
+
 std::int64_t Model::trainable_parameters() const {
-  std::int64_t count = 0;
-  for (const nn::Flat& flat : flats_) {
-    for (const nn::Param& param : flat.params()) count += flat.spec().trainable ? param.elements() : 0;
-  }
-  return count;
+  return elements_of(flats_, true);
 }
 
 std::map<std::int64_t, int> Model::windows() const {

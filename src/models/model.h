@@ -92,9 +92,11 @@ class Model {
   int auxiliary_layers() const { return auxiliary_layers_; }
   int auxiliary_index(int layer) const { return auxiliary_index_[static_cast<std::size_t>(layer)]; }
   std::int64_t width() const { return description_.embedding.width; }
-  std::int64_t vocabulary() const { return description_.embedding.vocabulary; }
-  std::int64_t parameters() const;  // a shared one counts once
+  // Of the model, whatever slice of it this rank has; head_columns() has the slice. A shared parameter counts once.
+  std::int64_t vocabulary() const;
+  std::int64_t parameters() const;
   std::int64_t trainable_parameters() const;
+  std::int64_t head_columns() const { return description_.head.vocabulary; }
 
   // The parameters of each layer, in the order of its weights. Of a shared one all layers have the same place.
   const std::vector<ParamPlace>& layer_params(int layer) const {
@@ -107,9 +109,9 @@ class Model {
   // The distinct windows of the attention layers, with the number of layers that have each.
   std::map<std::int64_t, int> windows() const;
 
-  // Model FLOPs of one training step (forward and backward, no recompute) over `rows` tokens. Gradients of frozen weights
-  // are none of them. `pairs`: the visible
-  // query-key pairs per head of attention layers with a window; 0: without one.
+  // FLOPs of one training step (forward and backward, no recompute) over `rows` tokens, with this rank's slice of the
+  // model. Gradients of frozen weights are none of them. `pairs`: the visible query-key pairs per head of attention layers
+  // with a window; 0: without one.
   double training_flops(std::int64_t rows, const std::function<double(std::int64_t window)>& pairs) const;
 
  private:

@@ -254,6 +254,8 @@ std::vector<ExtentPart> extent_parts(const Flat& flat, const Extent& extent) {
       if (!known) sum_first += part.global.elements();
       parts.push_back(std::move(part));
     }
+    // All tensor ranks have as many values.
+    if (extent.kind == Kind::row) first += param.padding;
   }
   return parts;
 }
@@ -282,7 +284,11 @@ std::int64_t extent_count(const Flat& flat, const Extent& extent, std::int64_t c
     }
     default: {
       std::int64_t all = 0;
-      for (const ExtentPart& part : extent_parts(flat, extent)) all = std::max(all, part.first + part.shape.elements());
+      for (const ExtentPart& part : extent_parts(flat, extent)) {
+        const std::int64_t padding =
+            extent.kind == Kind::row ? flat.params()[static_cast<std::size_t>(part.param)].padding : 0;
+        all = std::max(all, part.first + part.shape.elements() + padding);
+      }
       return all;
     }
   }

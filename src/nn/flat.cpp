@@ -151,7 +151,8 @@ class Declared {
     const auto found = known_.find(shared.name);
     HAWSER_CHECK(found != known_.end(), shared.name, ": shared, but no layer before declares it");
     const Param& param = *found->second.param;
-    HAWSER_CHECK(param.shape == shared.shape && param.segments == shared.segments && param.flat == shared.flat,
+    HAWSER_CHECK(param.shape == shared.shape && param.segments == shared.segments && param.padding == shared.padding &&
+                     param.flat == shared.flat,
                  shared.name, ": shared as ", shared.shape.text(), ", but declared as ", param.shape.text(),
                  " or with other segments or another spec");
     return found->second.place;

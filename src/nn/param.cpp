@@ -38,6 +38,12 @@ void expect_file_form(const Segment& segment) {
 
 }  // namespace
 
+std::int64_t PartOf::real(std::int64_t extent) const {
+  if (total == 0) return extent;
+  HAWSER_CHECK(begin >= 0 && begin < total, "a part that begins at ", begin, " of ", total);
+  return std::min(extent, total - begin);
+}
+
 Param full_param(const std::string& name, const Shape& shape, Initial initial, bool decay) {
   return fused_param(name, {{.name = name, .row = 0, .rows = shape[0]}}, shape, initial, decay);
 }
@@ -58,16 +64,18 @@ Param partial_param(const std::string& name, const Shape& shape, Initial initial
 Param sliced_param(const std::string& name, const Shape& shape, int dim, PartOf part, Initial initial, bool decay) {
   Segment segment{.name = name, .row = 0, .rows = shape[0]};
   if (part.total > 0) {
-    segment.slice = {.dim = dim, .begin = part.begin, .extent = shape[dim]};
+    if (dim == 0) segment.rows = part.real(shape[0]);
+    segment.slice = {.dim = dim, .begin = part.begin, .extent = dim == 0 ? segment.rows : shape[dim]};
     segment.global = shape;
     segment.global[dim] = part.total;
   }
-  return fused_param(name, {segment}, shape, initial, decay);
+  const std::int64_t padding = shape[0] - segment.rows;
+  return fused_param(name, {segment}, shape, initial, decay, padding);
 }
 
 Param fused_param(const std::string& name, std::vector<Segment> segments, const Shape& shape, Initial initial,
-                  bool decay) {
-  Param param{.name = name, .shape = shape, .initial = initial, .decay = decay};
+                  bool decay, std::int64_t padding) {
+  Param param{.name = name, .shape = shape, .initial = initial, .decay = decay, .padding = padding};
   std::int64_t row = 0;
   for (Segment& segment : segments) {
     HAWSER_CHECK(segment.row == row, name, ": segment ", segment.name, " starts at row ", segment.row);
@@ -78,7 +86,8 @@ Param fused_param(const std::string& name, std::vector<Segment> segments, const 
     expect_slice(segment, own);
     expect_file_form(segment);
   }
-  HAWSER_CHECK(row == shape[0], name, ": segments of ", row, " rows in ", shape.text());
+  HAWSER_CHECK(padding >= 0 && row + padding == shape[0], name, ": segments of ", row, " rows and ", padding,
+               " of padding in ", shape.text());
   param.segments = std::move(segments);
   return param;
 }

@@ -54,9 +54,14 @@ struct Segment {
   bool operator==(const Segment&) const = default;
 };
 
-// The part of a global extent that a rank's layer has: [begin, begin + its own extent) of total; total 0: all.
+// The part of a global extent that a rank's layer has: [begin, begin + its own extent) of total; total 0: all. Tensor
+// ranks have equal extents, so that one plan serves them all: of a vocabulary, the last rank's may end after total. Its
+// rows from there on are padding (Param::padding).
 struct PartOf {
   std::int64_t begin = 0, total = 0;
+
+  // How many of `extent` are no padding. InternalError if none is.
+  std::int64_t real(std::int64_t extent) const;
 };
 
 // The float32 scales of a matrix (nn::Scaled). kScalingBlock: rows and columns of a block. Of a parameter that
@@ -97,8 +102,10 @@ struct Param {
   Shape shape;       // on this rank
   Initial initial;
   bool decay = false;             // weight decay applies (matrices, not norms and biases)
-  std::vector<Segment> segments;  // in row order; they cover all rows. Every Segment::global has dims
-  FlatSpec flat = {};             // what the layer asks for
+  std::vector<Segment> segments;  // in row order; they cover all rows but the padding. Every Segment::global has dims
+  // Rows after those of the segments. They are zero in weights, gradients and the optimizer's state, and in no checkpoint.
+  std::int64_t padding = 0;
+  FlatSpec flat = {};  // what the layer asks for
   // The embedding or a layer before this one declares the parameter of this name, and this layer uses it, too
   // (nn/flat.h).
   bool shared = false;
@@ -117,12 +124,12 @@ Param replicated_param(const std::string& name, const Shape& shape, Initial init
 // replicated_param with FlatSpec::partial_gradient: a matrix beside a sliced one, such as A of an adapter of a
 // column-parallel Linear.
 Param partial_param(const std::string& name, const Shape& shape, Initial initial, bool decay);
-// A Param that is part of dim `dim` of one global tensor.
+// A Param that is part of dim `dim` of one global tensor; of dim 0, it may have padding.
 Param sliced_param(const std::string& name, const Shape& shape, int dim, PartOf part, Initial initial, bool decay);
-// A Param of several segments with the same row length, one after another. Throws InternalError unless they cover its
-// rows, and each has the shape of its slice, leading dims flattened.
+// A Param of several segments with the same row length, one after another, and rows of padding. Throws InternalError
+// unless they are all its rows, and each segment has the shape of its slice, leading dims flattened.
 Param fused_param(const std::string& name, std::vector<Segment> segments, const Shape& shape, Initial initial,
-                  bool decay);
+                  bool decay, std::int64_t padding = 0);
 // A Segment that has part of the rows of a global tensor [rows of `part`, the other dims of `shape`].
 Segment row_segment(const std::string& name, std::int64_t row, std::int64_t rows, const Shape& shape, PartOf part);
 // The shape of a segment on this rank: Segment::global, with the slice's extent.

@@ -1,6 +1,7 @@
 #include "nn/seams.h"
 
 #include "nn/layer.h"
+#include "ops/copy/copy.h"
 #include "ops/moe/dispatch.h"
 
 namespace hawser::nn {
@@ -114,6 +115,10 @@ std::unique_ptr<AttentionExchange::Call> AttentionExchange::forward(LayerContext
 std::unique_ptr<AttentionExchange::Call> AttentionExchange::backward(LayerContext& ctx, std::int64_t window,
                                                                      const AttentionTensors& tensors) {
   return std::make_unique<LocalCall>(ctx, window, tensors);
+}
+
+void TensorReduce::gather(LayerContext& ctx, const TensorView& part, const TensorView& all) {
+  ops::copy(ctx.compute(), {.x = part, .y = all});
 }
 
 }  // namespace hawser::nn

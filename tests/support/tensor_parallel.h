@@ -26,6 +26,11 @@ class TensorSums : public nn::TensorReduce {
   void maximum(nn::LayerContext& ctx, const TensorView& data) override {
     all_reduce(ctx, group_, data, comm::Reduction::max);
   }
+  void gather(nn::LayerContext& ctx, const TensorView& part, const TensorView& all) override {
+    ctx.exchange_after_compute();
+    group_.all_gather(ctx.exchange(), part.reshape({part.elements()}), all.reshape({all.elements()}));
+    ctx.compute_after_exchange();
+  }
 
  private:
   comm::Group& group_;

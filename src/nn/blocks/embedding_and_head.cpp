@@ -149,9 +149,18 @@ void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const 
 }
 
 void HeadLayer::logits(LayerContext& ctx, const TensorView& x, const TensorView& logits) const {
-  HAWSER_CHECK(!sliced(), config_.output, ": the logits of a sliced vocabulary");
   const TensorView h = normed(ctx, x, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
-  projection().forward(ctx, h, logits);
+  if (!sliced()) return projection().forward(ctx, h, logits);
+  const std::int64_t rows = x.size(0), own = config_.vocabulary, total = config_.vocabulary_part.total;
+  const TensorView part = ctx.temp(DType::f32, {rows, own});
+  projection().forward(ctx, h, part);
+  const TensorView all = ctx.temp(DType::f32, {(total + own - 1) / own * rows, own});
+  ctx.seams().tensor_reduce->gather(ctx, part, all);
+  for (std::int64_t begin = 0; begin < total; begin += own) {
+    const std::int64_t columns = std::min(own, total - begin);
+    ops::copy(ctx.compute(),
+              {.x = all.rows(begin / own * rows, rows).columns(0, columns), .y = logits.columns(begin, columns)});
+  }
 }
 
 double HeadLayer::flops(std::int64_t rows) const {

@@ -10,7 +10,7 @@
 namespace hawser::nn {
 
 struct EmbeddingConfig {
-  std::int64_t vocabulary = 0, width = 0;  // vocabulary: of this rank
+  std::int64_t vocabulary = 0, width = 0;  // vocabulary: of this rank, padding included
   PartOf vocabulary_part;                  // sliced over the tensor ranks
   double initial_std = 0.02;
   std::string table;  // name without ".weight"
@@ -52,7 +52,7 @@ enum class HeadKind {
 };
 
 struct HeadConfig {
-  std::int64_t vocabulary = 0, width = 0;  // vocabulary: of this rank
+  std::int64_t vocabulary = 0, width = 0;  // vocabulary: of this rank, padding included
   PartOf vocabulary_part;                  // sliced over the tensor ranks
   bool tied = false;                       // the projection's weight is the embedding's table
   NormConfig norm_config;
@@ -76,7 +76,8 @@ class HeadLayer {
   void loss(LayerContext&, const TensorView& x, const LossViews&) const;
   void loss_and_gradient(LayerContext&, const TensorView& x, const TensorView& dx, const LossViews&,
                          GradientSink&) const;
-  // logits [T, V] = projection of the normed rows of x; for generation.
+  // logits [T, V] = projection of the normed rows of x, in all columns of the model; for generation. With a slice of the
+  // vocabulary, TensorReduce::gather gathers the ranks' columns.
   void logits(LayerContext&, const TensorView& x, const TensorView& logits) const;
   double flops(std::int64_t rows) const;
 

@@ -73,7 +73,8 @@ class SlicedLoss {
                                           .scale = views_.inverse_targets,
                                           .loss_sum = views_.sum,
                                           .gradients = gradients,
-                                          .first_column = vocabulary_.begin});
+                                          .first_column = vocabulary_.begin,
+                                          .total_columns = vocabulary_.total});
     if (dh.empty()) return;
     const TensorView to = sum_.empty() ? weight_.view : sum_;
     if (!to.empty()) {

@@ -8,7 +8,7 @@ namespace {
 
 void expect_part(const char* op, std::int64_t first, std::int64_t total, std::int64_t rows) {
   if (total == 0 && first == 0) return;
-  HAWSER_CHECK(first >= 0 && first + rows <= total, op, ": ", rows, " rows from ", first, " of ", total);
+  HAWSER_CHECK(first >= 0 && first < total, op, ": ", rows, " rows from ", first, " of ", total);
 }
 
 }  // namespace

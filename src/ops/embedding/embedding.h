@@ -6,7 +6,7 @@
 //   dtable[i,:] (+)= scale * sum of dy[t,:] over t with ids[t] == i, in order of t
 //
 // A table can be rows [first_row, first_row + V) of one of total_rows rows: an id of another row then adds nothing to
-// dtable, and its row of y is zero. total_rows 0: the table is complete.
+// dtable, and its row of y is zero. Its rows from total_rows on are padding. total_rows 0: the table is complete.
 //
 // ids [T] int32 in [0, total_rows); an id out of range throws on the stream. table [V, C], y [T, C], dy [T, C] act; y
 // has the dtype of table; rows of y and dy may be padded. dtable [V, C] float32 or bf16. Each sum is float32 and is

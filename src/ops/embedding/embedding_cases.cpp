@@ -190,10 +190,10 @@ TEST(Embedding, PartOfATable) {
         embedding_forward(world.stream(), {.ids = world.in(DType::i32, {1}, {0}),
                                            .table = world.in(DType::f32, {4, 3}, Values(12)),
                                            .y = world.out(DType::f32, {1, 3}),
-                                           .first_row = 2,
+                                           .first_row = 5,
                                            .total_rows = 5});
       },
-      "4 rows from 2 of 5");
+      "4 rows from 5 of 5");
 }
 
 TEST(Embedding, RejectsBadArguments) {

@@ -2,6 +2,14 @@
 
 namespace hawser::ops {
 
+namespace {
+
+void expect_columns(const char* op, std::int64_t first, std::int64_t total, std::int64_t columns) {
+  HAWSER_CHECK(columns > 0 && first >= 0 && first < total, op, ": ", columns, " columns from ", first, " of ", total);
+}
+
+}  // namespace
+
 void logit_statistics(Stream& stream, const LogitStatistics& args) {
   const char* const op = "logit_statistics";
   expect_matrix(op, "logits", args.logits);
@@ -10,8 +18,7 @@ void logit_statistics(Stream& stream, const LogitStatistics& args) {
   expect(op, "labels", args.labels, {DType::i32}, {rows});
   expect(op, "statistics", args.statistics, {DType::f32}, {3, rows});
   for (const TensorView& read : {args.logits, args.labels}) expect_apart(op, read, args.statistics);
-  HAWSER_CHECK(columns > 0 && args.first_column >= 0 && args.first_column + columns <= args.total_columns, op, ": ",
-               columns, " columns from ", args.first_column, " of ", args.total_columns);
+  expect_columns(op, args.first_column, args.total_columns, columns);
   run(stream, {op, OpKind::loss}, {args.logits, args.labels}, {args.statistics},
       2.0 * static_cast<double>(args.logits.elements()), args, cpu::logit_statistics, nullptr);
 }
@@ -35,6 +42,7 @@ void logit_gradients(Stream& stream, const LogitGradients& args) {
   expect(op, "labels", args.labels, {DType::i32}, {rows});
   expect(op, "statistics", args.statistics, {DType::f32}, {3, rows});
   expect(op, "loss_sum", args.loss_sum, {DType::f32}, {2});
+  expect_columns(op, args.first_column, args.total_columns, args.logits.size(1));
   if (!args.gradients.empty()) {
     expect(op, "scale", args.scale, {DType::f32}, {1});
     expect(op, "gradients", args.gradients, {DType::f32, DType::bf16}, args.logits.shape());

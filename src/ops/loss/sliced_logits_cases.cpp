@@ -11,10 +11,12 @@ using namespace testing;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Logits of all columns, cut into slices that begin at `cuts`; the last number is the number of columns.
+// Logits of all columns, cut into slices that begin at `cuts`; the last number is the number of columns. The last slice
+// has columns of padding after them, with the largest logits.
 struct Sliced {
   Values logits, labels;
   std::vector<std::int64_t> cuts;
+  std::int64_t padding = 0;
   std::int64_t rows() const { return static_cast<std::int64_t>(labels.size()); }
   std::int64_t columns() const { return cuts.back(); }
   double at(std::int64_t row, std::int64_t column) const {
@@ -24,6 +26,7 @@ struct Sliced {
     Values out;
     for (std::int64_t t = 0; t < rows(); ++t) {
       for (std::int64_t v = cuts[s]; v < cuts[s + 1]; ++v) out.push_back(at(t, v));
+      if (s + 2 == cuts.size()) out.insert(out.end(), static_cast<std::size_t>(padding), 9000.0);
     }
     return out;
   }
@@ -67,25 +70,28 @@ void check(const std::string& name, const Sliced& sliced, DType dtype, bool grad
   all.insert(all.end(), sums.begin(), sums.end());
   all.insert(all.end(), targets.begin(), targets.end());
   for (std::size_t s = 0; s + 1 < sliced.cuts.size(); ++s) {
-    const std::int64_t first = sliced.cuts[s], columns = sliced.cuts[s + 1] - first;
+    const bool last = s + 2 == sliced.cuts.size();
+    const std::int64_t first = sliced.cuts[s], real = sliced.cuts[s + 1] - first;
+    const std::int64_t columns = real + (last ? sliced.padding : 0);
     const Values own = sliced.slice(s);
     Values statistics(3 * wide), rescaled(3 * wide), of_slice;
     for (std::size_t t = 0; t < wide; ++t) {
       const double* const row = own.data() + static_cast<std::int64_t>(t) * columns;
-      const double max = *std::max_element(row, row + columns);
+      const double max = *std::max_element(row, row + real);
       double sum = 0;
-      for (std::int64_t v = 0; v < columns && max > -kInfinity; ++v) sum += std::exp(row[v] - max);
+      for (std::int64_t v = 0; v < real && max > -kInfinity; ++v) sum += std::exp(row[v] - max);
       const double label = sliced.labels[t] - static_cast<double>(first);
-      const bool has = sliced.labels[t] >= 0 && label >= 0 && label < static_cast<double>(columns);
+      const bool has = sliced.labels[t] >= 0 && label >= 0 && label < static_cast<double>(real);
       statistics[t] = max;
       statistics[wide + t] = sum;
       statistics[2 * wide + t] = rescaled[2 * wide + t] = has ? row[static_cast<std::int64_t>(label)] : 0;
       rescaled[t] = maxima[t];
       rescaled[wide + t] = max == -kInfinity ? 0 : sum * std::exp(max - maxima[t]);
-      for (std::int64_t v = first; v < first + columns; ++v) {
+      for (std::int64_t v = first; v < first + real; ++v) {
         of_slice.push_back(
             expected.gradients[t * static_cast<std::size_t>(sliced.columns()) + static_cast<std::size_t>(v)]);
       }
+      of_slice.resize((t + 1) * static_cast<std::size_t>(columns));  // padding has none
     }
     const std::string what = cat(name, " slice ", s, " ", to_string(dtype));
     check_case({"logit_statistics " + what,
@@ -117,7 +123,8 @@ void check(const std::string& name, const Sliced& sliced, DType dtype, bool grad
                                       .labels = world.in(DType::i32, {rows}, sliced.labels),
                                       .statistics = world.in(DType::f32, {3, rows}, all),
                                       .loss_sum = world.in_out(DType::f32, {2}, {kBefore, 0}),
-                                      .first_column = first};
+                                      .first_column = first,
+                                      .total_columns = sliced.columns()};
                   if (gradients) {
                     args.scale = world.in(DType::f32, {1}, {kScale});
                     args.gradients = world.out(dtype, {rows, columns});
@@ -140,6 +147,8 @@ TEST(SlicedLogits, AreTheCrossEntropyOfAllColumns) {
   for (const DType dtype : {DType::f32, DType::bf16}) check("two", sliced, dtype, true);
   sliced.cuts = {0, 17, 34, 51, kColumns};
   check("four", sliced, DType::f32, false);
+  sliced.padding = 1;
+  for (const DType dtype : {DType::f32, DType::bf16}) check("four, padded", sliced, dtype, true);
 }
 
 // The first slice's logits are all -inf, and all labels are in the last one.
@@ -168,7 +177,7 @@ TEST(SlicedLogits, RejectsBadArguments) {
         world.stream(),
         {.logits = logits, .labels = labels, .statistics = to, .first_column = first, .total_columns = total});
   };
-  expect_rejected([&] { statistics_of(3, 5, statistics); }, "3 columns from 3 of 5");
+  expect_rejected([&] { statistics_of(5, 5, statistics); }, "3 columns from 5 of 5");
   expect_rejected([&] { statistics_of(0, 3, world.out(DType::f32, {2, 2})); }, "statistics has shape");
   expect_rejected([&] { rescale_statistics(world.stream(), {.statistics = statistics, .maximum = logits}); },
                   "maximum has");
@@ -178,7 +187,8 @@ TEST(SlicedLogits, RejectsBadArguments) {
                                          .labels = labels,
                                          .statistics = statistics,
                                          .loss_sum = world.out(DType::f32, {2}),
-                                         .gradients = world.out(DType::f32, {2, 3})});
+                                         .gradients = world.out(DType::f32, {2, 3}),
+                                         .total_columns = 3});
       },
       "scale");
   World other(DeviceKind::cpu, 1);

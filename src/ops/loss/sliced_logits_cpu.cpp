@@ -18,14 +18,15 @@ void logit_statistics(const LogitStatistics& args) {
     HAWSER_CHECK(labels[t] < args.total_columns, "logit_statistics: label ", labels[t], " of row ", t,
                  " is outside [0, ", args.total_columns, ")");
   }
+  const std::int64_t real = std::min(columns, args.total_columns - args.first_column);
   auto* const maxima = args.statistics.data<float>();
   auto* const sums = maxima + rows;
   auto* const targets = sums + rows;
   parallel_items(rows, [&](std::int64_t t) {
     const float* const row = args.logits.data<float>() + t * columns;
-    HAWSER_DISPATCH(row_statistics, row, columns, maxima + t, sums + t);
+    HAWSER_DISPATCH(row_statistics, row, real, maxima + t, sums + t);
     const std::int64_t label = labels[t] - args.first_column;
-    targets[t] = labels[t] >= 0 && label >= 0 && label < columns ? row[label] : 0.0f;
+    targets[t] = labels[t] >= 0 && label >= 0 && label < real ? row[label] : 0.0f;
   });
 }
 
@@ -57,6 +58,7 @@ void logit_gradients(const LogitGradients& args) {
   sum[1] = static_cast<float>(total - static_cast<double>(sum[0]));
   if (args.gradients.empty()) return;
   const float scale = *args.scale.data<float>();
+  const std::int64_t real = std::min(columns, args.total_columns - args.first_column);
   dispatch_float(args.gradients.dtype(), [&](auto tag) {
     using Out = decltype(tag);
     parallel_items(rows, [&](std::int64_t t) {
@@ -68,9 +70,10 @@ void logit_gradients(const LogitGradients& args) {
       }
       const float by = scale / sums[t];
       const std::int64_t label = labels[t] - args.first_column;
-      const bool own = label >= 0 && label < columns;
+      const bool own = label >= 0 && label < real;
       const float at_label = own ? std::exp(row[label] - maxima[t]) * by - scale : 0.0f;
-      HAWSER_DISPATCH(row_softmax, row, maxima[t], by, out, columns);
+      HAWSER_DISPATCH(row_softmax, row, maxima[t], by, out, real);
+      std::fill_n(out + real, columns - real, Out(0.0f));
       if (own) out[label] = static_cast<Out>(at_label);
     });
   });

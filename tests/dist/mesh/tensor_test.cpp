@@ -74,7 +74,7 @@ void expect_like_one_rank(const models::ModelDescription& whole, const nn::FlatS
       seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
     };
   }
-  const Trained cut = train(model, layout);
+  const Trained cut = train(model, layout, {.replay = !division.one_plan});
 
   plan::Layout alone = testing::toy_layout({}, one);
   alone.optimizer = optimizer;
@@ -136,6 +136,31 @@ TEST(Tensor, VocabularyAndSequenceParallelTrainLikeOneRankOnEveryMesh) {
     if (world < 4) continue;
     expect_divided(whole, {.tensor = 2, .context = 2, .shard = world / 4}, delayed, kSequence);
     if (world == 8) expect_divided(whole, {.tensor = 2, .shard = 2, .replicate = 2}, none, kSequence);
+  }
+}
+
+// A vocabulary that does not divide is padded, so that all tensor ranks have buffers of equal sizes and the first rank
+// plans for them. Padding is in no sum, norm, statistic of rows or checkpoint.
+TEST(Tensor, OnePlanServesThePartsOfAPaddedVocabulary) {
+  const int world = the_world->size();
+  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
+  const auto own = [](const nn::Param& param) { return param.flat; };
+  for (const bool tied : {true, false}) {
+    models::ModelDescription whole = testing::toy_description(tied);
+    for (models::BlockDescription& block : whole.blocks) block.mlp.inner = 38;
+    for (Division division : {kVocabulary, kSequence}) {
+      division.one_plan = true;
+      expect_like_one_rank(whole, own, divided_mesh(), {.checkpointing = Checkpointing::full}, optim::make_adamw(),
+                           division);
+    }
+    const auto by_rank = [](const nn::Param& param) {
+      nn::FlatSpec spec = param.flat;
+      spec.group = testing::group_by_rank(param);
+      return spec;
+    };
+    Division division = kVocabulary;
+    division.one_plan = true;
+    expect_like_one_rank(whole, by_rank, divided_mesh(), {}, std::make_shared<testing::Adafactor>(), division);
   }
 }
 

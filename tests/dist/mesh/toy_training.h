@@ -155,6 +155,7 @@ struct Training {
   std::vector<std::int64_t> inputs = {0, 1, 2};  // the step whose batches each step reads
   step::OptimizerProgress start;
   step::LearningRates rates = 0.01f;
+  bool replay = true;  // each rank plans itself and compares what it runs with its plan
   std::function<void(engine::Session&)> look = [](engine::Session&) {};  // sees the session at the end
 };
 
@@ -177,7 +178,8 @@ inline Trained train(const models::Model& model, plan::Layout layout, const Trai
   const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
   const ToySteps steps(layout, mesh->place(), layout.batch.sequences * layout.data_ranks() * training.micro_batches);
   const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
-  engine::Session session(model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+  engine::Session session(model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt,
+                          {.replay = training.replay, .guard = training.replay && step::kAddressSanitizer});
   session.initialise(3);
   session.set_progress(training.start);
   Trained trained{.before = assembled(session)};

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/philox.h"
+#include "nn/blocks/embedding_and_head.h"
 #include "ops/moe/dispatch.h"
 #include "seams.h"
 #include "support/tensor_parallel.h"
@@ -135,6 +136,34 @@ TEST(TensorReduce, SumAndMaximum) {
   ctx.finish();
   EXPECT_EQ(get(sum), (std::vector<double>{1.75, -3.0, 6.5}));
   EXPECT_EQ(get(max), (std::vector<double>{1.5, -1.0, 3.5}));
+}
+
+// The logits of generation, from columns 0 to 8 and 9 to 16 of 17; the last rank has one of padding.
+TEST(TensorReduce, GathersTheLogitsOfASlicedVocabulary) {
+  constexpr std::int64_t kWidth = 12, kRows = 5, kVocabulary = 17, kOwn = 9;
+  const auto device = make_cpu_device({.random_delay_s = 2e-4});
+  const std::vector<double> x = nn::testing::normals("x", kRows * kWidth), norm = nn::testing::normals("norm", kWidth);
+  std::vector<double> weight = nn::testing::normals("weight", kVocabulary * kWidth);
+  const auto logits_of = [&](nn::HeadConfig config, const std::vector<double>& own, bool sliced) {
+    config.width = kWidth;
+    config.norm = "norm";
+    config.output = "head";
+    const nn::HeadLayer head(config);
+    TestContext ctx(*device, DType::f32);
+    if (sliced) ctx.seams_.tensor_reduce = std::make_shared<TensorSums>(pair());
+    ctx.weights_ = {ctx.make(DType::f32, {kWidth}, norm), ctx.make(DType::f32, {config.vocabulary, kWidth}, own)};
+    const TensorView logits = ctx.make(DType::f32, {kRows, kVocabulary}, std::vector<double>(kRows * kVocabulary));
+    head.logits(ctx, ctx.make(DType::f32, {kRows, kWidth}, x), logits);
+    ctx.finish();
+    return get(logits);
+  };
+  const std::vector<double> expected = logits_of({.vocabulary = kVocabulary}, weight, false);
+  weight.resize(2 * kOwn * kWidth);
+  const std::int64_t begin = pair().index() * kOwn;
+  const std::vector<double> own(weight.begin() + begin * kWidth, weight.begin() + (begin + kOwn) * kWidth);
+  const auto got =
+      logits_of({.vocabulary = kOwn, .vocabulary_part = {.begin = begin, .total = kVocabulary}}, own, true);
+  EXPECT_LT(nn::testing::distance(got, expected), 1e-6);
 }
 
 }  // namespace
