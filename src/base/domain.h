@@ -7,7 +7,9 @@ enum class Domain {
   sliced,      // tensor-parallel ranks have different slices of it; without tensor parallelism every parameter is such
   replicated,  // tensor-parallel ranks have equal copies: norms, biases of row-parallel Linears
   expert,      // expert-parallel ranks have different experts; tensor-parallel ranks have equal copies
+  kv_copies,  // like sliced, but consecutive tensor-parallel ranks have equal slices: K and V with fewer key-value heads
+              // than tensor-parallel ranks
 };
-constexpr int kDomains = 3;
+constexpr int kDomains = 4;
 
 }  // namespace hawser

@@ -123,6 +123,20 @@ TEST(MetaMesh, ExpertsAreOverConsecutiveShards) {
   EXPECT_THROW(make_meta_mesh({.context = 2, .shard_context = false, .expert = 2}, Rank(0)), InternalError);
 }
 
+// Four tensor ranks with two key-value heads: ranks 0 and 1 have the first, 2 and 3 the second.
+TEST(MetaMesh, CopiesOfKeyValueHeadsAreShardedTogether) {
+  const MeshSizes sizes{.tensor = 4, .shard = 2, .replicate = 2, .kv_copies = 2};
+  EXPECT_EQ(sizes.shard_ranks(Domain::kv_copies), 4);
+  const auto mesh = make_meta_mesh(sizes, Rank(11));  // tensor 3, shard 0, replicate 1
+  EXPECT_EQ(mesh->shard(Domain::kv_copies).name(), "kv_shard:10-11,14-15");
+  EXPECT_EQ(mesh->shard(Domain::kv_copies).index(), 1);
+  EXPECT_EQ(mesh->shard_gather(Domain::kv_copies).name(), "kv_shard:10-11,14-15/gather");
+  EXPECT_EQ(mesh->shard_reduce(Domain::kv_copies).name(), "kv_shard:10-11,14-15/reduce");
+  const auto none = make_meta_mesh({.tensor = 2, .shard = 2}, Rank(2));
+  EXPECT_EQ(none->shard(Domain::kv_copies).name(), none->shard(Domain::sliced).name());
+  EXPECT_THROW(make_meta_mesh({.tensor = 3, .kv_copies = 2}, Rank(0)), InternalError);
+}
+
 TEST(MetaMesh, HoldsAThousandRanks) {
   const auto mesh = make_meta_mesh({.tensor = 2, .context = 8, .shard = 8, .replicate = 4, .pipeline = 2}, Rank(777));
   EXPECT_EQ(mesh->data().size(), 256);

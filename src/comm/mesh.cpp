@@ -37,8 +37,9 @@ Mesh::~Mesh() = default;
 
 Group& Mesh::of(Domain domain, Which sliced) {
   int first = kShard;
-  if (domain != Domain::sliced && sizes_.tensor > 1) first = kTensorShard;
+  if ((domain == Domain::replicated || domain == Domain::expert) && sizes_.tensor > 1) first = kTensorShard;
   if (domain == Domain::expert && sizes_.expert > 1) first = kExpertShard;
+  if (domain == Domain::kv_copies && sizes_.kv_copies > 1) first = kKvShard;
   return *groups_[static_cast<std::size_t>(first + sliced - kShard)];
 }
 
@@ -182,6 +183,8 @@ void check_sizes(const MeshSizes& sizes, Rank rank) {
   HAWSER_CHECK(sizes.shard_context || sizes.shard == 1, "shard degree ", sizes.shard, " without sharding");
   HAWSER_CHECK(sizes.expert == 1 || (sizes.shard_context && sizes.shard_ranks() % sizes.expert == 0), "expert degree ",
                sizes.expert, " of ", sizes.shard_ranks(), " shards");
+  HAWSER_CHECK(sizes.kv_copies > 0 && sizes.tensor % sizes.kv_copies == 0, sizes.kv_copies, " copies on ", sizes.tensor,
+               " tensor ranks");
   for (const std::vector<int>& stages : sizes.tied) {
     const bool ascend = std::ranges::adjacent_find(stages, std::greater_equal()) == stages.end();
     HAWSER_CHECK(ascend && stages.size() > 1 && stages.front() >= 0 && stages.back() < sizes.pipeline,
@@ -212,6 +215,16 @@ std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, cons
     groups[Mesh::kTensorShard] = make(all);
     groups[Mesh::kTensorShardGather] = make(all, "/gather");
     groups[Mesh::kTensorShardReduce] = make(all, "/reduce");
+  }
+  if (sizes.kv_copies > 1) {
+    const GroupPartition same = by_key(sizes, "kv_shard", [&](MeshPlace at) {
+      at.tensor -= at.tensor % sizes.kv_copies;
+      if (spans) at.context = at.shard = 0;
+      return rank_of(at, sizes);
+    });
+    groups[Mesh::kKvShard] = make(same);
+    groups[Mesh::kKvShardGather] = make(same, "/gather");
+    groups[Mesh::kKvShardReduce] = make(same, "/reduce");
   }
   // Experts are folded from shard x context: consecutive ones have all experts together.
   groups[Mesh::kExpert] = make(by_key(sizes, "expert", [&](const MeshPlace& p) {

@@ -63,6 +63,7 @@ class Mesh {
   // Replicated: these ranks for every tensor rank, index = (shard * contexts + context) * tensors + tensor. Copies are
   // sharded like everything else, so that the gradients' sum, the global norm and checkpoints have each element once.
   // Expert: those of the replicated ones that have the same experts, in the same order.
+  // Copies of key-value heads: those of the replicated ones that have the same slice, in the same order.
   // Without tensor and expert parallelism all are equal.
   Group& shard(Domain domain = Domain::sliced) { return of(domain, kShard); }
   // The same ranks as shard(), so that gathers and reductions of shards do not queue after each other.
@@ -123,12 +124,15 @@ class Mesh {
     kExpertShard,  // this and the two below: null without expert parallelism
     kExpertShardGather,
     kExpertShardReduce,
+    kKvShard,  // this and the two below: null without copies of key-value heads
+    kKvShardGather,
+    kKvShardReduce,
     kGroups
   };
   // The groups that transfer large buffers.
-  static constexpr std::array kTraffic = {kShardGather,       kShardReduce,       kContext, kReplicate,
-                                          kTensorShardGather, kTensorShardReduce, kTensor,  kExpert,
-                                          kExpertShardGather, kExpertShardReduce};
+  static constexpr std::array kTraffic = {kShardGather,       kShardReduce,       kContext,       kReplicate,
+                                          kTensorShardGather, kTensorShardReduce, kTensor,        kExpert,
+                                          kExpertShardGather, kExpertShardReduce, kKvShardGather, kKvShardReduce};
 
   Mesh(const MeshSizes& sizes, Rank rank);
   Group& of(Domain domain, Which sliced);

@@ -28,6 +28,8 @@ struct MeshSizes {
   // Ranks with different experts. No axis of its own: `expert` consecutive ones of the shard x context ranks, context
   // innermost, have all experts together. Divides shard * context, and needs shard_context if it is more than 1.
   int expert = 1;
+  // Consecutive tensor ranks that have equal slices of the parameters of Domain::kv_copies. Divides tensor.
+  int kv_copies = 1;
 
   // Pipeline edges: edge e leads from stage e to stage (e + 1) % pipeline.
   int edges() const { return pipeline == 1 ? 0 : interleaved ? pipeline : pipeline - 1; }
@@ -36,6 +38,7 @@ struct MeshSizes {
   // The ranks that a flat buffer of a domain is sharded over (Mesh::shard).
   int shard_ranks(Domain domain) const {
     if (domain == Domain::sliced) return shard_ranks();
+    if (domain == Domain::kv_copies) return shard_ranks() * kv_copies;
     return shard_ranks() * tensor / (domain == Domain::expert ? expert : 1);
   }
   int replicas() const { return context * shard * replicate / shard_ranks(); }

@@ -46,6 +46,8 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
                  std::optional<Bytes> capacity, SessionChecks checks)
     : model_(model), device_(device), mesh_(mesh) {
   for (const models::BlockDescription& block : model.description().blocks) {
+    HAWSER_CHECK(block.attention.kv_copies == 1 || block.attention.kv_copies == mesh.sizes().kv_copies, "a mesh with ",
+                 mesh.sizes().kv_copies, " copies of key-value heads for ", block.attention.kv_copies);
     HAWSER_CHECK(!block.moe || block.moe->part.index == comm::expert_part(mesh.place(), mesh.sizes()), "rank ",
                  mesh.rank(), " has part ", block.moe ? block.moe->part.index : 0, " of the experts");
   }

@@ -19,6 +19,8 @@ const char* to_string(Domain domain) {
       return "replicated";
     case Domain::expert:
       return "expert";
+    case Domain::kv_copies:
+      return "kv_copies";
   }
   return "?";
 }

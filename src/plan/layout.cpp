@@ -129,7 +129,8 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
                     .replicas = layout.mesh.replicas() > 1,
                     .prefetch = layout.prefetch,
                     .accumulation = layout.accumulation},
-          .unsharded = {unsharded(Domain::sliced), unsharded(Domain::replicated), unsharded(Domain::expert)},
+          .unsharded = {unsharded(Domain::sliced), unsharded(Domain::replicated), unsharded(Domain::expert),
+                        unsharded(Domain::kv_copies)},
           .copies = layout.mesh.tensor,
           .optimizer = layout.optimizer.get(),
           .quantizes = layout.quantizer != nullptr};
@@ -154,7 +155,7 @@ step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool op
     const step::Cut shard{.parts = mesh.shard(domain).size(), .part = mesh.shard(domain).index()};
     return step::DomainCut{.optimizer = shard, .weights = layout.gathers_weights() ? shard : step::Cut{}};
   };
-  return {.cuts = {cut(Domain::sliced), cut(Domain::replicated), cut(Domain::expert)},
+  return {.cuts = {cut(Domain::sliced), cut(Domain::replicated), cut(Domain::expert), cut(Domain::kv_copies)},
           .compute = layout.compute,
           .optimizer = optimizer ? layout.optimizer : nullptr,
           .quantizer = layout.quantizer,

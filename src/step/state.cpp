@@ -146,7 +146,8 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
         for (std::size_t f = 0; f < flats_.size(); ++f) {
           const nn::FlatSpec& spec = model.flats()[f].spec();
           if (!flats_[f].quantized || spec.domain != static_cast<Domain>(d)) continue;
-          if ((spec.domain == Domain::sliced && spec.scaling == nn::Scaling::tensor) != tensor_ranks) continue;
+          const bool cut = spec.domain == Domain::sliced || spec.domain == Domain::kv_copies;
+          if ((cut && spec.scaling == nn::Scaling::tensor) != tensor_ranks) continue;
           members.push_back(f);
           count += model.flats()[f].scale_count();
         }

@@ -1,5 +1,7 @@
-// The toy model on two tensor ranks.
+// The toy model on two or four tensor ranks.
 #pragma once
+
+#include <algorithm>
 
 #include "support/toy.h"
 
@@ -12,25 +14,36 @@ struct Division {
   bool one_plan = false;           // the first rank plans for all: slices must be equal, 19 of 38 inner channels
 };
 
-// Part `part` of two: two of four heads, one of two key-value heads, and 19 or 18 of 37 inner channels, or half of 38.
-inline models::ModelDescription half_of(models::ModelDescription d, int part, const Division& division) {
+// Key-value heads that are fewer than tensor ranks are on several of them.
+inline int kv_copies(const models::ModelDescription& whole, int parts) {
+  return std::max(1, parts / static_cast<int>(whole.blocks.front().attention.kv_heads));
+}
+
+// Part `part` of `parts`, which divide four heads and, if not two, the inner channels; of 37, two have 19 and 18.
+inline models::ModelDescription part_of(models::ModelDescription d, int part, int parts, const Division& division) {
   if (division.vocabulary) {
-    const std::int64_t total = d.embedding.vocabulary, first = (total + 1) / 2;
-    d.embedding.vocabulary_part = d.head.vocabulary_part = {.begin = part == 0 ? 0 : first, .total = total};
-    d.embedding.vocabulary = d.head.vocabulary = first;
+    const std::int64_t total = d.embedding.vocabulary, own = (total + parts - 1) / parts;
+    d.embedding.vocabulary_part = d.head.vocabulary_part = {.begin = part * own, .total = total};
+    d.embedding.vocabulary = d.head.vocabulary = own;
   }
+  const int copies = kv_copies(d, parts);
   for (models::BlockDescription& block : d.blocks) {
     nn::AttentionConfig& a = block.attention;
-    a.heads_part = {.begin = part * a.heads / 2, .total = a.heads};
-    a.kv_heads_part = {.begin = part * a.kv_heads / 2, .total = a.kv_heads};
-    a.heads /= 2;
-    a.kv_heads /= 2;
+    a.heads_part = {.begin = part * a.heads / parts, .total = a.heads};
+    a.kv_heads_part = {.begin = part / copies * a.kv_heads * copies / parts, .total = a.kv_heads};
+    a.heads /= parts;
+    a.kv_heads = a.kv_heads * copies / parts;
+    a.kv_copies = copies;
     nn::MlpConfig& m = block.mlp;
-    const std::int64_t first = (m.inner + 1) / 2;
-    m.inner_part = {.begin = part == 0 ? 0 : first, .total = m.inner};
-    m.inner = part == 0 ? first : m.inner - first;
+    const std::int64_t begin = (m.inner * part + parts - 1) / parts, end = (m.inner * (part + 1) + parts - 1) / parts;
+    m.inner_part = {.begin = begin, .total = m.inner};
+    m.inner = end - begin;
   }
   return d;
+}
+
+inline models::ModelDescription half_of(models::ModelDescription d, int part, const Division& division) {
+  return part_of(std::move(d), part, 2, division);
 }
 
 }  // namespace hawser::testing

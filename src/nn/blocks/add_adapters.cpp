@@ -84,6 +84,10 @@ std::vector<Adapter> add_adapters(const std::vector<AdapterConfig>& configs, con
       Param param = row_parallel ? partial_param(name, shape, initial, decay)
                                  : sliced_param(name, shape, 0, target.part, initial, decay);
       param.segments.front().file.row_order = target.row_order;
+      if (target.kv_copies) {
+        param.flat.domain = Domain::kv_copies;
+        param.flat.partial_gradient = true;
+      }
       return param;
     };
     const AdapterNames names = adapter_names(config);

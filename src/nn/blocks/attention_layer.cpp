@@ -48,6 +48,11 @@ int qk_norm_index(const AttentionConfig& c) {
 int post_norm_index(const AttentionConfig& c) {
   return qk_norm_index(c) + (c.qk_norm ? 2 : 0);
 }
+// The parameters of K and V that are apart follow all others but those of adapters.
+int kv_index(const AttentionConfig& c) {
+  const int post = c.norm_place == NormPlace::sandwich ? 1 + c.norm_config.bias : 0;
+  return post_norm_index(c) + post;
+}
 
 std::optional<Norm> make_qk_norm(const AttentionConfig& c, int index) {
   if (!c.qk_norm) return {};
@@ -55,13 +60,17 @@ std::optional<Norm> make_qk_norm(const AttentionConfig& c, int index) {
   return Norm(*c.qk_norm, qk_norm_index(c) + index, -1);
 }
 
-// norm, QKV weight, output weight, then the biases that there are: QKV, output, norm; then the other norms.
+// norm, QKV weight, output weight, then the biases that there are: QKV, output, norm; then the other norms; then, with
+// copies of key-value heads, weight and bias of K and V, which those of QKV then have not.
 std::vector<Param> attention_params(const AttentionConfig& c) {
   HAWSER_CHECK(c.kv_heads > 0 && c.heads % c.kv_heads == 0, c.heads, " heads in groups of ", c.kv_heads);
-  HAWSER_CHECK(!c.q.empty() || c.heads_part.total + c.kv_heads_part.total == 0, c.fused, ": part of a fused tensor");
+  const bool apart = c.kv_copies > 1;
+  HAWSER_CHECK(!c.q.empty() || (c.heads_part.total + c.kv_heads_part.total == 0 && !apart), c.fused,
+               ": part of a fused tensor");
   const PartOf q = channels_of(c.heads_part, c.head_dim), kv = channels_of(c.kv_heads_part, c.head_dim);
   const auto qkv = [&](const char* suffix, const Shape& shape, bool transposed) {
     std::vector<Segment> segments;
+    if (apart) return std::vector{row_segment(c.q + suffix, 0, c.q_size(), shape, q)};
     if (c.q.empty()) {
       segments = {row_segment(c.fused + suffix, 0, c.qkv_size(), shape, {})};
     } else {
@@ -72,15 +81,17 @@ std::vector<Param> attention_params(const AttentionConfig& c) {
     for (Segment& segment : segments) segment.file = {.transposed = transposed, .row_order = c.qkv_rows};
     return segments;
   };
-  const Shape wide{c.qkv_size(), c.width};
+  const std::int64_t qkv_rows = apart ? c.q_size() : c.qkv_size();
+  const std::string qkv_name = apart ? c.q : c.fused;
+  const Shape wide{qkv_rows, c.width};
   const Initial normal{Initial::Kind::normal, c.initial_std};
   std::vector<Param> params = {norm_weight(c.norm, c.width, c.norm_config)};
-  params.push_back(fused_param(c.fused + ".weight", qkv(".weight", wide, c.transposed), wide, normal, true));
+  params.push_back(fused_param(qkv_name + ".weight", qkv(".weight", wide, c.transposed), wide, normal, true));
   params.push_back(
       sliced_param(c.output + ".weight", {c.width, c.q_size()}, 1, q, {Initial::Kind::normal, c.output_std}, true));
   params.back().segments.front().file.transposed = c.transposed;
   if (c.qkv_bias)
-    params.push_back(fused_param(c.fused + ".bias", qkv(".bias", {c.qkv_size()}, false), {c.qkv_size()}, {}, false));
+    params.push_back(fused_param(qkv_name + ".bias", qkv(".bias", {qkv_rows}, false), {qkv_rows}, {}, false));
   if (c.output_bias) params.push_back(replicated_param(c.output + ".bias", {c.width}, {}));
   if (c.norm_config.bias) params.push_back(norm_bias(c.norm, c.width));
   if (c.qk_norm) {
@@ -94,6 +105,17 @@ std::vector<Param> attention_params(const AttentionConfig& c) {
     params.push_back(norm_weight(c.post_norm, c.width, c.norm_config));
     if (c.norm_config.bias) params.push_back(norm_bias(c.post_norm, c.width));
   }
+  const auto add_kv = [&](const char* suffix, const Shape& shape, const Initial& initial, bool decay) {
+    std::vector<Segment> segments = {row_segment(c.k + suffix, 0, c.kv_size(), shape, kv),
+                                     row_segment(c.v + suffix, c.kv_size(), c.kv_size(), shape, kv)};
+    for (Segment& segment : segments) segment.file.transposed = decay && c.transposed;
+    params.push_back(fused_param(cat(c.k, "+", c.v, suffix), std::move(segments), shape, initial, decay));
+    // Each rank's query heads add a part of the gradient.
+    params.back().flat.domain = Domain::kv_copies;
+    params.back().flat.partial_gradient = true;
+  };
+  if (apart) add_kv(".weight", {2 * c.kv_size(), c.width}, normal, true);
+  if (apart && c.qkv_bias) add_kv(".bias", {2 * c.kv_size()}, {}, false);
   return params;
 }
 
@@ -111,12 +133,16 @@ AttentionLayer::AttentionLayer(AttentionConfig config)
 ColumnParallelLinear AttentionLayer::make_qkv() {
   const AttentionConfig& c = config_;
   const PartOf q = channels_of(c.heads_part, c.head_dim), kv = channels_of(c.kv_heads_part, c.head_dim);
-  std::vector<AdapterTarget> targets = {
-      {c.q, 0, c.q_size(), q}, {c.k, c.q_size(), c.kv_size(), kv}, {c.v, c.q_size() + c.kv_size(), c.kv_size(), kv}};
-  if (c.q.empty()) targets = {{c.fused, 0, c.qkv_size(), {}, c.qkv_rows}};
+  const bool apart = c.kv_copies > 1;
+  std::vector<AdapterTarget> targets = {{c.q, 0, c.q_size(), q},
+                                        {c.k, c.q_size(), c.kv_size(), kv, apart},
+                                        {c.v, c.q_size() + c.kv_size(), c.kv_size(), kv, apart}};
+  if (c.q.empty()) targets = {{c.fused, 0, c.qkv_size(), {}, false, c.qkv_rows}};
   return ColumnParallelLinear({.site = Site::qkv_projection,
                                .weight = kQkvWeight,
                                .bias = c.qkv_bias ? kFirstBias : -1,
+                               .more_weight = apart ? kv_index(c) : -1,
+                               .more_bias = apart && c.qkv_bias ? kv_index(c) + 1 : -1,
                                .adapters = add_adapters(c.adapters, targets, c.width, {}, params_)});
 }
 

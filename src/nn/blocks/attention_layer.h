@@ -6,7 +6,7 @@
 // is normed before the sum (nn/blocks/layer_output.h).
 // Multi-head, grouped-query and multi-query attention, by heads / kv_heads; head_dim is independent of width / heads.
 // Query, key and value weights are one Param [(heads + 2 kv_heads) D, C] with three segments, so that one GEMM computes
-// all three. Source: Llama (arXiv 2302.13971), grouped queries (arXiv 2305.13245).
+// all three. With AttentionConfig::kv_copies those of K and V are another Param [2 kv_heads D, C]. Source: Llama (arXiv 2302.13971), grouped queries (arXiv 2305.13245).
 #pragma once
 
 #include <array>
@@ -22,6 +22,7 @@ namespace hawser::nn {
 struct AttentionConfig {
   std::int64_t width = 0, heads = 0, kv_heads = 0, head_dim = 0;
   PartOf heads_part, kv_heads_part;  // with tensor parallelism, heads and kv_heads are these parts of the model's
+  int kv_copies = 1;  // consecutive tensor ranks with the same kv_heads_part (comm::MeshSizes::kv_copies)
   bool qkv_bias = false, output_bias = false;
   NormConfig norm_config;
   NormPlace norm_place = NormPlace::pre;

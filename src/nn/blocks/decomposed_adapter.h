@@ -44,7 +44,8 @@ class DecomposedAdapter {
     if (product_.drops()) product_.drop(of_dropped, dx, true);
   }
 
-  // `multiplies`: of multiply_forward, otherwise of add_forward. `weight`, `a`: targets of W and of A's parameter.
+  // `multiplies`: of multiply_forward, otherwise of add_forward. `weight`, `a`: targets of these rows of W and of A's
+  // parameter.
   void weight_gradient(const TensorView& dy, const Scaled& of_product, bool multiplies, const Scaled& x,
                        const GradientTarget& weight, const GradientTarget& a, GradientSink& sink) const {
     if (const GradientTarget m = sink.target(adapter_.magnitude); !m.view.empty()) {
@@ -58,11 +59,9 @@ class DecomposedAdapter {
     const TensorView of_part = ctx_.temp(ctx_.dtype(), {dy.size(0), adapter_.outputs});
     if (!weight.view.empty()) {
       times_f(outputs(dy), of_part, 1);
-      layer_gemm(ctx_, {.a = of_part,
-                        .b = product_.dropped(x).view,
-                        .c = weight.view.rows(adapter_.first_output, adapter_.outputs),
-                        .transpose_a = true,
-                        .accumulate = true});
+      layer_gemm(
+          ctx_,
+          {.a = of_part, .b = product_.dropped(x).view, .c = weight.view, .transpose_a = true, .accumulate = true});
     }
     times_f(outputs(dy), of_part);
     product_.weight_gradient(of_part, x, a, sink);
@@ -81,7 +80,7 @@ class DecomposedAdapter {
   TensorView outputs(const TensorView& y) const { return y.columns(adapter_.first_output, adapter_.outputs); }
 
  private:
-  TensorView weight_rows() const { return ctx_.weight(linear_.weight).rows(adapter_.first_output, adapter_.outputs); }
+  TensorView weight_rows() const { return linear_.weight_rows(ctx_, adapter_.first_output, adapter_.outputs); }
   // x W^T of the adapter's rows, [T, outputs]
   TensorView times_weight(const Scaled& x) const {
     const TensorView out = ctx_.temp(ctx_.dtype(), {x.view.size(0), adapter_.outputs});

@@ -35,6 +35,18 @@ Scaled rows_of(const Scaled& matrix, std::int64_t first, std::int64_t rows) {
   return {matrix.view.rows(first, rows), matrix.scale};
 }
 
+// Columns of x or dy, which has at most one scale.
+Scaled columns_of(const Scaled& matrix, std::int64_t first, std::int64_t columns) {
+  const bool all = matrix.view.empty() ? columns == matrix.transposed.size(0) : columns == matrix.view.size(1);
+  if (all) return matrix;
+  HAWSER_CHECK(matrix.scale.elements() <= 1, "linear: columns of a matrix with scales ", matrix.scale.shape().text(),
+               " cannot be computed in pieces yet");
+  Scaled part = matrix;
+  if (!matrix.view.empty()) part.view = matrix.view.columns(first, columns);
+  if (!matrix.transposed.empty()) part.transposed = matrix.transposed.rows(first, columns);
+  return part;
+}
+
 // The matrix [T, ranks] of a group in one of AdapterTensors; empty if that is. `before`: ranks of the groups before.
 TensorView matrix_of(const TensorView& tensor, std::int64_t before, std::int64_t ranks) {
   return tensor.empty() ? tensor : tensor.rows(before, ranks).reshape({tensor.size(1), ranks});
@@ -51,6 +63,25 @@ Scaled Linear::quantized(LayerContext& ctx, Operand operand, const Scaled& matri
   if (how.format == LinearFormat::compute || !matrix.scale.empty()) return matrix;
   if (!record) how.amax = {};
   return how.quantizer->quantize(ctx, how, matrix.view);
+}
+
+std::vector<Linear::Rows> Linear::rows_of_weight(const LayerContext& ctx) const {
+  const auto count = [&](int parameter) {
+    const Scaled& w = ctx.parameter(parameter);
+    return w.view.empty() ? w.transposed.size(1) : w.view.size(0);
+  };
+  std::vector<Rows> rows = {{weight, bias, 0, count(weight)}};
+  if (more_weight >= 0) rows.push_back({more_weight, more_bias, rows.front().count, count(more_weight)});
+  return rows;
+}
+
+TensorView Linear::weight_rows(const LayerContext& ctx, std::int64_t first, std::int64_t rows) const {
+  for (const Rows& part : rows_of_weight(ctx)) {
+    if (first >= part.first && first + rows <= part.first + part.count) {
+      return ctx.weight(part.weight).rows(first - part.first, rows);
+    }
+  }
+  HAWSER_CHECK(false, "linear: rows ", first, " to ", first + rows, " of a weight are in two parameters");
 }
 
 std::vector<std::vector<std::size_t>> Linear::adapter_groups() const {
@@ -167,20 +198,26 @@ void Linear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y, co
   const bool terms_first = !adding.empty();
   const bool bias_last = bias >= 0 && std::ranges::find(multiplying, true) != multiplying.end();
   if (terms_first) add_terms(ctx, x, y, inner, first_row, adding);
-  const Scaled& w = ctx.parameter(weight);
   const Scaled a = quantized(ctx, Operand::x, x, true);
-  layer_gemm(ctx, {.a = a.view,
-                   .b = w.view,
-                   .c = y,
-                   .transpose_b = true,
-                   .accumulate = terms_first,
-                   .bias = bias_last ? TensorView() : bias_of(ctx, bias),
-                   .scale_a = a.scale,
-                   .scale_b = w.scale});
+  const std::vector<Rows> parts = rows_of_weight(ctx);
+  for (const Rows& part : parts) {
+    const Scaled& w = ctx.parameter(part.weight);
+    layer_gemm(ctx, {.a = a.view,
+                     .b = w.view,
+                     .c = y.columns(part.first, part.count),
+                     .transpose_b = true,
+                     .accumulate = terms_first,
+                     .bias = bias_last ? TensorView() : bias_of(ctx, part.bias),
+                     .scale_a = a.scale,
+                     .scale_b = w.scale});
+  }
   for (std::size_t i = 0; i < adapters.size(); ++i) {
     if (multiplying[i]) DecomposedAdapter(ctx, *this, i, first_row).multiply_forward(x, y);
   }
-  if (bias_last) ops::add_bias(ctx.compute(), {.y = y, .bias = ctx.weight(bias)});
+  for (const Rows& part : parts) {
+    if (!bias_last) break;
+    ops::add_bias(ctx.compute(), {.y = y.columns(part.first, part.count), .bias = ctx.weight(part.bias)});
+  }
   if (!terms_first) add_terms(ctx, x, y, inner, first_row, adding);
 }
 
@@ -205,25 +242,34 @@ void Linear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorVie
   const bool terms_first = adapter_ranks() > 0;
   if (terms_first) add_input_terms(ctx, dy, of_product, dx, inner_gradient, first_row);
   const Scaled a = quantized(ctx, Operand::dy, of_product, true);
-  const Side b = side(ctx.parameter(weight), true);
-  layer_gemm(ctx, {.a = a.view,
-                   .b = b.view,
-                   .c = dx,
-                   .transpose_b = b.transpose,
-                   .accumulate = terms_first,
-                   .scale_a = a.scale,
-                   .scale_b = b.scale});
+  for (const Rows& part : rows_of_weight(ctx)) {
+    const Side b = side(ctx.parameter(part.weight), true);
+    layer_gemm(ctx, {.a = columns_of(a, part.first, part.count).view,
+                     .b = b.view,
+                     .c = dx,
+                     .transpose_b = b.transpose,
+                     .accumulate = terms_first || part.first > 0,
+                     .scale_a = a.scale,
+                     .scale_b = b.scale});
+  }
   if (!terms_first) add_input_terms(ctx, dy, of_product, dx, inner_gradient, first_row);
 }
 
 void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& x, GradientSink& sink,
                              const AdapterTensors& adapter_tensors) const {
-  const GradientTarget target = sink.target(weight);
+  const std::vector<Rows> parts = rows_of_weight(ctx);
+  std::vector<GradientTarget> targets;
+  for (const Rows& part : parts) targets.push_back(sink.target(part.weight));
   const std::vector<bool> multiplying = multiplying_adapters(ctx);
   const Scaled of_product = reads_input(ctx.trainable()) ? product_gradient(ctx, dy) : dy;
-  if (!target.view.empty()) {
-    const Side a = side(quantized(ctx, Operand::dy, of_product, false), false);
-    const Side b = side(quantized(ctx, Operand::x, x, false), true);
+  Scaled quantized_dy, quantized_x;
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    const GradientTarget& target = targets[p];
+    if (target.view.empty()) continue;
+    if (quantized_dy.view.empty()) quantized_dy = quantized(ctx, Operand::dy, of_product, false);
+    const Side a = side(columns_of(quantized_dy, parts[p].first, parts[p].count), false);
+    if (quantized_x.view.empty()) quantized_x = quantized(ctx, Operand::x, x, false);
+    const Side b = side(quantized_x, true);
     layer_gemm(ctx, {.a = a.view,
                      .b = b.view,
                      .c = target.view,
@@ -238,6 +284,12 @@ void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& 
     const std::size_t i = group.front();
     const GradientTarget a = sink.target(adapters[i].a);
     if (adapters[i].magnitude >= 0) {
+      std::size_t part = parts.size() - 1;
+      while (parts[part].first > adapters[i].first_output) --part;
+      GradientTarget target = targets[part];
+      if (!target.view.empty()) {
+        target.view = target.view.rows(adapters[i].first_output - parts[part].first, adapters[i].outputs);
+      }
       DecomposedAdapter(ctx, *this, i).weight_gradient(dy.view, of_product, multiplying[i], x, target, a, sink);
       continue;
     }
@@ -247,20 +299,26 @@ void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& 
                               matrix_of(adapter_tensors.inner_gradient, before, low_rank.ranks())});
     before += low_rank.ranks();
   }
-  if (bias < 0) return;
-  if (const GradientTarget db = sink.target(bias); !db.view.empty()) {
-    ops::bias_gradient(ctx.compute(), {.dy = dy.view, .db = db.view, .accumulate = db.accumulate, .scale = dy.scale});
+  for (const Rows& part : parts) {
+    if (part.bias < 0) continue;
+    if (const GradientTarget db = sink.target(part.bias); !db.view.empty()) {
+      ops::bias_gradient(ctx.compute(), {.dy = columns_of(dy, part.first, part.count).view,
+                                         .db = db.view,
+                                         .accumulate = db.accumulate,
+                                         .scale = dy.scale});
+    }
   }
 }
 
 bool Linear::has_gradients(const TrainableParams& trainable) const {
   const auto has_trainable_b = [&](const Adapter& adapter) { return trainable(adapter.b); };
-  return reads_input(trainable) || trainable(bias) || std::ranges::any_of(adapters, has_trainable_b);
+  return reads_input(trainable) || trainable(bias) || trainable(more_bias) ||
+         std::ranges::any_of(adapters, has_trainable_b);
 }
 
 bool Linear::reads_input(const TrainableParams& trainable) const {
   const bool b_reads_inner = adapter_ranks() > 0;
-  return trainable(weight) || std::ranges::any_of(adapters, [&](const Adapter& adapter) {
+  return trainable(weight) || trainable(more_weight) || std::ranges::any_of(adapters, [&](const Adapter& adapter) {
            return trainable(adapter.a) || trainable(adapter.magnitude) || (trainable(adapter.b) && !b_reads_inner);
          });
 }

@@ -46,6 +46,8 @@ struct Linear {
   Site site = Site::logits;  // keys its random numbers
   int weight = -1;           // parameters of the layer
   int bias = -1;             // -1: none
+  // W and b are two parameters each: these have the rows after those of `weight` and `bias`. -1: they are one
+  int more_weight = -1, more_bias = -1;
   std::vector<Adapter> adapters = {};
   std::int64_t first_input = 0;  // the column of x[:, 0] in the whole input, if x is a slice of it
   bool sums_inputs = false;      // row-parallel: the ranks' inputs are slices, and W has only their columns
@@ -81,7 +83,16 @@ struct Linear {
   // FLOPs of forward for T rows of the adapters alone, if x has `inputs` columns.
   double adapter_flops(std::int64_t rows, std::int64_t inputs) const;
 
+  // Rows of W; they are in one of its parameters, which has no scale.
+  TensorView weight_rows(const LayerContext&, std::int64_t first, std::int64_t rows) const;
+
  private:
+  // Consecutive rows of W and b that are one parameter.
+  struct Rows {
+    int weight = -1, bias = -1;
+    std::int64_t first = 0, count = 0;
+  };
+  std::vector<Rows> rows_of_weight(const LayerContext&) const;
   // The indices of the adapters, those whose A are one parameter together, in the order of their first.
   std::vector<std::vector<std::size_t>> adapter_groups() const;
   // By adapter: it adds to columns of y that one before it, in the order of the groups, has written. Empty if the
@@ -159,7 +170,8 @@ AdapterNames adapter_names(const AdapterConfig& config);
 struct AdapterTarget {
   std::string name;
   std::int64_t first_output = 0, outputs = 0;
-  PartOf part;  // column-parallel: these rows are this part of the name's
+  PartOf part;             // column-parallel: these rows are this part of the name's
+  bool kv_copies = false;  // which several tensor ranks have (Domain::kv_copies)
   std::vector<FileForm::Rows> row_order = {};
 };
 

@@ -14,6 +14,7 @@ namespace {
 
 using testing::Division;
 using testing::half_of;
+using testing::part_of;
 using testing::Tensors;
 using testing::train;
 using testing::Trained;
@@ -56,7 +57,7 @@ void expect_like_one_rank(const models::ModelDescription& whole, const nn::FlatS
     return of_one;
   });
   const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
-  const models::Model model(mesh.tensor == 1 ? whole : half_of(whole, part, division),
+  const models::Model model(mesh.tensor == 1 ? whole : part_of(whole, part, mesh.tensor, division),
                             division.sequence_parallel ? nn::with_sequence_parallelism(spec) : spec);
   plan::Layout layout = testing::toy_layout(mesh, model);
   layout.sequence_parallel = division.sequence_parallel;
@@ -162,6 +163,46 @@ TEST(Tensor, OnePlanServesThePartsOfAPaddedVocabulary) {
     division.one_plan = true;
     expect_like_one_rank(whole, by_rank, divided_mesh(), {}, std::make_shared<testing::Adafactor>(), division);
   }
+}
+
+// Two or four tensor ranks with one or two key-value heads: copies of K and V have equal values, gradients that are the
+// sum over them, and count once in the norm and in checkpoints; weights, biases, norms of heads and adapters.
+TEST(Tensor, MoreRanksThanKeyValueHeadsTrainLikeOneRank) {
+  const int world = the_world->size();
+  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
+  const auto own = [](const nn::Param& param) { return param.flat; };
+  const auto adapters_only = [](const nn::Param& param) {
+    nn::FlatSpec spec = param.flat;
+    spec.trainable = param.name.find("lora_") != std::string::npos;
+    return spec;
+  };
+  const nn::SavePolicy full{.checkpointing = Checkpointing::full}, delayed{.delay_weight_gradients = true};
+  const auto with_kv_heads = [](models::ModelDescription d, std::int64_t kv_heads, bool more) {
+    for (models::BlockDescription& block : d.blocks) {
+      nn::AttentionConfig& a = block.attention;
+      a.kv_heads = kv_heads;
+      a.qkv_bias = more;
+      if (!more) continue;
+      a.qk_norm = nn::NormConfig{};
+      a.q_norm = cat(a.norm, "_q");
+      a.k_norm = cat(a.norm, "_k");
+    }
+    return d;
+  };
+  const auto expect = [&](comm::MeshSizes mesh, std::int64_t kv_heads) {
+    const models::ModelDescription plain = with_kv_heads(testing::toy_description(), kv_heads, false),
+                                   more = with_kv_heads(testing::toy_description(), kv_heads, true);
+    mesh.kv_copies = testing::kv_copies(plain, mesh.tensor);
+    expect_divided(plain, mesh, {}, kVocabulary, own);
+    expect_divided(more, mesh, full, kSequence, own);
+    expect_divided(more, mesh, delayed, kSequence, own);
+    expect_divided(with_kv_heads(testing::toy_with_adapters(0.25), kv_heads, false), mesh, full, kSequence,
+                   adapters_only);
+  };
+  expect({.tensor = 2, .shard = world / 2}, 1);
+  if (world < 4) return;
+  expect({.tensor = 2, .context = 2, .shard = world / 4}, 1);
+  expect({.tensor = 4, .shard = world / 4}, 2);
 }
 
 // Norms after layers and of heads; learned positions, layer norms with biases; adapters with dropout.
