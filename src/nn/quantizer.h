@@ -40,6 +40,7 @@ struct Quantization {
   // float32 [1]: to become the maximum of itself and of the absolute values of the matrix's rows that are no padding
   // (BatchViews::diagonal); NaN if one of them is NaN. Empty: not recorded.
   TensorView amax;
+  std::int64_t first_row = 0;  // of the matrix, among the RowCounts::full rows of the micro-batch
 };
 
 // Elements [begin, begin + values.elements()) of a flat.
@@ -73,8 +74,8 @@ class Quantizer {
   // fp8_delayed: number of amaxes that are kept of each operand.
   virtual std::int64_t history() const = 0;
 
-  // The quantized matrix [T, columns], T rows of the micro-batch in their order, as what GEMMs read: temps of the
-  // context. The same bits for the same matrix and scale, in every pass. `matrix` is not changed.
+  // The quantized matrix [T, columns], rows [first_row, first_row + T) of the micro-batch in their order, as what GEMMs
+  // read: temps of the context. The same bits for the same matrix and scale, in every pass. `matrix` is not changed.
   virtual Scaled quantize(LayerContext&, const Quantization&, const TensorView& matrix) const = 0;
 
   // After the gradient's norm is known and before the step is counted: may set `skip`, e.g. because values were

@@ -1,6 +1,7 @@
 #include "nn/seams.h"
 
 #include "nn/layer.h"
+#include "ops/copy/add.h"
 #include "ops/copy/copy.h"
 #include "ops/moe/dispatch.h"
 
@@ -51,14 +52,18 @@ class LocalRows : public Redistribute::Gather {
 
 class LocalSum : public Redistribute::Sum {
  public:
-  explicit LocalSum(const TensorView& y) : y_(y) {}
+  LocalSum(LayerContext& ctx, const TensorView& y, const TensorView& residual)
+      : ctx_(ctx), y_(y), residual_(residual) {}
   int pieces() const override { return 1; }
   RowPiece target(int) override { return {y_, 0}; }
   void written(int) override {}
-  void finish() override {}
+  void finish() override {
+    if (!residual_.empty()) ops::add(ctx_.compute(), {.a = y_, .b = residual_, .y = y_});
+  }
 
  private:
-  TensorView y_;
+  LayerContext& ctx_;
+  TensorView y_, residual_;
 };
 
 }  // namespace
@@ -67,8 +72,9 @@ std::unique_ptr<Redistribute::Gather> Redistribute::gather(LayerContext&, const 
   return std::make_unique<LocalRows>(x);
 }
 
-std::unique_ptr<Redistribute::Sum> Redistribute::sum(LayerContext&, const TensorView& y, Order) {
-  return std::make_unique<LocalSum>(y);
+std::unique_ptr<Redistribute::Sum> Redistribute::sum(LayerContext& ctx, const TensorView& y, const TensorView& residual,
+                                                     Order) {
+  return std::make_unique<LocalSum>(ctx, y, residual);
 }
 
 AttentionTensors AttentionTensors::kv_heads(std::int64_t begin, std::int64_t count) const {

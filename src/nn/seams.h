@@ -38,6 +38,7 @@ struct RowPiece {
 //
 // The seam decides how many pieces there are and in which order the caller computes them, so that the communication of
 // one overlaps the GEMM of another. Each full row is in exactly one piece. The default: one piece, the argument itself.
+// With Order::any ranks may have different numbers of pieces, so that a caller must not communicate between them.
 class Redistribute {
  public:
   enum class Order {
@@ -53,6 +54,9 @@ class Redistribute {
     virtual RowPiece wait(int p) = 0;
     // All rows. Makes the compute stream wait for all of them.
     virtual Scaled all() = 0;
+    // Called once, after the last wait() or all(). Work enqueued on the compute stream afterwards may overwrite x, which
+    // other ranks may read until then.
+    virtual void finish() {}
   };
   // One sum of a matrix over the ranks.
   class Sum {
@@ -63,14 +67,20 @@ class Redistribute {
     virtual RowPiece target(int p) = 0;
     // Called after the work that writes piece p has been enqueued on the compute stream, before target(p + 1).
     virtual void written(int p) = 0;
-    // Called once, after all pieces. Work enqueued on the compute stream afterwards finds the sum in sum()'s y.
+    // Called once, after all pieces; other work of the layer may be enqueued in between, to run during the sum's tail.
+    // Work enqueued on the compute stream afterwards finds the result in sum()'s y.
     virtual void finish() = 0;
   };
   virtual ~Redistribute() = default;
   // x [RowCounts::residual, C], not changed. If its rows are divided, a scale is one float32, equal on all ranks.
   virtual std::unique_ptr<Gather> gather(LayerContext&, const Scaled& x);
-  // y [RowCounts::residual, C], dense and undefined until finish(). The parts have its dtype.
-  virtual std::unique_ptr<Sum> sum(LayerContext&, const TensorView& y, Order order = Order::any);
+  // y = residual + the sum. y, residual [RowCounts::residual, C], dense; y is undefined until finish(), residual may be
+  // empty and is read until then. The parts have y's dtype, and so has the sum before residual is added.
+  virtual std::unique_ptr<Sum> sum(LayerContext&, const TensorView& y, const TensorView& residual = {},
+                                   Order order = Order::any);
+  // True: a column-parallel Linear's backward computes dx before dW, so that the gather of x travels during the former
+  // and the tail of dx's sum during the latter. False: dW first, whose operands are then free for dx.
+  virtual bool overlaps() const { return false; }
 };
 
 // What one attention reads and writes. Rows may be wider than their heads, whose strides are D.

@@ -3,6 +3,7 @@
 
 #include "comm/group.h"
 #include "nn/layer.h"
+#include "ops/copy/add.h"
 
 namespace hawser::testing {
 
@@ -40,23 +41,27 @@ class TensorSums : public nn::TensorReduce {
 class TensorParallel : public nn::Redistribute {
  public:
   explicit TensorParallel(comm::Group& group) : group_(group) {}
-  std::unique_ptr<Sum> sum(nn::LayerContext& ctx, const TensorView& y, Order) override {
-    return std::make_unique<AllReduced>(ctx, group_, y);
+  std::unique_ptr<Sum> sum(nn::LayerContext& ctx, const TensorView& y, const TensorView& residual, Order) override {
+    return std::make_unique<AllReduced>(ctx, group_, y, residual);
   }
 
  private:
   class AllReduced : public Sum {
    public:
-    AllReduced(nn::LayerContext& ctx, comm::Group& group, const TensorView& y) : ctx_(ctx), group_(group), y_(y) {}
+    AllReduced(nn::LayerContext& ctx, comm::Group& group, const TensorView& y, const TensorView& residual)
+        : ctx_(ctx), group_(group), y_(y), residual_(residual) {}
     int pieces() const override { return 1; }
     nn::RowPiece target(int) override { return {y_, 0}; }
     void written(int) override {}
-    void finish() override { all_reduce(ctx_, group_, y_, comm::Reduction::sum); }
+    void finish() override {
+      all_reduce(ctx_, group_, y_, comm::Reduction::sum);
+      if (!residual_.empty()) ops::add(ctx_.compute(), {.a = y_, .b = residual_, .y = y_});
+    }
 
    private:
     nn::LayerContext& ctx_;
     comm::Group& group_;
-    TensorView y_;
+    TensorView y_, residual_;
   };
 
   comm::Group& group_;
@@ -70,9 +75,11 @@ class SequenceParallel : public nn::Redistribute {
   std::unique_ptr<Gather> gather(nn::LayerContext& ctx, const nn::Scaled& x) override {
     return std::make_unique<AllGather>(ctx, group_, x);
   }
-  std::unique_ptr<Sum> sum(nn::LayerContext& ctx, const TensorView& y, Order order) override {
-    return std::make_unique<ReduceScatter>(ctx, group_, y, order);
+  std::unique_ptr<Sum> sum(nn::LayerContext& ctx, const TensorView& y, const TensorView& residual,
+                           Order order) override {
+    return std::make_unique<ReduceScatter>(ctx, group_, y, residual, order);
   }
+  bool overlaps() const override { return true; }
 
  private:
   // The rank whose rows are piece p.
@@ -97,19 +104,30 @@ class SequenceParallel : public nn::Redistribute {
       waited_ = true;
       return {all_, x_.scale};
     }
+    void finish() override {
+      HAWSER_CHECK(!finished_, "a gather is finished twice");
+      finished_ = true;
+      all();
+    }
 
    private:
     nn::LayerContext& ctx_;
     comm::Group& group_;
     nn::Scaled x_;
     TensorView all_;
-    bool waited_ = false;
+    bool waited_ = false, finished_ = false;
   };
 
   class ReduceScatter : public Sum {
    public:
-    ReduceScatter(nn::LayerContext& ctx, comm::Group& group, const TensorView& y, Order order)
-        : ctx_(ctx), group_(group), y_(y), order_(order), parts_(ctx.temp(y.dtype(), {ctx.rows().full, y.size(1)})) {
+    ReduceScatter(nn::LayerContext& ctx, comm::Group& group, const TensorView& y, const TensorView& residual,
+                  Order order)
+        : ctx_(ctx),
+          group_(group),
+          y_(y),
+          residual_(residual),
+          order_(order),
+          parts_(ctx.temp(y.dtype(), {ctx.rows().full, y.size(1)})) {
       HAWSER_CHECK(y.size(0) * group.size() == parts_.size(0), "sum of ", y.text());
     }
     int pieces() const override { return group_.size(); }
@@ -125,12 +143,13 @@ class SequenceParallel : public nn::Redistribute {
       group_.reduce_scatter(ctx_.exchange(), parts_.reshape({parts_.elements()}), y_.reshape({y_.elements()}), false,
                             workspace_of(ctx_, bytes));
       ctx_.compute_after_exchange();
+      if (!residual_.empty()) ops::add(ctx_.compute(), {.a = y_, .b = residual_, .y = y_});
     }
 
    private:
     nn::LayerContext& ctx_;
     comm::Group& group_;
-    TensorView y_;
+    TensorView y_, residual_;
     Order order_;
     TensorView parts_;
   };

@@ -378,11 +378,13 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
   if (k_norm_) k_norm_->backward(ctx, heads.k, inputs.k_statistics, gradients.k, TensorView(), gradients.k, sink);
   const AdapterTensors of_qkv = {saved.tensors[kQkvAdapters], qkv_.linear().make_inner_gradient(ctx)};
   qkv_.linear().adapter_gradient(ctx, dqkv, of_qkv.inner_gradient);
-  if (!policy.delay_weight_gradients) {
-    qkv_.weight_gradient(ctx, dqkv, normed_again(ctx, saved), sink, of_qkv);
-  }
+  const TensorView normed = policy.delay_weight_gradients ? TensorView() : normed_again(ctx, saved);
   const TensorView dnormed = ctx.temp(ctx.dtype(), saved.x.shape());
-  qkv_.input_gradient(ctx, dqkv, dnormed, of_qkv.inner_gradient);
+  if (policy.delay_weight_gradients) {
+    qkv_.input_gradient(ctx, dqkv, dnormed, of_qkv.inner_gradient);
+  } else {
+    qkv_.backward(ctx, dqkv, normed, dnormed, sink, of_qkv);
+  }
   norm_.backward(ctx, saved.x, statistics, dnormed, dresidual, dx, sink);
 }
 

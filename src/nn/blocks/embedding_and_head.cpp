@@ -50,11 +50,12 @@ void EmbeddingLayer::forward(LayerContext& ctx, const TensorView& y) const {
     expect_all_rows(ctx, config_.table);
     return look_up(ctx, y, 0);
   }
-  write_row_sum(ctx, y, [&](const TensorView& rows, std::int64_t first) { look_up(ctx, rows, first); });
+  write_row_sum(ctx, y, {}, [&](const TensorView& rows, std::int64_t first) { look_up(ctx, rows, first); });
 }
 
 void EmbeddingLayer::backward(LayerContext& ctx, const TensorView& dy, GradientSink& sink) const {
-  const TensorView all = sliced() ? ctx.seams().redistribute->gather(ctx, dy)->all().view : dy;
+  const auto gather = sliced() ? ctx.seams().redistribute->gather(ctx, dy) : nullptr;
+  const TensorView all = gather != nullptr ? gather->all().view : dy;
   if (const GradientTarget table = sink.target(0); !table.view.empty()) {
     ops::embedding_backward(ctx.compute(), {.ids = ctx.batch().ids,
                                             .dy = all,
@@ -64,12 +65,15 @@ void EmbeddingLayer::backward(LayerContext& ctx, const TensorView& dy, GradientS
                                             .first_row = config_.vocabulary_part.begin,
                                             .total_rows = config_.vocabulary_part.total});
   }
-  if (config_.positions.empty()) return;
-  const GradientTarget positions = sink.target(1);
+  if (!config_.positions.empty()) position_gradient(ctx, all, sink.target(1));
+  if (gather != nullptr) gather->finish();
+}
+
+void EmbeddingLayer::position_gradient(LayerContext& ctx, const TensorView& dy, const GradientTarget& positions) const {
   if (positions.view.empty()) return;
   if (config_.vocabulary_part.begin == 0) {
     ops::embedding_backward(ctx.compute(), {.ids = ctx.batch().positions,
-                                            .dy = all,
+                                            .dy = dy,
                                             .dtable = positions.view,
                                             .accumulate = positions.accumulate,
                                             .scale = config_.scale});

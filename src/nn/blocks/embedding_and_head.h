@@ -37,6 +37,7 @@ class EmbeddingLayer {
  private:
   bool sliced() const { return config_.vocabulary_part.total > 0; }
   void look_up(LayerContext&, const TensorView& y, std::int64_t first_row) const;
+  void position_gradient(LayerContext&, const TensorView& dy, const GradientTarget& positions) const;
 
   EmbeddingConfig config_;
   std::vector<Param> params_;

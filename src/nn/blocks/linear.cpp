@@ -58,10 +58,12 @@ TensorView rows_of_matrix(const TensorView& tensor, std::int64_t before, std::in
 
 }  // namespace
 
-Scaled Linear::quantized(LayerContext& ctx, Operand operand, const Scaled& matrix, bool record) const {
+Scaled Linear::quantized(LayerContext& ctx, Operand operand, const Scaled& matrix, bool record,
+                         std::int64_t first_row) const {
   Quantization how = ctx.quantization(site, operand);
   if (how.format == LinearFormat::compute || !matrix.scale.empty()) return matrix;
   if (!record) how.amax = {};
+  how.first_row = first_row;
   return how.quantizer->quantize(ctx, how, matrix.view);
 }
 
@@ -198,7 +200,7 @@ void Linear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y, co
   const bool terms_first = !adding.empty();
   const bool bias_last = bias >= 0 && std::ranges::find(multiplying, true) != multiplying.end();
   if (terms_first) add_terms(ctx, x, y, inner, first_row, adding);
-  const Scaled a = quantized(ctx, Operand::x, x, true);
+  const Scaled a = quantized(ctx, Operand::x, x, true, first_row);
   const std::vector<Rows> parts = rows_of_weight(ctx);
   for (const Rows& part : parts) {
     const Scaled& w = ctx.parameter(part.weight);
@@ -241,7 +243,7 @@ void Linear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorVie
   const Scaled of_product = product_gradient(ctx, dy);
   const bool terms_first = adapter_ranks() > 0;
   if (terms_first) add_input_terms(ctx, dy, of_product, dx, inner_gradient, first_row);
-  const Scaled a = quantized(ctx, Operand::dy, of_product, true);
+  const Scaled a = quantized(ctx, Operand::dy, of_product, true, first_row);
   for (const Rows& part : rows_of_weight(ctx)) {
     const Side b = side(ctx.parameter(part.weight), true);
     layer_gemm(ctx, {.a = columns_of(a, part.first, part.count).view,
@@ -353,19 +355,39 @@ void ColumnParallelLinear::forward(LayerContext& ctx, const Scaled& x, const Ten
     const RowPiece piece = gather->wait(p);
     linear_.forward(ctx, piece.rows, y.rows(piece.first_row, piece.rows.view.size(0)), inner, piece.first_row);
   }
+  gather->finish();
+}
+
+void ColumnParallelLinear::backward(LayerContext& ctx, const Scaled& dy, const Scaled& x, const TensorView& dx,
+                                    GradientSink& sink, const AdapterTensors& adapter_tensors) const {
+  Redistribute& seam = *ctx.seams().redistribute;
+  if (!seam.overlaps()) {
+    weight_gradient(ctx, dy, x, sink, adapter_tensors);
+    return input_gradient(ctx, dy, dx, adapter_tensors.inner_gradient);
+  }
+  const auto gather = linear_.reads_input(ctx.trainable()) ? seam.gather(ctx, x) : nullptr;
+  const auto sum = seam.sum(ctx, dx);
+  write_pieces(*sum, [&](const TensorView& rows, std::int64_t first) {
+    linear_.input_gradient(ctx, rows_of(dy, first, rows.size(0)), rows, adapter_tensors.inner_gradient, first);
+  });
+  linear_.weight_gradient(ctx, dy, gather != nullptr ? gather->all() : Scaled(), sink, adapter_tensors);
+  if (gather != nullptr) gather->finish();
+  sum->finish();
 }
 
 void ColumnParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorView& dx,
                                           const TensorView& inner_gradient) const {
-  write_row_sum(ctx, dx, [&](const TensorView& rows, std::int64_t first) {
+  write_row_sum(ctx, dx, {}, [&](const TensorView& rows, std::int64_t first) {
     linear_.input_gradient(ctx, rows_of(dy, first, rows.size(0)), rows, inner_gradient, first);
   });
 }
 
 void ColumnParallelLinear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& x, GradientSink& sink,
                                            const AdapterTensors& adapter_tensors) const {
-  const Scaled in = linear_.reads_input(ctx.trainable()) ? ctx.seams().redistribute->gather(ctx, x)->all() : Scaled();
-  linear_.weight_gradient(ctx, dy, in, sink, adapter_tensors);
+  if (!linear_.reads_input(ctx.trainable())) return linear_.weight_gradient(ctx, dy, {}, sink, adapter_tensors);
+  const auto gather = ctx.seams().redistribute->gather(ctx, x);
+  linear_.weight_gradient(ctx, dy, gather->all(), sink, adapter_tensors);
+  gather->finish();
 }
 
 RowParallelLinear::RowParallelLinear(Linear linear) : linear_(std::move(linear)) {
@@ -376,17 +398,20 @@ void RowParallelLinear::forward(LayerContext& ctx, const Scaled& x, const Tensor
                                 const TensorView& inner) const {
   Linear product = linear_;
   product.bias = -1;
-  write_row_sum(ctx, y, [&](const TensorView& rows, std::int64_t first) {
+  write_row_sum(ctx, y, residual, [&](const TensorView& rows, std::int64_t first) {
     product.forward(ctx, rows_of(x, first, rows.size(0)), rows, inner, first);
   });
-  if (!residual.empty()) ops::add(ctx.compute(), {.a = y, .b = residual, .y = y});
   if (linear_.bias >= 0) ops::add_bias(ctx.compute(), {.y = y, .bias = ctx.weight(linear_.bias)});
 }
 
 RowParallelLinear::OutputGradient RowParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy,
                                                                     const TensorView& dx) const {
   const auto gather = ctx.seams().redistribute->gather(ctx, dy);
-  if (dx.empty()) return {gather->all(), {}};
+  if (dx.empty()) {
+    const Scaled all = gather->all();
+    gather->finish();
+    return {all, {}};
+  }
   const TensorView inner_gradient = linear_.make_inner_gradient(ctx);
   for (int p = 0; p < gather->pieces(); ++p) {
     const RowPiece piece = gather->wait(p);
@@ -394,7 +419,9 @@ RowParallelLinear::OutputGradient RowParallelLinear::input_gradient(LayerContext
     linear_.adapter_gradient(ctx, piece.rows, inner_gradient, piece.first_row);
     linear_.input_gradient(ctx, piece.rows, rows, inner_gradient, piece.first_row);
   }
-  return {gather->all(), inner_gradient};
+  const Scaled all = gather->all();
+  gather->finish();
+  return {all, inner_gradient};
 }
 
 }  // namespace hawser::nn

@@ -12,8 +12,8 @@
 // after ranks have redistributed it: x in forward and again in dW, dy in dx and again in dW, unless a caller does it once
 // (`quantized`). Forward records the amax of x, and dx that of dy. With LinearFormat::fp8_current and fp8_block, the
 // scales of a rank are those of its own rows. Adapters and bias gradients read the x and dy that they are given.
-// A scale of an x or a dy that ranks redistribute is one float32, equal on all of them. Its own work is enqueued on
-// the compute stream. Errors: those of ops::gemm, ops::bias_gradient and ops::dropout.
+// A scale of an x or a dy that ranks redistribute is one float32, equal on all of them. A Linear's own work is enqueued
+// on the compute stream; the Redistribute seam of the two that ranks share may use the exchange stream, too. Errors: those of ops::gemm, ops::bias_gradient and ops::dropout.
 #pragma once
 
 #include "nn/layer.h"
@@ -73,7 +73,7 @@ struct Linear {
                        const AdapterTensors& adapter_tensors = {}) const;
   // x or dy as the GEMMs with W read it: quantized if the site has a format and it has no scale yet. `record`: its amax
   // is recorded, if this pass records it.
-  Scaled quantized(LayerContext&, Operand operand, const Scaled& matrix, bool record) const;
+  Scaled quantized(LayerContext&, Operand operand, const Scaled& matrix, bool record, std::int64_t first_row = 0) const;
   // weight_gradient computes something; it reads x even if AdapterTensors::inner is given.
   bool has_gradients(const TrainableParams& trainable) const;
   bool reads_input(const TrainableParams& trainable) const;
@@ -118,6 +118,9 @@ class ColumnParallelLinear {
   explicit ColumnParallelLinear(Linear linear) : linear_(std::move(linear)) {}
   const Linear& linear() const { return linear_; }
   void forward(LayerContext&, const Scaled& x, const TensorView& y, const TensorView& inner = {}) const;
+  // input_gradient and weight_gradient, in the order of Redistribute::overlaps().
+  void backward(LayerContext&, const Scaled& dy, const Scaled& x, const TensorView& dx, GradientSink&,
+                const AdapterTensors& adapter_tensors) const;
   // Writes dx, the sum of the ranks' parts.
   void input_gradient(LayerContext&, const Scaled& dy, const TensorView& dx, const TensorView& inner_gradient) const;
   void weight_gradient(LayerContext&, const Scaled& dy, const Scaled& x, GradientSink&,

@@ -166,10 +166,14 @@ void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
   gate_up_.linear().adapter_gradient(ctx, dgate_up, of_gate_up.inner_gradient);
   if (!policy.delay_weight_gradients) {
     down_.linear().weight_gradient(ctx, dz, inner, sink, {saved.tensors[kOutputAdapters], of_inner});
-    gate_up_.weight_gradient(ctx, dgate_up, normed_again(ctx, saved), sink, of_gate_up);
   }
+  const TensorView normed = policy.delay_weight_gradients ? TensorView() : normed_again(ctx, saved);
   const TensorView dnormed = ctx.temp(ctx.dtype(), saved.x.shape());
-  gate_up_.input_gradient(ctx, dgate_up, dnormed, of_gate_up.inner_gradient);
+  if (policy.delay_weight_gradients) {
+    gate_up_.input_gradient(ctx, dgate_up, dnormed, of_gate_up.inner_gradient);
+  } else {
+    gate_up_.backward(ctx, dgate_up, normed, dnormed, sink, of_gate_up);
+  }
   norm_.backward(ctx, saved.x, saved.tensors[kStatistics], dnormed, dresidual, dx, sink);
 }
 

@@ -103,12 +103,17 @@ class SlicedLoss {
 
 void sliced_loss(LayerContext& ctx, const Linear& projection, PartOf vocabulary, const TensorView& h,
                  const TensorView& dh, const LossViews& views, const GradientTarget& weight) {
-  const TensorView all = ctx.seams().redistribute->gather(ctx, h)->all().view;
+  const auto gather = ctx.seams().redistribute->gather(ctx, h);
+  const TensorView all = gather->all().view;
   SlicedLoss loss(ctx, projection, vocabulary, all, views, weight);
-  if (dh.empty()) return loss.run(0, all.size(0), dh);
+  if (dh.empty()) {
+    loss.run(0, all.size(0), dh);
+    return gather->finish();
+  }
   write_row_sum(
-      ctx, dh, [&](const TensorView& rows, std::int64_t first) { loss.run(first, rows.size(0), rows); },
+      ctx, dh, {}, [&](const TensorView& rows, std::int64_t first) { loss.run(first, rows.size(0), rows); },
       Redistribute::Order::same);
+  gather->finish();
   loss.finish();
 }
 

@@ -71,7 +71,8 @@ class DelayedScaling : public nn::Quantizer {
   }
 
   nn::Scaled quantize(nn::LayerContext& ctx, const nn::Quantization& how, const TensorView& matrix) const override {
-    HAWSER_CHECK(matrix.size(0) == ctx.batch().ids.size(0), "rows of other ranks: ", matrix.text());
+    const std::int64_t first = how.first_row, rows = matrix.size(0);
+    HAWSER_CHECK(first + rows <= ctx.batch().ids.size(0), "rows of other ranks: ", first, " of ", matrix.text());
     const TensorView q = ctx.temp(matrix.dtype(), matrix.shape());
     const bool current = how.scale.empty();
     const TensorView scale = current ? ctx.temp(DType::f32, {1}) : how.scale, amax = how.amax;
@@ -81,13 +82,14 @@ class DelayedScaling : public nn::Quantizer {
     record.accesses.push_back(current ? writes(scale) : reads(scale));
     record.accesses.push_back(writes(q));
     if (!amax.empty()) record.accesses.push_back(reads(amax)), record.accesses.push_back(writes(amax));
-    ctx.compute().launch(std::move(record), [this, matrix, segments, count, scale, amax, q, current] {
+    ctx.compute().launch(std::move(record), [this, matrix, segments, count, scale, amax, q, current, first, rows] {
       dispatch_float(matrix.dtype(), [&](auto tag) {
         using T = decltype(tag);
         float found = 0;
         const auto* const table = segments.data<std::int32_t>();
         for (std::int32_t s = 0; s < *count.data<std::int32_t>(); ++s) {
-          for (std::int64_t row = table[6 * s]; row < table[6 * s] + table[6 * s + 1]; ++row) {
+          const std::int64_t begin = table[6 * s] - first, end = begin + table[6 * s + 1];
+          for (std::int64_t row = std::max<std::int64_t>(begin, 0); row < std::min(end, rows); ++row) {
             const T* const x = matrix.rows(row, 1).data<T>();
             for (std::int64_t c = 0; c < matrix.size(1); ++c) found = join_amax(found, static_cast<float>(x[c]));
           }

@@ -175,9 +175,10 @@ TEST(Redistribute, ASumThatIsNotInYIsFound) {
     std::unique_ptr<Gather> gather(nn::LayerContext& ctx, const nn::Scaled& x) override {
       return right_.gather(ctx, x);
     }
-    std::unique_ptr<Sum> sum(nn::LayerContext& ctx, const TensorView& y, Order order) override {
+    std::unique_ptr<Sum> sum(nn::LayerContext& ctx, const TensorView& y, const TensorView& residual,
+                             Order order) override {
       ops::fill(ctx.compute(), {.y = y});
-      return right_.sum(ctx, ctx.temp(y.dtype(), y.shape()), order);
+      return right_.sum(ctx, ctx.temp(y.dtype(), y.shape()), residual, order);
     }
 
    private:
