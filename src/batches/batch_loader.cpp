@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/philox.h"
 #include "base/units.h"
 #include "batches/sequence_order.h"
 #include "prepare/answers.h"
@@ -52,6 +53,20 @@ std::int64_t BatchLoader::step_targets(std::int64_t step) const {
   counted_step_ = step;
   counted_targets_ = targets;
   return targets;
+}
+
+std::uint64_t BatchLoader::step_hash(std::int64_t step) const {
+  std::uint64_t hash = fnv1a("");
+  const auto add = [&](const std::vector<std::int32_t>& numbers) {
+    hash = fnv1a({reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(std::int32_t)}, hash);
+  };
+  for (std::int64_t i = 0; i < order_.global_batch_size; ++i) {
+    const std::int64_t index = sequence_of(step, i);
+    if (index < 0) continue;
+    const Sequence sequence = set_->get(index);
+    for (const auto& numbers : {sequence.ids, sequence.labels, sequence.document_lengths}) add(numbers);
+  }
+  return hash;
 }
 
 MicroBatch BatchLoader::load(std::int64_t step, std::int64_t micro_batch) const {

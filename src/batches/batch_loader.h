@@ -51,6 +51,9 @@ class BatchLoader {
   // Number of targets in the step over all ranks; the same on each rank.
   std::int64_t step_targets(std::int64_t step) const;
 
+  // Of the ids, labels and documents of the step's sequences; the same on each rank that has the same data.
+  std::uint64_t step_hash(std::int64_t step) const;
+
   const BatchShape& shape() const { return shape_; }
 
  private:

@@ -14,6 +14,7 @@
 #include "engine/run_state.h"
 #include "evaluate/baseline.h"
 #include "evaluate/eval_data.h"
+#include "io/files.h"
 #include "io/json.h"
 #include "models/peft.h"
 #include "models/weights.h"
@@ -76,6 +77,7 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
                        .chat_template = request.recipe.data.chat_template,
                        .across_documents = request.across_documents};
   OpenEvaluation input{.folder = request.model,
+                       .data = request.data,
                        .threads = request.threads,
                        .device = request.device,
                        .gradient_norms = request.gradient_norms};
@@ -155,15 +157,48 @@ Evaluation evaluate(const EvaluateRequest& request, comm::World* world,
   return evaluate(*input, world, after);
 }
 
+namespace {
+
+constexpr std::int64_t kMaxConfig = 1 << 20;
+
+// Each rank reads model and data itself, and their files may be replaced while the ranks start, or differ by host. While
+// a run continues, its ranks may find different checkpoints.
+void expect_equal_inputs(const OpenEvaluation& input, comm::World* world) {
+  if (world == nullptr || world->size() == 1) return;
+  const auto expect = [&](const std::string& mine, const Problem& problem) {
+    const std::vector<std::string> all = world->all_gather_strings(mine);
+    if (std::ranges::any_of(all, [&](const std::string& other) { return other != all.front(); })) {
+      throw UserError(problem);
+    }
+  };
+  const std::string checkpoint = input.open.checkpoint ? input.open.checkpoint->folder() : "";
+  expect(checkpoint, {.file = checkpoint.empty() ? input.folder : checkpoint,
+                      .what = "ranks found different checkpoints",
+                      .hint = "the path of one of them"});
+  const plan::Layout& layout = input.layout;
+  const comm::MeshSizes& mesh = layout.mesh;
+  expect(cat(layout.batch.sequence_length, " ", layout.batch.max_documents, " ", layout.micro_batches, " ",
+             to_string(layout.compute), " ", mesh.context, " ", mesh.shard, " ", mesh.replicate, " ",
+             input.gradient_norms, input.across_documents),
+         {.what = "eval: ranks have different options", .hint = "the same command for all ranks"});
+  if (!input.open.checkpoint) {
+    expect(io::read_text(models::config_path(input.folder), kMaxConfig),
+           {.file = models::config_path(input.folder),
+            .what = "ranks read different models",
+            .hint = "one model for all ranks, which does not change during the start"});
+  }
+  std::string tokens;
+  engine::take_time(world, [&] { tokens = std::to_string(input.loader->step_hash(0)); });
+  expect(tokens, {.file = input.data,
+                  .what = "ranks read different data",
+                  .hint = "one file for all ranks, which does not change during the start"});
+}
+
+}  // namespace
+
 Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::function<void(engine::Session&)>& after) {
   const plan::Layout& layout = input.layout;
-  if (input.open.checkpoint) {  // while the run continues, ranks may find different ones
-    const std::string mine = input.open.checkpoint->folder();
-    const std::string first = engine::on_rank_zero(world, [&] { return mine; });
-    if (first != mine) {
-      throw UserError({.file = mine, .what = "ranks found different checkpoints", .hint = "the path of one of them"});
-    }
-  }
+  expect_equal_inputs(input, world);
   const batches::BatchLoader& loader = *input.loader;
   const step::Purpose purpose = input.gradient_norms ? step::Purpose::gradient_norms : step::Purpose::loss;
   const std::unique_ptr<Device> device = engine::make_device(input.device, input.threads);

@@ -50,6 +50,7 @@ struct Evaluation {
 // Checked inputs of an evaluation: model and weights, and this rank's part of the data.
 struct OpenEvaluation {
   std::string folder;  // the model's
+  std::string data;    // the file's name
   Recipe recipe;
   int threads = 1;
   engine::RankDevice device;

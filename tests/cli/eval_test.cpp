@@ -87,6 +87,26 @@ TEST_F(Eval, StartedByMpirunItselfPrintsOneObject) {
   EXPECT_TRUE(nlohmann::json::accept(ran.out)) << ran.out;
 }
 
+// Hosts may have copies of the data that differ, and a file may be replaced while the ranks start.
+TEST_F(Eval, RanksWithDifferentInputsAreRejected) {
+  write("one.jsonl", "{\"input_ids\": [51, 78, 94, 65, 68]}\n{\"input_ids\": [78, 81, 3, 4, 5]}\n");
+  write("other.jsonl", "{\"input_ids\": [51, 78, 94, 65, 68]}\n{\"input_ids\": [78, 81, 3, 4, 6]}\n");
+  const auto together = [&](const std::string& first, const std::string& second) {
+    const std::string eval = std::string(HAWSER_BINARY) + " eval --model " + tiny("gqa").string() + " --data ";
+    return shell("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q --oversubscribe -np 1 " + eval +
+                 first + " : -np 1 " + eval + second);
+  };
+  const auto expect = [](const testing::Ran& ran, const std::string& line) {
+    EXPECT_EQ(ran.code, 2) << ran.err;
+    EXPECT_NE(ran.err.find(line), std::string::npos) << ran.err;
+  };
+  const std::string length = " --sequence-length 16";
+  EXPECT_EQ(together("one.jsonl" + length, "one.jsonl" + length).code, 0);
+  expect(together("one.jsonl" + length, "other.jsonl" + length), "ranks read different data");
+  expect(together("one.jsonl" + length, "one.jsonl" + length + " --gradient-norms"),
+         "eval: ranks have different options");
+}
+
 TEST_F(Eval, TextIsEncodedByTheTokenizerBesideTheModel) {
   copy_of("gqa", "model");
   write("model/tokenizer.json", testing::letters_tokenizer());
