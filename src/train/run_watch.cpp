@@ -80,6 +80,8 @@ RunWatch::RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, std
                                       .warmup_steps = plan_.learning_rate.warmup_steps,
                                       .peak_learning_rate = plan_.learning_rate.learning_rate,
                                       .gradient_clip = plan_.gradient_clip});
+  // What began before the interruption is not reported again.
+  if (resumed_step > 0) report::read_metrics(plan_.files.metrics, [this](const auto& m) { rules_->step(m); });
   thread_ = std::thread([this] { watch_for_stalls(); });
 }
 

@@ -176,5 +176,39 @@ TEST_F(Epochs, FitPrintsItsSettingsFirstAndTheNextCommandsLast) {
   EXPECT_EQ(hawser(typed(generate, "IDS", "5,6") + " --max-tokens 2").code, 0) << generate;
 }
 
+// The rules read what they have seen before the interruption: with fewer steps a run than a rule needs, too.
+TEST_F(Epochs, AResumedRunHasTheFindingsOfOneThatWasNotInterrupted) {
+  std::string train, valid;
+  for (int document = 0; document < 18; ++document) {
+    std::string& to = document < 12 ? train : valid;
+    to += "{\"input_ids\": [";
+    for (int i = 0; i < 22; ++i)
+      to += std::to_string((document * document * 13 + i * (7 + document)) % 61) + (i < 21 ? ", " : "]}\n");
+  }
+  write("small.jsonl", train);
+  write("held_out.jsonl", valid);
+  write("rules.yaml", "model: {config: " + (tiny("tied") / "config.json").string() +
+                          "}\ndata: {train: small.jsonl, validation: held_out.jsonl, sequence_length: 24}\n"
+                          "train: {steps: 12, global_batch_size: 4, evaluate_every: 1}\n"
+                          "optimizer: {learning_rate: 2.0e-2, schedule: constant, warmup_steps: 0}\noutput: whole\n");
+  const auto findings = [&](const std::string& run) {
+    std::string all;
+    std::ifstream lines(folder_ / run / "metrics.jsonl");
+    for (std::string line; std::getline(lines, line);) {
+      const nlohmann::json step = nlohmann::json::parse(line);
+      if (step.contains("findings")) all += step["step"].dump() + " " + step["findings"].dump() + "\n";
+    }
+    return all;
+  };
+  ASSERT_EQ(hawser("fit rules.yaml").code, 0);
+  const std::string whole = findings("whole");
+  EXPECT_NE(whole.find("overfitting"), std::string::npos) << whole;
+  ASSERT_EQ(hawser("fit rules.yaml --set output=parts --set train.steps=2").code, 0);
+  for (const char* steps : {"4", "6", "8", "10", "12"}) {
+    ASSERT_EQ(hawser("fit rules.yaml --set output=parts --resume --set train.steps=" + std::string(steps)).code, 0);
+  }
+  EXPECT_EQ(findings("parts"), whole);
+}
+
 }  // namespace
 }  // namespace hawser
