@@ -183,11 +183,16 @@ File::Lock File::try_lock_shared() {
   return lock_as(fd_, LOCK_SH);
 }
 
-bool File::still_at(const std::string& path) const {
+bool names_open_file(int fd, const std::string& path) {
   struct stat mine {
   }, there{};
-  return ::fstat(fd_, &mine) == 0 && ::stat(path.c_str(), &there) == 0 && mine.st_dev == there.st_dev &&
-         mine.st_ino == there.st_ino;
+  if (::fstat(fd, &mine) != 0) return true;
+  if (::stat(path.c_str(), &there) != 0) return errno != ENOENT && errno != ENOTDIR && errno != ELOOP;
+  return mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
+}
+
+bool File::still_at(const std::string& path) const {
+  return names_open_file(fd_, path);
 }
 
 std::string File::path_now() const {

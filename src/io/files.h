@@ -60,7 +60,7 @@ class File {
   Lock try_lock();
   Lock try_lock_shared();  // compatible with other shared locks
 
-  // Whether the path still names the opened file.
+  // Whether the path still names the opened file (names_open_file).
   bool still_at(const std::string& path) const;
   // The current path of what was opened, after renames of it or of a folder above; "" if it was removed.
   std::string path_now() const;
@@ -71,6 +71,10 @@ class File {
   int fd_ = -1;
   std::string path_;
 };
+
+// Whether the path names the file that is open as `fd`. An error that does not tell, such as one of a network file
+// system, counts as yes.
+bool names_open_file(int fd, const std::string& path);
 
 // The problem for errno `error` of `doing` ("cannot write") on `path`; `needed`: bytes to be written, or 0.
 Problem io_problem(const std::string& path, const std::string& doing, int error, std::int64_t needed = 0);

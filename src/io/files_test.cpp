@@ -1,7 +1,9 @@
 #include "io/files.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/testing/temporary_folder.h"
 #include "base/testing/without_privileges.h"
@@ -29,6 +31,19 @@ std::string outcome(Ask ask) {
   } catch (const IoError& error) {
     return std::string("IoError: ") + error.what();
   }
+}
+
+// A file that a network file system does not find for a moment, or that cannot be looked up, has not been replaced.
+TEST_F(FilesTest, AnErrorOfTheSystemIsNoReplacement) {
+  const std::string file = folder_.path("private/file"), other = folder_.write("other", "text");
+  const int fd = ::open(file.c_str(), O_RDONLY);
+  ASSERT_GE(fd, 0);
+  EXPECT_TRUE(names_open_file(fd, file));
+  EXPECT_EQ(without_privileges([&] { return std::string(names_open_file(fd, file) ? "yes" : "no"); }), "yes");
+  EXPECT_FALSE(names_open_file(fd, other));
+  EXPECT_FALSE(names_open_file(fd, folder_.path("nothing")));
+  EXPECT_FALSE(names_open_file(fd, other + "/below"));
+  ::close(fd);
 }
 
 TEST_F(FilesTest, AnErrorOfTheSystemIsNoAbsence) {

@@ -79,10 +79,7 @@ void RecordFile::sync() {
 }
 
 bool RecordFile::in_place() const {
-  struct stat mine {
-  }, there{};
-  return ::fstat(file_, &mine) == 0 && ::stat(path_.c_str(), &there) == 0 && mine.st_dev == there.st_dev &&
-         mine.st_ino == there.st_ino;
+  return names_open_file(file_, path_);
 }
 
 void RecordFile::copy_to(const std::string& path) const {
