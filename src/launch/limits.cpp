@@ -40,15 +40,16 @@ void expect_file_size() {
   setrlimit(RLIMIT_FSIZE, &limit);
 }
 
-void expect_shared_memory(const std::string& folder) {
-  constexpr std::uint64_t kNeed = 8;  // MiB
+void expect_shared_memory(const std::string& folder, int ranks) {
+  constexpr std::uint64_t kSegment = (4 << 20) + (64 << 10), kMiB = 1 << 20;  // of a rank
+  const std::uint64_t need = (kSegment * static_cast<std::uint64_t>(ranks) + kMiB - 1) / kMiB;
   struct statvfs info {};
   if (statvfs(folder.c_str(), &info) != 0 || info.f_blocks == 0) return;  // no blocks: no limit
   const std::uint64_t free = std::uint64_t{info.f_bavail} * info.f_frsize >> 20;
-  if (free >= kNeed) return;
+  if (free >= need) return;
   throw UserError(Problem{.file = folder.substr(0, folder.rfind('/')),
                           .what = "not enough space for the shared memory of ranks",
-                          .expected = cat("at least ", kNeed, " MiB"),
+                          .expected = cat("at least ", need, " MiB"),
                           .got = cat(free, " MiB"),
                           .hint = "docker run --shm-size=1g, or --ranks 1"});
 }

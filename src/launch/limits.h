@@ -16,6 +16,6 @@ void expect_file_size();
 
 // `folder`: the run's scratch folder. Open MPI maps 8 MiB of files of its own there, and then some for each rank;
 // without space it aborts, or ranks wait in MPI_Init.
-void expect_shared_memory(const std::string& folder);
+void expect_shared_memory(const std::string& folder, int ranks);
 
 }  // namespace hawser

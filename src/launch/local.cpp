@@ -102,9 +102,11 @@ class SignalQueue {
   }
   ~SignalQueue() {
     close(file_);
+    // The ranks have ended: there is nothing left to save.
+    std::signal(SIGUSR1, SIG_IGN);
     // A repeated signal that was already handled must not kill this process before it has returned its exit code.
     if (answered_) {
-      for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) std::signal(signal, SIG_IGN);
+      for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_IGN);
     }
     sigprocmask(SIG_SETMASK, &before_, nullptr);
   }
@@ -132,7 +134,7 @@ class Supervisor {
  public:
   explicit Supervisor(const LocalLaunch& launch)
       : launch_(launch), stop_(scratch_.path()), words_(mpirun_command(launch, scratch_)) {
-    expect_shared_memory(scratch_.path());
+    expect_shared_memory(scratch_.path(), launch.ranks);
   }
 
   LocalEnd run() {

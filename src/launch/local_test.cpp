@@ -252,6 +252,18 @@ TEST(LaunchLocal, TheFirstInterruptLetsRanksSave) {
   }
 }
 
+// Slurm's --signal=USR1 may come when all is done, in the last moments of the launcher.
+TEST(LaunchLocal, ARequestToSaveAfterTheEndChangesNothing) {
+  Launched run(2, {"pause", "PIDS"});
+  const pid_t mpirun = parent_of(run.pid_of(0));
+  run.pid_of(1);
+  while (!ended(mpirun)) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  for (int i = 0; i < 2000 && kill(run.process, SIGUSR1) == 0 && !ended(run.process); ++i) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  EXPECT_EQ(run.wait(), 0) << run.err();
+}
+
 // As `systemctl stop` does it: to the launcher, mpirun and the ranks, in no particular order.
 TEST(LaunchLocal, ASignalToAllProcessesLetsRanksSave) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
@@ -439,7 +451,7 @@ TEST(LaunchLocal, ReportsTooLittleSharedMemoryAtOnce) {
   if (code == Launched::kNotPermitted) GTEST_SKIP() << "needs the right to mount";
   EXPECT_EQ(code, 2);
   EXPECT_EQ(run.err(),
-            "/dev/shm: not enough space for the shared memory of ranks (expected at least 8 MiB, got 0 MiB); try "
+            "/dev/shm: not enough space for the shared memory of ranks (expected at least 9 MiB, got 0 MiB); try "
             "docker run --shm-size=1g, or --ranks 1");
 }
 

@@ -65,6 +65,10 @@ int run(const std::string& what, const std::string& argument, int rank, int rank
     MPI_Finalize();
     return 130;
   }
+  if (what == "pause") {  // writes the pids, too, and ends by itself
+    std::ofstream(argument + "." + std::to_string(rank)) << getpid();
+    pause_ms(1500);
+  }
   if (what == "stubborn" || what == "abort" || what == "kill" || what == "leave") {
     if (!argument.empty() && what == "stubborn") std::ofstream(argument + "." + std::to_string(rank)) << getpid();
     for (;;) pause_ms(1000);
