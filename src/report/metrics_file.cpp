@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "io/files.h"
@@ -48,13 +49,13 @@ std::string copy_aside(const std::string& path) {
 
 }  // namespace
 
-// The leading lines whose steps are at most `last`; lines that cannot be read stay among them. Complete ones after them
-// may hold kept steps too (a file that was reformatted).
+// The leading lines whose steps are at most `last`. Lines that cannot be read are removed from them. Complete ones after
+// them may hold kept steps too (a file that was reformatted).
 MetricsFile::Kept MetricsFile::lines_to_keep(const std::string& path, std::int64_t last) {
   Kept kept;
   if (last <= 0) return kept;
   std::int64_t read = 0;
-  bool later = false, mixed = false, unread = false;
+  bool later = false, mixed = false, unread = false, broken = false;
   each_line(path, [&](const std::string& line, bool complete) {
     read += static_cast<std::int64_t>(line.size()) + (complete ? 1 : 0);
     const auto metrics = from_json(line);
@@ -66,15 +67,27 @@ MetricsFile::Kept MetricsFile::lines_to_keep(const std::string& path, std::int64
     if (later) {
       mixed |= metrics->step <= last;
     } else {
-      unread = false;
+      broken |= std::exchange(unread, false);
       kept = {.bytes = read, .last_step = std::max(kept.last_step, metrics->step), .needs_newline = !complete};
     }
     return !mixed;
   });
-  if (mixed || unread) {
-    kept.note = cat(path, mixed ? ": steps are not in order" : ": lines that are not one step each",
-                    "; what follows the steps that were kept is only in ", copy_aside(path));
-  }
+  if (!mixed && !unread && !broken) return kept;
+  const std::string copy = copy_aside(path);
+  kept.note = cat(path, mixed ? ": steps are not in order" : ": lines that are not one step each", "; ",
+                  broken ? "what is not of the steps that were kept" : "what follows the steps that were kept",
+                  " is only in ", copy);
+  if (!broken) return kept;
+  std::string steps;
+  std::int64_t at = 0;
+  each_line(path, [&](const std::string& line, bool complete) {
+    at += static_cast<std::int64_t>(line.size()) + (complete ? 1 : 0);
+    if (at <= kept.bytes && from_json(line)) steps.append(line).append("\n");
+    return at < kept.bytes;
+  });
+  io::write_text_atomically(path, steps);
+  kept.bytes = static_cast<std::int64_t>(steps.size());
+  kept.needs_newline = false;
   return kept;
 }
 

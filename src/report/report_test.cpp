@@ -157,7 +157,12 @@ TEST(Metrics, ResumeCutsOffLaterAndTornLines) {
   { const MetricsFile writer(path, 8); }
   EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7, 8}));
   std::ofstream(path, std::ios::app) << "no json\n" << to_json(metrics_of(8)) << "\nno json\n";
-  { const MetricsFile writer(path, 8); }
+  {
+    const MetricsFile writer(path, 8);
+    EXPECT_NE(writer.note(), "");
+  }
+  EXPECT_EQ(read_file(path).find("no json"), std::string::npos);
+  EXPECT_NE(read_file(folder.path("deep/run/metrics.edited-1.jsonl")).find("no json"), std::string::npos);
   std::vector<std::int64_t> steps;  // a line that cannot be read loses no other
   read_metrics(path, [&](const StepMetrics& metrics) { steps.push_back(metrics.step); });
   EXPECT_EQ(steps, (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7, 8}));
