@@ -5,8 +5,8 @@
 // x and dy: a Linear whose site has a format (SavePolicy::formats) passes them to quantize(), unless they come with a
 // scale. With LinearFormat::fp8_delayed, the state has for each of them, at each site of each layer, a scale and a
 // history of amaxes. In a training step forward records the amax of x and backward that of dy, over all micro-batches.
-// A MAX over the ranks with different tokens, and over tensor ranks, makes them equal on every rank; update_scales()
-// follows once, after the updates. So every pass of a step, recompute included, has the same scales.
+// A MAX over the ranks with different tokens, over tensor ranks and over pipeline stages (which have 0 for layers of other
+// stages) makes them equal on every rank; update_scales() follows once, after the updates. So every pass of a step, recompute included, has the same scales.
 // With the other formats scales are computed from the matrix and differ between ranks.
 //
 // Weights: a trainable flat with FlatSpec::scaling is quantized from its master weights, shard by shard, after each

@@ -100,7 +100,7 @@ class Pricer {
  private:
   struct Route {
     const Link* link;
-    double rate;
+    double rate, pair_rate;
     int count;
   };
 
@@ -130,17 +130,21 @@ class Pricer {
     const auto [it, added] = routes_.try_emplace(note.communicator);
     if (added) it->second = route(note.communicator);
     const Route& route = it->second;
-    return {route.link->latency + bytes_sent(note, route.count) / route.rate, "communication", route.link};
+    const bool pair = note.kind == CollectiveKind::send || note.kind == CollectiveKind::receive ||
+                      note.kind == CollectiveKind::exchange;
+    const double seconds =
+        pair ? static_cast<double>(note.bytes) / route.pair_rate : bytes_sent(note, route.count) / route.rate;
+    return {route.link->latency + seconds, "communication", route.link};
   }
 
   Route route(const std::string& communicator) const {
     const Members all = members_of(communicator, 0);
     const Link& link = target_.link(all.first, all.last);
     const auto index = static_cast<std::size_t>(&link - target_.links.data());
-    if (index == 0) return {&link, link.rate, all.count};
+    if (index == 0) return {&link, link.rate, link.rate, all.count};
     const Link& near = target_.links[index - 1];
     const int inside = members_of(communicator, near.ranks).on_first_node;
-    return {&link, std::min(near.rate, inside * link.rate), all.count};
+    return {&link, std::min(near.rate, inside * link.rate), std::min(near.rate, link.rate), all.count};
   }
 
   const Target& target_;

@@ -41,7 +41,7 @@ enum class Op {
   gradient_norm,      // all-reduces the ranks' sums of squares; computes the global norm and the clip coefficient
   parameter_norms,    // the norm of every parameter's gradient, for `eval --gradient-norms`
   update,             // a phase of the optimizer's step on this rank's shard of a flat
-  optimizer_sum,      // after a phase of an update: all-reduces the sums of the ranks of one copy of the model
+  optimizer_sum,      // after a phase of an update: all-reduces the sums of the ranks of one copy of the flat
   optimizer_gather,   // after a phase: all-gathers what the ranks wrote of their shards
   optimizer_scatter,  // after a phase: reduce-scatters what the ranks wrote of the flat into shards
   scale_update,       // new scales: all-reduces the maxima of x, dy and weights (nn/quantizer.h)

@@ -7,7 +7,8 @@
 
 namespace hawser::step {
 
-// InternalError if a pass is missing, twice, or before one whose result it needs on this stage.
+// InternalError if a pass is missing, twice, or before one whose result it needs on this stage. A pass of weight gradients
+// is required if a layer of the chunk delays them, and otherwise allowed: it then has no computation.
 std::vector<parallel::Computation> list_computations(const models::Model& model, const ScheduleOptions& options);
 
 }  // namespace hawser::step

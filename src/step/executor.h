@@ -91,10 +91,11 @@ struct StepOutput {
   // may look much later, and at several steps at once.
   std::shared_ptr<std::chrono::steady_clock::time_point> reached =
       std::make_shared<std::chrono::steady_clock::time_point>();
-  // Purpose::gradient_norms: the gradient norm of each tensor of models::hf_tensors(this rank's model); 0 if it is
-  // frozen.
+  // Purpose::gradient_norms: the gradient norm of each tensor of models::hf_tensors(this rank's model), of which other
+  // ranks may have slices; 0 if it is frozen.
   std::shared_ptr<std::vector<float>> parameter_norms;
-  // [layers with an auxiliary loss, its statistics], summed over the micro-batches and all ranks; null if there is none.
+  // [layers with an auxiliary loss, its statistics], summed over the micro-batches and the ranks with
+  // different tokens; null if there is none.
   std::shared_ptr<std::vector<float>> auxiliary_statistics;
   // Purpose::logits: of the last micro-batch, [BatchBounds::logit_positions, vocabulary].
   std::shared_ptr<std::vector<float>> logits;
@@ -117,7 +118,7 @@ class Executor {
   void set_on_instruction(std::function<void(const program::Instruction&)> on_instruction) {
     setup_.on_instruction = std::move(on_instruction);
   }
-  // This rank's shard of a flat's gradient, float32 [FlatState::count], on the device: the gradient of the mean loss of
+  // This rank's shard of the gradient of a flat that its stage holds, float32 [FlatState::count], on the device: the gradient of the mean loss of
   // the global batch, summed over all ranks, before clipping. With keep_gradients it is valid from synchronize() until
   // the next step is enqueued.
   TensorView gradient_shard(int flat);

@@ -1,6 +1,9 @@
 // `Pass`: a unit of a schedule: forward, backward or delayed weight gradients of one micro-batch through one chunk of
 // the model (models::Partition). A schedule is the list of a stage's passes; every pipeline schedule can be written as
-// one.
+// one whose chunks are on the stages in turn (chunk % stages), as interleaved 1F1B has them.
+//
+// The head is in the last chunk's forward pass, with the gradient of its input and of its weights; the embedding's
+// gradient is in the first chunk's backward pass.
 //
 //   GPipe            F0 F1 F2 B0 B1 B2
 //   1F1B, stage 0    F0 F1 B0 F2 B1 B2

@@ -114,7 +114,8 @@ class ModelState {
   std::int64_t kv_cache_bytes() const { return kv_cache_bytes_; }
   // Of a copy of what a run's checkpoints have of this rank: trained weights, scales, slots, tables.
   std::int64_t saved_bytes() const;
-  // The layer's KV cache, in the compute dtype. Empty if the layer is no attention layer, or kv_cache_rows is 0.
+  // The layer's KV cache, in the compute dtype. Empty if the layer is no attention layer, or kv_cache_rows is 0. A stage
+  // has those of all stages' layers: generation has one stage so far.
   const nn::KvCache& kv_cache(int layer) const { return kv_caches_[static_cast<std::size_t>(layer)]; }
   std::byte* data() const { return arena_.data(); }  // [bytes()]
 

@@ -408,6 +408,27 @@ TEST(CostModel, StreamsOverlapAndEventsOrder) {
   EXPECT_NEAR(plan::step_time(device.trace(), target, DType::f32, 0.5).seconds, 2.0 + 2.0 + 1.0, 1e-9);
 }
 
+// Of two ranks of a node, both send over the network at once; a message is carried by one.
+TEST(CostModel, AMessageIsCarriedByOneLink) {
+  plan::Target target;
+  target.copy = 1e9;
+  target.links = {{.ranks = 2, .rate = 4e6, .latency = 0}, {.ranks = 0, .rate = 1e6, .latency = 0}};
+  const auto seconds = [&](CollectiveKind kind, const char* communicator) {
+    MetaDevice device;
+    device.make_stream("a")->launch(
+        {.name = "message",
+         .kind = OpKind::communication,
+         .collective = {.kind = kind, .communicator = communicator, .bytes = 2'000'000, .peer = 1, .source = 1}},
+        {});
+    return plan::step_time(device.trace(), target, DType::f32, 1.0).seconds;
+  };
+  EXPECT_NEAR(seconds(CollectiveKind::all_gather, "context:0-3"), 3 * 2e6 / 2e6, 1e-9);
+  for (const CollectiveKind kind : {CollectiveKind::send, CollectiveKind::receive, CollectiveKind::exchange}) {
+    EXPECT_NEAR(seconds(kind, "context:0-3"), 2.0, 1e-9);
+    EXPECT_NEAR(seconds(kind, "context:0-1"), 0.5, 1e-9);
+  }
+}
+
 TEST(CostModel, GemmsWithFp8OperandsHaveTheirRate) {
   const std::string text =
       "name: x\nabout: y\ndevice: cuda\ncapacity: 1 GiB\ncontext: 0\ncommunicator: 0\nlaunch: 0\ncopy: 1e9\n"
