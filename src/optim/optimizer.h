@@ -41,6 +41,9 @@ struct Phase {
   // ranks that have the shards. With work on a tensor done by one rank this sends results to where they belong. float32
   // or bf16.
   std::optional<DType> scatters = {};
+  // The exchange is over the tensor ranks' slices of the flat, too: the flat is then that of all slices
+  // (FlatUpdate::exchanged_element). All slices have equal extents.
+  bool slices = false;
 };
 
 // One call of prepare().
@@ -56,7 +59,8 @@ struct Prepare {
 struct Exchanged {
   TensorView sums;   // float32 [Phase::sums]
   TensorView shard;  // [count], of gathers or scatters
-  TensorView flat;   // [count * parts], the same for all shards; gaps and padding included
+  TensorView flat;   // [count * parts], the same for all shards; gaps and padding included. With Phase::slices
+                     // [count * parts * slices]
 };
 
 // One call of update(): elements [begin, begin + count) of a flat, which are shard `part` of `parts`.
@@ -64,7 +68,11 @@ struct FlatUpdate {
   const nn::Flat& flat;
   std::int64_t begin = 0, count = 0;
   int part = 0, parts = 1;
-  int phase = 0;        // index in phases(flat)
+  int phase = 0;  // index in phases(flat)
+  // Tensor ranks have different slices of the flat's tensors, and this rank slice `slice` of `slices`: indices
+  // [i * extent, (i + 1) * extent) of dim Segment::slice.dim are in slice i. `copies` ranks have each, and of its shards
+  // (Domain::kv_copies). A flat that is not sliced has one.
+  int slice = 0, slices = 1, copies = 1;
   TensorView weights;   // [count] in FlatSpec::stored (float32 by default), updated in place
   TensorView gradient;  // float32 [count], before clipping. update() may overwrite it: no later op but the
                         // next phases reads it
@@ -82,6 +90,13 @@ struct FlatUpdate {
   Exchanged sent;      // to be written: sums; the shard to gather, or the flat to scatter
   // Scratch for this call, in the planned arena. Requests must be the same in each step.
   std::function<TensorView(DType, const Shape&)> temp;
+
+  // The place in Exchanged::flat of a phase with Phase::slices of element `element` of the flat of slice `of`. The ranks'
+  // shards are one after another: tensor ranks innermost.
+  std::int64_t exchanged_element(std::int64_t element, int of) const {
+    const std::int64_t shard = element / count;
+    return ((shard / copies * slices + of) * copies + shard % copies) * count + element % count;
+  }
 };
 
 class Optimizer {
@@ -91,8 +106,8 @@ class Optimizer {
   // Of a trainable flat. These depend on nothing but the flat's spec and parameters, and are equal on all ranks.
   virtual std::vector<StateSlot> slots(const nn::Flat& flat) const = 0;
   virtual std::vector<Phase> phases(const nn::Flat& /*flat*/) const { return {{}}; }
-  // Whether an update needs complete matrices (nn/extent.h), which its phases gather. Not supported for slices: a rank
-  // then never has the complete matrix, and step::ModelState rejects the flat.
+  // Whether an update needs complete matrices (nn/extent.h), which its phases gather; of matrices of which tensor ranks
+  // have slices, with Phase::slices. step::ModelState rejects a flat whose matrices no phase completes.
   virtual bool needs_matrices(const nn::Flat& /*flat*/) const { return false; }
   // Number of float32 values that prepare() computes.
   virtual std::int64_t scalars() const = 0;

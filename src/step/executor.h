@@ -174,6 +174,7 @@ class Executor {
   void bind_auxiliary(const program::Instruction& instruction, Bound& bound);
   TensorView auxiliary_table(int micro_batch, int which, std::int64_t elements);
   optim::Exchanged exchanged(int flat, int phase);
+  Domain exchanged_over(const nn::Flat& flat, const optim::Phase& phase) const;
   const BoundGradient& gradient(const program::Instruction& instruction, const models::ParamPlace& place, int param);
   const nn::AuxiliaryViews& auxiliary_views(const program::Instruction& instruction);
   void check_first_step(const program::Instruction& instruction) const;

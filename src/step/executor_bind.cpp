@@ -141,6 +141,13 @@ void Executor::bind_copies(const Instruction& instruction, Bound& bound) {
   }
 }
 
+// The domain that is sharded over the ranks which exchange: all tensor ranks, too, if the phase wants their slices.
+Domain Executor::exchanged_over(const nn::Flat& flat, const optim::Phase& phase) const {
+  const Domain domain = flat.spec().domain;
+  const bool sliced = domain == Domain::sliced || domain == Domain::kv_copies;
+  return phase.slices && sliced ? Domain::replicated : domain;
+}
+
 // All that phase `phase` of a flat's update exchanges: the shard is this rank's part of the flat.
 optim::Exchanged Executor::exchanged(int flat, int phase) {
   const FlatState& state = setup_.state->flat(flat);
@@ -148,8 +155,9 @@ optim::Exchanged Executor::exchanged(int flat, int phase) {
   optim::Exchanged views;
   if (sends.sums > 0) views.sums = setup_.buffers->get({Role::update, flat, 2 * phase}, DType::f32, {sends.sums});
   if (const auto dtype = sends.gathers ? sends.gathers : sends.scatters) {
-    views.flat = setup_.buffers->get({Role::update, flat, 2 * phase + 1}, *dtype, {state.count * state.cut.parts});
-    views.shard = views.flat.rows(state.begin, state.count);
+    const comm::Group& group = setup_.mesh->shard(exchanged_over(setup_.model->flat(flat), sends));
+    views.flat = setup_.buffers->get({Role::update, flat, 2 * phase + 1}, *dtype, {state.count * group.size()});
+    views.shard = views.flat.rows(state.count * group.index(), state.count);
   }
   return views;
 }

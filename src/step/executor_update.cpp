@@ -11,6 +11,9 @@ void Executor::update(const Instruction& instruction) {
   const int f = instruction.flat, phase = instruction.phase;
   const nn::Flat& flat = setup_.model->flat(f);
   const FlatState& state = setup_.state->flat(f);
+  const Domain domain = flat.spec().domain;
+  const bool sliced = domain == Domain::sliced || domain == Domain::kv_copies;
+  const int copies = domain == Domain::kv_copies ? setup_.mesh->sizes().kv_copies : 1;
   const bool rounds = !state.quantized && state.compute.raw() != state.stored.raw();
   Stream& compute = stream(instruction.stream);
   if (phase == 0 && !held_.empty()) compute.wait(held_[static_cast<std::size_t>(f)]);
@@ -24,6 +27,9 @@ void Executor::update(const Instruction& instruction) {
                             .part = state.cut.part,
                             .parts = state.cut.parts,
                             .phase = phase,
+                            .slice = sliced ? setup_.mesh->place().tensor / copies : 0,
+                            .slices = sliced ? setup_.mesh->sizes().tensor / copies : 1,
+                            .copies = copies,
                             .weights = state.stored,
                             .gradient = gradient_shard(f),
                             .slots = state.slots,
@@ -41,7 +47,9 @@ void Executor::update(const Instruction& instruction) {
 
 void Executor::exchange_update(const Instruction& instruction) {
   Stream& on = stream(instruction.stream);
-  const Domain domain = setup_.model->flat(instruction.flat).spec().domain;
+  const nn::Flat& flat = setup_.model->flat(instruction.flat);
+  const optim::Phase phase = setup_.optimizer->phases(flat)[static_cast<std::size_t>(instruction.phase)];
+  const Domain domain = exchanged_over(flat, phase);
   const optim::Exchanged& views = bound(instruction).sent;
   if (instruction.op == Op::optimizer_sum) {
     // Of tensors: of those that tensor ranks slice the ranks of one copy of the model have parts, of experts those with

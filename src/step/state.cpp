@@ -36,6 +36,8 @@ void check_update(const optim::Optimizer& optimizer, const nn::Flat& flat, int p
   if (!optimizer.needs_matrices(flat)) return;
   const std::vector<optim::Phase> phases = optimizer.phases(flat);
   const bool gathers = std::ranges::any_of(phases, [](const optim::Phase& phase) { return phase.gathers.has_value(); });
+  const bool slices =
+      std::ranges::any_of(phases, [](const optim::Phase& phase) { return phase.gathers && phase.slices; });
   HAWSER_CHECK(gathers || parts == 1, "the optimizer ", optimizer.name(), " needs complete matrices of ", flat.name(),
                ", which is in ", parts, " shards, and gathers none");
   for (const nn::Param& param : flat.params()) {
@@ -43,8 +45,8 @@ void check_update(const optim::Optimizer& optimizer, const nn::Flat& flat, int p
       const nn::Slice& slice = segment.slice;
       const bool complete =
           slice.extent == 0 || slice.extent == segment.global[slice.dim] || slice.dim < segment.global.rank() - 2;
-      HAWSER_CHECK(complete, "the optimizer ", optimizer.name(), " needs the complete matrix ", segment.name,
-                   ", which tensor parallelism slices: unsupported");
+      HAWSER_CHECK(complete || slices, "the optimizer ", optimizer.name(), " needs the complete matrix ", segment.name,
+                   ", which tensor parallelism slices, and gathers no slices");
     }
   }
 }

@@ -148,13 +148,21 @@ TEST(Optimizers, OfCompleteMatricesTrainLikeOneRank) {
 }
 
 // A matrix of which each rank has a slice is never complete.
-TEST(Optimizers, OfCompleteMatricesRejectSlices) {
+TEST(Optimizers, OfCompleteMatricesRejectSlicesThatNoPhaseGathers) {
+  class OfOneSlice : public testing::Muon {
+   public:
+    std::vector<optim::Phase> phases(const nn::Flat& flat) const override {
+      std::vector<optim::Phase> phases = Muon::phases(flat);
+      for (optim::Phase& phase : phases) phase.slices = false;
+      return phases;
+    }
+  };
   models::ModelDescription description = testing::toy_description();
   for (models::BlockDescription& block : description.blocks) {
     block.mlp.inner_part = {.begin = 0, .total = 2 * block.mlp.inner};
   }
   const models::Model model(description, testing::Muon::spec_of);
-  plan::Layout layout = layouts_of({model, std::make_shared<testing::Muon>()}).front();
+  plan::Layout layout = layouts_of({model, std::make_shared<OfOneSlice>()}).front();
   try {
     plan::plan_rank(model, layout, step::Purpose::train, 0);
     ADD_FAILURE() << "no error";

@@ -6,6 +6,7 @@
 #include "nn/testing/context.h"
 #include "support/tensor_parallel.h"
 #include "support/toy_slices.h"
+#include "toy_muon.h"
 #include "toy_optimizers.h"
 #include "toy_training.h"
 
@@ -251,6 +252,27 @@ TEST(Tensor, OptimizersWithSumsTrainLikeOneRank) {
   expect_like_one_rank(whole, by_rank, {.tensor = 2, .shard = world / 2}, {}, adafactor);
   expect_like_one_rank(whole, by_rank, {.tensor = 2, .context = 2, .shard = world / 4}, {}, adafactor);
   expect_like_one_rank(whole, spec_of, {.tensor = 2, .shard = world / 2}, {}, std::make_shared<testing::Lamb>());
+}
+
+// Each rank orthogonalizes some matrices, whose slices it gathers from all tensor ranks; with copies of key-value heads,
+// too.
+TEST(Tensor, OptimizersOfCompleteMatricesTrainLikeOneRank) {
+  const int world = the_world->size();
+  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
+  const auto spec = [](const nn::Param& param) {
+    nn::FlatSpec own = param.flat;
+    own.group = param.name.find("layers.") != std::string::npos && param.shape.rank() == 2 ? 1 : 0;
+    return own;
+  };
+  models::ModelDescription whole = testing::toy_description();
+  for (models::BlockDescription& block : whole.blocks) block.mlp.inner = 40;  // equal slices
+  const auto muon = std::make_shared<testing::Muon>();
+  expect_like_one_rank(whole, spec, divided_mesh(), {}, muon, kVocabulary);
+  for (models::BlockDescription& block : whole.blocks) block.attention.kv_heads = 1;
+  comm::MeshSizes mesh = divided_mesh();
+  if (world >= 4) mesh = {.tensor = 4, .shard = world / 4};
+  mesh.kv_copies = testing::kv_copies(whole, mesh.tensor);
+  expect_like_one_rank(whole, spec, mesh, {}, muon, kSequence);
 }
 
 // A frozen base with trainable adapters, whose dropout draws the same numbers on every mesh and in every pass:

@@ -23,7 +23,7 @@ class Muon : public optim::Optimizer {
   }
   std::vector<optim::Phase> phases(const nn::Flat& flat) const override {
     if (flat.spec().group == 0) return rest_->phases(flat);
-    return {{.gathers = DType::f32}, {.scatters = DType::f32}, {}};
+    return {{.gathers = DType::f32, .slices = true}, {.scatters = DType::f32, .slices = true}, {}};
   }
   bool needs_matrices(const nn::Flat& flat) const override { return flat.spec().group == 1; }
   std::int64_t scalars() const override { return rest_->scalars() + 1; }
@@ -54,10 +54,10 @@ class Muon : public optim::Optimizer {
     } else if (u.phase == 1) {
       std::int64_t elements = 0, rows = 0;
       for (const nn::Param& param : u.flat.params()) {
-        elements = std::max(elements, param.elements());
-        rows = std::max({rows, param.shape[0], param.shape[1]});
+        elements = std::max(elements, param.elements() * u.slices);
+        rows = std::max({rows, param.shape[0] * u.slices, param.shape[1] * u.slices});
       }
-      const TensorView x = u.temp(DType::f32, {2, elements}), squares = u.temp(DType::f32, {2, rows * rows});
+      const TensorView x = u.temp(DType::f32, {4, elements}), squares = u.temp(DType::f32, {2, rows * rows});
       host(stream, "muon_orthogonalize", {u.received.flat, u.sent.flat}, {u.sent.flat, x, squares},
            [u, x, squares] { orthogonalize_own(u, x, squares); });
     } else {
@@ -74,12 +74,30 @@ class Muon : public optim::Optimizer {
 
  private:
   static void orthogonalize_own(const optim::FlatUpdate& u, const TensorView& x, const TensorView& squares) {
+    const auto own = static_cast<int>(u.exchanged_element(u.begin, u.slice) / u.count);
+    float *const from = x.rows(2, 1).data<float>(), *const to = x.rows(3, 1).data<float>();
     int number = 0;
     for (const nn::SegmentPiece& piece : nn::segment_pieces(u.flat, 0, u.count * u.parts)) {
-      if (number++ % u.parts != u.part) continue;
-      const Shape shape = nn::segment_shape(nn::segment_of(u.flat, piece));
-      orthogonalize(u.received.flat.data<float>() + piece.at, u.sent.flat.data<float>() + piece.at, shape[0], shape[1],
-                    x, squares);
+      if (number++ % (u.parts * u.slices) != own) continue;
+      const nn::Segment& segment = nn::segment_of(u.flat, piece);
+      const std::int64_t rows = segment.global[0], columns = segment.global[1];
+      // Of an element of the complete matrix: where it is in the flat of all slices.
+      const auto place = [&](std::int64_t row, std::int64_t column) {
+        const nn::Slice& cut = segment.slice;
+        if (cut.extent == 0) return u.exchanged_element(piece.at + row * columns + column, 0);
+        const std::int64_t width = cut.dim == 1 ? cut.extent : columns;
+        std::int64_t& index = cut.dim == 1 ? column : row;
+        const auto of = static_cast<int>(index / cut.extent);
+        index %= cut.extent;
+        return u.exchanged_element(piece.at + row * width + column, of);
+      };
+      for (std::int64_t i = 0; i < rows * columns; ++i) {
+        from[i] = u.received.flat.data<float>()[place(i / columns, i % columns)];
+      }
+      orthogonalize(from, to, rows, columns, x, squares);
+      for (std::int64_t i = 0; i < rows * columns; ++i) {
+        u.sent.flat.data<float>()[place(i / columns, i % columns)] = to[i];
+      }
     }
   }
 
