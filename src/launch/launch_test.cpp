@@ -54,6 +54,12 @@ TEST(UnderLauncher, KnowsMpirunAndSlurmSteps) {
     EXPECT_EQ(as.ranks, 8);
     EXPECT_EQ(as.local_rank, 1);
     EXPECT_EQ(as.local_ranks, 4);
+    const Environment local({{"HAWSER_LAUNCHER", "local"}, {"HAWSER_TERMINAL_COLUMNS", "80"}});
+    EXPECT_TRUE(launched_locally());
+  }
+  {
+    const Environment left_over({{"HAWSER_LAUNCHER", "local"}, {"HAWSER_TERMINAL_COLUMNS", "80"}});
+    EXPECT_FALSE(launched_locally());
   }
   {
     const Environment batch({{"SLURM_JOB_ID", "7"}, {"SLURM_PROCID", "0"}});
@@ -98,7 +104,8 @@ TEST(Threads, AreSharedAmongTheRanksOfAMachine) {
 }
 
 TEST(Terminal, ComesFromTheLauncher) {
-  const Environment rank({{"HAWSER_LAUNCHER", "local"}, {"HAWSER_TERMINAL_COLUMNS", "132"}});
+  const Environment rank(
+      {{"HAWSER_LAUNCHER", "local"}, {"HAWSER_TERMINAL_COLUMNS", "132"}, {"OMPI_COMM_WORLD_SIZE", "1"}});
   EXPECT_TRUE(user_terminal().is_terminal);
   EXPECT_EQ(user_terminal().columns, 132);
   unsetenv("HAWSER_TERMINAL_COLUMNS");

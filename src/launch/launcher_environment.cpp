@@ -63,7 +63,8 @@ bool under_launcher() {
 }
 
 bool launched_locally() {
-  return variable(kLauncherVariable) != nullptr;
+  // Without a rank's variables it is left from elsewhere, such as a copied environment.
+  return variable(kLauncherVariable) != nullptr && under_launcher();
 }
 
 LaunchedAs launched_as() {
