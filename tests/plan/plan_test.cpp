@@ -387,6 +387,13 @@ TEST(CostModel, ReadsGroupsFromTheirNames) {
   EXPECT_EQ(plan::members_of("world:3", 8).count, 1);
 }
 
+// A member keeps its own part. Counted rows have the expected time, not that of their bound.
+TEST(CostModel, AllToAllSendsThePartsOfOthers) {
+  EXPECT_EQ(plan::bytes_sent({.kind = CollectiveKind::all_to_all, .bytes = 800}, 4), 600);
+  EXPECT_EQ(plan::bytes_sent({.kind = CollectiveKind::all_to_all_v, .bytes = 800, .expected_bytes = 80}, 4), 60);
+  EXPECT_EQ(plan::bytes_sent({.kind = CollectiveKind::all_to_all_v, .bytes = 800}, 4), 600);
+}
+
 TEST(CostModel, StreamsOverlapAndEventsOrder) {
   plan::Target target;
   target.copy = 1e9, target.launch = 0;
