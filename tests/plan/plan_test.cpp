@@ -69,12 +69,13 @@ TEST(Plan, RanksWithDifferentExpertsAreCheckedTogether) {
       models::ModelDescription description = testing::toy_with_experts(8);
       for (models::BlockDescription& block : description.blocks) {
         block.moe->part = {.index = comm::expert_part(comm::place_of(rank, mesh), mesh), .parts = mesh.expert};
+        block.moe->exchange = testing::PiecesExchange::options(mesh.expert < 8 ? 2 : 1, mesh.expert);
       }
       models.push_back(std::make_unique<models::Model>(
           std::move(description), nn::FlatSpecOf([](const nn::Param& param) { return param.flat; })));
       plan::Layout layout = make_test_layout(options, *models.back());
       layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
-        seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert(), 3);
+        seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert());
       };
       plans.push_back(plan::plan_rank(*models.back(), layout, purpose, rank));
       ranks.push_back(rank);

@@ -9,11 +9,12 @@
 // that are no tokens (BatchViews::token_mask) have no expert: y = residual.
 //
 // Expert parallelism: a rank has L of the experts (MoeConfig::part). TokenExchange (nn/seams.h) sends the rows of
-// tokens to the ranks of their experts and back, in forward, and again in each pass that recomputes them. Weights of
-// tokens are applied where the tokens are. In backward each row's weight is sent to its expert and the weight's
-// gradient back, which is a dot product of two rows there. Every rank routes RowCounts::residual rows: with sequence
-// parallelism its own, so that the gradients of router and experts are sums over the tensor ranks; without it tensor
-// ranks are copies.
+// tokens to the ranks of their experts and back, in forward, and again in each pass that recomputes them. The GEMMs and
+// the activation run on one piece of the experts at a time, while others are on their way. Weights of tokens are applied
+// where the tokens are. In backward each row's weight is sent to its expert with the row, and the weight's gradient
+// back, which is a dot product of two rows there. The experts' weight gradients run while the rows' are returned. Every
+// rank routes RowCounts::residual rows: with sequence parallelism its own, so that the gradients of router and experts
+// are sums over the tensor ranks; without it tensor ranks are copies.
 //
 // The experts' weights are two Params, [L * 2 F, C] (of each expert gate, then up; [L * F, C] without a gate) and
 // [L * C, F], with one segment for each tensor of the Hugging Face folder.
@@ -39,6 +40,7 @@ struct EqualPart {
 struct MoeConfig {
   std::int64_t width = 0, experts = 0, top_k = 0;  // C, E, K
   EqualPart part;                                  // of the experts: those of this rank. comm::expert_part
+  TokenExchange::Options exchange;                 // with several parts
   std::int64_t inner = 0;                          // F of an expert
   bool normalise_top_k = true;
   Activation activation = Activation::swiglu;
@@ -92,6 +94,7 @@ class MoeLayer : public Layer {
     kCounts,
     kExpertOffsets,
     kTokenRows,
+    kExchangeState,
     kSavedCount
   };
   std::array<TensorSpec, kSavedCount> tensors(const RowCounts& rows, DType dtype) const;
@@ -106,19 +109,34 @@ class MoeLayer : public Layer {
   template <class View>
   Routing routing_of(LayerContext& ctx, const View& view) const;
   Routing saved_routing(LayerContext& ctx, const Saved& saved) const;
-  TensorView dispatch(LayerContext& ctx, const Routing& routing, const TensorView& x, const TensorView& weights,
-                      const TensorView& rows) const;
-  TensorView dispatch(LayerContext& ctx, const Routing& routing, const TensorView& x) const;
-  // The gradients of the weights of tokens; multiplies the rows of dinner by these weights.
-  TensorView weighted_backward(LayerContext& ctx, const Routing& routing, const TensorView& inner,
-                               const TensorView& dinner) const;
-  void gate_up(LayerContext& ctx, const Routing& routing, const TensorView& normed, const TensorView& out) const;
+  // x [T, C] in the rows [R, C] of its experts, times `weights` if they are given. `rows`: where; empty: a temp.
+  TensorView rows_of_tokens(LayerContext& ctx, const Routing& routing, const TensorView& x, const TensorView& weights,
+                            TensorView rows) const;
+  std::unique_ptr<TokenExchange::Dispatch> dispatch(LayerContext& ctx, const Routing& routing,
+                                                    const TensorView& x) const;
+  // One grouped GEMM of a piece with the weights of `param`, [L, outputs, inputs], or with their transposes.
+  void expert_gemm(LayerContext& ctx, const Routing& routing, int piece, int param, const TensorView& x,
+                   const TensorView& y, bool backward) const;
+  double flops_of(const Routing& routing, std::int64_t elements) const;
+  // What backward has between its exchange's start and end. Tensors of rows have those of all pieces.
+  struct Backward {
+    Routing routing;
+    TensorView gate_up, inner, dinner, dgate_up, dweights = {};
+    std::unique_ptr<TokenExchange::Dispatch> arriving = {};  // rows of dy, and weights of tokens
+    std::unique_ptr<TokenExchange::Combine> returning = {};  // the gradients of rows, and of weights of tokens
+  };
+  Backward start_backward(LayerContext& ctx, const Saved& saved, const TensorView& dy) const;
+  void backward_piece(LayerContext& ctx, const Backward& b, int piece, const SavePolicy& policy) const;
+  void return_piece(LayerContext& ctx, const Backward& b, int piece, const TensorView& drows) const;
+  bool exchanged() const { return config_.part.parts > 1; }
   static bool reads_normed(const TrainableParams& trainable);
   // norm(x) if a weight's gradient reads it, otherwise empty.
   TensorView normed_again(LayerContext&, const Saved&) const;
-  void weight_gradients(LayerContext& ctx, const Routing& routing, const TensorView& dy, const TensorView& inner,
-                        const TensorView& dgate_up, const TensorView& dlogits, const TensorView& normed,
-                        GradientSink& sink) const;
+  void expert_gradients(LayerContext& ctx, const Routing& routing, const TensorView& dy, const TensorView& inner,
+                        const TensorView& dgate_up, const TensorView& normed, GradientSink& sink) const;
+  void router_gradient(LayerContext& ctx, const TensorView& dlogits, const TensorView& normed,
+                       GradientSink& sink) const;
+  TokenExchange::Sizes sizes(std::int64_t rows) const;
 
   MoeConfig config_;
   std::vector<Param> params_;
