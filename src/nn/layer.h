@@ -139,6 +139,14 @@ struct RowCounts {
   std::int64_t first = 0;     // index of the residual's first row among the full ones, in a pass; otherwise 0
 };
 
+// Why a layer refuses a step: its results must then be finite and are not used. The step is skipped on all ranks
+// (step::Skip::refused).
+enum class Refusal {
+  none,
+  expert_rows,  // more rows for a rank's experts than TokenExchange::Options::row_bound allows
+};
+const char* to_string(Refusal refusal);
+
 // What the caller provides for one call.
 class LayerContext {
  public:
@@ -176,6 +184,9 @@ class LayerContext {
   virtual Quantization quantization(Site, Operand) const { return {}; }
   virtual KvCache kv_cache() const { return {}; }          // of the layer that is running; for its attention seam
   virtual AuxiliaryViews auxiliary() const { return {}; }  // of the layer that is running
+  // float32 [1], 0 at the begin of a step: a layer with Layer::may_refuse() or a seam of it writes a Refusal to it, in
+  // stream order with the compute stream, and otherwise does not write. The step has the largest of all ranks.
+  virtual TensorView refusal() const { return {}; }
   // One stream waits for the work that the other has enqueued so far.
   void exchange_after_compute() { exchange().wait(compute().record_event()); }
   void compute_after_exchange() { compute().wait(exchange().record_event()); }
@@ -252,6 +263,7 @@ class Layer {
   virtual void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const = 0;
   virtual bool draws_random_numbers() const { return false; }  // calls LayerContext::random() while training
   virtual bool reads_token_mask() const { return false; }      // BatchViews::token_mask
+  virtual bool may_refuse() const { return false; }            // LayerContext::refusal()
   // The loss that the layer adds to the model's, one object for all layers of a model; null: none.
   virtual const AuxiliaryLoss* auxiliary_loss() const { return nullptr; }
   // Model FLOPs of forward for RowCounts::full rows and the given number of visible query-key pairs; GEMMs and

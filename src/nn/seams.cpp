@@ -1,5 +1,7 @@
 #include "nn/seams.h"
 
+#include <cmath>
+
 #include "nn/layer.h"
 #include "ops/moe/dispatch.h"
 
@@ -90,12 +92,22 @@ AttentionTensors AttentionTensors::kv_heads(std::int64_t begin, std::int64_t cou
 }
 
 std::int64_t TokenExchange::Sizes::rows() const {
-  return ops::expert_rows(tokens, per_token, experts);
+  return ops::expert_rows(tokens, per_token, experts, capacity);
 }
 
 // A token has its experts only once.
 std::int64_t TokenExchange::Sizes::piece_rows() const {
-  return ops::expert_rows(ranks() * tokens, std::min(per_token, piece_experts()), piece_experts());
+  const std::int64_t of = piece_experts();
+  const std::int64_t most = ops::expert_rows(ranks() * tokens, std::min(per_token, of), of, ranks() * capacity);
+  if (options.row_bound <= 0) return most;
+  const double mean = static_cast<double>(tokens * per_token) / options.pieces;
+  const auto bound = static_cast<std::int64_t>(std::ceil(options.row_bound * mean));
+  return std::min(most, round_up(bound, ops::kGroupRows) + of * ops::kGroupRows);
+}
+
+std::int64_t TokenExchange::Sizes::max_sent() const {
+  const std::int64_t most = tokens * std::min(per_token, piece_experts());
+  return std::min({most, piece_rows(), capacity > 0 ? capacity * piece_experts() : most});
 }
 
 double TokenExchange::Sizes::expected_sent() const {

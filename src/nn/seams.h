@@ -147,7 +147,7 @@ class AttentionExchange {
 // Piece p has the experts [p * L / pieces, (p + 1) * L / pieces) and, of each tensor [S, C], the rows
 // [p * S / pieces, (p + 1) * S / pieces): the host knows which they are. In these, the rows of the piece's expert i are
 // [offsets[i], offsets[i + 1]): those of rank 0's tokens, in their order, then those of rank 1's, and so on; then zeros up
-// to a multiple of ops::kGroupRows. S is the most rows that there can be. No rank knows on the host how many there are.
+// to a multiple of ops::kGroupRows. S is a bound: no rank knows on the host how many rows there are.
 //
 // The seam keeps nothing from one call to the next: between a route() and the calls that follow from it are those of
 // other layers and micro-batches, and of this one's later passes. What they need is in Routing, as saved tensors of the
@@ -157,12 +157,17 @@ class TokenExchange {
   // Settings, equal on all ranks.
   struct Options {
     int pieces = 1;  // divides L; 1 if one rank has all experts
+    // Limits S / pieces to row_bound times the mean T K / pieces, rounded up, and a group of padding for each expert; 0:
+    // the most rows that there can be. If a piece of any rank has more, route() sends nothing in all calls: counts are 0,
+    // combine() returns zeros, and LayerContext::refusal() has Refusal::expert_rows. Only with several ranks.
+    double row_bound = 0;
     // Elements of Routing::state: a number, and for each token.
     std::int64_t state = 0, state_per_token = 0;
   };
   // What the host knows of a routing.
   struct Sizes {
     std::int64_t tokens = 0, per_token = 0, experts = 0, local_experts = 0;  // T, K, E, L
+    std::int64_t capacity = 0;  // ops::ExpertPlan::capacity, of each rank's tokens; 0: no token is dropped
     Options options;
 
     std::int64_t ranks() const { return experts / local_experts; }              // P
@@ -171,7 +176,7 @@ class TokenExchange {
     std::int64_t piece_experts() const { return local_experts / options.pieces; }
     std::int64_t piece_rows() const;
     // The most rows of a piece from one rank to another, without padding, and how many are expected.
-    std::int64_t max_sent() const { return tokens * std::min(per_token, piece_experts()); }
+    std::int64_t max_sent() const;
     double expected_sent() const;
     std::int64_t state() const { return options.state + tokens * options.state_per_token; }
   };

@@ -56,6 +56,19 @@ TEST(Seams, RowsOfExpertsSufficeForAllTokens) {
   EXPECT_EQ(rows(100, 1, 1), 896);  // all 800 tokens
   EXPECT_EQ(rows(3, 4, 1), 4 * 128);
   EXPECT_EQ(rows(100, 4, 4), 4 * 256);  // of each expert, all 200 tokens
+  TokenExchange::Sizes sizes{.tokens = 1000, .per_token = 2, .experts = 8, .local_experts = 2};
+  EXPECT_EQ(sizes.expert_rows(), ops::expert_rows(4000, 2, 2));
+  EXPECT_EQ(sizes.max_sent(), 2000);
+  sizes.options.row_bound = 1.5;
+  EXPECT_EQ(sizes.expert_rows(), 3072 + 2 * 128);
+  sizes.options.pieces = 2;
+  EXPECT_EQ(sizes.expert_rows(), 2 * (1536 + 128));
+  EXPECT_EQ(sizes.max_sent(), 1000);
+  sizes.options.row_bound = 0;
+  sizes.capacity = 130;  // 4 * 130 rows of an expert
+  EXPECT_EQ(sizes.rows(), 8 * 256);
+  EXPECT_EQ(sizes.expert_rows(), 2 * 640);
+  EXPECT_EQ(sizes.max_sent(), 130);
 }
 
 TEST(Seams, AttentionIsOnePartOverTheLocalDiagonalBlocks) {

@@ -153,6 +153,7 @@ class Executor {
   void quantize_weights(const program::Instruction& instruction);
   nn::Quantization quantization(const program::Instruction& instruction, nn::Site site, nn::Operand operand);
   void judge(const program::Instruction& instruction);
+  void refuse(const program::Instruction& instruction);
   void end_step(const program::Instruction& instruction, StepOutput& output);
   void read_auxiliary_statistics(Stream& compute, StepOutput& output);
   void all_reduce_small(const program::Instruction& instruction, comm::Group& group, const TensorView& data);

@@ -185,6 +185,7 @@ void FitRun::retire(bool evaluate_after) {
   if (retired_ == 0) metrics.checkpointing = result_.checkpointing;
   if (pending.step == 1) metrics.initial_validation_loss = result_.initial_validation_loss;
   if (peak_flops_) metrics.model_flops_utilization = metrics.model_flops_per_second / *peak_flops_;
+  if (r.skipped() == step::Skip::refused) log(cat("step ", pending.step, " is skipped: ", to_string(r.refused())));
   if (pending.targets == 0) log(cat("step ", pending.step, " has no token to predict: skipped"));
   const ops::LossScaling& scaling = plan_.layout.loss_scaling;
   if (scaling.dynamic()) metrics.loss_scale = loss_scale;

@@ -13,19 +13,19 @@ namespace hawser::testing {
 
 // Sends the rows of each piece of experts by one all-to-all of counted rows. The host does not read how many there are.
 // Everything that a caller must not read is NaN. The routing's state has the rows of each piece that each rank sends and
-// receives.
+// receives, and whether it is refused: more rows than Options::row_bound allows.
 class PiecesExchange : public nn::TokenExchange {
  public:
   explicit PiecesExchange(comm::Group& group) : group_(group) {}
 
   // What a layer declares for it, for experts on `ranks` ranks.
-  static Options options(int pieces, std::int64_t ranks) { return {.pieces = pieces, .state = 2 * pieces * ranks}; }
+  static Options options(int pieces, std::int64_t ranks) { return {.pieces = pieces, .state = 2 * pieces * ranks + 1}; }
 
   void route(nn::LayerContext& ctx, const Routing& r) override {
     ctx.exchange_after_compute();
     Stream& stream = ctx.exchange();
     const std::int64_t experts = r.offsets.size(0) - 1;
-    const TensorView sent = r.counts.rows(0, 1).reshape({experts}), received = r.counts.rows(1, 1).reshape({experts});
+    const TensorView sent = r.counts.rows(0, 1).reshape({experts});
     stream.launch({.name = "count_tokens",
                    .kind = OpKind::host,
                    .accesses = {reads(r.offsets), reads(r.assignments), writes(sent)}},
@@ -36,11 +36,19 @@ class PiecesExchange : public nn::TokenExchange {
                           std::count_if(of_row + offsets[e], of_row + offsets[e + 1], [](auto a) { return a >= 0; }));
                     }
                   });
-    group_.all_to_all(stream, sent, received);
-    stream.launch({.name = "place_tokens",
-                   .kind = OpKind::host,
-                   .accesses = {reads(r.counts), writes(r.expert_offsets), writes(r.token_rows), writes(r.state)}},
-                  [=] { place(r); });
+    const TensorView all = ctx.temp(DType::i32, {r.sizes.ranks(), experts}), refusal = ctx.refusal();
+    group_.all_gather(stream, sent, all);
+    std::vector<Access> accesses = {reads(all),           reads(sent),    writes(r.counts), writes(r.expert_offsets),
+                                    writes(r.token_rows), writes(r.state)};
+    if (!refusal.empty()) accesses.push_back(writes(refusal));
+    stream.launch({.name = "place_tokens", .kind = OpKind::host, .accesses = std::move(accesses)},
+                  [=, index = group_.index()] {
+                    const bool fits = rows_fit(r.sizes, all);
+                    if (!fits) *refusal.data<float>() = static_cast<float>(nn::Refusal::expert_rows);
+                    receive(r, all, index, fits);
+                    place(r);
+                    r.state.data<std::int32_t>()[r.sizes.state() - 1] = fits ? 0 : 1;
+                  });
     ctx.compute_after_exchange();
   }
 
@@ -93,6 +101,33 @@ class PiecesExchange : public nn::TokenExchange {
   }
 
  private:
+  // Whether the rows of every piece of every rank are within its bound, from the rows [P, E] that all ranks send.
+  static bool rows_fit(const Sizes& s, const TensorView& all) {
+    for (std::int64_t first = 0; first < s.experts; first += s.piece_experts()) {
+      std::int64_t rows = 0;
+      for (std::int64_t e = first; e < first + s.piece_experts(); ++e) {
+        std::int64_t count = 0;
+        for (std::int64_t rank = 0; rank < s.ranks(); ++rank) count += all.data<std::int32_t>()[rank * s.experts + e];
+        rows += round_up(count, ops::kGroupRows);
+      }
+      if (rows > s.piece_rows()) return false;
+    }
+    return true;
+  }
+
+  // The rows that this rank receives; without a fit it neither sends nor receives any.
+  static void receive(const Routing& r, const TensorView& all, int index, bool fits) {
+    const Sizes& s = r.sizes;
+    auto* const counts = r.counts.data<std::int32_t>();
+    for (std::int64_t rank = 0; rank < s.ranks(); ++rank) {
+      for (std::int64_t e = 0; e < s.local_experts; ++e) {
+        counts[s.experts + rank * s.local_experts + e] =
+            all.data<std::int32_t>()[rank * s.experts + index * s.local_experts + e];
+      }
+    }
+    if (!fits) std::fill_n(counts, 2 * s.experts, 0);
+  }
+
   static void place(const Routing& r) {
     const Sizes& s = r.sizes;
     auto* const rows = r.token_rows.data<std::int32_t>();
@@ -163,6 +198,9 @@ class PiecesExchange : public nn::TokenExchange {
         std::memset(to.raw(), 0, static_cast<std::size_t>(used) * bytes);
       } else if (p == 0) {
         poison(to);
+        if (r.state.data<std::int32_t>()[r.sizes.state() - 1] != 0) {
+          std::memset(to.raw(), 0, static_cast<std::size_t>(to.bytes()));
+        }
       }
       each(!there, [&](std::int64_t row, std::int64_t at) {
         std::memcpy(to.rows(row, 1).raw(), received.rows(at, 1).raw(), bytes);

@@ -3,6 +3,7 @@
 #include "nn/blocks/moe_layer.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "ops/copy/copy.h"
 #include "ops/gemm/grouped_gemm.h"
@@ -97,18 +98,21 @@ MoeLayer::MoeLayer(MoeConfig config, std::shared_ptr<const RouterLoss> loss)
       loss_(std::move(loss)),
       norm_(config_.norm_config, kMoeNorm, kMoeNormBias),
       router_{.weight = kRouterWeight} {
-  HAWSER_CHECK(config_.part.parts > 1 || config_.exchange.pieces == 1, config_.router, ": ", config_.exchange.pieces,
-               " pieces of one rank's experts");
+  HAWSER_CHECK(exchanged() || (config_.exchange.pieces == 1 && config_.exchange.row_bound == 0), config_.router,
+               ": pieces or a bound of rows, and one rank has all experts");
+  HAWSER_CHECK(config_.capacity >= 0, config_.router, ": capacity ", config_.capacity);
   HAWSER_CHECK(config_.local_experts() % config_.exchange.pieces == 0, config_.router, ": ", config_.local_experts(),
                " experts in ", config_.exchange.pieces, " pieces");
   HAWSER_CHECK(loss_ != nullptr && loss_->config() == config_.loss(), config_.router, ": the loss of another router");
 }
 
 TokenExchange::Sizes MoeLayer::sizes(std::int64_t rows) const {
+  const double mean = static_cast<double>(rows * config_.top_k) / static_cast<double>(config_.experts);
   return {.tokens = rows,
           .per_token = config_.top_k,
           .experts = config_.experts,
           .local_experts = config_.local_experts(),
+          .capacity = std::min(rows, static_cast<std::int64_t>(std::ceil(config_.capacity * mean))),
           .options = config_.exchange};
 }
 
@@ -207,14 +211,17 @@ MoeLayer::Routing MoeLayer::route(LayerContext& ctx, const TensorView& normed, c
                                     .experts = r.experts,
                                     .weights = r.weights,
                                     .normalise = config_.normalise_top_k});
-  ops::expert_plan(
-      ctx.compute(),
-      {.experts = r.experts, .offsets = r.exchange.offsets, .rows = r.rows, .assignments = r.exchange.assignments});
+  ops::expert_plan(ctx.compute(), {.experts = r.experts,
+                                   .offsets = r.exchange.offsets,
+                                   .rows = r.rows,
+                                   .assignments = r.exchange.assignments,
+                                   .capacity = r.exchange.sizes.capacity});
   ctx.seams().tokens->route(ctx, r.exchange);
   if (const TensorView statistics = ctx.auxiliary().statistics; !statistics.empty()) {
     const std::int64_t bytes = ops::router_statistics_workspace(normed.size(0), config_.experts);
     ops::router_statistics(ctx.compute(), {.logits = r.logits,
                                            .experts = r.experts,
+                                           .rows = r.exchange.sizes.capacity > 0 ? r.rows : TensorView(),
                                            .statistics = statistics,
                                            .workspace = ctx.temp(DType::u8, {bytes})});
   }

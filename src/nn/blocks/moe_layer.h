@@ -4,7 +4,7 @@
 //   y = residual + sum over the top_k experts e of a token: w[e] * down[e](activation(gate_up[e](norm(x))))
 //
 // w are the top_k largest p, with normalise_top_k divided by their sum. The router is a float32 Linear, whatever the
-// compute dtype. No token is dropped. Tokens are copied to the rows of their experts (ops/moe/dispatch.h), which two
+// compute dtype. Without a capacity no token is dropped. Tokens are copied to the rows of their experts (ops/moe/dispatch.h), which two
 // grouped GEMMs read. What the router decides in forward is saved: later passes read it and never decide again. Rows
 // that are no tokens (BatchViews::token_mask) have no expert: y = residual.
 //
@@ -43,6 +43,10 @@ struct MoeConfig {
   TokenExchange::Options exchange;                 // with several parts
   std::int64_t inner = 0;                          // F of an expert
   bool normalise_top_k = true;
+  // A rank's tokens give an expert at most ceil(capacity T K / E) assignments, the first ones (GShard, arXiv 2006.16668);
+  // later ones are dropped: they add nothing to y. 0: none is dropped. T: the rows of a micro-batch on this rank, so
+  // what is dropped depends on the mesh.
+  double capacity = 0;
   Activation activation = Activation::swiglu;
   NormConfig norm_config;
   bool shared_norm = false;  // `norm` is a layer's before this one (Param::shared)
@@ -74,6 +78,7 @@ class MoeLayer : public Layer {
                 GradientSink&, const SavePolicy&) const override;
   void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const override;
   bool reads_token_mask() const override { return true; }
+  bool may_refuse() const override { return exchanged() && config_.exchange.row_bound > 0; }
   const AuxiliaryLoss* auxiliary_loss() const override { return loss_.get(); }
   double flops(std::int64_t rows, double pairs) const override;  // of top_k experts per token
 

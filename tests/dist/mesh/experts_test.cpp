@@ -27,6 +27,7 @@ struct Experts {
   int pieces = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   bool sequence_parallel = false;
+  double row_bound = 0;
 
   bool in_flight() const { return policy.delay_weight_gradients && micro_batches > 1; }
   std::int64_t sequences() const { return 2LL * mesh.shard * mesh.replicate; }
@@ -46,6 +47,7 @@ std::unique_ptr<models::Model> part_of(models::ModelDescription d, const Experts
     if (o.mesh.expert == 1) continue;
     block.moe->exchange = testing::PiecesExchange::options(
         std::min(o.pieces, static_cast<int>(block.moe->local_experts())), o.mesh.expert);
+    block.moe->exchange.row_bound = o.row_bound;
   }
   if (o.mesh.tensor > 1) d = testing::half_of(std::move(d), place.tensor, {.vocabulary = true});
   const nn::FlatSpecOf own([](const nn::Param& param) { return param.flat; });
@@ -284,6 +286,90 @@ TEST(ExpertRanks, WithTensorRanksTrainLikeOneRank) {
     o.mesh = {.tensor = 2, .context = 2, .shard = 2, .expert = 2};
     expect_training_of_one_rank(whole, o);
   }
+}
+
+// A bound of the rows that is not exceeded changes the buffers only.
+TEST(ExpertRanks, ABoundOfRowsHasTheBitsOfNone) {
+  if (the_world->size() == 1) GTEST_SKIP() << "needs several ranks";
+  const models::ModelDescription whole = testing::toy_with_experts(kExperts, 4);
+  Experts o = largest(kFullDelayed);
+  const Trained all = trained(whole, o);
+  o.row_bound = 1.3;
+  const auto rows = [&](double bound) {
+    return nn::TokenExchange::Sizes{.tokens = 2 * testing::kToyLength,
+                                    .per_token = 4,
+                                    .experts = kExperts,
+                                    .local_experts = kExperts / o.mesh.expert,
+                                    .options = {.row_bound = bound}}
+        .expert_rows();
+  };
+  EXPECT_LT(rows(o.row_bound), rows(0));
+  const Trained bounded = trained(whole, o);
+  EXPECT_TRUE(bounded.after == all.after);
+  EXPECT_EQ(bounded.losses, all.losses);
+}
+
+// All ranks skip a step in which one has too many rows; the next step counts.
+TEST(ExpertRanks, TooManyRowsSkipTheStep) {
+  const int world = the_world->size();
+  if (world == 1) GTEST_SKIP() << "needs several ranks";
+  models::ModelDescription whole = testing::toy_with_experts(world, 1);
+  for (models::BlockDescription& block : whole.blocks) block.moe->normalise_top_k = false;
+  const Experts o{.mesh = {.shard = world, .expert = world}, .row_bound = 1.3};
+  const auto model = part_of(whole, o);
+  plan::Layout layout = layout_of(o, *model);
+  layout.batch.sequences = 6;
+  plan::set_bounds(layout);
+  const auto mesh = comm::make_mpi_mesh(*the_world, o.mesh, 60.0);
+  const testing::ToySteps steps(layout, mesh->place(), 6 * world);
+  const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+  engine::Session session(*model, layout, *device, *mesh, {step::Purpose::train, step::Purpose::loss});
+  session.initialise(3);
+  const auto router = [&](const std::function<float(std::int64_t expert, std::int64_t column)>& of) {
+    set_weights(session, *model, [&](const std::string& name, std::int64_t element) {
+      return name.ends_with("block_sparse_moe.gate.weight") ? of(element / 24, element % 24) : NAN;
+    });
+  };
+  const auto run = [&](step::Purpose purpose) {
+    step::StepInput input = steps.input(0);
+    input.record.learning_rate = 0.01f;
+    const step::StepOutput output = session.enqueue(purpose, input);
+    session.synchronize();
+    return output;
+  };
+  router([](std::int64_t, std::int64_t) { return 0.0f; });  // equal logits: the first expert
+  const testing::Tensors before = testing::assembled(session);
+  const step::StepOutput refused = run(step::Purpose::train);
+  EXPECT_EQ(refused.result->skipped(), step::Skip::refused);
+  EXPECT_EQ(refused.result->refused(), nn::Refusal::expert_rows);
+  EXPECT_TRUE(std::isfinite(refused.result->loss_sum.value()));
+  EXPECT_EQ(refused.progress->step, 0);
+  EXPECT_TRUE(testing::assembled(session) == before);
+  EXPECT_EQ(run(step::Purpose::loss).result->skipped(), step::Skip::refused);
+  router([](std::int64_t expert, std::int64_t column) {
+    return static_cast<float>((expert * 7 + column * 13) % 11 - 5) / 20;
+  });
+  EXPECT_EQ(run(step::Purpose::loss).result->skipped(), step::Skip::none);
+  const step::StepOutput counted = run(step::Purpose::train);
+  EXPECT_EQ(counted.result->skipped(), step::Skip::none);
+  EXPECT_EQ(counted.progress->step, 1);
+}
+
+// What is dropped depends on each rank's tokens, not on where the experts are.
+TEST(ExpertRanks, DropTheTokensOfRanksThatHaveAllExperts) {
+  const int world = the_world->size();
+  if (world == 1) GTEST_SKIP() << "needs several ranks";
+  models::ModelDescription whole = testing::toy_with_experts(kExperts);
+  for (models::BlockDescription& block : whole.blocks) block.moe->capacity = 0.8;
+  Experts o = largest(kDelayed);
+  const Outcome many = on_the_mesh(whole, o);
+  const Trained apart = trained(whole, o);
+  o.mesh = {.shard = world};
+  const Outcome together = on_the_mesh(whole, o);
+  EXPECT_EQ(counts_of(many.statistics), counts_of(together.statistics));
+  EXPECT_EQ(many.statistics.back(), together.statistics.back());
+  EXPECT_GT(many.statistics.back(), 0) << "nothing is dropped";
+  EXPECT_LT(testing::difference(apart.after, trained(whole, o).after), 1e-6);
 }
 
 TEST(ExpertRanks, RepeatBitForBit) {

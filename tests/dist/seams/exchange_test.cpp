@@ -59,18 +59,21 @@ void expect_rows_of_experts(const nn::TokenExchange::Routing& routing, int piece
 }
 
 // `chosen`: by rank, the expert of each token.
-void expect_there_and_back(int pieces, const std::vector<std::vector<double>>& chosen) {
+void expect_there_and_back(int pieces, const std::vector<std::vector<double>>& chosen, double row_bound = 0,
+                           bool refused = false) {
   const auto device = make_cpu_device({.random_delay_s = 0.0005});
   TestContext ctx(*device, DType::f32);
   const auto rank = static_cast<std::size_t>(pair().index());
   ctx.seams_.tokens = std::make_shared<PiecesExchange>(pair());
   nn::TokenExchange& seam = *ctx.seams_.tokens;
   const auto tokens = static_cast<std::int64_t>(chosen[rank].size());
-  const nn::TokenExchange::Sizes sizes{.tokens = tokens,
-                                       .per_token = 1,
-                                       .experts = kExperts,
-                                       .local_experts = kLocal,
-                                       .options = PiecesExchange::options(pieces, 2)};
+  nn::TokenExchange::Sizes sizes{.tokens = tokens,
+                                 .per_token = 1,
+                                 .experts = kExperts,
+                                 .local_experts = kLocal,
+                                 .options = PiecesExchange::options(pieces, 2)};
+  sizes.options.row_bound = row_bound;
+  ctx.refusal_ = ctx.make(DType::f32, {1}, {0.0});
   const std::int64_t rows = sizes.rows();
   const nn::TokenExchange::Routing routing{.sizes = sizes,
                                            .offsets = ctx.make(DType::i32, {kExperts + 1}),
@@ -120,6 +123,12 @@ void expect_there_and_back(int pieces, const std::vector<std::vector<double>>& c
   ops::combine_rows(ctx.compute(), {.x = back[0], .rows = row_of, .y = home});
   ops::combine_rows(ctx.compute(), {.x = back[1], .rows = row_of, .y = tag_home});
   ctx.finish();
+  EXPECT_EQ(get(ctx.refusal_)[0], refused ? static_cast<double>(nn::Refusal::expert_rows) : 0.0);
+  if (refused) {
+    EXPECT_EQ(get(home), std::vector<double>(static_cast<std::size_t>(tokens * 3)));
+    EXPECT_EQ(get(routing.counts), std::vector<double>(2 * kExperts));
+    return;
+  }
   EXPECT_EQ(get(tag_home), get(tag));
 
   for (int p = 0; p < pieces; ++p) {
@@ -153,6 +162,21 @@ TEST(TokenExchange, KeepsAllRowsAndReturnsThem) {
     expect_there_and_back(pieces, both(20, {1, 0, 0, 0}, {1, 0, 0, 0}));     // all to one expert
     expect_there_and_back(pieces, both(20, {0, 0, 0, 1}, {0, 1, 0, 0}));     // all to the other rank
   }
+}
+
+// The first rank's buffer has 640 rows, with the padding of its two experts.
+TEST(TokenExchange, RefusesOneRowBeyondTheBound) {
+  const auto chosen = [](std::size_t first, std::size_t second) {
+    std::vector<double> of_second(first, 0.0);
+    of_second.resize(first + second, 1.0);
+    of_second.resize(300, 2.0);
+    return std::vector<std::vector<double>>{std::vector<double>(300, 0.0), of_second};
+  };
+  expect_there_and_back(1, chosen(212, 1), 1.0);
+  expect_there_and_back(1, chosen(213, 1), 1.0, true);
+  expect_there_and_back(1, chosen(213, 1), 1.3);
+  expect_there_and_back(2, chosen(84, 1), 1.0);  // a piece has 384 rows
+  expect_there_and_back(2, chosen(85, 1), 1.0, true);
 }
 
 TEST(TensorReduce, SumAndMaximum) {
