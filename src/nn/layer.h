@@ -235,6 +235,19 @@ struct Saved {
   std::vector<TensorView> tensors;
 };
 
+// What Layer::update() changes and reads.
+struct LayerUpdate {
+  // float32: this rank's shard of a parameter's flat, with element i of the parameter at first + i, if that is inside.
+  struct Shard {
+    TensorView values;
+    std::int64_t first = 0;
+  };
+  std::vector<Shard> params;  // by index; empty: not FlatSpec::updated_by_layer
+  // Of the step, summed over its micro-batches and all ranks, equal on all ranks: [AuxiliaryLoss::statistics()].
+  TensorView statistics;
+  TensorView skip;  // i32 [1]: if not 0, nothing changes
+};
+
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -261,6 +274,9 @@ class Layer {
   virtual void backward(LayerContext&, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
                         const Saved&, GradientSink&, const SavePolicy&) const = 0;
   virtual void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const = 0;
+  // Once a training step, after the last update of the optimizer: changes the parameters with FlatSpec::updated_by_layer,
+  // by their elements and values that are equal on all ranks, so that the result does not depend on the shards.
+  virtual void update(Stream& /*compute*/, const LayerUpdate&) const {}
   virtual bool draws_random_numbers() const { return false; }  // calls LayerContext::random() while training
   virtual bool reads_token_mask() const { return false; }      // BatchViews::token_mask
   virtual bool may_refuse() const { return false; }            // LayerContext::refusal()

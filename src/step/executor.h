@@ -149,6 +149,7 @@ class Executor {
   void update(const program::Instruction& instruction);
   optim::Exchanged exchanged(int flat, int phase);
   void exchange_update(const program::Instruction& instruction);
+  void layer_update(const program::Instruction& instruction);
   void scale_update(const program::Instruction& instruction);
   void quantize_weights(const program::Instruction& instruction);
   nn::Quantization quantization(const program::Instruction& instruction, nn::Site site, nn::Operand operand);

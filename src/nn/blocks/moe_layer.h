@@ -55,6 +55,11 @@ struct MoeConfig {
   // change them. `reported`: the model's own loss includes the load-balancing loss (output_router_logits).
   double auxiliary_loss = 0, router_z_loss = 0;
   bool reported = false;
+  // Balancing without a loss (arXiv 2408.15664): a bias [E] of the choice of experts, which each training step raises or
+  // lowers by bias_rate (ops::balance_bias). `bias`: its complete name, "model.layers.0.mlp.gate.e_score_correction_bias";
+  // empty: no bias.
+  double bias_rate = 0;
+  std::string bias;
   // Names without ".weight", as in the Hugging Face folder. Those of experts have "{}" in place of the expert's number:
   // "model.layers.0.block_sparse_moe.experts.{}.w1".
   std::string norm, router, gate, up, down;
@@ -78,6 +83,7 @@ class MoeLayer : public Layer {
                 GradientSink&, const SavePolicy&) const override;
   void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const override;
   bool reads_token_mask() const override { return true; }
+  void update(Stream& compute, const LayerUpdate& update) const override;
   bool may_refuse() const override { return exchanged() && config_.exchange.row_bound > 0; }
   const AuxiliaryLoss* auxiliary_loss() const override { return loss_.get(); }
   double flops(std::int64_t rows, double pairs) const override;  // of top_k experts per token
@@ -145,6 +151,7 @@ class MoeLayer : public Layer {
 
   MoeConfig config_;
   std::vector<Param> params_;
+  int bias_ = -1;  // index of the parameter; -1: none
   std::shared_ptr<const RouterLoss> loss_;
   Norm norm_;
   Linear router_;
