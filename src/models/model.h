@@ -111,7 +111,7 @@ class Model {
   // Model FLOPs of one training step (forward and backward, no recompute) over `rows` tokens. Gradients of frozen weights
   // are none of them. `pairs`: the visible
   // query-key pairs per head of attention layers with a window; 0: without one.
-  double training_flops(std::int64_t rows, const std::function<double(std::int64_t window)>& pairs) const;
+  double training_flops(const nn::RowCounts& rows, const std::function<double(std::int64_t window)>& pairs) const;
 
  private:
   ModelDescription description_;

@@ -282,9 +282,8 @@ class Layer {
   virtual bool may_refuse() const { return false; }            // LayerContext::refusal()
   // The loss that the layer adds to the model's, one object for all layers of a model; null: none.
   virtual const AuxiliaryLoss* auxiliary_loss() const { return nullptr; }
-  // Model FLOPs of forward for RowCounts::full rows and the given number of visible query-key pairs; GEMMs and
-  // attention only.
-  virtual double flops(std::int64_t rows, double pairs) const = 0;
+  // Model FLOPs of forward for a rank's rows and the given number of visible query-key pairs; GEMMs and attention only.
+  virtual double flops(const RowCounts& rows, double pairs) const = 0;
   // Of an attention layer: its window (0: it sees all keys), on which `pairs` of flops() depends. Empty: no attention.
   virtual std::optional<std::int64_t> attention_window() const { return std::nullopt; }
 };

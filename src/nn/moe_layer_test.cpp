@@ -224,7 +224,8 @@ TEST(MoeLayer, RecomputeReadsTheSavedRouting) {
       if (item.instruction == static_cast<int>(Pass::forward))
         gemms += item.record.kind == OpKind::gemm ? item.record.flops : 0;
     }
-    EXPECT_EQ(gemms, layer.flops(20, 0));
+    EXPECT_EQ(gemms, layer.flops({20, 20}, 0));
+    EXPECT_EQ(gemms, layer.flops({20, 40}, 0)) << "with sequence parallelism, of the rows that it routes";
     EXPECT_EQ(recomputed, policy.recomputes_gate_up()
                               ? (std::vector<std::string>{"rms_norm_forward", "dispatch_rows", "grouped_gemm"})
                               : std::vector<std::string>());

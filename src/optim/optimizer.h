@@ -91,8 +91,9 @@ class Optimizer {
   // Of a trainable flat. These depend on nothing but the flat's spec and parameters, and are equal on all ranks.
   virtual std::vector<StateSlot> slots(const nn::Flat& flat) const = 0;
   virtual std::vector<Phase> phases(const nn::Flat& /*flat*/) const { return {{}}; }
-  // Whether an update needs complete matrices (nn/extent.h), which its phases gather. Not supported for slices: a rank
-  // then never has the complete matrix, and step::ModelState rejects the flat.
+  // Whether an update needs complete matrices (nn/extent.h), which its phases gather. A slice that cuts a matrix is not
+  // supported: a rank then never has the complete one, and step::ModelState rejects the flat. A slice of the leading dims
+  // of [E, out, in] has complete matrices.
   virtual bool needs_matrices(const nn::Flat& /*flat*/) const { return false; }
   // Number of float32 values that prepare() computes.
   virtual std::int64_t scalars() const = 0;

@@ -374,6 +374,19 @@ TEST(Target, LoadsByNameOrPathAndReportsMistakes) {
   EXPECT_NE(what([] { plan::parse_target("- 1", "x.yaml"); }).find("not a target"), std::string::npos);
 }
 
+TEST(Target, OverheadCountsTheCommunicatorsOfTheMesh) {
+  plan::Target target;
+  target.context = 1000, target.communicator = 1;
+  const auto count = [&](const comm::MeshSizes& mesh) { return plan::overhead_of(target, mesh) - 1000; };
+  EXPECT_EQ(count({}), 0);
+  EXPECT_EQ(count({.shard = 4}), 3);
+  EXPECT_EQ(count({.context = 2, .shard = 2, .replicate = 2}), 1 + 3 + 1 + 1);
+  EXPECT_EQ(count({.tensor = 2}), 1 + 1 + 3);                              // world, tensor
+  EXPECT_EQ(count({.tensor = 2, .shard = 2, .replicate = 2}), 3 + 3 + 4);  // and replicate, data, world
+  EXPECT_EQ(count({.shard = 4, .expert = 2}), 3 + 4);
+  EXPECT_EQ(count({.shard = 4, .expert = 4}), 3 + 1) << "no other rank has the same experts";
+}
+
 TEST(CostModel, ReadsGroupsFromTheirNames) {
   const plan::Members shard = plan::members_of("shard:0-15/gather", 8);
   EXPECT_EQ(shard.count, 16);

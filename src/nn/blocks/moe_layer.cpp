@@ -458,10 +458,10 @@ void MoeLayer::update(Stream& compute, const LayerUpdate& update) const {
                               .rate = config_.bias_rate});
 }
 
-double MoeLayer::flops(std::int64_t rows, double) const {
+double MoeLayer::flops(const RowCounts& rows, double) const {
   const MoeConfig& c = config_;
   const double of_experts = static_cast<double>(c.top_k) * static_cast<double>(c.up_size() + c.inner);
-  return 2.0 * static_cast<double>(rows * c.width) * (of_experts + static_cast<double>(c.experts));
+  return 2.0 * static_cast<double>(rows.residual * c.width) * (of_experts + static_cast<double>(c.experts));
 }
 
 }  // namespace hawser::nn

@@ -86,7 +86,7 @@ class MoeLayer : public Layer {
   void update(Stream& compute, const LayerUpdate& update) const override;
   bool may_refuse() const override { return exchanged() && config_.exchange.row_bound > 0; }
   const AuxiliaryLoss* auxiliary_loss() const override { return loss_.get(); }
-  double flops(std::int64_t rows, double pairs) const override;  // of top_k experts per token
+  double flops(const RowCounts& rows, double pairs) const override;  // of top_k experts per token that it routes
 
  private:
   enum SavedIndex {

@@ -37,7 +37,7 @@ class ForwardingLayer : public Layer {
   bool reads_token_mask() const override { return layer_->reads_token_mask(); }
   bool may_refuse() const override { return layer_->may_refuse(); }
   const AuxiliaryLoss* auxiliary_loss() const override { return layer_->auxiliary_loss(); }
-  double flops(std::int64_t rows, double pairs) const override { return layer_->flops(rows, pairs); }
+  double flops(const RowCounts& rows, double pairs) const override { return layer_->flops(rows, pairs); }
   std::optional<std::int64_t> attention_window() const override { return layer_->attention_window(); }
 
  protected:
