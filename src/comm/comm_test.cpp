@@ -228,6 +228,27 @@ TEST(MetaGroup, RecordsAccesses) {
   EXPECT_EQ(items[1].record.collective.peer, 0);
 }
 
+// The bound of what is sent, and what the cost model expects.
+TEST(MetaGroup, RecordsBoundAndExpectedBytesOfCountedRows) {
+  MetaDevice device(DeviceKind::cuda);
+  MetaGroup group("expert:0-3", 4, 1);
+  const auto stream = device.make_stream("exchange");
+  const Storage send(device, DType::bf16, {40, 8}), recv(device, DType::bf16, {40, 8}), counts(device, DType::i32, {8}),
+      other(device, DType::i32, {8});
+  const std::int64_t bytes = all_to_all_v_workspace(send, 4, stream->target());
+  EXPECT_EQ(bytes, 640);
+  EXPECT_EQ(all_to_all_v_workspace(send, 4, DeviceKind::cpu), 0);
+  const Storage workspace(device, DType::u8, {bytes});
+  group.all_to_all_v(*stream, {send, counts}, {recv, other}, workspace, 12);
+  const OpRecord& record = device.trace().items.at(0).record;
+  EXPECT_EQ(record.collective.kind, CollectiveKind::all_to_all_v);
+  EXPECT_EQ(record.collective.bytes, 640);
+  EXPECT_EQ(record.collective.expected_bytes, 12 * 16);
+  ASSERT_EQ(record.accesses.size(), 5u);
+  EXPECT_EQ(record.accesses[0].row_bytes * record.accesses[0].rows, 640);
+  EXPECT_TRUE(record.accesses[1].write);
+}
+
 TEST(MetaGroup, RunsOnMetaStreamsOnly) {
   const auto device = make_cpu_device();
   const auto stream = device->make_stream("x");
@@ -275,6 +296,13 @@ TEST(Group, RejectsInvalidArguments) {
   EXPECT_NO_THROW(group.reduce_scatter(*stream, h, a, true, workspace));
   EXPECT_THROW(group.all_reduce(*stream, ids, Reduction::sum, workspace), InternalError);
   EXPECT_THROW(group.all_to_all(*stream, b, b), InternalError);
+  const Storage counts(device, DType::i32, {2}), other(device, DType::i32, {2}), rows(device, DType::f32, {64});
+  const TensorView from = a.view().reshape({8, 8}), to = rows.view().reshape({8, 8});
+  EXPECT_NO_THROW(group.all_to_all_v(*stream, {from, counts}, {to, other}, {}));
+  EXPECT_THROW(group.all_to_all_v(*stream, {from, counts}, {from, other}, {}), InternalError);  // the same rows
+  EXPECT_THROW(group.all_to_all_v(*stream, {from, ids}, {to, ids}, {}), InternalError);         // more slots than rows
+  EXPECT_THROW(group.all_to_all_v(*stream, {from, rows}, {to, other}, {}), InternalError);      // counts in float32
+  EXPECT_THROW(group.all_to_all_v(*stream, {from, counts}, {b.view().reshape({16, 8}), other}, {}), InternalError);
   EXPECT_THROW(group.send(*stream, a, 1), InternalError);
   EXPECT_THROW(group.receive(*stream, a, 2), InternalError);
   EXPECT_THROW(group.broadcast(*stream, a, -1), InternalError);

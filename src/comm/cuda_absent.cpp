@@ -1,5 +1,6 @@
 // Replaces comm/cuda/ and comm/nccl/ in builds without CUDA.
 #include "base/error.h"
+#include "comm/cuda/counted_rows_cuda.h"
 #include "comm/cuda/reduce_cuda.h"
 #include "comm/mesh.h"
 #include "comm/nccl/nccl_version.h"
@@ -20,6 +21,10 @@ std::string nccl_version() {
 }
 
 void reduce_members_cuda(void*, int, const MemberRuns&, DType, Reduction, std::int64_t, std::byte*, DType, bool) {
+  reject();
+}
+
+void copy_counted_rows_cuda(void*, std::span<const std::byte* const>, const CountedRows&) {
   reject();
 }
 

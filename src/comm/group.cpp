@@ -88,6 +88,10 @@ std::int64_t all_reduce_workspace(std::int64_t n, DType dtype, int size, DeviceK
   return reduce_scatter_workspace(ceil_div(n, size), dtype, size, device);
 }
 
+std::int64_t all_to_all_v_workspace(const TensorView& rows, int size, DeviceKind device) {
+  return device == DeviceKind::cuda && size > 1 ? rows.bytes() : 0;
+}
+
 Group::Group(std::string name, int size, int index) : name_(std::move(name)), size_(size), index_(index) {
   HAWSER_CHECK(index >= 0 && index < size, "member ", index, " of ", size, " in ", name_);
 }
@@ -170,6 +174,39 @@ void Group::all_to_all(Stream& stream, const TensorView& send, const TensorView&
   if (send.elements() == 0) return;
   launch(stream, {.kind = CollectiveKind::all_to_all, .bytes = send.bytes()}, {reads(send), writes(recv)},
          all_to_all_work(send, recv));
+}
+
+void Group::all_to_all_v(Stream& stream, const CountedRows& send, const CountedRows& recv, const TensorView& workspace,
+                         double expected_rows) {
+  constexpr const char* kWhat = "all_to_all_v";
+  for (const TensorView* view : {&send.rows, &send.counts, &recv.rows, &recv.counts}) {
+    expect_view(*this, stream, kWhat, *view);
+  }
+  expect_dtype(*this, kWhat, recv.rows, send.rows.dtype());
+  expect_dtype(*this, kWhat, send.counts, DType::i32);
+  expect_dtype(*this, kWhat, recv.counts, DType::i32);
+  HAWSER_CHECK(send.rows.shape() == recv.rows.shape() && send.rows.rank() == 2, kWhat, " on ", name_, ": ",
+               send.rows.text(), " to ", recv.rows.text());
+  const std::int64_t slots = send.counts.elements();
+  expect_elements(*this, kWhat, recv.counts, slots);
+  HAWSER_CHECK(slots > 0 && slots % size_ == 0 && send.rows.size(0) % slots == 0, kWhat, " on ", name_, ": ",
+               send.rows.text(), " with ", slots, " counts, for ", size_, " members");
+  const std::int64_t bytes = all_to_all_v_workspace(send.rows, size_, stream.target());
+  expect_workspace(*this, kWhat, workspace, bytes);
+  std::vector<Access> accesses{reads(send.rows), writes(recv.rows), reads(send.counts), reads(recv.counts)};
+  if (bytes > 0) accesses.push_back(writes_first(workspace, bytes));
+  for (std::size_t written : {std::size_t{1}, std::size_t{4}}) {
+    for (std::size_t i = 0; i < accesses.size() && written < accesses.size(); ++i) {
+      HAWSER_CHECK(i == written || !overlap(accesses[i], accesses[written]), kWhat, " on ", name_, ": view ", i,
+                   " overlaps view ", written);
+    }
+  }
+  if (send.rows.elements() == 0) return;
+  const double row_bytes = static_cast<double>(send.rows.bytes()) / static_cast<double>(send.rows.size(0));
+  launch(
+      stream,
+      {.kind = CollectiveKind::all_to_all_v, .bytes = send.rows.bytes(), .expected_bytes = expected_rows * row_bytes},
+      std::move(accesses), all_to_all_v_work(send, recv, workspace));
 }
 
 void Group::broadcast(Stream& stream, const TensorView& data, int root) {

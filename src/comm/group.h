@@ -57,6 +57,16 @@ constexpr std::int64_t kGatherReduceBytes = std::int64_t{64} << 10;
 std::int64_t reduce_scatter_workspace(std::int64_t n, DType reduce_dtype, int size, DeviceKind device);
 std::int64_t all_reduce_workspace(std::int64_t n, DType dtype, int size, DeviceKind device);
 
+// Rows of which the device knows the number, and the host an upper bound. Slot i, of member i / G, has `bound` rows of C
+// elements, of which the first counts[i] are used; the others are neither read nor written.
+struct CountedRows {
+  TensorView rows;    // [size * G * bound, C], any dtype
+  TensorView counts;  // i32 [size * G], each in [0, bound]
+};
+constexpr int kCountedCopyBlocks = 64;  // of the kernel that copies them on a GPU; at least one a slot
+// Bytes of `workspace` that all_to_all_v of `rows` needs; 0 on the CPU.
+std::int64_t all_to_all_v_workspace(const TensorView& rows, int size, DeviceKind device);
+
 class Group {
  public:
   virtual ~Group() = default;
@@ -87,6 +97,18 @@ class Group {
   //   recv[i * n + k] = member i's send[index * n + k]
   // Both [size * n], of one dtype (any); they must not overlap.
   void all_to_all(Stream& stream, const TensorView& send, const TensorView& recv);
+
+  // All-to-all of counted rows (MPI_Alltoallv), with g < G and k < recv.counts[i, g]:
+  //   recv.rows[i, g, k] = member i's send.rows[index, g, k]
+  // send.rows and recv.rows have one shape and dtype. recv.counts[i, g] is member i's send.counts[index, g]: members
+  // exchange the counts before (all_to_all). The counts are read when the stream runs the call. No view overlaps another.
+  //   CPU: only counted rows are sent. A count outside [0, bound] throws on the stream.
+  //   GPU: from registered memory (register_memory) a kernel of kCountedCopyBlocks blocks loads the counted rows from the
+  //        other members, which takes SMs. Otherwise NCCL transfers whole slots into the workspace, because the host does
+  //        not know the counts, and the kernel copies the counted rows from there: the cost is that of all_to_all.
+  // expected_rows: how many rows this member is expected to send, for the cost model; 0: all.
+  void all_to_all_v(Stream& stream, const CountedRows& send, const CountedRows& recv, const TensorView& workspace,
+                    double expected_rows = 0);
 
   // Copies member root's data into every other member's data. Any dtype.
   void broadcast(Stream& stream, const TensorView& data, int root);
@@ -126,6 +148,7 @@ class Group {
                                    const TensorView& workspace) = 0;
   virtual Work all_reduce_work(const TensorView& data, Reduction reduction, const TensorView& workspace) = 0;
   virtual Work all_to_all_work(const TensorView& send, const TensorView& recv) = 0;
+  virtual Work all_to_all_v_work(const CountedRows& send, const CountedRows& recv, const TensorView& workspace) = 0;
   virtual Work broadcast_work(const TensorView& data, int root) = 0;
   virtual Work send_work(const TensorView& data, int peer) = 0;
   virtual Work receive_work(const TensorView& data, int peer) = 0;

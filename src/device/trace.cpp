@@ -30,6 +30,8 @@ const char* to_string(CollectiveKind kind) {
       return "all_reduce";
     case CollectiveKind::all_to_all:
       return "all_to_all";
+    case CollectiveKind::all_to_all_v:
+      return "all_to_all_v";
     case CollectiveKind::broadcast:
       return "broadcast";
     case CollectiveKind::send:

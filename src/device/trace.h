@@ -34,6 +34,7 @@ enum class CollectiveKind {
   reduce_scatter,
   all_reduce,
   all_to_all,
+  all_to_all_v,  // rows that the device counts: `bytes` is a bound
   broadcast,
   send,
   receive,
@@ -45,11 +46,12 @@ const char* to_string(CollectiveKind kind);
 // One member's part in a collective. All members of a communicator must record equal sequences of these.
 struct CollectiveNote {
   CollectiveKind kind = CollectiveKind::none;
-  std::string communicator;  // the same string on every member: "shard:0,1,2,3/gather"
-  std::int64_t bytes = 0;    // payload; must be equal on all members
-  int peer = -1;             // send, receive, exchange: index of the other member in the communicator
-  int source = -1;           // exchange: index of the member that is received from
-  std::int64_t label = 0;    // send, receive, exchange: what is sent, equal on both sides
+  std::string communicator;   // the same string on every member: "shard:0,1,2,3/gather"
+  std::int64_t bytes = 0;     // payload; must be equal on all members
+  double expected_bytes = 0;  // all_to_all_v: what the cost model assumes of the payload; 0: all of `bytes`
+  int peer = -1;              // send, receive, exchange: index of the other member in the communicator
+  int source = -1;            // exchange: index of the member that is received from
+  std::int64_t label = 0;     // send, receive, exchange: what is sent, equal on both sides
 };
 
 struct OpRecord {

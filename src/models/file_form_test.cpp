@@ -108,7 +108,7 @@ class WithParam : public nn::Layer {
   void backward(nn::LayerContext&, const TensorView&, const TensorView&, const TensorView&, const nn::Saved&,
                 nn::GradientSink&, const nn::SavePolicy&) const override {}
   void backward_weight(nn::LayerContext&, const TensorView&, const nn::Saved&, nn::GradientSink&) const override {}
-  double flops(std::int64_t, double) const override { return 0; }
+  double flops(const nn::RowCounts&, double) const override { return 0; }
 
  private:
   std::vector<nn::Param> params_;

@@ -97,6 +97,10 @@ bool Model::draws_random_numbers() const {
   return std::ranges::any_of(layers_, [](const auto& layer) { return layer->draws_random_numbers(); });
 }
 
+bool Model::may_refuse() const {
+  return std::ranges::any_of(layers_, [](const auto& layer) { return layer->may_refuse(); });
+}
+
 bool Model::reads_token_mask() const {
   return std::ranges::any_of(layers_, [](const auto& layer) { return layer->reads_token_mask(); });
 }
@@ -136,16 +140,17 @@ std::map<std::int64_t, int> Model::windows() const {
   return out;
 }
 
-double Model::training_flops(std::int64_t rows, const std::function<double(std::int64_t window)>& pairs) const {
-  double forward = head_.flops(rows);
+double Model::training_flops(const nn::RowCounts& rows, const std::function<double(std::int64_t window)>& pairs) const {
+  double forward = head_.flops(rows.full);
   for (const auto& layer : layers_) {
     const auto window = layer->attention_window();
     forward += layer->flops(rows, window ? pairs(*window) : 0.0);
   }
   // The GEMM of a matrix's gradient has as many FLOPs as its GEMM in forward.
   double frozen = 0;
-  const auto subtract = [&](const ParamPlace& place, double rows_of) {
+  const auto subtract = [&](const ParamPlace& place, double share) {
     const nn::Param& param = flat(place.flat).params()[static_cast<std::size_t>(place.index)];
+    const double rows_of = share * static_cast<double>(param.of_residual_rows ? rows.residual : rows.full);
     const bool matrix = param.shape.rank() == 2 && !flat(place.flat).spec().trainable;
     if (matrix) frozen += 2.0 * rows_of * static_cast<double>(param.elements());
   };
@@ -156,10 +161,10 @@ double Model::training_flops(std::int64_t rows, const std::function<double(std::
       const bool of_experts = moe && param.flat.domain == Domain::expert;
       const double share =
           of_experts ? static_cast<double>(moe->top_k) / static_cast<double>(moe->local_experts()) : 1.0;
-      subtract(place, share * static_cast<double>(rows));
+      subtract(place, share);
     }
   }
-  for (const ParamPlace& place : head_params_) subtract(place, static_cast<double>(rows));
+  for (const ParamPlace& place : head_params_) subtract(place, 1.0);
   return 3.0 * forward - frozen;
 }
 

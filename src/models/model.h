@@ -86,6 +86,7 @@ class Model {
   int attention_layers() const;
   bool draws_random_numbers() const;  // a layer does while training
   bool reads_token_mask() const;      // a layer does
+  bool may_refuse() const;            // a layer may
   // The loss that layers add to the model's; null if none does. auxiliary_index: of a layer among those that do, or -1.
   const nn::AuxiliaryLoss* auxiliary_loss() const { return auxiliary_loss_; }
   const nn::RouterLoss* router_loss() const { return router_loss_.get(); }  // null: no experts
@@ -109,10 +110,10 @@ class Model {
   // The distinct windows of the attention layers, with the number of layers that have each.
   std::map<std::int64_t, int> windows() const;
 
-  // FLOPs of one training step (forward and backward, no recompute) over `rows` tokens, with this rank's slice of the
-  // model. Gradients of frozen weights are none of them. `pairs`: the visible query-key pairs per head of attention layers
-  // with a window; 0: without one.
-  double training_flops(std::int64_t rows, const std::function<double(std::int64_t window)>& pairs) const;
+  // FLOPs of one training step (forward and backward, no recompute) of a rank's rows, with this rank's slice of the model.
+  // Gradients of frozen weights are none of them. `pairs`: the visible query-key pairs per head of attention layers with a
+  // window; 0: without one.
+  double training_flops(const nn::RowCounts& rows, const std::function<double(std::int64_t window)>& pairs) const;
 
  private:
   ModelDescription description_;

@@ -139,6 +139,14 @@ struct RowCounts {
   std::int64_t first = 0;     // index of the residual's first row among the full ones, in a pass; otherwise 0
 };
 
+// Why a layer refuses a step: its results must then be finite and are not used. The step is skipped on all ranks
+// (step::Skip::refused).
+enum class Refusal {
+  none,
+  expert_rows,  // more rows for a rank's experts than TokenExchange::Options::row_bound allows
+};
+const char* to_string(Refusal refusal);
+
 // What the caller provides for one call.
 class LayerContext {
  public:
@@ -176,6 +184,9 @@ class LayerContext {
   virtual Quantization quantization(Site, Operand) const { return {}; }
   virtual KvCache kv_cache() const { return {}; }          // of the layer that is running; for its attention seam
   virtual AuxiliaryViews auxiliary() const { return {}; }  // of the layer that is running
+  // float32 [1], 0 at the begin of a step: a layer with Layer::may_refuse() or a seam of it writes a Refusal to it, in
+  // stream order with the compute stream, and otherwise does not write. The step has the largest of all ranks.
+  virtual TensorView refusal() const { return {}; }
   // One stream waits for the work that the other has enqueued so far.
   void exchange_after_compute() { exchange().wait(compute().record_event()); }
   void compute_after_exchange() { compute().wait(exchange().record_event()); }
@@ -224,6 +235,19 @@ struct Saved {
   std::vector<TensorView> tensors;
 };
 
+// What Layer::update() changes and reads.
+struct LayerUpdate {
+  // float32: this rank's shard of a parameter's flat, with element i of the parameter at first + i, if that is inside.
+  struct Shard {
+    TensorView values;
+    std::int64_t first = 0;
+  };
+  std::vector<Shard> params;  // by index; empty: not FlatSpec::updated_by_layer
+  // Of the step, summed over its micro-batches and all ranks, equal on all ranks: [AuxiliaryLoss::statistics()].
+  TensorView statistics;
+  TensorView skip;  // i32 [1]: if not 0, nothing changes
+};
+
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -250,13 +274,16 @@ class Layer {
   virtual void backward(LayerContext&, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
                         const Saved&, GradientSink&, const SavePolicy&) const = 0;
   virtual void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const = 0;
+  // Once a training step, after the last update of the optimizer: changes the parameters with FlatSpec::updated_by_layer,
+  // by their elements and values that are equal on all ranks, so that the result does not depend on the shards.
+  virtual void update(Stream& /*compute*/, const LayerUpdate&) const {}
   virtual bool draws_random_numbers() const { return false; }  // calls LayerContext::random() while training
   virtual bool reads_token_mask() const { return false; }      // BatchViews::token_mask
+  virtual bool may_refuse() const { return false; }            // LayerContext::refusal()
   // The loss that the layer adds to the model's, one object for all layers of a model; null: none.
   virtual const AuxiliaryLoss* auxiliary_loss() const { return nullptr; }
-  // Model FLOPs of forward for RowCounts::full rows and the given number of visible query-key pairs; GEMMs and
-  // attention only.
-  virtual double flops(std::int64_t rows, double pairs) const = 0;
+  // Model FLOPs of forward for a rank's rows and the given number of visible query-key pairs; GEMMs and attention only.
+  virtual double flops(const RowCounts& rows, double pairs) const = 0;
   // Of an attention layer: its window (0: it sees all keys), on which `pairs` of flops() depends. Empty: no attention.
   virtual std::optional<std::int64_t> attention_window() const { return std::nullopt; }
 };

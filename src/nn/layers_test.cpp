@@ -400,7 +400,7 @@ TEST(Layers, RecordedFlopsEqualTheFormula) {
         gemms[item.instruction == static_cast<int>(Pass::forward) ? 0 : 1] += item.record.flops;
       }
     }
-    EXPECT_NEAR(gemms[0], c.layer->flops(c.documents.rows(), 23), 1e-6 * gemms[0]) << c.name;
+    EXPECT_NEAR(gemms[0], c.layer->flops({c.documents.rows(), c.documents.rows()}, 23), 1e-6 * gemms[0]) << c.name;
     EXPECT_GE(gemms[1], 2 * gemms[0]) << c.name;
     // The gradient of a magnitude takes the output of its Linear once more, and the norms twice.
     const bool magnitudes = c.name.find("magnitudes") != std::string::npos;

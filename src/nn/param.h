@@ -85,13 +85,16 @@ struct FlatSpec {
   // Backward reads the matrices with rows and columns exchanged (Scaled::transposed), as GEMMs of FP8 need them, and not
   // as they are. Weights of Linears only, and scales of Scaling::none or tensor so far.
   bool transposed = false;
-  int group = 0;                  // a number for parameters that the optimizer updates differently, or whose learning
-                                  // rate has a schedule of its own (optim::kGroups)
+  int group = 0;  // a number for parameters that the optimizer updates differently, or whose learning
+                  // rate has a schedule of its own (optim::kGroups)
+  // Not trainable, but a layer of its own changes it once a step (Layer::update). float32, stored and gathered.
+  bool updated_by_layer = false;
   bool partial_gradient = false;  // not sliced: what each tensor rank computes is a part of a sum, not an equal copy
   std::int64_t grain = 128;       // parameters and shards begin at multiples of it; a multiple of
                                   // Flat::kAlignmentElements
   bool operator==(const FlatSpec&) const = default;
 
+  bool changes() const { return trainable || updated_by_layer; }  // in training: checkpoints of a run have it
   // The dtypes in a model that computes in `compute`.
   DType gathered_in(DType compute) const { return gathered.value_or(compute); }
   DType stored_in(DType compute) const { return stored.value_or(trainable ? DType::f32 : gathered_in(compute)); }

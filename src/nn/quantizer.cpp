@@ -14,6 +14,16 @@ const char* to_string(Operand operand) {
   return "?";
 }
 
+const char* to_string(Refusal refusal) {
+  switch (refusal) {
+    case Refusal::none:
+      return "none";
+    case Refusal::expert_rows:
+      return "more rows for a rank's experts than their bound";
+  }
+  return "?";
+}
+
 const char* to_string(Site site) {
   switch (site) {
     case Site::qkv_projection:

@@ -1,5 +1,7 @@
 #include "nn/seams.h"
 
+#include <cmath>
+
 #include "nn/layer.h"
 #include "ops/copy/add.h"
 #include "ops/copy/copy.h"
@@ -96,21 +98,89 @@ AttentionTensors AttentionTensors::kv_heads(std::int64_t begin, std::int64_t cou
           .dv = of_keys(dv)};
 }
 
-std::int64_t TokenExchange::max_expert_rows(std::int64_t tokens, std::int64_t per_token, std::int64_t experts,
-                                            std::int64_t local_experts) {
-  return ops::expert_rows(experts / local_experts * tokens, std::min(per_token, local_experts), local_experts);
+std::int64_t TokenExchange::Sizes::rows() const {
+  return ops::expert_rows(tokens, per_token, experts, capacity);
 }
 
-void TokenExchange::route(LayerContext&, const Routing& routing) {
+// A token has its experts only once.
+std::int64_t TokenExchange::Sizes::piece_rows() const {
+  const std::int64_t of = piece_experts();
+  const std::int64_t most = ops::expert_rows(ranks() * tokens, std::min(per_token, of), of, ranks() * capacity);
+  if (options.row_bound <= 0) return most;
+  const double mean = static_cast<double>(tokens * per_token) / options.pieces;
+  const auto bound = static_cast<std::int64_t>(std::ceil(options.row_bound * mean));
+  return std::min(most, round_up(bound, ops::kGroupRows) + of * ops::kGroupRows);
+}
+
+std::int64_t TokenExchange::Sizes::max_sent() const {
+  const std::int64_t most = tokens * std::min(per_token, piece_experts());
+  return std::min({most, piece_rows(), capacity > 0 ? capacity * piece_experts() : most});
+}
+
+double TokenExchange::Sizes::expected_sent() const {
+  return static_cast<double>(tokens * per_token) / static_cast<double>(ranks() * options.pieces);
+}
+
+TensorView TokenExchange::Routing::piece_offsets(int p) const {
+  return expert_offsets.reshape({sizes.options.pieces, sizes.piece_experts() + 1})
+      .rows(p, 1)
+      .reshape({sizes.piece_experts() + 1});
+}
+
+TensorView TokenExchange::Routing::piece_rows(const TensorView& of_experts, int p) const {
+  const std::int64_t rows = sizes.piece_rows();
+  return of_experts.rows(p * rows, rows);
+}
+
+namespace {
+
+class LocalDispatch : public TokenExchange::Dispatch {
+ public:
+  explicit LocalDispatch(std::vector<TensorView> rows) : rows_(std::move(rows)) {}
+  std::vector<TensorView> wait(int) override { return rows_; }
+
+ private:
+  std::vector<TensorView> rows_;
+};
+
+class LocalCombine : public TokenExchange::Combine {
+ public:
+  LocalCombine(LayerContext& ctx, std::int64_t rows, std::vector<TokenExchange::Columns> columns)
+      : ctx_(ctx), rows_(rows), columns_(std::move(columns)) {}
+  std::vector<TensorView> target(int) override {
+    for (const TokenExchange::Columns& of : columns_) results_.push_back(ctx_.temp(of.dtype, {rows_, of.columns}));
+    return results_;
+  }
+  void written(int) override {}
+  std::vector<TensorView> finish() override { return results_; }
+
+ private:
+  LayerContext& ctx_;
+  std::int64_t rows_;
+  std::vector<TokenExchange::Columns> columns_;
+  std::vector<TensorView> results_;
+};
+
+void expect_one_rank(const TokenExchange::Routing& routing) {
   HAWSER_CHECK(routing.counts.empty(), "experts on several ranks need an implementation of TokenExchange");
 }
 
-TensorView TokenExchange::dispatch(LayerContext&, const Routing&, const TensorView& rows) {
-  return rows;
+}  // namespace
+
+void TokenExchange::route(LayerContext&, const Routing& routing) {
+  expect_one_rank(routing);
 }
 
-TensorView TokenExchange::combine(LayerContext&, const Routing&, const TensorView& rows) {
-  return rows;
+std::unique_ptr<TokenExchange::Dispatch> TokenExchange::dispatch(LayerContext&, const Routing& routing,
+                                                                 std::vector<TensorView> rows) {
+  expect_one_rank(routing);
+  return std::make_unique<LocalDispatch>(std::move(rows));
+}
+
+std::unique_ptr<TokenExchange::Combine> TokenExchange::combine(LayerContext& ctx, const Routing& routing,
+                                                               std::vector<Columns> columns) {
+  expect_one_rank(routing);
+  return std::make_unique<LocalCombine>(ctx, routing.sizes.rows(), std::move(columns));
 }
 
 std::unique_ptr<AttentionExchange::Call> AttentionExchange::forward(LayerContext& ctx, std::int64_t window,

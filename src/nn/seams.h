@@ -10,6 +10,7 @@
 // it returns.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 
 #include "nn/scaled.h"
@@ -148,46 +149,98 @@ class AttentionExchange {
 
 // Expert parallelism: each rank has some of the experts. Sends the rows of its tokens to the ranks of their experts,
 // and what these compute back. P ranks, E experts: rank p has experts [p * L, (p + 1) * L), L = E / P. T tokens of this
-// rank, K experts per token, R = ops::expert_rows(T, K, E); T and K are equal on all ranks.
+// rank, K experts per token; both are equal on all ranks.
 //
 //   rows of tokens [R, C]    as ops/moe/dispatch.h orders them: by expert, of all E
-//   rows of experts [S, C]   of all ranks' tokens, by expert, of this rank's L. The rows of local expert l are
-//                            [expert_offsets[l], expert_offsets[l + 1]): those of rank 0's tokens, in their order, then
-//                            those of rank 1's, and so on; then zeros up to a multiple of ops::kGroupRows.
-// No token is dropped: S is the most rows that there can be. No rank knows on the host how many there are.
+//   rows of experts [S, C]   of all ranks' tokens, by expert, of this rank's L
+// The layer computes the rows of experts in pieces, so that the communication of one overlaps the GEMMs of another.
+// Piece p has the experts [p * L / pieces, (p + 1) * L / pieces) and, of each tensor [S, C], the rows
+// [p * S / pieces, (p + 1) * S / pieces): the host knows which they are. In these, the rows of the piece's expert i are
+// [offsets[i], offsets[i + 1]): those of rank 0's tokens, in their order, then those of rank 1's, and so on; then zeros up
+// to a multiple of ops::kGroupRows. S is a bound: no rank knows on the host how many rows there are.
 //
 // The seam keeps nothing from one call to the next: between a route() and the calls that follow from it are those of
 // other layers and micro-batches, and of this one's later passes. What they need is in Routing, as saved tensors of the
 // layer. route() is called once, in forward.
 class TokenExchange {
  public:
+  // Settings, equal on all ranks.
+  struct Options {
+    int pieces = 1;  // divides L; 1 if one rank has all experts
+    // Limits S / pieces to row_bound times the mean T K / pieces, rounded up, and a group of padding for each expert; 0:
+    // the most rows that there can be. If a piece of any rank has more, route() sends nothing in all calls: counts are 0,
+    // combine() returns zeros, and LayerContext::refusal() has Refusal::expert_rows. Only with several ranks.
+    double row_bound = 0;
+    // Elements of Routing::state: a number, and for each token.
+    std::int64_t state = 0, state_per_token = 0;
+  };
+  // What the host knows of a routing.
+  struct Sizes {
+    std::int64_t tokens = 0, per_token = 0, experts = 0, local_experts = 0;  // T, K, E, L
+    std::int64_t capacity = 0;  // ops::ExpertPlan::capacity, of each rank's tokens; 0: no token is dropped
+    Options options;
+
+    std::int64_t ranks() const { return experts / local_experts; }              // P
+    std::int64_t rows() const;                                                  // R
+    std::int64_t expert_rows() const { return options.pieces * piece_rows(); }  // S
+    std::int64_t piece_experts() const { return local_experts / options.pieces; }
+    std::int64_t piece_rows() const;
+    // The most rows of a piece from one rank to another, without padding, and how many are expected.
+    std::int64_t max_sent() const;
+    double expected_sent() const;
+    std::int64_t state() const { return options.state + tokens * options.state_per_token; }
+  };
   // Of one layer and micro-batch. The tensors are dense and on the device. If one rank has all experts, those that
   // route() writes are empty, but expert_offsets is `offsets`, and S = R.
   struct Routing {
-    std::int64_t rows = 0, expert_rows = 0;  // R, S
-    std::int64_t max_sent = 0;               // the most rows for one rank, without padding: T min(K, L)
-    TensorView offsets;                      // i32 [E + 1]: ops::ExpertPlan::offsets
-    TensorView assignments;                  // i32 [R]: ops::ExpertPlan::assignments
+    Sizes sizes;
+    TensorView offsets;      // i32 [E + 1]: ops::ExpertPlan::offsets
+    TensorView assignments;  // i32 [R]: ops::ExpertPlan::assignments
     // Written by route(). token_rows is empty in backward_weight.
     TensorView counts;          // i32 [2, E]: the rows that this rank sends for each expert, and, [P, L], those that it
                                 // receives from each rank for each local expert; without padding
-    TensorView expert_offsets;  // i32 [L + 1]
-    TensorView token_rows;      // i32 [S, 1]: r if row r of the rows of experts is a token's, otherwise ops::kNoRow
+    TensorView expert_offsets;  // i32 [pieces, L / pieces + 1]
+    TensorView token_rows;      // i32 [S, 1]: r if row r of its piece is a token's, otherwise ops::kNoRow
+    TensorView state;           // i32 [Sizes::state()]: of the implementation, for its later calls. Empty if 0
+
+    // Of piece p.
+    TensorView piece_offsets(int p) const;                             // i32 [L / pieces + 1]
+    TensorView piece_rows(const TensorView& of_experts, int p) const;  // of a tensor [S, ...]
   };
-  // S for E / L ranks with T tokens each: a token has its experts only once.
-  static std::int64_t max_expert_rows(std::int64_t tokens, std::int64_t per_token, std::int64_t experts,
-                                      std::int64_t local_experts);
+  // Rows of tokens on their way to their experts. Lives while the host enqueues its instruction.
+  class Dispatch {
+   public:
+    virtual ~Dispatch() = default;
+    // Makes the compute stream wait until piece p has arrived. Returns its rows of each tensor, [S / pieces, C], dense;
+    // those from the last of the piece's offsets on are undefined. Called once for each piece, in order.
+    virtual std::vector<TensorView> wait(int p) = 0;
+  };
+  // Rows of experts on their way to their tokens.
+  class Combine {
+   public:
+    virtual ~Combine() = default;
+    // Where the caller writes piece p: of each tensor [S / pieces, C], dense. Padding is not read. Called once for each
+    // piece, in order.
+    virtual std::vector<TensorView> target(int p) = 0;
+    // Called after the work that writes piece p has been enqueued on the compute stream, before target(p + 1).
+    virtual void written(int p) = 0;
+    // Called once, after all pieces. Returns the rows of tokens of each tensor, [R, C], dense, with undefined padding.
+    // Work enqueued on the compute stream afterwards may read them.
+    virtual std::vector<TensorView> finish() = 0;
+  };
+  struct Columns {
+    DType dtype = DType::f32;
+    std::int64_t columns = 0;
+  };
 
   virtual ~TokenExchange() = default;
   virtual void route(LayerContext&, const Routing&);
-  // Returns the rows of experts that belong to these rows of tokens, [S, C] of the same dtype, dense. `rows` is
-  // ops::dispatch_rows's result; its padding is not read. Rows of the result from expert_offsets[L] on are undefined.
-  // Work enqueued on the compute stream afterwards may overwrite `rows`, which the result may be. The gradient is
-  // combine().
-  virtual TensorView dispatch(LayerContext&, const Routing&, const TensorView& rows);
-  // The inverse: returns the rows of tokens that belong to these rows of experts, [R, C]. Padding of the result is
-  // undefined, and that of `rows` is not read. The gradient is dispatch().
-  virtual TensorView combine(LayerContext&, const Routing&, const TensorView& rows);
+  // Both start one exchange of one or several tensors with different columns. Between the start and the last call of one
+  // there may be calls of others, in the same order on all ranks.
+  // rows [R, C] each: ops::dispatch_rows's results; padding is not read. They may be overwritten by work enqueued on the
+  // compute stream after the last wait(). The gradient of dispatch is combine, and the other way around.
+  virtual std::unique_ptr<Dispatch> dispatch(LayerContext&, const Routing&, std::vector<TensorView> rows);
+  virtual std::unique_ptr<Combine> combine(LayerContext&, const Routing&, std::vector<Columns> columns);
 };
 
 // All-reduce, in place, of a small device tensor that each tensor-parallel rank has computed from its part of a split

@@ -27,10 +27,19 @@ TEST(Seams, DefaultsEnqueueNothingAndReturnTheirArguments) {
   EXPECT_EQ(sum->target(0).first_row, 0);
   sum->written(0);
   sum->finish();
-  const TokenExchange::Routing routing{.offsets = offsets, .expert_offsets = offsets};
+  const TokenExchange::Routing routing{.sizes = {.tokens = 4, .per_token = 1, .experts = 2, .local_experts = 2},
+                                       .offsets = offsets,
+                                       .expert_offsets = offsets};
   seams.tokens->route(ctx, routing);
-  EXPECT_EQ(seams.tokens->dispatch(ctx, routing, x).raw(), x.raw());
-  EXPECT_EQ(seams.tokens->combine(ctx, routing, x).raw(), x.raw());
+  const auto dispatch = seams.tokens->dispatch(ctx, routing, {x, offsets});
+  ASSERT_EQ(dispatch->wait(0).size(), 2u);
+  EXPECT_EQ(dispatch->wait(0)[0].raw(), x.raw());
+  const auto combine = seams.tokens->combine(ctx, routing, {{DType::bf16, 4}});
+  const TensorView rows = combine->target(0).at(0);
+  EXPECT_EQ(rows.dtype(), DType::bf16);
+  EXPECT_EQ(rows.shape(), (Shape{routing.sizes.rows(), 4}));
+  combine->written(0);
+  EXPECT_EQ(combine->finish().at(0).raw(), rows.raw());
   EXPECT_THROW(seams.tokens->route(ctx, {.counts = offsets}), InternalError);
   seams.tensor_reduce->sum(ctx, x);
   seams.tensor_reduce->maximum(ctx, x);
@@ -38,9 +47,28 @@ TEST(Seams, DefaultsEnqueueNothingAndReturnTheirArguments) {
 }
 
 TEST(Seams, RowsOfExpertsSufficeForAllTokens) {
-  EXPECT_EQ(TokenExchange::max_expert_rows(100, 2, 8, 8), ops::expert_rows(100, 2, 8));
-  EXPECT_EQ(TokenExchange::max_expert_rows(100, 2, 8, 1), 896);  // all 800 tokens
-  EXPECT_EQ(TokenExchange::max_expert_rows(3, 2, 8, 4), 4 * 128);
+  const auto rows = [](std::int64_t tokens, std::int64_t local_experts, int pieces) {
+    return TokenExchange::Sizes{
+        .tokens = tokens, .per_token = 2, .experts = 8, .local_experts = local_experts, .options = {.pieces = pieces}}
+        .expert_rows();
+  };
+  EXPECT_EQ(rows(100, 8, 1), ops::expert_rows(100, 2, 8));
+  EXPECT_EQ(rows(100, 1, 1), 896);  // all 800 tokens
+  EXPECT_EQ(rows(3, 4, 1), 4 * 128);
+  EXPECT_EQ(rows(100, 4, 4), 4 * 256);  // of each expert, all 200 tokens
+  TokenExchange::Sizes sizes{.tokens = 1000, .per_token = 2, .experts = 8, .local_experts = 2};
+  EXPECT_EQ(sizes.expert_rows(), ops::expert_rows(4000, 2, 2));
+  EXPECT_EQ(sizes.max_sent(), 2000);
+  sizes.options.row_bound = 1.5;
+  EXPECT_EQ(sizes.expert_rows(), 3072 + 2 * 128);
+  sizes.options.pieces = 2;
+  EXPECT_EQ(sizes.expert_rows(), 2 * (1536 + 128));
+  EXPECT_EQ(sizes.max_sent(), 1000);
+  sizes.options.row_bound = 0;
+  sizes.capacity = 130;  // 4 * 130 rows of an expert
+  EXPECT_EQ(sizes.rows(), 8 * 256);
+  EXPECT_EQ(sizes.expert_rows(), 2 * 640);
+  EXPECT_EQ(sizes.max_sent(), 130);
 }
 
 TEST(Seams, AttentionIsOnePartOverTheLocalDiagonalBlocks) {

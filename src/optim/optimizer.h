@@ -106,8 +106,9 @@ class Optimizer {
   // Of a trainable flat. These depend on nothing but the flat's spec and parameters, and are equal on all ranks.
   virtual std::vector<StateSlot> slots(const nn::Flat& flat) const = 0;
   virtual std::vector<Phase> phases(const nn::Flat& /*flat*/) const { return {{}}; }
-  // Whether an update needs complete matrices (nn/extent.h), which its phases gather; of matrices of which tensor ranks
-  // have slices, with Phase::slices. step::ModelState rejects a flat whose matrices no phase completes.
+  // Whether an update needs complete matrices (nn/extent.h), which its phases gather; of matrices that a slice cuts, with
+  // Phase::slices. A slice of the leading dims of [E, out, in] has complete matrices. step::ModelState rejects a flat whose
+  // matrices no phase completes.
   virtual bool needs_matrices(const nn::Flat& /*flat*/) const { return false; }
   // Number of float32 values that prepare() computes.
   virtual std::int64_t scalars() const = 0;

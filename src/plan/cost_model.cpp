@@ -55,8 +55,10 @@ double bytes_sent(const CollectiveNote& note, int count) {
       return others * bytes;
     case CollectiveKind::all_reduce:
       return 2 * others / count * bytes;
-    case CollectiveKind::all_to_all:
-      return others * bytes;
+    case CollectiveKind::all_to_all:  // of equal parts, to each of the others one
+      return others / count * bytes;
+    case CollectiveKind::all_to_all_v:
+      return others / count * (note.expected_bytes > 0 ? note.expected_bytes : bytes);
     case CollectiveKind::broadcast:
     case CollectiveKind::send:
     case CollectiveKind::exchange:

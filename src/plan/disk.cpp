@@ -57,11 +57,12 @@ std::int64_t checkpoint_bytes(const models::Model& model, const Layout& layout) 
   std::int64_t bytes = 0;
   for (const nn::Flat& flat : model.flats()) {
     const nn::FlatSpec& spec = flat.spec();
-    if (!spec.trainable) continue;
+    if (!spec.changes()) continue;
     bytes += nn::saved_count(flat, {}) * size_of(spec.stored_in(layout.compute));
     if (spec.scaling != nn::Scaling::none) {
       bytes += nn::saved_count(flat, nn::scale_extent(spec.scaling)) * size_of(DType::f32);
     }
+    if (!spec.trainable) continue;
     for (const optim::StateSlot& slot : layout.optimizer->slots(flat)) {
       bytes += nn::saved_count(flat, slot.extent) * size_of(slot.dtype);
     }

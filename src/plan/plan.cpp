@@ -30,6 +30,7 @@ std::vector<Access> shared_views(const OpRecord& record) {
     case CollectiveKind::all_gather:
       return overlap(all[0], {all[1].address, all[1].row_bytes}) ? std::vector{all[1]} : std::vector{all[0], all[1]};
     case CollectiveKind::all_to_all:
+    case CollectiveKind::all_to_all_v:
       return {all[0], all[1]};
     case CollectiveKind::reduce_scatter:
     case CollectiveKind::all_reduce:
@@ -211,7 +212,7 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
   }
   if (plan.buffers.placement.peak_item >= 0) costs.peak_instruction = peak_instruction_text(plan, model);
   const step::BatchBounds& bounds = layout.bounds;
-  costs.model_flops = layout.micro_batches * model.training_flops(bounds.rows, [&](std::int64_t window) {
+  costs.model_flops = layout.micro_batches * model.training_flops(bounds.row_counts(), [&](std::int64_t window) {
     const step::WindowBounds& w = bounds.with_window(window);
     return w.diagonal_pairs + w.off_diagonal_pairs;
   });

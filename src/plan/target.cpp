@@ -273,13 +273,18 @@ std::int64_t capacity_of(const Recipe& recipe, const Target& target, const Machi
 }
 
 std::int64_t overhead_of(const Target& target, const comm::MeshSizes& mesh) {
-  // As comm::Mesh creates them: context, replicate, shard twice for its traffic, and one for scalar sums of each of
-  // shard, data and world, counted once if their ranks are the same.
+  // As comm::Mesh creates them: context, replicate, tensor, expert, shard twice for its traffic, and one for scalar sums
+  // of each of shard, data and world, counted once if their ranks are the same; three each for the shards of what is
+  // copied on tensor ranks, and of experts.
   int groups = 0;
   if (mesh.context > 1) ++groups;
   if (mesh.shard_ranks() > 1) groups += 3;
   if (mesh.replicas() > 1) ++groups;
-  if (mesh.world() > mesh.shard_ranks()) ++groups;
+  const int data = mesh.context * mesh.shard * mesh.replicate;
+  if (data > mesh.shard_ranks()) ++groups;
+  if (mesh.world() > data) ++groups;
+  if (mesh.tensor > 1) groups += 1 + 3;
+  if (mesh.expert > 1) groups += mesh.shard_ranks(Domain::expert) > 1 ? 1 + 3 : 1;
   return target.context + groups * target.communicator;
 }
 

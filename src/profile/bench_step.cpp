@@ -125,7 +125,8 @@ SyntheticStep synthetic_step(const DocumentMix& documents, const plan::RunPlan& 
       pairs[layout.batch.windows[i].window] = micro_batch.window_pairs[i] / layout.batch.context;
     }
     for (const auto& [window, count] : pairs) out.pairs[window] += count;
-    out.flops += model.training_flops(layout.bounds.rows, [&](std::int64_t window) { return pairs.at(window); });
+    out.flops +=
+        model.training_flops(layout.bounds.row_counts(), [&](std::int64_t window) { return pairs.at(window); });
     out.input.batches.push_back(engine::to_host_batch(micro_batch, loader.shape()));
   }
   return out;

@@ -70,6 +70,8 @@ const char* to_string(Op op) {
       return "optimizer_gather";
     case Op::optimizer_scatter:
       return "optimizer_scatter";
+    case Op::layer_update:
+      return "layer_update";
     case Op::end_step:
       return "end_step";
   }

@@ -44,10 +44,11 @@ enum class Op {
   optimizer_sum,      // after a phase of an update: all-reduces the sums of the ranks of one copy of the flat
   optimizer_gather,   // after a phase: all-gathers what the ranks wrote of their shards
   optimizer_scatter,  // after a phase: reduce-scatters what the ranks wrote of the flat into shards
-  scale_update,       // new scales: all-reduces the maxima of x, dy and weights (nn/quantizer.h)
-  quantize_weights,   // rounds this rank's shard of a flat to what layers read, with the new scales
-  gather_updated,     // all-gathers a flat's updated shards into the weights that every rank keeps (ZeRO-1)
-  end_step,           // all-reduces the loss and copies the results to the host
+  layer_update,  // a layer changes its parameters that have no gradient, such as a router's bias (nn::Layer::update)
+  scale_update,  // new scales: all-reduces the maxima of x, dy and weights (nn/quantizer.h)
+  quantize_weights,  // rounds this rank's shard of a flat to what layers read, with the new scales
+  gather_updated,    // all-gathers a flat's updated shards into the weights that every rank keeps (ZeRO-1)
+  end_step,          // all-reduces the loss and copies the results to the host
 };
 const char* to_string(Op op);
 

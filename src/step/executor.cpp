@@ -187,6 +187,8 @@ void Executor::run(const Instruction& instruction, const StepInput& input, StepO
     case Op::optimizer_gather:
     case Op::optimizer_scatter:
       return exchange_update(instruction);
+    case Op::layer_update:
+      return layer_update(instruction);
     case Op::scale_update:
       return scale_update(instruction);
     case Op::quantize_weights:

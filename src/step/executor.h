@@ -151,10 +151,12 @@ class Executor {
   void parameter_norms(const program::Instruction& instruction, StepOutput& output);
   void update(const program::Instruction& instruction);
   void exchange_update(const program::Instruction& instruction);
+  void layer_update(const program::Instruction& instruction);
   void scale_update(const program::Instruction& instruction);
   void quantize_weights(const program::Instruction& instruction);
   nn::Quantization quantization(const program::Instruction& instruction, nn::Site site, nn::Operand operand);
   void judge(const program::Instruction& instruction);
+  void refuse(const program::Instruction& instruction);
   void end_step(const program::Instruction& instruction, StepOutput& output);
   void read_auxiliary_statistics(Stream& compute, StepOutput& output);
   void all_reduce_small(const program::Instruction& instruction, comm::Group& group, const TensorView& data);

@@ -60,6 +60,7 @@ class Executor::Context : public nn::LayerContext {
     return executor_.quantization(instruction_, site, operand);
   }
   nn::AuxiliaryViews auxiliary() const override { return executor_.auxiliary_views(instruction_); }
+  TensorView refusal() const override { return executor_.setup_.state->result().field(&StepResult::refusal); }
   nn::KvCache kv_cache() const override {
     return instruction_.layer < 0 ? nn::KvCache() : executor_.setup_.state->kv_cache(instruction_.layer);
   }

@@ -2,6 +2,7 @@
 #include "ops/copy/scale.h"
 #include "ops/reduce/sum_squares.h"
 #include "step/executor.h"
+#include "step/weight_scales.h"
 
 namespace hawser::step {
 
@@ -76,6 +77,7 @@ void Executor::gradient_norm(const Instruction& instruction) {
                                   .coefficient = state.result().field(&StepResult::clip),
                                   .skip = state.skip()});
   judge(instruction);
+  refuse(instruction);
   ops::count_step(compute, {.step = progress.field(&OptimizerProgress::step),
                             .good_steps = progress.field(&OptimizerProgress::good_steps),
                             .loss_scale = progress.field(&OptimizerProgress::loss_scale),
@@ -87,6 +89,19 @@ void Executor::gradient_norm(const Instruction& instruction) {
                                       .skip = state.skip(),
                                       .kept = progress.field(&OptimizerProgress::kept),
                                       .scalars = state.optimizer_scalars()});
+}
+
+// After what else decides about the step: what a layer refuses has no results to judge.
+void Executor::refuse(const Instruction& instruction) {
+  if (!setup_.model->may_refuse()) return;
+  const ModelState& state = *setup_.state;
+  Stream& compute = stream(instruction.stream);
+  const TensorView refusal = state.result().field(&StepResult::refusal);
+  const auto workspace = [&](std::int64_t bytes) { return temp(instruction, DType::u8, {bytes}); };
+  all_reduce_max(setup_.mesh->loss(), refusal, compute, workspace);
+  all_reduce_max(setup_.mesh->tensor(), refusal, compute, workspace);
+  ops::refuse_step(compute,
+                   {.refusal = refusal, .skip = state.skip(), .value = static_cast<std::int32_t>(Skip::refused)});
 }
 
 void Executor::all_reduce_small(const Instruction& instruction, comm::Group& group, const TensorView& data) {

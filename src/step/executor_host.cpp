@@ -223,6 +223,7 @@ void Executor::end_step(const Instruction& instruction, StepOutput& output) {
   Stream& compute = stream(instruction.stream);
   const ModelState& state = *setup_.state;
   const RecordView<StepResult>& result = state.result();
+  if (!trains()) refuse(instruction);  // otherwise gradient_norm did
   // The host reads the sum over all ranks.
   const TensorView total = temp(instruction, DType::f32, {2});
   ops::copy(compute, {.x = result.field(&StepResult::loss_sum), .y = total});

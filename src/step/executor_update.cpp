@@ -1,4 +1,6 @@
 // The executor's updates of flats: the phases of the optimizer, and what the ranks exchange between them.
+#include <algorithm>
+
 #include "ops/copy/copy.h"
 #include "step/executor.h"
 
@@ -43,6 +45,30 @@ void Executor::update(const Instruction& instruction) {
                             .sent = views.sent,
                             .temp = [&](DType dtype, const Shape& shape) { return temp(instruction, dtype, shape); }});
   if (views.last_phase && state.cut.parts == 1 && !state.quantized) setup_.state->transpose_unsharded(f, compute);
+}
+
+void Executor::layer_update(const Instruction& instruction) {
+  const models::Model& model = *setup_.model;
+  const ModelState& state = *setup_.state;
+  Stream& compute = stream(instruction.stream);
+  nn::LayerUpdate all{.params = {}, .statistics = {}, .skip = state.skip()};
+  std::vector<int> flats;
+  for (const models::ParamPlace& place : model.layer_params(instruction.layer)) {
+    all.params.emplace_back();
+    const nn::Flat& flat = model.flat(place.flat);
+    if (!flat.spec().updated_by_layer) continue;
+    const FlatState& of = state.flat(place.flat);
+    all.params.back() = {of.stored, flat.offset(place.index) - of.begin};
+    if (std::ranges::find(flats, place.flat) == flats.end()) flats.push_back(place.flat);
+  }
+  if (const int row = model.auxiliary_index(instruction.layer); row >= 0) {
+    all.statistics = state.auxiliary_statistics().rows(row, 1).reshape({state.auxiliary_statistics().size(1)});
+  }
+  for (const int flat : flats) {
+    if (!held_.empty()) compute.wait(held_[static_cast<std::size_t>(flat)]);
+  }
+  model.layer(instruction.layer).update(compute, all);
+  for (const int flat : flats) state.refresh_compute(flat, compute);
 }
 
 void Executor::exchange_update(const Instruction& instruction) {

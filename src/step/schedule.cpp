@@ -111,6 +111,31 @@ void write_scales(program::Program& program, const models::Model& model, const p
   }
 }
 
+// Writes the updates by layers, and gathers what every rank keeps.
+void write_layer_updates(program::Program& program, const models::Model& model, const ScheduleOptions& options,
+                         const parallel::ShardOptions& shard, const std::vector<std::vector<int>>& stages) {
+  std::vector<int> updated;
+  for (int layer = 0; layer < model.layers(); ++layer) {
+    std::vector<int> flats;
+    for (const models::ParamPlace& place : model.layer_params(layer)) {
+      const std::vector<int>& of = stages[static_cast<std::size_t>(place.flat)];
+      if (!model.flat(place.flat).spec().updated_by_layer) continue;
+      if (std::ranges::find(of, options.stage) != of.end()) flats.push_back(place.flat);
+    }
+    if (flats.empty()) continue;
+    program.add({.op = Op::layer_update, .layer = layer});
+    updated.insert(updated.end(), flats.begin(), flats.end());
+  }
+  std::ranges::sort(updated);
+  const auto [first, last] = std::ranges::unique(updated);
+  updated.erase(first, last);
+  for (const int flat : updated) {
+    if (!gathers_updated(shard, flat)) continue;
+    const int after = program.instructions.back().id;
+    program.add({.op = Op::gather_updated, .stream = StreamId::gather, .flat = flat, .after = {after}});
+  }
+}
+
 }  // namespace
 
 bool quantizes_weights(const nn::FlatSpec& spec) {
@@ -177,6 +202,7 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
     }
     program.add(std::move(norm));
     write_updates(program, model, options, shard, ends);
+    write_layer_updates(program, model, options, shard, stages);
     if (options.quantizes) write_scales(program, model, shard, ends);
   }
   if (options.purpose == Purpose::gradient_norms) {

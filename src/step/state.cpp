@@ -78,6 +78,8 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
           .first_stage = of.front() == options.stage, .begin = cut.part * count, .count = count, .cut = cut};
       state.quantized = options.quantizer != nullptr && quantizes_weights(spec);
       const DType gathered = spec.gathered_in(options.compute), stored = spec.stored_in(options.compute);
+      HAWSER_CHECK(!spec.updated_by_layer || (!spec.trainable && stored == DType::f32 && gathered == DType::f32),
+                   flat.name(), ": what a layer updates is float32 and not trainable");
       if (domain.weights.parts == 1) {
         state.unsharded = carver.take(gathered, {total});
         state.compute = state.unsharded.rows(state.begin, count);
@@ -197,7 +199,7 @@ std::int64_t ModelState::saved_bytes() const {
   std::int64_t bytes = 0;
   for (std::size_t f = 0; f < flats_.size(); ++f) {
     const FlatState& flat = flats_[f];
-    if (!model_->flat(static_cast<int>(f)).spec().trainable || !flat.held) continue;
+    if (!model_->flat(static_cast<int>(f)).spec().changes() || !flat.held) continue;
     for (const TensorView* view : {&flat.stored, &flat.scales}) {
       if (!view->empty()) bytes += round_up(view->bytes(), Device::kAlignment);
     }

@@ -14,6 +14,8 @@ const char* to_string(Skip skip) {
       return "saturated";
     case Skip::replay:
       return "replay";
+    case Skip::refused:
+      return "refused";
   }
   return "?";
 }

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "nn/layer.h"
 #include "optim/optimizer.h"
 #include "tensor/tensor.h"
 
@@ -49,6 +50,7 @@ enum class Skip : std::int32_t {
   no_target,  // StepInput::skip
   saturated,  // nn::Quantizer::judge(): values were beyond the range of their scale
   replay,     // another step runs again first (OptimizerProgress::replay_step)
+  refused,    // a layer of a rank cannot compute it: StepResult::refusal. Its other results are of no use
 };
 const char* to_string(Skip skip);
 
@@ -67,11 +69,13 @@ struct StepResult {
   float gradient_norm = 0;   // global L2 norm before clipping
   float clip = 1;            // coefficient that scales the gradient
   float auxiliary_loss = 0;  // mean over micro-batches of the loss that layers add (nn/auxiliary_loss.h); of all ranks
+  float refusal = 0;         // nn::Refusal; of this rank until gradient_norm, or end_step, takes the maximum of all
   // Skip; ops take any value but 0 as "change nothing". The last member: the host's value arrives before the others are
   // zeroed.
   std::int32_t skip = 0;
 
   Skip skipped() const { return static_cast<Skip>(skip); }
+  nn::Refusal refused() const { return static_cast<nn::Refusal>(refusal); }
 };
 
 // A record on the device.

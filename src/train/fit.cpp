@@ -134,7 +134,7 @@ FitRun::InFlightStep FitRun::enqueue(std::int64_t step, batches::Prefetcher& pre
     pending.targets = batch.step_targets;
     pending.imbalance.add(batch.imbalance, batch.pairs);
     pending.flops += open_.model->training_flops(
-        plan_.layout.bounds.rows, [&](std::int64_t window) { return engine::visible_pairs(batch, window); });
+        plan_.layout.bounds.row_counts(), [&](std::int64_t window) { return engine::visible_pairs(batch, window); });
     input.batches.push_back(engine::to_host_batch(batch, plan_.layout.batch));
   }
   input.skip = pending.targets == 0;
@@ -185,6 +185,7 @@ void FitRun::retire(bool evaluate_after) {
   if (retired_ == 0) metrics.checkpointing = result_.checkpointing;
   if (pending.step == 1) metrics.initial_validation_loss = result_.initial_validation_loss;
   if (peak_flops_) metrics.model_flops_utilization = metrics.model_flops_per_second / *peak_flops_;
+  if (r.skipped() == step::Skip::refused) log(cat("step ", pending.step, " is skipped: ", to_string(r.refused())));
   if (pending.targets == 0) log(cat("step ", pending.step, " has no token to predict: skipped"));
   const ops::LossScaling& scaling = plan_.layout.loss_scaling;
   if (scaling.dynamic()) metrics.loss_scale = loss_scale;

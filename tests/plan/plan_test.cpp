@@ -69,12 +69,13 @@ TEST(Plan, RanksWithDifferentExpertsAreCheckedTogether) {
       models::ModelDescription description = testing::toy_with_experts(8);
       for (models::BlockDescription& block : description.blocks) {
         block.moe->part = {.index = comm::expert_part(comm::place_of(rank, mesh), mesh), .parts = mesh.expert};
+        block.moe->exchange = testing::PiecesExchange::options(mesh.expert < 8 ? 2 : 1, mesh.expert);
       }
       models.push_back(std::make_unique<models::Model>(
           std::move(description), nn::FlatSpecOf([](const nn::Param& param) { return param.flat; })));
       plan::Layout layout = make_test_layout(options, *models.back());
       layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
-        seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert(), 3);
+        seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert());
       };
       plans.push_back(plan::plan_rank(*models.back(), layout, purpose, rank));
       ranks.push_back(rank);
@@ -373,6 +374,19 @@ TEST(Target, LoadsByNameOrPathAndReportsMistakes) {
   EXPECT_NE(what([] { plan::parse_target("- 1", "x.yaml"); }).find("not a target"), std::string::npos);
 }
 
+TEST(Target, OverheadCountsTheCommunicatorsOfTheMesh) {
+  plan::Target target;
+  target.context = 1000, target.communicator = 1;
+  const auto count = [&](const comm::MeshSizes& mesh) { return plan::overhead_of(target, mesh) - 1000; };
+  EXPECT_EQ(count({}), 0);
+  EXPECT_EQ(count({.shard = 4}), 3);
+  EXPECT_EQ(count({.context = 2, .shard = 2, .replicate = 2}), 1 + 3 + 1 + 1);
+  EXPECT_EQ(count({.tensor = 2}), 1 + 1 + 3);                              // world, tensor
+  EXPECT_EQ(count({.tensor = 2, .shard = 2, .replicate = 2}), 3 + 3 + 4);  // and replicate, data, world
+  EXPECT_EQ(count({.shard = 4, .expert = 2}), 3 + 4);
+  EXPECT_EQ(count({.shard = 4, .expert = 4}), 3 + 1) << "no other rank has the same experts";
+}
+
 TEST(CostModel, ReadsGroupsFromTheirNames) {
   const plan::Members shard = plan::members_of("shard:0-15/gather", 8);
   EXPECT_EQ(shard.count, 16);
@@ -385,6 +399,13 @@ TEST(CostModel, ReadsGroupsFromTheirNames) {
   EXPECT_EQ(plan::members_of("x:0-1,4-5", 4).count, 4);
   EXPECT_EQ(plan::members_of("x:0-1,4-5", 4).on_first_node, 2);
   EXPECT_EQ(plan::members_of("world:3", 8).count, 1);
+}
+
+// A member keeps its own part. Counted rows have the expected time, not that of their bound.
+TEST(CostModel, AllToAllSendsThePartsOfOthers) {
+  EXPECT_EQ(plan::bytes_sent({.kind = CollectiveKind::all_to_all, .bytes = 800}, 4), 600);
+  EXPECT_EQ(plan::bytes_sent({.kind = CollectiveKind::all_to_all_v, .bytes = 800, .expected_bytes = 80}, 4), 60);
+  EXPECT_EQ(plan::bytes_sent({.kind = CollectiveKind::all_to_all_v, .bytes = 800}, 4), 600);
 }
 
 TEST(CostModel, StreamsOverlapAndEventsOrder) {

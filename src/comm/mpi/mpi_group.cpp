@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "comm/counted_slots.h"
 #include "comm/reduce.h"
 
 namespace hawser::comm {
@@ -197,6 +198,24 @@ Group::Work MpiGroup::all_to_all_work(const TensorView& send, const TensorView& 
     call.each_peer([&](int p) { call.send(p, send.raw() + p * part, part); });
     const ExchangePtr exchange = call.post();
     copy_bytes(recv.raw() + index() * part, send.raw() + index() * part, part);
+    exchange->wait();
+    call.finish();
+  };
+}
+
+// A message for each slot with rows. The two sides of a slot agree on its count, so they leave out the same ones.
+Group::Work MpiGroup::all_to_all_v_work(const CountedRows& send, const CountedRows& recv, const TensorView&) {
+  return [this, ticket = ticket(CollectiveKind::all_to_all_v, send.rows.bytes()), send, recv](const CudaNative*) {
+    Call call(*this, ticket);
+    const CountedSlots from(send), to(recv);
+    const std::int64_t each = from.slots() / size();
+    const auto each_slot = [&](int member, const auto& act) {
+      for (std::int64_t slot = member * each; slot < (member + 1) * each; ++slot) act(slot);
+    };
+    call.each_peer([&](int p) { each_slot(p, [&](std::int64_t s) { call.receive(p, to.data(s), to.bytes(s)); }); });
+    call.each_peer([&](int p) { each_slot(p, [&](std::int64_t s) { call.send(p, from.data(s), from.bytes(s)); }); });
+    const ExchangePtr exchange = call.post();
+    copy_counted(from, to, index() * each, each);
     exchange->wait();
     call.finish();
   };

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "comm/cuda/counted_rows_cuda.h"
 #include "comm/cuda/reduce_cuda.h"
 #include "comm/mpi/world.h"
 #include "comm/nccl/nccl_version.h"
@@ -458,6 +459,36 @@ Group::Work NcclGroup::all_to_all_work(const TensorView& send, const TensorView&
                         stream_of(native)),
            "ncclAlltoAll");
   });
+}
+
+Group::Work NcclGroup::all_to_all_v_work(const CountedRows& send, const CountedRows& recv,
+                                         const TensorView& workspace) {
+  return watched(
+      CollectiveKind::all_to_all_v, send.rows.bytes(), [this, send, recv, workspace](const CudaNative& native) {
+        const std::int64_t part = send.rows.bytes() / size();
+        const auto of_member = [&](const std::byte* slots, int m) { return slots + m * part; };
+        cudaStream_t stream = stream_of(native);
+        std::vector<const std::byte*> from(static_cast<std::size_t>(size()));
+        from[static_cast<std::size_t>(index())] = of_member(send.rows.raw(), index());
+        const PeerRegion* region = peers_.region(send.rows.raw(), send.rows.bytes());
+        if (region != nullptr) {
+          peers_.meet(stream);
+          each_peer(
+              [&](int p) { from[static_cast<std::size_t>(p)] = region->at(of_member(send.rows.raw(), index()), p); });
+        } else {
+          const auto bytes = static_cast<std::size_t>(part);
+          grouped([&] {
+            each_peer([&](int p) {
+              std::byte* slot = workspace.raw() + p * part;
+              from[static_cast<std::size_t>(p)] = slot;
+              expect(ncclRecv(slot, bytes, ncclInt8, p, comm_, stream), "ncclRecv");
+              expect(ncclSend(of_member(send.rows.raw(), p), bytes, ncclInt8, p, comm_, stream), "ncclSend");
+            });
+          });
+        }
+        copy_counted_rows_cuda(native.stream, from, recv);
+        if (region != nullptr) peers_.meet(stream);  // all members have loaded
+      });
 }
 
 Group::Work NcclGroup::broadcast_work(const TensorView& data, int root) {

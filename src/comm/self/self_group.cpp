@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "comm/counted_slots.h"
+#include "comm/cuda/counted_rows_cuda.h"
 #include "comm/cuda/reduce_cuda.h"
 #include "comm/reduce.h"
 #include "device/cuda/native.h"
@@ -30,6 +32,18 @@ Group::Work SelfGroup::reduce_scatter_work(const TensorView& send, const TensorV
     }
     const std::byte* const members[] = {send.raw()};
     reduce_members(members, send.dtype(), Reduction::sum, send.elements(), recv.raw(), recv.dtype(), accumulate);
+  };
+}
+
+Group::Work SelfGroup::all_to_all_v_work(const CountedRows& send, const CountedRows& recv, const TensorView&) {
+  return [send, recv](const CudaNative* native) {
+    if (native != nullptr) {
+      const std::byte* const from[] = {send.rows.raw()};
+      copy_counted_rows_cuda(native->stream, from, recv);
+      return;
+    }
+    const CountedSlots from(send), to(recv);
+    copy_counted(from, to, 0, from.slots());
   };
 }
 

@@ -404,7 +404,8 @@ TensorView AttentionLayer::normed_again(LayerContext& ctx, const Saved& saved) c
   return norm_.again(ctx, saved.x, saved.tensors[kStatistics], saved.tensors[kNormed]);
 }
 
-double AttentionLayer::flops(std::int64_t rows, double pairs) const {
+double AttentionLayer::flops(const RowCounts& counts, double pairs) const {
+  const std::int64_t rows = counts.full;
   const AttentionConfig& c = config_;
   return 2.0 * static_cast<double>(rows * c.width) * static_cast<double>(c.qkv_size() + c.q_size()) +
          4.0 * static_cast<double>(c.q_size()) * pairs + qkv_.linear().adapter_flops(rows, c.width) +

@@ -61,7 +61,7 @@ class AttentionLayer : public Layer {
                 GradientSink&, const SavePolicy&) const override;
   void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const override;
   bool draws_random_numbers() const override;
-  double flops(std::int64_t rows, double pairs) const override;
+  double flops(const RowCounts& rows, double pairs) const override;
   std::optional<std::int64_t> attention_window() const override { return config_.window; }
 
  private:

@@ -193,7 +193,8 @@ TensorView MlpLayer::normed_again(LayerContext& ctx, const Saved& saved) const {
   return norm_.again(ctx, saved.x, saved.tensors[kStatistics], saved.tensors[kNormed]);
 }
 
-double MlpLayer::flops(std::int64_t rows, double) const {
+double MlpLayer::flops(const RowCounts& counts, double) const {
+  const std::int64_t rows = counts.full;
   return 2.0 * static_cast<double>(rows * config_.width) * static_cast<double>(config_.up_size() + config_.inner) +
          gate_up_.linear().adapter_flops(rows, config_.width) + down_.linear().adapter_flops(rows, config_.inner);
 }

@@ -47,7 +47,7 @@ class MlpLayer : public Layer {
                 GradientSink&, const SavePolicy&) const override;
   void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const override;
   bool draws_random_numbers() const override;
-  double flops(std::int64_t rows, double pairs) const override;
+  double flops(const RowCounts& rows, double pairs) const override;
 
  private:
   ColumnParallelLinear make_gate_up();

@@ -3,6 +3,7 @@
 #include "nn/blocks/moe_layer.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "ops/copy/copy.h"
 #include "ops/gemm/grouped_gemm.h"
@@ -66,6 +67,14 @@ std::vector<Param> moe_params(const MoeConfig& c) {
     params.push_back(norm_bias(c.norm, c.width));
     params.back().shared = c.shared_norm;
   }
+  if (!c.bias.empty()) {
+    params.push_back(full_param(c.bias, {c.experts}, {Initial::Kind::zeros}, false));
+    params.back().flat = {.domain = Domain::replicated,
+                          .trainable = false,
+                          .stored = DType::f32,
+                          .gathered = DType::f32,
+                          .updated_by_layer = true};
+  }
   return params;
 }
 
@@ -94,16 +103,32 @@ TensorView widened(LayerContext& ctx, const TensorView& x) {
 MoeLayer::MoeLayer(MoeConfig config, std::shared_ptr<const RouterLoss> loss)
     : config_(std::move(config)),
       params_(moe_params(config_)),
+      bias_(config_.bias.empty() ? -1 : static_cast<int>(params_.size()) - 1),
       loss_(std::move(loss)),
       norm_(config_.norm_config, kMoeNorm, kMoeNormBias),
       router_{.weight = kRouterWeight} {
+  HAWSER_CHECK(exchanged() || (config_.exchange.pieces == 1 && config_.exchange.row_bound == 0), config_.router,
+               ": pieces or a bound of rows, and one rank has all experts");
+  HAWSER_CHECK(config_.capacity >= 0, config_.router, ": capacity ", config_.capacity);
+  HAWSER_CHECK(config_.local_experts() % config_.exchange.pieces == 0, config_.router, ": ", config_.local_experts(),
+               " experts in ", config_.exchange.pieces, " pieces");
   HAWSER_CHECK(loss_ != nullptr && loss_->config() == config_.loss(), config_.router, ": the loss of another router");
+}
+
+TokenExchange::Sizes MoeLayer::sizes(std::int64_t rows) const {
+  const double mean = static_cast<double>(rows * config_.top_k) / static_cast<double>(config_.experts);
+  return {.tokens = rows,
+          .per_token = config_.top_k,
+          .experts = config_.experts,
+          .local_experts = config_.local_experts(),
+          .capacity = std::min(rows, static_cast<std::int64_t>(std::ceil(config_.capacity * mean))),
+          .options = config_.exchange};
 }
 
 std::array<TensorSpec, MoeLayer::kSavedCount> MoeLayer::tensors(const RowCounts& counts, DType dtype) const {
   const MoeConfig& c = config_;
-  const std::int64_t rows = counts.residual, token_rows = ops::expert_rows(rows, c.top_k, c.experts),
-                     expert_rows = TokenExchange::max_expert_rows(rows, c.top_k, c.experts, c.local_experts());
+  const std::int64_t rows = counts.residual;
+  const TokenExchange::Sizes s = sizes(rows);
   const auto exchanged = [&](const Shape& shape) { return c.part.parts == 1 ? Shape() : shape; };
   return {{{"norm_statistics", DType::f32, norm_.statistics(rows)},
            {"normed", dtype, {rows, c.width}},
@@ -112,14 +137,15 @@ std::array<TensorSpec, MoeLayer::kSavedCount> MoeLayer::tensors(const RowCounts&
            {"expert_weights", DType::f32, {rows, c.top_k}},
            {"expert_offsets", DType::i32, {c.experts + 1}},
            {"expert_rows", DType::i32, {rows, c.top_k}},
-           {"expert_assignments", DType::i32, {token_rows}},
-           {"gate_up", dtype, {expert_rows, c.up_size()}},
-           {"inner", dtype, {expert_rows, c.inner}},
-           {"dgate_up", dtype, {expert_rows, c.up_size()}},
+           {"expert_assignments", DType::i32, {s.rows()}},
+           {"gate_up", dtype, {s.expert_rows(), c.up_size()}},
+           {"inner", dtype, {s.expert_rows(), c.inner}},
+           {"dgate_up", dtype, {s.expert_rows(), c.up_size()}},
            {"drouter_logits", DType::f32, {rows, c.experts}},
            {"exchanged_counts", DType::i32, exchanged({2, c.experts})},
-           {"exchanged_offsets", DType::i32, exchanged({c.local_experts() + 1})},
-           {"exchanged_rows", DType::i32, exchanged({expert_rows, 1})}}};
+           {"exchanged_offsets", DType::i32, exchanged({s.options.pieces, s.piece_experts() + 1})},
+           {"exchanged_rows", DType::i32, exchanged({s.expert_rows(), 1})},
+           {"exchange_state", DType::i32, s.state() > 0 ? exchanged({s.state()}) : Shape()}}};
 }
 
 std::vector<SavedSpec> MoeLayer::saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
@@ -144,7 +170,8 @@ std::vector<SavedSpec> MoeLayer::saved_specs(const RowCounts& rows, DType dtype,
           output_gradient_spec(all[kDlogits], policy, router),
           saved_spec(all[kCounts], Pass::forward, last_reader(policy, gate_up || down)),
           saved_spec(all[kExpertOffsets], Pass::forward, last_reader(policy, gate_up || down)),
-          saved_spec(all[kTokenRows], Pass::forward, Pass::backward)};
+          saved_spec(all[kTokenRows], Pass::forward, Pass::backward),
+          saved_spec(all[kExchangeState], Pass::forward, last_reader(policy, gate_up || down))};
 }
 
 bool MoeLayer::reads_normed(const TrainableParams& trainable) {
@@ -162,23 +189,20 @@ TensorView MoeLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedI
 
 template <class View>
 MoeLayer::Routing MoeLayer::routing_of(LayerContext& ctx, const View& view) const {
-  const MoeConfig& c = config_;
-  const std::int64_t rows = ctx.rows().residual;
   Routing r;
   TokenExchange::Routing& x = r.exchange;
-  x.rows = ops::expert_rows(rows, c.top_k, c.experts);
-  x.expert_rows = TokenExchange::max_expert_rows(rows, c.top_k, c.experts, c.local_experts());
-  x.max_sent = rows * std::min(c.top_k, c.local_experts());
+  x.sizes = sizes(ctx.rows().residual);
   r.logits = view(kLogits);
   r.experts = view(kExperts);
   r.weights = view(kWeights);
   x.offsets = x.expert_offsets = view(kOffsets);
   r.rows = view(kRows);
   x.assignments = view(kAssignments);
-  if (c.part.parts > 1) {
+  if (config_.part.parts > 1) {
     x.counts = view(kCounts);
     x.expert_offsets = view(kExpertOffsets);
     x.token_rows = view(kTokenRows);
+    if (x.sizes.state() > 0) x.state = view(kExchangeState);
   }
   return r;
 }
@@ -193,50 +217,61 @@ MoeLayer::Routing MoeLayer::route(LayerContext& ctx, const TensorView& normed, c
   const TensorView& mask = ctx.batch().token_mask;
   ops::router_top_k(ctx.compute(), {.logits = r.logits,
                                     .mask = mask.empty() ? mask : mask.rows(ctx.rows().first, ctx.rows().residual),
+                                    .bias = bias_ < 0 ? TensorView() : ctx.weight(bias_),
                                     .experts = r.experts,
                                     .weights = r.weights,
                                     .normalise = config_.normalise_top_k});
-  ops::expert_plan(
-      ctx.compute(),
-      {.experts = r.experts, .offsets = r.exchange.offsets, .rows = r.rows, .assignments = r.exchange.assignments});
+  ops::expert_plan(ctx.compute(), {.experts = r.experts,
+                                   .offsets = r.exchange.offsets,
+                                   .rows = r.rows,
+                                   .assignments = r.exchange.assignments,
+                                   .capacity = r.exchange.sizes.capacity});
   ctx.seams().tokens->route(ctx, r.exchange);
   if (const TensorView statistics = ctx.auxiliary().statistics; !statistics.empty()) {
     const std::int64_t bytes = ops::router_statistics_workspace(normed.size(0), config_.experts);
     ops::router_statistics(ctx.compute(), {.logits = r.logits,
                                            .experts = r.experts,
+                                           .rows = r.exchange.sizes.capacity > 0 ? r.rows : TensorView(),
                                            .statistics = statistics,
                                            .workspace = ctx.temp(DType::u8, {bytes})});
   }
   return r;
 }
 
-// Copies x [T, C] to `rows` [R, C], times `weights` if they are given; returns the rows of experts [S, C].
-TensorView MoeLayer::dispatch(LayerContext& ctx, const Routing& routing, const TensorView& x, const TensorView& weights,
-                              const TensorView& rows) const {
+TensorView MoeLayer::rows_of_tokens(LayerContext& ctx, const Routing& routing, const TensorView& x,
+                                    const TensorView& weights, TensorView rows) const {
+  if (rows.empty()) rows = ctx.temp(x.dtype(), {routing.exchange.sizes.rows(), x.size(1)});
   ops::dispatch_rows(ctx.compute(), {.x = x,
                                      .assignments = routing.exchange.assignments,
                                      .offsets = routing.exchange.offsets,
                                      .weights = weights,
                                      .y = rows,
                                      .per_token = config_.top_k});
-  return ctx.seams().tokens->dispatch(ctx, routing.exchange, rows);
+  return rows;
 }
 
-TensorView MoeLayer::dispatch(LayerContext& ctx, const Routing& routing, const TensorView& x) const {
-  return dispatch(ctx, routing, x, {}, ctx.temp(ctx.dtype(), {routing.exchange.rows, x.size(1)}));
+std::unique_ptr<TokenExchange::Dispatch> MoeLayer::dispatch(LayerContext& ctx, const Routing& routing,
+                                                            const TensorView& x) const {
+  return ctx.seams().tokens->dispatch(ctx, routing.exchange, {rows_of_tokens(ctx, routing, x, {}, {})});
 }
 
-void MoeLayer::gate_up(LayerContext& ctx, const Routing& routing, const TensorView& normed,
-                       const TensorView& out) const {
-  grouped(
-      ctx,
-      ops::GroupedGemm{.a = dispatch(ctx, routing, normed),
-                       .b = by_expert(ctx.weight(kExpertGateUp), config_.local_experts()),
-                       .c = out,
-                       .offsets = routing.exchange.expert_offsets,
-                       .transpose_b = true,
-                       .flops = 2.0 * static_cast<double>(routing.rows.elements() * config_.width * config_.up_size())},
-      ops::grouped_gemm);
+void MoeLayer::expert_gemm(LayerContext& ctx, const Routing& routing, int piece, int param, const TensorView& x,
+                           const TensorView& y, bool backward) const {
+  const std::int64_t count = routing.exchange.sizes.piece_experts();
+  const TensorView weights = by_expert(ctx.weight(param), config_.local_experts());
+  grouped(ctx,
+          ops::GroupedGemm{.a = x,
+                           .b = weights.rows(piece * count, count),
+                           .c = y,
+                           .offsets = routing.exchange.piece_offsets(piece),
+                           .transpose_b = !backward,
+                           .flops = flops_of(routing, weights.size(1) * weights.size(2))},
+          ops::grouped_gemm);
+}
+
+// Of a GEMM of one piece, with matrices of `elements` elements.
+double MoeLayer::flops_of(const Routing& routing, std::int64_t elements) const {
+  return 2.0 * static_cast<double>(routing.rows.elements() * elements) / config_.exchange.pieces;
 }
 
 void MoeLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& residual, const TensorView& y,
@@ -244,20 +279,18 @@ void MoeLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView&
   const TensorView statistics = saved_or_temp(ctx, saved, kStatistics), normed = saved_or_temp(ctx, saved, kNormed);
   norm_.forward(ctx, x, normed, statistics);
   const Routing routing = route(ctx, normed, saved);
-  const TensorView gate_up_rows = saved_or_temp(ctx, saved, kGateUp);
-  gate_up(ctx, routing, normed, gate_up_rows);
-  const TensorView inner = saved_or_temp(ctx, saved, kInner);
-  activate(ctx, config_.activation, gate_up_rows, inner);
-  const TensorView out = ctx.temp(ctx.dtype(), {inner.size(0), config_.width});
-  grouped(ctx,
-          ops::GroupedGemm{.a = inner,
-                           .b = by_expert(ctx.weight(kExpertDown), config_.local_experts()),
-                           .c = out,
-                           .offsets = routing.exchange.expert_offsets,
-                           .transpose_b = true,
-                           .flops = 2.0 * static_cast<double>(routing.rows.elements() * config_.width * config_.inner)},
-          ops::grouped_gemm);
-  ops::combine_rows(ctx.compute(), {.x = ctx.seams().tokens->combine(ctx, routing.exchange, out),
+  const TokenExchange::Routing& exchange = routing.exchange;
+  const auto arriving = dispatch(ctx, routing, normed);
+  const auto returning = ctx.seams().tokens->combine(ctx, exchange, {{ctx.dtype(), config_.width}});
+  const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp), inner = saved_or_temp(ctx, saved, kInner);
+  for (int p = 0; p < config_.exchange.pieces; ++p) {
+    const TensorView gate_up_rows = exchange.piece_rows(gate_up, p), inner_rows = exchange.piece_rows(inner, p);
+    expert_gemm(ctx, routing, p, kExpertGateUp, arriving->wait(p).front(), gate_up_rows, false);
+    activate(ctx, config_.activation, gate_up_rows, inner_rows);
+    expert_gemm(ctx, routing, p, kExpertDown, inner_rows, returning->target(p).front(), false);
+    returning->written(p);
+  }
+  ops::combine_rows(ctx.compute(), {.x = returning->finish().front(),
                                     .rows = routing.rows,
                                     .weights = routing.weights,
                                     .residual = residual,
@@ -267,126 +300,168 @@ void MoeLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView&
 void MoeLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy&) const {
   const TensorView normed = saved_or_temp(ctx, saved, kNormed);
   norm_.forward(ctx, saved.x, normed, saved_or_temp(ctx, saved, kStatistics));
-  gate_up(ctx, saved_routing(ctx, saved), normed, saved_or_temp(ctx, saved, kGateUp));
-}
-
-TensorView MoeLayer::weighted_backward(LayerContext& ctx, const Routing& routing, const TensorView& inner,
-                                       const TensorView& dinner) const {
-  const TensorView dweights = ctx.temp(DType::f32, routing.weights.shape());
-  if (config_.part.parts == 1) {
-    ops::weighted_rows_backward(
-        ctx.compute(),
-        {.x = inner, .dx = dinner, .rows = routing.rows, .weights = routing.weights, .dweights = dweights});
-    return dweights;
+  const Routing routing = saved_routing(ctx, saved);
+  const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp);
+  const auto arriving = dispatch(ctx, routing, normed);
+  for (int p = 0; p < config_.exchange.pieces; ++p) {
+    expert_gemm(ctx, routing, p, kExpertGateUp, arriving->wait(p).front(), routing.exchange.piece_rows(gate_up, p),
+                false);
   }
-  // The weights as rows of one column: an assignment is then a token with one expert.
-  const TokenExchange::Routing& exchange = routing.exchange;
-  const Shape column{dweights.elements(), 1};
-  const TensorView sent = ctx.temp(DType::f32, {exchange.rows, 1}),
-                   of_rows = ctx.temp(DType::f32, {exchange.expert_rows, 1});
-  ops::dispatch_rows(ctx.compute(), {.x = routing.weights.reshape(column),
-                                     .assignments = exchange.assignments,
-                                     .offsets = exchange.offsets,
-                                     .y = sent});
-  ops::weighted_rows_backward(ctx.compute(), {.x = inner,
-                                              .dx = dinner,
-                                              .rows = exchange.token_rows,
-                                              .weights = ctx.seams().tokens->dispatch(ctx, exchange, sent),
-                                              .dweights = of_rows});
-  ops::combine_rows(ctx.compute(), {.x = ctx.seams().tokens->combine(ctx, exchange, of_rows),
-                                    .rows = routing.rows.reshape(column),
-                                    .y = dweights.reshape(column)});
-  return dweights;
 }
 
+MoeLayer::Backward MoeLayer::start_backward(LayerContext& ctx, const Saved& saved, const TensorView& dy) const {
+  TokenExchange& seam = *ctx.seams().tokens;
+  Backward b{.routing = saved_routing(ctx, saved), .gate_up = saved.tensors[kGateUp]};
+  std::vector<TensorView> rows = {rows_of_tokens(ctx, b.routing, dy, {}, {})};
+  std::vector<TokenExchange::Columns> columns = {{ctx.dtype(), config_.width}};
+  if (exchanged()) {
+    // The weights as rows of one column: an assignment is then a token with one expert.
+    rows.push_back(ctx.temp(DType::f32, {b.routing.exchange.sizes.rows(), 1}));
+    columns.push_back({DType::f32, 1});
+    ops::dispatch_rows(ctx.compute(), {.x = b.routing.weights.reshape({b.routing.weights.elements(), 1}),
+                                       .assignments = b.routing.exchange.assignments,
+                                       .offsets = b.routing.exchange.offsets,
+                                       .y = rows.back()});
+  }
+  b.arriving = seam.dispatch(ctx, b.routing.exchange, std::move(rows));
+  b.returning = seam.combine(ctx, b.routing.exchange, std::move(columns));
+  b.dinner = ctx.temp(ctx.dtype(), {b.gate_up.size(0), config_.inner});
+  b.inner = saved_or_temp(ctx, saved, kInner);
+  // Without delayed weight gradients gate and up have no later reader: their gradient overwrites them.
+  b.dgate_up = saved.tensors[kDgateUp].empty() ? b.gate_up : saved.tensors[kDgateUp];
+  b.dweights = ctx.temp(DType::f32, b.routing.weights.shape());
+  return b;
+}
+
+// The gradient of each expert's output is without its weight, so that the weight's gradient is a dot product of rows of
+// `inner`: the rows of the output are not needed.
+void MoeLayer::backward_piece(LayerContext& ctx, const Backward& b, int piece, const SavePolicy& policy) const {
+  const TokenExchange::Routing& exchange = b.routing.exchange;
+  const auto of_piece = [&](const TensorView& view) { return exchange.piece_rows(view, piece); };
+  const TensorView gate_up = of_piece(b.gate_up), inner = of_piece(b.inner), dinner = of_piece(b.dinner);
+  const std::vector<TensorView> arrived = b.arriving->wait(piece);
+  expert_gemm(ctx, b.routing, piece, kExpertDown, arrived.front(), dinner, true);
+  if (policy.recomputes_pointwise()) activate(ctx, config_.activation, gate_up, inner);
+  ops::WeightedRowsBackward weighted{
+      .x = inner, .dx = dinner, .rows = b.routing.rows, .weights = b.routing.weights, .dweights = b.dweights};
+  std::vector<TensorView> target;
+  if (exchanged()) {
+    target = b.returning->target(piece);
+    weighted.rows = of_piece(exchange.token_rows);
+    weighted.weights = arrived.back();
+    weighted.dweights = target.back();
+  }
+  ops::weighted_rows_backward(ctx.compute(), weighted);
+  activate_backward(ctx, config_.activation, gate_up, dinner, of_piece(b.dgate_up), {});
+  if (exchanged()) return_piece(ctx, b, piece, target.front());
+}
+
+void MoeLayer::return_piece(LayerContext& ctx, const Backward& b, int piece, const TensorView& drows) const {
+  expert_gemm(ctx, b.routing, piece, kExpertGateUp, b.routing.exchange.piece_rows(b.dgate_up, piece), drows, true);
+  b.returning->written(piece);
+}
+
+// On one rank, the gradients of the experts' weights come before the rows' gradients, whose buffers they would keep
+// alive; on several, they run while these are returned.
 void MoeLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
                         const Saved& saved, GradientSink& sink, const SavePolicy& policy) const {
-  const Routing routing = saved_routing(ctx, saved);
-  const TensorView statistics = saved.tensors[kStatistics], gate_up_rows = saved.tensors[kGateUp];
-  const std::int64_t rows = saved.x.size(0), expert_rows = gate_up_rows.size(0);
-  // The gradient of each expert's output without its weight, so that the weight's gradient is a dot product of rows of
-  // `inner`: the rows of the output are not needed.
-  const TensorView dout = dispatch(ctx, routing, dy), dinner = ctx.temp(ctx.dtype(), {expert_rows, config_.inner});
-  grouped(ctx,
-          ops::GroupedGemm{.a = dout,
-                           .b = by_expert(ctx.weight(kExpertDown), config_.local_experts()),
-                           .c = dinner,
-                           .offsets = routing.exchange.expert_offsets,
-                           .flops = 2.0 * static_cast<double>(routing.rows.elements() * config_.width * config_.inner)},
-          ops::grouped_gemm);
-  const TensorView inner = saved_or_temp(ctx, saved, kInner);
-  if (policy.recomputes_pointwise()) activate(ctx, config_.activation, gate_up_rows, inner);
-  const TensorView dweights = weighted_backward(ctx, routing, inner, dinner);
-  const bool delayed = policy.delay_weight_gradients;
-  // Without delayed weight gradients gate and up have no later reader: their gradient overwrites them.
-  const TensorView dgate_up = saved.tensors[kDgateUp].empty() ? gate_up_rows : saved.tensors[kDgateUp];
-  activate_backward(ctx, config_.activation, gate_up_rows, dinner, dgate_up, {});
+  const Backward b = start_backward(ctx, saved, dy);
+  const Routing& routing = b.routing;
+  for (int p = 0; p < config_.exchange.pieces; ++p) backward_piece(ctx, b, p, policy);
+  TensorView normed;
+  const auto expert_gradients_now = [&] {
+    if (policy.delay_weight_gradients) return;
+    normed = normed_again(ctx, saved);
+    expert_gradients(ctx, routing, dy, b.inner, b.dgate_up, normed, sink);
+  };
+  TensorView drows;
+  if (exchanged()) {
+    expert_gradients_now();
+    const std::vector<TensorView> returned = b.returning->finish();
+    const Shape column{b.dweights.elements(), 1};
+    ops::combine_rows(ctx.compute(),
+                      {.x = returned.back(), .rows = routing.rows.reshape(column), .y = b.dweights.reshape(column)});
+    drows = returned.front();
+  }
   const TensorView dlogits = saved_or_temp(ctx, saved, kDlogits);
   ops::router_top_k_backward(ctx.compute(), {.logits = routing.logits,
                                              .experts = routing.experts,
                                              .weights = routing.weights,
-                                             .dweights = dweights,
+                                             .dweights = b.dweights,
                                              .factors = ctx.auxiliary().factors,
                                              .dlogits = dlogits,
                                              .normalise = config_.normalise_top_k});
-  if (!delayed) {
-    weight_gradients(ctx, routing, dy, inner, dgate_up, dlogits, normed_again(ctx, saved), sink);
+  if (!exchanged()) expert_gradients_now();
+  if (!policy.delay_weight_gradients) router_gradient(ctx, dlogits, normed, sink);
+  if (!exchanged()) {
+    return_piece(ctx, b, 0, b.returning->target(0).front());
+    drows = b.returning->finish().front();
   }
-  const TensorView drows = ctx.temp(ctx.dtype(), {expert_rows, config_.width});
-  grouped(
-      ctx,
-      ops::GroupedGemm{.a = dgate_up,
-                       .b = by_expert(ctx.weight(kExpertGateUp), config_.local_experts()),
-                       .c = drows,
-                       .offsets = routing.exchange.expert_offsets,
-                       .flops = 2.0 * static_cast<double>(routing.rows.elements() * config_.width * config_.up_size())},
-      ops::grouped_gemm);
+  const std::int64_t rows = saved.x.size(0);
   const TensorView through_router = ctx.temp(DType::f32, {rows, config_.width});
   router_.input_gradient(ctx, dlogits, through_router);
   const TensorView dnormed = ctx.temp(ctx.dtype(), {rows, config_.width});
-  ops::combine_rows(ctx.compute(), {.x = ctx.seams().tokens->combine(ctx, routing.exchange, drows),
-                                    .rows = routing.rows,
-                                    .residual = through_router,
-                                    .y = dnormed});
-  norm_.backward(ctx, saved.x, statistics, dnormed, dresidual, dx, sink);
+  ops::combine_rows(ctx.compute(), {.x = drows, .rows = routing.rows, .residual = through_router, .y = dnormed});
+  norm_.backward(ctx, saved.x, saved.tensors[kStatistics], dnormed, dresidual, dx, sink);
 }
 
 void MoeLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved, GradientSink& sink) const {
-  weight_gradients(ctx, saved_routing(ctx, saved), dy, saved.tensors[kInner], saved.tensors[kDgateUp],
-                   saved.tensors[kDlogits], normed_again(ctx, saved), sink);
+  const TensorView normed = normed_again(ctx, saved);
+  expert_gradients(ctx, saved_routing(ctx, saved), dy, saved.tensors[kInner], saved.tensors[kDgateUp], normed, sink);
+  router_gradient(ctx, saved.tensors[kDlogits], normed, sink);
 }
 
-void MoeLayer::weight_gradients(LayerContext& ctx, const Routing& routing, const TensorView& dy,
-                                const TensorView& inner, const TensorView& dgate_up, const TensorView& dlogits,
-                                const TensorView& normed, GradientSink& sink) const {
+void MoeLayer::expert_gradients(LayerContext& ctx, const Routing& routing, const TensorView& dy,
+                                const TensorView& inner, const TensorView& dgate_up, const TensorView& normed,
+                                GradientSink& sink) const {
+  const TokenExchange::Routing& exchange = routing.exchange;
+  const std::int64_t local = config_.local_experts(), count = exchange.sizes.piece_experts();
   TensorView buffer;
-  const auto add = [&](int param, const TensorView& weights, const TensorView& of, const auto& a, const auto& b) {
+  // The gradient of `param` from the rows of `of`, and `own`: of the weights' outputs, or their inputs.
+  const auto add = [&](int param, const TensorView& weights, const TensorView& of, const TensorView& own,
+                       bool of_outputs) {
     const GradientTarget target = sink.target(param);
     if (target.view.empty()) return;
-    if (buffer.empty()) buffer = ctx.temp(ctx.dtype(), {routing.exchange.rows, config_.width});
-    const TensorView rows = dispatch(ctx, routing, of, weights, buffer);
-    grouped(ctx,
-            ops::GroupedWeightGradient{
-                .a = a(rows),
-                .b = b(rows),
-                .c = by_expert(target.view, config_.local_experts()),
-                .offsets = routing.exchange.expert_offsets,
-                .accumulate = target.accumulate,
-                .flops = 2.0 * static_cast<double>(routing.weights.elements() * target.view.elements() /
-                                                   config_.local_experts())},
-            ops::grouped_weight_gradient);
+    if (buffer.empty()) buffer = ctx.temp(ctx.dtype(), {exchange.sizes.rows(), config_.width});
+    const auto arriving =
+        ctx.seams().tokens->dispatch(ctx, exchange, {rows_of_tokens(ctx, routing, of, weights, buffer)});
+    const TensorView gradient = by_expert(target.view, local);
+    for (int p = 0; p < config_.exchange.pieces; ++p) {
+      const TensorView arrived = arriving->wait(p).front(), own_rows = exchange.piece_rows(own, p);
+      grouped(ctx,
+              ops::GroupedWeightGradient{.a = of_outputs ? own_rows : arrived,
+                                         .b = of_outputs ? arrived : own_rows,
+                                         .c = gradient.rows(p * count, count),
+                                         .offsets = exchange.piece_offsets(p),
+                                         .accumulate = target.accumulate,
+                                         .flops = flops_of(routing, gradient.size(1) * gradient.size(2))},
+              ops::grouped_weight_gradient);
+    }
   };
-  const auto same = [](const TensorView& rows) { return rows; };
-  add(kExpertDown, routing.weights, dy, same, [&](const TensorView&) { return inner; });
-  add(
-      kExpertGateUp, {}, normed, [&](const TensorView&) { return dgate_up; }, same);
+  add(kExpertDown, routing.weights, dy, inner, false);
+  add(kExpertGateUp, {}, normed, dgate_up, true);
+}
+
+void MoeLayer::router_gradient(LayerContext& ctx, const TensorView& dlogits, const TensorView& normed,
+                               GradientSink& sink) const {
   if (ctx.trainable()(kRouterWeight)) router_.weight_gradient(ctx, dlogits, widened(ctx, normed), sink);
 }
 
-double MoeLayer::flops(std::int64_t rows, double) const {
+void MoeLayer::update(Stream& compute, const LayerUpdate& update) const {
+  if (bias_ < 0) return;
+  const LayerUpdate::Shard& shard = update.params.at(static_cast<std::size_t>(bias_));
+  if (shard.values.empty()) return;
+  ops::balance_bias(compute, {.counts = update.statistics.rows(0, config_.experts),
+                              .shard = shard.values,
+                              .first = shard.first,
+                              .skip = update.skip,
+                              .rate = config_.bias_rate});
+}
+
+double MoeLayer::flops(const RowCounts& rows, double) const {
   const MoeConfig& c = config_;
   const double of_experts = static_cast<double>(c.top_k) * static_cast<double>(c.up_size() + c.inner);
-  return 2.0 * static_cast<double>(rows * c.width) * (of_experts + static_cast<double>(c.experts));
+  return 2.0 * static_cast<double>(rows.residual * c.width) * (of_experts + static_cast<double>(c.experts));
 }
 
 }  // namespace hawser::nn

@@ -4,16 +4,17 @@
 //   y = residual + sum over the top_k experts e of a token: w[e] * down[e](activation(gate_up[e](norm(x))))
 //
 // w are the top_k largest p, with normalise_top_k divided by their sum. The router is a float32 Linear, whatever the
-// compute dtype. No token is dropped. Tokens are copied to the rows of their experts (ops/moe/dispatch.h), which two
+// compute dtype. Without a capacity no token is dropped. Tokens are copied to the rows of their experts (ops/moe/dispatch.h), which two
 // grouped GEMMs read. What the router decides in forward is saved: later passes read it and never decide again. Rows
 // that are no tokens (BatchViews::token_mask) have no expert: y = residual.
 //
 // Expert parallelism: a rank has L of the experts (MoeConfig::part). TokenExchange (nn/seams.h) sends the rows of
-// tokens to the ranks of their experts and back, in forward, and again in each pass that recomputes them. Weights of
-// tokens are applied where the tokens are. In backward each row's weight is sent to its expert and the weight's
-// gradient back, which is a dot product of two rows there. Every rank routes RowCounts::residual rows: with sequence
-// parallelism its own, so that the gradients of router and experts are sums over the tensor ranks; without it tensor
-// ranks are copies.
+// tokens to the ranks of their experts and back, in forward, and again in each pass that recomputes them. The GEMMs and
+// the activation run on one piece of the experts at a time, while others are on their way. Weights of tokens are applied
+// where the tokens are. In backward each row's weight is sent to its expert with the row, and the weight's gradient
+// back, which is a dot product of two rows there. The experts' weight gradients run while the rows' are returned. Every
+// rank routes RowCounts::residual rows: with sequence parallelism its own, so that the gradients of router and experts
+// are sums over the tensor ranks; without it tensor ranks are copies.
 //
 // The experts' weights are two Params, [L * 2 F, C] (of each expert gate, then up; [L * F, C] without a gate) and
 // [L * C, F], with one segment for each tensor of the Hugging Face folder.
@@ -39,8 +40,13 @@ struct EqualPart {
 struct MoeConfig {
   std::int64_t width = 0, experts = 0, top_k = 0;  // C, E, K
   EqualPart part;                                  // of the experts: those of this rank. comm::expert_part
+  TokenExchange::Options exchange;                 // with several parts
   std::int64_t inner = 0;                          // F of an expert
   bool normalise_top_k = true;
+  // A rank's tokens give an expert at most ceil(capacity T K / E) assignments, the first ones (GShard, arXiv 2006.16668);
+  // later ones are dropped: they add nothing to y. 0: none is dropped. T: the rows of a micro-batch on this rank, so
+  // what is dropped depends on the mesh.
+  double capacity = 0;
   Activation activation = Activation::swiglu;
   NormConfig norm_config;
   bool shared_norm = false;  // `norm` is a layer's before this one (Param::shared)
@@ -49,6 +55,11 @@ struct MoeConfig {
   // change them. `reported`: the model's own loss includes the load-balancing loss (output_router_logits).
   double auxiliary_loss = 0, router_z_loss = 0;
   bool reported = false;
+  // Balancing without a loss (arXiv 2408.15664): a bias [E] of the choice of experts, which each training step raises or
+  // lowers by bias_rate (ops::balance_bias). `bias`: its complete name, "model.layers.0.mlp.gate.e_score_correction_bias";
+  // empty: no bias.
+  double bias_rate = 0;
+  std::string bias;
   // Names without ".weight", as in the Hugging Face folder. Those of experts have "{}" in place of the expert's number:
   // "model.layers.0.block_sparse_moe.experts.{}.w1".
   std::string norm, router, gate, up, down;
@@ -72,8 +83,10 @@ class MoeLayer : public Layer {
                 GradientSink&, const SavePolicy&) const override;
   void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const override;
   bool reads_token_mask() const override { return true; }
+  void update(Stream& compute, const LayerUpdate& update) const override;
+  bool may_refuse() const override { return exchanged() && config_.exchange.row_bound > 0; }
   const AuxiliaryLoss* auxiliary_loss() const override { return loss_.get(); }
-  double flops(std::int64_t rows, double pairs) const override;  // of top_k experts per token
+  double flops(const RowCounts& rows, double pairs) const override;  // of top_k experts per token that it routes
 
  private:
   enum SavedIndex {
@@ -92,6 +105,7 @@ class MoeLayer : public Layer {
     kCounts,
     kExpertOffsets,
     kTokenRows,
+    kExchangeState,
     kSavedCount
   };
   std::array<TensorSpec, kSavedCount> tensors(const RowCounts& rows, DType dtype) const;
@@ -106,22 +120,38 @@ class MoeLayer : public Layer {
   template <class View>
   Routing routing_of(LayerContext& ctx, const View& view) const;
   Routing saved_routing(LayerContext& ctx, const Saved& saved) const;
-  TensorView dispatch(LayerContext& ctx, const Routing& routing, const TensorView& x, const TensorView& weights,
-                      const TensorView& rows) const;
-  TensorView dispatch(LayerContext& ctx, const Routing& routing, const TensorView& x) const;
-  // The gradients of the weights of tokens; multiplies the rows of dinner by these weights.
-  TensorView weighted_backward(LayerContext& ctx, const Routing& routing, const TensorView& inner,
-                               const TensorView& dinner) const;
-  void gate_up(LayerContext& ctx, const Routing& routing, const TensorView& normed, const TensorView& out) const;
+  // x [T, C] in the rows [R, C] of its experts, times `weights` if they are given. `rows`: where; empty: a temp.
+  TensorView rows_of_tokens(LayerContext& ctx, const Routing& routing, const TensorView& x, const TensorView& weights,
+                            TensorView rows) const;
+  std::unique_ptr<TokenExchange::Dispatch> dispatch(LayerContext& ctx, const Routing& routing,
+                                                    const TensorView& x) const;
+  // One grouped GEMM of a piece with the weights of `param`, [L, outputs, inputs], or with their transposes.
+  void expert_gemm(LayerContext& ctx, const Routing& routing, int piece, int param, const TensorView& x,
+                   const TensorView& y, bool backward) const;
+  double flops_of(const Routing& routing, std::int64_t elements) const;
+  // What backward has between its exchange's start and end. Tensors of rows have those of all pieces.
+  struct Backward {
+    Routing routing;
+    TensorView gate_up, inner, dinner, dgate_up, dweights = {};
+    std::unique_ptr<TokenExchange::Dispatch> arriving = {};  // rows of dy, and weights of tokens
+    std::unique_ptr<TokenExchange::Combine> returning = {};  // the gradients of rows, and of weights of tokens
+  };
+  Backward start_backward(LayerContext& ctx, const Saved& saved, const TensorView& dy) const;
+  void backward_piece(LayerContext& ctx, const Backward& b, int piece, const SavePolicy& policy) const;
+  void return_piece(LayerContext& ctx, const Backward& b, int piece, const TensorView& drows) const;
+  bool exchanged() const { return config_.part.parts > 1; }
   static bool reads_normed(const TrainableParams& trainable);
   // norm(x) if a weight's gradient reads it, otherwise empty.
   TensorView normed_again(LayerContext&, const Saved&) const;
-  void weight_gradients(LayerContext& ctx, const Routing& routing, const TensorView& dy, const TensorView& inner,
-                        const TensorView& dgate_up, const TensorView& dlogits, const TensorView& normed,
-                        GradientSink& sink) const;
+  void expert_gradients(LayerContext& ctx, const Routing& routing, const TensorView& dy, const TensorView& inner,
+                        const TensorView& dgate_up, const TensorView& normed, GradientSink& sink) const;
+  void router_gradient(LayerContext& ctx, const TensorView& dlogits, const TensorView& normed,
+                       GradientSink& sink) const;
+  TokenExchange::Sizes sizes(std::int64_t rows) const;
 
   MoeConfig config_;
   std::vector<Param> params_;
+  int bias_ = -1;  // index of the parameter; -1: none
   std::shared_ptr<const RouterLoss> loss_;
   Norm norm_;
   Linear router_;

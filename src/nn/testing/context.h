@@ -122,6 +122,7 @@ class TestContext : public LayerContext {
   int threads() const override { return 1; }
   bool training() const override { return training_; }
   const TrainableParams& trainable() const override { return trainable_; }
+  TensorView refusal() const override { return refusal_; }
   ops::RandomKey random(Site site, int index) const override {
     return {.key = {static_cast<std::uint32_t>(site), static_cast<std::uint32_t>(index)},
             .step = step_,
@@ -135,7 +136,7 @@ class TestContext : public LayerContext {
   std::vector<TensorView> weights_;
   std::vector<TensorView> scales_, transposed_;  // of weights_; may be shorter
   mutable std::vector<Scaled> parameters_;
-  TensorView frequencies_, step_;
+  TensorView frequencies_, step_, refusal_;
   bool training_ = false;
   TrainableParams trainable_;
   const std::vector<OpRecord>& records() const { return compute_.records(); }

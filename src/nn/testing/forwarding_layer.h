@@ -32,10 +32,12 @@ class ForwardingLayer : public Layer {
   void backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved, GradientSink& sink) const override {
     layer_->backward_weight(ctx, dy, saved, sink);
   }
+  void update(Stream& compute, const LayerUpdate& update) const override { layer_->update(compute, update); }
   bool draws_random_numbers() const override { return layer_->draws_random_numbers(); }
   bool reads_token_mask() const override { return layer_->reads_token_mask(); }
+  bool may_refuse() const override { return layer_->may_refuse(); }
   const AuxiliaryLoss* auxiliary_loss() const override { return layer_->auxiliary_loss(); }
-  double flops(std::int64_t rows, double pairs) const override { return layer_->flops(rows, pairs); }
+  double flops(const RowCounts& rows, double pairs) const override { return layer_->flops(rows, pairs); }
   std::optional<std::int64_t> attention_window() const override { return layer_->attention_window(); }
 
  protected:

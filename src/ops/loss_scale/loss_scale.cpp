@@ -11,6 +11,14 @@ void scale_loss(Stream& stream, const ScaleLoss& args) {
       HAWSER_BACKENDS(scale_loss));
 }
 
+void refuse_step(Stream& stream, const RefuseStep& args) {
+  constexpr auto kOp = "refuse_step";
+  expect(kOp, "refusal", args.refusal, {DType::f32}, {1});
+  expect(kOp, "skip", args.skip, {DType::i32}, {1});
+  HAWSER_CHECK(args.value != 0, kOp, ": 0 is no skip");
+  run(stream, {kOp, OpKind::optimizer}, {args.refusal, args.skip}, {args.skip}, 1, args, HAWSER_BACKENDS(refuse_step));
+}
+
 void count_step(Stream& stream, const CountStep& args) {
   constexpr auto kOp = "count_step";
   expect(kOp, "step", args.step, {DType::i32}, {1});

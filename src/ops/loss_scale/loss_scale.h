@@ -1,4 +1,4 @@
-// `scale_loss`, `count_step`: the loss scale and the number of steps taken, kept on the device, so that the host need
+// `scale_loss`, `refuse_step`, `count_step`: the loss scale and the number of steps taken, kept on the device, so that the host need
 // not know whether an earlier step was skipped.
 //
 // scale_loss: the factor of the loss before backward,
@@ -10,6 +10,10 @@
 //   skip != 0, norm not finite:      growth_interval > 0: loss_scale = max(loss_scale * backoff_factor, min(loss_scale,
 //                                    minimum)); good_steps = 0
 //   skip != 0, norm finite:          nothing: the step had no target
+//
+// refuse_step: skips a step that a layer refuses (nn::Refusal),
+//   skip = value if refusal > 0
+//
 // With growth_interval 0 the scale is static. loss_scale, factor, out, norm float32 [1]; step, good_steps, skip int32
 // [1]. Source: torch.amp.GradScaler; Micikevicius et al., "Mixed Precision Training" (arXiv 1710.03740), section 3.2.
 #pragma once
@@ -22,6 +26,13 @@ struct ScaleLoss {
   TensorView factor, loss_scale, out;
 };
 void scale_loss(Stream& stream, const ScaleLoss& args);
+
+struct RefuseStep {
+  TensorView refusal;  // float32 [1]
+  TensorView skip;     // int32 [1], read and written
+  std::int32_t value = 1;
+};
+void refuse_step(Stream& stream, const RefuseStep& args);
 
 struct LossScaling {
   double growth_factor = 2, backoff_factor = 0.5;  // powers of two keep the scaled gradients exact
@@ -41,5 +52,6 @@ void count_step(Stream& stream, const CountStep& args);
 
 HAWSER_BACKENDS_OF(scale_loss, ScaleLoss);
 HAWSER_BACKENDS_OF(count_step, CountStep);
+HAWSER_BACKENDS_OF(refuse_step, RefuseStep);
 
 }  // namespace hawser::ops

@@ -1,5 +1,7 @@
 #include "ops/loss_scale/loss_scale.h"
 
+#include <array>
+
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
@@ -47,6 +49,22 @@ TEST(LossScale, FollowsTorchsGradScaler) {
                   return {world.values(args.step), world.values(args.good_steps), world.values(args.loss_scale)};
                 },
                 {{row.step_after}, {row.good_after}, {row.scale_after}},
+                0});
+  }
+}
+
+TEST(LossScale, ARefusedStepIsSkipped) {
+  for (const auto& [refusal, before, after] :
+       {std::array{0.0, 0.0, 0.0}, {0.0, 2.0, 2.0}, {1.0, 0.0, 5.0}, {2.0, 1.0, 5.0}}) {
+    check_case({cat("refuse_step ", refusal, " ", before),
+                [&](World& world) -> std::vector<Values> {
+                  const RefuseStep args{.refusal = world.in(DType::f32, {1}, {refusal}),
+                                        .skip = world.in_out(DType::i32, {1}, {before}),
+                                        .value = 5};
+                  refuse_step(world.stream(), args);
+                  return {world.values(args.skip)};
+                },
+                {{after}},
                 0});
   }
 }

@@ -18,6 +18,10 @@ void scale_loss(const ScaleLoss& args) {
   *args.out.data<float>() = *args.factor.data<float>() * *args.loss_scale.data<float>();
 }
 
+void refuse_step(const RefuseStep& args) {
+  if (*args.refusal.data<float>() > 0) *args.skip.data<std::int32_t>() = args.value;
+}
+
 void count_step(const CountStep& args) {
   const LossScaling& scaling = args.scaling;
   std::int32_t& good = *args.good_steps.data<std::int32_t>();

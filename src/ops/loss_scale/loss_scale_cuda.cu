@@ -9,6 +9,10 @@ __global__ void scale_kernel(const float* factor, const float* loss_scale, float
   *out = *factor * *loss_scale;
 }
 
+__global__ void refuse_kernel(const float* refusal, std::int32_t* skip, std::int32_t value) {
+  if (*refusal > 0) *skip = value;
+}
+
 __global__ void count_kernel(std::int32_t* step, std::int32_t* good, float* scale, const float* norm,
                              const std::int32_t* skip, LossScaling scaling) {
   if (*skip == 0) {
@@ -31,6 +35,10 @@ __global__ void count_kernel(std::int32_t* step, std::int32_t* good, float* scal
 void scale_loss(const CudaNative& native, const ScaleLoss& args) {
   scale_kernel<<<1, 1, 0, stream_of(native)>>>(args.factor.data<float>(), args.loss_scale.data<float>(),
                                                args.out.data<float>());
+}
+
+void refuse_step(const CudaNative& native, const RefuseStep& args) {
+  refuse_kernel<<<1, 1, 0, stream_of(native)>>>(args.refusal.data<float>(), args.skip.data<std::int32_t>(), args.value);
 }
 
 void count_step(const CudaNative& native, const CountStep& args) {

@@ -68,13 +68,22 @@ Chosen choose(const RouterCase& c, const Values& logits) {
   return out;
 }
 
-Values statistics_of(const RouterCase& c, const Values& logits, const Values& experts) {
+// Every third assignment is dropped.
+Values rows_of(const Values& experts) {
+  Values rows;
+  for (std::size_t i = 0; i < experts.size(); ++i)
+    rows.push_back(experts[i] < 0 || i % 3 == 1 ? -1 : static_cast<double>(i));
+  return rows;
+}
+
+Values statistics_of(const RouterCase& c, const Values& logits, const Values& experts, bool drops) {
   Values out(static_cast<std::size_t>(router_statistics_size(c.experts)));
   const auto n = static_cast<std::size_t>(c.experts);
   for (std::int64_t t = 0; t < c.tokens; ++t) {
     const Values row = row_of(logits, t, c.experts), p = softmax(row), chosen = row_of(experts, t, c.per_token);
     if (chosen[0] < 0) continue;
     for (const double e : chosen) out[static_cast<std::size_t>(e)] += 1;
+    for (const double place : row_of(rows_of(experts), t, c.per_token)) out[2 * n + 2] += drops && place < 0 ? 1 : 0;
     for (std::size_t e = 0; e < n; ++e) out[n + e] += p[e];
     out[2 * n] += std::pow(logsumexp(row), 2);
     out[2 * n + 1] += 1;
@@ -108,6 +117,56 @@ TEST(Router, ChoosesTheLargestAndWeighsThem) {
   }
 }
 
+// The bias chooses: the last experts first. Weights are those of the logits.
+TEST(Router, ABiasChoosesAndDoesNotWeigh) {
+  for (const bool normalise : {false, true}) {
+    const Values logits = {2, 1, 0, 3, 1, 1, 1, 1}, p0 = softmax({2, 1, 0, 3}), p1 = softmax({1, 1, 1, 1});
+    const auto weigh = [&](const Values& p, std::size_t a, std::size_t b) {
+      const double sum = normalise ? p[a] + p[b] : 1;
+      return Values{p[a] / sum, p[b] / sum};
+    };
+    Values weights = weigh(p0, 2, 3);
+    for (const double w : weigh(p1, 2, 1)) weights.push_back(w);
+    check_case({cat("router_top_k with a bias, ", normalise),
+                [&](World& world) -> std::vector<Values> {
+                  const RouterTopK args{.logits = world.in(DType::f32, {2, 4}, logits),
+                                        .bias = world.in(DType::f32, {4}, {-1, 0.25, 2, 0}),
+                                        .experts = world.out(DType::i32, {2, 2}),
+                                        .weights = world.out(DType::f32, {2, 2}),
+                                        .normalise = normalise};
+                  router_top_k(world.stream(), args);
+                  return {world.values(args.experts), world.values(args.weights)};
+                },
+                {{2, 3, 2, 1}, weights}});
+  }
+}
+
+// Loads 4, 0, 2, 2: the mean is 2.
+TEST(Router, BalancesTheBiasOfItsShard) {
+  struct Row {
+    std::int64_t first;
+    double skip;
+    Values before, after;
+  };
+  for (const Row& row : {Row{0, 0, {1, 1, 1, 1}, {0.75, 1.25, 1, 1}}, Row{0, 1, {1, 1, 1, 1}, {1, 1, 1, 1}},
+                         Row{-1, 0, {5, 6}, {5.25, 6}}, Row{2, 0, {7, 8, 9}, {7, 8, 8.75}}, Row{-4, 0, {3, 4}, {3, 4}},
+                         Row{9, 0, {3, 4}, {3, 4}}}) {
+    check_case({cat("balance_bias ", row.first, " ", row.skip),
+                [&](World& world) -> std::vector<Values> {
+                  const BalanceBias args{
+                      .counts = world.in(DType::f32, {4}, {4, 0, 2, 2}),
+                      .shard = world.in_out(DType::f32, {static_cast<std::int64_t>(row.before.size())}, row.before),
+                      .first = row.first,
+                      .skip = world.in(DType::i32, {1}, {row.skip}),
+                      .rate = 0.25};
+                  balance_bias(world.stream(), args);
+                  return {world.values(args.shard)};
+                },
+                {row.after},
+                0});
+  }
+}
+
 TEST(Router, EqualLogitsGoToTheLowerIndex) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const DeviceKind device : devices()) {
@@ -125,21 +184,23 @@ TEST(Router, EqualLogitsGoToTheLowerIndex) {
 TEST(Router, StatisticsAreThoseOfTokens) {
   for (const RouterCase& c : kRouterCases) {
     const Values logits = c.logits(), experts = choose(c, logits).experts;
-    check_case({c.name("router_statistics"),
-                [&](World& world) -> std::vector<Values> {
-                  const RouterStatistics args{
-                      .logits = world.in(DType::f32, {c.tokens, c.experts}, logits),
-                      .experts = world.in(DType::i32, {c.tokens, c.per_token}, experts),
-                      .statistics = world.out(DType::f32, {router_statistics_size(c.experts)}),
-                      .workspace = world.workspace(router_statistics_workspace(c.tokens, c.experts))};
-                  router_statistics(world.stream(), args);
-                  return {world.values(args.statistics)};
-                },
-                {statistics_of(c, logits, experts)}});
+    for (const bool drops : {false, true})
+      check_case({c.name("router_statistics"),
+                  [&](World& world) -> std::vector<Values> {
+                    RouterStatistics args{
+                        .logits = world.in(DType::f32, {c.tokens, c.experts}, logits),
+                        .experts = world.in(DType::i32, {c.tokens, c.per_token}, experts),
+                        .statistics = world.out(DType::f32, {router_statistics_size(c.experts)}),
+                        .workspace = world.workspace(router_statistics_workspace(c.tokens, c.experts))};
+                    if (drops) args.rows = world.in(DType::i32, {c.tokens, c.per_token}, rows_of(experts));
+                    router_statistics(world.stream(), args);
+                    return {world.values(args.statistics)};
+                  },
+                  {statistics_of(c, logits, experts, drops)}});
   }
 }
 
-// loss and factors of statistics [layers, 2 experts + 2]
+// loss and factors of statistics [layers, 2 experts + 3]
 double loss_of(const Values& statistics, std::int64_t layers, std::int64_t experts, double balance_coefficient,
                double z_coefficient) {
   const std::int64_t size = router_statistics_size(experts);
@@ -157,7 +218,7 @@ TEST(Router, LossAndItsFactorsAreThoseOfAllLayers) {
   Values statistics;
   for (std::uint64_t l = 0; l < 3; ++l) {
     const Values logits = random_values(c.tokens * c.experts, 10 + l);
-    for (const double s : statistics_of(c, logits, choose(c, logits).experts))
+    for (const double s : statistics_of(c, logits, choose(c, logits).experts, false))
       statistics.push_back(rounded(s, DType::f32));
   }
   const double loss = loss_of(statistics, layers, c.experts, 0.3, 0.07);

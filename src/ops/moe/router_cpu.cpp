@@ -1,6 +1,7 @@
 // Sums are in double: rows are short, and this backend is the reference of the others.
 #include "ops/moe/router.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -31,14 +32,14 @@ struct Softmax {
   double operator[](std::int64_t e) const { return p[static_cast<std::size_t>(e)]; }
 };
 
-// The `count` largest logits, largest first.
-void choose(const float* logits, std::int64_t experts, std::int32_t* chosen, std::int64_t count) {
+// The `count` largest scores, largest first.
+void choose(const float* scores, std::int64_t experts, std::int32_t* chosen, std::int64_t count) {
   std::array<bool, kMaxExperts> taken{};
   for (std::int64_t k = 0; k < count; ++k) {
     std::int64_t best = -1;
     for (std::int64_t e = 0; e < experts; ++e) {
       if (taken[static_cast<std::size_t>(e)]) continue;
-      if (best < 0 || logits[e] > logits[best]) best = e;
+      if (best < 0 || scores[e] > scores[best]) best = e;
     }
     taken[static_cast<std::size_t>(best)] = true;
     chosen[k] = static_cast<std::int32_t>(best);
@@ -50,6 +51,7 @@ void choose(const float* logits, std::int64_t experts, std::int32_t* chosen, std
 void router_top_k(const RouterTopK& args) {
   const std::int64_t experts = args.logits.size(1), per_token = args.experts.size(1);
   const auto* const mask = args.mask.empty() ? nullptr : args.mask.data<std::int32_t>();
+  const auto* const bias = args.bias.empty() ? nullptr : args.bias.data<float>();
   parallel_pieces(args.logits.size(0), row_grain_of(experts), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
       std::int32_t* const chosen = args.experts.data<std::int32_t>() + t * per_token;
@@ -60,8 +62,12 @@ void router_top_k(const RouterTopK& args) {
         continue;
       }
       const float* const logits = args.logits.data<float>() + t * experts;
-      choose(logits, experts, chosen, per_token);
       const Softmax p(logits, experts);
+      std::array<float, kMaxExperts> biased;
+      for (std::int64_t e = 0; bias != nullptr && e < experts; ++e) {
+        biased[static_cast<std::size_t>(e)] = static_cast<float>(p[e]) + bias[e];
+      }
+      choose(bias != nullptr ? biased.data() : logits, experts, chosen, per_token);
       double sum = args.normalise ? 0 : 1;
       for (std::int64_t k = 0; args.normalise && k < per_token; ++k) sum += p[chosen[k]];
       for (std::int64_t k = 0; k < per_token; ++k) weights[k] = static_cast<float>(p[chosen[k]] / sum);
@@ -69,11 +75,27 @@ void router_top_k(const RouterTopK& args) {
   });
 }
 
+void balance_bias(const BalanceBias& args) {
+  if (*args.skip.data<std::int32_t>() != 0) return;
+  const std::int64_t experts = args.counts.size(0), size = args.shard.size(0);
+  const float* const counts = args.counts.data<float>();
+  double sum = 0;
+  for (std::int64_t e = 0; e < experts; ++e) sum += counts[e];
+  const auto rate = static_cast<float>(args.rate);
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const std::int64_t at = args.first + e;
+    if (at < 0 || at >= size) continue;
+    const double load = static_cast<double>(counts[e]) * static_cast<double>(experts);
+    if (load != sum) args.shard.data<float>()[at] += load < sum ? rate : -rate;
+  }
+}
+
 void router_statistics(const RouterStatistics& args) {
   const std::int64_t tokens = args.logits.size(0), experts = args.logits.size(1), per_token = args.experts.size(1);
   const std::int64_t size = router_statistics_size(experts);
   const std::int64_t blocks = router_statistics_workspace(tokens, experts) / (size * size_of(DType::f32));
   auto* const partials = reinterpret_cast<float*>(args.workspace.raw());
+  const auto* const rows = args.rows.empty() ? nullptr : args.rows.data<std::int32_t>();
   parallel_items(blocks, [&](std::int64_t block) {
     std::array<double, router_statistics_size(kMaxExperts)> sums{};
     double* const counts = sums.data();
@@ -82,6 +104,9 @@ void router_statistics(const RouterStatistics& args) {
       const std::int32_t* const chosen = args.experts.data<std::int32_t>() + t * per_token;
       if (chosen[0] < 0) continue;
       for (std::int64_t k = 0; k < per_token; ++k) counts[chosen[k]] += 1;
+      if (rows != nullptr)
+        counts[2 * experts + 2] +=
+            static_cast<double>(std::count(rows + t * per_token, rows + (t + 1) * per_token, -1));
       const Softmax p(args.logits.data<float>() + t * experts, experts);
       for (std::int64_t e = 0; e < experts; ++e) probabilities[e] += p[e];
       counts[2 * experts] += p.logsumexp * p.logsumexp;
@@ -99,7 +124,8 @@ void router_statistics(const RouterStatistics& args) {
 }
 
 void router_loss(const RouterLoss& args) {
-  const std::int64_t layers = args.statistics.size(0), size = args.statistics.size(1), experts = size / 2 - 1;
+  const std::int64_t layers = args.statistics.size(0), size = args.statistics.size(1),
+                     experts = experts_of_statistics(size);
   std::array<double, router_statistics_size(kMaxExperts)> sums{};
   for (std::int64_t l = 0; l < layers; ++l) {
     for (std::int64_t i = 0; i < size; ++i) {

@@ -65,8 +65,8 @@ __device__ __forceinline__ Best better(const Best& a, const Best& b) {
 
 template <int V>
 __global__ void __launch_bounds__(32 * kWarps)
-    top_k_kernel(RouterSizes s, const float* logits, const std::int32_t* mask, std::int32_t* chosen, float* weights,
-                 bool normalise) {
+    top_k_kernel(RouterSizes s, const float* logits, const std::int32_t* mask, const float* bias, std::int32_t* chosen,
+                 float* weights, bool normalise) {
   const std::int64_t t = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (t >= s.tokens) return;
   const int lane = threadIdx.x % 32, per_token = s.per_token;
@@ -87,7 +87,8 @@ __global__ void __launch_bounds__(32 * kWarps)
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       const int e = lane + 32 * v;
-      if (e < s.experts && (taken >> v & 1) == 0) best = better(best, {row.logits[v], e});
+      if (e >= s.experts || (taken >> v & 1) != 0) continue;
+      best = better(best, {bias != nullptr ? row.p[v] + bias[e] : row.logits[v], e});
     }
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) {
@@ -95,7 +96,10 @@ __global__ void __launch_bounds__(32 * kWarps)
     }
     // Comparisons with NaN may differ between lanes: all take lane 0's.
     const int expert = __shfl_sync(kAll, best.expert, 0);
-    const float p = expf(__shfl_sync(kAll, best.value, 0) - row.largest) / row.sum;
+    float own = 0;
+#pragma unroll
+    for (int v = 0; v < V; ++v) own = v == expert / 32 ? row.p[v] : own;
+    const float p = __shfl_sync(kAll, own, expert % 32);
     if (lane == expert % 32) taken |= 1u << (expert / 32);
     total += p;
     if (lane == 0) {
@@ -111,21 +115,22 @@ __global__ void __launch_bounds__(32 * kWarps)
 // partial [blocks, stride]: the statistics of a block's rows. Counts are whole numbers, so their order does not matter.
 template <int V>
 __global__ void __launch_bounds__(32 * kWarps)
-    statistics_kernel(RouterSizes s, const float* logits, const std::int32_t* chosen, float* partial,
-                      std::int64_t stride) {
+    statistics_kernel(RouterSizes s, const float* logits, const std::int32_t* chosen, const std::int32_t* rows,
+                      float* partial, std::int64_t stride) {
   extern __shared__ float memory[];
   auto* const counts = reinterpret_cast<int*>(memory);  // [experts]
-  float* const sums = memory + s.experts;               // [warps, experts + 2]
+  float* const sums = memory + s.experts;               // [warps, experts + 3]
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int e = threadIdx.x; e < s.experts; e += blockDim.x) counts[e] = 0;
   __syncthreads();
-  float p[V] = {}, squares = 0, tokens = 0;
+  float p[V] = {}, squares = 0, tokens = 0, dropped = 0;
   for (std::int64_t t = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp; t < s.tokens;
        t += static_cast<std::int64_t>(gridDim.x) * kWarps) {
     const std::int32_t* const of_token = chosen + t * s.per_token;
     if (of_token[0] < 0) continue;
     for (int k = lane; k < s.per_token; k += 32) {
       if (of_token[k] >= 0 && of_token[k] < s.experts) atomicAdd(&counts[of_token[k]], 1);
+      if (rows != nullptr && rows[t * s.per_token + k] < 0) dropped += 1;
     }
     const Row<V> row(logits + t * s.experts, s.experts);
 #pragma unroll
@@ -134,7 +139,8 @@ __global__ void __launch_bounds__(32 * kWarps)
     squares += z * z;
     tokens += 1;
   }
-  float* const own = sums + warp * (s.experts + 2);
+  dropped = warp_sum(dropped);
+  float* const own = sums + warp * (s.experts + 3);
 #pragma unroll
   for (int v = 0; v < V; ++v) {
     if (lane + 32 * v < s.experts) own[lane + 32 * v] = p[v];
@@ -142,15 +148,27 @@ __global__ void __launch_bounds__(32 * kWarps)
   if (lane == 0) {
     own[s.experts] = squares;
     own[s.experts + 1] = tokens;
+    own[s.experts + 2] = dropped;
   }
   __syncthreads();
   float* const out = partial + blockIdx.x * stride;
   for (int i = threadIdx.x; i < s.experts; i += blockDim.x) out[i] = static_cast<float>(counts[i]);
-  for (int i = threadIdx.x; i < s.experts + 2; i += blockDim.x) {
+  for (int i = threadIdx.x; i < s.experts + 3; i += blockDim.x) {
     float sum = 0;
-    for (int w = 0; w < kWarps; ++w) sum += sums[w * (s.experts + 2) + i];
+    for (int w = 0; w < kWarps; ++w) sum += sums[w * (s.experts + 3) + i];
     out[s.experts + i] = sum;
   }
+}
+
+__global__ void __launch_bounds__(1024) bias_kernel(const float* counts, int experts, float* shard, std::int64_t size,
+                                                    std::int64_t first, const std::int32_t* skip, float rate) {
+  __shared__ double shared[32];
+  const int e = threadIdx.x;
+  const double count = e < experts ? static_cast<double>(counts[e]) : 0.0, sum = block_sum(count, shared);
+  const std::int64_t at = first + e;
+  if (e >= experts || at < 0 || at >= size || *skip != 0) return;
+  const double load = count * experts;
+  if (load != sum) shard[at] += load < sum ? rate : -rate;
 }
 
 struct Loss {
@@ -163,9 +181,9 @@ struct Loss {
 
 // One block. Each thread sums its statistics over the layers, in order.
 __global__ void __launch_bounds__(1024) loss_kernel(Loss a) {
-  extern __shared__ double sums[];  // [2 * experts + 2]
+  extern __shared__ double sums[];  // [2 * experts + 3]
   __shared__ double shared[32];
-  const int size = 2 * a.experts + 2;
+  const int size = 2 * a.experts + 3;
   for (int i = threadIdx.x; i < size; i += blockDim.x) {
     double sum = 0;
     for (int l = 0; l < a.layers; ++l)
@@ -173,13 +191,13 @@ __global__ void __launch_bounds__(1024) loss_kernel(Loss a) {
     sums[i] = sum;
   }
   __syncthreads();
-  const double n = sums[size - 1], inverse = n > 0 ? 1 / n : 0;
+  const double n = sums[size - 2], inverse = n > 0 ? 1 / n : 0;
   double balance = 0;
   for (int e = threadIdx.x; e < a.experts; e += blockDim.x)
     balance += sums[e] * inverse * sums[a.experts + e] * inverse;
   balance = block_sum(balance, shared) * a.experts;
   if (threadIdx.x == 0) {
-    const double value = a.share * (a.balance * balance + a.z * sums[size - 2] * inverse);
+    const double value = a.share * (a.balance * balance + a.z * sums[size - 3] * inverse);
     *a.loss = static_cast<float>(value + (a.accumulate ? static_cast<double>(*a.loss) : 0.0));
   }
   if (a.factors == nullptr) return;
@@ -270,8 +288,15 @@ void router_top_k(const CudaNative& native, const RouterTopK& args) {
   dispatch_experts(s.experts, [&](auto v) {
     top_k_kernel<decltype(v)::value><<<blocks_of(s.tokens), 32 * kWarps, 0, stream_of(native)>>>(
         s, args.logits.data<float>(), args.mask.empty() ? nullptr : args.mask.data<std::int32_t>(),
-        args.experts.data<std::int32_t>(), args.weights.data<float>(), args.normalise);
+        args.bias.empty() ? nullptr : args.bias.data<float>(), args.experts.data<std::int32_t>(),
+        args.weights.data<float>(), args.normalise);
   });
+}
+
+void balance_bias(const CudaNative& native, const BalanceBias& args) {
+  bias_kernel<<<1, 1024, 0, stream_of(native)>>>(args.counts.data<float>(), static_cast<int>(args.counts.size(0)),
+                                                 args.shard.data<float>(), args.shard.size(0), args.first,
+                                                 args.skip.data<std::int32_t>(), static_cast<float>(args.rate));
 }
 
 void router_statistics(const CudaNative& native, const RouterStatistics& args) {
@@ -281,12 +306,13 @@ void router_statistics(const CudaNative& native, const RouterStatistics& args) {
   const int blocks =
       static_cast<int>(std::clamp<std::int64_t>(ceil_div(s.tokens, 32 * kWarps), 1, std::min(native.sm_count, 256)));
   auto* const partial = Scratch(native).take<float>(blocks * stride);
-  const auto shared = static_cast<int>(sizeof(float)) * (s.experts + kWarps * (s.experts + 2));
+  const auto shared = static_cast<int>(sizeof(float)) * (s.experts + kWarps * (s.experts + 3));
   dispatch_experts(s.experts, [&](auto v) {
     const auto kernel = statistics_kernel<decltype(v)::value>;
     HAWSER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
     kernel<<<blocks, 32 * kWarps, static_cast<std::size_t>(shared), stream_of(native)>>>(
-        s, args.logits.data<float>(), args.experts.data<std::int32_t>(), partial, stride);
+        s, args.logits.data<float>(), args.experts.data<std::int32_t>(),
+        args.rows.empty() ? nullptr : args.rows.data<std::int32_t>(), partial, stride);
   });
   sum_partials(native, partial, blocks, stride, args.statistics, false, size);
 }
@@ -298,7 +324,7 @@ void router_loss(const CudaNative& native, const RouterLoss& args) {
                   .factors = args.factors.empty() ? nullptr : args.factors.data<float>(),
                   .loss = args.loss.data<float>(),
                   .layers = static_cast<int>(args.statistics.size(0)),
-                  .experts = size / 2 - 1,
+                  .experts = static_cast<int>(experts_of_statistics(size)),
                   .share = args.share,
                   .balance = args.balance_coefficient,
                   .z = args.z_coefficient,

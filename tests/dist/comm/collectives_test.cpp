@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <vector>
 
 #include "ranks.h"
@@ -232,6 +233,108 @@ TEST_P(Collectives, AllToAll) {
     expect_all(recv, expected, "transposed");
   }
 }
+
+// Rows of a few counted slots for each member, between poisoned ones: `rows(from, to, g)` of them are sent.
+class CountedRowsTest : public Collectives {
+ protected:
+  static constexpr int kGroups = 2, kColumns = 24;
+  using Rows = std::function<std::int32_t(int from, int to, int g)>;
+  enum Poison : int { kSendPoison = 0x7f, kRecvPoison = 0x5a };
+
+  TensorView counts_of(const std::function<std::int32_t(int member, int g)>& of) {
+    const TensorView host = make(*host_, DType::i32, size() * kGroups), out = make(DType::i32, size() * kGroups);
+    for (int i = 0; i < size() * kGroups; ++i) host.data<std::int32_t>()[i] = of(i / kGroups, i % kGroups);
+    copy(out, host);
+    return out;
+  }
+  TensorView poisoned(DType dtype, std::int64_t n, Poison poison) {
+    const TensorView host = make(*host_, dtype, n), out = make(dtype, n);
+    std::memset(host.raw(), poison, static_cast<std::size_t>(host.bytes()));
+    copy(out, host);
+    return out;
+  }
+  static std::int64_t at(std::int64_t slot, std::int64_t bound, std::int64_t row, std::int64_t column) {
+    return (slot * bound + row) * kColumns + column;
+  }
+
+  void expect_exchange(std::int64_t bound, const Rows& rows, const std::string& what) {
+    const DType dtype = GetParam();
+    const std::int64_t n = size() * kGroups * bound * kColumns;
+    const TensorView host = seen(poisoned(dtype, n, kSendPoison)), send = make(dtype, n),
+                     recv = poisoned(dtype, n, kRecvPoison);
+    for (int to = 0; to < size(); ++to) {
+      for (int g = 0; g < kGroups; ++g) {
+        for (std::int64_t k = 0; k < rows(index(), to, g) * std::int64_t{kColumns}; ++k) {
+          put(host, at(to * kGroups + g, bound, 0, k), value(static_cast<std::uint64_t>(to * kGroups + g), index(), k));
+        }
+      }
+    }
+    copy(send, host);
+    const auto matrix = [&](const TensorView& view) { return view.reshape({n / kColumns, kColumns}); };
+    const CountedRows from{matrix(send), counts_of([&](int to, int g) { return rows(index(), to, g); })};
+    const CountedRows to{matrix(recv), counts_of([&](int other, int g) { return rows(other, index(), g); })};
+    group().all_to_all_v(*stream_, from, to, workspace(all_to_all_v_workspace(from.rows, size(), kKind)));
+    stream_->synchronize();
+    const float poison = get(seen(poisoned(dtype, 1, kRecvPoison)), 0);
+    const auto expected = [&](std::int64_t k) {
+      const std::int64_t slot = k / (bound * kColumns), inside = k % (bound * kColumns);
+      const int other = static_cast<int>(slot) / kGroups, g = static_cast<int>(slot) % kGroups;
+      if (inside >= rows(other, index(), g) * std::int64_t{kColumns}) return poison;
+      return rounded(dtype, value(static_cast<std::uint64_t>(index() * kGroups + g), other, inside));
+    };
+    expect_all(recv, expected, what);
+  }
+};
+
+TEST_P(CountedRowsTest, CountedRowsAreExchangedAndNoOthers) {
+  const int n = size();
+  for (const std::int64_t bound : {1, 7, 1000}) {
+    const auto max = static_cast<std::int32_t>(bound);
+    expect_exchange(
+        bound, [&](int from, int to, int g) { return (from * 5 + to * 3 + g * 2 + 1) % (max + 1); }, "some");
+    expect_exchange(
+        bound, [&](int, int, int) { return max; }, "all of the bound");
+    expect_exchange(
+        bound, [](int, int, int) { return 0; }, "none");
+    expect_exchange(
+        bound, [&](int, int to, int) { return to == n - 1 ? 0 : max; }, "none to the last");
+    expect_exchange(
+        bound, [&](int from, int, int) { return from == 0 ? 0 : max; }, "none from the first");
+    expect_exchange(
+        bound, [&](int, int to, int g) { return to == n - 1 && g == 1 ? max : 0; }, "all to the last");
+  }
+}
+
+TEST_P(CountedRowsTest, CountsAreReadWhenTheStreamRuns) {
+  const DType dtype = GetParam();
+  const TensorView send = filled(dtype, size() * 8, 9), recv = poisoned(dtype, size() * 8, kRecvPoison);
+  const TensorView counts = make(DType::i32, size());
+  const TensorView later = make(DType::i32, size());
+  const TensorView host = make(*host_, DType::i32, size());
+  for (int m = 0; m < size(); ++m) host.data<std::int32_t>()[m] = 4;
+  copy(later, host);
+  for (int m = 0; m < size(); ++m) host.data<std::int32_t>()[m] = 1;
+  copy(counts, host);
+  transfer(*stream_, counts.raw(), later.raw(), later.bytes());
+  const Shape shape{size() * 4, 2};
+  group().all_to_all_v(*stream_, {send.reshape(shape), counts}, {recv.reshape(shape), counts},
+                       workspace(all_to_all_v_workspace(send.reshape(shape), size(), kKind)));
+  stream_->synchronize();
+  expect_all(
+      recv, [&](std::int64_t k) { return rounded(dtype, value(9, static_cast<int>(k / 8), index() * 8 + k % 8)); },
+      "later");
+}
+
+TEST_P(CountedRowsTest, CountsOutsideTheBoundThrow) {
+  if (ranks::kGpus || size() > 1) GTEST_SKIP() << "other members would wait";
+  const TensorView rows = filled(GetParam(), 8, 1), recv = make(GetParam(), 8), counts = make(DType::i32, 1);
+  counts.data<std::int32_t>()[0] = 5;
+  group().all_to_all_v(*stream_, {rows.reshape({4, 2}), counts}, {recv.reshape({4, 2}), counts}, {});
+  EXPECT_THROW(stream_->synchronize(), InternalError);
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, CountedRowsTest, testing::Values(DType::f32, DType::bf16),
+                         [](const auto& dtype) { return to_string(dtype.param); });
 
 TEST_P(Collectives, BroadcastFromEveryRoot) {
   const DType dtype = GetParam();

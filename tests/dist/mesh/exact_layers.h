@@ -71,8 +71,8 @@ class ExactLayer : public nn::Layer {
     down_.weight_gradient(ctx, gradient(ctx), saved.tensors[0], sink);
     up_.weight_gradient(ctx, saved.tensors[1], input(ctx, saved.x), sink);
   }
-  double flops(std::int64_t rows, double) const override {
-    return 4.0 * static_cast<double>(rows * width_ * kExactInner);
+  double flops(const nn::RowCounts& rows, double) const override {
+    return 4.0 * static_cast<double>(rows.full * width_ * kExactInner);
   }
 
  private:

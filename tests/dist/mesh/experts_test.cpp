@@ -1,5 +1,7 @@
 // Experts over ranks, with a filling of the token seam that sends pieces of equal size: losses, their statistics,
 // gradients and states are those of one rank that has all experts.
+#include <numeric>
+
 #include "base/testing/temporary_folder.h"
 #include "engine/load_state.h"
 #include "mesh_case.h"
@@ -27,6 +29,7 @@ struct Experts {
   int pieces = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   bool sequence_parallel = false;
+  double row_bound = 0;
 
   bool in_flight() const { return policy.delay_weight_gradients && micro_batches > 1; }
   std::int64_t sequences() const { return 2LL * mesh.shard * mesh.replicate; }
@@ -43,6 +46,10 @@ std::unique_ptr<models::Model> part_of(models::ModelDescription d, const Experts
   const comm::MeshPlace place = comm::place_of(the_world->rank().value(), o.mesh);
   for (models::BlockDescription& block : d.blocks) {
     block.moe->part = {.index = comm::expert_part(place, o.mesh), .parts = o.mesh.expert};
+    if (o.mesh.expert == 1) continue;
+    block.moe->exchange = testing::PiecesExchange::options(
+        std::min(o.pieces, static_cast<int>(block.moe->local_experts())), o.mesh.expert);
+    block.moe->exchange.row_bound = o.row_bound;
   }
   if (o.mesh.tensor > 1) d = testing::half_of(std::move(d), place.tensor, {.vocabulary = true});
   const nn::FlatSpecOf own([](const nn::Param& param) { return param.flat; });
@@ -57,7 +64,7 @@ plan::Layout layout_of(const Experts& o, const models::Model& model) {
   layout.policies.assign(layout.policies.size(), o.policy);
   layout.in_flight = o.in_flight() ? 2 : 1;
   layout.replace_seams = [o](nn::Seams& seams, comm::Mesh& groups) {
-    if (o.mesh.expert > 1) seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert(), o.pieces);
+    if (o.mesh.expert > 1) seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert());
     if (o.mesh.tensor == 1) return;
     seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
     if (o.sequence_parallel) {
@@ -174,7 +181,7 @@ TEST(ExpertRanks, GradientsAreThoseOfOneRank) {
       cases.push_back({.mesh = mesh,
                        .policy = policies[turn % policies.size()],
                        .micro_batches = turn % 2 == 0 ? 1 : 3,
-                       .pieces = turn % 3 == 0 ? 7 : 1,
+                       .pieces = turn % 3 == 0 ? 1 : 4,
                        .accumulation = turn % 4 == 1 ? GradientAccumulation::local : GradientAccumulation::sharded});
     }
   }
@@ -186,7 +193,7 @@ TEST(ExpertRanks, DISABLED_GradientsAreThoseOfOneRankOnEveryMeshUnderEveryPolicy
   for (const comm::MeshSizes& mesh : expert_meshes()) {
     for (const nn::SavePolicy& policy : nn::testing::all_policies()) {
       for (const int micro_batches : {1, 3}) {
-        for (const int pieces : {1, 7}) {
+        for (const int pieces : {1, 2, 4}) {
           cases.push_back({.mesh = mesh, .policy = policy, .micro_batches = micro_batches, .pieces = pieces});
         }
       }
@@ -197,7 +204,7 @@ TEST(ExpertRanks, DISABLED_GradientsAreThoseOfOneRankOnEveryMeshUnderEveryPolicy
 
 Experts largest(const nn::SavePolicy& policy = {}) {
   const int world = the_world->size();
-  return {.mesh = {.shard = world, .expert = world}, .policy = policy, .micro_batches = 2, .pieces = 3};
+  return {.mesh = {.shard = world, .expert = world}, .policy = policy, .micro_batches = 2, .pieces = 2};
 }
 
 // The logits of tokens are about the same with a large bias of the norm, so that weights of the router decide.
@@ -283,6 +290,141 @@ TEST(ExpertRanks, WithTensorRanksTrainLikeOneRank) {
   }
 }
 
+// A bound of the rows that is not exceeded changes the buffers only.
+TEST(ExpertRanks, ABoundOfRowsHasTheBitsOfNone) {
+  if (the_world->size() == 1) GTEST_SKIP() << "needs several ranks";
+  const models::ModelDescription whole = testing::toy_with_experts(kExperts, 4);
+  Experts o = largest(kFullDelayed);
+  const Trained all = trained(whole, o);
+  o.row_bound = 1.3;
+  const auto rows = [&](double bound) {
+    return nn::TokenExchange::Sizes{.tokens = 2 * testing::kToyLength,
+                                    .per_token = 4,
+                                    .experts = kExperts,
+                                    .local_experts = kExperts / o.mesh.expert,
+                                    .options = {.row_bound = bound}}
+        .expert_rows();
+  };
+  EXPECT_LT(rows(o.row_bound), rows(0));
+  const Trained bounded = trained(whole, o);
+  EXPECT_TRUE(bounded.after == all.after);
+  EXPECT_EQ(bounded.losses, all.losses);
+}
+
+// All ranks skip a step in which one has too many rows; the next step counts.
+TEST(ExpertRanks, TooManyRowsSkipTheStep) {
+  const int world = the_world->size();
+  if (world == 1) GTEST_SKIP() << "needs several ranks";
+  models::ModelDescription whole = testing::toy_with_experts(world, 1);
+  for (models::BlockDescription& block : whole.blocks) block.moe->normalise_top_k = false;
+  const Experts o{.mesh = {.shard = world, .expert = world}, .row_bound = 1.3};
+  const auto model = part_of(whole, o);
+  plan::Layout layout = layout_of(o, *model);
+  layout.batch.sequences = 6;
+  plan::set_bounds(layout);
+  const auto mesh = comm::make_mpi_mesh(*the_world, o.mesh, 60.0);
+  const testing::ToySteps steps(layout, mesh->place(), 6 * world);
+  const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+  engine::Session session(*model, layout, *device, *mesh, {step::Purpose::train, step::Purpose::loss});
+  session.initialise(3);
+  const auto router = [&](const std::function<float(std::int64_t expert, std::int64_t column)>& of) {
+    set_weights(session, *model, [&](const std::string& name, std::int64_t element) {
+      return name.ends_with("block_sparse_moe.gate.weight") ? of(element / 24, element % 24) : NAN;
+    });
+  };
+  const auto run = [&](step::Purpose purpose) {
+    step::StepInput input = steps.input(0);
+    input.record.learning_rate = 0.01f;
+    const step::StepOutput output = session.enqueue(purpose, input);
+    session.synchronize();
+    return output;
+  };
+  router([](std::int64_t, std::int64_t) { return 0.0f; });  // equal logits: the first expert
+  const testing::Tensors before = testing::assembled(session);
+  const step::StepOutput refused = run(step::Purpose::train);
+  EXPECT_EQ(refused.result->skipped(), step::Skip::refused);
+  EXPECT_EQ(refused.result->refused(), nn::Refusal::expert_rows);
+  EXPECT_TRUE(std::isfinite(refused.result->loss_sum.value()));
+  EXPECT_EQ(refused.progress->step, 0);
+  EXPECT_TRUE(testing::assembled(session) == before);
+  EXPECT_EQ(run(step::Purpose::loss).result->skipped(), step::Skip::refused);
+  router([](std::int64_t expert, std::int64_t column) {
+    return static_cast<float>((expert * 7 + column * 13) % 11 - 5) / 20;
+  });
+  EXPECT_EQ(run(step::Purpose::loss).result->skipped(), step::Skip::none);
+  const step::StepOutput counted = run(step::Purpose::train);
+  EXPECT_EQ(counted.result->skipped(), step::Skip::none);
+  EXPECT_EQ(counted.progress->step, 1);
+}
+
+// What is dropped depends on each rank's tokens, not on where the experts are.
+TEST(ExpertRanks, DropTheTokensOfRanksThatHaveAllExperts) {
+  const int world = the_world->size();
+  if (world == 1) GTEST_SKIP() << "needs several ranks";
+  models::ModelDescription whole = testing::toy_with_experts(kExperts);
+  for (models::BlockDescription& block : whole.blocks) block.moe->capacity = 0.8;
+  Experts o = largest(kDelayed);
+  const Outcome many = on_the_mesh(whole, o);
+  const Trained apart = trained(whole, o);
+  o.mesh = {.shard = world};
+  const Outcome together = on_the_mesh(whole, o);
+  EXPECT_EQ(counts_of(many.statistics), counts_of(together.statistics));
+  EXPECT_EQ(many.statistics.back(), together.statistics.back());
+  EXPECT_GT(many.statistics.back(), 0) << "nothing is dropped";
+  EXPECT_LT(testing::difference(apart.after, trained(whole, o).after), 1e-6);
+}
+
+models::ModelDescription with_bias(models::ModelDescription whole, double rate) {
+  for (models::BlockDescription& block : whole.blocks) {
+    block.moe->bias = block.moe->router + ".e_score_correction_bias";
+    block.moe->bias_rate = rate;
+  }
+  return whole;
+}
+
+// The history of the biases follows from the counts of each step. A skipped step changes none.
+TEST(ExpertRanks, TheBiasFollowsTheLoadOfStepsThatCount) {
+  const int world = the_world->size();
+  const float rate = 0.125f;
+  const models::ModelDescription whole = with_bias(testing::toy_with_experts(kExperts), rate);
+  std::vector<Experts> cases = {largest()};
+  if (world > 1) cases.push_back({.mesh = {.shard = 1, .replicate = world}, .micro_batches = 2});
+  for (const Experts& o : cases) {
+    const auto model = part_of(whole, o);
+    plan::Layout layout = layout_of(o, *model);
+    const auto mesh = comm::make_mpi_mesh(*the_world, o.mesh, 60.0);
+    const testing::ToySteps steps(layout, mesh->place(), o.sequences() * o.micro_batches);
+    const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+    engine::Session session(*model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+    session.initialise(3);
+    std::vector<float> expected(2 * kExperts);
+    for (int i = 0; i < 4; ++i) {
+      step::StepInput input = steps.input(i);
+      input.record.learning_rate = 0.01f;
+      input.skip = i == 1;
+      const step::StepOutput output = session.enqueue(step::Purpose::train, input);
+      session.synchronize();
+      const std::vector<float> counts = counts_of(*output.auxiliary_statistics);
+      for (std::size_t layer = 0; layer < 2 && i != 1; ++layer) {
+        const auto of_layer = counts.begin() + static_cast<std::ptrdiff_t>(layer * kExperts);
+        const double mean = std::accumulate(of_layer, of_layer + kExperts, 0.0) / kExperts;
+        for (std::size_t e = 0; e < kExperts; ++e) {
+          const double load = counts[layer * kExperts + e];
+          expected[layer * kExperts + e] += load < mean ? rate : load > mean ? -rate : 0.0f;
+        }
+      }
+      const testing::Tensors tensors = testing::assembled(session);
+      for (std::size_t layer = 0; layer < 2; ++layer) {
+        const std::vector<float>& bias =
+            tensors.at(cat("model.layers.", layer, ".block_sparse_moe.gate.e_score_correction_bias"));
+        const auto of_layer = expected.begin() + static_cast<std::ptrdiff_t>(layer * kExperts);
+        EXPECT_EQ(bias, std::vector<float>(of_layer, of_layer + kExperts)) << o.text() << ", step " << i;
+      }
+    }
+    EXPECT_GT(std::ranges::count_if(expected, [](float value) { return value != 0; }), 0);
+  }
+}
+
 TEST(ExpertRanks, RepeatBitForBit) {
   if (the_world->size() == 1) GTEST_SKIP() << "needs several ranks";
   const models::ModelDescription whole = testing::toy_with_experts(kExperts);
@@ -295,7 +437,7 @@ TEST(ExpertRanks, RepeatBitForBit) {
 TEST(ExpertRanks, StatesAreSavedAndLoadedOnOtherMeshes) {
   const int world = the_world->size();
   if (world == 1) GTEST_SKIP() << "one mesh";
-  const models::ModelDescription whole = testing::toy_with_experts(kExperts);
+  const models::ModelDescription whole = with_bias(testing::toy_with_experts(kExperts), 0.01);
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
   std::vector<Experts> all = {largest(), {.mesh = {.shard = world}}};

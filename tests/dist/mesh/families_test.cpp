@@ -35,7 +35,7 @@ void compare_routing(const std::string& text, const models::Model& model, const 
       chosen += one.statistics[s];
     }
     at += static_cast<std::size_t>(ops::router_statistics_size(block.moe->experts));
-    EXPECT_EQ(chosen, static_cast<double>(block.moe->top_k) * one.statistics[at - 1]) << text;
+    EXPECT_EQ(chosen, static_cast<double>(block.moe->top_k) * one.statistics[at - 2]) << text;
     EXPECT_EQ(mesh.statistics[at - 1], one.statistics[at - 1]) << text;
   }
   EXPECT_EQ(at, one.statistics.size()) << text;

@@ -25,24 +25,64 @@ std::vector<double> rows_for(int rank, std::int64_t rows) {
   return normals("rows of " + std::to_string(rank), rows * 3);
 }
 
+// No row is dropped: the rows of an expert are those of rank 0, then those of rank 1, then zeros.
+void expect_rows_of_experts(const nn::TokenExchange::Routing& routing, int piece, const TensorView& there, int rank,
+                            const std::vector<std::vector<double>>& chosen) {
+  const auto experts = static_cast<std::size_t>(routing.sizes.piece_experts());
+  const std::vector<double> arrived = get(there), offsets = get(routing.piece_offsets(piece)),
+                            valid = get(routing.piece_rows(routing.token_rows, piece));
+  EXPECT_EQ(offsets[0], 0);
+  for (std::size_t i = 0; i < experts; ++i) {
+    const auto begin = static_cast<std::size_t>(offsets[i]), end = static_cast<std::size_t>(offsets[i + 1]);
+    const auto expert =
+        static_cast<double>(rank * kLocal) + static_cast<double>(static_cast<std::size_t>(piece) * experts + i);
+    std::size_t row = begin;
+    for (std::size_t r = 0; r < 2; ++r) {
+      const std::vector<double> all = rows_for(static_cast<int>(r), static_cast<std::int64_t>(chosen[r].size()));
+      for (std::size_t t = 0; t < chosen[r].size(); ++t) {
+        if (chosen[r][t] != expert) continue;
+        ASSERT_LT(row, end);
+        EXPECT_EQ(valid[row], static_cast<double>(row));
+        for (std::size_t c = 0; c < 3; ++c) EXPECT_EQ(arrived[row * 3 + c], static_cast<float>(all[t * 3 + c]));
+        ++row;
+      }
+    }
+    EXPECT_EQ(end, begin + static_cast<std::size_t>(round_up(static_cast<std::int64_t>(row - begin), ops::kGroupRows)));
+    for (; row < end; ++row) {
+      EXPECT_EQ(valid[row], ops::kNoRow);
+      for (std::size_t c = 0; c < 3; ++c) EXPECT_EQ(arrived[row * 3 + c], 0);
+    }
+  }
+  for (auto row = static_cast<std::size_t>(offsets[experts]); row < valid.size(); ++row) {
+    EXPECT_EQ(valid[row], ops::kNoRow);
+    EXPECT_TRUE(std::isnan(arrived[row * 3])) << "a row that nothing may read";
+  }
+}
+
 // `chosen`: by rank, the expert of each token.
-void expect_there_and_back(int pieces, const std::vector<std::vector<double>>& chosen) {
+void expect_there_and_back(int pieces, const std::vector<std::vector<double>>& chosen, double row_bound = 0,
+                           bool refused = false) {
   const auto device = make_cpu_device({.random_delay_s = 0.0005});
   TestContext ctx(*device, DType::f32);
   const auto rank = static_cast<std::size_t>(pair().index());
-  ctx.seams_.tokens = std::make_shared<PiecesExchange>(pair(), pieces);
+  ctx.seams_.tokens = std::make_shared<PiecesExchange>(pair());
   nn::TokenExchange& seam = *ctx.seams_.tokens;
   const auto tokens = static_cast<std::int64_t>(chosen[rank].size());
-  const std::int64_t rows = ops::expert_rows(tokens, 1, kExperts),
-                     expert_rows = nn::TokenExchange::max_expert_rows(tokens, 1, kExperts, kLocal);
-  const nn::TokenExchange::Routing routing{.rows = rows,
-                                           .expert_rows = expert_rows,
-                                           .max_sent = tokens,
+  nn::TokenExchange::Sizes sizes{.tokens = tokens,
+                                 .per_token = 1,
+                                 .experts = kExperts,
+                                 .local_experts = kLocal,
+                                 .options = PiecesExchange::options(pieces, 2)};
+  sizes.options.row_bound = row_bound;
+  ctx.refusal_ = ctx.make(DType::f32, {1}, {0.0});
+  const std::int64_t rows = sizes.rows();
+  const nn::TokenExchange::Routing routing{.sizes = sizes,
                                            .offsets = ctx.make(DType::i32, {kExperts + 1}),
                                            .assignments = ctx.make(DType::i32, {rows}),
                                            .counts = ctx.make(DType::i32, {2, kExperts}),
-                                           .expert_offsets = ctx.make(DType::i32, {kLocal + 1}),
-                                           .token_rows = ctx.make(DType::i32, {expert_rows, 1})};
+                                           .expert_offsets = ctx.make(DType::i32, {pieces, sizes.piece_experts() + 1}),
+                                           .token_rows = ctx.make(DType::i32, {sizes.expert_rows(), 1}),
+                                           .state = ctx.make(DType::i32, {sizes.state()})};
   const TensorView row_of = ctx.make(DType::i32, {tokens, 1});
   ops::expert_plan(ctx.compute(), {.experts = ctx.make(DType::i32, {tokens, 1}, chosen[rank]),
                                    .offsets = routing.offsets,
@@ -53,47 +93,47 @@ void expect_there_and_back(int pieces, const std::vector<std::vector<double>>& c
                    by_expert = ctx.make(DType::f32, {rows, 3});
   ops::dispatch_rows(ctx.compute(),
                      {.x = mine, .assignments = routing.assignments, .offsets = routing.offsets, .y = by_expert});
-  const TensorView there = seam.dispatch(ctx, routing, by_expert);
-  // Each expert computes something different: expert e multiplies by e + 1.
-  ctx.compute().launch({.name = "experts", .kind = OpKind::host}, [=] {
-    const auto* const offsets = routing.expert_offsets.data<std::int32_t>();
-    for (std::int64_t row = 0; row < offsets[kLocal]; ++row) {
-      const std::int64_t e = static_cast<std::int64_t>(rank) * kLocal + (row < offsets[1] ? 0 : 1);
-      for (int c = 0; c < 3; ++c) there.data<float>()[row * 3 + c] *= static_cast<float>(e + 1);
-    }
-  });
-  const TensorView back = seam.combine(ctx, routing, there), home = ctx.make(DType::f32, {tokens, 3});
-  ops::combine_rows(ctx.compute(), {.x = back, .rows = row_of, .y = home});
-  ctx.finish();
-
-  // No row is dropped: the rows of an expert are those of rank 0, then those of rank 1, then zeros.
-  const std::vector<double> arrived = get(there), offsets = get(routing.expert_offsets),
-                            valid = get(routing.token_rows);
-  EXPECT_EQ(offsets[0], 0);
-  for (std::size_t e = 0; e < kLocal; ++e) {
-    const auto begin = static_cast<std::size_t>(offsets[e]), end = static_cast<std::size_t>(offsets[e + 1]);
-    std::size_t row = begin;
-    for (std::size_t r = 0; r < 2; ++r) {
-      const std::vector<double> all = rows_for(static_cast<int>(r), static_cast<std::int64_t>(chosen[r].size()));
-      for (std::size_t t = 0; t < chosen[r].size(); ++t) {
-        if (chosen[r][t] != static_cast<double>(rank * kLocal + e)) continue;
-        ASSERT_LT(row, end);
-        EXPECT_EQ(valid[row], static_cast<double>(row));
-        for (std::size_t c = 0; c < 3; ++c) {
-          EXPECT_EQ(arrived[row * 3 + c], static_cast<float>(all[t * 3 + c]) * static_cast<float>(chosen[r][t] + 1));
+  // A second tensor of one column goes with the first.
+  const std::vector<double> tags = rows_for(static_cast<int>(rank) + 2, tokens);
+  const TensorView tag = ctx.make(DType::f32, {tokens, 1}, {tags.begin(), tags.begin() + tokens}),
+                   tag_rows = ctx.make(DType::f32, {rows, 1});
+  ops::dispatch_rows(ctx.compute(),
+                     {.x = tag, .assignments = routing.assignments, .offsets = routing.offsets, .y = tag_rows});
+  const auto arriving = seam.dispatch(ctx, routing, {by_expert, tag_rows});
+  const auto returning = seam.combine(ctx, routing, {{DType::f32, 3}, {DType::f32, 1}});
+  std::vector<TensorView> there;
+  for (int p = 0; p < pieces; ++p) {
+    const std::vector<TensorView> arrived = arriving->wait(p), target = returning->target(p);
+    there.push_back(arrived[0]);
+    // Each expert computes something different: expert e multiplies by e + 1.
+    ctx.compute().launch({.name = "experts", .kind = OpKind::host}, [=] {
+      const auto* const offsets = routing.piece_offsets(p).data<std::int32_t>();
+      for (std::int64_t row = 0; row < offsets[sizes.piece_experts()]; ++row) {
+        const std::int64_t e = static_cast<std::int64_t>(rank) * kLocal + p * sizes.piece_experts() +
+                               (sizes.piece_experts() == 1 || row < offsets[1] ? 0 : 1);
+        for (int c = 0; c < 3; ++c) {
+          target[0].data<float>()[row * 3 + c] = arrived[0].data<float>()[row * 3 + c] * static_cast<float>(e + 1);
         }
-        ++row;
+        target[1].data<float>()[row] = arrived[1].data<float>()[row];
       }
-    }
-    EXPECT_EQ(end, begin + static_cast<std::size_t>(round_up(static_cast<std::int64_t>(row - begin), ops::kGroupRows)));
-    for (; row < end; ++row) {
-      EXPECT_EQ(valid[row], ops::kNoRow);
-      for (std::size_t c = 0; c < 3; ++c) EXPECT_EQ(arrived[row * 3 + c], 0);
-    }
+    });
+    returning->written(p);
   }
-  for (auto row = static_cast<std::size_t>(offsets[kLocal]); row < valid.size(); ++row) {
-    EXPECT_EQ(valid[row], ops::kNoRow);
-    EXPECT_TRUE(std::isnan(arrived[row * 3])) << "a row that nothing may read";
+  const std::vector<TensorView> back = returning->finish();
+  const TensorView home = ctx.make(DType::f32, {tokens, 3}), tag_home = ctx.make(DType::f32, {tokens, 1});
+  ops::combine_rows(ctx.compute(), {.x = back[0], .rows = row_of, .y = home});
+  ops::combine_rows(ctx.compute(), {.x = back[1], .rows = row_of, .y = tag_home});
+  ctx.finish();
+  EXPECT_EQ(get(ctx.refusal_)[0], refused ? static_cast<double>(nn::Refusal::expert_rows) : 0.0);
+  if (refused) {
+    EXPECT_EQ(get(home), std::vector<double>(static_cast<std::size_t>(tokens * 3)));
+    EXPECT_EQ(get(routing.counts), std::vector<double>(2 * kExperts));
+    return;
+  }
+  EXPECT_EQ(get(tag_home), get(tag));
+
+  for (int p = 0; p < pieces; ++p) {
+    expect_rows_of_experts(routing, p, there[static_cast<std::size_t>(p)], static_cast<int>(rank), chosen);
   }
   // Each row returns to its token.
   std::vector<double> returned = rows_for(static_cast<int>(rank), tokens);
@@ -117,11 +157,27 @@ TEST(TokenExchange, KeepsAllRowsAndReturnsThem) {
   const auto both = [](std::int64_t tokens, const std::vector<int>& first, const std::vector<int>& second) {
     return std::vector<std::vector<double>>{choices(1, tokens, first), choices(2, tokens, second)};
   };
-  expect_there_and_back(1, both(20, {1, 1, 1, 1}, {1, 1, 1, 1}));
-  expect_there_and_back(4, both(300, {1, 9, 0, 10}, {7, 0, 12, 1}));  // more than a group's block of rows
-  expect_there_and_back(3, both(20, {1, 0, 0, 0}, {1, 0, 0, 0}));     // all to one expert
-  expect_there_and_back(3, both(20, {0, 0, 0, 1}, {0, 1, 0, 0}));     // all to the other rank
-  expect_there_and_back(7, both(7, {2, 2, 1, 2}, {0, 0, 0, 1}));      // a row a piece
+  for (const int pieces : {1, 2}) {
+    expect_there_and_back(pieces, both(20, {1, 1, 1, 1}, {1, 1, 1, 1}));
+    expect_there_and_back(pieces, both(300, {1, 9, 0, 10}, {7, 0, 12, 1}));  // more than a group's block of rows
+    expect_there_and_back(pieces, both(20, {1, 0, 0, 0}, {1, 0, 0, 0}));     // all to one expert
+    expect_there_and_back(pieces, both(20, {0, 0, 0, 1}, {0, 1, 0, 0}));     // all to the other rank
+  }
+}
+
+// The first rank's buffer has 640 rows, with the padding of its two experts.
+TEST(TokenExchange, RefusesOneRowBeyondTheBound) {
+  const auto chosen = [](std::size_t first, std::size_t second) {
+    std::vector<double> of_second(first, 0.0);
+    of_second.resize(first + second, 1.0);
+    of_second.resize(300, 2.0);
+    return std::vector<std::vector<double>>{std::vector<double>(300, 0.0), of_second};
+  };
+  expect_there_and_back(1, chosen(212, 1), 1.0);
+  expect_there_and_back(1, chosen(213, 1), 1.0, true);
+  expect_there_and_back(1, chosen(213, 1), 1.3);
+  expect_there_and_back(2, chosen(84, 1), 1.0);  // a piece has 384 rows
+  expect_there_and_back(2, chosen(85, 1), 1.0, true);
 }
 
 TEST(TensorReduce, SumAndMaximum) {
