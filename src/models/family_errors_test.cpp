@@ -54,6 +54,8 @@ TEST(FamilyErrors, EachErrorIsOneLineWithItsKey) {
       {"qwen3_moe", R"({"decoder_sparse_step": 5})",
        "no layer has experts (expected model_type qwen3 for a model without experts) at decoder_sparse_step"},
       {"gpt_neox", R"({"hidden_dropout": 0.1})", "not supported (expected 0, got 0.1) at hidden_dropout"},
+      {"gpt_neox", R"({"rotary_pct": 0.4, "rope_scaling": {"type": "linear", "factor": 2.0}})",
+       "invalid value (expected a part of 8 dims that is an even number, got 0.4) at rotary_pct"},
       {"gpt_neox", R"({"rotary_pct": 0.4})",
        "invalid value (expected a part of 8 dims that is an even number, got 0.4) at rotary_pct"},
       {"gpt_neox", R"({"hidden_size": 0})",

@@ -59,8 +59,10 @@ ops::RopeConfig read_rope_fields(ConfigReader& fields, ConfigReader* top, std::i
     const double part = fields.positive("partial_rotary_factor", defaults.partial);
     rope.head_dim = static_cast<std::int64_t>(static_cast<double>(head_dim) * part);
     if (head_dim > 1 && (part > 1 || rope.head_dim < 2 || rope.head_dim % 2 != 0)) {  // else it has been rejected
-      fields.reject(fields.has("partial_rotary_factor") ? "partial_rotary_factor" : defaults.partial_key,
-                    "invalid value", cat("a part of ", head_dim, " dims that is an even number"), cat(part));
+      const bool own = fields.has("partial_rotary_factor");
+      ConfigReader& where = !own && top != nullptr ? *top : fields;
+      where.reject(own ? "partial_rotary_factor" : defaults.partial_key, "invalid value",
+                   cat("a part of ", head_dim, " dims that is an even number"), cat(part));
     }
   }
   // `type` is the name before transformers 4.43; rope_type takes precedence.
