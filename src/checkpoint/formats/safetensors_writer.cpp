@@ -47,17 +47,21 @@ void to_f16_run(const std::byte* from, std::byte* to, std::int64_t count) {
   }
 }
 
-// Throws UserError for a finite value that float16 would make infinite.
-void check_f16_range(const std::string& tensor, const std::byte* from, std::int64_t count) {
+// The least float32 that rounds to infinity in bf16.
+constexpr float kBf16Overflow = 0x1.ffp+127f;
+
+// Throws UserError for a finite float32 that float16, or bf16, would make infinite.
+void check_range(const std::string& tensor, bool f16, const std::byte* from, std::int64_t count) {
+  const float overflow = f16 ? kF16Overflow : kBf16Overflow;
   for (std::int64_t i = 0; i < count; ++i) {
     float value = 0;
     std::memcpy(&value, from + 4 * i, 4);
-    if (!std::isfinite(value) || std::abs(value) < kF16Overflow) continue;
-    throw UserError(Problem{.what = "a weight is outside the range of float16",
-                            .expected = "at most 65504",
+    if (!std::isfinite(value) || std::abs(value) < overflow) continue;
+    throw UserError(Problem{.what = cat("a weight is outside the range of ", f16 ? "float16" : "bf16"),
+                            .expected = f16 ? "at most 65504" : "at most 3.38953e+38",
                             .got = cat(value),
                             .at = tensor,
-                            .hint = "--dtype bf16"});
+                            .hint = f16 ? "--dtype bf16" : "--dtype float32"});
   }
 }
 
@@ -234,7 +238,7 @@ void SafetensorsWriter::append(const TensorView& piece) {
     for (std::int64_t at = 0; at < total; at += kStagingElements) {
       const std::int64_t count = std::min(kStagingElements, total - at);
       const std::byte* from = piece.raw() + at * size_of(piece.dtype());
-      if (spec.f16) check_f16_range(spec.name, from, count);
+      if (piece.dtype() == DType::f32) check_range(spec.name, spec.f16, from, count);
       cast(from, staging_.data(), count);
       file_.write_at(begin + at * element, staging_.data(), count * element);
     }

@@ -105,6 +105,20 @@ TEST(SafetensorsWriter, RoundsToFloat16) {
   EXPECT_FALSE(io::exists(root / "over"));
 }
 
+TEST(SafetensorsWriter, RejectsWhatBf16WouldMakeInfinite) {
+  const TemporaryFolder root;
+  const auto write_bf16 = [&](float value, const std::string& name) {
+    SafetensorsWriter writer(root / name, {{.name = "x", .shape = {1}, .dtype = DType::bf16}});
+    writer.append(TensorView(reinterpret_cast<std::byte*>(&value), DType::f32, {1}, DeviceKind::cpu));
+    writer.finish();
+  };
+  write_bf16(3.3895313892515355e38f, "largest");
+  write_bf16(-std::numeric_limits<float>::infinity(), "infinite");
+  expect_line(error_of([&] { write_bf16(-3.4e38f, "over"); }),
+              "a weight is outside the range of bf16 (expected at most 3.38953e+38, got -3.4e+38) at x; try --dtype "
+              "float32");
+}
+
 TEST(SafetensorsWriter, WritesOneFileOrShards) {
   const TemporaryFolder root;
   write(root / "single");
