@@ -39,8 +39,10 @@ Executor::~Executor() {
 }
 
 bool Executor::trains() const {
-  return std::ranges::any_of(setup_.program->instructions,
-                             [](const Instruction& instruction) { return instruction.op == Op::update; });
+  // Updates are at the end of a program.
+  const std::vector<Instruction>& instructions = setup_.program->instructions;
+  return std::any_of(instructions.rbegin(), instructions.rend(),
+                     [](const Instruction& instruction) { return instruction.op == Op::update; });
 }
 
 bool Executor::has_gradients() const {
