@@ -1,10 +1,10 @@
 #include "program/checker.h"
 
 #include <algorithm>
-#include <map>
 #include <span>
 
 #include "device/device.h"
+#include "program/arena_owners.h"
 #include "program/defects.h"
 #include "program/order.h"
 #include "program/written.h"
@@ -104,33 +104,6 @@ class BufferCheck {
   const Buffer& buffer_;
   std::span<const Use> uses_;
   Defects& defects_;
-};
-
-// Which buffer had each byte of the arena last.
-class ArenaOwners {
- public:
-  // Calls visit(buffer) for each buffer that had bytes of [begin, end), then gives them to `buffer`.
-  template <class Visit>
-  void take(std::int64_t begin, std::int64_t end, int buffer, const Visit& visit) {
-    auto at = ranges_.upper_bound(begin);
-    if (at != ranges_.begin() && std::prev(at)->second.end > begin) --at;
-    while (at != ranges_.end() && at->first < end) {
-      const std::int64_t first = at->first;
-      const Range range = at->second;
-      visit(range.buffer);
-      at = ranges_.erase(at);
-      if (first < begin) ranges_.emplace_hint(at, first, Range{begin, range.buffer});
-      if (range.end > end) at = ranges_.emplace_hint(at, end, range);
-    }
-    ranges_.emplace_hint(at, begin, Range{end, buffer});
-  }
-
- private:
-  struct Range {
-    std::int64_t end = 0;
-    int buffer = 0;
-  };
-  std::map<std::int64_t, Range> ranges_;  // by begin; disjoint
 };
 
 void check_offsets(const Lifetimes& lifetimes, const std::vector<Buffer>& buffers, const Placement& placement,

@@ -4,11 +4,13 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <optional>
 #include <queue>
 
 #include "base/philox.h"
 #include "device/device.h"
 #include "program/buffer_packer.h"
+#include "program/repetition.h"
 
 namespace hawser::program {
 
@@ -158,9 +160,10 @@ void find_peak(const Trace& trace, const Lifetimes& lifetimes, const std::vector
 class Search {
  public:
   Search(const Lifetimes& lifetimes, const std::vector<Buffer>& buffers, const std::vector<int>& used, Packer& packer,
-         std::int64_t bound)
+         std::int64_t bound, std::size_t divisor)
       : lifetimes_(lifetimes),
         packer_(packer),
+        divisor_(divisor),
         good_(bound + bound / 100),
         poor_(bound + bound * 3 / 100),
         random_(1, "place") {
@@ -204,7 +207,7 @@ class Search {
     // Starts from the order by size, not from the best one: so it finds what it would find without merged sizes.
     const std::size_t start = packer_.work() - work;
     const auto resume = [&] {
-      return best_ > good_ && packer_.work() - start < (state.units > poor_ ? kPoorWork : kMaxWork);
+      return best_ > good_ && (packer_.work() - start) * divisor_ < (state.units > poor_ ? kPoorWork : kMaxWork);
     };
     for (int i = 2; i < kMaxTries && resume(); ++i) {
       std::vector<std::vector<int>> groups = state.groups;
@@ -272,6 +275,7 @@ class Search {
 
   const Lifetimes& lifetimes_;
   Packer& packer_;
+  std::size_t divisor_;
   static constexpr std::size_t kMaxMerged = 8;
   std::int64_t good_, poor_;  // the search ends at good_ or below; above poor_ it may take longer
   RandomStream random_;
@@ -280,34 +284,65 @@ class Search {
   std::int64_t best_ = kNone;
 };
 
-}  // namespace
+// place(), with a search that does 1 / `divisor` of the usual work.
+Placement place_with(const Trace& trace, const std::vector<Buffer>& buffers, Placing placing, std::int64_t max_bytes,
+                     Space space, std::size_t divisor);
 
-Placement place(const Trace& trace, const std::vector<Buffer>& buffers, Placing placing, std::int64_t max_bytes,
-                Space space) {
+// The placement of the short trace, repeated in the complete one; none if that has no repetition, or if accesses of the
+// complete trace contradict the placement.
+std::optional<Placement> place_repeated(const Trace& trace, const Lifetimes& lifetimes,
+                                        const std::vector<Buffer>& buffers, const std::vector<int>& used,
+                                        std::int64_t max_bytes, Space space, std::size_t divisor) {
+  const std::optional<ShortTrace> shorter = ShortTrace::make(trace, lifetimes, buffers);
+  if (!shorter) return std::nullopt;
+  const std::size_t repeats = trace.items.size() / shorter->trace().items.size();
+  Placement out = place_with(shorter->trace(), buffers, Placing::offsets, max_bytes, space,
+                             divisor * std::max<std::size_t>(repeats, 1));
+  for (const int a : out.peak_buffers) {
+    for (const int b : out.peak_buffers) {
+      if (a < b && lifetimes.disjoint(a, b)) return std::nullopt;
+    }
+  }
+  if (out.peak_item >= 0) out.peak_item = shorter->item(out.peak_item);
+  if (!out.placed) return out;
+  for (std::size_t tile = 1; tile <= kMaxTile; ++tile) {
+    if (shorter->repeat_offsets(out.offsets, tile, space) && shares_in_order(lifetimes, buffers, out.offsets, used)) {
+      return out;
+    }
+  }
+  return std::nullopt;
+}
+
+Placement place_with(const Trace& trace, const std::vector<Buffer>& buffers, Placing placing, std::int64_t max_bytes,
+                     Space space, std::size_t divisor) {
   Placement out;
   out.offsets.assign(buffers.size(), -1);
-  if (std::ranges::find(buffers, space, &Buffer::space) == buffers.end()) {
-    out.placed = placing == Placing::offsets;
-    return out;
-  }
+  out.placed = placing == Placing::offsets;
+  if (std::ranges::find(buffers, space, &Buffer::space) == buffers.end()) return out;
   const Order order(trace);
   const Lifetimes lifetimes(trace, order, buffers);
   std::vector<int> used;
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     if (lifetimes.used(static_cast<int>(i)) && buffers[i].space == space) used.push_back(static_cast<int>(i));
   }
-  if (used.empty()) {
-    out.placed = placing == Placing::offsets;
-    return out;
+  if (used.empty()) return out;
+  if (placing == Placing::offsets) {
+    if (auto repeated = place_repeated(trace, lifetimes, buffers, used, max_bytes, space, divisor)) return *repeated;
   }
   find_peak(trace, lifetimes, buffers, used, out);
   out.bytes = out.live_bytes;
-  if (placing == Placing::estimate || out.bytes > max_bytes) return out;
-
-  out.placed = true;
+  out.placed = placing == Placing::offsets && out.bytes <= max_bytes;
+  if (!out.placed) return out;
   Packer packer(trace, order, lifetimes, buffers, used);
-  out.bytes = Search(lifetimes, buffers, used, packer, out.live_bytes / Device::kAlignment).run(out.offsets);
+  out.bytes = Search(lifetimes, buffers, used, packer, out.live_bytes / Device::kAlignment, divisor).run(out.offsets);
   return out;
+}
+
+}  // namespace
+
+Placement place(const Trace& trace, const std::vector<Buffer>& buffers, Placing placing, std::int64_t max_bytes,
+                Space space) {
+  return place_with(trace, buffers, placing, max_bytes, space, 1);
 }
 
 }  // namespace hawser::program

@@ -54,10 +54,12 @@ std::int64_t BufferPlan::offset(int buffer) const {
 
 TensorView MetaBuffers::get(const BufferKey& key, DType dtype, const Shape& shape) {
   const std::int64_t bytes = shape.elements() * size_of(dtype);
-  if (!plan_.index.contains(key)) {
+  auto found = plan_.index.find(key);
+  if (found == plan_.index.end()) {
     plan_.add(key, bytes, reinterpret_cast<std::uint64_t>(device_.allocate(std::max<std::int64_t>(bytes, 1))));
+    found = plan_.index.find(key);
   }
-  const program::Buffer& buffer = plan_.buffers[static_cast<std::size_t>(plan_.index.at(key))];
+  const program::Buffer& buffer = plan_.buffers[static_cast<std::size_t>(found->second)];
   HAWSER_CHECK(buffer.bytes == bytes, key.text(), " has ", buffer.bytes, " bytes, requested ", bytes);
   return TensorView(reinterpret_cast<std::byte*>(buffer.address), dtype, shape, DeviceKind::meta);  // NOLINT
 }
