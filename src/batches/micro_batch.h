@@ -21,10 +21,11 @@ struct BatchShape {
   int chunks_per_rank = 1;
   int together = 1;  // by_work: adjacent chunks assigned as one if that is balanced (deal_by_work)
   SequenceSplit split = SequenceSplit::zigzag;
-  std::vector<AttentionWindow> windows = {AttentionWindow{}};  // of the model's attention layers
-  int row_multiple = 1;                                        // local_rows() is a multiple of it
-  bool document_segments = false;                              // micro-batches have MicroBatch::documents
-  bool source_segments = false;                                // micro-batches have MicroBatch::by_source
+  std::vector<MaskShare> masks = {MaskShare{}};  // of the model's attention layers
+  int row_multiple = 1;                          // local_rows() is a multiple of it
+  bool document_segments = false;                // micro-batches have MicroBatch::documents
+  bool source_segments = false;                  // micro-batches have MicroBatch::by_source
+  bool all_row_ids = false;                      // each rank's tables have the row ids of all ranks
 
   int chunks() const { return context * chunks_per_rank; }
   // One document per sequence, in chunks whose assignment does not depend on the data: each chunk is its own segment.
@@ -49,18 +50,18 @@ struct MicroBatch {
   std::vector<std::int32_t> ids, labels, positions;
   // [local_rows(), 2]: number of the row's sequence in the step, index of the row in the sequence (padding included).
   std::vector<std::int32_t> row_ids;
-  std::vector<std::int32_t> token_mask;  // [local_rows()]: 1, padding rows 0
-  std::vector<Segment> diagonal, off_diagonal;
-  std::vector<Segment> documents;               // batches::document_segments
-  std::vector<std::vector<Segment>> by_source;  // batches::segments_by_source
+  std::vector<std::int32_t> token_mask;                   // [local_rows()]: 1, padding rows 0
+  std::vector<Segment> diagonal, off_diagonal, complete;  // of batches::Segments
+  std::vector<Segment> documents;                         // batches::document_segments
+  std::vector<std::vector<Segment>> by_source;            // batches::segments_by_source
   // [sequences * chunks]: rank of each chunk in the context group, and its index among that rank's chunks.
   std::vector<std::int32_t> chunk_owner, chunk_local;
-  std::int64_t tokens = 0;           // over all context ranks, without padding
-  std::int64_t valid_targets = 0;    // over all context ranks
-  std::int64_t step_targets = 0;     // of the step, over all data ranks and micro-batches: the divisor of the loss
-  double imbalance = 1.0;            // of attention work, with the windows, over the context group: maximum over mean
-  double pairs = 0;                  // visible (query, key) pairs of the micro-batch, causal, without a window
-  std::vector<double> window_pairs;  // the same with each of BatchShape::windows
+  std::int64_t tokens = 0;         // over all context ranks, without padding
+  std::int64_t valid_targets = 0;  // over all context ranks
+  std::int64_t step_targets = 0;   // of the step, over all data ranks and micro-batches: the divisor of the loss
+  double imbalance = 1.0;          // of attention work, with the masks, over the context group: maximum over mean
+  double pairs = 0;                // visible (query, key) pairs of the micro-batch, causal, without a window
+  std::vector<double> mask_pairs;  // the same with each of BatchShape::masks
 };
 
 // The part of `context_rank`. At most shape.sequences sequences; missing ones are empty. step_targets stays 0.

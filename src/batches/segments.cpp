@@ -50,6 +50,7 @@ Segments make_segments(std::span<const ChunkTable> tables, std::span<const std::
           out.diagonal.push_back({q_begin, count, narrow(global_base + begin), count, position, position});
           if (position > 0)
             out.off_diagonal.push_back({q_begin, count, narrow(global_base + start), position, position, 0});
+          out.complete.push_back({q_begin, count, narrow(global_base + start), lengths[d], position, 0});
         }
         if (start + lengths[d] > run_end) break;  // continues in a later run
         start += lengths[d];

@@ -1,9 +1,10 @@
 // `Segments`: the attention of a rank's rows, split into blocks with simple masks; the arguments of the attention ops.
 //
-// A rank's rows are split at document boundaries and between chunks that are not adjacent in the sequence. Each piece
-// of a document attends to itself causally (a diagonal block: its keys are its own rows) and to all of the document
-// before it (an off-diagonal block: every query attends to every key). Padding rows are in no segment. Kernels that
-// skip masked tiles in backward support these two forms only.
+// A rank's rows are split at document boundaries and between chunks that are not adjacent in the sequence. With a
+// causal mask, each piece of a document attends to itself causally (a diagonal block: its keys are its own rows) and to
+// all of the document before it (an off-diagonal block: every query attends to every key). Without one, it attends to
+// all of the document. Padding rows are in no segment. Kernels that skip masked tiles in backward support these forms
+// only.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 namespace hawser::batches {
 
 // Query rows [q_begin, +q_count) of the rank's local rows attend to key rows [k_begin, +k_count) of the gathered keys
-// of the micro-batch, where the key's position is at most the query's. Positions count from the start of the document.
+// of the micro-batch, as far as the mask shows them. Positions count from the start of the document.
 // Key rows are in global order:
 //
 //   row = sequence * padded_length + row in the sequence
@@ -29,6 +30,7 @@ struct Segment {
 struct Segments {
   std::vector<Segment> diagonal;      // q_count == k_count, q_position == k_position
   std::vector<Segment> off_diagonal;  // k_position == 0, k_position + k_count == q_position
+  std::vector<Segment> complete;      // the queries of `diagonal`, with all keys of their document; k_position == 0
 };
 
 // Segments of `rank`. All sequences have the same padded length; `tables` and `document_lengths` have one entry per

@@ -28,4 +28,9 @@ struct BatchTable {
 // All tables. The index is the buffer's (BufferKey of Role::batch).
 std::span<const BatchTable> batch_tables();
 
+// The views of a micro-batch. `host`: its contents if the host knows them, else null; it outlives the views. `table_of`:
+// the buffer of a table, with its shape.
+nn::BatchViews batch_views(const BatchBounds& bounds, const HostBatch* host,
+                           const std::function<TensorView(const BatchTable&)>& table_of);
+
 }  // namespace hawser::step

@@ -77,26 +77,9 @@ TensorView Executor::batch_table(int mb, std::size_t index) {
 }
 
 nn::BatchViews Executor::batch_views(int mb) {
-  const BatchBounds& b = setup_.bounds;
-  nn::BatchViews views{.uniform_diagonal = b.uniform_diagonal,
-                       .off_diagonal_disjoint_keys = b.off_diagonal_disjoint_keys};
-  const HostBatch* const host = host_batch(mb);
-  if (host != nullptr) views.host_diagonal = &host->diagonal;
-  for (std::size_t i = 0; i < batch_tables().size(); ++i) views.*batch_tables()[i].view = batch_table(mb, i);
-  std::int64_t begin = 0;
-  for (std::size_t w = 0; w < b.windows.size(); ++w) {
-    const WindowBounds& bounds = b.windows[w];
-    nn::WindowViews& view = views.windows.emplace_back();
-    view.window = bounds.window;
-    view.diagonal_pairs = bounds.diagonal_pairs;
-    view.off_diagonal_pairs = bounds.off_diagonal_pairs;
-    if (host != nullptr && w < host->off_diagonal.size()) view.host_off_diagonal = &host->off_diagonal[w];
-    if (views.off_diagonal.empty()) continue;
-    view.off_diagonal = views.off_diagonal.rows(begin, b.off_diagonal_rows(bounds));
-    view.off_diagonal_count = views.off_diagonal_count.rows(static_cast<std::int64_t>(w), 1);
-    begin += b.off_diagonal_rows(bounds);
-  }
-  return views;
+  return step::batch_views(setup_.bounds, host_batch(mb), [&](const BatchTable& table) {
+    return batch_table(mb, static_cast<std::size_t>(&table - batch_tables().data()));
+  });
 }
 
 void Executor::load_batch(const Instruction& instruction) {

@@ -48,6 +48,8 @@ TEST(BatchTables, AreUsedAsTheBoundsSay) {
             (std::set<std::string>{"ids", "labels", "positions", "diagonal", "diagonal_count", "logit_positions",
                                    "slot_mapping"}));
   EXPECT_EQ(used({.rows = 8, .random_numbers = true}).count("row_ids"), 1u);
+  const auto all = used({.rows = 8, .context = 2, .random_numbers = true, .all_row_ids = true});
+  EXPECT_EQ(all.count("sequence_row_ids") + all.count("source_row_ids"), 2u);
   EXPECT_EQ(used({.rows = 8, .token_mask = true}).count("token_mask"), 1u);
   expected.insert({"off_diagonal", "off_diagonal_count", "gather_index"});
   EXPECT_EQ(used({.rows = 8, .context = 2, .off_diagonal = 4}), expected);
@@ -59,9 +61,9 @@ TEST(BatchTables, AreUsedAsTheBoundsSay) {
 TEST(BatchTables, EachGivesItsContentsAndHasItsOwnView) {
   HostBatch batch;
   std::int32_t next = 0;
-  for (auto field :
-       {&HostBatch::ids, &HostBatch::labels, &HostBatch::positions, &HostBatch::documents, &HostBatch::gather_index,
-        &HostBatch::logit_positions, &HostBatch::row_ids, &HostBatch::token_mask, &HostBatch::slot_mapping}) {
+  for (auto field : {&HostBatch::ids, &HostBatch::labels, &HostBatch::positions, &HostBatch::documents,
+                     &HostBatch::gather_index, &HostBatch::logit_positions, &HostBatch::row_ids, &HostBatch::token_mask,
+                     &HostBatch::slot_mapping, &HostBatch::sequence_row_ids, &HostBatch::source_row_ids}) {
     batch.*field = {++next};
   }
   batch.diagonal.assign(3 * kSegmentNumbers, 0);
@@ -81,7 +83,7 @@ TEST(BatchTables, EachGivesItsContentsAndHasItsOwnView) {
     EXPECT_TRUE((views.*table.view).empty()) << table.name << " has the view of another table";
     views.*table.view = TensorView(&memory, table.dtype, {1}, DeviceKind::cpu);
   }
-  EXPECT_EQ(first, (std::vector<std::int32_t>{1, 2, 3, 0, 3, 0, 2, 9, 4, 10, 1, 5, 6, 7, 8, 9}));
+  EXPECT_EQ(first, (std::vector<std::int32_t>{1, 2, 3, 0, 3, 0, 2, 9, 4, 10, 1, 5, 6, 7, 10, 11, 8, 9}));
 }
 
 }  // namespace

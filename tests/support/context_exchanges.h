@@ -12,16 +12,18 @@
 
 namespace hawser::testing {
 
-// An exchange whose calls are the same in forward and backward: Call(ctx, group, window, tensors).
+// An exchange whose calls are the same in forward and backward: Call(ctx, group, mask, tensors).
 template <class OneCall>
 class ExchangeOf : public nn::AttentionExchange {
  public:
   explicit ExchangeOf(comm::Group& group) : group_(group) {}
-  std::unique_ptr<Call> forward(nn::LayerContext& ctx, std::int64_t window, const nn::AttentionTensors& own) override {
-    return std::make_unique<OneCall>(ctx, group_, window, own);
+  std::unique_ptr<Call> forward(nn::LayerContext& ctx, const AttentionMask& mask,
+                                const nn::AttentionTensors& own) override {
+    return std::make_unique<OneCall>(ctx, group_, mask, own);
   }
-  std::unique_ptr<Call> backward(nn::LayerContext& ctx, std::int64_t window, const nn::AttentionTensors& own) override {
-    return std::make_unique<OneCall>(ctx, group_, window, own);
+  std::unique_ptr<Call> backward(nn::LayerContext& ctx, const AttentionMask& mask,
+                                 const nn::AttentionTensors& own) override {
+    return std::make_unique<OneCall>(ctx, group_, mask, own);
   }
 
  private:
@@ -32,8 +34,8 @@ class ExchangeOf : public nn::AttentionExchange {
 // outputs back. The group's size divides the key-value heads. Reads BatchViews::documents.
 class HeadCall : public nn::AttentionExchange::Call {
  public:
-  HeadCall(nn::LayerContext& ctx, comm::Group& group, std::int64_t window, const nn::AttentionTensors& own)
-      : ctx_(ctx), group_(group), window_(window), own_(own) {
+  HeadCall(nn::LayerContext& ctx, comm::Group& group, const AttentionMask& mask, const nn::AttentionTensors& own)
+      : ctx_(ctx), group_(group), mask_(mask), own_(own) {
     HAWSER_CHECK(own.k.size(1) % group.size() == 0, own.k.size(1), " key-value heads over ", group.size(), " ranks");
     ctx.exchange_after_compute();
     all_.q = to_heads(own.q);
@@ -42,7 +44,7 @@ class HeadCall : public nn::AttentionExchange::Call {
   }
   int parts() const override { return 1; }
   nn::AttentionPart wait(int) override {
-    const nn::WindowViews& views = ctx_.batch().with_window(window_);
+    const nn::MaskViews& views = ctx_.batch().with_mask(mask_);
     if (own_.d_o.empty()) {
       all_.o = ctx_.temp(all_.q.dtype(), all_.q.shape());
       all_.lse = ctx_.temp(DType::f32, {all_.q.size(1), all_.q.size(0)});
@@ -60,6 +62,10 @@ class HeadCall : public nn::AttentionExchange::Call {
             .segments = ctx_.batch().documents,
             .segment_count = ctx_.batch().documents_count,
             .form = ops::SegmentForm::diagonal,
+            .mask = mask_,
+            .first_head = group_.index() * all_.q.size(1),
+            .query_ids = ctx_.batch().sequence_row_ids,
+            .key_ids = ctx_.batch().sequence_row_ids,
             .visible = group_.size() * (views.diagonal_pairs + views.off_diagonal_pairs)};
   }
   void computed(int) override {
@@ -116,7 +122,7 @@ class HeadCall : public nn::AttentionExchange::Call {
 
   nn::LayerContext& ctx_;
   comm::Group& group_;
-  std::int64_t window_;
+  AttentionMask mask_;
   nn::AttentionTensors own_, all_;
 };
 using HeadExchange = ExchangeOf<HeadCall>;
@@ -125,10 +131,10 @@ using HeadExchange = ExchangeOf<HeadCall>;
 // their rank at the end. Reads BatchViews::by_source. The number of ranks is a power of two.
 class RingCall : public nn::AttentionExchange::Call {
  public:
-  RingCall(nn::LayerContext& ctx, comm::Group& group, std::int64_t window, const nn::AttentionTensors& own)
+  RingCall(nn::LayerContext& ctx, comm::Group& group, const AttentionMask& mask, const nn::AttentionTensors& own)
       : ctx_(ctx),
         group_(group),
-        window_(window),
+        mask_(mask),
         own_(own),
         chunks_(static_cast<int>(ctx.batch().by_source_count.size(0)) / group.size()) {
     ctx.exchange_after_compute();
@@ -160,8 +166,11 @@ class RingCall : public nn::AttentionExchange::Call {
     return {.tensors = tensors,
             .segments = batch.by_source.rows(table * segments, segments),
             .segment_count = batch.by_source_count.rows(table, 1),
+            .mask = mask_,
+            .query_ids = batch.row_ids,
+            .key_ids = key_ids(source),
             .first = p == 0,
-            .visible = batch.with_window(window_).diagonal_pairs / chunks_};
+            .visible = batch.with_mask(mask_).diagonal_pairs / chunks_};
   }
   void computed(int p) override {
     if (!backward()) return;
@@ -186,6 +195,11 @@ class RingCall : public nn::AttentionExchange::Call {
 
  private:
   bool backward() const { return !own_.dk.empty(); }
+  TensorView key_ids(int source) const {
+    const TensorView& all = ctx_.batch().source_row_ids;
+    const std::int64_t rows = own_.k.size(0);
+    return all.empty() ? all : all.rows(source * rows, rows);
+  }
   // What the rank `distance` before this one has, while this rank's goes `distance` further. A send may block until its
   // receive: of two partners, one receives first.
   TensorView passed(const TensorView& mine, int distance) {
@@ -212,7 +226,7 @@ class RingCall : public nn::AttentionExchange::Call {
 
   nn::LayerContext& ctx_;
   comm::Group& group_;
-  std::int64_t window_;
+  AttentionMask mask_;
   nn::AttentionTensors own_;
   int chunks_;
   TensorView keys_, now_;

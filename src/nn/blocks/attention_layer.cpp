@@ -13,11 +13,6 @@ namespace {
 
 enum AttentionParameter { kNorm, kQkvWeight, kOutputWeight, kFirstBias };
 
-// Diagonal blocks do not apply to a call without a causal mask: keys after a sequence's end would be visible.
-std::vector<ops::StridedBlocks> blocks_of(const AttentionPart& part, bool causal) {
-  return part.causal && !causal ? std::vector<ops::StridedBlocks>() : part.blocks;
-}
-
 ops::AttentionCall& shared(ops::AttentionCall& call) {
   return call;
 }
@@ -246,10 +241,10 @@ ops::AttentionCall AttentionLayer::call_of(const AttentionPart& part) const {
           .segments = part.segments,
           .segment_count = part.segment_count,
           .form = part.form,
-          .blocks = blocks_of(part, c.causal),
+          .blocks = part.blocks,
           .host_segments = part.host_segments,
-          .causal = part.causal && c.causal,
-          .window = c.window,
+          .causal = part.mask.causal,
+          .window = part.mask.window,
           .window_halves = part.window_halves,
           .scale = c.scale > 0 ? c.scale : 1.0 / std::sqrt(static_cast<double>(c.head_dim)),
           .o = t.o,
@@ -259,7 +254,7 @@ ops::AttentionCall AttentionLayer::call_of(const AttentionPart& part) const {
 
 void AttentionLayer::attend(LayerContext& ctx, const Inputs& inputs, const TensorView& o, const TensorView& lse) const {
   const auto seam_call = ctx.seams().attention->forward(
-      ctx, config_.window, {.q = inputs.q, .k = inputs.k, .v = inputs.v, .o = query_heads(o), .lse = lse});
+      ctx, config_.mask(), {.q = inputs.q, .k = inputs.k, .v = inputs.v, .o = query_heads(o), .lse = lse});
   for (int p = 0; p < seam_call->parts(); ++p) {
     const AttentionPart part = seam_call->wait(p);
     ops::AttentionCall call = call_of(part);
@@ -327,7 +322,7 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
   const Inputs inputs = inputs_of(ctx, qkv);
   const TensorView d_o = ctx.temp(ctx.dtype(), {ctx.rows().full, config_.q_size()});
   // Keys of other ranks arrive while d_o is computed; their gradients are reduced during the output weight's gradient.
-  const auto seam_call = ctx.seams().attention->backward(ctx, config_.window,
+  const auto seam_call = ctx.seams().attention->backward(ctx, config_.mask(),
                                                          {.q = inputs.q,
                                                           .k = inputs.k,
                                                           .v = inputs.v,

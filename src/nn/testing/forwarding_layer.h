@@ -36,7 +36,7 @@ class ForwardingLayer : public Layer {
   bool reads_token_mask() const override { return layer_->reads_token_mask(); }
   const AuxiliaryLoss* auxiliary_loss() const override { return layer_->auxiliary_loss(); }
   double flops(std::int64_t rows, double pairs) const override { return layer_->flops(rows, pairs); }
-  std::optional<std::int64_t> attention_window() const override { return layer_->attention_window(); }
+  std::optional<AttentionMask> attention_mask() const override { return layer_->attention_mask(); }
 
  protected:
   std::unique_ptr<Layer> layer_;
