@@ -97,7 +97,12 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
   batch.off_diagonal = std::move(segments.off_diagonal);
   batch.complete = std::move(segments.complete);
   if (shape.document_segments) batch.documents = document_segments(tables, documents);
-  if (shape.source_segments) batch.by_source = segments_by_source(tables, documents, context_rank);
+  if (shape.source_segments) {
+    for (const MaskShare& of : shape.masks) {
+      batch.by_source.push_back(
+          segments_by_source(tables, documents, context_rank, of.mask, !shape.equal_chunks(), shape.splits_windows()));
+    }
+  }
   return batch;
 }
 

@@ -30,6 +30,10 @@ struct BatchShape {
   int chunks() const { return context * chunks_per_rank; }
   // One document per sequence, in chunks whose assignment does not depend on the data: each chunk is its own segment.
   bool equal_chunks() const { return max_documents == 1 && (context == 1 || split == SequenceSplit::zigzag); }
+  // Off-diagonal tables of windows are split into halves (window_segments).
+  bool splits_windows() const { return !equal_chunks(); }
+  // Elements of MicroBatch::by_source of a mask.
+  int sources(const AttentionMask& mask) const { return context * (mask.window > 0 ? chunks_per_rank : 1); }
   std::int64_t chunk_length() const;
   std::int64_t padded_length() const { return chunks() * chunk_length(); }
   std::int64_t local_rows() const { return sequences * chunks_per_rank * chunk_length(); }  // per rank
@@ -53,7 +57,7 @@ struct MicroBatch {
   std::vector<std::int32_t> token_mask;                   // [local_rows()]: 1, padding rows 0
   std::vector<Segment> diagonal, off_diagonal, complete;  // of batches::Segments
   std::vector<Segment> documents;                         // batches::document_segments
-  std::vector<std::vector<Segment>> by_source;            // batches::segments_by_source
+  std::vector<std::vector<WindowSegments>> by_source;     // batches::segments_by_source of each of BatchShape::masks
   // [sequences * chunks]: rank of each chunk in the context group, and its index among that rank's chunks.
   std::vector<std::int32_t> chunk_owner, chunk_local;
   std::int64_t tokens = 0;         // over all context ranks, without padding

@@ -167,7 +167,7 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
     const SegmentBounds bounds = shape.max_segments();
     const std::int64_t padded = shape.padded_length(), rows = shape.global_rows();
     std::vector<int> pairs(rows * rows, 0), held(rows, 0), by_documents(rows * rows, 0), by_sources(rows * rows, 0),
-        complete(rows * rows, 0);
+        complete(rows * rows, 0), by_sources_two_sided(rows * rows, 0);
     std::int64_t valid = 0;
     double visible = 0, visible_two_sided = 0;  // as every rank counts it
     for (int rank = 0; rank < shape.context; ++rank) {
@@ -255,18 +255,48 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
         ASSERT_LE(static_cast<std::int64_t>(batch.documents.size()), bounds.documents);
         for (const Segment& document : batch.documents) mark_causal(document, by_documents, same, same);
       }
-      ASSERT_EQ(batch.by_source.size(), static_cast<std::size_t>(shape.chunks()));
-      for (std::size_t i = 0; i < batch.by_source.size(); ++i) {
-        const auto local = [&](std::int64_t row) { return global[row]; };
-        const auto& of_source = globals[i / shape.chunks_per_rank];
-        ASSERT_LE(static_cast<std::int64_t>(batch.by_source[i].size()), bounds.of_source);
-        std::int64_t end = 0;  // of the queries so far
-        for (const Segment& segment : batch.by_source[i]) {
-          ASSERT_GE(segment.q_begin, end) << "a query is in two segments";
-          end = segment.q_begin + segment.q_count;
-          ASSERT_EQ(segment.k_begin / shape.chunk_length() % shape.chunks_per_rank,
-                    static_cast<std::int64_t>(i) % shape.chunks_per_rank);
-          mark_causal(segment, by_sources, local, [&](std::int64_t row) { return of_source[row]; });
+      ASSERT_EQ(batch.by_source.size(), shape.masks.size());
+      for (std::size_t m = 0; m < shape.masks.size(); ++m) {
+        const AttentionMask mask = shape.masks[m].mask;
+        const auto sources = static_cast<std::size_t>(shape.sources(mask)), pieces = sources / shape.context;
+        const bool halves = mask.causal && window > 0 && shape.splits_windows();
+        std::vector<int>& marked = mask.causal ? by_sources : by_sources_two_sided;
+        ASSERT_EQ(batch.by_source[m].size(), sources);
+        for (std::size_t i = 0; i < sources; ++i) {
+          const WindowSegments& of = batch.by_source[m][i];
+          ASSERT_LE(static_cast<std::int64_t>(of.band.size()), mask.causal ? bounds.off_diagonal : bounds.diagonal);
+          ASSERT_LE(static_cast<std::int64_t>(of.complete.size()), halves ? bounds.off_diagonal : 0);
+          for (const Segment& segment : of.band) {
+            if (halves) ASSERT_EQ(segment.q_position - segment.k_position, window - 1);
+          }
+          std::vector<int> queries(shape.local_rows(), 0);
+          for (const auto& list : {of.band, of.complete}) {
+            for (const Segment& segment : list) {
+              ASSERT_GT(segment.k_count, 0);
+              ASSERT_EQ(batch.positions[segment.q_begin], segment.q_position);
+              if (window > 0) {
+                ASSERT_EQ(segment.k_begin / shape.chunk_length() % shape.chunks_per_rank,
+                          static_cast<std::int64_t>(i % pieces));
+              }
+              for (std::int32_t q = 0; q < segment.q_count; ++q) {
+                ASSERT_EQ(++queries[segment.q_begin + q], 1) << "a query is in two segments";
+                for (std::int32_t k = 0; k < segment.k_count; ++k) {
+                  const std::int64_t key = globals[i / pieces][segment.k_begin + k];
+                  const std::int32_t distance = segment.q_position + q - segment.k_position - k;
+                  if (window == 0 || !mask.causal || distance < window) {
+                    ++marked[global[segment.q_begin + q] * rows + key];
+                  }
+                }
+              }
+            }
+          }
+        }
+      }
+      for (const Segment& diagonal : batch.diagonal) {
+        for (std::int32_t q = 0; q < diagonal.q_count; ++q) {
+          for (std::int32_t k = std::max(0, window > 0 ? q - static_cast<std::int32_t>(window) + 1 : 0); k <= q; ++k) {
+            ++by_sources[global[diagonal.q_begin + q] * rows + diagonal.k_begin + k];
+          }
         }
       }
       ASSERT_EQ(batch.complete.size(), batch.diagonal.size());
@@ -299,10 +329,11 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
                             row - key <= sequences[s].positions[row];
         const bool same = causal && (window == 0 || row - key < window);
         ASSERT_EQ(by_documents[q * rows + k], causal ? 1 : 0) << "trial " << trial << " query " << q << " key " << k;
-        ASSERT_EQ(by_sources[q * rows + k], causal ? 1 : 0) << "trial " << trial << " query " << q << " key " << k;
+        ASSERT_EQ(by_sources[q * rows + k], same ? 1 : 0) << "trial " << trial << " query " << q << " key " << k;
         const auto start = [&](std::int64_t at) { return at - sequences[s].positions[at]; };
         const bool document = k / padded == s && s < given && row < sequences[s].length() &&
                               key < sequences[s].length() && start(row) == start(key);
+        ASSERT_EQ(by_sources_two_sided[q * rows + k], document ? 1 : 0) << "trial " << trial << " query " << q;
         ASSERT_EQ(complete[q * rows + k], document ? 1 : 0) << "trial " << trial << " query " << q << " key " << k;
         two_sided_pairs += document && (window == 0 || row - key < window);
         ASSERT_EQ(pairs[q * rows + k], same ? 1 : 0) << "trial " << trial << " query " << q << " key " << k;

@@ -17,18 +17,22 @@ std::vector<std::int32_t> flatten(const std::vector<batches::Segment>& segments,
   return out;
 }
 
+// A table of a mask; with a causal mask and a window, of both halves, if windows are split.
+std::vector<std::int32_t> both_halves(batches::WindowSegments segments, const batches::BatchShape& shape,
+                                      const AttentionMask& mask) {
+  if (mask.causal && mask.window > 0 && shape.splits_windows()) {
+    segments.band.resize(static_cast<std::size_t>(shape.max_segments().off_diagonal), {});
+    segments.band.insert(segments.band.end(), segments.complete.begin(), segments.complete.end());
+  }
+  return flatten(segments.band, false);
+}
+
 // The off-diagonal table of layers with a mask (nn::MaskViews).
 std::vector<std::int32_t> off_diagonal_table(const batches::MicroBatch& batch, const batches::BatchShape& shape,
                                              const AttentionMask& mask) {
   if (!mask.causal) return flatten(batch.complete, false);
   if (mask.window == 0) return flatten(batch.off_diagonal, false);
-  const bool split = !shape.equal_chunks();
-  batches::WindowSegments segments = batches::window_segments(batch.off_diagonal, mask.window, split);
-  if (split) {  // the second half of the table
-    segments.band.resize(static_cast<std::size_t>(shape.max_segments().off_diagonal), {});
-    segments.band.insert(segments.band.end(), segments.complete.begin(), segments.complete.end());
-  }
-  return flatten(segments.band, false);
+  return both_halves(batches::window_segments(batch.off_diagonal, mask.window, shape.splits_windows()), shape, mask);
 }
 
 // HostBatch::sequence_row_ids and source_row_ids.
@@ -57,7 +61,12 @@ std::shared_ptr<step::HostBatch> to_host_batch(const batches::MicroBatch& batch,
   out->token_mask = batch.token_mask;
   out->diagonal = flatten(batch.diagonal, true);
   out->documents = flatten(batch.documents, false);
-  for (const auto& segments : batch.by_source) out->by_source.push_back(flatten(segments, false));
+  for (std::size_t m = 0; m < batch.by_source.size(); ++m) {
+    auto& of_mask = out->by_source.emplace_back();
+    for (const batches::WindowSegments& segments : batch.by_source[m]) {
+      of_mask.push_back(both_halves(segments, shape, shape.masks[m].mask));
+    }
+  }
   if (shape.context == 1) return out;
   for (const auto& [mask, share] : shape.masks) {
     out->off_diagonal.push_back(off_diagonal_table(batch, shape, mask));

@@ -34,11 +34,19 @@ struct MaskViews {
   TensorView off_diagonal, off_diagonal_count;
   // The table's contents if the host knows them when it enqueues, else null (ops::AttentionCall::host_segments).
   const std::vector<std::int32_t>* host_off_diagonal = nullptr;
+  // i32 [S * M, 6], i32 [S]: the same segments by the rank that has the keys, without those of `diagonal`; key rows are
+  // that rank's. Table i has the keys of context rank i / (S / context): of its part i % (S / context), a chunk of each
+  // sequence if the mask has a window, otherwise all of its rows. M and the halves are those of off_diagonal.
+  // Without a window, every query of a segment sees every key, whose positions may have gaps. With a mask that is not
+  // causal, this rank's own keys are in the tables, too. Only if BatchShape::source_segments.
+  TensorView by_source, by_source_count;
+  // The contents of each table if the host knows them when it enqueues, else null.
+  const std::vector<std::vector<std::int32_t>>* host_by_source = nullptr;
   // Query-key pairs per head for OpRecord::flops, the same for every micro-batch: the visible pairs of full sequences of
-  // one document, divided by the number of context ranks; diagonal_pairs: those of diagonal blocks, unless
-  // off_diagonal has them. With a KV cache, every new row is
-  // counted as if it attended to a sequence of the maximum length. Padding and packed documents, which reduce the pairs
-  // that are really computed, are ignored.
+  // one document, divided by the number of context ranks; diagonal_pairs: those of diagonal blocks, unless off_diagonal
+  // has them. Of each table by source, off_diagonal_pairs / S: the mean, as all ranks have one plan. With a KV cache,
+  // every new row is counted as if it attended to a sequence of the maximum length. Padding and packed documents, which
+  // reduce the pairs that are really computed, are ignored.
   double diagonal_pairs = 0, off_diagonal_pairs = 0;
 };
 
@@ -59,9 +67,7 @@ struct BatchViews {
   // i32 [N, 6], i32 [1]: a segment for each document, with the rows of all ranks in sequence order (gather_index) as
   // queries and keys. Only if BatchShape::document_segments.
   TensorView documents, documents_count;
-  // i32 [context * C * M, 6], i32 [context * C], C chunks of a rank in each sequence: M rows from (s * C + c) * M on
-  // have this rank's queries with the keys of chunk c of context rank s, which are in the order of that rank's rows.
-  // Only if BatchShape::source_segments.
+  // i32 [sum of S * M, 6], i32 [sum of S]: MaskViews::by_source of all masks, one after another.
   TensorView by_source, by_source_count;
   // One for each distinct mask of the model's attention layers.
   std::vector<MaskViews> masks;
@@ -80,8 +86,10 @@ struct BatchViews {
   TensorView sequence_row_ids, source_row_ids;
   TensorView
       token_mask;  // i32 [T]: 1: the row is a token, 0: padding. Only if a layer reads it (Layer::reads_token_mask)
-  // The contents of `diagonal` if the host knows them when it enqueues, else null (ops::AttentionCall::host_segments).
+  // The contents of `diagonal` and `documents` if the host knows them when it enqueues, else null
+  // (ops::AttentionCall::host_segments).
   const std::vector<std::int32_t>* host_diagonal = nullptr;
+  const std::vector<std::int32_t>* host_documents = nullptr;
   // Length of a chunk in rows, if every sequence holds exactly one document, which begins at row 0, and all sequences
   // are cut into chunks at the same rows; otherwise 0. Rows after the document's end are padding, with finite values.
   // If it is not 0, chunks that follow each other on this rank are not joined into one diagonal segment: every diagonal

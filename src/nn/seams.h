@@ -88,7 +88,7 @@ struct AttentionTensors {
 
 // One call of the attention op: some queries with some keys, which may be those of other ranks, in any order of rows.
 struct AttentionPart {
-  AttentionTensors tensors;                       // backward: dk and dv are this part's, in float32 or k's dtype
+  AttentionTensors tensors;                       // o, dq, dk and dv: in q's dtype or float32
   TensorView segments, segment_count;             // see ops::AttentionCall
   ops::SegmentForm form = ops::SegmentForm::any;  // see ops::AttentionCall
   std::vector<ops::StridedBlocks> blocks;         // see ops::AttentionCall
@@ -109,9 +109,15 @@ struct AttentionPart {
   // probabilities. Empty unless the batch has them (BatchViews::row_ids, sequence_row_ids, source_row_ids).
   TensorView query_ids, key_ids;
   // True for the first of the parts with these queries. It writes o and lse; in backward, it writes dq. The results of
-  // the other parts are merged into o and lse by attention_combine; in backward, they are added to dq.
+  // the other parts are merged into o and lse; in backward, they are added to dq.
   bool first = true;
-  double visible = 0;  // query-key pairs per query head of `tensors` for OpRecord::flops: of MaskViews
+  // Forward: true: the op merges the part into o and lse, and changes only rows that see a key
+  // (ops::AttentionCall::accumulate); if it is the first one, into o = 0 and lse = -inf, which the seam has written.
+  // false: a part that is not the first one writes temporaries for all rows, o in q's dtype, which attention_combine
+  // merges.
+  bool accumulate_o = false;
+  bool accumulate_kv = false;  // backward: the part adds to dk and dv
+  double visible = 0;          // query-key pairs per query head of `tensors` for OpRecord::flops: of MaskViews
 };
 
 // Attention of one layer, as parts that are combined by log-sum-exp. Context parallelism moves keys to queries

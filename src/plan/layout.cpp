@@ -23,8 +23,7 @@ void set_bounds(Layout& layout) {
   b.diagonal = segments.diagonal;
   b.off_diagonal = segments.off_diagonal;
   b.documents = batch.document_segments ? segments.documents : 0;
-  b.chunks = batch.chunks_per_rank;
-  b.of_source = batch.source_segments ? segments.of_source : 0;
+  b.source_tables = batch.source_segments;
   // One document per sequence, from its first row. Off-diagonal blocks of different sequences share no key.
   b.all_row_ids = batch.all_row_ids;
   b.uniform_diagonal = batch.equal_chunks() ? batch.chunk_length() : 0;
@@ -42,7 +41,8 @@ void set_bounds(Layout& layout) {
         diagonal_blocks ? sequences * batch.chunks_per_rank * pairs(batch.chunk_length(), mask) : 0.0;
     b.masks.push_back(
         {.mask = mask,
-         .halves = mask.causal && mask.window > 0 && b.uniform_diagonal == 0,
+         .halves = mask.causal && mask.window > 0 && batch.splits_windows(),
+         .sources = batch.sources(mask),
          .diagonal_pairs = diagonal,
          .off_diagonal_pairs = sequences * pairs(batch.padded_length(), mask) / batch.context - diagonal});
   }

@@ -16,10 +16,11 @@ struct HostBatch {
   std::vector<std::int32_t> diagonal;
   std::vector<std::vector<std::int32_t>> off_diagonal;  // for each of BatchBounds::masks; may be empty
   std::vector<std::int32_t> documents;                  // empty unless BatchBounds::documents
-  std::vector<std::vector<std::int32_t>> by_source;  // by context rank and chunk; empty unless BatchBounds::of_source
-  std::vector<std::int32_t> gather_index;            // empty without context parallelism
-  std::vector<std::int32_t> logit_positions;         // at most BatchBounds::logit_positions; padded with row 0
-  std::vector<std::int32_t> row_ids;                 // [T, 2]
+  // For each of BatchBounds::masks and each source; empty unless BatchBounds::source_tables.
+  std::vector<std::vector<std::vector<std::int32_t>>> by_source;
+  std::vector<std::int32_t> gather_index;     // empty without context parallelism
+  std::vector<std::int32_t> logit_positions;  // at most BatchBounds::logit_positions; padded with row 0
+  std::vector<std::int32_t> row_ids;          // [T, 2]
   std::vector<std::int32_t> sequence_row_ids,
       source_row_ids;                      // [context * T, 2]; empty unless BatchBounds::all_row_ids
   std::vector<std::int32_t> token_mask;    // one per row
@@ -30,6 +31,7 @@ struct HostBatch {
 struct MaskBounds {
   AttentionMask mask;
   bool halves = false;  // the off-diagonal table has two halves of BatchBounds::off_diagonal rows each
+  int sources = 0;      // tables by source: batches::BatchShape::sources
   double diagonal_pairs = 0, off_diagonal_pairs = 0;
 };
 
@@ -43,8 +45,7 @@ struct BatchBounds {
   std::int64_t diagonal = 1;      // max segments
   std::int64_t off_diagonal = 0;  // max segments of a causal mask's list
   std::int64_t documents = 0;     // max documents; 0: there is no table of them
-  std::int64_t of_source = 0;     // max segments with the keys of one chunk; 0: there are no such tables
-  int chunks = 1;                 // of a context rank in each sequence
+  bool source_tables = false;     // there are tables by source
   std::vector<MaskBounds> masks = {{}};
   std::int64_t uniform_diagonal = 0;  // as in nn::BatchViews
   bool off_diagonal_disjoint_keys = false;
@@ -54,6 +55,7 @@ struct BatchBounds {
   bool all_row_ids = false;          // with random_numbers: layers read the row ids of other ranks
   bool token_mask = false;           // layers read it
 
+  // Of an off-diagonal table, and of each table by source.
   std::int64_t off_diagonal_rows(const MaskBounds& m) const {
     if (!m.mask.causal) return diagonal;
     return m.halves ? 2 * off_diagonal : off_diagonal;

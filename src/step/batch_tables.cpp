@@ -44,17 +44,22 @@ void documents_count(const HostBatch& batch, const BatchBounds&, const BatchTabl
 
 void by_source(const HostBatch& batch, const BatchBounds& b, const BatchTable::Give& give) {
   std::vector<std::int32_t> all;
-  for (const auto& list : batch.by_source) {
-    HAWSER_CHECK(segments_of(list) <= b.of_source, segments_of(list), " segments with the keys of one chunk");
-    all.insert(all.end(), list.begin(), list.end());
-    all.resize(all.size() + static_cast<std::size_t>(b.of_source * kSegmentNumbers) - list.size());
+  for (std::size_t m = 0; m < batch.by_source.size(); ++m) {
+    const std::int64_t rows = b.off_diagonal_rows(b.masks.at(m));
+    for (const auto& list : batch.by_source[m]) {
+      HAWSER_CHECK(segments_of(list) <= rows, segments_of(list), " segments with the keys of one source");
+      all.insert(all.end(), list.begin(), list.end());
+      all.resize(all.size() + static_cast<std::size_t>(rows * kSegmentNumbers) - list.size());
+    }
   }
   give(all.data(), static_cast<std::int64_t>(all.size() * sizeof(std::int32_t)));
 }
 
 void by_source_count(const HostBatch& batch, const BatchBounds&, const BatchTable::Give& give) {
   std::vector<std::int32_t> counts;
-  for (const auto& list : batch.by_source) counts.push_back(segments_of(list));
+  for (const auto& of_mask : batch.by_source) {
+    for (const auto& list : of_mask) counts.push_back(segments_of(list));
+  }
   give(counts.data(), static_cast<std::int64_t>(counts.size() * sizeof(std::int32_t)));
 }
 
@@ -62,6 +67,18 @@ std::int64_t off_diagonal_rows(const BatchBounds& b) {
   std::int64_t rows = 0;
   for (const MaskBounds& m : b.masks) rows += b.off_diagonal_rows(m);
   return rows;
+}
+
+std::int64_t source_rows(const BatchBounds& b) {
+  std::int64_t rows = 0;
+  for (const MaskBounds& m : b.masks) rows += m.sources * b.off_diagonal_rows(m);
+  return b.source_tables ? rows : 0;
+}
+
+std::int64_t source_lists(const BatchBounds& b) {
+  std::int64_t lists = 0;
+  for (const MaskBounds& m : b.masks) lists += m.sources;
+  return b.source_tables ? lists : 0;
 }
 
 Shape per_row(const BatchBounds& b) {
@@ -108,11 +125,10 @@ constexpr BatchTable kTables[] = {
      documents_count, &Views::documents_count},
     {"by_source", DType::i32,
      [](const BatchBounds& b) {
-       return Shape{b.context * b.chunks * b.of_source, kSegmentNumbers};
+       return Shape{source_rows(b), kSegmentNumbers};
      },
      by_source, &Views::by_source},
-    {"by_source_count", DType::i32,
-     [](const BatchBounds& b) { return Shape{b.of_source > 0 ? b.context * b.chunks : 0}; }, by_source_count,
+    {"by_source_count", DType::i32, [](const BatchBounds& b) { return Shape{source_lists(b)}; }, by_source_count,
      &Views::by_source_count},
     {"gather_index", DType::i32, [](const BatchBounds& b) { return with_context(b, {b.rows * b.context}); },
      numbers<&Host::gather_index>, &Views::gather_index},
@@ -148,9 +164,9 @@ nn::BatchViews batch_views(const BatchBounds& b, const HostBatch* host,
                            const std::function<TensorView(const BatchTable&)>& table_of) {
   nn::BatchViews views{.uniform_diagonal = b.uniform_diagonal,
                        .off_diagonal_disjoint_keys = b.off_diagonal_disjoint_keys};
-  if (host != nullptr) views.host_diagonal = &host->diagonal;
+  if (host != nullptr) views.host_diagonal = &host->diagonal, views.host_documents = &host->documents;
   for (const BatchTable& table : batch_tables()) views.*table.view = table_of(table);
-  std::int64_t begin = 0;
+  std::int64_t begin = 0, source_row = 0, source_list = 0;
   for (std::size_t w = 0; w < b.masks.size(); ++w) {
     const MaskBounds& bounds = b.masks[w];
     nn::MaskViews& view = views.masks.emplace_back();
@@ -158,6 +174,15 @@ nn::BatchViews batch_views(const BatchBounds& b, const HostBatch* host,
     view.diagonal_pairs = bounds.diagonal_pairs;
     view.off_diagonal_pairs = bounds.off_diagonal_pairs;
     if (host != nullptr && w < host->off_diagonal.size()) view.host_off_diagonal = &host->off_diagonal[w];
+    if (b.source_tables) {
+      const std::int64_t rows = b.off_diagonal_rows(bounds);
+      if (rows > 0 && !views.by_source.empty())
+        view.by_source = views.by_source.rows(source_row, bounds.sources * rows);
+      view.by_source_count = views.by_source_count.rows(source_list, bounds.sources);
+      if (host != nullptr && w < host->by_source.size()) view.host_by_source = &host->by_source[w];
+      source_row += bounds.sources * rows;
+      source_list += bounds.sources;
+    }
     if (views.off_diagonal.empty()) continue;
     view.off_diagonal = views.off_diagonal.rows(begin, b.off_diagonal_rows(bounds));
     view.off_diagonal_count = views.off_diagonal_count.rows(static_cast<std::int64_t>(w), 1);

@@ -53,7 +53,8 @@ TEST(BatchTables, AreUsedAsTheBoundsSay) {
   EXPECT_EQ(used({.rows = 8, .token_mask = true}).count("token_mask"), 1u);
   expected.insert({"off_diagonal", "off_diagonal_count", "gather_index"});
   EXPECT_EQ(used({.rows = 8, .context = 2, .off_diagonal = 4}), expected);
-  BatchBounds bounds{.rows = 8, .context = 2, .off_diagonal = 4, .documents = 3, .of_source = 5, .chunks = 2};
+  BatchBounds bounds{.rows = 8, .context = 2, .off_diagonal = 4, .documents = 3, .source_tables = true};
+  bounds.masks = {{.sources = 4}};
   expected.insert({"documents", "documents_count", "by_source", "by_source_count"});
   EXPECT_EQ(used(bounds), expected);
 }
@@ -69,12 +70,12 @@ TEST(BatchTables, EachGivesItsContentsAndHasItsOwnView) {
   batch.diagonal.assign(3 * kSegmentNumbers, 0);
   batch.documents.assign(4 * kSegmentNumbers, 9);
   batch.off_diagonal = {std::vector<std::int32_t>(2 * kSegmentNumbers, 0)};
-  batch.by_source = {std::vector<std::int32_t>(kSegmentNumbers, 10), std::vector<std::int32_t>(kSegmentNumbers, 11)};
+  batch.by_source = {{std::vector<std::int32_t>(kSegmentNumbers, 10), std::vector<std::int32_t>(kSegmentNumbers, 11)}};
   std::vector<std::int32_t> first;
   nn::BatchViews views;
   std::byte memory{};
   for (const BatchTable& table : batch_tables()) {
-    table.contents(batch, {.off_diagonal = 2, .of_source = 3}, [&](const void* data, std::int64_t bytes) {
+    table.contents(batch, {.off_diagonal = 2}, [&](const void* data, std::int64_t bytes) {
       EXPECT_EQ(bytes % size_of(table.dtype), 0) << table.name;
       std::int32_t number = -1;
       std::memcpy(&number, data, sizeof(number));

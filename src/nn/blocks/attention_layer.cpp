@@ -258,13 +258,15 @@ void AttentionLayer::attend(LayerContext& ctx, const Inputs& inputs, const Tenso
   for (int p = 0; p < seam_call->parts(); ++p) {
     const AttentionPart part = seam_call->wait(p);
     ops::AttentionCall call = call_of(part);
-    if (!part.first) {
+    call.accumulate = part.accumulate_o;
+    const bool combine = !part.first && !part.accumulate_o;
+    if (combine) {
       call.o = ctx.temp(ctx.dtype(), call.q.shape());
       call.lse = ctx.temp(DType::f32, part.tensors.lse.shape());
     }
     call.workspace = workspace_of(ctx, call, part);
     ops::attention_forward(ctx.compute(), call);
-    if (!part.first) {
+    if (combine) {
       ops::attention_combine(ctx.compute(),
                              {.o_a = part.tensors.o, .lse_a = part.tensors.lse, .o_b = call.o, .lse_b = call.lse});
     }
@@ -282,6 +284,7 @@ void AttentionLayer::attend_backward(LayerContext& ctx, AttentionExchange::Call&
                                     .dk = part.tensors.dk,
                                     .dv = part.tensors.dv,
                                     .accumulate_q = !part.first,
+                                    .accumulate_kv = part.accumulate_kv,
                                     .deterministic = ctx.deterministic()};
     backward.call.flops *= 2.5;
     backward.call.workspace = workspace_of(ctx, backward, part);

@@ -72,7 +72,7 @@ TEST(ContextExchange, TrainsLikeOneRankWithoutACausalMask) {
   const int world = the_world->size();
   const comm::MeshSizes mesh{.context = std::min(world, 4), .shard = std::max(world / 4, 1)};
   const nn::SavePolicy full{.checkpointing = Checkpointing::full};
-  for (const Exchange exchange : {Exchange::all_gather, Exchange::heads}) {
+  for (const Exchange exchange : {Exchange::all_gather, Exchange::heads, Exchange::ring}) {
     if (world == 1 && exchange == Exchange::heads) continue;
     expect_like_one_rank(exchange, mesh, full, {.causal = false});
     expect_like_one_rank(exchange, mesh, {}, {.causal = false, .window = 9});

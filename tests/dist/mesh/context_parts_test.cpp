@@ -70,7 +70,7 @@ TEST(ContextParts, NameTheirHeadsAndRows) {
   for (const bool by_work : {false, true}) {
     const models::Model model(testing::toy_description());
     plan::Layout layout = testing::toy_layout({.context = world}, model);
-    layout.batch.masks = {{{.causal = true}, 0.5}, {{.causal = false}, 0.5}};
+    layout.batch.masks = {{{.causal = true}, 0.4}, {{.causal = false}, 0.3}, {{.causal = true, .window = 9}, 0.3}};
     if (by_work) layout.batch.split = batches::SequenceSplit::by_work, layout.batch.chunks_per_rank = 4;
     layout.batch.document_segments = layout.batch.source_segments = layout.batch.all_row_ids = true;
     plan::set_bounds(layout);
@@ -80,10 +80,10 @@ TEST(ContextParts, NameTheirHeadsAndRows) {
     testing::RingExchange ring(mesh->context());
     const std::string split = by_work ? ", by work" : ", zig-zag";
     for (const auto& [mask, share] : layout.batch.masks) {
-      const std::string text = split + (mask.causal ? "" : ", not causal");
+      const std::string text = split + (mask.causal ? "" : ", not causal") + (mask.window > 0 ? ", window" : "");
       expect_parts(gather, layout, *mesh, mask, "all-gather" + text);
       expect_parts(heads, layout, *mesh, mask, "heads" + text);
-      if (mask.causal) expect_parts(ring, layout, *mesh, mask, "ring" + text);
+      expect_parts(ring, layout, *mesh, mask, "ring" + text);
     }
   }
 }
