@@ -94,7 +94,7 @@ plan::Layout layout_of(const Case& one, const models::Model& model, DeviceKind d
                   .max_documents = 1,
                   .context = one.mesh.context,
                   .chunks_per_rank = one.mesh.context == 1 ? 1 : 2};
-  plan::set_windows(layout.batch, model);
+  plan::set_masks(layout.batch, model);
   layout.micro_batches = one.micro_batches;
   layout.policies.assign(static_cast<std::size_t>(model.layers()), {.checkpointing = one.checkpointing});
   plan::set_bounds(layout);

@@ -92,7 +92,7 @@ plan::Layout layout_of(const Shape& shape, const models::Model& model) {
                   .max_documents = shape.documents,
                   .context = shape.mesh.context,
                   .chunks_per_rank = shape.mesh.context == 1 ? 1 : 2};
-  plan::set_windows(layout.batch, model);
+  plan::set_masks(layout.batch, model);
   layout.micro_batches = shape.micro_batches;
   layout.in_flight = shape.in_flight;
   layout.prefetch = shape.prefetch;

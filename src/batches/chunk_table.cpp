@@ -9,17 +9,27 @@
 namespace hawser::batches {
 namespace {
 
-// The keys that the queries at positions [begin, end) of a document see: the sum of min(position + 1, window).
-double keys_seen(std::int64_t begin, std::int64_t end, std::int64_t window) {
+// The keys that the queries at positions [begin, end) of a document of `length` see. With a causal mask: the sum of
+// min(position + 1, window).
+double keys_seen(std::int64_t begin, std::int64_t end, std::int64_t length, const AttentionMask& mask) {
+  const std::int64_t window = mask.window;
+  if (!mask.causal) {  // all keys but the position + 1 - window first ones
+    const auto rows = static_cast<double>(end - begin);
+    const double seen = rows * static_cast<double>(length);
+    if (window == 0) return seen;
+    const double causal = keys_seen(begin, end, length, {.causal = true}),
+                 within = keys_seen(begin, end, length, {.causal = true, .window = window});
+    return seen - (causal - within);
+  }
   const std::int64_t rising = window == 0 ? end : std::clamp(window, begin, end);  // first position that sees `window`
   const auto first = static_cast<double>(begin + 1), last = static_cast<double>(rising);
   return (first + last) * 0.5 * static_cast<double>(rising - begin) +
          static_cast<double>(window) * static_cast<double>(end - rising);
 }
 
-// Work of each chunk: the sum over its rows, the mean over windows.
+// Work of each chunk: the sum over its rows, the mean over masks.
 std::vector<double> work_by_chunk(std::int64_t chunk_length, int chunks, std::span<const std::int32_t> document_lengths,
-                                  std::span<const AttentionWindow> windows) {
+                                  std::span<const MaskShare> masks) {
   std::vector<double> work(chunks, 0.0);
   if (chunk_length == 0) return work;
   std::int64_t start = 0;
@@ -28,7 +38,7 @@ std::vector<double> work_by_chunk(std::int64_t chunk_length, int chunks, std::sp
     for (std::int64_t row = start; row < end;) {
       const std::int64_t chunk = row / chunk_length;
       const std::int64_t stop = std::min(end, (chunk + 1) * chunk_length);
-      for (const AttentionWindow& w : windows) work[chunk] += w.share * keys_seen(row - start, stop - start, w.window);
+      for (const MaskShare& m : masks) work[chunk] += m.share * keys_seen(row - start, stop - start, length, m.mask);
       row = stop;
     }
     start = end;
@@ -96,8 +106,7 @@ Deal deal(std::span<const double> work, int context, int together, std::span<con
 }  // namespace
 
 ChunkTable deal_by_work(std::int64_t length, std::span<const std::int32_t> document_lengths, int context,
-                        int chunks_per_rank, std::span<double> load, int together,
-                        std::span<const AttentionWindow> windows) {
+                        int chunks_per_rank, std::span<double> load, int together, std::span<const MaskShare> masks) {
   HAWSER_CHECK(length >= 0 && context >= 1 && chunks_per_rank >= 1, "length ", length, ", context ", context);
   HAWSER_CHECK(load.empty() || load.size() == static_cast<std::size_t>(context), load.size(), " loads");
   HAWSER_CHECK(std::accumulate(document_lengths.begin(), document_lengths.end(), std::int64_t{0}) <= length,
@@ -107,7 +116,7 @@ ChunkTable deal_by_work(std::int64_t length, std::span<const std::int32_t> docum
   HAWSER_CHECK(together >= 1 && (together & (together - 1)) == 0 && table.chunks_per_rank % together == 0, together,
                " adjacent chunks of ", table.chunks_per_rank, " per rank");
   table.chunk_length = ceil_div(length, table.chunks());
-  const auto work = work_by_chunk(table.chunk_length, table.chunks(), document_lengths, windows);
+  const auto work = work_by_chunk(table.chunk_length, table.chunks(), document_lengths, masks);
   const std::vector<double> none(context, 0.0);
   const std::span<const double> before = load.empty() ? std::span<const double>(none) : load;
   Deal best = deal(work, context, together, before);
@@ -123,8 +132,8 @@ ChunkTable deal_by_work(std::int64_t length, std::span<const std::int32_t> docum
 }
 
 std::vector<double> work_by_rank(const ChunkTable& table, std::span<const std::int32_t> document_lengths,
-                                 std::span<const AttentionWindow> windows) {
-  const auto work = work_by_chunk(table.chunk_length, table.chunks(), document_lengths, windows);
+                                 std::span<const MaskShare> masks) {
+  const auto work = work_by_chunk(table.chunk_length, table.chunks(), document_lengths, masks);
   std::vector<double> sums(table.context, 0.0);
   for (int chunk = 0; chunk < table.chunks(); ++chunk) sums[table.owner[chunk]] += work[chunk];
   return sums;

@@ -9,17 +9,18 @@
 #include <span>
 #include <vector>
 
+#include "base/attention_mask.h"
+
 namespace hawser::batches {
 
-// Sliding window of attention layers: a query sees at most `window` keys, its own included; 0: all. `share`: the
-// fraction of the model's attention layers that have it.
-struct AttentionWindow {
-  std::int64_t window = 0;
+// `share`: the fraction of the model's attention layers that have the mask.
+struct MaskShare {
+  AttentionMask mask;
   double share = 1.0;
 
-  bool operator==(const AttentionWindow&) const = default;
+  bool operator==(const MaskShare&) const = default;
 };
-inline constexpr AttentionWindow kNoWindow[] = {{}};
+inline constexpr MaskShare kCausalMask[] = {{}};
 
 struct ChunkTable {
   std::int64_t chunk_length = 0;
@@ -42,7 +43,7 @@ std::int64_t padded_length(std::int64_t length, int chunks);
 ChunkTable make_zigzag(std::int64_t length, int context);
 
 // Greedy balancing: assigns chunks in order of descending work, each to the rank with the smallest load that has a free
-// place. The work of a row is the number of keys it attends to, the mean over `windows`. Groups of `together` adjacent
+// place. The work of a row is the number of keys it attends to, the mean over `masks`. Groups of `together` adjacent
 // chunks (a power of two that divides chunks_per_rank) are assigned as one. While the largest load exceeds kBalanced
 // times the mean, the group size is halved, down to single chunks; the most balanced table is returned. Larger groups
 // give larger diagonal blocks and fewer off-diagonal blocks. `load`, one value per rank, is the work assigned before
@@ -51,11 +52,11 @@ ChunkTable make_zigzag(std::int64_t length, int context);
 constexpr double kBalanced = 1.05;
 ChunkTable deal_by_work(std::int64_t length, std::span<const std::int32_t> document_lengths, int context,
                         int chunks_per_rank, std::span<double> load = {}, int together = 1,
-                        std::span<const AttentionWindow> windows = kNoWindow);
+                        std::span<const MaskShare> masks = kCausalMask);
 
-// Causal attention work of each rank, in (query, key) pairs: the mean over `windows`.
+// Attention work of each rank, in (query, key) pairs: the mean over `masks`.
 std::vector<double> work_by_rank(const ChunkTable& table, std::span<const std::int32_t> document_lengths,
-                                 std::span<const AttentionWindow> windows = kNoWindow);
+                                 std::span<const MaskShare> masks = kCausalMask);
 
 // Maximum work of a rank over the mean. 1 is balanced; also 1 if there is no work.
 double imbalance(std::span<const double> work);

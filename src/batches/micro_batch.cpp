@@ -45,7 +45,7 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
   batch.positions.assign(rows, 0);
   batch.row_ids.resize(2 * rows);
   batch.token_mask.assign(rows, 0);
-  batch.window_pairs.assign(shape.windows.size(), 0.0);
+  batch.mask_pairs.assign(shape.masks.size(), 0.0);
 
   static const Sequence kEmpty;
   std::vector<ChunkTable> tables;
@@ -60,18 +60,18 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
     tables.push_back(shape.split == SequenceSplit::zigzag
                          ? make_zigzag(shape.padded_length(), shape.context)
                          : deal_by_work(shape.padded_length(), sequence.document_lengths, shape.context,
-                                        shape.chunks_per_rank, load, shape.together, shape.windows));
+                                        shape.chunks_per_rank, load, shape.together, shape.masks));
     documents.push_back(sequence.document_lengths);
     const ChunkTable& table = tables.back();
-    const auto of_this = work_by_rank(table, sequence.document_lengths, shape.windows);
+    const auto of_this = work_by_rank(table, sequence.document_lengths, shape.masks);
     for (int rank = 0; rank < shape.context; ++rank) work[rank] += of_this[rank];
-    const auto pairs = [&](std::int64_t window) {
-      const AttentionWindow one[] = {{window}};
+    const auto pairs = [&](const AttentionMask& mask) {
+      const MaskShare one[] = {{mask}};
       const auto by_rank = work_by_rank(table, sequence.document_lengths, one);
       return std::accumulate(by_rank.begin(), by_rank.end(), 0.0);
     };
-    batch.pairs += pairs(0);
-    for (std::size_t i = 0; i < shape.windows.size(); ++i) batch.window_pairs[i] += pairs(shape.windows[i].window);
+    batch.pairs += pairs({});
+    for (std::size_t i = 0; i < shape.masks.size(); ++i) batch.mask_pairs[i] += pairs(shape.masks[i].mask);
     batch.chunk_owner.insert(batch.chunk_owner.end(), table.owner.begin(), table.owner.end());
     batch.chunk_local.insert(batch.chunk_local.end(), table.local.begin(), table.local.end());
     batch.tokens += sequence.length();
@@ -95,8 +95,14 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
   Segments segments = make_segments(tables, documents, context_rank, !shape.equal_chunks());
   batch.diagonal = std::move(segments.diagonal);
   batch.off_diagonal = std::move(segments.off_diagonal);
+  batch.complete = std::move(segments.complete);
   if (shape.document_segments) batch.documents = document_segments(tables, documents);
-  if (shape.source_segments) batch.by_source = segments_by_source(tables, documents, context_rank);
+  if (shape.source_segments) {
+    for (const MaskShare& of : shape.masks) {
+      batch.by_source.push_back(
+          segments_by_source(tables, documents, context_rank, of.mask, !shape.equal_chunks(), shape.splits_windows()));
+    }
+  }
   return batch;
 }
 

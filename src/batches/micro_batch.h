@@ -21,14 +21,19 @@ struct BatchShape {
   int chunks_per_rank = 1;
   int together = 1;  // by_work: adjacent chunks assigned as one if that is balanced (deal_by_work)
   SequenceSplit split = SequenceSplit::zigzag;
-  std::vector<AttentionWindow> windows = {AttentionWindow{}};  // of the model's attention layers
-  int row_multiple = 1;                                        // local_rows() is a multiple of it
-  bool document_segments = false;                              // micro-batches have MicroBatch::documents
-  bool source_segments = false;                                // micro-batches have MicroBatch::by_source
+  std::vector<MaskShare> masks = {MaskShare{}};  // of the model's attention layers
+  int row_multiple = 1;                          // local_rows() is a multiple of it
+  bool document_segments = false;                // micro-batches have MicroBatch::documents
+  bool source_segments = false;                  // micro-batches have MicroBatch::by_source
+  bool all_row_ids = false;                      // each rank's tables have the row ids of all ranks
 
   int chunks() const { return context * chunks_per_rank; }
   // One document per sequence, in chunks whose assignment does not depend on the data: each chunk is its own segment.
   bool equal_chunks() const { return max_documents == 1 && (context == 1 || split == SequenceSplit::zigzag); }
+  // Off-diagonal tables of windows are split into halves (window_segments).
+  bool splits_windows() const { return !equal_chunks(); }
+  // Elements of MicroBatch::by_source of a mask.
+  int sources(const AttentionMask& mask) const { return context * (mask.window > 0 ? chunks_per_rank : 1); }
   std::int64_t chunk_length() const;
   std::int64_t padded_length() const { return chunks() * chunk_length(); }
   std::int64_t local_rows() const { return sequences * chunks_per_rank * chunk_length(); }  // per rank
@@ -49,18 +54,18 @@ struct MicroBatch {
   std::vector<std::int32_t> ids, labels, positions;
   // [local_rows(), 2]: number of the row's sequence in the step, index of the row in the sequence (padding included).
   std::vector<std::int32_t> row_ids;
-  std::vector<std::int32_t> token_mask;  // [local_rows()]: 1, padding rows 0
-  std::vector<Segment> diagonal, off_diagonal;
-  std::vector<Segment> documents;               // batches::document_segments
-  std::vector<std::vector<Segment>> by_source;  // batches::segments_by_source
+  std::vector<std::int32_t> token_mask;                   // [local_rows()]: 1, padding rows 0
+  std::vector<Segment> diagonal, off_diagonal, complete;  // of batches::Segments
+  std::vector<Segment> documents;                         // batches::document_segments
+  std::vector<std::vector<WindowSegments>> by_source;     // batches::segments_by_source of each of BatchShape::masks
   // [sequences * chunks]: rank of each chunk in the context group, and its index among that rank's chunks.
   std::vector<std::int32_t> chunk_owner, chunk_local;
-  std::int64_t tokens = 0;           // over all context ranks, without padding
-  std::int64_t valid_targets = 0;    // over all context ranks
-  std::int64_t step_targets = 0;     // of the step, over all data ranks and micro-batches: the divisor of the loss
-  double imbalance = 1.0;            // of attention work, with the windows, over the context group: maximum over mean
-  double pairs = 0;                  // visible (query, key) pairs of the micro-batch, causal, without a window
-  std::vector<double> window_pairs;  // the same with each of BatchShape::windows
+  std::int64_t tokens = 0;         // over all context ranks, without padding
+  std::int64_t valid_targets = 0;  // over all context ranks
+  std::int64_t step_targets = 0;   // of the step, over all data ranks and micro-batches: the divisor of the loss
+  double imbalance = 1.0;          // of attention work, with the masks, over the context group: maximum over mean
+  double pairs = 0;                // visible (query, key) pairs of the micro-batch, causal, without a window
+  std::vector<double> mask_pairs;  // the same with each of BatchShape::masks
 };
 
 // The part of `context_rank`. At most shape.sequences sequences; missing ones are empty. step_targets stays 0.

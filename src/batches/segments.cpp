@@ -50,6 +50,7 @@ Segments make_segments(std::span<const ChunkTable> tables, std::span<const std::
           out.diagonal.push_back({q_begin, count, narrow(global_base + begin), count, position, position});
           if (position > 0)
             out.off_diagonal.push_back({q_begin, count, narrow(global_base + start), position, position, 0});
+          out.complete.push_back({q_begin, count, narrow(global_base + start), lengths[d], position, 0});
         }
         if (start + lengths[d] > run_end) break;  // continues in a later run
         start += lengths[d];
@@ -79,42 +80,82 @@ std::vector<Segment> document_segments(std::span<const ChunkTable> tables,
   return out;
 }
 
-std::vector<std::vector<Segment>> segments_by_source(std::span<const ChunkTable> tables,
-                                                     std::span<const std::vector<std::int32_t>> document_lengths,
-                                                     int rank) {
-  HAWSER_CHECK(!tables.empty(), "no sequence");
-  const ChunkTable& table = tables.front();
-  const auto chunks = static_cast<std::size_t>(table.chunks_per_rank);
-  std::vector<std::vector<Segment>> out(static_cast<std::size_t>(table.context) * chunks);
-  const std::vector<Segment> queries = make_segments(tables, document_lengths, rank).diagonal;
-  for (int source = 0; source < table.context; ++source) {
-    for (const Segment& k : make_segments(tables, document_lengths, source, /*join=*/false).diagonal) {
-      const auto chunk = static_cast<std::size_t>(k.q_begin % table.local_length() / table.chunk_length);
-      for (const Segment& q : queries) {
-        // k_begin is the global row: a document's pieces have one start.
-        const bool same_document = q.k_begin - q.q_position == k.k_begin - k.q_position;
-        if (!same_document || k.q_position >= q.q_position + q.q_count) continue;
-        out[static_cast<std::size_t>(source) * chunks + chunk].push_back(
-            {q.q_begin, q.q_count, k.q_begin, k.q_count, q.q_position, k.q_position});
-      }
-    }
-  }
-  for (std::vector<Segment>& segments : out) std::ranges::sort(segments, {}, &Segment::q_begin);
-  return out;
-}
-
 WindowSegments window_segments(std::span<const Segment> off_diagonal, std::int64_t window, bool split) {
   HAWSER_CHECK(window > 0, "no window");
   const auto distance = static_cast<std::int32_t>(std::min<std::int64_t>(window - 1, 1 << 30));
   WindowSegments out;
   for (const Segment& s : off_diagonal) {
-    const std::int32_t position = s.q_position, end = position + std::min(s.q_count, distance);
-    const std::int32_t middle = split ? std::clamp(distance, position, end) : position;
-    if (position < middle) out.complete.push_back({s.q_begin, middle - position, s.k_begin, s.k_count, position, 0});
+    const std::int32_t position = s.q_position, k_end = s.k_position + s.k_count;
+    HAWSER_CHECK(k_end <= position, "keys from position ", s.k_position, " on are not before their queries");
+    const std::int32_t end = std::max(position, std::min(position + s.q_count, k_end + distance));
+    const std::int32_t middle = split ? std::clamp(s.k_position + distance, position, end) : position;
+    if (position < middle) {
+      out.complete.push_back({s.q_begin, middle - position, s.k_begin, s.k_count, position, s.k_position});
+    }
     if (middle == end) continue;
-    const std::int32_t first = std::max(0, middle - distance);  // key
+    const std::int32_t first = std::max(s.k_position, middle - distance);  // key
     out.band.push_back(
-        {s.q_begin + middle - position, end - middle, s.k_begin + first, position - first, middle, first});
+        {s.q_begin + middle - position, end - middle, s.k_begin + first - s.k_position, k_end - first, middle, first});
+  }
+  return out;
+}
+
+namespace {
+
+// The row in the sequence order of all sequences where a document begins: equal for its pieces on all ranks.
+std::int32_t document_of(const Segment& diagonal) {
+  return diagonal.k_begin - diagonal.k_position;
+}
+
+// A document's keys on one rank, or those before a position, as one run of the rank's rows.
+Segment run_of_keys(const Segment& q, std::span<const Segment> pieces, bool causal) {
+  Segment out{q.q_begin, q.q_count, 0, 0, q.q_position, 0};
+  for (const Segment& k : pieces) {
+    if (causal && k.q_position + k.q_count > q.q_position) break;
+    if (out.k_count == 0) out.k_begin = k.q_begin, out.k_position = k.q_position;
+    HAWSER_CHECK(out.k_begin + out.k_count == k.q_begin, "a document's rows on a rank are not consecutive");
+    out.k_count += k.q_count;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<WindowSegments> segments_by_source(std::span<const ChunkTable> tables,
+                                               std::span<const std::vector<std::int32_t>> document_lengths, int rank,
+                                               const AttentionMask& mask, bool join, bool split) {
+  HAWSER_CHECK(!tables.empty(), "no sequence");
+  const ChunkTable& table = tables.front();
+  const int pieces = mask.window > 0 ? table.chunks_per_rank : 1;
+  std::vector<WindowSegments> out(static_cast<std::size_t>(table.context * pieces));
+  const std::vector<Segment> queries = make_segments(tables, document_lengths, rank, join).diagonal;
+  for (int source = 0; source < table.context; ++source) {
+    std::vector<std::vector<Segment>> found(static_cast<std::size_t>(pieces));
+    // Chunks stay apart if each has an element, and where a piece of the queries ends.
+    const bool joined = mask.window == 0 && (join || source != rank);
+    const std::vector<Segment> keys = make_segments(tables, document_lengths, source, joined).diagonal;
+    for (const Segment& q : queries) {
+      const auto of_document = std::ranges::equal_range(keys, document_of(q), {}, document_of);
+      const std::span<const Segment> same(of_document.begin(), of_document.end());
+      if (mask.window == 0) {
+        if (const Segment run = run_of_keys(q, same, mask.causal); run.k_count > 0) found.front().push_back(run);
+        continue;
+      }
+      for (const Segment& k : same) {
+        if (mask.causal && k.q_position + k.q_count > q.q_position) break;
+        found[static_cast<std::size_t>(k.q_begin % table.local_length() / table.chunk_length)].push_back(
+            {q.q_begin, q.q_count, k.q_begin, k.q_count, q.q_position, k.q_position});
+      }
+    }
+    for (int c = 0; c < pieces; ++c) {
+      WindowSegments& element = out[static_cast<std::size_t>(source * pieces + c)];
+      std::vector<Segment>& segments = found[static_cast<std::size_t>(c)];
+      if (mask.causal && mask.window > 0) {
+        element = window_segments(segments, mask.window, split);
+      } else {
+        element.band = std::move(segments);
+      }
+    }
   }
   return out;
 }
@@ -125,8 +166,7 @@ SegmentBounds max_segments(std::int64_t sequences, std::int64_t max_documents, i
   const std::int64_t pieces = max_documents + runs - 1;
   return {.diagonal = sequences * pieces,
           .off_diagonal = context == 1 ? 0 : sequences * runs,
-          .documents = sequences * max_documents,
-          .of_source = sequences * pieces};  // a chunk has one piece of a document at most
+          .documents = sequences * max_documents};
 }
 
 }  // namespace hawser::batches

@@ -134,8 +134,8 @@ TEST(Segments, MiddleChunksOfAZigZagAreOnePiece) {
   EXPECT_EQ(outer.off_diagonal, (std::vector<Segment>{{4, 4, 0, 12, 12, 0}}));
 }
 
-// Over all ranks, every causal pair within a document is in exactly one segment, rows keep their ids, labels and
-// positions, and the bounds hold.
+// Over all ranks, every causal pair within a document is in exactly one segment, every pair in one complete segment,
+// rows keep their ids, labels and positions, and the bounds hold.
 TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
   const RandomStream random(5, "segments");
   for (std::uint64_t trial = 0; trial < 300; ++trial) {
@@ -158,16 +158,18 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
     }
     const std::int64_t window = pick(2, 7) == 0 ? 0 : 1 + pick(45, 8);
     const bool split = pick(2, 9) == 0;
-    shape.windows = {{window, 1.0}};
+    const AttentionMask two_sided{.causal = false, .window = window};
+    shape.masks = {{{.window = window}, 1.0}, {two_sided, 0.0}};
     shape.row_multiple = static_cast<int>(1 + pick(4, 10));
     shape.document_segments = shape.source_segments = true;
     ASSERT_EQ(shape.local_rows() % shape.row_multiple, 0);
     ASSERT_LT(shape.padded_length(), shape.sequence_length + shape.chunks() * shape.row_multiple);
     const SegmentBounds bounds = shape.max_segments();
     const std::int64_t padded = shape.padded_length(), rows = shape.global_rows();
-    std::vector<int> pairs(rows * rows, 0), held(rows, 0), by_documents(rows * rows, 0), by_sources(rows * rows, 0);
+    std::vector<int> pairs(rows * rows, 0), held(rows, 0), by_documents(rows * rows, 0), by_sources(rows * rows, 0),
+        complete(rows * rows, 0), by_sources_two_sided(rows * rows, 0);
     std::int64_t valid = 0;
-    double visible = 0;  // as every rank counts it
+    double visible = 0, visible_two_sided = 0;  // as every rank counts it
     for (int rank = 0; rank < shape.context; ++rank) {
       const MicroBatch batch = make_micro_batch(sequences, shape, rank, 12);
       ASSERT_EQ(static_cast<std::int64_t>(batch.ids.size()), shape.local_rows());
@@ -253,21 +255,64 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
         ASSERT_LE(static_cast<std::int64_t>(batch.documents.size()), bounds.documents);
         for (const Segment& document : batch.documents) mark_causal(document, by_documents, same, same);
       }
-      ASSERT_EQ(batch.by_source.size(), static_cast<std::size_t>(shape.chunks()));
-      for (std::size_t i = 0; i < batch.by_source.size(); ++i) {
-        const auto local = [&](std::int64_t row) { return global[row]; };
-        const auto& of_source = globals[i / shape.chunks_per_rank];
-        ASSERT_LE(static_cast<std::int64_t>(batch.by_source[i].size()), bounds.of_source);
-        std::int64_t end = 0;  // of the queries so far
-        for (const Segment& segment : batch.by_source[i]) {
-          ASSERT_GE(segment.q_begin, end) << "a query is in two segments";
-          end = segment.q_begin + segment.q_count;
-          ASSERT_EQ(segment.k_begin / shape.chunk_length() % shape.chunks_per_rank,
-                    static_cast<std::int64_t>(i) % shape.chunks_per_rank);
-          mark_causal(segment, by_sources, local, [&](std::int64_t row) { return of_source[row]; });
+      ASSERT_EQ(batch.by_source.size(), shape.masks.size());
+      for (std::size_t m = 0; m < shape.masks.size(); ++m) {
+        const AttentionMask mask = shape.masks[m].mask;
+        const auto sources = static_cast<std::size_t>(shape.sources(mask)), pieces = sources / shape.context;
+        const bool halves = mask.causal && window > 0 && shape.splits_windows();
+        std::vector<int>& marked = mask.causal ? by_sources : by_sources_two_sided;
+        ASSERT_EQ(batch.by_source[m].size(), sources);
+        for (std::size_t i = 0; i < sources; ++i) {
+          const WindowSegments& of = batch.by_source[m][i];
+          ASSERT_LE(static_cast<std::int64_t>(of.band.size()), mask.causal ? bounds.off_diagonal : bounds.diagonal);
+          ASSERT_LE(static_cast<std::int64_t>(of.complete.size()), halves ? bounds.off_diagonal : 0);
+          for (const Segment& segment : of.band) {
+            if (halves) {
+              ASSERT_EQ(segment.q_position - segment.k_position, window - 1);
+            }
+          }
+          std::vector<int> queries(shape.local_rows(), 0);
+          for (const auto& list : {of.band, of.complete}) {
+            for (const Segment& segment : list) {
+              ASSERT_GT(segment.k_count, 0);
+              ASSERT_EQ(batch.positions[segment.q_begin], segment.q_position);
+              if (window > 0) {
+                ASSERT_EQ(segment.k_begin / shape.chunk_length() % shape.chunks_per_rank,
+                          static_cast<std::int64_t>(i % pieces));
+              }
+              for (std::int32_t q = 0; q < segment.q_count; ++q) {
+                ASSERT_EQ(++queries[segment.q_begin + q], 1) << "a query is in two segments";
+                for (std::int32_t k = 0; k < segment.k_count; ++k) {
+                  const std::int64_t key = globals[i / pieces][segment.k_begin + k];
+                  const std::int32_t distance = segment.q_position + q - segment.k_position - k;
+                  if (window == 0 || !mask.causal || distance < window) {
+                    ++marked[global[segment.q_begin + q] * rows + key];
+                  }
+                }
+              }
+            }
+          }
         }
       }
-      visible = batch.window_pairs.at(0);
+      for (const Segment& diagonal : batch.diagonal) {
+        for (std::int32_t q = 0; q < diagonal.q_count; ++q) {
+          for (std::int32_t k = std::max(0, window > 0 ? q - static_cast<std::int32_t>(window) + 1 : 0); k <= q; ++k) {
+            ++by_sources[global[diagonal.q_begin + q] * rows + diagonal.k_begin + k];
+          }
+        }
+      }
+      ASSERT_EQ(batch.complete.size(), batch.diagonal.size());
+      for (const Segment& segment : batch.complete) {
+        ASSERT_EQ(segment.k_position, 0);
+        ASSERT_EQ(batch.positions[segment.q_begin], segment.q_position);
+        for (std::int32_t q = 0; q < segment.q_count; ++q) {
+          for (std::int32_t k = 0; k < segment.k_count; ++k) {
+            ++complete[global[segment.q_begin + q] * rows + segment.k_begin + k];
+          }
+        }
+      }
+      visible = batch.mask_pairs.at(0);
+      visible_two_sided = batch.mask_pairs.at(1);
       if (shape.context == 1) {
         std::size_t documents = 0;
         for (const Sequence& sequence : sequences) documents += sequence.document_lengths.size();
@@ -278,6 +323,7 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
     std::int64_t expected_valid = 0;
     for (const Sequence& sequence : sequences) expected_valid += sequence.targets();
     ASSERT_EQ(valid, expected_valid);
+    double two_sided_pairs = 0;
     for (std::int64_t q = 0; q < rows; ++q) {
       for (std::int64_t k = 0; k < rows; ++k) {
         const std::int64_t s = q / padded, row = q % padded, key = k % padded;
@@ -285,11 +331,18 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
                             row - key <= sequences[s].positions[row];
         const bool same = causal && (window == 0 || row - key < window);
         ASSERT_EQ(by_documents[q * rows + k], causal ? 1 : 0) << "trial " << trial << " query " << q << " key " << k;
-        ASSERT_EQ(by_sources[q * rows + k], causal ? 1 : 0) << "trial " << trial << " query " << q << " key " << k;
+        ASSERT_EQ(by_sources[q * rows + k], same ? 1 : 0) << "trial " << trial << " query " << q << " key " << k;
+        const auto start = [&](std::int64_t at) { return at - sequences[s].positions[at]; };
+        const bool document = k / padded == s && s < given && row < sequences[s].length() &&
+                              key < sequences[s].length() && start(row) == start(key);
+        ASSERT_EQ(by_sources_two_sided[q * rows + k], document ? 1 : 0) << "trial " << trial << " query " << q;
+        ASSERT_EQ(complete[q * rows + k], document ? 1 : 0) << "trial " << trial << " query " << q << " key " << k;
+        two_sided_pairs += document && (window == 0 || row - key < window);
         ASSERT_EQ(pairs[q * rows + k], same ? 1 : 0) << "trial " << trial << " query " << q << " key " << k;
       }
     }
     ASSERT_DOUBLE_EQ(visible, std::accumulate(pairs.begin(), pairs.end(), 0));
+    ASSERT_DOUBLE_EQ(visible_two_sided, two_sided_pairs);
   }
 }
 

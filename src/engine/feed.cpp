@@ -17,17 +17,37 @@ std::vector<std::int32_t> flatten(const std::vector<batches::Segment>& segments,
   return out;
 }
 
-// The off-diagonal table of layers with a window (nn::WindowViews).
-std::vector<std::int32_t> off_diagonal_table(const batches::MicroBatch& batch, const batches::BatchShape& shape,
-                                             std::int64_t window) {
-  if (window == 0) return flatten(batch.off_diagonal, false);
-  const bool split = !shape.equal_chunks();
-  batches::WindowSegments segments = batches::window_segments(batch.off_diagonal, window, split);
-  if (split) {  // the second half of the table
+// A table of a mask; with a causal mask and a window, of both halves, if windows are split.
+std::vector<std::int32_t> both_halves(batches::WindowSegments segments, const batches::BatchShape& shape,
+                                      const AttentionMask& mask) {
+  if (mask.causal && mask.window > 0 && shape.splits_windows()) {
     segments.band.resize(static_cast<std::size_t>(shape.max_segments().off_diagonal), {});
     segments.band.insert(segments.band.end(), segments.complete.begin(), segments.complete.end());
   }
   return flatten(segments.band, false);
+}
+
+// The off-diagonal table of layers with a mask (nn::MaskViews).
+std::vector<std::int32_t> off_diagonal_table(const batches::MicroBatch& batch, const batches::BatchShape& shape,
+                                             const AttentionMask& mask) {
+  if (!mask.causal) return flatten(batch.complete, false);
+  if (mask.window == 0) return flatten(batch.off_diagonal, false);
+  return both_halves(batches::window_segments(batch.off_diagonal, mask.window, shape.splits_windows()), shape, mask);
+}
+
+// HostBatch::sequence_row_ids and source_row_ids.
+void add_all_row_ids(const batches::MicroBatch& batch, const batches::BatchShape& shape, step::HostBatch& out) {
+  const std::int64_t rows = shape.local_rows(), padded = shape.padded_length();
+  out.source_row_ids.resize(static_cast<std::size_t>(2 * shape.global_rows()));
+  for (std::int64_t row = 0; row < shape.global_rows(); ++row) {
+    const auto sequence = static_cast<std::int32_t>(batch.row_ids.front() + row / padded),
+               index = static_cast<std::int32_t>(row % padded);
+    out.sequence_row_ids.insert(out.sequence_row_ids.end(), {sequence, index});
+    const std::int64_t gathered = out.gather_index[static_cast<std::size_t>(row)], rank = gathered / (2 * rows);
+    const auto at = static_cast<std::size_t>(2 * (rank * rows + gathered % (2 * rows)));
+    out.source_row_ids[at] = sequence;
+    out.source_row_ids[at + 1] = index;
+  }
 }
 
 }  // namespace
@@ -41,10 +61,15 @@ std::shared_ptr<step::HostBatch> to_host_batch(const batches::MicroBatch& batch,
   out->token_mask = batch.token_mask;
   out->diagonal = flatten(batch.diagonal, true);
   out->documents = flatten(batch.documents, false);
-  for (const auto& segments : batch.by_source) out->by_source.push_back(flatten(segments, false));
+  for (std::size_t m = 0; m < batch.by_source.size(); ++m) {
+    auto& of_mask = out->by_source.emplace_back();
+    for (const batches::WindowSegments& segments : batch.by_source[m]) {
+      of_mask.push_back(both_halves(segments, shape, shape.masks[m].mask));
+    }
+  }
   if (shape.context == 1) return out;
-  for (const auto& [window, share] : shape.windows) {
-    out->off_diagonal.push_back(off_diagonal_table(batch, shape, window));
+  for (const auto& [mask, share] : shape.masks) {
+    out->off_diagonal.push_back(off_diagonal_table(batch, shape, mask));
   }
   const std::int64_t length = shape.chunk_length(), rows = shape.local_rows();
   out->gather_index.reserve(static_cast<std::size_t>(shape.global_rows()));
@@ -57,11 +82,19 @@ std::shared_ptr<step::HostBatch> to_host_batch(const batches::MicroBatch& batch,
       for (std::int64_t i = 0; i < length; ++i) out->gather_index.push_back(static_cast<std::int32_t>(first + i));
     }
   }
+  if (shape.all_row_ids) add_all_row_ids(batch, shape, *out);
   return out;
 }
 
-double visible_pairs(const batches::MicroBatch& batch, std::int64_t window) {
+double visible_pairs(const batches::MicroBatch& batch, const AttentionMask& mask) {
   double pairs = 0;
+  const std::int64_t window = mask.window;
+  if (!mask.causal) {
+    for (const auto& s : batch.complete) {
+      pairs += ops::visible_pairs(s.q_count, s.k_count, s.q_position, false, window);
+    }
+    return pairs;
+  }
   for (const auto& s : batch.diagonal) pairs += ops::visible_pairs(s.q_count, s.k_count, 0, true, window);
   for (const auto& s : batch.off_diagonal) {
     pairs += ops::visible_pairs(s.q_count, s.k_count, s.q_position - s.k_position, false, window);

@@ -12,7 +12,7 @@ namespace hawser::engine {
 // the index of each row in the gathered K buffer (nn::BatchViews::gather_index).
 std::shared_ptr<step::HostBatch> to_host_batch(const batches::MicroBatch& batch, const batches::BatchShape& shape);
 
-// Visible query-key pairs of the micro-batch per head, for causal attention with a window (0: without).
-double visible_pairs(const batches::MicroBatch& batch, std::int64_t window = 0);
+// Visible query-key pairs of the micro-batch per head.
+double visible_pairs(const batches::MicroBatch& batch, const AttentionMask& mask = {});
 
 }  // namespace hawser::engine

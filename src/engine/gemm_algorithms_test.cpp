@@ -18,7 +18,7 @@ TEST(GemmAlgorithms, OfRoutersAreThoseOfFloat32) {
   layout.compute = layout.reduce_dtype = DType::bf16;
   layout.mesh.shard = 2;
   layout.batch = {.sequences = 1, .sequence_length = 32, .max_documents = 1};
-  plan::set_windows(layout.batch, *open.model);
+  plan::set_masks(layout.batch, *open.model);
   plan::set_bounds(layout);
   int routers = 0;
   for (const GemmShape& gemm : gemms_of(*open.model, layout, false)) {

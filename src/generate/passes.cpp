@@ -52,9 +52,9 @@ std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model
     layout.bounds.rows = bucket.rows;
     layout.bounds.diagonal = bucket.sequences;
     layout.bounds.uniform_diagonal = 0;
-    for (step::WindowBounds& w : layout.bounds.windows) {
-      const std::int64_t keys = w.window > 0 ? std::min(w.window, size.positions) : size.positions;
-      w.diagonal_pairs = static_cast<double>(bucket.rows) * static_cast<double>(keys);
+    for (step::MaskBounds& m : layout.bounds.masks) {
+      const std::int64_t keys = m.mask.window > 0 ? std::min(m.mask.window, size.positions) : size.positions;
+      m.diagonal_pairs = static_cast<double>(bucket.rows) * static_cast<double>(keys);
     }
     layouts.push_back(std::move(layout));
   }

@@ -132,19 +132,20 @@ std::int64_t Model::trainable_parameters() const {
   return elements_of(flats_, true);
 }
 
-std::map<std::int64_t, int> Model::windows() const {
-  std::map<std::int64_t, int> out;
+std::map<AttentionMask, int> Model::masks() const {
+  std::map<AttentionMask, int> out;
   for (const auto& layer : layers_) {
-    if (const auto window = layer->attention_window()) ++out[*window];
+    if (const auto mask = layer->attention_mask()) ++out[*mask];
   }
   return out;
 }
 
-double Model::training_flops(const nn::RowCounts& rows, const std::function<double(std::int64_t window)>& pairs) const {
+double Model::training_flops(const nn::RowCounts& rows,
+                             const std::function<double(const AttentionMask&)>& pairs) const {
   double forward = head_.flops(rows.full);
   for (const auto& layer : layers_) {
-    const auto window = layer->attention_window();
-    forward += layer->flops(rows, window ? pairs(*window) : 0.0);
+    const auto mask = layer->attention_mask();
+    forward += layer->flops(rows, mask ? pairs(*mask) : 0.0);
   }
   // The GEMM of a matrix's gradient has as many FLOPs as its GEMM in forward.
   double frozen = 0;

@@ -107,13 +107,13 @@ class Model {
   const std::vector<ParamPlace>& embedding_params() const { return embedding_params_; }
   const std::vector<ParamPlace>& head_params() const { return head_params_; }
 
-  // The distinct windows of the attention layers, with the number of layers that have each.
-  std::map<std::int64_t, int> windows() const;
+  // The distinct masks of the attention layers, with the number of layers that have each.
+  std::map<AttentionMask, int> masks() const;
 
   // FLOPs of one training step (forward and backward, no recompute) of a rank's rows, with this rank's slice of the model.
   // Gradients of frozen weights are none of them. `pairs`: the visible query-key pairs per head of attention layers with a
-  // window; 0: without one.
-  double training_flops(const nn::RowCounts& rows, const std::function<double(std::int64_t window)>& pairs) const;
+  // mask.
+  double training_flops(const nn::RowCounts& rows, const std::function<double(const AttentionMask&)>& pairs) const;
 
  private:
   ModelDescription description_;

@@ -33,6 +33,22 @@ TEST(Flat, AlignsParametersToGrains) {
   EXPECT_EQ(covered, std::vector<int>(768, 1));
 }
 
+TEST(Param, CopiesShareSegmentsUntilOneChanges) {
+  Param param = fused_param("qk", {{"q", 0, 6}, {"k", 6, 2}}, {8, 4}, {}, true);
+  Param copy = param;
+  EXPECT_EQ(&copy.segments[0], &param.segments[0]);
+  copy.segments.edit().front().file.transposed = true;
+  EXPECT_TRUE(copy.segments[0].file.transposed);
+  EXPECT_FALSE(param.segments[0].file.transposed);
+  EXPECT_NE(copy.segments, param.segments);
+  const Segment* const own = &copy.segments[0];
+  copy.segments.edit().front().file.transposed = false;
+  EXPECT_EQ(&copy.segments[0], own) << "no other copy has the list";
+  EXPECT_EQ(copy.segments, param.segments) << "equal lists, not one list";
+  EXPECT_TRUE(Param().segments.empty());
+  EXPECT_EQ(Param().segments.begin(), Param().segments.end());
+}
+
 TEST(Flat, AShardHoldsWholeGrains) {
   const Flat flat("experts", {.grain = 384}, {full_param("a", {500}, {}, true)});
   EXPECT_EQ(flat.total(1), 768);

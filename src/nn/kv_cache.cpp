@@ -8,8 +8,9 @@ namespace {
 
 class KvCacheCall : public AttentionExchange::Call {
  public:
-  KvCacheCall(LayerContext& ctx, std::int64_t window, const AttentionTensors& tensors) {
+  KvCacheCall(LayerContext& ctx, const AttentionMask& mask, const AttentionTensors& tensors) {
     const KvCache cache = ctx.kv_cache();
+    HAWSER_CHECK(mask.causal, "a KV cache has no later keys");
     HAWSER_CHECK(!cache.k.empty() && !cache.v.empty(), "the layer has no KV cache");
     const BatchViews& batch = ctx.batch();
     ops::scatter_rows(ctx.compute(), {.x = tensors.k, .index = batch.slot_mapping, .y = cache.k});
@@ -19,7 +20,8 @@ class KvCacheCall : public AttentionExchange::Call {
              .segment_count = batch.diagonal_count,
              .form = ops::SegmentForm::disjoint_keys,
              .host_segments = batch.host_diagonal,
-             .visible = batch.with_window(window).diagonal_pairs};
+             .mask = mask,
+             .visible = batch.with_mask(mask).diagonal_pairs};
     part_.tensors.k = cache.k;
     part_.tensors.v = cache.v;
   }
@@ -32,12 +34,12 @@ class KvCacheCall : public AttentionExchange::Call {
 
 }  // namespace
 
-std::unique_ptr<AttentionExchange::Call> KvCacheExchange::forward(LayerContext& ctx, std::int64_t window,
+std::unique_ptr<AttentionExchange::Call> KvCacheExchange::forward(LayerContext& ctx, const AttentionMask& mask,
                                                                   const AttentionTensors& tensors) {
-  return std::make_unique<KvCacheCall>(ctx, window, tensors);
+  return std::make_unique<KvCacheCall>(ctx, mask, tensors);
 }
 
-std::unique_ptr<AttentionExchange::Call> KvCacheExchange::backward(LayerContext&, std::int64_t,
+std::unique_ptr<AttentionExchange::Call> KvCacheExchange::backward(LayerContext&, const AttentionMask&,
                                                                    const AttentionTensors&) {
   HAWSER_CHECK(false, "the KV cache has no gradient");
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/attention_mask.h"
 #include "base/training_options.h"
 #include "nn/auxiliary_loss.h"
 #include "nn/param.h"
@@ -21,21 +22,31 @@
 
 namespace hawser::nn {
 
-// What depends on the window of an attention layer (AttentionConfig::window).
-struct WindowViews {
-  std::int64_t window = 0;
+// What depends on the mask of an attention layer (AttentionConfig::mask).
+struct MaskViews {
+  AttentionMask mask;
   // i32 [M, 6], i32 [1]: off-diagonal blocks. A segment has the queries of a diagonal segment and, as keys, all rows of
-  // the same document before them. Its key rows index the keys of all ranks in sequence order: one sequence after
-  // another, each with all its rows. With a window, queries that see no key and keys that no query sees are left out;
-  // unless uniform_diagonal is set, the table then has the two halves of ops::AttentionCall::window_halves. Only with
-  // context parallelism.
+  // the same document before them; with a mask that is not causal, all rows of the document, the queries' own included.
+  // Its key rows index the keys of all ranks in sequence order: one sequence after another, each with all its rows.
+  // With a causal mask and a window, queries that see no key and keys that no query sees are left out; unless
+  // uniform_diagonal is set, the table then has the two halves of ops::AttentionCall::window_halves. Only with context
+  // parallelism.
   TensorView off_diagonal, off_diagonal_count;
   // The table's contents if the host knows them when it enqueues, else null (ops::AttentionCall::host_segments).
   const std::vector<std::int32_t>* host_off_diagonal = nullptr;
-  // Query-key pairs per head for OpRecord::flops, the same for every micro-batch: the pairs of causal attention over
-  // full sequences of one document, divided by the number of context ranks. With a KV cache, every new row is
-  // counted as if it attended to a sequence of the maximum length. Padding and packed documents, which reduce the pairs
-  // that are really computed, are ignored.
+  // i32 [S * M, 6], i32 [S]: the same segments by the rank that has the keys, without those of `diagonal`; key rows are
+  // that rank's. Table i has the keys of context rank i / (S / context): of its part i % (S / context), a chunk of each
+  // sequence if the mask has a window, otherwise all of its rows. M and the halves are those of off_diagonal.
+  // Without a window, every query of a segment sees every key, whose positions may have gaps. With a mask that is not
+  // causal, this rank's own keys are in the tables, too. Only if BatchShape::source_segments.
+  TensorView by_source, by_source_count;
+  // The contents of each table if the host knows them when it enqueues, else null.
+  const std::vector<std::vector<std::int32_t>>* host_by_source = nullptr;
+  // Query-key pairs per head for OpRecord::flops, the same for every micro-batch: the visible pairs of full sequences of
+  // one document, divided by the number of context ranks; diagonal_pairs: those of diagonal blocks, unless off_diagonal
+  // has them. Of each table by source, off_diagonal_pairs / S: the mean, as all ranks have one plan. With a KV cache,
+  // every new row is counted as if it attended to a sequence of the maximum length. Padding and packed documents, which
+  // reduce the pairs that are really computed, are ignored.
   double diagonal_pairs = 0, off_diagonal_pairs = 0;
 };
 
@@ -51,17 +62,15 @@ struct BatchViews {
   // none: the table is also the mask of the rows that are no padding.
   // With a KV cache, a segment has the new queries of a sequence and all its keys so far, including the new ones.
   TensorView diagonal, diagonal_count;
-  // i32 [sum of M, 6], i32 [windows]: WindowViews::off_diagonal of all windows, one after another.
+  // i32 [sum of M, 6], i32 [masks]: MaskViews::off_diagonal of all masks, one after another.
   TensorView off_diagonal, off_diagonal_count;
   // i32 [N, 6], i32 [1]: a segment for each document, with the rows of all ranks in sequence order (gather_index) as
   // queries and keys. Only if BatchShape::document_segments.
   TensorView documents, documents_count;
-  // i32 [context * C * M, 6], i32 [context * C], C chunks of a rank in each sequence: M rows from (s * C + c) * M on
-  // have this rank's queries with the keys of chunk c of context rank s, which are in the order of that rank's rows.
-  // Only if BatchShape::source_segments.
+  // i32 [sum of S * M, 6], i32 [sum of S]: MaskViews::by_source of all masks, one after another.
   TensorView by_source, by_source_count;
-  // One for each distinct window of the model's attention layers.
-  std::vector<WindowViews> windows;
+  // One for each distinct mask of the model's attention layers.
+  std::vector<MaskViews> masks;
   // i32 [T * context]: for each row in sequence order, the index of its K row in the all-gathered buffer, whose rows
   // are [context, 2, T] (2: K, V). The index of its V row is greater by T. Only with context parallelism.
   TensorView gather_index;
@@ -72,10 +81,15 @@ struct BatchViews {
   // i32 [T, 2]: number of the row's sequence in the step, and the row's index in the sequence. Padding rows have what
   // the sequence would have there. Only if the step draws random numbers (Layer::draws_random_numbers).
   TensorView row_ids;
+  // i32 [context * T, 2]: row_ids of all ranks, in sequence order (gather_index), and one rank after another. Only with
+  // row_ids and BatchShape::all_row_ids.
+  TensorView sequence_row_ids, source_row_ids;
   TensorView
       token_mask;  // i32 [T]: 1: the row is a token, 0: padding. Only if a layer reads it (Layer::reads_token_mask)
-  // The contents of `diagonal` if the host knows them when it enqueues, else null (ops::AttentionCall::host_segments).
+  // The contents of `diagonal` and `documents` if the host knows them when it enqueues, else null
+  // (ops::AttentionCall::host_segments).
   const std::vector<std::int32_t>* host_diagonal = nullptr;
+  const std::vector<std::int32_t>* host_documents = nullptr;
   // Length of a chunk in rows, if every sequence holds exactly one document, which begins at row 0, and all sequences
   // are cut into chunks at the same rows; otherwise 0. Rows after the document's end are padding, with finite values.
   // If it is not 0, chunks that follow each other on this rank are not joined into one diagonal segment: every diagonal
@@ -83,9 +97,9 @@ struct BatchViews {
   // a rank has two chunks of each sequence (zig-zag), and a chunk's off-diagonal block has as keys all rows of the
   // sequence before the chunk.
   std::int64_t uniform_diagonal = 0;
-  bool off_diagonal_disjoint_keys = false;  // no key row is in two off-diagonal blocks of a window's table
+  bool off_diagonal_disjoint_keys = false;  // no key row is in two off-diagonal blocks of a causal mask's table
 
-  const WindowViews& with_window(std::int64_t window) const;  // InternalError if there is none
+  const MaskViews& with_mask(const AttentionMask& mask) const;  // InternalError if there is none
 };
 
 // A layer's KV cache: k, v [slots, kv_heads, D] in the compute dtype, one slot per token. It outlives a pass. Empty if
@@ -94,8 +108,9 @@ struct KvCache {
   TensorView k, v;
 };
 
-// AttentionCall::blocks for a call over `diagonal`, with this rank's T rows; empty if uniform_diagonal is 0.
-std::vector<ops::StridedBlocks> diagonal_blocks(const BatchViews& batch, std::int64_t rows);
+// AttentionCall::blocks for a call over `diagonal`, with this rank's T rows; empty if uniform_diagonal is 0, or if the
+// mask is not causal: keys after a sequence's end would be visible.
+std::vector<ops::StridedBlocks> diagonal_blocks(const BatchViews& batch, const AttentionMask& mask, std::int64_t rows);
 
 // Where the gradient of a parameter is written. The caller decides it before the layer enqueues the GEMM.
 struct GradientTarget {
@@ -284,8 +299,8 @@ class Layer {
   virtual const AuxiliaryLoss* auxiliary_loss() const { return nullptr; }
   // Model FLOPs of forward for a rank's rows and the given number of visible query-key pairs; GEMMs and attention only.
   virtual double flops(const RowCounts& rows, double pairs) const = 0;
-  // Of an attention layer: its window (0: it sees all keys), on which `pairs` of flops() depends. Empty: no attention.
-  virtual std::optional<std::int64_t> attention_window() const { return std::nullopt; }
+  // Of an attention layer: its mask, on which `pairs` of flops() depends. Empty: no attention.
+  virtual std::optional<AttentionMask> attention_mask() const { return std::nullopt; }
 };
 
 // True if a layer has a recompute pass under a policy: recompute writes at least one saved tensor.

@@ -388,7 +388,7 @@ TEST(Layers, RecordedFlopsEqualTheFormula) {
     MetaDevice device;
     TestContext ctx(device, DType::f32);
     prepare(ctx, c);
-    ctx.batch_.windows.front().diagonal_pairs = 23;
+    ctx.batch_.masks.front().diagonal_pairs = 23;
     TestSink sink(ctx, c.layer->params());
     LayerRun layer_run(ctx, *c.layer, c.documents.rows(), c.width, {});
     double gemms[2] = {0, 0};  // GEMMs and attention of forward, of backward

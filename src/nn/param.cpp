@@ -44,6 +44,16 @@ std::int64_t PartOf::real(std::int64_t extent) const {
   return std::min(extent, total - begin);
 }
 
+const std::vector<Segment>& Segments::list() const {
+  static const std::vector<Segment> kNone;
+  return list_ == nullptr ? kNone : *list_;
+}
+
+std::vector<Segment>& Segments::edit() {
+  if (list_ == nullptr || list_.use_count() > 1) list_ = std::make_shared<std::vector<Segment>>(list());
+  return *list_;
+}
+
 Param full_param(const std::string& name, const Shape& shape, Initial initial, bool decay) {
   return fused_param(name, {{.name = name, .row = 0, .rows = shape[0]}}, shape, initial, decay);
 }

@@ -2,6 +2,8 @@
 // is stored and sharded.
 #pragma once
 
+#include <initializer_list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -54,6 +56,30 @@ struct Segment {
   bool operator==(const Segment&) const = default;
 };
 
+// The segments of a parameter. Copies share one list: a layer and its flat have the same parameters, and a thousand blocks
+// of experts have hundreds of thousands of segments.
+class Segments {
+ public:
+  Segments() = default;
+  Segments(std::vector<Segment> list) : list_(std::make_shared<std::vector<Segment>>(std::move(list))) {}
+  Segments(std::initializer_list<Segment> list) : Segments(std::vector<Segment>(list)) {}
+
+  std::size_t size() const { return list().size(); }
+  bool empty() const { return list().empty(); }
+  const Segment& operator[](std::size_t i) const { return list()[i]; }
+  const Segment& front() const { return list().front(); }
+  std::vector<Segment>::const_iterator begin() const { return list().begin(); }
+  std::vector<Segment>::const_iterator end() const { return list().end(); }
+  // The list, to be changed; copies of this keep theirs.
+  std::vector<Segment>& edit();
+  bool operator==(const Segments& other) const { return list_ == other.list_ || list() == other.list(); }
+
+ private:
+  const std::vector<Segment>& list() const;
+
+  std::shared_ptr<std::vector<Segment>> list_;  // null: no segments
+};
+
 // The part of a global extent that a rank's layer has: [begin, begin + its own extent) of total; total 0: all. Tensor
 // ranks have equal extents, so that one plan serves them all: of a vocabulary, the last rank's may end after total. Its
 // rows from there on are padding (Param::padding).
@@ -104,8 +130,8 @@ struct Param {
   std::string name;  // of one parameter of the model; equal to the segment's name if there is only one
   Shape shape;       // on this rank
   Initial initial;
-  bool decay = false;             // weight decay applies (matrices, not norms and biases)
-  std::vector<Segment> segments;  // in row order; they cover all rows but the padding. Every Segment::global has dims
+  bool decay = false;  // weight decay applies (matrices, not norms and biases)
+  Segments segments;   // in row order; they cover all rows but the padding. Every Segment::global has dims
   // Rows after those of the segments. They are zero in weights, gradients and the optimizer's state, and in no checkpoint.
   std::int64_t padding = 0;
   FlatSpec flat = {};  // what the layer asks for

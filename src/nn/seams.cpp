@@ -9,16 +9,16 @@
 
 namespace hawser::nn {
 
-std::vector<ops::StridedBlocks> diagonal_blocks(const BatchViews& batch, std::int64_t rows) {
-  if (batch.uniform_diagonal == 0) return {};
+std::vector<ops::StridedBlocks> diagonal_blocks(const BatchViews& batch, const AttentionMask& mask, std::int64_t rows) {
+  if (batch.uniform_diagonal == 0 || !mask.causal) return {};
   return {ops::equal_diagonal_blocks(rows, batch.uniform_diagonal)};
 }
 
-const WindowViews& BatchViews::with_window(std::int64_t window) const {
-  for (const WindowViews& views : windows) {
-    if (views.window == window) return views;
+const MaskViews& BatchViews::with_mask(const AttentionMask& mask) const {
+  for (const MaskViews& views : masks) {
+    if (views.mask == mask) return views;
   }
-  HAWSER_CHECK(false, "the batch has no tables for window ", window);
+  HAWSER_CHECK(false, "the batch has no tables for ", mask.causal ? "" : "no causal mask, ", "window ", mask.window);
 }
 
 namespace {
@@ -26,14 +26,17 @@ namespace {
 // One part: this rank's own keys, each piece of a document against itself.
 class LocalCall : public AttentionExchange::Call {
  public:
-  LocalCall(const LayerContext& ctx, std::int64_t window, const AttentionTensors& tensors)
+  LocalCall(const LayerContext& ctx, const AttentionMask& mask, const AttentionTensors& tensors)
       : part_{.tensors = tensors,
               .segments = ctx.batch().diagonal,
               .segment_count = ctx.batch().diagonal_count,
               .form = ops::SegmentForm::diagonal,
-              .blocks = diagonal_blocks(ctx.batch(), tensors.k.size(0)),
+              .blocks = diagonal_blocks(ctx.batch(), mask, tensors.k.size(0)),
               .host_segments = ctx.batch().host_diagonal,
-              .visible = ctx.batch().with_window(window).diagonal_pairs} {}
+              .mask = mask,
+              .query_ids = ctx.batch().row_ids,
+              .key_ids = ctx.batch().row_ids,
+              .visible = ctx.batch().with_mask(mask).diagonal_pairs} {}
   int parts() const override { return 1; }
   AttentionPart wait(int) override { return part_; }
 
@@ -80,7 +83,7 @@ std::unique_ptr<Redistribute::Sum> Redistribute::sum(LayerContext& ctx, const Te
 }
 
 AttentionTensors AttentionTensors::kv_heads(std::int64_t begin, std::int64_t count) const {
-  const std::int64_t group = q.size(1) / k.size(1);
+  const std::int64_t group = query_heads_per_kv_head();
   const auto heads = [](const TensorView& x, std::int64_t first, std::int64_t number) {
     HAWSER_CHECK(x.empty() || x.stride(1) == x.size(2), "heads of ", x.text(), " are not adjacent");
     return x.empty() ? x : x.slice(1, first, number);
@@ -183,14 +186,14 @@ std::unique_ptr<TokenExchange::Combine> TokenExchange::combine(LayerContext& ctx
   return std::make_unique<LocalCombine>(ctx, routing.sizes.rows(), std::move(columns));
 }
 
-std::unique_ptr<AttentionExchange::Call> AttentionExchange::forward(LayerContext& ctx, std::int64_t window,
+std::unique_ptr<AttentionExchange::Call> AttentionExchange::forward(LayerContext& ctx, const AttentionMask& mask,
                                                                     const AttentionTensors& tensors) {
-  return std::make_unique<LocalCall>(ctx, window, tensors);
+  return std::make_unique<LocalCall>(ctx, mask, tensors);
 }
 
-std::unique_ptr<AttentionExchange::Call> AttentionExchange::backward(LayerContext& ctx, std::int64_t window,
+std::unique_ptr<AttentionExchange::Call> AttentionExchange::backward(LayerContext& ctx, const AttentionMask& mask,
                                                                      const AttentionTensors& tensors) {
-  return std::make_unique<LocalCall>(ctx, window, tensors);
+  return std::make_unique<LocalCall>(ctx, mask, tensors);
 }
 
 void TensorReduce::gather(LayerContext& ctx, const TensorView& part, const TensorView& all) {

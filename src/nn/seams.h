@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/attention_mask.h"
 #include "nn/scaled.h"
 #include "ops/attention/attention.h"
 
@@ -93,11 +94,12 @@ struct AttentionTensors {
 
   // Those of key-value heads [begin, begin + count), with their query heads.
   AttentionTensors kv_heads(std::int64_t begin, std::int64_t count) const;
+  std::int64_t query_heads_per_kv_head() const { return q.size(1) / k.size(1); }
 };
 
 // One call of the attention op: some queries with some keys, which may be those of other ranks, in any order of rows.
 struct AttentionPart {
-  AttentionTensors tensors;                       // backward: dk and dv are this part's, in float32 or k's dtype
+  AttentionTensors tensors;                       // o, dq, dk and dv: in q's dtype or float32
   TensorView segments, segment_count;             // see ops::AttentionCall
   ops::SegmentForm form = ops::SegmentForm::any;  // see ops::AttentionCall
   std::vector<ops::StridedBlocks> blocks;         // see ops::AttentionCall
@@ -107,12 +109,26 @@ struct AttentionPart {
   // buffers have the same offsets on all ranks.
   std::vector<ops::StridedBlocks> largest;
   const std::vector<std::int32_t>* host_segments = nullptr;  // see ops::AttentionCall
-  bool causal = true;                                        // see ops::AttentionCall
   bool window_halves = false;                                // see ops::AttentionCall
+  // Between the positions of `segments`. It may differ from the layer's mask: off-diagonal blocks of a causal layer are
+  // complete, and positions that count every R-th row of a sequence have a window of their own.
+  AttentionMask mask;
+  // Index of the first query head of `tensors` among the heads of the layer, which are those of this tensor rank; the
+  // heads of `tensors` follow each other. For what depends on the head: ALiBi, sinks, random numbers.
+  std::int64_t first_head = 0;
+  // i32 [Tq, 2], i32 [Tk, 2]: BatchViews::row_ids of the query rows and of the key rows of `tensors`, for dropout of
+  // probabilities. Empty unless the batch has them (BatchViews::row_ids, sequence_row_ids, source_row_ids).
+  TensorView query_ids, key_ids;
   // True for the first of the parts with these queries. It writes o and lse; in backward, it writes dq. The results of
-  // the other parts are merged into o and lse by attention_combine; in backward, they are added to dq.
+  // the other parts are merged into o and lse; in backward, they are added to dq.
   bool first = true;
-  double visible = 0;  // query-key pairs per head for OpRecord::flops: of WindowViews
+  // Forward: true: the op merges the part into o and lse, and changes only rows that see a key
+  // (ops::AttentionCall::accumulate); if it is the first one, into o = 0 and lse = -inf, which the seam has written.
+  // false: a part that is not the first one writes temporaries for all rows, o in q's dtype, which attention_combine
+  // merges.
+  bool accumulate_o = false;
+  bool accumulate_kv = false;  // backward: the part adds to dk and dv
+  double visible = 0;          // query-key pairs per query head of `tensors` for OpRecord::flops: of MaskViews
 };
 
 // Attention of one layer, as parts that are combined by log-sum-exp. Context parallelism moves keys to queries
@@ -140,11 +156,11 @@ class AttentionExchange {
     virtual void finish_keys() {}
   };
   virtual ~AttentionExchange() = default;
-  // window: the layer's (AttentionConfig::window). tensors: this rank's rows, in its local order.
+  // mask: the layer's (AttentionConfig::mask). tensors: this rank's rows, in its local order.
   // These functions start the communication: the earlier they are called, the less the parts wait. The work that writes
   // d_o may be enqueued later, before wait(0).
-  virtual std::unique_ptr<Call> forward(LayerContext&, std::int64_t window, const AttentionTensors& tensors);
-  virtual std::unique_ptr<Call> backward(LayerContext&, std::int64_t window, const AttentionTensors& tensors);
+  virtual std::unique_ptr<Call> forward(LayerContext&, const AttentionMask& mask, const AttentionTensors& tensors);
+  virtual std::unique_ptr<Call> backward(LayerContext&, const AttentionMask& mask, const AttentionTensors& tensors);
 };
 
 // Expert parallelism: each rank has some of the experts. Sends the rows of its tokens to the ranks of their experts,

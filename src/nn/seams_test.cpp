@@ -81,7 +81,8 @@ TEST(Seams, AttentionIsOnePartOverTheLocalDiagonalBlocks) {
   const Seams seams;
   for (const bool backward : {false, true}) {
     if (backward) tensors.d_o = heads(6), tensors.dq = heads(6), tensors.dk = heads(3), tensors.dv = heads(3);
-    const auto call = backward ? seams.attention->backward(ctx, 0, tensors) : seams.attention->forward(ctx, 0, tensors);
+    const auto call =
+        backward ? seams.attention->backward(ctx, {}, tensors) : seams.attention->forward(ctx, {}, tensors);
     ASSERT_EQ(call->parts(), 1);
     const AttentionPart part = call->wait(0);
     for (const auto member : {&AttentionTensors::q, &AttentionTensors::k, &AttentionTensors::v, &AttentionTensors::o,
@@ -91,7 +92,8 @@ TEST(Seams, AttentionIsOnePartOverTheLocalDiagonalBlocks) {
     }
     EXPECT_EQ(part.segments.raw(), ctx.batch().diagonal.raw());
     EXPECT_EQ(part.segment_count.raw(), ctx.batch().diagonal_count.raw());
-    EXPECT_TRUE(part.causal && part.first);
+    EXPECT_EQ(part.mask, AttentionMask());
+    EXPECT_TRUE(part.first);
     call->computed(0);
     call->finish_queries();
     if (backward) call->finish_keys();

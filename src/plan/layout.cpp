@@ -23,32 +23,36 @@ void set_bounds(Layout& layout) {
   b.diagonal = segments.diagonal;
   b.off_diagonal = segments.off_diagonal;
   b.documents = batch.document_segments ? segments.documents : 0;
-  b.chunks = batch.chunks_per_rank;
-  b.of_source = batch.source_segments ? segments.of_source : 0;
+  b.source_tables = batch.source_segments;
   // One document per sequence, from its first row. Off-diagonal blocks of different sequences share no key.
+  b.all_row_ids = batch.all_row_ids;
   b.uniform_diagonal = batch.equal_chunks() ? batch.chunk_length() : 0;
   b.off_diagonal_disjoint_keys = batch.chunks_per_rank == 1;
-  // Causal attention over full sequences is the maximum; a diagonal block is at most one chunk.
+  // Full sequences of one document are the maximum; a diagonal block is at most one chunk.
   const double sequences = static_cast<double>(batch.sequences);
-  const auto pairs = [](std::int64_t rows, std::int64_t window) {
-    return ops::visible_pairs(rows, rows, 0, true, window);
+  const auto pairs = [](std::int64_t rows, const AttentionMask& mask) {
+    return ops::visible_pairs(rows, rows, 0, mask.causal, mask.window);
   };
-  b.windows.clear();
-  for (const auto& [window, share] : batch.windows) {
-    const double diagonal = sequences * batch.chunks_per_rank * pairs(batch.chunk_length(), window);
-    b.windows.push_back(
-        {.window = window,
-         .halves = window > 0 && b.uniform_diagonal == 0,
+  b.masks.clear();
+  for (const auto& [mask, share] : batch.masks) {
+    // Without a causal mask, all ranks' keys are in one list.
+    const bool diagonal_blocks = mask.causal || batch.context == 1;
+    const double diagonal =
+        diagonal_blocks ? sequences * batch.chunks_per_rank * pairs(batch.chunk_length(), mask) : 0.0;
+    b.masks.push_back(
+        {.mask = mask,
+         .halves = mask.causal && mask.window > 0 && batch.splits_windows(),
+         .sources = batch.sources(mask),
          .diagonal_pairs = diagonal,
-         .off_diagonal_pairs = sequences * pairs(batch.padded_length(), window) / batch.context - diagonal});
+         .off_diagonal_pairs = sequences * pairs(batch.padded_length(), mask) / batch.context - diagonal});
   }
 }
 
-void set_windows(batches::BatchShape& batch, const models::Model& model) {
+void set_masks(batches::BatchShape& batch, const models::Model& model) {
   const int layers = model.attention_layers();
-  batch.windows.clear();
-  for (const auto& [window, count] : model.windows()) {
-    batch.windows.push_back({window, static_cast<double>(count) / static_cast<double>(layers)});
+  batch.masks.clear();
+  for (const auto& [mask, count] : model.masks()) {
+    batch.masks.push_back({mask, static_cast<double>(count) / static_cast<double>(layers)});
   }
 }
 
@@ -81,7 +85,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
   layout.threads = threads;
   layout.batch = batches::batch_shape(packing_of(recipe.data), recipe.train.micro_batch_size, p.context_parallel_degree,
                                       p.context_chunks);
-  set_windows(layout.batch, model);
+  set_masks(layout.batch, model);
   if (device == DeviceKind::cuda && layout.batch.context > 1) layout.head_groups = kCudaHeadGroups;
   layout.micro_batches = static_cast<int>(std::max<std::int64_t>(
       1, ceil_div(recipe.train.global_batch_size, layout.data_ranks() * layout.batch.sequences)));
@@ -181,15 +185,13 @@ nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {
 
 namespace {
 
-// The tables of context parallelism and of a KV cache have no keys after a query's own row.
+// A KV cache has no keys after a query's own row.
 void check_attention(const Layout& layout, const models::Model& model) {
-  const bool context = layout.mesh.context > 1;
-  if (!context && layout.kv_cache_rows == 0) return;
+  if (layout.kv_cache_rows == 0) return;
   for (int layer = 0; layer < model.layers(); ++layer) {
     const nn::AttentionConfig* attention = model.attention(layer);
     HAWSER_CHECK(attention == nullptr || attention->causal, "block ", model.block_of(layer),
-                 ": attention that is not causal is not supported with ",
-                 context ? "context parallelism" : "a KV cache", ": queries would not see later keys");
+                 ": attention that is not causal is not supported with a KV cache: queries would not see later keys");
   }
 }
 

@@ -78,8 +78,8 @@ bool deterministic_of(const Recipe& recipe, DeviceKind device);
 // Default reduce_dtype of gradients: bf16 on CUDA if layers compute in bf16, float32 otherwise.
 DType default_reduce_dtype(DeviceKind device, DType compute);
 
-// Sets the windows of the batch's tables and of its work to those of the model's attention layers.
-void set_windows(batches::BatchShape& batch, const models::Model& model);
+// Sets the masks of the batch's tables and of its work to those of the model's attention layers.
+void set_masks(batches::BatchShape& batch, const models::Model& model);
 
 // Derives `bounds`, and BatchShape::row_multiple, from `batch` and `mesh`; for callers that modify a layout.
 void set_bounds(Layout& layout);
@@ -103,8 +103,8 @@ step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool op
 nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh);
 
 // An executor's setup with all fields that follow from the layout; the caller adds device, state and buffers.
-// InternalError if the model has attention that is not causal (nn::AttentionConfig::causal) and the layout context
-// parallelism or a KV cache, or if the model's layers have another part of their experts than MeshSizes::expert says.
+// InternalError if the model has attention that is not causal (nn::AttentionConfig::causal) and the layout a KV cache,
+// or if the model's layers have another part of their experts than MeshSizes::expert says.
 step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& model, const program::Program& program,
                                    comm::Mesh& mesh, step::Purpose purpose);
 

@@ -92,7 +92,7 @@ Layout layout_of(const models::Model& model, Checkpointing policy, const Variant
   layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::bf16;
   layout.head_groups = kCudaHeadGroups;
   layout.batch = {.sequences = 1, .sequence_length = 2048, .max_documents = 2, .context = 2, .chunks_per_rank = 2};
-  set_windows(layout.batch, model);
+  set_masks(layout.batch, model);
   layout.micro_batches = 3;
   layout.in_flight = variant.in_flight;
   layout.accumulation = variant.accumulation;

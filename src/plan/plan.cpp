@@ -212,9 +212,9 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
   }
   if (plan.buffers.placement.peak_item >= 0) costs.peak_instruction = peak_instruction_text(plan, model);
   const step::BatchBounds& bounds = layout.bounds;
-  costs.model_flops = layout.micro_batches * model.training_flops(bounds.row_counts(), [&](std::int64_t window) {
-    const step::WindowBounds& w = bounds.with_window(window);
-    return w.diagonal_pairs + w.off_diagonal_pairs;
+  costs.model_flops = layout.micro_batches * model.training_flops(bounds.row_counts(), [&](const AttentionMask& mask) {
+    const step::MaskBounds& m = bounds.with_mask(mask);
+    return m.diagonal_pairs + m.off_diagonal_pairs;
   });
   return costs;
 }

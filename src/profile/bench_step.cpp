@@ -100,7 +100,7 @@ struct SyntheticStep {
   double targets = 0;  // of all ranks
   double tokens = 0, flops = 0;
   batches::MeanImbalance work;
-  std::map<std::int64_t, double> pairs;  // by window: visible query-key pairs, mean over context ranks
+  std::map<AttentionMask, double> pairs;  // by mask: visible query-key pairs, mean over context ranks
 };
 
 SyntheticStep synthetic_step(const DocumentMix& documents, const plan::RunPlan& plan, const models::Model& model,
@@ -120,13 +120,13 @@ SyntheticStep synthetic_step(const DocumentMix& documents, const plan::RunPlan& 
     const batches::MicroBatch micro_batch = loader.load(0, m);
     out.work.add(micro_batch.imbalance, micro_batch.pairs);
     out.tokens += static_cast<double>(micro_batch.tokens);
-    std::map<std::int64_t, double> pairs;
-    for (std::size_t i = 0; i < layout.batch.windows.size(); ++i) {
-      pairs[layout.batch.windows[i].window] = micro_batch.window_pairs[i] / layout.batch.context;
+    std::map<AttentionMask, double> pairs;
+    for (std::size_t i = 0; i < layout.batch.masks.size(); ++i) {
+      pairs[layout.batch.masks[i].mask] = micro_batch.mask_pairs[i] / layout.batch.context;
     }
-    for (const auto& [window, count] : pairs) out.pairs[window] += count;
+    for (const auto& [mask, count] : pairs) out.pairs[mask] += count;
     out.flops +=
-        model.training_flops(layout.bounds.row_counts(), [&](std::int64_t window) { return pairs.at(window); });
+        model.training_flops(layout.bounds.row_counts(), [&](const AttentionMask& mask) { return pairs.at(mask); });
     out.input.batches.push_back(engine::to_host_batch(micro_batch, loader.shape()));
   }
   return out;

@@ -173,9 +173,9 @@ void add_expert_gemms(Bench& bench, const models::Model& model, const plan::Layo
   }
 }
 
-// The `layers` layers with a window. One full sequence; a context rank counts its share of it.
+// The `layers` layers with a mask. One full sequence; a context rank counts its share of it.
 void add_attention(Bench& bench, const models::Model& model, const plan::Layout& layout, const AttentionWork& work,
-                   std::int64_t window, int layers, Roofline& out) {
+                   const AttentionMask& mask, int layers, Roofline& out) {
   const nn::AttentionConfig& c = model.description().blocks.front().attention;
   const std::int64_t length = layout.batch.sequence_length;
   const DType act = layout.compute;
@@ -190,11 +190,11 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
   for (const std::int32_t rows : work.documents) {
     diagonal.insert(diagonal.end(), {begin, rows, begin, rows, 0, 0});
     begin += rows;
-    pairs += ops::visible_pairs(rows, rows, 0, true, window);
+    pairs += ops::visible_pairs(rows, rows, 0, mask.causal, mask.window);
   }
   const auto used = static_cast<std::int32_t>(work.documents.size());
   std::vector<ops::StridedBlocks> blocks;
-  if (used == 1) blocks = {ops::equal_diagonal_blocks(length, length)};
+  if (used == 1 && mask.causal) blocks = {ops::equal_diagonal_blocks(length, length)};
   const Storage segments(bench.device(), DType::i32, {used, ops::kSegmentFields}),
       count(bench.device(), DType::i32, {1});
   transfer(bench.stream(), segments.view().raw(), diagonal.data(),
@@ -216,7 +216,8 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
                                   .form = ops::SegmentForm::diagonal,
                                   .blocks = blocks,
                                   .host_segments = &diagonal,
-                                  .window = window,
+                                  .causal = mask.causal,
+                                  .window = mask.window,
                                   .scale = scale,
                                   .o = o,
                                   .lse = lse};
@@ -229,9 +230,10 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
   const double forward = bench.time([&] { ops::attention_forward(bench.stream(), forward_call); });
   const double backward = bench.time([&] { ops::attention_backward(bench.stream(), backward_call); });
   const double flops = ops::attention_flops(sizes, pairs);
-  const double times = layers * work.pairs.at(window) / pairs;
-  const std::string shape = cat(" [", length, used > 1 ? cat(" in ", used, " documents") : "", ", ", c.heads, "/",
-                                c.kv_heads, " x ", c.head_dim, window > 0 ? cat(", window ", window) : "", "]");
+  const double times = layers * work.pairs.at(mask) / pairs;
+  const std::string shape =
+      cat(" [", length, used > 1 ? cat(" in ", used, " documents") : "", ", ", c.heads, "/", c.kv_heads, " x ",
+          c.head_dim, mask.window > 0 ? cat(", window ", mask.window) : "", mask.causal ? "" : ", not causal", "]");
   out.terms.push_back({"attention forward" + shape, times, forward, flops / forward});
   out.terms.push_back({"attention backward" + shape, times, backward, 2.5 * flops / backward});
 }
@@ -263,8 +265,8 @@ Roofline measure_roofline(const models::Model& model, const plan::Layout& layout
     add_gemms(bench, model, layout, out);
     add_expert_gemms(bench, model, layout, out);
     add_copies(bench, model, layout, out);
-    for (const auto& [window, layers] : model.windows()) {
-      add_attention(bench, model, layout, attention, window, layers, out);
+    for (const auto& [mask, layers] : model.masks()) {
+      add_attention(bench, model, layout, attention, mask, layers, out);
     }
   } catch (const Error& error) {
     out.problem = error.what();

@@ -31,8 +31,8 @@ struct Roofline {
 // Attention of a step. The documents of one sequence represent those of all sequences.
 struct AttentionWork {
   std::vector<std::int32_t> documents;  // lengths
-  // By window of attention layers (0: none): visible query-key pairs of a step, mean over ranks.
-  std::map<std::int64_t, double> pairs = {};
+  // By mask of attention layers: visible query-key pairs of a step, mean over ranks.
+  std::map<AttentionMask, double> pairs = {};
 };
 
 // One GEMM of all experts of a layer (ops/gemm/grouped_gemm.h), by the weight [outputs, inputs] of an expert.

@@ -37,7 +37,7 @@ plan::Layout layout_of(const models::Model& model, int shard, int micro_batches,
   layout.micro_batches = micro_batches;
   layout.accumulation = accumulation;
   layout.policies.resize(static_cast<std::size_t>(model.layers()));
-  plan::set_windows(layout.batch, model);
+  plan::set_masks(layout.batch, model);
   plan::set_bounds(layout);
   return layout;
 }

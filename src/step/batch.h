@@ -14,20 +14,24 @@ constexpr std::int64_t kSegmentNumbers = 6;  // of a segment in a table
 struct HostBatch {
   std::vector<std::int32_t> ids, labels, positions;
   std::vector<std::int32_t> diagonal;
-  std::vector<std::vector<std::int32_t>> off_diagonal;  // for each of BatchBounds::windows; may be empty
+  std::vector<std::vector<std::int32_t>> off_diagonal;  // for each of BatchBounds::masks; may be empty
   std::vector<std::int32_t> documents;                  // empty unless BatchBounds::documents
-  std::vector<std::vector<std::int32_t>> by_source;  // by context rank and chunk; empty unless BatchBounds::of_source
-  std::vector<std::int32_t> gather_index;            // empty without context parallelism
-  std::vector<std::int32_t> logit_positions;         // at most BatchBounds::logit_positions; padded with row 0
-  std::vector<std::int32_t> row_ids;                 // [T, 2]
-  std::vector<std::int32_t> token_mask;              // one per row
-  std::vector<std::int32_t> slot_mapping;            // one per row with a KV cache, else empty
+  // For each of BatchBounds::masks and each source; empty unless BatchBounds::source_tables.
+  std::vector<std::vector<std::vector<std::int32_t>>> by_source;
+  std::vector<std::int32_t> gather_index;     // empty without context parallelism
+  std::vector<std::int32_t> logit_positions;  // at most BatchBounds::logit_positions; padded with row 0
+  std::vector<std::int32_t> row_ids;          // [T, 2]
+  std::vector<std::int32_t> sequence_row_ids,
+      source_row_ids;                      // [context * T, 2]; empty unless BatchBounds::all_row_ids
+  std::vector<std::int32_t> token_mask;    // one per row
+  std::vector<std::int32_t> slot_mapping;  // one per row with a KV cache, else empty
 };
 
-// One of the distinct windows of the model's attention layers (nn::WindowViews).
-struct WindowBounds {
-  std::int64_t window = 0;
+// One of the distinct masks of the model's attention layers (nn::MaskViews).
+struct MaskBounds {
+  AttentionMask mask;
   bool halves = false;  // the off-diagonal table has two halves of BatchBounds::off_diagonal rows each
+  int sources = 0;      // tables by source: batches::BatchShape::sources
   double diagonal_pairs = 0, off_diagonal_pairs = 0;
 };
 
@@ -39,21 +43,25 @@ struct BatchBounds {
   std::int64_t sequences = 1;  // of a micro-batch
   int context = 1;
   std::int64_t diagonal = 1;      // max segments
-  std::int64_t off_diagonal = 0;  // max segments of a list
+  std::int64_t off_diagonal = 0;  // max segments of a causal mask's list
   std::int64_t documents = 0;     // max documents; 0: there is no table of them
-  std::int64_t of_source = 0;     // max segments with the keys of one chunk; 0: there are no such tables
-  int chunks = 1;                 // of a context rank in each sequence
-  std::vector<WindowBounds> windows = {{}};
+  bool source_tables = false;     // there are tables by source
+  std::vector<MaskBounds> masks = {{}};
   std::int64_t uniform_diagonal = 0;  // as in nn::BatchViews
   bool off_diagonal_disjoint_keys = false;
   std::int64_t logit_positions = 0;  // Purpose::logits: max rows whose logits are computed
   bool uses_kv_cache = false;        // nn/kv_cache.h
   bool random_numbers = false;       // layers draw random numbers
+  bool all_row_ids = false;          // with random_numbers: layers read the row ids of other ranks
   bool token_mask = false;           // layers read it
 
-  std::int64_t off_diagonal_rows(const WindowBounds& w) const { return w.halves ? 2 * off_diagonal : off_diagonal; }
+  // Of an off-diagonal table, and of each table by source.
+  std::int64_t off_diagonal_rows(const MaskBounds& m) const {
+    if (!m.mask.causal) return diagonal;
+    return m.halves ? 2 * off_diagonal : off_diagonal;
+  }
   nn::RowCounts row_counts() const { return {rows / row_parts, rows, row_part * (rows / row_parts)}; }
-  const WindowBounds& with_window(std::int64_t window) const;  // InternalError if there is none
+  const MaskBounds& with_mask(const AttentionMask& mask) const;  // InternalError if there is none
 };
 
 }  // namespace hawser::step

@@ -18,14 +18,14 @@ void diagonal_count(const HostBatch& batch, const BatchBounds&, const BatchTable
   give(&segments, sizeof(segments));
 }
 
-// The tables of all windows, one after another, each with all of its rows except the last one's.
+// The tables of all masks, one after another, each with all of its rows except the last one's.
 void off_diagonal(const HostBatch& batch, const BatchBounds& b, const BatchTable::Give& give) {
   std::vector<std::int32_t> all;
   std::int64_t rows = 0;
   for (std::size_t w = 0; w < batch.off_diagonal.size(); ++w) {
     all.resize(static_cast<std::size_t>(rows * kSegmentNumbers));
     all.insert(all.end(), batch.off_diagonal[w].begin(), batch.off_diagonal[w].end());
-    rows += b.off_diagonal_rows(b.windows.at(w));
+    rows += b.off_diagonal_rows(b.masks.at(w));
   }
   give(all.data(), static_cast<std::int64_t>(all.size() * sizeof(std::int32_t)));
 }
@@ -33,7 +33,7 @@ void off_diagonal(const HostBatch& batch, const BatchBounds& b, const BatchTable
 void off_diagonal_count(const HostBatch& batch, const BatchBounds& b, const BatchTable::Give& give) {
   std::vector<std::int32_t> counts;
   for (const auto& list : batch.off_diagonal) counts.push_back(segments_of(list));
-  counts.resize(b.windows.size());
+  counts.resize(b.masks.size());
   give(counts.data(), static_cast<std::int64_t>(counts.size() * sizeof(std::int32_t)));
 }
 
@@ -44,24 +44,41 @@ void documents_count(const HostBatch& batch, const BatchBounds&, const BatchTabl
 
 void by_source(const HostBatch& batch, const BatchBounds& b, const BatchTable::Give& give) {
   std::vector<std::int32_t> all;
-  for (const auto& list : batch.by_source) {
-    HAWSER_CHECK(segments_of(list) <= b.of_source, segments_of(list), " segments with the keys of one chunk");
-    all.insert(all.end(), list.begin(), list.end());
-    all.resize(all.size() + static_cast<std::size_t>(b.of_source * kSegmentNumbers) - list.size());
+  for (std::size_t m = 0; m < batch.by_source.size(); ++m) {
+    const std::int64_t rows = b.off_diagonal_rows(b.masks.at(m));
+    for (const auto& list : batch.by_source[m]) {
+      HAWSER_CHECK(segments_of(list) <= rows, segments_of(list), " segments with the keys of one source");
+      all.insert(all.end(), list.begin(), list.end());
+      all.resize(all.size() + static_cast<std::size_t>(rows * kSegmentNumbers) - list.size());
+    }
   }
   give(all.data(), static_cast<std::int64_t>(all.size() * sizeof(std::int32_t)));
 }
 
 void by_source_count(const HostBatch& batch, const BatchBounds&, const BatchTable::Give& give) {
   std::vector<std::int32_t> counts;
-  for (const auto& list : batch.by_source) counts.push_back(segments_of(list));
+  for (const auto& of_mask : batch.by_source) {
+    for (const auto& list : of_mask) counts.push_back(segments_of(list));
+  }
   give(counts.data(), static_cast<std::int64_t>(counts.size() * sizeof(std::int32_t)));
 }
 
 std::int64_t off_diagonal_rows(const BatchBounds& b) {
   std::int64_t rows = 0;
-  for (const WindowBounds& w : b.windows) rows += b.off_diagonal_rows(w);
+  for (const MaskBounds& m : b.masks) rows += b.off_diagonal_rows(m);
   return rows;
+}
+
+std::int64_t source_rows(const BatchBounds& b) {
+  std::int64_t rows = 0;
+  for (const MaskBounds& m : b.masks) rows += m.sources * b.off_diagonal_rows(m);
+  return b.source_tables ? rows : 0;
+}
+
+std::int64_t source_lists(const BatchBounds& b) {
+  std::int64_t lists = 0;
+  for (const MaskBounds& m : b.masks) lists += m.sources;
+  return b.source_tables ? lists : 0;
 }
 
 Shape per_row(const BatchBounds& b) {
@@ -72,6 +89,10 @@ Shape one(const BatchBounds&) {
 }
 Shape with_context(const BatchBounds& b, const Shape& shape) {
   return b.context > 1 ? shape : Shape{0};
+}
+
+Shape row_ids_of_all(const BatchBounds& b) {
+  return {b.random_numbers && b.all_row_ids ? b.context * b.rows : 0, 2};
 }
 
 using Host = HostBatch;
@@ -93,7 +114,7 @@ constexpr BatchTable kTables[] = {
      },
      off_diagonal, &Views::off_diagonal},
     {"off_diagonal_count", DType::i32,
-     [](const BatchBounds& b) { return with_context(b, {static_cast<std::int64_t>(b.windows.size())}); },
+     [](const BatchBounds& b) { return with_context(b, {static_cast<std::int64_t>(b.masks.size())}); },
      off_diagonal_count, &Views::off_diagonal_count},
     {"documents", DType::i32,
      [](const BatchBounds& b) {
@@ -104,11 +125,10 @@ constexpr BatchTable kTables[] = {
      documents_count, &Views::documents_count},
     {"by_source", DType::i32,
      [](const BatchBounds& b) {
-       return Shape{b.context * b.chunks * b.of_source, kSegmentNumbers};
+       return Shape{source_rows(b), kSegmentNumbers};
      },
      by_source, &Views::by_source},
-    {"by_source_count", DType::i32,
-     [](const BatchBounds& b) { return Shape{b.of_source > 0 ? b.context * b.chunks : 0}; }, by_source_count,
+    {"by_source_count", DType::i32, [](const BatchBounds& b) { return Shape{source_lists(b)}; }, by_source_count,
      &Views::by_source_count},
     {"gather_index", DType::i32, [](const BatchBounds& b) { return with_context(b, {b.rows * b.context}); },
      numbers<&Host::gather_index>, &Views::gather_index},
@@ -119,6 +139,8 @@ constexpr BatchTable kTables[] = {
        return Shape{b.random_numbers ? b.rows : 0, 2};
      },
      numbers<&Host::row_ids>, &Views::row_ids},
+    {"sequence_row_ids", DType::i32, row_ids_of_all, numbers<&Host::sequence_row_ids>, &Views::sequence_row_ids},
+    {"source_row_ids", DType::i32, row_ids_of_all, numbers<&Host::source_row_ids>, &Views::source_row_ids},
     {"token_mask", DType::i32, [](const BatchBounds& b) { return Shape{b.token_mask ? b.rows : 0}; },
      numbers<&Host::token_mask>, &Views::token_mask},
     {"slot_mapping", DType::i32, [](const BatchBounds& b) { return Shape{b.uses_kv_cache ? b.rows : 0}; },
@@ -127,15 +149,51 @@ constexpr BatchTable kTables[] = {
 
 }  // namespace
 
-const WindowBounds& BatchBounds::with_window(std::int64_t window) const {
-  for (const WindowBounds& w : windows) {
-    if (w.window == window) return w;
+const MaskBounds& BatchBounds::with_mask(const AttentionMask& mask) const {
+  for (const MaskBounds& m : masks) {
+    if (m.mask == mask) return m;
   }
-  HAWSER_CHECK(false, "the batch has no tables for window ", window);
+  HAWSER_CHECK(false, "the batch has no tables for ", mask.causal ? "" : "no causal mask, ", "window ", mask.window);
 }
 
 std::span<const BatchTable> batch_tables() {
   return kTables;
+}
+
+nn::BatchViews batch_views(const BatchBounds& b, const std::function<TensorView(const BatchTable&)>& table_of) {
+  nn::BatchViews views{.uniform_diagonal = b.uniform_diagonal,
+                       .off_diagonal_disjoint_keys = b.off_diagonal_disjoint_keys};
+  for (const BatchTable& table : batch_tables()) views.*table.view = table_of(table);
+  std::int64_t begin = 0, source_row = 0, source_list = 0;
+  for (std::size_t w = 0; w < b.masks.size(); ++w) {
+    const MaskBounds& bounds = b.masks[w];
+    nn::MaskViews& view = views.masks.emplace_back();
+    view.mask = bounds.mask;
+    view.diagonal_pairs = bounds.diagonal_pairs;
+    view.off_diagonal_pairs = bounds.off_diagonal_pairs;
+    if (b.source_tables) {
+      const std::int64_t rows = b.off_diagonal_rows(bounds);
+      if (rows > 0 && !views.by_source.empty())
+        view.by_source = views.by_source.rows(source_row, bounds.sources * rows);
+      view.by_source_count = views.by_source_count.rows(source_list, bounds.sources);
+      source_row += bounds.sources * rows;
+      source_list += bounds.sources;
+    }
+    if (views.off_diagonal.empty()) continue;
+    view.off_diagonal = views.off_diagonal.rows(begin, b.off_diagonal_rows(bounds));
+    view.off_diagonal_count = views.off_diagonal_count.rows(static_cast<std::int64_t>(w), 1);
+    begin += b.off_diagonal_rows(bounds);
+  }
+  return views;
+}
+
+void set_host_tables(const HostBatch& host, nn::BatchViews& views) {
+  views.host_diagonal = &host.diagonal;
+  views.host_documents = &host.documents;
+  for (std::size_t m = 0; m < views.masks.size(); ++m) {
+    views.masks[m].host_off_diagonal = m < host.off_diagonal.size() ? &host.off_diagonal[m] : nullptr;
+    views.masks[m].host_by_source = m < host.by_source.size() ? &host.by_source[m] : nullptr;
+  }
 }
 
 }  // namespace hawser::step

@@ -28,4 +28,9 @@ struct BatchTable {
 // All tables. The index is the buffer's (BufferKey of Role::batch).
 std::span<const BatchTable> batch_tables();
 
+// The views of a micro-batch. `table_of`: the buffer of a table, with its shape.
+nn::BatchViews batch_views(const BatchBounds& bounds, const std::function<TensorView(const BatchTable&)>& table_of);
+// Sets what the views have of the tables' contents on the host, which outlives them.
+void set_host_tables(const HostBatch& host, nn::BatchViews& views);
+
 }  // namespace hawser::step

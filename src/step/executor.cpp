@@ -104,7 +104,8 @@ StepOutput Executor::enqueue(const StepInput& input) {
   input_ = &input;
   link_.begin_step();
   for (std::size_t mb = 0; mb < batch_views_.size(); ++mb) {
-    if (batch_views_[mb]) set_host_tables(static_cast<int>(mb), *batch_views_[mb]);
+    const HostBatch* const host = host_batch(static_cast<int>(mb));
+    if (batch_views_[mb] && host != nullptr) set_host_tables(*host, *batch_views_[mb]);
   }
   end_events_.assign(setup_.program->instructions.size(), Event());
   for (const auto& s : streams_) {

@@ -163,8 +163,6 @@ class Executor {
 
   const HostBatch* host_batch(int micro_batch) const;  // of the step being enqueued; null on meta, or if negative
   const nn::BatchViews& batch_views(int micro_batch);
-  nn::BatchViews bind_batch(int micro_batch);
-  void set_host_tables(int micro_batch, nn::BatchViews& views) const;
   TensorView batch_table(int micro_batch, std::size_t index);  // empty if it is not used
 
   // What the instruction works on. The first step finds it (executor_bind.cpp).

@@ -79,40 +79,12 @@ TensorView Executor::batch_table(int mb, std::size_t index) {
 const nn::BatchViews& Executor::batch_views(int mb) {
   std::optional<nn::BatchViews>& views = batch_views_.at(static_cast<std::size_t>(mb));
   if (!views) {
-    views = bind_batch(mb);
-    set_host_tables(mb, *views);
+    views = step::batch_views(setup_.bounds, [&](const BatchTable& table) {
+      return batch_table(mb, static_cast<std::size_t>(&table - batch_tables().data()));
+    });
+    if (const HostBatch* const host = host_batch(mb)) set_host_tables(*host, *views);
   }
   return *views;
-}
-
-nn::BatchViews Executor::bind_batch(int mb) {
-  const BatchBounds& b = setup_.bounds;
-  nn::BatchViews views{.uniform_diagonal = b.uniform_diagonal,
-                       .off_diagonal_disjoint_keys = b.off_diagonal_disjoint_keys};
-  for (std::size_t i = 0; i < batch_tables().size(); ++i) views.*batch_tables()[i].view = batch_table(mb, i);
-  std::int64_t begin = 0;
-  for (std::size_t w = 0; w < b.windows.size(); ++w) {
-    const WindowBounds& bounds = b.windows[w];
-    nn::WindowViews& view = views.windows.emplace_back();
-    view.window = bounds.window;
-    view.diagonal_pairs = bounds.diagonal_pairs;
-    view.off_diagonal_pairs = bounds.off_diagonal_pairs;
-    if (views.off_diagonal.empty()) continue;
-    view.off_diagonal = views.off_diagonal.rows(begin, b.off_diagonal_rows(bounds));
-    view.off_diagonal_count = views.off_diagonal_count.rows(static_cast<std::int64_t>(w), 1);
-    begin += b.off_diagonal_rows(bounds);
-  }
-  return views;
-}
-
-// The tables that the host knows are other ones in each step.
-void Executor::set_host_tables(int mb, nn::BatchViews& views) const {
-  const HostBatch* const host = host_batch(mb);
-  if (host == nullptr) return;
-  views.host_diagonal = &host->diagonal;
-  for (std::size_t w = 0; w < views.windows.size(); ++w) {
-    views.windows[w].host_off_diagonal = w < host->off_diagonal.size() ? &host->off_diagonal[w] : nullptr;
-  }
 }
 
 void Executor::load_batch(const Instruction& instruction) {

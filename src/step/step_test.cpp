@@ -48,10 +48,13 @@ TEST(BatchTables, AreUsedAsTheBoundsSay) {
             (std::set<std::string>{"ids", "labels", "positions", "diagonal", "diagonal_count", "logit_positions",
                                    "slot_mapping"}));
   EXPECT_EQ(used({.rows = 8, .random_numbers = true}).count("row_ids"), 1u);
+  const auto all = used({.rows = 8, .context = 2, .random_numbers = true, .all_row_ids = true});
+  EXPECT_EQ(all.count("sequence_row_ids") + all.count("source_row_ids"), 2u);
   EXPECT_EQ(used({.rows = 8, .token_mask = true}).count("token_mask"), 1u);
   expected.insert({"off_diagonal", "off_diagonal_count", "gather_index"});
   EXPECT_EQ(used({.rows = 8, .context = 2, .off_diagonal = 4}), expected);
-  BatchBounds bounds{.rows = 8, .context = 2, .off_diagonal = 4, .documents = 3, .of_source = 5, .chunks = 2};
+  BatchBounds bounds{.rows = 8, .context = 2, .off_diagonal = 4, .documents = 3, .source_tables = true};
+  bounds.masks = {{.sources = 4}};
   expected.insert({"documents", "documents_count", "by_source", "by_source_count"});
   EXPECT_EQ(used(bounds), expected);
 }
@@ -59,20 +62,20 @@ TEST(BatchTables, AreUsedAsTheBoundsSay) {
 TEST(BatchTables, EachGivesItsContentsAndHasItsOwnView) {
   HostBatch batch;
   std::int32_t next = 0;
-  for (auto field :
-       {&HostBatch::ids, &HostBatch::labels, &HostBatch::positions, &HostBatch::documents, &HostBatch::gather_index,
-        &HostBatch::logit_positions, &HostBatch::row_ids, &HostBatch::token_mask, &HostBatch::slot_mapping}) {
+  for (auto field : {&HostBatch::ids, &HostBatch::labels, &HostBatch::positions, &HostBatch::documents,
+                     &HostBatch::gather_index, &HostBatch::logit_positions, &HostBatch::row_ids, &HostBatch::token_mask,
+                     &HostBatch::slot_mapping, &HostBatch::sequence_row_ids, &HostBatch::source_row_ids}) {
     batch.*field = {++next};
   }
   batch.diagonal.assign(3 * kSegmentNumbers, 0);
   batch.documents.assign(4 * kSegmentNumbers, 9);
   batch.off_diagonal = {std::vector<std::int32_t>(2 * kSegmentNumbers, 0)};
-  batch.by_source = {std::vector<std::int32_t>(kSegmentNumbers, 10), std::vector<std::int32_t>(kSegmentNumbers, 11)};
+  batch.by_source = {{std::vector<std::int32_t>(kSegmentNumbers, 10), std::vector<std::int32_t>(kSegmentNumbers, 11)}};
   std::vector<std::int32_t> first;
   nn::BatchViews views;
   std::byte memory{};
   for (const BatchTable& table : batch_tables()) {
-    table.contents(batch, {.off_diagonal = 2, .of_source = 3}, [&](const void* data, std::int64_t bytes) {
+    table.contents(batch, {.off_diagonal = 2}, [&](const void* data, std::int64_t bytes) {
       EXPECT_EQ(bytes % size_of(table.dtype), 0) << table.name;
       std::int32_t number = -1;
       std::memcpy(&number, data, sizeof(number));
@@ -81,7 +84,7 @@ TEST(BatchTables, EachGivesItsContentsAndHasItsOwnView) {
     EXPECT_TRUE((views.*table.view).empty()) << table.name << " has the view of another table";
     views.*table.view = TensorView(&memory, table.dtype, {1}, DeviceKind::cpu);
   }
-  EXPECT_EQ(first, (std::vector<std::int32_t>{1, 2, 3, 0, 3, 0, 2, 9, 4, 10, 1, 5, 6, 7, 8, 9}));
+  EXPECT_EQ(first, (std::vector<std::int32_t>{1, 2, 3, 0, 3, 0, 2, 9, 4, 10, 1, 5, 6, 7, 10, 11, 8, 9}));
 }
 
 }  // namespace

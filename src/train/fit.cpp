@@ -133,8 +133,9 @@ FitRun::InFlightStep FitRun::enqueue(std::int64_t step, batches::Prefetcher& pre
     const batches::MicroBatch batch = prefetcher.next();
     pending.targets = batch.step_targets;
     pending.imbalance.add(batch.imbalance, batch.pairs);
-    pending.flops += open_.model->training_flops(
-        plan_.layout.bounds.row_counts(), [&](std::int64_t window) { return engine::visible_pairs(batch, window); });
+    pending.flops += open_.model->training_flops(plan_.layout.bounds.row_counts(), [&](const AttentionMask& mask) {
+      return engine::visible_pairs(batch, mask);
+    });
     input.batches.push_back(engine::to_host_batch(batch, plan_.layout.batch));
   }
   input.skip = pending.targets == 0;

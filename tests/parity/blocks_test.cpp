@@ -310,7 +310,7 @@ Difference difference(const std::string& name, models::ModelDescription descript
   layout.batch = {.sequences = 1, .sequence_length = static_cast<std::int64_t>(ids.size()), .max_documents = 1};
   layout.policies.assign(static_cast<std::size_t>(model.layers()),
                          {.checkpointing = checkpointing, .delay_weight_gradients = delayed});
-  plan::set_windows(layout.batch, model);
+  plan::set_masks(layout.batch, model);
   plan::set_bounds(layout);
   const auto device = make_cpu_device();
   const auto mesh = comm::make_self_mesh();

@@ -1,6 +1,7 @@
 // Context parallelism by all-to-all over heads, and by a ring, for tests.
 #pragma once
 
+#include <limits>
 #include <numeric>
 
 #include "comm/group.h"
@@ -12,16 +13,18 @@
 
 namespace hawser::testing {
 
-// An exchange whose calls are the same in forward and backward: Call(ctx, group, window, tensors).
+// An exchange whose calls are the same in forward and backward: Call(ctx, group, mask, tensors).
 template <class OneCall>
 class ExchangeOf : public nn::AttentionExchange {
  public:
   explicit ExchangeOf(comm::Group& group) : group_(group) {}
-  std::unique_ptr<Call> forward(nn::LayerContext& ctx, std::int64_t window, const nn::AttentionTensors& own) override {
-    return std::make_unique<OneCall>(ctx, group_, window, own);
+  std::unique_ptr<Call> forward(nn::LayerContext& ctx, const AttentionMask& mask,
+                                const nn::AttentionTensors& own) override {
+    return std::make_unique<OneCall>(ctx, group_, mask, own);
   }
-  std::unique_ptr<Call> backward(nn::LayerContext& ctx, std::int64_t window, const nn::AttentionTensors& own) override {
-    return std::make_unique<OneCall>(ctx, group_, window, own);
+  std::unique_ptr<Call> backward(nn::LayerContext& ctx, const AttentionMask& mask,
+                                 const nn::AttentionTensors& own) override {
+    return std::make_unique<OneCall>(ctx, group_, mask, own);
   }
 
  private:
@@ -32,8 +35,8 @@ class ExchangeOf : public nn::AttentionExchange {
 // outputs back. The group's size divides the key-value heads. Reads BatchViews::documents.
 class HeadCall : public nn::AttentionExchange::Call {
  public:
-  HeadCall(nn::LayerContext& ctx, comm::Group& group, std::int64_t window, const nn::AttentionTensors& own)
-      : ctx_(ctx), group_(group), window_(window), own_(own) {
+  HeadCall(nn::LayerContext& ctx, comm::Group& group, const AttentionMask& mask, const nn::AttentionTensors& own)
+      : ctx_(ctx), group_(group), mask_(mask), own_(own) {
     HAWSER_CHECK(own.k.size(1) % group.size() == 0, own.k.size(1), " key-value heads over ", group.size(), " ranks");
     ctx.exchange_after_compute();
     all_.q = to_heads(own.q);
@@ -42,7 +45,7 @@ class HeadCall : public nn::AttentionExchange::Call {
   }
   int parts() const override { return 1; }
   nn::AttentionPart wait(int) override {
-    const nn::WindowViews& views = ctx_.batch().with_window(window_);
+    const nn::MaskViews& views = ctx_.batch().with_mask(mask_);
     if (own_.d_o.empty()) {
       all_.o = ctx_.temp(all_.q.dtype(), all_.q.shape());
       all_.lse = ctx_.temp(DType::f32, {all_.q.size(1), all_.q.size(0)});
@@ -60,6 +63,11 @@ class HeadCall : public nn::AttentionExchange::Call {
             .segments = ctx_.batch().documents,
             .segment_count = ctx_.batch().documents_count,
             .form = ops::SegmentForm::diagonal,
+            .host_segments = ctx_.batch().host_documents,
+            .mask = mask_,
+            .first_head = group_.index() * all_.q.size(1),
+            .query_ids = ctx_.batch().sequence_row_ids,
+            .key_ids = ctx_.batch().sequence_row_ids,
             .visible = group_.size() * (views.diagonal_pairs + views.off_diagonal_pairs)};
   }
   void computed(int) override {
@@ -116,67 +124,73 @@ class HeadCall : public nn::AttentionExchange::Call {
 
   nn::LayerContext& ctx_;
   comm::Group& group_;
-  std::int64_t window_;
+  AttentionMask mask_;
   nn::AttentionTensors own_, all_;
 };
 using HeadExchange = ExchangeOf<HeadCall>;
 
-// Keys and values travel from rank to rank (arXiv 2310.01889), and are computed chunk by chunk. Gradients of keys go to
-// their rank at the end. Reads BatchViews::by_source. The number of ranks is a power of two.
+// Keys and values move from rank to rank (arXiv 2310.01889). With a causal mask, part 0 is the diagonal blocks; then
+// each rank's keys are one part, or with a window a part for each chunk. All parts are merged into float32 accumulators.
+// Gradients of keys go to their rank at the end. Reads MaskViews::by_source. The number of ranks is a power of two.
 class RingCall : public nn::AttentionExchange::Call {
  public:
-  RingCall(nn::LayerContext& ctx, comm::Group& group, std::int64_t window, const nn::AttentionTensors& own)
+  RingCall(nn::LayerContext& ctx, comm::Group& group, const AttentionMask& mask, const nn::AttentionTensors& own)
       : ctx_(ctx),
         group_(group),
-        window_(window),
+        mask_(mask),
         own_(own),
-        chunks_(static_cast<int>(ctx.batch().by_source_count.size(0)) / group.size()) {
+        sums_(own),
+        views_(ctx.batch().with_mask(mask)),
+        diagonal_(mask.causal ? 1 : 0),
+        pieces_(views_.by_source.empty() ? 0 : static_cast<int>(views_.by_source_count.size(0)) / group.size()) {
     ctx.exchange_after_compute();
     keys_ = pack(own.k, own.v);
     arrived_ = ctx.exchange().record_event();
-  }
-  int parts() const override { return group_.size() * chunks_; }
-  nn::AttentionPart wait(int p) override {
-    const int turn = p / chunks_, chunk = p % chunks_;
-    if (chunk == 0) {
-      ctx_.compute().wait(arrived_);
-      now_ = keys_;
-      if (turn + 1 < group_.size()) {  // the next keys arrive during this turn
-        keys_ = passed(keys_, 1);
-        arrived_ = ctx_.exchange().record_event();
-      }
-    }
-    nn::AttentionTensors tensors = own_;
-    tensors.k = half(now_, 0, own_.k);
-    tensors.v = half(now_, 1, own_.k);
     if (backward()) {
-      of_chunk_ = ctx_.temp(DType::f32, now_.shape());
-      tensors.dk = half(of_chunk_, 0, own_.k);
-      tensors.dv = half(of_chunk_, 1, own_.k);
+      sums_.dq = accumulator(own.dq);
+      return;
     }
-    const int source = (group_.index() - turn + group_.size()) % group_.size(), table = source * chunks_ + chunk;
-    const nn::BatchViews& batch = ctx_.batch();
-    const std::int64_t segments = batch.by_source.size(0) / parts();
-    return {.tensors = tensors,
-            .segments = batch.by_source.rows(table * segments, segments),
-            .segment_count = batch.by_source_count.rows(table, 1),
-            .first = p == 0,
-            .visible = batch.with_window(window_).diagonal_pairs / chunks_};
+    sums_.o = accumulator(own.o);
+    ops::fill(ctx.compute(), {.y = sums_.o});
+    ops::fill(ctx.compute(), {.y = own.lse, .value = -std::numeric_limits<double>::infinity()});
   }
-  void computed(int p) override {
-    if (!backward()) return;
-    if (p % chunks_ == 0) {
-      gradients_.push_back(of_chunk_);
-    } else {
-      ops::add(ctx_.compute(), {.a = gradients_.back(), .b = of_chunk_, .y = gradients_.back()});
+  int parts() const override { return diagonal_ + group_.size() * pieces_; }
+  nn::AttentionPart wait(int p) override {
+    const bool diagonal = p < diagonal_;
+    const int turn = diagonal ? 0 : (p - diagonal_) / pieces_, piece = diagonal ? 0 : (p - diagonal_) % pieces_;
+    const bool new_source = diagonal || (piece == 0 && (turn > 0 || diagonal_ == 0));
+    if (new_source) start(turn);
+    nn::AttentionPart part{.tensors = sums_,
+                           .mask = mask_,
+                           .query_ids = ctx_.batch().row_ids,
+                           .first = p == 0,
+                           .accumulate_o = true,
+                           .accumulate_kv = !new_source};
+    part.tensors.k = half(now_, 0, own_.k);
+    part.tensors.v = half(now_, 1, own_.k);
+    if (backward()) {
+      part.tensors.dk = half(gradients_.back(), 0, own_.k);
+      part.tensors.dv = half(gradients_.back(), 1, own_.k);
     }
+    const int source = (group_.index() - turn + group_.size()) % group_.size();
+    part.key_ids = key_ids(source);
+    if (diagonal) {
+      set_diagonal(part);
+    } else {
+      set_table(part, source * pieces_ + piece);
+    }
+    return part;
+  }
+  void finish_queries() override {
+    const TensorView &sum = backward() ? sums_.dq : sums_.o, &to = backward() ? own_.dq : own_.o;
+    if (sum.raw() != to.raw()) ops::cast(ctx_.compute(), {.x = sum, .y = to});
   }
   void finish_keys() override {
     ctx_.exchange_after_compute();
     const TensorView sum = gradients_.front();
     std::vector<TensorView> received;
-    for (int turn = 1; turn < group_.size(); ++turn) {
-      received.push_back(passed(gradients_[static_cast<std::size_t>(turn)], group_.size() - turn));
+    for (std::size_t turn = 1; turn < gradients_.size(); ++turn) {
+      received.push_back(passed(gradients_[turn], group_.size() - static_cast<int>(turn)));
     }
     ctx_.compute_after_exchange();
     for (const TensorView& more : received) ops::add(ctx_.compute(), {.a = sum, .b = more, .y = sum});
@@ -186,6 +200,44 @@ class RingCall : public nn::AttentionExchange::Call {
 
  private:
   bool backward() const { return !own_.dk.empty(); }
+  TensorView accumulator(const TensorView& like) {
+    return like.dtype() == DType::f32 ? like : ctx_.temp(DType::f32, like.shape());
+  }
+  // The keys of a turn are there, and the next ones arrive during it.
+  void start(int turn) {
+    ctx_.compute().wait(arrived_);
+    now_ = keys_;
+    if (backward()) gradients_.push_back(ctx_.temp(DType::f32, now_.shape()));
+    if (pieces_ == 0 || turn + 1 == group_.size()) return;
+    keys_ = passed(keys_, 1);
+    arrived_ = ctx_.exchange().record_event();
+  }
+  void set_diagonal(nn::AttentionPart& part) const {
+    const nn::BatchViews& batch = ctx_.batch();
+    part.segments = batch.diagonal;
+    part.segment_count = batch.diagonal_count;
+    part.form = ops::SegmentForm::diagonal;
+    part.blocks = nn::diagonal_blocks(batch, mask_, own_.k.size(0));
+    part.host_segments = batch.host_diagonal;
+    part.visible = views_.diagonal_pairs;
+  }
+  void set_table(nn::AttentionPart& part, int table) const {
+    const std::int64_t tables = views_.by_source_count.size(0), rows = views_.by_source.size(0) / tables;
+    part.segments = views_.by_source.rows(table * rows, rows);
+    part.segment_count = views_.by_source_count.rows(table, 1);
+    if (views_.host_by_source != nullptr) {
+      part.host_segments = &(*views_.host_by_source)[static_cast<std::size_t>(table)];
+    }
+    // Off-diagonal blocks are complete, but for the window.
+    part.mask.causal = false;
+    part.window_halves = mask_.causal && mask_.window > 0 && ctx_.batch().uniform_diagonal == 0;
+    part.visible = views_.off_diagonal_pairs / static_cast<double>(tables);
+  }
+  TensorView key_ids(int source) const {
+    const TensorView& all = ctx_.batch().source_row_ids;
+    const std::int64_t rows = own_.k.size(0);
+    return all.empty() ? all : all.rows(source * rows, rows);
+  }
   // What the rank `distance` before this one has, while this rank's goes `distance` further. A send may block until its
   // receive: of two partners, one receives first.
   TensorView passed(const TensorView& mine, int distance) {
@@ -212,13 +264,13 @@ class RingCall : public nn::AttentionExchange::Call {
 
   nn::LayerContext& ctx_;
   comm::Group& group_;
-  std::int64_t window_;
-  nn::AttentionTensors own_;
-  int chunks_;
+  AttentionMask mask_;
+  nn::AttentionTensors own_, sums_;  // sums_: o and dq are float32 accumulators
+  const nn::MaskViews& views_;
+  int diagonal_, pieces_;  // parts of the diagonal blocks; of each source
   TensorView keys_, now_;
   Event arrived_;
-  TensorView of_chunk_;
-  std::vector<TensorView> gradients_;  // by turn
+  std::vector<TensorView> gradients_;  // of the keys of each turn
 };
 using RingExchange = ExchangeOf<RingCall>;
 

@@ -43,7 +43,7 @@ std::vector<Adapter> add_adapters(const std::vector<AdapterConfig>& configs, con
     }
   }
   const auto add = [&](Param param) {
-    for (Segment& segment : param.segments) {
+    for (Segment& segment : param.segments.edit()) {
       const auto has_name = [&](const Segment& other) { return other.name == segment.name; };
       HAWSER_CHECK(std::ranges::none_of(
                        params, [&](const Param& other) { return std::ranges::any_of(other.segments, has_name); }),
@@ -83,7 +83,7 @@ std::vector<Adapter> add_adapters(const std::vector<AdapterConfig>& configs, con
     const auto rows_of = [&](const std::string& name, const Shape& shape, const Initial& initial, bool decay) {
       Param param = row_parallel ? partial_param(name, shape, initial, decay)
                                  : sliced_param(name, shape, 0, target.part, initial, decay);
-      param.segments.front().file.row_order = target.row_order;
+      param.segments.edit().front().file.row_order = target.row_order;
       if (target.kv_copies) {
         param.flat.domain = Domain::kv_copies;
         param.flat.partial_gradient = true;

@@ -13,11 +13,6 @@ namespace {
 
 enum AttentionParameter { kNorm, kQkvWeight, kOutputWeight, kFirstBias };
 
-// Diagonal blocks do not apply to a call without a causal mask: keys after a sequence's end would be visible.
-std::vector<ops::StridedBlocks> blocks_of(const AttentionPart& part, bool causal) {
-  return part.causal && !causal ? std::vector<ops::StridedBlocks>() : part.blocks;
-}
-
 ops::AttentionCall& shared(ops::AttentionCall& call) {
   return call;
 }
@@ -89,7 +84,7 @@ std::vector<Param> attention_params(const AttentionConfig& c) {
   params.push_back(fused_param(qkv_name + ".weight", qkv(".weight", wide, c.transposed), wide, normal, true));
   params.push_back(
       sliced_param(c.output + ".weight", {c.width, c.q_size()}, 1, q, {Initial::Kind::normal, c.output_std}, true));
-  params.back().segments.front().file.transposed = c.transposed;
+  params.back().segments.edit().front().file.transposed = c.transposed;
   if (c.qkv_bias)
     params.push_back(fused_param(qkv_name + ".bias", qkv(".bias", {qkv_rows}, false), {qkv_rows}, {}, false));
   if (c.output_bias) params.push_back(replicated_param(c.output + ".bias", {c.width}, {}));
@@ -272,10 +267,10 @@ ops::AttentionCall AttentionLayer::call_of(const AttentionPart& part) const {
           .segments = part.segments,
           .segment_count = part.segment_count,
           .form = part.form,
-          .blocks = blocks_of(part, c.causal),
+          .blocks = part.blocks,
           .host_segments = part.host_segments,
-          .causal = part.causal && c.causal,
-          .window = c.window,
+          .causal = part.mask.causal,
+          .window = part.mask.window,
           .window_halves = part.window_halves,
           .scale = c.scale > 0 ? c.scale : 1.0 / std::sqrt(static_cast<double>(c.head_dim)),
           .o = t.o,
@@ -285,17 +280,19 @@ ops::AttentionCall AttentionLayer::call_of(const AttentionPart& part) const {
 
 void AttentionLayer::attend(LayerContext& ctx, const Inputs& inputs, const TensorView& o, const TensorView& lse) const {
   const auto seam_call = ctx.seams().attention->forward(
-      ctx, config_.window, {.q = inputs.q, .k = inputs.k, .v = inputs.v, .o = query_heads(o), .lse = lse});
+      ctx, config_.mask(), {.q = inputs.q, .k = inputs.k, .v = inputs.v, .o = query_heads(o), .lse = lse});
   for (int p = 0; p < seam_call->parts(); ++p) {
     const AttentionPart part = seam_call->wait(p);
     ops::AttentionCall call = call_of(part);
-    if (!part.first) {
+    call.accumulate = part.accumulate_o;
+    const bool combine = !part.first && !part.accumulate_o;
+    if (combine) {
       call.o = ctx.temp(ctx.dtype(), call.q.shape());
       call.lse = ctx.temp(DType::f32, part.tensors.lse.shape());
     }
     call.workspace = workspace_of(ctx, call, part);
     ops::attention_forward(ctx.compute(), call);
-    if (!part.first) {
+    if (combine) {
       ops::attention_combine(ctx.compute(),
                              {.o_a = part.tensors.o, .lse_a = part.tensors.lse, .o_b = call.o, .lse_b = call.lse});
     }
@@ -313,6 +310,7 @@ void AttentionLayer::attend_backward(LayerContext& ctx, AttentionExchange::Call&
                                     .dk = part.tensors.dk,
                                     .dv = part.tensors.dv,
                                     .accumulate_q = !part.first,
+                                    .accumulate_kv = part.accumulate_kv,
                                     .deterministic = ctx.deterministic()};
     backward.call.flops *= 2.5;
     backward.call.workspace = workspace_of(ctx, backward, part);
@@ -353,7 +351,7 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
   const Inputs inputs = inputs_of(ctx, qkv);
   const TensorView d_o = ctx.temp(ctx.dtype(), {ctx.rows().full, config_.q_size()});
   // Keys of other ranks arrive while d_o is computed; their gradients are reduced during the output weight's gradient.
-  const auto seam_call = ctx.seams().attention->backward(ctx, config_.window,
+  const auto seam_call = ctx.seams().attention->backward(ctx, config_.mask(),
                                                          {.q = inputs.q,
                                                           .k = inputs.k,
                                                           .v = inputs.v,

@@ -30,8 +30,8 @@ struct AttentionConfig {
   bool transposed = false;            // files have weights as [in, out] (Conv1D of GPT-2)
   int rope = 0;             // LayerContext::rope_frequencies(rope), for all or the first dims of a head; -1: none
   double rope_scale = 1.0;  // factor of cos and sin (attention scaling of some RoPE variants)
-  bool causal = true;       // without it a query sees all keys of its document; not with context parallelism
-  std::int64_t window = 0;  // keys that a query sees at most, its own included; 0: all
+  bool causal = true;       // without it a query sees later keys of its document, too
+  std::int64_t window = 0;  // of mask()
   double scale = 0;         // of the scores; 0: 1 / sqrt(head_dim)
   double softcap = 0;       // scores become softcap * tanh(score / softcap) (Gemma 2); 0: no. Not supported yet
   bool alibi = false;       // biases of the scores by distance (BLOOM, arXiv 2108.12409). Not supported yet
@@ -43,6 +43,7 @@ struct AttentionConfig {
   std::vector<FileForm::Rows> qkv_rows;
   std::vector<AdapterConfig> adapters;  // of q, k, v or fused, and output
 
+  AttentionMask mask() const { return {causal, window}; }
   std::int64_t q_size() const { return heads * head_dim; }
   std::int64_t kv_size() const { return kv_heads * head_dim; }
   std::int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
@@ -62,7 +63,7 @@ class AttentionLayer : public Layer {
   void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const override;
   bool draws_random_numbers() const override;
   double flops(const RowCounts& rows, double pairs) const override;
-  std::optional<std::int64_t> attention_window() const override { return config_.window; }
+  std::optional<AttentionMask> attention_mask() const override { return config_.mask(); }
 
  private:
   // From kProjected on: LayerOutput::Tensors.

@@ -28,7 +28,7 @@ std::vector<Param> mlp_params(const MlpConfig& c) {
                                {Initial::Kind::normal, c.initial_std}, true));
   params.push_back(sliced_param(c.down + ".weight", {c.width, c.inner}, 1, c.inner_part,
                                 {Initial::Kind::normal, c.output_std}, true));
-  params.back().segments.front().file.transposed = c.transposed;
+  params.back().segments.edit().front().file.transposed = c.transposed;
   if (c.bias) {
     params.push_back(fused_param(c.fused + ".bias", gate_up(".bias", {c.up_size()}, false), {c.up_size()}, {}, false));
     params.push_back(replicated_param(c.down + ".bias", {c.width}, {}));

@@ -55,9 +55,9 @@ std::vector<Param> moe_params(const MoeConfig& c) {
   // Checkpoints have some states by a parameter's name: other experts need another.
   const std::string names = name_of_experts(c.up),
                     experts = c.part.parts == 1 ? names : cat(names, '.', first, '-', first + local - 1);
-  params.push_back(fused_param(experts + ".gate_up.weight", gate_up, {local * c.up_size(), c.width},
+  params.push_back(fused_param(experts + ".gate_up.weight", std::move(gate_up), {local * c.up_size(), c.width},
                                {Initial::Kind::normal, c.initial_std}, true));
-  params.push_back(fused_param(experts + ".down.weight", down, {local * c.width, c.inner},
+  params.push_back(fused_param(experts + ".down.weight", std::move(down), {local * c.width, c.inner},
                                {Initial::Kind::normal, c.output_std}, true));
   for (const int param : {kExpertGateUp, kExpertDown}) {
     params[static_cast<std::size_t>(param)].flat.domain = Domain::expert;

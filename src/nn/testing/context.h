@@ -191,8 +191,9 @@ struct Documents {
   }
 };
 
-// The local attention of complete documents on one rank. window: of the attention layer that the context is for.
-inline void set_batch(TestContext& ctx, const Documents& documents, std::int64_t head_dim, std::int64_t window = 0) {
+// The local attention of complete documents on one rank. mask: of the attention layer that the context is for.
+inline void set_batch(TestContext& ctx, const Documents& documents, std::int64_t head_dim,
+                      const AttentionMask& mask = {}) {
   std::vector<double> positions, segments, frequencies;
   for (const std::int64_t p : documents.positions()) positions.push_back(static_cast<double>(p));
   double begin = 0;
@@ -208,7 +209,7 @@ inline void set_batch(TestContext& ctx, const Documents& documents, std::int64_t
   ctx.batch_.positions = ctx.make(DType::i32, {documents.rows()}, positions);
   ctx.batch_.diagonal = ctx.make(DType::i32, {count, 6}, segments);
   ctx.batch_.diagonal_count = ctx.make(DType::i32, {1}, {static_cast<double>(count)});
-  ctx.batch_.windows = {{.window = window, .diagonal_pairs = begin}};
+  ctx.batch_.masks = {{.mask = mask, .diagonal_pairs = begin}};
   ctx.frequencies_ = ctx.make(DType::f32, {head_dim / 2}, frequencies);
 }
 

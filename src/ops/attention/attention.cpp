@@ -26,7 +26,7 @@ void check(const char* op, const AttentionCall& args) {
   expect(op, "k", args.k, {args.q.dtype()}, {n.tk, n.hkv, n.d}, Rows::padded);
   expect(op, "v", args.v, {args.q.dtype()}, {n.tk, n.hkv, n.d}, Rows::padded);
   expect(op, "o", args.o, {DType::f32, DType::bf16}, args.q.shape(), Rows::padded);
-  expect(op, "lse", args.lse, {DType::f32}, {n.hq, n.tq});
+  expect(op, "lse", args.lse, {DType::f32}, {n.hq, n.tq}, Rows::padded);
   expect(op, "segments", args.segments, {DType::i32}, {args.segments.size(0), kSegmentFields});
   expect(op, "segment_count", args.segment_count, {DType::i32}, {1});
   HAWSER_CHECK(
@@ -73,7 +73,10 @@ void attention_forward(Stream& stream, const AttentionCall& args) {
   expect_workspace(kOp, args.workspace, attention_workspace(args, stream.target()));
   expect_all_apart(kOp, {args.o, args.lse, args.workspace},
                    {args.q, args.k, args.v, args.segments, args.segment_count});
-  run(stream, {kOp, OpKind::attention_forward}, {args.q, args.k, args.v, args.segments, args.segment_count},
+  const TensorView none;
+  run(stream, {kOp, OpKind::attention_forward},
+      {args.q, args.k, args.v, args.segments, args.segment_count, args.accumulate ? args.o : none,
+       args.accumulate ? args.lse : none},
       {args.o, args.lse, args.workspace}, args.flops, args, HAWSER_BACKENDS(attention_forward), planned(stream, args));
 }
 
@@ -81,6 +84,7 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   const AttentionCall& call = args.call;
   constexpr auto kOp = "attention_backward";
   check(kOp, call);
+  HAWSER_CHECK(!call.accumulate, kOp, ": accumulate is forward's");
   expect(kOp, "d_o", args.d_o, {call.q.dtype()}, call.q.shape(), Rows::padded);
   expect(kOp, "dq", args.dq, {DType::f32, DType::bf16}, call.q.shape(), Rows::padded);
   expect(kOp, "dk", args.dk, {DType::f32, DType::bf16}, call.k.shape(), Rows::padded);
@@ -102,8 +106,8 @@ void attention_combine(Stream& stream, const AttentionCombine& args) {
   const Shape heads{args.o_a.size(1), args.o_a.size(0)};
   expect(kOp, "o_a", args.o_a, {DType::f32, DType::bf16}, args.o_a.shape(), Rows::padded);
   expect(kOp, "o_b", args.o_b, {DType::f32, DType::bf16}, args.o_a.shape(), Rows::padded);
-  expect(kOp, "lse_a", args.lse_a, {DType::f32}, heads);
-  expect(kOp, "lse_b", args.lse_b, {DType::f32}, heads);
+  expect(kOp, "lse_a", args.lse_a, {DType::f32}, heads, Rows::padded);
+  expect(kOp, "lse_b", args.lse_b, {DType::f32}, heads, Rows::padded);
   expect_all_apart(kOp, {args.o_a, args.lse_a}, {args.o_b, args.lse_b});
   run(stream, {kOp, OpKind::attention_combine}, {args.o_a, args.lse_a, args.o_b, args.lse_b}, {args.o_a, args.lse_a},
       3.0 * static_cast<double>(args.o_a.elements()), args, HAWSER_BACKENDS(attention_combine));

@@ -36,8 +36,8 @@
 // accumulate_q adds to dq, accumulate_kv adds to dk and dv. Without them every row is written; a row that is in no
 // segment gets zero.
 //
-// Tensors: q, o, d_o, dq [Tq, Hq, D]; k, v, dk, dv [Tk, Hkv, D]; lse [Hq, Tq]. Hq % Hkv == 0; D <= 256. In all but lse
-// the row stride may exceed H * D: a tensor may be columns of a wider matrix.
+// Tensors: q, o, d_o, dq [Tq, Hq, D]; k, v, dk, dv [Tk, Hkv, D]; lse [Hq, Tq]. Hq % Hkv == 0; D <= 256. The row stride
+// may exceed H * D, or Tq: a tensor may be columns of a wider matrix, such as the lse of some rows.
 // Aliasing: o, lse, dq, dk, dv and the workspace overlap no other view of the call (InternalError). Columns of one
 // matrix, such as dq, dk and dv in the gradient of a fused QKV, do not overlap.
 // dtypes: q, k, v, d_o float32 or bf16, all the same; o, dq, dk, dv float32 or bf16, independently; lse float32 (a
@@ -140,6 +140,11 @@ struct AttentionCall {
   double scale = 1.0;
   TensorView o;
   TensorView lse;
+  // Forward only. false: every row of o and lse is written. true: the result is merged into o and lse as by
+  // attention_combine; rows that are in no segment or see no key do not change. So o may be a float32 accumulator of
+  // several calls, which begins with o = 0 and lse = -inf. The GPU rounds the result of the call to q's dtype before it
+  // merges it, so that cuDNN computes it whatever o's dtype is; the CPU merges it unrounded.
+  bool accumulate = false;
   // u8 [attention_workspace(...)]; aligned to 64 bytes, on the GPU to 256. Backward: a smaller one may do, see
   // attention_workspace_within.
   TensorView workspace;
@@ -163,8 +168,8 @@ struct AttentionBackward {
 
 void attention_backward(Stream& stream, const AttentionBackward& args);
 
-// Merges o_b and lse_b into o_a and lse_a, in place. o_a, o_b [Tq, Hq, D], each float32 or bf16; the row stride may
-// exceed Hq * D. lse_a, lse_b [Hq, Tq] float32.
+// Merges o_b and lse_b into o_a and lse_a, in place. o_a, o_b [Tq, Hq, D], each float32 or bf16; lse_a, lse_b [Hq, Tq]
+// float32. Rows of all of them may be padded.
 struct AttentionCombine {
   TensorView o_a, lse_a;
   TensorView o_b, lse_b;

@@ -331,7 +331,7 @@ class Backward {
 
   // lse and delta of the block's rows, padded to block_rows_.
   void load_statistics(const Block& b, float* lse, float* delta) const {
-    const float* const all_lse = args_.call.lse.data<float>() + b.head * query_rows_ + b.at;
+    const float* const all_lse = args_.call.lse.data<float>() + b.head * args_.call.lse.stride(0) + b.at;
     for (std::int64_t r = 0; r < block_rows_; ++r) {
       const float natural = r < b.rows ? all_lse[r] : 0.0f;
       const bool counts = r < b.rows && natural != -std::numeric_limits<float>::infinity();

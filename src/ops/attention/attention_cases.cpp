@@ -196,6 +196,96 @@ TEST(AttentionCombine, AgreesWithFloat64AndSupportsRowsWithoutKeys) {
   }
 }
 
+// Merges the call into a result with its own rows, some of which see no key. o and lse are columns of wider matrices.
+void check_accumulate(const Problem& p, DType o_dtype, double tolerance) {
+  const Tensors x(p);
+  const Outputs call = reference(p, x);
+  Values o = random_values(static_cast<std::int64_t>(x.q.size()), 31, o_dtype), lse = random_values(p.hq * p.tq, 32);
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  for (std::int64_t t = 0; t < p.tq; t += 3) {
+    for (std::int64_t h = 0; h < p.hq; ++h) {
+      lse[static_cast<std::size_t>(h * p.tq + t)] = kNone;
+      std::fill_n(o.begin() + (t * p.hq + h) * p.d, p.d, 0.0);
+    }
+  }
+  Values sum = o, sum_lse = lse;
+  for (std::int64_t t = 0; t < p.tq; ++t) {
+    for (std::int64_t h = 0; h < p.hq; ++h) {
+      const auto at = static_cast<std::size_t>(h * p.tq + t);
+      const double max = std::max(lse[at], call.lse[at]);
+      if (max == kNone) continue;
+      sum_lse[at] = max + std::log(std::exp(lse[at] - max) + std::exp(call.lse[at] - max));
+      for (std::int64_t i = 0; i < p.d; ++i) {
+        const auto e = static_cast<std::size_t>((t * p.hq + h) * p.d + i);
+        sum[e] = std::exp(lse[at] - sum_lse[at]) * o[e] + std::exp(call.lse[at] - sum_lse[at]) * call.o[e];
+      }
+    }
+  }
+  check_case({cat("attention_forward, accumulated ", p.name, " ", to_string(o_dtype)),
+              [&](World& world) -> std::vector<Values> {
+                AttentionCall args = call_args(world, p, x, {});
+                args.accumulate = true;
+                args.o = world.in_out(o_dtype, {p.tq, p.hq, p.d}, o, 8);
+                args.lse = world.in_out(DType::f32, {p.hq, p.tq}, lse, 4);
+                args.workspace = world.workspace(attention_workspace(args, world.stream().target(), 2));
+                attention_forward(world.stream(), args);
+                return {world.values(args.o), world.values(args.lse)};
+              },
+              {sum, sum_lse},
+              tolerance});
+}
+
+TEST(Attention, ForwardMergesIntoEarlierResults) {
+  for (const Problem& p : problems()) {
+    if (p.dtype == DType::f32) check_accumulate(p, DType::f32, 4e-6);
+    if (p.dtype == DType::bf16) check_accumulate(p, DType::bf16, kBf16Tolerance);
+    if (p.dtype == DType::bf16) check_accumulate(p, DType::f32, kBf16Tolerance);
+  }
+}
+
+// A row that is in no segment keeps its bits, even those of a negative zero.
+TEST(Attention, MergingDoesNotChangeOtherRows) {
+  const Problem p{"rows without keys", 64, 64, 1, 1, 16, {{8, 10, 0, 0, 0, 0}, {40, 20, 5, 20, 0, 0}}};
+  const Tensors x(p);
+  for (const DeviceKind kind : devices()) {
+    World world(kind, 2);
+    AttentionCall args = call_args(world, p, x, {});
+    args.accumulate = true;
+    args.o = world.in_out(DType::f32, {p.tq, p.hq, p.d}, Values(x.q.size(), -0.0));
+    args.lse = world.in_out(DType::f32, {p.hq, p.tq}, Values(64, 0.0));
+    args.workspace = world.workspace(attention_workspace(args, world.stream().target(), 2));
+    attention_forward(world.stream(), args);
+    const Values o = world.values(args.o);
+    for (std::size_t row = 0; row < 64; ++row) {
+      if (row < 40 || row >= 60) {
+        EXPECT_TRUE(std::signbit(o[row * 16])) << row;
+      }
+    }
+  }
+}
+
+// The log-sum-exps of some rows of a longer call.
+TEST(Attention, LogSumExpsMayBeColumns) {
+  const Problem p = problems()[1];
+  const Tensors x(p);
+  const Outputs expected = reference(p, x);
+  check_case({"attention_backward, padded lse",
+              [&](World& world) -> std::vector<Values> {
+                AttentionBackward args{.call = call_args(world, p, x, {}),
+                                       .d_o = world.in(p.dtype, {p.tq, p.hq, p.d}, x.d_o),
+                                       .dq = world.out(DType::f32, {p.tq, p.hq, p.d}),
+                                       .dk = world.out(DType::f32, {p.tk, p.hkv, p.d}),
+                                       .dv = world.out(DType::f32, {p.tk, p.hkv, p.d})};
+                args.call.o = world.in(DType::f32, {p.tq, p.hq, p.d}, expected.o);
+                args.call.lse = world.in(DType::f32, {p.hq, p.tq}, expected.lse, 7);
+                args.call.workspace = world.workspace(attention_workspace(args, world.stream().target(), 2));
+                attention_backward(world.stream(), args);
+                return {world.values(args.dq), world.values(args.dk), world.values(args.dv)};
+              },
+              {expected.dq, expected.dk, expected.dv},
+              1e-5});
+}
+
 // A workspace sized for one thread works on a stream with several.
 TEST(Attention, UsesAsManyThreadsAsFit) {
   const Problem p = problems()[2];
@@ -258,6 +348,9 @@ TEST(Attention, RejectsBadArguments) {
   AttentionBackward bad = backward;
   bad.dk = bad.dv;
   expect_rejected([&] { attention_backward(world.stream(), bad); }, "share memory");
+  bad = backward;
+  bad.call.accumulate = true;
+  expect_rejected([&] { attention_backward(world.stream(), bad); }, "accumulate is forward's");
   bad = backward;
   bad.d_o = TensorView();
   expect_rejected([&] { attention_backward(world.stream(), bad); }, "d_o is missing");

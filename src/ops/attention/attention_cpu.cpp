@@ -64,6 +64,18 @@ namespace cpu {
 
 namespace {
 
+// The weights of two results of one row (attention_combine). lse is -inf if neither sees a key.
+struct Weights {
+  double lse;
+  float by_a, by_b;
+};
+Weights weights_of(double a, double b) {
+  const double max = std::max(a, b);
+  if (max == -std::numeric_limits<double>::infinity()) return {max, 0.0f, 0.0f};
+  const double lse = max + std::log(std::exp(a - max) + std::exp(b - max));
+  return {lse, static_cast<float>(std::exp(a - lse)), static_cast<float>(std::exp(b - lse))};
+}
+
 template <class Act, class Out>
 class Forward {
  public:
@@ -75,6 +87,7 @@ class Forward {
         o_(args.o.data<Out>()),
         lse_(args.lse.data<float>()),
         query_rows_(args.q.size(0)),
+        lse_row_(args.lse.stride(0)),
         kv_heads_(args.k.size(1)),
         group_(args.q.size(1) / kv_heads_),
         head_dim_(args.q.size(2)),
@@ -84,7 +97,7 @@ class Forward {
         segments_(read_segments("attention_forward", args)) {}
 
   void run() {
-    clear_uncovered();
+    if (!args_.accumulate) clear_uncovered();
     const bool rows = std::all_of(segments_.begin(), segments_.end(), [](const Segment& s) { return s.q_count == 1; });
     if (rows)
       return for_each(static_cast<std::int64_t>(segments_.size()) * kv_heads_ * group_,
@@ -135,7 +148,7 @@ class Forward {
         Out* const o = o_ + t * args_.o.stride(0);
         std::fill(o, o + group_ * kv_heads_ * head_dim_, Out(0.0f));
         for (std::int64_t h = 0; h < group_ * kv_heads_; ++h) {
-          lse_[h * query_rows_ + t] = -std::numeric_limits<float>::infinity();
+          lse_[h * lse_row_ + t] = -std::numeric_limits<float>::infinity();
         }
       }
     };
@@ -167,9 +180,7 @@ class Forward {
                       v_ + row * args_.v.stride(0) + kv_head * head_dim_, args_.v.stride(0),
                       std::min(kKeyBlock, end - key), head_dim_, o, &max, sums, scores);
     }
-    HAWSER_DISPATCH(finish_rows, &max, sums, 1, &factor, lse_ + head * query_rows_ + s.q_begin);
-    HAWSER_DISPATCH(store_rows, o, width, &factor, o_ + s.q_begin * args_.o.stride(0) + head * head_dim_,
-                    args_.o.stride(0), 1, head_dim_, false);
+    put_rows(s.q_begin, 1, head, o, width, &max, sums, &factor);
   }
 
   void work(const Item& item, std::int64_t kv_head, float* scratch) const {
@@ -279,16 +290,33 @@ class Forward {
   }
 
   // Writes o and lse of an item. o, max, sums: of rows_ rows of each head of the group.
-  void finish(const Item& item, std::int64_t kv_head, const float* o, std::int64_t width, const float* max,
-              const float* sums, float* factor) const {
+  void finish(const Item& item, std::int64_t kv_head, const float* o, std::int64_t width, float* max, const float* sums,
+              float* factor) const {
     const std::int64_t rows = std::min(rows_, item.segment->q_count - item.row);
     const std::int64_t first_row = item.segment->q_begin + item.row;
     for (std::int64_t g = 0; g < group_; ++g) {
-      const std::int64_t head = kv_head * group_ + g, at = g * rows_;
-      float* const lse = lse_ + head * query_rows_ + first_row;
-      HAWSER_DISPATCH(finish_rows, max + at, sums + at * kHeadPad, rows, factor, lse);
-      Out* const to = o_ + first_row * args_.o.stride(0) + head * head_dim_;
-      HAWSER_DISPATCH(store_rows, o + at * width, width, factor, to, args_.o.stride(0), rows, head_dim_, false);
+      const std::int64_t at = g * rows_;
+      put_rows(first_row, rows, kv_head * group_ + g, o + at * width, width, max + at, sums + at * kHeadPad, factor);
+    }
+  }
+
+  // Writes o and lse of some rows of a head, or merges the result into them. Overwrites max then.
+  void put_rows(std::int64_t first_row, std::int64_t rows, std::int64_t head, const float* o, std::int64_t width,
+                float* max, const float* sums, float* factor) const {
+    float* const lse = lse_ + head * lse_row_ + first_row;
+    Out* const to = o_ + first_row * args_.o.stride(0) + head * head_dim_;
+    float* const own = args_.accumulate ? max : lse;
+    HAWSER_DISPATCH(finish_rows, max, sums, rows, factor, own);
+    if (!args_.accumulate) {
+      HAWSER_DISPATCH(store_rows, o, width, factor, to, args_.o.stride(0), rows, head_dim_, false);
+      return;
+    }
+    for (std::int64_t r = 0; r < rows; ++r) {
+      if (own[r] == -std::numeric_limits<float>::infinity()) continue;
+      const Weights weights = weights_of(lse[r], own[r]);
+      HAWSER_DISPATCH(blend_run, to + r * args_.o.stride(0), o + r * width, weights.by_a, weights.by_b * factor[r],
+                      head_dim_);
+      lse[r] = static_cast<float>(weights.lse);
     }
   }
 
@@ -296,7 +324,7 @@ class Forward {
   const Act *q_, *k_, *v_;
   Out* o_;
   float* lse_;
-  std::int64_t query_rows_, kv_heads_, group_, head_dim_;
+  std::int64_t query_rows_, lse_row_, kv_heads_, group_, head_dim_;
   bool bf16_;  // runs on the bf16 units
   std::int64_t rows_;
   Scratch scratch_;
@@ -313,6 +341,7 @@ void attention_forward(const AttentionCall& args) {
 
 void attention_combine(const AttentionCombine& args) {
   const std::int64_t rows = args.o_a.size(0), heads = args.o_a.size(1), head_dim = args.o_a.size(2);
+  const std::int64_t row_a = args.lse_a.stride(0), row_b = args.lse_b.stride(0);
   float* const lse_a = args.lse_a.data<float>();
   const float* const lse_b = args.lse_b.data<float>();
   dispatch_float(args.o_a.dtype(), [&](auto a_tag) {
@@ -322,13 +351,11 @@ void attention_combine(const AttentionCombine& args) {
       parallel_pieces(rows, 16, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t h = 0; h < heads; ++h) {
           for (std::int64_t t = begin; t < end; ++t) {
-            const double la = lse_a[h * rows + t], lb = lse_b[h * rows + t];
-            const double max = std::max(la, lb);
-            if (max == -std::numeric_limits<double>::infinity()) continue;  // neither sees a key: o_a is zero already
-            const double lse = max + std::log(std::exp(la - max) + std::exp(lb - max));
-            lse_a[h * rows + t] = static_cast<float>(lse);
-            HAWSER_DISPATCH(blend_run, a.row(t) + h * head_dim, b.row(t) + h * head_dim,
-                            static_cast<float>(std::exp(la - lse)), static_cast<float>(std::exp(lb - lse)), head_dim);
+            const Weights weights = weights_of(lse_a[h * row_a + t], lse_b[h * row_b + t]);
+            if (weights.lse == -std::numeric_limits<double>::infinity()) continue;  // neither sees a key: o_a is zero
+            lse_a[h * row_a + t] = static_cast<float>(weights.lse);
+            HAWSER_DISPATCH(blend_run, a.row(t) + h * head_dim, b.row(t) + h * head_dim, weights.by_a, weights.by_b,
+                            head_dim);
           }
         }
       });

@@ -342,7 +342,22 @@ class Backward {
 
 }  // namespace
 
+namespace {
+
+// AttentionCall::accumulate.
+void merge_forward(const CudaNative& native, const AttentionCall& args) {
+  if (args.host_segments != nullptr && args.host_segments->empty()) return;
+  const ForwardMemory memory = forward_memory(args, attention_implementation(args, DeviceKind::cuda).kernel);
+  const Workspace workspace(args.workspace);
+  const AttentionCall part = partial_call(args, workspace.at(memory.part_o), workspace.at(memory.part_lse));
+  attention_forward(native, part);
+  combine(native, {.o_a = args.o, .lse_a = args.lse, .o_b = part.o, .lse_b = part.lse}, /*skip=*/true);
+}
+
+}  // namespace
+
 void attention_forward(const CudaNative& native, const AttentionCall& args) {
+  if (args.accumulate) return merge_forward(native, args);
   const AttentionDims n = dims_of(args);
   const Kernel kernel = attention_implementation(args, DeviceKind::cuda).kernel;
   const ForwardMemory memory = forward_memory(args, kernel);

@@ -31,6 +31,7 @@ struct StatsOrder {
   std::int64_t group = 0, base = 0;
   StridedBlocks blocks;  // count 0: ragged
 };
+// lse: rows may be padded.
 // lse[h,t] = stats for the rows of `order`, -inf for rows that see no key (query_segment < 0). May be in place if the
 // layouts are the same.
 void stats_to_lse(const CudaNative& native, const float* stats, const StatsOrder& order,
@@ -61,6 +62,9 @@ void add_partial(const CudaNative& native, const void* partial, const RowPlaces&
 void add_key_gradients(const CudaNative& native, const void* partial, const TensorView& segments,
                        const TablePointers& tables, std::int64_t first, std::int64_t count, bool accumulate,
                        const TensorView& y);
+
+// attention_combine. skip: rows with lse_b = -inf do not change, not even a zero's sign.
+void combine(const CudaNative& native, const AttentionCombine& args, bool skip);
 
 // Fallback for any dtypes, head dims and masks: one warp per row of each head, 32 keys (or queries) at a time.
 void plain_forward(const CudaNative& native, const AttentionCall& args, const std::int32_t* query_segment);

@@ -56,6 +56,7 @@ bool dense(const AttentionCall& args) {
 // Allocates offsets in the order of the requests.
 class Places {
  public:
+  explicit Places(std::int64_t begin = 0) : bytes_(begin) {}
   std::int64_t take(std::int64_t bytes) {
     const std::int64_t at = bytes_;
     bytes_ += round_up(bytes, 256);
@@ -64,7 +65,7 @@ class Places {
   std::int64_t bytes() const { return bytes_; }
 
  private:
-  std::int64_t bytes_ = 0;
+  std::int64_t bytes_;
 };
 
 SegmentTables tables_for(Places& places, const AttentionDims& n, bool cudnn) {
@@ -105,6 +106,14 @@ std::int64_t stats_elements(const std::vector<StridedBlocks>& blocks, std::int64
 
 AttentionDims dims_of(const AttentionCall& args) {
   return {args.q.size(0), args.k.size(0), args.q.size(1), args.k.size(1), args.q.size(2), args.segments.size(0)};
+}
+
+AttentionCall partial_call(const AttentionCall& args, std::byte* part_o, std::byte* part_lse) {
+  AttentionCall out = args;
+  out.accumulate = false;
+  out.o = TensorView(part_o, args.q.dtype(), args.q.shape(), args.q.device());
+  out.lse = TensorView(part_lse, DType::f32, args.lse.shape(), args.q.device());
+  return out;
 }
 
 SegmentBound bound_of(const AttentionCall& args) {
@@ -164,6 +173,7 @@ const char* AttentionImplementation::name() const {
 
 AttentionImplementation attention_implementation(const AttentionCall& args, DeviceKind device) {
   if (device != DeviceKind::cuda) return {};
+  if (args.accumulate) return attention_implementation(partial_call(args), device);
   if (const std::string why = no_cudnn(args, {args.q, args.k, args.v, args.o}); !why.empty()) {
     return {Kernel::plain, why};
   }
@@ -212,11 +222,19 @@ AttentionImplementation attention_implementation(const AttentionBackward& args, 
 
 ForwardMemory forward_memory(const AttentionCall& args, Kernel kernel) {
   const AttentionDims n = dims_of(args);
+  if (args.accumulate) {
+    ForwardMemory out = forward_memory(partial_call(args), kernel);
+    Places places(out.bytes);
+    out.part_o = places.take(args.q.elements() * size_of(args.q.dtype()));
+    out.part_lse = places.take(4 * n.hq * n.tq);
+    out.bytes = places.bytes();
+    return out;
+  }
   Places places;
   ForwardMemory out;
   out.tables = tables_for(places, n, kernel == Kernel::cudnn_ragged);
   const auto in_order = [&] {  // cuDNN's layout of log-sum-exps is that of `lse`
-    return args.blocks.size() == 1 && args.blocks.front().q_rows == n.tq && starts_at_16(args.lse);
+    return args.blocks.size() == 1 && args.blocks.front().q_rows == n.tq && starts_at_16(args.lse) && args.lse.dense();
   };
   if (kernel == Kernel::cudnn_ragged || (kernel == Kernel::cudnn_dense && !in_order())) {
     out.stats = places.take(4 * stats_elements(args.blocks, n.hq, n.tq));

@@ -13,6 +13,10 @@ struct AttentionDims {
 };
 AttentionDims dims_of(const AttentionCall& call);
 
+// The call that computes what `call` merges into its o and lse (AttentionCall::accumulate): o is dense, in q's dtype.
+// part_o, part_lse: where it writes; null if only the sizes matter.
+AttentionCall partial_call(const AttentionCall& call, std::byte* part_o = nullptr, std::byte* part_lse = nullptr);
+
 // Upper bounds on the segments of a call, known to the host.
 struct SegmentBound {
   bool known = false;                   // from host_segments; otherwise from shapes
@@ -60,6 +64,7 @@ struct ForwardMemory {
   SegmentTables tables;
   std::int64_t stats = -1;  // float32: cuDNN's log-sum-exp, if its layout differs from `lse`
   std::int64_t cudnn = -1, cudnn_bytes = 0;
+  std::int64_t part_o = -1, part_lse = -1;  // AttentionCall::accumulate: o and lse of partial_call()
   std::int64_t bytes = 0;
 };
 ForwardMemory forward_memory(const AttentionCall& call, AttentionImplementation::Kernel kernel);

@@ -108,6 +108,7 @@ struct Forward {
   Rows2<const Act> q, k, v;
   Rows2<Out> o;
   float* lse;
+  std::int64_t lse_row;
   const std::int32_t* query_segment;
   Mask mask;
   std::int64_t group, d;
@@ -141,13 +142,14 @@ __global__ void __launch_bounds__(32 * kWarps) forward_kernel(Forward<Act, Out> 
     }
   }
   put(a.o.row(t) + h * a.d, sums, total > 0 ? 1.0f / total : 0.0f, false, a.d);
-  if (threadIdx.x == 0) a.lse[h * a.q.count + t] = total > 0 ? maximum + logf(total) : -INFINITY;
+  if (threadIdx.x == 0) a.lse[h * a.lse_row + t] = total > 0 ? maximum + logf(total) : -INFINITY;
 }
 
 template <class Act>
 struct Backward {
   Rows2<const Act> q, k, v, d_o;
   const float* lse;
+  std::int64_t lse_row;
   float* delta;
   const std::int32_t* query_segment;
   Mask mask;
@@ -177,7 +179,7 @@ __global__ void __launch_bounds__(32 * kWarps) dq_kernel(Backward<Act> a, Rows2<
   fetch(d_o, a.d_o.row(t) + h * a.d, a.d);
   __syncwarp();
   float sums[kMaxColumns] = {};
-  const float lse = a.lse[h * a.q.count + t], delta = a.delta[h * a.q.count + t];
+  const float lse = a.lse[h * a.lse_row + t], delta = a.delta[h * a.q.count + t];
   if (const std::int32_t index = a.query_segment[t]; index >= 0 && lse > -INFINITY) {
     const std::int32_t* const s = a.mask.segments + static_cast<std::int64_t>(index) * kSegmentFields;
     const Range keys = a.mask.keys(s, t - s[0]);
@@ -214,7 +216,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     if (row < s[2] || row >= static_cast<std::int64_t>(s[2]) + s[3]) continue;
     const Range queries = a.mask.queries(s, row - s[2]);
     for (std::int64_t h = g * a.group; h < (g + 1) * a.group; ++h) {
-      const float *const lse = a.lse + h * a.q.count, *const delta = a.delta + h * a.q.count;
+      const float *const lse = a.lse + h * a.lse_row, *const delta = a.delta + h * a.q.count;
       for (std::int64_t i = queries.begin; i < queries.end; i += 32) {
         const int many = static_cast<int>(queries.end - i < 32 ? queries.end - i : 32);
         const std::int64_t first = s[0] + i, t = first + threadIdx.x;
@@ -245,6 +247,7 @@ void plain_forward(const CudaNative& native, const AttentionCall& args, const st
                                 reading<Act>(args.v),
                                 rows2<Out>(args.o),
                                 args.lse.data<float>(),
+                                args.lse.stride(0),
                                 query_segment,
                                 mask_of(args),
                                 n.group(),
@@ -266,6 +269,7 @@ void plain_backward(const CudaNative& native, const AttentionBackward& args, con
                           reading<Act>(args.call.v),
                           reading<Act>(args.d_o),
                           args.call.lse.data<float>(),
+                          args.call.lse.stride(0),
                           delta,
                           query_segment,
                           mask_of(args.call),

@@ -96,11 +96,11 @@ struct StatsToLse {
   StatsOrder order;
   const std::int32_t* query_segment;
   float* lse;
-  std::int64_t rows;
+  std::int64_t lse_row;
   __device__ void operator()(std::int64_t h, std::int64_t r) const {
     const std::int64_t t = row_of(order, r);
     const bool covered = query_segment[t] >= 0;
-    lse[h * rows + t] = covered ? stats[place(order, h, r)] : -INFINITY;
+    lse[h * lse_row + t] = covered ? stats[place(order, h, r)] : -INFINITY;
   }
 };
 
@@ -109,21 +109,21 @@ struct LseToStats {
   StatsOrder order;
   const std::int32_t* query_segment;
   float* stats;
-  std::int64_t rows;
+  std::int64_t lse_row;
   // A row without a segment gets probabilities of zero, and so no gradient, in case cuDNN reads it.
   __device__ void operator()(std::int64_t h, std::int64_t r) const {
     const std::int64_t t = row_of(order, r);
     const bool covered = query_segment[t] >= 0;
-    stats[place(order, h, r)] = covered ? lse[h * rows + t] : 1e30f;
+    stats[place(order, h, r)] = covered ? lse[h * lse_row + t] : 1e30f;
   }
 };
 
 struct ClearLse {
   const std::int32_t* query_segment;
   float* lse;
-  std::int64_t rows;
+  std::int64_t lse_row;
   __device__ void operator()(std::int64_t h, std::int64_t t) const {
-    if (query_segment[t] < 0) lse[h * rows + t] = -INFINITY;
+    if (query_segment[t] < 0) lse[h * lse_row + t] = -INFINITY;
   }
 };
 
@@ -240,18 +240,18 @@ void key_gradient_offsets(const CudaNative& native, const TensorView& segments, 
 
 void stats_to_lse(const CudaNative& native, const float* stats, const StatsOrder& order,
                   const std::int32_t* query_segment, const TensorView& lse) {
-  const std::int64_t rows = lse.size(1);
-  map<1>(native, lse.size(0), rows_of(order, rows), StatsToLse{stats, order, query_segment, lse.data<float>(), rows});
+  map<1>(native, lse.size(0), rows_of(order, lse.size(1)),
+         StatsToLse{stats, order, query_segment, lse.data<float>(), lse.stride(0)});
 }
 
 void lse_to_stats(const CudaNative& native, const TensorView& lse, const StatsOrder& order,
                   const std::int32_t* query_segment, float* stats) {
-  const std::int64_t rows = lse.size(1);
-  map<1>(native, lse.size(0), rows_of(order, rows), LseToStats{lse.data<float>(), order, query_segment, stats, rows});
+  map<1>(native, lse.size(0), rows_of(order, lse.size(1)),
+         LseToStats{lse.data<float>(), order, query_segment, stats, lse.stride(0)});
 }
 
 void clear_lse(const CudaNative& native, const std::int32_t* query_segment, const TensorView& lse) {
-  map<1>(native, lse.size(0), lse.size(1), ClearLse{query_segment, lse.data<float>(), lse.size(1)});
+  map<1>(native, lse.size(0), lse.size(1), ClearLse{query_segment, lse.data<float>(), lse.stride(0)});
 }
 
 void clear_rows(const CudaNative& native, const TensorView& y, const std::int32_t* covered, std::int32_t least) {
@@ -308,13 +308,15 @@ namespace {
 
 // One warp per (row, head).
 template <class A, class B, int N>
-__global__ void __launch_bounds__(256) combine_kernel(Rows2<A> o_a, float* lse_a, Rows2<const B> o_b,
-                                                      const float* lse_b, std::int64_t heads, std::int64_t d) {
+__global__ void __launch_bounds__(256)
+    combine_kernel(Rows2<A> o_a, float* lse_a, std::int64_t row_a, Rows2<const B> o_b, const float* lse_b,
+                   std::int64_t row_b, std::int64_t heads, std::int64_t d, bool skip) {
   const std::int64_t warp = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   const std::int64_t t = warp / heads, h = warp % heads;
   if (t >= o_a.count) return;
   const int lane = threadIdx.x % 32;
-  const float la = lse_a[h * o_a.count + t], lb = lse_b[h * o_a.count + t];
+  const float la = lse_a[h * row_a + t], lb = lse_b[h * row_b + t];
+  if (skip && lb == -INFINITY) return;
   const float maximum = fmaxf(la, lb);
   if (maximum == -INFINITY) return;  // neither sees a key: o_a is zero already
   // The larger term is exp(0): nothing overflows, and log1p keeps a small second term.
@@ -330,12 +332,12 @@ __global__ void __launch_bounds__(256) combine_kernel(Rows2<A> o_a, float* lse_a
     store_float<N>(a + c, x);
   }
   __syncwarp();
-  if (lane == 0) lse_a[h * o_a.count + t] = lse;
+  if (lane == 0) lse_a[h * row_a + t] = lse;
 }
 
 }  // namespace
 
-void attention_combine(const CudaNative& native, const AttentionCombine& args) {
+void combine(const CudaNative& native, const AttentionCombine& args, bool skip) {
   const std::int64_t heads = args.o_a.size(1), d = args.o_a.size(2);
   const std::int64_t blocks = ceil_div(args.o_a.size(0) * heads, 8);
   if (blocks == 0 || d == 0) return;
@@ -350,7 +352,8 @@ void attention_combine(const CudaNative& native, const AttentionCombine& args) {
       const Rows2<const B> from{b.data, b.count, b.columns, b.stride};
       const auto launch = [&](auto kernel) {
         kernel<<<static_cast<unsigned>(blocks), 256, 0, stream_of(native)>>>(
-            rows2<A>(args.o_a), args.lse_a.data<float>(), from, args.lse_b.data<float>(), heads, d);
+            rows2<A>(args.o_a), args.lse_a.data<float>(), args.lse_a.stride(0), from, args.lse_b.data<float>(),
+            args.lse_b.stride(0), heads, d, skip);
       };
       if (wide) {
         launch(combine_kernel<A, B, kWide>);
@@ -359,6 +362,10 @@ void attention_combine(const CudaNative& native, const AttentionCombine& args) {
       }
     });
   });
+}
+
+void attention_combine(const CudaNative& native, const AttentionCombine& args) {
+  combine(native, args, /*skip=*/false);
 }
 
 }  // namespace hawser::ops::cuda

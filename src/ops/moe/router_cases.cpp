@@ -320,7 +320,7 @@ TEST(Router, RejectsWrongArguments) {
   expect_rejected(
       [&] {
         router_statistics(world.stream(),
-                          {.logits = logits, .experts = experts, .statistics = world.out(DType::f32, {8})});
+                          {.logits = logits, .experts = experts, .statistics = world.out(DType::f32, {9})});
       },
       "workspace is missing");
   expect_rejected([&] { router_loss(world.stream(), {.statistics = weights}); }, "statistics [4, 2]");

@@ -26,16 +26,17 @@ struct HeadGroup {
 
 class GatherCall : public nn::AttentionExchange::Call {
  public:
-  GatherCall(LayerContext& ctx, std::int64_t window, comm::Group& group, int head_groups, DType reduce_dtype,
+  GatherCall(LayerContext& ctx, const AttentionMask& mask, comm::Group& group, int head_groups, DType reduce_dtype,
              const nn::AttentionTensors& tensors)
       : ctx_(ctx),
-        window_(window),
+        mask_(mask),
+        diagonal_(mask.causal ? 1 : 0),
         group_(group),
         reduce_dtype_(reduce_dtype),
         tensors_(tensors),
         rows_(tensors.k.size(0)),
         head_dim_(tensors.k.size(2)) {
-    if (window == 1) return;  // every query sees its own key only
+    if (mask == AttentionMask{.causal = true, .window = 1}) return;  // every query sees its own key only
     const int heads = static_cast<int>(tensors.k.size(1));
     int groups = std::min(head_groups, heads);
     while (heads % groups != 0) --groups;
@@ -47,50 +48,56 @@ class GatherCall : public nn::AttentionExchange::Call {
     }
   }
 
-  int parts() const override { return 1 + static_cast<int>(groups_.size()); }
+  int parts() const override { return diagonal_ + static_cast<int>(groups_.size()); }
 
   AttentionPart wait(int p) override {
     const nn::BatchViews& batch = ctx_.batch();
-    const nn::WindowViews& views = batch.with_window(window_);
-    if (p == 0) {
+    const nn::MaskViews& views = batch.with_mask(mask_);
+    if (p < diagonal_) {
       return {.tensors = tensors_,
               .segments = batch.diagonal,
               .segment_count = batch.diagonal_count,
               .form = ops::SegmentForm::diagonal,
-              .blocks = nn::diagonal_blocks(batch, rows_),
+              .blocks = nn::diagonal_blocks(batch, mask_, rows_),
               .host_segments = batch.host_diagonal,
+              .mask = mask_,
+              .query_ids = batch.row_ids,
+              .key_ids = batch.row_ids,
               .visible = views.diagonal_pairs};
     }
-    HeadGroup& g = groups_[static_cast<std::size_t>(p - 1)];
+    HeadGroup& g = groups_[static_cast<std::size_t>(p - diagonal_)];
     ctx_.compute().wait(g.arrived);
     if (backward()) {
       g.dk = ctx_.temp(reduce_dtype_, g.k.shape());
       g.dv = ctx_.temp(reduce_dtype_, g.k.shape());
     }
-    const bool halves = window_ > 0 && batch.uniform_diagonal == 0;
+    const bool halves = mask_.causal && mask_.window > 0 && batch.uniform_diagonal == 0;
+    const bool disjoint = mask_.causal && batch.off_diagonal_disjoint_keys && !halves;
     nn::AttentionTensors tensors = tensors_.kv_heads(g.begin, g.count);
     tensors.k = g.k;
     tensors.v = g.v;
     tensors.dk = g.dk;
     tensors.dv = g.dv;
-    return {
-        .tensors = tensors,
-        .segments = views.off_diagonal,
-        .segment_count = views.off_diagonal_count,
-        .form = batch.off_diagonal_disjoint_keys && !halves ? ops::SegmentForm::disjoint_keys : ops::SegmentForm::any,
-        .blocks = off_diagonal_blocks(group_.index(), group_.index()),
-        .largest = off_diagonal_blocks(0, group_.size() - 1),
-        .host_segments = views.host_off_diagonal,
-        .causal = false,
-        .window_halves = halves,
-        .first = false,
-        .visible = views.off_diagonal_pairs};
+    return {.tensors = tensors,
+            .segments = views.off_diagonal,
+            .segment_count = views.off_diagonal_count,
+            .form = disjoint ? ops::SegmentForm::disjoint_keys : ops::SegmentForm::any,
+            .blocks = off_diagonal_blocks(group_.index(), group_.index()),
+            .largest = off_diagonal_blocks(0, group_.size() - 1),
+            .host_segments = views.host_off_diagonal,
+            .window_halves = halves,
+            .mask = {.causal = false, .window = mask_.window},
+            .first_head = g.begin * tensors_.query_heads_per_kv_head(),
+            .query_ids = batch.row_ids,
+            .key_ids = batch.sequence_row_ids,
+            .first = diagonal_ == 0,
+            .visible = views.off_diagonal_pairs};
   }
 
   // Backward: scatters the part's dk and dv into gathered order and reduce-scatters each rank's rows over the group.
   void computed(int p) override {
-    if (p == 0 || !backward()) return;
-    HeadGroup& g = groups_[static_cast<std::size_t>(p - 1)];
+    if (p < diagonal_ || !backward()) return;
+    HeadGroup& g = groups_[static_cast<std::size_t>(p - diagonal_)];
     const std::int64_t width = g.count * head_dim_, all = group_.size() * 2 * rows_;
     const TensorView send = ctx_.temp(reduce_dtype_, {all, width});
     ctx_.exchange_after_compute();
@@ -108,8 +115,8 @@ class GatherCall : public nn::AttentionExchange::Call {
   void finish_keys() override {
     ctx_.compute_after_exchange();
     for (const HeadGroup& g : groups_) {
-      add(columns(tensors_.dk, g), g.reduced.rows(0, rows_));
-      add(columns(tensors_.dv, g), g.reduced.rows(rows_, rows_));
+      finish(columns(tensors_.dk, g), g.reduced.rows(0, rows_));
+      finish(columns(tensors_.dv, g), g.reduced.rows(rows_, rows_));
     }
   }
 
@@ -122,9 +129,9 @@ class GatherCall : public nn::AttentionExchange::Call {
   // chunk of rank `first`.
   std::vector<ops::StridedBlocks> off_diagonal_blocks(std::int64_t second, std::int64_t first) const {
     const std::int64_t chunk = ctx_.batch().uniform_diagonal, ranks = group_.size();
-    if (chunk == 0) return {};
+    if (chunk == 0 || !mask_.causal) return {};
     const std::int64_t sequences = rows_ / (2 * chunk);
-    const std::int64_t reach = window_ > 0 ? window_ - 1 : ranks * 2 * chunk;
+    const std::int64_t reach = mask_.window > 0 ? mask_.window - 1 : ranks * 2 * chunk;
     const auto before = [&](std::int64_t place, std::int64_t chunks) {
       const std::int64_t keys = std::min(reach, chunks * chunk);
       return ops::StridedBlocks{.count = sequences,
@@ -160,12 +167,19 @@ class GatherCall : public nn::AttentionExchange::Call {
     g.arrived = exchange.record_event();
   }
 
-  void add(const TensorView& y, const TensorView& more) {
-    ops::add(ctx_.compute(), {.a = y, .b = more.split_last(y.size(1), head_dim_), .y = y});
+  // y has the share of the diagonal blocks, if there are any.
+  void finish(const TensorView& y, const TensorView& gathered) {
+    const TensorView more = gathered.split_last(y.size(1), head_dim_);
+    if (diagonal_ > 0) {
+      ops::add(ctx_.compute(), {.a = y, .b = more, .y = y});
+    } else {
+      ops::cast(ctx_.compute(), {.x = more, .y = y});
+    }
   }
 
   LayerContext& ctx_;
-  std::int64_t window_;
+  AttentionMask mask_;
+  int diagonal_;  // parts with the diagonal blocks: the first one, if the mask is causal
   comm::Group& group_;
   DType reduce_dtype_;
   nn::AttentionTensors tensors_;
@@ -175,14 +189,14 @@ class GatherCall : public nn::AttentionExchange::Call {
 
 }  // namespace
 
-std::unique_ptr<nn::AttentionExchange::Call> AllGatherExchange::forward(LayerContext& ctx, std::int64_t window,
+std::unique_ptr<nn::AttentionExchange::Call> AllGatherExchange::forward(LayerContext& ctx, const AttentionMask& mask,
                                                                         const nn::AttentionTensors& tensors) {
-  return std::make_unique<GatherCall>(ctx, window, group_, head_groups_, reduce_dtype_, tensors);
+  return std::make_unique<GatherCall>(ctx, mask, group_, head_groups_, reduce_dtype_, tensors);
 }
 
-std::unique_ptr<nn::AttentionExchange::Call> AllGatherExchange::backward(LayerContext& ctx, std::int64_t window,
+std::unique_ptr<nn::AttentionExchange::Call> AllGatherExchange::backward(LayerContext& ctx, const AttentionMask& mask,
                                                                          const nn::AttentionTensors& tensors) {
-  return std::make_unique<GatherCall>(ctx, window, group_, head_groups_, reduce_dtype_, tensors);
+  return std::make_unique<GatherCall>(ctx, mask, group_, head_groups_, reduce_dtype_, tensors);
 }
 
 }  // namespace hawser::parallel

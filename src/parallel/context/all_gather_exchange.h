@@ -11,7 +11,9 @@
 // of a rank's two chunks are two ops::StridedBlocks.
 //
 // With a window W, an off-diagonal block has at most the last W - 1 keys before its piece and the first W - 1 queries
-// of the piece (nn::WindowViews). All keys are gathered anyway, unless W is 1: then there is no off-diagonal block.
+// of the piece (nn::MaskViews). All keys are gathered anyway, unless W is 1: then there is no off-diagonal block.
+//
+// If the mask is not causal, there is no diagonal part: each piece attends to all of its document in gathered keys.
 //
 // Gradients of gathered keys are reduced in `reduce_dtype`. float32: attention's results are summed unrounded. bf16
 // (with bf16 compute): each rank's share, a sum over its queries, is rounded once, and once more in between if both of
@@ -31,8 +33,10 @@ class AllGatherExchange : public nn::AttentionExchange {
   explicit AllGatherExchange(comm::Group& group, int head_groups = 1, DType reduce_dtype = DType::f32)
       : group_(group), head_groups_(head_groups), reduce_dtype_(reduce_dtype) {}
 
-  std::unique_ptr<Call> forward(nn::LayerContext&, std::int64_t window, const nn::AttentionTensors& tensors) override;
-  std::unique_ptr<Call> backward(nn::LayerContext&, std::int64_t window, const nn::AttentionTensors& tensors) override;
+  std::unique_ptr<Call> forward(nn::LayerContext&, const AttentionMask& mask,
+                                const nn::AttentionTensors& tensors) override;
+  std::unique_ptr<Call> backward(nn::LayerContext&, const AttentionMask& mask,
+                                 const nn::AttentionTensors& tensors) override;
 
  private:
   comm::Group& group_;

@@ -1,5 +1,5 @@
-// Context parallelism that moves queries and outputs, or keys from rank to rank, through plan, checker, executor and
-// session.
+// Context parallelism that gathers keys, or moves queries and outputs, or keys from rank to rank, through plan, checker,
+// executor and session.
 #include "nn/testing/context.h"
 #include "support/context_exchanges.h"
 #include "toy_training.h"
@@ -7,23 +7,26 @@
 namespace hawser {
 namespace {
 
-enum class Exchange { heads, ring };
+enum class Exchange { all_gather, heads, ring };
 
 // Four key-value heads, so that up to four ranks have some each.
-models::ModelDescription description(std::int64_t window) {
+models::ModelDescription description(const AttentionMask& mask) {
   models::ModelDescription d = testing::toy_description();
   for (models::BlockDescription& block : d.blocks) block.attention.kv_heads = 4;
-  d.blocks[1].attention.window = window;
+  d.blocks[1].attention.causal = mask.causal;
+  d.blocks[1].attention.window = mask.window;
   return d;
 }
 
 void expect_like_one_rank(Exchange exchange, const comm::MeshSizes& mesh, const nn::SavePolicy& policy,
-                          std::int64_t window = 0) {
-  const std::string text = cat(exchange == Exchange::heads ? "heads" : "ring", ", context ", mesh.context, " shard ",
-                               mesh.shard, ", ", nn::testing::text(policy), ", window ", window);
-  const models::Model model(description(window));
+                          const AttentionMask& mask = {}) {
+  constexpr const char* kNames[] = {"all-gather", "heads", "ring"};
+  const std::string text =
+      cat(kNames[static_cast<int>(exchange)], ", context ", mesh.context, " shard ", mesh.shard, ", ",
+          nn::testing::text(policy), ", window ", mask.window, mask.causal ? "" : ", not causal");
+  const models::Model model(description(mask));
   plan::Layout layout = testing::toy_layout(mesh, model);
-  plan::set_windows(layout.batch, model);
+  plan::set_masks(layout.batch, model);
   layout.batch.document_segments = exchange == Exchange::heads;
   layout.batch.source_segments = exchange == Exchange::ring;
   plan::set_bounds(layout);
@@ -36,13 +39,13 @@ void expect_like_one_rank(Exchange exchange, const comm::MeshSizes& mesh, const 
   layout.replace_seams = [&](nn::Seams& seams, comm::Mesh& groups) {
     if (exchange == Exchange::heads) {
       seams.attention = std::make_shared<testing::HeadExchange>(groups.context());
-    } else {
+    } else if (exchange == Exchange::ring) {
       seams.attention = std::make_shared<testing::RingExchange>(groups.context());
     }
   };
   const testing::Trained cut = testing::train(model, layout);
   plan::Layout alone = testing::toy_layout({}, model);
-  plan::set_windows(alone.batch, model);
+  plan::set_masks(alone.batch, model);
   plan::set_bounds(alone);
   alone.optimizer = layout.optimizer;
   const testing::Tensors after =
@@ -60,8 +63,19 @@ TEST(ContextExchange, TrainsLikeOneRank) {
     if (world == 1 && exchange == Exchange::heads) continue;  // one rank has all heads, and no gather_index
     expect_like_one_rank(exchange, mesh, full);
     expect_like_one_rank(exchange, mesh, delayed);
-    for (const std::int64_t window : {3, 9}) expect_like_one_rank(exchange, mesh, {}, window);
+    for (const std::int64_t window : {3, 9}) expect_like_one_rank(exchange, mesh, {}, {.window = window});
     if (world == 4) expect_like_one_rank(exchange, {.context = 2, .shard = 2}, full);
+  }
+}
+
+TEST(ContextExchange, TrainsLikeOneRankWithoutACausalMask) {
+  const int world = the_world->size();
+  const comm::MeshSizes mesh{.context = std::min(world, 4), .shard = std::max(world / 4, 1)};
+  const nn::SavePolicy full{.checkpointing = Checkpointing::full};
+  for (const Exchange exchange : {Exchange::all_gather, Exchange::heads, Exchange::ring}) {
+    if (world == 1 && exchange == Exchange::heads) continue;
+    expect_like_one_rank(exchange, mesh, full, {.causal = false});
+    expect_like_one_rank(exchange, mesh, {}, {.causal = false, .window = 9});
   }
 }
 

@@ -101,18 +101,20 @@ class GatherExchange : public nn::AttentionExchange {
     }
     order_ = ctx.make(DType::i32, {4 * line.chunk()}, index);
   }
-  std::unique_ptr<Call> forward(LayerContext& ctx, std::int64_t, const AttentionTensors& tensors) override {
-    return std::make_unique<Gathered>(ctx, *this, tensors);
+  std::unique_ptr<Call> forward(LayerContext& ctx, const AttentionMask& mask,
+                                const AttentionTensors& tensors) override {
+    return std::make_unique<Gathered>(ctx, *this, mask, tensors);
   }
-  std::unique_ptr<Call> backward(LayerContext& ctx, std::int64_t, const AttentionTensors& tensors) override {
-    return std::make_unique<Gathered>(ctx, *this, tensors);
+  std::unique_ptr<Call> backward(LayerContext& ctx, const AttentionMask& mask,
+                                 const AttentionTensors& tensors) override {
+    return std::make_unique<Gathered>(ctx, *this, mask, tensors);
   }
 
  private:
   class Gathered : public Call {
    public:
-    Gathered(LayerContext& ctx, const GatherExchange& owner, const AttentionTensors& tensors)
-        : ctx_(ctx), owner_(owner), tensors_(tensors), dk_(tensors.dk), dv_(tensors.dv), like_(tensors.k) {
+    Gathered(LayerContext& ctx, const GatherExchange& owner, const AttentionMask& mask, const AttentionTensors& tensors)
+        : ctx_(ctx), owner_(owner), mask_(mask), tensors_(tensors), dk_(tensors.dk), dv_(tensors.dv), like_(tensors.k) {
       ctx.exchange_after_compute();
       const TensorView& k = tensors.k;
       const TensorView mine = packed(ctx, k, tensors.v, k.dtype());
@@ -131,7 +133,8 @@ class GatherExchange : public nn::AttentionExchange {
       tensors.v = half(line_, 1, like_);
       if (!dk_.empty()) tensors.dk = half(gradient_, 0, like_);
       if (!dk_.empty()) tensors.dv = half(gradient_, 1, like_);
-      return {.tensors = tensors, .segments = owner_.table_.segments, .segment_count = owner_.table_.count};
+      return {
+          .tensors = tensors, .segments = owner_.table_.segments, .segment_count = owner_.table_.count, .mask = mask_};
     }
     void computed(int) override {
       if (dk_.empty()) return;
@@ -149,6 +152,7 @@ class GatherExchange : public nn::AttentionExchange {
    private:
     LayerContext& ctx_;
     const GatherExchange& owner_;
+    AttentionMask mask_;
     AttentionTensors tensors_;
     TensorView dk_, dv_, like_, line_, gradient_;
   };
@@ -169,18 +173,27 @@ class RingExchange : public nn::AttentionExchange {
       }
     }
   }
-  std::unique_ptr<Call> forward(LayerContext& ctx, std::int64_t, const AttentionTensors& tensors) override {
-    return std::make_unique<Round>(ctx, *this, tensors);
+  std::unique_ptr<Call> forward(LayerContext& ctx, const AttentionMask& mask,
+                                const AttentionTensors& tensors) override {
+    return std::make_unique<Round>(ctx, *this, mask, tensors);
   }
-  std::unique_ptr<Call> backward(LayerContext& ctx, std::int64_t, const AttentionTensors& tensors) override {
-    return std::make_unique<Round>(ctx, *this, tensors);
+  std::unique_ptr<Call> backward(LayerContext& ctx, const AttentionMask& mask,
+                                 const AttentionTensors& tensors) override {
+    return std::make_unique<Round>(ctx, *this, mask, tensors);
   }
 
  private:
   class Round : public Call {
    public:
-    Round(LayerContext& ctx, const RingExchange& owner, const AttentionTensors& tensors)
-        : ctx_(ctx), owner_(owner), tensors_(tensors), k_(tensors.k), v_(tensors.v), dk_(tensors.dk), dv_(tensors.dv) {
+    Round(LayerContext& ctx, const RingExchange& owner, const AttentionMask& mask, const AttentionTensors& tensors)
+        : ctx_(ctx),
+          owner_(owner),
+          mask_(mask),
+          tensors_(tensors),
+          k_(tensors.k),
+          v_(tensors.v),
+          dk_(tensors.dk),
+          dv_(tensors.dv) {
       ctx.exchange_after_compute();
       other_ = swap(packed(ctx, k_, v_, k_.dtype()));
     }
@@ -201,7 +214,8 @@ class RingExchange : public nn::AttentionExchange {
       tensors.v = choose(v_, other_, 1);
       if (backward) tensors.dk = choose(dk_, gradient_, 0);
       if (backward) tensors.dv = choose(dv_, gradient_, 1);
-      return {.tensors = tensors, .segments = table.segments, .segment_count = table.count, .first = p == 0};
+      return {
+          .tensors = tensors, .segments = table.segments, .segment_count = table.count, .mask = mask_, .first = p == 0};
     }
     void computed(int p) override {
       if (p < 3 || dk_.empty()) return;
@@ -224,6 +238,7 @@ class RingExchange : public nn::AttentionExchange {
     }
     LayerContext& ctx_;
     const RingExchange& owner_;
+    AttentionMask mask_;
     AttentionTensors tensors_;
     TensorView k_, v_, dk_, dv_, other_, gradient_;
   };
@@ -236,14 +251,15 @@ class RingExchange : public nn::AttentionExchange {
 
 constexpr std::int64_t kWidth = 12;
 
-nn::AttentionLayer layer(std::int64_t window) {
+nn::AttentionLayer layer(const AttentionMask& mask) {
   return nn::AttentionLayer({.width = kWidth,
                              .heads = 4,
                              .kv_heads = 2,
                              .head_dim = 6,
                              .qkv_bias = true,
                              .output_bias = true,
-                             .window = window,
+                             .causal = mask.causal,
+                             .window = mask.window,
                              .norm = "norm",
                              .q = "q",
                              .k = "k",
@@ -262,9 +278,9 @@ void give_weights(TestContext& ctx, const nn::Layer& layer) {
 
 template <class Exchange>
 void expect_one_ranks_results(const Documents& documents, const nn::SavePolicy& policy, double random_delay_s,
-                              std::int64_t window = 0) {
+                              const AttentionMask& mask = {}) {
   const Line line{documents};
-  const auto layer = testing::layer(window);
+  const auto layer = testing::layer(mask);
   const std::vector<double> x = normals("x", documents.rows() * kWidth), dy = normals("dy", documents.rows() * kWidth);
 
   const auto device = make_cpu_device(
@@ -273,7 +289,7 @@ void expect_one_ranks_results(const Documents& documents, const nn::SavePolicy& 
   {
     TestContext ctx(*device, DType::f32);
     give_weights(ctx, layer);
-    nn::testing::set_batch(ctx, documents, 6, window);
+    nn::testing::set_batch(ctx, documents, 6, mask);
     TestSink sink(ctx, layer.params());
     LayerRun run(ctx, layer, kWidth, {}, x, dy);
     run.run(sink);
@@ -284,7 +300,7 @@ void expect_one_ranks_results(const Documents& documents, const nn::SavePolicy& 
   const std::vector<std::size_t> mine = line.rows_of_rank(rank);
   TestContext ctx(*device, DType::f32);
   give_weights(ctx, layer);
-  nn::testing::set_batch(ctx, documents, 6, window);  // for the frequencies
+  nn::testing::set_batch(ctx, documents, 6, mask);  // for the frequencies
   std::vector<double> positions;
   for (const std::size_t row : mine) positions.push_back(static_cast<double>(documents.positions()[row]));
   ctx.batch_.positions = ctx.make(DType::i32, {line.rows()}, positions);
@@ -318,7 +334,12 @@ void expect_one_ranks_results_everywhere() {
   for (const Documents& documents : {Documents{{32}}, Documents{{5, 1, 9, 13}}}) {
     for (const std::int64_t window : {1, 7, 8, 9, 33}) {  // a chunk has 8 or 7 rows
       SCOPED_TRACE(window);
-      expect_one_ranks_results<Exchange>(documents, {Checkpointing::full, true}, 0.0, window);
+      expect_one_ranks_results<Exchange>(documents, {Checkpointing::full, true}, 0.0, {.window = window});
+    }
+    for (const std::int64_t window : {0, 7}) {
+      SCOPED_TRACE("not causal");
+      expect_one_ranks_results<Exchange>(documents, {Checkpointing::full, true}, 0.0,
+                                         {.causal = false, .window = window});
     }
   }
   for (int round = 0; round < 3; ++round) {

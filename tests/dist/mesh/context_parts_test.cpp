@@ -1,0 +1,92 @@
+// What the parts of attention exchanges say about their tensors: the heads, and the rows of the sequences.
+#include "parallel/context/all_gather_exchange.h"
+#include "support/context_exchanges.h"
+#include "support/exchange_batch.h"
+#include "toy_training.h"
+
+namespace hawser {
+namespace {
+
+using nn::AttentionPart;
+using nn::AttentionTensors;
+using nn::testing::TestContext;
+
+constexpr std::int64_t kHeads = 8, kKvHeads = 4, kHeadDim = 2;
+
+// The number that all elements of a row of a head have.
+double number_of(const std::int32_t* row_id, std::int64_t head) {
+  return 1e4 * row_id[0] + 1e2 * row_id[1] + static_cast<double>(head);
+}
+
+TensorView numbered(TestContext& ctx, std::int64_t heads) {
+  const TensorView& ids = ctx.batch().row_ids;
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < ids.size(0) * heads * kHeadDim; ++i) {
+    values.push_back(number_of(ids.data<std::int32_t>() + 2 * (i / (heads * kHeadDim)), i / kHeadDim % heads));
+  }
+  return ctx.make(DType::f32, {ids.size(0), heads, kHeadDim}, values);
+}
+
+void expect_numbered(const TensorView& x, const TensorView& ids, std::int64_t first_head, const std::string& text) {
+  ASSERT_EQ(ids.size(0), x.size(0)) << text;
+  for (std::int64_t row = 0; row < x.size(0); ++row) {
+    for (std::int64_t head = 0; head < x.size(1); ++head) {
+      ASSERT_EQ(x.data<float>()[row * x.stride(0) + head * x.stride(1)],
+                number_of(ids.data<std::int32_t>() + 2 * row, first_head + head))
+          << text << ": row " << row << " head " << head;
+    }
+  }
+}
+
+void expect_parts(nn::AttentionExchange& exchange, const plan::Layout& layout, comm::Mesh& mesh,
+                  const AttentionMask& mask, const std::string& text) {
+  const auto device = make_cpu_device();
+  TestContext ctx(*device, DType::f32);
+  const testing::ExchangeBatch batch(layout, mesh.place(), ctx);
+  const std::int64_t rows = batch.bounds().rows;
+  AttentionTensors tensors{.q = numbered(ctx, kHeads), .k = numbered(ctx, kKvHeads), .v = numbered(ctx, kKvHeads)};
+  tensors.o = ctx.make(DType::f32, tensors.q.shape());
+  tensors.lse = ctx.make(DType::f32, {kHeads, rows});
+  const auto call = exchange.forward(ctx, mask, tensors);
+  std::int64_t first_heads = 0;  // query heads of the first parts of some queries
+  for (int p = 0; p < call->parts(); ++p) {
+    const AttentionPart part = call->wait(p);
+    ctx.finish();
+    const std::int64_t group = part.tensors.q.size(1) / part.tensors.k.size(1);
+    expect_numbered(part.tensors.q, part.query_ids, part.first_head, text + ": queries");
+    expect_numbered(part.tensors.k, part.key_ids, part.first_head / group, text + ": keys");
+    expect_numbered(part.tensors.v, part.key_ids, part.first_head / group, text + ": values");
+    if (part.first) first_heads += part.tensors.q.size(1) * part.tensors.q.size(0);
+    call->computed(p);
+  }
+  call->finish_queries();
+  ctx.finish();
+  EXPECT_EQ(first_heads, kHeads * rows) << text;
+}
+
+TEST(ContextParts, NameTheirHeadsAndRows) {
+  const int world = the_world->size();
+  if (world == 1 || world > 4) return;
+  for (const bool by_work : {false, true}) {
+    const models::Model model(testing::toy_description());
+    plan::Layout layout = testing::toy_layout({.context = world}, model);
+    layout.batch.masks = {{{.causal = true}, 0.4}, {{.causal = false}, 0.3}, {{.causal = true, .window = 9}, 0.3}};
+    if (by_work) layout.batch.split = batches::SequenceSplit::by_work, layout.batch.chunks_per_rank = 4;
+    layout.batch.document_segments = layout.batch.source_segments = layout.batch.all_row_ids = true;
+    plan::set_bounds(layout);
+    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    parallel::AllGatherExchange gather(mesh->context(), 2);
+    testing::HeadExchange heads(mesh->context());
+    testing::RingExchange ring(mesh->context());
+    const std::string split = by_work ? ", by work" : ", zig-zag";
+    for (const auto& [mask, share] : layout.batch.masks) {
+      const std::string text = split + (mask.causal ? "" : ", not causal") + (mask.window > 0 ? ", window" : "");
+      expect_parts(gather, layout, *mesh, mask, "all-gather" + text);
+      expect_parts(heads, layout, *mesh, mask, "heads" + text);
+      expect_parts(ring, layout, *mesh, mask, "ring" + text);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hawser
