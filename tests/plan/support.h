@@ -37,6 +37,7 @@ inline plan::Layout make_test_layout(const LayoutOptions& o, const models::Model
                   .max_documents = o.documents,
                   .context = o.mesh.context,
                   .chunks_per_rank = o.mesh.context == 1 ? 1 : 2};
+  plan::set_masks(layout.batch, model);
   layout.micro_batches = o.micro_batches;
   layout.in_flight = o.in_flight;
   layout.prefetch = o.prefetch;
