@@ -12,8 +12,8 @@
 namespace hawser::testing {
 
 // Sends the rows of each piece of experts by one all-to-all of counted rows. The host does not read how many there are.
-// Everything that a caller must not read is NaN. The routing's state has the rows of each piece that each rank sends and
-// receives, and whether it is refused: more rows than Options::row_bound allows.
+// Everything that a caller must not read is NaN. The routing's state has the rows of each piece that each rank sends
+// and receives, and whether it is refused: more rows than Options::row_bound allows.
 class PiecesExchange : public nn::TokenExchange {
  public:
   explicit PiecesExchange(comm::Group& group) : group_(group) {}
@@ -160,7 +160,7 @@ class PiecesExchange : public nn::TokenExchange {
     const auto bytes = static_cast<std::size_t>(columns * size_of(from.dtype()));
     const TensorView send = ctx.temp(from.dtype(), {ranks * slot, columns}),
                      received = ctx.temp(from.dtype(), send.shape());
-    const std::vector<Access> routing = {reads(r.counts), reads(r.offsets), reads(r.expert_offsets)};
+    const std::vector<Access> routing = {reads(r.counts), reads(r.offsets), reads(r.expert_offsets), reads(r.state)};
     const auto accesses = [&](std::initializer_list<Access> more) {
       std::vector<Access> all = routing;
       all.insert(all.end(), more);
