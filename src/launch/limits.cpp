@@ -41,8 +41,8 @@ void expect_file_size() {
 }
 
 void expect_shared_memory(const std::string& folder, int ranks) {
-  constexpr std::uint64_t kSegment = (4 << 20) + (64 << 10), kMiB = 1 << 20;  // of a rank
-  const std::uint64_t need = (kSegment * static_cast<std::uint64_t>(ranks) + kMiB - 1) / kMiB;
+  constexpr std::uint64_t kOfAll = 8 << 20, kOfRank = 128 << 10, kMiB = 1 << 20;
+  const std::uint64_t need = (kOfAll + kOfRank * static_cast<std::uint64_t>(ranks) + kMiB - 1) / kMiB;
   struct statvfs info {};
   if (statvfs(folder.c_str(), &info) != 0 || info.f_blocks == 0) return;  // no blocks: no limit
   const std::uint64_t free = std::uint64_t{info.f_bavail} * info.f_frsize >> 20;
