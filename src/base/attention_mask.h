@@ -8,7 +8,8 @@ namespace hawser {
 
 // The query at position p sees the key at position r if
 //   (not causal or r <= p) and (window == 0 or r > p - window)
-// as in ops/attention/attention.h. So a causal mask with a window shows at most `window` keys, the query's own included.
+// as in ops/attention/attention.h. So a causal mask with a window shows at most `window` keys, the query's own
+// included.
 struct AttentionMask {
   bool causal = true;
   std::int64_t window = 0;  // 0: none

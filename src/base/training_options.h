@@ -26,8 +26,8 @@ enum class Checkpointing {
   full,         // all but the layers' inputs, attention too
   automatic,    // the planner chooses one of the others for each block
 };
-// The loss that keeps the experts of a mixture equally loaded. model: if the model's config has output_router_logits, as
-// in transformers.
+// The loss that keeps the experts of a mixture equally loaded. model: if the model's config has output_router_logits,
+// as in transformers.
 enum class ExpertBalancing { model, aux_loss, none };
 // What trains in place of all weights.
 enum class AdapterKind {

@@ -23,8 +23,8 @@ std::vector<std::string> complete_checkpoints(const std::string& root, Problems&
 
 // Removes the oldest complete checkpoints until `count` (at least 1) are left, and returns their folders. One with a
 // reader (Storage::open) stays until a later call. `saved`, the checkpoint that was just written, is never removed,
-// even if others have later steps. With `failed`, a checkpoint that cannot be removed stays, and `failed` gets a line for
-// it; without, the UserError is thrown.
+// even if others have later steps. With `failed`, a checkpoint that cannot be removed stays, and `failed` gets a line
+// for it; without, the UserError is thrown.
 std::vector<std::string> keep_last(const std::string& root, int count, const std::string& saved = "",
                                    Problems* failed = nullptr);
 

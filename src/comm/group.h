@@ -4,9 +4,10 @@
 // has completed it. Every member enqueues the same collectives of a group in the same order, and the member's streams
 // and events enforce that order on the device (program/checker.h: in a run, each rank checks its own plan only; tests
 // check the plans of all ranks together). Collectives of different groups do not wait for each other, so traffic that
-// must not queue after other traffic of the same ranks gets a group of its own. There is one exception: over NCCL, mesh.shard(), data() and world() share a communicator if they have the same ranks, and then wait for each
-// other. They carry small sums only, on the compute stream; weights and gradients use the duplicates
-// mesh.shard_gather() and shard_reduce().
+// must not queue after other traffic of the same ranks gets a group of its own. There is one exception: over NCCL,
+// mesh.shard(), data() and world() share a communicator if they have the same ranks, and then wait for each other. They
+// carry small sums only, on the compute stream; weights and gradients use the duplicates mesh.shard_gather() and
+// shard_reduce().
 //
 //   mesh.shard_gather().all_gather(gather_stream, shard, full);             // shard [n], full [size * n]
 //   mesh.shard_reduce().reduce_scatter(reduce_stream, gradient, shard, /*accumulate=*/true, workspace);
@@ -57,8 +58,8 @@ constexpr std::int64_t kGatherReduceBytes = std::int64_t{64} << 10;
 std::int64_t reduce_scatter_workspace(std::int64_t n, DType reduce_dtype, int size, DeviceKind device);
 std::int64_t all_reduce_workspace(std::int64_t n, DType dtype, int size, DeviceKind device);
 
-// Rows of which the device knows the number, and the host an upper bound. Slot i, of member i / G, has `bound` rows of C
-// elements, of which the first counts[i] are used; the others are neither read nor written.
+// Rows of which the device knows the number, and the host an upper bound. Slot i, of member i / G, has `bound` rows of
+// C elements, of which the first counts[i] are used; the others are neither read nor written.
 struct CountedRows {
   TensorView rows;    // [size * G * bound, C], any dtype
   TensorView counts;  // i32 [size * G], each in [0, bound]
@@ -101,7 +102,8 @@ class Group {
   // All-to-all of counted rows (MPI_Alltoallv), with g < G and k < recv.counts[i, g]:
   //   recv.rows[i, g, k] = member i's send.rows[index, g, k]
   // send.rows and recv.rows have one shape and dtype. recv.counts[i, g] is member i's send.counts[index, g]: members
-  // exchange the counts before (all_to_all). The counts are read when the stream runs the call. No view overlaps another.
+  // exchange the counts before (all_to_all). The counts are read when the stream runs the call. No view overlaps
+  // another.
   //   CPU: only counted rows are sent. A count outside [0, bound] throws on the stream.
   //   GPU: from registered memory (register_memory) a kernel of kCountedCopyBlocks blocks loads the counted rows from the
   //        other members, which takes SMs. Otherwise NCCL transfers whole slots into the workspace, because the host does
@@ -121,8 +123,8 @@ class Group {
   void send(Stream& stream, const TensorView& data, int peer, std::int64_t label = 0);
   void receive(Stream& stream, const TensorView& data, int peer, std::int64_t label = 0);
 
-  // One send and one receive that do not wait for each other: every member of a ring may call it. Each matches as above.
-  // `to` and `from` may be the same member. send and recv have one size and do not overlap. `label`: of both.
+  // One send and one receive that do not wait for each other: every member of a ring may call it. Each matches as
+  // above. `to` and `from` may be the same member. send and recv have one size and do not overlap. `label`: of both.
   void exchange(Stream& stream, const TensorView& send, int to, const TensorView& recv, int from,
                 std::int64_t label = 0);
 

@@ -77,8 +77,8 @@ class Mesh {
   Group& data() { return *groups_[kData]; }
   Group& world() { return *groups_[kWorld]; }
 
-  // Pipeline parallelism; without it, loss() is data() and model() shard(Domain::replicated). Ranks at the same place in
-  // different stages run different programs, so that no group over stages fetches from peer memory.
+  // Pipeline parallelism; without it, loss() is data() and model() shard(Domain::replicated). Ranks at the same place
+  // in different stages run different programs, so that no group over stages fetches from peer memory.
   // The ranks whose losses make the step's: data() of all stages.
   Group& loss() { return *groups_[sizes_.pipeline > 1 ? kLoss : kData]; }
   // The ranks of one copy of the model: shard(Domain::replicated) of all stages.
@@ -93,15 +93,15 @@ class Mesh {
   // Announces a region to the groups with large traffic. On GPUs, gathers within registered memory use copy engines and
   // no SMs, and sums fetch the members' parts without an intermediate copy.
   // Every rank calls it, outside of steps, with a region that `device` allocated after the mesh was made. Members of a
-  // group whose regions differ in size do without. Returns a log line if the region could not be registered with a group
-  // (everything works without); otherwise, and on all other devices, an empty string. The region outlives the mesh, or
-  // every rank calls unregister_memory first.
+  // group whose regions differ in size do without. Returns a log line if the region could not be registered with a
+  // group (everything works without); otherwise, and on all other devices, an empty string. The region outlives the
+  // mesh, or every rank calls unregister_memory first.
   std::string register_memory(std::byte* data, std::int64_t bytes);
   void unregister_memory(std::byte* data);
   // What a member reads of another one's registered memory is at its own offset: right only if all members have their
   // views at equal offsets. Every rank calls it after register_memory, outside of steps, with a hash of the offsets of
-  // the views that it uses on each of its groups, by kind_of(name). Groups whose members' hashes differ forget the registered
-  // regions: from then on they send and receive. Returns their names.
+  // the views that it uses on each of its groups, by kind_of(name). Groups whose members' hashes differ forget the
+  // registered regions: from then on they send and receive. Returns their names.
   std::vector<std::string> compare_offsets(const std::map<std::string, std::uint64_t>& hashes, Device& device);
 
  private:

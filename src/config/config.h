@@ -79,8 +79,8 @@ std::string commented_recipe(const Recipe& recipe, const RecipeNotes& notes = {}
 // is YAML).
 std::string recipe_json(const Recipe& recipe);
 
-// The keys of one section of such a text, "adapter"; all others, and those that it does not have (it may be of an earlier
-// version), have their defaults. UserError for a value that this version rejects.
+// The keys of one section of such a text, "adapter"; all others, and those that it does not have (it may be of an
+// earlier version), have their defaults. UserError for a value that this version rejects.
 Recipe stored_section(const std::string& recipe_json, std::string_view section);
 
 }  // namespace hawser

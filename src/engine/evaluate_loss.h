@@ -13,7 +13,8 @@ namespace hawser::engine {
 
 // Loss over `steps` steps (loader.steps() for all) of a loader without shuffling, with a session for Purpose::loss.
 // Returns (sum of losses, targets). `go_on` is called with the number of finished steps; false, which it must return on
-// every rank, ends the evaluation after them. `statistics`, if given, receives the sum of all StepOutput::auxiliary_statistics.
+// every rank, ends the evaluation after them. `statistics`, if given, receives the sum of all
+// StepOutput::auxiliary_statistics.
 std::pair<double, std::int64_t> evaluate_loss(Session& session, const batches::BatchLoader& loader, std::int64_t steps,
                                               const std::function<bool(std::int64_t)>& go_on = nullptr,
                                               std::vector<double>* statistics = nullptr);

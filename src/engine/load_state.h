@@ -8,9 +8,9 @@
 
 namespace hawser::engine {
 
-// Fills the session's parameters and its optimizer's slots. What is not in `scope` stays as it is: the frozen weights of
-// a checkpoint of adapters alone come from elsewhere. Without StateScope::scales, the scales of quantized weights are
-// measured. Collective.
+// Fills the session's parameters and its optimizer's slots. What is not in `scope` stays as it is: the frozen weights
+// of a checkpoint of adapters alone come from elsewhere. Without StateScope::scales, the scales of quantized weights
+// are measured. Collective.
 void load(Session& session, checkpoint::Checkpoint& checkpoint, StateScope scope = {});
 
 // Whether the checkpoint has something of what StateScope::scales loads: it is of a run with a quantizer.

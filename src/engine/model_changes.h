@@ -7,7 +7,8 @@
 
 namespace hawser::engine {
 
-// The keys `moe`: coefficients of the losses that routers add. Adds a problem if one is set for a model without experts.
+// The keys `moe`: coefficients of the losses that routers add. Adds a problem if one is set for a model without
+// experts.
 // The keys `adapter`: with_adapters. Adds a problem for each target that the model does not have.
 ModelChanges changes_of(const Recipe& recipe);
 

@@ -56,12 +56,12 @@ OpenModel open_model(const std::string& path, bool random_weights, Problems& pro
 // The folders of the weights and of the adapters, in this order. There are weights.
 models::WeightSources sources_of(OpenModel& open);
 
-// RunState::base of a model that was opened: the identity of its weights if some of its parameters are frozen, otherwise
-// "".
+// RunState::base of a model that was opened: the identity of its weights if some of its parameters are frozen,
+// otherwise "".
 std::string frozen_identity(const OpenModel& open);
 
-// Opens a Hugging Face folder, a checkpoint or a run's folder in the same way, with special tokens and tokenizer. If the
-// checkpoint's run trains an adapter, the model has it, and its base model is opened, too: RunState::base_model.
+// Opens a Hugging Face folder, a checkpoint or a run's folder in the same way, with special tokens and tokenizer. If
+// the checkpoint's run trains an adapter, the model has it, and its base model is opened, too: RunState::base_model.
 // `adapters`: folders of PEFT, for a Hugging Face folder only; they add up. Only adapters and their modules_to_save are
 // trainable in the model then.
 OpenModel open_trained_model(const std::string& path, Problems& problems, const ModelChanges& changes = {},

@@ -59,8 +59,9 @@ RunState run_state_of(const std::string& json);  // UserError if the text is no 
 bool same_validation(const std::string& a, const std::string& b);
 
 // What makes a run compute something else than the checkpoint's run did although all tensors have the same shapes: the
-// model's description (heads, norm epsilon, RoPE, ..., but not what routers add to the loss: router_changes), the compute
-// dtype, the optimizer. One Problem each, with `file` as its file; none if the run continues the same computation. The others are the resumed run's.
+// model's description (heads, norm epsilon, RoPE, ..., but not what routers add to the loss: router_changes), the
+// compute dtype, the optimizer. One Problem each, with `file` as its file; none if the run continues the same
+// computation. The others are the resumed run's.
 Problems computation_changes(const RunState& state, const models::ModelDescription& description, DType compute,
                              const std::string& optimizer, const std::string& file);
 
@@ -68,8 +69,8 @@ Problems computation_changes(const RunState& state, const models::ModelDescripti
 // RunState::base), with `file` as its file. None if either is unknown. `resumes`: a run continues the checkpoint.
 Problems base_changes(const std::string& before, const std::string& base, const std::string& file, bool resumes);
 
-// A Problem for each setting of `adapter`, besides the dropout, that the checkpoint's run had otherwise (`recipe`: text of
-// recipe_json), with `file` as its file: another adapter is another model.
+// A Problem for each setting of `adapter`, besides the dropout, that the checkpoint's run had otherwise (`recipe`: text
+// of recipe_json), with `file` as its file: another adapter is another model.
 Problems adapter_changes(const RunState& state, const std::string& recipe, const std::string& file);
 
 // Lists the recipe keys (`recipe`: text of recipe_json) that change how sequences are sampled or split, compared with

@@ -79,11 +79,12 @@ class Session {
   // Writes initial values to the parameters of this rank's shard. Does not change the moments, which the constructor
   // sets to zero.
   void initialise(std::uint64_t seed);
-  // Loads the parameters of this rank's shard. `sources` must have passed models::check_weights. Tensors that they do not
-  // have get the initial values of `seed`.
+  // Loads the parameters of this rank's shard. `sources` must have passed models::check_weights. Tensors that they do
+  // not have get the initial values of `seed`.
   void load(const models::WeightSources& sources, std::uint64_t seed);
-  // Rounds the float32 parameters into their copies in the compute dtype, or quantizes them; blocks the host. Collective.
-  // initialise() and load() do it themselves: call it after writing parameters in another way, such as from a checkpoint.
+  // Rounds the float32 parameters into their copies in the compute dtype, or quantizes them; blocks the host.
+  // Collective. initialise() and load() do it themselves: call it after writing parameters in another way, such as from
+  // a checkpoint.
   void parameters_changed(Scales scales = Scales::measure);
 
   // True on the ranks of the first replica. All replicas hold the same state; this one saves it (engine/host_copy.h).

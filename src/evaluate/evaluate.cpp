@@ -161,8 +161,8 @@ namespace {
 
 constexpr std::int64_t kMaxConfig = 1 << 20;
 
-// Each rank reads model and data itself, and their files may be replaced while the ranks start, or differ by host. While
-// a run continues, its ranks may find different checkpoints.
+// Each rank reads model and data itself, and their files may be replaced while the ranks start, or differ by host.
+// While a run continues, its ranks may find different checkpoints.
 void expect_equal_inputs(const OpenEvaluation& input, comm::World* world) {
   if (world == nullptr || world->size() == 1) return;
   const auto expect = [&](const std::string& mine, const Problem& problem) {

@@ -1,5 +1,5 @@
-// Descriptions of decoders with Llama's block: what the families Llama, Mistral, Qwen, Mixtral and Gemma have in common.
-// A family reads its own keys besides, and changes the description.
+// Descriptions of decoders with Llama's block: what the families Llama, Mistral, Qwen, Mixtral and Gemma have in
+// common. A family reads its own keys besides, and changes the description.
 //
 // Initialization: every matrix is drawn from N(0, initializer_range), o_proj and down_proj too, as in transformers.
 // (GPT-2 and Megatron divide these two by sqrt(2 * layers).) Norms start at one, biases at zero.

@@ -22,8 +22,8 @@ bool is_name_or_end(const std::string& name, const std::string& end) {
   return name == end || name.ends_with("." + end);
 }
 
-// The module `module`, or one that contains it, is one of PEFT's modules_to_save of this name: its own name ends with it,
-// also in the middle of a word. "norm" includes input_layernorm.
+// The module `module`, or one that contains it, is one of PEFT's modules_to_save of this name: its own name ends with
+// it, also in the middle of a word. "norm" includes input_layernorm.
 bool is_part_of(const std::string& module, const std::string& name) {
   for (std::size_t end = module.size();; end = module.rfind('.', end - 1)) {
     if (module.substr(0, end).ends_with(name)) return true;

@@ -1,5 +1,5 @@
-// LoRA (arXiv 2106.09685) on a model: which Linears have adapters, and which other parameters train with them, chosen as
-// PEFT's LoraConfig chooses modules. What an adapter computes: nn::Adapter (nn/blocks/linear.h).
+// LoRA (arXiv 2106.09685) on a model: which Linears have adapters, and which other parameters train with them, chosen
+// as PEFT's LoraConfig chooses modules. What an adapter computes: nn::Adapter (nn/blocks/linear.h).
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct LoraConfig {
   bool rslora = false;     // alpha / sqrt(rank) instead (arXiv 2312.03732)
   bool dora = false;       // a magnitude for each row of W (arXiv 2402.09353)
   // Each is kAllLinear, the name of a Linear or its end after a dot ("q_proj"), or, if it has a character that names do
-  // not have, a regular expression (ECMAScript) that matches whole names. Linears of experts, and of MLPs beside them, have
-  // no adapters, nor have routers, embedding and head; kAllLinear is all others.
+  // not have, a regular expression (ECMAScript) that matches whole names. Linears of experts, and of MLPs beside them,
+  // have no adapters, nor have routers, embedding and head; kAllLinear is all others.
   std::vector<std::string> targets = {kAllLinear};
   // Modules that train in full beside the adapters, by name or its end: "lm_head", "norm".
   std::vector<std::string> modules_to_save = {};

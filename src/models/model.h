@@ -110,9 +110,9 @@ class Model {
   // The distinct masks of the attention layers, with the number of layers that have each.
   std::map<AttentionMask, int> masks() const;
 
-  // FLOPs of one training step (forward and backward, no recompute) of a rank's rows, with this rank's slice of the model.
-  // Gradients of frozen weights are none of them. `pairs`: the visible query-key pairs per head of attention layers with a
-  // mask.
+  // FLOPs of one training step (forward and backward, no recompute) of a rank's rows, with this rank's slice of the
+  // model. Gradients of frozen weights are none of them. `pairs`: the visible query-key pairs per head of attention
+  // layers with a mask.
   double training_flops(const nn::RowCounts& rows, const std::function<double(const AttentionMask&)>& pairs) const;
 
  private:

@@ -32,8 +32,8 @@ struct LayerRange {
 };
 LayerRange layers_of(const Model& model, const Partition& partition, int chunk);
 
-// The stages that compute with a parameter of each flat, ascending, by flat. A flat of several stages (a tied embedding)
-// is in the state of each of them.
+// The stages that compute with a parameter of each flat, ascending, by flat. A flat of several stages (a tied
+// embedding) is in the state of each of them.
 std::vector<std::vector<int>> flat_stages(const Model& model, const Partition& partition);
 
 // The different sets of two or more stages among them, in the order of their first flats: comm::MeshSizes::tied.

@@ -31,8 +31,8 @@ struct AdapterExportOptions {
   bool replace = false;       // replace an earlier export in the folder
 };
 
-// Writes a folder with the trainable tensors alone, under PEFT's names, and adapter_config.json, atomically. Adapters of
-// other names are not written. InternalError if nothing is trainable; UserError if writing fails.
+// Writes a folder with the trainable tensors alone, under PEFT's names, and adapter_config.json, atomically. Adapters
+// of other names are not written. InternalError if nothing is trainable; UserError if writing fails.
 void export_adapter(const std::string& folder, const Model& model, const StateSource& source,
                     const AdapterExportOptions& options);
 

@@ -1,4 +1,5 @@
-// adapter_config.json of PEFT: the settings of an adapter in its folder. Source: peft/tuners/lora/config.py of PEFT 0.21.
+// adapter_config.json of PEFT: the settings of an adapter in its folder. Source: peft/tuners/lora/config.py of PEFT
+// 0.21.
 #pragma once
 
 #include <optional>

@@ -1,7 +1,7 @@
 // Import, initialization and export of the elements of a model's flat buffers.
 //
-// A piece of a flat buffer is a range of its elements (nn/flat_pieces.h); gaps are zero. Results do not depend on how the
-// buffers are sharded, nor on how ranks slice a tensor (nn::Slice): any pieces that cover a tensor give the same
+// A piece of a flat buffer is a range of its elements (nn/flat_pieces.h); gaps are zero. Results do not depend on how
+// the buffers are sharded, nor on how ranks slice a tensor (nn::Slice): any pieces that cover a tensor give the same
 // elements. Names are those of Hugging Face's files, one per global tensor. Tensors have the model's form here, and in
 // checkpoints; load_flat and export_folder convert from and to the file's (nn::FileForm).
 #pragma once
@@ -89,8 +89,8 @@ std::vector<SegmentPiece> load_flat(const Model& model, int flat, const WeightSo
 // Fills `values` [count] (float32 or bf16, dense, on the stream's device) with initial values, on the stream. A normal
 // parameter has
 //   std * RandomStream(seed, fnv1a(segment name)).normal(element of the global tensor)
-// One with norms of rows (nn::Initial::Kind::row_norms) has those of the matrix that `sources` have, or otherwise of the
-// matrix's own initial values; these are computed on the host, and the stream is synchronized.
+// One with norms of rows (nn::Initial::Kind::row_norms) has those of the matrix that `sources` have, or otherwise of
+// the matrix's own initial values; these are computed on the host, and the stream is synchronized.
 void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int64_t begin, std::int64_t count,
                      Stream& stream, const TensorView& values, const WeightSources* sources = nullptr);
 

@@ -1,6 +1,7 @@
 // Sliding windows in a config.json: sliding_window, and layer_types or what transformers derives them from.
 // A window counts the query's own key, as nn::AttentionConfig::window does.
-// Source: transformers 5.23, configuration_mistral.py, configuration_qwen2.py, configuration_gemma3.py, masking_utils.py.
+// Source: transformers 5.23, configuration_mistral.py, configuration_qwen2.py, configuration_gemma3.py,
+// masking_utils.py.
 #pragma once
 
 #include <cstdint>

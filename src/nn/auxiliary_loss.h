@@ -8,8 +8,8 @@
 // - Op::auxiliary_loss (program/program.h) sums them over the ranks with different tokens (comm::Mesh::data(), and
 //   tensor() with sequence parallelism) and calls run(), which writes the factors of each layer, equal on all ranks.
 // - Layer::backward adds the loss's gradient to dx and to its parameters' gradients from AuxiliaryViews::factors.
-// The step's auxiliary loss is the mean over its micro-batches (step::StepResult::auxiliary_loss). The model's loss does
-// not include it; the gradient does.
+// The step's auxiliary loss is the mean over its micro-batches (step::StepResult::auxiliary_loss). The model's loss
+// does not include it; the gradient does.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // `Extent`: which elements of a flat share a value of an optimizer's state, or a scale of the weights.
 //
-// A matrix here is the last two dims of a segment's global tensor: q, k and v of a fused parameter are three, and so are
-// three experts in one tensor. A tensor of one dim [n] counts as a matrix [1, n].
+// A matrix here is the last two dims of a segment's global tensor: q, k and v of a fused parameter are three, and so
+// are three experts in one tensor. A tensor of one dim [n] counts as a matrix [1, n].
 //
 //   element    one value for each element                               sharded like the flat
 //   block      one for each `block` consecutive elements of a           sharded like the flat; FlatSpec::grain must be a

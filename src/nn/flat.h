@@ -13,8 +13,8 @@
 
 namespace hawser::nn {
 
-// The parameters of one flat. Every parameter starts at a multiple of FlatSpec::grain elements, and so does every shard.
-// A shard boundary may be inside a parameter.
+// The parameters of one flat. Every parameter starts at a multiple of FlatSpec::grain elements, and so does every
+// shard. A shard boundary may be inside a parameter.
 class Flat {
  public:
   static constexpr std::int64_t kAlignmentElements = 128;
@@ -103,9 +103,9 @@ struct ParamPlace {
 // Returns the places of the parameters.
 //
 // A Param::shared is not added: its place is that of the parameter of its name, in this unit or an earlier one. That
-// parameter is one of the model like any other: it has initial values, a state, a gradient norm and tensors in checkpoints
-// once, as its first layer declares it. Each layer that uses it adds to its gradient, in the order of their backwards
-// (GradientSink). A unit that uses parameters of an earlier one is gathered together with it.
+// parameter is one of the model like any other: it has initial values, a state, a gradient norm and tensors in
+// checkpoints once, as its first layer declares it. Each layer that uses it adds to its gradient, in the order of their
+// backwards (GradientSink). A unit that uses parameters of an earlier one is gathered together with it.
 // InternalError if no parameter has the name of a shared one, if its shape, segments or Param::flat are others, or if
 // two parameters that are not shared have one name.
 std::vector<ParamPlace> add_unit(const std::string& name, const UnitPlace& place, const std::vector<Param>& params,

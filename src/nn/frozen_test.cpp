@@ -1,4 +1,5 @@
-// Layers with frozen parameters: what they save, and that the other gradients keep their bits. Lifetimes of saved tensors.
+// Layers with frozen parameters: what they save, and that the other gradients keep their bits. Lifetimes of saved
+// tensors.
 #include <gtest/gtest.h>
 
 #include "nn/testing/layer_cases.h"

@@ -42,11 +42,11 @@ struct MaskViews {
   TensorView by_source, by_source_count;
   // The contents of each table if the host knows them when it enqueues, else null.
   const std::vector<std::vector<std::int32_t>>* host_by_source = nullptr;
-  // Query-key pairs per head for OpRecord::flops, the same for every micro-batch: the visible pairs of full sequences of
-  // one document, divided by the number of context ranks; diagonal_pairs: those of diagonal blocks, unless off_diagonal
-  // has them. Of each table by source, off_diagonal_pairs / S: the mean, as all ranks have one plan. With a KV cache,
-  // every new row is counted as if it attended to a sequence of the maximum length. Padding and packed documents, which
-  // reduce the pairs that are really computed, are ignored.
+  // Query-key pairs per head for OpRecord::flops, the same for every micro-batch: the visible pairs of full sequences
+  // of one document, divided by the number of context ranks; diagonal_pairs: those of diagonal blocks, unless
+  // off_diagonal has them. Of each table by source, off_diagonal_pairs / S: the mean, as all ranks have one plan. With
+  // a KV cache, every new row is counted as if it attended to a sequence of the maximum length. Padding and packed
+  // documents, which reduce the pairs that are really computed, are ignored.
   double diagonal_pairs = 0, off_diagonal_pairs = 0;
 };
 
@@ -289,8 +289,9 @@ class Layer {
   virtual void backward(LayerContext&, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
                         const Saved&, GradientSink&, const SavePolicy&) const = 0;
   virtual void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const = 0;
-  // Once a training step, after the last update of the optimizer: changes the parameters with FlatSpec::updated_by_layer,
-  // by their elements and values that are equal on all ranks, so that the result does not depend on the shards.
+  // Once a training step, after the last update of the optimizer: changes the parameters with
+  // FlatSpec::updated_by_layer, by their elements and values that are equal on all ranks, so that the result does not
+  // depend on the shards.
   virtual void update(Stream& /*compute*/, const LayerUpdate&) const {}
   virtual bool draws_random_numbers() const { return false; }  // calls LayerContext::random() while training
   virtual bool reads_token_mask() const { return false; }      // BatchViews::token_mask

@@ -1,5 +1,5 @@
-// Experts: rows that are no tokens, skewed routing, the auxiliary losses, and what recompute runs. Values, gradients and
-// policies are in layers_test.cpp.
+// Experts: rows that are no tokens, skewed routing, the auxiliary losses, and what recompute runs. Values, gradients
+// and policies are in layers_test.cpp.
 #include <gtest/gtest.h>
 
 #include <set>

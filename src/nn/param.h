@@ -47,8 +47,9 @@ struct FileForm {
 struct Segment {
   std::string name;  // of the global tensor, as in the Hugging Face folder: "model.layers.0.self_attn.q_proj.weight"
   std::int64_t row = 0, rows = 0;
-  // Of the global tensor, in the model's form; no dims: it has just these rows. It may have more dims than the parameter:
-  // its leading dims are then flattened into rows (experts' weights [E, out, in] in a parameter [E * out, in]).
+  // Of the global tensor, in the model's form; no dims: it has just these rows. It may have more dims than the
+  // parameter: its leading dims are then flattened into rows (experts' weights [E, out, in] in a parameter [E * out,
+  // in]).
   Shape global = {};
   Slice slice = {};  // the part of the global tensor that these rows are
   FileForm file = {};
@@ -56,8 +57,8 @@ struct Segment {
   bool operator==(const Segment&) const = default;
 };
 
-// The segments of a parameter. Copies share one list: a layer and its flat have the same parameters, and a thousand blocks
-// of experts have hundreds of thousands of segments.
+// The segments of a parameter. Copies share one list: a layer and its flat have the same parameters, and a thousand
+// blocks of experts have hundreds of thousands of segments.
 class Segments {
  public:
   Segments() = default;
@@ -108,8 +109,8 @@ struct FlatSpec {
   std::optional<DType> stored;      // dtype that ranks keep; absent: float32 if trainable, otherwise the compute dtype
   std::optional<DType> gathered;    // dtype that layers read; absent: the compute dtype
   Scaling scaling = Scaling::none;  // weights of Linears only
-  // Backward reads the matrices with rows and columns exchanged (Scaled::transposed), as GEMMs of FP8 need them, and not
-  // as they are. Weights of Linears only, and scales of Scaling::none or tensor so far.
+  // Backward reads the matrices with rows and columns exchanged (Scaled::transposed), as GEMMs of FP8 need them, and
+  // not as they are. Weights of Linears only, and scales of Scaling::none or tensor so far.
   bool transposed = false;
   int group = 0;  // a number for parameters that the optimizer updates differently, or whose learning
                   // rate has a schedule of its own (optim::kGroups)
@@ -132,7 +133,8 @@ struct Param {
   Initial initial;
   bool decay = false;  // weight decay applies (matrices, not norms and biases)
   Segments segments;   // in row order; they cover all rows but the padding. Every Segment::global has dims
-  // Rows after those of the segments. They are zero in weights, gradients and the optimizer's state, and in no checkpoint.
+  // Rows after those of the segments. They are zero in weights, gradients and the optimizer's state, and in no
+  // checkpoint.
   std::int64_t padding = 0;
   FlatSpec flat = {};  // what the layer asks for
   // The embedding or a layer before this one declares the parameter of this name, and this layer uses it, too

@@ -5,9 +5,10 @@
 // x and dy: a Linear whose site has a format (SavePolicy::formats) passes them to quantize(), unless they come with a
 // scale. With LinearFormat::fp8_delayed, the state has for each of them, at each site of each layer, a scale and a
 // history of amaxes. In a training step forward records the amax of x and backward that of dy, over all micro-batches.
-// A MAX over the ranks with different tokens, over tensor ranks and over pipeline stages (which have 0 for layers of other
-// stages) makes them equal on every rank; update_scales() follows once, after the updates. So every pass of a step, recompute included, has the same scales.
-// With the other formats scales are computed from the matrix and differ between ranks.
+// A MAX over the ranks with different tokens, over tensor ranks and over pipeline stages (which have 0 for layers of
+// other stages) makes them equal on every rank; update_scales() follows once, after the updates. So every pass of a
+// step, recompute included, has the same scales. With the other formats scales are computed from the matrix and differ
+// between ranks.
 //
 // Weights: a trainable flat with FlatSpec::scaling is quantized from its master weights, shard by shard, after each
 // update: measure() and a MAX over the ranks that have other parts of the parameters, weight_scales(),
@@ -88,8 +89,8 @@ class Quantizer {
   // Writes the amax of each scale's part of the parameters, float32 [Flat::scale_count()], as far as the piece has it;
   // 0 where it has nothing.
   virtual void measure(Stream&, const FlatPiece& piece, const TensorView& amax) const = 0;
-  // The scales [Flat::scale_count()] of all parameters from the amaxes of all ranks. An amax that is not finite must leave
-  // its scale as it is.
+  // The scales [Flat::scale_count()] of all parameters from the amaxes of all ranks. An amax that is not finite must
+  // leave its scale as it is.
   virtual void weight_scales(Stream&, const Flat& flat, const TensorView& amax, const TensorView& scales) const = 0;
   // q of each element of the piece: dense [count], in FlatSpec::gathered. It does not depend on how the flat is cut.
   virtual void quantize_weights(Stream&, const FlatPiece& piece, const TensorView& scales,

@@ -56,8 +56,8 @@ class Redistribute {
     virtual RowPiece wait(int p) = 0;
     // All rows. Makes the compute stream wait for all of them.
     virtual Scaled all() = 0;
-    // Called once, after the last wait() or all(). Work enqueued on the compute stream afterwards may overwrite x, which
-    // other ranks may read until then.
+    // Called once, after the last wait() or all(). Work enqueued on the compute stream afterwards may overwrite x,
+    // which other ranks may read until then.
     virtual void finish() {}
   };
   // One sum of a matrix over the ranks.
@@ -149,9 +149,9 @@ class AttentionExchange {
     virtual AttentionPart wait(int p) = 0;
     // Called after the work of part p has been enqueued on the compute stream, before wait(p + 1).
     virtual void computed(int /*p*/) {}
-    // Called once each, after all parts, finish_keys() in backward only, after finish_queries(). Work enqueued on the compute stream afterwards
-    // finds complete results of this rank's rows: of finish_queries() o and lse, or dq; of finish_keys() dk and dv,
-    // summed over ranks. Until then they are undefined.
+    // Called once each, after all parts, finish_keys() in backward only, after finish_queries(). Work enqueued on the
+    // compute stream afterwards finds complete results of this rank's rows: of finish_queries() o and lse, or dq; of
+    // finish_keys() dk and dv, summed over ranks. Until then they are undefined.
     virtual void finish_queries() {}
     virtual void finish_keys() {}
   };
@@ -172,8 +172,8 @@ class AttentionExchange {
 // The layer computes the rows of experts in pieces, so that the communication of one overlaps the GEMMs of another.
 // Piece p has the experts [p * L / pieces, (p + 1) * L / pieces) and, of each tensor [S, C], the rows
 // [p * S / pieces, (p + 1) * S / pieces): the host knows which they are. In these, the rows of the piece's expert i are
-// [offsets[i], offsets[i + 1]): those of rank 0's tokens, in their order, then those of rank 1's, and so on; then zeros up
-// to a multiple of ops::kGroupRows. S is a bound: no rank knows on the host how many rows there are.
+// [offsets[i], offsets[i + 1]): those of rank 0's tokens, in their order, then those of rank 1's, and so on; then zeros
+// up to a multiple of ops::kGroupRows. S is a bound: no rank knows on the host how many rows there are.
 //
 // The seam keeps nothing from one call to the next: between a route() and the calls that follow from it are those of
 // other layers and micro-batches, and of this one's later passes. What they need is in Routing, as saved tensors of the
@@ -183,9 +183,9 @@ class TokenExchange {
   // Settings, equal on all ranks.
   struct Options {
     int pieces = 1;  // divides L; 1 if one rank has all experts
-    // Limits S / pieces to row_bound times the mean T K / pieces, rounded up, and a group of padding for each expert; 0:
-    // the most rows that there can be. If a piece of any rank has more, route() sends nothing in all calls: counts are 0,
-    // combine() returns zeros, and LayerContext::refusal() has Refusal::expert_rows. Only with several ranks.
+    // Limits S / pieces to row_bound times the mean T K / pieces, rounded up, and a group of padding for each expert;
+    // 0: the most rows that there can be. If a piece of any rank has more, route() sends nothing in all calls: counts
+    // are 0, combine() returns zeros, and LayerContext::refusal() has Refusal::expert_rows. Only with several ranks.
     double row_bound = 0;
     // Elements of Routing::state: a number, and for each token.
     std::int64_t state = 0, state_per_token = 0;
@@ -251,10 +251,10 @@ class TokenExchange {
 
   virtual ~TokenExchange() = default;
   virtual void route(LayerContext&, const Routing&);
-  // Both start one exchange of one or several tensors with different columns. Between the start and the last call of one
-  // there may be calls of others, in the same order on all ranks.
-  // rows [R, C] each: ops::dispatch_rows's results; padding is not read. They may be overwritten by work enqueued on the
-  // compute stream after the last wait(). The gradient of dispatch is combine, and the other way around.
+  // Both start one exchange of one or several tensors with different columns. Between the start and the last call of
+  // one there may be calls of others, in the same order on all ranks.
+  // rows [R, C] each: ops::dispatch_rows's results; padding is not read. They may be overwritten by work enqueued on
+  // the compute stream after the last wait(). The gradient of dispatch is combine, and the other way around.
   virtual std::unique_ptr<Dispatch> dispatch(LayerContext&, const Routing&, std::vector<TensorView> rows);
   virtual std::unique_ptr<Combine> combine(LayerContext&, const Routing&, std::vector<Columns> columns);
 };

@@ -1,8 +1,8 @@
 // `Optimizer`: the contract between an optimizer and the executor. An optimizer declares the state that it keeps
 // (`slots`) and the phases of its update; the executor provides the state, sharded as the flat is, calls prepare() once
 // a step, then update() for each trainable flat and phase, and runs the exchanges between phases. It holds settings, no
-// state. Parameters that are to be updated differently are in different flats (nn::FlatSpec::group, nn::FlatSpecOf). The
-// one there is: make_adamw (optim/adamw_optimizer.h).
+// state. Parameters that are to be updated differently are in different flats (nn::FlatSpec::group, nn::FlatSpecOf).
+// The one there is: make_adamw (optim/adamw_optimizer.h).
 #pragma once
 
 #include <functional>
@@ -28,8 +28,8 @@ struct StateSlot {
   nn::Extent extent = {};
 };
 
-// A phase of the update of a flat, and what the ranks exchange after it, before the next phase. The last phase exchanges
-// nothing. Of gathers and scatters at most one.
+// A phase of the update of a flat, and what the ranks exchange after it, before the next phase. The last phase
+// exchanges nothing. Of gathers and scatters at most one.
 struct Phase {
   // float32 values that each rank adds to, zero at first. The next phase reads their sums over all ranks that together
   // hold one copy of the flat's global tensors, every element counted once; equal bits on these ranks. The layout
@@ -70,8 +70,8 @@ struct FlatUpdate {
   int part = 0, parts = 1;
   int phase = 0;  // index in phases(flat)
   // Tensor ranks have different slices of the flat's tensors, and this rank slice `slice` of `slices`: indices
-  // [i * extent, (i + 1) * extent) of dim Segment::slice.dim are in slice i. `copies` ranks have each, and of its shards
-  // (Domain::kv_copies). A flat that is not sliced has one.
+  // [i * extent, (i + 1) * extent) of dim Segment::slice.dim are in slice i. `copies` ranks have each, and of its
+  // shards (Domain::kv_copies). A flat that is not sliced has one.
   int slice = 0, slices = 1, copies = 1;
   TensorView weights;   // [count] in FlatSpec::stored (float32 by default), updated in place
   TensorView gradient;  // float32 [count], before clipping. update() may overwrite it: no later op but the
@@ -91,8 +91,8 @@ struct FlatUpdate {
   // Scratch for this call, in the planned arena. Requests must be the same in each step.
   std::function<TensorView(DType, const Shape&)> temp;
 
-  // The place in Exchanged::flat of a phase with Phase::slices of element `element` of the flat of slice `of`. The ranks'
-  // shards are one after another: tensor ranks innermost.
+  // The place in Exchanged::flat of a phase with Phase::slices of element `element` of the flat of slice `of`. The
+  // ranks' shards are one after another: tensor ranks innermost.
   std::int64_t exchanged_element(std::int64_t element, int of) const {
     const std::int64_t shard = element / count;
     return ((shard / copies * slices + of) * copies + shard % copies) * count + element % count;
@@ -106,9 +106,9 @@ class Optimizer {
   // Of a trainable flat. These depend on nothing but the flat's spec and parameters, and are equal on all ranks.
   virtual std::vector<StateSlot> slots(const nn::Flat& flat) const = 0;
   virtual std::vector<Phase> phases(const nn::Flat& /*flat*/) const { return {{}}; }
-  // Whether an update needs complete matrices (nn/extent.h), which its phases gather; of matrices that a slice cuts, with
-  // Phase::slices. A slice of the leading dims of [E, out, in] has complete matrices. step::ModelState rejects a flat whose
-  // matrices no phase completes.
+  // Whether an update needs complete matrices (nn/extent.h), which its phases gather; of matrices that a slice cuts,
+  // with Phase::slices. A slice of the leading dims of [E, out, in] has complete matrices. step::ModelState rejects a
+  // flat whose matrices no phase completes.
   virtual bool needs_matrices(const nn::Flat& /*flat*/) const { return false; }
   // Number of float32 values that prepare() computes.
   virtual std::int64_t scalars() const = 0;

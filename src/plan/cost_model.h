@@ -2,14 +2,17 @@
 //
 // Seconds of a GEMM or of attention; other ops have no first term:
 //   max(FLOP / (FLOP/s of that kind of op), bytes read and written / memory bandwidth (bytes/s), launch latency (s))
-// Seconds of a collective; of a send, a receive or an exchange with the bytes of the message and the bandwidth of a pair:
+// Seconds of a collective; of a send, a receive or an exchange with the bytes of the message and the bandwidth of a
+// pair:
 //   link latency (s) + bytes sent by this rank / bandwidth (bytes/s)
 // Bandwidth of a group on one node: that of the node's link. Of a group over several nodes (rings that use all ports):
 //   min(intra-node bandwidth, sum of the network links of the group's members on one node)
-// Of a pair: that of the link of its group, one rank's. A ring whose neighbours are on several nodes waits for the slowest.
+// Of a pair: that of the link of its group, one rank's. A ring whose neighbours are on several nodes waits for the
+// slowest.
 //
 // Streams are concurrent queues that wait for each other's events. The step takes at least as long as all collectives
-// on one link together. On a target without overlap the times of all ops and collectives of a rank add up, without the waiting for other ranks.
+// on one link together. On a target without overlap the times of all ops and collectives of a rank add up, without the
+// waiting for other ranks.
 #pragma once
 
 #include <map>
@@ -52,8 +55,8 @@ struct StepTime {
 // number of this rank's cores if they are per core (Target::per_core), else 1.
 StepTime step_time(const Trace& trace, const Target& target, DType compute, double rate_scale);
 
-// The same of several ranks that wait for each other, such as pipeline stages: the time of each. Members of a group that
-// are not among them are assumed to arrive with those that are.
+// The same of several ranks that wait for each other, such as pipeline stages: the time of each. Members of a group
+// that are not among them are assumed to arrive with those that are.
 std::vector<StepTime> step_times(const std::vector<program::RankTrace>& ranks, const Target& target, DType compute,
                                  double rate_scale);
 

@@ -1,5 +1,5 @@
-// Host memory of a checkpoint's snapshot (train/snapshot.h): a second copy of a rank's share of parameters and optimizer
-// state, Costs::saved_bytes.
+// Host memory of a checkpoint's snapshot (train/snapshot.h): a second copy of a rank's share of parameters and
+// optimizer state, Costs::saved_bytes.
 #pragma once
 
 #include <cstdint>

@@ -22,8 +22,8 @@ std::vector<std::string> implementations(const RankPlan& plan) {
   return out;
 }
 
-// What a member may read of another one's memory: the complete tensor of a collective, and what is gathered or exchanged
-// unless it is a part of that.
+// What a member may read of another one's memory: the complete tensor of a collective, and what is gathered or
+// exchanged unless it is a part of that.
 std::vector<Access> shared_views(const OpRecord& record) {
   const std::vector<Access>& all = record.accesses;
   switch (record.collective.kind) {

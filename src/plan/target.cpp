@@ -273,9 +273,9 @@ std::int64_t capacity_of(const Recipe& recipe, const Target& target, const Machi
 }
 
 std::int64_t overhead_of(const Target& target, const comm::MeshSizes& mesh) {
-  // As comm::Mesh creates them: context, replicate, tensor, expert, shard twice for its traffic, and one for scalar sums
-  // of each of shard, data and world, counted once if their ranks are the same; three each for the shards of what is
-  // copied on tensor ranks, and of experts.
+  // As comm::Mesh creates them: context, replicate, tensor, expert, shard twice for its traffic, and one for scalar
+  // sums of each of shard, data and world, counted once if their ranks are the same; three each for the shards of what
+  // is copied on tensor ranks, and of experts.
   int groups = 0;
   if (mesh.context > 1) ++groups;
   if (mesh.shard_ranks() > 1) groups += 3;

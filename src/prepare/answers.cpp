@@ -101,8 +101,8 @@ class TokenPlaces {
     return {same, text == all};
   }
 
-  // True if the last token of `start`, the ids before a byte, covers the next character too: an unknown token represents
-  // any part of its word, and a space several of them.
+  // True if the last token of `start`, the ids before a byte, covers the next character too: an unknown token
+  // represents any part of its word, and a space several of them.
   bool continues(std::size_t byte, const Ids& start) const {
     if (byte >= text_.size()) return false;
     constexpr std::string_view kSpaces = " \t\n\r";

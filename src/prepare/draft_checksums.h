@@ -1,5 +1,5 @@
-// `DraftChecksums`: checksums of files that grow. state.json records those of the unfinished token files, so that damage
-// is found before a prepare resumes. Internal to prepare.
+// `DraftChecksums`: checksums of files that grow. state.json records those of the unfinished token files, so that
+// damage is found before a prepare resumes. Internal to prepare.
 #pragma once
 
 #include <cstdint>

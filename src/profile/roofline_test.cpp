@@ -124,8 +124,8 @@ TEST(Roofline, CountsTheTrafficOfExperts) {
     return twice - fused_bytes(model, layout_of(model, 1, 1, GradientAccumulation::sharded));  // without the optimizer
   };
   // In units of the rows of all tokens in bf16, with a quarter of padding: four copies to rows and two back, about 11,
-  // and the rows of F = 3.5 C columns that backward multiplies with the weights of experts, read twice and written once,
-  // 13. The rest is what routers read in float32, and padding in the activation.
+  // and the rows of F = 3.5 C columns that backward multiplies with the weights of experts, read twice and written
+  // once, 13. The rest is what routers read in float32, and padding in the activation.
   const double rows = 2.0 * 2 * 2048 * 4096 * 2;  // of both layers
   const double added = bytes(experts) - bytes(mlp);
   EXPECT_GT(added, 24 * rows);

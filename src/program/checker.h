@@ -27,14 +27,16 @@ constexpr int kMaxDefects = 20;
 // - Of two accesses to the same bytes of a buffer, at least one of them a write, one must have completed before the
 //   other starts.
 // - Every byte that is read must have been written by an earlier item of this trace, unless the buffer is persistent.
-// - With a placement, every accessed buffer of its space must have an aligned offset and be inside the arena. Two buffers
+// - With a placement, every accessed buffer of its space must have an aligned offset and be inside the arena. Two
+//   buffers
 //   may share bytes only if every access to one has completed before any access to the other starts.
 std::vector<std::string> check_memory(const RankTrace& rank);
 
 // Checks collectives across ranks:
 // - All members of a communicator must call the same collectives with the same sizes in the same order, and each rank's
 //   streams and events must enforce that order.
-// - The k-th send from one member to another must have the size and label of the receiver's k-th receive from the sender. An
+// - The k-th send from one member to another must have the size and label of the receiver's k-th receive from the
+//   sender. An
 //   exchange is a send and a receive.
 // - A simulation of all streams of all ranks must not deadlock. In it, a collective completes when every member's
 //   stream has reached it; a send and its receive complete when both have been reached, and an exchange when both of its

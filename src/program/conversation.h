@@ -46,8 +46,8 @@ class Conversation {
 };
 
 // Runs the streams of all ranks as queues: an item starts when the one before it in its stream and what it waits for
-// have ended, and the parts of a meeting start together. `seconds(rank, item)`: how long an item takes. Returns when each
-// rank's last item ends; infinity if it never does (a deadlock).
+// have ended, and the parts of a meeting start together. `seconds(rank, item)`: how long an item takes. Returns when
+// each rank's last item ends; infinity if it never does (a deadlock).
 std::vector<double> end_times(const std::vector<RankTrace>& ranks,
                               const std::function<double(std::size_t rank, int item)>& seconds);
 

@@ -59,8 +59,8 @@ class OccupiedRanges {
   bool free(const Range& range);
   std::int64_t lowest_gap(std::int64_t size) const;
 
-  // Records that a buffer changed; `changed` is true if a buffer that is live at a time of `rank`'s has changed, and for
-  // some other ranks.
+  // Records that a buffer changed; `changed` is true if a buffer that is live at a time of `rank`'s has changed, and
+  // for some other ranks.
   void change(std::size_t rank);
   bool changed(std::size_t rank) const;
 

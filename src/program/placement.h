@@ -106,8 +106,8 @@ enum class Placing {
   estimate,  // computes only the lower bound: all offsets are -1, and `bytes` is `live_bytes`
 };
 
-// Computes offsets of all buffers of a space, device or host; only the estimate if that needs more than `max_bytes`. The
-// result depends only on the arguments.
+// Computes offsets of all buffers of a space, device or host; only the estimate if that needs more than `max_bytes`.
+// The result depends only on the arguments.
 Placement place(const Trace& trace, const std::vector<Buffer>& buffers, Placing placing = Placing::offsets,
                 std::int64_t max_bytes = std::numeric_limits<std::int64_t>::max(), Space space = Space::device);
 

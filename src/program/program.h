@@ -58,8 +58,8 @@ const char* to_string(Op op);
 enum class StreamId { compute, exchange, gather, reduce, send, receive, copy_out, copy_in, count };
 const char* to_string(StreamId stream);
 
-// Which form of a flat's matrices a computation reads (nn::FlatSpec::transposed); `rows` for all other flats. A gather of
-// both leaves two buffers.
+// Which form of a flat's matrices a computation reads (nn::FlatSpec::transposed); `rows` for all other flats. A gather
+// of both leaves two buffers.
 enum class WeightForm { rows, transposed, both };
 const char* to_string(WeightForm form);
 
@@ -81,8 +81,8 @@ struct Instruction {
   int residual = -1;  // forward, backward: the residual, or its gradient (nn::Layer)
   int dy = -1;        // the backward ops: the gradient of the output
   int saved = -1;     // the passes of a layer, offload, load: its saved tensors. Itself if it is -1
-  // send, receive: between chunk `boundary` of the model and the next one (models::Partition); the input of that one, or
-  // its gradient.
+  // send, receive: between chunk `boundary` of the model and the next one (models::Partition); the input of that one,
+  // or its gradient.
   int boundary = -1;
   Direction direction = Direction::forward;
   int tied = -1;           // reduce_tied: index of comm::Mesh::tied()

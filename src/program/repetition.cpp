@@ -160,8 +160,8 @@ bool ShortTrace::cut(const Repetition& repetition) {
   return true;
 }
 
-// A buffer that is accessed before the cut is then accessed soon after, or after what is left out, or no more. In backward
-// of a step's layers, what forward saved is not.
+// A buffer that is accessed before the cut is then accessed soon after, or after what is left out, or no more. In
+// backward of a step's layers, what forward saved is not.
 bool ShortTrace::lives_repeat() const {
   const int soon = begin_ + static_cast<int>(kMaxTile) * period_, end = begin_ + left_out_;
   for (int b = 0; b < static_cast<int>(buffers_.size()); ++b) {

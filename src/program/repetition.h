@@ -21,8 +21,8 @@ struct Repetition {
   std::size_t begin = 0, period = 0, count = 0;
 };
 
-// Repetitions that a short trace keeps: of those before the cut the first few may have other offsets than the rest; those
-// after it keep the items that depend on the end.
+// Repetitions that a short trace keeps: of those before the cut the first few may have other offsets than the rest;
+// those after it keep the items that depend on the end.
 constexpr std::size_t kKeptBefore = 4, kKeptAfter = 2;
 // The last repetitions before the cut whose offsets are repeated: one or two. So an even number is left out.
 constexpr std::size_t kMaxTile = 2;
@@ -35,7 +35,8 @@ std::optional<Repetition> find_repetition(const Trace& trace, const Lifetimes& l
 class ShortTrace {
  public:
   // None if the trace has no repetition, if buffers live longer than two repetitions and end in one that was left out,
-  // or if an item after the cut accesses or waits for what was left out and has no counterpart before the cut. The arguments outlive this.
+  // or if an item after the cut accesses or waits for what was left out and has no counterpart before the cut. The
+  // arguments outlive this.
   static std::optional<ShortTrace> make(const Trace& trace, const Lifetimes& lifetimes,
                                         const std::vector<Buffer>& buffers);
 

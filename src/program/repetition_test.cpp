@@ -17,8 +17,8 @@ using testing::StepTrace;
 
 enum Which { kCompute, kGather };
 
-// Steps of `micro_batches` with `layers`: forward of each layer saves a tensor that backward reads in the reverse order;
-// weights are gathered on a second stream, two layers ahead.
+// Steps of `micro_batches` with `layers`: forward of each layer saves a tensor that backward reads in the reverse
+// order; weights are gathered on a second stream, two layers ahead.
 struct Steps {
   int micro_batches = 40, layers = 3;
   // Bytes of what a layer saves, and of its weights.

@@ -38,8 +38,8 @@ struct StepMetrics {
   // Attention work of the step's micro-batches over the ranks that share them (rank 0's context group): max / mean.
   double attention_imbalance = 1;
   // Models with experts: the losses that routers add, which `loss` does not include; the tokens of each expert of each
-  // layer, empty if there are more than kMaxExpertCounts; and the mean over layers of the maximum over experts of these,
-  // divided by the mean over experts.
+  // layer, empty if there are more than kMaxExpertCounts; and the mean over layers of the maximum over experts of
+  // these, divided by the mean over experts.
   std::optional<double> router_loss, expert_imbalance;
   std::vector<std::vector<double>> expert_tokens;
   DataPosition data_position;

@@ -49,8 +49,8 @@ std::string copy_aside(const std::string& path) {
 
 }  // namespace
 
-// The leading lines whose steps are at most `last`. Lines that cannot be read are removed from them. Complete ones after
-// them may hold kept steps too (a file that was reformatted).
+// The leading lines whose steps are at most `last`. Lines that cannot be read are removed from them. Complete ones
+// after them may hold kept steps too (a file that was reformatted).
 MetricsFile::Kept MetricsFile::lines_to_keep(const std::string& path, std::int64_t last) {
   Kept kept;
   if (last <= 0) return kept;

@@ -15,7 +15,8 @@ class MetricsFile : public Sink {
  public:
   // Keeps the lines of an earlier run up to `resumed_step`, and truncates the file once at the first later line. 0: a
   // new run, nothing is kept. If lines of kept steps follow, or lines that are not one step each (the file was edited),
-  // all of it is copied first, see note(); such lines among those that are kept are removed. Creates the folder if missing. UserError if the file cannot be written.
+  // all of it is copied first, see note(); such lines among those that are kept are removed. Creates the folder if
+  // missing. UserError if the file cannot be written.
   explicit MetricsFile(const std::string& path, std::int64_t resumed_step = 0);
 
   // Steps must increase. UserError when the disk is full; nothing of the line stays then, and the next may be written.

@@ -4,8 +4,8 @@
 //   for (const Finding& finding : rules.step(metrics)) print(finding);
 //
 // A rule reports once when its condition begins, and again only after the condition ended. Loss and norm of a step
-// without targets are ignored, and so is a step with an overflow under a loss scale. "norm" is the gradient norm before clipping. The medians are rolling: each step has its
-// own.
+// without targets are ignored, and so is a step with an overflow under a loss scale. "norm" is the gradient norm before
+// clipping. The medians are rolling: each step has its own.
 //
 //   exploding gradients  begins: norm > 10 x M, where M is the median of the 100 norms before this step (at the start
 //                                of a run, of at least 20) and not 0

@@ -120,8 +120,8 @@ std::string original_of(const std::string& wandb, const std::string& run, const 
   return original != folder && io::exists(cat(original, "/wandb/", run)) ? original : "";
 }
 
-// The run in `wandb` that a resumed run with this folder continues, or "" with the reason in `trouble`, if there is one.
-// Runs of other programs, and of other run folders behind a link, are not its own.
+// The run in `wandb` that a resumed run with this folder continues, or "" with the reason in `trouble`, if there is
+// one. Runs of other programs, and of other run folders behind a link, are not its own.
 std::string run_to_continue(const std::string& wandb, const std::string& folder, std::string& trouble) {
   std::string moved, copied;
   const std::vector<std::string> runs = runs_in(wandb);

@@ -1,5 +1,5 @@
-// `Bound`: what an instruction works on, found in the executor's first step and used in every later one. Addresses do not
-// change from step to step: buffers have fixed offsets, and a program is the same in every step.
+// `Bound`: what an instruction works on, found in the executor's first step and used in every later one. Addresses do
+// not change from step to step: buffers have fixed offsets, and a program is the same in every step.
 #pragma once
 
 #include <optional>

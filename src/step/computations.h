@@ -1,5 +1,5 @@
-// `list_computations`: the computations of a stage's passes in order, with their operands, the weights that they read and
-// the gradients that they add to. parallel/data_shard writes them into a program.
+// `list_computations`: the computations of a stage's passes in order, with their operands, the weights that they read
+// and the gradients that they add to. parallel/data_shard writes them into a program.
 #pragma once
 
 #include "parallel/data_shard/shard_instructions.h"
@@ -7,8 +7,8 @@
 
 namespace hawser::step {
 
-// InternalError if a pass is missing, twice, or before one whose result it needs on this stage. A pass of weight gradients
-// is required if a layer of the chunk delays them, and otherwise allowed: it then has no computation.
+// InternalError if a pass is missing, twice, or before one whose result it needs on this stage. A pass of weight
+// gradients is required if a layer of the chunk delays them, and otherwise allowed: it then has no computation.
 std::vector<parallel::Computation> list_computations(const models::Model& model, const ScheduleOptions& options);
 
 }  // namespace hawser::step

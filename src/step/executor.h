@@ -118,9 +118,9 @@ class Executor {
   void set_on_instruction(std::function<void(const program::Instruction&)> on_instruction) {
     setup_.on_instruction = std::move(on_instruction);
   }
-  // This rank's shard of the gradient of a flat that its stage holds, float32 [FlatState::count], on the device: the gradient of the mean loss of
-  // the global batch, summed over all ranks, before clipping. With keep_gradients it is valid from synchronize() until
-  // the next step is enqueued.
+  // This rank's shard of the gradient of a flat that its stage holds, float32 [FlatState::count], on the device: the
+  // gradient of the mean loss of the global batch, summed over all ranks, before clipping. With keep_gradients it is
+  // valid from synchronize() until the next step is enqueued.
   TensorView gradient_shard(int flat);
 
  private:

@@ -25,8 +25,8 @@ struct Pass {
   bool operator==(const Pass&) const = default;
 };
 
-// Groups of `in_flight` micro-batches, forward of all before backward of the first. Also right for several stages, which
-// then wait for each other most of the time. `backward`: false for forward-only programs.
+// Groups of `in_flight` micro-batches, forward of all before backward of the first. Also right for several stages,
+// which then wait for each other most of the time. `backward`: false for forward-only programs.
 std::vector<Pass> grouped_passes(int micro_batches, int in_flight, const models::Partition& partition, int stage,
                                  bool backward);
 

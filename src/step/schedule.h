@@ -1,10 +1,11 @@
 // `make_program`: the instructions of a step on one pipeline stage, in the order of its passes (step/pass.h).
 //
-// parallel/data_shard adds gathers and reductions. Activations and gradients are received one pass before they are used,
-// and sent as soon as they are complete. Forward runs at most `offload_window` layers
-// ahead of the copies to the host, and tensors are loaded back that many layers before backward needs them. The gradient of a flat that several stages hold is summed over them; the first
-// of them counts it in the norm. An update of several phases waits for what the ranks exchange after each; the first phase of the next such flat runs
-// meanwhile, so that the exchanges of at most two flats are live.
+// parallel/data_shard adds gathers and reductions. Activations and gradients are received one pass before they are
+// used, and sent as soon as they are complete. Forward runs at most `offload_window` layers
+// ahead of the copies to the host, and tensors are loaded back that many layers before backward needs them. The
+// gradient of a flat that several stages hold is summed over them; the first of them counts it in the norm. An update
+// of several phases waits for what the ranks exchange after each; the first phase of the next such flat runs meanwhile,
+// so that the exchanges of at most two flats are live.
 #pragma once
 
 #include <array>

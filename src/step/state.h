@@ -39,7 +39,8 @@ struct FlatState {
   bool first_stage = true;
   std::int64_t begin = 0, count = 0;
   Cut cut;
-  // In FlatSpec::stored: the master weights of a trainable flat, float32 unless a recipe says otherwise, or frozen ones.
+  // In FlatSpec::stored: the master weights of a trainable flat, float32 unless a recipe says otherwise, or frozen
+  // ones.
   TensorView stored;
   // In FlatSpec::gathered: `stored` itself if the dtypes are equal, otherwise a rounded copy. If `quantized`, always a
   // copy: the values that, times the scales, are about `stored`.
@@ -114,8 +115,8 @@ class ModelState {
   std::int64_t kv_cache_bytes() const { return kv_cache_bytes_; }
   // Of a copy of what a run's checkpoints have of this rank: trained weights, scales, slots, tables.
   std::int64_t saved_bytes() const;
-  // The layer's KV cache, in the compute dtype. Empty if the layer is no attention layer, or kv_cache_rows is 0. A stage
-  // has those of all stages' layers: generation has one stage so far.
+  // The layer's KV cache, in the compute dtype. Empty if the layer is no attention layer, or kv_cache_rows is 0. A
+  // stage has those of all stages' layers: generation has one stage so far.
   const nn::KvCache& kv_cache(int layer) const { return kv_caches_[static_cast<std::size_t>(layer)]; }
   std::byte* data() const { return arena_.data(); }  // [bytes()]
 

@@ -29,8 +29,8 @@ namespace hawser::train {
 
 struct RunSaverHooks {
   std::function<engine::RunState(std::int64_t step)> state;  // contents of that step's checkpoint besides tensors
-  // Called by every rank before a save; writes to disk what must precede a checkpoint, such as the metrics. If it throws,
-  // nothing is saved.
+  // Called by every rank before a save; writes to disk what must precede a checkpoint, such as the metrics. If it
+  // throws, nothing is saved.
   std::function<void()> before;
   // Rank 0's: the folder to save in if the output folder is no longer this run's (run_folder.h).
   std::function<std::optional<Displaced>()> displaced;

@@ -22,7 +22,8 @@ struct SaveTo {
   std::string root;
   int keep = 1;      // number of newest checkpoints to keep
   std::string best;  // path that becomes the same checkpoint (checkpoint::keep_also_as); "": none
-  // Called on rank 0, on the saving thread, with a line for the first older checkpoint that cannot be removed; null: none.
+  // Called on rank 0, on the saving thread, with a line for the first older checkpoint that cannot be removed; null:
+  // none.
   std::function<void(const std::string& line)> not_removed;
 };
 
@@ -37,11 +38,11 @@ std::string save_states(comm::Channel* ranks, const SaveTo& to, const engine::Ru
                         const std::vector<NamedState>& states, const std::function<void()>& fetch);
 
 // Fills what kSavedByRun names, including moments, from the newest checkpoint under `root` (RUN/checkpoints) that every
-// rank can read. nullopt if there is no checkpoint at all; UserError if there are some and none is complete. Rank 0 chooses, so
-// that all ranks agree even if their views of a shared disk differ. A checkpoint that is corrupt on any rank is set
-// aside (checkpoint/root.h), and all ranks use the next older one; UserError if there is none. `judge` is called on
-// rank 0 and throws if a checkpoint must not be loaded; all ranks then throw. `log` is called on rank 0 with a line for
-// each skipped checkpoint.
+// rank can read. nullopt if there is no checkpoint at all; UserError if there are some and none is complete. Rank 0
+// chooses, so that all ranks agree even if their views of a shared disk differ. A checkpoint that is corrupt on any
+// rank is set aside (checkpoint/root.h), and all ranks use the next older one; UserError if there is none. `judge` is
+// called on rank 0 and throws if a checkpoint must not be loaded; all ranks then throw. `log` is called on rank 0 with
+// a line for each skipped checkpoint.
 std::optional<checkpoint::Checkpoint> load_newest(engine::Session& session, comm::World* world, const std::string& root,
                                                   const std::function<void(const checkpoint::Checkpoint&)>& judge,
                                                   const std::function<void(const std::string&)>& log);

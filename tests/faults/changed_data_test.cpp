@@ -26,8 +26,8 @@ Words with(Words words, const std::string& more) {
   return words;
 }
 
-// Starts a run, lets `change` change a file of its data after step 20, and expects the line; no later step is saved than
-// those before the change.
+// Starts a run, lets `change` change a file of its data after step 20, and expects the line; no later step is saved
+// than those before the change.
 void expect_end(const Words& words, const fs::path& file, const std::function<void(const fs::path&)>& change,
                 const std::string& line) {
   const Workplace place;

@@ -1,5 +1,6 @@
-// Models of every family against transformers in float64 (tests/golden/families, made by tools/golden/make_families.py):
-// training steps, export and greedy text. Loss and gradients are golden_test.cpp's. Also the table of docs/families.md.
+// Models of every family against transformers in float64 (tests/golden/families, made by
+// tools/golden/make_families.py): training steps, export and greedy text. Loss and gradients are golden_test.cpp's.
+// Also the table of docs/families.md.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

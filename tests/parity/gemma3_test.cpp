@@ -1,5 +1,5 @@
-// Gemma 3 270M with its real weights against transformers in float64 (tests/golden/README.md): sequences are longer than
-// its windows, and the vocabulary is large.
+// Gemma 3 270M with its real weights against transformers in float64 (tests/golden/README.md): sequences are longer
+// than its windows, and the vocabulary is large.
 #include "real_model.h"
 
 namespace hawser {

@@ -1,5 +1,5 @@
-// A model with its real weights against transformers in float64 (tests/golden/README.md): the fixture of its tests, loss
-// with gradients, and greedy text.
+// A model with its real weights against transformers in float64 (tests/golden/README.md): the fixture of its tests,
+// loss with gradients, and greedy text.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -87,8 +87,8 @@ TEST(PipelinePlan, EveryScheduleIsCheckedOverAllStages) {
   EXPECT_EQ(rejection(model, staged(model, interleaved, 4, Schedule::grouped)), "");
 }
 
-// Stage s of 1F1B has at most min(micro-batches, stages - s) micro-batches between forward and backward: as many buffers
-// of each saved tensor are live at once.
+// Stage s of 1F1B has at most min(micro-batches, stages - s) micro-batches between forward and backward: as many
+// buffers of each saved tensor are live at once.
 TEST(PipelinePlan, LiveActivationsOfOneForwardOneBackward) {
   constexpr int kStages = 4;
   const models::Model model(testing::llama_description(

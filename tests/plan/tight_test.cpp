@@ -49,8 +49,8 @@ TEST(Tight, ArenasAreNearTheLiveBytesAtThePeak) {
   }
 }
 
-// Layers and head have weights of two sizes, and the gradients of the first micro-batch's embedding are still live in the
-// next forward pass.
+// Layers and head have weights of two sizes, and the gradients of the first micro-batch's embedding are still live in
+// the next forward pass.
 TEST(Tight, ArenasOfTwoMicroBatchesOnGpus) {
   Problems problems;
   const models::Model mistral(models::describe_config(models::testing::kPublished[0].config, "config.json", problems));

@@ -130,8 +130,9 @@ class HeadCall : public nn::AttentionExchange::Call {
 using HeadExchange = ExchangeOf<HeadCall>;
 
 // Keys and values move from rank to rank (arXiv 2310.01889). With a causal mask, part 0 is the diagonal blocks; then
-// each rank's keys are one part, or with a window a part for each chunk. All parts are merged into float32 accumulators.
-// Gradients of keys go to their rank at the end. Reads MaskViews::by_source. The number of ranks is a power of two.
+// each rank's keys are one part, or with a window a part for each chunk. All parts are merged into float32
+// accumulators. Gradients of keys go to their rank at the end. Reads MaskViews::by_source. The number of ranks is a
+// power of two.
 class RingCall : public nn::AttentionExchange::Call {
  public:
   RingCall(nn::LayerContext& ctx, comm::Group& group, const AttentionMask& mask, const nn::AttentionTensors& own)

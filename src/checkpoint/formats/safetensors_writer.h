@@ -1,5 +1,5 @@
-// `SafetensorsWriter`: writes safetensors in Hugging Face's layout: model.safetensors, or shards with an index. The name
-// may be another than "model": adapter_model.safetensors.
+// `SafetensorsWriter`: writes safetensors in Hugging Face's layout: model.safetensors, or shards with an index. The
+// name may be another than "model": adapter_model.safetensors.
 //
 //   SafetensorsWriter writer(folder, specs);
 //   for (const SafetensorsSpec& spec : specs) writer.append(view_of(spec));   // at once, or in pieces

@@ -1,8 +1,9 @@
 // `PeerMemory`: memory of a group's other members, mapped into this process. A rank fetches what it needs by its own
 // copy engines, which take no SM; send and receive take some on both sides for the time of the transfer.
 //
-// Regions are registered as symmetric windows of NCCL, which maps them. NCCL 2.29 and later tells their addresses; those
-// of the version that this build knows are read from the window's descriptor on the GPU. Members synchronize by counters that their streams write into one another's memory:
+// Regions are registered as symmetric windows of NCCL, which maps them. NCCL 2.29 and later tells their addresses;
+// those of the version that this build knows are read from the window's descriptor on the GPU. Members synchronize by
+// counters that their streams write into one another's memory:
 //
 //   if (const PeerRegion* region = peers.region(send, bytes)) {
 //     peers.meet(stream);                                   // send is written on every member

@@ -57,7 +57,8 @@ void set_norms(ModelDescription& d) {
   }
 }
 
-// sliding_window_pattern, all that transformers before 4.53 reads: every layer whose number it divides is without a window.
+// sliding_window_pattern, all that transformers before 4.53 reads: every layer whose number it divides is without a
+// window.
 // 0: there is none.
 std::int64_t pattern_of(const ModelDescription& d) {
   const auto layers = static_cast<std::int64_t>(d.blocks.size());

@@ -1,7 +1,7 @@
 // `read_llama`: the family of Llama 2, 3, 3.1, 3.2 and models with the same config.json: SmolLM2, TinyLlama.
 //
-// Besides the keys of all decoders (models/decoder_keys.h) it reads attention_bias and mlp_bias. Ignored, because they do not
-// change results: pretraining_tp (splits the same GEMMs), rope_interleaved.
+// Besides the keys of all decoders (models/decoder_keys.h) it reads attention_bias and mlp_bias. Ignored, because they
+// do not change results: pretraining_tp (splits the same GEMMs), rope_interleaved.
 // Source: transformers 4.57 and 5.x, models/llama/configuration_llama.py.
 #pragma once
 

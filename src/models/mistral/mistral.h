@@ -1,5 +1,5 @@
-// `read_mistral`, `read_mixtral`: Mistral is Llama with a sliding window in every layer; Mixtral has experts in place of
-// the MLPs. transformers 4 and 5 have the same keys; both write an expert's tensors as block_sparse_moe.experts.N.w1
+// `read_mistral`, `read_mixtral`: Mistral is Llama with a sliding window in every layer; Mixtral has experts in place
+// of the MLPs. transformers 4 and 5 have the same keys; both write an expert's tensors as block_sparse_moe.experts.N.w1
 // (gate), w2 (down) and w3 (up).
 // Source: transformers 5.23, configuration_mistral.py, configuration_mixtral.py; arXiv 2310.06825, 2401.04088.
 #pragma once

@@ -1,6 +1,6 @@
-// `read_qwen2` (Qwen2 and 2.5), `read_qwen3`, `read_qwen3_moe`. Qwen2 is Llama with biases of q, k and v, Qwen3 has norms
-// of queries and keys in their place, Qwen3-MoE experts, too. An expert's tensors in files are mlp.experts.N.gate_proj,
-// up_proj and down_proj.
+// `read_qwen2` (Qwen2 and 2.5), `read_qwen3`, `read_qwen3_moe`. Qwen2 is Llama with biases of q, k and v, Qwen3 has
+// norms of queries and keys in their place, Qwen3-MoE experts, too. An expert's tensors in files are
+// mlp.experts.N.gate_proj, up_proj and down_proj.
 //
 // Windows: with use_sliding_window, layers from max_window_layers on have one, or those that layer_types lists; in
 // Qwen3-MoE all layers.

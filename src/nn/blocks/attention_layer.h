@@ -2,11 +2,12 @@
 //
 //   y = residual + o_proj(attention(rope(qkv_proj(norm(x)))))
 //
-// With AttentionConfig::qk_norm each head of q and of k is normed before RoPE. With NormPlace::sandwich, o_proj's output
-// is normed before the sum (nn/blocks/layer_output.h).
+// With AttentionConfig::qk_norm each head of q and of k is normed before RoPE. With NormPlace::sandwich, o_proj's
+// output is normed before the sum (nn/blocks/layer_output.h).
 // Multi-head, grouped-query and multi-query attention, by heads / kv_heads; head_dim is independent of width / heads.
 // Query, key and value weights are one Param [(heads + 2 kv_heads) D, C] with three segments, so that one GEMM computes
-// all three. With AttentionConfig::kv_copies those of K and V are another Param [2 kv_heads D, C]. Source: Llama (arXiv 2302.13971), grouped queries (arXiv 2305.13245).
+// all three. With AttentionConfig::kv_copies those of K and V are another Param [2 kv_heads D, C]. Source: Llama (arXiv
+// 2302.13971), grouped queries (arXiv 2305.13245).
 #pragma once
 
 #include <array>
@@ -84,8 +85,8 @@ class AttentionLayer : public Layer {
   struct Heads {
     TensorView q, k, v;  // [T, heads, D] inside qkv [T, (H + 2 Hk) D]
   };
-  // What attention reads. Without qk_norm, q, k and v are in qkv, q and k rotated in place. With it, qkv is what the GEMM
-  // has written, and normed and rotated q and k are in a temporary: each pass that needs them computes them again.
+  // What attention reads. Without qk_norm, q, k and v are in qkv, q and k rotated in place. With it, qkv is what the
+  // GEMM has written, and normed and rotated q and k are in a temporary: each pass that needs them computes them again.
   struct Inputs {
     TensorView q, k, v;                     // [T, heads, D], [T, kv_heads, D]
     TensorView q_statistics, k_statistics;  // of qk_norm

@@ -77,8 +77,8 @@ class HeadLayer {
   void loss(LayerContext&, const TensorView& x, const LossViews&) const;
   void loss_and_gradient(LayerContext&, const TensorView& x, const TensorView& dx, const LossViews&,
                          GradientSink&) const;
-  // logits [T, V] = projection of the normed rows of x, in all columns of the model; for generation. With a slice of the
-  // vocabulary, TensorReduce::gather gathers the ranks' columns.
+  // logits [T, V] = projection of the normed rows of x, in all columns of the model; for generation. With a slice of
+  // the vocabulary, TensorReduce::gather gathers the ranks' columns.
   void logits(LayerContext&, const TensorView& x, const TensorView& logits) const;
   double flops(std::int64_t rows) const;
 

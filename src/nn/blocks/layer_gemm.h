@@ -8,8 +8,8 @@
 
 namespace hawser::nn {
 
-// One GEMM with its workspace from the context. GPUs have no GEMM of float32 operands with a bf16 result (the gradient of
-// a router's weight): a float32 temporary receives its sums, which are then rounded or added, with the same bits.
+// One GEMM with its workspace from the context. GPUs have no GEMM of float32 operands with a bf16 result (the gradient
+// of a router's weight): a float32 temporary receives its sums, which are then rounded or added, with the same bits.
 inline void layer_gemm(LayerContext& ctx, ops::Gemm gemm) {
   const TensorView c = gemm.c;
   const bool widened =

@@ -3,17 +3,18 @@
 // differ in what these ranks exchange (names as in Megatron-LM). A column-parallel Linear gathers its input
 // (nn::Redistribute), a row-parallel one sums its output, so that its bias is added after the sum over ranks.
 //
-// x [T, in], y [T, out] and their gradients. y and dx are in LayerContext::dtype(), also if the weight is quantized, or in
-// float32 if its FlatSpec has `gathered` float32 and no scales (a router); adapters need LayerContext::dtype(). So are x
-// and dy, unless they have a scale, which goes to the GEMMs as it is:
+// x [T, in], y [T, out] and their gradients. y and dx are in LayerContext::dtype(), also if the weight is quantized, or
+// in float32 if its FlatSpec has `gathered` float32 and no scales (a router); adapters need LayerContext::dtype(). So
+// are x and dy, unless they have a scale, which goes to the GEMMs as it is:
 //   y = (s_x s_W) (x W^T) + b      dx = (s_dy s_W) (dy W)      dW (+)= (s_dy s_x) (dy^T x)      db (+)= s_dy sum(dy)
 // A GEMM reads Scaled::transposed where that saves it a transpose: W in dx, dy and x in dW.
-// If the site has a format (LayerContext::quantization), an x or a dy without a scale is quantized for the GEMMs with W,
-// after ranks have redistributed it: x in forward and again in dW, dy in dx and again in dW, unless a caller does it once
-// (`quantized`). Forward records the amax of x, and dx that of dy. With LinearFormat::fp8_current and fp8_block, the
-// scales of a rank are those of its own rows. Adapters and bias gradients read the x and dy that they are given.
+// If the site has a format (LayerContext::quantization), an x or a dy without a scale is quantized for the GEMMs with
+// W, after ranks have redistributed it: x in forward and again in dW, dy in dx and again in dW, unless a caller does it
+// once (`quantized`). Forward records the amax of x, and dx that of dy. With LinearFormat::fp8_current and fp8_block,
+// the scales of a rank are those of its own rows. Adapters and bias gradients read the x and dy that they are given.
 // A scale of an x or a dy that ranks redistribute is one float32, equal on all of them. A Linear's own work is enqueued
-// on the compute stream; the Redistribute seam of the two that ranks share may use the exchange stream, too. Errors: those of ops::gemm, ops::bias_gradient and ops::dropout.
+// on the compute stream; the Redistribute seam of the two that ranks share may use the exchange stream, too. Errors:
+// those of ops::gemm, ops::bias_gradient and ops::dropout.
 #pragma once
 
 #include "nn/layer.h"
@@ -26,8 +27,8 @@ namespace hawser::nn {
 //   y[:, those rows] += dropout(x) (f * (W + scale B A) - W)^T,   f = m / norms of the rows of W + scale B A
 // so that without dropout y = x (f * (W + scale B A))^T + b. Gradients treat the norms as constants. dA and dB of the
 // product B A, and dm, are of this formula; PEFT computes the same (with one adapter; of several, it applies the second
-// to the output of the first, and here their terms are added). W has no scale. A row-parallel Linear sums the squares of
-// its norms with TensorReduce (nn/seams.h).
+// to the output of the first, and here their terms are added). W has no scale. A row-parallel Linear sums the squares
+// of its norms with TensorReduce (nn/seams.h).
 struct Adapter {
   int a = -1, b = -1, magnitude = -1;  // parameters of the layer; magnitude -1: none
   std::int64_t rank = 0, first_output = 0, outputs = 0;
@@ -36,7 +37,8 @@ struct Adapter {
 };
 
 // What the passes of a Linear with adapters share, so that it is computed once: matrices [T, R], R the ranks of a group
-// (add_adapters), one after another in a tensor [Linear::adapter_ranks(), T]. Empty: a function that needs it computes it.
+// (add_adapters), one after another in a tensor [Linear::adapter_ranks(), T]. Empty: a function that needs it computes
+// it.
 struct AdapterTensors {
   TensorView inner;           // scale * dropout(x) A^T of all adapters
   TensorView inner_gradient;  // the gradients of their dropout(x) A^T
@@ -52,8 +54,8 @@ struct Linear {
   std::int64_t first_input = 0;  // the column of x[:, 0] in the whole input, if x is a slice of it
   bool sums_inputs = false;      // row-parallel: the ranks' inputs are slices, and W has only their columns
 
-  // y = x W^T + b + the adapters' terms. Writes AdapterTensors::inner, if it is not empty. Terms that fill y are written
-  // before the GEMM with W, which adds to them in float32; others are added after it.
+  // y = x W^T + b + the adapters' terms. Writes AdapterTensors::inner, if it is not empty. Terms that fill y are
+  // written before the GEMM with W, which adds to them in float32; others are added after it.
   //
   // x, y, dy and dx of these functions may be some rows: first_row and those after it. AdapterTensors have all rows.
   void forward(LayerContext&, const Scaled& x, const TensorView& y, const TensorView& inner = {},
@@ -104,8 +106,8 @@ struct Linear {
                  const std::vector<bool>& adding) const;
   void add_input_terms(LayerContext&, const Scaled& dy, const Scaled& of_product, const TensorView& dx,
                        const TensorView& inner_gradient, std::int64_t first_row) const;
-  // Adapters with a magnitude that multiply the output of W in place. The others add terms of their own: those that drop,
-  // and those of rows that an earlier adapter multiplies.
+  // Adapters with a magnitude that multiply the output of W in place. The others add terms of their own: those that
+  // drop, and those of rows that an earlier adapter multiplies.
   std::vector<bool> multiplying_adapters(const LayerContext&) const;
   // dy with the columns of multiplying adapters times f: the gradient of x W^T.
   Scaled product_gradient(LayerContext&, const Scaled& dy) const;
@@ -152,8 +154,8 @@ class RowParallelLinear {
   Linear linear_;
 };
 
-// What a layer's configuration says of an adapter. Its parameters are TARGET.lora_A.weight and TARGET.lora_B.weight, and
-// with `magnitude` TARGET.lora_magnitude_vector; those of an adapter with a name TARGET.lora_A.NAME.weight,
+// What a layer's configuration says of an adapter. Its parameters are TARGET.lora_A.weight and TARGET.lora_B.weight,
+// and with `magnitude` TARGET.lora_magnitude_vector; those of an adapter with a name TARGET.lora_A.NAME.weight,
 // TARGET.lora_B.NAME.weight and TARGET.lora_magnitude_vector.NAME.weight, as in PEFT's modules.
 struct AdapterConfig {
   std::string target;  // name of the Linear as in the Hugging Face folder, without ".weight"
@@ -180,10 +182,10 @@ struct AdapterTarget {
 
 // Appends to `params` the parameters of the configured adapters of `targets`, in the order of the targets, and returns
 // the adapters. `part`: row-parallel, the inputs are this part of all. A starts with N(0, 1 / (3 all inputs)), the
-// variance of PEFT's; B with zeros; a magnitude with the norms of the rows of W, and it is gathered in float32, so that f
-// is then 1. Adapters of a column-parallel Linear without dropout and magnitude that have equal ranks, scales and names
-// are a group: their A are one fused parameter, so that one GEMM computes all x A^T, and another adds to dx. Weights
-// without adapters are complete (Segment::may_be_absent). Experts' weights are no Linears and have no adapters.
+// variance of PEFT's; B with zeros; a magnitude with the norms of the rows of W, and it is gathered in float32, so that
+// f is then 1. Adapters of a column-parallel Linear without dropout and magnitude that have equal ranks, scales and
+// names are a group: their A are one fused parameter, so that one GEMM computes all x A^T, and another adds to dx.
+// Weights without adapters are complete (Segment::may_be_absent). Experts' weights are no Linears and have no adapters.
 // InternalError if two adapters have the same names.
 std::vector<Adapter> add_adapters(const std::vector<AdapterConfig>& configs, const std::vector<AdapterTarget>& targets,
                                   std::int64_t inputs, PartOf part, std::vector<Param>& params);

@@ -1,5 +1,5 @@
-// `LowRankAdapters`: the ops of adapters' products B A in one call of their Linear. Internal to Linear. Formulas: Adapter,
-// in nn/blocks/linear.h.
+// `LowRankAdapters`: the ops of adapters' products B A in one call of their Linear. Internal to Linear. Formulas:
+// Adapter, in nn/blocks/linear.h.
 #pragma once
 
 #include <algorithm>

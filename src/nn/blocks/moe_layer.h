@@ -4,17 +4,17 @@
 //   y = residual + sum over the top_k experts e of a token: w[e] * down[e](activation(gate_up[e](norm(x))))
 //
 // w are the top_k largest p, with normalise_top_k divided by their sum. The router is a float32 Linear, whatever the
-// compute dtype. Without a capacity no token is dropped. Tokens are copied to the rows of their experts (ops/moe/dispatch.h), which two
-// grouped GEMMs read. What the router decides in forward is saved: later passes read it and never decide again. Rows
-// that are no tokens (BatchViews::token_mask) have no expert: y = residual.
+// compute dtype. Without a capacity no token is dropped. Tokens are copied to the rows of their experts
+// (ops/moe/dispatch.h), which two grouped GEMMs read. What the router decides in forward is saved: later passes read it
+// and never decide again. Rows that are no tokens (BatchViews::token_mask) have no expert: y = residual.
 //
 // Expert parallelism: a rank has L of the experts (MoeConfig::part). TokenExchange (nn/seams.h) sends the rows of
 // tokens to the ranks of their experts and back, in forward, and again in each pass that recomputes them. The GEMMs and
-// the activation run on one piece of the experts at a time, while others are on their way. Weights of tokens are applied
-// where the tokens are. In backward each row's weight is sent to its expert with the row, and the weight's gradient
-// back, which is a dot product of two rows there. The experts' weight gradients run while the rows' are returned. Every
-// rank routes RowCounts::residual rows: with sequence parallelism its own, so that the gradients of router and experts
-// are sums over the tensor ranks; without it tensor ranks are copies.
+// the activation run on one piece of the experts at a time, while others are on their way. Weights of tokens are
+// applied where the tokens are. In backward each row's weight is sent to its expert with the row, and the weight's
+// gradient back, which is a dot product of two rows there. The experts' weight gradients run while the rows' are
+// returned. Every rank routes RowCounts::residual rows: with sequence parallelism its own, so that the gradients of
+// router and experts are sums over the tensor ranks; without it tensor ranks are copies.
 //
 // The experts' weights are two Params, [L * 2 F, C] (of each expert gate, then up; [L * F, C] without a gate) and
 // [L * C, F], with one segment for each tensor of the Hugging Face folder.
@@ -43,21 +43,21 @@ struct MoeConfig {
   TokenExchange::Options exchange;                 // with several parts
   std::int64_t inner = 0;                          // F of an expert
   bool normalise_top_k = true;
-  // A rank's tokens give an expert at most ceil(capacity T K / E) assignments, the first ones (GShard, arXiv 2006.16668);
-  // later ones are dropped: they add nothing to y. 0: none is dropped. T: the rows of a micro-batch on this rank, so
-  // what is dropped depends on the mesh.
+  // A rank's tokens give an expert at most ceil(capacity T K / E) assignments, the first ones (GShard, arXiv
+  // 2006.16668); later ones are dropped: they add nothing to y. 0: none is dropped. T: the rows of a micro-batch on
+  // this rank, so what is dropped depends on the mesh.
   double capacity = 0;
   Activation activation = Activation::swiglu;
   NormConfig norm_config;
   bool shared_norm = false;  // `norm` is a layer's before this one (Param::shared)
   double initial_std = 0.02, output_std = 0.02;
-  // Coefficients of the losses that the router adds, as the model's config has them (router_aux_loss_coef). A recipe may
-  // change them. `reported`: the model's own loss includes the load-balancing loss (output_router_logits).
+  // Coefficients of the losses that the router adds, as the model's config has them (router_aux_loss_coef). A recipe
+  // may change them. `reported`: the model's own loss includes the load-balancing loss (output_router_logits).
   double auxiliary_loss = 0, router_z_loss = 0;
   bool reported = false;
-  // Balancing without a loss (arXiv 2408.15664): a bias [E] of the choice of experts, which each training step raises or
-  // lowers by bias_rate (ops::balance_bias). `bias`: its complete name, "model.layers.0.mlp.gate.e_score_correction_bias";
-  // empty: no bias.
+  // Balancing without a loss (arXiv 2408.15664): a bias [E] of the choice of experts, which each training step raises
+  // or lowers by bias_rate (ops::balance_bias). `bias`: its complete name,
+  // "model.layers.0.mlp.gate.e_score_correction_bias"; empty: no bias.
   double bias_rate = 0;
   std::string bias;
   // Names without ".weight", as in the Hugging Face folder. Those of experts have "{}" in place of the expert's number:

@@ -5,8 +5,8 @@
 
 namespace hawser::nn {
 
-// Calls write(rows, first_row) for each piece: it enqueues on the compute stream the work that writes this rank's part of
-// the sum's rows [first_row, first_row + rows.size(0)) to `rows`, [those rows, C].
+// Calls write(rows, first_row) for each piece: it enqueues on the compute stream the work that writes this rank's part
+// of the sum's rows [first_row, first_row + rows.size(0)) to `rows`, [those rows, C].
 template <class Write>
 void write_pieces(Redistribute::Sum& sum, const Write& write) {
   for (int p = 0; p < sum.pieces(); ++p) {

@@ -51,8 +51,8 @@ struct AdapterPlace {
   std::size_t weight = 0, first_row = 0, columns = 0;
 };
 
-// Where add_adapters puts the parameters of the adapters: of each Linear A, which those without magnitudes share, then B
-// and the magnitude of each.
+// Where add_adapters puts the parameters of the adapters: of each Linear A, which those without magnitudes share, then
+// B and the magnitude of each.
 struct AdapterIndices {
   std::size_t a = 0, a_row = 0, b = 0;  // the magnitude follows B
 };
@@ -70,8 +70,8 @@ inline std::vector<AdapterIndices> adapter_indices(const std::vector<AdapterPlac
   return out;
 }
 
-// `magnitudes`: each adapter has one (DoRA), after its B. The norms are constants for differences of the reference: those
-// of the weights that it gets first.
+// `magnitudes`: each adapter has one (DoRA), after its B. The norms are constants for differences of the reference:
+// those of the weights that it gets first.
 inline Case with_adapters(Case c, std::size_t base, const std::vector<AdapterPlace>& places, std::size_t rank,
                           double scale, bool magnitudes = false) {
   const auto norms = std::make_shared<std::vector<Vector>>();

@@ -5,8 +5,8 @@
 
 namespace hawser::ops::cuda {
 
-// out[c] (+)= scale * sum over b of partial[b * stride + c], c in [0, columns); scale null: 1. A block handles 32 columns. Its 32 warps take
-// rows round-robin; their sums are added in order.
+// out[c] (+)= scale * sum over b of partial[b * stride + c], c in [0, columns); scale null: 1. A block handles 32
+// columns. Its 32 warps take rows round-robin; their sums are added in order.
 template <class Out>
 __global__ void __launch_bounds__(1024)
     sum_partials_kernel(const float* partial, int blocks, std::int64_t stride, Out* out, bool accumulate,

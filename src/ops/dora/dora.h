@@ -14,9 +14,9 @@
 //   dm[r] (+)= 1 / sqrt(n[r]) * sum over t of dy[t,r] u[t,r]        u = (W + s B A) x
 //
 // R rows of W, C columns, K the adapter's rank. W [R, C], B [R, K] float32 or bf16; P, Q, n [R] float32; m [R] float32
-// or bf16; x, y, dy, u [T, R] act, rows may be padded; dm [R] float32 or bf16. x and y are the same view, or apart; other
-// views are apart from those that are written. Sums are in float32 (of squares in float64 over rows on the CPU), in an
-// order that depends on shapes alone. A row of zeros has the norm 0; its factor is 0.
+// or bf16; x, y, dy, u [T, R] act, rows may be padded; dm [R] float32 or bf16. x and y are the same view, or apart;
+// other views are apart from those that are written. Sums are in float32 (of squares in float64 over rows on the CPU),
+// in an order that depends on shapes alone. A row of zeros has the norm 0; its factor is 0.
 #pragma once
 
 #include "ops/run_op.h"

@@ -215,8 +215,8 @@ TEST(Gemm, MultipliesTheSumByBothScales) {
   }
 }
 
-// The sum is 16700. If it is rounded to bf16 before the scales, or its product before the bias or C is added, or if C is
-// multiplied too, the result is another bf16 number.
+// The sum is 16700. If it is rounded to bf16 before the scales, or its product before the bias or C is added, or if C
+// is multiplied too, the result is another bf16 number.
 TEST(Gemm, RoundsOnceWithScales) {
   for (const bool accumulate : {false, true}) {
     World world(DeviceKind::cpu, 1);

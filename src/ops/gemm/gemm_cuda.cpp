@@ -98,7 +98,8 @@ struct LtOperands {
   }
 };
 
-// In the per-device cache: the library handle, the descriptions of GEMMs that have run, and the algorithms chosen so far.
+// In the per-device cache: the library handle, the descriptions of GEMMs that have run, and the algorithms chosen so
+// far.
 struct Lt {
   Handle<cublasLtHandle_t, cublasLtDestroy> handle;
   std::mutex mutex;

@@ -1,4 +1,5 @@
-// `GemmKey`: what the choice of a GEMM's algorithm depends on (ops/gemm/gemm_cuda.cpp), and its text in a stored choice.
+// `GemmKey`: what the choice of a GEMM's algorithm depends on (ops/gemm/gemm_cuda.cpp), and its text in a stored
+// choice.
 //
 // The text is 13 integers: m n k lda ldb ldc dtype-of-a dtype-of-c bias transpose_a transpose_b accumulate aligned.
 // A GEMM with two dtypes or with scales has "mixed" and 3 integers before them: dtype-of-b, form of scale_a, form of

@@ -6,7 +6,8 @@
 
 namespace hawser::ops::cuda {
 
-// A checked call of grouped_gemm (C [R, n] = A [R, k] op(B[g])) or grouped_weight_gradient (C[g] [m, n] = A^T B, k = R).
+// A checked call of grouped_gemm (C [R, n] = A [R, k] op(B[g])) or grouped_weight_gradient (C[g] [m, n] = A^T B, k =
+// R).
 // lda, ldb, ldc: row strides in elements.
 struct GroupedProblem {
   std::int64_t m = 0, n = 0, k = 0, groups = 0;

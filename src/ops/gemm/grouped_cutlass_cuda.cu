@@ -115,8 +115,8 @@ struct GroupedKernel {
       cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop, Epilogue, GroupTilesTag<kByRows>>;
 };
 
-// CUTLASS's stride of (rows, columns, group), or (columns, rows, group), of row-major matrices. A tensor map must have a
-// stride of groups even if only group 0 is used.
+// CUTLASS's stride of (rows, columns, group), or (columns, rows, group), of row-major matrices. A tensor map must have
+// a stride of groups even if only group 0 is used.
 template <class Stride>
 Stride cutlass_stride(std::int64_t row, std::int64_t rows) {
   Stride out;

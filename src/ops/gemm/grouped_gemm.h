@@ -1,5 +1,5 @@
-// `grouped_gemm`, `grouped_weight_gradient`: one GEMM for each group of consecutive rows, with group sizes that only the
-// device knows (experts of a mixture).
+// `grouped_gemm`, `grouped_weight_gradient`: one GEMM for each group of consecutive rows, with group sizes that only
+// the device knows (experts of a mixture).
 //
 // Group g has rows [offsets[g], offsets[g + 1]); G groups.
 //   grouped_gemm, for each row r of group g:
@@ -13,11 +13,11 @@
 // tensors are dense. Sums are float32, in an order that depends on the shapes and the group's rows alone; C is rounded
 // once. C overlaps no other view.
 // offsets [G + 1] int32, on the device, read when the kernel runs: offsets[0] = 0, ascending, multiples of
-// kGroupRows, offsets[G] <= R; otherwise the stream throws at its next check() or synchronize(). Rows from offsets[G] on
-// are not read, and those of C are not written. Every other row of A and B is finite: a caller that has fewer rows in a
-// group fills the rest with zeros.
-// CUDA uses tensor cores for bf16 A and B if the rows of A, B and C start at multiples of 16 bytes, and otherwise a slow
-// kernel.
+// kGroupRows, offsets[G] <= R; otherwise the stream throws at its next check() or synchronize(). Rows from offsets[G]
+// on are not read, and those of C are not written. Every other row of A and B is finite: a caller that has fewer rows
+// in a group fills the rest with zeros.
+// CUDA uses tensor cores for bf16 A and B if the rows of A, B and C start at multiples of 16 bytes, and otherwise a
+// slow kernel.
 // `flops`: recorded for the call; the caller knows how many rows it expects.
 // The plain linear layer y = x W^T with W [G, out, in] and its gradients:
 //   grouped_gemm             {.a = x,  .b = w, .c = y, .transpose_b = true}

@@ -15,7 +15,8 @@
 // z float32 [T, V]; labels int32 [T]; s float32 [3, T]; maximum float32 [T]; scale float32 [1]; loss_sum float32 [2],
 // as in linear_cross_entropy. g [T, V] float32 or bf16, may be z; empty: only the loss, and then scale may be empty.
 // total_columns: of all ranks; a label that is not smaller throws on the stream. A column from total_columns on is
-// padding: no statistic has it, and its gradient is 0. A slice whose logits are all -inf adds nothing. Other views are disjoint. On the CPU only, so far.
+// padding: no statistic has it, and its gradient is 0. A slice whose logits are all -inf adds nothing. Other views are
+// disjoint. On the CPU only, so far.
 #pragma once
 
 #include "ops/run_op.h"

@@ -1,5 +1,5 @@
-// `scale_loss`, `refuse_step`, `count_step`: the loss scale and the number of steps taken, kept on the device, so that the host need
-// not know whether an earlier step was skipped.
+// `scale_loss`, `refuse_step`, `count_step`: the loss scale and the number of steps taken, kept on the device, so that
+// the host need not know whether an earlier step was skipped.
 //
 // scale_loss: the factor of the loss before backward,
 //   out[0] = factor[0] * loss_scale[0]

@@ -11,8 +11,8 @@
 //
 // `balance_bias`: raises the bias of experts with fewer tokens than the mean, and lowers that of those with more:
 //   bias[e] += rate * sign(sum over j of counts[j] / E - counts[e])        unless skip[0] is not 0
-// `shard` [N] has bias[e] at first + e, for the e for which that is in [0, N); the others are on other ranks. Equal counts
-// give equal bits on all ranks. Counts above 2^24 are not whole numbers.
+// `shard` [N] has bias[e] at first + e, for the e for which that is in [0, N); the others are on other ranks. Equal
+// counts give equal bits on all ranks. Counts above 2^24 are not whole numbers.
 //
 // `router_statistics`: what the auxiliary losses need of one layer, over the rows that are tokens.
 //   statistics[e]       number of (t, k) with experts[t,k] = e

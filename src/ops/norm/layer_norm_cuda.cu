@@ -148,8 +148,8 @@ struct Gradient {
   std::int64_t stride;
 };
 
-// A block handles rows t = blockIdx.x, + gridDim.x, ... and keeps its columns of weight, dweight and dbias in registers.
-// The next row is loaded while this one is reduced.
+// A block handles rows t = blockIdx.x, + gridDim.x, ... and keeps its columns of weight, dweight and dbias in
+// registers. The next row is loaded while this one is reduced.
 template <class Act, class Weight, int N, int K>
 __global__ void __launch_bounds__(512) backward_kernel(Gradient<Act, Weight> g) {
   __shared__ float2 shared[2][32];

@@ -109,8 +109,8 @@ Value select_items(const std::string& filter, const Value& input, const Argument
 
 // Whether the object's type in Python has an attribute: such attributes hide keys of a dict in `object.name`.
 bool has_python_attribute(const Value& object, const std::string& name);
-// The item of a dict, or the field of a namespace or loop; nullopt for other values and without it. Fields of a loop that
-// are functions, but `cycle`, compute the value.
+// The item of a dict, or the field of a namespace or loop; nullopt for other values and without it. Fields of a loop
+// that are functions, but `cycle`, compute the value.
 std::optional<Value> field(const Value& object, const std::string& name);
 Value attribute(const Value& object, const std::string& name);
 Value subscript(const Value& object, const Value& index);  // of a text: keys hide attributes

@@ -255,8 +255,8 @@ TEST(Nccl, ReducesWithinRegisteredMemory) {
   mesh->unregister_memory(arena.data());
 }
 
-// A member fetches at its own offset. With views at other offsets on one member it reads other bytes, unless the members
-// compare their offsets first: they then send and receive.
+// A member fetches at its own offset. With views at other offsets on one member it reads other bytes, unless the
+// members compare their offsets first: they then send and receive.
 TEST(Nccl, ComparesOffsetsBeforeItFetches) {
   if (size() == 1) GTEST_SKIP() << "needs two ranks or more";
   constexpr std::int64_t kPart = 4099;

@@ -1,5 +1,5 @@
-// Context parallelism that gathers keys, or moves queries and outputs, or keys from rank to rank, through plan, checker,
-// executor and session.
+// Context parallelism that gathers keys, or moves queries and outputs, or keys from rank to rank, through plan,
+// checker, executor and session.
 #include "nn/testing/context.h"
 #include "support/context_exchanges.h"
 #include "toy_training.h"

@@ -38,8 +38,8 @@ Trained trained(const models::Model& model, plan::Layout layout, comm::Mesh& mes
   return result;
 }
 
-// The largest difference of a tensor from the other's, relative to its norm, among names that begin with `of`. The gradient of a key's bias is
-// zero up to rounding.
+// The largest difference of a tensor from the other's, relative to its norm, among names that begin with `of`. The
+// gradient of a key's bias is zero up to rounding.
 double distance(const Tensors& a, const Tensors& b, const std::string& of) {
   double largest = 0;
   for (const auto& [name, values] : b) {
@@ -137,8 +137,8 @@ TEST(Experts, SomeHaveNoToken) {
   EXPECT_GT(std::count(one.statistics[0].begin(), one.statistics[0].begin() + 40, 0.0f), 0);
 }
 
-// The gradient of the model's loss and the auxiliary losses together, by differences: of the losses of each micro-batch,
-// or, with given statistics, of all of them together.
+// The gradient of the model's loss and the auxiliary losses together, by differences: of the losses of each
+// micro-batch, or, with given statistics, of all of them together.
 TEST(Experts, GradientEqualsDifferencesOfTheLoss) {
   if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
   const models::Model model(testing::toy_with_experts());

@@ -86,8 +86,8 @@ TEST(Optimizer, WithOneSlotTrainsOnEveryMesh) {
   }
 }
 
-// Momentum for matrices, plain gradient descent at a tenth of the rate for norms and biases: what differs is in flats of
-// its own, with slots of its own. It counts its updates in a scalar that it keeps.
+// Momentum for matrices, plain gradient descent at a tenth of the rate for norms and biases: what differs is in flats
+// of its own, with slots of its own. It counts its updates in a scalar that it keeps.
 class ByGroup : public Momentum {
  public:
   std::string name() const override { return "by group"; }
@@ -212,8 +212,8 @@ TEST(Optimizer, AnErrorWithinAStepIsReported) {
   for (int i = 0; i < 5; ++i) EXPECT_THROW(train(model, layout, {.inputs = {0}}), InternalError);
 }
 
-// What the host makes of it (train/fit.cpp): steps with an overflow are no divergence, the rules report nothing, and the
-// metrics have no norm. At the minimum of the scale the run ends.
+// What the host makes of it (train/fit.cpp): steps with an overflow are no divergence, the rules report nothing, and
+// the metrics have no norm. At the minimum of the scale the run ends.
 TEST(Optimizer, AnOverflowUnderALossScaleIsNoDivergence) {
   const models::Model model(testing::toy_description());
   plan::Layout layout = meshes(model).back();
@@ -330,7 +330,8 @@ TEST(Optimizer, UpdatesOfEachKindOfStepWaitForACopy) {
   }
 }
 
-// What a recipe makes of a model is decided by the recipe in the checkpoint. Frozen weights are read from the base model.
+// What a recipe makes of a model is decided by the recipe in the checkpoint. Frozen weights are read from the base
+// model.
 TEST(Optimizer, ACheckpointIsOpenedWithTheChangesOfItsRecipe) {
   if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
   const std::string folder = std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/tied";

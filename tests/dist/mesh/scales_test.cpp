@@ -1,5 +1,5 @@
-// Scales that outlive steps: delayed scaling of x and dy, scaled weights, their checkpoints. The layers' sums are exact,
-// so that every mesh and every split into micro-batches has the same bits.
+// Scales that outlive steps: delayed scaling of x and dy, scaled weights, their checkpoints. The layers' sums are
+// exact, so that every mesh and every split into micro-batches has the same bits.
 #include <chrono>
 #include <thread>
 
@@ -236,7 +236,8 @@ TEST(Scales, ResumeOnAnotherMesh) {
   }
 }
 
-// A checkpoint of a run without quantized Linears starts one with them: scales of weights are measured, histories empty.
+// A checkpoint of a run without quantized Linears starts one with them: scales of weights are measured, histories
+// empty.
 TEST(Scales, StartFromACheckpointWithout) {
   const models::Model plain = exact_model(false), model = exact_model();
   const TemporaryFolder own;

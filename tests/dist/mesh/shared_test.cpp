@@ -1,5 +1,5 @@
-// Parameters that several layers use (nn::Param::shared): the norm of a parallel block, a norm of another block, and all
-// of a block's. Each is one parameter of the model on every mesh, with the sum of its uses' gradients.
+// Parameters that several layers use (nn::Param::shared): the norm of a parallel block, a norm of another block, and
+// all of a block's. Each is one parameter of the model on every mesh, with the sum of its uses' gradients.
 #include "base/testing/temporary_folder.h"
 #include "checkpoint/root.h"
 #include "engine/load_state.h"
@@ -53,8 +53,8 @@ std::int64_t batch_of(const Case& c) {
   return 2LL * c.shard * c.replicate * c.accumulation;
 }
 
-// All meshes with two micro-batches: once with saved activations, interleaved micro-batches and delayed weight gradients,
-// and once with recompute, where gradients accumulate in shards or locally.
+// All meshes with two micro-batches: once with saved activations, interleaved micro-batches and delayed weight
+// gradients, and once with recompute, where gradients accumulate in shards or locally.
 std::vector<Case> cases() {
   std::vector<Case> out;
   for (Case c : testing::cases_of_all_meshes()) {
@@ -89,9 +89,9 @@ TEST(Shared, OneNormOfParallelBlocksEqualsOneRank) {
   expect_one_rank(models::Model(parallel_toy(Residual::parallel_one_norm, true)), some);
 }
 
-// Expects that the gradients of `shared` are those of `apart`, whose parameters have the same values: of a parameter with
-// several uses the sum of theirs, by the names that it has in `apart`. A use that is lost or counted twice is found.
-// Elements that this rank has of both are compared.
+// Expects that the gradients of `shared` are those of `apart`, whose parameters have the same values: of a parameter
+// with several uses the sum of theirs, by the names that it has in `apart`. A use that is lost or counted twice is
+// found. Elements that this rank has of both are compared.
 void expect_sums(const Outcome& shared, const Outcome& apart, const std::map<std::string, std::string>& name_in_shared,
                  const std::string& text) {
   EXPECT_EQ(shared.loss, apart.loss) << text;

@@ -254,8 +254,8 @@ TEST(Tensor, OptimizersWithSumsTrainLikeOneRank) {
   expect_like_one_rank(whole, spec_of, {.tensor = 2, .shard = world / 2}, {}, std::make_shared<testing::Lamb>());
 }
 
-// Each rank orthogonalizes some matrices, whose slices it gathers from all tensor ranks; with copies of key-value heads,
-// too.
+// Each rank orthogonalizes some matrices, whose slices it gathers from all tensor ranks; with copies of key-value
+// heads, too.
 TEST(Tensor, OptimizersOfCompleteMatricesTrainLikeOneRank) {
   const int world = the_world->size();
   if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
@@ -295,8 +295,8 @@ TEST(Tensor, AdaptersTrainLikeOneRank) {
   expect_like_one_rank(whole, spec, {.tensor = 2, .context = 2, .shard = world / 4}, delayed);
 }
 
-// The scale of a sliced weight is that of the global tensor, equal on its tensor ranks and saved once; so are the scales
-// of x and dy, whose slices have other maxima.
+// The scale of a sliced weight is that of the global tensor, equal on its tensor ranks and saved once; so are the
+// scales of x and dy, whose slices have other maxima.
 TEST(Tensor, RanksOfSlicesHaveTheScalesOfOneRank) {
   const int world = the_world->size();
   if (world < 4) GTEST_SKIP() << "two tensor ranks with two shards need four ranks";
@@ -346,8 +346,8 @@ TEST(Tensor, RanksOfSlicesHaveTheScalesOfOneRank) {
 }
 
 // The same with magnitudes of rows (DoRA): those of a column-parallel Linear are cut like its rows, those of a
-// row-parallel one are copies with partial gradients, and its norms are sums over the tensor ranks. Magnitudes start with
-// the norms of rows that several ranks have, and that several shards cut.
+// row-parallel one are copies with partial gradients, and its norms are sums over the tensor ranks. Magnitudes start
+// with the norms of rows that several ranks have, and that several shards cut.
 TEST(Tensor, MagnitudesTrainLikeOneRank) {
   const int world = the_world->size();
   const auto spec = [](const nn::Param& param) {
@@ -365,8 +365,8 @@ TEST(Tensor, MagnitudesTrainLikeOneRank) {
   expect_like_one_rank(drops, spec, {.tensor = 2, .context = 2, .shard = world / 4}, recomputed);
 }
 
-// The bytes that a plan saves for backward, in all micro-batches: with a frozen base less than with everything trainable,
-// by what only frozen weights' gradients read, and the executor runs in that plan.
+// The bytes that a plan saves for backward, in all micro-batches: with a frozen base less than with everything
+// trainable, by what only frozen weights' gradients read, and the executor runs in that plan.
 TEST(Tensor, AFrozenBaseSavesLess) {
   if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
   models::ModelDescription d = testing::toy_description();
