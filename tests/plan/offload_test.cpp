@@ -49,6 +49,24 @@ TEST(OffloadPlan, LoadsIntoBuffersOfItsOwn) {
   EXPECT_GT(elsewhere, 0);
 }
 
+// Ops of a GPU's streams must not take them.
+TEST(OffloadPlan, ViewsOfHostMemoryAreOfTheCpu) {
+  const models::Model model(testing::llama_description({.vocabulary = 64, .blocks = 2}));
+  const plan::RankPlan plan = plan::plan_rank(model, layout_of(model, true), step::Purpose::train, 0);
+  std::vector<std::byte> device(1), host(1);  // addresses only
+  const step::Arenas arenas{.device = device.data(), .host = host.data()};
+  step::PlannedBuffers buffers(plan.buffers, arenas, DeviceKind::cuda);
+  int on_host = 0;
+  for (const auto& [key, index] : plan.buffers.index) {
+    const program::Buffer& buffer = plan.buffers.buffers[static_cast<std::size_t>(index)];
+    const TensorView view = buffers.get(key, DType::u8, {buffer.bytes});
+    const bool offloaded = key.role == step::Role::offloaded;
+    EXPECT_EQ(view.device(), offloaded ? DeviceKind::cpu : DeviceKind::cuda) << key.text();
+    on_host += offloaded ? 1 : 0;
+  }
+  EXPECT_GT(on_host, 0);
+}
+
 TEST(OffloadPlan, WithoutTheEventOfALoadOrAnOffloadIsRejected) {
   const models::Model model(testing::llama_description({.vocabulary = 64, .blocks = 3}));
   const plan::RankPlan good = plan::plan_rank(model, layout_of(model, true), step::Purpose::train, 0);
