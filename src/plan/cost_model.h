@@ -2,6 +2,8 @@
 //
 // Seconds of a GEMM or of attention; other ops have no first term:
 //   max(FLOP / (FLOP/s of that kind of op), bytes read and written / memory bandwidth (bytes/s), launch latency (s))
+// Seconds of a transfer between host and device, if the target has a host link:
+//   max(latency of the host link (s), bytes / its bandwidth (bytes/s))
 // Seconds of a collective:
 //   link latency (s) + bytes sent by this rank / bandwidth (bytes/s)
 // Bandwidth of a group on one node: that of the node's link. Of a group over several nodes (rings that use all ports):
@@ -43,7 +45,8 @@ double bytes_sent(const CollectiveNote& note, int count);
 
 struct StepTime {
   double seconds = 0;
-  // Seconds of work, summed over streams, by category: "GEMM", "attention", "other work", "communication".
+  // Seconds of work, summed over streams, by category: "GEMM", "attention", "other work", "communication",
+  // "host transfers" (with a host link).
   std::map<std::string, double> busy;
 };
 
