@@ -120,7 +120,7 @@ class Device {
   virtual void free(std::byte* data, std::int64_t bytes) noexcept = 0;
   // cuda: later calls of allocate() for at least kLargeRegion bytes use this allocator. Other devices ignore it.
   virtual void set_allocator(const DeviceAllocator&) {}
-  // allocate() and free() for Memory::host.
+  // allocate(), free() for Memory::host. Its views have kind cpu (on meta, meta); on cuda, only transfer() takes them.
   virtual std::byte* allocate_host(std::int64_t bytes) { return allocate(bytes); }
   virtual void free_host(std::byte* data, std::int64_t bytes) noexcept { free(data, bytes); }
   // Number of allocations from the driver so far, of device and pinned host memory, including ops' scratch; must not

@@ -11,6 +11,7 @@
 #include "engine/rank_device.h"
 #include "models/weights.h"
 #include "plan/shared_plan.h"
+#include "plan/target.h"
 #include "step/weight_scales.h"
 
 namespace hawser::engine {
@@ -62,6 +63,7 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
     planned->plan = make_plan(planned->config, optimizer, checks.replay);
     arena_bytes = std::max(arena_bytes, planned->plan.buffers.placement.bytes);
     host_bytes = std::max(host_bytes, planned->plan.host_bytes());
+    pinned_bytes_ += planned->plan.staging_bytes;
     state_bytes = std::max(state_bytes, planned->plan.state_bytes);
     for (const std::string& line : planned->plan.implementations) {
       if (std::find(notes_.begin(), notes_.end(), line) == notes_.end()) notes_.push_back(line);
@@ -73,7 +75,10 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
     std::string note = few_connections(environment_variable("CUDA_DEVICE_MAX_CONNECTIONS"));
     if (!note.empty()) notes_.push_back(std::move(note));
   }
-  const std::int64_t needed = arena_bytes + state_bytes + scratch_bytes_;
+  pinned_bytes_ += host_bytes;
+  check_pinned(checks.host_capacity);
+  const bool one_memory = device_.kind() == DeviceKind::cpu;
+  const std::int64_t needed = arena_bytes + state_bytes + scratch_bytes_ + (one_memory ? pinned_bytes_ : 0);
   if (const DeviceMemory memory = device_.memory(); !capacity && memory.total > 0) {
     capacity = Bytes(memory.total - memory.used);
   }
@@ -124,6 +129,13 @@ Session::~Session() {
   for (auto& stream : streams_) stream.reset();
   for (auto& planned : planned_steps_) planned->executor.reset();
   for (std::byte* region : registered_) mesh_.unregister_memory(region);
+}
+
+void Session::check_pinned(std::optional<Bytes> capacity) const {
+  if (device_.kind() == DeviceKind::cuda && !capacity) capacity = Bytes(plan::free_host_memory());
+  if (!capacity || Bytes(pinned_bytes_) <= *capacity) return;
+  throw Error(ExitCode::does_not_fit, cat("a rank needs ", format_bytes(Bytes(pinned_bytes_)),
+                                          " of host memory and may use ", format_bytes(*capacity)));
 }
 
 plan::RankPlan Session::make_plan(const StepConfig& config, bool optimizer, bool replay) {

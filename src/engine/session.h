@@ -27,6 +27,10 @@ struct SessionChecks {
   bool replay = step::kAddressSanitizer;  // compares every trace item with the plan
   // Poisons arena bytes outside of live buffers; needs `replay` and the CPU.
   bool guard = step::kAddressSanitizer;
+  // Maximum bytes of pinned host memory of the session; the constructor throws Error(does_not_fit) before it reserves
+  // memory if more are needed. nullopt: on a GPU, the host memory that is free now (other ranks of the machine are not
+  // counted). Not checked on other devices, where the memory is in `capacity`.
+  std::optional<Bytes> host_capacity = std::nullopt;
 };
 
 // A kind of step (`purpose`) and the layout that it is planned for. A session may have several with the same purpose
@@ -45,7 +49,8 @@ enum class Scales {
 
 class Session {
  public:
-  // `capacity`: maximum bytes of planned_bytes(); the constructor throws Error(does_not_fit) before it reserves memory
+  // `capacity`: maximum bytes of planned_bytes(), and on the CPU of pinned_bytes() in addition; the constructor throws
+  // Error(does_not_fit) before it reserves memory
   // if more are needed. nullopt: the free memory that the device's driver reports; without such a driver (cpu, meta)
   // the session is not checked. `model`, `device` and `mesh` must outlive the session. plan::state_options must be
   // equal for the layouts of all `configs`: they share one state, and one arena of the size of the largest.
@@ -71,6 +76,7 @@ class Session {
   std::int64_t arena_bytes() const { return arena_.bytes(); }
   // State, arena, and the compute stream's scratch buffer: all device memory of the session.
   std::int64_t planned_bytes() const;
+  std::int64_t pinned_bytes() const { return pinned_bytes_; }  // host arena, and staging of all kinds of steps
 
   // Notes for the user: plan::implementations of all steps, and why collectives cannot use registered memory
   // (comm::Mesh::register_memory, compare_offsets).
@@ -121,6 +127,7 @@ class Session {
   PlannedStep& planned_step(step::Purpose purpose) { return *planned_steps_[find(purpose)]; }
   // The plan of a kind of step on this rank. The first rank of the run makes those of all pipeline stages, checks them
   // together and sends them. With replay each rank makes its own, with its trace.
+  void check_pinned(std::optional<Bytes> capacity) const;
   plan::RankPlan make_plan(const StepConfig& config, bool optimizer, bool replay);
   // Registers with the comm backend the memory that collectives use: the state, which all-gathers of weights read, and
   // the arena, for all other operands.
@@ -133,6 +140,7 @@ class Session {
   comm::Mesh& mesh_;
   std::unique_ptr<step::ModelState> state_;
   Arena arena_, host_arena_;
+  std::int64_t pinned_bytes_ = 0;
   std::vector<std::byte*> registered_;
   std::vector<std::string> notes_;
   std::int64_t scratch_bytes_ = 0;

@@ -62,14 +62,15 @@ std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model
 }
 
 std::int64_t planned_bytes(const models::Model& model, const std::vector<plan::Layout>& layouts) {
-  std::int64_t state = 0, arena = 0, scratch = 0;
+  std::int64_t state = 0, arena = 0, scratch = 0, staging = 0;
   for (const plan::Layout& layout : layouts) {
     const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::logits, 0);
     state = std::max(state, plan.state_bytes);
     arena = std::max(arena, plan.buffers.placement.bytes);
     scratch = plan.scratch_bytes;
+    if (layout.device == DeviceKind::cpu) staging += plan.staging_bytes;
   }
-  return state + arena + scratch;
+  return state + arena + scratch + staging;
 }
 
 }  // namespace hawser::generate

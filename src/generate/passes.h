@@ -46,7 +46,7 @@ std::size_t bucket_for_sequences(const std::vector<ShapeBucket>& buckets, std::i
 std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model& model, const CacheSize& size,
                                        int threads, DeviceKind device);
 
-// Bytes of device memory of a session with these layouts, planned on meta.
+// Bytes of device memory of a session with these layouts, planned on meta; on the CPU with what it stages.
 std::int64_t planned_bytes(const models::Model& model, const std::vector<plan::Layout>& layouts);
 
 }  // namespace hawser::generate

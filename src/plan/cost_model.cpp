@@ -86,6 +86,7 @@ class Pricer {
 
   Duration price(const OpRecord& record) {
     if (record.collective.kind != CollectiveKind::none) return message(record.collective);
+    if (record.kind == OpKind::transfer && target_.host.rate > 0) return transfer(record);
     const auto [rate, what] = rate_of(record.kind);
     Duration out{.what = what};
     double bytes = record.bytes;
@@ -126,6 +127,13 @@ class Pricer {
         break;
     }
     return {};
+  }
+
+  // A record lists what it reads and what it writes, or only the one that the plan knows: both have the same size.
+  Duration transfer(const OpRecord& record) const {
+    double bytes = record.bytes;
+    for (const Access& a : record.accesses) bytes = std::max(bytes, static_cast<double>(a.row_bytes * a.rows));
+    return {.seconds = std::max(bytes / target_.host.rate, target_.host.latency), .what = "host transfers"};
   }
 
   Duration message(const CollectiveNote& note) {

@@ -2,6 +2,8 @@
 //
 // Seconds of a GEMM or of attention; other ops have no first term:
 //   max(FLOP / (FLOP/s of that kind of op), bytes read and written / memory bandwidth (bytes/s), launch latency (s))
+// Seconds of a transfer between host and device, if the target has a host link:
+//   max(latency of the host link (s), bytes / its bandwidth (bytes/s))
 // Seconds of a collective; of a send, a receive or an exchange with the bytes of the message and the bandwidth of a
 // pair:
 //   link latency (s) + bytes sent by this rank / bandwidth (bytes/s)
@@ -47,7 +49,8 @@ double bytes_sent(const CollectiveNote& note, int count);
 
 struct StepTime {
   double seconds = 0;
-  // Seconds of work, summed over streams, by category: "GEMM", "attention", "other work", "communication".
+  // Seconds of work, summed over streams, by category: "GEMM", "attention", "other work", "communication",
+  // "host transfers" (with a host link).
   std::map<std::string, double> busy;
 };
 

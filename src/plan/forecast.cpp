@@ -154,8 +154,9 @@ void check_capacity(const Recipe& recipe, const models::Model& model, int world,
 
 void check_capacity(const Recipe& recipe, const models::Model& model, const Layout& layout, step::Purpose purpose,
                     const std::string& hint, const Machine& machine, const std::string& target) {
-  const std::int64_t needed =
-      plan_rank(model, layout, purpose, 0).bytes() + overhead_of(load_target(target), layout.mesh);
+  const RankPlan plan = plan_rank(model, layout, purpose, 0);
+  const std::int64_t needed = plan.bytes() + (layout.device == DeviceKind::cpu ? plan.pinned_bytes() : 0) +
+                              overhead_of(load_target(target), layout.mesh);
   check_capacity(recipe, needed, layout.mesh.world(), hint, machine, target);
 }
 

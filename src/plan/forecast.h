@@ -40,7 +40,10 @@ struct Forecast {
 
   // The policy of each block.
   std::vector<Checkpointing> checkpointing() const;
-  std::int64_t needed() const { return costs.total_bytes + overhead; }
+  // On the CPU, pinned host memory is memory of the device.
+  std::int64_t needed() const {
+    return costs.total_bytes + overhead + (layout.device == DeviceKind::cpu ? costs.pinned_bytes : 0);
+  }
   bool fits() const { return needed() <= capacity; }
 };
 

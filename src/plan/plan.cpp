@@ -85,7 +85,8 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   setup.state = &state;
   setup.buffers = &buffers;
   setup.on_instruction = [&device](const program::Instruction& instruction) { device.set_instruction(instruction.id); };
-  step::Executor(std::move(setup)).enqueue({});
+  step::Executor executor(std::move(setup));
+  executor.enqueue({});
   plan.trace = device.take_trace();
   plan.buffers = buffers.take();
   plan.parameter_bytes = state.parameter_bytes();
@@ -94,6 +95,7 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   plan.saved_bytes = state.saved_bytes();
   plan.state_bytes = state.bytes();
   plan.scratch_bytes = scratch_bytes(layout.device);
+  plan.staging_bytes = executor.staging_bytes();
   plan.buffers.placement =
       program::place(plan.trace, plan.buffers.buffers, placing, max_bytes - plan.state_bytes - plan.scratch_bytes);
   plan.buffers.host_placement = program::place(plan.trace, plan.buffers.buffers, placing,
@@ -199,6 +201,7 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
   const std::int64_t slack = plan.buffers.placement.bytes - plan.buffers.placement.live_bytes;
   if (slack > 0) costs.peak_bytes_by_category["between buffers"] = slack;
   costs.total_bytes = plan.bytes();
+  costs.pinned_bytes = plan.pinned_bytes();
   costs.saved_bytes = plan.saved_bytes;
   costs.peak_bytes = plan.state_bytes + plan.scratch_bytes + plan.buffers.placement.live_bytes;
   for (const TraceItem& item : plan.trace.items) {

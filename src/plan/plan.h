@@ -31,7 +31,10 @@ struct RankPlan {
   // rely on it (comm::Mesh::compare_offsets). Parts that are each member's own, and sends and receives, are left out.
   std::map<std::string, std::uint64_t> offset_hashes;
 
-  std::int64_t host_bytes() const { return buffers.host_placement.bytes; }  // pinned host memory of a step
+  std::int64_t staging_bytes = 0;  // pinned host memory for inputs and results (step::HostLink); each plan has its own
+  std::int64_t host_bytes() const { return buffers.host_placement.bytes; }  // arena of pinned host memory of a step
+  // All pinned host memory that a session reserves if this is its only kind of step.
+  std::int64_t pinned_bytes() const { return host_bytes() + staging_bytes; }
   // All device memory that a session reserves if this is its only kind of step: state, scratch buffer and arena.
   std::int64_t bytes() const { return state_bytes + scratch_bytes + buffers.placement.bytes; }
 };
@@ -65,6 +68,7 @@ void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<in
 struct Costs {
   // RankPlan::bytes(): state, scratch buffer and arena.
   std::int64_t total_bytes = 0;
+  std::int64_t pinned_bytes = 0;  // RankPlan::pinned_bytes(), not in total_bytes
   // Bytes in use at the time when the arena has the most live bytes: state, scratch buffer and live buffers.
   std::int64_t peak_bytes = 0;
   // A breakdown of total_bytes (not only of peak_bytes) at that time: parts of the state, the scratch buffer, live

@@ -148,6 +148,10 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
   for (const auto& [category, bytes] : parts) {
     out += row(category, format_bytes(Bytes(bytes)), percent(double(bytes), double(forecast.needed())));
   }
+  if (!target.cuda) {
+    out += row("host buffers", format_bytes(Bytes(costs.pinned_bytes)),
+               percent(double(costs.pinned_bytes), double(forecast.needed())));
+  }
   out += row("context and communicators", format_bytes(Bytes(forecast.overhead)),
              percent(double(forecast.overhead), double(forecast.needed())));
   const std::int64_t left = forecast.capacity - forecast.needed();
@@ -156,6 +160,7 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
                  left >= 0 ? cat("fits, ", format_bytes(Bytes(left)), " left")
                            : cat("does not fit, ", format_bytes(Bytes(-left)), " over")));
 
+  if (target.cuda) out += row("host memory, buffers", format_bytes(Bytes(costs.pinned_bytes)), "pinned, in addition");
   if (saves_asynchronously(recipe)) {
     const std::int64_t snapshot = costs.saved_bytes;
     const bool fits = target.cuda || snapshot <= snapshot_memory_cpu(forecast.capacity, forecast.needed());
@@ -203,6 +208,7 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
                                 {"overhead", forecast.overhead},
                                 {"needed", forecast.needed()},
                                 {"capacity", forecast.capacity},
+                                {"pinned", costs.pinned_bytes},
                                 {"peak", costs.peak_instruction}};
   // Of a rank that owns its states; its replicas have no snapshot.
   if (saves_asynchronously(recipe)) memory["host_snapshot"] = costs.saved_bytes;

@@ -21,6 +21,10 @@ namespace hawser::plan {
 
 namespace {
 
+// Of a cuda target without the key `host`: PCIe 4.0 x16, 31.5 GB/s a direction by its specification, at 80%; latency as
+// the launch of the shipped targets.
+constexpr HostRate kPcie4{.rate = 2.5e10, .latency = 3e-6};
+
 // Reads a target's YAML; collects all problems.
 class Reader {
  public:
@@ -34,7 +38,7 @@ class Reader {
     }
     check_keys(root_, "",
                {"name", "about", "device", "capacity", "context", "communicator", "per_core", "overlap", "launch",
-                "copy", "gemm", "attention", "links"});
+                "copy", "host", "gemm", "attention", "links"});
     t.name = text(root_, "name");
     t.about = text(root_, "about");
     const std::string device = text(root_, "device");
@@ -47,6 +51,12 @@ class Reader {
     t.overlap = flag("overlap", true);
     t.launch = number(root_, "", "launch");
     t.copy = rate(root_, "", "copy");
+    if (root_["host"].IsDefined()) {
+      check_keys(map("host"), "host.", {"rate", "latency"});
+      t.host = {.rate = rate(map("host"), "host.", "rate"), .latency = number(map("host"), "host.", "latency")};
+    } else if (t.cuda) {
+      t.host = kPcie4;
+    }
     for (const char* dtype : {"bf16", "float32"}) {
       ComputeRates& rates = std::string_view(dtype) == "bf16" ? t.bf16 : t.float32;
       rates.gemm = rate(map("gemm"), "gemm.", dtype);

@@ -29,6 +29,12 @@ struct Link {
   double latency = 0;  // seconds
 };
 
+// Between a device and the memory of its host. Both directions have the rate at the same time.
+struct HostRate {
+  double rate = 0;     // bytes/s; 0: host and device have one memory, and a transfer is a copy in it
+  double latency = 0;  // minimum seconds of a transfer
+};
+
 struct Target {
   std::string name, about;
   bool cuda = false;
@@ -38,6 +44,7 @@ struct Target {
   bool overlap = true;
   double launch = 0;  // seconds
   double copy = 0;    // bytes/s
+  HostRate host;
   ComputeRates bf16, float32;
   double gemm_fp8 = 0;  // FLOP/s of GEMMs with FP8 operands; 0: the device has none that are faster
   std::vector<Link> links;

@@ -78,7 +78,8 @@ TensorView PlannedBuffers::get(const BufferKey& key, DType dtype, const Shape& s
   HAWSER_CHECK(it != plan_.index.end(), key.text(), " is not in the plan");
   const program::Buffer& buffer = plan_.buffers[static_cast<std::size_t>(it->second)];
   HAWSER_CHECK(buffer.bytes == bytes, key.text(), " has ", buffer.bytes, " bytes in the plan, requested ", bytes);
-  return TensorView(arenas_.of(buffer.space) + plan_.offset(it->second), dtype, shape, device_);
+  const DeviceKind kind = buffer.space == program::Space::host ? DeviceKind::cpu : device_;
+  return TensorView(arenas_.of(buffer.space) + plan_.offset(it->second), dtype, shape, kind);
 }
 
 }  // namespace hawser::step

@@ -75,7 +75,7 @@ struct Arenas {
 
 class PlannedBuffers : public Buffers {
  public:
-  // All arguments outlive this.
+  // All arguments outlive this. `device`: the kind of the device arena's views; those of the host arena are cpu.
   PlannedBuffers(const BufferPlan& plan, const Arenas& arenas, DeviceKind device)
       : plan_(plan), arenas_(arenas), device_(device) {}
   TensorView get(const BufferKey& key, DType dtype, const Shape& shape) override;

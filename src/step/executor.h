@@ -115,6 +115,7 @@ class Executor {
   // Rethrows any stream's error so far; does not wait.
   void check();
   Stream& compute_stream();
+  std::int64_t staging_bytes() const { return link_.bytes(); }  // pinned host memory that the executor reserves
   void set_on_instruction(std::function<void(const program::Instruction&)> on_instruction) {
     setup_.on_instruction = std::move(on_instruction);
   }

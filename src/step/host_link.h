@@ -30,6 +30,8 @@ class HostLink {
   // Bytes of a slot that a view of `bytes` bytes takes.
   static std::int64_t staged(std::int64_t bytes) { return round_up(bytes, Device::kAlignment); }
 
+  std::int64_t bytes() const { return kSlots * bytes_; }  // of pinned memory; on meta, as reserved elsewhere
+
   // Takes the next slot. Blocks the host while the step that used it is in flight.
   void begin_step();
   void end_step(const Event& end);

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 
+#include "device/forwarding_device.h"
+
+#include "plan/shared_plan.h"
 #include "support.h"
 
 namespace hawser {
@@ -47,6 +50,76 @@ TEST(OffloadPlan, LoadsIntoBuffersOfItsOwn) {
     elsewhere += plan.buffers.offset(buffer) != plan.buffers.offset(forward->second) ? 1 : 0;
   }
   EXPECT_GT(elsewhere, 0);
+}
+
+class CountingDevice : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  std::unique_ptr<Stream> make_stream(const std::string& name) override { return inner_->make_stream(name); }
+  std::byte* allocate_host(std::int64_t bytes) override {
+    host += bytes;
+    return ForwardingDevice::allocate_host(bytes);
+  }
+  std::int64_t host = 0;
+};
+
+// Host memory is planned to the byte, and refused before any is reserved. On the CPU it is in the capacity, too.
+TEST(OffloadPlan, HostMemoryIsChecked) {
+  const models::Model model(testing::llama_description({.vocabulary = 64, .blocks = 2}));
+  const plan::Layout layout = layout_of(model, true);
+  const auto cpu = make_cpu_device();
+  const auto mesh = comm::make_self_mesh();
+  CountingDevice device(*cpu);
+  const auto open = [&](std::optional<Bytes> capacity, std::optional<Bytes> host) {
+    return engine::Session(model, layout, device, *mesh, {step::Purpose::train, step::Purpose::loss}, capacity,
+                           {.host_capacity = host});
+  };
+  std::int64_t planned = 0, pinned = 0;
+  {
+    const engine::Session session = open(std::nullopt, std::nullopt);
+    planned = session.planned_bytes();
+    pinned = session.pinned_bytes();
+    EXPECT_EQ(pinned, device.host);
+    const plan::RankPlan& train = session.plan(step::Purpose::train);
+    EXPECT_GT(train.host_bytes(), 0);
+    EXPECT_EQ(pinned, train.pinned_bytes() + session.plan(step::Purpose::loss).staging_bytes);
+    EXPECT_EQ(plan::costs_of(train, model, layout).pinned_bytes, train.pinned_bytes());
+    const plan::RankPlan copy = plan::read_plan(plan::plan_text(train), train.purpose, train.program);
+    EXPECT_EQ(copy.pinned_bytes(), train.pinned_bytes());
+  }
+  device.host = 0;
+  const auto refused = [&](std::int64_t capacity, std::int64_t host, const std::string& words) {
+    try {
+      open(Bytes(capacity), Bytes(host));
+      FAIL() << "not refused: " << words;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::does_not_fit);
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+    }
+    EXPECT_EQ(device.host, 0);
+  };
+  refused(planned + pinned, pinned - 1, "of host memory and may use");
+  refused(planned + pinned - 1, pinned, "and may use");
+  open(Bytes(planned + pinned), Bytes(pinned));
+  EXPECT_EQ(device.host, pinned);
+}
+
+// Ops of a GPU's streams must not take them.
+TEST(OffloadPlan, ViewsOfHostMemoryAreOfTheCpu) {
+  const models::Model model(testing::llama_description({.vocabulary = 64, .blocks = 2}));
+  const plan::RankPlan plan = plan::plan_rank(model, layout_of(model, true), step::Purpose::train, 0);
+  std::vector<std::byte> device(1), host(1);  // addresses only
+  const step::Arenas arenas{.device = device.data(), .host = host.data()};
+  step::PlannedBuffers buffers(plan.buffers, arenas, DeviceKind::cuda);
+  int on_host = 0;
+  for (const auto& [key, index] : plan.buffers.index) {
+    const program::Buffer& buffer = plan.buffers.buffers[static_cast<std::size_t>(index)];
+    const TensorView view = buffers.get(key, DType::u8, {buffer.bytes});
+    const bool offloaded = key.role == step::Role::offloaded;
+    EXPECT_EQ(view.device(), offloaded ? DeviceKind::cpu : DeviceKind::cuda) << key.text();
+    on_host += offloaded ? 1 : 0;
+  }
+  EXPECT_GT(on_host, 0);
 }
 
 TEST(OffloadPlan, WithoutTheEventOfALoadOrAnOffloadIsRejected) {

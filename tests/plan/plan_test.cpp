@@ -450,6 +450,33 @@ TEST(CostModel, AMessageIsCarriedByOneLink) {
   }
 }
 
+TEST(CostModel, TransfersHaveTheRateOfTheHostLink) {
+  const std::string text =
+      "name: x\nabout: y\ncapacity: 1 GiB\ncontext: 0\ncommunicator: 0\nlaunch: 0\ncopy: 1e12\n"
+      "gemm: {bf16: 1, float32: 1}\n"
+      "attention: {bf16: {forward: 1, backward: 1}, float32: {forward: 1, backward: 1}}\n"
+      "links: [{ranks: 0, rate: 1, latency: 0}]\n";
+  const auto target = [&](const std::string& more) { return plan::parse_target(text + more, "x.yaml"); };
+  const auto seconds = [](const plan::Target& target, std::int64_t bytes) {
+    MetaDevice device;
+    const Access from{.address = 1 << 20, .row_bytes = bytes},
+        to{.address = 1 << 21, .row_bytes = bytes, .write = true};
+    const auto in = device.make_stream("in"), out = device.make_stream("out");
+    in->launch({.name = "load", .kind = OpKind::transfer, .accesses = {from, to}}, {});
+    out->launch({.name = "offload", .kind = OpKind::transfer, .accesses = {from}}, {});  // both directions at once
+    return plan::step_time(device.trace(), target, DType::bf16, 1.0).seconds;
+  };
+  const plan::Target given = target("device: cuda\nhost: {rate: 1e6, latency: 0.25}\n");
+  EXPECT_NEAR(seconds(given, 1'000'000), 1.0, 1e-9);
+  EXPECT_NEAR(seconds(given, 1'000), 0.25, 1e-9);
+  EXPECT_NEAR(seconds(target("device: cuda\n"), 1'000'000), 1e6 / 2.5e10, 1e-9);
+  const plan::Target cpu = target("device: cpu\n");  // one memory: bytes read plus bytes written
+  EXPECT_NEAR(seconds(cpu, 1'000'000), 2e6 / 1e12, 1e-12);
+  EXPECT_THROW(target("device: cuda\nhost: {rate: 0, latency: 0}\n"), UserError);
+  EXPECT_THROW(target("device: cuda\nhost: {rate: 1}\n"), UserError);
+  EXPECT_THROW(target("device: cuda\nhost: {speed: 1, rate: 1, latency: 0}\n"), UserError);
+}
+
 TEST(CostModel, GemmsWithFp8OperandsHaveTheirRate) {
   const std::string text =
       "name: x\nabout: y\ndevice: cuda\ncapacity: 1 GiB\ncontext: 0\ncommunicator: 0\nlaunch: 0\ncopy: 1e9\n"
