@@ -50,10 +50,10 @@ enum class Scales {
 class Session {
  public:
   // `capacity`: maximum bytes of planned_bytes(), and on the CPU of pinned_bytes() in addition; the constructor throws
-  // Error(does_not_fit) before it reserves memory
-  // if more are needed. nullopt: the free memory that the device's driver reports; without such a driver (cpu, meta)
-  // the session is not checked. `model`, `device` and `mesh` must outlive the session. plan::state_options must be
-  // equal for the layouts of all `configs`: they share one state, and one arena of the size of the largest.
+  // Error(does_not_fit) before it reserves memory if more are needed. nullopt: the free memory that the device's driver
+  // reports; without such a driver (cpu, meta) the session is not checked. `model`, `device` and `mesh` must outlive
+  // the session. plan::state_options must be equal for the layouts of all `configs`: they share one state, and one
+  // arena of the size of the largest.
   // Collective: every rank of the mesh calls it with the same configs. If it throws, it may throw on this rank
   // only; whoever called it must then end the other ranks.
   Session(const models::Model& model, std::vector<StepConfig> configs, Device& device, comm::Mesh& mesh,
@@ -125,9 +125,9 @@ class Session {
   struct PlannedStep;
   std::size_t find(step::Purpose purpose) const;  // index of the first StepConfig with this purpose
   PlannedStep& planned_step(step::Purpose purpose) { return *planned_steps_[find(purpose)]; }
+  void check_pinned(std::optional<Bytes> capacity) const;
   // The plan of a kind of step on this rank. The first rank of the run makes those of all pipeline stages, checks them
   // together and sends them. With replay each rank makes its own, with its trace.
-  void check_pinned(std::optional<Bytes> capacity) const;
   plan::RankPlan make_plan(const StepConfig& config, bool optimizer, bool replay);
   // Registers with the comm backend the memory that collectives use: the state, which all-gathers of weights read, and
   // the arena, for all other operands.
