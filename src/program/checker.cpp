@@ -174,7 +174,7 @@ std::vector<std::string> check_memory(const RankTrace& rank) {
   for (std::size_t b = 0; b < buffers.size() && !defects.full(); ++b) {
     BufferCheck check(trace, order, buffers[b], uses.of(b), defects);
     check.races();
-    if (buffers[b].space != Space::persistent) check.unwritten_reads();
+    if (!is_persistent(buffers[b].space)) check.unwritten_reads();
   }
   if (rank.placement != nullptr && inside) {
     const Lifetimes lifetimes(trace, order, buffers);

@@ -169,6 +169,27 @@ TEST(CheckMemory, FindsReadsOfUnwrittenBytes) {
   expect_defect(lines, {"z is read before it is written", "sum"});
 }
 
+// State in host memory: written before the step, not placed in an arena, and not free of races.
+TEST(CheckMemory, KnowsPersistentHostMemory) {
+  for (const bool waits : {true, false}) {
+    Recorder r({"copy_in", "copy_out"});
+    const int state = r.buffer("state", testing::kPersistentHost, 1000), staged = r.buffer("staged", "temp", 1000);
+    r.work(0, "state_in", {state}, {staged});
+    r.after(1, 0);
+    r.work(1, "state_out", {staged}, {state});
+    if (waits) r.after(0, 1);
+    r.work(0, "state_in", {state}, {});
+    const Placement device = place(r.trace(), r.buffers());
+    const Placement host = place(r.trace(), r.buffers(), Placing::offsets, 1 << 20, Space::host);
+    EXPECT_EQ(device.bytes, 1024);
+    EXPECT_EQ(host.bytes, 0);
+    const auto lines =
+        check_memory({.trace = &r.trace(), .buffers = &r.buffers(), .placement = &device, .host_placement = &host});
+    EXPECT_EQ(lines.size(), waits ? 0u : 1u) << text(lines);
+    if (!waits) expect_defect(lines, {"race on state", "state_out", "state_in"});
+  }
+}
+
 TEST(CheckMemory, FindsAccessesOutsideBuffers) {
   Recorder r({"compute"});
   const int x = r.buffer("x", "temp", 1000);

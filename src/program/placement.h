@@ -19,7 +19,11 @@ enum class Space {
   host,        // in the step's arena of pinned host memory, such as offloaded activations
   persistent,  // outside the arenas, in the model state (step/state.h): parameters and moments. Its contents persist from
                // step to step; it shares bytes with no other buffer
+  persistent_host,  // the same in pinned host memory
 };
+constexpr bool is_persistent(Space space) {
+  return space == Space::persistent || space == Space::persistent_host;
+}
 
 // A buffer as allocated on the meta device.
 struct Buffer {

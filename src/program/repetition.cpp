@@ -52,7 +52,7 @@ std::vector<std::uint64_t> hash_items(const Trace& trace, const Lifetimes& lifet
     for_each_access(trace, lifetimes, buffers, i, [&](const Access& access, int b) {
       const Buffer* const buffer = b < 0 ? nullptr : &buffers[static_cast<std::size_t>(b)];
       // Persistent buffers have no offset.
-      if (buffer == nullptr || buffer->space == Space::persistent) {
+      if (buffer == nullptr || is_persistent(buffer->space)) {
         hash = mix(hash, 1);
         return;
       }
@@ -165,9 +165,9 @@ bool ShortTrace::cut(const Repetition& repetition) {
 bool ShortTrace::lives_repeat() const {
   const int soon = begin_ + static_cast<int>(kMaxTile) * period_, end = begin_ + left_out_;
   for (int b = 0; b < static_cast<int>(buffers_.size()); ++b) {
-    const bool device = buffers_[static_cast<std::size_t>(b)].space != Space::persistent;
+    const bool placed = !is_persistent(buffers_[static_cast<std::size_t>(b)].space);
     const int first = lifetimes_.first_item(b), last = lifetimes_.last_item(b);
-    if (device && first >= 0 && first < begin_ && last >= soon && last < end) return false;
+    if (placed && first >= 0 && first < begin_ && last >= soon && last < end) return false;
   }
   return true;
 }

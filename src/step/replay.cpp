@@ -113,8 +113,9 @@ ReplayDevice::ReplayDevice(Device& device, const ReplaySetup& setup) : Forwardin
       const int b = index.find(access.address);
       HAWSER_CHECK(b >= 0, record.name, " accesses memory outside of all buffers");
       const program::Buffer& buffer = buffers[static_cast<std::size_t>(b)];
-      const bool persistent = buffer.space == program::Space::persistent;
-      const std::byte* base = persistent ? setup.state : setup.arenas.of(buffer.space) + setup.buffers->offset(b);
+      const bool persistent = is_persistent(buffer.space);
+      const std::byte* const state = buffer.space == program::Space::persistent ? setup.state : setup.host_state;
+      const std::byte* base = persistent ? state : setup.arenas.of(buffer.space) + setup.buffers->offset(b);
       access.address = reinterpret_cast<std::uint64_t>(base) + (access.address - buffer.address);
       accesses_[i].push_back(access);
       if (persistent) continue;

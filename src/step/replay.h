@@ -60,8 +60,9 @@ struct ReplaySetup {
   const Trace* trace = nullptr;
   const BufferPlan* buffers = nullptr;
   Arenas arenas;
-  std::byte* state = nullptr;  // the plan's persistent memory
-  bool guard = true;           // cpu: poison what is not live; initially the arenas are poisoned
+  std::byte* state = nullptr;       // the plan's persistent memory
+  std::byte* host_state = nullptr;  // and its part in host memory
+  bool guard = true;                // cpu: poison what is not live; initially the arenas are poisoned
 };
 
 class ReplayDevice : public ForwardingDevice {

@@ -12,8 +12,8 @@
 
 namespace hawser::program::testing {
 
-// Category of buffers that are in the space `persistent`.
-inline const std::string kPersistent = "persistent";
+// Categories of buffers that are in the spaces `persistent` and `persistent_host`.
+inline const std::string kPersistent = "persistent", kPersistentHost = "persistent on the host";
 
 // Writes a trace through the meta device, as a step does.
 class Recorder {
@@ -28,7 +28,9 @@ class Recorder {
                         .category = category,
                         .address = address,
                         .bytes = bytes,
-                        .space = category == kPersistent ? Space::persistent : Space::device});
+                        .space = category == kPersistent       ? Space::persistent
+                                 : category == kPersistentHost ? Space::persistent_host
+                                                               : Space::device});
     return static_cast<int>(buffers_.size()) - 1;
   }
   Access read(int buffer) const { return whole(buffer, false); }
