@@ -69,9 +69,10 @@ std::vector<StatePart> state_parts(Session& session, StateScope scope) {
   return parts;
 }
 
-std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at) {
+std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at, PartsToCopy which) {
   std::int64_t bytes = 0;
   for (StatePart& part : parts) {
+    if (which == PartsToCopy::of_device && part.on_host()) continue;
     if (at != nullptr) {
       part.host = TensorView(at + bytes, part.device.dtype(), part.device.shape(), DeviceKind::cpu);
     }
@@ -111,24 +112,28 @@ std::vector<NamedState> named_states(Session& session, const std::vector<StatePa
 }
 
 HostCopy::HostCopy(Session& session, StateScope scope) : session_(session), parts_(state_parts(session, scope)) {
-  if (session.device().kind() == DeviceKind::cpu) return;
+  const std::int64_t bytes = place_copies(parts_, nullptr, PartsToCopy::of_device);
+  if (bytes == 0) return;
   memory_ = make_cpu_device();  // pages are allocated when they are first written
-  arena_ = Arena(*memory_, place_copies(parts_, nullptr));
-  place_copies(parts_, arena_.data());
+  arena_ = Arena(*memory_, bytes);
+  place_copies(parts_, arena_.data(), PartsToCopy::of_device);
 }
 
 void HostCopy::fetch() {
   session_.synchronize();
-  if (memory_ == nullptr) return;
+  if (arena_.bytes() == 0) return;
   PinnedStagingBuffer staging(session_.device(), session_.stream());
-  for (const StatePart& part : parts_) staging.fetch(part.device, part.host.raw());
+  for (const StatePart& part : parts_) {
+    if (!part.on_host()) staging.fetch(part.device, part.host.raw());
+  }
 }
 
 void HostCopy::store() {
   session_.synchronize();
-  if (memory_ == nullptr) return;
+  if (arena_.bytes() == 0) return;
   PinnedStagingBuffer staging(session_.device(), session_.stream());
   for (const StatePart& part : parts_) {
+    if (part.on_host()) continue;
     staging.send(part.device, [&](std::byte* piece, std::int64_t begin, std::int64_t count) {
       std::memcpy(piece, part.host.raw() + begin, static_cast<std::size_t>(count));
     });

@@ -6,8 +6,8 @@
 //
 //   checkpoint.read(copy.states()), copy.store();  // host to device
 //
-// On the CPU the views are the session's own and nothing is copied. On other devices the copy takes as much pageable
-// memory as the states; transfers use pinned buffers of kStagingBytes.
+// Views of state that is in host memory (all on the CPU; step::StateOptions::on_host) are the session's own, and nothing
+// is copied. The copy of the rest takes as much pageable memory; transfers use pinned buffers of kStagingBytes.
 #pragma once
 
 #include <functional>
@@ -46,8 +46,10 @@ class PinnedStagingBuffer {
 struct StatePart {
   int flat = 0;             // -1: a table
   std::string prefix;       // of the tensors' names
-  TensorView device, host;  // the same view until place_copies places the copy
+  TensorView device, host;  // the same view until the copy is placed; `device` may be in host memory, too
   nn::Extent extent = {};   // which elements of the flat share a value
+
+  bool on_host() const { return device.device() == DeviceKind::cpu; }
 };
 // Which states.
 struct StateScope {
@@ -59,8 +61,10 @@ struct StateScope {
 };
 // Weights and their scales, then the optimizer's slots, flat by flat; then tables, whose `flat` is -1.
 std::vector<StatePart> state_parts(Session& session, StateScope scope = {});
-// Returns the bytes of the copies of all parts; with `at`, places the copies there.
-std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at);
+// Returns the bytes of the copies of all parts, or only of those that are not in host memory; with `at`, places the
+// copies there.
+enum class PartsToCopy { all, of_device };
+std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at, PartsToCopy which = PartsToCopy::all);
 // The copies as named tensors of the model (nn::extent_states), then the tables. Of what several ranks have, such as
 // tables and the scales of weights, "scale/PARAMETER", one rank saves each value, and all ranks load it.
 enum class StatesFor { save, load };
@@ -78,7 +82,7 @@ class HostCopy {
 
  private:
   Session& session_;
-  std::unique_ptr<Device> memory_;  // null: nothing is copied
+  std::unique_ptr<Device> memory_;
   Arena arena_;
   std::vector<StatePart> parts_;
 };

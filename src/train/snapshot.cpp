@@ -1,10 +1,28 @@
 #include "train/snapshot.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "engine/session.h"
 
 namespace hawser::train {
+
+namespace {
+
+// On a GPU's stream, transfer() between two host buffers blocks the caller until the stream gets there, so a host
+// function copies, in pieces, since it must be short.
+void copy_on_host(Stream& stream, const engine::StatePart& part) {
+  constexpr std::int64_t kPiece = std::int64_t{4} << 20;
+  for (std::int64_t begin = 0; begin < part.device.bytes(); begin += kPiece) {
+    const std::int64_t bytes = std::min(kPiece, part.device.bytes() - begin);
+    stream.call_host({.name = "snapshot", .kind = OpKind::transfer, .accesses = {reads(part.device)}},
+                     [to = part.host.raw() + begin, from = part.device.raw() + begin, bytes] {
+                       std::memcpy(to, from, static_cast<std::size_t>(bytes));
+                     });
+  }
+}
+
+}  // namespace
 
 Snapshot::Snapshot(engine::Session& session, engine::StateScope scope)
     : session_(session), parts_(engine::state_parts(session, scope)) {
@@ -23,8 +41,12 @@ void Snapshot::take(const Event& step_end) {
   stream_->wait(step_end);
   std::vector<Event> copied(session_.model().flats().size() + 1);  // by flat, then of the tables
   for (const engine::StatePart& part : parts_) {
-    transfer(*stream_, {.name = "snapshot", .kind = OpKind::transfer, .accesses = {reads(part.device)}},
-             part.host.raw(), part.device.raw(), part.device.bytes());
+    if (part.on_host()) {
+      copy_on_host(*stream_, part);
+    } else {
+      transfer(*stream_, {.name = "snapshot", .kind = OpKind::transfer, .accesses = {reads(part.device)}},
+               part.host.raw(), part.device.raw(), part.device.bytes());
+    }
     (part.flat < 0 ? copied.back() : copied[static_cast<std::size_t>(part.flat)]) = stream_->record_event();
   }
   session_.hold_updates(copied);
