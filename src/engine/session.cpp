@@ -9,6 +9,7 @@
 #include "device/cuda/native.h"
 #include "engine/host_copy.h"
 #include "engine/rank_device.h"
+#include "engine/staged_weights.h"
 #include "models/weights.h"
 #include "plan/shared_plan.h"
 #include "plan/target.h"
@@ -52,7 +53,7 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
     HAWSER_CHECK(!block.moe || block.moe->part.index == comm::expert_part(mesh.place(), mesh.sizes()), "rank ",
                  mesh.rank(), " has part ", block.moe ? block.moe->part.index : 0, " of the experts");
   }
-  std::int64_t arena_bytes = 0, host_bytes = 0, state_bytes = 0;
+  std::int64_t arena_bytes = 0, host_bytes = 0, state_bytes = 0, host_state_bytes = 0;
   const bool optimizer = std::any_of(configs.begin(), configs.end(),
                                      [](const StepConfig& config) { return config.purpose == step::Purpose::train; });
   for (StepConfig& config : configs) {
@@ -65,6 +66,7 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
     host_bytes = std::max(host_bytes, planned->plan.host_bytes());
     pinned_bytes_ += planned->plan.staging_bytes;
     state_bytes = std::max(state_bytes, planned->plan.state_bytes);
+    host_state_bytes = std::max(host_state_bytes, planned->plan.host_state_bytes);
     for (const std::string& line : planned->plan.implementations) {
       if (std::find(notes_.begin(), notes_.end(), line) == notes_.end()) notes_.push_back(line);
     }
@@ -75,7 +77,7 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
     std::string note = few_connections(environment_variable("CUDA_DEVICE_MAX_CONNECTIONS"));
     if (!note.empty()) notes_.push_back(std::move(note));
   }
-  pinned_bytes_ += host_bytes;
+  pinned_bytes_ += host_bytes + host_state_bytes;
   check_pinned(checks.host_capacity);
   const bool one_memory = device_.kind() == DeviceKind::cpu;
   const std::int64_t needed = arena_bytes + state_bytes + scratch_bytes_ + (one_memory ? pinned_bytes_ : 0);
@@ -87,7 +89,8 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
                 cat("a rank needs ", format_bytes(Bytes(needed)), " and may use ", format_bytes(*capacity)));
   }
   state_ = std::make_unique<step::ModelState>(model_, plan::state_options(layout(), mesh_, optimizer), device_);
-  HAWSER_CHECK(state_->bytes() == state_bytes, "the kinds of steps need states of different sizes");
+  HAWSER_CHECK(state_->bytes() == state_bytes && state_->host_bytes() == host_state_bytes,
+               "the kinds of steps need states of different sizes");
   arena_ = Arena(device_, arena_bytes);
   if (host_bytes > 0) host_arena_ = Arena(device_, host_bytes, Memory::host);
   const step::Arenas arenas{.device = arena_.data(), .host = host_arena_.data()};
@@ -114,6 +117,7 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
                                                                           .buffers = &planned->plan.buffers,
                                                                           .arenas = arenas,
                                                                           .state = state_->data(),
+                                                                          .host_state = state_->host_data(),
                                                                           .guard = checks.guard});
       setup.device = planned->replay.get();
     }
@@ -203,15 +207,18 @@ step::Executor& Session::executor(step::Purpose purpose) {
 }
 
 void Session::initialise(std::uint64_t seed) {
+  StagedWeights staged(device_, *stream_, *state_);
   for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) {
     const step::FlatState& flat = state_->flat(f);
     if (!flat.held) continue;
-    models::initialise_flat(model_, f, seed, flat.begin, flat.count, *stream_, flat.stored);
+    models::initialise_flat(model_, f, seed, flat.begin, flat.count, *stream_, staged.place(f));
+    staged.store(f, 0, flat.count);
   }
   parameters_changed();
 }
 
 void Session::load(const models::WeightSources& sources, std::uint64_t seed) {
+  StagedWeights staged(device_, *stream_, *state_);
   std::optional<PinnedStagingBuffer> staging;
   if (device_.kind() != DeviceKind::cpu) staging.emplace(device_, *stream_);
   for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) {
@@ -223,7 +230,7 @@ void Session::load(const models::WeightSources& sources, std::uint64_t seed) {
       return std::pair(first, absent);
     };
     std::vector<std::pair<std::int64_t, std::vector<models::SegmentPiece>>> absent;
-    if (!staging) {
+    if (!staging || flat.stored_on_host()) {
       absent.push_back(load(0, flat.count, flat.stored));
     } else {
       const DType dtype = flat.stored.dtype();
@@ -235,8 +242,10 @@ void Session::load(const models::WeightSources& sources, std::uint64_t seed) {
     }
     for (const auto& [first, pieces] : absent) {
       for (const models::SegmentPiece& piece : pieces) {
-        models::initialise_flat(model_, f, seed, flat.begin + first + piece.at, piece.count, *stream_,
-                                flat.stored.rows(first + piece.at, piece.count), &sources);
+        const std::int64_t begin = first + piece.at;
+        models::initialise_flat(model_, f, seed, flat.begin + begin, piece.count, *stream_,
+                                staged.place(f).rows(begin, piece.count), &sources);
+        staged.store(f, begin, piece.count);
       }
     }
   }
@@ -245,8 +254,12 @@ void Session::load(const models::WeightSources& sources, std::uint64_t seed) {
 
 void Session::parameters_changed(Scales scales) {
   std::vector<Arena> workspaces;
+  StagedWeights staged(device_, *stream_, *state_);
   if (scales == Scales::measure) {
-    step::measure_weights(*state_, mesh_, *stream_, [&](std::int64_t bytes) {
+    for (int f = 0; f < state_->flats(); ++f) {
+      if (state_->flat(f).quantized) state_->measure(f, staged.load(f), *stream_);
+    }
+    step::scale_weights(*state_, mesh_, *stream_, [&](std::int64_t bytes) {
       workspaces.emplace_back(device_, bytes);
       return TensorView(workspaces.back().data(), DType::u8, {bytes}, device_.kind());
     });
@@ -254,7 +267,7 @@ void Session::parameters_changed(Scales scales) {
   for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) {
     const step::FlatState& flat = state_->flat(f);
     if (!flat.held) continue;
-    state_->refresh_compute(f, *stream_);
+    state_->refresh_compute(f, staged.load(f), *stream_);
     if (!flat.unsharded.empty() && flat.cut.parts > 1) {
       mesh_.shard_gather(model_.flat(f).spec().domain).all_gather(*stream_, flat.compute, flat.unsharded);
     }

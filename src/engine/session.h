@@ -76,7 +76,7 @@ class Session {
   std::int64_t arena_bytes() const { return arena_.bytes(); }
   // State, arena, and the compute stream's scratch buffer: all device memory of the session.
   std::int64_t planned_bytes() const;
-  std::int64_t pinned_bytes() const { return pinned_bytes_; }  // host arena, and staging of all kinds of steps
+  std::int64_t pinned_bytes() const { return pinned_bytes_; }  // host arena, host state, and staging of all steps
 
   // Notes for the user: plan::implementations of all steps, and why collectives cannot use registered memory
   // (comm::Mesh::register_memory, compare_offsets).
@@ -106,8 +106,8 @@ class Session {
   step::Executor& executor(step::Purpose purpose);
   // Sets what a resumed run has counted so far; waits for enqueued steps.
   void set_progress(const step::OptimizerProgress& progress);
-  // In the next training step, of whichever StepConfig, the device updates flat f after the event until[f], and the
-  // tables of the state after until.back() (train/snapshot.h).
+  // In the next training step, of whichever StepConfig, the device changes flat f's state after the event until[f], and
+  // the tables of the state after until.back() (train/snapshot.h).
   void hold_updates(const std::vector<Event>& until);
   // Blocks the host until all steps have ended. Rethrows an error of any stream.
   void synchronize();

@@ -137,6 +137,7 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
                         unsharded(Domain::kv_copies)},
           .copies = layout.mesh.tensor,
           .optimizer = layout.optimizer.get(),
+          .on_host = layout.state_on_host,
           .quantizes = layout.quantizer != nullptr};
 }
 
@@ -164,6 +165,7 @@ step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool op
           .optimizer = optimizer ? layout.optimizer : nullptr,
           .quantizer = layout.quantizer,
           .scaled_sites = scaled_sites(layout),
+          .on_host = layout.state_on_host,
           .kv_cache_rows = layout.kv_cache_rows,
           .partition = layout.partition,
           .stage = mesh.place().pipeline};

@@ -45,6 +45,7 @@ struct Layout {
   bool deterministic = false;          // two runs give the same bits on CUDA, too; on the CPU they always do
   std::shared_ptr<const optim::Optimizer> optimizer = optim::make_adamw();
   std::shared_ptr<const nn::Quantizer> quantizer;  // of SavePolicy::formats and of flats with scales; null: none
+  std::vector<bool> state_on_host;                 // step::StateOptions::on_host; no recipe sets it
   double gradient_clip = 0;                        // step::ExecutorSetup::gradient_clip
   ops::LossScaling loss_scaling;
   std::int64_t logit_positions = 1;  // Purpose::logits: number of rows whose logits are computed

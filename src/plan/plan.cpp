@@ -55,6 +55,7 @@ std::map<std::string, std::uint64_t> offset_hashes(const RankPlan& plan) {
       const int b = index.find(access.address);
       HAWSER_CHECK(b >= 0, item.record.name, " outside all buffers");
       const auto at = static_cast<std::size_t>(b);
+      HAWSER_CHECK(buffers[at].space != program::Space::persistent_host, item.record.name, " on state in host memory");
       const bool persistent = buffers[at].space == program::Space::persistent;
       const auto inside = static_cast<std::int64_t>(access.address - buffers[at].address);
       const std::int64_t base = persistent ? 0 : plan.buffers.placement.offsets[at];
@@ -80,6 +81,10 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   step::ModelState state(model, state_options(layout, *mesh, optimizer || purpose == step::Purpose::train), device);
   step::MetaBuffers buffers(device);
   buffers.add_persistent("state", state.data(), state.bytes());
+  if (state.host_bytes() > 0) {
+    buffers.add_persistent("state in host memory", state.host_data(), state.host_bytes(),
+                           program::Space::persistent_host);
+  }
   step::ExecutorSetup setup = executor_setup(layout, model, plan.program, *mesh, purpose);
   setup.device = &device;
   setup.state = &state;
@@ -94,6 +99,7 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   plan.kv_cache_bytes = state.kv_cache_bytes();
   plan.saved_bytes = state.saved_bytes();
   plan.state_bytes = state.bytes();
+  plan.host_state_bytes = state.host_bytes();
   plan.scratch_bytes = scratch_bytes(layout.device);
   plan.staging_bytes = executor.staging_bytes();
   plan.buffers.placement =

@@ -18,10 +18,11 @@ struct RankPlan {
   program::Program program;
   Trace trace;
   step::BufferPlan buffers;  // with its placement
-  // This rank's parameters (float32 shards and their copies in the compute dtype), moments, and KV cache.
+  // This rank's parameters (float32 shards and their copies in the compute dtype), moments, and KV cache, as far as they
+  // are on the device.
   std::int64_t parameter_bytes = 0, optimizer_bytes = 0, kv_cache_bytes = 0;
   std::int64_t saved_bytes = 0;    // step::ModelState::saved_bytes
-  std::int64_t state_bytes = 0;    // of step::ModelState: the three above and its small tables
+  std::int64_t state_bytes = 0;    // of step::ModelState on the device: the three above and its small tables
   std::int64_t scratch_bytes = 0;  // scratch_bytes(device), below
   // For each op with more than one kernel: the kernel that the plan uses, and why no faster one. One line each, without
   // repeats, in step order: "attention_forward: plain (float32 operands; cuDNN takes bf16)". Empty on the CPU.
@@ -33,8 +34,9 @@ struct RankPlan {
 
   std::int64_t staging_bytes = 0;  // pinned host memory for inputs and results (step::HostLink); each plan has its own
   std::int64_t host_bytes() const { return buffers.host_placement.bytes; }  // arena of pinned host memory of a step
+  std::int64_t host_state_bytes = 0;  // step::ModelState::host_bytes: master weights and moments in pinned host memory
   // All pinned host memory that a session reserves if this is its only kind of step.
-  std::int64_t pinned_bytes() const { return host_bytes() + staging_bytes; }
+  std::int64_t pinned_bytes() const { return host_bytes() + host_state_bytes + staging_bytes; }
   // All device memory that a session reserves if this is its only kind of step: state, scratch buffer and arena.
   std::int64_t bytes() const { return state_bytes + scratch_bytes + buffers.placement.bytes; }
 };

@@ -40,7 +40,8 @@ std::string plan_text(const RankPlan& plan) {
   out << hash_of(plan.program) << '\n'
       << plan.parameter_bytes << ' ' << plan.optimizer_bytes << ' ' << plan.kv_cache_bytes << ' ' << plan.saved_bytes
       << ' ' << plan.state_bytes << ' ' << plan.scratch_bytes << '\n'
-      << placement.bytes << ' ' << placement.live_bytes << ' ' << plan.host_bytes() << ' ' << plan.staging_bytes << '\n'
+      << placement.bytes << ' ' << placement.live_bytes << ' ' << plan.host_bytes() << ' ' << plan.staging_bytes << ' '
+      << plan.host_state_bytes << '\n'
       << plan.buffers.index.size() << '\n';
   for (const auto& [key, index] : plan.buffers.index) {
     const auto i = static_cast<std::size_t>(index);
@@ -64,7 +65,7 @@ RankPlan read_plan(const std::string& text, step::Purpose purpose, program::Prog
                 plan.scratch_bytes);
   program::Placement& placement = plan.buffers.placement;
   program::Placement& host = plan.buffers.host_placement;
-  lines.numbers(placement.bytes, placement.live_bytes, host.bytes, plan.staging_bytes);
+  lines.numbers(placement.bytes, placement.live_bytes, host.bytes, plan.staging_bytes, plan.host_state_bytes);
   placement.placed = host.placed = true;
   std::size_t count = 0;
   lines.numbers(count);

@@ -70,6 +70,10 @@ const char* to_string(Op op) {
       return "optimizer_gather";
     case Op::optimizer_scatter:
       return "optimizer_scatter";
+    case Op::state_in:
+      return "state_in";
+    case Op::state_out:
+      return "state_out";
     case Op::layer_update:
       return "layer_update";
     case Op::end_step:
@@ -131,6 +135,7 @@ std::string Program::text() const {
     if (instruction.flat >= 0) out << " flat " << instruction.flat;
     if (instruction.boundary >= 0) out << ' ' << to_string(instruction.direction) << ' ' << instruction.boundary;
     if (instruction.phase > 0) out << " phase " << instruction.phase;
+    if (instruction.weights_only) out << " weights";
     if (instruction.form != WeightForm::rows) out << ' ' << to_string(instruction.form);
     if (!instruction.after.empty()) {
       out << "\tafter";

@@ -44,6 +44,8 @@ enum class Op {
   optimizer_sum,      // after a phase of an update: all-reduces the sums of the ranks of one copy of the flat
   optimizer_gather,   // after a phase: all-gathers what the ranks wrote of their shards
   optimizer_scatter,  // after a phase: reduce-scatters what the ranks wrote of the flat into shards
+  state_in,           // copies a flat's state in host memory (step/state.h) to the device, for its update
+  state_out,          // copies it back
   layer_update,  // a layer changes its parameters that have no gradient, such as a router's bias (nn::Layer::update)
   scale_update,  // new scales: all-reduces the maxima of x, dy and weights (nn/quantizer.h)
   quantize_weights,  // rounds this rank's shard of a flat to what layers read, with the new scales
@@ -53,8 +55,8 @@ enum class Op {
 const char* to_string(Op op);
 
 // exchange: communication inside layers (nn/seams.h). gather: Op::gather, gather_updated, optimizer_gather.
-// reduce: Op::reduce, reduce_replicas, reduce_tied, optimizer_scatter. send, receive: the op. copy_out:
-// offload. copy_in: load. compute: everything else. count: the number of streams.
+// reduce: Op::reduce, reduce_replicas, reduce_tied, optimizer_scatter. send, receive: the op. copy_out: offload,
+// state_out. copy_in: load, state_in. compute: everything else. count: the number of streams.
 enum class StreamId { compute, exchange, gather, reduce, send, receive, copy_out, copy_in, count };
 const char* to_string(StreamId stream);
 
@@ -81,6 +83,10 @@ struct Instruction {
   int residual = -1;  // forward, backward: the residual, or its gradient (nn::Layer)
   int dy = -1;        // the backward ops: the gradient of the output
   int saved = -1;     // the passes of a layer, offload, load: its saved tensors. Itself if it is -1
+  // state_in: itself. update, state_out, quantize_weights: the state_in that owns the buffers of the flat's state. -1:
+  // the state is on the device.
+  int staged = -1;
+  bool weights_only = false;  // state_in: the master weights without the optimizer's slots
   // send, receive: between chunk `boundary` of the model and the next one (models::Partition); the input of that one,
   // or its gradient.
   int boundary = -1;

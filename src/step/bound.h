@@ -30,7 +30,9 @@ struct Bound {
   std::optional<nn::AuxiliaryViews> auxiliary;            // nullopt: not asked for so far
   optim::Exchanged received, sent;                        // of a phase of an update
   bool last_phase = false;                                // of an update
-  std::vector<std::pair<TensorView, TensorView>> copies;  // offload, load: from, to
+  TensorView stored;                                      // update, quantize_weights: master weights on the device
+  std::vector<TensorView> slots;                          // update: the optimizer's, on the device
+  std::vector<std::pair<TensorView, TensorView>> copies;  // offload, load, state_in, state_out: from, to
   bool accumulate = false;                                // adds to what an earlier instruction of the step has written
   std::vector<TensorView> temps;                          // in the order in which they are asked for
 };

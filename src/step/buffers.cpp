@@ -24,6 +24,8 @@ const char* name_of(Role role) {
       return "auxiliary loss";
     case Role::offloaded:
       return "offloaded activations";
+    case Role::staged_state:
+      return "staged optimizer state";
     case Role::update:
       return "optimizer's exchanges";
     case Role::temp:
@@ -64,12 +66,13 @@ TensorView MetaBuffers::get(const BufferKey& key, DType dtype, const Shape& shap
   return TensorView(reinterpret_cast<std::byte*>(buffer.address), dtype, shape, DeviceKind::meta);  // NOLINT
 }
 
-void MetaBuffers::add_persistent(const std::string& name, const std::byte* data, std::int64_t bytes) {
+void MetaBuffers::add_persistent(const std::string& name, const std::byte* data, std::int64_t bytes,
+                                 program::Space space) {
   plan_.buffers.push_back({.name = name,
                            .category = "persistent",
                            .address = reinterpret_cast<std::uint64_t>(data),
                            .bytes = bytes,
-                           .space = program::Space::persistent});
+                           .space = space});
 }
 
 TensorView PlannedBuffers::get(const BufferKey& key, DType dtype, const Shape& shape) {

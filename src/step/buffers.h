@@ -22,6 +22,7 @@ enum class Role {
   shard_gradient,      // (flat)
   auxiliary,           // (micro-batch, 0: statistics of all layers, 1: their factors)
   offloaded,           // (forward instruction, as for saved; -1: the layer's input): a saved tensor in host memory
+  staged_state,        // (Instruction::staged, 0: master weights, 1 + i: slot i): a flat's state, on the device
   update,              // (flat, 2 * phase: sums, 2 * phase + 1: what is gathered or scattered): optim::Exchanged
   temp,                // (instruction, count)
 };
@@ -57,7 +58,8 @@ class MetaBuffers : public Buffers {
   explicit MetaBuffers(MetaDevice& device) : device_(device) {}
   TensorView get(const BufferKey& key, DType dtype, const Shape& shape) override;
   // Persistent memory that is allocated elsewhere but must be known to the checker.
-  void add_persistent(const std::string& name, const std::byte* data, std::int64_t bytes);
+  void add_persistent(const std::string& name, const std::byte* data, std::int64_t bytes,
+                      program::Space space = program::Space::persistent);
   BufferPlan take() { return std::move(plan_); }
 
  private:

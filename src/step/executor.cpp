@@ -173,7 +173,10 @@ void Executor::run(const Instruction& instruction, const StepInput& input, StepO
       return send_or_receive(instruction);
     case Op::offload:
     case Op::load:
-      return offload_or_load(instruction);
+    case Op::state_in:
+      return copy_buffers(instruction);
+    case Op::state_out:
+      return state_out(instruction);
     case Op::divide_copies:
       return divide_copies(instruction);
     case Op::grad_norm_partial:
@@ -214,7 +217,7 @@ void Executor::gather_updated(const Instruction& instruction) {
   setup_.state->transpose_unsharded(instruction.flat, stream(instruction.stream));
 }
 
-void Executor::offload_or_load(const Instruction& instruction) {
+void Executor::copy_buffers(const Instruction& instruction) {
   Stream& on = stream(instruction.stream);
   for (const auto& [from, to] : bound(instruction).copies) {
     transfer(on, {.name = to_string(instruction.op), .kind = OpKind::transfer, .accesses = {reads(from), writes(to)}},

@@ -107,8 +107,9 @@ class Executor {
   ~Executor();
 
   StepOutput enqueue(const StepInput& input);
-  // The `update` of flat f in the next step waits for until[f], the end of concurrent work that reads the flat's state
-  // (train/snapshot.h), and `scale_update` for until.back(), of work that reads ModelState::tables().
+  // In the next step, the instructions that write flat f's state wait for until[f], the end of concurrent work that
+  // reads it (train/snapshot.h), and `scale_update` for until.back(), of work that reads ModelState::tables(). They are
+  // `update`; `state_out` instead, if all that `update` changes is in host memory; and `scale_update` for the scales.
   void hold_updates(std::vector<Event> until) { held_ = std::move(until); }
   // Blocks until all enqueued work has completed; rethrows any stream's error.
   void synchronize();
@@ -142,7 +143,7 @@ class Executor {
   void reduce_tied(const program::Instruction& instruction);
   void all_reduce_gradient(const program::Instruction& instruction, comm::Group& group);
   void send_or_receive(const program::Instruction& instruction);
-  void offload_or_load(const program::Instruction& instruction);
+  void copy_buffers(const program::Instruction& instruction);
   void divide_copies(const program::Instruction& instruction);
   void grad_norm_partial(const program::Instruction& instruction);
   bool holds(int flat) const { return setup_.state->flat(flat).held; }
@@ -151,6 +152,8 @@ class Executor {
   void gradient_norm(const program::Instruction& instruction);
   void parameter_norms(const program::Instruction& instruction, StepOutput& output);
   void update(const program::Instruction& instruction);
+  void state_out(const program::Instruction& instruction);
+  void wait_for_readers(int flat, Stream& stream);
   void exchange_update(const program::Instruction& instruction);
   void layer_update(const program::Instruction& instruction);
   void scale_update(const program::Instruction& instruction);
@@ -172,6 +175,9 @@ class Executor {
   void bind_gather(const program::Instruction& instruction, Bound& bound);
   void bind_copies(const program::Instruction& instruction, Bound& bound);
   void bind_update(const program::Instruction& instruction, Bound& bound);
+  void bind_state_copies(const program::Instruction& instruction, Bound& bound);
+  TensorView staged(const program::Instruction& instruction, int index, const TensorView& like);
+  TensorView stored_on_device(const program::Instruction& instruction);
   void bind_auxiliary(const program::Instruction& instruction, Bound& bound);
   TensorView auxiliary_table(int micro_batch, int which, std::int64_t elements);
   optim::Exchanged exchanged(int flat, int phase);

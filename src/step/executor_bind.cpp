@@ -79,6 +79,12 @@ void Executor::bind(const Instruction& instruction, Bound& bound) {
     case Op::offload:
     case Op::load:
       return bind_copies(instruction, bound);
+    case Op::state_in:
+    case Op::state_out:
+      return bind_state_copies(instruction, bound);
+    case Op::quantize_weights:
+      bound.stored = stored_on_device(instruction);
+      return;
     case Op::update:
     case Op::optimizer_sum:
     case Op::optimizer_gather:
@@ -141,6 +147,30 @@ void Executor::bind_copies(const Instruction& instruction, Bound& bound) {
   }
 }
 
+// A buffer of what the instruction's state_in copies to the device.
+TensorView Executor::staged(const Instruction& instruction, int index, const TensorView& like) {
+  const int owner = instruction.op == Op::state_in ? instruction.id : instruction.staged;
+  return setup_.buffers->get({Role::staged_state, owner, index}, like.dtype(), like.shape());
+}
+
+TensorView Executor::stored_on_device(const Instruction& instruction) {
+  const FlatState& flat = setup_.state->flat(instruction.flat);
+  return flat.stored_on_host() ? staged(instruction, 0, flat.stored) : flat.stored;
+}
+
+void Executor::bind_state_copies(const Instruction& instruction, Bound& bound) {
+  const FlatState& flat = setup_.state->flat(instruction.flat);
+  const auto add = [&](const TensorView& host, int index) {
+    if (host.bytes() == 0) return;
+    const TensorView device = staged(instruction, index, host);
+    const bool in = instruction.op == Op::state_in;
+    bound.copies.emplace_back(in ? host : device, in ? device : host);
+  };
+  if (flat.stored_on_host()) add(flat.stored, 0);
+  if (instruction.weights_only) return;
+  for (std::size_t i = 0; i < flat.slots.size(); ++i) add(flat.slots[i], 1 + static_cast<int>(i));
+}
+
 // The domain that is sharded over the ranks which exchange: all tensor ranks, too, if the phase wants their slices.
 Domain Executor::exchanged_over(const nn::Flat& flat, const optim::Phase& phase) const {
   const Domain domain = flat.spec().domain;
@@ -167,6 +197,12 @@ void Executor::bind_update(const Instruction& instruction, Bound& bound) {
   if (instruction.op != Op::update) {
     bound.sent = exchanged(f, phase);
     return;
+  }
+  const FlatState& state = setup_.state->flat(f);
+  bound.stored = stored_on_device(instruction);
+  bound.slots = state.slots;
+  for (std::size_t i = 0; state.on_host && i < state.slots.size(); ++i) {
+    bound.slots[i] = staged(instruction, 1 + static_cast<int>(i), state.slots[i]);
   }
   const std::vector<optim::Phase> phases = setup_.optimizer->phases(setup_.model->flat(f));
   bound.last_phase = phase + 1 == static_cast<int>(phases.size());

@@ -40,18 +40,21 @@ void Executor::scale_update(const Instruction& instruction) {
   const ModelState& state = *setup_.state;
   Stream& compute = stream(instruction.stream);
   if (!held_.empty()) compute.wait(held_.back());
+  for (int f = 0; f < state.flats(); ++f) {
+    if (state.flat(f).quantized) wait_for_readers(f, compute);
+  }
   if (!state.site_scales().empty()) {
     state.options().quantizer->update_scales(compute, {.amax = state.site_amax(),
                                                        .history = state.amax_history(),
                                                        .scales = state.site_scales(),
                                                        .skip = state.skip()});
   }
-  measure_weights(state, *setup_.mesh, compute,
-                  [&](std::int64_t bytes) { return temp(instruction, DType::u8, {bytes}); });
+  scale_weights(state, *setup_.mesh, compute,
+                [&](std::int64_t bytes) { return temp(instruction, DType::u8, {bytes}); });
 }
 
 void Executor::quantize_weights(const Instruction& instruction) {
-  setup_.state->refresh_compute(instruction.flat, stream(instruction.stream));
+  setup_.state->refresh_compute(instruction.flat, bound(instruction).stored, stream(instruction.stream));
   if (setup_.state->flat(instruction.flat).cut.parts == 1) {
     setup_.state->transpose_unsharded(instruction.flat, stream(instruction.stream));
   }

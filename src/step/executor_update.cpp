@@ -9,6 +9,15 @@ namespace hawser::step {
 using program::Instruction;
 using program::Op;
 
+void Executor::wait_for_readers(int flat, Stream& stream) {
+  if (!held_.empty()) stream.wait(held_[static_cast<std::size_t>(flat)]);
+}
+
+void Executor::state_out(const Instruction& instruction) {
+  wait_for_readers(instruction.flat, stream(instruction.stream));
+  copy_buffers(instruction);
+}
+
 void Executor::update(const Instruction& instruction) {
   const int f = instruction.flat, phase = instruction.phase;
   const nn::Flat& flat = setup_.model->flat(f);
@@ -18,7 +27,7 @@ void Executor::update(const Instruction& instruction) {
   const int copies = domain == Domain::kv_copies ? setup_.mesh->sizes().kv_copies : 1;
   const bool rounds = !state.quantized && state.compute.raw() != state.stored.raw();
   Stream& compute = stream(instruction.stream);
-  if (phase == 0 && !held_.empty()) compute.wait(held_[static_cast<std::size_t>(f)]);
+  if (phase == 0 && !state.stored_on_host()) wait_for_readers(f, compute);
   const Bound& views = bound(instruction);
   if (!views.sent.sums.empty()) ops::fill(compute, {.y = views.sent.sums});
   if (!views.sent.flat.empty()) ops::fill(compute, {.y = views.sent.flat});  // the optimizer adds to it
@@ -32,9 +41,9 @@ void Executor::update(const Instruction& instruction) {
                             .slice = sliced ? setup_.mesh->place().tensor / copies : 0,
                             .slices = sliced ? setup_.mesh->sizes().tensor / copies : 1,
                             .copies = copies,
-                            .weights = state.stored,
+                            .weights = views.stored,
                             .gradient = gradient_shard(f),
-                            .slots = state.slots,
+                            .slots = views.slots,
                             .compute = rounds ? state.compute : TensorView(),
                             .scalars = setup_.state->optimizer_scalars(),
                             .coefficient = setup_.state->result().field(&StepResult::clip),
@@ -44,7 +53,12 @@ void Executor::update(const Instruction& instruction) {
                             .received = views.received,
                             .sent = views.sent,
                             .temp = [&](DType dtype, const Shape& shape) { return temp(instruction, dtype, shape); }});
-  if (views.last_phase && state.cut.parts == 1 && !state.quantized) setup_.state->transpose_unsharded(f, compute);
+  if (!views.last_phase) return;
+  if (state.quantized) {
+    setup_.state->measure(f, views.stored, compute);
+  } else if (state.cut.parts == 1) {
+    setup_.state->transpose_unsharded(f, compute);
+  }
 }
 
 void Executor::layer_update(const Instruction& instruction) {
@@ -64,11 +78,9 @@ void Executor::layer_update(const Instruction& instruction) {
   if (const int row = model.auxiliary_index(instruction.layer); row >= 0) {
     all.statistics = state.auxiliary_statistics().rows(row, 1).reshape({state.auxiliary_statistics().size(1)});
   }
-  for (const int flat : flats) {
-    if (!held_.empty()) compute.wait(held_[static_cast<std::size_t>(flat)]);
-  }
+  for (const int flat : flats) wait_for_readers(flat, compute);
   model.layer(instruction.layer).update(compute, all);
-  for (const int flat : flats) state.refresh_compute(flat, compute);
+  for (const int flat : flats) state.refresh_compute(flat, state.flat(flat).stored, compute);
 }
 
 void Executor::exchange_update(const Instruction& instruction) {

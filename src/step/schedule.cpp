@@ -25,11 +25,60 @@ std::vector<int> flats_of(const std::vector<parallel::GradientEnd>& ends) {
   return flats;
 }
 
+// Writes the copies of state in host memory to the device and back. Two sets of buffers are used in turn: a copy waits
+// until the set that is free longest is free.
+class StateCopies {
+ public:
+  // `start`: what the first copies wait for.
+  StateCopies(program::Program& program, const std::vector<bool>& on_host, int start)
+      : program_(program), on_host_(on_host), sets_(2, Set{.freed_by = start}) {}
+
+  // Returns the id of the flat's state_in; -1 if its state is on the device.
+  int in(int flat, bool weights_only = false) {
+    if (on_host_.empty() || !on_host_[static_cast<std::size_t>(flat)]) return -1;
+    const auto set = std::ranges::min_element(sets_, {}, [](const Set& s) { return std::pair(s.owner, s.freed_by); });
+    HAWSER_CHECK(set->owner < 0, "the state of more than two flats on the device");
+    program::Instruction copy{.op = Op::state_in,
+                              .stream = StreamId::copy_in,
+                              .flat = flat,
+                              .weights_only = weights_only,
+                              .after = {set->freed_by}};
+    if (const auto written = written_.find(flat); written != written_.end()) copy.after.push_back(written->second);
+    set->owner = program_.add(std::move(copy));
+    return set->owner;
+  }
+  // After the last instruction that changes the state that `staged` has copied.
+  void out(int flat, int staged, int last) {
+    if (staged < 0) return;
+    written_[flat] = program_.add(
+        {.op = Op::state_out, .stream = StreamId::copy_out, .flat = flat, .staged = staged, .after = {last}});
+    free(staged, written_[flat]);
+  }
+  // `last`: the last instruction that accesses what `staged` has copied.
+  void free(int staged, int last) {
+    if (staged < 0) return;
+    const auto set = std::ranges::find(sets_, staged, &Set::owner);
+    *set = {.freed_by = last};
+  }
+
+ private:
+  struct Set {
+    int owner = -1;  // the state_in whose copies are in use; -1: none
+    int freed_by = 0;
+  };
+
+  program::Program& program_;
+  const std::vector<bool>& on_host_;
+  std::vector<Set> sets_;
+  std::map<int, int> written_;  // by flat: its state_out
+};
+
 // Writes the updates of all trainable flats. Those with quantized weights are gathered later.
 class Updates {
  public:
-  Updates(program::Program& program, const models::Model& model, const parallel::ShardOptions& shard)
-      : program_(program), model_(model), shard_(shard) {}
+  Updates(program::Program& program, const models::Model& model, const parallel::ShardOptions& shard,
+          StateCopies& copies)
+      : program_(program), model_(model), shard_(shard), copies_(copies) {}
 
   void add(int flat, std::vector<optim::Phase> phases) {
     Update update{.flat = flat, .phases = std::move(phases)};
@@ -48,15 +97,19 @@ class Updates {
     int flat = 0;
     std::vector<optim::Phase> phases;
     int next = 0;
+    int staged = -1;             // Instruction::staged
     std::vector<int> exchanges;  // of the phase before `next`
     bool ended() const { return next == static_cast<int>(phases.size()); }
   };
 
   void write_phase(Update& update) {
     const int flat = update.flat, phase = update.next++;
-    const int id =
-        program_.add({.op = Op::update, .flat = flat, .phase = phase, .after = std::exchange(update.exchanges, {})});
+    std::vector<int> after = std::exchange(update.exchanges, {});
+    if (phase == 0 && (update.staged = copies_.in(flat)) >= 0) after.push_back(update.staged);
+    const int id = program_.add(
+        {.op = Op::update, .flat = flat, .phase = phase, .staged = update.staged, .after = std::move(after)});
     if (update.ended()) {
+      copies_.out(flat, update.staged, id);
       if (!gathers_updated(shard_, flat) || quantizes_weights(model_.flat(flat).spec())) return;
       program_.add({.op = Op::gather_updated, .stream = StreamId::gather, .flat = flat, .after = {id}});
       return;
@@ -74,14 +127,16 @@ class Updates {
   program::Program& program_;
   const models::Model& model_;
   const parallel::ShardOptions& shard_;
+  StateCopies& copies_;
   Update begun_;  // the last one with several phases, unless it has ended
 };
 
 // `ends`: of the flats that this stage trains.
 void write_updates(program::Program& program, const models::Model& model, const ScheduleOptions& options,
-                   const parallel::ShardOptions& shard, const std::vector<parallel::GradientEnd>& ends) {
+                   const parallel::ShardOptions& shard, const std::vector<parallel::GradientEnd>& ends,
+                   StateCopies& copies) {
   const optim::Optimizer* const optimizer = options.optimizer;
-  Updates updates(program, model, shard);
+  Updates updates(program, model, shard, copies);
   for (const int f : flats_of(ends)) {
     const nn::Flat& flat = model.flat(f);
     HAWSER_CHECK(options.quantizes || !quantizes_weights(flat.spec()), flat.name(),
@@ -101,11 +156,16 @@ void write_updates(program::Program& program, const models::Model& model, const 
 
 // Writes what follows the last update: new scales, and the weights that are quantized with them.
 void write_scales(program::Program& program, const models::Model& model, const parallel::ShardOptions& shard,
-                  const std::vector<parallel::GradientEnd>& ends) {
+                  const std::vector<parallel::GradientEnd>& ends, StateCopies& copies) {
   program.add({.op = Op::scale_update});
   for (const int flat : flats_of(ends)) {
     if (!quantizes_weights(model.flat(flat).spec())) continue;
-    const int rounded = program.add({.op = Op::quantize_weights, .flat = flat});
+    const int staged = copies.in(flat, /*weights_only=*/true);
+    const int rounded = program.add({.op = Op::quantize_weights,
+                                     .flat = flat,
+                                     .staged = staged,
+                                     .after = staged < 0 ? std::vector<int>() : std::vector{staged}});
+    copies.free(staged, rounded);
     if (!gathers_updated(shard, flat)) continue;
     program.add({.op = Op::gather_updated, .stream = StreamId::gather, .flat = flat, .after = {rounded}});
   }
@@ -201,9 +261,12 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
       }
     }
     program.add(std::move(norm));
-    write_updates(program, model, options, shard, ends);
+    // Staged state takes memory: it is not copied earlier than while the last flat's gradient is computed or reduced.
+    StateCopies copies(program, options.on_host,
+                       ends.empty() ? 0 : ends[ends.size() > 1 ? ends.size() - 2 : 0].instruction);
+    write_updates(program, model, options, shard, ends, copies);
     write_layer_updates(program, model, options, shard, stages);
-    if (options.quantizes) write_scales(program, model, shard, ends);
+    if (options.quantizes) write_scales(program, model, shard, ends, copies);
   }
   if (options.purpose == Purpose::gradient_norms) {
     std::map<StreamId, int> last;

@@ -5,7 +5,9 @@
 // ahead of the copies to the host, and tensors are loaded back that many layers before backward needs them. The
 // gradient of a flat that several stages hold is summed over them; the first of them counts it in the norm. An update
 // of several phases waits for what the ranks exchange after each; the first phase of the next such flat runs meanwhile,
-// so that the exchanges of at most two flats are live.
+// so that the exchanges of at most two flats are live. State in host memory is copied to the device before a flat's
+// update and back after it; while one flat is updated, the next one's state is copied, so that those of at most two are
+// on the device.
 #pragma once
 
 #include <array>
@@ -45,6 +47,7 @@ struct ScheduleOptions {
   // not slice.
   int copies = 1;
   const optim::Optimizer* optimizer = nullptr;  // whose phases updates have; null: one phase
+  std::vector<bool> on_host;                    // StateOptions::on_host
   bool quantizes = false;  // there is a quantizer (nn/quantizer.h): scales and quantized weights follow the updates
 };
 

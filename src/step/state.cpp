@@ -1,6 +1,8 @@
 #include "step/state.h"
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include "models/weights.h"
 #include "ops/copy/copy.h"
@@ -51,6 +53,17 @@ void check_update(const optim::Optimizer& optimizer, const nn::Flat& flat, int p
   }
 }
 
+void check_on_host(const models::Model& model, const StateOptions& options) {
+  if (options.on_host.empty()) return;
+  HAWSER_CHECK(options.on_host.size() == model.flats().size(), options.on_host.size(), " places for the state of ",
+               model.flats().size(), " flats");
+  for (std::size_t f = 0; f < model.flats().size(); ++f) {
+    const nn::Flat& flat = model.flats()[f];
+    HAWSER_CHECK(!options.on_host[f] || flat.spec().trainable, flat.name(),
+                 ": only the state of a trainable flat can be in host memory");
+  }
+}
+
 }  // namespace
 
 ModelState::ModelState(const models::Model& model, const StateOptions& options, Device& device)
@@ -60,9 +73,11 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     HAWSER_CHECK(cut.weights == cut.optimizer || cut.weights.parts == 1, "weights in ", cut.weights.parts,
                  " shards, the optimizer's state in ", cut.optimizer.parts);
   }
+  check_on_host(model, options);
   const auto stages = models::flat_stages(model, options.partition);
-  const auto carve = [&](std::byte* data) {
+  const auto carve = [&](std::byte* data, std::byte* host_data) {
     Carver carver(data, device.kind());
+    Carver host(host_data, device.kind() == DeviceKind::meta ? DeviceKind::meta : DeviceKind::cpu);
     flats_.clear();
     for (const nn::Flat& flat : model.flats()) {
       const nn::FlatSpec& spec = flat.spec();
@@ -76,6 +91,8 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       const std::int64_t total = flat.total(cut.parts), count = total / cut.parts;
       FlatState state{
           .first_stage = of.front() == options.stage, .begin = cut.part * count, .count = count, .cut = cut};
+      state.on_host = !options.on_host.empty() && options.on_host[flats_.size()];
+      Carver& own = state.on_host ? host : carver;
       state.quantized = options.quantizer != nullptr && quantizes_weights(spec);
       const DType gathered = spec.gathered_in(options.compute), stored = spec.stored_in(options.compute);
       HAWSER_CHECK(!spec.updated_by_layer || (!spec.trainable && stored == DType::f32 && gathered == DType::f32),
@@ -83,11 +100,13 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       if (domain.weights.parts == 1) {
         state.unsharded = carver.take(gathered, {total});
         state.compute = state.unsharded.rows(state.begin, count);
-        state.stored = gathered == stored && !state.quantized ? state.compute : carver.take(stored, {count});
+        state.stored = gathered == stored && !state.quantized ? state.compute : own.take(stored, {count});
         if (spec.transposed) state.transposed = carver.take(gathered, {total});
+      } else if (gathered == stored && !state.quantized) {
+        state.stored = state.compute = carver.take(stored, {count});
       } else {
-        state.stored = carver.take(stored, {count});
-        state.compute = gathered == stored && !state.quantized ? state.stored : carver.take(gathered, {count});
+        state.stored = own.take(stored, {count});
+        state.compute = carver.take(gathered, {count});
       }
       flats_.push_back(state);
     }
@@ -103,7 +122,8 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
         if (!flat.spec().trainable || !state.held) continue;
         check_update(*options.optimizer, flat, state.cut.parts);
         for (const optim::StateSlot& slot : options.optimizer->slots(flat)) {
-          state.slots.push_back(carver.take(slot.dtype, {nn::extent_count(flat, slot.extent, state.count)}));
+          Carver& own = state.on_host ? host : carver;
+          state.slots.push_back(own.take(slot.dtype, {nn::extent_count(flat, slot.extent, state.count)}));
         }
       }
     }
@@ -165,10 +185,12 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
         }
       }
     }
-    return carver.used();
+    return std::pair(carver.used(), host.used());
   };
-  arena_ = Arena(device, carve(nullptr));
-  carve(arena_.data());
+  const auto [bytes, host_bytes] = carve(nullptr, nullptr);
+  arena_ = Arena(device, bytes);
+  if (host_bytes > 0) host_arena_ = Arena(device, host_bytes, Memory::host);
+  carve(arena_.data(), host_arena_.data());
   name_tables();
   if (device.kind() != DeviceKind::meta) fill(model, device);
 }
@@ -179,6 +201,7 @@ void ModelState::fill(const models::Model& model, Device& device) {
   if (device.kind() != DeviceKind::cpu) {
     ops::fill(*stream,
               {.y = TensorView(arena_.data(), DType::f32, {arena_.bytes() / size_of(DType::f32)}, device.kind())});
+    if (host_bytes() > 0) std::memset(host_data(), 0, static_cast<std::size_t>(host_bytes()));
   }
   for (const FlatState& flat : flats_) {
     if (!flat.scales.empty()) ops::fill(*stream, {.y = flat.scales, .value = 1.0});
@@ -216,21 +239,19 @@ void ModelState::set_progress(const OptimizerProgress& progress, Stream& stream)
   stream.synchronize();
 }
 
-void ModelState::refresh_compute(int flat, Stream& stream) const {
+void ModelState::refresh_compute(int flat, const TensorView& stored, Stream& stream) const {
   const FlatState& state = flats_[static_cast<std::size_t>(flat)];
   if (state.quantized) {
-    options_.quantizer->quantize_weights(stream,
-                                         {.flat = model_->flat(flat), .begin = state.begin, .values = state.stored},
+    options_.quantizer->quantize_weights(stream, {.flat = model_->flat(flat), .begin = state.begin, .values = stored},
                                          state.scales, state.compute);
-  } else if (state.compute.raw() != state.stored.raw()) {
-    ops::cast(stream, {.x = state.stored, .y = state.compute});
+  } else if (state.compute.raw() != stored.raw()) {
+    ops::cast(stream, {.x = stored, .y = state.compute});
   }
 }
 
-void ModelState::measure(int flat, Stream& stream) const {
+void ModelState::measure(int flat, const TensorView& stored, Stream& stream) const {
   const FlatState& state = flats_[static_cast<std::size_t>(flat)];
-  options_.quantizer->measure(stream, {.flat = model_->flat(flat), .begin = state.begin, .values = state.stored},
-                              state.amax);
+  options_.quantizer->measure(stream, {.flat = model_->flat(flat), .begin = state.begin, .values = stored}, state.amax);
 }
 
 void ModelState::weight_scales(int flat, Stream& stream) const {

@@ -1,5 +1,6 @@
-// `ModelState`: a rank's device memory that persists from step to step: its shard of every flat's parameters and
-// moments, the scales of a quantizer, the KV caches of generation, and the scalars that a step reads and writes.
+// `ModelState`: a rank's memory that persists from step to step: its shard of every flat's parameters and moments, the
+// scales of a quantizer, the KV caches of generation, and the scalars that a step reads and writes. It is one region of
+// the device, and one of pinned host memory for the state of flats that StateOptions::on_host names.
 #pragma once
 
 #include <array>
@@ -39,6 +40,9 @@ struct FlatState {
   bool first_stage = true;
   std::int64_t begin = 0, count = 0;
   Cut cut;
+  // StateOptions::on_host: `slots` are in host memory, and `stored` is unless it is the same view as `compute`. Ops of
+  // the device work on copies: in a step on those of state_in, otherwise on a copy that the caller makes.
+  bool on_host = false;
   // In FlatSpec::stored: the master weights of a trainable flat, float32 unless a recipe says otherwise, or frozen
   // ones.
   TensorView stored;
@@ -54,6 +58,8 @@ struct FlatState {
   TensorView amax;        // float32 [Flat::scale_count()]: the maxima that `scales` come from. If `quantized`
   // By optim::Optimizer::slots(flat), each [nn::extent_count]; none if frozen, or without StateOptions::optimizer.
   std::vector<TensorView> slots;
+
+  bool stored_on_host() const { return on_host && stored.raw() != compute.raw(); }
 };
 
 // An operand of a Linear whose scale is kept from step to step (LinearFormat::fp8_delayed).
@@ -82,7 +88,10 @@ struct StateOptions {
   std::shared_ptr<const optim::Optimizer> optimizer;  // null: no slots
   std::shared_ptr<const nn::Quantizer> quantizer;     // null: nothing is quantized
   std::vector<ScaledSite> scaled_sites;               // needs a quantizer
-  std::int64_t kv_cache_rows = 0;                     // slots of each layer's KV cache (nn/kv_cache.h); 0: no KV cache
+  // By flat: its master weights and slots are in pinned host memory. Weights that layers read as they are stored are on
+  // the device nevertheless. Only of trainable flats. Empty: none.
+  std::vector<bool> on_host;
+  std::int64_t kv_cache_rows = 0;  // slots of each layer's KV cache (nn/kv_cache.h); 0: no KV cache
   models::Partition partition;
   int stage = 0;  // of the partition
 
@@ -109,16 +118,18 @@ class ModelState {
   const TensorView& parameter_norms() const { return norms_; }          // float32 [models::hf_tensors]
   // float32 [layers with an auxiliary loss, its statistics]: of a step; empty if the model has no such layer
   const TensorView& auxiliary_statistics() const { return auxiliary_statistics_; }
-  std::int64_t bytes() const { return arena_.bytes(); }  // includes the three below
+  std::int64_t bytes() const { return arena_.bytes(); }  // of the device; includes the three below
   std::int64_t parameter_bytes() const { return parameter_bytes_; }
   std::int64_t optimizer_bytes() const { return optimizer_bytes_; }
   std::int64_t kv_cache_bytes() const { return kv_cache_bytes_; }
+  std::int64_t host_bytes() const { return host_arena_.bytes(); }  // of pinned host memory
   // Of a copy of what a run's checkpoints have of this rank: trained weights, scales, slots, tables.
   std::int64_t saved_bytes() const;
   // The layer's KV cache, in the compute dtype. Empty if the layer is no attention layer, or kv_cache_rows is 0. A
   // stage has those of all stages' layers: generation has one stage so far.
   const nn::KvCache& kv_cache(int layer) const { return kv_caches_[static_cast<std::size_t>(layer)]; }
-  std::byte* data() const { return arena_.data(); }  // [bytes()]
+  std::byte* data() const { return arena_.data(); }            // [bytes()]
+  std::byte* host_data() const { return host_arena_.data(); }  // [host_bytes()]; null: there is none
 
   // Of StateOptions::scaled_sites, in their order; empty if there are none. site_amax: of the running step.
   const TensorView& site_scales() const { return site_scales_; }    // float32 [sites], 1 at first
@@ -132,11 +143,13 @@ class ModelState {
   // Waits for the stream's work, then writes the progress of a resumed run.
   void set_progress(const OptimizerProgress& progress, Stream& stream) const;
 
-  // Enqueues the rounding of FlatState::stored into FlatState::compute, with the scales as they are; does nothing if
-  // both are the same view.
-  void refresh_compute(int flat, Stream& stream) const;
-  // Enqueues FlatState::amax of this rank's shard, and the scales that follow when all ranks' are reduced.
-  void measure(int flat, Stream& stream) const;
+  // `stored` in the next two: FlatState::stored, or a copy of it on the device if it is in host memory.
+  // Enqueues the rounding of `stored` into FlatState::compute, with the scales as they are; does nothing if both are the
+  // same view.
+  void refresh_compute(int flat, const TensorView& stored, Stream& stream) const;
+  // Enqueues FlatState::amax of this rank's shard.
+  void measure(int flat, const TensorView& stored, Stream& stream) const;
+  // Enqueues the scales that follow when the amaxes of all ranks are reduced.
   void weight_scales(int flat, Stream& stream) const;
   // Enqueues FlatState::transposed from FlatState::unsharded; does nothing if there is none.
   void transpose_unsharded(int flat, Stream& stream) const;
@@ -148,7 +161,7 @@ class ModelState {
   const models::Model* model_;
   StateOptions options_;
   std::int64_t parameter_bytes_ = 0, optimizer_bytes_ = 0, kv_cache_bytes_ = 0;
-  Arena arena_;
+  Arena arena_, host_arena_;
   std::vector<FlatState> flats_;
   std::vector<nn::KvCache> kv_caches_;  // by layer
   std::vector<TensorView> ropes_;

@@ -8,17 +8,14 @@ void all_reduce_max(comm::Group& group, const TensorView& data, Stream& stream, 
   group.all_reduce(stream, data, comm::Reduction::max, bytes > 0 ? workspace(bytes) : TensorView());
 }
 
-void measure_weights(const ModelState& state, comm::Mesh& mesh, Stream& stream, const Workspace& workspace) {
-  std::vector<int> quantized;
-  for (int f = 0; f < state.flats(); ++f) {
-    if (state.flat(f).quantized) quantized.push_back(f);
-  }
-  for (const int f : quantized) state.measure(f, stream);
+void scale_weights(const ModelState& state, comm::Mesh& mesh, Stream& stream, const Workspace& workspace) {
   for (const AmaxGroup& group : state.amax_groups()) {
     all_reduce_max(mesh.shard(group.domain), group.amax, stream, workspace);
     if (group.tensor_ranks) all_reduce_max(mesh.tensor(), group.amax, stream, workspace);
   }
-  for (const int f : quantized) state.weight_scales(f, stream);
+  for (int f = 0; f < state.flats(); ++f) {
+    if (state.flat(f).quantized) state.weight_scales(f, stream);
+  }
 }
 
 }  // namespace hawser::step

@@ -1,0 +1,32 @@
+// `StagedWeights`: master weights where ops of the device can work on them outside of steps: those of flats whose state is
+// in host memory (step::StateOptions::on_host) are copied to the device and back.
+#pragma once
+
+#include "device/device.h"
+#include "step/state.h"
+
+namespace hawser::engine {
+
+// All flats in host memory share one region of the device, of the size of the largest one, in turn: work on a flat is
+// enqueued on the stream before the next flat is placed. Other flats are used where they are.
+class StagedWeights {
+ public:
+  // Allocates the region, outside of any plan. All arguments outlive this; the stream's work must have ended before it
+  // is destroyed.
+  StagedWeights(Device& device, Stream& stream, const step::ModelState& state);
+
+  // FlatState::stored, or memory of the device of its shape, with any contents.
+  TensorView place(int flat);
+  // The same with the flat's values.
+  TensorView load(int flat);
+  // Enqueues the copy of `count` elements of place() to FlatState::stored, if that is in host memory.
+  void store(int flat, std::int64_t begin, std::int64_t count);
+
+ private:
+  Device& device_;
+  Stream& stream_;
+  const step::ModelState& state_;
+  Arena region_;
+};
+
+}  // namespace hawser::engine

@@ -1,0 +1,345 @@
+// Master weights and slots in host memory: not a bit of the training, of its checkpoints or of its snapshots differs from
+// those of state on the device.
+#include <chrono>
+#include <thread>
+
+#include "base/testing/temporary_folder.h"
+#include "checkpoint/root.h"
+#include "engine/load_state.h"
+#include "engine/model_changes.h"
+#include "engine/open_model.h"
+#include "exact_layers.h"
+#include "support/exchanging_adamw.h"
+#include "support/pipeline.h"
+#include "toy_muon.h"
+#include "train/saver.h"
+#include "train/snapshot.h"
+
+namespace hawser {
+namespace {
+
+using testing::assembled;
+using testing::meshes;
+using testing::Tensors;
+using testing::text_of;
+
+enum class Place { device, some_on_host, host };
+
+const char* text_of(Place place) {
+  return place == Place::host ? "all on the host" : place == Place::device ? "on the device" : "some on the host";
+}
+
+// Every second one of the trainable flats, or all.
+void put(plan::Layout& layout, const models::Model& model, Place place) {
+  layout.state_on_host.clear();
+  if (place == Place::device) return;
+  int number = 0;
+  for (const nn::Flat& flat : model.flats()) {
+    const bool host = flat.spec().trainable && (place == Place::host || number % 2 == 0);
+    if (flat.spec().trainable) ++number;
+    layout.state_on_host.push_back(host);
+  }
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+bool same_bits(const Tensors& a, const Tensors& b) {
+  return std::ranges::equal(
+      a, b, [](const auto& x, const auto& y) { return x.first == y.first && same_bits(x.second, y.second); });
+}
+
+struct Outcome {
+  std::vector<double> losses;
+  std::vector<float> clips;
+  Tensors states;
+  std::int64_t device_bytes = 0, host_bytes = 0;  // of the state
+};
+
+void expect_same(const Outcome& a, const Outcome& b, const std::string& text) {
+  EXPECT_EQ(a.losses, b.losses) << text;
+  EXPECT_TRUE(same_bits(a.clips, b.clips)) << text;
+  EXPECT_TRUE(same_bits(a.states, b.states)) << text;
+}
+
+// A session of the world whose streams have random delays; every step is compared with its plan, and guarded.
+class GuardedRun {
+ public:
+  GuardedRun(const models::Model& model, plan::Layout layout, std::int64_t micro_batches = 1,
+             const std::vector<step::Purpose>& purposes = {step::Purpose::train})
+      : layout_(std::move(layout)),
+        mesh_(comm::make_mpi_mesh(*the_world, layout_.mesh, 60.0)),
+        device_(make_cpu_device({.random_delay_s = 1e-4, .delay_seed = 5})),
+        steps_(layout_, mesh_->place(), layout_.batch.sequences * layout_.data_ranks() * micro_batches),
+        session_(model, layout_, *device_, *mesh_, purposes, std::nullopt, {.replay = true, .guard = true}) {
+    session_.initialise(3);
+  }
+  step::StepOutput enqueue(std::int64_t which, bool skip = false) {
+    step::StepInput input = steps_.input(which);
+    input.record.learning_rate = 0.01f;
+    input.skip = skip;
+    return session_.enqueue(step::Purpose::train, input);
+  }
+  void step(std::int64_t which, Outcome& outcome, bool skip = false) {
+    const step::StepOutput output = enqueue(which, skip);
+    session_.synchronize();
+    outcome.losses.push_back(output.result->loss_sum.value());
+    outcome.clips.push_back(output.result->clip);
+    EXPECT_EQ(output.result->skipped() != step::Skip::none, skip);
+    if (!skip) {
+      EXPECT_LT(output.result->clip, 1.0f) << "clipping is not active";
+    }
+  }
+  // The outputs of a step without updates.
+  step::StepOutput look(step::Purpose purpose, std::int64_t which) {
+    step::StepOutput output = session_.enqueue(purpose, steps_.input(which));
+    session_.synchronize();
+    return output;
+  }
+  engine::Session& session() { return session_; }
+
+ private:
+  plan::Layout layout_;
+  std::unique_ptr<comm::Mesh> mesh_;
+  std::unique_ptr<Device> device_;
+  testing::ToySteps steps_;
+  engine::Session session_;
+};
+
+// Two steps that update, and between them one that does not.
+Outcome trained(const models::Model& model, const plan::Layout& layout, std::int64_t micro_batches) {
+  GuardedRun run(model, layout, micro_batches);
+  Outcome outcome;
+  for (const std::int64_t which : {0, 1, 2}) run.step(which, outcome, which == 1);
+  outcome.states = assembled(run.session());
+  outcome.device_bytes = run.session().state().bytes();
+  outcome.host_bytes = run.session().state().host_bytes();
+  EXPECT_EQ(run.session().plan(step::Purpose::train).host_state_bytes, outcome.host_bytes);
+  return outcome;
+}
+
+void expect_same_on_the_host(const models::Model& model, plan::Layout layout, std::int64_t micro_batches,
+                             const std::vector<Place>& places, const std::string& name) {
+  const Outcome device = trained(model, layout, micro_batches);
+  EXPECT_EQ(device.host_bytes, 0);
+  for (const Place place : places) {
+    put(layout, model, place);
+    const Outcome host = trained(model, layout, micro_batches);
+    const std::string text = cat(name, ", ", text_of(layout), ", ", micro_batches, " micro-batches, ", text_of(place));
+    expect_same(host, device, text);
+    EXPECT_GT(host.host_bytes, 0) << text;
+    EXPECT_EQ(host.device_bytes + host.host_bytes, device.device_bytes) << text;
+  }
+}
+
+struct Toy {
+  std::string name;
+  const models::Model& model;
+  std::shared_ptr<const optim::Optimizer> optimizer;
+};
+
+// Trains with each optimizer; AdamW with all combinations of micro-batches and flats on the host. The meshes of the world,
+// dtypes, and sharding of the weights take turns, and of other optimizers the combinations too, unless `all`.
+void expect_no_change(bool all) {
+  const models::Model tied(testing::toy_description()), untied(testing::toy_description(false)),
+      by_rank(testing::toy_description(), testing::by_rank), muon(testing::toy_description(), testing::Muon::spec_of),
+      in_blocks(testing::toy_description(), testing::EightBits::spec_of);
+  const std::vector<Toy> toys{{"AdamW", tied, optim::make_adamw({.weight_decay = 0.1})},
+                              {"exchanging AdamW", tied, std::make_shared<testing::ExchangingAdamW>()},
+                              {"Adafactor", by_rank, std::make_shared<testing::Adafactor>()},
+                              {"LAMB", untied, std::make_shared<testing::Lamb>()},
+                              {"Muon", muon, std::make_shared<testing::Muon>()},
+                              {"8-bit moments", in_blocks, std::make_shared<testing::EightBits>()}};
+  for (std::size_t t = 0; t < toys.size(); ++t) {
+    const bool every = all || t == 0;
+    const std::vector<plan::Layout> layouts = meshes(toys[t].model);
+    for (std::size_t turn = t; turn < t + (every ? 2 : 1); ++turn) {
+      const std::int64_t micro_batches = turn % 2 == 0 ? 3 : 1;
+      const Place one = turn % 3 == 0 ? Place::some_on_host : Place::host;
+      const std::vector<Place> places = every ? std::vector{Place::some_on_host, Place::host} : std::vector{one};
+      for (std::size_t m = 0; m < layouts.size(); ++m) {
+        if (!all && m != turn % layouts.size()) continue;
+        for (const DType compute : {DType::f32, DType::bf16}) {
+          if (!all && (compute == DType::bf16) != (turn % 3 != 1)) continue;
+          plan::Layout layout = layouts[m];
+          layout.optimizer = toys[t].optimizer;
+          layout.compute = compute;
+          layout.shard_policy = turn / 2 % 2 == 0 ? ShardPolicy::parameters : ShardPolicy::optimizer;
+          expect_same_on_the_host(toys[t].model, layout, micro_batches, places, toys[t].name);
+        }
+      }
+    }
+  }
+}
+
+TEST(HostState, ChangesNothing) {
+  if (the_world->size() > 4) GTEST_SKIP() << "fewer ranks are enough";
+  expect_no_change(false);
+}
+TEST(HostState, DISABLED_AllCombinationsChangeNothing) {
+  expect_no_change(true);
+}
+
+// A flat of two stages; each stage copies the state of its own flats.
+TEST(HostState, OfStagesChangesNothing) {
+  const int world = the_world->size();
+  if (world == 1) GTEST_SKIP() << "needs two ranks or more";
+  const models::Model model(testing::toy_description());
+  plan::Layout layout = testing::toy_layout({.shard = world / 2}, model);
+  layout.compute = DType::bf16;
+  plan::set_partition(layout, model, {.stages = 2, .ends = {1, 2}});
+  layout.passes = [](int stage) { return testing::one_forward_one_backward(2, stage, 3); };
+  expect_same_on_the_host(model, layout, 3, {Place::host}, "two stages");
+}
+
+// Scales are measured on the device before the weights return, and quantizing copies the weights once more.
+TEST(HostState, OfQuantizedWeightsChangesNothing) {
+  if (the_world->size() > 4) GTEST_SKIP() << "fewer ranks are enough";
+  for (const bool transposed : {false, true}) {
+    const models::Model model = testing::exact_model(true, transposed, true);
+    const comm::MeshSizes mesh = transposed ? meshes(model).back().mesh : meshes(model).front().mesh;
+    plan::Layout layout = testing::exact_layout(model, mesh);
+    layout.shard_policy = transposed ? ShardPolicy::optimizer : ShardPolicy::parameters;
+    std::vector<Tensors> states;
+    for (const Place place : {Place::device, transposed ? Place::some_on_host : Place::host}) {
+      put(layout, model, place);
+      const auto groups = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+      testing::ExactRun run(model, layout, *groups, 2LL * the_world->size());
+      testing::write_exact(run.session());
+      for (int step = 0; step < 3; ++step) run.step(step);
+      states.push_back(assembled(run.session()));
+      run.session().parameters_changed();  // measures them outside of a step
+      EXPECT_TRUE(same_bits(assembled(run.session()), states.back())) << text_of(place);
+      EXPECT_EQ(run.session().state().host_bytes() > 0, place != Place::device);
+    }
+    EXPECT_TRUE(same_bits(states.back(), states.front())) << text_of(layout);
+  }
+}
+
+// What one place has saved, the other loads and continues to the same bits.
+TEST(HostState, LoadsWhatTheOtherPlaceHasSaved) {
+  const models::Model model(testing::toy_description());
+  const TemporaryFolder own;
+  const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
+  plan::Layout layout = meshes(model).back();
+  layout.compute = DType::bf16;
+  Outcome expected;
+  GuardedRun straight(model, layout);
+  for (const std::int64_t which : {0, 1, 2, 3}) straight.step(which, expected);
+  expected.states = assembled(straight.session());
+  for (const Place from : {Place::device, Place::host}) {
+    const int number = from == Place::device ? 1 : 2;
+    Outcome outcome;
+    put(layout, model, from);
+    GuardedRun saving(model, layout);
+    for (const std::int64_t which : {0, 1}) saving.step(which, outcome);
+    train::save(saving.session(), the_world, {.root = root, .keep = 2},
+                {.step = number, .recipe = "{}", .config = "{}"});
+    put(layout, model, from == Place::device ? Place::host : Place::device);
+    GuardedRun loading(model, layout);
+    checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(number)));
+    engine::load(loading.session(), checkpoint);
+    loading.session().set_progress({.step = 2});
+    EXPECT_TRUE(same_bits(assembled(loading.session()), assembled(saving.session()))) << text_of(from);
+    for (const std::int64_t which : {2, 3}) loading.step(which, outcome);
+    outcome.states = assembled(loading.session());
+    expect_same(outcome, expected, text_of(from));
+  }
+}
+
+// The copies of a snapshot are those of the step that it was taken after, although they begin when later steps would
+// have overwritten the state.
+TEST(HostState, ASnapshotHasTheStateOfItsStep) {
+  const models::Model model(testing::toy_description());
+  plan::Layout layout = meshes(model).front();
+  layout.compute = DType::bf16;
+  put(layout, model, Place::some_on_host);
+  const auto copies_of = [](const std::vector<NamedState>& states) {
+    Tensors copies;
+    for (const NamedState& state : states) {
+      for (const Box& box : state.boxes) {
+        for (const float value : testing::floats_of(box.view)) copies[state.name].push_back(value);
+      }
+    }
+    return copies;
+  };
+  GuardedRun run(model, layout);
+  Outcome outcome;
+  for (const std::int64_t which : {0, 1}) run.step(which, outcome);
+  const Tensors expected = copies_of(engine::HostCopy(run.session()).states());
+  train::Snapshot snapshot(run.session());
+  const auto late = run.session().device().make_stream("late");
+  late->launch({.name = "sleep", .kind = OpKind::host},
+               [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
+  snapshot.take(late->record_event());
+  for (const std::int64_t which : {2, 3}) run.enqueue(which);
+  snapshot.wait();
+  run.session().synchronize();
+  EXPECT_TRUE(same_bits(copies_of(snapshot.states()), expected));
+  EXPECT_FALSE(same_bits(copies_of(engine::HostCopy(run.session()).states()), expected));
+}
+
+// Steps without updates read the rounded weights, which are on the device.
+TEST(HostState, OtherStepsReadTheUpdatedWeights) {
+  const models::Model model(testing::toy_description());
+  plan::Layout layout = meshes(model).back();
+  layout.compute = DType::bf16;
+  std::vector<Outcome> outcomes;
+  for (const Place place : {Place::device, Place::host}) {
+    put(layout, model, place);
+    GuardedRun run(model, layout, 1, {step::Purpose::train, step::Purpose::gradient_norms, step::Purpose::loss});
+    Outcome& outcome = outcomes.emplace_back();
+    for (const std::int64_t which : {0, 1}) {
+      run.step(which, outcome);
+      const step::StepOutput norms = run.look(step::Purpose::gradient_norms, 2);
+      outcome.states[cat("norms ", which)] = *norms.parameter_norms;
+      outcome.losses.push_back(norms.result->loss_sum.value());
+      outcome.losses.push_back(run.look(step::Purpose::loss, 3).result->loss_sum.value());
+    }
+  }
+  EXPECT_NE(outcomes[0].losses[2], outcomes[0].losses[5]);
+  expect_same(outcomes[1], outcomes[0], text_of(layout));
+}
+
+// Weights of a folder, and initial values of the adapters that it does not have.
+TEST(HostState, LoadsWeightsAndInitialValues) {
+  const std::string folder = std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/tied";
+  for (const bool adapters : {false, true}) {
+    Recipe recipe;
+    if (adapters) recipe.adapter = {.kind = AdapterKind::lora, .rank = 2, .targets = {"q_proj"}};
+    Problems problems;
+    engine::OpenModel open = engine::open_model(folder, false, problems, engine::changes_of(recipe));
+    ASSERT_EQ(problems.lines(), "");
+    plan::Layout layout = testing::toy_layout({.shard = the_world->size()}, *open.model);
+    layout.compute = DType::bf16;
+    const auto loaded = [&](Place place) {
+      put(layout, *open.model, place);
+      GuardedRun run(*open.model, layout);
+      engine::load_weights(run.session(), open, 7);
+      EXPECT_EQ(run.session().state().host_bytes() > 0, place == Place::host);
+      const Tensors weights = assembled(run.session());
+      run.enqueue(0);  // reads the rounded weights
+      return std::pair(weights, assembled(run.session()));
+    };
+    const auto device = loaded(Place::device), host = loaded(Place::host);
+    EXPECT_TRUE(same_bits(host.first, device.first)) << adapters;
+    EXPECT_TRUE(same_bits(host.second, device.second)) << adapters;
+  }
+}
+
+TEST(HostState, OfFrozenFlatsIsRejected) {
+  const models::Model model = testing::exact_model(false);
+  plan::Layout layout = testing::toy_layout({.shard = the_world->size()}, model);
+  layout.state_on_host.assign(model.flats().size(), true);
+  try {
+    plan::plan_rank(model, layout, step::Purpose::train, 0);
+    ADD_FAILURE() << "no error";
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find("only the state of a trainable flat can be in host memory"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace hawser
