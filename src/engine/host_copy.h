@@ -6,8 +6,9 @@
 //
 //   checkpoint.read(copy.states()), copy.store();  // host to device
 //
-// Views of state that is in host memory (all on the CPU; step::StateOptions::on_host) are the session's own, and nothing
-// is copied. The copy of the rest takes as much pageable memory; transfers use pinned buffers of kStagingBytes.
+// Views of state that is in host memory are the session's own, and nothing is copied: on the CPU all of them, elsewhere
+// those of step::StateOptions::on_host. The copy of the rest takes as much pageable memory; transfers use pinned
+// buffers of kStagingBytes.
 #pragma once
 
 #include <functional>

@@ -207,12 +207,15 @@ step::Executor& Session::executor(step::Purpose purpose) {
 }
 
 void Session::initialise(std::uint64_t seed) {
-  StagedWeights staged(device_, *stream_, *state_);
-  for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) {
-    const step::FlatState& flat = state_->flat(f);
-    if (!flat.held) continue;
-    models::initialise_flat(model_, f, seed, flat.begin, flat.count, *stream_, staged.place(f));
-    staged.store(f, 0, flat.count);
+  {
+    StagedWeights staged(device_, *stream_, *state_);
+    for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) {
+      const step::FlatState& flat = state_->flat(f);
+      if (!flat.held) continue;
+      models::initialise_flat(model_, f, seed, flat.begin, flat.count, *stream_, staged.place(f));
+      staged.store(f, 0, flat.count);
+    }
+    stream_->synchronize();
   }
   parameters_changed();
 }

@@ -15,16 +15,15 @@ void copy(Stream& stream, const TensorView& from, const TensorView& to) {
 
 StagedWeights::StagedWeights(Device& device, Stream& stream, const step::ModelState& state)
     : device_(device), stream_(stream), state_(state) {
-  std::int64_t bytes = 0;
   for (int f = 0; f < state.flats(); ++f) {
-    if (state.flat(f).stored_on_host()) bytes = std::max(bytes, state.flat(f).stored.bytes());
+    if (state.flat(f).stored_on_host()) bytes_ = std::max(bytes_, state.flat(f).stored.bytes());
   }
-  if (bytes > 0) region_ = Arena(device, bytes);
 }
 
 TensorView StagedWeights::place(int flat) {
   const step::FlatState& state = state_.flat(flat);
   if (!state.stored_on_host()) return state.stored;
+  if (region_.data() == nullptr) region_ = Arena(device_, bytes_);
   return TensorView(region_.data(), state.stored.dtype(), state.stored.shape(), device_.kind());
 }
 

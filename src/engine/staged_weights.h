@@ -1,5 +1,5 @@
-// `StagedWeights`: master weights where ops of the device can work on them outside of steps: those of flats whose state is
-// in host memory (step::StateOptions::on_host) are copied to the device and back.
+// `StagedWeights`: master weights where ops of the device can work on them outside of steps: those of flats whose state
+// is in host memory (step::StateOptions::on_host) are copied to the device and back.
 #pragma once
 
 #include "device/device.h"
@@ -8,11 +8,11 @@
 namespace hawser::engine {
 
 // All flats in host memory share one region of the device, of the size of the largest one, in turn: work on a flat is
-// enqueued on the stream before the next flat is placed. Other flats are used where they are.
+// enqueued on the stream before the next flat is placed. The region is in no plan; it is allocated for the first such
+// flat. Other flats are used where they are.
 class StagedWeights {
  public:
-  // Allocates the region, outside of any plan. All arguments outlive this; the stream's work must have ended before it
-  // is destroyed.
+  // All arguments outlive this; the stream's work must have ended before it is destroyed.
   StagedWeights(Device& device, Stream& stream, const step::ModelState& state);
 
   // FlatState::stored, or memory of the device of its shape, with any contents.
@@ -26,6 +26,7 @@ class StagedWeights {
   Device& device_;
   Stream& stream_;
   const step::ModelState& state_;
+  std::int64_t bytes_ = 0;
   Arena region_;
 };
 

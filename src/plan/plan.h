@@ -18,8 +18,8 @@ struct RankPlan {
   program::Program program;
   Trace trace;
   step::BufferPlan buffers;  // with its placement
-  // This rank's parameters (float32 shards and their copies in the compute dtype), moments, and KV cache, as far as they
-  // are on the device.
+  // This rank's parameters (float32 shards and their copies in the compute dtype), moments, and KV cache, as far as
+  // they are on the device.
   std::int64_t parameter_bytes = 0, optimizer_bytes = 0, kv_cache_bytes = 0;
   std::int64_t saved_bytes = 0;    // step::ModelState::saved_bytes
   std::int64_t state_bytes = 0;    // of step::ModelState on the device: the three above and its small tables

@@ -15,11 +15,12 @@ namespace hawser::program {
 
 // Where a buffer is.
 enum class Space {
-  device,      // in the step's arena on the device
-  host,        // in the step's arena of pinned host memory, such as offloaded activations
-  persistent,  // outside the arenas, in the model state (step/state.h): parameters and moments. Its contents persist from
-               // step to step; it shares bytes with no other buffer
-  persistent_host,  // the same in pinned host memory
+  device,  // in the step's arena on the device
+  host,    // in the step's arena of pinned host memory, such as offloaded activations
+  // Outside the arenas, in the model state (step/state.h): parameters and moments. Its contents persist from step to
+  // step; it shares bytes with no other buffer.
+  persistent,       // on the device
+  persistent_host,  // in pinned host memory
 };
 constexpr bool is_persistent(Space space) {
   return space == Space::persistent || space == Space::persistent_host;

@@ -143,11 +143,10 @@ class ModelState {
   // Waits for the stream's work, then writes the progress of a resumed run.
   void set_progress(const OptimizerProgress& progress, Stream& stream) const;
 
-  // `stored` in the next two: FlatState::stored, or a copy of it on the device if it is in host memory.
-  // Enqueues the rounding of `stored` into FlatState::compute, with the scales as they are; does nothing if both are the
-  // same view.
+  // Enqueues the rounding of `stored` into FlatState::compute, with the scales as they are; does nothing if both are
+  // the same view. `stored`: FlatState::stored, or a copy of it on the device if it is in host memory.
   void refresh_compute(int flat, const TensorView& stored, Stream& stream) const;
-  // Enqueues FlatState::amax of this rank's shard.
+  // Enqueues FlatState::amax of this rank's shard, with `stored` as above.
   void measure(int flat, const TensorView& stored, Stream& stream) const;
   // Enqueues the scales that follow when the amaxes of all ranks are reduced.
   void weight_scales(int flat, Stream& stream) const;

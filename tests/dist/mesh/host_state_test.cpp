@@ -1,5 +1,5 @@
-// Master weights and slots in host memory: not a bit of the training, of its checkpoints or of its snapshots differs from
-// those of state on the device.
+// Master weights and slots in host memory: not a bit of the training, of its checkpoints or of its snapshots differs
+// from those of state on the device.
 #include <chrono>
 #include <thread>
 
@@ -138,8 +138,8 @@ struct Toy {
   std::shared_ptr<const optim::Optimizer> optimizer;
 };
 
-// Trains with each optimizer; AdamW with all combinations of micro-batches and flats on the host. The meshes of the world,
-// dtypes, and sharding of the weights take turns, and of other optimizers the combinations too, unless `all`.
+// Trains with each optimizer; AdamW with all combinations of micro-batches and flats on the host. The meshes of the
+// world, dtypes, and sharding of the weights take turns, and of other optimizers the combinations too, unless `all`.
 void expect_no_change(bool all) {
   const models::Model tied(testing::toy_description()), untied(testing::toy_description(false)),
       by_rank(testing::toy_description(), testing::by_rank), muon(testing::toy_description(), testing::Muon::spec_of),
