@@ -105,7 +105,10 @@ class Updates {
   void write_phase(Update& update) {
     const int flat = update.flat, phase = update.next++;
     std::vector<int> after = std::exchange(update.exchanges, {});
-    if (phase == 0 && (update.staged = copies_.in(flat)) >= 0) after.push_back(update.staged);
+    if (phase == 0) {
+      update.staged = copies_.in(flat);
+      if (update.staged >= 0) after.push_back(update.staged);
+    }
     const int id = program_.add(
         {.op = Op::update, .flat = flat, .phase = phase, .staged = update.staged, .after = std::move(after)});
     if (update.ended()) {
