@@ -6,7 +6,7 @@
 namespace hawser::ops {
 
 void copy(Stream& stream, const Copy& args) {
-  const auto all = {DType::f32, DType::bf16, DType::i32, DType::i64, DType::u8};
+  const auto all = {DType::f32, DType::bf16, DType::i32, DType::i64, DType::u8, DType::f8e4m3, DType::f8e5m2};
   expect("copy", "x", args.x, all, args.x.shape(), Rows::padded);
   expect("copy", "y", args.y, {args.x.dtype()}, args.x.shape(), Rows::padded);
   expect_apart("copy", args.x, args.y);

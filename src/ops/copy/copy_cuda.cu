@@ -191,6 +191,8 @@ void fill(const CudaNative& native, const Fill& args) {
       return set(native, args.y, extent, static_cast<std::int32_t>(args.value));
     case DType::i64:
     case DType::u8:
+    case DType::f8e4m3:
+    case DType::f8e5m2:
       break;
   }
   HAWSER_CHECK(false, "fill: y is ", args.y.text());
