@@ -8,7 +8,7 @@ void transpose(Stream& stream, const Transpose& args) {
   expect("transpose", "y", args.y, {args.x.dtype()}, {args.x.size(1), args.x.size(0)});
   HAWSER_CHECK(args.x.dense() && args.y.dense(), "transpose: a matrix has gaps");
   expect_apart("transpose", args.x, args.y);
-  run(stream, {"transpose", OpKind::copy}, {args.x}, {args.y}, 0, args, cpu::transpose, nullptr);
+  run(stream, {"transpose", OpKind::copy}, {args.x}, {args.y}, 0, args, HAWSER_BACKENDS(transpose));
 }
 
 }  // namespace hawser::ops
