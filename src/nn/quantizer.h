@@ -36,6 +36,10 @@ const char* to_string(Operand operand);
 struct Quantization {
   LinearFormat format = LinearFormat::compute;
   const Quantizer* quantizer = nullptr;  // null with LinearFormat::compute
+  Operand operand = Operand::x;
+  // What the caller reads: Scaled::transposed, or Scaled::view. quantize() may leave the other one empty, and for tests
+  // it may return the view in place of its transpose.
+  bool transposed = false;
   // float32 [1]: the scale, equal on every rank; not to be changed. Empty unless the format is fp8_delayed.
   TensorView scale;
   // float32 [1]: to become the maximum of itself and of the absolute values of the matrix's rows that are no padding

@@ -140,6 +140,13 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
           .quantizes = layout.quantizer != nullptr};
 }
 
+// A quantizer reads which rows are tokens.
+bool quantizes_operands(const Layout& layout) {
+  return std::ranges::any_of(layout.policies, [](const nn::SavePolicy& policy) {
+    return std::ranges::any_of(policy.formats, [](LinearFormat format) { return format != LinearFormat::compute; });
+  });
+}
+
 std::vector<step::ScaledSite> scaled_sites(const Layout& layout) {
   std::vector<step::ScaledSite> sites;
   for (std::size_t layer = 0; layer < layout.policies.size(); ++layer) {
@@ -214,7 +221,7 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
   bounds.logit_positions = purpose == step::Purpose::logits ? layout.logit_positions : 0;
   bounds.uses_kv_cache = layout.kv_cache_rows > 0;
   bounds.random_numbers = purpose == step::Purpose::train && model.draws_random_numbers();
-  bounds.token_mask = model.reads_token_mask();
+  bounds.token_mask = model.reads_token_mask() || quantizes_operands(layout);
   bounds.row_part = layout.sequence_parallel ? mesh.tensor().index() : 0;
   return {.model = &model,
           .program = &program,

@@ -69,9 +69,10 @@ void fill(const Fill& args) {
       return fill_with(args.y, static_cast<std::int32_t>(args.value));
     case DType::i64:
     case DType::u8:
+      break;
     case DType::f8e4m3:
     case DType::f8e5m2:
-      break;
+      return fill_with(args.y, std::uint8_t{0});
   }
   HAWSER_CHECK(false, "fill: y is ", args.y.text());
 }

@@ -25,7 +25,7 @@ void quantize(Stream& stream, const Quantize& args) {
   }
   expect_mask(kOp, args.mask, rows);
   if (!args.amax.empty()) expect(kOp, "amax", args.amax, {DType::f32}, {1});
-  if (!args.saturated.empty()) expect(kOp, "saturated", args.saturated, {DType::i32}, {1});
+  if (!args.saturated.empty()) expect(kOp, "saturated", args.saturated, {DType::f32}, {1});
   for (const TensorView& written : {args.q, args.transposed, args.amax, args.saturated}) {
     for (const TensorView& read : {args.x, args.scale, args.mask}) expect_apart(kOp, written, read);
   }

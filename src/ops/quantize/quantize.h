@@ -5,27 +5,28 @@
 // so that s q is about x. The cast saturates (tensor/fp8.h); 1 / s is rounded to float32, the product too. Of the rows t
 // with mask[t] != 0 (without a mask, of all):
 //   amax[0]       = max(amax[0], |x[t,c]|)    NaN if an element or amax[0] is NaN
-//   saturated[0] += number of elements with |x[t,c] * (1 / s)| beyond the largest FP8 value, or NaN. Not exact beyond
-//                   2^30: it then stays there
+//   saturated[0] += number of elements with |x[t,c] * (1 / s)| beyond the largest FP8 value, or NaN. Exact below 2^24,
+//                   and never below that again
 // x [T, C] float32 or bf16, rows may be padded; q [T, C] and transposed [C, T] of one FP8 dtype, dense, at least one of
-// them; scale [1] float32, positive; mask [T] int32, amax [1] float32, saturated [1] int32: optional.
+// them; scale [1] float32, positive; mask [T] int32, amax and saturated [1] float32: optional.
 //
 // amax:
 //   out[0] = max(accumulate ? out[0] : 0, |x[t,c]| of the rows as above)
 // x [T, C] or [N] float32 or bf16, rows may be padded; out [1] float32.
 //
 // The scale of an amax, with the largest value of the FP8 dtype and a margin in powers of two:
-//   scale_of(amax) = max(amax * 2^margin / largest, 2^-126)
+//   scale_of(amax) = max(amax * 2^margin / largest, 2^-126), with power_of_two rounded up to one
 //
 // scales_of_amaxes:
 //   scales[i] = scale_of(amax[i]) if amax[i] is finite and not 0; else `otherwise`, or as it is without `otherwise`
 // amax, scales [N] float32.
 //
 // delayed_scales: once a step, with rows i of x (i even) in E4M3 and rows of dy (i odd) in E5M2:
-//   if skip[0] == 0 and amax[i] is finite and not 0:
+//   if (skip[0] == 0 or skip[0] == refreshes) and amax[i] is finite and not 0:
 //     history[i] = amax[i], history[i, 0], ..., history[i, H-2]
 //     scales[i]  = scale_of(most_recent ? amax[i] : max over history[i])
-// So neither a step that is skipped, nor an amax that is not finite, nor a matrix of zeros enters the history.
+// So neither a step that is skipped for another reason than `refreshes`, nor an amax that is not finite, nor a matrix of
+// zeros enters the history.
 // amax, scales [N], history [N, H] float32; skip [1] int32.
 //
 // Source: "FP8 Formats for Deep Learning" (arXiv 2209.05433); delayed scaling as in Transformer Engine 2, which keeps an
@@ -39,6 +40,12 @@
 #include "tensor/fp8.h"
 
 namespace hawser::ops {
+
+// How scales follow from amaxes.
+struct ScaleRule {
+  int margin = 0;
+  bool power_of_two = false;
+};
 
 struct Quantize {
   TensorView x, scale, q, transposed;
@@ -55,7 +62,7 @@ void amax(Stream& stream, const Amax& args);
 struct ScalesOfAmaxes {
   TensorView amax, scales;
   DType dtype = DType::f8e4m3;
-  int margin = 0;
+  ScaleRule rule;
   std::optional<float> otherwise;
 };
 void scales_of_amaxes(Stream& stream, const ScalesOfAmaxes& args);
@@ -63,7 +70,8 @@ void scales_of_amaxes(Stream& stream, const ScalesOfAmaxes& args);
 struct DelayedScales {
   TensorView amax, history, scales, skip;
   bool most_recent = false;
-  int margin = 0;
+  ScaleRule rule;
+  std::int32_t refreshes = 0;
 };
 void delayed_scales(Stream& stream, const DelayedScales& args);
 

@@ -56,7 +56,7 @@ Case case_of(const Matrix& m) {
     if (m.transposed_wanted) args.transposed = world.out(m.out, {m.columns, m.rows});
     if (m.masked) args.mask = world.in(DType::i32, {m.rows}, mask);
     args.amax = world.in_out(DType::f32, {1}, {0.25});
-    args.saturated = world.in_out(DType::i32, {1}, {5});
+    args.saturated = world.in_out(DType::f32, {1}, {5});
     quantize(world.stream(), args);
     return {m.rows_wanted ? world.values(args.q) : Values(),
             m.transposed_wanted ? world.values(args.transposed) : Values(), world.values(args.amax),
@@ -157,7 +157,7 @@ TEST(Quantize, ScalesOfAmaxes) {
               [&](World& world) -> std::vector<Values> {
                 ScalesOfAmaxes args{.amax = world.in(DType::f32, {1}, {57344}), .scales = world.out(DType::f32, {1})};
                 args.dtype = DType::f8e5m2;
-                args.margin = 2;
+                args.rule.margin = 2;
                 args.otherwise = 1;
                 scales_of_amaxes(world.stream(), args);
                 return {world.values(args.scales)};
@@ -167,6 +167,24 @@ TEST(Quantize, ScalesOfAmaxes) {
 }
 
 // Rows 0 and 2 are of x, rows 1 and 3 of dy.
+TEST(Quantize, ASaturatedStepRefreshesScales) {
+  for (const int skip : {3, 4}) {
+    check_case({cat("delayed_scales after skip ", skip),
+                [&](World& world) -> std::vector<Values> {
+                  DelayedScales args{.amax = world.in(DType::f32, {1}, {448 * 3}),
+                                     .history = world.in_out(DType::f32, {1, 2}, {448, 1}),
+                                     .scales = world.in_out(DType::f32, {1}, {1}),
+                                     .skip = world.in(DType::i32, {1}, {static_cast<double>(skip)})};
+                  args.rule.power_of_two = true;
+                  args.refreshes = 3;
+                  delayed_scales(world.stream(), args);
+                  return {world.values(args.history), world.values(args.scales)};
+                },
+                {skip == 3 ? Values{448 * 3, 448} : Values{448, 1}, {skip == 3 ? 4.0 : 1.0}},
+                0});
+  }
+}
+
 TEST(Quantize, DelayedScalesByHand) {
   const Values amaxes = {448, 57344, kInfinity, 0}, history = {896, 2, 3, 1, 1, 7, 5, 6, 7, 8, 9, 10};
   for (const bool skipped : {false, true}) {

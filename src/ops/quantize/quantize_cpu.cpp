@@ -13,7 +13,6 @@ namespace hawser::ops::cpu {
 namespace {
 
 constexpr std::int64_t kRows = 64;  // of a piece: its part of `transposed` is written in runs of this length
-constexpr std::int32_t kMostCounted = 1 << 30;
 
 // Absolute values that are no NaN compare as their bits do, and NaNs are above all of them.
 std::uint32_t size_bits(float value) {
@@ -79,8 +78,7 @@ void quantize_rows(const Quantize& args) {
     amax = of_bits(std::max(size_bits(amax), largest.bits()));
   }
   if (!args.saturated.empty()) {
-    std::int32_t& count = *args.saturated.data<std::int32_t>();
-    count = static_cast<std::int32_t>(std::min<std::int64_t>(count + saturated, kMostCounted));
+    *args.saturated.data<float>() += static_cast<float>(saturated);
   }
 }
 
@@ -116,12 +114,12 @@ void amax(const Amax& args) {
 }
 
 void scales_of_amaxes(const ScalesOfAmaxes& args) {
-  const float over = largest_over(args.dtype, args.margin);
+  const ScaleOf of = scale_of(args.dtype, args.rule);
   for (std::int64_t i = 0; i < args.amax.elements(); ++i) {
     const float amax = args.amax.data<float>()[i];
     float& scale = args.scales.data<float>()[i];
     if (std::isfinite(amax) && amax != 0) {
-      scale = scale_of(amax, over);
+      scale = of(amax);
     } else if (args.otherwise) {
       scale = *args.otherwise;
     }
@@ -129,7 +127,8 @@ void scales_of_amaxes(const ScalesOfAmaxes& args) {
 }
 
 void delayed_scales(const DelayedScales& args) {
-  if (*args.skip.data<std::int32_t>() != 0) return;
+  if (const std::int32_t skip = *args.skip.data<std::int32_t>(); skip != 0 && skip != args.refreshes) return;
+  const ScaleOf of_x = scale_of(DType::f8e4m3, args.rule), of_dy = scale_of(DType::f8e5m2, args.rule);
   const std::int64_t length = args.history.size(1);
   for (std::int64_t i = 0; i < args.history.size(0); ++i) {
     const float amax = args.amax.data<float>()[i];
@@ -137,8 +136,8 @@ void delayed_scales(const DelayedScales& args) {
     float* const history = args.history.rows(i, 1).data<float>();
     std::copy_backward(history, history + length - 1, history + length);
     history[0] = amax;
-    const float of = args.most_recent ? amax : *std::max_element(history, history + length);
-    args.scales.data<float>()[i] = scale_of(of, largest_over(i % 2 == 0 ? DType::f8e4m3 : DType::f8e5m2, args.margin));
+    const float from = args.most_recent ? amax : *std::max_element(history, history + length);
+    args.scales.data<float>()[i] = (i % 2 == 0 ? of_x : of_dy)(from);
   }
 }
 

@@ -10,7 +10,6 @@ namespace hawser::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr std::int32_t kMostCounted = 1 << 30;
 
 // A tile of 128 rows and 64 columns for each block: a thread has 4 rows and 8 columns. Its 4 bytes of a column are one
 // word of `transposed`, so that a warp writes 128 contiguous bytes of each of its columns.
@@ -104,7 +103,7 @@ __device__ __forceinline__ std::uint32_t block_max(std::uint32_t value, std::uin
 struct Record {
   const std::int32_t* mask;
   float* amax;
-  std::int32_t* saturated;
+  float* saturated;
 };
 
 template <class X, __nv_fp8_interpretation_t kFormat>
@@ -156,11 +155,8 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (record.saturated != nullptr) {
     const std::uint32_t count = __reduce_add_sync(0xffffffffu, beyond);
-    // What is beyond the bound stays there, whatever the order.
-    if (threadIdx.x % 32 == 0 && count > 0) {
-      const std::int32_t before = atomicAdd(record.saturated, static_cast<std::int32_t>(count));
-      if (before > kMostCounted - static_cast<std::int32_t>(count)) atomicExch(record.saturated, kMostCounted);
-    }
+    // Sums of whole numbers below 2^24 are exact in any order.
+    if (threadIdx.x % 32 == 0 && count > 0) atomicAdd(record.saturated, static_cast<float>(count));
   }
 }
 
@@ -172,7 +168,7 @@ void quantize_rows(const CudaNative& native, const Quantize& args) {
   const TileTargets to = targets_of(args.q.raw(), args.transposed.raw(), x.count, x.columns);
   const Record record{args.mask.empty() ? nullptr : args.mask.data<std::int32_t>(),
                       args.amax.empty() ? nullptr : args.amax.data<float>(),
-                      args.saturated.empty() ? nullptr : args.saturated.data<std::int32_t>()};
+                      args.saturated.empty() ? nullptr : args.saturated.data<float>()};
   const bool wide = aligned<kThreadColumns>({args.x});
   const dim3 tiles = tiles_of(x.count, x.columns);
   if (tiles.x == 0 || tiles.y == 0) return;
@@ -205,22 +201,23 @@ __global__ void __launch_bounds__(kThreads) amax_kernel(Rows2<const X> x, const 
   if (threadIdx.x == 0) take_maximum(out, most);
 }
 
-__global__ void scales_kernel(const float* amaxes, float* scales, std::int64_t count, float over, bool keeps,
+__global__ void scales_kernel(const float* amaxes, float* scales, std::int64_t count, ScaleOf of, bool keeps,
                               float otherwise) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= count) return;
   const float amax = amaxes[i];
   if (isfinite(amax) && amax != 0) {
-    scales[i] = scale_of(amax, over);
+    scales[i] = of(amax);
   } else if (!keeps) {
     scales[i] = otherwise;
   }
 }
 
 __global__ void delayed_kernel(const float* amaxes, float* history, float* scales, const std::int32_t* skip,
-                               std::int64_t count, std::int64_t length, bool most_recent, float over_x, float over_dy) {
+                               std::int64_t count, std::int64_t length, bool most_recent, std::int32_t refreshes,
+                               ScaleOf of_x, ScaleOf of_dy) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= count || *skip != 0) return;
+  if (i >= count || (*skip != 0 && *skip != refreshes)) return;
   const float amax = amaxes[i];
   if (!isfinite(amax) || amax == 0) return;
   float* const row = history + i * length;
@@ -230,7 +227,7 @@ __global__ void delayed_kernel(const float* amaxes, float* history, float* scale
     most = fmaxf(most, row[h]);
   }
   row[0] = amax;
-  scales[i] = scale_of(most_recent ? amax : most, i % 2 == 0 ? over_x : over_dy);
+  scales[i] = (i % 2 == 0 ? of_x : of_dy)(most_recent ? amax : most);
 }
 
 // The bytes of a matrix as rows of `transposed`.
@@ -291,7 +288,7 @@ void scales_of_amaxes(const CudaNative& native, const ScalesOfAmaxes& args) {
   const std::int64_t count = args.amax.elements();
   if (count == 0) return;
   scales_kernel<<<static_cast<unsigned>(ceil_div(count, 128)), 128, 0, stream_of(native)>>>(
-      args.amax.data<float>(), args.scales.data<float>(), count, largest_over(args.dtype, args.margin),
+      args.amax.data<float>(), args.scales.data<float>(), count, scale_of(args.dtype, args.rule),
       !args.otherwise.has_value(), args.otherwise.value_or(0));
 }
 
@@ -300,8 +297,8 @@ void delayed_scales(const CudaNative& native, const DelayedScales& args) {
   if (count == 0) return;
   delayed_kernel<<<static_cast<unsigned>(ceil_div(count, 128)), 128, 0, stream_of(native)>>>(
       args.amax.data<float>(), args.history.data<float>(), args.scales.data<float>(), args.skip.data<std::int32_t>(),
-      count, args.history.size(1), args.most_recent, largest_over(DType::f8e4m3, args.margin),
-      largest_over(DType::f8e5m2, args.margin));
+      count, args.history.size(1), args.most_recent, args.refreshes, scale_of(DType::f8e4m3, args.rule),
+      scale_of(DType::f8e5m2, args.rule));
 }
 
 void transpose(const CudaNative& native, const Transpose& args) {

@@ -1,20 +1,31 @@
-// `scale_of`: the scale of an amax, as in quantize.h. Internal to ops/quantize.
+// `ScaleOf`: the scale of an amax, as in quantize.h. Internal to ops/quantize.
 #pragma once
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 
-#include "tensor/fp8.h"
+#include "ops/quantize/quantize.h"
 
 namespace hawser::ops {
 
-// `largest_over`: the largest FP8 value over 2^margin.
-constexpr float scale_of(float amax, float largest_over) {
-  const float scale = amax / largest_over;
-  return scale > 0x1p-126f ? scale : 0x1p-126f;
-}
+// The rule for one FP8 dtype. `over`: its largest value over 2^margin.
+struct ScaleOf {
+  float over = 1;
+  bool power_of_two = false;
 
-inline float largest_over(DType dtype, int margin) {
-  return std::ldexp(largest_fp8(dtype), -margin);
+  constexpr float operator()(float amax) const {
+    float scale = amax / over;
+    if (power_of_two) {
+      const auto bits = std::bit_cast<std::uint32_t>(scale);
+      scale = std::bit_cast<float>((bits + 0x7fffffu) & 0xff800000u);
+    }
+    return scale > 0x1p-126f ? scale : 0x1p-126f;
+  }
+};
+
+inline ScaleOf scale_of(DType dtype, const ScaleRule& rule) {
+  return {std::ldexp(largest_fp8(dtype), -rule.margin), rule.power_of_two};
 }
 
 }  // namespace hawser::ops
