@@ -13,6 +13,39 @@
 
 namespace hawser {
 
+constexpr float f8_power_of_two(int exponent) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(127 + exponent) << 23);
+}
+
+// The value of a code.
+template <int kMantissaBits, int kExponentBias, bool kInfinity>
+constexpr float decode_f8(std::uint32_t code) {
+  const std::uint32_t size = code & 0x7f, exponent = size >> kMantissaBits;
+  const std::uint32_t mantissa = size & ((1u << kMantissaBits) - 1);
+  constexpr std::uint32_t kSpecial = 0x7f >> kMantissaBits;
+  const std::uint32_t sign = (code & 0x80) << 24;
+  if (kInfinity && exponent == kSpecial) {
+    return std::bit_cast<float>(sign | 0x7f800000u | mantissa << (23 - kMantissaBits));
+  }
+  if (!kInfinity && size == 0x7f) return std::bit_cast<float>(sign | 0x7fc00000u);
+  if (exponent == 0) {
+    const float value = static_cast<float>(mantissa) * f8_power_of_two(1 - kExponentBias - kMantissaBits);
+    return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(value));
+  }
+  constexpr auto kRebias = static_cast<std::uint32_t>(127 - kExponentBias) << 23;
+  return std::bit_cast<float>(sign | ((size << (23 - kMantissaBits)) + kRebias));
+}
+
+template <int kMantissaBits, int kExponentBias, bool kInfinity>
+constexpr std::array<float, 256> decode_all_f8() {
+  std::array<float, 256> out{};
+  for (std::uint32_t code = 0; code < 256; ++code) out[code] = decode_f8<kMantissaBits, kExponentBias, kInfinity>(code);
+  return out;
+}
+
+template <int kMantissaBits, int kExponentBias, bool kInfinity>
+inline constexpr std::array<float, 256> kF8Values = decode_all_f8<kMantissaBits, kExponentBias, kInfinity>();
+
 // A sign, exponent bits with this bias, and mantissa bits. With kInfinity, the largest exponent is that of infinities
 // and NaNs; otherwise only the code with all bits set is NaN.
 template <int kMantissaBits, int kExponentBias, bool kInfinity>
@@ -25,14 +58,10 @@ struct F8 {
 
   F8() = default;
   explicit constexpr F8(float value) : bits(encode(value)) {}
-  explicit constexpr operator float() const { return kValues[bits]; }
-  static constexpr float largest() { return kValues[kLargestCode]; }
+  explicit constexpr operator float() const { return kF8Values<kMantissaBits, kExponentBias, kInfinity>[bits]; }
+  static constexpr float largest() { return decode_f8<kMantissaBits, kExponentBias, kInfinity>(kLargestCode); }
 
  private:
-  static constexpr float power_of_two(int exponent) {
-    return std::bit_cast<float>(static_cast<std::uint32_t>(127 + exponent) << 23);
-  }
-
   static constexpr std::uint8_t encode(float value) {
     const auto word = std::bit_cast<std::uint32_t>(value);
     const auto sign = static_cast<std::uint8_t>(word >> 24 & 0x80);
@@ -40,9 +69,9 @@ struct F8 {
     if (size > 0x7f800000u) return kNan;
     if (size >= std::bit_cast<std::uint32_t>(largest())) return sign | kLargestCode;
     constexpr int kDropped = 23 - kMantissaBits;
-    if (size < std::bit_cast<std::uint32_t>(power_of_two(1 - kExponentBias))) {
+    if (size < std::bit_cast<std::uint32_t>(f8_power_of_two(1 - kExponentBias))) {
       // Subnormal: a sum whose last bit has the weight of the smallest number rounds as wanted.
-      constexpr float kShift = power_of_two(kDropped + 1 - kExponentBias);
+      constexpr float kShift = f8_power_of_two(kDropped + 1 - kExponentBias);
       const float sum = std::bit_cast<float>(size) + kShift;
       const std::uint32_t code = std::bit_cast<std::uint32_t>(sum) - std::bit_cast<std::uint32_t>(kShift);
       return static_cast<std::uint8_t>(sign | code);
@@ -51,35 +80,7 @@ struct F8 {
     constexpr auto kRebias = static_cast<std::uint32_t>(127 - kExponentBias) << kMantissaBits;
     return static_cast<std::uint8_t>(sign | ((rounded >> kDropped) - kRebias));
   }
-
-  static constexpr float decode(std::uint32_t code) {
-    const std::uint32_t size = code & 0x7f, exponent = size >> kMantissaBits;
-    const std::uint32_t mantissa = size & ((1u << kMantissaBits) - 1);
-    constexpr std::uint32_t kSpecial = 0x7f >> kMantissaBits;
-    const std::uint32_t sign = (code & 0x80) << 24;
-    if (kInfinity && exponent == kSpecial) {
-      return std::bit_cast<float>(sign | 0x7f800000u | mantissa << (23 - kMantissaBits));
-    }
-    if (!kInfinity && size == kNan) return std::bit_cast<float>(sign | 0x7fc00000u);
-    if (exponent == 0) {
-      const float value = static_cast<float>(mantissa) * power_of_two(1 - kExponentBias - kMantissaBits);
-      return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(value));
-    }
-    constexpr auto kRebias = static_cast<std::uint32_t>(127 - kExponentBias) << 23;
-    return std::bit_cast<float>(sign | ((size << (23 - kMantissaBits)) + kRebias));
-  }
-
-  static constexpr std::array<float, 256> values() {
-    std::array<float, 256> out{};
-    for (std::uint32_t code = 0; code < 256; ++code) out[code] = decode(code);
-    return out;
-  }
-
-  static const std::array<float, 256> kValues;
 };
-
-template <int kMantissaBits, int kExponentBias, bool kInfinity>
-inline constexpr std::array<float, 256> F8<kMantissaBits, kExponentBias, kInfinity>::kValues = values();
 
 using F8E4M3 = F8<3, 7, false>;
 using F8E5M2 = F8<2, 15, true>;

@@ -67,6 +67,10 @@ Scaled Linear::quantized(LayerContext& ctx, Operand operand, const Scaled& matri
   how.transposed = reader == ReadBy::weight_gradient;
   if (how.transposed) how.amax = {};
   how.first_row = first_row;
+  if (how.records_only) {
+    if (!how.amax.empty()) how.quantizer->record(ctx, how, matrix.view);
+    return matrix;
+  }
   return how.quantizer->quantize(ctx, how, matrix.view);
 }
 

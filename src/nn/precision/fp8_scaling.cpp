@@ -56,13 +56,19 @@ Scaled Fp8Scaling::quantize(LayerContext& ctx, const Quantization& how, const Te
   return {call.q, call.scale, call.transposed};
 }
 
+void Fp8Scaling::record(LayerContext& ctx, const Quantization& how, const TensorView& matrix) const {
+  const TensorView mask = ctx.batch().token_mask.rows(how.first_row, matrix.size(0));
+  ops::amax(ctx.compute(), {.x = matrix, .mask = mask, .out = how.amax, .accumulate = true});
+}
+
 void Fp8Scaling::update_scales(Stream& stream, const SiteScales& s) const {
   ops::delayed_scales(stream, {.amax = s.amax,
                                .history = s.history,
                                .scales = s.scales,
                                .skip = s.skip,
                                .most_recent = options_.most_recent,
-                               .rule = rule()});
+                               .rule = rule(),
+                               .refreshes = s.refreshes});
 }
 
 void Fp8Scaling::measure(Stream& stream, const FlatPiece& piece, const TensorView& amax) const {

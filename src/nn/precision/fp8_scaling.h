@@ -1,7 +1,7 @@
 // `Fp8Scaling`: the quantizer of FP8 training (nn/quantizer.h). x and weights are rounded to E4M3, dy to E5M2, with one
 // scale for each matrix, or for each weight:
-//   delayed   of x and dy: from the amaxes of earlier steps, `history` of them (ops::delayed_scales). In a step whose
-//             Quantization has no scale, such as the first one of a run, as `current`
+//   delayed   of x and dy: from the amaxes of earlier steps, `history` of them (ops::delayed_scales). If the
+//             Quantization has no scale, as `current`
 //   current   of x and dy: from the amax of the matrix itself, of this rank's rows
 //   weights   from the amax of the weight after each update
 // Rows that are padding (BatchViews::token_mask) have no part in an amax, and are rounded like the others.
@@ -28,7 +28,9 @@ class Fp8Scaling : public Quantizer {
 
   const Fp8Options& options() const { return options_; }
   std::int64_t history() const override { return options_.history; }
+  bool calibrates() const override { return true; }
   Scaled quantize(LayerContext&, const Quantization&, const TensorView& matrix) const override;
+  void record(LayerContext&, const Quantization&, const TensorView& matrix) const override;
   void update_scales(Stream&, const SiteScales&) const override;
   void measure(Stream&, const FlatPiece& piece, const TensorView& amax) const override;
   void weight_scales(Stream&, const Flat& flat, const TensorView& amax, const TensorView& scales) const override;

@@ -72,7 +72,8 @@ void fill(const Fill& args) {
       break;
     case DType::f8e4m3:
     case DType::f8e5m2:
-      return fill_with(args.y, std::uint8_t{0});
+      std::memset(args.y.raw(), 0, static_cast<std::size_t>(args.y.bytes()));
+      return;
   }
   HAWSER_CHECK(false, "fill: y is ", args.y.text());
 }

@@ -273,8 +273,8 @@ TEST(Gemm, RejectsScalesAndDtypesWithoutAKernel) {
   expect_rejected([&] { call({}, world.in(DType::bf16, {1}, {1})); }, "scale_b is bfloat16");
 }
 
-// Values of FP8, of which the forms of a Linear's three GEMMs multiply sums exactly; each with bf16 and float32
-// results.
+// The forms of a Linear's three GEMMs, with bf16 and float32 results. Hopper's tensor cores align the products of a few
+// terms to the largest and keep about 13 bits of them before they add to a float32 sum.
 TEST(Gemm, MultipliesFp8) {
   struct Form {
     DType a, b;
@@ -302,12 +302,18 @@ TEST(Gemm, MultipliesFp8) {
         };
         const Values a = codes(form.a, m * k, 1), b = codes(form.b, n * k, 2), c = random_values(m * n, 3, out);
         const Values bias = random_values(n, 4, DType::bf16);
-        Values expected;
+        Values expected, magnitudes;
+        constexpr double kOfTerms = 256.0 / (1 << 13);  // check_case() divides by 256
         for (std::int64_t i = 0; i < m; ++i) {
           for (std::int64_t j = 0; j < n; ++j) {
-            double sum = 0;
-            for (std::int64_t l = 0; l < k; ++l) sum += value_of(form.a, a[i * k + l]) * value_of(form.b, b[j * k + l]);
+            double sum = 0, magnitude = 0;
+            for (std::int64_t l = 0; l < k; ++l) {
+              const double term = value_of(form.a, a[i * k + l]) * value_of(form.b, b[j * k + l]);
+              sum += term;
+              magnitude += std::abs(term);
+            }
             expected.push_back(sum * 0.375 * -3 + (form.accumulate ? c[i * n + j] : 0) + (form.bias ? bias[j] : 0));
+            magnitudes.push_back(kOfTerms * 0.375 * 3 * magnitude);
           }
         }
         check_case({cat("gemm ", m, "x", n, "x", k, " ", to_string(form.a), " times ", to_string(form.b), " to ",
@@ -326,7 +332,8 @@ TEST(Gemm, MultipliesFp8) {
                       return {world.values(args.c)};
                     },
                     {expected},
-                    out == DType::bf16 ? kBf16Tolerance : 1e-5});
+                    out == DType::bf16 ? kBf16Tolerance : 1e-5,
+                    {magnitudes}});
       }
     }
   }

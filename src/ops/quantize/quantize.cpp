@@ -35,6 +35,17 @@ void quantize(Stream& stream, const Quantize& args) {
       HAWSER_BACKENDS(quantize));
 }
 
+void dequantize(Stream& stream, const Dequantize& args) {
+  constexpr auto kOp = "dequantize";
+  expect_matrix(kOp, "q", args.q);
+  expect(kOp, "q", args.q, {DType::f8e4m3, DType::f8e5m2}, args.q.shape());
+  expect(kOp, "scale", args.scale, {DType::f32}, {1});
+  expect(kOp, "y", args.y, {DType::f32, DType::bf16}, args.q.shape());
+  for (const TensorView& view : {args.q, args.scale}) expect_apart(kOp, args.y, view);
+  run(stream, {kOp, OpKind::elementwise}, {args.q, args.scale}, {args.y}, static_cast<double>(args.q.elements()), args,
+      HAWSER_BACKENDS(dequantize));
+}
+
 void amax(Stream& stream, const Amax& args) {
   constexpr auto kOp = "amax";
   HAWSER_CHECK(args.x.rank() == 1 || args.x.rank() == 2, kOp, ": x is ", args.x.text());

@@ -1,4 +1,4 @@
-// `quantize`: a matrix in FP8 with one scale. `amax`, `scales_of_amaxes`, `delayed_scales`: where scales come from.
+// `quantize`, `dequantize`: a matrix in FP8 with one scale. `amax`, `scales_of_amaxes`, `delayed_scales`: where scales come from.
 //
 // quantize, with s = scale[0]:
 //   q[t,c] = FP8 of x[t,c] * (1 / s)          transposed[c,t] = q[t,c]
@@ -9,6 +9,10 @@
 //                   and never below that again
 // x [T, C] float32 or bf16, rows may be padded; q [T, C] and transposed [C, T] of one FP8 dtype, dense, at least one of
 // them; scale [1] float32, positive; mask [T] int32, amax and saturated [1] float32: optional.
+//
+// dequantize:
+//   y[t,c] = scale[0] * q[t,c]
+// q [T, C] FP8, dense; y [T, C] float32 or bf16, dense; scale [1] float32.
 //
 // amax:
 //   out[0] = max(accumulate ? out[0] : 0, |x[t,c]| of the rows as above)
@@ -53,6 +57,11 @@ struct Quantize {
 };
 void quantize(Stream& stream, const Quantize& args);
 
+struct Dequantize {
+  TensorView q, scale, y;
+};
+void dequantize(Stream& stream, const Dequantize& args);
+
 struct Amax {
   TensorView x, mask, out;
   bool accumulate = false;
@@ -76,6 +85,7 @@ struct DelayedScales {
 void delayed_scales(Stream& stream, const DelayedScales& args);
 
 HAWSER_BACKENDS_OF(quantize, Quantize);
+HAWSER_BACKENDS_OF(dequantize, Dequantize);
 HAWSER_BACKENDS_OF(amax, Amax);
 HAWSER_BACKENDS_OF(scales_of_amaxes, ScalesOfAmaxes);
 HAWSER_BACKENDS_OF(delayed_scales, DelayedScales);

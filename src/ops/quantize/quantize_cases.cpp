@@ -103,6 +103,34 @@ TEST(Quantize, AllBfloat16OnEveryDevice) {
   }
 }
 
+TEST(Quantize, DequantizesEveryCode) {
+  for (const DType in : {DType::f8e4m3, DType::f8e5m2}) {
+    for (const DType out : {DType::f32, DType::bf16}) {
+      Values codes, expected;
+      for (int code = 0; code < 256; ++code) {
+        const double value = dispatch_fp8(in, [&](auto tag) {
+          tag.bits = static_cast<std::uint8_t>(code);
+          return static_cast<double>(static_cast<float>(tag));
+        });
+        if (!std::isfinite(value)) continue;
+        codes.push_back(code);
+        expected.push_back(rounded(static_cast<float>(value) * 0.0123f, out));
+      }
+      const auto count = static_cast<std::int64_t>(codes.size());
+      check_case({cat("dequantize ", to_string(in), " to ", to_string(out)),
+                  [&](World& world) -> std::vector<Values> {
+                    const Dequantize args{.q = world.in(in, {1, count}, codes),
+                                          .scale = world.in(DType::f32, {1}, {0.0123f}),
+                                          .y = world.out(out, {1, count})};
+                    dequantize(world.stream(), args);
+                    return {world.values(args.y)};
+                  },
+                  {expected},
+                  0});
+    }
+  }
+}
+
 TEST(Quantize, AmaxOfRowsAndVectors) {
   for (const DType in : {DType::f32, DType::bf16}) {
     Values x = random_values(31 * 40, 3, in), mask(31, 1);

@@ -91,6 +91,20 @@ void quantize(const Quantize& args) {
   });
 }
 
+void dequantize(const Dequantize& args) {
+  const float scale = *args.scale.data<float>();
+  dispatch_fp8(args.q.dtype(), [&](auto q_tag) {
+    dispatch_float(args.y.dtype(), [&](auto y_tag) {
+      using Y = decltype(y_tag);
+      const auto* const q = args.q.data<decltype(q_tag)>();
+      auto* const y = args.y.data<Y>();
+      parallel_pieces(args.q.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) y[i] = static_cast<Y>(scale * static_cast<float>(q[i]));
+      });
+    });
+  });
+}
+
 void amax(const Amax& args) {
   Maximum largest;
   dispatch_float(args.x.dtype(), [&](auto tag) {

@@ -230,6 +230,18 @@ __global__ void delayed_kernel(const float* amaxes, float* history, float* scale
   scales[i] = (i % 2 == 0 ? of_x : of_dy)(most_recent ? amax : most);
 }
 
+// Once a run, for weights: not tuned.
+template <class Y>
+__global__ void __launch_bounds__(kThreads) dequantize_kernel(const std::uint8_t* q, const float* scale, Y* y,
+                                                              std::int64_t count, __nv_fp8_interpretation_t format) {
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kThreads;
+  const float factor = *scale;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += step) {
+    const __half_raw value = __nv_cvt_fp8_to_halfraw(q[i], format);  // exact
+    y[i] = from_float<Y>(factor * __half2float(__half(value)));
+  }
+}
+
 // The bytes of a matrix as rows of `transposed`.
 __global__ void __launch_bounds__(kThreads) transpose_kernel(const std::uint8_t* x, TileTargets to, bool wide) {
   __shared__ std::uint32_t shared[kTileColumns * kWordStride];
@@ -258,6 +270,18 @@ __global__ void __launch_bounds__(kThreads) transpose_kernel(const std::uint8_t*
 
 void quantize(const CudaNative& native, const Quantize& args) {
   dispatch_device_float(args.x.dtype(), [&](auto tag) { quantize_rows<decltype(tag)>(native, args); });
+}
+
+void dequantize(const CudaNative& native, const Dequantize& args) {
+  const std::int64_t count = args.q.elements();
+  if (count == 0) return;
+  dispatch_device_float(args.y.dtype(), [&](auto tag) {
+    using Y = decltype(tag);
+    const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(ceil_div(count, kThreads * 8), 1, 1056));
+    dequantize_kernel<Y><<<blocks, kThreads, 0, stream_of(native)>>>(
+        reinterpret_cast<const std::uint8_t*>(args.q.raw()), args.scale.data<float>(),
+        reinterpret_cast<Y*>(args.y.raw()), count, args.q.dtype() == DType::f8e4m3 ? __NV_E4M3 : __NV_E5M2);
+  });
 }
 
 void amax(const CudaNative& native, const Amax& args) {

@@ -72,6 +72,62 @@ TEST(Fp8, EveryMeshAndSplitHasTheBitsOfOneRank) {
   }
 }
 
+// A model of real layers, with scales that are no powers of two: what another mesh changes of a gradient is less than a
+// quarter of what FP8 changes of it.
+TEST(Fp8, AModelsGradientsAreThoseOfOneRank) {
+  const models::Model plain(testing::toy_description(false));
+  const models::Model model(testing::toy_description(false),
+                            nn::with_fp8_weights(nn::common_domain, [](int) { return true; }));
+  const auto layout_of = [&](const models::Model& of, const plan::Layout& base) {
+    plan::Layout layout = base;
+    layout.gradient_clip = 0;
+    layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
+    if (&of == &model) plan::set_formats(layout, of, {});
+    return layout;
+  };
+  // The first moments of AdamW after one step are its gradients times a constant.
+  const auto gradients = [](const Tensors& states) {
+    Tensors out;
+    for (const auto& [name, values] : states) {
+      if (name.starts_with("optimizer/exp_avg/")) out[name] = values;
+    }
+    return out;
+  };
+  const auto on_one_rank = [&](const models::Model& of) {
+    const auto self = comm::make_self_mesh();
+    plan::Layout layout = layout_of(of, testing::toy_layout({}, of));
+    const testing::ToySteps steps(layout, self->place(), whole_batch());
+    const auto device = make_cpu_device();
+    engine::Session session(of, layout, *device, *self, {step::Purpose::train});
+    session.initialise(3);
+    testing::Trained trained;
+    testing::take_steps(session, steps, {.inputs = {0}}, trained);
+    trained.after = gradients(testing::states_of(session));
+    return trained;
+  };
+  const testing::Trained exact = on_one_rank(plain), one = on_one_rank(model);
+  EXPECT_NEAR(one.losses[0], exact.losses[0], 0.02 * exact.losses[0]);
+  EXPECT_NE(one.losses[0], exact.losses[0]);
+  ASSERT_FALSE(one.after.empty());
+  for (const plan::Layout& base : testing::meshes(model)) {
+    plan::Layout layout = layout_of(model, base);
+    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const testing::ToySteps steps(layout, mesh->place(), whole_batch());
+    const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+    engine::Session session(model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+    session.initialise(3);
+    testing::Trained trained;
+    testing::take_steps(session, steps, {.inputs = {0}}, trained);
+    EXPECT_NEAR(trained.losses[0], one.losses[0], 1e-3 * one.losses[0]) << text_of(layout);
+    const Tensors many = gradients(assembled(session));
+    for (const auto& [name, values] : one.after) {
+      const Tensors own{{name, many.at(name)}}, alone{{name, values}};
+      const double of_fp8 = testing::difference({{name, exact.after.at(name)}}, alone);
+      EXPECT_LT(testing::difference(own, alone), 0.25 * of_fp8) << text_of(layout) << ": " << name;
+    }
+  }
+}
+
 // What layers read of a weight that was gathered in FP8 is the cast of the weight that was gathered in float32.
 TEST(Fp8, AGatheredWeightIsTheCastOfTheWeight) {
   const models::Model model = fp8_model();
