@@ -27,8 +27,11 @@ void each_param(const FlatPiece& piece, const Body& body) {
   }
 }
 
-TensorView row(const TensorView& elements) {
-  return elements.reshape({1, elements.elements()});
+// Elements as a matrix. Its form does not change what is computed; a GPU is fast with many rows.
+TensorView matrix(const TensorView& elements) {
+  constexpr std::int64_t kColumns = 64;
+  const std::int64_t count = elements.elements();
+  return elements.reshape(count % kColumns == 0 ? Shape{count / kColumns, kColumns} : Shape{1, count});
 }
 
 }  // namespace
@@ -52,8 +55,9 @@ Scaled Fp8Scaling::quantize(LayerContext& ctx, const Quantization& how, const Te
   } else {
     call.q = ctx.temp(dtype, {rows, columns});
   }
+  call.used = ctx.temp(DType::f32, {1});
   ops::quantize(ctx.compute(), call);
-  return {call.q, call.scale, call.transposed};
+  return {call.q, call.used, call.transposed};
 }
 
 void Fp8Scaling::record(LayerContext& ctx, const Quantization& how, const TensorView& matrix) const {
@@ -93,7 +97,7 @@ void Fp8Scaling::quantize_weights(Stream& stream, const FlatPiece& piece, const 
     zeros_up_to(first);
     ops::quantize(
         stream,
-        {.x = row(piece.values.rows(first, count)), .scale = scales.rows(p, 1), .q = row(q.rows(first, count))});
+        {.x = matrix(piece.values.rows(first, count)), .scale = scales.rows(p, 1), .q = matrix(q.rows(first, count))});
     at = first + count;
   });
   zeros_up_to(q.elements());

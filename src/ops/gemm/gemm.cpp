@@ -65,6 +65,10 @@ void check_cuda(const GemmProblem& p) {
   HAWSER_CHECK(!p.fp8() || (p.k % 16 == 0 && p.lda % 16 == 0 && p.ldb % 16 == 0 && p.n % 8 == 0), "gemm: FP8 [", p.m,
                ", ", p.k, "] times [", p.k, ", ", p.n, "], rows ", p.lda, " and ", p.ldb,
                " apart: K and the rows must be multiples of 16, N of 8");
+  for (const float* const scale : {p.scale_a, p.scale_b}) {
+    HAWSER_CHECK(reinterpret_cast<std::uintptr_t>(scale) % 16 == 0,
+                 "gemm: a scale of FP8 that is not aligned to 16 bytes");
+  }
 }
 
 }  // namespace

@@ -16,8 +16,8 @@
 // The sum over k, its product with the scales, the bias and C are added in float32; C is rounded once. A and B may have
 // different dtypes. On CUDA, InternalError unless both are float32, both are bf16, or both are FP8, of which at most
 // one is E5M2; scales belong to FP8 alone. There, FP8 needs transpose_b without transpose_a, so that both matrices have
-// their K contiguous (the tensor cores read no other form), rows of a and b that start at multiples of 16 bytes, and N
-// a multiple of 8.
+// their K contiguous (the tensor cores read no other form), rows of a and b and scales that start at multiples of 16
+// bytes, and N a multiple of 8.
 // Rows of a, b and c may be padded. c shares no byte with the others. K = 0: C = bias, or C += bias.
 //
 // A linear layer y = x W^T with W [out, in], and its gradients dx = dy W and dW += dy^T x:

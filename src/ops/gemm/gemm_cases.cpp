@@ -273,8 +273,9 @@ TEST(Gemm, RejectsScalesAndDtypesWithoutAKernel) {
   expect_rejected([&] { call({}, world.in(DType::bf16, {1}, {1})); }, "scale_b is bfloat16");
 }
 
-// The forms of a Linear's three GEMMs, with bf16 and float32 results. Hopper's tensor cores align the products of a few
-// terms to the largest and keep about 13 bits of them before they add to a float32 sum.
+// The forms of a Linear's three GEMMs, with bf16 and float32 results. Hopper's tensor cores align a few products to the
+// largest of them and drop all but about 13 bits before they add to a float32 sum: a term loses up to 2^-13 of the
+// largest.
 TEST(Gemm, MultipliesFp8) {
   struct Form {
     DType a, b;
@@ -306,14 +307,14 @@ TEST(Gemm, MultipliesFp8) {
         constexpr double kOfTerms = 256.0 / (1 << 13);  // check_case() divides by 256
         for (std::int64_t i = 0; i < m; ++i) {
           for (std::int64_t j = 0; j < n; ++j) {
-            double sum = 0, magnitude = 0;
+            double sum = 0, largest = 0;
             for (std::int64_t l = 0; l < k; ++l) {
               const double term = value_of(form.a, a[i * k + l]) * value_of(form.b, b[j * k + l]);
               sum += term;
-              magnitude += std::abs(term);
+              largest = std::max(largest, std::abs(term));
             }
             expected.push_back(sum * 0.375 * -3 + (form.accumulate ? c[i * n + j] : 0) + (form.bias ? bias[j] : 0));
-            magnitudes.push_back(kOfTerms * 0.375 * 3 * magnitude);
+            magnitudes.push_back(kOfTerms * 0.375 * 3 * largest * static_cast<double>(k));
           }
         }
         check_case({cat("gemm ", m, "x", n, "x", k, " ", to_string(form.a), " times ", to_string(form.b), " to ",

@@ -24,15 +24,16 @@ void quantize(Stream& stream, const Quantize& args) {
                  ": q and transposed have two dtypes");
   }
   expect_mask(kOp, args.mask, rows);
+  if (!args.used.empty()) expect(kOp, "used", args.used, {DType::f32}, {1});
   if (!args.amax.empty()) expect(kOp, "amax", args.amax, {DType::f32}, {1});
   if (!args.saturated.empty()) expect(kOp, "saturated", args.saturated, {DType::f32}, {1});
-  for (const TensorView& written : {args.q, args.transposed, args.amax, args.saturated}) {
+  for (const TensorView& written : {args.q, args.transposed, args.used, args.amax, args.saturated}) {
     for (const TensorView& read : {args.x, args.scale, args.mask}) expect_apart(kOp, written, read);
   }
   expect_apart(kOp, args.q, args.transposed);
   run(stream, {kOp, OpKind::elementwise}, {args.x, args.scale, args.mask, args.amax, args.saturated},
-      {args.q, args.transposed, args.amax, args.saturated}, 2.0 * static_cast<double>(args.x.elements()), args,
-      HAWSER_BACKENDS(quantize));
+      {args.q, args.transposed, args.used, args.amax, args.saturated}, 2.0 * static_cast<double>(args.x.elements()),
+      args, HAWSER_BACKENDS(quantize));
 }
 
 void dequantize(Stream& stream, const Dequantize& args) {

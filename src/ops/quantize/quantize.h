@@ -2,13 +2,14 @@
 //
 // quantize, with s = scale[0]:
 //   q[t,c] = FP8 of x[t,c] * (1 / s)          transposed[c,t] = q[t,c]
+//   used[0] = s                              what belongs to q, where a GEMM can read it (ops/gemm/gemm.h)
 // so that s q is about x. The cast saturates (tensor/fp8.h); 1 / s is rounded to float32, the product too. Of the rows t
 // with mask[t] != 0 (without a mask, of all):
 //   amax[0]       = max(amax[0], |x[t,c]|)    NaN if an element or amax[0] is NaN
 //   saturated[0] += number of elements with |x[t,c] * (1 / s)| beyond the largest FP8 value, or NaN. Exact below 2^24,
 //                   and never below that again
 // x [T, C] float32 or bf16, rows may be padded; q [T, C] and transposed [C, T] of one FP8 dtype, dense, at least one of
-// them; scale [1] float32, positive; mask [T] int32, amax and saturated [1] float32: optional.
+// them; scale [1] float32, positive; used, amax and saturated [1] float32, mask [T] int32: optional.
 //
 // dequantize:
 //   y[t,c] = scale[0] * q[t,c]
@@ -53,7 +54,7 @@ struct ScaleRule {
 
 struct Quantize {
   TensorView x, scale, q, transposed;
-  TensorView mask, amax, saturated;
+  TensorView used, mask, amax, saturated;
 };
 void quantize(Stream& stream, const Quantize& args);
 

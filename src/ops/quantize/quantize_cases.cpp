@@ -55,16 +55,17 @@ Case case_of(const Matrix& m) {
     if (m.rows_wanted) args.q = world.out(m.out, {m.rows, m.columns});
     if (m.transposed_wanted) args.transposed = world.out(m.out, {m.columns, m.rows});
     if (m.masked) args.mask = world.in(DType::i32, {m.rows}, mask);
+    args.used = world.out(DType::f32, {1});
     args.amax = world.in_out(DType::f32, {1}, {0.25});
     args.saturated = world.in_out(DType::f32, {1}, {5});
     quantize(world.stream(), args);
     return {m.rows_wanted ? world.values(args.q) : Values(),
             m.transposed_wanted ? world.values(args.transposed) : Values(), world.values(args.amax),
-            world.values(args.saturated)};
+            world.values(args.saturated), world.values(args.used)};
   };
   return {cat("quantize ", m.rows, " x ", m.columns, " ", to_string(m.in), " to ", to_string(m.out), " pad ", m.pad),
           run,
-          {m.rows_wanted ? q : Values(), m.transposed_wanted ? transposed : Values(), {amax}, {saturated}},
+          {m.rows_wanted ? q : Values(), m.transposed_wanted ? transposed : Values(), {amax}, {saturated}, {m.scale}},
           0};
 }
 

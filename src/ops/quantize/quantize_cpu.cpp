@@ -73,6 +73,7 @@ void quantize_rows(const Quantize& args) {
     largest.take(found);
     saturated += beyond;
   });
+  if (!args.used.empty()) *args.used.data<float>() = *args.scale.data<float>();
   if (!args.amax.empty()) {
     float& amax = *args.amax.data<float>();
     amax = of_bits(std::max(size_bits(amax), largest.bits()));

@@ -74,7 +74,7 @@ TileTargets targets_of(std::byte* rows, std::byte* transposed, std::int64_t row_
 }
 
 dim3 tiles_of(std::int64_t rows, std::int64_t columns) {
-  return dim3(static_cast<unsigned>(ceil_div(rows, kTileRows)), static_cast<unsigned>(ceil_div(columns, kTileColumns)));
+  return dim3(static_cast<unsigned>(ceil_div(columns, kTileColumns)), static_cast<unsigned>(ceil_div(rows, kTileRows)));
 }
 
 __device__ __forceinline__ std::uint32_t size_bits(float value) {
@@ -101,6 +101,7 @@ __device__ __forceinline__ std::uint32_t block_max(std::uint32_t value, std::uin
 }
 
 struct Record {
+  float* used;
   const std::int32_t* mask;
   float* amax;
   float* saturated;
@@ -111,11 +112,12 @@ __global__ void __launch_bounds__(kThreads)
     quantize_kernel(Rows2<const X> x, const float* scale, TileTargets to, Record record, bool wide, float largest) {
   __shared__ std::uint32_t shared[kTileColumns * kWordStride];
   __shared__ std::uint32_t maxima[32];
-  const std::int64_t tile_row = static_cast<std::int64_t>(blockIdx.x) * kTileRows,
-                     tile_column = static_cast<std::int64_t>(blockIdx.y) * kTileColumns;
+  const std::int64_t tile_row = static_cast<std::int64_t>(blockIdx.y) * kTileRows,
+                     tile_column = static_cast<std::int64_t>(blockIdx.x) * kTileColumns;
   const std::int64_t row = tile_row + threadIdx.x / kThreadColumns * kThreadRows,
                      column = tile_column + threadIdx.x % kThreadColumns * kThreadColumns;
   const float inverse = 1.0f / *scale;
+  if (record.used != nullptr && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *record.used = *scale;
   Vec<float, kThreadColumns> values[kThreadRows];
 #pragma unroll
   for (int r = 0; r < kThreadRows; ++r) {
@@ -166,7 +168,8 @@ void quantize_rows(const CudaNative& native, const Quantize& args) {
   const auto x = rows2<X>(args.x);
   const Rows2<const X> from{x.data, x.count, x.columns, x.stride};
   const TileTargets to = targets_of(args.q.raw(), args.transposed.raw(), x.count, x.columns);
-  const Record record{args.mask.empty() ? nullptr : args.mask.data<std::int32_t>(),
+  const Record record{args.used.empty() ? nullptr : args.used.data<float>(),
+                      args.mask.empty() ? nullptr : args.mask.data<std::int32_t>(),
                       args.amax.empty() ? nullptr : args.amax.data<float>(),
                       args.saturated.empty() ? nullptr : args.saturated.data<float>()};
   const bool wide = aligned<kThreadColumns>({args.x});
@@ -245,8 +248,8 @@ __global__ void __launch_bounds__(kThreads) dequantize_kernel(const std::uint8_t
 // The bytes of a matrix as rows of `transposed`.
 __global__ void __launch_bounds__(kThreads) transpose_kernel(const std::uint8_t* x, TileTargets to, bool wide) {
   __shared__ std::uint32_t shared[kTileColumns * kWordStride];
-  const std::int64_t tile_row = static_cast<std::int64_t>(blockIdx.x) * kTileRows,
-                     tile_column = static_cast<std::int64_t>(blockIdx.y) * kTileColumns;
+  const std::int64_t tile_row = static_cast<std::int64_t>(blockIdx.y) * kTileRows,
+                     tile_column = static_cast<std::int64_t>(blockIdx.x) * kTileColumns;
   const std::int64_t row = tile_row + threadIdx.x / kThreadColumns * kThreadRows,
                      column = tile_column + threadIdx.x % kThreadColumns * kThreadColumns;
   uint2 bytes[kThreadRows];
