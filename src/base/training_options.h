@@ -41,7 +41,14 @@ enum class LinearFormat {
   fp8_current,  // FP8, one scale from the matrix itself
   fp8_block,    // FP8, a scale for each block of the weight and each 128 elements of a row of x and dy
 };
-enum class ComputePrecision { automatic, float32, bf16 };  // automatic: float32 on the CPU, bf16 on CUDA
+enum class ComputePrecision {
+  automatic,  // float32 on the CPU, bf16 on CUDA
+  float32,
+  bf16,
+  fp8,  // the GEMMs of Linears in FP8 (Fp8Recipe), everything else as automatic
+};
+enum class Fp8Scaling { delayed, current };         // LinearFormat::fp8_delayed, fp8_current
+enum class AmaxAlgorithm { maximum, most_recent };  // of a history
 enum class LearningRateSchedule { constant, linear, cosine };
 
 // Named chat templates; text/chat has their text. Any other data.chat_template is a file.

@@ -142,7 +142,7 @@ TEST_F(ReadRecipe, ShowsEveryUnknownKeyWithItsHint) {
 TEST_F(ReadRecipe, ReportsUnsupportedValues) {
   const std::string text = std::string(kSmallest) +
                            "parallel: {context_comm: ring, tensor_parallel_degree: 2, expert_parallel_degree: 8}\n"
-                           "precision: {compute: fp8}\n"
+                           "precision: {compute: fp16}\n"
                            "memory: {activation_offload: true, optimizer_offload: true}\n";
   const std::string lines = errors(text);
   EXPECT_NE(lines.find("r.yaml: not supported yet (expected all_gather, got ring) at parallel.context_comm, line 6"),
@@ -195,8 +195,9 @@ TEST_F(ReadRecipe, AcceptsAliasesOfAPrecision) {
   for (const char* word : {"bf16", "bfloat16"}) EXPECT_EQ(compute(word), ComputePrecision::bf16) << word;
   for (const char* word : {"float32", "fp32", "f32"}) EXPECT_EQ(compute(word), ComputePrecision::float32) << word;
   for (const char* word : {"fp16", "float16"}) {
-    EXPECT_EQ(errors(kSmallest, {std::string("precision.compute=") + word}),
-              cat("--set: not supported yet (expected auto, float32 or bf16, got ", word, ") at precision.compute"));
+    EXPECT_EQ(
+        errors(kSmallest, {std::string("precision.compute=") + word}),
+        cat("--set: not supported yet (expected auto, float32, bf16 or fp8, got ", word, ") at precision.compute"));
   }
 }
 

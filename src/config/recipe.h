@@ -58,8 +58,18 @@ inline bool is_automatic(const MemoryRecipe& memory) {
   return memory.per_layer.empty() && memory.activation_checkpointing == Checkpointing::automatic;
 }
 
+// Linears in FP8 (nn/precision/fp8_scaling.h).
+struct Fp8Recipe {
+  Fp8Scaling scaling = Fp8Scaling::delayed;
+  std::int64_t amax_history = 16;
+  AmaxAlgorithm amax_algorithm = AmaxAlgorithm::maximum;
+  int margin = 0;
+  std::vector<std::string> layers = {"all"};  // numbers of blocks, from 0, and ranges of them: "2-29"
+};
+
 struct PrecisionRecipe {
   ComputePrecision compute = ComputePrecision::automatic;
+  Fp8Recipe fp8;
 };
 
 struct TrainRecipe {

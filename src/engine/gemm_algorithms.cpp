@@ -8,6 +8,7 @@
 #include "ops/attention/attention.h"
 #include "ops/gemm/gemm.h"
 #include "ops/loss/linear_cross_entropy.h"
+#include "tensor/fp8.h"
 
 namespace hawser::engine {
 
@@ -34,6 +35,14 @@ class Lister {
         .in_a = act, .in_b = spec.gathered.value_or(act), .out = act, .scaling_b = spec.scaling, .count = times};
     const GemmShape of_gradient{.transpose_a = true, .in_a = act, .in_b = act, .out = gradient, .gradient = true};
     GemmShape y = of_weight, dx = of_weight, dw = of_gradient;
+    if (spec.gathered && is_fp8(*spec.gathered)) {  // nn/precision/fp8_scaling.h: all three read rows along K
+      y.in_a = DType::f8e4m3;
+      dx.in_a = dw.in_a = DType::f8e5m2;
+      dw.in_b = DType::f8e4m3;
+      dx.transpose_b = dw.transpose_b = true;
+      dw.transpose_a = false;
+      for (GemmShape* const shape : {&y, &dx, &dw}) shape->scaling_a = shape->scaling_b = spec.scaling;
+    }
     y.name = name + ", y", y.m = rows, y.n = outputs, y.k = inputs, y.transpose_b = true;
     add(y);
     dx.name = name + ", dx", dx.m = rows, dx.n = inputs, dx.k = outputs, dx.gradient = true;

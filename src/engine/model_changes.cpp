@@ -1,6 +1,7 @@
 #include "engine/model_changes.h"
 
 #include "config/config.h"
+#include "engine/fp8_blocks.h"
 
 namespace hawser::engine {
 
@@ -87,11 +88,37 @@ ModelChanges with_adapters(const ModelChanges& changes, const std::vector<models
           .spec_of = models::train_lora(std::move(saved))};
 }
 
+namespace {
+
+// Linears in FP8.
+ModelChanges with_fp8(const ModelChanges& changes, const Recipe& recipe) {
+  Problems wrong;
+  const Fp8Blocks blocks(recipe, wrong);
+  const bool adapter = recipe.adapter.kind != AdapterKind::none;
+  ModelChanges out = changes;
+  out.describe = [=, file = recipe.file](models::ModelDescription& description, Problems& problems) {
+    if (changes.describe) changes.describe(description, problems);
+    problems.add(wrong);
+    blocks.check(static_cast<int>(description.blocks.size()), problems);
+    if (adapter) {
+      problems.add({.file = file,
+                    .what = "FP8 with an adapter is not supported yet",
+                    .at = "precision.compute",
+                    .hint = "precision.compute: bf16"});
+    }
+  };
+  if (!adapter) out.spec_of = nn::with_fp8_weights(changes.spec_of, [blocks](int b) { return blocks.contains(b); });
+  return out;
+}
+
+}  // namespace
+
 ModelChanges changes_of(const Recipe& recipe) {
-  const ModelChanges routers{
+  ModelChanges routers{
       .describe = [moe = recipe.moe, file = recipe.file](models::ModelDescription& description, Problems& problems) {
         change_routers(moe, file, description, problems);
       }};
+  if (recipe.precision.compute == ComputePrecision::fp8) routers = with_fp8(routers, recipe);
   const std::optional<models::LoraConfig> lora = lora_of(recipe.adapter);
   if (!lora) return routers;
   return with_adapters(routers, {*lora}, {recipe.file, "adapter.targets", "adapter.modules_to_save"});

@@ -166,6 +166,31 @@ Problems adapter_changes(const RunState& state, const std::string& recipe, const
   return out;
 }
 
+Problems fp8_changes(const RunState& state, const std::string& recipe, const std::string& file) {
+  const auto of = [](const nlohmann::json& json, const char* key) {
+    return json.is_object() ? json.value(nlohmann::json::json_pointer(key), nlohmann::json()) : nlohmann::json();
+  };
+  const nlohmann::json saved = io::json_or_null(state.recipe), now = io::parse_own_json(recipe);
+  const bool was = of(saved, "/precision/compute") == "fp8", is = of(now, "/precision/compute") == "fp8";
+  Problems out;
+  const auto add = [&](const std::string& key, const nlohmann::json& before, const nlohmann::json& after) {
+    out.add({.file = file,
+             .what = "the precision has changed",
+             .expected = before.dump(),
+             .got = after.dump(),
+             .at = key,
+             .hint = "the setting that the run was started with, or --set output=... for a new run"});
+  };
+  if (was != is) add("precision.compute", of(saved, "/precision/compute"), of(now, "/precision/compute"));
+  if (!was || !is) return out;
+  for (const char* key : {"scaling", "amax_history", "layers"}) {
+    const std::string place = cat("/precision/fp8/", key);
+    const nlohmann::json before = of(saved, place.c_str()), after = of(now, place.c_str());
+    if (before != after) add(cat("precision.fp8.", key), before, after);
+  }
+  return out;
+}
+
 std::string data_order_changes(const RunState& state, const std::string& recipe) {
   const auto saved = io::parse_own_json(state.recipe), now = io::parse_own_json(recipe);
   std::string out;

@@ -73,6 +73,10 @@ Problems base_changes(const std::string& before, const std::string& base, const 
 // of recipe_json), with `file` as its file: another adapter is another model.
 Problems adapter_changes(const RunState& state, const std::string& recipe, const std::string& file);
 
+// A Problem for each setting of `precision` that decides what is in FP8 and what the state has of it, and that the
+// checkpoint's run had otherwise (`recipe`: text of recipe_json), with `file` as its file.
+Problems fp8_changes(const RunState& state, const std::string& recipe, const std::string& file);
+
 // Lists the recipe keys (`recipe`: text of recipe_json) that change how sequences are sampled or split, compared with
 // the checkpoint's own recipe: "train.seed was 7 and is 8, ..."; "" if the data order is unchanged.
 std::string data_order_changes(const RunState& state, const std::string& recipe);

@@ -38,6 +38,13 @@ std::vector<StepConfig> configs_of(const plan::Layout& layout, const std::vector
   return configs;
 }
 
+// Whether training steps of this layout need a history of amaxes, and a step that begins one.
+bool calibrates(const StepConfig& config) {
+  const plan::Layout& layout = config.layout;
+  return config.purpose == step::Purpose::train && layout.quantizer != nullptr && layout.quantizer->calibrates() &&
+         !plan::scaled_sites(layout).empty();
+}
+
 }  // namespace
 
 Session::Session(const models::Model& model, const plan::Layout& layout, Device& device, comm::Mesh& mesh,
@@ -52,6 +59,12 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
                  mesh.sizes().kv_copies, " copies of key-value heads for ", block.attention.kv_copies);
     HAWSER_CHECK(!block.moe || block.moe->part.index == comm::expert_part(mesh.place(), mesh.sizes()), "rank ",
                  mesh.rank(), " has part ", block.moe ? block.moe->part.index : 0, " of the experts");
+  }
+  if (const auto config = std::ranges::find_if(configs, calibrates); config != configs.end()) {
+    calibration_ = configs.size();
+    StepConfig first = *config;
+    first.layout.calibrates = true;
+    configs.push_back(std::move(first));
   }
   std::int64_t arena_bytes = 0, host_bytes = 0, state_bytes = 0, host_state_bytes = 0;
   const bool optimizer = std::any_of(configs.begin(), configs.end(),
@@ -277,6 +290,25 @@ void Session::parameters_changed(Scales scales) {
     state_->transpose_unsharded(f, *stream_);
   }
   stream_->synchronize();
+  has_history_.reset();
+}
+
+bool Session::has_history() {
+  synchronize();
+  const TensorView& history = state_->amax_history();
+  std::vector<float> values(static_cast<std::size_t>(history.elements()));
+  transfer(*stream_, reinterpret_cast<std::byte*>(values.data()), history.raw(), history.bytes());
+  stream_->synchronize();
+  return std::ranges::any_of(values, [](float amax) { return amax != 0; });
+}
+
+void Session::calibrate(const step::StepInput& input) {
+  if (!has_history_) has_history_ = has_history();
+  if (*has_history_) return;
+  step::StepInput first = input;
+  first.skip = true;
+  enqueue(*calibration_, first);
+  has_history_ = has_history();
 }
 
 void Session::set_progress(const step::OptimizerProgress& progress) {
@@ -289,6 +321,7 @@ bool Session::owns_states() const {
 }
 
 step::StepOutput Session::enqueue(step::Purpose purpose, const step::StepInput& input) {
+  if (purpose == step::Purpose::train && calibration_ && !input.skip && !has_history_.value_or(false)) calibrate(input);
   return enqueue(find(purpose), input);
 }
 

@@ -96,9 +96,10 @@ class Session {
   // True on the ranks of the first replica. All replicas hold the same state; this one saves it (engine/host_copy.h).
   bool owns_states() const;
 
-  // Enqueues a step of the first StepConfig with this purpose. The host waits in two cases only: until the third step
-  // before this one has ended (step/executor.h); and, if the step before has another StepConfig, until all steps so far
-  // have ended, because all share one arena.
+  // Enqueues a step of the first StepConfig with this purpose. A training step before which there is no history of
+  // amaxes (nn::Quantizer::calibrates) runs twice, and the host waits for the first, which updates no weights. Otherwise
+  // the host waits in two cases only: until the third step before this one has ended (step/executor.h); and, if the step
+  // before has another StepConfig, until all steps so far have ended, because all share one arena.
   step::StepOutput enqueue(step::Purpose purpose, const step::StepInput& input);
   // The same for the StepConfig with this index in the constructor's `configs`.
   step::StepOutput enqueue(std::size_t index, const step::StepInput& input);
@@ -125,6 +126,9 @@ class Session {
   struct PlannedStep;
   std::size_t find(step::Purpose purpose) const;  // index of the first StepConfig with this purpose
   PlannedStep& planned_step(step::Purpose purpose) { return *planned_steps_[find(purpose)]; }
+  // Begins a history of amaxes with a step of this input, unless the state has one.
+  void calibrate(const step::StepInput& input);
+  bool has_history();  // waits for all steps
   void check_pinned(std::optional<Bytes> capacity) const;
   // The plan of a kind of step on this rank. The first rank of the run makes those of all pipeline stages, checks them
   // together and sends them. With replay each rank makes its own, with its trace.
@@ -141,6 +145,8 @@ class Session {
   std::unique_ptr<step::ModelState> state_;
   Arena arena_, host_arena_;
   std::int64_t pinned_bytes_ = 0;
+  std::optional<std::size_t> calibration_;  // index of the step with plan::Layout::calibrates; none: not needed
+  std::optional<bool> has_history_;         // none: not known
   std::vector<std::byte*> registered_;
   std::vector<std::string> notes_;
   std::int64_t scratch_bytes_ = 0;

@@ -132,6 +132,19 @@ FlatSpecOf with_sequence_parallelism(FlatSpecOf spec_of) {
   });
 }
 
+FlatSpecOf with_fp8_weights(FlatSpecOf spec_of, std::function<bool(int)> in_fp8) {
+  return FlatSpecOf([of = std::move(spec_of), in_fp8 = std::move(in_fp8)](const Param& param, const UnitPlace& place) {
+    FlatSpec spec = of(param, place);
+    if (!param.of_linear || place.kind != UnitPlace::Kind::block) return spec;
+    if (!in_fp8(place.block)) return spec;
+    HAWSER_CHECK(spec.trainable, param.name, ": frozen weights in FP8 are not supported yet");
+    spec.gathered = DType::f8e4m3;
+    spec.scaling = Scaling::tensor;
+    spec.transposed = true;
+    return spec;
+  });
+}
+
 namespace {
 
 // The parameters of a model so far, by name.

@@ -4,6 +4,10 @@
 
 namespace hawser::nn {
 
+void Quantizer::record(LayerContext&, const Quantization&, const TensorView&) const {
+  HAWSER_CHECK(false, "this quantizer does not calibrate");
+}
+
 const char* to_string(Operand operand) {
   switch (operand) {
     case Operand::x:

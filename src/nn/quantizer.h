@@ -5,6 +5,7 @@
 // x and dy: a Linear whose site has a format (SavePolicy::formats) passes them to quantize(), unless they come with a
 // scale. With LinearFormat::fp8_delayed, the state has for each of them, at each site of each layer, a scale and a
 // history of amaxes. In a training step forward records the amax of x and backward that of dy, over all micro-batches.
+// Outside of training the scale is that of the matrix itself.
 // A MAX over the ranks with different tokens, over tensor ranks and over pipeline stages (which have 0 for layers of
 // other stages) makes them equal on every rank; update_scales() follows once, after the updates. So every pass of a
 // step, recompute included, has the same scales. With the other formats scales are computed from the matrix and differ
@@ -36,7 +37,14 @@ const char* to_string(Operand operand);
 struct Quantization {
   LinearFormat format = LinearFormat::compute;
   const Quantizer* quantizer = nullptr;  // null with LinearFormat::compute
-  // float32 [1]: the scale, equal on every rank; not to be changed. Empty unless the format is fp8_delayed.
+  Operand operand = Operand::x;
+  // What the caller reads: Scaled::transposed, or Scaled::view. quantize() may leave the other one empty, and for tests
+  // it may return the view in place of its transpose.
+  bool transposed = false;
+  // The GEMMs read the matrix itself: its amax is recorded, and it is not quantized (step::ExecutorSetup::calibrates).
+  bool records_only = false;
+  // float32 [1]: the scale, equal on every rank; not to be changed. Empty: the scale follows from the matrix itself, as
+  // with fp8_current. fp8_delayed has one in training steps.
   TensorView scale;
   // float32 [1]: to become the maximum of itself and of the absolute values of the matrix's rows that are no padding
   // (BatchViews::diagonal); NaN if one of them is NaN. Empty: not recorded.
@@ -63,10 +71,11 @@ struct JudgedStep {
 
 // One call of update_scales().
 struct SiteScales {
-  TensorView amax;     // float32 [sites]: of this step, equal on every rank; 0 where no pass recorded one
-  TensorView history;  // float32 [sites, history()]: 0 at first
-  TensorView scales;   // float32 [sites]: 1 at first
-  TensorView skip;     // int32 [1]: if not 0, history and scales stay as they are
+  TensorView amax;             // float32 [sites]: of this step, equal on every rank; 0 where no pass recorded one
+  TensorView history;          // float32 [sites, history()]: 0 at first
+  TensorView scales;           // float32 [sites]: 1 at first
+  TensorView skip;             // int32 [1]: if neither 0 nor `refreshes`, history and scales stay as they are
+  std::int32_t refreshes = 0;  // a value of `skip` of steps that update nothing but history and scales
 };
 
 class Quantizer {
@@ -74,10 +83,16 @@ class Quantizer {
   virtual ~Quantizer() = default;
   // fp8_delayed: number of amaxes that are kept of each operand.
   virtual std::int64_t history() const = 0;
+  // fp8_delayed: a training step for which there is no history runs twice, first without quantized x and dy and without
+  // an update, to record amaxes (engine::Session).
+  virtual bool calibrates() const { return false; }
 
   // The quantized matrix [T, columns], rows [first_row, first_row + T) of the micro-batch in their order, as what GEMMs
   // read: temps of the context. The same bits for the same matrix and scale, in every pass. `matrix` is not changed.
   virtual Scaled quantize(LayerContext&, const Quantization&, const TensorView& matrix) const = 0;
+
+  // With Quantization::records_only: records the amax. Needed by quantizers that calibrate.
+  virtual void record(LayerContext&, const Quantization&, const TensorView& matrix) const;
 
   // After the gradient's norm is known and before the step is counted: may set `skip`, e.g. because values were
   // saturated (amax beyond the largest value times the scale), and then `replay_step`; and clears the latter. Only with

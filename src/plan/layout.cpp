@@ -4,6 +4,7 @@
 
 #include "base/units.h"
 #include "nn/kv_cache.h"
+#include "nn/precision/fp8_scaling.h"
 #include "ops/attention/attention.h"
 #include "parallel/context/all_gather_exchange.h"
 #include "plan/run_plan.h"
@@ -11,10 +12,19 @@
 
 namespace hawser::plan {
 
+namespace {
+
+// cuBLASLt multiplies FP8 matrices whose rows start at multiples of 16 bytes and whose sums have a multiple of 16 terms.
+// A micro-batch gets rows of padding for it.
+constexpr int kFp8Multiple = 16;
+
+}  // namespace
+
 void set_bounds(Layout& layout) {
   step::BatchBounds& b = layout.bounds;
   b.row_parts = layout.sequence_parallel ? layout.mesh.tensor : 1;
-  layout.batch.row_multiple = b.row_parts;
+  const bool fp8 = layout.quantizer != nullptr && layout.device == DeviceKind::cuda;
+  layout.batch.row_multiple = b.row_parts * (fp8 ? kFp8Multiple : 1);
   const batches::BatchShape& batch = layout.batch;
   b.context = batch.context;
   b.rows = batch.local_rows();
@@ -66,6 +76,28 @@ void set_policies(Layout& layout, const models::Model& model, const MemoryRecipe
   }
 }
 
+void set_formats(Layout& layout, const models::Model& model, const Fp8Recipe& fp8) {
+  const LinearFormat format =
+      fp8.scaling == Fp8Scaling::delayed ? LinearFormat::fp8_delayed : LinearFormat::fp8_current;
+  for (int layer = 0; layer < model.layers(); ++layer) {
+    const bool in_fp8 = std::ranges::any_of(model.layer_params(layer), [&](const models::ParamPlace& place) {
+      const nn::Flat& flat = model.flat(place.flat);
+      return flat.params()[static_cast<std::size_t>(place.index)].of_linear && flat.spec().scaling != nn::Scaling::none;
+    });
+    if (!in_fp8) continue;
+    for (const nn::Site site :
+         {nn::Site::qkv_projection, nn::Site::output_projection, nn::Site::up_projection, nn::Site::down_projection}) {
+      const bool attention = site == nn::Site::qkv_projection || site == nn::Site::output_projection;
+      if (attention != (model.attention(layer) != nullptr)) continue;
+      layout.policies[static_cast<std::size_t>(layer)].formats[static_cast<std::size_t>(site)] = format;
+    }
+  }
+  layout.quantizer =
+      std::make_shared<nn::Fp8Scaling>(nn::Fp8Options{.history = fp8.amax_history,
+                                                      .most_recent = fp8.amax_algorithm == AmaxAlgorithm::most_recent,
+                                                      .margin = fp8.margin});
+}
+
 DType default_reduce_dtype(DeviceKind device, DType compute) {
   return by_float(compute, DType::f32, device == DeviceKind::cuda ? DType::bf16 : DType::f32);
 }
@@ -73,6 +105,27 @@ DType default_reduce_dtype(DeviceKind device, DType compute) {
 bool deterministic_of(const Recipe& recipe, DeviceKind device) {
   return recipe.run.deterministic.value_or(device != DeviceKind::cuda);
 }
+
+namespace {
+
+void check_fp8_sizes(const models::Model& model, const std::string& file) {
+  Problems problems;
+  for (const nn::Flat& flat : model.flats()) {
+    for (const nn::Param& param : flat.params()) {
+      if (!param.of_linear || flat.spec().scaling == nn::Scaling::none) continue;
+      if (param.shape[0] % kFp8Multiple == 0 && param.shape[1] % kFp8Multiple == 0) continue;
+      problems.add({.file = file,
+                    .what = "FP8 on a GPU needs weights with rows and columns that are multiples of 16",
+                    .got = cat(param.name, " ", param.shape.text()),
+                    .at = "precision.compute",
+                    .hint = "precision.compute: bf16"});
+      problems.throw_if_any();  // the other blocks have the same sizes
+    }
+  }
+  problems.throw_if_any();
+}
+
+}  // namespace
 
 Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
                    DeviceKind device) {
@@ -94,6 +147,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
   layout.shard_policy = p.sharding;
   layout.policies.resize(static_cast<std::size_t>(model.layers()));
   set_policies(layout, model, recipe.memory);
+  if (recipe.precision.compute == ComputePrecision::fp8) set_formats(layout, model, recipe.precision.fp8);
   layout.optimizer = optim::make_adamw({.beta1 = recipe.optimizer.beta1,
                                         .beta2 = recipe.optimizer.beta2,
                                         .epsilon = recipe.optimizer.epsilon,
@@ -102,6 +156,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
   layout.seed = recipe.train.seed;
   layout.deterministic = deterministic_of(recipe, device);
   set_bounds(layout);
+  if (layout.quantizer != nullptr && device == DeviceKind::cuda) check_fp8_sizes(model, recipe.file);
   return layout;
 }
 
@@ -139,6 +194,13 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
           .optimizer = layout.optimizer.get(),
           .on_host = layout.state_on_host,
           .quantizes = layout.quantizer != nullptr};
+}
+
+// A quantizer reads which rows are tokens.
+bool quantizes_operands(const Layout& layout) {
+  return std::ranges::any_of(layout.policies, [](const nn::SavePolicy& policy) {
+    return std::ranges::any_of(policy.formats, [](LinearFormat format) { return format != LinearFormat::compute; });
+  });
 }
 
 std::vector<step::ScaledSite> scaled_sites(const Layout& layout) {
@@ -216,7 +278,7 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
   bounds.logit_positions = purpose == step::Purpose::logits ? layout.logit_positions : 0;
   bounds.uses_kv_cache = layout.kv_cache_rows > 0;
   bounds.random_numbers = purpose == step::Purpose::train && model.draws_random_numbers();
-  bounds.token_mask = model.reads_token_mask();
+  bounds.token_mask = model.reads_token_mask() || quantizes_operands(layout);
   bounds.row_part = layout.sequence_parallel ? mesh.tensor().index() : 0;
   return {.model = &model,
           .program = &program,
@@ -236,7 +298,8 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
           .keep_gradients = purpose == step::Purpose::gradient_norms,
           .keep_saved = !step::forward_only(purpose),
           .copies = layout.mesh.tensor,
-          .auxiliary_given = layout.auxiliary_given && purpose == step::Purpose::gradient_norms};
+          .auxiliary_given = layout.auxiliary_given && purpose == step::Purpose::gradient_norms,
+          .calibrates = layout.calibrates};
 }
 
 }  // namespace hawser::plan

@@ -46,6 +46,7 @@ struct Layout {
   std::shared_ptr<const optim::Optimizer> optimizer = optim::make_adamw();
   std::shared_ptr<const nn::Quantizer> quantizer;  // of SavePolicy::formats and of flats with scales; null: none
   std::vector<bool> state_on_host;                 // step::StateOptions::on_host; no recipe sets it
+  bool calibrates = false;                         // step::ExecutorSetup::calibrates
   double gradient_clip = 0;                        // step::ExecutorSetup::gradient_clip
   ops::LossScaling loss_scaling;
   std::int64_t logit_positions = 1;  // Purpose::logits: number of rows whose logits are computed
@@ -67,7 +68,8 @@ struct Layout {
 // GPU.
 constexpr int kCudaHeadGroups = 2;
 
-// The recipe must have passed config's checks for `world` ranks. activation_checkpointing: auto is treated as none;
+// The recipe must have passed config's checks for `world` ranks. UserError for FP8 weights that a GPU cannot
+// multiply. activation_checkpointing: auto is treated as none;
 // Forecaster::forecast() chooses the policies.
 Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
                    DeviceKind device = DeviceKind::cpu);
@@ -87,6 +89,9 @@ void set_bounds(Layout& layout);
 
 // Sets each block's checkpointing policy from the recipe.
 void set_policies(Layout& layout, const models::Model& model, const MemoryRecipe& memory);
+
+// The formats of the Linears whose weights are in FP8 (nn::with_fp8_weights), and their quantizer.
+void set_formats(Layout& layout, const models::Model& model, const Fp8Recipe& fp8);
 
 // Sets the pipeline stages of a layout and of its mesh.
 void set_partition(Layout& layout, const models::Model& model, models::Partition partition);

@@ -45,10 +45,15 @@ std::string percent(double part, double whole) {
 }
 
 std::string precision_text(const Layout& layout) {
-  if (by_float(layout.compute, true, false)) return "float32";
+  const auto in_fp8 = std::ranges::count_if(layout.policies, [](const nn::SavePolicy& policy) {
+    return std::ranges::any_of(policy.formats, [](LinearFormat format) { return format != LinearFormat::compute; });
+  });
+  const std::string fp8 =
+      in_fp8 > 0 ? cat("; Linears of ", in_fp8, " of ", layout.policies.size(), " layers in FP8") : "";
+  if (by_float(layout.compute, true, false)) return "float32" + fp8;
   const bool sent =
       layout.reduce_dtype == DType::bf16 && layout.parts() > 1 && layout.accumulation == GradientAccumulation::sharded;
-  return cat("bfloat16, float32 master weights, moments and gradients", sent ? ", reduced in bfloat16" : "");
+  return cat("bfloat16, float32 master weights, moments and gradients", sent ? ", reduced in bfloat16" : "", fp8);
 }
 
 // "auto: 20*gate_up,12*none", "32*none".

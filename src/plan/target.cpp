@@ -211,6 +211,7 @@ DType compute_dtype(const PrecisionRecipe& precision, DeviceKind device) {
     case ComputePrecision::float32:
       return DType::f32;
     case ComputePrecision::automatic:
+    case ComputePrecision::fp8:
       break;
   }
   return device == DeviceKind::cuda ? DType::bf16 : DType::f32;

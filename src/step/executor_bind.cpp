@@ -288,7 +288,7 @@ std::vector<nn::Scaled> Executor::weights_of(const Instruction& instruction) {
     }
     if (values.empty() && transposed.empty()) return {};  // the instruction reads no weights
     weights.emplace_back(values.empty() ? values : flat.view(values, place.index),
-                         flat.scale_view(state.scales, place.index),
+                         setup_.state->gemm_scale(place.flat, place.index),
                          transposed.empty() ? transposed : flat.transposed_view(transposed, place.index));
   }
   return weights;

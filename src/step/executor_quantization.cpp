@@ -16,7 +16,8 @@ nn::Quantization Executor::quantization(const Instruction& instruction, nn::Site
   HAWSER_CHECK(how.quantizer != nullptr, "a format of Linears needs a quantizer");
   if (format != LinearFormat::fp8_delayed) return how;
   const std::int64_t index = state.site_index({instruction.layer, site, operand});
-  how.scale = state.site_scales().rows(index, 1);
+  if (trains()) how.scale = state.site_scales().rows(index, 1);
+  how.records_only = setup_.calibrates;
   const Op recording = operand == nn::Operand::x ? Op::forward : Op::backward;
   if (trains() && instruction.op == recording) how.amax = state.site_amax().rows(index, 1);
   return how;
@@ -44,10 +45,12 @@ void Executor::scale_update(const Instruction& instruction) {
     if (state.flat(f).quantized) wait_for_readers(f, compute);
   }
   if (!state.site_scales().empty()) {
-    state.options().quantizer->update_scales(compute, {.amax = state.site_amax(),
-                                                       .history = state.amax_history(),
-                                                       .scales = state.site_scales(),
-                                                       .skip = state.skip()});
+    state.options().quantizer->update_scales(
+        compute, {.amax = state.site_amax(),
+                  .history = state.amax_history(),
+                  .scales = state.site_scales(),
+                  .skip = state.skip(),
+                  .refreshes = static_cast<std::int32_t>(setup_.calibrates ? Skip::no_target : Skip::none)});
   }
   scale_weights(state, *setup_.mesh, compute,
                 [&](std::int64_t bytes) { return temp(instruction, DType::u8, {bytes}); });

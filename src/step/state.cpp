@@ -53,6 +53,8 @@ void check_update(const optim::Optimizer& optimizer, const nn::Flat& flat, int p
   }
 }
 
+constexpr std::int64_t kGemmScaleStride = 4;  // float32: GEMMs of FP8 read scales at multiples of 16 bytes
+
 void check_on_host(const models::Model& model, const StateOptions& options) {
   if (options.on_host.empty()) return;
   HAWSER_CHECK(options.on_host.size() == model.flats().size(), options.on_host.size(), " places for the state of ",
@@ -112,7 +114,11 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     }
     for (std::size_t f = 0; f < flats_.size(); ++f) {
       const nn::Flat& flat = model.flats()[f];
-      if (flat.scale_count() > 0 && flats_[f].held) flats_[f].scales = carver.take(DType::f32, {flat.scale_count()});
+      if (flat.scale_count() == 0 || !flats_[f].held) continue;
+      flats_[f].scales = carver.take(DType::f32, {flat.scale_count()});
+      if (flats_[f].quantized && flat.spec().scaling == nn::Scaling::tensor) {
+        flats_[f].gemm_scales = carver.take(DType::f32, {kGemmScaleStride * flat.scale_count()});
+      }
     }
     parameter_bytes_ = carver.used();
     if (options.optimizer != nullptr) {
@@ -244,9 +250,20 @@ void ModelState::refresh_compute(int flat, const TensorView& stored, Stream& str
   if (state.quantized) {
     options_.quantizer->quantize_weights(stream, {.flat = model_->flat(flat), .begin = state.begin, .values = stored},
                                          state.scales, state.compute);
+    if (!state.gemm_scales.empty()) {
+      const std::int64_t count = state.scales.elements();
+      ops::copy(stream, {.x = state.scales.reshape({count, 1}),
+                         .y = state.gemm_scales.reshape({count, kGemmScaleStride}).columns(0, 1)});
+    }
   } else if (state.compute.raw() != stored.raw()) {
     ops::cast(stream, {.x = stored, .y = state.compute});
   }
+}
+
+TensorView ModelState::gemm_scale(int flat, int param) const {
+  const FlatState& state = flats_[static_cast<std::size_t>(flat)];
+  if (state.gemm_scales.empty()) return model_->flat(flat).scale_view(state.scales, param);
+  return state.gemm_scales.rows(kGemmScaleStride * param, 1);
 }
 
 void ModelState::measure(int flat, const TensorView& stored, Stream& stream) const {

@@ -55,7 +55,10 @@ struct FlatState {
   TensorView unsharded;
   TensorView transposed;  // `unsharded` with its matrices transposed (Flat::transposed_view). With FlatSpec::transposed
   TensorView scales;      // float32 [Flat::scale_count()], 1 at first, on every rank; empty: none
-  TensorView amax;        // float32 [Flat::scale_count()]: the maxima that `scales` come from. If `quantized`
+  // float32 [4 * Flat::scale_count()]: each of `scales`, 16 bytes apart, as GEMMs read them. If `quantized`, with
+  // Scaling::tensor.
+  TensorView gemm_scales;
+  TensorView amax;  // float32 [Flat::scale_count()]: the maxima that `scales` come from. If `quantized`
   // By optim::Optimizer::slots(flat), each [nn::extent_count]; none if frozen, or without StateOptions::optimizer.
   std::vector<TensorView> slots;
 
@@ -143,9 +146,12 @@ class ModelState {
   // Waits for the stream's work, then writes the progress of a resumed run.
   void set_progress(const OptimizerProgress& progress, Stream& stream) const;
 
-  // Enqueues the rounding of `stored` into FlatState::compute, with the scales as they are; does nothing if both are
-  // the same view. `stored`: FlatState::stored, or a copy of it on the device if it is in host memory.
+  // Enqueues the rounding of `stored` into FlatState::compute, with the scales as they are, and copies them to
+  // FlatState::gemm_scales; does nothing if both are the same view. `stored`: FlatState::stored, or a copy of it on the
+  // device if it is in host memory.
   void refresh_compute(int flat, const TensorView& stored, Stream& stream) const;
+  // What a Linear reads beside a gathered weight.
+  TensorView gemm_scale(int flat, int param) const;
   // Enqueues FlatState::amax of this rank's shard, with `stored` as above.
   void measure(int flat, const TensorView& stored, Stream& stream) const;
   // Enqueues the scales that follow when the amaxes of all ranks are reduced.

@@ -1,4 +1,4 @@
-// `DType`: element types of tensors, and the bfloat16 conversions.
+// `DType`: element types of tensors, and the bfloat16 conversions. Those of FP8: tensor/fp8.h.
 #pragma once
 
 #include <bit>
@@ -6,7 +6,8 @@
 
 namespace hawser {
 
-enum class DType : std::uint8_t { f32, bf16, i32, i64, u8 };
+// Values are stored in GEMM choices (ops/gemm/gemm_key.h): new ones go to the end.
+enum class DType : std::uint8_t { f32, bf16, i32, i64, u8, f8e4m3, f8e5m2 };
 
 constexpr std::int64_t size_of(DType dtype) {
   switch (dtype) {
@@ -18,6 +19,8 @@ constexpr std::int64_t size_of(DType dtype) {
     case DType::i64:
       return 8;
     case DType::u8:
+    case DType::f8e4m3:
+    case DType::f8e5m2:
       return 1;
   }
   return 0;
@@ -35,6 +38,10 @@ constexpr const char* to_string(DType dtype) {
       return "int64";
     case DType::u8:
       return "uint8";
+    case DType::f8e4m3:
+      return "float8_e4m3fn";
+    case DType::f8e5m2:
+      return "float8_e5m2";
   }
   return "?";
 }

@@ -19,6 +19,8 @@ auto dispatch_float_as(DType dtype, const Body& body) {
     case DType::i32:
     case DType::i64:
     case DType::u8:
+    case DType::f8e4m3:
+    case DType::f8e5m2:
       break;
   }
   throw InternalError(cat("no computation with ", to_string(dtype)), std::source_location::current());

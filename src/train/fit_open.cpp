@@ -424,6 +424,7 @@ void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
                                                   plan_.layout.optimizer->name(), checkpoint.folder());
   problems.add(engine::base_changes(state.base, frozen_weights_, checkpoint.folder(), true));
   problems.add(engine::adapter_changes(state, recipe_json(plan_.recipe), checkpoint.folder()));
+  problems.add(engine::fp8_changes(state, recipe_json(plan_.recipe), checkpoint.folder()));
   if (state.step > 0 && state.sequences != state.step * plan_.global_batch_size) {
     problems.add({.file = checkpoint.folder(),
                   .what = "the checkpoint is from a run with another batch size",

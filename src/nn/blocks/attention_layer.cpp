@@ -82,9 +82,11 @@ std::vector<Param> attention_params(const AttentionConfig& c) {
   const Initial normal{Initial::Kind::normal, c.initial_std};
   std::vector<Param> params = {norm_weight(c.norm, c.width, c.norm_config)};
   params.push_back(fused_param(qkv_name + ".weight", qkv(".weight", wide, c.transposed), wide, normal, true));
+  params.back().of_linear = true;
   params.push_back(
       sliced_param(c.output + ".weight", {c.width, c.q_size()}, 1, q, {Initial::Kind::normal, c.output_std}, true));
   params.back().segments.edit().front().file.transposed = c.transposed;
+  params.back().of_linear = true;
   if (c.qkv_bias)
     params.push_back(fused_param(qkv_name + ".bias", qkv(".bias", {qkv_rows}, false), {qkv_rows}, {}, false));
   if (c.output_bias) params.push_back(replicated_param(c.output + ".bias", {c.width}, {}));
@@ -108,6 +110,7 @@ std::vector<Param> attention_params(const AttentionConfig& c) {
     // Each rank's query heads add a part of the gradient.
     params.back().flat.domain = Domain::kv_copies;
     params.back().flat.partial_gradient = true;
+    params.back().of_linear = decay;
   };
   if (apart) add_kv(".weight", {2 * c.kv_size(), c.width}, normal, true);
   if (apart && c.qkv_bias) add_kv(".bias", {2 * c.kv_size()}, {}, false);

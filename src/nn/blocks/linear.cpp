@@ -1,6 +1,7 @@
 #include "nn/blocks/linear.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "nn/blocks/decomposed_adapter.h"
 #include "nn/blocks/row_sum.h"
@@ -58,12 +59,18 @@ TensorView rows_of_matrix(const TensorView& tensor, std::int64_t before, std::in
 
 }  // namespace
 
-Scaled Linear::quantized(LayerContext& ctx, Operand operand, const Scaled& matrix, bool record,
+Scaled Linear::quantized(LayerContext& ctx, Operand operand, const Scaled& matrix, ReadBy reader,
                          std::int64_t first_row) const {
   Quantization how = ctx.quantization(site, operand);
   if (how.format == LinearFormat::compute || !matrix.scale.empty()) return matrix;
-  if (!record) how.amax = {};
+  how.operand = operand;
+  how.transposed = reader == ReadBy::weight_gradient;
+  if (how.transposed) how.amax = {};
   how.first_row = first_row;
+  if (how.records_only) {
+    if (!how.amax.empty()) how.quantizer->record(ctx, how, matrix.view);
+    return matrix;
+  }
   return how.quantizer->quantize(ctx, how, matrix.view);
 }
 
@@ -200,7 +207,7 @@ void Linear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y, co
   const bool terms_first = !adding.empty();
   const bool bias_last = bias >= 0 && std::ranges::find(multiplying, true) != multiplying.end();
   if (terms_first) add_terms(ctx, x, y, inner, first_row, adding);
-  const Scaled a = quantized(ctx, Operand::x, x, true, first_row);
+  const Scaled a = quantized(ctx, Operand::x, x, ReadBy::product, first_row);
   const std::vector<Rows> parts = rows_of_weight(ctx);
   for (const Rows& part : parts) {
     const Scaled& w = ctx.parameter(part.weight);
@@ -243,7 +250,7 @@ void Linear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorVie
   const Scaled of_product = product_gradient(ctx, dy);
   const bool terms_first = adapter_ranks() > 0;
   if (terms_first) add_input_terms(ctx, dy, of_product, dx, inner_gradient, first_row);
-  const Scaled a = quantized(ctx, Operand::dy, of_product, true, first_row);
+  const Scaled a = quantized(ctx, Operand::dy, of_product, ReadBy::product, first_row);
   for (const Rows& part : rows_of_weight(ctx)) {
     const Side b = side(ctx.parameter(part.weight), true);
     layer_gemm(ctx, {.a = columns_of(a, part.first, part.count).view,
@@ -264,14 +271,14 @@ void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& 
   for (const Rows& part : parts) targets.push_back(sink.target(part.weight));
   const std::vector<bool> multiplying = multiplying_adapters(ctx);
   const Scaled of_product = reads_input(ctx.trainable()) ? product_gradient(ctx, dy) : dy;
-  Scaled quantized_dy, quantized_x;
+  std::optional<Scaled> quantized_dy, quantized_x;
   for (std::size_t p = 0; p < parts.size(); ++p) {
     const GradientTarget& target = targets[p];
     if (target.view.empty()) continue;
-    if (quantized_dy.view.empty()) quantized_dy = quantized(ctx, Operand::dy, of_product, false);
-    const Side a = side(columns_of(quantized_dy, parts[p].first, parts[p].count), false);
-    if (quantized_x.view.empty()) quantized_x = quantized(ctx, Operand::x, x, false);
-    const Side b = side(quantized_x, true);
+    if (!quantized_dy) quantized_dy = quantized(ctx, Operand::dy, of_product, ReadBy::weight_gradient);
+    const Side a = side(columns_of(*quantized_dy, parts[p].first, parts[p].count), false);
+    if (!quantized_x) quantized_x = quantized(ctx, Operand::x, x, ReadBy::weight_gradient);
+    const Side b = side(*quantized_x, true);
     layer_gemm(ctx, {.a = a.view,
                      .b = b.view,
                      .c = target.view,

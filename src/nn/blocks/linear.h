@@ -73,9 +73,11 @@ struct Linear {
   // reads_input(). Computes only what the sink wants.
   void weight_gradient(LayerContext&, const Scaled& dy, const Scaled& x, GradientSink&,
                        const AdapterTensors& adapter_tensors = {}) const;
-  // x or dy as the GEMMs with W read it: quantized if the site has a format and it has no scale yet. `record`: its amax
-  // is recorded, if this pass records it.
-  Scaled quantized(LayerContext&, Operand operand, const Scaled& matrix, bool record, std::int64_t first_row = 0) const;
+  // x or dy as a GEMM with W reads it, or as that of the gradient of W does, which reads it transposed: quantized if the
+  // site has a format and it has no scale yet. The former's amax is recorded, if this pass records it.
+  enum class ReadBy { product, weight_gradient };
+  Scaled quantized(LayerContext&, Operand operand, const Scaled& matrix, ReadBy reader,
+                   std::int64_t first_row = 0) const;
   // weight_gradient computes something; it reads x even if AdapterTensors::inner is given.
   bool has_gradients(const TrainableParams& trainable) const;
   bool reads_input(const TrainableParams& trainable) const;

@@ -26,9 +26,11 @@ std::vector<Param> mlp_params(const MlpConfig& c) {
   params.back().shared = c.shared_norm;
   params.push_back(fused_param(c.fused + ".weight", gate_up(".weight", wide, c.transposed), wide,
                                {Initial::Kind::normal, c.initial_std}, true));
+  params.back().of_linear = true;
   params.push_back(sliced_param(c.down + ".weight", {c.width, c.inner}, 1, c.inner_part,
                                 {Initial::Kind::normal, c.output_std}, true));
   params.back().segments.edit().front().file.transposed = c.transposed;
+  params.back().of_linear = true;
   if (c.bias) {
     params.push_back(fused_param(c.fused + ".bias", gate_up(".bias", {c.up_size()}, false), {c.up_size()}, {}, false));
     params.push_back(replicated_param(c.down + ".bias", {c.width}, {}));

@@ -2,11 +2,12 @@
 
 #include "ops/copy/add.h"
 #include "ops/copy/permute_rows.h"
+#include "tensor/fp8.h"
 
 namespace hawser::ops {
 
 void copy(Stream& stream, const Copy& args) {
-  const auto all = {DType::f32, DType::bf16, DType::i32, DType::i64, DType::u8};
+  const auto all = {DType::f32, DType::bf16, DType::i32, DType::i64, DType::u8, DType::f8e4m3, DType::f8e5m2};
   expect("copy", "x", args.x, all, args.x.shape(), Rows::padded);
   expect("copy", "y", args.y, {args.x.dtype()}, args.x.shape(), Rows::padded);
   expect_apart("copy", args.x, args.y);
@@ -21,7 +22,9 @@ void cast(Stream& stream, const Cast& args) {
 }
 
 void fill(Stream& stream, const Fill& args) {
-  expect("fill", "y", args.y, {DType::f32, DType::bf16, DType::i32}, args.y.shape(), Rows::padded);
+  expect("fill", "y", args.y, {DType::f32, DType::bf16, DType::i32, DType::f8e4m3, DType::f8e5m2}, args.y.shape(),
+         Rows::padded);
+  HAWSER_CHECK(!is_fp8(args.y.dtype()) || (args.value == 0 && args.y.dense()), "fill: FP8 takes zeros, without gaps");
   HAWSER_CHECK(args.y.dtype() != DType::i32 || static_cast<double>(static_cast<std::int32_t>(args.value)) == args.value,
                "fill: ", args.value, " is not an int32");
   run(stream, {"fill", OpKind::copy}, {}, {args.y}, 0, args, HAWSER_BACKENDS(fill));

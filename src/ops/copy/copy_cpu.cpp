@@ -70,6 +70,10 @@ void fill(const Fill& args) {
     case DType::i64:
     case DType::u8:
       break;
+    case DType::f8e4m3:
+    case DType::f8e5m2:
+      std::memset(args.y.raw(), 0, static_cast<std::size_t>(args.y.bytes()));
+      return;
   }
   HAWSER_CHECK(false, "fill: y is ", args.y.text());
 }

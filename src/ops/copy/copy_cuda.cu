@@ -178,7 +178,7 @@ void cast(const CudaNative& native, const Cast& args) {
 
 void fill(const CudaNative& native, const Fill& args) {
   const Extent extent = extent_of({args.y});
-  if (args.value == 0 && extent.rows == 1) {
+  if (args.value == 0 && (extent.rows == 1 || size_of(args.y.dtype()) == 1)) {
     HAWSER_CUDA_CHECK(cudaMemsetAsync(args.y.raw(), 0, static_cast<std::size_t>(args.y.bytes()), stream_of(native)));
     return;
   }
@@ -191,6 +191,8 @@ void fill(const CudaNative& native, const Fill& args) {
       return set(native, args.y, extent, static_cast<std::int32_t>(args.value));
     case DType::i64:
     case DType::u8:
+    case DType::f8e4m3:
+    case DType::f8e5m2:
       break;
   }
   HAWSER_CHECK(false, "fill: y is ", args.y.text());

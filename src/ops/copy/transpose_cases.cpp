@@ -9,7 +9,7 @@ using namespace testing;
 
 TEST(Transpose, ExchangesRowsAndColumns) {
   constexpr std::int64_t kRows = 37, kColumns = 53;  // no multiple of a tile
-  for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::u8}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::u8, DType::f8e4m3, DType::f8e5m2}) {
     Values x(kRows * kColumns), expected(x.size());
     for (std::int64_t r = 0; r < kRows; ++r) {
       for (std::int64_t c = 0; c < kColumns; ++c) {

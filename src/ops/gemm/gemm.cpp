@@ -56,26 +56,38 @@ void check_scale(const char* name, const TensorView& scale, const TensorView& ma
   expect("gemm", name, scale, {DType::f32}, {1});
 }
 
+// cuBLASLt's limits. The dtypes of the plan are those of the run: it rejects on meta what the GPU would.
+void check_cuda(const GemmProblem& p) {
+  HAWSER_CHECK(supports_dtypes_cuda(p), "gemm: ", to_string(p.in_a), " times ", to_string(p.in_b),
+               " has no backend for cuda");
+  HAWSER_CHECK(!p.scaled() || p.fp8(), "gemm: a scale of ", to_string(p.in_a), " has no backend for cuda");
+  HAWSER_CHECK(!p.fp8() || (p.transpose_b && !p.transpose_a), "gemm: FP8 with rows of A and of B along K only");
+  HAWSER_CHECK(!p.fp8() || (p.k % 16 == 0 && p.lda % 16 == 0 && p.ldb % 16 == 0 && p.n % 8 == 0), "gemm: FP8 [", p.m,
+               ", ", p.k, "] times [", p.k, ", ", p.n, "], rows ", p.lda, " and ", p.ldb,
+               " apart: K and the rows must be multiples of 16, N of 8");
+  for (const float* const scale : {p.scale_a, p.scale_b}) {
+    HAWSER_CHECK(reinterpret_cast<std::uintptr_t>(scale) % 16 == 0,
+                 "gemm: a scale of FP8 that is not aligned to 16 bytes");
+  }
+}
+
 }  // namespace
 
 void gemm(Stream& stream, const Gemm& args) {
   const GemmProblem p = problem(args);
-  expect("gemm", "a", args.a, {DType::f32, DType::bf16}, args.a.shape(), Rows::padded);
-  expect("gemm", "b", args.b, {DType::f32, DType::bf16}, args.b.shape(), Rows::padded);
+  const auto inputs = {DType::f32, DType::bf16, DType::f8e4m3, DType::f8e5m2};
+  expect("gemm", "a", args.a, inputs, args.a.shape(), Rows::padded);
+  expect("gemm", "b", args.b, inputs, args.b.shape(), Rows::padded);
   expect("gemm", "c", args.c, {DType::f32, DType::bf16}, args.c.shape(), Rows::padded);
   if (!args.bias.empty()) expect("gemm", "bias", args.bias, {DType::f32, DType::bf16}, {p.n});
   check_scale("scale_a", args.scale_a, args.a);
   check_scale("scale_b", args.scale_b, args.b);
-  if (stream.target() == DeviceKind::cuda) {
-    HAWSER_CHECK(p.in_a == p.in_b, "gemm: ", to_string(p.in_a), " times ", to_string(p.in_b),
-                 " has no backend for cuda");
-    HAWSER_CHECK(!p.scaled(), "gemm: a scale has no backend for cuda");
-  }
+  if (stream.target() == DeviceKind::cuda) check_cuda(p);
   for (const TensorView& view : {args.a, args.b, args.bias, args.scale_a, args.scale_b}) {
     expect_apart("gemm", args.c, view);
   }
   expect_workspace("gemm", args.workspace, gemm_workspace(args, stream.target()));
-  run(stream, {"gemm", OpKind::gemm},
+  run(stream, {"gemm", p.fp8() ? OpKind::gemm_fp8 : OpKind::gemm},
       {args.a, args.b, args.bias, args.scale_a, args.scale_b, args.accumulate ? args.c : TensorView()},
       {args.c, args.workspace}, 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k),
       GemmCall{.problem = p,

@@ -3,8 +3,8 @@
 // gemm:
 //   C = round( (scale_a * scale_b) * (op(A) op(B)) + bias + (accumulate ? C : 0) )
 //
-//   op(A) [M, K]  float32 or bf16; transpose_a: A is stored [K, M]
-//   op(B) [K, N]  float32 or bf16; transpose_b: B is stored [N, K]
+//   op(A) [M, K]  float32, bf16 or FP8; transpose_a: A is stored [K, M]
+//   op(B) [K, N]  float32, bf16 or FP8; transpose_b: B is stored [N, K]
 //   C [M, N]      float32 or bf16
 //   bias [N]      optional, float32 or bf16, added to every row
 //   scale_a, scale_b
@@ -14,7 +14,10 @@
 //                   [R, ceil(C/128)]             one for each 128 elements of a row
 //                 No kernel reads the last two yet: InternalError.
 // The sum over k, its product with the scales, the bias and C are added in float32; C is rounded once. A and B may have
-// different dtypes. On CUDA the dtypes must be equal, and there are no scales, so far: InternalError.
+// different dtypes. On CUDA, InternalError unless both are float32, both are bf16, or both are FP8, of which at most
+// one is E5M2; scales belong to FP8 alone. There, FP8 needs transpose_b without transpose_a, so that both matrices have
+// their K contiguous (the tensor cores read no other form), rows of a and b and scales that start at multiples of 16
+// bytes, and N a multiple of 8.
 // Rows of a, b and c may be padded. c shares no byte with the others. K = 0: C = bias, or C += bias.
 //
 // A linear layer y = x W^T with W [out, in], and its gradients dx = dy W and dW += dy^T x:
@@ -28,10 +31,12 @@
 // in float32, in a fixed order; db is rounded once.
 //
 // CPU: oneDNN (dnnl_sgemm; the matmul primitive for bf16, cached by shape). On a processor without bf16 units, or with
-// two dtypes, bf16 operands are first widened in the workspace. With scales, the sums are written there. C is divided
-// into tiles by its sizes alone and one thread computes each tile, so that the number of threads does not change a bit.
-// CUDA: cuBLASLt with float32 accumulation; float32 operands do not use TF32. Algorithms that add with atomics are not
-// used: one choice of algorithm always gives the same bits.
+// two dtypes, bf16 operands are first widened in the workspace, and so is FP8. With scales, the sums are written there.
+// C is divided into tiles by its sizes alone and one thread computes each tile, so that the number of threads does not
+// change a bit.
+// CUDA: cuBLASLt with float32 accumulation; float32 operands do not use TF32, and sums of FP8 products go from the
+// tensor cores' accumulators to float32 ones every few terms (no fast accumulation). Algorithms that add with atomics
+// are not used: one choice of algorithm always gives the same bits.
 #pragma once
 
 #include "ops/run_op.h"

@@ -273,6 +273,93 @@ TEST(Gemm, RejectsScalesAndDtypesWithoutAKernel) {
   expect_rejected([&] { call({}, world.in(DType::bf16, {1}, {1})); }, "scale_b is bfloat16");
 }
 
+// The forms of a Linear's three GEMMs, with bf16 and float32 results. Hopper's tensor cores align a few products to the
+// largest of them and drop all but about 13 bits before they add to a float32 sum: a term loses up to 2^-13 of the
+// largest.
+TEST(Gemm, MultipliesFp8) {
+  struct Form {
+    DType a, b;
+    bool accumulate;
+    bool bias;
+  };
+  constexpr auto kE4m3 = DType::f8e4m3, kE5m2 = DType::f8e5m2;
+  for (const Form& form : {Form{kE4m3, kE4m3, false, true}, Form{kE5m2, kE4m3, false, false},
+                           Form{kE5m2, kE4m3, true, false}, Form{kE4m3, kE5m2, true, false}}) {
+    for (const DType out : {DType::f32, DType::bf16}) {
+      for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{48, 40, 64}, {1, 8, 16}, {130, 264, 272}}) {
+        const auto codes = [](DType dtype, std::int64_t count, std::uint64_t seed) {
+          Values numbers = random_values(count, seed, DType::f32);
+          for (double& value : numbers) {
+            value =
+                dispatch_fp8(dtype, [&](auto tag) -> double { return decltype(tag)(static_cast<float>(value)).bits; });
+          }
+          return numbers;
+        };
+        const auto value_of = [](DType dtype, double code) {
+          return dispatch_fp8(dtype, [&](auto tag) {
+            tag.bits = static_cast<std::uint8_t>(code);
+            return static_cast<double>(static_cast<float>(tag));
+          });
+        };
+        const Values a = codes(form.a, m * k, 1), b = codes(form.b, n * k, 2), c = random_values(m * n, 3, out);
+        const Values bias = random_values(n, 4, DType::bf16);
+        Values expected, magnitudes;
+        constexpr double kOfTerms = 256.0 / (1 << 13);  // check_case() divides by 256
+        for (std::int64_t i = 0; i < m; ++i) {
+          for (std::int64_t j = 0; j < n; ++j) {
+            double sum = 0, largest = 0;
+            for (std::int64_t l = 0; l < k; ++l) {
+              const double term = value_of(form.a, a[i * k + l]) * value_of(form.b, b[j * k + l]);
+              sum += term;
+              largest = std::max(largest, std::abs(term));
+            }
+            expected.push_back(sum * 0.375 * -3 + (form.accumulate ? c[i * n + j] : 0) + (form.bias ? bias[j] : 0));
+            magnitudes.push_back(kOfTerms * 0.375 * 3 * largest * static_cast<double>(k));
+          }
+        }
+        check_case({cat("gemm ", m, "x", n, "x", k, " ", to_string(form.a), " times ", to_string(form.b), " to ",
+                        to_string(out)),
+                    [&](World& world) -> std::vector<Values> {
+                      Gemm args{.a = world.in(form.a, {m, k}, a),
+                                .b = world.in(form.b, {n, k}, b),
+                                .c = form.accumulate ? world.in_out(out, {m, n}, c) : world.out(out, {m, n}),
+                                .transpose_b = true,
+                                .accumulate = form.accumulate,
+                                .scale_a = world.in(DType::f32, {1}, {0.375}),
+                                .scale_b = world.in(DType::f32, {1}, {-3})};
+                      if (form.bias) args.bias = world.in(DType::bf16, {n}, bias);
+                      args.workspace = world.workspace(gemm_workspace(args));
+                      gemm(world.stream(), args);
+                      return {world.values(args.c)};
+                    },
+                    {expected},
+                    out == DType::bf16 ? kBf16Tolerance : 1e-5,
+                    {magnitudes}});
+      }
+    }
+  }
+}
+
+TEST(Gemm, RejectsFp8ThatTensorCoresCannotRead) {
+  MetaDevice device(DeviceKind::cuda);
+  const auto stream = device.make_stream("meta");
+  const auto make = [&](DType dtype, const Shape& shape) {
+    return TensorView(device.allocate(shape.elements() * size_of(dtype)), dtype, shape, DeviceKind::meta);
+  };
+  const auto call = [&](DType a, DType b, std::int64_t k, bool transpose_b) {
+    gemm(*stream, {.a = make(a, {32, k}),
+                   .b = make(b, transpose_b ? Shape{16, k} : Shape{k, 16}),
+                   .c = make(DType::bf16, {32, 16}),
+                   .transpose_b = transpose_b});
+  };
+  constexpr auto kE4m3 = DType::f8e4m3, kE5m2 = DType::f8e5m2;
+  call(kE5m2, kE4m3, 32, true);
+  expect_rejected([&] { call(kE5m2, kE5m2, 32, true); }, "float8_e5m2 times float8_e5m2 has no backend for cuda");
+  expect_rejected([&] { call(kE4m3, DType::bf16, 32, true); }, "float8_e4m3fn times bfloat16 has no backend for cuda");
+  expect_rejected([&] { call(kE4m3, kE4m3, 32, false); }, "along K only");
+  expect_rejected([&] { call(kE4m3, kE4m3, 24, true); }, "must be multiples of 16");
+}
+
 // Lines of earlier versions have neither a dtype of B nor scales.
 TEST(GemmKey, ReadsItsTextAndThatOfEarlierVersions) {
   const float scale = 1;

@@ -244,7 +244,7 @@ void run_sgemm(const GemmProblem& p) {
 constexpr std::int64_t kFewRows = 32;
 
 bool few_rows(const GemmProblem& p) {
-  return p.m <= kFewRows && p.transpose_b && !p.transpose_a && p.in_a == p.in_b;
+  return p.m <= kFewRows && p.transpose_b && !p.transpose_a && p.in_a == p.in_b && !p.fp8();
 }
 
 void run_few_rows(const GemmProblem& p) {
@@ -274,18 +274,33 @@ void run_few_rows(const GemmProblem& p) {
   });
 }
 
-// Sizes of the float32 copies of bf16 matrices, for processors without bf16 units and for two dtypes.
+// Sizes of the float32 copies of bf16 and FP8 matrices, for processors without bf16 units and for two dtypes.
 struct Widened {
   std::int64_t a = 0, b = 0, c = 0;  // elements
   std::int64_t bytes() const { return 4 * (a + b + c); }
 };
 
 Widened widened(const GemmProblem& p) {
+  const auto widens = [](DType dtype) { return is_fp8(dtype) || by_float(dtype, false, true); };
   Widened w;
-  if (by_float(p.in_a, false, true)) w.a = round_up(p.m * p.k, 16);
-  if (by_float(p.in_b, false, true)) w.b = round_up(p.k * p.n, 16);
+  if (widens(p.in_a)) w.a = round_up(p.m * p.k, 16);
+  if (widens(p.in_b)) w.b = round_up(p.k * p.n, 16);
   if (by_float(p.out, false, true)) w.c = round_up(p.m * p.n, 16);
   return w;
+}
+
+// to[r, :] = from[r, :], dense
+void widen_rows(const void* from, DType dtype, std::int64_t stride, float* to, std::int64_t rows,
+                std::int64_t columns) {
+  if (!is_fp8(dtype)) return move_rows(from, dtype, stride, to, DType::f32, columns, false, rows, columns);
+  dispatch_fp8(dtype, [&](auto tag) {
+    const auto* const x = static_cast<const decltype(tag)*>(from);
+    parallel_pieces(rows, 4, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) {
+        for (std::int64_t c = 0; c < columns; ++c) to[r * columns + c] = static_cast<float>(x[r * stride + c]);
+      }
+    });
+  });
 }
 
 void run_widened(const GemmProblem& p, std::byte* workspace, std::int64_t workspace_bytes) {
@@ -298,13 +313,13 @@ void run_widened(const GemmProblem& p, std::byte* workspace, std::int64_t worksp
   wide.in_a = wide.in_b = wide.out = DType::f32;
   if (w.a > 0) {
     const std::int64_t rows = p.transpose_a ? p.k : p.m, columns = p.transpose_a ? p.m : p.k;
-    move_rows(p.a, p.in_a, p.lda, a, DType::f32, columns, false, rows, columns);
+    widen_rows(p.a, p.in_a, p.lda, a, rows, columns);
     wide.a = a;
     wide.lda = columns;
   }
   if (w.b > 0) {
     const std::int64_t rows = p.transpose_b ? p.n : p.k, columns = p.transpose_b ? p.k : p.n;
-    move_rows(p.b, p.in_b, p.ldb, b, DType::f32, columns, false, rows, columns);
+    widen_rows(p.b, p.in_b, p.ldb, b, rows, columns);
     wide.b = b;
     wide.ldb = columns;
   }

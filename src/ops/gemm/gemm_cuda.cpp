@@ -59,6 +59,8 @@ struct Choice {
 };
 
 cudaDataType_t cuda_type(DType dtype) {
+  if (dtype == DType::f8e4m3) return CUDA_R_8F_E4M3;
+  if (dtype == DType::f8e5m2) return CUDA_R_8F_E5M2;
   return by_float(dtype, CUDA_R_32F, CUDA_R_16BF);
 }
 
@@ -75,15 +77,20 @@ struct LtOperands {
     set(CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (p.bias != nullptr) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set_bias(p);
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(cuda_type(p.bias_dtype)));
     }
+    set_addresses(p);
     layout(a, p.in_b, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k, p.ldb);
     layout(b, p.in_a, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m, p.lda);
     layout(c, p.out, p.n, p.m, p.ldc);
   }
 
-  void set_bias(const GemmProblem& p) { set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias); }
+  // What a description has of one call, not of its key.
+  void set_addresses(const GemmProblem& p) {
+    if (p.bias != nullptr) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+    if (p.scale_b != nullptr) set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.scale_b);
+    if (p.scale_a != nullptr) set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.scale_a);
+  }
 
  private:
   template <class T>
@@ -109,10 +116,10 @@ struct Lt {
   Lt() { HAWSER_LT_CHECK(cublasLtCreate(handle.out())); }
 };
 
-// What depends on the key alone is described once; the address of a bias is set for each call.
+// What depends on the key alone is described once; addresses of a bias and of scales are set for each call.
 const LtOperands& operands_of(Lt& lt, const GemmKey& key, const GemmProblem& p) {
   const auto [entry, fresh] = lt.operands.try_emplace(key, p);
-  if (!fresh && p.bias != nullptr) entry->second.set_bias(p);
+  if (!fresh) entry->second.set_addresses(p);
   return entry->second;
 }
 
@@ -177,13 +184,13 @@ Choice& choice_for(Lt& lt, const GemmKey& key, const LtOperands& operands, const
 }
 
 bool known(const GemmProblem& p) {
-  return p.in_a == p.out || p.out == DType::f32;
+  return p.in_a == p.out || p.out == DType::f32 || p.fp8();
 }
 
 // The other backends call multiply() without the checks of ops::gemm.
 void check_supported(const GemmProblem& p) {
-  HAWSER_CHECK(p.in_a == p.in_b, "gemm: ", to_string(p.in_a), " times ", to_string(p.in_b), " has no backend for cuda");
-  HAWSER_CHECK(!p.scaled(), "gemm: a scale has no backend for cuda");
+  HAWSER_CHECK(supports_dtypes_cuda(p) && (!p.scaled() || p.fp8()), "gemm: ", to_string(p.in_a), " times ",
+               to_string(p.in_b), p.scaled() ? " with scales" : "", " has no backend for cuda");
 }
 
 std::string heading(const CudaNative& native) {
@@ -236,6 +243,7 @@ void multiply(const CudaNative& native, const GemmProblem& p) {
       return set_rows(native, bias);
     }
   }
+  HAWSER_CHECK(!p.fp8(), "gemm: FP8 [", p.m, ", ", p.k, "] times [", p.k, ", ", p.n, "]: ", choice.instead);
   multiply_simply(native, p);
 }
 
@@ -370,8 +378,10 @@ namespace {
 // from a file.
 bool accepts(Lt& lt, const CudaNative& native, const GemmKey& key, const cublasLtMatmulAlgo_t& algorithm) {
   std::optional<GemmProblem> problem = problem_of(key);
-  if (!problem || problem->in_a != problem->in_b || !known(*problem)) return false;
+  if (!problem || !supports_dtypes_cuda(*problem) || !known(*problem)) return false;
   if (key.fields[8] != 0) problem->bias = native.scratch();  // any address: nothing runs
+  if (key.scale_a != 0) problem->scale_a = reinterpret_cast<const float*>(native.scratch());
+  if (key.scale_b != 0) problem->scale_b = reinterpret_cast<const float*>(native.scratch());
   const LtOperands operands(*problem);
   cublasLtMatmulHeuristicResult_t result{};
   const cublasStatus_t status =

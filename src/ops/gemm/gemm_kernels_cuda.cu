@@ -1,3 +1,5 @@
+#include <cuda_fp8.h>
+
 #include "base/philox.h"
 #include "ops/cuda/column_sums.cuh"
 #include "ops/gemm/gemm_cuda.h"
@@ -34,14 +36,28 @@ __global__ void __launch_bounds__(128) bias_partials_kernel(Rows2<const Dy> dy, 
   store<N>(partial + blockIdx.y * stride + c, sum);
 }
 
+// Element `at` of a row of normal numbers.
+__device__ __forceinline__ float normal(const RandomStream& random, std::int64_t index) {
+  const PhiloxWords w = random.words(static_cast<std::uint64_t>(index));
+  const float u = (static_cast<float>(w[0] >> 8) + 0.5f) * 0x1p-24f, v = static_cast<float>(w[1] >> 8) * 0x1p-24f;
+  return sqrtf(-2.0f * __logf(u)) * __cosf(6.2831853f * v);
+}
+
 template <class T>
 struct Random {
   RandomStream random;
   Rows2<T> to;
   __device__ void operator()(std::int64_t row, std::int64_t at) const {
-    const PhiloxWords w = random.words(static_cast<std::uint64_t>(row * to.columns + at));
-    const float u = (static_cast<float>(w[0] >> 8) + 0.5f) * 0x1p-24f, v = static_cast<float>(w[1] >> 8) * 0x1p-24f;
-    to.row(row)[at] = from_float<T>(sqrtf(-2.0f * __logf(u)) * __cosf(6.2831853f * v));
+    to.row(row)[at] = from_float<T>(normal(random, row * to.columns + at));
+  }
+};
+
+struct RandomFp8 {
+  RandomStream random;
+  Rows2<std::uint8_t> to;
+  __nv_fp8_interpretation_t format;
+  __device__ void operator()(std::int64_t row, std::int64_t at) const {
+    to.row(row)[at] = __nv_cvt_float_to_fp8(normal(random, row * to.columns + at), __NV_SATFINITE, format);
   }
 };
 
@@ -89,9 +105,15 @@ void bias_gradient(const CudaNative& native, const BiasGradient& args) {
 
 void fill_random(const CudaNative& native, void* data, DType dtype, std::int64_t rows, std::int64_t columns,
                  std::int64_t stride, std::uint64_t seed) {
+  const RandomStream random(seed, 1);
+  if (is_fp8(dtype)) {
+    const auto format = dtype == DType::f8e4m3 ? __NV_E4M3 : __NV_E5M2;
+    return map<1>(native, rows, columns,
+                  RandomFp8{random, {static_cast<std::uint8_t*>(data), rows, columns, stride}, format});
+  }
   dispatch_device_float(dtype, [&](auto tag) {
     using T = decltype(tag);
-    map<1>(native, rows, columns, Random<T>{RandomStream(seed, 1), {static_cast<T*>(data), rows, columns, stride}});
+    map<1>(native, rows, columns, Random<T>{random, {static_cast<T*>(data), rows, columns, stride}});
   });
 }
 

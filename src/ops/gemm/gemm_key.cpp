@@ -21,8 +21,13 @@ std::optional<GemmProblem> problem_of(const GemmKey& key) {
   const auto& [m, n, k, lda, ldb, ldc, in_a, out, bias, transpose_a, transpose_b, accumulate, aligned] = key.fields;
   constexpr auto kFloat = static_cast<std::int64_t>(DType::f32), kBf16 = static_cast<std::int64_t>(DType::bf16);
   const auto number = [&](std::int64_t dtype) { return dtype == kFloat || dtype == kBf16; };
+  const auto fp8 = [](std::int64_t dtype) {
+    return dtype == static_cast<std::int64_t>(DType::f8e4m3) || dtype == static_cast<std::int64_t>(DType::f8e5m2);
+  };
   const auto flag = [](std::int64_t value) { return value == 0 || value == 1; };
-  if (key.scale_a != 0 || key.scale_b != 0 || !number(in_a) || !number(key.in_b) || !number(out)) return std::nullopt;
+  const bool of_fp8 = fp8(in_a) && fp8(key.in_b);
+  if (!of_fp8 && (!number(in_a) || !number(key.in_b) || key.scale_a != 0 || key.scale_b != 0)) return std::nullopt;
+  if (!number(out) || !flag(key.scale_a) || !flag(key.scale_b)) return std::nullopt;
   if (bias != 0 && !number(bias - 1)) return std::nullopt;
   if (!flag(transpose_a) || !flag(transpose_b) || !flag(accumulate) || !flag(aligned)) return std::nullopt;
   constexpr std::int64_t kMost = std::int64_t{1} << 40;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/gemm/gemm.h"
+#include "tensor/fp8.h"
 
 namespace hawser::ops {
 
@@ -20,7 +21,14 @@ struct GemmProblem {
   bool accumulate = false;
 
   bool scaled() const { return scale_a != nullptr || scale_b != nullptr; }
+  bool fp8() const { return is_fp8(in_a) || is_fp8(in_b); }
 };
+
+// The dtypes of A and B that tensor cores multiply.
+inline bool supports_dtypes_cuda(const GemmProblem& p) {
+  if (p.fp8()) return is_fp8(p.in_a) && is_fp8(p.in_b) && (p.in_a == DType::f8e4m3 || p.in_b == DType::f8e4m3);
+  return p.in_a == p.in_b;
+}
 
 struct GemmCall {
   GemmProblem problem;

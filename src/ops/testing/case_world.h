@@ -75,7 +75,7 @@ class World {
   bool meta() const { return kind_ == DeviceKind::meta; }
   const Trace& trace() const { return static_cast<const MetaDevice&>(*device_).trace(); }
 
-  // A tensor that the op reads. pad: elements between the rows of the first dim.
+  // A tensor that the op reads; values of FP8 are codes. pad: elements between the rows of the first dim.
   TensorView in(DType dtype, const Shape& shape, const Values& values, std::int64_t pad = 0) {
     const TensorView view = make(dtype, shape, pad);
     set(view, values);
@@ -85,7 +85,7 @@ class World {
   // A tensor that the op writes; filled with NaN (77 for integers) or `before`.
   TensorView out(DType dtype, const Shape& shape, std::int64_t pad = 0, const Values& before = {}) {
     const TensorView view = make(dtype, shape, pad);
-    const double unset = dtype == DType::i32 || dtype == DType::u8 ? 77.0 : std::numeric_limits<double>::quiet_NaN();
+    const double unset = dtype == DType::i32 || size_of(dtype) == 1 ? 77.0 : std::numeric_limits<double>::quiet_NaN();
     set(view, before.empty() ? Values(static_cast<std::size_t>(shape.elements()), unset) : before);
     written_.insert(view.raw());
     return view;

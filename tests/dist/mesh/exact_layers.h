@@ -154,19 +154,21 @@ class SignDescent : public optim::Optimizer {
   }
 };
 
-// scaled: weights have scales; transposed: backward reads them transposed.
-inline models::Model exact_model(bool scaled = true, bool transposed = false, bool by_position = false) {
+// scaled: weights have scales; transposed: backward reads them transposed; fp8: gathered in FP8.
+inline models::Model exact_model(bool scaled = true, bool transposed = false, bool by_position = false,
+                                 bool fp8 = false) {
   models::ModelDescription description = toy_description();
   description.blocks.resize(1);
   const std::int64_t width = description.embedding.width;
   return models::Model(
       std::move(description),
-      [scaled, transposed](const nn::Param& param) {
+      [scaled, transposed, fp8](const nn::Param& param) {
         nn::FlatSpec spec = nn::common_domain(param);
         const bool own = param.name.starts_with("layers.");
         spec.trainable = own;
         if (own && scaled) spec.scaling = nn::Scaling::tensor;
         spec.transposed = own && transposed;
+        if (own && fp8) spec.gathered = DType::f8e4m3;
         return spec;
       },
       [=](auto, int number) { return std::make_unique<ExactLayer>(number, width, by_position); });

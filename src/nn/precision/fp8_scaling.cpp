@@ -1,0 +1,106 @@
+#include "nn/precision/fp8_scaling.h"
+
+#include <algorithm>
+
+#include "nn/flat.h"
+#include "nn/layer.h"
+#include "ops/copy/copy.h"
+
+namespace hawser::nn {
+
+namespace {
+
+DType dtype_of(Operand operand) {
+  return operand == Operand::x ? DType::f8e4m3 : DType::f8e5m2;
+}
+
+// Calls body(parameter, first element in the piece, count) for each parameter that has elements in the piece.
+template <class Body>
+void each_param(const FlatPiece& piece, const Body& body) {
+  HAWSER_CHECK(piece.flat.spec().scaling == Scaling::tensor, piece.flat.name(), ": FP8 weights have one scale each");
+  const std::int64_t end = piece.begin + piece.values.elements();
+  for (std::size_t p = 0; p < piece.flat.params().size(); ++p) {
+    const std::int64_t offset = piece.flat.offset(static_cast<int>(p));
+    const std::int64_t first = std::max(offset, piece.begin),
+                       last = std::min(offset + piece.flat.params()[p].elements(), end);
+    if (first < last) body(static_cast<std::int64_t>(p), first - piece.begin, last - first);
+  }
+}
+
+// Elements as a matrix. Its form does not change what is computed; a GPU is fast with many rows.
+TensorView matrix(const TensorView& elements) {
+  constexpr std::int64_t kColumns = 64;
+  const std::int64_t count = elements.elements();
+  return elements.reshape(count % kColumns == 0 ? Shape{count / kColumns, kColumns} : Shape{1, count});
+}
+
+}  // namespace
+
+Scaled Fp8Scaling::quantize(LayerContext& ctx, const Quantization& how, const TensorView& matrix) const {
+  HAWSER_CHECK(how.format == LinearFormat::fp8_delayed || how.format == LinearFormat::fp8_current,
+               "scales of blocks are not supported yet");
+  const std::int64_t rows = matrix.size(0), columns = matrix.size(1);
+  const DType dtype = dtype_of(how.operand);
+  const TensorView mask = ctx.batch().token_mask.rows(how.first_row, rows);
+  ops::Quantize call{.x = matrix, .scale = how.scale, .mask = mask, .amax = how.amax};
+  if (how.scale.empty()) {
+    const TensorView amax = ctx.temp(DType::f32, {1});
+    call.scale = ctx.temp(DType::f32, {1});
+    ops::amax(ctx.compute(), {.x = matrix, .mask = mask, .out = amax});
+    ops::scales_of_amaxes(ctx.compute(),
+                          {.amax = amax, .scales = call.scale, .dtype = dtype, .rule = rule(), .otherwise = 1.0f});
+  }
+  if (how.transposed) {
+    call.transposed = ctx.temp(dtype, {columns, rows});
+  } else {
+    call.q = ctx.temp(dtype, {rows, columns});
+  }
+  call.used = ctx.temp(DType::f32, {1});
+  ops::quantize(ctx.compute(), call);
+  return {call.q, call.used, call.transposed};
+}
+
+void Fp8Scaling::record(LayerContext& ctx, const Quantization& how, const TensorView& matrix) const {
+  const TensorView mask = ctx.batch().token_mask.rows(how.first_row, matrix.size(0));
+  ops::amax(ctx.compute(), {.x = matrix, .mask = mask, .out = how.amax, .accumulate = true});
+}
+
+void Fp8Scaling::update_scales(Stream& stream, const SiteScales& s) const {
+  ops::delayed_scales(stream, {.amax = s.amax,
+                               .history = s.history,
+                               .scales = s.scales,
+                               .skip = s.skip,
+                               .most_recent = options_.most_recent,
+                               .rule = rule(),
+                               .refreshes = s.refreshes});
+}
+
+void Fp8Scaling::measure(Stream& stream, const FlatPiece& piece, const TensorView& amax) const {
+  ops::fill(stream, {.y = amax, .value = 0});
+  each_param(piece, [&](std::int64_t p, std::int64_t first, std::int64_t count) {
+    ops::amax(stream, {.x = piece.values.rows(first, count), .out = amax.rows(p, 1), .accumulate = true});
+  });
+}
+
+void Fp8Scaling::weight_scales(Stream& stream, const Flat&, const TensorView& amax, const TensorView& scales) const {
+  ops::scales_of_amaxes(stream, {.amax = amax, .scales = scales, .dtype = DType::f8e4m3, .rule = rule()});
+}
+
+void Fp8Scaling::quantize_weights(Stream& stream, const FlatPiece& piece, const TensorView& scales,
+                                  const TensorView& q) const {
+  // Elements between parameters are zeros, as those of every flat.
+  std::int64_t at = 0;
+  const auto zeros_up_to = [&](std::int64_t end) {
+    if (at < end) ops::fill(stream, {.y = q.rows(at, end - at), .value = 0});
+  };
+  each_param(piece, [&](std::int64_t p, std::int64_t first, std::int64_t count) {
+    zeros_up_to(first);
+    ops::quantize(
+        stream,
+        {.x = matrix(piece.values.rows(first, count)), .scale = scales.rows(p, 1), .q = matrix(q.rows(first, count))});
+    at = first + count;
+  });
+  zeros_up_to(q.elements());
+}
+
+}  // namespace hawser::nn

@@ -1,0 +1,89 @@
+#include "ops/quantize/quantize.h"
+
+namespace hawser::ops {
+
+namespace {
+
+void expect_mask(const char* op, const TensorView& mask, std::int64_t rows) {
+  if (!mask.empty()) expect(op, "mask", mask, {DType::i32}, {rows});
+}
+
+}  // namespace
+
+void quantize(Stream& stream, const Quantize& args) {
+  constexpr auto kOp = "quantize";
+  expect_matrix(kOp, "x", args.x);
+  const std::int64_t rows = args.x.size(0), columns = args.x.size(1);
+  expect(kOp, "x", args.x, {DType::f32, DType::bf16}, args.x.shape(), Rows::padded);
+  expect(kOp, "scale", args.scale, {DType::f32}, {1});
+  HAWSER_CHECK(!args.q.empty() || !args.transposed.empty(), kOp, ": nothing to write");
+  if (!args.q.empty()) expect(kOp, "q", args.q, {DType::f8e4m3, DType::f8e5m2}, {rows, columns});
+  if (!args.transposed.empty()) {
+    expect(kOp, "transposed", args.transposed, {DType::f8e4m3, DType::f8e5m2}, {columns, rows});
+    HAWSER_CHECK(args.q.empty() || args.q.dtype() == args.transposed.dtype(), kOp,
+                 ": q and transposed have two dtypes");
+  }
+  expect_mask(kOp, args.mask, rows);
+  if (!args.used.empty()) expect(kOp, "used", args.used, {DType::f32}, {1});
+  if (!args.amax.empty()) expect(kOp, "amax", args.amax, {DType::f32}, {1});
+  if (!args.saturated.empty()) expect(kOp, "saturated", args.saturated, {DType::f32}, {1});
+  for (const TensorView& written : {args.q, args.transposed, args.used, args.amax, args.saturated}) {
+    for (const TensorView& read : {args.x, args.scale, args.mask}) expect_apart(kOp, written, read);
+  }
+  expect_apart(kOp, args.q, args.transposed);
+  run(stream, {kOp, OpKind::elementwise}, {args.x, args.scale, args.mask, args.amax, args.saturated},
+      {args.q, args.transposed, args.used, args.amax, args.saturated}, 2.0 * static_cast<double>(args.x.elements()),
+      args, HAWSER_BACKENDS(quantize));
+}
+
+void dequantize(Stream& stream, const Dequantize& args) {
+  constexpr auto kOp = "dequantize";
+  expect_matrix(kOp, "q", args.q);
+  expect(kOp, "q", args.q, {DType::f8e4m3, DType::f8e5m2}, args.q.shape());
+  expect(kOp, "scale", args.scale, {DType::f32}, {1});
+  expect(kOp, "y", args.y, {DType::f32, DType::bf16}, args.q.shape());
+  for (const TensorView& view : {args.q, args.scale}) expect_apart(kOp, args.y, view);
+  run(stream, {kOp, OpKind::elementwise}, {args.q, args.scale}, {args.y}, static_cast<double>(args.q.elements()), args,
+      HAWSER_BACKENDS(dequantize));
+}
+
+void amax(Stream& stream, const Amax& args) {
+  constexpr auto kOp = "amax";
+  HAWSER_CHECK(args.x.rank() == 1 || args.x.rank() == 2, kOp, ": x is ", args.x.text());
+  expect(kOp, "x", args.x, {DType::f32, DType::bf16}, args.x.shape(), Rows::padded);
+  expect_mask(kOp, args.mask, args.x.size(0));
+  expect(kOp, "out", args.out, {DType::f32}, {1});
+  for (const TensorView& view : {args.x, args.mask}) expect_apart(kOp, args.out, view);
+  run(stream, {kOp, OpKind::elementwise}, {args.x, args.mask, args.accumulate ? args.out : TensorView()}, {args.out},
+      static_cast<double>(args.x.elements()), args, HAWSER_BACKENDS(amax));
+}
+
+void scales_of_amaxes(Stream& stream, const ScalesOfAmaxes& args) {
+  constexpr auto kOp = "scales_of_amaxes";
+  HAWSER_CHECK(args.amax.rank() == 1 && is_fp8(args.dtype), kOp, ": amax ", args.amax.text(), " for ",
+               to_string(args.dtype));
+  expect(kOp, "amax", args.amax, {DType::f32}, args.amax.shape());
+  expect(kOp, "scales", args.scales, {DType::f32}, args.amax.shape());
+  expect_apart(kOp, args.amax, args.scales);
+  run(stream, {kOp, OpKind::optimizer}, {args.amax, args.otherwise ? TensorView() : args.scales}, {args.scales},
+      2.0 * static_cast<double>(args.amax.elements()), args, HAWSER_BACKENDS(scales_of_amaxes));
+}
+
+void delayed_scales(Stream& stream, const DelayedScales& args) {
+  constexpr auto kOp = "delayed_scales";
+  HAWSER_CHECK(args.history.rank() == 2, kOp, ": history is ", args.history.text());
+  const std::int64_t rows = args.history.size(0);
+  expect(kOp, "amax", args.amax, {DType::f32}, {rows});
+  expect(kOp, "history", args.history, {DType::f32}, args.history.shape());
+  expect(kOp, "scales", args.scales, {DType::f32}, {rows});
+  expect(kOp, "skip", args.skip, {DType::i32}, {1});
+  for (const TensorView& view : {args.amax, args.skip}) {
+    expect_apart(kOp, args.history, view);
+    expect_apart(kOp, args.scales, view);
+  }
+  expect_apart(kOp, args.history, args.scales);
+  run(stream, {kOp, OpKind::optimizer}, {args.amax, args.history, args.scales, args.skip}, {args.history, args.scales},
+      2.0 * static_cast<double>(args.history.elements()), args, HAWSER_BACKENDS(delayed_scales));
+}
+
+}  // namespace hawser::ops

@@ -1,0 +1,164 @@
+// FP8 training on CPU ranks. The sums of the exact layers are exact, and scales are powers of two: every mesh, split into
+// micro-batches and way to recompute has the bits of one rank. Models have a bound on what another mesh may change.
+#include "exact_layers.h"
+#include "nn/precision/fp8_scaling.h"
+
+namespace hawser {
+namespace {
+
+using testing::assembled;
+using testing::exact_layout;
+using testing::ExactRun;
+using testing::Tensors;
+using testing::text_of;
+
+constexpr int kSteps = 6;
+const nn::Fp8Options kExact{.history = 4, .power_of_two = true};
+
+std::int64_t whole_batch() {
+  return 2LL * the_world->size();
+}
+
+models::Model fp8_model() {
+  return testing::exact_model(true, true, true, true);
+}
+
+plan::Layout fp8_layout(const models::Model& model, const comm::MeshSizes& mesh) {
+  plan::Layout layout = exact_layout(model, mesh);
+  layout.quantizer = std::make_shared<nn::Fp8Scaling>(kExact);
+  return layout;
+}
+
+Tensors without_head(Tensors all) {
+  std::erase_if(all, [](const auto& entry) { return entry.first.find("lm_head") != std::string::npos; });
+  return all;
+}
+
+Tensors trained(const models::Model& model, const plan::Layout& layout, comm::Mesh& mesh, bool whole) {
+  ExactRun run(model, layout, mesh, whole_batch(), whole);
+  testing::write_exact(run.session());
+  for (int i = 0; i < kSteps; ++i) run.step(i);
+  return without_head(whole ? assembled(run.session()) : testing::states_of(run.session()));
+}
+
+TEST(Fp8, EveryMeshAndSplitHasTheBitsOfOneRank) {
+  const models::Model model = fp8_model();
+  const auto self = comm::make_self_mesh();
+  const Tensors one = trained(model, fp8_layout(model, {}), *self, false);
+  int histories = 0;
+  for (const auto& [name, values] : one) {
+    if (!name.starts_with("quantization/amax_history/")) continue;
+    EXPECT_EQ(values.size(), 4u);
+    EXPECT_GT(values[0], 0) << name;
+    ++histories;
+  }
+  EXPECT_EQ(histories, 2 * 2 * 2);  // of x and dy at two sites of two layers
+  int i = the_world->size();
+  for (const plan::Layout& of : testing::meshes(model)) {
+    plan::Layout layout = fp8_layout(model, of.mesh);
+    layout.accumulation = of.accumulation;
+    layout.batch.sequences = i % 2 == 0 ? 1 : 2;
+    layout.shard_policy = i % 3 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
+    for (nn::SavePolicy& policy : layout.policies) {
+      policy.checkpointing = i / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
+      policy.delay_weight_gradients = i % 3 == 1;
+    }
+    layout.in_flight = i % 3 == 1 ? 2 : 1;
+    ++i;
+    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const Tensors many = trained(model, layout, *mesh, true);
+    EXPECT_EQ(many.size(), one.size());
+    for (const auto& [name, values] : one) EXPECT_TRUE(many.at(name) == values) << text_of(layout) << ": " << name;
+  }
+}
+
+// A model of real layers, with scales that are no powers of two: what another mesh changes of a gradient is less than a
+// quarter of what FP8 changes of it.
+TEST(Fp8, AModelsGradientsAreThoseOfOneRank) {
+  const models::Model plain(testing::toy_description(false));
+  const models::Model model(testing::toy_description(false),
+                            nn::with_fp8_weights(nn::common_domain, [](int) { return true; }));
+  const auto layout_of = [&](const models::Model& of, const plan::Layout& base) {
+    plan::Layout layout = base;
+    layout.gradient_clip = 0;
+    layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
+    if (&of == &model) plan::set_formats(layout, of, {});
+    return layout;
+  };
+  // The first moments of AdamW after one step are its gradients times a constant.
+  const auto gradients = [](const Tensors& states) {
+    Tensors out;
+    for (const auto& [name, values] : states) {
+      if (name.starts_with("optimizer/exp_avg/")) out[name] = values;
+    }
+    return out;
+  };
+  const auto on_one_rank = [&](const models::Model& of) {
+    const auto self = comm::make_self_mesh();
+    plan::Layout layout = layout_of(of, testing::toy_layout({}, of));
+    const testing::ToySteps steps(layout, self->place(), whole_batch());
+    const auto device = make_cpu_device();
+    engine::Session session(of, layout, *device, *self, {step::Purpose::train});
+    session.initialise(3);
+    testing::Trained trained;
+    testing::take_steps(session, steps, {.inputs = {0}}, trained);
+    trained.after = gradients(testing::states_of(session));
+    return trained;
+  };
+  const testing::Trained exact = on_one_rank(plain), one = on_one_rank(model);
+  EXPECT_NEAR(one.losses[0], exact.losses[0], 0.02 * exact.losses[0]);
+  EXPECT_NE(one.losses[0], exact.losses[0]);
+  ASSERT_FALSE(one.after.empty());
+  for (const plan::Layout& base : testing::meshes(model)) {
+    plan::Layout layout = layout_of(model, base);
+    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const testing::ToySteps steps(layout, mesh->place(), whole_batch());
+    const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+    engine::Session session(model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+    session.initialise(3);
+    testing::Trained trained;
+    testing::take_steps(session, steps, {.inputs = {0}}, trained);
+    EXPECT_NEAR(trained.losses[0], one.losses[0], 1e-3 * one.losses[0]) << text_of(layout);
+    const Tensors many = gradients(assembled(session));
+    for (const auto& [name, values] : one.after) {
+      const Tensors own{{name, many.at(name)}}, alone{{name, values}};
+      const double of_fp8 = testing::difference({{name, exact.after.at(name)}}, alone);
+      EXPECT_LT(testing::difference(own, alone), 0.25 * of_fp8) << text_of(layout) << ": " << name;
+    }
+  }
+}
+
+// What layers read of a weight that was gathered in FP8 is the cast of the weight that was gathered in float32.
+TEST(Fp8, AGatheredWeightIsTheCastOfTheWeight) {
+  const models::Model model = fp8_model();
+  plan::Layout layout = fp8_layout(model, testing::meshes(model).front().mesh);
+  layout.shard_policy = ShardPolicy::optimizer;  // whole weights on every rank
+  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  ExactRun run(model, layout, *mesh, whole_batch());
+  testing::write_exact(run.session());
+  for (int i = 0; i < 3; ++i) run.step(i);
+  const Tensors states = assembled(run.session());
+  int checked = 0;
+  for (int f = 0; f < run.session().state().flats(); ++f) {
+    const step::FlatState& state = run.session().state().flat(f);
+    if (!state.quantized) continue;
+    const nn::Flat& flat = model.flats()[static_cast<std::size_t>(f)];
+    for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
+      const std::vector<float>& masters = states.at(flat.params()[static_cast<std::size_t>(p)].name);
+      const float inverse = 1.0f / state.scales.data<float>()[p];
+      const TensorView q = flat.view(state.unsharded, p), t = flat.transposed_view(state.transposed, p);
+      for (std::int64_t r = 0; r < q.size(0); ++r) {
+        for (std::int64_t c = 0; c < q.size(1); ++c) {
+          const F8E4M3 expected(masters[static_cast<std::size_t>(r * q.size(1) + c)] * inverse);
+          ASSERT_EQ(q.data<F8E4M3>()[r * q.size(1) + c].bits, expected.bits);
+          ASSERT_EQ(t.data<F8E4M3>()[c * q.size(0) + r].bits, expected.bits);
+          ++checked;
+        }
+      }
+    }
+  }
+  EXPECT_GT(checked, 0);
+}
+
+}  // namespace
+}  // namespace hawser
