@@ -64,22 +64,6 @@ Segments make_segments(std::span<const ChunkTable> tables, std::span<const std::
   return out;
 }
 
-std::vector<Segment> document_segments(std::span<const ChunkTable> tables,
-                                       std::span<const std::vector<std::int32_t>> document_lengths) {
-  std::vector<Segment> out;
-  std::int64_t base = 0;
-  for (std::size_t s = 0; s < tables.size(); ++s) {
-    std::int64_t start = base;
-    for (const std::int32_t length : document_lengths[s]) {
-      const auto begin = static_cast<std::int32_t>(start);
-      if (length > 0) out.push_back({begin, length, begin, length, 0, 0});
-      start += length;
-    }
-    base += tables[s].padded_length();
-  }
-  return out;
-}
-
 WindowSegments window_segments(std::span<const Segment> off_diagonal, std::int64_t window, bool split) {
   HAWSER_CHECK(window > 0, "no window");
   const auto distance = static_cast<std::int32_t>(std::min<std::int64_t>(window - 1, 1 << 30));
@@ -164,9 +148,7 @@ SegmentBounds max_segments(std::int64_t sequences, std::int64_t max_documents, i
   // R runs over D documents have at most D + R - 1 pieces; only the first piece of a run can have earlier keys.
   const std::int64_t runs = context == 1 ? 1 : chunks_per_rank;
   const std::int64_t pieces = max_documents + runs - 1;
-  return {.diagonal = sequences * pieces,
-          .off_diagonal = context == 1 ? 0 : sequences * runs,
-          .documents = sequences * max_documents};
+  return {.diagonal = sequences * pieces, .off_diagonal = context == 1 ? 0 : sequences * runs};
 }
 
 }  // namespace hawser::batches

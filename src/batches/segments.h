@@ -39,10 +39,6 @@ struct Segments {
 Segments make_segments(std::span<const ChunkTable> tables, std::span<const std::vector<std::int32_t>> document_lengths,
                        int rank, bool join = true);
 
-// The documents of all sequences, with the rows in global order as queries and as keys.
-std::vector<Segment> document_segments(std::span<const ChunkTable> tables,
-                                       std::span<const std::vector<std::int32_t>> document_lengths);
-
 // Off-diagonal blocks of layers with a causal mask and a window: without the keys that no query sees, and without the
 // queries that see no key. All keys of a block are before its queries. For n queries from position p on and the keys of
 // positions [a, b), with d = window - 1:
@@ -76,7 +72,6 @@ struct SegmentBounds {
   // diagonal: also of the complete segments. off_diagonal: also of each half of window_segments. An element of
   // segments_by_source has as many as off_diagonal or, without a causal mask, diagonal.
   std::int64_t diagonal, off_diagonal;
-  std::int64_t documents;  // of document_segments
 };
 SegmentBounds max_segments(std::int64_t sequences, std::int64_t max_documents, int chunks_per_rank, int context);
 

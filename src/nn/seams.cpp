@@ -34,8 +34,8 @@ class LocalCall : public AttentionExchange::Call {
               .blocks = diagonal_blocks(ctx.batch(), mask, tensors.k.size(0)),
               .host_segments = ctx.batch().host_diagonal,
               .mask = mask,
-              .query_ids = ctx.batch().row_ids,
-              .key_ids = ctx.batch().row_ids,
+              .query_ids = ctx.batch().attention_row_ids,
+              .key_ids = ctx.batch().attention_row_ids,
               .visible = ctx.batch().with_mask(mask).diagonal_pairs} {}
   int parts() const override { return 1; }
   AttentionPart wait(int) override { return part_; }

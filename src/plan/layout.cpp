@@ -17,12 +17,12 @@ void set_bounds(Layout& layout) {
   layout.batch.row_multiple = b.row_parts;
   const batches::BatchShape& batch = layout.batch;
   b.context = batch.context;
+  b.context_heads = batch.context_heads;
   b.rows = batch.local_rows();
   b.sequences = batch.sequences;
   const batches::SegmentBounds segments = batch.max_segments();
   b.diagonal = segments.diagonal;
   b.off_diagonal = segments.off_diagonal;
-  b.documents = batch.document_segments ? segments.documents : 0;
   b.source_tables = batch.source_segments;
   // One document per sequence, from its first row. Off-diagonal blocks of different sequences share no key.
   b.all_row_ids = batch.all_row_ids;
@@ -36,15 +36,14 @@ void set_bounds(Layout& layout) {
   b.masks.clear();
   for (const auto& [mask, share] : batch.masks) {
     // Without a causal mask, all ranks' keys are in one list.
-    const bool diagonal_blocks = mask.causal || batch.context == 1;
+    const bool diagonal_blocks = mask.causal || batch.ring() == 1;
     const double diagonal =
         diagonal_blocks ? sequences * batch.chunks_per_rank * pairs(batch.chunk_length(), mask) : 0.0;
-    b.masks.push_back(
-        {.mask = mask,
-         .halves = mask.causal && mask.window > 0 && batch.splits_windows(),
-         .sources = batch.sources(mask),
-         .diagonal_pairs = diagonal,
-         .off_diagonal_pairs = sequences * pairs(batch.padded_length(), mask) / batch.context - diagonal});
+    b.masks.push_back({.mask = mask,
+                       .halves = mask.causal && mask.window > 0 && batch.splits_windows(),
+                       .sources = batch.sources(mask),
+                       .diagonal_pairs = diagonal,
+                       .off_diagonal_pairs = sequences * pairs(batch.padded_length(), mask) / batch.ring() - diagonal});
   }
 }
 
@@ -179,6 +178,10 @@ nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {
     HAWSER_CHECK(layout.mesh.context == 1, "a KV cache with context parallelism");
     seams.attention = std::make_shared<nn::KvCacheExchange>();
   }
+  HAWSER_CHECK(layout.mesh.context_heads == layout.batch.context_heads, "heads over ", layout.mesh.context_heads,
+               " ranks of the mesh, rows over ", layout.batch.context_heads);
+  HAWSER_CHECK(layout.mesh.context_heads == 1 || layout.replace_seams,
+               "two-dimensional context parallelism has no implementation yet");
   if (layout.replace_seams) layout.replace_seams(seams, mesh);
   return seams;
 }

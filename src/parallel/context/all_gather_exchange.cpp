@@ -61,8 +61,8 @@ class GatherCall : public nn::AttentionExchange::Call {
               .blocks = nn::diagonal_blocks(batch, mask_, rows_),
               .host_segments = batch.host_diagonal,
               .mask = mask_,
-              .query_ids = batch.row_ids,
-              .key_ids = batch.row_ids,
+              .query_ids = batch.attention_row_ids,
+              .key_ids = batch.attention_row_ids,
               .visible = views.diagonal_pairs};
     }
     HeadGroup& g = groups_[static_cast<std::size_t>(p - diagonal_)];
@@ -88,7 +88,7 @@ class GatherCall : public nn::AttentionExchange::Call {
             .window_halves = halves,
             .mask = {.causal = false, .window = mask_.window},
             .first_head = g.begin * tensors_.query_heads_per_kv_head(),
-            .query_ids = batch.row_ids,
+            .query_ids = batch.attention_row_ids,
             .key_ids = batch.sequence_row_ids,
             .first = diagonal_ == 0,
             .visible = views.off_diagonal_pairs};
