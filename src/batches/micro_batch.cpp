@@ -51,6 +51,36 @@ void add_rows(MicroBatch& batch, const Sequence& sequence, std::int64_t number, 
   std::fill_n(batch.token_mask.begin() + to, tokens, 1);
 }
 
+ChunkTable make_table(const BatchShape& shape, const Sequence& sequence, std::span<double> load) {
+  switch (shape.split) {
+    case SequenceSplit::zigzag:
+      return make_zigzag(shape.padded_length(), shape.ring());
+    case SequenceSplit::striped:
+      return make_striped(shape.padded_length(), shape.ring());
+    case SequenceSplit::by_work:
+      break;
+  }
+  return deal_by_work(shape.padded_length(), sequence.document_lengths, shape.ring(), shape.chunks_per_rank, load,
+                      shape.together, shape.masks);
+}
+
+// Diagonal blocks, and the segments of all sources, of a striped rank. k_begin of diagonal blocks is the rank's row.
+void add_striped_segments(MicroBatch& batch, const BatchShape& shape,
+                          std::span<const std::vector<std::int32_t>> documents, int rank) {
+  const auto of = [&](int source, bool causal) {
+    return striped_segments(documents, shape.chunk_length(), shape.ring(), rank, source, causal);
+  };
+  batch.diagonal = of(rank, true);
+  if (!shape.source_segments) return;
+  for (const MaskShare& share : shape.masks) {
+    std::vector<WindowSegments>& sources = batch.by_source.emplace_back();
+    for (int source = 0; source < shape.ring(); ++source) {
+      const bool own = share.mask.causal && source == rank;  // the diagonal blocks
+      sources.push_back({.band = own ? std::vector<Segment>() : of(source, share.mask.causal), .complete = {}});
+    }
+  }
+}
+
 }  // namespace
 
 MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShape& shape, int context_rank,
@@ -59,8 +89,9 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
                shape.sequences);
   HAWSER_CHECK(shape.context % shape.context_heads == 0, "context degree ", shape.context, " with heads over ",
                shape.context_heads);
-  const bool zigzag = shape.split == SequenceSplit::zigzag;
-  const int chunks = shape.ring() == 1 ? 1 : zigzag ? 2 : shape.chunks_per_rank;
+  int chunks = shape.chunks_per_rank;
+  if (shape.ring() == 1 || shape.split == SequenceSplit::striped) chunks = 1;
+  if (shape.ring() > 1 && shape.split == SequenceSplit::zigzag) chunks = 2;
   HAWSER_CHECK(shape.chunks_per_rank == chunks, shape.chunks_per_rank, " chunks per rank, not ", chunks);
   MicroBatch batch;
   const auto rows = static_cast<std::size_t>(shape.local_rows());
@@ -82,10 +113,7 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
                  shape.sequence_length);
     HAWSER_CHECK(static_cast<std::int64_t>(sequence.document_lengths.size()) <= shape.max_documents,
                  sequence.document_lengths.size(), " documents in a sequence, maximum ", shape.max_documents);
-    tables.push_back(shape.split == SequenceSplit::zigzag
-                         ? make_zigzag(shape.padded_length(), shape.ring())
-                         : deal_by_work(shape.padded_length(), sequence.document_lengths, shape.ring(),
-                                        shape.chunks_per_rank, load, shape.together, shape.masks));
+    tables.push_back(make_table(shape, sequence, load));
     documents.push_back(sequence.document_lengths);
     const ChunkTable& table = tables.back();
     const auto of_this = work_by_rank(table, sequence.document_lengths, shape.masks);
@@ -120,6 +148,10 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
     }
   }
   batch.imbalance = imbalance(work);
+  if (shape.split == SequenceSplit::striped) {
+    add_striped_segments(batch, shape, documents, ring_rank);
+    return batch;
+  }
   Segments segments = make_segments(tables, documents, ring_rank, !shape.equal_chunks());
   batch.diagonal = std::move(segments.diagonal);
   batch.off_diagonal = std::move(segments.off_diagonal);

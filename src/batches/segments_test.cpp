@@ -330,6 +330,75 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
   }
 }
 
+// Every rank's queries and keys of a striped sequence, from the rows' numbers.
+TEST(MicroBatch, StripesEqualBruteForce) {
+  const RandomStream random(7, "striped");
+  for (std::uint64_t trial = 0; trial < 100; ++trial) {
+    const auto pick = [&](std::uint64_t bound, std::uint64_t what) {
+      return static_cast<std::int64_t>(random.below(bound, trial, 1000 + what));
+    };
+    BatchShape shape{.sequences = 2,
+                     .sequence_length = 1 + pick(40, 1),
+                     .max_documents = 1 + pick(6, 2),
+                     .context = static_cast<int>(1 + pick(5, 3)),
+                     .split = SequenceSplit::striped,
+                     .masks = {{{.causal = true}, 0.5}, {{.causal = false}, 0.5}},
+                     .source_segments = true};
+    std::vector<Sequence> sequences;
+    for (std::int64_t s = 0; s < 2; ++s) {
+      sequences.push_back(
+          sequence_of(random_documents(random, trial * 10 + s, shape.sequence_length, shape.max_documents), 1));
+    }
+    const std::int64_t padded = shape.padded_length(), rows = shape.global_rows(), of_rank = shape.chunk_length();
+    const SegmentBounds bounds = shape.max_segments();
+    std::vector<int> causal(rows * rows, 0), complete(rows * rows, 0);
+    for (int rank = 0; rank < shape.context; ++rank) {
+      const MicroBatch batch = make_micro_batch(sequences, shape, rank);
+      const auto global = [&](std::int64_t local, int of) {
+        return local / of_rank * padded + local % of_rank * shape.context + of;
+      };
+      for (std::int64_t local = 0; local < shape.local_rows(); ++local) {
+        const std::int64_t row = global(local, rank);
+        ASSERT_EQ(batch.row_ids[2 * local], row / padded);
+        ASSERT_EQ(batch.row_ids[2 * local + 1], row % padded);
+        const Sequence& sequence = sequences[row / padded];
+        if (row % padded < sequence.length()) ASSERT_EQ(batch.ids[local], sequence.ids[row % padded]);
+      }
+      const auto mark = [&](const Segment& s, int source, bool is_causal, std::vector<int>& marked) {
+        if (is_causal) {
+          ASSERT_TRUE(s.q_count == s.k_count && s.q_position == s.k_position) << "no diagonal block";
+        }
+        for (std::int32_t q = 0; q < s.q_count; ++q) {
+          for (std::int32_t k = 0; k < (is_causal ? q + 1 : s.k_count); ++k) {
+            ++marked[global(s.q_begin + q, rank) * rows + global(s.k_begin + k, source)];
+          }
+        }
+      };
+      ASSERT_LE(static_cast<std::int64_t>(batch.diagonal.size()), bounds.diagonal);
+      for (const Segment& s : batch.diagonal) mark(s, rank, true, causal);
+      for (std::size_t m = 0; m < 2; ++m) {
+        ASSERT_EQ(batch.by_source[m].size(), static_cast<std::size_t>(shape.sources(shape.masks[m].mask)));
+        for (int source = 0; source < shape.context; ++source) {
+          const std::vector<Segment>& segments = batch.by_source[m][source].band;
+          if (shape.context > 1) ASSERT_LE(static_cast<std::int64_t>(segments.size()), bounds.off_diagonal);
+          for (const Segment& s : segments) mark(s, source, m == 0, m == 0 ? causal : complete);
+        }
+      }
+    }
+    for (std::int64_t q = 0; q < rows; ++q) {
+      for (std::int64_t k = 0; k < rows; ++k) {
+        const Sequence& sequence = sequences[q / padded];
+        const std::int64_t row = q % padded, key = k % padded;
+        const auto start = [&](std::int64_t at) { return at - sequence.positions[at]; };
+        const bool document =
+            q / padded == k / padded && row < sequence.length() && key < sequence.length() && start(row) == start(key);
+        ASSERT_EQ(complete[q * rows + k], document ? 1 : 0) << "trial " << trial << " query " << q << " key " << k;
+        ASSERT_EQ(causal[q * rows + k], document && key <= row ? 1 : 0) << "trial " << trial << " query " << q;
+      }
+    }
+  }
+}
+
 // The ranks with heads of a rank of the ring have its rows, in equal parts of each sequence.
 TEST(MicroBatch, HeadsHaveTheRowsOfARankOfTheRing) {
   BatchShape ring{.sequences = 2, .sequence_length = 45, .max_documents = 3, .context = 2, .chunks_per_rank = 2};

@@ -97,11 +97,16 @@ struct BatchViews {
   // Length of a chunk in rows, if every sequence holds exactly one document, which begins at row 0, and all sequences
   // are cut into chunks at the same rows; otherwise 0. Rows after the document's end are padding, with finite values.
   // If it is not 0, chunks that follow each other on this rank are not joined into one diagonal segment: every diagonal
-  // block is in one chunk, so it begins at a multiple of this length and is at most this long. With context parallelism
-  // a rank has two chunks of each sequence (zig-zag), and a chunk's off-diagonal block has as keys all rows of the
-  // sequence before the chunk.
+  // block is in one chunk, so it begins at a multiple of this length and is at most this long. In a zig-zag, a rank of
+  // the ring has two chunks of each sequence, and a chunk's off-diagonal block has as keys all rows of the sequence
+  // before the chunk.
   std::int64_t uniform_diagonal = 0;
   bool off_diagonal_disjoint_keys = false;  // no key row is in two off-diagonal blocks of a causal mask's table
+  // Rows of a sequence are token-striped over the ring: row i is on its rank i % R. Positions in segment tables count
+  // the document's rows of one rank, and a part has striped_mask(). Diagonal blocks have all rows of a document on this
+  // rank. With a causal mask, the tables by source are diagonal blocks, too, one table for each rank whatever the
+  // window, and off_diagonal is empty.
+  bool striped = false;
 
   const MaskViews& with_mask(const AttentionMask& mask) const;  // InternalError if there is none
 };

@@ -158,7 +158,8 @@ std::span<const BatchTable> batch_tables() {
 
 nn::BatchViews batch_views(const BatchBounds& b, const std::function<TensorView(const BatchTable&)>& table_of) {
   nn::BatchViews views{.uniform_diagonal = b.uniform_diagonal,
-                       .off_diagonal_disjoint_keys = b.off_diagonal_disjoint_keys};
+                       .off_diagonal_disjoint_keys = b.off_diagonal_disjoint_keys,
+                       .striped = b.striped};
   for (const BatchTable& table : batch_tables()) views.*table.view = table_of(table);
   if (views.attention_row_ids.empty()) views.attention_row_ids = views.row_ids;
   std::int64_t begin = 0, source_row = 0, source_list = 0;

@@ -205,7 +205,7 @@ class RingCall : public nn::AttentionExchange::Call {
     if (diagonal) {
       set_diagonal(part);
     } else {
-      set_table(part, source * pieces_ + piece);
+      set_table(part, source, piece);
     }
     return part;
   }
@@ -242,23 +242,32 @@ class RingCall : public nn::AttentionExchange::Call {
   }
   void set_diagonal(nn::AttentionPart& part) const {
     const nn::BatchViews& batch = ctx_.batch();
+    if (batch.striped) part.mask = *nn::striped_mask(mask_, group_.size(), group_.index(), group_.index());
     part.segments = batch.diagonal;
     part.segment_count = batch.diagonal_count;
     part.form = ops::SegmentForm::diagonal;
-    part.blocks = nn::diagonal_blocks(batch, mask_, own_.k.size(0));
+    part.blocks = nn::diagonal_blocks(batch, part.mask, own_.k.size(0));
     part.host_segments = batch.host_diagonal;
     part.visible = views_.diagonal_pairs;
   }
-  void set_table(nn::AttentionPart& part, int table) const {
+  void set_table(nn::AttentionPart& part, int source, int piece) const {
     const std::int64_t tables = views_.by_source_count.size(0), rows = views_.by_source.size(0) / tables;
+    if (ctx_.batch().striped) {
+      // If the window shows none of the source's keys: the own table, which is empty.
+      const auto mask = nn::striped_mask(mask_, group_.size(), group_.index(), source);
+      if (mask) part.mask = *mask;
+      if (!mask) source = group_.index();
+      if (mask_.causal) part.form = ops::SegmentForm::diagonal;
+    } else {
+      part.mask.causal = false;  // off-diagonal blocks are complete, but for the window
+      part.window_halves = mask_.causal && mask_.window > 0 && ctx_.batch().uniform_diagonal == 0;
+    }
+    const int table = source * pieces_ + piece;
     part.segments = views_.by_source.rows(table * rows, rows);
     part.segment_count = views_.by_source_count.rows(table, 1);
     if (views_.host_by_source != nullptr) {
       part.host_segments = &(*views_.host_by_source)[static_cast<std::size_t>(table)];
     }
-    // Off-diagonal blocks are complete, but for the window.
-    part.mask.causal = false;
-    part.window_halves = mask_.causal && mask_.window > 0 && ctx_.batch().uniform_diagonal == 0;
     part.visible = views_.off_diagonal_pairs / static_cast<double>(tables);
   }
   TensorView key_ids(int source) const {

@@ -11,6 +11,8 @@
 namespace hawser {
 namespace {
 
+using Split = batches::SequenceSplit;
+
 enum class Exchange { all_gather, ring };  // between ranks with different rows of the same heads
 
 struct ContextCase {
@@ -18,7 +20,7 @@ struct ContextCase {
   Exchange exchange = Exchange::ring;
   nn::SavePolicy policy = {};
   AttentionMask mask = {};  // of the second block's attention
-  batches::SequenceSplit split = batches::SequenceSplit::zigzag;
+  Split split = Split::zigzag;
   bool packed = true;
   int accumulation = 1;
   int in_flight = 1;
@@ -27,10 +29,11 @@ struct ContextCase {
   int ring() const { return mesh.context / mesh.context_heads; }
   std::int64_t missing() const { return accumulation > 1 ? 1 : 0; }  // sequences of a divisible global batch
   std::string text() const {
+    constexpr const char* kSplits[] = {"", ", by work", ", striped"};
     return cat(exchange == Exchange::ring ? "ring" : "all-gather", ", context ", mesh.context, " heads ",
                mesh.context_heads, " shard ", mesh.shard, ", ", nn::testing::text(policy), ", window ", mask.window,
-               mask.causal ? "" : ", not causal", split == batches::SequenceSplit::by_work ? ", by work" : "",
-               packed ? "" : ", unpacked", ", accumulation ", accumulation, ", in flight ", in_flight);
+               mask.causal ? "" : ", not causal", kSplits[static_cast<int>(split)], packed ? "" : ", unpacked",
+               ", accumulation ", accumulation, ", in flight ", in_flight);
   }
 };
 
@@ -46,7 +49,7 @@ models::ModelDescription description(const AttentionMask& mask) {
 void set_batch(const ContextCase& c, const models::Model& model, plan::Layout& layout) {
   layout.batch = testing::toy_batch(c.mesh.context, c.packed, c.mesh.context_heads);
   layout.batch.split = c.split;
-  if (c.split == batches::SequenceSplit::by_work && c.ring() > 1) layout.batch.chunks_per_rank = 4;
+  if (c.split != Split::zigzag) layout.batch.chunks_per_rank = c.split == Split::by_work && c.ring() > 1 ? 4 : 1;
   layout.batch.source_segments = c.exchange == Exchange::ring;
   plan::set_masks(layout.batch, model);
   plan::set_bounds(layout);
@@ -144,7 +147,7 @@ TEST(ContextExchange, GradientsAreThoseOfOneRank) {
     ContextCase c{.mesh = mesh, .policy = {Checkpointing::qkv, true}, .mask = {.window = 9}};
     c.accumulation = 3;
     c.in_flight = 2;
-    c.split = batches::SequenceSplit::by_work;
+    c.split = Split::by_work;
     expect_one_ranks_gradients(c);
     c.packed = false;
     c.mask = {};
@@ -176,7 +179,26 @@ TEST(ContextExchange, GradientsAreThoseOfOneRankWithoutACausalMask) {
   }
 }
 
-TEST(ContextExchange, HeadsOverRanksNeedASeamOfTheirOwn) {
+TEST(ContextExchange, GradientsOfStripedTokensAreThoseOfOneRank) {
+  for (const comm::MeshSizes& mesh : meshes()) {
+    for (const std::int64_t window : {0, 1, 2, 3, 9, 62}) {
+      ContextCase c{.mesh = mesh, .policy = kDelayed, .mask = {.window = window}, .split = Split::striped};
+      c.accumulation = 3;
+      c.in_flight = 2;
+      expect_one_ranks_gradients(c);
+    }
+    ContextCase c{.mesh = mesh, .policy = kFull, .mask = {.causal = false}, .split = Split::striped};
+    expect_one_ranks_gradients(c);
+    c.packed = false;
+    c.random_delay_s = 0.0005;
+    expect_one_ranks_gradients(c);
+    c.mask = {.window = 9};
+    expect_one_ranks_gradients(c);
+    expect_one_ranks_training({.mesh = mesh, .policy = kFull, .mask = {.window = 9}, .split = Split::striped});
+  }
+}
+
+TEST(ContextExchange, HeadsOverRanksAndStripesNeedASeamOfTheirOwn) {
   const models::Model model(testing::toy_description());
   plan::Layout layout = testing::toy_layout({.context = 4, .context_heads = 2}, model);
   const auto mesh = comm::make_meta_mesh(layout.mesh, Rank(0));
@@ -185,6 +207,11 @@ TEST(ContextExchange, HeadsOverRanksNeedASeamOfTheirOwn) {
   plan::make_seams(layout, *mesh);
   layout.batch.context_heads = 1;
   EXPECT_THROW(plan::make_seams(layout, *mesh), InternalError);
+  layout = testing::toy_layout({.context = 4}, model);
+  const auto ring = comm::make_meta_mesh(layout.mesh, Rank(0));
+  plan::make_seams(layout, *ring);
+  layout.batch.split = Split::striped;
+  EXPECT_THROW(plan::make_seams(layout, *ring), InternalError);
 }
 
 // Masks whose windows end in a chunk, at its end, after it, and after the sequence.
@@ -198,26 +225,33 @@ std::vector<AttentionMask> masks(const ContextCase& c) {
   return out;
 }
 
+// Options that are not those of the masks and policies: each combination of them comes with several of these.
+ContextCase with_options(ContextCase c, std::size_t policy, std::size_t mask) {
+  c.accumulation = (policy + mask) % 2 == 0 ? 3 : 1;
+  c.in_flight = c.accumulation > 1 && c.policy.delay_weight_gradients ? 2 : 1;
+  c.packed = (policy + 2 * mask) % 3 != 0;
+  c.random_delay_s = (policy + mask) % 5 == 0 ? 0.0005 : 0;
+  constexpr std::array kSplits = {Split::striped, Split::zigzag, Split::by_work};
+  c.split = kSplits[(policy + mask) % 3];
+  const bool stripes = c.exchange == Exchange::ring && (c.mask.causal || c.mask.window == 0);
+  if (c.split == Split::striped && !stripes) c.split = Split::by_work;
+  return c;
+}
+
 // Every split of every number of context ranks, with every mask and policy; over eight ranks, which share few cores,
-// with some policies. Pairwise: the other options.
+// with some policies.
 TEST(ContextExchange, DISABLED_GradientsAreThoseOfOneRankWithEveryMaskUnderEveryPolicy) {
   std::vector<nn::SavePolicy> policies = nn::testing::all_policies();
   if (the_world->size() == 8) policies = {{}, {Checkpointing::qkv, true}, kFull};
-  std::size_t i = 0;
   for (int context = 2; context <= the_world->size(); context *= 2) {
     for (const comm::MeshSizes& mesh : splits_of(context)) {
-      for (const nn::SavePolicy& policy : policies) {
-        for (const AttentionMask& mask : masks({.mesh = mesh})) {
+      const std::vector<AttentionMask> all = masks({.mesh = mesh});
+      for (std::size_t p = 0; p < policies.size(); ++p) {
+        for (std::size_t m = 0; m < all.size(); ++m) {
           for (const Exchange exchange : {Exchange::all_gather, Exchange::ring}) {
             if (mesh.context == mesh.context_heads && exchange == Exchange::all_gather) continue;
-            ContextCase c{.mesh = mesh, .exchange = exchange, .policy = policy, .mask = mask};
-            c.accumulation = i % 2 == 0 ? 3 : 1;
-            c.in_flight = c.accumulation > 1 && policy.delay_weight_gradients ? 2 : 1;
-            c.split = i / 2 % 3 == 0 ? batches::SequenceSplit::by_work : batches::SequenceSplit::zigzag;
-            c.packed = i / 2 % 3 != 1;
-            c.random_delay_s = i % 5 == 0 ? 0.0005 : 0;
-            expect_one_ranks_gradients(c);
-            ++i;
+            const ContextCase c{.mesh = mesh, .exchange = exchange, .policy = policies[p], .mask = all[m]};
+            expect_one_ranks_gradients(with_options(c, p, m));
           }
         }
       }

@@ -7,6 +7,7 @@
 namespace hawser {
 namespace {
 
+using Split = batches::SequenceSplit;
 using nn::AttentionPart;
 using nn::AttentionTensors;
 using nn::testing::TestContext;
@@ -68,12 +69,12 @@ TEST(ContextParts, NameTheirHeadsAndRows) {
   const int world = the_world->size();
   if (world == 1 || world > 4) return;
   for (int degree = 1; degree <= world; degree *= 2) {
-    for (const bool by_work : {false, true}) {
+    for (const Split split : {Split::zigzag, Split::by_work, Split::striped}) {
       const models::Model model(testing::toy_description());
       plan::Layout layout = testing::toy_layout({.context = world, .context_heads = degree}, model);
       layout.batch.masks = {{{.causal = true}, 0.4}, {{.causal = false}, 0.3}, {{.causal = true, .window = 9}, 0.3}};
-      if (by_work) layout.batch.split = batches::SequenceSplit::by_work;
-      if (by_work && degree < world) layout.batch.chunks_per_rank = 4;
+      layout.batch.split = split;
+      if (split != Split::zigzag) layout.batch.chunks_per_rank = split == Split::by_work && degree < world ? 4 : 1;
       layout.batch.source_segments = layout.batch.all_row_ids = true;
       plan::set_bounds(layout);
       const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
@@ -81,12 +82,14 @@ TEST(ContextParts, NameTheirHeadsAndRows) {
       if (degree == world) {
         exchanges.push_back(std::make_shared<nn::AttentionExchange>());
       } else {
-        exchanges.push_back(std::make_shared<parallel::AllGatherExchange>(mesh->context_ring(), 2));
         exchanges.push_back(std::make_shared<testing::RingExchange>(mesh->context_ring()));
+        if (split != Split::striped) {
+          exchanges.push_back(std::make_shared<parallel::AllGatherExchange>(mesh->context_ring(), 2));
+        }
       }
       for (std::size_t i = 0; i < exchanges.size(); ++i) {
         for (const auto& [mask, share] : layout.batch.masks) {
-          const std::string text = cat("exchange ", i, ", heads over ", degree, by_work ? ", by work" : ", zig-zag",
+          const std::string text = cat("exchange ", i, ", heads over ", degree, ", split ", static_cast<int>(split),
                                        mask.causal ? "" : ", not causal", mask.window > 0 ? ", window" : "");
           if (degree == 1) {
             expect_parts(*exchanges[i], layout, *mesh, mask, text);
