@@ -9,7 +9,9 @@
 namespace hawser::batches {
 
 std::int64_t BatchShape::chunk_length() const {
-  const std::int64_t multiple = row_multiple / std::gcd<std::int64_t>(row_multiple, sequences * chunks_per_rank);
+  // Rows of a sequence on a rank of the ring are a multiple of context_heads, and rows of a rank of row_multiple.
+  const std::int64_t of_sequence = std::lcm<std::int64_t>(row_multiple, sequences) / sequences * context_heads;
+  const std::int64_t multiple = std::lcm<std::int64_t>(of_sequence, chunks_per_rank) / chunks_per_rank;
   return round_up(ceil_div(sequence_length, chunks()), multiple);
 }
 
@@ -32,12 +34,65 @@ BatchShape batch_shape(const PackingPlan& packing, std::int64_t sequences, int c
   return shape;
 }
 
+namespace {
+
+// Rows [from, from + count) of a sequence, padding included, become the batch's rows from `to` on.
+void add_rows(MicroBatch& batch, const Sequence& sequence, std::int64_t number, std::int64_t from, std::int64_t count,
+              std::int64_t to) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    batch.row_ids[2 * (to + i)] = static_cast<std::int32_t>(number);
+    batch.row_ids[2 * (to + i) + 1] = static_cast<std::int32_t>(from + i);
+  }
+  const std::int64_t tokens = std::min(count, sequence.length() - from);
+  if (tokens <= 0) return;
+  std::copy_n(sequence.ids.begin() + from, tokens, batch.ids.begin() + to);
+  std::copy_n(sequence.labels.begin() + from, tokens, batch.labels.begin() + to);
+  std::copy_n(sequence.positions.begin() + from, tokens, batch.positions.begin() + to);
+  std::fill_n(batch.token_mask.begin() + to, tokens, 1);
+}
+
+ChunkTable make_table(const BatchShape& shape, const Sequence& sequence, std::span<double> load) {
+  switch (shape.split) {
+    case SequenceSplit::zigzag:
+      return make_zigzag(shape.padded_length(), shape.ring());
+    case SequenceSplit::striped:
+      return make_striped(shape.padded_length(), shape.ring());
+    case SequenceSplit::by_work:
+      break;
+  }
+  return deal_by_work(shape.padded_length(), sequence.document_lengths, shape.ring(), shape.chunks_per_rank, load,
+                      shape.together, shape.masks);
+}
+
+// Diagonal blocks, and the segments of all sources, of a striped rank. k_begin of diagonal blocks is the rank's row.
+void add_striped_segments(MicroBatch& batch, const BatchShape& shape,
+                          std::span<const std::vector<std::int32_t>> documents, int rank) {
+  const auto of = [&](int source, bool causal) {
+    return striped_segments(documents, shape.chunk_length(), shape.ring(), rank, source, causal);
+  };
+  batch.diagonal = of(rank, true);
+  if (!shape.source_segments) return;
+  for (const MaskShare& share : shape.masks) {
+    std::vector<WindowSegments>& sources = batch.by_source.emplace_back();
+    for (int source = 0; source < shape.ring(); ++source) {
+      const bool own = share.mask.causal && source == rank;  // the diagonal blocks
+      sources.push_back({.band = own ? std::vector<Segment>() : of(source, share.mask.causal), .complete = {}});
+    }
+  }
+}
+
+}  // namespace
+
 MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShape& shape, int context_rank,
                             std::int64_t first_sequence) {
   HAWSER_CHECK(static_cast<std::int64_t>(sequences.size()) <= shape.sequences, sequences.size(), " sequences, maximum ",
                shape.sequences);
-  HAWSER_CHECK(shape.split == SequenceSplit::by_work || shape.chunks_per_rank == (shape.context == 1 ? 1 : 2),
-               "zig-zag with ", shape.chunks_per_rank, " chunks per rank");
+  HAWSER_CHECK(shape.context % shape.context_heads == 0, "context degree ", shape.context, " with heads over ",
+               shape.context_heads);
+  int chunks = shape.chunks_per_rank;
+  if (shape.ring() == 1 || shape.split == SequenceSplit::striped) chunks = 1;
+  if (shape.ring() > 1 && shape.split == SequenceSplit::zigzag) chunks = 2;
+  HAWSER_CHECK(shape.chunks_per_rank == chunks, shape.chunks_per_rank, " chunks per rank, not ", chunks);
   MicroBatch batch;
   const auto rows = static_cast<std::size_t>(shape.local_rows());
   batch.ids.assign(rows, 0);
@@ -50,21 +105,19 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
   static const Sequence kEmpty;
   std::vector<ChunkTable> tables;
   std::vector<std::vector<std::int32_t>> documents;
-  std::vector<double> load(shape.context, 0.0), work(shape.context, 0.0);
+  std::vector<double> load(shape.ring(), 0.0), work(shape.ring(), 0.0);
+  const int ring_rank = context_rank / shape.context_heads;
   for (std::int64_t s = 0; s < shape.sequences; ++s) {
     const Sequence& sequence = s < static_cast<std::int64_t>(sequences.size()) ? sequences[s] : kEmpty;
     HAWSER_CHECK(sequence.length() <= shape.sequence_length, "sequence of ", sequence.length(), " tokens, maximum ",
                  shape.sequence_length);
     HAWSER_CHECK(static_cast<std::int64_t>(sequence.document_lengths.size()) <= shape.max_documents,
                  sequence.document_lengths.size(), " documents in a sequence, maximum ", shape.max_documents);
-    tables.push_back(shape.split == SequenceSplit::zigzag
-                         ? make_zigzag(shape.padded_length(), shape.context)
-                         : deal_by_work(shape.padded_length(), sequence.document_lengths, shape.context,
-                                        shape.chunks_per_rank, load, shape.together, shape.masks));
+    tables.push_back(make_table(shape, sequence, load));
     documents.push_back(sequence.document_lengths);
     const ChunkTable& table = tables.back();
     const auto of_this = work_by_rank(table, sequence.document_lengths, shape.masks);
-    for (int rank = 0; rank < shape.context; ++rank) work[rank] += of_this[rank];
+    for (int rank = 0; rank < shape.ring(); ++rank) work[rank] += of_this[rank];
     const auto pairs = [&](const AttentionMask& mask) {
       const MaskShare one[] = {{mask}};
       const auto by_rank = work_by_rank(table, sequence.document_lengths, one);
@@ -76,31 +129,37 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
     batch.chunk_local.insert(batch.chunk_local.end(), table.local.begin(), table.local.end());
     batch.tokens += sequence.length();
     batch.valid_targets += sequence.targets();
-    for (const std::int32_t chunk : table.chunks_of(context_rank)) {
-      const std::int64_t from = chunk * table.chunk_length;
-      const std::int64_t count = std::min(table.chunk_length, sequence.length() - from);
-      const std::int64_t to = s * table.local_length() + table.local[chunk] * table.chunk_length;
-      for (std::int64_t i = 0; i < table.chunk_length; ++i) {
-        batch.row_ids[2 * (to + i)] = static_cast<std::int32_t>(first_sequence + s);
-        batch.row_ids[2 * (to + i) + 1] = static_cast<std::int32_t>(from + i);
+    // Of the ring rank's rows of the sequence, this rank has [begin, begin + of_sequence).
+    const std::int64_t of_sequence = table.local_length() / shape.context_heads,
+                       begin = context_rank % shape.context_heads * of_sequence;
+    for (const std::int32_t chunk : table.chunks_of(ring_rank)) {
+      if (shape.context_heads > 1) {
+        for (std::int64_t i = 0; i < table.chunk_length; ++i) {
+          batch.attention_row_ids.push_back(static_cast<std::int32_t>(first_sequence + s));
+          batch.attention_row_ids.push_back(static_cast<std::int32_t>(chunk * table.chunk_length + i));
+        }
       }
-      if (count <= 0) continue;
-      std::copy_n(sequence.ids.begin() + from, count, batch.ids.begin() + to);
-      std::copy_n(sequence.labels.begin() + from, count, batch.labels.begin() + to);
-      std::copy_n(sequence.positions.begin() + from, count, batch.positions.begin() + to);
-      std::fill_n(batch.token_mask.begin() + to, count, 1);
+      const std::int64_t chunk_begin = table.local[chunk] * table.chunk_length;
+      const std::int64_t first = std::max(chunk_begin, begin),
+                         end = std::min(chunk_begin + table.chunk_length, begin + of_sequence);
+      if (first >= end) continue;
+      add_rows(batch, sequence, first_sequence + s, chunk * table.chunk_length + first - chunk_begin, end - first,
+               s * of_sequence + first - begin);
     }
   }
   batch.imbalance = imbalance(work);
-  Segments segments = make_segments(tables, documents, context_rank, !shape.equal_chunks());
+  if (shape.split == SequenceSplit::striped) {
+    add_striped_segments(batch, shape, documents, ring_rank);
+    return batch;
+  }
+  Segments segments = make_segments(tables, documents, ring_rank, !shape.equal_chunks());
   batch.diagonal = std::move(segments.diagonal);
   batch.off_diagonal = std::move(segments.off_diagonal);
   batch.complete = std::move(segments.complete);
-  if (shape.document_segments) batch.documents = document_segments(tables, documents);
   if (shape.source_segments) {
     for (const MaskShare& of : shape.masks) {
       batch.by_source.push_back(
-          segments_by_source(tables, documents, context_rank, of.mask, !shape.equal_chunks(), shape.splits_windows()));
+          segments_by_source(tables, documents, ring_rank, of.mask, !shape.equal_chunks(), shape.splits_windows()));
     }
   }
   return batch;

@@ -10,7 +10,8 @@
 
 namespace hawser::batches {
 
-enum class SequenceSplit { zigzag, by_work };
+// striped: row i of a sequence on rank i % ring, one chunk per rank (make_striped).
+enum class SequenceSplit { zigzag, by_work, striped };
 
 // Sizes that are the same for every micro-batch of a run. The plan is made from them, before any data is read.
 struct BatchShape {
@@ -18,28 +19,36 @@ struct BatchShape {
   std::int64_t sequence_length = 0;  // maximum tokens of a sequence
   std::int64_t max_documents = 1;    // per sequence
   int context = 1;
-  int chunks_per_rank = 1;
-  int together = 1;  // by_work: adjacent chunks assigned as one if that is balanced (deal_by_work)
+  // Two-dimensional context parallelism: these many consecutive ranks together have the rows of a rank of the ring,
+  // each an equal part of the consecutive ones of each sequence. Divides `context`.
+  int context_heads = 1;
+  int chunks_per_rank = 1;  // of the ring
+  int together = 1;         // by_work: adjacent chunks assigned as one if that is balanced (deal_by_work)
   SequenceSplit split = SequenceSplit::zigzag;
   std::vector<MaskShare> masks = {MaskShare{}};  // of the model's attention layers
   int row_multiple = 1;                          // local_rows() is a multiple of it
-  bool document_segments = false;                // micro-batches have MicroBatch::documents
   bool source_segments = false;                  // micro-batches have MicroBatch::by_source
-  bool all_row_ids = false;                      // each rank's tables have the row ids of all ranks
+  bool all_row_ids = false;                      // tables have the row ids of all ranks
 
-  int chunks() const { return context * chunks_per_rank; }
+  int ring() const { return context / context_heads; }  // ranks that the chunks of a sequence are split over
+  int chunks() const { return ring() * chunks_per_rank; }
   // One document per sequence, in chunks whose assignment does not depend on the data: each chunk is its own segment.
-  bool equal_chunks() const { return max_documents == 1 && (context == 1 || split == SequenceSplit::zigzag); }
+  bool equal_chunks() const { return max_documents == 1 && (ring() == 1 || split != SequenceSplit::by_work); }
   // Off-diagonal tables of windows are split into halves (window_segments).
-  bool splits_windows() const { return !equal_chunks(); }
+  bool splits_windows() const { return !equal_chunks() && split != SequenceSplit::striped; }
   // Elements of MicroBatch::by_source of a mask.
-  int sources(const AttentionMask& mask) const { return context * (mask.window > 0 ? chunks_per_rank : 1); }
+  int sources(const AttentionMask& mask) const { return ring() * (mask.window > 0 ? chunks_per_rank : 1); }
   std::int64_t chunk_length() const;
   std::int64_t padded_length() const { return chunks() * chunk_length(); }
-  std::int64_t local_rows() const { return sequences * chunks_per_rank * chunk_length(); }  // per rank
+  // Rows of a rank, and of a rank of the ring: those that a head's attention is computed for.
+  std::int64_t local_rows() const { return attention_rows() / context_heads; }
+  std::int64_t attention_rows() const { return sequences * chunks_per_rank * chunk_length(); }
   std::int64_t global_rows() const { return sequences * padded_length(); }
   SegmentBounds max_segments() const {
-    return batches::max_segments(sequences, max_documents, chunks_per_rank, context);
+    SegmentBounds bounds = batches::max_segments(sequences, max_documents, chunks_per_rank, ring());
+    // Each document has keys on every rank.
+    if (split == SequenceSplit::striped && ring() > 1) bounds.off_diagonal = bounds.diagonal;
+    return bounds;
   }
 };
 
@@ -48,17 +57,19 @@ struct BatchShape {
 // overrides the number of chunks, and then splits by work. With one context rank there is one chunk.
 BatchShape batch_shape(const PackingPlan& packing, std::int64_t sequences, int context, int context_chunks);
 
+// Segments, and `complete` and `by_source`, are those of attention: of the rank's ring index, with
+// BatchShape::attention_rows() rows. All else is of this rank's rows.
 struct MicroBatch {
   // [local_rows()]: by sequence, then the rank's chunks in ascending order. Padding rows have id 0, label kIgnoredLabel
   // and position 0, and are in no segment.
   std::vector<std::int32_t> ids, labels, positions;
   // [local_rows(), 2]: number of the row's sequence in the step, index of the row in the sequence (padding included).
   std::vector<std::int32_t> row_ids;
-  std::vector<std::int32_t> token_mask;                   // [local_rows()]: 1, padding rows 0
+  std::vector<std::int32_t> attention_row_ids;  // [attention_rows(), 2] of the ring index; only with context_heads
+  std::vector<std::int32_t> token_mask;         // [local_rows()]: 1, padding rows 0
   std::vector<Segment> diagonal, off_diagonal, complete;  // of batches::Segments
-  std::vector<Segment> documents;                         // batches::document_segments
   std::vector<std::vector<WindowSegments>> by_source;     // batches::segments_by_source of each of BatchShape::masks
-  // [sequences * chunks]: rank of each chunk in the context group, and its index among that rank's chunks.
+  // [sequences * chunks]: index in the ring of each chunk's rank, and the chunk's index among that rank's chunks.
   std::vector<std::int32_t> chunk_owner, chunk_local;
   std::int64_t tokens = 0;         // over all context ranks, without padding
   std::int64_t valid_targets = 0;  // over all context ranks

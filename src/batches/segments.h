@@ -39,10 +39,6 @@ struct Segments {
 Segments make_segments(std::span<const ChunkTable> tables, std::span<const std::vector<std::int32_t>> document_lengths,
                        int rank, bool join = true);
 
-// The documents of all sequences, with the rows in global order as queries and as keys.
-std::vector<Segment> document_segments(std::span<const ChunkTable> tables,
-                                       std::span<const std::vector<std::int32_t>> document_lengths);
-
 // Off-diagonal blocks of layers with a causal mask and a window: without the keys that no query sees, and without the
 // queries that see no key. All keys of a block are before its queries. For n queries from position p on and the keys of
 // positions [a, b), with d = window - 1:
@@ -71,12 +67,20 @@ std::vector<WindowSegments> segments_by_source(std::span<const ChunkTable> table
                                                std::span<const std::vector<std::int32_t>> document_lengths, int rank,
                                                const AttentionMask& mask, bool join, bool split);
 
+// The attention of a token-striped rank (make_striped) with the keys of rank `source`. Sequences have `rows` rows on
+// each rank. A document's rows on a rank follow each other, and positions count them: a query sees the keys up to its
+// own position, and with a window those of striped_window(). Every segment is a diagonal block:
+//   its keys are all rows of the document on `source` that a query of this rank sees, and its queries all rows that see
+//   one. For source > rank, the document's first query row sees none, and its second one has position 0.
+// Without a causal mask: all rows of the document on both ranks.
+std::vector<Segment> striped_segments(std::span<const std::vector<std::int32_t>> document_lengths, std::int64_t rows,
+                                      int context, int rank, int source, bool causal);
+
 // Upper bounds for any rank.
 struct SegmentBounds {
   // diagonal: also of the complete segments. off_diagonal: also of each half of window_segments. An element of
   // segments_by_source has as many as off_diagonal or, without a causal mask, diagonal.
   std::int64_t diagonal, off_diagonal;
-  std::int64_t documents;  // of document_segments
 };
 SegmentBounds max_segments(std::int64_t sequences, std::int64_t max_documents, int chunks_per_rank, int context);
 

@@ -161,13 +161,13 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
     const AttentionMask two_sided{.causal = false, .window = window};
     shape.masks = {{{.window = window}, 1.0}, {two_sided, 0.0}};
     shape.row_multiple = static_cast<int>(1 + pick(4, 10));
-    shape.document_segments = shape.source_segments = true;
+    shape.source_segments = true;
     ASSERT_EQ(shape.local_rows() % shape.row_multiple, 0);
     ASSERT_LT(shape.padded_length(), shape.sequence_length + shape.chunks() * shape.row_multiple);
     const SegmentBounds bounds = shape.max_segments();
     const std::int64_t padded = shape.padded_length(), rows = shape.global_rows();
-    std::vector<int> pairs(rows * rows, 0), held(rows, 0), by_documents(rows * rows, 0), by_sources(rows * rows, 0),
-        complete(rows * rows, 0), by_sources_two_sided(rows * rows, 0);
+    std::vector<int> pairs(rows * rows, 0), held(rows, 0), by_sources(rows * rows, 0), complete(rows * rows, 0),
+        by_sources_two_sided(rows * rows, 0);
     std::int64_t valid = 0;
     double visible = 0, visible_two_sided = 0;  // as every rank counts it
     for (int rank = 0; rank < shape.context; ++rank) {
@@ -239,21 +239,6 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
           ASSERT_TRUE(s.q_count > 0 && s.k_count > 0 && s.q_position + s.q_count - s.k_position <= window);
           mark(s);
         }
-      }
-      // Without the window, which the attention op applies by positions.
-      const auto mark_causal = [&](const Segment& segment, std::vector<int>& marked, const auto& of_query,
-                                   const auto& of_key) {
-        for (std::int32_t q = 0; q < segment.q_count; ++q) {
-          for (std::int32_t k = 0; k < segment.k_count; ++k) {
-            if (segment.q_position + q < segment.k_position + k) continue;
-            ++marked[of_query(segment.q_begin + q) * rows + of_key(segment.k_begin + k)];
-          }
-        }
-      };
-      if (rank == 0) {
-        const auto same = [](std::int64_t row) { return row; };
-        ASSERT_LE(static_cast<std::int64_t>(batch.documents.size()), bounds.documents);
-        for (const Segment& document : batch.documents) mark_causal(document, by_documents, same, same);
       }
       ASSERT_EQ(batch.by_source.size(), shape.masks.size());
       for (std::size_t m = 0; m < shape.masks.size(); ++m) {
@@ -330,7 +315,6 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
         const bool causal = k / padded == s && s < given && row < sequences[s].length() && key <= row &&
                             row - key <= sequences[s].positions[row];
         const bool same = causal && (window == 0 || row - key < window);
-        ASSERT_EQ(by_documents[q * rows + k], causal ? 1 : 0) << "trial " << trial << " query " << q << " key " << k;
         ASSERT_EQ(by_sources[q * rows + k], same ? 1 : 0) << "trial " << trial << " query " << q << " key " << k;
         const auto start = [&](std::int64_t at) { return at - sequences[s].positions[at]; };
         const bool document = k / padded == s && s < given && row < sequences[s].length() &&
@@ -343,6 +327,110 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
     }
     ASSERT_DOUBLE_EQ(visible, std::accumulate(pairs.begin(), pairs.end(), 0));
     ASSERT_DOUBLE_EQ(visible_two_sided, two_sided_pairs);
+  }
+}
+
+// Every rank's queries and keys of a striped sequence, from the rows' numbers.
+TEST(MicroBatch, StripesEqualBruteForce) {
+  const RandomStream random(7, "striped");
+  for (std::uint64_t trial = 0; trial < 100; ++trial) {
+    const auto pick = [&](std::uint64_t bound, std::uint64_t what) {
+      return static_cast<std::int64_t>(random.below(bound, trial, 1000 + what));
+    };
+    BatchShape shape{.sequences = 2,
+                     .sequence_length = 1 + pick(40, 1),
+                     .max_documents = 1 + pick(6, 2),
+                     .context = static_cast<int>(1 + pick(5, 3)),
+                     .split = SequenceSplit::striped,
+                     .masks = {{{.causal = true}, 0.5}, {{.causal = false}, 0.5}},
+                     .source_segments = true};
+    std::vector<Sequence> sequences;
+    for (std::int64_t s = 0; s < 2; ++s) {
+      sequences.push_back(
+          sequence_of(random_documents(random, trial * 10 + s, shape.sequence_length, shape.max_documents), 1));
+    }
+    const std::int64_t padded = shape.padded_length(), rows = shape.global_rows(), of_rank = shape.chunk_length();
+    const SegmentBounds bounds = shape.max_segments();
+    std::vector<int> causal(rows * rows, 0), complete(rows * rows, 0);
+    for (int rank = 0; rank < shape.context; ++rank) {
+      const MicroBatch batch = make_micro_batch(sequences, shape, rank);
+      const auto global = [&](std::int64_t local, int of) {
+        return local / of_rank * padded + local % of_rank * shape.context + of;
+      };
+      for (std::int64_t local = 0; local < shape.local_rows(); ++local) {
+        const std::int64_t row = global(local, rank);
+        ASSERT_EQ(batch.row_ids[2 * local], row / padded);
+        ASSERT_EQ(batch.row_ids[2 * local + 1], row % padded);
+        const Sequence& sequence = sequences[row / padded];
+        if (row % padded < sequence.length()) ASSERT_EQ(batch.ids[local], sequence.ids[row % padded]);
+      }
+      const auto mark = [&](const Segment& s, int source, bool is_causal, std::vector<int>& marked) {
+        if (is_causal) {
+          ASSERT_TRUE(s.q_count == s.k_count && s.q_position == s.k_position) << "no diagonal block";
+        }
+        for (std::int32_t q = 0; q < s.q_count; ++q) {
+          for (std::int32_t k = 0; k < (is_causal ? q + 1 : s.k_count); ++k) {
+            ++marked[global(s.q_begin + q, rank) * rows + global(s.k_begin + k, source)];
+          }
+        }
+      };
+      ASSERT_LE(static_cast<std::int64_t>(batch.diagonal.size()), bounds.diagonal);
+      for (const Segment& s : batch.diagonal) mark(s, rank, true, causal);
+      for (std::size_t m = 0; m < 2; ++m) {
+        ASSERT_EQ(batch.by_source[m].size(), static_cast<std::size_t>(shape.sources(shape.masks[m].mask)));
+        for (int source = 0; source < shape.context; ++source) {
+          const std::vector<Segment>& segments = batch.by_source[m][source].band;
+          if (shape.context > 1) ASSERT_LE(static_cast<std::int64_t>(segments.size()), bounds.off_diagonal);
+          for (const Segment& s : segments) mark(s, source, m == 0, m == 0 ? causal : complete);
+        }
+      }
+    }
+    for (std::int64_t q = 0; q < rows; ++q) {
+      for (std::int64_t k = 0; k < rows; ++k) {
+        const Sequence& sequence = sequences[q / padded];
+        const std::int64_t row = q % padded, key = k % padded;
+        const auto start = [&](std::int64_t at) { return at - sequence.positions[at]; };
+        const bool document =
+            q / padded == k / padded && row < sequence.length() && key < sequence.length() && start(row) == start(key);
+        ASSERT_EQ(complete[q * rows + k], document ? 1 : 0) << "trial " << trial << " query " << q << " key " << k;
+        ASSERT_EQ(causal[q * rows + k], document && key <= row ? 1 : 0) << "trial " << trial << " query " << q;
+      }
+    }
+  }
+}
+
+// The ranks with heads of a rank of the ring have its rows, in equal parts of each sequence.
+TEST(MicroBatch, HeadsHaveTheRowsOfARankOfTheRing) {
+  BatchShape ring{.sequences = 2, .sequence_length = 45, .max_documents = 3, .context = 2, .chunks_per_rank = 2};
+  ring.row_multiple = 3;
+  BatchShape both = ring;
+  both.context = 6;
+  both.context_heads = 3;
+  ring.row_multiple = 9;
+  ASSERT_EQ(both.ring(), 2);
+  ASSERT_EQ(both.attention_rows(), ring.local_rows());
+  ASSERT_EQ(both.local_rows() % 3, 0);
+  const std::vector<Sequence> sequences = {sequence_of({20, 3, 21}, 1), sequence_of({41}, 1000)};
+  for (int r = 0; r < 2; ++r) {
+    const MicroBatch whole = make_micro_batch(sequences, ring, r, 5);
+    const std::int64_t of_sequence = ring.local_rows() / 2, part = of_sequence / 3;
+    for (int u = 0; u < 3; ++u) {
+      const MicroBatch batch = make_micro_batch(sequences, both, 3 * r + u, 5);
+      EXPECT_EQ(batch.diagonal, whole.diagonal);
+      EXPECT_EQ(batch.off_diagonal, whole.off_diagonal);
+      EXPECT_EQ(batch.attention_row_ids, whole.row_ids);
+      EXPECT_EQ(batch.mask_pairs, whole.mask_pairs);
+      for (std::int64_t s = 0; s < 2; ++s) {
+        for (std::int64_t i = 0; i < part; ++i) {
+          const std::int64_t mine = s * part + i, of_ring = s * of_sequence + u * part + i;
+          ASSERT_EQ(batch.ids[mine], whole.ids[of_ring]);
+          ASSERT_EQ(batch.labels[mine], whole.labels[of_ring]);
+          ASSERT_EQ(batch.positions[mine], whole.positions[of_ring]);
+          ASSERT_EQ(batch.token_mask[mine], whole.token_mask[of_ring]);
+          ASSERT_EQ(batch.row_ids[2 * mine + 1], whole.row_ids[2 * of_ring + 1]);
+        }
+      }
+    }
   }
 }
 

@@ -96,6 +96,23 @@ TEST(MetaMesh, WithoutShardingReplicasSpanTheContext) {
   EXPECT_EQ(mesh->replicate().index(), 5);
 }
 
+TEST(MetaMesh, ContextIsRingTimesHeads) {
+  const MeshSizes sizes{.tensor = 2, .context = 8, .shard = 2, .context_heads = 2};
+  const auto mesh = make_meta_mesh(sizes, Rank(27));  // tensor 1, context 5, shard 1
+  EXPECT_EQ(mesh->context().name(), "context:17-31:2");
+  EXPECT_EQ(mesh->context_heads().name(), "context_heads:25-27:2");
+  EXPECT_EQ(mesh->context_heads().index(), 1);
+  EXPECT_EQ(mesh->context_ring().name(), "context_ring:19-31:4");
+  EXPECT_EQ(mesh->context_ring().index(), 2);
+  const auto ring = make_meta_mesh({.context = 4}, Rank(3));
+  EXPECT_EQ(ring->context_heads().size(), 1);
+  EXPECT_EQ(&ring->context_ring(), &ring->context());
+  const auto heads = make_meta_mesh({.context = 4, .context_heads = 4}, Rank(3));
+  EXPECT_EQ(heads->context_heads().name(), "context_heads:0-3");
+  EXPECT_EQ(heads->context_ring().size(), 1);
+  EXPECT_THROW(make_meta_mesh({.context = 4, .context_heads = 3}, Rank(0)), InternalError);
+}
+
 // Experts are folded from shard x context. Tensor ranks have the same experts.
 TEST(MetaMesh, ExpertsAreOverConsecutiveShards) {
   const MeshSizes sizes{.tensor = 2, .context = 2, .shard = 4, .replicate = 2, .expert = 4};

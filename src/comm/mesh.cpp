@@ -181,6 +181,8 @@ class Maker {
 void check_sizes(const MeshSizes& sizes, Rank rank) {
   HAWSER_CHECK(rank.value() >= 0 && rank.value() < sizes.world(), "rank ", rank, " of ", sizes.world());
   HAWSER_CHECK(sizes.shard_context || sizes.shard == 1, "shard degree ", sizes.shard, " without sharding");
+  HAWSER_CHECK(sizes.context_heads >= 1 && sizes.context % sizes.context_heads == 0, "context degree ", sizes.context,
+               " with heads over ", sizes.context_heads, " ranks");
   HAWSER_CHECK(sizes.expert == 1 || (sizes.shard_context && sizes.shard_ranks() % sizes.expert == 0), "expert degree ",
                sizes.expert, " of ", sizes.shard_ranks(), " shards");
   HAWSER_CHECK(sizes.kv_copies > 0 && sizes.tensor % sizes.kv_copies == 0, sizes.kv_copies, " copies on ", sizes.tensor,
@@ -204,6 +206,14 @@ std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, cons
   const GroupPartition shard = partition(sizes, "shard", {.context = spans, .shard = spans});
   auto& groups = mesh->groups_;
   groups[Mesh::kContext] = make(partition(sizes, "context", {.context = true}));
+  const auto of_context = [&](std::string kind, bool heads) {
+    return by_key(sizes, std::move(kind), [&](const MeshPlace& p) {
+      const int ring = p.context / sizes.context_heads, head = p.context % sizes.context_heads;
+      return std::array{p.pipeline, p.replicate, p.shard, heads ? ring : head, p.tensor};
+    });
+  };
+  groups[Mesh::kContextHeads] = make(of_context("context_heads", true));
+  if (sizes.context_heads > 1) groups[Mesh::kContextRing] = make(of_context("context_ring", false));
   groups[Mesh::kShard] = make(shard);
   groups[Mesh::kShardGather] = make(shard, "/gather");
   groups[Mesh::kShardReduce] = make(shard, "/reduce");

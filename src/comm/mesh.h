@@ -9,6 +9,8 @@
 //   lane(0, forward) 5,13   model 4..7,12..15
 // With MeshSizes{.context = 2, .shard = 4, .expert = 4}, rank 5 has part 1 of four of the experts and is in
 //   expert 4,5,6,7   shard(Domain::expert) 1,5
+// With MeshSizes{.context = 8, .context_heads = 2}, rank 5 is in
+//   context_heads 4,5   context_ring 1,3,5,7
 // Names and members are the same from every factory, so traces of meta and of real ranks can be compared. Groups whose
 // members are evenly spaced ranks print as first-last or first-last:step, "shard:4-7", "replicate:1-5:4".
 #pragma once
@@ -53,6 +55,12 @@ class Mesh {
 
   // The ranks that share one sequence; index = place().context.
   Group& context() { return *groups_[kContext]; }
+  // Of those, the ranks with different heads of the same rows in attention; index = place().context %
+  // MeshSizes::context_heads.
+  Group& context_heads() { return *groups_[kContextHeads]; }
+  // And those with the same heads of different rows; index = place().context / MeshSizes::context_heads. Without heads,
+  // context().
+  Group& context_ring() { return *groups_[sizes_.context_heads > 1 ? kContextRing : kContext]; }
   // The ranks that have different slices of a layer's weights; index = place().tensor.
   Group& tensor() { return *groups_[kTensor]; }
   // The ranks that have different experts; index = expert_part().
@@ -127,12 +135,15 @@ class Mesh {
     kKvShard,  // this and the two below: null without copies of key-value heads
     kKvShardGather,
     kKvShardReduce,
+    kContextHeads,
+    kContextRing,  // null with context_heads 1
     kGroups
   };
   // The groups that transfer large buffers.
   static constexpr std::array kTraffic = {kShardGather,       kShardReduce,       kContext,       kReplicate,
                                           kTensorShardGather, kTensorShardReduce, kTensor,        kExpert,
-                                          kExpertShardGather, kExpertShardReduce, kKvShardGather, kKvShardReduce};
+                                          kExpertShardGather, kExpertShardReduce, kKvShardGather, kKvShardReduce,
+                                          kContextHeads,      kContextRing};
 
   Mesh(const MeshSizes& sizes, Rank rank);
   Group& of(Domain domain, Which sliced);

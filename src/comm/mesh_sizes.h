@@ -31,6 +31,10 @@ struct MeshSizes {
   // Consecutive tensor ranks that have equal slices of the parameters of Domain::kv_copies. Divides tensor.
   int kv_copies = 1;
 
+  // Two-dimensional context parallelism (Ulysses x ring): `context_heads` consecutive ranks of a context group have
+  // different heads of the same rows in attention. They divide the context group; 1: none.
+  int context_heads = 1;
+
   // Pipeline edges: edge e leads from stage e to stage (e + 1) % pipeline.
   int edges() const { return pipeline == 1 ? 0 : interleaved ? pipeline : pipeline - 1; }
   int world() const { return tensor * context * shard * replicate * pipeline; }

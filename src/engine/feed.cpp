@@ -35,19 +35,31 @@ std::vector<std::int32_t> off_diagonal_table(const batches::MicroBatch& batch, c
   return both_halves(batches::window_segments(batch.off_diagonal, mask.window, shape.splits_windows()), shape, mask);
 }
 
-// HostBatch::sequence_row_ids and source_row_ids.
+// The row ids of all ranks.
 void add_all_row_ids(const batches::MicroBatch& batch, const batches::BatchShape& shape, step::HostBatch& out) {
-  const std::int64_t rows = shape.local_rows(), padded = shape.padded_length();
+  const std::int64_t rows = shape.attention_rows(), padded = shape.padded_length();
   out.source_row_ids.resize(static_cast<std::size_t>(2 * shape.global_rows()));
   for (std::int64_t row = 0; row < shape.global_rows(); ++row) {
+    const std::int64_t gathered = out.gather_index[static_cast<std::size_t>(row)], rank = gathered / (2 * rows),
+                       at = rank * rows + gathered % (2 * rows);
     const auto sequence = static_cast<std::int32_t>(batch.row_ids.front() + row / padded),
                index = static_cast<std::int32_t>(row % padded);
     out.sequence_row_ids.insert(out.sequence_row_ids.end(), {sequence, index});
-    const std::int64_t gathered = out.gather_index[static_cast<std::size_t>(row)], rank = gathered / (2 * rows);
-    const auto at = static_cast<std::size_t>(2 * (rank * rows + gathered % (2 * rows)));
-    out.source_row_ids[at] = sequence;
-    out.source_row_ids[at + 1] = index;
+    out.source_row_ids[static_cast<std::size_t>(2 * at)] = sequence;
+    out.source_row_ids[static_cast<std::size_t>(2 * at + 1)] = index;
   }
+}
+
+// HostBatch::heads_index.
+std::vector<std::int32_t> heads_index(const batches::BatchShape& shape) {
+  const std::int64_t rows = shape.local_rows(), of_sequence = rows / shape.sequences;
+  std::vector<std::int32_t> out;
+  for (std::int64_t row = 0; row < shape.attention_rows(); ++row) {
+    const std::int64_t sequence = row / (of_sequence * shape.context_heads),
+                       at = row % (of_sequence * shape.context_heads);
+    out.push_back(static_cast<std::int32_t>(at / of_sequence * rows + sequence * of_sequence + at % of_sequence));
+  }
+  return out;
 }
 
 }  // namespace
@@ -58,27 +70,30 @@ std::shared_ptr<step::HostBatch> to_host_batch(const batches::MicroBatch& batch,
   out->labels = batch.labels;
   out->positions = batch.positions;
   out->row_ids = batch.row_ids;
+  out->attention_row_ids = batch.attention_row_ids;
   out->token_mask = batch.token_mask;
   out->diagonal = flatten(batch.diagonal, true);
-  out->documents = flatten(batch.documents, false);
   for (std::size_t m = 0; m < batch.by_source.size(); ++m) {
     auto& of_mask = out->by_source.emplace_back();
     for (const batches::WindowSegments& segments : batch.by_source[m]) {
       of_mask.push_back(both_halves(segments, shape, shape.masks[m].mask));
     }
   }
+  if (shape.context_heads > 1) out->heads_index = heads_index(shape);
   if (shape.context == 1) return out;
   for (const auto& [mask, share] : shape.masks) {
-    out->off_diagonal.push_back(off_diagonal_table(batch, shape, mask));
+    if (shape.ring() > 1) out->off_diagonal.push_back(off_diagonal_table(batch, shape, mask));
   }
-  const std::int64_t length = shape.chunk_length(), rows = shape.local_rows();
+  // Chunks as the batch has them: of one row if they are striped.
+  const auto chunks = static_cast<std::int64_t>(batch.chunk_owner.size()) / shape.sequences;
+  const std::int64_t length = shape.padded_length() / chunks, rows = shape.attention_rows();
   out->gather_index.reserve(static_cast<std::size_t>(shape.global_rows()));
   for (std::int64_t sequence = 0; sequence < shape.sequences; ++sequence) {
-    for (int chunk = 0; chunk < shape.chunks(); ++chunk) {
-      const auto at = static_cast<std::size_t>(sequence * shape.chunks() + chunk);
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const auto at = static_cast<std::size_t>(sequence * chunks + chunk);
       const std::int64_t first =
-          batch.chunk_owner[at] * 2 * rows + (sequence * shape.chunks_per_rank + batch.chunk_local[at]) * length;
-      HAWSER_CHECK(first + length <= 2 * rows * shape.context, "chunk ", chunk, " is outside the gathered buffer");
+          batch.chunk_owner[at] * 2 * rows + (sequence * (chunks / shape.ring()) + batch.chunk_local[at]) * length;
+      HAWSER_CHECK(first + length <= 2 * rows * shape.ring(), "chunk ", chunk, " is outside the gathered buffer");
       for (std::int64_t i = 0; i < length; ++i) out->gather_index.push_back(static_cast<std::int32_t>(first + i));
     }
   }
@@ -86,20 +101,26 @@ std::shared_ptr<step::HostBatch> to_host_batch(const batches::MicroBatch& batch,
   return out;
 }
 
-double visible_pairs(const batches::MicroBatch& batch, const AttentionMask& mask) {
+double visible_pairs(const batches::MicroBatch& batch, const batches::BatchShape& shape, const AttentionMask& mask) {
+  if (shape.split == batches::SequenceSplit::striped) {  // all ranks have equal work, but for a row of each document
+    for (std::size_t i = 0; i < shape.masks.size(); ++i) {
+      if (shape.masks[i].mask == mask) return batch.mask_pairs[i] / shape.context;
+    }
+    HAWSER_CHECK(false, "the batch has no pairs of this mask");
+  }
   double pairs = 0;
   const std::int64_t window = mask.window;
   if (!mask.causal) {
     for (const auto& s : batch.complete) {
       pairs += ops::visible_pairs(s.q_count, s.k_count, s.q_position, false, window);
     }
-    return pairs;
+    return pairs / shape.context_heads;
   }
   for (const auto& s : batch.diagonal) pairs += ops::visible_pairs(s.q_count, s.k_count, 0, true, window);
   for (const auto& s : batch.off_diagonal) {
     pairs += ops::visible_pairs(s.q_count, s.k_count, s.q_position - s.k_position, false, window);
   }
-  return pairs;
+  return pairs / shape.context_heads;
 }
 
 }  // namespace hawser::engine

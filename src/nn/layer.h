@@ -35,7 +35,7 @@ struct MaskViews {
   // The table's contents if the host knows them when it enqueues, else null (ops::AttentionCall::host_segments).
   const std::vector<std::int32_t>* host_off_diagonal = nullptr;
   // i32 [S * M, 6], i32 [S]: the same segments by the rank that has the keys, without those of `diagonal`; key rows are
-  // that rank's. Table i has the keys of context rank i / (S / context): of its part i % (S / context), a chunk of each
+  // that rank's. Table i has the keys of rank i / (S / R) of the ring: of its part i % (S / R), a chunk of each
   // sequence if the mask has a window, otherwise all of its rows. M and the halves are those of off_diagonal.
   // Without a window, every query of a segment sees every key, whose positions may have gaps. With a mask that is not
   // causal, this rank's own keys are in the tables, too. Only if BatchShape::source_segments.
@@ -43,15 +43,19 @@ struct MaskViews {
   // The contents of each table if the host knows them when it enqueues, else null.
   const std::vector<std::vector<std::int32_t>>* host_by_source = nullptr;
   // Query-key pairs per head for OpRecord::flops, the same for every micro-batch: the visible pairs of full sequences
-  // of one document, divided by the number of context ranks; diagonal_pairs: those of diagonal blocks, unless
-  // off_diagonal has them. Of each table by source, off_diagonal_pairs / S: the mean, as all ranks have one plan. With
-  // a KV cache, every new row is counted as if it attended to a sequence of the maximum length. Padding and packed
-  // documents, which reduce the pairs that are really computed, are ignored.
+  // of one document, divided by R (BatchViews); diagonal_pairs: those of diagonal blocks, unless off_diagonal has them.
+  // Of each table by source, off_diagonal_pairs / S: the mean, as all ranks have one plan. With a KV cache, every new
+  // row is counted as if it attended to a sequence of the maximum length. Padding and packed documents, which reduce
+  // the pairs that are really computed, are ignored.
   double diagonal_pairs = 0, off_diagonal_pairs = 0;
 };
 
 // A micro-batch on the device: T rows of this rank, ordered by sequence, then by chunk of the sequence. Segment tables
 // are those of ops/attention/attention.h. In shapes below, `context` is the number of ranks of the context group.
+//
+// With two-dimensional context parallelism, U ranks (comm::MeshSizes::context_heads) have the same rows in attention,
+// each some of the heads. A rank of the ring, of R = context / U, has the U T rows of its U ranks. Segment tables,
+// gather_index and the members that say so are of these rows; without it, U = 1 and they are the rank's.
 struct BatchViews {
   TensorView ids;        // i32 [T]
   TensorView labels;     // i32 [T], already shifted; negative: no target
@@ -64,16 +68,16 @@ struct BatchViews {
   TensorView diagonal, diagonal_count;
   // i32 [sum of M, 6], i32 [masks]: MaskViews::off_diagonal of all masks, one after another.
   TensorView off_diagonal, off_diagonal_count;
-  // i32 [N, 6], i32 [1]: a segment for each document, with the rows of all ranks in sequence order (gather_index) as
-  // queries and keys. Only if BatchShape::document_segments.
-  TensorView documents, documents_count;
   // i32 [sum of S * M, 6], i32 [sum of S]: MaskViews::by_source of all masks, one after another.
   TensorView by_source, by_source_count;
   // One for each distinct mask of the model's attention layers.
   std::vector<MaskViews> masks;
   // i32 [T * context]: for each row in sequence order, the index of its K row in the all-gathered buffer, whose rows
-  // are [context, 2, T] (2: K, V). The index of its V row is greater by T. Only with context parallelism.
+  // are [R, 2, U T] (2: K, V). The index of its V row is greater by U T. Only with R > 1.
   TensorView gather_index;
+  // i32 [U T]: for each row of this rank of the ring, in its order, the index of the row in [U, T]: the rows of its
+  // ranks, one after another. Only with U > 1.
+  TensorView heads_index;
   TensorView logit_positions;  // i32 [B]: rows whose logits are computed. Only with step::Purpose::logits
   // i32 [T]: the KV cache slot that the K and V of each row are written to, or ops::kNoRow (padding). k_begin of
   // `diagonal` then indexes KV cache slots. Only with a KV cache (nn/kv_cache.h).
@@ -81,23 +85,28 @@ struct BatchViews {
   // i32 [T, 2]: number of the row's sequence in the step, and the row's index in the sequence. Padding rows have what
   // the sequence would have there. Only if the step draws random numbers (Layer::draws_random_numbers).
   TensorView row_ids;
-  // i32 [context * T, 2]: row_ids of all ranks, in sequence order (gather_index), and one rank after another. Only with
+  // i32 [context * T, 2]: row_ids of all ranks, in sequence order, and one rank of the ring after another. Only with
   // row_ids and BatchShape::all_row_ids.
   TensorView sequence_row_ids, source_row_ids;
+  // i32 [U T, 2]: those of this rank of the ring. row_ids if U is 1.
+  TensorView attention_row_ids;
   TensorView
       token_mask;  // i32 [T]: 1: the row is a token, 0: padding. Only if a layer reads it (Layer::reads_token_mask)
-  // The contents of `diagonal` and `documents` if the host knows them when it enqueues, else null
-  // (ops::AttentionCall::host_segments).
+  // The contents of `diagonal` if the host knows them when it enqueues, else null (ops::AttentionCall::host_segments).
   const std::vector<std::int32_t>* host_diagonal = nullptr;
-  const std::vector<std::int32_t>* host_documents = nullptr;
   // Length of a chunk in rows, if every sequence holds exactly one document, which begins at row 0, and all sequences
   // are cut into chunks at the same rows; otherwise 0. Rows after the document's end are padding, with finite values.
   // If it is not 0, chunks that follow each other on this rank are not joined into one diagonal segment: every diagonal
-  // block is in one chunk, so it begins at a multiple of this length and is at most this long. With context parallelism
-  // a rank has two chunks of each sequence (zig-zag), and a chunk's off-diagonal block has as keys all rows of the
-  // sequence before the chunk.
+  // block is in one chunk, so it begins at a multiple of this length and is at most this long. In a zig-zag, a rank of
+  // the ring has two chunks of each sequence, and a chunk's off-diagonal block has as keys all rows of the sequence
+  // before the chunk.
   std::int64_t uniform_diagonal = 0;
   bool off_diagonal_disjoint_keys = false;  // no key row is in two off-diagonal blocks of a causal mask's table
+  // Rows of a sequence are token-striped over the ring: row i is on its rank i % R. Positions in segment tables count
+  // the document's rows of one rank, and a part has striped_mask(). Diagonal blocks have all rows of a document on this
+  // rank. With a causal mask, the tables by source are diagonal blocks, too, one table for each rank whatever the
+  // window, and off_diagonal is empty.
+  bool striped = false;
 
   const MaskViews& with_mask(const AttentionMask& mask) const;  // InternalError if there is none
 };

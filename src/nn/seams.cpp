@@ -14,6 +14,14 @@ std::vector<ops::StridedBlocks> diagonal_blocks(const BatchViews& batch, const A
   return {ops::equal_diagonal_blocks(rows, batch.uniform_diagonal)};
 }
 
+std::optional<AttentionMask> striped_mask(const AttentionMask& mask, int ring, int rank, int source) {
+  if (mask.window == 0) return mask;
+  HAWSER_CHECK(mask.causal, "a window without a causal mask in a striped sequence");
+  const std::int64_t distance = mask.window + source - rank - (source > rank ? ring : 0);
+  if (distance <= 0) return std::nullopt;
+  return AttentionMask{.causal = true, .window = (distance + ring - 1) / ring};
+}
+
 const MaskViews& BatchViews::with_mask(const AttentionMask& mask) const {
   for (const MaskViews& views : masks) {
     if (views.mask == mask) return views;
@@ -34,8 +42,8 @@ class LocalCall : public AttentionExchange::Call {
               .blocks = diagonal_blocks(ctx.batch(), mask, tensors.k.size(0)),
               .host_segments = ctx.batch().host_diagonal,
               .mask = mask,
-              .query_ids = ctx.batch().row_ids,
-              .key_ids = ctx.batch().row_ids,
+              .query_ids = ctx.batch().attention_row_ids,
+              .key_ids = ctx.batch().attention_row_ids,
               .visible = ctx.batch().with_mask(mask).diagonal_pairs} {}
   int parts() const override { return 1; }
   AttentionPart wait(int) override { return part_; }

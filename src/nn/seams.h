@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "base/attention_mask.h"
 #include "nn/scaled.h"
@@ -96,6 +97,13 @@ struct AttentionTensors {
   AttentionTensors kv_heads(std::int64_t begin, std::int64_t count) const;
   std::int64_t query_heads_per_kv_head() const { return q.size(1) / k.size(1); }
 };
+
+// The mask between the rows of ranks `rank` (queries) and `source` (keys) of a ring of `ring` ranks, if sequences are
+// token-striped over it (BatchViews::striped): with a causal mask and a window W, positions that count the document's
+// rows of one rank, and the first query position dropped if source > rank,
+//   window = ceil((W + source - rank - (source > rank ? ring : 0)) / ring)
+// If that is not positive, no query sees a key: the result is empty.
+std::optional<AttentionMask> striped_mask(const AttentionMask& mask, int ring, int rank, int source);
 
 // One call of the attention op: some queries with some keys, which may be those of other ranks, in any order of rows.
 struct AttentionPart {

@@ -71,6 +71,27 @@ TEST(Seams, RowsOfExpertsSufficeForAllTokens) {
   EXPECT_EQ(sizes.max_sent(), 130);
 }
 
+// Rows i = ring * a + rank and j = ring * b + source of a document that begins at row 0.
+TEST(Seams, StripedWindowsCountTheRowsOfARank) {
+  for (int ring = 1; ring <= 4; ++ring) {
+    for (int rank = 0; rank < ring; ++rank) {
+      for (int source = 0; source < ring; ++source) {
+        for (std::int64_t window = 1; window < 12; ++window) {
+          const auto mask = striped_mask({.window = window}, ring, rank, source);
+          for (int a = 0; a < 6; ++a) {
+            for (int b = 0; b < 6; ++b) {
+              const int distance = ring * a + rank - ring * b - source, position = a - (source > rank ? 1 : 0);
+              const bool visible = mask && b <= position && b > position - mask->window;
+              EXPECT_EQ(visible, distance >= 0 && distance < window) << ring << " " << rank << " " << source;
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(striped_mask({.causal = false}, 4, 1, 2), (AttentionMask{.causal = false}));
+}
+
 TEST(Seams, AttentionIsOnePartOverTheLocalDiagonalBlocks) {
   MetaDevice device;
   TestContext ctx(device, DType::f32);

@@ -27,15 +27,16 @@ void set_bounds(Layout& layout) {
   layout.batch.row_multiple = b.row_parts * (fp8 ? kFp8Multiple : 1);
   const batches::BatchShape& batch = layout.batch;
   b.context = batch.context;
+  b.context_heads = batch.context_heads;
   b.rows = batch.local_rows();
   b.sequences = batch.sequences;
   const batches::SegmentBounds segments = batch.max_segments();
   b.diagonal = segments.diagonal;
   b.off_diagonal = segments.off_diagonal;
-  b.documents = batch.document_segments ? segments.documents : 0;
   b.source_tables = batch.source_segments;
   // One document per sequence, from its first row. Off-diagonal blocks of different sequences share no key.
   b.all_row_ids = batch.all_row_ids;
+  b.striped = batch.split == batches::SequenceSplit::striped && batch.ring() > 1;
   b.uniform_diagonal = batch.equal_chunks() ? batch.chunk_length() : 0;
   b.off_diagonal_disjoint_keys = batch.chunks_per_rank == 1;
   // Full sequences of one document are the maximum; a diagonal block is at most one chunk.
@@ -46,15 +47,15 @@ void set_bounds(Layout& layout) {
   b.masks.clear();
   for (const auto& [mask, share] : batch.masks) {
     // Without a causal mask, all ranks' keys are in one list.
-    const bool diagonal_blocks = mask.causal || batch.context == 1;
+    const bool diagonal_blocks = mask.causal || batch.ring() == 1;
+    const AttentionMask local = b.striped ? *nn::striped_mask(mask, batch.ring(), 0, 0) : mask;
     const double diagonal =
-        diagonal_blocks ? sequences * batch.chunks_per_rank * pairs(batch.chunk_length(), mask) : 0.0;
-    b.masks.push_back(
-        {.mask = mask,
-         .halves = mask.causal && mask.window > 0 && batch.splits_windows(),
-         .sources = batch.sources(mask),
-         .diagonal_pairs = diagonal,
-         .off_diagonal_pairs = sequences * pairs(batch.padded_length(), mask) / batch.context - diagonal});
+        diagonal_blocks ? sequences * batch.chunks_per_rank * pairs(batch.chunk_length(), local) : 0.0;
+    b.masks.push_back({.mask = mask,
+                       .halves = mask.causal && mask.window > 0 && batch.splits_windows(),
+                       .sources = batch.sources(mask),
+                       .diagonal_pairs = diagonal,
+                       .off_diagonal_pairs = sequences * pairs(batch.padded_length(), mask) / batch.ring() - diagonal});
   }
 }
 
@@ -243,6 +244,12 @@ nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {
     HAWSER_CHECK(layout.mesh.context == 1, "a KV cache with context parallelism");
     seams.attention = std::make_shared<nn::KvCacheExchange>();
   }
+  HAWSER_CHECK(layout.mesh.context_heads == layout.batch.context_heads, "heads over ", layout.mesh.context_heads,
+               " ranks of the mesh, rows over ", layout.batch.context_heads);
+  HAWSER_CHECK(layout.mesh.context_heads == 1 || layout.replace_seams,
+               "two-dimensional context parallelism has no implementation yet");
+  HAWSER_CHECK(layout.batch.split != batches::SequenceSplit::striped || layout.replace_seams,
+               "no implementation for token-striped sequences yet");
   if (layout.replace_seams) layout.replace_seams(seams, mesh);
   return seams;
 }

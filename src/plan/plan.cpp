@@ -223,7 +223,7 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
   const step::BatchBounds& bounds = layout.bounds;
   costs.model_flops = layout.micro_batches * model.training_flops(bounds.row_counts(), [&](const AttentionMask& mask) {
     const step::MaskBounds& m = bounds.with_mask(mask);
-    return m.diagonal_pairs + m.off_diagonal_pairs;
+    return (m.diagonal_pairs + m.off_diagonal_pairs) / bounds.context_heads;
   });
   return costs;
 }

@@ -54,9 +54,9 @@ enum class Op {
 };
 const char* to_string(Op op);
 
-// exchange: communication inside layers (nn/seams.h). gather: Op::gather, gather_updated, optimizer_gather.
-// reduce: Op::reduce, reduce_replicas, reduce_tied, optimizer_scatter. send, receive: the op. copy_out: offload,
-// state_out. copy_in: load, state_in. compute: everything else. count: the number of streams.
+// exchange: communication inside layers (nn/seams.h): context, tensor and expert parallelism. gather: Op::gather,
+// gather_updated, optimizer_gather. reduce: Op::reduce, reduce_replicas, reduce_tied, optimizer_scatter. send, receive:
+// the op. copy_out: offload, state_out. copy_in: load, state_in. compute: everything else. count: the number of streams.
 enum class StreamId { compute, exchange, gather, reduce, send, receive, copy_out, copy_in, count };
 const char* to_string(StreamId stream);
 

@@ -15,12 +15,13 @@ struct HostBatch {
   std::vector<std::int32_t> ids, labels, positions;
   std::vector<std::int32_t> diagonal;
   std::vector<std::vector<std::int32_t>> off_diagonal;  // for each of BatchBounds::masks; may be empty
-  std::vector<std::int32_t> documents;                  // empty unless BatchBounds::documents
   // For each of BatchBounds::masks and each source; empty unless BatchBounds::source_tables.
   std::vector<std::vector<std::vector<std::int32_t>>> by_source;
-  std::vector<std::int32_t> gather_index;     // empty without context parallelism
-  std::vector<std::int32_t> logit_positions;  // at most BatchBounds::logit_positions; padded with row 0
-  std::vector<std::int32_t> row_ids;          // [T, 2]
+  std::vector<std::int32_t> heads_index;        // empty with one rank of heads
+  std::vector<std::int32_t> gather_index;       // empty without context parallelism
+  std::vector<std::int32_t> logit_positions;    // at most BatchBounds::logit_positions; padded with row 0
+  std::vector<std::int32_t> attention_row_ids;  // empty with one rank of heads
+  std::vector<std::int32_t> row_ids;            // [T, 2]
   std::vector<std::int32_t> sequence_row_ids,
       source_row_ids;                      // [context * T, 2]; empty unless BatchBounds::all_row_ids
   std::vector<std::int32_t> token_mask;    // one per row
@@ -42,17 +43,18 @@ struct BatchBounds {
   int row_part = 0;            // this rank's of them
   std::int64_t sequences = 1;  // of a micro-batch
   int context = 1;
+  int context_heads = 1;
   std::int64_t diagonal = 1;      // max segments
   std::int64_t off_diagonal = 0;  // max segments of a causal mask's list
-  std::int64_t documents = 0;     // max documents; 0: there is no table of them
   bool source_tables = false;     // there are tables by source
   std::vector<MaskBounds> masks = {{}};
   std::int64_t uniform_diagonal = 0;  // as in nn::BatchViews
+  bool striped = false;               // likewise
   bool off_diagonal_disjoint_keys = false;
   std::int64_t logit_positions = 0;  // Purpose::logits: max rows whose logits are computed
   bool uses_kv_cache = false;        // nn/kv_cache.h
   bool random_numbers = false;       // layers draw random numbers
-  bool all_row_ids = false;          // with random_numbers: layers read the row ids of other ranks
+  bool all_row_ids = false;          // batches::BatchShape::all_row_ids
   bool token_mask = false;           // layers read it
 
   // Of an off-diagonal table, and of each table by source.
@@ -60,6 +62,8 @@ struct BatchBounds {
     if (!m.mask.causal) return diagonal;
     return m.halves ? 2 * off_diagonal : off_diagonal;
   }
+  int ring() const { return context / context_heads; }
+  std::int64_t attention_rows() const { return context_heads * rows; }
   nn::RowCounts row_counts() const { return {rows / row_parts, rows, row_part * (rows / row_parts)}; }
   const MaskBounds& with_mask(const AttentionMask& mask) const;  // InternalError if there is none
 };

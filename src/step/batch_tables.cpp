@@ -37,11 +37,6 @@ void off_diagonal_count(const HostBatch& batch, const BatchBounds& b, const Batc
   give(counts.data(), static_cast<std::int64_t>(counts.size() * sizeof(std::int32_t)));
 }
 
-void documents_count(const HostBatch& batch, const BatchBounds&, const BatchTable::Give& give) {
-  const std::int32_t segments = segments_of(batch.documents);
-  give(&segments, sizeof(segments));
-}
-
 void by_source(const HostBatch& batch, const BatchBounds& b, const BatchTable::Give& give) {
   std::vector<std::int32_t> all;
   for (std::size_t m = 0; m < batch.by_source.size(); ++m) {
@@ -88,7 +83,7 @@ Shape one(const BatchBounds&) {
   return {1};
 }
 Shape with_context(const BatchBounds& b, const Shape& shape) {
-  return b.context > 1 ? shape : Shape{0};
+  return b.ring() > 1 ? shape : Shape{0};
 }
 
 Shape row_ids_of_all(const BatchBounds& b) {
@@ -116,13 +111,6 @@ constexpr BatchTable kTables[] = {
     {"off_diagonal_count", DType::i32,
      [](const BatchBounds& b) { return with_context(b, {static_cast<std::int64_t>(b.masks.size())}); },
      off_diagonal_count, &Views::off_diagonal_count},
-    {"documents", DType::i32,
-     [](const BatchBounds& b) {
-       return Shape{b.documents, kSegmentNumbers};
-     },
-     numbers<&Host::documents>, &Views::documents},
-    {"documents_count", DType::i32, [](const BatchBounds& b) { return Shape{b.documents > 0 ? 1 : 0}; },
-     documents_count, &Views::documents_count},
     {"by_source", DType::i32,
      [](const BatchBounds& b) {
        return Shape{source_rows(b), kSegmentNumbers};
@@ -132,6 +120,9 @@ constexpr BatchTable kTables[] = {
      &Views::by_source_count},
     {"gather_index", DType::i32, [](const BatchBounds& b) { return with_context(b, {b.rows * b.context}); },
      numbers<&Host::gather_index>, &Views::gather_index},
+    {"heads_index", DType::i32,
+     [](const BatchBounds& b) { return Shape{b.context_heads > 1 ? b.attention_rows() : 0}; },
+     numbers<&Host::heads_index>, &Views::heads_index},
     {"logit_positions", DType::i32, [](const BatchBounds& b) { return Shape{b.logit_positions}; },
      numbers<&Host::logit_positions>, &Views::logit_positions},
     {"row_ids", DType::i32,
@@ -139,6 +130,11 @@ constexpr BatchTable kTables[] = {
        return Shape{b.random_numbers ? b.rows : 0, 2};
      },
      numbers<&Host::row_ids>, &Views::row_ids},
+    {"attention_row_ids", DType::i32,
+     [](const BatchBounds& b) {
+       return Shape{b.random_numbers && b.context_heads > 1 ? b.attention_rows() : 0, 2};
+     },
+     numbers<&Host::attention_row_ids>, &Views::attention_row_ids},
     {"sequence_row_ids", DType::i32, row_ids_of_all, numbers<&Host::sequence_row_ids>, &Views::sequence_row_ids},
     {"source_row_ids", DType::i32, row_ids_of_all, numbers<&Host::source_row_ids>, &Views::source_row_ids},
     {"token_mask", DType::i32, [](const BatchBounds& b) { return Shape{b.token_mask ? b.rows : 0}; },
@@ -162,8 +158,10 @@ std::span<const BatchTable> batch_tables() {
 
 nn::BatchViews batch_views(const BatchBounds& b, const std::function<TensorView(const BatchTable&)>& table_of) {
   nn::BatchViews views{.uniform_diagonal = b.uniform_diagonal,
-                       .off_diagonal_disjoint_keys = b.off_diagonal_disjoint_keys};
+                       .off_diagonal_disjoint_keys = b.off_diagonal_disjoint_keys,
+                       .striped = b.striped};
   for (const BatchTable& table : batch_tables()) views.*table.view = table_of(table);
+  if (views.attention_row_ids.empty()) views.attention_row_ids = views.row_ids;
   std::int64_t begin = 0, source_row = 0, source_list = 0;
   for (std::size_t w = 0; w < b.masks.size(); ++w) {
     const MaskBounds& bounds = b.masks[w];
@@ -189,7 +187,6 @@ nn::BatchViews batch_views(const BatchBounds& b, const std::function<TensorView(
 
 void set_host_tables(const HostBatch& host, nn::BatchViews& views) {
   views.host_diagonal = &host.diagonal;
-  views.host_documents = &host.documents;
   for (std::size_t m = 0; m < views.masks.size(); ++m) {
     views.masks[m].host_off_diagonal = m < host.off_diagonal.size() ? &host.off_diagonal[m] : nullptr;
     views.masks[m].host_by_source = m < host.by_source.size() ? &host.by_source[m] : nullptr;

@@ -53,22 +53,24 @@ TEST(BatchTables, AreUsedAsTheBoundsSay) {
   EXPECT_EQ(used({.rows = 8, .token_mask = true}).count("token_mask"), 1u);
   expected.insert({"off_diagonal", "off_diagonal_count", "gather_index"});
   EXPECT_EQ(used({.rows = 8, .context = 2, .off_diagonal = 4}), expected);
-  BatchBounds bounds{.rows = 8, .context = 2, .off_diagonal = 4, .documents = 3, .source_tables = true};
+  BatchBounds bounds{.rows = 8, .context = 2, .off_diagonal = 4, .source_tables = true};
   bounds.masks = {{.sources = 4}};
-  expected.insert({"documents", "documents_count", "by_source", "by_source_count"});
+  expected.insert({"by_source", "by_source_count"});
   EXPECT_EQ(used(bounds), expected);
+  EXPECT_EQ(used({.rows = 8, .context = 2, .context_heads = 2}),
+            (std::set<std::string>{"ids", "labels", "positions", "diagonal", "diagonal_count", "heads_index"}));
 }
 
 TEST(BatchTables, EachGivesItsContentsAndHasItsOwnView) {
   HostBatch batch;
   std::int32_t next = 0;
-  for (auto field : {&HostBatch::ids, &HostBatch::labels, &HostBatch::positions, &HostBatch::documents,
-                     &HostBatch::gather_index, &HostBatch::logit_positions, &HostBatch::row_ids, &HostBatch::token_mask,
-                     &HostBatch::slot_mapping, &HostBatch::sequence_row_ids, &HostBatch::source_row_ids}) {
+  for (auto field :
+       {&HostBatch::ids, &HostBatch::labels, &HostBatch::positions, &HostBatch::heads_index, &HostBatch::gather_index,
+        &HostBatch::logit_positions, &HostBatch::row_ids, &HostBatch::token_mask, &HostBatch::slot_mapping,
+        &HostBatch::sequence_row_ids, &HostBatch::source_row_ids, &HostBatch::attention_row_ids}) {
     batch.*field = {++next};
   }
   batch.diagonal.assign(3 * kSegmentNumbers, 0);
-  batch.documents.assign(4 * kSegmentNumbers, 9);
   batch.off_diagonal = {std::vector<std::int32_t>(2 * kSegmentNumbers, 0)};
   batch.by_source = {{std::vector<std::int32_t>(kSegmentNumbers, 10), std::vector<std::int32_t>(kSegmentNumbers, 11)}};
   std::vector<std::int32_t> first;
@@ -84,7 +86,7 @@ TEST(BatchTables, EachGivesItsContentsAndHasItsOwnView) {
     EXPECT_TRUE((views.*table.view).empty()) << table.name << " has the view of another table";
     views.*table.view = TensorView(&memory, table.dtype, {1}, DeviceKind::cpu);
   }
-  EXPECT_EQ(first, (std::vector<std::int32_t>{1, 2, 3, 0, 3, 0, 2, 9, 4, 10, 1, 5, 6, 7, 10, 11, 8, 9}));
+  EXPECT_EQ(first, (std::vector<std::int32_t>{1, 2, 3, 0, 3, 0, 2, 10, 1, 5, 4, 6, 7, 12, 10, 11, 8, 9}));
 }
 
 }  // namespace

@@ -134,7 +134,7 @@ FitRun::InFlightStep FitRun::enqueue(std::int64_t step, batches::Prefetcher& pre
     pending.targets = batch.step_targets;
     pending.imbalance.add(batch.imbalance, batch.pairs);
     pending.flops += open_.model->training_flops(plan_.layout.bounds.row_counts(), [&](const AttentionMask& mask) {
-      return engine::visible_pairs(batch, mask);
+      return engine::visible_pairs(batch, plan_.layout.batch, mask);
     });
     input.batches.push_back(engine::to_host_batch(batch, plan_.layout.batch));
   }

@@ -31,87 +31,96 @@ class ExchangeOf : public nn::AttentionExchange {
   comm::Group& group_;
 };
 
-// Each rank has all rows of some heads (DeepSpeed-Ulysses, arXiv 2309.14509): queries, keys and values move there, and
-// outputs back. The group's size divides the key-value heads. Reads BatchViews::documents.
+// Ranks with the same rows of a ring get some heads each (DeepSpeed-Ulysses, arXiv 2309.14509): queries, keys and
+// values move there, `inner` computes their attention with the tables of the ring, and outputs move back. The number of
+// ranks divides the key-value heads.
 class HeadCall : public nn::AttentionExchange::Call {
  public:
-  HeadCall(nn::LayerContext& ctx, comm::Group& group, const AttentionMask& mask, const nn::AttentionTensors& own)
-      : ctx_(ctx), group_(group), mask_(mask), own_(own) {
+  HeadCall(nn::LayerContext& ctx, comm::Group& group, nn::AttentionExchange& inner, const AttentionMask& mask,
+           const nn::AttentionTensors& own)
+      : ctx_(ctx), group_(group), own_(own) {
     HAWSER_CHECK(own.k.size(1) % group.size() == 0, own.k.size(1), " key-value heads over ", group.size(), " ranks");
     ctx.exchange_after_compute();
     all_.q = to_heads(own.q);
     all_.k = to_heads(own.k);
     all_.v = to_heads(own.v);
-  }
-  int parts() const override { return 1; }
-  nn::AttentionPart wait(int) override {
-    const nn::MaskViews& views = ctx_.batch().with_mask(mask_);
-    if (own_.d_o.empty()) {
-      all_.o = ctx_.temp(all_.q.dtype(), all_.q.shape());
-      all_.lse = ctx_.temp(DType::f32, {all_.q.size(1), all_.q.size(0)});
+    if (backward()) {
+      all_.o = to_heads(own.o);
+      all_.lse = transposed(to_heads(transposed(own.lse).split_last(own.q.size(1), 1)));
+      all_.d_o = ctx.temp(own.d_o.dtype(), all_.q.shape());
+      all_.dq = ctx.temp(own.dq.dtype(), all_.q.shape());
+      all_.dk = ctx.temp(own.dk.dtype(), all_.k.shape());
+      all_.dv = ctx.temp(own.dv.dtype(), all_.k.shape());
     } else {
-      ctx_.exchange_after_compute();  // d_o
-      all_.o = to_heads(own_.o);
-      all_.d_o = to_heads(own_.d_o);
-      all_.lse = transposed(to_heads(transposed(own_.lse).split_last(own_.q.size(1), 1)));
-      all_.dq = ctx_.temp(all_.q.dtype(), all_.q.shape());
-      all_.dk = ctx_.temp(all_.k.dtype(), all_.k.shape());
-      all_.dv = ctx_.temp(all_.k.dtype(), all_.k.shape());
+      all_.o = ctx.temp(own.o.dtype(), all_.q.shape());
+      all_.lse = ctx.temp(DType::f32, {all_.q.size(1), all_.q.size(0)});
     }
-    ctx_.compute_after_exchange();
-    return {.tensors = all_,
-            .segments = ctx_.batch().documents,
-            .segment_count = ctx_.batch().documents_count,
-            .form = ops::SegmentForm::diagonal,
-            .host_segments = ctx_.batch().host_documents,
-            .mask = mask_,
-            .first_head = group_.index() * all_.q.size(1),
-            .query_ids = ctx_.batch().sequence_row_ids,
-            .key_ids = ctx_.batch().sequence_row_ids,
-            .visible = group_.size() * (views.diagonal_pairs + views.off_diagonal_pairs)};
+    ctx.compute_after_exchange();
+    inner_ = backward() ? inner.backward(ctx, mask, all_) : inner.forward(ctx, mask, all_);
   }
-  void computed(int) override {
+  int parts() const override { return inner_->parts(); }
+  nn::AttentionPart wait(int p) override {
+    if (p == 0 && backward()) {
+      ctx_.exchange_after_compute();  // d_o
+      to_heads(own_.d_o, all_.d_o);
+      ctx_.compute_after_exchange();
+    }
+    nn::AttentionPart part = inner_->wait(p);
+    part.first_head += group_.index() * all_.q.size(1);
+    return part;
+  }
+  void computed(int p) override { inner_->computed(p); }
+  void finish_queries() override {
+    inner_->finish_queries();
     ctx_.exchange_after_compute();
-    if (own_.d_o.empty()) {
+    if (backward()) {
+      to_rows(all_.dq, own_.dq);
+    } else {
       to_rows(all_.o, own_.o);
       const TensorView lse = ctx_.temp(DType::f32, {own_.q.size(0), own_.q.size(1)});
       to_rows(transposed(all_.lse).split_last(all_.q.size(1), 1), lse.split_last(own_.q.size(1), 1));
       ops::transpose(ctx_.exchange(), {.x = lse, .y = own_.lse});
-      return;
     }
-    to_rows(all_.dq, own_.dq);
+    ctx_.compute_after_exchange();
+  }
+  void finish_keys() override {
+    inner_->finish_keys();
+    ctx_.exchange_after_compute();
     to_rows(all_.dk, own_.dk);
     to_rows(all_.dv, own_.dv);
+    ctx_.compute_after_exchange();
   }
-  void finish_queries() override { ctx_.compute_after_exchange(); }
 
  private:
-  // [T, heads, D] of all heads to [S, heads / ranks, D] in sequence order. BatchViews::gather_index is for buffers with
-  // two blocks of T rows for each rank; here both have the same contents.
+  bool backward() const { return !own_.d_o.empty(); }
   TensorView to_heads(const TensorView& x) {
-    const std::int64_t rows = x.size(0), heads = x.size(1) / group_.size(), width = heads * x.size(2);
-    const TensorView send = ctx_.temp(x.dtype(), {group_.size() * 2 * rows, width});
-    const TensorView received = ctx_.temp(x.dtype(), send.shape()),
-                     y = ctx_.temp(x.dtype(), {group_.size() * rows, width});
-    for (int block = 0; block < 2 * group_.size(); ++block) {
-      ops::copy(ctx_.exchange(), {.x = x.slice(1, block / 2 * heads, heads),
-                                  .y = send.rows(block * rows, rows).split_last(heads, x.size(2))});
+    const TensorView y = ctx_.temp(x.dtype(), {group_.size() * x.size(0), x.size(1) / group_.size(), x.size(2)});
+    to_heads(x, y);
+    return y;
+  }
+  // [T, heads, D] of all heads to [U T, heads / U, D] in the order of the ring's rank.
+  void to_heads(const TensorView& x, const TensorView& y) {
+    const std::int64_t rows = x.size(0), heads = y.size(1), width = heads * x.size(2);
+    const TensorView send = ctx_.temp(x.dtype(), {group_.size() * rows, width}),
+                     received = ctx_.temp(x.dtype(), send.shape());
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      ops::copy(ctx_.exchange(),
+                {.x = x.slice(1, rank * heads, heads), .y = send.rows(rank * rows, rows).split_last(heads, x.size(2))});
     }
     group_.all_to_all(ctx_.exchange(), send, received);
-    ops::gather_rows(ctx_.exchange(), {.x = received, .index = ctx_.batch().gather_index, .y = y});
-    return y.split_last(heads, x.size(2));
+    ops::gather_rows(ctx_.exchange(),
+                     {.x = received, .index = ctx_.batch().heads_index, .y = y.reshape({y.size(0), width})});
   }
   // The inverse.
   void to_rows(const TensorView& x, const TensorView& y) {
     const std::int64_t rows = y.size(0), heads = x.size(1), width = heads * x.size(2);
-    const TensorView send = ctx_.temp(x.dtype(), {group_.size() * 2 * rows, width}),
+    const TensorView send = ctx_.temp(x.dtype(), {group_.size() * rows, width}),
                      received = ctx_.temp(x.dtype(), send.shape());
-    ops::fill(ctx_.exchange(), {.y = send});
     ops::scatter_rows(ctx_.exchange(),
-                      {.x = x.reshape({x.size(0), width}), .index = ctx_.batch().gather_index, .y = send});
+                      {.x = x.reshape({x.size(0), width}), .index = ctx_.batch().heads_index, .y = send});
     group_.all_to_all(ctx_.exchange(), send, received);
     for (int rank = 0; rank < group_.size(); ++rank) {
-      ops::copy(ctx_.exchange(), {.x = received.rows(2 * rank * rows, rows).split_last(heads, x.size(2)),
+      ops::copy(ctx_.exchange(), {.x = received.rows(rank * rows, rows).split_last(heads, x.size(2)),
                                   .y = y.slice(1, rank * heads, heads)});
     }
   }
@@ -124,10 +133,28 @@ class HeadCall : public nn::AttentionExchange::Call {
 
   nn::LayerContext& ctx_;
   comm::Group& group_;
-  AttentionMask mask_;
   nn::AttentionTensors own_, all_;
+  std::unique_ptr<nn::AttentionExchange::Call> inner_;
 };
-using HeadExchange = ExchangeOf<HeadCall>;
+
+class HeadExchange : public nn::AttentionExchange {
+ public:
+  explicit HeadExchange(comm::Group& group,
+                        std::shared_ptr<nn::AttentionExchange> inner = std::make_shared<nn::AttentionExchange>())
+      : group_(group), inner_(std::move(inner)) {}
+  std::unique_ptr<Call> forward(nn::LayerContext& ctx, const AttentionMask& mask,
+                                const nn::AttentionTensors& own) override {
+    return std::make_unique<HeadCall>(ctx, group_, *inner_, mask, own);
+  }
+  std::unique_ptr<Call> backward(nn::LayerContext& ctx, const AttentionMask& mask,
+                                 const nn::AttentionTensors& own) override {
+    return std::make_unique<HeadCall>(ctx, group_, *inner_, mask, own);
+  }
+
+ private:
+  comm::Group& group_;
+  std::shared_ptr<nn::AttentionExchange> inner_;
+};
 
 // Keys and values move from rank to rank (arXiv 2310.01889). With a causal mask, part 0 is the diagonal blocks; then
 // each rank's keys are one part, or with a window a part for each chunk. All parts are merged into float32
@@ -163,7 +190,7 @@ class RingCall : public nn::AttentionExchange::Call {
     if (new_source) start(turn);
     nn::AttentionPart part{.tensors = sums_,
                            .mask = mask_,
-                           .query_ids = ctx_.batch().row_ids,
+                           .query_ids = ctx_.batch().attention_row_ids,
                            .first = p == 0,
                            .accumulate_o = true,
                            .accumulate_kv = !new_source};
@@ -178,7 +205,7 @@ class RingCall : public nn::AttentionExchange::Call {
     if (diagonal) {
       set_diagonal(part);
     } else {
-      set_table(part, source * pieces_ + piece);
+      set_table(part, source, piece);
     }
     return part;
   }
@@ -215,23 +242,32 @@ class RingCall : public nn::AttentionExchange::Call {
   }
   void set_diagonal(nn::AttentionPart& part) const {
     const nn::BatchViews& batch = ctx_.batch();
+    if (batch.striped) part.mask = *nn::striped_mask(mask_, group_.size(), group_.index(), group_.index());
     part.segments = batch.diagonal;
     part.segment_count = batch.diagonal_count;
     part.form = ops::SegmentForm::diagonal;
-    part.blocks = nn::diagonal_blocks(batch, mask_, own_.k.size(0));
+    part.blocks = nn::diagonal_blocks(batch, part.mask, own_.k.size(0));
     part.host_segments = batch.host_diagonal;
     part.visible = views_.diagonal_pairs;
   }
-  void set_table(nn::AttentionPart& part, int table) const {
+  void set_table(nn::AttentionPart& part, int source, int piece) const {
     const std::int64_t tables = views_.by_source_count.size(0), rows = views_.by_source.size(0) / tables;
+    if (ctx_.batch().striped) {
+      // If the window shows none of the source's keys: the own table, which is empty.
+      const auto mask = nn::striped_mask(mask_, group_.size(), group_.index(), source);
+      if (mask) part.mask = *mask;
+      if (!mask) source = group_.index();
+      if (mask_.causal) part.form = ops::SegmentForm::diagonal;
+    } else {
+      part.mask.causal = false;  // off-diagonal blocks are complete, but for the window
+      part.window_halves = mask_.causal && mask_.window > 0 && ctx_.batch().uniform_diagonal == 0;
+    }
+    const int table = source * pieces_ + piece;
     part.segments = views_.by_source.rows(table * rows, rows);
     part.segment_count = views_.by_source_count.rows(table, 1);
     if (views_.host_by_source != nullptr) {
       part.host_segments = &(*views_.host_by_source)[static_cast<std::size_t>(table)];
     }
-    // Off-diagonal blocks are complete, but for the window.
-    part.mask.causal = false;
-    part.window_halves = mask_.causal && mask_.window > 0 && ctx_.batch().uniform_diagonal == 0;
     part.visible = views_.off_diagonal_pairs / static_cast<double>(tables);
   }
   TensorView key_ids(int source) const {

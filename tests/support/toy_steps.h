@@ -11,13 +11,14 @@ namespace hawser::testing {
 
 constexpr std::int64_t kToyLength = 61, kToyDocuments = 5;
 
-// A micro-batch of two sequences of kToyLength tokens on each data rank.
-inline batches::BatchShape toy_batch(int context, bool packed = true) {
+// A micro-batch of two sequences of kToyLength tokens on each data rank. heads: BatchShape::context_heads.
+inline batches::BatchShape toy_batch(int context, bool packed = true, int heads = 1) {
   return {.sequences = 2,
           .sequence_length = kToyLength,
           .max_documents = packed ? kToyDocuments : 1,
           .context = context,
-          .chunks_per_rank = context == 1 ? 1 : 2};
+          .context_heads = heads,
+          .chunks_per_rank = context == heads ? 1 : 2};
 }
 
 class ToySteps {

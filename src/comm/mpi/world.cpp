@@ -210,9 +210,10 @@ std::uint64_t Channel::meet(Control& control, std::uint64_t mine) {
 namespace {
 
 std::string text_of(const MeshSizes& sizes) {
-  std::string out = cat("tensor ", sizes.tensor, ", context ", sizes.context, ", shard ", sizes.shard,
-                        sizes.shard_context ? "" : " (none)", ", replicate ", sizes.replicate, ", pipeline ",
-                        sizes.pipeline, sizes.interleaved ? " (interleaved)" : "", ", expert ", sizes.expert);
+  std::string out =
+      cat("tensor ", sizes.tensor, ", context ", sizes.context, " (heads ", sizes.context_heads, "), shard ",
+          sizes.shard, sizes.shard_context ? "" : " (none)", ", replicate ", sizes.replicate, ", pipeline ",
+          sizes.pipeline, sizes.interleaved ? " (interleaved)" : "", ", expert ", sizes.expert);
   for (const std::vector<int>& stages : sizes.tied) out += cat(", tied ", rank_list(stages));
   return out;
 }

@@ -36,6 +36,7 @@ class GatherCall : public nn::AttentionExchange::Call {
         tensors_(tensors),
         rows_(tensors.k.size(0)),
         head_dim_(tensors.k.size(2)) {
+    HAWSER_CHECK(!ctx.batch().striped, "gathered keys of token-striped sequences");
     if (mask == AttentionMask{.causal = true, .window = 1}) return;  // every query sees its own key only
     const int heads = static_cast<int>(tensors.k.size(1));
     int groups = std::min(head_groups, heads);
@@ -61,8 +62,8 @@ class GatherCall : public nn::AttentionExchange::Call {
               .blocks = nn::diagonal_blocks(batch, mask_, rows_),
               .host_segments = batch.host_diagonal,
               .mask = mask_,
-              .query_ids = batch.row_ids,
-              .key_ids = batch.row_ids,
+              .query_ids = batch.attention_row_ids,
+              .key_ids = batch.attention_row_ids,
               .visible = views.diagonal_pairs};
     }
     HeadGroup& g = groups_[static_cast<std::size_t>(p - diagonal_)];
@@ -88,7 +89,7 @@ class GatherCall : public nn::AttentionExchange::Call {
             .window_halves = halves,
             .mask = {.causal = false, .window = mask_.window},
             .first_head = g.begin * tensors_.query_heads_per_kv_head(),
-            .query_ids = batch.row_ids,
+            .query_ids = batch.attention_row_ids,
             .key_ids = batch.sequence_row_ids,
             .first = diagonal_ == 0,
             .visible = views.off_diagonal_pairs};

@@ -1,15 +1,43 @@
-// Context parallelism that gathers keys, or moves queries and outputs, or keys from rank to rank, through plan,
-// checker, executor and session.
+// Context parallelism that gathers keys, moves keys from rank to rank, or moves queries and outputs to the ranks of
+// their heads, alone and in two dimensions, through plan, checker, executor and session.
+#include <tuple>
+
+#include "mesh_case.h"
 #include "nn/testing/context.h"
+#include "parallel/context/all_gather_exchange.h"
 #include "support/context_exchanges.h"
 #include "toy_training.h"
 
 namespace hawser {
 namespace {
 
-enum class Exchange { all_gather, heads, ring };
+using Split = batches::SequenceSplit;
 
-// Four key-value heads, so that up to four ranks have some each.
+enum class Exchange { all_gather, ring };  // between ranks with different rows of the same heads
+
+struct ContextCase {
+  comm::MeshSizes mesh;
+  Exchange exchange = Exchange::ring;
+  nn::SavePolicy policy = {};
+  AttentionMask mask = {};  // of the second block's attention
+  Split split = Split::zigzag;
+  bool packed = true;
+  int accumulation = 1;
+  int in_flight = 1;
+  double random_delay_s = 0;
+
+  int ring() const { return mesh.context / mesh.context_heads; }
+  std::int64_t missing() const { return accumulation > 1 ? 1 : 0; }  // sequences of a divisible global batch
+  std::string text() const {
+    constexpr const char* kSplits[] = {"", ", by work", ", striped"};
+    return cat(exchange == Exchange::ring ? "ring" : "all-gather", ", context ", mesh.context, " heads ",
+               mesh.context_heads, " shard ", mesh.shard, ", ", nn::testing::text(policy), ", window ", mask.window,
+               mask.causal ? "" : ", not causal", kSplits[static_cast<int>(split)], packed ? "" : ", unpacked",
+               ", accumulation ", accumulation, ", in flight ", in_flight);
+  }
+};
+
+// Enough key-value heads that each rank of the largest group of heads has some.
 models::ModelDescription description(const AttentionMask& mask) {
   models::ModelDescription d = testing::toy_description();
   for (models::BlockDescription& block : d.blocks) block.attention.kv_heads = 4;
@@ -18,64 +46,216 @@ models::ModelDescription description(const AttentionMask& mask) {
   return d;
 }
 
-void expect_like_one_rank(Exchange exchange, const comm::MeshSizes& mesh, const nn::SavePolicy& policy,
-                          const AttentionMask& mask = {}) {
-  constexpr const char* kNames[] = {"all-gather", "heads", "ring"};
-  const std::string text =
-      cat(kNames[static_cast<int>(exchange)], ", context ", mesh.context, " shard ", mesh.shard, ", ",
-          nn::testing::text(policy), ", window ", mask.window, mask.causal ? "" : ", not causal");
-  const models::Model model(description(mask));
-  plan::Layout layout = testing::toy_layout(mesh, model);
+void set_batch(const ContextCase& c, const models::Model& model, plan::Layout& layout) {
+  layout.batch = testing::toy_batch(c.mesh.context, c.packed, c.mesh.context_heads);
+  layout.batch.split = c.split;
+  if (c.split != Split::zigzag) layout.batch.chunks_per_rank = c.split == Split::by_work && c.ring() > 1 ? 4 : 1;
+  layout.batch.source_segments = c.exchange == Exchange::ring;
   plan::set_masks(layout.batch, model);
-  layout.batch.document_segments = exchange == Exchange::heads;
-  layout.batch.source_segments = exchange == Exchange::ring;
   plan::set_bounds(layout);
-  layout.policies.assign(layout.policies.size(), policy);
-  if (policy.delay_weight_gradients) layout.in_flight = 2;
+}
+
+plan::Layout layout_of(const ContextCase& c, const models::Model& model) {
+  plan::Layout layout = testing::toy_layout(c.mesh, model);
+  set_batch(c, model, layout);
+  layout.policies.assign(layout.policies.size(), c.policy);
+  layout.in_flight = c.in_flight;
+  layout.replace_seams = [c](nn::Seams& seams, comm::Mesh& groups) {
+    seams.attention = std::make_shared<nn::AttentionExchange>();
+    if (c.ring() > 1 && c.exchange == Exchange::all_gather) {
+      seams.attention = std::make_shared<parallel::AllGatherExchange>(groups.context_ring(), 2);
+    } else if (c.ring() > 1) {
+      seams.attention = std::make_shared<testing::RingExchange>(groups.context_ring());
+    }
+    if (c.mesh.context_heads > 1) {
+      seams.attention = std::make_shared<testing::HeadExchange>(groups.context_heads(), seams.attention);
+    }
+  };
+  return layout;
+}
+
+// One rank, one micro-batch after another, no recompute.
+plan::Layout alone(const ContextCase& c, const models::Model& model) {
+  plan::Layout layout = testing::toy_layout({}, model);
+  set_batch({.mask = c.mask, .packed = c.packed}, model, layout);
+  return layout;
+}
+
+void expect_one_ranks_gradients(const ContextCase& c) {
+  SCOPED_TRACE(c.text());
+  const models::Model model(description(c.mask));
+  const plan::Layout layout = layout_of(c, model);
+  const std::int64_t batch_size = 2LL * layout.data_ranks() * c.accumulation - c.missing();
+  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const testing::Outcome ours = testing::run(model, layout, *mesh, batch_size, c.random_delay_s);
+  static std::map<std::tuple<std::int64_t, bool, bool, std::int64_t>, testing::Outcome> references;
+  testing::Outcome& one = references[{batch_size, c.packed, c.mask.causal, c.mask.window}];
+  if (one.gradients.empty()) {
+    one = testing::run(model, alone(c, model), *comm::make_self_mesh(), batch_size, 0);
+  }
+  EXPECT_NEAR(ours.loss, one.loss, 1e-5 * one.loss);
+  // With window 1, the exact gradients of that block's q and k are zero.
+  testing::compare_shards({}, ours, one, c.mask.window == 1 ? 2e-4 : 1e-5);
+}
+
+void expect_one_ranks_training(const ContextCase& c) {
+  const models::Model model(description(c.mask));
+  plan::Layout layout = layout_of(c, model);
   // In the batch of eight ranks, one element of a gradient cancels to rounding noise. AdamW divides by its size: after
   // three steps even all-gather's weights are 8.6e-6 from one rank's. A larger epsilon shows the gradients themselves.
   const bool noisy = the_world->size() == 8;
   if (noisy) layout.optimizer = optim::make_adamw({.epsilon = 1e-4});
-  layout.replace_seams = [&](nn::Seams& seams, comm::Mesh& groups) {
-    if (exchange == Exchange::heads) {
-      seams.attention = std::make_shared<testing::HeadExchange>(groups.context());
-    } else if (exchange == Exchange::ring) {
-      seams.attention = std::make_shared<testing::RingExchange>(groups.context());
-    }
-  };
   const testing::Trained cut = testing::train(model, layout);
-  plan::Layout alone = testing::toy_layout({}, model);
-  plan::set_masks(alone.batch, model);
-  plan::set_bounds(alone);
-  alone.optimizer = layout.optimizer;
+  plan::Layout one = alone(c, model);
+  one.optimizer = layout.optimizer;
   const testing::Tensors after =
-      testing::expect_one_ranks_training(model, alone, 2LL * layout.data_ranks() * 2, cut, text);
+      testing::expect_one_ranks_training(model, one, 2LL * layout.data_ranks() * 2, cut, c.text());
   if (noisy) {
-    EXPECT_LT(testing::difference(cut.after, after, "model"), 1e-6) << text;
+    EXPECT_LT(testing::difference(cut.after, after, "model"), 1e-6) << c.text();
   }
 }
+
+// All splits of `context` ranks into ring and heads; the other ranks are shards.
+std::vector<comm::MeshSizes> splits_of(int context) {
+  std::vector<comm::MeshSizes> out;
+  for (int heads = 1; heads <= std::min(context, 4); heads *= 2) {
+    out.push_back({.context = context, .shard = the_world->size() / context, .context_heads = heads});
+  }
+  return out;
+}
+
+// Of up to four context ranks.
+std::vector<comm::MeshSizes> meshes() {
+  return splits_of(std::min(the_world->size(), 4));
+}
+
+const nn::SavePolicy kFull{.checkpointing = Checkpointing::full}, kDelayed{.delay_weight_gradients = true};
 
 TEST(ContextExchange, TrainsLikeOneRank) {
-  const int world = the_world->size();
-  const comm::MeshSizes mesh{.context = std::min(world, 4), .shard = std::max(world / 4, 1)};
-  const nn::SavePolicy full{.checkpointing = Checkpointing::full}, delayed{.delay_weight_gradients = true};
-  for (const Exchange exchange : {Exchange::heads, Exchange::ring}) {
-    if (world == 1 && exchange == Exchange::heads) continue;  // one rank has all heads, and no gather_index
-    expect_like_one_rank(exchange, mesh, full);
-    expect_like_one_rank(exchange, mesh, delayed);
-    for (const std::int64_t window : {3, 9}) expect_like_one_rank(exchange, mesh, {}, {.window = window});
-    if (world == 4) expect_like_one_rank(exchange, {.context = 2, .shard = 2}, full);
+  for (const comm::MeshSizes& mesh : meshes()) {
+    expect_one_ranks_training({.mesh = mesh, .policy = kFull});
+    expect_one_ranks_training({.mesh = mesh, .policy = kDelayed, .mask = {.window = 9}, .in_flight = 2});
+    expect_one_ranks_training({.mesh = mesh, .mask = {.window = 3}});
+    expect_one_ranks_training({.mesh = mesh, .policy = kFull, .mask = {.causal = false}});
+    expect_one_ranks_training({.mesh = mesh, .mask = {.causal = false, .window = 9}});
   }
 }
 
-TEST(ContextExchange, TrainsLikeOneRankWithoutACausalMask) {
-  const int world = the_world->size();
-  const comm::MeshSizes mesh{.context = std::min(world, 4), .shard = std::max(world / 4, 1)};
-  const nn::SavePolicy full{.checkpointing = Checkpointing::full};
-  for (const Exchange exchange : {Exchange::all_gather, Exchange::heads, Exchange::ring}) {
-    if (world == 1 && exchange == Exchange::heads) continue;
-    expect_like_one_rank(exchange, mesh, full, {.causal = false});
-    expect_like_one_rank(exchange, mesh, {}, {.causal = false, .window = 9});
+TEST(ContextExchange, GradientsAreThoseOfOneRank) {
+  for (const comm::MeshSizes& mesh : meshes()) {
+    expect_one_ranks_gradients({.mesh = mesh, .mask = {.window = 3}, .random_delay_s = 0.0005});
+    ContextCase c{.mesh = mesh, .policy = {Checkpointing::qkv, true}, .mask = {.window = 9}};
+    c.accumulation = 3;
+    c.in_flight = 2;
+    c.split = Split::by_work;
+    expect_one_ranks_gradients(c);
+    c.packed = false;
+    c.mask = {};
+    expect_one_ranks_gradients(c);
+  }
+  if (the_world->size() == 4) {
+    expect_one_ranks_gradients({.mesh = {.context = 2, .shard = 2}, .policy = kFull});
+    expect_one_ranks_gradients({.mesh = {.context = 2, .shard = 2, .context_heads = 2}, .policy = kFull});
+  }
+}
+
+// The production exchange finds the tables that it needs in the ring, too.
+TEST(ContextExchange, GathersTheKeysOfTheRing) {
+  for (const comm::MeshSizes& mesh : meshes()) {
+    expect_one_ranks_gradients({.mesh = mesh, .exchange = Exchange::all_gather, .mask = {.window = 9}});
+    expect_one_ranks_gradients({.mesh = mesh, .exchange = Exchange::all_gather, .policy = kFull, .packed = false});
+  }
+}
+
+TEST(ContextExchange, GradientsAreThoseOfOneRankWithoutACausalMask) {
+  for (const comm::MeshSizes& mesh : meshes()) {
+    for (const Exchange exchange : {Exchange::all_gather, Exchange::ring}) {
+      expect_one_ranks_gradients({.mesh = mesh, .exchange = exchange, .policy = kFull, .mask = {.causal = false}});
+    }
+    ContextCase c{.mesh = mesh, .policy = kDelayed, .mask = {.causal = false, .window = 9}};
+    c.accumulation = 3;
+    c.in_flight = 2;
+    expect_one_ranks_gradients(c);
+  }
+}
+
+TEST(ContextExchange, GradientsOfStripedTokensAreThoseOfOneRank) {
+  for (const comm::MeshSizes& mesh : meshes()) {
+    for (const std::int64_t window : {0, 1, 2, 3, 9, 62}) {
+      ContextCase c{.mesh = mesh, .policy = kDelayed, .mask = {.window = window}, .split = Split::striped};
+      c.accumulation = 3;
+      c.in_flight = 2;
+      expect_one_ranks_gradients(c);
+    }
+    ContextCase c{.mesh = mesh, .policy = kFull, .mask = {.causal = false}, .split = Split::striped};
+    expect_one_ranks_gradients(c);
+    c.packed = false;
+    c.random_delay_s = 0.0005;
+    expect_one_ranks_gradients(c);
+    c.mask = {.window = 9};
+    expect_one_ranks_gradients(c);
+    expect_one_ranks_training({.mesh = mesh, .policy = kFull, .mask = {.window = 9}, .split = Split::striped});
+  }
+}
+
+TEST(ContextExchange, HeadsOverRanksAndStripesNeedASeamOfTheirOwn) {
+  const models::Model model(testing::toy_description());
+  plan::Layout layout = testing::toy_layout({.context = 4, .context_heads = 2}, model);
+  const auto mesh = comm::make_meta_mesh(layout.mesh, Rank(0));
+  EXPECT_THROW(plan::make_seams(layout, *mesh), InternalError);
+  layout.replace_seams = [](nn::Seams&, comm::Mesh&) {};
+  plan::make_seams(layout, *mesh);
+  layout.batch.context_heads = 1;
+  EXPECT_THROW(plan::make_seams(layout, *mesh), InternalError);
+  layout = testing::toy_layout({.context = 4}, model);
+  const auto ring = comm::make_meta_mesh(layout.mesh, Rank(0));
+  plan::make_seams(layout, *ring);
+  layout.batch.split = Split::striped;
+  EXPECT_THROW(plan::make_seams(layout, *ring), InternalError);
+}
+
+// Masks whose windows end in a chunk, at its end, after it, and after the sequence.
+std::vector<AttentionMask> masks(const ContextCase& c) {
+  const std::int64_t chunk = ceil_div(testing::kToyLength, std::int64_t{c.ring() == 1 ? 1 : 2} * c.ring());
+  std::vector<AttentionMask> out = {{.causal = false}, {.causal = false, .window = 7}};
+  for (const std::int64_t window :
+       {std::int64_t{0}, std::int64_t{1}, std::int64_t{7}, chunk, chunk + 1, testing::kToyLength + 1}) {
+    out.push_back({.window = window});
+  }
+  return out;
+}
+
+// Options that are not those of the masks and policies: each combination of them comes with several of these.
+ContextCase with_options(ContextCase c, std::size_t policy, std::size_t mask) {
+  c.accumulation = (policy + mask) % 2 == 0 ? 3 : 1;
+  c.in_flight = c.accumulation > 1 && c.policy.delay_weight_gradients ? 2 : 1;
+  c.packed = (policy + 2 * mask) % 3 != 0;
+  c.random_delay_s = (policy + mask) % 5 == 0 ? 0.0005 : 0;
+  constexpr std::array kSplits = {Split::striped, Split::zigzag, Split::by_work};
+  c.split = kSplits[(policy + mask) % 3];
+  const bool stripes = c.exchange == Exchange::ring && (c.mask.causal || c.mask.window == 0);
+  if (c.split == Split::striped && !stripes) c.split = Split::by_work;
+  return c;
+}
+
+// Every split of every number of context ranks, with every mask and policy; over eight ranks, which share few cores,
+// with some policies.
+TEST(ContextExchange, DISABLED_GradientsAreThoseOfOneRankWithEveryMaskUnderEveryPolicy) {
+  std::vector<nn::SavePolicy> policies = nn::testing::all_policies();
+  if (the_world->size() == 8) policies = {{}, {Checkpointing::qkv, true}, kFull};
+  for (int context = 2; context <= the_world->size(); context *= 2) {
+    for (const comm::MeshSizes& mesh : splits_of(context)) {
+      const std::vector<AttentionMask> all = masks({.mesh = mesh});
+      for (std::size_t p = 0; p < policies.size(); ++p) {
+        for (std::size_t m = 0; m < all.size(); ++m) {
+          for (const Exchange exchange : {Exchange::all_gather, Exchange::ring}) {
+            if (mesh.context == mesh.context_heads && exchange == Exchange::all_gather) continue;
+            const ContextCase c{.mesh = mesh, .exchange = exchange, .policy = policies[p], .mask = all[m]};
+            expect_one_ranks_gradients(with_options(c, p, m));
+          }
+        }
+      }
+    }
   }
 }
 

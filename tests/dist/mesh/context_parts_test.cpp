@@ -7,6 +7,7 @@
 namespace hawser {
 namespace {
 
+using Split = batches::SequenceSplit;
 using nn::AttentionPart;
 using nn::AttentionTensors;
 using nn::testing::TestContext;
@@ -67,23 +68,37 @@ void expect_parts(nn::AttentionExchange& exchange, const plan::Layout& layout, c
 TEST(ContextParts, NameTheirHeadsAndRows) {
   const int world = the_world->size();
   if (world == 1 || world > 4) return;
-  for (const bool by_work : {false, true}) {
-    const models::Model model(testing::toy_description());
-    plan::Layout layout = testing::toy_layout({.context = world}, model);
-    layout.batch.masks = {{{.causal = true}, 0.4}, {{.causal = false}, 0.3}, {{.causal = true, .window = 9}, 0.3}};
-    if (by_work) layout.batch.split = batches::SequenceSplit::by_work, layout.batch.chunks_per_rank = 4;
-    layout.batch.document_segments = layout.batch.source_segments = layout.batch.all_row_ids = true;
-    plan::set_bounds(layout);
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
-    parallel::AllGatherExchange gather(mesh->context(), 2);
-    testing::HeadExchange heads(mesh->context());
-    testing::RingExchange ring(mesh->context());
-    const std::string split = by_work ? ", by work" : ", zig-zag";
-    for (const auto& [mask, share] : layout.batch.masks) {
-      const std::string text = split + (mask.causal ? "" : ", not causal") + (mask.window > 0 ? ", window" : "");
-      expect_parts(gather, layout, *mesh, mask, "all-gather" + text);
-      expect_parts(heads, layout, *mesh, mask, "heads" + text);
-      expect_parts(ring, layout, *mesh, mask, "ring" + text);
+  for (int degree = 1; degree <= world; degree *= 2) {
+    for (const Split split : {Split::zigzag, Split::by_work, Split::striped}) {
+      const models::Model model(testing::toy_description());
+      plan::Layout layout = testing::toy_layout({.context = world, .context_heads = degree}, model);
+      layout.batch.masks = {{{.causal = true}, 0.4}, {{.causal = false}, 0.3}, {{.causal = true, .window = 9}, 0.3}};
+      layout.batch.split = split;
+      if (split != Split::zigzag) layout.batch.chunks_per_rank = split == Split::by_work && degree < world ? 4 : 1;
+      layout.batch.source_segments = layout.batch.all_row_ids = true;
+      plan::set_bounds(layout);
+      const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+      std::vector<std::shared_ptr<nn::AttentionExchange>> exchanges;
+      if (degree == world) {
+        exchanges.push_back(std::make_shared<nn::AttentionExchange>());
+      } else {
+        exchanges.push_back(std::make_shared<testing::RingExchange>(mesh->context_ring()));
+        if (split != Split::striped) {
+          exchanges.push_back(std::make_shared<parallel::AllGatherExchange>(mesh->context_ring(), 2));
+        }
+      }
+      for (std::size_t i = 0; i < exchanges.size(); ++i) {
+        for (const auto& [mask, share] : layout.batch.masks) {
+          const std::string text = cat("exchange ", i, ", heads over ", degree, ", split ", static_cast<int>(split),
+                                       mask.causal ? "" : ", not causal", mask.window > 0 ? ", window" : "");
+          if (degree == 1) {
+            expect_parts(*exchanges[i], layout, *mesh, mask, text);
+          } else {
+            testing::HeadExchange heads(mesh->context_heads(), exchanges[i]);
+            expect_parts(heads, layout, *mesh, mask, text);
+          }
+        }
+      }
     }
   }
 }

@@ -121,7 +121,7 @@ inline std::string text_of(const plan::Layout& layout) {
 inline plan::Layout toy_layout(comm::MeshSizes mesh, const models::Model& model) {
   plan::Layout layout;
   layout.mesh = mesh;
-  layout.batch = toy_batch(mesh.context);
+  layout.batch = toy_batch(mesh.context, true, mesh.context_heads);
   layout.policies.assign(static_cast<std::size_t>(model.layers()), {});
   layout.gradient_clip = 0.02;
   plan::set_bounds(layout);
