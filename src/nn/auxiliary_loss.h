@@ -5,8 +5,8 @@
 // It may couple all layers and all tokens, so it is computed between forward and backward of a micro-batch:
 // - Layer::forward writes its statistics over RowCounts::residual rows to AuxiliaryViews::statistics. It overwrites
 //   them; recompute does not write them. Padding rows must not count.
-// - Op::auxiliary_loss (program/program.h) sums them over the ranks with different tokens or layers (comm::Mesh::loss(),
-//   or world() with sequence parallelism) and calls run(), which writes the factors of each layer, equal on all ranks.
+// - Op::auxiliary_loss (program/program.h) sums them over the ranks with different tokens or layers (comm::Mesh's
+//   loss(), or world() with sequence parallelism) and calls run(), which writes the factors, equal on all ranks.
 //   Each pipeline stage has rows for the layers of all stages, those of other stages zero before the sum. The sum ends
 //   when the last stage has run forward, so the op has a stream of its own (program::StreamId::auxiliary): it starts
 //   after forward of the stage's last chunk, and only backward passes of that micro-batch wait for it.
@@ -46,8 +46,8 @@ class AuxiliaryLoss {
     TensorView loss;          // float32 [1]: (+)= share * loss
     bool accumulate = false;  // +=
   };
-  // Enqueues the computation on ctx.compute(), here the auxiliary stream, which has no scratch buffer on GPUs. `ctx` has
-  // no weights and no batch.
+  // Enqueues the computation on ctx.compute(), here the auxiliary stream, which has no scratch buffer on GPUs. `ctx`
+  // has no weights and no batch.
   virtual void run(LayerContext& ctx, const Views& views) const = 0;
 };
 

@@ -94,8 +94,8 @@ struct StepOutput {
   // Purpose::gradient_norms: the gradient norm of each tensor of models::hf_tensors(this rank's model), of which other
   // ranks may have slices; 0 if it is frozen.
   std::shared_ptr<std::vector<float>> parameter_norms;
-  // [layers with an auxiliary loss, its statistics], of the layers of all pipeline stages, summed over the micro-batches
-  // and the ranks with different tokens; null if there is none.
+  // [layers with an auxiliary loss, its statistics], of the layers of all pipeline stages, summed over the
+  // micro-batches and the ranks with different tokens; null if there is none.
   std::shared_ptr<std::vector<float>> auxiliary_statistics;
   // Purpose::logits: of the last micro-batch, [BatchBounds::logit_positions, vocabulary].
   std::shared_ptr<std::vector<float>> logits;
