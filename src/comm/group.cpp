@@ -146,7 +146,8 @@ void Group::reduce_scatter(Stream& stream, const TensorView& send, const TensorV
          std::move(accesses), reduce_scatter_work(send, recv, accumulate, workspace));
 }
 
-void Group::all_reduce(Stream& stream, const TensorView& data, Reduction reduction, const TensorView& workspace) {
+void Group::all_reduce(Stream& stream, const TensorView& data, Reduction reduction, const TensorView& workspace,
+                       std::int64_t label) {
   constexpr const char* kWhat = "all_reduce";
   expect_view(*this, stream, kWhat, data);
   expect_number(*this, kWhat, data);
@@ -159,7 +160,7 @@ void Group::all_reduce(Stream& stream, const TensorView& data, Reduction reducti
   if (data.elements() == 0) return;
   std::vector<Access> accesses{reads(data), writes(data)};
   if (bytes > 0) accesses.push_back(writes_first(workspace, bytes));
-  launch(stream, {.kind = CollectiveKind::all_reduce, .bytes = data.bytes()}, std::move(accesses),
+  launch(stream, {.kind = CollectiveKind::all_reduce, .bytes = data.bytes(), .label = label}, std::move(accesses),
          all_reduce_work(data, reduction, workspace));
 }
 

@@ -92,8 +92,10 @@ class Group {
                       const TensorView& workspace);
 
   //   data[k] = sum (or max) over members i, in order, of member i's data[k]
-  // In place. float32 or bf16. If an element is NaN on any member, its max is NaN.
-  void all_reduce(Stream& stream, const TensorView& data, Reduction reduction, const TensorView& workspace);
+  // In place. float32 or bf16. If an element is NaN on any member, its max is NaN. `label` names what is reduced:
+  // program/checker.h compares those of all members.
+  void all_reduce(Stream& stream, const TensorView& data, Reduction reduction, const TensorView& workspace,
+                  std::int64_t label = 0);
 
   //   recv[i * n + k] = member i's send[index * n + k]
   // Both [size * n], of one dtype (any); they must not overlap.

@@ -51,7 +51,7 @@ struct CollectiveNote {
   double expected_bytes = 0;  // all_to_all_v: what the cost model assumes of the payload; 0: all of `bytes`
   int peer = -1;              // send, receive, exchange: index of the other member in the communicator
   int source = -1;            // exchange: index of the member that is received from
-  std::int64_t label = 0;     // send, receive, exchange: what is sent, equal on both sides
+  std::int64_t label = 0;     // send, receive, exchange, all_reduce: what is sent or reduced, equal on all members
 };
 
 struct OpRecord {

@@ -33,8 +33,8 @@ constexpr int kMaxDefects = 20;
 std::vector<std::string> check_memory(const RankTrace& rank);
 
 // Checks collectives across ranks:
-// - All members of a communicator must call the same collectives with the same sizes in the same order, and each rank's
-//   streams and events must enforce that order.
+// - All members of a communicator must call the same collectives with the same sizes and labels in the same order, and
+//   each rank's streams and events must enforce that order.
 // - The k-th send from one member to another must have the size and label of the receiver's k-th receive from the
 //   sender. An
 //   exchange is a send and a receive.

@@ -429,6 +429,15 @@ TEST(CheckCollectives, ExchangesOfARingMeet) {
     return r;
   };
   expect_defect(collectives_of({labelled(1).get(), labelled(2).get()}), {"message 0 from rank 0 to rank 1"});
+  const auto reduced = [](std::int64_t label) {
+    auto r = std::make_unique<Recorder>(std::vector<std::string>{"s"});
+    CollectiveNote sum = note(CollectiveKind::all_reduce, "pair", 64);
+    sum.label = label;
+    record_collective(*r, 0, sum);
+    return r;
+  };
+  EXPECT_EQ(text(collectives_of({reduced(1).get(), reduced(1).get()})), "");
+  expect_defect(collectives_of({reduced(0).get(), reduced(1).get()}), {"collective 0 of pair", "label 0.1"});
   const auto a = member(0, 3, 64), b = member(1, 3, 64), c = member(2, 3, 64), wrong = member(2, 3, 32);
   EXPECT_EQ(text(collectives_of({a.get(), b.get(), c.get()})), "");
   expect_defect(collectives_of({a.get(), b.get(), wrong.get()}),

@@ -53,7 +53,8 @@ class Checks {
         const std::vector<const CollectiveNote*> notes = sequence(r, c);
         const auto [a, b] = std::mismatch(expected.begin(), expected.end(), notes.begin(), notes.end(),
                                           [](const CollectiveNote* x, const CollectiveNote* y) {
-                                            return x->kind == y->kind && x->bytes == y->bytes && x->peer == y->peer;
+                                            return x->kind == y->kind && x->bytes == y->bytes && x->peer == y->peer &&
+                                                   x->label == y->label;
                                           });
         if (a == expected.end() && b == notes.end()) continue;
         defects.add(cat("collective ", a - expected.begin(), " of ", name(c), ": rank ", ranks_[first].rank, " calls ",

@@ -96,6 +96,8 @@ const char* to_string(StreamId stream) {
       return "send";
     case StreamId::receive:
       return "receive";
+    case StreamId::auxiliary:
+      return "auxiliary";
     case StreamId::copy_out:
       return "copy_out";
     case StreamId::copy_in:

@@ -21,7 +21,7 @@ enum class Op {
   gather,             // all-gathers a flat's weight shards into one unsharded buffer
   embed,              // token embedding: the first layer's input
   forward,            // forward of one layer
-  auxiliary_loss,     // sums the layers' statistics over ranks; the loss that layers add, and its factors
+  auxiliary_loss,     // sums all layers' statistics over ranks and stages; the loss that layers add, and its factors
   loss,               // head: loss only
   logits,             // head: logits at logit_positions, copied to the host
   loss_gradient,      // head: loss, gradient of its input and gradients of its weights
@@ -56,8 +56,9 @@ const char* to_string(Op op);
 
 // exchange: communication inside layers (nn/seams.h): context, tensor and expert parallelism. gather: Op::gather,
 // gather_updated, optimizer_gather. reduce: Op::reduce, reduce_replicas, reduce_tied, optimizer_scatter. send, receive:
-// the op. copy_out: offload, state_out. copy_in: load, state_in. compute: everything else. count: the number of streams.
-enum class StreamId { compute, exchange, gather, reduce, send, receive, copy_out, copy_in, count };
+// the op. auxiliary: auxiliary_loss. copy_out: offload, state_out. copy_in: load, state_in. compute: everything else.
+// count: the number of streams.
+enum class StreamId { compute, exchange, gather, reduce, send, receive, auxiliary, copy_out, copy_in, count };
 const char* to_string(StreamId stream);
 
 // Which form of a flat's matrices a computation reads (nn::FlatSpec::transposed); `rows` for all other flats. A gather

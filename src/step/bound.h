@@ -28,6 +28,7 @@ struct Bound {
   TensorView x, residual, dy, y;                          // activations; y is the instruction's own, or a gather's rows
   TensorView transposed;                                  // of a gather
   std::optional<nn::AuxiliaryViews> auxiliary;            // nullopt: not asked for so far
+  std::vector<TensorView> other_stages;                   // auxiliary_loss: the statistics of layers of other stages
   optim::Exchanged received, sent;                        // of a phase of an update
   bool last_phase = false;                                // of an update
   TensorView stored;                                      // update, quantize_weights: master weights on the device

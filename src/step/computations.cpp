@@ -36,8 +36,6 @@ class Lister {
  public:
   Lister(const models::Model& model, const ScheduleOptions& options)
       : model_(model), options_(options), partition_(options.partition), unit_of_(model.flats().size()) {
-    HAWSER_CHECK(partition_.stages == 1 || model.auxiliary_layers() == 0,
-                 "a loss that couples all layers (nn/auxiliary_loss.h) does not support pipeline stages yet");
     const auto stages = models::flat_stages(model, partition_);
     for (const std::vector<int>& of : stages) held_.push_back(std::ranges::find(of, options.stage) != of.end());
     for (const nn::Unit& unit : model.units()) {
@@ -174,14 +172,22 @@ class Lister {
       work.offload.push_back(offloads(layer) ? copy(Op::offload, StreamId::copy_out, pass, layer, work.output) : -1);
       if (offloads(layer)) offloads_.push_back(work.offload.back());
     }
+    if (pass.chunk + partition_.stages >= partition_.chunks()) auxiliary_loss(mb);
     if (!last(pass)) return send(pass, pass.chunk, Direction::forward, work.output);
-    if (model_.auxiliary_layers() > 0 && options_.purpose != Purpose::logits) {
-      add({.op = Op::auxiliary_loss, .micro_batch = mb}, {}, {});
-    }
     const bool gradients = !forward_only(options_.purpose);
     const Op head = gradients ? Op::loss_gradient : options_.purpose == Purpose::loss ? Op::loss : Op::logits;
     work.loss = add({.op = head, .micro_batch = mb, .x = work.output}, head_.read,
                     gradients ? head_.trainable : std::vector<int>());
+  }
+
+  // After the stage's last chunk. Other stages may reach it much later, so no computation waits for it before backward.
+  void auxiliary_loss(int micro_batch) {
+    if (model_.auxiliary_layers() == 0 || options_.purpose == Purpose::logits) return;
+    auto before = static_cast<int>(list_.size()) - 1;
+    while (list_[static_cast<std::size_t>(before)].instruction.stream != StreamId::compute) --before;
+    auxiliary_[micro_batch] =
+        add({.op = Op::auxiliary_loss, .stream = StreamId::auxiliary, .micro_batch = micro_batch, .after = {before}},
+            {}, {});
   }
 
   void backward(const Pass& pass, Work& work) {
@@ -195,6 +201,7 @@ class Lister {
     const int lowest = std::max(first_backward_, work.layers.begin);
     int next_load = work.layers.end - 1;
     std::vector<int> done;  // the backward computations of this pass
+    bool has_factors = model_.auxiliary_layers() == 0;
     for (int layer = work.layers.end - 1; layer >= lowest; --layer) {
       const auto at = static_cast<std::size_t>(layer - work.layers.begin);
       for (; next_load >= std::max(lowest, layer - options_.offload_window); --next_load) {
@@ -211,6 +218,13 @@ class Lister {
       back.op = Op::backward;
       back.dy = dy;
       back.residual = dresidual;
+      if (!has_factors && model_.auxiliary_index(layer) >= 0) {
+        const auto loss = auxiliary_.find(pass.micro_batch);
+        HAWSER_CHECK(loss != auxiliary_.end(), "a backward pass of micro-batch ", pass.micro_batch,
+                     " before the forward passes of all its chunks on stage ", options_.stage);
+        back.after.push_back(loss->second);
+        has_factors = true;
+      }
       work.dy[at] = dy;
       dresidual = add(back, flats.read, flats.trainable, WeightForm::transposed);
       done.push_back(dresidual);
@@ -316,6 +330,7 @@ class Lister {
   std::vector<Computation> list_;
   std::map<std::pair<int, int>, Work> works_;  // by chunk and micro-batch
   std::set<int> loaded_;                       // micro-batches whose tables are loaded
+  std::map<int, int> auxiliary_;               // by micro-batch: its auxiliary_loss
   std::vector<int> ends_;                      // the last computation of each pass so far
   std::vector<int> offloads_;                  // so far
 };

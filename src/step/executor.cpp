@@ -251,10 +251,10 @@ void Executor::auxiliary_loss(const Instruction& instruction) {
   if (!setup_.auxiliary_given) {
     const TensorView sum = statistics;
     statistics = views.x;
-    // Over the ranks with different rows.
-    const TensorView all = statistics.reshape({statistics.elements()});
-    all_reduce_small(instruction, setup_.mesh->data(), all);
-    if (setup_.bounds.row_parts > 1) all_reduce_small(instruction, setup_.mesh->tensor(), all);
+    for (const TensorView& rows : views.other_stages) ops::fill(context.compute(), {.y = rows});
+    // Over the ranks with different rows, or with different layers. Layers use tensor() on other streams at this time.
+    comm::Group& ranks = setup_.bounds.row_parts > 1 ? setup_.mesh->world() : setup_.mesh->loss();
+    all_reduce_small(instruction, ranks, statistics.reshape({statistics.elements()}), instruction.micro_batch);
     if (views.accumulate) {
       ops::add(context.compute(), {.a = sum, .b = statistics, .y = sum});
     } else {

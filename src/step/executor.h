@@ -97,8 +97,8 @@ struct StepOutput {
   // Purpose::gradient_norms: the gradient norm of each tensor of models::hf_tensors(this rank's model), of which other
   // ranks may have slices; 0 if it is frozen.
   std::shared_ptr<std::vector<float>> parameter_norms;
-  // [layers with an auxiliary loss, its statistics], summed over the micro-batches and the ranks with
-  // different tokens; null if there is none.
+  // [layers with an auxiliary loss, its statistics], of the layers of all pipeline stages, summed over the
+  // micro-batches and the ranks with different tokens; null if there is none.
   std::shared_ptr<std::vector<float>> auxiliary_statistics;
   // Purpose::logits: of the last micro-batch, [BatchBounds::logit_positions, vocabulary].
   std::shared_ptr<std::vector<float>> logits;
@@ -166,7 +166,8 @@ class Executor {
   void refuse(const program::Instruction& instruction);
   void end_step(const program::Instruction& instruction, StepOutput& output);
   void read_auxiliary_statistics(Stream& compute, StepOutput& output);
-  void all_reduce_small(const program::Instruction& instruction, comm::Group& group, const TensorView& data);
+  void all_reduce_small(const program::Instruction& instruction, comm::Group& group, const TensorView& data,
+                        std::int64_t label = 0);
 
   const HostBatch* host_batch(int micro_batch) const;  // of the step being enqueued; null on meta, or if negative
   const nn::BatchViews& batch_views(int micro_batch);
@@ -182,6 +183,7 @@ class Executor {
   TensorView staged(const program::Instruction& instruction, int index, const TensorView& like);
   TensorView stored_on_device(const program::Instruction& instruction);
   void bind_auxiliary(const program::Instruction& instruction, Bound& bound);
+  std::vector<TensorView> of_other_stages(const TensorView& statistics) const;
   TensorView auxiliary_table(int micro_batch, int which, std::int64_t elements);
   optim::Exchanged exchanged(int flat, int phase);
   Domain exchanged_over(const nn::Flat& flat, const optim::Phase& phase) const;

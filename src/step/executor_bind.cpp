@@ -1,4 +1,6 @@
 // What instructions work on: found in the first step, used again in all others.
+#include <algorithm>
+
 #include "step/executor_context.h"
 
 namespace hawser::step {
@@ -219,9 +221,32 @@ void Executor::bind_update(const Instruction& instruction, Bound& bound) {
 // x: the statistics of all layers, y: their factors.
 void Executor::bind_auxiliary(const Instruction& instruction, Bound& bound) {
   const nn::AuxiliaryLoss& loss = *setup_.model->auxiliary_loss();
-  if (!setup_.auxiliary_given) bound.x = auxiliary_table(instruction.micro_batch, 0, loss.statistics());
+  if (!setup_.auxiliary_given) {
+    bound.x = auxiliary_table(instruction.micro_batch, 0, loss.statistics());
+    bound.other_stages = of_other_stages(bound.x);
+  }
   if (has_gradients()) bound.y = auxiliary_table(instruction.micro_batch, 1, loss.factors());
   bound.accumulate = std::exchange(auxiliary_begun_, true);
+}
+
+// The rows of layers that no forward of this stage writes, adjacent ones together.
+std::vector<TensorView> Executor::of_other_stages(const TensorView& statistics) const {
+  const models::Model& model = *setup_.model;
+  const StateOptions& options = setup_.state->options();
+  std::vector<bool> own(static_cast<std::size_t>(statistics.size(0)));
+  for (int chunk = options.stage; chunk < options.partition.chunks(); chunk += options.partition.stages) {
+    const models::LayerRange layers = models::layers_of(model, options.partition, chunk);
+    for (int layer = layers.begin; layer < layers.end; ++layer) {
+      if (const int row = model.auxiliary_index(layer); row >= 0) own[static_cast<std::size_t>(row)] = true;
+    }
+  }
+  std::vector<TensorView> runs;
+  for (auto begin = std::ranges::find(own, false); begin != own.end();) {
+    const auto end = std::find(begin, own.end(), true);
+    runs.push_back(statistics.rows(begin - own.begin(), end - begin));
+    begin = std::find(end, own.end(), false);
+  }
+  return runs;
 }
 
 TensorView Executor::auxiliary_table(int micro_batch, int which, std::int64_t elements) {

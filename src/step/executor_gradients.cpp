@@ -104,12 +104,13 @@ void Executor::refuse(const Instruction& instruction) {
                    {.refusal = refusal, .skip = state.skip(), .value = static_cast<std::int32_t>(Skip::refused)});
 }
 
-void Executor::all_reduce_small(const Instruction& instruction, comm::Group& group, const TensorView& data) {
+void Executor::all_reduce_small(const Instruction& instruction, comm::Group& group, const TensorView& data,
+                                std::int64_t label) {
   if (group.size() == 1) return;
   const std::int64_t bytes =
       comm::all_reduce_workspace(data.elements(), data.dtype(), group.size(), stream(instruction.stream).target());
   group.all_reduce(stream(instruction.stream), data, comm::Reduction::sum,
-                   bytes > 0 ? temp(instruction, DType::u8, {bytes}) : TensorView());
+                   bytes > 0 ? temp(instruction, DType::u8, {bytes}) : TensorView(), label);
 }
 
 }  // namespace hawser::step

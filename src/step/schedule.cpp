@@ -236,6 +236,15 @@ void sum_tied(program::Program& program, const models::Model& model, const Sched
   }
 }
 
+// Its statistics and loss are complete after it; the compute stream need not have waited for it so far.
+std::vector<int> last_auxiliary_loss(const program::Program& program) {
+  std::vector<int> last;
+  for (const program::Instruction& instruction : program.instructions) {
+    if (instruction.op == Op::auxiliary_loss) last = {instruction.id};
+  }
+  return last;
+}
+
 }  // namespace
 
 program::Program make_program(const models::Model& model, const ScheduleOptions& options) {
@@ -250,12 +259,13 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
     shard.unsharded.push_back(options.unsharded[static_cast<std::size_t>(flat.spec().domain)]);
   }
   auto ends = parallel::write_sharded(program, list_computations(model, options), shard);
+  const std::vector<int> auxiliary = last_auxiliary_loss(program);
   divide_copies(program, model, options, ends);
   sum_tied(program, model, options, ends);
   if (options.purpose == Purpose::train) {
     const auto stages = models::flat_stages(model, options.partition);
     // In the order in which gradients are complete, so that only the last one's norm remains after its reduction.
-    program::Instruction norm{.op = Op::gradient_norm};
+    program::Instruction norm{.op = Op::gradient_norm, .after = auxiliary};  // updates of layers read the statistics
     for (const parallel::GradientEnd& end : ends) {
       if (stages[static_cast<std::size_t>(end.flat)].front() == options.stage) {
         program.add({.op = Op::grad_norm_partial, .flat = end.flat, .after = {end.instruction}});
@@ -280,7 +290,7 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
     for (const auto& [stream, end] : last) norms.after.push_back(end);
     program.add(std::move(norms));
   }
-  program.add({.op = Op::end_step});
+  program.add({.op = Op::end_step, .after = auxiliary});
   return program;
 }
 

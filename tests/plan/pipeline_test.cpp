@@ -123,6 +123,51 @@ TEST(PipelinePlan, LiveActivationsOfOneForwardOneBackward) {
   }
 }
 
+// Blocks of experts, all or only the first and the last.
+models::Model with_experts(int blocks, bool all) {
+  models::ModelDescription d = testing::llama_description(
+      {.width = 16, .heads = 2, .kv_heads = 1, .head_dim = 8, .inner = 24, .vocabulary = 40, .blocks = blocks});
+  for (int block = 0; block < blocks; ++block) {
+    if (all || block == 0 || block == blocks - 1) testing::set_experts(d, block, 4, 2);
+  }
+  return models::Model(std::move(d));
+}
+
+// The routers' losses couple the layers of all stages.
+TEST(PipelinePlan, SumsOverStagesAreCheckedOverAllStages) {
+  int turn = 0;  // pairwise
+  for (const int stages : {2, 3, 4, 8}) {
+    for (const int micro_batches : {1, stages, std::min(3 * stages + 1, 13)}) {
+      const models::Model model = with_experts(stages + 1, turn % 2 == 0);
+      const comm::MeshSizes mesh = turn % 4 < 2 ? comm::MeshSizes{.context = 2} : comm::MeshSizes{.shard = 2};
+      const auto schedule = static_cast<Schedule>(turn++ % 3);
+      EXPECT_EQ(rejection(model, staged(model, even(stages, stages + 1), micro_batches, schedule, mesh)), "")
+          << stages << " stages, " << micro_batches << " micro-batches, schedule " << static_cast<int>(schedule);
+    }
+    ++turn;
+  }
+  const models::Model model = with_experts(2, true);
+  EXPECT_EQ(rejection(model, staged(model, {.stages = 2, .ends = {0, 1, 1, 2}}, 4, Schedule::grouped)), "");
+  // Equal sizes: only the labels tell that one stage sums another micro-batch.
+  auto plans = plan::plan_stages(model, staged(model, {.stages = 2, .ends = {1, 2}}, 2, Schedule::grouped),
+                                 step::Purpose::train, 0, true);
+  std::vector<CollectiveNote*> sums;
+  for (TraceItem& item : plans[1].trace.items) {
+    if (item.instruction < 0) continue;
+    const program::Op op = plans[1].program.instructions[static_cast<std::size_t>(item.instruction)].op;
+    const bool sum = item.kind == TraceItem::Kind::work && op == program::Op::auxiliary_loss;
+    if (sum && item.record.collective.kind == CollectiveKind::all_reduce) sums.push_back(&item.record.collective);
+  }
+  ASSERT_EQ(sums.size(), 2u);
+  std::swap(sums[0]->label, sums[1]->label);
+  try {
+    plan::check_plans({&plans[0], &plans[1]}, {0, 1});
+    ADD_FAILURE() << "sums of different micro-batches are accepted";
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find("collective 0 of loss"), std::string::npos) << error.what();
+  }
+}
+
 // Seconds of a step of all stages, where a pass takes constant time and messages take none.
 double constant_costs(const std::vector<plan::RankPlan>& plans, double forward, double backward, double weights) {
   std::vector<program::RankTrace> ranks;
@@ -166,6 +211,25 @@ TEST(PipelinePlan, BubblesAreThoseOfThePapers) {
         << stages;
     EXPECT_NEAR(constant_costs(plans(Schedule::zero_bubble), 1, 1, 1), micro_batches * 3 + (stages - 1), 1e-9)
         << stages;
+  }
+}
+
+// The sums over stages do not serialise the pipeline: the bubbles are those without them.
+TEST(PipelinePlan, SumsOverStagesTakeNoTimeOfThePasses) {
+  for (const int stages : {2, 4}) {
+    const models::Model model = with_experts(stages, true);
+    for (const int micro_batches : {1, stages, 3 * stages + 1}) {
+      const auto plans = [&](Schedule schedule) {
+        return plan::plan_stages(model, staged(model, even(stages, stages), micro_batches, schedule),
+                                 step::Purpose::train, 0, true);
+      };
+      EXPECT_NEAR(constant_costs(plans(Schedule::one_forward_one_backward), 1, 2, 0), (micro_batches + stages - 1) * 3,
+                  1e-9)
+          << stages << " stages, " << micro_batches << " micro-batches";
+      if (micro_batches < stages) continue;
+      EXPECT_NEAR(constant_costs(plans(Schedule::zero_bubble), 1, 1, 1), micro_batches * 3 + (stages - 1), 1e-9)
+          << stages << " stages, " << micro_batches << " micro-batches";
+    }
   }
 }
 
@@ -240,10 +304,6 @@ TEST(PipelinePlan, RejectsPartitionsThatDoNotCoverTheModel) {
   plan::Layout layout = testing::make_test_layout({}, model);
   layout.partition = {.stages = 2, .ends = {1, 2}};  // but not the mesh
   EXPECT_NE(rejection(model, layout).find("a mesh of 1 pipeline stages"), std::string::npos);
-  const models::Model experts(testing::toy_with_experts());
-  EXPECT_NE(rejection(experts, staged(experts, {.stages = 2, .ends = {1, 2}}, 1, Schedule::grouped))
-                .find("does not support pipeline stages yet"),
-            std::string::npos);
 }
 
 // With one wait removed, more than a third of the plans are rejected; the others are still safe, because another wait

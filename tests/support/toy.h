@@ -78,25 +78,29 @@ inline models::ModelDescription toy_description(bool tied = true) {
                             .max_position = 1024});
 }
 
+// The description with experts in place of the MLP of a block.
+inline void set_experts(models::ModelDescription& description, int block, std::int64_t experts, std::int64_t top_k) {
+  const std::string p = cat("model.layers.", block, ".");
+  description.blocks.at(static_cast<std::size_t>(block)).moe =
+      nn::MoeConfig{.width = description.embedding.width,
+                    .experts = experts,
+                    .top_k = top_k,
+                    .inner = 13,
+                    .initial_std = 0.3,
+                    .output_std = 0.3,
+                    .auxiliary_loss = 0.3,
+                    .router_z_loss = 0.05,
+                    .norm = p + "post_attention_layernorm",
+                    .router = p + "block_sparse_moe.gate",
+                    .gate = p + "block_sparse_moe.experts.{}.w1",
+                    .up = p + "block_sparse_moe.experts.{}.w3",
+                    .down = p + "block_sparse_moe.experts.{}.w2"};
+}
+
 // The toy with experts in place of its MLPs.
 inline models::ModelDescription toy_with_experts(std::int64_t experts = 5, std::int64_t top_k = 2) {
   models::ModelDescription description = toy_description();
-  for (std::size_t b = 0; b < description.blocks.size(); ++b) {
-    const std::string p = cat("model.layers.", b, ".");
-    description.blocks[b].moe = nn::MoeConfig{.width = 24,
-                                              .experts = experts,
-                                              .top_k = top_k,
-                                              .inner = 13,
-                                              .initial_std = 0.3,
-                                              .output_std = 0.3,
-                                              .auxiliary_loss = 0.3,
-                                              .router_z_loss = 0.05,
-                                              .norm = p + "post_attention_layernorm",
-                                              .router = p + "block_sparse_moe.gate",
-                                              .gate = p + "block_sparse_moe.experts.{}.w1",
-                                              .up = p + "block_sparse_moe.experts.{}.w3",
-                                              .down = p + "block_sparse_moe.experts.{}.w2"};
-  }
+  for (int b = 0; b < static_cast<int>(description.blocks.size()); ++b) set_experts(description, b, experts, top_k);
   return description;
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <functional>
@@ -74,7 +75,22 @@ struct Outcome {
   std::map<std::string, std::vector<float>> gradients;  // full tensors; on a mesh other ranks' elements are NaN
 };
 
-// Loss and gradients of the first step, with the given weights or random ones, which `prepare` may change.
+// The statistics of the auxiliary loss, summed over the micro-batches of `input`: a forward-only step has one.
+inline std::vector<float> statistics_of(engine::Session& session, const step::StepInput& input) {
+  std::vector<float> sum;
+  for (const auto& batch : input.batches) {
+    step::StepInput one = input;
+    one.batches = {batch};
+    const auto output = session.enqueue(step::Purpose::loss, one);
+    session.synchronize();
+    sum.resize(output.auxiliary_statistics->size());
+    std::ranges::transform(sum, *output.auxiliary_statistics, sum.begin(), std::plus());
+  }
+  return sum;
+}
+
+// Loss and gradients of the first step, with the given weights or random ones, which `prepare` may change. With
+// Layout::auxiliary_given, the statistics given are the step's.
 inline Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, std::int64_t batch_size,
                    double random_delay_s, checkpoint::SafetensorsFolder* weights = nullptr,
                    const std::function<void(engine::Session&)>& prepare = {}) {
@@ -88,7 +104,9 @@ inline Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& 
   }
   if (prepare) prepare(session);
   const std::int64_t tokens = steps.targets(0);
-  const auto output = session.enqueue(step::Purpose::gradient_norms, steps.input(0));
+  step::StepInput input = steps.input(0);
+  if (layout.auxiliary_given) input.auxiliary_statistics = statistics_of(session, input);
+  const auto output = session.enqueue(step::Purpose::gradient_norms, input);
   session.synchronize();
   Outcome out;
   if (output.auxiliary_statistics) out.statistics = *output.auxiliary_statistics;

@@ -1,0 +1,262 @@
+// Experts in the layers of pipeline stages: the losses of the routers couple all layers, so every stage needs the
+// statistics of all of them before backward.
+#include <cstring>
+
+#include "mesh_case.h"
+#include "ops/moe/router.h"
+#include "support/pipeline.h"
+#include "support/tensor_parallel.h"
+#include "support/token_exchange.h"
+#include "support/toy_slices.h"
+#include "toy_training.h"
+
+namespace hawser {
+namespace {
+
+using models::Partition;
+using testing::Outcome;
+
+constexpr std::int64_t kExperts = 8;
+
+enum class Schedule { grouped, one_forward_one_backward, zero_bubble };
+
+struct Staged {
+  Partition partition;
+  std::vector<int> with_experts;  // blocks
+  int micro_batches = 1;
+  Schedule schedule = Schedule::one_forward_one_backward;
+  nn::SavePolicy policy;
+  comm::MeshSizes mesh;  // of a stage
+  bool sequence_parallel = false;
+  bool given = false;  // Layout::auxiliary_given
+
+  std::int64_t sequences() const { return 2LL * mesh.shard * mesh.replicate; }  // of a micro-batch
+  std::string text() const {
+    std::string out = cat("stages ", partition.stages, ", ends");
+    for (const int end : partition.ends) out += cat(" ", end);
+    out += ", experts in";
+    for (const int block : with_experts) out += cat(" ", block);
+    return out + cat(", micro-batches ", micro_batches, ", schedule ", static_cast<int>(schedule), ", checkpointing ",
+                     static_cast<int>(policy.checkpointing), policy.delay_weight_gradients ? ", delayed weights" : "",
+                     ", tensor ", mesh.tensor, sequence_parallel ? " with sequence parallelism" : "", ", context ",
+                     mesh.context, ", shard ", mesh.shard, ", expert ", mesh.expert, given ? ", given" : "");
+  }
+};
+
+models::ModelDescription description_of(const Staged& c) {
+  models::ModelDescription d = testing::llama_description({.width = 24,
+                                                           .heads = 4,
+                                                           .kv_heads = 2,
+                                                           .head_dim = 10,
+                                                           .inner = 37,
+                                                           .vocabulary = 67,
+                                                           .blocks = 5,
+                                                           .tied = false,
+                                                           .initial_std = 0.3,
+                                                           .biases = true,
+                                                           .max_position = 1024});
+  for (const int block : c.with_experts) testing::set_experts(d, block, kExperts, 2);
+  return d;
+}
+
+comm::MeshSizes sizes_of(const Staged& c) {
+  comm::MeshSizes sizes = c.mesh;
+  sizes.pipeline = c.partition.stages;
+  sizes.interleaved = c.partition.chunks() > c.partition.stages;
+  return sizes;
+}
+
+// What this rank has of the model.
+std::unique_ptr<models::Model> part_of(const Staged& c) {
+  models::ModelDescription d = description_of(c);
+  const comm::MeshPlace place = comm::place_of(the_world->rank().value(), sizes_of(c));
+  for (models::BlockDescription& block : d.blocks) {
+    if (!block.moe || c.mesh.expert == 1) continue;
+    block.moe->part = {.index = comm::expert_part(place, c.mesh), .parts = c.mesh.expert};
+    block.moe->exchange = testing::PiecesExchange::options(2, c.mesh.expert);
+  }
+  if (c.mesh.tensor > 1) d = testing::half_of(std::move(d), place.tensor, {.vocabulary = true});
+  const nn::FlatSpecOf own([](const nn::Param& param) { return param.flat; });
+  return std::make_unique<models::Model>(std::move(d), c.sequence_parallel ? nn::with_sequence_parallelism(own) : own);
+}
+
+plan::Layout layout_of(const Staged& c, const models::Model& model) {
+  plan::Layout layout = testing::toy_layout(c.mesh, model);
+  layout.sequence_parallel = c.sequence_parallel;
+  plan::set_bounds(layout);
+  layout.micro_batches = c.micro_batches;
+  layout.accumulation = GradientAccumulation::local;
+  layout.auxiliary_given = c.given;
+  layout.policies.assign(layout.policies.size(), c.policy);
+  plan::set_partition(layout, model, c.partition);
+  const int stages = c.partition.stages, micro_batches = c.micro_batches;
+  if (c.schedule == Schedule::grouped) {
+    layout.in_flight = micro_batches;
+  } else if (c.schedule == Schedule::zero_bubble) {
+    layout.passes = [passes = testing::zero_bubble(stages, micro_batches)](int stage) {
+      return passes[static_cast<std::size_t>(stage)];
+    };
+  } else {
+    layout.passes = [=](int stage) { return testing::one_forward_one_backward(stages, stage, micro_batches); };
+  }
+  layout.replace_seams = [c](nn::Seams& seams, comm::Mesh& groups) {
+    if (c.mesh.expert > 1) seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert());
+    if (c.mesh.tensor == 1) return;
+    seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
+    if (c.sequence_parallel) {
+      seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
+    } else {
+      seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
+    }
+  };
+  return layout;
+}
+
+// One rank, whose micro-batch has the rows of all ranks' together: the auxiliary loss is of each micro-batch.
+plan::Layout alone(const Staged& c, const models::Model& one) {
+  plan::Layout layout = testing::toy_layout({}, one);
+  layout.batch.sequences = c.sequences();
+  plan::set_bounds(layout);
+  layout.micro_batches = c.micro_batches;
+  layout.accumulation = GradientAccumulation::local;
+  layout.auxiliary_given = c.given;
+  layout.policies.assign(layout.policies.size(), c.policy);
+  return layout;
+}
+
+Outcome on_the_mesh(const Staged& c) {
+  const auto model = part_of(c);
+  const plan::Layout layout = layout_of(c, *model);
+  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  return testing::run(*model, layout, *mesh, c.sequences() * c.micro_batches, 2e-4);
+}
+
+Outcome on_one_rank(const Staged& c) {
+  const models::Model one(description_of(c));
+  const auto self = comm::make_self_mesh();
+  return testing::run(one, alone(c, one), *self, c.sequences() * c.micro_batches, 0);
+}
+
+std::vector<int> micro_batches_of(int stages) {
+  return stages == 2 ? std::vector{1, 2, 7} : std::vector{1, stages - 1, stages, 3 * stages + 1};
+}
+
+// Partitions and blocks with experts, with the number of stages of the world.
+std::vector<Staged> cuts() {
+  switch (the_world->size()) {
+    case 2:
+      return {{.partition = {.stages = 2, .ends = {3, 5}}, .with_experts = {0, 1, 4}},
+              {.partition = {.stages = 2, .ends = {5, 5}}, .with_experts = {1, 2}},  // a stage with only the head
+              {.partition = {.stages = 2, .ends = {2, 5}}, .with_experts = {0}}};    // the last stage has no experts
+    case 4:
+      return {{.partition = {.stages = 4, .ends = {1, 3, 5, 5}}, .with_experts = {0, 3}},  // stages 1 and 3 have none
+              {.partition = {.stages = 4, .ends = {2, 3, 4, 5}}, .with_experts = {1, 2, 3, 4}}};
+    default:
+      return {{.partition = {.stages = 8, .ends = {0, 1, 2, 3, 3, 4, 5, 5}}, .with_experts = {0, 2, 4}}};
+  }
+}
+
+// The sum of the statistics over stages adds zeros: without sums over tokens not a bit differs from one rank's. Each
+// stage has the loss of all layers once, and the statistics of all.
+void expect_bits_of_one_rank(const Staged& c) {
+  const Outcome cut = on_the_mesh(c), one = on_one_rank(c);
+  EXPECT_GT(one.auxiliary_loss, 0.01) << c.text();
+  EXPECT_EQ(cut.loss, one.loss) << c.text();
+  EXPECT_EQ(cut.auxiliary_loss, one.auxiliary_loss) << c.text();
+  EXPECT_EQ(cut.statistics, one.statistics) << c.text();
+  EXPECT_EQ(one.statistics.size(),
+            c.with_experts.size() * static_cast<std::size_t>(ops::router_statistics_size(kExperts)));
+  for (const auto& [name, gradient] : cut.gradients) {
+    const std::vector<float>& expected = one.gradients.at(name);
+    ASSERT_EQ(gradient.size(), expected.size());
+    EXPECT_EQ(std::memcmp(gradient.data(), expected.data(), gradient.size() * sizeof(float)), 0)
+        << c.text() << ": " << name;
+  }
+}
+
+TEST(PipelineExperts, GradientsAreBitwiseThoseOfOneRank) {
+  const int world = the_world->size();
+  if (world == 1) GTEST_SKIP() << "needs two ranks or more";
+  const nn::SavePolicy policies[] = {{},
+                                     {.checkpointing = Checkpointing::full},
+                                     {.checkpointing = Checkpointing::projections, .delay_weight_gradients = true}};
+  std::size_t turn = 0;
+  const std::vector<Staged> all = cuts();
+  for (const int micro_batches : micro_batches_of(world)) {
+    for (const Schedule schedule : {Schedule::one_forward_one_backward, Schedule::zero_bubble, Schedule::grouped}) {
+      if (schedule == Schedule::grouped && micro_batches != world) continue;
+      Staged c = all[turn % all.size()];
+      c.micro_batches = micro_batches;
+      c.schedule = schedule;
+      c.policy = schedule == Schedule::zero_bubble ? policies[2] : policies[turn % 3];
+      expect_bits_of_one_rank(c);
+      ++turn;
+    }
+  }
+}
+
+TEST(PipelineExperts, VirtualStagesHaveTheBitsOfOneRank) {
+  if (the_world->size() != 2) GTEST_SKIP() << "two stages";
+  const std::vector<int> with_experts = {0, 1, 4};  // the second stage's first chunk has two, its last chunk none
+  expect_bits_of_one_rank({.partition = {.stages = 2, .ends = {0, 2, 5, 5}},
+                           .with_experts = with_experts,
+                           .micro_batches = 3,
+                           .schedule = Schedule::grouped});
+}
+
+// The gradient of the loss of a step's statistics together, which forward-only steps have summed over all stages.
+TEST(PipelineExperts, GivenStatisticsHaveTheBitsOfOneRank) {
+  if (the_world->size() == 1) GTEST_SKIP() << "needs two ranks or more";
+  Staged c = cuts().front();
+  c.micro_batches = 3;
+  c.given = true;
+  expect_bits_of_one_rank(c);
+}
+
+// Data ranks have other rows.
+TEST(PipelineExperts, DataRanksHaveTheGradientsOfOneRank) {
+  if (the_world->size() != 4) GTEST_SKIP() << "two stages of two ranks";
+  const Partition partition{.stages = 2, .ends = {3, 5}};
+  const std::vector<Staged> cases = {
+      {.partition = partition, .with_experts = {0, 4}, .micro_batches = 3, .mesh = {.shard = 2}},
+      {.partition = partition,
+       .with_experts = {1, 2},
+       .micro_batches = 2,
+       .schedule = Schedule::zero_bubble,
+       .policy = {.delay_weight_gradients = true},
+       .mesh = {.context = 2}}};
+  for (const Staged& c : cases) {
+    const Outcome cut = on_the_mesh(c), one = on_one_rank(c);
+    EXPECT_NEAR(cut.loss, one.loss, 1e-6 * one.loss) << c.text();
+    EXPECT_NEAR(cut.auxiliary_loss, one.auxiliary_loss, 1e-6 * one.auxiliary_loss) << c.text();
+    testing::compare_shards({.context = c.mesh.context, .shard = c.mesh.shard}, cut, one, 1e-5);
+  }
+}
+
+// Experts over the ranks of a stage, and tensor ranks, which have other rows with sequence parallelism only; with two
+// micro-batches in flight. AdamW divides by the size of gradients, some of which cancel to rounding noise: a larger
+// epsilon shows the gradients themselves.
+TEST(PipelineExperts, ExpertAndTensorRanksTrainLikeOneRank) {
+  if (the_world->size() != 4) GTEST_SKIP() << "two stages of two ranks";
+  const Staged stages{.partition = {.stages = 2, .ends = {3, 5}}, .with_experts = {1, 4}, .micro_batches = 2};
+  std::vector<Staged> cases(3, stages);
+  cases[0].mesh = {.shard = 2, .expert = 2};
+  cases[0].policy = {.checkpointing = Checkpointing::full};
+  cases[1].mesh = cases[2].mesh = {.tensor = 2};
+  cases[1].schedule = Schedule::zero_bubble;
+  cases[1].policy = {.delay_weight_gradients = true};
+  cases[2].sequence_parallel = true;
+  for (const Staged& c : cases) {
+    const auto model = part_of(c);
+    plan::Layout layout = layout_of(c, *model);
+    layout.optimizer = optim::make_adamw({.epsilon = 1e-4});
+    const testing::Trained many = testing::train(*model, layout, {.micro_batches = c.micro_batches});
+    const models::Model one(description_of(c));
+    plan::Layout whole = alone(c, one);
+    whole.optimizer = layout.optimizer;
+    testing::expect_one_ranks_training(one, whole, c.sequences() * c.micro_batches, many, c.text());
+  }
+}
+
+}  // namespace
+}  // namespace hawser
