@@ -136,7 +136,7 @@ struct Param {
   // Rows after those of the segments. They are zero in weights, gradients and the optimizer's state, and in no
   // checkpoint.
   std::int64_t padding = 0;
-  FlatSpec flat = {};  // what the layer asks for
+  FlatSpec flat = {};      // what the layer asks for
   bool of_linear = false;  // the weight of a Linear whose operands may be quantized (SavePolicy::formats)
   // The embedding or a layer before this one declares the parameter of this name, and this layer uses it, too
   // (nn/flat.h).
