@@ -50,6 +50,24 @@ TEST(RunState, ComesBackAsItWasWritten) {
   EXPECT_EQ(run_state_of(old).gemm_algorithms, state.gemm_algorithms);
 }
 
+TEST(RunState, ChangesOfFp8AreNamed) {
+  const auto recipe = [](const char* compute, int history, const char* layers) {
+    return cat(R"({"precision":{"compute":")", compute, R"(","fp8":{"scaling":"delayed","amax_history":)", history,
+               R"(,"layers":[")", layers, R"("]}}})");
+  };
+  const RunState fp8{.recipe = recipe("fp8", 16, "all")}, bf16{.recipe = recipe("bf16", 16, "all")};
+  EXPECT_TRUE(fp8_changes(fp8, recipe("fp8", 16, "all"), "f").empty());
+  EXPECT_TRUE(fp8_changes(bf16, recipe("auto", 4, "1"), "f").empty()) << "other dtypes: computation_changes";
+  EXPECT_EQ(fp8_changes(fp8, recipe("bf16", 16, "all"), "f").lines(),
+            "f: the precision has changed (expected \"fp8\", got \"bf16\") at precision.compute; try the setting that "
+            "the run was started with, or --set output=... for a new run");
+  EXPECT_FALSE(fp8_changes(bf16, recipe("fp8", 16, "all"), "f").empty());
+  EXPECT_FALSE(fp8_changes({.recipe = "{}"}, recipe("fp8", 16, "all"), "f").empty()) << "of an earlier version";
+  const std::string lines = fp8_changes(fp8, recipe("fp8", 4, "1"), "f").lines();
+  EXPECT_NE(lines.find("at precision.fp8.amax_history"), std::string::npos) << lines;
+  EXPECT_NE(lines.find("at precision.fp8.layers"), std::string::npos) << lines;
+}
+
 TEST(RunState, OfAnEarlierBuildIsRead) {
   const std::string run = std::string(HAWSER_SOURCE_DIR) + "/tests/golden/runs/e0aa1b5/run";
   const auto checkpoint = checkpoint::Checkpoint::open(run + "/checkpoints/step-00000009");

@@ -1,7 +1,11 @@
 // FP8 training on CPU ranks. The sums of the exact layers are exact, and scales are powers of two: every mesh, split into
 // micro-batches and way to recompute has the bits of one rank. Models have a bound on what another mesh may change.
+#include "base/testing/temporary_folder.h"
+#include "checkpoint/root.h"
+#include "engine/load_state.h"
 #include "exact_layers.h"
 #include "nn/precision/fp8_scaling.h"
+#include "train/saver.h"
 
 namespace hawser {
 namespace {
@@ -70,6 +74,33 @@ TEST(Fp8, EveryMeshAndSplitHasTheBitsOfOneRank) {
     EXPECT_EQ(many.size(), one.size());
     for (const auto& [name, values] : one) EXPECT_TRUE(many.at(name) == values) << text_of(layout) << ": " << name;
   }
+}
+
+// A run that stops in the middle of a history and resumes on another mesh has the bits of one that did not stop.
+TEST(Fp8, AResumedRunHasTheBitsOfOneThatDidNotStop) {
+  const models::Model model = fp8_model();
+  const auto self = comm::make_self_mesh();
+  const Tensors expected = trained(model, fp8_layout(model, {}), *self, false);
+  const TemporaryFolder own;
+  const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
+  const std::vector<plan::Layout> meshes = testing::meshes(model);
+  constexpr int kBefore = 2;
+  {
+    const plan::Layout layout = fp8_layout(model, meshes.front().mesh);
+    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    ExactRun run(model, layout, *mesh, whole_batch());
+    testing::write_exact(run.session());
+    for (int i = 0; i < kBefore; ++i) run.step(i);
+    train::save(run.session(), the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"});
+  }
+  checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
+  const plan::Layout layout = fp8_layout(model, meshes.back().mesh);
+  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  ExactRun run(model, layout, *mesh, whole_batch());
+  engine::load(run.session(), checkpoint);
+  for (int i = kBefore; i < kSteps; ++i) run.step(i);
+  const Tensors after = without_head(assembled(run.session()));
+  for (const auto& [name, values] : expected) EXPECT_TRUE(after.at(name) == values) << name;
 }
 
 // A model of real layers, with scales that are no powers of two: what another mesh changes of a gradient is less than a

@@ -1,0 +1,122 @@
+#include "engine/fp8_blocks.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "engine/gemm_algorithms.h"
+#include "engine/model_changes.h"
+#include "plan/layout.h"
+#include "tensor/fp8.h"
+
+namespace hawser::engine {
+namespace {
+
+Recipe recipe_of(const std::vector<std::string>& layers) {
+  Recipe recipe;
+  recipe.file = "recipe.yaml";
+  recipe.precision.compute = ComputePrecision::fp8;
+  recipe.precision.fp8.layers = layers;
+  return recipe;
+}
+
+TEST(Fp8Blocks, ReadsNumbersAndRanges) {
+  Problems problems;
+  const Fp8Blocks some(recipe_of({"1", "3-5"}), problems), all(recipe_of({"all"}), problems),
+      none(recipe_of({}), problems);
+  EXPECT_EQ(problems.lines(), "");
+  std::vector<int> in;
+  for (int block = 0; block < 8; ++block) {
+    if (some.contains(block)) in.push_back(block);
+    EXPECT_TRUE(all.contains(block));
+    EXPECT_FALSE(none.contains(block));
+  }
+  EXPECT_EQ(in, (std::vector<int>{1, 3, 4, 5}));
+  some.check(6, problems);
+  all.check(6, problems);
+  EXPECT_EQ(problems.lines(), "");
+}
+
+TEST(Fp8Blocks, NamesEachEntryThatIsNone) {
+  Problems problems;
+  const Fp8Blocks blocks(recipe_of({"x", "2", "5-3", "-1", "1-", "", "0-6"}), problems);
+  std::string expected;
+  for (const char* entry : {"x", "5-3", "-1", "1-", ""}) {
+    expected +=
+        cat("recipe.yaml: not a block or a range of blocks (expected all, numbers from 0, or ranges such as 2-29",
+            *entry != '\0' ? ", got " : "", entry, ") at precision.fp8.layers\n");
+  }
+  EXPECT_EQ(problems.lines() + "\n", expected);
+  Problems beyond;
+  blocks.check(2, beyond);
+  EXPECT_EQ(beyond.lines(),
+            "recipe.yaml: the model has no such block (expected blocks 0 to 1, got 2) at precision.fp8.layers\n"
+            "recipe.yaml: the model has no such block (expected blocks 0 to 1, got 0-6) at precision.fp8.layers");
+}
+
+// The formats of a layout are those of the blocks whose weights are in FP8; a GPU gets padded micro-batches, and GEMMs
+// that its tensor cores read.
+TEST(Fp8Blocks, ChooseTheFormatsOfALayout) {
+  Problems problems;
+  const Recipe recipe = recipe_of({"1"});
+  const OpenModel open =
+      open_model(std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/gqa", false, problems, changes_of(recipe));
+  ASSERT_EQ(problems.lines(), "");
+  const models::Model& model = *open.model;
+  for (const nn::Flat& flat : model.flats()) {
+    EXPECT_EQ(flat.spec().gathered == DType::f8e4m3, flat.spec().scaling == nn::Scaling::tensor) << flat.name();
+  }
+  Recipe own = recipe;
+  own.data.sequence_length = 25;
+  const plan::Layout on_cpu = plan::make_layout(own, model, 1, DType::f32, 1);
+  const plan::Layout on_gpu = plan::make_layout(own, model, 1, DType::bf16, 1, DeviceKind::cuda);
+  EXPECT_EQ(on_cpu.batch.local_rows(), 25);
+  EXPECT_EQ(on_gpu.batch.local_rows(), 32);
+  for (int layer = 0; layer < model.layers(); ++layer) {
+    const auto& formats = on_gpu.policies[static_cast<std::size_t>(layer)].formats;
+    const auto in_fp8 = std::ranges::count(formats, LinearFormat::fp8_delayed);
+    EXPECT_EQ(in_fp8, model.block_of(layer) == 1 ? 2 : 0) << layer;
+  }
+  EXPECT_EQ(plan::scaled_sites(on_gpu).size(), 4u * nn::kOperands);
+  int fp8 = 0;
+  for (const GemmShape& gemm : gemms_of(model, on_gpu, false)) {
+    if (!is_fp8(gemm.in_a)) continue;
+    ++fp8;
+    EXPECT_TRUE(is_fp8(gemm.in_b) && gemm.transpose_b && !gemm.transpose_a) << gemm.name;
+    EXPECT_EQ(gemm.k % 16, 0) << gemm.name;
+    EXPECT_EQ(gemm.scaling_a, nn::Scaling::tensor);
+    EXPECT_EQ(gemm.scaling_b, nn::Scaling::tensor);
+  }
+  EXPECT_EQ(fp8, 3 * 4);
+}
+
+TEST(Fp8Blocks, WeightsThatAGpuCannotMultiplyAreNamed) {
+  Problems problems;
+  const Recipe recipe = recipe_of({"all"});
+  const OpenModel open =
+      open_model(std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/odd_sizes", false, problems, changes_of(recipe));
+  ASSERT_EQ(problems.lines(), "");
+  Recipe own = recipe;
+  own.data.sequence_length = 32;
+  EXPECT_NO_THROW(plan::make_layout(own, *open.model, 1, DType::f32, 1));
+  try {
+    plan::make_layout(own, *open.model, 1, DType::bf16, 1, DeviceKind::cuda);
+    FAIL() << "not rejected";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("rows and columns that are multiples of 16"), std::string::npos)
+        << error.what();
+    EXPECT_NE(std::string(error.what()).find("got model.layers.0.self_attn"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Fp8Blocks, AnAdapterIsRejected) {
+  Recipe recipe = recipe_of({"all"});
+  recipe.adapter.kind = AdapterKind::lora;
+  Problems problems;
+  open_model(std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/gqa", false, problems, changes_of(recipe));
+  EXPECT_EQ(problems.lines(),
+            "recipe.yaml: FP8 with an adapter is not supported yet at precision.compute; try precision.compute: bf16");
+}
+
+}  // namespace
+}  // namespace hawser::engine
