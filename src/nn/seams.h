@@ -8,6 +8,11 @@
 // The host calls a seam while it enqueues an instruction. The seam enqueues its own work on the streams of the
 // LayerContext and orders it with events; work that is enqueued on the compute stream afterwards may use the views that
 // it returns.
+//
+// The ranks of a pipeline stage share one plan, which one of them makes: a seam asks for the same temps and enqueues
+// the same ops in the same order on each of them. Only peers, and what tables contain, may depend on the rank. Two
+// ranks that pass data to each other use Group::exchange: with a send and a receive in an order that depends on the
+// rank, the plan may give what is received the bytes of what is still to be sent.
 #pragma once
 
 #include <algorithm>

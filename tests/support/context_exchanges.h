@@ -2,7 +2,6 @@
 #pragma once
 
 #include <limits>
-#include <numeric>
 
 #include "comm/group.h"
 #include "nn/layer.h"
@@ -158,8 +157,7 @@ class HeadExchange : public nn::AttentionExchange {
 
 // Keys and values move from rank to rank (arXiv 2310.01889). With a causal mask, part 0 is the diagonal blocks; then
 // each rank's keys are one part, or with a window a part for each chunk. All parts are merged into float32
-// accumulators. Gradients of keys go to their rank at the end. Reads MaskViews::by_source. The number of ranks is a
-// power of two.
+// accumulators. Gradients of keys go to their rank at the end. Reads MaskViews::by_source.
 class RingCall : public nn::AttentionExchange::Call {
  public:
   RingCall(nn::LayerContext& ctx, comm::Group& group, const AttentionMask& mask, const nn::AttentionTensors& own)
@@ -275,16 +273,13 @@ class RingCall : public nn::AttentionExchange::Call {
     const std::int64_t rows = own_.k.size(0);
     return all.empty() ? all : all.rows(source * rows, rows);
   }
-  // What the rank `distance` before this one has, while this rank's goes `distance` further. A send may block until its
-  // receive: of two partners, one receives first.
+  // What the rank `distance` before this one has, while this rank's goes `distance` further. The same op on every rank:
+  // with a send and a receive in an order that depends on the rank, the ranks could not share a plan.
   TensorView passed(const TensorView& mine, int distance) {
     const int size = group_.size(), index = group_.index();
     const int to = (index + distance) % size, from = (index - distance + size) % size;
     const TensorView theirs = ctx_.temp(mine.dtype(), mine.shape());
-    const bool first = index / std::gcd(distance, size) % 2 == 0;
-    if (first) group_.send(ctx_.exchange(), mine, to);
-    group_.receive(ctx_.exchange(), theirs, from);
-    if (!first) group_.send(ctx_.exchange(), mine, to);
+    group_.exchange(ctx_.exchange(), mine, to, theirs, from);
     return theirs;
   }
   TensorView pack(const TensorView& k, const TensorView& v) {
