@@ -9,8 +9,8 @@ namespace hawser::engine {
 
 // The keys `moe`: coefficients of the losses that routers add. Adds a problem if one is set for a model without
 // experts.
-// The keys `precision.fp8`, with precision.compute: fp8: which weights are gathered in FP8. Adds a problem for each block
-// that the model has not, and with an adapter.
+// The keys `precision.fp8`, with precision.compute: fp8: which weights are gathered in FP8. Adds a problem for each
+// block that the model has not, and with an adapter.
 // The keys `adapter`: with_adapters. Adds a problem for each target that the model does not have.
 ModelChanges changes_of(const Recipe& recipe);
 

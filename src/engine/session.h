@@ -97,9 +97,9 @@ class Session {
   bool owns_states() const;
 
   // Enqueues a step of the first StepConfig with this purpose. A training step before which there is no history of
-  // amaxes (nn::Quantizer::calibrates) runs twice, and the host waits for the first, which updates no weights. Otherwise
-  // the host waits in two cases only: until the third step before this one has ended (step/executor.h); and, if the step
-  // before has another StepConfig, until all steps so far have ended, because all share one arena.
+  // amaxes (nn::Quantizer::calibrates) runs twice, and the host waits for the first, which updates no weights.
+  // Otherwise the host waits in two cases only: until the third step before this one has ended (step/executor.h); and,
+  // if the step before has another StepConfig, until all steps so far have ended, because all share one arena.
   step::StepOutput enqueue(step::Purpose purpose, const step::StepInput& input);
   // The same for the StepConfig with this index in the constructor's `configs`.
   step::StepOutput enqueue(std::size_t index, const step::StepInput& input);

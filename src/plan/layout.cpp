@@ -14,8 +14,8 @@ namespace hawser::plan {
 
 namespace {
 
-// cuBLASLt multiplies FP8 matrices whose rows start at multiples of 16 bytes and whose sums have a multiple of 16 terms.
-// A micro-batch gets rows of padding for it.
+// cuBLASLt multiplies FP8 matrices whose rows start at multiples of 16 bytes and whose sums have a multiple of 16
+// terms. A micro-batch gets rows of padding for it.
 constexpr int kFp8Multiple = 16;
 
 }  // namespace

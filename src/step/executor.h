@@ -66,8 +66,8 @@ struct ExecutorSetup {
   int copies = 1;               // step::ScheduleOptions::copies
   // The auxiliary loss and its gradient are those of StepInput::auxiliary_statistics, not of each micro-batch's own.
   bool auxiliary_given = false;
-  // x and dy with LinearFormat::fp8_delayed are not quantized; their amaxes enter the history even if StepInput::skip is
-  // set: a step before which there is none (nn::Quantizer::calibrates).
+  // x and dy with LinearFormat::fp8_delayed are not quantized; their amaxes enter the history even if StepInput::skip
+  // is set: a step before which there is none (nn::Quantizer::calibrates).
   bool calibrates = false;
   // Called on the host before each instruction is enqueued. plan/ labels the items of the trace with the instruction;
   // train/ records it as the phase named in timeout messages, and labels timelines.

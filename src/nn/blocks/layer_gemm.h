@@ -10,8 +10,8 @@
 namespace hawser::nn {
 
 // One GEMM with its workspace from the context. GPUs have no GEMM of float32 operands with a bf16 result (the gradient
-// of a router's weight): a float32 temporary receives its sums, which are then rounded or added, with the same bits. Nor
-// do they multiply FP8 by another dtype: its values are written to a temporary in that dtype.
+// of a router's weight): a float32 temporary receives its sums, which are then rounded or added, with the same bits.
+// Nor do they multiply FP8 by another dtype: its values are written to a temporary in that dtype.
 inline void layer_gemm(LayerContext& ctx, ops::Gemm gemm) {
   const auto dequantize = [&](TensorView& matrix, TensorView& scale, const TensorView& other) {
     if (!is_fp8(matrix.dtype()) || is_fp8(other.dtype()) || ctx.compute().target() != DeviceKind::cuda) return;

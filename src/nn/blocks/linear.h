@@ -73,8 +73,8 @@ struct Linear {
   // reads_input(). Computes only what the sink wants.
   void weight_gradient(LayerContext&, const Scaled& dy, const Scaled& x, GradientSink&,
                        const AdapterTensors& adapter_tensors = {}) const;
-  // x or dy as a GEMM with W reads it, or as that of the gradient of W does, which reads it transposed: quantized if the
-  // site has a format and it has no scale yet. The former's amax is recorded, if this pass records it.
+  // x or dy as a GEMM with W reads it, or as that of the gradient of W does, which reads it transposed: quantized if
+  // the site has a format and it has no scale yet. The former's amax is recorded, if this pass records it.
   enum class ReadBy { product, weight_gradient };
   Scaled quantized(LayerContext&, Operand operand, const Scaled& matrix, ReadBy reader,
                    std::int64_t first_row = 0) const;

@@ -1,10 +1,11 @@
-// `quantize`, `dequantize`: a matrix in FP8 with one scale. `amax`, `scales_of_amaxes`, `delayed_scales`: where scales come from.
+// `quantize`, `dequantize`: a matrix in FP8 with one scale. `amax`, `scales_of_amaxes`, `delayed_scales`: where scales
+// come from.
 //
 // quantize, with s = scale[0]:
 //   q[t,c] = FP8 of x[t,c] * (1 / s)          transposed[c,t] = q[t,c]
 //   used[0] = s                              what belongs to q, where a GEMM can read it (ops/gemm/gemm.h)
-// so that s q is about x. The cast saturates (tensor/fp8.h); 1 / s is rounded to float32, the product too. Of the rows t
-// with mask[t] != 0 (without a mask, of all):
+// so that s q is about x. The cast saturates (tensor/fp8.h); 1 / s is rounded to float32, the product too. Of the rows
+// t with mask[t] != 0 (without a mask, of all):
 //   amax[0]       = max(amax[0], |x[t,c]|)    NaN if an element or amax[0] is NaN
 //   saturated[0] += number of elements with |x[t,c] * (1 / s)| beyond the largest FP8 value, or NaN. Exact below 2^24,
 //                   and never below that again
@@ -30,12 +31,12 @@
 //   if (skip[0] == 0 or skip[0] == refreshes) and amax[i] is finite and not 0:
 //     history[i] = amax[i], history[i, 0], ..., history[i, H-2]
 //     scales[i]  = scale_of(most_recent ? amax[i] : max over history[i])
-// So neither a step that is skipped for another reason than `refreshes`, nor an amax that is not finite, nor a matrix of
-// zeros enters the history.
+// So neither a step that is skipped for another reason than `refreshes`, nor an amax that is not finite, nor a matrix
+// of zeros enters the history.
 // amax, scales [N], history [N, H] float32; skip [1] int32.
 //
-// Source: "FP8 Formats for Deep Learning" (arXiv 2209.05433); delayed scaling as in Transformer Engine 2, which keeps an
-// infinite amax in its history. Maxima do not depend on the order in which they are taken: all devices have the same
+// Source: "FP8 Formats for Deep Learning" (arXiv 2209.05433); delayed scaling as in Transformer Engine 2, which keeps
+// an infinite amax in its history. Maxima do not depend on the order in which they are taken: all devices have the same
 // bits.
 #pragma once
 

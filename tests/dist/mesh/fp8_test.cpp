@@ -1,5 +1,6 @@
-// FP8 training on CPU ranks. The sums of the exact layers are exact, and scales are powers of two: every mesh, split into
-// micro-batches and way to recompute has the bits of one rank. Models have a bound on what another mesh may change.
+// FP8 training on CPU ranks. The sums of the exact layers are exact, and scales are powers of two: every mesh, split
+// into micro-batches and way to recompute has the bits of one rank. Models have a bound on what another mesh may
+// change.
 #include "base/testing/temporary_folder.h"
 #include "checkpoint/root.h"
 #include "engine/load_state.h"
