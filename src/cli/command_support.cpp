@@ -61,6 +61,18 @@ Problems unused_keys(const CommonOptions& common, const std::string& command, co
   return out;
 }
 
+Problems fp8_trains_only(const Recipe& recipe) {
+  Problems out;
+  if (recipe.precision.compute == ComputePrecision::fp8) {
+    out.add({.file = "--set",
+             .what = "only training computes in FP8",
+             .expected = "auto, float32 or bf16",
+             .got = "fp8",
+             .at = "precision.compute"});
+  }
+  return out;
+}
+
 int world_size(const CommonOptions& common, int wanted) {
   if (!under_launcher()) return wanted;
   const int started = launched_as().ranks;

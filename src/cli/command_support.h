@@ -22,6 +22,9 @@ Recipe recipe_without_file(Recipe base, const CommonOptions& common, bool runs =
 Problems unused_keys(const CommonOptions& common, const std::string& command, const std::vector<std::string>& used,
                      const std::map<std::string, std::string>& options = {});
 
+// A problem if --set asks a command that does not train for FP8, whose scales come from training.
+Problems fp8_trains_only(const Recipe& recipe);
+
 // The world size: the launcher's if one started this process (--ranks must agree), else `wanted`.
 int world_size(const CommonOptions& common, int wanted);
 

@@ -85,6 +85,7 @@ int eval(const EvalOptions& options) {
                    {"data.train", "--data"},
                    {"data.sequence_length", "--sequence-length N"},
                    {"data.pack", "--across-documents"}}));
+  of_layout.add(fp8_trains_only(recipe));
   const int world = world_size(options.common, recipe.run.ranks > 0 ? recipe.run.ranks : 1);
   check_mesh(recipe, world, of_layout);
 

@@ -290,6 +290,7 @@ int generate(const GenerateOptions& options) {
   }
   Problems problems = unused_keys(options.common, "generate", {"precision.compute", "memory.", "run."},
                                   {{"model.path", "--model"}, {"data.chat_template", "--chat-template"}});
+  problems.add(fp8_trains_only(recipe));
   engine::check_output(
       options.output, "--output",
       {{"--prompts", options.prompts}, {"--model", base.model.path}, {"--chat-template", options.chat_template}},

@@ -311,6 +311,10 @@ TEST_F(Run, KeysThatACommandDoesNotUseAreRejected) {
            {"--set: generate does not use this key at data.tokenizer; try hawser generate --help"});
   rejected("export run out --set precision.compute=bf16",
            {"--set: export does not use this key at precision.compute; try --dtype"});
+  for (const std::string command : {"eval --data text.jsonl --sequence-length 24", "generate --prompt-ids 1,2"}) {
+    rejected(command + " --model " + model + " --set precision.compute=fp8",
+             {"--set: only training computes in FP8 (expected auto, float32 or bf16, got fp8) at precision.compute"});
+  }
 }
 
 // Nothing is shown of an export that is not finished.
