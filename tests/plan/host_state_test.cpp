@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "device/forwarding_device.h"
 #include "plan/shared_plan.h"
 #include "support.h"
 
@@ -29,17 +28,6 @@ Op op_of(const plan::RankPlan& plan, const TraceItem& item) {
   return item.instruction < 0 ? Op::begin_step
                               : plan.program.instructions[static_cast<std::size_t>(item.instruction)].op;
 }
-
-class HostBytes : public ForwardingDevice {
- public:
-  using ForwardingDevice::ForwardingDevice;
-  std::unique_ptr<Stream> make_stream(const std::string& name) override { return inner_->make_stream(name); }
-  std::byte* allocate_host(std::int64_t bytes) override {
-    host += bytes;
-    return ForwardingDevice::allocate_host(bytes);
-  }
-  std::int64_t host = 0;
-};
 
 TEST(HostStatePlan, NeedsLessMemoryOfTheDevice) {
   const models::Model model(testing::llama_description({.vocabulary = 64, .blocks = 8}));
@@ -71,7 +59,7 @@ TEST(HostStatePlan, HostMemoryIsWhatIsAllocated) {
   for (const DType compute : {DType::f32, DType::bf16}) {
     plan::Layout layout = layout_of(model, true);
     layout.compute = compute;
-    HostBytes device(*cpu);
+    testing::CountingDevice device(*cpu);
     const auto open = [&](std::optional<Bytes> host) {
       return engine::Session(model, layout, device, *mesh, {step::Purpose::train, step::Purpose::loss}, std::nullopt,
                              {.host_capacity = host});

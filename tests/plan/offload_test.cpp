@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "device/forwarding_device.h"
-
 #include "plan/shared_plan.h"
 #include "support.h"
 
@@ -52,24 +50,13 @@ TEST(OffloadPlan, LoadsIntoBuffersOfItsOwn) {
   EXPECT_GT(elsewhere, 0);
 }
 
-class CountingDevice : public ForwardingDevice {
- public:
-  using ForwardingDevice::ForwardingDevice;
-  std::unique_ptr<Stream> make_stream(const std::string& name) override { return inner_->make_stream(name); }
-  std::byte* allocate_host(std::int64_t bytes) override {
-    host += bytes;
-    return ForwardingDevice::allocate_host(bytes);
-  }
-  std::int64_t host = 0;
-};
-
 // Host memory is planned to the byte, and refused before any is reserved. On the CPU it is in the capacity, too.
 TEST(OffloadPlan, HostMemoryIsChecked) {
   const models::Model model(testing::llama_description({.vocabulary = 64, .blocks = 2}));
   const plan::Layout layout = layout_of(model, true);
   const auto cpu = make_cpu_device();
   const auto mesh = comm::make_self_mesh();
-  CountingDevice device(*cpu);
+  testing::CountingDevice device(*cpu);
   const auto open = [&](std::optional<Bytes> capacity, std::optional<Bytes> host) {
     return engine::Session(model, layout, device, *mesh, {step::Purpose::train, step::Purpose::loss}, capacity,
                            {.host_capacity = host});

@@ -64,14 +64,14 @@ inline models::ModelDescription llama_description(const ToySizes& s) {
 }
 
 // Small enough for float64 differences, with biases and an odd inner size.
-inline models::ModelDescription toy_description(bool tied = true) {
+inline models::ModelDescription toy_description(bool tied = true, int blocks = 2) {
   return llama_description({.width = 24,
                             .heads = 4,
                             .kv_heads = 2,
                             .head_dim = 10,
                             .inner = 37,
                             .vocabulary = 67,
-                            .blocks = 2,
+                            .blocks = blocks,
                             .tied = tied,
                             .initial_std = 0.3,
                             .biases = true,

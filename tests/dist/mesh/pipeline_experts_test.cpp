@@ -44,17 +44,7 @@ struct Staged {
 };
 
 models::ModelDescription description_of(const Staged& c) {
-  models::ModelDescription d = testing::llama_description({.width = 24,
-                                                           .heads = 4,
-                                                           .kv_heads = 2,
-                                                           .head_dim = 10,
-                                                           .inner = 37,
-                                                           .vocabulary = 67,
-                                                           .blocks = 5,
-                                                           .tied = false,
-                                                           .initial_std = 0.3,
-                                                           .biases = true,
-                                                           .max_position = 1024});
+  models::ModelDescription d = testing::toy_description(false, 5);
   for (const int block : c.with_experts) testing::set_experts(d, block, kExperts, 2);
   return d;
 }

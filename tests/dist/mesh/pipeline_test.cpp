@@ -10,20 +10,6 @@ namespace {
 
 using models::Partition;
 
-models::ModelDescription five_blocks(bool tied) {
-  return testing::llama_description({.width = 24,
-                                     .heads = 4,
-                                     .kv_heads = 2,
-                                     .head_dim = 10,
-                                     .inner = 37,
-                                     .vocabulary = 67,
-                                     .blocks = 5,
-                                     .tied = tied,
-                                     .initial_std = 0.3,
-                                     .biases = true,
-                                     .max_position = 1024});
-}
-
 enum class Schedule { grouped, one_forward_one_backward, zero_bubble };
 
 struct Staged {
@@ -73,7 +59,7 @@ plan::Layout alone(const Staged& c, const models::Model& model) {
 }
 
 void expect_like_one_rank(const Staged& c) {
-  const models::Model model(five_blocks(c.tied));
+  const models::Model model(testing::toy_description(c.tied, 5));
   const plan::Layout layout = layout_of(c, model);
   const testing::Trained cut = testing::train(model, layout, {.micro_batches = c.micro_batches});
   testing::expect_one_ranks_training(model, alone(c, model),
@@ -137,7 +123,7 @@ TEST(Pipeline, GradientsAreBitwiseThoseOfOneRank) {
                    .micro_batches = micro_batches,
                    .tied = false,
                    .accumulation = GradientAccumulation::local};
-    const models::Model model(five_blocks(false));
+    const models::Model model(testing::toy_description(false, 5));
     plan::Layout staged = layout_of(c, model), one = alone(c, model);
     one.micro_batches = micro_batches;
     const std::int64_t sequences = micro_batches * staged.batch.sequences;
