@@ -86,10 +86,9 @@ void set_formats(Layout& layout, const models::Model& model, const Fp8Recipe& fp
       return flat.params()[static_cast<std::size_t>(place.index)].of_linear && flat.spec().scaling != nn::Scaling::none;
     });
     if (!in_fp8) continue;
-    for (const nn::Site site :
-         {nn::Site::qkv_projection, nn::Site::output_projection, nn::Site::up_projection, nn::Site::down_projection}) {
-      const bool attention = site == nn::Site::qkv_projection || site == nn::Site::output_projection;
-      if (attention != (model.attention(layer) != nullptr)) continue;
+    const bool attention = model.attention(layer) != nullptr;
+    for (const nn::Site site : {attention ? nn::Site::qkv_projection : nn::Site::up_projection,
+                                attention ? nn::Site::output_projection : nn::Site::down_projection}) {
       layout.policies[static_cast<std::size_t>(layer)].formats[static_cast<std::size_t>(site)] = format;
     }
   }
