@@ -237,6 +237,10 @@ struct SavePolicy {
   // By Site: the format of the layer's Linears. What a layer saves may depend on it.
   std::array<LinearFormat, kSites> formats = {};
 
+  // What only the gradient of such a Linear's weight reads is saved as it reads it: transposed, in FP8, with a scale,
+  // where the layer can (nn/blocks/linear_input.h). The results are the same. Needs a quantizer of FP8.
+  bool fp8_inputs = false;
+
   LinearFormat format(Site site) const { return formats[static_cast<std::size_t>(site)]; }
 
   // What is recomputed. Layer::recompute runs again each GEMM and the attention whose predicate below is true, and

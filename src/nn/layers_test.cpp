@@ -367,7 +367,7 @@ TEST(Linear, ReadsScaledOperandsAsTheirProducts) {
         column.weight_gradient(ctx, dy, x, column_sink);
         row.forward(ctx, x, residual, z);
         keep(z);
-        const Scaled gradient = row.input_gradient(ctx, dy, dz).dy;
+        const Scaled gradient = row.input_gradient(ctx, dy, dz, false).dy;
         keep(dz);
         row.linear().weight_gradient(ctx, gradient, x, row_sink);
         for (const TestSink* sink : {&column_sink, &row_sink}) {

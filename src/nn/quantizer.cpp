@@ -8,6 +8,10 @@ void Quantizer::record(LayerContext&, const Quantization&, const TensorView&) co
   HAWSER_CHECK(false, "this quantizer does not calibrate");
 }
 
+std::optional<ops::Fp8Output> Quantizer::output(LayerContext&, const Quantization&, const Shape&) const {
+  return {};
+}
+
 const char* to_string(Operand operand) {
   switch (operand) {
     case Operand::x:

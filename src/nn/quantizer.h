@@ -18,7 +18,10 @@
 // All work is enqueued on the given stream, or on LayerContext::compute().
 #pragma once
 
+#include <optional>
+
 #include "base/training_options.h"
+#include "ops/quantize/fp8_output.h"
 #include "tensor/tensor.h"
 
 namespace hawser::nn {
@@ -38,9 +41,11 @@ struct Quantization {
   LinearFormat format = LinearFormat::compute;
   const Quantizer* quantizer = nullptr;  // null with LinearFormat::compute
   Operand operand = Operand::x;
-  // What the caller reads: Scaled::transposed, or Scaled::view. quantize() may leave the other one empty, and for tests
-  // it may return the view in place of its transpose.
-  bool transposed = false;
+  // What the caller reads: Scaled::view, Scaled::transposed, or both. quantize() may leave the other one empty, and for
+  // tests it may return the view in place of its transpose.
+  bool rows = true, transposed = false;
+  // Where Scaled::transposed, in FP8, and its scale, float32 [1], are written; empty: temps.
+  TensorView transposed_to = {}, used_to = {};
   // The GEMMs read the matrix itself: its amax is recorded, and it is not quantized (step::ExecutorSetup::calibrates).
   bool records_only = false;
   // float32 [1]: the scale, equal on every rank; not to be changed. Empty: the scale follows from the matrix itself, as
@@ -90,6 +95,10 @@ class Quantizer {
   // The quantized matrix [T, columns], rows [first_row, first_row + T) of the micro-batch in their order, as what GEMMs
   // read: temps of the context. The same bits for the same matrix and scale, in every pass. `matrix` is not changed.
   virtual Scaled quantize(LayerContext&, const Quantization&, const TensorView& matrix) const = 0;
+
+  // Where an op that computes a matrix of this shape writes what quantize() would return, in place of the matrix; its
+  // views are as those of quantize(). Empty if the scale follows from the matrix, or the quantizer has no such form.
+  virtual std::optional<ops::Fp8Output> output(LayerContext&, const Quantization&, const Shape& shape) const;
 
   // With Quantization::records_only: records the amax. Needed by quantizers that calibrate.
   virtual void record(LayerContext&, const Quantization&, const TensorView& matrix) const;

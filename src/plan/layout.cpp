@@ -91,6 +91,7 @@ void set_formats(Layout& layout, const models::Model& model, const Fp8Recipe& fp
                                 attention ? nn::Site::output_projection : nn::Site::down_projection}) {
       layout.policies[static_cast<std::size_t>(layer)].formats[static_cast<std::size_t>(site)] = format;
     }
+    layout.policies[static_cast<std::size_t>(layer)].fp8_inputs = true;
   }
   layout.quantizer =
       std::make_shared<nn::Fp8Scaling>(nn::Fp8Options{.history = fp8.amax_history,

@@ -23,12 +23,14 @@ ops::Gate gate_of(Activation activation) {
 
 }  // namespace
 
-void activate(LayerContext& ctx, Activation activation, const TensorView& x, const TensorView& y) {
+void activate(LayerContext& ctx, Activation activation, const TensorView& x, const TensorView& y,
+              const ops::Fp8Output& fp8) {
+  HAWSER_CHECK(fp8.empty() || is_gated(activation), "an activation without a gate in FP8");
   switch (activation) {
     case Activation::swiglu:
     case Activation::geglu:
     case Activation::geglu_tanh:
-      return ops::gated_forward(ctx.compute(), {.gate_up = x, .y = y, .kind = gate_of(activation)});
+      return ops::gated_forward(ctx.compute(), {.gate_up = x, .y = y, .kind = gate_of(activation), .fp8 = fp8});
     case Activation::gelu:
     case Activation::gelu_tanh:
       return ops::gelu_forward(ctx.compute(), {.x = x, .y = y, .kind = gelu_of(activation)});
@@ -55,6 +57,13 @@ void activate_backward(LayerContext& ctx, Activation activation, const TensorVie
       break;
   }
   throw_without_kernel(activation);
+}
+
+void activate_backward_fp8(LayerContext& ctx, Activation activation, const TensorView& x, const TensorView& dy,
+                           const ops::Fp8Output& dx, const ops::Fp8Output& y) {
+  HAWSER_CHECK(is_gated(activation), "an activation without a gate in FP8");
+  ops::gated_backward(ctx.compute(),
+                      {.gate_up = x, .dy = dy, .kind = gate_of(activation), .dgate_up_fp8 = dx, .y_fp8 = y});
 }
 
 }  // namespace hawser::nn

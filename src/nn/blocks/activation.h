@@ -14,9 +14,13 @@ constexpr bool is_gated(Activation activation) {
 constexpr bool has_kernel(Activation activation) {
   return activation <= Activation::geglu_tanh;
 }
-void activate(LayerContext&, Activation, const TensorView& x, const TensorView& y);
+// `fp8`: in place of y, which is then empty; a gated activation only.
+void activate(LayerContext&, Activation, const TensorView& x, const TensorView& y, const ops::Fp8Output& fp8 = {});
 // dx from dy; dx may be x. `y`: empty, or receives the activation again; it may be dy.
 void activate_backward(LayerContext&, Activation, const TensorView& x, const TensorView& dy, const TensorView& dx,
                        const TensorView& y);
+// The same in FP8; `y` may be empty. A gated activation only.
+void activate_backward_fp8(LayerContext&, Activation, const TensorView& x, const TensorView& dy,
+                           const ops::Fp8Output& dx, const ops::Fp8Output& y);
 
 }  // namespace hawser::nn

@@ -176,20 +176,23 @@ std::array<TensorSpec, AttentionLayer::kSavedCount> AttentionLayer::tensors(cons
            output[1],
            output[2],
            output[3],
-           adapters_tensor("qkv_adapters", qkv_.linear(), rows.full, dtype)}};
+           adapters_tensor("qkv_adapters", qkv_.linear(), rows.full, dtype),
+           {"normed_scale", DType::f32, {1}}}};
 }
 
 std::vector<SavedSpec> AttentionLayer::saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
                                                    const TrainableParams& trainable) const {
-  const auto all = tensors(rows, dtype);
+  auto all = tensors(rows, dtype);
+  if (saves_fp8(policy, qkv_.linear(), rows)) all[kNormed] = fp8_spec(all[kNormed]);
   const bool again = policy.recomputes_qkv();
   const Pass attention_writer = policy.recomputes_attention() ? Pass::recompute : Pass::forward;
   const bool reads_normed = qkv_.linear().reads_input(trainable);
   // Full checkpointing has attention's output in the recompute pass.
   const bool output_again = policy.checkpointing == Checkpointing::full;
   const auto output = output_.saved_specs(rows, config_.width, dtype, policy, trainable, output_again);
+  const SavedSpec normed = normed_spec(all[kNormed], policy, again, reads_normed);
   return {statistics_spec(all[kStatistics], policy, again, reads_normed),
-          normed_spec(all[kNormed], policy, again, reads_normed),
+          normed,
           saved_spec(all[kQkv], again ? Pass::recompute : Pass::forward, Pass::backward),
           saved_spec(all[kOut], attention_writer, last_reader(policy, output_.linear().reads_input(trainable))),
           saved_spec(all[kLse], attention_writer, Pass::backward),
@@ -198,7 +201,8 @@ std::vector<SavedSpec> AttentionLayer::saved_specs(const RowCounts& rows, DType 
           output[1],
           output[2],
           output[3],
-          adapters_spec(all[kQkvAdapters], policy, again, qkv_.linear(), trainable)};
+          adapters_spec(all[kQkvAdapters], policy, again, qkv_.linear(), trainable),
+          scale_spec(all[kNormedScale].name, normed)};
 }
 
 TensorView AttentionLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const {
@@ -221,8 +225,14 @@ void AttentionLayer::rope(LayerContext& ctx, const TensorView& heads, bool inver
                             .inverse = inverse});
 }
 
-void AttentionLayer::project(LayerContext& ctx, const TensorView& normed, const TensorView& qkv,
-                             const Saved& saved) const {
+Scaled AttentionLayer::write_normed(LayerContext& ctx, const TensorView& x, const TensorView& statistics,
+                                    const Saved& saved, Linear::ReadBy reader) const {
+  const auto write = [&](const TensorView& y, const ops::Fp8Output& fp8) { norm_.forward(ctx, x, y, statistics, fp8); };
+  return write_input(ctx, qkv_.linear(), x.shape(), {saved.tensors[kNormed], saved.tensors[kNormedScale]}, reader,
+                     {write, norm_.writes_fp8()});
+}
+
+void AttentionLayer::project(LayerContext& ctx, const Scaled& normed, const TensorView& qkv, const Saved& saved) const {
   qkv_.forward(ctx, normed, qkv, saved.tensors[kQkvAdapters]);
   if (q_norm_) return;
   const Heads heads = heads_of(qkv);
@@ -324,8 +334,8 @@ void AttentionLayer::attend_backward(LayerContext& ctx, AttentionExchange::Call&
 
 void AttentionLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& residual, const TensorView& y,
                              const Saved& saved) const {
-  const TensorView statistics = saved_or_temp(ctx, saved, kStatistics), normed = saved_or_temp(ctx, saved, kNormed);
-  norm_.forward(ctx, x, normed, statistics);
+  const TensorView statistics = saved_or_temp(ctx, saved, kStatistics);
+  const Scaled normed = write_normed(ctx, x, statistics, saved, Linear::ReadBy::product);
   const TensorView qkv = saved_or_temp(ctx, saved, kQkv);
   project(ctx, normed, qkv, saved);
   const TensorView o = saved_or_temp(ctx, saved, kOut), lse = saved_or_temp(ctx, saved, kLse);
@@ -334,9 +344,8 @@ void AttentionLayer::forward(LayerContext& ctx, const TensorView& x, const Tenso
 }
 
 void AttentionLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy& policy) const {
-  const TensorView statistics = saved_or_temp(ctx, saved, kStatistics), normed = saved_or_temp(ctx, saved, kNormed),
-                   qkv = saved_or_temp(ctx, saved, kQkv);
-  norm_.forward(ctx, saved.x, normed, statistics);
+  const TensorView statistics = saved_or_temp(ctx, saved, kStatistics), qkv = saved_or_temp(ctx, saved, kQkv);
+  const Scaled normed = write_normed(ctx, saved.x, statistics, saved, Linear::ReadBy::product);
   project(ctx, normed, qkv, saved);
   const TensorView o = saved.tensors[kOut];
   if (policy.recomputes_attention()) attend(ctx, inputs_of(ctx, qkv), o, saved.tensors[kLse]);
@@ -366,10 +375,10 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
                                                           .dv = gradients.v});
   LayerOutput::Tensors output = {saved.tensors[kProjected], saved.tensors[kPostStatistics]};
   if (output_.has_norm()) output.dz = saved_or_temp(ctx, saved, kDprojected);
-  const auto [dz, of_o] = output_.backward(ctx, dy, output, d_o, sink);
+  const auto [dz, of_o, rounded_dz] = output_.backward(ctx, dy, output, d_o, sink, policy.delay_weight_gradients);
   attend_backward(ctx, *seam_call);
   if (!policy.delay_weight_gradients) {
-    output_.linear().weight_gradient(ctx, dz, o, sink, {saved.tensors[kOutputAdapters], of_o});
+    output_.linear().weight_gradient(ctx, dz, o, sink, {saved.tensors[kOutputAdapters], of_o}, rounded_dz);
   }
   seam_call->finish_queries();
   rope(ctx, gradients.q, true);
@@ -379,7 +388,7 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
   if (k_norm_) k_norm_->backward(ctx, heads.k, inputs.k_statistics, gradients.k, TensorView(), gradients.k, sink);
   const AdapterTensors of_qkv = {saved.tensors[kQkvAdapters], qkv_.linear().make_inner_gradient(ctx)};
   qkv_.linear().adapter_gradient(ctx, dqkv, of_qkv.inner_gradient);
-  const TensorView normed = policy.delay_weight_gradients ? TensorView() : normed_again(ctx, saved);
+  const Scaled normed = policy.delay_weight_gradients ? Scaled() : normed_again(ctx, saved);
   const TensorView dnormed = ctx.temp(ctx.dtype(), saved.x.shape());
   if (policy.delay_weight_gradients) {
     qkv_.input_gradient(ctx, dqkv, dnormed, of_qkv.inner_gradient);
@@ -400,9 +409,11 @@ void AttentionLayer::backward_weight(LayerContext& ctx, const TensorView& dy, co
   }
 }
 
-TensorView AttentionLayer::normed_again(LayerContext& ctx, const Saved& saved) const {
+Scaled AttentionLayer::normed_again(LayerContext& ctx, const Saved& saved) const {
   if (!qkv_.linear().reads_input(ctx.trainable())) return {};
-  return norm_.again(ctx, saved.x, saved.tensors[kStatistics], saved.tensors[kNormed]);
+  const SavedInput input{saved.tensors[kNormed], saved.tensors[kNormedScale]};
+  if (!input.matrix.empty()) return input.read();
+  return write_normed(ctx, saved.x, saved.tensors[kStatistics], saved, Linear::ReadBy::weight_gradient);
 }
 
 double AttentionLayer::flops(const RowCounts& counts, double pairs) const {

@@ -14,7 +14,7 @@
 #include <optional>
 
 #include "nn/blocks/layer_output.h"
-#include "nn/blocks/linear.h"
+#include "nn/blocks/linear_input.h"
 #include "nn/blocks/norm.h"
 #include "nn/blocks/saved_tensors.h"
 
@@ -80,6 +80,7 @@ class AttentionLayer : public Layer {
     kDprojected,
     kOutputAdapters,
     kQkvAdapters,
+    kNormedScale,
     kSavedCount
   };
   struct Heads {
@@ -99,8 +100,11 @@ class AttentionLayer : public Layer {
   std::array<TensorSpec, kSavedCount> tensors(const RowCounts& rows, DType dtype) const;
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
   // norm(x) if a weight's gradient reads it, otherwise empty.
-  TensorView normed_again(LayerContext&, const Saved&) const;
-  void project(LayerContext&, const TensorView& normed, const TensorView& qkv, const Saved&) const;
+  Scaled normed_again(LayerContext&, const Saved&) const;
+  // norm(x) as the Linear of q, k and v reads it (write_input).
+  Scaled write_normed(LayerContext&, const TensorView& x, const TensorView& statistics, const Saved&,
+                      Linear::ReadBy) const;
+  void project(LayerContext&, const Scaled& normed, const TensorView& qkv, const Saved&) const;
   void attend(LayerContext&, const Inputs& inputs, const TensorView& o, const TensorView& lse) const;
   void attend_backward(LayerContext&, AttentionExchange::Call&) const;
   // In place; inverse: of a gradient.

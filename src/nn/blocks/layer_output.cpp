@@ -38,13 +38,13 @@ void LayerOutput::recompute(LayerContext& ctx, const Scaled& x, const Tensors& t
 }
 
 RowParallelLinear::OutputGradient LayerOutput::backward(LayerContext& ctx, const TensorView& dy, const Tensors& tensors,
-                                                        const TensorView& dx, GradientSink& sink) const {
+                                                        const TensorView& dx, GradientSink& sink, bool delayed) const {
   if (has_norm()) norm_->backward(ctx, tensors.z, tensors.statistics, dy, TensorView(), tensors.dz, sink);
-  return linear_.input_gradient(ctx, has_norm() ? tensors.dz : dy, dx);
+  return linear_.input_gradient(ctx, has_norm() ? tensors.dz : dy, dx, delayed);
 }
 
 Scaled LayerOutput::output_gradient(LayerContext& ctx, const TensorView& dy, const Tensors& tensors) const {
-  return linear_.input_gradient(ctx, has_norm() ? tensors.dz : dy, {}).dy;
+  return linear_.input_gradient(ctx, has_norm() ? tensors.dz : dy, {}, true).dy;
 }
 
 }  // namespace hawser::nn

@@ -42,8 +42,9 @@ class LayerOutput {
   // Writes z again.
   void recompute(LayerContext&, const Scaled& x, const Tensors&) const;
   // From dy through the norm, if there is one: writes dz, the norm's parameter gradients, and dx, the gradient of x.
+  // `delayed`: SavePolicy::delay_weight_gradients.
   RowParallelLinear::OutputGradient backward(LayerContext&, const TensorView& dy, const Tensors&, const TensorView& dx,
-                                             GradientSink&) const;
+                                             GradientSink&, bool delayed) const;
   // OutputGradient::dy once more, from dy and the dz that backward has written.
   Scaled output_gradient(LayerContext&, const TensorView& dy, const Tensors&) const;
 

@@ -30,9 +30,9 @@ Side side(const Scaled& matrix, bool flag) {
 // Rows of a matrix. With one scale it is also theirs; of a grid of scales, or a matrix that is transposed, all rows are
 // needed.
 Scaled rows_of(const Scaled& matrix, std::int64_t first, std::int64_t rows) {
-  if (first == 0 && rows == matrix.view.size(0)) return matrix;
-  HAWSER_CHECK(matrix.scale.elements() <= 1 && matrix.transposed.empty(), "linear: rows of a matrix with scales ",
-               matrix.scale.shape().text(), " cannot be computed in pieces yet");
+  if (matrix.view.empty() || (first == 0 && rows == matrix.view.size(0))) return matrix;
+  HAWSER_CHECK(matrix.scale.elements() <= 1, "linear: rows of a matrix with scales ", matrix.scale.shape().text(),
+               " cannot be computed in pieces yet");
   return {matrix.view.rows(first, rows), matrix.scale};
 }
 
@@ -64,14 +64,20 @@ Scaled Linear::quantized(LayerContext& ctx, Operand operand, const Scaled& matri
   Quantization how = ctx.quantization(site, operand);
   if (how.format == LinearFormat::compute || !matrix.scale.empty()) return matrix;
   how.operand = operand;
-  how.transposed = reader == ReadBy::weight_gradient;
-  if (how.transposed) how.amax = {};
+  how.rows = reader != ReadBy::weight_gradient;
+  how.transposed = reader != ReadBy::product;
+  if (!how.rows) how.amax = {};
   how.first_row = first_row;
   if (how.records_only) {
     if (!how.amax.empty()) how.quantizer->record(ctx, how, matrix.view);
     return matrix;
   }
   return how.quantizer->quantize(ctx, how, matrix.view);
+}
+
+Scaled Linear::rounded_once(LayerContext& ctx, const Scaled& dy) const {
+  if (!adapters.empty()) return {};
+  return quantized(ctx, Operand::dy, dy, reads_input(ctx.trainable()) ? ReadBy::both : ReadBy::product);
 }
 
 std::vector<Linear::Rows> Linear::rows_of_weight(const LayerContext& ctx) const {
@@ -246,11 +252,11 @@ void Linear::adapter_gradient(LayerContext& ctx, const Scaled& dy, const TensorV
 }
 
 void Linear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorView& dx, const TensorView& inner_gradient,
-                            std::int64_t first_row) const {
+                            std::int64_t first_row, const Scaled& rounded) const {
   const Scaled of_product = product_gradient(ctx, dy);
   const bool terms_first = adapter_ranks() > 0;
   if (terms_first) add_input_terms(ctx, dy, of_product, dx, inner_gradient, first_row);
-  const Scaled a = quantized(ctx, Operand::dy, of_product, ReadBy::product, first_row);
+  const Scaled a = rounded.view.empty() ? quantized(ctx, Operand::dy, of_product, ReadBy::product, first_row) : rounded;
   for (const Rows& part : rows_of_weight(ctx)) {
     const Side b = side(ctx.parameter(part.weight), true);
     layer_gemm(ctx, {.a = columns_of(a, part.first, part.count).view,
@@ -264,8 +270,22 @@ void Linear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorVie
   if (!terms_first) add_input_terms(ctx, dy, of_product, dx, inner_gradient, first_row);
 }
 
+Scaled Linear::gradient_beside(LayerContext& ctx, const Scaled& x, const Scaled& dy, const Scaled& rounded) const {
+  Quantization how = ctx.quantization(site, Operand::dy);
+  // x was saved in FP8; no one keeps the gradients of a pass that records only.
+  if (how.records_only && !x.scale.empty() && dy.scale.empty()) {
+    how.operand = Operand::dy;
+    how.records_only = how.rows = false;
+    how.transposed = true;
+    how.scale = how.amax = {};
+    return how.quantizer->quantize(ctx, how, dy.view);
+  }
+  if (!rounded.view.empty()) return rounded;
+  return quantized(ctx, Operand::dy, dy, ReadBy::weight_gradient);
+}
+
 void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& x, GradientSink& sink,
-                             const AdapterTensors& adapter_tensors) const {
+                             const AdapterTensors& adapter_tensors, const Scaled& rounded) const {
   const std::vector<Rows> parts = rows_of_weight(ctx);
   std::vector<GradientTarget> targets;
   for (const Rows& part : parts) targets.push_back(sink.target(part.weight));
@@ -275,9 +295,9 @@ void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& 
   for (std::size_t p = 0; p < parts.size(); ++p) {
     const GradientTarget& target = targets[p];
     if (target.view.empty()) continue;
-    if (!quantized_dy) quantized_dy = quantized(ctx, Operand::dy, of_product, ReadBy::weight_gradient);
-    const Side a = side(columns_of(*quantized_dy, parts[p].first, parts[p].count), false);
     if (!quantized_x) quantized_x = quantized(ctx, Operand::x, x, ReadBy::weight_gradient);
+    if (!quantized_dy) quantized_dy = gradient_beside(ctx, *quantized_x, of_product, rounded);
+    const Side a = side(columns_of(*quantized_dy, parts[p].first, parts[p].count), false);
     const Side b = side(*quantized_x, true);
     layer_gemm(ctx, {.a = a.view,
                      .b = b.view,
@@ -368,32 +388,35 @@ void ColumnParallelLinear::forward(LayerContext& ctx, const Scaled& x, const Ten
 void ColumnParallelLinear::backward(LayerContext& ctx, const Scaled& dy, const Scaled& x, const TensorView& dx,
                                     GradientSink& sink, const AdapterTensors& adapter_tensors) const {
   Redistribute& seam = *ctx.seams().redistribute;
+  const Scaled rounded = linear_.rounded_once(ctx, dy);
   if (!seam.overlaps()) {
-    weight_gradient(ctx, dy, x, sink, adapter_tensors);
-    return input_gradient(ctx, dy, dx, adapter_tensors.inner_gradient);
+    weight_gradient(ctx, dy, x, sink, adapter_tensors, rounded);
+    return input_gradient(ctx, dy, dx, adapter_tensors.inner_gradient, rounded);
   }
   const auto gather = linear_.reads_input(ctx.trainable()) ? seam.gather(ctx, x) : nullptr;
   const auto sum = seam.sum(ctx, dx);
   write_pieces(*sum, [&](const TensorView& rows, std::int64_t first) {
-    linear_.input_gradient(ctx, rows_of(dy, first, rows.size(0)), rows, adapter_tensors.inner_gradient, first);
+    linear_.input_gradient(ctx, rows_of(dy, first, rows.size(0)), rows, adapter_tensors.inner_gradient, first,
+                           rows_of(rounded, first, rows.size(0)));
   });
-  linear_.weight_gradient(ctx, dy, gather != nullptr ? gather->all() : Scaled(), sink, adapter_tensors);
+  linear_.weight_gradient(ctx, dy, gather != nullptr ? gather->all() : Scaled(), sink, adapter_tensors, rounded);
   if (gather != nullptr) gather->finish();
   sum->finish();
 }
 
 void ColumnParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorView& dx,
-                                          const TensorView& inner_gradient) const {
+                                          const TensorView& inner_gradient, const Scaled& rounded) const {
   write_row_sum(ctx, dx, {}, [&](const TensorView& rows, std::int64_t first) {
-    linear_.input_gradient(ctx, rows_of(dy, first, rows.size(0)), rows, inner_gradient, first);
+    linear_.input_gradient(ctx, rows_of(dy, first, rows.size(0)), rows, inner_gradient, first,
+                           rows_of(rounded, first, rows.size(0)));
   });
 }
 
 void ColumnParallelLinear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& x, GradientSink& sink,
-                                           const AdapterTensors& adapter_tensors) const {
+                                           const AdapterTensors& adapter_tensors, const Scaled& rounded) const {
   if (!linear_.reads_input(ctx.trainable())) return linear_.weight_gradient(ctx, dy, {}, sink, adapter_tensors);
   const auto gather = ctx.seams().redistribute->gather(ctx, x);
-  linear_.weight_gradient(ctx, dy, gather->all(), sink, adapter_tensors);
+  linear_.weight_gradient(ctx, dy, gather->all(), sink, adapter_tensors, rounded);
   gather->finish();
 }
 
@@ -412,23 +435,25 @@ void RowParallelLinear::forward(LayerContext& ctx, const Scaled& x, const Tensor
 }
 
 RowParallelLinear::OutputGradient RowParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy,
-                                                                    const TensorView& dx) const {
+                                                                    const TensorView& dx, bool delayed) const {
   const auto gather = ctx.seams().redistribute->gather(ctx, dy);
   if (dx.empty()) {
     const Scaled all = gather->all();
     gather->finish();
-    return {all, {}};
+    return {all, {}, {}};
   }
   const TensorView inner_gradient = linear_.make_inner_gradient(ctx);
+  Scaled rounded;
   for (int p = 0; p < gather->pieces(); ++p) {
     const RowPiece piece = gather->wait(p);
     const TensorView rows = dx.rows(piece.first_row, piece.rows.view.size(0));
     linear_.adapter_gradient(ctx, piece.rows, inner_gradient, piece.first_row);
-    linear_.input_gradient(ctx, piece.rows, rows, inner_gradient, piece.first_row);
+    if (gather->pieces() == 1 && !delayed) rounded = linear_.rounded_once(ctx, piece.rows);
+    linear_.input_gradient(ctx, piece.rows, rows, inner_gradient, piece.first_row, rounded);
   }
   const Scaled all = gather->all();
   gather->finish();
-  return {all, inner_gradient};
+  return {all, inner_gradient, rounded};
 }
 
 }  // namespace hawser::nn

@@ -66,18 +66,22 @@ struct Linear {
   // Writes it.
   void adapter_gradient(LayerContext&, const Scaled& dy, const TensorView& inner_gradient,
                         std::int64_t first_row = 0) const;
-  // dx = dy W + the adapters' terms, which are written first, as in forward
+  // dx = dy W + the adapters' terms, which are written first, as in forward. `rounded`: dy as the GEMM reads it
+  // (`quantized`); empty: dy is rounded here.
   void input_gradient(LayerContext&, const Scaled& dy, const TensorView& dx, const TensorView& inner_gradient = {},
-                      std::int64_t first_row = 0) const;
+                      std::int64_t first_row = 0, const Scaled& rounded = {}) const;
   // dW (+)= dy^T x, db (+)= column sums of dy, dA, dB; all rows of dy, and of x as in forward, or empty unless
-  // reads_input(). Computes only what the sink wants.
+  // reads_input(). Computes only what the sink wants. `rounded` as in input_gradient.
   void weight_gradient(LayerContext&, const Scaled& dy, const Scaled& x, GradientSink&,
-                       const AdapterTensors& adapter_tensors = {}) const;
-  // x or dy as a GEMM with W reads it, or as that of the gradient of W does, which reads it transposed: quantized if
-  // the site has a format and it has no scale yet. The former's amax is recorded, if this pass records it.
-  enum class ReadBy { product, weight_gradient };
+                       const AdapterTensors& adapter_tensors = {}, const Scaled& rounded = {}) const;
+  // x or dy as a GEMM with W reads it, or as that of the gradient of W does, which reads it transposed, or as both do:
+  // quantized if the site has a format and it has no scale yet. The amax is recorded if W's GEMM reads it and this pass
+  // records it.
+  enum class ReadBy { product, weight_gradient, both };
   Scaled quantized(LayerContext&, Operand operand, const Scaled& matrix, ReadBy reader,
                    std::int64_t first_row = 0) const;
+  // dy [T, out] rounded once for both gradients, if they read the same; else empty, and each rounds it.
+  Scaled rounded_once(LayerContext&, const Scaled& dy) const;
   // weight_gradient computes something; it reads x even if AdapterTensors::inner is given.
   bool has_gradients(const TrainableParams& trainable) const;
   bool reads_input(const TrainableParams& trainable) const;
@@ -111,6 +115,8 @@ struct Linear {
   // Adapters with a magnitude that multiply the output of W in place. The others add terms of their own: those that
   // drop, and those of rows that an earlier adapter multiplies.
   std::vector<bool> multiplying_adapters(const LayerContext&) const;
+  // dy as the gradient of W reads it beside an x that is rounded.
+  Scaled gradient_beside(LayerContext&, const Scaled& x, const Scaled& dy, const Scaled& rounded) const;
   // dy with the columns of multiplying adapters times f: the gradient of x W^T.
   Scaled product_gradient(LayerContext&, const Scaled& dy) const;
 };
@@ -122,13 +128,14 @@ class ColumnParallelLinear {
   explicit ColumnParallelLinear(Linear linear) : linear_(std::move(linear)) {}
   const Linear& linear() const { return linear_; }
   void forward(LayerContext&, const Scaled& x, const TensorView& y, const TensorView& inner = {}) const;
-  // input_gradient and weight_gradient, in the order of Redistribute::overlaps().
+  // input_gradient and weight_gradient, in the order of Redistribute::overlaps(); dy is rounded once for both.
   void backward(LayerContext&, const Scaled& dy, const Scaled& x, const TensorView& dx, GradientSink&,
                 const AdapterTensors& adapter_tensors) const;
   // Writes dx, the sum of the ranks' parts.
-  void input_gradient(LayerContext&, const Scaled& dy, const TensorView& dx, const TensorView& inner_gradient) const;
+  void input_gradient(LayerContext&, const Scaled& dy, const TensorView& dx, const TensorView& inner_gradient,
+                      const Scaled& rounded = {}) const;
   void weight_gradient(LayerContext&, const Scaled& dy, const Scaled& x, GradientSink&,
-                       const AdapterTensors& adapter_tensors = {}) const;
+                       const AdapterTensors& adapter_tensors = {}, const Scaled& rounded = {}) const;
 
  private:
   Linear linear_;
@@ -142,6 +149,7 @@ class RowParallelLinear {
   struct OutputGradient {
     Scaled dy;
     TensorView inner_gradient;
+    Scaled rounded;  // Linear::rounded_once
   };
 
   explicit RowParallelLinear(Linear linear);
@@ -149,8 +157,8 @@ class RowParallelLinear {
   // y = residual + Linear(x); `residual` may be empty: y = Linear(x), for a norm before the sum
   void forward(LayerContext&, const Scaled& x, const TensorView& residual, const TensorView& y,
                const TensorView& inner = {}) const;
-  // Writes dx, if it is not empty.
-  OutputGradient input_gradient(LayerContext&, const Scaled& dy, const TensorView& dx) const;
+  // Writes dx, if it is not empty. `delayed`: the gradients of weights are computed in another pass.
+  OutputGradient input_gradient(LayerContext&, const Scaled& dy, const TensorView& dx, bool delayed) const;
 
  private:
   Linear linear_;

@@ -97,24 +97,32 @@ std::array<TensorSpec, MlpLayer::kSavedCount> MlpLayer::tensors(const RowCounts&
            down[1],
            down[2],
            down[3],
-           adapters_tensor("gate_up_adapters", gate_up_.linear(), rows.full, dtype)}};
+           adapters_tensor("gate_up_adapters", gate_up_.linear(), rows.full, dtype),
+           {"normed_scale", DType::f32, {1}},
+           {"inner_scale", DType::f32, {1}}}};
 }
 
 std::vector<SavedSpec> MlpLayer::saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
                                              const TrainableParams& trainable) const {
-  const auto all = tensors(rows, dtype);
+  auto all = tensors(rows, dtype);
+  if (saves_fp8(policy, gate_up_.linear(), rows)) all[kNormed] = fp8_spec(all[kNormed]);
+  if (saves_fp8(policy, down_.linear(), rows)) all[kInner] = fp8_spec(all[kInner]);
   const bool again = policy.recomputes_gate_up(), reads_normed = gate_up_.linear().reads_input(trainable);
   const auto down = down_.saved_specs(rows, config_.width, dtype, policy, trainable, again);
+  const SavedSpec normed = normed_spec(all[kNormed], policy, again, reads_normed);
+  const SavedSpec inner = inner_spec(all[kInner], policy, down_.linear().reads_input(trainable));
   return {statistics_spec(all[kStatistics], policy, again, reads_normed),
-          normed_spec(all[kNormed], policy, again, reads_normed),
+          normed,
           saved_spec(all[kGateUp], again ? Pass::recompute : Pass::forward, Pass::backward),
-          inner_spec(all[kInner], policy, down_.linear().reads_input(trainable)),
+          inner,
           output_gradient_spec(all[kDgateUp], policy, gate_up_.linear().has_gradients(trainable)),
           down[0],
           down[1],
           down[2],
           down[3],
-          adapters_spec(all[kGateUpAdapters], policy, again, gate_up_.linear(), trainable)};
+          adapters_spec(all[kGateUpAdapters], policy, again, gate_up_.linear(), trainable),
+          scale_spec(all[kNormedScale].name, normed),
+          scale_spec(all[kInnerScale].name, inner)};
 }
 
 TensorView MlpLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const {
@@ -129,49 +137,94 @@ LayerOutput::Tensors MlpLayer::down_tensors(LayerContext& ctx, const Saved& save
           .inner = inner};
 }
 
+SavedInput MlpLayer::saved_input(const Saved& saved, SavedIndex matrix, SavedIndex scale) const {
+  return {saved.tensors[matrix], saved.tensors[scale]};
+}
+
+Scaled MlpLayer::write_normed(LayerContext& ctx, const TensorView& x, const TensorView& statistics, const Saved& saved,
+                              Linear::ReadBy reader) const {
+  const auto write = [&](const TensorView& y, const ops::Fp8Output& fp8) { norm_.forward(ctx, x, y, statistics, fp8); };
+  return write_input(ctx, gate_up_.linear(), x.shape(), saved_input(saved, kNormed, kNormedScale), reader,
+                     {write, norm_.writes_fp8()});
+}
+
+Scaled MlpLayer::write_inner(LayerContext& ctx, const TensorView& gate_up, const Saved& saved,
+                             Linear::ReadBy reader) const {
+  const auto write = [&](const TensorView& y, const ops::Fp8Output& fp8) {
+    activate(ctx, config_.activation, gate_up, y, fp8);
+  };
+  return write_input(ctx, down_.linear(), {ctx.rows().full, config_.inner}, saved_input(saved, kInner, kInnerScale),
+                     reader, {write, is_gated(config_.activation)});
+}
+
 void MlpLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& residual, const TensorView& y,
                        const Saved& saved) const {
-  const TensorView statistics = saved_or_temp(ctx, saved, kStatistics), normed = saved_or_temp(ctx, saved, kNormed);
-  norm_.forward(ctx, x, normed, statistics);
+  const TensorView statistics = saved_or_temp(ctx, saved, kStatistics);
+  const Scaled normed = write_normed(ctx, x, statistics, saved, Linear::ReadBy::product);
   const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp);
   gate_up_.forward(ctx, normed, gate_up, saved.tensors[kGateUpAdapters]);
-  const TensorView inner = saved_or_temp(ctx, saved, kInner);
-  activate(ctx, config_.activation, gate_up, inner);
+  const Scaled inner = write_inner(ctx, gate_up, saved, Linear::ReadBy::product);
   down_.forward(ctx, inner, residual, y, down_tensors(ctx, saved));
 }
 
 void MlpLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy&) const {
-  const TensorView normed = saved_or_temp(ctx, saved, kNormed);
-  norm_.forward(ctx, saved.x, normed, saved_or_temp(ctx, saved, kStatistics));
+  const TensorView statistics = saved_or_temp(ctx, saved, kStatistics);
+  const Scaled normed = write_normed(ctx, saved.x, statistics, saved, Linear::ReadBy::product);
   const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp);
   gate_up_.forward(ctx, normed, gate_up, saved.tensors[kGateUpAdapters]);
   if (!down_.has_norm()) return;
-  const TensorView inner = saved_or_temp(ctx, saved, kInner);
-  activate(ctx, config_.activation, gate_up, inner);
+  const Scaled inner = write_inner(ctx, gate_up, saved, Linear::ReadBy::product);
   down_.recompute(ctx, inner, {.z = saved.tensors[kProjected]});
+}
+
+MlpLayer::InnerGradients MlpLayer::inner_backward(LayerContext& ctx, const TensorView& dinner, const Saved& saved,
+                                                  const SavePolicy& policy) const {
+  const TensorView gate_up = saved.tensors[kGateUp];
+  const bool again = policy.recomputes_pointwise() && down_.linear().reads_input(ctx.trainable());
+  SavedInput input = saved_input(saved, kInner, kInnerScale);
+  const auto by = Linear::ReadBy::weight_gradient;
+  if (!policy.delay_weight_gradients && is_gated(config_.activation)) {
+    const bool weights = gate_up_.linear().reads_input(ctx.trainable());
+    const auto of_input = fp8_output(ctx, gate_up_.linear(), Operand::dy, gate_up.shape(),
+                                     weights ? Linear::ReadBy::both : Linear::ReadBy::product);
+    const auto of_inner = again ? fp8_output(ctx, down_.linear(), Operand::x, dinner.shape(), by, input) : std::nullopt;
+    if (of_input && (of_inner || !again)) {
+      const ops::Fp8Output none;
+      activate_backward_fp8(ctx, config_.activation, gate_up, dinner, *of_input, of_inner ? *of_inner : none);
+      return {scaled_of(*of_input), of_inner ? scaled_of(*of_inner) : input.read()};
+    }
+  }
+  // Without delayed weight gradients gate and up have no later reader: their gradient overwrites them.
+  const TensorView dgate_up = saved.tensors[kDgateUp].empty() ? gate_up : saved.tensors[kDgateUp];
+  Scaled inner = input.read();
+  if (again) {
+    input.unsaved = dinner;  // which has no other reader
+    const auto write = [&](const TensorView& y, const ops::Fp8Output&) {
+      activate_backward(ctx, config_.activation, gate_up, dinner, dgate_up, y);
+    };
+    inner = write_input(ctx, down_.linear(), dinner.shape(), input, by, {write});
+  } else {
+    activate_backward(ctx, config_.activation, gate_up, dinner, dgate_up, TensorView());
+  }
+  return {dgate_up, inner};
 }
 
 void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
                         const Saved& saved, GradientSink& sink, const SavePolicy& policy) const {
-  const TensorView gate_up = saved.tensors[kGateUp];
+  const bool delayed = policy.delay_weight_gradients;
   LayerOutput::Tensors output = {saved.tensors[kProjected], saved.tensors[kPostStatistics]};
   if (down_.has_norm()) output.dz = saved_or_temp(ctx, saved, kDprojected);
   const TensorView dinner = ctx.temp(ctx.dtype(), {ctx.rows().full, config_.inner});
-  const auto [dz, of_inner] = down_.backward(ctx, dy, output, dinner, sink);
-  const bool inner_again = policy.recomputes_pointwise() && down_.linear().reads_input(ctx.trainable());
-  // Recomputed inner activations overwrite dinner, which has no other reader.
-  const TensorView inner = saved.tensors[kInner].empty() ? dinner : saved.tensors[kInner];
-  // Without delayed weight gradients gate and up have no later reader: their gradient overwrites them.
-  const TensorView dgate_up = saved.tensors[kDgateUp].empty() ? gate_up : saved.tensors[kDgateUp];
-  activate_backward(ctx, config_.activation, gate_up, dinner, dgate_up, inner_again ? inner : TensorView());
+  const auto [dz, of_inner, rounded_dz] = down_.backward(ctx, dy, output, dinner, sink, delayed);
+  const auto [dgate_up, inner] = inner_backward(ctx, dinner, saved, policy);
   const AdapterTensors of_gate_up = {saved.tensors[kGateUpAdapters], gate_up_.linear().make_inner_gradient(ctx)};
   gate_up_.linear().adapter_gradient(ctx, dgate_up, of_gate_up.inner_gradient);
-  if (!policy.delay_weight_gradients) {
-    down_.linear().weight_gradient(ctx, dz, inner, sink, {saved.tensors[kOutputAdapters], of_inner});
+  if (!delayed) {
+    down_.linear().weight_gradient(ctx, dz, inner, sink, {saved.tensors[kOutputAdapters], of_inner}, rounded_dz);
   }
-  const TensorView normed = policy.delay_weight_gradients ? TensorView() : normed_again(ctx, saved);
+  const Scaled normed = delayed ? Scaled() : normed_again(ctx, saved);
   const TensorView dnormed = ctx.temp(ctx.dtype(), saved.x.shape());
-  if (policy.delay_weight_gradients) {
+  if (delayed) {
     gate_up_.input_gradient(ctx, dgate_up, dnormed, of_gate_up.inner_gradient);
   } else {
     gate_up_.backward(ctx, dgate_up, normed, dnormed, sink, of_gate_up);
@@ -182,7 +235,8 @@ void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
 void MlpLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved, GradientSink& sink) const {
   if (down_.linear().has_gradients(ctx.trainable())) {
     const Scaled dz = down_.output_gradient(ctx, dy, {.dz = saved.tensors[kDprojected]});
-    down_.linear().weight_gradient(ctx, dz, saved.tensors[kInner], sink, {saved.tensors[kOutputAdapters], {}});
+    down_.linear().weight_gradient(ctx, dz, saved_input(saved, kInner, kInnerScale).read(), sink,
+                                   {saved.tensors[kOutputAdapters], {}});
   }
   if (gate_up_.linear().has_gradients(ctx.trainable())) {
     gate_up_.weight_gradient(ctx, saved.tensors[kDgateUp], normed_again(ctx, saved), sink,
@@ -190,9 +244,10 @@ void MlpLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Sa
   }
 }
 
-TensorView MlpLayer::normed_again(LayerContext& ctx, const Saved& saved) const {
+Scaled MlpLayer::normed_again(LayerContext& ctx, const Saved& saved) const {
   if (!gate_up_.linear().reads_input(ctx.trainable())) return {};
-  return norm_.again(ctx, saved.x, saved.tensors[kStatistics], saved.tensors[kNormed]);
+  if (!saved.tensors[kNormed].empty()) return saved_input(saved, kNormed, kNormedScale).read();
+  return write_normed(ctx, saved.x, saved.tensors[kStatistics], saved, Linear::ReadBy::weight_gradient);
 }
 
 double MlpLayer::flops(const RowCounts& counts, double) const {

@@ -11,7 +11,7 @@
 
 #include "nn/blocks/activation.h"
 #include "nn/blocks/layer_output.h"
-#include "nn/blocks/linear.h"
+#include "nn/blocks/linear_input.h"
 #include "nn/blocks/norm.h"
 #include "nn/blocks/saved_tensors.h"
 
@@ -64,12 +64,24 @@ class MlpLayer : public Layer {
     kDprojected,
     kOutputAdapters,
     kGateUpAdapters,
+    kNormedScale,
+    kInnerScale,
     kSavedCount
   };
   std::array<TensorSpec, kSavedCount> tensors(const RowCounts& rows, DType dtype) const;
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
+  SavedInput saved_input(const Saved& saved, SavedIndex matrix, SavedIndex scale) const;
+  // norm(x) and the activation of gate_up as the next Linear reads them (write_input).
+  Scaled write_normed(LayerContext&, const TensorView& x, const TensorView& statistics, const Saved&,
+                      Linear::ReadBy) const;
+  Scaled write_inner(LayerContext&, const TensorView& gate_up, const Saved&, Linear::ReadBy) const;
   // norm(x) if a weight's gradient reads it, otherwise empty.
-  TensorView normed_again(LayerContext&, const Saved&) const;
+  Scaled normed_again(LayerContext&, const Saved&) const;
+  // Of backward: dgate_up, in FP8 if it can be, and the input of down, if its weight's gradient reads it.
+  struct InnerGradients {
+    Scaled dgate_up, inner;
+  };
+  InnerGradients inner_backward(LayerContext&, const TensorView& dinner, const Saved&, const SavePolicy&) const;
   // What down's forward and recompute write.
   LayerOutput::Tensors down_tensors(LayerContext& ctx, const Saved& saved) const;
 

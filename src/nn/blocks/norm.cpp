@@ -14,16 +14,19 @@ Shape Norm::statistics(std::int64_t rows) const {
   return config_.kind == NormKind::rms ? Shape{rows} : Shape{2, rows};
 }
 
-void Norm::forward(LayerContext& ctx, const TensorView& x, const TensorView& y, const TensorView& statistics) const {
+void Norm::forward(LayerContext& ctx, const TensorView& x, const TensorView& y, const TensorView& statistics,
+                   const ops::Fp8Output& fp8) const {
   if (config_.kind == NormKind::rms) {
     ops::rms_norm_forward(ctx.compute(), {.x = x,
                                           .weight = ctx.weight(weight_),
                                           .y = y,
                                           .rstd = statistics,
                                           .epsilon = config_.epsilon,
-                                          .unit_offset = config_.unit_offset});
+                                          .unit_offset = config_.unit_offset,
+                                          .fp8 = fp8});
     return;
   }
+  HAWSER_CHECK(fp8.empty(), "a layer norm in FP8");
   ops::layer_norm_forward(ctx.compute(), {.x = x,
                                           .weight = ctx.weight(weight_),
                                           .bias = bias_ >= 0 ? ctx.weight(bias_) : TensorView(),

@@ -31,9 +31,12 @@ class Norm {
   // offset.
   Norm(NormConfig config, int weight, int bias);
   Shape statistics(std::int64_t rows) const;
-  void forward(LayerContext&, const TensorView& x, const TensorView& y, const TensorView& statistics) const;
+  // `fp8`: in place of y, which is then empty; only if writes_fp8().
+  void forward(LayerContext&, const TensorView& x, const TensorView& y, const TensorView& statistics,
+               const ops::Fp8Output& fp8 = {}) const;
   // `saved`, the y that forward wrote, or if it is empty y once more, in a temporary.
   TensorView again(LayerContext&, const TensorView& x, const TensorView& statistics, const TensorView& saved) const;
+  bool writes_fp8() const { return config_.kind == NormKind::rms; }
   // dx = residual_gradient + the gradient of x; residual_gradient may be empty.
   void backward(LayerContext&, const TensorView& x, const TensorView& statistics, const TensorView& dy,
                 const TensorView& residual_gradient, const TensorView& dx, GradientSink&) const;

@@ -36,28 +36,48 @@ TensorView matrix(const TensorView& elements) {
 
 }  // namespace
 
+ops::Fp8Output Fp8Scaling::make_output(LayerContext& ctx, const Quantization& how, const Shape& shape,
+                                       const TensorView& scale) const {
+  const DType dtype = dtype_of(how.operand);
+  const auto given_or_temp = [&](const TensorView& view, DType of, const Shape& like) {
+    return view.empty() ? ctx.temp(of, like) : view;
+  };
+  ops::Fp8Output out{
+      .scale = scale, .mask = ctx.batch().token_mask.rows(how.first_row, shape[0]), .amax = how.amax, .saturated = {}};
+  if (how.rows) out.q = ctx.temp(dtype, shape);
+  if (how.transposed) out.transposed = given_or_temp(how.transposed_to, dtype, {shape[1], shape[0]});
+  out.used = given_or_temp(how.used_to, DType::f32, {1});
+  return out;
+}
+
+std::optional<ops::Fp8Output> Fp8Scaling::output(LayerContext& ctx, const Quantization& how, const Shape& shape) const {
+  if (how.scale.empty()) return {};
+  return make_output(ctx, how, shape, how.scale);
+}
+
 Scaled Fp8Scaling::quantize(LayerContext& ctx, const Quantization& how, const TensorView& matrix) const {
   HAWSER_CHECK(how.format == LinearFormat::fp8_delayed || how.format == LinearFormat::fp8_current,
                "scales of blocks are not supported yet");
-  const std::int64_t rows = matrix.size(0), columns = matrix.size(1);
-  const DType dtype = dtype_of(how.operand);
-  const TensorView mask = ctx.batch().token_mask.rows(how.first_row, rows);
-  ops::Quantize call{.x = matrix, .scale = how.scale, .mask = mask, .amax = how.amax};
-  if (how.scale.empty()) {
+  TensorView scale = how.scale;
+  if (scale.empty()) {
     const TensorView amax = ctx.temp(DType::f32, {1});
-    call.scale = ctx.temp(DType::f32, {1});
-    ops::amax(ctx.compute(), {.x = matrix, .mask = mask, .out = amax});
-    ops::scales_of_amaxes(ctx.compute(),
-                          {.amax = amax, .scales = call.scale, .dtype = dtype, .rule = rule(), .otherwise = 1.0f});
+    scale = ctx.temp(DType::f32, {1});
+    ops::amax(ctx.compute(),
+              {.x = matrix, .mask = ctx.batch().token_mask.rows(how.first_row, matrix.size(0)), .out = amax});
+    ops::scales_of_amaxes(
+        ctx.compute(),
+        {.amax = amax, .scales = scale, .dtype = dtype_of(how.operand), .rule = rule(), .otherwise = 1.0f});
   }
-  if (how.transposed) {
-    call.transposed = ctx.temp(dtype, {columns, rows});
-  } else {
-    call.q = ctx.temp(dtype, {rows, columns});
-  }
-  call.used = ctx.temp(DType::f32, {1});
-  ops::quantize(ctx.compute(), call);
-  return {call.q, call.used, call.transposed};
+  const ops::Fp8Output out = make_output(ctx, how, matrix.shape(), scale);
+  ops::quantize(ctx.compute(), {.x = matrix,
+                                .scale = out.scale,
+                                .q = out.q,
+                                .transposed = out.transposed,
+                                .used = out.used,
+                                .mask = out.mask,
+                                .amax = out.amax,
+                                .saturated = out.saturated});
+  return {out.q, out.used, out.transposed};
 }
 
 void Fp8Scaling::record(LayerContext& ctx, const Quantization& how, const TensorView& matrix) const {

@@ -30,6 +30,7 @@ class Fp8Scaling : public Quantizer {
   std::int64_t history() const override { return options_.history; }
   bool calibrates() const override { return true; }
   Scaled quantize(LayerContext&, const Quantization&, const TensorView& matrix) const override;
+  std::optional<ops::Fp8Output> output(LayerContext&, const Quantization&, const Shape& shape) const override;
   void record(LayerContext&, const Quantization&, const TensorView& matrix) const override;
   void update_scales(Stream&, const SiteScales&) const override;
   void measure(Stream&, const FlatPiece& piece, const TensorView& amax) const override;
@@ -37,6 +38,7 @@ class Fp8Scaling : public Quantizer {
   void quantize_weights(Stream&, const FlatPiece& piece, const TensorView& scales, const TensorView& q) const override;
 
  private:
+  ops::Fp8Output make_output(LayerContext&, const Quantization&, const Shape& shape, const TensorView& scale) const;
   ops::ScaleRule rule() const { return {options_.margin, options_.power_of_two}; }
 
   Fp8Options options_;

@@ -18,6 +18,7 @@
 // Source: Shazeer, "GLU Variants Improve Transformer", 2020; ops/activation/gelu.h for GELU without a gate.
 #pragma once
 
+#include "ops/quantize/fp8_output.h"
 #include "ops/run_op.h"
 
 namespace hawser::ops {
@@ -27,6 +28,7 @@ enum class Gate { silu, gelu, gelu_tanh };
 struct GatedForward {
   TensorView gate_up, y;
   Gate kind = Gate::silu;
+  Fp8Output fp8 = {};  // in place of y, which is then empty
 };
 
 void gated_forward(Stream& stream, const GatedForward& args);
@@ -35,6 +37,8 @@ struct GatedBackward {
   TensorView gate_up, dy, dgate_up;
   TensorView y;
   Gate kind = Gate::silu;
+  Fp8Output dgate_up_fp8 = {},
+            y_fp8 = {};  // in place of dgate_up, which is then empty, and of y; y_fp8 needs the other
 };
 
 void gated_backward(Stream& stream, const GatedBackward& args);

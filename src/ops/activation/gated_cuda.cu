@@ -1,37 +1,8 @@
-#include "ops/activation/gated.h"
-#include "ops/activation/gelu_cuda.cuh"
+#include "ops/activation/gated_cuda.cuh"
 
 namespace hawser::ops::cuda {
 
 namespace {
-
-// float32 uses the accurate exponential. With bf16, the error of the fast one (2 units in the last place of float32) is
-// below the rounding to bf16.
-template <class Act>
-__device__ __forceinline__ float sigmoid(float x) {
-  if constexpr (std::is_same_v<Act, Bf>) {
-    return __fdividef(1.0f, 1.0f + __expf(-x));
-  } else {
-    return 1.0f / (1.0f + expf(-x));
-  }
-}
-
-// A gate's value and slope, act(x) and act'(x).
-struct GatePoint {
-  float value, slope;
-};
-
-template <class Act, Gate kKind>
-__device__ __forceinline__ GatePoint gate_point(float x) {
-  if constexpr (kKind == Gate::silu) {
-    const float s = sigmoid<Act>(x), silu = x * s;
-    return {silu, s + silu * (1.0f - s)};
-  } else {
-    constexpr Gelu kGelu = kKind == Gate::gelu ? Gelu::exact : Gelu::tanh;
-    const GeluPoint at = gelu_point<kGelu>(x);
-    return {x * at.share, at.slope};
-  }
-}
 
 template <class Act, Gate kKind, int N>
 struct Forward {
@@ -79,6 +50,7 @@ bool wide(std::initializer_list<TensorView> halves, std::initializer_list<Tensor
 }  // namespace
 
 void gated_forward(const CudaNative& native, const GatedForward& args) {
+  if (!args.fp8.empty()) return gated_forward_fp8(native, args);
   dispatch_device_float(args.y.dtype(), [&](auto tag) {
     dispatch_gate(args.kind, [&](auto kind) {
       using Act = decltype(tag);
@@ -95,6 +67,7 @@ void gated_forward(const CudaNative& native, const GatedForward& args) {
 }
 
 void gated_backward(const CudaNative& native, const GatedBackward& args) {
+  if (!args.dgate_up_fp8.empty()) return gated_backward_fp8(native, args);
   dispatch_device_float(args.dy.dtype(), [&](auto tag) {
     dispatch_gate(args.kind, [&](auto kind) {
       using Act = decltype(tag);

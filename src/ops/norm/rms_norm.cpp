@@ -27,14 +27,22 @@ void rms_norm_forward(Stream& stream, const RmsNormForward& args) {
   const RowShape rows = row_shape(kOp, args.x);
   expect(kOp, "x", args.x, {DType::f32, DType::bf16}, args.x.shape(), Rows::padded);
   expect(kOp, "weight", args.weight, {DType::f32, DType::bf16}, {rows.channels});
-  expect(kOp, "y", args.y, {args.x.dtype()}, args.x.shape(), Rows::padded);
   expect(kOp, "rstd", args.rstd, {DType::f32}, rows.leading);
-  expect_apart_or_same(kOp, args.y, args.x);
-  expect_apart(kOp, args.y, args.weight);
-  expect_apart(kOp, args.y, args.rstd);
+  const Fp8Output& fp8 = args.fp8;
+  if (fp8.empty()) {
+    expect(kOp, "y", args.y, {args.x.dtype()}, args.x.shape(), Rows::padded);
+    expect_apart_or_same(kOp, args.y, args.x);
+    expect_apart(kOp, args.y, args.weight);
+    expect_apart(kOp, args.y, args.rstd);
+  } else {
+    HAWSER_CHECK(args.y.empty() && args.x.rank() == 2, kOp, ": FP8 of a matrix, in place of y");
+    expect_fp8_output(kOp, fp8, args.x.size(0), args.x.size(1));
+    for (const TensorView& view : {args.x, args.weight, args.rstd}) expect_apart(kOp, fp8, view);
+  }
   expect_apart(kOp, args.rstd, args.x);
   HAWSER_CHECK(args.epsilon >= 0, kOp, ": epsilon is ", args.epsilon);
-  run(stream, {kOp, OpKind::norm}, {args.x, args.weight}, {args.y, args.rstd},
+  run(stream, {kOp, OpKind::norm}, {args.x, args.weight, fp8.scale, fp8.mask, fp8.amax, fp8.saturated},
+      {args.y, args.rstd, fp8.q, fp8.transposed, fp8.used, fp8.amax, fp8.saturated},
       4.0 * static_cast<double>(args.x.elements()), args, HAWSER_BACKENDS(rms_norm_forward));
 }
 

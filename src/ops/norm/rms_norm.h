@@ -21,6 +21,7 @@
 // float32; with bf16, everything is float32 until y is rounded once. unit_offset: Gemma3RMSNorm.
 #pragma once
 
+#include "ops/quantize/fp8_output.h"
 #include "ops/run_op.h"
 
 namespace hawser::ops {
@@ -29,6 +30,7 @@ struct RmsNormForward {
   TensorView x, weight, y, rstd;
   double epsilon = 1.0e-5;
   bool unit_offset = false;
+  Fp8Output fp8 = {};  // in place of y, which is then empty; x [T, C]
 };
 
 void rms_norm_forward(Stream& stream, const RmsNormForward& args);

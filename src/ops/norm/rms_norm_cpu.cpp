@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "ops/cpu/parallel.h"
+#include "ops/quantize/quantize_rows_cpu.h"
 
 #define HAWSER_KERNELS "ops/norm/rms_norm_kernels.inc"
 #include "ops/cpu/each_level.inc"
@@ -42,6 +43,15 @@ void forward(const RmsNormForward& args) {
   const auto y = head_rows<Act>(args.y);
   const auto* weight = args.weight.data<Weight>();
   float* const rstd = args.rstd.data<float>();
+  if (!args.fp8.empty()) {
+    dispatch_fp8(args.fp8.dtype(), [&](auto tag) {
+      quantize_rows<Act, decltype(tag)>(x.count, x.columns, x.columns, args.fp8, [&](std::int64_t t, Act* row) {
+        rstd[t] = HAWSER_DISPATCH(rms_norm_row<kUnitOffset>, x.row(t), weight, row, x.columns, args.epsilon);
+        return row;
+      });
+    });
+    return;
+  }
   parallel_pieces(x.count, 4, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
       rstd[t] = HAWSER_DISPATCH(rms_norm_row<kUnitOffset>, x.row(t), weight, y.row(t), x.columns, args.epsilon);

@@ -39,6 +39,7 @@ __global__ void forward_kernel(Rows2<const Act> x, const Weight* weight, Rows2<A
   const float mean = block_sum(squares, shared) / static_cast<float>(x.columns);
   const float r = 1.0f / sqrtf(mean + epsilon);
   if (threadIdx.x == 0) rstd[t] = r;
+  if (y.data == nullptr) return;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const std::int64_t at = (static_cast<std::int64_t>(k) * blockDim.x + threadIdx.x) * N;
@@ -63,6 +64,7 @@ __global__ void forward_any_kernel(Rows2<const Act> x, const Weight* weight, Row
   }
   const float r = 1.0f / sqrtf(block_sum(squares, shared) / static_cast<float>(x.columns) + epsilon);
   if (threadIdx.x == 0) rstd[t] = r;
+  if (y.data == nullptr) return;
   for (std::int64_t c = threadIdx.x; c < x.columns; c += blockDim.x) {
     y.row(t)[c] = from_float<Act>(to_float(x.row(t)[c]) * r * factor<kUnitOffset>(weight[c]));
   }
@@ -296,6 +298,7 @@ void rms_norm_forward(const CudaNative& native, const RmsNormForward& args) {
   dispatch_norm(args, [&](auto act, auto weight, auto unit_offset) {
     forward<decltype(act), decltype(weight), decltype(unit_offset)::value>(native, args);
   });
+  if (!args.fp8.empty()) rms_norm_fp8(native, args);
 }
 
 void rms_norm_backward(const CudaNative& native, const RmsNormBackward& args) {

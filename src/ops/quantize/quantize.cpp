@@ -10,27 +10,34 @@ void expect_mask(const char* op, const TensorView& mask, std::int64_t rows) {
 
 }  // namespace
 
+void expect_fp8_output(const char* op, const Fp8Output& to, std::int64_t rows, std::int64_t columns) {
+  expect(op, "scale", to.scale, {DType::f32}, {1});
+  HAWSER_CHECK(!to.empty(), op, ": nothing to write");
+  if (!to.q.empty()) expect(op, "q", to.q, {DType::f8e4m3, DType::f8e5m2}, {rows, columns});
+  if (!to.transposed.empty()) {
+    expect(op, "transposed", to.transposed, {DType::f8e4m3, DType::f8e5m2}, {columns, rows});
+    HAWSER_CHECK(to.q.empty() || to.q.dtype() == to.transposed.dtype(), op, ": q and transposed have two dtypes");
+  }
+  expect_mask(op, to.mask, rows);
+  if (!to.used.empty()) expect(op, "used", to.used, {DType::f32}, {1});
+  if (!to.amax.empty()) expect(op, "amax", to.amax, {DType::f32}, {1});
+  if (!to.saturated.empty()) expect(op, "saturated", to.saturated, {DType::f32}, {1});
+  for (const TensorView& read : {to.scale, to.mask}) expect_apart(op, to, read);
+  expect_apart(op, to.q, to.transposed);
+}
+
+void expect_apart(const char* op, const Fp8Output& to, const TensorView& view) {
+  for (const TensorView& written : {to.q, to.transposed, to.used, to.amax, to.saturated}) {
+    expect_apart(op, written, view);
+  }
+}
+
 void quantize(Stream& stream, const Quantize& args) {
   constexpr auto kOp = "quantize";
   expect_matrix(kOp, "x", args.x);
-  const std::int64_t rows = args.x.size(0), columns = args.x.size(1);
   expect(kOp, "x", args.x, {DType::f32, DType::bf16}, args.x.shape(), Rows::padded);
-  expect(kOp, "scale", args.scale, {DType::f32}, {1});
-  HAWSER_CHECK(!args.q.empty() || !args.transposed.empty(), kOp, ": nothing to write");
-  if (!args.q.empty()) expect(kOp, "q", args.q, {DType::f8e4m3, DType::f8e5m2}, {rows, columns});
-  if (!args.transposed.empty()) {
-    expect(kOp, "transposed", args.transposed, {DType::f8e4m3, DType::f8e5m2}, {columns, rows});
-    HAWSER_CHECK(args.q.empty() || args.q.dtype() == args.transposed.dtype(), kOp,
-                 ": q and transposed have two dtypes");
-  }
-  expect_mask(kOp, args.mask, rows);
-  if (!args.used.empty()) expect(kOp, "used", args.used, {DType::f32}, {1});
-  if (!args.amax.empty()) expect(kOp, "amax", args.amax, {DType::f32}, {1});
-  if (!args.saturated.empty()) expect(kOp, "saturated", args.saturated, {DType::f32}, {1});
-  for (const TensorView& written : {args.q, args.transposed, args.used, args.amax, args.saturated}) {
-    for (const TensorView& read : {args.x, args.scale, args.mask}) expect_apart(kOp, written, read);
-  }
-  expect_apart(kOp, args.q, args.transposed);
+  expect_fp8_output(kOp, args.output(), args.x.size(0), args.x.size(1));
+  expect_apart(kOp, args.output(), args.x);
   run(stream, {kOp, OpKind::elementwise}, {args.x, args.scale, args.mask, args.amax, args.saturated},
       {args.q, args.transposed, args.used, args.amax, args.saturated}, 2.0 * static_cast<double>(args.x.elements()),
       args, HAWSER_BACKENDS(quantize));

@@ -42,6 +42,7 @@
 
 #include <optional>
 
+#include "ops/quantize/fp8_output.h"
 #include "ops/run_op.h"
 #include "tensor/fp8.h"
 
@@ -56,6 +57,8 @@ struct ScaleRule {
 struct Quantize {
   TensorView x, scale, q, transposed;
   TensorView used, mask, amax, saturated;
+
+  Fp8Output output() const { return {scale, q, transposed, used, mask, amax, saturated}; }
 };
 void quantize(Stream& stream, const Quantize& args);
 

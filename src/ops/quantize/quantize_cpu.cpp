@@ -1,94 +1,20 @@
 #include <algorithm>
-#include <atomic>
-#include <bit>
 #include <cmath>
-#include <vector>
 
-#include "ops/cpu/parallel.h"
 #include "ops/quantize/quantize.h"
+#include "ops/quantize/quantize_rows_cpu.h"
 #include "ops/quantize/scale_of.h"
 
 namespace hawser::ops::cpu {
 
-namespace {
-
-constexpr std::int64_t kRows = 64;  // of a piece: its part of `transposed` is written in runs of this length
-
-// Absolute values that are no NaN compare as their bits do, and NaNs are above all of them.
-std::uint32_t size_bits(float value) {
-  return std::bit_cast<std::uint32_t>(value) & 0x7fffffffu;
-}
-float of_bits(std::uint32_t bits) {
-  return bits > 0x7f800000u ? std::numeric_limits<float>::quiet_NaN() : std::bit_cast<float>(bits);
-}
-
-bool counts(const TensorView& mask, std::int64_t row) {
-  return mask.empty() || mask.data<std::int32_t>()[row] != 0;
-}
-
-class Maximum {
- public:
-  void take(std::uint32_t bits) {
-    std::uint32_t now = bits_.load();
-    while (now < bits && !bits_.compare_exchange_weak(now, bits)) {
-    }
-  }
-  std::uint32_t bits() const { return bits_; }
-
- private:
-  std::atomic<std::uint32_t> bits_ = 0;
-};
-
-template <class X, class Q>
-void quantize_rows(const Quantize& args) {
-  const auto x = rows_of<X>(args.x);
-  const float inverse = 1.0f / *args.scale.data<float>();
-  Q* const q = args.q.empty() ? nullptr : args.q.data<Q>();
-  Q* const transposed = args.transposed.empty() ? nullptr : args.transposed.data<Q>();
-  Maximum largest;
-  std::atomic<std::int64_t> saturated = 0;
-  parallel_items(ceil_div(x.count, kRows), [&](std::int64_t item) {
-    const std::int64_t begin = item * kRows, end = std::min(x.count, begin + kRows);
-    std::vector<Q> tile(static_cast<std::size_t>((end - begin) * x.columns));
-    std::uint32_t found = 0;
-    std::int64_t beyond = 0;
-    for (std::int64_t t = begin; t < end; ++t) {
-      Q* const to = tile.data() + (t - begin) * x.columns;
-      const bool counted = counts(args.mask, t);
-      for (std::int64_t c = 0; c < x.columns; ++c) {
-        const auto value = static_cast<float>(x.row(t)[c]);
-        const float scaled = value * inverse;
-        to[c] = Q(scaled);
-        if (!counted) continue;
-        found = std::max(found, size_bits(value));
-        beyond += std::abs(scaled) <= Q::largest() ? 0 : 1;
-      }
-    }
-    if (q != nullptr) std::copy(tile.begin(), tile.end(), q + begin * x.columns);
-    for (std::int64_t c = 0; transposed != nullptr && c < x.columns; ++c) {
-      for (std::int64_t t = begin; t < end; ++t) {
-        transposed[c * x.count + t] = tile[static_cast<std::size_t>((t - begin) * x.columns + c)];
-      }
-    }
-    largest.take(found);
-    saturated += beyond;
-  });
-  if (!args.used.empty()) *args.used.data<float>() = *args.scale.data<float>();
-  if (!args.amax.empty()) {
-    float& amax = *args.amax.data<float>();
-    amax = of_bits(std::max(size_bits(amax), largest.bits()));
-  }
-  if (!args.saturated.empty()) {
-    *args.saturated.data<float>() += static_cast<float>(saturated);
-  }
-}
-
-}  // namespace
-
 void quantize(const Quantize& args) {
   dispatch_float(args.x.dtype(), [&](auto x_tag) {
-    dispatch_fp8((args.q.empty() ? args.transposed : args.q).dtype(),
-                 [&](auto q_tag) { quantize_rows<decltype(x_tag), decltype(q_tag)>(args); });
+    using X = decltype(x_tag);
+    const auto x = rows_of<X>(args.x);
+    const Fp8Output to = args.output();
+    dispatch_fp8(to.dtype(), [&](auto q_tag) {
+      quantize_rows<X, decltype(q_tag)>(x.count, x.columns, 0, to, [&](std::int64_t t, X*) { return x.row(t); });
+    });
   });
 }
 
@@ -125,7 +51,7 @@ void amax(const Amax& args) {
     });
   });
   float& out = *args.out.data<float>();
-  out = of_bits(std::max(args.accumulate ? size_bits(out) : 0, largest.bits()));
+  out = of_size_bits(std::max(args.accumulate ? size_bits(out) : 0, largest.bits()));
 }
 
 void scales_of_amaxes(const ScalesOfAmaxes& args) {

@@ -160,6 +160,59 @@ TEST(Fp8, AModelsGradientsAreThoseOfOneRank) {
   }
 }
 
+// FP8 without the ops that write it themselves: each input and gradient is written in the compute dtype, then rounded.
+class TwoPasses : public nn::Fp8Scaling {
+ public:
+  using nn::Fp8Scaling::Fp8Scaling;
+  std::optional<ops::Fp8Output> output(nn::LayerContext&, const nn::Quantization&, const Shape&) const override {
+    return {};
+  }
+};
+
+// Inputs that are saved in FP8, and ops that write FP8, change no bit of a model: with every way to recompute, delayed
+// gradients of weights, both kinds of scales, on every mesh.
+TEST(Fp8, InputsSavedInFp8ChangeNoBit) {
+  const models::Model model(testing::toy_description(false),
+                            nn::with_fp8_weights(nn::common_domain, [](int) { return true; }));
+  const auto run = [&](plan::Layout layout, comm::Mesh& mesh, bool saved) {
+    for (nn::SavePolicy& policy : layout.policies) policy.fp8_inputs = saved;
+    if (!saved) layout.quantizer = std::make_shared<TwoPasses>(nn::Fp8Options{});
+    const testing::ToySteps steps(layout, mesh.place(), whole_batch());
+    const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+    engine::Session session(model, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+    session.initialise(3);
+    testing::Trained trained;
+    testing::take_steps(session, steps, {.inputs = {0, 1}}, trained);
+    trained.after = the_world->size() > 1 ? assembled(session) : testing::states_of(session);
+    return std::pair{trained, session.planned_bytes()};
+  };
+  int i = the_world->size();
+  for (const plan::Layout& base : testing::meshes(model)) {
+    const auto mesh = comm::make_mpi_mesh(*the_world, base.mesh, 60.0);
+    for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::selective, Checkpointing::gate_up,
+                                              Checkpointing::projections, Checkpointing::full}) {
+      plan::Layout layout = base;
+      layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
+      plan::set_formats(layout, model, {.scaling = i % 2 == 0 ? Fp8Scaling::delayed : Fp8Scaling::current});
+      for (nn::SavePolicy& policy : layout.policies) {
+        policy.checkpointing = checkpointing;
+        policy.delay_weight_gradients = i % 3 == 0;
+      }
+      ++i;
+      const auto [plain, plain_bytes] = run(layout, *mesh, false);
+      const auto [saved, saved_bytes] = run(layout, *mesh, true);
+      const std::string what = cat(text_of(layout), ", checkpointing ", static_cast<int>(checkpointing));
+      EXPECT_EQ(saved.losses, plain.losses) << what;
+      ASSERT_EQ(saved.after.size(), plain.after.size());
+      for (const auto& [name, values] : plain.after)
+        EXPECT_TRUE(saved.after.at(name) == values) << what << ": " << name;
+      if (checkpointing == Checkpointing::none) {
+        EXPECT_LT(saved_bytes, plain_bytes) << what;
+      }
+    }
+  }
+}
+
 // What layers read of a weight that was gathered in FP8 is the cast of the weight that was gathered in float32.
 TEST(Fp8, AGatheredWeightIsTheCastOfTheWeight) {
   const models::Model model = fp8_model();

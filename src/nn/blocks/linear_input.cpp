@@ -1,0 +1,69 @@
+#include "nn/blocks/linear_input.h"
+
+namespace hawser::nn {
+
+namespace {
+
+// `how` of what `reader` reads, and of what is saved.
+Quantization forms(Quantization how, Operand operand, Linear::ReadBy reader, const SavedInput& saved) {
+  how.operand = operand;
+  how.rows = reader != Linear::ReadBy::weight_gradient;
+  how.transposed = reader != Linear::ReadBy::product || saved.in_fp8();
+  if (!how.rows) how.amax = {};
+  if (saved.in_fp8()) {
+    how.transposed_to = saved.matrix;
+    how.used_to = saved.scale;
+  }
+  return how;
+}
+
+}  // namespace
+
+bool saves_fp8(const SavePolicy& policy, const Linear& linear, const RowCounts& rows) {
+  return policy.fp8_inputs && policy.format(linear.site) != LinearFormat::compute && linear.adapters.empty() &&
+         rows.residual == rows.full;
+}
+
+TensorSpec fp8_spec(const TensorSpec& matrix) {
+  return {matrix.name, DType::f8e4m3, {matrix.shape[1], matrix.shape[0]}};
+}
+
+SavedSpec scale_spec(const char* name, const SavedSpec& matrix) {
+  const bool in_fp8 = matrix.shape.rank() > 0 && matrix.dtype == DType::f8e4m3;
+  return {name, DType::f32, in_fp8 ? Shape{1} : Shape(), matrix.writer, matrix.last_reader};
+}
+
+std::optional<ops::Fp8Output> fp8_output(LayerContext& ctx, const Linear& linear, Operand operand, const Shape& shape,
+                                         Linear::ReadBy reader, const SavedInput& saved) {
+  const Quantization how = ctx.quantization(linear.site, operand);
+  const bool bias = operand == Operand::dy && (linear.bias >= 0 || linear.more_bias >= 0);
+  const bool in_dtype = saved.matrix.empty() ? false : !saved.in_fp8();
+  if (how.format == LinearFormat::compute || how.records_only || !linear.adapters.empty() || bias || in_dtype ||
+      shape[0] != ctx.rows().full) {
+    return {};
+  }
+  return how.quantizer->output(ctx, forms(how, operand, reader, saved), shape);
+}
+
+Scaled write_input(LayerContext& ctx, const Linear& linear, const Shape& shape, const SavedInput& saved,
+                   Linear::ReadBy reader, const InputWriter& writer) {
+  if (writer.writes_fp8) {
+    if (const auto output = fp8_output(ctx, linear, Operand::x, shape, reader, saved)) {
+      writer.write({}, *output);
+      return scaled_of(*output);
+    }
+  }
+  TensorView y = saved.in_fp8() ? saved.unsaved : saved.matrix;
+  if (y.empty()) y = saved.unsaved.empty() ? ctx.temp(ctx.dtype(), shape) : saved.unsaved;
+  writer.write(y, {});
+  if (!saved.in_fp8()) return y;  // the Linear rounds it
+  Quantization how = forms(ctx.quantization(linear.site, Operand::x), Operand::x, reader, saved);
+  if (!how.records_only) return how.quantizer->quantize(ctx, how, y);
+  // The product reads y itself. There is no scale yet, and no one keeps the gradient of the weight.
+  how.records_only = how.rows = false;
+  how.scale = how.amax = {};
+  how.quantizer->quantize(ctx, how, y);
+  return y;
+}
+
+}  // namespace hawser::nn

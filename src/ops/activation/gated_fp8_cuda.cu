@@ -1,0 +1,112 @@
+#include "ops/activation/gated_cuda.cuh"
+#include "ops/quantize/quantize_tiles.cuh"
+
+namespace hawser::ops::cuda {
+
+namespace {
+
+template <class Act, Gate kKind>
+struct GatedRows {
+  Rows2<const Act> gate_up;
+  std::int64_t hidden;
+  bool wide;
+  __device__ __forceinline__ Vec<float, kThreadColumns> operator()(std::int64_t row, std::int64_t column) const {
+    const Act* const from = gate_up.row(row);
+    Vec<float, kThreadColumns> gate = part_of_row(from, column, hidden, wide);
+    const Vec<float, kThreadColumns> up = part_of_row(from + hidden, column, hidden, wide);
+#pragma unroll
+    for (int c = 0; c < kThreadColumns; ++c) gate.v[c] = gate_point<Act, kKind>(gate.v[c]).value * up.v[c];
+    round_to<Act>(gate);
+    return gate;
+  }
+};
+
+// A block has a tile of each of dgate, dup and, with `again`, y. Rows are rounded one after another: three tiles of
+// floats do not fit in registers.
+template <class Act, Gate kKind, __nv_fp8_interpretation_t kInput, __nv_fp8_interpretation_t kOutput>
+__global__ void __launch_bounds__(kTileThreads)
+    backward_kernel(Rows2<const Act> gate_up, Rows2<const Act> dy, bool wide, Fp8Target input, Fp8Target output,
+                    bool again) {
+  __shared__ TileMemory memory;
+  const TilePlace at = tile_place();
+  const float inverse = 1.0f / *input.scale, output_inverse = again ? 1.0f / *output.scale : 0;
+  const std::int64_t hidden = dy.columns;
+  TileBytes<kInput> dgate, dup;
+  TileBytes<kOutput> y;
+#pragma unroll
+  for (int r = 0; r < kThreadRows; ++r) {
+    const std::int64_t row = at.row + r;
+    Vec<float, kThreadColumns> gate = {}, up = {}, g = {};
+    if (row < dy.count) {
+      gate = part_of_row(gate_up.row(row), at.column, hidden, wide);
+      up = part_of_row(gate_up.row(row) + hidden, at.column, hidden, wide);
+      g = part_of_row(dy.row(row), at.column, hidden, wide);
+    }
+    Vec<float, kThreadColumns> products;
+#pragma unroll
+    for (int c = 0; c < kThreadColumns; ++c) {
+      const GatePoint point = gate_point<Act, kKind>(gate.v[c]);
+      gate.v[c] = g.v[c] * up.v[c] * point.slope;
+      g.v[c] = g.v[c] * point.value;
+      products.v[c] = point.value * up.v[c];
+    }
+    const auto counted = [&](const Fp8Target& target) {
+      return row < dy.count && (target.mask == nullptr || target.mask[row] != 0);
+    };
+    round_to<Act>(gate);
+    round_to<Act>(g);
+    dgate.round(r, gate, inverse, input.largest, counted(input));
+    dup.round(r, g, inverse, input.largest, counted(input));
+    if (!again) continue;
+    round_to<Act>(products);
+    y.round(r, products, output_inverse, output.largest, counted(output));
+  }
+  write(input, at, 0, hidden, dgate, memory);
+  __syncthreads();
+  write(input, at, hidden, hidden, dup, memory);
+  if (!again) return;
+  __syncthreads();
+  write(output, at, 0, hidden, y, memory);
+}
+
+}  // namespace
+
+void gated_forward_fp8(const CudaNative& native, const GatedForward& args) {
+  dispatch_device_float(args.gate_up.dtype(), [&](auto tag) {
+    dispatch_gate(args.kind, [&](auto kind) {
+      using Act = decltype(tag);
+      const auto gate_up = rows2<Act>(args.gate_up);
+      const std::int64_t hidden = gate_up.columns / 2;
+      const GatedRows<Act, decltype(kind)::value> rows{{gate_up.data, gate_up.count, gate_up.columns, gate_up.stride},
+                                                       hidden,
+                                                       aligned<2 * kThreadColumns>({args.gate_up})};
+      quantize_tiles(native, rows, gate_up.count, hidden, args.fp8);
+    });
+  });
+}
+
+void gated_backward_fp8(const CudaNative& native, const GatedBackward& args) {
+  const std::int64_t rows = args.dy.size(0), hidden = args.dy.size(1);
+  const dim3 tiles = tiles_of(rows, hidden);
+  if (tiles.x == 0 || tiles.y == 0) return;
+  const bool wide = aligned<2 * kThreadColumns>({args.gate_up}) && aligned<kThreadColumns>({args.dy});
+  const bool again = !args.y_fp8.empty();
+  const Fp8Target input = fp8_target(args.dgate_up_fp8, rows, 2 * hidden);
+  const Fp8Target output = again ? fp8_target(args.y_fp8, rows, hidden) : Fp8Target();
+  dispatch_device_float(args.dy.dtype(), [&](auto tag) {
+    dispatch_gate(args.kind, [&](auto kind) {
+      dispatch_fp8_format(args.dgate_up_fp8.dtype(), [&](auto input_format) {
+        dispatch_fp8_format(again ? args.y_fp8.dtype() : DType::f8e4m3, [&](auto output_format) {
+          using Act = decltype(tag);
+          const auto gate_up = rows2<Act>(args.gate_up), dy = rows2<Act>(args.dy);
+          backward_kernel<Act, decltype(kind)::value, decltype(input_format)::value, decltype(output_format)::value>
+              <<<tiles, kTileThreads, 0, stream_of(native)>>>(
+                  {gate_up.data, gate_up.count, gate_up.columns, gate_up.stride},
+                  {dy.data, dy.count, dy.columns, dy.stride}, wide, input, output, again);
+        });
+      });
+    });
+  });
+}
+
+}  // namespace hawser::ops::cuda

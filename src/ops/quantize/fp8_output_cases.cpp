@@ -1,0 +1,162 @@
+#include "ops/quantize/fp8_output.h"
+
+#include "ops/activation/gated.h"
+#include "ops/norm/rms_norm.h"
+#include "ops/quantize/quantize.h"
+#include "ops/testing/case_support.h"
+
+namespace hawser::ops {
+namespace {
+
+using namespace testing;
+
+// An Fp8Output with everything that there is, whose scale saturates some values.
+struct Output {
+  Fp8Output to;
+  std::int64_t rows, columns;
+
+  Output(World& world, DType dtype, std::int64_t t, std::int64_t c, float scale, bool rows_wanted = true,
+         bool transposed_wanted = true)
+      : rows(t), columns(c) {
+    Values mask(static_cast<std::size_t>(t), 1);
+    for (std::int64_t i = 0; i < t; i += 3) mask[static_cast<std::size_t>(i)] = 0;
+    to = {.scale = world.in(DType::f32, {1}, {scale}),
+          .q = rows_wanted ? world.out(dtype, {t, c}) : TensorView(),
+          .transposed = transposed_wanted ? world.out(dtype, {c, t}) : TensorView(),
+          .used = world.out(DType::f32, {1}),
+          .mask = world.in(DType::i32, {t}, mask),
+          .amax = world.in_out(DType::f32, {1}, {0.001}),
+          .saturated = world.in_out(DType::f32, {1}, {2})};
+  }
+  // The same of a y that an op has written.
+  void quantize(World& world, const TensorView& y) const {
+    ops::quantize(world.stream(), {.x = y,
+                                   .scale = to.scale,
+                                   .q = to.q,
+                                   .transposed = to.transposed,
+                                   .used = to.used,
+                                   .mask = to.mask,
+                                   .amax = to.amax,
+                                   .saturated = to.saturated});
+  }
+};
+
+void expect_equal(World& world, const Output& got, const Output& expected, const std::string& what) {
+  const auto pairs = {std::pair{&Fp8Output::q, "q"},
+                      {&Fp8Output::transposed, "transposed"},
+                      {&Fp8Output::used, "used"},
+                      {&Fp8Output::amax, "amax"},
+                      {&Fp8Output::saturated, "saturated"}};
+  for (const auto& [member, name] : pairs) {
+    if ((got.to.*member).empty()) continue;
+    expect_same_bits(world.values(got.to.*member), world.values(expected.to.*member), cat(what, ": ", name));
+  }
+  const Values saturated = world.values(expected.to.saturated);
+  EXPECT_TRUE(saturated.empty() || got.rows < 16 || saturated[0] > 2) << what << ": nothing is saturated";
+}
+
+struct Size {
+  std::int64_t rows, columns, pad = 0;
+};
+constexpr Size kSizes[] = {{1, 1}, {37, 53, 3}, {144, 80, 8}, {257, 64}, {130, 136}};
+
+TEST(Fp8Output, OfAnRmsNormIsTheQuantizedNorm) {
+  for (const DeviceKind device : devices()) {
+    for (const DType act : {DType::f32, DType::bf16}) {
+      for (const bool unit_offset : {false, true}) {
+        for (const Size& size : kSizes) {
+          World world(device, 2);
+          const auto [rows, columns, pad] = size;
+          RmsNormForward args{.x = world.in(act, {rows, columns}, random_values(rows * columns, 1, act), pad),
+                              .weight = world.in(act, {columns}, random_values(columns, 2, act)),
+                              .y = world.out(act, {rows, columns}),
+                              .rstd = world.out(DType::f32, {rows}),
+                              .unit_offset = unit_offset};
+          const Output expected(world, DType::f8e4m3, rows, columns, 0.003f);
+          rms_norm_forward(world.stream(), args);
+          expected.quantize(world, args.y);
+          const Values rstd = world.values(args.rstd);
+          const Output both(world, DType::f8e4m3, rows, columns, 0.003f),
+              transposed(world, DType::f8e4m3, rows, columns, 0.003f, false);
+          args.y = {};
+          args.rstd = world.out(DType::f32, {rows});
+          for (const Output* to : {&both, &transposed}) {
+            args.fp8 = to->to;
+            rms_norm_forward(world.stream(), args);
+            expect_equal(world, *to, expected, cat("rms_norm ", to_string(act), " ", rows, " x ", columns));
+          }
+          expect_same_bits(world.values(args.rstd), rstd, "rstd");
+        }
+      }
+    }
+  }
+}
+
+TEST(Fp8Output, OfAGatedActivationIsTheQuantizedActivation) {
+  for (const DeviceKind device : devices()) {
+    for (const DType act : {DType::f32, DType::bf16}) {
+      for (const Gate kind : {Gate::silu, Gate::gelu, Gate::gelu_tanh}) {
+        for (const Size& size : kSizes) {
+          World world(device, 2);
+          const auto [rows, hidden, pad] = size;
+          const std::string what = cat("gated ", to_string(act), static_cast<int>(kind), " ", rows, " x ", hidden);
+          const TensorView gate_up =
+              world.in(act, {rows, 2 * hidden}, random_values(2 * rows * hidden, 1, act, 3.0), 2 * pad);
+          const TensorView dy = world.in(act, {rows, hidden}, random_values(rows * hidden, 2, act), pad);
+          const TensorView y = world.out(act, {rows, hidden}), y_again = world.out(act, {rows, hidden}),
+                           dgate_up = world.out(act, {rows, 2 * hidden});
+          const auto output = [&](DType dtype, std::int64_t columns, float scale, bool rows_wanted = true) {
+            return Output(world, dtype, rows, columns, scale, rows_wanted);
+          };
+          const Output expected_y = output(DType::f8e4m3, hidden, 0.01f), got_y = output(DType::f8e4m3, hidden, 0.01f),
+                       expected_again = output(DType::f8e4m3, hidden, 0.01f, false),
+                       got_again = output(DType::f8e4m3, hidden, 0.01f, false),
+                       expected_d = output(DType::f8e5m2, 2 * hidden, 3e-5f),
+                       got_d = output(DType::f8e5m2, 2 * hidden, 3e-5f),
+                       alone_d = output(DType::f8e5m2, 2 * hidden, 3e-5f);
+          gated_forward(world.stream(), {.gate_up = gate_up, .y = y, .kind = kind});
+          gated_backward(world.stream(),
+                         {.gate_up = gate_up, .dy = dy, .dgate_up = dgate_up, .y = y_again, .kind = kind});
+          expected_y.quantize(world, y);
+          expected_again.quantize(world, y_again);
+          expected_d.quantize(world, dgate_up);
+          gated_forward(world.stream(), {.gate_up = gate_up, .kind = kind, .fp8 = got_y.to});
+          gated_backward(world.stream(),
+                         {.gate_up = gate_up, .dy = dy, .kind = kind, .dgate_up_fp8 = got_d.to, .y_fp8 = got_again.to});
+          gated_backward(world.stream(), {.gate_up = gate_up, .dy = dy, .kind = kind, .dgate_up_fp8 = alone_d.to});
+          expect_equal(world, got_y, expected_y, what);
+          expect_equal(world, got_again, expected_again, cat(what, ", again"));
+          expect_equal(world, got_d, expected_d, cat(what, ", gradient"));
+          expect_equal(world, alone_d, expected_d, cat(what, ", gradient alone"));
+        }
+      }
+    }
+  }
+}
+
+TEST(Fp8Output, RejectsBadArguments) {
+  World world(DeviceKind::cpu, 1);
+  const TensorView x = world.in(DType::f32, {4, 8}, Values(32)), w = world.in(DType::f32, {8}, Values(8)),
+                   y = world.out(DType::f32, {4, 8}), rstd = world.out(DType::f32, {4});
+  Stream& s = world.stream();
+  const Output to(world, DType::f8e4m3, 4, 8, 1), wide(world, DType::f8e5m2, 4, 16, 1);
+  expect_rejected([&] { rms_norm_forward(s, {.x = x, .weight = w, .y = y, .rstd = rstd, .fp8 = to.to}); },
+                  "in place of y");
+  expect_rejected([&] { rms_norm_forward(s, {.x = x, .weight = w, .rstd = rstd, .fp8 = wide.to}); }, "q has shape");
+  Fp8Output two = to.to;
+  two.transposed = world.out(DType::f8e5m2, {8, 4});
+  expect_rejected([&] { rms_norm_forward(s, {.x = x, .weight = w, .rstd = rstd, .fp8 = two}); }, "two dtypes");
+  const TensorView gate_up = world.in(DType::f32, {4, 16}, Values(64));
+  expect_rejected([&] { gated_forward(s, {.gate_up = gate_up, .y = y, .fp8 = to.to}); }, "FP8 in its place");
+  expect_rejected(
+      [&] {
+        gated_backward(s, {.gate_up = gate_up, .dy = x, .dgate_up = world.out(DType::f32, {4, 16}), .y_fp8 = to.to});
+      },
+      "without dgate_up in FP8");
+  expect_rejected([&] { gated_backward(s, {.gate_up = gate_up, .dy = x, .y = y, .dgate_up_fp8 = wide.to}); },
+                  "FP8 in its place");
+  expect_rejected([&] { gated_backward(s, {.gate_up = gate_up, .dy = x, .dgate_up_fp8 = to.to}); }, "q has shape");
+}
+
+}  // namespace
+}  // namespace hawser::ops

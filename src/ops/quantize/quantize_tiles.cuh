@@ -1,0 +1,244 @@
+// What the CUDA ops that write an Fp8Output share: tiles of a matrix, computed by the op, rounded and written as rows and
+// transposed.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "ops/cuda/kernel.cuh"
+#include "ops/quantize/fp8_output.h"
+#include "tensor/fp8.h"
+
+namespace hawser::ops::cuda {
+
+constexpr int kTileThreads = 256;
+
+// A tile of 128 rows and 64 columns for each block: a thread has 4 rows and 8 columns. Its 4 bytes of a column are one
+// word of `transposed`, so that a warp writes 128 contiguous bytes of each of its columns.
+constexpr int kTileRows = 128, kTileColumns = 64, kThreadRows = 4, kThreadColumns = 8;
+constexpr int kWords = kTileRows / 4, kWordStride = kWords + 1;
+
+// What a block writes of a tile of bytes: as rows and transposed.
+struct TileTargets {
+  std::uint8_t* rows;
+  std::uint8_t* transposed;
+  std::int64_t row_count, columns;
+  bool wide_rows, wide_transposed;  // 8-byte and 4-byte stores are aligned
+};
+
+// Of the columns before `end`. bytes: of this thread's rows from `row` and columns from `column`, packed along the columns of each row.
+__device__ __forceinline__ void write_tile(const TileTargets& to, std::int64_t tile_row, std::int64_t tile_column,
+                                           std::int64_t end, const uint2 (&bytes)[kThreadRows],
+                                           std::uint32_t (&shared)[kTileColumns * kWordStride]) {
+  const int group = threadIdx.x / kThreadColumns, eighth = threadIdx.x % kThreadColumns;
+  const std::int64_t row = tile_row + group * kThreadRows, column = tile_column + eighth * kThreadColumns;
+  if (to.rows != nullptr) {
+#pragma unroll
+    for (int r = 0; r < kThreadRows; ++r) {
+      if (row + r >= to.row_count) break;
+      std::uint8_t* const at = to.rows + (row + r) * to.columns + column;
+      if (to.wide_rows && tile_column % kThreadColumns == 0 && column + kThreadColumns <= end) {
+        *reinterpret_cast<uint2*>(at) = bytes[r];
+      } else {
+        for (int c = 0; c < kThreadColumns && column + c < end; ++c) {
+          at[c] = static_cast<std::uint8_t>((c < 4 ? bytes[r].x : bytes[r].y) >> (8 * (c % 4)));
+        }
+      }
+    }
+  }
+  if (to.transposed == nullptr) return;
+#pragma unroll
+  for (int c = 0; c < kThreadColumns; ++c) {
+    std::uint32_t word = 0;
+#pragma unroll
+    for (int r = 0; r < kThreadRows; ++r) {
+      word |= (((c < 4 ? bytes[r].x : bytes[r].y) >> (8 * (c % 4))) & 0xffu) << (8 * r);
+    }
+    shared[(eighth * kThreadColumns + c) * kWordStride + group] = word;
+  }
+  __syncthreads();
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const std::int64_t first = tile_row + 4 * lane;
+  for (int c = warp; c < kTileColumns && tile_column + c < to.columns; c += kTileThreads / 32) {
+    const std::uint32_t word = shared[c * kWordStride + lane];
+    std::uint8_t* const at = to.transposed + (tile_column + c) * to.row_count + first;
+    if (to.wide_transposed && first + 4 <= to.row_count) {
+      *reinterpret_cast<std::uint32_t*>(at) = word;
+    } else {
+      for (int r = 0; r < 4 && first + r < to.row_count; ++r) at[r] = static_cast<std::uint8_t>(word >> (8 * r));
+    }
+  }
+}
+
+inline TileTargets targets_of(std::byte* rows, std::byte* transposed, std::int64_t row_count, std::int64_t columns) {
+  const auto at = [](std::byte* data) { return reinterpret_cast<std::uintptr_t>(data); };
+  return {reinterpret_cast<std::uint8_t*>(rows), reinterpret_cast<std::uint8_t*>(transposed),  row_count, columns,
+          at(rows) % 8 == 0 && columns % 8 == 0, at(transposed) % 4 == 0 && row_count % 4 == 0};
+}
+
+inline dim3 tiles_of(std::int64_t rows, std::int64_t columns) {
+  return dim3(static_cast<unsigned>(ceil_div(columns, kTileColumns)), static_cast<unsigned>(ceil_div(rows, kTileRows)));
+}
+
+__device__ __forceinline__ std::uint32_t size_bits(float value) {
+  return __float_as_uint(value) & 0x7fffffffu;
+}
+
+__device__ __forceinline__ std::uint32_t warp_max(std::uint32_t value) {
+  return __reduce_max_sync(0xffffffffu, value);
+}
+
+// NaNs are above all other absolute values; the one that is stored has the bits that the CPU writes.
+__device__ __forceinline__ void take_maximum(float* to, std::uint32_t bits) {
+  if (bits > 0x7f800000u) bits = 0x7fc00000u;
+  auto* const word = reinterpret_cast<std::uint32_t*>(to);
+  if (*reinterpret_cast<volatile std::uint32_t*>(word) < bits) atomicMax(word, bits);
+}
+
+// The largest bits of the block's warps, in thread 0.
+__device__ __forceinline__ std::uint32_t block_max(std::uint32_t value, std::uint32_t* shared) {
+  value = warp_max(value);
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
+  __syncthreads();
+  return threadIdx.x < 32 ? warp_max(threadIdx.x < kTileThreads / 32 ? shared[threadIdx.x] : 0u) : 0u;
+}
+
+// An Fp8Output in kernels.
+struct Fp8Target {
+  const float* scale;
+  TileTargets to;
+  float* used;
+  const std::int32_t* mask;
+  float *amax, *saturated;
+  float largest;
+};
+
+inline Fp8Target fp8_target(const Fp8Output& output, std::int64_t rows, std::int64_t columns) {
+  const auto floats = [](const TensorView& view) { return view.empty() ? nullptr : view.data<float>(); };
+  return {.scale = output.scale.data<float>(),
+          .to = targets_of(output.q.raw(), output.transposed.raw(), rows, columns),
+          .used = floats(output.used),
+          .mask = output.mask.empty() ? nullptr : output.mask.data<std::int32_t>(),
+          .amax = floats(output.amax),
+          .saturated = floats(output.saturated),
+          .largest = largest_fp8(output.dtype())};
+}
+
+// The first row and column of this block's tile, and of this thread's part of it.
+struct TilePlace {
+  std::int64_t tile_row, tile_column, row, column;
+};
+__device__ __forceinline__ TilePlace tile_place() {
+  const std::int64_t tile_row = static_cast<std::int64_t>(blockIdx.y) * kTileRows,
+                     tile_column = static_cast<std::int64_t>(blockIdx.x) * kTileColumns;
+  return {tile_row, tile_column, tile_row + threadIdx.x / kThreadColumns * kThreadRows,
+          tile_column + threadIdx.x % kThreadColumns * kThreadColumns};
+}
+
+// This thread's part of a tile: its bytes, and what an Fp8Output counts of them.
+template <__nv_fp8_interpretation_t kFormat>
+struct TileBytes {
+  uint2 bytes[kThreadRows];
+  std::uint32_t found = 0, beyond = 0;
+
+  // values: row `r` of the part, with zeros outside of the matrix
+  __device__ __forceinline__ void round(int r, const Vec<float, kThreadColumns>& values, float inverse, float largest,
+                                        bool counted) {
+    std::uint32_t words[2] = {0, 0};
+#pragma unroll
+    for (int c = 0; c < kThreadColumns; c += 2) {
+      const float a = values.v[c] * inverse, b = values.v[c + 1] * inverse;
+      const std::uint32_t pair = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, kFormat);
+      words[c / 4] |= pair << (8 * (c % 4));
+      if (!counted) continue;
+      found = max(found, max(size_bits(values.v[c]), size_bits(values.v[c + 1])));
+      beyond += (fabsf(a) <= largest ? 0 : 1) + (fabsf(b) <= largest ? 0 : 1);
+    }
+    bytes[r] = make_uint2(words[0], words[1]);
+  }
+};
+
+struct TileMemory {
+  std::uint32_t words[kTileColumns * kWordStride];
+  std::uint32_t maxima[32];
+};
+
+// By all threads of the block. The tiles are those of columns [first_column, first_column + columns) of the matrix.
+template <__nv_fp8_interpretation_t kFormat>
+__device__ __forceinline__ void write(const Fp8Target& target, const TilePlace& at, std::int64_t first_column,
+                                      std::int64_t columns, const TileBytes<kFormat>& tile, TileMemory& memory) {
+  if (target.used != nullptr && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *target.used = *target.scale;
+  write_tile(target.to, at.tile_row, first_column + at.tile_column, first_column + columns, tile.bytes, memory.words);
+  if (target.amax != nullptr) {
+    const std::uint32_t most = block_max(tile.found, memory.maxima);
+    if (threadIdx.x == 0) take_maximum(target.amax, most);
+  }
+  if (target.saturated != nullptr) {
+    const std::uint32_t count = __reduce_add_sync(0xffffffffu, tile.beyond);
+    // Sums of whole numbers below 2^24 are exact in any order.
+    if (threadIdx.x % 32 == 0 && count > 0) atomicAdd(target.saturated, static_cast<float>(count));
+  }
+}
+
+// Elements [column, column + kThreadColumns) of a row of `columns`; zeros outside.
+template <class X>
+__device__ __forceinline__ Vec<float, kThreadColumns> part_of_row(const X* row, std::int64_t column,
+                                                                  std::int64_t columns, bool wide) {
+  Vec<float, kThreadColumns> out = {};
+  if (column >= columns) return out;
+  if (wide) return load_float<kThreadColumns>(row + column);
+#pragma unroll
+  for (int c = 0; c < kThreadColumns; ++c) {
+    if (column + c < columns) out.v[c] = to_float(row[column + c]);
+  }
+  return out;
+}
+
+// y of a float, as an op that writes y rounds it.
+template <class Y>
+__device__ __forceinline__ void round_to(Vec<float, kThreadColumns>& values) {
+#pragma unroll
+  for (int c = 0; c < kThreadColumns; ++c) values.v[c] = to_float(from_float<Y>(values.v[c]));
+}
+
+// Rounds a matrix of `count` rows and `columns` columns. source(row, column): its kThreadColumns elements from there,
+// zeros beyond the last column.
+template <__nv_fp8_interpretation_t kFormat, class Source>
+__global__ void __launch_bounds__(kTileThreads)
+    quantize_tiles_kernel(Source source, std::int64_t count, Fp8Target target) {
+  __shared__ TileMemory memory;
+  const TilePlace at = tile_place();
+  const float inverse = 1.0f / *target.scale;
+  Vec<float, kThreadColumns> values[kThreadRows];
+#pragma unroll
+  for (int r = 0; r < kThreadRows; ++r) {
+    values[r] = {};
+    if (at.row + r < count) values[r] = source(at.row + r, at.column);
+  }
+  TileBytes<kFormat> tile;
+#pragma unroll
+  for (int r = 0; r < kThreadRows; ++r) {
+    const bool counted = at.row + r < count && (target.mask == nullptr || target.mask[at.row + r] != 0);
+    tile.round(r, values[r], inverse, target.largest, counted);
+  }
+  write(target, at, 0, target.to.columns, tile, memory);
+}
+
+// Calls body with the format of a dtype as an integral constant.
+template <class Body>
+void dispatch_fp8_format(DType dtype, const Body& body) {
+  if (dtype == DType::f8e4m3) return body(std::integral_constant<__nv_fp8_interpretation_t, __NV_E4M3>());
+  body(std::integral_constant<__nv_fp8_interpretation_t, __NV_E5M2>());
+}
+
+template <class Source>
+void quantize_tiles(const CudaNative& native, const Source& source, std::int64_t rows, std::int64_t columns,
+                    const Fp8Output& output) {
+  const dim3 tiles = tiles_of(rows, columns);
+  if (tiles.x == 0 || tiles.y == 0) return;
+  dispatch_fp8_format(output.dtype(), [&](auto format) {
+    quantize_tiles_kernel<decltype(format)::value>
+        <<<tiles, kTileThreads, 0, stream_of(native)>>>(source, rows, fp8_target(output, rows, columns));
+  });
+}
+
+}  // namespace hawser::ops::cuda
