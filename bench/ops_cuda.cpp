@@ -10,6 +10,7 @@
 #include <fstream>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/philox.h"
@@ -25,6 +26,7 @@
 #include "ops/loss/linear_cross_entropy.h"
 #include "ops/loss/softmax_cuda.h"
 #include "ops/norm/rms_norm.h"
+#include "ops/quantize/quantize.h"
 #include "ops/reduce/sum_squares.h"
 #include "ops/rope/rope.h"
 #include "ops/seed/init.h"
@@ -190,6 +192,44 @@ void layers(Bench& b) {
   b.memory("rope, 40 heads of a qkv row", 4 * d(kT * 40 * 128), [&] { rope(b.stream(), rotate); });
 }
 
+// Names begin with fp8. Bytes: what is read in bf16, and rows and columns written in FP8.
+void fp8(Bench& b) {
+  const auto act = DType::bf16;
+  const auto output = [&](DType dtype, std::int64_t columns, bool rows = true, bool transposed = true) {
+    return Fp8Output{.scale = b.normal(DType::f32, {1}),
+                     .q = rows ? b.empty(dtype, {kT, columns}) : TensorView(),
+                     .transposed = transposed ? b.empty(dtype, {columns, kT}) : TensorView(),
+                     .used = b.empty(DType::f32, {1}),
+                     .amax = b.empty(DType::f32, {1})};
+  };
+  for (const std::int64_t columns : {kC, kQkv}) {
+    for (const auto& [name, rows, transposed] :
+         {std::tuple{"rows", true, false}, {"transposed", false, true}, {"both", true, true}}) {
+      const TensorView x = b.normal(act, {kT, columns});
+      const Fp8Output to = output(DType::f8e5m2, columns, rows, transposed);
+      const Quantize args{
+          .x = x, .scale = to.scale, .q = to.q, .transposed = to.transposed, .used = to.used, .amax = to.amax};
+      b.memory(cat("fp8 quantize ", columns, " columns, ", name), (2 + rows + transposed) * d(kT * columns),
+               [&] { quantize(b.stream(), args); });
+    }
+  }
+  const RmsNormForward norm{.x = b.normal(act, {kT, kC}),
+                            .weight = b.normal(act, {kC}),
+                            .rstd = b.empty(DType::f32, {kT}),
+                            .fp8 = output(DType::f8e4m3, kC)};
+  b.memory("fp8 rms_norm_forward", 4 * d(kT * kC), [&] { rms_norm_forward(b.stream(), norm); });
+  const GatedForward forward{.gate_up = b.normal(act, {kT, 2 * kF}), .fp8 = output(DType::f8e4m3, kF)};
+  b.memory("fp8 swiglu_forward", 6 * d(kT * kF), [&] { gated_forward(b.stream(), forward); });
+  for (const bool again : {false, true}) {
+    const GatedBackward backward{.gate_up = b.normal(act, {kT, 2 * kF}),
+                                 .dy = b.normal(act, {kT, kF}),
+                                 .dgate_up_fp8 = output(DType::f8e5m2, 2 * kF),
+                                 .y_fp8 = again ? output(DType::f8e4m3, kF, false) : Fp8Output()};
+    b.memory(again ? "fp8 swiglu_backward, y recomputed" : "fp8 swiglu_backward", (again ? 11 : 10) * d(kT * kF),
+             [&] { gated_backward(b.stream(), backward); });
+  }
+}
+
 void ends(Bench& b) {
   std::vector<std::int32_t> ids;
   const RandomStream random(3, "ids");
@@ -321,6 +361,7 @@ int main(int argc, char** argv) {
     std::printf("%s, GPUs: %d; %lld tokens\n", info.name.c_str(), info.devices, static_cast<long long>(kT));
     copies(bench);
     layers(bench);
+    fp8(bench);
     ends(bench);
     gemms(bench);
     loss(bench);

@@ -21,15 +21,14 @@ struct GatedRows {
   }
 };
 
-// A block has a tile of each of dgate, dup and, with `again`, y. Rows are rounded one after another: three tiles of
-// floats do not fit in registers.
-template <class Act, Gate kKind, __nv_fp8_interpretation_t kInput, __nv_fp8_interpretation_t kOutput>
-__global__ void __launch_bounds__(kTileThreads)
-    backward_kernel(Rows2<const Act> gate_up, Rows2<const Act> dy, bool wide, Fp8Target input, Fp8Target output,
-                    bool again) {
+// A block has a tile of each of dgate, dup and, with kAgain, y. Rows are rounded one after another: more floats than
+// those of a row would leave too few threads to hide the latency of memory.
+template <class Act, Gate kKind, __nv_fp8_interpretation_t kInput, bool kAgain, __nv_fp8_interpretation_t kOutput>
+__global__ void __launch_bounds__(kTileThreads, kAgain ? 3 : 4)
+    backward_kernel(Rows2<const Act> gate_up, Rows2<const Act> dy, bool wide, Fp8Target input, Fp8Target output) {
   __shared__ TileMemory memory;
   const TilePlace at = tile_place();
-  const float inverse = 1.0f / *input.scale, output_inverse = again ? 1.0f / *output.scale : 0;
+  const float inverse = 1.0f / *input.scale, output_inverse = kAgain ? 1.0f / *output.scale : 0;
   const std::int64_t hidden = dy.columns;
   TileBytes<kInput> dgate, dup;
   TileBytes<kOutput> y;
@@ -50,21 +49,19 @@ __global__ void __launch_bounds__(kTileThreads)
       g.v[c] = g.v[c] * point.value;
       products.v[c] = point.value * up.v[c];
     }
-    const auto counted = [&](const Fp8Target& target) {
-      return row < dy.count && (target.mask == nullptr || target.mask[row] != 0);
-    };
+    const bool inside = row < dy.count;
     round_to<Act>(gate);
     round_to<Act>(g);
-    dgate.round(r, gate, inverse, input.largest, counted(input));
-    dup.round(r, g, inverse, input.largest, counted(input));
-    if (!again) continue;
+    dgate.round(r, gate, inverse, input, inside, row);
+    dup.round(r, g, inverse, input, inside, row);
+    if constexpr (!kAgain) continue;
     round_to<Act>(products);
-    y.round(r, products, output_inverse, output.largest, counted(output));
+    y.round(r, products, output_inverse, output, inside, row);
   }
   write(input, at, 0, hidden, dgate, memory);
   __syncthreads();
   write(input, at, hidden, hidden, dup, memory);
-  if (!again) return;
+  if constexpr (!kAgain) return;
   __syncthreads();
   write(output, at, 0, hidden, y, memory);
 }
@@ -94,15 +91,20 @@ void gated_backward_fp8(const CudaNative& native, const GatedBackward& args) {
   const Fp8Target input = fp8_target(args.dgate_up_fp8, rows, 2 * hidden);
   const Fp8Target output = again ? fp8_target(args.y_fp8, rows, hidden) : Fp8Target();
   dispatch_device_float(args.dy.dtype(), [&](auto tag) {
+    using Act = decltype(tag);
+    const auto gate_up = rows2<Act>(args.gate_up), dy = rows2<Act>(args.dy);
+    const auto launch = [&](auto kernel) {
+      kernel<<<tiles, kTileThreads, 0, stream_of(native)>>>(
+          {gate_up.data, gate_up.count, gate_up.columns, gate_up.stride}, {dy.data, dy.count, dy.columns, dy.stride},
+          wide, input, output);
+    };
     dispatch_gate(args.kind, [&](auto kind) {
+      constexpr Gate kKind = decltype(kind)::value;
       dispatch_fp8_format(args.dgate_up_fp8.dtype(), [&](auto input_format) {
-        dispatch_fp8_format(again ? args.y_fp8.dtype() : DType::f8e4m3, [&](auto output_format) {
-          using Act = decltype(tag);
-          const auto gate_up = rows2<Act>(args.gate_up), dy = rows2<Act>(args.dy);
-          backward_kernel<Act, decltype(kind)::value, decltype(input_format)::value, decltype(output_format)::value>
-              <<<tiles, kTileThreads, 0, stream_of(native)>>>(
-                  {gate_up.data, gate_up.count, gate_up.columns, gate_up.stride},
-                  {dy.data, dy.count, dy.columns, dy.stride}, wide, input, output, again);
+        constexpr auto kInput = decltype(input_format)::value;
+        if (!again) return launch(backward_kernel<Act, kKind, kInput, false, __NV_E4M3>);
+        dispatch_fp8_format(args.y_fp8.dtype(), [&](auto output_format) {
+          launch(backward_kernel<Act, kKind, kInput, true, decltype(output_format)::value>);
         });
       });
     });

@@ -15,7 +15,13 @@ constexpr int kTileThreads = 256;
 // A tile of 128 rows and 64 columns for each block: a thread has 4 rows and 8 columns. Its 4 bytes of a column are one
 // word of `transposed`, so that a warp writes 128 contiguous bytes of each of its columns.
 constexpr int kTileRows = 128, kTileColumns = 64, kThreadRows = 4, kThreadColumns = 8;
-constexpr int kWords = kTileRows / 4, kWordStride = kWords + 1;
+constexpr int kWords = kTileRows / 4, kWordStride = kWords + 4;
+
+// Where the words of a column of a thread begin in shared memory. The 32 words that a warp writes at a time, of 8 threads
+// of a row and 4 rows of threads, are in different banks.
+__device__ __forceinline__ int word_place(int eighth, int column) {
+  return (column * kThreadColumns + eighth) * kWordStride;
+}
 
 // What a block writes of a tile of bytes: as rows and transposed.
 struct TileTargets {
@@ -47,19 +53,26 @@ __device__ __forceinline__ void write_tile(const TileTargets& to, std::int64_t t
   }
   if (to.transposed == nullptr) return;
 #pragma unroll
-  for (int c = 0; c < kThreadColumns; ++c) {
-    std::uint32_t word = 0;
+  for (int half = 0; half < 2; ++half) {
+    const auto of_row = [&](int r) { return half == 0 ? bytes[r].x : bytes[r].y; };
+    // 4 x 4 bytes, transposed
+    const std::uint32_t low01 = __byte_perm(of_row(0), of_row(1), 0x5140),
+                        low23 = __byte_perm(of_row(2), of_row(3), 0x5140),
+                        high01 = __byte_perm(of_row(0), of_row(1), 0x7362),
+                        high23 = __byte_perm(of_row(2), of_row(3), 0x7362);
+    const std::uint32_t words[4] = {__byte_perm(low01, low23, 0x5410), __byte_perm(low01, low23, 0x7632),
+                                    __byte_perm(high01, high23, 0x5410), __byte_perm(high01, high23, 0x7632)};
 #pragma unroll
-    for (int r = 0; r < kThreadRows; ++r) {
-      word |= (((c < 4 ? bytes[r].x : bytes[r].y) >> (8 * (c % 4))) & 0xffu) << (8 * r);
-    }
-    shared[(eighth * kThreadColumns + c) * kWordStride + group] = word;
+    for (int c = 0; c < 4; ++c) shared[word_place(eighth, 4 * half + c) + group] = words[c];
   }
   __syncthreads();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const std::int64_t first = tile_row + 4 * lane;
-  for (int c = warp; c < kTileColumns && tile_column + c < to.columns; c += kTileThreads / 32) {
-    const std::uint32_t word = shared[c * kWordStride + lane];
+#pragma unroll
+  for (int i = 0; i < kTileColumns * 32 / kTileThreads; ++i) {
+    const int c = i * kTileThreads / 32 + warp;
+    if (tile_column + c >= end) break;
+    const std::uint32_t word = shared[word_place(c / kThreadColumns, c % kThreadColumns) + lane];
     std::uint8_t* const at = to.transposed + (tile_column + c) * to.row_count + first;
     if (to.wide_transposed && first + 4 <= to.row_count) {
       *reinterpret_cast<std::uint32_t*>(at) = word;
@@ -141,19 +154,26 @@ struct TileBytes {
   std::uint32_t found = 0, beyond = 0;
 
   // values: row `r` of the part, with zeros outside of the matrix
-  __device__ __forceinline__ void round(int r, const Vec<float, kThreadColumns>& values, float inverse, float largest,
-                                        bool counted) {
+  __device__ __forceinline__ void round(int r, const Vec<float, kThreadColumns>& values, float inverse,
+                                        const Fp8Target& target, bool inside, std::int64_t row) {
     std::uint32_t words[2] = {0, 0};
 #pragma unroll
     for (int c = 0; c < kThreadColumns; c += 2) {
-      const float a = values.v[c] * inverse, b = values.v[c + 1] * inverse;
-      const std::uint32_t pair = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, kFormat);
+      const float2 scaled = make_float2(values.v[c] * inverse, values.v[c + 1] * inverse);
+      const std::uint32_t pair = __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, kFormat);
       words[c / 4] |= pair << (8 * (c % 4));
-      if (!counted) continue;
-      found = max(found, max(size_bits(values.v[c]), size_bits(values.v[c + 1])));
-      beyond += (fabsf(a) <= largest ? 0 : 1) + (fabsf(b) <= largest ? 0 : 1);
     }
     bytes[r] = make_uint2(words[0], words[1]);
+    if (target.amax == nullptr && target.saturated == nullptr) return;
+    if (!inside || (target.mask != nullptr && target.mask[row] == 0)) return;
+    std::uint32_t most = 0;
+#pragma unroll
+    for (int c = 0; c < kThreadColumns; ++c) most = max(most, size_bits(values.v[c]));
+    found = max(found, most);
+    // The product is monotonic: only a row with a value beyond the largest has to be counted. NaN is beyond.
+    if (target.saturated == nullptr || __uint_as_float(most) * inverse <= target.largest) return;
+#pragma unroll
+    for (int c = 0; c < kThreadColumns; ++c) beyond += fabsf(values.v[c] * inverse) <= target.largest ? 0 : 1;
   }
 };
 
@@ -217,8 +237,7 @@ __global__ void __launch_bounds__(kTileThreads)
   TileBytes<kFormat> tile;
 #pragma unroll
   for (int r = 0; r < kThreadRows; ++r) {
-    const bool counted = at.row + r < count && (target.mask == nullptr || target.mask[at.row + r] != 0);
-    tile.round(r, values[r], inverse, target.largest, counted);
+    tile.round(r, values[r], inverse, target, at.row + r < count, at.row + r);
   }
   write(target, at, 0, target.to.columns, tile, memory);
 }
