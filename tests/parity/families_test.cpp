@@ -9,6 +9,7 @@
 #include <map>
 
 #include "base/testing/temporary_folder.h"
+#include "fp8_golden.h"
 #include "generate/generate.h"
 #include "models/families.h"
 #include "nn/extent.h"
@@ -34,6 +35,10 @@ TEST_P(Families, TrainingFollowsTransformers) {
   session.load(*input->open.weights, 0);
   testing::expect_losses(testing::train(session, *input->loader, expected.at("steps")),
                          expected["steps"]["losses"].get<std::vector<double>>());
+}
+
+TEST_P(Families, Fp8FollowsTransformers) {
+  testing::expect_fp8_follows_transformers(golden_folder(GetParam()), {});
 }
 
 // The same tensors, names and bytes, and the same config.json.

@@ -11,6 +11,7 @@
 #include "engine/gemm_algorithms.h"
 #include "engine/host_copy.h"
 #include "engine/load_state.h"
+#include "parity/fp8_golden.h"
 #include "parity/golden.h"
 #include "plan/support.h"
 #include "support/exchanging_adamw.h"
@@ -94,6 +95,20 @@ TEST(SessionCuda, Bf16FollowsTheCpuWithinItsRounding) {
       EXPECT_NEAR(gpu.gradient_norms[i].second, norm, std::max(0.05 * norm, 0.01 * largest)) << tensor;
     }
   }
+}
+
+// The golden models whose sizes FP8 takes on a GPU, on a GPU and on the CPU: Llamas, and of a bundle those of other
+// families with such sizes.
+TEST(SessionCuda, Fp8FollowsTransformers) {
+  int checked = 0;
+  for (const std::string& name : cases()) {
+    const nlohmann::json config = testing::read_json(golden / name / "config.json");
+    const auto fits = [&](const char* key) { return config.value(key, std::int64_t{1}) % 16 == 0; };
+    if (!fits("hidden_size") || !fits("intermediate_size")) continue;
+    testing::expect_fp8_follows_transformers(golden / name, kGpu);
+    ++checked;
+  }
+  EXPECT_GT(checked, 0);
 }
 
 struct Curve {
