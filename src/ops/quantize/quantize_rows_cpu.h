@@ -39,10 +39,10 @@ class Maximum {
   std::atomic<std::uint32_t> bits_ = 0;
 };
 
-// `row(t, buffer)` returns row t, of `columns` elements of X; it may write them to the buffer, which has room for
-// `room` elements.
+// `row(t, buffer)` returns row t, of `columns` elements of X; it may write them to the buffer, which has
+// `capacity` elements.
 template <class X, class Q, class Row>
-void quantize_rows(std::int64_t count, std::int64_t columns, std::int64_t room, const Fp8Output& to, const Row& row) {
+void quantize_rows(std::int64_t count, std::int64_t columns, std::int64_t capacity, const Fp8Output& to, const Row& row) {
   constexpr std::int64_t kRows = 64;  // of a piece: its part of `transposed` is written in runs of this length
   const float inverse = 1.0f / *to.scale.data<float>();
   Q* const q = to.q.empty() ? nullptr : to.q.data<Q>();
@@ -52,7 +52,7 @@ void quantize_rows(std::int64_t count, std::int64_t columns, std::int64_t room, 
   parallel_items(ceil_div(count, kRows), [&](std::int64_t item) {
     const std::int64_t begin = item * kRows, end = std::min(count, begin + kRows);
     std::vector<Q> tile(static_cast<std::size_t>((end - begin) * columns));
-    std::vector<X> buffer(static_cast<std::size_t>(room));
+    std::vector<X> buffer(static_cast<std::size_t>(capacity));
     std::uint32_t found = 0;
     std::int64_t beyond = 0;
     for (std::int64_t t = begin; t < end; ++t) {
