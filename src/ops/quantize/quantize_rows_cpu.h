@@ -42,7 +42,8 @@ class Maximum {
 // `row(t, buffer)` returns row t, of `columns` elements of X; it may write them to the buffer, which has
 // `capacity` elements.
 template <class X, class Q, class Row>
-void quantize_rows(std::int64_t count, std::int64_t columns, std::int64_t capacity, const Fp8Output& to, const Row& row) {
+void quantize_rows(std::int64_t count, std::int64_t columns, std::int64_t capacity, const Fp8Output& to,
+                   const Row& row) {
   constexpr std::int64_t kRows = 64;  // of a piece: its part of `transposed` is written in runs of this length
   const float inverse = 1.0f / *to.scale.data<float>();
   Q* const q = to.q.empty() ? nullptr : to.q.data<Q>();
