@@ -128,6 +128,8 @@ class Device {
   virtual std::int64_t allocations() const { return 0; }
   // Zeros if no driver counts memory (cpu, meta).
   virtual DeviceMemory memory() const { return {}; }
+  // cuda: of the GPU on the PCI bus, "0000:1B:00.0"; elsewhere "".
+  virtual std::string bus_id() const { return {}; }
 
   static constexpr std::int64_t kAlignment = 256;
 };

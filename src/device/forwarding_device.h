@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "device/device.h"
@@ -22,6 +23,7 @@ class ForwardingDevice : public Device {
   void free_host(std::byte* data, std::int64_t bytes) noexcept override { inner_->free_host(data, bytes); }
   std::int64_t allocations() const override { return inner_->allocations(); }
   DeviceMemory memory() const override { return inner_->memory(); }
+  std::string bus_id() const override { return inner_->bus_id(); }
 
  private:
   std::unique_ptr<Device> owned_;

@@ -291,6 +291,12 @@ class CudaDevice : public Device {
     return {.used = static_cast<std::int64_t>(total - free), .total = static_cast<std::int64_t>(total)};
   }
 
+  std::string bus_id() const override {
+    char text[32] = "";
+    HAWSER_CUDA_CHECK(cudaDeviceGetPCIBusId(text, sizeof text, shared_->ordinal));
+    return text;
+  }
+
  private:
   static void reject(cudaError_t status, const char* whose, std::int64_t bytes) {
     if (status == cudaSuccess) return;
