@@ -14,6 +14,7 @@
 #include "cli/exit.h"
 #include "cli/line.h"
 #include "cli/model_name.h"
+#include "cli/power_json.h"
 #include "cli/ranks.h"
 #include "cli/timeline_json.h"
 #include "device/cuda/activities.h"
@@ -48,6 +49,7 @@ void print_json(const profile::BenchResult& result, const profile::DocumentMix& 
     json["driver_bytes"] = {{"before", result.before.used}, {"after", result.after.used}};
     json["allocations_in_steps"] = result.allocations;
   }
+  if (nlohmann::ordered_json power = power_json(result.power); !power.is_null()) json["power"] = std::move(power);
   if (!result.families.empty()) {
     auto& families = json["seconds_by_family"] = nlohmann::ordered_json::object();
     for (const auto& [family, seconds] : result.families) families[family] = seconds;
@@ -148,6 +150,7 @@ void print_table(const profile::BenchResult& result, const Recipe& recipe, const
       row("tokens/s per GPU", text);
     }
   }
+  for (const auto& [name, value] : power_rows(result.power)) row(name, value);
   if (result.roofline) print_roofline(*result.roofline, result.step_seconds);
   if (result.families.empty()) return;
   double total = 0;

@@ -56,9 +56,15 @@ std::string name_of(const program::Instruction& instruction, const program::Prog
   return name;
 }
 
+std::int64_t begin_of(const RankTimeline& timeline) {
+  std::int64_t begin = timeline.spans.empty() ? 0 : timeline.spans.front().begin;
+  for (const TimelineSpan& span : timeline.spans) begin = std::min(begin, span.begin);
+  return begin;
+}
+
 // One step, traced on all ranks. Runs twice, since the first pass includes the tracer's startup; keeps the second.
-void trace_step(engine::Session& session, TracedDevice& device, const step::StepInput& input, comm::World* world,
-                BenchResult& result) {
+void trace_step(engine::Session& session, TracedDevice& device, const step::StepInput& input, const PowerMeter& meter,
+                comm::World* world, BenchResult& result) {
   const program::Program& program = session.plan(step::Purpose::train).program;
   std::vector<std::string> instructions;
   for (const program::Instruction& instruction : program.instructions)
@@ -74,7 +80,9 @@ void trace_step(engine::Session& session, TracedDevice& device, const step::Step
     device.begin_instruction(-1);
     session.synchronize();
     result.traced_seconds = seconds_since(start);
+    const Clock::time_point end = Clock::now();
     timeline = device.stop(world != nullptr ? world->rank().value() : 0, instructions);
+    timeline.counters = counters_of(meter.samples(start, end), begin_of(timeline));
   }
   session.set_on_instruction({});
   if (world == nullptr) {
@@ -135,8 +143,9 @@ SyntheticStep synthetic_step(const DocumentMix& documents, const plan::RunPlan& 
 // Runs one warmup step, which includes one-time work (page faults, library primitives), then times the plan's steps:
 // seconds, allocations, and the loss of the last one. The input keeps the last step's record.
 void time_steps(const plan::RunPlan& plan, SyntheticStep& synthetic, engine::Session& session, const Device& device,
-                TimedDevice* timed, comm::World* world, BenchResult& result) {
+                TimedDevice* timed, const PowerMeter& meter, comm::World* world, BenchResult& result) {
   std::int64_t allocations = 0;
+  Clock::time_point begin;
   for (std::int64_t step = 0; step <= plan.steps; ++step) {
     synthetic.input.record = {.learning_rate = static_cast<float>(optim::learning_rate(plan.learning_rate, step + 1)),
                               .inverse_targets = static_cast<float>(1.0 / synthetic.targets)};
@@ -144,6 +153,7 @@ void time_steps(const plan::RunPlan& plan, SyntheticStep& synthetic, engine::Ses
     if (step == 1) {
       if (timed != nullptr) timed->times.clear();
       allocations = device.allocations();
+      begin = Clock::now();
     }
     const Clock::time_point start = Clock::now();
     const step::StepOutput output = session.enqueue(step::Purpose::train, synthetic.input);
@@ -151,6 +161,9 @@ void time_steps(const plan::RunPlan& plan, SyntheticStep& synthetic, engine::Ses
     if (step > 0) result.steps.push_back(seconds_since(start));
     result.loss = output.result->loss_sum.value() / synthetic.targets;
   }
+  result.power.use = over_ranks(meter.between(begin, Clock::now()), world);
+  result.power.steps = static_cast<double>(plan.steps);
+  result.power.tokens_per_step = plan.tokens_per_step();
   result.allocations = device.allocations() - allocations;
 }
 
@@ -165,6 +178,7 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
   const comm::MeshPlace place = comm::place_of(world != nullptr ? world->rank().value() : 0, layout.mesh);
   std::unique_ptr<Device> device = engine::make_device(request.device, request.threads);
   const DeviceMemory before = device->memory();
+  const PowerMeter meter(NvmlGpu::open(device->bus_id()));
   TracedDevice* traced = nullptr;
   if (request.trace) {
     auto wrapped = std::make_unique<TracedDevice>(std::move(device));
@@ -191,7 +205,7 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
   SyntheticStep synthetic = synthetic_step(request.documents, plan, *model.model, place);
   BenchResult result{.parameters = model.model->parameters(), .planned_bytes = session->planned_bytes()};
   result.checkpointing = checkpointing_text(plan.recipe.memory);
-  time_steps(plan, synthetic, *session, *device, timed, world, result);
+  time_steps(plan, synthetic, *session, *device, timed, meter, world, result);
   const std::int64_t batch = plan.global_batch_size;
   result.step_seconds = median(result.steps);
   result.tokens_per_second = plan.tokens_per_step() / result.step_seconds;
@@ -204,7 +218,7 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
   result.notes = session->notes();
   for (std::string& line : engine::slow_kernels(session->stream())) result.notes.push_back(std::move(line));
   if (timed != nullptr) result.families = families_of(timed->times, static_cast<double>(plan.steps));
-  if (traced != nullptr) trace_step(*session, *traced, synthetic.input, world, result);
+  if (traced != nullptr) trace_step(*session, *traced, synthetic.input, meter, world, result);
   if (kind == DeviceKind::cuda && request.roofline) {
     session.reset();  // frees its memory first
     const AttentionWork attention{

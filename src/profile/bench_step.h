@@ -14,6 +14,7 @@
 #include "engine/rank_device.h"
 #include "plan/run_plan.h"
 #include "profile/roofline.h"
+#include "profile/step_power.h"
 #include "profile/synthetic.h"
 #include "profile/timeline.h"
 
@@ -46,6 +47,7 @@ struct BenchResult {
   // its context), and after the last step. Zeros on the CPU.
   DeviceMemory before, after;
   std::int64_t allocations = 0;  // device allocations inside the timed steps
+  StepPower power;               // of the timed steps
   double loss = 0;               // of the last step
   std::string checkpointing;     // memory.activation_checkpointing: the recipe's value, or the choice for auto
   // Seconds per step that this rank's streams spent in each op family, in descending order. Streams run concurrently,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -65,6 +66,15 @@ void add_rank(const RankTimeline& rank, std::int64_t base, Json& events) {
   for (int lane = 0; lane < static_cast<int>(rank.lanes.size()); ++lane) {
     events.push_back(label("thread_name", rank.rank, lane, "name", rank.lanes[static_cast<std::size_t>(lane)]));
     events.push_back(label("thread_sort_index", rank.rank, lane, "sort_index", lane));
+  }
+  for (const TimelineCounter& counter : rank.counters) {
+    for (const TimelineCounter::Point& point : counter.points) {
+      events.push_back({{"ph", "C"},
+                        {"name", counter.name},
+                        {"pid", rank.rank},
+                        {"ts", microseconds(point.at - base)},
+                        {"args", {{counter.unit, point.value}}}});
+    }
   }
   // Outer slices precede inner ones: a viewer nests slices of equal begin in file order.
   const auto instructions = groups_by_instruction(rank), ops = groups_by_op(rank);
@@ -133,6 +143,26 @@ std::string to_chrome_trace(const std::vector<RankTimeline>& ranks) {
   return file.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 
+namespace {
+
+std::int64_t nanoseconds(const Json& value) {
+  return static_cast<std::int64_t>(std::llround(value.get<double>() * 1e3));
+}
+
+void read_counter(const Json& event, std::int64_t base, RankTimeline& rank) {
+  const auto name = event.at("name").get<std::string>();
+  auto counter = std::ranges::find(rank.counters, name, &TimelineCounter::name);
+  for (const auto& [unit, value] : event.at("args").items()) {
+    if (counter == rank.counters.end()) {
+      rank.counters.push_back({.name = name, .unit = unit});
+      counter = std::prev(rank.counters.end());
+    }
+    counter->points.push_back({.at = base + nanoseconds(event.at("ts")), .value = value.get<double>()});
+  }
+}
+
+}  // namespace
+
 std::vector<RankTimeline> read_chrome_trace(const std::string& text, const std::string& file) {
   std::map<int, RankTimeline> ranks;
   try {
@@ -146,11 +176,12 @@ std::vector<RankTimeline> read_chrome_trace(const std::string& text, const std::
       one.rank = std::stoi(rank);
       one.instructions = instructions.get<std::vector<std::string>>();
     }
-    const auto nanoseconds = [](const Json& value) {
-      return static_cast<std::int64_t>(std::llround(value.get<double>() * 1e3));
-    };
     for (const Json& event : json.at("traceEvents")) {
       RankTimeline& rank = ranks.at(event.at("pid").get<int>());
+      if (event.at("ph") == "C") {
+        read_counter(event, base, rank);
+        continue;
+      }
       const auto lane = event.at("tid").get<std::size_t>();
       if (event.at("name") == "thread_name" && event.at("ph") == "M") {
         if (rank.lanes.size() <= lane) rank.lanes.resize(lane + 1);

@@ -26,11 +26,22 @@ struct TimelineSpan {
   bool communication = false;
 };
 
+// A figure that was sampled during the step.
+struct TimelineCounter {
+  struct Point {
+    std::int64_t at = 0;  // ns since the epoch
+    double value = 0;
+  };
+  std::string name, unit;  // "power", "W"
+  std::vector<Point> points;
+};
+
 struct RankTimeline {
   int rank = 0;
   std::vector<std::string> lanes;         // "host", then streams: "compute", "gather", "reduce, internal"
   std::vector<std::string> instructions;  // of the program: "forward block 3 mlp"
   std::vector<TimelineSpan> spans;
+  std::vector<TimelineCounter> counters;  // of the rank's GPU
 };
 
 // Sorts by lane and begin. Spans of a lane do not overlap; where clocks differ slightly, the later span is cut.
@@ -47,7 +58,8 @@ std::vector<TimelineGroup> groups_by_instruction(
 std::vector<TimelineGroup> groups_by_op(const RankTimeline& timeline);
 
 // One JSON object in Chrome's trace format, times in microseconds since the first span. A rank is a process, a lane is
-// a thread; in a lane, instructions contain ops and ops contain kernels. Timelines are in order.
+// a thread; in a lane, instructions contain ops and ops contain kernels. Counters are counter events. Timelines are in
+// order.
 std::string to_chrome_trace(const std::vector<RankTimeline>& ranks);
 // Reads such a text. UserError at `file` if to_chrome_trace did not write it.
 std::vector<RankTimeline> read_chrome_trace(const std::string& text, const std::string& file);

@@ -40,6 +40,7 @@ RankTimeline two_streams() {
                        .lane = 0,
                        .instruction = 0,
                        .name = out.instructions[0]});
+  out.counters = {{"power", "W", {{kStart, 650.5}, {kStart + 300, 698}}}, {"SM clock", "MHz", {{kStart + 20, 1545}}}};
   put_in_order(out);
   return out;
 }
@@ -75,6 +76,17 @@ TEST(Timeline, AChromeTraceReadsBackAsItWas) {
   EXPECT_EQ(back[1].rank, 4);
   EXPECT_EQ(back[0].lanes, first.lanes);
   EXPECT_EQ(back[0].instructions, first.instructions);
+  ASSERT_EQ(back[1].counters.size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const TimelineCounter &a = back[1].counters[i], &b = first.counters[i];
+    EXPECT_EQ(a.name, b.name);
+    EXPECT_EQ(a.unit, b.unit);
+    ASSERT_EQ(a.points.size(), b.points.size());
+    for (std::size_t j = 0; j < a.points.size(); ++j) {
+      EXPECT_EQ(a.points[j].at, b.points[j].at);
+      EXPECT_EQ(a.points[j].value, b.points[j].value);
+    }
+  }
   ASSERT_EQ(back[0].spans.size(), first.spans.size());
   for (std::size_t i = 0; i < first.spans.size(); ++i) {
     const TimelineSpan &a = back[0].spans[i], &b = first.spans[i];
