@@ -29,7 +29,7 @@ struct GemmShape {
 std::vector<GemmShape> gemms_of(const models::Model& model, const plan::Layout& layout, bool head);
 
 // On a GPU: times cuBLASLt's algorithms for the GEMMs of the layers (ops::gemm_prepare), so that steps use the fastest.
-// Takes a few seconds and temporary memory. Does nothing on other devices. `purpose`: of the steps.
+// Takes about half a minute and temporary memory. Does nothing on other devices. `purpose`: of the steps.
 void prepare_gemms(const models::Model& model, const plan::Layout& layout, Device& device,
                    step::Purpose purpose = step::Purpose::train);
 

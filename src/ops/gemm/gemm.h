@@ -61,10 +61,11 @@ void gemm(Stream& stream, const Gemm& args);
 std::int64_t gemm_workspace(const Gemm& args, DeviceKind target = DeviceKind::cpu);
 
 // CUDA: measures cuBLASLt's algorithms for this GEMM on this stream and stores one for all later calls with the same
-// sizes, strides, dtypes, transposes and accumulate, on all streams of the device. The algorithms take turns: short
-// GEMMs with a cold cache, long ones at the clock of sustained load. cuBLASLt's own first choice is kept unless another
-// algorithm is at least 0.5 % faster in both of two rounds. Overwrites a, b and c with random numbers. Blocks the host;
-// do not call it inside a step. Other devices: no effect. A GEMM that was not prepared uses cuBLASLt's first choice.
+// sizes, strides, dtypes, transposes and accumulate, on all streams of the device (ops/gemm/gemm_choice.h): short GEMMs
+// with a cold cache, long ones at the clock of sustained load, which takes about three seconds each. cuBLASLt's own
+// first choice is kept unless another algorithm is at least 0.5 % faster in both of two rounds. Overwrites a, b and c
+// with random numbers. Blocks the host; do not call it inside a step. Other devices: no effect. A GEMM that was not
+// prepared uses cuBLASLt's first choice.
 void gemm_prepare(Stream& stream, const Gemm& args);
 // The choices of the stream's device as text, one line each; empty if the device has none. They are valid for one GPU
 // model and one version of cuBLASLt, named in the first line. A line that starts with # is a GEMM that cuBLASLt does

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/cuda/cuda_check.h"
+#include "ops/gemm/gemm_choice.h"
 #include "ops/gemm/gemm_key.h"
 #include "tensor/dtype_dispatch.h"
 
@@ -272,83 +273,33 @@ void prepare(const CudaNative& native, const GemmProblem& p) {
   Handle<cudaEvent_t, cudaEventDestroy> start, stop;
   HAWSER_CUDA_CHECK(cudaEventCreate(start.out()));
   HAWSER_CUDA_CHECK(cudaEventCreate(stop.out()));
-  // Time of one run with a cold cache, in ms.
-  const auto once = [&](const cublasLtMatmulAlgo_t& algorithm) {
-    HAWSER_CUDA_CHECK(cudaMemsetAsync(native.scratch(), 0, static_cast<std::size_t>(kCudaScratchBytes), stream));
-    HAWSER_CUDA_CHECK(cudaEventRecord(start.get(), stream));
-    if (run(lt, native, operands, p, algorithm) != CUBLAS_STATUS_SUCCESS) return 1e30f;
+  const auto elapsed = [&] {
     HAWSER_CUDA_CHECK(cudaEventRecord(stop.get(), stream));
     HAWSER_CUDA_CHECK(cudaEventSynchronize(stop.get()));
     float ms = 0;
     HAWSER_CUDA_CHECK(cudaEventElapsedTime(&ms, start.get(), stop.get()));
     return ms;
   };
-  // Median times. The algorithms take turns, so that clock drift affects all alike.
-  const auto medians = [&](const std::vector<cublasLtMatmulAlgo_t>& algorithms, int rounds) {
-    std::vector<std::vector<float>> times(algorithms.size());
-    for (int round = 0; round < rounds; ++round) {
-      for (std::size_t i = 0; i < algorithms.size(); ++i) times[i].push_back(once(algorithms[i]));
+  const auto runs = [&](std::size_t i, int count) {
+    for (int k = 0; k < count; ++k) {
+      if (run(lt, native, operands, p, found[i].algo) != CUBLAS_STATUS_SUCCESS) return false;
     }
-    std::vector<float> out;
-    for (auto& each : times) {
-      std::nth_element(each.begin(), each.begin() + rounds / 2, each.end());
-      out.push_back(each[static_cast<std::size_t>(rounds / 2)]);
-    }
-    return out;
+    return true;
   };
-  // Times at the clock of a training step. Long sequences of GEMMs draw enough power to lower the GPU's clock, and then
-  // the algorithm that draws less is faster; short runs at full clock do not show it. So each algorithm runs without a
-  // pause for some milliseconds; the clock settles during the first part, which is not measured.
-  const auto sustained = [&](const std::vector<cublasLtMatmulAlgo_t>& algorithms, int rounds, float each_ms) {
-    constexpr float kSettle = 12, kMeasure = 20;
-    const auto several = [&](const cublasLtMatmulAlgo_t& algorithm, float ms) {
-      const int count = std::max(1, static_cast<int>(ms / each_ms));
-      for (int i = 0; i < count; ++i) {
-        if (run(lt, native, operands, p, algorithm) != CUBLAS_STATUS_SUCCESS) return 0;
-      }
-      return count;
-    };
-    several(algorithms.front(), 5 * kMeasure);
-    std::vector<float> out(algorithms.size(), 1e30f);
-    for (int round = 0; round < rounds; ++round) {
-      for (std::size_t i = 0; i < algorithms.size(); ++i) {
-        several(algorithms[i], kSettle);
-        HAWSER_CUDA_CHECK(cudaEventRecord(start.get(), stream));
-        const int count = several(algorithms[i], kMeasure);
-        HAWSER_CUDA_CHECK(cudaEventRecord(stop.get(), stream));
-        HAWSER_CUDA_CHECK(cudaEventSynchronize(stop.get()));
-        float ms = 0;
-        HAWSER_CUDA_CHECK(cudaEventElapsedTime(&ms, start.get(), stop.get()));
-        if (count > 0) out[i] = std::min(out[i], ms / static_cast<float>(count));
-      }
-    }
-    return out;
-  };
-  // Measures all algorithms a few times, then the library's first choice and the best others twice, for longer. Another
-  // algorithm replaces the first choice only if it wins both times by a margin, so that noise does not replace it.
-  constexpr float kMargin = 0.995f, kLong = 0.2f;
-  constexpr std::size_t kFinal = 6;
-  std::vector<cublasLtMatmulAlgo_t> all, last{found.front().algo};
-  for (const auto& candidate : found) all.push_back(candidate.algo);
-  once(all.front());
-  const std::vector<float> screened = medians(all, 3);
-  std::vector<std::size_t> order;
-  for (std::size_t i = 1; i < all.size(); ++i) order.push_back(i);
-  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return screened[a] < screened[b]; });
-  for (const std::size_t i : order) {
-    if (last.size() < kFinal) last.push_back(all[i]);
-  }
-  const int rounds = std::clamp(static_cast<int>(60.0f / screened.front()), 7, 21);
-  const auto measure = [&] {
-    return screened.front() < kLong ? medians(last, rounds) : sustained(last, 2, screened.front());
-  };
-  const std::vector<float> one = measure(), two = measure();
-  std::size_t best = 0;
-  for (std::size_t i = 1; i < last.size(); ++i) {
-    const bool wins = one[i] < kMargin * one[0] && two[i] < kMargin * two[0];
-    if (wins && (best == 0 || one[i] + two[i] < one[best] + two[best])) best = i;
-  }
-  choice.algorithm = last[best];
+  const GemmTimer timer{.once =
+                            [&](std::size_t i) {
+                              HAWSER_CUDA_CHECK(cudaMemsetAsync(native.scratch(), 0,
+                                                                static_cast<std::size_t>(kCudaScratchBytes), stream));
+                              HAWSER_CUDA_CHECK(cudaEventRecord(start.get(), stream));
+                              return runs(i, 1) ? elapsed() : kRejectedGemm;
+                            },
+                        .sustained =
+                            [&](std::size_t i, int settle, int count) {
+                              if (!runs(i, settle)) return kRejectedGemm;
+                              HAWSER_CUDA_CHECK(cudaEventRecord(start.get(), stream));
+                              return runs(i, count) ? elapsed() / static_cast<float>(count) : kRejectedGemm;
+                            }};
+  choice.algorithm = found[choose_gemm(found.size(), timer)].algo;
 }
 
 std::string choices(const CudaNative& native) {
