@@ -38,6 +38,8 @@ std::string tiles(const RunHistory& run, const RunFacts& facts) {
     out +=
         tile(fmt::format("{:.1f} %", 100 * *run.last->model_flops_utilization), "model FLOPs utilization, last step");
   }
+  if (run.joules_tokens > 0)
+    out += tile(fmt::format("{:.3g} J", run.joules / run.joules_tokens), "energy per token, mean");
   if (run.last) {
     out += tile(format_bytes(Bytes(run.last->peak_arena_bytes)), "memory per rank");
     out += tile(format_seconds(run.seconds), "time in training steps");
@@ -165,6 +167,8 @@ std::string html_report(const HtmlInput& input) {
   add_chart("Learning rate", {&run.rate});
   add_chart("Tokens per second", {&run.tokens});
   add_chart("Model FLOPs utilization, percent", {&run.use});
+  add_chart("Power, watts", {&run.watts});
+  add_chart("SM clock, MHz", {&run.clock});
   add_chart("Load of experts", {&run.experts});
   out += "</div>\n<h2>Memory and time</h2>\n<div class=\"grid2\">\n";
   std::vector<std::pair<std::string, double>> memory;

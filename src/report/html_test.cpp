@@ -211,6 +211,24 @@ TEST(Html, ShowsTheFirstAndTheLowestValidationLoss) {
   EXPECT_EQ(text().find("lowest validation loss"), std::string::npos) << "it is the last one";
 }
 
+TEST(Html, ShowsPowerAndClockWhereTheyAreKnown) {
+  RunHistory history;
+  for (int step = 1; step <= 4; ++step) {
+    StepMetrics metrics = metrics_of(step);
+    if (step > 1) {  // of the mean, the first step is no part
+      metrics.gpu_watts = 650 + step;
+      metrics.sm_clock_mhz = 1545;
+      metrics.joules_per_token = step == 2 ? 0.05 : 0.08;
+    }
+    history.add(metrics);
+  }
+  const std::string text = html_report({.facts = facts(), .history = history, .ending = Ending::done});
+  for (const char* part : {"Power, watts", "SM clock, MHz", "<b>0.07 J</b><span>energy per token, mean</span>"})
+    EXPECT_NE(text.find(part), std::string::npos) << part;
+  for (const char* never : {"Power, watts", "SM clock", "energy per token"})
+    EXPECT_EQ(page(facts(), 20).find(never), std::string::npos) << never;
+}
+
 TEST(Html, ReportsEndingAndDisabledRules) {
   EXPECT_NE(page(facts(), 5, Ending::interrupted).find("stopped after step 5"), std::string::npos);
   EXPECT_NE(page(facts(), 5, Ending::diverged).find("diverged in step 5"), std::string::npos);

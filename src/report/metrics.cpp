@@ -56,6 +56,9 @@ std::vector<Scalar> scalars(const StepMetrics& m) {
   add("speed/step_seconds", m.step_seconds);
   add("speed/model_flops_per_second", m.model_flops_per_second);
   if (m.model_flops_utilization) add("speed/model_flops_utilization", *m.model_flops_utilization);
+  if (m.gpu_watts) add("gpu/watts", *m.gpu_watts);
+  if (m.joules_per_token) add("gpu/joules_per_token", *m.joules_per_token);
+  if (m.sm_clock_mhz) add("gpu/sm_clock_mhz", *m.sm_clock_mhz);
   add("memory/reserved_bytes", static_cast<double>(m.peak_arena_bytes));
   add("data/epoch", m.data_position.epoch);
   add("data/targets", static_cast<double>(m.targets));
@@ -81,6 +84,9 @@ std::string to_json(const StepMetrics& m) {
   if (m.overflow) json["overflow"] = true;
   if (!m.checkpointing.empty()) json["activation_checkpointing"] = m.checkpointing;
   if (m.model_flops_utilization) json["model_flops_utilization"] = finite(*m.model_flops_utilization);
+  if (m.gpu_watts) json["gpu_watts"] = finite(*m.gpu_watts);
+  if (m.joules_per_token) json["joules_per_token"] = finite(*m.joules_per_token);
+  if (m.sm_clock_mhz) json["sm_clock_mhz"] = finite(*m.sm_clock_mhz);
   if (m.router_loss) json["router_loss"] = finite(*m.router_loss);
   if (m.expert_imbalance) json["expert_imbalance"] = finite(*m.expert_imbalance);
   for (const std::vector<double>& layer : m.expert_tokens) {
@@ -116,6 +122,9 @@ std::optional<StepMetrics> from_json(const std::string& line) {
                 .overflow = json.value("overflow", Json(false)) == true,
                 .checkpointing = words(json, "activation_checkpointing"),
                 .model_flops_utilization = perhaps(json, "model_flops_utilization"),
+                .gpu_watts = perhaps(json, "gpu_watts"),
+                .joules_per_token = perhaps(json, "joules_per_token"),
+                .sm_clock_mhz = perhaps(json, "sm_clock_mhz"),
                 .validation_loss = perhaps(json, "validation_loss"),
                 .initial_validation_loss = perhaps(json, "initial_validation_loss")};
   if (const auto found = json.find("expert_tokens"); found != json.end() && found->is_array()) {

@@ -47,6 +47,9 @@ struct StepMetrics {
   bool overflow = false;  // the scaled gradient overflowed: the step was skipped, and the next has a lower loss scale
   std::string checkpointing;  // memory.activation_checkpointing; set on the first step of a run or resume
   std::optional<double> model_flops_utilization;  // over the devices' peak FLOPS, where known
+  // Of the GPUs that are measured (train/power_watch.h), where NVML reports them: mean watts and SM clock of a GPU, and
+  // joules of all ranks per token.
+  std::optional<double> gpu_watts, joules_per_token, sm_clock_mhz;
   std::optional<double> validation_loss;          // set if an evaluation followed the step
   std::optional<double> initial_validation_loss;  // before any training; set on step 1 if it was evaluated
   std::vector<Finding> findings;                  // about this step

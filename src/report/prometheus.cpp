@@ -106,6 +106,12 @@ std::string Prometheus::text() const {
     page.gauge("hawser_model_flops_utilization_ratio", "Model FLOPs per second over the devices' peak.",
                *last_.model_flops_utilization);
   }
+  if (last_.gpu_watts) page.gauge("hawser_gpu_watts", "Mean power of a GPU in the last step.", *last_.gpu_watts);
+  if (last_.joules_per_token) {
+    page.gauge("hawser_joules_per_token", "Energy of all GPUs per token in the last step.", *last_.joules_per_token);
+  }
+  if (last_.sm_clock_mhz)
+    page.gauge("hawser_gpu_sm_clock_hertz", "Mean SM clock of a GPU in the last step.", 1e6 * *last_.sm_clock_mhz);
   page.gauge("hawser_memory_reserved_bytes", "Device memory that a rank reserves, maximum over ranks.",
              static_cast<double>(last_.peak_arena_bytes));
   page.gauge("hawser_epochs", "Passes over the training data.", last_.data_position.epoch);

@@ -81,6 +81,8 @@ TEST(Prometheus, TheTextHoldsTheLastStepAndTheSums) {
   metrics.findings = {{8, "overfitting", ""}};
   prometheus.step(metrics);
   metrics = metrics_of(9);
+  metrics.gpu_watts = 698.5;
+  metrics.joules_per_token = 0.0625;
   metrics.loss = std::numeric_limits<double>::quiet_NaN();
   prometheus.step(metrics);
   prometheus.finding({9, "stall", ""});
@@ -92,10 +94,11 @@ TEST(Prometheus, TheTextHoldsTheLastStepAndTheSums) {
         "hawser_findings_total{rule=\"overfitting\"} 1\nhawser_findings_total{rule=\"stall\"} 1\n",
         "hawser_train_loss_nats NaN\n", "hawser_validation_loss_nats 2.25\n",
         "hawser_memory_reserved_bytes 1342177280\n", "# TYPE hawser_grad_norm gauge\nhawser_grad_norm 1.25\n",
-        "hawser_step_duration_seconds 0.5\n"}) {
+        "hawser_step_duration_seconds 0.5\n", "hawser_gpu_watts 698.5\n", "hawser_joules_per_token 0.0625\n"}) {
     EXPECT_NE(reply.find(line), std::string::npos) << line << "\n" << reply;
   }
   EXPECT_EQ(reply.find("utilization"), std::string::npos);
+  EXPECT_EQ(reply.find("sm_clock"), std::string::npos);  // not reported
 }
 
 }  // namespace

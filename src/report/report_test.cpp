@@ -92,6 +92,9 @@ TEST(Metrics, AStepWithAnOverflowHasALossAndNoNorm) {
 TEST(Metrics, ALineIsReadAsItWasWritten) {
   StepMetrics metrics = metrics_of(3);
   metrics.model_flops_utilization = 0.25;
+  metrics.gpu_watts = 698.5;
+  metrics.joules_per_token = 0.07;
+  metrics.sm_clock_mhz = 1545;
   metrics.validation_loss = 4.5;
   metrics.router_loss = 0.02;
   metrics.expert_imbalance = 1.5;
@@ -104,6 +107,8 @@ TEST(Metrics, ALineIsReadAsItWasWritten) {
   EXPECT_NE(line.find(R"("router_loss":0.02,"expert_imbalance":1.5,"expert_tokens":[[3,0,5],[4,4,0]])"),
             std::string::npos)
       << line;
+  EXPECT_NE(line.find(R"("gpu_watts":698.5,"joules_per_token":0.07,"sm_clock_mhz":1545.0)"), std::string::npos) << line;
+  EXPECT_EQ(to_json(metrics_of(3)).find("watts"), std::string::npos);  // absent is not zero
   EXPECT_EQ(read->findings.at(0).text, "no \"step\"");
   metrics.loss = std::numeric_limits<double>::quiet_NaN();
   EXPECT_TRUE(std::isnan(from_json(to_json(metrics))->loss));

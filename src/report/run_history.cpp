@@ -34,6 +34,12 @@ void RunHistory::add(const StepMetrics& m) {
   tokens.add(m.step, m.tokens_per_second);
   if (m.model_flops_utilization) use.add(m.step, 100 * *m.model_flops_utilization);
   if (m.expert_imbalance) experts.add(m.step, *m.expert_imbalance);
+  if (m.gpu_watts) watts.add(m.step, *m.gpu_watts);
+  if (m.sm_clock_mhz) clock.add(m.step, *m.sm_clock_mhz);
+  if (m.joules_per_token) {
+    joules += *m.joules_per_token * m.tokens_per_second * m.step_seconds;
+    joules_tokens += m.tokens_per_second * m.step_seconds;
+  }
   for (const Finding& finding : m.findings) add(finding);
   seconds += m.step_seconds;
   all_tokens += m.step_seconds * m.tokens_per_second;

@@ -16,6 +16,7 @@ struct RunHistory {
 
   Curve loss{"training", "nats"}, validation{"validation", "nats"}, norm{"gradient norm"}, rate{"learning rate"};
   Curve tokens{"tokens per second"}, use{"utilization"}, experts{"maximum over mean"};
+  Curve watts{"mean of a GPU", "W"}, clock{"mean of a GPU", "MHz"};
   std::vector<std::int64_t> resumes;  // the last step before each
   std::vector<Finding> findings;      // the first 200
   std::int64_t more_findings = 0;
@@ -23,6 +24,7 @@ struct RunHistory {
   std::optional<double> initial_validation, last_validation, lowest_validation;
   std::int64_t lowest_step = 0;  // of lowest_validation
   double seconds = 0, all_tokens = 0;
+  double joules = 0, joules_tokens = 0;  // of the steps whose joules are known
   std::int64_t targets = 0, skipped = 0;
 };
 

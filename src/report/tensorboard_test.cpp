@@ -68,6 +68,9 @@ TEST(TensorBoard, EventsHoldTheNumbersOfEachStep) {
   StepMetrics metrics = metrics_of(300);
   metrics.validation_loss = 2.5;
   metrics.model_flops_utilization = 0.25;
+  metrics.gpu_watts = 698.5;
+  metrics.joules_per_token = 0.0625;
+  metrics.sm_clock_mhz = 1545;
   metrics.findings = {{300, "overfitting", "try less"}};
   std::string path;
   {
@@ -102,6 +105,9 @@ TEST(TensorBoard, EventsHoldTheNumbersOfEachStep) {
   EXPECT_EQ(little_endian(field(events[4], 2)), 300u);
   EXPECT_EQ(second["loss/validation"], 2.5f);
   EXPECT_EQ(second["speed/model_flops_utilization"], 0.25f);
+  EXPECT_EQ(second["gpu/watts"], 698.5f);
+  EXPECT_EQ(second["gpu/joules_per_token"], 0.0625f);
+  EXPECT_EQ(second["gpu/sm_clock_mhz"], 1545.0f);
   EXPECT_EQ(field(field(field(events[5], 5), 1), 1), "findings");
 }
 

@@ -156,6 +156,7 @@ void FitRun::retire(bool evaluate_after) {
   // Measured with the time at which the step ended, not at which the host retires it: before a pause the host retires
   // several steps that ended earlier.
   const double seconds = std::chrono::duration<double>(*pending.output.reached - last_end_).count();
+  const PowerUse power = power_->between(last_end_, *pending.output.reached);
   last_end_ = *pending.output.reached;
   const step::StepResult& r = *pending.output.result;
   const int ranks = world_ != nullptr ? world_->size() : 1;
@@ -185,6 +186,7 @@ void FitRun::retire(bool evaluate_after) {
   step_seconds_ = seconds;
   if (retired_ == 0) metrics.checkpointing = result_.checkpointing;
   if (pending.step == 1) metrics.initial_validation_loss = result_.initial_validation_loss;
+  add_power(metrics, power, ranks);
   if (peak_flops_) metrics.model_flops_utilization = metrics.model_flops_per_second / *peak_flops_;
   if (r.skipped() == step::Skip::refused) log(cat("step ", pending.step, " is skipped: ", to_string(r.refused())));
   if (pending.targets == 0) log(cat("step ", pending.step, " has no token to predict: skipped"));

@@ -196,6 +196,7 @@ void FitRun::open() {
     return "";
   });
   device_ = engine::make_device(request_.device, request_.threads);
+  power_ = std::make_unique<PowerWatch>(*device_, world_);
   mesh_ = engine::make_mesh(world_, plan_.layout.mesh, plan_.collective_timeout_s, *device_);
   choose_algorithms();
   const std::string chosen = engine::choose_checkpointing(plan_, *open_.model, *device_, world_, request_.ranks_here);

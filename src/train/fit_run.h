@@ -15,6 +15,7 @@
 #include "prepare/token_file.h"
 #include "train/collect_facts.h"
 #include "train/fit.h"
+#include "train/power_watch.h"
 #include "train/run_folder.h"
 #include "train/run_watch.h"
 #include "train/saver.h"
@@ -122,6 +123,7 @@ class FitRun {
   std::shared_ptr<const batches::BatchLoader> loader_, validation_;
   std::int64_t sequences_ = 0, validation_sequences_ = 0;
   std::unique_ptr<Device> device_;
+  std::unique_ptr<PowerWatch> power_;
   std::unique_ptr<comm::Mesh> mesh_;
   std::unique_ptr<engine::Session> session_;
   std::unique_ptr<report::Progress> progress_;
