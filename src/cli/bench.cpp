@@ -16,6 +16,7 @@
 #include "cli/model_name.h"
 #include "cli/power_json.h"
 #include "cli/ranks.h"
+#include "cli/roofline_json.h"
 #include "cli/timeline_json.h"
 #include "device/cuda/activities.h"
 #include "engine/model_changes.h"
@@ -55,21 +56,8 @@ void print_json(const profile::BenchResult& result, const profile::DocumentMix& 
     for (const auto& [family, seconds] : result.families) families[family] = seconds;
   }
   if (!result.notes.empty()) json["notes"] = result.notes;
-  if (result.roofline) {
-    auto& roofline = json["roofline"] = nlohmann::ordered_json::object();
-    for (const profile::RooflineTerm& term : result.roofline->terms) {
-      roofline["terms"].push_back({{"what", term.what},
-                                   {"count", term.count},
-                                   {"seconds_each", term.each},
-                                   {term.bytes ? "bytes_per_second" : "flops_per_second", term.rate}});
-    }
-    if (result.roofline->problem.empty()) {
-      roofline["seconds"] = result.roofline->seconds();
-      roofline["ratio"] = result.roofline->seconds() / result.step_seconds;
-    } else {
-      roofline["problem"] = result.roofline->problem;
-    }
-  }
+  if (result.roofline && result.mix)
+    json["roofline"] = roofline_json(*result.roofline, *result.mix, result.step_seconds);
   if (!result.timelines.empty()) {
     json["trace"] = {{"step_seconds", result.traced_seconds}};
     for (const profile::RankTimeline& rank : result.timelines) {
@@ -97,20 +85,6 @@ void check_trace(const std::string& path, const std::string& model, DeviceKind k
   if (const std::string why = cuda::activities_problem(); !why.empty()) {
     problems.add({.what = "the GPU cannot be traced: " + why, .at = "--trace", .hint = "without --trace"});
   }
-}
-
-void print_roofline(const profile::Roofline& roofline, double step_seconds) {
-  std::puts("\nroofline R of this rank: every op at its peak rate, no recompute, communication hidden");
-  for (const profile::RooflineTerm& term : roofline.terms) {
-    std::printf("  %-58s %5.0f x %9.3f ms = %8.1f ms  %7.1f %s\n", term.what.c_str(), term.count, 1e3 * term.each,
-                1e3 * term.seconds(), term.rate / (term.bytes ? 1e9 : 1e12), term.bytes ? "GB/s" : "TFLOP/s");
-  }
-  if (!roofline.problem.empty()) {
-    std::printf("  R is unknown: %s\n", roofline.problem.c_str());
-    return;
-  }
-  std::printf("  R %.1f ms; step %.1f ms; R / step %.3f\n", 1e3 * roofline.seconds(), 1e3 * step_seconds,
-              roofline.seconds() / step_seconds);
 }
 
 void print_table(const profile::BenchResult& result, const Recipe& recipe, const profile::DocumentMix& documents,
@@ -151,7 +125,8 @@ void print_table(const profile::BenchResult& result, const Recipe& recipe, const
     }
   }
   for (const auto& [name, value] : power_rows(result.power)) row(name, value);
-  if (result.roofline) print_roofline(*result.roofline, result.step_seconds);
+  if (result.roofline && result.mix)
+    std::fputs(roofline_text(*result.roofline, *result.mix, result.step_seconds).c_str(), stdout);
   if (result.families.empty()) return;
   double total = 0;
   for (const auto& [family, seconds] : result.families) total += seconds;
@@ -251,7 +226,7 @@ void add_bench(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_number(*command, "--threads", 1, 1024, "CPU threads per rank; default: cores / ranks",
              [options](std::int64_t value) { options->threads = static_cast<int>(value); });
   add_switch(*command, "--profile", options->profile, "time by family of ops; always on for the CPU, slows down a GPU");
-  add_switch(*command, "--roofline", options->roofline, "GPU only: lower bound of the step time, term by term");
+  add_switch(*command, "--roofline", options->roofline, "GPU only: three lower bounds of the step time");
   add_text(*command, "--trace", "FILE", options->trace,
            "write a timeline of one more step of all ranks, for Perfetto (ui.perfetto.dev) or chrome://tracing");
   on_chosen(*command, [options, &commands, &chosen] {

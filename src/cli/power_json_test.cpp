@@ -47,7 +47,7 @@ TEST(PowerJson, LeavesOutWhatIsNotReported) {
   EXPECT_EQ(table({.steps = 5, .tokens_per_step = 32'000}), "");
 }
 
-TEST(PowerJson, IsATableForPeople) {
+TEST(PowerJson, IsATable) {
   EXPECT_EQ(table(two_gpus()),
             "energy: 2240.0 J per step, 0.07 J per token, of all GPUs\n"
             "power: 700 W per GPU, mean\n"

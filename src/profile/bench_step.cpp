@@ -6,14 +6,14 @@
 #include <map>
 
 #include "base/clock.h"
-#include "batches/batch_loader.h"
 #include "config/config.h"
 #include "engine/checkpointing.h"
-#include "engine/feed.h"
 #include "engine/gemm_algorithms.h"
+#include "engine/model_changes.h"
 #include "engine/session.h"
 #include "optim/lr_schedule.h"
 #include "plan/target.h"
+#include "profile/synthetic_step.h"
 #include "profile/timed_device.h"
 #include "profile/traced_device.h"
 
@@ -102,44 +102,6 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-// This rank's synthetic micro-batches of one step, and their totals.
-struct SyntheticStep {
-  step::StepInput input;
-  double targets = 0;  // of all ranks
-  double tokens = 0, flops = 0;
-  batches::MeanImbalance work;
-  std::map<AttentionMask, double> pairs;  // by mask: visible query-key pairs, mean over context ranks
-};
-
-SyntheticStep synthetic_step(const DocumentMix& documents, const plan::RunPlan& plan, const models::Model& model,
-                             const comm::MeshPlace& place) {
-  const plan::Layout& layout = plan.layout;
-  const std::int64_t batch = plan.global_batch_size;
-  const batches::BatchLoader loader(synthetic_sequences(documents, batch, plan.packing.sequence_length,
-                                                        layout.batch.max_documents, model.vocabulary()),
-                                    layout.batch,
-                                    {.data_rank = place.shard + layout.mesh.shard * place.replicate,
-                                     .data_ranks = layout.data_ranks(),
-                                     .context_rank = place.context,
-                                     .context_ranks = layout.mesh.context},
-                                    {.global_batch_size = batch, .shuffle = false});
-  SyntheticStep out{.targets = static_cast<double>(loader.step_targets(0))};
-  for (std::int64_t m = 0; m < loader.micro_batches(); ++m) {
-    const batches::MicroBatch micro_batch = loader.load(0, m);
-    out.work.add(micro_batch.imbalance, micro_batch.pairs);
-    out.tokens += static_cast<double>(micro_batch.tokens);
-    std::map<AttentionMask, double> pairs;
-    for (std::size_t i = 0; i < layout.batch.masks.size(); ++i) {
-      pairs[layout.batch.masks[i].mask] = micro_batch.mask_pairs[i] / layout.batch.context;
-    }
-    for (const auto& [mask, count] : pairs) out.pairs[mask] += count;
-    out.flops +=
-        model.training_flops(layout.bounds.row_counts(), [&](const AttentionMask& mask) { return pairs.at(mask); });
-    out.input.batches.push_back(engine::to_host_batch(micro_batch, loader.shape()));
-  }
-  return out;
-}
-
 // Runs one warmup step, which includes one-time work (page faults, library primitives), then times the plan's steps:
 // seconds, allocations, and the loss of the last one. The input keeps the last step's record.
 void time_steps(const plan::RunPlan& plan, SyntheticStep& synthetic, engine::Session& session, const Device& device,
@@ -225,6 +187,8 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
         .documents = document_lengths(request.documents, layout.batch.sequence_length, layout.batch.max_documents, 0),
         .pairs = synthetic.pairs};
     result.roofline = measure_roofline(*model.model, layout, attention, *device);
+    result.mix =
+        measure_mix(plan, *model.model, engine::changes_of(request.recipe).spec_of, request.documents, *device, meter);
   }
   return result;
 }

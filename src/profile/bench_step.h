@@ -14,6 +14,7 @@
 #include "engine/rank_device.h"
 #include "plan/run_plan.h"
 #include "profile/roofline.h"
+#include "profile/step_mix.h"
 #include "profile/step_power.h"
 #include "profile/synthetic.h"
 #include "profile/timeline.h"
@@ -27,7 +28,7 @@ struct BenchRequest {
   int ranks_here = 1;  // ranks on this machine
   engine::RankDevice device;
   bool profile = false;   // seconds per op family; always on the CPU. Slows the steps down on a GPU
-  bool roofline = false;  // on a GPU: the roofline R, measured after the steps
+  bool roofline = false;  // on a GPU: the ceilings R_burst, R_alone and R_mix, measured after the steps
   bool trace = false;     // a timeline of one more step, after the timed ones
 };
 
@@ -54,6 +55,7 @@ struct BenchResult {
   // so the sum may exceed the step time.
   std::vector<std::pair<std::string, double>> families;
   std::optional<Roofline> roofline;
+  std::optional<StepMix> mix;  // with `roofline`
   // With `trace`: timelines of all ranks, the same on every rank, and the duration of this rank's traced step.
   std::vector<RankTimeline> timelines;
   double traced_seconds = 0;

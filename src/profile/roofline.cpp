@@ -12,13 +12,20 @@
 #include "ops/copy/copy.h"
 #include "ops/gemm/gemm.h"
 #include "ops/gemm/grouped_gemm.h"
+#include "ops/quantize/quantize.h"
 #include "ops/seed/init.h"
 
 namespace hawser::profile {
 
-double Roofline::seconds() const {
+double Roofline::burst_seconds() const {
   double sum = 0;
-  for (const RooflineTerm& term : terms) sum += term.seconds();
+  for (const RooflineTerm& term : terms) sum += term.count * term.burst;
+  return sum;
+}
+
+double Roofline::alone_seconds() const {
+  double sum = 0;
+  for (const RooflineTerm& term : terms) sum += term.count * term.alone;
   return sum;
 }
 
@@ -73,6 +80,28 @@ std::vector<ExpertGemm> expert_gemms_of(const models::Model& model, const plan::
   return list;
 }
 
+namespace {
+
+// What the local sum of a reduction reads and writes; 0 for other collectives. A rank sums one part of the members'
+// data, as many elements from each, so it reads as much as its own data has. The op's last access is the workspace,
+// through which other members' parts come.
+double local_sum_bytes(const OpRecord& record) {
+  const auto bytes = [](const Access& access) { return static_cast<double>(access.row_bytes * access.rows); };
+  const std::vector<Access>& accesses = record.accesses;
+  if (record.collective.kind == CollectiveKind::all_reduce) return bytes(accesses.front());
+  if (record.collective.kind != CollectiveKind::reduce_scatter) return 0;
+  double sum = 0;
+  bool written = false;
+  for (const Access& access : accesses) {
+    if (access.write && written) continue;
+    written = written || access.write;
+    sum += bytes(access);
+  }
+  return sum;
+}
+
+}  // namespace
+
 double fused_bytes(const models::Model& model, plan::Layout layout) {
   for (nn::SavePolicy& policy : layout.policies) policy.checkpointing = Checkpointing::none;
   const plan::RankPlan plan =
@@ -80,7 +109,11 @@ double fused_bytes(const models::Model& model, plan::Layout layout) {
   double sum = 0;
   for (const TraceItem& item : plan.trace.items) {
     const OpRecord& record = item.record;
-    if (item.kind != TraceItem::Kind::work || record.collective.kind != CollectiveKind::none) continue;
+    if (item.kind != TraceItem::Kind::work) continue;
+    if (record.collective.kind != CollectiveKind::none) {
+      sum += local_sum_bytes(record);
+      continue;
+    }
     if (bound_of(record.kind) != Bound::bytes) continue;
     if (record.bytes > 0) {
       sum += record.bytes;
@@ -93,17 +126,22 @@ double fused_bytes(const models::Model& model, plan::Layout layout) {
 
 namespace {
 
+// How long a term runs.
+enum class Load { burst, sustained };
+
 class Bench {
  public:
-  explicit Bench(Device& device) : device_(device), stream_(device.make_stream("roofline")) {}
+  Bench(Device& device, Load load) : device_(device), load_(load), stream_(device.make_stream("roofline")) {}
 
+  // Random numbers, since zeros would run faster. FP8: scaled to most of its range, as in a step.
   Storage numbers(DType dtype, const Shape& shape) {
+    if (is_fp8(dtype)) return quantized(dtype, shape);
     Storage out(device_, dtype, shape);
-    ops::random_normal(*stream_, {.y = out, .seed = 1, .name = ++drawn_});  // zeros would run faster
+    ops::random_normal(*stream_, {.y = out, .seed = 1, .name = ++drawn_});
     return out;
   }
 
-  // Seconds of one call; repeats it until clock rates settle.
+  // Seconds of one call.
   double time(const std::function<void()>& call) {
     const auto run = [&](int times) {
       const cuda::TimeMark begin(*stream_->native());
@@ -113,14 +151,31 @@ class Bench {
       return end.seconds_since(begin) / times;
     };
     const double once = std::max(run(2), 1e-6);
-    return run(std::clamp(static_cast<int>(0.1 / once), 3, 200));
+    if (load_ == Load::burst) return run(std::clamp(static_cast<int>(0.1 / once), 3, 200));
+    for (int i = 0; i < static_cast<int>(0.3 / once); ++i) call();
+    return run(static_cast<int>(1.0 / once) + 1);
   }
 
   Device& device() { return device_; }
   Stream& stream() { return *stream_; }
+  // One scale for a matrix in FP8.
+  Storage scale() {
+    Storage out(device_, DType::f32, {1});
+    ops::fill(*stream_, {.y = out, .value = 1.0 / 64});
+    return out;
+  }
 
  private:
+  Storage quantized(DType dtype, const Shape& shape) {
+    const Storage x = numbers(DType::f32, shape), by = scale();
+    Storage out(device_, dtype, shape);
+    ops::quantize(*stream_, {.x = x, .scale = by, .q = out});
+    stream_->synchronize();  // x is freed
+    return out;
+  }
+
   Device& device_;
+  Load load_;
   std::unique_ptr<Stream> stream_;
   std::uint64_t drawn_ = 0;
 };
@@ -130,14 +185,23 @@ void add_gemms(Bench& bench, const models::Model& model, const plan::Layout& lay
     const Storage a = bench.numbers(p.in_a, p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k});
     const Storage b = bench.numbers(p.in_b, p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n});
     const Storage c = bench.numbers(p.out, {p.m, p.n});
-    const ops::Gemm gemm{
-        .a = a, .b = b, .c = c, .transpose_a = p.transpose_a, .transpose_b = p.transpose_b, .accumulate = p.accumulate};
+    HAWSER_CHECK(p.scaling_a <= nn::Scaling::tensor && p.scaling_b <= nn::Scaling::tensor, p.name, ": scales by block");
+    const Storage scale_a = p.scaling_a == nn::Scaling::none ? Storage() : bench.scale();
+    const Storage scale_b = p.scaling_b == nn::Scaling::none ? Storage() : bench.scale();
+    const ops::Gemm gemm{.a = a,
+                         .b = b,
+                         .c = c,
+                         .transpose_a = p.transpose_a,
+                         .transpose_b = p.transpose_b,
+                         .accumulate = p.accumulate,
+                         .scale_a = scale_a,
+                         .scale_b = scale_b};
     ops::gemm_prepare(bench.stream(), gemm);
     const double each = bench.time([&] { ops::gemm(bench.stream(), gemm); });
     out.terms.push_back({.what = cat("GEMM ", p.name, " [", p.m, " x ", p.n, " x ", p.k, "]"),
                          .count = static_cast<double>(p.count),
-                         .each = each,
-                         .rate = p.flops() / each});
+                         .work = p.flops(),
+                         .burst = each});
   }
 }
 
@@ -168,8 +232,8 @@ void add_expert_gemms(Bench& bench, const models::Model& model, const plan::Layo
     out.terms.push_back({.what = cat("GEMM ", p.name, " [", p.experts, " experts, ", p.assignments, " x ", p.outputs,
                                      " x ", p.inputs, "]"),
                          .count = static_cast<double>(p.count),
-                         .each = each,
-                         .rate = p.flops() / each});
+                         .work = p.flops(),
+                         .burst = each});
   }
 }
 
@@ -234,8 +298,8 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
   const std::string shape =
       cat(" [", length, used > 1 ? cat(" in ", used, " documents") : "", ", ", c.heads, "/", c.kv_heads, " x ",
           c.head_dim, mask.window > 0 ? cat(", window ", mask.window) : "", mask.causal ? "" : ", not causal", "]");
-  out.terms.push_back({"attention forward" + shape, times, forward, flops / forward});
-  out.terms.push_back({"attention backward" + shape, times, backward, 2.5 * flops / backward});
+  out.terms.push_back({.what = "attention forward" + shape, .count = times, .work = flops, .burst = forward});
+  out.terms.push_back({.what = "attention backward" + shape, .count = times, .work = 2.5 * flops, .burst = backward});
 }
 
 void add_copies(Bench& bench, const models::Model& model, const plan::Layout& layout, Roofline& out) {
@@ -246,9 +310,22 @@ void add_copies(Bench& bench, const models::Model& model, const plan::Layout& la
   const std::string size = format_bytes(Bytes(static_cast<std::int64_t>(bytes)));
   out.terms.push_back({.what = cat("fused kernels, ", size, " at copy rate"),
                        .count = 1,
-                       .each = bytes / rate,
-                       .rate = rate,
-                       .bytes = true});
+                       .work = bytes,
+                       .bytes = true,
+                       .burst = bytes / rate});
+}
+
+// The terms with their times in `burst`. Attention follows GEMMs, which leave a low clock, and copies are last: after
+// them the clock has recovered, and would be that of no step.
+std::vector<RooflineTerm> measure_terms(const models::Model& model, const plan::Layout& layout,
+                                        const AttentionWork& attention, Device& device, Load load) {
+  Bench bench(device, load);
+  Roofline out;
+  add_gemms(bench, model, layout, out);
+  add_expert_gemms(bench, model, layout, out);
+  for (const auto& [mask, layers] : model.masks()) add_attention(bench, model, layout, attention, mask, layers, out);
+  add_copies(bench, model, layout, out);
+  return std::move(out.terms);
 }
 
 }  // namespace
@@ -261,13 +338,9 @@ Roofline measure_roofline(const models::Model& model, const plan::Layout& layout
     return out;
   }
   try {
-    Bench bench(device);
-    add_gemms(bench, model, layout, out);
-    add_expert_gemms(bench, model, layout, out);
-    add_copies(bench, model, layout, out);
-    for (const auto& [mask, layers] : model.masks()) {
-      add_attention(bench, model, layout, attention, mask, layers, out);
-    }
+    out.terms = measure_terms(model, layout, attention, device, Load::burst);
+    const auto alone = measure_terms(model, layout, attention, device, Load::sustained);
+    for (std::size_t i = 0; i < alone.size(); ++i) out.terms[i].alone = alone[i].burst;
   } catch (const Error& error) {
     out.problem = error.what();
   }

@@ -1,6 +1,12 @@
-// Roofline R: lower bound of the time of a training step of one rank on this GPU. R is the time of its GEMMs and
-// attention, each measured alone at its shapes, plus the time of all other required memory traffic at copy rate.
-// Recompute and communication are not counted. GEMMs of experts are measured with equal numbers of tokens, which is
+// Roofline R: bounds of the time of a training step of one rank on this GPU. R is the time of its GEMMs and attention,
+// each measured alone at its shapes, plus the time of all other required memory traffic at copy rate, that of the local
+// sums of reductions included. Recompute and transfers between ranks are not counted. Two figures differ in how long
+// each term runs:
+//
+//   R_burst  0.1 s: before the clock has followed the power that the term draws. No step reaches it
+//   R_alone  1 s, after 0.3 s in which the clock settles. A step may be faster in terms whose power its other terms lower
+//
+// The third ceiling, R_mix, is in profile/step_mix.h. GEMMs of experts are measured with equal numbers of tokens, which is
 // their best case; the traffic of experts (routing, copies of rows, activation) is that of the planned rows
 // (ops::expert_rows).
 #pragma once
@@ -16,16 +22,16 @@ namespace hawser::profile {
 struct RooflineTerm {
   std::string what;  // "GEMM gate_up_proj, y [16384 x 28672 x 4096]"
   double count = 0;  // per step
-  double each = 0;   // seconds
-  double rate = 0;   // FLOP/s, or bytes/s if `bytes`
+  double work = 0;   // each: FLOPs, or bytes if `bytes`
   bool bytes = false;
-  double seconds() const { return count * each; }
+  double burst = 0, alone = 0;  // seconds each
 };
 
 struct Roofline {
   std::vector<RooflineTerm> terms;
   std::string problem;  // why R could not be measured; "": it was
-  double seconds() const;
+  double burst_seconds() const;
+  double alone_seconds() const;
 };
 
 // Attention of a step. The documents of one sequence represent those of all sequences.
@@ -55,10 +61,11 @@ struct ExpertGemm {
 // Lists each shape once; empty without experts. engine::gemms_of lists all other GEMMs, those of routers too.
 std::vector<ExpertGemm> expert_gemms_of(const models::Model& model, const plan::Layout& layout);
 
-// Bytes that the other work of a step without recompute reads and writes.
+// Bytes that the other work of a step without recompute reads and writes. Of a reduction between ranks these are what its
+// local sum reads and writes: the members' parts and the result.
 double fused_bytes(const models::Model& model, plan::Layout layout);
 
-// Measures on a cuda device that runs nothing else. Takes seconds and temporary memory. Ignores the layout's
+// Measures on a cuda device that runs nothing else. Takes about half a minute and temporary memory. Ignores the layout's
 // checkpointing policies. Attention is timed on one full sequence with all its documents; the result is scaled by the
 // number of pairs, so a context rank counts its share.
 Roofline measure_roofline(const models::Model& model, const plan::Layout& layout, const AttentionWork& attention,

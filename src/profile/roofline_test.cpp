@@ -132,6 +132,29 @@ TEST(Roofline, CountsTheTrafficOfExperts) {
   EXPECT_LT(added, 36 * rows);
 }
 
+// Of each micro-batch, the reductions of a rank read the members' gradients in bf16 and add them to its float32 shard.
+TEST(Roofline, CountsTheLocalSumsOfReductions) {
+  const models::Model model(shape_of("Mistral-7B-v0.3"));
+  for (const int shard : {2, 4}) {
+    const auto sums_of = [&](int micro_batches) {
+      const plan::Layout layout = layout_of(model, shard, micro_batches, GradientAccumulation::sharded);
+      double others = 0;
+      for (const TraceItem& item : plan::plan_rank(model, layout, step::Purpose::train, 0).trace.items) {
+        if (item.kind != TraceItem::Kind::work || item.record.collective.kind != CollectiveKind::none) continue;
+        if (bound_of(item.record.kind) != Bound::bytes) continue;
+        double bytes = 0;
+        for (const Access& access : item.record.accesses) bytes += static_cast<double>(access.row_bytes * access.rows);
+        others += item.record.bytes > 0 ? item.record.bytes : bytes;
+      }
+      return fused_bytes(model, layout) - others;
+    };
+    const auto parameters = static_cast<double>(model.parameters());
+    const double parts = 2 * parameters, of_shard = 4 * parameters / shard;
+    EXPECT_NEAR(sums_of(1), parts + of_shard, 1e-3 * parts);
+    EXPECT_NEAR(sums_of(3), 3 * (parts + of_shard) + 2 * of_shard, 1e-3 * parts);  // later ones read the shard, too
+  }
+}
+
 TEST(Roofline, IsMeasuredOnAGpuOnly) {
   const models::Model model(shape_of("Mistral-7B-v0.3"));
   const auto device = make_cpu_device();

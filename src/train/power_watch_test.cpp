@@ -3,24 +3,14 @@
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
-#include "device/forwarding_device.h"
+#include "device/testing/bus_device.h"
 
 namespace hawser::train {
 namespace {
 
-class DeviceOnABus : public ForwardingDevice {
- public:
-  explicit DeviceOnABus(std::string bus_id) : ForwardingDevice(make_cpu_device()), bus_id_(std::move(bus_id)) {}
-  std::unique_ptr<Stream> make_stream(const std::string& name) override { return inner_->make_stream(name); }
-  std::string bus_id() const override { return bus_id_; }
-
- private:
-  std::string bus_id_;
-};
-
 TEST(PowerWatch, MeasuresTheGpuOfTheRun) {
   using Clock = std::chrono::steady_clock;
-  const PowerWatch watch(DeviceOnABus("0000:43:00.0"), nullptr, FAKE_NVML);
+  const PowerWatch watch(BusDevice("0000:43:00.0"), nullptr, FAKE_NVML);
   const Clock::time_point begin = Clock::now();
   PowerUse use;
   while (!use.sm_clock_mhz && seconds_since(begin) < 20) use = watch.between(begin, Clock::now());
@@ -32,7 +22,7 @@ TEST(PowerWatch, MeasuresNothingWithoutAGpu) {
   const auto cpu = make_cpu_device();
   const auto now = std::chrono::steady_clock::now();
   EXPECT_EQ(PowerWatch(*cpu, nullptr, FAKE_NVML).between(now, now).gpus, 0);
-  EXPECT_EQ(PowerWatch(DeviceOnABus("0000:43:00.0"), nullptr, "libno-nvml.so").between(now, now).gpus, 0);
+  EXPECT_EQ(PowerWatch(BusDevice("0000:43:00.0"), nullptr, "libno-nvml.so").between(now, now).gpus, 0);
 }
 
 TEST(PowerWatch, JoulesAreThoseOfAllRanks) {

@@ -54,7 +54,7 @@ class CappedGpu {
 };
 
 TEST(ChooseGemm, TakesTheFastestAtTheClockOfSustainedLoad) {
-  // The second is the fastest at any one clock. Alone it draws so much power that its clock is too low for that.
+  // The second is the fastest at any one clock. Alone it draws more power, and its lower clock makes it slower.
   CappedGpu gpu({{1.0, 1.0}, {0.96, 1.1}, {0.985, 1.0}, {1.02, 1.0}});
   EXPECT_EQ(choose_gemm(4, gpu.timer()), 2u);
   EXPECT_LT(gpu.total_ms(), 3000);
