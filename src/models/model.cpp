@@ -135,7 +135,7 @@ std::int64_t Model::trainable_parameters() const {
 std::map<AttentionMask, int> Model::masks() const {
   std::map<AttentionMask, int> out;
   for (const auto& layer : layers_) {
-    if (const auto mask = layer->attention_mask()) ++out[*mask];
+    if (const auto attention = layer->attention_shape()) ++out[attention->mask];
   }
   return out;
 }
@@ -144,8 +144,8 @@ double Model::training_flops(const nn::RowCounts& rows,
                              const std::function<double(const AttentionMask&)>& pairs) const {
   double forward = head_.flops(rows.full);
   for (const auto& layer : layers_) {
-    const auto mask = layer->attention_mask();
-    forward += layer->flops(rows, mask ? pairs(*mask) : 0.0);
+    const auto attention = layer->attention_shape();
+    forward += layer->flops(rows, attention ? pairs(attention->mask) : 0.0);
   }
   // The GEMM of a matrix's gradient has as many FLOPs as its GEMM in forward.
   double frozen = 0;

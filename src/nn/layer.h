@@ -256,8 +256,8 @@ struct SavePolicy {
   bool recomputes_attention() const { return checkpointing == Checkpointing::full; }
 };
 
-// The views of a layer's saved tensors for one micro-batch. tensors[i] belongs to Layer::saved_specs()[i]. It is empty
-// if the policy does not save it, or outside the passes from its writer to its last reader; the layer then uses a temp.
+// The views of a layer's saved tensors for one micro-batch. tensors[i] belongs to saved_specs()[i]. It is empty if the
+// policy does not save it, or outside the passes from its writer to its last reader; the layer then uses a temp.
 struct Saved {
   TensorView x;  // the layer's input, saved by the caller
   std::vector<TensorView> tensors;
@@ -313,9 +313,14 @@ class Layer {
   virtual const AuxiliaryLoss* auxiliary_loss() const { return nullptr; }
   // Model FLOPs of forward for a rank's rows and the given number of visible query-key pairs; GEMMs and attention only.
   virtual double flops(const RowCounts& rows, double pairs) const = 0;
-  // Of an attention layer: its mask, on which `pairs` of flops() depends. Empty: no attention.
-  virtual std::optional<AttentionMask> attention_mask() const { return std::nullopt; }
+  // Of an attention layer; `pairs` of flops() depends on its mask. Empty: no attention.
+  virtual std::optional<AttentionShape> attention_shape() const { return std::nullopt; }
 };
+
+// All that a layer saves: Layer::saved_specs, then of an attention layer AttentionExchange::saved_tensors, from the last
+// pass that computes attention (forward or recompute) to backward.
+std::vector<SavedSpec> saved_specs(const Layer& layer, const Seams& seams, const RowCounts& rows, DType dtype,
+                                   const SavePolicy& policy, const TrainableParams& trainable);
 
 // True if a layer has a recompute pass under a policy: recompute writes at least one saved tensor.
 bool recomputes(const Layer& layer, const SavePolicy& policy, const TrainableParams& trainable);

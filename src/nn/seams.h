@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "base/attention_mask.h"
 #include "nn/scaled.h"
@@ -26,6 +27,7 @@
 namespace hawser::nn {
 
 class LayerContext;
+struct SavePolicy;
 
 // Rows [first_row, first_row + rows of the view) of a matrix with RowCounts::full rows.
 struct RowPiece {
@@ -97,8 +99,11 @@ struct AttentionTensors {
   TensorView o, lse;      // [T, heads, D], float32 [heads, T]: written by forward, read by backward
   TensorView d_o;         // backward: like o
   TensorView dq, dk, dv;  // backward: like q, k, v
+  // AttentionExchange::saved_tensors, in this order: written by forward, read by backward. In forward all are empty if
+  // this pass saves none: attention runs again before backward, or there is no backward.
+  std::vector<TensorView> saved = {};
 
-  // Those of key-value heads [begin, begin + count), with their query heads.
+  // Those of key-value heads [begin, begin + count), with their query heads, without `saved`.
   AttentionTensors kv_heads(std::int64_t begin, std::int64_t count) const;
   std::int64_t query_heads_per_kv_head() const { return q.size(1) / k.size(1); }
 };
@@ -144,6 +149,19 @@ struct AttentionPart {
   double visible = 0;          // query-key pairs per query head of `tensors` for OpRecord::flops: of MaskViews
 };
 
+// The attention of a layer on this tensor rank.
+struct AttentionShape {
+  AttentionMask mask;
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+};
+
+// A dense tensor that an exchange saves from forward for backward.
+struct ExchangeTensor {
+  const char* name;
+  DType dtype;
+  Shape shape;
+};
+
 // Attention of one layer, as parts that are combined by log-sum-exp. Context parallelism moves keys to queries
 // (all-gather, ring), or queries, keys and outputs to ranks that have some heads each (all-to-all). A part's tensors
 // are this rank's, parts of them, or temporaries that the seam exchanges.
@@ -169,6 +187,14 @@ class AttentionExchange {
     virtual void finish_keys() {}
   };
   virtual ~AttentionExchange() = default;
+  // What forward writes for backward, such as keys that have arrived, which then need not move again. The executor
+  // saves it with the layer's tensors (nn::saved_specs), offloads it with them, and passes it in
+  // AttentionTensors::saved. rows: RowCounts::full; dtype: of q, k and v. An exchange may save less under a policy that
+  // recomputes q, k and v. Equal on all ranks.
+  virtual std::vector<ExchangeTensor> saved_tensors(const AttentionShape&, std::int64_t /*rows*/, DType /*dtype*/,
+                                                    const SavePolicy&) const {
+    return {};
+  }
   // mask: the layer's (AttentionConfig::mask). tensors: this rank's rows, in its local order.
   // These functions start the communication: the earlier they are called, the less the parts wait. The work that writes
   // d_o may be enqueued later, before wait(0).

@@ -2,16 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <set>
 
 namespace hawser::plan {
 
 namespace {
 
-double stored_bytes(const models::Model& model, int layer, const Layout& layout, const nn::SavePolicy& policy) {
+double stored_bytes(const models::Model& model, int layer, const Layout& layout, const nn::Seams& seams,
+                    const nn::SavePolicy& policy) {
   double bytes = 0;
-  for (const nn::SavedSpec& spec :
-       model.layer(layer).saved_specs(layout.bounds.row_counts(), layout.compute, policy, model.trainable(layer))) {
+  for (const nn::SavedSpec& spec : nn::saved_specs(model.layer(layer), seams, layout.bounds.row_counts(),
+                                                   layout.compute, policy, model.trainable(layer))) {
     if (spec.shape.rank() == 0 || spec.writer != nn::Pass::forward) continue;
     bytes += static_cast<double>(round_up(spec.shape.elements() * size_of(spec.dtype), Device::kAlignment));
   }
@@ -21,6 +23,8 @@ double stored_bytes(const models::Model& model, int layer, const Layout& layout,
 }  // namespace
 
 std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const models::Model& model) {
+  const auto mesh = comm::make_meta_mesh(layout.mesh, Rank(0));
+  const nn::Seams seams = make_seams(layout, *mesh);
   std::vector<PolicyCandidate> out;
   for (const Checkpointing policy : {Checkpointing::none, Checkpointing::selective, Checkpointing::qkv,
                                      Checkpointing::gate_up, Checkpointing::projections, Checkpointing::full}) {
@@ -28,11 +32,14 @@ std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const 
     for (int layer = 0; layer < model.layers(); ++layer) {
       nn::SavePolicy save = layout.policies[static_cast<std::size_t>(layer)];
       save.checkpointing = policy;
-      candidate.stored_bytes += stored_bytes(model, layer, layout, save);
+      candidate.stored_bytes += stored_bytes(model, layer, layout, seams, save);
     }
     candidate.stored_bytes /= std::max(1, model.blocks());
-    if (out.empty() || candidate.stored_bytes < out.back().stored_bytes) out.push_back(candidate);
+    out.push_back(candidate);
   }
+  std::ranges::stable_sort(out, std::greater(), &PolicyCandidate::stored_bytes);
+  const auto [first, last] = std::ranges::unique(out, {}, &PolicyCandidate::stored_bytes);
+  out.erase(first, last);
   return out;
 }
 

@@ -17,7 +17,7 @@ enum class Role {
   batch,               // (micro-batch, which table)
   weights,             // (gather instruction)
   activation,          // (instruction that writes it): a layer's output, or the gradient of its input
-  saved,               // (Instruction::saved, index in nn::Layer::saved_specs())
+  saved,               // (Instruction::saved, index in nn::saved_specs())
   unsharded_gradient,  // (flat, micro-batch)
   shard_gradient,      // (flat)
   auxiliary,           // (micro-batch, 0: statistics of all layers, 1: their factors)

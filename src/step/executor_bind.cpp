@@ -320,9 +320,8 @@ std::vector<nn::Scaled> Executor::weights_of(const Instruction& instruction) {
 }
 
 std::vector<nn::SavedSpec> Executor::saved_specs(int layer) const {
-  return setup_.model->layer(layer).saved_specs(setup_.bounds.row_counts(), setup_.compute,
-                                                setup_.policies[static_cast<std::size_t>(layer)],
-                                                setup_.model->trainable(layer));
+  return nn::saved_specs(setup_.model->layer(layer), setup_.seams, setup_.bounds.row_counts(), setup_.compute,
+                         setup_.policies[static_cast<std::size_t>(layer)], setup_.model->trainable(layer));
 }
 
 nn::Saved Executor::saved_views(const Instruction& instruction) {

@@ -1,6 +1,7 @@
 // Context parallelism by all-to-all over heads, and by a ring, for tests.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 
 #include "comm/group.h"
@@ -12,47 +13,52 @@
 
 namespace hawser::testing {
 
-// An exchange whose calls are the same in forward and backward: Call(ctx, group, mask, tensors).
-template <class OneCall>
-class ExchangeOf : public nn::AttentionExchange {
- public:
-  explicit ExchangeOf(comm::Group& group) : group_(group) {}
-  std::unique_ptr<Call> forward(nn::LayerContext& ctx, const AttentionMask& mask,
-                                const nn::AttentionTensors& own) override {
-    return std::make_unique<OneCall>(ctx, group_, mask, own);
-  }
-  std::unique_ptr<Call> backward(nn::LayerContext& ctx, const AttentionMask& mask,
-                                 const nn::AttentionTensors& own) override {
-    return std::make_unique<OneCall>(ctx, group_, mask, own);
-  }
+// The views of tensors [first, first + count) that an exchange saves; none if the pass does not save them. Rejects
+// another number, and views of which some are empty; backward has all of them.
+inline std::vector<TensorView> saved_of(const nn::AttentionTensors& own, std::size_t first, std::size_t count) {
+  HAWSER_CHECK(own.saved.size() >= first + count, own.saved.size(), " saved tensors, ", first + count, " needed");
+  const auto begin = own.saved.begin() + static_cast<std::ptrdiff_t>(first);
+  std::vector<TensorView> views(begin, begin + static_cast<std::ptrdiff_t>(count));
+  const auto empty = std::ranges::count_if(views, [](const TensorView& view) { return view.empty(); });
+  HAWSER_CHECK(empty == 0 || (own.d_o.empty() && empty == std::ssize(views)), empty, " of ", count, " are empty");
+  if (empty > 0) views.clear();
+  return views;
+}
 
- private:
-  comm::Group& group_;
-};
+// What an exchange saves: all that its forward has moved, unless the policy recomputes q, k and v.
+inline bool saves_under(bool saves, const nn::SavePolicy& policy) {
+  return saves && (policy.recomputes_attention() || !policy.recomputes_qkv());
+}
 
 // Ranks with the same rows of a ring get some heads each (DeepSpeed-Ulysses, arXiv 2309.14509): queries, keys and
 // values move there, `inner` computes their attention with the tables of the ring, and outputs move back. The number of
 // ranks divides the key-value heads.
 class HeadCall : public nn::AttentionExchange::Call {
  public:
+  // What HeadExchange may save.
+  enum Saved : std::size_t { kQ, kK, kV, kO, kLse, kSaved };
+
+  // saved: the first of own.saved that are of this call; the others are of `inner`.
   HeadCall(nn::LayerContext& ctx, comm::Group& group, nn::AttentionExchange& inner, const AttentionMask& mask,
-           const nn::AttentionTensors& own)
-      : ctx_(ctx), group_(group), own_(own) {
+           const nn::AttentionTensors& own, std::size_t saved)
+      : ctx_(ctx), group_(group), own_(own), saved_(saved_of(own, 0, saved)) {
+    all_.saved.assign(own.saved.begin() + static_cast<std::ptrdiff_t>(saved), own.saved.end());
     HAWSER_CHECK(own.k.size(1) % group.size() == 0, own.k.size(1), " key-value heads over ", group.size(), " ranks");
     ctx.exchange_after_compute();
-    all_.q = to_heads(own.q);
-    all_.k = to_heads(own.k);
-    all_.v = to_heads(own.v);
+    const bool has = backward() && !saved_.empty();
+    all_.q = has ? saved_[kQ] : to_heads(own.q, kQ);
+    all_.k = has ? saved_[kK] : to_heads(own.k, kK);
+    all_.v = has ? saved_[kV] : to_heads(own.v, kV);
     if (backward()) {
-      all_.o = to_heads(own.o);
-      all_.lse = transposed(to_heads(transposed(own.lse).split_last(own.q.size(1), 1)));
+      all_.o = has ? saved_[kO] : to_heads(own.o, kO);
+      all_.lse = has ? saved_[kLse] : transposed(to_heads(transposed(own.lse).split_last(own.q.size(1), 1), kSaved));
       all_.d_o = ctx.temp(own.d_o.dtype(), all_.q.shape());
       all_.dq = ctx.temp(own.dq.dtype(), all_.q.shape());
       all_.dk = ctx.temp(own.dk.dtype(), all_.k.shape());
       all_.dv = ctx.temp(own.dv.dtype(), all_.k.shape());
     } else {
-      all_.o = ctx.temp(own.o.dtype(), all_.q.shape());
-      all_.lse = ctx.temp(DType::f32, {all_.q.size(1), all_.q.size(0)});
+      all_.o = saved_or_temp(kO, own.o.dtype(), all_.q.shape());
+      all_.lse = saved_or_temp(kLse, DType::f32, {all_.q.size(1), all_.q.size(0)});
     }
     ctx.compute_after_exchange();
     inner_ = backward() ? inner.backward(ctx, mask, all_) : inner.forward(ctx, mask, all_);
@@ -92,8 +98,12 @@ class HeadCall : public nn::AttentionExchange::Call {
 
  private:
   bool backward() const { return !own_.d_o.empty(); }
-  TensorView to_heads(const TensorView& x) {
-    const TensorView y = ctx_.temp(x.dtype(), {group_.size() * x.size(0), x.size(1) / group_.size(), x.size(2)});
+  TensorView saved_or_temp(Saved which, DType dtype, const Shape& shape) {
+    return which < saved_.size() ? saved_[which] : ctx_.temp(dtype, shape);
+  }
+  TensorView to_heads(const TensorView& x, Saved which) {
+    const TensorView y =
+        saved_or_temp(which, x.dtype(), {group_.size() * x.size(0), x.size(1) / group_.size(), x.size(2)});
     to_heads(x, y);
     return y;
   }
@@ -133,26 +143,51 @@ class HeadCall : public nn::AttentionExchange::Call {
   nn::LayerContext& ctx_;
   comm::Group& group_;
   nn::AttentionTensors own_, all_;
+  std::vector<TensorView> saved_;
   std::unique_ptr<nn::AttentionExchange::Call> inner_;
 };
 
 class HeadExchange : public nn::AttentionExchange {
  public:
+  // saves: forward saves what it has moved, so that backward moves the gradients only.
   explicit HeadExchange(comm::Group& group,
-                        std::shared_ptr<nn::AttentionExchange> inner = std::make_shared<nn::AttentionExchange>())
-      : group_(group), inner_(std::move(inner)) {}
+                        std::shared_ptr<nn::AttentionExchange> inner = std::make_shared<nn::AttentionExchange>(),
+                        bool saves = false)
+      : group_(group), inner_(std::move(inner)), saves_(saves) {}
+  std::vector<nn::ExchangeTensor> saved_tensors(const nn::AttentionShape& shape, std::int64_t rows, DType dtype,
+                                                const nn::SavePolicy& policy) const override {
+    const std::int64_t all = rows * group_.size(), q = shape.heads / group_.size(), k = shape.kv_heads / group_.size();
+    std::vector<nn::ExchangeTensor> out;
+    if (saves_under(saves_, policy)) {
+      out = {{"heads_q", dtype, {all, q, shape.head_dim}},
+             {"heads_k", dtype, {all, k, shape.head_dim}},
+             {"heads_v", dtype, {all, k, shape.head_dim}},
+             {"heads_o", dtype, {all, q, shape.head_dim}},
+             {"heads_lse", DType::f32, {q, all}}};
+    }
+    const nn::AttentionShape of_heads{shape.mask, q, k, shape.head_dim};
+    for (nn::ExchangeTensor& more : inner_->saved_tensors(of_heads, all, dtype, policy)) out.push_back(std::move(more));
+    return out;
+  }
   std::unique_ptr<Call> forward(nn::LayerContext& ctx, const AttentionMask& mask,
                                 const nn::AttentionTensors& own) override {
-    return std::make_unique<HeadCall>(ctx, group_, *inner_, mask, own);
+    return call(ctx, mask, own);
   }
   std::unique_ptr<Call> backward(nn::LayerContext& ctx, const AttentionMask& mask,
                                  const nn::AttentionTensors& own) override {
-    return std::make_unique<HeadCall>(ctx, group_, *inner_, mask, own);
+    return call(ctx, mask, own);
   }
 
  private:
+  std::unique_ptr<Call> call(nn::LayerContext& ctx, const AttentionMask& mask, const nn::AttentionTensors& own) {
+    // Under a policy that saves none of these, `inner` saves none either.
+    const std::size_t saved = saves_ && !own.saved.empty() ? std::size_t{HeadCall::kSaved} : 0;
+    return std::make_unique<HeadCall>(ctx, group_, *inner_, mask, own, saved);
+  }
+
   comm::Group& group_;
   std::shared_ptr<nn::AttentionExchange> inner_;
+  bool saves_;
 };
 
 // Keys and values move from rank to rank (arXiv 2310.01889). With a causal mask, part 0 is the diagonal blocks; then
@@ -160,12 +195,14 @@ class HeadExchange : public nn::AttentionExchange {
 // accumulators. Gradients of keys go to their rank at the end. Reads MaskViews::by_source.
 class RingCall : public nn::AttentionExchange::Call {
  public:
+  // Keys that arrive are saved in own.saved, if there are any, and do not move again in backward.
   RingCall(nn::LayerContext& ctx, comm::Group& group, const AttentionMask& mask, const nn::AttentionTensors& own)
       : ctx_(ctx),
         group_(group),
         mask_(mask),
         own_(own),
         sums_(own),
+        saved_(saved_of(own, 0, own.saved.size())),
         views_(ctx.batch().with_mask(mask)),
         diagonal_(mask.causal ? 1 : 0),
         pieces_(views_.by_source.empty() ? 0 : static_cast<int>(views_.by_source_count.size(0)) / group.size()) {
@@ -235,7 +272,12 @@ class RingCall : public nn::AttentionExchange::Call {
     now_ = keys_;
     if (backward()) gradients_.push_back(ctx_.temp(DType::f32, now_.shape()));
     if (pieces_ == 0 || turn + 1 == group_.size()) return;
-    keys_ = passed(keys_, 1);
+    const TensorView saved = saved_.empty() ? TensorView() : saved_[static_cast<std::size_t>(turn)];
+    if (backward() && !saved.empty()) {
+      keys_ = saved;
+      return;
+    }
+    keys_ = passed(keys_, 1, saved);
     arrived_ = ctx_.exchange().record_event();
   }
   void set_diagonal(nn::AttentionPart& part) const {
@@ -275,10 +317,11 @@ class RingCall : public nn::AttentionExchange::Call {
   }
   // What the rank `distance` before this one has, while this rank's goes `distance` further. The same op on every rank:
   // with a send and a receive in an order that depends on the rank, the ranks could not share a plan.
-  TensorView passed(const TensorView& mine, int distance) {
+  // `to_saved`: receive it there; empty: in a temporary.
+  TensorView passed(const TensorView& mine, int distance, const TensorView& to_saved = {}) {
     const int size = group_.size(), index = group_.index();
     const int to = (index + distance) % size, from = (index - distance + size) % size;
-    const TensorView theirs = ctx_.temp(mine.dtype(), mine.shape());
+    const TensorView theirs = to_saved.empty() ? ctx_.temp(mine.dtype(), mine.shape()) : to_saved;
     group_.exchange(ctx_.exchange(), mine, to, theirs, from);
     return theirs;
   }
@@ -298,12 +341,36 @@ class RingCall : public nn::AttentionExchange::Call {
   comm::Group& group_;
   AttentionMask mask_;
   nn::AttentionTensors own_, sums_;  // sums_: o and dq are float32 accumulators
+  std::vector<TensorView> saved_;    // keys of each turn after the first
   const nn::MaskViews& views_;
   int diagonal_, pieces_;  // parts of the diagonal blocks; of each source
   TensorView keys_, now_;
   Event arrived_;
   std::vector<TensorView> gradients_;  // of the keys of each turn
 };
-using RingExchange = ExchangeOf<RingCall>;
+
+class RingExchange : public nn::AttentionExchange {
+ public:
+  // saves: forward saves the keys and values that arrive.
+  explicit RingExchange(comm::Group& group, bool saves = false) : group_(group), saves_(saves) {}
+  std::vector<nn::ExchangeTensor> saved_tensors(const nn::AttentionShape& shape, std::int64_t rows, DType dtype,
+                                                const nn::SavePolicy& policy) const override {
+    if (!saves_under(saves_, policy)) return {};
+    const Shape keys_and_values{rows, 2 * shape.kv_heads * shape.head_dim};
+    return {static_cast<std::size_t>(group_.size() - 1), {"ring_keys", dtype, keys_and_values}};
+  }
+  std::unique_ptr<Call> forward(nn::LayerContext& ctx, const AttentionMask& mask,
+                                const nn::AttentionTensors& own) override {
+    return std::make_unique<RingCall>(ctx, group_, mask, own);
+  }
+  std::unique_ptr<Call> backward(nn::LayerContext& ctx, const AttentionMask& mask,
+                                 const nn::AttentionTensors& own) override {
+    return std::make_unique<RingCall>(ctx, group_, mask, own);
+  }
+
+ private:
+  comm::Group& group_;
+  bool saves_;
+};
 
 }  // namespace hawser::testing

@@ -291,9 +291,15 @@ ops::AttentionCall AttentionLayer::call_of(const AttentionPart& part) const {
           .flops = 4.0 * static_cast<double>(t.q.size(1) * c.head_dim) * part.visible};
 }
 
-void AttentionLayer::attend(LayerContext& ctx, const Inputs& inputs, const TensorView& o, const TensorView& lse) const {
+std::vector<TensorView> AttentionLayer::of_exchange(const Saved& saved) {
+  return {saved.tensors.begin() + kSavedCount, saved.tensors.end()};
+}
+
+void AttentionLayer::attend(LayerContext& ctx, const Inputs& inputs, const TensorView& o, const TensorView& lse,
+                            const Saved& saved) const {
   const auto seam_call = ctx.seams().attention->forward(
-      ctx, config_.mask(), {.q = inputs.q, .k = inputs.k, .v = inputs.v, .o = query_heads(o), .lse = lse});
+      ctx, config_.mask(),
+      {.q = inputs.q, .k = inputs.k, .v = inputs.v, .o = query_heads(o), .lse = lse, .saved = of_exchange(saved)});
   for (int p = 0; p < seam_call->parts(); ++p) {
     const AttentionPart part = seam_call->wait(p);
     ops::AttentionCall call = call_of(part);
@@ -339,7 +345,7 @@ void AttentionLayer::forward(LayerContext& ctx, const TensorView& x, const Tenso
   const TensorView qkv = saved_or_temp(ctx, saved, kQkv);
   project(ctx, normed, qkv, saved);
   const TensorView o = saved_or_temp(ctx, saved, kOut), lse = saved_or_temp(ctx, saved, kLse);
-  attend(ctx, inputs_of(ctx, qkv), o, lse);
+  attend(ctx, inputs_of(ctx, qkv), o, lse, saved);
   output_.forward(ctx, o, residual, y, output_tensors(ctx, saved));
 }
 
@@ -348,7 +354,7 @@ void AttentionLayer::recompute(LayerContext& ctx, const Saved& saved, const Save
   const Scaled normed = write_normed(ctx, saved.x, statistics, saved, Linear::ReadBy::product);
   project(ctx, normed, qkv, saved);
   const TensorView o = saved.tensors[kOut];
-  if (policy.recomputes_attention()) attend(ctx, inputs_of(ctx, qkv), o, saved.tensors[kLse]);
+  if (policy.recomputes_attention()) attend(ctx, inputs_of(ctx, qkv), o, saved.tensors[kLse], saved);
   if (output_.has_norm() && policy.checkpointing == Checkpointing::full) {
     output_.recompute(ctx, o, {.z = saved.tensors[kProjected]});
   }
@@ -372,7 +378,8 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
                                                           .d_o = query_heads(d_o),
                                                           .dq = gradients.q,
                                                           .dk = gradients.k,
-                                                          .dv = gradients.v});
+                                                          .dv = gradients.v,
+                                                          .saved = of_exchange(saved)});
   LayerOutput::Tensors output = {saved.tensors[kProjected], saved.tensors[kPostStatistics]};
   if (output_.has_norm()) output.dz = saved_or_temp(ctx, saved, kDprojected);
   const auto [dz, of_o, rounded_dz] = output_.backward(ctx, dy, output, d_o, sink, policy.delay_weight_gradients);

@@ -38,7 +38,7 @@ class ForwardingLayer : public Layer {
   bool may_refuse() const override { return layer_->may_refuse(); }
   const AuxiliaryLoss* auxiliary_loss() const override { return layer_->auxiliary_loss(); }
   double flops(const RowCounts& rows, double pairs) const override { return layer_->flops(rows, pairs); }
-  std::optional<AttentionMask> attention_mask() const override { return layer_->attention_mask(); }
+  std::optional<AttentionShape> attention_shape() const override { return layer_->attention_shape(); }
 
  protected:
   std::unique_ptr<Layer> layer_;

@@ -194,7 +194,7 @@ inline void prepare(TestContext& ctx, const Case& c) {
     const Param& param = c.layer->params()[i];
     ctx.weights_.push_back(ctx.make(param.flat.gathered.value_or(ctx.dtype()), param.shape, values[i]));
   }
-  set_batch(ctx, c.documents, c.head_dim, c.layer->attention_mask().value_or(AttentionMask()));
+  set_batch(ctx, c.documents, c.head_dim, c.layer->attention_shape().value_or(AttentionShape()).mask);
 }
 
 inline LayerResult run(const Case& c, DType dtype, const SavePolicy& policy, bool accumulate = false,

@@ -1,10 +1,12 @@
 // Context parallelism that gathers keys, moves keys from rank to rank, or moves queries and outputs to the ranks of
 // their heads, alone and in two dimensions, through plan, checker, executor and session.
+#include <map>
 #include <tuple>
 
 #include "mesh_case.h"
 #include "nn/testing/context.h"
 #include "parallel/context/all_gather_exchange.h"
+#include "plan/policy_candidates.h"
 #include "support/context_exchanges.h"
 #include "toy_training.h"
 
@@ -24,6 +26,7 @@ struct ContextCase {
   bool packed = true;
   int accumulation = 1;
   int in_flight = 1;
+  bool saves = false;  // the exchange saves what it has moved
   double random_delay_s = 0;
 
   int ring() const { return mesh.context / mesh.context_heads; }
@@ -33,7 +36,7 @@ struct ContextCase {
     return cat(exchange == Exchange::ring ? "ring" : "all-gather", ", context ", mesh.context, " heads ",
                mesh.context_heads, " shard ", mesh.shard, ", ", nn::testing::text(policy), ", window ", mask.window,
                mask.causal ? "" : ", not causal", kSplits[static_cast<int>(split)], packed ? "" : ", unpacked",
-               ", accumulation ", accumulation, ", in flight ", in_flight);
+               ", accumulation ", accumulation, ", in flight ", in_flight, saves ? ", saves" : "");
   }
 };
 
@@ -65,10 +68,10 @@ plan::Layout layout_of(const ContextCase& c, const models::Model& model) {
     if (c.ring() > 1 && c.exchange == Exchange::all_gather) {
       seams.attention = std::make_shared<parallel::AllGatherExchange>(groups.context_ring(), 2);
     } else if (c.ring() > 1) {
-      seams.attention = std::make_shared<testing::RingExchange>(groups.context_ring());
+      seams.attention = std::make_shared<testing::RingExchange>(groups.context_ring(), c.saves);
     }
     if (c.mesh.context_heads > 1) {
-      seams.attention = std::make_shared<testing::HeadExchange>(groups.context_heads(), seams.attention);
+      seams.attention = std::make_shared<testing::HeadExchange>(groups.context_heads(), seams.attention, c.saves);
     }
   };
   return layout;
@@ -128,6 +131,9 @@ std::vector<comm::MeshSizes> splits_of(int context) {
 std::vector<comm::MeshSizes> meshes() {
   return splits_of(std::min(the_world->size(), 4));
 }
+
+constexpr Checkpointing kCheckpointing[] = {Checkpointing::none, Checkpointing::selective,   Checkpointing::gate_up,
+                                            Checkpointing::qkv,  Checkpointing::projections, Checkpointing::full};
 
 const nn::SavePolicy kFull{.checkpointing = Checkpointing::full}, kDelayed{.delay_weight_gradients = true};
 
@@ -198,6 +204,107 @@ TEST(ContextExchange, GradientsOfStripedTokensAreThoseOfOneRank) {
   }
 }
 
+// What has moved in forward, or in recompute, does not move again; also if it is offloaded to host memory.
+TEST(ContextExchange, SavesTensorsForBackward) {
+  constexpr nn::SavePolicy kOffload{.offload = true};
+  for (const comm::MeshSizes& mesh : meshes()) {
+    for (const Checkpointing checkpointing : kCheckpointing) {
+      ContextCase c{.mesh = mesh, .policy = {.checkpointing = checkpointing}, .mask = {.window = 9}};
+      c.policy.delay_weight_gradients = checkpointing == Checkpointing::qkv;
+      c.accumulation = 3;
+      c.in_flight = 2;
+      c.saves = true;
+      c.random_delay_s = 0.0005;
+      expect_one_ranks_gradients(c);
+    }
+    ContextCase c{.mesh = mesh, .policy = kOffload, .mask = {.causal = false}};
+    c.saves = true;
+    expect_one_ranks_training(c);
+  }
+}
+
+struct SavedBytes {
+  std::map<std::string, std::int64_t> bytes;  // of all micro-batches, by the name of a saved tensor
+  int exchanges = 0;                          // with another rank, of keys and of their gradients
+};
+
+SavedBytes saved_bytes(const models::Model& model, const plan::Layout& layout) {
+  const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, the_world->rank().value());
+  const auto mesh = comm::make_meta_mesh(layout.mesh, the_world->rank());
+  const nn::Seams seams = plan::make_seams(layout, *mesh);
+  SavedBytes out;
+  for (const auto& [key, buffer] : plan.buffers.index) {
+    if (key.role != step::Role::saved) continue;
+    const int layer = plan.program.instructions[static_cast<std::size_t>(key.a)].layer;
+    const auto specs = nn::saved_specs(model.layer(layer), seams, layout.bounds.row_counts(), layout.compute,
+                                       layout.policies[static_cast<std::size_t>(layer)], model.trainable(layer));
+    out.bytes[specs[static_cast<std::size_t>(key.b)].name] +=
+        plan.buffers.buffers[static_cast<std::size_t>(buffer)].bytes;
+  }
+  for (const TraceItem& item : plan.trace.items) {
+    if (item.kind == TraceItem::Kind::work && item.record.collective.kind == CollectiveKind::exchange) ++out.exchanges;
+  }
+  return out;
+}
+
+// Of one block and micro-batch, as PolicyCandidate::stored_bytes counts them.
+std::map<Checkpointing, double> stored_bytes(const models::Model& model, plan::Layout layout) {
+  layout.in_flight = 1;
+  std::map<Checkpointing, double> out;
+  for (const plan::PolicyCandidate& candidate : plan::list_policy_candidates(layout, model)) {
+    out[candidate.policy] = candidate.stored_bytes;
+  }
+  return out;
+}
+
+// The plan has what an exchange saves in buffers of its size, and the search over policies counts those that live from
+// forward to backward.
+TEST(ContextExchange, PlansWhatExchangesSave) {
+  const int ranks = std::min(the_world->size(), 4);
+  if (ranks == 1) GTEST_SKIP() << "needs two ranks or more";
+  const models::Model model(description({}));
+  const std::int64_t attention = model.attention_layers(), micro_batches = 2;
+  for (const Checkpointing checkpointing : kCheckpointing) {
+    SCOPED_TRACE(static_cast<int>(checkpointing));
+    ContextCase c{.mesh = {.context = ranks}, .policy = {.checkpointing = checkpointing}};
+    c.mesh.shard = the_world->size() / ranks;
+    const auto layout = [&](bool saves) {
+      c.saves = saves;
+      plan::Layout out = layout_of(c, model);
+      out.micro_batches = static_cast<int>(micro_batches);
+      return out;
+    };
+    const SavedBytes fetched = saved_bytes(model, layout(false)), saved = saved_bytes(model, layout(true));
+    EXPECT_FALSE(fetched.bytes.contains("ring_keys"));
+    // Keys and values of four heads of the toy model, of every other rank.
+    const nn::AttentionConfig& config = *model.attention(0);
+    const std::int64_t one = layout(true).bounds.rows * 2 * config.kv_heads * config.head_dim * 4;
+    const bool full = checkpointing == Checkpointing::full;
+    const bool saves = full || (checkpointing != Checkpointing::qkv && checkpointing != Checkpointing::projections);
+    const std::int64_t moved = attention * micro_batches * (ranks - 1);
+    ASSERT_EQ(saved.bytes.contains("ring_keys"), saves);
+    if (saves) {
+      EXPECT_EQ(saved.bytes.at("ring_keys"), moved * one);
+    }
+    // Forward, recompute with full, backward, and gradients.
+    EXPECT_EQ(fetched.exchanges, moved * (full ? 4 : 3));
+    EXPECT_EQ(saved.exchanges, fetched.exchanges - (saves ? moved : 0));
+
+    const double a_block = saves && !full ? static_cast<double>((ranks - 1) * round_up(one, Device::kAlignment)) : 0;
+    const auto with = stored_bytes(model, layout(true)), without = stored_bytes(model, layout(false));
+    ASSERT_TRUE(with.contains(checkpointing) && without.contains(checkpointing));
+    EXPECT_EQ(with.at(checkpointing) - without.at(checkpointing), a_block);
+
+    // A session, which compares each access with the plan, has the plan's bytes.
+    const auto mesh = comm::make_mpi_mesh(*the_world, c.mesh, 60.0);
+    const auto device = make_cpu_device();
+    const engine::Session session(model, layout(true), *device, *mesh, {step::Purpose::train});
+    const plan::RankPlan plan =
+        plan::plan_rank(model, layout(true), step::Purpose::train, the_world->rank().value(), true);
+    EXPECT_EQ(session.planned_bytes(), plan.bytes());
+  }
+}
+
 TEST(ContextExchange, HeadsOverRanksAndStripesNeedASeamOfTheirOwn) {
   const models::Model model(testing::toy_description());
   plan::Layout layout = testing::toy_layout({.context = 4, .context_heads = 2}, model);
@@ -229,6 +336,7 @@ std::vector<AttentionMask> masks(const ContextCase& c) {
 ContextCase with_options(ContextCase c, std::size_t policy, std::size_t mask) {
   c.accumulation = (policy + mask) % 2 == 0 ? 3 : 1;
   c.in_flight = c.accumulation > 1 && c.policy.delay_weight_gradients ? 2 : 1;
+  c.saves = mask % 2 == 0;
   c.packed = (policy + 2 * mask) % 3 != 0;
   c.random_delay_s = (policy + mask) % 5 == 0 ? 0.0005 : 0;
   constexpr std::array kSplits = {Split::striped, Split::zigzag, Split::by_work};
