@@ -134,7 +134,8 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
   layout.device = device;
   layout.reduce_dtype = layout.kv_reduce_dtype = default_reduce_dtype(device, compute);
   const ParallelRecipe& p = recipe.parallel;
-  layout.mesh = comm::mesh_sizes(world, p.hybrid_shard_degree, p.context_parallel_degree);
+  layout.mesh = comm::mesh_sizes(world / p.pipeline_parallel_degree, p.hybrid_shard_degree, p.context_parallel_degree);
+  layout.mesh.pipeline = p.pipeline_parallel_degree;
   layout.compute = compute;
   layout.threads = threads;
   layout.batch = batches::batch_shape(packing_of(recipe.data), recipe.train.micro_batch_size, p.context_parallel_degree,
@@ -179,7 +180,7 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
           .partition = layout.partition,
           .stage = stage,
           .passes = backward && layout.passes
-                        ? layout.passes(stage)
+                        ? layout.passes(stage, micro_batches)
                         : step::grouped_passes(micro_batches, layout.in_flight, layout.partition, stage, backward),
           .policies = layout.policies,
           .offload_window = layout.offload_window,

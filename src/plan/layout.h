@@ -30,8 +30,9 @@ struct Layout {
   step::BatchBounds bounds;
   std::vector<nn::SavePolicy> policies;
   models::Partition partition;  // over pipeline stages: set_partition()
-  // The passes of a stage in a training step; null: step::grouped_passes of `in_flight`.
-  std::function<std::vector<step::Pass>(int stage)> passes;
+  // The passes of a stage in a step with gradients, for any number of micro-batches: the forecast also plans shorter
+  // steps than the run's. Null: step::grouped_passes of `in_flight`.
+  std::function<std::vector<step::Pass>(int stage, int micro_batches)> passes;
   int in_flight = 1;  // micro-batches whose forward passes precede the first backward pass
   int prefetch = 1;
   int offload_window = 1;  // step::ScheduleOptions::offload_window
@@ -69,8 +70,8 @@ struct Layout {
 constexpr int kCudaHeadGroups = 2;
 
 // The recipe must have passed config's checks for `world` ranks. UserError for FP8 weights that a GPU cannot
-// multiply. activation_checkpointing: auto is treated as none;
-// Forecaster::forecast() chooses the policies.
+// multiply. activation_checkpointing: auto is treated as none; Forecaster::forecast() chooses the policies. With
+// pipeline stages the caller adds the partition (set_partition) and the passes.
 Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
                    DeviceKind device = DeviceKind::cpu);
 

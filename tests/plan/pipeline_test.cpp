@@ -34,15 +34,11 @@ plan::Layout staged(const models::Model& model, const Partition& partition, int 
   options.delay_weight_gradients = schedule == Schedule::zero_bubble;
   plan::Layout layout = testing::make_test_layout(options, model);
   plan::set_partition(layout, model, partition);
-  const int stages = partition.stages;
   if (schedule == Schedule::grouped) {
     layout.in_flight = micro_batches;
-  } else if (schedule == Schedule::one_forward_one_backward) {
-    layout.passes = [=](int stage) { return testing::one_forward_one_backward(stages, stage, micro_batches); };
   } else {
-    layout.passes = [passes = testing::zero_bubble(stages, micro_batches)](int stage) {
-      return passes[static_cast<std::size_t>(stage)];
-    };
+    layout.passes = schedule == Schedule::zero_bubble ? testing::zero_bubble_of(partition.stages)
+                                                      : testing::one_forward_one_backward_of(partition.stages);
   }
   return layout;
 }
@@ -256,7 +252,7 @@ TEST(PipelinePlan, StagesThatDoNotMatchAreRejectedTogether) {
   using enum Pass::Kind;
   const auto passes = [&](const std::vector<std::pair<Pass::Kind, int>>& first,
                           const std::vector<std::pair<Pass::Kind, int>>& second) {
-    layout.passes = [=](int stage) { return in_order(stage, stage == 0 ? first : second); };
+    layout.passes = [=](int stage, int) { return in_order(stage, stage == 0 ? first : second); };
     for (const int stage : {0, 1}) {
       const plan::RankPlan alone = plan::plan_rank(model, layout, step::Purpose::train, stage);
       EXPECT_NO_THROW(plan::check_plans({&alone}, {stage}));
@@ -281,7 +277,9 @@ TEST(PipelinePlan, SchedulesWithoutAPassAreRejected) {
   plan::Layout layout = staged(model, {.stages = 2, .ends = {1, 2}}, 1, Schedule::one_forward_one_backward);
   using enum Pass::Kind;
   const auto with = [&](const std::vector<Pass>& of_stage_0) {
-    layout.passes = [=](int stage) { return stage == 0 ? of_stage_0 : in_order(1, {{forward, 0}, {backward, 0}}); };
+    layout.passes = [=](int stage, int) {
+      return stage == 0 ? of_stage_0 : in_order(1, {{forward, 0}, {backward, 0}});
+    };
     return rejection(model, layout);
   };
   EXPECT_EQ(with(in_order(0, {{forward, 0}, {backward, 0}})), "");

@@ -68,4 +68,14 @@ inline std::vector<std::vector<Pass>> zero_bubble(int stages, int micro_batches)
   return passes;
 }
 
+// For plan::Layout::passes.
+using PassesOfStage = std::function<std::vector<Pass>(int stage, int micro_batches)>;
+inline PassesOfStage one_forward_one_backward_of(int stages) {
+  return [=](int stage, int micro_batches) { return one_forward_one_backward(stages, stage, micro_batches); };
+}
+inline PassesOfStage zero_bubble_of(int stages) {
+  return
+      [=](int stage, int micro_batches) { return zero_bubble(stages, micro_batches)[static_cast<std::size_t>(stage)]; };
+}
+
 }  // namespace hawser::testing

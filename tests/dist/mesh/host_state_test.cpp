@@ -188,7 +188,7 @@ TEST(HostState, OfStagesChangesNothing) {
   plan::Layout layout = testing::toy_layout({.shard = world / 2}, model);
   layout.compute = DType::bf16;
   plan::set_partition(layout, model, {.stages = 2, .ends = {1, 2}});
-  layout.passes = [](int stage) { return testing::one_forward_one_backward(2, stage, 3); };
+  layout.passes = testing::one_forward_one_backward_of(2);
   expect_same_on_the_host(model, layout, 3, {Place::host}, "two stages");
 }
 

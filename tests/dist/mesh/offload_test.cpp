@@ -37,7 +37,7 @@ TEST(Offload, OfStagesChangesNothing) {
   const models::Model model(testing::toy_description());
   plan::Layout layout = testing::toy_layout({.shard = world / 2}, model);
   plan::set_partition(layout, model, {.stages = 2, .ends = {1, 2}});
-  layout.passes = [](int stage) { return testing::one_forward_one_backward(2, stage, 3); };
+  layout.passes = testing::one_forward_one_backward_of(2);
   const testing::Trained kept = testing::train(model, layout, {.micro_batches = 3});
   for (std::size_t layer = 0; layer < layout.policies.size(); layer += 2) layout.policies[layer].offload = true;
   const testing::Trained offloaded = testing::train(model, layout, {.micro_batches = 3});

@@ -79,15 +79,12 @@ plan::Layout layout_of(const Staged& c, const models::Model& model) {
   layout.auxiliary_given = c.given;
   layout.policies.assign(layout.policies.size(), c.policy);
   plan::set_partition(layout, model, c.partition);
-  const int stages = c.partition.stages, micro_batches = c.micro_batches;
+  const int stages = c.partition.stages;
   if (c.schedule == Schedule::grouped) {
-    layout.in_flight = micro_batches;
-  } else if (c.schedule == Schedule::zero_bubble) {
-    layout.passes = [passes = testing::zero_bubble(stages, micro_batches)](int stage) {
-      return passes[static_cast<std::size_t>(stage)];
-    };
+    layout.in_flight = c.micro_batches;
   } else {
-    layout.passes = [=](int stage) { return testing::one_forward_one_backward(stages, stage, micro_batches); };
+    layout.passes = c.schedule == Schedule::zero_bubble ? testing::zero_bubble_of(stages)
+                                                        : testing::one_forward_one_backward_of(stages);
   }
   layout.replace_seams = [c](nn::Seams& seams, comm::Mesh& groups) {
     if (c.mesh.expert > 1) seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert());

@@ -37,15 +37,12 @@ plan::Layout layout_of(const Staged& c, const models::Model& model) {
   layout.accumulation = c.accumulation;
   layout.policies.assign(static_cast<std::size_t>(model.layers()), c.policy);
   plan::set_partition(layout, model, c.partition);
-  const int stages = c.partition.stages, micro_batches = c.micro_batches;
+  const int stages = c.partition.stages;
   if (c.schedule == Schedule::grouped) {
-    layout.in_flight = micro_batches;
-  } else if (c.schedule == Schedule::zero_bubble) {
-    layout.passes = [=](int stage) {
-      return testing::zero_bubble(stages, micro_batches)[static_cast<std::size_t>(stage)];
-    };
+    layout.in_flight = c.micro_batches;
   } else {
-    layout.passes = [=](int stage) { return testing::one_forward_one_backward(stages, stage, micro_batches); };
+    layout.passes = c.schedule == Schedule::zero_bubble ? testing::zero_bubble_of(stages)
+                                                        : testing::one_forward_one_backward_of(stages);
   }
   return layout;
 }
