@@ -53,7 +53,7 @@ int plan_here(const Recipe& recipe, int world, const PlanOptions& options) {
     if (!out.fits()) facts.alternatives = forecaster.alternatives();
     return out;
   }();
-  facts.disk = plan::disk_use(recipe, model, forecast.layout, facts.steps, forecast.time.seconds);
+  facts.disk = plan::disk_use(recipe, model, forecast.layout, facts.steps, forecast.seconds);
   const bool here = target.is_this_cpu() || (target.cuda && cuda_info().devices > 0);
   if (here && !recipe.output.empty()) facts.free_disk = plan::free_disk(resolve_path(recipe, recipe.output));
   if (options.common.json) {

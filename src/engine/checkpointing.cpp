@@ -14,12 +14,12 @@ namespace {
 constexpr char kKey[] = "memory.activation_checkpointing";
 
 std::int64_t available_memory(const Recipe& recipe, const plan::Target& target, const plan::Machine& machine,
-                              const plan::Layout& layout, const Device& device) {
+                              const plan::Layout& layout, int stage, const Device& device) {
   std::int64_t capacity = plan::capacity_of(recipe, target, machine, layout.mesh.world());
   const DeviceMemory memory = device.memory();
   if (recipe.memory.capacity || memory.total == 0) return capacity;
   // A forecast adds the context and the communicators; the driver's free memory excludes them already.
-  return std::min(capacity, memory.total - memory.used + plan::overhead_of(target, layout.mesh));
+  return std::min(capacity, memory.total - memory.used + plan::overhead_of(target, layout.mesh, stage));
 }
 
 }  // namespace
@@ -32,7 +32,8 @@ std::string choose_checkpointing(plan::RunPlan& plan, const models::Model& model
   plan::Target target = plan::load_target(plan::target_of(device.kind()));
   plan::Machine machine = plan::this_machine();
   machine.ranks = ranks_here;
-  target.capacity = available_memory(recipe, target, machine, layout, device);
+  const int stage = world == nullptr ? 0 : comm::place_of(world->rank().value(), layout.mesh).pipeline;
+  target.capacity = available_memory(recipe, target, machine, layout, stage, device);
   if (world != nullptr) {
     for (const std::string& other : world->all_gather_strings(cat(target.capacity))) {
       target.capacity = std::min<std::int64_t>(target.capacity, std::stoll(other));

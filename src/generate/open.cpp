@@ -81,7 +81,7 @@ void fit(const GenerateRequest& request, OpenGeneration& input) {
   const std::int64_t capacity = plan::capacity_of(input.recipe, plan::load_target(target), machine, 1);
   const auto needed = [&] {
     return planned_bytes(model, pass_layouts(input.recipe, model, input.size, input.threads, input.device.kind)) +
-           plan::overhead_of(plan::load_target(target), comm::MeshSizes());
+           plan::overhead_of(plan::load_target(target), comm::MeshSizes(), 0);
   };
   const std::int64_t max = input.device.kind == DeviceKind::cuda ? kBatchCuda : kBatchCpu;
   const auto asked = std::max<std::int64_t>(1, static_cast<std::int64_t>(input.prompts.size()));

@@ -142,11 +142,21 @@ std::map<AttentionMask, int> Model::masks() const {
 
 double Model::training_flops(const nn::RowCounts& rows,
                              const std::function<double(const AttentionMask&)>& pairs) const {
-  double forward = head_.flops(rows.full);
-  for (const auto& layer : layers_) {
-    const auto attention = layer->attention_shape();
-    forward += layer->flops(rows, attention ? pairs(attention->mask) : 0.0);
-  }
+  return training_flops(rows, pairs, {{0, layers()}}, /*head=*/true);
+}
+
+double Model::training_flops(const nn::RowCounts& rows, const std::function<double(const AttentionMask&)>& pairs,
+                             const std::vector<LayerRange>& ranges, bool head) const {
+  double forward = head ? head_.flops(rows.full) : 0.0;
+  const auto for_each_layer = [&](const auto& call) {
+    for (const LayerRange& range : ranges) {
+      for (int number = range.begin; number < range.end; ++number) call(number);
+    }
+  };
+  for_each_layer([&](int number) {
+    const auto attention = layer(number).attention_shape();
+    forward += layer(number).flops(rows, attention ? pairs(attention->mask) : 0.0);
+  });
   // The GEMM of a matrix's gradient has as many FLOPs as its GEMM in forward.
   double frozen = 0;
   const auto subtract = [&](const ParamPlace& place, double share) {
@@ -155,17 +165,19 @@ double Model::training_flops(const nn::RowCounts& rows,
     const bool matrix = param.shape.rank() == 2 && !flat(place.flat).spec().trainable;
     if (matrix) frozen += 2.0 * rows_of * static_cast<double>(param.elements());
   };
-  for (int layer = 0; layer < layers(); ++layer) {
-    const std::optional<nn::MoeConfig>& moe = description_.blocks[static_cast<std::size_t>(block_of(layer))].moe;
-    for (const ParamPlace& place : layer_params(layer)) {
+  for_each_layer([&](int number) {
+    const std::optional<nn::MoeConfig>& moe = description_.blocks[static_cast<std::size_t>(block_of(number))].moe;
+    for (const ParamPlace& place : layer_params(number)) {
       const nn::Param& param = flat(place.flat).params()[static_cast<std::size_t>(place.index)];
       const bool of_experts = moe && param.flat.domain == Domain::expert;
       const double share =
           of_experts ? static_cast<double>(moe->top_k) / static_cast<double>(moe->local_experts()) : 1.0;
       subtract(place, share);
     }
+  });
+  if (head) {
+    for (const ParamPlace& place : head_params_) subtract(place, 1.0);
   }
-  for (const ParamPlace& place : head_params_) subtract(place, 1.0);
   return 3.0 * forward - frozen;
 }
 

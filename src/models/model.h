@@ -45,6 +45,11 @@ struct LayerInputs {
   int x = -1, residual = -1;
 };
 
+// Layers [begin, end).
+struct LayerRange {
+  int begin = 0, end = 0;
+};
+
 struct ModelDescription {
   std::string family;
   nn::EmbeddingConfig embedding;
@@ -114,6 +119,9 @@ class Model {
   // model. Gradients of frozen weights are none of them. `pairs`: the visible query-key pairs per head of attention
   // layers with a mask.
   double training_flops(const nn::RowCounts& rows, const std::function<double(const AttentionMask&)>& pairs) const;
+  // Of these layers, and of the head if `head`.
+  double training_flops(const nn::RowCounts& rows, const std::function<double(const AttentionMask&)>& pairs,
+                        const std::vector<LayerRange>& layers, bool head) const;
 
  private:
   ModelDescription description_;

@@ -26,6 +26,14 @@ LayerRange layers_of(const Model& model, const Partition& partition, int chunk) 
   return {first_layer(c == 0 ? 0 : partition.ends[c - 1]), first_layer(partition.ends[c])};
 }
 
+std::vector<LayerRange> layers_of_stage(const Model& model, const Partition& partition, int stage) {
+  std::vector<LayerRange> out;
+  for (int chunk = stage; chunk < partition.chunks(); chunk += partition.stages) {
+    out.push_back(layers_of(model, partition, chunk));
+  }
+  return out;
+}
+
 std::vector<std::vector<int>> flat_stages(const Model& model, const Partition& partition) {
   check_partition(model, partition);
   std::vector<std::vector<int>> stages(model.flats().size());

@@ -26,11 +26,9 @@ struct Partition {
 // InternalError unless the chunks are a multiple of the stages and have each block once, in order.
 void check_partition(const Model& model, const Partition& partition);
 
-// Layers [begin, end).
-struct LayerRange {
-  int begin = 0, end = 0;
-};
 LayerRange layers_of(const Model& model, const Partition& partition, int chunk);
+// Of a stage, by chunk.
+std::vector<LayerRange> layers_of_stage(const Model& model, const Partition& partition, int stage);
 
 // The stages that compute with a parameter of each flat, ascending, by flat. A flat of several stages (a tied
 // embedding) is in the state of each of them.

@@ -35,21 +35,21 @@ class Forecaster::Choice {
       : on_(on),
         blocks_(static_cast<int>(on.model_.description().blocks.size())),
         recipe_(recipe),
-        short_(on.shortened(recipe, kSearchedMicroBatches)) {}
+        short_(on.shortened(recipe, on.searched_micro_batches())) {}
 
   Forecast run() {
     std::vector<PolicyCandidate> candidates = list_policy_candidates(on_.layout_of(short_), on_.model_);
     for (PolicyCandidate& candidate : candidates) {
       const Forecast f = plan(short_, uniform(candidate.policy), program::Placing::estimate);
       candidate.needed_bytes = static_cast<double>(f.needed());
-      candidate.seconds = f.time.seconds;
+      candidate.seconds = f.seconds;
       tried_[uniform(candidate.policy)] = {candidate.needed_bytes, candidate.seconds, false};
     }
     const auto min = std::min_element(
         candidates.begin(), candidates.end(),
         [](const PolicyCandidate& a, const PolicyCandidate& b) { return a.needed_bytes < b.needed_bytes; });
     if (min->needed_bytes > static_cast<double>(on_.capacity_) &&
-        on_.layout_of(recipe_).micro_batches > kSearchedMicroBatches) {
+        on_.layout_of(recipe_).micro_batches > on_.searched_micro_batches()) {
       return on_.extrapolated(with_policies(recipe_, uniform(min->policy)));
     }
     const PolicyCandidates policies(candidates, blocks_);
@@ -88,7 +88,7 @@ class Forecaster::Choice {
     Tried& tried = found.first->second;
     if (found.second || (!tried.placed && tried.needed <= limit)) {
       const Forecast f = plan(short_, found.first->first, program::Placing::offsets, static_cast<std::int64_t>(limit));
-      tried = {static_cast<double>(f.needed()), f.time.seconds, f.placed};
+      tried = {static_cast<double>(f.needed()), f.seconds, f.placed};
     }
     return {mix, tried.needed, tried.seconds};
   }

@@ -15,21 +15,35 @@ std::string RankClass::text() const {
 }
 
 std::vector<RankClass> rank_classes(const comm::MeshSizes& mesh) {
-  // Shards have equal sizes, batches have one shape, and every rank runs the same instructions: without pipeline stages
-  // all ranks need the same memory.
-  HAWSER_CHECK(mesh.pipeline == 1, "classes of ranks with pipeline stages");
-  return {{.first = 0, .last = mesh.world() - 1}};
+  // Shards have equal sizes, batches have one shape, and every rank of a stage runs the same instructions. Stages are
+  // the outermost axis.
+  std::vector<RankClass> classes;
+  for (int stage = 0; stage < mesh.pipeline; ++stage) {
+    const int first = comm::rank_of({.pipeline = stage}, mesh);
+    classes.push_back({.first = first, .last = first + mesh.world() / mesh.pipeline - 1});
+  }
+  return classes;
 }
 
 Forecaster::Forecaster(const Recipe& recipe, const models::Model& model, int world, Target target, Machine machine,
-                       int threads)
+                       int threads, CompleteLayout complete)
     : recipe_(recipe),
       model_(model),
       world_(world),
       target_(std::move(target)),
       machine_(machine),
       threads_(threads),
-      capacity_(capacity_of(recipe, target_, machine, world)) {}
+      capacity_(capacity_of(recipe, target_, machine, world)),
+      complete_(std::move(complete)) {}
+
+std::string Forecast::of_largest_stage() const {
+  return stages.size() > 1 ? cat(" of pipeline stage ", largest_stage()) : "";
+}
+
+int Forecast::largest_stage() const {
+  const auto largest = std::ranges::max_element(stages, {}, [&](const StageForecast& stage) { return needed(stage); });
+  return static_cast<int>(largest - stages.begin());
+}
 
 std::vector<Checkpointing> Forecast::checkpointing() const {
   std::vector<Checkpointing> out;
@@ -39,9 +53,29 @@ std::vector<Checkpointing> Forecast::checkpointing() const {
   return out;
 }
 
-Layout Forecaster::layout_of(const Recipe& recipe) const {
-  return make_layout(recipe, model_, world_, compute_dtype(recipe.precision, target_), threads_,
-                     target_.cuda ? DeviceKind::cuda : DeviceKind::cpu);
+namespace {
+
+// A step ends when all of its stages have ended it.
+void set_speed(const Recipe& recipe, Forecast& forecast) {
+  forecast.seconds = 0;
+  for (const StageForecast& stage : forecast.stages) forecast.seconds = std::max(forecast.seconds, stage.time.seconds);
+  forecast.tokens_per_second = static_cast<double>(recipe.train.global_batch_size) *
+                               static_cast<double>(recipe.data.sequence_length) / forecast.seconds;
+}
+
+std::vector<const RankPlan*> pointers(const std::vector<RankPlan>& plans) {
+  std::vector<const RankPlan*> out;
+  for (const RankPlan& plan : plans) out.push_back(&plan);
+  return out;
+}
+
+}  // namespace
+
+Layout Forecaster::layout_of(const Recipe& recipe, const models::Model& model) const {
+  Layout layout = make_layout(recipe, model, world_, compute_dtype(recipe.precision, target_), threads_,
+                              target_.cuda ? DeviceKind::cuda : DeviceKind::cpu);
+  if (complete_) complete_(layout, model);
+  return layout;
 }
 
 Recipe Forecaster::shortened(const Recipe& recipe, int micro_batches) const {
@@ -54,31 +88,34 @@ Recipe Forecaster::shortened(const Recipe& recipe, int micro_batches) const {
 
 Forecast Forecaster::forecast() const {
   if (is_automatic(recipe_.memory)) return choose(recipe_);
-  if (layout_of(recipe_).micro_batches > kSearchedMicroBatches) {
-    const Recipe two = shortened(recipe_, kSearchedMicroBatches);
-    if (!forecast(two, model_, program::Placing::estimate).fits()) return extrapolated(recipe_);
+  if (layout_of(recipe_).micro_batches > searched_micro_batches()) {
+    const Recipe first = shortened(recipe_, searched_micro_batches());
+    if (!forecast(first, model_, program::Placing::estimate).fits()) return extrapolated(recipe_);
   }
   return forecast(recipe_, model_, program::Placing::offsets);
 }
 
 Forecast Forecaster::extrapolated(const Recipe& recipe) const {
   const auto start = std::chrono::steady_clock::now();
-  const Forecast one = forecast(shortened(recipe, 1), model_, program::Placing::estimate);
-  Forecast out = forecast(shortened(recipe, 2), model_, program::Placing::offsets);
+  const Forecast one = forecast(shortened(recipe, stages()), model_, program::Placing::estimate);
+  Forecast out = forecast(shortened(recipe, 2 * stages()), model_, program::Placing::offsets);
   out.layout = layout_of(recipe);
-  const double more = out.layout.micro_batches - 2;
+  const double more = static_cast<double>(out.layout.micro_batches - 2 * stages()) / stages();
   const auto add = [&](double& two, double first) { two += more * (two - first); };
-  add(out.costs.flops, one.costs.flops);
-  add(out.costs.model_flops, one.costs.model_flops);
-  add(out.time.seconds, one.time.seconds);
   const auto at = [](const std::map<std::string, double>& in, const std::string& key) {
     const auto found = in.find(key);
     return found == in.end() ? 0.0 : found->second;
   };
-  for (auto& [group, bytes] : out.costs.traffic) add(bytes, at(one.costs.traffic, group));
-  for (auto& [what, seconds] : out.time.busy) add(seconds, at(one.time.busy, what));
-  out.tokens_per_second = static_cast<double>(recipe.train.global_batch_size) *
-                          static_cast<double>(recipe.data.sequence_length) / out.time.seconds;
+  for (std::size_t s = 0; s < out.stages.size(); ++s) {
+    StageForecast& two = out.stages[s];
+    const StageForecast& first = one.stages[s];
+    add(two.costs.flops, first.costs.flops);
+    add(two.costs.model_flops, first.costs.model_flops);
+    add(two.time.seconds, first.time.seconds);
+    for (auto& [group, bytes] : two.costs.traffic) add(bytes, at(first.costs.traffic, group));
+    for (auto& [what, seconds] : two.time.busy) add(seconds, at(first.time.busy, what));
+  }
+  set_speed(recipe, out);
   out.planning_seconds = seconds_since(start);
   return out;
 }
@@ -86,32 +123,39 @@ Forecast Forecaster::extrapolated(const Recipe& recipe) const {
 Forecast Forecaster::forecast(const Recipe& recipe, const models::Model& model, program::Placing placing,
                               std::int64_t max_needed) const {
   const auto start = std::chrono::steady_clock::now();
-  Forecast out;
-  const DType compute = compute_dtype(recipe.precision, target_);
-  out.layout = make_layout(recipe, model, world_, compute, threads_, target_.cuda ? DeviceKind::cuda : DeviceKind::cpu);
-  out.overhead = overhead_of(target_, out.layout.mesh);
-  const RankPlan plan =
-      plan_rank(model, out.layout, step::Purpose::train, 0, false, placing, max_needed - out.overhead);
-  out.costs = costs_of(plan, model, out.layout);
-  out.placed = plan.buffers.placement.placed;
-  out.capacity = capacity_;
+  Forecast out{.layout = layout_of(recipe, model), .stages = {}, .capacity = capacity_, .placed = true};
+  std::vector<RankPlan> plans;
+  std::vector<int> ranks;
+  for (const RankClass& of_stage : rank_classes(out.layout.mesh)) {
+    const std::int64_t overhead = overhead_of(target_, out.layout.mesh, static_cast<int>(plans.size()));
+    plans.push_back(
+        plan_rank(model, out.layout, step::Purpose::train, of_stage.first, false, placing, max_needed - overhead));
+    ranks.push_back(of_stage.first);
+    out.placed = out.placed && plans.back().buffers.placement.placed;
+    out.stages.push_back({.costs = costs_of(plans.back(), model, out.layout), .overhead = overhead});
+  }
+  if (plans.size() > 1 && out.placed) check_plans(pointers(plans), ranks);
+  std::vector<program::RankTrace> traces;
+  for (std::size_t s = 0; s < plans.size(); ++s) traces.push_back({.rank = ranks[s], .trace = &plans[s].trace});
   const double rate_scale = target_.per_core ? std::min<double>(threads_, double{1} * machine_.cores / world_) : 1.0;
-  out.time = step_time(plan.trace, target_, compute, rate_scale);
-  out.tokens_per_second = static_cast<double>(recipe.train.global_batch_size) *
-                          static_cast<double>(recipe.data.sequence_length) / out.time.seconds;
+  std::vector<StepTime> times = step_times(traces, target_, out.layout.compute, rate_scale);
+  for (std::size_t s = 0; s < plans.size(); ++s) out.stages[s].time = std::move(times[s]);
+  set_speed(recipe, out);
   out.planning_seconds = seconds_since(start);
   return out;
 }
 
 namespace {
 
-std::string does_not_fit(const Recipe& recipe, std::int64_t capacity, std::int64_t needed, const std::string& hint) {
+// `where`: the stage that needs this much, or empty.
+std::string does_not_fit(const Recipe& recipe, std::int64_t capacity, std::int64_t needed, const std::string& where,
+                         const std::string& hint) {
   const bool given = recipe.memory.capacity.has_value();
   return Problem{
       .file = recipe.file,
       .what = "does not fit",
       .expected = cat("at most ", format_bytes(Bytes(capacity)), " per rank", given ? "" : ", the device's memory"),
-      .got = format_bytes(Bytes(needed)),
+      .got = format_bytes(Bytes(needed)) + where,
       .at = given ? key_place(recipe, "memory.capacity") : "",
       .hint = hint}
       .line();
@@ -121,7 +165,7 @@ std::string does_not_fit(const Recipe& recipe, std::int64_t capacity, std::int64
 
 std::string rejection(const Recipe& recipe, const Forecast& forecast, const Alternatives& alternatives) {
   const std::vector<Suggestion>& suggestions = alternatives.suggestions;
-  std::string out = does_not_fit(recipe, forecast.capacity, forecast.needed(), "");
+  std::string out = does_not_fit(recipe, forecast.capacity, forecast.needed(), forecast.of_largest_stage(), "");
   std::string ranks;
   if (const auto& more = alternatives.ranks) {
     ranks = cat("\nit fits from ", more->flags(), " (", format_bytes(Bytes(more->needed)), " per rank)");
@@ -154,9 +198,13 @@ void check_capacity(const Recipe& recipe, const models::Model& model, int world,
 
 void check_capacity(const Recipe& recipe, const models::Model& model, const Layout& layout, step::Purpose purpose,
                     const std::string& hint, const Machine& machine, const std::string& target) {
-  const RankPlan plan = plan_rank(model, layout, purpose, 0);
-  const std::int64_t needed = plan.bytes() + (layout.device == DeviceKind::cpu ? plan.pinned_bytes() : 0) +
-                              overhead_of(load_target(target), layout.mesh);
+  std::int64_t needed = 0;
+  const Target on = load_target(target);
+  for (const RankClass& of_stage : rank_classes(layout.mesh)) {
+    const RankPlan plan = plan_rank(model, layout, purpose, of_stage.first);
+    needed = std::max(needed, plan.bytes() + (layout.device == DeviceKind::cpu ? plan.pinned_bytes() : 0) +
+                                  overhead_of(on, layout.mesh, plan.stage));
+  }
   check_capacity(recipe, needed, layout.mesh.world(), hint, machine, target);
 }
 
@@ -164,7 +212,7 @@ void check_capacity(const Recipe& recipe, std::int64_t needed, int world, const 
                     const Machine& machine, const std::string& target) {
   const std::int64_t capacity = capacity_of(recipe, load_target(target), machine, world);
   if (needed <= capacity) return;
-  throw Error(ExitCode::does_not_fit, does_not_fit(recipe, capacity, needed, hint));
+  throw Error(ExitCode::does_not_fit, does_not_fit(recipe, capacity, needed, "", hint));
 }
 
 }  // namespace hawser::plan

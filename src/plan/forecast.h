@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -20,20 +21,26 @@
 
 namespace hawser::plan {
 
-// Consecutive ranks with equal memory needs, which are planned once.
+// Consecutive ranks that need and do the same, those of a pipeline stage: they are planned once.
 struct RankClass {
   int first = 0, last = 0;   // inclusive
   std::string text() const;  // "ranks 0-7", "rank 0"
 };
-std::vector<RankClass> rank_classes(const comm::MeshSizes& mesh);
+std::vector<RankClass> rank_classes(const comm::MeshSizes& mesh);  // by stage
+
+// Memory and work of each rank of a pipeline stage.
+struct StageForecast {
+  Costs costs;
+  std::int64_t overhead = 0;  // context and communicators
+  StepTime time;              // until the rank's last work of the step has ended
+};
 
 struct Forecast {
   Layout layout;
-  Costs costs;                // of one rank
-  std::int64_t overhead = 0;  // context and communicators
-  std::int64_t capacity = 0;
-  StepTime time;
-  double tokens_per_second = 0;  // of all ranks
+  std::vector<StageForecast> stages;  // without pipeline parallelism one
+  std::int64_t capacity = 0;          // of each rank
+  double seconds = 0;                 // of a step: stages wait for each other
+  double tokens_per_second = 0;       // of all ranks
   double planning_seconds = 0;
   bool placed = false;  // offsets were computed: needed() is not an estimate
   bool chosen = false;  // the policies of `layout` are the choice for memory.activation_checkpointing: auto
@@ -41,9 +48,13 @@ struct Forecast {
   // The policy of each block.
   std::vector<Checkpointing> checkpointing() const;
   // On the CPU, pinned host memory is memory of the device.
-  std::int64_t needed() const {
-    return costs.total_bytes + overhead + (layout.device == DeviceKind::cpu ? costs.pinned_bytes : 0);
+  std::int64_t needed(const StageForecast& stage) const {
+    return stage.costs.total_bytes + stage.overhead + (layout.device == DeviceKind::cpu ? stage.costs.pinned_bytes : 0);
   }
+  int largest_stage() const;             // the first of those that need the most memory
+  std::string of_largest_stage() const;  // " of pipeline stage 3"; empty if there is one
+  const StageForecast& largest() const { return stages[static_cast<std::size_t>(largest_stage())]; }
+  std::int64_t needed() const { return needed(largest()); }  // by a rank of the largest stage
   bool fits() const { return needed() <= capacity; }
 };
 
@@ -80,18 +91,24 @@ struct Alternatives {
   std::optional<FittingRanks> ranks;
 };
 
+// Completes a layout that make_layout() has made, before it is planned: with pipeline stages, by their partition and
+// passes, which recipes do not describe yet (tests).
+using CompleteLayout = std::function<void(Layout&, const models::Model&)>;
+
 class Forecaster {
  public:
   // Borrows recipe and model. The recipe has passed config's checks for `world` ranks. `threads`: per rank, on the CPU.
-  Forecaster(const Recipe& recipe, const models::Model& model, int world, Target target, Machine machine, int threads);
+  Forecaster(const Recipe& recipe, const models::Model& model, int world, Target target, Machine machine, int threads,
+             CompleteLayout complete = {});
 
   const Target& target() const { return target_; }
   std::int64_t capacity() const { return capacity_; }
 
   // For memory.activation_checkpointing: auto, the forecast of the chosen policies: those of the fastest step that
   // needs at most 1 - kAutoMargin of the capacity, or, if none fits, those with the minimum memory. Equal arguments
-  // give equal choices. A recipe of many micro-batches that clearly does not fit is planned with the first two: its
-  // memory may be a little too low.
+  // give equal choices. A recipe of many micro-batches that clearly does not fit is planned with the first of them: its
+  // memory may be a little too low. The plans of all pipeline stages are checked together (check_plans), unless they
+  // are estimates.
   Forecast forecast() const;
   // Up to `count` settings whose complete plans fit, fastest first; takes at most seconds. Empty if none was found.
   std::vector<Suggestion> suggestions(int count) const;
@@ -103,18 +120,20 @@ class Forecaster {
  private:
   class Search;
   class Choice;
-  Layout layout_of(const Recipe& recipe) const;
+  Layout layout_of(const Recipe& recipe) const { return layout_of(recipe, model_); }
+  Layout layout_of(const Recipe& recipe, const models::Model& model) const;
+  int stages() const { return recipe_.parallel.pipeline_parallel_degree; }
   // The recipe with at most `micro_batches` micro-batches per step.
   Recipe shortened(const Recipe& recipe, int micro_batches) const;
   Forecast choose(const Recipe& recipe) const;
-  // A forecast from the plans of one and of two micro-batches: later ones take as long as the second.
+  // A forecast from the plans of P and of 2 P micro-batches with P stages: P further ones take as long as the second P.
   Forecast extrapolated(const Recipe& recipe) const;
   // Treats auto as none. Does not compute offsets if the estimate is above `max_needed`; then needed() is the estimate.
   Forecast forecast(const Recipe& recipe, const models::Model& model, program::Placing placing,
                     std::int64_t max_needed = std::numeric_limits<std::int64_t>::max()) const;
 
-  // Micro-batches after this one are like it.
-  static constexpr int kSearchedMicroBatches = 2;
+  // Further micro-batches need hardly more memory: of P stages, the first has at most P in flight.
+  int searched_micro_batches() const { return 2 * stages(); }
 
   const Recipe& recipe_;
   const models::Model& model_;
@@ -123,6 +142,7 @@ class Forecaster {
   Machine machine_;
   int threads_;
   std::int64_t capacity_;
+  CompleteLayout complete_;
 };
 
 constexpr int kSuggestions = 3;

@@ -74,8 +74,8 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
                    program::Placing placing, std::int64_t max_bytes) {
   RankPlan plan;
   plan.purpose = purpose;
-  plan.program =
-      step::make_program(model, schedule_options(layout, purpose, comm::place_of(rank, layout.mesh).pipeline));
+  plan.stage = comm::place_of(rank, layout.mesh).pipeline;
+  plan.program = step::make_program(model, schedule_options(layout, purpose, plan.stage));
   MetaDevice device(layout.device);
   const auto mesh = comm::make_meta_mesh(layout.mesh, Rank(rank));
   step::ModelState state(model, state_options(layout, *mesh, optimizer || purpose == step::Purpose::train), device);
@@ -221,10 +221,15 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
   }
   if (plan.buffers.placement.peak_item >= 0) costs.peak_instruction = peak_instruction_text(plan, model);
   const step::BatchBounds& bounds = layout.bounds;
-  costs.model_flops = layout.micro_batches * model.training_flops(bounds.row_counts(), [&](const AttentionMask& mask) {
+  const auto pairs = [&](const AttentionMask& mask) {
     const step::MaskBounds& m = bounds.with_mask(mask);
     return (m.diagonal_pairs + m.off_diagonal_pairs) / bounds.context_heads;
-  });
+  };
+  const models::Partition& partition = layout.partition;
+  const bool head = plan.stage == partition.stage_of(partition.chunks() - 1);
+  costs.model_flops =
+      layout.micro_batches *
+      model.training_flops(bounds.row_counts(), pairs, models::layers_of_stage(model, partition, plan.stage), head);
   return costs;
 }
 

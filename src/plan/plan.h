@@ -15,6 +15,7 @@ namespace hawser::plan {
 
 struct RankPlan {
   step::Purpose purpose = step::Purpose::train;
+  int stage = 0;  // the rank's pipeline stage
   program::Program program;
   Trace trace;
   step::BufferPlan buffers;  // with its placement
@@ -81,11 +82,12 @@ struct Costs {
   std::vector<std::string> slow_kernels;  // the lines of implementations() with attention's plain kernel
   std::string peak_instruction;           // the instruction that runs at that time
   double flops = 0;                       // sum over all op records, recompute included
-  // FLOPs of forward and backward of a training step on this rank, without recompute, whatever the plan's purpose.
+  // FLOPs of forward and backward of a training step on this rank, of its stage's layers, without recompute, whatever
+  // the plan's purpose.
   // Attention is counted as causal attention over full sequences of one document each, whatever the documents really
   // are.
   double model_flops = 0;
-  // Bytes that this rank sends, by kind of group: "context", "shard", "replicate", "data".
+  // Bytes that this rank sends, by kind of group: "context", "shard", "replicate", "data", "pipeline".
   std::map<std::string, double> traffic;
 };
 Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& layout);

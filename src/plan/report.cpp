@@ -101,22 +101,88 @@ std::string disk_table(const Recipe& recipe, const models::Model& model, const P
   return out + row("an export, in addition", bytes(4 * trained), "in float32, with `hawser export`");
 }
 
+// "embedding, 8 blocks": what a stage computes.
+std::string stage_contents(const models::Model& model, const models::Partition& partition, int stage) {
+  int blocks = 0;
+  for (int chunk = stage; chunk < partition.chunks(); chunk += partition.stages) {
+    const int end = partition.ends.empty() ? model.blocks() : partition.ends[static_cast<std::size_t>(chunk)];
+    blocks += end - (chunk == 0 ? 0 : partition.ends[static_cast<std::size_t>(chunk) - 1]);
+  }
+  std::string out = stage == 0 ? "embedding" : "";
+  if (blocks > 0) out += (out.empty() ? "" : ", ") + plural(blocks, "block", "blocks");
+  if (partition.stage_of(partition.chunks() - 1) == stage) out += out.empty() ? "head" : ", head";
+  return out;
+}
+
+std::string largest_ranks(const Forecast& forecast) {
+  if (forecast.stages.size() > 1) return cat("each rank of stage ", forecast.largest_stage());
+  const RankClass all = rank_classes(forecast.layout.mesh).front();
+  return all.first == all.last ? all.text() : "each of " + all.text();
+}
+
+// Of all stages, without repeats.
+std::vector<std::string> slow_kernels(const Forecast& forecast) {
+  std::vector<std::string> out;
+  for (const StageForecast& stage : forecast.stages) {
+    for (const std::string& line : stage.costs.slow_kernels) {
+      if (std::ranges::find(out, line) == out.end()) out.push_back(line);
+    }
+  }
+  return out;
+}
+
+// Seconds in which a rank of the stage computes.
+double computing(const StageForecast& stage) {
+  double seconds = 0;
+  for (const auto& [what, busy] : stage.time.busy) {
+    if (what != "communication" && what != "host transfers") seconds += busy;
+  }
+  return seconds;
+}
+
+std::string stage_table(const models::Model& model, const Forecast& forecast) {
+  std::string out = "\nby pipeline stage and rank: memory, time of computing in a step\n";
+  const std::vector<RankClass> classes = rank_classes(forecast.layout.mesh);
+  for (std::size_t s = 0; s < classes.size(); ++s) {
+    const double busy = computing(forecast.stages[s]);
+    out += row(cat(s, ": ", classes[s].text()), format_bytes(Bytes(forecast.needed(forecast.stages[s]))),
+               cat(format_seconds(busy), ", ", percent(busy, forecast.seconds), "; ",
+                   stage_contents(model, forecast.layout.partition, static_cast<int>(s))));
+  }
+  return out;
+}
+
+nlohmann::ordered_json memory_json(const Recipe& recipe, const Forecast& forecast, const StageForecast& stage) {
+  const Costs& costs = stage.costs;
+  nlohmann::ordered_json memory{{"by_purpose", costs.peak_bytes_by_category},
+                                {"plan", costs.total_bytes},
+                                {"live", costs.peak_bytes},
+                                {"overhead", stage.overhead},
+                                {"needed", forecast.needed(stage)},
+                                {"capacity", forecast.capacity},
+                                {"pinned", costs.pinned_bytes},
+                                {"peak", costs.peak_instruction}};
+  // Of a rank that owns its states; its replicas have no snapshot.
+  if (saves_asynchronously(recipe)) memory["host_snapshot"] = costs.saved_bytes;
+  return memory;
+}
+
 }  // namespace
 
 std::string headline(const Forecast& forecast, const PlanFacts& facts) {
   if (!forecast.fits()) {
     const auto& [suggestions, ranks] = facts.alternatives;
-    std::string out = cat("does not fit: needs ", format_bytes(Bytes(forecast.needed())), " per rank, has ",
-                          format_bytes(Bytes(forecast.capacity)));
+    std::string out = cat("does not fit: needs ", format_bytes(Bytes(forecast.needed())), " per rank",
+                          forecast.of_largest_stage(), ", has ", format_bytes(Bytes(forecast.capacity)));
     if (!suggestions.empty()) out += "; fits with " + suggestions.front().flags();
     if (ranks && (suggestions.empty() || ranks->changes.empty()))
       out += (suggestions.empty() ? "; fits from " : ", or from ") + ranks->flags();
     return out;
   }
-  std::string out = cat("fits; ", format_estimate(forecast.time.seconds), " a step");
+  std::string out = cat("fits; ", format_estimate(forecast.seconds), " a step");
   if (facts.steps) {
     out += cat("; ", plural(*facts.steps, "step", "steps"), " about ",
-               format_estimate(static_cast<double>(*facts.steps) * forecast.time.seconds));
+               format_estimate(static_cast<double>(*facts.steps) * forecast.seconds));
   }
   return out;
 }
@@ -124,7 +190,8 @@ std::string headline(const Forecast& forecast, const PlanFacts& facts) {
 std::string plan_text(const Recipe& recipe, const models::Model& model, const Target& target, const Forecast& forecast,
                       const PlanFacts& facts) {
   const Layout& layout = forecast.layout;
-  const Costs& costs = forecast.costs;
+  const StageForecast& stage = forecast.largest();
+  const Costs& costs = stage.costs;
   const int world = layout.mesh.world();
   std::string out = cat(recipe.name.empty() ? "plan" : recipe.name, ": ", headline(forecast, facts), "\n",
                         disk_summary(facts.disk, facts.free_disk), "\n");
@@ -139,14 +206,12 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
              layout.shard_policy == ShardPolicy::parameters ? "parameters " : "optimizer state ",
              layout.parts() > 1 ? cat("sharded over ", layout.parts()) : std::string("unsharded"), ", ",
              layout.mesh.replicas() > 1 ? cat(layout.mesh.replicas(), " replicas, ") : "",
+             layout.mesh.pipeline > 1 ? cat(layout.mesh.pipeline, " pipeline stages, ") : "",
              plural(layout.micro_batches, "micro-batch", "micro-batches"), " of ",
              plural(layout.batch.sequences, "sequence", "sequences"), "\n");
   out += cat("checkpointing: ", checkpointing_text(forecast), "\nprecision: ", precision_text(layout), "\n\n");
 
-  for (const RankClass& ranks : rank_classes(layout.mesh)) {
-    out += cat("peak memory of ", ranks.first == ranks.last ? "" : "each of ", ranks.text(), " (at ",
-               costs.peak_instruction, ")\n");
-  }
+  out += cat("peak memory of ", largest_ranks(forecast), " (at ", costs.peak_instruction, ")\n");
   std::vector<std::pair<std::string, std::int64_t>> parts(costs.peak_bytes_by_category.begin(),
                                                           costs.peak_bytes_by_category.end());
   std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
@@ -157,8 +222,8 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
     out += row("host buffers", format_bytes(Bytes(costs.pinned_bytes)),
                percent(double(costs.pinned_bytes), double(forecast.needed())));
   }
-  out += row("context and communicators", format_bytes(Bytes(forecast.overhead)),
-             percent(double(forecast.overhead), double(forecast.needed())));
+  out += row("context and communicators", format_bytes(Bytes(stage.overhead)),
+             percent(double(stage.overhead), double(forecast.needed())));
   const std::int64_t left = forecast.capacity - forecast.needed();
   out += row("needed", format_bytes(Bytes(forecast.needed())),
              cat("of ", format_bytes(Bytes(forecast.capacity)), ": ",
@@ -175,14 +240,15 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
                            : "does not fit: steps wait for saves");
   }
 
-  out += "\nper step and rank\n";
+  if (forecast.stages.size() > 1) out += stage_table(model, forecast);
+  out += cat("\nper step and rank", forecast.of_largest_stage(), "\n");
   out += row("FLOPs", format_flops(costs.flops), "GEMMs and attention, including recompute");
   out += row("model FLOPs", format_flops(costs.model_flops), "forward and backward without recompute");
   for (const auto& [group, bytes] : costs.traffic) out += row("sent, " + group, bytes_text(bytes));
-  for (const auto& [what, seconds] : forecast.time.busy) out += row("busy, " + what, format_seconds(seconds));
-  for (const std::string& line : costs.slow_kernels)
+  for (const auto& [what, seconds] : stage.time.busy) out += row("busy, " + what, format_seconds(seconds));
+  for (const std::string& line : slow_kernels(forecast))
     out += cat("  warning: slow kernel, not in the prediction: ", line, "\n");
-  out += row("predicted time", format_seconds(forecast.time.seconds));
+  out += row("predicted time", format_seconds(forecast.seconds));
   out += row("predicted tokens/s", format_count(forecast.tokens_per_second),
              cat(format_count(forecast.tokens_per_second / world), " per rank"));
   out += disk_table(recipe, model, facts);
@@ -192,7 +258,8 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
 std::string plan_json(const Recipe& recipe, const models::Model& model, const Target& target, const Forecast& forecast,
                       const PlanFacts& facts) {
   const Layout& layout = forecast.layout;
-  const Costs& costs = forecast.costs;
+  const StageForecast& stage = forecast.largest();
+  const Costs& costs = stage.costs;
   nlohmann::ordered_json out{
       {"name", recipe.name},
       {"target", target.name},
@@ -207,29 +274,26 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
       {"micro_batches", layout.micro_batches},
       {"checkpointing", checkpointing_text(forecast)},
       {"compute", by_float(layout.compute, "float32", "bf16")}};
-  nlohmann::ordered_json memory{{"by_purpose", costs.peak_bytes_by_category},
-                                {"plan", costs.total_bytes},
-                                {"live", costs.peak_bytes},
-                                {"overhead", forecast.overhead},
-                                {"needed", forecast.needed()},
-                                {"capacity", forecast.capacity},
-                                {"pinned", costs.pinned_bytes},
-                                {"peak", costs.peak_instruction}};
-  // Of a rank that owns its states; its replicas have no snapshot.
-  if (saves_asynchronously(recipe)) memory["host_snapshot"] = costs.saved_bytes;
-  for (const RankClass& ranks : rank_classes(layout.mesh)) {
-    memory["ranks"] = cat(ranks.first, "-", ranks.last);
+  const std::vector<RankClass> classes = rank_classes(layout.mesh);
+  for (std::size_t s = 0; s < classes.size(); ++s) {
+    nlohmann::ordered_json memory = memory_json(recipe, forecast, forecast.stages[s]);
+    memory["ranks"] = cat(classes[s].first, "-", classes[s].last);
+    if (classes.size() > 1) {
+      memory["stage"] = s;
+      memory["computing_seconds"] = computing(forecast.stages[s]);
+    }
     out["memory"].push_back(memory);
   }
+  if (classes.size() > 1) out["stage"] = forecast.largest_stage();  // of the figures of one rank below
   out["flops"] = costs.flops;
   out["model_flops"] = costs.model_flops;
   out["bytes_sent"] = costs.traffic;
-  out["seconds"] = forecast.time.seconds;
+  out["seconds"] = forecast.seconds;
   if (facts.steps) {
     out["steps"] = *facts.steps;
-    out["run_seconds"] = static_cast<double>(*facts.steps) * forecast.time.seconds;
+    out["run_seconds"] = static_cast<double>(*facts.steps) * forecast.seconds;
   }
-  out["busy_seconds"] = forecast.time.busy;
+  out["busy_seconds"] = stage.time.busy;
   out["tokens_per_second"] = forecast.tokens_per_second;
   out["disk"] = {{"checkpoint", facts.disk.checkpoint},
                  {"checkpoints", facts.disk.checkpoints()},

@@ -37,7 +37,7 @@ class Lines {
 std::string plan_text(const RankPlan& plan) {
   std::ostringstream out;
   const program::Placement& placement = plan.buffers.placement;
-  out << hash_of(plan.program) << '\n'
+  out << hash_of(plan.program) << ' ' << plan.stage << '\n'
       << plan.parameter_bytes << ' ' << plan.optimizer_bytes << ' ' << plan.kv_cache_bytes << ' ' << plan.saved_bytes
       << ' ' << plan.state_bytes << ' ' << plan.scratch_bytes << '\n'
       << placement.bytes << ' ' << placement.live_bytes << ' ' << plan.host_bytes() << ' ' << plan.staging_bytes << ' '
@@ -59,7 +59,7 @@ RankPlan read_plan(const std::string& text, step::Purpose purpose, program::Prog
   Lines lines(text);
   RankPlan plan{.purpose = purpose, .program = std::move(program)};
   std::uint64_t hash = 0;
-  lines.numbers(hash);
+  lines.numbers(hash, plan.stage);
   HAWSER_CHECK(hash == hash_of(plan.program), "the ranks of a pipeline stage run different programs");
   lines.numbers(plan.parameter_bytes, plan.optimizer_bytes, plan.kv_cache_bytes, plan.saved_bytes, plan.state_bytes,
                 plan.scratch_bytes);

@@ -85,9 +85,10 @@ std::string Suggestion::flags() const {
 
 class Forecaster::Search {
  public:
-  explicit Search(const Forecaster& on) : on_(on), blocks_(static_cast<int>(on.model_.description().blocks.size())) {
+  explicit Search(const Forecaster& on)
+      : on_(on), blocks_(static_cast<int>(on.model_.description().blocks.size())), ranks_(on.world_ / on.stages()) {
     for (const int count : {kSmall, 2 * kSmall}) {
-      if (blocks_ <= 2 * kSmall) break;
+      if (blocks_ <= 2 * kSmall || on.stages() > 1) break;
       models::ModelDescription description = on.model_.description();
       description.blocks.resize(static_cast<std::size_t>(count));
       small_.push_back(std::make_unique<models::Model>(std::move(description)));
@@ -137,12 +138,12 @@ class Forecaster::Search {
     const Recipe& base = on_.recipe_;
     int looked_at = 0;
     std::vector<int> contexts;
-    for (int c = 1; c <= on_.world_; ++c) {
-      if (on_.world_ % c == 0) contexts.push_back(c);
+    for (int c = 1; c <= ranks_; ++c) {
+      if (ranks_ % c == 0) contexts.push_back(c);
     }
     for (const int context : nearest_few(contexts, base.parallel.context_parallel_degree, 5)) {
       for (const int hybrid : hybrids(context)) {
-        const std::int64_t data_ranks = on_.world_ / context;
+        const std::int64_t data_ranks = ranks_ / context;
         for (const std::int64_t micro : micro_batches(data_ranks)) {
           SearchSettings s{.context = context, .hybrid = hybrid, .micro_batch = micro};
           // The two accumulation modes differ only if gradients are accumulated or sharded.
@@ -165,16 +166,16 @@ class Forecaster::Search {
     const int now = on_.recipe_.parallel.hybrid_shard_degree;
     std::vector<int> out{now};
     const auto add = [&](int degree) {
-      const bool sound = degree <= 1 || (degree % context == 0 && on_.world_ % degree == 0);
+      const bool sound = degree <= 1 || (degree % context == 0 && ranks_ % degree == 0);
       if (sound && std::find(out.begin(), out.end(), degree) == out.end()) out.push_back(degree);
     };
     add(0);
     // Twice, four and eight times the current degree; or the size of a node.
     if (now > 0) {
       for (int k = 2; k <= 8; k *= 2) {
-        if (now * k < on_.world_) add(now * k);
+        if (now * k < ranks_) add(now * k);
       }
-    } else if (on_.world_ > 8) {
+    } else if (ranks_ > 8) {
       add(8);
     }
     return out;
@@ -227,15 +228,15 @@ class Forecaster::Search {
   }
 
   Sketch sketch(const Recipe& recipe) const {
-    // Each micro-batch after the second takes as long as the second and needs no more memory.
-    const int micro_batches = on_.layout_of(recipe).micro_batches;
-    const Recipe one = on_.shortened(recipe, 1), two = on_.shortened(recipe, 2);
+    // Micro-batches after the second of each stage take as long as these and need no more memory.
+    const int micro_batches = on_.layout_of(recipe).micro_batches, stages = on_.stages();
+    const Recipe one = on_.shortened(recipe, stages), two = on_.shortened(recipe, 2 * stages);
     const auto at = [&](const models::Model& model) {
       const Forecast f = on_.forecast(two, model, program::Placing::estimate);
-      Sketch out{static_cast<double>(f.needed()), f.time.seconds};
-      if (micro_batches <= 2) return out;
-      const double first = on_.forecast(one, model, program::Placing::estimate).time.seconds;
-      out.seconds += (micro_batches - 2) * (out.seconds - first);
+      Sketch out{static_cast<double>(f.needed()), f.seconds};
+      if (micro_batches <= 2 * stages) return out;
+      const double first = on_.forecast(one, model, program::Placing::estimate).seconds;
+      out.seconds += static_cast<double>(micro_batches - 2 * stages) / stages * (out.seconds - first);
       return out;
     };
     if (small_.empty() || !recipe.memory.per_layer.empty()) return at(on_.model_);
@@ -269,8 +270,8 @@ class Forecaster::Search {
   }
 
   const Forecaster& on_;
-  int blocks_;
-  std::vector<std::unique_ptr<models::Model>> small_;  // the model with few blocks; empty if the model itself has few
+  int blocks_, ranks_;                                 // ranks_: of a pipeline stage
+  std::vector<std::unique_ptr<models::Model>> small_;  // the model with few blocks; empty if it has few, or stages
   std::vector<Candidate> candidates_;
 };
 
@@ -295,17 +296,17 @@ std::optional<FittingRanks> Forecaster::fitting_ranks() const {
        world <= (target_.cuda ? kMaxGpus : kMaxProcesses); world *= 2) {
     for (const Recipe& base : {recipe_, sharded}) {
       Recipe recipe = base;
-      const int data_ranks = std::max(1, world / recipe.parallel.context_parallel_degree);
+      const int data_ranks = std::max(1, world / stages() / recipe.parallel.context_parallel_degree);
       recipe.train.global_batch_size =
           round_up(recipe.train.global_batch_size, data_ranks * recipe.train.micro_batch_size);
       Problems problems;
       check_layout(recipe, world, problems);
       if (!problems.empty()) continue;
-      const int shards =
-          comm::mesh_sizes(world, recipe.parallel.hybrid_shard_degree, recipe.parallel.context_parallel_degree)
-              .shard_ranks();
-      if (!state_fits(model_, layout_of(recipe_), shards, capacity_)) continue;
-      const Forecast there = Forecaster(recipe, model_, world, target_, machine_, threads_).forecast();
+      const int shards = comm::mesh_sizes(world / stages(), recipe.parallel.hybrid_shard_degree,
+                                          recipe.parallel.context_parallel_degree)
+                             .shard_ranks();
+      if (!state_fits(model_, layout_of(recipe_), shards * stages(), capacity_)) continue;
+      const Forecast there = Forecaster(recipe, model_, world, target_, machine_, threads_, complete_).forecast();
       if (!there.fits()) continue;
       std::vector<Change> changes = changes_between(recipe_, recipe);
       if (recipe.train.global_batch_size != recipe_.train.global_batch_size)

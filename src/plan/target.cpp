@@ -283,10 +283,25 @@ std::int64_t capacity_of(const Recipe& recipe, const Target& target, const Machi
   return target.capacity > 0 ? target.capacity : machine.memory / (machine.ranks > 0 ? machine.ranks : world);
 }
 
-std::int64_t overhead_of(const Target& target, const comm::MeshSizes& mesh) {
+namespace {
+
+// Of a rank of the stage: loss, model, two at each of its edges, and those of tied parameters.
+int pipeline_groups(const comm::MeshSizes& mesh, int stage) {
+  if (mesh.pipeline == 1) return 0;
+  int groups = 2;
+  for (int edge = 0; edge < mesh.edges(); ++edge) {
+    if (edge == stage || (edge + 1) % mesh.pipeline == stage) groups += 2;
+  }
+  for (const std::vector<int>& stages : mesh.tied) groups += static_cast<int>(std::ranges::count(stages, stage));
+  return groups;
+}
+
+}  // namespace
+
+std::int64_t overhead_of(const Target& target, const comm::MeshSizes& mesh, int stage) {
   // As comm::Mesh creates them: context, its heads and its ring, replicate, tensor, expert, shard twice for its
   // traffic, and one for scalar sums of each of shard, data and world, counted once if their ranks are the same; three
-  // each for the shards of what is copied on tensor ranks, and of experts.
+  // each for the shards of what is copied on tensor ranks, and of experts; those of pipeline stages.
   int groups = 0;
   if (mesh.context > 1) ++groups;
   if (mesh.context_heads > 1) ++groups;
@@ -298,6 +313,7 @@ std::int64_t overhead_of(const Target& target, const comm::MeshSizes& mesh) {
   if (mesh.world() > data) ++groups;
   if (mesh.tensor > 1) groups += 1 + 3;
   if (mesh.expert > 1) groups += mesh.shard_ranks(Domain::expert) > 1 ? 1 + 3 : 1;
+  groups += pipeline_groups(mesh, stage);
   return target.context + groups * target.communicator;
 }
 

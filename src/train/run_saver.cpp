@@ -33,9 +33,9 @@ void RunSaver::reserve(int ranks_here) {
     machine.ranks = ranks_here;
     const plan::Target target = plan::load_target(plan::target_of(DeviceKind::cpu));
     const comm::MeshSizes& mesh = session_.layout().mesh;
-    space =
-        plan::snapshot_memory_cpu(plan::capacity_of(plan_.recipe, target, machine, mesh.world()),
-                                  session_.planned_bytes() + session_.pinned_bytes() + plan::overhead_of(target, mesh));
+    space = plan::snapshot_memory_cpu(plan::capacity_of(plan_.recipe, target, machine, mesh.world()),
+                                      session_.planned_bytes() + session_.pinned_bytes() +
+                                          plan::overhead_of(target, mesh, session_.mesh().place().pipeline));
   } else {
     space = plan::snapshot_memory_host(ranks_here);
   }

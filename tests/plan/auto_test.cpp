@@ -97,7 +97,7 @@ class Auto : public ::testing::TestWithParam<int> {
     const plan::Layout layout = plan::make_layout(recipe, model_, setting_.world, compute, 1,
                                                   target_.cuda ? DeviceKind::cuda : DeviceKind::cpu);
     const auto plan = plan::plan_rank(model_, layout, step::Purpose::train, 0, false, program::Placing::estimate);
-    return {std::move(policies), plan.bytes() + plan::overhead_of(target_, layout.mesh), 0,
+    return {std::move(policies), plan.bytes() + plan::overhead_of(target_, layout.mesh, 0), 0,
             plan::step_time(plan.trace, target_, compute, 1.0).seconds};
   }
 
@@ -129,8 +129,8 @@ TEST_P(Auto, IsAsFastAsTheBestOfAllAssignments) {
   for (const Checkpointing policy : testing::kPolicies) {
     const plan::Forecast f = forecast(Policies(4, policy));
     min = std::min(min, f.needed());
-    slowest = std::max(slowest, f.time.seconds);
-    quickest = std::min(quickest, f.time.seconds);
+    slowest = std::max(slowest, f.seconds);
+    quickest = std::min(quickest, f.seconds);
   }
   ASSERT_LT(min, max);
   for (int part = 0; part <= 20; ++part) {
@@ -145,13 +145,13 @@ TEST_P(Auto, IsAsFastAsTheBestOfAllAssignments) {
     EXPECT_TRUE(chosen.chosen);
     EXPECT_LE(static_cast<double>(chosen.needed()), (1 - plan::kAutoMargin) * static_cast<double>(chosen.capacity))
         << where;
-    const double worse = (chosen.time.seconds - best->seconds) / (slowest - quickest);
+    const double worse = (chosen.seconds - best->seconds) / (slowest - quickest);
     worst = std::max(worst, worse);
     EXPECT_LE(worse, kWorse) << where;
     if (worse > kWorse / 5) std::printf("%s: %.4f of recompute slower\n", where.c_str(), worse);
     for (const Checkpointing policy : testing::kPolicies) {
       const plan::Forecast uniform = forecast(Policies(4, policy));
-      EXPECT_TRUE(uniform.needed() > limit || chosen.time.seconds <= uniform.time.seconds * (1 + 1e-12)) << where;
+      EXPECT_TRUE(uniform.needed() > limit || chosen.seconds <= uniform.seconds * (1 + 1e-12)) << where;
     }
     // The same choice again, and by name in the recipe.
     EXPECT_EQ(forecaster(recipe).forecast().checkpointing(), chosen.checkpointing());

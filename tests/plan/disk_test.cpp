@@ -82,15 +82,14 @@ TEST(Disk, FreeSpaceIsThatOfTheNearestFolder) {
 }
 
 TEST(Headline, NamesWhatFitsAndHowLongItTakes) {
-  plan::Forecast forecast;
-  forecast.costs.total_bytes = std::int64_t{1} << 30;
+  plan::Forecast forecast{.layout = {}, .stages = {{.costs = {.total_bytes = std::int64_t{1} << 30}, .time = {}}}};
   forecast.capacity = std::int64_t{2} << 30;
-  forecast.time.seconds = 18.9;
+  forecast.seconds = 18.9;
   plan::PlanFacts facts{.steps = 20, .disk = {}, .free_disk = {}, .alternatives = {}};
   EXPECT_EQ(plan::headline(forecast, facts), "fits; 19 s a step; 20 steps about 6.3 min");
   facts.steps.reset();  // known when the data is read
   EXPECT_EQ(plan::headline(forecast, facts), "fits; 19 s a step");
-  forecast.costs.total_bytes = std::int64_t{1040} << 30;
+  forecast.stages.front().costs.total_bytes = std::int64_t{1040} << 30;
   EXPECT_EQ(plan::headline(forecast, facts), "does not fit: needs 1.02 TiB per rank, has 2.00 GiB");
   facts.alternatives.ranks =
       plan::FittingRanks{.ranks = 1024, .changes = {{"train.global_batch_size", "1024"}}, .needed = 1 << 30};
@@ -117,7 +116,7 @@ TEST(Headline, IsFollowedByTheDiskAndThisMachinesCpu) {
   const auto text = [&](std::int64_t free) {
     return plan::plan_text(recipe, model, forecaster.target(), forecast,
                            {.steps = 20,
-                            .disk = plan::disk_use(recipe, model, forecast.layout, 20, forecast.time.seconds),
+                            .disk = plan::disk_use(recipe, model, forecast.layout, 20, forecast.seconds),
                             .free_disk = free,
                             .alternatives = {}});
   };

@@ -250,16 +250,17 @@ TEST_P(PlanSpeed, IsUnderTwoSeconds) {
   const plan::Forecast forecast = forecaster.forecast();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::printf("%s on %d ranks: planned in %.3f s, %.4f of what is live\n", GetParam().recipe, GetParam().ranks, seconds,
-              double(forecast.costs.total_bytes) / double(forecast.costs.peak_bytes));
+              double(forecast.largest().costs.total_bytes) / double(forecast.largest().costs.peak_bytes));
   EXPECT_LT(seconds, step::kAddressSanitizer ? 20.0 : 2.0);
   EXPECT_TRUE(forecast.fits());
   EXPECT_EQ(forecast.layout.compute, DType::bf16);
-  EXPECT_LE(static_cast<double>(forecast.costs.total_bytes), 1.03 * static_cast<double>(forecast.costs.peak_bytes));
+  EXPECT_LE(static_cast<double>(forecast.largest().costs.total_bytes),
+            1.03 * static_cast<double>(forecast.largest().costs.peak_bytes));
   // The text stays within 100 columns.
   std::istringstream lines(
       plan::plan_text(recipe, model, forecaster.target(), forecast,
                       {.steps = 1000,
-                       .disk = plan::disk_use(recipe, model, forecast.layout, 1000, forecast.time.seconds),
+                       .disk = plan::disk_use(recipe, model, forecast.layout, 1000, forecast.seconds),
                        .free_disk = 1,
                        .alternatives = {}}));
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
@@ -276,7 +277,7 @@ TEST(Plan, LlamaAgreesWithMeasurements) {
   const models::Model model(models::read_description(resolve_path(recipe, recipe.model.config), problems));
   const plan::Forecast f =
       plan::Forecaster(recipe, model, 8, plan::load_target("h200"), plan::this_machine(), 1).forecast();
-  EXPECT_NEAR(f.costs.model_flops / 16384, 45.03e9 + 786432.0 * 16384, 0.01 * 57.9e9);
+  EXPECT_NEAR(f.largest().costs.model_flops / 16384, 45.03e9 + 786432.0 * 16384, 0.01 * 57.9e9);
   EXPECT_GT(f.tokens_per_second / 8, 9000);
   EXPECT_LT(f.tokens_per_second / 8, 10900);
 }
@@ -377,7 +378,9 @@ TEST(Target, LoadsByNameOrPathAndReportsMistakes) {
 TEST(Target, OverheadCountsTheCommunicatorsOfTheMesh) {
   plan::Target target;
   target.context = 1000, target.communicator = 1;
-  const auto count = [&](const comm::MeshSizes& mesh) { return plan::overhead_of(target, mesh) - 1000; };
+  const auto count = [&](const comm::MeshSizes& mesh, int stage = 0) {
+    return plan::overhead_of(target, mesh, stage) - 1000;
+  };
   EXPECT_EQ(count({}), 0);
   EXPECT_EQ(count({.shard = 4}), 3);
   EXPECT_EQ(count({.context = 2, .shard = 2, .replicate = 2}), 1 + 3 + 1 + 1);
@@ -385,6 +388,12 @@ TEST(Target, OverheadCountsTheCommunicatorsOfTheMesh) {
   EXPECT_EQ(count({.tensor = 2, .shard = 2, .replicate = 2}), 3 + 3 + 4);  // and replicate, data, world
   EXPECT_EQ(count({.shard = 4, .expert = 2}), 3 + 4);
   EXPECT_EQ(count({.shard = 4, .expert = 4}), 3 + 1) << "no other rank has the same experts";
+  // World, loss, model; two at each edge; a tied embedding.
+  const comm::MeshSizes stages{.pipeline = 4, .tied = {{0, 3}}};
+  EXPECT_EQ(count(stages, 0), 3 + 2 + 1);
+  EXPECT_EQ(count(stages, 1), 3 + 4);
+  EXPECT_EQ(count({.pipeline = 4, .interleaved = true}, 0), 3 + 4);
+  EXPECT_EQ(count({.pipeline = 2, .interleaved = true}, 1), 3 + 4);
 }
 
 TEST(CostModel, ReadsGroupsFromTheirNames) {

@@ -223,12 +223,12 @@ TEST(FitCuda, ARecipeThatFitsRunsInItsPlannedMemoryAndTwoGigabytes) {
       plan::Forecaster(recipe, *model.model, 1, plan::load_target("h200"), plan::this_machine(), 1).forecast();
   const auto device = engine::make_device({.kind = DeviceKind::cuda}, 1);
   // The plan includes the process's context, which already exists.
-  const Hog hog(*device, plan.needed() - plan.overhead + (std::int64_t{2} << 30));
+  const Hog hog(*device, plan.needed() - plan.largest().overhead + (std::int64_t{2} << 30));
   const profile::BenchResult result =
       profile::bench_step({.recipe = recipe, .device = {.kind = DeviceKind::cuda}}, model, nullptr);
   EXPECT_TRUE(std::isfinite(result.loss));
   EXPECT_EQ(result.allocations, 0);
-  EXPECT_EQ(result.planned_bytes, plan.costs.total_bytes);
+  EXPECT_EQ(result.planned_bytes, plan.largest().costs.total_bytes);
 }
 
 TEST(FitCuda, MoreThanTheFreeMemoryIsRejectedBeforeAnythingIsReserved) {
