@@ -86,6 +86,7 @@ class Lister {
     std::vector<int> dy;          // by layer of the chunk: the computation that writes its dy
     int input = -1, output = -1;  // the activation that enters and leaves the chunk
     int loss = -1;
+    std::vector<int> sent;     // what sends the output, if another chunk reads it
     std::vector<int> offload;  // by layer of the chunk: -1: its tensors stay
     std::vector<int> load;     // the same
     bool has_forward = false, has_backward = false, has_weights = false;
@@ -132,14 +133,14 @@ class Lister {
     return add(std::move(instruction), {}, {});
   }
 
-  void send(const Pass& pass, int boundary, Direction direction, int x) {
-    add({.op = Op::send,
-         .stream = StreamId::send,
-         .micro_batch = pass.micro_batch,
-         .x = x,
-         .boundary = boundary,
-         .direction = direction},
-        {}, {});
+  int send(const Pass& pass, int boundary, Direction direction, int x) {
+    return add({.op = Op::send,
+                .stream = StreamId::send,
+                .micro_batch = pass.micro_batch,
+                .x = x,
+                .boundary = boundary,
+                .direction = direction},
+               {}, {});
   }
 
   void forward(const Pass& pass, Work& work) {
@@ -173,7 +174,10 @@ class Lister {
       if (offloads(layer)) offloads_.push_back(work.offload.back());
     }
     if (pass.chunk + partition_.stages >= partition_.chunks()) auxiliary_loss(mb);
-    if (!last(pass)) return send(pass, pass.chunk, Direction::forward, work.output);
+    if (!last(pass)) {
+      work.sent = {send(pass, pass.chunk, Direction::forward, work.output)};
+      return;
+    }
     const bool gradients = !forward_only(options_.purpose);
     const Op head = gradients ? Op::loss_gradient : options_.purpose == Purpose::loss ? Op::loss : Op::logits;
     work.loss = add({.op = head, .micro_batch = mb, .x = work.output}, head_.read,
@@ -197,6 +201,9 @@ class Lister {
     if (!has_gradient(pass.chunk)) return;
     int dy = last(pass) ? work.loss : receive(pass, pass.chunk, Direction::backward);
     int dresidual = dy;
+    // The gradient arrives after what was sent for it has arrived: the wait for that send takes no time, and its buffer
+    // is free from then on.
+    std::vector<int> sent = work.sent;
     work.load.assign(work.forward.size(), -1);
     const int lowest = std::max(first_backward_, work.layers.begin);
     int next_load = work.layers.end - 1;
@@ -218,6 +225,7 @@ class Lister {
       back.op = Op::backward;
       back.dy = dy;
       back.residual = dresidual;
+      back.after = std::exchange(sent, {});
       if (!has_factors && model_.auxiliary_index(layer) >= 0) {
         const auto loss = auxiliary_.find(pass.micro_batch);
         HAWSER_CHECK(loss != auxiliary_.end(), "a backward pass of micro-batch ", pass.micro_batch,
@@ -237,7 +245,7 @@ class Lister {
       return;
     }
     if (embedding_.trainable.empty()) return;
-    add({.op = Op::embed_backward, .micro_batch = pass.micro_batch, .dy = dy}, {}, embedding_.trainable);
+    add({.op = Op::embed_backward, .micro_batch = pass.micro_batch, .dy = dy, .after = sent}, {}, embedding_.trainable);
   }
 
   // The operands of a layer's later passes.

@@ -119,6 +119,32 @@ TEST(PipelinePlan, LiveActivationsOfOneForwardOneBackward) {
   }
 }
 
+// What a stage sends is free when the gradient that follows from it has arrived: more micro-batches than are in flight
+// take no memory but their tables'.
+TEST(PipelinePlan, SentActivationsDoNotAccumulate) {
+  const models::Model model(testing::llama_description(
+      {.width = 16, .heads = 2, .kv_heads = 1, .head_dim = 8, .inner = 24, .vocabulary = 40, .blocks = 4}));
+  const auto bytes_of = [&](int stages, int micro_batches) {
+    std::vector<std::int64_t> bytes;
+    const plan::Layout layout = staged(model, even(stages, 4), micro_batches, Schedule::one_forward_one_backward);
+    for (const plan::RankPlan& plan : plan::plan_stages(model, layout, step::Purpose::train, 0, true)) {
+      std::int64_t tables = 0;
+      for (const auto& [key, buffer] : plan.buffers.index) {
+        const program::Buffer& b = plan.buffers.buffers[static_cast<std::size_t>(buffer)];
+        if (key.role == step::Role::batch) tables += round_up(b.bytes, Device::kAlignment);
+      }
+      bytes.push_back(plan.buffers.placement.live_bytes - tables);
+    }
+    return bytes;
+  };
+  for (const int stages : {2, 4}) {
+    const std::vector<std::int64_t> few = bytes_of(stages, 2 * stages), many = bytes_of(stages, 4 * stages);
+    for (std::size_t stage = 0; stage < few.size(); ++stage) {
+      EXPECT_LE(many[stage], few[stage]) << "stage " << stage << " of " << stages;
+    }
+  }
+}
+
 // Blocks of experts, all or only the first and the last.
 models::Model with_experts(int blocks, bool all) {
   models::ModelDescription d = testing::llama_description(
