@@ -54,6 +54,11 @@ struct Quantization {
   // float32 [1]: to become the maximum of itself and of the absolute values of the matrix's rows that are no padding
   // (BatchViews::diagonal); NaN if one of them is NaN. Empty: not recorded.
   TensorView amax;
+  // Of the same pass. float32 [1]: to become the sum of itself and of the number of these rows' elements that are
+  // beyond the range of the scale (ops/quantize/quantize.h); and, on the host, of itself and of the matrix's elements,
+  // padding included. Empty and null: not counted.
+  TensorView saturated;
+  std::int64_t* elements = nullptr;
   std::int64_t first_row = 0;  // of the matrix, among the RowCounts::full rows of the micro-batch
 };
 
@@ -67,11 +72,18 @@ struct FlatPiece {
 // One call of judge().
 struct JudgedStep {
   TensorView amax, scales;  // float32 [sites]: of this step, equal on every rank; scales: those that it used
-  TensorView step;          // int32 [1]: StepRecord::step
+  // float32 [sites]: of Quantization::saturated and elements of this step, the maxima over the ranks that the amaxes
+  // are reduced over: equal on every rank. elements: 0 where nothing was counted.
+  TensorView saturated, elements;
+  TensorView step;  // int32 [1]: StepRecord::step
   // int32 [1]: OptimizerProgress::replay_step. Not negative: steps with another number change nothing, until that step
   // runs again and counts.
   TensorView replay_step;
-  TensorView skip;  // int32 [1]: step::Skip, 0 if the step counts so far
+  TensorView replays;            // int32 [1]: OptimizerProgress::replays
+  TensorView skip;               // int32 [1]: step::Skip, 0 if the step counts so far
+  TensorView worst, worst_site;  // float32, int32 [1]: StepResult::saturation, saturated_site; may be left
+  std::int32_t saturates = 0;    // value of `skip` of a step that runs again; its amaxes refresh the scales
+  std::int32_t waits = 0;        // value of `skip` of steps that another one runs before
 };
 
 // One call of update_scales().
@@ -105,7 +117,7 @@ class Quantizer {
 
   // After the gradient's norm is known and before the step is counted: may set `skip`, e.g. because values were
   // saturated (amax beyond the largest value times the scale), and then `replay_step`; and clears the latter. Only with
-  // sites of fp8_delayed.
+  // sites of fp8_delayed. Not of a step whose x and dy are not quantized (Quantization::records_only).
   virtual void judge(Stream&, const JudgedStep&) const {}
   // Once a training step, after the last update. An amax that is not finite must not enter the history.
   virtual void update_scales(Stream&, const SiteScales&) const = 0;

@@ -227,6 +227,7 @@ class Executor {
   std::set<BufferKey> gaps_filled_;              // gradient buffers whose padding is zeroed
   bool norm_begun_ = false;                      // there was a grad_norm_partial
   bool auxiliary_begun_ = false;                 // there was an auxiliary_loss
+  std::vector<std::int64_t> site_elements_;      // of the step so far: ModelState::site_elements
   std::size_t temps_ = 0;                        // temps of the current instruction so far
   const StepInput* input_ = nullptr;             // of the step being enqueued; null between steps
 };

@@ -27,6 +27,9 @@ std::int64_t Executor::staged_bytes() const {
   std::int64_t bytes = HostLink::staged(state.record().all().bytes()) + HostLink::staged(state.skip().bytes());
   for (const Instruction& instruction : setup_.program->instructions) {
     if (instruction.op == Op::load_batch) bytes += batch;
+    if (instruction.op == Op::gradient_norm && !state.site_elements().empty()) {
+      bytes += HostLink::staged(state.site_elements().bytes());
+    }
     if (instruction.op == Op::parameter_norms) bytes += HostLink::staged(state.parameter_norms().bytes());
     if (instruction.op == Op::logits) bytes += HostLink::staged(logits_shape().elements() * size_of(DType::f32));
     if (instruction.op == Op::end_step && !state.auxiliary_statistics().empty()) {
@@ -58,7 +61,8 @@ void Executor::begin_step(const StepInput& input) {
     link_.upload(compute, "write_statistics", to.reshape({to.elements()}), given.data(), to.bytes());
   }
   if (!trains()) return;
-  if (!state.site_amax().empty()) ops::fill(compute, {.y = state.site_amax()});
+  if (!state.site_amax().empty()) ops::fill(compute, {.y = state.site_records().rows(0, 2)});
+  site_elements_.assign(state.options().scaled_sites.size(), 0);
   ops::scale_loss(compute, {.factor = state.record().field(&StepRecord::inverse_targets),
                             .loss_scale = state.progress().field(&OptimizerProgress::loss_scale),
                             .out = state.loss_factor()});

@@ -19,7 +19,11 @@ nn::Quantization Executor::quantization(const Instruction& instruction, nn::Site
   if (trains()) how.scale = state.site_scales().rows(index, 1);
   how.records_only = setup_.calibrates;
   const Op recording = operand == nn::Operand::x ? Op::forward : Op::backward;
-  if (trains() && instruction.op == recording) how.amax = state.site_amax().rows(index, 1);
+  if (trains() && instruction.op == recording) {
+    how.amax = state.site_amax().rows(index, 1);
+    how.saturated = state.site_saturated().rows(index, 1);
+    how.elements = &site_elements_[static_cast<std::size_t>(index)];
+  }
   return how;
 }
 
@@ -28,13 +32,25 @@ void Executor::judge(const Instruction& instruction) {
   if (state.site_amax().empty()) return;
   Stream& compute = stream(instruction.stream);
   const auto workspace = [&](std::int64_t bytes) { return temp(instruction, DType::u8, {bytes}); };
-  all_reduce_max(setup_.mesh->loss(), state.site_amax(), compute, workspace);
-  all_reduce_max(setup_.mesh->tensor(), state.site_amax(), compute, workspace);
+  // The layers of the step are enqueued.
+  const std::vector<float> elements(site_elements_.begin(), site_elements_.end());
+  link_.upload(compute, "write_site_elements", state.site_elements(), elements.data(), state.site_elements().bytes());
+  all_reduce_max(setup_.mesh->loss(), state.site_records(), compute, workspace);
+  all_reduce_max(setup_.mesh->tensor(), state.site_records(), compute, workspace);
+  if (setup_.calibrates) return;
+  const RecordView<OptimizerProgress>& progress = state.progress();
   state.options().quantizer->judge(compute, {.amax = state.site_amax(),
                                              .scales = state.site_scales(),
+                                             .saturated = state.site_saturated(),
+                                             .elements = state.site_elements(),
                                              .step = state.record().field(&StepRecord::step),
-                                             .replay_step = state.progress().field(&OptimizerProgress::replay_step),
-                                             .skip = state.skip()});
+                                             .replay_step = progress.field(&OptimizerProgress::replay_step),
+                                             .replays = progress.field(&OptimizerProgress::replays),
+                                             .skip = state.skip(),
+                                             .worst = state.result().field(&StepResult::saturation),
+                                             .worst_site = state.result().field(&StepResult::saturated_site),
+                                             .saturates = static_cast<std::int32_t>(Skip::saturated),
+                                             .waits = static_cast<std::int32_t>(Skip::replay)});
 }
 
 void Executor::scale_update(const Instruction& instruction) {
@@ -50,7 +66,7 @@ void Executor::scale_update(const Instruction& instruction) {
                   .history = state.amax_history(),
                   .scales = state.site_scales(),
                   .skip = state.skip(),
-                  .refreshes = static_cast<std::int32_t>(setup_.calibrates ? Skip::no_target : Skip::none)});
+                  .refreshes = static_cast<std::int32_t>(setup_.calibrates ? Skip::no_target : Skip::saturated)});
   }
   scale_weights(state, *setup_.mesh, compute,
                 [&](std::int64_t bytes) { return temp(instruction, DType::u8, {bytes}); });

@@ -165,7 +165,10 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     }
     if (const auto sites = static_cast<std::int64_t>(options.scaled_sites.size()); sites > 0) {
       site_scales_ = carver.take(DType::f32, {sites});
-      site_amax_ = carver.take(DType::f32, {sites});
+      site_records_ = carver.take(DType::f32, {3, sites});
+      site_amax_ = site_records_.rows(0, 1).reshape({sites});
+      site_saturated_ = site_records_.rows(1, 1).reshape({sites});
+      site_elements_ = site_records_.rows(2, 1).reshape({sites});
       amax_history_ = carver.take(DType::f32, {sites, options.quantizer->history()});
     }
     amax_groups_.clear();

@@ -135,8 +135,12 @@ class ModelState {
   std::byte* host_data() const { return host_arena_.data(); }  // [host_bytes()]; null: there is none
 
   // Of StateOptions::scaled_sites, in their order; empty if there are none. site_amax: of the running step.
-  const TensorView& site_scales() const { return site_scales_; }    // float32 [sites], 1 at first
-  const TensorView& site_amax() const { return site_amax_; }        // float32 [sites]
+  const TensorView& site_scales() const { return site_scales_; }  // float32 [sites], 1 at first
+  const TensorView& site_amax() const { return site_amax_; }      // float32 [sites]
+  // float32 [sites]: of the running step, the elements beyond the range of the scale, and all that were counted
+  const TensorView& site_saturated() const { return site_saturated_; }
+  const TensorView& site_elements() const { return site_elements_; }
+  const TensorView& site_records() const { return site_records_; }  // float32 [3, sites]: the three above
   const TensorView& amax_history() const { return amax_history_; }  // float32 [sites, nn::Quantizer::history()]
   std::int64_t site_index(const ScaledSite& site) const;            // InternalError if it is not among them
   const std::vector<AmaxGroup>& amax_groups() const { return amax_groups_; }
@@ -171,7 +175,7 @@ class ModelState {
   std::vector<nn::KvCache> kv_caches_;  // by layer
   std::vector<TensorView> ropes_;
   TensorView optimizer_scalars_, loss_factor_, norms_, auxiliary_statistics_;
-  TensorView site_scales_, site_amax_, amax_history_;
+  TensorView site_scales_, site_records_, site_amax_, site_saturated_, site_elements_, amax_history_;
   std::map<std::tuple<int, nn::Site, nn::Operand>, std::int64_t> site_indices_;
   std::vector<AmaxGroup> amax_groups_;
   std::vector<StateTable> tables_;

@@ -41,6 +41,7 @@ struct OptimizerProgress {
   // Not negative: the step with this number was skipped and is to run again. Until it has, steps with other numbers,
   // which the host may have enqueued meanwhile, change nothing. Set and cleared by nn::Quantizer::judge().
   std::int32_t replay_step = -1;
+  std::int32_t replays = 0;  // how often that step was skipped so far
 };
 
 // Why a step changes nothing; none: it counts.
@@ -70,6 +71,10 @@ struct StepResult {
   float clip = 1;            // coefficient that scales the gradient
   float auxiliary_loss = 0;  // mean over micro-batches of the loss that layers add (nn/auxiliary_loss.h); of all ranks
   float refusal = 0;         // nn::Refusal; of this rank until gradient_norm, or end_step, takes the maximum of all
+  // The largest share of elements of one of StateOptions::scaled_sites that were beyond the range of its scale
+  // (nn::Quantizer::judge), and its index. Without sites 0.
+  float saturation = 0;
+  std::int32_t saturated_site = 0;
   // Skip; ops take any value but 0 as "change nothing". The last member: the host's value arrives before the others are
   // zeroed.
   std::int32_t skip = 0;

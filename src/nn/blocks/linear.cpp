@@ -66,7 +66,7 @@ Scaled Linear::quantized(LayerContext& ctx, Operand operand, const Scaled& matri
   how.operand = operand;
   how.rows = reader != ReadBy::weight_gradient;
   how.transposed = reader != ReadBy::product;
-  if (!how.rows) how.amax = {};
+  if (!how.rows) how.amax = how.saturated = {};
   how.first_row = first_row;
   if (how.records_only) {
     if (!how.amax.empty()) how.quantizer->record(ctx, how, matrix.view);
@@ -277,7 +277,7 @@ Scaled Linear::gradient_beside(LayerContext& ctx, const Scaled& x, const Scaled&
     how.operand = Operand::dy;
     how.records_only = how.rows = false;
     how.transposed = true;
-    how.scale = how.amax = {};
+    how.scale = how.amax = how.saturated = {};
     return how.quantizer->quantize(ctx, how, dy.view);
   }
   if (!rounded.view.empty()) return rounded;

@@ -9,7 +9,7 @@ Quantization forms(Quantization how, Operand operand, Linear::ReadBy reader, con
   how.operand = operand;
   how.rows = reader != Linear::ReadBy::weight_gradient;
   how.transposed = reader != Linear::ReadBy::product || saved.in_fp8();
-  if (!how.rows) how.amax = {};
+  if (!how.rows) how.amax = how.saturated = {};
   if (saved.in_fp8()) {
     how.transposed_to = saved.matrix;
     how.used_to = saved.scale;
@@ -61,7 +61,7 @@ Scaled write_input(LayerContext& ctx, const Linear& linear, const Shape& shape, 
   if (!how.records_only) return how.quantizer->quantize(ctx, how, y);
   // The product reads y itself. There is no scale yet, and no one keeps the gradient of the weight.
   how.records_only = how.rows = false;
-  how.scale = how.amax = {};
+  how.scale = how.amax = how.saturated = {};
   how.quantizer->quantize(ctx, how, y);
   return y;
 }

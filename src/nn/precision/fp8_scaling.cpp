@@ -5,6 +5,7 @@
 #include "nn/flat.h"
 #include "nn/layer.h"
 #include "ops/copy/copy.h"
+#include "ops/quantize/saturation.h"
 
 namespace hawser::nn {
 
@@ -42,8 +43,11 @@ ops::Fp8Output Fp8Scaling::make_output(LayerContext& ctx, const Quantization& ho
   const auto given_or_temp = [&](const TensorView& view, DType of, const Shape& like) {
     return view.empty() ? ctx.temp(of, like) : view;
   };
-  ops::Fp8Output out{
-      .scale = scale, .mask = ctx.batch().token_mask.rows(how.first_row, shape[0]), .amax = how.amax, .saturated = {}};
+  ops::Fp8Output out{.scale = scale,
+                     .mask = ctx.batch().token_mask.rows(how.first_row, shape[0]),
+                     .amax = how.amax,
+                     .saturated = how.saturated};
+  if (!how.saturated.empty()) *how.elements += shape.elements();
   if (how.rows) out.q = ctx.temp(dtype, shape);
   if (how.transposed) out.transposed = given_or_temp(how.transposed_to, dtype, {shape[1], shape[0]});
   out.used = given_or_temp(how.used_to, DType::f32, {1});
@@ -83,6 +87,21 @@ Scaled Fp8Scaling::quantize(LayerContext& ctx, const Quantization& how, const Te
 void Fp8Scaling::record(LayerContext& ctx, const Quantization& how, const TensorView& matrix) const {
   const TensorView mask = ctx.batch().token_mask.rows(how.first_row, matrix.size(0));
   ops::amax(ctx.compute(), {.x = matrix, .mask = mask, .out = how.amax, .accumulate = true});
+}
+
+void Fp8Scaling::judge(Stream& stream, const JudgedStep& s) const {
+  ops::judge_saturation(stream, {.saturated = s.saturated,
+                                 .elements = s.elements,
+                                 .step = s.step,
+                                 .worst = s.worst,
+                                 .worst_site = s.worst_site,
+                                 .replay_step = s.replay_step,
+                                 .replays = s.replays,
+                                 .skip = s.skip,
+                                 .limit = options_.saturation_limit,
+                                 .max_replays = options_.max_replays,
+                                 .saturates = s.saturates,
+                                 .waits = s.waits});
 }
 
 void Fp8Scaling::update_scales(Stream& stream, const SiteScales& s) const {
