@@ -64,6 +64,9 @@ struct Fp8Recipe {
   std::int64_t amax_history = 16;
   AmaxAlgorithm amax_algorithm = AmaxAlgorithm::maximum;
   int margin = 0;
+  // Share of an input's or a gradient's elements that are beyond the range of a delayed scale, from which on a step is
+  // replayed; 1: none is.
+  double saturation_limit = 1e-3;
   std::vector<std::string> layers = {"all"};  // numbers of blocks, from 0, and ranges of them: "2-29"
 };
 

@@ -137,6 +137,8 @@ std::vector<Key> make_schema() {
            "delayed scaling: which amax of the history gives the scale"),
       integer("precision.fp8.margin", HAWSER_FIELD(precision.fp8.margin), {.min = 0, .max = 16},
               "scales are 2^margin times larger than an amax needs"),
+      number("precision.fp8.saturation_limit", HAWSER_FIELD(precision.fp8.saturation_limit), {.min = 0, .max = 1},
+             "delayed scaling: a step in which a larger share of a tensor saturates is replayed; 1: none"),
       names("precision.fp8.layers", HAWSER_FIELD(precision.fp8.layers),
             "transformer blocks whose Linears are in FP8: all, numbers from 0, or ranges such as 2-29"),
 

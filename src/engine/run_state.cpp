@@ -17,6 +17,7 @@ std::string to_json(const RunState& state) {
   if (state.loss_scale != 1) json["loss_scale"] = state.loss_scale;
   if (state.kept != decltype(state.kept){}) json["optimizer_scalars"] = state.kept;
   if (state.replay_step >= 0) json["replay_step"] = state.replay_step;
+  if (state.replays > 0) json["replays"] = state.replays;
   json["recipe"] = io::parse_own_json<io::OrderedJson>(state.recipe);
   json["config"] = state.config;
   json["tokenizer"] = state.tokenizer;
@@ -58,6 +59,7 @@ RunState run_state_of(const std::string& text) {
             .loss_scale = json.value("loss_scale", 1.0f),
             .kept = json.value("optimizer_scalars", decltype(RunState::kept){}),
             .replay_step = json.contains("replay_step") ? count("replay_step") : -1,
+            .replays = json.contains("replays") ? count("replays") : 0,
             .recipe = json.at("recipe").dump(),
             .config = json.at("config"),
             .tokenizer = json.at("tokenizer"),

@@ -27,6 +27,7 @@ struct RunState {
   float loss_scale = 1;
   decltype(step::OptimizerProgress::kept) kept{};  // the optimizer's own
   std::int64_t replay_step = -1;                   // step::OptimizerProgress::replay_step
+  std::int64_t replays = 0;                        // step::OptimizerProgress::replays
   std::string recipe;                              // text of config's recipe_json
   std::string config;                              // text of the model's config.json
   std::string tokenizer;                           // path of a tokenizer.json or its folder; "": none

@@ -17,6 +17,7 @@ TEST(RunState, ComesBackAsItWasWritten) {
                        .loss_scale = 4096,
                        .kept = {1, 0.1f, 0, -3},
                        .replay_step = 6,
+                       .replays = 2,
                        .recipe = R"({"train":{"seed":3}})",
                        .config = "{}",
                        .tokenizer = "a/tokenizer.json",
@@ -29,6 +30,7 @@ TEST(RunState, ComesBackAsItWasWritten) {
   EXPECT_EQ(back.micro_batches, 4);
   EXPECT_EQ(back.skipped, 2);
   EXPECT_EQ(back.replay_step, 6);
+  EXPECT_EQ(back.replays, 2);
   EXPECT_EQ(back.good_steps, 3);
   EXPECT_EQ(back.loss_scale, 4096);
   EXPECT_EQ(back.kept, state.kept);

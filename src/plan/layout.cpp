@@ -96,7 +96,8 @@ void set_formats(Layout& layout, const models::Model& model, const Fp8Recipe& fp
   layout.quantizer =
       std::make_shared<nn::Fp8Scaling>(nn::Fp8Options{.history = fp8.amax_history,
                                                       .most_recent = fp8.amax_algorithm == AmaxAlgorithm::most_recent,
-                                                      .margin = fp8.margin});
+                                                      .margin = fp8.margin,
+                                                      .saturation_limit = static_cast<float>(fp8.saturation_limit)});
 }
 
 DType default_reduce_dtype(DeviceKind device, DType compute) {

@@ -181,6 +181,7 @@ std::string html_report(const HtmlInput& input) {
     data.push_back(count_fact("sequences read", run.last->data_position.sequences));
     if (run.targets > 0) data.push_back(count_fact("tokens predicted", run.targets));
     if (run.skipped > 0) data.push_back(count_fact("steps without targets", run.skipped));
+    if (run.replays > 0) data.push_back(count_fact("replays of steps that saturated FP8", run.replays));
   }
   out += "<h2>Environment and data</h2>\n<div class=\"grid2\">\n" + table("Environment", facts.environment) +
          table("Data", data) + "</div>\n";

@@ -50,6 +50,7 @@ std::vector<Scalar> scalars(const StepMetrics& m) {
     if (m.expert_imbalance) add("experts/imbalance", *m.expert_imbalance);
   }
   if (m.loss_scale) add("optimizer/loss_scale", *m.loss_scale);
+  if (m.replays > 0) add("precision/replays", static_cast<double>(m.replays));
   if (m.validation_loss) add("loss/validation", *m.validation_loss);
   add("optimizer/lr", m.lr);
   add("speed/tokens_per_second", m.tokens_per_second);
@@ -82,6 +83,7 @@ std::string to_json(const StepMetrics& m) {
        {"data_position", {{"sequences", m.data_position.sequences}, {"epoch", finite(m.data_position.epoch)}}}});
   if (m.loss_scale) json["loss_scale"] = finite(*m.loss_scale);
   if (m.overflow) json["overflow"] = true;
+  if (m.replays > 0) json["replays"] = m.replays;
   if (!m.checkpointing.empty()) json["activation_checkpointing"] = m.checkpointing;
   if (m.model_flops_utilization) json["model_flops_utilization"] = finite(*m.model_flops_utilization);
   if (m.gpu_watts) json["gpu_watts"] = finite(*m.gpu_watts);
@@ -120,6 +122,7 @@ std::optional<StepMetrics> from_json(const std::string& line) {
                 .expert_imbalance = perhaps(json, "expert_imbalance"),
                 .loss_scale = perhaps(json, "loss_scale"),
                 .overflow = json.value("overflow", Json(false)) == true,
+                .replays = whole(json, "replays"),
                 .checkpointing = words(json, "activation_checkpointing"),
                 .model_flops_utilization = perhaps(json, "model_flops_utilization"),
                 .gpu_watts = perhaps(json, "gpu_watts"),

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -20,6 +21,7 @@
 #include "io/files.h"
 #include "report/metrics_file.h"
 #include "report/progress.h"
+#include "report/run_history.h"
 #include "report/testing/sample_metrics.h"
 
 namespace hawser::report {
@@ -64,6 +66,19 @@ TEST(Metrics, ALineHoldsAllNumbers) {
   const auto line = nlohmann::json::parse(to_json(skipped));
   EXPECT_TRUE(line["loss"].is_null() && line["grad_norm"].is_null());
   EXPECT_EQ(from_json(to_json(skipped))->targets, 0);
+}
+
+TEST(Metrics, AReplayedStepSaysHowOften) {
+  StepMetrics metrics = metrics_of(4);
+  EXPECT_FALSE(nlohmann::json::parse(to_json(metrics)).contains("replays"));
+  metrics.replays = 2;
+  EXPECT_EQ(nlohmann::json::parse(to_json(metrics))["replays"], 2);
+  EXPECT_EQ(from_json(to_json(metrics))->replays, 2);
+  RunHistory history;
+  for (int i = 0; i < 2; ++i) history.add(metrics);
+  EXPECT_EQ(history.replays, 4);
+  EXPECT_TRUE(std::ranges::any_of(
+      scalars(metrics), [](const Scalar& scalar) { return scalar.name == "precision/replays" && scalar.value == 2; }));
 }
 
 TEST(Metrics, AStepWithAnOverflowHasALossAndNoNorm) {

@@ -43,6 +43,7 @@ void RunHistory::add(const StepMetrics& m) {
   for (const Finding& finding : m.findings) add(finding);
   seconds += m.step_seconds;
   all_tokens += m.step_seconds * m.tokens_per_second;
+  replays += m.replays;
   targets += std::max<std::int64_t>(m.targets, 0);
   last = m;
 }

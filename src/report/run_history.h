@@ -25,7 +25,7 @@ struct RunHistory {
   std::int64_t lowest_step = 0;  // of lowest_validation
   double seconds = 0, all_tokens = 0;
   double joules = 0, joules_tokens = 0;  // of the steps whose joules are known
-  std::int64_t targets = 0, skipped = 0;
+  std::int64_t targets = 0, skipped = 0, replays = 0;
 };
 
 }  // namespace hawser::report

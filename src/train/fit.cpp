@@ -75,7 +75,7 @@ void FitRun::train() {
     evaluate();
     return;
   }
-  batches::Prefetcher prefetcher(loader_, done_, total_steps());
+  std::optional<batches::Prefetcher> prefetcher(std::in_place, loader_, done_, total_steps());
   if (done_ == 0) {
     result_.initial_validation_loss = evaluate();
     if (result_.interrupted) return;
@@ -86,10 +86,11 @@ void FitRun::train() {
       result_.interrupted = true;
       announce_stop();
       while (!in_flight_.empty()) retire(false);
+      rewind();
       return;
     }
     const std::int64_t step = ++done_;
-    in_flight_.push_back(enqueue(step, prefetcher));
+    in_flight_.push_back(enqueue(step, *prefetcher));
     const bool last = step == total_steps();
     const bool evaluate = validation_ && (last || on_beat(plan_.evaluate_every));
     const bool due = !last && saver_->due(step), between = due && !saver_->asynchronous();
@@ -99,8 +100,12 @@ void FitRun::train() {
       });
     }
     const bool pause = evaluate || between || last;
-    const std::size_t ahead = step_seconds_ > kSlowStep ? kInFlightOfSlow : kInFlight;
+    const std::size_t ahead = slow_ ? kInFlightOfSlow : kInFlight;
     while (in_flight_.size() > (pause ? 0u : ahead)) retire(evaluate);
+    if (rewind()) {
+      prefetcher.emplace(loader_, done_, total_steps());
+      continue;
+    }
     if (between) {
       phase(cat("saving step ", done_), "saving");
       saver_->save(done_);
@@ -118,10 +123,12 @@ void FitRun::announce_stop() {
 }
 
 bool FitRun::asked_to_stop() {
-  constexpr std::uint64_t kStop = 1;
-  const std::uint64_t mine = (request_.stop_requested() ? kStop : 0) | saver_->requests();
+  constexpr std::uint64_t kStop = 1, kSlow = 8;
+  const std::uint64_t mine =
+      (request_.stop_requested() ? kStop : 0) | (step_seconds_ > kSlowStep ? kSlow : 0) | saver_->requests();
   const std::uint64_t all = world_ != nullptr ? world_->any_of(mine) : mine;
   saver_->apply(all);
+  slow_ = (all & kSlow) != 0;
   return (all & kStop) != 0;
 }
 
@@ -151,8 +158,9 @@ void FitRun::retire(bool evaluate_after) {
   InFlightStep pending = std::move(in_flight_.front());
   in_flight_.pop_front();
   session_->wait(pending.output.end);
-  const double loss_scale = progress_of_retired_.loss_scale;  // of this step
+  const auto [loss_scale, replays] = std::pair(progress_of_retired_.loss_scale, progress_of_retired_.replays);
   progress_of_retired_ = *pending.output.progress;
+  if (is_replayed(pending)) return;
   // Measured with the time at which the step ended, not at which the host retires it: before a pause the host retires
   // several steps that ended earlier.
   const double seconds = std::chrono::duration<double>(*pending.output.reached - last_end_).count();
@@ -188,12 +196,17 @@ void FitRun::retire(bool evaluate_after) {
   if (pending.step == 1) metrics.initial_validation_loss = result_.initial_validation_loss;
   add_power(metrics, power, ranks);
   if (peak_flops_) metrics.model_flops_utilization = metrics.model_flops_per_second / *peak_flops_;
+  if (r.skipped() == step::Skip::none &&
+      r.saturation > static_cast<float>(plan_.recipe.precision.fp8.saturation_limit)) {
+    log_saturation(pending, cat("it was replayed ", replays, " times and counts as it is"));
+  }
   if (r.skipped() == step::Skip::refused) log(cat("step ", pending.step, " is skipped: ", to_string(r.refused())));
   if (pending.targets == 0) log(cat("step ", pending.step, " has no token to predict: skipped"));
   const ops::LossScaling& scaling = plan_.layout.loss_scaling;
   if (scaling.dynamic()) metrics.loss_scale = loss_scale;
   const Outcome outcome = outcome_of(metrics.loss, metrics.grad_norm, loss_scale, scaling);
   metrics.overflow = outcome == Outcome::overflow;
+  metrics.replays = replays;
   if (outcome == Outcome::diverged) diverged(metrics, remedy_of(metrics.loss, loss_scale, scaling));
   if (evaluate_after && in_flight_.empty()) {
     metrics.validation_loss = evaluate();
@@ -212,6 +225,32 @@ void FitRun::retire(bool evaluate_after) {
   if (watch_) watch_->step(metrics);
   if (progress_) progress_->step(metrics);
   saver_->retired(pending.step, pending.output.end);
+}
+
+void FitRun::log_saturation(const InFlightStep& ended, const std::string& consequence) {
+  const step::StepResult& result = *ended.output.result;
+  const step::ScaledSite& site =
+      session_->state().options().scaled_sites[static_cast<std::size_t>(result.saturated_site)];
+  log(fmt::format("hawser: step {}: {:.2g}% of {} of block {}'s {} saturate FP8; {}", ended.step,
+                  100 * result.saturation, to_string(site.operand), open_.model->block_of(site.layer),
+                  to_string(site.site), consequence));
+}
+
+bool FitRun::is_replayed(const InFlightStep& ended) {
+  const std::int64_t replay_step = progress_of_retired_.replay_step;
+  if (replay_step < 0) return false;
+  if (replay_step == ended.step) log_saturation(ended, "the step is replayed with new scales");
+  saver_->discard(replay_step - 1);
+  rewinds_ = true;
+  return true;
+}
+
+bool FitRun::rewind() {
+  if (!rewinds_) return false;
+  while (!in_flight_.empty()) retire(false);
+  done_ = progress_of_retired_.replay_step - 1;
+  rewinds_ = false;
+  return true;
 }
 
 void FitRun::diverged(const report::StepMetrics& metrics, const std::string& remedy) {
@@ -262,6 +301,7 @@ engine::RunState FitRun::state_of(std::int64_t step) {
           .loss_scale = progress_of_retired_.loss_scale,
           .kept = progress_of_retired_.kept,
           .replay_step = progress_of_retired_.replay_step,
+          .replays = progress_of_retired_.replays,
           .recipe = recipe_json(plan_.recipe),
           .config = config_text_,
           .tokenizer = tokenizer_,

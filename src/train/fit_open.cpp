@@ -378,7 +378,8 @@ void FitRun::resume() {
                             .good_steps = static_cast<std::int32_t>(state.good_steps),
                             .loss_scale = state.loss_scale,
                             .kept = state.kept,
-                            .replay_step = static_cast<std::int32_t>(state.replay_step)};
+                            .replay_step = static_cast<std::int32_t>(state.replay_step),
+                            .replays = static_cast<std::int32_t>(state.replays)};
     session_->set_progress(progress_of_retired_);
     if (validation_) unfinished_evaluation_ = report::from_json(state.unfinished_evaluation);
     if (unfinished_evaluation_ && unfinished_evaluation_->step != done_) unfinished_evaluation_.reset();

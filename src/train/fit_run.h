@@ -86,6 +86,14 @@ class FitRun {
   // Waits for the oldest in-flight step and reports it; an evaluation may follow after the newest one.
   void retire(bool evaluate_after);
 
+  // Whether the oldest in-flight step, which has ended, changed nothing and is replayed: its values were saturated
+  // (nn::Quantizer::judge), or another one is replayed before it. Says so.
+  bool is_replayed(const InFlightStep& ended);
+  // Names the Linear with the largest share of saturated values.
+  void log_saturation(const InFlightStep& ended, const std::string& consequence);
+  // Retires the in-flight steps and continues before the one to replay. Does nothing if there is none.
+  bool rewind();
+
   // The weights are invalid from this step on: nothing more is saved, and earlier checkpoints stay.
   [[noreturn]] void diverged(const report::StepMetrics& metrics, const std::string& remedy);
   std::optional<double> evaluate();
@@ -132,6 +140,8 @@ class FitRun {
   std::unique_ptr<RunWatch> watch_;   // rank 0's
   std::unique_ptr<RunSaver> saver_;   // destroyed before the members above, which it uses
   std::deque<InFlightStep> in_flight_;
+  bool rewinds_ = false;  // a retired step is to be replayed, and done_ counts it still
+  bool slow_ = false;     // a step took longer than kSlowStep, on some rank
   std::int64_t done_ = 0, retired_ = 0;
   step::OptimizerProgress progress_of_retired_;                         // after the newest retired step
   double counted_tokens_ = 0, counted_seconds_ = 0, step_seconds_ = 0;  // step_seconds_: of the newest retired step

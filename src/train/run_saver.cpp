@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/clock.h"
 #include "engine/rank_sync.h"
 #include "engine/session.h"
@@ -98,9 +100,15 @@ void RunSaver::take(std::int64_t step, const Event& step_end, const std::functio
   }
   background_->take(step_end);
   taken_step_ = step;
-  last_save_ = Clock::now();
+  last_save_before_ = std::exchange(last_save_, Clock::now());
   due_by_time_ = false;
   times_.waited_s += seconds_since(begin);
+}
+
+void RunSaver::discard(std::int64_t step) {
+  if (taken_step_ <= step) return;
+  taken_step_ = -1;
+  last_save_ = last_save_before_;
 }
 
 void RunSaver::evaluated(std::int64_t step, double loss) {

@@ -66,6 +66,8 @@ class RunSaver {
   // Asynchronous mode, after `step` was enqueued: copies its state alongside the next steps. `retire_earlier` retires
   // steps until the one copied before is retired; called if that is necessary.
   void take(std::int64_t step, const Event& step_end, const std::function<void()>& retire_earlier);
+  // The steps after this one changed nothing and run again: a copy of one of them is not saved.
+  void discard(std::int64_t step);
   // Reports the result of an evaluation after this step, which is the last one enqueued.
   void evaluated(std::int64_t step, double loss);
   // The step has ended and its loss is finite. Starts writing the state that take() copied, and saves the best
@@ -115,8 +117,8 @@ class RunSaver {
   double best_loss_ = std::numeric_limits<double>::infinity(), evaluated_loss_ = 0;
   bool keeps_best_;  // evaluations decide which checkpoint OUTPUT/best is
   bool due_by_time_ = false, reported_slow_ = false, reported_not_removed_ = false;
-  std::string not_removed_;  // SaveTo::not_removed of the running save
-  Clock::time_point last_save_, started_;
+  std::string not_removed_;                                   // SaveTo::not_removed of the running save
+  Clock::time_point last_save_, started_, last_save_before_;  // last_save_before_: taken_step_ was copied
   SaveTimes times_;
 };
 

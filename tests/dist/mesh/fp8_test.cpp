@@ -182,8 +182,8 @@ class GrowingRun {
   bool whole_;
 };
 
-// A step that saturates is skipped, and so are those in flight after it; replayed, it has the bits of a run that had the
-// new scales from its start. Every mesh and way to recompute agrees.
+// A step that saturates is skipped, and so are those in flight after it; replayed, it has the bits of a run that had
+// the new scales from its start. Every mesh and way to recompute agrees.
 TEST(Fp8, ASaturatedStepIsReplayed) {
   const models::Model model = fp8_model();
   const auto self = comm::make_self_mesh();
@@ -335,7 +335,7 @@ TEST(Fp8, AModelsGradientsAreThoseOfOneRank) {
     plan::Layout layout = base;
     layout.gradient_clip = 0;
     layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
-    if (&of == &model) plan::set_formats(layout, of, {});
+    if (&of == &model) plan::set_formats(layout, of, {.saturation_limit = 1});
     return layout;
   };
   // The first moments of AdamW after one step are its gradients times a constant.

@@ -1,0 +1,87 @@
+// FP8 runs whose steps saturate and are replayed. With a low limit and a history of one amax, many steps do.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "harness.h"
+
+namespace hawser::faults {
+namespace {
+
+constexpr std::int64_t kSteps = 40;
+
+using Words = std::vector<std::string>;
+
+Words words(const Words& more, const std::string& limit = "0.0005") {
+  Words all = {"precision.compute=fp8", "precision.fp8.amax_history=1", "precision.fp8.saturation_limit=" + limit,
+               "train.steps=" + std::to_string(kSteps), "checkpoint.every_steps=1"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+// By step: how often it was replayed.
+std::map<std::int64_t, int> replays(const fs::path& out) {
+  std::map<std::int64_t, int> all;
+  std::ifstream file(out / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json.contains("replays")) all[json["step"]] = json["replays"];
+  }
+  return all;
+}
+
+// However many steps are in flight when one is replayed, and whatever is saved meanwhile, the run is the same.
+TEST(Replay, DoesNotDependOnTheStepsInFlight) {
+  for (const char* ranks : {"1", "2"}) {
+    SCOPED_TRACE(ranks);
+    const Workplace place;
+    const Ended whole = run(place, words({"--ranks", ranks, "output=whole"}));
+    ASSERT_EQ(whole.code, 0) << whole.err;
+    const auto counts = replays(place.out("whole"));
+    EXPECT_GT(counts.size(), 3u);
+    EXPECT_LT(counts.size(), static_cast<std::size_t>(kSteps));
+    EXPECT_NE(whole.err.find("saturate FP8; the step is replayed with new scales"), std::string::npos) << whole.err;
+    EXPECT_EQ(metrics(place.out("whole")).size(), static_cast<std::size_t>(kSteps));
+    const Ended between = run(place, words({"--ranks", ranks, "output=between", "checkpoint.asynchronous=false"}));
+    ASSERT_EQ(between.code, 0) << between.err;
+    expect_equal_runs(place.out("whole"), place.out("between"), kSteps);
+    const Ended rare = run(place, words({"--ranks", ranks, "output=rare", "checkpoint.every_steps=0"}));
+    ASSERT_EQ(rare.code, 0) << rare.err;
+    expect_equal_runs(place.out("whole"), place.out("rare"), kSteps);
+    EXPECT_EQ(replays(place.out("rare")), counts);
+    const Ended without = run(place, words({"--ranks", ranks, "output=without"}, "1"));
+    ASSERT_EQ(without.code, 0) << without.err;
+    EXPECT_TRUE(replays(place.out("without")).empty());
+    EXPECT_NE(metrics(place.out("without")), metrics(place.out("whole")));
+  }
+}
+
+// Stopped, or killed, in many places.
+TEST(Replay, ResumesInTheMiddle) {
+  for (const char* ranks : {"1", "2"}) {
+    SCOPED_TRACE(ranks);
+    const Workplace place;
+    const Ended whole = run(place, words({"--ranks", ranks, "output=whole"}));
+    ASSERT_EQ(whole.code, 0) << whole.err;
+    for (const int signal : {SIGKILL, SIGINT, SIGINT}) {
+      Fit going(place, words({"--ranks", ranks, "--resume"}));
+      const std::int64_t from = newest_step(place.out()) + 5;
+      ASSERT_TRUE(eventually([&] { return newest_step(place.out()) >= from || !going.going(); }));
+      if (signal == SIGKILL) {
+        going.kill_all();
+      } else {
+        kill(going.pid(), signal);
+      }
+      static_cast<void>(going.wait());
+    }
+    const Ended resumed = run(place, words({"--ranks", ranks, "--resume"}));
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    expect_equal_runs(place.out("whole"), place.out(), kSteps);
+    EXPECT_EQ(replays(place.out()), replays(place.out("whole")));
+  }
+}
+
+}  // namespace
+}  // namespace hawser::faults
