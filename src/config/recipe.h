@@ -67,6 +67,7 @@ struct Fp8Recipe {
   // Share of an input's or a gradient's elements that are beyond the range of a delayed scale, from which on a step is
   // replayed; 1: none is.
   double saturation_limit = 1e-3;
+  std::int64_t verify_every = 0;              // steps; 0: never
   std::vector<std::string> layers = {"all"};  // numbers of blocks, from 0, and ranges of them: "2-29"
 };
 

@@ -45,6 +45,10 @@ bool calibrates(const StepConfig& config) {
          !plan::scaled_sites(layout).empty();
 }
 
+bool verifies(const StepConfig& config) {
+  return config.purpose == step::Purpose::train && config.layout.verify_every > 0;
+}
+
 }  // namespace
 
 Session::Session(const models::Model& model, const plan::Layout& layout, Device& device, comm::Mesh& mesh,
@@ -65,6 +69,17 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
     StepConfig first = *config;
     first.layout.calibrates = true;
     configs.push_back(std::move(first));
+  }
+  if (const auto config = std::ranges::find_if(configs, verifies); config != configs.end()) {
+    const auto train = static_cast<std::size_t>(config - configs.begin());
+    const auto add = [&](step::Verification verification) {
+      StepConfig verified = configs[train];
+      verified.layout.verification = verification;
+      configs.push_back(std::move(verified));
+      return configs.size() - 1;
+    };
+    reference_ = add(step::Verification::reference);
+    comparison_ = add(step::Verification::comparison);
   }
   std::int64_t arena_bytes = 0, host_bytes = 0, state_bytes = 0, host_state_bytes = 0;
   const bool optimizer = std::any_of(configs.begin(), configs.end(),
@@ -318,6 +333,16 @@ void Session::set_progress(const step::OptimizerProgress& progress) {
 
 bool Session::owns_states() const {
   return mesh_.replicate().index() == 0;
+}
+
+Session::Verified Session::enqueue_verified(const step::StepInput& input) {
+  HAWSER_CHECK(reference_ && comparison_, "this session was not made for steps that are verified");
+  if (calibration_ && !input.skip && !has_history_.value_or(false)) calibrate(input);
+  step::StepInput first = input;
+  first.skip = true;
+  Verified verified{.reference = enqueue(*reference_, first), .step = {}};
+  verified.step = enqueue(*comparison_, input);
+  return verified;
 }
 
 step::StepOutput Session::enqueue(step::Purpose purpose, const step::StepInput& input) {

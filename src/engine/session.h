@@ -103,6 +103,13 @@ class Session {
   step::StepOutput enqueue(step::Purpose purpose, const step::StepInput& input);
   // The same for the StepConfig with this index in the constructor's `configs`.
   step::StepOutput enqueue(std::size_t index, const step::StepInput& input);
+  // A training step, and before it the same one with x and dy of Linears in the compute dtype, which changes nothing
+  // (step::Verification). The weights are the same, quantized, in both; StepOutput::parameter_norms are those of the
+  // reference gradient, and of the difference. The host waits for all steps so far. Needs plan::Layout::verify_every.
+  struct Verified {
+    step::StepOutput reference, step;
+  };
+  Verified enqueue_verified(const step::StepInput& input);
   // Of the first StepConfig with this purpose.
   step::Executor& executor(step::Purpose purpose);
   // Sets what a resumed run has counted so far; waits for enqueued steps.
@@ -147,6 +154,8 @@ class Session {
   std::int64_t pinned_bytes_ = 0;
   std::optional<std::size_t> calibration_;  // index of the step with plan::Layout::calibrates; none: not needed
   std::optional<bool> has_history_;         // none: not known
+  // Indices of the steps with plan::Layout::verification; none: not needed.
+  std::optional<std::size_t> reference_, comparison_;
   std::vector<std::byte*> registered_;
   std::vector<std::string> notes_;
   std::int64_t scratch_bytes_ = 0;

@@ -120,6 +120,20 @@ Forecast Forecaster::extrapolated(const Recipe& recipe) const {
   return out;
 }
 
+namespace {
+
+// The memory of the step that needs more: they share one arena.
+void take_larger(const Costs& other, Costs& costs) {
+  costs.pinned_bytes = std::max(costs.pinned_bytes, other.pinned_bytes);
+  if (other.total_bytes <= costs.total_bytes) return;
+  costs.total_bytes = other.total_bytes;
+  costs.peak_bytes = other.peak_bytes;
+  costs.peak_bytes_by_category = other.peak_bytes_by_category;
+  costs.peak_instruction = other.peak_instruction;
+}
+
+}  // namespace
+
 Forecast Forecaster::forecast(const Recipe& recipe, const models::Model& model, program::Placing placing,
                               std::int64_t max_needed) const {
   const auto start = std::chrono::steady_clock::now();
@@ -133,6 +147,15 @@ Forecast Forecaster::forecast(const Recipe& recipe, const models::Model& model, 
     ranks.push_back(of_stage.first);
     out.placed = out.placed && plans.back().buffers.placement.placed;
     out.stages.push_back({.costs = costs_of(plans.back(), model, out.layout), .overhead = overhead});
+    if (out.layout.verify_every == 0) continue;
+    for (const step::Verification verification : {step::Verification::reference, step::Verification::comparison}) {
+      Layout layout = out.layout;
+      layout.verification = verification;
+      const RankPlan verified =
+          plan_rank(model, layout, step::Purpose::train, of_stage.first, false, placing, max_needed - overhead);
+      out.placed = out.placed && verified.buffers.placement.placed;
+      take_larger(costs_of(verified, model, layout), out.stages.back().costs);
+    }
   }
   if (plans.size() > 1 && out.placed) check_plans(pointers(plans), ranks);
   std::vector<program::RankTrace> traces;

@@ -93,6 +93,7 @@ void set_formats(Layout& layout, const models::Model& model, const Fp8Recipe& fp
     }
     layout.policies[static_cast<std::size_t>(layer)].fp8_inputs = true;
   }
+  layout.verify_every = fp8.verify_every;
   layout.quantizer =
       std::make_shared<nn::Fp8Scaling>(nn::Fp8Options{.history = fp8.amax_history,
                                                       .most_recent = fp8.amax_algorithm == AmaxAlgorithm::most_recent,
@@ -196,6 +197,7 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
           .copies = layout.mesh.tensor,
           .optimizer = layout.optimizer.get(),
           .on_host = layout.state_on_host,
+          .verification = layout.verification,
           .quantizes = layout.quantizer != nullptr};
 }
 
@@ -231,6 +233,7 @@ step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool op
           .quantizer = layout.quantizer,
           .scaled_sites = scaled_sites(layout),
           .on_host = layout.state_on_host,
+          .verifies = optimizer && layout.verify_every > 0,
           .kv_cache_rows = layout.kv_cache_rows,
           .partition = layout.partition,
           .stage = mesh.place().pipeline};
@@ -308,7 +311,8 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
           .keep_saved = !step::forward_only(purpose),
           .copies = layout.mesh.tensor,
           .auxiliary_given = layout.auxiliary_given && purpose == step::Purpose::gradient_norms,
-          .calibrates = layout.calibrates};
+          .calibrates = layout.calibrates,
+          .verification = layout.verification};
 }
 
 }  // namespace hawser::plan

@@ -48,7 +48,9 @@ struct Layout {
   std::shared_ptr<const nn::Quantizer> quantizer;  // of SavePolicy::formats and of flats with scales; null: none
   std::vector<bool> state_on_host;                 // step::StateOptions::on_host; no recipe sets it
   bool calibrates = false;                         // step::ExecutorSetup::calibrates
-  double gradient_clip = 0;                        // step::ExecutorSetup::gradient_clip
+  std::int64_t verify_every = 0;                   // steps (engine::Session::enqueue_verified); 0: never
+  step::Verification verification = step::Verification::none;
+  double gradient_clip = 0;  // step::ExecutorSetup::gradient_clip
   ops::LossScaling loss_scaling;
   std::int64_t logit_positions = 1;  // Purpose::logits: number of rows whose logits are computed
   // Rows of K and V that each attention layer keeps between passes; 0: a pass attends to its own rows only.

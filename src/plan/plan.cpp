@@ -97,6 +97,7 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   plan.parameter_bytes = state.parameter_bytes();
   plan.optimizer_bytes = state.optimizer_bytes();
   plan.kv_cache_bytes = state.kv_cache_bytes();
+  plan.reference_bytes = state.reference_bytes();
   plan.saved_bytes = state.saved_bytes();
   plan.state_bytes = state.bytes();
   plan.host_state_bytes = state.host_bytes();
@@ -197,8 +198,9 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
   costs.peak_bytes_by_category["parameters"] = plan.parameter_bytes;
   costs.peak_bytes_by_category["optimizer state"] = plan.optimizer_bytes;
   if (plan.kv_cache_bytes > 0) costs.peak_bytes_by_category["the KV cache"] = plan.kv_cache_bytes;
+  if (plan.reference_bytes > 0) costs.peak_bytes_by_category["reference gradient"] = plan.reference_bytes;
   costs.peak_bytes_by_category["tables"] =
-      plan.state_bytes - plan.parameter_bytes - plan.optimizer_bytes - plan.kv_cache_bytes;
+      plan.state_bytes - plan.parameter_bytes - plan.optimizer_bytes - plan.kv_cache_bytes - plan.reference_bytes;
   if (plan.scratch_bytes > 0) costs.peak_bytes_by_category["scratch of the streams"] = plan.scratch_bytes;
   for (const int buffer : plan.buffers.placement.peak_buffers) {
     const program::Buffer& b = plan.buffers.buffers[static_cast<std::size_t>(buffer)];

@@ -22,9 +22,10 @@ struct RankPlan {
   // This rank's parameters (float32 shards and their copies in the compute dtype), moments, and KV cache, as far as
   // they are on the device.
   std::int64_t parameter_bytes = 0, optimizer_bytes = 0, kv_cache_bytes = 0;
-  std::int64_t saved_bytes = 0;    // step::ModelState::saved_bytes
-  std::int64_t state_bytes = 0;    // of step::ModelState on the device: the three above and its small tables
-  std::int64_t scratch_bytes = 0;  // scratch_bytes(device), below
+  std::int64_t reference_bytes = 0;  // step::ModelState::reference_bytes
+  std::int64_t saved_bytes = 0;      // step::ModelState::saved_bytes
+  std::int64_t state_bytes = 0;      // of step::ModelState on the device: the four above and its small tables
+  std::int64_t scratch_bytes = 0;    // scratch_bytes(device), below
   // For each op with more than one kernel: the kernel that the plan uses, and why no faster one. One line each, without
   // repeats, in step order: "attention_forward: plain (float32 operands; cuDNN takes bf16)". Empty on the CPU.
   std::vector<std::string> implementations;

@@ -38,8 +38,8 @@ std::string plan_text(const RankPlan& plan) {
   std::ostringstream out;
   const program::Placement& placement = plan.buffers.placement;
   out << hash_of(plan.program) << ' ' << plan.stage << '\n'
-      << plan.parameter_bytes << ' ' << plan.optimizer_bytes << ' ' << plan.kv_cache_bytes << ' ' << plan.saved_bytes
-      << ' ' << plan.state_bytes << ' ' << plan.scratch_bytes << '\n'
+      << plan.parameter_bytes << ' ' << plan.optimizer_bytes << ' ' << plan.kv_cache_bytes << ' '
+      << plan.reference_bytes << ' ' << plan.saved_bytes << ' ' << plan.state_bytes << ' ' << plan.scratch_bytes << '\n'
       << placement.bytes << ' ' << placement.live_bytes << ' ' << plan.host_bytes() << ' ' << plan.staging_bytes << ' '
       << plan.host_state_bytes << '\n'
       << plan.buffers.index.size() << '\n';
@@ -61,8 +61,8 @@ RankPlan read_plan(const std::string& text, step::Purpose purpose, program::Prog
   std::uint64_t hash = 0;
   lines.numbers(hash, plan.stage);
   HAWSER_CHECK(hash == hash_of(plan.program), "the ranks of a pipeline stage run different programs");
-  lines.numbers(plan.parameter_bytes, plan.optimizer_bytes, plan.kv_cache_bytes, plan.saved_bytes, plan.state_bytes,
-                plan.scratch_bytes);
+  lines.numbers(plan.parameter_bytes, plan.optimizer_bytes, plan.kv_cache_bytes, plan.reference_bytes, plan.saved_bytes,
+                plan.state_bytes, plan.scratch_bytes);
   program::Placement& placement = plan.buffers.placement;
   program::Placement& host = plan.buffers.host_placement;
   lines.numbers(placement.bytes, placement.live_bytes, host.bytes, plan.staging_bytes, plan.host_state_bytes);

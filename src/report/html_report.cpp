@@ -170,6 +170,7 @@ std::string html_report(const HtmlInput& input) {
   add_chart("Power, watts", {&run.watts});
   add_chart("SM clock, MHz", {&run.clock});
   add_chart("Load of experts", {&run.experts});
+  add_chart("Relative error of FP8, percent", {&run.gradient_error, &run.worst_error, &run.loss_error});
   out += "</div>\n<h2>Memory and time</h2>\n<div class=\"grid2\">\n";
   std::vector<std::pair<std::string, double>> memory;
   for (const auto& [category, bytes] : facts.memory) memory.emplace_back(category, static_cast<double>(bytes));

@@ -50,6 +50,11 @@ std::vector<Scalar> scalars(const StepMetrics& m) {
     if (m.expert_imbalance) add("experts/imbalance", *m.expert_imbalance);
   }
   if (m.loss_scale) add("optimizer/loss_scale", *m.loss_scale);
+  if (m.fp8_error) {
+    add("precision/loss_error", m.fp8_error->loss);
+    add("precision/gradient_error", m.fp8_error->gradient);
+    add("precision/worst_gradient_error", m.fp8_error->worst);
+  }
   if (m.replays > 0) add("precision/replays", static_cast<double>(m.replays));
   if (m.validation_loss) add("loss/validation", *m.validation_loss);
   add("optimizer/lr", m.lr);
@@ -84,6 +89,12 @@ std::string to_json(const StepMetrics& m) {
   if (m.loss_scale) json["loss_scale"] = finite(*m.loss_scale);
   if (m.overflow) json["overflow"] = true;
   if (m.replays > 0) json["replays"] = m.replays;
+  if (m.fp8_error) {
+    json["fp8_error"] = {{"loss", finite(m.fp8_error->loss)},
+                         {"gradient", finite(m.fp8_error->gradient)},
+                         {"worst", finite(m.fp8_error->worst)},
+                         {"parameter", m.fp8_error->parameter}};
+  }
   if (!m.checkpointing.empty()) json["activation_checkpointing"] = m.checkpointing;
   if (m.model_flops_utilization) json["model_flops_utilization"] = finite(*m.model_flops_utilization);
   if (m.gpu_watts) json["gpu_watts"] = finite(*m.gpu_watts);
@@ -138,6 +149,10 @@ std::optional<StepMetrics> from_json(const std::string& line) {
   }
   if (const auto found = json.find("data_position"); found != json.end() && found->is_object()) {
     m.data_position = {whole(*found, "sequences"), number(*found, "epoch")};
+  }
+  if (const auto found = json.find("fp8_error"); found != json.end() && found->is_object()) {
+    m.fp8_error = {number(*found, "loss"), number(*found, "gradient"), number(*found, "worst"),
+                   words(*found, "parameter")};
   }
   if (const auto found = json.find("findings"); found != json.end() && found->is_array()) {
     for (const Json& f : *found) {

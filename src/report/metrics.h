@@ -24,6 +24,14 @@ struct Finding {
 
 constexpr std::size_t kMaxExpertCounts = 1024;  // in a line of metrics
 
+// What FP8 changes of a step (docs/fp8.md), relative to the same step with inputs and gradients in the compute dtype.
+struct Fp8Error {
+  double loss = 0;        // |difference| / reference
+  double gradient = 0;    // norm of the difference of all gradients / norm of the reference
+  double worst = 0;       // the largest of these of one parameter
+  std::string parameter;  // which one it is
+};
+
 struct StepMetrics {
   std::int64_t step = 0;  // from 1
   double time = 0;        // Unix time in seconds at which the step ended; 0: unknown, as in lines of earlier versions
@@ -45,8 +53,9 @@ struct StepMetrics {
   DataPosition data_position;
   std::optional<double> loss_scale;  // of the step, if it is dynamic (ops/loss_scale/loss_scale.h)
   bool overflow = false;  // the scaled gradient overflowed: the step was skipped, and the next has a lower loss scale
-  std::int64_t replays = 0;   // the step was skipped so often before, since values saturated FP8 (docs/fp8.md)
-  std::string checkpointing;  // memory.activation_checkpointing; set on the first step of a run or resume
+  std::int64_t replays = 0;           // the step was skipped so often before, since values saturated FP8 (docs/fp8.md)
+  std::optional<Fp8Error> fp8_error;  // of steps that are verified
+  std::string checkpointing;          // memory.activation_checkpointing; set on the first step of a run or resume
   std::optional<double> model_flops_utilization;  // over the devices' peak FLOPS, where known
   // Of the GPUs that are measured (train/power_watch.h), where NVML reports them: mean watts and SM clock of a GPU, and
   // joules of all ranks per token.

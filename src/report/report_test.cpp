@@ -81,6 +81,23 @@ TEST(Metrics, AReplayedStepSaysHowOften) {
       scalars(metrics), [](const Scalar& scalar) { return scalar.name == "precision/replays" && scalar.value == 2; }));
 }
 
+TEST(Metrics, AVerifiedStepHasTheErrorOfFp8) {
+  StepMetrics metrics = metrics_of(4);
+  EXPECT_FALSE(nlohmann::json::parse(to_json(metrics)).contains("fp8_error"));
+  metrics.fp8_error = {.loss = 0.001, .gradient = 0.05, .worst = 0.2, .parameter = "layers.1.down"};
+  const auto json = nlohmann::json::parse(to_json(metrics));
+  EXPECT_EQ(json["fp8_error"]["worst"], 0.2);
+  const auto read = from_json(to_json(metrics));
+  ASSERT_TRUE(read->fp8_error.has_value());
+  EXPECT_EQ(read->fp8_error->loss, 0.001);
+  EXPECT_EQ(read->fp8_error->gradient, 0.05);
+  EXPECT_EQ(read->fp8_error->worst, 0.2);
+  EXPECT_EQ(read->fp8_error->parameter, "layers.1.down");
+  EXPECT_TRUE(std::ranges::any_of(scalars(metrics), [](const Scalar& scalar) {
+    return scalar.name == "precision/worst_gradient_error" && scalar.value == 0.2;
+  }));
+}
+
 TEST(Metrics, AStepWithAnOverflowHasALossAndNoNorm) {
   StepMetrics metrics = metrics_of(4);
   metrics.grad_norm = std::numeric_limits<double>::infinity();

@@ -40,6 +40,11 @@ void RunHistory::add(const StepMetrics& m) {
     joules += *m.joules_per_token * m.tokens_per_second * m.step_seconds;
     joules_tokens += m.tokens_per_second * m.step_seconds;
   }
+  if (m.fp8_error) {
+    gradient_error.add(m.step, 100 * m.fp8_error->gradient);
+    worst_error.add(m.step, 100 * m.fp8_error->worst);
+    loss_error.add(m.step, 100 * m.fp8_error->loss);
+  }
   for (const Finding& finding : m.findings) add(finding);
   seconds += m.step_seconds;
   all_tokens += m.step_seconds * m.tokens_per_second;

@@ -17,6 +17,7 @@ struct RunHistory {
   Curve loss{"training", "nats"}, validation{"validation", "nats"}, norm{"gradient norm"}, rate{"learning rate"};
   Curve tokens{"tokens per second"}, use{"utilization"}, experts{"maximum over mean"};
   Curve watts{"mean of a GPU", "W"}, clock{"mean of a GPU", "MHz"};
+  Curve gradient_error{"all gradients"}, worst_error{"worst parameter"}, loss_error{"loss"};  // of FP8, percent
   std::vector<std::int64_t> resumes;  // the last step before each
   std::vector<Finding> findings;      // the first 200
   std::int64_t more_findings = 0;

@@ -69,6 +69,7 @@ struct ExecutorSetup {
   // x and dy with LinearFormat::fp8_delayed are not quantized; their amaxes enter the history even if StepInput::skip
   // is set: a step before which there is none (nn::Quantizer::calibrates).
   bool calibrates = false;
+  Verification verification = Verification::none;
   // Called on the host before each instruction is enqueued. plan/ labels the items of the trace with the instruction;
   // train/ records it as the phase named in timeout messages, and labels timelines.
   std::function<void(const program::Instruction&)> on_instruction;
@@ -95,7 +96,8 @@ struct StepOutput {
   std::shared_ptr<std::chrono::steady_clock::time_point> reached =
       std::make_shared<std::chrono::steady_clock::time_point>();
   // Purpose::gradient_norms: the gradient norm of each tensor of models::hf_tensors(this rank's model), of which other
-  // ranks may have slices; 0 if it is frozen.
+  // ranks may have slices; 0 if it is frozen. With Verification::reference those of the reference gradient, before
+  // clipping and times the loss scale, and with Verification::comparison those of the difference.
   std::shared_ptr<std::vector<float>> parameter_norms;
   // [layers with an auxiliary loss, its statistics], of the layers of all pipeline stages, summed over the
   // micro-batches and the ranks with different tokens; null if there is none.
@@ -154,6 +156,7 @@ class Executor {
   bool has_gradients() const { return has_gradients_; }  // the program has a backward
   void gradient_norm(const program::Instruction& instruction);
   void parameter_norms(const program::Instruction& instruction, StepOutput& output);
+  void set_reference(const program::Instruction& instruction);
   void update(const program::Instruction& instruction);
   void state_out(const program::Instruction& instruction);
   void wait_for_readers(int flat, Stream& stream);

@@ -5,8 +5,10 @@
 #include <map>
 #include <string>
 
+#include "ops/copy/add.h"
 #include "ops/copy/copy.h"
 #include "ops/copy/permute_rows.h"
+#include "ops/copy/scale.h"
 #include "ops/reduce/sum_squares.h"
 #include "step/batch_tables.h"
 #include "step/executor_context.h"
@@ -135,8 +137,25 @@ Piece piece_of(std::int64_t begin, std::int64_t count, const FlatState& state) {
 
 }  // namespace
 
+// The reference gradient: that of this step, or the difference of the two.
+void Executor::set_reference(const Instruction& instruction) {
+  Stream& compute = stream(instruction.stream);
+  for (int f = 0; f < static_cast<int>(setup_.model->flats().size()); ++f) {
+    const TensorView& reference = setup_.state->flat(f).reference_gradient;
+    if (reference.empty() || reference.elements() == 0) continue;
+    if (setup_.verification == Verification::reference) {
+      ops::copy(compute, {.x = gradient_shard(f), .y = reference});
+    } else {
+      ops::scale(compute, {.x = reference, .factor = -1});
+      ops::add(compute, {.a = reference, .b = gradient_shard(f), .y = reference});
+    }
+  }
+}
+
 void Executor::parameter_norms(const Instruction& instruction, StepOutput& output) {
   Stream& compute = stream(instruction.stream);
+  const bool verifies = setup_.verification != Verification::none;
+  if (verifies) set_reference(instruction);
   const TensorView norms = setup_.state->parameter_norms();
   std::map<std::string, std::int64_t> indices;
   // Consecutive tensors of flats that are summed over the same ranks: those of one copy of the model, or, of experts,
@@ -159,8 +178,8 @@ void Executor::parameter_norms(const Instruction& instruction, StepOutput& outpu
         const auto [index, first] = indices.emplace(segment.name, static_cast<std::int64_t>(indices.size()));
         const TensorView out = norms.rows(index->second, 1);
         if (piece.count > 0 && flat.spec().trainable && setup_.state->flat(f).first_stage) {
-          ops::sum_squares(compute,
-                           {.x = gradient_shard(f).rows(piece.begin, piece.count), .out = out, .accumulate = !first});
+          const TensorView values = verifies ? setup_.state->flat(f).reference_gradient : gradient_shard(f);
+          ops::sum_squares(compute, {.x = values.rows(piece.begin, piece.count), .out = out, .accumulate = !first});
         } else if (first) {
           ops::fill(compute, {.y = out});
         }

@@ -14,6 +14,10 @@ nn::Quantization Executor::quantization(const Instruction& instruction, nn::Site
   const ModelState& state = *setup_.state;
   nn::Quantization how{.format = format, .quantizer = state.options().quantizer.get(), .scale = {}, .amax = {}};
   HAWSER_CHECK(how.quantizer != nullptr, "a format of Linears needs a quantizer");
+  if (setup_.verification == Verification::reference) {
+    how.records_only = true;
+    return how;
+  }
   if (format != LinearFormat::fp8_delayed) return how;
   const std::int64_t index = state.site_index({instruction.layer, site, operand});
   if (trains()) how.scale = state.site_scales().rows(index, 1);
@@ -29,7 +33,7 @@ nn::Quantization Executor::quantization(const Instruction& instruction, nn::Site
 
 void Executor::judge(const Instruction& instruction) {
   const ModelState& state = *setup_.state;
-  if (state.site_amax().empty()) return;
+  if (state.site_amax().empty() || setup_.verification == Verification::reference) return;
   Stream& compute = stream(instruction.stream);
   const auto workspace = [&](std::int64_t bytes) { return temp(instruction, DType::u8, {bytes}); };
   // The layers of the step are enqueued.

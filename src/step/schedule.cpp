@@ -245,6 +245,17 @@ std::vector<int> last_auxiliary_loss(const program::Program& program) {
   return last;
 }
 
+// Reads the gradients of all flats.
+program::Instruction parameter_norms(const program::Program& program, const std::vector<parallel::GradientEnd>& ends) {
+  std::map<StreamId, int> last;
+  for (const parallel::GradientEnd& end : ends) {
+    last[program.instructions[static_cast<std::size_t>(end.instruction)].stream] = end.instruction;
+  }
+  program::Instruction norms{.op = Op::parameter_norms};
+  for (const auto& [stream, end] : last) norms.after.push_back(end);
+  return norms;
+}
+
 }  // namespace
 
 program::Program make_program(const models::Model& model, const ScheduleOptions& options) {
@@ -273,6 +284,7 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
         norm.after.push_back(end.instruction);
       }
     }
+    if (options.verification != Verification::none) program.add(parameter_norms(program, ends));
     program.add(std::move(norm));
     // Staged state takes memory: it is not copied earlier than while the last flat's gradient is computed or reduced.
     StateCopies copies(program, options.on_host,
@@ -281,15 +293,7 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
     write_layer_updates(program, model, options, shard, stages);
     if (options.quantizes) write_scales(program, model, shard, ends, copies);
   }
-  if (options.purpose == Purpose::gradient_norms) {
-    std::map<StreamId, int> last;
-    for (const parallel::GradientEnd& end : ends) {
-      last[program.instructions[static_cast<std::size_t>(end.instruction)].stream] = end.instruction;
-    }
-    program::Instruction norms{.op = Op::parameter_norms};
-    for (const auto& [stream, end] : last) norms.after.push_back(end);
-    program.add(std::move(norms));
-  }
+  if (options.purpose == Purpose::gradient_norms) program.add(parameter_norms(program, ends));
   program.add({.op = Op::end_step, .after = auxiliary});
   return program;
 }

@@ -31,6 +31,13 @@ constexpr bool forward_only(Purpose purpose) {
   return purpose == Purpose::loss || purpose == Purpose::logits;
 }
 
+// Two training steps with the same inputs and weights, whose gradients are compared.
+enum class Verification {
+  none,
+  reference,   // x and dy of Linears are not quantized; the gradient is kept in the state. Given StepInput::skip
+  comparison,  // its gradient is compared with the one that was kept
+};
+
 struct ScheduleOptions {
   Purpose purpose = Purpose::train;
   int micro_batches = 1;
@@ -48,6 +55,7 @@ struct ScheduleOptions {
   int copies = 1;
   const optim::Optimizer* optimizer = nullptr;  // whose phases updates have; null: one phase
   std::vector<bool> on_host;                    // StateOptions::on_host
+  Verification verification = Verification::none;
   bool quantizes = false;  // there is a quantizer (nn/quantizer.h): scales and quantized weights follow the updates
 };
 

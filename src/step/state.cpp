@@ -145,6 +145,12 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       }
     }
     kv_cache_bytes_ = carver.used() - optimizer_bytes_ - parameter_bytes_;
+    const std::int64_t before_references = carver.used();
+    for (std::size_t f = 0; options.verifies && f < flats_.size(); ++f) {
+      if (!flats_[f].held || !model.flats()[f].spec().trainable) continue;
+      flats_[f].reference_gradient = carver.take(DType::f32, {flats_[f].count});
+    }
+    reference_bytes_ = carver.used() - before_references;
     const auto tensors = static_cast<std::int64_t>(models::hf_tensors(model).size());
     ropes_.clear();
     for (const ops::RopeConfig& rope : model.description().ropes) {

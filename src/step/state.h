@@ -59,6 +59,9 @@ struct FlatState {
   // Scaling::tensor.
   TensorView gemm_scales;
   TensorView amax;  // float32 [Flat::scale_count()]: the maxima that `scales` come from. If `quantized`
+  // float32 [count]: the gradient of a Verification::reference, and then its difference from that of the comparison. Of
+  // a trainable flat, with StateOptions::verifies.
+  TensorView reference_gradient;
   // By optim::Optimizer::slots(flat), each [nn::extent_count]; none if frozen, or without StateOptions::optimizer.
   std::vector<TensorView> slots;
 
@@ -94,6 +97,7 @@ struct StateOptions {
   // By flat: its master weights and slots are in pinned host memory. Weights that layers read as they are stored are on
   // the device nevertheless. Only of trainable flats. Empty: none.
   std::vector<bool> on_host;
+  bool verifies = false;           // there are FlatState::reference_gradient
   std::int64_t kv_cache_rows = 0;  // slots of each layer's KV cache (nn/kv_cache.h); 0: no KV cache
   models::Partition partition;
   int stage = 0;  // of the partition
@@ -121,11 +125,12 @@ class ModelState {
   const TensorView& parameter_norms() const { return norms_; }          // float32 [models::hf_tensors]
   // float32 [layers with an auxiliary loss, its statistics]: of a step; empty if the model has no such layer
   const TensorView& auxiliary_statistics() const { return auxiliary_statistics_; }
-  std::int64_t bytes() const { return arena_.bytes(); }  // of the device; includes the three below
+  std::int64_t bytes() const { return arena_.bytes(); }  // of the device; includes the four below
   std::int64_t parameter_bytes() const { return parameter_bytes_; }
   std::int64_t optimizer_bytes() const { return optimizer_bytes_; }
   std::int64_t kv_cache_bytes() const { return kv_cache_bytes_; }
-  std::int64_t host_bytes() const { return host_arena_.bytes(); }  // of pinned host memory
+  std::int64_t reference_bytes() const { return reference_bytes_; }  // of FlatState::reference_gradient
+  std::int64_t host_bytes() const { return host_arena_.bytes(); }    // of pinned host memory
   // Of a copy of what a run's checkpoints have of this rank: trained weights, scales, slots, tables.
   std::int64_t saved_bytes() const;
   // The layer's KV cache, in the compute dtype. Empty if the layer is no attention layer, or kv_cache_rows is 0. A
@@ -169,7 +174,7 @@ class ModelState {
 
   const models::Model* model_;
   StateOptions options_;
-  std::int64_t parameter_bytes_ = 0, optimizer_bytes_ = 0, kv_cache_bytes_ = 0;
+  std::int64_t parameter_bytes_ = 0, optimizer_bytes_ = 0, kv_cache_bytes_ = 0, reference_bytes_ = 0;
   Arena arena_, host_arena_;
   std::vector<FlatState> flats_;
   std::vector<nn::KvCache> kv_caches_;  // by layer

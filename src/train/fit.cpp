@@ -13,6 +13,7 @@
 #include "engine/evaluate_loss.h"
 #include "engine/feed.h"
 #include "engine/rank_sync.h"
+#include "models/weights.h"
 #include "ops/gemm/gemm.h"
 #include "optim/lr_schedule.h"
 #include "plan/forecast.h"
@@ -150,7 +151,14 @@ FitRun::InFlightStep FitRun::enqueue(std::int64_t step, batches::Prefetcher& pre
                   .step = static_cast<std::int32_t>(step),
                   .inverse_targets = pending.targets > 0 ? 1.0f / static_cast<float>(pending.targets) : 0.0f};
   pending.lr = input.record.learning_rate.of[0];
-  pending.output = session_->enqueue(step::Purpose::train, input);
+  const std::int64_t verify_every = plan_.layout.verify_every;
+  if (verify_every > 0 && step % verify_every == 0 && !input.skip) {
+    auto [reference, output] = session_->enqueue_verified(input);
+    pending.reference = std::move(reference);
+    pending.output = std::move(output);
+  } else {
+    pending.output = session_->enqueue(step::Purpose::train, input);
+  }
   return pending;
 }
 
@@ -207,6 +215,7 @@ void FitRun::retire(bool evaluate_after) {
   const Outcome outcome = outcome_of(metrics.loss, metrics.grad_norm, loss_scale, scaling);
   metrics.overflow = outcome == Outcome::overflow;
   metrics.replays = replays;
+  if (pending.reference) metrics.fp8_error = fp8_error(pending);
   if (outcome == Outcome::diverged) diverged(metrics, remedy_of(metrics.loss, loss_scale, scaling));
   if (evaluate_after && in_flight_.empty()) {
     metrics.validation_loss = evaluate();
@@ -243,6 +252,24 @@ bool FitRun::is_replayed(const InFlightStep& ended) {
   saver_->discard(replay_step - 1);
   rewinds_ = true;
   return true;
+}
+
+report::Fp8Error FitRun::fp8_error(const InFlightStep& ended) const {
+  const double loss = ended.reference->result->loss_sum.value();
+  const std::vector<float>&reference = *ended.reference->parameter_norms, &difference = *ended.output.parameter_norms;
+  const std::vector<models::HfTensor> tensors = models::hf_tensors(*open_.model);
+  report::Fp8Error error{.loss = std::abs(ended.output.result->loss_sum.value() - loss) / std::abs(loss)};
+  double squares = 0, of_reference = 0;
+  for (std::size_t i = 0; i < reference.size(); ++i) {
+    const double norm = reference[i], off = difference[i];
+    squares += off * off;
+    of_reference += norm * norm;
+    if (norm == 0 || off / norm <= error.worst) continue;
+    error.worst = off / norm;
+    error.parameter = tensors[i].name;
+  }
+  if (of_reference > 0) error.gradient = std::sqrt(squares / of_reference);
+  return error;
 }
 
 bool FitRun::rewind() {

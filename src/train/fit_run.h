@@ -41,6 +41,7 @@ class FitRun {
     double flops = 0;  // model FLOPs of this rank
     double lr = 0;
     step::StepOutput output;
+    std::optional<step::StepOutput> reference;  // of a step that is verified (engine::Session::enqueue_verified)
     batches::MeanImbalance imbalance;
   };
   bool first_rank() const { return world_ == nullptr || world_->rank().value() == 0; }
@@ -85,6 +86,9 @@ class FitRun {
 
   // Waits for the oldest in-flight step and reports it; an evaluation may follow after the newest one.
   void retire(bool evaluate_after);
+
+  // What FP8 changes of a verified step.
+  report::Fp8Error fp8_error(const InFlightStep& ended) const;
 
   // Whether the oldest in-flight step, which has ended, changed nothing and is replayed: its values were saturated
   // (nn::Quantizer::judge), or another one is replayed before it. Says so.

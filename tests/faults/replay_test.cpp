@@ -83,5 +83,31 @@ TEST(Replay, ResumesInTheMiddle) {
   }
 }
 
+// Every tenth step is compared with itself without FP8; the run is the same, replays included.
+TEST(Replay, VerifiedStepsLeaveTheRunAsItIs) {
+  for (const char* ranks : {"1", "2"}) {
+    SCOPED_TRACE(ranks);
+    const Workplace place;
+    const Ended without = run(place, words({"--ranks", ranks, "output=without"}));
+    ASSERT_EQ(without.code, 0) << without.err;
+    const Ended with = run(place, words({"--ranks", ranks, "output=with", "precision.fp8.verify_every=2"}));
+    ASSERT_EQ(with.code, 0) << with.err;
+    expect_equal_runs(place.out("without"), place.out("with"), kSteps);
+    EXPECT_EQ(replays(place.out("with")), replays(place.out("without")));
+    std::ifstream file(place.out("with") / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const auto json = nlohmann::json::parse(line);
+      ASSERT_EQ(json.contains("fp8_error"), json["step"].get<int>() % 2 == 0) << line;
+      if (!json.contains("fp8_error")) continue;
+      const auto& error = json["fp8_error"];
+      EXPECT_GE(error["loss"].get<double>(), 0) << line;
+      EXPECT_LT(error["loss"].get<double>(), 0.05) << line;
+      EXPECT_GT(error["gradient"].get<double>(), 0) << line;
+      EXPECT_GE(error["worst"].get<double>(), error["gradient"].get<double>()) << line;
+      EXPECT_NE(error["parameter"].get<std::string>().find("model."), std::string::npos) << line;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hawser::faults

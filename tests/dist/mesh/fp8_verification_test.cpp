@@ -1,0 +1,135 @@
+// Steps of FP8 training that are verified: the same step with inputs and gradients in the compute dtype.
+#include "nn/precision/fp8_scaling.h"
+#include "toy_training.h"
+
+namespace hawser {
+namespace {
+
+using testing::assembled;
+using testing::Tensors;
+using testing::text_of;
+
+constexpr int kSteps = 3;
+
+models::Model fp8_model() {
+  return models::Model(testing::toy_description(false),
+                       nn::with_fp8_weights(nn::common_domain, [](int) { return true; }));
+}
+
+plan::Layout with_fp8(const plan::Layout& base, const models::Model& model, const Fp8Recipe& recipe) {
+  plan::Layout layout = base;
+  layout.gradient_clip = 0;
+  layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
+  plan::set_formats(layout, model, recipe);
+  return layout;
+}
+
+// A session of the world with the state after some steps.
+class VerifiedRun {
+ public:
+  VerifiedRun(const models::Model& model, const plan::Layout& layout)
+      : layout_(layout),
+        mesh_(comm::make_mpi_mesh(*the_world, layout.mesh, 60.0)),
+        steps_(layout_, mesh_->place(), 2LL * the_world->size()),
+        device_(make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5})),
+        session_(model, layout_, *device_, *mesh_, {step::Purpose::train}, std::nullopt, {.replay = true}) {
+    session_.initialise(3);
+  }
+  step::StepInput input(std::int64_t which) const {
+    step::StepInput input = steps_.input(which);
+    input.record.learning_rate = 0.01f;
+    return input;
+  }
+  engine::Session::Verified verified(std::int64_t which) {
+    engine::Session::Verified output = session_.enqueue_verified(input(which));
+    session_.synchronize();
+    return output;
+  }
+  step::StepOutput step(std::int64_t which) {
+    step::StepOutput output = session_.enqueue(step::Purpose::train, input(which));
+    session_.synchronize();
+    return output;
+  }
+  // AdamW's first moments after the first step: its gradients times 1 - beta1.
+  Tensors moments() {
+    Tensors out;
+    for (const auto& [name, values] : assembled(session_)) {
+      if (name.starts_with("optimizer/exp_avg/")) out[name.substr(std::string("optimizer/exp_avg/").size())] = values;
+    }
+    return out;
+  }
+  engine::Session& session() { return session_; }
+
+ private:
+  plan::Layout layout_;
+  std::unique_ptr<comm::Mesh> mesh_;
+  testing::ToySteps steps_;
+  std::unique_ptr<Device> device_;
+  engine::Session session_;
+};
+
+double norm_of(const std::vector<float>& a, const std::vector<float>& b) {
+  double squares = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) squares += std::pow(static_cast<double>(a[i]) - b[i], 2);
+  return std::sqrt(squares);
+}
+
+// The comparison changes no bit of the run, on any mesh, and its memory is planned.
+TEST(Fp8Verification, LeavesTheRunAsItIs) {
+  const models::Model model = fp8_model();
+  for (const Fp8Scaling scaling : {Fp8Scaling::delayed, Fp8Scaling::current}) {
+    for (const plan::Layout& base : testing::meshes(model)) {
+      const Fp8Recipe plain{.scaling = scaling, .saturation_limit = 1};
+      Fp8Recipe verifying = plain;
+      verifying.verify_every = 2;
+      VerifiedRun without(model, with_fp8(base, model, plain)), with(model, with_fp8(base, model, verifying));
+      for (int i = 0; i < kSteps; ++i) {
+        const step::StepOutput expected = without.step(i);
+        const engine::Session::Verified got = with.verified(i);
+        EXPECT_EQ(got.step.result->loss_sum.value(), expected.result->loss_sum.value()) << text_of(base);
+        EXPECT_NE(got.reference.result->loss_sum.value(), expected.result->loss_sum.value()) << text_of(base);
+        EXPECT_EQ(got.step.progress->step, i + 1);
+      }
+      EXPECT_TRUE(assembled(with.session()) == assembled(without.session())) << text_of(base);
+      std::int64_t references = 0;
+      for (int f = 0; f < with.session().state().flats(); ++f) {
+        const TensorView& reference = with.session().state().flat(f).reference_gradient;
+        EXPECT_EQ(reference.empty(), !with.session().state().flat(f).held) << text_of(base);
+        if (!reference.empty()) references += round_up(reference.bytes(), Device::kAlignment);
+      }
+      EXPECT_EQ(with.session().plan(step::Purpose::train).reference_bytes, references);
+      EXPECT_EQ(with.session().state().bytes(), without.session().state().bytes() + references);
+    }
+  }
+}
+
+// The norms are those of gradients that are computed otherwise: from the moments of a run without FP8 inputs.
+TEST(Fp8Verification, ComparesWithTheStepWithoutFp8) {
+  const models::Model model = fp8_model();
+  const std::vector<models::HfTensor> tensors = models::hf_tensors(model);
+  for (const plan::Layout& base : testing::meshes(model)) {
+    if (base.mesh.tensor > 1) continue;  // ranks have other tensors of the same names
+    const plan::Layout layout = with_fp8(base, model, {.saturation_limit = 1, .verify_every = 1});
+    plan::Layout exact = layout;
+    exact.verify_every = 0;
+    for (nn::SavePolicy& policy : exact.policies) policy.formats = {};
+    VerifiedRun verified(model, layout), other(model, exact);
+    const engine::Session::Verified got = verified.verified(0);
+    EXPECT_EQ(got.reference.result->loss_sum.value(), other.step(0).result->loss_sum.value()) << text_of(base);
+    const Tensors rounded = verified.moments(), reference = other.moments();
+    double largest = 0;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const std::vector<float>&a = rounded.at(tensors[i].name), &b = reference.at(tensors[i].name);
+      const double norm = norm_of(b, std::vector<float>(b.size())), difference = norm_of(a, b);
+      constexpr double kMoment = 0.1;  // 1 - beta1
+      EXPECT_NEAR(kMoment * (*got.reference.parameter_norms)[i], norm, 1e-5 * norm) << tensors[i].name;
+      EXPECT_NEAR(kMoment * (*got.step.parameter_norms)[i], difference, 1e-4 * norm) << tensors[i].name;
+      if (norm > 0) largest = std::max(largest, difference / norm);
+    }
+    EXPECT_GT(largest, 0.01) << text_of(base);
+    EXPECT_LT(largest, 0.5) << text_of(base);
+  }
+}
+
+}  // namespace
+}  // namespace hawser
