@@ -141,6 +141,17 @@ StepMix run_mix(const MixPlan& mix, const DocumentMix& documents, Device& device
           .power = meter.between(begin, std::chrono::steady_clock::now())};
 }
 
+// An error is the result's problem. Sets `fits` to false if there is too little memory.
+StepMix try_mix(const MixPlan& mix, const DocumentMix& documents, Device& device, const PowerMeter& meter,
+                const MixDuration& duration, bool& fits) {
+  try {
+    return run_mix(mix, documents, device, meter, duration);
+  } catch (const Error& error) {
+    fits = error.code() != ExitCode::does_not_fit;
+    return {.problem = error.what()};
+  }
+}
+
 }  // namespace
 
 double MixPlan::weight(const program::Instruction& instruction) const {
@@ -205,15 +216,12 @@ StepMix measure_mix(const plan::RunPlan& plan, const models::Model& model, const
   StepMix out;
   std::size_t tried = 0;
   for (const int blocks : {8, 6, 4, 3, 2, 1}) {
-    try {
-      const MixPlan mix = plan_mix(plan, model, spec_of, blocks);
-      if (mix.blocks.size() == tried) continue;
-      tried = mix.blocks.size();
-      return run_mix(mix, documents, device, meter, duration);
-    } catch (const Error& error) {
-      out.problem = error.what();
-      if (error.code() != ExitCode::does_not_fit) return out;
-    }
+    const MixPlan mix = plan_mix(plan, model, spec_of, blocks);
+    if (mix.blocks.size() == tried) continue;
+    tried = mix.blocks.size();
+    bool fits = true;
+    out = try_mix(mix, documents, device, meter, duration, fits);
+    if (fits) break;
   }
   return out;
 }

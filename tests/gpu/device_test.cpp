@@ -1,3 +1,5 @@
+#include "base/clock.h"
+#include "device/power_meter.h"
 #include "ops/copy/copy.h"
 #include "ops/copy/permute_rows.h"
 #include "ops/reduce/sum_squares.h"
@@ -95,6 +97,30 @@ TEST(CudaInfo, ReportsDevicesOrTheProblem) {
   EXPECT_EQ(info.devices == 0, !info.problem.empty());
   EXPECT_THROW(make_cuda_device(info.devices), UserError);
   EXPECT_THROW(make_cuda_device(-1), UserError);
+}
+
+// The driver's own NVML, where it is installed.
+TEST_F(CudaDevice, HasPowerAndAClock) {
+  ASSERT_EQ(device_->bus_id().size(), 12u) << device_->bus_id();
+  auto gpu = NvmlGpu::open(device_->bus_id());
+  if (gpu == nullptr) GTEST_SKIP() << "NOT RUN: no NVML";
+  EXPECT_GT(gpu->watts().value(), 20);
+  EXPECT_LT(gpu->watts().value(), 2000);
+  EXPECT_GT(gpu->sm_clock_mhz().value(), 100);
+  EXPECT_LT(gpu->sm_clock_mhz().value(), 5000);
+  EXPECT_TRUE(gpu->clock_reasons());
+  const PowerMeter meter(std::move(gpu));
+  const auto stream = device_->make_stream("a");
+  const Storage x(*device_, DType::f32, {std::int64_t{1} << 26}), y(*device_, DType::f32, {std::int64_t{1} << 26});
+  const auto begin = std::chrono::steady_clock::now();
+  while (seconds_since(begin) < 1) {
+    for (int i = 0; i < 100; ++i) ops::copy(*stream, {.x = x, .y = y});
+    stream->synchronize();
+  }
+  const PowerUse use = meter.between(begin, std::chrono::steady_clock::now());
+  EXPECT_GT(use.watts.value(), 100);  // the copies draw more than an idle GPU
+  EXPECT_LT(use.watts.value(), 2000);
+  EXPECT_GT(use.sm_clock_mhz.value(), 500);
 }
 
 }  // namespace
