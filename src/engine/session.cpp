@@ -38,6 +38,14 @@ std::vector<StepConfig> configs_of(const plan::Layout& layout, const std::vector
   return configs;
 }
 
+// Allocates each buffer in an arena of its own.
+step::Workspace workspace_in(std::vector<Arena>& arenas, Device& device) {
+  return [&arenas, &device](std::int64_t bytes) {
+    arenas.emplace_back(device, bytes);
+    return TensorView(arenas.back().data(), DType::u8, {bytes}, device.kind());
+  };
+}
+
 // Whether training steps of this layout need a history of amaxes, and a step that begins one.
 bool calibrates(const StepConfig& config) {
   const plan::Layout& layout = config.layout;
@@ -242,6 +250,7 @@ void Session::initialise(std::uint64_t seed) {
       if (!flat.held) continue;
       models::initialise_flat(model_, f, seed, flat.begin, flat.count, *stream_, staged.place(f));
       staged.store(f, 0, flat.count);
+      if (flat.quantized_on_load) quantize(f, staged.place(f));
     }
     stream_->synchronize();
   }
@@ -261,12 +270,13 @@ void Session::load(const models::WeightSources& sources, std::uint64_t seed) {
       return std::pair(first, absent);
     };
     std::vector<std::pair<std::int64_t, std::vector<models::SegmentPiece>>> absent;
+    const TensorView values = flat.quantized_on_load ? staged.place(f) : flat.stored;
     if (!staging || flat.stored_on_host()) {
-      absent.push_back(load(0, flat.count, flat.stored));
+      absent.push_back(load(0, flat.count, values));
     } else {
-      const DType dtype = flat.stored.dtype();
+      const DType dtype = values.dtype();
       const std::int64_t element = size_of(dtype);
-      staging->send(flat.stored, [&](std::byte* piece, std::int64_t begin, std::int64_t bytes) {
+      staging->send(values, [&](std::byte* piece, std::int64_t begin, std::int64_t bytes) {
         const std::int64_t count = bytes / element;
         absent.push_back(load(begin / element, count, TensorView(piece, dtype, {count}, DeviceKind::cpu)));
       });
@@ -279,8 +289,15 @@ void Session::load(const models::WeightSources& sources, std::uint64_t seed) {
         staged.store(f, begin, piece.count);
       }
     }
+    if (flat.quantized_on_load) quantize(f, values);
   }
   parameters_changed();
+}
+
+void Session::quantize(int flat, const TensorView& values) {
+  std::vector<Arena> workspaces;
+  step::quantize_loaded(*state_, model_, mesh_, flat, values, *stream_, workspace_in(workspaces, device_));
+  stream_->synchronize();  // the host writes the next flat to the same memory
 }
 
 void Session::parameters_changed(Scales scales) {
@@ -290,10 +307,7 @@ void Session::parameters_changed(Scales scales) {
     for (int f = 0; f < state_->flats(); ++f) {
       if (state_->flat(f).quantized) state_->measure(f, staged.load(f), *stream_);
     }
-    step::scale_weights(*state_, mesh_, *stream_, [&](std::int64_t bytes) {
-      workspaces.emplace_back(device_, bytes);
-      return TensorView(workspaces.back().data(), DType::u8, {bytes}, device_.kind());
-    });
+    step::scale_weights(*state_, mesh_, *stream_, workspace_in(workspaces, device_));
   }
   for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) {
     const step::FlatState& flat = state_->flat(f);

@@ -89,8 +89,8 @@ class Session {
   // not have get the initial values of `seed`.
   void load(const models::WeightSources& sources, std::uint64_t seed);
   // Rounds the float32 parameters into their copies in the compute dtype, or quantizes them; blocks the host.
-  // Collective. initialise() and load() do it themselves: call it after writing parameters in another way, such as from
-  // a checkpoint.
+  // Collective. initialise() and load() do it themselves, and quantize frozen weights in FP8 as they write them: call it
+  // after writing parameters in another way, such as from a checkpoint.
   void parameters_changed(Scales scales = Scales::measure);
 
   // True on the ranks of the first replica. All replicas hold the same state; this one saves it (engine/host_copy.h).
@@ -137,6 +137,8 @@ class Session {
   void calibrate(const step::StepInput& input);
   bool has_history();  // waits for all steps
   void check_pinned(std::optional<Bytes> capacity) const;
+  // step::quantize_loaded; blocks the host.
+  void quantize(int flat, const TensorView& values);
   // The plan of a kind of step on this rank. The first rank of the run makes those of all pipeline stages, checks them
   // together and sends them. With replay each rank makes its own, with its trace.
   plan::RankPlan make_plan(const StepConfig& config, bool optimizer, bool replay);

@@ -15,21 +15,27 @@ void copy(Stream& stream, const TensorView& from, const TensorView& to) {
 
 StagedWeights::StagedWeights(Device& device, Stream& stream, const step::ModelState& state)
     : device_(device), stream_(stream), state_(state) {
-  for (int f = 0; f < state.flats(); ++f) {
-    if (state.flat(f).stored_on_host()) bytes_ = std::max(bytes_, state.flat(f).stored.bytes());
-  }
+  for (int f = 0; f < state.flats(); ++f) bytes_ = std::max(bytes_, staged_bytes(state.flat(f)));
+}
+
+std::int64_t StagedWeights::staged_bytes(const step::FlatState& state) {
+  if (state.quantized_on_load) return state.count * size_of(DType::f32);
+  return state.stored_on_host() ? state.stored.bytes() : 0;
 }
 
 TensorView StagedWeights::place(int flat) {
   const step::FlatState& state = state_.flat(flat);
-  if (!state.stored_on_host()) return state.stored;
+  if (staged_bytes(state) == 0) return state.stored;
   if (region_.data() == nullptr) region_ = Arena(device_, bytes_);
-  return TensorView(region_.data(), state.stored.dtype(), state.stored.shape(), device_.kind());
+  const DType dtype = state.quantized_on_load ? DType::f32 : state.stored.dtype();
+  return TensorView(region_.data(), dtype, state.stored.shape(), device_.kind());
 }
 
 TensorView StagedWeights::load(int flat) {
+  const step::FlatState& state = state_.flat(flat);
+  if (!state.stored_on_host()) return state.stored;
   const TensorView view = place(flat);
-  if (state_.flat(flat).stored_on_host()) copy(stream_, state_.flat(flat).stored, view);
+  copy(stream_, state.stored, view);
   return view;
 }
 

@@ -137,7 +137,6 @@ FlatSpecOf with_fp8_weights(FlatSpecOf spec_of, std::function<bool(int)> in_fp8)
     FlatSpec spec = of(param, place);
     if (!param.of_linear || place.kind != UnitPlace::Kind::block) return spec;
     if (!in_fp8(place.block)) return spec;
-    HAWSER_CHECK(spec.trainable, param.name, ": frozen weights in FP8 are not supported yet");
     spec.gathered = DType::f8e4m3;
     spec.scaling = Scaling::tensor;
     spec.transposed = true;

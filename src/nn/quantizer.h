@@ -13,7 +13,8 @@
 //
 // Weights: a trainable flat with FlatSpec::scaling is quantized from its master weights, shard by shard, after each
 // update: measure() and a MAX over the ranks that have other parts of the parameters, weight_scales(),
-// quantize_weights(). So a gathered quantized weight has the bits of the quantized gathered weight.
+// quantize_weights(). So a gathered quantized weight has the bits of the quantized gathered weight. Frozen weights in FP8
+// are quantized in the same way once, as they are loaded.
 //
 // All work is enqueued on the given stream, or on LayerContext::compute().
 #pragma once
@@ -66,7 +67,7 @@ struct Quantization {
 struct FlatPiece {
   const Flat& flat;
   std::int64_t begin = 0;
-  TensorView values;  // [count], in FlatSpec::stored
+  TensorView values;  // [count], float32 or bf16: FlatSpec::stored, or loaded values of a frozen flat
 };
 
 // One call of judge().

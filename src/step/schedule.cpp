@@ -205,6 +205,10 @@ bool quantizes_weights(const nn::FlatSpec& spec) {
   return spec.trainable && spec.scaling != nn::Scaling::none;
 }
 
+bool quantizes_loaded_weights(const nn::FlatSpec& spec) {
+  return !spec.changes() && spec.scaling == nn::Scaling::tensor && spec.gathered == DType::f8e4m3;
+}
+
 namespace {
 
 // Replaces the ends of flats that several tensor ranks hold as copies, each with the whole gradient.

@@ -96,6 +96,7 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       state.on_host = !options.on_host.empty() && options.on_host[flats_.size()];
       Carver& own = state.on_host ? host : carver;
       state.quantized = options.quantizer != nullptr && quantizes_weights(spec);
+      state.quantized_on_load = options.quantizer != nullptr && quantizes_loaded_weights(spec);
       const DType gathered = spec.gathered_in(options.compute), stored = spec.stored_in(options.compute);
       HAWSER_CHECK(!spec.updated_by_layer || (!spec.trainable && stored == DType::f32 && gathered == DType::f32),
                    flat.name(), ": what a layer updates is float32 and not trainable");
@@ -116,9 +117,12 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       const nn::Flat& flat = model.flats()[f];
       if (flat.scale_count() == 0 || !flats_[f].held) continue;
       flats_[f].scales = carver.take(DType::f32, {flat.scale_count()});
-      if (flats_[f].quantized && flat.spec().scaling == nn::Scaling::tensor) {
+      const bool on_load = flats_[f].quantized_on_load;
+      if (on_load || (flats_[f].quantized && flat.spec().scaling == nn::Scaling::tensor)) {
         flats_[f].gemm_scales = carver.take(DType::f32, {kGemmScaleStride * flat.scale_count()});
       }
+      // Not in an AmaxGroup: no step reduces it.
+      if (on_load) flats_[f].amax = carver.take(DType::f32, {flat.scale_count()});
     }
     parameter_bytes_ = carver.used();
     if (options.optimizer != nullptr) {
@@ -256,17 +260,17 @@ void ModelState::set_progress(const OptimizerProgress& progress, Stream& stream)
 
 void ModelState::refresh_compute(int flat, const TensorView& stored, Stream& stream) const {
   const FlatState& state = flats_[static_cast<std::size_t>(flat)];
-  if (state.quantized) {
+  const bool copies = state.compute.raw() != stored.raw();
+  if (copies && (state.quantized || state.quantized_on_load)) {
     options_.quantizer->quantize_weights(stream, {.flat = model_->flat(flat), .begin = state.begin, .values = stored},
                                          state.scales, state.compute);
-    if (!state.gemm_scales.empty()) {
-      const std::int64_t count = state.scales.elements();
-      ops::copy(stream, {.x = state.scales.reshape({count, 1}),
-                         .y = state.gemm_scales.reshape({count, kGemmScaleStride}).columns(0, 1)});
-    }
-  } else if (state.compute.raw() != stored.raw()) {
+  } else if (copies) {
     ops::cast(stream, {.x = stored, .y = state.compute});
   }
+  if (state.gemm_scales.empty()) return;
+  const std::int64_t count = state.scales.elements();
+  ops::copy(stream, {.x = state.scales.reshape({count, 1}),
+                     .y = state.gemm_scales.reshape({count, kGemmScaleStride}).columns(0, 1)});
 }
 
 TensorView ModelState::gemm_scale(int flat, int param) const {

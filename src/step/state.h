@@ -44,21 +44,23 @@ struct FlatState {
   // the device work on copies: in a step on those of state_in, otherwise on a copy that the caller makes.
   bool on_host = false;
   // In FlatSpec::stored: the master weights of a trainable flat, float32 unless a recipe says otherwise, or frozen
-  // ones.
+  // ones. If `quantized_on_load`, these are only there while they are loaded, and `stored` is `compute`.
   TensorView stored;
   // In FlatSpec::gathered: `stored` itself if the dtypes are equal, otherwise a rounded copy. If `quantized`, always a
   // copy: the values that, times the scales, are about `stored`.
   TensorView compute;
   bool quantized = false;  // ModelState quantizes `stored`: a trainable flat with scales and a quantizer
+  // A frozen flat in FP8 and a quantizer: its weights are quantized once, as they are loaded (quantize_loaded).
+  bool quantized_on_load = false;
   // All elements in FlatSpec::gathered, if DomainCut::weights has one part; `compute` is this rank's part of it. Empty
   // if the weights are sharded.
   TensorView unsharded;
   TensorView transposed;  // `unsharded` with its matrices transposed (Flat::transposed_view). With FlatSpec::transposed
   TensorView scales;      // float32 [Flat::scale_count()], 1 at first, on every rank; empty: none
   // float32 [4 * Flat::scale_count()]: each of `scales`, 16 bytes apart, as GEMMs read them. If `quantized`, with
-  // Scaling::tensor.
+  // Scaling::tensor, or `quantized_on_load`.
   TensorView gemm_scales;
-  TensorView amax;  // float32 [Flat::scale_count()]: the maxima that `scales` come from. If `quantized`
+  TensorView amax;  // float32 [Flat::scale_count()]: the maxima that `scales` come from. With either of the two
   // float32 [count]: the gradient of a Verification::reference, and then its difference from that of the comparison. Of
   // a trainable flat, with StateOptions::verifies.
   TensorView reference_gradient;
@@ -155,9 +157,9 @@ class ModelState {
   // Waits for the stream's work, then writes the progress of a resumed run.
   void set_progress(const OptimizerProgress& progress, Stream& stream) const;
 
-  // Enqueues the rounding of `stored` into FlatState::compute, with the scales as they are, and copies them to
-  // FlatState::gemm_scales; does nothing if both are the same view. `stored`: FlatState::stored, or a copy of it on the
-  // device if it is in host memory.
+  // Enqueues the rounding of `stored` into FlatState::compute, with the scales as they are, unless both are the same
+  // view; and the copies of the scales in FlatState::gemm_scales. `stored`: FlatState::stored, or a copy of it on the
+  // device if it is in host memory. If `quantized_on_load`, the weights in float32 or bf16.
   void refresh_compute(int flat, const TensorView& stored, Stream& stream) const;
   // What a Linear reads beside a gathered weight.
   TensorView gemm_scale(int flat, int param) const;

@@ -1,4 +1,5 @@
-// `scale_weights`: the scales of quantized weights from their maxima (nn/quantizer.h). Collective.
+// `scale_weights`: the scales of quantized weights from their maxima (nn/quantizer.h). `quantize_loaded`: the frozen
+// weights of a flat in FP8. Both are collective.
 #pragma once
 
 #include <functional>
@@ -17,5 +18,12 @@ void all_reduce_max(comm::Group& group, const TensorView& data, Stream& stream, 
 // Enqueues, for all quantized flats, whose shards ModelState::measure has measured: the MAX of the amaxes over the
 // ranks that have other parts of the same parameters, and the scales. Does not quantize the weights.
 void scale_weights(const ModelState& state, comm::Mesh& mesh, Stream& stream, const Workspace& workspace);
+
+// Enqueues, for one flat of FlatState::quantized_on_load: its scales, from the amaxes of all ranks' shards, and this
+// rank's shard in FP8 with them. The bits are those of the quantized gathered weights on every mesh. `values` [count],
+// float32 or bf16: this rank's shard, in memory of the device. All ranks that have parts of the flat call it. Does not
+// gather FlatState::unsharded.
+void quantize_loaded(const ModelState& state, const models::Model& model, comm::Mesh& mesh, int flat,
+                     const TensorView& values, Stream& stream, const Workspace& workspace);
 
 }  // namespace hawser::step

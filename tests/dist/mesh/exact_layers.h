@@ -6,6 +6,7 @@
 #include "delayed_scaling.h"
 #include "nn/blocks/linear.h"
 #include "ops/copy/add.h"
+#include "step/weight_scales.h"
 #include "toy_training.h"
 
 namespace hawser::testing {
@@ -154,18 +155,19 @@ class SignDescent : public optim::Optimizer {
   }
 };
 
-// scaled: weights have scales; transposed: backward reads them transposed; fp8: gathered in FP8.
+// scaled: weights have scales; transposed: backward reads them transposed; fp8: gathered in FP8; frozen_up: the first
+// Linear of each layer does not train.
 inline models::Model exact_model(bool scaled = true, bool transposed = false, bool by_position = false,
-                                 bool fp8 = false) {
+                                 bool fp8 = false, bool frozen_up = false) {
   models::ModelDescription description = toy_description();
   description.blocks.resize(1);
   const std::int64_t width = description.embedding.width;
   return models::Model(
       std::move(description),
-      [scaled, transposed, fp8](const nn::Param& param) {
+      [=](const nn::Param& param) {
         nn::FlatSpec spec = nn::common_domain(param);
         const bool own = param.name.starts_with("layers.");
-        spec.trainable = own;
+        spec.trainable = own && !(frozen_up && param.name.ends_with(".up.weight"));
         if (own && scaled) spec.scaling = nn::Scaling::tensor;
         spec.transposed = own && transposed;
         if (own && fp8) spec.gathered = DType::f8e4m3;
@@ -195,7 +197,8 @@ inline plan::Layout exact_layout(const models::Model& model, const comm::MeshSiz
 // Element `at` of the layers' weights, and of the embedding: 4 in column 0.
 inline float exact_value(const nn::Flat& flat, std::int64_t at, std::int64_t width) {
   constexpr std::array<float, 8> kWeights = {0.25f, 0, 0, -0.25f, 0, 0, 0.5f, 0};
-  if (flat.spec().trainable) return kWeights[static_cast<std::size_t>(at * 2654435761u % 4093 % 8)];
+  if (flat.params().front().name.starts_with("layers."))
+    return kWeights[static_cast<std::size_t>(at * 2654435761u % 4093 % 8)];
   return at % width == 0 ? 4.0f : static_cast<float>(at * 40503u % 1021 % 7) - 3.0f;
 }
 
@@ -204,17 +207,26 @@ inline void write_exact(engine::Session& session, float factor = 1) {
   const models::Model& model = session.model();
   for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
     const nn::Flat& flat = model.flat(f);
-    const bool table = flat.params().front().name.find("embed") != std::string::npos;
-    if (!flat.spec().trainable && !table) continue;
+    const std::string& name = flat.params().front().name;
+    const bool table = name.find("embed") != std::string::npos;
+    if (!name.starts_with("layers.") && !table) continue;
     const step::FlatState& state = session.state().flat(f);
+    const Storage loaded(session.device(), DType::f32, {state.quantized_on_load ? state.count : 0});
+    const TensorView values = state.quantized_on_load ? loaded.view() : state.stored;
     for (std::int64_t i = 0; i < state.count; ++i) {
       const float value = exact_value(flat, state.begin + i, model.width()) * (table ? factor : 1.0f);
-      if (state.stored.dtype() == DType::f32) {
-        state.stored.data<float>()[i] = value;
+      if (values.dtype() == DType::f32) {
+        values.data<float>()[i] = value;
       } else {
-        state.stored.data<Bf16>()[i] = Bf16(value);
+        values.data<Bf16>()[i] = Bf16(value);
       }
     }
+    if (!state.quantized_on_load) continue;
+    std::vector<Storage> workspaces;
+    step::quantize_loaded(session.state(), model, session.mesh(), f, values, session.stream(), [&](std::int64_t bytes) {
+      return workspaces.emplace_back(session.device(), DType::u8, Shape{bytes}).view();
+    });
+    session.stream().synchronize();
   }
   session.parameters_changed();
 }

@@ -13,8 +13,8 @@ inline std::int64_t whole_batch() {
   return 2LL * the_world->size();
 }
 
-inline models::Model fp8_model() {
-  return exact_model(true, true, true, true);
+inline models::Model fp8_model(bool frozen_up = false) {
+  return exact_model(true, true, true, true, frozen_up);
 }
 
 inline plan::Layout fp8_layout(const models::Model& model, const comm::MeshSizes& mesh) {

@@ -27,8 +27,7 @@ Tensors trained(const models::Model& model, const plan::Layout& layout, comm::Me
   return without_head(whole ? assembled(run.session()) : testing::states_of(run.session()));
 }
 
-TEST(Fp8, EveryMeshAndSplitHasTheBitsOfOneRank) {
-  const models::Model model = fp8_model();
+void expect_the_bits_of_one_rank(const models::Model& model) {
   const auto self = comm::make_self_mesh();
   const Tensors one = trained(model, fp8_layout(model, {}), *self, false);
   int histories = 0;
@@ -58,9 +57,19 @@ TEST(Fp8, EveryMeshAndSplitHasTheBitsOfOneRank) {
   }
 }
 
+TEST(Fp8, EveryMeshAndSplitHasTheBitsOfOneRank) {
+  expect_the_bits_of_one_rank(fp8_model());
+}
+
+TEST(Fp8, EveryMeshHasTheBitsOfOneRankWithFrozenWeights) {
+  expect_the_bits_of_one_rank(fp8_model(true));
+}
+
 // A run that stops in the middle of a history and resumes on another mesh has the bits of one that did not stop.
-TEST(Fp8, AResumedRunHasTheBitsOfOneThatDidNotStop) {
-  const models::Model model = fp8_model();
+// `frozen_up`: its checkpoint has no frozen weights, and they are loaded again.
+void expect_the_bits_of_a_run_without_a_stop(bool frozen_up) {
+  const models::Model model = fp8_model(frozen_up);
+  const engine::StateScope scope{.frozen = !frozen_up};
   const auto self = comm::make_self_mesh();
   const Tensors expected = trained(model, fp8_layout(model, {}), *self, false);
   const TemporaryFolder own;
@@ -73,16 +82,26 @@ TEST(Fp8, AResumedRunHasTheBitsOfOneThatDidNotStop) {
     ExactRun run(model, layout, *mesh, whole_batch());
     testing::write_exact(run.session());
     for (int i = 0; i < kBefore; ++i) run.step(i);
-    train::save(run.session(), the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"});
+    train::save(run.session(), the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"}, scope);
   }
   checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
+  EXPECT_EQ(checkpoint.find("layers.0.up.weight") == nullptr, frozen_up);
   const plan::Layout layout = fp8_layout(model, meshes.back().mesh);
   const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
   ExactRun run(model, layout, *mesh, whole_batch());
-  engine::load(run.session(), checkpoint);
+  if (frozen_up) testing::write_exact(run.session());
+  engine::load(run.session(), checkpoint, scope);
   for (int i = kBefore; i < kFp8Steps; ++i) run.step(i);
   const Tensors after = without_head(assembled(run.session()));
   for (const auto& [name, values] : expected) EXPECT_TRUE(after.at(name) == values) << name;
+}
+
+TEST(Fp8, AResumedRunHasTheBitsOfOneThatDidNotStop) {
+  expect_the_bits_of_a_run_without_a_stop(false);
+}
+
+TEST(Fp8, AResumedRunLoadsFrozenWeightsAgain) {
+  expect_the_bits_of_a_run_without_a_stop(true);
 }
 
 // A model of real layers, with scales that are no powers of two: what another mesh changes of a gradient is less than a

@@ -14,6 +14,7 @@
 #include "engine/session.h"
 #include "mesh_world.h"
 #include "support/toy_steps.h"
+#include "tensor/fp8.h"
 
 namespace hawser::testing {
 
@@ -25,6 +26,9 @@ inline std::vector<float> floats_of(const TensorView& view) {
     std::memcpy(values.data(), view.raw(), static_cast<std::size_t>(view.bytes()));
   } else if (view.dtype() == DType::u8) {
     std::copy_n(view.data<std::uint8_t>(), view.elements(), values.begin());
+  } else if (view.dtype() == DType::f8e4m3) {
+    std::transform(view.data<F8E4M3>(), view.data<F8E4M3>() + view.elements(), values.begin(),
+                   [](F8E4M3 value) { return static_cast<float>(value); });
   } else {
     std::transform(view.data<Bf16>(), view.data<Bf16>() + view.elements(), values.begin(),
                    [](Bf16 value) { return static_cast<float>(value); });

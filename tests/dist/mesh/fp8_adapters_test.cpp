@@ -1,0 +1,265 @@
+// Adapters on a frozen base in FP8, on every mesh: the base is the cast of its weights and takes one byte a parameter,
+// gradients of adapters are those of one rank, and a resumed run has the same base again.
+#include "base/testing/temporary_folder.h"
+#include "checkpoint/root.h"
+#include "engine/load_state.h"
+#include "nn/precision/fp8_scaling.h"
+#include "toy_training.h"
+#include "train/saver.h"
+
+namespace hawser {
+namespace {
+
+using testing::assembled;
+using testing::Tensors;
+using testing::text_of;
+
+bool is_adapter(const std::string& name) {
+  return name.find("lora_") != std::string::npos;
+}
+
+nn::FlatSpec train_adapters(const nn::Param& param) {
+  nn::FlatSpec spec = nn::common_domain(param);
+  spec.trainable = is_adapter(param.name);
+  return spec;
+}
+
+// `some`: only q_proj and down_proj have adapters, so that ops write the inputs of other Linears in FP8.
+models::ModelDescription description_of(bool some) {
+  models::ModelDescription description = testing::toy_with_adapters(0);
+  for (models::BlockDescription& block : description.blocks) {
+    if (!some) continue;
+    std::erase_if(block.attention.adapters, [](const nn::AdapterConfig& a) { return !a.target.ends_with("q_proj"); });
+    std::erase_if(block.mlp.adapters, [](const nn::AdapterConfig& a) { return !a.target.ends_with("down_proj"); });
+  }
+  return description;
+}
+
+models::Model fp8_model(bool some = false) {
+  return models::Model(description_of(some), nn::with_fp8_weights(train_adapters, [](int) { return true; }));
+}
+models::Model plain_model(bool some = false) {
+  return models::Model(description_of(some), train_adapters);
+}
+
+plan::Layout layout_of(const models::Model& model, const plan::Layout& base, bool fp8) {
+  plan::Layout layout = base;
+  layout.gradient_clip = 0;
+  layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
+  if (fp8) plan::set_formats(layout, model, {});
+  return layout;
+}
+
+// Initial values, and B that are not zero, so that A have gradients.
+void write(engine::Session& session) {
+  session.initialise(3);
+  for (int f = 0; f < session.state().flats(); ++f) {
+    const nn::Flat& flat = session.model().flat(f);
+    const step::FlatState& state = session.state().flat(f);
+    for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
+      const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
+      if (param.name.find("lora_B") == std::string::npos) continue;
+      for (std::int64_t i = 0; i < param.elements(); ++i) {
+        const std::int64_t at = flat.offset(p) + i - state.begin;
+        if (at < 0 || at >= state.count) continue;
+        state.stored.data<float>()[at] = 0.05f * static_cast<float>(i * 40503 % 1021 % 7 - 3);
+      }
+    }
+  }
+  session.parameters_changed();
+}
+
+// Gathered or not, every element and scale that a rank has of the base.
+void expect_the_cast(engine::Session& session, const Tensors& weights, const std::string& what) {
+  int checked = 0;
+  for (int f = 0; f < session.state().flats(); ++f) {
+    const nn::Flat& flat = session.model().flat(f);
+    const step::FlatState& state = session.state().flat(f);
+    EXPECT_FALSE(state.quantized);
+    if (!state.quantized_on_load) continue;
+    EXPECT_EQ(state.stored.raw(), state.compute.raw());
+    EXPECT_EQ(state.stored.bytes(), state.count);  // a byte each
+    for (int p = 0; p < static_cast<int>(flat.params().size()); ++p, ++checked) {
+      const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
+      std::vector<float> values;
+      for (const nn::Segment& segment : param.segments) {
+        const std::vector<float>& of = weights.at(segment.name);
+        values.insert(values.end(), of.begin(), of.end());
+      }
+      float amax = 0;
+      for (const float value : values) amax = std::max(amax, std::abs(value));
+      const float scale = amax / 448.0f, inverse = 1.0f / scale;
+      ASSERT_EQ(state.scales.data<float>()[p], scale) << what << param.name;
+      ASSERT_EQ(*session.state().gemm_scale(f, p).data<float>(), scale) << what << param.name;
+      const std::int64_t columns = param.shape[1];
+      std::size_t wrong = 0;
+      for (std::int64_t i = 0; i < param.elements(); ++i) {
+        const std::uint8_t bits = F8E4M3(values[static_cast<std::size_t>(i)] * inverse).bits;
+        const std::int64_t at = flat.offset(p) + i - state.begin;
+        if (at >= 0 && at < state.count) wrong += state.stored.data<F8E4M3>()[at].bits == bits ? 0 : 1;
+        if (state.unsharded.empty()) continue;
+        wrong += flat.view(state.unsharded, p).data<F8E4M3>()[i].bits == bits ? 0 : 1;
+        const TensorView transposed = flat.transposed_view(state.transposed, p);
+        wrong += transposed.data<F8E4M3>()[i % columns * param.shape[0] + i / columns].bits == bits ? 0 : 1;
+      }
+      EXPECT_EQ(wrong, 0u) << what << param.name;
+    }
+  }
+  EXPECT_EQ(checked, 8) << what;
+}
+
+TEST(Fp8Adapters, TheBaseIsTheCastOfItsWeights) {
+  const models::Model model = fp8_model(), plain = plain_model();
+  const auto device = make_cpu_device();
+  const auto self = comm::make_self_mesh();
+  engine::Session alone(plain, layout_of(plain, testing::toy_layout({}, plain), false), *device, *self,
+                        {step::Purpose::train});
+  alone.initialise(3);
+  const Tensors weights = testing::states_of(alone);
+  for (const plan::Layout& base : testing::meshes(model)) {
+    for (const ShardPolicy policy : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
+      const auto mesh = comm::make_mpi_mesh(*the_world, base.mesh, 60.0);
+      plan::Layout layout = layout_of(model, base, true), in_bf16 = layout_of(plain, base, false);
+      in_bf16.compute = DType::bf16;
+      layout.shard_policy = in_bf16.shard_policy = policy;
+      engine::Session session(model, layout, *device, *mesh, {step::Purpose::train});
+      session.initialise(3);
+      expect_the_cast(session, weights, text_of(layout));
+      EXPECT_EQ(session.plan(step::Purpose::train).state_bytes, session.state().bytes());
+      std::int64_t base_elements = 0, alignment = 0;
+      for (int f = 0; f < session.state().flats(); ++f) {
+        const step::FlatState& state = session.state().flat(f);
+        if (state.quantized_on_load) base_elements += state.count;
+        alignment += 8 * Device::kAlignment;
+      }
+      if (!session.state().flat(0).unsharded.empty()) continue;  // all ranks have two forms of all
+      // Other frozen weights are in float32 here, and in bf16 there.
+      engine::Session other(plain, in_bf16, *device, *mesh, {step::Purpose::train});
+      std::int64_t others = 0;
+      for (int f = 0; f < session.state().flats(); ++f) {
+        const step::FlatState& state = session.state().flat(f);
+        if (!model.flat(f).spec().trainable && !state.quantized_on_load) others += 2 * state.count;
+        if (model.flat(f).spec().trainable) others -= 2 * state.count;  // copies in bf16
+      }
+      EXPECT_NEAR(static_cast<double>(session.state().parameter_bytes() - others + base_elements),
+                  static_cast<double>(other.state().parameter_bytes()), static_cast<double>(alignment))
+          << text_of(layout);
+    }
+  }
+}
+
+// The first moments of AdamW after one step are its gradients times a constant.
+Tensors gradients(const Tensors& states) {
+  Tensors out;
+  for (const auto& [name, values] : states) {
+    if (name.starts_with("optimizer/exp_avg/")) out[name] = values;
+  }
+  return out;
+}
+
+// What another mesh changes of an adapter's gradient is less than a quarter of what FP8 changes of it.
+void expect_the_gradients_of_one_rank(bool some) {
+  const models::Model plain = plain_model(some), model = fp8_model(some);
+  const std::int64_t batch = 2LL * the_world->size();
+  const auto trained = [&](const models::Model& of, plan::Layout layout, comm::Mesh& mesh, bool all) {
+    const testing::ToySteps steps(layout, mesh.place(), batch);
+    const auto device = make_cpu_device({.random_delay_s = all ? 2e-4 : 0, .delay_seed = 5});
+    engine::Session session(of, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = all});
+    write(session);
+    testing::Trained out;
+    out.before = all ? assembled(session) : testing::states_of(session);
+    testing::take_steps(session, steps, {.inputs = {0}}, out);
+    const Tensors after = all ? assembled(session) : testing::states_of(session);
+    for (const auto& [name, values] : out.before) {
+      const bool changes = is_adapter(name) || name.starts_with("optimizer/") || name.starts_with("quantization/");
+      EXPECT_TRUE(changes || after.at(name) == values) << name;
+    }
+    out.after = gradients(after);
+    return out;
+  };
+  const auto self = comm::make_self_mesh();
+  const plan::Layout alone = testing::toy_layout({}, plain);
+  const testing::Trained exact = trained(plain, layout_of(plain, alone, false), *self, false),
+                         one = trained(model, layout_of(model, alone, true), *self, false);
+  EXPECT_NEAR(one.losses[0], exact.losses[0], 0.02 * exact.losses[0]);
+  EXPECT_NE(one.losses[0], exact.losses[0]);
+  ASSERT_FALSE(one.after.empty());
+  for (const auto& [name, values] : one.after) EXPECT_TRUE(is_adapter(name)) << name;
+  int i = the_world->size();
+  for (const plan::Layout& base : testing::meshes(model)) {
+    plan::Layout layout = layout_of(model, base, true);
+    layout.shard_policy = i % 2 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
+    for (nn::SavePolicy& policy : layout.policies) {
+      policy.checkpointing = i / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
+      policy.delay_weight_gradients = i % 3 == 0;
+    }
+    ++i;
+    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const testing::Trained many = trained(model, layout, *mesh, true);
+    EXPECT_NEAR(many.losses[0], one.losses[0], 1e-3 * one.losses[0]) << text_of(layout);
+    for (const auto& [name, values] : one.before) {
+      EXPECT_TRUE(many.before.at(name) == values) << text_of(layout) << ": " << name;
+    }
+    for (const auto& [name, values] : one.after) {
+      const Tensors own{{name, many.after.at(name)}}, of_one{{name, values}};
+      const double of_fp8 = testing::difference({{name, exact.after.at(name)}}, of_one);
+      EXPECT_LT(testing::difference(own, of_one), 0.25 * of_fp8) << text_of(layout) << ": " << name;
+    }
+  }
+}
+
+TEST(Fp8Adapters, GradientsAreThoseOfOneRank) {
+  expect_the_gradients_of_one_rank(false);
+}
+
+TEST(Fp8Adapters, OfSomeLinearsHaveTheGradientsOfOneRank) {
+  expect_the_gradients_of_one_rank(true);
+}
+
+// A checkpoint has nothing of the base. A run that loads the base again has its bits on another mesh, and continues on
+// the same mesh with the bits of one that did not stop.
+TEST(Fp8Adapters, AResumedRunHasTheSameBase) {
+  const models::Model model = fp8_model();
+  const TemporaryFolder own;
+  const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
+  const std::vector<plan::Layout> meshes = testing::meshes(model);
+  const engine::StateScope scope{.frozen = false};
+  const auto with_session = [&](const plan::Layout& base, const auto& body) {
+    plan::Layout layout = layout_of(model, base, true);
+    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const testing::ToySteps steps(layout, mesh->place(), 2LL * the_world->size());
+    const auto device = make_cpu_device();
+    engine::Session session(model, layout, *device, *mesh, {step::Purpose::train});
+    write(session);
+    body(session, steps);
+  };
+  Tensors saved, after;
+  step::OptimizerProgress progress;
+  with_session(meshes.front(), [&](engine::Session& session, const testing::ToySteps& steps) {
+    testing::Trained ignored;
+    testing::take_steps(session, steps, {.inputs = {0, 1}}, ignored,
+                        [&](const step::StepOutput& output) { progress = *output.progress; });
+    train::save(session, the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"}, scope);
+    saved = assembled(session);
+    testing::take_steps(session, steps, {.inputs = {2}}, ignored);
+    after = assembled(session);
+  });
+  checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
+  for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) {
+    EXPECT_TRUE(is_adapter(tensor.name) || tensor.name.starts_with("quantization/")) << tensor.name;
+  }
+  with_session(meshes.back(), [&](engine::Session& session, const testing::ToySteps&) {
+    engine::load(session, checkpoint, scope);
+    EXPECT_TRUE(assembled(session) == saved);
+  });
+  with_session(meshes.front(), [&](engine::Session& session, const testing::ToySteps& steps) {
+    engine::load(session, checkpoint, scope);
+    session.set_progress(progress);
+    testing::Trained ignored;
+    testing::take_steps(session, steps, {.inputs = {2}}, ignored);
+    EXPECT_TRUE(assembled(session) == after);
+  });
+}
+
+}  // namespace
+}  // namespace hawser
