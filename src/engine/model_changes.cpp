@@ -90,24 +90,24 @@ ModelChanges with_adapters(const ModelChanges& changes, const std::vector<models
 
 namespace {
 
-// Linears in FP8.
+// Linears in FP8, those that adapters leave frozen included.
 ModelChanges with_fp8(const ModelChanges& changes, const Recipe& recipe) {
   Problems wrong;
   const Fp8Blocks blocks(recipe, wrong);
-  const bool adapter = recipe.adapter.kind != AdapterKind::none;
+  const bool dora = recipe.adapter.kind != AdapterKind::none && recipe.adapter.dora;
   ModelChanges out = changes;
   out.describe = [=, file = recipe.file](models::ModelDescription& description, Problems& problems) {
     if (changes.describe) changes.describe(description, problems);
     problems.add(wrong);
     blocks.check(static_cast<int>(description.blocks.size()), problems);
-    if (adapter) {
+    if (dora) {
       problems.add({.file = file,
-                    .what = "FP8 with an adapter is not supported yet",
-                    .at = "precision.compute",
-                    .hint = "precision.compute: bf16"});
+                    .what = "FP8 with DoRA is not supported",
+                    .at = "adapter.dora",
+                    .hint = "adapter.dora: false, or precision.compute: bf16"});
     }
   };
-  if (!adapter) out.spec_of = nn::with_fp8_weights(changes.spec_of, [blocks](int b) { return blocks.contains(b); });
+  if (!dora) out.spec_of = nn::with_fp8_weights(changes.spec_of, [blocks](int b) { return blocks.contains(b); });
   return out;
 }
 
@@ -118,10 +118,12 @@ ModelChanges changes_of(const Recipe& recipe) {
       .describe = [moe = recipe.moe, file = recipe.file](models::ModelDescription& description, Problems& problems) {
         change_routers(moe, file, description, problems);
       }};
-  if (recipe.precision.compute == ComputePrecision::fp8) routers = with_fp8(routers, recipe);
-  const std::optional<models::LoraConfig> lora = lora_of(recipe.adapter);
-  if (!lora) return routers;
-  return with_adapters(routers, {*lora}, {recipe.file, "adapter.targets", "adapter.modules_to_save"});
+  ModelChanges changes = routers;
+  if (const std::optional<models::LoraConfig> lora = lora_of(recipe.adapter)) {
+    changes = with_adapters(routers, {*lora}, {recipe.file, "adapter.targets", "adapter.modules_to_save"});
+  }
+  if (recipe.precision.compute == ComputePrecision::fp8) changes = with_fp8(changes, recipe);
+  return changes;
 }
 
 ModelChanges changes_for_evaluation() {

@@ -9,9 +9,9 @@ namespace hawser::engine {
 
 // The keys `moe`: coefficients of the losses that routers add. Adds a problem if one is set for a model without
 // experts.
-// The keys `precision.fp8`, with precision.compute: fp8: which weights are gathered in FP8. Adds a problem for each
-// block that the model has not, and with an adapter.
 // The keys `adapter`: with_adapters. Adds a problem for each target that the model does not have.
+// The keys `precision.fp8`, with precision.compute: fp8: which weights are gathered in FP8, frozen ones included. Adds a
+// problem for each block that the model has not, and with DoRA.
 ModelChanges changes_of(const Recipe& recipe);
 
 // A model as `eval` computes it: the load-balancing loss counts if the model's own loss includes it

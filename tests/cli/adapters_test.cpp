@@ -124,6 +124,31 @@ TEST_F(Adapters, ResumeBitwiseOnAnotherMesh) {
   EXPECT_NEAR(one, four, 1e-5 * one);
 }
 
+// The frozen base in FP8: training, resume, export and evaluation of the adapter; DoRA is rejected.
+TEST_F(Adapters, TrainOnABaseInFp8) {
+  const std::string name = recipe("rank: 4, alpha: 8, dropout: 0.1", "whole", "precision: {compute: fp8}\n");
+  succeeds("fit " + name + " --ranks 2");
+  succeeds("fit " + name + " --set output=parts --set train.steps=3 --ranks 2");
+  succeeds("fit " + name + " --set output=parts --ranks 2 --resume");
+  succeeds("export whole a");
+  succeeds("export parts b");
+  EXPECT_EQ(folder_.read("a/adapter_model.safetensors"), folder_.read("b/adapter_model.safetensors"));
+  succeeds("fit " + name + " --set output=parts --set train.steps=8 --resume");
+
+  succeeds("fit " + name + " --set output=plain --set precision.compute=float32 --ranks 2");
+  const double base = loss("--model " + base_), plain = loss("--model plain"), fp8 = loss("--model whole");
+  EXPECT_LT(plain, base - 0.05);
+  EXPECT_NEAR(fp8, plain, 0.1 * (base - plain));
+  EXPECT_NE(fp8, plain);
+  EXPECT_EQ(loss("--model " + base_ + " --adapter a"), fp8);
+  succeeds("export whole merged --merge");
+  EXPECT_NEAR(loss("--model merged"), fp8, 2e-6 * fp8);
+
+  rejected("fit " + name + " --set output=dora --set adapter.dora=true",
+           {name + ": FP8 with DoRA is not supported at adapter.dora; try adapter.dora: false, or precision.compute: "
+                   "bf16"});
+}
+
 TEST_F(Adapters, BadInputIsOneLineEach) {
   const std::string r = recipe("rank: 4");
   const std::string linears = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj or all-linear";
