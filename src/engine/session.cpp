@@ -82,7 +82,7 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
     const auto train = static_cast<std::size_t>(config - configs.begin());
     const auto add = [&](step::Verification verification) {
       StepConfig verified = configs[train];
-      verified.layout.verification = verification;
+      verified.layout = plan::verified(verified.layout, verification);
       configs.push_back(std::move(verified));
       return configs.size() - 1;
     };

@@ -149,12 +149,11 @@ Forecast Forecaster::forecast(const Recipe& recipe, const models::Model& model, 
     out.stages.push_back({.costs = costs_of(plans.back(), model, out.layout), .overhead = overhead});
     if (out.layout.verify_every == 0) continue;
     for (const step::Verification verification : {step::Verification::reference, step::Verification::comparison}) {
-      Layout layout = out.layout;
-      layout.verification = verification;
-      const RankPlan verified =
+      const Layout layout = verified(out.layout, verification);
+      const RankPlan plan =
           plan_rank(model, layout, step::Purpose::train, of_stage.first, false, placing, max_needed - overhead);
-      out.placed = out.placed && verified.buffers.placement.placed;
-      take_larger(costs_of(verified, model, layout), out.stages.back().costs);
+      out.placed = out.placed && plan.buffers.placement.placed;
+      take_larger(costs_of(plan, model, layout), out.stages.back().costs);
     }
   }
   if (plans.size() > 1 && out.placed) check_plans(pointers(plans), ranks);

@@ -201,6 +201,14 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
           .quantizes = layout.quantizer != nullptr};
 }
 
+Layout verified(Layout layout, step::Verification verification) {
+  layout.verification = verification;
+  if (verification == step::Verification::reference) {
+    for (nn::SavePolicy& policy : layout.policies) policy.fp8_inputs = false;
+  }
+  return layout;
+}
+
 // A quantizer reads which rows are tokens.
 bool quantizes_operands(const Layout& layout) {
   return std::ranges::any_of(layout.policies, [](const nn::SavePolicy& policy) {

@@ -93,6 +93,8 @@ TEST_P(Families, GreedyTextEqualsTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(All, Families, ::testing::ValuesIn(testing::golden_cases("families")),
                          [](const auto& of) { return fs::path(of.param).filename().string(); });
+INSTANTIATE_TEST_SUITE_P(OfSizesForFp8, Families, ::testing::ValuesIn(testing::golden_cases("families_fp8")),
+                         [](const auto& of) { return fs::path(of.param).filename().string(); });
 
 // A copy of a case, with its files' texts changed; tensors are swapped by their names in the header.
 double loss_of_changed(const std::string& name, const std::function<void(nlohmann::json&)>& config,

@@ -36,9 +36,6 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 SIZES = {"vocab_size": 67, "hidden_size": 24, "intermediate_size": 22, "num_hidden_layers": 2, "num_attention_heads": 3,
          "num_key_value_heads": 1, "max_position_embeddings": 128}
 
-SIXTEEN = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2,
-           "head_dim": 16}
-
 # `config`: keys besides SIZES. `style` 4: config.json has exactly these keys, as transformers 4 writes them; 5: that of
 # transformers. `other`: for each feature a change of the config, whose loss with the same weights must differ.
 # `documents`: the lines of data.jsonl, as lengths of their documents.
@@ -109,20 +106,6 @@ CASES = {
         "config": {"model_type": "gpt_neox", "hidden_act": "gelu_new", "rotary_pct": 0.5, "attention_bias": False,
                    "use_parallel_residual": False, "rotary_emb_base": 300, "tie_word_embeddings": True},
         "other": {"residual": {"use_parallel_residual": True}}, "documents": [[21, 3], [16, 4]]},
-    "mistral_16": {
-        "about": "all sizes of weights are multiples of 16, as FP8 needs them on a GPU", "style": 5,
-        "config": {**SIXTEEN, "model_type": "mistral", "sliding_window": 7, "rope_theta": 500.0},
-        "other": {"window": {"sliding_window": 8}}, "documents": [[19, 1, 8], [30]]},
-    "qwen3_16": {
-        "about": "the same sizes; norms of queries and keys", "style": 5,
-        "config": {**SIXTEEN, "model_type": "qwen3", "rms_norm_eps": 1e-05},
-        "other": {"epsilon": {"rms_norm_eps": 1e-1}}, "documents": [[22, 9], [1, 27]]},
-    "mixtral_16": {
-        "about": "the same sizes; 2 of 4 experts and the load-balancing loss", "style": 5,
-        "config": {**SIXTEEN, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2,
-                   "output_router_logits": True, "router_aux_loss_coef": 0.05, "rope_theta": 1000000.0,
-                   "rms_norm_eps": 1e-05, "router_jitter_noise": 0.0},
-        "other": {"top_k": {"num_experts_per_tok": 3}}, "documents": [[29, 1, 16]]},
 }
 COMMON = {"attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
           "initializer_range": 0.02, "rms_norm_eps": 1e-06, "tie_word_embeddings": False, "torch_dtype": "float32",

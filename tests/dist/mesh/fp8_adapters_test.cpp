@@ -46,7 +46,7 @@ plan::Layout layout_of(const models::Model& model, const plan::Layout& base, boo
   plan::Layout layout = base;
   layout.gradient_clip = 0;
   layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
-  if (fp8) plan::set_formats(layout, model, {});
+  if (fp8) plan::set_formats(layout, model, {.saturation_limit = 1});
   return layout;
 }
 

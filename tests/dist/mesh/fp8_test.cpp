@@ -186,14 +186,19 @@ TEST(Fp8, InputsSavedInFp8ChangeNoBit) {
     trained.after = the_world->size() > 1 ? assembled(session) : testing::states_of(session);
     return std::pair{trained, session.planned_bytes()};
   };
+  constexpr std::array kWays = {Checkpointing::none, Checkpointing::selective, Checkpointing::gate_up,
+                                Checkpointing::projections, Checkpointing::full};
   int i = the_world->size();
   for (const plan::Layout& base : testing::meshes(model)) {
     const auto mesh = comm::make_mpi_mesh(*the_world, base.mesh, 60.0);
-    for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::selective, Checkpointing::gate_up,
-                                              Checkpointing::projections, Checkpointing::full}) {
+    // Pairwise: with many ranks, a mesh has one way to recompute.
+    const std::size_t first = the_world->size() > 2 ? static_cast<std::size_t>(i) % kWays.size() : 0;
+    const std::size_t count = the_world->size() > 2 ? 1 : kWays.size();
+    for (const Checkpointing checkpointing : std::span(kWays).subspan(first, count)) {
       plan::Layout layout = base;
       layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
-      plan::set_formats(layout, model, {.scaling = i % 2 == 0 ? Fp8Scaling::delayed : Fp8Scaling::current});
+      plan::set_formats(layout, model,
+                        {.scaling = i % 2 == 0 ? Fp8Scaling::delayed : Fp8Scaling::current, .saturation_limit = 1});
       for (nn::SavePolicy& policy : layout.policies) {
         policy.checkpointing = checkpointing;
         policy.delay_weight_gradients = i % 3 == 0;

@@ -77,8 +77,11 @@ double norm_of(const std::vector<float>& a, const std::vector<float>& b) {
 // The comparison changes no bit of the run, on any mesh, and its memory is planned.
 TEST(Fp8Verification, LeavesTheRunAsItIs) {
   const models::Model model = fp8_model();
-  for (const Fp8Scaling scaling : {Fp8Scaling::delayed, Fp8Scaling::current}) {
-    for (const plan::Layout& base : testing::meshes(model)) {
+  int number = 0;
+  for (const plan::Layout& base : testing::meshes(model)) {
+    for (const Fp8Scaling scaling : {Fp8Scaling::delayed, Fp8Scaling::current}) {
+      // Pairwise: with many ranks, a mesh has one kind of scales.
+      if (the_world->size() > 2 && number++ % 4 % 3 != 0) continue;
       const Fp8Recipe plain{.scaling = scaling, .saturation_limit = 1};
       Fp8Recipe verifying = plain;
       verifying.verify_every = 2;
