@@ -3,10 +3,11 @@
 
 #include <cstdio>
 
-#include "base/units.h"
+#include "evaluate/eval_data.h"
 #include "golden.h"
 #include "models/model.h"
 #include "plan/layout.h"
+#include "plan/run_plan.h"
 
 namespace hawser::testing {
 
@@ -19,12 +20,10 @@ constexpr double kFp8LossError = 0.02, kFp8GradientError = 0.7, kFp8RoutedGradie
 inline void expect_fp8_follows_transformers(const std::filesystem::path& folder, const engine::RankDevice& place) {
   SCOPED_TRACE(folder.string());
   const nlohmann::json expected = read_json(folder / "expected.json");
-  // Rows that a GPU takes without padding.
-  const std::int64_t length = round_up(expected.at("sequence_length").get<std::int64_t>(), 16);
   Problems problems;
   auto input = evaluate::open_evaluation({.model = folder.string(),
                                           .data = (folder / "data.jsonl").string(),
-                                          .sequence_length = length,
+                                          .sequence_length = expected.at("sequence_length"),
                                           .gradient_norms = true,
                                           .device = place},
                                          0, 1, problems);
@@ -32,6 +31,15 @@ inline void expect_fp8_follows_transformers(const std::filesystem::path& folder,
   input->open.model = std::make_unique<models::Model>(
       input->open.model->description(), nn::with_fp8_weights(nn::common_domain, [](int) { return true; }));
   plan::set_formats(input->layout, *input->open.model, {});
+  plan::set_bounds(input->layout);
+  // A GPU gets rows of padding.
+  auto data = evaluate::open_eval_data({.data = (folder / "data.jsonl").string(),
+                                        .vocabulary = input->open.model->vocabulary(),
+                                        .max_documents = plan::packing_of(input->recipe.data).max_documents},
+                                       input->layout.batch, {}, problems);
+  problems.throw_if_any();
+  input->loader = std::move(data.loader);
+  input->layout.batch = input->loader->shape();
   plan::set_bounds(input->layout);
   std::map<std::string, std::vector<double>> projections;
   const double loss = evaluate::evaluate(*input, nullptr, [&](engine::Session& session) {
