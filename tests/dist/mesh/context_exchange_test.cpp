@@ -206,6 +206,7 @@ TEST(ContextExchange, GradientsOfStripedTokensAreThoseOfOneRank) {
 
 // What has moved in forward, or in recompute, does not move again; also if it is offloaded to host memory.
 TEST(ContextExchange, SavesTensorsForBackward) {
+  if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
   constexpr nn::SavePolicy kOffload{.offload = true};
   for (const comm::MeshSizes& mesh : meshes()) {
     for (const Checkpointing checkpointing : kCheckpointing) {
