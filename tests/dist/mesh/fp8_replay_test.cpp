@@ -99,6 +99,7 @@ class GrowingRun {
 // A step that saturates is skipped, and so are those in flight after it; replayed, it has the bits of a run that had
 // the new scales from its start. Every mesh and way to recompute agrees.
 TEST(Fp8, ASaturatedStepIsReplayed) {
+  if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
   const models::Model model = fp8_model();
   const auto self = comm::make_self_mesh();
   GrowingRun one(model, fp8_layout(model, {}), *self, guarded(), false);

@@ -62,6 +62,7 @@ TEST(Fp8, EveryMeshAndSplitHasTheBitsOfOneRank) {
 }
 
 TEST(Fp8, EveryMeshHasTheBitsOfOneRankWithFrozenWeights) {
+  if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
   expect_the_bits_of_one_rank(fp8_model(true));
 }
 
