@@ -166,7 +166,7 @@ class HeadExchange : public nn::AttentionExchange {
              {"heads_lse", DType::f32, {q, all}}};
     }
     const nn::AttentionShape of_heads{shape.mask, q, k, shape.head_dim};
-    for (nn::ExchangeTensor& more : inner_->saved_tensors(of_heads, all, dtype, policy)) out.push_back(std::move(more));
+    for (const nn::ExchangeTensor& more : inner_->saved_tensors(of_heads, all, dtype, policy)) out.push_back(more);
     return out;
   }
   std::unique_ptr<Call> forward(nn::LayerContext& ctx, const AttentionMask& mask,
