@@ -37,7 +37,7 @@ std::optional<ops::Fp8Output> fp8_output(LayerContext& ctx, const Linear& linear
                                          Linear::ReadBy reader, const SavedInput& saved) {
   const Quantization how = ctx.quantization(linear.site, operand);
   const bool bias = operand == Operand::dy && (linear.bias >= 0 || linear.more_bias >= 0);
-  const bool in_dtype = saved.matrix.empty() ? false : !saved.in_fp8();
+  const bool in_dtype = !saved.matrix.empty() && !saved.in_fp8();
   if (how.format == LinearFormat::compute || how.records_only || !linear.adapters.empty() || bias || in_dtype ||
       shape[0] != ctx.rows().full) {
     return {};
@@ -53,8 +53,8 @@ Scaled write_input(LayerContext& ctx, const Linear& linear, const Shape& shape, 
       return scaled_of(*output);
     }
   }
-  TensorView y = saved.in_fp8() ? saved.unsaved : saved.matrix;
-  if (y.empty()) y = saved.unsaved.empty() ? ctx.temp(ctx.dtype(), shape) : saved.unsaved;
+  TensorView y = saved.in_fp8() || saved.matrix.empty() ? saved.unsaved : saved.matrix;
+  if (y.empty()) y = ctx.temp(ctx.dtype(), shape);
   writer.write(y, {});
   if (!saved.in_fp8()) return y;  // the Linear rounds it
   Quantization how = forms(ctx.quantization(linear.site, Operand::x), Operand::x, reader, saved);
