@@ -240,7 +240,7 @@ void FitRun::log_saturation(const InFlightStep& ended, const std::string& conseq
   const step::StepResult& result = *ended.output.result;
   const step::ScaledSite& site =
       session_->state().options().scaled_sites[static_cast<std::size_t>(result.saturated_site)];
-  log(fmt::format("hawser: step {}: {:.2g}% of {} of block {}'s {} saturate FP8; {}", ended.step,
+  log(fmt::format("hawser: step {}: {:.3g}% of {} of block {}'s {} saturate FP8; {}", ended.step,
                   100 * result.saturation, to_string(site.operand), open_.model->block_of(site.layer),
                   to_string(site.site), consequence));
 }
