@@ -28,6 +28,10 @@ __global__ void __launch_bounds__(kTileThreads, kAgain ? 3 : 4)
     backward_kernel(Rows2<const Act> gate_up, Rows2<const Act> dy, bool wide, Fp8Target input, Fp8Target output) {
   __shared__ TileMemory memory;
   const TilePlace at = tile_place();
+  std::int64_t count = dy.count;
+  bool there = limit_rows(input, at, count);
+  if constexpr (kAgain) there = limit_rows(output, at, count);
+  if (!there) return;
   const float inverse = 1.0f / *input.scale, output_inverse = kAgain ? 1.0f / *output.scale : 0;
   const std::int64_t hidden = dy.columns;
   TileBytes<kInput> dgate, dup;
@@ -36,7 +40,7 @@ __global__ void __launch_bounds__(kTileThreads, kAgain ? 3 : 4)
   for (int r = 0; r < kThreadRows; ++r) {
     const std::int64_t row = at.row + r;
     Vec<float, kThreadColumns> gate = {}, up = {}, g = {};
-    if (row < dy.count) {
+    if (row < count) {
       gate = part_of_row(gate_up.row(row), at.column, hidden, wide);
       up = part_of_row(gate_up.row(row) + hidden, at.column, hidden, wide);
       g = part_of_row(dy.row(row), at.column, hidden, wide);
@@ -49,7 +53,7 @@ __global__ void __launch_bounds__(kTileThreads, kAgain ? 3 : 4)
       g.v[c] = g.v[c] * point.value;
       products.v[c] = point.value * up.v[c];
     }
-    const bool inside = row < dy.count;
+    const bool inside = row < count;
     round_to<Act>(gate);
     round_to<Act>(g);
     dgate.round(r, gate, inverse, input, inside, row);
