@@ -92,8 +92,8 @@ class FlatSpecOf {
 // Param::flat with Domain::sliced: without tensor and expert parallelism all domains are sharded over the same ranks,
 // so that their parameters share a flat.
 FlatSpec common_domain(const Param&);
-// `spec_of` with weights of Linears in FP8 (nn/precision/fp8_scaling.h) in the blocks for which in_fp8(block) is true:
-// they are gathered in E4M3 with one scale, and backward reads their transpose. Frozen ones are stored in E4M3, too.
+// `spec_of` with weights of Linears and experts in FP8 (nn/precision/fp8_scaling.h) in the blocks for which in_fp8(block)
+// is true: they are gathered in E4M3 with one scale each, and backward reads their transpose. Frozen ones are stored in E4M3, too.
 FlatSpecOf with_fp8_weights(FlatSpecOf spec_of, std::function<bool(int)> in_fp8);
 // `spec_of` with FlatSpec::partial_gradient for parameters of residual rows, as sequence parallelism needs it.
 FlatSpecOf with_sequence_parallelism(FlatSpecOf spec_of);

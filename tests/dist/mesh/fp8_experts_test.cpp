@@ -30,14 +30,19 @@ models::ModelDescription description() {
   return d;
 }
 
-nn::FlatSpecOf spec_of(const comm::MeshSizes& mesh, bool fp8) {
-  const nn::FlatSpecOf own = mesh.expert == 1 ? nn::FlatSpecOf(nn::common_domain)
-                                              : nn::FlatSpecOf([](const nn::Param& param) { return param.flat; });
+enum class Train { all, but_experts };
+
+nn::FlatSpecOf spec_of(const comm::MeshSizes& mesh, bool fp8, Train train) {
+  const nn::FlatSpecOf own([experts = mesh.expert, train](const nn::Param& param) {
+    nn::FlatSpec spec = experts == 1 ? nn::common_domain(param) : param.flat;
+    if (train == Train::but_experts && param.matrices > 0) spec.trainable = false;
+    return spec;
+  });
   return fp8 ? nn::with_fp8_weights(own, [](int) { return true; }) : own;
 }
 
 // What this rank has of the model on a mesh.
-models::Model model_of(const comm::MeshSizes& mesh, int pieces, bool fp8 = true) {
+models::Model model_of(const comm::MeshSizes& mesh, int pieces, bool fp8 = true, Train train = Train::all) {
   models::ModelDescription d = description();
   for (models::BlockDescription& block : d.blocks) {
     if (mesh.expert == 1) continue;
@@ -45,17 +50,23 @@ models::Model model_of(const comm::MeshSizes& mesh, int pieces, bool fp8 = true)
     block.moe->part = {.index = comm::expert_part(place, mesh), .parts = mesh.expert};
     block.moe->exchange = testing::PiecesExchange::options(pieces, mesh.expert);
   }
-  return models::Model(std::move(d), spec_of(mesh, fp8));
+  return models::Model(std::move(d), spec_of(mesh, fp8, train));
 }
 
-// This world's meshes: those without expert parallelism, and every degree of it.
+// A mesh on which every rank has all experts, and others of this world.
 std::vector<comm::MeshSizes> all_meshes() {
-  std::vector<comm::MeshSizes> out;
-  for (const plan::Layout& layout : testing::meshes(models::Model(description()))) out.push_back(layout.mesh);
   const int world = the_world->size();
-  for (int expert = 2; expert <= std::min(world, 4); expert *= 2) out.push_back({.shard = world, .expert = expert});
+  std::vector<comm::MeshSizes> out = {{.shard = world}};
   if (world >= 4) out.push_back({.context = 2, .shard = world / 2, .expert = 2});
+  if (world > 1) out.push_back({.shard = world, .expert = world});
   return out;
+}
+
+// That on which ranks have all experts, and that on which they have the fewest.
+std::vector<comm::MeshSizes> two_meshes() {
+  const std::vector<comm::MeshSizes> all = all_meshes();
+  if (all.size() == 1) return all;
+  return {all.front(), all.back()};
 }
 
 plan::Layout layout_of(const models::Model& model, const comm::MeshSizes& mesh,
@@ -108,6 +119,7 @@ class ExpertRun {
 
 // What another mesh changes of the gradients is less than a quarter of what FP8 changes of them.
 TEST(Fp8Experts, GradientsAreThoseOfOneRank) {
+  if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
   const models::Model plain = model_of({}, 1, false), model = model_of({}, 1);
   plan::Layout exact_layout = layout_of(model, {});
   for (nn::SavePolicy& policy : exact_layout.policies) policy.formats = {}, policy.fp8_inputs = false;
@@ -160,12 +172,11 @@ class TwoPasses : public nn::Fp8Scaling {
 
 // Ops that write FP8, and every way to recompute, have the bits of rows that are written first and then rounded.
 TEST(Fp8Experts, NoWayToComputeChangesABit) {
-  if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
+  if (the_world->size() > 4 || the_world->size() == 1) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
   constexpr std::array kWays = {Checkpointing::none, Checkpointing::selective, Checkpointing::gate_up,
                                 Checkpointing::full};
-  const std::vector<comm::MeshSizes> meshes = all_meshes();
   std::size_t turn = static_cast<std::size_t>(the_world->size());
-  for (const comm::MeshSizes& mesh : {meshes.front(), meshes.back()}) {
+  for (const comm::MeshSizes& mesh : two_meshes()) {
     const models::Model model = model_of(mesh, 2);
     for (const bool delayed_scales : {true, false}) {
       const auto run = [&](Checkpointing way, bool delays, bool two_passes) {
@@ -195,7 +206,7 @@ TEST(Fp8Experts, NoWayToComputeChangesABit) {
 
 // A run that was saved where ranks have some of the experts resumes where each has all, and the other way around.
 TEST(Fp8Experts, ARunResumesOnOtherMeshes) {
-  if (the_world->size() > 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
+  if (the_world->size() > 4 || the_world->size() == 1) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
   const std::vector<comm::MeshSizes> meshes = all_meshes();
   for (const auto& [from, to] : {std::pair{meshes.back(), meshes.front()}, {meshes.front(), meshes.back()}}) {
     const models::Model before = model_of(from, 2), after = model_of(to, 1);
@@ -223,9 +234,44 @@ TEST(Fp8Experts, ARunResumesOnOtherMeshes) {
   }
 }
 
+// Frozen experts are quantized once, to what trained ones begin with, and no gradient of theirs is computed.
+TEST(Fp8Experts, FrozenOnesAreQuantizedAsTheyAreLoaded) {
+  for (const comm::MeshSizes& mesh : two_meshes()) {
+    const models::Model trained = model_of(mesh, 1), frozen = model_of(mesh, 1, true, Train::but_experts);
+    const auto weights_of = [](const models::Model& model, ExpertRun& run) {
+      Tensors out;
+      for (int f = 0; f < run.session().state().flats(); ++f) {
+        const step::FlatState& state = run.session().state().flat(f);
+        const nn::Flat& flat = model.flat(f);
+        for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
+          const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
+          if (param.matrices == 0) continue;
+          EXPECT_EQ(state.quantized_on_load, !flat.spec().trainable);
+          out[param.name] = testing::floats_of(flat.view(state.unsharded, p));
+          out[param.name + " transposed"] = testing::floats_of(flat.transposed_view(state.transposed, p));
+          out[param.name + " scales"] = testing::floats_of(run.session().state().gemm_scale(f, p));
+        }
+      }
+      return out;
+    };
+    const auto layout = [&](const models::Model& model) {
+      plan::Layout out = layout_of(model, mesh);
+      out.shard_policy = ShardPolicy::optimizer;  // whole weights on every rank
+      return out;
+    };
+    ExpertRun of_trained(trained, layout(trained)), of_frozen(frozen, layout(frozen));
+    const Tensors weights = weights_of(frozen, of_frozen);
+    EXPECT_EQ(weights.size(), 2u * 2 * 3);
+    EXPECT_TRUE(weights == weights_of(trained, of_trained)) << "expert " << mesh.expert;
+    EXPECT_EQ(of_frozen.step(0), of_trained.step(0));
+    EXPECT_NE(of_frozen.step(1), of_trained.step(1));
+    EXPECT_TRUE(weights_of(frozen, of_frozen) == weights);
+  }
+}
+
 // What the experts' GEMMs read is the cast of each expert's master weight with its own scale, and its transpose.
 TEST(Fp8Experts, AGatheredWeightIsTheCastOfEachExpert) {
-  for (const comm::MeshSizes& mesh : {all_meshes().front(), all_meshes().back()}) {
+  for (const comm::MeshSizes& mesh : two_meshes()) {
     const models::Model model = model_of(mesh, 1);
     plan::Layout layout = layout_of(model, mesh);
     layout.shard_policy = ShardPolicy::optimizer;  // whole weights on every rank
