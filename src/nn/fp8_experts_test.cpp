@@ -33,8 +33,10 @@ class Fp8Context : public TestContext {
             .quantizer = quantizer_,
             .operand = operand,
             .records_only = records_only_,
-            .scale = {},
-            .amax = i < amaxes_.size() ? amaxes_[i] : TensorView()};
+            .scale = scale_,
+            .amax = i < amaxes_.size() ? amaxes_[i] : TensorView(),
+            .saturated = saturated_,
+            .elements = &elements_};
   }
   // Sets a weight: in FP8, as a flat has it, if there is a quantizer.
   void set_weight(std::size_t index, const Param& param, const Vector& values) {
@@ -60,6 +62,8 @@ class Fp8Context : public TestContext {
 
   bool records_only_ = false;
   std::vector<TensorView> amaxes_;
+  TensorView scale_, saturated_;
+  mutable std::int64_t elements_ = 0;
 
  private:
   const Quantizer* quantizer_;
@@ -136,6 +140,29 @@ TEST(Fp8Experts, ExactNumbersHaveTheBitsOfFloat32) {
     EXPECT_EQ(fp8.dw, plain.dw) << records_only;
     EXPECT_EQ(fp8.amaxes, (Vector{3, 3})) << records_only;
   }
+}
+
+// Of the rows that there are, beside as many elements as the assignments of tokens have: the rest of a piece, which may
+// be many times larger, does not lower the share.
+TEST(Fp8Experts, CountSaturatedElementsOfTheirRows) {
+  const auto device = make_cpu_device({.threads = 1});
+  const Fp8Scaling quantizer({});
+  Fp8Context ctx(*device, &quantizer);
+  ctx.scale_ = ctx.make(DType::f32, {1}, {1.0 / 512});  // only zeros are in its range
+  ctx.saturated_ = ctx.make(DType::f32, {1}, {0});
+  TokenExchange::Routing routing;
+  routing.sizes = {.tokens = 50, .per_token = 2, .experts = 2, .local_experts = 2};
+  routing.expert_offsets = ctx.make(DType::i32, {1, 3}, {0, 128, 128});
+  Vector values = integers("x", kPieceRows * kIn);
+  for (std::size_t i = 100 * kIn; i < 128 * kIn; ++i) values[i] = 0;
+  const auto count = std::ranges::count_if(values.begin(), values.begin() + 128 * kIn, [](double v) { return v != 0; });
+  const ExpertGemms experts(ctx, routing);
+  const TensorView rows = ctx.make(DType::f32, {kPieceRows, kIn}, values);
+  experts.quantized(0, Site::up_projection, Operand::x, rows, Linear::ReadBy::product);
+  experts.quantized(0, Site::up_projection, Operand::x, rows, Linear::ReadBy::weight_gradient);  // counts nothing
+  ctx.finish();
+  EXPECT_EQ(get(ctx.saturated_)[0], static_cast<double>(count));
+  EXPECT_EQ(ctx.elements_, 50 * 2 * kIn);
 }
 
 // What FP8 changes of a layer is what its roundings may change, by relative errors of at most 2^-4 (E4M3) and 2^-3
