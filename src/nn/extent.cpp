@@ -266,7 +266,7 @@ std::vector<ExtentPart> extent_parts(const Flat& flat, const Extent& extent) {
       }
       if (!shared) first += part.shape.elements();
       if (!known) sum_first += part.global.elements();
-      parts.push_back(std::move(part));
+      parts.push_back(part);
     }
     // All tensor ranks have as many values.
     if (extent.kind == Kind::row) first += param.padding;
