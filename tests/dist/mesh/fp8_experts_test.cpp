@@ -6,7 +6,9 @@
 #include "checkpoint/root.h"
 #include "engine/load_state.h"
 #include "nn/precision/fp8_scaling.h"
+#include "support/tensor_parallel.h"
 #include "support/token_exchange.h"
+#include "support/toy_slices.h"
 #include "toy_training.h"
 #include "train/saver.h"
 
@@ -33,11 +35,13 @@ models::ModelDescription description() {
 enum class Train { all, but_experts };
 
 nn::FlatSpecOf spec_of(const comm::MeshSizes& mesh, bool fp8, Train train) {
-  const nn::FlatSpecOf own([experts = mesh.expert, train](const nn::Param& param) {
-    nn::FlatSpec spec = experts == 1 ? nn::common_domain(param) : param.flat;
+  const bool common = mesh.expert == 1 && mesh.tensor == 1;
+  nn::FlatSpecOf own([common, train](const nn::Param& param) {
+    nn::FlatSpec spec = common ? nn::common_domain(param) : param.flat;
     if (train == Train::but_experts && param.matrices > 0) spec.trainable = false;
     return spec;
   });
+  if (mesh.tensor > 1) own = nn::with_sequence_parallelism(own);
   return fp8 ? nn::with_fp8_weights(own, [](int) { return true; }) : own;
 }
 
@@ -50,14 +54,19 @@ models::Model model_of(const comm::MeshSizes& mesh, int pieces, bool fp8 = true,
     block.moe->part = {.index = comm::expert_part(place, mesh), .parts = mesh.expert};
     block.moe->exchange = testing::PiecesExchange::options(pieces, mesh.expert);
   }
+  if (mesh.tensor > 1) {
+    const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
+    d = testing::half_of(std::move(d), part, {.vocabulary = true});
+  }
   return models::Model(std::move(d), spec_of(mesh, fp8, train));
 }
 
-// A mesh on which every rank has all experts, and others of this world.
+// A mesh on which every rank has all experts, and others of this world. Tensor ranks have parts of a sequence.
 std::vector<comm::MeshSizes> all_meshes() {
   const int world = the_world->size();
   std::vector<comm::MeshSizes> out = {{.shard = world}};
   if (world >= 4) out.push_back({.context = 2, .shard = world / 2, .expert = 2});
+  if (world >= 4) out.push_back({.tensor = 2, .shard = world / 2, .expert = 2});
   if (world > 1) out.push_back({.shard = world, .expert = world});
   return out;
 }
@@ -75,11 +84,14 @@ plan::Layout layout_of(const models::Model& model, const comm::MeshSizes& mesh,
   layout.gradient_clip = 0;
   layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
   plan::set_formats(layout, model, recipe);
-  if (mesh.expert > 1) {
-    layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
-      seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert());
-    };
-  }
+  layout.sequence_parallel = mesh.tensor > 1;
+  plan::set_bounds(layout);
+  layout.replace_seams = [mesh](nn::Seams& seams, comm::Mesh& groups) {
+    if (mesh.expert > 1) seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert());
+    if (mesh.tensor == 1) return;
+    seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
+    seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
+  };
   return layout;
 }
 
