@@ -5,13 +5,14 @@ usage: torchrun --nproc-per-node N torch_gpu.py --config config.json --length 16
 A Llama of the config's shape, built from plain modules, with random weights and tokens, tuned as is usual in PyTorch:
 FSDP2 (fully_shard of each block: float32 shards, bf16 all-gather, gradients reduced in bf16 or float32), torch.compile
 of each block, cuDNN attention through scaled_dot_product_attention, fused AdamW, and the head with its loss in chunks
-of rows, so that the full float32 logits are never stored. --context-parallel N splits sequences over N ranks with
+of rows, so that the full float32 logits are never stored. --float8 converts the Linears of the blocks with torchao:
+tensorwise dynamic scaling and float8 all-gather, scales of weights computed once after each update. --context-parallel N splits sequences over N ranks with
 torch.distributed.tensor.experimental.context_parallel. A step is forward, backward, gradient norm clipping and AdamW,
 and the host reads the loss. Rotary frequencies are not scaled, which does not affect speed.
 
 Rank 0 prints one line of JSON: the median of the measured steps, tokens per second and GPU, memory as counted by
 PyTorch and by the driver (for the process if NVML is available, otherwise for the device: used now minus used before
-the process started to use it), all as maximum over ranks; and all settings. Requires PyTorch 2.11; needs no network.
+the process started to use it), all as maximum over ranks; and all settings. Requires PyTorch 2.11, and torchao for --float8; needs no network.
 --device cpu is a dry run over gloo without compilation and context parallelism; its times are meaningless.
 """
 
@@ -250,6 +251,9 @@ def build(shape, arguments, device, mesh, grouped):
         model = Llama(shape, arguments, grouped, compiled)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16,
                                   reduce_dtype=torch.bfloat16 if arguments.reduce == "bf16" else torch.float32)
+    if arguments.float8:
+        from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+        convert_to_float8_training(model.blocks, config=Float8LinearConfig(enable_fsdp_float8_all_gather=True))
     for i, block in enumerate(model.blocks):
         if arguments.full_recompute:
             block = checkpoint_wrapper(block, preserve_rng_state=False)
@@ -269,6 +273,7 @@ def build(shape, arguments, device, mesh, grouped):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             local = parameter.to_local()
+            local = getattr(local, "_tensor", local)  # of torchao's subclass
             if "norm" in name:
                 local.fill_(1.0)
             else:
@@ -299,6 +304,7 @@ def parse():
     parser.add_argument("--context-parallel", type=int, default=1, metavar="N", help="ranks per sequence")
     parser.add_argument("--rotate", choices=("allgather", "alltoall"), default="allgather",
                         help="how context parallelism exchanges keys and values")
+    parser.add_argument("--float8", action="store_true", help="Linears of the blocks in FP8, by torchao")
     parser.add_argument("--full-recompute", action="store_true", help="recompute each block's forward in backward")
     parser.add_argument("--reduce", choices=("bf16", "float32"), default="bf16", help="dtype of gradient reduction")
     parser.add_argument("--reshard", choices=("yes", "no"), default="yes",
@@ -311,6 +317,8 @@ def parse():
     arguments = parser.parse_args()
     if arguments.steps < 5:
         parser.error("--steps: at least 5, for a median worth quoting")
+    if arguments.float8 and arguments.device == "cpu":
+        parser.error("--float8: requires a GPU")
     if arguments.device == "cpu":
         arguments.compile, arguments.attention = "no", "math"
         if arguments.context_parallel > 1:
@@ -342,6 +350,9 @@ def main():
     model = build(shape, arguments, device, everyone, grouped)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     generator = torch.Generator().manual_seed(11 + rank // context)
+    precompute = None
+    if arguments.float8:
+        from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp as precompute
     tokens = torch.randint(0, shape.vocabulary, (arguments.sequences, arguments.length + 1), generator=generator)
     tokens = tokens.to(device)
     ids, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
@@ -363,6 +374,8 @@ def main():
             loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        if precompute:
+            precompute(model)
         optimizer.zero_grad(set_to_none=True)
         total = loss.detach().clone()
         dist.all_reduce(total)
@@ -393,7 +406,7 @@ def main():
     result["settings"] = {
         **{name: value for name, value in vars(arguments).items() if name not in ("config", "device", "steps")},
         "layers": shape.layers, "sharded_over": world, "grouped_heads_in_attention": grouped,
-        "precision": "bf16 compute, float32 shards", "optimizer": "AdamW, fused",
+        "precision": f"{'FP8 Linears, ' if arguments.float8 else ''}bf16 compute, float32 shards", "optimizer": "AdamW, fused",
     }
     if rank == 0:
         print(json.dumps(result), flush=True)

@@ -11,7 +11,11 @@ namespace hawser::ops::cuda {
 template <class Act>
 __device__ __forceinline__ float sigmoid(float x) {
   if constexpr (std::is_same_v<Act, Bf>) {
-    return __fdividef(1.0f, 1.0f + __expf(-x));
+    // As __fdividef(1, 1 + __expf(-x)), without the instructions for denormal numbers, which 1 + e is not.
+    float e, s;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(-1.44269504f * x));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0f + e));
+    return s;
   } else {
     return 1.0f / (1.0f + expf(-x));
   }

@@ -10,19 +10,34 @@ struct GatedRows {
   Rows2<const Act> gate_up;
   std::int64_t hidden;
   bool wide;
-  __device__ __forceinline__ Vec<float, kThreadColumns> operator()(std::int64_t row, std::int64_t column) const {
+
+  struct Part {
+    Vec<Act, kThreadColumns> gate, up;
+  };
+  template <bool kWhole>
+  __device__ __forceinline__ int of_columns(std::int64_t) const {
+    return 0;
+  }
+  template <bool kWhole>
+  __device__ __forceinline__ Part load(std::int64_t row, std::int64_t column) const {
     const Act* const from = gate_up.row(row);
-    Vec<float, kThreadColumns> gate = part_of_row(from, column, hidden, wide);
-    const Vec<float, kThreadColumns> up = part_of_row(from + hidden, column, hidden, wide);
+    return {part_of_row<kWhole>(from, column, hidden), part_of_row<kWhole>(from + hidden, column, hidden)};
+  }
+  __device__ __forceinline__ Vec<float, kThreadColumns> values(std::int64_t, int, const Part& part) const {
+    Vec<float, kThreadColumns> y = widen(part.gate);
+    const Vec<float, kThreadColumns> up = widen(part.up);
 #pragma unroll
-    for (int c = 0; c < kThreadColumns; ++c) gate.v[c] = gate_point<Act, kKind>(gate.v[c]).value * up.v[c];
-    round_to<Act>(gate);
-    return gate;
+    for (int c = 0; c < kThreadColumns; ++c) y.v[c] = gate_point<Act, kKind>(y.v[c]).value * up.v[c];
+    round_to<Act>(y);
+    return y;
   }
 };
 
-// A block has a tile of each of dgate, dup and, with kAgain, y. Rows are rounded one after another: more floats than
-// those of a row would leave too few threads to hide the latency of memory.
+// The rows that a thread loads before it computes the first: more would leave too few threads to hide the latency of
+// memory.
+constexpr int kRowsAtOnce = 2;
+
+// A block has a tile of each of dgate, dup and, with kAgain, y.
 template <class Act, Gate kKind, __nv_fp8_interpretation_t kInput, bool kAgain, __nv_fp8_interpretation_t kOutput>
 __global__ void __launch_bounds__(kTileThreads, kAgain ? 3 : 4)
     backward_kernel(Rows2<const Act> gate_up, Rows2<const Act> dy, bool wide, Fp8Target input, Fp8Target output) {
@@ -36,16 +51,9 @@ __global__ void __launch_bounds__(kTileThreads, kAgain ? 3 : 4)
   const std::int64_t hidden = dy.columns;
   TileBytes<kInput> dgate, dup;
   TileBytes<kOutput> y;
-#pragma unroll
-  for (int r = 0; r < kThreadRows; ++r) {
-    const std::int64_t row = at.row + r;
-    Vec<float, kThreadColumns> gate = {}, up = {}, g = {};
-    if (row < count) {
-      gate = part_of_row(gate_up.row(row), at.column, hidden, wide);
-      up = part_of_row(gate_up.row(row) + hidden, at.column, hidden, wide);
-      g = part_of_row(dy.row(row), at.column, hidden, wide);
-    }
-    Vec<float, kThreadColumns> products;
+  const auto round_row = [&](int r, const Vec<Act, kThreadColumns>(&loaded)[3], bool inside) {
+    Vec<float, kThreadColumns> gate = widen(loaded[0]), g = widen(loaded[2]), products;
+    const Vec<float, kThreadColumns> up = widen(loaded[1]);
 #pragma unroll
     for (int c = 0; c < kThreadColumns; ++c) {
       const GatePoint point = gate_point<Act, kKind>(gate.v[c]);
@@ -53,15 +61,34 @@ __global__ void __launch_bounds__(kTileThreads, kAgain ? 3 : 4)
       g.v[c] = g.v[c] * point.value;
       products.v[c] = point.value * up.v[c];
     }
-    const bool inside = row < count;
+    const std::int64_t row = at.row + r;
     round_to<Act>(gate);
     round_to<Act>(g);
     dgate.round(r, gate, inverse, input, inside, row);
     dup.round(r, g, inverse, input, inside, row);
-    if constexpr (!kAgain) continue;
+    if constexpr (!kAgain) return;
     round_to<Act>(products);
     y.round(r, products, output_inverse, output, inside, row);
-  }
+  };
+  for_tile(at, count, hidden, wide, [&](auto whole) {
+    constexpr bool kWhole = decltype(whole)::value;
+#pragma unroll
+    for (int first = 0; first < kThreadRows; first += kRowsAtOnce) {
+      Vec<Act, kThreadColumns> loaded[kRowsAtOnce][3] = {};  // gate, up, dy
+#pragma unroll
+      for (int i = 0; i < kRowsAtOnce; ++i) {
+        const std::int64_t row = at.row + first + i;
+        if (!kWhole && row >= count) continue;
+        loaded[i][0] = part_of_row<kWhole>(gate_up.row(row), at.column, hidden);
+        loaded[i][1] = part_of_row<kWhole>(gate_up.row(row) + hidden, at.column, hidden);
+        loaded[i][2] = part_of_row<kWhole>(dy.row(row), at.column, hidden);
+      }
+#pragma unroll
+      for (int i = 0; i < kRowsAtOnce; ++i) {
+        round_row(first + i, loaded[i], kWhole || at.row + first + i < count);
+      }
+    }
+  });
   write(input, at, 0, hidden, dgate, memory);
   __syncthreads();
   write(input, at, hidden, hidden, dup, memory);

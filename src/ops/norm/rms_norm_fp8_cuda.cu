@@ -13,9 +13,19 @@ struct NormedRows {
   const Weight* weight;
   const float* rstd;
   bool wide;
-  __device__ __forceinline__ Vec<float, kThreadColumns> operator()(std::int64_t row, std::int64_t column) const {
-    Vec<float, kThreadColumns> v = part_of_row(x.row(row), column, x.columns, wide);
-    const Vec<float, kThreadColumns> w = part_of_row(weight, column, x.columns, wide);
+  template <bool kWhole>
+  __device__ __forceinline__ auto of_columns(std::int64_t column) const {
+    return part_of_row<kWhole>(weight, column, x.columns);
+  }
+  template <bool kWhole>
+  __device__ __forceinline__ auto load(std::int64_t row, std::int64_t column) const {
+    return part_of_row<kWhole>(x.row(row), column, x.columns);
+  }
+  __device__ __forceinline__ Vec<float, kThreadColumns> values(std::int64_t row,
+                                                               const Vec<Weight, kThreadColumns>& weights,
+                                                               const Vec<Act, kThreadColumns>& loaded) const {
+    Vec<float, kThreadColumns> v = widen(loaded);
+    const Vec<float, kThreadColumns> w = widen(weights);
     const float r = rstd[row];
 #pragma unroll
     for (int c = 0; c < kThreadColumns; ++c) v.v[c] = v.v[c] * r * (kUnitOffset ? 1.0f + w.v[c] : w.v[c]);

@@ -14,8 +14,17 @@ template <class X>
 struct PlainRows {
   Rows2<const X> x;
   bool wide;
-  __device__ __forceinline__ Vec<float, kThreadColumns> operator()(std::int64_t row, std::int64_t column) const {
-    return part_of_row(x.row(row), column, x.columns, wide);
+  template <bool kWhole>
+  __device__ __forceinline__ int of_columns(std::int64_t) const {
+    return 0;
+  }
+  template <bool kWhole>
+  __device__ __forceinline__ auto load(std::int64_t row, std::int64_t column) const {
+    return part_of_row<kWhole>(x.row(row), column, x.columns);
+  }
+  __device__ __forceinline__ Vec<float, kThreadColumns> values(std::int64_t, int,
+                                                               const Vec<X, kThreadColumns>& loaded) const {
+    return widen(loaded);
   }
 };
 

@@ -31,7 +31,7 @@ struct TileTargets {
   bool wide_rows, wide_transposed;  // 8-byte and 4-byte stores are aligned
 };
 
-// Of the columns before `end`. bytes: of this thread's rows from `row` and columns from `column`, packed along the columns of each row.
+// Of the columns before `end`. bytes: of this thread's rows and columns, packed along the columns of each row.
 __device__ __forceinline__ void write_tile(const TileTargets& to, std::int64_t tile_row, std::int64_t tile_column,
                                            std::int64_t end, const uint2 (&bytes)[kThreadRows],
                                            std::uint32_t (&shared)[kTileColumns * kWordStride]) {
@@ -209,47 +209,70 @@ __device__ __forceinline__ void write(const Fp8Target& target, const TilePlace& 
   }
 }
 
-// Elements [column, column + kThreadColumns) of a row of `columns`; zeros outside.
-template <class X>
-__device__ __forceinline__ Vec<float, kThreadColumns> part_of_row(const X* row, std::int64_t column,
-                                                                  std::int64_t columns, bool wide) {
-  Vec<float, kThreadColumns> out = {};
-  if (column >= columns) return out;
-  if (wide) return load_float<kThreadColumns>(row + column);
+// Elements [column, column + kThreadColumns) of a row of `columns`; zeros outside. kWhole: none is outside, and they are
+// aligned to 16 bytes.
+template <bool kWhole, class X>
+__device__ __forceinline__ Vec<X, kThreadColumns> part_of_row(const X* row, std::int64_t column, std::int64_t columns) {
+  if constexpr (kWhole) {
+    return load<kThreadColumns>(row + column);
+  } else {
+    Vec<float, kThreadColumns> out = {};
 #pragma unroll
-  for (int c = 0; c < kThreadColumns; ++c) {
-    if (column + c < columns) out.v[c] = to_float(row[column + c]);
+    for (int c = 0; c < kThreadColumns; ++c) {
+      if (column + c < columns) out.v[c] = to_float(row[column + c]);
+    }
+    return narrow<X>(out);
   }
-  return out;
 }
 
 // y of a float, as an op that writes y rounds it.
 template <class Y>
 __device__ __forceinline__ void round_to(Vec<float, kThreadColumns>& values) {
-#pragma unroll
-  for (int c = 0; c < kThreadColumns; ++c) values.v[c] = to_float(from_float<Y>(values.v[c]));
+  values = widen(narrow<Y>(values));
 }
 
-// Rounds a matrix of `count` rows and `columns` columns. source(row, column): its kThreadColumns elements from there,
-// zeros beyond the last column.
+// Calls body with true as an integral constant if this block's tile is inside of a matrix whose parts of rows are
+// `aligned`, otherwise with false. With true the loads of a thread have no conditions: the compiler issues all of them
+// before it needs the first.
+template <class Body>
+__device__ __forceinline__ void for_tile(const TilePlace& at, std::int64_t rows, std::int64_t columns, bool aligned,
+                                         const Body& body) {
+  if (aligned && at.tile_row + kTileRows <= rows && at.tile_column + kTileColumns <= columns) {
+    body(std::true_type());
+  } else {
+    body(std::false_type());
+  }
+}
+
+// Rounds a matrix of `count` rows and `columns` columns. A source has
+//   bool wide                                the parts of its rows are aligned to 16 bytes
+//   auto of_columns<kWhole>(column)          what the values of this thread's columns have in common
+//   auto load<kWhole>(row, column)           what the values of its part of a row are computed from
+//   Vec values(row, of_columns, loaded)      the values, zeros beyond the last column
 template <__nv_fp8_interpretation_t kFormat, class Source>
 __global__ void __launch_bounds__(kTileThreads)
-    quantize_tiles_kernel(Source source, std::int64_t count, Fp8Target target) {
+    quantize_tiles_kernel(Source source, std::int64_t count, std::int64_t columns, Fp8Target target) {
   __shared__ TileMemory memory;
   const TilePlace at = tile_place();
   if (!limit_rows(target, at, count)) return;
   const float inverse = 1.0f / *target.scale;
-  Vec<float, kThreadColumns> values[kThreadRows];
-#pragma unroll
-  for (int r = 0; r < kThreadRows; ++r) {
-    values[r] = {};
-    if (at.row + r < count) values[r] = source(at.row + r, at.column);
-  }
   TileBytes<kFormat> tile;
+  for_tile(at, count, columns, source.wide, [&](auto whole) {
+    constexpr bool kWhole = decltype(whole)::value;
+    const auto of_columns = source.template of_columns<kWhole>(at.column);
+    decltype(source.template load<kWhole>(0, 0)) loaded[kThreadRows];
 #pragma unroll
-  for (int r = 0; r < kThreadRows; ++r) {
-    tile.round(r, values[r], inverse, target, at.row + r < count, at.row + r);
-  }
+    for (int r = 0; r < kThreadRows; ++r) {
+      if (kWhole || at.row + r < count) loaded[r] = source.template load<kWhole>(at.row + r, at.column);
+    }
+#pragma unroll
+    for (int r = 0; r < kThreadRows; ++r) {
+      const bool inside = kWhole || at.row + r < count;
+      Vec<float, kThreadColumns> values = {};
+      if (inside) values = source.values(at.row + r, of_columns, loaded[r]);
+      tile.round(r, values, inverse, target, inside, at.row + r);
+    }
+  });
   write(target, at, 0, target.to.columns, tile, memory);
 }
 
@@ -267,7 +290,7 @@ void quantize_tiles(const CudaNative& native, const Source& source, std::int64_t
   if (tiles.x == 0 || tiles.y == 0) return;
   dispatch_fp8_format(output.dtype(), [&](auto format) {
     quantize_tiles_kernel<decltype(format)::value>
-        <<<tiles, kTileThreads, 0, stream_of(native)>>>(source, rows, fp8_target(output, rows, columns));
+        <<<tiles, kTileThreads, 0, stream_of(native)>>>(source, rows, columns, fp8_target(output, rows, columns));
   });
 }
 

@@ -106,8 +106,8 @@ class Writer {
       instruction.after.insert(instruction.after.end(), instruction.gathered.begin(), instruction.gathered.end());
     }
     for (const int flat : computation.gradients) {
-      if (!reduces(flat) || first_.at(group_of(computation, flat)) != i || reduces_.size() < 2) continue;
-      instruction.after.push_back(reduces_[reduces_.size() - 2]);
+      if (!reduces(flat) || first_.at(group_of(computation, flat)) != i || reductions_.size() < 2) continue;
+      instruction.after.push_back(reductions_[reductions_.size() - 2].last);
     }
     const int id = program_.add(std::move(instruction));
     instruction_of_[static_cast<std::size_t>(i)] = id;
@@ -123,7 +123,8 @@ class Writer {
     if (reduces(flat)) {
       end = program_.add(
           {.op = Op::reduce, .stream = StreamId::reduce, .flat = flat, .micro_batch = micro_batch, .after = {id}});
-      reduces_.push_back(end);
+      if (reductions_.empty() || reductions_.back().computation != i) reductions_.push_back({.computation = i});
+      reductions_.back().last = end;
     }
     // The groups of a flat are adjacent.
     auto other = last_.lower_bound({flat, std::numeric_limits<int>::min()});
@@ -144,7 +145,12 @@ class Writer {
   std::vector<int> use_of_;
   int gathered_ = 0;
   std::map<Group, int> first_, last_;
-  std::vector<int> reduces_;
+  // The reductions that follow one computation, as those of a block's flats do. They are on one stream.
+  struct Reductions {
+    int computation = -1;
+    int last = -1;  // instruction
+  };
+  std::vector<Reductions> reductions_;
   std::vector<GradientEnd> ends_;
 };
 

@@ -2,7 +2,8 @@
 // freed afterwards; its gradients are reduced to shards as soon as they are complete.
 //
 // Gathers run at most `prefetch` uses ahead: each waits for the end of the use whose buffer it overwrites, so that at
-// most prefetch + 1 buffers are live. Likewise a new gradient waits for the second last reduction.
+// most prefetch + 1 buffers are live. Likewise a new gradient waits for the reductions that follow the second last
+// computation that completed gradients: those of one block run while the next one's gradients are computed.
 // Source: ZeRO (arXiv 1910.02054), FSDP (arXiv 2304.11277); hybrid degree as in MiCS (arXiv 2205.00119).
 #pragma once
 
