@@ -15,8 +15,10 @@
 #include <vector>
 
 #include "cuda_bench.h"
+#include "ops/copy/copy.h"
 #include "ops/gemm/gemm.h"
 #include "ops/gemm/grouped_gemm.h"
+#include "ops/quantize/quantize.h"
 #include "tensor/dtype_dispatch.h"
 
 namespace hawser::ops {
@@ -43,6 +45,18 @@ std::vector<std::int32_t> offsets_of(const Routing& routing) {
 class Bench : public CudaBench {
  public:
   using CudaBench::CudaBench;
+
+  // Random numbers, rounded with the scale that scale() has.
+  TensorView normal_fp8(DType dtype, const Shape& shape) {
+    const TensorView q = empty(dtype, shape), x = normal(DType::bf16, shape);
+    quantize(stream(), {.x = x, .scale = scale(), .q = q});
+    return q;
+  }
+  TensorView scale() {
+    const TensorView view = empty(DType::f32, {1});
+    fill(stream(), {.y = view, .value = 1.0 / 64});
+    return view;
+  }
 
   std::vector<float> row(const TensorView& view) {
     std::vector<std::byte> bytes(static_cast<std::size_t>(view.bytes()));
@@ -153,6 +167,83 @@ void weights(Bench& b, const std::string& name, const Routing& routing, std::int
   b.clear();
 }
 
+// The same in FP8, where each operand has its K contiguous; the dense GEMMs have the same scales.
+void rows_fp8(Bench& b, const std::string& name, const Routing& routing, std::int64_t n, std::int64_t k, DType a) {
+  if (!b.wanted(name)) return;
+  const auto offsets = offsets_of(routing);
+  const std::int64_t used = offsets.back();
+  const TensorView scale = b.scale();
+  const GroupedGemm args{.a = b.normal_fp8(a, {kRows, k}),
+                         .b = b.normal_fp8(DType::f8e4m3, {kExperts * n, k}).reshape({kExperts, n, k}),
+                         .c = b.empty(DType::bf16, {kRows, n}),
+                         .offsets = b.numbers(offsets, {kExperts + 1}),
+                         .transpose_b = true,
+                         .scale_a = scale,
+                         .scale_b = scale};
+  grouped_gemm(b.stream(), args);
+  const auto dense = [&](std::int64_t at, std::int64_t count, std::int64_t group, const TensorView& c) {
+    return Gemm{.a = args.a.rows(at, count),
+                .b = matrix(args.b, group),
+                .c = c,
+                .transpose_b = true,
+                .scale_a = scale,
+                .scale_b = scale};
+  };
+  double error = 0;
+  const TensorView part = b.empty(DType::bf16, {kGroupRows, n});
+  for (std::size_t g = 0; g < kExperts; ++g) {
+    if (offsets[g] == offsets[g + 1]) continue;
+    const std::int64_t at = offsets[g + 1] - kGroupRows;
+    gemm(b.stream(), dense(at, kGroupRows, static_cast<std::int64_t>(g), part));
+    for (const std::int64_t r : {std::int64_t{0}, std::int64_t{77}, kGroupRows - 1}) {
+      error = std::max(error, difference(b.row(args.c.rows(at + r, 1)), b.row(part.rows(r, 1))));
+    }
+  }
+  const double flops = 2.0 * static_cast<double>(used) * static_cast<double>(n) * static_cast<double>(k);
+  b.line(
+      name, flops, error, [&] { grouped_gemm(b.stream(), args); }, dense(0, used, 0, args.c.rows(0, used)));
+  b.clear();
+}
+
+void weights_fp8(Bench& b, const std::string& name, const Routing& routing, std::int64_t m, std::int64_t n, DType out,
+                 bool accumulate) {
+  if (!b.wanted(name)) return;
+  const auto offsets = offsets_of(routing);
+  const std::int64_t used = offsets.back();
+  const TensorView scale = b.scale();
+  GroupedWeightGradient args{.a = b.normal_fp8(DType::f8e5m2, {m, kRows}),
+                             .b = b.normal_fp8(DType::f8e4m3, {n, kRows}),
+                             .c = b.empty(out, {kExperts, m, n}),
+                             .offsets = b.numbers(offsets, {kExperts + 1}),
+                             .scale_a = scale,
+                             .scale_b = scale};
+  grouped_weight_gradient(b.stream(), args);
+  const TensorView part = b.normal(out, {m, n});
+  const auto dense = [&](std::int64_t at, std::int64_t count, bool adds) {
+    return Gemm{.a = args.a.columns(at, count),
+                .b = args.b.columns(at, count),
+                .c = part,
+                .transpose_b = true,
+                .accumulate = adds,
+                .scale_a = scale,
+                .scale_b = scale};
+  };
+  double error = 0;
+  for (std::size_t g = 0; g < kExperts; ++g) {
+    if (offsets[g] == offsets[g + 1]) continue;
+    gemm(b.stream(), dense(offsets[g], offsets[g + 1] - offsets[g], false));
+    const TensorView got = matrix(args.c, static_cast<std::int64_t>(g));
+    for (const std::int64_t r : {std::int64_t{0}, std::int64_t{77}, m - 1}) {
+      error = std::max(error, difference(b.row(got.rows(r, 1)), b.row(part.rows(r, 1))));
+    }
+  }
+  args.accumulate = accumulate;
+  const double flops = 2.0 * static_cast<double>(used) * static_cast<double>(m) * static_cast<double>(n);
+  b.line(
+      name, flops, error, [&] { grouped_weight_gradient(b.stream(), args); }, dense(0, used, accumulate));
+  b.clear();
+}
+
 void all(Bench& b) {
   const std::vector<Routing> routings{
       {"equal groups", std::vector<double>(kExperts, 1.0 / kExperts)},
@@ -170,6 +261,10 @@ void all(Bench& b) {
       weights(b, name("wgrad to bfloat16"), routing, l.out, l.in, DType::bf16, false);
       weights(b, name("wgrad to float32"), routing, l.out, l.in, DType::f32, false);
       weights(b, name("wgrad, adding to float32"), routing, l.out, l.in, DType::f32, true);
+      rows_fp8(b, name("FP8 fprop"), routing, l.out, l.in, DType::f8e4m3);
+      rows_fp8(b, name("FP8 dgrad"), routing, l.in, l.out, DType::f8e5m2);
+      weights_fp8(b, name("FP8 wgrad to bfloat16"), routing, l.out, l.in, DType::bf16, false);
+      weights_fp8(b, name("FP8 wgrad, adding to float32"), routing, l.out, l.in, DType::f32, true);
     }
   }
 }

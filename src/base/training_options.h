@@ -45,7 +45,7 @@ enum class ComputePrecision {
   automatic,  // float32 on the CPU, bf16 on CUDA
   float32,
   bf16,
-  fp8,  // the GEMMs of Linears in FP8 (Fp8Recipe), everything else as automatic
+  fp8,  // the GEMMs of Linears and experts in FP8 (Fp8Recipe), everything else as automatic
 };
 enum class Fp8Scaling { delayed, current };         // LinearFormat::fp8_delayed, fp8_current
 enum class AmaxAlgorithm { maximum, most_recent };  // of a history

@@ -120,7 +120,7 @@ std::vector<Key> make_schema() {
             {"float32", ComputePrecision::float32},
             {"bf16", ComputePrecision::bf16},
             {"fp8", ComputePrecision::fp8}},
-           {"fp16"}, "compute dtype; auto: float32 on the CPU, bf16 on CUDA; fp8: Linears in FP8, the rest auto",
+           {"fp16"}, "compute dtype; auto: float32 on the CPU, bf16 on CUDA; fp8: Linears, experts; else auto",
            {{"bfloat16", "bf16"},
             {"fp32", "float32"},
             {"f32", "float32"},
@@ -142,7 +142,7 @@ std::vector<Key> make_schema() {
       integer("precision.fp8.verify_every", HAWSER_FIELD(precision.fp8.verify_every), {.min = 0},
               "steps between computations of a step with bf16 inputs and gradients, for comparison; 0: never"),
       names("precision.fp8.layers", HAWSER_FIELD(precision.fp8.layers),
-            "transformer blocks whose Linears are in FP8: all, numbers from 0, or ranges such as 2-29"),
+            "transformer blocks whose Linears and experts are in FP8: all, numbers from 0, or ranges such as 2-29"),
 
       steps(),
       unset_at_zero("none: set this or train.steps",

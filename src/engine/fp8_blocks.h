@@ -1,4 +1,4 @@
-// `Fp8Blocks`: the transformer blocks whose Linears a recipe puts in FP8.
+// `Fp8Blocks`: the transformer blocks whose Linears and experts a recipe puts in FP8.
 #pragma once
 
 #include <utility>

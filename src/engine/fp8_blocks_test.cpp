@@ -111,6 +111,50 @@ TEST(Fp8Blocks, WeightsThatAGpuCannotMultiplyAreNamed) {
   }
 }
 
+OpenModel open_in_fp8(const std::string& name, const Recipe& recipe) {
+  Problems problems;
+  OpenModel open = open_model(cat(HAWSER_SOURCE_DIR, "/tests/golden/", name), false, problems, changes_of(recipe));
+  EXPECT_EQ(problems.lines(), "");
+  return open;
+}
+
+// Experts have the formats of an MLP; their grouped GEMMs are none whose algorithms are chosen. A GPU's limit is of each
+// expert's matrix.
+TEST(Fp8Blocks, ExpertsAreInFp8) {
+  Recipe recipe = recipe_of({"all"});
+  recipe.data.sequence_length = 32;
+  const OpenModel open = open_in_fp8("families_fp8/mixtral", recipe);
+  const plan::Layout layout = plan::make_layout(recipe, *open.model, 1, DType::bf16, 1, DeviceKind::cuda);
+  int experts = 0;
+  for (int layer = 0; layer < open.model->layers(); ++layer) {
+    if (open.model->attention(layer) != nullptr) continue;
+    for (const nn::Site site : {nn::Site::up_projection, nn::Site::down_projection}) {
+      EXPECT_EQ(layout.policies[static_cast<std::size_t>(layer)].format(site), LinearFormat::fp8_delayed);
+    }
+    for (const models::ParamPlace& place : open.model->layer_params(layer)) {
+      const nn::Flat& flat = open.model->flat(place.flat);
+      const nn::Param& param = flat.params()[static_cast<std::size_t>(place.index)];
+      if (param.matrices == 0) continue;
+      EXPECT_EQ(param.matrices, 4);
+      EXPECT_EQ(flat.scale_shape(place.index), (Shape{4}));
+      EXPECT_EQ(flat.spec().gathered, DType::f8e4m3);
+      ++experts;
+    }
+  }
+  EXPECT_EQ(experts, 2 * 2);
+  for (const GemmShape& gemm : gemms_of(*open.model, layout, false)) {
+    EXPECT_EQ(gemm.name.find("experts"), std::string::npos) << gemm.name;
+  }
+  const OpenModel odd = open_in_fp8("families/mixtral", recipe_of({"1"}));
+  try {
+    plan::make_layout(recipe, *odd.model, 1, DType::bf16, 1, DeviceKind::cuda);
+    FAIL() << "not rejected";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("rows and columns that are multiples of 16"), std::string::npos)
+        << error.what();
+  }
+}
+
 // The Linears that an adapter leaves frozen are in FP8, in the blocks that the recipe names; the adapter is not.
 TEST(Fp8Blocks, AnAdaptersBaseIsInFp8) {
   Recipe recipe = recipe_of({"1"});

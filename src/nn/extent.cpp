@@ -61,6 +61,12 @@ GlobalParam global_of(const Param& param) {
   return global;
 }
 
+const Segment& segment_at(const Param& param, std::int64_t row) {
+  const auto found = std::ranges::find(param.segments, row, &Segment::row);
+  HAWSER_CHECK(found != param.segments.end(), param.name, ": no segment begins at row ", row);
+  return *found;
+}
+
 class Lister {
  public:
   Lister(const Flat& flat, const Extent& extent, std::int64_t begin, std::int64_t count, const TensorView& values,
@@ -78,7 +84,7 @@ class Lister {
       elements();
     } else if (extent_.sharded()) {
       blocks();
-    } else if (extent_.kind == Kind::tile || extent_.kind == Kind::parameter) {
+    } else if (extent_.kind == Kind::tile || extent_.kind == Kind::parameter || extent_.kind == Kind::part) {
       for (int p = 0; p < static_cast<int>(flat_.params().size()); ++p) parameter(p);
     } else {
       parts();
@@ -151,9 +157,16 @@ class Lister {
     for (int before = 0; before < p; ++before) at += extent_shape(param(before), extent_).elements();
     const TensorView values = values_.rows(at, own.elements());
     const Segment& first = of.segments.front();
-    if (extent_.kind == Kind::parameter || !is_sliced(of)) {
+    const bool saves = holds(flat_.offset(p)) && (!is_sliced(first) || first.slice.begin == 0);
+    if (extent_.kind == Kind::part && of.matrices > 0) {
+      for (std::int64_t i = 0; i < of.matrices; ++i) {
+        NamedState& to = state(segment_at(of, i * (of.shape[0] / of.matrices)).name, {1});
+        if (everywhere_ || saves) to.boxes.push_back({.offset = {0}, .extent = {1}, .view = values.rows(i, 1)});
+      }
+      return;
+    }
+    if (extent_.kind != Kind::tile || !is_sliced(of)) {
       NamedState& to = state(of.name, own);
-      const bool saves = holds(flat_.offset(p)) && (!is_sliced(first) || first.slice.begin == 0);
       if (everywhere_ || saves) to.boxes.push_back({.offset = zeros_like(own), .extent = own, .view = values});
       return;
     }
@@ -205,12 +218,13 @@ class Lister {
 
 Extent scale_extent(Scaling scaling) {
   HAWSER_CHECK(scaling != Scaling::none, "the extent of no scales");
-  if (scaling == Scaling::tensor) return {.kind = Kind::parameter};
+  if (scaling == Scaling::tensor) return {.kind = Kind::part};
   return {.kind = Kind::tile, .block = kScalingBlock, .rows = scaling == Scaling::row ? 1 : 0};
 }
 
 Shape extent_shape(const Param& param, const Extent& extent) {
   if (extent.kind == Kind::parameter) return {1};
+  if (extent.kind == Kind::part) return {param.parts()};
   HAWSER_CHECK(extent.kind == Kind::tile && extent.block > 0 && param.shape.rank() == 2, param.name,
                ": values for tiles of ", param.shape.text());
   return {ceil_div(param.shape[0], extent.tile_rows()), ceil_div(param.shape[1], extent.block)};
@@ -252,7 +266,7 @@ std::vector<ExtentPart> extent_parts(const Flat& flat, const Extent& extent) {
       }
       if (!shared) first += part.shape.elements();
       if (!known) sum_first += part.global.elements();
-      parts.push_back(std::move(part));
+      parts.push_back(part);
     }
     // All tensor ranks have as many values.
     if (extent.kind == Kind::row) first += param.padding;
@@ -277,7 +291,8 @@ std::int64_t extent_count(const Flat& flat, const Extent& extent, std::int64_t c
                    extent.block, " elements in shards of multiples of ", flat.spec().grain);
       return count / extent.block;
     case Kind::tile:
-    case Kind::parameter: {
+    case Kind::parameter:
+    case Kind::part: {
       std::int64_t all = 0;
       for (const Param& param : flat.params()) all += extent_shape(param, extent).elements();
       return all;
@@ -317,6 +332,9 @@ std::int64_t saved_count(const Flat& flat, const Extent& extent) {
       return all;
     case Kind::parameter:
       return static_cast<std::int64_t>(flat.params().size());
+    case Kind::part:
+      for (const Param& param : flat.params()) all += param.parts();
+      return all;
     default:
       return sum_count(flat, extent);
   }

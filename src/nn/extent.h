@@ -11,10 +11,12 @@
 //   matrix     one for each matrix                   [...], or [1]      must compute the same bits as all others that
 //   tile       one for each tile of a parameter of rank 2               have the same value
 //   parameter  one for each parameter                [1]
+//   part       one for each of Param::parts()        [parts]
 //
 // Of a sliced tensor a rank has the values of its slice: its own rows, if rows are sliced, but the value of a complete
 // row, if columns are. Checkpoints have the values of the global tensor: those of element, row, column and matrix under
-// the segment's name, the others under the parameter's.
+// the segment's name, the others under the parameter's; but each of Param::matrices [1] under the name of the segment that
+// it begins with, so that other ranks may have other parts together.
 #pragma once
 
 #include <vector>
@@ -25,7 +27,7 @@
 namespace hawser::nn {
 
 struct Extent {
-  enum class Kind { element, block, row, column, matrix, tile, parameter };
+  enum class Kind { element, block, row, column, matrix, tile, parameter, part };
   Kind kind = Kind::element;
   std::int64_t block = 0;  // block: elements; tile: columns, and rows unless `rows` is given
   std::int64_t rows = 0;   // tile: its rows, if it is not square
@@ -39,12 +41,12 @@ struct Extent {
 Extent scale_extent(Scaling scaling);
 
 // Number of values that a rank has for `count` elements of the flat, its shard: of block, a part of a multiple of
-// FlatSpec::grain; of row to parameter, all of the flat, whatever `count` is.
+// FlatSpec::grain; of row to part, all of the flat, whatever `count` is.
 std::int64_t extent_count(const Flat& flat, const Extent& extent, std::int64_t count);
 // The same for all tensors of the flat, each complete and without gaps: what a checkpoint stores.
 std::int64_t saved_count(const Flat& flat, const Extent& extent);
 
-// tile, parameter: the values of one parameter.
+// tile, parameter, part: the values of one parameter.
 Shape extent_shape(const Param& param, const Extent& extent);
 
 // row, column, matrix: values [first, first + shape.elements()) belong to a segment, and are the box at `offset` of

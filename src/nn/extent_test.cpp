@@ -200,6 +200,34 @@ TEST(Extent, OfAParameterIsSavedByOneRank) {
   EXPECT_EQ(saved, (Tensors{{"bias", {3}}, {"down", {2}}, {"qk", {1}}}));
 }
 
+// Each expert's has the name of its first segment, whichever experts are together on a rank.
+TEST(Extent, OfPartsHasTheNamesOfSegments) {
+  const Extent each = scale_extent(Scaling::tensor);
+  const auto experts = [](int first, int count) {
+    std::vector<Segment> segments;
+    for (int i = 0; i < count; ++i) {
+      segments.push_back({.name = cat(first + i, ".gate"), .row = 4 * i, .rows = 2});
+      segments.push_back({.name = cat(first + i, ".up"), .row = 4 * i + 2, .rows = 2});
+    }
+    Param param = fused_param(cat("experts ", first), std::move(segments), {4 * count, 8}, {}, true);
+    param.matrices = count;
+    return param;
+  };
+  Tensors saved, expected{{"scale/0.gate", {0}}, {"scale/1.gate", {1}}, {"scale/2.gate", {2}}, {"scale/norm", {9}}};
+  for (const auto& [first, count] : {std::pair{0, 2}, {2, 1}}) {
+    std::vector<Param> params = {experts(first, count)};
+    if (first == 0) params.push_back(full_param("norm", {8}, {}, false));
+    const Flat flat("f", {}, params);
+    std::vector<float> values = counted(count, static_cast<float>(first));
+    if (first == 0) values.push_back(9);
+    EXPECT_EQ(extent_count(flat, each, 128), static_cast<std::int64_t>(values.size()));
+    EXPECT_EQ(saved_count(flat, each), static_cast<std::int64_t>(values.size()));
+    assemble(saved, extent_states(flat, each, 0, flat.total(1), view_of(values), "scale/", false));
+    EXPECT_EQ(extent_states(flat, each, 128, 0, view_of(values), "scale/", true).size(), values.size());
+  }
+  EXPECT_EQ(saved, expected);
+}
+
 TEST(FlatPieces, RunsOfTheGlobalTensor) {
   const Flat flat("f", {}, {sliced_param("down", {4, 5}, 1, {.begin = 5, .total = 10}, {}, true)});
   const SegmentPiece piece = segment_pieces(flat, 3, 9).front();

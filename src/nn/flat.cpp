@@ -36,6 +36,9 @@ Flat::Flat(std::string name, FlatSpec spec, std::vector<Param> params)
                ": transposed matrices with scales of blocks are not supported yet");
   for (const Param& param : params_) {
     HAWSER_CHECK(!spec.transposed || param.shape.rank() == 2, param.name, ": transposed, but no matrix");
+    HAWSER_CHECK(param.matrices == 0 || (param.shape.rank() == 2 && param.padding == 0 && param.matrices > 0 &&
+                                         param.shape[0] % param.matrices == 0),
+                 param.name, " ", param.shape.text(), ": ", param.matrices, " matrices");
     offsets_.push_back(used_);
     used_ += round_up(param.elements(), spec.grain);
     const bool scales = spec.scaling != Scaling::none;
@@ -51,12 +54,12 @@ Shape Flat::scale_shape(int param) const {
 TensorView Flat::scale_view(const TensorView& scales, int param) const {
   if (spec_.scaling == Scaling::none) return {};
   const Shape shape = scale_shape(param);
-  return scales.rows(scale_offsets_[static_cast<std::size_t>(param)], shape.elements()).reshape(shape);
+  return scales.rows(scale_offset(param), shape.elements()).reshape(shape);
 }
 
 TensorView Flat::transposed_view(const TensorView& flat, int param) const {
   const Param& p = params_[static_cast<std::size_t>(param)];
-  return flat.rows(offset(param), p.elements()).reshape({p.shape[1], p.shape[0]});
+  return flat.rows(offset(param), p.elements()).reshape({p.parts() * p.shape[1], p.shape[0] / p.parts()});
 }
 
 std::int64_t Flat::total(int parts) const {

@@ -33,12 +33,14 @@ class Flat {
   // The view of a parameter in the unsharded flat buffer.
   TensorView view(const TensorView& flat, int param) const;
   // The view of a matrix with rows and columns exchanged, in a buffer that has each parameter's elements where the flat
-  // buffer has them, in that order (FlatSpec::transposed).
+  // buffer has them, in that order (FlatSpec::transposed). Of several matrices (Param::parts) each is exchanged, and
+  // the view has all their rows: [parts * columns, rows of one].
   TensorView transposed_view(const TensorView& flat, int param) const;
   // The float32 scales of all parameters, one parameter after another, and those of one: the values of scale_extent()
   // (nn/extent.h). Scaling::none: 0, empty.
   std::int64_t scale_count() const { return scale_offsets_.back(); }
   Shape scale_shape(int param) const;
+  std::int64_t scale_offset(int param) const { return scale_offsets_[static_cast<std::size_t>(param)]; }
   TensorView scale_view(const TensorView& scales, int param) const;
   // The elements of a flat buffer of `total` elements between parameters and after the last one. They must stay zero in
   // gradients.
@@ -90,8 +92,8 @@ class FlatSpecOf {
 // Param::flat with Domain::sliced: without tensor and expert parallelism all domains are sharded over the same ranks,
 // so that their parameters share a flat.
 FlatSpec common_domain(const Param&);
-// `spec_of` with weights of Linears in FP8 (nn/precision/fp8_scaling.h) in the blocks for which in_fp8(block) is true:
-// they are gathered in E4M3 with one scale, and backward reads their transpose. Frozen ones are stored in E4M3, too.
+// `spec_of` with weights of Linears and experts in FP8 (nn/precision/fp8_scaling.h) in the blocks for which in_fp8(block)
+// is true: they are gathered in E4M3 with one scale each, and backward reads their transpose. Frozen ones are stored in E4M3, too.
 FlatSpecOf with_fp8_weights(FlatSpecOf spec_of, std::function<bool(int)> in_fp8);
 // `spec_of` with FlatSpec::partial_gradient for parameters of residual rows, as sequence parallelism needs it.
 FlatSpecOf with_sequence_parallelism(FlatSpecOf spec_of);

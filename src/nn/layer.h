@@ -184,7 +184,7 @@ class LayerContext {
   virtual RowCounts rows() const = 0;
   virtual const Seams& seams() const = 0;
   virtual const Scaled& parameter(int param) const = 0;
-  // The view of a parameter that has no scale. Only Linears read scaled ones; InternalError.
+  // The view of a parameter that has no scale. Only Linears and experts read scaled ones; InternalError.
   const TensorView& weight(int param) const {
     const Scaled& weight = parameter(param);
     HAWSER_CHECK(weight.scale.empty(), "parameter ", param, " of this layer cannot have a scale");
@@ -234,7 +234,7 @@ struct SavePolicy {
   bool delay_weight_gradients = false;
   // What forward saves, and the layer's input, are copied to host memory after forward and back before backward.
   bool offload = false;
-  // By Site: the format of the layer's Linears. What a layer saves may depend on it.
+  // By Site: the format of the layer's Linears, or experts. What a layer saves may depend on it.
   std::array<LinearFormat, kSites> formats = {};
 
   // What only the gradient of such a Linear's weight reads is saved as it reads it: transposed, in FP8, with a scale,

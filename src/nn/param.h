@@ -95,7 +95,7 @@ struct PartOf {
 // tensor-parallel ranks have slices of, checkpoints have the scales of the global parameter (nn/extent.h).
 enum class Scaling {
   none,
-  tensor,  // [1]: of the global parameter, equal on tensor-parallel ranks
+  tensor,  // [Param::parts()], one for each: of the global parameter, equal on tensor-parallel ranks
   block,  // [ceil(rows / kScalingBlock), ceil(columns / kScalingBlock)], of this rank's slice. Slices, and then segments,
           // begin at multiples of kScalingBlock. No GEMM reads them yet
   row,    // [rows, ceil(columns / kScalingBlock)], likewise. No GEMM reads them yet
@@ -108,9 +108,9 @@ struct FlatSpec {
   bool trainable = true;            // false: frozen. No gradient, no moments, no master weights
   std::optional<DType> stored;      // dtype that ranks keep; absent: float32 if trainable, otherwise the compute dtype
   std::optional<DType> gathered;    // dtype that layers read; absent: the compute dtype
-  Scaling scaling = Scaling::none;  // weights of Linears only
+  Scaling scaling = Scaling::none;  // weights of Linears and experts only
   // Backward reads the matrices with rows and columns exchanged (Scaled::transposed), as GEMMs of FP8 need them, and
-  // not as they are. Weights of Linears only, and scales of Scaling::none or tensor so far.
+  // not as they are. Weights of Linears and experts only, and scales of Scaling::none or tensor so far.
   bool transposed = false;
   int group = 0;  // a number for parameters that the optimizer updates differently, or whose learning
                   // rate has a schedule of its own (optim::kGroups)
@@ -136,8 +136,12 @@ struct Param {
   // Rows after those of the segments. They are zero in weights, gradients and the optimizer's state, and in no
   // checkpoint.
   std::int64_t padding = 0;
-  FlatSpec flat = {};      // what the layer asks for
-  bool of_linear = false;  // the weight of a Linear whose operands may be quantized (SavePolicy::formats)
+  FlatSpec flat = {};  // what the layer asks for
+  // The weight of a Linear, or of experts, whose operands may be quantized (SavePolicy::formats).
+  bool of_linear = false;
+  // Of experts: its rows are this many equal parts, each a matrix that GEMMs read, which begins with a segment. 0: it is
+  // not divided.
+  std::int64_t matrices = 0;
   // The embedding or a layer before this one declares the parameter of this name, and this layer uses it, too
   // (nn/flat.h).
   bool shared = false;
@@ -146,6 +150,7 @@ struct Param {
   bool of_residual_rows = false;
 
   std::int64_t elements() const { return shape.elements(); }
+  std::int64_t parts() const { return matrices > 0 ? matrices : 1; }
 };
 
 // A Param that is one global tensor.

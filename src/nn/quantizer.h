@@ -57,10 +57,14 @@ struct Quantization {
   TensorView amax;
   // Of the same pass. float32 [1]: to become the sum of itself and of the number of these rows' elements that are
   // beyond the range of the scale (ops/quantize/quantize.h); and, on the host, of itself and of the matrix's elements,
-  // padding included. Empty and null: not counted.
+  // padding included, or with row_count those that are expected. Empty and null: not counted.
   TensorView saturated;
   std::int64_t* elements = nullptr;
   std::int64_t first_row = 0;  // of the matrix, among the RowCounts::full rows of the micro-batch
+  // int32 [1], on the device: rows of experts. Those from there on are undefined, and all before it count. Empty: the
+  // rows are those of the micro-batch.
+  TensorView row_count = {};
+  std::int64_t expected_rows = 0;  // with row_count: whose elements `elements` counts
 };
 
 // Elements [begin, begin + values.elements()) of a flat.

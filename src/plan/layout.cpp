@@ -116,10 +116,11 @@ void check_fp8_sizes(const models::Model& model, const std::string& file) {
   for (const nn::Flat& flat : model.flats()) {
     for (const nn::Param& param : flat.params()) {
       if (!param.of_linear || flat.spec().scaling == nn::Scaling::none) continue;
-      if (param.shape[0] % kFp8Multiple == 0 && param.shape[1] % kFp8Multiple == 0) continue;
+      const std::int64_t rows = param.shape[0] / param.parts();
+      if (rows % kFp8Multiple == 0 && param.shape[1] % kFp8Multiple == 0) continue;
       problems.add({.file = file,
                     .what = "FP8 on a GPU needs weights with rows and columns that are multiples of 16",
-                    .got = cat(param.name, " ", param.shape.text()),
+                    .got = cat(param.name, " ", Shape{rows, param.shape[1]}.text()),
                     .at = "precision.compute",
                     .hint = "precision.compute: bf16"});
       problems.throw_if_any();  // the other blocks have the same sizes

@@ -36,7 +36,7 @@ void add_shape(std::vector<ExpertGemm>& list, ExpertGemm gemm) {
   const auto same = [&](const ExpertGemm& there) {
     return there.kind == gemm.kind && there.experts == gemm.experts && there.assignments == gemm.assignments &&
            there.outputs == gemm.outputs && there.inputs == gemm.inputs && there.out == gemm.out &&
-           there.accumulate == gemm.accumulate;
+           there.fp8 == gemm.fp8 && there.accumulate == gemm.accumulate;
   };
   const auto there = std::ranges::find_if(list, same);
   if (there == list.end()) {
@@ -54,7 +54,7 @@ std::vector<ExpertGemm> expert_gemms_of(const models::Model& model, const plan::
   const bool each = layout.parts() > 1 && layout.accumulation == GradientAccumulation::sharded;
   std::vector<ExpertGemm> list;
   const auto add_weight = [&](const std::string& name, const nn::MoeConfig& c, std::int64_t outputs,
-                              std::int64_t inputs) {
+                              std::int64_t inputs, bool fp8) {
     const auto add = [&](const char* what, Kind kind, DType out, std::int64_t count, bool accumulate = false) {
       add_shape(list, {.name = cat(name, ", ", what),
                        .kind = kind,
@@ -64,6 +64,7 @@ std::vector<ExpertGemm> expert_gemms_of(const models::Model& model, const plan::
                        .inputs = inputs,
                        .in = layout.compute,
                        .out = out,
+                       .fp8 = fp8,
                        .accumulate = accumulate,
                        .count = count});
     };
@@ -72,10 +73,13 @@ std::vector<ExpertGemm> expert_gemms_of(const models::Model& model, const plan::
     add("dW", Kind::dweight, each ? layout.reduce_dtype : DType::f32, each ? times : 1);
     if (!each && times > 1) add("dW +=", Kind::dweight, DType::f32, times - 1, true);
   };
-  for (const models::BlockDescription& block : model.description().blocks) {
-    if (!block.moe) continue;
-    add_weight("experts.gate_up", *block.moe, block.moe->up_size(), block.moe->width);
-    add_weight("experts.down", *block.moe, block.moe->width, block.moe->inner);
+  for (int layer = 0; layer < model.layers(); ++layer) {
+    const auto& moe = model.description().blocks[static_cast<std::size_t>(model.block_of(layer))].moe;
+    if (!moe || model.attention(layer) != nullptr) continue;
+    const nn::SavePolicy& policy = layout.policies[static_cast<std::size_t>(layer)];
+    const auto in_fp8 = [&](nn::Site site) { return policy.format(site) != LinearFormat::compute; };
+    add_weight("experts.gate_up", *moe, moe->up_size(), moe->width, in_fp8(nn::Site::up_projection));
+    add_weight("experts.down", *moe, moe->width, moe->inner, in_fp8(nn::Site::down_projection));
   }
   return list;
 }
@@ -205,6 +209,28 @@ void add_gemms(Bench& bench, const models::Model& model, const plan::Layout& lay
   }
 }
 
+// The operands of an expert's GEMM with groups of `rows` rows together.
+struct ExpertOperands {
+  Storage a, b, scale;
+  TensorView weight;  // b, if that is one
+  ExpertOperands(Bench& bench, const ExpertGemm& p, std::int64_t rows) {
+    const bool gradient = p.kind == ExpertGemm::Kind::dweight, y = p.kind == ExpertGemm::Kind::y;
+    const std::int64_t of_a = y ? p.inputs : p.outputs;
+    const DType in_a = !p.fp8 ? p.in : y ? DType::f8e4m3 : DType::f8e5m2, in_b = p.fp8 ? DType::f8e4m3 : p.in;
+    // FP8 has the rows along the sums: those of gradients transposed, and the weight for dx.
+    a = bench.numbers(in_a, gradient && p.fp8 ? Shape{of_a, rows} : Shape{rows, of_a});
+    if (gradient) {
+      b = bench.numbers(in_b, p.fp8 ? Shape{p.inputs, rows} : Shape{rows, p.inputs});
+    } else {
+      const bool transposed = p.fp8 && !y;
+      const std::int64_t outer = transposed ? p.inputs : p.outputs, inner = transposed ? p.outputs : p.inputs;
+      b = bench.numbers(in_b, {p.experts * outer, inner});
+      weight = b.view().reshape({p.experts, outer, inner});
+    }
+    if (p.fp8) scale = bench.scale();
+  }
+};
+
 void add_expert_gemms(Bench& bench, const models::Model& model, const plan::Layout& layout, Roofline& out) {
   using Kind = ExpertGemm::Kind;
   for (const ExpertGemm& p : expert_gemms_of(model, layout)) {
@@ -216,17 +242,26 @@ void add_expert_gemms(Bench& bench, const models::Model& model, const plan::Layo
     bench.stream().synchronize();
     const Shape of_inputs{p.experts * group, p.inputs}, of_outputs{p.experts * group, p.outputs};
     const Shape of_weight{p.experts, p.outputs, p.inputs};
-    const Storage a = bench.numbers(p.in, p.kind == Kind::y ? of_inputs : of_outputs);
-    const Storage b = bench.numbers(p.in, p.kind == Kind::dweight ? of_inputs : of_weight);
+    const ExpertOperands operands(bench, p, p.experts * group);
     const Storage c =
         bench.numbers(p.out, p.kind == Kind::y ? of_outputs : (p.kind == Kind::dx ? of_inputs : of_weight));
     const double each = bench.time([&] {
       if (p.kind == Kind::dweight) {
-        ops::grouped_weight_gradient(bench.stream(),
-                                     {.a = a, .b = b, .c = c, .offsets = offsets, .accumulate = p.accumulate});
+        ops::grouped_weight_gradient(bench.stream(), {.a = operands.a,
+                                                      .b = operands.b,
+                                                      .c = c,
+                                                      .offsets = offsets,
+                                                      .accumulate = p.accumulate,
+                                                      .scale_a = operands.scale,
+                                                      .scale_b = operands.scale});
       } else {
-        ops::grouped_gemm(bench.stream(),
-                          {.a = a, .b = b, .c = c, .offsets = offsets, .transpose_b = p.kind == Kind::y});
+        ops::grouped_gemm(bench.stream(), {.a = operands.a,
+                                           .b = operands.weight,
+                                           .c = c,
+                                           .offsets = offsets,
+                                           .transpose_b = p.fp8 || p.kind == Kind::y,
+                                           .scale_a = operands.scale,
+                                           .scale_b = operands.scale});
       }
     });
     out.terms.push_back({.what = cat("GEMM ", p.name, " [", p.experts, " experts, ", p.assignments, " x ", p.outputs,

@@ -49,7 +49,8 @@ struct ExpertGemm {
   std::int64_t experts = 0;
   std::int64_t assignments = 0;  // rows of all experts, without padding: tokens times experts per token
   std::int64_t outputs = 0, inputs = 0;
-  DType in = DType::f32, out = DType::f32;
+  DType in = DType::f32, out = DType::f32;  // in: unless fp8
+  bool fp8 = false;
   bool accumulate = false;
   std::int64_t count = 0;  // in a training step of one rank, without recompute
 

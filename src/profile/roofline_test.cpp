@@ -91,6 +91,28 @@ TEST(Roofline, ListsTheGemmsOfAStep) {
   }
 }
 
+TEST(Roofline, ListsExpertsInFp8) {
+  const models::Model model(shape_of("Mixtral-8x7B-v0.1"),
+                            nn::with_fp8_weights(nn::common_domain, [](int block) { return block == 1; }));
+  plan::Layout layout = layout_of(model, 1, 1, GradientAccumulation::sharded);
+  plan::set_formats(layout, model, {});
+  plan::set_bounds(layout);
+  Work work;
+  for (const ExpertGemm& gemm : expert_gemms_of(model, layout)) {
+    if (!gemm.fp8) continue;
+    work.flops += static_cast<double>(gemm.count) * gemm.flops();
+    work.ops += gemm.count;
+  }
+  EXPECT_EQ(work.ops, 3 * 2);
+  const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, 0);
+  double flops = 0;
+  for (const TraceItem& item : plan.trace.items) {
+    const bool experts = std::string_view(item.record.name).starts_with("grouped");
+    if (experts && item.record.kind == OpKind::gemm_fp8) flops += item.record.flops;
+  }
+  EXPECT_NEAR(work.flops, flops, 1e-12 * flops);
+}
+
 TEST(Roofline, NamesTheGemmsOfExperts) {
   const models::Model model(shape_of("Mixtral-8x7B-v0.1"));
   const plan::Layout layout = layout_of(model, 1, 2, GradientAccumulation::sharded);

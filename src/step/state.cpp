@@ -275,8 +275,11 @@ void ModelState::refresh_compute(int flat, const TensorView& stored, Stream& str
 
 TensorView ModelState::gemm_scale(int flat, int param) const {
   const FlatState& state = flats_[static_cast<std::size_t>(flat)];
-  if (state.gemm_scales.empty()) return model_->flat(flat).scale_view(state.scales, param);
-  return state.gemm_scales.rows(kGemmScaleStride * param, 1);
+  const nn::Flat& of = model_->flat(flat);
+  // Grouped GEMMs read the scales of several matrices as they are.
+  const bool several = of.params()[static_cast<std::size_t>(param)].parts() > 1;
+  if (several || state.gemm_scales.empty()) return of.scale_view(state.scales, param);
+  return state.gemm_scales.rows(kGemmScaleStride * of.scale_offset(param), 1);
 }
 
 void ModelState::measure(int flat, const TensorView& stored, Stream& stream) const {
@@ -296,7 +299,10 @@ void ModelState::transpose_unsharded(int flat, Stream& stream) const {
 
 void transpose_flat(const nn::Flat& flat, const TensorView& rows, const TensorView& transposed, Stream& stream) {
   for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
-    ops::transpose(stream, {.x = flat.view(rows, p), .y = flat.transposed_view(transposed, p)});
+    const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
+    const std::int64_t parts = param.parts(), count = param.shape[0] / parts, columns = param.shape[1];
+    ops::transpose(stream, {.x = flat.view(rows, p).reshape({parts, count, columns}),
+                            .y = flat.transposed_view(transposed, p).reshape({parts, columns, count})});
   }
 }
 

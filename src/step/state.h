@@ -161,7 +161,7 @@ class ModelState {
   // view; and the copies of the scales in FlatState::gemm_scales. `stored`: FlatState::stored, or a copy of it on the
   // device if it is in host memory. If `quantized_on_load`, the weights in float32 or bf16.
   void refresh_compute(int flat, const TensorView& stored, Stream& stream) const;
-  // What a Linear reads beside a gathered weight.
+  // What a Linear reads beside a gathered weight, or a layer beside several (nn::Param::parts).
   TensorView gemm_scale(int flat, int param) const;
   // Enqueues FlatState::amax of this rank's shard, with `stored` as above.
   void measure(int flat, const TensorView& stored, Stream& stream) const;

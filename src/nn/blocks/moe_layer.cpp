@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "nn/blocks/expert_gemms.h"
 #include "ops/copy/copy.h"
-#include "ops/gemm/grouped_gemm.h"
 #include "ops/moe/dispatch.h"
 #include "ops/moe/router.h"
 
@@ -62,6 +62,8 @@ std::vector<Param> moe_params(const MoeConfig& c) {
   for (const int param : {kExpertGateUp, kExpertDown}) {
     params[static_cast<std::size_t>(param)].flat.domain = Domain::expert;
     params[static_cast<std::size_t>(param)].of_residual_rows = true;
+    params[static_cast<std::size_t>(param)].of_linear = true;
+    params[static_cast<std::size_t>(param)].matrices = local;
   }
   if (c.norm_config.bias) {
     params.push_back(norm_bias(c.norm, c.width));
@@ -78,17 +80,7 @@ std::vector<Param> moe_params(const MoeConfig& c) {
   return params;
 }
 
-template <class Args, class Op>
-void grouped(LayerContext& ctx, Args args, Op op) {
-  const std::int64_t bytes = ops::grouped_gemm_workspace(args, ctx.compute().target());
-  if (bytes > 0) args.workspace = ctx.temp(DType::u8, {bytes});
-  op(ctx.compute(), args);
-}
-
-// A parameter of the local experts, or its gradient, as [L, rows of one, columns].
-TensorView by_expert(const TensorView& view, std::int64_t experts) {
-  return view.reshape({experts, view.size(0) / experts, view.size(1)});
-}
+constexpr Site kUp = Site::up_projection, kDown = Site::down_projection;
 
 // The router computes in float32.
 TensorView widened(LayerContext& ctx, const TensorView& x) {
@@ -255,23 +247,20 @@ std::unique_ptr<TokenExchange::Dispatch> MoeLayer::dispatch(LayerContext& ctx, c
   return ctx.seams().tokens->dispatch(ctx, routing.exchange, {rows_of_tokens(ctx, routing, x, {}, {})});
 }
 
-void MoeLayer::expert_gemm(LayerContext& ctx, const Routing& routing, int piece, int param, const TensorView& x,
-                           const TensorView& y, bool backward) const {
-  const std::int64_t count = routing.exchange.sizes.piece_experts();
-  const TensorView weights = by_expert(ctx.weight(param), config_.local_experts());
-  grouped(ctx,
-          ops::GroupedGemm{.a = x,
-                           .b = weights.rows(piece * count, count),
-                           .c = y,
-                           .offsets = routing.exchange.piece_offsets(piece),
-                           .transpose_b = !backward,
-                           .flops = flops_of(routing, weights.size(1) * weights.size(2))},
-          ops::grouped_gemm);
-}
-
-// Of a GEMM of one piece, with matrices of `elements` elements.
-double MoeLayer::flops_of(const Routing& routing, std::int64_t elements) const {
-  return 2.0 * static_cast<double>(routing.rows.elements() * elements) / config_.exchange.pieces;
+// The activation of a piece's rows as down reads them. `inner`: where they are saved; empty: they are not.
+Scaled MoeLayer::write_inner(LayerContext& ctx, const Routing& routing, int piece, const TensorView& gate_up,
+                             const TensorView& inner) const {
+  const ExpertGemms experts(ctx, routing.exchange);
+  const Shape shape{gate_up.size(0), config_.inner};
+  if (inner.empty() && is_gated(config_.activation)) {
+    if (const auto output = experts.output(piece, kDown, Operand::x, shape, Linear::ReadBy::product)) {
+      activate(ctx, config_.activation, gate_up, {}, *output);
+      return scaled_of(*output);
+    }
+  }
+  const TensorView rows = inner.empty() ? ctx.temp(ctx.dtype(), shape) : inner;
+  activate(ctx, config_.activation, gate_up, rows);
+  return experts.quantized(piece, kDown, Operand::x, rows, Linear::ReadBy::product);
 }
 
 void MoeLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& residual, const TensorView& y,
@@ -282,12 +271,15 @@ void MoeLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView&
   const TokenExchange::Routing& exchange = routing.exchange;
   const auto arriving = dispatch(ctx, routing, normed);
   const auto returning = ctx.seams().tokens->combine(ctx, exchange, {{ctx.dtype(), config_.width}});
-  const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp), inner = saved_or_temp(ctx, saved, kInner);
+  const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp), &inner = saved.tensors[kInner];
+  const ExpertGemms experts(ctx, exchange);
   for (int p = 0; p < config_.exchange.pieces; ++p) {
-    const TensorView gate_up_rows = exchange.piece_rows(gate_up, p), inner_rows = exchange.piece_rows(inner, p);
-    expert_gemm(ctx, routing, p, kExpertGateUp, arriving->wait(p).front(), gate_up_rows, false);
-    activate(ctx, config_.activation, gate_up_rows, inner_rows);
-    expert_gemm(ctx, routing, p, kExpertDown, inner_rows, returning->target(p).front(), false);
+    const TensorView rows = exchange.piece_rows(gate_up, p);
+    experts.multiply(p, kExpertGateUp,
+                     experts.quantized(p, kUp, Operand::x, arriving->wait(p).front(), Linear::ReadBy::product), rows,
+                     false);
+    const Scaled inner_rows = write_inner(ctx, routing, p, rows, inner.empty() ? inner : exchange.piece_rows(inner, p));
+    experts.multiply(p, kExpertDown, inner_rows, returning->target(p).front(), false);
     returning->written(p);
   }
   ops::combine_rows(ctx.compute(), {.x = returning->finish().front(),
@@ -303,9 +295,10 @@ void MoeLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy
   const Routing routing = saved_routing(ctx, saved);
   const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp);
   const auto arriving = dispatch(ctx, routing, normed);
+  const ExpertGemms experts(ctx, routing.exchange);
   for (int p = 0; p < config_.exchange.pieces; ++p) {
-    expert_gemm(ctx, routing, p, kExpertGateUp, arriving->wait(p).front(), routing.exchange.piece_rows(gate_up, p),
-                false);
+    const Scaled x = experts.quantized(p, kUp, Operand::x, arriving->wait(p).front(), Linear::ReadBy::product);
+    experts.multiply(p, kExpertGateUp, x, routing.exchange.piece_rows(gate_up, p), false);
   }
 }
 
@@ -329,18 +322,22 @@ MoeLayer::Backward MoeLayer::start_backward(LayerContext& ctx, const Saved& save
   b.inner = saved_or_temp(ctx, saved, kInner);
   // Without delayed weight gradients gate and up have no later reader: their gradient overwrites them.
   b.dgate_up = saved.tensors[kDgateUp].empty() ? b.gate_up : saved.tensors[kDgateUp];
+  b.read_dgate_up.resize(static_cast<std::size_t>(config_.exchange.pieces));
   b.dweights = ctx.temp(DType::f32, b.routing.weights.shape());
   return b;
 }
 
 // The gradient of each expert's output is without its weight, so that the weight's gradient is a dot product of rows of
 // `inner`: the rows of the output are not needed.
-void MoeLayer::backward_piece(LayerContext& ctx, const Backward& b, int piece, const SavePolicy& policy) const {
+void MoeLayer::backward_piece(LayerContext& ctx, Backward& b, int piece, const SavePolicy& policy) const {
   const TokenExchange::Routing& exchange = b.routing.exchange;
   const auto of_piece = [&](const TensorView& view) { return exchange.piece_rows(view, piece); };
   const TensorView gate_up = of_piece(b.gate_up), inner = of_piece(b.inner), dinner = of_piece(b.dinner);
   const std::vector<TensorView> arrived = b.arriving->wait(piece);
-  expert_gemm(ctx, b.routing, piece, kExpertDown, arrived.front(), dinner, true);
+  const ExpertGemms experts(ctx, exchange);
+  experts.multiply(piece, kExpertDown,
+                   experts.quantized(piece, kDown, Operand::dy, arrived.front(), Linear::ReadBy::product), dinner,
+                   true);
   if (policy.recomputes_pointwise()) activate(ctx, config_.activation, gate_up, inner);
   ops::WeightedRowsBackward weighted{
       .x = inner, .dx = dinner, .rows = b.routing.rows, .weights = b.routing.weights, .dweights = b.dweights};
@@ -352,12 +349,30 @@ void MoeLayer::backward_piece(LayerContext& ctx, const Backward& b, int piece, c
     weighted.dweights = target.back();
   }
   ops::weighted_rows_backward(ctx.compute(), weighted);
-  activate_backward(ctx, config_.activation, gate_up, dinner, of_piece(b.dgate_up), {});
+  b.read_dgate_up[static_cast<std::size_t>(piece)] =
+      write_dgate_up(ctx, b.routing, piece, gate_up, dinner, of_piece(b.dgate_up), policy);
   if (exchanged()) return_piece(ctx, b, piece, target.front());
 }
 
+// As both GEMMs read it; delayed gradients of weights read what is saved.
+Scaled MoeLayer::write_dgate_up(LayerContext& ctx, const Routing& routing, int piece, const TensorView& gate_up,
+                                const TensorView& dinner, const TensorView& dgate_up, const SavePolicy& policy) const {
+  const ExpertGemms experts(ctx, routing.exchange);
+  const bool weights = !policy.delay_weight_gradients && ctx.trainable()(kExpertGateUp);
+  const auto reader = weights ? Linear::ReadBy::both : Linear::ReadBy::product;
+  if (!policy.delay_weight_gradients && is_gated(config_.activation)) {
+    if (const auto output = experts.output(piece, kUp, Operand::dy, gate_up.shape(), reader)) {
+      activate_backward_fp8(ctx, config_.activation, gate_up, dinner, *output, {});
+      return scaled_of(*output);
+    }
+  }
+  activate_backward(ctx, config_.activation, gate_up, dinner, dgate_up, {});
+  return experts.quantized(piece, kUp, Operand::dy, dgate_up, reader);
+}
+
 void MoeLayer::return_piece(LayerContext& ctx, const Backward& b, int piece, const TensorView& drows) const {
-  expert_gemm(ctx, b.routing, piece, kExpertGateUp, b.routing.exchange.piece_rows(b.dgate_up, piece), drows, true);
+  ExpertGemms(ctx, b.routing.exchange)
+      .multiply(piece, kExpertGateUp, b.read_dgate_up[static_cast<std::size_t>(piece)], drows, true);
   b.returning->written(piece);
 }
 
@@ -365,14 +380,15 @@ void MoeLayer::return_piece(LayerContext& ctx, const Backward& b, int piece, con
 // alive; on several, they run while these are returned.
 void MoeLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
                         const Saved& saved, GradientSink& sink, const SavePolicy& policy) const {
-  const Backward b = start_backward(ctx, saved, dy);
+  Backward b = start_backward(ctx, saved, dy);
   const Routing& routing = b.routing;
   for (int p = 0; p < config_.exchange.pieces; ++p) backward_piece(ctx, b, p, policy);
   TensorView normed;
   const auto expert_gradients_now = [&] {
     if (policy.delay_weight_gradients) return;
     normed = normed_again(ctx, saved);
-    expert_gradients(ctx, routing, dy, b.inner, b.dgate_up, normed, sink);
+    expert_gradients(
+        ctx, routing, dy, b.inner, [&](int p) { return b.read_dgate_up[static_cast<std::size_t>(p)]; }, normed, sink);
   };
   TensorView drows;
   if (exchanged()) {
@@ -407,39 +423,44 @@ void MoeLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
 
 void MoeLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved, GradientSink& sink) const {
   const TensorView normed = normed_again(ctx, saved);
-  expert_gradients(ctx, saved_routing(ctx, saved), dy, saved.tensors[kInner], saved.tensors[kDgateUp], normed, sink);
+  const Routing routing = saved_routing(ctx, saved);
+  const auto dgate_up = [&](int p) {
+    return ExpertGemms(ctx, routing.exchange)
+        .quantized(p, kUp, Operand::dy, routing.exchange.piece_rows(saved.tensors[kDgateUp], p),
+                   Linear::ReadBy::weight_gradient);
+  };
+  expert_gradients(ctx, routing, dy, saved.tensors[kInner], dgate_up, normed, sink);
   router_gradient(ctx, saved.tensors[kDlogits], normed, sink);
 }
 
 void MoeLayer::expert_gradients(LayerContext& ctx, const Routing& routing, const TensorView& dy,
-                                const TensorView& inner, const TensorView& dgate_up, const TensorView& normed,
-                                GradientSink& sink) const {
+                                const TensorView& inner, const std::function<Scaled(int)>& dgate_up,
+                                const TensorView& normed, GradientSink& sink) const {
   const TokenExchange::Routing& exchange = routing.exchange;
-  const std::int64_t local = config_.local_experts(), count = exchange.sizes.piece_experts();
+  const ExpertGemms experts(ctx, exchange);
+  const auto by = Linear::ReadBy::weight_gradient;
   TensorView buffer;
-  // The gradient of `param` from the rows of `of`, and `own`: of the weights' outputs, or their inputs.
-  const auto add = [&](int param, const TensorView& weights, const TensorView& of, const TensorView& own,
-                       bool of_outputs) {
+  // The gradient of `param` from the rows of `of` and what `add_piece` has of the experts' rows.
+  const auto add = [&](int param, const TensorView& weights, const TensorView& of, const auto& add_piece) {
     const GradientTarget target = sink.target(param);
     if (target.view.empty()) return;
     if (buffer.empty()) buffer = ctx.temp(ctx.dtype(), {exchange.sizes.rows(), config_.width});
     const auto arriving =
         ctx.seams().tokens->dispatch(ctx, exchange, {rows_of_tokens(ctx, routing, of, weights, buffer)});
-    const TensorView gradient = by_expert(target.view, local);
+    const TensorView gradient = by_expert(target.view, config_.local_experts());
     for (int p = 0; p < config_.exchange.pieces; ++p) {
-      const TensorView arrived = arriving->wait(p).front(), own_rows = exchange.piece_rows(own, p);
-      grouped(ctx,
-              ops::GroupedWeightGradient{.a = of_outputs ? own_rows : arrived,
-                                         .b = of_outputs ? arrived : own_rows,
-                                         .c = gradient.rows(p * count, count),
-                                         .offsets = exchange.piece_offsets(p),
-                                         .accumulate = target.accumulate,
-                                         .flops = flops_of(routing, gradient.size(1) * gradient.size(2))},
-              ops::grouped_weight_gradient);
+      add_piece(p, arriving->wait(p).front(), gradient, target.accumulate);
     }
   };
-  add(kExpertDown, routing.weights, dy, inner, false);
-  add(kExpertGateUp, {}, normed, dgate_up, true);
+  // Weights of tokens are at most 1: the scale of dy is that of weighted rows, too.
+  add(kExpertDown, routing.weights, dy, [&](int p, const TensorView& rows, const TensorView& to, bool accumulate) {
+    const Scaled weighted = experts.quantized(p, kDown, Operand::dy, rows, by);
+    const Scaled x = experts.quantized(p, kDown, Operand::x, exchange.piece_rows(inner, p), by);
+    experts.weight_gradient(p, weighted, x, to, accumulate);
+  });
+  add(kExpertGateUp, {}, normed, [&](int p, const TensorView& rows, const TensorView& to, bool accumulate) {
+    experts.weight_gradient(p, dgate_up(p), experts.quantized(p, kUp, Operand::x, rows, by), to, accumulate);
+  });
 }
 
 void MoeLayer::router_gradient(LayerContext& ctx, const TensorView& dlogits, const TensorView& normed,

@@ -21,11 +21,12 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "nn/blocks/activation.h"
-#include "nn/blocks/linear.h"
+#include "nn/blocks/linear_input.h"
 #include "nn/blocks/norm.h"
 #include "nn/blocks/router_loss.h"
 #include "nn/blocks/saved_tensors.h"
@@ -125,26 +126,27 @@ class MoeLayer : public Layer {
                             TensorView rows) const;
   std::unique_ptr<TokenExchange::Dispatch> dispatch(LayerContext& ctx, const Routing& routing,
                                                     const TensorView& x) const;
-  // One grouped GEMM of a piece with the weights of `param`, [L, outputs, inputs], or with their transposes.
-  void expert_gemm(LayerContext& ctx, const Routing& routing, int piece, int param, const TensorView& x,
-                   const TensorView& y, bool backward) const;
-  double flops_of(const Routing& routing, std::int64_t elements) const;
+  Scaled write_inner(LayerContext& ctx, const Routing& routing, int piece, const TensorView& gate_up,
+                     const TensorView& inner) const;
+  Scaled write_dgate_up(LayerContext& ctx, const Routing& routing, int piece, const TensorView& gate_up,
+                        const TensorView& dinner, const TensorView& dgate_up, const SavePolicy& policy) const;
   // What backward has between its exchange's start and end. Tensors of rows have those of all pieces.
   struct Backward {
     Routing routing;
     TensorView gate_up, inner, dinner, dgate_up, dweights = {};
+    std::vector<Scaled> read_dgate_up = {};                  // by piece: as GEMMs read it
     std::unique_ptr<TokenExchange::Dispatch> arriving = {};  // rows of dy, and weights of tokens
     std::unique_ptr<TokenExchange::Combine> returning = {};  // the gradients of rows, and of weights of tokens
   };
   Backward start_backward(LayerContext& ctx, const Saved& saved, const TensorView& dy) const;
-  void backward_piece(LayerContext& ctx, const Backward& b, int piece, const SavePolicy& policy) const;
+  void backward_piece(LayerContext& ctx, Backward& b, int piece, const SavePolicy& policy) const;
   void return_piece(LayerContext& ctx, const Backward& b, int piece, const TensorView& drows) const;
   bool exchanged() const { return config_.part.parts > 1; }
   static bool reads_normed(const TrainableParams& trainable);
   // norm(x) if a weight's gradient reads it, otherwise empty.
   TensorView normed_again(LayerContext&, const Saved&) const;
   void expert_gradients(LayerContext& ctx, const Routing& routing, const TensorView& dy, const TensorView& inner,
-                        const TensorView& dgate_up, const TensorView& normed, GradientSink& sink) const;
+                        const std::function<Scaled(int)>& dgate_up, const TensorView& normed, GradientSink& sink) const;
   void router_gradient(LayerContext& ctx, const TensorView& dlogits, const TensorView& normed,
                        GradientSink& sink) const;
   TokenExchange::Sizes sizes(std::int64_t rows) const;

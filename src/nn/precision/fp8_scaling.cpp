@@ -15,17 +15,26 @@ DType dtype_of(Operand operand) {
   return operand == Operand::x ? DType::f8e4m3 : DType::f8e5m2;
 }
 
-// Calls body(parameter, first element in the piece, count) for each parameter that has elements in the piece.
+// Calls body(index of the scale, first element in the piece, count) for each part of a parameter (Param::parts) that has
+// elements in the piece.
 template <class Body>
-void each_param(const FlatPiece& piece, const Body& body) {
+void each_part(const FlatPiece& piece, const Body& body) {
   HAWSER_CHECK(piece.flat.spec().scaling == Scaling::tensor, piece.flat.name(), ": FP8 weights have one scale each");
   const std::int64_t end = piece.begin + piece.values.elements();
-  for (std::size_t p = 0; p < piece.flat.params().size(); ++p) {
-    const std::int64_t offset = piece.flat.offset(static_cast<int>(p));
-    const std::int64_t first = std::max(offset, piece.begin),
-                       last = std::min(offset + piece.flat.params()[p].elements(), end);
-    if (first < last) body(static_cast<std::int64_t>(p), first - piece.begin, last - first);
+  for (int p = 0; p < static_cast<int>(piece.flat.params().size()); ++p) {
+    const Param& param = piece.flat.params()[static_cast<std::size_t>(p)];
+    const std::int64_t size = param.elements() / param.parts();
+    for (std::int64_t part = 0; part < param.parts(); ++part) {
+      const std::int64_t offset = piece.flat.offset(p) + part * size;
+      const std::int64_t first = std::max(offset, piece.begin), last = std::min(offset + size, end);
+      if (first < last) body(piece.flat.scale_offset(p) + part, first - piece.begin, last - first);
+    }
   }
+}
+
+// Which rows of a matrix count; all of those that row_count has.
+TensorView mask_of(LayerContext& ctx, const Quantization& how, std::int64_t rows) {
+  return how.row_count.empty() ? ctx.batch().token_mask.rows(how.first_row, rows) : TensorView();
 }
 
 // Elements as a matrix. Its form does not change what is computed; a GPU is fast with many rows.
@@ -44,10 +53,11 @@ ops::Fp8Output Fp8Scaling::make_output(LayerContext& ctx, const Quantization& ho
     return view.empty() ? ctx.temp(of, like) : view;
   };
   ops::Fp8Output out{.scale = scale,
-                     .mask = ctx.batch().token_mask.rows(how.first_row, shape[0]),
+                     .mask = mask_of(ctx, how, shape[0]),
                      .amax = how.amax,
-                     .saturated = how.saturated};
-  if (!how.saturated.empty()) *how.elements += shape.elements();
+                     .saturated = how.saturated,
+                     .row_count = how.row_count};
+  if (!how.saturated.empty()) *how.elements += how.row_count.empty() ? shape.elements() : how.expected_rows * shape[1];
   if (how.rows) out.q = ctx.temp(dtype, shape);
   if (how.transposed) out.transposed = given_or_temp(how.transposed_to, dtype, {shape[1], shape[0]});
   out.used = given_or_temp(how.used_to, DType::f32, {1});
@@ -67,7 +77,7 @@ Scaled Fp8Scaling::quantize(LayerContext& ctx, const Quantization& how, const Te
     const TensorView amax = ctx.temp(DType::f32, {1});
     scale = ctx.temp(DType::f32, {1});
     ops::amax(ctx.compute(),
-              {.x = matrix, .mask = ctx.batch().token_mask.rows(how.first_row, matrix.size(0)), .out = amax});
+              {.x = matrix, .mask = mask_of(ctx, how, matrix.size(0)), .out = amax, .row_count = how.row_count});
     ops::scales_of_amaxes(
         ctx.compute(),
         {.amax = amax, .scales = scale, .dtype = dtype_of(how.operand), .rule = rule(), .otherwise = 1.0f});
@@ -80,13 +90,17 @@ Scaled Fp8Scaling::quantize(LayerContext& ctx, const Quantization& how, const Te
                                 .used = out.used,
                                 .mask = out.mask,
                                 .amax = out.amax,
-                                .saturated = out.saturated});
+                                .saturated = out.saturated,
+                                .row_count = out.row_count});
   return {out.q, out.used, out.transposed};
 }
 
 void Fp8Scaling::record(LayerContext& ctx, const Quantization& how, const TensorView& matrix) const {
-  const TensorView mask = ctx.batch().token_mask.rows(how.first_row, matrix.size(0));
-  ops::amax(ctx.compute(), {.x = matrix, .mask = mask, .out = how.amax, .accumulate = true});
+  ops::amax(ctx.compute(), {.x = matrix,
+                            .mask = mask_of(ctx, how, matrix.size(0)),
+                            .out = how.amax,
+                            .row_count = how.row_count,
+                            .accumulate = true});
 }
 
 void Fp8Scaling::judge(Stream& stream, const JudgedStep& s) const {
@@ -116,8 +130,8 @@ void Fp8Scaling::update_scales(Stream& stream, const SiteScales& s) const {
 
 void Fp8Scaling::measure(Stream& stream, const FlatPiece& piece, const TensorView& amax) const {
   ops::fill(stream, {.y = amax, .value = 0});
-  each_param(piece, [&](std::int64_t p, std::int64_t first, std::int64_t count) {
-    ops::amax(stream, {.x = piece.values.rows(first, count), .out = amax.rows(p, 1), .accumulate = true});
+  each_part(piece, [&](std::int64_t scale, std::int64_t first, std::int64_t count) {
+    ops::amax(stream, {.x = piece.values.rows(first, count), .out = amax.rows(scale, 1), .accumulate = true});
   });
 }
 
@@ -132,11 +146,11 @@ void Fp8Scaling::quantize_weights(Stream& stream, const FlatPiece& piece, const 
   const auto zeros_up_to = [&](std::int64_t end) {
     if (at < end) ops::fill(stream, {.y = q.rows(at, end - at), .value = 0});
   };
-  each_param(piece, [&](std::int64_t p, std::int64_t first, std::int64_t count) {
+  each_part(piece, [&](std::int64_t scale, std::int64_t first, std::int64_t count) {
     zeros_up_to(first);
-    ops::quantize(
-        stream,
-        {.x = matrix(piece.values.rows(first, count)), .scale = scales.rows(p, 1), .q = matrix(q.rows(first, count))});
+    ops::quantize(stream, {.x = matrix(piece.values.rows(first, count)),
+                           .scale = scales.rows(scale, 1),
+                           .q = matrix(q.rows(first, count))});
     at = first + count;
   });
   zeros_up_to(q.elements());

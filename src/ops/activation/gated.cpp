@@ -18,7 +18,7 @@ void gated_forward(Stream& stream, const GatedForward& args) {
     expect_fp8_output(kOp, fp8, rows, columns);
     expect_apart(kOp, fp8, args.gate_up);
   }
-  run(stream, {kOp, OpKind::activation}, {args.gate_up, fp8.scale, fp8.mask, fp8.amax, fp8.saturated},
+  run(stream, {kOp, OpKind::activation}, {args.gate_up, fp8.scale, fp8.mask, fp8.row_count, fp8.amax, fp8.saturated},
       {args.y, fp8.q, fp8.transposed, fp8.used, fp8.amax, fp8.saturated},
       2.5 * static_cast<double>(args.gate_up.elements()), args, HAWSER_BACKENDS(gated_forward));
 }
@@ -43,6 +43,8 @@ void gated_backward(Stream& stream, const GatedBackward& args) {
     for (const Fp8Output& to : {of_input, of_output}) {
       for (const TensorView& view : {args.gate_up, args.dy}) expect_apart(kOp, to, view);
     }
+    HAWSER_CHECK(of_output.empty() || of_output.row_count.raw() == of_input.row_count.raw(), kOp,
+                 ": two counts of rows");
     for (const TensorView& view : {of_output.q, of_output.transposed, of_output.used})
       expect_apart(kOp, of_input, view);
   }
@@ -54,7 +56,7 @@ void gated_backward(Stream& stream, const GatedBackward& args) {
   }
   run(stream, {kOp, OpKind::activation},
       {args.gate_up, args.dy, of_input.scale, of_input.mask, of_input.amax, of_input.saturated, of_output.scale,
-       of_output.mask, of_output.amax, of_output.saturated},
+       of_output.mask, of_output.amax, of_output.saturated, of_input.row_count},
       {args.dgate_up, args.y, of_input.q, of_input.transposed, of_input.used, of_input.amax, of_input.saturated,
        of_output.q, of_output.transposed, of_output.used, of_output.amax, of_output.saturated},
       12.0 * static_cast<double>(args.dy.elements()), args, HAWSER_BACKENDS(gated_backward));

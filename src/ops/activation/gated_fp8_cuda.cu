@@ -43,6 +43,10 @@ __global__ void __launch_bounds__(kTileThreads, kAgain ? 3 : 4)
     backward_kernel(Rows2<const Act> gate_up, Rows2<const Act> dy, bool wide, Fp8Target input, Fp8Target output) {
   __shared__ TileMemory memory;
   const TilePlace at = tile_place();
+  std::int64_t count = dy.count;
+  bool there = limit_rows(input, at, count);
+  if constexpr (kAgain) there = limit_rows(output, at, count);
+  if (!there) return;
   const float inverse = 1.0f / *input.scale, output_inverse = kAgain ? 1.0f / *output.scale : 0;
   const std::int64_t hidden = dy.columns;
   TileBytes<kInput> dgate, dup;
@@ -66,7 +70,7 @@ __global__ void __launch_bounds__(kTileThreads, kAgain ? 3 : 4)
     round_to<Act>(products);
     y.round(r, products, output_inverse, output, inside, row);
   };
-  for_tile(at, dy.count, hidden, wide, [&](auto whole) {
+  for_tile(at, count, hidden, wide, [&](auto whole) {
     constexpr bool kWhole = decltype(whole)::value;
 #pragma unroll
     for (int first = 0; first < kThreadRows; first += kRowsAtOnce) {
@@ -74,14 +78,14 @@ __global__ void __launch_bounds__(kTileThreads, kAgain ? 3 : 4)
 #pragma unroll
       for (int i = 0; i < kRowsAtOnce; ++i) {
         const std::int64_t row = at.row + first + i;
-        if (!kWhole && row >= dy.count) continue;
+        if (!kWhole && row >= count) continue;
         loaded[i][0] = part_of_row<kWhole>(gate_up.row(row), at.column, hidden);
         loaded[i][1] = part_of_row<kWhole>(gate_up.row(row) + hidden, at.column, hidden);
         loaded[i][2] = part_of_row<kWhole>(dy.row(row), at.column, hidden);
       }
 #pragma unroll
       for (int i = 0; i < kRowsAtOnce; ++i) {
-        round_row(first + i, loaded[i], kWhole || at.row + first + i < dy.count);
+        round_row(first + i, loaded[i], kWhole || at.row + first + i < count);
       }
     }
   });

@@ -27,6 +27,24 @@ TEST(Transpose, ExchangesRowsAndColumns) {
          {expected},
          0});
   }
+  for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{16, 48}, {7, 130}}) {
+    Values x, expected;
+    for (std::int64_t g = 0; g < 3; ++g) {
+      for (std::int64_t i = 0; i < rows * columns; ++i) {
+        x.push_back(static_cast<double>((g * 31 + i) % 251));
+        expected.push_back(static_cast<double>((g * 31 + i % rows * columns + i / rows) % 251));
+      }
+    }
+    check_case({cat("transpose of several ", rows, " x ", columns),
+                [=, rows = rows, columns = columns](World& world) -> std::vector<Values> {
+                  const Transpose args{.x = world.in(DType::f8e4m3, {3, rows, columns}, x),
+                                       .y = world.out(DType::f8e4m3, {3, columns, rows})};
+                  transpose(world.stream(), args);
+                  return {world.values(args.y)};
+                },
+                {expected},
+                0});
+  }
   World world(DeviceKind::cpu, 1);
   const auto x = world.in(DType::f32, {2, 3}, Values(6)), y = world.out(DType::f32, {2, 3});
   expect_rejected([&] { transpose(world.stream(), {.x = x, .y = y}); }, "y has shape");

@@ -7,7 +7,7 @@
 namespace hawser::ops::cuda {
 
 // A checked call of grouped_gemm (C [R, n] = A [R, k] op(B[g])) or grouped_weight_gradient (C[g] [m, n] = A^T B, k =
-// R).
+// R). FP8: transpose_b, or A^T [m, R] and B^T [n, R] are stored.
 // lda, ldb, ldc: row strides in elements.
 struct GroupedProblem {
   std::int64_t m = 0, n = 0, k = 0, groups = 0;
@@ -17,8 +17,10 @@ struct GroupedProblem {
   void* c = nullptr;
   std::int64_t lda = 0, ldb = 0, ldc = 0;
   const std::int32_t* offsets = nullptr;
-  DType in = DType::bf16, out = DType::bf16;
-  bool by_rows = true;  // grouped_gemm
+  const float *scale_a = nullptr, *scale_b = nullptr;  // of FP8; null: 1
+  bool scale_b_each = false;                           // one for each group
+  DType in = DType::bf16, out = DType::bf16;           // in: of A
+  bool by_rows = true;                                 // grouped_gemm
   bool transpose_b = false;
   bool accumulate = false;
 };
@@ -33,5 +35,7 @@ __device__ __forceinline__ bool check_offset(CudaFault* fault, std::int32_t valu
 
 // bf16 operands; rows of all tensors start at multiples of 16 bytes and no dim is 0.
 void multiply_on_tensor_cores(const CudaNative& native, const GroupedProblem& problem);
+// The same of FP8: A E4M3, or E5M2, which it always is if not by_rows; B E4M3.
+void multiply_fp8_on_tensor_cores(const CudaNative& native, const GroupedProblem& problem);
 
 }  // namespace hawser::ops::cuda

@@ -17,6 +17,16 @@ const std::byte* at(const TensorView& view, std::int64_t row) {
   return view.raw() + row * view.stride(0) * size_of(view.dtype());
 }
 
+constexpr float kNoScale = 1;
+
+// Of a group: a scale of one element is that of all groups. FP8 always has one, so that its workspace does not depend
+// on whether it is given.
+const float* scale_of(const TensorView& scale, DType dtype, std::int64_t group) {
+  if (!is_fp8(dtype)) return nullptr;
+  if (scale.empty()) return &kNoScale;
+  return reinterpret_cast<const float*>(scale.raw()) + (scale.elements() == 1 ? 0 : group);
+}
+
 // The GEMM of `rows` rows from `row` of group `group`.
 GemmProblem block_problem(const GroupedGemm& args, std::int64_t group, std::int64_t row, std::int64_t rows) {
   return {.m = rows,
@@ -25,6 +35,8 @@ GemmProblem block_problem(const GroupedGemm& args, std::int64_t group, std::int6
           .a = at(args.a, row),
           .b = at(args.b, group),
           .c = const_cast<std::byte*>(at(args.c, row)),
+          .scale_a = scale_of(args.scale_a, args.a.dtype(), 0),
+          .scale_b = scale_of(args.scale_b, args.b.dtype(), group),
           .lda = args.a.stride(0),
           .ldb = args.b.stride(1),
           .ldc = args.c.stride(0),
@@ -35,14 +47,25 @@ GemmProblem block_problem(const GroupedGemm& args, std::int64_t group, std::int6
           .accumulate = args.accumulate};
 }
 
+// Of FP8, A^T and B^T are stored.
+bool transposed(const GroupedWeightGradient& args) {
+  return is_fp8(args.a.dtype());
+}
+std::int64_t rows_of(const GroupedWeightGradient& args) {
+  return args.a.size(transposed(args) ? 1 : 0);
+}
+
 // A part of a group's sum: C += A^T B over `rows` rows from `row`, or C = A^T B for the first part.
 GemmProblem block_problem(const GroupedWeightGradient& args, std::int64_t row, std::int64_t rows, void* c,
                           bool accumulate) {
+  const auto from = [&](const TensorView& view) {
+    return transposed(args) ? view.raw() + row * size_of(view.dtype()) : at(view, row);
+  };
   return {.m = args.c.size(1),
           .n = args.c.size(2),
           .k = rows,
-          .a = at(args.a, row),
-          .b = at(args.b, row),
+          .a = from(args.a),
+          .b = from(args.b),
           .c = c,
           .lda = args.a.stride(0),
           .ldb = args.b.stride(0),
@@ -50,13 +73,15 @@ GemmProblem block_problem(const GroupedWeightGradient& args, std::int64_t row, s
           .in_a = args.a.dtype(),
           .in_b = args.b.dtype(),
           .out = DType::f32,
-          .transpose_a = true,
+          .transpose_a = !transposed(args),
+          .transpose_b = transposed(args),
           .accumulate = accumulate};
 }
 
-// The float32 sums of one group, of which C is the rounded value.
+// The float32 sums of one group, of which C is the rounded or scaled value.
 std::int64_t sums_bytes(const GroupedWeightGradient& args) {
-  return args.c.dtype() == DType::f32 ? 0 : round_up(args.c.size(1) * args.c.size(2) * size_of(DType::f32), 64);
+  if (args.c.dtype() == DType::f32 && !transposed(args)) return 0;
+  return round_up(args.c.size(1) * args.c.size(2) * size_of(DType::f32), 64);
 }
 
 template <class Problem>
@@ -86,14 +111,19 @@ void for_each_block(std::int64_t begin, std::int64_t end, const Body& body) {
   for (std::int64_t row = begin; row < end; row += kMaxBlock) body(row, std::min(kMaxBlock, end - row));
 }
 
-// C (+)= sums
-void put_sums(const float* sums, const TensorView& c, std::int64_t group, bool accumulate) {
+// C (+)= scales * sums
+void put_sums(const float* sums, const GroupedWeightGradient& args, std::int64_t group) {
+  const TensorView& c = args.c;
+  const bool accumulate = args.accumulate;
   const std::int64_t count = c.size(1) * c.size(2);
+  const float factor = transposed(args)
+                           ? *scale_of(args.scale_a, args.a.dtype(), 0) * *scale_of(args.scale_b, args.b.dtype(), group)
+                           : 1.0f;
   dispatch_float(c.dtype(), [&](auto tag) {
     auto* const to = c.data<decltype(tag)>() + group * count;
     parallel_pieces(count, 4096, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
-        to[i] = static_cast<decltype(tag)>(sums[i] + (accumulate ? static_cast<float>(to[i]) : 0.0f));
+        to[i] = static_cast<decltype(tag)>(factor * sums[i] + (accumulate ? static_cast<float>(to[i]) : 0.0f));
       }
     });
   });
@@ -106,7 +136,7 @@ std::int64_t grouped_workspace(const GroupedGemm& args) {
 }
 
 std::int64_t grouped_workspace(const GroupedWeightGradient& args) {
-  return sums_bytes(args) + largest_workspace(args.a.size(0), [&](std::int64_t rows, bool accumulate) {
+  return sums_bytes(args) + largest_workspace(rows_of(args), [&](std::int64_t rows, bool accumulate) {
            return block_problem(args, 0, rows, nullptr, accumulate);
          });
 }
@@ -123,7 +153,7 @@ void grouped_gemm(const GroupedGemm& args) {
 void grouped_weight_gradient(const GroupedWeightGradient& args) {
   const std::int64_t bytes = args.workspace.empty() ? 0 : args.workspace.bytes(), own = sums_bytes(args);
   const std::int64_t group_elements = args.c.size(1) * args.c.size(2);
-  for_each_group("grouped_weight_gradient", args.offsets, args.a.size(0), [&](auto group, auto begin, auto end) {
+  for_each_group("grouped_weight_gradient", args.offsets, rows_of(args), [&](auto group, auto begin, auto end) {
     auto* const sums = own > 0 ? reinterpret_cast<float*>(args.workspace.raw())
                                : args.c.template data<float>() + group * group_elements;
     bool accumulate = own == 0 && args.accumulate;
@@ -135,7 +165,7 @@ void grouped_weight_gradient(const GroupedWeightGradient& args) {
       multiply(block_problem(args, row, rows, sums, accumulate), args.workspace.raw() + own, bytes - own);
       accumulate = true;
     });
-    if (own > 0) put_sums(sums, args.c, group, args.accumulate);
+    if (own > 0) put_sums(sums, args, group);
   });
 }
 

@@ -1,6 +1,7 @@
 #include <limits>
 
 #include "ops/gemm/grouped_cuda.cuh"
+#include "tensor/fp8.h"
 
 namespace hawser::ops::cuda {
 
@@ -65,9 +66,17 @@ void multiply(const CudaNative& native, const GroupedProblem& p) {
   for (const std::int64_t size : {p.m, p.n, p.k, p.rows, p.groups}) {
     HAWSER_CHECK(size <= std::numeric_limits<std::int32_t>::max(), "grouped_gemm: a dim of ", size);
   }
+  if (is_fp8(p.in)) {
+    if (p.m > 0) multiply_fp8_on_tensor_cores(native, p);
+    return;
+  }
   const bool tensor_cores = p.in == DType::bf16 && p.m > 0 && p.n > 0 && p.k > 0 && rows_aligned(p.a, p.lda, p.in) &&
                             rows_aligned(p.b, p.ldb, p.in) && rows_aligned(p.c, p.ldc, p.out);
   tensor_cores ? multiply_on_tensor_cores(native, p) : multiply_simply(native, p);
+}
+
+const float* floats(const TensorView& scale) {
+  return scale.empty() ? nullptr : scale.data<float>();
 }
 
 }  // namespace
@@ -85,6 +94,9 @@ void grouped_gemm(const CudaNative& native, const GroupedGemm& args) {
                     .ldb = args.b.stride(1),
                     .ldc = args.c.stride(0),
                     .offsets = args.offsets.data<std::int32_t>(),
+                    .scale_a = floats(args.scale_a),
+                    .scale_b = floats(args.scale_b),
+                    .scale_b_each = args.scale_b.elements() > 1,
                     .in = args.a.dtype(),
                     .out = args.c.dtype(),
                     .by_rows = true,
@@ -93,11 +105,12 @@ void grouped_gemm(const CudaNative& native, const GroupedGemm& args) {
 }
 
 void grouped_weight_gradient(const CudaNative& native, const GroupedWeightGradient& args) {
+  const std::int64_t rows = args.a.size(is_fp8(args.a.dtype()) ? 1 : 0);
   multiply(native, {.m = args.c.size(1),
                     .n = args.c.size(2),
-                    .k = args.a.size(0),
+                    .k = rows,
                     .groups = args.c.size(0),
-                    .rows = args.a.size(0),
+                    .rows = rows,
                     .a = args.a.raw(),
                     .b = args.b.raw(),
                     .c = args.c.raw(),
@@ -105,6 +118,9 @@ void grouped_weight_gradient(const CudaNative& native, const GroupedWeightGradie
                     .ldb = args.b.stride(0),
                     .ldc = args.c.stride(1),
                     .offsets = args.offsets.data<std::int32_t>(),
+                    .scale_a = floats(args.scale_a),
+                    .scale_b = floats(args.scale_b),
+                    .scale_b_each = args.scale_b.elements() > 1,
                     .in = args.a.dtype(),
                     .out = args.c.dtype(),
                     .by_rows = false,

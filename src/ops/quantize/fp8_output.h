@@ -9,6 +9,7 @@ namespace hawser::ops {
 struct Fp8Output {
   TensorView scale, q, transposed;
   TensorView used, mask, amax, saturated;
+  TensorView row_count = {};
 
   bool empty() const { return q.empty() && transposed.empty(); }
   DType dtype() const { return (q.empty() ? transposed : q).dtype(); }

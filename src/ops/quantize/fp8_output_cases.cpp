@@ -134,6 +134,71 @@ TEST(Fp8Output, OfAGatedActivationIsTheQuantizedActivation) {
   }
 }
 
+// Rows from row_count on are NaN, and have no part in an amax, in what is counted and in the rows before them.
+TEST(Fp8Output, OfRowsThatOnlyTheDeviceCounts) {
+  constexpr std::int64_t kRows = 384, kColumns = 80, kTwice = 2 * kColumns;
+  for (const DeviceKind device : devices()) {
+    for (const std::int64_t count : {std::int64_t{0}, std::int64_t{128}, std::int64_t{256}, kRows}) {
+      World world(device, 2);
+      const auto rows_of = [&](std::int64_t columns, std::uint64_t seed) {
+        Values values = random_values(kRows * columns, seed, DType::bf16);
+        for (auto i = static_cast<std::size_t>(count * columns); i < values.size(); ++i) values[i] = NAN;
+        return world.in(DType::bf16, {kRows, columns}, values);
+      };
+      const TensorView gate_up = rows_of(kTwice, 1), dy = rows_of(kColumns, 2),
+                       limit = world.in(DType::i32, {1}, {static_cast<double>(count)});
+      const auto scale_of = [](DType dtype) { return dtype == DType::f8e4m3 ? 0.003f : 3e-5f; };
+      const auto output = [&](DType dtype, std::int64_t columns, std::int64_t rows) {
+        Output out(world, dtype, rows, columns, scale_of(dtype));
+        out.to.mask = {};
+        if (rows == kRows) out.to.row_count = limit;
+        return out;
+      };
+      const auto check = [&](const std::string& what, DType dtype, std::int64_t columns,
+                             const std::function<void(const Output&, std::int64_t)>& run) {
+        const Output got = output(dtype, columns, kRows);
+        run(got, kRows);
+        if (count == 0) {
+          EXPECT_EQ(world.values(got.to.amax)[0], static_cast<double>(0.001f)) << what;
+          EXPECT_EQ(world.values(got.to.saturated)[0], 2) << what;
+          EXPECT_EQ(world.values(got.to.used)[0], static_cast<double>(scale_of(dtype))) << what;
+          return;
+        }
+        const Output expected = output(dtype, columns, count);
+        run(expected, count);
+        Output part = got;
+        part.to.q = got.to.q.rows(0, count);
+        part.to.transposed = got.to.transposed.columns(0, count);
+        expect_equal(world, part, expected, cat(what, " of ", count, " rows"));
+      };
+      check("quantize", DType::f8e4m3, kColumns, [&](const Output& to, std::int64_t rows) {
+        quantize(world.stream(), {.x = dy.rows(0, rows),
+                                  .scale = to.to.scale,
+                                  .q = to.to.q,
+                                  .transposed = to.to.transposed,
+                                  .used = to.to.used,
+                                  .amax = to.to.amax,
+                                  .saturated = to.to.saturated,
+                                  .row_count = to.to.row_count});
+      });
+      check("gated", DType::f8e4m3, kColumns, [&](const Output& to, std::int64_t rows) {
+        gated_forward(world.stream(), {.gate_up = gate_up.rows(0, rows), .fp8 = to.to});
+      });
+      const Output again = output(DType::f8e4m3, kColumns, kRows), alone = output(DType::f8e4m3, kColumns, count);
+      check("gated backward", DType::f8e5m2, kTwice, [&](const Output& to, std::int64_t rows) {
+        gated_backward(world.stream(), {.gate_up = gate_up.rows(0, rows),
+                                        .dy = dy.rows(0, rows),
+                                        .dgate_up_fp8 = to.to,
+                                        .y_fp8 = rows == kRows ? again.to : alone.to});
+      });
+      const TensorView largest = world.out(DType::f32, {1}), of_rows = world.out(DType::f32, {1});
+      amax(world.stream(), {.x = dy, .out = largest, .row_count = limit});
+      amax(world.stream(), {.x = dy.rows(0, count), .out = of_rows});
+      expect_same_bits(world.values(largest), world.values(of_rows), "amax");
+    }
+  }
+}
+
 TEST(Fp8Output, RejectsBadArguments) {
   World world(DeviceKind::cpu, 1);
   const TensorView x = world.in(DType::f32, {4, 8}, Values(32)), w = world.in(DType::f32, {8}, Values(8)),

@@ -19,10 +19,11 @@ void expect_fp8_output(const char* op, const Fp8Output& to, std::int64_t rows, s
     HAWSER_CHECK(to.q.empty() || to.q.dtype() == to.transposed.dtype(), op, ": q and transposed have two dtypes");
   }
   expect_mask(op, to.mask, rows);
+  if (!to.row_count.empty()) expect(op, "row_count", to.row_count, {DType::i32}, {1});
   if (!to.used.empty()) expect(op, "used", to.used, {DType::f32}, {1});
   if (!to.amax.empty()) expect(op, "amax", to.amax, {DType::f32}, {1});
   if (!to.saturated.empty()) expect(op, "saturated", to.saturated, {DType::f32}, {1});
-  for (const TensorView& read : {to.scale, to.mask}) expect_apart(op, to, read);
+  for (const TensorView& read : {to.scale, to.mask, to.row_count}) expect_apart(op, to, read);
   expect_apart(op, to.q, to.transposed);
 }
 
@@ -38,7 +39,7 @@ void quantize(Stream& stream, const Quantize& args) {
   expect(kOp, "x", args.x, {DType::f32, DType::bf16}, args.x.shape(), Rows::padded);
   expect_fp8_output(kOp, args.output(), args.x.size(0), args.x.size(1));
   expect_apart(kOp, args.output(), args.x);
-  run(stream, {kOp, OpKind::elementwise}, {args.x, args.scale, args.mask, args.amax, args.saturated},
+  run(stream, {kOp, OpKind::elementwise}, {args.x, args.scale, args.mask, args.row_count, args.amax, args.saturated},
       {args.q, args.transposed, args.used, args.amax, args.saturated}, 2.0 * static_cast<double>(args.x.elements()),
       args, HAWSER_BACKENDS(quantize));
 }
@@ -60,8 +61,13 @@ void amax(Stream& stream, const Amax& args) {
   expect(kOp, "x", args.x, {DType::f32, DType::bf16}, args.x.shape(), Rows::padded);
   expect_mask(kOp, args.mask, args.x.size(0));
   expect(kOp, "out", args.out, {DType::f32}, {1});
-  for (const TensorView& view : {args.x, args.mask}) expect_apart(kOp, args.out, view);
-  run(stream, {kOp, OpKind::elementwise}, {args.x, args.mask, args.accumulate ? args.out : TensorView()}, {args.out},
+  if (!args.row_count.empty()) {
+    expect_matrix(kOp, "x", args.x);
+    expect(kOp, "row_count", args.row_count, {DType::i32}, {1});
+  }
+  for (const TensorView& view : {args.x, args.mask, args.row_count}) expect_apart(kOp, args.out, view);
+  run(stream, {kOp, OpKind::elementwise},
+      {args.x, args.mask, args.row_count, args.accumulate ? args.out : TensorView()}, {args.out},
       static_cast<double>(args.x.elements()), args, HAWSER_BACKENDS(amax));
 }
 

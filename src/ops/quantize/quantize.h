@@ -11,6 +11,8 @@
 //                   and never below that again
 // x [T, C] float32 or bf16, rows may be padded; q [T, C] and transposed [C, T] of one FP8 dtype, dense, at least one of
 // them; scale [1] float32, positive; used, amax and saturated [1] float32, mask [T] int32: optional.
+// row_count [1] int32, optional: rows t >= row_count[0] are neither read nor counted, and those of q and transposed are
+// undefined, such as those after the last group of a grouped GEMM.
 //
 // dequantize:
 //   y[t,c] = scale[0] * q[t,c]
@@ -18,7 +20,7 @@
 //
 // amax:
 //   out[0] = max(accumulate ? out[0] : 0, |x[t,c]| of the rows as above)
-// x [T, C] or [N] float32 or bf16, rows may be padded; out [1] float32.
+// x [T, C] or [N] float32 or bf16, rows may be padded; out [1] float32; row_count as above, with [T, C] only.
 //
 // The scale of an amax, with the largest value of the FP8 dtype and a margin in powers of two:
 //   scale_of(amax) = max(amax * 2^margin / largest, 2^-126), with power_of_two rounded up to one
@@ -57,8 +59,9 @@ struct ScaleRule {
 struct Quantize {
   TensorView x, scale, q, transposed;
   TensorView used, mask, amax, saturated;
+  TensorView row_count = {};
 
-  Fp8Output output() const { return {scale, q, transposed, used, mask, amax, saturated}; }
+  Fp8Output output() const { return {scale, q, transposed, used, mask, amax, saturated, row_count}; }
 };
 void quantize(Stream& stream, const Quantize& args);
 
@@ -69,6 +72,7 @@ void dequantize(Stream& stream, const Dequantize& args);
 
 struct Amax {
   TensorView x, mask, out;
+  TensorView row_count = {};
   bool accumulate = false;
 };
 void amax(Stream& stream, const Amax& args);

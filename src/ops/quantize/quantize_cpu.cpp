@@ -38,7 +38,8 @@ void amax(const Amax& args) {
     using X = decltype(tag);
     const bool vector = args.x.rank() == 1;
     const auto x = vector ? RowsOf<X>{args.x.data<X>(), 1, args.x.elements(), 0} : rows_of<X>(args.x);
-    parallel_pieces(vector ? x.columns : x.count, vector ? 4096 : 16, [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t items = vector ? x.columns : counted_rows(args.row_count, x.count);
+    parallel_pieces(items, vector ? 4096 : 16, [&](std::int64_t begin, std::int64_t end) {
       std::uint32_t found = 0;
       for (std::int64_t i = begin; i < end; ++i) {
         if (!counts(args.mask, i)) continue;

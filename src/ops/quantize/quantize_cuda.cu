@@ -37,9 +37,11 @@ void quantize_rows(const CudaNative& native, const Quantize& args) {
 
 // `columns` of a row for each thread of a warp's share; rows are strided over the grid.
 template <class X, int N>
-__global__ void __launch_bounds__(kThreads) amax_kernel(Rows2<const X> x, const std::int32_t* mask, float* out) {
+__global__ void __launch_bounds__(kThreads)
+    amax_kernel(Rows2<const X> x, const std::int32_t* mask, const std::int32_t* limit, float* out) {
   __shared__ std::uint32_t maxima[32];
-  const std::int64_t across = ceil_div(x.columns, N), count = x.count * across;
+  const std::int64_t rows = limit == nullptr ? x.count : min(x.count, static_cast<std::int64_t>(*limit));
+  const std::int64_t across = ceil_div(x.columns, N), count = rows * across;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kThreads;
   std::uint32_t found = 0;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += step) {
@@ -95,7 +97,10 @@ __global__ void __launch_bounds__(kThreads) dequantize_kernel(const std::uint8_t
 }
 
 // The bytes of a matrix as rows of `transposed`.
+// blockIdx.z: of one of several matrices.
 __global__ void __launch_bounds__(kThreads) transpose_kernel(const std::uint8_t* x, TileTargets to, bool wide) {
+  x += blockIdx.z * to.row_count * to.columns;
+  to.transposed += blockIdx.z * to.row_count * to.columns;
   __shared__ std::uint32_t shared[kTileColumns * kWordStride];
   const std::int64_t tile_row = static_cast<std::int64_t>(blockIdx.y) * kTileRows,
                      tile_column = static_cast<std::int64_t>(blockIdx.x) * kTileColumns;
@@ -144,6 +149,7 @@ void amax(const CudaNative& native, const Amax& args) {
     using X = decltype(tag);
     constexpr int kWide = 16 / sizeof(X);
     const auto* const mask = args.mask.empty() ? nullptr : args.mask.data<std::int32_t>();
+    const auto* const limit = args.row_count.empty() ? nullptr : args.row_count.data<std::int32_t>();
     const TensorView matrix =
         args.x.rank() == 1 ? args.x.reshape(mask == nullptr ? Shape{1, args.x.size(0)} : Shape{args.x.size(0), 1})
                            : args.x;
@@ -153,9 +159,9 @@ void amax(const CudaNative& native, const Amax& args) {
     const std::int64_t items = x.count * ceil_div(x.columns, wide ? kWide : 1);
     const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(ceil_div(items, kThreads * 8), 1, 1056));
     if (wide) {
-      amax_kernel<X, kWide><<<blocks, kThreads, 0, stream>>>(x, mask, args.out.data<float>());
+      amax_kernel<X, kWide><<<blocks, kThreads, 0, stream>>>(x, mask, limit, args.out.data<float>());
     } else {
-      amax_kernel<X, 1><<<blocks, kThreads, 0, stream>>>(x, mask, args.out.data<float>());
+      amax_kernel<X, 1><<<blocks, kThreads, 0, stream>>>(x, mask, limit, args.out.data<float>());
     }
   });
 }
@@ -179,10 +185,13 @@ void delayed_scales(const CudaNative& native, const DelayedScales& args) {
 
 void transpose(const CudaNative& native, const Transpose& args) {
   HAWSER_CHECK(size_of(args.x.dtype()) == 1, "transpose: ", to_string(args.x.dtype()), " has no backend for cuda");
-  const std::int64_t rows = args.x.size(0), columns = args.x.size(1);
-  const dim3 tiles = tiles_of(rows, columns);
-  if (tiles.x == 0 || tiles.y == 0) return;
-  const bool wide = reinterpret_cast<std::uintptr_t>(args.x.raw()) % 8 == 0 && columns % 8 == 0;
+  const int last = args.x.rank() - 1;
+  const std::int64_t rows = args.x.size(last - 1), columns = args.x.size(last);
+  dim3 tiles = tiles_of(rows, columns);
+  tiles.z = static_cast<unsigned>(last > 1 ? args.x.size(0) : 1);
+  if (tiles.x == 0 || tiles.y == 0 || tiles.z == 0) return;
+  const bool wide =
+      reinterpret_cast<std::uintptr_t>(args.x.raw()) % 8 == 0 && columns % 8 == 0;  // and so are all matrices
   transpose_kernel<<<tiles, kThreads, 0, stream_of(native)>>>(reinterpret_cast<const std::uint8_t*>(args.x.raw()),
                                                               targets_of(nullptr, args.y.raw(), rows, columns), wide);
 }

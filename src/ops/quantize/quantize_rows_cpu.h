@@ -26,6 +26,11 @@ inline bool counts(const TensorView& mask, std::int64_t row) {
   return mask.empty() || mask.data<std::int32_t>()[row] != 0;
 }
 
+// Of `rows`, those that there are.
+inline std::int64_t counted_rows(const TensorView& row_count, std::int64_t rows) {
+  return row_count.empty() ? rows : std::clamp<std::int64_t>(*row_count.data<std::int32_t>(), 0, rows);
+}
+
 class Maximum {
  public:
   void take(std::uint32_t bits) {
@@ -42,9 +47,10 @@ class Maximum {
 // `row(t, buffer)` returns row t, of `columns` elements of X; it may write them to the buffer, which has
 // `capacity` elements.
 template <class X, class Q, class Row>
-void quantize_rows(std::int64_t count, std::int64_t columns, std::int64_t capacity, const Fp8Output& to,
+void quantize_rows(std::int64_t rows, std::int64_t columns, std::int64_t capacity, const Fp8Output& to,
                    const Row& row) {
   constexpr std::int64_t kRows = 64;  // of a piece: its part of `transposed` is written in runs of this length
+  const std::int64_t count = counted_rows(to.row_count, rows);
   const float inverse = 1.0f / *to.scale.data<float>();
   Q* const q = to.q.empty() ? nullptr : to.q.data<Q>();
   Q* const transposed = to.transposed.empty() ? nullptr : to.transposed.data<Q>();
@@ -72,7 +78,7 @@ void quantize_rows(std::int64_t count, std::int64_t columns, std::int64_t capaci
     if (q != nullptr) std::copy(tile.begin(), tile.end(), q + begin * columns);
     for (std::int64_t c = 0; transposed != nullptr && c < columns; ++c) {
       for (std::int64_t t = begin; t < end; ++t) {
-        transposed[c * count + t] = tile[static_cast<std::size_t>((t - begin) * columns + c)];
+        transposed[c * rows + t] = tile[static_cast<std::size_t>((t - begin) * columns + c)];
       }
     }
     largest.take(found);

@@ -123,6 +123,7 @@ struct Fp8Target {
   const std::int32_t* mask;
   float *amax, *saturated;
   float largest;
+  const std::int32_t* limit;  // Fp8Output::row_count
 };
 
 inline Fp8Target fp8_target(const Fp8Output& output, std::int64_t rows, std::int64_t columns) {
@@ -133,7 +134,8 @@ inline Fp8Target fp8_target(const Fp8Output& output, std::int64_t rows, std::int
           .mask = output.mask.empty() ? nullptr : output.mask.data<std::int32_t>(),
           .amax = floats(output.amax),
           .saturated = floats(output.saturated),
-          .largest = largest_fp8(output.dtype())};
+          .largest = largest_fp8(output.dtype()),
+          .limit = output.row_count.empty() ? nullptr : output.row_count.data<std::int32_t>()};
 }
 
 // The first row and column of this block's tile, and of this thread's part of it.
@@ -145,6 +147,14 @@ __device__ __forceinline__ TilePlace tile_place() {
                      tile_column = static_cast<std::int64_t>(blockIdx.x) * kTileColumns;
   return {tile_row, tile_column, tile_row + threadIdx.x / kThreadColumns * kThreadRows,
           tile_column + threadIdx.x % kThreadColumns * kThreadColumns};
+}
+
+// Lowers `count` to the rows that there are. False: this block has none.
+__device__ __forceinline__ bool limit_rows(const Fp8Target& target, const TilePlace& at, std::int64_t& count) {
+  if (target.limit == nullptr) return true;
+  if (target.used != nullptr && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *target.used = *target.scale;
+  count = min(count, static_cast<std::int64_t>(*target.limit));
+  return at.tile_row < count;
 }
 
 // This thread's part of a tile: its bytes, and what an Fp8Output counts of them.
@@ -244,6 +254,7 @@ __global__ void __launch_bounds__(kTileThreads)
     quantize_tiles_kernel(Source source, std::int64_t count, std::int64_t columns, Fp8Target target) {
   __shared__ TileMemory memory;
   const TilePlace at = tile_place();
+  if (!limit_rows(target, at, count)) return;
   const float inverse = 1.0f / *target.scale;
   TileBytes<kFormat> tile;
   for_tile(at, count, columns, source.wide, [&](auto whole) {

@@ -108,11 +108,9 @@ TEST(Fp8Verification, LeavesTheRunAsItIs) {
 }
 
 // The norms are those of gradients that are computed otherwise: from the moments of a run without FP8 inputs.
-TEST(Fp8Verification, ComparesWithTheStepWithoutFp8) {
-  if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
-  const models::Model model = fp8_model();
+void expect_comparisons_with_the_step_without_fp8(const models::Model& model, const std::vector<plan::Layout>& meshes) {
   const std::vector<models::HfTensor> tensors = models::hf_tensors(model);
-  for (const plan::Layout& base : testing::meshes(model)) {
+  for (const plan::Layout& base : meshes) {
     if (base.mesh.tensor > 1) continue;  // ranks have other tensors of the same names
     const plan::Layout layout = with_fp8(base, model, {.saturation_limit = 1, .verify_every = 1});
     plan::Layout exact = layout;
@@ -134,6 +132,20 @@ TEST(Fp8Verification, ComparesWithTheStepWithoutFp8) {
     EXPECT_GT(largest, 0.01) << text_of(base);
     EXPECT_LT(largest, 0.5) << text_of(base);
   }
+}
+
+TEST(Fp8Verification, ComparesWithTheStepWithoutFp8) {
+  if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
+  const models::Model model = fp8_model();
+  expect_comparisons_with_the_step_without_fp8(model, testing::meshes(model));
+}
+
+// Experts whose rows are not rounded, beside weights that are.
+TEST(Fp8Verification, ComparesExpertsWithTheStepWithoutFp8) {
+  if (the_world->size() > 2) GTEST_SKIP() << "two ranks are enough";
+  const models::Model model(testing::toy_with_experts(),
+                            nn::with_fp8_weights(nn::common_domain, [](int) { return true; }));
+  expect_comparisons_with_the_step_without_fp8(model, {testing::meshes(model).front()});
 }
 
 }  // namespace

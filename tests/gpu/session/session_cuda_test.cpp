@@ -104,7 +104,7 @@ TEST(SessionCuda, Fp8FollowsTransformers) {
   for (const std::string& name : cases()) {
     const nlohmann::json config = testing::read_json(golden / name / "config.json");
     const auto fits = [&](const char* key) { return config.value(key, std::int64_t{1}) % 16 == 0; };
-    if (!fits("hidden_size") || !fits("intermediate_size")) continue;
+    if (!fits("hidden_size") || !fits("intermediate_size") || !fits("moe_intermediate_size")) continue;
     testing::expect_fp8_follows_transformers(golden / name, kGpu);
     ++checked;
   }

@@ -1,0 +1,324 @@
+// FP8 training of experts, on ranks that have all of them or some: each expert's weight has a scale of its own, which
+// does not depend on the ranks.
+#include <span>
+
+#include "base/testing/temporary_folder.h"
+#include "checkpoint/root.h"
+#include "engine/load_state.h"
+#include "nn/precision/fp8_scaling.h"
+#include "support/tensor_parallel.h"
+#include "support/token_exchange.h"
+#include "support/toy_slices.h"
+#include "toy_training.h"
+#include "train/saver.h"
+
+namespace hawser {
+namespace {
+
+using testing::assembled;
+using testing::Tensors;
+using testing::text_of;
+
+constexpr std::int64_t kExperts = 8;
+
+std::int64_t whole_batch() {
+  return 2LL * the_world->size();
+}
+
+// Without losses of routers, which depend on the micro-batches.
+models::ModelDescription description() {
+  models::ModelDescription d = testing::toy_with_experts(kExperts);
+  for (models::BlockDescription& block : d.blocks) block.moe->auxiliary_loss = block.moe->router_z_loss = 0;
+  return d;
+}
+
+enum class Train { all, but_experts };
+
+nn::FlatSpecOf spec_of(const comm::MeshSizes& mesh, bool fp8, Train train) {
+  const bool common = mesh.expert == 1 && mesh.tensor == 1;
+  nn::FlatSpecOf own([common, train](const nn::Param& param) {
+    nn::FlatSpec spec = common ? nn::common_domain(param) : param.flat;
+    if (train == Train::but_experts && param.matrices > 0) spec.trainable = false;
+    return spec;
+  });
+  if (mesh.tensor > 1) own = nn::with_sequence_parallelism(own);
+  return fp8 ? nn::with_fp8_weights(own, [](int) { return true; }) : own;
+}
+
+// What this rank has of the model on a mesh.
+models::Model model_of(const comm::MeshSizes& mesh, int pieces, bool fp8 = true, Train train = Train::all) {
+  models::ModelDescription d = description();
+  for (models::BlockDescription& block : d.blocks) {
+    if (mesh.expert == 1) continue;
+    const comm::MeshPlace place = comm::place_of(the_world->rank().value(), mesh);
+    block.moe->part = {.index = comm::expert_part(place, mesh), .parts = mesh.expert};
+    block.moe->exchange = testing::PiecesExchange::options(pieces, mesh.expert);
+  }
+  if (mesh.tensor > 1) {
+    const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
+    d = testing::half_of(std::move(d), part, {.vocabulary = true});
+  }
+  return models::Model(std::move(d), spec_of(mesh, fp8, train));
+}
+
+// A mesh on which every rank has all experts, and others of this world. Tensor ranks have parts of a sequence.
+std::vector<comm::MeshSizes> all_meshes() {
+  const int world = the_world->size();
+  std::vector<comm::MeshSizes> out = {{.shard = world}};
+  if (world >= 4) out.push_back({.context = 2, .shard = world / 2, .expert = 2});
+  if (world >= 4) out.push_back({.tensor = 2, .shard = world / 2, .expert = 2});
+  if (world > 1) out.push_back({.shard = world, .expert = world});
+  return out;
+}
+
+// Ranks that have all experts, and ranks that have half of them; of four, two have shards of the same.
+std::vector<comm::MeshSizes> two_meshes() {
+  const int world = the_world->size();
+  if (world == 1) return {{}};
+  return {{.shard = world}, {.shard = world, .expert = 2}};
+}
+
+plan::Layout layout_of(const models::Model& model, const comm::MeshSizes& mesh,
+                       const Fp8Recipe& recipe = {.saturation_limit = 1}) {
+  plan::Layout layout = testing::toy_layout(mesh, model);
+  layout.gradient_clip = 0;
+  layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
+  plan::set_formats(layout, model, recipe);
+  layout.sequence_parallel = mesh.tensor > 1;
+  plan::set_bounds(layout);
+  layout.replace_seams = [mesh](nn::Seams& seams, comm::Mesh& groups) {
+    if (mesh.expert > 1) seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert());
+    if (mesh.tensor == 1) return;
+    seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
+    seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
+  };
+  return layout;
+}
+
+// A session of the world, or with a mesh of one rank of this process alone.
+class ExpertRun {
+ public:
+  ExpertRun(const models::Model& model, const plan::Layout& layout, bool alone = false)
+      : layout_(layout),
+        mesh_(alone ? comm::make_self_mesh() : comm::make_mpi_mesh(*the_world, layout.mesh, 60.0)),
+        steps_(layout_, mesh_->place(), whole_batch()),
+        device_(make_cpu_device(alone ? CpuOptions{} : CpuOptions{.random_delay_s = 2e-4, .delay_seed = 5})),
+        session_(model, layout_, *device_, *mesh_, {step::Purpose::train}, std::nullopt, {.replay = !alone}) {
+    session_.initialise(3);
+  }
+  double step(std::int64_t which) {
+    testing::take_steps(session_, steps_, {.inputs = {which}}, trained_);
+    return trained_.losses.back();
+  }
+  // AdamW's first moments after one step: its gradients times a constant.
+  Tensors gradients(bool alone = false) {
+    Tensors out;
+    for (const auto& [name, values] : alone ? testing::states_of(session_) : assembled(session_)) {
+      if (name.starts_with("optimizer/exp_avg/")) out[name] = values;
+    }
+    return out;
+  }
+  engine::Session& session() { return session_; }
+
+ private:
+  plan::Layout layout_;
+  std::unique_ptr<comm::Mesh> mesh_;
+  testing::ToySteps steps_;
+  std::unique_ptr<Device> device_;
+  engine::Session session_;
+  testing::Trained trained_;
+};
+
+// What another mesh changes of the gradients is less than a quarter of what FP8 changes of them.
+TEST(Fp8Experts, GradientsAreThoseOfOneRank) {
+  if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
+  const models::Model plain = model_of({}, 1, false), model = model_of({}, 1);
+  plan::Layout exact_layout = layout_of(model, {});
+  for (nn::SavePolicy& policy : exact_layout.policies) policy.formats = {}, policy.fp8_inputs = false;
+  exact_layout.quantizer = nullptr;
+  ExpertRun exact(plain, exact_layout, true), one(model, layout_of(model, {}), true);
+  const double exact_loss = exact.step(0), loss = one.step(0);
+  EXPECT_NEAR(loss, exact_loss, 0.02 * exact_loss);
+  const Tensors of_exact = exact.gradients(true), of_one = one.gradients(true);
+  const auto experts = [](const Tensors& all, bool wanted) {
+    Tensors out;
+    for (const auto& [name, values] : all) {
+      if ((name.find(".experts.") != std::string::npos) == wanted) out[name] = values;
+    }
+    return out;
+  };
+  int turn = the_world->size();
+  for (const comm::MeshSizes& mesh : all_meshes()) {
+    const models::Model part = model_of(mesh, turn % 2 == 0 ? 1 : 2);
+    plan::Layout layout = layout_of(part, mesh);
+    for (nn::SavePolicy& policy : layout.policies) {
+      policy.checkpointing = turn % 3 == 0   ? Checkpointing::full
+                             : turn % 3 == 1 ? Checkpointing::none
+                                             : Checkpointing::selective;
+      policy.delay_weight_gradients = turn % 4 == 3;
+    }
+    layout.batch.sequences = turn % 2 == 0 ? 1 : 2;  // two micro-batches, or one
+    plan::set_bounds(layout);
+    ++turn;
+    ExpertRun many(part, layout);
+    EXPECT_NEAR(many.step(0), loss, 1e-3 * loss) << text_of(layout);
+    const Tensors got = many.gradients();
+    for (const bool of_experts : {false, true}) {
+      const Tensors expected = experts(of_one, of_experts);
+      const double of_fp8 = testing::difference(experts(of_exact, of_experts), expected);
+      EXPECT_GT(of_fp8, 0.01);
+      EXPECT_LT(testing::difference(experts(got, of_experts), expected), 0.25 * of_fp8)
+          << text_of(layout) << " expert " << mesh.expert << (of_experts ? ", experts" : ", others");
+    }
+  }
+}
+
+// FP8 without the ops that write it themselves.
+class TwoPasses : public nn::Fp8Scaling {
+ public:
+  using nn::Fp8Scaling::Fp8Scaling;
+  std::optional<ops::Fp8Output> output(nn::LayerContext&, const nn::Quantization&, const Shape&) const override {
+    return {};
+  }
+};
+
+// Ops that write FP8, and every way to recompute, have the bits of rows that are written first and then rounded.
+TEST(Fp8Experts, NoWayToComputeChangesABit) {
+  if (the_world->size() > 4 || the_world->size() == 1) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
+  constexpr std::array kWays = {Checkpointing::none, Checkpointing::selective, Checkpointing::gate_up,
+                                Checkpointing::full};
+  std::size_t turn = static_cast<std::size_t>(the_world->size());
+  for (const comm::MeshSizes& mesh : two_meshes()) {
+    const models::Model model = model_of(mesh, 2);
+    for (const bool delayed_scales : {true, false}) {
+      const auto run = [&](Checkpointing way, bool delays, bool two_passes) {
+        plan::Layout layout =
+            layout_of(model, mesh,
+                      {.scaling = delayed_scales ? Fp8Scaling::delayed : Fp8Scaling::current, .saturation_limit = 1});
+        if (two_passes) layout.quantizer = std::make_shared<TwoPasses>(nn::Fp8Options{});
+        for (nn::SavePolicy& policy : layout.policies) {
+          policy.checkpointing = way;
+          policy.delay_weight_gradients = delays;
+        }
+        ExpertRun session(model, layout);
+        session.step(0);
+        session.step(1);
+        return assembled(session.session());
+      };
+      const Tensors expected = run(Checkpointing::none, false, true);
+      for (std::size_t i = 0; i < (the_world->size() > 2 ? 1 : kWays.size()); ++i, ++turn) {
+        const Checkpointing way = kWays[turn % kWays.size()];
+        const bool delays = turn / kWays.size() % 2 == 1;
+        EXPECT_TRUE(run(way, delays, false) == expected)
+            << "expert " << mesh.expert << ", checkpointing " << static_cast<int>(way) << (delays ? ", delayed" : "");
+      }
+    }
+  }
+}
+
+// A run that was saved where ranks have some of the experts resumes where each has all, and the other way around.
+TEST(Fp8Experts, ARunResumesOnOtherMeshes) {
+  if (the_world->size() > 4 || the_world->size() == 1) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
+  const std::vector<comm::MeshSizes> meshes = two_meshes();
+  for (const auto& [from, to] : {std::pair{meshes.back(), meshes.front()}, {meshes.front(), meshes.back()}}) {
+    const models::Model before = model_of(from, 2), after = model_of(to, 1);
+    const TemporaryFolder own;
+    const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
+    ExpertRun first(before, layout_of(before, from));
+    first.step(0);
+    first.step(1);
+    train::save(first.session(), the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"});
+    checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
+    ExpertRun second(after, layout_of(after, to));
+    engine::load(second.session(), checkpoint);
+    const Tensors saved = assembled(first.session());
+    EXPECT_TRUE(assembled(second.session()) == saved);
+    int scales = 0;
+    for (const auto& [name, values] : saved) {
+      if (!name.starts_with("scale/") || name.find(".experts.") == std::string::npos) continue;
+      EXPECT_EQ(values.size(), 1u) << name;
+      EXPECT_NE(values[0], 1) << name;
+      ++scales;
+    }
+    EXPECT_EQ(scales, 2 * 2 * kExperts);  // of two weights of each expert in two blocks
+    const double loss = first.step(2);
+    EXPECT_NEAR(second.step(2), loss, 1e-3 * loss);
+  }
+}
+
+// Frozen experts are quantized once, to what trained ones begin with, and no gradient of theirs is computed.
+TEST(Fp8Experts, FrozenOnesAreQuantizedAsTheyAreLoaded) {
+  for (const comm::MeshSizes& mesh : two_meshes()) {
+    const models::Model trained = model_of(mesh, 1), frozen = model_of(mesh, 1, true, Train::but_experts);
+    const auto weights_of = [](const models::Model& model, ExpertRun& run) {
+      Tensors out;
+      for (int f = 0; f < run.session().state().flats(); ++f) {
+        const step::FlatState& state = run.session().state().flat(f);
+        const nn::Flat& flat = model.flat(f);
+        for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
+          const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
+          if (param.matrices == 0) continue;
+          EXPECT_EQ(state.quantized_on_load, !flat.spec().trainable);
+          out[param.name] = testing::floats_of(flat.view(state.unsharded, p));
+          out[param.name + " transposed"] = testing::floats_of(flat.transposed_view(state.transposed, p));
+          out[param.name + " scales"] = testing::floats_of(run.session().state().gemm_scale(f, p));
+        }
+      }
+      return out;
+    };
+    const auto layout = [&](const models::Model& model) {
+      plan::Layout out = layout_of(model, mesh);
+      out.shard_policy = ShardPolicy::optimizer;  // whole weights on every rank
+      return out;
+    };
+    ExpertRun of_trained(trained, layout(trained)), of_frozen(frozen, layout(frozen));
+    const Tensors weights = weights_of(frozen, of_frozen);
+    EXPECT_EQ(weights.size(), 2u * 2 * 3);
+    EXPECT_TRUE(weights == weights_of(trained, of_trained)) << "expert " << mesh.expert;
+    EXPECT_EQ(of_frozen.step(0), of_trained.step(0));
+    EXPECT_NE(of_frozen.step(1), of_trained.step(1));
+    EXPECT_TRUE(weights_of(frozen, of_frozen) == weights);
+  }
+}
+
+// What the experts' GEMMs read is the cast of each expert's master weight with its own scale, and its transpose.
+TEST(Fp8Experts, AGatheredWeightIsTheCastOfEachExpert) {
+  for (const comm::MeshSizes& mesh : two_meshes()) {
+    const models::Model model = model_of(mesh, 1);
+    plan::Layout layout = layout_of(model, mesh);
+    layout.shard_policy = ShardPolicy::optimizer;  // whole weights on every rank
+    ExpertRun run(model, layout);
+    run.step(0);
+    const Tensors states = assembled(run.session());
+    int checked = 0;
+    for (int f = 0; f < run.session().state().flats(); ++f) {
+      const step::FlatState& state = run.session().state().flat(f);
+      const nn::Flat& flat = model.flat(f);
+      for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
+        const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
+        if (param.matrices == 0) continue;
+        ASSERT_TRUE(state.quantized);
+        const auto* const q = flat.view(state.unsharded, p).data<F8E4M3>();
+        const auto* const t = flat.transposed_view(state.transposed, p).data<F8E4M3>();
+        const std::int64_t rows = param.shape[0] / param.parts(), columns = param.shape[1];
+        for (const nn::Segment& segment : param.segments) {
+          const std::vector<float>& masters = states.at(segment.name);
+          const std::int64_t part = segment.row / rows;
+          const float scale = state.scales.data<float>()[flat.scale_offset(p) + part], inverse = 1.0f / scale;
+          EXPECT_EQ(run.session().state().gemm_scale(f, p).data<float>()[part], scale);
+          for (std::int64_t i = 0; i < segment.rows * columns; ++i) {
+            const std::int64_t row = segment.row + i / columns, column = i % columns;
+            const F8E4M3 expected(masters[static_cast<std::size_t>(i)] * inverse);
+            ASSERT_EQ(q[row * columns + column].bits, expected.bits) << segment.name;
+            ASSERT_EQ(t[(part * columns + column) * rows + row % rows].bits, expected.bits) << segment.name;
+            ++checked;
+          }
+        }
+      }
+    }
+    EXPECT_GT(checked, 0);
+  }
+}
+
+}  // namespace
+}  // namespace hawser
