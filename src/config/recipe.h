@@ -69,6 +69,7 @@ struct Fp8Recipe {
   double saturation_limit = 1e-3;
   std::int64_t verify_every = 0;              // steps; 0: never
   std::vector<std::string> layers = {"all"};  // numbers of blocks, from 0, and ranges of them: "2-29"
+  std::vector<std::string> exclude;           // Linears of these blocks that are not in FP8 (models/linear_names.h)
 };
 
 struct PrecisionRecipe {

@@ -143,6 +143,8 @@ std::vector<Key> make_schema() {
               "steps between computations of a step with bf16 inputs and gradients, for comparison; 0: never"),
       names("precision.fp8.layers", HAWSER_FIELD(precision.fp8.layers),
             "transformer blocks whose Linears are in FP8: all, numbers from 0, or ranges such as 2-29"),
+      names("precision.fp8.exclude", HAWSER_FIELD(precision.fp8.exclude),
+            "Linears of these blocks that are not in FP8, by name (down_proj) or regular expression"),
 
       steps(),
       unset_at_zero("none: set this or train.steps",
