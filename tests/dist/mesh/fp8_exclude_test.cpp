@@ -179,5 +179,22 @@ TEST(Fp8Exclude, TheRecipesLinearsAreInTheComputeDtype) {
   }
 }
 
+// If one rank has too little memory, every rank says so, and none waits for another.
+TEST(Fp8Exclude, EveryRankLearnsThatOneDoesNotFit) {
+  const models::Model model(testing::toy_description(false));
+  const plan::Layout layout = testing::meshes(model).front();
+  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto device = make_cpu_device();
+  const bool last = the_world->rank().value() == the_world->size() - 1;
+  try {
+    const engine::Session session(model, layout, *device, *mesh, {step::Purpose::train},
+                                  last ? std::optional(Bytes(1000)) : std::nullopt);
+    FAIL() << "not rejected";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::does_not_fit);
+    EXPECT_NE(std::string(error.what()).find("and may use 1000 B"), std::string::npos) << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace hawser
