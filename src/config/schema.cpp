@@ -139,6 +139,8 @@ std::vector<Key> make_schema() {
               "scales are 2^margin times larger than an amax needs"),
       number("precision.fp8.saturation_limit", HAWSER_FIELD(precision.fp8.saturation_limit), {.min = 0, .max = 1},
              "delayed scaling: a step in which a larger share of a tensor saturates is replayed; 1: none"),
+      integer("precision.fp8.fallback_after", HAWSER_FIELD(precision.fp8.fallback_after), {.min = 0, .max = 100},
+              "delayed scaling: a Linear that makes N of 100 steps replay leaves FP8 for good; 0: never"),
       integer("precision.fp8.verify_every", HAWSER_FIELD(precision.fp8.verify_every), {.min = 0},
               "steps between computations of a step with bf16 inputs and gradients, for comparison; 0: never"),
       names("precision.fp8.layers", HAWSER_FIELD(precision.fp8.layers),

@@ -1,5 +1,5 @@
 // `Fp8Exclusions`: the Linears of FP8 blocks that compute in the compute dtype: those of precision.fp8.exclude, and
-// those that have fallen back during the run.
+// those that have fallen back during the run (engine/fp8_fallback.h).
 #pragma once
 
 #include <string>
