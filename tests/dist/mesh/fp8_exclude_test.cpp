@@ -58,14 +58,14 @@ checkpoint::Checkpoint saved_in_fp8(const comm::MeshSizes& sizes, const std::str
   return checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(2)));
 }
 
-// A run that goes on without a Linear has the bits of one rank on every mesh, and keeps the other scales.
-TEST(Fp8Exclude, ARunGoesOnWithoutALinearOnEveryMesh) {
+// A run that continues without a Linear has the bits of one rank on every mesh, and keeps the other scales.
+TEST(Fp8Exclude, ARunContinuesWithoutALinearOnEveryMesh) {
   if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
   const models::Model model = exact_model_without_one();
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
   checkpoint::Checkpoint checkpoint = saved_in_fp8(testing::meshes(model).front().mesh, root);
-  const auto go_on = [&](const plan::Layout& layout, comm::Mesh& mesh, bool whole) {
+  const auto continued = [&](const plan::Layout& layout, comm::Mesh& mesh, bool whole) {
     ExactRun run(model, layout, mesh, whole_batch(), whole);
     engine::load(run.session(), checkpoint);
     const Tensors loaded = whole ? assembled(run.session()) : testing::states_of(run.session());
@@ -83,7 +83,7 @@ TEST(Fp8Exclude, ARunGoesOnWithoutALinearOnEveryMesh) {
     return without_head(whole ? assembled(run.session()) : testing::states_of(run.session()));
   };
   const auto self = comm::make_self_mesh();
-  const Tensors one = go_on(exact_layout_without_one(model, {}), *self, false);
+  const Tensors one = continued(exact_layout_without_one(model, {}), *self, false);
   int i = the_world->size();
   for (const plan::Layout& of : testing::meshes(model)) {
     plan::Layout layout = exact_layout_without_one(model, of.mesh);
@@ -95,7 +95,7 @@ TEST(Fp8Exclude, ARunGoesOnWithoutALinearOnEveryMesh) {
     }
     ++i;
     const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
-    const Tensors many = go_on(layout, *mesh, true);
+    const Tensors many = continued(layout, *mesh, true);
     EXPECT_EQ(many.size(), one.size());
     for (const auto& [name, values] : one) EXPECT_TRUE(many.at(name) == values) << text_of(layout) << ": " << name;
   }
