@@ -6,6 +6,7 @@
 
 #include "engine/gemm_algorithms.h"
 #include "engine/model_changes.h"
+#include "models/linear_names.h"
 #include "models/lora.h"
 #include "plan/layout.h"
 #include "step/schedule.h"
@@ -90,6 +91,50 @@ TEST(Fp8Blocks, ChooseTheFormatsOfALayout) {
     EXPECT_EQ(gemm.scaling_b, nn::Scaling::tensor);
   }
   EXPECT_EQ(fp8, 3 * 4);
+}
+
+// One name of a fused Linear is enough; a fallback has the names of all of its parts.
+TEST(Fp8Blocks, ExcludedLinearsAreNotInFp8) {
+  Recipe recipe = recipe_of({"1"});
+  recipe.precision.fp8.exclude = {"k_proj"};
+  Problems problems;
+  const OpenModel open = open_model(std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/gqa", false, problems,
+                                    changes_of(recipe, {"model.layers.1.mlp.down_proj"}));
+  ASSERT_EQ(problems.lines(), "");
+  const models::Model& model = *open.model;
+  recipe.data.sequence_length = 32;
+  const plan::Layout layout = plan::make_layout(recipe, model, 1, DType::f32, 1);
+  std::vector<std::string> in_fp8, sites;
+  for (const nn::Flat& flat : model.flats()) {
+    for (const nn::Param& param : flat.params()) {
+      if (flat.spec().scaling != nn::Scaling::none) in_fp8.push_back(param.segments.front().name);
+    }
+  }
+  for (const step::ScaledSite& site : plan::scaled_sites(layout)) {
+    if (site.operand == nn::Operand::x) sites.push_back(cat(model.block_of(site.layer), " ", to_string(site.site)));
+  }
+  EXPECT_EQ(in_fp8, (std::vector<std::string>{"model.layers.1.self_attn.o_proj.weight",
+                                              "model.layers.1.mlp.gate_proj.weight"}));
+  EXPECT_EQ(sites, (std::vector<std::string>{"1 output_projection", "1 up_projection"}));
+  EXPECT_EQ(models::modules_at(model, 2, nn::Site::qkv_projection),
+            (std::vector<std::string>{"model.layers.1.self_attn.q_proj", "model.layers.1.self_attn.k_proj",
+                                      "model.layers.1.self_attn.v_proj"}));
+  EXPECT_TRUE(models::modules_at(model, 2, nn::Site::down_projection).empty());
+}
+
+TEST(Fp8Blocks, EachExclusionThatNamesNoLinearIsOneLine) {
+  Recipe recipe = recipe_of({"all"});
+  recipe.precision.fp8.exclude = {"down_proj", "down_prj", "norm", "[", ".*layers[.]7.*"};
+  Problems problems;
+  open_model(std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/gqa", false, problems, changes_of(recipe));
+  const std::string known = "(expected q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, got ";
+  EXPECT_EQ(
+      problems.lines(),
+      cat("recipe.yaml: not a regular expression (got [) at precision.fp8.exclude; try a name such as down_proj, "
+          "or .*[.][01][.].*down_proj\n",
+          "recipe.yaml: the model has no such Linear ", known, "down_prj) at precision.fp8.exclude; try down_proj\n",
+          "recipe.yaml: the model has no such Linear ", known, ".*layers[.]7.*) at precision.fp8.exclude\n",
+          "recipe.yaml: this module is never in FP8 ", known, "norm) at precision.fp8.exclude"));
 }
 
 TEST(Fp8Blocks, WeightsThatAGpuCannotMultiplyAreNamed) {

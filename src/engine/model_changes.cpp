@@ -2,6 +2,7 @@
 
 #include "config/config.h"
 #include "engine/fp8_blocks.h"
+#include "engine/fp8_exclusions.h"
 
 namespace hawser::engine {
 
@@ -91,15 +92,17 @@ ModelChanges with_adapters(const ModelChanges& changes, const std::vector<models
 namespace {
 
 // Linears in FP8, those that adapters leave frozen included.
-ModelChanges with_fp8(const ModelChanges& changes, const Recipe& recipe) {
+ModelChanges with_fp8(const ModelChanges& changes, const Recipe& recipe, const std::vector<std::string>& fallen) {
   Problems wrong;
   const Fp8Blocks blocks(recipe, wrong);
+  const Fp8Exclusions exclusions(recipe, fallen, wrong);
   const bool dora = recipe.adapter.kind != AdapterKind::none && recipe.adapter.dora;
   ModelChanges out = changes;
   out.describe = [=, file = recipe.file](models::ModelDescription& description, Problems& problems) {
     if (changes.describe) changes.describe(description, problems);
     problems.add(wrong);
     blocks.check(static_cast<int>(description.blocks.size()), problems);
+    exclusions.check(description, problems);
     if (dora) {
       problems.add({.file = file,
                     .what = "FP8 with DoRA is not supported",
@@ -107,13 +110,18 @@ ModelChanges with_fp8(const ModelChanges& changes, const Recipe& recipe) {
                     .hint = "adapter.dora: false, or precision.compute: bf16"});
     }
   };
-  if (!dora) out.spec_of = nn::with_fp8_weights(changes.spec_of, [blocks](int b) { return blocks.contains(b); });
+  if (dora) return out;
+  const nn::FlatSpecOf fp8 =
+      nn::with_fp8_weights(changes.spec_of, [blocks](int block) { return blocks.contains(block); });
+  out.spec_of = [plain = changes.spec_of, fp8, exclusions](const nn::Param& param, const nn::UnitPlace& place) {
+    return exclusions.contains(param) ? plain(param, place) : fp8(param, place);
+  };
   return out;
 }
 
 }  // namespace
 
-ModelChanges changes_of(const Recipe& recipe) {
+ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fallen) {
   ModelChanges routers{
       .describe = [moe = recipe.moe, file = recipe.file](models::ModelDescription& description, Problems& problems) {
         change_routers(moe, file, description, problems);
@@ -122,7 +130,7 @@ ModelChanges changes_of(const Recipe& recipe) {
   if (const std::optional<models::LoraConfig> lora = lora_of(recipe.adapter)) {
     changes = with_adapters(routers, {*lora}, {recipe.file, "adapter.targets", "adapter.modules_to_save"});
   }
-  if (recipe.precision.compute == ComputePrecision::fp8) changes = with_fp8(changes, recipe);
+  if (recipe.precision.compute == ComputePrecision::fp8) changes = with_fp8(changes, recipe, fallen);
   return changes;
 }
 

@@ -7,6 +7,43 @@
 
 namespace hawser::engine {
 
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json json_of(const std::vector<Fp8Fallback>& fallbacks) {
+  Json out = Json::array();
+  for (const Fp8Fallback& fallback : fallbacks) out.push_back({{"step", fallback.step}, {"modules", fallback.modules}});
+  return out;
+}
+
+Json json_of(const std::vector<SaturatedStep>& steps) {
+  Json out = Json::array();
+  for (const SaturatedStep& s : steps) {
+    out.push_back({{"step", s.step}, {"layer", s.layer}, {"site", nn::to_string(s.site)}});
+  }
+  return out;
+}
+
+std::vector<Fp8Fallback> fallbacks_of(const Json& json) {
+  std::vector<Fp8Fallback> out;
+  for (const Json& fallback : json) out.push_back({fallback.at("step"), fallback.at("modules")});
+  return out;
+}
+
+std::vector<SaturatedStep> saturated_steps_of(const Json& json) {
+  std::vector<SaturatedStep> out;
+  for (const Json& step : json) {
+    for (int site = 0; site < nn::kSites; ++site) {
+      if (step.at("site") != nn::to_string(static_cast<nn::Site>(site))) continue;
+      out.push_back({step.at("step"), step.at("layer"), static_cast<nn::Site>(site)});
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
 std::string to_json(const RunState& state) {
   nlohmann::ordered_json json;
   json["step"] = state.step;
@@ -18,6 +55,8 @@ std::string to_json(const RunState& state) {
   if (state.kept != decltype(state.kept){}) json["optimizer_scalars"] = state.kept;
   if (state.replay_step >= 0) json["replay_step"] = state.replay_step;
   if (state.replays > 0) json["replays"] = state.replays;
+  if (!state.fp8_fallbacks.empty()) json["fp8_fallbacks"] = json_of(state.fp8_fallbacks);
+  if (!state.saturated_steps.empty()) json["saturated_steps"] = json_of(state.saturated_steps);
   json["recipe"] = io::parse_own_json<io::OrderedJson>(state.recipe);
   json["config"] = state.config;
   json["tokenizer"] = state.tokenizer;
@@ -60,6 +99,8 @@ RunState run_state_of(const std::string& text) {
             .kept = json.value("optimizer_scalars", decltype(RunState::kept){}),
             .replay_step = json.contains("replay_step") ? count("replay_step") : -1,
             .replays = json.contains("replays") ? count("replays") : 0,
+            .fp8_fallbacks = fallbacks_of(json.value("fp8_fallbacks", Json::array())),
+            .saturated_steps = saturated_steps_of(json.value("saturated_steps", Json::array())),
             .recipe = json.at("recipe").dump(),
             .config = json.at("config"),
             .tokenizer = json.at("tokenizer"),
@@ -190,6 +231,11 @@ Problems fp8_changes(const RunState& state, const std::string& recipe, const std
     const nlohmann::json before = of(saved, place.c_str()), after = of(now, place.c_str());
     if (before != after) add(cat("precision.fp8.", key), before, after);
   }
+  // An exclusion more only loses scales that the state has.
+  const nlohmann::json before = of(saved, "/precision/fp8/exclude"), after = of(now, "/precision/fp8/exclude");
+  const bool kept = std::ranges::all_of(
+      before, [&](const nlohmann::json& name) { return std::ranges::find(after, name) != after.end(); });
+  if (!kept) add("precision.fp8.exclude", before, after);
   return out;
 }
 

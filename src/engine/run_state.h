@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/save.h"
+#include "engine/fp8_fallback.h"
 #include "models/families.h"
 #include "step/step_record.h"
 
@@ -28,6 +29,8 @@ struct RunState {
   decltype(step::OptimizerProgress::kept) kept{};  // the optimizer's own
   std::int64_t replay_step = -1;                   // step::OptimizerProgress::replay_step
   std::int64_t replays = 0;                        // step::OptimizerProgress::replays
+  std::vector<Fp8Fallback> fp8_fallbacks;          // of the run so far
+  std::vector<SaturatedStep> saturated_steps;      // SaturationHistory::steps()
   std::string recipe;                              // text of config's recipe_json
   std::string config;                              // text of the model's config.json
   std::string tokenizer;                           // path of a tokenizer.json or its folder; "": none

@@ -70,6 +70,38 @@ TEST(RunState, ChangesOfFp8AreNamed) {
   EXPECT_NE(lines.find("at precision.fp8.layers"), std::string::npos) << lines;
 }
 
+// A Linear more may leave FP8, none may return: there is no history of its amaxes.
+TEST(RunState, ExclusionsOfFp8Stay) {
+  const auto recipe = [](const char* exclude) {
+    return cat(R"({"precision":{"compute":"fp8","fp8":{"exclude":)", exclude, "}}}");
+  };
+  const RunState before{.recipe = recipe(R"(["a","b"])")},
+      earlier{.recipe = R"({"precision":{"compute":"fp8","fp8":{}}})"};
+  EXPECT_TRUE(fp8_changes(before, recipe(R"(["a","b"])"), "f").empty());
+  EXPECT_TRUE(fp8_changes(before, recipe(R"(["b","c","a"])"), "f").empty());
+  EXPECT_TRUE(fp8_changes(earlier, recipe(R"(["a"])"), "f").empty());
+  EXPECT_EQ(fp8_changes(before, recipe(R"(["b"])"), "f").lines(),
+            "f: the precision has changed (expected [\"a\",\"b\"], got [\"b\"]) at precision.fp8.exclude; try the "
+            "setting that the run was started with, or --set output=... for a new run");
+}
+
+TEST(RunState, FallbacksAreReadAsWritten) {
+  using enum nn::Site;
+  const RunState state{.fp8_fallbacks = {{7, {"layers.0.q_proj", "layers.0.k_proj"}}, {9, {"layers.1.down_proj"}}},
+                       .saturated_steps = {{8, 3, down_projection}, {9, 0, qkv_projection}},
+                       .recipe = "{}"};
+  const RunState back = run_state_of(to_json(state));
+  EXPECT_EQ(back.fp8_fallbacks, state.fp8_fallbacks);
+  EXPECT_EQ(back.saturated_steps, state.saturated_steps);
+  const std::string none = to_json({.recipe = "{}"});
+  EXPECT_EQ(none.find("fallback"), std::string::npos) << none;
+  EXPECT_TRUE(run_state_of(none).fp8_fallbacks.empty());
+  EXPECT_TRUE(run_state_of(none).saturated_steps.empty());
+  std::string wrong = to_json(state);
+  wrong.replace(wrong.find("\"modules\""), 9, "\"x\"");
+  EXPECT_THROW(run_state_of(wrong), UserError);
+}
+
 TEST(RunState, OfAnEarlierBuildIsRead) {
   const std::string run = std::string(HAWSER_SOURCE_DIR) + "/tests/golden/runs/e0aa1b5/run";
   const auto checkpoint = checkpoint::Checkpoint::open(run + "/checkpoints/step-00000009");

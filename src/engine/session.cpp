@@ -114,16 +114,17 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
     if (!note.empty()) notes_.push_back(std::move(note));
   }
   pinned_bytes_ += host_bytes + host_state_bytes;
-  check_pinned(checks.host_capacity);
   const bool one_memory = device_.kind() == DeviceKind::cpu;
   const std::int64_t needed = arena_bytes + state_bytes + scratch_bytes_ + (one_memory ? pinned_bytes_ : 0);
   if (const DeviceMemory memory = device_.memory(); !capacity && memory.total > 0) {
     capacity = Bytes(memory.total - memory.used);
   }
-  if (capacity && Bytes(needed) > *capacity) {
-    throw Error(ExitCode::does_not_fit,
-                cat("a rank needs ", format_bytes(Bytes(needed)), " and may use ", format_bytes(*capacity)));
+  std::optional<Error> too_large = check_pinned(checks.host_capacity);
+  if (!too_large && capacity && Bytes(needed) > *capacity) {
+    too_large = Error(ExitCode::does_not_fit,
+                      cat("a rank needs ", format_bytes(Bytes(needed)), " and may use ", format_bytes(*capacity)));
   }
+  expect_fits(too_large);
   state_ = std::make_unique<step::ModelState>(model_, plan::state_options(layout(), mesh_, optimizer), device_);
   HAWSER_CHECK(state_->bytes() == state_bytes && state_->host_bytes() == host_state_bytes,
                "the kinds of steps need states of different sizes");
@@ -171,11 +172,21 @@ Session::~Session() {
   for (std::byte* region : registered_) mesh_.unregister_memory(region);
 }
 
-void Session::check_pinned(std::optional<Bytes> capacity) const {
+std::optional<Error> Session::check_pinned(std::optional<Bytes> capacity) const {
   if (device_.kind() == DeviceKind::cuda && !capacity) capacity = Bytes(plan::free_host_memory());
-  if (!capacity || Bytes(pinned_bytes_) <= *capacity) return;
-  throw Error(ExitCode::does_not_fit, cat("a rank needs ", format_bytes(Bytes(pinned_bytes_)),
-                                          " of host memory and may use ", format_bytes(*capacity)));
+  if (!capacity || Bytes(pinned_bytes_) <= *capacity) return std::nullopt;
+  return Error(ExitCode::does_not_fit, cat("a rank needs ", format_bytes(Bytes(pinned_bytes_)),
+                                           " of host memory and may use ", format_bytes(*capacity)));
+}
+
+void Session::expect_fits(const std::optional<Error>& too_large) const {
+  if (comm::Channel* const channel = mesh_.channel()) {
+    for (const std::string& line : channel->all_gather_strings(too_large ? too_large->what() : "")) {
+      if (!line.empty()) throw Error(ExitCode::does_not_fit, line);
+    }
+  } else if (too_large) {
+    throw Error(*too_large);
+  }
 }
 
 plan::RankPlan Session::make_plan(const StepConfig& config, bool optimizer, bool replay) {

@@ -54,8 +54,8 @@ class Session {
   // reports; without such a driver (cpu, meta) the session is not checked. `model`, `device` and `mesh` must outlive
   // the session. plan::state_options must be equal for the layouts of all `configs`: they share one state, and one
   // arena of the size of the largest.
-  // Collective: every rank of the mesh calls it with the same configs. If it throws, it may throw on this rank
-  // only; whoever called it must then end the other ranks.
+  // Collective: every rank of the mesh calls it with the same configs. does_not_fit is thrown on every rank of the run
+  // if one does not fit. Another error may be thrown on this rank only; whoever called it must then end the other ranks.
   Session(const models::Model& model, std::vector<StepConfig> configs, Device& device, comm::Mesh& mesh,
           std::optional<Bytes> capacity = std::nullopt, SessionChecks checks = {});
   // The same with one StepConfig of this layout for each purpose.
@@ -136,7 +136,10 @@ class Session {
   // Begins a history of amaxes with a step of this input, unless the state has one.
   void calibrate(const step::StepInput& input);
   bool has_history();  // waits for all steps
-  void check_pinned(std::optional<Bytes> capacity) const;
+  // The error if pinned_bytes() are too many.
+  std::optional<Error> check_pinned(std::optional<Bytes> capacity) const;
+  // `too_large`: the session does not fit on this rank. Every rank throws if one has such an error.
+  void expect_fits(const std::optional<Error>& too_large) const;
   // step::quantize_loaded; blocks the host.
   void quantize(int flat, const TensorView& values);
   // The plan of a kind of step on this rank. The first rank of the run makes those of all pipeline stages, checks them

@@ -2,25 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <regex>
 
 #include "base/nearest.h"
 #include "base/printable.h"
+#include "models/linear_names.h"
 
 namespace hawser::models {
 
 namespace {
 
 constexpr std::string_view kPattern = "(?:";  // a group, which matches as its contents do
-
-std::string last_part(const std::string& name) {
-  return name.substr(name.rfind('.') + 1);
-}
-
-// "q_proj" is the end of "model.layers.0.self_attn.q_proj".
-bool is_name_or_end(const std::string& name, const std::string& end) {
-  return name == end || name.ends_with("." + end);
-}
 
 // The module `module`, or one that contains it, is one of PEFT's modules_to_save of this name: its own name ends with
 // it, also in the middle of a word. "norm" includes input_layernorm.
@@ -29,17 +20,6 @@ bool is_part_of(const std::string& module, const std::string& name) {
     if (module.substr(0, end).ends_with(name)) return true;
     if (module.rfind('.', end - 1) == std::string::npos) return false;
   }
-}
-
-// Of the tensor "NAME.weight" or "NAME.bias".
-std::string module_of(const std::string& tensor) {
-  return tensor.substr(0, tensor.rfind('.'));
-}
-
-bool is_pattern(const std::string& target) {
-  return target != kAllLinear && std::ranges::any_of(target, [](char c) {
-           return std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '_' && c != '.' && c != '-';
-         });
 }
 
 bool has_experts(const ModelDescription& description) {
@@ -63,50 +43,20 @@ std::vector<std::string> linears_of(const BlockDescription& block, bool mlp) {
   return names;
 }
 
-// The last parts of the names, each once.
-std::vector<std::string> last_parts(const std::vector<std::string>& names) {
-  std::vector<std::string> out;
-  for (const std::string& name : names) {
-    if (std::ranges::find(out, last_part(name)) == out.end()) out.push_back(last_part(name));
-  }
-  return out;
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string out;
-  for (const std::string& word : words) out += cat(out.empty() ? "" : ", ", word);
-  return out;
-}
-
-// The modules of all tensors of the model, without adapters.
-std::vector<std::string> modules_of(const std::vector<nn::Flat>& flats) {
-  std::vector<std::string> out;
-  for (const nn::Flat& flat : flats) {
-    for (const nn::Param& param : flat.params()) {
-      for (const nn::Segment& segment : param.segments) out.push_back(module_of(segment.name));
-    }
-  }
-  return out;
-}
-
 // What selects the Linears that have adapters.
 class Targets {
  public:
   Targets(const LoraConfig& lora, const LoraPlace& place, Problems& problems) : place_(place) {
     for (const std::string& target : lora.targets) {
-      if (!is_pattern(target)) {
-        names_.push_back(target);
+      if (std::optional<ModuleName> name = module_name_of(target)) {
+        (name->pattern ? patterns_ : names_).push_back(std::move(*name));
         continue;
       }
-      try {
-        patterns_.emplace_back(target, std::regex(target, std::regex::ECMAScript));
-      } catch (const std::regex_error&) {
-        problems.add({.file = place.file,
-                      .what = "not a regular expression",
-                      .got = printable(text_of_target(target)),
-                      .at = place.targets,
-                      .hint = "a name such as q_proj, or .*[qv]_proj"});
-      }
+      problems.add({.file = place.file,
+                    .what = "not a regular expression",
+                    .got = printable(text_of_target(target)),
+                    .at = place.targets,
+                    .hint = "a name such as q_proj, or .*[qv]_proj"});
     }
   }
 
@@ -124,16 +74,11 @@ class Targets {
     const auto is_saved = [&](const std::string& name) {
       return std::ranges::any_of(lora.modules_to_save, [&](const auto& module) { return is_part_of(name, module); });
     };
-    for (const std::string& target : names_) {
-      const bool all = target == kAllLinear;
-      const bool found =
-          mark([&](const std::string& name) { return all ? !is_saved(name) : is_name_or_end(name, target); });
-      if (!found) reject(target, linears, modules, problems);
-    }
-    for (const auto& [text, pattern] : patterns_) {
-      const auto& regex = pattern;
-      if (!mark([&](const std::string& name) { return std::regex_match(name, regex); })) {
-        reject(text, linears, modules, problems);
+    for (const std::vector<ModuleName>* targets : {&names_, &patterns_}) {
+      for (const ModuleName& target : *targets) {
+        const bool all = target.text == kAllLinear;
+        const bool found = mark([&](const std::string& name) { return all ? !is_saved(name) : target.matches(name); });
+        if (!found) reject(target, linears, modules, problems);
       }
     }
     std::vector<std::string> out;
@@ -151,21 +96,21 @@ class Targets {
   }
 
  private:
-  void reject(const std::string& target, const std::vector<std::string>& linears,
+  void reject(const ModuleName& target, const std::vector<std::string>& linears,
               const std::vector<std::string>& modules, Problems& problems) const {
     const std::vector<std::string> known = last_parts(linears);
-    const bool other = std::ranges::any_of(modules, [&](const auto& module) { return is_name_or_end(module, target); });
+    const bool other = std::ranges::any_of(
+        modules, [&](const auto& module) { return module == target.text || module.ends_with("." + target.text); });
     problems.add({.file = place_.file,
                   .what = other ? "this module cannot have an adapter" : "the model has no such Linear",
                   .expected = joined(known) + " or " + kAllLinear,
-                  .got = printable(text_of_target(target)),
+                  .got = printable(text_of_target(target.text)),
                   .at = place_.targets,
-                  .hint = other ? std::string() : nearest(target, known)});
+                  .hint = other ? std::string() : nearest(target.text, known)});
   }
 
   const LoraPlace& place_;
-  std::vector<std::string> names_;
-  std::vector<std::pair<std::string, std::regex>> patterns_;
+  std::vector<ModuleName> names_, patterns_;
 };
 
 // Modules whose names in files are not those in transformers, which PEFT writes and reads: routers and experts, and the
@@ -213,11 +158,11 @@ void check_modules(const ModelDescription& description, const Model& model, cons
       const auto count = std::ranges::count_if(param.segments, is_saved);
       if (count == 0 || count == static_cast<std::ptrdiff_t>(param.segments.size())) continue;
       std::vector<std::string> together;
-      for (const nn::Segment& segment : param.segments) together.push_back(last_part(module_of(segment.name)));
+      for (const nn::Segment& segment : param.segments) together.push_back(module_of(segment.name));
       const auto saved = std::ranges::find_if(param.segments, is_saved);
       add({.what = "these modules train in full only together",
            .expected = joined(last_parts(together)),
-           .got = last_part(module_of(saved->name))});
+           .got = last_parts({module_of(saved->name)}).front()});
       return;
     }
   }
@@ -250,7 +195,7 @@ std::vector<std::string> adaptable_linears(const ModelDescription& description) 
 
 void add_lora(ModelDescription& description, const LoraConfig& lora, const LoraPlace& place, Problems& problems) {
   const Model model(description);
-  std::vector<std::string> modules = modules_of(model.flats());
+  std::vector<std::string> modules = modules_of(model);
   if (description.head.tied) modules.push_back(description.head.output);
   check_modules(description, model, modules, lora, place, problems);
   const std::vector<std::string> selected =

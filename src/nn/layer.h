@@ -302,6 +302,9 @@ class Layer {
   virtual void backward(LayerContext&, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
                         const Saved&, GradientSink&, const SavePolicy&) const = 0;
   virtual void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const = 0;
+  // The parameters, by index, that are the weight of the Linear, or the experts, at this site, whose operands may be
+  // quantized (Param::of_linear). Empty: the layer has none there.
+  virtual std::vector<int> linear_weights(Site) const { return {}; }
   // Once a training step, after the last update of the optimizer: changes the parameters with
   // FlatSpec::updated_by_layer, by their elements and values that are equal on all ranks, so that the result does not
   // depend on the shards.

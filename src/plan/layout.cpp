@@ -77,21 +77,32 @@ void set_policies(Layout& layout, const models::Model& model, const MemoryRecipe
   }
 }
 
+namespace {
+
+// The weight of the layer's Linear at this site is in FP8.
+bool in_fp8(const models::Model& model, int layer, nn::Site site) {
+  const std::vector<int> weights = model.layer(layer).linear_weights(site);
+  const auto count = std::ranges::count_if(weights, [&](int weight) {
+    const models::ParamPlace& place = model.layer_params(layer)[static_cast<std::size_t>(weight)];
+    return model.flat(place.flat).spec().scaling != nn::Scaling::none;
+  });
+  HAWSER_CHECK(count == 0 || count == static_cast<std::ptrdiff_t>(weights.size()), "layer ", layer, "'s ",
+               to_string(site), ": a part of its weight is in FP8");
+  return count > 0;
+}
+
+}  // namespace
+
 void set_formats(Layout& layout, const models::Model& model, const Fp8Recipe& fp8) {
   const LinearFormat format =
       fp8.scaling == Fp8Scaling::delayed ? LinearFormat::fp8_delayed : LinearFormat::fp8_current;
   for (int layer = 0; layer < model.layers(); ++layer) {
-    const bool in_fp8 = std::ranges::any_of(model.layer_params(layer), [&](const models::ParamPlace& place) {
-      const nn::Flat& flat = model.flat(place.flat);
-      return flat.params()[static_cast<std::size_t>(place.index)].of_linear && flat.spec().scaling != nn::Scaling::none;
-    });
-    if (!in_fp8) continue;
-    const bool attention = model.attention(layer) != nullptr;
-    for (const nn::Site site : {attention ? nn::Site::qkv_projection : nn::Site::up_projection,
-                                attention ? nn::Site::output_projection : nn::Site::down_projection}) {
-      layout.policies[static_cast<std::size_t>(layer)].formats[static_cast<std::size_t>(site)] = format;
+    nn::SavePolicy& policy = layout.policies[static_cast<std::size_t>(layer)];
+    for (int s = 0; s < nn::kSites; ++s) {
+      if (!in_fp8(model, layer, static_cast<nn::Site>(s))) continue;
+      policy.formats[static_cast<std::size_t>(s)] = format;
+      policy.fp8_inputs = true;
     }
-    layout.policies[static_cast<std::size_t>(layer)].fp8_inputs = true;
   }
   layout.verify_every = fp8.verify_every;
   layout.quantizer =

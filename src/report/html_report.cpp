@@ -183,6 +183,7 @@ std::string html_report(const HtmlInput& input) {
     if (run.targets > 0) data.push_back(count_fact("tokens predicted", run.targets));
     if (run.skipped > 0) data.push_back(count_fact("steps without targets", run.skipped));
     if (run.replays > 0) data.push_back(count_fact("replays of steps that saturated FP8", run.replays));
+    for (const std::string& module : run.fp8_fallbacks) data.push_back({"not in FP8 any more", module});
   }
   out += "<h2>Environment and data</h2>\n<div class=\"grid2\">\n" + table("Environment", facts.environment) +
          table("Data", data) + "</div>\n";

@@ -89,6 +89,7 @@ std::string to_json(const StepMetrics& m) {
   if (m.loss_scale) json["loss_scale"] = finite(*m.loss_scale);
   if (m.overflow) json["overflow"] = true;
   if (m.replays > 0) json["replays"] = m.replays;
+  if (!m.fp8_fallback.empty()) json["fp8_fallback"] = m.fp8_fallback;
   if (m.fp8_error) {
     json["fp8_error"] = {{"loss", finite(m.fp8_error->loss)},
                          {"gradient", finite(m.fp8_error->gradient)},
@@ -145,6 +146,11 @@ std::optional<StepMetrics> from_json(const std::string& line) {
     for (const Json& layer : *found) {
       std::vector<double>& counts = m.expert_tokens.emplace_back();
       for (const Json& count : layer) counts.push_back(count.is_number() ? count.get<double>() : 0);
+    }
+  }
+  if (const auto found = json.find("fp8_fallback"); found != json.end() && found->is_array()) {
+    for (const Json& module : *found) {
+      if (module.is_string()) m.fp8_fallback.push_back(module.get<std::string>());
     }
   }
   if (const auto found = json.find("data_position"); found != json.end() && found->is_object()) {

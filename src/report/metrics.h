@@ -53,9 +53,10 @@ struct StepMetrics {
   DataPosition data_position;
   std::optional<double> loss_scale;  // of the step, if it is dynamic (ops/loss_scale/loss_scale.h)
   bool overflow = false;  // the scaled gradient overflowed: the step was skipped, and the next has a lower loss scale
-  std::int64_t replays = 0;           // the step was skipped so often before, since values saturated FP8 (docs/fp8.md)
-  std::optional<Fp8Error> fp8_error;  // of steps that are verified
-  std::string checkpointing;          // memory.activation_checkpointing; set on the first step of a run or resume
+  std::int64_t replays = 0;  // the step was skipped so often before, since values saturated FP8 (docs/fp8.md)
+  std::vector<std::string> fp8_fallback;  // modules of Linears that are not in FP8 from this step on (docs/fp8.md)
+  std::optional<Fp8Error> fp8_error;      // of steps that are verified
+  std::string checkpointing;              // memory.activation_checkpointing; set on the first step of a run or resume
   std::optional<double> model_flops_utilization;  // over the devices' peak FLOPS, where known
   // Of the GPUs that are measured (train/power_watch.h), where NVML reports them: mean watts and SM clock of a GPU, and
   // joules of all ranks per token.

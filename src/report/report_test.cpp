@@ -19,6 +19,7 @@
 #include "base/testing/temporary_folder.h"
 #include "base/testing/without_privileges.h"
 #include "io/files.h"
+#include "report/html_report.h"
 #include "report/metrics_file.h"
 #include "report/progress.h"
 #include "report/run_history.h"
@@ -79,6 +80,21 @@ TEST(Metrics, AReplayedStepSaysHowOften) {
   EXPECT_EQ(history.replays, 4);
   EXPECT_TRUE(std::ranges::any_of(
       scalars(metrics), [](const Scalar& scalar) { return scalar.name == "precision/replays" && scalar.value == 2; }));
+}
+
+TEST(Metrics, AFallbackNamesItsModules) {
+  StepMetrics metrics = metrics_of(4);
+  EXPECT_FALSE(nlohmann::json::parse(to_json(metrics)).contains("fp8_fallback"));
+  metrics.fp8_fallback = {"layers.0.q_proj", "layers.0.k_proj"};
+  EXPECT_EQ(nlohmann::json::parse(to_json(metrics))["fp8_fallback"], metrics.fp8_fallback);
+  EXPECT_EQ(from_json(to_json(metrics))->fp8_fallback, metrics.fp8_fallback);
+  RunHistory history;
+  history.add(metrics);
+  history.add(metrics_of(5));
+  EXPECT_EQ(history.fp8_fallbacks, (std::vector<std::string>{"layers.0.q_proj (step 4)", "layers.0.k_proj (step 4)"}));
+  const RunFacts facts;
+  const std::string page = html_report({.facts = facts, .history = history, .ending = Ending::done});
+  EXPECT_NE(page.find("layers.0.k_proj (step 4)"), std::string::npos);
 }
 
 TEST(Metrics, AVerifiedStepHasTheErrorOfFp8) {

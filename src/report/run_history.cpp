@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/cat.h"
+
 namespace hawser::report {
 namespace {
 
@@ -45,6 +47,7 @@ void RunHistory::add(const StepMetrics& m) {
     worst_error.add(m.step, 100 * m.fp8_error->worst);
     loss_error.add(m.step, 100 * m.fp8_error->loss);
   }
+  for (const std::string& module : m.fp8_fallback) fp8_fallbacks.push_back(cat(module, " (step ", m.step, ")"));
   for (const Finding& finding : m.findings) add(finding);
   seconds += m.step_seconds;
   all_tokens += m.step_seconds * m.tokens_per_second;

@@ -21,6 +21,7 @@ struct RunHistory {
   std::vector<std::int64_t> resumes;  // the last step before each
   std::vector<Finding> findings;      // the first 200
   std::int64_t more_findings = 0;
+  std::vector<std::string> fp8_fallbacks;  // modules of Linears that left FP8, each with the step
   std::optional<StepMetrics> last;
   std::optional<double> initial_validation, last_validation, lowest_validation;
   std::int64_t lowest_step = 0;  // of lowest_validation

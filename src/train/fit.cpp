@@ -76,6 +76,7 @@ void FitRun::train() {
     evaluate();
     return;
   }
+  fall_back(true);
   std::optional<batches::Prefetcher> prefetcher(std::in_place, loader_, done_, total_steps());
   if (done_ == 0) {
     result_.initial_validation_loss = evaluate();
@@ -104,6 +105,7 @@ void FitRun::train() {
     const std::size_t ahead = slow_ ? kInFlightOfSlow : kInFlight;
     while (in_flight_.size() > (pause ? 0u : ahead)) retire(evaluate);
     if (rewind()) {
+      fall_back(false);
       prefetcher.emplace(loader_, done_, total_steps());
       continue;
     }
@@ -215,6 +217,10 @@ void FitRun::retire(bool evaluate_after) {
   const Outcome outcome = outcome_of(metrics.loss, metrics.grad_norm, loss_scale, scaling);
   metrics.overflow = outcome == Outcome::overflow;
   metrics.replays = replays;
+  for (const engine::Fp8Fallback& fallback : fallbacks_) {
+    if (fallback.step != pending.step) continue;
+    metrics.fp8_fallback.insert(metrics.fp8_fallback.end(), fallback.modules.begin(), fallback.modules.end());
+  }
   if (pending.reference) metrics.fp8_error = fp8_error(pending);
   if (outcome == Outcome::diverged) diverged(metrics, remedy_of(metrics.loss, loss_scale, scaling));
   if (evaluate_after && in_flight_.empty()) {
@@ -236,10 +242,13 @@ void FitRun::retire(bool evaluate_after) {
   saver_->retired(pending.step, pending.output.end);
 }
 
+const step::ScaledSite& FitRun::saturated_site(const InFlightStep& ended) const {
+  return session_->state().options().scaled_sites.at(static_cast<std::size_t>(ended.output.result->saturated_site));
+}
+
 void FitRun::log_saturation(const InFlightStep& ended, const std::string& consequence) {
   const step::StepResult& result = *ended.output.result;
-  const step::ScaledSite& site =
-      session_->state().options().scaled_sites[static_cast<std::size_t>(result.saturated_site)];
+  const step::ScaledSite& site = saturated_site(ended);
   log(fmt::format("hawser: step {}: {:.3g}% of {} of block {}'s {} saturate FP8; {}", ended.step,
                   100 * result.saturation, to_string(site.operand), open_.model->block_of(site.layer),
                   to_string(site.site), consequence));
@@ -248,7 +257,11 @@ void FitRun::log_saturation(const InFlightStep& ended, const std::string& conseq
 bool FitRun::is_replayed(const InFlightStep& ended) {
   const std::int64_t replay_step = progress_of_retired_.replay_step;
   if (replay_step < 0) return false;
-  if (replay_step == ended.step) log_saturation(ended, "the step is replayed with new scales");
+  if (replay_step == ended.step) {
+    log_saturation(ended, "the step is replayed with new scales");
+    const step::ScaledSite& site = saturated_site(ended);
+    saturations_.add({.step = ended.step, .layer = site.layer, .site = site.site});
+  }
   saver_->discard(replay_step - 1);
   rewinds_ = true;
   return true;
@@ -329,6 +342,8 @@ engine::RunState FitRun::state_of(std::int64_t step) {
           .kept = progress_of_retired_.kept,
           .replay_step = progress_of_retired_.replay_step,
           .replays = progress_of_retired_.replays,
+          .fp8_fallbacks = fallbacks_,
+          .saturated_steps = saturations_.steps(),
           .recipe = recipe_json(plan_.recipe),
           .config = config_text_,
           .tokenizer = tokenizer_,

@@ -183,8 +183,9 @@ void FitRun::open() {
   });
   const std::string manifest = prepare_data(request_, open_.model->vocabulary(), world_, progress_.get());
 
-  const int ranks = world_ != nullptr ? world_->size() : 1;
-  plan::lay_out(plan_, *open_.model, ranks, request_.threads, request_.device.kind);
+  fallbacks_ = stored_fallbacks();
+  if (!fallbacks_.empty()) rebuild_model();
+  lay_out();
   const comm::MeshPlace place = comm::place_of(world_ != nullptr ? world_->rank().value() : 0, plan_.layout.mesh);
   batch_layout_ = {.data_rank = place.shard + plan_.layout.mesh.shard * place.replicate,
                    .data_ranks = plan_.layout.data_ranks(),
@@ -198,13 +199,7 @@ void FitRun::open() {
   device_ = engine::make_device(request_.device, request_.threads);
   power_ = std::make_unique<PowerWatch>(*device_, world_);
   mesh_ = engine::make_mesh(world_, plan_.layout.mesh, plan_.collective_timeout_s, *device_);
-  choose_algorithms();
-  const std::string chosen = engine::choose_checkpointing(plan_, *open_.model, *device_, world_, request_.ranks_here);
-  if (!chosen.empty()) log(chosen);
-  result_.checkpointing = checkpointing_text(plan_.recipe.memory);
-  std::vector<step::Purpose> purposes{step::Purpose::train};
-  if (validation_) purposes.push_back(step::Purpose::loss);
-  session_ = std::make_unique<engine::Session>(*open_.model, plan_.layout, *device_, *mesh_, purposes, plan_.capacity);
+  open_session();
   if (first_rank()) log(run_summary(run_place(), request_.resume));
   for (const std::string& note : session_->notes()) remark(note);
   saver_ = std::make_unique<RunSaver>(
@@ -223,6 +218,21 @@ void FitRun::open() {
                           log("saved " + folder);
                         },
                     .validation = validation_identity_});
+}
+
+void FitRun::lay_out() {
+  const int ranks = world_ != nullptr ? world_->size() : 1;
+  plan::lay_out(plan_, *open_.model, ranks, request_.threads, request_.device.kind);
+}
+
+void FitRun::open_session() {
+  choose_algorithms();
+  const std::string chosen = engine::choose_checkpointing(plan_, *open_.model, *device_, world_, request_.ranks_here);
+  if (!chosen.empty()) log(chosen);
+  result_.checkpointing = checkpointing_text(plan_.recipe.memory);
+  std::vector<step::Purpose> purposes{step::Purpose::train};
+  if (validation_) purposes.push_back(step::Purpose::loss);
+  session_ = std::make_unique<engine::Session>(*open_.model, plan_.layout, *device_, *mesh_, purposes, plan_.capacity);
   if (world_ != nullptr) {
     session_->set_on_instruction([this](const program::Instruction& instruction) {
       std::string text = cat(stage_, " ", program::to_string(instruction.op));
@@ -251,7 +261,7 @@ void FitRun::choose_algorithms() {
 }
 
 engine::StoredChoices FitRun::stored_choices() const {
-  if (request_.resume) {
+  if (request_.resume || !fallbacks_.empty()) {
     Problems ignored;  // reported when it is loaded
     const auto found = checkpoint::Checkpoint::latest(plan_.files.checkpoints, ignored);
     if (found) return {engine::run_state_of(found->metadata()).gemm_algorithms, found->folder()};
@@ -352,15 +362,48 @@ void FitRun::open_data() {
   }
 }
 
+std::optional<checkpoint::Checkpoint> FitRun::load_checkpoint() {
+  phase("reading a checkpoint");
+  return load_newest(
+      *session_, world_, plan_.files.checkpoints, [this](const auto& found) { check_position(found); },
+      [this](const std::string& line) { log(line); });
+}
+
+void FitRun::set_progress(const engine::RunState& state) {
+  done_ = state.step;
+  progress_of_retired_ = {.step = static_cast<std::int32_t>(done_ - state.skipped),
+                          .good_steps = static_cast<std::int32_t>(state.good_steps),
+                          .loss_scale = state.loss_scale,
+                          .kept = state.kept,
+                          .replay_step = static_cast<std::int32_t>(state.replay_step),
+                          .replays = static_cast<std::int32_t>(state.replays)};
+  const std::vector<step::ScaledSite>& sites = session_->state().options().scaled_sites;
+  step::OptimizerProgress progress = progress_of_retired_;
+  if (sites.empty()) {  // nothing can saturate, and no Quantizer::judge() would count the step as replayed
+    progress.replay_step = -1;
+    progress.replays = 0;
+  }
+  session_->set_progress(progress);
+  std::vector<engine::SaturatedStep> saturated = state.saturated_steps;
+  std::erase_if(saturated, [&](const engine::SaturatedStep& step) {
+    return std::ranges::none_of(
+        sites, [&](const step::ScaledSite& site) { return site.layer == step.layer && site.site == step.site; });
+  });
+  saturations_.set_steps(std::move(saturated));
+}
+
 void FitRun::resume() {
   const bool has_frozen = !frozen_weights_.empty();
   if (has_frozen) load_initial();  // a checkpoint has the others only
   std::optional<checkpoint::Checkpoint> checkpoint;
-  if (request_.resume) {
-    phase("reading a checkpoint");
-    checkpoint = load_newest(
-        *session_, world_, plan_.files.checkpoints, [this](const auto& found) { check_position(found); },
-        [this](const std::string& line) { log(line); });
+  if (request_.resume) checkpoint = load_checkpoint();
+  if (checkpoint) {
+    // Of an older checkpoint, if the newest is corrupt.
+    const std::vector<engine::Fp8Fallback> fallbacks = engine::run_state_of(checkpoint->metadata()).fp8_fallbacks;
+    if (fallbacks != fallbacks_) {
+      reopen(fallbacks);
+      checkpoint = load_checkpoint();
+    }
   }
   if (!checkpoint) {  // with --resume, too: `best` may exist without other checkpoints
     const std::string earlier =
@@ -372,15 +415,8 @@ void FitRun::resume() {
     }
   }
   if (checkpoint) {
-    done_ = checkpoint->step();
     const engine::RunState state = engine::run_state_of(checkpoint->metadata());
-    progress_of_retired_ = {.step = static_cast<std::int32_t>(done_ - state.skipped),
-                            .good_steps = static_cast<std::int32_t>(state.good_steps),
-                            .loss_scale = state.loss_scale,
-                            .kept = state.kept,
-                            .replay_step = static_cast<std::int32_t>(state.replay_step),
-                            .replays = static_cast<std::int32_t>(state.replays)};
-    session_->set_progress(progress_of_retired_);
+    set_progress(state);
     if (validation_) unfinished_evaluation_ = report::from_json(state.unfinished_evaluation);
     if (unfinished_evaluation_ && unfinished_evaluation_->step != done_) unfinished_evaluation_.reset();
     saver_->resumed(done_, unfinished_evaluation_.has_value());

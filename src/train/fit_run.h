@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "batches/batch_loader.h"
+#include "engine/fp8_fallback.h"
 #include "engine/gemm_algorithms.h"
 #include "engine/open_model.h"
 #include "io/files.h"
@@ -48,6 +49,9 @@ class FitRun {
   std::int64_t total_steps() const { return plan_.steps; }
 
   void open();
+  // plan_.layout and session_, for the Linears that are in FP8 now: chooses GEMM algorithms and checkpointing policies.
+  void lay_out();
+  void open_session();
 
   RunPlace run_place() const;
 
@@ -61,6 +65,10 @@ class FitRun {
   void expect_equal_recipes() const;
   void expect_equal_on_ranks(const std::string& identity, const std::string& prefix);
   void resume();
+  // Fills the session, without frozen weights, from the newest checkpoint. nullopt: there is none.
+  std::optional<checkpoint::Checkpoint> load_checkpoint();
+  // What a checkpoint has counted so far.
+  void set_progress(const engine::RunState& state);
   void load_initial();  // the model's weights, or random ones
 
   // UserError on every rank if the token files of one rank have changed during the run: steps since the last save may
@@ -93,10 +101,23 @@ class FitRun {
   // Whether the oldest in-flight step, which has ended, changed nothing and is replayed: its values were saturated
   // (nn::Quantizer::judge), or another one is replayed before it. Says so.
   bool is_replayed(const InFlightStep& ended);
+  // That of the largest share of saturated values.
+  const step::ScaledSite& saturated_site(const InFlightStep& ended) const;
   // Names the Linear with the largest share of saturated values.
   void log_saturation(const InFlightStep& ended, const std::string& consequence);
   // Retires the in-flight steps and continues before the one to replay. Does nothing if there is none.
   bool rewind();
+
+  // Linears that fall back from FP8 (fit_fallback.cpp).
+  // Between steps: if one saturates too often, the run is saved, opened without it and resumed, in this process. If that
+  // does not fit in memory, it stays in FP8. Says so. `saved`: the newest checkpoint has the present state.
+  void fall_back(bool saved);
+  // The fallbacks of the checkpoint to resume from, which decide what the session is planned for.
+  std::vector<engine::Fp8Fallback> stored_fallbacks() const;
+  // The model with the FP8 weights that are left of the recipe's.
+  void rebuild_model();
+  // A new session in place of the present one, whose state is lost; it has frozen weights only.
+  void reopen(std::vector<engine::Fp8Fallback> fallbacks);
 
   // The weights are invalid from this step on: nothing more is saved, and earlier checkpoints stay.
   [[noreturn]] void diverged(const report::StepMetrics& metrics, const std::string& remedy);
@@ -144,6 +165,8 @@ class FitRun {
   std::unique_ptr<RunWatch> watch_;   // rank 0's
   std::unique_ptr<RunSaver> saver_;   // destroyed before the members above, which it uses
   std::deque<InFlightStep> in_flight_;
+  std::vector<engine::Fp8Fallback> fallbacks_;
+  engine::SaturationHistory saturations_;
   bool rewinds_ = false;  // a retired step is to be replayed, and done_ counts it still
   bool slow_ = false;     // a step took longer than kSlowStep, on some rank
   std::int64_t done_ = 0, retired_ = 0;

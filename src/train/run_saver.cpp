@@ -18,28 +18,30 @@ RunSaver::RunSaver(const plan::RunPlan& plan, comm::World* world, engine::Sessio
                    RunSaverHooks hooks)
     : plan_(plan),
       world_(world),
-      session_(session),
+      session_(&session),
+      ranks_here_(ranks_here),
       hooks_(std::move(hooks)),
       keeps_best_(plan.saves.keep_best),
       last_save_(Clock::now()) {
-  if (plan.saves.asynchronous) reserve(ranks_here);
+  reserve();
 }
 
-void RunSaver::reserve(int ranks_here) {
-  const bool cpu = session_.device().kind() == DeviceKind::cpu;
-  std::vector<engine::StatePart> parts = engine::state_parts(session_, kSavedByRun);
-  const std::int64_t bytes = session_.owns_states() ? engine::place_copies(parts, nullptr) : 0;
+void RunSaver::reserve() {
+  if (!plan_.saves.asynchronous) return;
+  const bool cpu = session_->device().kind() == DeviceKind::cpu;
+  std::vector<engine::StatePart> parts = engine::state_parts(*session_, kSavedByRun);
+  const std::int64_t bytes = session_->owns_states() ? engine::place_copies(parts, nullptr) : 0;
   std::int64_t space = 0;
   if (cpu) {
     plan::Machine machine = plan::this_machine();
-    machine.ranks = ranks_here;
+    machine.ranks = ranks_here_;
     const plan::Target target = plan::load_target(plan::target_of(DeviceKind::cpu));
-    const comm::MeshSizes& mesh = session_.layout().mesh;
+    const comm::MeshSizes& mesh = session_->layout().mesh;
     space = plan::snapshot_memory_cpu(plan::capacity_of(plan_.recipe, target, machine, mesh.world()),
-                                      session_.planned_bytes() + session_.pinned_bytes() +
-                                          plan::overhead_of(target, mesh, session_.mesh().place().pipeline));
+                                      session_->planned_bytes() + session_->pinned_bytes() +
+                                          plan::overhead_of(target, mesh, session_->mesh().place().pipeline));
   } else {
-    space = plan::snapshot_memory_host(ranks_here);
+    space = plan::snapshot_memory_host(ranks_here_);
   }
   std::string rejected;
   if (bytes > space) {
@@ -50,7 +52,7 @@ void RunSaver::reserve(int ranks_here) {
   if (all_fit) {
     auto channel = world_ != nullptr ? world_->open_channel("checkpoints") : nullptr;
     try {
-      background_ = std::make_unique<BackgroundSaver>(session_, std::move(channel));
+      background_ = std::make_unique<BackgroundSaver>(*session_, std::move(channel));
     } catch (const Error& error) {
       rejected = error.what();
     }
@@ -212,13 +214,24 @@ void RunSaver::settle() {
   }
 }
 
+void RunSaver::close_session() {
+  settle();
+  background_.reset();
+  session_ = nullptr;
+}
+
+void RunSaver::open_session(engine::Session& session) {
+  session_ = &session;
+  reserve();
+}
+
 void RunSaver::save(std::int64_t step) {
   const Clock::time_point begin = Clock::now();
   settle();
   if (saved_step_ == step) return;
   hooks_.before();
   const auto save_in = [&](const std::string& folder) {
-    const std::string saved = train::save(session_, world_, destination(step, folder), state_of(step), kSavedByRun);
+    const std::string saved = train::save(*session_, world_, destination(step, folder), state_of(step), kSavedByRun);
     last_save_ = Clock::now();
     due_by_time_ = false;
     times_.waited_s += seconds_since(begin);

@@ -82,6 +82,9 @@ class RunSaver {
   }
   // Waits for a running save and throws its error. Every rank calls it.
   void settle();
+  // The session ends, and another one continues the run: settles, and saves nothing in between. Every rank calls both.
+  void close_session();
+  void open_session(engine::Session& session);
 
   // The run resumes from this checkpoint, and first evaluates it if `evaluates`. Every rank calls it.
   void resumed(std::int64_t step, bool evaluates);
@@ -95,7 +98,7 @@ class RunSaver {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void reserve(int ranks_here);
+  void reserve();
   // Every rank. Asks rank 0 before a save.
   std::optional<Displaced> find_displaced();
   [[noreturn]] void stop(const Displaced& displaced, std::int64_t step);
@@ -107,7 +110,8 @@ class RunSaver {
 
   const plan::RunPlan& plan_;
   comm::World* world_;
-  engine::Session& session_;
+  engine::Session* session_;  // null between close_session() and open_session()
+  int ranks_here_;
   RunSaverHooks hooks_;
   std::unique_ptr<BackgroundSaver> background_;  // null: saves between steps
   std::int64_t writing_step_ = -1;               // in the background

@@ -15,8 +15,12 @@ constexpr std::int64_t kSteps = 40;
 using Words = std::vector<std::string>;
 
 Words words(const Words& more, const std::string& limit = "0.0005") {
-  Words all = {"precision.compute=fp8", "precision.fp8.amax_history=1", "precision.fp8.saturation_limit=" + limit,
-               "train.steps=" + std::to_string(kSteps), "checkpoint.every_steps=1"};
+  Words all = {"precision.compute=fp8",
+               "precision.fp8.amax_history=1",
+               "precision.fp8.saturation_limit=" + limit,
+               "precision.fp8.fallback_after=0",
+               "train.steps=" + std::to_string(kSteps),
+               "checkpoint.every_steps=1"};
   all.insert(all.end(), more.begin(), more.end());
   return all;
 }

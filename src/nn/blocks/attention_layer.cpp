@@ -159,6 +159,11 @@ LayerOutput AttentionLayer::make_output() {
           post_norm};
 }
 
+std::vector<int> AttentionLayer::linear_weights(Site site) const {
+  std::vector<int> weights = qkv_.linear().weights_at(site);
+  return weights.empty() ? output_.linear().weights_at(site) : weights;
+}
+
 bool AttentionLayer::draws_random_numbers() const {
   return qkv_.linear().draws_random_numbers() || output_.linear().draws_random_numbers();
 }

@@ -339,6 +339,11 @@ void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& 
   }
 }
 
+std::vector<int> Linear::weights_at(Site place) const {
+  if (place != site) return {};
+  return more_weight < 0 ? std::vector{weight} : std::vector{weight, more_weight};
+}
+
 bool Linear::has_gradients(const TrainableParams& trainable) const {
   const auto has_trainable_b = [&](const Adapter& adapter) { return trainable(adapter.b); };
   return reads_input(trainable) || trainable(bias) || trainable(more_bias) ||

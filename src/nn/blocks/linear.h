@@ -90,6 +90,8 @@ struct Linear {
   std::int64_t adapter_ranks() const;
   // FLOPs of forward for T rows of the adapters alone, if x has `inputs` columns.
   double adapter_flops(std::int64_t rows, std::int64_t inputs) const;
+  // Layer::linear_weights of a layer that has this Linear.
+  std::vector<int> weights_at(Site place) const;
 
   // Rows of W; they are in one of its parameters, which has no scale.
   TensorView weight_rows(const LayerContext&, std::int64_t first, std::int64_t rows) const;

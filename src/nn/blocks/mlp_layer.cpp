@@ -81,6 +81,11 @@ LayerOutput MlpLayer::make_down() {
           post_norm};
 }
 
+std::vector<int> MlpLayer::linear_weights(Site site) const {
+  std::vector<int> weights = gate_up_.linear().weights_at(site);
+  return weights.empty() ? down_.linear().weights_at(site) : weights;
+}
+
 bool MlpLayer::draws_random_numbers() const {
   return gate_up_.linear().draws_random_numbers() || down_.linear().draws_random_numbers();
 }

@@ -46,6 +46,7 @@ class MlpLayer : public Layer {
   void backward(LayerContext&, const TensorView& dy, const TensorView& dresidual, const TensorView& dx, const Saved&,
                 GradientSink&, const SavePolicy&) const override;
   void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const override;
+  std::vector<int> linear_weights(Site) const override;
   bool draws_random_numbers() const override;
   double flops(const RowCounts& rows, double pairs) const override;
 

@@ -107,6 +107,12 @@ MoeLayer::MoeLayer(MoeConfig config, std::shared_ptr<const RouterLoss> loss)
   HAWSER_CHECK(loss_ != nullptr && loss_->config() == config_.loss(), config_.router, ": the loss of another router");
 }
 
+std::vector<int> MoeLayer::linear_weights(Site site) const {
+  if (site == kUp) return {kExpertGateUp};
+  if (site == kDown) return {kExpertDown};
+  return {};
+}
+
 TokenExchange::Sizes MoeLayer::sizes(std::int64_t rows) const {
   const double mean = static_cast<double>(rows * config_.top_k) / static_cast<double>(config_.experts);
   return {.tokens = rows,

@@ -83,6 +83,7 @@ class MoeLayer : public Layer {
   void backward(LayerContext&, const TensorView& dy, const TensorView& dresidual, const TensorView& dx, const Saved&,
                 GradientSink&, const SavePolicy&) const override;
   void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const override;
+  std::vector<int> linear_weights(Site site) const override;
   bool reads_token_mask() const override { return true; }
   void update(Stream& compute, const LayerUpdate& update) const override;
   bool may_refuse() const override { return exchanged() && config_.exchange.row_bound > 0; }

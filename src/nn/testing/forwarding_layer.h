@@ -32,6 +32,7 @@ class ForwardingLayer : public Layer {
   void backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved, GradientSink& sink) const override {
     layer_->backward_weight(ctx, dy, saved, sink);
   }
+  std::vector<int> linear_weights(Site site) const override { return layer_->linear_weights(site); }
   void update(Stream& compute, const LayerUpdate& update) const override { layer_->update(compute, update); }
   bool draws_random_numbers() const override { return layer_->draws_random_numbers(); }
   bool reads_token_mask() const override { return layer_->reads_token_mask(); }

@@ -1,0 +1,61 @@
+#include "engine/fp8_exclusions.h"
+
+#include <algorithm>
+
+#include "base/nearest.h"
+#include "base/printable.h"
+
+namespace hawser::engine {
+
+namespace {
+
+constexpr char kExclude[] = "precision.fp8.exclude";
+
+bool names_one_of(const models::ModuleName& entry, const std::vector<std::string>& modules) {
+  return std::ranges::any_of(modules, [&](const std::string& module) { return entry.matches(module); });
+}
+
+}  // namespace
+
+Fp8Exclusions::Fp8Exclusions(const Recipe& recipe, const std::vector<std::string>& fallen, Problems& problems)
+    : file_(recipe.file) {
+  for (const std::string& module : fallen) fallen_.push_back({module});
+  for (const std::string& text : recipe.precision.fp8.exclude) {
+    if (std::optional<models::ModuleName> entry = models::module_name_of(text)) {
+      entries_.push_back(std::move(*entry));
+      continue;
+    }
+    problems.add({.file = file_,
+                  .what = "not a regular expression",
+                  .got = printable(text),
+                  .at = kExclude,
+                  .hint = "a name such as down_proj, or .*[.][01][.].*down_proj"});
+  }
+}
+
+bool Fp8Exclusions::contains(const nn::Param& param) const {
+  return std::ranges::any_of(param.segments, [&](const nn::Segment& segment) {
+    const std::string module = models::module_of(segment.name);
+    const auto names_it = [&](const models::ModuleName& entry) { return entry.matches(module); };
+    return std::ranges::any_of(entries_, names_it) || std::ranges::any_of(fallen_, names_it);
+  });
+}
+
+void Fp8Exclusions::check(const models::ModelDescription& description, Problems& problems) const {
+  if (entries_.empty()) return;
+  const models::Model model(description);
+  const std::vector<std::string> linears = models::quantizable_linears(model), modules = models::modules_of(model);
+  const std::vector<std::string> known = models::last_parts(linears);
+  for (const models::ModuleName& entry : entries_) {
+    if (names_one_of(entry, linears)) continue;
+    const bool other = names_one_of(entry, modules);
+    problems.add({.file = file_,
+                  .what = other ? "this module is never in FP8" : "the model has no such Linear",
+                  .expected = models::joined(known),
+                  .got = printable(entry.text),
+                  .at = kExclude,
+                  .hint = other ? std::string() : nearest(entry.text, known)});
+  }
+}
+
+}  // namespace hawser::engine

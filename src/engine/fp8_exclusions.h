@@ -1,0 +1,30 @@
+// `Fp8Exclusions`: the Linears of FP8 blocks that compute in the compute dtype: those of precision.fp8.exclude, and
+// those that have fallen back during the run (engine/fp8_fallback.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "config/recipe.h"
+#include "models/linear_names.h"
+
+namespace hawser::engine {
+
+class Fp8Exclusions {
+ public:
+  // `fallen`: names of modules (models::modules_at). A Problem for each entry of the recipe that is no regular
+  // expression.
+  Fp8Exclusions(const Recipe& recipe, const std::vector<std::string>& fallen, Problems& problems);
+
+  // The parameter is the weight of one of them. Of a fused Linear, the name of one part is enough.
+  bool contains(const nn::Param& param) const;
+  // A Problem for each entry of the recipe that names no Linear that could be in FP8.
+  void check(const models::ModelDescription& description, Problems& problems) const;
+
+ private:
+  std::string file_;
+  std::vector<models::ModuleName> entries_, fallen_;
+};
+
+}  // namespace hawser::engine

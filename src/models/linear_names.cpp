@@ -1,0 +1,85 @@
+#include "models/linear_names.h"
+
+#include <algorithm>
+
+#include "base/cat.h"
+
+namespace hawser::models {
+
+namespace {
+
+bool is_pattern(const std::string& text) {
+  return std::ranges::any_of(text, [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '_' && c != '.' && c != '-';
+  });
+}
+
+std::string last_part(const std::string& name) {
+  return name.substr(name.rfind('.') + 1);
+}
+
+void add_modules(const nn::Param& param, std::vector<std::string>& out) {
+  for (const nn::Segment& segment : param.segments) out.push_back(module_of(segment.name));
+}
+
+}  // namespace
+
+std::optional<ModuleName> module_name_of(const std::string& text) {
+  if (!is_pattern(text)) return ModuleName{text};
+  try {
+    return ModuleName{text, std::regex(text, std::regex::ECMAScript)};
+  } catch (const std::regex_error&) {
+    return std::nullopt;
+  }
+}
+
+bool ModuleName::matches(const std::string& module) const {
+  return pattern ? std::regex_match(module, *pattern) : module == text || module.ends_with("." + text);
+}
+
+std::string module_of(const std::string& tensor) {
+  return tensor.substr(0, tensor.rfind('.'));
+}
+
+std::vector<std::string> last_parts(const std::vector<std::string>& names) {
+  std::vector<std::string> out;
+  for (const std::string& name : names) {
+    if (std::ranges::find(out, last_part(name)) == out.end()) out.push_back(last_part(name));
+  }
+  return out;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string out;
+  for (const std::string& word : words) out += cat(out.empty() ? "" : ", ", word);
+  return out;
+}
+
+std::vector<std::string> modules_of(const Model& model) {
+  std::vector<std::string> out;
+  for (const nn::Flat& flat : model.flats()) {
+    for (const nn::Param& param : flat.params()) add_modules(param, out);
+  }
+  return out;
+}
+
+std::vector<std::string> quantizable_linears(const Model& model) {
+  std::vector<std::string> out;
+  for (const nn::Flat& flat : model.flats()) {
+    for (const nn::Param& param : flat.params()) {
+      if (param.of_linear) add_modules(param, out);
+    }
+  }
+  return out;
+}
+
+std::vector<std::string> modules_at(const Model& model, int layer, nn::Site site) {
+  std::vector<std::string> out;
+  for (const int weight : model.layer(layer).linear_weights(site)) {
+    const ParamPlace& place = model.layer_params(layer)[static_cast<std::size_t>(weight)];
+    add_modules(model.flat(place.flat).params()[static_cast<std::size_t>(place.index)], out);
+  }
+  return out;
+}
+
+}  // namespace hawser::models

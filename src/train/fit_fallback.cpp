@@ -1,0 +1,81 @@
+// A Linear that saturates FP8 again and again leaves it: the run is saved, opened again without it and resumed, in this
+// process. So everything after it is planned and computed as if the recipe excluded the Linear.
+#include "base/cat.h"
+#include "engine/model_changes.h"
+#include "engine/rank_sync.h"
+#include "models/linear_names.h"
+#include "train/fit_run.h"
+
+namespace hawser::train {
+
+std::vector<engine::Fp8Fallback> FitRun::stored_fallbacks() const {
+  if (!request_.resume || plan_.recipe.precision.compute != ComputePrecision::fp8) return {};
+  const std::string metadata = engine::on_rank_zero(world_, [&]() -> std::string {
+    Problems ignored;  // reported when it is loaded
+    const auto found = checkpoint::Checkpoint::latest(plan_.files.checkpoints, ignored);
+    try {
+      return found ? engine::to_json(engine::run_state_of(found->metadata())) : "";
+    } catch (const UserError&) {
+      return "";  // likewise
+    }
+  });
+  if (metadata.empty()) return {};
+  return engine::run_state_of(metadata).fp8_fallbacks;
+}
+
+void FitRun::rebuild_model() {
+  const engine::ModelChanges changes = engine::changes_of(plan_.recipe, engine::modules_of(fallbacks_));
+  open_.model = std::make_unique<models::Model>(open_.model->description(), changes.spec_of);
+}
+
+void FitRun::reopen(std::vector<engine::Fp8Fallback> fallbacks) {
+  fallbacks_ = std::move(fallbacks);
+  saver_->close_session();
+  session_.reset();
+  rebuild_model();
+  plan_.recipe.memory = request_.plan.recipe.memory;  // auto chooses again
+  lay_out();
+  open_session();
+  saver_->open_session(*session_);
+  if (!frozen_weights_.empty()) load_initial();
+}
+
+void FitRun::fall_back(bool saved) {
+  constexpr std::int64_t kWindow = engine::SaturationHistory::kWindow;
+  while (const auto linear = saturations_.due(plan_.recipe.precision.fp8.fallback_after)) {
+    const std::int64_t step = done_ + 1, times = saturations_.count(*linear);
+    if (!saved) {
+      phase(cat("saving step ", done_), "saving");
+      saver_->save_again(done_);
+      saved = true;
+    }
+    phase(cat("planning step ", step));
+    const int block = open_.model->block_of(linear->layer);
+    const std::vector<engine::Fp8Fallback> before = fallbacks_;
+    std::vector<engine::Fp8Fallback> after = before;
+    after.push_back({step, models::modules_at(*open_.model, linear->layer, linear->site)});
+    try {
+      reopen(after);
+      log(cat("hawser: step ", step, ": block ", block, "'s ", to_string(linear->site), " falls back to ",
+              to_string(plan_.layout.compute), ": its inputs or gradients saturated FP8 in ", times, " of ", kWindow,
+              " steps"));
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::does_not_fit) throw;
+      saturations_.keep_in_fp8(*linear);
+      reopen(before);
+      const std::string what = error.what();
+      log(cat("hawser: step ", step, ": block ", block, "'s ", to_string(linear->site),
+              " stays in FP8 although its inputs or gradients saturated FP8 in ", times, " of ", kWindow,
+              " steps: ", what.substr(0, what.find('\n'))));
+    }
+    const std::optional<checkpoint::Checkpoint> checkpoint = load_checkpoint();
+    if (!checkpoint || checkpoint->step() != step - 1) {
+      throw UserError(Problem{.file = plan_.files.checkpoints,
+                              .what = cat("the checkpoint of step ", step - 1, " was removed during the run")});
+    }
+    set_progress(engine::run_state_of(checkpoint->metadata()));
+    last_end_ = std::chrono::steady_clock::now();
+  }
+}
+
+}  // namespace hawser::train

@@ -1,0 +1,200 @@
+// Linears of FP8 blocks that compute in the compute dtype, on CPU ranks: the recipe excludes them, or they have fallen
+// back.
+#include "base/testing/temporary_folder.h"
+#include "checkpoint/root.h"
+#include "engine/load_state.h"
+#include "engine/model_changes.h"
+#include "fp8_exact.h"
+#include "train/saver.h"
+
+namespace hawser {
+namespace {
+
+using testing::assembled;
+using testing::ExactRun;
+using testing::fp8_model;
+using testing::kFp8Steps;
+using testing::Tensors;
+using testing::text_of;
+using testing::whole_batch;
+using testing::without_head;
+
+constexpr const char* kExcluded = "layers.0.down.weight";
+
+// The exact layers in FP8, without the second Linear of layer 0.
+models::Model exact_model_without_one() {
+  models::ModelDescription description = testing::toy_description();
+  description.blocks.resize(1);
+  const std::int64_t width = description.embedding.width;
+  return models::Model(
+      std::move(description),
+      [](const nn::Param& param) {
+        nn::FlatSpec spec = nn::common_domain(param);
+        spec.trainable = param.name.starts_with("layers.");
+        if (!spec.trainable || param.name == kExcluded) return spec;
+        spec.scaling = nn::Scaling::tensor;
+        spec.transposed = true;
+        spec.gathered = DType::f8e4m3;
+        return spec;
+      },
+      [=](auto, int number) { return std::make_unique<testing::ExactLayer>(number, width, true); });
+}
+
+plan::Layout exact_layout_without_one(const models::Model& model, const comm::MeshSizes& mesh) {
+  plan::Layout layout = testing::fp8_layout(model, mesh);
+  layout.policies[0].formats[static_cast<std::size_t>(nn::Site::down_projection)] = LinearFormat::compute;
+  return layout;
+}
+
+// Two steps in FP8 on this mesh, then a checkpoint.
+checkpoint::Checkpoint saved_in_fp8(const comm::MeshSizes& sizes, const std::string& root) {
+  const models::Model model = fp8_model();
+  const plan::Layout layout = testing::fp8_layout(model, sizes);
+  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  ExactRun run(model, layout, *mesh, whole_batch());
+  testing::write_exact(run.session());
+  for (int i = 0; i < 2; ++i) run.step(i);
+  train::save(run.session(), the_world, {.root = root}, {.step = 2, .recipe = "{}", .config = "{}"});
+  return checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(2)));
+}
+
+// A run that continues without a Linear has the bits of one rank on every mesh, and keeps the other scales.
+TEST(Fp8Exclude, ARunContinuesWithoutALinearOnEveryMesh) {
+  if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
+  const models::Model model = exact_model_without_one();
+  const TemporaryFolder own;
+  const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
+  checkpoint::Checkpoint checkpoint = saved_in_fp8(testing::meshes(model).front().mesh, root);
+  const auto continued = [&](const plan::Layout& layout, comm::Mesh& mesh, bool whole) {
+    ExactRun run(model, layout, mesh, whole_batch(), whole);
+    engine::load(run.session(), checkpoint);
+    const Tensors loaded = whole ? assembled(run.session()) : testing::states_of(run.session());
+    int scales = 0;
+    for (const auto& [name, values] : loaded) {
+      if (!name.starts_with("quantization/")) continue;
+      EXPECT_EQ(name.find("layer.0/down_projection"), std::string::npos) << name;
+      EXPECT_NE(values, std::vector<float>(values.size(), name.find("/scale/") == std::string::npos ? 0.0f : 1.0f))
+          << name << " was not loaded";
+      ++scales;
+    }
+    EXPECT_EQ(scales, 2 * 2 * 3);  // scale and history of x and dy at three sites
+    EXPECT_FALSE(loaded.contains(cat("scale/", kExcluded)));
+    for (int i = 2; i < kFp8Steps; ++i) run.step(i);
+    return without_head(whole ? assembled(run.session()) : testing::states_of(run.session()));
+  };
+  const auto self = comm::make_self_mesh();
+  const Tensors one = continued(exact_layout_without_one(model, {}), *self, false);
+  int i = the_world->size();
+  for (const plan::Layout& of : testing::meshes(model)) {
+    plan::Layout layout = exact_layout_without_one(model, of.mesh);
+    layout.accumulation = of.accumulation;
+    layout.batch.sequences = i % 2 == 0 ? 1 : 2;
+    layout.shard_policy = i % 3 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
+    for (nn::SavePolicy& policy : layout.policies) {
+      policy.checkpointing = i / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
+    }
+    ++i;
+    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const Tensors many = continued(layout, *mesh, true);
+    EXPECT_EQ(many.size(), one.size());
+    for (const auto& [name, values] : one) EXPECT_TRUE(many.at(name) == values) << text_of(layout) << ": " << name;
+  }
+}
+
+// FP8 without the ops that write it themselves.
+class TwoPasses : public nn::Fp8Scaling {
+ public:
+  using nn::Fp8Scaling::Fp8Scaling;
+  std::optional<ops::Fp8Output> output(nn::LayerContext&, const nn::Quantization&, const Shape&) const override {
+    return {};
+  }
+};
+
+// What a recipe excludes has the bits of a run whose Linears were put in FP8 one by one, without the others: on every
+// mesh, with inputs saved in FP8 or not. Each rank compares what it runs with its plan.
+TEST(Fp8Exclude, TheRecipesLinearsAreInTheComputeDtype) {
+  if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
+  const models::ModelDescription description = testing::toy_description(false);
+  Recipe recipe;
+  recipe.precision.compute = ComputePrecision::fp8;
+  recipe.precision.fp8.saturation_limit = 1;
+  recipe.precision.fp8.exclude = {"down_proj", "model[.]layers[.]0[.].*k_proj"};
+  const std::vector<std::string> in_fp8 = {"layers.0.self_attn.o_proj", "layers.0.mlp.gate_up_proj",
+                                           "layers.1.self_attn.qkv_proj", "layers.1.self_attn.o_proj",
+                                           "layers.1.mlp.gate_up_proj"};
+  const models::Model excluding(description, engine::changes_of(recipe).spec_of);
+  const models::Model all(description, nn::with_fp8_weights(nn::common_domain, [](int) { return true; }));
+  const models::Model one_by_one(description, [&](const nn::Param& param) {
+    nn::FlatSpec spec = nn::common_domain(param);
+    const bool fp8 = std::ranges::any_of(
+        in_fp8, [&](const std::string& name) { return param.name == cat("model.", name, ".weight"); });
+    if (!fp8) return spec;
+    spec.gathered = DType::f8e4m3;
+    spec.scaling = nn::Scaling::tensor;
+    spec.transposed = true;
+    return spec;
+  });
+  const auto run = [&](const models::Model& model, plan::Layout layout, comm::Mesh& mesh) {
+    const testing::ToySteps steps(layout, mesh.place(), whole_batch());
+    const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+    engine::Session session(model, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+    EXPECT_EQ(session.planned_bytes(), session.plan(step::Purpose::train).state_bytes + session.arena_bytes());
+    session.initialise(3);
+    testing::Trained trained;
+    testing::take_steps(session, steps, {.inputs = {0, 1}}, trained);
+    return the_world->size() > 1 ? assembled(session) : testing::states_of(session);
+  };
+  int i = the_world->size();
+  for (const plan::Layout& base : testing::meshes(excluding)) {
+    const auto mesh = comm::make_mpi_mesh(*the_world, base.mesh, 60.0);
+    plan::Layout plain = base;
+    plain.compute = plain.reduce_dtype = plain.kv_reduce_dtype = DType::f32;
+    for (nn::SavePolicy& policy : plain.policies) {
+      policy.checkpointing = i % 3 == 0   ? Checkpointing::full
+                             : i % 3 == 1 ? Checkpointing::none
+                                          : Checkpointing::gate_up;
+      policy.delay_weight_gradients = i % 2 == 0;
+    }
+    ++i;
+    plan::Layout of_recipe = plain, of_all = plain, by_hand = plain;
+    plan::set_formats(of_recipe, excluding, recipe.precision.fp8);
+    plan::set_formats(of_all, all, recipe.precision.fp8);
+    by_hand.quantizer = std::make_shared<TwoPasses>(nn::Fp8Options{});
+    using enum nn::Site;
+    for (const auto& [layer, site] : {std::pair{0, output_projection},
+                                      {1, up_projection},
+                                      {2, qkv_projection},
+                                      {2, output_projection},
+                                      {3, up_projection}}) {
+      by_hand.policies[static_cast<std::size_t>(layer)].formats[static_cast<std::size_t>(site)] =
+          LinearFormat::fp8_delayed;
+    }
+    const Tensors expected = run(one_by_one, by_hand, *mesh), got = run(excluding, of_recipe, *mesh);
+    EXPECT_EQ(got.size(), expected.size());
+    for (const auto& [name, values] : expected) EXPECT_TRUE(got.at(name) == values) << text_of(base) << ": " << name;
+    if (i == the_world->size() + 1) {
+      const std::string down = "model.layers.0.mlp.down_proj.weight";
+      EXPECT_NE(run(all, of_all, *mesh).at(down), got.at(down));
+    }
+  }
+}
+
+// If one rank has too little memory, every rank says so, and none waits for another.
+TEST(Fp8Exclude, EveryRankLearnsThatOneDoesNotFit) {
+  const models::Model model(testing::toy_description(false));
+  const plan::Layout layout = testing::meshes(model).front();
+  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto device = make_cpu_device();
+  const bool last = the_world->rank().value() == the_world->size() - 1;
+  try {
+    const engine::Session session(model, layout, *device, *mesh, {step::Purpose::train},
+                                  last ? std::optional(Bytes(1000)) : std::nullopt);
+    FAIL() << "not rejected";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::does_not_fit);
+    EXPECT_NE(std::string(error.what()).find("and may use 1000 B"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace hawser

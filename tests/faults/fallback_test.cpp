@@ -1,0 +1,234 @@
+// FP8 runs in which a Linear saturates again and again, and falls back to the compute dtype. With a low limit and a
+// history of one amax, many steps are replayed.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/root.h"
+#include "checkpoint/save.h"
+#include "harness.h"
+
+namespace hawser::faults {
+namespace {
+
+constexpr std::int64_t kSteps = 24;
+
+using Words = std::vector<std::string>;
+
+Words words(const Words& more) {
+  Words all = {"precision.compute=fp8",
+               "precision.fp8.amax_history=1",
+               "precision.fp8.saturation_limit=0.0005",
+               "train.steps=" + std::to_string(kSteps),
+               "checkpoint.every_steps=1",
+               "checkpoint.keep_last=100"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+// By step: the modules that metrics.jsonl says left FP8 with it.
+std::map<std::int64_t, Words> fallbacks(const fs::path& out) {
+  std::map<std::int64_t, Words> all;
+  std::ifstream file(out / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json.contains("fp8_fallback")) all[json["step"]] = json["fp8_fallback"];
+  }
+  return all;
+}
+
+// Lines about fallbacks, without "hawser: step N: ".
+Words lines_of(const Ended& ended) {
+  Words out;
+  for (const std::string& line : ended.lines()) {
+    if (line.find("falls back to float32") != std::string::npos) out.push_back(line.substr(line.find(": ", 8) + 2));
+  }
+  return out;
+}
+
+fs::path checkpoint_of(const fs::path& out, std::int64_t step) {
+  return out / "checkpoints" / checkpoint::step_name(step);
+}
+
+// The same checkpoint in another run, which knows nothing of steps that saturated.
+void copy_checkpoint(const fs::path& from, const fs::path& to, std::int64_t step) {
+  auto source = checkpoint::Checkpoint::open(checkpoint_of(from, step).string());
+  std::vector<NamedState> states;
+  std::vector<std::vector<std::byte>> memory;
+  for (const checkpoint::SavedTensor& tensor : source.tensors()) {
+    memory.emplace_back(static_cast<std::size_t>(tensor.shape.elements() * size_of(tensor.dtype)));
+    const TensorView view(memory.back().data(), tensor.dtype, tensor.shape, DeviceKind::cpu);
+    Shape origin = tensor.shape;
+    for (int dim = 0; dim < origin.rank(); ++dim) origin[dim] = 0;
+    states.push_back({tensor.name, tensor.shape, tensor.dtype, {{origin, tensor.shape, view}}});
+  }
+  source.read(states);
+  auto metadata = nlohmann::ordered_json::parse(source.metadata());
+  EXPECT_EQ(metadata.erase("saturated_steps"), 1u);
+  auto saving = checkpoint::SaveSession::begin({.root = (to / "checkpoints").string(), .step = step});
+  saving.commit({saving.write(states)}, metadata.dump());
+}
+
+std::string joined(const Words& words) {
+  std::string out;
+  for (const std::string& word : words) out += (out.empty() ? "" : ",") + word;
+  return "[" + out + "]";
+}
+
+// After a fallback the run has the bits of one that was resumed there with the Linear excluded.
+TEST(Fallback, ARunContinuesAsIfTheLinearWereExcluded) {
+  for (const char* ranks : {"1", "2"}) {
+    SCOPED_TRACE(ranks);
+    const Workplace place;
+    const Ended whole = run(place, words({"--ranks", ranks, "output=whole"}));
+    ASSERT_EQ(whole.code, 0) << whole.err;
+    const auto fell = fallbacks(place.out("whole"));
+    ASSERT_GE(fell.size(), 2u) << whole.err;
+    const Words lines = lines_of(whole);
+    EXPECT_EQ(lines.size(), fell.size()) << whole.err;
+    EXPECT_EQ(std::set(lines.begin(), lines.end()).size(), lines.size()) << "each once\n" << whole.err;
+    for (const std::string& line : lines) {
+      EXPECT_TRUE(line.ends_with("falls back to float32: its inputs or gradients saturated FP8 in 3 of 100 steps"))
+          << line;
+    }
+    const auto& [step, modules] = *fell.begin();
+    const std::int64_t last = std::next(fell.begin())->first - 1;  // before the next fallback
+    ASSERT_GT(last, step + 1);
+    copy_checkpoint(place.out("whole"), place.out("excluded"), step - 1);
+    const Ended excluded =
+        run(place, words({"--ranks", ranks, "output=excluded", "--resume", "precision.fp8.fallback_after=0",
+                          "precision.fp8.exclude=" + joined(modules)}));
+    ASSERT_EQ(excluded.code, 0) << excluded.err;
+    EXPECT_TRUE(fallbacks(place.out("excluded")).empty());
+    const std::vector<Step> of_whole = metrics(place.out("whole")), of_excluded = metrics(place.out("excluded"));
+    for (std::int64_t i = step; i <= last; ++i) {
+      EXPECT_EQ(of_whole[static_cast<std::size_t>(i - 1)], of_excluded[static_cast<std::size_t>(i - step)]);
+    }
+    EXPECT_EQ(tensors(checkpoint_of(place.out("whole"), last - 1)),
+              tensors(checkpoint_of(place.out("excluded"), last - 1)));
+  }
+}
+
+// Stopped or killed anywhere, also between the decision and the end of the checkpoint, or of the plan, that follows.
+TEST(Fallback, ResumesInTheMiddle) {
+  const Workplace place;
+  const Ended whole = run(place, words({"--ranks", "2", "output=whole"}));
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  const auto fell = fallbacks(place.out("whole"));
+  ASSERT_GE(fell.size(), 2u) << whole.err;
+  const auto stop = [&](const Words& more, int signal, const std::function<bool(const Fit&)>& when) {
+    Words all = {"--ranks", "2", "--resume"};
+    all.insert(all.end(), more.begin(), more.end());
+    Fit going(place, words(all));
+    ASSERT_TRUE(eventually([&] { return when(going) || !going.going(); }));
+    if (signal == SIGKILL) {
+      going.kill_all();
+    } else {
+      kill(going.pid(), signal);
+    }
+    static_cast<void>(going.wait());
+  };
+  // Nothing else is saved: the checkpoint is that of the first fallback.
+  stop({"checkpoint.every_steps=0"}, SIGKILL, [&](const Fit&) { return saving(place.out()); });
+  const auto says = [](const char* text) {
+    return [text](const Fit& fit) { return fit.err().find(text) != std::string::npos; };
+  };
+  stop({}, SIGKILL, says("planning step"));
+  stop({}, SIGKILL, says("falls back"));
+  stop({}, SIGINT, [&](const Fit&) { return newest_step(place.out()) > std::next(fell.begin())->first; });
+  const Ended resumed = run(place, words({"--ranks", "2", "--resume"}));
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  expect_equal_runs(place.out("whole"), place.out(), kSteps);
+  EXPECT_EQ(fallbacks(place.out()), fell);
+}
+
+// Another mesh continues without the Linears, and does not say it again.
+TEST(Fallback, AnotherMeshContinues) {
+  const Workplace place;
+  const Ended before = run(place, words({"--ranks", "2", "train.steps=16"}));
+  ASSERT_EQ(before.code, 0) << before.err;
+  const auto fell = fallbacks(place.out());
+  ASSERT_FALSE(fell.empty());
+  const Ended after = run(place, words({"--ranks", "1", "--resume"}));
+  ASSERT_EQ(after.code, 0) << after.err;
+  for (const std::string& line : lines_of(after)) {
+    for (const std::string& earlier : lines_of(before)) EXPECT_NE(line, earlier);
+  }
+  const auto all = fallbacks(place.out());
+  for (const auto& [step, modules] : fell) EXPECT_EQ(all.at(step), modules);
+  const auto saved = checkpoint::Checkpoint::open(checkpoint_of(place.out(), kSteps).string());
+  const auto metadata = nlohmann::json::parse(saved.metadata());
+  ASSERT_EQ(metadata["fp8_fallbacks"].size(), all.size());
+  EXPECT_EQ(metadata["fp8_fallbacks"][0]["modules"], fell.begin()->second);
+}
+
+// The only Linear in FP8, which saturates in almost every step.
+Words one_linear(const char* ranks, const Words& more) {
+  Words all = {"--ranks",
+               ranks,
+               "memory.activation_checkpointing=auto",
+               "train.steps=12",
+               "train.global_batch_size=32",
+               "train.micro_batch_size=16",
+               "precision.fp8.layers=[1]",
+               "precision.fp8.exclude=[o_proj, up_proj, down_proj]",
+               "precision.fp8.saturation_limit=0"};
+  all.insert(all.end(), more.begin(), more.end());
+  return words(all);
+}
+
+// A Linear that would need more memory than there is stays in FP8, and the run has the bits of one without fallbacks.
+TEST(Fallback, ALinearThatDoesNotFitStaysInFp8) {
+  const Workplace place;
+  const auto fits = [&](std::int64_t bytes) {
+    Words plan = {"plan", "recipe.yaml", "--memory", std::to_string(bytes)};
+    for (const std::string& word : one_linear("2", {})) {
+      if (word.find('=') != std::string::npos) plan.push_back("--set");
+      plan.push_back(word);
+    }
+    return Fit(place, Fit::Command{plan}).wait().code == 0;
+  };
+  std::int64_t below = 28 << 20, enough = 40 << 20;
+  ASSERT_TRUE(fits(enough));
+  while (enough - below > 8192) (fits((below + enough) / 2) ? enough : below) = (below + enough) / 2;
+  const Ended tight = run(place, one_linear("2", {"output=tight", "memory.capacity=" + std::to_string(enough)}));
+  ASSERT_EQ(tight.code, 0) << tight.err;
+  const std::string stays =
+      "block 1's qkv_projection stays in FP8 although its inputs or gradients saturated FP8 in 3 ";
+  const std::size_t first = tight.err.find(stays);
+  EXPECT_NE(first, std::string::npos) << tight.err;
+  EXPECT_EQ(tight.err.find(stays, first + 1), std::string::npos) << tight.err;
+  EXPECT_TRUE(fallbacks(place.out("tight")).empty());
+  const Ended never = run(place, one_linear("2", {"output=never", "precision.fp8.fallback_after=0"}));
+  ASSERT_EQ(never.code, 0) << never.err;
+  expect_equal_runs(place.out("tight"), place.out("never"), 12);
+}
+
+// With the last Linear all scales are gone, and nothing can be replayed any more.
+TEST(Fallback, NoLinearMayBeLeftInFp8) {
+  const Workplace place;
+  const Ended loose = run(place, one_linear("1", {"output=loose"}));
+  ASSERT_EQ(loose.code, 0) << loose.err;
+  const auto fell = fallbacks(place.out("loose"));
+  ASSERT_EQ(fell.size(), 1u) << loose.err;
+  EXPECT_EQ(fell.begin()->second.size(), 3u);
+  const std::int64_t step = fell.begin()->first;
+  ASSERT_LT(step, 10);
+  ASSERT_EQ(metrics(place.out("loose")).size(), 12u);
+  std::ifstream file(place.out("loose") / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json["step"] > step) EXPECT_FALSE(json.contains("replays")) << line;
+    if (json["step"] == step) EXPECT_GE(json["replays"], 1) << line;
+  }
+  for (const auto& [name, bytes] : tensors(checkpoint_of(place.out("loose"), 12))) {
+    EXPECT_FALSE(name.starts_with("quantization/") || name.starts_with("scale/")) << name;
+  }
+}
+
+}  // namespace
+}  // namespace hawser::faults
