@@ -68,7 +68,7 @@ struct Fp8Recipe {
   // replayed; 1: none is.
   double saturation_limit = 1e-3;
   // A Linear that makes this many of 100 steps replay is not in FP8 from then on (engine/fp8_fallback.h); 0: never.
-  std::int64_t fallback_after = 3;
+  std::int64_t fallback_after = 10;
   std::int64_t verify_every = 0;              // steps; 0: never
   std::vector<std::string> layers = {"all"};  // numbers of blocks, from 0, and ranges of them: "2-29"
   std::vector<std::string> exclude;           // Linears of these blocks that are not in FP8 (models/linear_names.h)

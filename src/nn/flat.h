@@ -93,7 +93,8 @@ class FlatSpecOf {
 // so that their parameters share a flat.
 FlatSpec common_domain(const Param&);
 // `spec_of` with weights of Linears and experts in FP8 (nn/precision/fp8_scaling.h) in the blocks for which in_fp8(block)
-// is true: they are gathered in E4M3 with one scale each, and backward reads their transpose. Frozen ones are stored in E4M3, too.
+// is true: they are gathered in E4M3 with one scale each, and backward reads their transpose. Frozen ones are stored in
+// E4M3, too.
 FlatSpecOf with_fp8_weights(FlatSpecOf spec_of, std::function<bool(int)> in_fp8);
 // `spec_of` with FlatSpec::partial_gradient for parameters of residual rows, as sequence parallelism needs it.
 FlatSpecOf with_sequence_parallelism(FlatSpecOf spec_of);

@@ -23,6 +23,7 @@ Words words(const Words& more) {
   Words all = {"precision.compute=fp8",
                "precision.fp8.amax_history=1",
                "precision.fp8.saturation_limit=0.0005",
+               "precision.fp8.fallback_after=3",
                "train.steps=" + std::to_string(kSteps),
                "checkpoint.every_steps=1",
                "checkpoint.keep_last=100"};

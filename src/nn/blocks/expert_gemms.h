@@ -1,5 +1,5 @@
-// `ExpertGemms`: the grouped GEMMs of a mixture's experts on one routing, and the quantization of what they read. Internal
-// to MoeLayer.
+// `ExpertGemms`: the grouped GEMMs of a mixture's experts on one routing, and the quantization of what they read.
+// Internal to MoeLayer.
 //
 // A Site has the scales of all experts' rows together; each expert's weight has its own (Param::matrices). Rows of
 // experts are quantized where the GEMMs run, piece by piece. Padding is zeros, which add nothing to an amax; rows after

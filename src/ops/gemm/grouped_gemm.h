@@ -9,9 +9,9 @@
 //     C[g] = round(sum over the rows r of group g of A[r,:]^T B[r,:] + (accumulate ? C[g] : 0))
 //       A [R, M], B [R, N], C [G, M, N];  a group without rows: zeros, or C as it was
 //
-// A, B act, one dtype, or FP8: B E4M3, A E4M3 or E5M2, in grouped_weight_gradient E5M2. C float32 or bf16. Rows of A and C, and of B in
-// grouped_weight_gradient, may be padded; other tensors are dense. Sums are float32, in an order that depends on the
-// shapes and the group's rows alone; C is rounded once. C overlaps no other view.
+// A, B act, one dtype, or FP8: B E4M3, A E4M3 or E5M2, in grouped_weight_gradient E5M2. C float32 or bf16. Rows of A
+// and C, and of B in grouped_weight_gradient, may be padded; other tensors are dense. Sums are float32, in an order
+// that depends on the shapes and the group's rows alone; C is rounded once. C overlaps no other view.
 // FP8: the sums are multiplied by scale_a[0] * scale_b[g] before C is added; scale_b of one element is that of all
 // groups. Tensor cores read both operands along the sums. So grouped_gemm needs transpose_b, and
 // grouped_weight_gradient reads A and B with rows and columns exchanged, A^T [M, R] and B^T [N, R]. Other dtypes have no
