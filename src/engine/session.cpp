@@ -46,11 +46,8 @@ step::Workspace workspace_in(std::vector<Arena>& arenas, Device& device) {
   };
 }
 
-// Whether training steps of this layout need a history of amaxes, and a step that begins one.
 bool calibrates(const StepConfig& config) {
-  const plan::Layout& layout = config.layout;
-  return config.purpose == step::Purpose::train && layout.quantizer != nullptr && layout.quantizer->calibrates() &&
-         !plan::scaled_sites(layout).empty();
+  return config.purpose == step::Purpose::train && plan::needs_calibration(config.layout);
 }
 
 bool verifies(const StepConfig& config) {
@@ -75,7 +72,7 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
   if (const auto config = std::ranges::find_if(configs, calibrates); config != configs.end()) {
     calibration_ = configs.size();
     StepConfig first = *config;
-    first.layout.calibrates = true;
+    first.layout = plan::calibrating(first.layout);
     configs.push_back(std::move(first));
   }
   if (const auto config = std::ranges::find_if(configs, verifies); config != configs.end()) {

@@ -122,9 +122,24 @@ Forecast Forecaster::extrapolated(const Recipe& recipe) const {
 
 namespace {
 
-// The memory of the step that needs more: they share one arena.
-void take_larger(const Costs& other, Costs& costs) {
-  costs.pinned_bytes = std::max(costs.pinned_bytes, other.pinned_bytes);
+// Those of a training run that are not like most.
+std::vector<Layout> other_steps(const Layout& layout) {
+  std::vector<Layout> others;
+  if (needs_calibration(layout)) others.push_back(calibrating(layout));
+  if (layout.verify_every > 0) {
+    for (const step::Verification verification : {step::Verification::reference, step::Verification::comparison}) {
+      others.push_back(verified(layout, verification));
+    }
+  }
+  return others;
+}
+
+// The memory of the step that needs more: they share one arena. Each has buffers of its own that the host stages its
+// inputs in: `staged` are those of `costs`, and become those of both.
+void take_larger(const Costs& other, std::int64_t others_staged, Costs& costs, std::int64_t& staged) {
+  costs.pinned_bytes = std::max(costs.pinned_bytes - staged, other.pinned_bytes - others_staged);
+  staged += others_staged;
+  costs.pinned_bytes += staged;
   if (other.total_bytes <= costs.total_bytes) return;
   costs.total_bytes = other.total_bytes;
   costs.peak_bytes = other.peak_bytes;
@@ -147,13 +162,12 @@ Forecast Forecaster::forecast(const Recipe& recipe, const models::Model& model, 
     ranks.push_back(of_stage.first);
     out.placed = out.placed && plans.back().buffers.placement.placed;
     out.stages.push_back({.costs = costs_of(plans.back(), model, out.layout), .overhead = overhead});
-    if (out.layout.verify_every == 0) continue;
-    for (const step::Verification verification : {step::Verification::reference, step::Verification::comparison}) {
-      const Layout layout = verified(out.layout, verification);
+    std::int64_t staged = plans.back().staging_bytes;
+    for (const Layout& layout : other_steps(out.layout)) {
       const RankPlan plan =
           plan_rank(model, layout, step::Purpose::train, of_stage.first, false, placing, max_needed - overhead);
       out.placed = out.placed && plan.buffers.placement.placed;
-      take_larger(costs_of(plan, model, layout), out.stages.back().costs);
+      take_larger(costs_of(plan, model, layout), plan.staging_bytes, out.stages.back().costs, staged);
     }
   }
   if (plans.size() > 1 && out.placed) check_plans(pointers(plans), ranks);

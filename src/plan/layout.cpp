@@ -213,6 +213,15 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
           .quantizes = layout.quantizer != nullptr};
 }
 
+bool needs_calibration(const Layout& layout) {
+  return layout.quantizer != nullptr && layout.quantizer->calibrates() && !scaled_sites(layout).empty();
+}
+
+Layout calibrating(Layout layout) {
+  layout.calibrates = true;
+  return layout;
+}
+
 Layout verified(Layout layout, step::Verification verification) {
   layout.verification = verification;
   if (verification == step::Verification::reference) {

@@ -90,6 +90,10 @@ void set_masks(batches::BatchShape& batch, const models::Model& model);
 // Derives `bounds`, and BatchShape::row_multiple, from `batch` and `mesh`; for callers that modify a layout.
 void set_bounds(Layout& layout);
 
+// Whether training steps need a history of amaxes (nn::Quantizer::calibrates), and so a first step that begins one:
+// calibrating().
+bool needs_calibration(const Layout& layout);
+Layout calibrating(Layout layout);
 // The layout of one of the two steps of a verification (step::Verification). The reference saves inputs in the compute
 // dtype: the gradients that it compares with are of inputs that are not rounded.
 Layout verified(Layout layout, step::Verification verification);
