@@ -15,8 +15,9 @@ using program::Op;
 using program::StreamId;
 using program::WeightForm;
 
-// A receive starts when the pass before the previous one has ended: it overlaps with one pass, and the buffers of one
-// more receive than the running pass reads are live.
+// A receive starts when the computations of the pass before the previous one have ended: it overlaps with one pass, and
+// the buffers of one more receive than the running pass reads are live. It does not wait for what that pass sends: the
+// stage that receives it may first wait for a message of this one, as stages of interleaved schedules do.
 constexpr int kPassesAhead = 2;
 
 // The flats of a computation's parameters, in ascending order.
@@ -57,6 +58,7 @@ class Lister {
 
   std::vector<Computation> list() {
     for (const Pass& pass : options_.passes) {
+      pass_begin_ = static_cast<int>(list_.size());
       HAWSER_CHECK(pass.chunk >= 0 && pass.chunk < partition_.chunks() && pass.micro_batch >= 0 &&
                        pass.micro_batch < options_.micro_batches && partition_.stage_of(pass.chunk) == options_.stage,
                    "stage ", options_.stage, " has no chunk ", pass.chunk, " of micro-batch ", pass.micro_batch);
@@ -72,7 +74,7 @@ class Lister {
           delayed_weight_gradients(pass, work);
           break;
       }
-      ends_.push_back(static_cast<int>(list_.size()) - 1);
+      ends_.push_back(end_of_pass());
     }
     check_complete();
     return std::move(list_);
@@ -91,6 +93,17 @@ class Lister {
     std::vector<int> load;     // the same
     bool has_forward = false, has_backward = false, has_weights = false;
   };
+
+  // Of the pass that has just been written: its last computation, or if it has none, and in forward-only programs,
+  // where nothing else waits for what it sends, its last item.
+  int end_of_pass() const {
+    const auto last = static_cast<int>(list_.size()) - 1;
+    if (forward_only(options_.purpose)) return last;
+    for (int i = last; i >= pass_begin_; --i) {
+      if (list_[static_cast<std::size_t>(i)].instruction.stream == StreamId::compute) return i;
+    }
+    return last;
+  }
 
   Flats flats_of(const std::vector<models::ParamPlace>& places) const {
     Flats flats;
@@ -241,7 +254,12 @@ class Lister {
       if (inputs.residual == inputs.x) dy = dresidual;
     }
     if (!first(pass)) {
-      if (has_gradient(pass.chunk - 1)) send(pass, pass.chunk - 1, Direction::backward, dy);
+      if (!has_gradient(pass.chunk - 1)) return;
+      // The gradient that was sent before has arrived when this one is complete, or soon: its buffer is free then.
+      if (sent_gradient_ >= 0 && !done.empty()) {
+        list_[static_cast<std::size_t>(done.back())].instruction.after.push_back(sent_gradient_);
+      }
+      sent_gradient_ = send(pass, pass.chunk - 1, Direction::backward, dy);
       return;
     }
     if (embedding_.trainable.empty()) return;
@@ -339,7 +357,9 @@ class Lister {
   std::map<std::pair<int, int>, Work> works_;  // by chunk and micro-batch
   std::set<int> loaded_;                       // micro-batches whose tables are loaded
   std::map<int, int> auxiliary_;               // by micro-batch: its auxiliary_loss
-  std::vector<int> ends_;                      // the last computation of each pass so far
+  std::vector<int> ends_;                      // of each pass so far: end_of_pass()
+  int pass_begin_ = 0;                         // the first item of the pass that is being written
+  int sent_gradient_ = -1;                     // the last send of a gradient
   std::vector<int> offloads_;                  // so far
 };
 

@@ -1,6 +1,6 @@
 // `Pass`: a unit of a schedule: forward, backward or delayed weight gradients of one micro-batch through one chunk of
-// the model (models::Partition). A schedule is the list of a stage's passes; every pipeline schedule can be written as
-// one whose chunks are on the stages in turn (chunk % stages), as interleaved 1F1B has them.
+// the model (models::Partition). A schedule is the list of a stage's passes. It can be any whose chunks
+// are on the stages in turn (chunk % stages), as those of interleaved 1F1B are; ZB-V and DualPipe have others.
 //
 // The head is in the last chunk's forward pass, with the gradient of its input and of its weights; the embedding's
 // gradient is in the first chunk's backward pass.

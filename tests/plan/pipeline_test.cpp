@@ -236,6 +236,26 @@ TEST(PipelinePlan, BubblesAreThoseOfThePapers) {
   }
 }
 
+// Interleaved 1F1B with v chunks a stage neither deadlocks nor waits for a message of an earlier pass: its bubble is
+// (p - 1)(F + B) of one chunk, 1/v of 1F1B's (arXiv 2104.04473).
+TEST(PipelinePlan, TheBubbleOfInterleavedStagesIsThatOfThePaper) {
+  for (const auto& [stages, chunks] : {std::pair{2, 2}, {2, 4}, {4, 2}, {4, 3}, {8, 2}}) {
+    const int blocks = stages * chunks;
+    const models::Model model(testing::llama_description(
+        {.width = 16, .heads = 2, .kv_heads = 1, .head_dim = 8, .inner = 24, .vocabulary = 40, .blocks = blocks}));
+    Partition partition{.stages = stages};
+    for (int block = 1; block <= blocks; ++block) partition.ends.push_back(block);
+    for (const int micro_batches : {stages, 2 * stages, 3 * stages}) {
+      plan::Layout layout = staged(model, partition, micro_batches, Schedule::one_forward_one_backward);
+      layout.passes = testing::interleaved_of(stages, chunks);
+      ASSERT_EQ(rejection(model, layout), "") << stages << " stages, " << chunks << " chunks, " << micro_batches;
+      const double seconds = constant_costs(plan::plan_stages(model, layout, step::Purpose::train, 0, true), 1, 2, 0);
+      EXPECT_NEAR(seconds, (micro_batches * chunks + stages - 1) * 3, 1e-9)
+          << stages << " stages, " << chunks << " chunks, " << micro_batches;
+    }
+  }
+}
+
 // The sums over stages do not serialise the pipeline: the bubbles are those without them.
 TEST(PipelinePlan, SumsOverStagesTakeNoTimeOfThePasses) {
   for (const int stages : {2, 4}) {

@@ -68,6 +68,24 @@ inline std::vector<std::vector<Pass>> zero_bubble(int stages, int micro_batches)
   return passes;
 }
 
+// Interleaved 1F1B (arXiv 2104.04473): a stage has `virtual_stages` chunks, and micro-batches, a multiple of the stages,
+// pass through each in groups of as many as there are stages.
+inline std::vector<Pass> interleaved(int stages, int virtual_stages, int stage, int micro_batches) {
+  const int group = stages * virtual_stages, passes = micro_batches * virtual_stages;
+  const auto pass = [&](Pass::Kind kind, int k) {
+    const int turn = k % group / stages, own = kind == Pass::Kind::forward ? turn : virtual_stages - 1 - turn;
+    return Pass{kind, k / group * stages + k % stages, own * stages + stage};
+  };
+  const int ahead =
+      micro_batches == stages ? passes : std::min(passes, 2 * (stages - stage - 1) + (virtual_stages - 1) * stages);
+  std::vector<Pass> out;
+  for (int k = 0; k < passes + ahead; ++k) {
+    if (k < passes) out.push_back(pass(Pass::Kind::forward, k));
+    if (k >= ahead) out.push_back(pass(Pass::Kind::backward, k - ahead));
+  }
+  return out;
+}
+
 // For plan::Layout::passes.
 using PassesOfStage = std::function<std::vector<Pass>(int stage, int micro_batches)>;
 inline PassesOfStage one_forward_one_backward_of(int stages) {
@@ -76,6 +94,10 @@ inline PassesOfStage one_forward_one_backward_of(int stages) {
 inline PassesOfStage zero_bubble_of(int stages) {
   return
       [=](int stage, int micro_batches) { return zero_bubble(stages, micro_batches)[static_cast<std::size_t>(stage)]; };
+}
+
+inline PassesOfStage interleaved_of(int stages, int virtual_stages) {
+  return [=](int stage, int micro_batches) { return interleaved(stages, virtual_stages, stage, micro_batches); };
 }
 
 }  // namespace hawser::testing

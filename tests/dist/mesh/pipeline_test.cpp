@@ -10,7 +10,7 @@ namespace {
 
 using models::Partition;
 
-enum class Schedule { grouped, one_forward_one_backward, zero_bubble };
+enum class Schedule { grouped, one_forward_one_backward, zero_bubble, interleaved };
 
 struct Staged {
   Partition partition;
@@ -40,6 +40,8 @@ plan::Layout layout_of(const Staged& c, const models::Model& model) {
   const int stages = c.partition.stages;
   if (c.schedule == Schedule::grouped) {
     layout.in_flight = c.micro_batches;
+  } else if (c.schedule == Schedule::interleaved) {
+    layout.passes = testing::interleaved_of(stages, c.partition.chunks() / stages);
   } else {
     layout.passes = c.schedule == Schedule::zero_bubble ? testing::zero_bubble_of(stages)
                                                         : testing::one_forward_one_backward_of(stages);
@@ -109,6 +111,19 @@ TEST(Pipeline, VirtualStagesTrainLikeOneRank) {
                         .micro_batches = 2,
                         .schedule = Schedule::grouped,
                         .policy = {.delay_weight_gradients = true}});
+  for (const int micro_batches : {2, 4}) {
+    expect_like_one_rank({.partition = partition,
+                          .mesh = {.shard = world / 2},
+                          .micro_batches = micro_batches,
+                          .schedule = Schedule::interleaved,
+                          .policy = {.checkpointing = Checkpointing::full}});
+  }
+  if (world < 4) return;
+  expect_like_one_rank({.partition = {.stages = 4, .ends = {0, 1, 2, 3, 3, 4, 5, 5}},
+                        .mesh = {.shard = world / 4},
+                        .micro_batches = 8,
+                        .schedule = Schedule::interleaved,
+                        .tied = false});
 }
 
 // Stages change where a layer runs, not what it computes: without sums over ranks, not a bit differs.
