@@ -82,7 +82,8 @@ class Runs:
     def fit(self, name, words):
         output = os.path.join(self.arguments.out, name)
         with open(output + ".log", "w", encoding="utf-8") as log:
-            code = subprocess.run([self.arguments.hawser, "fit", *words], stdout=log, stderr=subprocess.STDOUT).returncode
+            command = [self.arguments.hawser, "fit", *words]
+            code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
         if code != 0:
             with open(output + ".log", encoding="utf-8") as log:
                 sys.stderr.write(log.read()[-2000:])
@@ -143,7 +144,8 @@ def plot(results, picture):
     with open(results, encoding="utf-8") as file:
         runs = json.load(file)
     figure, (curves, difference) = pyplot.subplots(2, 1, sharex=True, figsize=(8, 6), height_ratios=(2, 1))
-    names = {"bf16": ("bf16", "#4878a8"), "fp8": ("FP8", "#d1603d"), "fp8-guarded": ("FP8, a layer overflows", "#6a9a58")}
+    names = {"bf16": ("bf16", "#4878a8"), "fp8": ("FP8", "#d1603d"),
+             "fp8-guarded": ("FP8, a layer overflows", "#6a9a58")}
     base = runs["bf16"]["loss"]
     for name, (label, color) in names.items():
         loss = runs[name]["loss"]

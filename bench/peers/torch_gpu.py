@@ -6,13 +6,14 @@ A Llama of the config's shape, built from plain modules, with random weights and
 FSDP2 (fully_shard of each block: float32 shards, bf16 all-gather, gradients reduced in bf16 or float32), torch.compile
 of each block, cuDNN attention through scaled_dot_product_attention, fused AdamW, and the head with its loss in chunks
 of rows, so that the full float32 logits are never stored. --float8 converts the Linears of the blocks with torchao:
-tensorwise dynamic scaling and float8 all-gather, scales of weights computed once after each update. --context-parallel N splits sequences over N ranks with
-torch.distributed.tensor.experimental.context_parallel. A step is forward, backward, gradient norm clipping and AdamW,
+tensorwise dynamic scaling and float8 all-gather, scales of weights computed once after each update. --context-parallel N
+splits sequences over N ranks with torch.distributed.tensor.experimental.context_parallel. A step is forward, backward, gradient norm clipping and AdamW,
 and the host reads the loss. Rotary frequencies are not scaled, which does not affect speed.
 
 Rank 0 prints one line of JSON: the median of the measured steps, tokens per second and GPU, memory as counted by
 PyTorch and by the driver (for the process if NVML is available, otherwise for the device: used now minus used before
-the process started to use it), all as maximum over ranks; and all settings. Requires PyTorch 2.11, and torchao for --float8; needs no network.
+the process started to use it), all as maximum over ranks; and all settings. Requires PyTorch 2.11, and
+torchao for --float8; needs no network.
 --device cpu is a dry run over gloo without compilation and context parallelism; its times are meaningless.
 """
 
@@ -406,7 +407,8 @@ def main():
     result["settings"] = {
         **{name: value for name, value in vars(arguments).items() if name not in ("config", "device", "steps")},
         "layers": shape.layers, "sharded_over": world, "grouped_heads_in_attention": grouped,
-        "precision": f"{'FP8 Linears, ' if arguments.float8 else ''}bf16 compute, float32 shards", "optimizer": "AdamW, fused",
+        "precision": f"{'FP8 Linears, ' if arguments.float8 else ''}bf16 compute, float32 shards",
+        "optimizer": "AdamW, fused",
     }
     if rank == 0:
         print(json.dumps(result), flush=True)

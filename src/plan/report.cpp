@@ -49,7 +49,7 @@ std::string precision_text(const Layout& layout) {
     return std::ranges::any_of(policy.formats, [](LinearFormat format) { return format != LinearFormat::compute; });
   });
   const std::string fp8 =
-      in_fp8 > 0 ? cat("; Linears of ", in_fp8, " of ", layout.policies.size(), " layers in FP8") : "";
+      in_fp8 > 0 ? cat("; GEMMs of ", in_fp8, " of ", layout.policies.size(), " layers in FP8") : "";
   if (by_float(layout.compute, true, false)) return "float32" + fp8;
   const bool sent =
       layout.reduce_dtype == DType::bf16 && layout.parts() > 1 && layout.accumulation == GradientAccumulation::sharded;

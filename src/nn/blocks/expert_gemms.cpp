@@ -84,7 +84,7 @@ void ExpertGemms::weight_gradient(int piece, const Scaled& dy, const Scaled& x, 
                                   bool accumulate) const {
   const std::int64_t count = routing_.sizes.piece_experts();
   const bool transposed = !dy.transposed.empty();
-  HAWSER_CHECK(transposed == !x.transposed.empty(), "experts: one of both operands is quantized");
+  HAWSER_CHECK(transposed == !x.transposed.empty(), "experts: only one operand is quantized");
   grouped(ctx_,
           ops::GroupedWeightGradient{.a = transposed ? dy.transposed : dy.view,
                                      .b = transposed ? x.transposed : x.view,

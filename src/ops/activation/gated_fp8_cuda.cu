@@ -14,14 +14,14 @@ struct GatedRows {
   struct Part {
     Vec<Act, kThreadColumns> gate, up;
   };
-  template <bool kWhole>
+  template <bool kFull>
   __device__ __forceinline__ int of_columns(std::int64_t) const {
     return 0;
   }
-  template <bool kWhole>
+  template <bool kFull>
   __device__ __forceinline__ Part load(std::int64_t row, std::int64_t column) const {
     const Act* const from = gate_up.row(row);
-    return {part_of_row<kWhole>(from, column, hidden), part_of_row<kWhole>(from + hidden, column, hidden)};
+    return {part_of_row<kFull>(from, column, hidden), part_of_row<kFull>(from + hidden, column, hidden)};
   }
   __device__ __forceinline__ Vec<float, kThreadColumns> values(std::int64_t, int, const Part& part) const {
     Vec<float, kThreadColumns> y = widen(part.gate);
@@ -70,22 +70,22 @@ __global__ void __launch_bounds__(kTileThreads, kAgain ? 3 : 4)
     round_to<Act>(products);
     y.round(r, products, output_inverse, output, inside, row);
   };
-  for_tile(at, count, hidden, wide, [&](auto whole) {
-    constexpr bool kWhole = decltype(whole)::value;
+  for_tile(at, count, hidden, wide, [&](auto full) {
+    constexpr bool kFull = decltype(full)::value;
 #pragma unroll
     for (int first = 0; first < kThreadRows; first += kRowsAtOnce) {
       Vec<Act, kThreadColumns> loaded[kRowsAtOnce][3] = {};  // gate, up, dy
 #pragma unroll
       for (int i = 0; i < kRowsAtOnce; ++i) {
         const std::int64_t row = at.row + first + i;
-        if (!kWhole && row >= count) continue;
-        loaded[i][0] = part_of_row<kWhole>(gate_up.row(row), at.column, hidden);
-        loaded[i][1] = part_of_row<kWhole>(gate_up.row(row) + hidden, at.column, hidden);
-        loaded[i][2] = part_of_row<kWhole>(dy.row(row), at.column, hidden);
+        if (!kFull && row >= count) continue;
+        loaded[i][0] = part_of_row<kFull>(gate_up.row(row), at.column, hidden);
+        loaded[i][1] = part_of_row<kFull>(gate_up.row(row) + hidden, at.column, hidden);
+        loaded[i][2] = part_of_row<kFull>(dy.row(row), at.column, hidden);
       }
 #pragma unroll
       for (int i = 0; i < kRowsAtOnce; ++i) {
-        round_row(first + i, loaded[i], kWhole || at.row + first + i < count);
+        round_row(first + i, loaded[i], kFull || at.row + first + i < count);
       }
     }
   });

@@ -13,13 +13,13 @@ struct NormedRows {
   const Weight* weight;
   const float* rstd;
   bool wide;
-  template <bool kWhole>
+  template <bool kFull>
   __device__ __forceinline__ auto of_columns(std::int64_t column) const {
-    return part_of_row<kWhole>(weight, column, x.columns);
+    return part_of_row<kFull>(weight, column, x.columns);
   }
-  template <bool kWhole>
+  template <bool kFull>
   __device__ __forceinline__ auto load(std::int64_t row, std::int64_t column) const {
-    return part_of_row<kWhole>(x.row(row), column, x.columns);
+    return part_of_row<kFull>(x.row(row), column, x.columns);
   }
   __device__ __forceinline__ Vec<float, kThreadColumns> values(std::int64_t row,
                                                                const Vec<Weight, kThreadColumns>& weights,

@@ -14,13 +14,13 @@ template <class X>
 struct PlainRows {
   Rows2<const X> x;
   bool wide;
-  template <bool kWhole>
+  template <bool kFull>
   __device__ __forceinline__ int of_columns(std::int64_t) const {
     return 0;
   }
-  template <bool kWhole>
+  template <bool kFull>
   __device__ __forceinline__ auto load(std::int64_t row, std::int64_t column) const {
-    return part_of_row<kWhole>(x.row(row), column, x.columns);
+    return part_of_row<kFull>(x.row(row), column, x.columns);
   }
   __device__ __forceinline__ Vec<float, kThreadColumns> values(std::int64_t, int,
                                                                const Vec<X, kThreadColumns>& loaded) const {
@@ -84,7 +84,7 @@ __global__ void delayed_kernel(const float* amaxes, float* history, float* scale
   scales[i] = (i % 2 == 0 ? of_x : of_dy)(most_recent ? amax : most);
 }
 
-// Once a run, for weights: not tuned.
+// Of weights, in steps that read them unquantized: not tuned.
 template <class Y>
 __global__ void __launch_bounds__(kThreads) dequantize_kernel(const std::uint8_t* q, const float* scale, Y* y,
                                                               std::int64_t count, __nv_fp8_interpretation_t format) {
@@ -96,8 +96,7 @@ __global__ void __launch_bounds__(kThreads) dequantize_kernel(const std::uint8_t
   }
 }
 
-// The bytes of a matrix as rows of `transposed`.
-// blockIdx.z: of one of several matrices.
+// The bytes of a matrix as rows of `transposed`; blockIdx.z is the matrix.
 __global__ void __launch_bounds__(kThreads) transpose_kernel(const std::uint8_t* x, TileTargets to, bool wide) {
   x += blockIdx.z * to.row_count * to.columns;
   to.transposed += blockIdx.z * to.row_count * to.columns;

@@ -26,7 +26,7 @@ inline bool counts(const TensorView& mask, std::int64_t row) {
   return mask.empty() || mask.data<std::int32_t>()[row] != 0;
 }
 
-// Of `rows`, those that there are.
+// min(rows, row_count).
 inline std::int64_t counted_rows(const TensorView& row_count, std::int64_t rows) {
   return row_count.empty() ? rows : std::clamp<std::int64_t>(*row_count.data<std::int32_t>(), 0, rows);
 }

@@ -149,7 +149,7 @@ __device__ __forceinline__ TilePlace tile_place() {
           tile_column + threadIdx.x % kThreadColumns * kThreadColumns};
 }
 
-// Lowers `count` to the rows that there are. False: this block has none.
+// count = min(count, row_count); false if this block's tile begins after it.
 __device__ __forceinline__ bool limit_rows(const Fp8Target& target, const TilePlace& at, std::int64_t& count) {
   if (target.limit == nullptr) return true;
   if (target.used != nullptr && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *target.used = *target.scale;
@@ -209,11 +209,11 @@ __device__ __forceinline__ void write(const Fp8Target& target, const TilePlace& 
   }
 }
 
-// Elements [column, column + kThreadColumns) of a row of `columns`; zeros outside. kWhole: none is outside, and they are
+// Elements [column, column + kThreadColumns) of a row of `columns`; zeros outside. kFull: none is outside, and they are
 // aligned to 16 bytes.
-template <bool kWhole, class X>
+template <bool kFull, class X>
 __device__ __forceinline__ Vec<X, kThreadColumns> part_of_row(const X* row, std::int64_t column, std::int64_t columns) {
-  if constexpr (kWhole) {
+  if constexpr (kFull) {
     return load<kThreadColumns>(row + column);
   } else {
     Vec<float, kThreadColumns> out = {};
@@ -246,8 +246,8 @@ __device__ __forceinline__ void for_tile(const TilePlace& at, std::int64_t rows,
 
 // Rounds a matrix of `count` rows and `columns` columns. A source has
 //   bool wide                                the parts of its rows are aligned to 16 bytes
-//   auto of_columns<kWhole>(column)          what the values of this thread's columns have in common
-//   auto load<kWhole>(row, column)           what the values of its part of a row are computed from
+//   auto of_columns<kFull>(column)          what the values of this thread's columns have in common
+//   auto load<kFull>(row, column)           what the values of its part of a row are computed from
 //   Vec values(row, of_columns, loaded)      the values, zeros beyond the last column
 template <__nv_fp8_interpretation_t kFormat, class Source>
 __global__ void __launch_bounds__(kTileThreads)
@@ -257,17 +257,17 @@ __global__ void __launch_bounds__(kTileThreads)
   if (!limit_rows(target, at, count)) return;
   const float inverse = 1.0f / *target.scale;
   TileBytes<kFormat> tile;
-  for_tile(at, count, columns, source.wide, [&](auto whole) {
-    constexpr bool kWhole = decltype(whole)::value;
-    const auto of_columns = source.template of_columns<kWhole>(at.column);
-    decltype(source.template load<kWhole>(0, 0)) loaded[kThreadRows];
+  for_tile(at, count, columns, source.wide, [&](auto full) {
+    constexpr bool kFull = decltype(full)::value;
+    const auto of_columns = source.template of_columns<kFull>(at.column);
+    decltype(source.template load<kFull>(0, 0)) loaded[kThreadRows];
 #pragma unroll
     for (int r = 0; r < kThreadRows; ++r) {
-      if (kWhole || at.row + r < count) loaded[r] = source.template load<kWhole>(at.row + r, at.column);
+      if (kFull || at.row + r < count) loaded[r] = source.template load<kFull>(at.row + r, at.column);
     }
 #pragma unroll
     for (int r = 0; r < kThreadRows; ++r) {
-      const bool inside = kWhole || at.row + r < count;
+      const bool inside = kFull || at.row + r < count;
       Vec<float, kThreadColumns> values = {};
       if (inside) values = source.values(at.row + r, of_columns, loaded[r]);
       tile.round(r, values, inverse, target, inside, at.row + r);

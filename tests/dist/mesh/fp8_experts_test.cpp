@@ -268,7 +268,7 @@ TEST(Fp8Experts, FrozenOnesAreQuantizedAsTheyAreLoaded) {
     };
     const auto layout = [&](const models::Model& model) {
       plan::Layout out = layout_of(model, mesh);
-      out.shard_policy = ShardPolicy::optimizer;  // whole weights on every rank
+      out.shard_policy = ShardPolicy::optimizer;  // unsharded weights on every rank
       return out;
     };
     ExpertRun of_trained(trained, layout(trained)), of_frozen(frozen, layout(frozen));
@@ -286,7 +286,7 @@ TEST(Fp8Experts, AGatheredWeightIsTheCastOfEachExpert) {
   for (const comm::MeshSizes& mesh : two_meshes()) {
     const models::Model model = model_of(mesh, 1);
     plan::Layout layout = layout_of(model, mesh);
-    layout.shard_policy = ShardPolicy::optimizer;  // whole weights on every rank
+    layout.shard_policy = ShardPolicy::optimizer;  // unsharded weights on every rank
     ExpertRun run(model, layout);
     run.step(0);
     const Tensors states = assembled(run.session());
