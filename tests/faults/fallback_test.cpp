@@ -114,6 +114,37 @@ TEST(Fallback, ARunContinuesAsIfTheLinearWereExcluded) {
   }
 }
 
+// By step: how often metrics.jsonl says it was replayed.
+std::map<std::int64_t, std::int64_t> replays(const fs::path& out) {
+  std::map<std::int64_t, std::int64_t> all;
+  std::ifstream file(out / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json.contains("replays")) all[json["step"]] = json["replays"];
+  }
+  return all;
+}
+
+// The checkpoint before the fallback is still being written when the step after it saturates.
+TEST(Fallback, WaitsForTheSaveOfTheSameStep) {
+  for (const char* ranks : {"1", "2"}) {
+    SCOPED_TRACE(ranks);
+    const Workplace place;
+    const Ended between = run(place, words({"--ranks", ranks, "output=between", "checkpoint.asynchronous=false"}));
+    ASSERT_EQ(between.code, 0) << between.err;
+    const auto fell = fallbacks(place.out("between"));
+    ASSERT_FALSE(fell.empty());
+    const std::int64_t before = fell.begin()->first - 1;
+    ASSERT_GT(before, 3) << "steps that are due one after the other wait for each other's saves";
+    const Ended beside =
+        run(place, words({"--ranks", ranks, "output=beside", "checkpoint.every_steps=" + std::to_string(before)}));
+    ASSERT_EQ(beside.code, 0) << beside.err;
+    EXPECT_EQ(fallbacks(place.out("beside")), fell);
+    EXPECT_EQ(replays(place.out("beside")), replays(place.out("between")));
+    expect_equal_runs(place.out("beside"), place.out("between"), kSteps);
+  }
+}
+
 // Stopped or killed anywhere, also between the decision and the end of the checkpoint, or of the plan, that follows.
 TEST(Fallback, ResumesInTheMiddle) {
   const Workplace place;
