@@ -1,6 +1,7 @@
 // A Linear that saturates FP8 again and again leaves it: the run is saved, opened again without it and resumed, in this
 // process. So everything after it is planned and computed as if the recipe excluded the Linear.
 #include "base/cat.h"
+#include "engine/does_not_fit.h"
 #include "engine/model_changes.h"
 #include "engine/rank_sync.h"
 #include "models/linear_names.h"
@@ -32,6 +33,9 @@ void FitRun::reopen(std::vector<engine::Fp8Fallback> fallbacks) {
   fallbacks_ = std::move(fallbacks);
   saver_->close_session();
   session_.reset();
+  // A rank's memory is free when the others have closed their mappings of it as well. Those that count free memory for
+  // the next session must not begin before.
+  if (world_ != nullptr) world_->barrier();
   rebuild_model();
   plan_.recipe.memory = request_.plan.recipe.memory;  // auto chooses again
   lay_out();
@@ -59,8 +63,7 @@ void FitRun::fall_back(bool saved) {
       log(cat("hawser: step ", step, ": block ", block, "'s ", to_string(linear->site), " falls back to ",
               to_string(plan_.layout.compute), ": its inputs or gradients saturated FP8 in ", times, " of ", kWindow,
               " steps"));
-    } catch (const Error& error) {
-      if (error.code() != ExitCode::does_not_fit) throw;
+    } catch (const engine::DoesNotFit& error) {  // on every rank, with no session and no memory reserved
       saturations_.keep_in_fp8(*linear);
       reopen(before);
       const std::string what = error.what();
