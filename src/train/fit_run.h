@@ -58,8 +58,10 @@ class FitRun {
   // A deterministic run does not measure: two measurements may choose differently.
   void choose_algorithms();
 
-  // From the checkpoint to resume; else from an earlier run in this folder.
-  engine::StoredChoices stored_choices() const;
+  // Of the checkpoint to resume, and of RunFiles::gemm_algorithms for GEMMs that the checkpoint lacks: a fallback chooses
+  // algorithms after its checkpoint was saved, and the run may end before the next one. Without a checkpoint, the file is
+  // of an earlier run in this folder.
+  std::vector<engine::StoredChoices> stored_choices() const;
   void open_data();
   // UserError on every rank if the ranks' texts differ. `prefix`: of the token file that it identifies.
   void expect_equal_recipes() const;
