@@ -6,22 +6,28 @@
 #include "engine/rank_sync.h"
 #include "models/linear_names.h"
 #include "train/fit_run.h"
+#include "train/stored_fallbacks.h"
 
 namespace hawser::train {
 
-std::vector<engine::Fp8Fallback> FitRun::stored_fallbacks() const {
-  if (!request_.resume || plan_.recipe.precision.compute != ComputePrecision::fp8) return {};
-  const std::string metadata = engine::on_rank_zero(world_, [&]() -> std::string {
-    Problems ignored;  // reported when it is loaded
-    const auto found = checkpoint::Checkpoint::latest(plan_.files.checkpoints, ignored);
-    try {
-      return found ? engine::to_json(engine::run_state_of(found->metadata())) : "";
-    } catch (const UserError&) {
-      return "";  // likewise
-    }
+std::vector<engine::Fp8Fallback> stored_fallbacks(const plan::RunPlan& plan) {
+  if (plan.recipe.precision.compute != ComputePrecision::fp8) return {};
+  Problems ignored;
+  try {
+    const auto found = checkpoint::Checkpoint::latest(plan.files.checkpoints, ignored);
+    if (found) return engine::run_state_of(found->metadata()).fp8_fallbacks;
+  } catch (const UserError&) {
+    // reported when it is loaded
+  }
+  return {};
+}
+
+std::vector<engine::Fp8Fallback> FitRun::resumed_fallbacks() const {
+  if (!request_.resume) return {};
+  const std::string state = engine::on_rank_zero(world_, [&] {
+    return engine::to_json(engine::RunState{.fp8_fallbacks = stored_fallbacks(plan_), .recipe = "{}"});
   });
-  if (metadata.empty()) return {};
-  return engine::run_state_of(metadata).fp8_fallbacks;
+  return engine::run_state_of(state).fp8_fallbacks;
 }
 
 void FitRun::rebuild_model() {

@@ -183,7 +183,7 @@ void FitRun::open() {
   });
   const std::string manifest = prepare_data(request_, open_.model->vocabulary(), world_, progress_.get());
 
-  fallbacks_ = stored_fallbacks();
+  fallbacks_ = resumed_fallbacks();
   if (!fallbacks_.empty()) rebuild_model();
   lay_out();
   const comm::MeshPlace place = comm::place_of(world_ != nullptr ? world_->rank().value() : 0, plan_.layout.mesh);

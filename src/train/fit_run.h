@@ -112,10 +112,10 @@ class FitRun {
 
   // Linears that fall back from FP8 (fit_fallback.cpp).
   // Between steps: if one saturates too often, the run is saved, opened without it and resumed, in this process. If that
-  // does not fit in memory, it stays in FP8. Says so. `saved`: the newest checkpoint has the present state.
+  // does not fit in memory, it stays in FP8. Logs it. `saved`: the newest checkpoint has the present state.
   void fall_back(bool saved);
-  // The fallbacks of the checkpoint to resume from, which decide what the session is planned for.
-  std::vector<engine::Fp8Fallback> stored_fallbacks() const;
+  // The fallbacks of the checkpoint to resume from, as rank 0 reads it. They decide what the session is planned for.
+  std::vector<engine::Fp8Fallback> resumed_fallbacks() const;
   // The model with the FP8 weights that are left of the recipe's.
   void rebuild_model();
   // A new session in place of the present one, whose state is lost; it has frozen weights only.

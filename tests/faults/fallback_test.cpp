@@ -240,6 +240,40 @@ TEST(Fallback, ALinearThatDoesNotFitStaysInFp8) {
   expect_equal_runs(place.out("tight"), place.out("never"), 12);
 }
 
+// A run that has fallen back is planned so when it is resumed, before its ranks start.
+TEST(Fallback, AResumedRunIsForecastWithItsFallbacks) {
+  const Workplace place;
+  const Words none = {"memory.activation_checkpointing=none"};
+  const auto with = [&](const Words& more) {
+    Words all = none;
+    all.insert(all.end(), more.begin(), more.end());
+    return one_linear("2", all);
+  };
+  const auto needed = [&](const Words& more) -> std::int64_t {
+    Words plan = {"plan", "recipe.yaml", "--json"};
+    for (const std::string& word : with(more)) {
+      if (word.find('=') != std::string::npos) plan.push_back("--set");
+      plan.push_back(word);
+    }
+    const Ended planned = Fit(place, Fit::Command{plan}).wait();
+    EXPECT_EQ(planned.code, 0) << planned.err;
+    return nlohmann::json::parse(planned.out)["memory"][0]["needed"];
+  };
+  const std::int64_t in_fp8 = needed({});
+  const std::int64_t fallen = needed({"precision.fp8.layers=[1]", "precision.compute=auto"});
+  ASSERT_GT(fallen, in_fp8);
+  const Ended before = run(place, with({}));
+  ASSERT_EQ(before.code, 0) << before.err;
+  ASSERT_EQ(fallbacks(place.out()).size(), 1u);
+  const auto resumed = [&](std::int64_t capacity) {
+    return run(place, with({"--resume", "train.steps=14", "memory.capacity=" + std::to_string(capacity) + "B"}));
+  };
+  const Ended tight = resumed(fallen - 1);
+  EXPECT_EQ(tight.code, 4) << tight.err;
+  EXPECT_NE(tight.err.find("does not fit"), std::string::npos) << tight.err;
+  EXPECT_EQ(resumed(fallen).code, 0);
+}
+
 // With the last Linear all scales are gone, and nothing can be replayed any more.
 TEST(Fallback, NoLinearMayBeLeftInFp8) {
   const Workplace place;
