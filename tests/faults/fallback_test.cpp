@@ -156,16 +156,20 @@ TEST(Fallback, ResumesInTheMiddle) {
     Words all = {"--ranks", "2", "--resume"};
     all.insert(all.end(), more.begin(), more.end());
     Fit going(place, words(all));
-    ASSERT_TRUE(eventually([&] { return when(going) || !going.going(); }));
+    // Each condition stays true once it is.
+    ASSERT_TRUE(eventually([&] { return when(going) || !going.going(); })) << going.err();
+    ASSERT_TRUE(when(going)) << "the run ended before\n" << going.err();
     if (signal == SIGKILL) {
       going.kill_all();
     } else {
       kill(going.pid(), signal);
     }
-    static_cast<void>(going.wait());
+    const Ended ended = going.wait();
+    EXPECT_NE(ended.code, 0) << "not stopped\n" << ended.err;
   };
   // Nothing else is saved: the checkpoint is that of the first fallback.
-  stop({"checkpoint.every_steps=0"}, SIGKILL, [&](const Fit&) { return saving(place.out()); });
+  stop({"checkpoint.every_steps=0"}, SIGKILL,
+       [&](const Fit&) { return saving(place.out()) || newest_step(place.out()) > 0; });
   const auto says = [](const char* text) {
     return [text](const Fit& fit) { return fit.err().find(text) != std::string::npos; };
   };
