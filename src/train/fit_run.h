@@ -101,7 +101,7 @@ class FitRun {
   report::Fp8Error fp8_error(const InFlightStep& ended) const;
 
   // Whether the oldest in-flight step, which has ended, changed nothing and is replayed: its values were saturated
-  // (nn::Quantizer::judge), or another one is replayed before it. Says so.
+  // (nn::Quantizer::judge), or another one is replayed before it. Logs it.
   bool is_replayed(const InFlightStep& ended);
   // That of the largest share of saturated values.
   const step::ScaledSite& saturated_site(const InFlightStep& ended) const;
