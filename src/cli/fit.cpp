@@ -105,7 +105,8 @@ int fit_here(const Recipe& recipe, int world, const engine::RankDevice& device, 
                       .ranks_here = launched_as().local_ranks,
                       .threads = threads_of(recipe),
                       .device = device.kind,
-                      .first = place.rank == 0},
+                      .first = place.rank == 0,
+                      .resume = options.resume},
                      problems);
   };
   const auto run = [&](comm::World* ranks) {
@@ -139,8 +140,10 @@ int fit(const FitOptions& options) {
   check_layout(recipe, world, problems);
   if (must_launch(world)) {
     const int threads = recipe.run.threads > 0 ? recipe.run.threads : threads_per_rank(world);
-    train::check_fit(plan::resolve(recipe),
-                     {.world = world, .ranks_here = world, .threads = threads, .device = device.kind}, problems);
+    train::check_fit(
+        plan::resolve(recipe),
+        {.world = world, .ranks_here = world, .threads = threads, .device = device.kind, .resume = options.resume},
+        problems);
   }
   problems.throw_if_any();
   if (options.resume && launched_as().rank == 0 && !launched_locally()) warn_of_other_commit(recipe);

@@ -4,6 +4,7 @@
 
 #include "base/units.h"
 #include "config/config.h"
+#include "engine/does_not_fit.h"
 #include "engine/rank_sync.h"
 #include "plan/forecast.h"
 
@@ -39,17 +40,17 @@ std::string choose_checkpointing(plan::RunPlan& plan, const models::Model& model
       target.capacity = std::min<std::int64_t>(target.capacity, std::stoll(other));
     }
   }
+  // A layout that does not fit has an answer of one line break and the message.
   const std::string answer = on_rank_zero(world, [&] {
     const plan::Forecaster forecaster(recipe, model, layout.mesh.world(), target, machine, layout.threads);
     const plan::Forecast forecast = forecaster.forecast();
-    if (!forecast.fits()) {
-      throw Error(ExitCode::does_not_fit, plan::rejection(recipe, forecast, forecaster.alternatives()));
-    }
+    if (!forecast.fits()) return "\n" + plan::rejection(recipe, forecast, forecaster.alternatives());
     MemoryRecipe chosen;
     chosen.per_layer = forecast.checkpointing();
     return cat(checkpointing_text(chosen), " ", format_bytes(Bytes(forecast.needed())), " of ",
                format_bytes(Bytes(forecast.capacity)));
   });
+  if (answer.starts_with('\n')) throw DoesNotFit(answer.substr(1));
   const std::size_t blank = answer.find(' ');
   const std::string runs = answer.substr(0, blank);
   recipe.memory.per_layer = override_recipe(Recipe{}, {cat(kKey, "=", runs)}).memory.per_layer;

@@ -17,9 +17,9 @@ bool names_one_of(const models::ModuleName& entry, const std::vector<std::string
 
 }  // namespace
 
-Fp8Exclusions::Fp8Exclusions(const Recipe& recipe, const std::vector<std::string>& fallen, Problems& problems)
+Fp8Exclusions::Fp8Exclusions(const Recipe& recipe, const std::vector<std::string>& fallbacks, Problems& problems)
     : file_(recipe.file) {
-  for (const std::string& module : fallen) fallen_.push_back({module});
+  for (const std::string& module : fallbacks) fallbacks_.push_back({module});
   for (const std::string& text : recipe.precision.fp8.exclude) {
     if (std::optional<models::ModuleName> entry = models::module_name_of(text)) {
       entries_.push_back(std::move(*entry));
@@ -37,7 +37,7 @@ bool Fp8Exclusions::contains(const nn::Param& param) const {
   return std::ranges::any_of(param.segments, [&](const nn::Segment& segment) {
     const std::string module = models::module_of(segment.name);
     const auto names_it = [&](const models::ModuleName& entry) { return entry.matches(module); };
-    return std::ranges::any_of(entries_, names_it) || std::ranges::any_of(fallen_, names_it);
+    return std::ranges::any_of(entries_, names_it) || std::ranges::any_of(fallbacks_, names_it);
   });
 }
 

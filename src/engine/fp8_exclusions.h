@@ -13,9 +13,9 @@ namespace hawser::engine {
 
 class Fp8Exclusions {
  public:
-  // `fallen`: names of modules (models::modules_at). A Problem for each entry of the recipe that is no regular
+  // `fallbacks`: names of modules (models::modules_at). A Problem for each entry of the recipe that is no regular
   // expression.
-  Fp8Exclusions(const Recipe& recipe, const std::vector<std::string>& fallen, Problems& problems);
+  Fp8Exclusions(const Recipe& recipe, const std::vector<std::string>& fallbacks, Problems& problems);
 
   // The parameter is the weight of one of them. Of a fused Linear, the name of one part is enough.
   bool contains(const nn::Param& param) const;
@@ -24,7 +24,7 @@ class Fp8Exclusions {
 
  private:
   std::string file_;
-  std::vector<models::ModuleName> entries_, fallen_;
+  std::vector<models::ModuleName> entries_, fallbacks_;
 };
 
 }  // namespace hawser::engine

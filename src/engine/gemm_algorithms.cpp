@@ -179,12 +179,16 @@ std::string choose_gemm_algorithms(const models::Model& model, const plan::Layou
   const auto stream = device.make_stream("gemm_algorithms");
   const auto heading = [&] { return first_line(ops::gemm_choices(*stream)); };
   const std::string text = on_rank_zero(world, [&] {
-    const StoredChoices stored = how.stored ? how.stored() : StoredChoices{};
-    if (!stored.text.empty() && first_line(stored.text) != heading()) {
-      log(cat("hawser: not using the GEMM algorithms of ", stored.origin, ": they are for ", first_line(stored.text),
-              ", this is ", heading()));
-    } else if (!stored.text.empty()) {
-      ops::gemm_take_choices(*stream, stored.text);
+    std::vector<StoredChoices> all = how.stored ? how.stored() : std::vector<StoredChoices>{};
+    std::ranges::reverse(all);  // a later text replaces choices of an earlier one
+    for (const StoredChoices& stored : all) {
+      if (stored.text.empty()) continue;
+      if (first_line(stored.text) == heading()) {
+        ops::gemm_take_choices(*stream, stored.text);
+      } else {
+        log(cat("hawser: not using the GEMM algorithms of ", stored.origin, ": they are for ", first_line(stored.text),
+                ", this is ", heading()));
+      }
     }
     if (how.measure) prepare_gemms(model, layout, device, how.purpose);
     return ops::gemm_choices(*stream);

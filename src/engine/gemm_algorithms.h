@@ -43,7 +43,8 @@ struct GemmAlgorithmOptions {
   // Times GEMMs without a stored choice; otherwise they use the library's first choice, the same in every run.
   bool measure = true;
   step::Purpose purpose = step::Purpose::train;
-  std::function<StoredChoices()> stored = nullptr;  // called on rank 0, on a separate thread; null: none
+  // Called on rank 0, on a separate thread; null: none. Of a GEMM that several have, the first one's choice counts.
+  std::function<std::vector<StoredChoices>()> stored = nullptr;
 };
 
 // On a GPU: chooses one algorithm for each GEMM, the same on every rank, since the bits of a sum depend on it. Rank 0

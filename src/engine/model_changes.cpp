@@ -92,10 +92,10 @@ ModelChanges with_adapters(const ModelChanges& changes, const std::vector<models
 namespace {
 
 // Linears in FP8, those that adapters leave frozen included.
-ModelChanges with_fp8(const ModelChanges& changes, const Recipe& recipe, const std::vector<std::string>& fallen) {
+ModelChanges with_fp8(const ModelChanges& changes, const Recipe& recipe, const std::vector<std::string>& fallbacks) {
   Problems wrong;
   const Fp8Blocks blocks(recipe, wrong);
-  const Fp8Exclusions exclusions(recipe, fallen, wrong);
+  const Fp8Exclusions exclusions(recipe, fallbacks, wrong);
   const bool dora = recipe.adapter.kind != AdapterKind::none && recipe.adapter.dora;
   ModelChanges out = changes;
   out.describe = [=, file = recipe.file](models::ModelDescription& description, Problems& problems) {
@@ -121,7 +121,7 @@ ModelChanges with_fp8(const ModelChanges& changes, const Recipe& recipe, const s
 
 }  // namespace
 
-ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fallen) {
+ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fallbacks) {
   ModelChanges routers{
       .describe = [moe = recipe.moe, file = recipe.file](models::ModelDescription& description, Problems& problems) {
         change_routers(moe, file, description, problems);
@@ -130,7 +130,7 @@ ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fa
   if (const std::optional<models::LoraConfig> lora = lora_of(recipe.adapter)) {
     changes = with_adapters(routers, {*lora}, {recipe.file, "adapter.targets", "adapter.modules_to_save"});
   }
-  if (recipe.precision.compute == ComputePrecision::fp8) changes = with_fp8(changes, recipe, fallen);
+  if (recipe.precision.compute == ComputePrecision::fp8) changes = with_fp8(changes, recipe, fallbacks);
   return changes;
 }
 

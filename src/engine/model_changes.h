@@ -11,9 +11,9 @@ namespace hawser::engine {
 // experts.
 // The keys `adapter`: with_adapters. Adds a problem for each target that the model does not have.
 // The keys `precision.fp8`, with precision.compute: fp8: which weights are gathered in FP8, frozen ones included. Adds a
-// problem for each block and each Linear that the model has not, and with DoRA. `fallen`: modules of Linears that have
+// problem for each block and each Linear that the model has not, and with DoRA. `fallbacks`: modules of Linears that have
 // fallen back from FP8 (engine/fp8_fallback.h).
-ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fallen = {});
+ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fallbacks = {});
 
 // A model as `eval` computes it: the load-balancing loss counts if the model's own loss includes it
 // (nn::MoeConfig::reported), with the coefficient of its config, and no other loss of routers does.

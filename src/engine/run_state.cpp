@@ -231,7 +231,7 @@ Problems fp8_changes(const RunState& state, const std::string& recipe, const std
     const nlohmann::json before = of(saved, place.c_str()), after = of(now, place.c_str());
     if (before != after) add(cat("precision.fp8.", key), before, after);
   }
-  // An exclusion more only loses scales that the state has.
+  // A new exclusion only drops scales; a removed one would have no history.
   const nlohmann::json before = of(saved, "/precision/fp8/exclude"), after = of(now, "/precision/fp8/exclude");
   const bool kept = std::ranges::all_of(
       before, [&](const nlohmann::json& name) { return std::ranges::find(after, name) != after.end(); });

@@ -7,6 +7,7 @@
 #include "base/units.h"
 #include "comm/mpi/world.h"
 #include "device/cuda/native.h"
+#include "engine/does_not_fit.h"
 #include "engine/host_copy.h"
 #include "engine/rank_device.h"
 #include "engine/staged_weights.h"
@@ -179,10 +180,10 @@ std::optional<Error> Session::check_pinned(std::optional<Bytes> capacity) const 
 void Session::expect_fits(const std::optional<Error>& too_large) const {
   if (comm::Channel* const channel = mesh_.channel()) {
     for (const std::string& line : channel->all_gather_strings(too_large ? too_large->what() : "")) {
-      if (!line.empty()) throw Error(ExitCode::does_not_fit, line);
+      if (!line.empty()) throw DoesNotFit(line);
     }
   } else if (too_large) {
-    throw Error(*too_large);
+    throw DoesNotFit(too_large->what());
   }
 }
 

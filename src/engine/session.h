@@ -27,8 +27,8 @@ struct SessionChecks {
   bool replay = step::kAddressSanitizer;  // compares every trace item with the plan
   // Poisons arena bytes outside of live buffers; needs `replay` and the CPU.
   bool guard = step::kAddressSanitizer;
-  // Maximum bytes of pinned host memory of the session; the constructor throws Error(does_not_fit) before it reserves
-  // memory if more are needed. nullopt: on a GPU, the host memory that is free now (other ranks of the machine are not
+  // Maximum bytes of pinned host memory of the session; the constructor throws DoesNotFit before it reserves memory
+  // if more are needed. nullopt: on a GPU, the host memory that is free now (other ranks of the machine are not
   // counted). Not checked on other devices, where the memory is in `capacity`.
   std::optional<Bytes> host_capacity = std::nullopt;
 };
@@ -50,12 +50,13 @@ enum class Scales {
 class Session {
  public:
   // `capacity`: maximum bytes of planned_bytes(), and on the CPU of pinned_bytes() in addition; the constructor throws
-  // Error(does_not_fit) before it reserves memory if more are needed. nullopt: the free memory that the device's driver
+  // DoesNotFit before it reserves memory if more are needed. nullopt: the free memory that the device's driver
   // reports; without such a driver (cpu, meta) the session is not checked. `model`, `device` and `mesh` must outlive
   // the session. plan::state_options must be equal for the layouts of all `configs`: they share one state, and one
   // arena of the size of the largest.
-  // Collective: every rank of the mesh calls it with the same configs. does_not_fit is thrown on every rank of the run
-  // if one does not fit. Another error may be thrown on this rank only; whoever called it must then end the other ranks.
+  // Collective: every rank of the mesh calls it with the same configs. DoesNotFit is thrown on every rank of the run if
+  // one does not fit, before any of them reserves memory. Another error, also the Error(does_not_fit) of an allocation
+  // that fails, may be thrown on this rank only; whoever called it must then end the other ranks.
   Session(const models::Model& model, std::vector<StepConfig> configs, Device& device, comm::Mesh& mesh,
           std::optional<Bytes> capacity = std::nullopt, SessionChecks checks = {});
   // The same with one StepConfig of this layout for each purpose.
@@ -138,7 +139,7 @@ class Session {
   bool has_history();  // waits for all steps
   // The error if pinned_bytes() are too many.
   std::optional<Error> check_pinned(std::optional<Bytes> capacity) const;
-  // `too_large`: the session does not fit on this rank. Every rank throws if one has such an error.
+  // `too_large`: the session does not fit on this rank. Every rank throws DoesNotFit if one has such an error.
   void expect_fits(const std::optional<Error>& too_large) const;
   // step::quantize_loaded; blocks the host.
   void quantize(int flat, const TensorView& values);

@@ -51,9 +51,9 @@ void check_finite(double loss, const std::string& model) {
 }
 
 // The stored choices of the checkpoint's run, so that the result equals the run's own evaluation.
-engine::StoredChoices stored_choices(const engine::OpenModel& open) {
+std::vector<engine::StoredChoices> stored_choices(const engine::OpenModel& open) {
   if (!open.checkpoint) return {};
-  return {engine::run_state_of(open.checkpoint->metadata()).gemm_algorithms, open.checkpoint->folder()};
+  return {{engine::run_state_of(open.checkpoint->metadata()).gemm_algorithms, open.checkpoint->folder()}};
 }
 
 // The model's own loss includes that of its routers.

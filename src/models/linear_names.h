@@ -1,5 +1,5 @@
-// Linears by the names of their modules in a Hugging Face folder ("model.layers.0.mlp.down_proj"), and what a recipe
-// names them by.
+// Linears by the names of their modules in a Hugging Face folder ("model.layers.0.mlp.down_proj"), and how a recipe
+// selects them.
 #pragma once
 
 #include <optional>

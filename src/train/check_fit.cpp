@@ -7,6 +7,7 @@
 #include "prepare/prepare.h"
 #include "prepare/token_file.h"
 #include "train/fit.h"
+#include "train/stored_fallbacks.h"
 
 namespace hawser::train {
 namespace {
@@ -31,8 +32,10 @@ void check_places(const plan::RunPlan& plan, Problems& problems) {
 }  // namespace
 
 void check_fit(const plan::RunPlan& plan, const FitPlace& place, Problems& problems) {
-  const engine::OpenModel open =
-      engine::open_model(plan.model, plan.random_weights, problems, engine::changes_of(plan.recipe));
+  const std::vector<engine::Fp8Fallback> fallbacks =
+      place.resume ? stored_fallbacks(plan) : std::vector<engine::Fp8Fallback>{};
+  const engine::OpenModel open = engine::open_model(plan.model, plan.random_weights, problems,
+                                                    engine::changes_of(plan.recipe, engine::modules_of(fallbacks)));
   if (open.model)
     check_blocks(plan.recipe, static_cast<std::int64_t>(open.model->description().blocks.size()), problems);
   if (place.first && !plan.prepares) {

@@ -52,7 +52,8 @@ struct FitResult {
 struct FitPlace {
   int world = 1, ranks_here = 1, threads = 1;  // ranks in total, ranks on this machine, threads per rank
   DeviceKind device = DeviceKind::cpu;
-  bool first = true;  // only the first rank checks the data and creates the output folder
+  bool first = true;    // only the first rank checks the data and creates the output folder
+  bool resume = false;  // FitRequest::resume: Linears that have fallen back from FP8 are planned without it
 };
 
 // Checks all user input that can be checked without reading data or using devices: model, data files, tokenizer,

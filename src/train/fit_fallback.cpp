@@ -1,26 +1,33 @@
 // A Linear that saturates FP8 again and again leaves it: the run is saved, opened again without it and resumed, in this
 // process. So everything after it is planned and computed as if the recipe excluded the Linear.
 #include "base/cat.h"
+#include "engine/does_not_fit.h"
 #include "engine/model_changes.h"
 #include "engine/rank_sync.h"
 #include "models/linear_names.h"
 #include "train/fit_run.h"
+#include "train/stored_fallbacks.h"
 
 namespace hawser::train {
 
-std::vector<engine::Fp8Fallback> FitRun::stored_fallbacks() const {
-  if (!request_.resume || plan_.recipe.precision.compute != ComputePrecision::fp8) return {};
-  const std::string metadata = engine::on_rank_zero(world_, [&]() -> std::string {
-    Problems ignored;  // reported when it is loaded
-    const auto found = checkpoint::Checkpoint::latest(plan_.files.checkpoints, ignored);
-    try {
-      return found ? engine::to_json(engine::run_state_of(found->metadata())) : "";
-    } catch (const UserError&) {
-      return "";  // likewise
-    }
+std::vector<engine::Fp8Fallback> stored_fallbacks(const plan::RunPlan& plan) {
+  if (plan.recipe.precision.compute != ComputePrecision::fp8) return {};
+  Problems ignored;
+  try {
+    const auto found = checkpoint::Checkpoint::latest(plan.files.checkpoints, ignored);
+    if (found) return engine::run_state_of(found->metadata()).fp8_fallbacks;
+  } catch (const UserError&) {
+    // reported when it is loaded
+  }
+  return {};
+}
+
+std::vector<engine::Fp8Fallback> FitRun::resumed_fallbacks() const {
+  if (!request_.resume) return {};
+  const std::string state = engine::on_rank_zero(world_, [&] {
+    return engine::to_json(engine::RunState{.fp8_fallbacks = stored_fallbacks(plan_), .recipe = "{}"});
   });
-  if (metadata.empty()) return {};
-  return engine::run_state_of(metadata).fp8_fallbacks;
+  return engine::run_state_of(state).fp8_fallbacks;
 }
 
 void FitRun::rebuild_model() {
@@ -32,6 +39,9 @@ void FitRun::reopen(std::vector<engine::Fp8Fallback> fallbacks) {
   fallbacks_ = std::move(fallbacks);
   saver_->close_session();
   session_.reset();
+  // A rank's memory is free when the others have closed their mappings of it as well. Those that count free memory for
+  // the next session must not begin before.
+  if (world_ != nullptr) world_->barrier();
   rebuild_model();
   plan_.recipe.memory = request_.plan.recipe.memory;  // auto chooses again
   lay_out();
@@ -59,8 +69,7 @@ void FitRun::fall_back(bool saved) {
       log(cat("hawser: step ", step, ": block ", block, "'s ", to_string(linear->site), " falls back to ",
               to_string(plan_.layout.compute), ": its inputs or gradients saturated FP8 in ", times, " of ", kWindow,
               " steps"));
-    } catch (const Error& error) {
-      if (error.code() != ExitCode::does_not_fit) throw;
+    } catch (const engine::DoesNotFit& error) {  // on every rank, with no session and no memory reserved
       saturations_.keep_in_fp8(*linear);
       reopen(before);
       const std::string what = error.what();

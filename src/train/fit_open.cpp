@@ -183,7 +183,7 @@ void FitRun::open() {
   });
   const std::string manifest = prepare_data(request_, open_.model->vocabulary(), world_, progress_.get());
 
-  fallbacks_ = stored_fallbacks();
+  fallbacks_ = resumed_fallbacks();
   if (!fallbacks_.empty()) rebuild_model();
   lay_out();
   const comm::MeshPlace place = comm::place_of(world_ != nullptr ? world_->rank().value() : 0, plan_.layout.mesh);
@@ -260,15 +260,16 @@ void FitRun::choose_algorithms() {
   if (how.measure && first_rank()) io::write_text_atomically(plan_.files.gemm_algorithms, choices);
 }
 
-engine::StoredChoices FitRun::stored_choices() const {
+std::vector<engine::StoredChoices> FitRun::stored_choices() const {
+  std::vector<engine::StoredChoices> all;
   if (request_.resume || !fallbacks_.empty()) {
     Problems ignored;  // reported when it is loaded
     const auto found = checkpoint::Checkpoint::latest(plan_.files.checkpoints, ignored);
-    if (found) return {engine::run_state_of(found->metadata()).gemm_algorithms, found->folder()};
+    if (found) all.push_back({engine::run_state_of(found->metadata()).gemm_algorithms, found->folder()});
   }
   const std::string path = stored_gemm_algorithms_path(plan_.files);
-  if (plan_.layout.deterministic || path.empty()) return {};
-  return {io::read_text(path, kMaxChoices), path};
+  if (!plan_.layout.deterministic && !path.empty()) all.push_back({io::read_text(path, kMaxChoices), path});
+  return all;
 }
 
 void FitRun::expect_equal_on_ranks(const std::string& identity, const std::string& prefix) {

@@ -58,8 +58,10 @@ class FitRun {
   // A deterministic run does not measure: two measurements may choose differently.
   void choose_algorithms();
 
-  // From the checkpoint to resume; else from an earlier run in this folder.
-  engine::StoredChoices stored_choices() const;
+  // Of the checkpoint to resume, and of RunFiles::gemm_algorithms for GEMMs that the checkpoint lacks: a fallback chooses
+  // algorithms after its checkpoint was saved, and the run may end before the next one. Without a checkpoint, the file is
+  // of an earlier run in this folder.
+  std::vector<engine::StoredChoices> stored_choices() const;
   void open_data();
   // UserError on every rank if the ranks' texts differ. `prefix`: of the token file that it identifies.
   void expect_equal_recipes() const;
@@ -99,7 +101,7 @@ class FitRun {
   report::Fp8Error fp8_error(const InFlightStep& ended) const;
 
   // Whether the oldest in-flight step, which has ended, changed nothing and is replayed: its values were saturated
-  // (nn::Quantizer::judge), or another one is replayed before it. Says so.
+  // (nn::Quantizer::judge), or another one is replayed before it. Logs it.
   bool is_replayed(const InFlightStep& ended);
   // That of the largest share of saturated values.
   const step::ScaledSite& saturated_site(const InFlightStep& ended) const;
@@ -110,10 +112,10 @@ class FitRun {
 
   // Linears that fall back from FP8 (fit_fallback.cpp).
   // Between steps: if one saturates too often, the run is saved, opened without it and resumed, in this process. If that
-  // does not fit in memory, it stays in FP8. Says so. `saved`: the newest checkpoint has the present state.
+  // does not fit in memory, it stays in FP8. Logs it. `saved`: the newest checkpoint has the present state.
   void fall_back(bool saved);
-  // The fallbacks of the checkpoint to resume from, which decide what the session is planned for.
-  std::vector<engine::Fp8Fallback> stored_fallbacks() const;
+  // The fallbacks of the checkpoint to resume from, as rank 0 reads it. They decide what the session is planned for.
+  std::vector<engine::Fp8Fallback> resumed_fallbacks() const;
   // The model with the FP8 weights that are left of the recipe's.
   void rebuild_model();
   // A new session in place of the present one, whose state is lost; it has frozen weights only.

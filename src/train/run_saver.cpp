@@ -249,4 +249,10 @@ void RunSaver::save(std::int64_t step) {
   if (displaced) stop(*displaced, step);
 }
 
+void RunSaver::save_again(std::int64_t step) {
+  settle();  // before saved_step_ is reset: the running save may be of the same step
+  saved_step_ = -1;
+  save(step);
+}
+
 }  // namespace hawser::train

@@ -75,11 +75,8 @@ class RunSaver {
   void retired(std::int64_t step, const Event& step_end);
   // Saves the last step between steps, unless it is saved already. Waits for a running save.
   void save(std::int64_t step);
-  // The same, although the step is saved already: replaces its checkpoint.
-  void save_again(std::int64_t step) {
-    saved_step_ = -1;
-    save(step);
-  }
+  // The same, although the step is saved already, or a save of it is running: replaces its checkpoint.
+  void save_again(std::int64_t step);
   // Waits for a running save and throws its error. Every rank calls it.
   void settle();
   // The session ends, and another one continues the run: settles, and saves nothing in between. Every rank calls both.

@@ -114,6 +114,37 @@ TEST(Fallback, ARunContinuesAsIfTheLinearWereExcluded) {
   }
 }
 
+// By step: how often metrics.jsonl says it was replayed.
+std::map<std::int64_t, std::int64_t> replays(const fs::path& out) {
+  std::map<std::int64_t, std::int64_t> all;
+  std::ifstream file(out / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json.contains("replays")) all[json["step"]] = json["replays"];
+  }
+  return all;
+}
+
+// The checkpoint before the fallback is still being written when the step after it saturates.
+TEST(Fallback, WaitsForTheSaveOfTheSameStep) {
+  for (const char* ranks : {"1", "2"}) {
+    SCOPED_TRACE(ranks);
+    const Workplace place;
+    const Ended between = run(place, words({"--ranks", ranks, "output=between", "checkpoint.asynchronous=false"}));
+    ASSERT_EQ(between.code, 0) << between.err;
+    const auto fell = fallbacks(place.out("between"));
+    ASSERT_FALSE(fell.empty());
+    const std::int64_t before = fell.begin()->first - 1;
+    ASSERT_GT(before, 3) << "steps that are due one after the other wait for each other's saves";
+    const Ended beside =
+        run(place, words({"--ranks", ranks, "output=beside", "checkpoint.every_steps=" + std::to_string(before)}));
+    ASSERT_EQ(beside.code, 0) << beside.err;
+    EXPECT_EQ(fallbacks(place.out("beside")), fell);
+    EXPECT_EQ(replays(place.out("beside")), replays(place.out("between")));
+    expect_equal_runs(place.out("beside"), place.out("between"), kSteps);
+  }
+}
+
 // Stopped or killed anywhere, also between the decision and the end of the checkpoint, or of the plan, that follows.
 TEST(Fallback, ResumesInTheMiddle) {
   const Workplace place;
@@ -125,16 +156,20 @@ TEST(Fallback, ResumesInTheMiddle) {
     Words all = {"--ranks", "2", "--resume"};
     all.insert(all.end(), more.begin(), more.end());
     Fit going(place, words(all));
-    ASSERT_TRUE(eventually([&] { return when(going) || !going.going(); }));
+    // Each condition stays true once it is.
+    ASSERT_TRUE(eventually([&] { return when(going) || !going.going(); })) << going.err();
+    ASSERT_TRUE(when(going)) << "the run ended before\n" << going.err();
     if (signal == SIGKILL) {
       going.kill_all();
     } else {
       kill(going.pid(), signal);
     }
-    static_cast<void>(going.wait());
+    const Ended ended = going.wait();
+    EXPECT_NE(ended.code, 0) << "not stopped\n" << ended.err;
   };
   // Nothing else is saved: the checkpoint is that of the first fallback.
-  stop({"checkpoint.every_steps=0"}, SIGKILL, [&](const Fit&) { return saving(place.out()); });
+  stop({"checkpoint.every_steps=0"}, SIGKILL,
+       [&](const Fit&) { return saving(place.out()) || newest_step(place.out()) > 0; });
   const auto says = [](const char* text) {
     return [text](const Fit& fit) { return fit.err().find(text) != std::string::npos; };
   };
@@ -207,6 +242,40 @@ TEST(Fallback, ALinearThatDoesNotFitStaysInFp8) {
   const Ended never = run(place, one_linear("2", {"output=never", "precision.fp8.fallback_after=0"}));
   ASSERT_EQ(never.code, 0) << never.err;
   expect_equal_runs(place.out("tight"), place.out("never"), 12);
+}
+
+// A run that has fallen back is planned so when it is resumed, before its ranks start.
+TEST(Fallback, AResumedRunIsForecastWithItsFallbacks) {
+  const Workplace place;
+  const Words none = {"memory.activation_checkpointing=none"};
+  const auto with = [&](const Words& more) {
+    Words all = none;
+    all.insert(all.end(), more.begin(), more.end());
+    return one_linear("2", all);
+  };
+  const auto needed = [&](const Words& more) -> std::int64_t {
+    Words plan = {"plan", "recipe.yaml", "--json"};
+    for (const std::string& word : with(more)) {
+      if (word.find('=') != std::string::npos) plan.push_back("--set");
+      plan.push_back(word);
+    }
+    const Ended planned = Fit(place, Fit::Command{plan}).wait();
+    EXPECT_EQ(planned.code, 0) << planned.err;
+    return nlohmann::json::parse(planned.out)["memory"][0]["needed"];
+  };
+  const std::int64_t in_fp8 = needed({});
+  const std::int64_t fallen = needed({"precision.fp8.layers=[1]", "precision.compute=auto"});
+  ASSERT_GT(fallen, in_fp8);
+  const Ended before = run(place, with({}));
+  ASSERT_EQ(before.code, 0) << before.err;
+  ASSERT_EQ(fallbacks(place.out()).size(), 1u);
+  const auto resumed = [&](std::int64_t capacity) {
+    return run(place, with({"--resume", "train.steps=14", "memory.capacity=" + std::to_string(capacity) + "B"}));
+  };
+  const Ended tight = resumed(fallen - 1);
+  EXPECT_EQ(tight.code, 4) << tight.err;
+  EXPECT_NE(tight.err.find("does not fit"), std::string::npos) << tight.err;
+  EXPECT_EQ(resumed(fallen).code, 0);
 }
 
 // With the last Linear all scales are gone, and nothing can be replayed any more.

@@ -2,6 +2,7 @@
 // back.
 #include "base/testing/temporary_folder.h"
 #include "checkpoint/root.h"
+#include "engine/does_not_fit.h"
 #include "engine/load_state.h"
 #include "engine/model_changes.h"
 #include "fp8_exact.h"
@@ -190,7 +191,7 @@ TEST(Fp8Exclude, EveryRankLearnsThatOneDoesNotFit) {
     const engine::Session session(model, layout, *device, *mesh, {step::Purpose::train},
                                   last ? std::optional(Bytes(1000)) : std::nullopt);
     FAIL() << "not rejected";
-  } catch (const Error& error) {
+  } catch (const engine::DoesNotFit& error) {
     EXPECT_EQ(error.code(), ExitCode::does_not_fit);
     EXPECT_NE(std::string(error.what()).find("and may use 1000 B"), std::string::npos) << error.what();
   }
