@@ -86,7 +86,7 @@ ModelChanges with_adapters(const ModelChanges& changes, const std::vector<models
                 if (changes.describe) changes.describe(description, problems);
                 for (const models::LoraConfig& lora : adapters) models::add_lora(description, lora, place, problems);
               },
-          .spec_of = models::train_lora(std::move(saved))};
+          .spec_of = models::train_lora(changes.spec_of, std::move(saved))};
 }
 
 namespace {

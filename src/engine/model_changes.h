@@ -19,7 +19,8 @@ ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fa
 // (nn::MoeConfig::reported), with the coefficient of its config, and no other loss of routers does.
 ModelChanges changes_for_evaluation();
 
-// `changes`, and adapters, beside which all weights but their modules_to_save are frozen. `place`: of messages.
+// `changes`, and adapters, beside which all weights but their modules_to_save are frozen (models::train_lora). `place`:
+// of messages.
 ModelChanges with_adapters(const ModelChanges& changes, const std::vector<models::LoraConfig>& adapters,
                            const models::LoraPlace& place);
 

@@ -44,7 +44,9 @@ struct OpenModel {
 struct ModelChanges {
   // Adds to the description that was read, for instance adapters (nn::AdapterConfig), or problems.
   std::function<void(models::ModelDescription& description, Problems& problems)> describe = {};
-  nn::FlatSpecOf spec_of = nn::common_domain;  // which parameters are frozen, their dtypes and groups
+  // Which parameters are frozen, their domains, dtypes and groups. common_domain is for meshes without tensor and expert
+  // ranks (plan::executor_setup).
+  nn::FlatSpecOf spec_of = nn::common_domain;
 };
 
 // Reads the config and the headers of all weight files and checks them against each other; reads no tensor data. Adds

@@ -219,17 +219,18 @@ void add_lora(ModelDescription& description, const LoraConfig& lora, const LoraP
   }
 }
 
-nn::FlatSpecOf train_lora(std::vector<std::string> modules_to_save) {
-  return [modules = std::move(modules_to_save)](const nn::Param& param) {
-    nn::FlatSpec spec = nn::common_domain(param);
-    spec.updated_by_layer = false;  // the base stays as it is
-    spec.trainable = std::ranges::all_of(param.segments, [&](const nn::Segment& segment) {
-      return is_lora_tensor(segment.name) || std::ranges::any_of(modules, [&](const std::string& module) {
-               return is_part_of(module_of(segment.name), module);
-             });
-    });
-    return spec;
+nn::FlatSpecOf train_lora(nn::FlatSpecOf spec_of, std::vector<std::string> modules_to_save) {
+  const auto trains = [modules = std::move(modules_to_save)](const nn::Segment& segment) {
+    return is_lora_tensor(segment.name) || std::ranges::any_of(modules, [&](const std::string& module) {
+             return is_part_of(module_of(segment.name), module);
+           });
   };
+  return nn::FlatSpecOf([of = std::move(spec_of), trains](const nn::Param& param, const nn::UnitPlace& place) {
+    nn::FlatSpec spec = of(param, place);
+    spec.updated_by_layer = false;  // the base stays as it is
+    spec.trainable = spec.trainable && std::ranges::all_of(param.segments, trains);
+    return spec;
+  });
 }
 
 bool is_lora_tensor(const std::string& name) {

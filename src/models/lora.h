@@ -49,8 +49,9 @@ struct LoraPlace {
 // cannot have adapted or trained.
 void add_lora(ModelDescription& description, const LoraConfig& lora, const LoraPlace& place, Problems& problems);
 
-// Trains the parameters of adapters and of these modules; freezes all others. add_lora has checked the modules.
-nn::FlatSpecOf train_lora(std::vector<std::string> modules_to_save);
+// `spec_of`, which decides without adapters, with all parameters frozen but those of adapters and of these modules;
+// domains, dtypes and groups stay as they are. add_lora has checked the modules.
+nn::FlatSpecOf train_lora(nn::FlatSpecOf spec_of, std::vector<std::string> modules_to_save);
 
 // Whether a tensor is an adapter's: A, B or a magnitude.
 bool is_lora_tensor(const std::string& name);

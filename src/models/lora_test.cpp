@@ -43,7 +43,7 @@ TEST(Lora, AllLinearIsEveryLinearOfTheBlocksButThoseOfExperts) {
     EXPECT_EQ(added.targets.size(), linears) << family;
     const std::vector<std::string> all = adaptable_linears(added.description);
     EXPECT_EQ(added.targets, std::set<std::string>(all.begin(), all.end())) << family;
-    const Model model(added.description, train_lora({}));
+    const Model model(added.description, train_lora(nn::common_domain, {}));
     for (const nn::Flat& flat : model.flats()) {
       for (const nn::Param& param : flat.params()) {
         EXPECT_EQ(flat.spec().trainable, is_lora_tensor(param.name)) << family << " " << param.name;
@@ -143,7 +143,7 @@ TEST(Lora, ModulesToSaveTrainInFull) {
   const Added added = add("llama", {.modules_to_save = modules});
   EXPECT_EQ(added.problems, "");
   EXPECT_EQ(added.targets.size(), 25u);  // without the three of layers.1.mlp
-  const Model model(added.description, train_lora(modules));
+  const Model model(added.description, train_lora(nn::common_domain, modules));
   std::set<std::string> trained;
   for (const nn::Flat& flat : model.flats()) {
     for (const nn::Param& param : flat.params()) {

@@ -117,8 +117,8 @@ struct KvCache {
   TensorView k, v;
 };
 
-// AttentionCall::blocks for a call over `diagonal`, with this rank's T rows; empty if uniform_diagonal is 0, or if the
-// mask is not causal: keys after a sequence's end would be visible.
+// AttentionCall::blocks for a call over `diagonal`, with the `rows` of attention, U T; empty if uniform_diagonal is 0,
+// or if the mask is not causal: keys after a sequence's end would be visible.
 std::vector<ops::StridedBlocks> diagonal_blocks(const BatchViews& batch, const AttentionMask& mask, std::int64_t rows);
 
 // Where the gradient of a parameter is written. The caller decides it before the layer enqueues the GEMM.

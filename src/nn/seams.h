@@ -9,10 +9,11 @@
 // LayerContext and orders it with events; work that is enqueued on the compute stream afterwards may use the views that
 // it returns.
 //
-// The ranks of a pipeline stage share one plan, which one of them makes: a seam asks for the same temps and enqueues
-// the same ops in the same order on each of them. Only peers, and what tables contain, may depend on the rank. Two
-// ranks that pass data to each other use Group::exchange: with a send and a receive in an order that depends on the
-// rank, the plan may give what is received the bytes of what is still to be sent.
+// The ranks of a pipeline stage share one plan, which one of them makes: a seam has equally many pieces or parts, asks
+// for the same temps and enqueues the same ops in the same order on each of them. Only peers, what tables contain, and
+// which rows a piece has (Redistribute) may depend on the rank. Two ranks that pass data to each other use
+// Group::exchange: with a send and a receive in an order that depends on the rank, the plan may give what is received
+// the bytes of what is still to be sent.
 #pragma once
 
 #include <algorithm>
@@ -48,7 +49,8 @@ struct RowPiece {
 //
 // The seam decides how many pieces there are and in which order the caller computes them, so that the communication of
 // one overlaps the GEMM of another. Each full row is in exactly one piece. The default: one piece, the argument itself.
-// With Order::any ranks may have different numbers of pieces, so that a caller must not communicate between them.
+// All ranks have equally many pieces, and piece p of each has equally many rows. With Order::any these may be other rows
+// on each rank, so that a caller must not communicate between them.
 class Redistribute {
  public:
   enum class Order {

@@ -58,14 +58,15 @@ std::int64_t checkpoint_bytes(const models::Model& model, const Layout& layout) 
   for (const nn::Flat& flat : model.flats()) {
     const nn::FlatSpec& spec = flat.spec();
     if (!spec.changes()) continue;
-    bytes += nn::saved_count(flat, {}) * size_of(spec.stored_in(layout.compute));
-    if (spec.scaling != nn::Scaling::none) {
-      bytes += nn::saved_count(flat, nn::scale_extent(spec.scaling)) * size_of(DType::f32);
-    }
+    // Slices count as their global tensors, but other ranks' experts are tensors that this model does not have.
+    const std::int64_t parts = spec.domain == Domain::expert ? layout.mesh.expert : 1;
+    const auto saved = [&](const nn::Extent& extent, DType dtype) {
+      return parts * nn::saved_count(flat, extent) * size_of(dtype);
+    };
+    bytes += saved({}, spec.stored_in(layout.compute));
+    if (spec.scaling != nn::Scaling::none) bytes += saved(nn::scale_extent(spec.scaling), DType::f32);
     if (!spec.trainable) continue;
-    for (const optim::StateSlot& slot : layout.optimizer->slots(flat)) {
-      bytes += nn::saved_count(flat, slot.extent) * size_of(slot.dtype);
-    }
+    for (const optim::StateSlot& slot : layout.optimizer->slots(flat)) bytes += saved(slot.extent, slot.dtype);
   }
   if (const std::vector<step::ScaledSite> sites = scaled_sites(layout); !sites.empty()) {
     bytes += static_cast<std::int64_t>(sites.size()) * (1 + layout.quantizer->history()) * size_of(DType::f32);

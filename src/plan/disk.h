@@ -12,8 +12,9 @@
 namespace hawser::plan {
 
 // Bytes of the tensors of a checkpoint, which are the state that all shards of a run have together: trained weights in
-// float32, their scales, the optimizer's slots, and what a quantizer keeps of x and dy. AdamW: 12 for each parameter
-// that is trained. Frozen weights are not saved.
+// float32, their scales, the optimizer's slots, and what a quantizer keeps of x and dy; with tensor and expert ranks
+// complete tensors and all experts, of which `model` has this rank's. AdamW: 12 for each parameter that is trained.
+// Frozen weights are not saved.
 std::int64_t checkpoint_bytes(const models::Model& model, const Layout& layout);
 
 struct DiskUse {

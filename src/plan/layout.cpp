@@ -308,12 +308,56 @@ void check_experts(const Layout& layout, const models::Model& model) {
   }
 }
 
+const char* text_of(Domain domain) {
+  constexpr const char* kTexts[kDomains] = {"sliced", "replicated", "expert", "kv_copies"};
+  return kTexts[static_cast<int>(domain)];
+}
+
+// How many different slices of a parameter the tensor ranks have.
+int slices_of(Domain domain, const comm::MeshSizes& mesh) {
+  if (domain == Domain::sliced) return mesh.tensor;
+  return domain == Domain::kv_copies ? mesh.tensor / mesh.kv_copies : 1;
+}
+
+// What tensor ranks have of each parameter, and which ranks have its experts, is what its domain says. Otherwise
+// copies would become different, and gradients, norms and checkpoints have elements several times or not at all.
+// Without tensor and expert ranks all domains are the same.
+void check_domains(const Layout& layout, const models::Model& model) {
+  const comm::MeshSizes& mesh = layout.mesh;
+  if (mesh.tensor == 1 && mesh.expert == 1) return;
+  const auto is_slice = [](const nn::Segment& segment) {
+    return segment.slice.extent > 0 && segment.slice.extent < segment.global[segment.slice.dim];
+  };
+  for (const nn::Flat& flat : model.flats()) {
+    const nn::FlatSpec& spec = flat.spec();
+    const bool sliced = slices_of(spec.domain, mesh) > 1;
+    for (const nn::Param& param : flat.params()) {
+      const auto text = [&] {
+        return cat(param.name, ", Domain::", text_of(spec.domain), ", on ", mesh.tensor, " tensor ranks (kv_copies ",
+                   mesh.kv_copies, ") and ", mesh.expert, " expert ranks: ");
+      };
+      const bool experts = param.matrices > 0;
+      HAWSER_CHECK(experts == (spec.domain == Domain::expert), text(),
+                   experts ? "experts, which have Domain::expert" : "no experts");
+      const auto slices = std::ranges::count_if(param.segments, is_slice);
+      // Experts may be slices of a tensor of all.
+      HAWSER_CHECK(experts || slices == (sliced ? static_cast<std::ptrdiff_t>(param.segments.size()) : 0), text(),
+                   slices, " of ", param.segments.size(), " segments are slices, not ", sliced ? "all" : "none");
+      if (mesh.tensor == 1 || !spec.trainable || spec.domain == Domain::sliced) continue;
+      const bool partial = param.flat.partial_gradient || (layout.sequence_parallel && param.of_residual_rows);
+      HAWSER_CHECK(spec.partial_gradient == partial, text(), "its layer computes ",
+                   partial ? "parts of its gradient, not equal copies" : "equal copies of its gradient, not parts");
+    }
+  }
+}
+
 }  // namespace
 
 step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& model, const program::Program& program,
                                    comm::Mesh& mesh, step::Purpose purpose) {
   check_attention(layout, model);
   check_experts(layout, model);
+  check_domains(layout, model);
   HAWSER_CHECK(purpose != step::Purpose::logits || !layout.sequence_parallel, "logits with sequence parallelism");
   step::BatchBounds bounds = layout.bounds;
   bounds.logit_positions = purpose == step::Purpose::logits ? layout.logit_positions : 0;

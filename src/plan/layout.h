@@ -121,7 +121,8 @@ nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh);
 
 // An executor's setup with all fields that follow from the layout; the caller adds device, state and buffers.
 // InternalError if the model has attention that is not causal (nn::AttentionConfig::causal) and the layout a KV cache,
-// or if the model's layers have another part of their experts than MeshSizes::expert says.
+// if the model's layers have another part of their experts than MeshSizes::expert says, or if the domain of a parameter
+// or its FlatSpec::partial_gradient does not fit the mesh; nn::common_domain does not with tensor or expert ranks.
 step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& model, const program::Program& program,
                                    comm::Mesh& mesh, step::Purpose purpose);
 

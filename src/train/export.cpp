@@ -139,7 +139,7 @@ void write_adapter(const ExportRequest& request, checkpoint::Checkpoint& checkpo
   problems.throw_if_any();
   models::add_lora(description, lora, {checkpoint.folder(), "adapter.targets", "adapter.modules_to_save"}, problems);
   problems.throw_if_any();
-  const models::Model model(std::move(description), models::train_lora(lora.modules_to_save));
+  const models::Model model(std::move(description), models::train_lora(nn::common_domain, lora.modules_to_save));
   const auto hub = hub_name_of(metadata.base_model);
   const Stored stored = stored_as(request.dtype, {});
   models::export_adapter(

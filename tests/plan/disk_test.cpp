@@ -5,6 +5,7 @@
 #include "plan/disk.h"
 #include "plan/report.h"
 #include "support.h"
+#include "support/toy_slices.h"
 
 namespace hawser {
 namespace {
@@ -55,6 +56,24 @@ TEST(Disk, ACheckpointHasWhatTrains) {
   layout.compute = DType::bf16;
   EXPECT_EQ(plan::checkpoint_bytes(all, layout), 12 * all.parameters());
   EXPECT_EQ(plan::checkpoint_bytes(model, layout), 12 * trainable);
+}
+
+// Each rank has a quarter of the experts and half of the slices; a checkpoint has all.
+TEST(Disk, ACheckpointHasTheExpertsOfAllRanks) {
+  models::ModelDescription whole = testing::toy_description();
+  testing::set_experts(whole, 1, 8, 2);
+  const nn::FlatSpecOf own([](const nn::Param& param) {
+    nn::FlatSpec spec = param.flat;
+    if (param.of_linear) spec.scaling = nn::Scaling::tensor;
+    return spec;
+  });
+  plan::Layout layout;
+  const std::int64_t bytes = plan::checkpoint_bytes(models::Model(whole, own), layout);
+  EXPECT_GT(bytes, 12 * models::Model(whole).parameters());  // and scales
+  layout.mesh = {.tensor = 2, .shard = 4, .expert = 4};
+  models::ModelDescription part = testing::half_of(whole, 1, {.vocabulary = true});
+  part.blocks.at(1).moe->part = {.index = 3, .parts = 4};
+  EXPECT_EQ(plan::checkpoint_bytes(models::Model(part, own), layout), bytes);
 }
 
 TEST(Disk, EstimatesPreparedDataFromTheFiles) {

@@ -2,6 +2,7 @@
 // inner width are cut over two tensor ranks, all other parameters are copies. The real layers run through plan,
 // checker, executor and session; each element of a copy is reduced, counted in the norm and saved once.
 #include "delayed_scaling.h"
+#include "models/lora.h"
 #include "models/weights.h"
 #include "nn/testing/context.h"
 #include "support/tensor_parallel.h"
@@ -293,6 +294,24 @@ TEST(Tensor, AdaptersTrainLikeOneRank) {
   if (world < 4) return;
   expect_like_one_rank(whole, spec, {.tensor = 2, .shard = world / 2}, recomputed);
   expect_like_one_rank(whole, spec, {.tensor = 2, .context = 2, .shard = world / 4}, delayed);
+}
+
+// What freezes the base leaves domains and partial gradients as the layers of tensor ranks need them: norms and the
+// head train beside adapters of all kinds.
+TEST(Tensor, TheSpecOfAdaptersTrainsLikeOneRank) {
+  const int world = the_world->size();
+  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
+  const nn::FlatSpecOf spec = models::train_lora([](const nn::Param& param) { return param.flat; },
+                                                 {"input_layernorm", "lm_head", "model.norm"});
+  models::ModelDescription whole = testing::toy_description(false);
+  Problems problems;
+  models::add_lora(whole, {.rank = 3, .alpha = 6, .dropout = 0.25}, {}, problems);
+  EXPECT_TRUE(problems.empty()) << problems.lines();
+  expect_divided(whole, divided_mesh(), {.checkpointing = Checkpointing::full}, kVocabulary, spec);
+  for (models::BlockDescription& block : whole.blocks) block.attention.kv_heads = 1;
+  comm::MeshSizes copies = divided_mesh();
+  copies.kv_copies = testing::kv_copies(whole, copies.tensor);
+  expect_divided(whole, copies, {.delay_weight_gradients = true}, kSequence, spec);
 }
 
 // The scale of a sliced weight is that of the global tensor, equal on its tensor ranks and saved once; so are the
