@@ -120,7 +120,7 @@ std::vector<Key> make_schema() {
             {"float32", ComputePrecision::float32},
             {"bf16", ComputePrecision::bf16},
             {"fp8", ComputePrecision::fp8}},
-           {"fp16"}, "compute dtype; auto: float32 on the CPU, bf16 on CUDA; fp8: GEMMs of blocks in FP8, else auto",
+           {"fp16"}, "compute dtype; auto: float32 on the CPU, bf16 on CUDA; fp8: block GEMMs in FP8, else auto",
            {{"bfloat16", "bf16"},
             {"fp32", "float32"},
             {"f32", "float32"},
