@@ -7,6 +7,7 @@
 #include "engine/model_changes.h"
 #include "fp8_exact.h"
 #include "train/saver.h"
+#include "two_pass_fp8.h"
 
 namespace hawser {
 namespace {
@@ -102,15 +103,6 @@ TEST(Fp8Exclude, ARunContinuesWithoutALinearOnEveryMesh) {
   }
 }
 
-// FP8 without the ops that write it themselves.
-class TwoPasses : public nn::Fp8Scaling {
- public:
-  using nn::Fp8Scaling::Fp8Scaling;
-  std::optional<ops::Fp8Output> output(nn::LayerContext&, const nn::Quantization&, const Shape&) const override {
-    return {};
-  }
-};
-
 // What a recipe excludes has the bits of a run whose Linears were put in FP8 one by one, without the others: on every
 // mesh, with inputs saved in FP8 or not. Each rank compares what it runs with its plan.
 TEST(Fp8Exclude, TheRecipesLinearsAreInTheComputeDtype) {
@@ -160,7 +152,7 @@ TEST(Fp8Exclude, TheRecipesLinearsAreInTheComputeDtype) {
     plan::Layout of_recipe = plain, of_all = plain, by_hand = plain;
     plan::set_formats(of_recipe, excluding, recipe.precision.fp8);
     plan::set_formats(of_all, all, recipe.precision.fp8);
-    by_hand.quantizer = std::make_shared<TwoPasses>(nn::Fp8Options{});
+    by_hand.quantizer = std::make_shared<testing::TwoPassFp8>(nn::Fp8Options{});
     using enum nn::Site;
     for (const auto& [layer, site] : {std::pair{0, output_projection},
                                       {1, up_projection},

@@ -11,6 +11,7 @@
 #include "support/toy_slices.h"
 #include "toy_training.h"
 #include "train/saver.h"
+#include "two_pass_fp8.h"
 
 namespace hawser {
 namespace {
@@ -173,15 +174,6 @@ TEST(Fp8Experts, GradientsAreThoseOfOneRank) {
   }
 }
 
-// FP8 without the ops that write it themselves.
-class TwoPasses : public nn::Fp8Scaling {
- public:
-  using nn::Fp8Scaling::Fp8Scaling;
-  std::optional<ops::Fp8Output> output(nn::LayerContext&, const nn::Quantization&, const Shape&) const override {
-    return {};
-  }
-};
-
 // Ops that write FP8, and every way to recompute, have the bits of rows that are written first and then rounded.
 TEST(Fp8Experts, NoWayToComputeChangesABit) {
   if (the_world->size() > 4 || the_world->size() == 1) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
@@ -195,7 +187,7 @@ TEST(Fp8Experts, NoWayToComputeChangesABit) {
         plan::Layout layout =
             layout_of(model, mesh,
                       {.scaling = delayed_scales ? Fp8Scaling::delayed : Fp8Scaling::current, .saturation_limit = 1});
-        if (two_passes) layout.quantizer = std::make_shared<TwoPasses>(nn::Fp8Options{});
+        if (two_passes) layout.quantizer = std::make_shared<testing::TwoPassFp8>(nn::Fp8Options{});
         for (nn::SavePolicy& policy : layout.policies) {
           policy.checkpointing = way;
           policy.delay_weight_gradients = delays;

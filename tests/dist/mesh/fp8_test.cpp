@@ -6,6 +6,7 @@
 #include "engine/load_state.h"
 #include "fp8_exact.h"
 #include "train/saver.h"
+#include "two_pass_fp8.h"
 
 namespace hawser {
 namespace {
@@ -161,15 +162,6 @@ TEST(Fp8, AModelsGradientsAreThoseOfOneRank) {
   }
 }
 
-// FP8 without the ops that write it themselves: each input and gradient is written in the compute dtype, then rounded.
-class TwoPasses : public nn::Fp8Scaling {
- public:
-  using nn::Fp8Scaling::Fp8Scaling;
-  std::optional<ops::Fp8Output> output(nn::LayerContext&, const nn::Quantization&, const Shape&) const override {
-    return {};
-  }
-};
-
 // Inputs that are saved in FP8, and ops that write FP8, change no bit of a model: with every way to recompute, delayed
 // gradients of weights, both kinds of scales, on every mesh.
 TEST(Fp8, InputsSavedInFp8ChangeNoBit) {
@@ -178,7 +170,7 @@ TEST(Fp8, InputsSavedInFp8ChangeNoBit) {
                             nn::with_fp8_weights(nn::common_domain, [](int) { return true; }));
   const auto run = [&](plan::Layout layout, comm::Mesh& mesh, bool saved) {
     for (nn::SavePolicy& policy : layout.policies) policy.fp8_inputs = saved;
-    if (!saved) layout.quantizer = std::make_shared<TwoPasses>(nn::Fp8Options{});
+    if (!saved) layout.quantizer = std::make_shared<testing::TwoPassFp8>(nn::Fp8Options{});
     const testing::ToySteps steps(layout, mesh.place(), whole_batch());
     const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
     engine::Session session(model, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
