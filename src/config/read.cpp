@@ -79,7 +79,7 @@ void Reader::unknown(const std::string& name, int line) {
 }
 
 void Reader::take(const std::string& name, const YAML::Node& node, int line) {
-  if (is_section(name) && name.find('.') == std::string::npos) {
+  if (is_section(name) || is_key_group(name)) {
     if (!seen_.insert(name).second) {
       problems.add({.file = file_, .what = "section given twice", .at = at(name, line), .hint = "one section"});
     }

@@ -111,6 +111,22 @@ TEST_F(ReadRecipe, ReportsEveryProblemAtOnceWithItsLine) {
             "r.yaml: missing key at model.path; try model: {path: MODEL_FOLDER}, or model: {config: config.json}");
 }
 
+TEST_F(ReadRecipe, ReadsKeysOfAGroupAsAMapOrByTheirDottedNames) {
+  const std::string smallest = kSmallest;
+  const Recipe nested = read(smallest + "precision: {compute: fp8, fp8: {amax_history: 4, exclude: [down_proj]}}\n");
+  const Recipe dotted = read(smallest + "precision:\n  fp8.amax_history: 4\n  fp8.exclude: [down_proj]\n");
+  for (const Recipe& recipe : {nested, dotted}) {
+    EXPECT_EQ(recipe.precision.fp8.amax_history, 4);
+    EXPECT_EQ(recipe.precision.fp8.exclude, std::vector<std::string>{"down_proj"});
+  }
+  EXPECT_EQ(read(smallest, {"precision.fp8={margin: 1}"}).precision.fp8.margin, 1);
+  EXPECT_EQ(errors(smallest + "precision: {fp8: true}\n"),
+            "r.yaml: wrong type (expected a section of keys, got true) at precision.fp8, line 6");
+  EXPECT_EQ(errors(smallest + "precision: {fp8: {margni: 1}, fp8.margin: 2, fp8: {}}\n"),
+            "r.yaml: unknown key at precision.fp8.margni, line 6; try precision.fp8.margin\n"
+            "r.yaml: section given twice at precision.fp8, line 6; try one section");
+}
+
 TEST_F(ReadRecipe, AcceptsServerAddressesWithoutCredentials) {
   const auto rejection = [&](const std::string& set) {
     const std::string line = errors(kSmallest, {set});

@@ -298,6 +298,11 @@ bool is_section(std::string_view name) {
   return std::ranges::find(sections(), name, &Section::name) != sections().end();
 }
 
+bool is_key_group(std::string_view name) {
+  const std::string prefix = std::string(name) + ".";
+  return std::ranges::any_of(schema(), [&](const Key& key) { return key.name.starts_with(prefix); });
+}
+
 std::string nearest_key(std::string_view name) {
   const auto dot = name.find('.');
   const std::string section(dot == std::string_view::npos ? "" : name.substr(0, dot));

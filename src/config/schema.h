@@ -65,6 +65,7 @@ const std::vector<Section>& sections();  // in the order of the table; top-level
 
 const Key* find_key(std::string_view name);
 bool is_section(std::string_view name);
+bool is_key_group(std::string_view name);  // keys have names below it, as precision.fp8 has precision.fp8.scaling
 
 // The nearest key for an unknown one, as a dotted name: a key with the same name in another section, then the nearest
 // of its own section, then the nearest anywhere; "" if none is near enough.
