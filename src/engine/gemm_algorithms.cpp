@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "base/text.h"
+#include "engine/gemm_cache.h"
 #include "engine/rank_sync.h"
 #include "ops/attention/attention.h"
 #include "ops/gemm/gemm.h"
@@ -148,6 +149,11 @@ std::vector<GemmShape> gemms_of(const models::Model& model, const plan::Layout& 
 void prepare_gemms(const models::Model& model, const plan::Layout& layout, Device& device, step::Purpose purpose) {
   if (device.kind() != DeviceKind::cuda) return;
   const auto stream = device.make_stream("prepare");
+  const GemmCache cache(GemmCache::default_folder());
+  const std::string stored = ops::gemm_choices(*stream);
+  ops::gemm_take_choices(*stream, cache.read(first_line(stored)));
+  ops::gemm_take_choices(*stream, stored);  // counts where the cache has another choice
+  const std::string before = ops::gemm_choices(*stream);
   for (const GemmShape& p : gemms_of(model, layout, false)) {
     if (p.gradient && step::forward_only(purpose)) continue;
     const Storage a(device, p.in_a, p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k});
@@ -170,6 +176,7 @@ void prepare_gemms(const models::Model& model, const plan::Layout& layout, Devic
     prepare_head(model, layout, device, *stream, !step::forward_only(purpose));
   }
   stream->synchronize();
+  cache.add(before, ops::gemm_choices(*stream));
 }
 
 std::string choose_gemm_algorithms(const models::Model& model, const plan::Layout& layout, Device& device,

@@ -29,7 +29,8 @@ struct GemmShape {
 std::vector<GemmShape> gemms_of(const models::Model& model, const plan::Layout& layout, bool head);
 
 // On a GPU: times cuBLASLt's algorithms for the GEMMs of the layers (ops::gemm_prepare), so that steps use the fastest.
-// Takes about half a minute and temporary memory. Does nothing on other devices. `purpose`: of the steps.
+// Takes about half a minute and temporary memory the first time; what earlier sessions measured is in the user's cache
+// (engine/gemm_cache.h). Does nothing on other devices. `purpose`: of the steps.
 void prepare_gemms(const models::Model& model, const plan::Layout& layout, Device& device,
                    step::Purpose purpose = step::Purpose::train);
 
@@ -48,7 +49,7 @@ struct GemmAlgorithmOptions {
 };
 
 // On a GPU: chooses one algorithm for each GEMM, the same on every rank, since the bits of a sum depend on it. Rank 0
-// takes the stored choices and times the rest; the other ranks use rank 0's. Choices from another GPU model or another
+// takes the stored choices, then the cache's, and times the rest; the other ranks use rank 0's. Choices from another GPU model or another
 // cuBLASLt version are not used, and all GEMMs are timed again. Ranks whose GPU model differs from rank 0's time their
 // own. Rank 0 logs both cases with `log`. Every rank calls it; returns rank 0's choices. On other devices returns "".
 std::string choose_gemm_algorithms(const models::Model& model, const plan::Layout& layout, Device& device,
