@@ -66,7 +66,7 @@ struct Fp8Recipe {
   int margin = 0;
   // Share of an input's or a gradient's elements that are beyond the range of a delayed scale, from which on a step is
   // replayed; 1: none is.
-  double saturation_limit = 1e-3;
+  double saturation_limit = 5e-3;
   // A Linear that makes this many of 100 steps replay is not in FP8 from then on (engine/fp8_fallback.h); 0: never.
   std::int64_t fallback_after = 10;
   std::int64_t verify_every = 0;              // steps; 0: never
