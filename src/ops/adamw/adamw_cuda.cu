@@ -54,7 +54,7 @@ __device__ __forceinline__ void advance(const AdamStep& s, float gradient, float
 
 // N elements of [begin, end) per thread. kMeasures: raises Update::amax of their parts.
 template <class Gradient, int N, bool kMeasures>
-__global__ void __launch_bounds__(kTileThreads, kMeasures ? 6 : 1)
+__global__ void __launch_bounds__(kTileThreads, kMeasures ? 6 : 8)
     adamw_kernel(Update<Gradient> u, std::int64_t begin, std::int64_t end, const __grid_constant__ PartTable table) {
   const std::int64_t first = begin + static_cast<std::int64_t>(blockIdx.x) * kTileThreads * N,
                      at = first + static_cast<std::int64_t>(threadIdx.x) * N;

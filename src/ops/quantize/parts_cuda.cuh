@@ -13,7 +13,11 @@ namespace hawser::ops::cuda {
 // A list of EqualParts as an argument of kernels.
 struct PartTable {
   static constexpr int kRuns = 16;
-  EqualParts runs[kRuns];
+  struct Run {
+    std::int64_t begin, end, size, first;
+    double inverse;  // 1 / size
+  };
+  Run runs[kRuns];
   int count = 0;
 };
 
@@ -24,7 +28,10 @@ void each_table(const std::vector<EqualParts>& parts, std::int64_t count, const 
   std::size_t next = 0;
   for (std::int64_t begin = 0; begin < count;) {
     PartTable table;
-    while (table.count < PartTable::kRuns && next < parts.size()) table.runs[table.count++] = parts[next++];
+    for (; table.count < PartTable::kRuns && next < parts.size(); ++next) {
+      const EqualParts& run = parts[next];
+      table.runs[table.count++] = {run.begin, run.end(), run.size, run.first, 1.0 / static_cast<double>(run.size)};
+    }
     const std::int64_t end = next < parts.size() ? std::clamp(parts[next].begin, begin, count) : count;
     if (begin < end) launch(begin, end, table);
     begin = end;
@@ -38,11 +45,14 @@ struct PartOf {
 
 __device__ __forceinline__ PartOf part_of(const PartTable& table, std::int64_t element) {
   for (int r = 0; r < table.count; ++r) {
-    const EqualParts& run = table.runs[r];
+    const PartTable::Run& run = table.runs[r];
+    if (element < run.begin) return {-1, run.begin};
+    if (element >= run.end) continue;
+    // A quotient below 2^53, one off at most; a division of 64 bits would take more registers than the kernels have.
     const std::int64_t inside = element - run.begin;
-    if (inside < 0) return {-1, run.begin};
-    if (inside >= run.size * run.count) continue;
-    const std::int64_t i = inside / run.size;
+    auto i = static_cast<std::int64_t>(static_cast<double>(inside) * run.inverse);
+    if (i * run.size > inside) --i;
+    if ((i + 1) * run.size <= inside) ++i;
     return {run.first + i, run.begin + (i + 1) * run.size};
   }
   return {-1, INT64_MAX};
