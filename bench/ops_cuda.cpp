@@ -26,6 +26,7 @@
 #include "ops/loss/linear_cross_entropy.h"
 #include "ops/loss/softmax_cuda.h"
 #include "ops/norm/rms_norm.h"
+#include "ops/quantize/parts.h"
 #include "ops/quantize/quantize.h"
 #include "ops/reduce/sum_squares.h"
 #include "ops/rope/rope.h"
@@ -213,11 +214,17 @@ void fp8(Bench& b) {
                [&] { quantize(b.stream(), args); });
     }
   }
-  const RmsNormForward norm{.x = b.normal(act, {kT, kC}),
-                            .weight = b.normal(act, {kC}),
-                            .rstd = b.empty(DType::f32, {kT}),
-                            .fp8 = output(DType::f8e4m3, kC)};
-  b.memory("fp8 rms_norm_forward", 4 * d(kT * kC), [&] { rms_norm_forward(b.stream(), norm); });
+  for (const std::int64_t columns : {kC, 2 * kC, 3 * kC}) {
+    for (const auto& [name, rows, transposed] :
+         {std::tuple{"rows", true, false}, {"transposed", false, true}, {"both", true, true}}) {
+      const RmsNormForward norm{.x = b.normal(act, {kT, columns}),
+                                .weight = b.normal(act, {columns}),
+                                .rstd = b.empty(DType::f32, {kT}),
+                                .fp8 = output(DType::f8e4m3, columns, rows, transposed)};
+      b.memory(cat("fp8 rms_norm_forward ", columns, " columns, ", name), (2 + rows + transposed) * d(kT * columns),
+               [&] { rms_norm_forward(b.stream(), norm); });
+    }
+  }
   const GatedForward forward{.gate_up = b.normal(act, {kT, 2 * kF}), .fp8 = output(DType::f8e4m3, kF)};
   b.memory("fp8 swiglu_forward", 6 * d(kT * kF), [&] { gated_forward(b.stream(), forward); });
   for (const bool again : {false, true}) {
@@ -227,6 +234,57 @@ void fp8(Bench& b) {
                                  .y_fp8 = again ? output(DType::f8e4m3, kF, false) : Fp8Output()};
     b.memory(again ? "fp8 swiglu_backward, y recomputed" : "fp8 swiglu_backward", (again ? 11 : 10) * d(kT * kF),
              [&] { gated_backward(b.stream(), backward); });
+  }
+}
+
+// Of a flat buffer of weights in float32: one matrix, or the experts of a layer. For comparison, the ops that read
+// one matrix at a time, and AdamW without amaxes.
+void fp8_weights(Bench& b) {
+  const std::int64_t n = std::int64_t{1} << 28;
+  for (const std::int64_t count : {1, 256}) {
+    const std::int64_t size = n / count;
+    const std::vector<EqualParts> parts{{.begin = 0, .size = size, .count = count}};
+    const auto each = [&](const auto& body) {
+      for (std::int64_t i = 0; i < count; ++i) body(i, i * size);
+    };
+    const auto weights = [&] { return b.normal(DType::f32, {n}, 0.02); };
+    const AmaxOfParts amaxes{.x = weights(), .amax = b.empty(DType::f32, {count}), .parts = parts};
+    b.memory(cat("fp8 amax of ", count, " parts"), 4 * d(n), [&] { amax_of_parts(b.stream(), amaxes); });
+    const TensorView x = weights(), amax_of_one = b.empty(DType::f32, {count});
+    b.memory(cat("fp8 amax of ", count, " parts, one by one"), 4 * d(n), [&] {
+      each([&](std::int64_t i, std::int64_t at) {
+        amax(b.stream(), {.x = x.rows(at, size), .out = amax_of_one.rows(i, 1)});
+      });
+    });
+    const TensorView scales = b.empty(DType::f32, {count});
+    fill(b.stream(), {.y = scales, .value = 0.001});
+    const QuantizeParts rounded{.x = weights(), .scales = scales, .q = b.empty(DType::f8e4m3, {n}), .parts = parts};
+    b.memory(cat("fp8 quantize ", count, " parts"), 5 * d(n), [&] { quantize_parts(b.stream(), rounded); });
+    const TensorView y = weights(), q = b.empty(DType::f8e4m3, {n}), scale_of_one = b.empty(DType::f32, {count});
+    fill(b.stream(), {.y = scale_of_one, .value = 0.001});
+    b.memory(cat("fp8 quantize ", count, " parts, one by one"), 5 * d(n), [&] {
+      each([&](std::int64_t i, std::int64_t at) {
+        quantize(b.stream(), {.x = y.rows(at, size).reshape({size / 64, 64}),
+                              .scale = scale_of_one.rows(i, 1),
+                              .q = q.rows(at, size).reshape({size / 64, 64})});
+      });
+    });
+    for (const bool records : {false, true}) {
+      AdamW args{.weight = weights(),
+                 .gradient = b.normal(DType::f32, {n}),
+                 .exp_avg = b.empty(DType::f32, {n}),
+                 .exp_avg_sq = b.empty(DType::f32, {n}),
+                 .hyper = b.normal(DType::f32, {kAdamHyperFields}),
+                 .weight_decay = 0.1};
+      if (records) args.amax = b.empty(DType::f32, {count}), args.parts = parts;
+      fill(b.stream(), {.y = args.exp_avg});
+      fill(b.stream(), {.y = args.exp_avg_sq});
+      fill(b.stream(), {.y = args.hyper, .value = 0.001});
+      b.memory(cat("fp8 adamw, ", count, records ? " parts, with amaxes" : " parts, without amaxes"), 28 * d(n), [&] {
+        if (records) fill(b.stream(), {.y = args.amax});
+        adamw(b.stream(), args);
+      });
+    }
   }
 }
 
@@ -362,6 +420,7 @@ int main(int argc, char** argv) {
     copies(bench);
     layers(bench);
     fp8(bench);
+    fp8_weights(bench);
     ends(bench);
     gemms(bench);
     loss(bench);

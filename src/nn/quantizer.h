@@ -12,17 +12,19 @@
 // between ranks.
 //
 // Weights: a trainable flat with FlatSpec::scaling is quantized from its master weights, shard by shard, after each
-// update: measure() and a MAX over the ranks that have other parts of the parameters, weight_scales(),
-// quantize_weights(). So a gathered quantized weight has the bits of the quantized gathered weight. Frozen weights in FP8
-// are quantized in the same way once, as they are loaded.
+// update: measure(), in whose place the optimizer may record the amaxes, and a MAX over the ranks that have other parts
+// of the parameters, weight_scales(), quantize_weights(). So a gathered quantized weight has the bits of the quantized
+// gathered weight. Frozen weights in FP8 are quantized in the same way once, as they are loaded.
 //
 // All work is enqueued on the given stream, or on LayerContext::compute().
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "base/training_options.h"
 #include "ops/quantize/fp8_output.h"
+#include "ops/quantize/parts.h"
 #include "tensor/tensor.h"
 
 namespace hawser::nn {
@@ -130,6 +132,10 @@ class Quantizer {
   // Writes the amax of each scale's part of the parameters, float32 [Flat::scale_count()], as far as the piece has it;
   // 0 where it has nothing.
   virtual void measure(Stream&, const FlatPiece& piece, const TensorView& amax) const = 0;
+  // The parts of the piece that begins at element `begin` of the flat whose amaxes measure() writes, if they are those
+  // of ops::amax_of_parts: an optimizer may then record them as it writes the weights (optim::FlatUpdate::amax).
+  // Empty: they are not.
+  virtual std::vector<ops::EqualParts> measured_parts(const Flat& /*flat*/, std::int64_t /*begin*/) const { return {}; }
   // The scales [Flat::scale_count()] of all parameters from the amaxes of all ranks. An amax that is not finite must
   // leave its scale as it is.
   virtual void weight_scales(Stream&, const Flat& flat, const TensorView& amax, const TensorView& scales) const = 0;

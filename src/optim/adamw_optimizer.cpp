@@ -14,6 +14,7 @@ class AdamW : public Optimizer {
   }
   std::string name() const override { return "adamw"; }
   std::vector<StateSlot> slots(const nn::Flat&) const override { return {{"exp_avg"}, {"exp_avg_sq"}}; }
+  bool records_amaxes(const nn::Flat&) const override { return true; }
   std::int64_t scalars() const override { return settings_.groups * ops::kAdamHyperFields; }
 
   void prepare(Stream& stream, const Prepare& p) const override {
@@ -27,6 +28,7 @@ class AdamW : public Optimizer {
   }
 
   void update(Stream& stream, const FlatUpdate& u) const override {
+    const std::vector<ops::EqualParts> parts(u.measured.begin(), u.measured.end());
     const int group = u.flat.spec().group < settings_.groups ? u.flat.spec().group : 0;
     for (const UpdateRun& run : update_runs(u.flat, u.begin, u.count, settings_.weight_decay)) {
       const auto part = [&](const TensorView& view) {
@@ -40,6 +42,8 @@ class AdamW : public Optimizer {
                           .hyper = hyper_of(u.scalars, group),
                           .coefficient = u.coefficient,
                           .skip = u.skip,
+                          .amax = u.amax,
+                          .parts = ops::parts_from(parts, run.begin),
                           .beta1 = settings_.beta1,
                           .beta2 = settings_.beta2,
                           .epsilon = settings_.epsilon,

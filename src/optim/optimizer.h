@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "nn/extent.h"
+#include "ops/quantize/parts.h"
 
 namespace hawser::optim {
 
@@ -80,8 +81,13 @@ struct FlatUpdate {
   TensorView compute;  // [count]: receives the updated weights, rounded to its dtype; empty: layers read `weights`, or
                        // the caller rounds, as it does for weights with scales
   TensorView scalars;  // what prepare() wrote
+  // Of the last phase, if the optimizer records amaxes. float32 [Flat::scale_count()], 0 before: the largest magnitude
+  // of the updated weights in each part of `measured`, with the bits of ops::amax_of_parts, also if the step is
+  // skipped. Empty: not asked for.
+  TensorView amax = {};
+  std::span<const ops::EqualParts> measured = {};
   TensorView coefficient;  // float32 [1]: factor of the gradient (clipping, loss scale)
-  TensorView skip;         // int32 [1]: if not 0, no phase changes weights, slots or `compute`
+  TensorView skip;         // int32 [1]: if not 0, no phase changes weights, slots or `compute`; amax is written
   // Random numbers are a function of these and of the element of the global tensor (nn/flat_pieces.h): the same bits on
   // every mesh. `step`, int32 [1]: number of the step in the run.
   std::uint64_t seed = 0;
@@ -110,6 +116,8 @@ class Optimizer {
   // with Phase::slices. A slice of the leading dims of [E, out, in] has complete matrices. step::ModelState rejects a
   // flat whose matrices no phase completes.
   virtual bool needs_matrices(const nn::Flat& /*flat*/) const { return false; }
+  // Whether the last phase writes FlatUpdate::amax; otherwise the caller reads the updated weights once more.
+  virtual bool records_amaxes(const nn::Flat& /*flat*/) const { return false; }
   // Number of float32 values that prepare() computes.
   virtual std::int64_t scalars() const = 0;
   // Enqueues the computation of what update() reads from `scalars`, once a step.

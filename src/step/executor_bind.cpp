@@ -208,6 +208,9 @@ void Executor::bind_update(const Instruction& instruction, Bound& bound) {
   }
   const std::vector<optim::Phase> phases = setup_.optimizer->phases(setup_.model->flat(f));
   bound.last_phase = phase + 1 == static_cast<int>(phases.size());
+  if (bound.last_phase && state.quantized && setup_.optimizer->records_amaxes(setup_.model->flat(f))) {
+    bound.measured = setup_.state->options().quantizer->measured_parts(setup_.model->flat(f), state.begin);
+  }
   if (!bound.last_phase) {
     bound.sent = exchanged(f, phase);
     (phases[static_cast<std::size_t>(phase)].scatters ? bound.sent.shard : bound.sent.flat) = {};

@@ -31,6 +31,8 @@ void Executor::update(const Instruction& instruction) {
   const Bound& views = bound(instruction);
   if (!views.sent.sums.empty()) ops::fill(compute, {.y = views.sent.sums});
   if (!views.sent.flat.empty()) ops::fill(compute, {.y = views.sent.flat});  // the optimizer adds to it
+  const bool measures = !views.measured.empty();
+  if (measures) ops::fill(compute, {.y = state.amax, .value = 0});
   setup_.optimizer->update(compute,
                            {.flat = flat,
                             .begin = state.begin,
@@ -46,6 +48,8 @@ void Executor::update(const Instruction& instruction) {
                             .slots = views.slots,
                             .compute = rounds ? state.compute : TensorView(),
                             .scalars = setup_.state->optimizer_scalars(),
+                            .amax = measures ? state.amax : TensorView(),
+                            .measured = views.measured,
                             .coefficient = setup_.state->result().field(&StepResult::clip),
                             .skip = setup_.state->skip(),
                             .seed = setup_.seed,
@@ -55,7 +59,7 @@ void Executor::update(const Instruction& instruction) {
                             .temp = [&](DType dtype, const Shape& shape) { return temp(instruction, dtype, shape); }});
   if (!views.last_phase) return;
   if (state.quantized) {
-    setup_.state->measure(f, views.stored, compute);
+    if (!measures) setup_.state->measure(f, views.stored, compute);
   } else if (state.cut.parts == 1) {
     setup_.state->transpose_unsharded(f, compute);
   }

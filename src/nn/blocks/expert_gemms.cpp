@@ -53,12 +53,7 @@ Scaled ExpertGemms::weights(int piece, const TensorView& matrices, const TensorV
   if (is_fp8(rows)) return {own, own_scales};
   // The rows are not quantized in this pass.
   const TensorView values = ctx_.temp(rows, own.shape());
-  const Shape one{own.size(1), own.size(2)};
-  for (std::int64_t i = 0; i < count; ++i) {
-    ops::dequantize(
-        ctx_.compute(),
-        {.q = own.rows(i, 1).reshape(one), .scale = own_scales.rows(i, 1), .y = values.rows(i, 1).reshape(one)});
-  }
+  ops::dequantize(ctx_.compute(), {.q = own, .scale = own_scales, .y = values});
   return values;
 }
 

@@ -1,10 +1,8 @@
 #include "nn/precision/fp8_scaling.h"
 
-#include <algorithm>
-
 #include "nn/flat.h"
 #include "nn/layer.h"
-#include "ops/copy/copy.h"
+#include "ops/quantize/parts.h"
 #include "ops/quantize/saturation.h"
 
 namespace hawser::nn {
@@ -15,33 +13,9 @@ DType dtype_of(Operand operand) {
   return operand == Operand::x ? DType::f8e4m3 : DType::f8e5m2;
 }
 
-// Calls body(index of the scale, first element in the piece, count) for each part of a parameter (Param::parts) that has
-// elements in the piece.
-template <class Body>
-void each_part(const FlatPiece& piece, const Body& body) {
-  HAWSER_CHECK(piece.flat.spec().scaling == Scaling::tensor, piece.flat.name(), ": FP8 weights have one scale each");
-  const std::int64_t end = piece.begin + piece.values.elements();
-  for (int p = 0; p < static_cast<int>(piece.flat.params().size()); ++p) {
-    const Param& param = piece.flat.params()[static_cast<std::size_t>(p)];
-    const std::int64_t size = param.elements() / param.parts();
-    for (std::int64_t part = 0; part < param.parts(); ++part) {
-      const std::int64_t offset = piece.flat.offset(p) + part * size;
-      const std::int64_t first = std::max(offset, piece.begin), last = std::min(offset + size, end);
-      if (first < last) body(piece.flat.scale_offset(p) + part, first - piece.begin, last - first);
-    }
-  }
-}
-
 // Which rows of a matrix count; all of those that row_count has.
 TensorView mask_of(LayerContext& ctx, const Quantization& how, std::int64_t rows) {
   return how.row_count.empty() ? ctx.batch().token_mask.rows(how.first_row, rows) : TensorView();
-}
-
-// Elements as a matrix. Its form does not change what is computed; a GPU is fast with many rows.
-TensorView matrix(const TensorView& elements) {
-  constexpr std::int64_t kColumns = 64;
-  const std::int64_t count = elements.elements();
-  return elements.reshape(count % kColumns == 0 ? Shape{count / kColumns, kColumns} : Shape{1, count});
 }
 
 }  // namespace
@@ -128,11 +102,22 @@ void Fp8Scaling::update_scales(Stream& stream, const SiteScales& s) const {
                                .refreshes = s.refreshes});
 }
 
+std::vector<ops::EqualParts> Fp8Scaling::measured_parts(const Flat& flat, std::int64_t begin) const {
+  HAWSER_CHECK(flat.spec().scaling == Scaling::tensor, flat.name(), ": FP8 weights have one scale each");
+  std::vector<ops::EqualParts> parts;
+  for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
+    const Param& param = flat.params()[static_cast<std::size_t>(p)];
+    if (param.elements() == 0) continue;
+    parts.push_back({.begin = flat.offset(p) - begin,
+                     .size = param.elements() / param.parts(),
+                     .count = param.parts(),
+                     .first = flat.scale_offset(p)});
+  }
+  return parts;
+}
+
 void Fp8Scaling::measure(Stream& stream, const FlatPiece& piece, const TensorView& amax) const {
-  ops::fill(stream, {.y = amax, .value = 0});
-  each_part(piece, [&](std::int64_t scale, std::int64_t first, std::int64_t count) {
-    ops::amax(stream, {.x = piece.values.rows(first, count), .out = amax.rows(scale, 1), .accumulate = true});
-  });
+  ops::amax_of_parts(stream, {.x = piece.values, .amax = amax, .parts = measured_parts(piece.flat, piece.begin)});
 }
 
 void Fp8Scaling::weight_scales(Stream& stream, const Flat&, const TensorView& amax, const TensorView& scales) const {
@@ -142,18 +127,8 @@ void Fp8Scaling::weight_scales(Stream& stream, const Flat&, const TensorView& am
 void Fp8Scaling::quantize_weights(Stream& stream, const FlatPiece& piece, const TensorView& scales,
                                   const TensorView& q) const {
   // Elements between parameters are zeros, as those of every flat.
-  std::int64_t at = 0;
-  const auto zeros_up_to = [&](std::int64_t end) {
-    if (at < end) ops::fill(stream, {.y = q.rows(at, end - at), .value = 0});
-  };
-  each_part(piece, [&](std::int64_t scale, std::int64_t first, std::int64_t count) {
-    zeros_up_to(first);
-    ops::quantize(stream, {.x = matrix(piece.values.rows(first, count)),
-                           .scale = scales.rows(scale, 1),
-                           .q = matrix(q.rows(first, count))});
-    at = first + count;
-  });
-  zeros_up_to(q.elements());
+  ops::quantize_parts(stream,
+                      {.x = piece.values, .scales = scales, .q = q, .parts = measured_parts(piece.flat, piece.begin)});
 }
 
 }  // namespace hawser::nn

@@ -39,6 +39,7 @@ class Fp8Scaling : public Quantizer {
   void judge(Stream&, const JudgedStep&) const override;
   void update_scales(Stream&, const SiteScales&) const override;
   void measure(Stream&, const FlatPiece& piece, const TensorView& amax) const override;
+  std::vector<ops::EqualParts> measured_parts(const Flat& flat, std::int64_t begin) const override;
   void weight_scales(Stream&, const Flat& flat, const TensorView& amax, const TensorView& scales) const override;
   void quantize_weights(Stream&, const FlatPiece& piece, const TensorView& scales, const TensorView& q) const override;
 

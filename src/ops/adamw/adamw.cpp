@@ -35,17 +35,19 @@ void adamw(Stream& stream, const AdamW& args) {
   if (!args.compute_weight.empty()) expect("adamw", "compute_weight", args.compute_weight, {DType::bf16}, shape);
   if (!args.coefficient.empty()) expect("adamw", "coefficient", args.coefficient, {DType::f32}, {1});
   if (!args.skip.empty()) expect("adamw", "skip", args.skip, {DType::i32}, {1});
-  const TensorView big[] = {args.weight, args.gradient, args.exp_avg, args.exp_avg_sq, args.compute_weight};
-  for (int i = 0; i < 5; ++i) {
+  if (!args.amax.empty()) expect("adamw", "amax", args.amax, {DType::f32}, {args.amax.elements()});
+  expect_parts("adamw", args.parts, args.amax.empty() ? 0 : args.amax.elements());
+  const TensorView big[] = {args.weight, args.gradient, args.exp_avg, args.exp_avg_sq, args.compute_weight, args.amax};
+  for (int i = 0; i < 6; ++i) {
     for (int j = 0; j < i; ++j) expect_apart("adamw", big[i], big[j]);
     for (const TensorView& view : {args.hyper, args.coefficient, args.skip}) expect_apart("adamw", big[i], view);
   }
   HAWSER_CHECK(args.beta1 >= 0 && args.beta1 < 1 && args.beta2 >= 0 && args.beta2 < 1 && args.epsilon > 0,
                "adamw: beta1 ", args.beta1, ", beta2 ", args.beta2, ", epsilon ", args.epsilon);
   run(stream, {"adamw", OpKind::optimizer},
-      {args.weight, args.gradient, args.exp_avg, args.exp_avg_sq, args.hyper, args.coefficient, args.skip},
-      {args.weight, args.exp_avg, args.exp_avg_sq, args.compute_weight}, 16.0 * static_cast<double>(shape.elements()),
-      args, HAWSER_BACKENDS(adamw));
+      {args.weight, args.gradient, args.exp_avg, args.exp_avg_sq, args.hyper, args.coefficient, args.skip, args.amax},
+      {args.weight, args.exp_avg, args.exp_avg_sq, args.compute_weight, args.amax},
+      16.0 * static_cast<double>(shape.elements()), args, HAWSER_BACKENDS(adamw));
 }
 
 }  // namespace hawser::ops

@@ -6,10 +6,13 @@
 //   exp_avg_sq     = beta2 * exp_avg_sq + (1 - beta2) * g^2
 //   weight        -= learning_rate / bias_correction1 * exp_avg / (sqrt(exp_avg_sq / bias_correction2) + epsilon)
 //   compute_weight = bf16(weight)
+//   amax[p]        = max(amax[p], |weight| of the elements of part p); NaN if one is NaN
 //
 // weight, exp_avg, exp_avg_sq [n] float32, updated in place; gradient [n] float32 or bf16, not modified.
 // compute_weight [n] bf16, optional. coefficient [1] float32, optional (default 1).
-// skip [1] int32, optional: if it is not 0, nothing changes.
+// skip [1] int32, optional: if it is not 0, nothing changes but amax, which is then that of the weights as they are.
+// amax [P] float32, optional: of `parts` (ops/quantize/parts.h), with the bits of ops::amax_of_parts of the updated
+// weights, in float32, if it is 0 before. It costs no pass over memory.
 // hyper: one AdamHyper as float32 [kAdamHyperFields], read when the kernel runs. All views are disjoint.
 //
 // adam_hyper: hyper = {learning_rate[0], 1 - beta1^n, 1 - beta2^n} with n = max(1, step[0]), in float64, rounded once;
@@ -17,6 +20,9 @@
 // Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019; torch.optim.AdamW.
 #pragma once
 
+#include <vector>
+
+#include "ops/quantize/parts.h"
 #include "ops/run_op.h"
 
 namespace hawser::ops {
@@ -43,6 +49,8 @@ struct AdamW {
   TensorView hyper;
   TensorView coefficient;
   TensorView skip;
+  TensorView amax = {};
+  std::vector<EqualParts> parts = {};  // with amax
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1.0e-8, weight_decay = 0.0;
 };
 void adamw(Stream& stream, const AdamW& args);

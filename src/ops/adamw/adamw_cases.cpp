@@ -1,5 +1,7 @@
 #include "ops/adamw/adamw.h"
 
+#include <limits>
+
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
@@ -100,6 +102,108 @@ TEST(AdamW, SkipChangesNothing) {
   }
 }
 
+// The amaxes are those of a pass over the weights after the update, also if a step is skipped; the rest is as without.
+TEST(AdamW, RecordsTheAmaxesOfParts) {
+  struct Range {
+    std::int64_t count, at;  // `at`: first element in its tensors, so that they may be unaligned
+    std::vector<EqualParts> parts;
+  };
+  std::vector<EqualParts> many;
+  for (std::int64_t i = 0; i < 6; ++i) many.push_back({3 + 600 * i, 60 + i, 9, 9 * i});
+  for (std::int64_t i = 6; i < 20; ++i) many.push_back({3 + 600 * i, 500, 1, 48 + i});
+  const std::vector<Range> ranges{{1, 0, {{0, 1, 1, 2}}},
+                                  {9000, 0, {{-100, 4000, 2, 0}, {8192, 1000, 1, 2}}},
+                                  {9001, 1, {{128, 2048, 4, 1}}},
+                                  {13000, 0, many}};
+  for (const DeviceKind device : devices()) {
+    for (const DType gradient_type : {DType::f32, DType::bf16}) {
+      for (const Range& range : ranges) {
+        for (const bool skips : {false, true}) {
+          World world(device, 2);
+          const std::int64_t n = range.count + range.at;
+          const AdamHyper hyper = adam_hyper(0.01, 0.9, 0.95, 7);
+          const TensorView hyper_view = world.in(DType::f32, {3},
+                                                 {hyper.learning_rate, hyper.bias_correction1, hyper.bias_correction2}),
+                           skip = world.in(DType::i32, {1}, {skips ? 1.0 : 0.0}),
+                           gradient = world.in(gradient_type, {n}, random_values(n, 2, gradient_type))
+                                          .rows(range.at, range.count),
+                           amax = world.in_out(DType::f32, {70}, Values(70)), expected = world.out(DType::f32, {70});
+          const auto updated = [&](const TensorView& to, const std::vector<EqualParts>& parts) {
+            const auto own = [&](std::uint64_t seed, bool positive) {
+              Values values = random_values(n, seed, DType::f32, 0.1);
+              for (double& x : values) x = positive ? std::abs(x) : x;
+              return world.in_out(DType::f32, {n}, values).rows(range.at, range.count);
+            };
+            const AdamW args{.weight = own(1, false),
+                             .gradient = gradient,
+                             .exp_avg = own(3, false),
+                             .exp_avg_sq = own(4, true),
+                             .compute_weight = world.out(DType::bf16, {n}).rows(range.at, range.count),
+                             .hyper = hyper_view,
+                             .skip = skip,
+                             .amax = to,
+                             .parts = parts,
+                             .weight_decay = 0.1};
+            adamw(world.stream(), args);
+            return args;
+          };
+          const AdamW measured = updated(amax, range.parts), plain = updated({}, {});
+          amax_of_parts(world.stream(), {.x = plain.weight, .amax = expected, .parts = range.parts});
+          const std::string what = cat(to_string(gradient_type), " ", n, skips ? ", skipped" : "");
+          expect_same_bits(world.values(amax), world.values(expected), cat("amax ", what));
+          for (const auto member : {&AdamW::weight, &AdamW::exp_avg, &AdamW::exp_avg_sq}) {
+            expect_same_bits(world.values(measured.*member), world.values(plain.*member), what);
+          }
+          if (!skips) {
+            expect_same_bits(world.values(measured.compute_weight), world.values(plain.compute_weight), what);
+          }
+          EXPECT_GT(world.values(amax)[2], 0) << what;
+          adamw(world.stream(), measured);  // a second step raises what is there
+          world.check_gaps();
+        }
+      }
+    }
+  }
+}
+
+// NaN is above all magnitudes, with one bit pattern; an amax is raised, never lowered.
+TEST(AdamW, RecordsNaNAndRaisesAmaxes) {
+  for (const DeviceKind device : devices()) {
+    World world(device, 1);
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    const TensorView amax = world.in_out(DType::f32, {3}, {50, 0.25, 0});
+    adamw(world.stream(), {.weight = world.in_out(DType::f32, {6}, {1, -2, 3, -0.125, nan, 5}),
+                           .gradient = world.in(DType::f32, {6}, Values(6)),
+                           .exp_avg = world.in_out(DType::f32, {6}, Values(6)),
+                           .exp_avg_sq = world.in_out(DType::f32, {6}, Values(6)),
+                           .hyper = world.in(DType::f32, {3}, {0, 1, 1}),
+                           .amax = amax,
+                           .parts = {{.begin = 0, .size = 2, .count = 3}}});
+    const Values got = world.values(amax);
+    EXPECT_EQ(got[0], 50);
+    EXPECT_EQ(got[1], 3);
+    EXPECT_TRUE(std::isnan(got[2]));
+  }
+}
+
+TEST(AdamW, WithAmaxesRecordsItsAccesses) {
+  check_case({"adamw with amaxes",
+              [&](World& world) -> std::vector<Values> {
+                const AdamW args{.weight = world.in_out(DType::f32, {4}, {1, -2, 3, 4}),
+                                 .gradient = world.in(DType::f32, {4}, Values(4)),
+                                 .exp_avg = world.in_out(DType::f32, {4}, Values(4)),
+                                 .exp_avg_sq = world.in_out(DType::f32, {4}, Values(4)),
+                                 .hyper = world.in(DType::f32, {3}, {0.5, 1, 1}),
+                                 .amax = world.in_out(DType::f32, {2}, {0, 9}),
+                                 .parts = {{.begin = 0, .size = 2, .count = 2}},
+                                 .weight_decay = 0.5};
+                adamw(world.stream(), args);
+                return {world.values(args.weight), world.values(args.amax)};
+              },
+              {{0.75, -1.5, 2.25, 3}, {1.5, 9}},
+              0});
+}
+
 TEST(AdamW, RejectsBadArguments) {
   World world(DeviceKind::cpu, 1);
   const AdamW good{.weight = world.in_out(DType::f32, {4}, Values(4)),
@@ -117,6 +221,8 @@ TEST(AdamW, RejectsBadArguments) {
   rejected([&](auto& a) { a.hyper = TensorView(); }, "hyper is missing");
   rejected([&](auto& a) { a.compute_weight = world.out(DType::f32, {4}); }, "compute_weight is float32");
   rejected([&](auto& a) { a.beta1 = 1.0; }, "beta1 1");
+  rejected([&](auto& a) { a.parts = {{0, 4, 1, 0}}; }, "parts [0, 1) of 0");
+  rejected([&](auto& a) { a.amax = a.weight; }, "share memory");
   expect_rejected([] { adam_hyper(0.1, 0.9, 0.95, 0); }, "at least 1");
 }
 

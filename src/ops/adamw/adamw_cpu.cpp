@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "ops/cpu/parallel.h"
+#include "ops/quantize/quantize_rows_cpu.h"
 
 #define HAWSER_KERNELS "ops/adamw/adamw_kernels.inc"
 #include "ops/cpu/each_level.inc"
@@ -36,7 +36,8 @@ void adam_hyper(const AdamHyperOfStep& args) {
 }
 
 void adamw(const AdamW& args) {
-  if (!args.skip.empty() && *args.skip.data<std::int32_t>() != 0) return;
+  const bool skips = !args.skip.empty() && *args.skip.data<std::int32_t>() != 0;
+  if (skips && args.amax.empty()) return;
   const AdamStep step = step_of(args);
   float* const weight = args.weight.data<float>();
   float* const exp_avg = args.exp_avg.data<float>();
@@ -45,11 +46,14 @@ void adamw(const AdamW& args) {
   dispatch_float(args.gradient.dtype(), [&](auto tag) {
     const auto* gradient = args.gradient.data<decltype(tag)>();
     parallel_pieces(args.weight.size(0), 4096, [&](std::int64_t begin, std::int64_t end) {
-      // Pieces small enough to stay in the cache until the compute copy is written.
+      // Pieces small enough to stay in the cache until the compute copy is written and the amaxes are taken.
       for (std::int64_t at = begin; at < end; at += 4096) {
         const std::int64_t count = std::min<std::int64_t>(4096, end - at);
-        HAWSER_DISPATCH(adamw_run, step, gradient + at, weight + at, exp_avg + at, exp_avg_sq + at, count);
-        if (compute != nullptr) HAWSER_DISPATCH(narrow_run, weight + at, compute + at, count);
+        if (!skips) HAWSER_DISPATCH(adamw_run, step, gradient + at, weight + at, exp_avg + at, exp_avg_sq + at, count);
+        if (!skips && compute != nullptr) HAWSER_DISPATCH(narrow_run, weight + at, compute + at, count);
+        each_part(args.parts, at, at + count, [&](std::int64_t part, std::int64_t from, std::int64_t to) {
+          take_maximum(args.amax.data<float>()[part], largest_bits(weight + from, to - from));
+        });
       }
     });
   });

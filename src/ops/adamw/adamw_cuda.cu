@@ -1,5 +1,6 @@
 #include "ops/adamw/adamw.h"
 #include "ops/cuda/kernel.cuh"
+#include "ops/quantize/parts_cuda.cuh"
 
 namespace hawser::ops::cuda {
 
@@ -16,7 +17,7 @@ struct Update {
   const float* coefficient;  // null: 1
   const std::int32_t* skip;  // null: never
   AdamStep* step;
-  std::int64_t count;
+  float* amax;
   double beta1, beta2, weight_decay;
   float epsilon;
 };
@@ -51,13 +52,13 @@ __device__ __forceinline__ void advance(const AdamStep& s, float gradient, float
   w = s.keep * w - s.step_size * m / (sqrtf(v) * s.inverse_root_correction2 + s.epsilon);
 }
 
-constexpr int kThreads = 256;
-
-// N elements per thread.
-template <class Gradient, int N>
-__global__ void __launch_bounds__(kThreads) adamw_kernel(Update<Gradient> u) {
-  const std::int64_t at = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * N;
-  const bool whole = at + N <= u.count;
+// N elements of [begin, end) per thread. kMeasures: raises Update::amax of their parts.
+template <class Gradient, int N, bool kMeasures>
+__global__ void __launch_bounds__(kTileThreads, kMeasures ? 6 : 8)
+    adamw_kernel(Update<Gradient> u, std::int64_t begin, std::int64_t end, const __grid_constant__ PartTable table) {
+  const std::int64_t first = begin + static_cast<std::int64_t>(blockIdx.x) * kTileThreads * N,
+                     at = first + static_cast<std::int64_t>(threadIdx.x) * N;
+  const bool whole = at + N <= end;
   Vec<float, N> w{}, m{}, v{};
   Vec<Gradient, N> packed{};
   if (whole) {
@@ -66,21 +67,34 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(Update<Gradient> u) {
     v = load<N>(u.exp_avg_sq + at);
     packed = load<N>(u.gradient + at);
   }
-  if (u.skip != nullptr && *u.skip != 0) return;
-  const AdamStep step = *u.step;
-  const Vec<float, N> g = widen(packed);
-  if (whole) {
+  const bool skips = u.skip != nullptr && *u.skip != 0;
+  const auto update = [&] {
+    if (skips) return;
+    const AdamStep step = *u.step;
+    const Vec<float, N> g = widen(packed);
+    if (whole) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) advance(step, g.v[i], w.v[i], m.v[i], v.v[i]);
-    store<N>(u.weight + at, w);
-    store<N>(u.exp_avg + at, m);
-    store<N>(u.exp_avg_sq + at, v);
-    if (u.compute != nullptr) store_float<N>(u.compute + at, w);
-    return;
-  }
-  for (std::int64_t i = at; i < u.count; ++i) {
-    advance(step, to_float(u.gradient[i]), u.weight[i], u.exp_avg[i], u.exp_avg_sq[i]);
-    if (u.compute != nullptr) u.compute[i] = from_float<Bf>(u.weight[i]);
+      for (int i = 0; i < N; ++i) advance(step, g.v[i], w.v[i], m.v[i], v.v[i]);
+      store<N>(u.weight + at, w);
+      store<N>(u.exp_avg + at, m);
+      store<N>(u.exp_avg_sq + at, v);
+      if (u.compute != nullptr) store_float<N>(u.compute + at, w);
+      return;
+    }
+    for (std::int64_t i = at; i < end; ++i) {
+      advance(step, to_float(u.gradient[i]), u.weight[i], u.exp_avg[i], u.exp_avg_sq[i]);
+      if (u.compute != nullptr) u.compute[i] = from_float<Bf>(u.weight[i]);
+    }
+  };
+  if constexpr (kMeasures) {
+    __shared__ PartMaxima::Memory memory;
+    PartMaxima maxima(table, u.amax, first, min(first + kTileThreads * N, end), memory);
+    update();
+    for (int i = 0; !whole && i < N && at + i < end; ++i) w.v[i] = u.weight[at + i];
+    maxima.take(at, w);
+    maxima.finish();
+  } else {
+    update();
   }
 }
 
@@ -114,18 +128,26 @@ void adamw(const CudaNative& native, const AdamW& args) {
                                   .coefficient = pointer<const float>(args.coefficient),
                                   .skip = pointer<const std::int32_t>(args.skip),
                                   .step = Scratch(native).take<AdamStep>(1),
-                                  .count = count,
+                                  .amax = pointer<float>(args.amax),
                                   .beta1 = args.beta1,
                                   .beta2 = args.beta2,
                                   .weight_decay = args.weight_decay,
                                   .epsilon = static_cast<float>(args.epsilon)};
-    const auto blocks = [&](int n) { return static_cast<unsigned>(ceil_div(count, kThreads * n)); };
     step_kernel<<<1, 1, 0, stream_of(native)>>>(update);
-    if (wide) {
-      adamw_kernel<Gradient, 4><<<blocks(4), kThreads, 0, stream_of(native)>>>(update);
-    } else {
-      adamw_kernel<Gradient, 1><<<blocks(1), kThreads, 0, stream_of(native)>>>(update);
-    }
+    const auto launch = [&](auto n, auto measures, std::int64_t begin, std::int64_t end, const PartTable& table) {
+      constexpr int kN = decltype(n)::value;
+      const auto blocks = static_cast<unsigned>(ceil_div(end - begin, kTileThreads * kN));
+      adamw_kernel<Gradient, kN, decltype(measures)::value>
+          <<<blocks, kTileThreads, 0, stream_of(native)>>>(update, begin, end, table);
+    };
+    each_table(args.parts, count, [&](std::int64_t begin, std::int64_t end, const PartTable& table) {
+      const auto measured = [&](auto n) {
+        if (args.amax.empty()) return launch(n, std::false_type(), begin, end, table);
+        launch(n, std::true_type(), begin, end, table);
+      };
+      if (wide && begin % 4 == 0) return measured(std::integral_constant<int, 4>());
+      measured(std::integral_constant<int, 1>());
+    });
   });
 }
 

@@ -295,6 +295,7 @@ void backward(const CudaNative& native, const RmsNormBackward& args) {
 
 void rms_norm_forward(const CudaNative& native, const RmsNormForward& args) {
   if (args.x.rank() == 3) return rms_norm_heads_forward(native, args);
+  if (!args.fp8.empty() && rms_norm_fp8_in_one_pass(native, args)) return;
   dispatch_norm(args, [&](auto act, auto weight, auto unit_offset) {
     forward<decltype(act), decltype(weight), decltype(unit_offset)::value>(native, args);
   });

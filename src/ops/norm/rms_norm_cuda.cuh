@@ -36,7 +36,9 @@ void dispatch_norm(const Args& args, const Body& body) {
 void rms_norm_heads_forward(const CudaNative& native, const RmsNormForward& args);
 void rms_norm_heads_backward(const CudaNative& native, const RmsNormBackward& args);
 
-// From rstd, which is there: y in FP8 (rms_norm_fp8_cuda.cu).
+// rstd and y in FP8 (rms_norm_fp8_cuda.cu). False: not for these rows, and nothing is enqueued.
+bool rms_norm_fp8_in_one_pass(const CudaNative& native, const RmsNormForward& args);
+// From rstd, which is there: y in FP8.
 void rms_norm_fp8(const CudaNative& native, const RmsNormForward& args);
 
 }  // namespace hawser::ops::cuda

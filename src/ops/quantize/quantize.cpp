@@ -46,9 +46,9 @@ void quantize(Stream& stream, const Quantize& args) {
 
 void dequantize(Stream& stream, const Dequantize& args) {
   constexpr auto kOp = "dequantize";
-  expect_matrix(kOp, "q", args.q);
+  HAWSER_CHECK(args.q.rank() == 2 || args.q.rank() == 3, kOp, ": q ", args.q.text(), " is no matrix, nor several");
   expect(kOp, "q", args.q, {DType::f8e4m3, DType::f8e5m2}, args.q.shape());
-  expect(kOp, "scale", args.scale, {DType::f32}, {1});
+  expect(kOp, "scale", args.scale, {DType::f32}, {args.q.rank() == 3 ? args.q.size(0) : 1});
   expect(kOp, "y", args.y, {DType::f32, DType::bf16}, args.q.shape());
   for (const TensorView& view : {args.q, args.scale}) expect_apart(kOp, args.y, view);
   run(stream, {kOp, OpKind::elementwise}, {args.q, args.scale}, {args.y}, static_cast<double>(args.q.elements()), args,

@@ -15,8 +15,8 @@
 // undefined, such as those after the last group of a grouped GEMM.
 //
 // dequantize:
-//   y[t,c] = scale[0] * q[t,c]
-// q [T, C] FP8, dense; y [T, C] float32 or bf16, dense; scale [1] float32.
+//   y[t,c] = scale[0] * q[t,c], or of E matrices y[e,t,c] = scale[e] * q[e,t,c]
+// q [T, C] or [E, T, C] FP8, y of the same shape float32 or bf16, both dense; scale [1] or [E] float32.
 //
 // amax:
 //   out[0] = max(accumulate ? out[0] : 0, |x[t,c]| of the rows as above)

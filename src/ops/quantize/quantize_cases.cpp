@@ -132,6 +132,29 @@ TEST(Quantize, DequantizesEveryCode) {
   }
 }
 
+TEST(Quantize, DequantizesMatricesWithTheirScales) {
+  constexpr std::int64_t kMatrices = 5, kRows = 37, kColumns = 53;
+  const Values scales = {0.0123f, 1, 7, 0.5, 3e-6f};
+  Values codes, expected;
+  for (std::int64_t i = 0; i < kMatrices * kRows * kColumns; ++i) {
+    F8E4M3 q;
+    q.bits = static_cast<std::uint8_t>(i % 127);  // the last positive code is NaN
+    codes.push_back(q.bits);
+    expected.push_back(static_cast<float>(scales[static_cast<std::size_t>(i / (kRows * kColumns))]) *
+                       static_cast<float>(q));
+  }
+  check_case({"dequantize matrices",
+              [&](World& world) -> std::vector<Values> {
+                const Dequantize args{.q = world.in(DType::f8e4m3, {kMatrices, kRows, kColumns}, codes),
+                                      .scale = world.in(DType::f32, {kMatrices}, scales),
+                                      .y = world.out(DType::f32, {kMatrices, kRows, kColumns})};
+                dequantize(world.stream(), args);
+                return {world.values(args.y)};
+              },
+              {expected},
+              0});
+}
+
 TEST(Quantize, AmaxOfRowsAndVectors) {
   for (const DType in : {DType::f32, DType::bf16}) {
     Values x = random_values(31 * 40, 3, in), mask(31, 1);

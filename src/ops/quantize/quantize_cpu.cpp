@@ -19,14 +19,18 @@ void quantize(const Quantize& args) {
 }
 
 void dequantize(const Dequantize& args) {
-  const float scale = *args.scale.data<float>();
+  const float* const scales = args.scale.data<float>();
+  const std::int64_t size = args.q.elements() / std::max<std::int64_t>(args.scale.elements(), 1);
   dispatch_fp8(args.q.dtype(), [&](auto q_tag) {
     dispatch_float(args.y.dtype(), [&](auto y_tag) {
       using Y = decltype(y_tag);
       const auto* const q = args.q.data<decltype(q_tag)>();
       auto* const y = args.y.data<Y>();
       parallel_pieces(args.q.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i) y[i] = static_cast<Y>(scale * static_cast<float>(q[i]));
+        for (std::int64_t i = begin; i < end;) {
+          const std::int64_t matrix = i / size, to = std::min(end, (matrix + 1) * size);
+          for (; i < to; ++i) y[i] = static_cast<Y>(scales[matrix] * static_cast<float>(q[i]));
+        }
       });
     });
   });

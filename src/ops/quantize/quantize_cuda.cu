@@ -84,10 +84,13 @@ __global__ void delayed_kernel(const float* amaxes, float* history, float* scale
   scales[i] = (i % 2 == 0 ? of_x : of_dy)(most_recent ? amax : most);
 }
 
-// Of weights, in steps that read them unquantized: not tuned.
+// Of weights, in steps that read them unquantized: not tuned. Of matrices of `count` elements; blockIdx.y is the matrix.
 template <class Y>
 __global__ void __launch_bounds__(kThreads) dequantize_kernel(const std::uint8_t* q, const float* scale, Y* y,
                                                               std::int64_t count, __nv_fp8_interpretation_t format) {
+  q += blockIdx.y * count;
+  y += blockIdx.y * count;
+  scale += blockIdx.y;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kThreads;
   const float factor = *scale;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += step) {
@@ -129,11 +132,12 @@ void quantize(const CudaNative& native, const Quantize& args) {
 }
 
 void dequantize(const CudaNative& native, const Dequantize& args) {
-  const std::int64_t count = args.q.elements();
-  if (count == 0) return;
+  if (args.q.elements() == 0) return;
+  const std::int64_t matrices = args.scale.elements(), count = args.q.elements() / matrices;
   dispatch_device_float(args.y.dtype(), [&](auto tag) {
     using Y = decltype(tag);
-    const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(ceil_div(count, kThreads * 8), 1, 1056));
+    const dim3 blocks(static_cast<unsigned>(std::clamp<std::int64_t>(ceil_div(count, kThreads * 8), 1, 1056)),
+                      static_cast<unsigned>(matrices));
     dequantize_kernel<Y><<<blocks, kThreads, 0, stream_of(native)>>>(
         reinterpret_cast<const std::uint8_t*>(args.q.raw()), args.scale.data<float>(),
         reinterpret_cast<Y*>(args.y.raw()), count, args.q.dtype() == DType::f8e4m3 ? __NV_E4M3 : __NV_E5M2);

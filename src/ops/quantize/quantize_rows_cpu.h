@@ -22,6 +22,23 @@ inline float of_size_bits(std::uint32_t bits) {
   return bits > 0x7f800000u ? std::numeric_limits<float>::quiet_NaN() : std::bit_cast<float>(bits);
 }
 
+// The largest size_bits of elements.
+template <class X>
+std::uint32_t largest_bits(const X* x, std::int64_t count) {
+  std::uint32_t found = 0;
+  for (std::int64_t i = 0; i < count; ++i) found = std::max(found, size_bits(static_cast<float>(x[i])));
+  return found;
+}
+
+// Raises an amax, which other threads may raise at the same time, to the value of size_bits.
+inline void take_maximum(float& amax, std::uint32_t bits) {
+  const float largest = of_size_bits(bits);
+  const std::atomic_ref<float> shared(amax);
+  float now = shared.load();
+  while (size_bits(now) < size_bits(largest) && !shared.compare_exchange_weak(now, largest)) {
+  }
+}
+
 inline bool counts(const TensorView& mask, std::int64_t row) {
   return mask.empty() || mask.data<std::int32_t>()[row] != 0;
 }

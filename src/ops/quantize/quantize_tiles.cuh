@@ -23,6 +23,19 @@ __device__ __forceinline__ int word_place(int eighth, int column) {
   return (column * kThreadColumns + eighth) * kWordStride;
 }
 
+// 4 x 4 bytes, transposed: of_row(r) has those of row r, columns[c] those of column c.
+template <class OfRow>
+__device__ __forceinline__ void transpose_bytes(const OfRow& of_row, std::uint32_t (&columns)[4]) {
+  const std::uint32_t low01 = __byte_perm(of_row(0), of_row(1), 0x5140),
+                      low23 = __byte_perm(of_row(2), of_row(3), 0x5140),
+                      high01 = __byte_perm(of_row(0), of_row(1), 0x7362),
+                      high23 = __byte_perm(of_row(2), of_row(3), 0x7362);
+  columns[0] = __byte_perm(low01, low23, 0x5410);
+  columns[1] = __byte_perm(low01, low23, 0x7632);
+  columns[2] = __byte_perm(high01, high23, 0x5410);
+  columns[3] = __byte_perm(high01, high23, 0x7632);
+}
+
 // What a block writes of a tile of bytes: as rows and transposed.
 struct TileTargets {
   std::uint8_t* rows;
@@ -54,14 +67,8 @@ __device__ __forceinline__ void write_tile(const TileTargets& to, std::int64_t t
   if (to.transposed == nullptr) return;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const auto of_row = [&](int r) { return half == 0 ? bytes[r].x : bytes[r].y; };
-    // 4 x 4 bytes, transposed
-    const std::uint32_t low01 = __byte_perm(of_row(0), of_row(1), 0x5140),
-                        low23 = __byte_perm(of_row(2), of_row(3), 0x5140),
-                        high01 = __byte_perm(of_row(0), of_row(1), 0x7362),
-                        high23 = __byte_perm(of_row(2), of_row(3), 0x7362);
-    const std::uint32_t words[4] = {__byte_perm(low01, low23, 0x5410), __byte_perm(low01, low23, 0x7632),
-                                    __byte_perm(high01, high23, 0x5410), __byte_perm(high01, high23, 0x7632)};
+    std::uint32_t words[4];
+    transpose_bytes([&](int r) { return half == 0 ? bytes[r].x : bytes[r].y; }, words);
 #pragma unroll
     for (int c = 0; c < 4; ++c) shared[word_place(eighth, 4 * half + c) + group] = words[c];
   }
@@ -192,14 +199,13 @@ struct TileMemory {
   std::uint32_t maxima[32];
 };
 
-// By all threads of the block. The tiles are those of columns [first_column, first_column + columns) of the matrix.
+// What an Fp8Output has besides the matrix, of a block's tile. By all threads of the block.
 template <__nv_fp8_interpretation_t kFormat>
-__device__ __forceinline__ void write(const Fp8Target& target, const TilePlace& at, std::int64_t first_column,
-                                      std::int64_t columns, const TileBytes<kFormat>& tile, TileMemory& memory) {
+__device__ __forceinline__ void record_tile(const Fp8Target& target, const TileBytes<kFormat>& tile,
+                                            std::uint32_t (&maxima)[32]) {
   if (target.used != nullptr && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *target.used = *target.scale;
-  write_tile(target.to, at.tile_row, first_column + at.tile_column, first_column + columns, tile.bytes, memory.words);
   if (target.amax != nullptr) {
-    const std::uint32_t most = block_max(tile.found, memory.maxima);
+    const std::uint32_t most = block_max(tile.found, maxima);
     if (threadIdx.x == 0) take_maximum(target.amax, most);
   }
   if (target.saturated != nullptr) {
@@ -207,6 +213,14 @@ __device__ __forceinline__ void write(const Fp8Target& target, const TilePlace& 
     // Sums of whole numbers below 2^24 are exact in any order.
     if (threadIdx.x % 32 == 0 && count > 0) atomicAdd(target.saturated, static_cast<float>(count));
   }
+}
+
+// By all threads of the block. The tiles are those of columns [first_column, first_column + columns) of the matrix.
+template <__nv_fp8_interpretation_t kFormat>
+__device__ __forceinline__ void write(const Fp8Target& target, const TilePlace& at, std::int64_t first_column,
+                                      std::int64_t columns, const TileBytes<kFormat>& tile, TileMemory& memory) {
+  write_tile(target.to, at.tile_row, first_column + at.tile_column, first_column + columns, tile.bytes, memory.words);
+  record_tile(target, tile, memory.maxima);
 }
 
 // Elements [column, column + kThreadColumns) of a row of `columns`; zeros outside. kFull: none is outside, and they are
