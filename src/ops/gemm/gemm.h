@@ -8,17 +8,17 @@
 //   C [M, N]      float32 or bf16
 //   bias [N]      optional, float32 or bf16, added to every row
 //   scale_a, scale_b
-//                 optional float32: the values of A are scale_a * a, those of B scale_b * b. scaling_a, scaling_b: which
-//                 elements share a scale, and the shape of the scales of the matrix as it is stored
+//                 optional float32: the values of A are scale_a * a, those of B scale_b * b. scaling_a, scaling_b:
+//                 which elements share a scale, and the shape of the scales of the matrix as it is stored
 //                 (ops/quantize/scale_kind.h)
 // The sum over k, its product with the scales, the bias and C are added in float32; C is rounded once. With scales of
 // blocks, the sum is that of the terms with their scales:
 //   C = round( sum over k of (scale_a a)[m,k] (scale_b b)[k,n] + ... )
-// A and B may have different dtypes. On CUDA, InternalError unless both are float32, both are bf16, or both are FP8, of which at most
-// one is E5M2; scales belong to FP8 alone. There, FP8 needs transpose_b without transpose_a, so that both matrices have
-// their K contiguous (the tensor cores read no other form), rows of a and b and scales that start at multiples of 16
-// bytes, and N a multiple of 8. Scales of blocks belong to both matrices then, 128 x 128 ones to one of them at most,
-// and M is a multiple of 8, too; only GPUs of compute capability 9.0 have such GEMMs.
+// A and B may have different dtypes. On CUDA, InternalError unless both are float32, both are bf16, or both are FP8, of
+// which at most one is E5M2; scales belong to FP8 alone. There, FP8 needs transpose_b without transpose_a, so that both
+// matrices have their K contiguous (the tensor cores read no other form), rows of a and b and scales that start at
+// multiples of 16 bytes, and N a multiple of 8. Scales of blocks belong to both matrices then, 128 x 128 ones to one of
+// them at most, and M is a multiple of 8, too; only GPUs of compute capability 9.0 have such GEMMs.
 // Rows of a, b and c may be padded. c shares no byte with the others. K = 0: C = bias, or C += bias.
 //
 // A linear layer y = x W^T with W [out, in], and its gradients dx = dy W and dW += dy^T x:
@@ -63,11 +63,11 @@ void gemm(Stream& stream, const Gemm& args);
 std::int64_t gemm_workspace(const Gemm& args, DeviceKind target = DeviceKind::cpu);
 
 // CUDA: measures cuBLASLt's algorithms for this GEMM on this stream and stores one for all later calls with the same
-// sizes, strides, dtypes, forms of scales, transposes and accumulate, on all streams of the device (ops/gemm/gemm_choice.h): short GEMMs
-// with a cold cache, long ones at the clock of sustained load, which takes about three seconds each. cuBLASLt's own
-// first choice is kept unless another algorithm is at least 0.5 % faster in both of two rounds. Overwrites a, b and c
-// with random numbers. Blocks the host; do not call it inside a step. Other devices: no effect. A GEMM that was not
-// prepared uses cuBLASLt's first choice.
+// sizes, strides, dtypes, forms of scales, transposes and accumulate, on all streams of the device
+// (ops/gemm/gemm_choice.h): short GEMMs with a cold cache, long ones at the clock of sustained load, which takes about
+// three seconds each. cuBLASLt's own first choice is kept unless another algorithm is at least 0.5 % faster in both of
+// two rounds. Overwrites a, b and c with random numbers. Blocks the host; do not call it inside a step. Other devices:
+// no effect. A GEMM that was not prepared uses cuBLASLt's first choice.
 void gemm_prepare(Stream& stream, const Gemm& args);
 // The choices of the stream's device as text, one line each; empty if the device has none. They are valid for one GPU
 // model and one version of cuBLASLt, named in the first line. A line that starts with # is a GEMM that cuBLASLt does
