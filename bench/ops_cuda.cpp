@@ -28,6 +28,7 @@
 #include "ops/norm/rms_norm.h"
 #include "ops/quantize/parts.h"
 #include "ops/quantize/quantize.h"
+#include "ops/quantize/quantize_blocks.h"
 #include "ops/reduce/sum_squares.h"
 #include "ops/rope/rope.h"
 #include "ops/seed/init.h"
@@ -288,6 +289,50 @@ void fp8_weights(Bench& b) {
   }
 }
 
+// Names begin with fp8 blocks; GEMMs at the sizes of an MLP's gate and up. Bytes as above, and those of scales.
+void fp8_blocks(Bench& b) {
+  constexpr auto kVec = ScaleKind::vec128, kSquare = ScaleKind::block128;
+  constexpr DType act = DType::bf16;
+  const auto matrix = [&](std::int64_t rows, std::int64_t columns) { return b.empty(DType::f8e4m3, {rows, columns}); };
+  const auto scales = [&](ScaleKind kind, std::int64_t rows, std::int64_t columns) {
+    return b.empty(DType::f32, scale_shape(kind, rows, columns));
+  };
+  for (const ScaleKind kind : {kVec, kSquare}) {
+    for (const auto& [name, rows, transposed] :
+         {std::tuple{"rows", true, false}, {"transposed", false, true}, {"both", true, true}}) {
+      QuantizeBlocks args{.x = b.normal(act, {kT, kC}), .kind = kind};
+      if (rows) args.q = matrix(kT, kC), args.scales = scales(kind, kT, kC);
+      if (transposed) args.transposed = matrix(kC, kT), args.transposed_scales = scales(kind, kC, kT);
+      const double bytes = (2 + rows + transposed) * d(kT * kC) + (args.scales.empty() ? 0.0 : d(args.scales.bytes())) +
+                           (args.transposed.empty() ? 0.0 : d(args.transposed_scales.bytes()));
+      b.memory(cat("fp8 blocks quantize, ", to_string(kind), ", ", name), bytes,
+               [&] { quantize_blocks(b.stream(), args); });
+    }
+  }
+  const auto random = [&](ScaleKind kind, std::int64_t rows, std::int64_t columns) {
+    const QuantizeBlocks args{.x = b.normal(act, {rows, columns}),
+                              .kind = kind,
+                              .q = matrix(rows, columns),
+                              .scales = scales(kind, rows, columns)};
+    quantize_blocks(b.stream(), args);
+    return args;
+  };
+  const auto line = [&](const char* name, std::int64_t m, std::int64_t n, std::int64_t k, ScaleKind of_b, DType out) {
+    const QuantizeBlocks a = random(kVec, m, k), w = random(of_b, n, k);
+    b.gemm_line(cat("fp8 blocks gemm ", name), {.a = a.q,
+                                                .b = w.q,
+                                                .c = b.empty(out, {m, n}),
+                                                .transpose_b = true,
+                                                .scale_a = a.scales,
+                                                .scale_b = w.scales,
+                                                .scaling_a = kVec,
+                                                .scaling_b = of_b});
+  };
+  line("fprop", kT, 2 * kF, kC, kSquare, act);
+  line("dgrad", kT, kC, 2 * kF, kSquare, act);
+  line("wgrad", 2 * kF, kC, kT, kVec, DType::f32);
+}
+
 void ends(Bench& b) {
   std::vector<std::int32_t> ids;
   const RandomStream random(3, "ids");
@@ -421,6 +466,7 @@ int main(int argc, char** argv) {
     layers(bench);
     fp8(bench);
     fp8_weights(bench);
+    fp8_blocks(bench);
     ends(bench);
     gemms(bench);
     loss(bench);

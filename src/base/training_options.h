@@ -47,7 +47,7 @@ enum class ComputePrecision {
   bf16,
   fp8,  // the GEMMs of Linears and experts in FP8 (Fp8Recipe), everything else as automatic
 };
-enum class Fp8Scaling { delayed, current };         // LinearFormat::fp8_delayed, fp8_current
+enum class Fp8Scaling { delayed, current, block };  // LinearFormat::fp8_delayed, fp8_current, fp8_block
 enum class AmaxAlgorithm { maximum, most_recent };  // of a history
 enum class LearningRateSchedule { constant, linear, cosine };
 

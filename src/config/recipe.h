@@ -58,7 +58,7 @@ inline bool is_automatic(const MemoryRecipe& memory) {
   return memory.per_layer.empty() && memory.activation_checkpointing == Checkpointing::automatic;
 }
 
-// Linears and experts in FP8 (nn/precision/fp8_scaling.h).
+// Linears and experts in FP8 (nn/precision/).
 struct Fp8Recipe {
   Fp8Scaling scaling = Fp8Scaling::delayed;
   std::int64_t amax_history = 16;

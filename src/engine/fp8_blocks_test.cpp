@@ -87,10 +87,76 @@ TEST(Fp8Blocks, ChooseTheFormatsOfALayout) {
     ++fp8;
     EXPECT_TRUE(is_fp8(gemm.in_b) && gemm.transpose_b && !gemm.transpose_a) << gemm.name;
     EXPECT_EQ(gemm.k % 16, 0) << gemm.name;
-    EXPECT_EQ(gemm.scaling_a, nn::Scaling::tensor);
-    EXPECT_EQ(gemm.scaling_b, nn::Scaling::tensor);
+    EXPECT_EQ(gemm.scaling_a, ops::ScaleKind::one);
+    EXPECT_EQ(gemm.scaling_b, ops::ScaleKind::one);
   }
   EXPECT_EQ(fp8, 3 * 4);
+}
+
+// Weights of Linears are gathered as they are; all GEMMs read E4M3 with a scale for each block; nothing is kept from
+// step to step.
+TEST(Fp8Blocks, BlockScalingHasFormatsAndGemmsOfItsOwn) {
+  Recipe recipe = recipe_of({"1"});
+  recipe.precision.fp8.scaling = Fp8Scaling::block;
+  recipe.data.sequence_length = 25;
+  Problems problems;
+  const OpenModel open =
+      open_model(std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/gqa", false, problems, changes_of(recipe));
+  ASSERT_EQ(problems.lines(), "");
+  const models::Model& model = *open.model;
+  int weights = 0;
+  for (const nn::Flat& flat : model.flats()) {
+    EXPECT_EQ(flat.scale_count(), 0);
+    if (!flat.spec().quantized_on_use) continue;
+    EXPECT_EQ(flat.spec().gathered_in(DType::bf16), DType::bf16);
+    for (const nn::Param& param : flat.params()) weights += param.of_linear ? 1 : 100;
+  }
+  EXPECT_EQ(weights, 4);
+  const plan::Layout layout = plan::make_layout(recipe, model, 1, DType::bf16, 1, DeviceKind::cuda);
+  EXPECT_EQ(layout.batch.local_rows(), 32);
+  EXPECT_TRUE(plan::scaled_sites(layout).empty());
+  EXPECT_FALSE(plan::needs_calibration(layout));
+  for (int layer = 0; layer < model.layers(); ++layer) {
+    const nn::SavePolicy& policy = layout.policies[static_cast<std::size_t>(layer)];
+    EXPECT_EQ(std::ranges::count(policy.formats, LinearFormat::fp8_block), model.block_of(layer) == 1 ? 2 : 0);
+  }
+  std::int64_t fp8 = 0;
+  for (const GemmShape& gemm : gemms_of(model, layout, false)) {
+    if (!is_fp8(gemm.in_a)) continue;
+    fp8 += gemm.count;  // y and dx of o_proj are one
+    EXPECT_TRUE(gemm.in_a == DType::f8e4m3 && gemm.in_b == DType::f8e4m3) << gemm.name;
+    EXPECT_TRUE(gemm.transpose_b && !gemm.transpose_a) << gemm.name;
+    EXPECT_EQ(gemm.scaling_a, ops::ScaleKind::vec128);
+    const bool of_weight = gemm.name.find(", dW") != std::string::npos;
+    EXPECT_EQ(gemm.scaling_b, of_weight ? ops::ScaleKind::vec128 : ops::ScaleKind::block128) << gemm.name;
+  }
+  EXPECT_EQ(fp8, 3 * 4 * layout.micro_batches);
+}
+
+TEST(Fp8Blocks, BlockScalingOfExpertsIsRejected) {
+  Recipe recipe = recipe_of({"all"});
+  recipe.precision.fp8.scaling = Fp8Scaling::block;
+  recipe.data.sequence_length = 32;
+  const std::string mixtral = cat(HAWSER_SOURCE_DIR, "/tests/golden/families_fp8/mixtral");
+  const auto layout = [&] {
+    Problems problems;
+    const OpenModel open = open_model(mixtral, false, problems, changes_of(recipe));
+    EXPECT_EQ(problems.lines(), "");
+    return plan::make_layout(recipe, *open.model, 1, DType::f32, 1);
+  };
+  try {
+    layout();
+    FAIL() << "not rejected";
+  } catch (const UserError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "recipe.yaml: block scaling of experts is not supported (expected delayed or current, got block) at "
+              "precision.fp8.scaling; try precision.fp8.scaling: delayed, or precision.fp8.exclude: "
+              "[\".*experts.*\"]");
+  }
+  recipe.precision.fp8.exclude = {".*experts.*"};
+  for (const nn::SavePolicy& policy : layout().policies) {
+    EXPECT_EQ(policy.format(nn::Site::up_projection), LinearFormat::compute);
+  }
 }
 
 // One name of a fused Linear is enough; a fallback has the names of all of its parts.

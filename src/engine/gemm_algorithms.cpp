@@ -7,6 +7,7 @@
 #include "engine/gemm_cache.h"
 #include "engine/rank_sync.h"
 #include "ops/attention/attention.h"
+#include "ops/copy/copy.h"
 #include "ops/gemm/gemm.h"
 #include "ops/loss/linear_cross_entropy.h"
 #include "tensor/fp8.h"
@@ -32,17 +33,21 @@ class Lister {
     const DType act = spec.gathered == DType::f32 ? DType::f32 : layout_.compute;
     const bool each = layout_.parts() > 1 && layout_.accumulation == GradientAccumulation::sharded;
     const DType gradient = each && act != DType::f32 ? layout_.reduce_dtype : DType::f32;  // see nn::layer_gemm
-    const GemmShape of_weight{
-        .in_a = act, .in_b = spec.gathered.value_or(act), .out = act, .scaling_b = spec.scaling, .count = times};
+    HAWSER_CHECK(spec.scaling <= nn::Scaling::tensor, name, ": no GEMM reads these scales");
+    GemmShape of_weight{.in_a = act, .in_b = spec.gathered.value_or(act), .out = act, .count = times};
+    if (spec.scaling != nn::Scaling::none) of_weight.scaling_b = ops::ScaleKind::one;
     const GemmShape of_gradient{.transpose_a = true, .in_a = act, .in_b = act, .out = gradient, .gradient = true};
     GemmShape y = of_weight, dx = of_weight, dw = of_gradient;
-    if (spec.gathered && is_fp8(*spec.gathered)) {  // nn/precision/fp8_scaling.h: all three read rows along K
-      y.in_a = DType::f8e4m3;
-      dx.in_a = dw.in_a = DType::f8e5m2;
-      dw.in_b = DType::f8e4m3;
-      dx.transpose_b = dw.transpose_b = true;
+    const bool blocks = spec.quantized_on_use;
+    if (blocks || is_fp8(spec.gathered.value_or(act))) {  // nn/precision: all three read rows along K
+      for (GemmShape* const shape : {&y, &dx, &dw}) {
+        shape->in_a = shape == &y || blocks ? DType::f8e4m3 : DType::f8e5m2;
+        shape->in_b = DType::f8e4m3;
+        shape->transpose_b = true;
+        shape->scaling_a = shape->scaling_b = blocks ? ops::ScaleKind::vec128 : ops::ScaleKind::one;
+      }
+      if (blocks) y.scaling_b = dx.scaling_b = ops::ScaleKind::block128;
       dw.transpose_a = false;
-      for (GemmShape* const shape : {&y, &dx, &dw}) shape->scaling_a = shape->scaling_b = spec.scaling;
     }
     y.name = name + ", y", y.m = rows, y.n = outputs, y.k = inputs, y.transpose_b = true;
     add(y);
@@ -106,21 +111,6 @@ void prepare_head(const models::Model& model, const plan::Layout& layout, Device
   stream.synchronize();
 }
 
-Storage scales_of(nn::Scaling scaling, const TensorView& matrix, Device& device) {
-  const auto blocks = [&](int dim) { return ceil_div(matrix.size(dim), nn::kScalingBlock); };
-  switch (scaling) {
-    case nn::Scaling::none:
-      return {};
-    case nn::Scaling::tensor:
-      return {device, DType::f32, {1}};
-    case nn::Scaling::block:
-      return {device, DType::f32, {blocks(0), blocks(1)}};
-    case nn::Scaling::row:
-      return {device, DType::f32, {matrix.size(0), blocks(1)}};
-  }
-  return {};
-}
-
 // Logits of the selected positions, as the head computes them for generation.
 void prepare_logits(const models::Model& model, const plan::Layout& layout, Device& device, Stream& stream) {
   const Storage x(device, layout.compute, {layout.logit_positions, model.width()});
@@ -131,6 +121,11 @@ void prepare_logits(const models::Model& model, const plan::Layout& layout, Devi
 }
 
 }  // namespace
+
+Storage scales_for(std::optional<ops::ScaleKind> kind, const TensorView& matrix, Device& device) {
+  if (!kind) return {};
+  return {device, DType::f32, ops::scale_shape(*kind, matrix.size(0), matrix.size(1))};
+}
 
 std::vector<GemmShape> gemms_of(const models::Model& model, const plan::Layout& layout, bool head) {
   Lister lister(layout);
@@ -158,8 +153,11 @@ void prepare_gemms(const models::Model& model, const plan::Layout& layout, Devic
     if (p.gradient && step::forward_only(purpose)) continue;
     const Storage a(device, p.in_a, p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k});
     const Storage b(device, p.in_b, p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n});
-    const Storage c(device, p.out, {p.m, p.n}), scale_a = scales_of(p.scaling_a, a, device);
-    const Storage scale_b = scales_of(p.scaling_b, b, device);
+    const Storage c(device, p.out, {p.m, p.n}), scale_a = scales_for(p.scaling_a, a, device);
+    const Storage scale_b = scales_for(p.scaling_b, b, device);
+    for (const Storage* const scale : {&scale_a, &scale_b}) {
+      if (!scale->view().empty()) ops::fill(*stream, {.y = *scale, .value = 1});
+    }
     ops::gemm_prepare(*stream, {.a = a,
                                 .b = b,
                                 .c = c,
@@ -167,7 +165,9 @@ void prepare_gemms(const models::Model& model, const plan::Layout& layout, Devic
                                 .transpose_b = p.transpose_b,
                                 .accumulate = p.accumulate,
                                 .scale_a = scale_a,
-                                .scale_b = scale_b});
+                                .scale_b = scale_b,
+                                .scaling_a = p.scaling_a.value_or(ops::ScaleKind::one),
+                                .scaling_b = p.scaling_b.value_or(ops::ScaleKind::one)});
     stream->synchronize();
   }
   if (purpose == step::Purpose::logits) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,15 +19,18 @@ struct GemmShape {
   std::int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false;
   DType in_a = DType::f32, in_b = DType::f32, out = DType::f32;
-  nn::Scaling scaling_a = nn::Scaling::none, scaling_b = nn::Scaling::none;  // form of ops::Gemm's scales
-  std::int64_t count = 0;  // in a training step of one rank, without recompute
-  bool gradient = false;   // used in backward only
+  std::optional<ops::ScaleKind> scaling_a, scaling_b;  // of ops::Gemm's scales; absent: none
+  std::int64_t count = 0;                              // in a training step of one rank, without recompute
+  bool gradient = false;                               // used in backward only
 
   double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
 };
 
 // Lists each shape once. `head`: includes the head's three GEMMs as if its logits were not split into chunks.
 std::vector<GemmShape> gemms_of(const models::Model& model, const plan::Layout& layout, bool head);
+
+// Scales of a kind for a matrix [rows, columns]; empty without a kind. Their values are undefined.
+Storage scales_for(std::optional<ops::ScaleKind> kind, const TensorView& matrix, Device& device);
 
 // On a GPU: times cuBLASLt's algorithms for the GEMMs of the layers (ops::gemm_prepare), so that steps use the fastest.
 // Takes about half a minute and temporary memory the first time; what earlier sessions measured is in the user's cache

@@ -32,6 +32,8 @@ Flat::Flat(std::string name, FlatSpec spec, std::vector<Param> params)
   HAWSER_CHECK(spec.grain > 0 && spec.grain % kAlignmentElements == 0, name_, ": a grain of ", spec.grain);
   HAWSER_CHECK(!spec.partial_gradient || spec.domain != Domain::sliced, name_, ": partial gradients of a ",
                to_string(spec.domain), " flat");
+  HAWSER_CHECK(!spec.quantized_on_use || (spec.scaling == Scaling::none && !spec.transposed), name_,
+               ": quantized where it is read, but with scales or transposed");
   HAWSER_CHECK(!spec.transposed || spec.scaling == Scaling::none || spec.scaling == Scaling::tensor, name_,
                ": transposed matrices with scales of blocks are not supported yet");
   for (const Param& param : params_) {
@@ -109,6 +111,7 @@ std::string difference(const FlatSpec& spec, const FlatSpec& first) {
   dtype("stored", spec.stored, first.stored);
   dtype("gathered", spec.gathered, first.gathered);
   if (spec.scaling != first.scaling) text += scaling_text(spec.scaling);
+  if (spec.quantized_on_use != first.quantized_on_use) text += spec.quantized_on_use ? ", FP8" : ", not FP8";
   if (spec.transposed != first.transposed) text += spec.transposed ? ", transposed" : ", not transposed";
   if (spec.group != first.group) text += cat(", group ", spec.group);
   if (spec.partial_gradient != first.partial_gradient) {
@@ -135,16 +138,31 @@ FlatSpecOf with_sequence_parallelism(FlatSpecOf spec_of) {
   });
 }
 
+namespace {
+
+// `spec_of` with `change` to the specs of the weights of Linears and experts in these blocks.
+FlatSpecOf with_changed_weights(FlatSpecOf spec_of, std::function<bool(int)> in_fp8, void (*change)(FlatSpec&)) {
+  return FlatSpecOf(
+      [of = std::move(spec_of), in_fp8 = std::move(in_fp8), change](const Param& param, const UnitPlace& place) {
+        FlatSpec spec = of(param, place);
+        if (param.of_linear && place.kind == UnitPlace::Kind::block && in_fp8(place.block)) change(spec);
+        return spec;
+      });
+}
+
+}  // namespace
+
 FlatSpecOf with_fp8_weights(FlatSpecOf spec_of, std::function<bool(int)> in_fp8) {
-  return FlatSpecOf([of = std::move(spec_of), in_fp8 = std::move(in_fp8)](const Param& param, const UnitPlace& place) {
-    FlatSpec spec = of(param, place);
-    if (!param.of_linear || place.kind != UnitPlace::Kind::block) return spec;
-    if (!in_fp8(place.block)) return spec;
+  return with_changed_weights(std::move(spec_of), std::move(in_fp8), [](FlatSpec& spec) {
     spec.gathered = DType::f8e4m3;
     spec.scaling = Scaling::tensor;
     spec.transposed = true;
-    return spec;
   });
+}
+
+FlatSpecOf with_weights_quantized_on_use(FlatSpecOf spec_of, std::function<bool(int)> in_fp8) {
+  return with_changed_weights(std::move(spec_of), std::move(in_fp8),
+                              [](FlatSpec& spec) { spec.quantized_on_use = true; });
 }
 
 namespace {

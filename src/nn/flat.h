@@ -96,6 +96,9 @@ FlatSpec common_domain(const Param&);
 // is true: they are gathered in E4M3 with one scale each, and backward reads their transpose. Frozen ones are stored in
 // E4M3, too.
 FlatSpecOf with_fp8_weights(FlatSpecOf spec_of, std::function<bool(int)> in_fp8);
+// `spec_of` with weights of Linears and experts of these blocks that are rounded to FP8 where they are read
+// (FlatSpec::quantized_on_use, nn/precision/fp8_block_scaling.h).
+FlatSpecOf with_weights_quantized_on_use(FlatSpecOf spec_of, std::function<bool(int)> in_fp8);
 // `spec_of` with FlatSpec::partial_gradient for parameters of residual rows, as sequence parallelism needs it.
 FlatSpecOf with_sequence_parallelism(FlatSpecOf spec_of);
 

@@ -97,8 +97,8 @@ enum class Scaling {
   none,
   tensor,  // [Param::parts()], one for each: of the global parameter, equal on tensor-parallel ranks
   block,  // [ceil(rows / kScalingBlock), ceil(columns / kScalingBlock)], of this rank's slice. Slices, and then segments,
-          // begin at multiples of kScalingBlock. No GEMM reads them yet
-  row,    // [rows, ceil(columns / kScalingBlock)], likewise. No GEMM reads them yet
+          // begin at multiples of kScalingBlock. No GEMM reads scales in this form
+  row,    // [rows, ceil(columns / kScalingBlock)], likewise
 };
 constexpr std::int64_t kScalingBlock = 128;
 
@@ -112,6 +112,9 @@ struct FlatSpec {
   // Backward reads the matrices with rows and columns exchanged (Scaled::transposed), as GEMMs of FP8 need them, and
   // not as they are. Weights of Linears and experts only, and scales of Scaling::none or tensor so far.
   bool transposed = false;
+  // Gathered as it is, and rounded to FP8 for each GEMM that reads it (Quantizer::quantize_weight). Weights of Linears
+  // only, without scales.
+  bool quantized_on_use = false;
   int group = 0;  // a number for parameters that the optimizer updates differently, or whose learning
                   // rate has a schedule of its own (optim::kGroups)
   // Not trainable, but a layer of its own changes it once a step (Layer::update). float32, stored and gathered.
@@ -121,6 +124,7 @@ struct FlatSpec {
                                   // Flat::kAlignmentElements
   bool operator==(const FlatSpec&) const = default;
 
+  bool fp8() const { return quantized_on_use || scaling != Scaling::none; }  // GEMMs read it quantized
   bool changes() const { return trainable || updated_by_layer; }  // in training: checkpoints of a run have it
   // The dtypes in a model that computes in `compute`.
   DType gathered_in(DType compute) const { return gathered.value_or(compute); }

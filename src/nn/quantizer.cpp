@@ -12,6 +12,10 @@ std::optional<ops::Fp8Output> Quantizer::output(LayerContext&, const Quantizatio
   return {};
 }
 
+Scaled Quantizer::quantize_weight(LayerContext&, const Scaled& weight, bool) const {
+  return weight;
+}
+
 const char* to_string(Operand operand) {
   switch (operand) {
     case Operand::x:

@@ -15,6 +15,8 @@
 // update: measure(), in whose place the optimizer may record the amaxes, and a MAX over the ranks that have other parts
 // of the parameters, weight_scales(), quantize_weights(). So a gathered quantized weight has the bits of the quantized
 // gathered weight. Frozen weights in FP8 are quantized in the same way once, as they are loaded.
+// Weights with FlatSpec::quantized_on_use are gathered as they are: quantize_weight() rounds one for each GEMM that reads
+// it.
 //
 // All work is enqueued on the given stream, or on LayerContext::compute().
 #pragma once
@@ -47,7 +49,7 @@ struct Quantization {
   // What the caller reads: Scaled::view, Scaled::transposed, or both. quantize() may leave the other one empty, and for
   // tests it may return the view in place of its transpose.
   bool rows = true, transposed = false;
-  // Where Scaled::transposed, in FP8, and its scale, float32 [1], are written; empty: temps.
+  // Where Scaled::transposed, in FP8, and its scales are written; empty: temps.
   TensorView transposed_to = {}, used_to = {};
   // The GEMMs read the matrix itself: its amax is recorded, and it is not quantized (step::ExecutorSetup::calibrates).
   bool records_only = false;
@@ -118,6 +120,10 @@ class Quantizer {
   // Where an op that computes a matrix of this shape writes what quantize() would return, in place of the matrix; its
   // views are as those of quantize(). Empty if the scale follows from the matrix, or the quantizer has no such form.
   virtual std::optional<ops::Fp8Output> output(LayerContext&, const Quantization&, const Shape& shape) const;
+
+  // A weight [outputs, inputs] of the context as a GEMM reads it, as Scaled::view or as Scaled::transposed. The default:
+  // as it is, since the flat has it quantized. Not called in a pass that records only.
+  virtual Scaled quantize_weight(LayerContext&, const Scaled& weight, bool transposed) const;
 
   // With Quantization::records_only: records the amax. Needed by quantizers that calibrate.
   virtual void record(LayerContext&, const Quantization&, const TensorView& matrix) const;

@@ -1,6 +1,7 @@
 // `Scaled`: a matrix with its scales.
 #pragma once
 
+#include "ops/quantize/scale_kind.h"
 #include "tensor/tensor.h"
 
 namespace hawser::nn {
@@ -8,11 +9,15 @@ namespace hawser::nn {
 // A matrix as a Linear reads it: its values are scale * view. The view of a parameter is in FlatSpec::gathered.
 struct Scaled {
   TensorView view;             // empty where only `transposed` is read, such as a weight in backward
-  TensorView scale = {};       // float32, with the shape of a Scaling for the view's shape; empty: 1
+  TensorView scale = {};       // float32, of `kind` for the view's shape; empty: 1
   TensorView transposed = {};  // the view with rows and columns exchanged, for GEMMs that can read only one of both;
                                // empty: there is none. Rounded separately if it has its own scales
-  TensorView transposed_scale = {};  // the scales of `transposed`, with the shape of a Scaling for its shape; empty:
-                                     // `scale`, which then is one float32
+  TensorView transposed_scale = {};  // the scales of `transposed`, of `kind` for its shape; empty: `scale`, which then
+                                     // is one float32
+  ops::ScaleKind kind = ops::ScaleKind::one;
+
+  // It has scales: a matrix that is quantized.
+  bool scaled() const { return !scale.empty() || !transposed_scale.empty(); }
 
   Scaled() = default;
   Scaled(const TensorView& v, const TensorView& s = {}, const TensorView& t = {},  // NOLINT: a view is a Scaled

@@ -4,6 +4,7 @@
 
 #include "base/units.h"
 #include "nn/kv_cache.h"
+#include "nn/precision/fp8_block_scaling.h"
 #include "nn/precision/fp8_scaling.h"
 #include "ops/attention/attention.h"
 #include "parallel/context/all_gather_exchange.h"
@@ -84,18 +85,40 @@ bool in_fp8(const models::Model& model, int layer, nn::Site site) {
   const std::vector<int> weights = model.layer(layer).linear_weights(site);
   const auto count = std::ranges::count_if(weights, [&](int weight) {
     const models::ParamPlace& place = model.layer_params(layer)[static_cast<std::size_t>(weight)];
-    return model.flat(place.flat).spec().scaling != nn::Scaling::none;
+    return model.flat(place.flat).spec().fp8();
   });
   HAWSER_CHECK(count == 0 || count == static_cast<std::ptrdiff_t>(weights.size()), "layer ", layer, "'s ",
                to_string(site), ": a part of its weight is in FP8");
   return count > 0;
 }
 
+LinearFormat format_of(Fp8Scaling scaling) {
+  switch (scaling) {
+    case Fp8Scaling::delayed:
+      return LinearFormat::fp8_delayed;
+    case Fp8Scaling::current:
+      return LinearFormat::fp8_current;
+    case Fp8Scaling::block:
+      return LinearFormat::fp8_block;
+  }
+  return LinearFormat::compute;
+}
+
+std::shared_ptr<const nn::Quantizer> make_quantizer(const Fp8Recipe& fp8) {
+  if (fp8.scaling == Fp8Scaling::block) {
+    return std::make_shared<nn::Fp8BlockScaling>(nn::Fp8BlockOptions{.margin = fp8.margin});
+  }
+  return std::make_shared<nn::Fp8Scaling>(
+      nn::Fp8Options{.history = fp8.amax_history,
+                     .most_recent = fp8.amax_algorithm == AmaxAlgorithm::most_recent,
+                     .margin = fp8.margin,
+                     .saturation_limit = static_cast<float>(fp8.saturation_limit)});
+}
+
 }  // namespace
 
 void set_formats(Layout& layout, const models::Model& model, const Fp8Recipe& fp8) {
-  const LinearFormat format =
-      fp8.scaling == Fp8Scaling::delayed ? LinearFormat::fp8_delayed : LinearFormat::fp8_current;
+  const LinearFormat format = format_of(fp8.scaling);
   for (int layer = 0; layer < model.layers(); ++layer) {
     nn::SavePolicy& policy = layout.policies[static_cast<std::size_t>(layer)];
     for (int s = 0; s < nn::kSites; ++s) {
@@ -105,11 +128,7 @@ void set_formats(Layout& layout, const models::Model& model, const Fp8Recipe& fp
     }
   }
   layout.verify_every = fp8.verify_every;
-  layout.quantizer =
-      std::make_shared<nn::Fp8Scaling>(nn::Fp8Options{.history = fp8.amax_history,
-                                                      .most_recent = fp8.amax_algorithm == AmaxAlgorithm::most_recent,
-                                                      .margin = fp8.margin,
-                                                      .saturation_limit = static_cast<float>(fp8.saturation_limit)});
+  layout.quantizer = make_quantizer(fp8);
 }
 
 DType default_reduce_dtype(DeviceKind device, DType compute) {
@@ -122,11 +141,28 @@ bool deterministic_of(const Recipe& recipe, DeviceKind device) {
 
 namespace {
 
+// Grouped GEMMs read one scale for all rows of experts.
+void check_block_scaling(const models::Model& model, const std::string& file) {
+  Problems problems;
+  for (const nn::Flat& flat : model.flats()) {
+    for (const nn::Param& param : flat.params()) {
+      if (param.matrices == 0 || !flat.spec().quantized_on_use) continue;
+      problems.add({.file = file,
+                    .what = "block scaling of experts is not supported",
+                    .expected = "delayed or current",
+                    .got = "block",
+                    .at = "precision.fp8.scaling",
+                    .hint = "precision.fp8.scaling: delayed, or precision.fp8.exclude: [\".*experts.*\"]"});
+      problems.throw_if_any();  // the other blocks have experts, too
+    }
+  }
+}
+
 void check_fp8_sizes(const models::Model& model, const std::string& file) {
   Problems problems;
   for (const nn::Flat& flat : model.flats()) {
     for (const nn::Param& param : flat.params()) {
-      if (!param.of_linear || flat.spec().scaling == nn::Scaling::none) continue;
+      if (!param.of_linear || !flat.spec().fp8()) continue;
       const std::int64_t rows = param.shape[0] / param.parts();
       if (rows % kFp8Multiple == 0 && param.shape[1] % kFp8Multiple == 0) continue;
       problems.add({.file = file,
@@ -163,7 +199,10 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
   layout.shard_policy = p.sharding;
   layout.policies.resize(static_cast<std::size_t>(model.layers()));
   set_policies(layout, model, recipe.memory);
-  if (recipe.precision.compute == ComputePrecision::fp8) set_formats(layout, model, recipe.precision.fp8);
+  if (recipe.precision.compute == ComputePrecision::fp8) {
+    check_block_scaling(model, recipe.file);
+    set_formats(layout, model, recipe.precision.fp8);
+  }
   layout.optimizer = optim::make_adamw({.beta1 = recipe.optimizer.beta1,
                                         .beta2 = recipe.optimizer.beta2,
                                         .epsilon = recipe.optimizer.epsilon,

@@ -101,7 +101,8 @@ Layout verified(Layout layout, step::Verification verification);
 // Sets each block's checkpointing policy from the recipe.
 void set_policies(Layout& layout, const models::Model& model, const MemoryRecipe& memory);
 
-// The formats of the Linears and experts whose weights are in FP8 (nn::with_fp8_weights), and their quantizer.
+// The formats of the Linears and experts whose weights are in FP8 (nn::with_fp8_weights, or with Fp8Scaling::block
+// nn::with_weights_quantized_on_use), and their quantizer.
 void set_formats(Layout& layout, const models::Model& model, const Fp8Recipe& fp8);
 
 // Sets the pipeline stages of a layout and of its mesh.

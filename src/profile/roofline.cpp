@@ -163,13 +163,17 @@ class Bench {
   Device& device() { return device_; }
   Stream& stream() { return *stream_; }
   // One scale for a matrix in FP8.
-  Storage scale() {
-    Storage out(device_, DType::f32, {1});
-    ops::fill(*stream_, {.y = out, .value = 1.0 / 64});
-    return out;
+  Storage scale() { return filled(Storage(device_, DType::f32, {1})); }
+  // Those of a matrix; empty without a kind.
+  Storage scales(std::optional<ops::ScaleKind> kind, const TensorView& matrix) {
+    return kind ? filled(engine::scales_for(kind, matrix, device_)) : Storage();
   }
 
  private:
+  Storage filled(Storage scales) {
+    ops::fill(*stream_, {.y = scales, .value = 1.0 / 64});
+    return scales;
+  }
   Storage quantized(DType dtype, const Shape& shape) {
     const Storage x = numbers(DType::f32, shape), by = scale();
     Storage out(device_, dtype, shape);
@@ -189,9 +193,7 @@ void add_gemms(Bench& bench, const models::Model& model, const plan::Layout& lay
     const Storage a = bench.numbers(p.in_a, p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k});
     const Storage b = bench.numbers(p.in_b, p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n});
     const Storage c = bench.numbers(p.out, {p.m, p.n});
-    HAWSER_CHECK(p.scaling_a <= nn::Scaling::tensor && p.scaling_b <= nn::Scaling::tensor, p.name, ": scales by block");
-    const Storage scale_a = p.scaling_a == nn::Scaling::none ? Storage() : bench.scale();
-    const Storage scale_b = p.scaling_b == nn::Scaling::none ? Storage() : bench.scale();
+    const Storage scale_a = bench.scales(p.scaling_a, a), scale_b = bench.scales(p.scaling_b, b);
     const ops::Gemm gemm{.a = a,
                          .b = b,
                          .c = c,
@@ -199,7 +201,9 @@ void add_gemms(Bench& bench, const models::Model& model, const plan::Layout& lay
                          .transpose_b = p.transpose_b,
                          .accumulate = p.accumulate,
                          .scale_a = scale_a,
-                         .scale_b = scale_b};
+                         .scale_b = scale_b,
+                         .scaling_a = p.scaling_a.value_or(ops::ScaleKind::one),
+                         .scaling_b = p.scaling_b.value_or(ops::ScaleKind::one)};
     ops::gemm_prepare(bench.stream(), gemm);
     const double each = bench.time([&] { ops::gemm(bench.stream(), gemm); });
     out.terms.push_back({.what = cat("GEMM ", p.name, " [", p.m, " x ", p.n, " x ", p.k, "]"),

@@ -17,8 +17,13 @@ namespace hawser::testing {
 // tie, so that some tokens get others. A gradient of zero has 1, one of the wrong sign 2.
 constexpr double kFp8LossError = 0.02, kFp8GradientError = 0.7, kFp8RoutedGradientError = 0.9;
 
-inline void expect_fp8_follows_transformers(const std::filesystem::path& folder, const engine::RankDevice& place) {
-  SCOPED_TRACE(folder.string());
+inline bool has_experts(const std::filesystem::path& folder) {
+  const nlohmann::json config = read_json(folder / "config.json");
+  return config.contains("num_experts") || config.contains("num_local_experts");
+}
+
+inline void expect_fp8_follows_transformers(const std::filesystem::path& folder, const engine::RankDevice& place,
+                                            Fp8Scaling scaling) {
   const nlohmann::json expected = read_json(folder / "expected.json");
   Problems problems;
   auto input = evaluate::open_evaluation({.model = folder.string(),
@@ -28,9 +33,12 @@ inline void expect_fp8_follows_transformers(const std::filesystem::path& folder,
                                           .device = place},
                                          0, 1, problems);
   problems.throw_if_any();
-  input->open.model = std::make_unique<models::Model>(
-      input->open.model->description(), nn::with_fp8_weights(nn::common_domain, [](int) { return true; }));
-  plan::set_formats(input->layout, *input->open.model, {});
+  const auto all = [](int) { return true; };
+  input->open.model = std::make_unique<models::Model>(input->open.model->description(),
+                                                      scaling == Fp8Scaling::block
+                                                          ? nn::with_weights_quantized_on_use(nn::common_domain, all)
+                                                          : nn::with_fp8_weights(nn::common_domain, all));
+  plan::set_formats(input->layout, *input->open.model, {.scaling = scaling});
   plan::set_bounds(input->layout);
   // A GPU gets rows of padding.
   auto data = evaluate::open_eval_data({.data = (folder / "data.jsonl").string(),
@@ -54,13 +62,17 @@ inline void expect_fp8_follows_transformers(const std::filesystem::path& folder,
   }
   const double of_loss = std::abs(loss / expected.at("loss").get<double>() - 1),
                of_gradient = std::sqrt(distance / whole);
-  std::printf("%-20s FP8 changes the loss by %.4f, gradients by %.3f\n", folder.filename().c_str(), of_loss,
-              of_gradient);
+  std::printf("%-20s FP8 %s changes the loss by %.4f, gradients by %.3f\n", folder.filename().c_str(),
+              scaling == Fp8Scaling::block ? "with scales of blocks" : "with one scale", of_loss, of_gradient);
   EXPECT_LT(of_loss, kFp8LossError);
-  const nlohmann::json config = read_json(folder / "config.json");
-  const bool routed = config.contains("num_experts") || config.contains("num_local_experts");
-  EXPECT_LT(of_gradient, routed ? kFp8RoutedGradientError : kFp8GradientError);
+  EXPECT_LT(of_gradient, has_experts(folder) ? kFp8RoutedGradientError : kFp8GradientError);
   EXPECT_GT(of_gradient, 0.005) << "nothing is rounded to FP8";
+}
+
+inline void expect_fp8_follows_transformers(const std::filesystem::path& folder, const engine::RankDevice& place) {
+  SCOPED_TRACE(folder.string());
+  expect_fp8_follows_transformers(folder, place, Fp8Scaling::delayed);
+  if (!has_experts(folder)) expect_fp8_follows_transformers(folder, place, Fp8Scaling::block);
 }
 
 }  // namespace hawser::testing

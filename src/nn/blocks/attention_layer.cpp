@@ -207,7 +207,7 @@ std::vector<SavedSpec> AttentionLayer::saved_specs(const RowCounts& rows, DType 
           output[2],
           output[3],
           adapters_spec(all[kQkvAdapters], policy, again, qkv_.linear(), trainable),
-          scale_spec(all[kNormedScale].name, normed)};
+          scale_spec(all[kNormedScale].name, normed, policy.format(qkv_.linear().site))};
 }
 
 TensorView AttentionLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const {

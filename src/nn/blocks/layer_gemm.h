@@ -13,15 +13,16 @@ namespace hawser::nn {
 // of a router's weight): a float32 temporary receives its sums, which are then rounded or added, with the same bits.
 // Nor do they multiply FP8 by another dtype: its values are written to a temporary in that dtype.
 inline void layer_gemm(LayerContext& ctx, ops::Gemm gemm) {
-  const auto dequantize = [&](TensorView& matrix, TensorView& scale, const TensorView& other) {
+  const auto dequantize = [&](TensorView& matrix, TensorView& scale, ops::ScaleKind kind, const TensorView& other) {
     if (!is_fp8(matrix.dtype()) || is_fp8(other.dtype()) || ctx.compute().target() != DeviceKind::cuda) return;
+    HAWSER_CHECK(kind == ops::ScaleKind::one, "a matrix with ", to_string(kind), " times ", to_string(other.dtype()));
     const TensorView values = ctx.temp(other.dtype(), matrix.shape());
     ops::dequantize(ctx.compute(), {.q = matrix, .scale = scale, .y = values});
     matrix = values;
     scale = {};
   };
-  dequantize(gemm.a, gemm.scale_a, gemm.b);
-  dequantize(gemm.b, gemm.scale_b, gemm.a);
+  dequantize(gemm.a, gemm.scale_a, gemm.scaling_a, gemm.b);
+  dequantize(gemm.b, gemm.scale_b, gemm.scaling_b, gemm.a);
   const TensorView c = gemm.c;
   const bool widened =
       gemm.a.dtype() == DType::f32 && gemm.b.dtype() == DType::f32 && c.dtype() == DType::bf16 && gemm.bias.empty();

@@ -21,27 +21,29 @@ struct Side {
   TensorView view;
   bool transpose = false;
   TensorView scale;
+  ops::ScaleKind kind = ops::ScaleKind::one;
 };
 Side side(const Scaled& matrix, bool flag) {
-  if (matrix.transposed.empty()) return {matrix.view, !flag, matrix.scale};
-  return {matrix.transposed, flag, matrix.transposed_scale.empty() ? matrix.scale : matrix.transposed_scale};
+  if (matrix.transposed.empty()) return {matrix.view, !flag, matrix.scale, matrix.kind};
+  const TensorView& scale = matrix.transposed_scale.empty() ? matrix.scale : matrix.transposed_scale;
+  return {matrix.transposed, flag, scale, matrix.kind};
 }
 
 // Rows of a matrix. With one scale it is also theirs; of a grid of scales, or a matrix that is transposed, all rows are
 // needed.
 Scaled rows_of(const Scaled& matrix, std::int64_t first, std::int64_t rows) {
   if (matrix.view.empty() || (first == 0 && rows == matrix.view.size(0))) return matrix;
-  HAWSER_CHECK(matrix.scale.elements() <= 1, "linear: rows of a matrix with scales ", matrix.scale.shape().text(),
+  HAWSER_CHECK(matrix.kind == ops::ScaleKind::one, "linear: rows of a matrix with scales ", matrix.scale.shape().text(),
                " cannot be computed in pieces yet");
   return {matrix.view.rows(first, rows), matrix.scale};
 }
 
-// Columns of x or dy, which has at most one scale.
+// Columns of x or dy; of one with scales of blocks, all.
 Scaled columns_of(const Scaled& matrix, std::int64_t first, std::int64_t columns) {
   const bool all = matrix.view.empty() ? columns == matrix.transposed.size(0) : columns == matrix.view.size(1);
   if (all) return matrix;
-  HAWSER_CHECK(matrix.scale.elements() <= 1, "linear: columns of a matrix with scales ", matrix.scale.shape().text(),
-               " cannot be computed in pieces yet");
+  HAWSER_CHECK(matrix.kind == ops::ScaleKind::one, "linear: columns of a matrix with scales ",
+               matrix.scale.shape().text(), " cannot be computed in pieces yet");
   Scaled part = matrix;
   if (!matrix.view.empty()) part.view = matrix.view.columns(first, columns);
   if (!matrix.transposed.empty()) part.transposed = matrix.transposed.rows(first, columns);
@@ -62,7 +64,7 @@ TensorView rows_of_matrix(const TensorView& tensor, std::int64_t before, std::in
 Scaled Linear::quantized(LayerContext& ctx, Operand operand, const Scaled& matrix, ReadBy reader,
                          std::int64_t first_row) const {
   Quantization how = ctx.quantization(site, operand);
-  if (how.format == LinearFormat::compute || !matrix.scale.empty()) return matrix;
+  if (how.format == LinearFormat::compute || matrix.scaled()) return matrix;
   how.operand = operand;
   how.rows = reader != ReadBy::weight_gradient;
   how.transposed = reader != ReadBy::product;
@@ -73,6 +75,13 @@ Scaled Linear::quantized(LayerContext& ctx, Operand operand, const Scaled& matri
     return matrix;
   }
   return how.quantizer->quantize(ctx, how, matrix.view);
+}
+
+Scaled Linear::weight_for(LayerContext& ctx, int parameter, bool transposed) const {
+  const Quantization how = ctx.quantization(site, transposed ? Operand::dy : Operand::x);
+  const Scaled& w = ctx.parameter(parameter);
+  if (how.format == LinearFormat::compute || how.records_only) return w;
+  return how.quantizer->quantize_weight(ctx, w, transposed);
 }
 
 Scaled Linear::rounded_once(LayerContext& ctx, const Scaled& dy) const {
@@ -194,7 +203,7 @@ void Linear::add_input_terms(LayerContext& ctx, const Scaled& dy, const Scaled& 
 
 Scaled Linear::product_gradient(LayerContext& ctx, const Scaled& dy) const {
   const std::vector<bool> multiplying = multiplying_adapters(ctx);
-  HAWSER_CHECK(dy.scale.empty() || std::ranges::none_of(adapters, [](const Adapter& a) { return a.magnitude >= 0; }),
+  HAWSER_CHECK(!dy.scaled() || std::ranges::none_of(adapters, [](const Adapter& a) { return a.magnitude >= 0; }),
                "linear: a scaled gradient of an adapter with a magnitude");
   if (std::ranges::find(multiplying, true) == multiplying.end()) return dy;
   const TensorView out = ctx.temp(ctx.dtype(), dy.view.shape());
@@ -216,7 +225,7 @@ void Linear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y, co
   const Scaled a = quantized(ctx, Operand::x, x, ReadBy::product, first_row);
   const std::vector<Rows> parts = rows_of_weight(ctx);
   for (const Rows& part : parts) {
-    const Scaled& w = ctx.parameter(part.weight);
+    const Scaled w = weight_for(ctx, part.weight, false);
     layer_gemm(ctx, {.a = a.view,
                      .b = w.view,
                      .c = y.columns(part.first, part.count),
@@ -224,7 +233,9 @@ void Linear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y, co
                      .accumulate = terms_first,
                      .bias = bias_last ? TensorView() : bias_of(ctx, part.bias),
                      .scale_a = a.scale,
-                     .scale_b = w.scale});
+                     .scale_b = w.scale,
+                     .scaling_a = a.kind,
+                     .scaling_b = w.kind});
   }
   for (std::size_t i = 0; i < adapters.size(); ++i) {
     if (multiplying[i]) DecomposedAdapter(ctx, *this, i, first_row).multiply_forward(x, y);
@@ -258,14 +269,16 @@ void Linear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorVie
   if (terms_first) add_input_terms(ctx, dy, of_product, dx, inner_gradient, first_row);
   const Scaled a = rounded.view.empty() ? quantized(ctx, Operand::dy, of_product, ReadBy::product, first_row) : rounded;
   for (const Rows& part : rows_of_weight(ctx)) {
-    const Side b = side(ctx.parameter(part.weight), true);
+    const Side b = side(weight_for(ctx, part.weight, true), true);
     layer_gemm(ctx, {.a = columns_of(a, part.first, part.count).view,
                      .b = b.view,
                      .c = dx,
                      .transpose_b = b.transpose,
                      .accumulate = terms_first || part.first > 0,
                      .scale_a = a.scale,
-                     .scale_b = b.scale});
+                     .scale_b = b.scale,
+                     .scaling_a = a.kind,
+                     .scaling_b = b.kind});
   }
   if (!terms_first) add_input_terms(ctx, dy, of_product, dx, inner_gradient, first_row);
 }
@@ -273,7 +286,7 @@ void Linear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorVie
 Scaled Linear::gradient_beside(LayerContext& ctx, const Scaled& x, const Scaled& dy, const Scaled& rounded) const {
   Quantization how = ctx.quantization(site, Operand::dy);
   // x was saved in FP8; no one keeps the gradients of a pass that records only.
-  if (how.records_only && !x.scale.empty() && dy.scale.empty()) {
+  if (how.records_only && x.scaled() && !dy.scaled()) {
     how.operand = Operand::dy;
     how.records_only = how.rows = false;
     how.transposed = true;
@@ -306,7 +319,9 @@ void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& 
                      .transpose_b = b.transpose,
                      .accumulate = target.accumulate,
                      .scale_a = a.scale,
-                     .scale_b = b.scale});
+                     .scale_b = b.scale,
+                     .scaling_a = a.kind,
+                     .scaling_b = b.kind});
   }
   std::int64_t before = 0;
   for (const std::vector<std::size_t>& group : adapter_groups()) {

@@ -11,7 +11,9 @@
 // If the site has a format (LayerContext::quantization), an x or a dy without a scale is quantized for the GEMMs with
 // W, after ranks have redistributed it: x in forward and again in dW, dy in dx and again in dW, unless a caller does it
 // once (`quantized`). Forward records the amax of x, and dx that of dy. With LinearFormat::fp8_current and fp8_block,
-// the scales of a rank are those of its own rows. Adapters and bias gradients read the x and dy that they are given.
+// the scales of a rank are those of its own rows. With fp8_block, W is rounded, too (Quantizer::quantize_weight), and a
+// matrix has a scale for each block: terms of the sums have their own (ops/gemm/gemm.h). Adapters and bias gradients
+// read the x and dy that they are given.
 // A scale of an x or a dy that ranks redistribute is one float32, equal on all of them. A Linear's own work is enqueued
 // on the compute stream; the Redistribute seam of the two that ranks share may use the exchange stream, too. Errors:
 // those of ops::gemm, ops::bias_gradient and ops::dropout.
@@ -80,6 +82,8 @@ struct Linear {
   enum class ReadBy { product, weight_gradient, both };
   Scaled quantized(LayerContext&, Operand operand, const Scaled& matrix, ReadBy reader,
                    std::int64_t first_row = 0) const;
+  // A parameter of W as a GEMM reads it, or as that of dx does, transposed.
+  Scaled weight_for(LayerContext&, int parameter, bool transposed) const;
   // dy [T, out] rounded once for both gradients, if they read the same; else empty, and each rounds it.
   Scaled rounded_once(LayerContext&, const Scaled& dy) const;
   // weight_gradient computes something; it reads x even if AdapterTensors::inner is given.

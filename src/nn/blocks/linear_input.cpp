@@ -28,9 +28,20 @@ TensorSpec fp8_spec(const TensorSpec& matrix) {
   return {matrix.name, DType::f8e4m3, {matrix.shape[1], matrix.shape[0]}};
 }
 
-SavedSpec scale_spec(const char* name, const SavedSpec& matrix) {
+SavedSpec scale_spec(const char* name, const SavedSpec& matrix, LinearFormat format) {
   const bool in_fp8 = matrix.shape.rank() > 0 && matrix.dtype == DType::f8e4m3;
-  return {name, DType::f32, in_fp8 ? Shape{1} : Shape(), matrix.writer, matrix.last_reader};
+  if (!in_fp8) return {name, DType::f32, Shape(), matrix.writer, matrix.last_reader};
+  const auto kind = format == LinearFormat::fp8_block ? ops::ScaleKind::vec128 : ops::ScaleKind::one;
+  return {name, DType::f32, ops::scale_shape(kind, matrix.shape[0], matrix.shape[1]), matrix.writer,
+          matrix.last_reader};
+}
+
+Scaled SavedInput::read() const {
+  if (!in_fp8()) return matrix;
+  if (scale.rank() == 1) return {{}, scale, matrix};
+  Scaled out({}, {}, matrix, scale);
+  out.kind = ops::ScaleKind::vec128;
+  return out;
 }
 
 std::optional<ops::Fp8Output> fp8_output(LayerContext& ctx, const Linear& linear, Operand operand, const Shape& shape,

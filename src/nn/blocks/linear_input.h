@@ -18,16 +18,17 @@ namespace hawser::nn {
 bool saves_fp8(const SavePolicy& policy, const Linear& linear, const RowCounts& rows);
 // The same matrix [T, C] as it is saved then: FP8 [C, T].
 TensorSpec fp8_spec(const TensorSpec& matrix);
-// Its scale, float32 [1], saved from and until the same passes.
-SavedSpec scale_spec(const char* name, const SavedSpec& matrix);
+// Its scales, float32: [1], or with LinearFormat::fp8_block one for each 128 tokens of a column. Saved from and until
+// the same passes. `format`: of the Linear's site.
+SavedSpec scale_spec(const char* name, const SavedSpec& matrix, LinearFormat format);
 
-// Views of what is saved: the matrix [T, C] in LayerContext::dtype(), or FP8 [C, T] and its scale; or nothing.
+// Views of what is saved: the matrix [T, C] in LayerContext::dtype(), or FP8 [C, T] and its scales; or nothing.
 struct SavedInput {
   TensorView matrix, scale;
   TensorView unsaved = {};  // [T, C] in LayerContext::dtype(): written if it is not saved so; empty: a temporary
 
   bool in_fp8() const { return !scale.empty(); }
-  Scaled read() const { return in_fp8() ? Scaled({}, scale, matrix) : Scaled(matrix); }
+  Scaled read() const;  // as the gradient of the weight reads it
 };
 
 // The op that computes the input.

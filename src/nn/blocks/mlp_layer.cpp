@@ -126,8 +126,8 @@ std::vector<SavedSpec> MlpLayer::saved_specs(const RowCounts& rows, DType dtype,
           down[2],
           down[3],
           adapters_spec(all[kGateUpAdapters], policy, again, gate_up_.linear(), trainable),
-          scale_spec(all[kNormedScale].name, normed),
-          scale_spec(all[kInnerScale].name, inner)};
+          scale_spec(all[kNormedScale].name, normed, policy.format(gate_up_.linear().site)),
+          scale_spec(all[kInnerScale].name, inner, policy.format(down_.linear().site))};
 }
 
 TensorView MlpLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const {

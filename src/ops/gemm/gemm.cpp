@@ -43,17 +43,15 @@ GemmProblem problem(const Gemm& args) {
           .bias_dtype = args.bias.dtype(),
           .transpose_a = args.transpose_a,
           .transpose_b = args.transpose_b,
-          .accumulate = args.accumulate};
+          .accumulate = args.accumulate,
+          .scaling_a = args.scaling_a,
+          .scaling_b = args.scaling_b};
 }
 
-void check_scale(const char* name, const TensorView& scale, const TensorView& matrix) {
+void check_scale(const char* name, const TensorView& scale, ScaleKind kind, const TensorView& matrix) {
+  HAWSER_CHECK(!scale.empty() || kind == ScaleKind::one, "gemm: no ", name, ", but ", to_string(kind));
   if (scale.empty()) return;
-  const std::int64_t rows = matrix.size(0), columns = ceil_div(matrix.size(1), kGemmScaleBlock);
-  const bool blocks = scale.rank() == 2 && scale.size(1) == columns &&
-                      (scale.size(0) == rows || scale.size(0) == ceil_div(rows, kGemmScaleBlock));
-  HAWSER_CHECK(!blocks, "gemm: ", name, " ", scale.shape().text(),
-               " has a scale for each block; no kernel reads it yet");
-  expect("gemm", name, scale, {DType::f32}, {1});
+  expect("gemm", name, scale, {DType::f32}, scale_shape(kind, matrix.size(0), matrix.size(1)));
 }
 
 // cuBLASLt's limits. The dtypes of the plan are those of the run: it rejects on meta what the GPU would.
@@ -61,6 +59,10 @@ void check_cuda(const GemmProblem& p) {
   HAWSER_CHECK(supports_dtypes_cuda(p), "gemm: ", to_string(p.in_a), " times ", to_string(p.in_b),
                " has no backend for cuda");
   HAWSER_CHECK(!p.scaled() || p.fp8(), "gemm: a scale of ", to_string(p.in_a), " has no backend for cuda");
+  HAWSER_CHECK(supports_scales_cuda(p), "gemm: FP8 with ", to_string(p.scaling_a), " times ", to_string(p.scaling_b),
+               " has no backend for cuda");
+  HAWSER_CHECK(!p.scales_blocks() || p.m % 8 == 0, "gemm: FP8 with scales of blocks and ", p.m,
+               " rows, which must be a multiple of 8");
   HAWSER_CHECK(!p.fp8() || (p.transpose_b && !p.transpose_a), "gemm: FP8 with rows of A and of B along K only");
   HAWSER_CHECK(!p.fp8() || (p.k % 16 == 0 && p.lda % 16 == 0 && p.ldb % 16 == 0 && p.n % 8 == 0), "gemm: FP8 [", p.m,
                ", ", p.k, "] times [", p.k, ", ", p.n, "], rows ", p.lda, " and ", p.ldb,
@@ -80,8 +82,8 @@ void gemm(Stream& stream, const Gemm& args) {
   expect("gemm", "b", args.b, inputs, args.b.shape(), Rows::padded);
   expect("gemm", "c", args.c, {DType::f32, DType::bf16}, args.c.shape(), Rows::padded);
   if (!args.bias.empty()) expect("gemm", "bias", args.bias, {DType::f32, DType::bf16}, {p.n});
-  check_scale("scale_a", args.scale_a, args.a);
-  check_scale("scale_b", args.scale_b, args.b);
+  check_scale("scale_a", args.scale_a, args.scaling_a, args.a);
+  check_scale("scale_b", args.scale_b, args.scaling_b, args.b);
   if (stream.target() == DeviceKind::cuda) check_cuda(p);
   for (const TensorView& view : {args.a, args.b, args.bias, args.scale_a, args.scale_b}) {
     expect_apart("gemm", args.c, view);

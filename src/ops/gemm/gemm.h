@@ -8,16 +8,17 @@
 //   C [M, N]      float32 or bf16
 //   bias [N]      optional, float32 or bf16, added to every row
 //   scale_a, scale_b
-//                 optional float32: the values of A are scale_a * a, those of B scale_b * b. Their shape is their form:
-//                   [1]                          one scale
-//                   [ceil(R/128), ceil(C/128)]   one for each block of the matrix [R, C] as it is stored
-//                   [R, ceil(C/128)]             one for each 128 elements of a row
-//                 No kernel reads the last two yet: InternalError.
-// The sum over k, its product with the scales, the bias and C are added in float32; C is rounded once. A and B may have
-// different dtypes. On CUDA, InternalError unless both are float32, both are bf16, or both are FP8, of which at most
-// one is E5M2; scales belong to FP8 alone. There, FP8 needs transpose_b without transpose_a, so that both matrices have
-// their K contiguous (the tensor cores read no other form), rows of a and b and scales that start at multiples of 16
-// bytes, and N a multiple of 8.
+//                 optional float32: the values of A are scale_a * a, those of B scale_b * b. scaling_a, scaling_b:
+//                 which elements share a scale, and the shape of the scales of the matrix as it is stored
+//                 (ops/quantize/scale_kind.h)
+// The sum over k, its product with the scales, the bias and C are added in float32; C is rounded once. With scales of
+// blocks, the sum is that of the terms with their scales:
+//   C = round( sum over k of (scale_a a)[m,k] (scale_b b)[k,n] + ... )
+// A and B may have different dtypes. On CUDA, InternalError unless both are float32, both are bf16, or both are FP8, of
+// which at most one is E5M2; scales belong to FP8 alone. There, FP8 needs transpose_b without transpose_a, so that both
+// matrices have their K contiguous (the tensor cores read no other form), rows of a and b and scales that start at
+// multiples of 16 bytes, and N a multiple of 8. Scales of blocks belong to both matrices then, 128 x 128 ones to one of
+// them at most, and M is a multiple of 8, too; only GPUs of compute capability 9.0 have such GEMMs.
 // Rows of a, b and c may be padded. c shares no byte with the others. K = 0: C = bias, or C += bias.
 //
 // A linear layer y = x W^T with W [out, in], and its gradients dx = dy W and dW += dy^T x:
@@ -31,7 +32,8 @@
 // in float32, in a fixed order; db is rounded once.
 //
 // CPU: oneDNN (dnnl_sgemm; the matmul primitive for bf16, cached by shape). On a processor without bf16 units, or with
-// two dtypes, bf16 operands are first widened in the workspace, and so is FP8. With scales, the sums are written there.
+// two dtypes, bf16 operands are first widened in the workspace, and so is FP8, times its scales if these are of blocks.
+// With one scale, the sums are written there.
 // C is divided into tiles by its sizes alone and one thread computes each tile, so that the number of threads does not
 // change a bit.
 // CUDA: cuBLASLt with float32 accumulation; float32 operands do not use TF32, and sums of FP8 products go from the
@@ -39,11 +41,10 @@
 // are not used: one choice of algorithm always gives the same bits.
 #pragma once
 
+#include "ops/quantize/scale_kind.h"
 #include "ops/run_op.h"
 
 namespace hawser::ops {
-
-constexpr std::int64_t kGemmScaleBlock = 128;
 
 struct Gemm {
   TensorView a, b, c;
@@ -51,7 +52,8 @@ struct Gemm {
   bool accumulate = false;
   TensorView bias;
   TensorView scale_a, scale_b;  // empty: 1
-  TensorView workspace;         // u8, at least gemm_workspace() bytes; may be empty if that is 0
+  ScaleKind scaling_a = ScaleKind::one, scaling_b = ScaleKind::one;
+  TensorView workspace;  // u8, at least gemm_workspace() bytes; may be empty if that is 0
 };
 
 void gemm(Stream& stream, const Gemm& args);
@@ -61,11 +63,11 @@ void gemm(Stream& stream, const Gemm& args);
 std::int64_t gemm_workspace(const Gemm& args, DeviceKind target = DeviceKind::cpu);
 
 // CUDA: measures cuBLASLt's algorithms for this GEMM on this stream and stores one for all later calls with the same
-// sizes, strides, dtypes, transposes and accumulate, on all streams of the device (ops/gemm/gemm_choice.h): short GEMMs
-// with a cold cache, long ones at the clock of sustained load, which takes about three seconds each. cuBLASLt's own
-// first choice is kept unless another algorithm is at least 0.5 % faster in both of two rounds. Overwrites a, b and c
-// with random numbers. Blocks the host; do not call it inside a step. Other devices: no effect. A GEMM that was not
-// prepared uses cuBLASLt's first choice.
+// sizes, strides, dtypes, forms of scales, transposes and accumulate, on all streams of the device
+// (ops/gemm/gemm_choice.h): short GEMMs with a cold cache, long ones at the clock of sustained load, which takes about
+// three seconds each. cuBLASLt's own first choice is kept unless another algorithm is at least 0.5 % faster in both of
+// two rounds. Overwrites a, b and c with random numbers. Blocks the host; do not call it inside a step. Other devices:
+// no effect. A GEMM that was not prepared uses cuBLASLt's first choice.
 void gemm_prepare(Stream& stream, const Gemm& args);
 // The choices of the stream's device as text, one line each; empty if the device has none. They are valid for one GPU
 // model and one version of cuBLASLt, named in the first line. A line that starts with # is a GEMM that cuBLASLt does

@@ -259,18 +259,27 @@ TEST(Gemm, MultipliesTwoDtypes) {
   }
 }
 
-TEST(Gemm, RejectsScalesAndDtypesWithoutAKernel) {
+TEST(Gemm, RejectsScalesOfOtherShapesAndDtypes) {
   World world(DeviceKind::cpu, 1);
   const TensorView a = world.in(DType::f32, {129, 300}, Values(129 * 300)),
                    b = world.in(DType::f32, {40, 300}, Values(40 * 300)), c = world.out(DType::f32, {129, 40});
   const auto scale = [&](const Shape& shape) { return world.in(DType::f32, shape, Values(shape.elements())); };
-  const auto call = [&](const TensorView& scale_a, const TensorView& scale_b) {
-    gemm(world.stream(), {.a = a, .b = b, .c = c, .transpose_b = true, .scale_a = scale_a, .scale_b = scale_b});
+  const auto call = [&](const TensorView& scale_a, ScaleKind kind_a, const TensorView& scale_b, ScaleKind kind_b) {
+    gemm(world.stream(), {.a = a,
+                          .b = b,
+                          .c = c,
+                          .transpose_b = true,
+                          .scale_a = scale_a,
+                          .scale_b = scale_b,
+                          .scaling_a = kind_a,
+                          .scaling_b = kind_b});
   };
-  expect_rejected([&] { call(scale({2, 3}), {}); }, "gemm: scale_a [2, 3] has a scale for each block");
-  expect_rejected([&] { call({}, scale({40, 3})); }, "gemm: scale_b [40, 3] has a scale for each block");
-  expect_rejected([&] { call(scale({3, 2}), {}); }, "scale_a has shape");
-  expect_rejected([&] { call({}, world.in(DType::bf16, {1}, {1})); }, "scale_b is bfloat16");
+  constexpr auto kOne = ScaleKind::one, kVec = ScaleKind::vec128, kBlock = ScaleKind::block128;
+  expect_rejected([&] { call(scale({3, 132}), kOne, {}, kOne); }, "scale_a has shape");
+  expect_rejected([&] { call(scale({129, 3}), kVec, {}, kOne); }, "scale_a has shape");
+  expect_rejected([&] { call({}, kOne, scale({1, 3}), kBlock); }, "scale_b has shape");
+  expect_rejected([&] { call({}, kVec, {}, kOne); }, "gemm: no scale_a, but 1x128 scales");
+  expect_rejected([&] { call({}, kOne, world.in(DType::bf16, {1}, {1}), kOne); }, "scale_b is bfloat16");
 }
 
 // The forms of a Linear's three GEMMs, with bf16 and float32 results. Hopper's tensor cores align a few products to the
@@ -340,6 +349,109 @@ TEST(Gemm, MultipliesFp8) {
   }
 }
 
+// Scales of blocks, of sizes that are no multiples of 128, in the forms of a Linear's three GEMMs. The scales are no
+// powers of two and differ by more than an order of magnitude, so that one in another place is seen.
+TEST(Gemm, MultipliesFp8WithScalesOfBlocks) {
+  struct Form {
+    DType a;
+    ScaleKind scaling_b;
+    bool accumulate, bias;
+  };
+  constexpr auto kE4m3 = DType::f8e4m3;
+  for (const Form& form : {Form{kE4m3, ScaleKind::block128, false, true}, Form{kE4m3, ScaleKind::vec128, true, false},
+                           Form{DType::f8e5m2, ScaleKind::block128, false, false}}) {
+    for (const DType out : {DType::f32, DType::bf16}) {
+      for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{48, 40, 64}, {8, 8, 16}, {136, 264, 272}}) {
+        const auto numbers = [](DType dtype, std::int64_t count, std::uint64_t seed) {
+          Values values = random_values(count, seed, DType::f32), codes;
+          for (double& value : values) {
+            dispatch_fp8(dtype, [&](auto tag) {
+              const decltype(tag) rounded(static_cast<float>(value));
+              codes.push_back(rounded.bits);
+              value = static_cast<float>(rounded);
+            });
+          }
+          return std::pair(values, codes);
+        };
+        const auto scales = [](const Shape& shape, std::uint64_t seed) {
+          Values out = random_values(shape.elements(), seed, DType::f32);
+          for (double& scale : out) scale = static_cast<float>(std::exp2(2 * scale));
+          return out;
+        };
+        const auto [a, a_codes] = numbers(form.a, m * k, 1);
+        const auto [b, b_codes] = numbers(kE4m3, n * k, 2);
+        const Shape of_a = scale_shape(ScaleKind::vec128, m, k), of_b = scale_shape(form.scaling_b, n, k);
+        const Values scale_a = scales(of_a, 5), scale_b = scales(of_b, 6);
+        const Values c = random_values(m * n, 3, out), bias = random_values(n, 4, DType::bf16);
+        Values expected, magnitudes;
+        constexpr double kOfTerms = 256.0 / (1 << 13);  // as in MultipliesFp8
+        for (std::int64_t i = 0; i < m; ++i) {
+          for (std::int64_t j = 0; j < n; ++j) {
+            double sum = 0, largest = 0;
+            for (std::int64_t l = 0; l < k; ++l) {
+              const double term = a[i * k + l] * scale_a[scale_index(ScaleKind::vec128, m, k, i, l)] * b[j * k + l] *
+                                  scale_b[scale_index(form.scaling_b, n, k, j, l)];
+              sum += term;
+              largest = std::max(largest, std::abs(term));
+            }
+            expected.push_back(sum + (form.accumulate ? c[i * n + j] : 0) + (form.bias ? bias[j] : 0));
+            magnitudes.push_back(kOfTerms * largest * static_cast<double>(k));
+          }
+        }
+        check_case({cat("gemm ", m, "x", n, "x", k, " ", to_string(form.a), ", 1x128 times ", to_string(form.scaling_b),
+                        " to ", to_string(out)),
+                    [&, a_codes = a_codes, b_codes = b_codes](World& world) -> std::vector<Values> {
+                      Gemm args{.a = world.in(form.a, {m, k}, a_codes),
+                                .b = world.in(kE4m3, {n, k}, b_codes),
+                                .c = form.accumulate ? world.in_out(out, {m, n}, c) : world.out(out, {m, n}),
+                                .transpose_b = true,
+                                .accumulate = form.accumulate,
+                                .scale_a = world.in(DType::f32, of_a, scale_a),
+                                .scale_b = world.in(DType::f32, of_b, scale_b),
+                                .scaling_a = ScaleKind::vec128,
+                                .scaling_b = form.scaling_b};
+                      if (form.bias) args.bias = world.in(DType::bf16, {n}, bias);
+                      args.workspace = world.workspace(gemm_workspace(args));
+                      gemm(world.stream(), args);
+                      return {world.values(args.c)};
+                    },
+                    {expected},
+                    out == DType::bf16 ? kBf16Tolerance : 1e-5,
+                    {magnitudes}});
+      }
+    }
+  }
+}
+
+// On the CPU, a matrix may have scales of blocks beside one with a single scale, or without.
+TEST(Gemm, MultipliesOneMatrixWithScalesOfBlocks) {
+  constexpr std::int64_t kM = 3, kN = 5, kK = 200;
+  const Values a = random_values(kM * kK, 1), b = random_values(kN * kK, 2);
+  const Shape shape = scale_shape(ScaleKind::block128, kN, kK);
+  const Values scales = {3, 0.25, 0, 0};
+  for (const double one : {0.0, 5.0}) {
+    Values expected;
+    for (std::int64_t i = 0; i < kM; ++i) {
+      for (std::int64_t j = 0; j < kN; ++j) {
+        double sum = 0;
+        for (std::int64_t l = 0; l < kK; ++l) sum += a[i * kK + l] * b[j * kK + l] * scales[l / 128];
+        expected.push_back(one != 0 ? one * sum : sum);
+      }
+    }
+    World world(DeviceKind::cpu, 1);
+    Gemm args{.a = world.in(DType::f32, {kM, kK}, a),
+              .b = world.in(DType::f32, {kN, kK}, b),
+              .c = world.out(DType::f32, {kM, kN}),
+              .transpose_b = true,
+              .scale_b = world.in(DType::f32, shape, scales),
+              .scaling_b = ScaleKind::block128};
+    if (one != 0) args.scale_a = world.in(DType::f32, {1}, {one});
+    args.workspace = world.workspace(gemm_workspace(args));
+    gemm(world.stream(), args);
+    expect_close(world.values(args.c), expected, 1e-5, cat("one scale ", one));
+  }
+}
+
 TEST(Gemm, RejectsFp8ThatTensorCoresCannotRead) {
   MetaDevice device(DeviceKind::cuda);
   const auto stream = device.make_stream("meta");
@@ -358,6 +470,22 @@ TEST(Gemm, RejectsFp8ThatTensorCoresCannotRead) {
   expect_rejected([&] { call(kE4m3, DType::bf16, 32, true); }, "float8_e4m3fn times bfloat16 has no backend for cuda");
   expect_rejected([&] { call(kE4m3, kE4m3, 32, false); }, "along K only");
   expect_rejected([&] { call(kE4m3, kE4m3, 24, true); }, "must be multiples of 16");
+  const auto scaled = [&](ScaleKind a, ScaleKind b, std::int64_t rows) {
+    gemm(*stream, {.a = make(kE4m3, {rows, 256}),
+                   .b = make(kE4m3, {16, 256}),
+                   .c = make(DType::bf16, {rows, 16}),
+                   .transpose_b = true,
+                   .scale_a = make(DType::f32, scale_shape(a, rows, 256)),
+                   .scale_b = make(DType::f32, scale_shape(b, 16, 256)),
+                   .scaling_a = a,
+                   .scaling_b = b});
+  };
+  constexpr auto kOne = ScaleKind::one, kVec = ScaleKind::vec128, kBlock = ScaleKind::block128;
+  scaled(kVec, kBlock, 32);
+  scaled(kVec, kVec, 32);
+  expect_rejected([&] { scaled(kBlock, kBlock, 32); }, "128x128 scales times 128x128 scales has no backend for cuda");
+  expect_rejected([&] { scaled(kVec, kOne, 32); }, "1x128 scales times one scale has no backend for cuda");
+  expect_rejected([&] { scaled(kVec, kBlock, 12); }, "12 rows, which must be a multiple of 8");
 }
 
 // Lines of earlier versions have neither a dtype of B nor scales.
@@ -401,6 +529,19 @@ TEST(GemmKey, ReadsItsTextAndThatOfEarlierVersions) {
   }
   EXPECT_NE(keys[0], keys[1]);
   EXPECT_NE(keys[0], keys[2]);
+  GemmProblem blocks = plain;
+  blocks.in_a = blocks.in_b = DType::f8e4m3;
+  blocks.scale_a = blocks.scale_b = &scale;
+  blocks.scaling_a = ScaleKind::vec128;
+  blocks.scaling_b = ScaleKind::block128;
+  EXPECT_EQ(to_text(gemm_key(blocks, true)).substr(0, 12), cat("mixed ", static_cast<int>(DType::f8e4m3), " 2 3 "));
+  const std::optional<GemmProblem> stored = problem_of(gemm_key(blocks, true));
+  ASSERT_TRUE(stored);
+  EXPECT_EQ(stored->scaling_a, ScaleKind::vec128);
+  EXPECT_EQ(stored->scaling_b, ScaleKind::block128);
+  GemmKey unknown = gemm_key(blocks, true);
+  unknown.scale_a = 4;
+  EXPECT_FALSE(problem_of(unknown));
   for (const char* text : {"", "7 8 9", "mixed 0 0 7 8", "many 0 0 0 7 8 9 9 10 11 1 0 0 0 1 0 1"}) {
     std::istringstream in(text);
     GemmKey key;

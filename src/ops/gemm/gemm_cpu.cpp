@@ -244,7 +244,7 @@ void run_sgemm(const GemmProblem& p) {
 constexpr std::int64_t kFewRows = 32;
 
 bool few_rows(const GemmProblem& p) {
-  return p.m <= kFewRows && p.transpose_b && !p.transpose_a && p.in_a == p.in_b && !p.fp8();
+  return p.m <= kFewRows && p.transpose_b && !p.transpose_a && p.in_a == p.in_b && !p.fp8() && !p.scales_blocks();
 }
 
 void run_few_rows(const GemmProblem& p) {
@@ -274,7 +274,8 @@ void run_few_rows(const GemmProblem& p) {
   });
 }
 
-// Sizes of the float32 copies of bf16 and FP8 matrices, for processors without bf16 units and for two dtypes.
+// Sizes of the float32 copies of bf16 and FP8 matrices, for processors without bf16 units and for two dtypes, and of
+// matrices with scales of blocks.
 struct Widened {
   std::int64_t a = 0, b = 0, c = 0;  // elements
   std::int64_t bytes() const { return 4 * (a + b + c); }
@@ -283,8 +284,8 @@ struct Widened {
 Widened widened(const GemmProblem& p) {
   const auto widens = [](DType dtype) { return is_fp8(dtype) || by_float(dtype, false, true); };
   Widened w;
-  if (widens(p.in_a)) w.a = round_up(p.m * p.k, 16);
-  if (widens(p.in_b)) w.b = round_up(p.k * p.n, 16);
+  if (widens(p.in_a) || p.scaling_a != ScaleKind::one) w.a = round_up(p.m * p.k, 16);
+  if (widens(p.in_b) || p.scaling_b != ScaleKind::one) w.b = round_up(p.k * p.n, 16);
   if (by_float(p.out, false, true)) w.c = round_up(p.m * p.n, 16);
   return w;
 }
@@ -303,6 +304,20 @@ void widen_rows(const void* from, DType dtype, std::int64_t stride, float* to, s
   });
 }
 
+// x[r, c] *= the scale of its block
+void scale_rows(const float* scales, ScaleKind kind, float* x, std::int64_t rows, std::int64_t columns) {
+  if (kind == ScaleKind::one) return;
+  parallel_pieces(rows, 4, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      for (std::int64_t first = 0; first < columns; first += kScaleBlock) {
+        const float scale = scales[scale_index(kind, rows, columns, r, first)];
+        const std::int64_t last = std::min(columns, first + kScaleBlock);
+        for (std::int64_t c = first; c < last; ++c) x[r * columns + c] *= scale;
+      }
+    }
+  });
+}
+
 void run_widened(const GemmProblem& p, std::byte* workspace, std::int64_t workspace_bytes) {
   const Widened w = widened(p);
   HAWSER_CHECK(w.bytes() <= workspace_bytes, "gemm: needs ", w.bytes(), " bytes, the workspace has ", workspace_bytes);
@@ -314,12 +329,14 @@ void run_widened(const GemmProblem& p, std::byte* workspace, std::int64_t worksp
   if (w.a > 0) {
     const std::int64_t rows = p.transpose_a ? p.k : p.m, columns = p.transpose_a ? p.m : p.k;
     widen_rows(p.a, p.in_a, p.lda, a, rows, columns);
+    scale_rows(p.scale_a, p.scaling_a, a, rows, columns);
     wide.a = a;
     wide.lda = columns;
   }
   if (w.b > 0) {
     const std::int64_t rows = p.transpose_b ? p.n : p.k, columns = p.transpose_b ? p.k : p.n;
     widen_rows(p.b, p.in_b, p.ldb, b, rows, columns);
+    scale_rows(p.scale_b, p.scaling_b, b, rows, columns);
     wide.b = b;
     wide.ldb = columns;
   }
@@ -344,23 +361,30 @@ void run_empty_sum(const GemmProblem& p) {
 }
 
 bool plain(const GemmProblem& p) {
-  return p.in_a == DType::f32 && p.in_b == DType::f32 && p.out == DType::f32;
+  return !p.scales_blocks() && p.in_a == DType::f32 && p.in_b == DType::f32 && p.out == DType::f32;
 }
 bool uses_bf16_units(const GemmProblem& p) {
-  return p.in_a == DType::bf16 && p.in_b == DType::bf16 && has_bf16_units();
+  return !p.scales_blocks() && p.in_a == DType::bf16 && p.in_b == DType::bf16 && has_bf16_units();
 }
 bool empty(const GemmProblem& p) {
   return p.m == 0 || p.n == 0 || p.k == 0;
 }
 
-// The float32 sums of a problem with scales, dense, without scales, bias and C.
+// One of the scales belongs to a complete matrix: it multiplies the sums.
+bool scales_sums(const GemmProblem& p) {
+  return (p.scale_a != nullptr && p.scaling_a == ScaleKind::one) ||
+         (p.scale_b != nullptr && p.scaling_b == ScaleKind::one);
+}
+
+// The float32 sums of a problem with such scales, dense, without them, bias and C.
 GemmProblem sums_of(const GemmProblem& p, void* sums) {
   GemmProblem out = p;
   out.c = sums;
   out.ldc = p.n;
   out.out = DType::f32;
   out.bias = nullptr;
-  out.scale_a = out.scale_b = nullptr;
+  if (p.scaling_a == ScaleKind::one) out.scale_a = nullptr;
+  if (p.scaling_b == ScaleKind::one) out.scale_b = nullptr;
   out.accumulate = false;
   return out;
 }
@@ -370,7 +394,10 @@ std::int64_t sums_bytes(const GemmProblem& p) {
 
 // C (+)= scale_a * scale_b * sums + bias
 void add_scaled(const GemmProblem& p, const float* sums) {
-  const float factor = (p.scale_a != nullptr ? *p.scale_a : 1.0f) * (p.scale_b != nullptr ? *p.scale_b : 1.0f);
+  const auto one = [](const float* scale, ScaleKind kind) {
+    return scale != nullptr && kind == ScaleKind::one ? *scale : 1.0f;
+  };
+  const float factor = one(p.scale_a, p.scaling_a) * one(p.scale_b, p.scaling_b);
   dispatch_float(p.out, [&](auto out_tag) {
     dispatch_float(p.bias_dtype, [&](auto bias_tag) {
       using Out = decltype(out_tag);
@@ -395,7 +422,7 @@ void add_scaled(const GemmProblem& p, const float* sums) {
 
 std::int64_t problem_workspace(const GemmProblem& p) {
   if (empty(p)) return 0;
-  if (p.scaled()) return sums_bytes(p) + problem_workspace(sums_of(p, nullptr));
+  if (scales_sums(p)) return sums_bytes(p) + problem_workspace(sums_of(p, nullptr));
   if (plain(p) || few_rows(p)) return 0;
   if (uses_bf16_units(p)) {
     const Tiles tiles(p);
@@ -407,7 +434,7 @@ std::int64_t problem_workspace(const GemmProblem& p) {
 void multiply(const GemmProblem& p, std::byte* workspace, std::int64_t workspace_bytes) {
   if (p.m == 0 || p.n == 0) return;
   if (p.k == 0) return run_empty_sum(p);
-  if (p.scaled()) {
+  if (scales_sums(p)) {
     const std::int64_t bytes = sums_bytes(p);
     HAWSER_CHECK(bytes <= workspace_bytes, "gemm: needs ", bytes, " bytes, the workspace has ", workspace_bytes);
     multiply(sums_of(p, workspace), workspace + bytes, workspace_bytes - bytes);

@@ -65,6 +65,19 @@ cudaDataType_t cuda_type(DType dtype) {
   return by_float(dtype, CUDA_R_32F, CUDA_R_16BF);
 }
 
+// Of scales that are there.
+cublasLtMatmulMatrixScale_t scale_mode(ScaleKind kind) {
+  switch (kind) {
+    case ScaleKind::one:
+      break;
+    case ScaleKind::vec128:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case ScaleKind::block128:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+  }
+  return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+}
+
 // cuBLASLt is column-major: it sees a row-major [r, c] matrix as its transpose [c, r]. It therefore computes
 //   C^T = op(B)^T op(A)^T
 // with our B as its A.
@@ -79,6 +92,10 @@ struct LtOperands {
     if (p.bias != nullptr) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(cuda_type(p.bias_dtype)));
+    }
+    if (p.scales_blocks()) {
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, static_cast<std::int32_t>(scale_mode(p.scaling_b)));
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, static_cast<std::int32_t>(scale_mode(p.scaling_a)));
     }
     set_addresses(p);
     layout(a, p.in_b, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k, p.ldb);
@@ -190,7 +207,7 @@ bool known(const GemmProblem& p) {
 
 // The other backends call multiply() without the checks of ops::gemm.
 void check_supported(const GemmProblem& p) {
-  HAWSER_CHECK(supports_dtypes_cuda(p) && (!p.scaled() || p.fp8()), "gemm: ", to_string(p.in_a), " times ",
+  HAWSER_CHECK(supports_dtypes_cuda(p) && supports_scales_cuda(p), "gemm: ", to_string(p.in_a), " times ",
                to_string(p.in_b), p.scaled() ? " with scales" : "", " has no backend for cuda");
 }
 
@@ -333,6 +350,7 @@ bool accepts(Lt& lt, const CudaNative& native, const GemmKey& key, const cublasL
   if (key.fields[8] != 0) problem->bias = native.scratch();  // any address: nothing runs
   if (key.scale_a != 0) problem->scale_a = reinterpret_cast<const float*>(native.scratch());
   if (key.scale_b != 0) problem->scale_b = reinterpret_cast<const float*>(native.scratch());
+  if (!supports_scales_cuda(*problem)) return false;
   const LtOperands operands(*problem);
   cublasLtMatmulHeuristicResult_t result{};
   const cublasStatus_t status =

@@ -6,6 +6,13 @@ namespace {
 
 constexpr auto kMixed = "mixed";
 
+std::int64_t form_of(const float* scale, ScaleKind kind) {
+  return scale == nullptr ? 0 : 1 + static_cast<std::int64_t>(kind);
+}
+ScaleKind kind_of(std::int64_t form) {
+  return form == 0 ? ScaleKind::one : static_cast<ScaleKind>(form - 1);
+}
+
 }  // namespace
 
 GemmKey gemm_key(const GemmProblem& p, bool aligned) {
@@ -13,8 +20,8 @@ GemmKey gemm_key(const GemmProblem& p, bool aligned) {
   return {.fields = {p.m, p.n, p.k, p.lda, p.ldb, p.ldc, static_cast<std::int64_t>(p.in_a),
                      static_cast<std::int64_t>(p.out), bias, p.transpose_a, p.transpose_b, p.accumulate, aligned},
           .in_b = static_cast<std::int64_t>(p.in_b),
-          .scale_a = p.scale_a == nullptr ? 0 : 1,
-          .scale_b = p.scale_b == nullptr ? 0 : 1};
+          .scale_a = form_of(p.scale_a, p.scaling_a),
+          .scale_b = form_of(p.scale_b, p.scaling_b)};
 }
 
 std::optional<GemmProblem> problem_of(const GemmKey& key) {
@@ -27,7 +34,11 @@ std::optional<GemmProblem> problem_of(const GemmKey& key) {
   const auto flag = [](std::int64_t value) { return value == 0 || value == 1; };
   const bool of_fp8 = fp8(in_a) && fp8(key.in_b);
   if (!of_fp8 && (!number(in_a) || !number(key.in_b) || key.scale_a != 0 || key.scale_b != 0)) return std::nullopt;
-  if (!number(out) || !flag(key.scale_a) || !flag(key.scale_b)) return std::nullopt;
+  constexpr auto kForms = 1 + static_cast<std::int64_t>(ScaleKind::block128);
+  for (const std::int64_t form : {key.scale_a, key.scale_b}) {
+    if (form < 0 || form > kForms) return std::nullopt;
+  }
+  if (!number(out)) return std::nullopt;
   if (bias != 0 && !number(bias - 1)) return std::nullopt;
   if (!flag(transpose_a) || !flag(transpose_b) || !flag(accumulate) || !flag(aligned)) return std::nullopt;
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
@@ -46,7 +57,9 @@ std::optional<GemmProblem> problem_of(const GemmKey& key) {
                      .bias_dtype = bias == 0 ? DType::f32 : static_cast<DType>(bias - 1),
                      .transpose_a = transpose_a == 1,
                      .transpose_b = transpose_b == 1,
-                     .accumulate = accumulate == 1};
+                     .accumulate = accumulate == 1,
+                     .scaling_a = kind_of(key.scale_a),
+                     .scaling_b = kind_of(key.scale_b)};
 }
 
 std::string to_text(const GemmKey& key) {

@@ -21,7 +21,7 @@ struct GemmKey {
 
   std::array<std::int64_t, kFields> fields{};
   std::int64_t in_b = 0;                  // DType
-  std::int64_t scale_a = 0, scale_b = 0;  // 0: none, 1: one scale; others are reserved for blocks
+  std::int64_t scale_a = 0, scale_b = 0;  // 0: none, otherwise 1 + ScaleKind
 
   std::int64_t in_a() const { return fields[6]; }
   auto operator<=>(const GemmKey&) const = default;
@@ -30,8 +30,8 @@ struct GemmKey {
 // `aligned`: a, b and c start at multiples of 16 bytes.
 GemmKey gemm_key(const GemmProblem& problem, bool aligned);
 std::string to_text(const GemmKey& key);  // without a blank at the end
-// The shapes and dtypes of a key, with null pointers, those of scales, too; none if it is no key of a GEMM that can be,
-// with scales only of FP8.
+// The shapes and dtypes of a key and the kinds of its scales, with null pointers, those of scales, too; none if it is no
+// key of a GEMM that can be, with scales only of FP8.
 std::optional<GemmProblem> problem_of(const GemmKey& key);
 // Reads what to_text() and earlier versions write. Sets the stream's failbit if it is no key.
 std::istream& read_key(std::istream& in, GemmKey& key);

@@ -156,9 +156,9 @@ class SignDescent : public optim::Optimizer {
 };
 
 // scaled: weights have scales; transposed: backward reads them transposed; fp8: gathered in FP8; frozen_up: the first
-// Linear of each layer does not train.
+// Linear of each layer does not train; on_use: weights are rounded to FP8 where they are read.
 inline models::Model exact_model(bool scaled = true, bool transposed = false, bool by_position = false,
-                                 bool fp8 = false, bool frozen_up = false) {
+                                 bool fp8 = false, bool frozen_up = false, bool on_use = false) {
   models::ModelDescription description = toy_description();
   description.blocks.resize(1);
   const std::int64_t width = description.embedding.width;
@@ -171,6 +171,7 @@ inline models::Model exact_model(bool scaled = true, bool transposed = false, bo
         if (own && scaled) spec.scaling = nn::Scaling::tensor;
         spec.transposed = own && transposed;
         if (own && fp8) spec.gathered = DType::f8e4m3;
+        spec.quantized_on_use = own && on_use;
         return spec;
       },
       [=](auto, int number) { return std::make_unique<ExactLayer>(number, width, by_position); });

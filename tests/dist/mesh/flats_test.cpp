@@ -192,10 +192,10 @@ TEST(Flats, TheListOfGemmsHasTheDtypesAndScalesOfWeights) {
     ASSERT_EQ(found[name].size(), 2u) << name;
     const engine::GemmShape &plain = found[name][0], &scaled = found[name][1];
     EXPECT_EQ(plain.in_b, layout.compute);
-    EXPECT_EQ(plain.scaling_b, nn::Scaling::none);
+    EXPECT_FALSE(plain.scaling_b);
     EXPECT_EQ(scaled.in_a, layout.compute);
     EXPECT_EQ(scaled.in_b, DType::bf16);
-    EXPECT_EQ(scaled.scaling_b, nn::Scaling::tensor);
+    EXPECT_EQ(scaled.scaling_b, ops::ScaleKind::one);
     EXPECT_EQ(plain.count, scaled.count);
   }
   EXPECT_EQ(found["down_proj, dW"].size(), 1u);

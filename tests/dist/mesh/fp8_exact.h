@@ -1,8 +1,13 @@
 // The exact layers (exact_layers.h) in FP8: scales are powers of two, so that all sums are exact.
 #pragma once
 
+#include "base/testing/temporary_folder.h"
+#include "checkpoint/root.h"
+#include "engine/load_state.h"
 #include "exact_layers.h"
+#include "nn/precision/fp8_block_scaling.h"
 #include "nn/precision/fp8_scaling.h"
+#include "train/saver.h"
 
 namespace hawser::testing {
 
@@ -23,9 +28,84 @@ inline plan::Layout fp8_layout(const models::Model& model, const comm::MeshSizes
   return layout;
 }
 
+// Scales of blocks, which a rank's micro-batch has its own of.
+inline models::Model fp8_block_model(bool frozen_up = false) {
+  return exact_model(false, false, true, false, frozen_up, true);
+}
+
+inline plan::Layout fp8_block_layout(const models::Model& model, const comm::MeshSizes& mesh) {
+  plan::Layout layout = exact_layout(model, mesh);
+  layout.quantizer = std::make_shared<nn::Fp8BlockScaling>(nn::Fp8BlockOptions{});
+  set_formats(layout, {nn::Site::up_projection, nn::Site::down_projection}, LinearFormat::fp8_block);
+  return layout;
+}
+
 inline Tensors without_head(Tensors all) {
   std::erase_if(all, [](const auto& entry) { return entry.first.find("lm_head") != std::string::npos; });
   return all;
+}
+
+using LayoutOf = plan::Layout (*)(const models::Model&, const comm::MeshSizes&);
+
+inline Tensors trained(const models::Model& model, const plan::Layout& layout, comm::Mesh& mesh, bool whole) {
+  ExactRun run(model, layout, mesh, whole_batch(), whole);
+  write_exact(run.session());
+  for (int i = 0; i < kFp8Steps; ++i) run.step(i);
+  return without_head(whole ? assembled(run.session()) : states_of(run.session()));
+}
+
+// On every mesh, with ways to accumulate, to recompute and to shard. Returns what one rank has.
+inline Tensors expect_the_bits_of_one_rank(const models::Model& model, LayoutOf layout_of) {
+  const auto self = comm::make_self_mesh();
+  const Tensors one = trained(model, layout_of(model, {}), *self, false);
+  int i = the_world->size();
+  for (const plan::Layout& of : meshes(model)) {
+    plan::Layout layout = layout_of(model, of.mesh);
+    layout.accumulation = of.accumulation;
+    layout.batch.sequences = i % 2 == 0 ? 1 : 2;
+    layout.shard_policy = i % 3 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
+    for (nn::SavePolicy& policy : layout.policies) {
+      policy.checkpointing = i / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
+      policy.delay_weight_gradients = i % 3 == 1;
+    }
+    layout.in_flight = i % 3 == 1 ? 2 : 1;
+    ++i;
+    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const Tensors many = trained(model, layout, *mesh, true);
+    EXPECT_EQ(many.size(), one.size());
+    for (const auto& [name, values] : one) EXPECT_TRUE(many.at(name) == values) << text_of(layout) << ": " << name;
+  }
+  return one;
+}
+
+// A run that stops in the middle of a history and resumes on another mesh has the bits of one that did not stop.
+// `frozen_up`: its checkpoint has no frozen weights, and they are loaded again.
+inline void expect_the_bits_of_a_run_without_a_stop(const models::Model& model, LayoutOf layout_of, bool frozen_up) {
+  const engine::StateScope scope{.frozen = !frozen_up};
+  const auto self = comm::make_self_mesh();
+  const Tensors expected = trained(model, layout_of(model, {}), *self, false);
+  const TemporaryFolder own;
+  const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
+  const std::vector<plan::Layout> all = meshes(model);
+  constexpr int kBefore = 2;
+  {
+    const plan::Layout layout = layout_of(model, all.front().mesh);
+    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    ExactRun run(model, layout, *mesh, whole_batch());
+    write_exact(run.session());
+    for (int i = 0; i < kBefore; ++i) run.step(i);
+    train::save(run.session(), the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"}, scope);
+  }
+  checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
+  EXPECT_EQ(checkpoint.find("layers.0.up.weight") == nullptr, frozen_up);
+  const plan::Layout layout = layout_of(model, all.back().mesh);
+  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  ExactRun run(model, layout, *mesh, whole_batch());
+  if (frozen_up) write_exact(run.session());
+  engine::load(run.session(), checkpoint, scope);
+  for (int i = kBefore; i < kFp8Steps; ++i) run.step(i);
+  const Tensors after = without_head(assembled(run.session()));
+  for (const auto& [name, values] : expected) EXPECT_TRUE(after.at(name) == values) << name;
 }
 
 }  // namespace hawser::testing

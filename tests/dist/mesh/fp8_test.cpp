@@ -1,11 +1,7 @@
 // FP8 training on CPU ranks. The sums of the exact layers are exact, and scales are powers of two: every mesh, split
 // into micro-batches and way to recompute has the bits of one rank. Models have a bound on what another mesh may
 // change.
-#include "base/testing/temporary_folder.h"
-#include "checkpoint/root.h"
-#include "engine/load_state.h"
 #include "fp8_exact.h"
-#include "train/saver.h"
 #include "two_pass_fp8.h"
 
 namespace hawser {
@@ -15,22 +11,12 @@ using testing::assembled;
 using testing::ExactRun;
 using testing::fp8_layout;
 using testing::fp8_model;
-using testing::kFp8Steps;
 using testing::Tensors;
 using testing::text_of;
 using testing::whole_batch;
-using testing::without_head;
 
-Tensors trained(const models::Model& model, const plan::Layout& layout, comm::Mesh& mesh, bool whole) {
-  ExactRun run(model, layout, mesh, whole_batch(), whole);
-  testing::write_exact(run.session());
-  for (int i = 0; i < kFp8Steps; ++i) run.step(i);
-  return without_head(whole ? assembled(run.session()) : testing::states_of(run.session()));
-}
-
-void expect_the_bits_of_one_rank(const models::Model& model) {
-  const auto self = comm::make_self_mesh();
-  const Tensors one = trained(model, fp8_layout(model, {}), *self, false);
+void expect_the_bits_and_histories_of_one_rank(const models::Model& model) {
+  const Tensors one = testing::expect_the_bits_of_one_rank(model, fp8_layout);
   int histories = 0;
   for (const auto& [name, values] : one) {
     if (!name.starts_with("quantization/amax_history/")) continue;
@@ -39,71 +25,23 @@ void expect_the_bits_of_one_rank(const models::Model& model) {
     ++histories;
   }
   EXPECT_EQ(histories, 2 * 2 * 2);  // of x and dy at two sites of two layers
-  int i = the_world->size();
-  for (const plan::Layout& of : testing::meshes(model)) {
-    plan::Layout layout = fp8_layout(model, of.mesh);
-    layout.accumulation = of.accumulation;
-    layout.batch.sequences = i % 2 == 0 ? 1 : 2;
-    layout.shard_policy = i % 3 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
-    for (nn::SavePolicy& policy : layout.policies) {
-      policy.checkpointing = i / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
-      policy.delay_weight_gradients = i % 3 == 1;
-    }
-    layout.in_flight = i % 3 == 1 ? 2 : 1;
-    ++i;
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
-    const Tensors many = trained(model, layout, *mesh, true);
-    EXPECT_EQ(many.size(), one.size());
-    for (const auto& [name, values] : one) EXPECT_TRUE(many.at(name) == values) << text_of(layout) << ": " << name;
-  }
 }
 
 TEST(Fp8, EveryMeshAndSplitHasTheBitsOfOneRank) {
-  expect_the_bits_of_one_rank(fp8_model());
+  expect_the_bits_and_histories_of_one_rank(fp8_model());
 }
 
 TEST(Fp8, EveryMeshHasTheBitsOfOneRankWithFrozenWeights) {
   if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
-  expect_the_bits_of_one_rank(fp8_model(true));
-}
-
-// A run that stops in the middle of a history and resumes on another mesh has the bits of one that did not stop.
-// `frozen_up`: its checkpoint has no frozen weights, and they are loaded again.
-void expect_the_bits_of_a_run_without_a_stop(bool frozen_up) {
-  const models::Model model = fp8_model(frozen_up);
-  const engine::StateScope scope{.frozen = !frozen_up};
-  const auto self = comm::make_self_mesh();
-  const Tensors expected = trained(model, fp8_layout(model, {}), *self, false);
-  const TemporaryFolder own;
-  const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  const std::vector<plan::Layout> meshes = testing::meshes(model);
-  constexpr int kBefore = 2;
-  {
-    const plan::Layout layout = fp8_layout(model, meshes.front().mesh);
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
-    ExactRun run(model, layout, *mesh, whole_batch());
-    testing::write_exact(run.session());
-    for (int i = 0; i < kBefore; ++i) run.step(i);
-    train::save(run.session(), the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"}, scope);
-  }
-  checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
-  EXPECT_EQ(checkpoint.find("layers.0.up.weight") == nullptr, frozen_up);
-  const plan::Layout layout = fp8_layout(model, meshes.back().mesh);
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
-  ExactRun run(model, layout, *mesh, whole_batch());
-  if (frozen_up) testing::write_exact(run.session());
-  engine::load(run.session(), checkpoint, scope);
-  for (int i = kBefore; i < kFp8Steps; ++i) run.step(i);
-  const Tensors after = without_head(assembled(run.session()));
-  for (const auto& [name, values] : expected) EXPECT_TRUE(after.at(name) == values) << name;
+  expect_the_bits_and_histories_of_one_rank(fp8_model(true));
 }
 
 TEST(Fp8, AResumedRunHasTheBitsOfOneThatDidNotStop) {
-  expect_the_bits_of_a_run_without_a_stop(false);
+  testing::expect_the_bits_of_a_run_without_a_stop(fp8_model(), fp8_layout, false);
 }
 
 TEST(Fp8, AResumedRunLoadsFrozenWeightsAgain) {
-  expect_the_bits_of_a_run_without_a_stop(true);
+  testing::expect_the_bits_of_a_run_without_a_stop(fp8_model(true), fp8_layout, true);
 }
 
 // A model of real layers, with scales that are no powers of two: what another mesh changes of a gradient is less than a

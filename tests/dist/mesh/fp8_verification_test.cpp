@@ -74,7 +74,30 @@ double norm_of(const std::vector<float>& a, const std::vector<float>& b) {
   return std::sqrt(squares);
 }
 
-// The comparison changes no bit of the run, on any mesh, and its memory is planned.
+// The comparison changes no bit of the run, and its memory is planned.
+void expect_the_run_as_it_is(const models::Model& model, const plan::Layout& base, Fp8Scaling scaling) {
+  const Fp8Recipe plain{.scaling = scaling, .saturation_limit = 1};
+  Fp8Recipe verifying = plain;
+  verifying.verify_every = 2;
+  VerifiedRun without(model, with_fp8(base, model, plain)), with(model, with_fp8(base, model, verifying));
+  for (int i = 0; i < kSteps; ++i) {
+    const step::StepOutput expected = without.step(i);
+    const engine::Session::Verified got = with.verified(i);
+    EXPECT_EQ(got.step.result->loss_sum.value(), expected.result->loss_sum.value()) << text_of(base);
+    EXPECT_NE(got.reference.result->loss_sum.value(), expected.result->loss_sum.value()) << text_of(base);
+    EXPECT_EQ(got.step.progress->step, i + 1);
+  }
+  EXPECT_TRUE(assembled(with.session()) == assembled(without.session())) << text_of(base);
+  std::int64_t references = 0;
+  for (int f = 0; f < with.session().state().flats(); ++f) {
+    const TensorView& reference = with.session().state().flat(f).reference_gradient;
+    EXPECT_EQ(reference.empty(), !with.session().state().flat(f).held) << text_of(base);
+    if (!reference.empty()) references += round_up(reference.bytes(), Device::kAlignment);
+  }
+  EXPECT_EQ(with.session().plan(step::Purpose::train).reference_bytes, references);
+  EXPECT_EQ(with.session().state().bytes(), without.session().state().bytes() + references);
+}
+
 TEST(Fp8Verification, LeavesTheRunAsItIs) {
   if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
   const models::Model model = fp8_model();
@@ -83,28 +106,25 @@ TEST(Fp8Verification, LeavesTheRunAsItIs) {
     for (const Fp8Scaling scaling : {Fp8Scaling::delayed, Fp8Scaling::current}) {
       // Pairwise: with many ranks, a mesh has one kind of scales.
       if (the_world->size() > 2 && number++ % 4 % 3 != 0) continue;
-      const Fp8Recipe plain{.scaling = scaling, .saturation_limit = 1};
-      Fp8Recipe verifying = plain;
-      verifying.verify_every = 2;
-      VerifiedRun without(model, with_fp8(base, model, plain)), with(model, with_fp8(base, model, verifying));
-      for (int i = 0; i < kSteps; ++i) {
-        const step::StepOutput expected = without.step(i);
-        const engine::Session::Verified got = with.verified(i);
-        EXPECT_EQ(got.step.result->loss_sum.value(), expected.result->loss_sum.value()) << text_of(base);
-        EXPECT_NE(got.reference.result->loss_sum.value(), expected.result->loss_sum.value()) << text_of(base);
-        EXPECT_EQ(got.step.progress->step, i + 1);
-      }
-      EXPECT_TRUE(assembled(with.session()) == assembled(without.session())) << text_of(base);
-      std::int64_t references = 0;
-      for (int f = 0; f < with.session().state().flats(); ++f) {
-        const TensorView& reference = with.session().state().flat(f).reference_gradient;
-        EXPECT_EQ(reference.empty(), !with.session().state().flat(f).held) << text_of(base);
-        if (!reference.empty()) references += round_up(reference.bytes(), Device::kAlignment);
-      }
-      EXPECT_EQ(with.session().plan(step::Purpose::train).reference_bytes, references);
-      EXPECT_EQ(with.session().state().bytes(), without.session().state().bytes() + references);
+      expect_the_run_as_it_is(model, base, scaling);
     }
   }
+}
+
+// The reference reads unrounded weights.
+TEST(Fp8Verification, LeavesARunWithScalesOfBlocksAsItIs) {
+  if (the_world->size() > 2) GTEST_SKIP() << "mesh_2 runs it";
+  const auto all = [](int) { return true; };
+  const models::Model plain(testing::toy_description(false)),
+      model(testing::toy_description(false), nn::with_weights_quantized_on_use(nn::common_domain, all));
+  const plan::Layout base = testing::meshes(model).front();
+  expect_the_run_as_it_is(model, base, Fp8Scaling::block);
+  plan::Layout exact = base;
+  exact.gradient_clip = 0;
+  exact.compute = exact.reduce_dtype = exact.kv_reduce_dtype = DType::f32;
+  VerifiedRun verified(model, with_fp8(base, model, {.scaling = Fp8Scaling::block, .verify_every = 1}));
+  VerifiedRun other(plain, exact);
+  EXPECT_EQ(verified.verified(0).reference.result->loss_sum.value(), other.step(0).result->loss_sum.value());
 }
 
 // The norms are those of gradients that are computed otherwise: from the moments of a run without FP8 inputs.

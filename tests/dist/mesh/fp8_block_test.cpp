@@ -1,0 +1,73 @@
+// FP8 training with a scale for each block, on CPU ranks. Scales are powers of two, so that a number that is not below
+// the range of its block is rounded to the same value whichever block it is in: the exact layers have the bits of one
+// rank on every mesh.
+#include "fp8_exact.h"
+
+namespace hawser {
+namespace {
+
+using testing::assembled;
+using testing::fp8_block_layout;
+using testing::fp8_block_model;
+using testing::text_of;
+using testing::whole_batch;
+
+TEST(Fp8Block, EveryMeshAndSplitHasTheBitsOfOneRank) {
+  if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
+  const testing::Tensors one = testing::expect_the_bits_of_one_rank(fp8_block_model(), fp8_block_layout);
+  for (const auto& [name, values] : one) EXPECT_FALSE(name.starts_with("quantization/")) << name;
+}
+
+TEST(Fp8Block, EveryMeshHasTheBitsOfOneRankWithFrozenWeights) {
+  if (the_world->size() > 2) GTEST_SKIP() << "mesh_2 runs it";
+  testing::expect_the_bits_of_one_rank(fp8_block_model(true), fp8_block_layout);
+}
+
+TEST(Fp8Block, AResumedRunHasTheBitsOfOneThatDidNotStop) {
+  if (the_world->size() > 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
+  testing::expect_the_bits_of_a_run_without_a_stop(fp8_block_model(), fp8_block_layout, false);
+}
+
+// A rank rounds the weights that it has gathered: the plain run differs, and one without saved FP8 inputs does not.
+TEST(Fp8Block, InputsSavedInFp8ChangeNoBit) {
+  if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
+  const models::Model plain(testing::toy_description(false));
+  const models::Model model(testing::toy_description(false),
+                            nn::with_weights_quantized_on_use(nn::common_domain, [](int) { return true; }));
+  const auto run = [&](const models::Model& of, plan::Layout layout, comm::Mesh& mesh) {
+    const testing::ToySteps steps(layout, mesh.place(), whole_batch());
+    const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+    engine::Session session(of, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+    session.initialise(3);
+    testing::Trained trained;
+    testing::take_steps(session, steps, {.inputs = {0, 1}}, trained);
+    trained.after = the_world->size() > 1 ? assembled(session) : testing::states_of(session);
+    return std::pair{trained, session.planned_bytes()};
+  };
+  constexpr std::array kWays = {Checkpointing::none, Checkpointing::selective, Checkpointing::full};
+  int i = the_world->size();
+  for (const plan::Layout& base : testing::meshes(model)) {
+    const auto mesh = comm::make_mpi_mesh(*the_world, base.mesh, 60.0);
+    plan::Layout layout = base;
+    layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
+    const auto [exact, exact_bytes] = run(plain, layout, *mesh);
+    plan::set_formats(layout, model, {.scaling = Fp8Scaling::block});
+    for (nn::SavePolicy& policy : layout.policies) {
+      policy.checkpointing = kWays[static_cast<std::size_t>(i) % kWays.size()];
+      policy.delay_weight_gradients = i % 2 == 0;
+    }
+    const auto [saved, saved_bytes] = run(model, layout, *mesh);
+    for (nn::SavePolicy& policy : layout.policies) policy.fp8_inputs = false;
+    const auto [unsaved, unsaved_bytes] = run(model, layout, *mesh);
+    const std::string what = cat(text_of(layout), ", checkpointing ", i++ % kWays.size());
+    EXPECT_EQ(saved.losses, unsaved.losses) << what;
+    EXPECT_NE(saved.losses, exact.losses) << what;
+    EXPECT_NEAR(saved.losses[0], exact.losses[0], 0.02 * exact.losses[0]) << what;
+    ASSERT_EQ(saved.after.size(), unsaved.after.size());
+    for (const auto& [name, values] : unsaved.after)
+      EXPECT_TRUE(saved.after.at(name) == values) << what << ": " << name;
+  }
+}
+
+}  // namespace
+}  // namespace hawser
