@@ -45,11 +45,13 @@ __global__ void step_kernel(Update<Gradient> u) {
              .coefficient = u.coefficient != nullptr ? *u.coefficient : 1.0f};
 }
 
+// Fused multiply-adds are explicit: the compiler's choice of them differs between kernels, and one step has the same
+// bits with amaxes and without, at any alignment.
 __device__ __forceinline__ void advance(const AdamStep& s, float gradient, float& w, float& m, float& v) {
   const float g = gradient * s.coefficient;
-  m = s.beta1 * m + s.one_minus_beta1 * g;
-  v = s.beta2 * v + s.one_minus_beta2 * g * g;
-  w = s.keep * w - s.step_size * m / (sqrtf(v) * s.inverse_root_correction2 + s.epsilon);
+  m = fmaf(s.beta1, m, s.one_minus_beta1 * g);
+  v = fmaf(s.beta2, v, s.one_minus_beta2 * g * g);
+  w = fmaf(s.keep, w, -(s.step_size * m / fmaf(sqrtf(v), s.inverse_root_correction2, s.epsilon)));
 }
 
 // N elements of [begin, end) per thread. kMeasures: raises Update::amax of their parts.
