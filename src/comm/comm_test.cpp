@@ -140,6 +140,44 @@ TEST(MetaMesh, ExpertsAreOverConsecutiveShards) {
   EXPECT_THROW(make_meta_mesh({.context = 2, .shard_context = false, .expert = 2}, Rank(0)), InternalError);
 }
 
+// Experts over tensor ranks, too, and nodes of consecutive ones.
+TEST(MetaMesh, ExpertsAreOverTensorRanksAndNodes) {
+  const MeshSizes sizes{
+      .tensor = 2, .shard = 8, .replicate = 2, .expert = 8, .expert_over_tensor = true, .expert_node = 4};
+  EXPECT_EQ(sizes.shard_ranks(Domain::expert), 2);
+  const auto mesh = make_meta_mesh(sizes, Rank(29));  // tensor 1, shard 6, replicate 1
+  EXPECT_EQ(expert_part(mesh->place(), sizes), 5);
+  EXPECT_EQ(mesh->expert().name(), "expert:24-31");
+  EXPECT_EQ(mesh->expert().index(), 5);
+  EXPECT_EQ(mesh->expert_node().name(), "expert_node:28-31");
+  EXPECT_EQ(mesh->expert_node().index(), 1);
+  EXPECT_EQ(mesh->expert_nodes().name(), "expert_nodes:25-29:4");
+  EXPECT_EQ(mesh->expert_nodes().index(), 1);
+  EXPECT_EQ(mesh->shard(Domain::expert).name(), "expert_shard:21-29:8");
+  const auto apart = make_meta_mesh({.tensor = 2, .shard = 4, .expert = 4, .expert_node = 2}, Rank(5));
+  EXPECT_EQ(apart->expert_node().name(), "expert_node:5-7:2");
+  EXPECT_EQ(apart->expert_nodes().name(), "expert_nodes:1-5:4");
+  const auto one = make_meta_mesh({.shard = 4, .expert = 4}, Rank(1));
+  EXPECT_EQ(one->expert_node().size(), 1);
+  EXPECT_EQ(one->expert_nodes().name(), "expert:0-3");
+  EXPECT_THROW(make_meta_mesh({.shard = 4, .expert = 4, .expert_node = 3}, Rank(0)), InternalError);
+  EXPECT_THROW(make_meta_mesh({.tensor = 4, .shard = 2, .expert = 2, .expert_over_tensor = true}, Rank(0)),
+               InternalError);
+}
+
+// The ranks that have each element of a domain's parameters once.
+TEST(MetaMesh, AModelsParametersAreOverItsStages) {
+  const MeshSizes sizes{.shard = 4, .replicate = 2, .pipeline = 2, .expert = 2};
+  const auto mesh = make_meta_mesh(sizes, Rank(13));  // shard 1, replicate 1, stage 1
+  EXPECT_EQ(mesh->model().name(), "model:4-7,12-15");
+  EXPECT_EQ(mesh->model(Domain::replicated).name(), "model:4-7,12-15");
+  EXPECT_EQ(mesh->model(Domain::expert).name(), "expert_model:5-7:2,13-15:2");
+  const auto stage = make_meta_mesh({.shard = 4, .expert = 2}, Rank(1));
+  EXPECT_EQ(stage->model(Domain::expert).name(), stage->shard(Domain::expert).name());
+  const auto dense = make_meta_mesh({.shard = 2, .pipeline = 2}, Rank(1));
+  EXPECT_EQ(dense->model(Domain::expert).name(), dense->model().name());
+}
+
 // Four tensor ranks with two key-value heads: ranks 0 and 1 have the first, 2 and 3 the second.
 TEST(MetaMesh, CopiesOfKeyValueHeadsAreShardedTogether) {
   const MeshSizes sizes{.tensor = 4, .shard = 2, .replicate = 2, .kv_copies = 2};

@@ -311,6 +311,8 @@ void check_experts(const Layout& layout, const models::Model& model) {
 const char* text_of(Domain domain) {
   constexpr const char* kTexts[kDomains] = {"sliced", "replicated", "expert", "kv_copies"};
   return kTexts[static_cast<int>(domain)];
+  HAWSER_CHECK(layout.mesh.expert == 1 || !layout.mesh.expert_over_tensor || layout.sequence_parallel,
+               "experts over tensor ranks, which route the same rows without sequence parallelism");
 }
 
 // How many different slices of a parameter the tensor ranks have.

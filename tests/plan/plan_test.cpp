@@ -388,6 +388,9 @@ TEST(Target, OverheadCountsTheCommunicatorsOfTheMesh) {
   EXPECT_EQ(count({.tensor = 2, .shard = 2, .replicate = 2}), 3 + 3 + 4);  // and replicate, data, world
   EXPECT_EQ(count({.shard = 4, .expert = 2}), 3 + 4);
   EXPECT_EQ(count({.shard = 4, .expert = 4}), 3 + 1) << "no other rank has the same experts";
+  EXPECT_EQ(count({.shard = 4, .expert = 4, .expert_node = 2}), 3 + 1 + 2);
+  EXPECT_EQ(count({.shard = 4, .expert = 4, .expert_node = 4}), 3 + 1 + 1) << "one node";
+  EXPECT_EQ(count({.shard = 2, .pipeline = 2, .expert = 2}) - count({.shard = 2, .pipeline = 2}), 1 + 1);
   // World, loss, model; two at each edge; a tied embedding.
   const comm::MeshSizes stages{.pipeline = 4, .tied = {{0, 3}}};
   EXPECT_EQ(count(stages, 0), 3 + 2 + 1);
