@@ -288,18 +288,21 @@ TEST(MetaGroup, RecordsBoundAndExpectedBytesOfCountedRows) {
   MetaDevice device(DeviceKind::cuda);
   MetaGroup group("expert:0-3", 4, 1);
   const auto stream = device.make_stream("exchange");
-  const Storage send(device, DType::bf16, {40, 8}), recv(device, DType::bf16, {40, 8}), counts(device, DType::i32, {8}),
-      other(device, DType::i32, {8});
-  const std::int64_t bytes = all_to_all_v_workspace(send, 4, stream->target());
-  EXPECT_EQ(bytes, 640);
-  EXPECT_EQ(all_to_all_v_workspace(send, 4, DeviceKind::cpu), 0);
+  const Storage send(device, DType::bf16, {40, 8}), recv(device, DType::bf16, {60, 8}), counts(device, DType::i32, {8}),
+      other(device, DType::i32, {8}), offsets(device, DType::i32, {8});
+  const CountedRows from{send, counts, offsets};
+  const std::int64_t bytes = all_to_all_v_workspace(from, 20, 4, stream->target());
+  EXPECT_EQ(bytes, 2 * 8 * 20 * 16);
+  EXPECT_EQ(all_to_all_v_workspace(from, 20, 4, DeviceKind::cpu), 0);
+  EXPECT_EQ(all_to_all_v_workspace(from, 20, 1, DeviceKind::cuda), 0);
+  EXPECT_EQ(all_to_all_v_workspace(from, std::int64_t{1} << 40, 4, DeviceKind::cuda), 2 * kCountedBytes);
   const Storage workspace(device, DType::u8, {bytes});
-  group.all_to_all_v(*stream, {send, counts}, {recv, other}, workspace, 12);
+  group.all_to_all_v(*stream, from, {recv, other, offsets}, 20, workspace, 12);
   const OpRecord& record = device.trace().items.at(0).record;
   EXPECT_EQ(record.collective.kind, CollectiveKind::all_to_all_v);
   EXPECT_EQ(record.collective.bytes, 640);
   EXPECT_EQ(record.collective.expected_bytes, 12 * 16);
-  ASSERT_EQ(record.accesses.size(), 5u);
+  ASSERT_EQ(record.accesses.size(), 7u);
   EXPECT_EQ(record.accesses[0].row_bytes * record.accesses[0].rows, 640);
   EXPECT_TRUE(record.accesses[1].write);
 }
@@ -353,11 +356,15 @@ TEST(Group, RejectsInvalidArguments) {
   EXPECT_THROW(group.all_to_all(*stream, b, b), InternalError);
   const Storage counts(device, DType::i32, {2}), other(device, DType::i32, {2}), rows(device, DType::f32, {64});
   const TensorView from = a.view().reshape({8, 8}), to = rows.view().reshape({8, 8});
-  EXPECT_NO_THROW(group.all_to_all_v(*stream, {from, counts}, {to, other}, {}));
-  EXPECT_THROW(group.all_to_all_v(*stream, {from, counts}, {from, other}, {}), InternalError);  // the same rows
-  EXPECT_THROW(group.all_to_all_v(*stream, {from, ids}, {to, ids}, {}), InternalError);         // more slots than rows
-  EXPECT_THROW(group.all_to_all_v(*stream, {from, rows}, {to, other}, {}), InternalError);      // counts in float32
-  EXPECT_THROW(group.all_to_all_v(*stream, {from, counts}, {b.view().reshape({16, 8}), other}, {}), InternalError);
+  const auto exchange = [&](const CountedRows& send, const CountedRows& recv) {
+    group.all_to_all_v(*stream, send, recv, 8, {});
+  };
+  EXPECT_NO_THROW(exchange({from, counts, other}, {to, other, counts}));
+  EXPECT_NO_THROW(exchange({from, counts, other}, {b.view().reshape({16, 8}), other, counts}));  // more rows arrive
+  EXPECT_THROW(exchange({from, counts, other}, {from, other, counts}), InternalError);           // the same rows
+  EXPECT_THROW(exchange({from, counts, other}, {to, ids, counts}), InternalError);               // other slots
+  EXPECT_THROW(exchange({from, counts, rows}, {to, other, counts}), InternalError);              // offsets in float32
+  EXPECT_THROW(exchange({from, counts, other}, {b.view().reshape({32, 4}), other, counts}), InternalError);
   EXPECT_THROW(group.send(*stream, a, 1), InternalError);
   EXPECT_THROW(group.receive(*stream, a, 2), InternalError);
   EXPECT_THROW(group.broadcast(*stream, a, -1), InternalError);

@@ -253,8 +253,7 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
   for (std::int64_t m = 0; m < loader.micro_batches(); ++m) {
     step.batches.push_back(engine::to_host_batch(loader.load(0, m), loader.shape()));
   }
-  const step::StepOutput output = session.enqueue(purpose, step);
-  session.synchronize();
+  const step::StepOutput output = session.run(purpose, step);
   result.loss = output.result->loss_sum.value() / static_cast<double>(result.tokens);
   add_router_loss();
   expect_unchanged(input);

@@ -70,6 +70,9 @@ struct ExecutorSetup {
   // is set: a step before which there is none (nn::Quantizer::calibrates).
   bool calibrates = false;
   Verification verification = Verification::none;
+  // A training step that a layer refuses runs again (OptimizerProgress::replay_step); until it has, later ones change
+  // nothing. Equal in all kinds of steps of a session.
+  bool runs_refused_again = false;
   // Called on the host before each instruction is enqueued. plan/ labels the items of the trace with the instruction;
   // train/ records it as the phase named in timeout messages, and labels timelines.
   std::function<void(const program::Instruction&)> on_instruction;

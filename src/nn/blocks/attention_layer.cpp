@@ -186,7 +186,7 @@ std::array<TensorSpec, AttentionLayer::kSavedCount> AttentionLayer::tensors(cons
 }
 
 std::vector<SavedSpec> AttentionLayer::saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
-                                                   const TrainableParams& trainable) const {
+                                                   const TrainableParams& trainable, const Seams&) const {
   auto all = tensors(rows, dtype);
   if (saves_fp8(policy, qkv_.linear(), rows)) all[kNormed] = fp8_spec(all[kNormed]);
   const bool again = policy.recomputes_qkv();

@@ -8,8 +8,8 @@
 #include "nn/testing/context.h"
 #include "ops/moe/router.h"
 #include "support/tensor_parallel.h"
-#include "support/token_exchange.h"
 #include "support/toy_slices.h"
+#include "support/two_level_exchange.h"
 #include "toy_training.h"
 #include "train/saver.h"
 
@@ -29,12 +29,13 @@ struct Experts {
   int pieces = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   bool sequence_parallel = false;
-  double row_bound = 0;
+  double row_bound = 0, row_fallback = 0;
 
   bool in_flight() const { return policy.delay_weight_gradients && micro_batches > 1; }
   std::int64_t sequences() const { return 2LL * mesh.shard * mesh.replicate; }
   std::string text() const {
-    return cat("expert ", mesh.expert, " of tensor ", mesh.tensor, " context ", mesh.context, " shard ", mesh.shard,
+    return cat("expert ", mesh.expert, mesh.expert_over_tensor ? " (over tensor)" : "", " on nodes of ",
+               mesh.expert_node, " of tensor ", mesh.tensor, " context ", mesh.context, " shard ", mesh.shard,
                " replicate ", mesh.replicate, ", ", nn::testing::text(policy), ", micro-batches ", micro_batches,
                ", pieces ", pieces, accumulation == GradientAccumulation::local ? ", local" : "",
                sequence_parallel ? ", sequence parallel" : "");
@@ -46,10 +47,6 @@ std::unique_ptr<models::Model> part_of(models::ModelDescription d, const Experts
   const comm::MeshPlace place = comm::place_of(the_world->rank().value(), o.mesh);
   for (models::BlockDescription& block : d.blocks) {
     block.moe->part = {.index = comm::expert_part(place, o.mesh), .parts = o.mesh.expert};
-    if (o.mesh.expert == 1) continue;
-    block.moe->exchange = testing::PiecesExchange::options(
-        std::min(o.pieces, static_cast<int>(block.moe->local_experts())), o.mesh.expert);
-    block.moe->exchange.row_bound = o.row_bound;
   }
   if (o.mesh.tensor > 1) d = testing::half_of(std::move(d), place.tensor, {.vocabulary = true});
   const nn::FlatSpecOf own([](const nn::Param& param) { return param.flat; });
@@ -60,11 +57,13 @@ plan::Layout layout_of(const Experts& o, const models::Model& model) {
   plan::Layout layout = testing::toy_layout(o.mesh, model);
   layout.sequence_parallel = o.sequence_parallel;
   layout.accumulation = o.accumulation;
+  layout.expert_row_bound = o.row_bound;
+  layout.expert_row_fallback = o.row_fallback;
   plan::set_bounds(layout);
   layout.policies.assign(layout.policies.size(), o.policy);
   layout.in_flight = o.in_flight() ? 2 : 1;
   layout.replace_seams = [o](nn::Seams& seams, comm::Mesh& groups) {
-    if (o.mesh.expert > 1) seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert());
+    if (o.mesh.expert > 1) seams.tokens = testing::token_exchange(groups, o.pieces);
     if (o.mesh.tensor == 1) return;
     seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
     if (o.sequence_parallel) {
@@ -290,6 +289,37 @@ TEST(ExpertRanks, WithTensorRanksTrainLikeOneRank) {
   }
 }
 
+// Two nodes of two ranks, which have different experts: over shards, over context, or over tensor ranks, which route
+// different rows with sequence parallelism. The last two have two ranks with the same experts.
+TEST(ExpertRanks, OverNodesAndTensorRanksTrainLikeOneRank) {
+  if (the_world->size() != 4) GTEST_SKIP() << "two nodes of two ranks";
+  const models::ModelDescription whole = testing::toy_with_experts(kExperts);
+  std::vector<Experts> cases(6, {.micro_batches = 2});
+  cases[0].mesh = {.shard = 4, .expert = 4, .expert_node = 2};
+  cases[1].mesh = {.context = 2, .shard = 2, .expert = 4, .expert_node = 2};
+  cases[2].mesh = {.tensor = 2, .shard = 2, .expert = 4, .expert_over_tensor = true, .expert_node = 2};
+  cases[3].mesh = {.tensor = 2, .shard = 2, .expert = 4, .expert_over_tensor = true};
+  cases[4].mesh = {.tensor = 2, .shard = 2, .expert = 2, .expert_over_tensor = true};
+  cases[5].mesh = {.tensor = 2, .context = 2, .expert = 2, .expert_over_tensor = true};
+  cases[0].policy = cases[3].policy = kFullDelayed;
+  cases[0].pieces = cases[2].pieces = 2;
+  cases[1].row_bound = 4;  // not exceeded
+  for (Experts& o : cases) {
+    o.sequence_parallel = o.mesh.tensor > 1;
+    expect_training_of_one_rank(whole, o);
+  }
+}
+
+TEST(ExpertRanks, OverTensorRanksNeedRowsOfTheirOwn) {
+  const comm::MeshSizes mesh{.tensor = 2, .shard = 2, .expert = 4, .expert_over_tensor = true};
+  models::ModelDescription d = testing::toy_with_experts(kExperts);
+  for (models::BlockDescription& block : d.blocks) block.moe->part = {.index = 0, .parts = 4};
+  const models::Model model(testing::half_of(std::move(d), 0, {.vocabulary = true}),
+                            nn::FlatSpecOf([](const nn::Param& param) { return param.flat; }));
+  const Experts o{.mesh = mesh};
+  EXPECT_THROW(plan::plan_rank(model, layout_of(o, model), step::Purpose::train, 0), InternalError);
+}
+
 // A bound of the rows that is not exceeded changes the buffers only.
 TEST(ExpertRanks, ABoundOfRowsHasTheBitsOfNone) {
   if (the_world->size() == 1) GTEST_SKIP() << "needs several ranks";
@@ -302,7 +332,7 @@ TEST(ExpertRanks, ABoundOfRowsHasTheBitsOfNone) {
                                     .per_token = 4,
                                     .experts = kExperts,
                                     .local_experts = kExperts / o.mesh.expert,
-                                    .options = {.row_bound = bound}}
+                                    .row_bound = bound}
         .expert_rows();
   };
   EXPECT_LT(rows(o.row_bound), rows(0));
@@ -311,50 +341,136 @@ TEST(ExpertRanks, ABoundOfRowsHasTheBitsOfNone) {
   EXPECT_EQ(bounded.losses, all.losses);
 }
 
-// All ranks skip a step in which one has too many rows; the next step counts.
-TEST(ExpertRanks, TooManyRowsSkipTheStep) {
-  const int world = the_world->size();
-  if (world == 1) GTEST_SKIP() << "needs several ranks";
-  models::ModelDescription whole = testing::toy_with_experts(world, 1);
-  for (models::BlockDescription& block : whole.blocks) block.moe->normalise_top_k = false;
-  const Experts o{.mesh = {.shard = world, .expert = world}, .row_bound = 1.3};
-  const auto model = part_of(whole, o);
-  plan::Layout layout = layout_of(o, *model);
-  layout.batch.sequences = 6;
-  plan::set_bounds(layout);
-  const auto mesh = comm::make_mpi_mesh(*the_world, o.mesh, 60.0);
-  const testing::ToySteps steps(layout, mesh->place(), 6 * world);
-  const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
-  engine::Session session(*model, layout, *device, *mesh, {step::Purpose::train, step::Purpose::loss});
-  session.initialise(3);
-  const auto router = [&](const std::function<float(std::int64_t expert, std::int64_t column)>& of) {
-    set_weights(session, *model, [&](const std::string& name, std::int64_t element) {
-      return name.ends_with("block_sparse_moe.gate.weight") ? of(element / 24, element % 24) : NAN;
+// Steps with a bound of the rows of experts.
+class BoundedSteps {
+ public:
+  static constexpr std::int64_t kSequences = 6;  // of a rank
+
+  explicit BoundedSteps(double bound, double fallback = 0)
+      : options_{.mesh = {.shard = the_world->size(), .expert = the_world->size()},
+                 .policy = {.checkpointing = Checkpointing::selective},
+                 .row_bound = bound,
+                 .row_fallback = fallback},
+        model_(part_of(description(), options_)),
+        mesh_(comm::make_mpi_mesh(*the_world, options_.mesh, 60.0)),
+        layout_(layout()),
+        steps_(layout_, mesh_->place(), kSequences * the_world->size()),
+        device_(make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5})),
+        session_(*model_, layout_, *device_, *mesh_, {step::Purpose::train, step::Purpose::loss}, std::nullopt,
+                 {.replay = true}) {
+    session_.initialise(3);
+    set_router(true);
+  }
+
+  engine::Session& session() { return session_; }
+  // Equal logits choose the first expert.
+  void set_router(bool skewed) {
+    set_weights(session_, *model_, [&](const std::string& name, std::int64_t element) {
+      if (!name.ends_with("block_sparse_moe.gate.weight")) return NAN;
+      return skewed ? 0.0f : static_cast<float>((element / 24 * 7 + element % 24 * 13) % 11 - 5) / 20;
     });
-  };
-  const auto run = [&](step::Purpose purpose) {
-    step::StepInput input = steps.input(0);
+  }
+  step::StepInput input(std::int64_t step) const {
+    step::StepInput input = steps_.input(step);
     input.record.learning_rate = 0.01f;
-    const step::StepOutput output = session.enqueue(purpose, input);
+    return input;
+  }
+
+ private:
+  static models::ModelDescription description() {
+    models::ModelDescription whole = testing::toy_with_experts(the_world->size(), 1);
+    for (models::BlockDescription& block : whole.blocks) block.moe->normalise_top_k = false;
+    return whole;
+  }
+  plan::Layout layout() const {
+    plan::Layout layout = layout_of(options_, *model_);
+    layout.batch.sequences = kSequences;
+    plan::set_bounds(layout);
+    return layout;
+  }
+
+  Experts options_;
+  std::unique_ptr<models::Model> model_;
+  std::unique_ptr<comm::Mesh> mesh_;
+  plan::Layout layout_;
+  testing::ToySteps steps_;
+  std::unique_ptr<Device> device_;
+  engine::Session session_;
+};
+
+// What two steps in flight do, of which the host repeats those that are refused, before those after them.
+struct Steps {
+  std::vector<double> losses;
+  int refused = 0, waited = 0;
+  step::OptimizerProgress progress;
+};
+
+Steps take(BoundedSteps& of, std::int64_t count) {
+  Steps out;
+  engine::Session& session = of.session();
+  for (std::int64_t next = 0; next < count;) {
+    std::vector<step::StepOutput> in_flight;
+    for (std::int64_t step = next; step < std::min(next + 2, count); ++step) {
+      in_flight.push_back(session.enqueue(step::Purpose::train, of.input(step)));
+    }
     session.synchronize();
-    return output;
+    for (step::StepOutput& output : in_flight) {
+      if (output.result->skipped() == step::Skip::replay) {
+        ++out.waited;
+        break;
+      }
+      if (output.result->skipped() == step::Skip::refused) {
+        ++out.refused;
+        EXPECT_EQ(output.result->refused(), nn::Refusal::expert_rows);
+        EXPECT_TRUE(std::isfinite(output.result->loss_sum.value()));
+        EXPECT_EQ(output.progress->step, next);
+        EXPECT_EQ(output.progress->replay_step, next);
+        output = session.enqueue_refused(step::Purpose::train, of.input(next));
+        session.synchronize();
+      }
+      EXPECT_EQ(output.result->skipped(), step::Skip::none) << "step " << next;
+      out.losses.push_back(output.result->loss_sum.value());
+      out.progress = *output.progress;
+      ++next;
+    }
+  }
+  return out;
+}
+
+// All ranks refuse a step in which one has too many rows, and repeat it in a larger plan: no row is lost.
+TEST(ExpertRanks, StepsWithMoreRowsThanTheBoundRunAgain) {
+  if (the_world->size() == 1) GTEST_SKIP() << "needs several ranks";
+  BoundedSteps bounded(1.3), unbounded(0);
+  const std::int64_t count = 4;
+  const Steps got = take(bounded, count), expected = take(unbounded, count);
+  EXPECT_GT(got.refused, 0);
+  EXPECT_GT(got.waited, 0);
+  EXPECT_EQ(expected.refused, 0);
+  EXPECT_EQ(got.losses, expected.losses);
+  EXPECT_EQ(got.progress.step, count);
+  EXPECT_EQ(got.progress.replay_step, -1);
+  EXPECT_TRUE(testing::assembled(bounded.session()) == testing::assembled(unbounded.session()));
+  BoundedSteps balanced(1.3);
+  balanced.set_router(false);
+  EXPECT_EQ(take(balanced, 1).refused, 0);
+}
+
+TEST(ExpertRanks, EvaluationsWithMoreRowsThanTheBoundRunAgain) {
+  if (the_world->size() == 1) GTEST_SKIP() << "needs several ranks";
+  BoundedSteps bounded(1.3), unbounded(0), too_small(1.3, 1.3);
+  const auto loss = [](BoundedSteps& of) {
+    return of.session().run(step::Purpose::loss, of.input(0)).result->loss_sum.value();
   };
-  router([](std::int64_t, std::int64_t) { return 0.0f; });  // equal logits: the first expert
-  const testing::Tensors before = testing::assembled(session);
-  const step::StepOutput refused = run(step::Purpose::train);
-  EXPECT_EQ(refused.result->skipped(), step::Skip::refused);
-  EXPECT_EQ(refused.result->refused(), nn::Refusal::expert_rows);
-  EXPECT_TRUE(std::isfinite(refused.result->loss_sum.value()));
-  EXPECT_EQ(refused.progress->step, 0);
-  EXPECT_TRUE(testing::assembled(session) == before);
-  EXPECT_EQ(run(step::Purpose::loss).result->skipped(), step::Skip::refused);
-  router([](std::int64_t expert, std::int64_t column) {
-    return static_cast<float>((expert * 7 + column * 13) % 11 - 5) / 20;
-  });
-  EXPECT_EQ(run(step::Purpose::loss).result->skipped(), step::Skip::none);
-  const step::StepOutput counted = run(step::Purpose::train);
-  EXPECT_EQ(counted.result->skipped(), step::Skip::none);
-  EXPECT_EQ(counted.progress->step, 1);
+  EXPECT_EQ(loss(bounded), loss(unbounded));
+  std::string message;
+  try {
+    loss(too_small);
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  EXPECT_EQ(message, "more rows for a rank's experts than their bound (expert_row_fallback 1.3); raise it");
+  too_small.set_router(false);
+  EXPECT_TRUE(std::isfinite(loss(too_small)));
 }
 
 // What is dropped depends on each rank's tokens, not on where the experts are.
@@ -479,14 +595,17 @@ class RememberingExchange : public testing::PiecesExchange {
   using PiecesExchange::PiecesExchange;
   void route(nn::LayerContext& ctx, const Routing& r) override {
     PiecesExchange::route(ctx, r);
-    ctx.exchange().launch({.name = "remember", .kind = OpKind::host}, [this, r] { last_ = PiecesExchange::tables(r); });
+    last_ = r;
+  }
+  std::unique_ptr<Dispatch> dispatch(nn::LayerContext& ctx, const Routing&, std::vector<TensorView> rows) override {
+    return PiecesExchange::dispatch(ctx, last_, std::move(rows));
+  }
+  std::unique_ptr<Combine> combine(nn::LayerContext& ctx, const Routing&, std::vector<Columns> columns) override {
+    return PiecesExchange::combine(ctx, last_, std::move(columns));
   }
 
- protected:
-  Tables tables(const Routing&) const override { return last_; }
-
  private:
-  Tables last_;  // of the stream's work
+  Routing last_;
 };
 
 // It works as long as the next call is of the same layer and micro-batch, and no longer.
@@ -500,7 +619,7 @@ TEST(ExpertRanks, ASeamThatRemembersItsLastRoutingFails) {
     const auto model = part_of(whole, o);
     plan::Layout layout = layout_of(o, *model);
     layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
-      seams.tokens = std::make_shared<RememberingExchange>(groups.expert());
+      seams.tokens = std::make_shared<RememberingExchange>(groups.expert(), 1);
     };
     const auto mesh = comm::make_mpi_mesh(*the_world, o.mesh, 60.0);
     const Outcome many = testing::run(*model, layout, *mesh, o.sequences() * o.micro_batches, 2e-4);

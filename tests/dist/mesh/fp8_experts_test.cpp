@@ -7,9 +7,9 @@
 #include "engine/load_state.h"
 #include "nn/precision/fp8_scaling.h"
 #include "support/tensor_parallel.h"
-#include "support/token_exchange.h"
 #include "support/toy_slices.h"
 #include "toy_training.h"
+#include "support/two_level_exchange.h"
 #include "train/saver.h"
 #include "two_pass_fp8.h"
 
@@ -47,13 +47,12 @@ nn::FlatSpecOf spec_of(const comm::MeshSizes& mesh, bool fp8, Train train) {
 }
 
 // What this rank has of the model on a mesh.
-models::Model model_of(const comm::MeshSizes& mesh, int pieces, bool fp8 = true, Train train = Train::all) {
+models::Model model_of(const comm::MeshSizes& mesh, bool fp8 = true, Train train = Train::all) {
   models::ModelDescription d = description();
   for (models::BlockDescription& block : d.blocks) {
     if (mesh.expert == 1) continue;
     const comm::MeshPlace place = comm::place_of(the_world->rank().value(), mesh);
     block.moe->part = {.index = comm::expert_part(place, mesh), .parts = mesh.expert};
-    block.moe->exchange = testing::PiecesExchange::options(pieces, mesh.expert);
   }
   if (mesh.tensor > 1) {
     const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
@@ -80,15 +79,15 @@ std::vector<comm::MeshSizes> two_meshes() {
 }
 
 plan::Layout layout_of(const models::Model& model, const comm::MeshSizes& mesh,
-                       const Fp8Recipe& recipe = {.saturation_limit = 1}) {
+                       const Fp8Recipe& recipe = {.saturation_limit = 1}, int pieces = 1) {
   plan::Layout layout = testing::toy_layout(mesh, model);
   layout.gradient_clip = 0;
   layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
   plan::set_formats(layout, model, recipe);
   layout.sequence_parallel = mesh.tensor > 1;
   plan::set_bounds(layout);
-  layout.replace_seams = [mesh](nn::Seams& seams, comm::Mesh& groups) {
-    if (mesh.expert > 1) seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert());
+  layout.replace_seams = [mesh, pieces](nn::Seams& seams, comm::Mesh& groups) {
+    if (mesh.expert > 1) seams.tokens = testing::token_exchange(groups, pieces);
     if (mesh.tensor == 1) return;
     seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
     seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
@@ -133,7 +132,7 @@ class ExpertRun {
 // What another mesh changes of the gradients is less than a quarter of what FP8 changes of them.
 TEST(Fp8Experts, GradientsAreThoseOfOneRank) {
   if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
-  const models::Model plain = model_of({}, 1, false), model = model_of({}, 1);
+  const models::Model plain = model_of({}, false), model = model_of({});
   plan::Layout exact_layout = layout_of(model, {});
   for (nn::SavePolicy& policy : exact_layout.policies) policy.formats = {}, policy.fp8_inputs = false;
   exact_layout.quantizer = nullptr;
@@ -150,8 +149,8 @@ TEST(Fp8Experts, GradientsAreThoseOfOneRank) {
   };
   int turn = the_world->size();
   for (const comm::MeshSizes& mesh : all_meshes()) {
-    const models::Model part = model_of(mesh, turn % 2 == 0 ? 1 : 2);
-    plan::Layout layout = layout_of(part, mesh);
+    const models::Model part = model_of(mesh);
+    plan::Layout layout = layout_of(part, mesh, {.saturation_limit = 1}, turn % 2 == 0 ? 1 : 2);
     for (nn::SavePolicy& policy : layout.policies) {
       policy.checkpointing = turn % 3 == 0   ? Checkpointing::full
                              : turn % 3 == 1 ? Checkpointing::none
@@ -181,12 +180,12 @@ TEST(Fp8Experts, NoWayToComputeChangesABit) {
                                 Checkpointing::full};
   std::size_t turn = static_cast<std::size_t>(the_world->size());
   for (const comm::MeshSizes& mesh : two_meshes()) {
-    const models::Model model = model_of(mesh, 2);
+    const models::Model model = model_of(mesh);
     for (const bool delayed_scales : {true, false}) {
       const auto run = [&](Checkpointing way, bool delays, bool two_passes) {
-        plan::Layout layout =
-            layout_of(model, mesh,
-                      {.scaling = delayed_scales ? Fp8Scaling::delayed : Fp8Scaling::current, .saturation_limit = 1});
+        plan::Layout layout = layout_of(
+            model, mesh, {.scaling = delayed_scales ? Fp8Scaling::delayed : Fp8Scaling::current, .saturation_limit = 1},
+            2);
         if (two_passes) layout.quantizer = std::make_shared<testing::TwoPassFp8>(nn::Fp8Options{});
         for (nn::SavePolicy& policy : layout.policies) {
           policy.checkpointing = way;
@@ -213,10 +212,10 @@ TEST(Fp8Experts, ARunResumesOnOtherMeshes) {
   if (the_world->size() > 4 || the_world->size() == 1) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
   const std::vector<comm::MeshSizes> meshes = two_meshes();
   for (const auto& [from, to] : {std::pair{meshes.back(), meshes.front()}, {meshes.front(), meshes.back()}}) {
-    const models::Model before = model_of(from, 2), after = model_of(to, 1);
+    const models::Model before = model_of(from), after = model_of(to);
     const TemporaryFolder own;
     const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-    ExpertRun first(before, layout_of(before, from));
+    ExpertRun first(before, layout_of(before, from, {.saturation_limit = 1}, 2));
     first.step(0);
     first.step(1);
     train::save(first.session(), the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"});
@@ -241,7 +240,7 @@ TEST(Fp8Experts, ARunResumesOnOtherMeshes) {
 // Frozen experts are quantized once, to what trained ones begin with, and no gradient of theirs is computed.
 TEST(Fp8Experts, FrozenOnesAreQuantizedAsTheyAreLoaded) {
   for (const comm::MeshSizes& mesh : two_meshes()) {
-    const models::Model trained = model_of(mesh, 1), frozen = model_of(mesh, 1, true, Train::but_experts);
+    const models::Model trained = model_of(mesh), frozen = model_of(mesh, true, Train::but_experts);
     const auto weights_of = [](const models::Model& model, ExpertRun& run) {
       Tensors out;
       for (int f = 0; f < run.session().state().flats(); ++f) {
@@ -276,7 +275,7 @@ TEST(Fp8Experts, FrozenOnesAreQuantizedAsTheyAreLoaded) {
 // What the experts' GEMMs read is the cast of each expert's master weight with its own scale, and its transpose.
 TEST(Fp8Experts, AGatheredWeightIsTheCastOfEachExpert) {
   for (const comm::MeshSizes& mesh : two_meshes()) {
-    const models::Model model = model_of(mesh, 1);
+    const models::Model model = model_of(mesh);
     plan::Layout layout = layout_of(model, mesh);
     layout.shard_policy = ShardPolicy::optimizer;  // unsharded weights on every rank
     ExpertRun run(model, layout);
