@@ -63,8 +63,11 @@ std::vector<Param> moe_params(const MoeConfig& c) {
     params[static_cast<std::size_t>(param)].flat.domain = Domain::expert;
     params[static_cast<std::size_t>(param)].of_residual_rows = true;
     params[static_cast<std::size_t>(param)].of_linear = true;
+    params[static_cast<std::size_t>(param)].experts = c.experts;
     params[static_cast<std::size_t>(param)].matrices = local;
   }
+  params[kExpertGateUp].modules = is_gated(c.activation) ? std::vector{c.gate, c.up} : std::vector{c.up};
+  params[kExpertDown].modules = {c.down};
   if (c.norm_config.bias) {
     params.push_back(norm_bias(c.norm, c.width));
     params.back().shared = c.shared_norm;

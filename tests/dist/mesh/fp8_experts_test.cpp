@@ -4,12 +4,13 @@
 
 #include "base/testing/temporary_folder.h"
 #include "checkpoint/root.h"
+#include "engine/fp8_exclusions.h"
 #include "engine/load_state.h"
 #include "nn/precision/fp8_scaling.h"
 #include "support/tensor_parallel.h"
 #include "support/toy_slices.h"
-#include "toy_training.h"
 #include "support/two_level_exchange.h"
+#include "toy_training.h"
 #include "train/saver.h"
 #include "two_pass_fp8.h"
 
@@ -35,7 +36,8 @@ models::ModelDescription description() {
 
 enum class Train { all, but_experts };
 
-nn::FlatSpecOf spec_of(const comm::MeshSizes& mesh, bool fp8, Train train) {
+// `exclusions`: of FP8; null: none.
+nn::FlatSpecOf spec_of(const comm::MeshSizes& mesh, bool fp8, Train train, const engine::Fp8Exclusions* exclusions) {
   const bool common = mesh.expert == 1 && mesh.tensor == 1;
   nn::FlatSpecOf own([common, train](const nn::Param& param) {
     nn::FlatSpec spec = common ? nn::common_domain(param) : param.flat;
@@ -43,11 +45,17 @@ nn::FlatSpecOf spec_of(const comm::MeshSizes& mesh, bool fp8, Train train) {
     return spec;
   });
   if (mesh.tensor > 1) own = nn::with_sequence_parallelism(own);
-  return fp8 ? nn::with_fp8_weights(own, [](int) { return true; }) : own;
+  if (!fp8) return own;
+  const nn::FlatSpecOf in_fp8 = nn::with_fp8_weights(own, [](int) { return true; });
+  if (exclusions == nullptr) return in_fp8;
+  return {[own, in_fp8, excludes = *exclusions](const nn::Param& param, const nn::UnitPlace& place) {
+    return excludes.contains(param) ? own(param, place) : in_fp8(param, place);
+  }};
 }
 
 // What this rank has of the model on a mesh.
-models::Model model_of(const comm::MeshSizes& mesh, bool fp8 = true, Train train = Train::all) {
+models::Model model_of(const comm::MeshSizes& mesh, bool fp8 = true, Train train = Train::all,
+                       const engine::Fp8Exclusions* exclusions = nullptr) {
   models::ModelDescription d = description();
   for (models::BlockDescription& block : d.blocks) {
     if (mesh.expert == 1) continue;
@@ -58,7 +66,7 @@ models::Model model_of(const comm::MeshSizes& mesh, bool fp8 = true, Train train
     const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
     d = testing::half_of(std::move(d), part, {.vocabulary = true});
   }
-  return models::Model(std::move(d), spec_of(mesh, fp8, train));
+  return models::Model(std::move(d), spec_of(mesh, fp8, train, exclusions));
 }
 
 // A mesh on which every rank has all experts, and others of this world. Tensor ranks have parts of a sequence.
@@ -234,6 +242,70 @@ TEST(Fp8Experts, ARunResumesOnOtherMeshes) {
     EXPECT_EQ(scales, 2 * 2 * kExperts);  // of two weights of each expert in two blocks
     const double loss = first.step(2);
     EXPECT_NEAR(second.step(2), loss, 1e-3 * loss);
+  }
+}
+
+engine::Fp8Exclusions exclusions_of(const std::vector<std::string>& names, const std::vector<std::string>& fallbacks) {
+  Recipe recipe;
+  recipe.precision.fp8.exclude = names;
+  Problems problems;
+  engine::Fp8Exclusions out(recipe, fallbacks, problems);
+  EXPECT_EQ(problems.lines(), "");
+  return out;
+}
+
+// The name of one expert excludes that projection of all, also on ranks that have others; so does a fallback, whose
+// names one rank stores for all. The run is that of ranks that have all experts.
+TEST(Fp8Experts, NamesOfOneRanksExpertsHoldForAllRanks) {
+  if (the_world->size() > 4 || the_world->size() == 1) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
+  const comm::MeshSizes together = two_meshes().front(), apart{.shard = the_world->size(), .expert = the_world->size()};
+  const std::vector<std::string> fallback = models::modules_at(model_of(apart), 3, nn::Site::up_projection);
+  EXPECT_EQ(fallback.size(), 2u * kExperts);
+  EXPECT_EQ(fallback, models::modules_at(model_of(together), 3, nn::Site::up_projection));
+  const std::vector<std::string> last = {fallback.rbegin()[1], fallback.back()};  // experts of the last rank
+  const engine::Fp8Exclusions exclusions = exclusions_of({"model.layers.0.block_sparse_moe.experts.0.w2"}, last);
+  std::vector<double> losses;
+  for (const comm::MeshSizes& mesh : {together, apart}) {
+    const models::Model model = model_of(mesh, true, Train::all, &exclusions);
+    const plan::Layout layout = layout_of(model, mesh);
+    std::string sites;
+    for (const step::ScaledSite& site : plan::scaled_sites(layout)) sites += step::scale_table(site) + " ";
+    for (const std::string& other : the_world->all_gather_strings(sites)) EXPECT_EQ(other, sites);
+    EXPECT_EQ(sites.find("layer.1/down_projection"), std::string::npos) << sites;
+    EXPECT_NE(sites.find("layer.1/up_projection"), std::string::npos) << sites;
+    EXPECT_NE(sites.find("layer.3/down_projection"), std::string::npos) << sites;
+    EXPECT_EQ(sites.find("layer.3/up_projection"), std::string::npos) << sites;
+    ExpertRun run(model, layout);
+    for (int i = 0; i < 2; ++i) losses.push_back(run.step(i));
+  }
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(losses[2 + i], losses[i], 1e-3 * losses[i]);
+}
+
+// Runs of earlier versions computed experts in the compute dtype: they resume without experts in FP8, as the line says.
+TEST(Fp8Experts, ARunThatHadThemNotSaysWhatToExclude) {
+  if (the_world->size() > 4) GTEST_SKIP() << "mesh_1, mesh_2 and mesh_4 run it";
+  const comm::MeshSizes mesh = two_meshes().back();
+  for (const Fp8Scaling scaling : {Fp8Scaling::delayed, Fp8Scaling::current}) {
+    const Fp8Recipe recipe{.scaling = scaling, .saturation_limit = 1};
+    const engine::Fp8Exclusions exclusions = exclusions_of({"o_proj", ".*experts.*"}, {});
+    const models::Model before = model_of(mesh, true, Train::all, &exclusions), now = model_of(mesh);
+    const TemporaryFolder own;
+    const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
+    ExpertRun first(before, layout_of(before, mesh, recipe));
+    first.step(0);
+    train::save(first.session(), the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"});
+    checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
+    EXPECT_EQ(engine::missing_scales(first.session(), checkpoint, {"o_proj"}).lines(), "");
+    const engine::Fp8Exclusions o_proj = exclusions_of({"o_proj"}, {});
+    const models::Model in_fp8 = model_of(mesh, true, Train::all, &o_proj);
+    ExpertRun second(in_fp8, layout_of(in_fp8, mesh, recipe));
+    EXPECT_EQ(engine::missing_scales(second.session(), checkpoint, {"o_proj"}).lines(),
+              cat(checkpoint.folder(),
+                  ": the precision has changed (expected w1, w3, w2 in float32, got FP8) at precision.fp8.exclude; try "
+                  "--set 'precision.fp8.exclude=[o_proj, .*experts.*]', or --set output=... for a new run"));
+    ExpertRun third(before, layout_of(before, mesh, recipe));
+    engine::load(third.session(), checkpoint);
+    EXPECT_TRUE(assembled(third.session()) == assembled(first.session()));
   }
 }
 
