@@ -12,6 +12,7 @@
 #include "config/config.h"
 #include "engine/evaluate_loss.h"
 #include "engine/feed.h"
+#include "engine/gradient_norms.h"
 #include "engine/rank_sync.h"
 #include "models/weights.h"
 #include "ops/gemm/gemm.h"
@@ -277,17 +278,17 @@ bool FitRun::is_replayed(const InFlightStep& ended) {
 
 report::Fp8Error FitRun::fp8_error(const InFlightStep& ended) const {
   const double loss = ended.reference->result->loss_sum.value();
-  const std::vector<float>&reference = *ended.reference->parameter_norms, &difference = *ended.output.parameter_norms;
-  const std::vector<models::HfTensor> tensors = models::hf_tensors(*open_.model);
+  const std::vector<engine::TensorNorm> reference = engine::gradient_norms(*session_, *ended.reference),
+                                        difference = engine::gradient_norms(*session_, ended.output);
   report::Fp8Error error{.loss = std::abs(ended.output.result->loss_sum.value() - loss) / std::abs(loss)};
   double squares = 0, of_reference = 0;
   for (std::size_t i = 0; i < reference.size(); ++i) {
-    const double norm = reference[i], off = difference[i];
+    const double norm = reference[i].norm, off = difference[i].norm;
     squares += off * off;
     of_reference += norm * norm;
     if (norm == 0 || off / norm <= error.worst) continue;
     error.worst = off / norm;
-    error.parameter = tensors[i].name;
+    error.parameter = reference[i].name;
   }
   if (of_reference > 0) error.gradient = std::sqrt(squares / of_reference);
   return error;
