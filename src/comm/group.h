@@ -71,7 +71,7 @@ constexpr int kCountedCopyBlocks = 64;  // of the kernel that copies them on a G
 constexpr std::int64_t kCountedBytes = std::int64_t{32} << 20;
 // Rows of each slot that are then transferred at a time, of slots of at most `bound` rows.
 std::int64_t counted_chunk(std::int64_t bound, std::int64_t slots, std::int64_t row_bytes);
-// Bytes of `workspace` that all_to_all_v needs: 0 on the CPU, at most 2 * max(kCountedBytes, a row of each slot) on a GPU.
+// Bytes of `workspace` that all_to_all_v needs: on a GPU at most 2 * max(kCountedBytes, a row of each slot), else 0.
 std::int64_t all_to_all_v_workspace(const CountedRows& rows, std::int64_t bound, int size, DeviceKind device);
 
 class Group {
@@ -114,10 +114,10 @@ class Group {
   // member i's send.counts[index, g], at most `bound`: members exchange the counts before (all_to_all). Offsets are
   // each member's own. Both are read when the stream runs the call. What is written overlaps no other view.
   //   CPU: only counted rows are sent. A slot with more than `bound` rows, or outside of `rows`, throws on the stream.
-  //   GPU: from registered memory (register_memory) a kernel of kCountedCopyBlocks blocks loads the counted rows from the
-  //        other members, which takes SMs. Otherwise NCCL transfers `bound` rows of each slot, because the host does not
-  //        know the counts, in parts through the workspace (counted_chunk): the cost is that of all_to_all. Slots are
-  //        clamped to their bounds.
+  //   GPU: from registered memory (register_memory) a kernel of kCountedCopyBlocks blocks loads the counted rows from
+  //        the other members, which takes SMs. Otherwise NCCL sends `bound` rows of each slot, because the host does
+  //        not know the counts, in parts through the workspace (counted_chunk): the cost is that of all_to_all. Slots
+  //        are clamped to their bounds.
   // expected_rows: how many rows this member is expected to send, for the cost model; 0: all.
   void all_to_all_v(Stream& stream, const CountedRows& send, const CountedRows& recv, std::int64_t bound,
                     const TensorView& workspace, double expected_rows = 0);

@@ -31,7 +31,7 @@ struct MeshSizes {
   // True: of the shard x context x tensor ranks, tensor innermost. Tensor ranks then have different experts, and route
   // different rows: it needs sequence parallelism. `tensor` divides `expert`.
   bool expert_over_tensor = false;
-  // Consecutive expert ranks that are on one node, for a dispatch between nodes and within one. Divides expert; 1: none.
+  // Consecutive expert ranks on one node, for a dispatch between nodes and within one. Divides expert; 1: none.
   int expert_node = 1;
   // Consecutive tensor ranks that have equal slices of the parameters of Domain::kv_copies. Divides tensor.
   int kv_copies = 1;

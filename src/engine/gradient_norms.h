@@ -14,8 +14,8 @@ struct TensorNorm {
   bool trainable = true;
 };
 
-// StepOutput::parameter_norms by name: of the tensors of the first rank's model, then, with expert ranks, of the experts
-// of the others. The step has ended. Collective; every rank gets the same list.
+// StepOutput::parameter_norms by name: of the tensors of the first rank's model, then, with expert ranks, of the
+// experts of the others. The step has ended. Collective; every rank gets the same list.
 std::vector<TensorNorm> gradient_norms(Session& session, const step::StepOutput& output);
 
 }  // namespace hawser::engine

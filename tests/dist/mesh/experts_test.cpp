@@ -4,76 +4,20 @@
 
 #include "base/testing/temporary_folder.h"
 #include "engine/load_state.h"
+#include "experts_case.h"
 #include "mesh_case.h"
-#include "nn/testing/context.h"
 #include "ops/moe/router.h"
-#include "support/tensor_parallel.h"
-#include "support/toy_slices.h"
-#include "support/two_level_exchange.h"
-#include "toy_training.h"
 #include "train/saver.h"
 
 namespace hawser {
 namespace {
 
-using testing::Division;
+using testing::Experts;
 using testing::Outcome;
 using testing::Trained;
+using testing::Weights;
 
 constexpr std::int64_t kExperts = 8;
-
-struct Experts {
-  comm::MeshSizes mesh;
-  nn::SavePolicy policy = {};
-  int micro_batches = 1;
-  int pieces = 1;
-  GradientAccumulation accumulation = GradientAccumulation::sharded;
-  bool sequence_parallel = false;
-  double row_bound = 0, row_fallback = 0;
-
-  bool in_flight() const { return policy.delay_weight_gradients && micro_batches > 1; }
-  std::int64_t sequences() const { return 2LL * mesh.shard * mesh.replicate; }
-  std::string text() const {
-    return cat("expert ", mesh.expert, mesh.expert_over_tensor ? " (over tensor)" : "", " on nodes of ",
-               mesh.expert_node, " of tensor ", mesh.tensor, " context ", mesh.context, " shard ", mesh.shard,
-               " replicate ", mesh.replicate, ", ", nn::testing::text(policy), ", micro-batches ", micro_batches,
-               ", pieces ", pieces, accumulation == GradientAccumulation::local ? ", local" : "",
-               sequence_parallel ? ", sequence parallel" : "");
-  }
-};
-
-// What this rank has of the model.
-std::unique_ptr<models::Model> part_of(models::ModelDescription d, const Experts& o) {
-  const comm::MeshPlace place = comm::place_of(the_world->rank().value(), o.mesh);
-  for (models::BlockDescription& block : d.blocks) {
-    block.moe->part = {.index = comm::expert_part(place, o.mesh), .parts = o.mesh.expert};
-  }
-  if (o.mesh.tensor > 1) d = testing::half_of(std::move(d), place.tensor, {.vocabulary = true});
-  const nn::FlatSpecOf own([](const nn::Param& param) { return param.flat; });
-  return std::make_unique<models::Model>(std::move(d), o.sequence_parallel ? nn::with_sequence_parallelism(own) : own);
-}
-
-plan::Layout layout_of(const Experts& o, const models::Model& model) {
-  plan::Layout layout = testing::toy_layout(o.mesh, model);
-  layout.sequence_parallel = o.sequence_parallel;
-  layout.accumulation = o.accumulation;
-  layout.expert_row_bound = o.row_bound;
-  layout.expert_row_fallback = o.row_fallback;
-  plan::set_bounds(layout);
-  layout.policies.assign(layout.policies.size(), o.policy);
-  layout.in_flight = o.in_flight() ? 2 : 1;
-  layout.replace_seams = [o](nn::Seams& seams, comm::Mesh& groups) {
-    if (o.mesh.expert > 1) seams.tokens = testing::token_exchange(groups, o.pieces);
-    if (o.mesh.tensor == 1) return;
-    seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
-    if (o.sequence_parallel) {
-      seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
-    } else {
-      seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
-    }
-  };
-  return layout;
-}
 
 // One rank, whose micro-batch has the rows of all ranks' together: the auxiliary loss is of each micro-batch.
 plan::Layout alone_layout(const Experts& o, const models::Model& one) {
@@ -81,25 +25,6 @@ plan::Layout alone_layout(const Experts& o, const models::Model& one) {
   layout.batch.sequences = o.sequences();
   plan::set_bounds(layout);
   return layout;
-}
-
-// Sets weights of a session by name and element of the tensor; NaN: as it was.
-using Weights = std::function<float(const std::string& name, std::int64_t element)>;
-
-void set_weights(engine::Session& session, const models::Model& model, const Weights& weights) {
-  for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
-    const nn::Flat& flat = model.flat(f);
-    const step::FlatState& state = session.state().flat(f);
-    for (const models::SegmentPiece& piece : models::segment_pieces(flat, state.begin, state.count)) {
-      const nn::Param& param = flat.params()[static_cast<std::size_t>(piece.param)];
-      const std::string& name = param.segments[static_cast<std::size_t>(piece.segment)].name;
-      for (std::int64_t i = 0; i < piece.count; ++i) {
-        const float value = weights(name, piece.first + i);
-        if (!std::isnan(value)) state.stored.data<float>()[piece.at + i] = value;
-      }
-    }
-  }
-  session.parameters_changed();
 }
 
 std::vector<float> counts_of(const std::vector<float>& statistics) {
@@ -117,7 +42,7 @@ Outcome on_one_rank(const models::ModelDescription& whole, const Experts& o, con
   const auto self = comm::make_self_mesh();
   return testing::run(one, alone_layout(o, one), *self, o.sequences() * o.micro_batches, 0, nullptr,
                       [&](engine::Session& session) {
-                        if (weights) set_weights(session, one, weights);
+                        if (weights) testing::set_weights(session, one, weights);
                       });
 }
 
@@ -126,7 +51,7 @@ Outcome on_the_mesh(const models::ModelDescription& whole, const Experts& o, con
   const auto mesh = comm::make_mpi_mesh(*the_world, o.mesh, 60.0);
   return testing::run(*model, layout_of(o, *model), *mesh, o.sequences() * o.micro_batches, 2e-4, nullptr,
                       [&](engine::Session& session) {
-                        if (weights) set_weights(session, *model, weights);
+                        if (weights) testing::set_weights(session, *model, weights);
                       });
 }
 
@@ -339,138 +264,6 @@ TEST(ExpertRanks, ABoundOfRowsHasTheBitsOfNone) {
   const Trained bounded = trained(whole, o);
   EXPECT_TRUE(bounded.after == all.after);
   EXPECT_EQ(bounded.losses, all.losses);
-}
-
-// Steps with a bound of the rows of experts.
-class BoundedSteps {
- public:
-  static constexpr std::int64_t kSequences = 6;  // of a rank
-
-  explicit BoundedSteps(double bound, double fallback = 0)
-      : options_{.mesh = {.shard = the_world->size(), .expert = the_world->size()},
-                 .policy = {.checkpointing = Checkpointing::selective},
-                 .row_bound = bound,
-                 .row_fallback = fallback},
-        model_(part_of(description(), options_)),
-        mesh_(comm::make_mpi_mesh(*the_world, options_.mesh, 60.0)),
-        layout_(layout()),
-        steps_(layout_, mesh_->place(), kSequences * the_world->size()),
-        device_(make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5})),
-        session_(*model_, layout_, *device_, *mesh_, {step::Purpose::train, step::Purpose::loss}, std::nullopt,
-                 {.replay = true}) {
-    session_.initialise(3);
-    set_router(true);
-  }
-
-  engine::Session& session() { return session_; }
-  // Equal logits choose the first expert.
-  void set_router(bool skewed) {
-    set_weights(session_, *model_, [&](const std::string& name, std::int64_t element) {
-      if (!name.ends_with("block_sparse_moe.gate.weight")) return NAN;
-      return skewed ? 0.0f : static_cast<float>((element / 24 * 7 + element % 24 * 13) % 11 - 5) / 20;
-    });
-  }
-  step::StepInput input(std::int64_t step) const {
-    step::StepInput input = steps_.input(step);
-    input.record.learning_rate = 0.01f;
-    return input;
-  }
-
- private:
-  static models::ModelDescription description() {
-    models::ModelDescription whole = testing::toy_with_experts(the_world->size(), 1);
-    for (models::BlockDescription& block : whole.blocks) block.moe->normalise_top_k = false;
-    return whole;
-  }
-  plan::Layout layout() const {
-    plan::Layout layout = layout_of(options_, *model_);
-    layout.batch.sequences = kSequences;
-    plan::set_bounds(layout);
-    return layout;
-  }
-
-  Experts options_;
-  std::unique_ptr<models::Model> model_;
-  std::unique_ptr<comm::Mesh> mesh_;
-  plan::Layout layout_;
-  testing::ToySteps steps_;
-  std::unique_ptr<Device> device_;
-  engine::Session session_;
-};
-
-// What two steps in flight do, of which the host repeats those that are refused, before those after them.
-struct Steps {
-  std::vector<double> losses;
-  int refused = 0, waited = 0;
-  step::OptimizerProgress progress;
-};
-
-Steps take(BoundedSteps& of, std::int64_t count) {
-  Steps out;
-  engine::Session& session = of.session();
-  for (std::int64_t next = 0; next < count;) {
-    std::vector<step::StepOutput> in_flight;
-    for (std::int64_t step = next; step < std::min(next + 2, count); ++step) {
-      in_flight.push_back(session.enqueue(step::Purpose::train, of.input(step)));
-    }
-    session.synchronize();
-    for (step::StepOutput& output : in_flight) {
-      if (output.result->skipped() == step::Skip::replay) {
-        ++out.waited;
-        break;
-      }
-      if (output.result->skipped() == step::Skip::refused) {
-        ++out.refused;
-        EXPECT_EQ(output.result->refused(), nn::Refusal::expert_rows);
-        EXPECT_TRUE(std::isfinite(output.result->loss_sum.value()));
-        EXPECT_EQ(output.progress->step, next);
-        EXPECT_EQ(output.progress->replay_step, next);
-        output = session.enqueue_refused(step::Purpose::train, of.input(next));
-        session.synchronize();
-      }
-      EXPECT_EQ(output.result->skipped(), step::Skip::none) << "step " << next;
-      out.losses.push_back(output.result->loss_sum.value());
-      out.progress = *output.progress;
-      ++next;
-    }
-  }
-  return out;
-}
-
-// All ranks refuse a step in which one has too many rows, and repeat it in a larger plan: no row is lost.
-TEST(ExpertRanks, StepsWithMoreRowsThanTheBoundRunAgain) {
-  if (the_world->size() == 1) GTEST_SKIP() << "needs several ranks";
-  BoundedSteps bounded(1.3), unbounded(0);
-  const std::int64_t count = 4;
-  const Steps got = take(bounded, count), expected = take(unbounded, count);
-  EXPECT_GT(got.refused, 0);
-  EXPECT_GT(got.waited, 0);
-  EXPECT_EQ(expected.refused, 0);
-  EXPECT_EQ(got.losses, expected.losses);
-  EXPECT_EQ(got.progress.step, count);
-  EXPECT_EQ(got.progress.replay_step, -1);
-  EXPECT_TRUE(testing::assembled(bounded.session()) == testing::assembled(unbounded.session()));
-  BoundedSteps balanced(1.3);
-  balanced.set_router(false);
-  EXPECT_EQ(take(balanced, 1).refused, 0);
-}
-
-TEST(ExpertRanks, EvaluationsWithMoreRowsThanTheBoundRunAgain) {
-  if (the_world->size() == 1) GTEST_SKIP() << "needs several ranks";
-  BoundedSteps bounded(1.3), unbounded(0), too_small(1.3, 1.3);
-  const auto loss = [](BoundedSteps& of) {
-    return of.session().run(step::Purpose::loss, of.input(0)).result->loss_sum.value();
-  };
-  EXPECT_EQ(loss(bounded), loss(unbounded));
-  std::string message;
-  try {
-    loss(too_small);
-  } catch (const Error& error) {
-    message = error.what();
-  }
-  EXPECT_EQ(message, "more rows for a rank's experts than their bound (expert_row_fallback 1.3); raise it");
-  too_small.set_router(false);
-  EXPECT_TRUE(std::isfinite(loss(too_small)));
 }
 
 // What is dropped depends on each rank's tokens, not on where the experts are.
