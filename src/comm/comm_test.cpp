@@ -140,6 +140,44 @@ TEST(MetaMesh, ExpertsAreOverConsecutiveShards) {
   EXPECT_THROW(make_meta_mesh({.context = 2, .shard_context = false, .expert = 2}, Rank(0)), InternalError);
 }
 
+// Experts over tensor ranks, too, and nodes of consecutive ones.
+TEST(MetaMesh, ExpertsAreOverTensorRanksAndNodes) {
+  const MeshSizes sizes{
+      .tensor = 2, .shard = 8, .replicate = 2, .expert = 8, .expert_over_tensor = true, .expert_node = 4};
+  EXPECT_EQ(sizes.shard_ranks(Domain::expert), 2);
+  const auto mesh = make_meta_mesh(sizes, Rank(29));  // tensor 1, shard 6, replicate 1
+  EXPECT_EQ(expert_part(mesh->place(), sizes), 5);
+  EXPECT_EQ(mesh->expert().name(), "expert:24-31");
+  EXPECT_EQ(mesh->expert().index(), 5);
+  EXPECT_EQ(mesh->expert_node().name(), "expert_node:28-31");
+  EXPECT_EQ(mesh->expert_node().index(), 1);
+  EXPECT_EQ(mesh->expert_nodes().name(), "expert_nodes:25-29:4");
+  EXPECT_EQ(mesh->expert_nodes().index(), 1);
+  EXPECT_EQ(mesh->shard(Domain::expert).name(), "expert_shard:21-29:8");
+  const auto apart = make_meta_mesh({.tensor = 2, .shard = 4, .expert = 4, .expert_node = 2}, Rank(5));
+  EXPECT_EQ(apart->expert_node().name(), "expert_node:5-7:2");
+  EXPECT_EQ(apart->expert_nodes().name(), "expert_nodes:1-5:4");
+  const auto one = make_meta_mesh({.shard = 4, .expert = 4}, Rank(1));
+  EXPECT_EQ(one->expert_node().size(), 1);
+  EXPECT_EQ(one->expert_nodes().name(), "expert:0-3");
+  EXPECT_THROW(make_meta_mesh({.shard = 4, .expert = 4, .expert_node = 3}, Rank(0)), InternalError);
+  EXPECT_THROW(make_meta_mesh({.tensor = 4, .shard = 2, .expert = 2, .expert_over_tensor = true}, Rank(0)),
+               InternalError);
+}
+
+// The ranks that have each element of a domain's parameters once.
+TEST(MetaMesh, AModelsParametersAreOverItsStages) {
+  const MeshSizes sizes{.shard = 4, .replicate = 2, .pipeline = 2, .expert = 2};
+  const auto mesh = make_meta_mesh(sizes, Rank(13));  // shard 1, replicate 1, stage 1
+  EXPECT_EQ(mesh->model().name(), "model:4-7,12-15");
+  EXPECT_EQ(mesh->model(Domain::replicated).name(), "model:4-7,12-15");
+  EXPECT_EQ(mesh->model(Domain::expert).name(), "expert_model:5-7:2,13-15:2");
+  const auto stage = make_meta_mesh({.shard = 4, .expert = 2}, Rank(1));
+  EXPECT_EQ(stage->model(Domain::expert).name(), stage->shard(Domain::expert).name());
+  const auto dense = make_meta_mesh({.shard = 2, .pipeline = 2}, Rank(1));
+  EXPECT_EQ(dense->model(Domain::expert).name(), dense->model().name());
+}
+
 // Four tensor ranks with two key-value heads: ranks 0 and 1 have the first, 2 and 3 the second.
 TEST(MetaMesh, CopiesOfKeyValueHeadsAreShardedTogether) {
   const MeshSizes sizes{.tensor = 4, .shard = 2, .replicate = 2, .kv_copies = 2};
@@ -250,18 +288,21 @@ TEST(MetaGroup, RecordsBoundAndExpectedBytesOfCountedRows) {
   MetaDevice device(DeviceKind::cuda);
   MetaGroup group("expert:0-3", 4, 1);
   const auto stream = device.make_stream("exchange");
-  const Storage send(device, DType::bf16, {40, 8}), recv(device, DType::bf16, {40, 8}), counts(device, DType::i32, {8}),
-      other(device, DType::i32, {8});
-  const std::int64_t bytes = all_to_all_v_workspace(send, 4, stream->target());
-  EXPECT_EQ(bytes, 640);
-  EXPECT_EQ(all_to_all_v_workspace(send, 4, DeviceKind::cpu), 0);
+  const Storage send(device, DType::bf16, {40, 8}), recv(device, DType::bf16, {60, 8}), counts(device, DType::i32, {8}),
+      other(device, DType::i32, {8}), offsets(device, DType::i32, {8});
+  const CountedRows from{send, counts, offsets};
+  const std::int64_t bytes = all_to_all_v_workspace(from, 20, 4, stream->target());
+  EXPECT_EQ(bytes, 2 * 8 * 20 * 16);
+  EXPECT_EQ(all_to_all_v_workspace(from, 20, 4, DeviceKind::cpu), 0);
+  EXPECT_EQ(all_to_all_v_workspace(from, 20, 1, DeviceKind::cuda), 0);
+  EXPECT_EQ(all_to_all_v_workspace(from, std::int64_t{1} << 40, 4, DeviceKind::cuda), 2 * kCountedBytes);
   const Storage workspace(device, DType::u8, {bytes});
-  group.all_to_all_v(*stream, {send, counts}, {recv, other}, workspace, 12);
+  group.all_to_all_v(*stream, from, {recv, other, offsets}, 20, workspace, 12);
   const OpRecord& record = device.trace().items.at(0).record;
   EXPECT_EQ(record.collective.kind, CollectiveKind::all_to_all_v);
   EXPECT_EQ(record.collective.bytes, 640);
   EXPECT_EQ(record.collective.expected_bytes, 12 * 16);
-  ASSERT_EQ(record.accesses.size(), 5u);
+  ASSERT_EQ(record.accesses.size(), 7u);
   EXPECT_EQ(record.accesses[0].row_bytes * record.accesses[0].rows, 640);
   EXPECT_TRUE(record.accesses[1].write);
 }
@@ -315,11 +356,15 @@ TEST(Group, RejectsInvalidArguments) {
   EXPECT_THROW(group.all_to_all(*stream, b, b), InternalError);
   const Storage counts(device, DType::i32, {2}), other(device, DType::i32, {2}), rows(device, DType::f32, {64});
   const TensorView from = a.view().reshape({8, 8}), to = rows.view().reshape({8, 8});
-  EXPECT_NO_THROW(group.all_to_all_v(*stream, {from, counts}, {to, other}, {}));
-  EXPECT_THROW(group.all_to_all_v(*stream, {from, counts}, {from, other}, {}), InternalError);  // the same rows
-  EXPECT_THROW(group.all_to_all_v(*stream, {from, ids}, {to, ids}, {}), InternalError);         // more slots than rows
-  EXPECT_THROW(group.all_to_all_v(*stream, {from, rows}, {to, other}, {}), InternalError);      // counts in float32
-  EXPECT_THROW(group.all_to_all_v(*stream, {from, counts}, {b.view().reshape({16, 8}), other}, {}), InternalError);
+  const auto exchange = [&](const CountedRows& send, const CountedRows& recv) {
+    group.all_to_all_v(*stream, send, recv, 8, {});
+  };
+  EXPECT_NO_THROW(exchange({from, counts, other}, {to, other, counts}));
+  EXPECT_NO_THROW(exchange({from, counts, other}, {b.view().reshape({16, 8}), other, counts}));  // more rows arrive
+  EXPECT_THROW(exchange({from, counts, other}, {from, other, counts}), InternalError);           // the same rows
+  EXPECT_THROW(exchange({from, counts, other}, {to, ids, counts}), InternalError);               // other slots
+  EXPECT_THROW(exchange({from, counts, rows}, {to, other, counts}), InternalError);              // offsets in float32
+  EXPECT_THROW(exchange({from, counts, other}, {b.view().reshape({32, 4}), other, counts}), InternalError);
   EXPECT_THROW(group.send(*stream, a, 1), InternalError);
   EXPECT_THROW(group.receive(*stream, a, 2), InternalError);
   EXPECT_THROW(group.broadcast(*stream, a, -1), InternalError);

@@ -24,7 +24,7 @@ void reduce_members_cuda(void*, int, const MemberRuns&, DType, Reduction, std::i
   reject();
 }
 
-void copy_counted_rows_cuda(void*, std::span<const std::byte* const>, const CountedRows&) {
+void copy_counted_rows_cuda(void*, std::span<const CountedSource>, std::int64_t, const CountedRows&, std::int64_t) {
   reject();
 }
 

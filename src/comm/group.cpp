@@ -88,8 +88,22 @@ std::int64_t all_reduce_workspace(std::int64_t n, DType dtype, int size, DeviceK
   return reduce_scatter_workspace(ceil_div(n, size), dtype, size, device);
 }
 
-std::int64_t all_to_all_v_workspace(const TensorView& rows, int size, DeviceKind device) {
-  return device == DeviceKind::cuda && size > 1 ? rows.bytes() : 0;
+namespace {
+
+std::int64_t row_bytes_of(const CountedRows& rows) {
+  return rows.rows.size(1) * size_of(rows.rows.dtype());
+}
+
+}  // namespace
+
+std::int64_t counted_chunk(std::int64_t bound, std::int64_t slots, std::int64_t row_bytes) {
+  return std::clamp<std::int64_t>(kCountedBytes / (slots * row_bytes), 1, std::max<std::int64_t>(bound, 1));
+}
+
+std::int64_t all_to_all_v_workspace(const CountedRows& rows, std::int64_t bound, int size, DeviceKind device) {
+  if (device != DeviceKind::cuda || size == 1) return 0;
+  const std::int64_t slots = rows.counts.elements(), bytes = row_bytes_of(rows);
+  return 2 * slots * counted_chunk(bound, slots, bytes) * bytes;
 }
 
 Group::Group(std::string name, int size, int index) : name_(std::move(name)), size_(size), index_(index) {
@@ -177,37 +191,41 @@ void Group::all_to_all(Stream& stream, const TensorView& send, const TensorView&
          all_to_all_work(send, recv));
 }
 
-void Group::all_to_all_v(Stream& stream, const CountedRows& send, const CountedRows& recv, const TensorView& workspace,
-                         double expected_rows) {
+void Group::all_to_all_v(Stream& stream, const CountedRows& send, const CountedRows& recv, std::int64_t bound,
+                         const TensorView& workspace, double expected_rows) {
   constexpr const char* kWhat = "all_to_all_v";
-  for (const TensorView* view : {&send.rows, &send.counts, &recv.rows, &recv.counts}) {
-    expect_view(*this, stream, kWhat, *view);
-  }
+  expect_view(*this, stream, kWhat, send.rows);
+  expect_view(*this, stream, kWhat, recv.rows);
   expect_dtype(*this, kWhat, recv.rows, send.rows.dtype());
-  expect_dtype(*this, kWhat, send.counts, DType::i32);
-  expect_dtype(*this, kWhat, recv.counts, DType::i32);
-  HAWSER_CHECK(send.rows.shape() == recv.rows.shape() && send.rows.rank() == 2, kWhat, " on ", name_, ": ",
-               send.rows.text(), " to ", recv.rows.text());
+  HAWSER_CHECK(send.rows.rank() == 2 && recv.rows.rank() == 2 && send.rows.size(1) == recv.rows.size(1), kWhat, " on ",
+               name_, ": ", send.rows.text(), " to ", recv.rows.text());
   const std::int64_t slots = send.counts.elements();
-  expect_elements(*this, kWhat, recv.counts, slots);
-  HAWSER_CHECK(slots > 0 && slots % size_ == 0 && send.rows.size(0) % slots == 0, kWhat, " on ", name_, ": ",
-               send.rows.text(), " with ", slots, " counts, for ", size_, " members");
-  const std::int64_t bytes = all_to_all_v_workspace(send.rows, size_, stream.target());
+  for (const TensorView* view : {&send.counts, &send.offsets, &recv.counts, &recv.offsets}) {
+    expect_view(*this, stream, kWhat, *view);
+    expect_dtype(*this, kWhat, *view, DType::i32);
+    expect_elements(*this, kWhat, *view, slots);
+  }
+  HAWSER_CHECK(slots > 0 && slots % size_ == 0 && bound >= 0, kWhat, " on ", name_, ": ", slots, " slots of at most ",
+               bound, " rows, for ", size_, " members");
+  const std::int64_t bytes = all_to_all_v_workspace(send, bound, size_, stream.target());
   expect_workspace(*this, kWhat, workspace, bytes);
-  std::vector<Access> accesses{reads(send.rows), writes(recv.rows), reads(send.counts), reads(recv.counts)};
+  std::vector<Access> accesses{reads(send.rows),    writes(recv.rows),  reads(send.counts),
+                               reads(send.offsets), reads(recv.counts), reads(recv.offsets)};
   if (bytes > 0) accesses.push_back(writes_first(workspace, bytes));
-  for (std::size_t written : {std::size_t{1}, std::size_t{4}}) {
+  for (std::size_t written : {std::size_t{1}, std::size_t{6}}) {
     for (std::size_t i = 0; i < accesses.size() && written < accesses.size(); ++i) {
       HAWSER_CHECK(i == written || !overlap(accesses[i], accesses[written]), kWhat, " on ", name_, ": view ", i,
                    " overlaps view ", written);
     }
   }
-  if (send.rows.elements() == 0) return;
-  const double row_bytes = static_cast<double>(send.rows.bytes()) / static_cast<double>(send.rows.size(0));
-  launch(
-      stream,
-      {.kind = CollectiveKind::all_to_all_v, .bytes = send.rows.bytes(), .expected_bytes = expected_rows * row_bytes},
-      std::move(accesses), all_to_all_v_work(send, recv, workspace));
+  const std::int64_t row_bytes = row_bytes_of(send);
+  const std::int64_t most = std::min(send.rows.bytes(), slots * bound * row_bytes);
+  if (most == 0) return;
+  launch(stream,
+         {.kind = CollectiveKind::all_to_all_v,
+          .bytes = most,
+          .expected_bytes = expected_rows * static_cast<double>(row_bytes)},
+         std::move(accesses), all_to_all_v_work(send, recv, bound, workspace));
 }
 
 void Group::broadcast(Stream& stream, const TensorView& data, int root) {

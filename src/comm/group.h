@@ -58,15 +58,21 @@ constexpr std::int64_t kGatherReduceBytes = std::int64_t{64} << 10;
 std::int64_t reduce_scatter_workspace(std::int64_t n, DType reduce_dtype, int size, DeviceKind device);
 std::int64_t all_reduce_workspace(std::int64_t n, DType dtype, int size, DeviceKind device);
 
-// Rows of which the device knows the number, and the host an upper bound. Slot i, of member i / G, has `bound` rows of
-// C elements, of which the first counts[i] are used; the others are neither read nor written.
+// Rows of which the device knows the numbers and the places, and the host how many all slots have together at most.
+// Slot i, of member i / G, has rows [offsets[i], offsets[i] + counts[i]), which no other slot has. Rows between slots
+// are neither read nor written: slots may be packed, one after another, or wherever the caller has their rows.
 struct CountedRows {
-  TensorView rows;    // [size * G * bound, C], any dtype
-  TensorView counts;  // i32 [size * G], each in [0, bound]
+  TensorView rows;     // [B, C], any dtype
+  TensorView counts;   // i32 [size * G]
+  TensorView offsets;  // i32 [size * G]
 };
 constexpr int kCountedCopyBlocks = 64;  // of the kernel that copies them on a GPU; at least one a slot
-// Bytes of `workspace` that all_to_all_v of `rows` needs; 0 on the CPU.
-std::int64_t all_to_all_v_workspace(const TensorView& rows, int size, DeviceKind device);
+// Where registered memory is missing, all_to_all_v transfers this many bytes at a time, or a row of each slot.
+constexpr std::int64_t kCountedBytes = std::int64_t{32} << 20;
+// Rows of each slot that are then transferred at a time, of slots of at most `bound` rows.
+std::int64_t counted_chunk(std::int64_t bound, std::int64_t slots, std::int64_t row_bytes);
+// Bytes of `workspace` that all_to_all_v needs: on a GPU at most 2 * max(kCountedBytes, a row of each slot), else 0.
+std::int64_t all_to_all_v_workspace(const CountedRows& rows, std::int64_t bound, int size, DeviceKind device);
 
 class Group {
  public:
@@ -102,17 +108,19 @@ class Group {
   void all_to_all(Stream& stream, const TensorView& send, const TensorView& recv);
 
   // All-to-all of counted rows (MPI_Alltoallv), with g < G and k < recv.counts[i, g]:
-  //   recv.rows[i, g, k] = member i's send.rows[index, g, k]
-  // send.rows and recv.rows have one shape and dtype. recv.counts[i, g] is member i's send.counts[index, g]: members
-  // exchange the counts before (all_to_all). The counts are read when the stream runs the call. No view overlaps
-  // another.
-  //   CPU: only counted rows are sent. A count outside [0, bound] throws on the stream.
-  //   GPU: from registered memory (register_memory) a kernel of kCountedCopyBlocks blocks loads the counted rows from the
-  //        other members, which takes SMs. Otherwise NCCL transfers whole slots into the workspace, because the host does
-  //        not know the counts, and the kernel copies the counted rows from there: the cost is that of all_to_all.
+  //   row k of slot (i, g) of recv = row k of slot (index, g) of member i's send
+  // send and recv have rows of one dtype and width, and G slots a member; on all members send.rows has one shape, and
+  // so has recv.rows: each needs the rows that it can have, not size times those of a slot. recv.counts[i, g] is
+  // member i's send.counts[index, g], at most `bound`: members exchange the counts before (all_to_all). Offsets are
+  // each member's own. Both are read when the stream runs the call. What is written overlaps no other view.
+  //   CPU: only counted rows are sent. A slot with more than `bound` rows, or outside of `rows`, throws on the stream.
+  //   GPU: from registered memory (register_memory) a kernel of kCountedCopyBlocks blocks loads the counted rows from
+  //        the other members, which takes SMs. Otherwise NCCL sends `bound` rows of each slot, because the host does
+  //        not know the counts, in parts through the workspace (counted_chunk): the cost is that of all_to_all. Slots
+  //        are clamped to their bounds.
   // expected_rows: how many rows this member is expected to send, for the cost model; 0: all.
-  void all_to_all_v(Stream& stream, const CountedRows& send, const CountedRows& recv, const TensorView& workspace,
-                    double expected_rows = 0);
+  void all_to_all_v(Stream& stream, const CountedRows& send, const CountedRows& recv, std::int64_t bound,
+                    const TensorView& workspace, double expected_rows = 0);
 
   // Copies member root's data into every other member's data. Any dtype.
   void broadcast(Stream& stream, const TensorView& data, int root);
@@ -152,7 +160,8 @@ class Group {
                                    const TensorView& workspace) = 0;
   virtual Work all_reduce_work(const TensorView& data, Reduction reduction, const TensorView& workspace) = 0;
   virtual Work all_to_all_work(const TensorView& send, const TensorView& recv) = 0;
-  virtual Work all_to_all_v_work(const CountedRows& send, const CountedRows& recv, const TensorView& workspace) = 0;
+  virtual Work all_to_all_v_work(const CountedRows& send, const CountedRows& recv, std::int64_t bound,
+                                 const TensorView& workspace) = 0;
   virtual Work broadcast_work(const TensorView& data, int root) = 0;
   virtual Work send_work(const TensorView& data, int peer) = 0;
   virtual Work receive_work(const TensorView& data, int peer) = 0;

@@ -183,8 +183,12 @@ void check_sizes(const MeshSizes& sizes, Rank rank) {
   HAWSER_CHECK(sizes.shard_context || sizes.shard == 1, "shard degree ", sizes.shard, " without sharding");
   HAWSER_CHECK(sizes.context_heads >= 1 && sizes.context % sizes.context_heads == 0, "context degree ", sizes.context,
                " with heads over ", sizes.context_heads, " ranks");
-  HAWSER_CHECK(sizes.expert == 1 || (sizes.shard_context && sizes.shard_ranks() % sizes.expert == 0), "expert degree ",
-               sizes.expert, " of ", sizes.shard_ranks(), " shards");
+  HAWSER_CHECK(sizes.expert == 1 || (sizes.shard_context && sizes.expert_ranks() % sizes.expert == 0), "expert degree ",
+               sizes.expert, " of ", sizes.expert_ranks(), " shards");
+  HAWSER_CHECK(!sizes.expert_over_tensor || sizes.expert % sizes.tensor == 0, "expert degree ", sizes.expert, " over ",
+               sizes.tensor, " tensor ranks");
+  HAWSER_CHECK(sizes.expert_node >= 1 && sizes.expert % sizes.expert_node == 0, "expert degree ", sizes.expert,
+               " on nodes of ", sizes.expert_node);
   HAWSER_CHECK(sizes.kv_copies > 0 && sizes.tensor % sizes.kv_copies == 0, sizes.kv_copies, " copies on ", sizes.tensor,
                " tensor ranks");
   for (const std::vector<int>& stages : sizes.tied) {
@@ -236,10 +240,18 @@ std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, cons
     groups[Mesh::kKvShardGather] = make(same, "/gather");
     groups[Mesh::kKvShardReduce] = make(same, "/reduce");
   }
-  // Experts are folded from shard x context: consecutive ones have all experts together.
-  groups[Mesh::kExpert] = make(by_key(sizes, "expert", [&](const MeshPlace& p) {
-    return std::array{p.pipeline, p.replicate, (p.context + sizes.context * p.shard) / sizes.expert, p.tensor};
-  }));
+  // Consecutive ranks of those that experts are folded from have all experts together.
+  const auto of_experts = [&](std::string kind, const auto& part) {
+    return by_key(sizes, std::move(kind), [&](const MeshPlace& p) {
+      return std::array{p.pipeline, p.replicate, expert_rank(p, sizes) / sizes.expert,
+                        sizes.expert_over_tensor ? 0 : p.tensor, part(expert_part(p, sizes))};
+    });
+  };
+  groups[Mesh::kExpert] = make(of_experts("expert", [](int) { return 0; }));
+  groups[Mesh::kExpertNode] = make(of_experts("expert_node", [&](int part) { return part / sizes.expert_node; }));
+  if (sizes.expert_node > 1) {
+    groups[Mesh::kExpertNodes] = make(of_experts("expert_nodes", [&](int part) { return part % sizes.expert_node; }));
+  }
   if (sizes.expert > 1) {
     const GroupPartition same = by_key(sizes, "expert_shard", [&](const MeshPlace& p) {
       return std::array{p.pipeline, p.replicate, expert_part(p, sizes)};
@@ -253,6 +265,11 @@ std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, cons
         make(partition(sizes, "loss", {.context = true, .shard = true, .replicate = true, .pipeline = true}));
     groups[Mesh::kModel] =
         make(partition(sizes, "model", {.tensor = true, .context = spans, .shard = spans, .pipeline = true}));
+    if (sizes.expert > 1) {
+      groups[Mesh::kExpertModel] = make(by_key(sizes, "expert_model", [&](const MeshPlace& p) {
+        return std::array{p.replicate, expert_part(p, sizes)};
+      }));
+    }
   }
   for (int edge = 0; edge < sizes.edges(); ++edge) {
     const GroupPartition ends = over_stages(sizes, "pipeline", {edge, (edge + 1) % sizes.pipeline});

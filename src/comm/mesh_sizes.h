@@ -28,6 +28,11 @@ struct MeshSizes {
   // Ranks with different experts. No axis of its own: `expert` consecutive ones of the shard x context ranks, context
   // innermost, have all experts together. Divides shard * context, and needs shard_context if it is more than 1.
   int expert = 1;
+  // True: of the shard x context x tensor ranks, tensor innermost. Tensor ranks then have different experts, and route
+  // different rows: it needs sequence parallelism. `tensor` divides `expert`.
+  bool expert_over_tensor = false;
+  // Consecutive expert ranks on one node, for a dispatch between nodes and within one. Divides expert; 1: none.
+  int expert_node = 1;
   // Consecutive tensor ranks that have equal slices of the parameters of Domain::kv_copies. Divides tensor.
   int kv_copies = 1;
 
@@ -45,6 +50,9 @@ struct MeshSizes {
     if (domain == Domain::kv_copies) return shard_ranks() * kv_copies;
     return shard_ranks() * tensor / (domain == Domain::expert ? expert : 1);
   }
+  int expert_ranks() const {
+    return shard_ranks() * (expert_over_tensor ? tensor : 1);
+  }  // that experts are folded from
   int replicas() const { return context * shard * replicate / shard_ranks(); }
 };
 
@@ -69,9 +77,15 @@ inline int rank_of(const MeshPlace& p, const MeshSizes& s) {
   return p.tensor + s.tensor * (p.context + s.context * (p.shard + s.shard * (p.replicate + s.replicate * p.pipeline)));
 }
 
+// The rank among those that experts are folded from, in [0, MeshSizes::expert_ranks()).
+inline int expert_rank(const MeshPlace& p, const MeshSizes& s) {
+  const int rank = p.context + s.context * p.shard;
+  return s.expert_over_tensor ? p.tensor + s.tensor * rank : rank;
+}
+
 // Which part of the experts a rank has, in [0, MeshSizes::expert).
 inline int expert_part(const MeshPlace& p, const MeshSizes& s) {
-  return (p.context + s.context * p.shard) % s.expert;
+  return expert_rank(p, s) % s.expert;
 }
 
 // An even split of a flat buffer of `total` elements into `parts`; total is padded to a multiple of `parts`.

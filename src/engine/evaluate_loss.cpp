@@ -16,10 +16,8 @@ std::pair<double, std::int64_t> evaluate_loss(Session& session, const batches::B
     for (std::int64_t m = 0; m < loader.micro_batches(); ++m) {
       step::StepInput input;
       input.batches.push_back(to_host_batch(loader.load(s, m), loader.shape()));
-      const step::StepOutput output = session.enqueue(step::Purpose::loss, input);
-      session.wait(output.end);  // limits the queue: batches stay in memory until they are copied
-      HAWSER_CHECK(output.result->skipped() != step::Skip::refused, "evaluation step ", s, ": ",
-                   to_string(output.result->refused()));
+      // Waiting for its end limits the queue: batches stay in memory until they are copied.
+      const step::StepOutput output = session.run(step::Purpose::loss, input);
       sum += output.result->loss_sum.value();
       if (statistics == nullptr || output.auxiliary_statistics == nullptr) continue;
       statistics->resize(output.auxiliary_statistics->size());

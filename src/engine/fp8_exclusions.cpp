@@ -34,11 +34,10 @@ Fp8Exclusions::Fp8Exclusions(const Recipe& recipe, const std::vector<std::string
 }
 
 bool Fp8Exclusions::contains(const nn::Param& param) const {
-  return std::ranges::any_of(param.segments, [&](const nn::Segment& segment) {
-    const std::string module = models::module_of(segment.name);
-    const auto names_it = [&](const models::ModuleName& entry) { return entry.matches(module); };
-    return std::ranges::any_of(entries_, names_it) || std::ranges::any_of(fallbacks_, names_it);
-  });
+  if (entries_.empty() && fallbacks_.empty()) return false;
+  const std::vector<std::string> modules = models::linear_modules(param);
+  const auto names_one = [&](const models::ModuleName& entry) { return names_one_of(entry, modules); };
+  return std::ranges::any_of(entries_, names_one) || std::ranges::any_of(fallbacks_, names_one);
 }
 
 void Fp8Exclusions::check(const models::ModelDescription& description, Problems& problems) const {

@@ -17,7 +17,8 @@ class Fp8Exclusions {
   // expression.
   Fp8Exclusions(const Recipe& recipe, const std::vector<std::string>& fallbacks, Problems& problems);
 
-  // The parameter is the weight of one of them. Of a fused Linear, the name of one part is enough.
+  // The parameter is a weight of one of them. Of a fused Linear the name of one part is enough, of experts that of one
+  // expert, on whatever rank: all weights of a Linear on all ranks have one format.
   bool contains(const nn::Param& param) const;
   // A Problem for each entry of the recipe that names no Linear that could be in FP8.
   void check(const models::ModelDescription& description, Problems& problems) const;

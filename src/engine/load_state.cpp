@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/host_copy.h"
+#include "models/linear_names.h"
 
 namespace hawser::engine {
 
@@ -11,6 +12,59 @@ void load(Session& session, checkpoint::Checkpoint& checkpoint, StateScope scope
   checkpoint.read(copy.states(StatesFor::load));
   copy.store();
   session.parameters_changed(scope.scales ? Scales::keep : Scales::measure);
+}
+
+namespace {
+
+bool in_fp8_without_scales(Session& session, const checkpoint::Checkpoint& checkpoint, int layer, nn::Site site) {
+  const LinearFormat format = session.layout().policies[static_cast<std::size_t>(layer)].format(site);
+  if (format == LinearFormat::compute) return false;
+  if (format == LinearFormat::fp8_delayed) {
+    const std::string table = step::scale_table({layer, site, nn::Operand::x});
+    return checkpoint.find(table) == nullptr;
+  }
+  const models::Model& model = session.model();
+  for (const int weight : model.layer(layer).linear_weights(site)) {
+    const models::ParamPlace& place = model.layer_params(layer)[static_cast<std::size_t>(weight)];
+    const nn::Flat& flat = model.flat(place.flat);
+    const nn::Param& param = flat.params()[static_cast<std::size_t>(place.index)];
+    if (!flat.spec().trainable) continue;  // a checkpoint has none of theirs
+    const std::string& name = param.matrices > 0 ? param.segments.front().name : param.name;
+    if (checkpoint.find("scale/" + name) == nullptr) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Problems missing_scales(Session& session, const checkpoint::Checkpoint& checkpoint, std::vector<std::string> exclude) {
+  Problems out;
+  if (!has_scales(session, checkpoint)) return out;
+  const std::size_t before = exclude.size();
+  const auto add = [&](const std::string& name) {
+    if (std::ranges::find(exclude, name) == exclude.end()) exclude.push_back(name);
+  };
+  std::vector<std::string> modules;
+  for (int layer = 0; layer < session.model().layers(); ++layer) {
+    for (int s = 0; s < nn::kSites; ++s) {
+      const auto site = static_cast<nn::Site>(s);
+      if (!in_fp8_without_scales(session, checkpoint, layer, site)) continue;
+      const std::vector<std::string> of = models::modules_at(session.model(), layer, site);
+      const bool experts = of.front().find("experts.") != std::string::npos;
+      for (const std::string& name : experts ? std::vector<std::string>{".*experts.*"} : models::last_parts(of))
+        add(name);
+      modules.insert(modules.end(), of.begin(), of.end());
+    }
+  }
+  if (exclude.size() == before) return out;
+  out.add({.file = checkpoint.folder(),
+           .what = "the precision has changed",
+           .expected = cat(models::joined(models::last_parts(modules)), " in ", to_string(session.layout().compute)),
+           .got = "FP8",
+           .at = "precision.fp8.exclude",
+           .hint = cat("--set 'precision.fp8.exclude=[", models::joined(exclude),
+                       "]', or --set output=... for a new run")});
+  return out;
 }
 
 bool has_scales(Session& session, const checkpoint::Checkpoint& checkpoint) {

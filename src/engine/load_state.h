@@ -13,6 +13,11 @@ namespace hawser::engine {
 // are measured. Collective.
 void load(Session& session, checkpoint::Checkpoint& checkpoint, StateScope scope = {});
 
+// A problem if the session has Linears or experts in FP8 of which the checkpoint, of a run in FP8, has no scales: that
+// run computed them in the compute dtype, as earlier versions did with all experts. The hint excludes them: they are
+// added to the recipe's `exclude` (precision.fp8.exclude).
+Problems missing_scales(Session& session, const checkpoint::Checkpoint& checkpoint, std::vector<std::string> exclude);
+
 // Whether the checkpoint has something of what StateScope::scales loads: it is of a run with a quantizer.
 bool has_scales(Session& session, const checkpoint::Checkpoint& checkpoint);
 

@@ -70,6 +70,7 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
     HAWSER_CHECK(!block.moe || block.moe->part.index == comm::expert_part(mesh.place(), mesh.sizes()), "rank ",
                  mesh.rank(), " has part ", block.moe ? block.moe->part.index : 0, " of the experts");
   }
+  const std::size_t given = configs.size();
   if (const auto config = std::ranges::find_if(configs, calibrates); config != configs.end()) {
     calibration_ = configs.size();
     StepConfig first = *config;
@@ -86,6 +87,11 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
     };
     reference_ = add(step::Verification::reference);
     comparison_ = add(step::Verification::comparison);
+  }
+  for (std::size_t i = 0; i < given; ++i) {
+    if (!configs[i].layout.may_refuse()) continue;
+    refused_[i] = configs.size();
+    configs.push_back({configs[i].purpose, plan::of_refused_steps(configs[i].layout)});
   }
   std::int64_t arena_bytes = 0, host_bytes = 0, state_bytes = 0, host_state_bytes = 0;
   const bool optimizer = std::any_of(configs.begin(), configs.end(),
@@ -368,6 +374,35 @@ Session::Verified Session::enqueue_verified(const step::StepInput& input) {
   return verified;
 }
 
+step::StepOutput Session::enqueue_refused(step::Purpose purpose, const step::StepInput& input) {
+  const std::size_t index = refused_.at(find(purpose));
+  synchronize();
+  if (purpose == step::Purpose::train) {
+    HAWSER_CHECK(progress_ && progress_->replay_step == input.record.step, "step ", input.record.step,
+                 " was not refused");
+    step::OptimizerProgress progress = *progress_;
+    progress.replay_step = -1;
+    set_progress(progress);
+  }
+  return enqueue(index, input);
+}
+
+step::StepOutput Session::run(step::Purpose purpose, const step::StepInput& input) {
+  HAWSER_CHECK(purpose != step::Purpose::train, "a training step is enqueued");
+  step::StepOutput output = enqueue(purpose, input);
+  wait(output.end);
+  if (output.result->skipped() != step::Skip::refused) return output;
+  output = enqueue_refused(purpose, input);
+  wait(output.end);
+  if (output.result->skipped() == step::Skip::refused) throw too_many_rows(output);
+  return output;
+}
+
+Error Session::too_many_rows(const step::StepOutput& refused) const {
+  return Error(ExitCode::does_not_fit, cat(to_string(refused.result->refused()), " (expert_row_fallback ",
+                                           layout().expert_row_fallback, "); raise it"));
+}
+
 step::StepOutput Session::enqueue(step::Purpose purpose, const step::StepInput& input) {
   if (purpose == step::Purpose::train && calibration_ && !input.skip && !has_history_.value_or(false)) calibrate(input);
   return enqueue(find(purpose), input);
@@ -384,6 +419,7 @@ step::StepOutput Session::enqueue(std::size_t index, const step::StepInput& inpu
   if (runs.replay) runs.replay->begin_step();
   step::StepOutput output = runs.executor->enqueue(input);
   if (runs.replay) runs.replay->end_step();
+  if (runs.config.purpose == step::Purpose::train) progress_ = output.progress;
   return output;
 }
 

@@ -8,6 +8,7 @@
 // The constructor plans all steps, then reserves state and arena once. Nothing is allocated inside a step.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -111,6 +112,15 @@ class Session {
     step::StepOutput reference, step;
   };
   Verified enqueue_verified(const step::StepInput& input);
+  // A step again that was refused (step::Skip::refused), in plan::of_refused_steps() of the first StepConfig with this
+  // purpose. The host waits for all steps so far. Of training, it is the step OptimizerProgress::replay_step, and the
+  // steps that were enqueued after it have changed nothing.
+  step::StepOutput enqueue_refused(step::Purpose purpose, const step::StepInput& input);
+  // enqueue() of a step that changes nothing, and enqueue_refused() if it is refused; blocks the host until its end.
+  // Error on every rank if more rows arrive than plan::Layout::expert_row_fallback allows.
+  step::StepOutput run(step::Purpose purpose, const step::StepInput& input);
+  // The Error of a step with more rows than that.
+  Error too_many_rows(const step::StepOutput& refused) const;
   // Of the first StepConfig with this purpose.
   step::Executor& executor(step::Purpose purpose);
   // Sets what a resumed run has counted so far; waits for enqueued steps.
@@ -162,6 +172,8 @@ class Session {
   std::optional<bool> has_history_;         // none: not known
   // Indices of the steps with plan::Layout::verification; none: not needed.
   std::optional<std::size_t> reference_, comparison_;
+  std::map<std::size_t, std::size_t> refused_;               // by index of a step: that of its refused steps
+  std::shared_ptr<const step::OptimizerProgress> progress_;  // of the last enqueued step with updates
   std::vector<std::byte*> registered_;
   std::vector<std::string> notes_;
   std::int64_t scratch_bytes_ = 0;

@@ -8,6 +8,7 @@
 #include "engine/evaluate_loss.h"
 #include "engine/feed.h"
 #include "engine/gemm_algorithms.h"
+#include "engine/gradient_norms.h"
 #include "engine/load_state.h"
 #include "engine/model_changes.h"
 #include "engine/rank_sync.h"
@@ -253,22 +254,18 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
   for (std::int64_t m = 0; m < loader.micro_batches(); ++m) {
     step.batches.push_back(engine::to_host_batch(loader.load(0, m), loader.shape()));
   }
-  const step::StepOutput output = session.enqueue(purpose, step);
-  session.synchronize();
+  const step::StepOutput output = session.run(purpose, step);
   result.loss = output.result->loss_sum.value() / static_cast<double>(result.tokens);
   add_router_loss();
   expect_unchanged(input);
   check_finite(result.loss, input.folder);
   for (const std::string& line : engine::slow_kernels(session.stream())) note(line);
-  const auto tensors = models::hf_tensors(*input.open.model);
   const engine::OpenModel& open = input.open;
   const bool adapted = open.lora || !open.adapters.empty();
   const std::string adapter = open.adapters.empty() ? "" : open.adapters.front().lora.name;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const models::HfTensor& tensor = tensors[i];
-    if (adapted && !open.model->flat(tensor.flat).spec().trainable) continue;
-    result.gradient_norms.emplace_back(adapted ? models::peft_name(tensor.name, adapter) : tensor.name,
-                                       (*output.parameter_norms)[i]);
+  for (const engine::TensorNorm& tensor : engine::gradient_norms(session, output)) {
+    if (adapted && !tensor.trainable) continue;
+    result.gradient_norms.emplace_back(adapted ? models::peft_name(tensor.name, adapter) : tensor.name, tensor.norm);
   }
   if (after) after(session);
   return result;

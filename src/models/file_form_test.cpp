@@ -98,8 +98,8 @@ class WithParam : public nn::Layer {
  public:
   WithParam(const nn::Layer& layer, const nn::Param& param) : params_(layer.params()) { params_.push_back(param); }
   const std::vector<nn::Param>& params() const override { return params_; }
-  std::vector<nn::SavedSpec> saved_specs(const nn::RowCounts&, DType, const nn::SavePolicy&,
-                                         const nn::TrainableParams&) const override {
+  std::vector<nn::SavedSpec> saved_specs(const nn::RowCounts&, DType, const nn::SavePolicy&, const nn::TrainableParams&,
+                                         const nn::Seams&) const override {
     return {};
   }
   void forward(nn::LayerContext&, const TensorView&, const TensorView&, const TensorView&,

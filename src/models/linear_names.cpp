@@ -1,6 +1,8 @@
 #include "models/linear_names.h"
 
 #include <algorithm>
+#include <cctype>
+#include <set>
 
 #include "base/cat.h"
 
@@ -63,11 +65,26 @@ std::vector<std::string> modules_of(const Model& model) {
   return out;
 }
 
+std::vector<std::string> linear_modules(const nn::Param& param) {
+  std::vector<std::string> out;
+  if (param.modules.empty()) add_modules(param, out);
+  for (std::int64_t e = 0; e < std::max<std::int64_t>(param.experts, 1); ++e) {
+    for (const std::string& module : param.modules) {
+      const std::size_t number = module.find("{}");
+      out.push_back(number == module.npos ? module : cat(module.substr(0, number), e, module.substr(number + 2)));
+    }
+  }
+  return out;
+}
+
 std::vector<std::string> quantizable_linears(const Model& model) {
   std::vector<std::string> out;
+  std::set<std::string> seen;  // the first module of each Linear: it may have several weights
   for (const nn::Flat& flat : model.flats()) {
     for (const nn::Param& param : flat.params()) {
-      if (param.of_linear) add_modules(param, out);
+      if (!param.of_linear) continue;
+      const std::vector<std::string> modules = linear_modules(param);
+      if (seen.insert(modules.front()).second) out.insert(out.end(), modules.begin(), modules.end());
     }
   }
   return out;
@@ -77,7 +94,9 @@ std::vector<std::string> modules_at(const Model& model, int layer, nn::Site site
   std::vector<std::string> out;
   for (const int weight : model.layer(layer).linear_weights(site)) {
     const ParamPlace& place = model.layer_params(layer)[static_cast<std::size_t>(weight)];
-    add_modules(model.flat(place.flat).params()[static_cast<std::size_t>(place.index)], out);
+    const nn::Param& param = model.flat(place.flat).params()[static_cast<std::size_t>(place.index)];
+    if (!param.modules.empty()) return linear_modules(param);
+    add_modules(param, out);
   }
   return out;
 }

@@ -30,10 +30,12 @@ std::string joined(const std::vector<std::string>& words);
 
 // The modules of all tensors of the model, in the order of its flats.
 std::vector<std::string> modules_of(const Model& model);
+// Those of the Linear that a parameter is a weight of (nn::Param::modules), with all experts.
+std::vector<std::string> linear_modules(const nn::Param& param);
 // Those of the Linears whose operands may be quantized (nn::Param::of_linear), in the same order.
 std::vector<std::string> quantizable_linears(const Model& model);
 // Those that are the Linear at this site of a layer: {"model.layers.0.self_attn.q_proj", ..., "...v_proj"} of a fused
-// one. Empty: none.
+// one. Equal on all ranks of a layer. Empty: none.
 std::vector<std::string> modules_at(const Model& model, int layer, nn::Site site);
 
 }  // namespace hawser::models

@@ -97,8 +97,8 @@ bool Model::draws_random_numbers() const {
   return std::ranges::any_of(layers_, [](const auto& layer) { return layer->draws_random_numbers(); });
 }
 
-bool Model::may_refuse() const {
-  return std::ranges::any_of(layers_, [](const auto& layer) { return layer->may_refuse(); });
+bool Model::may_refuse(const nn::Seams& seams) const {
+  return std::ranges::any_of(layers_, [&](const auto& layer) { return layer->may_refuse(seams); });
 }
 
 bool Model::reads_token_mask() const {

@@ -89,9 +89,9 @@ class Model {
   // The layer's configuration if it is an attention layer, otherwise null.
   const nn::AttentionConfig* attention(int layer) const;
   int attention_layers() const;
-  bool draws_random_numbers() const;  // a layer does while training
-  bool reads_token_mask() const;      // a layer does
-  bool may_refuse() const;            // a layer may
+  bool draws_random_numbers() const;              // a layer does while training
+  bool reads_token_mask() const;                  // a layer does
+  bool may_refuse(const nn::Seams& seams) const;  // a layer may
   // The loss that layers add to the model's; null if none does. auxiliary_index: of a layer among those that do, or -1.
   const nn::AuxiliaryLoss* auxiliary_loss() const { return auxiliary_loss_; }
   const nn::RouterLoss* router_loss() const { return router_loss_.get(); }  // null: no experts

@@ -124,7 +124,7 @@ TEST(Layers, SavedTensorsAreWrittenAndReadWhenDeclared) {
 std::int64_t forward_bytes(const Layer& layer, std::int64_t rows, const SavePolicy& policy,
                            const TrainableParams& trainable) {
   std::int64_t bytes = 0;
-  for (const SavedSpec& spec : layer.saved_specs({rows, rows}, DType::bf16, policy, trainable)) {
+  for (const SavedSpec& spec : layer.saved_specs({rows, rows}, DType::bf16, policy, trainable, {})) {
     if (spec.shape.rank() > 0 && spec.writer == Pass::forward) bytes += spec.shape.elements() * size_of(spec.dtype);
   }
   return bytes;

@@ -167,7 +167,7 @@ struct RowCounts {
 // (step::Skip::refused).
 enum class Refusal {
   none,
-  expert_rows,  // more rows for a rank's experts than TokenExchange::Options::row_bound allows
+  expert_rows,  // more rows for a rank's experts than TokenExchange::Sizes::row_bound allows
 };
 const char* to_string(Refusal refusal);
 
@@ -281,9 +281,9 @@ class Layer {
   virtual ~Layer() = default;
   virtual const std::vector<Param>& params() const = 0;
   // The saved tensors under a policy. Their number and order do not depend on the policy, nor on what is
-  // trainable. What only the gradients of frozen parameters would read is not saved.
+  // trainable. What only the gradients of frozen parameters would read is not saved. `seams`: of the passes.
   virtual std::vector<SavedSpec> saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
-                                             const TrainableParams& trainable) const = 0;
+                                             const TrainableParams& trainable, const Seams& seams) const = 0;
   // x, residual, y, dy, dresidual, dx: dense [RowCounts::residual, C] in LayerContext::dtype(). y and dx overlap no
   // other; those that are read are not changed. The residual addition is part of a layer. In a serial block residual is
   // x, and dresidual dy. In a parallel block all layers read the block's input x, and each adds to the sum that the one
@@ -309,9 +309,9 @@ class Layer {
   // FlatSpec::updated_by_layer, by their elements and values that are equal on all ranks, so that the result does not
   // depend on the shards.
   virtual void update(Stream& /*compute*/, const LayerUpdate&) const {}
-  virtual bool draws_random_numbers() const { return false; }  // calls LayerContext::random() while training
-  virtual bool reads_token_mask() const { return false; }      // BatchViews::token_mask
-  virtual bool may_refuse() const { return false; }            // LayerContext::refusal()
+  virtual bool draws_random_numbers() const { return false; }    // calls LayerContext::random() while training
+  virtual bool reads_token_mask() const { return false; }        // BatchViews::token_mask
+  virtual bool may_refuse(const Seams&) const { return false; }  // LayerContext::refusal()
   // The loss that the layer adds to the model's, one object for all layers of a model; null: none.
   virtual const AuxiliaryLoss* auxiliary_loss() const { return nullptr; }
   // Model FLOPs of forward for a rank's rows and the given number of visible query-key pairs; GEMMs and attention only.

@@ -143,6 +143,11 @@ struct Param {
   FlatSpec flat = {};  // what the layer asks for
   // The weight of a Linear, or of experts, whose operands may be quantized (SavePolicy::formats).
   bool of_linear = false;
+  // With of_linear: the modules of that Linear, "model.layers.0.self_attn.q_proj", in all of its weights and on all
+  // ranks, so that each weight and each rank identifies it alike: their segments may be other modules of it. "{}" is
+  // the number of an expert, of `experts`. Empty: those of the segments.
+  std::vector<std::string> modules = {};
+  std::int64_t experts = 0;
   // Of experts: its rows are this many equal parts, each a matrix that GEMMs read, which begins with a segment. 0: it is
   // not divided.
   std::int64_t matrices = 0;

@@ -117,10 +117,14 @@ std::int64_t TokenExchange::Sizes::rows() const {
 std::int64_t TokenExchange::Sizes::piece_rows() const {
   const std::int64_t of = piece_experts();
   const std::int64_t most = ops::expert_rows(ranks() * tokens, std::min(per_token, of), of, ranks() * capacity);
-  if (options.row_bound <= 0) return most;
+  if (row_bound <= 0) return most;
   const double mean = static_cast<double>(tokens * per_token) / options.pieces;
-  const auto bound = static_cast<std::int64_t>(std::ceil(options.row_bound * mean));
+  const auto bound = static_cast<std::int64_t>(std::ceil(row_bound * mean));
   return std::min(most, round_up(bound, ops::kGroupRows) + of * ops::kGroupRows);
+}
+
+std::int64_t TokenExchange::Sizes::max_sent_to_expert() const {
+  return std::min({tokens, piece_rows(), capacity > 0 ? capacity : tokens});
 }
 
 std::int64_t TokenExchange::Sizes::max_sent() const {

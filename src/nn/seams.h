@@ -221,13 +221,9 @@ class AttentionExchange {
 // layer. route() is called once, in forward.
 class TokenExchange {
  public:
-  // Settings, equal on all ranks.
+  // What an implementation asks layers for, equal on all ranks.
   struct Options {
-    int pieces = 1;  // divides L; 1 if one rank has all experts
-    // Limits S / pieces to row_bound times the mean T K / pieces, rounded up, and a group of padding for each expert;
-    // 0: the most rows that there can be. If a piece of any rank has more, route() sends nothing in all calls: counts
-    // are 0, combine() returns zeros, and LayerContext::refusal() has Refusal::expert_rows. Only with several ranks.
-    double row_bound = 0;
+    int pieces = 1;  // divides L
     // Elements of Routing::state: a number, and for each token.
     std::int64_t state = 0, state_per_token = 0;
   };
@@ -236,13 +232,20 @@ class TokenExchange {
     std::int64_t tokens = 0, per_token = 0, experts = 0, local_experts = 0;  // T, K, E, L
     std::int64_t capacity = 0;  // ops::ExpertPlan::capacity, of each rank's tokens; 0: no token is dropped
     Options options;
+    // Limits S / pieces to row_bound times the mean T K / pieces, rounded up, and a group of padding for each expert;
+    // 0: the most rows that there can be. If a piece of any rank has more, route() sends nothing in all calls: counts
+    // are 0, combine() returns zeros, and LayerContext::refusal() has Refusal::expert_rows. The step then runs again
+    // with a larger plan (plan::Layout::expert_row_bound). 0 if one rank has all experts.
+    double row_bound = 0;
 
     std::int64_t ranks() const { return experts / local_experts; }              // P
     std::int64_t rows() const;                                                  // R
     std::int64_t expert_rows() const { return options.pieces * piece_rows(); }  // S
     std::int64_t piece_experts() const { return local_experts / options.pieces; }
     std::int64_t piece_rows() const;
-    // The most rows of a piece from one rank to another, without padding, and how many are expected.
+    // The most rows from one rank to one expert, and of a piece from one rank to another, without padding; and how many
+    // of these are expected.
+    std::int64_t max_sent_to_expert() const;
     std::int64_t max_sent() const;
     double expected_sent() const;
     std::int64_t state() const { return options.state + tokens * options.state_per_token; }
@@ -291,6 +294,8 @@ class TokenExchange {
   };
 
   virtual ~TokenExchange() = default;
+  // For a layer with `experts` experts, of which this rank has `local_experts`. Not asked if one rank has all.
+  virtual Options options(std::int64_t /*experts*/, std::int64_t /*local_experts*/) const { return {}; }
   virtual void route(LayerContext&, const Routing&);
   // Both start one exchange of one or several tensors with different columns. Between the start and the last call of
   // one there may be calls of others, in the same order on all ranks.
@@ -317,6 +322,7 @@ struct Seams {
   std::shared_ptr<AttentionExchange> attention = std::make_shared<AttentionExchange>();
   std::shared_ptr<TokenExchange> tokens = std::make_shared<TokenExchange>();
   std::shared_ptr<TensorReduce> tensor_reduce = std::make_shared<TensorReduce>();
+  double expert_row_bound = 0;  // TokenExchange::Sizes::row_bound, of the plan (plan::Layout::expert_row_bound)
 };
 
 }  // namespace hawser::nn

@@ -59,16 +59,18 @@ TEST(Seams, RowsOfExpertsSufficeForAllTokens) {
   TokenExchange::Sizes sizes{.tokens = 1000, .per_token = 2, .experts = 8, .local_experts = 2};
   EXPECT_EQ(sizes.expert_rows(), ops::expert_rows(4000, 2, 2));
   EXPECT_EQ(sizes.max_sent(), 2000);
-  sizes.options.row_bound = 1.5;
+  EXPECT_EQ(sizes.max_sent_to_expert(), 1000);
+  sizes.row_bound = 1.5;
   EXPECT_EQ(sizes.expert_rows(), 3072 + 2 * 128);
   sizes.options.pieces = 2;
   EXPECT_EQ(sizes.expert_rows(), 2 * (1536 + 128));
   EXPECT_EQ(sizes.max_sent(), 1000);
-  sizes.options.row_bound = 0;
+  sizes.row_bound = 0;
   sizes.capacity = 130;  // 4 * 130 rows of an expert
   EXPECT_EQ(sizes.rows(), 8 * 256);
   EXPECT_EQ(sizes.expert_rows(), 2 * 640);
   EXPECT_EQ(sizes.max_sent(), 130);
+  EXPECT_EQ(sizes.max_sent_to_expert(), 130);
 }
 
 // Rows i = ring * a + rank and j = ring * b + source of a document that begins at row 0.

@@ -126,6 +126,7 @@ namespace {
 std::vector<Layout> other_steps(const Layout& layout) {
   std::vector<Layout> others;
   if (needs_calibration(layout)) others.push_back(calibrating(layout));
+  if (layout.may_refuse()) others.push_back(of_refused_steps(layout));
   if (layout.verify_every > 0) {
     for (const step::Verification verification : {step::Verification::reference, step::Verification::comparison}) {
       others.push_back(verified(layout, verification));

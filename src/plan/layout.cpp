@@ -258,11 +258,19 @@ bool needs_calibration(const Layout& layout) {
 
 Layout calibrating(Layout layout) {
   layout.calibrates = true;
+  layout.runs_refused = layout.may_refuse();
+  return layout;
+}
+
+Layout of_refused_steps(Layout layout) {
+  layout.runs_refused = true;
+  for (nn::SavePolicy& policy : layout.policies) policy.checkpointing = Checkpointing::full;
   return layout;
 }
 
 Layout verified(Layout layout, step::Verification verification) {
   layout.verification = verification;
+  layout.runs_refused = layout.may_refuse();
   if (verification == step::Verification::reference) {
     for (nn::SavePolicy& policy : layout.policies) policy.fp8_inputs = false;
   }
@@ -324,6 +332,7 @@ nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {
   HAWSER_CHECK(layout.batch.split != batches::SequenceSplit::striped || layout.replace_seams,
                "no implementation for token-striped sequences yet");
   if (layout.replace_seams) layout.replace_seams(seams, mesh);
+  seams.expert_row_bound = layout.row_bound();
   return seams;
 }
 
@@ -341,6 +350,8 @@ void check_attention(const Layout& layout, const models::Model& model) {
 
 // The ranks of a mesh have all experts together, each once.
 void check_experts(const Layout& layout, const models::Model& model) {
+  HAWSER_CHECK(layout.mesh.expert == 1 || !layout.mesh.expert_over_tensor || layout.sequence_parallel,
+               "experts over tensor ranks, which route the same rows without sequence parallelism");
   for (const models::BlockDescription& block : model.description().blocks) {
     HAWSER_CHECK(!block.moe || block.moe->part.parts == layout.mesh.expert, "a model with 1 / ",
                  block.moe ? block.moe->part.parts : 1, " of the experts on ", layout.mesh.expert, " expert ranks");
@@ -424,7 +435,8 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
           .copies = layout.mesh.tensor,
           .auxiliary_given = layout.auxiliary_given && purpose == step::Purpose::gradient_norms,
           .calibrates = layout.calibrates,
-          .verification = layout.verification};
+          .verification = layout.verification,
+          .runs_refused_again = layout.may_refuse()};
 }
 
 }  // namespace hawser::plan

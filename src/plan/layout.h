@@ -50,7 +50,13 @@ struct Layout {
   bool calibrates = false;                         // step::ExecutorSetup::calibrates
   std::int64_t verify_every = 0;                   // steps (engine::Session::enqueue_verified); 0: never
   step::Verification verification = step::Verification::none;
-  double gradient_clip = 0;  // step::ExecutorSetup::gradient_clip
+  // With expert ranks: limits the rows that a rank has buffers for (nn::TokenExchange::Sizes::row_bound); 0: all rows
+  // that there can be. On all ranks, a step in which one has more is refused and runs again in the layout
+  // of_refused_steps(), whose bound is expert_row_fallback. If that is not enough, the run ends on all ranks. No token
+  // is dropped, and the results are those without a bound.
+  double expert_row_bound = 0, expert_row_fallback = 0;
+  bool runs_refused = false;  // of_refused_steps()
+  double gradient_clip = 0;   // step::ExecutorSetup::gradient_clip
   ops::LossScaling loss_scaling;
   std::int64_t logit_positions = 1;  // Purpose::logits: number of rows whose logits are computed
   // Rows of K and V that each attention layer keeps between passes; 0: a pass attends to its own rows only.
@@ -60,6 +66,8 @@ struct Layout {
   // Replaces seams of the layout, for a parallelism that has no implementation yet (tests).
   std::function<void(nn::Seams&, comm::Mesh&)> replace_seams;
 
+  double row_bound() const { return runs_refused ? expert_row_fallback : expert_row_bound; }
+  bool may_refuse() const { return mesh.expert > 1 && expert_row_bound > 0; }
   // Shards of master weights, moments and reduced gradients, of the flats that are not copies on tensor ranks.
   int parts() const { return mesh.shard_ranks(); }
   bool shards() const { return parts() > 1 || mesh.tensor > 1; }  // copies on tensor ranks are sharded over them
@@ -94,6 +102,10 @@ void set_bounds(Layout& layout);
 // calibrating().
 bool needs_calibration(const Layout& layout);
 Layout calibrating(Layout layout);
+// The layout in which a step runs again that this one refuses: Layout::expert_row_fallback, and full activation
+// checkpointing, which needs the least memory and has the same bits. The first step of a history and the steps of a
+// verification have its bound, too: they are not refused if it is 0.
+Layout of_refused_steps(Layout layout);
 // The layout of one of the two steps of a verification (step::Verification). The reference saves inputs in the compute
 // dtype: the gradients that it compares with are of inputs that are not rounded.
 Layout verified(Layout layout, step::Verification verification);

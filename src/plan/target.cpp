@@ -299,7 +299,7 @@ int pipeline_groups(const comm::MeshSizes& mesh, int stage) {
 }  // namespace
 
 std::int64_t overhead_of(const Target& target, const comm::MeshSizes& mesh, int stage) {
-  // As comm::Mesh creates them: context, its heads and its ring, replicate, tensor, expert, shard twice for its
+  // As comm::Mesh creates them: context, its heads and its ring, replicate, tensor, expert, its nodes, shard twice for its
   // traffic, and one for scalar sums of each of shard, data and world, counted once if their ranks are the same; three
   // each for the shards of what is copied on tensor ranks, and of experts; those of pipeline stages.
   int groups = 0;
@@ -313,6 +313,8 @@ std::int64_t overhead_of(const Target& target, const comm::MeshSizes& mesh, int 
   if (mesh.world() > data) ++groups;
   if (mesh.tensor > 1) groups += 1 + 3;
   if (mesh.expert > 1) groups += mesh.shard_ranks(Domain::expert) > 1 ? 1 + 3 : 1;
+  if (mesh.expert > 1 && mesh.pipeline > 1) ++groups;
+  if (mesh.expert_node > 1) groups += mesh.expert > mesh.expert_node ? 2 : 1;
   groups += pipeline_groups(mesh, stage);
   return target.context + groups * target.communicator;
 }

@@ -70,6 +70,9 @@ struct ExecutorSetup {
   // is set: a step before which there is none (nn::Quantizer::calibrates).
   bool calibrates = false;
   Verification verification = Verification::none;
+  // A training step that a layer refuses runs again (OptimizerProgress::replay_step); until it has, later ones change
+  // nothing. Equal in all kinds of steps of a session.
+  bool runs_refused_again = false;
   // Called on the host before each instruction is enqueued. plan/ labels the items of the trace with the instruction;
   // train/ records it as the phase named in timeout messages, and labels timelines.
   std::function<void(const program::Instruction&)> on_instruction;
@@ -96,7 +99,7 @@ struct StepOutput {
   std::shared_ptr<std::chrono::steady_clock::time_point> reached =
       std::make_shared<std::chrono::steady_clock::time_point>();
   // Purpose::gradient_norms: the gradient norm of each tensor of models::hf_tensors(this rank's model), of which other
-  // ranks may have slices; 0 if it is frozen. With Verification::reference those of the reference gradient, before
+  // ranks may have slices; 0 if it is frozen. Other expert ranks have other tensors: engine::gradient_norms has all. With Verification::reference those of the reference gradient, before
   // clipping and times the loss scale, and with Verification::comparison those of the difference.
   std::shared_ptr<std::vector<float>> parameter_norms;
   // [layers with an auxiliary loss, its statistics], of the layers of all pipeline stages, summed over the

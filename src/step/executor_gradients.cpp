@@ -93,15 +93,23 @@ void Executor::gradient_norm(const Instruction& instruction) {
 
 // After what else decides about the step: what a layer refuses has no results to judge.
 void Executor::refuse(const Instruction& instruction) {
-  if (!setup_.model->may_refuse()) return;
+  const bool may = setup_.model->may_refuse(setup_.seams), again = trains() && setup_.runs_refused_again;
+  if (!may && !again) return;
   const ModelState& state = *setup_.state;
   Stream& compute = stream(instruction.stream);
   const TensorView refusal = state.result().field(&StepResult::refusal);
   const auto workspace = [&](std::int64_t bytes) { return temp(instruction, DType::u8, {bytes}); };
-  all_reduce_max(setup_.mesh->loss(), refusal, compute, workspace);
-  all_reduce_max(setup_.mesh->tensor(), refusal, compute, workspace);
-  ops::refuse_step(compute,
-                   {.refusal = refusal, .skip = state.skip(), .value = static_cast<std::int32_t>(Skip::refused)});
+  if (may) {
+    all_reduce_max(setup_.mesh->loss(), refusal, compute, workspace);
+    all_reduce_max(setup_.mesh->tensor(), refusal, compute, workspace);
+  }
+  ops::RefuseStep args{.refusal = refusal, .skip = state.skip(), .value = static_cast<std::int32_t>(Skip::refused)};
+  if (again) {
+    args.step = state.record().field(&StepRecord::step);
+    args.replay_step = state.progress().field(&OptimizerProgress::replay_step);
+    args.waits = static_cast<std::int32_t>(Skip::replay);
+  }
+  ops::refuse_step(compute, args);
 }
 
 void Executor::all_reduce_small(const Instruction& instruction, comm::Group& group, const TensorView& data,

@@ -190,12 +190,7 @@ void Executor::parameter_norms(const Instruction& instruction, StepOutput& outpu
   }
   for (const Run& run : runs) {
     if (run.end == run.first) continue;
-    comm::Mesh& mesh = *setup_.mesh;
-    HAWSER_CHECK(run.domain != Domain::expert || mesh.sizes().pipeline == 1 || mesh.sizes().expert == 1,
-                 "gradient norms of experts over ranks and pipeline stages");
-    const bool experts = run.domain == Domain::expert && mesh.sizes().expert > 1;
-    all_reduce_small(instruction, experts ? mesh.shard(Domain::expert) : mesh.model(),
-                     norms.rows(run.first, run.end - run.first));
+    all_reduce_small(instruction, setup_.mesh->model(run.domain), norms.rows(run.first, run.end - run.first));
   }
   output.parameter_norms = std::make_shared<std::vector<float>>(indices.size());
   const auto* from = reinterpret_cast<const float*>(link_.download(compute, "read_parameter_norms", norms));

@@ -306,15 +306,26 @@ void transpose_flat(const nn::Flat& flat, const TensorView& rows, const TensorVi
   }
 }
 
+namespace {
+
+std::string place_of(const ScaledSite& site) {
+  return cat("layer.", site.layer, "/", to_string(site.site), "/", to_string(site.operand));
+}
+
+}  // namespace
+
+std::string scale_table(const ScaledSite& site) {
+  return "quantization/scale/" + place_of(site);
+}
+
 void ModelState::name_tables() {
   for (std::size_t i = 0; i < options_.scaled_sites.size(); ++i) {
-    const auto& [layer, site, operand] = options_.scaled_sites[i];
+    const ScaledSite& site = options_.scaled_sites[i];
     const auto row = static_cast<std::int64_t>(i);
-    site_indices_[{layer, site, operand}] = row;
-    const std::string place = cat("layer.", layer, "/", to_string(site), "/", to_string(operand));
-    tables_.push_back({"quantization/scale/" + place, site_scales_.rows(row, 1)});
-    tables_.push_back(
-        {"quantization/amax_history/" + place, amax_history_.rows(row, 1).reshape({options_.quantizer->history()})});
+    site_indices_[{site.layer, site.site, site.operand}] = row;
+    tables_.push_back({scale_table(site), site_scales_.rows(row, 1)});
+    tables_.push_back({"quantization/amax_history/" + place_of(site),
+                       amax_history_.rows(row, 1).reshape({options_.quantizer->history()})});
   }
 }
 

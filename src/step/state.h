@@ -79,9 +79,11 @@ struct ScaledSite {
 
 // State that belongs to no flat and is equal on every rank: one rank saves it, and all load it.
 struct StateTable {
-  std::string name;  // in checkpoints: "quantization/scale/layer.3/up_projection/x"
+  std::string name;  // in checkpoints: scale_table(), or "quantization/amax_history/layer.3/up_projection/x"
   TensorView view;
 };
+
+std::string scale_table(const ScaledSite& site);  // "quantization/scale/layer.3/up_projection/x"
 
 // The amaxes of the flats that are reduced over the same ranks.
 struct AmaxGroup {

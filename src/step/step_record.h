@@ -39,7 +39,8 @@ struct OptimizerProgress {
   float loss_scale = 1;
   std::array<float, optim::kKeptScalars> kept{};  // optim::Prepare::kept
   // Not negative: the step with this number was skipped and is to run again. Until it has, steps with other numbers,
-  // which the host may have enqueued meanwhile, change nothing. Set and cleared by nn::Quantizer::judge().
+  // which the host may have enqueued meanwhile, change nothing. nn::Quantizer::judge() sets and clears it; for a step
+  // that a layer refuses, ops::refuse_step sets it and engine::Session::enqueue_refused() clears it.
   std::int32_t replay_step = -1;
   std::int32_t replays = 0;  // how often that step was skipped so far
 };
@@ -51,7 +52,8 @@ enum class Skip : std::int32_t {
   no_target,  // StepInput::skip
   saturated,  // nn::Quantizer::judge(): values were beyond the range of their scale
   replay,     // another step runs again first (OptimizerProgress::replay_step)
-  refused,    // a layer of a rank cannot compute it: StepResult::refusal. Its other results are of no use
+  refused,    // a layer of a rank cannot compute it: StepResult::refusal. Its other results are of no use. With
+              // ExecutorSetup::runs_refused_again it runs again in a larger plan
 };
 const char* to_string(Skip skip);
 

@@ -12,6 +12,7 @@
 #include "config/config.h"
 #include "engine/evaluate_loss.h"
 #include "engine/feed.h"
+#include "engine/gradient_norms.h"
 #include "engine/rank_sync.h"
 #include "models/weights.h"
 #include "ops/gemm/gemm.h"
@@ -154,10 +155,14 @@ FitRun::InFlightStep FitRun::enqueue(std::int64_t step, batches::Prefetcher& pre
                   .inverse_targets = pending.targets > 0 ? 1.0f / static_cast<float>(pending.targets) : 0.0f};
   pending.lr = input.record.learning_rate.of[0];
   const std::int64_t verify_every = plan_.layout.verify_every;
-  if (verify_every > 0 && step % verify_every == 0 && !input.skip) {
+  if (step == refused_step_) {
+    pending.output = session_->enqueue_refused(step::Purpose::train, input);
+    pending.with_fallback_rows = true;
+  } else if (verify_every > 0 && step % verify_every == 0 && !input.skip) {
     auto [reference, output] = session_->enqueue_verified(input);
     pending.reference = std::move(reference);
     pending.output = std::move(output);
+    pending.with_fallback_rows = true;
   } else {
     pending.output = session_->enqueue(step::Purpose::train, input);
   }
@@ -210,7 +215,6 @@ void FitRun::retire(bool evaluate_after) {
       r.saturation > static_cast<float>(plan_.recipe.precision.fp8.saturation_limit)) {
     log_saturation(pending, cat("it was replayed ", replays, " times and counts as it is"));
   }
-  if (r.skipped() == step::Skip::refused) log(cat("step ", pending.step, " is skipped: ", to_string(r.refused())));
   if (pending.targets == 0) log(cat("step ", pending.step, " has no token to predict: skipped"));
   const ops::LossScaling& scaling = plan_.layout.loss_scaling;
   if (scaling.dynamic()) metrics.loss_scale = loss_scale;
@@ -257,7 +261,12 @@ void FitRun::log_saturation(const InFlightStep& ended, const std::string& conseq
 bool FitRun::is_replayed(const InFlightStep& ended) {
   const std::int64_t replay_step = progress_of_retired_.replay_step;
   if (replay_step < 0) return false;
-  if (replay_step == ended.step) {
+  if (replay_step == ended.step && ended.output.result->skipped() == step::Skip::refused) {
+    if (ended.with_fallback_rows) throw session_->too_many_rows(ended.output);
+    log(cat("hawser: step ", ended.step, ": ", to_string(ended.output.result->refused()),
+            "; the step runs again with a larger plan"));
+    refused_step_ = ended.step;
+  } else if (replay_step == ended.step) {
     log_saturation(ended, "the step is replayed with new scales");
     const step::ScaledSite& site = saturated_site(ended);
     saturations_.add({.step = ended.step, .layer = site.layer, .site = site.site});
@@ -269,17 +278,17 @@ bool FitRun::is_replayed(const InFlightStep& ended) {
 
 report::Fp8Error FitRun::fp8_error(const InFlightStep& ended) const {
   const double loss = ended.reference->result->loss_sum.value();
-  const std::vector<float>&reference = *ended.reference->parameter_norms, &difference = *ended.output.parameter_norms;
-  const std::vector<models::HfTensor> tensors = models::hf_tensors(*open_.model);
+  const std::vector<engine::TensorNorm> reference = engine::gradient_norms(*session_, *ended.reference),
+                                        difference = engine::gradient_norms(*session_, ended.output);
   report::Fp8Error error{.loss = std::abs(ended.output.result->loss_sum.value() - loss) / std::abs(loss)};
   double squares = 0, of_reference = 0;
   for (std::size_t i = 0; i < reference.size(); ++i) {
-    const double norm = reference[i], off = difference[i];
+    const double norm = reference[i].norm, off = difference[i].norm;
     squares += off * off;
     of_reference += norm * norm;
     if (norm == 0 || off / norm <= error.worst) continue;
     error.worst = off / norm;
-    error.parameter = tensors[i].name;
+    error.parameter = reference[i].name;
   }
   if (of_reference > 0) error.gradient = std::sqrt(squares / of_reference);
   return error;

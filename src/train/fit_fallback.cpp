@@ -37,6 +37,7 @@ void FitRun::rebuild_model() {
 
 void FitRun::reopen(std::vector<engine::Fp8Fallback> fallbacks) {
   fallbacks_ = std::move(fallbacks);
+  refused_step_ = -1;  // the new session refuses it again
   saver_->close_session();
   session_.reset();
   // A rank's memory is free when the others have closed their mappings of it as well. Those that count free memory for

@@ -8,6 +8,7 @@
 #include "batches/statistics.h"
 #include "config/config.h"
 #include "engine/checkpointing.h"
+#include "engine/load_state.h"
 #include "engine/model_changes.h"
 #include "engine/rank_sync.h"
 #include "io/files.h"
@@ -463,7 +464,11 @@ void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
                                                   plan_.layout.optimizer->name(), checkpoint.folder());
   problems.add(engine::base_changes(state.base, frozen_weights_, checkpoint.folder(), true));
   problems.add(engine::adapter_changes(state, recipe_json(plan_.recipe), checkpoint.folder()));
-  problems.add(engine::fp8_changes(state, recipe_json(plan_.recipe), checkpoint.folder()));
+  const Problems precision = engine::fp8_changes(state, recipe_json(plan_.recipe), checkpoint.folder());
+  problems.add(precision);
+  if (precision.empty()) {
+    problems.add(engine::missing_scales(*session_, checkpoint, plan_.recipe.precision.fp8.exclude));
+  }
   if (state.step > 0 && state.sequences != state.step * plan_.global_batch_size) {
     problems.add({.file = checkpoint.folder(),
                   .what = "the checkpoint is from a run with another batch size",

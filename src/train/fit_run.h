@@ -44,6 +44,7 @@ class FitRun {
     step::StepOutput output;
     std::optional<step::StepOutput> reference;  // of a step that is verified (engine::Session::enqueue_verified)
     batches::MeanImbalance imbalance;
+    bool with_fallback_rows = false;  // it may have plan::Layout::expert_row_fallback
   };
   bool first_rank() const { return world_ == nullptr || world_->rank().value() == 0; }
   std::int64_t total_steps() const { return plan_.steps; }
@@ -101,7 +102,7 @@ class FitRun {
   report::Fp8Error fp8_error(const InFlightStep& ended) const;
 
   // Whether the oldest in-flight step, which has ended, changed nothing and is replayed: its values were saturated
-  // (nn::Quantizer::judge), or another one is replayed before it. Logs it.
+  // (nn::Quantizer::judge), a layer refused it, or another one is replayed before it. Logs it.
   bool is_replayed(const InFlightStep& ended);
   // That of the largest share of saturated values.
   const step::ScaledSite& saturated_site(const InFlightStep& ended) const;
@@ -169,8 +170,9 @@ class FitRun {
   std::deque<InFlightStep> in_flight_;
   std::vector<engine::Fp8Fallback> fallbacks_;
   engine::SaturationHistory saturations_;
-  bool rewinds_ = false;  // a retired step is to be replayed, and done_ counts it still
-  bool slow_ = false;     // a step took longer than kSlowStep, on some rank
+  std::int64_t refused_step_ = -1;  // the last step that a layer refused; it runs again
+  bool rewinds_ = false;            // a retired step is to be replayed, and done_ counts it still
+  bool slow_ = false;               // a step took longer than kSlowStep, on some rank
   std::int64_t done_ = 0, retired_ = 0;
   step::OptimizerProgress progress_of_retired_;                         // after the newest retired step
   double counted_tokens_ = 0, counted_seconds_ = 0, step_seconds_ = 0;  // step_seconds_: of the newest retired step

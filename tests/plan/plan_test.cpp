@@ -12,7 +12,7 @@
 #include "plan/report.h"
 #include "program/testing/reachability.h"
 #include "support.h"
-#include "support/token_exchange.h"
+#include "support/two_level_exchange.h"
 
 namespace hawser {
 namespace {
@@ -69,13 +69,12 @@ TEST(Plan, RanksWithDifferentExpertsAreCheckedTogether) {
       models::ModelDescription description = testing::toy_with_experts(8);
       for (models::BlockDescription& block : description.blocks) {
         block.moe->part = {.index = comm::expert_part(comm::place_of(rank, mesh), mesh), .parts = mesh.expert};
-        block.moe->exchange = testing::PiecesExchange::options(mesh.expert < 8 ? 2 : 1, mesh.expert);
       }
       models.push_back(std::make_unique<models::Model>(
           std::move(description), nn::FlatSpecOf([](const nn::Param& param) { return param.flat; })));
       plan::Layout layout = make_test_layout(options, *models.back());
       layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
-        seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert());
+        seams.tokens = testing::token_exchange(groups, 2);
       };
       plans.push_back(plan::plan_rank(*models.back(), layout, purpose, rank));
       ranks.push_back(rank);
@@ -92,6 +91,7 @@ TEST(Plan, RanksWithDifferentExpertsAreCheckedTogether) {
   for (const LayoutOptions& options : all_policies()) {
     plan_all({.shard = 2, .expert = 2}, options, step::Purpose::train);
     plan_all({.context = 2, .shard = 2, .expert = 2}, options, step::Purpose::gradient_norms);
+    plan_all({.shard = 4, .expert = 4, .expert_node = 2}, options, step::Purpose::train);
   }
   plan_all({.context = 2, .shard = 2, .replicate = 2, .expert = 4}, {}, step::Purpose::train);
   plan_all({.shard = 8, .expert = 8}, {}, step::Purpose::loss);
@@ -388,6 +388,9 @@ TEST(Target, OverheadCountsTheCommunicatorsOfTheMesh) {
   EXPECT_EQ(count({.tensor = 2, .shard = 2, .replicate = 2}), 3 + 3 + 4);  // and replicate, data, world
   EXPECT_EQ(count({.shard = 4, .expert = 2}), 3 + 4);
   EXPECT_EQ(count({.shard = 4, .expert = 4}), 3 + 1) << "no other rank has the same experts";
+  EXPECT_EQ(count({.shard = 4, .expert = 4, .expert_node = 2}), 3 + 1 + 2);
+  EXPECT_EQ(count({.shard = 4, .expert = 4, .expert_node = 4}), 3 + 1 + 1) << "one node";
+  EXPECT_EQ(count({.shard = 2, .pipeline = 2, .expert = 2}) - count({.shard = 2, .pipeline = 2}), 1 + 1);
   // World, loss, model; two at each edge; a tied embedding.
   const comm::MeshSizes stages{.pipeline = 4, .tied = {{0, 3}}};
   EXPECT_EQ(count(stages, 0), 3 + 2 + 1);

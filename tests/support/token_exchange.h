@@ -11,15 +11,19 @@
 
 namespace hawser::testing {
 
-// Sends the rows of each piece of experts by one all-to-all of counted rows. The host does not read how many there are.
-// Everything that a caller must not read is NaN. The routing's state has the rows of each piece that each rank sends
-// and receives, and whether it is refused: more rows than Options::row_bound allows.
+// Sends the rows of each piece of experts by one all-to-all of counted rows, from where the layer has them to where it
+// reads them: no buffer has more rows than the layer's own. The host does not read how many there are. Everything that
+// a caller must not read is NaN. The routing's state has the slots of each piece, and whether the routing is refused:
+// more rows than Sizes::row_bound allows. A derived class may send over several hops, each in another group.
 class PiecesExchange : public nn::TokenExchange {
  public:
-  explicit PiecesExchange(comm::Group& group) : group_(group) {}
+  // `pieces`: at most.
+  explicit PiecesExchange(comm::Group& group, int pieces = 1) : group_(group), pieces_(pieces) {}
 
-  // What a layer declares for it, for experts on `ranks` ranks.
-  static Options options(int pieces, std::int64_t ranks) { return {.pieces = pieces, .state = 2 * pieces * ranks + 1}; }
+  Options options(std::int64_t experts, std::int64_t local_experts) const override {
+    const auto pieces = static_cast<int>(std::min<std::int64_t>(pieces_, local_experts));
+    return {.pieces = pieces, .state = 4 * hops() * experts + 1};
+  }
 
   void route(nn::LayerContext& ctx, const Routing& r) override {
     ctx.exchange_after_compute();
@@ -42,12 +46,12 @@ class PiecesExchange : public nn::TokenExchange {
                                     writes(r.token_rows), writes(r.state)};
     if (!refusal.empty()) accesses.push_back(writes(refusal));
     stream.launch({.name = "place_tokens", .kind = OpKind::host, .accesses = std::move(accesses)},
-                  [=, index = group_.index()] {
-                    const bool fits = rows_fit(r.sizes, all);
+                  [=, this, index = group_.index()] {
+                    const bool fits = this->fits(r.sizes, all);
                     if (!fits) *refusal.data<float>() = static_cast<float>(nn::Refusal::expert_rows);
                     receive(r, all, index, fits);
-                    place(r);
-                    r.state.data<std::int32_t>()[r.sizes.state() - 1] = fits ? 0 : 1;
+                    place(r, all, fits);
+                    *refused(r).data<std::int32_t>() = fits ? 0 : 1;
                   });
     ctx.compute_after_exchange();
   }
@@ -60,49 +64,16 @@ class PiecesExchange : public nn::TokenExchange {
   }
 
  protected:
-  // The tables of a routing in the stream's work.
-  struct Tables {
-    std::vector<std::int32_t> counts, offsets, expert_offsets;
-
-    // The rows of piece p that this rank sends to another, and those that it receives, in the piece.
-    std::vector<std::int64_t> token_rows(const Sizes& s, int p, std::int64_t rank) const {
-      std::vector<std::int64_t> rows;
-      const std::int64_t first = rank * s.local_experts + p * s.piece_experts();
-      for (std::int64_t e = first; e < first + s.piece_experts(); ++e) append(rows, offsets, e, sent(e));
-      return rows;
-    }
-    std::vector<std::int64_t> expert_rows(const Sizes& s, int p, std::int64_t rank) const {
-      std::vector<std::int64_t> rows;
-      for (std::int64_t i = 0; i < s.piece_experts(); ++i) {
-        const std::int64_t e = p * s.piece_experts() + i;
-        std::int64_t before = 0;
-        for (std::int64_t other = 0; other < rank; ++other) before += received(s, other, e);
-        append(rows, expert_offsets, p * (s.piece_experts() + 1) + i, received(s, rank, e), before);
-      }
-      return rows;
-    }
-
-   private:
-    std::int64_t sent(std::int64_t e) const { return counts[static_cast<std::size_t>(e)]; }
-    std::int64_t received(const Sizes& s, std::int64_t rank, std::int64_t e) const {
-      return counts[static_cast<std::size_t>(s.experts + rank * s.local_experts + e)];
-    }
-    static void append(std::vector<std::int64_t>& rows, const std::vector<std::int32_t>& begins, std::int64_t group,
-                       std::int64_t count, std::int64_t before = 0) {
-      for (std::int64_t i = 0; i < count; ++i) rows.push_back(begins[static_cast<std::size_t>(group)] + before + i);
-    }
-  };
-  virtual Tables tables(const Routing& r) const {
-    const auto values = [](const TensorView& view) {
-      const auto* const data = view.data<std::int32_t>();
-      return std::vector<std::int32_t>(data, data + view.elements());
-    };
-    return {values(r.counts), values(r.offsets), values(r.expert_offsets)};
+  // Hop h is an all-to-all in hop_group(h), from the slots of table 2 h to those of table 2 h + 1.
+  virtual int hops() const { return 1; }
+  virtual comm::Group& hop_group(int /*hop*/) const { return group_; }
+  virtual std::int64_t rows_between(const Sizes&) const { return 0; }  // after a hop that is not the last one
+  // In the last table, the slot of the rows that rank q sends for local expert i of a piece.
+  virtual std::int64_t expert_slot(const Sizes& s, std::int64_t q, std::int64_t i) const {
+    return q * s.piece_experts() + i;
   }
-
- private:
-  // Whether the rows of every piece of every rank are within its bound, from the rows [P, E] that all ranks send.
-  static bool rows_fit(const Sizes& s, const TensorView& all) {
+  // Whether the rows of every piece of every rank are within their bounds, from the rows [P, E] that all ranks send.
+  virtual bool fits(const Sizes& s, const TensorView& all) const {
     for (std::int64_t first = 0; first < s.experts; first += s.piece_experts()) {
       std::int64_t rows = 0;
       for (std::int64_t e = first; e < first + s.piece_experts(); ++e) {
@@ -128,84 +99,80 @@ class PiecesExchange : public nn::TokenExchange {
     if (!fits) std::fill_n(counts, 2 * s.experts, 0);
   }
 
-  static void place(const Routing& r) {
+  // Slots of a piece, as counts and offsets in the state. Table 0 has the rows of tokens: of rank q's local expert i
+  // slot q * piece_experts + i. The last table has the rows of experts.
+  comm::CountedRows slots(const Routing& r, int p, int table, const TensorView& rows) const {
+    const std::int64_t count = r.sizes.ranks() * r.sizes.piece_experts(), first = (4 * hops() * p + 2 * table) * count;
+    return {rows, r.state.rows(first, count), r.state.rows(first + count, count)};
+  }
+  // The other tables of a piece. Without a fit no row is sent.
+  virtual void place_between(const Routing&, int /*piece*/, const TensorView& /*all*/, bool /*fits*/) const {}
+
+ private:
+  static TensorView refused(const Routing& r) { return r.state.rows(r.sizes.state() - 1, 1); }
+
+  void place(const Routing& r, const TensorView& all, bool fits) const {
     const Sizes& s = r.sizes;
+    const auto *counts = r.counts.data<std::int32_t>(), *token_offsets = r.offsets.data<std::int32_t>();
     auto* const rows = r.token_rows.data<std::int32_t>();
     std::fill_n(rows, s.expert_rows(), ops::kNoRow);
     for (int p = 0; p < s.options.pieces; ++p) {
       auto* const offsets = r.piece_offsets(p).data<std::int32_t>();
-      auto* const counts = r.state.data<std::int32_t>() + 2 * p * s.ranks();  // sent, then received
-      std::fill_n(counts, 2 * s.ranks(), 0);
+      const comm::CountedRows tokens = slots(r, p, 0, {}), experts = slots(r, p, 2 * hops() - 1, {});
       offsets[0] = 0;
       for (std::int64_t i = 0; i < s.piece_experts(); ++i) {
-        const std::int64_t e = p * s.piece_experts() + i;
-        std::int32_t count = 0;
+        std::int32_t next = offsets[i];
         for (std::int64_t rank = 0; rank < s.ranks(); ++rank) {
-          const auto* const of_rank = r.counts.data<std::int32_t>() + rank * s.local_experts + e;
-          counts[rank] += of_rank[0];
-          counts[s.ranks() + rank] += of_rank[s.experts];
-          count += of_rank[s.experts];
+          const std::int64_t sent = rank * s.local_experts + p * s.piece_experts() + i,
+                             arrives = s.experts + rank * s.local_experts + p * s.piece_experts() + i;
+          const std::int64_t from = rank * s.piece_experts() + i, to = expert_slot(s, rank, i);
+          tokens.counts.data<std::int32_t>()[from] = counts[sent];
+          tokens.offsets.data<std::int32_t>()[from] = token_offsets[sent];
+          experts.counts.data<std::int32_t>()[to] = counts[arrives];
+          experts.offsets.data<std::int32_t>()[to] = next;
+          next += counts[arrives];
         }
-        for (std::int32_t row = offsets[i]; row < offsets[i] + count; ++row) rows[p * s.piece_rows() + row] = row;
-        offsets[i + 1] = static_cast<std::int32_t>(offsets[i] + round_up(count, ops::kGroupRows));
+        for (std::int32_t row = offsets[i]; row < next; ++row) rows[p * s.piece_rows() + row] = row;
+        offsets[i + 1] = offsets[i] + static_cast<std::int32_t>(round_up(next - offsets[i], ops::kGroupRows));
       }
+      place_between(r, p, all, fits);
     }
+  }
+
+  static void poison(const TensorView& view) {
+    std::memset(view.raw(), 0xff, static_cast<std::size_t>(view.bytes()));  // NaN
   }
 
   // Exchanges the rows of a piece. `there`: from rows of tokens to rows of experts; otherwise back.
   void exchange(nn::LayerContext& ctx, const Routing& r, int p, const TensorView& from, const TensorView& to,
                 bool there) {
     Stream& stream = ctx.exchange();
-    const std::int64_t ranks = r.sizes.ranks(), slot = r.sizes.max_sent(), columns = from.size(1);
-    const auto bytes = static_cast<std::size_t>(columns * size_of(from.dtype()));
-    const TensorView send = ctx.temp(from.dtype(), {ranks * slot, columns}),
-                     received = ctx.temp(from.dtype(), send.shape());
-    const std::vector<Access> routing = {reads(r.counts), reads(r.offsets), reads(r.expert_offsets), reads(r.state)};
-    const auto accesses = [&](std::initializer_list<Access> more) {
-      std::vector<Access> all = routing;
-      all.insert(all.end(), more);
-      return all;
-    };
-    // Calls move(row, row of the buffer) for each row of this piece.
-    const auto each = [=, this](bool of_tokens, const auto& move) {
-      const Tables all = tables(r);
-      for (std::int64_t rank = 0; rank < ranks; ++rank) {
-        std::int64_t at = rank * slot;
-        for (const std::int64_t row :
-             of_tokens ? all.token_rows(r.sizes, p, rank) : all.expert_rows(r.sizes, p, rank)) {
-          move(row, at++);
-        }
-      }
-    };
-    const auto poison = [](const TensorView& view) {
-      std::memset(view.raw(), 0xff, static_cast<std::size_t>(view.bytes()));  // NaN
-    };
-    stream.launch({.name = "pack", .kind = OpKind::copy, .accesses = accesses({reads(from), writes(send)})}, [=] {
-      poison(send);
-      each(there, [&](std::int64_t row, std::int64_t at) {
-        std::memcpy(send.rows(at, 1).raw(), from.rows(row, 1).raw(), bytes);
-      });
-    });
-    const auto counts = [&](bool sent) { return r.state.rows((2 * p + (sent ? 0 : 1)) * ranks, ranks); };
-    const std::int64_t workspace = comm::all_to_all_v_workspace(send, group_.size(), stream.target());
-    group_.all_to_all_v(stream, {send, counts(there)}, {received, counts(!there)},
-                        workspace > 0 ? ctx.temp(DType::u8, {workspace}) : TensorView(),
-                        r.sizes.expected_sent() * static_cast<double>(ranks));
-    stream.launch({.name = "unpack", .kind = OpKind::copy, .accesses = accesses({reads(received), writes(to)})}, [=] {
-      if (there) {
+    if (there) {
+      const TensorView offsets = r.piece_offsets(p);
+      stream.launch({.name = "clear_padding", .kind = OpKind::copy, .accesses = {reads(offsets), writes(to)}}, [=] {
         poison(to);
-        const std::int64_t used = r.piece_offsets(p).data<std::int32_t>()[r.sizes.piece_experts()];
-        std::memset(to.raw(), 0, static_cast<std::size_t>(used) * bytes);
-      } else if (p == 0) {
-        poison(to);
-        if (r.state.data<std::int32_t>()[r.sizes.state() - 1] != 0) {
-          std::memset(to.raw(), 0, static_cast<std::size_t>(to.bytes()));
-        }
-      }
-      each(!there, [&](std::int64_t row, std::int64_t at) {
-        std::memcpy(to.rows(row, 1).raw(), received.rows(at, 1).raw(), bytes);
+        const std::int64_t used = offsets.data<std::int32_t>()[offsets.elements() - 1];
+        if (used > 0) std::memset(to.raw(), 0, static_cast<std::size_t>(to.rows(0, used).bytes()));
       });
-    });
+    } else if (p == 0) {
+      const TensorView flag = refused(r);
+      stream.launch({.name = "clear_refused", .kind = OpKind::copy, .accesses = {reads(flag), writes(to)}}, [=] {
+        poison(to);
+        if (*flag.data<std::int32_t>() != 0) std::memset(to.raw(), 0, static_cast<std::size_t>(to.bytes()));
+      });
+    }
+    const std::int64_t bound = r.sizes.max_sent_to_expert();
+    TensorView rows = from;
+    for (int k = 0; k < hops(); ++k) {
+      const int hop = there ? k : hops() - 1 - k, source = there ? 2 * hop : 2 * hop + 1;
+      const TensorView next = k + 1 == hops() ? to : ctx.temp(from.dtype(), {rows_between(r.sizes), from.size(1)});
+      const comm::CountedRows send = slots(r, p, source, rows), receive = slots(r, p, source ^ 1, next);
+      comm::Group& group = hop_group(hop);
+      const std::int64_t workspace = comm::all_to_all_v_workspace(send, bound, group.size(), stream.target());
+      group.all_to_all_v(stream, send, receive, bound, workspace > 0 ? ctx.temp(DType::u8, {workspace}) : TensorView(),
+                         r.sizes.expected_sent() * static_cast<double>(r.sizes.ranks()));
+      rows = next;
+    }
   }
 
   class Sent : public Dispatch {
@@ -270,6 +237,7 @@ class PiecesExchange : public nn::TokenExchange {
   };
 
   comm::Group& group_;
+  int pieces_;
 };
 
 }  // namespace hawser::testing

@@ -17,7 +17,9 @@ class MetaGroup : public Group {
   Work reduce_scatter_work(const TensorView&, const TensorView&, bool, const TensorView&) override { return none(); }
   Work all_reduce_work(const TensorView&, Reduction, const TensorView&) override { return none(); }
   Work all_to_all_work(const TensorView&, const TensorView&) override { return none(); }
-  Work all_to_all_v_work(const CountedRows&, const CountedRows&, const TensorView&) override { return none(); }
+  Work all_to_all_v_work(const CountedRows&, const CountedRows&, std::int64_t, const TensorView&) override {
+    return none();
+  }
   Work broadcast_work(const TensorView&, int) override { return none(); }
   Work send_work(const TensorView&, int) override { return none(); }
   Work receive_work(const TensorView&, int) override { return none(); }

@@ -204,21 +204,28 @@ Group::Work MpiGroup::all_to_all_work(const TensorView& send, const TensorView& 
 }
 
 // A message for each slot with rows. The two sides of a slot agree on its count, so they leave out the same ones.
-Group::Work MpiGroup::all_to_all_v_work(const CountedRows& send, const CountedRows& recv, const TensorView&) {
-  return [this, ticket = ticket(CollectiveKind::all_to_all_v, send.rows.bytes()), send, recv](const CudaNative*) {
-    Call call(*this, ticket);
-    const CountedSlots from(send), to(recv);
-    const std::int64_t each = from.slots() / size();
-    const auto each_slot = [&](int member, const auto& act) {
-      for (std::int64_t slot = member * each; slot < (member + 1) * each; ++slot) act(slot);
-    };
-    call.each_peer([&](int p) { each_slot(p, [&](std::int64_t s) { call.receive(p, to.data(s), to.bytes(s)); }); });
-    call.each_peer([&](int p) { each_slot(p, [&](std::int64_t s) { call.send(p, from.data(s), from.bytes(s)); }); });
-    const ExchangePtr exchange = call.post();
-    copy_counted(from, to, index() * each, each);
-    exchange->wait();
-    call.finish();
-  };
+Group::Work MpiGroup::all_to_all_v_work(const CountedRows& send, const CountedRows& recv, std::int64_t bound,
+                                        const TensorView&) {
+  return
+      [this, ticket = ticket(CollectiveKind::all_to_all_v, send.rows.bytes()), send, recv, bound](const CudaNative*) {
+        Call call(*this, ticket);
+        const CountedSlots from(send, bound), to(recv, bound);
+        const std::int64_t each = from.slots() / size();
+        const auto each_slot = [&](const CountedSlots& of, int member, const auto& act) {
+          for (std::int64_t slot = member * each; slot < (member + 1) * each; ++slot) {
+            const std::span<std::byte> rows = of.rows(slot);
+            act(rows.data(), static_cast<std::int64_t>(rows.size()));
+          }
+        };
+        call.each_peer(
+            [&](int p) { each_slot(to, p, [&](auto* data, std::int64_t bytes) { call.receive(p, data, bytes); }); });
+        call.each_peer(
+            [&](int p) { each_slot(from, p, [&](auto* data, std::int64_t bytes) { call.send(p, data, bytes); }); });
+        const ExchangePtr exchange = call.post();
+        copy_counted(from, to, index() * each, each);
+        exchange->wait();
+        call.finish();
+      };
 }
 
 Group::Work MpiGroup::broadcast_work(const TensorView& data, int root) {

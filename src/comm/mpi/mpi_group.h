@@ -27,7 +27,8 @@ class MpiGroup : public Group {
                            const TensorView& workspace) override;
   Work all_reduce_work(const TensorView& data, Reduction reduction, const TensorView& workspace) override;
   Work all_to_all_work(const TensorView& send, const TensorView& recv) override;
-  Work all_to_all_v_work(const CountedRows& send, const CountedRows& recv, const TensorView& workspace) override;
+  Work all_to_all_v_work(const CountedRows& send, const CountedRows& recv, std::int64_t bound,
+                         const TensorView& workspace) override;
   Work broadcast_work(const TensorView& data, int root) override;
   Work send_work(const TensorView& data, int peer) override;
   Work receive_work(const TensorView& data, int peer) override;

@@ -213,7 +213,8 @@ std::string text_of(const MeshSizes& sizes) {
   std::string out =
       cat("tensor ", sizes.tensor, ", context ", sizes.context, " (heads ", sizes.context_heads, "), shard ",
           sizes.shard, sizes.shard_context ? "" : " (none)", ", replicate ", sizes.replicate, ", pipeline ",
-          sizes.pipeline, sizes.interleaved ? " (interleaved)" : "", ", expert ", sizes.expert);
+          sizes.pipeline, sizes.interleaved ? " (interleaved)" : "", ", expert ", sizes.expert,
+          sizes.expert_over_tensor ? " (over tensor)" : "", ", node ", sizes.expert_node, ", copies ", sizes.kv_copies);
   for (const std::vector<int>& stages : sizes.tied) out += cat(", tied ", rank_list(stages));
   return out;
 }

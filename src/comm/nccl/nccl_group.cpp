@@ -461,34 +461,56 @@ Group::Work NcclGroup::all_to_all_work(const TensorView& send, const TensorView&
   });
 }
 
-Group::Work NcclGroup::all_to_all_v_work(const CountedRows& send, const CountedRows& recv,
+Group::Work NcclGroup::all_to_all_v_work(const CountedRows& send, const CountedRows& recv, std::int64_t bound,
                                          const TensorView& workspace) {
-  return watched(
-      CollectiveKind::all_to_all_v, send.rows.bytes(), [this, send, recv, workspace](const CudaNative& native) {
-        const std::int64_t part = send.rows.bytes() / size();
-        const auto of_member = [&](const std::byte* slots, int m) { return slots + m * part; };
-        cudaStream_t stream = stream_of(native);
-        std::vector<const std::byte*> from(static_cast<std::size_t>(size()));
-        from[static_cast<std::size_t>(index())] = of_member(send.rows.raw(), index());
-        const PeerRegion* region = peers_.region(send.rows.raw(), send.rows.bytes());
-        if (region != nullptr) {
-          peers_.meet(stream);
-          each_peer(
-              [&](int p) { from[static_cast<std::size_t>(p)] = region->at(of_member(send.rows.raw(), index()), p); });
-        } else {
-          const auto bytes = static_cast<std::size_t>(part);
-          grouped([&] {
-            each_peer([&](int p) {
-              std::byte* slot = workspace.raw() + p * part;
-              from[static_cast<std::size_t>(p)] = slot;
-              expect(ncclRecv(slot, bytes, ncclInt8, p, comm_, stream), "ncclRecv");
-              expect(ncclSend(of_member(send.rows.raw(), p), bytes, ncclInt8, p, comm_, stream), "ncclSend");
-            });
-          });
-        }
-        copy_counted_rows_cuda(native.stream, from, recv);
-        if (region != nullptr) peers_.meet(stream);  // all members have loaded
+  return watched(CollectiveKind::all_to_all_v, send.rows.bytes(),
+                 [this, send, recv, bound, workspace](const CudaNative& native) {
+                   const PeerRegion *rows = peers_.region(send.rows.raw(), send.rows.bytes()),
+                                    *offsets = peers_.region(send.offsets.raw(), send.offsets.bytes());
+                   if (rows != nullptr && offsets != nullptr) {
+                     fetch_counted_rows(native, *rows, *offsets, send, recv, bound);
+                   } else {
+                     send_counted_rows(native, send, recv, bound, workspace);
+                   }
+                 });
+}
+
+void NcclGroup::fetch_counted_rows(const CudaNative& native, const PeerRegion& rows, const PeerRegion& offsets,
+                                   const CountedRows& send, const CountedRows& recv, std::int64_t bound) {
+  const std::int64_t each = send.counts.elements() / size();
+  std::vector<CountedSource> from(static_cast<std::size_t>(size()));
+  const auto source = [&](const std::byte* of_rows, const std::byte* of_offsets) {
+    return CountedSource{of_rows, reinterpret_cast<const std::int32_t*>(of_offsets) + index() * each};
+  };
+  from[static_cast<std::size_t>(index())] = source(send.rows.raw(), send.offsets.raw());
+  each_peer([&](int p) {
+    from[static_cast<std::size_t>(p)] = source(rows.at(send.rows.raw(), p), offsets.at(send.offsets.raw(), p));
+  });
+  cudaStream_t stream = stream_of(native);
+  peers_.meet(stream);
+  copy_counted_rows_cuda(native.stream, from, send.rows.size(0), recv, bound);
+  peers_.meet(stream);  // all members have loaded
+}
+
+void NcclGroup::send_counted_rows(const CudaNative& native, const CountedRows& send, const CountedRows& recv,
+                                  std::int64_t bound, const TensorView& workspace) {
+  const std::int64_t slots = send.counts.elements(), row_bytes = send.rows.size(1) * size_of(send.rows.dtype());
+  const std::int64_t chunk = counted_chunk(bound, slots, row_bytes), part = slots / size() * chunk * row_bytes;
+  const auto bytes = static_cast<std::size_t>(part);
+  std::byte *const there = workspace.raw(), *const here = there + size() * part;
+  cudaStream_t stream = stream_of(native);
+  for (std::int64_t first = 0; first < bound; first += chunk) {
+    pack_counted_rows_cuda(native.stream, send, first, chunk, there);
+    HAWSER_CUDA_CHECK(
+        cudaMemcpyAsync(here + index() * part, there + index() * part, bytes, cudaMemcpyDeviceToDevice, stream));
+    grouped([&] {
+      each_peer([&](int p) {
+        expect(ncclRecv(here + p * part, bytes, ncclInt8, p, comm_, stream), "ncclRecv");
+        expect(ncclSend(there + p * part, bytes, ncclInt8, p, comm_, stream), "ncclSend");
       });
+    });
+    unpack_counted_rows_cuda(native.stream, here, first, chunk, recv);
+  }
 }
 
 Group::Work NcclGroup::broadcast_work(const TensorView& data, int root) {

@@ -71,7 +71,8 @@ class NcclGroup : public Group {
                            const TensorView& workspace) override;
   Work all_reduce_work(const TensorView& data, Reduction reduction, const TensorView& workspace) override;
   Work all_to_all_work(const TensorView& send, const TensorView& recv) override;
-  Work all_to_all_v_work(const CountedRows& send, const CountedRows& recv, const TensorView& workspace) override;
+  Work all_to_all_v_work(const CountedRows& send, const CountedRows& recv, std::int64_t bound,
+                         const TensorView& workspace) override;
   Work broadcast_work(const TensorView& data, int root) override;
   Work send_work(const TensorView& data, int peer) override;
   Work receive_work(const TensorView& data, int peer) override;
@@ -90,6 +91,11 @@ class NcclGroup : public Group {
   std::vector<std::uint64_t> all_gather_words(std::uint64_t mine) const;
   bool any_member(bool mine) const;
   // Work that enqueues `enqueue(native)` on the stream, watched by the watchdog.
+  // all_to_all_v from registered memory, and without it.
+  void fetch_counted_rows(const CudaNative& native, const PeerRegion& rows, const PeerRegion& offsets,
+                          const CountedRows& send, const CountedRows& recv, std::int64_t bound);
+  void send_counted_rows(const CudaNative& native, const CountedRows& send, const CountedRows& recv, std::int64_t bound,
+                         const TensorView& workspace);
   template <class Enqueue>
   Work watched(CollectiveKind kind, std::int64_t bytes, Enqueue enqueue);
   template <class Do>

@@ -35,14 +35,15 @@ Group::Work SelfGroup::reduce_scatter_work(const TensorView& send, const TensorV
   };
 }
 
-Group::Work SelfGroup::all_to_all_v_work(const CountedRows& send, const CountedRows& recv, const TensorView&) {
-  return [send, recv](const CudaNative* native) {
+Group::Work SelfGroup::all_to_all_v_work(const CountedRows& send, const CountedRows& recv, std::int64_t bound,
+                                         const TensorView&) {
+  return [send, recv, bound](const CudaNative* native) {
     if (native != nullptr) {
-      const std::byte* const from[] = {send.rows.raw()};
-      copy_counted_rows_cuda(native->stream, from, recv);
+      const CountedSource from[] = {{send.rows.raw(), send.offsets.data<std::int32_t>()}};
+      copy_counted_rows_cuda(native->stream, from, send.rows.size(0), recv, bound);
       return;
     }
-    const CountedSlots from(send), to(recv);
+    const CountedSlots from(send, bound), to(recv, bound);
     copy_counted(from, to, 0, from.slots());
   };
 }

@@ -18,7 +18,8 @@ class SelfGroup : public Group {
                            const TensorView& workspace) override;
   Work all_reduce_work(const TensorView&, Reduction, const TensorView&) override { return {}; }
   Work all_to_all_work(const TensorView& send, const TensorView& recv) override { return all_gather_work(send, recv); }
-  Work all_to_all_v_work(const CountedRows& send, const CountedRows& recv, const TensorView& workspace) override;
+  Work all_to_all_v_work(const CountedRows& send, const CountedRows& recv, std::int64_t bound,
+                         const TensorView& workspace) override;
   Work broadcast_work(const TensorView&, int) override { return {}; }
   Work send_work(const TensorView&, int) override { return {}; }     // no other member: rejected earlier
   Work receive_work(const TensorView&, int) override { return {}; }  // no other member: rejected earlier

@@ -81,8 +81,10 @@ std::vector<Param> attention_params(const AttentionConfig& c) {
   const Shape wide{qkv_rows, c.width};
   const Initial normal{Initial::Kind::normal, c.initial_std};
   std::vector<Param> params = {norm_weight(c.norm, c.width, c.norm_config)};
+  const std::vector<std::string> modules = c.q.empty() ? std::vector{c.fused} : std::vector{c.q, c.k, c.v};
   params.push_back(fused_param(qkv_name + ".weight", qkv(".weight", wide, c.transposed), wide, normal, true));
   params.back().of_linear = true;
+  params.back().modules = modules;
   params.push_back(
       sliced_param(c.output + ".weight", {c.width, c.q_size()}, 1, q, {Initial::Kind::normal, c.output_std}, true));
   params.back().segments.edit().front().file.transposed = c.transposed;
@@ -111,6 +113,7 @@ std::vector<Param> attention_params(const AttentionConfig& c) {
     params.back().flat.domain = Domain::kv_copies;
     params.back().flat.partial_gradient = true;
     params.back().of_linear = decay;
+    if (decay) params.back().modules = modules;
   };
   if (apart) add_kv(".weight", {2 * c.kv_size(), c.width}, normal, true);
   if (apart && c.qkv_bias) add_kv(".bias", {2 * c.kv_size()}, {}, false);
@@ -186,7 +189,7 @@ std::array<TensorSpec, AttentionLayer::kSavedCount> AttentionLayer::tensors(cons
 }
 
 std::vector<SavedSpec> AttentionLayer::saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
-                                                   const TrainableParams& trainable) const {
+                                                   const TrainableParams& trainable, const Seams&) const {
   auto all = tensors(rows, dtype);
   if (saves_fp8(policy, qkv_.linear(), rows)) all[kNormed] = fp8_spec(all[kNormed]);
   const bool again = policy.recomputes_qkv();

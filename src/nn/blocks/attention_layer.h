@@ -55,7 +55,7 @@ class AttentionLayer : public Layer {
   explicit AttentionLayer(AttentionConfig config);
   const std::vector<Param>& params() const override { return params_; }
   std::vector<SavedSpec> saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
-                                     const TrainableParams& trainable) const override;
+                                     const TrainableParams& trainable, const Seams& seams) const override;
   void forward(LayerContext&, const TensorView& x, const TensorView& residual, const TensorView& y,
                const Saved&) const override;
   void recompute(LayerContext&, const Saved&, const SavePolicy&) const override;

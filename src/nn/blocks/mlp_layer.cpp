@@ -108,7 +108,7 @@ std::array<TensorSpec, MlpLayer::kSavedCount> MlpLayer::tensors(const RowCounts&
 }
 
 std::vector<SavedSpec> MlpLayer::saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
-                                             const TrainableParams& trainable) const {
+                                             const TrainableParams& trainable, const Seams&) const {
   auto all = tensors(rows, dtype);
   if (saves_fp8(policy, gate_up_.linear(), rows)) all[kNormed] = fp8_spec(all[kNormed]);
   if (saves_fp8(policy, down_.linear(), rows)) all[kInner] = fp8_spec(all[kInner]);

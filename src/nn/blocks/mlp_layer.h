@@ -39,7 +39,7 @@ class MlpLayer : public Layer {
   explicit MlpLayer(MlpConfig config);
   const std::vector<Param>& params() const override { return params_; }
   std::vector<SavedSpec> saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
-                                     const TrainableParams& trainable) const override;
+                                     const TrainableParams& trainable, const Seams& seams) const override;
   void forward(LayerContext&, const TensorView& x, const TensorView& residual, const TensorView& y,
                const Saved&) const override;
   void recompute(LayerContext&, const Saved&, const SavePolicy&) const override;

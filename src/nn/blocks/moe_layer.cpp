@@ -63,8 +63,11 @@ std::vector<Param> moe_params(const MoeConfig& c) {
     params[static_cast<std::size_t>(param)].flat.domain = Domain::expert;
     params[static_cast<std::size_t>(param)].of_residual_rows = true;
     params[static_cast<std::size_t>(param)].of_linear = true;
+    params[static_cast<std::size_t>(param)].experts = c.experts;
     params[static_cast<std::size_t>(param)].matrices = local;
   }
+  params[kExpertGateUp].modules = is_gated(c.activation) ? std::vector{c.gate, c.up} : std::vector{c.up};
+  params[kExpertDown].modules = {c.down};
   if (c.norm_config.bias) {
     params.push_back(norm_bias(c.norm, c.width));
     params.back().shared = c.shared_norm;
@@ -99,11 +102,7 @@ MoeLayer::MoeLayer(MoeConfig config, std::shared_ptr<const RouterLoss> loss)
       loss_(std::move(loss)),
       norm_(config_.norm_config, kMoeNorm, kMoeNormBias),
       router_{.weight = kRouterWeight} {
-  HAWSER_CHECK(exchanged() || (config_.exchange.pieces == 1 && config_.exchange.row_bound == 0), config_.router,
-               ": pieces or a bound of rows, and one rank has all experts");
   HAWSER_CHECK(config_.capacity >= 0, config_.router, ": capacity ", config_.capacity);
-  HAWSER_CHECK(config_.local_experts() % config_.exchange.pieces == 0, config_.router, ": ", config_.local_experts(),
-               " experts in ", config_.exchange.pieces, " pieces");
   HAWSER_CHECK(loss_ != nullptr && loss_->config() == config_.loss(), config_.router, ": the loss of another router");
 }
 
@@ -113,20 +112,26 @@ std::vector<int> MoeLayer::linear_weights(Site site) const {
   return {};
 }
 
-TokenExchange::Sizes MoeLayer::sizes(std::int64_t rows) const {
+TokenExchange::Sizes MoeLayer::sizes(std::int64_t rows, const Seams& seams) const {
   const double mean = static_cast<double>(rows * config_.top_k) / static_cast<double>(config_.experts);
-  return {.tokens = rows,
-          .per_token = config_.top_k,
-          .experts = config_.experts,
-          .local_experts = config_.local_experts(),
-          .capacity = std::min(rows, static_cast<std::int64_t>(std::ceil(config_.capacity * mean))),
-          .options = config_.exchange};
+  TokenExchange::Sizes sizes{.tokens = rows,
+                             .per_token = config_.top_k,
+                             .experts = config_.experts,
+                             .local_experts = config_.local_experts(),
+                             .capacity = std::min(rows, static_cast<std::int64_t>(std::ceil(config_.capacity * mean)))};
+  if (!exchanged()) return sizes;
+  sizes.options = seams.tokens->options(sizes.experts, sizes.local_experts);
+  sizes.row_bound = seams.expert_row_bound;
+  HAWSER_CHECK(sizes.local_experts % sizes.options.pieces == 0, config_.router, ": ", sizes.local_experts,
+               " experts in ", sizes.options.pieces, " pieces");
+  return sizes;
 }
 
-std::array<TensorSpec, MoeLayer::kSavedCount> MoeLayer::tensors(const RowCounts& counts, DType dtype) const {
+std::array<TensorSpec, MoeLayer::kSavedCount> MoeLayer::tensors(const RowCounts& counts, DType dtype,
+                                                                const Seams& seams) const {
   const MoeConfig& c = config_;
   const std::int64_t rows = counts.residual;
-  const TokenExchange::Sizes s = sizes(rows);
+  const TokenExchange::Sizes s = sizes(rows, seams);
   const auto exchanged = [&](const Shape& shape) { return c.part.parts == 1 ? Shape() : shape; };
   return {{{"norm_statistics", DType::f32, norm_.statistics(rows)},
            {"normed", dtype, {rows, c.width}},
@@ -147,8 +152,8 @@ std::array<TensorSpec, MoeLayer::kSavedCount> MoeLayer::tensors(const RowCounts&
 }
 
 std::vector<SavedSpec> MoeLayer::saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
-                                             const TrainableParams& trainable) const {
-  const auto all = tensors(rows, dtype);
+                                             const TrainableParams& trainable, const Seams& seams) const {
+  const auto all = tensors(rows, dtype, seams);
   const bool again = policy.recomputes_gate_up(), normed = reads_normed(trainable);
   const bool gate_up = trainable(kExpertGateUp), down = trainable(kExpertDown), router = trainable(kRouterWeight);
   // Backward reads `inner` for the gradients of the experts' weights of tokens, whatever is trainable.
@@ -182,14 +187,14 @@ TensorView MoeLayer::normed_again(LayerContext& ctx, const Saved& saved) const {
 }
 
 TensorView MoeLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const {
-  return nn::saved_or_temp(ctx, saved, index, tensors(ctx.rows(), ctx.dtype())[index]);
+  return nn::saved_or_temp(ctx, saved, index, tensors(ctx.rows(), ctx.dtype(), ctx.seams())[index]);
 }
 
 template <class View>
 MoeLayer::Routing MoeLayer::routing_of(LayerContext& ctx, const View& view) const {
   Routing r;
   TokenExchange::Routing& x = r.exchange;
-  x.sizes = sizes(ctx.rows().residual);
+  x.sizes = sizes(ctx.rows().residual, ctx.seams());
   r.logits = view(kLogits);
   r.experts = view(kExperts);
   r.weights = view(kWeights);
@@ -279,7 +284,7 @@ void MoeLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView&
   const auto returning = ctx.seams().tokens->combine(ctx, exchange, {{ctx.dtype(), config_.width}});
   const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp), &inner = saved.tensors[kInner];
   const ExpertGemms experts(ctx, exchange);
-  for (int p = 0; p < config_.exchange.pieces; ++p) {
+  for (int p = 0; p < exchange.sizes.options.pieces; ++p) {
     const TensorView rows = exchange.piece_rows(gate_up, p);
     experts.multiply(p, kExpertGateUp,
                      experts.quantized(p, kUp, Operand::x, arriving->wait(p).front(), Linear::ReadBy::product), rows,
@@ -302,7 +307,7 @@ void MoeLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy
   const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp);
   const auto arriving = dispatch(ctx, routing, normed);
   const ExpertGemms experts(ctx, routing.exchange);
-  for (int p = 0; p < config_.exchange.pieces; ++p) {
+  for (int p = 0; p < routing.exchange.sizes.options.pieces; ++p) {
     const Scaled x = experts.quantized(p, kUp, Operand::x, arriving->wait(p).front(), Linear::ReadBy::product);
     experts.multiply(p, kExpertGateUp, x, routing.exchange.piece_rows(gate_up, p), false);
   }
@@ -328,7 +333,7 @@ MoeLayer::Backward MoeLayer::start_backward(LayerContext& ctx, const Saved& save
   b.inner = saved_or_temp(ctx, saved, kInner);
   // Without delayed weight gradients gate and up have no later reader: their gradient overwrites them.
   b.dgate_up = saved.tensors[kDgateUp].empty() ? b.gate_up : saved.tensors[kDgateUp];
-  b.read_dgate_up.resize(static_cast<std::size_t>(config_.exchange.pieces));
+  b.read_dgate_up.resize(static_cast<std::size_t>(b.routing.exchange.sizes.options.pieces));
   b.dweights = ctx.temp(DType::f32, b.routing.weights.shape());
   return b;
 }
@@ -388,7 +393,7 @@ void MoeLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
                         const Saved& saved, GradientSink& sink, const SavePolicy& policy) const {
   Backward b = start_backward(ctx, saved, dy);
   const Routing& routing = b.routing;
-  for (int p = 0; p < config_.exchange.pieces; ++p) backward_piece(ctx, b, p, policy);
+  for (int p = 0; p < routing.exchange.sizes.options.pieces; ++p) backward_piece(ctx, b, p, policy);
   TensorView normed;
   const auto expert_gradients_now = [&] {
     if (policy.delay_weight_gradients) return;
@@ -454,7 +459,7 @@ void MoeLayer::expert_gradients(LayerContext& ctx, const Routing& routing, const
     const auto arriving =
         ctx.seams().tokens->dispatch(ctx, exchange, {rows_of_tokens(ctx, routing, of, weights, buffer)});
     const TensorView gradient = by_expert(target.view, config_.local_experts());
-    for (int p = 0; p < config_.exchange.pieces; ++p) {
+    for (int p = 0; p < exchange.sizes.options.pieces; ++p) {
       add_piece(p, arriving->wait(p).front(), gradient, target.accumulate);
     }
   };

@@ -41,7 +41,6 @@ struct EqualPart {
 struct MoeConfig {
   std::int64_t width = 0, experts = 0, top_k = 0;  // C, E, K
   EqualPart part;                                  // of the experts: those of this rank. comm::expert_part
-  TokenExchange::Options exchange;                 // with several parts
   std::int64_t inner = 0;                          // F of an expert
   bool normalise_top_k = true;
   // A rank's tokens give an expert at most ceil(capacity T K / E) assignments, the first ones (GShard, arXiv
@@ -76,7 +75,7 @@ class MoeLayer : public Layer {
   MoeLayer(MoeConfig config, std::shared_ptr<const RouterLoss> loss);
   const std::vector<Param>& params() const override { return params_; }
   std::vector<SavedSpec> saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
-                                     const TrainableParams& trainable) const override;
+                                     const TrainableParams& trainable, const Seams& seams) const override;
   void forward(LayerContext&, const TensorView& x, const TensorView& residual, const TensorView& y,
                const Saved&) const override;
   void recompute(LayerContext&, const Saved&, const SavePolicy&) const override;
@@ -86,7 +85,7 @@ class MoeLayer : public Layer {
   std::vector<int> linear_weights(Site site) const override;
   bool reads_token_mask() const override { return true; }
   void update(Stream& compute, const LayerUpdate& update) const override;
-  bool may_refuse() const override { return exchanged() && config_.exchange.row_bound > 0; }
+  bool may_refuse(const Seams& seams) const override { return exchanged() && seams.expert_row_bound > 0; }
   const AuxiliaryLoss* auxiliary_loss() const override { return loss_.get(); }
   double flops(const RowCounts& rows, double pairs) const override;  // of top_k experts per token that it routes
 
@@ -110,7 +109,7 @@ class MoeLayer : public Layer {
     kExchangeState,
     kSavedCount
   };
-  std::array<TensorSpec, kSavedCount> tensors(const RowCounts& rows, DType dtype) const;
+  std::array<TensorSpec, kSavedCount> tensors(const RowCounts& rows, DType dtype, const Seams& seams) const;
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
   // The views of a routing, in forward or later.
   struct Routing {
@@ -150,7 +149,7 @@ class MoeLayer : public Layer {
                         const std::function<Scaled(int)>& dgate_up, const TensorView& normed, GradientSink& sink) const;
   void router_gradient(LayerContext& ctx, const TensorView& dlogits, const TensorView& normed,
                        GradientSink& sink) const;
-  TokenExchange::Sizes sizes(std::int64_t rows) const;
+  TokenExchange::Sizes sizes(std::int64_t rows, const Seams& seams) const;
 
   MoeConfig config_;
   std::vector<Param> params_;

@@ -57,7 +57,7 @@ SavedSpec adapters_spec(const TensorSpec& spec, const SavePolicy& policy, bool r
 
 std::vector<SavedSpec> saved_specs(const Layer& layer, const Seams& seams, const RowCounts& rows, DType dtype,
                                    const SavePolicy& policy, const TrainableParams& trainable) {
-  std::vector<SavedSpec> specs = layer.saved_specs(rows, dtype, policy, trainable);
+  std::vector<SavedSpec> specs = layer.saved_specs(rows, dtype, policy, trainable, seams);
   const std::optional<AttentionShape> attention = layer.attention_shape();
   if (!attention) return specs;
   const Pass writer = policy.recomputes_attention() ? Pass::recompute : Pass::forward;
@@ -68,7 +68,7 @@ std::vector<SavedSpec> saved_specs(const Layer& layer, const Seams& seams, const
 }
 
 bool recomputes(const Layer& layer, const SavePolicy& policy, const TrainableParams& trainable) {
-  const std::vector<SavedSpec> specs = layer.saved_specs({1, 1}, DType::f32, policy, trainable);
+  const std::vector<SavedSpec> specs = layer.saved_specs({1, 1}, DType::f32, policy, trainable, {});
   return std::any_of(specs.begin(), specs.end(),
                      [](const SavedSpec& spec) { return spec.shape.rank() > 0 && spec.writer == Pass::recompute; });
 }

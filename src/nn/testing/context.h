@@ -229,7 +229,7 @@ class LayerRun {
       : ctx_(ctx), layer_(layer), policy_(policy) {
     const auto rows = static_cast<std::int64_t>(x.size()) / width;
     ctx.rows_ = {rows, rows * ctx.row_parts_};
-    specs_ = layer.saved_specs(ctx.rows_, ctx.dtype(), policy, ctx.trainable());
+    specs_ = layer.saved_specs(ctx.rows_, ctx.dtype(), policy, ctx.trainable(), ctx.seams_);
     saved_.x = ctx.make(ctx.dtype(), {rows, width}, x);
     dy_ = ctx.make(ctx.dtype(), {rows, width}, dy);
     y_ = ctx.make(ctx.dtype(), {rows, width});

@@ -15,8 +15,8 @@ class ForwardingLayer : public Layer {
   explicit ForwardingLayer(std::unique_ptr<Layer> layer) : layer_(std::move(layer)), params_(layer_->params()) {}
   const std::vector<Param>& params() const override { return params_; }
   std::vector<SavedSpec> saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
-                                     const TrainableParams& trainable) const override {
-    return layer_->saved_specs(rows, dtype, policy, trainable);
+                                     const TrainableParams& trainable, const Seams& seams) const override {
+    return layer_->saved_specs(rows, dtype, policy, trainable, seams);
   }
   void forward(LayerContext& ctx, const TensorView& x, const TensorView& residual, const TensorView& y,
                const Saved& saved) const override {
@@ -36,7 +36,7 @@ class ForwardingLayer : public Layer {
   void update(Stream& compute, const LayerUpdate& update) const override { layer_->update(compute, update); }
   bool draws_random_numbers() const override { return layer_->draws_random_numbers(); }
   bool reads_token_mask() const override { return layer_->reads_token_mask(); }
-  bool may_refuse() const override { return layer_->may_refuse(); }
+  bool may_refuse(const Seams& seams) const override { return layer_->may_refuse(seams); }
   const AuxiliaryLoss* auxiliary_loss() const override { return layer_->auxiliary_loss(); }
   double flops(const RowCounts& rows, double pairs) const override { return layer_->flops(rows, pairs); }
   std::optional<AttentionShape> attention_shape() const override { return layer_->attention_shape(); }

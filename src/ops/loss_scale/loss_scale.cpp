@@ -15,8 +15,17 @@ void refuse_step(Stream& stream, const RefuseStep& args) {
   constexpr auto kOp = "refuse_step";
   expect(kOp, "refusal", args.refusal, {DType::f32}, {1});
   expect(kOp, "skip", args.skip, {DType::i32}, {1});
-  HAWSER_CHECK(args.value != 0, kOp, ": 0 is no skip");
-  run(stream, {kOp, OpKind::optimizer}, {args.refusal, args.skip}, {args.skip}, 1, args, HAWSER_BACKENDS(refuse_step));
+  HAWSER_CHECK(args.value != 0 && args.waits != 0, kOp, ": 0 is no skip");
+  HAWSER_CHECK(args.step.empty() == args.replay_step.empty(), kOp, ": a step without replay_step, or the other");
+  if (args.replay_step.empty()) {
+    run(stream, {kOp, OpKind::optimizer}, {args.refusal, args.skip}, {args.skip}, 1, args,
+        HAWSER_BACKENDS(refuse_step));
+    return;
+  }
+  expect(kOp, "step", args.step, {DType::i32}, {1});
+  expect(kOp, "replay_step", args.replay_step, {DType::i32}, {1});
+  run(stream, {kOp, OpKind::optimizer}, {args.refusal, args.skip, args.step, args.replay_step},
+      {args.skip, args.replay_step}, 1, args, HAWSER_BACKENDS(refuse_step));
 }
 
 void count_step(Stream& stream, const CountStep& args) {

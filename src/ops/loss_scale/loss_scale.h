@@ -13,9 +13,12 @@
 //
 // refuse_step: skips a step that a layer refuses (nn::Refusal),
 //   skip = value if refusal > 0
+// If it is to run again (`replay_step` is given), so are the steps that the host has enqueued after it meanwhile:
+//   replay_step >= 0, replay_step != step:   skip = waits
+//   otherwise, refusal > 0:                  skip = value, replay_step = step
 //
-// With growth_interval 0 the scale is static. loss_scale, factor, out, norm float32 [1]; step, good_steps, skip int32
-// [1]. Source: torch.amp.GradScaler; Micikevicius et al., "Mixed Precision Training" (arXiv 1710.03740), section 3.2.
+// With growth_interval 0 the scale is static. loss_scale, factor, out, norm float32 [1]; step, good_steps, skip,
+// replay_step int32 [1]. Source: torch.amp.GradScaler; Micikevicius et al., "Mixed Precision Training" (arXiv 1710.03740), section 3.2.
 #pragma once
 
 #include "ops/run_op.h"
@@ -31,6 +34,9 @@ struct RefuseStep {
   TensorView refusal;  // float32 [1]
   TensorView skip;     // int32 [1], read and written
   std::int32_t value = 1;
+  // int32 [1]; replay_step is read and written. Empty: the step does not run again.
+  TensorView step = {}, replay_step = {};
+  std::int32_t waits = 1;
 };
 void refuse_step(Stream& stream, const RefuseStep& args);
 

@@ -69,6 +69,31 @@ TEST(LossScale, ARefusedStepIsSkipped) {
   }
 }
 
+// Before: the skip and replay_step, in step 7.
+TEST(LossScale, ARefusedStepRunsAgainBeforeLaterOnes) {
+  struct Row {
+    const char* name;
+    double refusal, skip, replay_step, skip_after, replay_after;
+  };
+  for (const Row& row : {Row{"refuse_step counts", 0, 0, -1, 0, -1}, Row{"refuse_step refuses", 1, 0, -1, 5, 7},
+                         Row{"refuse_step waits", 0, 0, 6, 4, 6}, Row{"refuse_step refused, waits", 1, 0, 6, 4, 6},
+                         Row{"refuse_step again", 0, 0, 7, 0, 7}, Row{"refuse_step refused again", 1, 2, 7, 5, 7}}) {
+    check_case({row.name,
+                [&](World& world) -> std::vector<Values> {
+                  const RefuseStep args{.refusal = world.in(DType::f32, {1}, {row.refusal}),
+                                        .skip = world.in_out(DType::i32, {1}, {row.skip}),
+                                        .value = 5,
+                                        .step = world.in(DType::i32, {1}, {7}),
+                                        .replay_step = world.in_out(DType::i32, {1}, {row.replay_step}),
+                                        .waits = 4};
+                  refuse_step(world.stream(), args);
+                  return {world.values(args.skip), world.values(args.replay_step)};
+                },
+                {{row.skip_after}, {row.replay_after}},
+                0});
+  }
+}
+
 TEST(LossScale, RejectsBadArguments) {
   World world(DeviceKind::cpu, 1);
   const TensorView f = world.in(DType::f32, {1}, {1}), i = world.in(DType::i32, {1}, {1});

@@ -19,7 +19,20 @@ void scale_loss(const ScaleLoss& args) {
 }
 
 void refuse_step(const RefuseStep& args) {
-  if (*args.refusal.data<float>() > 0) *args.skip.data<std::int32_t>() = args.value;
+  std::int32_t& skip = *args.skip.data<std::int32_t>();
+  const bool refused = *args.refusal.data<float>() > 0;
+  if (args.replay_step.empty()) {
+    if (refused) skip = args.value;
+    return;
+  }
+  const std::int32_t step = *args.step.data<std::int32_t>();
+  std::int32_t& replay_step = *args.replay_step.data<std::int32_t>();
+  if (replay_step >= 0 && replay_step != step) {
+    skip = args.waits;
+  } else if (refused) {
+    skip = args.value;
+    replay_step = step;
+  }
 }
 
 void count_step(const CountStep& args) {

@@ -9,8 +9,15 @@ __global__ void scale_kernel(const float* factor, const float* loss_scale, float
   *out = *factor * *loss_scale;
 }
 
-__global__ void refuse_kernel(const float* refusal, std::int32_t* skip, std::int32_t value) {
-  if (*refusal > 0) *skip = value;
+// `replay_step` may be null.
+__global__ void refuse_kernel(const float* refusal, std::int32_t* skip, std::int32_t value, const std::int32_t* step,
+                              std::int32_t* replay_step, std::int32_t waits) {
+  if (replay_step != nullptr && *replay_step >= 0 && *replay_step != *step) {
+    *skip = waits;
+  } else if (*refusal > 0) {
+    *skip = value;
+    if (replay_step != nullptr) *replay_step = *step;
+  }
 }
 
 __global__ void count_kernel(std::int32_t* step, std::int32_t* good, float* scale, const float* norm,
@@ -38,7 +45,10 @@ void scale_loss(const CudaNative& native, const ScaleLoss& args) {
 }
 
 void refuse_step(const CudaNative& native, const RefuseStep& args) {
-  refuse_kernel<<<1, 1, 0, stream_of(native)>>>(args.refusal.data<float>(), args.skip.data<std::int32_t>(), args.value);
+  const bool again = !args.replay_step.empty();
+  refuse_kernel<<<1, 1, 0, stream_of(native)>>>(args.refusal.data<float>(), args.skip.data<std::int32_t>(), args.value,
+                                                again ? args.step.data<std::int32_t>() : nullptr,
+                                                again ? args.replay_step.data<std::int32_t>() : nullptr, args.waits);
 }
 
 void count_step(const CudaNative& native, const CountStep& args) {

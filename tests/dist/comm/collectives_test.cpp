@@ -239,11 +239,15 @@ class CountedRowsTest : public Collectives {
  protected:
   static constexpr int kGroups = 2, kColumns = 24;
   using Rows = std::function<std::int32_t(int from, int to, int g)>;
+  using Slots = std::vector<std::int32_t>;
   enum Poison : int { kSendPoison = 0x7f, kRecvPoison = 0x5a };
+  // Where slots are: each at a multiple of the bound, one after another, or the other way around with a row between.
+  enum class Places { apart, packed, reversed };
 
-  TensorView counts_of(const std::function<std::int32_t(int member, int g)>& of) {
-    const TensorView host = make(*host_, DType::i32, size() * kGroups), out = make(DType::i32, size() * kGroups);
-    for (int i = 0; i < size() * kGroups; ++i) host.data<std::int32_t>()[i] = of(i / kGroups, i % kGroups);
+  TensorView values_of(const Slots& slots) {
+    const auto count = static_cast<std::int64_t>(slots.size());
+    const TensorView host = make(*host_, DType::i32, count), out = make(DType::i32, count);
+    std::ranges::copy(slots, host.data<std::int32_t>());
     copy(out, host);
     return out;
   }
@@ -253,36 +257,72 @@ class CountedRowsTest : public Collectives {
     copy(out, host);
     return out;
   }
-  static std::int64_t at(std::int64_t slot, std::int64_t bound, std::int64_t row, std::int64_t column) {
-    return (slot * bound + row) * kColumns + column;
+  Slots slots_of(const std::function<std::int32_t(int member, int g)>& of) {
+    Slots out;
+    for (int i = 0; i < size() * kGroups; ++i) out.push_back(of(i / kGroups, i % kGroups));
+    return out;
+  }
+  static Slots offsets_of(const Slots& counts, std::int64_t bound, Places places) {
+    Slots out(counts.size());
+    std::int32_t next = 0;
+    for (std::size_t k = 0; k < counts.size(); ++k) {
+      const std::size_t i = places == Places::reversed ? counts.size() - 1 - k : k;
+      out[i] = places == Places::apart ? static_cast<std::int32_t>(k) * static_cast<std::int32_t>(bound) : next;
+      next += counts[i] + (places == Places::reversed ? 1 : 0);
+    }
+    return out;
+  }
+  // The most rows that a member has, as all members allocate them.
+  std::int64_t rows_of(const std::function<Slots(int member)>& counts, std::int64_t bound, Places places) {
+    std::int64_t rows = 1;
+    for (int m = 0; m < size(); ++m) {
+      const Slots of = counts(m), offsets = offsets_of(of, bound, places);
+      for (std::size_t i = 0; i < of.size(); ++i) rows = std::max<std::int64_t>(rows, offsets[i] + of[i]);
+    }
+    return rows;
   }
 
   void expect_exchange(std::int64_t bound, const Rows& rows, const std::string& what) {
+    for (const auto& [from, to] : {std::pair(Places::apart, Places::apart),
+                                   {Places::packed, Places::reversed},
+                                   {Places::reversed, Places::packed}}) {
+      expect_exchange(bound, rows, from, to,
+                      cat(what, ", places ", static_cast<int>(from), " to ", static_cast<int>(to)));
+    }
+  }
+
+  void expect_exchange(std::int64_t bound, const Rows& rows, Places from_places, Places to_places,
+                       const std::string& what) {
     const DType dtype = GetParam();
-    const std::int64_t n = size() * kGroups * bound * kColumns;
-    const TensorView host = seen(poisoned(dtype, n, kSendPoison)), send = make(dtype, n),
-                     recv = poisoned(dtype, n, kRecvPoison);
-    for (int to = 0; to < size(); ++to) {
-      for (int g = 0; g < kGroups; ++g) {
-        for (std::int64_t k = 0; k < rows(index(), to, g) * std::int64_t{kColumns}; ++k) {
-          put(host, at(to * kGroups + g, bound, 0, k), value(static_cast<std::uint64_t>(to * kGroups + g), index(), k));
-        }
+    const auto sent_by = [&](int m) { return slots_of([&](int to, int g) { return rows(m, to, g); }); };
+    const auto received_by = [&](int m) { return slots_of([&](int from, int g) { return rows(from, m, g); }); };
+    const Slots sent = sent_by(index()), received = received_by(index());
+    const Slots from_at = offsets_of(sent, bound, from_places), to_at = offsets_of(received, bound, to_places);
+    const std::int64_t from_rows = rows_of(sent_by, bound, from_places),
+                       to_rows = rows_of(received_by, bound, to_places);
+    const TensorView host = seen(poisoned(dtype, from_rows * kColumns, kSendPoison)),
+                     send = make(dtype, from_rows * kColumns), recv = poisoned(dtype, to_rows * kColumns, kRecvPoison);
+    for (std::size_t slot = 0; slot < sent.size(); ++slot) {
+      for (std::int64_t k = 0; k < sent[slot] * std::int64_t{kColumns}; ++k) {
+        put(host, from_at[slot] * std::int64_t{kColumns} + k, value(slot, index(), k));
       }
     }
     copy(send, host);
-    const auto matrix = [&](const TensorView& view) { return view.reshape({n / kColumns, kColumns}); };
-    const CountedRows from{matrix(send), counts_of([&](int to, int g) { return rows(index(), to, g); })};
-    const CountedRows to{matrix(recv), counts_of([&](int other, int g) { return rows(other, index(), g); })};
-    group().all_to_all_v(*stream_, from, to, workspace(all_to_all_v_workspace(from.rows, size(), kKind)));
+    const CountedRows from{send.reshape({from_rows, kColumns}), values_of(sent), values_of(from_at)};
+    const CountedRows to{recv.reshape({to_rows, kColumns}), values_of(received), values_of(to_at)};
+    group().all_to_all_v(*stream_, from, to, bound, workspace(all_to_all_v_workspace(from, bound, size(), kKind)));
     stream_->synchronize();
-    const float poison = get(seen(poisoned(dtype, 1, kRecvPoison)), 0);
-    const auto expected = [&](std::int64_t k) {
-      const std::int64_t slot = k / (bound * kColumns), inside = k % (bound * kColumns);
+    std::vector<float> expected(static_cast<std::size_t>(to_rows * kColumns),
+                                get(seen(poisoned(dtype, 1, kRecvPoison)), 0));
+    for (std::size_t slot = 0; slot < received.size(); ++slot) {
       const int other = static_cast<int>(slot) / kGroups, g = static_cast<int>(slot) % kGroups;
-      if (inside >= rows(other, index(), g) * std::int64_t{kColumns}) return poison;
-      return rounded(dtype, value(static_cast<std::uint64_t>(index() * kGroups + g), other, inside));
-    };
-    expect_all(recv, expected, what);
+      for (std::int64_t k = 0; k < received[slot] * std::int64_t{kColumns}; ++k) {
+        expected[static_cast<std::size_t>(to_at[slot] * std::int64_t{kColumns} + k)] =
+            rounded(dtype, value(static_cast<std::uint64_t>(index() * kGroups + g), other, k));
+      }
+    }
+    expect_all(
+        recv, [&](std::int64_t k) { return expected[static_cast<std::size_t>(k)]; }, what);
   }
 };
 
@@ -317,20 +357,31 @@ TEST_P(CountedRowsTest, CountsAreReadWhenTheStreamRuns) {
   copy(counts, host);
   transfer(*stream_, counts.raw(), later.raw(), later.bytes());
   const Shape shape{size() * 4, 2};
-  group().all_to_all_v(*stream_, {send.reshape(shape), counts}, {recv.reshape(shape), counts},
-                       workspace(all_to_all_v_workspace(send.reshape(shape), size(), kKind)));
+  const TensorView offsets = values_of(offsets_of(Slots(static_cast<std::size_t>(size())), 4, Places::apart));
+  const CountedRows from{send.reshape(shape), counts, offsets};
+  group().all_to_all_v(*stream_, from, {recv.reshape(shape), counts, offsets}, 4,
+                       workspace(all_to_all_v_workspace(from, 4, size(), kKind)));
   stream_->synchronize();
   expect_all(
       recv, [&](std::int64_t k) { return rounded(dtype, value(9, static_cast<int>(k / 8), index() * 8 + k % 8)); },
       "later");
 }
 
-TEST_P(CountedRowsTest, CountsOutsideTheBoundThrow) {
+TEST_P(CountedRowsTest, SlotsOutsideTheirBoundsThrow) {
   if (ranks::kGpus || size() > 1) GTEST_SKIP() << "other members would wait";
-  const TensorView rows = filled(GetParam(), 8, 1), recv = make(GetParam(), 8), counts = make(DType::i32, 1);
-  counts.data<std::int32_t>()[0] = 5;
-  group().all_to_all_v(*stream_, {rows.reshape({4, 2}), counts}, {recv.reshape({4, 2}), counts}, {});
-  EXPECT_THROW(stream_->synchronize(), InternalError);
+  const TensorView rows = filled(GetParam(), 8, 1).reshape({4, 2}), recv = make(GetParam(), 8).reshape({4, 2});
+  const auto exchange = [&](std::int32_t count, std::int32_t offset, std::int64_t bound) {
+    const auto device = make_cpu_device();
+    const auto stream = device->make_stream("counted");
+    const TensorView counts = values_of({count}), offsets = values_of({offset});
+    group().all_to_all_v(*stream, {rows, counts, offsets}, {recv, counts, offsets}, bound, {});
+    stream->synchronize();
+  };
+  EXPECT_NO_THROW(exchange(4, 0, 4));
+  EXPECT_THROW(exchange(4, 0, 3), InternalError);
+  EXPECT_THROW(exchange(-1, 0, 4), InternalError);
+  EXPECT_THROW(exchange(2, 3, 4), InternalError);
+  EXPECT_THROW(exchange(2, -1, 4), InternalError);
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, CountedRowsTest, testing::Values(DType::f32, DType::bf16),

@@ -34,7 +34,7 @@ class ExactLayer : public nn::Layer {
   const std::vector<nn::Param>& params() const override { return params_; }
 
   std::vector<nn::SavedSpec> saved_specs(const nn::RowCounts& rows, DType dtype, const nn::SavePolicy& p,
-                                         const nn::TrainableParams&) const override {
+                                         const nn::TrainableParams&, const nn::Seams&) const override {
     const nn::Pass last = p.delay_weight_gradients ? nn::Pass::backward_weight : nn::Pass::backward;
     const bool again = p.checkpointing != Checkpointing::none;
     const Shape inner{rows.full, kExactInner};

@@ -4,77 +4,20 @@
 
 #include "base/testing/temporary_folder.h"
 #include "engine/load_state.h"
+#include "experts_case.h"
 #include "mesh_case.h"
-#include "nn/testing/context.h"
 #include "ops/moe/router.h"
-#include "support/tensor_parallel.h"
-#include "support/token_exchange.h"
-#include "support/toy_slices.h"
-#include "toy_training.h"
 #include "train/saver.h"
 
 namespace hawser {
 namespace {
 
-using testing::Division;
+using testing::Experts;
 using testing::Outcome;
 using testing::Trained;
+using testing::Weights;
 
 constexpr std::int64_t kExperts = 8;
-
-struct Experts {
-  comm::MeshSizes mesh;
-  nn::SavePolicy policy = {};
-  int micro_batches = 1;
-  int pieces = 1;
-  GradientAccumulation accumulation = GradientAccumulation::sharded;
-  bool sequence_parallel = false;
-  double row_bound = 0;
-
-  bool in_flight() const { return policy.delay_weight_gradients && micro_batches > 1; }
-  std::int64_t sequences() const { return 2LL * mesh.shard * mesh.replicate; }
-  std::string text() const {
-    return cat("expert ", mesh.expert, " of tensor ", mesh.tensor, " context ", mesh.context, " shard ", mesh.shard,
-               " replicate ", mesh.replicate, ", ", nn::testing::text(policy), ", micro-batches ", micro_batches,
-               ", pieces ", pieces, accumulation == GradientAccumulation::local ? ", local" : "",
-               sequence_parallel ? ", sequence parallel" : "");
-  }
-};
-
-// What this rank has of the model.
-std::unique_ptr<models::Model> part_of(models::ModelDescription d, const Experts& o) {
-  const comm::MeshPlace place = comm::place_of(the_world->rank().value(), o.mesh);
-  for (models::BlockDescription& block : d.blocks) {
-    block.moe->part = {.index = comm::expert_part(place, o.mesh), .parts = o.mesh.expert};
-    if (o.mesh.expert == 1) continue;
-    block.moe->exchange = testing::PiecesExchange::options(
-        std::min(o.pieces, static_cast<int>(block.moe->local_experts())), o.mesh.expert);
-    block.moe->exchange.row_bound = o.row_bound;
-  }
-  if (o.mesh.tensor > 1) d = testing::half_of(std::move(d), place.tensor, {.vocabulary = true});
-  const nn::FlatSpecOf own([](const nn::Param& param) { return param.flat; });
-  return std::make_unique<models::Model>(std::move(d), o.sequence_parallel ? nn::with_sequence_parallelism(own) : own);
-}
-
-plan::Layout layout_of(const Experts& o, const models::Model& model) {
-  plan::Layout layout = testing::toy_layout(o.mesh, model);
-  layout.sequence_parallel = o.sequence_parallel;
-  layout.accumulation = o.accumulation;
-  plan::set_bounds(layout);
-  layout.policies.assign(layout.policies.size(), o.policy);
-  layout.in_flight = o.in_flight() ? 2 : 1;
-  layout.replace_seams = [o](nn::Seams& seams, comm::Mesh& groups) {
-    if (o.mesh.expert > 1) seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert());
-    if (o.mesh.tensor == 1) return;
-    seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
-    if (o.sequence_parallel) {
-      seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
-    } else {
-      seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
-    }
-  };
-  return layout;
-}
 
 // One rank, whose micro-batch has the rows of all ranks' together: the auxiliary loss is of each micro-batch.
 plan::Layout alone_layout(const Experts& o, const models::Model& one) {
@@ -82,25 +25,6 @@ plan::Layout alone_layout(const Experts& o, const models::Model& one) {
   layout.batch.sequences = o.sequences();
   plan::set_bounds(layout);
   return layout;
-}
-
-// Sets weights of a session by name and element of the tensor; NaN: as it was.
-using Weights = std::function<float(const std::string& name, std::int64_t element)>;
-
-void set_weights(engine::Session& session, const models::Model& model, const Weights& weights) {
-  for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
-    const nn::Flat& flat = model.flat(f);
-    const step::FlatState& state = session.state().flat(f);
-    for (const models::SegmentPiece& piece : models::segment_pieces(flat, state.begin, state.count)) {
-      const nn::Param& param = flat.params()[static_cast<std::size_t>(piece.param)];
-      const std::string& name = param.segments[static_cast<std::size_t>(piece.segment)].name;
-      for (std::int64_t i = 0; i < piece.count; ++i) {
-        const float value = weights(name, piece.first + i);
-        if (!std::isnan(value)) state.stored.data<float>()[piece.at + i] = value;
-      }
-    }
-  }
-  session.parameters_changed();
 }
 
 std::vector<float> counts_of(const std::vector<float>& statistics) {
@@ -118,7 +42,7 @@ Outcome on_one_rank(const models::ModelDescription& whole, const Experts& o, con
   const auto self = comm::make_self_mesh();
   return testing::run(one, alone_layout(o, one), *self, o.sequences() * o.micro_batches, 0, nullptr,
                       [&](engine::Session& session) {
-                        if (weights) set_weights(session, one, weights);
+                        if (weights) testing::set_weights(session, one, weights);
                       });
 }
 
@@ -127,7 +51,7 @@ Outcome on_the_mesh(const models::ModelDescription& whole, const Experts& o, con
   const auto mesh = comm::make_mpi_mesh(*the_world, o.mesh, 60.0);
   return testing::run(*model, layout_of(o, *model), *mesh, o.sequences() * o.micro_batches, 2e-4, nullptr,
                       [&](engine::Session& session) {
-                        if (weights) set_weights(session, *model, weights);
+                        if (weights) testing::set_weights(session, *model, weights);
                       });
 }
 
@@ -290,6 +214,37 @@ TEST(ExpertRanks, WithTensorRanksTrainLikeOneRank) {
   }
 }
 
+// Two nodes of two ranks, which have different experts: over shards, over context, or over tensor ranks, which route
+// different rows with sequence parallelism. The last two have two ranks with the same experts.
+TEST(ExpertRanks, OverNodesAndTensorRanksTrainLikeOneRank) {
+  if (the_world->size() != 4) GTEST_SKIP() << "two nodes of two ranks";
+  const models::ModelDescription whole = testing::toy_with_experts(kExperts);
+  std::vector<Experts> cases(6, {.micro_batches = 2});
+  cases[0].mesh = {.shard = 4, .expert = 4, .expert_node = 2};
+  cases[1].mesh = {.context = 2, .shard = 2, .expert = 4, .expert_node = 2};
+  cases[2].mesh = {.tensor = 2, .shard = 2, .expert = 4, .expert_over_tensor = true, .expert_node = 2};
+  cases[3].mesh = {.tensor = 2, .shard = 2, .expert = 4, .expert_over_tensor = true};
+  cases[4].mesh = {.tensor = 2, .shard = 2, .expert = 2, .expert_over_tensor = true};
+  cases[5].mesh = {.tensor = 2, .context = 2, .expert = 2, .expert_over_tensor = true};
+  cases[0].policy = cases[3].policy = kFullDelayed;
+  cases[0].pieces = cases[2].pieces = 2;
+  cases[1].row_bound = 4;  // not exceeded
+  for (Experts& o : cases) {
+    o.sequence_parallel = o.mesh.tensor > 1;
+    expect_training_of_one_rank(whole, o);
+  }
+}
+
+TEST(ExpertRanks, OverTensorRanksNeedRowsOfTheirOwn) {
+  const comm::MeshSizes mesh{.tensor = 2, .shard = 2, .expert = 4, .expert_over_tensor = true};
+  models::ModelDescription d = testing::toy_with_experts(kExperts);
+  for (models::BlockDescription& block : d.blocks) block.moe->part = {.index = 0, .parts = 4};
+  const models::Model model(testing::half_of(std::move(d), 0, {.vocabulary = true}),
+                            nn::FlatSpecOf([](const nn::Param& param) { return param.flat; }));
+  const Experts o{.mesh = mesh};
+  EXPECT_THROW(plan::plan_rank(model, layout_of(o, model), step::Purpose::train, 0), InternalError);
+}
+
 // A bound of the rows that is not exceeded changes the buffers only.
 TEST(ExpertRanks, ABoundOfRowsHasTheBitsOfNone) {
   if (the_world->size() == 1) GTEST_SKIP() << "needs several ranks";
@@ -302,59 +257,13 @@ TEST(ExpertRanks, ABoundOfRowsHasTheBitsOfNone) {
                                     .per_token = 4,
                                     .experts = kExperts,
                                     .local_experts = kExperts / o.mesh.expert,
-                                    .options = {.row_bound = bound}}
+                                    .row_bound = bound}
         .expert_rows();
   };
   EXPECT_LT(rows(o.row_bound), rows(0));
   const Trained bounded = trained(whole, o);
   EXPECT_TRUE(bounded.after == all.after);
   EXPECT_EQ(bounded.losses, all.losses);
-}
-
-// All ranks skip a step in which one has too many rows; the next step counts.
-TEST(ExpertRanks, TooManyRowsSkipTheStep) {
-  const int world = the_world->size();
-  if (world == 1) GTEST_SKIP() << "needs several ranks";
-  models::ModelDescription whole = testing::toy_with_experts(world, 1);
-  for (models::BlockDescription& block : whole.blocks) block.moe->normalise_top_k = false;
-  const Experts o{.mesh = {.shard = world, .expert = world}, .row_bound = 1.3};
-  const auto model = part_of(whole, o);
-  plan::Layout layout = layout_of(o, *model);
-  layout.batch.sequences = 6;
-  plan::set_bounds(layout);
-  const auto mesh = comm::make_mpi_mesh(*the_world, o.mesh, 60.0);
-  const testing::ToySteps steps(layout, mesh->place(), 6 * world);
-  const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
-  engine::Session session(*model, layout, *device, *mesh, {step::Purpose::train, step::Purpose::loss});
-  session.initialise(3);
-  const auto router = [&](const std::function<float(std::int64_t expert, std::int64_t column)>& of) {
-    set_weights(session, *model, [&](const std::string& name, std::int64_t element) {
-      return name.ends_with("block_sparse_moe.gate.weight") ? of(element / 24, element % 24) : NAN;
-    });
-  };
-  const auto run = [&](step::Purpose purpose) {
-    step::StepInput input = steps.input(0);
-    input.record.learning_rate = 0.01f;
-    const step::StepOutput output = session.enqueue(purpose, input);
-    session.synchronize();
-    return output;
-  };
-  router([](std::int64_t, std::int64_t) { return 0.0f; });  // equal logits: the first expert
-  const testing::Tensors before = testing::assembled(session);
-  const step::StepOutput refused = run(step::Purpose::train);
-  EXPECT_EQ(refused.result->skipped(), step::Skip::refused);
-  EXPECT_EQ(refused.result->refused(), nn::Refusal::expert_rows);
-  EXPECT_TRUE(std::isfinite(refused.result->loss_sum.value()));
-  EXPECT_EQ(refused.progress->step, 0);
-  EXPECT_TRUE(testing::assembled(session) == before);
-  EXPECT_EQ(run(step::Purpose::loss).result->skipped(), step::Skip::refused);
-  router([](std::int64_t expert, std::int64_t column) {
-    return static_cast<float>((expert * 7 + column * 13) % 11 - 5) / 20;
-  });
-  EXPECT_EQ(run(step::Purpose::loss).result->skipped(), step::Skip::none);
-  const step::StepOutput counted = run(step::Purpose::train);
-  EXPECT_EQ(counted.result->skipped(), step::Skip::none);
-  EXPECT_EQ(counted.progress->step, 1);
 }
 
 // What is dropped depends on each rank's tokens, not on where the experts are.
@@ -479,14 +388,17 @@ class RememberingExchange : public testing::PiecesExchange {
   using PiecesExchange::PiecesExchange;
   void route(nn::LayerContext& ctx, const Routing& r) override {
     PiecesExchange::route(ctx, r);
-    ctx.exchange().launch({.name = "remember", .kind = OpKind::host}, [this, r] { last_ = PiecesExchange::tables(r); });
+    last_ = r;
+  }
+  std::unique_ptr<Dispatch> dispatch(nn::LayerContext& ctx, const Routing&, std::vector<TensorView> rows) override {
+    return PiecesExchange::dispatch(ctx, last_, std::move(rows));
+  }
+  std::unique_ptr<Combine> combine(nn::LayerContext& ctx, const Routing&, std::vector<Columns> columns) override {
+    return PiecesExchange::combine(ctx, last_, std::move(columns));
   }
 
- protected:
-  Tables tables(const Routing&) const override { return last_; }
-
  private:
-  Tables last_;  // of the stream's work
+  Routing last_;
 };
 
 // It works as long as the next call is of the same layer and micro-batch, and no longer.
@@ -500,7 +412,7 @@ TEST(ExpertRanks, ASeamThatRemembersItsLastRoutingFails) {
     const auto model = part_of(whole, o);
     plan::Layout layout = layout_of(o, *model);
     layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
-      seams.tokens = std::make_shared<RememberingExchange>(groups.expert());
+      seams.tokens = std::make_shared<RememberingExchange>(groups.expert(), 1);
     };
     const auto mesh = comm::make_mpi_mesh(*the_world, o.mesh, 60.0);
     const Outcome many = testing::run(*model, layout, *mesh, o.sequences() * o.micro_batches, 2e-4);

@@ -3,9 +3,11 @@
 #include "base/testing/temporary_folder.h"
 #include "checkpoint/root.h"
 #include "engine/does_not_fit.h"
+#include "engine/fp8_exclusions.h"
 #include "engine/load_state.h"
 #include "engine/model_changes.h"
 #include "fp8_exact.h"
+#include "support/toy_slices.h"
 #include "train/saver.h"
 #include "two_pass_fp8.h"
 
@@ -169,6 +171,30 @@ TEST(Fp8Exclude, TheRecipesLinearsAreInTheComputeDtype) {
       const std::string down = "model.layers.0.mlp.down_proj.weight";
       EXPECT_NE(run(all, of_all, *mesh).at(down), got.at(down));
     }
+  }
+}
+
+// With fewer key-value heads than tensor ranks, a Linear has two weights: a name of one excludes both.
+TEST(Fp8Exclude, OneNameExcludesAllWeightsOfALinear) {
+  const nn::FlatSpecOf own([](const nn::Param& param) { return param.flat; });
+  const models::Model model(testing::part_of(testing::toy_description(false), 1, 4, {.vocabulary = true}), own);
+  const std::vector<std::string> qkv = {"model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj",
+                                        "model.layers.0.self_attn.v_proj"};
+  EXPECT_EQ(models::modules_at(model, 0, nn::Site::qkv_projection), qkv);
+  Recipe recipe;
+  for (const std::string& name : qkv) {
+    recipe.precision.fp8.exclude = {name};
+    Problems problems;
+    const engine::Fp8Exclusions exclusions(recipe, {}, problems);
+    exclusions.check(model.description(), problems);
+    EXPECT_EQ(problems.lines(), "");
+    std::vector<std::string> excluded;
+    for (const nn::Flat& flat : model.flats()) {
+      for (const nn::Param& param : flat.params()) {
+        if (param.of_linear && exclusions.contains(param)) excluded.push_back(param.name);
+      }
+    }
+    EXPECT_EQ(excluded.size(), 2u) << name;
   }
 }
 

@@ -4,11 +4,12 @@
 
 #include "base/testing/temporary_folder.h"
 #include "checkpoint/root.h"
+#include "engine/fp8_exclusions.h"
 #include "engine/load_state.h"
 #include "nn/precision/fp8_scaling.h"
 #include "support/tensor_parallel.h"
-#include "support/token_exchange.h"
 #include "support/toy_slices.h"
+#include "support/two_level_exchange.h"
 #include "toy_training.h"
 #include "train/saver.h"
 #include "two_pass_fp8.h"
@@ -35,7 +36,8 @@ models::ModelDescription description() {
 
 enum class Train { all, but_experts };
 
-nn::FlatSpecOf spec_of(const comm::MeshSizes& mesh, bool fp8, Train train) {
+// `exclusions`: of FP8; null: none.
+nn::FlatSpecOf spec_of(const comm::MeshSizes& mesh, bool fp8, Train train, const engine::Fp8Exclusions* exclusions) {
   const bool common = mesh.expert == 1 && mesh.tensor == 1;
   nn::FlatSpecOf own([common, train](const nn::Param& param) {
     nn::FlatSpec spec = common ? nn::common_domain(param) : param.flat;
@@ -43,23 +45,28 @@ nn::FlatSpecOf spec_of(const comm::MeshSizes& mesh, bool fp8, Train train) {
     return spec;
   });
   if (mesh.tensor > 1) own = nn::with_sequence_parallelism(own);
-  return fp8 ? nn::with_fp8_weights(own, [](int) { return true; }) : own;
+  if (!fp8) return own;
+  const nn::FlatSpecOf in_fp8 = nn::with_fp8_weights(own, [](int) { return true; });
+  if (exclusions == nullptr) return in_fp8;
+  return {[own, in_fp8, excludes = *exclusions](const nn::Param& param, const nn::UnitPlace& place) {
+    return excludes.contains(param) ? own(param, place) : in_fp8(param, place);
+  }};
 }
 
 // What this rank has of the model on a mesh.
-models::Model model_of(const comm::MeshSizes& mesh, int pieces, bool fp8 = true, Train train = Train::all) {
+models::Model model_of(const comm::MeshSizes& mesh, bool fp8 = true, Train train = Train::all,
+                       const engine::Fp8Exclusions* exclusions = nullptr) {
   models::ModelDescription d = description();
   for (models::BlockDescription& block : d.blocks) {
     if (mesh.expert == 1) continue;
     const comm::MeshPlace place = comm::place_of(the_world->rank().value(), mesh);
     block.moe->part = {.index = comm::expert_part(place, mesh), .parts = mesh.expert};
-    block.moe->exchange = testing::PiecesExchange::options(pieces, mesh.expert);
   }
   if (mesh.tensor > 1) {
     const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
     d = testing::half_of(std::move(d), part, {.vocabulary = true});
   }
-  return models::Model(std::move(d), spec_of(mesh, fp8, train));
+  return models::Model(std::move(d), spec_of(mesh, fp8, train, exclusions));
 }
 
 // A mesh on which every rank has all experts, and others of this world. Tensor ranks have parts of a sequence.
@@ -80,15 +87,15 @@ std::vector<comm::MeshSizes> two_meshes() {
 }
 
 plan::Layout layout_of(const models::Model& model, const comm::MeshSizes& mesh,
-                       const Fp8Recipe& recipe = {.saturation_limit = 1}) {
+                       const Fp8Recipe& recipe = {.saturation_limit = 1}, int pieces = 1) {
   plan::Layout layout = testing::toy_layout(mesh, model);
   layout.gradient_clip = 0;
   layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
   plan::set_formats(layout, model, recipe);
   layout.sequence_parallel = mesh.tensor > 1;
   plan::set_bounds(layout);
-  layout.replace_seams = [mesh](nn::Seams& seams, comm::Mesh& groups) {
-    if (mesh.expert > 1) seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert());
+  layout.replace_seams = [mesh, pieces](nn::Seams& seams, comm::Mesh& groups) {
+    if (mesh.expert > 1) seams.tokens = testing::token_exchange(groups, pieces);
     if (mesh.tensor == 1) return;
     seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
     seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
@@ -133,7 +140,7 @@ class ExpertRun {
 // What another mesh changes of the gradients is less than a quarter of what FP8 changes of them.
 TEST(Fp8Experts, GradientsAreThoseOfOneRank) {
   if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
-  const models::Model plain = model_of({}, 1, false), model = model_of({}, 1);
+  const models::Model plain = model_of({}, false), model = model_of({});
   plan::Layout exact_layout = layout_of(model, {});
   for (nn::SavePolicy& policy : exact_layout.policies) policy.formats = {}, policy.fp8_inputs = false;
   exact_layout.quantizer = nullptr;
@@ -150,8 +157,8 @@ TEST(Fp8Experts, GradientsAreThoseOfOneRank) {
   };
   int turn = the_world->size();
   for (const comm::MeshSizes& mesh : all_meshes()) {
-    const models::Model part = model_of(mesh, turn % 2 == 0 ? 1 : 2);
-    plan::Layout layout = layout_of(part, mesh);
+    const models::Model part = model_of(mesh);
+    plan::Layout layout = layout_of(part, mesh, {.saturation_limit = 1}, turn % 2 == 0 ? 1 : 2);
     for (nn::SavePolicy& policy : layout.policies) {
       policy.checkpointing = turn % 3 == 0   ? Checkpointing::full
                              : turn % 3 == 1 ? Checkpointing::none
@@ -181,12 +188,12 @@ TEST(Fp8Experts, NoWayToComputeChangesABit) {
                                 Checkpointing::full};
   std::size_t turn = static_cast<std::size_t>(the_world->size());
   for (const comm::MeshSizes& mesh : two_meshes()) {
-    const models::Model model = model_of(mesh, 2);
+    const models::Model model = model_of(mesh);
     for (const bool delayed_scales : {true, false}) {
       const auto run = [&](Checkpointing way, bool delays, bool two_passes) {
-        plan::Layout layout =
-            layout_of(model, mesh,
-                      {.scaling = delayed_scales ? Fp8Scaling::delayed : Fp8Scaling::current, .saturation_limit = 1});
+        plan::Layout layout = layout_of(
+            model, mesh, {.scaling = delayed_scales ? Fp8Scaling::delayed : Fp8Scaling::current, .saturation_limit = 1},
+            2);
         if (two_passes) layout.quantizer = std::make_shared<testing::TwoPassFp8>(nn::Fp8Options{});
         for (nn::SavePolicy& policy : layout.policies) {
           policy.checkpointing = way;
@@ -213,10 +220,10 @@ TEST(Fp8Experts, ARunResumesOnOtherMeshes) {
   if (the_world->size() > 4 || the_world->size() == 1) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
   const std::vector<comm::MeshSizes> meshes = two_meshes();
   for (const auto& [from, to] : {std::pair{meshes.back(), meshes.front()}, {meshes.front(), meshes.back()}}) {
-    const models::Model before = model_of(from, 2), after = model_of(to, 1);
+    const models::Model before = model_of(from), after = model_of(to);
     const TemporaryFolder own;
     const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-    ExpertRun first(before, layout_of(before, from));
+    ExpertRun first(before, layout_of(before, from, {.saturation_limit = 1}, 2));
     first.step(0);
     first.step(1);
     train::save(first.session(), the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"});
@@ -238,10 +245,74 @@ TEST(Fp8Experts, ARunResumesOnOtherMeshes) {
   }
 }
 
+engine::Fp8Exclusions exclusions_of(const std::vector<std::string>& names, const std::vector<std::string>& fallbacks) {
+  Recipe recipe;
+  recipe.precision.fp8.exclude = names;
+  Problems problems;
+  engine::Fp8Exclusions out(recipe, fallbacks, problems);
+  EXPECT_EQ(problems.lines(), "");
+  return out;
+}
+
+// The name of one expert excludes that projection of all, also on ranks that have others; so does a fallback, whose
+// names one rank stores for all. The run is that of ranks that have all experts.
+TEST(Fp8Experts, NamesOfOneRanksExpertsHoldForAllRanks) {
+  if (the_world->size() > 4 || the_world->size() == 1) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
+  const comm::MeshSizes together = two_meshes().front(), apart{.shard = the_world->size(), .expert = the_world->size()};
+  const std::vector<std::string> fallback = models::modules_at(model_of(apart), 3, nn::Site::up_projection);
+  EXPECT_EQ(fallback.size(), 2u * kExperts);
+  EXPECT_EQ(fallback, models::modules_at(model_of(together), 3, nn::Site::up_projection));
+  const std::vector<std::string> last = {fallback.rbegin()[1], fallback.back()};  // experts of the last rank
+  const engine::Fp8Exclusions exclusions = exclusions_of({"model.layers.0.block_sparse_moe.experts.0.w2"}, last);
+  std::vector<double> losses;
+  for (const comm::MeshSizes& mesh : {together, apart}) {
+    const models::Model model = model_of(mesh, true, Train::all, &exclusions);
+    const plan::Layout layout = layout_of(model, mesh);
+    std::string sites;
+    for (const step::ScaledSite& site : plan::scaled_sites(layout)) sites += step::scale_table(site) + " ";
+    for (const std::string& other : the_world->all_gather_strings(sites)) EXPECT_EQ(other, sites);
+    EXPECT_EQ(sites.find("layer.1/down_projection"), std::string::npos) << sites;
+    EXPECT_NE(sites.find("layer.1/up_projection"), std::string::npos) << sites;
+    EXPECT_NE(sites.find("layer.3/down_projection"), std::string::npos) << sites;
+    EXPECT_EQ(sites.find("layer.3/up_projection"), std::string::npos) << sites;
+    ExpertRun run(model, layout);
+    for (int i = 0; i < 2; ++i) losses.push_back(run.step(i));
+  }
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(losses[2 + i], losses[i], 1e-3 * losses[i]);
+}
+
+// Runs of earlier versions computed experts in the compute dtype: they resume without experts in FP8, as the line says.
+TEST(Fp8Experts, ARunThatHadThemNotSaysWhatToExclude) {
+  if (the_world->size() > 4) GTEST_SKIP() << "mesh_1, mesh_2 and mesh_4 run it";
+  const comm::MeshSizes mesh = two_meshes().back();
+  for (const Fp8Scaling scaling : {Fp8Scaling::delayed, Fp8Scaling::current}) {
+    const Fp8Recipe recipe{.scaling = scaling, .saturation_limit = 1};
+    const engine::Fp8Exclusions exclusions = exclusions_of({"o_proj", ".*experts.*"}, {});
+    const models::Model before = model_of(mesh, true, Train::all, &exclusions), now = model_of(mesh);
+    const TemporaryFolder own;
+    const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
+    ExpertRun first(before, layout_of(before, mesh, recipe));
+    first.step(0);
+    train::save(first.session(), the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"});
+    checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
+    EXPECT_EQ(engine::missing_scales(first.session(), checkpoint, {"o_proj"}).lines(), "");
+    const engine::Fp8Exclusions o_proj = exclusions_of({"o_proj"}, {});
+    const models::Model in_fp8 = model_of(mesh, true, Train::all, &o_proj);
+    ExpertRun second(in_fp8, layout_of(in_fp8, mesh, recipe));
+    EXPECT_EQ(engine::missing_scales(second.session(), checkpoint, {"o_proj"}).lines(),
+              cat(checkpoint.folder(),
+                  ": the precision has changed (expected w1, w3, w2 in float32, got FP8) at precision.fp8.exclude; try "
+                  "--set 'precision.fp8.exclude=[o_proj, .*experts.*]', or --set output=... for a new run"));
+    ExpertRun third(before, layout_of(before, mesh, recipe));
+    engine::load(third.session(), checkpoint);
+    EXPECT_TRUE(assembled(third.session()) == assembled(first.session()));
+  }
+}
+
 // Frozen experts are quantized once, to what trained ones begin with, and no gradient of theirs is computed.
 TEST(Fp8Experts, FrozenOnesAreQuantizedAsTheyAreLoaded) {
   for (const comm::MeshSizes& mesh : two_meshes()) {
-    const models::Model trained = model_of(mesh, 1), frozen = model_of(mesh, 1, true, Train::but_experts);
+    const models::Model trained = model_of(mesh), frozen = model_of(mesh, true, Train::but_experts);
     const auto weights_of = [](const models::Model& model, ExpertRun& run) {
       Tensors out;
       for (int f = 0; f < run.session().state().flats(); ++f) {
@@ -276,7 +347,7 @@ TEST(Fp8Experts, FrozenOnesAreQuantizedAsTheyAreLoaded) {
 // What the experts' GEMMs read is the cast of each expert's master weight with its own scale, and its transpose.
 TEST(Fp8Experts, AGatheredWeightIsTheCastOfEachExpert) {
   for (const comm::MeshSizes& mesh : two_meshes()) {
-    const models::Model model = model_of(mesh, 1);
+    const models::Model model = model_of(mesh);
     plan::Layout layout = layout_of(model, mesh);
     layout.shard_policy = ShardPolicy::optimizer;  // unsharded weights on every rank
     ExpertRun run(model, layout);

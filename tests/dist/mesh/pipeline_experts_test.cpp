@@ -2,12 +2,13 @@
 // statistics of all of them before backward.
 #include <cstring>
 
+#include "engine/gradient_norms.h"
 #include "mesh_case.h"
 #include "ops/moe/router.h"
 #include "support/pipeline.h"
 #include "support/tensor_parallel.h"
-#include "support/token_exchange.h"
 #include "support/toy_slices.h"
+#include "support/two_level_exchange.h"
 #include "toy_training.h"
 
 namespace hawser {
@@ -63,7 +64,6 @@ std::unique_ptr<models::Model> part_of(const Staged& c) {
   for (models::BlockDescription& block : d.blocks) {
     if (!block.moe || c.mesh.expert == 1) continue;
     block.moe->part = {.index = comm::expert_part(place, c.mesh), .parts = c.mesh.expert};
-    block.moe->exchange = testing::PiecesExchange::options(2, c.mesh.expert);
   }
   if (c.mesh.tensor > 1) d = testing::half_of(std::move(d), place.tensor, {.vocabulary = true});
   const nn::FlatSpecOf own([](const nn::Param& param) { return param.flat; });
@@ -87,7 +87,7 @@ plan::Layout layout_of(const Staged& c, const models::Model& model) {
                                                         : testing::one_forward_one_backward_of(stages);
   }
   layout.replace_seams = [c](nn::Seams& seams, comm::Mesh& groups) {
-    if (c.mesh.expert > 1) seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert());
+    if (c.mesh.expert > 1) seams.tokens = testing::token_exchange(groups, 2);
     if (c.mesh.tensor == 1) return;
     seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
     if (c.sequence_parallel) {
@@ -242,6 +242,58 @@ TEST(PipelineExperts, ExpertAndTensorRanksTrainLikeOneRank) {
     plan::Layout whole = alone(c, one);
     whole.optimizer = layout.optimizer;
     testing::expect_one_ranks_training(one, whole, c.sequences() * c.micro_batches, many, c.text());
+  }
+}
+
+// Gradient norms of tensors, by name; with `verified`, those of the reference of a verified step.
+std::map<std::string, float> norms_of(const models::Model& model, plan::Layout layout, comm::Mesh& mesh,
+                                      std::int64_t batch_size, bool verified) {
+  const testing::ToySteps steps(layout, mesh.place(), batch_size);
+  const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+  const auto purpose = verified ? step::Purpose::train : step::Purpose::gradient_norms;
+  engine::Session session(model, layout, *device, mesh, {purpose});
+  session.initialise(3);
+  step::StepInput input = steps.input(0);
+  input.record.learning_rate = 0.01f;
+  const step::StepOutput output = verified ? session.enqueue_verified(input).reference : session.run(purpose, input);
+  session.synchronize();
+  std::map<std::string, float> norms;
+  const std::vector<engine::TensorNorm> tensors = engine::gradient_norms(session, output);
+  for (const engine::TensorNorm& tensor : tensors) norms[tensor.name] = tensor.norm;
+  EXPECT_EQ(norms.size(), tensors.size());
+  return norms;
+}
+
+// Every rank gets the norms of all experts, of all stages, and of all other tensors. The norm of all tensors is in the clip coefficients that other tests compare.
+TEST(PipelineExperts, NormsOfTensorsAreThoseOfOneRank) {
+  if (the_world->size() != 4 && the_world->size() != 8) GTEST_SKIP() << "two stages of two or four ranks";
+  const int ranks = the_world->size() / 2;
+  Staged c{.partition = {.stages = 2, .ends = {3, 5}}, .with_experts = {1, 4}, .micro_batches = 2};
+  c.mesh = {.shard = ranks, .expert = 2};
+  for (const bool verified : {false, true}) {
+    const auto spec_of = [&](const nn::FlatSpecOf& own) {
+      return verified ? nn::with_fp8_weights(own, [](int) { return true; }) : own;
+    };
+    const nn::FlatSpecOf own([](const nn::Param& param) { return param.flat; });
+    const auto with_formats = [&](plan::Layout layout, const models::Model& model) {
+      if (verified) plan::set_formats(layout, model, {.saturation_limit = 1, .verify_every = 1});
+      return layout;
+    };
+    const auto plain = part_of(c);
+    const models::Model part(plain->description(), spec_of(own)), one(description_of(c), spec_of(nn::common_domain));
+    const plan::Layout layout = with_formats(layout_of(c, part), part);
+    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0), self = comm::make_self_mesh();
+    const std::int64_t batch_size = c.sequences() * c.micro_batches;
+    const auto many = norms_of(part, layout, *mesh, batch_size, verified);
+    const auto expected = norms_of(one, with_formats(alone(c, one), one), *self, batch_size, verified);
+    float largest = 0;
+    for (const auto& [name, norm] : expected) largest = std::max(largest, norm);
+    int experts = 0;
+    for (const auto& [name, norm] : many) {
+      EXPECT_NEAR(norm, expected.at(name), 1e-5 * std::max(norm, 1e-2f * largest)) << name << ", verified " << verified;
+      if (name.find(".experts.") != std::string::npos) ++experts;
+    }
+    EXPECT_EQ(experts, 2 * 3 * kExperts);
   }
 }
 

@@ -65,15 +65,15 @@ void expect_there_and_back(int pieces, const std::vector<std::vector<double>>& c
   const auto device = make_cpu_device({.random_delay_s = 0.0005});
   TestContext ctx(*device, DType::f32);
   const auto rank = static_cast<std::size_t>(pair().index());
-  ctx.seams_.tokens = std::make_shared<PiecesExchange>(pair());
+  ctx.seams_.tokens = std::make_shared<PiecesExchange>(pair(), pieces);
   nn::TokenExchange& seam = *ctx.seams_.tokens;
   const auto tokens = static_cast<std::int64_t>(chosen[rank].size());
-  nn::TokenExchange::Sizes sizes{.tokens = tokens,
-                                 .per_token = 1,
-                                 .experts = kExperts,
-                                 .local_experts = kLocal,
-                                 .options = PiecesExchange::options(pieces, 2)};
-  sizes.options.row_bound = row_bound;
+  const nn::TokenExchange::Sizes sizes{.tokens = tokens,
+                                       .per_token = 1,
+                                       .experts = kExperts,
+                                       .local_experts = kLocal,
+                                       .options = seam.options(kExperts, kLocal),
+                                       .row_bound = row_bound};
   ctx.refusal_ = ctx.make(DType::f32, {1}, {0.0});
   const std::int64_t rows = sizes.rows();
   const nn::TokenExchange::Routing routing{.sizes = sizes,

@@ -1,0 +1,90 @@
+// A model with experts over the ranks of a mesh, with combinations of options, for tests.
+#pragma once
+
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "models/weights.h"
+#include "nn/testing/context.h"
+#include "support/tensor_parallel.h"
+#include "support/toy_slices.h"
+#include "support/two_level_exchange.h"
+#include "toy_training.h"
+
+namespace hawser::testing {
+
+struct Experts {
+  comm::MeshSizes mesh;
+  nn::SavePolicy policy = {};
+  int micro_batches = 1;
+  int pieces = 1;
+  GradientAccumulation accumulation = GradientAccumulation::sharded;
+  bool sequence_parallel = false;
+  double row_bound = 0, row_fallback = 0;
+
+  bool in_flight() const { return policy.delay_weight_gradients && micro_batches > 1; }
+  std::int64_t sequences() const { return 2LL * mesh.shard * mesh.replicate; }
+  std::string text() const {
+    return cat("expert ", mesh.expert, mesh.expert_over_tensor ? " (over tensor)" : "", " on nodes of ",
+               mesh.expert_node, " of tensor ", mesh.tensor, " context ", mesh.context, " shard ", mesh.shard,
+               " replicate ", mesh.replicate, ", ", nn::testing::text(policy), ", micro-batches ", micro_batches,
+               ", pieces ", pieces, accumulation == GradientAccumulation::local ? ", local" : "",
+               sequence_parallel ? ", sequence parallel" : "");
+  }
+};
+
+// What this rank has of the model.
+inline std::unique_ptr<models::Model> part_of(models::ModelDescription d, const Experts& o) {
+  const comm::MeshPlace place = comm::place_of(the_world->rank().value(), o.mesh);
+  for (models::BlockDescription& block : d.blocks) {
+    block.moe->part = {.index = comm::expert_part(place, o.mesh), .parts = o.mesh.expert};
+  }
+  if (o.mesh.tensor > 1) d = half_of(std::move(d), place.tensor, {.vocabulary = true});
+  const nn::FlatSpecOf own([](const nn::Param& param) { return param.flat; });
+  return std::make_unique<models::Model>(std::move(d), o.sequence_parallel ? nn::with_sequence_parallelism(own) : own);
+}
+
+inline plan::Layout layout_of(const Experts& o, const models::Model& model) {
+  plan::Layout layout = toy_layout(o.mesh, model);
+  layout.sequence_parallel = o.sequence_parallel;
+  layout.accumulation = o.accumulation;
+  layout.expert_row_bound = o.row_bound;
+  layout.expert_row_fallback = o.row_fallback;
+  plan::set_bounds(layout);
+  layout.policies.assign(layout.policies.size(), o.policy);
+  layout.in_flight = o.in_flight() ? 2 : 1;
+  layout.replace_seams = [o](nn::Seams& seams, comm::Mesh& groups) {
+    if (o.mesh.expert > 1) seams.tokens = token_exchange(groups, o.pieces);
+    if (o.mesh.tensor == 1) return;
+    seams.tensor_reduce = std::make_shared<TensorSums>(groups.tensor());
+    if (o.sequence_parallel) {
+      seams.redistribute = std::make_shared<SequenceParallel>(groups.tensor());
+    } else {
+      seams.redistribute = std::make_shared<TensorParallel>(groups.tensor());
+    }
+  };
+  return layout;
+}
+
+// Sets weights of a session by name and element of the tensor; NaN: as it was.
+using Weights = std::function<float(const std::string& name, std::int64_t element)>;
+
+inline void set_weights(engine::Session& session, const models::Model& model, const Weights& weights) {
+  for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
+    const nn::Flat& flat = model.flat(f);
+    const step::FlatState& state = session.state().flat(f);
+    for (const models::SegmentPiece& piece : models::segment_pieces(flat, state.begin, state.count)) {
+      const nn::Param& param = flat.params()[static_cast<std::size_t>(piece.param)];
+      const std::string& name = param.segments[static_cast<std::size_t>(piece.segment)].name;
+      for (std::int64_t i = 0; i < piece.count; ++i) {
+        const float value = weights(name, piece.first + i);
+        if (!std::isnan(value)) state.stored.data<float>()[piece.at + i] = value;
+      }
+    }
+  }
+  session.parameters_changed();
+}
+
+}  // namespace hawser::testing
