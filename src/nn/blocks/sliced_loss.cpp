@@ -111,7 +111,8 @@ void sliced_loss(LayerContext& ctx, const Linear& projection, PartOf vocabulary,
     return gather->finish();
   }
   write_row_sum(
-      ctx, dh, {}, [&](const TensorView& rows, std::int64_t first) { loss.run(first, rows.size(0), rows); },
+      ctx, *ctx.seams().redistribute, dh, {},
+      [&](const TensorView& rows, std::int64_t first) { loss.run(first, rows.size(0), rows); },
       Redistribute::Order::same);
   gather->finish();
   loss.finish();
