@@ -3,19 +3,37 @@
 #include <algorithm>
 
 #include "engine/feed.h"
+#include "prepare/token_file.h"
 
 namespace hawser::engine {
+
+namespace {
+
+std::shared_ptr<const step::HostBatch> without_tokens(const step::HostBatch& batch) {
+  auto out = std::make_shared<step::HostBatch>(batch);
+  std::ranges::fill(out->labels, prepare::kIgnoredLabel);
+  std::ranges::fill(out->token_mask, 0);
+  return out;
+}
+
+}  // namespace
 
 std::pair<double, std::int64_t> evaluate_loss(Session& session, const batches::BatchLoader& loader, std::int64_t steps,
                                               const std::function<bool(std::int64_t)>& go_on,
                                               std::vector<double>* statistics) {
+  const std::int64_t together = session.layout().forward_micro_batches;
   std::int64_t tokens = 0;
   double sum = 0;  // of micro-batches: float32 would lose digits over many
   for (std::int64_t s = 0; s < steps; ++s) {
     tokens += loader.step_targets(s);
-    for (std::int64_t m = 0; m < loader.micro_batches(); ++m) {
+    for (std::int64_t first = 0; first < loader.micro_batches(); first += together) {
       step::StepInput input;
-      input.batches.push_back(to_host_batch(loader.load(s, m), loader.shape()));
+      for (std::int64_t m = first; m < std::min(first + together, loader.micro_batches()); ++m) {
+        input.batches.push_back(to_host_batch(loader.load(s, m), loader.shape()));
+      }
+      if (static_cast<std::int64_t>(input.batches.size()) < together) {
+        input.batches.resize(static_cast<std::size_t>(together), without_tokens(*input.batches.back()));
+      }
       // Waiting for its end limits the queue: batches stay in memory until they are copied.
       const step::StepOutput output = session.run(step::Purpose::loss, input);
       sum += output.result->loss_sum.value();

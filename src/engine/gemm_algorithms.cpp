@@ -26,9 +26,12 @@ class Lister {
  public:
   explicit Lister(const plan::Layout& layout) : layout_(layout) {}
 
-  // The three GEMMs of a linear layer y [T, O] = x [T, I] W^T, W [O, I], whose layers read W as `spec` says.
-  void add_linear(const std::string& name, std::int64_t outputs, std::int64_t inputs, const nn::FlatSpec& spec = {}) {
-    const std::int64_t rows = layout_.bounds.rows, times = layout_.micro_batches;
+  // The three GEMMs of a linear layer y [T, O] = x [T, I] W^T, W [O, I], whose layers read W as `spec` says. T: the
+  // residual's rows, or all.
+  void add_linear(const std::string& name, std::int64_t outputs, std::int64_t inputs, const nn::FlatSpec& spec = {},
+                  bool of_residual_rows = false) {
+    const nn::RowCounts counts = layout_.bounds.row_counts();
+    const std::int64_t rows = of_residual_rows ? counts.residual : counts.full, times = layout_.micro_batches;
     // A router reads float32 weights, and its rows in float32.
     const DType act = spec.gathered == DType::f32 ? DType::f32 : layout_.compute;
     const bool each = layout_.parts() > 1 && layout_.accumulation == GradientAccumulation::sharded;
@@ -134,7 +137,7 @@ std::vector<GemmShape> gemms_of(const models::Model& model, const plan::Layout& 
       const nn::Flat& flat = model.flats()[static_cast<std::size_t>(place.flat)];
       const nn::Param& param = flat.params()[static_cast<std::size_t>(place.index)];
       if (param.shape.rank() != 2 || param.flat.domain == Domain::expert) continue;  // grouped GEMMs are no GEMMs
-      lister.add_linear(short_name(param.name), param.shape[0], param.shape[1], flat.spec());
+      lister.add_linear(short_name(param.name), param.shape[0], param.shape[1], flat.spec(), param.of_residual_rows);
     }
   }
   if (head) lister.add_linear("head", model.head_columns(), model.width());

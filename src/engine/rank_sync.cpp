@@ -31,21 +31,39 @@ void take_time(comm::Channel* world, const std::function<void()>& work) {
   if (error) std::rethrow_exception(error);
 }
 
+namespace {
+
+// The result or the Error of `work`.
+std::string outcome_of(const std::function<std::string()>& work) {
+  try {
+    return "+" + work();
+  } catch (const Error& error) {
+    return cat(static_cast<int>(error.code()), " ", error.what());
+  }
+}
+
+// Sends the outcome on `root` to all ranks.
+std::string share(comm::Channel& world, Rank root, const std::string& mine) {
+  const std::string outcome = world.broadcast_bytes(mine, root);
+  if (outcome.front() == '+') return outcome.substr(1);
+  const auto space = outcome.find(' ');
+  throw Error(static_cast<ExitCode>(std::stoi(outcome.substr(0, space))), outcome.substr(space + 1));
+}
+
+}  // namespace
+
 std::string on_rank_zero(comm::Channel* world, const std::function<std::string()>& work) {
   if (world == nullptr) return work();
-  std::string answer;
+  std::string outcome;
   take_time(world, [&] {
-    if (world->rank().value() != 0) return;
-    try {
-      answer = "+" + work();
-    } catch (const Error& error) {
-      answer = cat(static_cast<int>(error.code()), " ", error.what());
-    }
+    if (world->rank() == Rank(0)) outcome = outcome_of(work);
   });
-  answer = world->broadcast_bytes(answer);
-  if (answer.front() == '+') return answer.substr(1);
-  const auto space = answer.find(' ');
-  throw Error(static_cast<ExitCode>(std::stoi(answer.substr(0, space))), answer.substr(space + 1));
+  return share(*world, Rank(0), outcome);
+}
+
+std::string on_rank(comm::Channel* world, Rank root, const std::function<std::string()>& work) {
+  if (world == nullptr) return work();
+  return share(*world, root, world->rank() == root ? outcome_of(work) : "");
 }
 
 }  // namespace hawser::engine

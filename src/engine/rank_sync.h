@@ -17,4 +17,7 @@ void take_time(comm::Channel* world, const std::function<void()>& work);
 // Runs `work` on rank 0, for any duration; all ranks return its result or throw its Error.
 std::string on_rank_zero(comm::Channel* world, const std::function<std::string()>& work);
 
+// The same on rank `root`, for work that is short against the channel's time limit: it costs one broadcast.
+std::string on_rank(comm::Channel* world, Rank root, const std::function<std::string()>& work);
+
 }  // namespace hawser::engine

@@ -1,21 +1,25 @@
 #include "generate/decoder.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "engine/gemm_algorithms.h"
 #include "engine/load_state.h"
+#include "engine/rank_device.h"
+#include "engine/rank_sync.h"
 #include "engine/run_state.h"
 #include "ops/copy/permute_rows.h"
 
 namespace hawser::generate {
 
 Decoder::Decoder(engine::OpenModel& open, const Recipe& recipe, const CacheSize& size, int threads, Device& device,
-                 engine::SessionChecks checks)
-    : size_(size), buckets_(shape_buckets(size)), vocabulary_(open.model->vocabulary()), mesh_(comm::make_self_mesh()) {
+                 engine::SessionChecks checks, const Ranks& ranks)
+    : size_(size), buckets_(shape_buckets(size)), vocabulary_(open.model->vocabulary()) {
   std::vector<engine::StepConfig> configs;
-  for (plan::Layout& layout : pass_layouts(recipe, *open.model, size, threads, device.kind())) {
+  for (plan::Layout& layout : pass_layouts(recipe, *open.model, size, threads, device.kind(), ranks)) {
     configs.push_back({step::Purpose::logits, std::move(layout)});
   }
+  mesh_ = engine::make_mesh(ranks.world, configs.front().layout.mesh, recipe.run.collective_timeout_s, device);
   // On a GPU, choose GEMM algorithms for the passes worth measuring: long prompts and a full batch.
   for (const std::size_t bucket : {bucket_for_rows(buckets_, std::min(size.positions, kChunkRows)),
                                    bucket_for_sequences(buckets_, size.sequences)}) {
@@ -35,13 +39,30 @@ std::span<const float> Decoder::prefill(std::int64_t slot, std::int64_t position
     run(bucket_for_rows(buckets_, static_cast<std::int64_t>(count)), {&piece, 1});
     at += count;
   }
-  return logits(0);
+  return has_logits() ? logits(0) : std::span<const float>();
 }
 
 void Decoder::decode(std::span<const NewToken> tokens) {
   std::vector<Piece> pieces;
   for (const NewToken& token : tokens) pieces.push_back({token.slot, token.position, {&token.id, 1}});
   run(bucket_for_sequences(buckets_, static_cast<std::int64_t>(tokens.size())), pieces);
+}
+
+bool Decoder::has_logits() const {
+  return mesh_->place().pipeline + 1 == mesh_->sizes().pipeline;
+}
+
+std::vector<std::int32_t> Decoder::choose(
+    std::int64_t count, const std::function<std::int32_t(std::int64_t i, std::span<const float> logits)>& pick) {
+  const Rank first(comm::rank_of({.pipeline = mesh_->sizes().pipeline - 1}, mesh_->sizes()));
+  std::istringstream text(engine::on_rank(mesh_->channel(), first, [&] {
+    std::ostringstream ids;
+    for (std::int64_t i = 0; i < count; ++i) ids << pick(i, logits(i)) << ' ';
+    return ids.str();
+  }));
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
+  for (std::int32_t& id : ids) text >> id;
+  return ids;
 }
 
 std::span<const float> Decoder::logits(std::int64_t i) const {

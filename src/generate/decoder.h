@@ -6,11 +6,15 @@
 //   decoder.decode({{slot, position, token}, ...});                     // one token of each sequence
 //   logits = decoder.logits(0);
 //
+// On several ranks (Ranks), every rank makes the same calls. With pipeline stages, only the ranks of the last one have
+// logits; choose() gives every rank the same tokens.
+//
 // A slot's contents stay until they are overwritten. A sequence may continue from any position up to its length; later
 // positions are then dropped. On the CPU the logits of a sequence are bitwise independent of the other sequences in a
 // pass, as long as a pass has at most 32 rows (ops/gemm) and attention has no window.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -26,15 +30,15 @@ namespace hawser::generate {
 class Decoder {
  public:
   // Plans, reserves memory and loads the weights. Error(does_not_fit) before anything is reserved. The model outlives
-  // this.
+  // this: this rank's part of it.
   Decoder(engine::OpenModel& open, const Recipe& recipe, const CacheSize& size, int threads, Device& device,
-          engine::SessionChecks checks = {});
+          engine::SessionChecks checks = {}, const Ranks& ranks = {});
 
   const CacheSize& size() const { return size_; }
   std::int64_t vocabulary() const { return vocabulary_; }
 
   // Computes one or more ids at positions [position, ...) of the sequence in `slot`, whose earlier positions have been
-  // computed. Returns the logits after the last id [V], valid until the next pass.
+  // computed. Returns the logits after the last id [V], valid until the next pass; empty unless has_logits().
   std::span<const float> prefill(std::int64_t slot, std::int64_t position, std::span<const std::int32_t> ids);
 
   struct NewToken {
@@ -42,9 +46,16 @@ class Decoder {
     std::int32_t id = 0;
   };
   // One pass over a new token of each of several sequences, in distinct slots. logits(i) then returns those after the
-  // ith.
+  // ith; InternalError unless has_logits().
   void decode(std::span<const NewToken> tokens);
   std::span<const float> logits(std::int64_t i) const;
+  bool has_logits() const;  // this rank is in the last pipeline stage
+
+  // The tokens after the first `count` rows with logits of the last pass, the same on every rank. One rank calls
+  // pick(i, logits(i)) for each: logits of two ranks may differ in the last digits, and ranks with different tokens
+  // would no longer be in step. An Error that `pick` throws is thrown on every rank.
+  std::vector<std::int32_t> choose(
+      std::int64_t count, const std::function<std::int32_t(std::int64_t i, std::span<const float> logits)>& pick);
 
   // The kernels it used, for the user.
   std::vector<std::string> notes();

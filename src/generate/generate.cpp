@@ -50,7 +50,8 @@ class Stopwatch {
 Generator::Generator(OpenGeneration& input)
     : input_(input),
       device_(engine::make_device(input.device, input.threads)),
-      decoder_(std::make_unique<Decoder>(input.open, input.recipe, input.size, input.threads, *device_)),
+      decoder_(std::make_unique<Decoder>(input.open, input.recipe, input.size, input.threads, *device_,
+                                         engine::SessionChecks(), input.ranks)),
       sampler_(input.sampling) {}
 
 Generator::~Generator() = default;
@@ -62,21 +63,25 @@ Generator::Running Generator::start(const Prompt& prompt, std::size_t index, std
   running.positions = static_cast<std::int64_t>(prompt.ids.size());
   if (input_.tokenizer) running.text = std::make_unique<TextStream>(*input_.tokenizer, prompt.ids, input_.stops);
   const std::span<const std::int32_t> fresh = std::span(prompt.ids).subspan(known);
-  std::span<const float> logits;
   {
     const Stopwatch watch(counts_.prefill_seconds);
-    logits = decoder_->prefill(slot, static_cast<std::int64_t>(known), fresh);
+    decoder_->prefill(slot, static_cast<std::int64_t>(known), fresh);
   }
   counts_.prefill_tokens += static_cast<std::int64_t>(fresh.size());
-  running.ended = take(running, logits, listener);
+  running.ended = take(running, sample({&running, 1}).front(), listener);
   return running;
 }
 
-bool Generator::take(Running& running, std::span<const float> logits, const Listener& listener) {
+std::vector<std::int32_t> Generator::sample(std::span<const Running> running) {
+  const auto pick = [&](std::int64_t i, std::span<const float> logits) {
+    const Running& one = running[static_cast<std::size_t>(i)];
+    return sampler_.pick(logits, one.number, static_cast<std::int64_t>(one.prompt->ids.size() + one.answer.ids.size()));
+  };
+  return decoder_->choose(static_cast<std::int64_t>(running.size()), pick);
+}
+
+bool Generator::take(Running& running, std::int32_t id, const Listener& listener) {
   Answer& answer = running.answer;
-  const std::int64_t position =
-      static_cast<std::int64_t>(running.prompt->ids.size()) + static_cast<std::int64_t>(answer.ids.size());
-  const std::int32_t id = sampler_.pick(logits, running.number, position);
   answer.ids.push_back(id);
   const std::vector<std::int64_t>& ends = running.prompt->chat ? input_.turns : input_.ends;
   const auto is_in = [&](const std::vector<std::int64_t>& tokens) {
@@ -108,12 +113,16 @@ Answer Generator::finish(Running& running, const Listener& listener) {
   return std::move(running.answer);
 }
 
-void Generator::decode(std::vector<Running>& running) {
+void Generator::decode(std::vector<Running>& running, const Listener& listener) {
   std::vector<Decoder::NewToken> tokens;
   for (Running& one : running) tokens.push_back({one.slot, one.positions++, one.answer.ids.back()});
-  const Stopwatch watch(counts_.decode_seconds);
-  decoder_->decode(tokens);
+  {
+    const Stopwatch watch(counts_.decode_seconds);
+    decoder_->decode(tokens);
+  }
   counts_.decode_tokens += static_cast<std::int64_t>(tokens.size());
+  const std::vector<std::int32_t> ids = sample(running);
+  for (std::size_t i = 0; i < running.size(); ++i) running[i].ended = take(running[i], ids[i], listener);
 }
 
 std::vector<Answer> Generator::answer_all(const Listener& listener) {
@@ -138,10 +147,7 @@ std::vector<Answer> Generator::answer_all(const Listener& listener) {
       progress();
     }
     if (running.empty()) continue;
-    decode(running);
-    for (std::size_t i = 0; i < running.size(); ++i) {
-      running[i].ended = take(running[i], decoder_->logits(static_cast<std::int64_t>(i)), listener);
-    }
+    decode(running, listener);
     std::erase_if(running, [&](Running& one) {
       if (!one.ended) return false;
       free.push_back(one.slot);
@@ -157,10 +163,7 @@ std::vector<Answer> Generator::answer_all(const Listener& listener) {
 Answer Generator::answer(const Prompt& prompt, std::size_t known, std::int64_t number, const Listener& listener) {
   std::vector<Running> running;
   running.push_back(start(prompt, 0, number, 0, known, listener));
-  while (!running[0].ended) {
-    decode(running);
-    running[0].ended = take(running[0], decoder_->logits(0), listener);
-  }
+  while (!running[0].ended) decode(running, listener);
   return finish(running[0], listener);
 }
 

@@ -7,7 +7,11 @@
 //   std::vector<Answer> answers = generator.answer_all();
 //
 // Prompts are prefilled one at a time, in chunks. All running sequences then decode their next token in one pass; when
-// one ends, the next prompt takes its slot. Runs in this process only.
+// one ends, the next prompt takes its slot.
+//
+// On several ranks (GenerateRequest::ranks), every rank makes the same calls with the same prompts and gets the same
+// answers: one of them samples each token (Decoder::choose). What a Listener does must not depend on the rank, if it
+// ends the generation by an exception.
 #pragma once
 
 #include <functional>
@@ -68,10 +72,13 @@ class Generator {
   struct Running;
   Running start(const Prompt& prompt, std::size_t index, std::int64_t number, std::int64_t slot, std::size_t known,
                 const Listener& listener);
-  // Samples the next token from the logits. True if the answer has ended.
-  bool take(Running& running, std::span<const float> logits, const Listener& listener);
+  // The next tokens of sequences whose logits the last pass computed, in its order.
+  std::vector<std::int32_t> sample(std::span<const Running> running);
+  // Appends the next token. True if the answer has ended.
+  bool take(Running& running, std::int32_t id, const Listener& listener);
   Answer finish(Running& running, const Listener& listener);
-  void decode(std::vector<Running>& running);
+  // The next token of each; sets `ended`.
+  void decode(std::vector<Running>& running, const Listener& listener);
 
   OpenGeneration& input_;
   std::unique_ptr<Device> device_;

@@ -73,15 +73,32 @@ std::int64_t positions_of(const GenerateRequest& request, const OpenGeneration& 
   return static_cast<std::int64_t>(longest) + input.max_tokens - 1;  // the last token is not computed
 }
 
+// This machine, with the memory of the rank's that has the least: all ranks choose the same batch.
+plan::Machine smallest_machine(comm::World* world) {
+  plan::Machine machine = plan::this_machine();
+  if (world == nullptr) return machine;
+  for (const std::string& other : world->all_gather_strings(cat(machine.memory))) {
+    machine.memory = std::min<std::int64_t>(machine.memory, std::stoll(other));
+  }
+  return machine;
+}
+
 // Chooses the batch, or throws Error(does_not_fit).
 void fit(const GenerateRequest& request, OpenGeneration& input) {
-  const plan::Machine machine = plan::this_machine();
+  const plan::Machine machine = smallest_machine(input.ranks.world);
+  const int world = input.ranks.world != nullptr ? input.ranks.world->size() : 1;
   const std::string target = plan::target_of(input.device.kind);
   const models::Model& model = *input.open.model;
-  const std::int64_t capacity = plan::capacity_of(input.recipe, plan::load_target(target), machine, 1);
+  const std::int64_t capacity = plan::capacity_of(input.recipe, plan::load_target(target), machine, world);
   const auto needed = [&] {
-    return planned_bytes(model, pass_layouts(input.recipe, model, input.size, input.threads, input.device.kind)) +
-           plan::overhead_of(plan::load_target(target), comm::MeshSizes(), 0);
+    const std::vector<plan::Layout> layouts =
+        pass_layouts(input.recipe, model, input.size, input.threads, input.device.kind, input.ranks);
+    std::int64_t most = 0;
+    for (int stage = 0; stage < input.ranks.partition.stages; ++stage) {
+      most = std::max(most, planned_bytes(model, layouts, stage) +
+                                plan::overhead_of(plan::load_target(target), layouts.front().mesh, stage));
+    }
+    return most;
   };
   const std::int64_t max = input.device.kind == DeviceKind::cuda ? kBatchCuda : kBatchCpu;
   const auto asked = std::max<std::int64_t>(1, static_cast<std::int64_t>(input.prompts.size()));
@@ -103,7 +120,7 @@ void fit(const GenerateRequest& request, OpenGeneration& input) {
     bytes = needed();
   }
   const bool several = input.size.sequences > 1;
-  plan::check_capacity(input.recipe, bytes, 1,
+  plan::check_capacity(input.recipe, bytes, world,
                        several        ? "a smaller --batch, or fewer --max-tokens"
                        : request.chat ? "a smaller --context"
                                       : "fewer --max-tokens",
@@ -120,8 +137,9 @@ std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Pr
                        .stops = request.stops,
                        .recipe = request.recipe,
                        .threads = request.threads,
-                       .device = request.device};
-  input.open = engine::open_trained_model(request.model, problems, {}, request.adapters);
+                       .device = request.device,
+                       .ranks = request.ranks};
+  input.open = engine::open_trained_model(request.model, problems, request.changes, request.adapters);
   if (input.open.model == nullptr) return std::nullopt;
   const models::SpecialTokens& special = input.open.special;
   input.ends = special.ends;

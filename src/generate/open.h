@@ -35,6 +35,9 @@ struct GenerateRequest {
   Recipe recipe;  // memory, precision, run
   int threads = 1;
   engine::RankDevice device;
+  // Makes of the model this rank's part of it; none with one rank.
+  engine::ModelChanges changes = {};
+  Ranks ranks = {};
 };
 
 constexpr std::int64_t kBatchCpu = 8, kBatchCuda = 32;
@@ -57,10 +60,12 @@ struct OpenGeneration {
   Recipe recipe;
   int threads = 1;
   engine::RankDevice device;
+  Ranks ranks;
 };
 
 // Adds every problem and returns nullopt if there is one. Otherwise throws Error(does_not_fit) if the requested
-// sequences need more memory than may be used.
+// sequences need more memory than may be used. On several ranks, every rank calls it with the same request but for its
+// device and its part of the model, and gets the same sizes.
 std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Problems& problems);
 
 }  // namespace hawser::generate

@@ -36,7 +36,8 @@ std::size_t bucket_for_sequences(const std::vector<ShapeBucket>& buckets, std::i
 }
 
 std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model& model, const CacheSize& size,
-                                       int threads, DeviceKind device) {
+                                       int threads, DeviceKind device, const Ranks& ranks) {
+  HAWSER_CHECK(ranks.mesh.context == 1, "generation with context parallelism");
   Recipe one = recipe;
   one.parallel = {};
   one.data = {};
@@ -47,6 +48,11 @@ std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model
   for (const ShapeBucket& bucket : shape_buckets(size)) {
     one.data.sequence_length = bucket.rows;
     plan::Layout layout = plan::make_layout(one, model, 1, plan::compute_dtype(one.precision, device), threads, device);
+    layout.mesh = ranks.mesh;
+    plan::set_partition(layout, model, ranks.partition);
+    layout.replace_seams = ranks.replace_seams;
+    // Copies on tensor ranks are complete on each of them: no pass gathers weights, unless they are sharded.
+    layout.shard_policy = layout.parts() > 1 ? ShardPolicy::parameters : ShardPolicy::optimizer;
     layout.kv_cache_rows = size.sequences * size.positions;
     layout.logit_positions = bucket.sequences;
     layout.bounds.rows = bucket.rows;
@@ -61,10 +67,11 @@ std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model
   return layouts;
 }
 
-std::int64_t planned_bytes(const models::Model& model, const std::vector<plan::Layout>& layouts) {
+std::int64_t planned_bytes(const models::Model& model, const std::vector<plan::Layout>& layouts, int stage) {
   std::int64_t state = 0, arena = 0, scratch = 0, staging = 0;
   for (const plan::Layout& layout : layouts) {
-    const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::logits, 0);
+    const int rank = comm::rank_of({.pipeline = stage}, layout.mesh);
+    const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::logits, rank);
     state = std::max(state, plan.state_bytes);
     arena = std::max(arena, plan.buffers.placement.bytes);
     scratch = plan.scratch_bytes;

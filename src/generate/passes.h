@@ -9,9 +9,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "comm/mpi/world.h"
 #include "config/recipe.h"
 #include "plan/layout.h"
 
@@ -20,6 +22,19 @@ namespace hawser::generate {
 struct CacheSize {
   std::int64_t sequences = 1;  // concurrent sequences; each has `positions` slots of the KV cache
   std::int64_t positions = 1;  // maximum tokens of a sequence, prompt and answer
+};
+
+// The ranks that hold a model together: tensor ranks have slices of it, pipeline stages some of its blocks, and with
+// shards each gathers the weights of a layer in every pass. The default: this process alone. All ranks compute all
+// sequences: they make the same calls with the same arguments. The KV cache of a rank has its key-value heads of its
+// stage's layers.
+struct Ranks {
+  comm::World* world = nullptr;  // null: this process alone. Outlives what is made with it
+  // The axes that divide the model, without context parallelism; `pipeline`, `interleaved` and `tied` are those of
+  // `partition`.
+  comm::MeshSizes mesh = {};
+  models::Partition partition = {};
+  std::function<void(nn::Seams&, comm::Mesh&)> replace_seams = {};  // plan::Layout::replace_seams
 };
 
 // Maximum tokens of a prompt in one forward step.
@@ -41,12 +56,13 @@ std::size_t bucket_for_rows(const std::vector<ShapeBucket>& buckets, std::int64_
 // Index of the smallest bucket for at least `sequences` sequences with one row each. InternalError if there is none.
 std::size_t bucket_for_sequences(const std::vector<ShapeBucket>& buckets, std::int64_t sequences);
 
-// The layout of each bucket, in the same order, on one rank. `recipe`: precision and memory; its data and mesh are
-// ignored.
+// The layout of each bucket, in the same order. `model`: this rank's part. `recipe`: precision and memory; its data and
+// mesh are ignored.
 std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model& model, const CacheSize& size,
-                                       int threads, DeviceKind device);
+                                       int threads, DeviceKind device, const Ranks& ranks = {});
 
-// Bytes of device memory of a session with these layouts, planned on meta; on the CPU with what it stages.
-std::int64_t planned_bytes(const models::Model& model, const std::vector<plan::Layout>& layouts);
+// Bytes of device memory of a session with these layouts on a rank of this pipeline stage, planned on meta; on the CPU
+// with what it stages.
+std::int64_t planned_bytes(const models::Model& model, const std::vector<plan::Layout>& layouts, int stage = 0);
 
 }  // namespace hawser::generate

@@ -71,6 +71,15 @@ Param partial_param(const std::string& name, const Shape& shape, Initial initial
   return param;
 }
 
+void set_unsliced(Param& param) {
+  for (const Segment& segment : param.segments) {
+    HAWSER_CHECK(segment.slice.extent == 0, segment.name, ": a slice for a Linear that is not sliced");
+  }
+  param.flat.domain = Domain::replicated;
+  param.flat.partial_gradient = false;
+  param.of_residual_rows = true;
+}
+
 Param sliced_param(const std::string& name, const Shape& shape, int dim, PartOf part, Initial initial, bool decay) {
   Segment segment{.name = name, .row = 0, .rows = shape[0]};
   if (part.total > 0) {

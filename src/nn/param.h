@@ -170,6 +170,8 @@ Param replicated_param(const std::string& name, const Shape& shape, Initial init
 // replicated_param with FlatSpec::partial_gradient: a matrix beside a sliced one, such as A of an adapter of a
 // column-parallel Linear.
 Param partial_param(const std::string& name, const Shape& shape, Initial initial, bool decay);
+// Makes `param`, which is not sliced, that of a Linear which every tensor rank has all of (Linear::sliced).
+void set_unsliced(Param& param);
 // A Param that is part of dim `dim` of one global tensor; of dim 0, it may have padding.
 Param sliced_param(const std::string& name, const Shape& shape, int dim, PartOf part, Initial initial, bool decay);
 // A Param of several segments with the same row length, one after another, and rows of padding. Throws InternalError

@@ -313,7 +313,8 @@ class TensorReduce {
   virtual ~TensorReduce() = default;
   virtual void sum(LayerContext&, const TensorView& data) { (void)data; }      // backward: identity
   virtual void maximum(LayerContext&, const TensorView& data) { (void)data; }  // no gradient
-  // all [ranks * R, C] = the parts [R, C] of the ranks, one after another. Without a gradient: for generation.
+  // all [ranks * R, C] = the parts [R, C] of the ranks, one after another. `part` may be this rank's own part of `all`.
+  // Without a gradient.
   virtual void gather(LayerContext&, const TensorView& part, const TensorView& all);
 };
 

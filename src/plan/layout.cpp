@@ -186,6 +186,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
   const ParallelRecipe& p = recipe.parallel;
   layout.mesh = comm::mesh_sizes(world / p.pipeline_parallel_degree, p.hybrid_shard_degree, p.context_parallel_degree);
   layout.mesh.pipeline = p.pipeline_parallel_degree;
+  if (p.pipeline_parallel_degree > 1) layout.forward_micro_batches = kForwardPerStage * p.pipeline_parallel_degree;
   layout.compute = compute;
   layout.threads = threads;
   layout.batch = batches::batch_shape(packing_of(recipe.data), recipe.train.micro_batch_size, p.context_parallel_degree,
@@ -222,19 +223,27 @@ void set_partition(Layout& layout, const models::Model& model, models::Partition
   layout.partition = std::move(partition);
 }
 
+int micro_batches_of(const Layout& layout, step::Purpose purpose) {
+  if (purpose == step::Purpose::logits) return 1;
+  return purpose == step::Purpose::loss ? layout.forward_micro_batches : layout.micro_batches;
+}
+
 step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpose, int stage) {
   HAWSER_CHECK(layout.mesh.pipeline == layout.partition.stages, "a mesh of ", layout.mesh.pipeline,
                " pipeline stages for a model over ", layout.partition.stages);
   const bool backward = !step::forward_only(purpose);
-  const int micro_batches = backward ? layout.micro_batches : 1;
+  const int micro_batches = micro_batches_of(layout, purpose);
+  const auto passes = [&] {
+    if (!backward) return step::forward_passes(micro_batches, layout.partition, stage);
+    if (layout.passes) return layout.passes(stage, micro_batches);
+    return step::grouped_passes(micro_batches, layout.in_flight, layout.partition, stage);
+  };
   const auto unsharded = [&](Domain domain) { return layout.shards() && layout.mesh.shard_ranks(domain) == 1; };
   return {.purpose = purpose,
           .micro_batches = micro_batches,
           .partition = layout.partition,
           .stage = stage,
-          .passes = backward && layout.passes
-                        ? layout.passes(stage, micro_batches)
-                        : step::grouped_passes(micro_batches, layout.in_flight, layout.partition, stage, backward),
+          .passes = passes(),
           .policies = layout.policies,
           .offload_window = layout.offload_window,
           .shard = {.gather = layout.gathers_weights(),

@@ -33,6 +33,8 @@ struct Layout {
   // The passes of a stage in a step with gradients, for any number of micro-batches: the forecast also plans shorter
   // steps than the run's. Null: step::grouped_passes of `in_flight`.
   std::function<std::vector<step::Pass>(int stage, int micro_batches)> passes;
+  // Of a step of Purpose::loss: with several, pipeline stages work at the same time (step::forward_passes).
+  int forward_micro_batches = 1;
   int in_flight = 1;  // micro-batches whose forward passes precede the first backward pass
   int prefetch = 1;
   int offload_window = 1;  // step::ScheduleOptions::offload_window
@@ -79,6 +81,9 @@ struct Layout {
 // GPU.
 constexpr int kCudaHeadGroups = 2;
 
+// Layout::forward_micro_batches for each pipeline stage: stages are idle for less than a fifth of the time.
+constexpr int kForwardPerStage = 4;
+
 // The recipe must have passed config's checks for `world` ranks. UserError for FP8 weights that a GPU cannot
 // multiply. activation_checkpointing: auto is treated as none; Forecaster::forecast() chooses the policies. With
 // pipeline stages the caller adds the partition (set_partition) and the passes.
@@ -120,7 +125,9 @@ void set_formats(Layout& layout, const models::Model& model, const Fp8Recipe& fp
 // Sets the pipeline stages of a layout and of its mesh.
 void set_partition(Layout& layout, const models::Model& model, models::Partition partition);
 
-// A forward-only purpose runs one micro-batch per step, regardless of the number in a training step.
+// Micro-batches of a step: Layout::forward_micro_batches of Purpose::loss, and one of Purpose::logits.
+int micro_batches_of(const Layout& layout, step::Purpose purpose);
+
 step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpose, int stage = 0);
 
 // The operands whose scales the state keeps: those with a delayed format in Layout::policies.

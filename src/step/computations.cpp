@@ -369,10 +369,18 @@ std::vector<Computation> list_computations(const models::Model& model, const Sch
   return Lister(model, options).list();
 }
 
-std::vector<Pass> grouped_passes(int micro_batches, int in_flight, const models::Partition& partition, int stage,
-                                 bool backward) {
+namespace {
+
+std::vector<int> chunks_of(const models::Partition& partition, int stage) {
   std::vector<int> chunks;
   for (int chunk = stage; chunk < partition.chunks(); chunk += partition.stages) chunks.push_back(chunk);
+  return chunks;
+}
+
+}  // namespace
+
+std::vector<Pass> grouped_passes(int micro_batches, int in_flight, const models::Partition& partition, int stage) {
+  const std::vector<int> chunks = chunks_of(partition, stage);
   const int group = std::max(1, in_flight);
   std::vector<Pass> passes;
   for (int first = 0; first < micro_batches; first += group) {
@@ -385,9 +393,20 @@ std::vector<Pass> grouped_passes(int micro_batches, int in_flight, const models:
       }
     };
     add(Pass::Kind::forward, false);
-    if (!backward) continue;
     add(Pass::Kind::backward, true);
     add(Pass::Kind::weight_gradients, true);
+  }
+  return passes;
+}
+
+std::vector<Pass> forward_passes(int micro_batches, const models::Partition& partition, int stage) {
+  std::vector<Pass> passes;
+  for (int first = 0; first < micro_batches; first += partition.stages) {
+    for (const int chunk : chunks_of(partition, stage)) {
+      for (int mb = first; mb < std::min(first + partition.stages, micro_batches); ++mb) {
+        passes.push_back({Pass::Kind::forward, mb, chunk});
+      }
+    }
   }
   return passes;
 }

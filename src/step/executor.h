@@ -105,7 +105,8 @@ struct StepOutput {
   // [layers with an auxiliary loss, its statistics], of the layers of all pipeline stages, summed over the
   // micro-batches and the ranks with different tokens; null if there is none.
   std::shared_ptr<std::vector<float>> auxiliary_statistics;
-  // Purpose::logits: of the last micro-batch, [BatchBounds::logit_positions, vocabulary].
+  // Purpose::logits: of the last micro-batch, [BatchBounds::logit_positions, vocabulary], in all columns of the model.
+  // Null on the ranks of all pipeline stages but the last.
   std::shared_ptr<std::vector<float>> logits;
 };
 

@@ -26,8 +26,11 @@ struct Pass {
 };
 
 // Groups of `in_flight` micro-batches, forward of all before backward of the first. Also right for several stages,
-// which then wait for each other most of the time. `backward`: false for forward-only programs.
-std::vector<Pass> grouped_passes(int micro_batches, int in_flight, const models::Partition& partition, int stage,
-                                 bool backward);
+// which then wait for each other most of the time.
+std::vector<Pass> grouped_passes(int micro_batches, int in_flight, const models::Partition& partition, int stage);
+
+// Of forward-only programs: the stages are idle for stages - 1 passes in all. With virtual stages, micro-batches pass
+// through each chunk in groups of as many as there are stages.
+std::vector<Pass> forward_passes(int micro_batches, const models::Partition& partition, int stage);
 
 }  // namespace hawser::step

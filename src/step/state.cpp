@@ -139,8 +139,9 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     }
     optimizer_bytes_ = carver.used() - parameter_bytes_;
     kv_caches_.assign(static_cast<std::size_t>(model.layers()), {});
-    if (options.kv_cache_rows > 0) {
-      for (int layer = 0; layer < model.layers(); ++layer) {
+    for (const models::LayerRange& chunk : models::layers_of_stage(model, options.partition, options.stage)) {
+      if (options.kv_cache_rows == 0) break;
+      for (int layer = chunk.begin; layer < chunk.end; ++layer) {
         const nn::AttentionConfig* const c = model.attention(layer);
         if (c == nullptr) continue;
         nn::KvCache& cache = kv_caches_[static_cast<std::size_t>(layer)];

@@ -256,6 +256,27 @@ TEST(PipelinePlan, TheBubbleOfInterleavedStagesIsThatOfThePaper) {
   }
 }
 
+// Forward-only steps have a bubble of (p - 1) F of one chunk, and routers' sums over the stages do not add to it.
+TEST(PipelinePlan, StagesEvaluateSeveralMicroBatchesAtOnce) {
+  for (const auto& [stages, chunks] : {std::pair{2, 1}, {4, 1}, {2, 2}, {4, 2}}) {
+    const int blocks = stages * chunks;
+    for (const bool experts : {false, true}) {
+      const models::Model dense(testing::llama_description({.blocks = blocks})), routed = with_experts(blocks, true);
+      const models::Model& model = experts ? routed : dense;
+      Partition partition{.stages = stages};
+      for (int block = 1; block <= blocks; ++block) partition.ends.push_back(block);
+      for (const int micro_batches : {1, 2 * stages, 3 * stages + 1}) {
+        plan::Layout layout = staged(model, partition, 1, Schedule::grouped);
+        layout.forward_micro_batches = micro_batches;
+        const auto plans = plan::plan_stages(model, layout, step::Purpose::loss, 0, false);
+        if (chunks > 1 && micro_batches % stages != 0) continue;  // the last group has idle passes
+        EXPECT_NEAR(constant_costs(plans, 1, 0, 0), micro_batches * chunks + stages - 1, 1e-9)
+            << stages << " stages, " << chunks << " chunks, " << micro_batches << " micro-batches";
+      }
+    }
+  }
+}
+
 // The sums over stages do not serialise the pipeline: the bubbles are those without them.
 TEST(PipelinePlan, SumsOverStagesTakeNoTimeOfThePasses) {
   for (const int stages : {2, 4}) {

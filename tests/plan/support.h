@@ -122,7 +122,7 @@ class Steps {
   step::StepOutput enqueue(step::Purpose purpose) {
     step::StepInput input;
     input.record = {.learning_rate = 1e-3f, .inverse_targets = 1.0f / static_cast<float>(loader_.step_targets(0))};
-    const int count = step::forward_only(purpose) ? 1 : layout_.micro_batches;
+    const int count = plan::micro_batches_of(layout_, purpose);
     for (int m = 0; m < count; ++m) input.batches.push_back(engine::to_host_batch(loader_.load(0, m), layout_.batch));
     return session_.enqueue(purpose, input);
   }

@@ -11,22 +11,19 @@ inline TensorView workspace_of(nn::LayerContext& ctx, std::int64_t bytes) {
   return bytes > 0 ? ctx.temp(DType::u8, {bytes}) : TensorView();
 }
 
-inline void all_reduce(nn::LayerContext& ctx, comm::Group& group, const TensorView& data, comm::Reduction reduction) {
+inline void all_reduce(nn::LayerContext& ctx, Stream& stream, comm::Group& group, const TensorView& data,
+                       comm::Reduction reduction) {
   const TensorView flat = data.reshape({data.elements()});
-  const std::int64_t bytes =
-      comm::all_reduce_workspace(flat.elements(), flat.dtype(), group.size(), ctx.compute().target());
-  group.all_reduce(ctx.compute(), flat, reduction, workspace_of(ctx, bytes));
+  const std::int64_t bytes = comm::all_reduce_workspace(flat.elements(), flat.dtype(), group.size(), stream.target());
+  group.all_reduce(stream, flat, reduction, workspace_of(ctx, bytes));
 }
 
+// On the exchange stream, as what SequenceParallel has begun before.
 class TensorSums : public nn::TensorReduce {
  public:
   explicit TensorSums(comm::Group& group) : group_(group) {}
-  void sum(nn::LayerContext& ctx, const TensorView& data) override {
-    all_reduce(ctx, group_, data, comm::Reduction::sum);
-  }
-  void maximum(nn::LayerContext& ctx, const TensorView& data) override {
-    all_reduce(ctx, group_, data, comm::Reduction::max);
-  }
+  void sum(nn::LayerContext& ctx, const TensorView& data) override { reduce(ctx, data, comm::Reduction::sum); }
+  void maximum(nn::LayerContext& ctx, const TensorView& data) override { reduce(ctx, data, comm::Reduction::max); }
   void gather(nn::LayerContext& ctx, const TensorView& part, const TensorView& all) override {
     ctx.exchange_after_compute();
     group_.all_gather(ctx.exchange(), part.reshape({part.elements()}), all.reshape({all.elements()}));
@@ -34,6 +31,12 @@ class TensorSums : public nn::TensorReduce {
   }
 
  private:
+  void reduce(nn::LayerContext& ctx, const TensorView& data, comm::Reduction reduction) {
+    ctx.exchange_after_compute();
+    all_reduce(ctx, ctx.exchange(), group_, data, reduction);
+    ctx.compute_after_exchange();
+  }
+
   comm::Group& group_;
 };
 
@@ -54,7 +57,7 @@ class TensorParallel : public nn::Redistribute {
     nn::RowPiece target(int) override { return {y_, 0}; }
     void written(int) override {}
     void finish() override {
-      all_reduce(ctx_, group_, y_, comm::Reduction::sum);
+      all_reduce(ctx_, ctx_.compute(), group_, y_, comm::Reduction::sum);
       if (!residual_.empty()) ops::add(ctx_.compute(), {.a = y_, .b = residual_, .y = y_});
     }
 

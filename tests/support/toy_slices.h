@@ -12,6 +12,7 @@ struct Division {
   bool vocabulary = false;         // of embedding and head: 34 and 33 of 67, and a row of padding
   bool sequence_parallel = false;  // needs `vocabulary`
   bool one_plan = false;           // the first rank plans for all: slices must be equal, 19 of 38 inner channels
+  int whole_attention = -1, whole_mlp = -1;  // the block whose attention, or MLP, each rank has all of
 };
 
 // Key-value heads that are fewer than tensor ranks are on several of them.
@@ -27,17 +28,24 @@ inline models::ModelDescription part_of(models::ModelDescription d, int part, in
     d.embedding.vocabulary = d.head.vocabulary = own;
   }
   const int copies = kv_copies(d, parts);
-  for (models::BlockDescription& block : d.blocks) {
+  for (int b = 0; b < static_cast<int>(d.blocks.size()); ++b) {
+    models::BlockDescription& block = d.blocks[static_cast<std::size_t>(b)];
     nn::AttentionConfig& a = block.attention;
-    a.heads_part = {.begin = part * a.heads / parts, .total = a.heads};
-    a.kv_heads_part = {.begin = part / copies * a.kv_heads * copies / parts, .total = a.kv_heads};
-    a.heads /= parts;
-    a.kv_heads = a.kv_heads * copies / parts;
-    a.kv_copies = copies;
     nn::MlpConfig& m = block.mlp;
-    const std::int64_t begin = (m.inner * part + parts - 1) / parts, end = (m.inner * (part + 1) + parts - 1) / parts;
-    m.inner_part = {.begin = begin, .total = m.inner};
-    m.inner = end - begin;
+    a.sliced = b != division.whole_attention;
+    m.sliced = b != division.whole_mlp;
+    if (a.sliced) {
+      a.heads_part = {.begin = part * a.heads / parts, .total = a.heads};
+      a.kv_heads_part = {.begin = part / copies * a.kv_heads * copies / parts, .total = a.kv_heads};
+      a.heads /= parts;
+      a.kv_heads = a.kv_heads * copies / parts;
+      a.kv_copies = copies;
+    }
+    if (m.sliced) {
+      const std::int64_t begin = (m.inner * part + parts - 1) / parts, end = (m.inner * (part + 1) + parts - 1) / parts;
+      m.inner_part = {.begin = begin, .total = m.inner};
+      m.inner = end - begin;
+    }
   }
   return d;
 }

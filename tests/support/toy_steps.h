@@ -36,6 +36,7 @@ class ToySteps {
     layout.micro_batches = static_cast<int>(loader_.micro_batches());
   }
 
+  const batches::BatchLoader& loader() const { return loader_; }
   std::int64_t targets(std::int64_t step) const { return loader_.step_targets(step); }
 
   step::StepInput input(std::int64_t step) const {

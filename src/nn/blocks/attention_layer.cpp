@@ -1,5 +1,5 @@
 // Shapes: T rows, C width, H query heads, K key-value heads, D head dim. Norms and the residual have
-// RowCounts::residual rows, everything else RowCounts::full.
+// RowCounts::residual rows, attention RowCounts::full, and Linears Linear::rows.
 #include "nn/blocks/attention_layer.h"
 
 #include <cmath>
@@ -129,7 +129,15 @@ AttentionLayer::AttentionLayer(AttentionConfig config)
       q_norm_(make_qk_norm(config_, 0)),
       k_norm_(make_qk_norm(config_, 1)),
       qkv_(make_qkv()),
-      output_(make_output()) {}
+      output_(make_output()) {
+  if (config_.sliced) return;
+  HAWSER_CHECK(config_.kv_copies == 1, config_.output, ": copies of key-value heads of a layer that is not sliced");
+  std::ranges::for_each(params_, set_unsliced);
+  // Every rank computes attention of all rows.
+  for (int i = 0; config_.qk_norm && i < 2; ++i) {
+    params_[static_cast<std::size_t>(qk_norm_index(config_) + i)].of_residual_rows = false;
+  }
+}
 
 ColumnParallelLinear AttentionLayer::make_qkv() {
   const AttentionConfig& c = config_;
@@ -144,7 +152,8 @@ ColumnParallelLinear AttentionLayer::make_qkv() {
                                .bias = c.qkv_bias ? kFirstBias : -1,
                                .more_weight = apart ? kv_index(c) : -1,
                                .more_bias = apart && c.qkv_bias ? kv_index(c) + 1 : -1,
-                               .adapters = add_adapters(c.adapters, targets, c.width, {}, params_)});
+                               .adapters = add_adapters(c.adapters, targets, c.width, {}, params_),
+                               .sliced = c.sliced});
 }
 
 LayerOutput AttentionLayer::make_output() {
@@ -158,7 +167,8 @@ LayerOutput AttentionLayer::make_output() {
                              .weight = kOutputWeight,
                              .bias = c.output_bias ? kFirstBias + c.qkv_bias : -1,
                              .adapters = add_adapters(c.adapters, {{c.output, 0, c.width, {}}}, c.q_size(), q, params_),
-                             .first_input = q.begin}),
+                             .first_input = q.begin,
+                             .sliced = c.sliced}),
           post_norm};
 }
 
@@ -184,7 +194,7 @@ std::array<TensorSpec, AttentionLayer::kSavedCount> AttentionLayer::tensors(cons
            output[1],
            output[2],
            output[3],
-           adapters_tensor("qkv_adapters", qkv_.linear(), rows.full, dtype),
+           adapters_tensor("qkv_adapters", qkv_.linear(), rows, dtype),
            {"normed_scale", DType::f32, {1}}}};
 }
 
@@ -241,7 +251,8 @@ Scaled AttentionLayer::write_normed(LayerContext& ctx, const TensorView& x, cons
 }
 
 void AttentionLayer::project(LayerContext& ctx, const Scaled& normed, const TensorView& qkv, const Saved& saved) const {
-  qkv_.forward(ctx, normed, qkv, saved.tensors[kQkvAdapters]);
+  qkv_.forward(ctx, normed, own_rows(ctx, qkv), saved.tensors[kQkvAdapters]);
+  complete(ctx, qkv);
   if (q_norm_) return;
   const Heads heads = heads_of(qkv);
   rope(ctx, heads.q, false);
@@ -277,6 +288,16 @@ LayerOutput::Tensors AttentionLayer::output_tensors(LayerContext& ctx, const Sav
 
 TensorView AttentionLayer::query_heads(const TensorView& matrix) const {
   return matrix.split_last(config_.heads, config_.head_dim);
+}
+
+TensorView AttentionLayer::own_rows(const LayerContext& ctx, const TensorView& matrix) const {
+  const RowCounts rows = ctx.rows();
+  return matrix.rows(qkv_.linear().begin(rows), qkv_.linear().rows(rows));
+}
+
+void AttentionLayer::complete(LayerContext& ctx, const TensorView& matrix) const {
+  const TensorView own = own_rows(ctx, matrix);
+  if (own.size(0) < matrix.size(0)) ctx.seams().tensor_reduce->gather(ctx, own, matrix);
 }
 
 ops::AttentionCall AttentionLayer::call_of(const AttentionPart& part) const {
@@ -354,7 +375,7 @@ void AttentionLayer::forward(LayerContext& ctx, const TensorView& x, const Tenso
   project(ctx, normed, qkv, saved);
   const TensorView o = saved_or_temp(ctx, saved, kOut), lse = saved_or_temp(ctx, saved, kLse);
   attend(ctx, inputs_of(ctx, qkv), o, lse, saved);
-  output_.forward(ctx, o, residual, y, output_tensors(ctx, saved));
+  output_.forward(ctx, own_rows(ctx, o), residual, y, output_tensors(ctx, saved));
 }
 
 void AttentionLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy& policy) const {
@@ -364,7 +385,7 @@ void AttentionLayer::recompute(LayerContext& ctx, const Saved& saved, const Save
   const TensorView o = saved.tensors[kOut];
   if (policy.recomputes_attention()) attend(ctx, inputs_of(ctx, qkv), o, saved.tensors[kLse], saved);
   if (output_.has_norm() && policy.checkpointing == Checkpointing::full) {
-    output_.recompute(ctx, o, {.z = saved.tensors[kProjected]});
+    output_.recompute(ctx, own_rows(ctx, o), {.z = saved.tensors[kProjected]});
   }
 }
 
@@ -390,10 +411,13 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
                                                           .saved = of_exchange(saved)});
   LayerOutput::Tensors output = {saved.tensors[kProjected], saved.tensors[kPostStatistics]};
   if (output_.has_norm()) output.dz = saved_or_temp(ctx, saved, kDprojected);
-  const auto [dz, of_o, rounded_dz] = output_.backward(ctx, dy, output, d_o, sink, policy.delay_weight_gradients);
+  const auto [dz, of_o, rounded_dz] =
+      output_.backward(ctx, dy, output, own_rows(ctx, d_o), sink, policy.delay_weight_gradients);
+  complete(ctx, d_o);
   attend_backward(ctx, *seam_call);
   if (!policy.delay_weight_gradients) {
-    output_.linear().weight_gradient(ctx, dz, o, sink, {saved.tensors[kOutputAdapters], of_o}, rounded_dz);
+    output_.linear().weight_gradient(ctx, dz, own_rows(ctx, o), sink, {saved.tensors[kOutputAdapters], of_o},
+                                     rounded_dz);
   }
   seam_call->finish_queries();
   rope(ctx, gradients.q, true);
@@ -402,13 +426,14 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
   rope(ctx, gradients.k, true);
   if (k_norm_) k_norm_->backward(ctx, heads.k, inputs.k_statistics, gradients.k, TensorView(), gradients.k, sink);
   const AdapterTensors of_qkv = {saved.tensors[kQkvAdapters], qkv_.linear().make_inner_gradient(ctx)};
-  qkv_.linear().adapter_gradient(ctx, dqkv, of_qkv.inner_gradient);
+  const TensorView of_own = own_rows(ctx, dqkv);
+  qkv_.linear().adapter_gradient(ctx, of_own, of_qkv.inner_gradient);
   const Scaled normed = policy.delay_weight_gradients ? Scaled() : normed_again(ctx, saved);
   const TensorView dnormed = ctx.temp(ctx.dtype(), saved.x.shape());
   if (policy.delay_weight_gradients) {
-    qkv_.input_gradient(ctx, dqkv, dnormed, of_qkv.inner_gradient);
+    qkv_.input_gradient(ctx, of_own, dnormed, of_qkv.inner_gradient);
   } else {
-    qkv_.backward(ctx, dqkv, normed, dnormed, sink, of_qkv);
+    qkv_.backward(ctx, of_own, normed, dnormed, sink, of_qkv);
   }
   norm_.backward(ctx, saved.x, statistics, dnormed, dresidual, dx, sink);
 }
@@ -417,10 +442,12 @@ void AttentionLayer::backward_weight(LayerContext& ctx, const TensorView& dy, co
                                      GradientSink& sink) const {
   if (output_.linear().has_gradients(ctx.trainable())) {
     const Scaled dz = output_.output_gradient(ctx, dy, {.dz = saved.tensors[kDprojected]});
-    output_.linear().weight_gradient(ctx, dz, saved.tensors[kOut], sink, {saved.tensors[kOutputAdapters], {}});
+    output_.linear().weight_gradient(ctx, dz, own_rows(ctx, saved.tensors[kOut]), sink,
+                                     {saved.tensors[kOutputAdapters], {}});
   }
   if (qkv_.linear().has_gradients(ctx.trainable())) {
-    qkv_.weight_gradient(ctx, saved.tensors[kDqkv], normed_again(ctx, saved), sink, {saved.tensors[kQkvAdapters], {}});
+    qkv_.weight_gradient(ctx, own_rows(ctx, saved.tensors[kDqkv]), normed_again(ctx, saved), sink,
+                         {saved.tensors[kQkvAdapters], {}});
   }
 }
 
@@ -432,7 +459,7 @@ Scaled AttentionLayer::normed_again(LayerContext& ctx, const Saved& saved) const
 }
 
 double AttentionLayer::flops(const RowCounts& counts, double pairs) const {
-  const std::int64_t rows = counts.full;
+  const std::int64_t rows = qkv_.linear().rows(counts);
   const AttentionConfig& c = config_;
   return 2.0 * static_cast<double>(rows * c.width) * static_cast<double>(c.qkv_size() + c.q_size()) +
          4.0 * static_cast<double>(c.q_size()) * pairs + qkv_.linear().adapter_flops(rows, c.width) +

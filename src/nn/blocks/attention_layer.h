@@ -23,6 +23,7 @@ namespace hawser::nn {
 struct AttentionConfig {
   std::int64_t width = 0, heads = 0, kv_heads = 0, head_dim = 0;
   PartOf heads_part, kv_heads_part;  // with tensor parallelism, heads and kv_heads are these parts of the model's
+  bool sliced = true;                // false: every tensor rank has the complete layer (Linear::sliced)
   int kv_copies = 1;  // consecutive tensor ranks with the same kv_heads_part (comm::MeshSizes::kv_copies)
   bool qkv_bias = false, output_bias = false;
   NormConfig norm_config;
@@ -114,6 +115,10 @@ class AttentionLayer : public Layer {
   // In place; inverse: of a gradient.
   void rope(LayerContext&, const TensorView& heads, bool inverse) const;
   TensorView query_heads(const TensorView& matrix) const;  // [T, heads, D] of [T, heads * D]
+  // Attention has RowCounts::full rows, its Linears Linear::rows. The rows of the latter, of a matrix with the former;
+  // and the same matrix made complete: by other ranks' rows, if that is not all of it.
+  TensorView own_rows(const LayerContext&, const TensorView& matrix) const;
+  void complete(LayerContext&, const TensorView& matrix) const;
   // What forward and backward of one part of the exchange share, with forward's FLOPs.
   ops::AttentionCall call_of(const AttentionPart& part) const;
 

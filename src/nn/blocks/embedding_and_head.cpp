@@ -50,7 +50,8 @@ void EmbeddingLayer::forward(LayerContext& ctx, const TensorView& y) const {
     expect_all_rows(ctx, config_.table);
     return look_up(ctx, y, 0);
   }
-  write_row_sum(ctx, y, {}, [&](const TensorView& rows, std::int64_t first) { look_up(ctx, rows, first); });
+  write_row_sum(ctx, *ctx.seams().redistribute, y, {},
+                [&](const TensorView& rows, std::int64_t first) { look_up(ctx, rows, first); });
 }
 
 void EmbeddingLayer::backward(LayerContext& ctx, const TensorView& dy, GradientSink& sink) const {

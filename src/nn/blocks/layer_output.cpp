@@ -10,7 +10,7 @@ std::array<TensorSpec, LayerOutput::kTensors> LayerOutput::tensors(const RowCoun
   return {{{"projected", dtype, {own, width}},
            {"post_norm_statistics", DType::f32, has_norm() ? norm_->statistics(own) : Shape{own}},
            {"dprojected", dtype, {own, width}},
-           adapters_tensor("output_adapters", linear(), rows.full, dtype)}};
+           adapters_tensor("output_adapters", linear(), rows, dtype)}};
 }
 
 std::array<SavedSpec, LayerOutput::kTensors> LayerOutput::saved_specs(const RowCounts& rows, std::int64_t width,

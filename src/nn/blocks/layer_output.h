@@ -3,7 +3,7 @@
 //   pre:       y = residual + Linear(x)
 //   sandwich:  y = residual + norm(z),  z = Linear(x)
 //
-// x [RowCounts::full, in]; residual, z, y and their gradients [RowCounts::residual, C] in LayerContext::dtype().
+// x [Linear::rows, in]; residual, z, y and their gradients [RowCounts::residual, C] in LayerContext::dtype().
 // Everything is enqueued on the compute stream. Errors: those of Linear and Norm.
 #pragma once
 

@@ -69,7 +69,7 @@ Scaled Linear::quantized(LayerContext& ctx, Operand operand, const Scaled& matri
   how.rows = reader != ReadBy::weight_gradient;
   how.transposed = reader != ReadBy::product;
   if (!how.rows) how.amax = how.saturated = {};
-  how.first_row = first_row;
+  how.first_row = begin(ctx.rows()) + first_row;
   if (how.records_only) {
     if (!how.amax.empty()) how.quantizer->record(ctx, how, matrix.view);
     return matrix;
@@ -248,7 +248,7 @@ void Linear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y, co
 }
 
 TensorView Linear::make_inner_gradient(LayerContext& ctx) const {
-  return adapter_ranks() == 0 ? TensorView() : ctx.temp(ctx.dtype(), {adapter_ranks(), ctx.rows().full});
+  return adapter_ranks() == 0 ? TensorView() : ctx.temp(ctx.dtype(), {adapter_ranks(), rows(ctx.rows())});
 }
 
 void Linear::adapter_gradient(LayerContext& ctx, const Scaled& dy, const TensorView& inner_gradient,
@@ -291,6 +291,7 @@ Scaled Linear::gradient_beside(LayerContext& ctx, const Scaled& x, const Scaled&
     how.records_only = how.rows = false;
     how.transposed = true;
     how.scale = how.amax = how.saturated = {};
+    how.first_row = begin(ctx.rows());
     return how.quantizer->quantize(ctx, how, dy.view);
   }
   if (!rounded.view.empty()) return rounded;
@@ -395,9 +396,19 @@ double Linear::adapter_flops(std::int64_t rows, std::int64_t inputs) const {
   return flops;
 }
 
+namespace {
+
+// Of one that is not sliced: that of a single device.
+Redistribute& seam_of(const LayerContext& ctx, const Linear& linear) {
+  static Redistribute single;
+  return linear.sliced ? *ctx.seams().redistribute : single;
+}
+
+}  // namespace
+
 void ColumnParallelLinear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y,
                                    const TensorView& inner) const {
-  const auto gather = ctx.seams().redistribute->gather(ctx, x);
+  const auto gather = seam_of(ctx, linear_).gather(ctx, x);
   for (int p = 0; p < gather->pieces(); ++p) {
     const RowPiece piece = gather->wait(p);
     linear_.forward(ctx, piece.rows, y.rows(piece.first_row, piece.rows.view.size(0)), inner, piece.first_row);
@@ -407,7 +418,7 @@ void ColumnParallelLinear::forward(LayerContext& ctx, const Scaled& x, const Ten
 
 void ColumnParallelLinear::backward(LayerContext& ctx, const Scaled& dy, const Scaled& x, const TensorView& dx,
                                     GradientSink& sink, const AdapterTensors& adapter_tensors) const {
-  Redistribute& seam = *ctx.seams().redistribute;
+  Redistribute& seam = seam_of(ctx, linear_);
   const Scaled rounded = linear_.rounded_once(ctx, dy);
   if (!seam.overlaps()) {
     weight_gradient(ctx, dy, x, sink, adapter_tensors, rounded);
@@ -426,7 +437,7 @@ void ColumnParallelLinear::backward(LayerContext& ctx, const Scaled& dy, const S
 
 void ColumnParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorView& dx,
                                           const TensorView& inner_gradient, const Scaled& rounded) const {
-  write_row_sum(ctx, dx, {}, [&](const TensorView& rows, std::int64_t first) {
+  write_row_sum(ctx, seam_of(ctx, linear_), dx, {}, [&](const TensorView& rows, std::int64_t first) {
     linear_.input_gradient(ctx, rows_of(dy, first, rows.size(0)), rows, inner_gradient, first,
                            rows_of(rounded, first, rows.size(0)));
   });
@@ -435,20 +446,20 @@ void ColumnParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy, c
 void ColumnParallelLinear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& x, GradientSink& sink,
                                            const AdapterTensors& adapter_tensors, const Scaled& rounded) const {
   if (!linear_.reads_input(ctx.trainable())) return linear_.weight_gradient(ctx, dy, {}, sink, adapter_tensors);
-  const auto gather = ctx.seams().redistribute->gather(ctx, x);
+  const auto gather = seam_of(ctx, linear_).gather(ctx, x);
   linear_.weight_gradient(ctx, dy, gather->all(), sink, adapter_tensors, rounded);
   gather->finish();
 }
 
 RowParallelLinear::RowParallelLinear(Linear linear) : linear_(std::move(linear)) {
-  linear_.sums_inputs = true;
+  linear_.sums_inputs = linear_.sliced;
 }
 
 void RowParallelLinear::forward(LayerContext& ctx, const Scaled& x, const TensorView& residual, const TensorView& y,
                                 const TensorView& inner) const {
   Linear product = linear_;
   product.bias = -1;
-  write_row_sum(ctx, y, residual, [&](const TensorView& rows, std::int64_t first) {
+  write_row_sum(ctx, seam_of(ctx, linear_), y, residual, [&](const TensorView& rows, std::int64_t first) {
     product.forward(ctx, rows_of(x, first, rows.size(0)), rows, inner, first);
   });
   if (linear_.bias >= 0) ops::add_bias(ctx.compute(), {.y = y, .bias = ctx.weight(linear_.bias)});
@@ -456,7 +467,7 @@ void RowParallelLinear::forward(LayerContext& ctx, const Scaled& x, const Tensor
 
 RowParallelLinear::OutputGradient RowParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy,
                                                                     const TensorView& dx, bool delayed) const {
-  const auto gather = ctx.seams().redistribute->gather(ctx, dy);
+  const auto gather = seam_of(ctx, linear_).gather(ctx, dy);
   if (dx.empty()) {
     const Scaled all = gather->all();
     gather->finish();

@@ -55,6 +55,15 @@ struct Linear {
   std::vector<Adapter> adapters = {};
   std::int64_t first_input = 0;  // the column of x[:, 0] in the whole input, if x is a slice of it
   bool sums_inputs = false;      // row-parallel: the ranks' inputs are slices, and W has only their columns
+  // W is the slice of a tensor rank: the two parallel Linears exchange rows. false: each tensor rank has all of W. They
+  // then exchange nothing and compute the residual's rows; with sequence parallelism, a rank's gradients are parts of
+  // sums (set_unsliced).
+  bool sliced = true;
+
+  // The rows of y.
+  std::int64_t rows(const RowCounts& counts) const { return sliced ? counts.full : counts.residual; }
+  // Index of their first among the full rows.
+  std::int64_t begin(const RowCounts& counts) const { return sliced ? 0 : counts.first; }
 
   // y = x W^T + b + the adapters' terms. Writes AdapterTensors::inner, if it is not empty. Terms that fill y are
   // written before the GEMM with W, which adds to them in float32; others are added after it.
@@ -62,7 +71,7 @@ struct Linear {
   // x, y, dy and dx of these functions may be some rows: first_row and those after it. AdapterTensors have all rows.
   void forward(LayerContext&, const Scaled& x, const TensorView& y, const TensorView& inner = {},
                std::int64_t first_row = 0) const;
-  // AdapterTensors::inner_gradient for RowCounts::full rows, a temporary with undefined contents; empty if
+  // AdapterTensors::inner_gradient for all of its rows, a temporary with undefined contents; empty if
   // adapter_ranks() is 0.
   TensorView make_inner_gradient(LayerContext&) const;
   // Writes it.
@@ -127,8 +136,7 @@ struct Linear {
   Scaled product_gradient(LayerContext&, const Scaled& dy) const;
 };
 
-// A Linear whose outputs are sliced over the tensor ranks. x, dx [RowCounts::residual, in]; y, dy [RowCounts::full,
-// out].
+// A Linear whose outputs are sliced over the tensor ranks. x, dx [RowCounts::residual, in]; y, dy [Linear::rows, out].
 class ColumnParallelLinear {
  public:
   explicit ColumnParallelLinear(Linear linear) : linear_(std::move(linear)) {}
@@ -147,11 +155,11 @@ class ColumnParallelLinear {
   Linear linear_;
 };
 
-// A Linear whose inputs are sliced over the tensor ranks. x, dx [RowCounts::full, in]; residual, y, dy
+// A Linear whose inputs are sliced over the tensor ranks. x, dx [Linear::rows, in]; residual, y, dy
 // [RowCounts::residual, out].
 class RowParallelLinear {
  public:
-  // What the gradients of weights read: dy [RowCounts::full, out] and AdapterTensors::inner_gradient.
+  // What the gradients of weights read: dy [Linear::rows, out] and AdapterTensors::inner_gradient.
   struct OutputGradient {
     Scaled dy;
     TensorView inner_gradient;

@@ -4,9 +4,12 @@ namespace hawser::nn {
 
 namespace {
 
-// `how` of what `reader` reads, and of what is saved.
-Quantization forms(Quantization how, Operand operand, Linear::ReadBy reader, const SavedInput& saved) {
+// What `reader` reads, and what is saved.
+Quantization forms(LayerContext& ctx, const Linear& linear, Operand operand, Linear::ReadBy reader,
+                   const SavedInput& saved) {
+  Quantization how = ctx.quantization(linear.site, operand);
   how.operand = operand;
+  how.first_row = linear.begin(ctx.rows());
   how.rows = reader != Linear::ReadBy::weight_gradient;
   how.transposed = reader != Linear::ReadBy::product || saved.in_fp8();
   if (!how.rows) how.amax = how.saturated = {};
@@ -21,7 +24,7 @@ Quantization forms(Quantization how, Operand operand, Linear::ReadBy reader, con
 
 bool saves_fp8(const SavePolicy& policy, const Linear& linear, const RowCounts& rows) {
   return policy.fp8_inputs && policy.format(linear.site) != LinearFormat::compute && linear.adapters.empty() &&
-         rows.residual == rows.full;
+         linear.rows(rows) == rows.residual;
 }
 
 TensorSpec fp8_spec(const TensorSpec& matrix) {
@@ -50,10 +53,10 @@ std::optional<ops::Fp8Output> fp8_output(LayerContext& ctx, const Linear& linear
   const bool bias = operand == Operand::dy && (linear.bias >= 0 || linear.more_bias >= 0);
   const bool in_dtype = !saved.matrix.empty() && !saved.in_fp8();
   if (how.format == LinearFormat::compute || how.records_only || !linear.adapters.empty() || bias || in_dtype ||
-      shape[0] != ctx.rows().full) {
+      shape[0] != linear.rows(ctx.rows())) {
     return {};
   }
-  return how.quantizer->output(ctx, forms(how, operand, reader, saved), shape);
+  return how.quantizer->output(ctx, forms(ctx, linear, operand, reader, saved), shape);
 }
 
 Scaled write_input(LayerContext& ctx, const Linear& linear, const Shape& shape, const SavedInput& saved,
@@ -68,7 +71,7 @@ Scaled write_input(LayerContext& ctx, const Linear& linear, const Shape& shape, 
   if (y.empty()) y = ctx.temp(ctx.dtype(), shape);
   writer.write(y, {});
   if (!saved.in_fp8()) return y;  // the Linear rounds it
-  Quantization how = forms(ctx.quantization(linear.site, Operand::x), Operand::x, reader, saved);
+  Quantization how = forms(ctx, linear, Operand::x, reader, saved);
   if (!how.records_only) return how.quantizer->quantize(ctx, how, y);
   // The product reads y itself. There is no scale yet, and no one keeps the gradient of the weight.
   how.records_only = how.rows = false;

@@ -16,14 +16,14 @@ namespace hawser::nn {
 // x A^T, and one adds to dx. They have one scale. An adapter that drops, or has a magnitude, is alone.
 class LowRankAdapters {
  public:
-  // `members`: indices of the Linear's adapters. `first_row`: of x and dy in the calls below, among all rows.
+  // `members`: indices of the Linear's adapters. `first_row`: of x and dy in the calls below, among the Linear's rows.
   // `own_columns`: y and dy have only the columns of the one member.
   LowRankAdapters(LayerContext& ctx, const Linear& linear, const std::vector<std::size_t>& members,
                   std::int64_t first_row = 0, bool own_columns = false)
       : ctx_(ctx),
         site_(linear.site),
         first_input_(linear.first_input),
-        first_row_(first_row),
+        first_row_(linear.begin(ctx.rows()) + first_row),
         index_(static_cast<int>(members.front())) {
     for (const std::size_t i : members) members_.push_back(linear.adapters[i]);
     if (own_columns) members_.front().first_output = 0;
@@ -139,7 +139,7 @@ class LowRankAdapters {
 
   LayerContext& ctx_;
   Site site_;
-  std::int64_t first_input_, first_row_;
+  std::int64_t first_input_, first_row_;  // among the full rows
   int index_;
   TensorView a_;
   std::vector<Adapter> members_;

@@ -1,5 +1,5 @@
 // Shapes: T rows, C width, F inner width. Norms and the residual have RowCounts::residual rows, everything else
-// RowCounts::full.
+// Linear::rows.
 #include "nn/blocks/mlp_layer.h"
 
 namespace hawser::nn {
@@ -53,7 +53,9 @@ MlpLayer::MlpLayer(MlpConfig config)
       params_(mlp_params(config_)),
       norm_(config_.norm_config, kMlpNorm, config_.bias ? kMlpNormBias : kGateUpBias),
       gate_up_(make_gate_up()),
-      down_(make_down()) {}
+      down_(make_down()) {
+  if (!config_.sliced) std::ranges::for_each(params_, set_unsliced);
+}
 
 ColumnParallelLinear MlpLayer::make_gate_up() {
   const MlpConfig& c = config_;
@@ -63,7 +65,8 @@ ColumnParallelLinear MlpLayer::make_gate_up() {
   return ColumnParallelLinear({.site = Site::up_projection,
                                .weight = kGateUpWeight,
                                .bias = c.bias ? kGateUpBias : -1,
-                               .adapters = add_adapters(c.adapters, targets, c.width, {}, params_)});
+                               .adapters = add_adapters(c.adapters, targets, c.width, {}, params_),
+                               .sliced = c.sliced});
 }
 
 LayerOutput MlpLayer::make_down() {
@@ -77,7 +80,8 @@ LayerOutput MlpLayer::make_down() {
                .weight = kDownWeight,
                .bias = c.bias ? kDownBias : -1,
                .adapters = add_adapters(c.adapters, {{c.down, 0, c.width, {}}}, c.inner, c.inner_part, params_),
-               .first_input = c.inner_part.begin}),
+               .first_input = c.inner_part.begin,
+               .sliced = c.sliced}),
           post_norm};
 }
 
@@ -92,17 +96,18 @@ bool MlpLayer::draws_random_numbers() const {
 
 std::array<TensorSpec, MlpLayer::kSavedCount> MlpLayer::tensors(const RowCounts& rows, DType dtype) const {
   const MlpConfig& c = config_;
+  const std::int64_t inner_rows = gate_up_.linear().rows(rows);
   const auto down = down_.tensors(rows, c.width, dtype);
   return {{{"norm_statistics", DType::f32, norm_.statistics(rows.residual)},
            {"normed", dtype, {rows.residual, c.width}},
-           {"gate_up", dtype, {rows.full, c.up_size()}},
-           {"inner", dtype, {rows.full, c.inner}},
-           {"dgate_up", dtype, {rows.full, c.up_size()}},
+           {"gate_up", dtype, {inner_rows, c.up_size()}},
+           {"inner", dtype, {inner_rows, c.inner}},
+           {"dgate_up", dtype, {inner_rows, c.up_size()}},
            down[0],
            down[1],
            down[2],
            down[3],
-           adapters_tensor("gate_up_adapters", gate_up_.linear(), rows.full, dtype),
+           adapters_tensor("gate_up_adapters", gate_up_.linear(), rows, dtype),
            {"normed_scale", DType::f32, {1}},
            {"inner_scale", DType::f32, {1}}}};
 }
@@ -158,7 +163,7 @@ Scaled MlpLayer::write_inner(LayerContext& ctx, const TensorView& gate_up, const
   const auto write = [&](const TensorView& y, const ops::Fp8Output& fp8) {
     activate(ctx, config_.activation, gate_up, y, fp8);
   };
-  return write_input(ctx, down_.linear(), {ctx.rows().full, config_.inner}, saved_input(saved, kInner, kInnerScale),
+  return write_input(ctx, down_.linear(), {gate_up.size(0), config_.inner}, saved_input(saved, kInner, kInnerScale),
                      reader, {write, is_gated(config_.activation)});
 }
 
@@ -219,7 +224,7 @@ void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
   const bool delayed = policy.delay_weight_gradients;
   LayerOutput::Tensors output = {saved.tensors[kProjected], saved.tensors[kPostStatistics]};
   if (down_.has_norm()) output.dz = saved_or_temp(ctx, saved, kDprojected);
-  const TensorView dinner = ctx.temp(ctx.dtype(), {ctx.rows().full, config_.inner});
+  const TensorView dinner = ctx.temp(ctx.dtype(), {down_.linear().rows(ctx.rows()), config_.inner});
   const auto [dz, of_inner, rounded_dz] = down_.backward(ctx, dy, output, dinner, sink, delayed);
   const auto [dgate_up, inner] = inner_backward(ctx, dinner, saved, policy);
   const AdapterTensors of_gate_up = {saved.tensors[kGateUpAdapters], gate_up_.linear().make_inner_gradient(ctx)};
@@ -256,7 +261,7 @@ Scaled MlpLayer::normed_again(LayerContext& ctx, const Saved& saved) const {
 }
 
 double MlpLayer::flops(const RowCounts& counts, double) const {
-  const std::int64_t rows = counts.full;
+  const std::int64_t rows = gate_up_.linear().rows(counts);
   return 2.0 * static_cast<double>(rows * config_.width) * static_cast<double>(config_.up_size() + config_.inner) +
          gate_up_.linear().adapter_flops(rows, config_.width) + down_.linear().adapter_flops(rows, config_.inner);
 }

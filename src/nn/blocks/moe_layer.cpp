@@ -101,7 +101,7 @@ MoeLayer::MoeLayer(MoeConfig config, std::shared_ptr<const RouterLoss> loss)
       bias_(config_.bias.empty() ? -1 : static_cast<int>(params_.size()) - 1),
       loss_(std::move(loss)),
       norm_(config_.norm_config, kMoeNorm, kMoeNormBias),
-      router_{.weight = kRouterWeight} {
+      router_{.weight = kRouterWeight, .sliced = false} {
   HAWSER_CHECK(config_.capacity >= 0, config_.router, ": capacity ", config_.capacity);
   HAWSER_CHECK(loss_ != nullptr && loss_->config() == config_.loss(), config_.router, ": the loss of another router");
 }

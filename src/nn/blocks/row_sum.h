@@ -1,4 +1,4 @@
-// `write_row_sum`: a matrix that is the Redistribute seam's sum of the tensor ranks' parts.
+// `write_row_sum`: a matrix that is a Redistribute seam's sum of the tensor ranks' parts.
 #pragma once
 
 #include "nn/layer.h"
@@ -18,9 +18,9 @@ void write_pieces(Redistribute::Sum& sum, const Write& write) {
 
 // The same, and then y [RowCounts::residual, C], dense, holds residual + the sum for work that is enqueued afterwards.
 template <class Write>
-void write_row_sum(LayerContext& ctx, const TensorView& y, const TensorView& residual, const Write& write,
-                   Redistribute::Order order = Redistribute::Order::any) {
-  const auto sum = ctx.seams().redistribute->sum(ctx, y, residual, order);
+void write_row_sum(LayerContext& ctx, Redistribute& seam, const TensorView& y, const TensorView& residual,
+                   const Write& write, Redistribute::Order order = Redistribute::Order::any) {
+  const auto sum = seam.sum(ctx, y, residual, order);
   write_pieces(*sum, write);
   sum->finish();
 }

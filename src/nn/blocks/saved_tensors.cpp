@@ -44,8 +44,8 @@ SavedSpec inner_spec(const TensorSpec& spec, const SavePolicy& policy, bool weig
   return output_gradient_spec(spec, policy, true);  // backward recomputes it
 }
 
-TensorSpec adapters_tensor(const char* name, const Linear& linear, std::int64_t rows, DType dtype) {
-  return {name, dtype, {linear.adapter_ranks(), rows}};
+TensorSpec adapters_tensor(const char* name, const Linear& linear, const RowCounts& rows, DType dtype) {
+  return {name, dtype, {linear.adapter_ranks(), linear.rows(rows)}};
 }
 
 SavedSpec adapters_spec(const TensorSpec& spec, const SavePolicy& policy, bool recomputed, const Linear& linear,

@@ -32,7 +32,7 @@ SavedSpec output_gradient_spec(const TensorSpec&, const SavePolicy& policy, bool
 SavedSpec inner_spec(const TensorSpec&, const SavePolicy& policy, bool weights);
 // AdapterTensors::inner of a Linear, for the gradients of its adapters; no elements if there is none. `recomputed`: the
 // Linear runs again in recompute.
-TensorSpec adapters_tensor(const char* name, const Linear& linear, std::int64_t rows, DType dtype);
+TensorSpec adapters_tensor(const char* name, const Linear& linear, const RowCounts& rows, DType dtype);
 SavedSpec adapters_spec(const TensorSpec&, const SavePolicy& policy, bool recomputed, const Linear& linear,
                         const TrainableParams& trainable);
 

@@ -23,11 +23,12 @@ class SlicedLoss {
         views_(views),
         weight_(weight),
         columns_(ctx.weight(projection.weight).size(0)),
-        chunk_(std::min(h.size(0), std::max<std::int64_t>(32, kLogitBytes / (4 * vocabulary.total)))),
+        ranks_((vocabulary.total + columns_ - 1) / columns_),
+        chunk_(std::min(h.size(0), std::max<std::int64_t>(32, kLogitBytes / (4 * columns_)))),
         logits_(ctx.temp(DType::f32, {chunk_, columns_})),
         gradients_(ctx.dtype() == DType::f32 ? logits_ : ctx.temp(ctx.dtype(), {chunk_, columns_})),
         statistics_(ctx.temp(DType::f32, {3 * chunk_})),
-        maximum_(ctx.temp(DType::f32, {chunk_})) {
+        parts_(ctx.temp(DType::f32, {ranks_ * 3 * chunk_})) {
     const TensorView& view = weight_.view;
     // Chunks add up in float32.
     if (!view.empty() && view.dtype() != DType::f32) sum_ = ctx.temp(DType::f32, view.shape());
@@ -53,7 +54,8 @@ class SlicedLoss {
  private:
   void chunk(std::int64_t begin, std::int64_t rows, const TensorView& dh) {
     const TensorView h = h_.rows(begin, rows), labels = ctx_.batch().labels.rows(begin, rows);
-    const TensorView logits = logits_.rows(0, rows), maximum = maximum_.rows(0, rows);
+    const TensorView logits = logits_.rows(0, rows);
+    const TensorView parts = parts_.rows(0, ranks_ * 3 * rows).reshape({ranks_ * 3, rows});
     const TensorView statistics = statistics_.rows(0, 3 * rows).reshape({3, rows});
     projection_.forward(ctx_, h, logits);
     ops::logit_statistics(ctx_.compute(), {.logits = logits,
@@ -61,11 +63,8 @@ class SlicedLoss {
                                            .statistics = statistics,
                                            .first_column = vocabulary_.begin,
                                            .total_columns = vocabulary_.total});
-    ops::copy(ctx_.compute(), {.x = statistics.rows(0, 1).reshape({rows}), .y = maximum});
-    TensorReduce& reduce = *ctx_.seams().tensor_reduce;
-    reduce.maximum(ctx_, maximum);
-    ops::rescale_statistics(ctx_.compute(), {.statistics = statistics, .maximum = maximum});
-    reduce.sum(ctx_, statistics.rows(1, 2).reshape({2 * rows}));
+    ctx_.seams().tensor_reduce->gather(ctx_, statistics, parts);
+    ops::combine_statistics(ctx_.compute(), {.parts = parts, .statistics = statistics});
     const TensorView gradients = dh.empty() ? dh : gradients_.rows(0, rows);
     ops::logit_gradients(ctx_.compute(), {.logits = logits,
                                           .labels = labels,
@@ -94,8 +93,8 @@ class SlicedLoss {
   TensorView h_;
   const LossViews& views_;
   GradientTarget weight_;
-  std::int64_t columns_, chunk_;
-  TensorView logits_, gradients_, statistics_, maximum_, sum_;
+  std::int64_t columns_, ranks_, chunk_;
+  TensorView logits_, gradients_, statistics_, parts_, sum_;
   bool begun_ = false;  // the weight's gradient has a chunk
 };
 
@@ -111,7 +110,8 @@ void sliced_loss(LayerContext& ctx, const Linear& projection, PartOf vocabulary,
     return gather->finish();
   }
   write_row_sum(
-      ctx, dh, {}, [&](const TensorView& rows, std::int64_t first) { loss.run(first, rows.size(0), rows); },
+      ctx, *ctx.seams().redistribute, dh, {},
+      [&](const TensorView& rows, std::int64_t first) { loss.run(first, rows.size(0), rows); },
       Redistribute::Order::same);
   gather->finish();
   loss.finish();

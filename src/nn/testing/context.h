@@ -132,6 +132,7 @@ class TestContext : public LayerContext {
   BatchViews batch_;
   RowCounts rows_;              // LayerRun sets it
   std::int64_t row_parts_ = 1;  // RowCounts::full / RowCounts::residual
+  std::int64_t row_part_ = 0;   // RowCounts::first / RowCounts::residual
   Seams seams_;
   std::vector<TensorView> weights_;
   std::vector<TensorView> scales_, transposed_;  // of weights_; may be shorter
@@ -228,7 +229,7 @@ class LayerRun {
            const std::vector<double>& x, const std::vector<double>& dy)
       : ctx_(ctx), layer_(layer), policy_(policy) {
     const auto rows = static_cast<std::int64_t>(x.size()) / width;
-    ctx.rows_ = {rows, rows * ctx.row_parts_};
+    ctx.rows_ = {rows, rows * ctx.row_parts_, rows * ctx.row_part_};
     specs_ = layer.saved_specs(ctx.rows_, ctx.dtype(), policy, ctx.trainable(), ctx.seams_);
     saved_.x = ctx.make(ctx.dtype(), {rows, width}, x);
     dy_ = ctx.make(ctx.dtype(), {rows, width}, dy);

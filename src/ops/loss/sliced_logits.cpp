@@ -23,15 +23,16 @@ void logit_statistics(Stream& stream, const LogitStatistics& args) {
       2.0 * static_cast<double>(args.logits.elements()), args, cpu::logit_statistics, nullptr);
 }
 
-void rescale_statistics(Stream& stream, const RescaleStatistics& args) {
-  const char* const op = "rescale_statistics";
-  expect_matrix(op, "statistics", args.statistics);
-  const std::int64_t rows = args.statistics.size(1);
+void combine_statistics(Stream& stream, const CombineStatistics& args) {
+  const char* const op = "combine_statistics";
+  expect_matrix(op, "parts", args.parts);
+  const std::int64_t ranks = args.parts.size(0) / 3, rows = args.parts.size(1);
+  HAWSER_CHECK(ranks > 0, op, ": statistics of no rank");
+  expect(op, "parts", args.parts, {DType::f32}, {3 * ranks, rows});
   expect(op, "statistics", args.statistics, {DType::f32}, {3, rows});
-  expect(op, "maximum", args.maximum, {DType::f32}, {rows});
-  expect_apart(op, args.maximum, args.statistics);
-  run(stream, {op, OpKind::loss}, {args.statistics, args.maximum}, {args.statistics}, static_cast<double>(rows), args,
-      cpu::rescale_statistics, nullptr);
+  expect_apart(op, args.parts, args.statistics);
+  run(stream, {op, OpKind::loss}, {args.parts}, {args.statistics}, 2.0 * static_cast<double>(args.parts.elements()),
+      args, cpu::combine_statistics, nullptr);
 }
 
 void logit_gradients(Stream& stream, const LogitGradients& args) {

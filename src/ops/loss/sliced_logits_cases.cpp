@@ -69,12 +69,13 @@ void check(const std::string& name, const Sliced& sliced, DType dtype, bool grad
   Values all = maxima;
   all.insert(all.end(), sums.begin(), sums.end());
   all.insert(all.end(), targets.begin(), targets.end());
+  Values parts;  // of all slices
   for (std::size_t s = 0; s + 1 < sliced.cuts.size(); ++s) {
     const bool last = s + 2 == sliced.cuts.size();
     const std::int64_t first = sliced.cuts[s], real = sliced.cuts[s + 1] - first;
     const std::int64_t columns = real + (last ? sliced.padding : 0);
     const Values own = sliced.slice(s);
-    Values statistics(3 * wide), rescaled(3 * wide), of_slice;
+    Values statistics(3 * wide), of_slice;
     for (std::size_t t = 0; t < wide; ++t) {
       const double* const row = own.data() + static_cast<std::int64_t>(t) * columns;
       const double max = *std::max_element(row, row + real);
@@ -84,9 +85,7 @@ void check(const std::string& name, const Sliced& sliced, DType dtype, bool grad
       const bool has = sliced.labels[t] >= 0 && label >= 0 && label < static_cast<double>(real);
       statistics[t] = max;
       statistics[wide + t] = sum;
-      statistics[2 * wide + t] = rescaled[2 * wide + t] = has ? row[static_cast<std::int64_t>(label)] : 0;
-      rescaled[t] = maxima[t];
-      rescaled[wide + t] = max == -kInfinity ? 0 : sum * std::exp(max - maxima[t]);
+      statistics[2 * wide + t] = has ? row[static_cast<std::int64_t>(label)] : 0;
       for (std::int64_t v = first; v < first + real; ++v) {
         of_slice.push_back(
             expected.gradients[t * static_cast<std::size_t>(sliced.columns()) + static_cast<std::size_t>(v)]);
@@ -106,15 +105,7 @@ void check(const std::string& name, const Sliced& sliced, DType dtype, bool grad
                 },
                 {statistics},
                 1e-6});
-    check_case({"rescale_statistics " + what,
-                [&](World& world) -> std::vector<Values> {
-                  const RescaleStatistics args{.statistics = world.in_out(DType::f32, {3, rows}, statistics),
-                                               .maximum = world.in(DType::f32, {rows}, maxima)};
-                  rescale_statistics(world.stream(), args);
-                  return {world.values(args.statistics)};
-                },
-                {rescaled},
-                1e-6});
+    parts.insert(parts.end(), statistics.begin(), statistics.end());
     std::vector<Values> results{{kBefore + expected.loss}};
     if (gradients) results.push_back(of_slice);
     check_case({"logit_gradients " + what,
@@ -137,6 +128,16 @@ void check(const std::string& name, const Sliced& sliced, DType dtype, bool grad
                 },
                 results, dtype == DType::bf16 ? kBf16Tolerance : 2e-6});
   }
+  const auto slices = static_cast<std::int64_t>(sliced.cuts.size()) - 1;
+  check_case({"combine_statistics " + name,
+              [&](World& world) -> std::vector<Values> {
+                const CombineStatistics args{.parts = world.in(DType::f32, {3 * slices, rows}, parts),
+                                             .statistics = world.out(DType::f32, {3, rows})};
+                combine_statistics(world.stream(), args);
+                return {world.values(args.statistics)};
+              },
+              {all},
+              1e-6});
 }
 
 TEST(SlicedLogits, AreTheCrossEntropyOfAllColumns) {
@@ -179,8 +180,11 @@ TEST(SlicedLogits, RejectsBadArguments) {
   };
   expect_rejected([&] { statistics_of(5, 5, statistics); }, "3 columns from 5 of 5");
   expect_rejected([&] { statistics_of(0, 3, world.out(DType::f32, {2, 2})); }, "statistics has shape");
-  expect_rejected([&] { rescale_statistics(world.stream(), {.statistics = statistics, .maximum = logits}); },
-                  "maximum has");
+  const auto combine = [&](const TensorView& parts) {
+    combine_statistics(world.stream(), {.parts = parts, .statistics = statistics});
+  };
+  expect_rejected([&] { combine(logits); }, "statistics of no rank");
+  expect_rejected([&] { combine(world.in(DType::f32, {4, 2}, Values(8))); }, "parts has shape");
   expect_rejected(
       [&] {
         logit_gradients(world.stream(), {.logits = logits,

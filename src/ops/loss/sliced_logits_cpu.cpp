@@ -30,14 +30,22 @@ void logit_statistics(const LogitStatistics& args) {
   });
 }
 
-void rescale_statistics(const RescaleStatistics& args) {
-  const std::int64_t rows = args.statistics.size(1);
-  auto* const maxima = args.statistics.data<float>();
-  auto* const sums = maxima + rows;
-  const auto* const all = args.maximum.data<float>();
+void combine_statistics(const CombineStatistics& args) {
+  const std::int64_t ranks = args.parts.size(0) / 3, rows = args.parts.size(1);
+  const auto* const parts = args.parts.data<float>();
+  auto* const statistics = args.statistics.data<float>();
   for (std::int64_t t = 0; t < rows; ++t) {
-    if (maxima[t] != all[t]) sums[t] *= std::exp(maxima[t] - all[t]);
-    maxima[t] = all[t];
+    const auto part = [&](std::int64_t rank, std::int64_t row) { return parts[(3 * rank + row) * rows + t]; };
+    float max = part(0, 0), sum = 0, target = 0;
+    for (std::int64_t r = 1; r < ranks; ++r) max = std::max(max, part(r, 0));
+    for (std::int64_t r = 0; r < ranks; ++r) {
+      // Two maxima may be -inf.
+      sum += part(r, 0) == max ? part(r, 1) : part(r, 1) * std::exp(part(r, 0) - max);
+      target += part(r, 2);
+    }
+    statistics[t] = max;
+    statistics[rows + t] = sum;
+    statistics[2 * rows + t] = target;
   }
 }
 

@@ -76,6 +76,10 @@ TEST(Domains, OfTensorRanksAreSlicesOrCopies) {
   EXPECT_EQ(rejection(part, mesh, nn::with_sequence_parallelism(own), true), "");
   EXPECT_EQ(rejection(part_on({}, false), {}, nn::common_domain), "");
   EXPECT_EQ(rejection(part_on({}, false), {}, own), "");
+  const models::ModelDescription with_whole =
+      testing::part_of(testing::toy_with_adapters(0), 0, 2, {.vocabulary = true, .whole_attention = 0, .whole_mlp = 1});
+  EXPECT_EQ(rejection(with_whole, mesh, own), "");
+  EXPECT_EQ(rejection(with_whole, mesh, nn::with_sequence_parallelism(own), true), "");
 
   expect_text(rejection(part, mesh, nn::common_domain),
               {"Domain::sliced", "2 tensor ranks", "0 of 1 segments are slices, not all"});

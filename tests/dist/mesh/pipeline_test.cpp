@@ -1,6 +1,7 @@
 // Pipeline stages, with schedules for tests: the same loss, gradients and training as one rank.
 #include <cstring>
 
+#include "engine/evaluate_loss.h"
 #include "mesh_case.h"
 #include "support/pipeline.h"
 #include "toy_training.h"
@@ -151,6 +152,39 @@ TEST(Pipeline, GradientsAreBitwiseThoseOfOneRank) {
       ASSERT_EQ(gradient.size(), expected.size());
       EXPECT_EQ(std::memcmp(gradient.data(), expected.data(), gradient.size() * sizeof(float)), 0)
           << c.text() << ": " << name;
+    }
+  }
+}
+
+// Several micro-batches of each step are in the stages at the same time. Five in steps of three: one has no tokens.
+TEST(Pipeline, EvaluatesLikeOneRank) {
+  const int world = the_world->size();
+  if (world == 1) GTEST_SKIP() << "needs two ranks or more";
+  const models::Model model(testing::toy_with_experts());
+  const auto loss_of = [&](plan::Layout layout, comm::Mesh& mesh, std::int64_t batch_size) {
+    const testing::ToySteps steps(layout, mesh.place(), batch_size);
+    const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+    engine::Session session(model, layout, *device, mesh, {step::Purpose::loss}, std::nullopt, {.replay = true});
+    session.initialise(3);
+    std::vector<double> statistics;
+    const auto [sum, tokens] = engine::evaluate_loss(session, steps.loader(), 2, nullptr, &statistics);
+    EXPECT_EQ(tokens, steps.targets(0) + steps.targets(1));
+    return std::pair(sum, statistics);
+  };
+  const std::vector<Partition> partitions = {{.stages = 2, .ends = {1, 2}}, {.stages = 2, .ends = {0, 1, 2, 2}}};
+  for (const Partition& partition : partitions) {
+    const Staged staged{.partition = partition, .mesh = {.shard = world / 2}, .micro_batches = 5};
+    plan::Layout layout = layout_of(staged, model);
+    layout.forward_micro_batches = 3;
+    const std::int64_t sequences = 5 * layout.batch.sequences * layout.data_ranks();
+    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const auto self = comm::make_self_mesh();
+    const auto [cut, cut_statistics] = loss_of(layout, *mesh, sequences);
+    const auto [one, statistics] = loss_of(alone(staged, model), *self, sequences);
+    EXPECT_NEAR(cut, one, 1e-6 * one) << staged.text();
+    ASSERT_EQ(cut_statistics.size(), statistics.size());
+    for (std::size_t i = 0; i < statistics.size(); ++i) {
+      EXPECT_NEAR(cut_statistics[i], statistics[i], 1e-5 * (1 + std::abs(statistics[i]))) << i;
     }
   }
 }

@@ -207,6 +207,93 @@ TEST(Tensor, MoreRanksThanKeyValueHeadsTrainLikeOneRank) {
   expect({.tensor = 4, .shard = world / 4}, 2);
 }
 
+// Layers that each tensor rank has all of, among others that are sliced: attention of the first block, the MLP of the
+// second, or both.
+TEST(Tensor, LayersThatAreNotSlicedTrainLikeOneRank) {
+  const int world = the_world->size();
+  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
+  const auto own = [](const nn::Param& param) { return param.flat; };
+  const auto adapters_only = [](const nn::Param& param) {
+    nn::FlatSpec spec = param.flat;
+    spec.trainable = param.name.find("lora_") != std::string::npos;
+    return spec;
+  };
+  const nn::SavePolicy none, full{.checkpointing = Checkpointing::full},
+      selective{.checkpointing = Checkpointing::selective, .delay_weight_gradients = true};
+  models::ModelDescription plain = testing::toy_description(), norms = testing::toy_description(false);
+  for (models::BlockDescription& block : norms.blocks) {
+    nn::AttentionConfig& a = block.attention;
+    nn::MlpConfig& m = block.mlp;
+    a.norm_place = m.norm_place = nn::NormPlace::sandwich;
+    a.post_norm = cat(a.norm, "_post");
+    m.post_norm = cat(m.norm, "_post");
+    a.qk_norm = nn::NormConfig{};
+    a.q_norm = cat(a.norm, "_q");
+    a.k_norm = cat(a.norm, "_k");
+  }
+  for (const int tensor : {2, 4}) {
+    if (world < tensor) continue;
+    comm::MeshSizes mesh{.tensor = tensor, .shard = world / tensor, .kv_copies = testing::kv_copies(plain, tensor)};
+    for (Division division : {kVocabulary, kSequence}) {
+      division.whole_attention = 0;
+      expect_divided(norms, mesh, full, division, own);
+      division.whole_mlp = 1;
+      expect_divided(plain, mesh, none, division, own);
+      expect_divided(norms, mesh, selective, division, own);
+      expect_divided(testing::toy_with_adapters(0.25), mesh, full, division, adapters_only);
+      expect_divided(testing::toy_with_adapters(0.25, true), mesh, selective, division, adapters_only);
+      division.whole_attention = -1;
+      expect_divided(plain, mesh, selective, division, own);
+    }
+  }
+  if (world < 4) return;
+  Division division = kSequence;
+  division.whole_attention = 1;
+  expect_divided(plain, {.tensor = 2, .context = 2, .shard = world / 4}, selective, division, own);
+}
+
+// With sequence parallelism a complete MLP has as many FLOPs as a slice, on fewer rows; without it, as on one rank. Its
+// weights are sharded over the tensor ranks, and complete where they are gathered.
+TEST(Tensor, PlansCountWhatARankHasOfALayer) {
+  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
+  models::ModelDescription whole = testing::toy_description();
+  for (models::BlockDescription& block : whole.blocks) block.mlp.inner = 38;
+  const auto plan_of = [&](const comm::MeshSizes& mesh, const Division& division) {
+    const nn::FlatSpecOf own = [](const nn::Param& param) { return param.flat; };
+    const models::Model model(mesh.tensor == 1 ? whole : part_of(whole, 0, mesh.tensor, division),
+                              division.sequence_parallel ? nn::with_sequence_parallelism(own) : own);
+    plan::Layout layout = testing::toy_layout(mesh, model);
+    layout.sequence_parallel = division.sequence_parallel;
+    plan::set_bounds(layout);
+    layout.replace_seams = [&](nn::Seams& seams, comm::Mesh& groups) {
+      seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
+      if (division.sequence_parallel) {
+        seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
+      } else {
+        seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
+      }
+    };
+    const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, 0);
+    return std::pair(plan::costs_of(plan, model, layout), plan.parameter_bytes);
+  };
+  const auto with_whole_mlp = [](Division division) {
+    division.whole_mlp = 1;
+    return division;
+  };
+  const auto [sliced, sliced_bytes] = plan_of({.tensor = 2}, kSequence);
+  const auto [complete, bytes] = plan_of({.tensor = 2}, with_whole_mlp(kSequence));
+  EXPECT_DOUBLE_EQ(complete.model_flops, sliced.model_flops);
+  EXPECT_NEAR(complete.flops, sliced.flops, 1e-3 * sliced.flops);
+  EXPECT_NEAR(static_cast<double>(bytes), static_cast<double>(sliced_bytes), 1024);  // padding
+  EXPECT_GT(complete.total_bytes, sliced.total_bytes);
+  const auto all_rows = [&](const Division& division) { return plan_of({.tensor = 2}, division).first.model_flops; };
+  const double one = plan_of({}, {}).first.model_flops, half = all_rows(kVocabulary),
+               with_mlp = all_rows(with_whole_mlp(kVocabulary));
+  const nn::MlpConfig& mlp = whole.blocks[1].mlp;
+  const double rows = static_cast<double>(testing::toy_layout({}, models::Model(whole)).bounds.rows);
+  EXPECT_NEAR(with_mlp - half, 3 * 2 * rows * static_cast<double>(mlp.width * 3 * mlp.inner) / 2, 1e-6 * one);
+}
+
 // Norms after layers and of heads; learned positions, layer norms with biases; adapters with dropout.
 TEST(Tensor, SequenceParallelBlocksOfOtherFamiliesTrainLikeOneRank) {
   const comm::MeshSizes mesh = divided_mesh();
@@ -334,34 +421,37 @@ TEST(Tensor, RanksOfSlicesHaveTheScalesOfOneRank) {
   const models::ModelDescription whole = testing::toy_description();
   const comm::MeshSizes mesh{.tensor = 2, .shard = world / 2};
   const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
-  const models::Model model(half_of(whole, part, {}),
-                            [&](const nn::Param& param) { return with_scales(spec_of(param), param); });
-  plan::Layout layout = testing::toy_layout(mesh, model);
-  layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
-    seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
-  };
-  quantize(layout);
-  const Trained cut = train(model, layout, {.inputs = {0}});
+  for (const Division& division : {Division{}, Division{.whole_mlp = 1}}) {
+    const models::Model model(half_of(whole, part, division),
+                              [&](const nn::Param& param) { return with_scales(spec_of(param), param); });
+    plan::Layout layout = testing::toy_layout(mesh, model);
+    layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
+      seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
+    };
+    quantize(layout);
+    const Trained cut = train(model, layout, {.inputs = {0}});
 
-  const models::Model one(whole, [&](const nn::Param& param) { return with_scales(nn::common_domain(param), param); });
-  plan::Layout alone = testing::toy_layout({}, one);
-  quantize(alone);
-  const auto self = comm::make_self_mesh();
-  const testing::ToySteps steps(alone, self->place(), 2LL * layout.data_ranks() * 2);
-  const auto device = make_cpu_device();
-  engine::Session session(one, alone, *device, *self, {step::Purpose::train});
-  session.initialise(3);
-  EXPECT_TRUE(cut.before == testing::states_of(session));  // with the scales of the weights
-  step::StepInput input = steps.input(0);
-  input.record.learning_rate = 0.01f;
-  session.enqueue(step::Purpose::train, input);
-  int compared = 0;
-  for (const auto& [name, values] : testing::states_of(session)) {
-    if (!name.starts_with("quantization/amax_history/")) continue;
-    EXPECT_NEAR(cut.after.at(name).front(), values.front(), 2e-2 * values.front()) << name;
-    compared += values.front() > 0 ? 1 : 0;
+    const models::Model one(whole,
+                            [&](const nn::Param& param) { return with_scales(nn::common_domain(param), param); });
+    plan::Layout alone = testing::toy_layout({}, one);
+    quantize(alone);
+    const auto self = comm::make_self_mesh();
+    const testing::ToySteps steps(alone, self->place(), 2LL * layout.data_ranks() * 2);
+    const auto device = make_cpu_device();
+    engine::Session session(one, alone, *device, *self, {step::Purpose::train});
+    session.initialise(3);
+    EXPECT_TRUE(cut.before == testing::states_of(session));  // with the scales of the weights
+    step::StepInput input = steps.input(0);
+    input.record.learning_rate = 0.01f;
+    session.enqueue(step::Purpose::train, input);
+    int compared = 0;
+    for (const auto& [name, values] : testing::states_of(session)) {
+      if (!name.starts_with("quantization/amax_history/")) continue;
+      EXPECT_NEAR(cut.after.at(name).front(), values.front(), 2e-2 * values.front()) << name;
+      compared += values.front() > 0 ? 1 : 0;
+    }
+    EXPECT_GE(compared, 8 + 2);  // every x; a small dy is 0 with the first scale, and all dy before it
   }
-  EXPECT_GE(compared, 8 + 2);  // every x; a small dy is 0 with the first scale, and all dy before it
 }
 
 // The same with magnitudes of rows (DoRA): those of a column-parallel Linear are cut like its rows, those of a

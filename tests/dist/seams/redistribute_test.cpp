@@ -50,6 +50,7 @@ LayerResult run(const nn::Layer& layer, const std::vector<std::vector<double>>& 
   std::vector<double> x = normals("x", kRows * kWidth), dy = normals("dy", kRows * kWidth);
   if (sequence_parallel) {
     ctx.row_parts_ = 2;
+    ctx.row_part_ = pair().index();
     x = own_rows(x);
     dy = own_rows(dy);
   }
@@ -63,7 +64,7 @@ std::vector<double> sum_over_ranks(const std::vector<double>& values) {
   const auto device = make_cpu_device();
   TestContext ctx(*device, DType::f32);
   const TensorView sum = ctx.make(DType::f32, {static_cast<std::int64_t>(values.size())}, values);
-  all_reduce(ctx, pair(), sum, comm::Reduction::sum);
+  all_reduce(ctx, ctx.compute(), pair(), sum, comm::Reduction::sum);
   ctx.finish();
   return nn::testing::get(sum);
 }
@@ -165,6 +166,33 @@ TEST(Redistribute, AttentionSplitByHeadsEqualsOneRank) {
     return w;
   };
   expect_equal(nn::AttentionLayer(config(4, 2)), nn::AttentionLayer(config(2, 1)), cut);
+}
+
+// Layers that each rank has all of. With sequence parallelism, attention gathers what its Linears compute of the rank's
+// rows, and all of its gradients but those of the heads' norms are parts of sums.
+TEST(Redistribute, LayersThatAreNotSlicedEqualOneRank) {
+  const Cut all = [](std::size_t, const std::vector<double>& w) { return w; };
+  nn::MlpConfig mlp = mlp_config(14, true);
+  nn::AttentionConfig attention{.width = kWidth,
+                                .heads = 3,
+                                .kv_heads = 1,
+                                .head_dim = 4,
+                                .qkv_bias = true,
+                                .output_bias = true,
+                                .qk_norm = nn::NormConfig{},
+                                .norm = "norm",
+                                .q = "q",
+                                .k = "k",
+                                .v = "v",
+                                .output = "o",
+                                .fused = "qkv",
+                                .q_norm = "q_norm",
+                                .k_norm = "k_norm"};
+  const nn::MlpLayer one_mlp(mlp);
+  const nn::AttentionLayer one_attention(attention);
+  mlp.sliced = attention.sliced = false;
+  expect_equal(one_mlp, nn::MlpLayer(mlp), all);
+  expect_equal(one_attention, nn::AttentionLayer(attention), all);
 }
 
 // The sum is read from y, where the seam leaves it, and from nowhere else: neither from what the GEMM has written, nor
