@@ -117,12 +117,12 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
   if (const DeviceMemory memory = device_.memory(); !capacity && memory.total > 0) {
     capacity = Bytes(memory.total - memory.used);
   }
-  std::optional<Error> too_large = check_pinned(checks.host_capacity);
-  if (!too_large && capacity && Bytes(needed) > *capacity) {
-    too_large = Error(ExitCode::does_not_fit,
-                      cat("a rank needs ", format_bytes(Bytes(needed)), " and may use ", format_bytes(*capacity)));
+  RankNeed need{.pinned = pinned_bytes_, .machine_has = checks.host_capacity};
+  if (device_.kind() == DeviceKind::cuda && !need.machine_has) need.machine_has = Bytes(plan::free_host_memory());
+  if (capacity && Bytes(needed) > *capacity) {
+    need.too_large = cat("a rank needs ", format_bytes(Bytes(needed)), " and may use ", format_bytes(*capacity));
   }
-  expect_fits(too_large);
+  expect_fits(mesh_.channel(), need);
   state_ = std::make_unique<step::ModelState>(model_, plan::state_options(layout(), mesh_, optimizer), device_);
   HAWSER_CHECK(state_->bytes() == state_bytes && state_->host_bytes() == host_state_bytes,
                "the kinds of steps need states of different sizes");
@@ -168,23 +168,6 @@ Session::~Session() {
   for (auto& stream : streams_) stream.reset();
   for (auto& planned : planned_steps_) planned->executor.reset();
   for (std::byte* region : registered_) mesh_.unregister_memory(region);
-}
-
-std::optional<Error> Session::check_pinned(std::optional<Bytes> capacity) const {
-  if (device_.kind() == DeviceKind::cuda && !capacity) capacity = Bytes(plan::free_host_memory());
-  if (!capacity || Bytes(pinned_bytes_) <= *capacity) return std::nullopt;
-  return Error(ExitCode::does_not_fit, cat("a rank needs ", format_bytes(Bytes(pinned_bytes_)),
-                                           " of host memory and may use ", format_bytes(*capacity)));
-}
-
-void Session::expect_fits(const std::optional<Error>& too_large) const {
-  if (comm::Channel* const channel = mesh_.channel()) {
-    for (const std::string& line : channel->all_gather_strings(too_large ? too_large->what() : "")) {
-      if (!line.empty()) throw DoesNotFit(line);
-    }
-  } else if (too_large) {
-    throw DoesNotFit(too_large->what());
-  }
 }
 
 plan::RankPlan Session::make_plan(const StepConfig& config, bool optimizer, bool replay) {

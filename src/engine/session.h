@@ -27,9 +27,9 @@ struct SessionChecks {
   bool replay = step::kAddressSanitizer;  // compares every trace item with the plan
   // Poisons arena bytes outside of live buffers; needs `replay` and the CPU.
   bool guard = step::kAddressSanitizer;
-  // Maximum bytes of pinned host memory of the session; the constructor throws DoesNotFit before it reserves memory
-  // if more are needed. nullopt: on a GPU, the host memory that is free now (other ranks of the machine are not
-  // counted). Not checked on other devices, where the memory is in `capacity`.
+  // Maximum bytes of pinned host memory of the sessions of all ranks on this machine; the constructor throws DoesNotFit
+  // before it reserves memory if more are needed. nullopt: on a GPU, the host memory that is free now. Not checked on
+  // other devices, where the memory is in `capacity`.
   std::optional<Bytes> host_capacity = std::nullopt;
 };
 
@@ -137,10 +137,6 @@ class Session {
   // Begins a history of amaxes with a step of this input, unless the state has one.
   void calibrate(const step::StepInput& input);
   bool has_history();  // waits for all steps
-  // The error if pinned_bytes() are too many.
-  std::optional<Error> check_pinned(std::optional<Bytes> capacity) const;
-  // `too_large`: the session does not fit on this rank. Every rank throws DoesNotFit if one has such an error.
-  void expect_fits(const std::optional<Error>& too_large) const;
   // step::quantize_loaded; blocks the host.
   void quantize(int flat, const TensorView& values);
   // The plan of a kind of step on this rank. The first rank of the run makes those of all pipeline stages, checks them

@@ -45,6 +45,12 @@ int Forecast::largest_stage() const {
   return static_cast<int>(largest - stages.begin());
 }
 
+std::int64_t Forecast::host_needed() const {
+  std::vector<std::int64_t> pinned;
+  for (const StageForecast& stage : stages) pinned.push_back(stage.costs.pinned_bytes);
+  return host.needed(layout.mesh, pinned);
+}
+
 std::vector<Checkpointing> Forecast::checkpointing() const {
   std::vector<Checkpointing> out;
   for (std::size_t layer = 0; layer < layout.policies.size(); layer += 2) {
@@ -152,7 +158,11 @@ void take_larger(const Costs& other, std::int64_t others_staged, Costs& costs, s
 Forecast Forecaster::forecast(const Recipe& recipe, const models::Model& model, program::Placing placing,
                               std::int64_t max_needed) const {
   const auto start = std::chrono::steady_clock::now();
-  Forecast out{.layout = layout_of(recipe, model), .stages = {}, .capacity = capacity_, .placed = true};
+  Forecast out{.layout = layout_of(recipe, model),
+               .stages = {},
+               .capacity = capacity_,
+               .host = host_memory_of(target_, machine_, world_),
+               .placed = true};
   std::vector<RankPlan> plans;
   std::vector<int> ranks;
   for (const RankClass& of_stage : rank_classes(out.layout.mesh)) {
@@ -197,11 +207,26 @@ std::string does_not_fit(const Recipe& recipe, std::int64_t capacity, std::int64
       .line();
 }
 
+std::string host_does_not_fit(const Recipe& recipe, const HostMemory& host, std::int64_t needed,
+                              const std::string& hint) {
+  return Problem{.file = recipe.file,
+                 .what = "does not fit in host memory",
+                 .expected = cat("at most ", format_bytes(Bytes(host.capacity)), " for the ",
+                                 plural(host.ranks, "rank"), " of a machine"),
+                 .got = format_bytes(Bytes(needed)),
+                 .at = "",
+                 .hint = hint}
+      .line();
+}
+
 }  // namespace
 
 std::string rejection(const Recipe& recipe, const Forecast& forecast, const Alternatives& alternatives) {
   const std::vector<Suggestion>& suggestions = alternatives.suggestions;
-  std::string out = does_not_fit(recipe, forecast.capacity, forecast.needed(), forecast.of_largest_stage(), "");
+  std::string out = forecast.needed() > forecast.capacity
+                        ? does_not_fit(recipe, forecast.capacity, forecast.needed(), forecast.of_largest_stage(), "")
+                        : host_does_not_fit(recipe, forecast.host, forecast.host_needed(),
+                                            forecast.host.ranks > 1 ? "fewer ranks on each machine" : "");
   std::string ranks;
   if (const auto& more = alternatives.ranks) {
     ranks = cat("\nit fits from ", more->flags(), " (", format_bytes(Bytes(more->needed)), " per rank)");
@@ -235,13 +260,19 @@ void check_capacity(const Recipe& recipe, const models::Model& model, int world,
 void check_capacity(const Recipe& recipe, const models::Model& model, const Layout& layout, step::Purpose purpose,
                     const std::string& hint, const Machine& machine, const std::string& target) {
   std::int64_t needed = 0;
+  std::vector<std::int64_t> pinned;
   const Target on = load_target(target);
   for (const RankClass& of_stage : rank_classes(layout.mesh)) {
     const RankPlan plan = plan_rank(model, layout, purpose, of_stage.first);
+    pinned.push_back(plan.pinned_bytes());
     needed = std::max(needed, plan.bytes() + (layout.device == DeviceKind::cpu ? plan.pinned_bytes() : 0) +
                                   overhead_of(on, layout.mesh, plan.stage));
   }
   check_capacity(recipe, needed, layout.mesh.world(), hint, machine, target);
+  const HostMemory host = host_memory_of(on, machine, layout.mesh.world());
+  const std::int64_t of_host = host.needed(layout.mesh, pinned);
+  if (host.capacity == 0 || of_host <= host.capacity) return;
+  throw Error(ExitCode::does_not_fit, host_does_not_fit(recipe, host, of_host, hint));
 }
 
 void check_capacity(const Recipe& recipe, std::int64_t needed, int world, const std::string& hint,

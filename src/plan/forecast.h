@@ -16,6 +16,7 @@
 #include "config/recipe.h"
 #include "models/model.h"
 #include "plan/cost_model.h"
+#include "plan/host_memory.h"
 #include "plan/plan.h"
 #include "plan/target.h"
 
@@ -39,6 +40,7 @@ struct Forecast {
   Layout layout;
   std::vector<StageForecast> stages;  // without pipeline parallelism one
   std::int64_t capacity = 0;          // of each rank
+  HostMemory host;                    // of each machine
   double seconds = 0;                 // of a step: stages wait for each other
   double tokens_per_second = 0;       // of all ranks
   double planning_seconds = 0;
@@ -55,7 +57,9 @@ struct Forecast {
   std::string of_largest_stage() const;  // " of pipeline stage 3"; empty if there is one
   const StageForecast& largest() const { return stages[static_cast<std::size_t>(largest_stage())]; }
   std::int64_t needed() const { return needed(largest()); }  // by a rank of the largest stage
-  bool fits() const { return needed() <= capacity; }
+  std::int64_t host_needed() const;                          // by the ranks of a machine together (HostMemory::needed)
+  bool host_fits() const { return host.capacity == 0 || host_needed() <= host.capacity; }
+  bool fits() const { return needed() <= capacity && host_fits(); }
 };
 
 // Fraction of a rank's capacity that memory.activation_checkpointing: auto leaves free for what the plan cannot know:
@@ -147,11 +151,13 @@ class Forecaster {
 
 constexpr int kSuggestions = 3;
 
-// The message about a recipe that does not fit: needed memory, available memory, and what to change.
+// The message about a recipe that does not fit: needed memory, of a rank or of a machine's host, available memory, and
+// what to change.
 std::string rejection(const Recipe& recipe, const Forecast& forecast, const Alternatives& alternatives);
 
-// Throws Error(ExitCode::does_not_fit) with rejection() if the recipe needs more than a rank may use. Allocates little
-// and does not communicate: every rank may call it, or the process that starts them.
+// Throws Error(ExitCode::does_not_fit) with rejection() if the recipe needs more than a rank may use, or its ranks more
+// than the host memory of their machine. Allocates little and does not communicate: every rank may call it, or the
+// process that starts them.
 void check_capacity(const Recipe& recipe, const models::Model& model, int world, int threads,
                     const Machine& machine = this_machine(), const std::string& target = "cpu");
 
@@ -160,7 +166,8 @@ void check_capacity(const Recipe& recipe, const models::Model& model, const Layo
                     const std::string& hint, const Machine& machine = this_machine(),
                     const std::string& target = "cpu");
 
-// The same for a plan made elsewhere: `needed` bytes of a rank, including overhead_of the target.
+// The same for a plan made elsewhere: `needed` bytes of a rank, including overhead_of the target. Host memory is not
+// checked.
 void check_capacity(const Recipe& recipe, std::int64_t needed, int world, const std::string& hint,
                     const Machine& machine = this_machine(), const std::string& target = "cpu");
 
