@@ -357,19 +357,5 @@ TEST(HostState, IsRejectedIfTheRanksOfTheMachinePinTooMuch) {
   EXPECT_EQ(device.host, rank);
 }
 
-TEST(HostState, OfFrozenFlatsIsRejected) {
-  const models::Model model = testing::exact_model(false);
-  plan::Layout layout = testing::toy_layout({.shard = the_world->size()}, model);
-  layout.state_on_host.assign(model.flats().size(), true);
-  try {
-    plan::plan_rank(model, layout, step::Purpose::train, 0);
-    ADD_FAILURE() << "no error";
-  } catch (const InternalError& error) {
-    EXPECT_NE(std::string(error.what()).find("only the state of a trainable flat can be in host memory"),
-              std::string::npos)
-        << error.what();
-  }
-}
-
 }  // namespace
 }  // namespace hawser
