@@ -15,6 +15,7 @@
 
 #include "config/recipe.h"
 #include "models/model.h"
+#include "plan/candidate.h"
 #include "plan/cost_model.h"
 #include "plan/host_memory.h"
 #include "plan/plan.h"
@@ -37,6 +38,7 @@ struct StageForecast {
 };
 
 struct Forecast {
+  Candidate candidate;  // what is planned
   Layout layout;
   std::vector<StageForecast> stages;  // without pipeline parallelism one
   std::int64_t capacity = 0;          // of each rank
@@ -75,7 +77,8 @@ struct Change {
 // A suggestion: settings that fit and keep sequence length and global batch.
 struct Suggestion {
   std::vector<Change> changes;
-  Recipe recipe;  // with the changes
+  Recipe recipe;        // with the changes, as far as it has keys for them
+  Candidate candidate;  // with all of them
   std::int64_t needed = 0;
   double tokens_per_second = 0;
   std::string flags() const;  // "--set A=B --set C=D"
@@ -99,14 +102,32 @@ struct Alternatives {
 // passes, which recipes do not describe yet (tests).
 using CompleteLayout = std::function<void(Layout&, const models::Model&)>;
 
+// What the planner needs for choices that recipes have no keys for yet: tests fill it.
+struct Choices {
+  // How ranks divide the model. Null: split_of the recipe.
+  std::function<Split(const Recipe&, int world)> split;
+  ModelOf model;            // null: same_on_all_ranks
+  CompleteLayout complete;  // null: nothing
+  // What the search varies besides keys. `splits`: others over as many ranks; null: none.
+  bool offload = false;        // of the blocks' activations, with checkpointing auto (BlockPolicy::offload)
+  bool state_on_host = false;  // StatePlace::host
+  std::function<std::vector<Split>(const Recipe&, int world)> splits;
+  // The changes that name what `to` has and a recipe cannot say. Needed by suggestions of it.
+  std::function<std::vector<Change>(const Candidate& to)> changes;
+};
+
 class Forecaster {
  public:
   // Borrows recipe and model. The recipe has passed config's checks for `world` ranks. `threads`: per rank, on the CPU.
   Forecaster(const Recipe& recipe, const models::Model& model, int world, Target target, Machine machine, int threads,
              CompleteLayout complete = {});
+  Forecaster(const Recipe& recipe, const models::Model& model, int world, Target target, Machine machine, int threads,
+             Choices choices);
 
   const Target& target() const { return target_; }
   std::int64_t capacity() const { return capacity_; }
+  // What the recipe chooses; of memory.activation_checkpointing: auto, none.
+  Candidate candidate() const { return candidate_of(recipe_); }
 
   // For memory.activation_checkpointing: auto, the forecast of the chosen policies: those of the fastest step that
   // needs at most 1 - kAutoMargin of the capacity, or, if none fits, those with the minimum memory. Equal arguments
@@ -114,6 +135,8 @@ class Forecaster {
   // memory may be a little too low. The plans of all pipeline stages are checked together (check_plans), unless they
   // are estimates.
   Forecast forecast() const;
+  // The complete plan of a candidate on as many ranks, with everything else as in the recipe.
+  Forecast forecast(const Candidate& candidate) const;
   // Up to `count` settings whose complete plans fit, fastest first; takes at most seconds. Empty if none was found.
   std::vector<Suggestion> suggestions(int count) const;
   // The first of twice, four times, ... as many ranks (powers of two) on which the recipe fits; first unchanged but for
@@ -124,20 +147,28 @@ class Forecaster {
  private:
   class Search;
   class Choice;
-  Layout layout_of(const Recipe& recipe) const { return layout_of(recipe, model_); }
-  Layout layout_of(const Recipe& recipe, const models::Model& model) const;
-  int stages() const { return recipe_.parallel.pipeline_parallel_degree; }
+  Candidate candidate_of(const Recipe& recipe) const;
+  // Of the first rank.
+  Layout layout_of(const Recipe& recipe, const Candidate& candidate) const;
+  Layout layout_of(const Recipe& recipe, const Candidate& candidate, const models::Model& model) const;
   // The recipe with at most `micro_batches` micro-batches per step.
-  Recipe shortened(const Recipe& recipe, int micro_batches) const;
-  Forecast choose(const Recipe& recipe) const;
+  Recipe shortened(const Recipe& recipe, const Candidate& candidate, int micro_batches) const;
+  // Policies of the blocks, and places of the state if Choices say so; the split is that of `base`.
+  Forecast choose(const Recipe& recipe, const Candidate& base) const;
   // A forecast from the plans of P and of 2 P micro-batches with P stages: P further ones take as long as the second P.
-  Forecast extrapolated(const Recipe& recipe) const;
-  // Treats auto as none. Does not compute offsets if the estimate is above `max_needed`; then needed() is the estimate.
-  Forecast forecast(const Recipe& recipe, const models::Model& model, program::Placing placing,
+  Forecast extrapolated(const Recipe& recipe, const Candidate& candidate) const;
+  // With the first `blocks` blocks of the model. Does not compute offsets if the estimate is above `max_needed`; then
+  // needed() is the estimate.
+  Forecast forecast(const Recipe& recipe, const Candidate& candidate, int blocks, program::Placing placing,
                     std::int64_t max_needed = std::numeric_limits<std::int64_t>::max()) const;
+  Forecast forecast(const Recipe& recipe, const Candidate& candidate, program::Placing placing,
+                    std::int64_t max_needed = std::numeric_limits<std::int64_t>::max()) const {
+    return forecast(recipe, candidate, model_.blocks(), placing, max_needed);
+  }
 
+  static int stages(const Candidate& candidate) { return candidate.split.mesh.pipeline; }
   // Further micro-batches need hardly more memory: of P stages, the first has at most P in flight.
-  int searched_micro_batches() const { return 2 * stages(); }
+  static int searched_micro_batches(const Candidate& candidate) { return 2 * stages(candidate); }
 
   const Recipe& recipe_;
   const models::Model& model_;
@@ -146,7 +177,7 @@ class Forecaster {
   Machine machine_;
   int threads_;
   std::int64_t capacity_;
-  CompleteLayout complete_;
+  Choices choices_;
 };
 
 constexpr int kSuggestions = 3;
