@@ -69,7 +69,7 @@ class Fitting {
     const Recipe base = with_length(length);
     const plan::Forecaster planned = forecaster(base);
     const plan::Forecast forecast = planned.forecast();
-    const bool fits = double(forecast.needed()) <= margin() * double(forecast.capacity);
+    const bool fits = double(forecast.needed()) <= margin() * double(forecast.capacity) && forecast.host_fits();
     if (fits && !place_.target.cuda) return Fitted{base, forecast};
     for (const plan::Suggestion& suggestion :
          planned.suggestions(set_by_user() ? kSuggestionsExamined : plan::kSuggestions)) {  // fastest first
@@ -89,9 +89,12 @@ class Fitting {
   // Minimum need of a rank with this length and number of ranks.
   struct MinNeed {
     std::int64_t needed = 0, capacity = 0;
+    std::string host;  // plan::rejection, if the host memory of a machine is too small; otherwise empty
   };
   double margin() const { return fixed("memory.activation_checkpointing") ? 1.0 : 1 - plan::kAutoMargin; }
-  bool fits(const MinNeed& need) const { return double(need.needed) <= margin() * double(need.capacity); }
+  bool fits(const MinNeed& need) const {
+    return double(need.needed) <= margin() * double(need.capacity) && need.host.empty();
+  }
   MinNeed min(std::int64_t length, int world) const {
     Recipe recipe = with_length(length);
     if (!fixed("memory.activation_checkpointing")) {
@@ -102,7 +105,7 @@ class Fitting {
     const plan::Forecaster planned(recipe, model_, world, place_.target, place_.machine,
                                    std::max(1, place_.machine.cores / world));
     const plan::Forecast forecast = planned.forecast();
-    return {forecast.needed(), forecast.capacity};
+    return {forecast.needed(), forecast.capacity, forecast.host_fits() ? "" : plan::rejection(recipe, forecast, {})};
   }
 
   // The memory per rank with which `run` accepts this length: its batch, unlike that of min(), may take several
@@ -119,6 +122,7 @@ class Fitting {
 
   [[noreturn]] void reject(std::int64_t length) const {
     const MinNeed here = min(length, place_.world);
+    if (here.needed <= here.capacity && !here.host.empty()) throw Error(ExitCode::does_not_fit, here.host);
     std::string out = Problem{.file = recipe_.model.path.empty() ? recipe_.model.config : recipe_.model.path,
                               .what = cat("does not fit, even with sequences of ", length, " tokens",
                                           fixed("memory.activation_checkpointing") ? "" : " and full recompute"),

@@ -102,7 +102,7 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
     auto planned = std::make_unique<PlannedStep>();
     planned->config = std::move(config);
     planned->plan = make_plan(planned->config, optimizer, checks.replay);
-    arena_bytes = std::max(arena_bytes, planned->plan.buffers.placement.bytes);
+    arena_bytes = std::max(arena_bytes, planned->plan.arena_bytes());
     host_bytes = std::max(host_bytes, planned->plan.host_bytes());
     pinned_bytes_ += planned->plan.staging_bytes;
     state_bytes = std::max(state_bytes, planned->plan.state_bytes);
@@ -123,16 +123,19 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
   if (const DeviceMemory memory = device_.memory(); !capacity && memory.total > 0) {
     capacity = Bytes(memory.total - memory.used);
   }
-  std::optional<Error> too_large = check_pinned(checks.host_capacity);
-  if (!too_large && capacity && Bytes(needed) > *capacity) {
-    too_large = Error(ExitCode::does_not_fit,
-                      cat("a rank needs ", format_bytes(Bytes(needed)), " and may use ", format_bytes(*capacity)));
+  RankNeed need{.pinned = pinned_bytes_, .machine_has = checks.host_capacity};
+  if (device_.kind() == DeviceKind::cuda && !need.machine_has) need.machine_has = Bytes(plan::free_host_memory());
+  if (capacity && Bytes(needed) > *capacity) {
+    need.too_large = Error(ExitCode::does_not_fit,
+                           cat("a rank needs ", format_bytes(Bytes(needed)), " and may use ", format_bytes(*capacity)))
+                         .what();
   }
-  expect_fits(too_large);
+  expect_fits(mesh_.channel(), need);
   state_ = std::make_unique<step::ModelState>(model_, plan::state_options(layout(), mesh_, optimizer), device_);
   HAWSER_CHECK(state_->bytes() == state_bytes && state_->host_bytes() == host_state_bytes,
                "the kinds of steps need states of different sizes");
   arena_ = Arena(device_, arena_bytes);
+  guarded_ = checks.replay && checks.guard && device_.kind() == DeviceKind::cpu;
   if (host_bytes > 0) host_arena_ = Arena(device_, host_bytes, Memory::host);
   const step::Arenas arenas{.device = arena_.data(), .host = host_arena_.data()};
   register_memory();
@@ -174,23 +177,6 @@ Session::~Session() {
   for (auto& stream : streams_) stream.reset();
   for (auto& planned : planned_steps_) planned->executor.reset();
   for (std::byte* region : registered_) mesh_.unregister_memory(region);
-}
-
-std::optional<Error> Session::check_pinned(std::optional<Bytes> capacity) const {
-  if (device_.kind() == DeviceKind::cuda && !capacity) capacity = Bytes(plan::free_host_memory());
-  if (!capacity || Bytes(pinned_bytes_) <= *capacity) return std::nullopt;
-  return Error(ExitCode::does_not_fit, cat("a rank needs ", format_bytes(Bytes(pinned_bytes_)),
-                                           " of host memory and may use ", format_bytes(*capacity)));
-}
-
-void Session::expect_fits(const std::optional<Error>& too_large) const {
-  if (comm::Channel* const channel = mesh_.channel()) {
-    for (const std::string& line : channel->all_gather_strings(too_large ? too_large->what() : "")) {
-      if (!line.empty()) throw DoesNotFit(line);
-    }
-  } else if (too_large) {
-    throw DoesNotFit(too_large->what());
-  }
 }
 
 plan::RankPlan Session::make_plan(const StepConfig& config, bool optimizer, bool replay) {
@@ -257,15 +243,21 @@ step::Executor& Session::executor(step::Purpose purpose) {
   return *planned_step(purpose).executor;
 }
 
+StagedWeights Session::stage_weights() {
+  synchronize();
+  return StagedWeights(*stream_, *state_, TensorView(arena_.data(), DType::u8, {arena_.bytes()}, device_.kind()),
+                       guarded_);
+}
+
 void Session::initialise(std::uint64_t seed) {
   {
-    StagedWeights staged(device_, *stream_, *state_);
+    StagedWeights staged = stage_weights();
     for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) {
       const step::FlatState& flat = state_->flat(f);
       if (!flat.held) continue;
       models::initialise_flat(model_, f, seed, flat.begin, flat.count, *stream_, staged.place(f));
       staged.store(f, 0, flat.count);
-      if (flat.quantized_on_load) quantize(f, staged.place(f));
+      if (flat.quantized_on_load) quantize(f, staged.place(f), staged);
     }
     stream_->synchronize();
   }
@@ -273,7 +265,12 @@ void Session::initialise(std::uint64_t seed) {
 }
 
 void Session::load(const models::WeightSources& sources, std::uint64_t seed) {
-  StagedWeights staged(device_, *stream_, *state_);
+  load_shards(sources, seed);
+  parameters_changed();
+}
+
+void Session::load_shards(const models::WeightSources& sources, std::uint64_t seed) {
+  StagedWeights staged = stage_weights();
   std::optional<PinnedStagingBuffer> staging;
   if (device_.kind() != DeviceKind::cpu) staging.emplace(device_, *stream_);
   for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) {
@@ -286,7 +283,7 @@ void Session::load(const models::WeightSources& sources, std::uint64_t seed) {
     };
     std::vector<std::pair<std::int64_t, std::vector<models::SegmentPiece>>> absent;
     const TensorView values = flat.quantized_on_load ? staged.place(f) : flat.stored;
-    if (!staging || flat.stored_on_host()) {
+    if (!staging || (flat.stored_on_host() && !flat.quantized_on_load)) {
       absent.push_back(load(0, flat.count, values));
     } else {
       const DType dtype = values.dtype();
@@ -304,20 +301,22 @@ void Session::load(const models::WeightSources& sources, std::uint64_t seed) {
         staged.store(f, begin, piece.count);
       }
     }
-    if (flat.quantized_on_load) quantize(f, values);
+    if (flat.quantized_on_load) quantize(f, values, staged);
   }
-  parameters_changed();
+  stream_->synchronize();
 }
 
-void Session::quantize(int flat, const TensorView& values) {
+void Session::quantize(int flat, const TensorView& values, StagedWeights& staged) {
   std::vector<Arena> workspaces;
-  step::quantize_loaded(*state_, model_, mesh_, flat, values, *stream_, workspace_in(workspaces, device_));
+  step::quantize_loaded(*state_, model_, mesh_, flat, values, staged.compute(flat), *stream_,
+                        workspace_in(workspaces, device_));
+  staged.store_compute(flat);
   stream_->synchronize();  // the host writes the next flat to the same memory
 }
 
 void Session::parameters_changed(Scales scales) {
   std::vector<Arena> workspaces;
-  StagedWeights staged(device_, *stream_, *state_);
+  StagedWeights staged = stage_weights();
   if (scales == Scales::measure) {
     for (int f = 0; f < state_->flats(); ++f) {
       if (state_->flat(f).quantized) state_->measure(f, staged.load(f), *stream_);
@@ -327,7 +326,9 @@ void Session::parameters_changed(Scales scales) {
   for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) {
     const step::FlatState& flat = state_->flat(f);
     if (!flat.held) continue;
-    state_->refresh_compute(f, staged.load(f), *stream_);
+    const bool same = flat.stored.raw() == flat.compute.raw();
+    state_->refresh_compute(f, same ? flat.stored : staged.load(f), same ? flat.compute : staged.compute(f), *stream_);
+    if (!same) staged.store_compute(f);
     if (!flat.unsharded.empty() && flat.cut.parts > 1) {
       mesh_.shard_gather(model_.flat(f).spec().domain).all_gather(*stream_, flat.compute, flat.unsharded);
     }

@@ -23,14 +23,16 @@
 
 namespace hawser::engine {
 
+class StagedWeights;
+
 // Checks of running steps; enabled in builds with AddressSanitizer.
 struct SessionChecks {
   bool replay = step::kAddressSanitizer;  // compares every trace item with the plan
   // Poisons arena bytes outside of live buffers; needs `replay` and the CPU.
   bool guard = step::kAddressSanitizer;
-  // Maximum bytes of pinned host memory of the session; the constructor throws DoesNotFit before it reserves memory
-  // if more are needed. nullopt: on a GPU, the host memory that is free now (other ranks of the machine are not
-  // counted). Not checked on other devices, where the memory is in `capacity`.
+  // Maximum bytes of pinned host memory of the sessions of all ranks on this machine; the constructor throws DoesNotFit
+  // before it reserves memory if more are needed. nullopt: on a GPU, the host memory that is free now. Not checked on
+  // other devices, where the memory is in `capacity`.
   std::optional<Bytes> host_capacity = std::nullopt;
 };
 
@@ -84,7 +86,8 @@ class Session {
   // (comm::Mesh::register_memory, compare_offsets).
   const std::vector<std::string>& notes() const { return notes_; }
 
-  // Writes initial values to the parameters of this rank's shard. Does not change the moments, which the constructor
+  // Writes initial values to the parameters of this rank's shard. Like load() and parameters_changed(), it waits for all
+  // steps and may overwrite what they have left in the arena. Does not change the moments, which the constructor
   // sets to zero.
   void initialise(std::uint64_t seed);
   // Loads the parameters of this rank's shard. `sources` must have passed models::check_weights. Tensors that they do
@@ -147,12 +150,11 @@ class Session {
   // Begins a history of amaxes with a step of this input, unless the state has one.
   void calibrate(const step::StepInput& input);
   bool has_history();  // waits for all steps
-  // The error if pinned_bytes() are too many.
-  std::optional<Error> check_pinned(std::optional<Bytes> capacity) const;
-  // `too_large`: the session does not fit on this rank. Every rank throws DoesNotFit if one has such an error.
-  void expect_fits(const std::optional<Error>& too_large) const;
+  void load_shards(const models::WeightSources& sources, std::uint64_t seed);
+  // In the arena, when all steps have ended.
+  StagedWeights stage_weights();
   // step::quantize_loaded; blocks the host.
-  void quantize(int flat, const TensorView& values);
+  void quantize(int flat, const TensorView& values, StagedWeights& staged);
   // The plan of a kind of step on this rank. The first rank of the run makes those of all pipeline stages, checks them
   // together and sends them. With replay each rank makes its own, with its trace.
   plan::RankPlan make_plan(const StepConfig& config, bool optimizer, bool replay);
@@ -177,6 +179,7 @@ class Session {
   std::vector<std::byte*> registered_;
   std::vector<std::string> notes_;
   std::int64_t scratch_bytes_ = 0;
+  bool guarded_ = false;                // the arena is poisoned between steps
   std::vector<Event> held_;             // by flat: what the updates of the next training step wait for; empty: nothing
   std::optional<std::size_t> running_;  // index of the StepConfig of the last enqueued step
   std::unique_ptr<Stream> stream_;

@@ -1,6 +1,6 @@
 #include "engine/staged_weights.h"
 
-#include <algorithm>
+#include "step/replay.h"
 
 namespace hawser::engine {
 
@@ -13,22 +13,22 @@ void copy(Stream& stream, const TensorView& from, const TensorView& to) {
 
 }  // namespace
 
-StagedWeights::StagedWeights(Device& device, Stream& stream, const step::ModelState& state)
-    : device_(device), stream_(stream), state_(state) {
-  for (int f = 0; f < state.flats(); ++f) bytes_ = std::max(bytes_, staged_bytes(state.flat(f)));
+StagedWeights::StagedWeights(Stream& stream, const step::ModelState& state, const TensorView& arena, bool guarded)
+    : stream_(stream), state_(state), arena_(arena.rows(0, state.staged_bytes())), guarded_(guarded) {
+  if (guarded_) step::unpoison(arena_.raw(), arena_.bytes());
 }
 
-std::int64_t StagedWeights::staged_bytes(const step::FlatState& state) {
-  if (state.quantized_on_load) return state.count * size_of(DType::f32);
-  return state.stored_on_host() ? state.stored.bytes() : 0;
+StagedWeights::~StagedWeights() {
+  if (!guarded_) return;
+  stream_.synchronize();
+  step::poison(arena_.raw(), arena_.bytes());
 }
 
 TensorView StagedWeights::place(int flat) {
   const step::FlatState& state = state_.flat(flat);
-  if (staged_bytes(state) == 0) return state.stored;
-  if (region_.data() == nullptr) region_ = Arena(device_, bytes_);
+  if (state.staged_stored_bytes() == 0) return state.stored;
   const DType dtype = state.quantized_on_load ? DType::f32 : state.stored.dtype();
-  return TensorView(region_.data(), dtype, state.stored.shape(), device_.kind());
+  return TensorView(arena_.raw(), dtype, state.stored.shape(), arena_.device());
 }
 
 TensorView StagedWeights::load(int flat) {
@@ -41,7 +41,20 @@ TensorView StagedWeights::load(int flat) {
 
 void StagedWeights::store(int flat, std::int64_t begin, std::int64_t count) {
   const step::FlatState& state = state_.flat(flat);
-  if (state.stored_on_host()) copy(stream_, place(flat).rows(begin, count), state.stored.rows(begin, count));
+  if (!state.stored_on_host() || state.quantized_on_load) return;
+  copy(stream_, place(flat).rows(begin, count), state.stored.rows(begin, count));
+}
+
+TensorView StagedWeights::compute(int flat) {
+  const step::FlatState& state = state_.flat(flat);
+  if (state.staged_compute_bytes() == 0) return state.compute;
+  const std::int64_t begin = round_up(state.staged_stored_bytes(), Device::kAlignment);
+  return TensorView(arena_.raw() + begin, state.compute.dtype(), state.compute.shape(), arena_.device());
+}
+
+void StagedWeights::store_compute(int flat) {
+  const step::FlatState& state = state_.flat(flat);
+  if (state.staged_compute_bytes() > 0) copy(stream_, compute(flat), state.compute);
 }
 
 }  // namespace hawser::engine

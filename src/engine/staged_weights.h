@@ -1,6 +1,6 @@
-// `StagedWeights`: weights where ops of the device can work on them outside of steps. Master weights of flats whose state
-// is in host memory (step::StateOptions::on_host) are copied to the device and back; frozen weights that the state has in
-// FP8 alone (step::FlatState::quantized_on_load) are in float32 until they are quantized.
+// `StagedWeights`: weights where ops of the device can work on them outside of steps. Those of flats whose state is in host
+// memory (step::StateOptions::on_host) are copied to the device and back; frozen weights that the state has in FP8 alone
+// (step::FlatState::quantized_on_load) are in float32 until they are quantized.
 #pragma once
 
 #include "device/device.h"
@@ -8,30 +8,33 @@
 
 namespace hawser::engine {
 
-// All these flats share one region of the device, of the size of the largest shard, in turn: work on a flat is enqueued
-// on the stream before the next flat is placed. The region is in no plan; it is allocated for the first such flat. Other
-// flats are used where they are.
+// All these flats use the first bytes of the steps' arena in turn, which is planned for it (plan::RankPlan::bytes): work
+// on a flat is enqueued on the stream before the next flat is placed. Other flats are used where they are.
 class StagedWeights {
  public:
-  // All arguments outlive this; the stream's work must have ended before it is destroyed.
-  StagedWeights(Device& device, Stream& stream, const step::ModelState& state);
+  // All arguments outlive this. No step runs before the stream's work has ended, and what the steps so far have left in
+  // the arena is lost. `arena` [step::ModelState::staged_bytes() or more] u8. `guarded`: the arena is poisoned between
+  // steps (step::ArenaGuard); it is again when this is destroyed, which waits for the stream then.
+  StagedWeights(Stream& stream, const step::ModelState& state, const TensorView& arena, bool guarded);
+  ~StagedWeights();
+  StagedWeights(const StagedWeights&) = delete;
 
   // FlatState::stored, or memory of the device of its shape, with any contents; if quantized_on_load, in float32.
   TensorView place(int flat);
   // FlatState::stored, or place() with its values if it is in host memory.
   TensorView load(int flat);
-  // Enqueues the copy of `count` elements of place() to FlatState::stored, if that is in host memory.
+  // Enqueues the copy of `count` elements of place() to FlatState::stored, if that is in host memory and no other form is
+  // kept.
   void store(int flat, std::int64_t begin, std::int64_t count);
+  // FlatState::compute, or memory of the device for it. The second enqueues the copy back.
+  TensorView compute(int flat);
+  void store_compute(int flat);
 
  private:
-  // Bytes of the region that place() returns; 0: FlatState::stored.
-  static std::int64_t staged_bytes(const step::FlatState& state);
-
-  Device& device_;
   Stream& stream_;
   const step::ModelState& state_;
-  std::int64_t bytes_ = 0;
-  Arena region_;
+  TensorView arena_;  // [step::ModelState::staged_bytes()]
+  bool guarded_;
 };
 
 }  // namespace hawser::engine

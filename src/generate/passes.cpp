@@ -73,7 +73,7 @@ std::int64_t planned_bytes(const models::Model& model, const std::vector<plan::L
     const int rank = comm::rank_of({.pipeline = stage}, layout.mesh);
     const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::logits, rank);
     state = std::max(state, plan.state_bytes);
-    arena = std::max(arena, plan.buffers.placement.bytes);
+    arena = std::max(arena, plan.arena_bytes());
     scratch = plan.scratch_bytes;
     if (layout.device == DeviceKind::cpu) staging += plan.staging_bytes;
   }

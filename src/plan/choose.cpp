@@ -1,4 +1,4 @@
-// Choice of policies for memory.activation_checkpointing: auto. Estimates of each policy in all blocks give the
+// Choice of the blocks' policies for memory.activation_checkpointing: auto, for each place of the state. Estimates of each policy in all blocks give the
 // candidates (policy_candidates.h); the candidates give the fastest mix within a memory budget; a complete plan of that
 // mix measures the estimate's error and corrects the budget. All limits are counts, so every rank and every run finds
 // the same.
@@ -21,36 +21,35 @@ constexpr int kMaxMixes = 8;  // for each candidate that recomputes least in a m
 // Maximum number of neighbours to plan, and maximum number of their blocks times micro-batches, for large models.
 constexpr int kMaxNeighbours = 64, kNeighbourBlocks = 768;
 
-Recipe with_policies(const Recipe& recipe, std::vector<Checkpointing> policies) {
-  Recipe out = recipe;
-  out.memory.per_layer = std::move(policies);
-  return out;
-}
-
 }  // namespace
 
 class Forecaster::Choice {
  public:
-  Choice(const Forecaster& on, const Recipe& recipe)
+  // `base`: the split, and the place of the state.
+  Choice(const Forecaster& on, const Recipe& recipe, const Candidate& base)
       : on_(on),
-        blocks_(static_cast<int>(on.model_.description().blocks.size())),
+        blocks_(on.model_.blocks()),
         recipe_(recipe),
-        short_(on.shortened(recipe, on.searched_micro_batches())) {}
+        base_(base),
+        micro_batches_(on.searched_micro_batches(base)),
+        short_(on.shortened(recipe, base, micro_batches_)) {}
 
   Forecast run() {
-    std::vector<PolicyCandidate> candidates = list_policy_candidates(on_.layout_of(short_), on_.model_);
+    const auto model = on_.choices_.model(base_.split, 0, blocks_);
+    std::vector<PolicyCandidate> candidates =
+        list_policy_candidates(on_.layout_of(short_, base_, *model), *model, on_.choices_.offload);
     for (PolicyCandidate& candidate : candidates) {
       const Forecast f = plan(short_, uniform(candidate.policy), program::Placing::estimate);
       candidate.needed_bytes = static_cast<double>(f.needed());
       candidate.seconds = f.seconds;
-      tried_[uniform(candidate.policy)] = {candidate.needed_bytes, candidate.seconds, false};
+      tried_[uniform(candidate.policy)] = {candidate.needed_bytes, candidate.seconds, f.host_fits(), false};
     }
     const auto min = std::min_element(
         candidates.begin(), candidates.end(),
         [](const PolicyCandidate& a, const PolicyCandidate& b) { return a.needed_bytes < b.needed_bytes; });
     if (min->needed_bytes > static_cast<double>(on_.capacity_) &&
-        on_.layout_of(recipe_).micro_batches > on_.searched_micro_batches()) {
-      return on_.extrapolated(with_policies(recipe_, uniform(min->policy)));
+        on_.layout_of(recipe_, base_, *model).micro_batches > micro_batches_) {
+      return on_.extrapolated(recipe_, with(uniform(min->policy)));
     }
     const PolicyCandidates policies(candidates, blocks_);
     // The step with all micro-batches may need a little more than the short one; then search again with a lower limit.
@@ -58,9 +57,9 @@ class Forecaster::Choice {
     for (int round = 0; round < 3; ++round) {
       const std::optional<Planned> found = search(policies, limit);
       if (!found) break;
-      const std::vector<Checkpointing> list = policies.list(found->mix);
-      Forecast full = plan(recipe_, list, program::Placing::offsets);
-      if (static_cast<double>(full.needed()) <= (1 - kAutoMargin) * static_cast<double>(on_.capacity_)) return full;
+      Forecast full = plan(recipe_, policies.list(found->mix), program::Placing::offsets);
+      const bool fits = static_cast<double>(full.needed()) <= (1 - kAutoMargin) * static_cast<double>(on_.capacity_);
+      if (fits && full.host_fits()) return full;
       limit -= static_cast<double>(full.needed()) - found->needed;
     }
     // No mix leaves the margin free: the policy with the minimum memory.
@@ -71,15 +70,22 @@ class Forecaster::Choice {
   struct Planned {
     Mix mix;
     double needed = 0, seconds = 0;
+    bool host_fits = true;
   };
 
-  std::vector<Checkpointing> uniform(Checkpointing policy) const {
-    return std::vector<Checkpointing>(static_cast<std::size_t>(blocks_), policy);
+  std::vector<BlockPolicy> uniform(const BlockPolicy& policy) const {
+    return std::vector<BlockPolicy>(static_cast<std::size_t>(blocks_), policy);
   }
 
-  Forecast plan(const Recipe& recipe, std::vector<Checkpointing> policies, program::Placing placing,
+  Candidate with(std::vector<BlockPolicy> policies) const {
+    Candidate out = base_;
+    out.blocks = std::move(policies);
+    return out;
+  }
+
+  Forecast plan(const Recipe& recipe, std::vector<BlockPolicy> policies, program::Placing placing,
                 std::int64_t max_needed = std::numeric_limits<std::int64_t>::max()) const {
-    return on_.forecast(with_policies(recipe, std::move(policies)), on_.model_, placing, max_needed);
+    return on_.forecast(recipe, with(std::move(policies)), placing, max_needed);
   }
 
   // The short step with a mix. Buffers are placed only if the estimate fits.
@@ -88,16 +94,16 @@ class Forecaster::Choice {
     Tried& tried = found.first->second;
     if (found.second || (!tried.placed && tried.needed <= limit)) {
       const Forecast f = plan(short_, found.first->first, program::Placing::offsets, static_cast<std::int64_t>(limit));
-      tried = {static_cast<double>(f.needed()), f.seconds, f.placed};
+      tried = {static_cast<double>(f.needed()), f.seconds, f.host_fits(), f.placed};
     }
-    return {mix, tried.needed, tried.seconds};
+    return {mix, tried.needed, tried.seconds, tried.host_fits};
   }
 
   std::optional<Planned> search(const PolicyCandidates& policies, double limit) {
     std::optional<Planned> best;
     const auto judge = [&](const Mix& mix) {
       const Planned p = planned(policies, mix, limit);
-      if (p.needed <= limit && (!best || p.seconds < best->seconds)) best = p;
+      if (p.needed <= limit && p.host_fits && (!best || p.seconds < best->seconds)) best = p;
       return p;
     };
     // For each candidate: the estimated seconds of the fastest mix in which it recomputes least. Searched in ascending
@@ -139,13 +145,13 @@ class Forecaster::Choice {
 
   // The estimate's error differs between mixes: a faster neighbour may fit although the estimate is above the limit.
   void improve(const PolicyCandidates& policies, double limit, Planned& best) {
-    const int max = std::min(kMaxNeighbours, kNeighbourBlocks / (blocks_ * on_.layout_of(short_).micro_batches));
+    const int max = std::min(kMaxNeighbours, kNeighbourBlocks / (blocks_ * on_.layout_of(short_, base_).micro_batches));
     for (int tries = 0; tries < max;) {
       bool better = false;
       for (const Mix& mix : policies.faster_neighbours(best.mix)) {
         if (tries++ == max) return;
         const Planned p = planned(policies, mix, limit);
-        if (p.needed > limit || p.seconds >= best.seconds) continue;
+        if (p.needed > limit || !p.host_fits || p.seconds >= best.seconds) continue;
         best = p;
         better = true;
         break;
@@ -158,19 +164,28 @@ class Forecaster::Choice {
 
   struct Tried {
     double needed = 0, seconds = 0;
+    bool host_fits = true;
     bool placed = false;
   };
 
   const Forecaster& on_;
   int blocks_;
   const Recipe& recipe_;
+  Candidate base_;
+  int micro_batches_;
   Recipe short_;
-  std::map<std::vector<Checkpointing>, Tried> tried_;
+  std::map<std::vector<BlockPolicy>, Tried> tried_;
 };
 
-Forecast Forecaster::choose(const Recipe& recipe) const {
+Forecast Forecaster::choose(const Recipe& recipe, const Candidate& base) const {
   const auto start = std::chrono::steady_clock::now();
-  Forecast out = Choice(*this, recipe).run();
+  Forecast out = Choice(*this, recipe, base).run();
+  if (choices_.state_on_host && base.state == StatePlace::device) {
+    Candidate host = base;
+    host.state = StatePlace::host;
+    Forecast other = Choice(*this, recipe, host).run();
+    if (other.fits() && (!out.fits() || other.seconds < out.seconds)) out = std::move(other);
+  }
   out.chosen = true;
   out.planning_seconds = seconds_since(start);
   return out;

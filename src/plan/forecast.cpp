@@ -27,6 +27,10 @@ std::vector<RankClass> rank_classes(const comm::MeshSizes& mesh) {
 
 Forecaster::Forecaster(const Recipe& recipe, const models::Model& model, int world, Target target, Machine machine,
                        int threads, CompleteLayout complete)
+    : Forecaster(recipe, model, world, std::move(target), machine, threads, Choices{.complete = std::move(complete)}) {}
+
+Forecaster::Forecaster(const Recipe& recipe, const models::Model& model, int world, Target target, Machine machine,
+                       int threads, Choices choices)
     : recipe_(recipe),
       model_(model),
       world_(world),
@@ -34,7 +38,9 @@ Forecaster::Forecaster(const Recipe& recipe, const models::Model& model, int wor
       machine_(machine),
       threads_(threads),
       capacity_(capacity_of(recipe, target_, machine, world)),
-      complete_(std::move(complete)) {}
+      choices_(std::move(choices)) {
+  if (!choices_.model) choices_.model = same_on_all_ranks(model);
+}
 
 std::string Forecast::of_largest_stage() const {
   return stages.size() > 1 ? cat(" of pipeline stage ", largest_stage()) : "";
@@ -43,6 +49,12 @@ std::string Forecast::of_largest_stage() const {
 int Forecast::largest_stage() const {
   const auto largest = std::ranges::max_element(stages, {}, [&](const StageForecast& stage) { return needed(stage); });
   return static_cast<int>(largest - stages.begin());
+}
+
+std::int64_t Forecast::host_needed() const {
+  std::vector<std::int64_t> pinned;
+  for (const StageForecast& stage : stages) pinned.push_back(stage.costs.pinned_bytes);
+  return host.needed(layout.mesh, pinned);
 }
 
 std::vector<Checkpointing> Forecast::checkpointing() const {
@@ -71,15 +83,25 @@ std::vector<const RankPlan*> pointers(const std::vector<RankPlan>& plans) {
 
 }  // namespace
 
-Layout Forecaster::layout_of(const Recipe& recipe, const models::Model& model) const {
-  Layout layout = make_layout(recipe, model, world_, compute_dtype(recipe.precision, target_), threads_,
+Candidate Forecaster::candidate_of(const Recipe& recipe) const {
+  Split split = choices_.split ? choices_.split(recipe, world_) : split_of(recipe, world_);
+  return plan::candidate_of(recipe, std::move(split), model_.blocks());
+}
+
+Layout Forecaster::layout_of(const Recipe& recipe, const Candidate& candidate) const {
+  return layout_of(recipe, candidate, *choices_.model(candidate.split, 0, model_.blocks()));
+}
+
+Layout Forecaster::layout_of(const Recipe& recipe, const Candidate& candidate, const models::Model& model) const {
+  Layout layout = make_layout(recipe, model, candidate.split, compute_dtype(recipe.precision, target_), threads_,
                               target_.cuda ? DeviceKind::cuda : DeviceKind::cpu);
-  if (complete_) complete_(layout, model);
+  apply(candidate, model, layout);
+  if (choices_.complete) choices_.complete(layout, model);
   return layout;
 }
 
-Recipe Forecaster::shortened(const Recipe& recipe, int micro_batches) const {
-  const Layout layout = layout_of(recipe);
+Recipe Forecaster::shortened(const Recipe& recipe, const Candidate& candidate, int micro_batches) const {
+  const Layout layout = layout_of(recipe, candidate);
   Recipe out = recipe;
   out.train.global_batch_size = std::min<std::int64_t>(
       recipe.train.global_batch_size, std::int64_t{1} * micro_batches * layout.data_ranks() * layout.batch.sequences);
@@ -87,20 +109,26 @@ Recipe Forecaster::shortened(const Recipe& recipe, int micro_batches) const {
 }
 
 Forecast Forecaster::forecast() const {
-  if (is_automatic(recipe_.memory)) return choose(recipe_);
-  if (layout_of(recipe_).micro_batches > searched_micro_batches()) {
-    const Recipe first = shortened(recipe_, searched_micro_batches());
-    if (!forecast(first, model_, program::Placing::estimate).fits()) return extrapolated(recipe_);
-  }
-  return forecast(recipe_, model_, program::Placing::offsets);
+  const Candidate own = candidate();
+  return is_automatic(recipe_.memory) ? choose(recipe_, own) : forecast(own);
 }
 
-Forecast Forecaster::extrapolated(const Recipe& recipe) const {
+Forecast Forecaster::forecast(const Candidate& candidate) const {
+  const int searched = searched_micro_batches(candidate);
+  if (layout_of(recipe_, candidate).micro_batches > searched) {
+    const Recipe first = shortened(recipe_, candidate, searched);
+    if (!forecast(first, candidate, program::Placing::estimate).fits()) return extrapolated(recipe_, candidate);
+  }
+  return forecast(recipe_, candidate, program::Placing::offsets);
+}
+
+Forecast Forecaster::extrapolated(const Recipe& recipe, const Candidate& candidate) const {
   const auto start = std::chrono::steady_clock::now();
-  const Forecast one = forecast(shortened(recipe, stages()), model_, program::Placing::estimate);
-  Forecast out = forecast(shortened(recipe, 2 * stages()), model_, program::Placing::offsets);
-  out.layout = layout_of(recipe);
-  const double more = static_cast<double>(out.layout.micro_batches - 2 * stages()) / stages();
+  const int stages = Forecaster::stages(candidate);
+  const Forecast one = forecast(shortened(recipe, candidate, stages), candidate, program::Placing::estimate);
+  Forecast out = forecast(shortened(recipe, candidate, 2 * stages), candidate, program::Placing::offsets);
+  out.layout = layout_of(recipe, candidate);
+  const double more = static_cast<double>(out.layout.micro_batches - 2 * stages) / stages;
   const auto add = [&](double& two, double first) { two += more * (two - first); };
   const auto at = [](const std::map<std::string, double>& in, const std::string& key) {
     const auto found = in.find(key);
@@ -150,14 +178,21 @@ void take_larger(const Costs& other, std::int64_t others_staged, Costs& costs, s
 
 }  // namespace
 
-Forecast Forecaster::forecast(const Recipe& recipe, const models::Model& model, program::Placing placing,
+Forecast Forecaster::forecast(const Recipe& recipe, const Candidate& candidate, int blocks, program::Placing placing,
                               std::int64_t max_needed) const {
   const auto start = std::chrono::steady_clock::now();
-  Forecast out{.layout = layout_of(recipe, model), .stages = {}, .capacity = capacity_, .placed = true};
+  Forecast out{.candidate = candidate,
+               .layout = layout_of(recipe, candidate, *choices_.model(candidate.split, 0, blocks)),
+               .stages = {},
+               .capacity = capacity_,
+               .host = host_memory_of(target_, machine_, world_),
+               .placed = true};
   std::vector<RankPlan> plans;
   std::vector<int> ranks;
   for (const RankClass& of_stage : rank_classes(out.layout.mesh)) {
     const std::int64_t overhead = overhead_of(target_, out.layout.mesh, static_cast<int>(plans.size()));
+    const std::shared_ptr<const models::Model> of_rank = choices_.model(candidate.split, of_stage.first, blocks);
+    const models::Model& model = *of_rank;
     plans.push_back(
         plan_rank(model, out.layout, step::Purpose::train, of_stage.first, false, placing, max_needed - overhead));
     ranks.push_back(of_stage.first);
@@ -198,11 +233,26 @@ std::string does_not_fit(const Recipe& recipe, std::int64_t capacity, std::int64
       .line();
 }
 
+std::string host_does_not_fit(const Recipe& recipe, const HostMemory& host, std::int64_t needed,
+                              const std::string& hint) {
+  return Problem{.file = recipe.file,
+                 .what = "does not fit in host memory",
+                 .expected = cat("at most ", format_bytes(Bytes(host.capacity)), " for the ",
+                                 plural(host.ranks, "rank"), " of a machine"),
+                 .got = format_bytes(Bytes(needed)),
+                 .at = "",
+                 .hint = hint}
+      .line();
+}
+
 }  // namespace
 
 std::string rejection(const Recipe& recipe, const Forecast& forecast, const Alternatives& alternatives) {
   const std::vector<Suggestion>& suggestions = alternatives.suggestions;
-  std::string out = does_not_fit(recipe, forecast.capacity, forecast.needed(), forecast.of_largest_stage(), "");
+  std::string out = forecast.needed() > forecast.capacity
+                        ? does_not_fit(recipe, forecast.capacity, forecast.needed(), forecast.of_largest_stage(), "")
+                        : host_does_not_fit(recipe, forecast.host, forecast.host_needed(),
+                                            forecast.host.ranks > 1 ? "fewer ranks on each machine" : "");
   std::string ranks;
   if (const auto& more = alternatives.ranks) {
     ranks = cat("\nit fits from ", more->flags(), " (", format_bytes(Bytes(more->needed)), " per rank)");
@@ -236,13 +286,19 @@ void check_capacity(const Recipe& recipe, const models::Model& model, int world,
 void check_capacity(const Recipe& recipe, const models::Model& model, const Layout& layout, step::Purpose purpose,
                     const std::string& hint, const Machine& machine, const std::string& target) {
   std::int64_t needed = 0;
+  std::vector<std::int64_t> pinned;
   const Target on = load_target(target);
   for (const RankClass& of_stage : rank_classes(layout.mesh)) {
     const RankPlan plan = plan_rank(model, layout, purpose, of_stage.first);
+    pinned.push_back(plan.pinned_bytes());
     needed = std::max(needed, plan.bytes() + (layout.device == DeviceKind::cpu ? plan.pinned_bytes() : 0) +
                                   overhead_of(on, layout.mesh, plan.stage));
   }
   check_capacity(recipe, needed, layout.mesh.world(), hint, machine, target);
+  const HostMemory host = host_memory_of(on, machine, layout.mesh.world());
+  const std::int64_t of_host = host.needed(layout.mesh, pinned);
+  if (host.capacity == 0 || of_host <= host.capacity) return;
+  throw Error(ExitCode::does_not_fit, host_does_not_fit(recipe, host, of_host, hint));
 }
 
 void check_capacity(const Recipe& recipe, std::int64_t needed, int world, const std::string& hint,

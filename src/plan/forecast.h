@@ -15,7 +15,9 @@
 
 #include "config/recipe.h"
 #include "models/model.h"
+#include "plan/candidate.h"
 #include "plan/cost_model.h"
+#include "plan/host_memory.h"
 #include "plan/plan.h"
 #include "plan/target.h"
 
@@ -36,9 +38,11 @@ struct StageForecast {
 };
 
 struct Forecast {
+  Candidate candidate;  // what is planned
   Layout layout;
   std::vector<StageForecast> stages;  // without pipeline parallelism one
   std::int64_t capacity = 0;          // of each rank
+  HostMemory host;                    // of each machine
   double seconds = 0;                 // of a step: stages wait for each other
   double tokens_per_second = 0;       // of all ranks
   double planning_seconds = 0;
@@ -55,7 +59,9 @@ struct Forecast {
   std::string of_largest_stage() const;  // " of pipeline stage 3"; empty if there is one
   const StageForecast& largest() const { return stages[static_cast<std::size_t>(largest_stage())]; }
   std::int64_t needed() const { return needed(largest()); }  // by a rank of the largest stage
-  bool fits() const { return needed() <= capacity; }
+  std::int64_t host_needed() const;                          // by the ranks of a machine together (HostMemory::needed)
+  bool host_fits() const { return host.capacity == 0 || host_needed() <= host.capacity; }
+  bool fits() const { return needed() <= capacity && host_fits(); }
 };
 
 // Fraction of a rank's capacity that memory.activation_checkpointing: auto leaves free for what the plan cannot know:
@@ -71,7 +77,8 @@ struct Change {
 // A suggestion: settings that fit and keep sequence length and global batch.
 struct Suggestion {
   std::vector<Change> changes;
-  Recipe recipe;  // with the changes
+  Recipe recipe;        // with the changes, as far as it has keys for them
+  Candidate candidate;  // with all of them
   std::int64_t needed = 0;
   double tokens_per_second = 0;
   std::string flags() const;  // "--set A=B --set C=D"
@@ -95,14 +102,32 @@ struct Alternatives {
 // passes, which recipes do not describe yet (tests).
 using CompleteLayout = std::function<void(Layout&, const models::Model&)>;
 
+// What the planner needs for choices that recipes have no keys for yet: tests fill it.
+struct Choices {
+  // How ranks divide the model. Null: split_of the recipe.
+  std::function<Split(const Recipe&, int world)> split;
+  ModelOf model;            // null: same_on_all_ranks
+  CompleteLayout complete;  // null: nothing
+  // What the search varies besides keys. `splits`: others over as many ranks; null: none.
+  bool offload = false;        // of the blocks' activations, with checkpointing auto (BlockPolicy::offload)
+  bool state_on_host = false;  // StatePlace::host
+  std::function<std::vector<Split>(const Recipe&, int world)> splits;
+  // The changes that name what `to` has and a recipe cannot say. Needed by suggestions of it.
+  std::function<std::vector<Change>(const Candidate& to)> changes;
+};
+
 class Forecaster {
  public:
   // Borrows recipe and model. The recipe has passed config's checks for `world` ranks. `threads`: per rank, on the CPU.
   Forecaster(const Recipe& recipe, const models::Model& model, int world, Target target, Machine machine, int threads,
              CompleteLayout complete = {});
+  Forecaster(const Recipe& recipe, const models::Model& model, int world, Target target, Machine machine, int threads,
+             Choices choices);
 
   const Target& target() const { return target_; }
   std::int64_t capacity() const { return capacity_; }
+  // What the recipe chooses; of memory.activation_checkpointing: auto, none.
+  Candidate candidate() const { return candidate_of(recipe_); }
 
   // For memory.activation_checkpointing: auto, the forecast of the chosen policies: those of the fastest step that
   // needs at most 1 - kAutoMargin of the capacity, or, if none fits, those with the minimum memory. Equal arguments
@@ -110,6 +135,8 @@ class Forecaster {
   // memory may be a little too low. The plans of all pipeline stages are checked together (check_plans), unless they
   // are estimates.
   Forecast forecast() const;
+  // The complete plan of a candidate on as many ranks, with everything else as in the recipe.
+  Forecast forecast(const Candidate& candidate) const;
   // Up to `count` settings whose complete plans fit, fastest first; takes at most seconds. Empty if none was found.
   std::vector<Suggestion> suggestions(int count) const;
   // The first of twice, four times, ... as many ranks (powers of two) on which the recipe fits; first unchanged but for
@@ -120,20 +147,28 @@ class Forecaster {
  private:
   class Search;
   class Choice;
-  Layout layout_of(const Recipe& recipe) const { return layout_of(recipe, model_); }
-  Layout layout_of(const Recipe& recipe, const models::Model& model) const;
-  int stages() const { return recipe_.parallel.pipeline_parallel_degree; }
+  Candidate candidate_of(const Recipe& recipe) const;
+  // Of the first rank.
+  Layout layout_of(const Recipe& recipe, const Candidate& candidate) const;
+  Layout layout_of(const Recipe& recipe, const Candidate& candidate, const models::Model& model) const;
   // The recipe with at most `micro_batches` micro-batches per step.
-  Recipe shortened(const Recipe& recipe, int micro_batches) const;
-  Forecast choose(const Recipe& recipe) const;
+  Recipe shortened(const Recipe& recipe, const Candidate& candidate, int micro_batches) const;
+  // Policies of the blocks, and places of the state if Choices say so; the split is that of `base`.
+  Forecast choose(const Recipe& recipe, const Candidate& base) const;
   // A forecast from the plans of P and of 2 P micro-batches with P stages: P further ones take as long as the second P.
-  Forecast extrapolated(const Recipe& recipe) const;
-  // Treats auto as none. Does not compute offsets if the estimate is above `max_needed`; then needed() is the estimate.
-  Forecast forecast(const Recipe& recipe, const models::Model& model, program::Placing placing,
+  Forecast extrapolated(const Recipe& recipe, const Candidate& candidate) const;
+  // With the first `blocks` blocks of the model. Does not compute offsets if the estimate is above `max_needed`; then
+  // needed() is the estimate.
+  Forecast forecast(const Recipe& recipe, const Candidate& candidate, int blocks, program::Placing placing,
                     std::int64_t max_needed = std::numeric_limits<std::int64_t>::max()) const;
+  Forecast forecast(const Recipe& recipe, const Candidate& candidate, program::Placing placing,
+                    std::int64_t max_needed = std::numeric_limits<std::int64_t>::max()) const {
+    return forecast(recipe, candidate, model_.blocks(), placing, max_needed);
+  }
 
+  static int stages(const Candidate& candidate) { return candidate.split.mesh.pipeline; }
   // Further micro-batches need hardly more memory: of P stages, the first has at most P in flight.
-  int searched_micro_batches() const { return 2 * stages(); }
+  static int searched_micro_batches(const Candidate& candidate) { return 2 * stages(candidate); }
 
   const Recipe& recipe_;
   const models::Model& model_;
@@ -142,16 +177,18 @@ class Forecaster {
   Machine machine_;
   int threads_;
   std::int64_t capacity_;
-  CompleteLayout complete_;
+  Choices choices_;
 };
 
 constexpr int kSuggestions = 3;
 
-// The message about a recipe that does not fit: needed memory, available memory, and what to change.
+// The message about a recipe that does not fit: needed memory, of a rank or of a machine's host, available memory, and
+// what to change.
 std::string rejection(const Recipe& recipe, const Forecast& forecast, const Alternatives& alternatives);
 
-// Throws Error(ExitCode::does_not_fit) with rejection() if the recipe needs more than a rank may use. Allocates little
-// and does not communicate: every rank may call it, or the process that starts them.
+// Throws Error(ExitCode::does_not_fit) with rejection() if the recipe needs more than a rank may use, or its ranks more
+// than the host memory of their machine. Allocates little and does not communicate: every rank may call it, or the
+// process that starts them.
 void check_capacity(const Recipe& recipe, const models::Model& model, int world, int threads,
                     const Machine& machine = this_machine(), const std::string& target = "cpu");
 
@@ -160,7 +197,8 @@ void check_capacity(const Recipe& recipe, const models::Model& model, const Layo
                     const std::string& hint, const Machine& machine = this_machine(),
                     const std::string& target = "cpu");
 
-// The same for a plan made elsewhere: `needed` bytes of a rank, including overhead_of the target.
+// The same for a plan made elsewhere: `needed` bytes of a rank, including overhead_of the target. Host memory is not
+// checked.
 void check_capacity(const Recipe& recipe, std::int64_t needed, int world, const std::string& hint,
                     const Machine& machine = this_machine(), const std::string& target = "cpu");
 

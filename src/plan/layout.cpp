@@ -68,13 +68,14 @@ void set_masks(batches::BatchShape& batch, const models::Model& model) {
   }
 }
 
+Checkpointing checkpointing_of(const MemoryRecipe& memory, int block) {
+  if (block < std::ssize(memory.per_layer)) return memory.per_layer[static_cast<std::size_t>(block)];
+  return is_automatic(memory) ? Checkpointing::none : memory.activation_checkpointing;
+}
+
 void set_policies(Layout& layout, const models::Model& model, const MemoryRecipe& memory) {
-  const std::vector<Checkpointing>& list = memory.per_layer;
   for (std::size_t layer = 0; layer < layout.policies.size(); ++layer) {
-    const auto block = static_cast<std::size_t>(model.block_of(static_cast<int>(layer)));
-    layout.policies[layer].checkpointing = block < list.size()    ? list[block]
-                                           : is_automatic(memory) ? Checkpointing::none
-                                                                  : memory.activation_checkpointing;
+    layout.policies[layer].checkpointing = checkpointing_of(memory, model.block_of(static_cast<int>(layer)));
   }
 }
 
@@ -178,18 +179,32 @@ void check_fp8_sizes(const models::Model& model, const std::string& file) {
 
 }  // namespace
 
+Split split_of(const Recipe& recipe, int world) {
+  const ParallelRecipe& p = recipe.parallel;
+  Split split{
+      .mesh = comm::mesh_sizes(world / p.pipeline_parallel_degree, p.hybrid_shard_degree, p.context_parallel_degree)};
+  split.mesh.pipeline = p.pipeline_parallel_degree;
+  return split;
+}
+
 Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
+                   DeviceKind device) {
+  return make_layout(recipe, model, split_of(recipe, world), compute, threads, device);
+}
+
+Layout make_layout(const Recipe& recipe, const models::Model& model, const Split& split, DType compute, int threads,
                    DeviceKind device) {
   Layout layout;
   layout.device = device;
   layout.reduce_dtype = layout.kv_reduce_dtype = default_reduce_dtype(device, compute);
   const ParallelRecipe& p = recipe.parallel;
-  layout.mesh = comm::mesh_sizes(world / p.pipeline_parallel_degree, p.hybrid_shard_degree, p.context_parallel_degree);
-  layout.mesh.pipeline = p.pipeline_parallel_degree;
-  if (p.pipeline_parallel_degree > 1) layout.forward_micro_batches = kForwardPerStage * p.pipeline_parallel_degree;
+  layout.mesh = split.mesh;
+  if (split.partition.stages > 1) set_partition(layout, model, split.partition);
+  if (split.mesh.pipeline > 1) layout.forward_micro_batches = kForwardPerStage * split.mesh.pipeline;
+  layout.sequence_parallel = split.sequence_parallel;
   layout.compute = compute;
   layout.threads = threads;
-  layout.batch = batches::batch_shape(packing_of(recipe.data), recipe.train.micro_batch_size, p.context_parallel_degree,
+  layout.batch = batches::batch_shape(packing_of(recipe.data), recipe.train.micro_batch_size, split.mesh.context,
                                       p.context_chunks);
   set_masks(layout.batch, model);
   if (device == DeviceKind::cuda && layout.batch.context > 1) layout.head_groups = kCudaHeadGroups;

@@ -20,6 +20,13 @@
 
 namespace hawser::plan {
 
+// How the ranks of a run divide a model. A rank's Model, with its slices of tensors and its experts, follows from it.
+struct Split {
+  comm::MeshSizes mesh;
+  models::Partition partition;     // over pipeline stages
+  bool sequence_parallel = false;  // Layout::sequence_parallel
+};
+
 struct Layout {
   DeviceKind device = DeviceKind::cpu;  // the device it is planned for, or runs on
   int threads = 1;                      // CPU threads of the compute stream
@@ -48,7 +55,7 @@ struct Layout {
   bool deterministic = false;          // two runs give the same bits on CUDA, too; on the CPU they always do
   std::shared_ptr<const optim::Optimizer> optimizer = optim::make_adamw();
   std::shared_ptr<const nn::Quantizer> quantizer;  // of SavePolicy::formats and of flats with scales; null: none
-  std::vector<bool> state_on_host;                 // step::StateOptions::on_host; no recipe sets it
+  std::vector<bool> state_on_host;                 // step::StateOptions::on_host, frozen flats too; no recipe sets it
   bool calibrates = false;                         // step::ExecutorSetup::calibrates
   std::int64_t verify_every = 0;                   // steps (engine::Session::enqueue_verified); 0: never
   step::Verification verification = step::Verification::none;
@@ -90,6 +97,13 @@ constexpr int kForwardPerStage = 4;
 Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
                    DeviceKind device = DeviceKind::cpu);
 
+// The same with other ranks than those of the recipe's keys. `model`: as a rank of the split has it.
+Layout make_layout(const Recipe& recipe, const models::Model& model, const Split& split, DType compute, int threads,
+                   DeviceKind device);
+
+// The split of the recipe's keys. With pipeline stages the caller sets the partition.
+Split split_of(const Recipe& recipe, int world);
+
 // run.deterministic if it is set; otherwise true on the CPU and false on CUDA, where it costs time and, in attention's
 // backward, memory quadratic in the length, and supports no lengths beyond ops::kDeterministicBytes.
 bool deterministic_of(const Recipe& recipe, DeviceKind device);
@@ -115,6 +129,8 @@ Layout of_refused_steps(Layout layout);
 // dtype: the gradients that it compares with are of inputs that are not rounded.
 Layout verified(Layout layout, step::Verification verification);
 
+// The checkpointing policy of a block; that of auto is none.
+Checkpointing checkpointing_of(const MemoryRecipe& memory, int block);
 // Sets each block's checkpointing policy from the recipe.
 void set_policies(Layout& layout, const models::Model& model, const MemoryRecipe& memory);
 

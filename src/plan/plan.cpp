@@ -103,6 +103,7 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   plan.host_state_bytes = state.host_bytes();
   plan.scratch_bytes = scratch_bytes(layout.device);
   plan.staging_bytes = executor.staging_bytes();
+  plan.staged_bytes = state.staged_bytes();
   plan.buffers.placement =
       program::place(plan.trace, plan.buffers.buffers, placing, max_bytes - plan.state_bytes - plan.scratch_bytes);
   plan.buffers.host_placement = program::place(plan.trace, plan.buffers.buffers, placing,
@@ -208,6 +209,8 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
   }
   const std::int64_t slack = plan.buffers.placement.bytes - plan.buffers.placement.live_bytes;
   if (slack > 0) costs.peak_bytes_by_category["between buffers"] = slack;
+  const std::int64_t more = plan.arena_bytes() - plan.buffers.placement.bytes;
+  if (more > 0) costs.peak_bytes_by_category["loading of weights"] = more;
   costs.total_bytes = plan.bytes();
   costs.pinned_bytes = plan.pinned_bytes();
   costs.saved_bytes = plan.saved_bytes;

@@ -2,6 +2,7 @@
 // the placement of all buffers. `Costs` are computed from it.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <string>
@@ -39,8 +40,10 @@ struct RankPlan {
   std::int64_t host_state_bytes = 0;  // step::ModelState::host_bytes: master weights and moments in pinned host memory
   // All pinned host memory that a session reserves if this is its only kind of step.
   std::int64_t pinned_bytes() const { return host_bytes() + host_state_bytes + staging_bytes; }
+  std::int64_t staged_bytes = 0;  // step::ModelState::staged_bytes: of the arena, while no step runs
+  std::int64_t arena_bytes() const { return std::max(buffers.placement.bytes, staged_bytes); }
   // All device memory that a session reserves if this is its only kind of step: state, scratch buffer and arena.
-  std::int64_t bytes() const { return state_bytes + scratch_bytes + buffers.placement.bytes; }
+  std::int64_t bytes() const { return state_bytes + scratch_bytes + arena_bytes(); }
 };
 
 // Runs the step of `rank` on meta and places its buffers. Allocates no device memory and does not communicate.
@@ -76,8 +79,8 @@ struct Costs {
   // Bytes in use at the time when the arena has the most live bytes: state, scratch buffer and live buffers.
   std::int64_t peak_bytes = 0;
   // A breakdown of total_bytes (not only of peak_bytes) at that time: parts of the state, the scratch buffer, live
-  // buffers by Buffer::category, and as "between buffers" the part of the arena that no live buffer uses (total_bytes -
-  // peak_bytes).
+  // buffers by Buffer::category, and and of the arena, the part that no live buffer uses ("between buffers") and
+  // what it has in addition for the loading of weights.
   std::map<std::string, std::int64_t> peak_bytes_by_category;
   std::int64_t saved_bytes = 0;           // RankPlan::saved_bytes: what a snapshot of the rank takes in host memory
   std::vector<std::string> slow_kernels;  // the lines of implementations() with attention's plain kernel

@@ -22,13 +22,16 @@ double stored_bytes(const models::Model& model, int layer, const Layout& layout,
 
 }  // namespace
 
-std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const models::Model& model) {
+std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const models::Model& model, bool offload) {
   const auto mesh = comm::make_meta_mesh(layout.mesh, Rank(0));
   const nn::Seams seams = make_seams(layout, *mesh);
+  const double input =
+      static_cast<double>(layout.bounds.row_counts().residual * model.width() * size_of(layout.compute));
+  const double inputs = input * layout.in_flight * model.layers() / std::max(1, model.blocks());  // of a block
   std::vector<PolicyCandidate> out;
   for (const Checkpointing policy : {Checkpointing::none, Checkpointing::selective, Checkpointing::qkv,
                                      Checkpointing::gate_up, Checkpointing::projections, Checkpointing::full}) {
-    PolicyCandidate candidate{.policy = policy};
+    PolicyCandidate candidate{.policy = {.checkpointing = policy}};
     for (int layer = 0; layer < model.layers(); ++layer) {
       nn::SavePolicy save = layout.policies[static_cast<std::size_t>(layer)];
       save.checkpointing = policy;
@@ -36,9 +39,17 @@ std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const 
     }
     candidate.stored_bytes /= std::max(1, model.blocks());
     out.push_back(candidate);
+    if (!offload) continue;
+    candidate.policy.offload = true;
+    candidate.host_bytes = candidate.stored_bytes + inputs;
+    candidate.stored_bytes = -inputs;
+    out.push_back(candidate);
   }
-  std::ranges::stable_sort(out, std::greater(), &PolicyCandidate::stored_bytes);
-  const auto [first, last] = std::ranges::unique(out, {}, &PolicyCandidate::stored_bytes);
+  const auto bytes = [](const PolicyCandidate& candidate) {
+    return std::pair(candidate.stored_bytes, candidate.host_bytes);
+  };
+  std::ranges::stable_sort(out, std::greater(), bytes);
+  const auto [first, last] = std::ranges::unique(out, {}, bytes);
   out.erase(first, last);
   return out;
 }
@@ -47,7 +58,7 @@ PolicyCandidates::PolicyCandidates(std::vector<PolicyCandidate> candidates, int 
   for (const PolicyCandidate& candidate : candidates) {
     const bool beaten = std::any_of(candidates.begin(), candidates.end(), [&](const PolicyCandidate& other) {
       return other.seconds < candidate.seconds && other.stored_bytes <= candidate.stored_bytes &&
-             other.needed_bytes <= candidate.needed_bytes;
+             other.host_bytes <= candidate.host_bytes && other.needed_bytes <= candidate.needed_bytes;
     });
     if (!beaten) candidates_.push_back(candidate);
   }
@@ -94,8 +105,8 @@ std::vector<Mix> PolicyCandidates::faster_neighbours(const Mix& from) const {
   return out;
 }
 
-std::vector<Checkpointing> PolicyCandidates::list(const Mix& mix) const {
-  std::vector<Checkpointing> out;
+std::vector<BlockPolicy> PolicyCandidates::list(const Mix& mix) const {
+  std::vector<BlockPolicy> out;
   for (std::size_t r = candidates_.size(); r-- > 0;) {
     out.insert(out.end(), static_cast<std::size_t>(mix.counts[r]), candidates_[r].policy);
   }
@@ -130,8 +141,8 @@ struct PolicyCandidates::Search {
       if (over <= 0) consider(budget + over, seconds);
       return;
     }
-    const int first =
-        candidate == least_recompute + 1 ? static_cast<int>(std::max(0.0, std::ceil(over / freed(candidate)))) : 0;
+    const double enough = over <= 0 ? 0 : freed(candidate) > 0 ? std::ceil(over / freed(candidate)) : left;
+    const int first = candidate == least_recompute + 1 ? static_cast<int>(std::min<double>(left, enough)) : 0;
     const int last = candidate == least_recompute + 1 ? first : left - 1;
     for (int n = first; n <= std::min(last, left - 1); ++n) {
       counts[candidate] = n;

@@ -7,29 +7,35 @@
 //   needed_bytes(mix) = M(r) - sum over blocks b of (S(r) - S(p_b))
 //   seconds(mix)      = mean over blocks b of T(p_b)
 // The sum holds because the stored bytes of all blocks are live at the peak, which is in the head or in the first
-// instructions of backward. Forecaster::choose plans a mix completely before it is used.
+// instructions of backward. It does not know that an offloaded block is on the device around its passes, nor the mean
+// that copies of few blocks may be hidden where those of all are not. Forecaster::choose plans a mix completely before it
+// is used.
 #pragma once
 
 #include <optional>
 #include <vector>
 
-#include "plan/layout.h"
+#include "plan/candidate.h"
 
 namespace hawser::plan {
 
 // A policy, and its costs with this policy in every block.
 struct PolicyCandidate {
-  Checkpointing policy = Checkpointing::none;
-  // S: bytes that a block stores from forward to backward, for all interleaved micro-batches (Layout::in_flight); the
-  // mean over the blocks. Layer inputs, which every policy stores, are not counted.
+  BlockPolicy policy;
+  // S: bytes that a block stores on the device from forward to backward, for all interleaved micro-batches
+  // (Layout::in_flight); the mean over the blocks. Layer inputs, which every policy stores, are not counted; with offload
+  // they are not stored, and S is negative.
   double stored_bytes = 0;
   double needed_bytes = 0;  // M: all device memory that a rank needs (Forecast::needed)
   double seconds = 0;       // T: of a step
+  double host_bytes = 0;    // that a block stores in host memory, as stored_bytes
 };
 
 // The policies that store different numbers of bytes under a layout, in descending order of stored_bytes: the one that
-// recomputes least is first. Only `policy` and `stored_bytes` are set.
-std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const models::Model& model);
+// recomputes least is first. With `offload`, each of them with offload, too. Only `policy` and the bytes of a block are
+// set.
+std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const models::Model& model,
+                                                    bool offload = false);
 
 struct Mix {
   std::vector<int> counts;               // number of blocks with each candidate
@@ -40,7 +46,8 @@ struct Mix {
 class PolicyCandidates {
  public:
   // `candidates`: the result of list_policy_candidates, with `needed_bytes` and `seconds` set. Those for which another
-  // one is faster, stores no more bytes and needs no more bytes are removed. `blocks`: of the model.
+  // one is faster, stores no more bytes, here and in host memory, and needs no more bytes are removed. `blocks`: of the
+  // model.
   PolicyCandidates(std::vector<PolicyCandidate> candidates, int blocks);
 
   // The candidates that are left; the indices and counts below refer to them.
@@ -59,7 +66,7 @@ class PolicyCandidates {
   std::vector<Mix> faster_neighbours(const Mix& from) const;
   // The policy of each block. The first blocks get the policies that recompute most (store least): their backward runs
   // last, when few blocks' stored activations are live alongside the recomputed ones.
-  std::vector<Checkpointing> list(const Mix& mix) const;
+  std::vector<BlockPolicy> list(const Mix& mix) const;
 
  private:
   struct Search;

@@ -152,6 +152,23 @@ std::string stage_table(const models::Model& model, const Forecast& forecast) {
   return out;
 }
 
+// "of 1.82 TiB per machine: fits, 1.78 TiB left"
+std::string host_remark(const Forecast& forecast) {
+  const HostMemory& host = forecast.host;
+  if (host.capacity == 0) return "per machine, whose memory is not known";
+  const std::int64_t left = host.capacity - forecast.host_needed();
+  return cat("of ", format_bytes(Bytes(host.capacity)), " per machine: ",
+             left >= 0 ? cat("fits, ", format_bytes(Bytes(left)), " left")
+                       : cat("does not fit, ", format_bytes(Bytes(-left)), " over"));
+}
+
+nlohmann::ordered_json host_json(const Forecast& forecast) {
+  nlohmann::ordered_json host{
+      {"needed", forecast.host_needed()}, {"ranks", forecast.host.ranks}, {"process", forecast.host.process}};
+  if (forecast.host.capacity > 0) host["capacity"] = forecast.host.capacity;
+  return host;
+}
+
 nlohmann::ordered_json memory_json(const Recipe& recipe, const Forecast& forecast, const StageForecast& stage) {
   const Costs& costs = stage.costs;
   nlohmann::ordered_json memory{{"by_purpose", costs.peak_bytes_by_category},
@@ -172,8 +189,11 @@ nlohmann::ordered_json memory_json(const Recipe& recipe, const Forecast& forecas
 std::string headline(const Forecast& forecast, const PlanFacts& facts) {
   if (!forecast.fits()) {
     const auto& [suggestions, ranks] = facts.alternatives;
-    std::string out = cat("does not fit: needs ", format_bytes(Bytes(forecast.needed())), " per rank",
-                          forecast.of_largest_stage(), ", has ", format_bytes(Bytes(forecast.capacity)));
+    std::string out = forecast.needed() > forecast.capacity
+                          ? cat("does not fit: needs ", format_bytes(Bytes(forecast.needed())), " per rank",
+                                forecast.of_largest_stage(), ", has ", format_bytes(Bytes(forecast.capacity)))
+                          : cat("does not fit: needs ", format_bytes(Bytes(forecast.host_needed())),
+                                " of host memory per machine, has ", format_bytes(Bytes(forecast.host.capacity)));
     if (!suggestions.empty()) out += "; fits with " + suggestions.front().flags();
     if (ranks && (suggestions.empty() || ranks->changes.empty()))
       out += (suggestions.empty() ? "; fits from " : ", or from ") + ranks->flags();
@@ -230,7 +250,11 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
                  left >= 0 ? cat("fits, ", format_bytes(Bytes(left)), " left")
                            : cat("does not fit, ", format_bytes(Bytes(-left)), " over")));
 
-  if (target.cuda) out += row("host memory, buffers", format_bytes(Bytes(costs.pinned_bytes)), "pinned, in addition");
+  if (target.cuda) {
+    out += row("host memory, buffers", format_bytes(Bytes(costs.pinned_bytes)), "pinned, in addition");
+    out += row(cat("host memory, ", plural(forecast.host.ranks, "rank", "ranks")),
+               format_bytes(Bytes(forecast.host_needed())), host_remark(forecast));
+  }
   if (saves_asynchronously(recipe)) {
     const std::int64_t snapshot = costs.saved_bytes;
     const bool fits = target.cuda || snapshot <= snapshot_memory_cpu(forecast.capacity, forecast.needed());
@@ -284,6 +308,7 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
     }
     out["memory"].push_back(memory);
   }
+  if (target.cuda) out["host_memory"] = host_json(forecast);
   if (classes.size() > 1) out["stage"] = forecast.largest_stage();  // of the figures of one rank below
   out["flops"] = costs.flops;
   out["model_flops"] = costs.model_flops;

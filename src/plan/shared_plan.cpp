@@ -41,7 +41,7 @@ std::string plan_text(const RankPlan& plan) {
       << plan.parameter_bytes << ' ' << plan.optimizer_bytes << ' ' << plan.kv_cache_bytes << ' '
       << plan.reference_bytes << ' ' << plan.saved_bytes << ' ' << plan.state_bytes << ' ' << plan.scratch_bytes << '\n'
       << placement.bytes << ' ' << placement.live_bytes << ' ' << plan.host_bytes() << ' ' << plan.staging_bytes << ' '
-      << plan.host_state_bytes << '\n'
+      << plan.host_state_bytes << ' ' << plan.staged_bytes << '\n'
       << plan.buffers.index.size() << '\n';
   for (const auto& [key, index] : plan.buffers.index) {
     const auto i = static_cast<std::size_t>(index);
@@ -65,7 +65,8 @@ RankPlan read_plan(const std::string& text, step::Purpose purpose, program::Prog
                 plan.state_bytes, plan.scratch_bytes);
   program::Placement& placement = plan.buffers.placement;
   program::Placement& host = plan.buffers.host_placement;
-  lines.numbers(placement.bytes, placement.live_bytes, host.bytes, plan.staging_bytes, plan.host_state_bytes);
+  lines.numbers(placement.bytes, placement.live_bytes, host.bytes, plan.staging_bytes, plan.host_state_bytes,
+                plan.staged_bytes);
   placement.placed = host.placed = true;
   std::size_t count = 0;
   lines.numbers(count);

@@ -5,7 +5,9 @@
 // first, and only those that then fit are suggested. Checkpointing stays as it is or becomes `auto` (choose.cpp).
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -23,6 +25,9 @@ struct SearchSettings {
   std::int64_t micro_batch = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   bool automatic = false;  // checkpointing is auto; otherwise as in the recipe
+  // What no key says: Choices.
+  StatePlace state = StatePlace::device;
+  std::shared_ptr<const Split> split;  // null: that of the recipe
 };
 
 namespace {
@@ -38,6 +43,13 @@ Recipe with(const Recipe& base, const SearchSettings& s) {
     out.memory.per_layer.clear();
   }
   return out;
+}
+
+SearchSettings settings_of(const Recipe& recipe) {
+  return {.context = recipe.parallel.context_parallel_degree,
+          .hybrid = recipe.parallel.hybrid_shard_degree,
+          .micro_batch = recipe.train.micro_batch_size,
+          .accumulation = recipe.parallel.gradient_accumulation};
 }
 
 std::vector<Change> changes_between(const Recipe& base, const Recipe& other) {
@@ -86,28 +98,25 @@ std::string Suggestion::flags() const {
 class Forecaster::Search {
  public:
   explicit Search(const Forecaster& on)
-      : on_(on), blocks_(static_cast<int>(on.model_.description().blocks.size())), ranks_(on.world_ / on.stages()) {
-    for (const int count : {kSmall, 2 * kSmall}) {
-      if (blocks_ <= 2 * kSmall || on.stages() > 1) break;
-      models::ModelDescription description = on.model_.description();
-      description.blocks.resize(static_cast<std::size_t>(count));
-      small_.push_back(std::make_unique<models::Model>(std::move(description)));
-    }
-  }
+      : on_(on), blocks_(on.model_.blocks()), ranks_(on.world_ / Forecaster::stages(on.candidate())) {}
 
   std::vector<Suggestion> run(int count) {
-    if (!state_fits(on_.model_, on_.layout_of(on_.recipe_), on_.world_, on_.capacity_)) return {};
+    if (!on_.choices_.state_on_host &&
+        !state_fits(on_.model_, on_.layout_of(on_.recipe_, on_.candidate()), on_.world_, on_.capacity_)) {
+      return {};
+    }
     find_candidates();
-    std::stable_sort(candidates_.begin(), candidates_.end(),
-                     [](const Candidate& a, const Candidate& b) { return a.score() > b.score(); });
+    find_other_splits();
+    std::stable_sort(tried_.begin(), tried_.end(),
+                     [](const Tried& a, const Tried& b) { return a.score() > b.score(); });
     std::vector<Suggestion> suggestions;
     std::set<std::size_t> planned;
     // In the first round, skip candidates that contain all changes of an earlier suggestion.
     for (const bool any : {false, true}) {
-      for (std::size_t i = 0; i < candidates_.size() && static_cast<int>(suggestions.size()) < count; ++i) {
-        if (planned.contains(i) || (!any && repeats(candidates_[i], suggestions))) continue;
+      for (std::size_t i = 0; i < tried_.size() && static_cast<int>(suggestions.size()) < count; ++i) {
+        if (planned.contains(i) || (!any && repeats(tried_[i], suggestions))) continue;
         planned.insert(i);
-        std::optional<Suggestion> suggestion = plan(candidates_[i]);
+        std::optional<Suggestion> suggestion = plan(tried_[i]);
         if (suggestion && !changes_nothing(*suggestion, suggestions)) suggestions.push_back(std::move(*suggestion));
         if (planned.size() >= kMaxFullPlans) break;
       }
@@ -126,7 +135,7 @@ class Forecaster::Search {
   struct Sketch {
     double needed = 0, seconds = 0;
   };
-  struct Candidate {
+  struct Tried {
     SearchSettings settings;
     Sketch sketch;
     std::vector<Change> changes;
@@ -154,12 +163,37 @@ class Forecaster::Search {
             Problems problems;
             check_layout(with(base, s), on_.world_, problems);
             if (!problems.empty()) continue;
-            try_checkpointing(s);
+            try_places(s);
             if (++looked_at == kMaxSettings) return;
           }
         }
       }
     }
+  }
+
+  // As the recipe says, but for what no key says.
+  void find_other_splits() {
+    if (!on_.choices_.splits) return;
+    for (Split& split : on_.choices_.splits(on_.recipe_, on_.world_)) {
+      SearchSettings s = settings_of(on_.recipe_);
+      s.split = std::make_shared<const Split>(std::move(split));
+      try_places(s);
+    }
+  }
+
+  // The state on the device, and in host memory.
+  void try_places(SearchSettings s) {
+    try_checkpointing(s);
+    if (!on_.choices_.state_on_host) return;
+    s.state = StatePlace::host;
+    try_checkpointing(s);
+  }
+
+  Candidate candidate_of(const SearchSettings& s) const {
+    Candidate out = on_.candidate_of(with(on_.recipe_, s));
+    if (s.split) out.split = *s.split;
+    out.state = s.state;
+    return out;
   }
 
   std::vector<int> hybrids(int context) const {
@@ -201,14 +235,16 @@ class Forecaster::Search {
   }
 
   void try_mixes(SearchSettings s) {
-    if (!is_automatic(on_.recipe_.memory)) add(s, sketch(with(on_.recipe_, s)));
+    if (!is_automatic(on_.recipe_.memory)) add(s, sketch(with(on_.recipe_, s), candidate_of(s)));
     s.automatic = true;
     const Recipe recipe = with(on_.recipe_, s);
-    std::vector<PolicyCandidate> candidates = list_policy_candidates(on_.layout_of(recipe), on_.model_);
+    Candidate uniform = candidate_of(s);
+    const auto model = on_.choices_.model(uniform.split, 0, blocks_);
+    std::vector<PolicyCandidate> candidates =
+        list_policy_candidates(on_.layout_of(recipe, uniform, *model), *model, on_.choices_.offload);
     for (PolicyCandidate& candidate : candidates) {
-      Recipe uniform = recipe;
-      uniform.memory.activation_checkpointing = candidate.policy;
-      const Sketch full = sketch(uniform);
+      uniform.blocks.assign(uniform.blocks.size(), candidate.policy);
+      const Sketch full = sketch(recipe, uniform);
       candidate.needed_bytes = full.needed, candidate.seconds = full.seconds;
     }
     const double capacity = static_cast<double>(on_.capacity_);
@@ -216,7 +252,8 @@ class Forecaster::Search {
     if (const std::optional<Mix> mix = policies.fastest((1 - kAutoMargin) * capacity)) {
       add(s, {mix->needed_bytes, mix->seconds});
     } else {
-      add(s, {candidates.back().needed_bytes, candidates.back().seconds});
+      const auto min = std::ranges::min_element(candidates, {}, &PolicyCandidate::needed_bytes);
+      add(s, {min->needed_bytes, min->seconds});
     }
   }
 
@@ -224,28 +261,32 @@ class Forecaster::Search {
     // An estimate may be off by a little; the complete plan decides.
     if (sketch.needed > 1.03 * static_cast<double>(on_.capacity_)) return;
     std::vector<Change> changes = changes_between(on_.recipe_, with(on_.recipe_, s));
-    if (!changes.empty()) candidates_.push_back({s, sketch, std::move(changes)});
+    if (!changes.empty() || s.split || s.state == StatePlace::host) {
+      tried_.push_back({s, sketch, std::move(changes)});
+    }
   }
 
-  Sketch sketch(const Recipe& recipe) const {
+  Sketch sketch(const Recipe& recipe, const Candidate& candidate) const {
     // Micro-batches after the second of each stage take as long as these and need no more memory.
-    const int micro_batches = on_.layout_of(recipe).micro_batches, stages = on_.stages();
-    const Recipe one = on_.shortened(recipe, stages), two = on_.shortened(recipe, 2 * stages);
-    const auto at = [&](const models::Model& model) {
-      const Forecast f = on_.forecast(two, model, program::Placing::estimate);
+    const int micro_batches = on_.layout_of(recipe, candidate).micro_batches, stages = Forecaster::stages(candidate);
+    const Recipe one = on_.shortened(recipe, candidate, stages), two = on_.shortened(recipe, candidate, 2 * stages);
+    const auto at = [&](int blocks) {
+      const Forecast f = on_.forecast(two, candidate, blocks, program::Placing::estimate);
       Sketch out{static_cast<double>(f.needed()), f.seconds};
       if (micro_batches <= 2 * stages) return out;
-      const double first = on_.forecast(one, model, program::Placing::estimate).seconds;
+      const double first = on_.forecast(one, candidate, blocks, program::Placing::estimate).seconds;
       out.seconds += static_cast<double>(micro_batches - 2 * stages) / stages * (out.seconds - first);
       return out;
     };
-    if (small_.empty() || !recipe.memory.per_layer.empty()) return at(on_.model_);
-    const Sketch a = at(*small_[0]), b = at(*small_[1]);
+    const bool alike = std::ranges::adjacent_find(candidate.blocks, std::not_equal_to()) == candidate.blocks.end();
+    if (blocks_ <= 2 * kSmall || stages > 1 || !alike) return at(blocks_);
+    const Sketch a = at(kSmall), b = at(2 * kSmall);
     const double more = static_cast<double>(blocks_ - 2 * kSmall) / kSmall;
     return {b.needed + more * (b.needed - a.needed), b.seconds + more * (b.seconds - a.seconds)};
   }
 
-  static bool repeats(const Candidate& candidate, const std::vector<Suggestion>& suggestions) {
+  static bool repeats(const Tried& candidate, const std::vector<Suggestion>& suggestions) {
+    if (candidate.settings.split || candidate.settings.state == StatePlace::host) return false;  // no key names it
     return std::any_of(suggestions.begin(), suggestions.end(), [&](const Suggestion& suggestion) {
       return std::all_of(suggestion.changes.begin(), suggestion.changes.end(), [&](const Change& change) {
         return std::any_of(candidate.changes.begin(), candidate.changes.end(),
@@ -261,18 +302,24 @@ class Forecaster::Search {
     });
   }
 
-  std::optional<Suggestion> plan(const Candidate& candidate) const {
-    Recipe recipe = with(on_.recipe_, candidate.settings);
-    const Forecast f =
-        is_automatic(recipe.memory) ? on_.choose(recipe) : on_.forecast(recipe, on_.model_, program::Placing::offsets);
+  std::optional<Suggestion> plan(const Tried& tried) const {
+    Recipe recipe = with(on_.recipe_, tried.settings);
+    const Candidate candidate = candidate_of(tried.settings);
+    const Forecast f = is_automatic(recipe.memory) ? on_.choose(recipe, candidate)
+                                                   : on_.forecast(recipe, candidate, program::Placing::offsets);
     if (!f.fits()) return std::nullopt;
-    return Suggestion{candidate.changes, std::move(recipe), f.needed(), f.tokens_per_second};
+    std::vector<Change> changes = tried.changes;
+    if (on_.choices_.changes) {
+      const std::vector<Change> others = on_.choices_.changes(f.candidate);
+      changes.insert(changes.end(), others.begin(), others.end());
+    }
+    if (changes.empty()) return std::nullopt;
+    return Suggestion{std::move(changes), std::move(recipe), f.candidate, f.needed(), f.tokens_per_second};
   }
 
   const Forecaster& on_;
-  int blocks_, ranks_;                                 // ranks_: of a pipeline stage
-  std::vector<std::unique_ptr<models::Model>> small_;  // the model with few blocks; empty if it has few, or stages
-  std::vector<Candidate> candidates_;
+  int blocks_, ranks_;  // ranks_: of a pipeline stage
+  std::vector<Tried> tried_;
 };
 
 std::vector<Suggestion> Forecaster::suggestions(int count) const {
@@ -288,6 +335,8 @@ std::string FittingRanks::flags() const {
 std::optional<FittingRanks> Forecaster::fitting_ranks() const {
   constexpr int kMaxGpus = 4096, kMaxProcesses = 128;
   if (target_.is_this_cpu() && !recipe_.memory.capacity) return std::nullopt;
+  const int stages = recipe_.parallel.pipeline_parallel_degree;
+  const Layout own = layout_of(recipe_, candidate());
   Recipe sharded = recipe_;
   sharded.parallel.hybrid_shard_degree = 0;
   sharded.memory.activation_checkpointing = Checkpointing::automatic;
@@ -296,17 +345,17 @@ std::optional<FittingRanks> Forecaster::fitting_ranks() const {
        world <= (target_.cuda ? kMaxGpus : kMaxProcesses); world *= 2) {
     for (const Recipe& base : {recipe_, sharded}) {
       Recipe recipe = base;
-      const int data_ranks = std::max(1, world / stages() / recipe.parallel.context_parallel_degree);
+      const int data_ranks = std::max(1, world / stages / recipe.parallel.context_parallel_degree);
       recipe.train.global_batch_size =
           round_up(recipe.train.global_batch_size, data_ranks * recipe.train.micro_batch_size);
       Problems problems;
       check_layout(recipe, world, problems);
       if (!problems.empty()) continue;
-      const int shards = comm::mesh_sizes(world / stages(), recipe.parallel.hybrid_shard_degree,
-                                          recipe.parallel.context_parallel_degree)
-                             .shard_ranks();
-      if (!state_fits(model_, layout_of(recipe_), shards * stages(), capacity_)) continue;
-      const Forecast there = Forecaster(recipe, model_, world, target_, machine_, threads_, complete_).forecast();
+      const int shards =
+          comm::mesh_sizes(world / stages, recipe.parallel.hybrid_shard_degree, recipe.parallel.context_parallel_degree)
+              .shard_ranks();
+      if (!state_fits(model_, own, shards * stages, capacity_)) continue;
+      const Forecast there = Forecaster(recipe, model_, world, target_, machine_, threads_, choices_).forecast();
       if (!there.fits()) continue;
       std::vector<Change> changes = changes_between(recipe_, recipe);
       if (recipe.train.global_batch_size != recipe_.train.global_batch_size)

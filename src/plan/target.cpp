@@ -23,7 +23,7 @@ namespace {
 
 // Of a cuda target without the key `host`: PCIe 4.0 x16, 31.5 GB/s a direction by its specification, at 80%; latency as
 // the launch of the shipped targets.
-constexpr HostRate kPcie4{.rate = 2.5e10, .latency = 3e-6};
+constexpr TargetHost kPcie4{.rate = 2.5e10, .latency = 3e-6};
 
 // Reads a target's YAML; collects all problems.
 class Reader {
@@ -52,8 +52,11 @@ class Reader {
     t.launch = number(root_, "", "launch");
     t.copy = rate(root_, "", "copy");
     if (root_["host"].IsDefined()) {
-      check_keys(map("host"), "host.", {"rate", "latency"});
-      t.host = {.rate = rate(map("host"), "host.", "rate"), .latency = number(map("host"), "host.", "latency")};
+      const YAML::Node host = map("host");
+      check_keys(host, "host.", {"rate", "latency", "memory", "process"});
+      t.host = {.rate = rate(host, "host.", "rate"), .latency = number(host, "host.", "latency")};
+      if (host["memory"].IsDefined()) t.host.memory = bytes(host, "memory");
+      if (host["process"].IsDefined()) t.host.process = bytes(host, "process");
     } else if (t.cuda) {
       t.host = kPcie4;
     }
@@ -166,6 +169,10 @@ const Link& Target::link(int first, int last) const {
   return links.back();
 }
 
+int Target::ranks_per_machine(int world) const {
+  return !cuda || links.empty() || links.front().ranks == 0 ? world : std::min(world, links.front().ranks);
+}
+
 Target parse_target(const std::string& text, const std::string& file) {
   YAML::Node root;
   try {
@@ -223,26 +230,50 @@ DType compute_dtype(const PrecisionRecipe& precision, const Target& target) {
 
 namespace {
 
-// The minimum memory.max of this process's control group and its ancestors (cgroup v2; or v1's corresponding file).
-std::int64_t control_group_limit() {
-  namespace fs = std::filesystem;
-  std::int64_t min = std::numeric_limits<std::int64_t>::max();
-  const auto look = [&](const fs::path& file) {
-    std::ifstream in(file);
-    std::int64_t bytes = 0;
-    if (in >> bytes && bytes > 0) min = std::min(min, bytes);  // "max" is no number
-  };
+namespace fs = std::filesystem;
+
+std::int64_t bytes_in(const fs::path& file) {
+  std::ifstream in(file);
+  std::int64_t bytes = 0;
+  return in >> bytes ? bytes : 0;  // "max" is no number
+}
+
+// Bytes of the page cache that the system frees on demand, which are counted as used.
+std::int64_t reclaimable(const fs::path& group, const std::string& key) {
+  std::ifstream in(group / "memory.stat");
+  std::int64_t bytes = 0;
+  for (std::string name; in >> name >> bytes;) {
+    if (name == key) return bytes;
+  }
+  return 0;
+}
+
+// Minima over this process's control group and its ancestors (cgroup v2, or v1's corresponding files).
+struct ControlGroups {
+  std::int64_t limit = std::numeric_limits<std::int64_t>::max();
+  std::int64_t free = std::numeric_limits<std::int64_t>::max();  // of each limit what its group does not use
+};
+
+ControlGroups control_groups() {
+  ControlGroups out;
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     const bool unified = line.starts_with("0::");
     if (!unified && line.find(":memory:") == std::string::npos) continue;
+    const auto look = [&](const fs::path& group) {
+      const std::int64_t limit = bytes_in(group / (unified ? "memory.max" : "memory.limit_in_bytes"));
+      if (limit <= 0) return;
+      const std::int64_t used = bytes_in(group / (unified ? "memory.current" : "memory.usage_in_bytes")) -
+                                reclaimable(group, unified ? "inactive_file" : "total_inactive_file");
+      out.limit = std::min(out.limit, limit);
+      out.free = std::min(out.free, std::max<std::int64_t>(0, limit - std::max<std::int64_t>(0, used)));
+    };
     const fs::path root = unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    const char* name = unified ? "memory.max" : "memory.limit_in_bytes";
     fs::path group = fs::path(line.substr(line.rfind(':') + 1)).relative_path();
-    for (; !group.empty(); group = group.parent_path()) look(root / group / name);
-    look(root / name);  // in a container the process's own group is the root
+    for (; !group.empty(); group = group.parent_path()) look(root / group);
+    look(root);  // in a container the process's own group is the root
   }
-  return min;
+  return out;
 }
 
 }  // namespace
@@ -252,7 +283,7 @@ Machine this_machine() {
   CPU_ZERO(&set);
   const int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
   const std::int64_t all = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  Machine machine{.cores = std::max(1, cores), .memory = std::min(all, control_group_limit())};
+  Machine machine{.cores = std::max(1, cores), .memory = std::min(all, control_groups().limit)};
 #if defined(__x86_64__)
   machine.bf16_units = __builtin_cpu_supports("avx512bf16");  // every CPU with AMX has it, too
 #endif
@@ -269,7 +300,7 @@ std::string cpu_model() {
 }
 
 std::int64_t free_host_memory() {
-  std::int64_t free = this_machine().memory;
+  std::int64_t free = std::min(this_machine().memory, control_groups().free);
   std::ifstream in("/proc/meminfo");
   for (std::string line; std::getline(in, line);) {
     constexpr std::string_view kName = "MemAvailable:";

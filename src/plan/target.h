@@ -29,10 +29,12 @@ struct Link {
   double latency = 0;  // seconds
 };
 
-// Between a device and the memory of its host. Both directions have the rate at the same time.
-struct HostRate {
-  double rate = 0;     // bytes/s; 0: host and device have one memory, and a transfer is a copy in it
-  double latency = 0;  // minimum seconds of a transfer
+// The host of a device: its link, whose directions have the rate at the same time, and its memory.
+struct TargetHost {
+  double rate = 0;           // bytes/s; 0: host and device have one memory, and a transfer is a copy in it
+  double latency = 0;        // minimum seconds of a transfer
+  std::int64_t memory = 0;   // bytes that the ranks of a machine share; 0: not known
+  std::int64_t process = 0;  // bytes of host memory of a rank's process, besides pinned buffers
 };
 
 struct Target {
@@ -44,11 +46,13 @@ struct Target {
   bool overlap = true;
   double launch = 0;  // seconds
   double copy = 0;    // bytes/s
-  HostRate host;
+  TargetHost host;
   ComputeRates bf16, float32;
   double gemm_fp8 = 0;  // FLOP/s of GEMMs with FP8 operands; 0: the device has none that are faster
   std::vector<Link> links;
 
+  // Ranks of `world` on one machine: of a GPU target those that the first link connects.
+  int ranks_per_machine(int world) const;
   // Its ranks run on the machine that plans: their memory is that machine's.
   bool is_this_cpu() const { return !cuda && capacity == 0; }
   const ComputeRates& rates(DType dtype) const { return *by_float(dtype, &float32, &bf16); }
@@ -71,11 +75,11 @@ Target parse_target(const std::string& text, const std::string& file);
 DType compute_dtype(const PrecisionRecipe& precision, DeviceKind device);
 DType compute_dtype(const PrecisionRecipe& precision, const Target& target);
 
-// A rank's machine; used for targets whose memory or rates are shared by the ranks of a machine.
+// The machine that plans, and that ranks run on if the target is this CPU or `ranks` is set.
 struct Machine {
   int cores = 1;
   std::int64_t memory = 0;  // bytes available to processes: the machine's, or the limit of a control group
-  int ranks = 0;            // ranks of the run on this machine; 0: all
+  int ranks = 0;            // ranks of the run on this machine; 0: all on a CPU, otherwise none: it only plans
   bool bf16_units = false;  // its CPU multiplies bf16 in hardware (AVX512_BF16, AMX_BF16)
 };
 Machine this_machine();
@@ -83,7 +87,8 @@ Machine this_machine();
 // Name of this machine's CPU as the system gives it: "AMD EPYC 9B14"; "" if unknown.
 std::string cpu_model();
 
-// Bytes of this machine's memory that are available now, as reported by the system.
+// Bytes of this machine's memory that are available now, as reported by the system; at most what the limits of the
+// process's control groups leave.
 std::int64_t free_host_memory();
 
 // Bytes that a rank may use: memory.capacity, else the target's capacity, else its share of the machine's memory.

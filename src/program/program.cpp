@@ -12,6 +12,8 @@ const char* to_string(Op op) {
       return "begin_step";
     case Op::load_batch:
       return "load_batch";
+    case Op::load_weights:
+      return "load_weights";
     case Op::gather:
       return "gather";
     case Op::embed:

@@ -18,6 +18,7 @@ namespace hawser::program {
 enum class Op {
   begin_step,         // copies the step's scalars to the device and zeroes its results
   load_batch,         // copies a micro-batch's index tensors to the device
+  load_weights,       // copies a flat's frozen weights, which are in host memory, to the device before a use
   gather,             // all-gathers a flat's weight shards into one unsharded buffer
   embed,              // token embedding: the first layer's input
   forward,            // forward of one layer
@@ -56,8 +57,8 @@ const char* to_string(Op op);
 
 // exchange: communication inside layers (nn/seams.h): context, tensor and expert parallelism. gather: Op::gather,
 // gather_updated, optimizer_gather. reduce: Op::reduce, reduce_replicas, reduce_tied, optimizer_scatter. send, receive:
-// the op. auxiliary: auxiliary_loss. copy_out: offload, state_out. copy_in: load, state_in. compute: everything else.
-// count: the number of streams.
+// the op. auxiliary: auxiliary_loss. copy_out: offload, state_out. copy_in: load, state_in, load_weights. compute:
+// everything else. count: the number of streams.
 enum class StreamId { compute, exchange, gather, reduce, send, receive, auxiliary, copy_out, copy_in, count };
 const char* to_string(StreamId stream);
 
@@ -73,19 +74,20 @@ struct Instruction {
   // -1: not used by the op. `flat` indexes models::Model::flats().
   int flat = -1, layer = -1, micro_batch = -1;
   int phase = 0;  // update, optimizer_*: index in optim::Optimizer::phases()
-  // For an op that reads weights: ids of the gather instructions whose buffers hold them, one for each flat that the op
-  // reads, with the other flats of their units. Consecutive ops that read weights share gathers: if
+  // For an op that reads weights: ids of the instructions, gathers or load_weights, whose buffers hold them, one for each
+  // flat that the op reads, with the other flats of their units. Consecutive ops that read weights share gathers: if
   // the list of the previous such op already has every flat that this op needs, this op gets the same list, which may
   // have more flats than it needs. Empty if parameters are not sharded.
   std::vector<int> gathered;
-  WeightForm form = WeightForm::rows;  // gather: what it leaves
+  WeightForm form = WeightForm::rows;  // gather, load_weights: what it leaves
+  bool shard = false;                  // load_weights: only this rank's shard, which a gather completes
   // Operands: ids of the instructions that own the buffers.
   int x = -1;         // the input of a layer, in all of its passes, or of the head
   int residual = -1;  // forward, backward: the residual, or its gradient (nn::Layer)
   int dy = -1;        // the backward ops: the gradient of the output
   int saved = -1;     // the passes of a layer, offload, load: its saved tensors. Itself if it is -1
-  // state_in: itself. update, state_out, quantize_weights: the state_in that owns the buffers of the flat's state. -1:
-  // the state is on the device.
+  // state_in: itself. update, state_out, quantize_weights: the state_in that owns the buffers of the flat's state.
+  // gather: the load_weights that owns the buffer of the shard. -1: the state is on the device.
   int staged = -1;
   bool weights_only = false;  // state_in: the master weights without the optimizer's slots
   // send, receive: between chunk `boundary` of the model and the next one (models::Partition); the input of that one,

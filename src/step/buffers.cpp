@@ -12,6 +12,8 @@ const char* name_of(Role role) {
       return "batch";
     case Role::weights:
       return "gathered weights";
+    case Role::weight_shard:
+      return "loaded weight shards";
     case Role::activation:
       return "activations";
     case Role::saved:

@@ -15,7 +15,8 @@ namespace hawser::step {
 
 enum class Role {
   batch,               // (micro-batch, which table)
-  weights,             // (gather instruction)
+  weights,             // (gather, or load_weights that no gather completes)
+  weight_shard,        // (load_weights that a gather completes)
   activation,          // (instruction that writes it): a layer's output, or the gradient of its input
   saved,               // (Instruction::saved, index in nn::saved_specs())
   unsharded_gradient,  // (flat, micro-batch)

@@ -144,6 +144,8 @@ void Executor::run(const Instruction& instruction, const StepInput& input, StepO
       return begin_step(input);
     case Op::load_batch:
       return load_batch(instruction);
+    case Op::load_weights:
+      return load_weights(instruction);
     case Op::gather:
       return gather(instruction);
     case Op::gather_updated:
@@ -202,11 +204,18 @@ void Executor::run(const Instruction& instruction, const StepInput& input, StepO
   }
 }
 
+void Executor::load_weights(const Instruction& instruction) {
+  copy_buffers(instruction);
+  const Bound& views = bound(instruction);
+  if (views.transposed.empty()) return;
+  transpose_flat(setup_.model->flat(instruction.flat), views.y, views.transposed, stream(instruction.stream));
+}
+
 void Executor::gather(const Instruction& instruction) {
   const nn::Flat& flat = setup_.model->flat(instruction.flat);
   const Bound& views = bound(instruction);
   Stream& on = stream(instruction.stream);
-  setup_.mesh->shard_gather(flat.spec().domain).all_gather(on, setup_.state->flat(instruction.flat).compute, views.y);
+  setup_.mesh->shard_gather(flat.spec().domain).all_gather(on, views.x, views.y);
   if (!views.transposed.empty()) transpose_flat(flat, views.y, views.transposed, on);
 }
 

@@ -141,6 +141,7 @@ class Executor {
   void run(const program::Instruction& instruction, const StepInput& input, StepOutput& output);
   void begin_step(const StepInput& input);
   void load_batch(const program::Instruction& instruction);
+  void load_weights(const program::Instruction& instruction);
   void gather(const program::Instruction& instruction);
   void gather_updated(const program::Instruction& instruction);
   void run_layer(const program::Instruction& instruction);
@@ -183,7 +184,9 @@ class Executor {
   // What the instruction works on. The first step finds it (executor_bind.cpp).
   Bound& bound(const program::Instruction& instruction);
   void bind(const program::Instruction& instruction, Bound& bound);
+  void bind_weights(const program::Instruction& instruction, Bound& bound);
   void bind_gather(const program::Instruction& instruction, Bound& bound);
+  TensorView weight_shard(const program::Instruction& instruction);
   void bind_copies(const program::Instruction& instruction, Bound& bound);
   void bind_update(const program::Instruction& instruction, Bound& bound);
   void bind_state_copies(const program::Instruction& instruction, Bound& bound);

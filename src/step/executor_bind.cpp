@@ -76,6 +76,7 @@ void Executor::bind(const Instruction& instruction, Bound& bound) {
       bound.saved = saved_views(instruction);
       bound.residual = operand(instruction.residual);
       break;
+    case Op::load_weights:
     case Op::gather:
       return bind_gather(instruction, bound);
     case Op::offload:
@@ -119,7 +120,25 @@ void Executor::bind(const Instruction& instruction, Bound& bound) {
   }
 }
 
+// The buffer of a rank's shard of weights that are in host memory.
+TensorView Executor::weight_shard(const Instruction& instruction) {
+  const int owner = instruction.op == Op::load_weights ? instruction.id : instruction.staged;
+  const TensorView& shard = setup_.state->flat(instruction.flat).compute;
+  return setup_.buffers->get({Role::weight_shard, owner, 0}, shard.dtype(), shard.shape());
+}
+
+// x: what is gathered.
 void Executor::bind_gather(const Instruction& instruction, Bound& bound) {
+  const FlatState& flat = setup_.state->flat(instruction.flat);
+  if (instruction.op == Op::gather) {
+    bound.x = instruction.staged >= 0 ? weight_shard(instruction) : flat.compute;
+    return bind_weights(instruction, bound);
+  }
+  if (!instruction.shard) bind_weights(instruction, bound);
+  bound.copies.emplace_back(flat.compute, instruction.shard ? weight_shard(instruction) : bound.y);
+}
+
+void Executor::bind_weights(const Instruction& instruction, Bound& bound) {
   const FlatState& flat = setup_.state->flat(instruction.flat);
   const DType dtype = flat.compute.dtype();
   const Shape shape{flat.count * flat.cut.parts};

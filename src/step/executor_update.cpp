@@ -84,7 +84,9 @@ void Executor::layer_update(const Instruction& instruction) {
   }
   for (const int flat : flats) wait_for_readers(flat, compute);
   model.layer(instruction.layer).update(compute, all);
-  for (const int flat : flats) state.refresh_compute(flat, state.flat(flat).stored, compute);
+  for (const int flat : flats) {
+    state.refresh_compute(flat, state.flat(flat).stored, state.flat(flat).compute, compute);
+  }
 }
 
 void Executor::exchange_update(const Instruction& instruction) {

@@ -273,6 +273,9 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
   for (const nn::Flat& flat : model.flats()) {
     shard.unsharded.push_back(options.unsharded[static_cast<std::size_t>(flat.spec().domain)]);
   }
+  for (std::size_t f = 0; f < options.on_host.size(); ++f) {
+    shard.streamed.push_back(options.on_host[f] && !model.flats()[f].spec().trainable);
+  }
   auto ends = parallel::write_sharded(program, list_computations(model, options), shard);
   const std::vector<int> auxiliary = last_auxiliary_loss(program);
   divide_copies(program, model, options, ends);

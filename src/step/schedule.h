@@ -54,7 +54,7 @@ struct ScheduleOptions {
   // not slice.
   int copies = 1;
   const optim::Optimizer* optimizer = nullptr;  // whose phases updates have; null: one phase
-  std::vector<bool> on_host;                    // StateOptions::on_host
+  std::vector<bool> on_host;                    // StateOptions::on_host: frozen flats are loaded before each use
   Verification verification = Verification::none;
   bool quantizes = false;  // there is a quantizer (nn/quantizer.h): scales and quantized weights follow the updates
 };

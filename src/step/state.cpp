@@ -61,8 +61,8 @@ void check_on_host(const models::Model& model, const StateOptions& options) {
                model.flats().size(), " flats");
   for (std::size_t f = 0; f < model.flats().size(); ++f) {
     const nn::Flat& flat = model.flats()[f];
-    HAWSER_CHECK(!options.on_host[f] || flat.spec().trainable, flat.name(),
-                 ": only the state of a trainable flat can be in host memory");
+    HAWSER_CHECK(!options.on_host[f] || !flat.spec().updated_by_layer, flat.name(),
+                 ": what a layer updates cannot be in host memory");
   }
 }
 
@@ -94,13 +94,17 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       FlatState state{
           .first_stage = of.front() == options.stage, .begin = cut.part * count, .count = count, .cut = cut};
       state.on_host = !options.on_host.empty() && options.on_host[flats_.size()];
+      state.streamed = state.on_host && !spec.trainable;
       Carver& own = state.on_host ? host : carver;
       state.quantized = options.quantizer != nullptr && quantizes_weights(spec);
       state.quantized_on_load = options.quantizer != nullptr && quantizes_loaded_weights(spec);
       const DType gathered = spec.gathered_in(options.compute), stored = spec.stored_in(options.compute);
       HAWSER_CHECK(!spec.updated_by_layer || (!spec.trainable && stored == DType::f32 && gathered == DType::f32),
                    flat.name(), ": what a layer updates is float32 and not trainable");
-      if (domain.weights.parts == 1) {
+      if (state.streamed) {
+        state.compute = own.take(gathered, {count});
+        state.stored = gathered == stored ? state.compute : own.take(stored, {count});
+      } else if (domain.weights.parts == 1) {
         state.unsharded = carver.take(gathered, {total});
         state.compute = state.unsharded.rows(state.begin, count);
         state.stored = gathered == stored && !state.quantized ? state.compute : own.take(stored, {count});
@@ -259,14 +263,32 @@ void ModelState::set_progress(const OptimizerProgress& progress, Stream& stream)
   stream.synchronize();
 }
 
-void ModelState::refresh_compute(int flat, const TensorView& stored, Stream& stream) const {
+std::int64_t FlatState::staged_stored_bytes() const {
+  if (quantized_on_load) return count * size_of(DType::f32);
+  return stored_on_host() ? stored.bytes() : 0;
+}
+
+std::int64_t FlatState::staged_compute_bytes() const {
+  return streamed && (quantized_on_load || stored.raw() != compute.raw()) ? compute.bytes() : 0;
+}
+
+std::int64_t ModelState::staged_bytes() const {
+  std::int64_t most = 0;
+  for (const FlatState& flat : flats_) {
+    most = std::max(most, round_up(flat.staged_stored_bytes(), Device::kAlignment) +
+                              round_up(flat.staged_compute_bytes(), Device::kAlignment));
+  }
+  return most;
+}
+
+void ModelState::refresh_compute(int flat, const TensorView& stored, const TensorView& compute, Stream& stream) const {
   const FlatState& state = flats_[static_cast<std::size_t>(flat)];
-  const bool copies = state.compute.raw() != stored.raw();
+  const bool copies = compute.raw() != stored.raw();
   if (copies && (state.quantized || state.quantized_on_load)) {
     options_.quantizer->quantize_weights(stream, {.flat = model_->flat(flat), .begin = state.begin, .values = stored},
-                                         state.scales, state.compute);
+                                         state.scales, compute);
   } else if (copies) {
-    ops::cast(stream, {.x = stored, .y = state.compute});
+    ops::cast(stream, {.x = stored, .y = compute});
   }
   if (state.gemm_scales.empty()) return;
   const std::int64_t count = state.scales.elements();

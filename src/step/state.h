@@ -43,6 +43,9 @@ struct FlatState {
   // StateOptions::on_host: `slots` are in host memory, and `stored` is unless it is the same view as `compute`. Ops of
   // the device work on copies: in a step on those of state_in, otherwise on a copy that the caller makes.
   bool on_host = false;
+  // The same of a frozen flat: `stored` and `compute` are in host memory, sharded in any case. A step reads the copies of
+  // load_weights.
+  bool streamed = false;
   // In FlatSpec::stored: the master weights of a trainable flat, float32 unless a recipe says otherwise, or frozen
   // ones. If `quantized_on_load`, these are only there while they are loaded, and `stored` is `compute`.
   TensorView stored;
@@ -67,7 +70,11 @@ struct FlatState {
   // By optim::Optimizer::slots(flat), each [nn::extent_count]; none if frozen, or without StateOptions::optimizer.
   std::vector<TensorView> slots;
 
-  bool stored_on_host() const { return on_host && stored.raw() != compute.raw(); }
+  bool stored_on_host() const { return on_host && (streamed || stored.raw() != compute.raw()); }
+  // Bytes of memory of the device that hold copies of `stored` and `compute`, or `stored` in float32 if
+  // `quantized_on_load`, where these cannot be used as they are outside of steps; 0: there is no need.
+  std::int64_t staged_stored_bytes() const;
+  std::int64_t staged_compute_bytes() const;
 };
 
 // An operand of a Linear whose scale is kept from step to step (LinearFormat::fp8_delayed).
@@ -98,8 +105,9 @@ struct StateOptions {
   std::shared_ptr<const optim::Optimizer> optimizer;  // null: no slots
   std::shared_ptr<const nn::Quantizer> quantizer;     // null: nothing is quantized
   std::vector<ScaledSite> scaled_sites;               // needs a quantizer
-  // By flat: its master weights and slots are in pinned host memory. Weights that layers read as they are stored are on
-  // the device nevertheless. Only of trainable flats. Empty: none.
+  // By flat: of a trainable one, master weights and slots are in pinned host memory; weights that layers read as they are
+  // stored are on the device nevertheless. Of a frozen one, the weights, which are loaded before each use
+  // (FlatState::streamed). Not of what layers update. Empty: none.
   std::vector<bool> on_host;
   bool verifies = false;           // there are FlatState::reference_gradient
   std::int64_t kv_cache_rows = 0;  // slots of each layer's KV cache (nn/kv_cache.h); 0: no KV cache
@@ -135,6 +143,9 @@ class ModelState {
   std::int64_t kv_cache_bytes() const { return kv_cache_bytes_; }
   std::int64_t reference_bytes() const { return reference_bytes_; }  // of FlatState::reference_gradient
   std::int64_t host_bytes() const { return host_arena_.bytes(); }    // of pinned host memory
+  // Of the device: the largest sum of FlatState::staged_*_bytes. Work outside of steps on the weights of one flat after
+  // another takes them; between steps that is memory of the steps' arena.
+  std::int64_t staged_bytes() const;
   // Of a copy of what a run's checkpoints have of this rank: trained weights, scales, slots, tables.
   std::int64_t saved_bytes() const;
   // The layer's KV cache, in the compute dtype: of this tensor rank's key-value heads. Empty if the layer is no
@@ -159,10 +170,11 @@ class ModelState {
   // Waits for the stream's work, then writes the progress of a resumed run.
   void set_progress(const OptimizerProgress& progress, Stream& stream) const;
 
-  // Enqueues the rounding of `stored` into FlatState::compute, with the scales as they are, unless both are the same
-  // view; and the copies of the scales in FlatState::gemm_scales. `stored`: FlatState::stored, or a copy of it on the
-  // device if it is in host memory. If `quantized_on_load`, the weights in float32 or bf16.
-  void refresh_compute(int flat, const TensorView& stored, Stream& stream) const;
+  // Enqueues the rounding of `stored` into `compute`, with the scales as they are, unless both are the same view; and the
+  // copies of the scales in FlatState::gemm_scales. `stored`: FlatState::stored, or a copy of it on the device if it is
+  // in host memory. If `quantized_on_load`, the weights in float32 or bf16. `compute`: FlatState::compute, or memory of
+  // the device for it.
+  void refresh_compute(int flat, const TensorView& stored, const TensorView& compute, Stream& stream) const;
   // What a Linear reads beside a gathered weight, or a layer beside several (nn::Param::parts).
   TensorView gemm_scale(int flat, int param) const;
   // Enqueues FlatState::amax of this rank's shard, with `stored` as above.

@@ -19,7 +19,7 @@ void scale_weights(const ModelState& state, comm::Mesh& mesh, Stream& stream, co
 }
 
 void quantize_loaded(const ModelState& state, const models::Model& model, comm::Mesh& mesh, int flat,
-                     const TensorView& values, Stream& stream, const Workspace& workspace) {
+                     const TensorView& values, const TensorView& compute, Stream& stream, const Workspace& workspace) {
   HAWSER_CHECK(state.flat(flat).quantized_on_load, model.flat(flat).name(), ": not quantized as it is loaded");
   const Domain domain = model.flat(flat).spec().domain;
   const TensorView& amax = state.flat(flat).amax;
@@ -29,7 +29,7 @@ void quantize_loaded(const ModelState& state, const models::Model& model, comm::
     all_reduce_max(mesh.tensor(), amax, stream, workspace);
   }
   state.weight_scales(flat, stream);
-  state.refresh_compute(flat, values, stream);
+  state.refresh_compute(flat, values, compute, stream);
 }
 
 }  // namespace hawser::step

@@ -21,9 +21,9 @@ void scale_weights(const ModelState& state, comm::Mesh& mesh, Stream& stream, co
 
 // Enqueues, for one flat of FlatState::quantized_on_load: its scales, from the amaxes of all ranks' shards, and this
 // rank's shard in FP8 with them. The bits are those of the quantized gathered weights on every mesh. `values` [count],
-// float32 or bf16: this rank's shard, in memory of the device. All ranks that have parts of the flat call it. Does not
-// gather FlatState::unsharded.
+// float32 or bf16: this rank's shard, in memory of the device. `compute`: FlatState::compute, or memory of the device for
+// it. All ranks that have parts of the flat call it. Does not gather FlatState::unsharded.
 void quantize_loaded(const ModelState& state, const models::Model& model, comm::Mesh& mesh, int flat,
-                     const TensorView& values, Stream& stream, const Workspace& workspace);
+                     const TensorView& values, const TensorView& compute, Stream& stream, const Workspace& workspace);
 
 }  // namespace hawser::step

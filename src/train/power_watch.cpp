@@ -1,20 +1,12 @@
 #include "train/power_watch.h"
 
-#include <unistd.h>
-
-#include <array>
+#include "base/host_name.h"
 
 namespace hawser::train {
 
 namespace {
 
 constexpr std::chrono::milliseconds kPeriod{200};  // the energy counter moves every 100 ms
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 }  // namespace
 

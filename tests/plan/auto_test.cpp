@@ -243,7 +243,7 @@ TEST(PolicyCandidates, FindsTheFastestMixByItsEstimate) {
     std::vector<plan::PolicyCandidate> candidates;
     double stored = 1000, seconds = 10;
     for (int r = 0; r < 5; ++r) {
-      candidates.push_back({testing::kPolicies[r], stored, 4000 + 6 * stored, seconds});
+      candidates.push_back({{testing::kPolicies[r]}, stored, 4000 + 6 * stored, seconds});
       stored -= 1 + static_cast<double>(random.below(240, drawn++));
       seconds += 0.01 * static_cast<double>(1 + random.below(100, drawn++));
     }
@@ -264,7 +264,7 @@ TEST(PolicyCandidates, FindsTheFastestMixByItsEstimate) {
       if (!mix) continue;
       EXPECT_NEAR(mix->seconds, best, 1e-9);
       EXPECT_LE(mix->needed_bytes, budget);
-      const Policies list = policies.list(*mix);
+      const std::vector<plan::BlockPolicy> list = policies.list(*mix);
       EXPECT_EQ(list.size(), 6u);
       EXPECT_TRUE(std::is_sorted(list.rbegin(), list.rend()));
     }

@@ -85,7 +85,7 @@ TEST(OffloadPlan, HostMemoryIsChecked) {
     }
     EXPECT_EQ(device.host, 0);
   };
-  refused(planned + pinned, pinned - 1, "of host memory and may use");
+  refused(planned + pinned, pinned - 1, "does not fit in host memory");
   refused(planned + pinned - 1, pinned, "and may use");
   open(Bytes(planned + pinned), Bytes(pinned));
   EXPECT_EQ(device.host, pinned);

@@ -3,25 +3,13 @@
 
 #include <memory>
 
-#include "device/forwarding_device.h"
 #include "engine/feed.h"
 #include "engine/session.h"
 #include "plan/layout.h"
+#include "support/counting_device.h"
 #include "support/toy.h"
 
 namespace hawser::testing {
-
-// Counts the bytes of host memory that are allocated on a device.
-class CountingDevice : public ForwardingDevice {
- public:
-  using ForwardingDevice::ForwardingDevice;
-  std::unique_ptr<Stream> make_stream(const std::string& name) override { return inner_->make_stream(name); }
-  std::byte* allocate_host(std::int64_t bytes) override {
-    host += bytes;
-    return ForwardingDevice::allocate_host(bytes);
-  }
-  std::int64_t host = 0;
-};
 
 using Sizes = ToySizes;
 

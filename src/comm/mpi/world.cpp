@@ -1,7 +1,5 @@
 #include "comm/mpi/world.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -10,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/host_name.h"
 #include "comm/mesh_builder.h"
 #include "comm/mpi/mpi_group.h"
 #include "comm/mpi/service.h"
@@ -169,8 +168,7 @@ std::string Channel::broadcast_bytes(const std::string& bytes, Rank root) {
 }
 
 int World::local_rank() {
-  char name[256] = {};
-  HAWSER_CHECK(gethostname(name, sizeof name - 1) == 0, "gethostname failed");
+  const std::string name = host_name();
   const std::vector<std::string> names = all_gather_strings(name);
   return static_cast<int>(std::count(names.begin(), names.begin() + service_->rank(), name));
 }

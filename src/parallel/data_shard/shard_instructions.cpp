@@ -15,11 +15,12 @@ using program::Program;
 using program::StreamId;
 using program::WeightForm;
 
-// A run of computations that use the same weights: gathered once, freed together.
+// A run of computations that use the same weights: gathered or loaded once, freed together.
 struct Use {
   std::vector<FlatUse> flats;
-  int last = 0;              // the last computation
-  std::vector<int> gathers;  // gather instructions, one per flat, once written
+  int last = 0;                   // the last computation
+  std::vector<int> gathers;       // gather or load_weights instructions, one per flat, once written
+  std::vector<int> loaded_until;  // the last gather of a shard that was loaded, if there is one
 };
 
 // What is gathered has every flat that is needed, in the form that is needed.
@@ -35,7 +36,7 @@ class Writer {
  public:
   Writer(Program& program, const std::vector<Computation>& computations, const ShardOptions& options)
       : program_(program), computations_(computations), options_(options), instruction_of_(computations.size(), -1) {
-    if (options.gather) find_uses();
+    find_uses();
     for (std::size_t i = 0; i < computations.size(); ++i) {
       for (const int flat : computations[i].gradients) {
         const Group group = group_of(computations[i], flat);
@@ -61,11 +62,14 @@ class Writer {
 
   bool reduces(int flat) const { return options_.reduce && options_.sharded(flat); }
 
+  // An instruction brings its weights before each use.
+  bool brings(int flat) const { return options_.streams(flat) || (options_.gather && options_.sharded(flat)); }
+
   void find_uses() {
     use_of_.assign(computations_.size(), -1);
     for (std::size_t i = 0; i < computations_.size(); ++i) {
       std::vector<FlatUse> flats = computations_[i].weights;
-      std::erase_if(flats, [&](const FlatUse& use) { return !options_.sharded(use.flat); });
+      std::erase_if(flats, [&](const FlatUse& use) { return !brings(use.flat); });
       if (flats.empty()) continue;
       if (uses_.empty() || !covers(uses_.back().flats, flats)) uses_.push_back({.flats = std::move(flats)});
       uses_.back().last = static_cast<int>(i);
@@ -81,11 +85,27 @@ class Writer {
       const int gives_up = gathered_ - options_.prefetch - 1;
       if (gives_up >= 0)
         after.push_back(instruction_of_[static_cast<std::size_t>(uses_[static_cast<std::size_t>(gives_up)].last)]);
-      for (const FlatUse& flat : use.flats) {
-        use.gathers.push_back(program_.add(
-            {.op = Op::gather, .stream = StreamId::gather, .flat = flat.flat, .form = flat.form, .after = after}));
-      }
+      for (const FlatUse& flat : use.flats) use.gathers.push_back(write_gather(flat, after, use));
     }
+  }
+
+  // `after`: what frees the buffer of the weights. Returns the instruction that fills it.
+  int write_gather(const FlatUse& flat, const std::vector<int>& after, Use& use) {
+    Instruction gather{
+        .op = Op::gather, .stream = StreamId::gather, .flat = flat.flat, .form = flat.form, .after = after};
+    if (!options_.streams(flat.flat)) return program_.add(std::move(gather));
+    Instruction load{.op = Op::load_weights, .stream = StreamId::copy_in, .flat = flat.flat};
+    if (!reduces(flat.flat)) {
+      load.form = flat.form;
+      load.after = after;
+      return program_.add(std::move(load));
+    }
+    load.shard = true;
+    if (gathered_ >= 2) load.after = uses_[static_cast<std::size_t>(gathered_) - 2].loaded_until;
+    gather.staged = program_.add(std::move(load));
+    gather.after.push_back(gather.staged);
+    use.loaded_until = {program_.add(std::move(gather))};
+    return use.loaded_until.front();
   }
 
   void write_computation(int i) {
@@ -99,7 +119,7 @@ class Writer {
       const bool waits = std::ranges::find(instruction.after, owner.id) != instruction.after.end();
       if (owner.stream != instruction.stream && !waits) instruction.after.push_back(owner.id);
     }
-    if (options_.gather && use_of_[static_cast<std::size_t>(i)] >= 0) {
+    if (use_of_[static_cast<std::size_t>(i)] >= 0) {
       const int use = use_of_[static_cast<std::size_t>(i)];
       write_gathers(use + options_.prefetch);
       instruction.gathered = uses_[static_cast<std::size_t>(use)].gathers;

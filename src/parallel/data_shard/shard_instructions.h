@@ -1,8 +1,8 @@
 // `write_sharded`: the instructions of sharded data parallelism. A flat's weights are gathered before they are used and
 // freed afterwards; its gradients are reduced to shards as soon as they are complete.
 //
-// Gathers run at most `prefetch` uses ahead: each waits for the end of the use whose buffer it overwrites, so that at
-// most prefetch + 1 buffers are live. Likewise a new gradient waits for the reductions that follow the second last
+// Gathers and loads run at most `prefetch` uses ahead: each waits for the end of the use whose buffer it overwrites, so that at
+// most prefetch + 1 buffers are live. The shards of at most two uses are loaded for gathers at a time. Likewise a new gradient waits for the reductions that follow the second last
 // computation that completed gradients. If the flats of a block end together, the reductions of one block run while the
 // next one's gradients are computed; if those of an MLP or of experts end first, while the next layer's are.
 // Source: ZeRO (arXiv 1910.02054), FSDP (arXiv 2304.11277); hybrid degree as in MiCS (arXiv 2205.00119).
@@ -22,11 +22,15 @@ struct ShardOptions {
   bool gather_updated = false;  // every rank has all weights, the optimizer's state is sharded: gather after update
   bool reduce = false;          // gradients are reduce-scattered to shards
   std::vector<bool> unsharded;  // by flat: in one shard, so none of the three; empty: none is
-  bool replicas = false;        // shards are replicated: all-reduce them last
+  // By flat: its frozen weights are in host memory; empty: none is. They are loaded before each use, and if they are
+  // sharded (there are reductions), then gathered, also where others are gathered after updates.
+  std::vector<bool> streamed = {};
+  bool replicas = false;  // shards are replicated: all-reduce them last
   int prefetch = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   int micro_batches = 1;
 
+  bool streams(int flat) const { return !streamed.empty() && streamed[static_cast<std::size_t>(flat)]; }
   bool sharded(int flat) const { return unsharded.empty() || !unsharded[static_cast<std::size_t>(flat)]; }
 };
 

@@ -253,7 +253,7 @@ std::map<Checkpointing, double> stored_bytes(const models::Model& model, plan::L
   layout.in_flight = 1;
   std::map<Checkpointing, double> out;
   for (const plan::PolicyCandidate& candidate : plan::list_policy_candidates(layout, model)) {
-    out[candidate.policy] = candidate.stored_bytes;
+    out[candidate.policy.checkpointing] = candidate.stored_bytes;
   }
   return out;
 }

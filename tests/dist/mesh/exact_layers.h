@@ -224,9 +224,9 @@ inline void write_exact(engine::Session& session, float factor = 1) {
     }
     if (!state.quantized_on_load) continue;
     std::vector<Storage> workspaces;
-    step::quantize_loaded(session.state(), model, session.mesh(), f, values, session.stream(), [&](std::int64_t bytes) {
-      return workspaces.emplace_back(session.device(), DType::u8, Shape{bytes}).view();
-    });
+    step::quantize_loaded(
+        session.state(), model, session.mesh(), f, values, state.compute, session.stream(),
+        [&](std::int64_t bytes) { return workspaces.emplace_back(session.device(), DType::u8, Shape{bytes}).view(); });
     session.stream().synchronize();
   }
   session.parameters_changed();

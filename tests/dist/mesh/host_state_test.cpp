@@ -4,11 +4,14 @@
 #include <thread>
 
 #include "base/testing/temporary_folder.h"
+#include "base/text.h"
 #include "checkpoint/root.h"
+#include "engine/does_not_fit.h"
 #include "engine/load_state.h"
 #include "engine/model_changes.h"
 #include "engine/open_model.h"
 #include "exact_layers.h"
+#include "support/counting_device.h"
 #include "support/exchanging_adamw.h"
 #include "support/pipeline.h"
 #include "toy_muon.h"
@@ -327,18 +330,31 @@ TEST(HostState, LoadsWeightsAndInitialValues) {
   }
 }
 
-TEST(HostState, OfFrozenFlatsIsRejected) {
-  const models::Model model = testing::exact_model(false);
+// Each rank alone has enough host memory; all of this machine together have a byte too little. No rank reserves any.
+TEST(HostState, IsRejectedIfTheRanksOfTheMachinePinTooMuch) {
+  const models::Model model(testing::toy_description());
   plan::Layout layout = testing::toy_layout({.shard = the_world->size()}, model);
-  layout.state_on_host.assign(model.flats().size(), true);
+  put(layout, model, Place::host);
+  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto cpu = make_cpu_device();
+  testing::CountingDevice device(*cpu);
+  const auto open = [&](std::int64_t host) {
+    engine::Session(model, layout, device, *mesh, {step::Purpose::train}, std::nullopt, {.host_capacity = Bytes(host)});
+  };
+  const std::int64_t rank =
+      plan::plan_rank(model, layout, step::Purpose::train, the_world->rank().value()).pinned_bytes();
+  const std::int64_t all = rank * the_world->size();
   try {
-    plan::plan_rank(model, layout, step::Purpose::train, 0);
-    ADD_FAILURE() << "no error";
-  } catch (const InternalError& error) {
-    EXPECT_NE(std::string(error.what()).find("only the state of a trainable flat can be in host memory"),
+    open(all - 1);
+    ADD_FAILURE() << "accepted";
+  } catch (const engine::DoesNotFit& error) {
+    EXPECT_NE(std::string(error.what()).find(cat(" for the ", plural(the_world->size(), "rank"), " on ")),
               std::string::npos)
         << error.what();
   }
+  EXPECT_EQ(device.host, 0);
+  open(all);
+  EXPECT_EQ(device.host, rank);
 }
 
 }  // namespace

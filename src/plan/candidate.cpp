@@ -1,0 +1,59 @@
+#include "plan/candidate.h"
+
+#include <map>
+#include <string>
+#include <utility>
+
+namespace hawser::plan {
+
+Candidate candidate_of(const Recipe& recipe, Split split, int blocks) {
+  Candidate out{.split = std::move(split)};
+  for (int block = 0; block < blocks; ++block) {
+    out.blocks.push_back({.checkpointing = checkpointing_of(recipe.memory, block)});
+  }
+  return out;
+}
+
+void apply(const Candidate& candidate, const models::Model& model, Layout& layout) {
+  for (int layer = 0; layer < model.layers(); ++layer) {
+    const BlockPolicy& block = candidate.blocks.at(static_cast<std::size_t>(model.block_of(layer)));
+    nn::SavePolicy& policy = layout.policies[static_cast<std::size_t>(layer)];
+    policy.checkpointing = block.checkpointing;
+    policy.offload = block.offload;
+  }
+  layout.state_on_host.clear();
+  if (candidate.state == StatePlace::device && candidate.frozen == StatePlace::device) return;
+  for (const nn::Flat& flat : model.flats()) {
+    const nn::FlatSpec& spec = flat.spec();
+    const StatePlace place = spec.trainable ? candidate.state : spec.changes() ? StatePlace::device : candidate.frozen;
+    layout.state_on_host.push_back(place == StatePlace::host);
+  }
+}
+
+namespace {
+
+// With the same spec of each parameter.
+std::shared_ptr<const models::Model> with_blocks(const models::Model& model, int blocks) {
+  std::map<std::string, nn::FlatSpec> specs;
+  for (const nn::Flat& flat : model.flats()) {
+    for (const nn::Param& param : flat.params()) specs.emplace(param.name, flat.spec());
+  }
+  models::ModelDescription description = model.description();
+  description.blocks.resize(static_cast<std::size_t>(blocks));
+  return std::make_shared<const models::Model>(
+      std::move(description), [specs = std::move(specs)](const nn::Param& param) { return specs.at(param.name); });
+}
+
+}  // namespace
+
+ModelOf same_on_all_ranks(const models::Model& model) {
+  const auto small = std::make_shared<std::map<int, std::shared_ptr<const models::Model>>>();
+  return [&model, small](const Split&, int, int blocks) -> std::shared_ptr<const models::Model> {
+    if (blocks >= model.blocks()) return {std::shared_ptr<const models::Model>(), &model};
+    std::shared_ptr<const models::Model>& shortened = (*small)[blocks];
+    if (shortened == nullptr) shortened = with_blocks(model, blocks);
+    return shortened;
+  };
+}
+
+}  // namespace hawser::plan

@@ -1,0 +1,46 @@
+// `Candidate`: what the planner may choose of a run: how its ranks divide the model, what each block keeps from forward
+// to backward and where, and where the optimizer's state is. Memory and time of a candidate come from planning it
+// (Forecaster::forecast); estimates only decide which ones are planned.
+#pragma once
+
+#include <compare>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "plan/layout.h"
+
+namespace hawser::plan {
+
+// What backward of a block finds of its forward.
+struct BlockPolicy {
+  Checkpointing checkpointing = Checkpointing::none;
+  bool offload =
+      false;  // what is saved, and the layers' inputs, are in host memory in between (nn::SavePolicy::offload)
+  auto operator<=>(const BlockPolicy&) const = default;
+};
+
+// Where the state of flats is (Layout::state_on_host).
+enum class StatePlace { device, host };
+
+struct Candidate {
+  Split split;
+  std::vector<BlockPolicy> blocks;         // by block; of a model with fewer blocks the first ones
+  StatePlace state = StatePlace::device;   // of flats that train: master weights and the optimizer's slots
+  StatePlace frozen = StatePlace::device;  // of frozen weights, which are loaded before each use
+};
+
+// The choices that a recipe makes; memory.activation_checkpointing: auto as none.
+Candidate candidate_of(const Recipe& recipe, Split split, int blocks);
+
+// Sets policies and places of a layout, which make_layout() has made for the candidate's split.
+void apply(const Candidate& candidate, const models::Model& model, Layout& layout);
+
+// The model as a rank of a split has it: its slices of tensors and its experts, with the first `blocks` blocks. All ranks
+// of a split have the same layers. The planner calls it for splits and numbers of blocks that differ from the run's.
+using ModelOf = std::function<std::shared_ptr<const models::Model>(const Split& split, int rank, int blocks)>;
+// Of a model that all ranks have as it is, which the function borrows. One of fewer blocks has the layers of its
+// description.
+ModelOf same_on_all_ranks(const models::Model& model);
+
+}  // namespace hawser::plan

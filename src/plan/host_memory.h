@@ -1,0 +1,31 @@
+// Memory of a machine that its ranks share, besides that of their GPUs. On a CPU both are one memory, which
+// Forecast::needed counts.
+//
+//   bytes of a machine = sum over its ranks of (pinned bytes + TargetHost::process)
+//
+// Ranks are on machines in blocks of consecutive ranks. A snapshot (plan/host_snapshot.h) is not counted: without memory
+// for it, steps wait for saves.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/mesh_sizes.h"
+#include "plan/target.h"
+
+namespace hawser::plan {
+
+struct HostMemory {
+  std::int64_t capacity = 0;  // bytes of one machine; 0: not known or one memory with the device, and not checked
+  int ranks = 1;              // on one machine; the last one may have fewer
+  std::int64_t process = 0;   // bytes of a rank besides what it pins
+
+  // By the ranks of the machine that need the most. `pinned`: bytes of a rank, by pipeline stage; the ranks of a stage
+  // are consecutive, and those of the first stage are first.
+  std::int64_t needed(const comm::MeshSizes& mesh, const std::vector<std::int64_t>& pinned) const;
+};
+
+// Of the machines of `world` ranks: `machine` if Machine::ranks says that they are on it, otherwise those of the target.
+HostMemory host_memory_of(const Target& target, const Machine& machine, int world);
+
+}  // namespace hawser::plan

@@ -1,0 +1,266 @@
+// Choices of the planner that no recipe can say yet: offload, state in host memory, tensor slices and pipeline stages. What
+// a candidate needs is what the plan of a layout needs that is made by hand.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "config/config.h"
+#include "plan/forecast.h"
+#include "support.h"
+#include "support/pipeline.h"
+#include "support/tensor_parallel.h"
+#include "support/toy_slices.h"
+
+namespace hawser {
+namespace {
+
+using plan::Candidate;
+using plan::Choices;
+using plan::Split;
+using plan::StatePlace;
+
+constexpr std::int64_t kLength = 64;
+
+Recipe recipe_of(int sequences) {
+  Recipe recipe;
+  recipe.data.sequence_length = kLength;
+  recipe.data.pack = Packing::chunks;
+  recipe.train.global_batch_size = sequences;
+  recipe.memory.activation_checkpointing = Checkpointing::none;
+  return recipe;
+}
+
+models::ModelDescription description_of(int blocks) {
+  return testing::llama_description({.width = 256,
+                                     .heads = 4,
+                                     .kv_heads = 2,
+                                     .head_dim = 64,
+                                     .inner = 1024,
+                                     .vocabulary = 4096,
+                                     .blocks = blocks,
+                                     .tied = false});
+}
+
+// Host memory is that of a machine of two ranks.
+plan::Target target_of(std::int64_t host_memory = std::int64_t{1} << 40) {
+  plan::Target target = plan::load_target("h200");
+  target.host.memory = host_memory;
+  target.host.process = 0;
+  target.context = target.communicator = 0;
+  return target;
+}
+
+plan::Forecaster forecaster(const Recipe& recipe, const models::Model& model, int world, const plan::Target& target,
+                            Choices choices) {
+  return {recipe, model, world, target, {.cores = 4, .memory = std::int64_t{1} << 50}, 1, std::move(choices)};
+}
+
+// Two tensor ranks, sequence parallel.
+Split tensor_split() {
+  return {.mesh = {.tensor = 2}, .partition = {}, .sequence_parallel = true};
+}
+
+const testing::Division kDivision{.vocabulary = true, .sequence_parallel = true};
+
+std::shared_ptr<const models::Model> sliced(models::ModelDescription whole, int part, int blocks) {
+  whole.blocks.resize(static_cast<std::size_t>(blocks));
+  return std::make_shared<models::Model>(
+      testing::half_of(std::move(whole), part, kDivision),
+      nn::with_sequence_parallelism(nn::FlatSpecOf([](const nn::Param& param) { return param.flat; })));
+}
+
+void fill_tensor_seams(plan::Layout& layout) {
+  if (layout.mesh.tensor == 1) return;
+  layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
+    seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
+    seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
+  };
+}
+
+// A tensor-parallel and a pipeline filling: the models of ranks, and what completes their layouts.
+Choices fillings(const models::Model& model) {
+  return {.model = [&model](const Split& split, int rank, int blocks) -> std::shared_ptr<const models::Model> {
+            if (split.mesh.tensor == 1) return plan::same_on_all_ranks(model)(split, rank, blocks);
+            return sliced(model.description(), comm::place_of(rank, split.mesh).tensor, blocks);
+          },
+          .complete =
+              [](plan::Layout& layout, const models::Model&) {
+                fill_tensor_seams(layout);
+                if (layout.partition.stages == 1) return;
+                layout.passes = testing::one_forward_one_backward_of(layout.partition.stages);
+              }};
+}
+
+TEST(Candidates, OfTensorSlicesNeedWhatTheirModelNeeds) {
+  const models::Model whole(description_of(4));
+  const Recipe recipe = recipe_of(2);
+  const plan::Forecaster planner = forecaster(recipe, whole, 2, target_of(), fillings(whole));
+  Candidate candidate = planner.candidate();
+  candidate.split = tensor_split();
+  const plan::Forecast f = planner.forecast(candidate);
+  ASSERT_EQ(f.stages.size(), 1u);
+  EXPECT_EQ(f.layout.micro_batches, 2);  // both ranks have the same sequences
+
+  const auto half = sliced(description_of(4), 0, 4);
+  plan::Layout layout = testing::make_test_layout(
+      {.length = kLength, .documents = 1, .compute = DType::bf16, .reduce_dtype = DType::bf16}, *half);
+  layout.device = DeviceKind::cuda;
+  layout.kv_reduce_dtype = DType::bf16;
+  layout.mesh = {.tensor = 2};
+  layout.micro_batches = 2;
+  layout.batch = f.layout.batch;
+  layout.sequence_parallel = true;
+  layout.gradient_clip = recipe.optimizer.gradient_clip;
+  plan::set_bounds(layout);
+  fill_tensor_seams(layout);
+  for (const int rank : {0, 1}) {
+    const plan::RankPlan alone =
+        plan::plan_rank(*sliced(description_of(4), rank, 4), layout, step::Purpose::train, rank);
+    EXPECT_EQ(f.largest().costs.total_bytes, alone.bytes());
+    EXPECT_EQ(f.largest().costs.saved_bytes, alone.saved_bytes);
+  }
+  // A rank has half of most tensors, and no model that is whole.
+  const plan::Forecast one = planner.forecast(planner.candidate());
+  EXPECT_LT(f.largest().costs.model_flops, 1.1 * one.largest().costs.model_flops);
+  EXPECT_NE(f.largest().costs.total_bytes, one.largest().costs.total_bytes);
+}
+
+TEST(Candidates, OfStagesNeedWhatTheirPlansNeed) {
+  const models::Model model(description_of(4));
+  const Recipe recipe = recipe_of(4);
+  const plan::Forecaster planner = forecaster(recipe, model, 2, target_of(), fillings(model));
+  Candidate candidate = planner.candidate();
+  candidate.split = {.mesh = {.pipeline = 2}, .partition = {.stages = 2, .ends = {3, 4}}};
+  const plan::Forecast f = planner.forecast(candidate);
+  ASSERT_EQ(f.stages.size(), 2u);
+  plan::Layout layout = plan::make_layout(recipe, model, 1, DType::bf16, 1, DeviceKind::cuda);
+  plan::set_partition(layout, model, candidate.split.partition);
+  layout.passes = testing::one_forward_one_backward_of(2);
+  const auto plans = plan::plan_stages(model, layout, step::Purpose::train, 0, true);
+  for (std::size_t s = 0; s < 2; ++s) EXPECT_EQ(f.stages[s].costs.total_bytes, plans[s].bytes()) << s;
+  EXPECT_GT(f.needed(f.stages[0]), f.needed(f.stages[1]));
+}
+
+// Offload of some blocks, and the optimizer's state.
+TEST(Candidates, InHostMemoryNeedWhatTheirPlansNeed) {
+  const models::Model model(description_of(4));
+  const Recipe recipe = recipe_of(1);
+  const plan::Forecaster planner = forecaster(recipe, model, 1, target_of(), {});
+  Candidate candidate = planner.candidate();
+  candidate.blocks[0] = candidate.blocks[1] = {.checkpointing = Checkpointing::selective, .offload = true};
+  candidate.state = StatePlace::host;
+  const plan::Forecast f = planner.forecast(candidate);
+  plan::Layout layout = plan::make_layout(recipe, model, 1, DType::bf16, 1, DeviceKind::cuda);
+  for (std::size_t layer = 0; layer < 4; ++layer) {
+    layout.policies[layer].checkpointing = Checkpointing::selective;
+    layout.policies[layer].offload = true;
+  }
+  layout.state_on_host.assign(model.flats().size(), true);
+  const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, 0);
+  EXPECT_EQ(f.largest().costs.total_bytes, plan.bytes());
+  EXPECT_EQ(f.largest().costs.pinned_bytes, plan.pinned_bytes());
+  EXPECT_GT(f.host_needed(), planner.forecast().host_needed());
+  EXPECT_GT(f.seconds, planner.forecast().seconds);
+}
+
+bool offloads(const plan::Forecast& f) {
+  return std::ranges::any_of(f.candidate.blocks, &plan::BlockPolicy::offload);
+}
+
+TEST(Candidates, AutoOffloadsIfItMust) {
+  const models::Model model(description_of(8));
+  Recipe recipe = recipe_of(1);
+  recipe.data.sequence_length = 4096;
+  recipe.memory.activation_checkpointing = Checkpointing::automatic;
+  const Choices offload{.offload = true};
+  const plan::Forecast least = [&] {
+    Recipe full = recipe;
+    full.memory.activation_checkpointing = Checkpointing::full;
+    return forecaster(full, model, 1, target_of(), {}).forecast();
+  }();
+  // Full recompute keeps the inputs of 16 layers, 2 MiB each.
+  recipe.memory.capacity = Bytes(least.needed() - (12 << 20));
+  EXPECT_FALSE(forecaster(recipe, model, 1, target_of(), {}).forecast().fits());
+  const plan::Forecast f = forecaster(recipe, model, 1, target_of(), offload).forecast();
+  EXPECT_TRUE(f.fits());
+  EXPECT_TRUE(f.chosen);
+  EXPECT_TRUE(offloads(f));
+  // Its plan is that of its candidate.
+  const plan::Forecast again = forecaster(recipe, model, 1, target_of(), offload).forecast(f.candidate);
+  EXPECT_EQ(again.needed(), f.needed());
+  EXPECT_EQ(again.host_needed(), f.host_needed());
+  // Without host memory for it, nothing is offloaded.
+  const plan::Forecast none = forecaster(recipe, model, 1, target_of(f.host_needed() / 8), offload).forecast();
+  EXPECT_FALSE(none.fits() && offloads(none));
+  // If everything fits on the device, host memory is not used, as copies take time.
+  recipe.memory.capacity.reset();
+  EXPECT_FALSE(offloads(forecaster(recipe, model, 1, target_of(), offload).forecast()));
+}
+
+std::vector<plan::Change> name_changes(const Candidate& to) {
+  std::vector<plan::Change> changes;
+  if (to.state == StatePlace::host) changes.push_back({"memory.optimizer_offload", "true"});
+  if (std::ranges::any_of(to.blocks, &plan::BlockPolicy::offload)) {
+    changes.push_back({"memory.activation_offload", "true"});
+  }
+  if (to.split.mesh.pipeline > 1) {
+    changes.push_back({"parallel.pipeline_parallel_degree", cat(to.split.mesh.pipeline)});
+  }
+  if (to.split.mesh.tensor > 1) changes.push_back({"parallel.tensor_parallel_degree", cat(to.split.mesh.tensor)});
+  return changes;
+}
+
+TEST(Candidates, SuggestionsNameWhatNoRecipeSays) {
+  const models::Model model(description_of(4));
+  Recipe recipe = recipe_of(2);
+  recipe.parallel.hybrid_shard_degree = 1;
+  Choices choices = fillings(model);
+  choices.changes = name_changes;
+  choices.state_on_host = true;
+  choices.splits = [](const Recipe&, int) {
+    return std::vector<Split>{tensor_split(), {.mesh = {.pipeline = 2}, .partition = {.stages = 2, .ends = {2, 4}}}};
+  };
+  const std::int64_t needed = forecaster(recipe, model, 2, target_of(), {}).forecast().needed();
+  recipe.memory.capacity = Bytes(needed * 3 / 4);
+  const plan::Forecaster planner = forecaster(recipe, model, 2, target_of(), choices);
+  ASSERT_FALSE(planner.forecast().fits());
+  std::string flags;
+  for (const plan::Suggestion& suggestion : planner.suggestions(20)) {
+    flags += suggestion.flags() + "\n";
+    const plan::Forecast f =
+        forecaster(suggestion.recipe, model, 2, target_of(), choices).forecast(suggestion.candidate);
+    EXPECT_TRUE(f.fits()) << suggestion.flags();
+    EXPECT_EQ(f.needed(), suggestion.needed) << suggestion.flags();
+    EXPECT_LE(suggestion.needed, recipe.memory.capacity->value());
+  }
+  for (const char* part : {"memory.optimizer_offload=true", "parallel.pipeline_parallel_degree=2",
+                           "parallel.tensor_parallel_degree=2", "parallel.hybrid_shard_degree=0"}) {
+    EXPECT_NE(flags.find(part), std::string::npos) << part << " in\n" << flags;
+  }
+  // Today's recipes get what they can say.
+  for (const plan::Suggestion& suggestion : forecaster(recipe, model, 2, target_of(), {}).suggestions(20)) {
+    EXPECT_TRUE(name_changes(suggestion.candidate).empty()) << suggestion.flags();
+  }
+}
+
+// The search extrapolates from models of few blocks, which are like the model: a frozen base stays frozen.
+TEST(Candidates, SmallModelsAreLikeTheModel) {
+  const models::Model model(testing::toy_with_adapters(0), [](const nn::Param& param) {
+    nn::FlatSpec spec = nn::common_domain(param);
+    spec.trainable = param.name.find("lora_") != std::string::npos;
+    return spec;
+  });
+  const auto small = plan::same_on_all_ranks(model)({}, 0, 1);
+  EXPECT_EQ(small->blocks(), 1);
+  EXPECT_EQ(plan::same_on_all_ranks(model)({}, 0, model.blocks()).get(), &model);
+  EXPECT_LT(small->trainable_parameters(), small->parameters() / 2);
+  EXPECT_GT(small->trainable_parameters(), 0);
+  for (const nn::Flat& flat : small->flats()) {
+    for (const nn::Param& param : flat.params()) {
+      EXPECT_EQ(flat.spec().trainable, param.name.find("lora_") != std::string::npos) << param.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hawser
