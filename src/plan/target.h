@@ -46,7 +46,8 @@ struct Target {
   double copy = 0;    // bytes/s
   HostRate host;
   ComputeRates bf16, float32;
-  double gemm_fp8 = 0;  // FLOP/s of GEMMs with FP8 operands; 0: the device has none that are faster
+  double gemm_fp8 = 0;        // FLOP/s of GEMMs with FP8 operands; 0: the device has none that are faster
+  double gemm_fp8_block = 0;  // with scales of blocks
   std::vector<Link> links;
 
   // Its ranks run on the machine that plans: their memory is that machine's.
