@@ -9,7 +9,8 @@ class OpKind {
  public:
   enum Value {
     gemm,
-    gemm_fp8,  // with FP8 operands
+    gemm_fp8,        // with FP8 operands
+    gemm_fp8_block,  // which have scales of blocks
     attention_forward,
     attention_backward,
     attention_combine,
@@ -37,7 +38,7 @@ class OpKind {
 };
 
 // What the time of a large op is bound by: FLOPs at one of these rates, or the bytes that it moves.
-enum class Bound { gemm, gemm_fp8, attention_forward, attention_backward, attention_combine, bytes };
+enum class Bound { gemm, gemm_fp8, gemm_fp8_block, attention_forward, attention_backward, attention_combine, bytes };
 
 constexpr Bound bound_of(OpKind kind) {
   switch (kind) {
@@ -46,6 +47,8 @@ constexpr Bound bound_of(OpKind kind) {
       return Bound::gemm;
     case OpKind::gemm_fp8:
       return Bound::gemm_fp8;
+    case OpKind::gemm_fp8_block:
+      return Bound::gemm_fp8_block;
     case OpKind::attention_forward:
       return Bound::attention_forward;
     case OpKind::attention_backward:

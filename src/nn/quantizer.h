@@ -1,6 +1,6 @@
 // `Quantizer`: the contract between a quantized format of Linears and the executor. It rounds x, dy and weights to
 // quantized values q with a scale s, so that x is about s q, and decides what scales follow from the maxima (amax) of
-// earlier values. It holds settings, no state. nn/precision/fp8_scaling.h implements it; tests have their own.
+// earlier values. It holds settings, no state. nn/precision/ has implementations; tests have their own.
 //
 // x and dy: a Linear whose site has a format (SavePolicy::formats) passes them to quantize(), unless they come with a
 // scale. With LinearFormat::fp8_delayed, the state has for each of them, at each site of each layer, a scale and a

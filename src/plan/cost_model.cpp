@@ -118,6 +118,8 @@ class Pricer {
         return {rates_.gemm, "GEMM"};
       case Bound::gemm_fp8:
         return {target_.gemm_fp8 > 0 ? target_.gemm_fp8 : rates_.gemm, "GEMM"};
+      case Bound::gemm_fp8_block:
+        return {target_.gemm_fp8_block > 0 ? target_.gemm_fp8_block : rates_.gemm, "GEMM"};
       case Bound::attention_forward:
         return {rates_.attention.forward, "attention"};
       case Bound::attention_backward:

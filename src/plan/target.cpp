@@ -69,6 +69,7 @@ class Reader {
       rates.attention = {rate(both, prefix, "forward"), rate(both, prefix, "backward")};
     }
     if (map("gemm")["fp8"].IsDefined()) t.gemm_fp8 = rate(map("gemm"), "gemm.", "fp8");
+    t.gemm_fp8_block = map("gemm")["fp8_block"].IsDefined() ? rate(map("gemm"), "gemm.", "fp8_block") : t.gemm_fp8;
     links(t);
     problems_.throw_if_any();
     return t;

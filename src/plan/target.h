@@ -48,7 +48,8 @@ struct Target {
   double copy = 0;    // bytes/s
   TargetHost host;
   ComputeRates bf16, float32;
-  double gemm_fp8 = 0;  // FLOP/s of GEMMs with FP8 operands; 0: the device has none that are faster
+  double gemm_fp8 = 0;        // FLOP/s of GEMMs with FP8 operands; 0: the device has none that are faster
+  double gemm_fp8_block = 0;  // with scales of blocks
   std::vector<Link> links;
 
   // Ranks of `world` on one machine: of a GPU target those that the first link connects.

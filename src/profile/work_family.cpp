@@ -6,6 +6,7 @@ std::string family_of(const OpRecord& record) {
   switch (record.kind) {
     case OpKind::gemm:
     case OpKind::gemm_fp8:
+    case OpKind::gemm_fp8_block:
       return "gemm";
     case OpKind::attention_forward:
     case OpKind::attention_backward:

@@ -496,10 +496,19 @@ TEST(CostModel, GemmsWithFp8OperandsHaveTheirRate) {
       "links: [{ranks: 0, rate: 1, latency: 0}]\n";
   const plan::Target plain = plan::parse_target(text + "gemm: {bf16: 1e9, float32: 1e9}\n", "x.yaml");
   const plan::Target faster = plan::parse_target(text + "gemm: {bf16: 1e9, float32: 1e9, fp8: 2e9}\n", "x.yaml");
-  MetaDevice device;
-  device.make_stream("a")->launch({.name = "gemm", .kind = OpKind::gemm_fp8, .flops = 1e9}, {});
-  EXPECT_NEAR(plan::step_time(device.trace(), plain, DType::bf16, 1.0).seconds, 1.0, 1e-9);
-  EXPECT_NEAR(plan::step_time(device.trace(), faster, DType::bf16, 1.0).busy.at("GEMM"), 0.5, 1e-9);
+  const plan::Target blocks =
+      plan::parse_target(text + "gemm: {bf16: 1e9, float32: 1e9, fp8: 2e9, fp8_block: 1.6e9}\n", "x.yaml");
+  const auto busy = [](OpKind kind, const plan::Target& target) {
+    MetaDevice device;
+    device.make_stream("a")->launch({.name = "gemm", .kind = kind, .flops = 1e9}, {});
+    return plan::step_time(device.trace(), target, DType::bf16, 1.0).busy.at("GEMM");
+  };
+  EXPECT_NEAR(busy(OpKind::gemm_fp8, plain), 1.0, 1e-9);
+  EXPECT_NEAR(busy(OpKind::gemm_fp8, faster), 0.5, 1e-9);
+  EXPECT_NEAR(busy(OpKind::gemm_fp8_block, plain), 1.0, 1e-9);
+  EXPECT_NEAR(busy(OpKind::gemm_fp8_block, faster), 0.5, 1e-9);
+  EXPECT_NEAR(busy(OpKind::gemm_fp8, blocks), 0.5, 1e-9);
+  EXPECT_NEAR(busy(OpKind::gemm_fp8_block, blocks), 1 / 1.6, 1e-9);
 }
 
 }  // namespace

@@ -89,7 +89,8 @@ void gemm(Stream& stream, const Gemm& args) {
     expect_apart("gemm", args.c, view);
   }
   expect_workspace("gemm", args.workspace, gemm_workspace(args, stream.target()));
-  run(stream, {"gemm", p.fp8() ? OpKind::gemm_fp8 : OpKind::gemm},
+  const OpKind kind = !p.fp8() ? OpKind::gemm : p.scales_blocks() ? OpKind::gemm_fp8_block : OpKind::gemm_fp8;
+  run(stream, {"gemm", kind},
       {args.a, args.b, args.bias, args.scale_a, args.scale_b, args.accumulate ? args.c : TensorView()},
       {args.c, args.workspace}, 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k),
       GemmCall{.problem = p,
