@@ -39,7 +39,7 @@ enum class LinearFormat {
   compute,      // the compute dtype: they are not rounded again
   fp8_delayed,  // FP8, one scale for each of x and dy, from the maxima of earlier steps
   fp8_current,  // FP8, one scale from the matrix itself
-  fp8_block,    // FP8, a scale for each block of the weight and each 128 elements of a row of x and dy
+  fp8_block,    // FP8, a scale for each 128 x 128 block of the weight and each 1 x 128 block of x and dy
 };
 enum class ComputePrecision {
   automatic,  // float32 on the CPU, bf16 on CUDA

@@ -148,9 +148,7 @@ void prepare_gemms(const models::Model& model, const plan::Layout& layout, Devic
   if (device.kind() != DeviceKind::cuda) return;
   const auto stream = device.make_stream("prepare");
   const GemmCache cache(GemmCache::default_folder());
-  const std::string stored = ops::gemm_choices(*stream);
-  ops::gemm_take_choices(*stream, cache.read(first_line(stored)));
-  ops::gemm_take_choices(*stream, stored);  // counts where the cache has another choice
+  ops::gemm_take_choices(*stream, cache.read(first_line(ops::gemm_choices(*stream))), true);
   const std::string before = ops::gemm_choices(*stream);
   for (const GemmShape& p : gemms_of(model, layout, false)) {
     if (p.gradient && step::forward_only(purpose)) continue;

@@ -53,9 +53,10 @@ struct GemmAlgorithmOptions {
 };
 
 // On a GPU: chooses one algorithm for each GEMM, the same on every rank, since the bits of a sum depend on it. Rank 0
-// takes the stored choices, then the cache's, and times the rest; the other ranks use rank 0's. Choices from another GPU model or another
-// cuBLASLt version are not used, and all GEMMs are timed again. Ranks whose GPU model differs from rank 0's time their
-// own. Rank 0 logs both cases with `log`. Every rank calls it; returns rank 0's choices. On other devices returns "".
+// takes the stored choices, then the cache's, and times the rest; the other ranks use rank 0's. Choices from another
+// GPU model or another cuBLASLt version are not used, and all GEMMs are timed again. Ranks whose GPU model differs from
+// rank 0's time their own. Rank 0 logs both cases with `log`. Every rank calls it; returns rank 0's choices. On other
+// devices returns "".
 std::string choose_gemm_algorithms(const models::Model& model, const plan::Layout& layout, Device& device,
                                    comm::World* world, const GemmAlgorithmOptions& how,
                                    const std::function<void(const std::string&)>& log);

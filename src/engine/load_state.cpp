@@ -62,8 +62,8 @@ Problems missing_scales(Session& session, const checkpoint::Checkpoint& checkpoi
            .expected = cat(models::joined(models::last_parts(modules)), " in ", to_string(session.layout().compute)),
            .got = "FP8",
            .at = "precision.fp8.exclude",
-           .hint = cat("--set 'precision.fp8.exclude=[", models::joined(exclude),
-                       "]', or --set output=... for a new run")});
+           .hint = cat("--set 'precision.fp8.exclude=", nlohmann::json(exclude).dump(),
+                       "', or --set output=... for a new run")});
   return out;
 }
 

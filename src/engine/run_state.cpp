@@ -226,7 +226,9 @@ Problems fp8_changes(const RunState& state, const std::string& recipe, const std
   };
   if (was != is) add("precision.compute", of(saved, "/precision/compute"), of(now, "/precision/compute"));
   if (!was || !is) return out;
+  const bool delayed = of(now, "/precision/fp8/scaling") == "delayed";
   for (const char* key : {"scaling", "amax_history", "layers"}) {
+    if (key == std::string_view("amax_history") && !delayed) continue;  // there is none
     const std::string place = cat("/precision/fp8/", key);
     const nlohmann::json before = of(saved, place.c_str()), after = of(now, place.c_str());
     if (before != after) add(cat("precision.fp8.", key), before, after);

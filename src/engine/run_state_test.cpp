@@ -53,9 +53,9 @@ TEST(RunState, ComesBackAsItWasWritten) {
 }
 
 TEST(RunState, ChangesOfFp8AreNamed) {
-  const auto recipe = [](const char* compute, int history, const char* layers) {
-    return cat(R"({"precision":{"compute":")", compute, R"(","fp8":{"scaling":"delayed","amax_history":)", history,
-               R"(,"layers":[")", layers, R"("]}}})");
+  const auto recipe = [](const char* compute, int history, const char* layers, const char* scaling = "delayed") {
+    return cat(R"({"precision":{"compute":")", compute, R"(","fp8":{"scaling":")", scaling, R"(","amax_history":)",
+               history, R"(,"layers":[")", layers, R"("]}}})");
   };
   const RunState fp8{.recipe = recipe("fp8", 16, "all")}, bf16{.recipe = recipe("bf16", 16, "all")};
   EXPECT_TRUE(fp8_changes(fp8, recipe("fp8", 16, "all"), "f").empty());
@@ -68,6 +68,12 @@ TEST(RunState, ChangesOfFp8AreNamed) {
   const std::string lines = fp8_changes(fp8, recipe("fp8", 4, "1"), "f").lines();
   EXPECT_NE(lines.find("at precision.fp8.amax_history"), std::string::npos) << lines;
   EXPECT_NE(lines.find("at precision.fp8.layers"), std::string::npos) << lines;
+  EXPECT_NE(fp8_changes(fp8, recipe("fp8", 16, "all", "block"), "f").lines().find("at precision.fp8.scaling"),
+            std::string::npos);
+  for (const char* scaling : {"current", "block"}) {  // without a history
+    EXPECT_TRUE(
+        fp8_changes({.recipe = recipe("fp8", 16, "all", scaling)}, recipe("fp8", 4, "all", scaling), "f").empty());
+  }
 }
 
 // A Linear more may leave FP8, none may return: there is no history of its amaxes.

@@ -300,6 +300,7 @@ void Session::load_shards(const models::WeightSources& sources, std::uint64_t se
                                 staged.place(f).rows(begin, piece.count), &sources);
         staged.store(f, begin, piece.count);
       }
+      if (!pieces.empty()) stream_->synchronize();  // the host writes the next flat to the same bytes
     }
     if (flat.quantized_on_load) quantize(f, values, staged);
   }

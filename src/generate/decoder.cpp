@@ -100,6 +100,7 @@ void Decoder::run(std::size_t bucket, std::span<const Piece> pieces) {
   input.batches.push_back(std::move(batch));
   const step::StepOutput output = session_->enqueue(bucket, input);
   session_->synchronize();
+  HAWSER_CHECK(output.result->skipped() != step::Skip::refused, "generation: ", to_string(output.result->refused()));
   logits_ = output.logits;
 }
 

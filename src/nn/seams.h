@@ -49,8 +49,8 @@ struct RowPiece {
 //
 // The seam decides how many pieces there are and in which order the caller computes them, so that the communication of
 // one overlaps the GEMM of another. Each full row is in exactly one piece. The default: one piece, the argument itself.
-// All ranks have equally many pieces, and piece p of each has equally many rows. With Order::any these may be other rows
-// on each rank, so that a caller must not communicate between them.
+// All ranks have equally many pieces, and piece p of each has equally many rows. With Order::any these may be other
+// rows on each rank, so that a caller must not communicate between them.
 class Redistribute {
  public:
   enum class Order {

@@ -1,7 +1,7 @@
-// Choice of the blocks' policies for memory.activation_checkpointing: auto, for each place of the state. Estimates of each policy in all blocks give the
-// candidates (policy_candidates.h); the candidates give the fastest mix within a memory budget; a complete plan of that
-// mix measures the estimate's error and corrects the budget. All limits are counts, so every rank and every run finds
-// the same.
+// Choice of the blocks' policies for memory.activation_checkpointing: auto, for each place of the state. Estimates of
+// each policy in all blocks give the candidates (policy_candidates.h); the candidates give the fastest mix within a
+// memory budget; a complete plan of that mix measures the estimate's error and corrects the budget. All limits are
+// counts, so every rank and every run finds the same.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -44,9 +44,10 @@ class Forecaster::Choice {
       candidate.seconds = f.seconds;
       tried_[uniform(candidate.policy)] = {candidate.needed_bytes, candidate.seconds, f.host_fits(), false};
     }
-    const auto min = std::min_element(
-        candidates.begin(), candidates.end(),
-        [](const PolicyCandidate& a, const PolicyCandidate& b) { return a.needed_bytes < b.needed_bytes; });
+    // The minimum of device memory among those that fit in host memory, if any do.
+    const auto min = std::ranges::min_element(candidates, {}, [&](const PolicyCandidate& c) {
+      return std::pair(!tried_.at(uniform(c.policy)).host_fits, c.needed_bytes);
+    });
     if (min->needed_bytes > static_cast<double>(on_.capacity_) &&
         on_.layout_of(recipe_, base_, *model).micro_batches > micro_batches_) {
       return on_.extrapolated(recipe_, with(uniform(min->policy)));

@@ -280,21 +280,21 @@ bool needs_calibration(const Layout& layout) {
   return layout.quantizer != nullptr && layout.quantizer->calibrates() && !scaled_sites(layout).empty();
 }
 
-Layout calibrating(Layout layout) {
-  layout.calibrates = true;
-  layout.runs_refused = layout.may_refuse();
-  return layout;
-}
-
 Layout of_refused_steps(Layout layout) {
   layout.runs_refused = true;
   for (nn::SavePolicy& policy : layout.policies) policy.checkpointing = Checkpointing::full;
   return layout;
 }
 
+Layout calibrating(Layout layout) {
+  if (layout.may_refuse()) layout = of_refused_steps(std::move(layout));
+  layout.calibrates = true;
+  return layout;
+}
+
 Layout verified(Layout layout, step::Verification verification) {
+  if (layout.may_refuse()) layout = of_refused_steps(std::move(layout));
   layout.verification = verification;
-  layout.runs_refused = layout.may_refuse();
   if (verification == step::Verification::reference) {
     for (nn::SavePolicy& policy : layout.policies) policy.fp8_inputs = false;
   }

@@ -30,8 +30,9 @@ std::vector<Access> shared_views(const OpRecord& record) {
     case CollectiveKind::all_gather:
       return overlap(all[0], {all[1].address, all[1].row_bytes}) ? std::vector{all[1]} : std::vector{all[0], all[1]};
     case CollectiveKind::all_to_all:
-    case CollectiveKind::all_to_all_v:
       return {all[0], all[1]};
+    case CollectiveKind::all_to_all_v:
+      return {all[0], all[1], all[3]};  // rows, and the sender's offsets
     case CollectiveKind::reduce_scatter:
     case CollectiveKind::all_reduce:
     case CollectiveKind::broadcast:

@@ -79,7 +79,7 @@ struct Costs {
   // Bytes in use at the time when the arena has the most live bytes: state, scratch buffer and live buffers.
   std::int64_t peak_bytes = 0;
   // A breakdown of total_bytes (not only of peak_bytes) at that time: parts of the state, the scratch buffer, live
-  // buffers by Buffer::category, and and of the arena, the part that no live buffer uses ("between buffers") and
+  // buffers by Buffer::category, and of the arena, the part that no live buffer uses ("between buffers") and
   // what it has in addition for the loading of weights.
   std::map<std::string, std::int64_t> peak_bytes_by_category;
   std::int64_t saved_bytes = 0;           // RankPlan::saved_bytes: what a snapshot of the rank takes in host memory

@@ -99,8 +99,9 @@ struct StepOutput {
   std::shared_ptr<std::chrono::steady_clock::time_point> reached =
       std::make_shared<std::chrono::steady_clock::time_point>();
   // Purpose::gradient_norms: the gradient norm of each tensor of models::hf_tensors(this rank's model), of which other
-  // ranks may have slices; 0 if it is frozen. Other expert ranks have other tensors: engine::gradient_norms has all. With Verification::reference those of the reference gradient, before
-  // clipping and times the loss scale, and with Verification::comparison those of the difference.
+  // ranks may have slices; 0 if it is frozen. Other expert ranks have other tensors: engine::gradient_norms has all.
+  // With Verification::reference those of the reference gradient, before clipping and times the loss scale, and with
+  // Verification::comparison those of the difference.
   std::shared_ptr<std::vector<float>> parameter_norms;
   // [layers with an auxiliary loss, its statistics], of the layers of all pipeline stages, summed over the
   // micro-batches and the ranks with different tokens; null if there is none.

@@ -93,7 +93,9 @@ void Executor::gradient_norm(const Instruction& instruction) {
 
 // After what else decides about the step: what a layer refuses has no results to judge.
 void Executor::refuse(const Instruction& instruction) {
-  const bool may = setup_.model->may_refuse(setup_.seams), again = trains() && setup_.runs_refused_again;
+  const bool may = setup_.model->may_refuse(setup_.seams);
+  // A reference is compared with a step that runs anyway; it does not run again.
+  const bool again = trains() && setup_.runs_refused_again && setup_.verification != Verification::reference;
   if (!may && !again) return;
   const ModelState& state = *setup_.state;
   Stream& compute = stream(instruction.stream);

@@ -225,7 +225,8 @@ void FitRun::retire(bool evaluate_after) {
     if (fallback.step != pending.step) continue;
     metrics.fp8_fallback.insert(metrics.fp8_fallback.end(), fallback.modules.begin(), fallback.modules.end());
   }
-  if (pending.reference) metrics.fp8_error = fp8_error(pending);
+  if (pending.reference && pending.reference->result->skipped() != step::Skip::refused)  // that has no gradient
+    metrics.fp8_error = fp8_error(pending);
   if (outcome == Outcome::diverged) diverged(metrics, remedy_of(metrics.loss, loss_scale, scaling));
   if (evaluate_after && in_flight_.empty()) {
     metrics.validation_loss = evaluate();

@@ -349,7 +349,8 @@ void FitRun::open_data() {
   const std::int64_t evaluated = plan_.evaluate_sequences;  // 0: all
   validation_sequences_ = evaluated > 0 ? std::min(evaluated, held_out->size()) : held_out->size();
   // The number of sequences evaluated at once depends on the layout; the total does not.
-  const std::int64_t at_once = plan_.layout.data_ranks() * plan_.layout.batch.sequences;
+  const std::int64_t at_once =
+      plan_.layout.data_ranks() * plan_.layout.batch.sequences * plan_.layout.forward_micro_batches;
   validation_ = std::make_shared<const batches::BatchLoader>(
       held_out, plan_.layout.batch, batch_layout_,
       batches::BatchOrder{.global_batch_size = at_once, .shuffle = false, .first = evaluated});

@@ -1,10 +1,11 @@
-// `Fp8BlockScaling`: the quantizer of FP8 training with a scale for each block (nn/quantizer.h, LinearFormat::fp8_block).
-// x, dy and weights are rounded to E4M3. Scales follow from the rounded matrix itself (ops/quantize/quantize_blocks.h):
+// `Fp8BlockScaling`: the quantizer of FP8 training with a scale for each block (nn/quantizer.h,
+// LinearFormat::fp8_block). x, dy and weights are rounded to E4M3. Scales follow from the rounded matrix itself
+// (ops/quantize/quantize_blocks.h):
 //   x, dy     for each 128 elements along the dimension that a GEMM sums over: those of a row for y and dx; those of a
-//             column, 128 tokens, for dW, which reads x and dy transposed, scaled and rounded apart
+//             column, 128 tokens, for dW, which reads x and dy transposed, scaled and quantized separately
 //   weights   for each 128 x 128 elements, so that W and its transpose have the same values
-// There is no history, no step that only records, and no collective. Rows that are padding (BatchViews::token_mask) have
-// no part in an amax.
+// There is no history, no step that only records, and no collective. Rows that are padding (BatchViews::token_mask)
+// have no part in an amax.
 // Weights have no scales in their flats (FlatSpec::quantized_on_use): ranks gather them in the compute dtype, since a
 // shard may begin and end inside of a block, and each GEMM that reads one rounds it first, into a temporary.
 // Errors: InternalError for rows of experts, and for weights with scales.

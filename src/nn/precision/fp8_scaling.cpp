@@ -45,7 +45,7 @@ std::optional<ops::Fp8Output> Fp8Scaling::output(LayerContext& ctx, const Quanti
 
 Scaled Fp8Scaling::quantize(LayerContext& ctx, const Quantization& how, const TensorView& matrix) const {
   HAWSER_CHECK(how.format == LinearFormat::fp8_delayed || how.format == LinearFormat::fp8_current,
-               "scales of blocks are not supported yet");
+               "a format of another quantizer");
   TensorView scale = how.scale;
   if (scale.empty()) {
     const TensorView amax = ctx.temp(DType::f32, {1});

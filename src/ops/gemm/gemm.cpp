@@ -113,8 +113,8 @@ std::string gemm_choices(Stream& stream) {
   return stream.kind() == DeviceKind::cuda ? cuda::choices(*stream.native()) : std::string();
 }
 
-std::int64_t gemm_take_choices(Stream& stream, const std::string& text) {
-  return stream.kind() == DeviceKind::cuda ? cuda::take_choices(*stream.native(), text) : 0;
+std::int64_t gemm_take_choices(Stream& stream, const std::string& text, bool keep) {
+  return stream.kind() == DeviceKind::cuda ? cuda::take_choices(*stream.native(), text, keep) : 0;
 }
 
 #else
@@ -123,7 +123,7 @@ void gemm_prepare(Stream&, const Gemm&) {}
 std::string gemm_choices(Stream&) {
   return {};
 }
-std::int64_t gemm_take_choices(Stream&, const std::string&) {
+std::int64_t gemm_take_choices(Stream&, const std::string&, bool) {
   return 0;
 }
 

@@ -74,8 +74,8 @@ void gemm_prepare(Stream& stream, const Gemm& args);
 // not support, with the kernel that is used instead and the reason.
 std::string gemm_choices(Stream& stream);
 // Restores choices from such text, those that the library accepts. Returns the number of choices restored: 0 if the GPU
-// model or the version differs.
-std::int64_t gemm_take_choices(Stream& stream, const std::string& text);
+// model or the version differs. keep: not of GEMMs whose choice was measured or restored before.
+std::int64_t gemm_take_choices(Stream& stream, const std::string& text, bool keep = false);
 
 struct BiasGradient {
   TensorView dy, db;

@@ -366,7 +366,7 @@ bool accepts(Lt& lt, const CudaNative& native, const GemmKey& key, const cublasL
 
 }  // namespace
 
-std::int64_t take_choices(const CudaNative& native, const std::string& text) {
+std::int64_t take_choices(const CudaNative& native, const std::string& text, bool keep) {
   HAWSER_CUDA_CHECK(cudaSetDevice(native.ordinal));
   Lt& lt = native.cache->get<Lt>();
   const std::lock_guard lock(lt.mutex);
@@ -381,7 +381,10 @@ std::int64_t take_choices(const CudaNative& native, const std::string& text) {
     Choice choice{.found = true, .measured = true};
     read_key(words, key) >> std::hex;
     for (auto& word : choice.algorithm.data) words >> word;
-    if (!words || !accepts(lt, native, key, choice.algorithm)) continue;
+    if (!words) continue;
+    const auto there = lt.choices.find(key);
+    if (keep && there != lt.choices.end() && there->second.measured) continue;
+    if (!accepts(lt, native, key, choice.algorithm)) continue;
     lt.choices[key] = choice;
     ++taken;
   }

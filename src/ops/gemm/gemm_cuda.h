@@ -18,7 +18,7 @@ void bias_gradient(const CudaNative& native, const BiasGradient& args);
 
 void prepare(const CudaNative& native, const GemmProblem& problem);
 std::string choices(const CudaNative& native);
-std::int64_t take_choices(const CudaNative& native, const std::string& text);
+std::int64_t take_choices(const CudaNative& native, const std::string& text, bool keep);
 
 // Fills a matrix with random normal numbers, for measurements. The gaps between its rows do not change.
 void fill_random(const CudaNative& native, void* data, DType dtype, std::int64_t rows, std::int64_t columns,

@@ -18,7 +18,8 @@
 //   otherwise, refusal > 0:                  skip = value, replay_step = step
 //
 // With growth_interval 0 the scale is static. loss_scale, factor, out, norm float32 [1]; step, good_steps, skip,
-// replay_step int32 [1]. Source: torch.amp.GradScaler; Micikevicius et al., "Mixed Precision Training" (arXiv 1710.03740), section 3.2.
+// replay_step int32 [1]. Source: torch.amp.GradScaler; Micikevicius et al., "Mixed Precision Training" (arXiv
+// 1710.03740), section 3.2.
 #pragma once
 
 #include "ops/run_op.h"

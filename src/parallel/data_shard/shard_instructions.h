@@ -1,10 +1,11 @@
 // `write_sharded`: the instructions of sharded data parallelism. A flat's weights are gathered before they are used and
 // freed afterwards; its gradients are reduced to shards as soon as they are complete.
 //
-// Gathers and loads run at most `prefetch` uses ahead: each waits for the end of the use whose buffer it overwrites, so that at
-// most prefetch + 1 buffers are live. The shards of at most two uses are loaded for gathers at a time. Likewise a new gradient waits for the reductions that follow the second last
-// computation that completed gradients. If the flats of a block end together, the reductions of one block run while the
-// next one's gradients are computed; if those of an MLP or of experts end first, while the next layer's are.
+// Gathers and loads run at most `prefetch` uses ahead: each waits for the end of the use whose buffer it overwrites, so
+// that at most prefetch + 1 buffers are live. The shards of at most two uses are loaded for gathers at a time. Likewise
+// a new gradient waits for the reductions that follow the second last computation that completed gradients. If the
+// flats of a block end together, the reductions of one block run while the next one's gradients are computed; if those
+// of an MLP or of experts end first, while the next layer's are.
 // Source: ZeRO (arXiv 1910.02054), FSDP (arXiv 2304.11277); hybrid degree as in MiCS (arXiv 2205.00119).
 #pragma once
 

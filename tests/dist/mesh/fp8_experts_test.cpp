@@ -302,7 +302,7 @@ TEST(Fp8Experts, ARunThatHadThemNotSaysWhatToExclude) {
     EXPECT_EQ(engine::missing_scales(second.session(), checkpoint, {"o_proj"}).lines(),
               cat(checkpoint.folder(),
                   ": the precision has changed (expected w1, w3, w2 in float32, got FP8) at precision.fp8.exclude; try "
-                  "--set 'precision.fp8.exclude=[o_proj, .*experts.*]', or --set output=... for a new run"));
+                  "--set 'precision.fp8.exclude=[\"o_proj\",\".*experts.*\"]', or --set output=... for a new run"));
     ExpertRun third(before, layout_of(before, mesh, recipe));
     engine::load(third.session(), checkpoint);
     EXPECT_TRUE(assembled(third.session()) == assembled(first.session()));
