@@ -1,6 +1,7 @@
 #include "engine/load_state.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "engine/host_copy.h"
 #include "models/linear_names.h"
