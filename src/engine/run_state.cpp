@@ -226,15 +226,16 @@ Problems fp8_changes(const RunState& state, const std::string& recipe, const std
   };
   if (was != is) add("precision.compute", of(saved, "/precision/compute"), of(now, "/precision/compute"));
   if (!was || !is) return out;
-  const bool delayed = of(now, "/precision/fp8/scaling") == "delayed";
+  // recipe_json() writes the keys of a group by their dotted names.
+  const bool delayed = of(now, "/precision/fp8.scaling") == "delayed";
   for (const char* key : {"scaling", "amax_history", "layers"}) {
     if (key == std::string_view("amax_history") && !delayed) continue;  // there is none
-    const std::string place = cat("/precision/fp8/", key);
+    const std::string place = cat("/precision/fp8.", key);
     const nlohmann::json before = of(saved, place.c_str()), after = of(now, place.c_str());
     if (before != after) add(cat("precision.fp8.", key), before, after);
   }
   // A new exclusion only drops scales; a removed one would have no history.
-  const nlohmann::json before = of(saved, "/precision/fp8/exclude"), after = of(now, "/precision/fp8/exclude");
+  const nlohmann::json before = of(saved, "/precision/fp8.exclude"), after = of(now, "/precision/fp8.exclude");
   const bool kept = std::ranges::all_of(
       before, [&](const nlohmann::json& name) { return std::ranges::find(after, name) != after.end(); });
   if (!kept) add("precision.fp8.exclude", before, after);

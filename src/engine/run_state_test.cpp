@@ -4,6 +4,7 @@
 
 #include "base/testing/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
+#include "config/config.h"
 
 namespace hawser::engine {
 namespace {
@@ -53,40 +54,48 @@ TEST(RunState, ComesBackAsItWasWritten) {
 }
 
 TEST(RunState, ChangesOfFp8AreNamed) {
-  const auto recipe = [](const char* compute, int history, const char* layers, const char* scaling = "delayed") {
-    return cat(R"({"precision":{"compute":")", compute, R"(","fp8":{"scaling":")", scaling, R"(","amax_history":)",
-               history, R"(,"layers":[")", layers, R"("]}}})");
+  const auto recipe = [](ComputePrecision compute, std::int64_t history, const char* layers,
+                         Fp8Scaling scaling = Fp8Scaling::delayed) {
+    Recipe out;
+    out.precision.compute = compute;
+    out.precision.fp8.scaling = scaling;
+    out.precision.fp8.amax_history = history;
+    out.precision.fp8.layers = {layers};
+    return recipe_json(out);
   };
-  const RunState fp8{.recipe = recipe("fp8", 16, "all")}, bf16{.recipe = recipe("bf16", 16, "all")};
-  EXPECT_TRUE(fp8_changes(fp8, recipe("fp8", 16, "all"), "f").empty());
-  EXPECT_TRUE(fp8_changes(bf16, recipe("auto", 4, "1"), "f").empty()) << "other dtypes: computation_changes";
-  EXPECT_EQ(fp8_changes(fp8, recipe("bf16", 16, "all"), "f").lines(),
+  using enum ComputePrecision;
+  const RunState before{.recipe = recipe(fp8, 16, "all")}, other{.recipe = recipe(bf16, 16, "all")};
+  EXPECT_TRUE(fp8_changes(before, recipe(fp8, 16, "all"), "f").empty());
+  EXPECT_TRUE(fp8_changes(other, recipe(automatic, 4, "1"), "f").empty()) << "other dtypes: computation_changes";
+  EXPECT_EQ(fp8_changes(before, recipe(bf16, 16, "all"), "f").lines(),
             "f: the precision has changed (expected \"fp8\", got \"bf16\") at precision.compute; try the setting that "
             "the run was started with, or --set output=... for a new run");
-  EXPECT_FALSE(fp8_changes(bf16, recipe("fp8", 16, "all"), "f").empty());
-  EXPECT_FALSE(fp8_changes({.recipe = "{}"}, recipe("fp8", 16, "all"), "f").empty()) << "of an earlier version";
-  const std::string lines = fp8_changes(fp8, recipe("fp8", 4, "1"), "f").lines();
+  EXPECT_FALSE(fp8_changes(other, recipe(fp8, 16, "all"), "f").empty());
+  EXPECT_FALSE(fp8_changes({.recipe = "{}"}, recipe(fp8, 16, "all"), "f").empty()) << "of an earlier version";
+  const std::string lines = fp8_changes(before, recipe(fp8, 4, "1"), "f").lines();
   EXPECT_NE(lines.find("at precision.fp8.amax_history"), std::string::npos) << lines;
   EXPECT_NE(lines.find("at precision.fp8.layers"), std::string::npos) << lines;
-  EXPECT_NE(fp8_changes(fp8, recipe("fp8", 16, "all", "block"), "f").lines().find("at precision.fp8.scaling"),
-            std::string::npos);
-  for (const char* scaling : {"current", "block"}) {  // without a history
-    EXPECT_TRUE(
-        fp8_changes({.recipe = recipe("fp8", 16, "all", scaling)}, recipe("fp8", 4, "all", scaling), "f").empty());
+  EXPECT_NE(
+      fp8_changes(before, recipe(fp8, 16, "all", Fp8Scaling::block), "f").lines().find("at precision.fp8.scaling"),
+      std::string::npos);
+  for (const Fp8Scaling scaling : {Fp8Scaling::current, Fp8Scaling::block}) {  // without a history
+    EXPECT_TRUE(fp8_changes({.recipe = recipe(fp8, 16, "all", scaling)}, recipe(fp8, 4, "all", scaling), "f").empty());
   }
 }
 
 // A Linear more may leave FP8, none may return: there is no history of its amaxes.
 TEST(RunState, ExclusionsOfFp8Stay) {
-  const auto recipe = [](const char* exclude) {
-    return cat(R"({"precision":{"compute":"fp8","fp8":{"exclude":)", exclude, "}}}");
+  const auto recipe = [](const std::vector<std::string>& exclude) {
+    Recipe out;
+    out.precision.compute = ComputePrecision::fp8;
+    out.precision.fp8.exclude = exclude;
+    return recipe_json(out);
   };
-  const RunState before{.recipe = recipe(R"(["a","b"])")},
-      earlier{.recipe = R"({"precision":{"compute":"fp8","fp8":{}}})"};
-  EXPECT_TRUE(fp8_changes(before, recipe(R"(["a","b"])"), "f").empty());
-  EXPECT_TRUE(fp8_changes(before, recipe(R"(["b","c","a"])"), "f").empty());
-  EXPECT_TRUE(fp8_changes(earlier, recipe(R"(["a"])"), "f").empty());
-  EXPECT_EQ(fp8_changes(before, recipe(R"(["b"])"), "f").lines(),
+  const RunState before{.recipe = recipe({"a", "b"})}, earlier{.recipe = recipe({})};
+  EXPECT_TRUE(fp8_changes(before, recipe({"a", "b"}), "f").empty());
+  EXPECT_TRUE(fp8_changes(before, recipe({"b", "c", "a"}), "f").empty());
+  EXPECT_TRUE(fp8_changes(earlier, recipe({"a"}), "f").empty());
+  EXPECT_EQ(fp8_changes(before, recipe({"b"}), "f").lines(),
             "f: the precision has changed (expected [\"a\",\"b\"], got [\"b\"]) at precision.fp8.exclude; try the "
             "setting that the run was started with, or --set output=... for a new run");
 }
