@@ -212,6 +212,7 @@ TEST(Tensor, MoreRanksThanKeyValueHeadsTrainLikeOneRank) {
 TEST(Tensor, LayersThatAreNotSlicedTrainLikeOneRank) {
   const int world = the_world->size();
   if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
+  if (world > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
   const auto own = [](const nn::Param& param) { return param.flat; };
   const auto adapters_only = [](const nn::Param& param) {
     nn::FlatSpec spec = param.flat;
