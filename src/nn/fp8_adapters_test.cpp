@@ -8,6 +8,7 @@
 #include "nn/flat.h"
 #include "nn/precision/fp8_scaling.h"
 #include "nn/testing/block_reference.h"
+#include "nn/testing/quantized_context.h"
 #include "ops/copy/transpose.h"
 
 namespace hawser::nn {
@@ -15,24 +16,11 @@ namespace {
 
 using testing::get;
 using testing::normals;
-using testing::TestContext;
+using testing::QuantizedContext;
 using testing::TestSink;
 using testing::Vector;
 
 constexpr std::int64_t kRows = 7, kIn = 32, kOut = 24, kRank = 4, kSome = 16;
-
-// A context whose Linears have a format.
-class Fp8Context : public TestContext {
- public:
-  Fp8Context(Device& device, const Quantizer* quantizer) : TestContext(device, DType::f32), quantizer_(quantizer) {}
-  Quantization quantization(Site, Operand operand) const override {
-    if (quantizer_ == nullptr) return {};
-    return {.format = LinearFormat::fp8_current, .quantizer = quantizer_, .operand = operand, .scale = {}, .amax = {}};
-  }
-
- private:
-  const Quantizer* quantizer_;
-};
 
 struct Input {
   Vector x, dy, w, a, b, b_of_some;
@@ -46,7 +34,7 @@ struct Output {
 // W is frozen. With a quantizer it is quantized as a flat of Linears is.
 Output run(const Input& in, const std::vector<Adapter>& adapters, const Quantizer* quantizer) {
   const auto device = make_cpu_device({.threads = 1});
-  Fp8Context ctx(*device, quantizer);
+  QuantizedContext ctx(*device, quantizer, LinearFormat::fp8_current);
   const std::vector<Param> params = {
       full_param("w", {kOut, kIn}, {}, true), full_param("a", {2 * kRank, kIn}, {}, true),
       full_param("b", {kOut, kRank}, {}, true), full_param("b_of_some", {kSome, kRank}, {}, true)};

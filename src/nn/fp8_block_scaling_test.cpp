@@ -7,6 +7,7 @@
 #include "nn/flat.h"
 #include "nn/precision/fp8_block_scaling.h"
 #include "nn/testing/block_reference.h"
+#include "nn/testing/quantized_context.h"
 #include "ops/copy/copy.h"
 
 namespace hawser::nn {
@@ -14,24 +15,12 @@ namespace {
 
 using testing::get;
 using testing::normals;
-using testing::TestContext;
+using testing::QuantizedContext;
 using testing::TestSink;
 using testing::Vector;
 
 // Several blocks in each dimension, the last one smaller.
 constexpr std::int64_t kRows = 136, kIn = 272, kOut = 144, kRank = 4;
-
-class BlockContext : public TestContext {
- public:
-  BlockContext(Device& device, const Quantizer* quantizer) : TestContext(device, DType::f32), quantizer_(quantizer) {}
-  Quantization quantization(Site, Operand operand) const override {
-    if (quantizer_ == nullptr) return {};
-    return {.format = LinearFormat::fp8_block, .quantizer = quantizer_, .operand = operand, .scale = {}, .amax = {}};
-  }
-
- private:
-  const Quantizer* quantizer_;
-};
 
 struct Input {
   Vector x, dy, w, a, b;
@@ -43,7 +32,7 @@ struct Output {
 // `saved`: the input is saved in FP8, and the gradient of W reads it so. `adapter`: W is frozen.
 Output run(const Input& in, const Quantizer* quantizer, bool saved, bool adapter = false) {
   const auto device = make_cpu_device({.threads = 1});
-  BlockContext ctx(*device, quantizer);
+  QuantizedContext ctx(*device, quantizer, LinearFormat::fp8_block);
   const std::vector<Param> params = {full_param("w", {kOut, kIn}, {}, true), full_param("a", {kRank, kIn}, {}, true),
                                      full_param("b", {kOut, kRank}, {}, true)};
   ctx.rows_ = {kRows, kRows};

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "plan/shared_plan.h"
+#include "broken_plan.h"
 #include "support.h"
 
 namespace hawser {
@@ -103,15 +103,7 @@ TEST(HostStatePlan, WithoutTheEventOfACopyIsRejected) {
     const bool before_end =
         in == Op::end_step && good.trace.streams[static_cast<std::size_t>(event.stream)] == "copy_out";
     if (!before_update && !after_update && !before_reuse && !before_end) continue;
-    plan::RankPlan broken = good;
-    broken.trace.items[i].kind = TraceItem::Kind::record_event;  // an unused event: keeps the indices
-    broken.trace.items[i].target = -1;
-    bool rejects = false;
-    try {
-      plan::check_plans({&broken}, {0});
-    } catch (const InternalError&) {
-      rejects = true;
-    }
+    const bool rejects = testing::rejected_without_wait(good, i);
     EXPECT_TRUE(rejects) << "wait " << i;
     ++(before_update ? ins : after_update ? outs : before_reuse ? reused : ends);
   }

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "plan/shared_plan.h"
+#include "broken_plan.h"
 #include "support.h"
 
 namespace hawser {
@@ -125,15 +125,7 @@ TEST(OffloadPlan, WithoutTheEventOfALoadOrAnOffloadIsRejected) {
     const bool reads_load = op_of(event) == program::Op::load && op_of(item) != program::Op::end_step;
     const bool reads_offload = op_of(event) == program::Op::offload && op_of(item) == program::Op::load;
     if (!reads_load && !reads_offload) continue;
-    plan::RankPlan broken = good;
-    broken.trace.items[i].kind = TraceItem::Kind::record_event;  // an unused event: keeps the indices
-    broken.trace.items[i].target = -1;
-    bool rejects = false;
-    try {
-      plan::check_plans({&broken}, {0});
-    } catch (const InternalError&) {
-      rejects = true;
-    }
+    const bool rejects = testing::rejected_without_wait(good, i);
     // The last layer's load comes first: its wait implies those for the offloads before.
     EXPECT_TRUE(rejects || reads_offload) << "wait " << i;
     ++(reads_load ? loads : offloads);

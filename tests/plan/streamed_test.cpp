@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "plan/shared_plan.h"
+#include "broken_plan.h"
 #include "support.h"
 
 namespace hawser {
@@ -98,15 +98,7 @@ TEST(StreamedPlan, WithoutTheEventOfALoadIsRejected) {
       const bool loaded = waits_for_load(i) && waited.insert(item.target).second && !waits_for_load(i + 1);
       const bool reuses = in == Op::load_weights;
       if (!loaded && !reuses) continue;
-      plan::RankPlan broken = good;
-      broken.trace.items[i].kind = TraceItem::Kind::record_event;  // an unused event: keeps the indices
-      broken.trace.items[i].target = -1;
-      bool rejects = false;
-      try {
-        plan::check_plans({&broken}, {0});
-      } catch (const InternalError&) {
-        rejects = true;
-      }
+      const bool rejects = testing::rejected_without_wait(good, i);
       if (loaded) {
         EXPECT_TRUE(rejects) << shards << " shards, wait " << i;
         ++loads;

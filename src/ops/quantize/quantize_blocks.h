@@ -5,7 +5,7 @@
 //   s(B)      = scale_of(amax(B)) of ops/quantize/quantize.h; 1 if amax(B) is 0; NaN if it is not finite
 //   q[r,c]    = FP8 of x[r,c] * (1 / s(B))
 // The blocks of `q` are those of its ScaleKind: vec128: 128 elements of a row; block128: 128 x 128. So are those of
-// `transposed` [C, R]: vec128: 128 elements of a column of x, scaled apart from q; block128: the same blocks.
+// `transposed` [C, R]: vec128: 128 elements of a column of x, scaled separately from q; block128: the same blocks.
 //   transposed[c,r] = FP8 of x[r,c] * (1 / s(B'))
 // The cast saturates (tensor/fp8.h); 1 / s is rounded to float32, the product too. So a block with a value that is not
 // finite is NaN, and so are the GEMM's sums that read it.

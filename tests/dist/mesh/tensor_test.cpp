@@ -207,6 +207,20 @@ TEST(Tensor, MoreRanksThanKeyValueHeadsTrainLikeOneRank) {
   expect({.tensor = 4, .shard = world / 4}, 2);
 }
 
+// Norms before and after each layer, and of the heads of queries and keys.
+void add_sandwich_norms(models::ModelDescription& description) {
+  for (models::BlockDescription& block : description.blocks) {
+    nn::AttentionConfig& a = block.attention;
+    nn::MlpConfig& m = block.mlp;
+    a.norm_place = m.norm_place = nn::NormPlace::sandwich;
+    a.post_norm = cat(a.norm, "_post");
+    m.post_norm = cat(m.norm, "_post");
+    a.qk_norm = nn::NormConfig{};
+    a.q_norm = cat(a.norm, "_q");
+    a.k_norm = cat(a.norm, "_k");
+  }
+}
+
 // Layers that each tensor rank has all of, among others that are sliced: attention of the first block, the MLP of the
 // second, or both.
 TEST(Tensor, LayersThatAreNotSlicedTrainLikeOneRank) {
@@ -222,16 +236,7 @@ TEST(Tensor, LayersThatAreNotSlicedTrainLikeOneRank) {
   const nn::SavePolicy none, full{.checkpointing = Checkpointing::full},
       selective{.checkpointing = Checkpointing::selective, .delay_weight_gradients = true};
   models::ModelDescription plain = testing::toy_description(), norms = testing::toy_description(false);
-  for (models::BlockDescription& block : norms.blocks) {
-    nn::AttentionConfig& a = block.attention;
-    nn::MlpConfig& m = block.mlp;
-    a.norm_place = m.norm_place = nn::NormPlace::sandwich;
-    a.post_norm = cat(a.norm, "_post");
-    m.post_norm = cat(m.norm, "_post");
-    a.qk_norm = nn::NormConfig{};
-    a.q_norm = cat(a.norm, "_q");
-    a.k_norm = cat(a.norm, "_k");
-  }
+  add_sandwich_norms(norms);
   for (const int tensor : {2, 4}) {
     if (world < tensor) continue;
     comm::MeshSizes mesh{.tensor = tensor, .shard = world / tensor, .kv_copies = testing::kv_copies(plain, tensor)};
@@ -300,16 +305,7 @@ TEST(Tensor, SequenceParallelBlocksOfOtherFamiliesTrainLikeOneRank) {
   const comm::MeshSizes mesh = divided_mesh();
   const nn::SavePolicy full{.checkpointing = Checkpointing::full}, delayed{.delay_weight_gradients = true};
   models::ModelDescription gemma = testing::toy_description(), gpt = testing::toy_description(false);
-  for (models::BlockDescription& block : gemma.blocks) {
-    nn::AttentionConfig& a = block.attention;
-    nn::MlpConfig& m = block.mlp;
-    a.norm_place = m.norm_place = nn::NormPlace::sandwich;
-    a.post_norm = cat(a.norm, "_post");
-    m.post_norm = cat(m.norm, "_post");
-    a.qk_norm = nn::NormConfig{};
-    a.q_norm = cat(a.norm, "_q");
-    a.k_norm = cat(a.norm, "_k");
-  }
+  add_sandwich_norms(gemma);
   gpt.embedding.positions = "model.positions";
   gpt.embedding.max_position = 1024;
   for (models::BlockDescription& block : gpt.blocks) {
