@@ -255,6 +255,46 @@ TEST(StopSignals, DoNotCutTheLastMessage) {
       ::testing::ExitedWithCode(130), "^hawser: saving and stopping[^\n]*\nstopped\n$");
 }
 
+TEST(StopSignals, OfSeveralThreadsAtOnceEndWithOneLine) {
+  for (int turn = 0; turn < 200; ++turn) {
+    std::array<int, 2> ends{};
+    ASSERT_EQ(pipe(ends.data()), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      dup2(ends[1], STDERR_FILENO);
+      alarm(20);
+      catch_stop_signals();
+      std::atomic<int> ready{0};
+      std::vector<std::thread> threads;
+      for (int i = 0; i < 4; ++i) {
+        threads.emplace_back([&] {
+          for (++ready; ready < 4;) std::this_thread::yield();
+          raise(SIGINT);  // to this thread
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      _exit(0);
+    }
+    close(ends[1]);
+    std::string lines;
+    std::array<char, 512> part{};
+    for (ssize_t size; (size = read(ends[0], part.data(), part.size())) > 0;) {
+      lines.append(part.data(), static_cast<std::size_t>(size));
+    }
+    close(ends[0]);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_EQ(WEXITSTATUS(status), 130) << status;
+    const auto count = [&](const std::string& line) {
+      int found = 0;
+      for (std::size_t at = lines.find(line); at != std::string::npos; at = lines.find(line, at + 1)) ++found;
+      return found;
+    };
+    ASSERT_EQ(count(kEndedLine), 1) << lines;
+    ASSERT_LE(count(kSavingLine), 1) << lines;
+  }
+}
+
 TEST(StopSignals, EndTheProcessWhileNoProcessReadsStandardError) {
   std::array<int, 2> ends{};
   ASSERT_EQ(pipe(ends.data()), 0);

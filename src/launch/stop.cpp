@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -20,10 +21,12 @@
 namespace hawser {
 namespace {
 
-volatile std::sig_atomic_t g_requested = 0;
-volatile std::sig_atomic_t g_finishing = 0;  // the last message is being printed
-volatile std::sig_atomic_t g_speaks = 0;     // rank 0 prints for all ranks
-volatile std::sig_atomic_t g_terminal = 0;   // standard error is a terminal: the line may hold a progress bar
+// Signals reach any thread, and one thread's handler may run while another's does.
+std::atomic<bool> g_requested = false, g_ending = false;
+static_assert(std::atomic<bool>::is_always_lock_free);  // so handlers may use them
+volatile std::sig_atomic_t g_finishing = 0;             // the last message is being printed
+volatile std::sig_atomic_t g_speaks = 0;                // rank 0 prints for all ranks
+volatile std::sig_atomic_t g_terminal = 0;  // standard error is a terminal: the line may hold a progress bar
 const char* volatile g_ended = kEndedLine;
 StopPage* g_page = nullptr;
 
@@ -45,6 +48,7 @@ void print(const char* line) {
 }
 
 [[noreturn]] void end_at_once(const char* line) {
+  while (g_ending.exchange(true)) pause();  // another thread is about to exit
   io::drop_unfinished_result();
   print(line);
   _exit(static_cast<int>(ExitCode::interrupted));
@@ -59,14 +63,13 @@ void on_request(int signal) {
   if (g_finishing != 0) {
     g_finishing = 0;
     g_speaks = 0;
-    g_requested = 1;
+    g_requested = true;
     return;
   }
   const int before = errno;
   // The launcher decides about its ranks: the signals that reach them may be the same request again.
-  if (g_requested != 0 && signal != SIGUSR1 && g_page == nullptr) end_at_once(g_ended);
-  const bool first = g_requested == 0;
-  g_requested = 1;
+  const bool first = !g_requested.exchange(true);
+  if (!first && signal != SIGUSR1 && g_page == nullptr) end_at_once(g_ended);
   if (first) print(kSavingLine);
   errno = before;
 }
@@ -129,7 +132,7 @@ void catch_stop_signals(const char* ended) {
 }
 
 bool stop_requested() {
-  return g_requested != 0 || (g_page != nullptr && g_page->requested);
+  return g_requested || (g_page != nullptr && g_page->requested);
 }
 
 void print_last_message(const std::function<void()>& print) {
