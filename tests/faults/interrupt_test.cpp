@@ -137,7 +137,7 @@ TEST(Interrupt, EndsAnEvaluation) {
     }
     {
       std::ofstream out(place.folder() / "long.jsonl");
-      for (int i = 0; i < 40000; ++i) out << line << "\n";
+      for (int i = 0; i < 20000; ++i) out << line << "\n";
     }
     // A resumed run does not evaluate before its first step.
     const Ended before = run(place, {"--ranks", ranks, "train.steps=2", "optimizer.warmup_steps=0"});
@@ -145,7 +145,7 @@ TEST(Interrupt, EndsAnEvaluation) {
     Fit going(place, Words{"--ranks", ranks, "--resume", "train.steps=40", "train.evaluate_every=4",
                            "data.validation=long.jsonl", "checkpoint.every_steps=0"});
     ASSERT_TRUE(eventually([&] { return going.err().find("step 3/40") != std::string::npos; })) << going.err();
-    pause_ms(1000);  // steps take milliseconds, the evaluation some seconds
+    pause_ms(400);  // steps take milliseconds, the evaluation some seconds
     const auto began = std::chrono::steady_clock::now();
     kill(going.pid(), SIGTERM);
     const Ended ended = going.wait();
