@@ -153,10 +153,10 @@ void find_peak(const Trace& trace, const Lifetimes& lifetimes, const std::vector
 }
 
 // Searches for an order of placing buffers that needs few bytes. Initially buffers of one size are adjacent, in
-// descending order of size: in most traces that is within a percent of the bound. Otherwise (weights of two sizes that
-// alternate over several micro-batches) buffers of the largest sizes are placed together, in the order of their
-// accesses or against it, for several numbers of sizes. If that is not enough, the order by size is changed at random,
-// step by step, and kept if the result is no worse.
+// descending order of size: in most traces that is within a percent of the bound, which is good enough, or within a
+// few KB, which is for small models. Otherwise (weights of two sizes that alternate over several micro-batches) buffers
+// of the largest sizes are placed together, in the order of their accesses or against it, for several numbers of sizes.
+// If that is not enough, the order by size is changed at random, step by step, and kept if the result is no worse.
 class Search {
  public:
   Search(const Lifetimes& lifetimes, const std::vector<Buffer>& buffers, const std::vector<int>& used, Packer& packer,
@@ -164,8 +164,8 @@ class Search {
       : lifetimes_(lifetimes),
         packer_(packer),
         divisor_(divisor),
-        good_(bound + bound / 100),
-        poor_(bound + bound * 3 / 100),
+        good_(bound + std::max(bound / 100, kNegligible / Device::kAlignment)),
+        poor_(std::max(good_, bound + bound * 3 / 100)),
         random_(1, "place") {
     std::map<std::int64_t, std::vector<int>, std::greater<>> sizes;
     for (const int b : used) sizes[units_of(buffers[static_cast<std::size_t>(b)])].push_back(b);
@@ -277,7 +277,8 @@ class Search {
   Packer& packer_;
   std::size_t divisor_;
   static constexpr std::size_t kMaxMerged = 8;
-  std::int64_t good_, poor_;  // the search ends at good_ or below; above poor_ it may take longer
+  static constexpr std::int64_t kNegligible = std::int64_t{32} << 10;  // bytes that no search is worth
+  std::int64_t good_, poor_;  // units: the search ends at good_ or below; above poor_ it may take longer
   RandomStream random_;
   std::uint64_t drawn_ = 0;
   std::vector<std::vector<int>> groups_;  // by size

@@ -44,7 +44,7 @@ TEST(Placement, IsSoundOnRandomTraces) {
   double worst = 0, sum = 0;
   int count = 0;
   for (unsigned seed = 0; seed < 80; ++seed) {
-    const auto recorder = random_trace(seed, 1 + static_cast<int>(seed % 5), 400, 120, seed % 2 == 1);
+    const auto recorder = random_trace(seed, 1 + static_cast<int>(seed % 5), 400, 120, seed % 2 == 1, 4'999'999);
     const Placement placement = place(recorder->trace(), recorder->buffers());
     expect_sound(recorder->trace(), recorder->buffers(), placement);
     const double ratio = static_cast<double>(placement.bytes) / static_cast<double>(placement.live_bytes);
@@ -52,6 +52,16 @@ TEST(Placement, IsSoundOnRandomTraces) {
   }
   std::printf("random traces: bytes / live_bytes: mean %.4f, worst %.4f\n", sum / count, worst);
   EXPECT_LT(sum / count, 1.05);
+}
+
+// No search is made for the arena of a small model.
+TEST(Placement, OfFewBytesIsSound) {
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    const auto recorder = random_trace(seed, 3, 400, 120);
+    const Placement placement = place(recorder->trace(), recorder->buffers());
+    expect_sound(recorder->trace(), recorder->buffers(), placement);
+    EXPECT_LE(placement.bytes, placement.live_bytes + (std::int64_t{32} << 10));
+  }
 }
 
 TEST(Placement, LiveBytesAreCloseToTheHeaviestSet) {

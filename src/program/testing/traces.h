@@ -69,15 +69,17 @@ inline int pick(std::mt19937& random, int begin, int end) {  // in [begin, end)
   return std::uniform_int_distribution<int>(begin, end - 1)(random);
 }
 
-// Random items on a few streams; most buffers are short-lived, like temps. With `slices`, accesses are parts of
-// buffers.
-inline std::unique_ptr<Recorder> random_trace(unsigned seed, int streams, int items, int buffers, bool slices = false) {
+// Random items on a few streams; most buffers are short-lived, like temps, and none is larger than `max_bytes`. With
+// `slices`, accesses are parts of buffers.
+inline std::unique_ptr<Recorder> random_trace(unsigned seed, int streams, int items, int buffers, bool slices = false,
+                                              int max_bytes = 4999) {
   std::mt19937 random(seed);
   std::vector<std::string> names;
   for (int s = 0; s < streams; ++s) names.push_back("stream" + std::to_string(s));
   auto out = std::make_unique<Recorder>(names);
   for (int b = 0; b < buffers; ++b) {
-    out->buffer("buffer " + std::to_string(b), pick(random, 0, 10) == 0 ? kPersistent : "temp", pick(random, 1, 5000));
+    out->buffer("buffer " + std::to_string(b), pick(random, 0, 10) == 0 ? kPersistent : "temp",
+                pick(random, 1, max_bytes + 1));
   }
   std::vector<Event> events;
   for (int i = 0; i < items; ++i) {
