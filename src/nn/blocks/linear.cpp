@@ -5,6 +5,7 @@
 
 #include "nn/blocks/decomposed_adapter.h"
 #include "nn/blocks/row_sum.h"
+#include "nn/blocks/scaled_parts.h"
 #include "ops/bias/add_bias.h"
 
 namespace hawser::nn {
@@ -27,27 +28,6 @@ Side side(const Scaled& matrix, bool flag) {
   if (matrix.transposed.empty()) return {matrix.view, !flag, matrix.scale, matrix.kind};
   const TensorView& scale = matrix.transposed_scale.empty() ? matrix.scale : matrix.transposed_scale;
   return {matrix.transposed, flag, scale, matrix.kind};
-}
-
-// Rows of a matrix. With one scale it is also theirs; of a grid of scales, or a matrix that is transposed, all rows are
-// needed.
-Scaled rows_of(const Scaled& matrix, std::int64_t first, std::int64_t rows) {
-  if (matrix.view.empty() || (first == 0 && rows == matrix.view.size(0))) return matrix;
-  HAWSER_CHECK(matrix.kind == ops::ScaleKind::one, "linear: rows of a matrix with scales ", matrix.scale.shape().text(),
-               " cannot be computed in pieces yet");
-  return {matrix.view.rows(first, rows), matrix.scale};
-}
-
-// Columns of x or dy; of one with scales of blocks, all.
-Scaled columns_of(const Scaled& matrix, std::int64_t first, std::int64_t columns) {
-  const bool all = matrix.view.empty() ? columns == matrix.transposed.size(0) : columns == matrix.view.size(1);
-  if (all) return matrix;
-  HAWSER_CHECK(matrix.kind == ops::ScaleKind::one, "linear: columns of a matrix with scales ",
-               matrix.scale.shape().text(), " cannot be computed in pieces yet");
-  Scaled part = matrix;
-  if (!matrix.view.empty()) part.view = matrix.view.columns(first, columns);
-  if (!matrix.transposed.empty()) part.transposed = matrix.transposed.rows(first, columns);
-  return part;
 }
 
 // The matrix [T, ranks] of a group in one of AdapterTensors; empty if that is. `before`: ranks of the groups before.
@@ -85,8 +65,12 @@ Scaled Linear::weight_for(LayerContext& ctx, int parameter, bool transposed) con
 }
 
 Scaled Linear::rounded_once(LayerContext& ctx, const Scaled& dy) const {
-  if (!adapters.empty()) return {};
+  if (!adapters.empty() || rounds_by_part(ctx)) return {};
   return quantized(ctx, Operand::dy, dy, reads_input(ctx.trainable()) ? ReadBy::both : ReadBy::product);
+}
+
+bool Linear::rounds_by_part(const LayerContext& ctx) const {
+  return more_weight >= 0 && ctx.quantization(site, Operand::dy).format == LinearFormat::fp8_block;
 }
 
 std::vector<Linear::Rows> Linear::rows_of_weight(const LayerContext& ctx) const {
@@ -267,10 +251,14 @@ void Linear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorVie
   const Scaled of_product = product_gradient(ctx, dy);
   const bool terms_first = adapter_ranks() > 0;
   if (terms_first) add_input_terms(ctx, dy, of_product, dx, inner_gradient, first_row);
-  const Scaled a = rounded.view.empty() ? quantized(ctx, Operand::dy, of_product, ReadBy::product, first_row) : rounded;
+  const bool by_part = rounded.view.empty() && rounds_by_part(ctx);
+  Scaled all = by_part ? of_product : rounded;
+  if (all.view.empty()) all = quantized(ctx, Operand::dy, of_product, ReadBy::product, first_row);
   for (const Rows& part : rows_of_weight(ctx)) {
+    Scaled a = columns_of(ctx, all, part.first, part.count);
+    if (by_part) a = quantized(ctx, Operand::dy, a, ReadBy::product, first_row);
     const Side b = side(weight_for(ctx, part.weight, true), true);
-    layer_gemm(ctx, {.a = columns_of(a, part.first, part.count).view,
+    layer_gemm(ctx, {.a = a.view,
                      .b = b.view,
                      .c = dx,
                      .transpose_b = b.transpose,
@@ -311,7 +299,7 @@ void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& 
     if (target.view.empty()) continue;
     if (!quantized_x) quantized_x = quantized(ctx, Operand::x, x, ReadBy::weight_gradient);
     if (!quantized_dy) quantized_dy = gradient_beside(ctx, *quantized_x, of_product, rounded);
-    const Side a = side(columns_of(*quantized_dy, parts[p].first, parts[p].count), false);
+    const Side a = side(columns_of(ctx, *quantized_dy, parts[p].first, parts[p].count), false);
     const Side b = side(*quantized_x, true);
     layer_gemm(ctx, {.a = a.view,
                      .b = b.view,
@@ -347,7 +335,7 @@ void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& 
   for (const Rows& part : parts) {
     if (part.bias < 0) continue;
     if (const GradientTarget db = sink.target(part.bias); !db.view.empty()) {
-      ops::bias_gradient(ctx.compute(), {.dy = columns_of(dy, part.first, part.count).view,
+      ops::bias_gradient(ctx.compute(), {.dy = columns_of(ctx, dy, part.first, part.count).view,
                                          .db = db.view,
                                          .accumulate = db.accumulate,
                                          .scale = dy.scale});
@@ -427,8 +415,8 @@ void ColumnParallelLinear::backward(LayerContext& ctx, const Scaled& dy, const S
   const auto gather = linear_.reads_input(ctx.trainable()) ? seam.gather(ctx, x) : nullptr;
   const auto sum = seam.sum(ctx, dx);
   write_pieces(*sum, [&](const TensorView& rows, std::int64_t first) {
-    linear_.input_gradient(ctx, rows_of(dy, first, rows.size(0)), rows, adapter_tensors.inner_gradient, first,
-                           rows_of(rounded, first, rows.size(0)));
+    linear_.input_gradient(ctx, rows_of(ctx, dy, first, rows.size(0)), rows, adapter_tensors.inner_gradient, first,
+                           rows_of(ctx, rounded, first, rows.size(0)));
   });
   linear_.weight_gradient(ctx, dy, gather != nullptr ? gather->all() : Scaled(), sink, adapter_tensors, rounded);
   if (gather != nullptr) gather->finish();
@@ -438,8 +426,8 @@ void ColumnParallelLinear::backward(LayerContext& ctx, const Scaled& dy, const S
 void ColumnParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorView& dx,
                                           const TensorView& inner_gradient, const Scaled& rounded) const {
   write_row_sum(ctx, seam_of(ctx, linear_), dx, {}, [&](const TensorView& rows, std::int64_t first) {
-    linear_.input_gradient(ctx, rows_of(dy, first, rows.size(0)), rows, inner_gradient, first,
-                           rows_of(rounded, first, rows.size(0)));
+    linear_.input_gradient(ctx, rows_of(ctx, dy, first, rows.size(0)), rows, inner_gradient, first,
+                           rows_of(ctx, rounded, first, rows.size(0)));
   });
 }
 
@@ -460,7 +448,7 @@ void RowParallelLinear::forward(LayerContext& ctx, const Scaled& x, const Tensor
   Linear product = linear_;
   product.bias = -1;
   write_row_sum(ctx, seam_of(ctx, linear_), y, residual, [&](const TensorView& rows, std::int64_t first) {
-    product.forward(ctx, rows_of(x, first, rows.size(0)), rows, inner, first);
+    product.forward(ctx, rows_of(ctx, x, first, rows.size(0)), rows, inner, first);
   });
   if (linear_.bias >= 0) ops::add_bias(ctx.compute(), {.y = y, .bias = ctx.weight(linear_.bias)});
 }
