@@ -7,6 +7,7 @@
 #include "nn/blocks/row_sum.h"
 #include "nn/blocks/scaled_parts.h"
 #include "ops/bias/add_bias.h"
+#include "ops/copy/transpose.h"
 
 namespace hawser::nn {
 
@@ -28,6 +29,15 @@ Side side(const Scaled& matrix, bool flag) {
   if (matrix.transposed.empty()) return {matrix.view, !flag, matrix.scale, matrix.kind};
   const TensorView& scale = matrix.transposed_scale.empty() ? matrix.scale : matrix.transposed_scale;
   return {matrix.transposed, flag, scale, matrix.kind};
+}
+
+// GEMMs of FP8 read both operands of a weight's gradient transposed; what was gathered in FP8 is not yet.
+Scaled with_transpose(LayerContext& ctx, const Scaled& matrix) {
+  if (matrix.view.empty() || !matrix.transposed.empty() || !is_fp8(matrix.view.dtype())) return matrix;
+  Scaled out = matrix;
+  out.transposed = ctx.temp(matrix.view.dtype(), {matrix.view.size(1), matrix.view.size(0)});
+  ops::transpose(ctx.compute(), {.x = matrix.view, .y = out.transposed});
+  return out;
 }
 
 // The matrix [T, ranks] of a group in one of AdapterTensors; empty if that is. `before`: ranks of the groups before.
@@ -297,8 +307,8 @@ void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& 
   for (std::size_t p = 0; p < parts.size(); ++p) {
     const GradientTarget& target = targets[p];
     if (target.view.empty()) continue;
-    if (!quantized_x) quantized_x = quantized(ctx, Operand::x, x, ReadBy::weight_gradient);
-    if (!quantized_dy) quantized_dy = gradient_beside(ctx, *quantized_x, of_product, rounded);
+    if (!quantized_x) quantized_x = with_transpose(ctx, quantized(ctx, Operand::x, x, ReadBy::weight_gradient));
+    if (!quantized_dy) quantized_dy = with_transpose(ctx, gradient_beside(ctx, *quantized_x, of_product, rounded));
     const Side a = side(columns_of(ctx, *quantized_dy, parts[p].first, parts[p].count), false);
     const Side b = side(*quantized_x, true);
     layer_gemm(ctx, {.a = a.view,
@@ -392,11 +402,23 @@ Redistribute& seam_of(const LayerContext& ctx, const Linear& linear) {
   return linear.sliced ? *ctx.seams().redistribute : single;
 }
 
+// Gathers this rank's rows of x or dy, quantized if the seam wants it and every reader reads it so.
+std::unique_ptr<Redistribute::Gather> gather_rows(LayerContext& ctx, const Linear& linear, Operand operand,
+                                                  const Scaled& rows) {
+  Redistribute& seam = seam_of(ctx, linear);
+  const bool bias = operand == Operand::dy && (linear.bias >= 0 || linear.more_bias >= 0);
+  if (!seam.gathers_quantized() || rows.scaled() || bias || !linear.adapters.empty()) return seam.gather(ctx, rows);
+  const Quantization how = ctx.quantization(linear.site, operand);
+  if (how.format != LinearFormat::fp8_delayed || how.records_only || how.scale.empty()) return seam.gather(ctx, rows);
+  // A pass that reads it for the gradient of the weight alone has no amax.
+  return seam.gather(ctx, linear.quantized(ctx, operand, rows, Linear::ReadBy::product, ctx.rows().first));
+}
+
 }  // namespace
 
 void ColumnParallelLinear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y,
                                    const TensorView& inner) const {
-  const auto gather = seam_of(ctx, linear_).gather(ctx, x);
+  const auto gather = gather_rows(ctx, linear_, Operand::x, x);
   for (int p = 0; p < gather->pieces(); ++p) {
     const RowPiece piece = gather->wait(p);
     linear_.forward(ctx, piece.rows, y.rows(piece.first_row, piece.rows.view.size(0)), inner, piece.first_row);
@@ -412,7 +434,7 @@ void ColumnParallelLinear::backward(LayerContext& ctx, const Scaled& dy, const S
     weight_gradient(ctx, dy, x, sink, adapter_tensors, rounded);
     return input_gradient(ctx, dy, dx, adapter_tensors.inner_gradient, rounded);
   }
-  const auto gather = linear_.reads_input(ctx.trainable()) ? seam.gather(ctx, x) : nullptr;
+  const auto gather = linear_.reads_input(ctx.trainable()) ? gather_rows(ctx, linear_, Operand::x, x) : nullptr;
   const auto sum = seam.sum(ctx, dx);
   write_pieces(*sum, [&](const TensorView& rows, std::int64_t first) {
     linear_.input_gradient(ctx, rows_of(ctx, dy, first, rows.size(0)), rows, adapter_tensors.inner_gradient, first,
@@ -434,7 +456,7 @@ void ColumnParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy, c
 void ColumnParallelLinear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& x, GradientSink& sink,
                                            const AdapterTensors& adapter_tensors, const Scaled& rounded) const {
   if (!linear_.reads_input(ctx.trainable())) return linear_.weight_gradient(ctx, dy, {}, sink, adapter_tensors);
-  const auto gather = seam_of(ctx, linear_).gather(ctx, x);
+  const auto gather = gather_rows(ctx, linear_, Operand::x, x);
   linear_.weight_gradient(ctx, dy, gather->all(), sink, adapter_tensors, rounded);
   gather->finish();
 }
@@ -455,7 +477,7 @@ void RowParallelLinear::forward(LayerContext& ctx, const Scaled& x, const Tensor
 
 RowParallelLinear::OutputGradient RowParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy,
                                                                     const TensorView& dx, bool delayed) const {
-  const auto gather = seam_of(ctx, linear_).gather(ctx, dy);
+  const auto gather = gather_rows(ctx, linear_, Operand::dy, dy);
   if (dx.empty()) {
     const Scaled all = gather->all();
     gather->finish();
