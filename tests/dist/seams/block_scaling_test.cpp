@@ -32,7 +32,7 @@ std::size_t rank() {
 Vector numbers(const std::string& name, std::size_t rows, std::size_t columns) {
   Vector out = normals(name, static_cast<std::int64_t>(rows * columns));
   for (std::size_t i = 0; i < out.size(); ++i) {
-    const std::size_t factor = (i / columns / 7 + i % columns / 128) % 3;
+    const std::size_t factor = (i / columns / 9 + i % columns / 128) % 3;
     out[i] = std::clamp(std::round(out[i]), -3.0, 3.0) * std::exp2(static_cast<double>(factor));
   }
   return out;
