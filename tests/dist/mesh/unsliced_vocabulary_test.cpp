@@ -54,5 +54,37 @@ TEST(UnslicedVocabulary, SequenceParallelTrainsLikeOneRank) {
   }
 }
 
+// Without gradients: each tensor rank adds the loss of its rows.
+TEST(UnslicedVocabulary, EvaluatesToTheLossOfOneRank) {
+  if (the_world->size() != 2) GTEST_SKIP() << "two tensor ranks";
+  const models::ModelDescription whole = testing::toy_description();
+  const auto self = comm::make_self_mesh();
+  const auto pair = comm::make_mpi_mesh(*the_world, {.tensor = 2}, 60.0);
+  const nn::FlatSpecOf own = [](const nn::Param& param) { return param.flat; };
+  const models::Model one(whole),
+      half(testing::half_of(whole, pair->place().tensor, kRows), nn::with_sequence_parallelism(own));
+  const auto loss = [](const models::Model& model, comm::Mesh& mesh) {
+    plan::Layout layout = testing::toy_layout(mesh.sizes(), model);
+    if (mesh.sizes().tensor > 1) {
+      layout.sequence_parallel = true;
+      plan::set_bounds(layout);
+      layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
+        seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
+        seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
+      };
+    }
+    const testing::ToySteps steps(layout, mesh.place(), 2);
+    const auto device = make_cpu_device();
+    engine::Session session(model, layout, *device, mesh, {step::Purpose::loss}, std::nullopt, {.replay = true});
+    session.initialise(3);
+    const auto output = session.enqueue(step::Purpose::loss, steps.input(0));
+    session.synchronize();
+    return output.result->loss_sum.value();
+  };
+  const double expected = loss(one, *self);
+  EXPECT_GT(expected, 0);
+  EXPECT_NEAR(loss(half, *pair), expected, 1e-5 * expected);
+}
+
 }  // namespace
 }  // namespace hawser
