@@ -12,8 +12,8 @@
 // W, after ranks have redistributed it: x in forward and again in dW, dy in dx and again in dW, unless a caller does it
 // once (`quantized`), or Redistribute::gathers_quantized() has each rank round its own rows before. Forward records the
 // amax of x, and dx that of dy. With LinearFormat::fp8_current and fp8_block, the scales of a rank are those of its own
-// rows. With fp8_block, W is rounded, too (Quantizer::quantize_weight), and a matrix has a scale for each block: terms of
-// the sums have their own (ops/gemm/gemm.h). Pieces of rows have the scales of their rows; dW, whose blocks have 128
+// rows. With fp8_block, W is rounded, too (Quantizer::quantize_weight), and a matrix has a scale for each block: terms
+// of the sums have their own (ops/gemm/gemm.h). Pieces of rows have the scales of their rows; dW, whose blocks have 128
 // rows, reads all rows. Adapters and bias gradients read the x and dy that they are given.
 // A scale of an x or a dy that ranks redistribute is one float32, equal on all of them. A Linear's own work is enqueued
 // on the compute stream; the Redistribute seam of the two that ranks share may use the exchange stream, too. Errors:

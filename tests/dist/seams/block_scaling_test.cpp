@@ -1,6 +1,6 @@
 // Linears of two ranks whose operands have a scale for each block, with sequence parallelism: pieces of rows, and W in
 // two parameters as with copies of key-value heads. All numbers are small integers times powers of two, which E4M3 has
-// with the scale of any block, and all sums are exact: the results have the bits of one rank in float32, and every scale
+// with the scale of any block, and all sums are exact: the results have the bits of one rank in float32, and a scale
 // that belongs to other rows or columns would be seen.
 #include <gtest/gtest.h>
 

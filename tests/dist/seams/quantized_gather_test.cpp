@@ -1,6 +1,6 @@
-// Gathers of x and dy in FP8 by two ranks with sequence parallelism: what a rank rounds of its own rows before the gather
-// has the bits of what it rounds of all rows after it, and the largest amax of the ranks is the same. Rows of padding,
-// which only one rank has, are beyond all others.
+// Gathers of x and dy in FP8 by two ranks with sequence parallelism: what a rank rounds of its own rows before the
+// gather has the bits of what it rounds of all rows after it, and the largest amax of the ranks is the same. Rows of
+// padding, which only one rank has, are beyond all others.
 #include <gtest/gtest.h>
 
 #include "nn/blocks/linear.h"
