@@ -147,7 +147,7 @@ double Model::training_flops(const nn::RowCounts& rows,
 
 double Model::training_flops(const nn::RowCounts& rows, const std::function<double(const AttentionMask&)>& pairs,
                              const std::vector<LayerRange>& ranges, bool head) const {
-  double forward = head ? head_.flops(rows.full) : 0.0;
+  double forward = head ? head_.flops(rows) : 0.0;
   const auto for_each_layer = [&](const auto& call) {
     for (const LayerRange& range : ranges) {
       for (int number = range.begin; number < range.end; ++number) call(number);

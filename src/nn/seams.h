@@ -93,6 +93,10 @@ class Redistribute {
   // True: a column-parallel Linear's backward computes dx before dW, so that the gather of x travels during the former
   // and the tail of dx's sum during the latter. False: dW first, whose operands are then free for dx.
   virtual bool overlaps() const { return false; }
+  // True: an x or a dy whose scale all ranks have beforehand (LinearFormat::fp8_delayed in a training step) is rounded
+  // before its gather, by each rank its own rows: the gather moves FP8, a byte for each element. Not where an adapter,
+  // or of dy a bias, reads the matrix itself. The results have the bits of false: rounded after the gather.
+  virtual bool gathers_quantized() const { return false; }
 };
 
 // What one attention reads and writes. Rows may be wider than their heads, whose strides are D.

@@ -217,7 +217,8 @@ void Executor::end_step(const Instruction& instruction, StepOutput& output) {
   // The host reads the sum over all ranks.
   const TensorView total = temp(instruction, DType::f32, {2});
   ops::copy(compute, {.x = result.field(&StepResult::loss_sum), .y = total});
-  all_reduce_small(instruction, setup_.mesh->loss(), total);
+  const bool of_parts = setup_.bounds.row_parts > 1 && setup_.model->head().loss_of_residual_rows();
+  all_reduce_small(instruction, of_parts ? setup_.mesh->world() : setup_.mesh->loss(), total);
   const auto* from = reinterpret_cast<const StepResult*>(link_.download(compute, "read_result", result.all()));
   const auto* sum = reinterpret_cast<const PreciseSum*>(link_.download(compute, "read_loss", total));
   compute.call_host({.name = "hand_over_result", .kind = OpKind::host},

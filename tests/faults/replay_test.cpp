@@ -62,6 +62,23 @@ TEST(Replay, DoesNotDependOnTheStepsInFlight) {
   }
 }
 
+// The lowest limit: a single element that is clipped replays its step. What still saturates after three replays counts
+// as it is, so that the run ends with every step once.
+TEST(Replay, WithALimitOfZeroEveryClippedStepIsReplayedAtMostThreeTimes) {
+  const Workplace place;
+  const Ended zero = run(place, words({"--ranks", "2", "output=zero"}, "0")),
+              low = run(place, words({"--ranks", "2", "output=low"}));
+  ASSERT_EQ(zero.code, 0) << zero.err;
+  ASSERT_EQ(low.code, 0) << low.err;
+  const auto of_zero = replays(place.out("zero")), of_low = replays(place.out("low"));
+  EXPECT_GT(of_zero.size(), of_low.size());
+  for (const auto& [step, count] : of_zero) EXPECT_TRUE(count >= 1 && count <= 3) << step << ": " << count;
+  const auto steps = metrics(place.out("zero"));
+  ASSERT_EQ(steps.size(), static_cast<std::size_t>(kSteps));
+  for (std::size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(steps[i].step, static_cast<std::int64_t>(i + 1));
+  EXPECT_LT(steps.back().loss, steps.front().loss);
+}
+
 // Stopped, or killed, in many places.
 TEST(Replay, ResumesInTheMiddle) {
   for (const char* ranks : {"1", "2"}) {

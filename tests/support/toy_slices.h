@@ -9,9 +9,9 @@ namespace hawser::testing {
 
 // How two tensor ranks divide the model, besides its layers.
 struct Division {
-  bool vocabulary = false;         // of embedding and head: 34 and 33 of 67, and a row of padding
-  bool sequence_parallel = false;  // needs `vocabulary`
-  bool one_plan = false;           // the first rank plans for all: slices must be equal, 19 of 38 inner channels
+  bool vocabulary = false;  // of embedding and head: 34 and 33 of 67, and a row of padding
+  bool sequence_parallel = false;
+  bool one_plan = false;  // the first rank plans for all: slices must be equal, 19 of 38 inner channels
   int whole_attention = -1, whole_mlp = -1;  // the block whose attention, or MLP, each rank has all of
 };
 

@@ -1,5 +1,7 @@
 #include "nn/blocks/embedding_and_head.h"
 
+#include <algorithm>
+
 #include "nn/blocks/row_sum.h"
 #include "ops/copy/add.h"
 #include "ops/copy/copy.h"
@@ -10,8 +12,9 @@ namespace hawser::nn {
 
 namespace {
 
-void expect_all_rows(const LayerContext& ctx, const std::string& table) {
-  HAWSER_CHECK(ctx.rows().residual == ctx.rows().full, table, ": sequence parallelism needs a sliced vocabulary");
+// Of the micro-batch's rows, those that this rank has of the residual `x`.
+TensorView residual_rows(const LayerContext& ctx, const TensorView& x, const TensorView& of_all) {
+  return of_all.rows(ctx.rows().first, x.size(0));
 }
 
 }  // namespace
@@ -20,11 +23,11 @@ EmbeddingLayer::EmbeddingLayer(EmbeddingConfig config) : config_(std::move(confi
   const Initial initial{Initial::Kind::normal, config_.initial_std};
   params_.push_back(sliced_param(config_.table + ".weight", {config_.vocabulary, config_.width}, 0,
                                  config_.vocabulary_part, initial, true));
-  if (config_.positions.empty()) return;
-  const std::string positions = config_.positions + ".weight";
-  const Shape shape{config_.max_position, config_.width};
-  params_.push_back(sliced() ? partial_param(positions, shape, initial, true)
-                             : full_param(positions, shape, initial, true));
+  if (!config_.positions.empty()) {
+    params_.push_back(
+        partial_param(config_.positions + ".weight", {config_.max_position, config_.width}, initial, true));
+  }
+  if (!sliced()) std::ranges::for_each(params_, set_unsliced);
 }
 
 // Rows [first_row, first_row + rows of y) of the micro-batch.
@@ -46,40 +49,37 @@ void EmbeddingLayer::look_up(LayerContext& ctx, const TensorView& y, std::int64_
 }
 
 void EmbeddingLayer::forward(LayerContext& ctx, const TensorView& y) const {
-  if (!sliced()) {
-    expect_all_rows(ctx, config_.table);
-    return look_up(ctx, y, 0);
-  }
+  if (!sliced()) return look_up(ctx, y, ctx.rows().first);
   write_row_sum(ctx, *ctx.seams().redistribute, y, {},
                 [&](const TensorView& rows, std::int64_t first) { look_up(ctx, rows, first); });
 }
 
 void EmbeddingLayer::backward(LayerContext& ctx, const TensorView& dy, GradientSink& sink) const {
   const auto gather = sliced() ? ctx.seams().redistribute->gather(ctx, dy) : nullptr;
-  const TensorView all = gather != nullptr ? gather->all().view : dy;
+  const TensorView rows = gather != nullptr ? gather->all().view : dy;
+  const auto of_rows = [&](const TensorView& of_all) { return sliced() ? of_all : residual_rows(ctx, dy, of_all); };
   if (const GradientTarget table = sink.target(0); !table.view.empty()) {
-    ops::embedding_backward(ctx.compute(), {.ids = ctx.batch().ids,
-                                            .dy = all,
+    ops::embedding_backward(ctx.compute(), {.ids = of_rows(ctx.batch().ids),
+                                            .dy = rows,
                                             .dtable = table.view,
                                             .accumulate = table.accumulate,
                                             .scale = config_.scale,
                                             .first_row = config_.vocabulary_part.begin,
                                             .total_rows = config_.vocabulary_part.total});
   }
-  if (!config_.positions.empty()) position_gradient(ctx, all, sink.target(1));
+  if (!config_.positions.empty()) position_gradient(ctx, of_rows(ctx.batch().positions), rows, sink.target(1));
   if (gather != nullptr) gather->finish();
 }
 
-void EmbeddingLayer::position_gradient(LayerContext& ctx, const TensorView& dy, const GradientTarget& positions) const {
-  if (positions.view.empty()) return;
+void EmbeddingLayer::position_gradient(LayerContext& ctx, const TensorView& ids, const TensorView& dy,
+                                       const GradientTarget& target) const {
+  if (target.view.empty()) return;
   if (config_.vocabulary_part.begin == 0) {
-    ops::embedding_backward(ctx.compute(), {.ids = ctx.batch().positions,
-                                            .dy = dy,
-                                            .dtable = positions.view,
-                                            .accumulate = positions.accumulate,
-                                            .scale = config_.scale});
-  } else if (!positions.accumulate) {
-    ops::fill(ctx.compute(), {.y = positions.view});
+    ops::embedding_backward(
+        ctx.compute(),
+        {.ids = ids, .dy = dy, .dtable = target.view, .accumulate = target.accumulate, .scale = config_.scale});
+  } else if (!target.accumulate) {
+    ops::fill(ctx.compute(), {.y = target.view});
   }
 }
 
@@ -96,6 +96,7 @@ HeadLayer::HeadLayer(HeadConfig config, const std::string& table)
   params_.push_back(sliced_param((config_.tied ? table : config_.output) + ".weight",
                                  {config_.vocabulary, config_.width}, 0, config_.vocabulary_part,
                                  {Initial::Kind::normal, config_.initial_std}, true));
+  if (!sliced()) set_unsliced(params_.back());
   params_.back().shared = config_.tied;
   if (config_.norm_config.bias) params_.push_back(norm_bias(config_.norm, config_.width));
 }
@@ -123,10 +124,9 @@ void cross_entropy(LayerContext& ctx, ops::LinearCrossEntropy call) {
 void HeadLayer::loss(LayerContext& ctx, const TensorView& x, const LossViews& views) const {
   const TensorView h = normed(ctx, x, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
   if (sliced()) return sliced_loss(ctx, projection(), config_.vocabulary_part, h, {}, views, {});
-  expect_all_rows(ctx, config_.output);
   cross_entropy(ctx, {.x = h,
                       .weight = ctx.weight(kProjection),
-                      .labels = ctx.batch().labels,
+                      .labels = residual_rows(ctx, x, ctx.batch().labels),
                       .scale = views.inverse_targets,
                       .loss_sum = views.sum});
 }
@@ -140,10 +140,9 @@ void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const 
   if (sliced()) {
     sliced_loss(ctx, projection(), config_.vocabulary_part, h, dh, views, weight);
   } else {
-    expect_all_rows(ctx, config_.output);
     cross_entropy(ctx, {.x = h,
                         .weight = ctx.weight(kProjection),
-                        .labels = ctx.batch().labels,
+                        .labels = residual_rows(ctx, x, ctx.batch().labels),
                         .scale = views.inverse_targets,
                         .loss_sum = views.sum,
                         .dx = dh,
@@ -168,8 +167,9 @@ void HeadLayer::logits(LayerContext& ctx, const TensorView& x, const TensorView&
   }
 }
 
-double HeadLayer::flops(std::int64_t rows) const {
-  return 2.0 * static_cast<double>(rows) * static_cast<double>(config_.width * config_.vocabulary);
+double HeadLayer::flops(const RowCounts& rows) const {
+  return 2.0 * static_cast<double>(sliced() ? rows.full : rows.residual) *
+         static_cast<double>(config_.width * config_.vocabulary);
 }
 
 }  // namespace hawser::nn

@@ -26,7 +26,8 @@ struct EmbeddingConfig {
 
 // y[t] = scale * (table[ids[t]] + positions[position of t]), each product rounded; without positions, one of them. With
 // a slice of the vocabulary, it is the Redistribute seam's sum of the ranks' rows, and the first slice's rank adds
-// positions. y, dy [RowCounts::residual, C]; a table that is not sliced needs RowCounts::full to be equal.
+// positions. y, dy [RowCounts::residual, C]. Without, every tensor rank has the complete tables and exchanges nothing:
+// with sequence parallelism it computes the residual's rows, and its gradients are parts of sums (set_unsliced).
 class EmbeddingLayer {
  public:
   explicit EmbeddingLayer(EmbeddingConfig config);
@@ -37,7 +38,7 @@ class EmbeddingLayer {
  private:
   bool sliced() const { return config_.vocabulary_part.total > 0; }
   void look_up(LayerContext&, const TensorView& y, std::int64_t first_row) const;
-  void position_gradient(LayerContext&, const TensorView& dy, const GradientTarget& positions) const;
+  void position_gradient(LayerContext&, const TensorView& ids, const TensorView& dy, const GradientTarget&) const;
 
   EmbeddingConfig config_;
   std::vector<Param> params_;
@@ -67,7 +68,9 @@ struct HeadConfig {
 
 // Final norm, vocabulary projection and cross entropy, fused: the full logits are never stored and no GEMM runs twice.
 // Weight 0 is the norm's, weight 1 the projection's [V, C]. x, dx [RowCounts::residual, C]. With a slice of the
-// vocabulary the loss is sliced_loss (nn/blocks/sliced_loss.h); without, RowCounts::full must be equal.
+// vocabulary the loss is sliced_loss (nn/blocks/sliced_loss.h). Without, every tensor rank has the complete projection
+// and exchanges nothing: it computes the loss of the residual's rows (loss_of_residual_rows), and with sequence
+// parallelism its gradients are parts of sums (set_unsliced).
 class HeadLayer {
  public:
   using LossViews = nn::LossViews;
@@ -80,7 +83,10 @@ class HeadLayer {
   // logits [T, V] = projection of the normed rows of x, in all columns of the model; for generation. With a slice of
   // the vocabulary, TensorReduce::gather gathers the ranks' columns.
   void logits(LayerContext&, const TensorView& x, const TensorView& logits) const;
-  double flops(std::int64_t rows) const;
+  // LossViews::sum gets the loss of RowCounts::residual rows, not of all: with sequence parallelism a step's loss is a
+  // sum over the tensor ranks, too.
+  bool loss_of_residual_rows() const { return !sliced(); }
+  double flops(const RowCounts& rows) const;
 
  private:
   static Linear projection();

@@ -5,7 +5,9 @@
 
 #include "nn/blocks/decomposed_adapter.h"
 #include "nn/blocks/row_sum.h"
+#include "nn/blocks/scaled_parts.h"
 #include "ops/bias/add_bias.h"
+#include "ops/copy/transpose.h"
 
 namespace hawser::nn {
 
@@ -29,25 +31,13 @@ Side side(const Scaled& matrix, bool flag) {
   return {matrix.transposed, flag, scale, matrix.kind};
 }
 
-// Rows of a matrix. With one scale it is also theirs; of a grid of scales, or a matrix that is transposed, all rows are
-// needed.
-Scaled rows_of(const Scaled& matrix, std::int64_t first, std::int64_t rows) {
-  if (matrix.view.empty() || (first == 0 && rows == matrix.view.size(0))) return matrix;
-  HAWSER_CHECK(matrix.kind == ops::ScaleKind::one, "linear: rows of a matrix with scales ", matrix.scale.shape().text(),
-               " cannot be computed in pieces yet");
-  return {matrix.view.rows(first, rows), matrix.scale};
-}
-
-// Columns of x or dy; of one with scales of blocks, all.
-Scaled columns_of(const Scaled& matrix, std::int64_t first, std::int64_t columns) {
-  const bool all = matrix.view.empty() ? columns == matrix.transposed.size(0) : columns == matrix.view.size(1);
-  if (all) return matrix;
-  HAWSER_CHECK(matrix.kind == ops::ScaleKind::one, "linear: columns of a matrix with scales ",
-               matrix.scale.shape().text(), " cannot be computed in pieces yet");
-  Scaled part = matrix;
-  if (!matrix.view.empty()) part.view = matrix.view.columns(first, columns);
-  if (!matrix.transposed.empty()) part.transposed = matrix.transposed.rows(first, columns);
-  return part;
+// GEMMs of FP8 read both operands of a weight's gradient transposed; what was gathered in FP8 is not yet.
+Scaled with_transpose(LayerContext& ctx, const Scaled& matrix) {
+  if (matrix.view.empty() || !matrix.transposed.empty() || !is_fp8(matrix.view.dtype())) return matrix;
+  Scaled out = matrix;
+  out.transposed = ctx.temp(matrix.view.dtype(), {matrix.view.size(1), matrix.view.size(0)});
+  ops::transpose(ctx.compute(), {.x = matrix.view, .y = out.transposed});
+  return out;
 }
 
 // The matrix [T, ranks] of a group in one of AdapterTensors; empty if that is. `before`: ranks of the groups before.
@@ -85,8 +75,12 @@ Scaled Linear::weight_for(LayerContext& ctx, int parameter, bool transposed) con
 }
 
 Scaled Linear::rounded_once(LayerContext& ctx, const Scaled& dy) const {
-  if (!adapters.empty()) return {};
+  if (!adapters.empty() || rounds_by_part(ctx)) return {};
   return quantized(ctx, Operand::dy, dy, reads_input(ctx.trainable()) ? ReadBy::both : ReadBy::product);
+}
+
+bool Linear::rounds_by_part(const LayerContext& ctx) const {
+  return more_weight >= 0 && ctx.quantization(site, Operand::dy).format == LinearFormat::fp8_block;
 }
 
 std::vector<Linear::Rows> Linear::rows_of_weight(const LayerContext& ctx) const {
@@ -267,10 +261,14 @@ void Linear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorVie
   const Scaled of_product = product_gradient(ctx, dy);
   const bool terms_first = adapter_ranks() > 0;
   if (terms_first) add_input_terms(ctx, dy, of_product, dx, inner_gradient, first_row);
-  const Scaled a = rounded.view.empty() ? quantized(ctx, Operand::dy, of_product, ReadBy::product, first_row) : rounded;
+  const bool by_part = rounded.view.empty() && rounds_by_part(ctx);
+  Scaled all = by_part ? of_product : rounded;
+  if (all.view.empty()) all = quantized(ctx, Operand::dy, of_product, ReadBy::product, first_row);
   for (const Rows& part : rows_of_weight(ctx)) {
+    Scaled a = columns_of(ctx, all, part.first, part.count);
+    if (by_part) a = quantized(ctx, Operand::dy, a, ReadBy::product, first_row);
     const Side b = side(weight_for(ctx, part.weight, true), true);
-    layer_gemm(ctx, {.a = columns_of(a, part.first, part.count).view,
+    layer_gemm(ctx, {.a = a.view,
                      .b = b.view,
                      .c = dx,
                      .transpose_b = b.transpose,
@@ -309,9 +307,9 @@ void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& 
   for (std::size_t p = 0; p < parts.size(); ++p) {
     const GradientTarget& target = targets[p];
     if (target.view.empty()) continue;
-    if (!quantized_x) quantized_x = quantized(ctx, Operand::x, x, ReadBy::weight_gradient);
-    if (!quantized_dy) quantized_dy = gradient_beside(ctx, *quantized_x, of_product, rounded);
-    const Side a = side(columns_of(*quantized_dy, parts[p].first, parts[p].count), false);
+    if (!quantized_x) quantized_x = with_transpose(ctx, quantized(ctx, Operand::x, x, ReadBy::weight_gradient));
+    if (!quantized_dy) quantized_dy = with_transpose(ctx, gradient_beside(ctx, *quantized_x, of_product, rounded));
+    const Side a = side(columns_of(ctx, *quantized_dy, parts[p].first, parts[p].count), false);
     const Side b = side(*quantized_x, true);
     layer_gemm(ctx, {.a = a.view,
                      .b = b.view,
@@ -347,7 +345,7 @@ void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& 
   for (const Rows& part : parts) {
     if (part.bias < 0) continue;
     if (const GradientTarget db = sink.target(part.bias); !db.view.empty()) {
-      ops::bias_gradient(ctx.compute(), {.dy = columns_of(dy, part.first, part.count).view,
+      ops::bias_gradient(ctx.compute(), {.dy = columns_of(ctx, dy, part.first, part.count).view,
                                          .db = db.view,
                                          .accumulate = db.accumulate,
                                          .scale = dy.scale});
@@ -404,11 +402,23 @@ Redistribute& seam_of(const LayerContext& ctx, const Linear& linear) {
   return linear.sliced ? *ctx.seams().redistribute : single;
 }
 
+// Gathers this rank's rows of x or dy, quantized if the seam wants it and every reader reads it so.
+std::unique_ptr<Redistribute::Gather> gather_rows(LayerContext& ctx, const Linear& linear, Operand operand,
+                                                  const Scaled& rows) {
+  Redistribute& seam = seam_of(ctx, linear);
+  const bool bias = operand == Operand::dy && (linear.bias >= 0 || linear.more_bias >= 0);
+  if (!seam.gathers_quantized() || rows.scaled() || bias || !linear.adapters.empty()) return seam.gather(ctx, rows);
+  const Quantization how = ctx.quantization(linear.site, operand);
+  if (how.format != LinearFormat::fp8_delayed || how.records_only || how.scale.empty()) return seam.gather(ctx, rows);
+  // A pass that reads it for the gradient of the weight alone has no amax.
+  return seam.gather(ctx, linear.quantized(ctx, operand, rows, Linear::ReadBy::product, ctx.rows().first));
+}
+
 }  // namespace
 
 void ColumnParallelLinear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y,
                                    const TensorView& inner) const {
-  const auto gather = seam_of(ctx, linear_).gather(ctx, x);
+  const auto gather = gather_rows(ctx, linear_, Operand::x, x);
   for (int p = 0; p < gather->pieces(); ++p) {
     const RowPiece piece = gather->wait(p);
     linear_.forward(ctx, piece.rows, y.rows(piece.first_row, piece.rows.view.size(0)), inner, piece.first_row);
@@ -424,11 +434,11 @@ void ColumnParallelLinear::backward(LayerContext& ctx, const Scaled& dy, const S
     weight_gradient(ctx, dy, x, sink, adapter_tensors, rounded);
     return input_gradient(ctx, dy, dx, adapter_tensors.inner_gradient, rounded);
   }
-  const auto gather = linear_.reads_input(ctx.trainable()) ? seam.gather(ctx, x) : nullptr;
+  const auto gather = linear_.reads_input(ctx.trainable()) ? gather_rows(ctx, linear_, Operand::x, x) : nullptr;
   const auto sum = seam.sum(ctx, dx);
   write_pieces(*sum, [&](const TensorView& rows, std::int64_t first) {
-    linear_.input_gradient(ctx, rows_of(dy, first, rows.size(0)), rows, adapter_tensors.inner_gradient, first,
-                           rows_of(rounded, first, rows.size(0)));
+    linear_.input_gradient(ctx, rows_of(ctx, dy, first, rows.size(0)), rows, adapter_tensors.inner_gradient, first,
+                           rows_of(ctx, rounded, first, rows.size(0)));
   });
   linear_.weight_gradient(ctx, dy, gather != nullptr ? gather->all() : Scaled(), sink, adapter_tensors, rounded);
   if (gather != nullptr) gather->finish();
@@ -438,15 +448,15 @@ void ColumnParallelLinear::backward(LayerContext& ctx, const Scaled& dy, const S
 void ColumnParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy, const TensorView& dx,
                                           const TensorView& inner_gradient, const Scaled& rounded) const {
   write_row_sum(ctx, seam_of(ctx, linear_), dx, {}, [&](const TensorView& rows, std::int64_t first) {
-    linear_.input_gradient(ctx, rows_of(dy, first, rows.size(0)), rows, inner_gradient, first,
-                           rows_of(rounded, first, rows.size(0)));
+    linear_.input_gradient(ctx, rows_of(ctx, dy, first, rows.size(0)), rows, inner_gradient, first,
+                           rows_of(ctx, rounded, first, rows.size(0)));
   });
 }
 
 void ColumnParallelLinear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& x, GradientSink& sink,
                                            const AdapterTensors& adapter_tensors, const Scaled& rounded) const {
   if (!linear_.reads_input(ctx.trainable())) return linear_.weight_gradient(ctx, dy, {}, sink, adapter_tensors);
-  const auto gather = seam_of(ctx, linear_).gather(ctx, x);
+  const auto gather = gather_rows(ctx, linear_, Operand::x, x);
   linear_.weight_gradient(ctx, dy, gather->all(), sink, adapter_tensors, rounded);
   gather->finish();
 }
@@ -460,14 +470,14 @@ void RowParallelLinear::forward(LayerContext& ctx, const Scaled& x, const Tensor
   Linear product = linear_;
   product.bias = -1;
   write_row_sum(ctx, seam_of(ctx, linear_), y, residual, [&](const TensorView& rows, std::int64_t first) {
-    product.forward(ctx, rows_of(x, first, rows.size(0)), rows, inner, first);
+    product.forward(ctx, rows_of(ctx, x, first, rows.size(0)), rows, inner, first);
   });
   if (linear_.bias >= 0) ops::add_bias(ctx.compute(), {.y = y, .bias = ctx.weight(linear_.bias)});
 }
 
 RowParallelLinear::OutputGradient RowParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy,
                                                                     const TensorView& dx, bool delayed) const {
-  const auto gather = seam_of(ctx, linear_).gather(ctx, dy);
+  const auto gather = gather_rows(ctx, linear_, Operand::dy, dy);
   if (dx.empty()) {
     const Scaled all = gather->all();
     gather->finish();

@@ -10,10 +10,11 @@
 // A GEMM reads Scaled::transposed where that saves it a transpose: W in dx, dy and x in dW.
 // If the site has a format (LayerContext::quantization), an x or a dy without a scale is quantized for the GEMMs with
 // W, after ranks have redistributed it: x in forward and again in dW, dy in dx and again in dW, unless a caller does it
-// once (`quantized`). Forward records the amax of x, and dx that of dy. With LinearFormat::fp8_current and fp8_block,
-// the scales of a rank are those of its own rows. With fp8_block, W is rounded, too (Quantizer::quantize_weight), and a
-// matrix has a scale for each block: terms of the sums have their own (ops/gemm/gemm.h). Adapters and bias gradients
-// read the x and dy that they are given.
+// once (`quantized`), or Redistribute::gathers_quantized() has each rank round its own rows before. Forward records the
+// amax of x, and dx that of dy. With LinearFormat::fp8_current and fp8_block, the scales of a rank are those of its own
+// rows. With fp8_block, W is rounded, too (Quantizer::quantize_weight), and a matrix has a scale for each block: terms
+// of the sums have their own (ops/gemm/gemm.h). Pieces of rows have the scales of their rows; dW, whose blocks have 128
+// rows, reads all rows. Adapters and bias gradients read the x and dy that they are given.
 // A scale of an x or a dy that ranks redistribute is one float32, equal on all of them. A Linear's own work is enqueued
 // on the compute stream; the Redistribute seam of the two that ranks share may use the exchange stream, too. Errors:
 // those of ops::gemm, ops::bias_gradient and ops::dropout.
@@ -116,6 +117,8 @@ struct Linear {
     std::int64_t first = 0, count = 0;
   };
   std::vector<Rows> rows_of_weight(const LayerContext&) const;
+  // The GEMM of dx reads the columns of each parameter's rows rounded on their own: blocks begin with them, as in W.
+  bool rounds_by_part(const LayerContext&) const;
   // The indices of the adapters, those whose A are one parameter together, in the order of their first.
   std::vector<std::vector<std::size_t>> adapter_groups() const;
   // By adapter: it adds to columns of y that one before it, in the order of the groups, has written. Empty if the

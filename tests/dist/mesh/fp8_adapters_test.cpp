@@ -35,18 +35,20 @@ models::ModelDescription description_of(bool some) {
   return description;
 }
 
-models::Model fp8_model(bool some = false) {
-  return models::Model(description_of(some), nn::with_fp8_weights(train_adapters, [](int) { return true; }));
+models::Model fp8_model(bool some = false, Fp8Scaling scaling = Fp8Scaling::delayed) {
+  const auto with_weights = scaling == Fp8Scaling::block ? nn::with_weights_quantized_on_use : nn::with_fp8_weights;
+  return models::Model(description_of(some), with_weights(train_adapters, [](int) { return true; }));
 }
 models::Model plain_model(bool some = false) {
   return models::Model(description_of(some), train_adapters);
 }
 
-plan::Layout layout_of(const models::Model& model, const plan::Layout& base, bool fp8) {
+plan::Layout layout_of(const models::Model& model, const plan::Layout& base, bool fp8,
+                       Fp8Scaling scaling = Fp8Scaling::delayed) {
   plan::Layout layout = base;
   layout.gradient_clip = 0;
   layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
-  if (fp8) plan::set_formats(layout, model, {.saturation_limit = 1});
+  if (fp8) plan::set_formats(layout, model, {.scaling = scaling, .saturation_limit = 1});
   return layout;
 }
 
@@ -158,8 +160,8 @@ Tensors gradients(const Tensors& states) {
 }
 
 // What another mesh changes of an adapter's gradient is less than a quarter of what FP8 changes of it.
-void expect_the_gradients_of_one_rank(bool some) {
-  const models::Model plain = plain_model(some), model = fp8_model(some);
+void expect_the_gradients_of_one_rank(bool some, Fp8Scaling scaling = Fp8Scaling::delayed) {
+  const models::Model plain = plain_model(some), model = fp8_model(some, scaling);
   const std::int64_t batch = 2LL * the_world->size();
   const auto trained = [&](const models::Model& of, plan::Layout layout, comm::Mesh& mesh, bool all) {
     const testing::ToySteps steps(layout, mesh.place(), batch);
@@ -180,14 +182,14 @@ void expect_the_gradients_of_one_rank(bool some) {
   const auto self = comm::make_self_mesh();
   const plan::Layout alone = testing::toy_layout({}, plain);
   const testing::Trained exact = trained(plain, layout_of(plain, alone, false), *self, false),
-                         one = trained(model, layout_of(model, alone, true), *self, false);
+                         one = trained(model, layout_of(model, alone, true, scaling), *self, false);
   EXPECT_NEAR(one.losses[0], exact.losses[0], 0.02 * exact.losses[0]);
   EXPECT_NE(one.losses[0], exact.losses[0]);
   ASSERT_FALSE(one.after.empty());
   for (const auto& [name, values] : one.after) EXPECT_TRUE(is_adapter(name)) << name;
   int i = the_world->size();
   for (const plan::Layout& base : testing::meshes(model)) {
-    plan::Layout layout = layout_of(model, base, true);
+    plan::Layout layout = layout_of(model, base, true, scaling);
     layout.shard_policy = i % 2 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
     for (nn::SavePolicy& policy : layout.policies) {
       policy.checkpointing = i / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
@@ -214,6 +216,12 @@ TEST(Fp8Adapters, GradientsAreThoseOfOneRank) {
 
 TEST(Fp8Adapters, OfSomeLinearsHaveTheGradientsOfOneRank) {
   expect_the_gradients_of_one_rank(true);
+}
+
+// Frozen weights that are rounded where they are read, in blocks.
+TEST(Fp8Adapters, WithScalesOfBlocksHaveTheGradientsOfOneRank) {
+  if (the_world->size() > 2) GTEST_SKIP() << "mesh_1 and mesh_2 run it";
+  for (const bool some : {false, true}) expect_the_gradients_of_one_rank(some, Fp8Scaling::block);
 }
 
 // A checkpoint has nothing of the base. A run that loads the base again has its bits on another mesh, and continues on

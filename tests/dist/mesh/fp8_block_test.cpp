@@ -2,6 +2,7 @@
 // the range of its block is rounded to the same value whichever block it is in: the exact layers have the bits of one
 // rank on every mesh.
 #include "fp8_exact.h"
+#include "tensor_case.h"
 
 namespace hawser {
 namespace {
@@ -66,6 +67,58 @@ TEST(Fp8Block, InputsSavedInFp8ChangeNoBit) {
     ASSERT_EQ(saved.after.size(), unsaved.after.size());
     for (const auto& [name, values] : unsaved.after)
       EXPECT_TRUE(saved.after.at(name) == values) << what << ": " << name;
+  }
+}
+
+// Pieces of rows, slices of W, and W of q, k and v in two parameters, since two tensor ranks have copies of one
+// key-value head: what they change of a gradient is less than a quarter of what FP8 changes of it.
+TEST(Fp8Block, TensorRanksHaveTheGradientsOfOneRank) {
+  if (the_world->size() != 2) GTEST_SKIP() << "two tensor ranks";
+  models::ModelDescription whole = testing::toy_description(false);
+  for (models::BlockDescription& block : whole.blocks) block.attention.kv_heads = 1;
+  const comm::MeshSizes sizes{.tensor = 2, .kv_copies = testing::kv_copies(whole, 2)};
+  const auto self = comm::make_self_mesh();
+  const auto pair = comm::make_mpi_mesh(*the_world, sizes, 60.0);
+  const auto gradients = [&](const models::Model& model, comm::Mesh& mesh, bool fp8) {
+    plan::Layout layout = testing::toy_layout(mesh.sizes(), model);
+    layout.gradient_clip = 0;
+    layout.sequence_parallel = mesh.sizes().tensor > 1;
+    for (nn::SavePolicy& policy : layout.policies) policy.checkpointing = Checkpointing::full;
+    if (fp8) plan::set_formats(layout, model, {.scaling = Fp8Scaling::block});
+    plan::set_bounds(layout);
+    if (layout.sequence_parallel) {
+      layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
+        seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
+        seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
+      };
+    }
+    const testing::ToySteps steps(layout, mesh.place(), 4);
+    const auto device = make_cpu_device();
+    engine::Session session(model, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+    session.initialise(3);
+    testing::Trained trained;
+    testing::take_steps(session, steps, {.inputs = {0}}, trained);
+    testing::Tensors states = layout.sequence_parallel ? assembled(session) : testing::states_of(session);
+    std::erase_if(states, [](const auto& state) { return !state.first.starts_with("optimizer/exp_avg/"); });
+    return std::pair{trained.losses[0], states};
+  };
+  const auto in_fp8 = [](const nn::FlatSpecOf& spec) {
+    return nn::with_weights_quantized_on_use(spec, [](int) { return true; });
+  };
+  const nn::FlatSpecOf own = [](const nn::Param& param) { return param.flat; };
+  const models::Model plain(whole), one(whole, in_fp8(nn::common_domain)),
+      half(testing::half_of(whole, pair->place().tensor, testing::kSequence),
+           nn::with_sequence_parallelism(in_fp8(own)));
+  const auto [exact_loss, exact] = gradients(plain, *self, false);
+  const auto [one_loss, of_one] = gradients(one, *self, true);
+  const auto [loss, of_half] = gradients(half, *pair, true);
+  EXPECT_NE(one_loss, exact_loss);
+  EXPECT_NEAR(loss, one_loss, 1e-3 * one_loss);
+  ASSERT_EQ(of_half.size(), of_one.size());
+  for (const auto& [name, values] : of_one) {
+    const testing::Tensors alone{{name, values}};
+    const double of_fp8 = testing::difference({{name, exact.at(name)}}, alone);
+    EXPECT_LT(testing::difference({{name, of_half.at(name)}}, alone), 0.25 * of_fp8) << name;
   }
 }
 

@@ -4,18 +4,20 @@
 #include "delayed_scaling.h"
 #include "models/lora.h"
 #include "models/weights.h"
-#include "nn/testing/context.h"
-#include "support/tensor_parallel.h"
-#include "support/toy_slices.h"
+#include "tensor_case.h"
 #include "toy_muon.h"
 #include "toy_optimizers.h"
-#include "toy_training.h"
 
 namespace hawser {
 namespace {
 
+using testing::divided_mesh;
 using testing::Division;
+using testing::expect_divided;
+using testing::expect_like_one_rank;
 using testing::half_of;
+using testing::kSequence;
+using testing::kVocabulary;
 using testing::part_of;
 using testing::Tensors;
 using testing::train;
@@ -26,63 +28,6 @@ nn::FlatSpec spec_of(const nn::Param& param) {
   nn::FlatSpec spec = param.flat;
   if (param.name.find("layers.") == std::string::npos) spec.domain = Domain::replicated;
   return spec;
-}
-
-// Without the states of frozen parameters.
-Tensors trainable(const models::Model& model, const Tensors& all) {
-  Tensors out;
-  for (const nn::Flat& flat : model.flats()) {
-    if (!flat.spec().trainable) continue;
-    for (const nn::Param& param : flat.params()) {
-      for (const nn::Segment& segment : param.segments) {
-        for (const auto& [name, values] : all) {
-          if (name.find(segment.name) != std::string::npos) out[name] = values;
-        }
-      }
-    }
-  }
-  return out;
-}
-
-// Trains on a mesh of the whole world and on one rank, which every process runs itself, with the same sequences.
-void expect_like_one_rank(const models::ModelDescription& whole, const nn::FlatSpecOf& spec,
-                          const comm::MeshSizes& mesh, const nn::SavePolicy& policy = {},
-                          const std::shared_ptr<const optim::Optimizer>& optimizer = optim::make_adamw(),
-                          const Division& division = {}) {
-  const std::string text =
-      cat("tensor ", mesh.tensor, " context ", mesh.context, " shard ", mesh.shard, " replicate ", mesh.replicate,
-          division.sequence_parallel ? " sequence parallel " : "", nn::testing::text(policy));
-  const models::Model one(whole, [&](const nn::Param& param) {
-    nn::FlatSpec of_one = nn::common_domain(param);
-    of_one.trainable = spec(param).trainable;
-    of_one.group = spec(param).group;
-    return of_one;
-  });
-  const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
-  const models::Model model(mesh.tensor == 1 ? whole : part_of(whole, part, mesh.tensor, division),
-                            division.sequence_parallel ? nn::with_sequence_parallelism(spec) : spec);
-  plan::Layout layout = testing::toy_layout(mesh, model);
-  layout.sequence_parallel = division.sequence_parallel;
-  plan::set_bounds(layout);
-  layout.policies.assign(layout.policies.size(), policy);
-  layout.optimizer = optimizer;
-  if (policy.delay_weight_gradients) layout.in_flight = 2;
-  if (mesh.tensor > 1) {
-    layout.replace_seams = [&](nn::Seams& seams, comm::Mesh& groups) {
-      if (division.sequence_parallel) {
-        seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
-      } else {
-        seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
-      }
-      seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
-    };
-  }
-  const Trained cut = train(model, layout, {.replay = !division.one_plan});
-
-  plan::Layout alone = testing::toy_layout({}, one);
-  alone.optimizer = optimizer;
-  const Tensors after = testing::expect_one_ranks_training(one, alone, 2LL * layout.data_ranks() * 2, cut, text);
-  EXPECT_LT(testing::difference(trainable(one, cut.after), trainable(one, after)), 1e-5) << text;
 }
 
 TEST(Tensor, SlicesAndCopiesTrainLikeOneRank) {
@@ -102,22 +47,6 @@ TEST(Tensor, SlicesAndCopiesTrainLikeOneRank) {
     block.residual = models::Residual::parallel_one_norm;
   }
   expect_like_one_rank(one_norm, spec_of, {.tensor = 2, .shard = world / 2}, {.checkpointing = Checkpointing::full});
-}
-
-// Megatron's tensor parallelism: all weights but norms, biases of sums and positions are sliced, the vocabulary of 67
-// too. Sequences of 61 tokens are padded until the tensor ranks can divide their rows.
-const Division kVocabulary{.vocabulary = true}, kSequence{.vocabulary = true, .sequence_parallel = true};
-
-void expect_divided(const models::ModelDescription& whole, const comm::MeshSizes& mesh, const nn::SavePolicy& policy,
-                    const Division& division,
-                    const nn::FlatSpecOf& spec = nn::FlatSpecOf([](const nn::Param& param) { return param.flat; })) {
-  expect_like_one_rank(whole, spec, mesh, policy, optim::make_adamw(), division);
-}
-
-// Two tensor ranks and as many shards as there are ranks for; one rank has the whole model.
-comm::MeshSizes divided_mesh() {
-  const int world = the_world->size(), tensor = std::min(world, 2);
-  return {.tensor = tensor, .shard = world / tensor};
 }
 
 TEST(Tensor, SequenceParallelTrainsLikeOneRankUnderEveryPolicy) {

@@ -1,0 +1,90 @@
+// Sequence parallelism with an embedding and a head that every tensor rank has all of: a vocabulary of 67 does not
+// divide. Each rank computes its rows of the residual; losses and gradients are sums over the tensor ranks.
+#include "tensor_case.h"
+
+namespace hawser {
+namespace {
+
+const testing::Division kRows{.sequence_parallel = true};
+
+// The gradients of one clipped step: the first moment is one tenth of them.
+void expect_gradients(const testing::OnMeshAndAlone& trained, const std::string& text) {
+  const std::string prefix = "optimizer/exp_avg/";
+  double all = 0;
+  for (const auto& [name, values] : trained.alone) {
+    if (!name.starts_with(prefix)) continue;
+    for (const float value : values) all += double{value} * value;
+  }
+  ASSERT_GT(all, 0);
+  for (const auto& [name, values] : trained.alone) {
+    if (!name.starts_with(prefix)) continue;
+    double difference = 0, norm = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      difference += std::pow(double{trained.mesh.after.at(name)[i]} - values[i], 2);
+      norm += std::pow(double{values[i]}, 2);
+    }
+    EXPECT_LT(std::sqrt(difference) / std::max(std::sqrt(norm), 1e-3 * std::sqrt(all)), 1e-5) << text << ": " << name;
+  }
+}
+
+testing::OnMeshAndAlone train_rows(const models::ModelDescription& whole, const comm::MeshSizes& mesh,
+                                   const nn::SavePolicy& policy, const testing::Training& training) {
+  const auto own = [](const nn::Param& param) { return param.flat; };
+  return testing::expect_like_one_rank(whole, own, mesh, policy, optim::make_adamw(), kRows, training);
+}
+
+TEST(UnslicedVocabulary, SequenceParallelTrainsLikeOneRank) {
+  const int world = the_world->size();
+  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
+  if (world > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
+  const nn::SavePolicy none, full{.checkpointing = Checkpointing::full, .delay_weight_gradients = true};
+  for (const bool tied : {true, false}) {
+    models::ModelDescription whole = testing::toy_description(tied);
+    whole.embedding.positions = "model.positions";
+    whole.embedding.max_position = 1024;
+    comm::MeshSizes mesh{.tensor = world};
+    mesh.kv_copies = testing::kv_copies(whole, world);
+    for (const nn::SavePolicy& policy : {none, full}) {
+      if (world == 4 && tied == (&policy == &none)) continue;
+      expect_gradients(train_rows(whole, mesh, policy, {.inputs = {0}}), tied ? "tied" : "untied");
+    }
+    train_rows(whole, mesh, none, {});
+    if (world == 4) train_rows(whole, {.tensor = 2, .context = 2}, full, {});
+    if (world == 4) train_rows(whole, {.tensor = 2, .shard = 2}, none, {});
+  }
+}
+
+// Without gradients: each tensor rank adds the loss of its rows.
+TEST(UnslicedVocabulary, EvaluatesToTheLossOfOneRank) {
+  if (the_world->size() != 2) GTEST_SKIP() << "two tensor ranks";
+  const models::ModelDescription whole = testing::toy_description();
+  const auto self = comm::make_self_mesh();
+  const auto pair = comm::make_mpi_mesh(*the_world, {.tensor = 2}, 60.0);
+  const nn::FlatSpecOf own = [](const nn::Param& param) { return param.flat; };
+  const models::Model one(whole),
+      half(testing::half_of(whole, pair->place().tensor, kRows), nn::with_sequence_parallelism(own));
+  const auto loss = [](const models::Model& model, comm::Mesh& mesh) {
+    plan::Layout layout = testing::toy_layout(mesh.sizes(), model);
+    if (mesh.sizes().tensor > 1) {
+      layout.sequence_parallel = true;
+      plan::set_bounds(layout);
+      layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
+        seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
+        seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
+      };
+    }
+    const testing::ToySteps steps(layout, mesh.place(), 2);
+    const auto device = make_cpu_device();
+    engine::Session session(model, layout, *device, mesh, {step::Purpose::loss}, std::nullopt, {.replay = true});
+    session.initialise(3);
+    const auto output = session.enqueue(step::Purpose::loss, steps.input(0));
+    session.synchronize();
+    return output.result->loss_sum.value();
+  };
+  const double expected = loss(one, *self);
+  EXPECT_GT(expected, 0);
+  EXPECT_NEAR(loss(half, *pair), expected, 1e-5 * expected);
+}
+
+}  // namespace
+}  // namespace hawser
