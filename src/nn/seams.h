@@ -239,6 +239,10 @@ class TokenExchange {
     int pieces = 1;  // divides L
     // Elements of Routing::state: a number, and for each token.
     std::int64_t state = 0, state_per_token = 0;
+    // Rows are quantized on the token's rank and dispatched in FP8 where GEMMs read them so and one scale is shared by
+    // all ranks (LinearFormat::fp8_delayed in training). Rows with Weights::applied, which are rounded after they are
+    // multiplied, and rows that are combined have the compute dtype.
+    bool quantized_rows = false;
   };
   // What the host knows of a routing.
   struct Sizes {
@@ -327,8 +331,9 @@ class TokenExchange {
   virtual void route(LayerContext&, const Routing&);
   // Both start one exchange. Between the start and the last call of one there may be calls of others, in the same order
   // on all ranks.
-  // x [T, C], dense: rows of tokens without an expert are not read. It may be overwritten by work enqueued on the compute
-  // stream after the last wait().
+  // x [T, C], dense: float32 or bf16; or with Options::quantized_rows and without Weights::applied FP8, C even, whose
+  // bits arrive as they are. Rows of tokens without an expert are not read. x may be overwritten by work enqueued on
+  // the compute stream after the last wait().
   virtual std::unique_ptr<Dispatch> dispatch(LayerContext&, const Routing&, const TensorView& x, Weights weights);
   // The rows have this dtype (float32 or bf16) and number of columns.
   virtual std::unique_ptr<Combine> combine(LayerContext&, const Routing&, DType dtype, std::int64_t columns,

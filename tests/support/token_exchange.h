@@ -17,7 +17,8 @@ namespace hawser::testing {
 class CountedExchange : public nn::TokenExchange {
  public:
   // `pieces`: at most.
-  CountedExchange(comm::Group& group, int pieces) : group_(group), pieces_(pieces) {}
+  CountedExchange(comm::Group& group, int pieces, bool quantized_rows)
+      : group_(group), pieces_(pieces), quantized_rows_(quantized_rows) {}
 
   void route(nn::LayerContext& ctx, const Routing& r) override {
     ctx.exchange_after_compute();
@@ -61,6 +62,7 @@ class CountedExchange : public nn::TokenExchange {
 
  protected:
   comm::Group& group() const { return group_; }
+  bool quantized_rows() const { return quantized_rows_; }
   int pieces(const Sizes& s) const { return static_cast<int>(std::min<std::int64_t>(pieces_, s.local_experts)); }
 
   // Counts that each rank sends to all others besides its E counts of assignments.
@@ -156,16 +158,20 @@ class CountedExchange : public nn::TokenExchange {
 
   comm::Group& group_;
   int pieces_;
+  bool quantized_rows_;
 };
 
 // One row for each assignment: sends the rows of each piece of experts by one all-to-all of counted rows, from where
 // dispatch_rows writes them to where the layer reads them. No buffer has more rows than the layer's own.
 class PiecesExchange : public CountedExchange {
  public:
-  explicit PiecesExchange(comm::Group& group, int pieces = 1) : CountedExchange(group, pieces) {}
+  explicit PiecesExchange(comm::Group& group, int pieces = 1, bool quantized_rows = false)
+      : CountedExchange(group, pieces, quantized_rows) {}
 
   // The slots of each piece: rows of tokens and rows of experts, counts and offsets.
-  Options options(const Sizes& s) const override { return {.pieces = pieces(s), .state = 4 * s.experts + 1}; }
+  Options options(const Sizes& s) const override {
+    return {.pieces = pieces(s), .state = 4 * s.experts + 1, .quantized_rows = quantized_rows()};
+  }
 
   std::unique_ptr<Dispatch> dispatch(nn::LayerContext& ctx, const Routing& r, const TensorView& x,
                                      Weights weights) override {

@@ -23,8 +23,8 @@ class TwoLevelExchange : public CountedExchange {
   // Called on the stream with the rows that this rank sends to each node, there or back. [N]
   using Crossing = std::function<void(const std::int32_t* rows)>;
 
-  explicit TwoLevelExchange(comm::Mesh& mesh, int pieces = 1, Crossing crossing = {})
-      : CountedExchange(mesh.expert(), pieces),
+  explicit TwoLevelExchange(comm::Mesh& mesh, int pieces = 1, bool quantized_rows = false, Crossing crossing = {})
+      : CountedExchange(mesh.expert(), pieces, quantized_rows),
         node_(mesh.expert_node()),
         nodes_(mesh.expert_nodes()),
         shape_{.nodes = nodes_.size(), .places = node_.size(), .own = nodes_.index()},
@@ -33,7 +33,9 @@ class TwoLevelExchange : public CountedExchange {
   Options options(const Sizes& s) const override {
     Sizes with = s;
     with.options.pieces = pieces(s);
-    return {.pieces = with.options.pieces, .state = NodeTables::elements(shape_, with) + 1};
+    return {.pieces = with.options.pieces,
+            .state = NodeTables::elements(shape_, with) + 1,
+            .quantized_rows = quantized_rows()};
   }
 
   std::unique_ptr<Dispatch> dispatch(nn::LayerContext& ctx, const Routing& r, const TensorView& x,
@@ -280,9 +282,10 @@ class TwoLevelExchange : public CountedExchange {
 };
 
 // Of a mesh's expert ranks.
-inline std::shared_ptr<nn::TokenExchange> token_exchange(comm::Mesh& mesh, int pieces = 1) {
-  if (mesh.sizes().expert_node > 1) return std::make_shared<TwoLevelExchange>(mesh, pieces);
-  return std::make_shared<PiecesExchange>(mesh.expert(), pieces);
+inline std::shared_ptr<nn::TokenExchange> token_exchange(comm::Mesh& mesh, int pieces = 1,
+                                                         bool quantized_rows = false) {
+  if (mesh.sizes().expert_node > 1) return std::make_shared<TwoLevelExchange>(mesh, pieces, quantized_rows);
+  return std::make_shared<PiecesExchange>(mesh.expert(), pieces, quantized_rows);
 }
 
 }  // namespace hawser::testing

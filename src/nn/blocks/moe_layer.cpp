@@ -156,6 +156,12 @@ std::array<TensorSpec, MoeLayer::kSavedCount> MoeLayer::tensors(const RowCounts&
 std::vector<SavedSpec> MoeLayer::saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
                                              const TrainableParams& trainable, const Seams& seams) const {
   const auto all = tensors(rows, dtype, seams);
+  for (const Site site : {kUp, kDown}) {
+    const LinearFormat format = policy.format(site);
+    HAWSER_CHECK(!sizes(rows.residual, seams).options.quantized_rows || format == LinearFormat::compute ||
+                     format == LinearFormat::fp8_delayed,
+                 config_.router, ": rows of tokens are sent in FP8 with delayed scaling only");
+  }
   const bool again = policy.recomputes_gate_up(), normed = reads_normed(trainable);
   const bool gate_up = trainable(kExpertGateUp), down = trainable(kExpertDown), router = trainable(kRouterWeight);
   // Backward reads `inner` for the gradients of the experts' weights of tokens, whatever is trainable.
@@ -267,13 +273,14 @@ void MoeLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView&
   const TokenExchange::Routing& exchange = routing.exchange;
   TokenExchange& seam = *ctx.seams().tokens;
   const ExpertGemms experts(ctx, exchange);
-  const auto arriving = seam.dispatch(ctx, exchange, normed, Weights::none);
+  const Scaled sent = experts.sent(kUp, Operand::x, normed, Linear::ReadBy::product);
+  const auto arriving = seam.dispatch(ctx, exchange, sent.view, Weights::none);
   const auto returning = seam.combine(ctx, exchange, ctx.dtype(), config_.width, Weights::applied);
   const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp), &inner = saved.tensors[kInner];
   for (int p = 0; p < exchange.sizes.options.pieces; ++p) {
     const TensorView rows = exchange.piece_rows(gate_up, p);
     experts.multiply(p, kExpertGateUp,
-                     experts.quantized(p, kUp, Operand::x, arriving->wait(p).rows, Linear::ReadBy::product), rows,
+                     experts.arrived(p, kUp, Operand::x, sent, arriving->wait(p).rows, Linear::ReadBy::product), rows,
                      false);
     const Scaled inner_rows = write_inner(ctx, routing, p, rows, inner.empty() ? inner : exchange.piece_rows(inner, p));
     experts.multiply(p, kExpertDown, inner_rows, returning->target(p).rows, false);
@@ -288,9 +295,10 @@ void MoeLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy
   const Routing routing = saved_routing(ctx, saved);
   const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp);
   const ExpertGemms experts(ctx, routing.exchange);
-  const auto arriving = ctx.seams().tokens->dispatch(ctx, routing.exchange, normed, Weights::none);
+  const Scaled sent = experts.sent(kUp, Operand::x, normed, Linear::ReadBy::product);
+  const auto arriving = ctx.seams().tokens->dispatch(ctx, routing.exchange, sent.view, Weights::none);
   for (int p = 0; p < routing.exchange.sizes.options.pieces; ++p) {
-    const Scaled x = experts.quantized(p, kUp, Operand::x, arriving->wait(p).rows, Linear::ReadBy::product);
+    const Scaled x = experts.arrived(p, kUp, Operand::x, sent, arriving->wait(p).rows, Linear::ReadBy::product);
     experts.multiply(p, kExpertGateUp, x, routing.exchange.piece_rows(gate_up, p), false);
   }
 }
@@ -299,7 +307,8 @@ MoeLayer::Backward MoeLayer::start_backward(LayerContext& ctx, const Saved& save
   TokenExchange& seam = *ctx.seams().tokens;
   Backward b{.routing = saved_routing(ctx, saved), .gate_up = saved.tensors[kGateUp]};
   const Weights weights = exchanged() ? Weights::sent : Weights::none;
-  b.arriving = seam.dispatch(ctx, b.routing.exchange, dy, weights);
+  b.sent = ExpertGemms(ctx, b.routing.exchange).sent(kDown, Operand::dy, dy, Linear::ReadBy::product);
+  b.arriving = seam.dispatch(ctx, b.routing.exchange, b.sent.view, weights);
   b.returning = seam.combine(ctx, b.routing.exchange, ctx.dtype(), config_.width, weights);
   b.dinner = ctx.temp(ctx.dtype(), {b.gate_up.size(0), config_.inner});
   b.inner = saved_or_temp(ctx, saved, kInner);
@@ -319,7 +328,8 @@ void MoeLayer::backward_piece(LayerContext& ctx, Backward& b, int piece, const S
   const TokenExchange::PieceRows arrived = b.arriving->wait(piece);
   const ExpertGemms experts(ctx, exchange);
   experts.multiply(piece, kExpertDown,
-                   experts.quantized(piece, kDown, Operand::dy, arrived.rows, Linear::ReadBy::product), dinner, true);
+                   experts.arrived(piece, kDown, Operand::dy, b.sent, arrived.rows, Linear::ReadBy::product), dinner,
+                   true);
   if (policy.recomputes_pointwise()) activate(ctx, config_.activation, gate_up, inner);
   ops::WeightedRowsBackward weighted{
       .x = inner, .dx = dinner, .rows = exchange.rows, .weights = exchange.weights, .dweights = b.dweights};
@@ -413,25 +423,30 @@ void MoeLayer::expert_gradients(LayerContext& ctx, const Routing& routing, const
   const TokenExchange::Routing& exchange = routing.exchange;
   const ExpertGemms experts(ctx, exchange);
   const auto by = Linear::ReadBy::weight_gradient;
-  // The gradient of `param` from the rows of `of` and what `add_piece` has of the experts' rows.
-  const auto add = [&](int param, const TensorView& of, Weights weights, const auto& add_piece) {
+  // The gradient of `param` from rows of what `send` returns and what `add_piece` has of the experts' rows.
+  const auto add = [&](int param, const auto& send, Weights weights, const auto& add_piece) {
     const GradientTarget target = sink.target(param);
     if (target.view.empty()) return;
-    const auto arriving = ctx.seams().tokens->dispatch(ctx, exchange, of, weights);
+    const Scaled sent = send();
+    const auto arriving = ctx.seams().tokens->dispatch(ctx, exchange, sent.view, weights);
     const TensorView gradient = by_expert(target.view, config_.local_experts());
     for (int p = 0; p < exchange.sizes.options.pieces; ++p) {
-      add_piece(p, arriving->wait(p).rows, gradient, target.accumulate);
+      add_piece(p, sent, arriving->wait(p).rows, gradient, target.accumulate);
     }
   };
-  // Weights of tokens are at most 1: the scale of dy is that of weighted rows, too.
-  add(kExpertDown, dy, Weights::applied, [&](int p, const TensorView& rows, const TensorView& to, bool accumulate) {
-    const Scaled weighted = experts.quantized(p, kDown, Operand::dy, rows, by);
-    const Scaled x = experts.quantized(p, kDown, Operand::x, exchange.piece_rows(inner, p), by);
-    experts.weight_gradient(p, weighted, x, to, accumulate);
-  });
-  add(kExpertGateUp, normed, Weights::none, [&](int p, const TensorView& rows, const TensorView& to, bool accumulate) {
-    experts.weight_gradient(p, dgate_up(p), experts.quantized(p, kUp, Operand::x, rows, by), to, accumulate);
-  });
+  // Weights of tokens are at most 1: the scale of dy is that of weighted rows, too. They are rounded after that.
+  add(
+      kExpertDown, [&] { return Scaled(dy); }, Weights::applied,
+      [&](int p, const Scaled&, const TensorView& rows, const TensorView& to, bool accumulate) {
+        const Scaled weighted = experts.quantized(p, kDown, Operand::dy, rows, by);
+        const Scaled x = experts.quantized(p, kDown, Operand::x, exchange.piece_rows(inner, p), by);
+        experts.weight_gradient(p, weighted, x, to, accumulate);
+      });
+  add(
+      kExpertGateUp, [&] { return experts.sent(kUp, Operand::x, normed, by); }, Weights::none,
+      [&](int p, const Scaled& sent, const TensorView& rows, const TensorView& to, bool accumulate) {
+        experts.weight_gradient(p, dgate_up(p), experts.arrived(p, kUp, Operand::x, sent, rows, by), to, accumulate);
+      });
 }
 
 void MoeLayer::router_gradient(LayerContext& ctx, const TensorView& dlogits, const TensorView& normed,

@@ -130,6 +130,7 @@ class MoeLayer : public Layer {
     Routing routing;
     TensorView gate_up, inner, dinner, dgate_up, dweights = {};
     std::vector<Scaled> read_dgate_up = {};                  // by piece: as GEMMs read it
+    Scaled sent = {};                                        // dy as it is sent
     std::unique_ptr<TokenExchange::Dispatch> arriving = {};  // rows of dy, and their weights
     std::unique_ptr<TokenExchange::Combine> returning = {};  // the gradients of rows, and of their weights
   };

@@ -80,7 +80,7 @@ struct Crossings {
 class CountingNodes : public testing::TwoLevelExchange {
  public:
   CountingNodes(comm::Mesh& mesh, int pieces, Crossings& counts)
-      : TwoLevelExchange(mesh, pieces,
+      : TwoLevelExchange(mesh, pieces, false,
                          [&counts, &nodes = mesh.expert_nodes()](const std::int32_t* rows) {
                            for (int node = 0; node < nodes.size(); ++node) {
                              if (node != nodes.index()) counts.rows += rows[node];
