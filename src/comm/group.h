@@ -115,9 +115,14 @@ class Group {
   // each member's own. Both are read when the stream runs the call. What is written overlaps no other view.
   //   CPU: only counted rows are sent. A slot with more than `bound` rows, or outside of `rows`, throws on the stream.
   //   GPU: from registered memory (register_memory) a kernel of kCountedCopyBlocks blocks loads the counted rows from
-  //        the other members, which takes SMs. Otherwise NCCL sends `bound` rows of each slot, because the host does
-  //        not know the counts, in parts through the workspace (counted_chunk): the cost is that of all_to_all. Slots
-  //        are clamped to their bounds.
+  //        the other members, which takes SMs. Otherwise, as between nodes, NCCL sends `bound` rows of each slot: its
+  //        sizes are the host's, which does not know the counts and never waits for them. Each member sends G * bound
+  //        rows to each other one, whatever the counts, in ceil(bound / c) grouped sends through the workspace of c =
+  //        counted_chunk rows of each slot, and receives as many, of which it copies the counted ones. So what matters
+  //        there is G * bound: one slot for each member with the bound of all its rows is cheaper than one for each
+  //        of its experts with a bound of its own. To send counted rows only, the host would have to wait for the
+  //        counts in the middle of a step, or a kernel to write to the other node's memory. Slots are clamped to their
+  //        bounds.
   // expected_rows: how many rows this member is expected to send, for the cost model; 0: all.
   void all_to_all_v(Stream& stream, const CountedRows& send, const CountedRows& recv, std::int64_t bound,
                     const TensorView& workspace, double expected_rows = 0);

@@ -210,10 +210,23 @@ class AttentionExchange {
 
 // Expert parallelism: each rank has some of the experts. Sends the rows of its tokens to the ranks of their experts,
 // and what these compute back. P ranks, E experts: rank p has experts [p * L, (p + 1) * L), L = E / P. T tokens of this
-// rank, K experts per token; both are equal on all ranks.
+// rank, K experts per token; both are equal on all ranks. Each row of experts belongs to an assignment (t, k).
 //
-//   rows of tokens [R, C]    as ops/moe/dispatch.h orders them: by expert, of all E
+//   dispatch   row of (t, k) = x[t,:], or round(w[t,k] * x[t,:])                            tokens to experts
+//   combine    y[t,:] = residual[t,:] + sum over k of (w[t,k] or 1) * row of (t,k)           experts to tokens
+//
+//   tokens [T, C]            of this rank
 //   rows of experts [S, C]   of all ranks' tokens, by expert, of this rank's L
+// Each without weights is the gradient of the other. The weight of an assignment also travels alone: to its expert with
+// its row, and its gradient back (Weights::sent).
+//
+// Layers know neither how often a token is sent nor where rows are summed. One row for each assignment may be sent, of
+// which the token's rank computes the sum; or one row for each node that has experts of the token: it is copied there
+// to the experts, and their rows are summed there before one returns. combine's sum is in float32. An implementation
+// may add parts of it, such as a node's, that it has rounded to the dtype of the rows. Which parts these are, and their
+// order, depends on the routing alone. The default and PiecesExchange (tests/support) have one part, k ascending: the
+// bits of ops::combine_rows.
+//
 // The layer computes the rows of experts in pieces, so that the communication of one overlaps the GEMMs of another.
 // Piece p has the experts [p * L / pieces, (p + 1) * L / pieces) and, of each tensor [S, C], the rows
 // [p * S / pieces, (p + 1) * S / pieces): the host knows which they are. In these, the rows of the piece's expert i are
@@ -230,6 +243,10 @@ class TokenExchange {
     int pieces = 1;  // divides L
     // Elements of Routing::state: a number, and for each token.
     std::int64_t state = 0, state_per_token = 0;
+    // Rows are quantized on the token's rank and dispatched in FP8 where GEMMs read them so and one scale is shared by
+    // all ranks (LinearFormat::fp8_delayed in training). Rows with Weights::applied, which are rounded after they are
+    // multiplied, and rows that are combined have the compute dtype.
+    bool quantized_rows = false;
   };
   // What the host knows of a routing.
   struct Sizes {
@@ -238,12 +255,12 @@ class TokenExchange {
     Options options;
     // Limits S / pieces to row_bound times the mean T K / pieces, rounded up, and a group of padding for each expert;
     // 0: the most rows that there can be. If a piece of any rank has more, route() sends nothing in all calls: counts
-    // are 0, combine() returns zeros, and LayerContext::refusal() has Refusal::expert_rows. The step then runs again
+    // are 0, combine() adds nothing, and LayerContext::refusal() has Refusal::expert_rows. The step then runs again
     // with a larger plan (plan::Layout::expert_row_bound). 0 if one rank has all experts.
     double row_bound = 0;
 
     std::int64_t ranks() const { return experts / local_experts; }              // P
-    std::int64_t rows() const;                                                  // R
+    std::int64_t rows() const;                                                  // R, of ops/moe/dispatch.h
     std::int64_t expert_rows() const { return options.pieces * piece_rows(); }  // S
     std::int64_t piece_experts() const { return local_experts / options.pieces; }
     std::int64_t piece_rows() const;
@@ -258,11 +275,16 @@ class TokenExchange {
   // route() writes are empty, but expert_offsets is `offsets`, and S = R.
   struct Routing {
     Sizes sizes;
-    TensorView offsets;      // i32 [E + 1]: ops::ExpertPlan::offsets
-    TensorView assignments;  // i32 [R]: ops::ExpertPlan::assignments
+    // What the router has decided, and ops::ExpertPlan. `experts` and `rows` are empty in backward_weight, and so is
+    // `weights` unless the call has Weights::applied.
+    TensorView experts;      // i32 [T, K]; negative: none
+    TensorView weights;      // float32 [T, K]: w
+    TensorView rows;         // i32 [T, K]; ops::kNoRow: the assignment has no expert, or is dropped
+    TensorView offsets;      // i32 [E + 1]
+    TensorView assignments;  // i32 [R]
     // Written by route(). token_rows is empty in backward_weight.
-    TensorView counts;          // i32 [2, E]: the rows that this rank sends for each expert, and, [P, L], those that it
-                                // receives from each rank for each local expert; without padding
+    TensorView counts;  // i32 [2, E]: the assignments of this rank's tokens to each expert, and, [P, L], those of
+                        // each rank's tokens to each local expert; without padding
     TensorView expert_offsets;  // i32 [pieces, L / pieces + 1]
     TensorView token_rows;      // i32 [S, 1]: r if row r of its piece is a token's, otherwise ops::kNoRow
     TensorView state;           // i32 [Sizes::state()]: of the implementation, for its later calls. Empty if 0
@@ -271,42 +293,65 @@ class TokenExchange {
     TensorView piece_offsets(int p) const;                             // i32 [L / pieces + 1]
     TensorView piece_rows(const TensorView& of_experts, int p) const;  // of a tensor [S, ...]
   };
+  // What a call does with the weights of assignments.
+  enum class Weights {
+    none,
+    applied,  // multiplies rows by them, as above
+    sent,     // dispatch: the weight of each row arrives with it; combine: a float32 of each row returns with it
+  };
+  // Of a piece. weights: float32 [S / pieces, 1], only with Weights::sent. Both dense.
+  struct PieceRows {
+    TensorView rows;  // [S / pieces, C]
+    TensorView weights;
+  };
   // Rows of tokens on their way to their experts. Lives while the host enqueues its instruction.
   class Dispatch {
    public:
     virtual ~Dispatch() = default;
-    // Makes the compute stream wait until piece p has arrived. Returns its rows of each tensor, [S / pieces, C], dense;
-    // those from the last of the piece's offsets on are undefined. Called once for each piece, in order.
-    virtual std::vector<TensorView> wait(int p) = 0;
+    // Makes the compute stream wait until piece p has arrived. Rows from the last of the piece's offsets on are
+    // undefined. Called once for each piece, in order.
+    virtual PieceRows wait(int p) = 0;
   };
   // Rows of experts on their way to their tokens.
   class Combine {
    public:
     virtual ~Combine() = default;
-    // Where the caller writes piece p: of each tensor [S / pieces, C], dense. Padding is not read. Called once for each
-    // piece, in order.
-    virtual std::vector<TensorView> target(int p) = 0;
+    // Where the caller writes piece p. Padding is not read. Called once for each piece, in order.
+    virtual PieceRows target(int p) = 0;
     // Called after the work that writes piece p has been enqueued on the compute stream, before target(p + 1).
     virtual void written(int p) = 0;
-    // Called once, after all pieces. Returns the rows of tokens of each tensor, [R, C], dense, with undefined padding.
-    // Work enqueued on the compute stream afterwards may read them.
-    virtual std::vector<TensorView> finish() = 0;
-  };
-  struct Columns {
-    DType dtype = DType::f32;
-    std::int64_t columns = 0;
+    // With Weights::sent, called once, after all pieces. values float32 [T, K], dense: what the caller has written to
+    // PieceRows::weights for each assignment; 0 if it has no row. Work enqueued on the compute stream afterwards may
+    // read them.
+    virtual void finish_weights(const TensorView& values) = 0;
+    // Called once, last. y [T, C], float32 or bf16, and residual, float32 or bf16, which may be y; empty: 0. Work
+    // enqueued on the compute stream afterwards finds the result in y.
+    virtual void finish(const TensorView& residual, const TensorView& y) = 0;
   };
 
   virtual ~TokenExchange() = default;
-  // For a layer with `experts` experts, of which this rank has `local_experts`. Not asked if one rank has all.
-  virtual Options options(std::int64_t /*experts*/, std::int64_t /*local_experts*/) const { return {}; }
+  // For a layer with these sizes, `options` excepted. Not asked if one rank has all experts.
+  virtual Options options(const Sizes&) const { return {}; }
   virtual void route(LayerContext&, const Routing&);
-  // Both start one exchange of one or several tensors with different columns. Between the start and the last call of
-  // one there may be calls of others, in the same order on all ranks.
-  // rows [R, C] each: ops::dispatch_rows's results; padding is not read. They may be overwritten by work enqueued on
-  // the compute stream after the last wait(). The gradient of dispatch is combine, and the other way around.
-  virtual std::unique_ptr<Dispatch> dispatch(LayerContext&, const Routing&, std::vector<TensorView> rows);
-  virtual std::unique_ptr<Combine> combine(LayerContext&, const Routing&, std::vector<Columns> columns);
+  // Both start one exchange. Between the start and the last call of one there may be calls of others, in the same order
+  // on all ranks.
+  // x [T, C], dense: float32 or bf16; or with Options::quantized_rows and without Weights::applied FP8, C even, whose
+  // bits arrive as they are. Rows of tokens without an expert are not read. x may be overwritten by work enqueued on
+  // the compute stream after the last wait().
+  virtual std::unique_ptr<Dispatch> dispatch(LayerContext&, const Routing&, const TensorView& x, Weights weights);
+  // The rows have this dtype (float32 or bf16) and number of columns.
+  virtual std::unique_ptr<Combine> combine(LayerContext&, const Routing&, DType dtype, std::int64_t columns,
+                                           Weights weights);
+
+  // What an exchange of one row for each assignment has on the token's rank, in the order of ops/moe/dispatch.h; all on
+  // the compute stream.
+  // Temps: x in the rows [R, C] of its assignments, times the weights with Weights::applied; the weights [R, 1].
+  static TensorView assignment_rows(LayerContext&, const Routing&, const TensorView& x, Weights weights);
+  static TensorView assignment_weights(LayerContext&, const Routing&);
+  // Combine::finish and finish_weights, of rows [R, C] and of values [R, 1].
+  static void sum_assignments(LayerContext&, const Routing&, const TensorView& rows, Weights weights,
+                              const TensorView& residual, const TensorView& y);
+  static void assignment_values(LayerContext&, const Routing&, const TensorView& of_rows, const TensorView& values);
 };
 
 // All-reduce, in place, of a small device tensor that each tensor-parallel rank has computed from its part of a split

@@ -1,5 +1,6 @@
 #include "nn/blocks/expert_gemms.h"
 
+#include "ops/copy/transpose.h"
 #include "ops/gemm/grouped_gemm.h"
 #include "ops/quantize/quantize.h"
 #include "tensor/fp8.h"
@@ -36,6 +37,26 @@ Scaled ExpertGemms::quantized(int piece, Site site, Operand operand, const Tenso
   if (!how.records_only) return how.quantizer->quantize(ctx_, how, rows);
   if (!how.amax.empty()) how.quantizer->record(ctx_, how, rows);
   return rows;
+}
+
+Scaled ExpertGemms::sent(Site site, Operand operand, const TensorView& tokens, Linear::ReadBy reader) const {
+  Quantization how = ctx_.quantization(site, operand);
+  const bool in_fp8 = how.format != LinearFormat::compute && !how.records_only && !how.scale.empty();
+  if (!in_fp8 || !routing_.sizes.options.quantized_rows) return tokens;
+  how.operand = operand;
+  how.rows = true, how.transposed = false;
+  how.first_row = ctx_.rows().first;
+  if (reader == Linear::ReadBy::weight_gradient) how.amax = how.saturated = {};
+  return how.quantizer->quantize(ctx_, how, tokens);
+}
+
+Scaled ExpertGemms::arrived(int piece, Site site, Operand operand, const Scaled& sent, const TensorView& rows,
+                            Linear::ReadBy reader) const {
+  if (!sent.scaled()) return quantized(piece, site, operand, rows, reader);
+  if (reader == Linear::ReadBy::product) return {rows, sent.scale};
+  const TensorView transposed = ctx_.temp(rows.dtype(), {rows.size(1), rows.size(0)});
+  ops::transpose(ctx_.compute(), {.x = rows, .y = transposed});
+  return {reader == Linear::ReadBy::both ? rows : TensorView(), sent.scale, transposed};
 }
 
 std::optional<ops::Fp8Output> ExpertGemms::output(int piece, Site site, Operand operand, const Shape& rows,

@@ -2,8 +2,10 @@
 // Internal to MoeLayer.
 //
 // A Site has the scales of all experts' rows together; each expert's weight has its own (Param::matrices). Rows of
-// experts are quantized where the GEMMs run, piece by piece. Padding is zeros, which add nothing to an amax; rows after
-// the last group are undefined, and are not read.
+// experts are quantized where the GEMMs run, piece by piece, or with TokenExchange::Options::quantized_rows before they
+// are sent, with the same bits: then the amax is that of all tokens, dropped ones included, and saturated elements are
+// counted once for each token. Padding is zeros, which add nothing to an amax; rows after the last group are undefined,
+// and are not read.
 #pragma once
 
 #include <optional>
@@ -18,6 +20,12 @@ class ExpertGemms {
 
   // The rows of a piece as `reader` reads them: quantized, if the site has a format.
   Scaled quantized(int piece, Site site, Operand operand, const TensorView& rows, Linear::ReadBy reader) const;
+  // A matrix of tokens [T, C] as it is dispatched to experts that read it as `operand`: quantized if the exchange takes
+  // such rows and all ranks have its scale, otherwise as it is.
+  Scaled sent(Site site, Operand operand, const TensorView& tokens, Linear::ReadBy reader) const;
+  // quantized() of the rows of a piece of what sent() returned.
+  Scaled arrived(int piece, Site site, Operand operand, const Scaled& sent, const TensorView& rows,
+                 Linear::ReadBy reader) const;
   // Where an op writes what quantized() returns, in place of the rows of this shape. Empty: it cannot.
   std::optional<ops::Fp8Output> output(int piece, Site site, Operand operand, const Shape& rows,
                                        Linear::ReadBy reader) const;

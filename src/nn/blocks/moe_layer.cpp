@@ -83,6 +83,8 @@ std::vector<Param> moe_params(const MoeConfig& c) {
   return params;
 }
 
+using Weights = TokenExchange::Weights;
+
 constexpr Site kUp = Site::up_projection, kDown = Site::down_projection;
 
 // The router computes in float32.
@@ -120,8 +122,8 @@ TokenExchange::Sizes MoeLayer::sizes(std::int64_t rows, const Seams& seams) cons
                              .local_experts = config_.local_experts(),
                              .capacity = std::min(rows, static_cast<std::int64_t>(std::ceil(config_.capacity * mean)))};
   if (!exchanged()) return sizes;
-  sizes.options = seams.tokens->options(sizes.experts, sizes.local_experts);
   sizes.row_bound = seams.expert_row_bound;
+  sizes.options = seams.tokens->options(sizes);
   HAWSER_CHECK(sizes.local_experts % sizes.options.pieces == 0, config_.router, ": ", sizes.local_experts,
                " experts in ", sizes.options.pieces, " pieces");
   return sizes;
@@ -154,6 +156,12 @@ std::array<TensorSpec, MoeLayer::kSavedCount> MoeLayer::tensors(const RowCounts&
 std::vector<SavedSpec> MoeLayer::saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
                                              const TrainableParams& trainable, const Seams& seams) const {
   const auto all = tensors(rows, dtype, seams);
+  for (const Site site : {kUp, kDown}) {
+    const LinearFormat format = policy.format(site);
+    HAWSER_CHECK(!sizes(rows.residual, seams).options.quantized_rows || format == LinearFormat::compute ||
+                     format == LinearFormat::fp8_delayed,
+                 config_.router, ": rows of tokens are sent in FP8 with delayed scaling only");
+  }
   const bool again = policy.recomputes_gate_up(), normed = reads_normed(trainable);
   const bool gate_up = trainable(kExpertGateUp), down = trainable(kExpertDown), router = trainable(kRouterWeight);
   // Backward reads `inner` for the gradients of the experts' weights of tokens, whatever is trainable.
@@ -196,10 +204,10 @@ MoeLayer::Routing MoeLayer::routing_of(LayerContext& ctx, const View& view) cons
   TokenExchange::Routing& x = r.exchange;
   x.sizes = sizes(ctx.rows().residual, ctx.seams());
   r.logits = view(kLogits);
-  r.experts = view(kExperts);
-  r.weights = view(kWeights);
+  x.experts = view(kExperts);
+  x.weights = view(kWeights);
   x.offsets = x.expert_offsets = view(kOffsets);
-  r.rows = view(kRows);
+  x.rows = view(kRows);
   x.assignments = view(kAssignments);
   if (config_.part.parts > 1) {
     x.counts = view(kCounts);
@@ -221,41 +229,24 @@ MoeLayer::Routing MoeLayer::route(LayerContext& ctx, const TensorView& normed, c
   ops::router_top_k(ctx.compute(), {.logits = r.logits,
                                     .mask = mask.empty() ? mask : mask.rows(ctx.rows().first, ctx.rows().residual),
                                     .bias = bias_ < 0 ? TensorView() : ctx.weight(bias_),
-                                    .experts = r.experts,
-                                    .weights = r.weights,
+                                    .experts = r.exchange.experts,
+                                    .weights = r.exchange.weights,
                                     .normalise = config_.normalise_top_k});
-  ops::expert_plan(ctx.compute(), {.experts = r.experts,
+  ops::expert_plan(ctx.compute(), {.experts = r.exchange.experts,
                                    .offsets = r.exchange.offsets,
-                                   .rows = r.rows,
+                                   .rows = r.exchange.rows,
                                    .assignments = r.exchange.assignments,
                                    .capacity = r.exchange.sizes.capacity});
   ctx.seams().tokens->route(ctx, r.exchange);
   if (const TensorView statistics = ctx.auxiliary().statistics; !statistics.empty()) {
     const std::int64_t bytes = ops::router_statistics_workspace(normed.size(0), config_.experts);
     ops::router_statistics(ctx.compute(), {.logits = r.logits,
-                                           .experts = r.experts,
-                                           .rows = r.exchange.sizes.capacity > 0 ? r.rows : TensorView(),
+                                           .experts = r.exchange.experts,
+                                           .rows = r.exchange.sizes.capacity > 0 ? r.exchange.rows : TensorView(),
                                            .statistics = statistics,
                                            .workspace = ctx.temp(DType::u8, {bytes})});
   }
   return r;
-}
-
-TensorView MoeLayer::rows_of_tokens(LayerContext& ctx, const Routing& routing, const TensorView& x,
-                                    const TensorView& weights, TensorView rows) const {
-  if (rows.empty()) rows = ctx.temp(x.dtype(), {routing.exchange.sizes.rows(), x.size(1)});
-  ops::dispatch_rows(ctx.compute(), {.x = x,
-                                     .assignments = routing.exchange.assignments,
-                                     .offsets = routing.exchange.offsets,
-                                     .weights = weights,
-                                     .y = rows,
-                                     .per_token = config_.top_k});
-  return rows;
-}
-
-std::unique_ptr<TokenExchange::Dispatch> MoeLayer::dispatch(LayerContext& ctx, const Routing& routing,
-                                                            const TensorView& x) const {
-  return ctx.seams().tokens->dispatch(ctx, routing.exchange, {rows_of_tokens(ctx, routing, x, {}, {})});
 }
 
 // The activation of a piece's rows as down reads them. `inner`: where they are saved; empty: they are not.
@@ -280,24 +271,22 @@ void MoeLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView&
   norm_.forward(ctx, x, normed, statistics);
   const Routing routing = route(ctx, normed, saved);
   const TokenExchange::Routing& exchange = routing.exchange;
-  const auto arriving = dispatch(ctx, routing, normed);
-  const auto returning = ctx.seams().tokens->combine(ctx, exchange, {{ctx.dtype(), config_.width}});
-  const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp), &inner = saved.tensors[kInner];
+  TokenExchange& seam = *ctx.seams().tokens;
   const ExpertGemms experts(ctx, exchange);
+  const Scaled sent = experts.sent(kUp, Operand::x, normed, Linear::ReadBy::product);
+  const auto arriving = seam.dispatch(ctx, exchange, sent.view, Weights::none);
+  const auto returning = seam.combine(ctx, exchange, ctx.dtype(), config_.width, Weights::applied);
+  const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp), &inner = saved.tensors[kInner];
   for (int p = 0; p < exchange.sizes.options.pieces; ++p) {
     const TensorView rows = exchange.piece_rows(gate_up, p);
     experts.multiply(p, kExpertGateUp,
-                     experts.quantized(p, kUp, Operand::x, arriving->wait(p).front(), Linear::ReadBy::product), rows,
+                     experts.arrived(p, kUp, Operand::x, sent, arriving->wait(p).rows, Linear::ReadBy::product), rows,
                      false);
     const Scaled inner_rows = write_inner(ctx, routing, p, rows, inner.empty() ? inner : exchange.piece_rows(inner, p));
-    experts.multiply(p, kExpertDown, inner_rows, returning->target(p).front(), false);
+    experts.multiply(p, kExpertDown, inner_rows, returning->target(p).rows, false);
     returning->written(p);
   }
-  ops::combine_rows(ctx.compute(), {.x = returning->finish().front(),
-                                    .rows = routing.rows,
-                                    .weights = routing.weights,
-                                    .residual = residual,
-                                    .y = y});
+  returning->finish(residual, y);
 }
 
 void MoeLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy&) const {
@@ -305,10 +294,11 @@ void MoeLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy
   norm_.forward(ctx, saved.x, normed, saved_or_temp(ctx, saved, kStatistics));
   const Routing routing = saved_routing(ctx, saved);
   const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp);
-  const auto arriving = dispatch(ctx, routing, normed);
   const ExpertGemms experts(ctx, routing.exchange);
+  const Scaled sent = experts.sent(kUp, Operand::x, normed, Linear::ReadBy::product);
+  const auto arriving = ctx.seams().tokens->dispatch(ctx, routing.exchange, sent.view, Weights::none);
   for (int p = 0; p < routing.exchange.sizes.options.pieces; ++p) {
-    const Scaled x = experts.quantized(p, kUp, Operand::x, arriving->wait(p).front(), Linear::ReadBy::product);
+    const Scaled x = experts.arrived(p, kUp, Operand::x, sent, arriving->wait(p).rows, Linear::ReadBy::product);
     experts.multiply(p, kExpertGateUp, x, routing.exchange.piece_rows(gate_up, p), false);
   }
 }
@@ -316,25 +306,16 @@ void MoeLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy
 MoeLayer::Backward MoeLayer::start_backward(LayerContext& ctx, const Saved& saved, const TensorView& dy) const {
   TokenExchange& seam = *ctx.seams().tokens;
   Backward b{.routing = saved_routing(ctx, saved), .gate_up = saved.tensors[kGateUp]};
-  std::vector<TensorView> rows = {rows_of_tokens(ctx, b.routing, dy, {}, {})};
-  std::vector<TokenExchange::Columns> columns = {{ctx.dtype(), config_.width}};
-  if (exchanged()) {
-    // The weights as rows of one column: an assignment is then a token with one expert.
-    rows.push_back(ctx.temp(DType::f32, {b.routing.exchange.sizes.rows(), 1}));
-    columns.push_back({DType::f32, 1});
-    ops::dispatch_rows(ctx.compute(), {.x = b.routing.weights.reshape({b.routing.weights.elements(), 1}),
-                                       .assignments = b.routing.exchange.assignments,
-                                       .offsets = b.routing.exchange.offsets,
-                                       .y = rows.back()});
-  }
-  b.arriving = seam.dispatch(ctx, b.routing.exchange, std::move(rows));
-  b.returning = seam.combine(ctx, b.routing.exchange, std::move(columns));
+  const Weights weights = exchanged() ? Weights::sent : Weights::none;
+  b.sent = ExpertGemms(ctx, b.routing.exchange).sent(kDown, Operand::dy, dy, Linear::ReadBy::product);
+  b.arriving = seam.dispatch(ctx, b.routing.exchange, b.sent.view, weights);
+  b.returning = seam.combine(ctx, b.routing.exchange, ctx.dtype(), config_.width, weights);
   b.dinner = ctx.temp(ctx.dtype(), {b.gate_up.size(0), config_.inner});
   b.inner = saved_or_temp(ctx, saved, kInner);
   // Without delayed weight gradients gate and up have no later reader: their gradient overwrites them.
   b.dgate_up = saved.tensors[kDgateUp].empty() ? b.gate_up : saved.tensors[kDgateUp];
   b.read_dgate_up.resize(static_cast<std::size_t>(b.routing.exchange.sizes.options.pieces));
-  b.dweights = ctx.temp(DType::f32, b.routing.weights.shape());
+  b.dweights = ctx.temp(DType::f32, b.routing.exchange.weights.shape());
   return b;
 }
 
@@ -344,25 +325,25 @@ void MoeLayer::backward_piece(LayerContext& ctx, Backward& b, int piece, const S
   const TokenExchange::Routing& exchange = b.routing.exchange;
   const auto of_piece = [&](const TensorView& view) { return exchange.piece_rows(view, piece); };
   const TensorView gate_up = of_piece(b.gate_up), inner = of_piece(b.inner), dinner = of_piece(b.dinner);
-  const std::vector<TensorView> arrived = b.arriving->wait(piece);
+  const TokenExchange::PieceRows arrived = b.arriving->wait(piece);
   const ExpertGemms experts(ctx, exchange);
   experts.multiply(piece, kExpertDown,
-                   experts.quantized(piece, kDown, Operand::dy, arrived.front(), Linear::ReadBy::product), dinner,
+                   experts.arrived(piece, kDown, Operand::dy, b.sent, arrived.rows, Linear::ReadBy::product), dinner,
                    true);
   if (policy.recomputes_pointwise()) activate(ctx, config_.activation, gate_up, inner);
   ops::WeightedRowsBackward weighted{
-      .x = inner, .dx = dinner, .rows = b.routing.rows, .weights = b.routing.weights, .dweights = b.dweights};
-  std::vector<TensorView> target;
+      .x = inner, .dx = dinner, .rows = exchange.rows, .weights = exchange.weights, .dweights = b.dweights};
+  TokenExchange::PieceRows target;
   if (exchanged()) {
     target = b.returning->target(piece);
     weighted.rows = of_piece(exchange.token_rows);
-    weighted.weights = arrived.back();
-    weighted.dweights = target.back();
+    weighted.weights = arrived.weights;
+    weighted.dweights = target.weights;
   }
   ops::weighted_rows_backward(ctx.compute(), weighted);
   b.read_dgate_up[static_cast<std::size_t>(piece)] =
       write_dgate_up(ctx, b.routing, piece, gate_up, dinner, of_piece(b.dgate_up), policy);
-  if (exchanged()) return_piece(ctx, b, piece, target.front());
+  if (exchanged()) return_piece(ctx, b, piece, target.rows);
 }
 
 // As both GEMMs read it; delayed gradients of weights read what is saved.
@@ -401,34 +382,26 @@ void MoeLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
     expert_gradients(
         ctx, routing, dy, b.inner, [&](int p) { return b.read_dgate_up[static_cast<std::size_t>(p)]; }, normed, sink);
   };
-  TensorView drows;
   if (exchanged()) {
     expert_gradients_now();
-    const std::vector<TensorView> returned = b.returning->finish();
-    const Shape column{b.dweights.elements(), 1};
-    ops::combine_rows(ctx.compute(),
-                      {.x = returned.back(), .rows = routing.rows.reshape(column), .y = b.dweights.reshape(column)});
-    drows = returned.front();
+    b.returning->finish_weights(b.dweights);
   }
   const TensorView dlogits = saved_or_temp(ctx, saved, kDlogits);
   ops::router_top_k_backward(ctx.compute(), {.logits = routing.logits,
-                                             .experts = routing.experts,
-                                             .weights = routing.weights,
+                                             .experts = routing.exchange.experts,
+                                             .weights = routing.exchange.weights,
                                              .dweights = b.dweights,
                                              .factors = ctx.auxiliary().factors,
                                              .dlogits = dlogits,
                                              .normalise = config_.normalise_top_k});
   if (!exchanged()) expert_gradients_now();
   if (!policy.delay_weight_gradients) router_gradient(ctx, dlogits, normed, sink);
-  if (!exchanged()) {
-    return_piece(ctx, b, 0, b.returning->target(0).front());
-    drows = b.returning->finish().front();
-  }
+  if (!exchanged()) return_piece(ctx, b, 0, b.returning->target(0).rows);
   const std::int64_t rows = saved.x.size(0);
   const TensorView through_router = ctx.temp(DType::f32, {rows, config_.width});
   router_.input_gradient(ctx, dlogits, through_router);
   const TensorView dnormed = ctx.temp(ctx.dtype(), {rows, config_.width});
-  ops::combine_rows(ctx.compute(), {.x = drows, .rows = routing.rows, .residual = through_router, .y = dnormed});
+  b.returning->finish(through_router, dnormed);
   norm_.backward(ctx, saved.x, saved.tensors[kStatistics], dnormed, dresidual, dx, sink);
 }
 
@@ -450,28 +423,30 @@ void MoeLayer::expert_gradients(LayerContext& ctx, const Routing& routing, const
   const TokenExchange::Routing& exchange = routing.exchange;
   const ExpertGemms experts(ctx, exchange);
   const auto by = Linear::ReadBy::weight_gradient;
-  TensorView buffer;
-  // The gradient of `param` from the rows of `of` and what `add_piece` has of the experts' rows.
-  const auto add = [&](int param, const TensorView& weights, const TensorView& of, const auto& add_piece) {
+  // The gradient of `param` from rows of what `send` returns and what `add_piece` has of the experts' rows.
+  const auto add = [&](int param, const auto& send, Weights weights, const auto& add_piece) {
     const GradientTarget target = sink.target(param);
     if (target.view.empty()) return;
-    if (buffer.empty()) buffer = ctx.temp(ctx.dtype(), {exchange.sizes.rows(), config_.width});
-    const auto arriving =
-        ctx.seams().tokens->dispatch(ctx, exchange, {rows_of_tokens(ctx, routing, of, weights, buffer)});
+    const Scaled sent = send();
+    const auto arriving = ctx.seams().tokens->dispatch(ctx, exchange, sent.view, weights);
     const TensorView gradient = by_expert(target.view, config_.local_experts());
     for (int p = 0; p < exchange.sizes.options.pieces; ++p) {
-      add_piece(p, arriving->wait(p).front(), gradient, target.accumulate);
+      add_piece(p, sent, arriving->wait(p).rows, gradient, target.accumulate);
     }
   };
-  // Weights of tokens are at most 1: the scale of dy is that of weighted rows, too.
-  add(kExpertDown, routing.weights, dy, [&](int p, const TensorView& rows, const TensorView& to, bool accumulate) {
-    const Scaled weighted = experts.quantized(p, kDown, Operand::dy, rows, by);
-    const Scaled x = experts.quantized(p, kDown, Operand::x, exchange.piece_rows(inner, p), by);
-    experts.weight_gradient(p, weighted, x, to, accumulate);
-  });
-  add(kExpertGateUp, {}, normed, [&](int p, const TensorView& rows, const TensorView& to, bool accumulate) {
-    experts.weight_gradient(p, dgate_up(p), experts.quantized(p, kUp, Operand::x, rows, by), to, accumulate);
-  });
+  // Weights of tokens are at most 1: the scale of dy is that of weighted rows, too. They are rounded after that.
+  add(
+      kExpertDown, [&] { return Scaled(dy); }, Weights::applied,
+      [&](int p, const Scaled&, const TensorView& rows, const TensorView& to, bool accumulate) {
+        const Scaled weighted = experts.quantized(p, kDown, Operand::dy, rows, by);
+        const Scaled x = experts.quantized(p, kDown, Operand::x, exchange.piece_rows(inner, p), by);
+        experts.weight_gradient(p, weighted, x, to, accumulate);
+      });
+  add(
+      kExpertGateUp, [&] { return experts.sent(kUp, Operand::x, normed, by); }, Weights::none,
+      [&](int p, const Scaled& sent, const TensorView& rows, const TensorView& to, bool accumulate) {
+        experts.weight_gradient(p, dgate_up(p), experts.arrived(p, kUp, Operand::x, sent, rows, by), to, accumulate);
+      });
 }
 
 void MoeLayer::router_gradient(LayerContext& ctx, const TensorView& dlogits, const TensorView& normed,

@@ -10,11 +10,11 @@
 //
 // Expert parallelism: a rank has L of the experts (MoeConfig::part). TokenExchange (nn/seams.h) sends the rows of
 // tokens to the ranks of their experts and back, in forward, and again in each pass that recomputes them. The GEMMs and
-// the activation run on one piece of the experts at a time, while others are on their way. Weights of tokens are
-// applied where the tokens are. In backward each row's weight is sent to its expert with the row, and the weight's
-// gradient back, which is a dot product of two rows there. The experts' weight gradients run while the rows' are
-// returned. Every rank routes RowCounts::residual rows: with sequence parallelism its own, so that the gradients of
-// router and experts are sums over the tensor ranks; without it tensor ranks are copies.
+// the activation run on one piece of the experts at a time, while others are on their way. The exchange weights and
+// sums what returns. In backward each row's weight is sent to its expert with the row, and the weight's gradient back,
+// which is a dot product of two rows there. The experts' weight gradients run while the rows' are returned. Every rank
+// routes RowCounts::residual rows: with sequence parallelism its own, so that the gradients of router and experts are
+// sums over the tensor ranks; without it tensor ranks are copies.
 //
 // The experts' weights are two Params, [L * 2 F, C] (of each expert gate, then up; [L * F, C] without a gate) and
 // [L * C, F], with one segment for each tensor of the Hugging Face folder.
@@ -113,7 +113,7 @@ class MoeLayer : public Layer {
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
   // The views of a routing, in forward or later.
   struct Routing {
-    TensorView logits, experts, weights, rows;
+    TensorView logits;
     TokenExchange::Routing exchange;
   };
   Routing route(LayerContext& ctx, const TensorView& normed, const Saved& saved) const;
@@ -121,11 +121,6 @@ class MoeLayer : public Layer {
   template <class View>
   Routing routing_of(LayerContext& ctx, const View& view) const;
   Routing saved_routing(LayerContext& ctx, const Saved& saved) const;
-  // x [T, C] in the rows [R, C] of its experts, times `weights` if they are given. `rows`: where; empty: a temp.
-  TensorView rows_of_tokens(LayerContext& ctx, const Routing& routing, const TensorView& x, const TensorView& weights,
-                            TensorView rows) const;
-  std::unique_ptr<TokenExchange::Dispatch> dispatch(LayerContext& ctx, const Routing& routing,
-                                                    const TensorView& x) const;
   Scaled write_inner(LayerContext& ctx, const Routing& routing, int piece, const TensorView& gate_up,
                      const TensorView& inner) const;
   Scaled write_dgate_up(LayerContext& ctx, const Routing& routing, int piece, const TensorView& gate_up,
@@ -135,8 +130,9 @@ class MoeLayer : public Layer {
     Routing routing;
     TensorView gate_up, inner, dinner, dgate_up, dweights = {};
     std::vector<Scaled> read_dgate_up = {};                  // by piece: as GEMMs read it
-    std::unique_ptr<TokenExchange::Dispatch> arriving = {};  // rows of dy, and weights of tokens
-    std::unique_ptr<TokenExchange::Combine> returning = {};  // the gradients of rows, and of weights of tokens
+    Scaled sent = {};                                        // dy as it is sent
+    std::unique_ptr<TokenExchange::Dispatch> arriving = {};  // rows of dy, and their weights
+    std::unique_ptr<TokenExchange::Combine> returning = {};  // the gradients of rows, and of their weights
   };
   Backward start_backward(LayerContext& ctx, const Saved& saved, const TensorView& dy) const;
   void backward_piece(LayerContext& ctx, Backward& b, int piece, const SavePolicy& policy) const;

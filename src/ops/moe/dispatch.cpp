@@ -2,7 +2,19 @@
 
 #include <limits>
 
+#include "tensor/fp8.h"
+
 namespace hawser::ops {
+
+namespace {
+
+// Two FP8 values as one of 16 bits. Without weights the op copies bits.
+TensorView in_pairs(const char* op, const TensorView& view) {
+  HAWSER_CHECK(view.dense() && view.size(1) % 2 == 0, op, ": FP8 rows must be dense and have pairs: ", view.text());
+  return {view.raw(), DType::bf16, {view.size(0), view.size(1) / 2}, view.device()};
+}
+
+}  // namespace
 
 void expert_plan(Stream& stream, const ExpertPlan& args) {
   constexpr auto kOp = "expert_plan";
@@ -30,6 +42,13 @@ void dispatch_rows(Stream& stream, const DispatchRows& args) {
   HAWSER_CHECK(args.assignments.rank() == 1 && args.offsets.rank() == 1 && args.offsets.size(0) > 1, kOp,
                ": assignments ", args.assignments.shape().text(), ", offsets ", args.offsets.shape().text());
   HAWSER_CHECK(args.per_token >= 1, kOp, ": ", args.per_token, " experts per token");
+  if (is_fp8(args.x.dtype()) && args.weights.empty()) {
+    expect(kOp, "y", args.y, {args.x.dtype()}, {args.assignments.size(0), args.x.size(1)});
+    DispatchRows pairs = args;
+    pairs.x = in_pairs(kOp, args.x);
+    pairs.y = in_pairs(kOp, args.y);
+    return dispatch_rows(stream, pairs);
+  }
   expect(kOp, "x", args.x, {DType::f32, DType::bf16}, args.x.shape(), Rows::padded);
   expect(kOp, "assignments", args.assignments, {DType::i32}, args.assignments.shape());
   expect(kOp, "offsets", args.offsets, {DType::i32}, args.offsets.shape());

@@ -10,7 +10,7 @@
 //
 // `dispatch_rows`: copies tokens to their rows. For each row r < offsets[E], with assignment (t, k):
 //   y[r,:] = round((weights[t,k] or 1) * x[t,:])       padding: zeros
-// Rows of y from offsets[E] on are not written.
+// Rows of y from offsets[E] on are not written. x and y may be FP8 without weights: dense, with an even C.
 //
 // `combine_rows`: the weighted sum of the rows of a token. In float32, k ascending, rounded once:
 //   y[t,:] = residual[t,:] + sum over k of (weights[t,k] or 1) * x[rows[t,k],:]       without kNoRow
@@ -22,10 +22,10 @@
 //   dx[r,:]     = round(weights[a] * dx[r,:])          padding: dx does not change
 // dweights of assignments without a row: 0.
 //
-// x, y, dx, residual: float32 or bf16, rows may be padded; x, y and dx have one dtype; combine_rows may also have y in
-// another. weights, dweights [T, K] float32, rows i32 [T, K], assignments i32 [R], offsets i32 [E + 1], all dense, as
-// expert_plan wrote them: an entry outside its range throws on the stream. y and dx overlap no other view, but y of
-// combine_rows may be its residual. No op reads a row of x from offsets[E] on.
+// x, y, dx, residual: otherwise float32 or bf16, rows may be padded; x, y and dx have one dtype; combine_rows may also
+// have y in another. weights, dweights [T, K] float32, rows i32 [T, K], assignments i32 [R], offsets i32 [E + 1], all
+// dense, as expert_plan wrote them: an entry outside its range throws on the stream. y and dx overlap no other view,
+// but y of combine_rows may be its residual. No op reads a row of x from offsets[E] on.
 #pragma once
 
 #include <algorithm>

@@ -153,6 +153,51 @@ TEST(DispatchRows, CopiesTokensAndZeroesPadding) {
   }
 }
 
+TEST(DispatchRows, CopiesTheBitsOfFp8) {
+  const Routing r = routings().front();
+  for (const std::int64_t columns : {14, 64}) {
+    Values x, before, expected;
+    for (std::int64_t i = 0; i < r.tokens * columns; ++i)
+      x.push_back(static_cast<double>((i * 37 + i / columns) % 251));
+    for (std::int64_t i = 0; i < r.max_rows() * columns; ++i) before.push_back(static_cast<double>(i % 101));
+    for (std::int64_t i = 0; i < r.max_rows() * columns; ++i) {
+      const double a = r.assignments[static_cast<std::size_t>(i / columns)];
+      const std::int64_t token = static_cast<std::int64_t>(a) / r.per_token;
+      const double value = a < 0 ? 0 : x[static_cast<std::size_t>(token * columns + i % columns)];
+      expected.push_back(i / columns < r.used() ? value : before[static_cast<std::size_t>(i)]);
+    }
+    check_case({cat("dispatch_rows of FP8, columns ", columns),
+                [&](World& world) -> std::vector<Values> {
+                  const DispatchRows args{.x = world.in(DType::f8e4m3, {r.tokens, columns}, x),
+                                          .assignments = world.in(DType::i32, {r.max_rows()}, r.assignments),
+                                          .offsets = world.in(DType::i32, {r.experts + 1}, r.offsets),
+                                          .y = world.out(DType::f8e4m3, {r.max_rows(), columns}, 0, before),
+                                          .per_token = r.per_token};
+                  dispatch_rows(world.stream(), args);
+                  return {world.values(args.y)};
+                },
+                {expected},
+                0});
+  }
+  World world(DeviceKind::cpu, 1);
+  const auto i32 = [&](std::int64_t n) { return world.in(DType::i32, {n}, Values(static_cast<std::size_t>(n))); };
+  const auto matrix = [&](std::int64_t columns) { return world.out(DType::f8e5m2, {256, columns}); };
+  expect_rejected(
+      [&] {
+        dispatch_rows(world.stream(), {.x = matrix(7), .assignments = i32(256), .offsets = i32(3), .y = matrix(7)});
+      },
+      "FP8 rows must be dense and have pairs");
+  expect_rejected(
+      [&] {
+        dispatch_rows(world.stream(), {.x = matrix(8),
+                                       .assignments = i32(256),
+                                       .offsets = i32(3),
+                                       .weights = world.in(DType::f32, {256, 1}, Values(256)),
+                                       .y = matrix(8)});
+      },
+      "x ");
+}
+
 TEST(CombineRows, AddsTheRowsOfAToken) {
   for (const Routing& r : routings()) {
     for (const auto& [in, add, out] : {std::tuple{DType::f32, DType::f32, DType::f32},

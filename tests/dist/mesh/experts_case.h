@@ -6,14 +6,18 @@
 #include <memory>
 #include <string>
 
+#include "mesh_case.h"
 #include "models/weights.h"
 #include "nn/testing/context.h"
+#include "ops/moe/router.h"
 #include "support/tensor_parallel.h"
 #include "support/toy_slices.h"
 #include "support/two_level_exchange.h"
 #include "toy_training.h"
 
 namespace hawser::testing {
+
+constexpr std::int64_t kExperts = 8;
 
 struct Experts {
   comm::MeshSizes mesh;
@@ -85,6 +89,55 @@ inline void set_weights(engine::Session& session, const models::Model& model, co
     }
   }
   session.parameters_changed();
+}
+
+// One rank, whose micro-batch has the rows of all ranks' together: the auxiliary loss is of each micro-batch.
+inline plan::Layout alone_layout(const Experts& o, const models::Model& one) {
+  plan::Layout layout = toy_layout({}, one);
+  layout.batch.sequences = o.sequences();
+  plan::set_bounds(layout);
+  return layout;
+}
+
+inline std::vector<float> counts_of(const std::vector<float>& statistics) {
+  std::vector<float> counts;
+  const auto size = static_cast<std::size_t>(ops::router_statistics_size(kExperts));
+  for (std::size_t layer = 0; layer < statistics.size() / size; ++layer) {
+    const auto begin = statistics.begin() + static_cast<std::ptrdiff_t>(layer * size);
+    counts.insert(counts.end(), begin, begin + kExperts);
+  }
+  return counts;
+}
+
+inline Outcome on_one_rank(const models::ModelDescription& whole, const Experts& o, const Weights& weights = {}) {
+  const models::Model one(whole);
+  const auto self = comm::make_self_mesh();
+  return run(one, alone_layout(o, one), *self, o.sequences() * o.micro_batches, 0, nullptr,
+             [&](engine::Session& session) {
+               if (weights) set_weights(session, one, weights);
+             });
+}
+
+inline Outcome on_the_mesh(const models::ModelDescription& whole, const Experts& o, const Weights& weights = {}) {
+  const auto model = part_of(whole, o);
+  const auto mesh = comm::make_mpi_mesh(*the_world, o.mesh, 60.0);
+  return run(*model, layout_of(o, *model), *mesh, o.sequences() * o.micro_batches, 2e-4, nullptr,
+             [&](engine::Session& session) {
+               if (weights) set_weights(session, *model, weights);
+             });
+}
+
+// Routing first: with other experts, everything else differs.
+inline void expect_gradients_of(const Outcome& one, const Outcome& many, const Experts& o) {
+  ASSERT_EQ(counts_of(many.statistics), counts_of(one.statistics)) << o.text();
+  EXPECT_NEAR(many.loss, one.loss, 1e-5 * one.loss) << o.text();
+  EXPECT_NEAR(many.auxiliary_loss, one.auxiliary_loss, 1e-6 * one.auxiliary_loss) << o.text();
+  compare_shards({.context = o.mesh.context,
+                  .shard = o.mesh.shard,
+                  .replicate = o.mesh.replicate,
+                  .checkpointing = o.policy.checkpointing,
+                  .delay_weight_gradients = o.policy.delay_weight_gradients},
+                 many, one, 1e-5);
 }
 
 }  // namespace hawser::testing

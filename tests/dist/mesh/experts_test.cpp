@@ -12,61 +12,16 @@
 namespace hawser {
 namespace {
 
+using testing::alone_layout;
+using testing::counts_of;
+using testing::expect_gradients_of;
 using testing::Experts;
+using testing::kExperts;
+using testing::on_one_rank;
+using testing::on_the_mesh;
 using testing::Outcome;
 using testing::Trained;
 using testing::Weights;
-
-constexpr std::int64_t kExperts = 8;
-
-// One rank, whose micro-batch has the rows of all ranks' together: the auxiliary loss is of each micro-batch.
-plan::Layout alone_layout(const Experts& o, const models::Model& one) {
-  plan::Layout layout = testing::toy_layout({}, one);
-  layout.batch.sequences = o.sequences();
-  plan::set_bounds(layout);
-  return layout;
-}
-
-std::vector<float> counts_of(const std::vector<float>& statistics) {
-  std::vector<float> counts;
-  const auto size = static_cast<std::size_t>(ops::router_statistics_size(kExperts));
-  for (std::size_t layer = 0; layer < statistics.size() / size; ++layer) {
-    const auto begin = statistics.begin() + static_cast<std::ptrdiff_t>(layer * size);
-    counts.insert(counts.end(), begin, begin + kExperts);
-  }
-  return counts;
-}
-
-Outcome on_one_rank(const models::ModelDescription& whole, const Experts& o, const Weights& weights = {}) {
-  const models::Model one(whole);
-  const auto self = comm::make_self_mesh();
-  return testing::run(one, alone_layout(o, one), *self, o.sequences() * o.micro_batches, 0, nullptr,
-                      [&](engine::Session& session) {
-                        if (weights) testing::set_weights(session, one, weights);
-                      });
-}
-
-Outcome on_the_mesh(const models::ModelDescription& whole, const Experts& o, const Weights& weights = {}) {
-  const auto model = part_of(whole, o);
-  const auto mesh = comm::make_mpi_mesh(*the_world, o.mesh, 60.0);
-  return testing::run(*model, layout_of(o, *model), *mesh, o.sequences() * o.micro_batches, 2e-4, nullptr,
-                      [&](engine::Session& session) {
-                        if (weights) testing::set_weights(session, *model, weights);
-                      });
-}
-
-// Routing first: with other experts, everything else differs.
-void expect_gradients_of(const Outcome& one, const Outcome& many, const Experts& o) {
-  ASSERT_EQ(counts_of(many.statistics), counts_of(one.statistics)) << o.text();
-  EXPECT_NEAR(many.loss, one.loss, 1e-5 * one.loss) << o.text();
-  EXPECT_NEAR(many.auxiliary_loss, one.auxiliary_loss, 1e-6 * one.auxiliary_loss) << o.text();
-  testing::compare_shards({.context = o.mesh.context,
-                           .shard = o.mesh.shard,
-                           .replicate = o.mesh.replicate,
-                           .checkpointing = o.policy.checkpointing,
-                           .delay_weight_gradients = o.policy.delay_weight_gradients},
-                          many, one, 1e-5);
-}
 
 // Every degree that the world has, folded from shard x context with and without replicas.
 std::vector<comm::MeshSizes> expert_meshes() {
@@ -390,11 +345,13 @@ class RememberingExchange : public testing::PiecesExchange {
     PiecesExchange::route(ctx, r);
     last_ = r;
   }
-  std::unique_ptr<Dispatch> dispatch(nn::LayerContext& ctx, const Routing&, std::vector<TensorView> rows) override {
-    return PiecesExchange::dispatch(ctx, last_, std::move(rows));
+  std::unique_ptr<Dispatch> dispatch(nn::LayerContext& ctx, const Routing&, const TensorView& x,
+                                     Weights weights) override {
+    return PiecesExchange::dispatch(ctx, last_, x, weights);
   }
-  std::unique_ptr<Combine> combine(nn::LayerContext& ctx, const Routing&, std::vector<Columns> columns) override {
-    return PiecesExchange::combine(ctx, last_, std::move(columns));
+  std::unique_ptr<Combine> combine(nn::LayerContext& ctx, const Routing&, DType dtype, std::int64_t columns,
+                                   Weights weights) override {
+    return PiecesExchange::combine(ctx, last_, dtype, columns, weights);
   }
 
  private:

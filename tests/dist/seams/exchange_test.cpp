@@ -68,43 +68,37 @@ void expect_there_and_back(int pieces, const std::vector<std::vector<double>>& c
   ctx.seams_.tokens = std::make_shared<PiecesExchange>(pair(), pieces);
   nn::TokenExchange& seam = *ctx.seams_.tokens;
   const auto tokens = static_cast<std::int64_t>(chosen[rank].size());
-  const nn::TokenExchange::Sizes sizes{.tokens = tokens,
-                                       .per_token = 1,
-                                       .experts = kExperts,
-                                       .local_experts = kLocal,
-                                       .options = seam.options(kExperts, kLocal),
-                                       .row_bound = row_bound};
+  nn::TokenExchange::Sizes sizes{
+      .tokens = tokens, .per_token = 1, .experts = kExperts, .local_experts = kLocal, .row_bound = row_bound};
+  sizes.options = seam.options(sizes);
   ctx.refusal_ = ctx.make(DType::f32, {1}, {0.0});
   const std::int64_t rows = sizes.rows();
-  const nn::TokenExchange::Routing routing{.sizes = sizes,
-                                           .offsets = ctx.make(DType::i32, {kExperts + 1}),
-                                           .assignments = ctx.make(DType::i32, {rows}),
-                                           .counts = ctx.make(DType::i32, {2, kExperts}),
-                                           .expert_offsets = ctx.make(DType::i32, {pieces, sizes.piece_experts() + 1}),
-                                           .token_rows = ctx.make(DType::i32, {sizes.expert_rows(), 1}),
-                                           .state = ctx.make(DType::i32, {sizes.state()})};
-  const TensorView row_of = ctx.make(DType::i32, {tokens, 1});
-  ops::expert_plan(ctx.compute(), {.experts = ctx.make(DType::i32, {tokens, 1}, chosen[rank]),
+  // The weights, as they are: each is of one token.
+  const std::vector<double> tags = rows_for(static_cast<int>(rank) + 2, tokens);
+  const nn::TokenExchange::Routing routing{
+      .sizes = sizes,
+      .experts = ctx.make(DType::i32, {tokens, 1}, chosen[rank]),
+      .weights = ctx.make(DType::f32, {tokens, 1}, {tags.begin(), tags.begin() + tokens}),
+      .rows = ctx.make(DType::i32, {tokens, 1}),
+      .offsets = ctx.make(DType::i32, {kExperts + 1}),
+      .assignments = ctx.make(DType::i32, {rows}),
+      .counts = ctx.make(DType::i32, {2, kExperts}),
+      .expert_offsets = ctx.make(DType::i32, {pieces, sizes.piece_experts() + 1}),
+      .token_rows = ctx.make(DType::i32, {sizes.expert_rows(), 1}),
+      .state = ctx.make(DType::i32, {sizes.state()})};
+  ops::expert_plan(ctx.compute(), {.experts = routing.experts,
                                    .offsets = routing.offsets,
-                                   .rows = row_of,
+                                   .rows = routing.rows,
                                    .assignments = routing.assignments});
   seam.route(ctx, routing);
-  const TensorView mine = ctx.make(DType::f32, {tokens, 3}, rows_for(static_cast<int>(rank), tokens)),
-                   by_expert = ctx.make(DType::f32, {rows, 3});
-  ops::dispatch_rows(ctx.compute(),
-                     {.x = mine, .assignments = routing.assignments, .offsets = routing.offsets, .y = by_expert});
-  // A second tensor of one column goes with the first.
-  const std::vector<double> tags = rows_for(static_cast<int>(rank) + 2, tokens);
-  const TensorView tag = ctx.make(DType::f32, {tokens, 1}, {tags.begin(), tags.begin() + tokens}),
-                   tag_rows = ctx.make(DType::f32, {rows, 1});
-  ops::dispatch_rows(ctx.compute(),
-                     {.x = tag, .assignments = routing.assignments, .offsets = routing.offsets, .y = tag_rows});
-  const auto arriving = seam.dispatch(ctx, routing, {by_expert, tag_rows});
-  const auto returning = seam.combine(ctx, routing, {{DType::f32, 3}, {DType::f32, 1}});
+  using Weights = nn::TokenExchange::Weights;
+  const TensorView mine = ctx.make(DType::f32, {tokens, 3}, rows_for(static_cast<int>(rank), tokens));
+  const auto arriving = seam.dispatch(ctx, routing, mine, Weights::sent);
+  const auto returning = seam.combine(ctx, routing, DType::f32, 3, Weights::sent);
   std::vector<TensorView> there;
   for (int p = 0; p < pieces; ++p) {
-    const std::vector<TensorView> arrived = arriving->wait(p), target = returning->target(p);
-    there.push_back(arrived[0]);
+    const nn::TokenExchange::PieceRows arrived = arriving->wait(p), target = returning->target(p);
+    there.push_back(arrived.rows);
     // Each expert computes something different: expert e multiplies by e + 1.
     ctx.compute().launch({.name = "experts", .kind = OpKind::host}, [=] {
       const auto* const offsets = routing.piece_offsets(p).data<std::int32_t>();
@@ -112,17 +106,16 @@ void expect_there_and_back(int pieces, const std::vector<std::vector<double>>& c
         const std::int64_t e = static_cast<std::int64_t>(rank) * kLocal + p * sizes.piece_experts() +
                                (sizes.piece_experts() == 1 || row < offsets[1] ? 0 : 1);
         for (int c = 0; c < 3; ++c) {
-          target[0].data<float>()[row * 3 + c] = arrived[0].data<float>()[row * 3 + c] * static_cast<float>(e + 1);
+          target.rows.data<float>()[row * 3 + c] = arrived.rows.data<float>()[row * 3 + c] * static_cast<float>(e + 1);
         }
-        target[1].data<float>()[row] = arrived[1].data<float>()[row];
+        target.weights.data<float>()[row] = arrived.weights.data<float>()[row];
       }
     });
     returning->written(p);
   }
-  const std::vector<TensorView> back = returning->finish();
   const TensorView home = ctx.make(DType::f32, {tokens, 3}), tag_home = ctx.make(DType::f32, {tokens, 1});
-  ops::combine_rows(ctx.compute(), {.x = back[0], .rows = row_of, .y = home});
-  ops::combine_rows(ctx.compute(), {.x = back[1], .rows = row_of, .y = tag_home});
+  returning->finish_weights(tag_home);
+  returning->finish({}, home);
   ctx.finish();
   EXPECT_EQ(get(ctx.refusal_)[0], refused ? static_cast<double>(nn::Refusal::expert_rows) : 0.0);
   if (refused) {
@@ -130,7 +123,7 @@ void expect_there_and_back(int pieces, const std::vector<std::vector<double>>& c
     EXPECT_EQ(get(routing.counts), std::vector<double>(2 * kExperts));
     return;
   }
-  EXPECT_EQ(get(tag_home), get(tag));
+  EXPECT_EQ(get(tag_home), get(routing.weights));
 
   for (int p = 0; p < pieces; ++p) {
     expect_rows_of_experts(routing, p, there[static_cast<std::size_t>(p)], static_cast<int>(rank), chosen);
