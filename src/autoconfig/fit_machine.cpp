@@ -102,8 +102,8 @@ class Fitting {
       recipe.memory.per_layer.clear();
     }
     recipe.train.global_batch_size = world * recipe.train.micro_batch_size;  // divides over any number of ranks
-    const plan::Forecaster planned(recipe, model_, world, place_.target, place_.machine,
-                                   std::max(1, place_.machine.cores / world));
+    const plan::Machine machine = plan::machine_of_run(place_.machine, place_.target, place_.world, world);
+    const plan::Forecaster planned(recipe, model_, world, place_.target, machine, std::max(1, machine.cores / world));
     const plan::Forecast forecast = planned.forecast();
     return {forecast.needed(), forecast.capacity, forecast.host_fits() ? "" : plan::rejection(recipe, forecast, {})};
   }

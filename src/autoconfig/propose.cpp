@@ -113,11 +113,10 @@ class Proposer {
       name = plan::target_of(cuda ? DeviceKind::cuda : DeviceKind::cpu);
     }
     place_.target = plan::load_target(name);
-    place_.machine = plan::this_machine();
     const bool given = recipe_.run.ranks > 0;
     const bool cuda = place_.target.cuda;
     place_.world = given ? recipe_.run.ranks : cuda ? std::max(1, gpus) : default_ranks(recipe_, DeviceChoice::cpu);
-    if (cuda) place_.machine.ranks = std::min(place_.world, gpus);
+    place_.machine = plan::planning_machine(place_.target, place_.world);
     if (!given && place_.world > 1) recipe_.run.ranks = place_.world;
     place_.threads = recipe_.run.threads > 0 ? recipe_.run.threads : std::max(1, place_.machine.cores / place_.world);
     if (given) {

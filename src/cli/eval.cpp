@@ -98,7 +98,7 @@ int eval(const EvalOptions& options) {
                                     .across_documents = options.across_documents,
                                     .recipe = recipe,
                                     .threads = threads_of(recipe),
-                                    .ranks_here = under_launcher() ? launched_as().local_ranks : 0,
+                                    .ranks_here = must_launch(world) ? world : launched_as().local_ranks,
                                     .device = device_of(recipe, world)};
   if (!of_layout.empty()) request.recipe.parallel = {};
   // Scripts read JSON; standard output of a rank is a pipe to the launcher.

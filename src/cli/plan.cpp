@@ -43,8 +43,7 @@ int plan_here(const Recipe& recipe, int world, const PlanOptions& options) {
   const std::string beyond = models::beyond_positions(description, recipe.data.sequence_length);
   if (!beyond.empty()) print("warning: ", beyond);
   const models::Model model(description, changes.spec_of);
-  plan::Machine machine = plan::this_machine();
-  if (target.cuda) machine.ranks = std::min(world, cuda_info().devices);
+  const plan::Machine machine = plan::planning_machine(target, world);
   const plan::Forecaster forecaster(recipe, model, world, target, machine, threads_of_a_rank(recipe, machine, world));
   plan::PlanFacts facts;
   if (recipe.train.steps > 0) facts.steps = recipe.train.steps;

@@ -42,12 +42,16 @@ std::string outcome_of(const std::function<std::string()>& work) {
   }
 }
 
-// Sends the outcome on `root` to all ranks.
-std::string share(comm::Channel& world, Rank root, const std::string& mine) {
-  const std::string outcome = world.broadcast_bytes(mine, root);
+// The result of an outcome, or throws its Error.
+std::string result_of(const std::string& outcome) {
   if (outcome.front() == '+') return outcome.substr(1);
   const auto space = outcome.find(' ');
   throw Error(static_cast<ExitCode>(std::stoi(outcome.substr(0, space))), outcome.substr(space + 1));
+}
+
+// Sends the outcome on `root` to all ranks.
+std::string share(comm::Channel& world, Rank root, const std::string& mine) {
+  return result_of(world.broadcast_bytes(mine, root));
 }
 
 }  // namespace
@@ -64,6 +68,15 @@ std::string on_rank_zero(comm::Channel* world, const std::function<std::string()
 std::string on_rank(comm::Channel* world, Rank root, const std::function<std::string()>& work) {
   if (world == nullptr) return work();
   return share(*world, root, world->rank() == root ? outcome_of(work) : "");
+}
+
+std::vector<std::string> on_each_rank(comm::Channel* world, const std::function<std::string()>& work) {
+  if (world == nullptr) return {work()};
+  std::string mine;
+  take_time(world, [&] { mine = outcome_of(work); });
+  std::vector<std::string> results;
+  for (const std::string& outcome : world->all_gather_strings(mine)) results.push_back(result_of(outcome));
+  return results;
 }
 
 }  // namespace hawser::engine

@@ -1,9 +1,10 @@
-// Synchronization of ranks outside of steps: long work without timeouts, and results and errors of rank 0 shared with
+// Synchronization of ranks outside of steps: long work without timeouts, and results and errors of a rank shared with
 // all ranks. `world`: the run's channel, or that of the calling thread; null: single process.
 #pragma once
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "comm/mpi/world.h"
 
@@ -19,5 +20,10 @@ std::string on_rank_zero(comm::Channel* world, const std::function<std::string()
 
 // The same on rank `root`, for work that is short against the channel's time limit: it costs one broadcast.
 std::string on_rank(comm::Channel* world, Rank root, const std::function<std::string()>& work);
+
+// Runs `work` on every rank, for any duration. All ranks return the results by rank, or throw the Error of the first
+// rank whose work throws one. So a rank that fails leaves no other waiting in the next communication. The work must
+// not communicate.
+std::vector<std::string> on_each_rank(comm::Channel* world, const std::function<std::string()>& work);
 
 }  // namespace hawser::engine

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <nlohmann/json.hpp>
 
+#include "engine/rank_sync.h"
 #include "plan/forecast.h"
 
 namespace hawser::generate {
@@ -73,24 +75,26 @@ std::int64_t positions_of(const GenerateRequest& request, const OpenGeneration& 
   return static_cast<std::int64_t>(longest) + input.max_tokens - 1;  // the last token is not computed
 }
 
-// This machine, with the memory of the rank's that has the least: all ranks choose the same batch.
-plan::Machine smallest_machine(comm::World* world) {
-  plan::Machine machine = plan::this_machine();
-  if (world == nullptr) return machine;
-  for (const std::string& other : world->all_gather_strings(cat(machine.memory))) {
-    machine.memory = std::min<std::int64_t>(machine.memory, std::stoll(other));
+// The numbers of all ranks.
+std::vector<std::int64_t> of_ranks(comm::World* world, const std::function<std::int64_t()>& mine) {
+  std::vector<std::int64_t> all;
+  for (const std::string& one : engine::on_each_rank(world, [&] { return cat(mine()); })) {
+    all.push_back(std::stoll(one));
   }
-  return machine;
+  return all;
 }
 
-// Chooses the batch, or throws Error(does_not_fit).
+// Chooses the batch, or throws Error(does_not_fit). All ranks choose the same: the capacity is that of the rank that
+// has the least, and the model's part that of the rank that needs the most.
 void fit(const GenerateRequest& request, OpenGeneration& input) {
-  const plan::Machine machine = smallest_machine(input.ranks.world);
-  const int world = input.ranks.world != nullptr ? input.ranks.world->size() : 1;
+  comm::World* ranks = input.ranks.world;
+  const int world = ranks != nullptr ? ranks->size() : 1;
+  const plan::Machine machine = plan::this_machine();
   const std::string target = plan::target_of(input.device.kind);
   const models::Model& model = *input.open.model;
-  const std::int64_t capacity = plan::capacity_of(input.recipe, plan::load_target(target), machine, world);
-  const auto needed = [&] {
+  const std::int64_t capacity = std::ranges::min(
+      of_ranks(ranks, [&] { return plan::capacity_of(input.recipe, plan::load_target(target), machine, world); }));
+  const auto needed_here = [&] {
     const std::vector<plan::Layout> layouts =
         pass_layouts(input.recipe, model, input.size, input.threads, input.device.kind, input.ranks);
     std::int64_t most = 0;
@@ -100,6 +104,7 @@ void fit(const GenerateRequest& request, OpenGeneration& input) {
     }
     return most;
   };
+  const auto needed = [&] { return std::ranges::max(of_ranks(ranks, needed_here)); };
   const std::int64_t max = input.device.kind == DeviceKind::cuda ? kBatchCuda : kBatchCpu;
   const auto asked = std::max<std::int64_t>(1, static_cast<std::int64_t>(input.prompts.size()));
   input.size.positions = positions_of(request, input);
@@ -120,16 +125,17 @@ void fit(const GenerateRequest& request, OpenGeneration& input) {
     bytes = needed();
   }
   const bool several = input.size.sequences > 1;
-  plan::check_capacity(input.recipe, bytes, world,
-                       several        ? "a smaller --batch, or fewer --max-tokens"
-                       : request.chat ? "a smaller --context"
-                                      : "fewer --max-tokens",
-                       machine, target);
+  const char* hint = several        ? "a smaller --batch, or fewer --max-tokens"
+                     : request.chat ? "a smaller --context"
+                                    : "fewer --max-tokens";
+  engine::on_each_rank(ranks, [&]() -> std::string {
+    plan::check_capacity(input.recipe, bytes, world, hint, machine, target);
+    return "";
+  });
 }
 
-}  // namespace
-
-std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Problems& problems) {
+// The request as this rank reads it, without `size`; nullopt if it adds a problem.
+std::optional<OpenGeneration> read(const GenerateRequest& request, Problems& problems) {
   const std::size_t before = problems.size();
   const std::int64_t usual = request.chat ? kChatTokens : kPromptTokens;
   OpenGeneration input{.max_tokens = request.max_tokens > 0 ? request.max_tokens : usual,
@@ -172,7 +178,48 @@ std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Pr
   if (problems.size() != before) return std::nullopt;
   input.turns = input.ends;
   add(input.turns, input.encoder->end_of_turn());
-  fit(request, input);
+  return input;
+}
+
+// What ranks must have read alike: each reads the files itself, and they may be replaced meanwhile or differ by host.
+std::string identity_of(const OpenGeneration& input) {
+  nlohmann::json prompts;
+  for (const Prompt& prompt : input.prompts) prompts.push_back({{"ids", prompt.ids}, {"chat", prompt.chat}});
+  return nlohmann::json{{"checkpoint", input.open.checkpoint ? input.open.checkpoint->folder() : ""},
+                        {"prompts", std::move(prompts)},
+                        {"ends", nlohmann::json::array({input.ends, input.turns, input.stop_tokens})}}
+      .dump();
+}
+
+}  // namespace
+
+std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Problems& problems) {
+  comm::World* world = request.ranks.world;
+  std::optional<OpenGeneration> input;
+  Problems own;
+  // Every rank learns whether one has a problem before fit() communicates.
+  const std::vector<std::string> lines = engine::on_each_rank(world, [&] {
+    input = read(request, own);
+    return own.lines();
+  });
+  if (world == nullptr) {
+    problems.add(own);
+  } else {
+    for (const std::string& of_rank : lines) {
+      Problems found;
+      found.add_lines(of_rank);
+      add_new(found, problems);
+    }
+  }
+  if (std::ranges::any_of(lines, [](const std::string& of_rank) { return !of_rank.empty(); })) return std::nullopt;
+  const std::vector<std::string> all = engine::on_each_rank(world, [&] { return identity_of(*input); });
+  if (std::ranges::any_of(all, [&](const std::string& of_rank) { return of_rank != all.front(); })) {
+    problems.add({.file = request.model,
+                  .what = "ranks read different prompts, checkpoints or tokenizers",
+                  .hint = "files that do not change during the start"});
+    return std::nullopt;
+  }
+  fit(request, *input);
   return input;
 }
 

@@ -65,7 +65,7 @@ struct OpenGeneration {
 
 // Adds every problem and returns nullopt if there is one. Otherwise throws Error(does_not_fit) if the requested
 // sequences need more memory than may be used. On several ranks, every rank calls it with the same request but for its
-// device and its part of the model, and gets the same sizes.
+// device and its part of the model, and gets the same sizes, or the problems and errors of all.
 std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Problems& problems);
 
 }  // namespace hawser::generate

@@ -93,6 +93,7 @@ struct JudgedStep {
   TensorView worst, worst_site;  // float32, int32 [1]: StepResult::saturation, saturated_site; may be left
   std::int32_t saturates = 0;    // value of `skip` of a step that runs again; its amaxes refresh the scales
   std::int32_t waits = 0;        // value of `skip` of steps that another one runs before
+  std::int32_t refused = 0;      // value of `skip` of a step without results: all stays as it is, since it runs again
 };
 
 // One call of update_scales().

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "device/device.h"
+
 namespace hawser::plan {
 
 std::int64_t HostMemory::needed(const comm::MeshSizes& mesh, const std::vector<std::int64_t>& pinned) const {
@@ -25,6 +27,24 @@ HostMemory host_memory_of(const Target& target, const Machine& machine, int worl
   return {.capacity = here ? machine.memory : target.host.memory,
           .ranks = here ? machine.ranks : target.ranks_per_machine(world),
           .process = target.host.process};
+}
+
+Machine planning_machine(const Target& target, int world, const std::string& own, int gpus) {
+  Machine machine = this_machine();
+  if (target.cuda && target.name == own && world <= gpus) machine.ranks = world;
+  return machine;
+}
+
+Machine planning_machine(const Target& target, int world) {
+  return planning_machine(target, world, target_of(DeviceKind::cuda), cuda_info().devices);
+}
+
+Machine machine_of_run(Machine machine, const Target& target, int of, int world) {
+  const bool all = machine.ranks >= of;
+  if (machine.ranks == 0 || !target.cuda) return machine;
+  if (all) machine.ranks = std::max(machine.ranks, target.ranks_per_machine(world));
+  machine.ranks = std::min(machine.ranks, world);
+  return machine;
 }
 
 }  // namespace hawser::plan

@@ -3,11 +3,12 @@
 //
 //   bytes of a machine = sum over its ranks of (pinned bytes + TargetHost::process)
 //
-// Ranks are on machines in blocks of consecutive ranks. A snapshot (plan/host_snapshot.h) is not counted: without memory
-// for it, steps wait for saves.
+// Ranks are on machines in blocks of consecutive ranks. A snapshot (plan/host_snapshot.h) is not counted: without
+// memory for it, steps wait for saves.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "comm/mesh_sizes.h"
@@ -27,5 +28,15 @@ struct HostMemory {
 
 // Of the machines of `world` ranks: `machine` if Machine::ranks says that they are on it, otherwise those of the target.
 HostMemory host_memory_of(const Target& target, const Machine& machine, int world);
+
+// This machine, for the plan of `world` ranks that are not started: they are on it if it has that many GPUs of the
+// target's kind (Machine::ranks is `world`), otherwise on machines of the target (0). It has `gpus` of target `own`.
+Machine planning_machine(const Target& target, int world, const std::string& own, int gpus);
+Machine planning_machine(const Target& target, int world);
+
+// `machine`, one of those of a run of `of` ranks, as one of those of a run of `world`. If the run has several machines,
+// so does the other, with as many ranks on each. If it has one, that has as many ranks of the other run as a machine of
+// the target, and at least those that it had.
+Machine machine_of_run(Machine machine, const Target& target, int of, int world);
 
 }  // namespace hawser::plan

@@ -355,7 +355,8 @@ std::optional<FittingRanks> Forecaster::fitting_ranks() const {
           comm::mesh_sizes(world / stages, recipe.parallel.hybrid_shard_degree, recipe.parallel.context_parallel_degree)
               .shard_ranks();
       if (!state_fits(model_, own, shards * stages, capacity_)) continue;
-      const Forecast there = Forecaster(recipe, model_, world, target_, machine_, threads_, choices_).forecast();
+      const Machine machine = machine_of_run(machine_, target_, world_, world);
+      const Forecast there = Forecaster(recipe, model_, world, target_, machine, threads_, choices_).forecast();
       if (!there.fits()) continue;
       std::vector<Change> changes = changes_between(recipe_, recipe);
       if (recipe.train.global_batch_size != recipe_.train.global_batch_size)

@@ -76,13 +76,13 @@ void Executor::gradient_norm(const Instruction& instruction) {
                                   .norm_out = norm,
                                   .coefficient = state.result().field(&StepResult::clip),
                                   .skip = state.skip()});
-  judge(instruction);
   refuse(instruction);
+  judge(instruction);
   ops::count_step(compute, {.step = progress.field(&OptimizerProgress::step),
                             .good_steps = progress.field(&OptimizerProgress::good_steps),
                             .loss_scale = progress.field(&OptimizerProgress::loss_scale),
-                            .norm = norm,
                             .skip = state.skip(),
+                            .overflow = static_cast<std::int32_t>(Skip::overflow),
                             .scaling = setup_.loss_scaling});
   setup_.optimizer->prepare(compute, {.learning_rate = state.record().field(&StepRecord::learning_rate),
                                       .step = progress.field(&OptimizerProgress::step),
@@ -91,7 +91,8 @@ void Executor::gradient_norm(const Instruction& instruction) {
                                       .scalars = state.optimizer_scalars()});
 }
 
-// After what else decides about the step: what a layer refuses has no results to judge.
+// After the norm, which is of no use in a step that a layer refuses, and before judge(), which leaves such a step alone:
+// what decides about a step and counts it sees it once, as it runs again.
 void Executor::refuse(const Instruction& instruction) {
   const bool may = setup_.model->may_refuse(setup_.seams);
   // A reference is compared with a step that runs anyway; it does not run again.

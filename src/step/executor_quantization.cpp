@@ -54,7 +54,8 @@ void Executor::judge(const Instruction& instruction) {
                                              .worst = state.result().field(&StepResult::saturation),
                                              .worst_site = state.result().field(&StepResult::saturated_site),
                                              .saturates = static_cast<std::int32_t>(Skip::saturated),
-                                             .waits = static_cast<std::int32_t>(Skip::replay)});
+                                             .waits = static_cast<std::int32_t>(Skip::replay),
+                                             .refused = static_cast<std::int32_t>(Skip::refused)});
 }
 
 void Executor::scale_update(const Instruction& instruction) {

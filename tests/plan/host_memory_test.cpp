@@ -1,11 +1,15 @@
 // Host memory in forecasts: what all ranks of a machine need together, and its refusal.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "plan/report.h"
 #include "support.h"
+#include "support/pipeline.h"
+#include "support/tensor_parallel.h"
+#include "support/toy_slices.h"
 
 namespace hawser {
 namespace {
@@ -53,6 +57,16 @@ TEST(HostMemory, IsThatOfTheMachineWithTheMostNeed) {
   EXPECT_EQ(three.needed(two_stages, {100, 1000}), 2 * 1010 + 110);
   EXPECT_EQ((plan::HostMemory{.ranks = 8}.needed(two_stages, {1, 2})), 12);
   EXPECT_EQ((plan::HostMemory{.ranks = 8}.needed({.shard = 2}, {5})), 10);
+  // Stages of 6 ranks: ranks 0-4 of the first stage, its last one with 5-9, and 10-11, the last machine.
+  const plan::HostMemory five{.ranks = 5, .process = 10};
+  const comm::MeshSizes tensor{.tensor = 2, .shard = 3, .pipeline = 2};
+  EXPECT_EQ(five.needed(tensor, {1000, 300}), 5 * 1010);
+  EXPECT_EQ(five.needed(tensor, {400, 500}), 410 + 4 * 510);
+  EXPECT_EQ((plan::HostMemory{.ranks = 10}.needed(tensor, {1, 100})), 6 * 1 + 4 * 100);
+  // Four stages of 2 ranks, of which one machine has the first three in part.
+  const comm::MeshSizes four_stages{.tensor = 2, .pipeline = 4};
+  EXPECT_EQ((plan::HostMemory{.ranks = 5}.needed(four_stages, {1, 10, 100, 5})), 2 * 1 + 2 * 10 + 100);
+  EXPECT_EQ((plan::HostMemory{.ranks = 5}.needed(four_stages, {1, 10, 100, 1000})), 100 + 2 * 1000);
 }
 
 TEST(HostMemory, IsThatOfTheTargetOrOfThisMachine) {
@@ -67,6 +81,79 @@ TEST(HostMemory, IsThatOfTheTargetOrOfThisMachine) {
   EXPECT_EQ(plan::host_memory_of(plan::load_target("cpu"), {.memory = 7, .ranks = 2}, 2).capacity, 0);
   EXPECT_GT(plan::load_target("h200").host.memory, 0);
   EXPECT_GT(plan::load_target("h100").host.process, 0);
+}
+
+// On the machine that plans only if its GPUs are those of the target, and enough.
+TEST(HostMemory, OfAPlanIsThatOfTheMachinesThatItIsFor) {
+  const plan::Target target = target_of(8, 1000);
+  const auto ranks = [&](int world, const char* own, int gpus) {
+    return plan::planning_machine(target, world, own, gpus).ranks;
+  };
+  EXPECT_EQ(ranks(2, "h200", 2), 2);
+  EXPECT_EQ(ranks(4, "h200", 8), 4);
+  EXPECT_EQ(ranks(64, "h200", 2), 0);  // 8 on each machine of the target
+  EXPECT_EQ(ranks(2, "h100", 2), 0);
+  EXPECT_EQ(plan::planning_machine(plan::load_target("cpu"), 2, "h200", 8).ranks, 0);
+  // Of a larger run than one that is planned.
+  const auto of_run = [&](int ranks_here, int of, int world) {
+    return plan::machine_of_run({.memory = 7, .ranks = ranks_here}, target, of, world);
+  };
+  EXPECT_EQ(of_run(4, 4, 6).ranks, 6);
+  EXPECT_EQ(of_run(4, 4, 16).ranks, 8);
+  EXPECT_EQ(of_run(4, 4, 16).memory, 7);
+  EXPECT_EQ(of_run(16, 16, 32).ranks, 16);
+  EXPECT_EQ(of_run(4, 8, 32).ranks, 4);  // on two machines, with 4 each
+  EXPECT_EQ(of_run(4, 4, 2).ranks, 2);
+  EXPECT_EQ(of_run(0, 4, 16).ranks, 0);
+}
+
+// Twice as many ranks are on the same machine, and their state takes as much; four times as many are on two.
+TEST(HostMemory, MoreRanksAreSuggestedWhereTheirMachinesHaveTheMemory) {
+  const models::Model model = model_of();
+  Recipe recipe = recipe_of(4);
+  recipe.parallel.hybrid_shard_degree = 0;
+  plan::Target target = target_of(8, 0);
+  target.host.process = 0;
+  const std::int64_t four = forecast_of(recipe, model, 4, target).host_needed();
+  const plan::Forecaster planner(recipe, model, 4, target, {.memory = four * 4 / 5, .ranks = 4}, 1, put_state_on_host);
+  EXPECT_FALSE(planner.forecast().host_fits());
+  const auto more = planner.fitting_ranks();
+  ASSERT_TRUE(more);
+  EXPECT_EQ(more->ranks, 16);
+}
+
+// Stages of four ranks of different sizes, on machines of five: what the plan of each rank pins, machine by machine.
+TEST(HostMemory, OfTensorRanksAndStagesIsTheSumOfTheirPlans) {
+  const models::Model model = model_of();
+  const auto part = [&](int rank, const comm::MeshSizes& mesh) {
+    return std::make_shared<const models::Model>(
+        testing::half_of(model.description(), comm::place_of(rank, mesh).tensor, {.vocabulary = true}),
+        nn::FlatSpecOf([](const nn::Param& param) { return param.flat; }));
+  };
+  plan::Choices choices{.split =
+                            [](const Recipe&, int) {
+                              return plan::Split{.mesh = {.tensor = 2, .shard = 2, .pipeline = 3},
+                                                 .partition = {.stages = 3, .ends = {2, 3, 4}}};
+                            },
+                        .model = [&](const plan::Split& split, int rank, int) { return part(rank, split.mesh); },
+                        .complete =
+                            [](plan::Layout& layout, const models::Model& of) {
+                              put_state_on_host(layout, of);
+                              layout.passes = testing::one_forward_one_backward_of(3);
+                              layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
+                                seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
+                                seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
+                              };
+                            }};
+  const plan::Forecast f =
+      plan::Forecaster(recipe_of(4), model, 12, target_of(5, 0), {}, 1, std::move(choices)).forecast();
+  std::vector<std::int64_t> machines(3);
+  for (int rank = 0; rank < 12; ++rank) {
+    const plan::RankPlan plan = plan::plan_rank(*part(rank, f.layout.mesh), f.layout, step::Purpose::train, rank);
+    machines[static_cast<std::size_t>(rank / 5)] += plan.pinned_bytes() + (1 << 20);
+  }
+  EXPECT_EQ(f.host_needed(), std::ranges::max(machines));
+  EXPECT_NE(f.stages[0].costs.pinned_bytes, f.stages[1].costs.pinned_bytes);
 }
 
 // One rank of eight would fit.

@@ -89,7 +89,8 @@ void Fp8Scaling::judge(Stream& stream, const JudgedStep& s) const {
                                  .limit = options_.saturation_limit,
                                  .max_replays = options_.max_replays,
                                  .saturates = s.saturates,
-                                 .waits = s.waits});
+                                 .waits = s.waits,
+                                 .refused = s.refused});
 }
 
 void Fp8Scaling::update_scales(Stream& stream, const SiteScales& s) const {

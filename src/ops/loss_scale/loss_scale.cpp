@@ -33,14 +33,14 @@ void count_step(Stream& stream, const CountStep& args) {
   expect(kOp, "step", args.step, {DType::i32}, {1});
   expect(kOp, "good_steps", args.good_steps, {DType::i32}, {1});
   expect(kOp, "loss_scale", args.loss_scale, {DType::f32}, {1});
-  expect(kOp, "norm", args.norm, {DType::f32}, {1});
   expect(kOp, "skip", args.skip, {DType::i32}, {1});
+  HAWSER_CHECK(args.overflow != 0, kOp, ": 0 is no skip");
   const LossScaling& scaling = args.scaling;
   HAWSER_CHECK(scaling.growth_factor >= 1 && scaling.backoff_factor > 0 && scaling.backoff_factor <= 1 &&
                    scaling.growth_interval >= 0 && scaling.minimum >= 0,
                kOp, ": growth ", scaling.growth_factor, " every ", scaling.growth_interval, ", backoff ",
                scaling.backoff_factor, ", minimum ", scaling.minimum);
-  run(stream, {kOp, OpKind::optimizer}, {args.step, args.good_steps, args.loss_scale, args.norm, args.skip},
+  run(stream, {kOp, OpKind::optimizer}, {args.step, args.good_steps, args.loss_scale, args.skip},
       {args.step, args.good_steps, args.loss_scale}, 1, args, HAWSER_BACKENDS(count_step));
 }
 

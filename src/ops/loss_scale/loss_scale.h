@@ -4,12 +4,12 @@
 // scale_loss: the factor of the loss before backward,
 //   out[0] = factor[0] * loss_scale[0]
 //
-// count_step, after the gradient's norm is known:
-//   skip == 0:                       step += 1, good_steps += 1; if growth_interval > 0 and good_steps >=
-//                                    growth_interval: loss_scale *= growth_factor, good_steps = 0
-//   skip != 0, norm not finite:      growth_interval > 0: loss_scale = max(loss_scale * backoff_factor, min(loss_scale,
-//                                    minimum)); good_steps = 0
-//   skip != 0, norm finite:          nothing: the step had no target
+// count_step, after it is known whether the step counts:
+//   skip == 0:         step += 1, good_steps += 1; if growth_interval > 0 and good_steps >= growth_interval:
+//                      loss_scale *= growth_factor, good_steps = 0
+//   skip == overflow:  growth_interval > 0: loss_scale = max(loss_scale * backoff_factor, min(loss_scale, minimum));
+//                      good_steps = 0
+//   otherwise:         nothing: the step had no target, or runs again and is counted then
 //
 // refuse_step: skips a step that a layer refuses (nn::Refusal),
 //   skip = value if refusal > 0
@@ -17,7 +17,7 @@
 //   replay_step >= 0, replay_step != step:   skip = waits
 //   otherwise, refusal > 0:                  skip = value, replay_step = step
 //
-// With growth_interval 0 the scale is static. loss_scale, factor, out, norm float32 [1]; step, good_steps, skip,
+// With growth_interval 0 the scale is static. loss_scale, factor, out float32 [1]; step, good_steps, skip,
 // replay_step int32 [1]. Source: torch.amp.GradScaler; Micikevicius et al., "Mixed Precision Training" (arXiv
 // 1710.03740), section 3.2.
 #pragma once
@@ -52,7 +52,8 @@ struct LossScaling {
 
 struct CountStep {
   TensorView step, good_steps, loss_scale;
-  TensorView norm, skip;
+  TensorView skip;
+  std::int32_t overflow = 1;  // value of `skip` of a step whose gradient's norm is not finite (ops::clip_coefficient)
   LossScaling scaling;
 };
 void count_step(Stream& stream, const CountStep& args);

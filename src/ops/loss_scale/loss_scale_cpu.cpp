@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 
 #include "ops/loss_scale/loss_scale.h"
 
@@ -39,13 +38,14 @@ void count_step(const CountStep& args) {
   const LossScaling& scaling = args.scaling;
   std::int32_t& good = *args.good_steps.data<std::int32_t>();
   float& scale = *args.loss_scale.data<float>();
-  if (*args.skip.data<std::int32_t>() == 0) {
+  const std::int32_t skip = *args.skip.data<std::int32_t>();
+  if (skip == 0) {
     ++*args.step.data<std::int32_t>();
     ++good;
     if (scaling.growth_interval == 0 || good < scaling.growth_interval) return;
     scale = static_cast<float>(scale * scaling.growth_factor);
     good = 0;
-  } else if (!std::isfinite(*args.norm.data<float>())) {
+  } else if (skip == args.overflow) {
     if (scaling.growth_interval > 0) scale = backed_off(scale, scaling);
     good = 0;
   }

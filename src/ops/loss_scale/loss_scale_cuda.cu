@@ -20,15 +20,15 @@ __global__ void refuse_kernel(const float* refusal, std::int32_t* skip, std::int
   }
 }
 
-__global__ void count_kernel(std::int32_t* step, std::int32_t* good, float* scale, const float* norm,
-                             const std::int32_t* skip, LossScaling scaling) {
+__global__ void count_kernel(std::int32_t* step, std::int32_t* good, float* scale, const std::int32_t* skip,
+                             std::int32_t overflow, LossScaling scaling) {
   if (*skip == 0) {
     ++*step;
     ++*good;
     if (scaling.growth_interval == 0 || *good < scaling.growth_interval) return;
     *scale = static_cast<float>(*scale * scaling.growth_factor);
     *good = 0;
-  } else if (!isfinite(*norm)) {
+  } else if (*skip == overflow) {
     if (scaling.growth_interval > 0) {
       const auto minimum = static_cast<float>(scaling.minimum);
       *scale = fmaxf(static_cast<float>(*scale * scaling.backoff_factor), fminf(*scale, minimum));
@@ -53,8 +53,8 @@ void refuse_step(const CudaNative& native, const RefuseStep& args) {
 
 void count_step(const CudaNative& native, const CountStep& args) {
   count_kernel<<<1, 1, 0, stream_of(native)>>>(args.step.data<std::int32_t>(), args.good_steps.data<std::int32_t>(),
-                                               args.loss_scale.data<float>(), args.norm.data<float>(),
-                                               args.skip.data<std::int32_t>(), args.scaling);
+                                               args.loss_scale.data<float>(), args.skip.data<std::int32_t>(),
+                                               args.overflow, args.scaling);
 }
 
 }  // namespace hawser::ops::cuda

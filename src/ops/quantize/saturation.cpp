@@ -14,8 +14,9 @@ void judge_saturation(Stream& stream, const JudgeSaturation& args) {
   expect(kOp, "replay_step", args.replay_step, {DType::i32}, {1});
   expect(kOp, "replays", args.replays, {DType::i32}, {1});
   expect(kOp, "skip", args.skip, {DType::i32}, {1});
-  HAWSER_CHECK(args.limit >= 0 && args.max_replays >= 0 && args.saturates != 0 && args.waits != 0, kOp, ": limit ",
-               args.limit, ", at most ", args.max_replays, " replays, codes ", args.saturates, " and ", args.waits);
+  HAWSER_CHECK(args.limit >= 0 && args.max_replays >= 0 && args.saturates != 0 && args.waits != 0 && args.refused != 0,
+               kOp, ": limit ", args.limit, ", at most ", args.max_replays, " replays, codes ", args.saturates, ", ",
+               args.waits, " and ", args.refused);
   const std::initializer_list<TensorView> written = {args.worst, args.worst_site, args.replay_step, args.replays,
                                                      args.skip};
   for (const TensorView& view : written) {

@@ -26,7 +26,9 @@ TEST(Saturation, DecidesWhetherAStepRunsAgain) {
         Row{"another step runs again first", many, 6, 1, 0, 6, 1, 4, 0.5, 2},
         Row{"another one, without a target", few, 6, 1, 2, 6, 1, 4, 1.0 / 64, 1},
         Row{"skipped otherwise", many, -1, 0, 1, -1, 0, 1, 0.5, 2},
-        Row{"run again, skipped otherwise", many, 7, 1, 1, -1, 0, 1, 0.5, 2}}) {
+        Row{"run again, skipped otherwise", many, 7, 1, 1, -1, 0, 1, 0.5, 2},
+        Row{"refused", many, 7, 0, 5, 7, 0, 5, 0.5, 2},
+        Row{"refused after replays", few, 7, 2, 5, 7, 2, 5, 1.0 / 64, 1}}) {
     check_case({row.name,
                 [&](World& world) -> std::vector<Values> {
                   const JudgeSaturation args{.saturated = world.in(DType::f32, {4}, row.saturated),
@@ -40,7 +42,8 @@ TEST(Saturation, DecidesWhetherAStepRunsAgain) {
                                              .limit = 0.125f,
                                              .max_replays = 2,
                                              .saturates = 3,
-                                             .waits = 4};
+                                             .waits = 4,
+                                             .refused = 5};
                   judge_saturation(world.stream(), args);
                   return {world.values(args.worst), world.values(args.worst_site), world.values(args.replay_step),
                           world.values(args.replays), world.values(args.skip)};
@@ -84,7 +87,7 @@ TEST(Saturation, RejectsBadArguments) {
                        .replays = i(),
                        .skip = i()};
   args.saturates = 0;
-  expect_rejected([&] { judge_saturation(world.stream(), args); }, "codes 0 and 1");
+  expect_rejected([&] { judge_saturation(world.stream(), args); }, "codes 0, 1 and -1");
   args.saturates = 1;
   args.elements = i();
   expect_rejected([&] { judge_saturation(world.stream(), args); }, "elements is int32");

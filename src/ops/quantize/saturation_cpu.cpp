@@ -19,6 +19,8 @@ void judge_saturation(const JudgeSaturation& args) {
   const std::int32_t step = *args.step.data<std::int32_t>();
   if (replay_step >= 0 && replay_step != step) {
     skip = args.waits;
+  } else if (skip == args.refused) {
+    return;
   } else if (skip == 0 && worst > args.limit && replays < args.max_replays) {
     skip = args.saturates;
     replay_step = step;

@@ -12,7 +12,7 @@ struct Verdict {
   float* worst;
   std::int32_t *worst_site, *replay_step, *replays, *skip;
   float limit;
-  std::int32_t max_replays, saturates, waits;
+  std::int32_t max_replays, saturates, waits, refused;
 };
 
 // One block. Shares are not negative, so that they compare as their bits do; of equal ones the first site counts.
@@ -35,6 +35,8 @@ __global__ void __launch_bounds__(kThreads)
   *verdict.worst_site = static_cast<std::int32_t>(0xffffffffu - static_cast<std::uint32_t>(found));
   if (*verdict.replay_step >= 0 && *verdict.replay_step != *verdict.step) {
     *verdict.skip = verdict.waits;
+  } else if (*verdict.skip == verdict.refused) {
+    return;
   } else if (*verdict.skip == 0 && worst > verdict.limit && *verdict.replays < verdict.max_replays) {
     *verdict.skip = verdict.saturates;
     *verdict.replay_step = *verdict.step;
@@ -52,7 +54,7 @@ void judge_saturation(const CudaNative& native, const JudgeSaturation& args) {
       args.saturated.data<float>(), args.elements.data<float>(), args.saturated.elements(),
       {args.step.data<std::int32_t>(), args.worst.data<float>(), args.worst_site.data<std::int32_t>(),
        args.replay_step.data<std::int32_t>(), args.replays.data<std::int32_t>(), args.skip.data<std::int32_t>(),
-       args.limit, args.max_replays, args.saturates, args.waits});
+       args.limit, args.max_replays, args.saturates, args.waits, args.refused});
 }
 
 }  // namespace hawser::ops::cuda

@@ -6,6 +6,7 @@
 #include "checkpoint/root.h"
 #include "engine/fp8_exclusions.h"
 #include "engine/load_state.h"
+#include "experts_case.h"
 #include "nn/precision/fp8_scaling.h"
 #include "support/tensor_parallel.h"
 #include "support/toy_slices.h"
@@ -106,10 +107,11 @@ plan::Layout layout_of(const models::Model& model, const comm::MeshSizes& mesh,
 // A session of the world, or with a mesh of one rank of this process alone.
 class ExpertRun {
  public:
-  ExpertRun(const models::Model& model, const plan::Layout& layout, bool alone = false)
+  ExpertRun(const models::Model& model, const plan::Layout& layout, bool alone = false,
+            std::int64_t sequences = whole_batch())
       : layout_(layout),
         mesh_(alone ? comm::make_self_mesh() : comm::make_mpi_mesh(*the_world, layout.mesh, 60.0)),
-        steps_(layout_, mesh_->place(), whole_batch()),
+        steps_(layout_, mesh_->place(), sequences),
         device_(make_cpu_device(alone ? CpuOptions{} : CpuOptions{.random_delay_s = 2e-4, .delay_seed = 5})),
         session_(model, layout_, *device_, *mesh_, {step::Purpose::train}, std::nullopt, {.replay = !alone}) {
     session_.initialise(3);
@@ -127,6 +129,7 @@ class ExpertRun {
     return out;
   }
   engine::Session& session() { return session_; }
+  step::StepInput input(std::int64_t which) const { return steps_.input(which); }
 
  private:
   plan::Layout layout_;
@@ -273,6 +276,75 @@ TEST(Fp8Experts, RowsAreSentInFp8WithTheSameBits) {
     EXPECT_GE(sent[0], 2 * 2 * 3);  // of each step and layer: x twice, for the gradient of a weight, too, and dy once
   }
   EXPECT_THROW(plan::plan_rank(model, layout(Fp8Scaling::current, true), step::Purpose::train, 0), InternalError);
+
+// A step that is refused for its rows is not judged, and changes neither histories nor scales. Run again, it saturates
+// and is replayed as often as in a run without a bound.
+TEST(Fp8Experts, ARefusedStepIsNotJudged) {
+  if (the_world->size() != 2) GTEST_SKIP() << "two ranks are enough";
+  const comm::MeshSizes mesh{.shard = 2, .expert = 2};
+  models::ModelDescription d = testing::toy_with_experts(2, 1);
+  for (models::BlockDescription& block : d.blocks) {
+    block.moe->auxiliary_loss = block.moe->router_z_loss = 0;
+    block.moe->part = {.index = the_world->rank().value(), .parts = 2};
+  }
+  const models::Model model(d, spec_of(mesh, true, Train::all, nullptr));
+  struct Result {
+    int refused = 0;
+    std::vector<int> replays;  // after each run of a step that was not refused
+    step::OptimizerProgress progress;
+    Tensors states;
+    std::vector<std::vector<float>> tables;
+  };
+  const auto run = [&](double bound) {
+    plan::Layout layout = layout_of(model, mesh);
+    nn::Fp8Options options;
+    options.saturation_limit = 0.1f;
+    options.max_replays = 1;
+    layout.quantizer = std::make_shared<nn::Fp8Scaling>(options);
+    layout.expert_row_bound = bound;
+    layout.batch.sequences = 6;
+    plan::set_bounds(layout);
+    ExpertRun run(model, layout, false, 12);
+    engine::Session& session = run.session();
+    // Equal logits choose the first expert.
+    testing::set_weights(session, model, [](const std::string& name, std::int64_t) {
+      return name.ends_with("block_sparse_moe.gate.weight") ? 0.0f : NAN;
+    });
+    Result result;
+    for (std::int64_t step = 0; step < 4;) {
+      if (step == 2) {  // every run of it saturates
+        for (const step::StateTable& table : session.state().tables()) {
+          if (table.name.starts_with("quantization/scale/")) *table.view.data<float>() = 0x1p-20f;
+        }
+      }
+      step::StepOutput output = session.enqueue(step::Purpose::train, run.input(step));
+      session.synchronize();
+      if (output.result->skipped() == step::Skip::refused) {
+        ++result.refused;
+        output = session.enqueue_refused(step::Purpose::train, run.input(step));
+        session.synchronize();
+      }
+      result.progress = *output.progress;
+      result.replays.push_back(result.progress.replays);
+      HAWSER_CHECK(result.replays.size() < 8, "a step is replayed again and again");
+      if (output.result->skipped() == step::Skip::saturated) continue;
+      EXPECT_EQ(output.result->skipped(), step::Skip::none);
+      ++step;
+    }
+    result.states = assembled(session);
+    for (const step::StateTable& table : session.state().tables()) {
+      result.tables.push_back(testing::floats_of(table.view));
+    }
+    return result;
+  };
+  const Result bounded = run(1.3), unbounded = run(0);
+  EXPECT_EQ(unbounded.refused, 0);
+  EXPECT_EQ(unbounded.replays, (std::vector{0, 0, 1, 0, 0}));
+  EXPECT_GE(bounded.refused, 3);  // the step that saturates, each time
+  EXPECT_EQ(bounded.replays, unbounded.replays);
+  EXPECT_EQ(std::memcmp(&bounded.progress, &unbounded.progress, sizeof(bounded.progress)), 0);
+  EXPECT_TRUE(bounded.states == unbounded.states);
+  EXPECT_EQ(bounded.tables, unbounded.tables);
 }
 
 // A run that was saved where ranks have some of the experts resumes where each has all, and the other way around.

@@ -8,6 +8,7 @@
 
 #include "mesh_world.h"
 #include "plan/plan.h"
+#include "plan/target.h"
 #include "support/tensor_parallel.h"
 #include "support/toy_slices.h"
 
@@ -183,6 +184,82 @@ TEST(Generate, LogitsOfTheLastStageAreThoseOfOneRank) {
             1, [](std::int64_t, std::span<const float>) -> std::int32_t { throw UserError(Problem{.what = "no"}); }),
         Error)
         << "on every rank";
+  }
+}
+
+// A rank that alone finds a problem does not leave the others waiting: all get the same problems and errors.
+TEST(Generate, AllRanksLearnOfTheProblemsOfOne) {
+  if (the_world->size() != 2) GTEST_SKIP() << "two ranks";
+  const bool odd = the_world->rank() == Rank(1);
+  const Held held{.partition = {.stages = 2, .ends = {1, 2}}};
+  const auto request = [&] {
+    return generate::GenerateRequest{.model = folder("gqa"), .prompt_ids = {1}, .ranks = ranks_of(held, 2)};
+  };
+  const auto expect_problem = [&](const generate::GenerateRequest& of, const std::string& part) {
+    Problems problems;
+    EXPECT_FALSE(generate::open_generation(of, problems).has_value());
+    ASSERT_EQ(problems.size(), 1u) << problems.lines();
+    EXPECT_NE(problems.lines().find(part), std::string::npos) << problems.lines();
+  };
+  auto no_model = request();
+  if (odd) no_model.model = "/no/such/model";
+  expect_problem(no_model, "/no/such/model");
+  auto beyond = request();
+  if (odd) beyond.prompt_ids = {1'000'000};
+  expect_problem(beyond, "1000000");
+  auto others = request();
+  if (odd) others.prompt_ids = {1, 2};
+  expect_problem(others, "ranks read different prompts");
+  // An error that is no problem.
+  auto broken = request();
+  broken.changes.describe = [&](models::ModelDescription&, Problems&) {
+    if (odd) throw Error(ExitCode::no_progress, "broken");
+  };
+  Problems problems;
+  try {
+    generate::open_generation(broken, problems);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::no_progress);
+    EXPECT_STREQ(error.what(), "broken");
+  }
+  EXPECT_TRUE(problems.empty());
+}
+
+// The memory of the rank that needs the most decides for all.
+TEST(Generate, AllRanksRejectWhatDoesNotFitOne) {
+  if (the_world->size() != 2) GTEST_SKIP() << "two ranks";
+  const Held held{.partition = {.stages = 2, .ends = {1, 2}}};
+  // The second rank has much padding in its flats.
+  const engine::ModelChanges changes{.spec_of = [](const nn::Param& param) {
+    nn::FlatSpec spec = nn::common_domain(param);
+    if (the_world->rank() == Rank(1)) spec.grain = 1 << 14;
+    return spec;
+  }};
+  Problems problems;
+  const engine::OpenModel open = engine::open_trained_model(folder("gqa"), problems, changes);
+  ASSERT_TRUE(problems.empty()) << problems.lines();
+  const std::vector<plan::Layout> layouts =
+      generate::pass_layouts({}, *open.model, {.sequences = 1, .positions = 64}, 1, DeviceKind::cpu, ranks_of(held, 2));
+  std::int64_t needed = 0;
+  for (const int stage : {0, 1}) {
+    needed = std::max(needed, generate::planned_bytes(*open.model, layouts, stage) +
+                                  plan::overhead_of(plan::load_target("cpu"), layouts.front().mesh, stage));
+  }
+  std::vector<std::int64_t> of_ranks;
+  for (const std::string& of_rank : the_world->all_gather_strings(cat(needed))) of_ranks.push_back(std::stoll(of_rank));
+  ASSERT_LT(of_ranks[0], of_ranks[1]);
+  generate::GenerateRequest request{
+      .model = folder("gqa"), .prompt_ids = {1}, .changes = changes, .ranks = ranks_of(held, 2)};
+  request.recipe.memory.capacity = Bytes(of_ranks[1]);
+  EXPECT_TRUE(generate::open_generation(request, problems).has_value());
+  request.recipe.memory.capacity = Bytes(of_ranks[1] - 1);
+  try {
+    generate::open_generation(request, problems);
+    ADD_FAILURE() << "accepted by rank " << the_world->rank();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::does_not_fit);
+    EXPECT_NE(std::string(error.what()).find(format_bytes(Bytes(of_ranks[1]))), std::string::npos) << error.what();
   }
 }
 
