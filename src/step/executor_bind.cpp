@@ -141,7 +141,7 @@ void Executor::bind_gather(const Instruction& instruction, Bound& bound) {
 void Executor::bind_weights(const Instruction& instruction, Bound& bound) {
   const FlatState& flat = setup_.state->flat(instruction.flat);
   const DType dtype = flat.compute.dtype();
-  const Shape shape{flat.count * flat.cut.parts};
+  const Shape shape = nn::flat_shape(dtype, flat.count * flat.cut.parts);
   const auto form = [&](int which) {
     return setup_.buffers->get({Role::weights, instruction.id, which}, dtype, shape);
   };
@@ -328,7 +328,8 @@ std::vector<nn::Scaled> Executor::weights_of(const Instruction& instruction) {
       const Instruction& gather = setup_.program->instructions[static_cast<std::size_t>(id)];
       if (gather.flat != place.flat) continue;
       const auto form = [&](int which) {
-        return setup_.buffers->get({Role::weights, id, which}, state.compute.dtype(), {flat.total(state.cut.parts)});
+        return setup_.buffers->get({Role::weights, id, which}, state.compute.dtype(),
+                                   nn::flat_shape(state.compute.dtype(), flat.total(state.cut.parts)));
       };
       if (gather.form != WeightForm::transposed) values = form(0);
       if (gather.form != WeightForm::rows) transposed = form(1);

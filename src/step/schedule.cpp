@@ -206,7 +206,7 @@ bool quantizes_weights(const nn::FlatSpec& spec) {
 }
 
 bool quantizes_loaded_weights(const nn::FlatSpec& spec) {
-  return !spec.changes() && spec.scaling == nn::Scaling::tensor && spec.gathered == DType::f8e4m3;
+  return !spec.changes() && (spec.packed() || (spec.scaling == nn::Scaling::tensor && spec.gathered == DType::f8e4m3));
 }
 
 namespace {

@@ -61,7 +61,8 @@ struct ScheduleOptions {
 
 // Whether a flat's weights are quantized after each update (nn/quantizer.h).
 bool quantizes_weights(const nn::FlatSpec& spec);
-// Whether they are quantized once, as they are loaded, and kept in FP8 alone: frozen weights in E4M3 with one scale.
+// Whether they are quantized once, as they are loaded, and kept in that form alone: frozen weights in E4M3 with one scale,
+// and those in NF4.
 bool quantizes_loaded_weights(const nn::FlatSpec& spec);
 
 program::Program make_program(const models::Model& model, const ScheduleOptions& options);

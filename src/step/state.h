@@ -46,14 +46,16 @@ struct FlatState {
   // The same of a frozen flat: `stored` and `compute` are in host memory, sharded in any case. A step reads the copies of
   // load_weights.
   bool streamed = false;
-  // In FlatSpec::stored: the master weights of a trainable flat, float32 unless a recipe says otherwise, or frozen
-  // ones. If `quantized_on_load`, these are only there while they are loaded, and `stored` is `compute`.
+  // [nn::flat_shape] of `count`, as `compute`. In FlatSpec::stored: the master weights of a trainable flat, float32
+  // unless a recipe says otherwise, or frozen ones. If `quantized_on_load`, these are only there while they are loaded,
+  // and `stored` is `compute`.
   TensorView stored;
   // In FlatSpec::gathered: `stored` itself if the dtypes are equal, otherwise a rounded copy. If `quantized`, always a
   // copy: the values that, times the scales, are about `stored`.
   TensorView compute;
   bool quantized = false;  // ModelState quantizes `stored`: a trainable flat with scales and a quantizer
-  // A frozen flat in FP8 and a quantizer: its weights are quantized once, as they are loaded (quantize_loaded).
+  // A frozen flat in NF4, or in FP8 and a quantizer: its weights are quantized once, as they are loaded
+  // (quantize_loaded).
   bool quantized_on_load = false;
   // All elements in FlatSpec::gathered, if DomainCut::weights has one part; `compute` is this rank's part of it. Empty
   // if the weights are sharded.
