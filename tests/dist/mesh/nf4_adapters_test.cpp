@@ -88,30 +88,14 @@ void write(engine::Session& session) {
   });
 }
 
-// By hand: the largest value, and the nearest of the published levels to each.
+// The largest value, and the level nearest to each.
 Nf4Block block_of(const float* values) {
-  constexpr std::array<double, 16> kLevels = {-1.0,
-                                              -0.6961928009986877,
-                                              -0.5250730514526367,
-                                              -0.39491748809814453,
-                                              -0.28444138169288635,
-                                              -0.18477343022823334,
-                                              -0.09105003625154495,
-                                              0.0,
-                                              0.07958029955625534,
-                                              0.16093020141124725,
-                                              0.24611230194568634,
-                                              0.33791524171829224,
-                                              0.44070982933044434,
-                                              0.5626170039176941,
-                                              0.7229568362236023,
-                                              1.0};
   Nf4Block block;
   for (int i = 0; i < 64; ++i) block.scale = std::max(block.scale, std::abs(values[i]));
   for (std::size_t i = 0; i < 64; ++i) {
     const double value = double{values[i]} / block.scale;
-    const auto nearest = std::ranges::min_element(kLevels, {}, [&](double level) { return std::abs(level - value); });
-    const auto code = static_cast<std::uint8_t>(nearest - kLevels.begin());
+    const auto nearest = std::ranges::min_element(kNf4Values, {}, [&](float level) { return std::abs(level - value); });
+    const auto code = static_cast<std::uint8_t>(nearest - kNf4Values.begin());
     block.codes[i / 2] |= static_cast<std::uint8_t>(i % 2 == 0 ? code << 4 : code);
   }
   return block;
@@ -179,13 +163,18 @@ void expect_bytes(engine::Session& session, const std::string& what) {
   EXPECT_EQ(dequantized, 8 * session.model().blocks() * session.layout().micro_batches) << what;
 }
 
-TEST(Nf4Adapters, TheBaseHasTheBytesOfItsBlocks) {
-  const models::Model model = packed_model(), plain = plain_model();
+Tensors initial_values(const models::Model& plain) {
   const auto device = make_cpu_device();
   const auto self = comm::make_self_mesh();
   engine::Session alone(plain, layout_of(testing::toy_layout({}, plain)), *device, *self, {step::Purpose::train});
   alone.initialise(3);
-  const Tensors weights = testing::states_of(alone);
+  return testing::states_of(alone);
+}
+
+TEST(Nf4Adapters, TheBaseHasTheBytesOfItsBlocks) {
+  const models::Model model = packed_model(), plain = plain_model();
+  const auto device = make_cpu_device();
+  const Tensors weights = initial_values(plain);
   for (const plan::Layout& base : testing::meshes(model)) {
     for (const ShardPolicy policy : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
       const auto mesh = comm::make_mpi_mesh(*the_world, base.mesh, 60.0);
@@ -223,12 +212,6 @@ Tensors dequantized(const models::Model& model) {
   }
   return out;
 }
-
-// Losses and what has changed in two steps.
-struct Result {
-  std::vector<double> losses;
-  Tensors after;
-};
 
 bool same_bits(const Tensors& a, const Tensors& b) {
   return std::ranges::equal(a, b, [](const auto& x, const auto& y) {
@@ -270,13 +253,13 @@ TEST(Nf4Adapters, HaveTheBitsOfDequantizedWeights) {
           }
           testing::Trained run;
           testing::take_steps(session, steps, {.inputs = {0, 1}}, run);
-          Result out{.losses = run.losses, .after = {}};
           for (const auto& [name, values] : testing::states_of(session)) {
-            if (is_adapter(name)) out.after[name] = values;
+            if (is_adapter(name)) run.after[name] = values;
           }
-          return out;
+          return run;
         };
-        const Result packed = trained(model, false), same = trained(plain, true), other = trained(plain, false);
+        const testing::Trained packed = trained(model, false), same = trained(plain, true),
+                               other = trained(plain, false);
         const std::string text = cat(text_of(base), experts ? " experts " : "");
         ASSERT_FALSE(packed.after.empty());
         EXPECT_EQ(packed.losses, same.losses) << text;
@@ -311,10 +294,7 @@ TEST(Nf4Adapters, TrainLikeOneRank) {
 TEST(Nf4Adapters, WeightsInFilesAreQuantizedOnce) {
   const models::Model model = packed_model(), plain = plain_model();
   const auto device = make_cpu_device();
-  const auto self = comm::make_self_mesh();
-  engine::Session alone(plain, layout_of(testing::toy_layout({}, plain)), *device, *self, {step::Purpose::train});
-  alone.initialise(3);
-  Tensors weights = testing::states_of(alone);
+  Tensors weights = initial_values(plain);
   const TemporaryFolder own;
   std::vector<checkpoint::SafetensorsSpec> specs;
   for (const models::HfTensor& tensor : models::hf_tensors(plain)) {
@@ -335,6 +315,33 @@ TEST(Nf4Adapters, WeightsInFilesAreQuantizedOnce) {
     engine::Session session(model, layout_of(base), *device, *mesh, {step::Purpose::train});
     session.load(models::WeightSources(*folder), 3);
     expect_blocks(session, weights, text_of(base));
+  }
+}
+
+// The base is what a run has trained in full: its checkpoint has float32 weights, which are quantized as they are read.
+TEST(Nf4Adapters, WeightsInACheckpointAreQuantizedOnce) {
+  const models::Model model = packed_model(), plain = plain_model();
+  const std::vector<plan::Layout> meshes = testing::meshes(model);
+  const TemporaryFolder own;
+  const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
+  const auto device = make_cpu_device();
+  Tensors weights;
+  {
+    const auto mesh = comm::make_mpi_mesh(*the_world, meshes.front().mesh, 60.0);
+    engine::Session session(plain, layout_of(meshes.front()), *device, *mesh, {step::Purpose::train});
+    write(session);
+    train::save(session, the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"});
+    weights = assembled(session);
+  }
+  checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
+  for (const plan::Layout& base : {meshes.front(), meshes.back()}) {
+    const auto mesh = comm::make_mpi_mesh(*the_world, base.mesh, 60.0);
+    engine::Session session(model, layout_of(base), *device, *mesh, {step::Purpose::train});
+    engine::load(session, checkpoint);
+    expect_blocks(session, weights, text_of(base));
+    for (const auto& [name, values] : assembled(session)) {
+      EXPECT_TRUE(!is_adapter(name) || values == weights.at(name)) << name;
+    }
   }
 }
 
