@@ -85,6 +85,10 @@ void Executor::bind(const Instruction& instruction, Bound& bound) {
     case Op::state_in:
     case Op::state_out:
       return bind_state_copies(instruction, bound);
+    case Op::gradient_out:
+    case Op::scalars_out:
+    case Op::weights_in:
+      return bind_host_copies(instruction, bound);
     case Op::quantize_weights:
       bound.stored = stored_on_device(instruction);
       return;
@@ -176,7 +180,7 @@ TensorView Executor::staged(const Instruction& instruction, int index, const Ten
 
 TensorView Executor::stored_on_device(const Instruction& instruction) {
   const FlatState& flat = setup_.state->flat(instruction.flat);
-  return flat.stored_on_host() ? staged(instruction, 0, flat.stored) : flat.stored;
+  return flat.stored_on_host() && !flat.updated_on_host ? staged(instruction, 0, flat.stored) : flat.stored;
 }
 
 void Executor::bind_state_copies(const Instruction& instruction, Bound& bound) {
@@ -222,7 +226,7 @@ void Executor::bind_update(const Instruction& instruction, Bound& bound) {
   const FlatState& state = setup_.state->flat(f);
   bound.stored = stored_on_device(instruction);
   bound.slots = state.slots;
-  for (std::size_t i = 0; state.on_host && i < state.slots.size(); ++i) {
+  for (std::size_t i = 0; state.on_host && !state.updated_on_host && i < state.slots.size(); ++i) {
     bound.slots[i] = staged(instruction, 1 + static_cast<int>(i), state.slots[i]);
   }
   const std::vector<optim::Phase> phases = setup_.optimizer->phases(setup_.model->flat(f));

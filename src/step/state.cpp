@@ -96,6 +96,7 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
           .first_stage = of.front() == options.stage, .begin = cut.part * count, .count = count, .cut = cut};
       state.on_host = !options.on_host.empty() && options.on_host[flats_.size()];
       state.streamed = state.on_host && !spec.trainable;
+      state.updated_on_host = options.host_updates && state.on_host && spec.trainable;
       Carver& own = state.on_host ? host : carver;
       state.quantized = options.quantizer != nullptr && quantizes_weights(spec);
       state.quantized_on_load = (options.quantizer != nullptr || spec.packed()) && quantizes_loaded_weights(spec);
@@ -109,9 +110,10 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
         const std::int64_t values = values_per_element(gathered);
         state.unsharded = carver.take(gathered, nn::flat_shape(gathered, total));
         state.compute = state.unsharded.rows(state.begin / values, count / values);
-        state.stored = gathered == stored && !state.quantized ? state.compute : own.take(stored, {count});
+        state.stored = gathered == stored && !state.quantized && !state.updated_on_host ? state.compute
+                                                                                        : own.take(stored, {count});
         if (spec.transposed) state.transposed = carver.take(gathered, {total});
-      } else if (gathered == stored && !state.quantized) {
+      } else if (gathered == stored && !state.quantized && !state.updated_on_host) {
         state.stored = state.compute = carver.take(stored, nn::flat_shape(stored, count));
       } else {
         state.stored = own.take(stored, {count});
@@ -137,6 +139,8 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
         const nn::Flat& flat = model.flats()[f];
         if (!flat.spec().trainable || !state.held) continue;
         check_update(*options.optimizer, flat, state.cut.parts);
+        HAWSER_CHECK(!state.updated_on_host || (options.optimizer->phases(flat).size() == 1 && !state.quantized),
+                     flat.name(), ": an update on the host of several phases, or of quantized weights");
         for (const optim::StateSlot& slot : options.optimizer->slots(flat)) {
           Carver& own = state.on_host ? host : carver;
           state.slots.push_back(own.take(slot.dtype, {nn::extent_count(flat, slot.extent, state.count)}));
