@@ -76,6 +76,8 @@ CastRun cast_run(DType from, DType to) {
       return copy_elements<2>;
     case 4:
       return copy_elements<4>;
+    case size_of(DType::nf4):
+      return copy_elements<size_of(DType::nf4)>;
     default:
       return copy_elements<8>;
   }

@@ -27,6 +27,21 @@ TEST(CpuStream, RunsInOrderAndEventsOrderStreams) {
   for (int i = 0; i < 40; ++i) EXPECT_EQ(order[i], i);
 }
 
+// On meta, the ops of the host are told from those of the device that is planned for.
+TEST(HostStream, IsAStreamOfTheCpu) {
+  EXPECT_EQ(make_cpu_device()->make_host_stream("host")->kind(), DeviceKind::cpu);
+  MetaDevice meta(DeviceKind::cuda);
+  const auto device = meta.make_stream("device"), host = meta.make_host_stream("host");
+  EXPECT_EQ(device->target(), DeviceKind::cuda);
+  EXPECT_EQ(host->target(), DeviceKind::cpu);
+  device->launch({.name = "a", .kind = OpKind::copy}, [] {});
+  host->wait(device->record_event());
+  host->launch({.name = "b", .kind = OpKind::copy}, [] {});
+  ASSERT_EQ(meta.trace().items.size(), 4u);
+  EXPECT_FALSE(meta.trace().items[0].record.on_host);
+  EXPECT_TRUE(meta.trace().items[3].record.on_host);
+}
+
 TEST(CpuStream, HostWaitTimesOut) {
   const auto device = make_cpu_device();
   const auto stream = device->make_stream("s");

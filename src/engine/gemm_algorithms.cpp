@@ -37,12 +37,13 @@ class Lister {
     const bool each = layout_.parts() > 1 && layout_.accumulation == GradientAccumulation::sharded;
     const DType gradient = each && act != DType::f32 ? layout_.reduce_dtype : DType::f32;  // see nn::layer_gemm
     HAWSER_CHECK(spec.scaling <= nn::Scaling::tensor, name, ": no GEMM reads these scales");
-    GemmShape of_weight{.in_a = act, .in_b = spec.gathered.value_or(act), .out = act, .count = times};
+    const DType read = spec.packed() ? act : spec.gathered.value_or(act);
+    GemmShape of_weight{.in_a = act, .in_b = read, .out = act, .count = times};
     if (spec.scaling != nn::Scaling::none) of_weight.scaling_b = ops::ScaleKind::one;
     const GemmShape of_gradient{.transpose_a = true, .in_a = act, .in_b = act, .out = gradient, .gradient = true};
     GemmShape y = of_weight, dx = of_weight, dw = of_gradient;
     const bool blocks = spec.quantized_on_use;
-    if (blocks || is_fp8(spec.gathered.value_or(act))) {  // nn/precision: all three read rows along K
+    if (blocks || is_fp8(read)) {  // nn/precision: all three read rows along K
       for (GemmShape* const shape : {&y, &dx, &dw}) {
         shape->in_a = shape == &y || blocks ? DType::f8e4m3 : DType::f8e5m2;
         shape->in_b = DType::f8e4m3;

@@ -8,10 +8,44 @@
 
 namespace hawser::engine {
 
+namespace {
+
+// The flats whose weights the state quantizes as they are loaded, and the checkpoint has as they were.
+std::vector<int> to_quantize(Session& session, const checkpoint::Checkpoint& checkpoint, const StateScope& scope) {
+  std::vector<int> flats;
+  for (int f = 0; scope.frozen && f < session.state().flats(); ++f) {
+    const step::FlatState& state = session.state().flat(f);
+    if (!state.held || !state.quantized_on_load) continue;
+    const nn::Segment& first = session.model().flat(f).params().front().segments.front();
+    const checkpoint::SavedTensor* const saved = checkpoint.find(first.name);
+    if (saved != nullptr && (saved->dtype == DType::f32 || saved->dtype == DType::bf16)) flats.push_back(f);
+  }
+  return flats;
+}
+
+void load_and_quantize(Session& session, checkpoint::Checkpoint& checkpoint, int flat) {
+  const step::FlatState& state = session.state().flat(flat);
+  std::vector<float> values(static_cast<std::size_t>(state.count));
+  const TensorView view(reinterpret_cast<std::byte*>(values.data()), DType::f32, {state.count}, DeviceKind::cpu);
+  checkpoint.read(nn::extent_states(session.model().flat(flat), {}, state.begin, state.count, view, "", true));
+  session.load_quantized(flat, view);
+}
+
+}  // namespace
+
 void load(Session& session, checkpoint::Checkpoint& checkpoint, StateScope scope) {
   HostCopy copy(session, scope);
-  checkpoint.read(copy.states(StatesFor::load));
+  std::vector<NamedState> states = copy.states(StatesFor::load);
+  const std::vector<int> unquantized = to_quantize(session, checkpoint, scope);
+  for (const StatePart& part : state_parts(session, scope)) {
+    if (std::ranges::find(unquantized, part.flat) == unquantized.end()) continue;
+    for (const NamedState& state : named_states(session, {part}, StatesFor::load)) {
+      std::erase_if(states, [&](const NamedState& other) { return other.name == state.name; });
+    }
+  }
+  checkpoint.read(states);
   copy.store();
+  for (const int flat : unquantized) load_and_quantize(session, checkpoint, flat);
   session.parameters_changed(scope.scales ? Scales::keep : Scales::measure);
 }
 

@@ -9,8 +9,9 @@
 namespace hawser::engine {
 
 // Fills the session's parameters and its optimizer's slots. What is not in `scope` stays as it is: the frozen weights
-// of a checkpoint of adapters alone come from elsewhere. Without StateScope::scales, the scales of quantized weights
-// are measured. Collective.
+// of a checkpoint of adapters alone come from elsewhere. Frozen weights of step::FlatState::quantized_on_load, which the
+// checkpoint has in float32 or bf16, are quantized as those of files are. Without StateScope::scales, the scales of
+// quantized weights are measured. Collective.
 void load(Session& session, checkpoint::Checkpoint& checkpoint, StateScope scope = {});
 
 // A problem if the session has Linears or experts in FP8 of which the checkpoint, of a run in FP8, has no scales: that

@@ -307,6 +307,14 @@ void Session::load_shards(const models::WeightSources& sources, std::uint64_t se
   stream_->synchronize();
 }
 
+void Session::load_quantized(int flat, const TensorView& values) {
+  StagedWeights staged = stage_weights();
+  const TensorView place = staged.place(flat);
+  transfer(*stream_, {.name = "load_weights", .kind = OpKind::transfer, .accesses = {writes(place)}}, place.raw(),
+           values.raw(), values.bytes());
+  quantize(flat, place, staged);
+}
+
 void Session::quantize(int flat, const TensorView& values, StagedWeights& staged) {
   std::vector<Arena> workspaces;
   step::quantize_loaded(*state_, model_, mesh_, flat, values, staged.compute(flat), *stream_,

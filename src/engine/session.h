@@ -93,9 +93,12 @@ class Session {
   // Loads the parameters of this rank's shard. `sources` must have passed models::check_weights. Tensors that they do
   // not have get the initial values of `seed`.
   void load(const models::WeightSources& sources, std::uint64_t seed);
+  // Quantizes this rank's shard of a flat of step::FlatState::quantized_on_load; `values`: float32 [count], on the host.
+  // Blocks the host. All ranks that have parts of the flat call it, and parameters_changed() after the last flat.
+  void load_quantized(int flat, const TensorView& values);
   // Rounds the float32 parameters into their copies in the compute dtype, or quantizes them; blocks the host.
-  // Collective. initialise() and load() do it themselves, and quantize frozen weights in FP8 as they write them: call it
-  // after writing parameters in another way, such as from a checkpoint.
+  // Collective. initialise() and load() do it themselves, and quantize frozen weights in FP8 and NF4 as they write
+  // them: call it after writing parameters in another way, such as from a checkpoint.
   void parameters_changed(Scales scales = Scales::measure);
 
   // True on the ranks of the first replica. All replicas hold the same state; this one saves it (engine/host_copy.h).

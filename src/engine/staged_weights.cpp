@@ -27,8 +27,8 @@ StagedWeights::~StagedWeights() {
 TensorView StagedWeights::place(int flat) {
   const step::FlatState& state = state_.flat(flat);
   if (state.staged_stored_bytes() == 0) return state.stored;
-  const DType dtype = state.quantized_on_load ? DType::f32 : state.stored.dtype();
-  return TensorView(arena_.raw(), dtype, state.stored.shape(), arena_.device());
+  if (state.quantized_on_load) return TensorView(arena_.raw(), DType::f32, {state.count}, arena_.device());
+  return TensorView(arena_.raw(), state.stored.dtype(), state.stored.shape(), arena_.device());
 }
 
 TensorView StagedWeights::load(int flat) {

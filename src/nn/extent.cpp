@@ -110,8 +110,15 @@ class Lister {
   }
 
   void elements() {
-    for (const SegmentPiece& piece : segment_pieces(flat_, begin_, count_)) {
-      const Segment& segment = segment_of(flat_, piece);
+    const std::int64_t values = values_per_element(values_.dtype());
+    for (SegmentPiece piece : segment_pieces(flat_, begin_, count_)) {
+      Segment segment = segment_of(flat_, piece);
+      if (values > 1) {  // a row is a list of blocks
+        const int last = segment.global.rank() - 1;
+        segment.global[last] /= values;
+        if (segment.slice.dim == last) segment.slice.begin /= values, segment.slice.extent /= values;
+        piece.first /= values, piece.at /= values, piece.count /= values;
+      }
       const std::vector<Box> boxes = global_boxes(segment, piece, values_.rows(piece.at, piece.count));
       std::vector<Box>& all = state(segment.name, segment.global).boxes;
       all.insert(all.end(), boxes.begin(), boxes.end());
@@ -342,8 +349,9 @@ std::int64_t saved_count(const Flat& flat, const Extent& extent) {
 
 std::vector<NamedState> extent_states(const Flat& flat, const Extent& extent, std::int64_t begin, std::int64_t count,
                                       const TensorView& values, const std::string& prefix, bool everywhere) {
-  HAWSER_CHECK(values.dense() && values.elements() == extent_count(flat, extent, count), flat.name(), ": ",
-               extent_count(flat, extent, count), " values in ", values.text());
+  const std::int64_t expected = extent_count(flat, extent, count) / values_per_element(values.dtype());
+  HAWSER_CHECK(values.dense() && values.elements() == expected, flat.name(), ": ", expected, " values in ",
+               values.text());
   return Lister(flat, extent, begin, count, values, prefix, everywhere).list();
 }
 

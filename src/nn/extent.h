@@ -63,8 +63,9 @@ std::vector<ExtentPart> extent_parts(const Flat& flat, const Extent& extent);
 std::int64_t sum_count(const Flat& flat, const Extent& extent);
 
 // The values of the shard [begin, begin + count) of the flat as boxes of named tensors, called prefix + name. Of what
-// several ranks have, `everywhere` returns all of it, to load; otherwise that which this rank saves. Throws
-// InternalError if a slice cuts a block or tile.
+// several ranks have, `everywhere` returns all of it, to load; otherwise that which this rank saves. Of a packed flat
+// (FlatSpec::packed), with Extent::Kind::element, the values are its blocks, and so are those of the tensors: [rows,
+// columns / kNf4Block]. Throws InternalError if a slice cuts a block or tile.
 std::vector<NamedState> extent_states(const Flat& flat, const Extent& extent, std::int64_t begin, std::int64_t count,
                                       const TensorView& values, const std::string& prefix, bool everywhere);
 

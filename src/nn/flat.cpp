@@ -36,7 +36,14 @@ Flat::Flat(std::string name, FlatSpec spec, std::vector<Param> params)
                ": quantized where it is read, but with scales or transposed");
   HAWSER_CHECK(!spec.transposed || spec.scaling == Scaling::none || spec.scaling == Scaling::tensor, name_,
                ": transposed matrices with scales of blocks are not supported yet");
+  static_assert(kAlignmentElements % kNf4Block == 0);
+  HAWSER_CHECK(!spec.packed() || (!spec.changes() && spec.stored.value_or(DType::nf4) == DType::nf4 && !spec.fp8() &&
+                                  !spec.transposed),
+               name_, ": NF4 weights that train, or in another format, too");
   for (const Param& param : params_) {
+    HAWSER_CHECK(!spec.packed() || (param.of_linear && param.shape.rank() == 2 && param.shape[1] % kNf4Block == 0),
+                 param.name, " ", param.shape.text(), ": NF4, but no weight of a Linear with rows of whole blocks of ",
+                 kNf4Block);
     HAWSER_CHECK(!spec.transposed || param.shape.rank() == 2, param.name, ": transposed, but no matrix");
     HAWSER_CHECK(param.matrices == 0 || (param.shape.rank() == 2 && param.padding == 0 && param.matrices > 0 &&
                                          param.shape[0] % param.matrices == 0),
@@ -70,7 +77,10 @@ std::int64_t Flat::total(int parts) const {
 
 TensorView Flat::view(const TensorView& flat, int param) const {
   const Param& p = params_[static_cast<std::size_t>(param)];
-  return flat.rows(offset(param), p.elements()).reshape(p.shape);
+  Shape shape = p.shape;
+  const std::int64_t values = values_per_element(flat.dtype());
+  if (values > 1) shape[shape.rank() - 1] /= values;
+  return flat.rows(offset(param) / values, shape.elements()).reshape(shape);
 }
 
 std::vector<Flat::Gap> Flat::gaps(std::int64_t total) const {
@@ -141,11 +151,11 @@ FlatSpecOf with_sequence_parallelism(FlatSpecOf spec_of) {
 namespace {
 
 // `spec_of` with `change` to the specs of the weights of Linears and experts in these blocks.
-FlatSpecOf with_changed_weights(FlatSpecOf spec_of, std::function<bool(int)> in_fp8, void (*change)(FlatSpec&)) {
+FlatSpecOf with_changed_weights(FlatSpecOf spec_of, std::function<bool(int)> in_block, void (*change)(FlatSpec&)) {
   return FlatSpecOf(
-      [of = std::move(spec_of), in_fp8 = std::move(in_fp8), change](const Param& param, const UnitPlace& place) {
+      [of = std::move(spec_of), in_block = std::move(in_block), change](const Param& param, const UnitPlace& place) {
         FlatSpec spec = of(param, place);
-        if (param.of_linear && place.kind == UnitPlace::Kind::block && in_fp8(place.block)) change(spec);
+        if (param.of_linear && place.kind == UnitPlace::Kind::block && in_block(place.block)) change(spec);
         return spec;
       });
 }
@@ -157,6 +167,12 @@ FlatSpecOf with_fp8_weights(FlatSpecOf spec_of, std::function<bool(int)> in_fp8)
     spec.gathered = DType::f8e4m3;
     spec.scaling = Scaling::tensor;
     spec.transposed = true;
+  });
+}
+
+FlatSpecOf with_nf4_weights(FlatSpecOf spec_of, std::function<bool(int)> in_nf4) {
+  return with_changed_weights(std::move(spec_of), std::move(in_nf4), [](FlatSpec& spec) {
+    if (!spec.changes()) spec.gathered = DType::nf4;
   });
 }
 

@@ -184,10 +184,12 @@ class LayerContext {
   virtual RowCounts rows() const = 0;
   virtual const Seams& seams() const = 0;
   virtual const Scaled& parameter(int param) const = 0;
-  // The view of a parameter that has no scale. Only Linears and experts read scaled ones; InternalError.
+  // The view of a parameter that has no scale. Only Linears and experts read scaled and packed ones; InternalError.
   const TensorView& weight(int param) const {
     const Scaled& weight = parameter(param);
     HAWSER_CHECK(weight.scale.empty(), "parameter ", param, " of this layer cannot have a scale");
+    HAWSER_CHECK(values_per_element(weight.view.dtype()) == 1, "parameter ", param, " of this layer cannot be ",
+                 to_string(weight.view.dtype()));
     HAWSER_CHECK(!weight.view.empty(), "parameter ", param, " of this layer is read transposed only");
     return weight.view;
   }

@@ -105,9 +105,11 @@ constexpr std::int64_t kScalingBlock = 128;
 // What the parameters of one flat buffer have in common (nn/flat.h).
 struct FlatSpec {
   Domain domain = Domain::sliced;
-  bool trainable = true;            // false: frozen. No gradient, no moments, no master weights
-  std::optional<DType> stored;      // dtype that ranks keep; absent: float32 if trainable, otherwise the compute dtype
-  std::optional<DType> gathered;    // dtype that layers read; absent: the compute dtype
+  bool trainable = true;        // false: frozen. No gradient, no moments, no master weights
+  std::optional<DType> stored;  // dtype that ranks keep; absent: float32 if trainable, otherwise the compute dtype
+  // Dtype that layers read; absent: the compute dtype. DType::nf4: frozen weights of Linears and experts only, whose
+  // rows on this rank are whole blocks.
+  std::optional<DType> gathered;
   Scaling scaling = Scaling::none;  // weights of Linears and experts only
   // Backward reads the matrices with rows and columns exchanged (Scaled::transposed), as GEMMs of FP8 need them, and
   // not as they are. Weights of Linears and experts only, and scales of Scaling::none or tensor so far.
@@ -124,6 +126,9 @@ struct FlatSpec {
                                   // Flat::kAlignmentElements
   bool operator==(const FlatSpec&) const = default;
 
+  // Blocks of a row's weights in 4 bits (DType::nf4), each with its scale: stored and gathered so, quantized once as
+  // they are loaded, and dequantized where a GEMM reads them.
+  bool packed() const { return gathered == DType::nf4; }
   bool fp8() const { return quantized_on_use || scaling != Scaling::none; }  // GEMMs read it quantized
   bool changes() const { return trainable || updated_by_layer; }  // in training: checkpoints of a run have it
   // The dtypes in a model that computes in `compute`.

@@ -6,7 +6,8 @@
 
 namespace hawser::nn {
 
-// A matrix as a Linear reads it: its values are scale * view. The view of a parameter is in FlatSpec::gathered.
+// A matrix as a Linear reads it: its values are scale * view. The view of a parameter is in FlatSpec::gathered; in
+// DType::nf4 it has a block's weights and their scale in one element [rows, columns / kNf4Block], and no other scale.
 struct Scaled {
   TensorView view;             // empty where only `transposed` is read, such as a weight in backward
   TensorView scale = {};       // float32, of `kind` for the view's shape; empty: 1

@@ -50,7 +50,7 @@ double bytes_sent(const CollectiveNote& note, int count);
 struct StepTime {
   double seconds = 0;
   // Seconds of work, summed over streams, by category: "GEMM", "attention", "other work", "communication",
-  // "host transfers" (with a host link).
+  // "host transfers" and "host updates" (with a host link).
   std::map<std::string, double> busy;
 };
 

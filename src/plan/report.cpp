@@ -135,7 +135,7 @@ std::vector<std::string> slow_kernels(const Forecast& forecast) {
 double computing(const StageForecast& stage) {
   double seconds = 0;
   for (const auto& [what, busy] : stage.time.busy) {
-    if (what != "communication" && what != "host transfers") seconds += busy;
+    if (what != "communication" && what != "host transfers" && what != "host updates") seconds += busy;
   }
   return seconds;
 }

@@ -39,6 +39,8 @@ class TracedDevice : public ForwardingDevice {
   RankTimeline stop(int rank, std::vector<std::string> instructions);
 
   std::unique_ptr<Stream> make_stream(const std::string& name) override;
+  // Its work is not measured.
+  std::unique_ptr<Stream> make_host_stream(const std::string& name) override { return inner_->make_host_stream(name); }
 
  private:
   friend class TracedStream;

@@ -76,6 +76,12 @@ const char* to_string(Op op) {
       return "state_in";
     case Op::state_out:
       return "state_out";
+    case Op::gradient_out:
+      return "gradient_out";
+    case Op::scalars_out:
+      return "scalars_out";
+    case Op::weights_in:
+      return "weights_in";
     case Op::layer_update:
       return "layer_update";
     case Op::end_step:
@@ -104,6 +110,8 @@ const char* to_string(StreamId stream) {
       return "copy_out";
     case StreamId::copy_in:
       return "copy_in";
+    case StreamId::host:
+      return "host";
     case StreamId::count:
       break;
   }

@@ -30,10 +30,21 @@ const char* name_of(Role role) {
       return "staged optimizer state";
     case Role::update:
       return "optimizer's exchanges";
+    case Role::host_gradient:
+      return "gradients on the host";
+    case Role::host_weights:
+      return "updated weights on the host";
+    case Role::host_scalars:
+      return "scalars on the host";
     case Role::temp:
       return "workspace";
   }
   return "?";
+}
+
+bool in_host_memory(Role role) {
+  return role == Role::offloaded || role == Role::host_gradient || role == Role::host_weights ||
+         role == Role::host_scalars;
 }
 
 }  // namespace
@@ -47,7 +58,7 @@ std::string BufferKey::text() const {
 void BufferPlan::add(const BufferKey& key, std::int64_t bytes, std::uint64_t address) {
   index.emplace(key, static_cast<int>(buffers.size()));
   buffers.push_back({.name = key.text(), .category = name_of(key.role), .address = address, .bytes = bytes});
-  if (key.role == Role::offloaded) buffers.back().space = program::Space::host;
+  if (in_host_memory(key.role)) buffers.back().space = program::Space::host;
 }
 
 std::int64_t BufferPlan::offset(int buffer) const {

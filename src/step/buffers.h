@@ -25,7 +25,12 @@ enum class Role {
   offloaded,           // (forward instruction, as for saved; -1: the layer's input): a saved tensor in host memory
   staged_state,        // (Instruction::staged, 0: master weights, 1 + i: slot i): a flat's state, on the device
   update,              // (flat, 2 * phase: sums, 2 * phase + 1: what is gathered or scattered): optim::Exchanged
-  temp,                // (instruction, count)
+  // In host memory, for updates on the host: a flat's gradient shard (flat), and its updated weights in the dtype that
+  // layers read (flat); what they read of the step (0, index in Executor::UpdateScalars).
+  host_gradient,
+  host_weights,
+  host_scalars,
+  temp,  // (instruction, count)
 };
 
 struct BufferKey {

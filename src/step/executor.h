@@ -191,6 +191,16 @@ class Executor {
   void bind_copies(const program::Instruction& instruction, Bound& bound);
   void bind_update(const program::Instruction& instruction, Bound& bound);
   void bind_state_copies(const program::Instruction& instruction, Bound& bound);
+  void bind_host_copies(const program::Instruction& instruction, Bound& bound);
+  // What updates read of the step: on the device, or the copies of scalars_out.
+  struct UpdateScalars {
+    TensorView scalars, coefficient, skip, step;
+    std::array<TensorView*, 4> all() { return {&scalars, &coefficient, &skip, &step}; }
+  };
+  UpdateScalars update_scalars(bool on_host);
+  TensorView host_gradient(int flat);
+  TensorView host_weights(int flat);  // `stored` itself, if layers read its dtype
+  void weights_in(const program::Instruction& instruction);
   TensorView staged(const program::Instruction& instruction, int index, const TensorView& like);
   TensorView stored_on_device(const program::Instruction& instruction);
   void bind_auxiliary(const program::Instruction& instruction, Bound& bound);

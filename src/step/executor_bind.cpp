@@ -85,6 +85,10 @@ void Executor::bind(const Instruction& instruction, Bound& bound) {
     case Op::state_in:
     case Op::state_out:
       return bind_state_copies(instruction, bound);
+    case Op::gradient_out:
+    case Op::scalars_out:
+    case Op::weights_in:
+      return bind_host_copies(instruction, bound);
     case Op::quantize_weights:
       bound.stored = stored_on_device(instruction);
       return;
@@ -141,7 +145,7 @@ void Executor::bind_gather(const Instruction& instruction, Bound& bound) {
 void Executor::bind_weights(const Instruction& instruction, Bound& bound) {
   const FlatState& flat = setup_.state->flat(instruction.flat);
   const DType dtype = flat.compute.dtype();
-  const Shape shape{flat.count * flat.cut.parts};
+  const Shape shape = nn::flat_shape(dtype, flat.count * flat.cut.parts);
   const auto form = [&](int which) {
     return setup_.buffers->get({Role::weights, instruction.id, which}, dtype, shape);
   };
@@ -176,7 +180,7 @@ TensorView Executor::staged(const Instruction& instruction, int index, const Ten
 
 TensorView Executor::stored_on_device(const Instruction& instruction) {
   const FlatState& flat = setup_.state->flat(instruction.flat);
-  return flat.stored_on_host() ? staged(instruction, 0, flat.stored) : flat.stored;
+  return flat.stored_on_host() && !flat.updated_on_host ? staged(instruction, 0, flat.stored) : flat.stored;
 }
 
 void Executor::bind_state_copies(const Instruction& instruction, Bound& bound) {
@@ -222,7 +226,7 @@ void Executor::bind_update(const Instruction& instruction, Bound& bound) {
   const FlatState& state = setup_.state->flat(f);
   bound.stored = stored_on_device(instruction);
   bound.slots = state.slots;
-  for (std::size_t i = 0; state.on_host && i < state.slots.size(); ++i) {
+  for (std::size_t i = 0; state.on_host && !state.updated_on_host && i < state.slots.size(); ++i) {
     bound.slots[i] = staged(instruction, 1 + static_cast<int>(i), state.slots[i]);
   }
   const std::vector<optim::Phase> phases = setup_.optimizer->phases(setup_.model->flat(f));
@@ -328,7 +332,8 @@ std::vector<nn::Scaled> Executor::weights_of(const Instruction& instruction) {
       const Instruction& gather = setup_.program->instructions[static_cast<std::size_t>(id)];
       if (gather.flat != place.flat) continue;
       const auto form = [&](int which) {
-        return setup_.buffers->get({Role::weights, id, which}, state.compute.dtype(), {flat.total(state.cut.parts)});
+        return setup_.buffers->get({Role::weights, id, which}, state.compute.dtype(),
+                                   nn::flat_shape(state.compute.dtype(), flat.total(state.cut.parts)));
       };
       if (gather.form != WeightForm::transposed) values = form(0);
       if (gather.form != WeightForm::rows) transposed = form(1);

@@ -7,7 +7,8 @@
 // of several phases waits for what the ranks exchange after each; the first phase of the next such flat runs meanwhile,
 // so that the exchanges of at most two flats are live. State in host memory is copied to the device before a flat's
 // update and back after it; while one flat is updated, the next one's state is copied, so that those of at most two are
-// on the device.
+// on the device. If the host updates it, its gradient is copied to the host as soon as it is complete, and the updated
+// weights are copied back, while the host updates the next flat.
 #pragma once
 
 #include <array>
@@ -55,13 +56,15 @@ struct ScheduleOptions {
   int copies = 1;
   const optim::Optimizer* optimizer = nullptr;  // whose phases updates have; null: one phase
   std::vector<bool> on_host;                    // StateOptions::on_host: frozen flats are loaded before each use
+  bool host_updates = false;                    // StateOptions::host_updates
   Verification verification = Verification::none;
   bool quantizes = false;  // there is a quantizer (nn/quantizer.h): scales and quantized weights follow the updates
 };
 
 // Whether a flat's weights are quantized after each update (nn/quantizer.h).
 bool quantizes_weights(const nn::FlatSpec& spec);
-// Whether they are quantized once, as they are loaded, and kept in FP8 alone: frozen weights in E4M3 with one scale.
+// Whether they are quantized once, as they are loaded, and kept in that form alone: frozen weights in E4M3 with one
+// scale, and those in NF4.
 bool quantizes_loaded_weights(const nn::FlatSpec& spec);
 
 program::Program make_program(const models::Model& model, const ScheduleOptions& options);

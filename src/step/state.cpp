@@ -7,6 +7,7 @@
 #include "models/weights.h"
 #include "ops/copy/copy.h"
 #include "ops/copy/transpose.h"
+#include "ops/quantize/quantize_nf4.h"
 #include "step/schedule.h"
 
 namespace hawser::step {
@@ -95,22 +96,25 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
           .first_stage = of.front() == options.stage, .begin = cut.part * count, .count = count, .cut = cut};
       state.on_host = !options.on_host.empty() && options.on_host[flats_.size()];
       state.streamed = state.on_host && !spec.trainable;
+      state.updated_on_host = options.host_updates && state.on_host && spec.trainable;
       Carver& own = state.on_host ? host : carver;
       state.quantized = options.quantizer != nullptr && quantizes_weights(spec);
-      state.quantized_on_load = options.quantizer != nullptr && quantizes_loaded_weights(spec);
+      state.quantized_on_load = (options.quantizer != nullptr || spec.packed()) && quantizes_loaded_weights(spec);
       const DType gathered = spec.gathered_in(options.compute), stored = spec.stored_in(options.compute);
       HAWSER_CHECK(!spec.updated_by_layer || (!spec.trainable && stored == DType::f32 && gathered == DType::f32),
                    flat.name(), ": what a layer updates is float32 and not trainable");
       if (state.streamed) {
-        state.compute = own.take(gathered, {count});
-        state.stored = gathered == stored ? state.compute : own.take(stored, {count});
+        state.compute = own.take(gathered, nn::flat_shape(gathered, count));
+        state.stored = gathered == stored ? state.compute : own.take(stored, nn::flat_shape(stored, count));
       } else if (domain.weights.parts == 1) {
-        state.unsharded = carver.take(gathered, {total});
-        state.compute = state.unsharded.rows(state.begin, count);
-        state.stored = gathered == stored && !state.quantized ? state.compute : own.take(stored, {count});
+        const std::int64_t values = values_per_element(gathered);
+        state.unsharded = carver.take(gathered, nn::flat_shape(gathered, total));
+        state.compute = state.unsharded.rows(state.begin / values, count / values);
+        state.stored = gathered == stored && !state.quantized && !state.updated_on_host ? state.compute
+                                                                                        : own.take(stored, {count});
         if (spec.transposed) state.transposed = carver.take(gathered, {total});
-      } else if (gathered == stored && !state.quantized) {
-        state.stored = state.compute = carver.take(stored, {count});
+      } else if (gathered == stored && !state.quantized && !state.updated_on_host) {
+        state.stored = state.compute = carver.take(stored, nn::flat_shape(stored, count));
       } else {
         state.stored = own.take(stored, {count});
         state.compute = carver.take(gathered, {count});
@@ -135,6 +139,8 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
         const nn::Flat& flat = model.flats()[f];
         if (!flat.spec().trainable || !state.held) continue;
         check_update(*options.optimizer, flat, state.cut.parts);
+        HAWSER_CHECK(!state.updated_on_host || (options.optimizer->phases(flat).size() == 1 && !state.quantized),
+                     flat.name(), ": an update on the host of several phases, or of quantized weights");
         for (const optim::StateSlot& slot : options.optimizer->slots(flat)) {
           Carver& own = state.on_host ? host : carver;
           state.slots.push_back(own.take(slot.dtype, {nn::extent_count(flat, slot.extent, state.count)}));
@@ -284,7 +290,9 @@ std::int64_t ModelState::staged_bytes() const {
 void ModelState::refresh_compute(int flat, const TensorView& stored, const TensorView& compute, Stream& stream) const {
   const FlatState& state = flats_[static_cast<std::size_t>(flat)];
   const bool copies = compute.raw() != stored.raw();
-  if (copies && (state.quantized || state.quantized_on_load)) {
+  if (copies && model_->flat(flat).spec().packed()) {
+    ops::quantize_nf4(stream, {.x = stored, .q = compute});
+  } else if (copies && (state.quantized || state.quantized_on_load)) {
     options_.quantizer->quantize_weights(stream, {.flat = model_->flat(flat), .begin = state.begin, .values = stored},
                                          state.scales, compute);
   } else if (copies) {

@@ -43,17 +43,22 @@ struct FlatState {
   // StateOptions::on_host: `slots` are in host memory, and `stored` is unless it is the same view as `compute`. Ops of
   // the device work on copies: in a step on those of state_in, otherwise on a copy that the caller makes.
   bool on_host = false;
-  // The same of a frozen flat: `stored` and `compute` are in host memory, sharded in any case. A step reads the copies of
-  // load_weights.
+  // With it, and StateOptions::host_updates, of a trainable flat: its updates run on the host, on `stored` and `slots`
+  // where they are, and `stored` is never the same view as `compute`.
+  bool updated_on_host = false;
+  // on_host of a frozen flat: `stored` and `compute` are in host memory, sharded in any case. A step reads the copies
+  // of load_weights.
   bool streamed = false;
-  // In FlatSpec::stored: the master weights of a trainable flat, float32 unless a recipe says otherwise, or frozen
-  // ones. If `quantized_on_load`, these are only there while they are loaded, and `stored` is `compute`.
+  // [nn::flat_shape] of `count`, as `compute`. In FlatSpec::stored: the master weights of a trainable flat, float32
+  // unless a recipe says otherwise, or frozen ones. If `quantized_on_load`, these are only there while they are loaded,
+  // and `stored` is `compute`.
   TensorView stored;
   // In FlatSpec::gathered: `stored` itself if the dtypes are equal, otherwise a rounded copy. If `quantized`, always a
   // copy: the values that, times the scales, are about `stored`.
   TensorView compute;
   bool quantized = false;  // ModelState quantizes `stored`: a trainable flat with scales and a quantizer
-  // A frozen flat in FP8 and a quantizer: its weights are quantized once, as they are loaded (quantize_loaded).
+  // A frozen flat in NF4, or in FP8 and a quantizer: its weights are quantized once, as they are loaded
+  // (quantize_loaded).
   bool quantized_on_load = false;
   // All elements in FlatSpec::gathered, if DomainCut::weights has one part; `compute` is this rank's part of it. Empty
   // if the weights are sharded.
@@ -109,6 +114,9 @@ struct StateOptions {
   // stored are on the device nevertheless. Of a frozen one, the weights, which are loaded before each use
   // (FlatState::streamed). Not of what layers update. Empty: none.
   std::vector<bool> on_host;
+  // The updates of trainable flats on_host run on the host's processor: gradients are copied to it, and weights as
+  // layers read them back to the device. Optimizers of one phase, and weights that are not quantized.
+  bool host_updates = false;
   bool verifies = false;           // there are FlatState::reference_gradient
   std::int64_t kv_cache_rows = 0;  // slots of each layer's KV cache (nn/kv_cache.h); 0: no KV cache
   models::Partition partition;

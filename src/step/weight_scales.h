@@ -1,5 +1,5 @@
 // `scale_weights`: the scales of quantized weights from their maxima (nn/quantizer.h). `quantize_loaded`: the frozen
-// weights of a flat in FP8. Both are collective.
+// weights of a flat in FP8 or NF4. Both are collective.
 #pragma once
 
 #include <functional>
@@ -20,9 +20,10 @@ void all_reduce_max(comm::Group& group, const TensorView& data, Stream& stream, 
 void scale_weights(const ModelState& state, comm::Mesh& mesh, Stream& stream, const Workspace& workspace);
 
 // Enqueues, for one flat of FlatState::quantized_on_load: its scales, from the amaxes of all ranks' shards, and this
-// rank's shard in FP8 with them. The bits are those of the quantized gathered weights on every mesh. `values` [count],
-// float32 or bf16: this rank's shard, in memory of the device. `compute`: FlatState::compute, or memory of the device for
-// it. All ranks that have parts of the flat call it. Does not gather FlatState::unsharded.
+// rank's shard in FP8 with them; or this rank's shard in NF4, whose blocks have their own. The bits are those of the
+// quantized gathered weights on every mesh. `values` [count], float32 or bf16: this rank's shard, in memory of the
+// device. `compute`: FlatState::compute, or memory of the device for it. All ranks that have parts of the flat call it.
+// Does not gather FlatState::unsharded.
 void quantize_loaded(const ModelState& state, const models::Model& model, comm::Mesh& mesh, int flat,
                      const TensorView& values, const TensorView& compute, Stream& stream, const Workspace& workspace);
 

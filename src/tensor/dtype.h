@@ -1,4 +1,4 @@
-// `DType`: element types of tensors, and the bfloat16 conversions. Those of FP8: tensor/fp8.h.
+// `DType`: element types of tensors, and the bfloat16 conversions. Those of FP8: tensor/fp8.h; of NF4: tensor/nf4.h.
 #pragma once
 
 #include <bit>
@@ -7,7 +7,10 @@
 namespace hawser {
 
 // Values are stored in GEMM choices (ops/gemm/gemm_key.h): new ones go to the end.
-enum class DType : std::uint8_t { f32, bf16, i32, i64, u8, f8e4m3, f8e5m2 };
+// An element of nf4 is a block of weights with its scale, in 36 bytes: half a byte each, and a float32.
+enum class DType : std::uint8_t { f32, bf16, i32, i64, u8, f8e4m3, f8e5m2, nf4 };
+
+constexpr std::int64_t kNf4Block = 64;  // weights of a block
 
 constexpr std::int64_t size_of(DType dtype) {
   switch (dtype) {
@@ -22,8 +25,15 @@ constexpr std::int64_t size_of(DType dtype) {
     case DType::f8e4m3:
     case DType::f8e5m2:
       return 1;
+    case DType::nf4:
+      return 4 + kNf4Block / 2;
   }
   return 0;
+}
+
+// The values in one element of a view.
+constexpr std::int64_t values_per_element(DType dtype) {
+  return dtype == DType::nf4 ? kNf4Block : 1;
 }
 
 constexpr const char* to_string(DType dtype) {
@@ -42,6 +52,8 @@ constexpr const char* to_string(DType dtype) {
       return "float8_e4m3fn";
     case DType::f8e5m2:
       return "float8_e5m2";
+    case DType::nf4:
+      return "nf4";
   }
   return "?";
 }

@@ -23,8 +23,8 @@ TEST(DType, DispatchesToTheTypeOfEachFloatingPointDType) {
 
 // A kernel for float32 that gets another dtype would read its bytes as float32.
 TEST(DType, RejectsTheDTypesThatItHasNoTypeFor) {
-  for (const DType dtype :
-       {DType::i32, DType::i64, DType::u8, DType::f8e4m3, DType::f8e5m2, std::bit_cast<DType>(std::uint8_t{77})}) {
+  for (const DType dtype : {DType::i32, DType::i64, DType::u8, DType::f8e4m3, DType::f8e5m2, DType::nf4,
+                            std::bit_cast<DType>(std::uint8_t{77})}) {
     const auto ignore = [](auto) { return 0; };
     EXPECT_THROW(dispatch_float(dtype, ignore), InternalError) << to_string(dtype);
     EXPECT_THROW(by_float(dtype, 1, 2), InternalError) << to_string(dtype);

@@ -104,17 +104,34 @@ inline models::ModelDescription toy_with_experts(std::int64_t experts = 5, std::
   return description;
 }
 
-// The toy with adapters of rank 3 on all Linears of its blocks.
-// `magnitudes`: of all adapters (DoRA).
-inline models::ModelDescription toy_with_adapters(double dropout, bool magnitudes = false) {
-  models::ModelDescription description = toy_description();
+// Adapters of rank 3 on all Linears of the blocks. `magnitudes`: of all adapters (DoRA).
+inline void add_toy_adapters(models::ModelDescription& description, double dropout, bool magnitudes = false) {
   for (models::BlockDescription& block : description.blocks) {
     nn::AttentionConfig& a = block.attention;
     nn::MlpConfig& m = block.mlp;
     for (const std::string& name : {a.q, a.k, a.v, a.output}) a.adapters.push_back({name, 3, 2.0, dropout, magnitudes});
     for (const std::string& name : {m.gate, m.up, m.down}) m.adapters.push_back({name, 3, 2.0, dropout, magnitudes});
   }
+}
+
+inline models::ModelDescription toy_with_adapters(double dropout, bool magnitudes = false) {
+  models::ModelDescription description = toy_description();
+  add_toy_adapters(description, dropout, magnitudes);
   return description;
+}
+
+// A toy whose Linears have rows of whole blocks of NF4, also on two tensor ranks.
+inline models::ModelDescription toy_of_nf4_blocks() {
+  return llama_description({.width = 64,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .head_dim = 32,
+                            .inner = 128,
+                            .vocabulary = 67,
+                            .blocks = 2,
+                            .initial_std = 0.2,
+                            .biases = true,
+                            .max_position = 1024});
 }
 
 // Sequence i has documents of odd lengths, random by i; some labels are masked. Lengths are less than `slack` shorter

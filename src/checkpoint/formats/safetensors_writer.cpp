@@ -82,6 +82,8 @@ const char* type_name(const SafetensorsSpec& spec) {
       return "F8_E4M3";
     case DType::f8e5m2:
       return "F8_E5M2";
+    case DType::nf4:
+      HAWSER_CHECK(false, spec.name, ": safetensors have no ", to_string(spec.dtype));
   }
   return "?";
 }

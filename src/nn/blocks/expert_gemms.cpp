@@ -1,5 +1,6 @@
 #include "nn/blocks/expert_gemms.h"
 
+#include "nn/blocks/unpacked_weight.h"
 #include "ops/copy/transpose.h"
 #include "ops/gemm/grouped_gemm.h"
 #include "ops/quantize/quantize.h"
@@ -69,7 +70,7 @@ std::optional<ops::Fp8Output> ExpertGemms::output(int piece, Site site, Operand 
 Scaled ExpertGemms::weights(int piece, const TensorView& matrices, const TensorView& scales, DType rows) const {
   const std::int64_t count = routing_.sizes.piece_experts();
   const TensorView own = matrices.rows(piece * count, count);
-  if (scales.empty()) return own;
+  if (scales.empty()) return unpacked_weight(ctx_, own, rows);
   const TensorView own_scales = scales.rows(piece * count, count);
   if (is_fp8(rows)) return {own, own_scales};
   // The rows are not quantized in this pass.
@@ -90,7 +91,7 @@ void ExpertGemms::multiply(int piece, int param, const Scaled& x, const TensorVi
                            .c = y,
                            .offsets = routing_.piece_offsets(piece),
                            .transpose_b = transposed || !backward,
-                           .flops = flops(matrices.size(1) * matrices.size(2)),
+                           .flops = flops(b.view.size(1) * b.view.size(2)),
                            .scale_a = x.scale,
                            .scale_b = b.scale},
           ops::grouped_gemm);

@@ -6,6 +6,7 @@
 #include "nn/blocks/decomposed_adapter.h"
 #include "nn/blocks/row_sum.h"
 #include "nn/blocks/scaled_parts.h"
+#include "nn/blocks/unpacked_weight.h"
 #include "ops/bias/add_bias.h"
 #include "ops/copy/transpose.h"
 
@@ -69,7 +70,8 @@ Scaled Linear::quantized(LayerContext& ctx, Operand operand, const Scaled& matri
 
 Scaled Linear::weight_for(LayerContext& ctx, int parameter, bool transposed) const {
   const Quantization how = ctx.quantization(site, transposed ? Operand::dy : Operand::x);
-  const Scaled& w = ctx.parameter(parameter);
+  Scaled w = ctx.parameter(parameter);
+  w.view = unpacked_weight(ctx, w.view, ctx.dtype());
   if (how.format == LinearFormat::compute || how.records_only) return w;
   return how.quantizer->quantize_weight(ctx, w, transposed);
 }

@@ -15,6 +15,8 @@
 // rows. With fp8_block, W is rounded, too (Quantizer::quantize_weight), and a matrix has a scale for each block: terms
 // of the sums have their own (ops/gemm/gemm.h). Pieces of rows have the scales of their rows; dW, whose blocks have 128
 // rows, reads all rows. Adapters and bias gradients read the x and dy that they are given.
+// A weight in NF4 (FlatSpec::packed) is dequantized to LayerContext::dtype() for each GEMM that reads it; adapters with
+// a magnitude cannot read one.
 // A scale of an x or a dy that ranks redistribute is one float32, equal on all of them. A Linear's own work is enqueued
 // on the compute stream; the Redistribute seam of the two that ranks share may use the exchange stream, too. Errors:
 // those of ops::gemm, ops::bias_gradient and ops::dropout.

@@ -69,6 +69,7 @@ void fill(const Fill& args) {
       return fill_with(args.y, static_cast<std::int32_t>(args.value));
     case DType::i64:
     case DType::u8:
+    case DType::nf4:
       break;
     case DType::f8e4m3:
     case DType::f8e5m2:

@@ -193,6 +193,7 @@ void fill(const CudaNative& native, const Fill& args) {
     case DType::u8:
     case DType::f8e4m3:
     case DType::f8e5m2:
+    case DType::nf4:
       break;
   }
   HAWSER_CHECK(false, "fill: y is ", args.y.text());

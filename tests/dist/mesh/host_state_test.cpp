@@ -26,19 +26,33 @@ using testing::meshes;
 using testing::Tensors;
 using testing::text_of;
 
-enum class Place { device, some_on_host, host };
+enum class Place { device, some_on_host, host, some_updated_on_host, updated_on_host };
 
 const char* text_of(Place place) {
-  return place == Place::host ? "all on the host" : place == Place::device ? "on the device" : "some on the host";
+  switch (place) {
+    case Place::device:
+      return "on the device";
+    case Place::some_on_host:
+      return "some on the host";
+    case Place::host:
+      return "all on the host";
+    case Place::some_updated_on_host:
+      return "some updated on the host";
+    case Place::updated_on_host:
+      return "all updated on the host";
+  }
+  return "?";
 }
 
 // Every second one of the trainable flats, or all.
 void put(plan::Layout& layout, const models::Model& model, Place place) {
   layout.state_on_host.clear();
+  layout.host_updates = place == Place::some_updated_on_host || place == Place::updated_on_host;
   if (place == Place::device) return;
   int number = 0;
   for (const nn::Flat& flat : model.flats()) {
-    const bool host = flat.spec().trainable && (place == Place::host || number % 2 == 0);
+    const bool all = place == Place::host || place == Place::updated_on_host;
+    const bool host = flat.spec().trainable && (all || number % 2 == 0);
     if (flat.spec().trainable) ++number;
     layout.state_on_host.push_back(host);
   }
@@ -183,6 +197,52 @@ TEST(HostState, DISABLED_AllCombinationsChangeNothing) {
   expect_no_change(true);
 }
 
+// Float32 weights that layers read as they are stored are there twice.
+std::int64_t copies_on_device(const models::Model& model, const plan::Layout& layout) {
+  std::int64_t bytes = 0;
+  for (std::size_t f = 0; layout.compute == DType::f32 && f < model.flats().size(); ++f) {
+    if (!layout.state_on_host[f]) continue;
+    bytes += round_up(4 * model.flats()[f].total(layout.parts()) / layout.parts(), Device::kAlignment);
+  }
+  return bytes;
+}
+
+// The host computes the updates of AdamW: its gradients, weights and moments have the bits of the device's.
+TEST(HostState, UpdatesOnTheHostChangeNothing) {
+  if (the_world->size() > 4) GTEST_SKIP() << "fewer ranks are enough";
+  const models::Model tied(testing::toy_description()), untied(testing::toy_description(false));
+  std::size_t turn = 0;
+  for (plan::Layout layout : meshes(tied)) {
+    for (const DType compute : {DType::f32, DType::bf16}) {
+      const models::Model& model = turn % 3 == 0 ? untied : tied;
+      layout.compute = compute;
+      layout.optimizer = optim::make_adamw({.weight_decay = 0.1});
+      layout.shard_policy = turn % 4 < 2 ? ShardPolicy::parameters : ShardPolicy::optimizer;
+      const std::int64_t micro_batches = turn % 2 == 0 ? 3 : 1;
+      put(layout, model, Place::device);
+      const Outcome device = trained(model, layout, micro_batches);
+      for (const Place place : {Place::some_updated_on_host, Place::updated_on_host}) {
+        put(layout, model, place);
+        const Outcome host = trained(model, layout, micro_batches);
+        const std::string text = cat(text_of(layout), ", ", micro_batches, " micro-batches, ", text_of(place));
+        expect_same(host, device, text);
+        EXPECT_GT(host.host_bytes, 0) << text;
+        EXPECT_EQ(host.device_bytes + host.host_bytes, device.device_bytes + copies_on_device(model, layout)) << text;
+      }
+      ++turn;
+    }
+  }
+}
+
+// The phases of these exchange on the device between them.
+TEST(HostState, UpdatesOfSeveralPhasesOnTheHostAreRejected) {
+  const models::Model model(testing::toy_description());
+  plan::Layout layout = meshes(model).front();
+  layout.optimizer = std::make_shared<testing::ExchangingAdamW>();
+  put(layout, model, Place::updated_on_host);
+  EXPECT_THROW(GuardedRun(model, layout), InternalError);
+}
+
 // A flat of two stages; each stage copies the state of its own flats.
 TEST(HostState, OfStagesChangesNothing) {
   const int world = the_world->size();
@@ -192,7 +252,7 @@ TEST(HostState, OfStagesChangesNothing) {
   layout.compute = DType::bf16;
   plan::set_partition(layout, model, {.stages = 2, .ends = {1, 2}});
   layout.passes = testing::one_forward_one_backward_of(2);
-  expect_same_on_the_host(model, layout, 3, {Place::host}, "two stages");
+  expect_same_on_the_host(model, layout, 3, {Place::host, Place::updated_on_host}, "two stages");
 }
 
 // Scales are measured on the device before the weights return, and quantizing copies the weights once more.
@@ -230,15 +290,18 @@ TEST(HostState, LoadsWhatTheOtherPlaceHasSaved) {
   GuardedRun straight(model, layout);
   for (const std::int64_t which : {0, 1, 2, 3}) straight.step(which, expected);
   expected.states = assembled(straight.session());
-  for (const Place from : {Place::device, Place::host}) {
-    const int number = from == Place::device ? 1 : 2;
+  for (const Place from : {Place::device, Place::host, Place::updated_on_host}) {
+    const int number = 1 + static_cast<int>(from);
     Outcome outcome;
     put(layout, model, from);
     GuardedRun saving(model, layout);
     for (const std::int64_t which : {0, 1}) saving.step(which, outcome);
-    train::save(saving.session(), the_world, {.root = root, .keep = 2},
+    train::save(saving.session(), the_world, {.root = root, .keep = 3},
                 {.step = number, .recipe = "{}", .config = "{}"});
-    put(layout, model, from == Place::device ? Place::host : Place::device);
+    put(layout, model,
+        from == Place::device ? Place::host
+        : from == Place::host ? Place::updated_on_host
+                              : Place::device);
     GuardedRun loading(model, layout);
     checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(number)));
     engine::load(loading.session(), checkpoint);
@@ -254,9 +317,6 @@ TEST(HostState, LoadsWhatTheOtherPlaceHasSaved) {
 // have overwritten the state.
 TEST(HostState, ASnapshotHasTheStateOfItsStep) {
   const models::Model model(testing::toy_description());
-  plan::Layout layout = meshes(model).front();
-  layout.compute = DType::bf16;
-  put(layout, model, Place::some_on_host);
   const auto copies_of = [](const std::vector<NamedState>& states) {
     Tensors copies;
     for (const NamedState& state : states) {
@@ -266,20 +326,25 @@ TEST(HostState, ASnapshotHasTheStateOfItsStep) {
     }
     return copies;
   };
-  GuardedRun run(model, layout);
-  Outcome outcome;
-  for (const std::int64_t which : {0, 1}) run.step(which, outcome);
-  const Tensors expected = copies_of(engine::HostCopy(run.session()).states());
-  train::Snapshot snapshot(run.session());
-  const auto late = run.session().device().make_stream("late");
-  late->launch({.name = "sleep", .kind = OpKind::host},
-               [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
-  snapshot.take(late->record_event());
-  for (const std::int64_t which : {2, 3}) run.enqueue(which);
-  snapshot.wait();
-  run.session().synchronize();
-  EXPECT_TRUE(same_bits(copies_of(snapshot.states()), expected));
-  EXPECT_FALSE(same_bits(copies_of(engine::HostCopy(run.session()).states()), expected));
+  for (const Place place : {Place::some_on_host, Place::some_updated_on_host}) {
+    plan::Layout layout = meshes(model).front();
+    layout.compute = DType::bf16;
+    put(layout, model, place);
+    GuardedRun run(model, layout);
+    Outcome outcome;
+    for (const std::int64_t which : {0, 1}) run.step(which, outcome);
+    const Tensors expected = copies_of(engine::HostCopy(run.session()).states());
+    train::Snapshot snapshot(run.session());
+    const auto late = run.session().device().make_stream("late");
+    late->launch({.name = "sleep", .kind = OpKind::host},
+                 [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
+    snapshot.take(late->record_event());
+    for (const std::int64_t which : {2, 3}) run.enqueue(which);
+    snapshot.wait();
+    run.session().synchronize();
+    EXPECT_TRUE(same_bits(copies_of(snapshot.states()), expected)) << text_of(place);
+    EXPECT_FALSE(same_bits(copies_of(engine::HostCopy(run.session()).states()), expected)) << text_of(place);
+  }
 }
 
 // Steps without updates read the rounded weights, which are on the device.

@@ -73,6 +73,39 @@ TEST(Streamed, FrozenWeightsChangeNothing) {
   }
 }
 
+// A base in NF4: its blocks are in host memory, 36 bytes for 64 weights, and are gathered as they are.
+TEST(Streamed, BlocksChangeNothing) {
+  if (the_world->size() > 4) GTEST_SKIP() << "fewer ranks are enough";
+  models::ModelDescription description = testing::toy_of_nf4_blocks();
+  testing::add_toy_adapters(description, 0);
+  const auto spec = [](const nn::Param& param) {
+    nn::FlatSpec own = nn::common_domain(param);
+    own.trainable = param.name.find("lora_") != std::string::npos;
+    return own;
+  };
+  const models::Model model(std::move(description), nn::with_nf4_weights(spec, [](int) { return true; }));
+  int turn = 0;
+  for (plan::Layout layout : testing::meshes(model)) {
+    layout.shard_policy = turn % 2 == 0 ? ShardPolicy::parameters : ShardPolicy::optimizer;
+    layout.prefetch = turn % 3;
+    ++turn;
+    expect_no_change(model, layout, false, "NF4");
+    put_on_host(layout, model, false);
+    std::int64_t expected = 0, host = 0;
+    testing::train(model, layout, {.inputs = {}, .look = [&](engine::Session& session) {
+                                     host = session.state().host_bytes();
+                                     for (int f = 0; f < session.state().flats(); ++f) {
+                                       const std::int64_t count = session.state().flat(f).count;
+                                       const bool packed = model.flat(f).spec().packed();
+                                       if (model.flat(f).spec().trainable) continue;
+                                       expected +=
+                                           round_up(packed ? count / 64 * 36 : count * size_of(layout.compute), 256);
+                                     }
+                                   }});
+    EXPECT_EQ(host, expected) << testing::text_of(layout);
+  }
+}
+
 TEST(Streamed, FrozenWeightsOfStagesChangeNothing) {
   if (the_world->size() != 2 && the_world->size() != 4) GTEST_SKIP() << "two stages";
   const models::Model model = adapted(0);

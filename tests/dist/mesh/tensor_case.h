@@ -43,6 +43,7 @@ inline OnMeshAndAlone expect_like_one_rank(
     nn::FlatSpec of_one = nn::common_domain(param);
     of_one.trainable = spec(param).trainable;
     of_one.group = spec(param).group;
+    of_one.gathered = spec(param).gathered;
     return of_one;
   });
   const int part = comm::place_of(the_world->rank().value(), mesh).tensor;

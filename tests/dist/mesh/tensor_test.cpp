@@ -309,6 +309,22 @@ TEST(Tensor, AdaptersTrainLikeOneRank) {
   expect_like_one_rank(whole, spec, {.tensor = 2, .context = 2, .shard = world / 4}, delayed);
 }
 
+// The base in NF4: a tensor rank's rows and columns are whole blocks, which have the bits of the complete tensor's.
+TEST(Tensor, AdaptersOnBlocksTrainLikeOneRank) {
+  const int world = the_world->size();
+  if (world < 2 || world > 4) GTEST_SKIP() << "two tensor ranks";
+  models::ModelDescription whole = testing::toy_of_nf4_blocks();
+  testing::add_toy_adapters(whole, 0.25);
+  const auto spec = [](const nn::Param& param) {
+    nn::FlatSpec own = param.flat;
+    own.trainable = param.name.find("lora_") != std::string::npos;
+    return own;
+  };
+  const nn::FlatSpecOf packed = nn::with_nf4_weights(spec, [](int) { return true; });
+  expect_divided(whole, divided_mesh(), {.checkpointing = Checkpointing::full}, kSequence, packed);
+  expect_divided(whole, divided_mesh(), {.delay_weight_gradients = true}, kVocabulary, packed);
+}
+
 // What freezes the base leaves domains and partial gradients as the layers of tensor ranks need them: norms and the
 // head train beside adapters of all kinds.
 TEST(Tensor, TheSpecOfAdaptersTrainsLikeOneRank) {

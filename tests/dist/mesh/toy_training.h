@@ -15,6 +15,7 @@
 #include "mesh_world.h"
 #include "support/toy_steps.h"
 #include "tensor/fp8.h"
+#include "tensor/nf4.h"
 
 namespace hawser::testing {
 
@@ -29,6 +30,12 @@ inline std::vector<float> floats_of(const TensorView& view) {
   } else if (view.dtype() == DType::f8e4m3) {
     std::transform(view.data<F8E4M3>(), view.data<F8E4M3>() + view.elements(), values.begin(),
                    [](F8E4M3 value) { return static_cast<float>(value); });
+  } else if (view.dtype() == DType::nf4) {  // a number of all bytes of each block
+    std::transform(view.data<Nf4Block>(), view.data<Nf4Block>() + view.elements(), values.begin(),
+                   [](const Nf4Block& block) {
+                     const std::string_view bytes(reinterpret_cast<const char*>(&block), sizeof(block));
+                     return static_cast<float>(fnv1a(bytes) % (1u << 24));
+                   });
   } else {
     std::transform(view.data<Bf16>(), view.data<Bf16>() + view.elements(), values.begin(),
                    [](Bf16 value) { return static_cast<float>(value); });

@@ -1,0 +1,401 @@
+// Adapters on a frozen base in NF4 (QLoRA), on every mesh: the base is stored and gathered in blocks of 36 bytes, and
+// training has the bits of training on the dequantized weights.
+#include <cmath>
+
+#include "base/testing/temporary_folder.h"
+#include "checkpoint/formats/safetensors_writer.h"
+#include "checkpoint/root.h"
+#include "engine/load_state.h"
+#include "models/weights.h"
+#include "toy_training.h"
+#include "train/saver.h"
+
+namespace hawser {
+namespace {
+
+using testing::assembled;
+using testing::Tensors;
+using testing::text_of;
+
+bool is_adapter(const std::string& name) {
+  return name.find("lora_") != std::string::npos;
+}
+
+nn::FlatSpec train_adapters(const nn::Param& param) {
+  nn::FlatSpec spec = nn::common_domain(param);
+  spec.trainable = is_adapter(param.name);
+  return spec;
+}
+
+// `experts`: in place of the MLPs.
+models::ModelDescription description_of(bool experts) {
+  models::ModelDescription description = testing::toy_of_nf4_blocks();
+  testing::add_toy_adapters(description, 0);
+  for (int b = 0; experts && b < static_cast<int>(description.blocks.size()); ++b) {
+    testing::set_experts(description, b, 3, 3);  // of all tokens: no rounding changes the routing
+    nn::MoeConfig& moe = *description.blocks[static_cast<std::size_t>(b)].moe;
+    moe.inner = 64;
+    moe.auxiliary_loss = moe.router_z_loss =
+        0;  // that of a micro-batch depends on what it has, not on each token alone
+  }
+  return description;
+}
+
+models::Model packed_model(bool experts = false) {
+  return models::Model(description_of(experts), nn::with_nf4_weights(train_adapters, [](int) { return true; }));
+}
+models::Model plain_model(bool experts = false) {
+  return models::Model(description_of(experts), train_adapters);
+}
+
+plan::Layout layout_of(const plan::Layout& base, DType compute = DType::f32) {
+  plan::Layout layout = base;
+  layout.compute = compute;
+  layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
+  return layout;
+}
+
+// Calls change(name, element, value) for each element of the shard's parameters.
+template <class Change>
+void for_each_stored(engine::Session& session, const Change& change) {
+  for (int f = 0; f < session.state().flats(); ++f) {
+    const nn::Flat& flat = session.model().flat(f);
+    const step::FlatState& state = session.state().flat(f);
+    for (int p = 0; !flat.spec().packed() && p < static_cast<int>(flat.params().size()); ++p) {
+      const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
+      const std::int64_t from = std::max(state.begin, flat.offset(p));
+      const std::int64_t to = std::min(state.begin + state.count, flat.offset(p) + param.elements());
+      for (std::int64_t i = from; i < to; ++i) {
+        const TensorView at = state.stored.rows(i - state.begin, 1);
+        float value = testing::floats_of(at).front();
+        change(param.name, static_cast<std::size_t>(i - flat.offset(p)), value);
+        if (at.dtype() == DType::f32) {
+          *at.data<float>() = value;
+        } else {
+          *at.data<Bf16>() = Bf16(value);
+        }
+      }
+    }
+  }
+  session.parameters_changed();
+}
+
+// Initial values, and B that are not zero, so that A have gradients.
+void write(engine::Session& session) {
+  session.initialise(3);
+  for_each_stored(session, [](const std::string& name, std::size_t i, float& value) {
+    if (name.find("lora_B") != std::string::npos) value = 0.05f * (static_cast<float>(i * 40503 % 1021 % 7) - 3);
+  });
+}
+
+// The largest value, and the level nearest to each.
+Nf4Block block_of(const float* values) {
+  Nf4Block block;
+  for (int i = 0; i < 64; ++i) block.scale = std::max(block.scale, std::abs(values[i]));
+  for (std::size_t i = 0; i < 64; ++i) {
+    const double value = double{values[i]} / block.scale;
+    const auto nearest = std::ranges::min_element(kNf4Values, {}, [&](float level) { return std::abs(level - value); });
+    const auto code = static_cast<std::uint8_t>(nearest - kNf4Values.begin());
+    block.codes[i / 2] |= static_cast<std::uint8_t>(i % 2 == 0 ? code << 4 : code);
+  }
+  return block;
+}
+
+// Every block that this rank has, of its shard and of unsharded weights.
+void expect_blocks(engine::Session& session, const Tensors& weights, const std::string& what) {
+  std::size_t checked = 0, wrong = 0;
+  for (int f = 0; f < session.state().flats(); ++f) {
+    const nn::Flat& flat = session.model().flat(f);
+    const step::FlatState& state = session.state().flat(f);
+    ASSERT_EQ(state.quantized_on_load, flat.spec().packed());
+    if (!flat.spec().packed()) continue;
+    EXPECT_EQ(state.stored.raw(), state.compute.raw());
+    EXPECT_EQ(state.stored.bytes(), state.count / 64 * 36) << what;
+    EXPECT_EQ(state.count * state.cut.parts, flat.total(state.cut.parts));
+    for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
+      const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
+      std::vector<float> values;
+      for (const nn::Segment& segment : param.segments) {
+        const std::vector<float>& of = weights.at(segment.name);
+        values.insert(values.end(), of.begin(), of.end());
+      }
+      for (std::int64_t i = 0; i < param.elements(); i += 64) {
+        const Nf4Block block = block_of(&values[static_cast<std::size_t>(i)]);
+        const auto differs = [&](const TensorView& view, std::int64_t at) {
+          ++checked;
+          return std::memcmp(view.rows(at / 64, 1).raw(), &block, sizeof(block)) == 0 ? 0u : 1u;
+        };
+        const std::int64_t at = flat.offset(p) + i;
+        if (at >= state.begin && at < state.begin + state.count) wrong += differs(state.stored, at - state.begin);
+        if (!state.unsharded.empty()) wrong += differs(state.unsharded, at);
+      }
+    }
+  }
+  EXPECT_GT(checked, 0u) << what;
+  EXPECT_EQ(wrong, 0u) << what << ", of " << checked;
+}
+
+// What the state and the plan have of the base: 36 bytes for 64 weights, nothing else.
+void expect_bytes(engine::Session& session, const std::string& what) {
+  const plan::RankPlan& plan = session.plan(step::Purpose::train);
+  EXPECT_EQ(plan.state_bytes, session.state().bytes());
+  std::int64_t bytes = 0;
+  for (int f = 0; f < session.state().flats(); ++f) {
+    const nn::Flat& flat = session.model().flat(f);
+    const step::FlatState& state = session.state().flat(f);
+    const std::int64_t count = state.unsharded.empty() ? state.count : flat.total(state.cut.parts);
+    bytes += round_up(flat.spec().packed() ? count / 64 * 36 : 4 * count, Device::kAlignment);
+  }
+  EXPECT_EQ(session.state().parameter_bytes(), bytes) << what;
+  int gathered = 0;
+  for (const auto& [key, buffer] : plan.buffers.index) {
+    if (key.role != step::Role::weights) continue;
+    const int f = plan.program.instructions[static_cast<std::size_t>(key.a)].flat;
+    if (!session.model().flat(f).spec().packed()) continue;
+    const std::int64_t total = session.model().flat(f).total(session.state().flat(f).cut.parts);
+    EXPECT_EQ(plan.buffers.buffers[static_cast<std::size_t>(buffer)].bytes, total / 64 * 36) << what;
+    ++gathered;
+  }
+  EXPECT_EQ(gathered > 0, session.layout().gathers_weights()) << what;
+  // A temporary for each GEMM with W of forward and backward, four a block.
+  int dequantized = 0;
+  for (const TraceItem& item : plan.trace.items) dequantized += std::string(item.record.name) == "dequantize_nf4";
+  EXPECT_EQ(dequantized, 8 * session.model().blocks() * session.layout().micro_batches) << what;
+}
+
+Tensors initial_values(const models::Model& plain) {
+  const auto device = make_cpu_device();
+  const auto self = comm::make_self_mesh();
+  engine::Session alone(plain, layout_of(testing::toy_layout({}, plain)), *device, *self, {step::Purpose::train});
+  alone.initialise(3);
+  return testing::states_of(alone);
+}
+
+TEST(Nf4Adapters, TheBaseHasTheBytesOfItsBlocks) {
+  const models::Model model = packed_model(), plain = plain_model();
+  const auto device = make_cpu_device();
+  const Tensors weights = initial_values(plain);
+  for (const plan::Layout& base : testing::meshes(model)) {
+    for (const ShardPolicy policy : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
+      const auto mesh = comm::make_mpi_mesh(*the_world, base.mesh, 60.0);
+      plan::Layout layout = layout_of(base);
+      layout.shard_policy = policy;
+      // Each rank plans itself, and so has a trace.
+      engine::Session session(model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+      session.initialise(3);
+      expect_blocks(session, weights, text_of(layout));
+      expect_bytes(session, text_of(layout));
+    }
+  }
+}
+
+// The values of all packed parameters, as a GEMM reads them.
+Tensors dequantized(const models::Model& model) {
+  const auto device = make_cpu_device();
+  const auto self = comm::make_self_mesh();
+  engine::Session alone(model, layout_of(testing::toy_layout({}, model)), *device, *self, {step::Purpose::train});
+  alone.initialise(3);
+  Tensors out;
+  for (int f = 0; f < alone.state().flats(); ++f) {
+    const nn::Flat& flat = model.flat(f);
+    for (int p = 0; flat.spec().packed() && p < static_cast<int>(flat.params().size()); ++p) {
+      const TensorView view = flat.view(alone.state().flat(f).unsharded, p);
+      std::vector<float>& values = out[flat.params()[static_cast<std::size_t>(p)].name];
+      for (std::int64_t b = 0; b < view.elements(); ++b) {
+        const Nf4Block& block = view.data<Nf4Block>()[b];
+        for (std::size_t i = 0; i < 64; ++i) {
+          const int code = i % 2 == 0 ? block.codes[i / 2] >> 4 : block.codes[i / 2] & 15;
+          values.push_back(block.scale * kNf4Values[static_cast<std::size_t>(code)]);
+        }
+      }
+    }
+  }
+  return out;
+}
+
+bool same_bits(const Tensors& a, const Tensors& b) {
+  return std::ranges::equal(a, b, [](const auto& x, const auto& y) {
+    return x.first == y.first && x.second.size() == y.second.size() &&
+           std::memcmp(x.second.data(), y.second.data(), x.second.size() * sizeof(float)) == 0;
+  });
+}
+
+// On every mesh, of the same mesh.
+TEST(Nf4Adapters, HaveTheBitsOfDequantizedWeights) {
+  if (the_world->size() > 4) GTEST_SKIP() << "fewer ranks are enough";
+  for (const bool experts : {false, true}) {
+    const models::Model model = packed_model(experts), plain = plain_model(experts);
+    const Tensors weights = dequantized(model);
+    const std::vector<plan::Layout> meshes = testing::meshes(model);
+    for (std::size_t m = 0; m < meshes.size(); ++m) {
+      for (const DType compute : {DType::f32, DType::bf16}) {
+        // Of several meshes each has both dtypes, one of them with experts.
+        const std::size_t turn = m + (compute == DType::bf16 ? 1 : 0);
+        if (meshes.size() > 1 && (turn % 2 == 0) != experts) continue;
+        plan::Layout base = layout_of(meshes[m], compute);
+        base.shard_policy = m % 2 == 0 ? ShardPolicy::parameters : ShardPolicy::optimizer;
+        for (nn::SavePolicy& policy : base.policies) {
+          policy.checkpointing = turn / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
+          policy.delay_weight_gradients = turn % 3 == 1;
+        }
+        // `of`: of the model; `given`: the base has `weights`, rounded to the compute dtype.
+        const auto trained = [&](const models::Model& of, bool given) {
+          plan::Layout layout = base;
+          const auto groups = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+          const testing::ToySteps steps(layout, groups->place(), 4LL * layout.data_ranks());
+          const auto device = make_cpu_device({.random_delay_s = 1e-4, .delay_seed = 5});
+          engine::Session session(of, layout, *device, *groups, {step::Purpose::train}, std::nullopt, {.replay = true});
+          write(session);
+          if (given) {
+            for_each_stored(session, [&](const std::string& name, std::size_t i, float& value) {
+              if (const auto found = weights.find(name); found != weights.end()) value = found->second.at(i);
+            });
+          }
+          testing::Trained run;
+          testing::take_steps(session, steps, {.inputs = {0, 1}}, run);
+          for (const auto& [name, values] : testing::states_of(session)) {
+            if (is_adapter(name)) run.after[name] = values;
+          }
+          return run;
+        };
+        const testing::Trained packed = trained(model, false), same = trained(plain, true),
+                               other = trained(plain, false);
+        const std::string text = cat(text_of(base), experts ? " experts " : "");
+        ASSERT_FALSE(packed.after.empty());
+        EXPECT_EQ(packed.losses, same.losses) << text;
+        EXPECT_TRUE(same_bits(packed.after, same.after)) << text;
+        EXPECT_NE(packed.losses, other.losses) << text;
+        EXPECT_FALSE(same_bits(packed.after, other.after)) << text;
+      }
+    }
+  }
+}
+
+TEST(Nf4Adapters, TrainLikeOneRank) {
+  if (the_world->size() > 4) GTEST_SKIP() << "fewer ranks are enough";
+  int turn = the_world->size();
+  for (const bool experts : {false, true}) {
+    const models::Model model = packed_model(experts);
+    for (const plan::Layout& base : testing::meshes(model)) {
+      plan::Layout layout = layout_of(base);
+      layout.shard_policy = turn % 2 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
+      for (nn::SavePolicy& policy : layout.policies) {
+        policy.checkpointing = turn / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
+      }
+      ++turn;
+      const testing::Trained many = testing::train(model, layout);
+      testing::expect_one_ranks_training(model, layout_of(testing::toy_layout({}, model)), 4LL * layout.data_ranks(),
+                                         many, text_of(layout));
+    }
+  }
+}
+
+// From files in bf16, with adapters that these do not have.
+TEST(Nf4Adapters, WeightsInFilesAreQuantizedOnce) {
+  const models::Model model = packed_model(), plain = plain_model();
+  const auto device = make_cpu_device();
+  Tensors weights = initial_values(plain);
+  const TemporaryFolder own;
+  std::vector<checkpoint::SafetensorsSpec> specs;
+  for (const models::HfTensor& tensor : models::hf_tensors(plain)) {
+    if (!is_adapter(tensor.name)) specs.push_back({tensor.name, tensor.file_shape, DType::bf16});
+  }
+  checkpoint::write_safetensors(own.path("base"), specs, [&](const checkpoint::SafetensorsSpec& spec) {
+    std::vector<float>& values = weights.at(spec.name);
+    return TensorView(reinterpret_cast<std::byte*>(values.data()), DType::f32, spec.shape, DeviceKind::cpu);
+  });
+  for (auto& [name, values] : weights) {
+    for (float& value : values) value = static_cast<float>(Bf16(value));
+  }
+  Problems problems;
+  auto folder = checkpoint::SafetensorsFolder::open(own.path("base"), problems);
+  ASSERT_TRUE(folder) << problems.lines();
+  for (const plan::Layout& base : testing::meshes(model)) {
+    const auto mesh = comm::make_mpi_mesh(*the_world, base.mesh, 60.0);
+    engine::Session session(model, layout_of(base), *device, *mesh, {step::Purpose::train});
+    session.load(models::WeightSources(*folder), 3);
+    expect_blocks(session, weights, text_of(base));
+  }
+}
+
+// The base is what a run has trained in full: its checkpoint has float32 weights, which are quantized as they are read.
+TEST(Nf4Adapters, WeightsInACheckpointAreQuantizedOnce) {
+  const models::Model model = packed_model(), plain = plain_model();
+  const std::vector<plan::Layout> meshes = testing::meshes(model);
+  const TemporaryFolder own;
+  const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
+  const auto device = make_cpu_device();
+  Tensors weights;
+  {
+    const auto mesh = comm::make_mpi_mesh(*the_world, meshes.front().mesh, 60.0);
+    engine::Session session(plain, layout_of(meshes.front()), *device, *mesh, {step::Purpose::train});
+    write(session);
+    train::save(session, the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"});
+    weights = assembled(session);
+  }
+  checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
+  for (const plan::Layout& base : {meshes.front(), meshes.back()}) {
+    const auto mesh = comm::make_mpi_mesh(*the_world, base.mesh, 60.0);
+    engine::Session session(model, layout_of(base), *device, *mesh, {step::Purpose::train});
+    engine::load(session, checkpoint);
+    expect_blocks(session, weights, text_of(base));
+    for (const auto& [name, values] : assembled(session)) {
+      EXPECT_TRUE(!is_adapter(name) || values == weights.at(name)) << name;
+    }
+  }
+}
+
+// A run's checkpoint has nothing of the base, which is loaded again; one of everything has its blocks. Either continues
+// on another mesh with the same state, and on the same mesh with the bits of a run that did not stop.
+TEST(Nf4Adapters, AResumedRunHasTheSameBase) {
+  const models::Model model = packed_model();
+  const TemporaryFolder own;
+  const std::vector<plan::Layout> meshes = testing::meshes(model);
+  const auto with_session = [&](const plan::Layout& base, bool written, const auto& body) {
+    plan::Layout layout = layout_of(base);
+    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const testing::ToySteps steps(layout, mesh->place(), 2LL * the_world->size());
+    const auto device = make_cpu_device();
+    engine::Session session(model, layout, *device, *mesh, {step::Purpose::train});
+    if (written) write(session);
+    body(session, steps);
+  };
+  for (const bool everything : {false, true}) {
+    const std::string root = the_world->all_gather_strings(own.path(everything ? "all" : "adapters")).front();
+    const engine::StateScope scope{.frozen = everything};
+    Tensors saved, after;
+    step::OptimizerProgress progress;
+    with_session(meshes.front(), true, [&](engine::Session& session, const testing::ToySteps& steps) {
+      testing::Trained ignored;
+      testing::take_steps(session, steps, {.inputs = {0, 1}}, ignored,
+                          [&](const step::StepOutput& output) { progress = *output.progress; });
+      train::save(session, the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"}, scope);
+      saved = assembled(session);
+      testing::take_steps(session, steps, {.inputs = {2}}, ignored);
+      after = assembled(session);
+    });
+    checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
+    bool blocks = false;
+    for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) {
+      EXPECT_TRUE(everything || is_adapter(tensor.name)) << tensor.name;
+      if (tensor.dtype != DType::nf4) continue;
+      blocks = true;
+      EXPECT_TRUE(tensor.shape[1] == 1 || tensor.shape[1] == 2) << tensor.name;  // of 64 or 128 columns
+    }
+    EXPECT_EQ(blocks, everything);
+    with_session(meshes.back(), !everything, [&](engine::Session& session, const testing::ToySteps&) {
+      engine::load(session, checkpoint, scope);
+      EXPECT_TRUE(same_bits(assembled(session), saved));
+    });
+    with_session(meshes.front(), !everything, [&](engine::Session& session, const testing::ToySteps& steps) {
+      engine::load(session, checkpoint, scope);
+      session.set_progress(progress);
+      testing::Trained ignored;
+      testing::take_steps(session, steps, {.inputs = {2}}, ignored);
+      EXPECT_TRUE(same_bits(assembled(session), after));
+    });
+  }
+}
+
+}  // namespace
+}  // namespace hawser
