@@ -1,15 +1,34 @@
 #include "plan/candidate.h"
 
+#include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
 namespace hawser::plan {
 
+int Schedule::in_flight(int stages, int micro_batches) const {
+  std::ptrdiff_t most = 1;
+  for (int stage = 0; passes && stage < stages; ++stage) {
+    const std::vector<step::Pass> all = passes(stage, micro_batches);
+    std::map<int, int> left;  // passes of each micro-batch
+    for (const step::Pass& pass : all) ++left[pass.micro_batch];
+    std::set<int> begun;
+    for (const step::Pass& pass : all) {
+      begun.insert(pass.micro_batch);
+      most = std::max(most, std::ssize(begun));
+      if (--left[pass.micro_batch] == 0) begun.erase(pass.micro_batch);
+    }
+  }
+  return static_cast<int>(most);
+}
+
 Candidate candidate_of(const Recipe& recipe, Split split, int blocks) {
   Candidate out{.split = std::move(split)};
   for (int block = 0; block < blocks; ++block) {
-    out.blocks.push_back({.checkpointing = checkpointing_of(recipe.memory, block)});
+    out.blocks.push_back({.checkpointing = checkpointing_of(recipe.memory, block),
+                          .delay_weight_gradients = out.split.schedule.delays_weights});
   }
   return out;
 }
@@ -20,7 +39,9 @@ void apply(const Candidate& candidate, const models::Model& model, Layout& layou
     nn::SavePolicy& policy = layout.policies[static_cast<std::size_t>(layer)];
     policy.checkpointing = block.checkpointing;
     policy.offload = block.offload;
+    policy.delay_weight_gradients = block.delay_weight_gradients;
   }
+  layout.passes = candidate.split.schedule.passes;
   layout.state_on_host.clear();
   if (candidate.state == StatePlace::device && candidate.frozen == StatePlace::device) return;
   for (const nn::Flat& flat : model.flats()) {

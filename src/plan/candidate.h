@@ -1,6 +1,6 @@
-// `Candidate`: what the planner may choose of a run: how its ranks divide the model, what each block keeps from forward
-// to backward and where, and where the optimizer's state is. Memory and time of a candidate come from planning it
-// (Forecaster::forecast); estimates only decide which ones are planned.
+// `Candidate`: what the planner may choose of a run: how its ranks divide the model and in which order pipeline stages
+// compute, what each block keeps from forward to backward and where, and where the optimizer's state is. Memory and time
+// of a candidate come from planning it (Forecaster::forecast); estimates only decide which ones are planned.
 #pragma once
 
 #include <compare>
@@ -17,6 +17,7 @@ struct BlockPolicy {
   Checkpointing checkpointing = Checkpointing::none;
   bool offload =
       false;  // what is saved, and the layers' inputs, are in host memory in between (nn::SavePolicy::offload)
+  bool delay_weight_gradients = false;  // nn::SavePolicy::delay_weight_gradients, as the schedule says
   auto operator<=>(const BlockPolicy&) const = default;
 };
 
@@ -33,7 +34,7 @@ struct Candidate {
 // The choices that a recipe makes; memory.activation_checkpointing: auto as none.
 Candidate candidate_of(const Recipe& recipe, Split split, int blocks);
 
-// Sets policies and places of a layout, which make_layout() has made for the candidate's split.
+// Sets policies, passes and places of a layout, which make_layout() has made for the candidate's split.
 void apply(const Candidate& candidate, const models::Model& model, Layout& layout);
 
 // The model as a rank of a split has it: its slices of tensors and its experts, with the first `blocks` blocks. All ranks

@@ -31,7 +31,7 @@ class Forecaster::Choice {
         blocks_(on.model_.blocks()),
         recipe_(recipe),
         base_(base),
-        micro_batches_(on.searched_micro_batches(base)),
+        micro_batches_(on.searched_micro_batches(recipe, base)),
         short_(on.shortened(recipe, base, micro_batches_)) {}
 
   Forecast run() {

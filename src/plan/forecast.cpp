@@ -108,13 +108,22 @@ Recipe Forecaster::shortened(const Recipe& recipe, const Candidate& candidate, i
   return out;
 }
 
+int Forecaster::period(const Recipe& recipe, const Candidate& candidate) const {
+  const int stages = Forecaster::stages(candidate);
+  const int micro_batches = layout_of(recipe, candidate).micro_batches;
+  if (micro_batches <= 2 * stages) return stages;
+  const auto in_flight = [&](int of) { return candidate.split.schedule.in_flight(stages, of); };
+  const int most = in_flight(2 * stages);
+  return in_flight(4 * stages) > most ? micro_batches : static_cast<int>(round_up(most, stages));
+}
+
 Forecast Forecaster::forecast() const {
   const Candidate own = candidate();
   return is_automatic(recipe_.memory) ? choose(recipe_, own) : forecast(own);
 }
 
 Forecast Forecaster::forecast(const Candidate& candidate) const {
-  const int searched = searched_micro_batches(candidate);
+  const int searched = searched_micro_batches(recipe_, candidate);
   if (layout_of(recipe_, candidate).micro_batches > searched) {
     const Recipe first = shortened(recipe_, candidate, searched);
     if (!forecast(first, candidate, program::Placing::estimate).fits()) return extrapolated(recipe_, candidate);
@@ -124,11 +133,11 @@ Forecast Forecaster::forecast(const Candidate& candidate) const {
 
 Forecast Forecaster::extrapolated(const Recipe& recipe, const Candidate& candidate) const {
   const auto start = std::chrono::steady_clock::now();
-  const int stages = Forecaster::stages(candidate);
-  const Forecast one = forecast(shortened(recipe, candidate, stages), candidate, program::Placing::estimate);
-  Forecast out = forecast(shortened(recipe, candidate, 2 * stages), candidate, program::Placing::offsets);
+  const int period = Forecaster::period(recipe, candidate);
+  const Forecast one = forecast(shortened(recipe, candidate, period), candidate, program::Placing::estimate);
+  Forecast out = forecast(shortened(recipe, candidate, 2 * period), candidate, program::Placing::offsets);
   out.layout = layout_of(recipe, candidate);
-  const double more = static_cast<double>(out.layout.micro_batches - 2 * stages) / stages;
+  const double more = static_cast<double>(out.layout.micro_batches - 2 * period) / period;
   const auto add = [&](double& two, double first) { two += more * (two - first); };
   const auto at = [](const std::map<std::string, double>& in, const std::string& key) {
     const auto found = in.find(key);

@@ -98,8 +98,8 @@ struct Alternatives {
   std::optional<FittingRanks> ranks;
 };
 
-// Completes a layout that make_layout() has made, before it is planned: with pipeline stages, by their partition and
-// passes, which recipes do not describe yet (tests).
+// Completes a layout that make_layout() and apply() have made, before it is planned: by seams, and by the partition and
+// passes of pipeline stages unless the Split has them. Recipes do not describe these yet (tests).
 using CompleteLayout = std::function<void(Layout&, const models::Model&)>;
 
 // What the planner needs for choices that recipes have no keys for yet: tests fill it.
@@ -155,7 +155,7 @@ class Forecaster {
   Recipe shortened(const Recipe& recipe, const Candidate& candidate, int micro_batches) const;
   // Policies of the blocks, and places of the state if Choices say so; the split is that of `base`.
   Forecast choose(const Recipe& recipe, const Candidate& base) const;
-  // A forecast from the plans of P and of 2 P micro-batches with P stages: P further ones take as long as the second P.
+  // A forecast from the plans of P and of 2 P micro-batches, P = period(): P further ones take as long as the second P.
   Forecast extrapolated(const Recipe& recipe, const Candidate& candidate) const;
   // With the first `blocks` blocks of the model. Does not compute offsets if the estimate is above `max_needed`; then
   // needed() is the estimate.
@@ -167,8 +167,13 @@ class Forecaster {
   }
 
   static int stages(const Candidate& candidate) { return candidate.split.mesh.pipeline; }
-  // Further micro-batches need hardly more memory: of P stages, the first has at most P in flight.
-  static int searched_micro_batches(const Candidate& candidate) { return 2 * stages(candidate); }
+  // Micro-batches after which a schedule repeats itself: a multiple of the stages, and at least those in flight. If a
+  // longer step has more in flight, as with GPipe, all of the step.
+  int period(const Recipe& recipe, const Candidate& candidate) const;
+  // Further micro-batches need hardly more memory.
+  int searched_micro_batches(const Recipe& recipe, const Candidate& candidate) const {
+    return 2 * period(recipe, candidate);
+  }
 
   const Recipe& recipe_;
   const models::Model& model_;

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "batches/micro_batch.h"
@@ -20,11 +21,23 @@
 
 namespace hawser::plan {
 
+// The order of the passes of all pipeline stages (step/pass.h), as data.
+struct Schedule {
+  std::string name;  // "1F1B"
+  // Of a stage, for any number of micro-batches (Layout::passes). Null: groups of Layout::in_flight.
+  std::function<std::vector<step::Pass>(int stage, int micro_batches)> passes;
+  bool delays_weights = false;  // weight gradients are passes of their own in all blocks (nn::SavePolicy)
+
+  // The most micro-batches of a stage of which a pass has run and another has not. Null passes: 1.
+  int in_flight(int stages, int micro_batches) const;
+};
+
 // How the ranks of a run divide a model. A rank's Model, with its slices of tensors and its experts, follows from it.
 struct Split {
   comm::MeshSizes mesh;
   models::Partition partition;     // over pipeline stages
   bool sequence_parallel = false;  // Layout::sequence_parallel
+  Schedule schedule;               // of the stages
 };
 
 struct Layout {
@@ -98,7 +111,8 @@ constexpr int kForwardPerStage = 4;
 Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
                    DeviceKind device = DeviceKind::cpu);
 
-// The same with other ranks than those of the recipe's keys. `model`: as a rank of the split has it.
+// The same with other ranks than those of the recipe's keys. `model`: as a rank of the split has it. apply() adds the
+// schedule.
 Layout make_layout(const Recipe& recipe, const models::Model& model, const Split& split, DType compute, int threads,
                    DeviceKind device);
 

@@ -31,7 +31,8 @@ std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const 
   std::vector<PolicyCandidate> out;
   for (const Checkpointing policy : {Checkpointing::none, Checkpointing::selective, Checkpointing::qkv,
                                      Checkpointing::gate_up, Checkpointing::projections, Checkpointing::full}) {
-    PolicyCandidate candidate{.policy = {.checkpointing = policy}};
+    PolicyCandidate candidate{
+        .policy = {.checkpointing = policy, .delay_weight_gradients = layout.policies.front().delay_weight_gradients}};
     for (int layer = 0; layer < model.layers(); ++layer) {
       nn::SavePolicy save = layout.policies[static_cast<std::size_t>(layer)];
       save.checkpointing = policy;

@@ -32,8 +32,8 @@ struct PolicyCandidate {
 };
 
 // The policies that store different numbers of bytes under a layout, in descending order of stored_bytes: the one that
-// recomputes least is first. With `offload`, each of them with offload, too. Only `policy` and the bytes of a block are
-// set.
+// recomputes least is first. With `offload`, each of them with offload, too. They delay weight gradients if the layout
+// does. Only `policy` and the bytes of a block are set.
 std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const models::Model& model,
                                                     bool offload = false);
 

@@ -190,8 +190,8 @@ class Forecaster::Search {
   }
 
   Candidate candidate_of(const SearchSettings& s) const {
-    Candidate out = on_.candidate_of(with(on_.recipe_, s));
-    if (s.split) out.split = *s.split;
+    const Recipe recipe = with(on_.recipe_, s);
+    Candidate out = s.split ? plan::candidate_of(recipe, *s.split, blocks_) : on_.candidate_of(recipe);
     out.state = s.state;
     return out;
   }
@@ -267,15 +267,16 @@ class Forecaster::Search {
   }
 
   Sketch sketch(const Recipe& recipe, const Candidate& candidate) const {
-    // Micro-batches after the second of each stage take as long as these and need no more memory.
-    const int micro_batches = on_.layout_of(recipe, candidate).micro_batches, stages = Forecaster::stages(candidate);
-    const Recipe one = on_.shortened(recipe, candidate, stages), two = on_.shortened(recipe, candidate, 2 * stages);
+    // Micro-batches after the second period take as long as these and need no more memory.
+    const int micro_batches = on_.layout_of(recipe, candidate).micro_batches, stages = Forecaster::stages(candidate),
+              period = on_.period(recipe, candidate);
+    const Recipe one = on_.shortened(recipe, candidate, period), two = on_.shortened(recipe, candidate, 2 * period);
     const auto at = [&](int blocks) {
       const Forecast f = on_.forecast(two, candidate, blocks, program::Placing::estimate);
       Sketch out{static_cast<double>(f.needed()), f.seconds};
-      if (micro_batches <= 2 * stages) return out;
+      if (micro_batches <= 2 * period) return out;
       const double first = on_.forecast(one, candidate, blocks, program::Placing::estimate).seconds;
-      out.seconds += static_cast<double>(micro_batches - 2 * stages) / stages * (out.seconds - first);
+      out.seconds += static_cast<double>(micro_batches - 2 * period) / period * (out.seconds - first);
       return out;
     };
     const bool alike = std::ranges::adjacent_find(candidate.blocks, std::not_equal_to()) == candidate.blocks.end();

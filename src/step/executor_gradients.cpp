@@ -91,8 +91,8 @@ void Executor::gradient_norm(const Instruction& instruction) {
                                       .scalars = state.optimizer_scalars()});
 }
 
-// After the norm, which is of no use in a step that a layer refuses, and before judge(), which leaves such a step alone:
-// what decides about a step and counts it sees it once, as it runs again.
+// After the norm, which is of no use in a step that a layer refuses, and before judge(), which leaves such a step as it
+// is. So what decides about a step and counts it sees it once, as it runs again.
 void Executor::refuse(const Instruction& instruction) {
   const bool may = setup_.model->may_refuse(setup_.seams);
   // A reference is compared with a step that runs anyway; it does not run again.

@@ -197,6 +197,111 @@ TEST(Candidates, AutoOffloadsIfItMust) {
   EXPECT_FALSE(offloads(forecaster(recipe, model, 1, target_of(), offload).forecast()));
 }
 
+// Only GEMMs take time, as much forward as for the gradients of the input and of the weights, and messages none.
+plan::Target constant_costs() {
+  plan::Target target{.name = "constant", .capacity = std::int64_t{1} << 40, .copy = 1e300};
+  target.bf16 = target.float32 = {.gemm = 1e6, .attention = {.forward = 1e300, .backward = 1e300}};
+  target.links = {{.ranks = 0, .rate = 1e300}};
+  return target;
+}
+
+constexpr int kStages = 4;
+
+Split staged(const plan::Schedule& schedule) {
+  return {.mesh = {.pipeline = kStages}, .partition = {.stages = kStages, .ends = {1, 2, 3, 4}}, .schedule = schedule};
+}
+
+plan::Schedule one_forward_one_backward() {
+  return {.name = "1F1B", .passes = testing::one_forward_one_backward_of(kStages)};
+}
+
+plan::Schedule zero_bubble() {
+  return {.name = "ZB-H1", .passes = testing::zero_bubble_of(kStages), .delays_weights = true};
+}
+
+plan::Schedule all_forward_first() {
+  return {.name = "GPipe", .passes = [](int stage, int micro_batches) {
+            return step::grouped_passes(micro_batches, micro_batches, staged({}).partition, stage);
+          }};
+}
+
+Recipe staged_recipe(int micro_batches) {
+  Recipe recipe = recipe_of(micro_batches);
+  recipe.parallel.pipeline_parallel_degree = kStages;
+  return recipe;
+}
+
+// The schedule of stages is a choice. With constant costs ZB-H1 is idle for (p - 1)(F + B - W), 1F1B for
+// (p - 1)(F + B + W). What each needs is what the plan of a layout needs that is made by hand.
+TEST(Candidates, OfSchedulesArePricedAndChosen) {
+  const models::Model model(testing::llama_description(
+      {.width = 32, .heads = 4, .kv_heads = 2, .head_dim = 8, .inner = 48, .vocabulary = 16, .blocks = 4}));
+  const Recipe recipe = staged_recipe(9);
+  Choices choices{.split = [](const Recipe&, int) { return staged(one_forward_one_backward()); }};
+  const auto planner = [&](const Recipe& of) {
+    return plan::Forecaster(of, model, kStages, constant_costs(), {.cores = 4, .memory = std::int64_t{1} << 50}, 1,
+                            choices);
+  };
+  std::vector<plan::Forecast> forecasts;
+  for (const plan::Schedule& schedule : {one_forward_one_backward(), zero_bubble()}) {
+    const plan::Forecast& f =
+        forecasts.emplace_back(planner(recipe).forecast(plan::candidate_of(recipe, staged(schedule), model.blocks())));
+    plan::Layout layout = plan::make_layout(recipe, model, kStages, f.layout.compute, 1, DeviceKind::cpu);
+    plan::set_partition(layout, model, staged({}).partition);
+    layout.micro_batches = 9;
+    layout.passes = schedule.passes;
+    for (nn::SavePolicy& policy : layout.policies) policy.delay_weight_gradients = schedule.name == "ZB-H1";
+    const auto plans = plan::plan_stages(model, layout, step::Purpose::train, 0, true);
+    for (std::size_t s = 0; s < kStages; ++s) {
+      EXPECT_EQ(f.stages[s].costs.total_bytes, plans[s].bytes()) << schedule.name << ", stage " << s;
+    }
+  }
+  const auto busy = [](const plan::Forecast& f, std::size_t stage) { return f.stages[stage].time.busy.at("GEMM"); };
+  const plan::Forecast &before = forecasts[0], &after = forecasts[1];
+  const double pass = busy(before, 0) / 9 / 3;  // F = B = W
+  EXPECT_NEAR(busy(after, 3), busy(before, 3), 1e-9 * busy(before, 3));
+  EXPECT_NEAR(before.seconds, busy(before, 3) + 3 * 3 * pass, 1e-9 * before.seconds);
+  EXPECT_NEAR(after.seconds, busy(after, 3) + 3 * pass, 1e-9 * after.seconds);
+  EXPECT_NE(before.needed(), after.needed());
+
+  // The planner suggests it, and keeps it as it chooses policies.
+  choices.splits = [](const Recipe&, int) {
+    return std::vector<Split>{staged(all_forward_first()), staged(zero_bubble())};
+  };
+  choices.changes = [](const Candidate& to) {
+    return std::vector<plan::Change>{{"parallel.pipeline_schedule", to.split.schedule.name}};
+  };
+  const std::vector<plan::Suggestion> suggestions = planner(recipe).suggestions(3);
+  ASSERT_FALSE(suggestions.empty());
+  EXPECT_EQ(suggestions.front().candidate.split.schedule.name, "ZB-H1");
+  EXPECT_NEAR(suggestions.front().tokens_per_second, after.tokens_per_second, 1e-9 * after.tokens_per_second);
+  Recipe automatic = recipe;
+  automatic.memory.activation_checkpointing = Checkpointing::automatic;
+  choices.split = [](const Recipe&, int) { return staged(zero_bubble()); };
+  const plan::Forecast chosen = planner(automatic).forecast();
+  EXPECT_TRUE(chosen.chosen);
+  for (const plan::BlockPolicy& block : chosen.candidate.blocks) EXPECT_TRUE(block.delay_weight_gradients);
+  EXPECT_NEAR(chosen.seconds, after.seconds, 1e-9 * after.seconds);
+}
+
+// A step that does not fit is forecast from as many micro-batches as its schedule has in flight, and as many again.
+TEST(Candidates, OfSchedulesThatKeepAllMicroBatchesArePlannedWithAll) {
+  EXPECT_EQ(one_forward_one_backward().in_flight(kStages, 16), kStages);
+  EXPECT_EQ(all_forward_first().in_flight(kStages, 16), 16);
+  EXPECT_EQ(plan::Schedule{}.in_flight(kStages, 16), 1);
+  const models::Model model(description_of(4));
+  Recipe recipe = staged_recipe(17);
+  const auto needed = [&](const plan::Schedule& schedule) {
+    const plan::Forecaster planner = forecaster(recipe, model, kStages, target_of(),
+                                                {.split = [&](const Recipe&, int) { return staged(schedule); }});
+    return planner.forecast().needed();
+  };
+  const std::int64_t all = needed(all_forward_first());
+  EXPECT_GT(all, needed(one_forward_one_backward()));
+  recipe.memory.capacity = Bytes(all / 4);
+  EXPECT_EQ(needed(all_forward_first()), all);
+}
+
 std::vector<plan::Change> name_changes(const Candidate& to) {
   std::vector<plan::Change> changes;
   if (to.state == StatePlace::host) changes.push_back({"memory.optimizer_offload", "true"});
