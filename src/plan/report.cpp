@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/format_apart.h"
 #include "base/units.h"
 #include "config/config.h"
 #include "plan/host_snapshot.h"
@@ -189,11 +190,13 @@ nlohmann::ordered_json memory_json(const Recipe& recipe, const Forecast& forecas
 std::string headline(const Forecast& forecast, const PlanFacts& facts) {
   if (!forecast.fits()) {
     const auto& [suggestions, ranks] = facts.alternatives;
-    std::string out = forecast.needed() > forecast.capacity
-                          ? cat("does not fit: needs ", format_bytes(Bytes(forecast.needed())), " per rank",
-                                forecast.of_largest_stage(), ", has ", format_bytes(Bytes(forecast.capacity)))
-                          : cat("does not fit: needs ", format_bytes(Bytes(forecast.host_needed())),
-                                " of host memory per machine, has ", format_bytes(Bytes(forecast.host.capacity)));
+    const bool of_rank = forecast.needed() > forecast.capacity;
+    const auto [has, needs] = of_rank ? format_apart(forecast.capacity, forecast.needed())
+                                      : format_apart(forecast.host.capacity, forecast.host_needed());
+    std::string out =
+        cat("does not fit: needs ", needs,
+            of_rank ? cat(" per rank", forecast.of_largest_stage()) : std::string(" of host memory per machine"),
+            ", has ", has);
     if (!suggestions.empty()) out += "; fits with " + suggestions.front().flags();
     if (ranks && (suggestions.empty() || ranks->changes.empty()))
       out += (suggestions.empty() ? "; fits from " : ", or from ") + ranks->flags();

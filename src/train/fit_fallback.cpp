@@ -1,6 +1,7 @@
 // A Linear that saturates FP8 again and again leaves it: the run is saved, opened again without it and resumed, in this
 // process. So everything after it is planned and computed as if the recipe excluded the Linear.
 #include "base/cat.h"
+#include "engine/checkpointing.h"
 #include "engine/does_not_fit.h"
 #include "engine/model_changes.h"
 #include "engine/rank_sync.h"
@@ -46,6 +47,7 @@ void FitRun::reopen(std::vector<engine::Fp8Fallback> fallbacks) {
   rebuild_model();
   plan_.recipe.memory = request_.plan.recipe.memory;  // auto chooses again
   lay_out();
+  engine::expect_forecast_fits(plan_, *open_.model, device_->kind(), world_, request_.ranks_here);
   open_session();
   saver_->open_session(*session_);
   if (!frozen_weights_.empty()) load_initial();

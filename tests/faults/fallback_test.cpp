@@ -266,16 +266,24 @@ TEST(Fallback, AResumedRunIsForecastWithItsFallbacks) {
   const std::int64_t in_fp8 = needed({});
   const std::int64_t fallen = needed({"precision.fp8.layers=[1]", "precision.compute=auto"});
   ASSERT_GT(fallen, in_fp8);
-  const Ended before = run(place, with({}));
+  const auto of_bytes = [](std::int64_t capacity) { return "memory.capacity=" + std::to_string(capacity) + "B"; };
+  const Ended before = run(place, with({of_bytes(fallen)}));
   ASSERT_EQ(before.code, 0) << before.err;
   ASSERT_EQ(fallbacks(place.out()).size(), 1u);
   const auto resumed = [&](std::int64_t capacity) {
-    return run(place, with({"--resume", "train.steps=14", "memory.capacity=" + std::to_string(capacity) + "B"}));
+    return run(place, with({"--resume", "train.steps=14", of_bytes(capacity)}));
   };
   const Ended tight = resumed(fallen - 1);
   EXPECT_EQ(tight.code, 4) << tight.err;
   EXPECT_NE(tight.err.find("does not fit"), std::string::npos) << tight.err;
+  EXPECT_NE(tight.err.find(std::to_string(fallen) + " bytes"), std::string::npos) << tight.err;
   EXPECT_EQ(resumed(fallen).code, 0);
+  // A Linear falls back only if a run that is resumed after it starts. A byte less keeps it in FP8, although its session
+  // leaves 28 MiB of the limit free, for what the process needs besides it.
+  const Ended kept = run(place, with({"output=kept", of_bytes(fallen - 1)}));
+  ASSERT_EQ(kept.code, 0) << kept.err;
+  EXPECT_NE(kept.err.find("stays in FP8"), std::string::npos) << kept.err;
+  EXPECT_TRUE(fallbacks(place.out("kept")).empty());
 }
 
 // With the last Linear all scales are gone, and nothing can be replayed any more.
