@@ -235,6 +235,12 @@ const plan::RankPlan& Session::plan(step::Purpose purpose) const {
   return planned_steps_[find(purpose)]->plan;
 }
 
+plan::Costs Session::largest_costs() const {
+  const auto largest = std::ranges::max_element(
+      planned_steps_, {}, [](const std::unique_ptr<PlannedStep>& step) { return step->plan.arena_bytes(); });
+  return plan::costs_of((*largest)->plan, model_, (*largest)->config.layout);
+}
+
 std::int64_t Session::planned_bytes() const {
   return state_->bytes() + arena_.bytes() + scratch_bytes_;
 }

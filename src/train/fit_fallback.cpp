@@ -49,6 +49,7 @@ void FitRun::reopen(std::vector<engine::Fp8Fallback> fallbacks) {
   lay_out();
   engine::expect_forecast_fits(plan_, *open_.model, device_->kind(), world_, request_.ranks_here);
   open_session();
+  if (watch_) watch_->set_memory(memory_facts(*session_));
   saver_->open_session(*session_);
   if (!frozen_weights_.empty()) load_initial();
 }

@@ -244,6 +244,15 @@ TEST(Fallback, ALinearThatDoesNotFitStaysInFp8) {
   expect_equal_runs(place.out("tight"), place.out("never"), 12);
 }
 
+// The page's peak memory by purpose.
+std::string memory_of_report(const fs::path& out) {
+  std::ifstream file(out / "report.html");
+  const std::string page(std::istreambuf_iterator<char>(file), {});
+  const std::size_t begin = page.find("Peak memory of a rank");
+  EXPECT_NE(begin, page.npos);
+  return begin == page.npos ? "" : page.substr(begin, page.find("Time of this process") - begin);
+}
+
 // A run that has fallen back is planned so when it is resumed, before its ranks start.
 TEST(Fallback, AResumedRunIsForecastWithItsFallbacks) {
   const Workplace place;
