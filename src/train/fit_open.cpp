@@ -164,6 +164,8 @@ void FitRun::open() {
   problems.throw_if_any();
   const std::string beyond = models::beyond_positions(open_.model->description(), plan_.packing.sequence_length);
   if (!beyond.empty()) log("hawser: warning: " + beyond);
+  const std::string useless = engine::useless_fp8(plan_.recipe, *open_.model);
+  if (!useless.empty()) log("hawser: warning: " + useless);
   // Read now, since the file may change during the run.
   config_text_ = io::read_text(models::config_path(plan_.model), 1 << 20);
   expect_equal_recipes();

@@ -238,6 +238,15 @@ TEST(Fallback, ALinearThatDoesNotFitStaysInFp8) {
   EXPECT_NE(first, std::string::npos) << tight.err;
   EXPECT_EQ(tight.err.find(stays, first + 1), std::string::npos) << tight.err;
   EXPECT_TRUE(fallbacks(place.out("tight")).empty());
+  // The only one: its scales and histories are no parameters.
+  EXPECT_NE(tight.err.find("computes in float32, 3 of 14 Linears of the blocks in FP8"), std::string::npos)
+      << tight.err;
+  const Ended inspected = Fit(place, Fit::Command{{"inspect", place.out("tight").string(), "--json"}}).wait();
+  ASSERT_EQ(inspected.code, 0) << inspected.err;
+  const auto newest = nlohmann::json::parse(inspected.out)["newest"];
+  EXPECT_EQ(newest["tensors"]["optimizer"], 2 * newest["tensors"]["parameters"].get<int>());
+  EXPECT_GT(newest["tensors"]["fp8"], 0);
+  EXPECT_EQ(newest["precision"]["scaling"], "delayed");
   const Ended never = run(place, one_linear("2", {"output=never", "precision.fp8.fallback_after=0"}));
   ASSERT_EQ(never.code, 0) << never.err;
   expect_equal_runs(place.out("tight"), place.out("never"), 12);
