@@ -42,6 +42,11 @@ using Json = nlohmann::ordered_json;
 
 const std::string kOptimizer = "optimizer/";  // prefix of the names of an optimizer's tensors
 
+// Scales of weights, and scales and histories of their inputs and gradients.
+bool is_of_fp8(const std::string& tensor) {
+  return tensor.starts_with("scale/") || tensor.starts_with("quantization/");
+}
+
 // The result as text and as JSON.
 struct Report {
   Json json = Json::object();
@@ -111,6 +116,14 @@ void describe_metadata(const checkpoint::Checkpoint& checkpoint, Report& report)
       {"steps", metadata.step}, {"sequences", sequences}, {"tokens", sequences * number("/data/sequence_length")}};
   report.row("data", cat("after step ", metadata.step, steps > 0 ? cat(" of ", steps) : "", ": ", sequences,
                          " sequences of ", number("/data/sequence_length"), " tokens"));
+  const auto of_precision = [&](const char* pointer) {
+    return recipe.value(nlohmann::json::json_pointer(pointer), std::string());
+  };
+  if (recipe.is_object() && of_precision("/precision/compute") == "fp8") {
+    const std::string scaling = of_precision("/precision/fp8.scaling");
+    report.json["precision"] = {{"compute", "fp8"}, {"scaling", scaling}};
+    report.row("precision", cat("FP8, ", scaling, " scaling"));
+  }
   Problems problems;
   models::ModelDescription description = engine::describe_checkpoint(checkpoint, metadata.config, problems);
   if (problems.empty()) describe_model(models::Model(std::move(description)), report);
@@ -219,20 +232,22 @@ void verify_checkpoint(checkpoint::Checkpoint& checkpoint, Report& report, bool 
 
 void describe_checkpoint(const checkpoint::Checkpoint& checkpoint, Report& report) {
   report.title("checkpoint", checkpoint.folder());
-  std::int64_t parameters = 0, others = 0, bytes = 0;
+  std::int64_t parameters = 0, others = 0, of_fp8 = 0, bytes = 0;
   std::map<std::string, std::int64_t> dtypes;
   for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) {
-    ++(tensor.name.starts_with(kOptimizer) ? others : parameters);
+    ++(tensor.name.starts_with(kOptimizer) ? others : is_of_fp8(tensor.name) ? of_fp8 : parameters);
     for (const checkpoint::SavedBox& box : tensor.boxes)
       bytes += box.bytes, dtypes[to_string(tensor.dtype)] += box.bytes;
   }
   report.json["step"] = checkpoint.step();
   report.json["world"] = checkpoint.world();
   report.json["tensors"] = {{"parameters", parameters}, {"optimizer", others}};
+  if (of_fp8 > 0) report.json["tensors"]["fp8"] = of_fp8;
   report.json["bytes"] = bytes;
   report.json["bytes_by_dtype"] = dtypes;
   report.row("step", cat(checkpoint.step(), ", saved by ", saved_layout(checkpoint, report)));
-  report.row("tensors", cat(parameters, " of parameters, ", others, " of the optimizer"));
+  report.row("tensors", cat(parameters, " of parameters, ", others, " of the optimizer",
+                            of_fp8 > 0 ? cat(", ", of_fp8, " of FP8 scales and amaxes") : std::string()));
   std::string types;
   for (const auto& [name, size] : dtypes) types += cat(types.empty() ? "" : ", ", name, " ", with_unit(size));
   report.row("bytes", cat(with_unit(bytes),

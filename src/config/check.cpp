@@ -49,6 +49,28 @@ std::string at(const Recipe& recipe, std::string_view key) {
 
 }  // namespace
 
+Problem problem_at(const Recipe& recipe, std::string_view key) {
+  return {.file = file_of(recipe, key), .at = at(recipe, key)};
+}
+
+namespace {
+
+// Given, and not as the default.
+bool changes(const Recipe& recipe, const Key& key) {
+  return recipe.places.contains(key.name) && key.write(recipe) != key.write(Recipe());
+}
+
+}  // namespace
+
+std::string unused_fp8_keys(const Recipe& recipe) {
+  std::string out;
+  if (recipe.precision.compute == ComputePrecision::fp8) return out;
+  for (const Key& key : schema()) {
+    if (key.name.starts_with("precision.fp8.") && changes(recipe, key)) out += cat(out.empty() ? "" : ", ", key.name);
+  }
+  return out;
+}
+
 void check_warmup(const Recipe& recipe, Problems& problems) {
   const std::int64_t warmup = recipe.optimizer.warmup_steps, steps = recipe.train.steps;
   if (warmup <= steps) return;
@@ -141,13 +163,17 @@ void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::str
   const AdapterRecipe& adapter = recipe.adapter;
   if (judged({"adapter.kind"}) && adapter.kind == AdapterKind::none && !recipe.places.contains("adapter.kind")) {
     for (const Key& key : schema()) {
-      if (key.section() != "adapter" || !recipe.places.contains(key.name)) continue;
-      if (key.write(recipe) == key.write(Recipe())) continue;
+      if (key.section() != "adapter" || !changes(recipe, key)) continue;
       add(key.name.c_str(), {.what = "no adapter trains without adapter.kind", .hint = "adapter.kind: lora"});
     }
   }
   if (judged({"adapter.kind", "adapter.targets"}) && adapter.kind != AdapterKind::none && adapter.targets.empty()) {
     add("adapter.targets", {.what = "empty list", .expected = "names of Linears", .hint = "all-linear"});
+  }
+  if (judged({"precision.compute", "precision.fp8.layers"}) && recipe.precision.compute == ComputePrecision::fp8 &&
+      recipe.precision.fp8.layers.empty()) {
+    add("precision.fp8.layers",
+        {.what = "empty list", .expected = "blocks in FP8", .hint = "all, or precision.compute: auto"});
   }
   if (purpose == Purpose::train && judged({"adapter.kind", "model.config"}) && adapter.kind != AdapterKind::none &&
       recipe.model.path.empty() && !recipe.model.config.empty()) {

@@ -56,6 +56,13 @@ int default_ranks(const Recipe& recipe, DeviceChoice device, int gpus = 0);
 // "train.steps, line 12" (or ", --set"; or the bare key if it was not given): the `at` of a Problem.
 std::string key_place(const Recipe& recipe, std::string_view key);
 
+// A Problem at a key, with its file and place: "--set" if an override gave it, else the recipe's file and line.
+Problem problem_at(const Recipe& recipe, std::string_view key);
+
+// The keys of precision.fp8 that the recipe sets, with another value than the default, although it does not compute in
+// FP8: "precision.fp8.margin, precision.fp8.layers". "": none.
+std::string unused_fp8_keys(const Recipe& recipe);
+
 // A path of the recipe as the process can open it: relative paths start at the recipe's folder; "" stays "".
 std::string resolve_path(const Recipe& recipe, const std::string& path);
 

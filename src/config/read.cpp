@@ -67,7 +67,7 @@ std::string quoted(const YAML::Node& node) {
   if (node.IsScalar()) return node.Scalar().size() > 60 ? node.Scalar().substr(0, 57) + "..." : node.Scalar();
   std::string list = "[";
   for (std::size_t i = 0; i < node.size() && list.size() < 60; ++i)
-    list += (i > 0 ? ", " : "") + (node[i].IsScalar() ? node[i].Scalar() : std::string("..."));
+    list += (i > 0 ? ", " : "") + (!node[i].IsScalar() ? "..." : node[i].Scalar().empty() ? "\"\"" : node[i].Scalar());
   return list + "]";
 }
 

@@ -120,6 +120,11 @@ TEST_F(ReadRecipe, ReadsKeysOfAGroupAsAMapOrByTheirDottedNames) {
     EXPECT_EQ(recipe.precision.fp8.exclude, std::vector<std::string>{"down_proj"});
   }
   EXPECT_EQ(read(smallest, {"precision.fp8={margin: 1}"}).precision.fp8.margin, 1);
+  EXPECT_EQ(errors(smallest, {"precision.fp8.exclude=[\"\"]"}),
+            "--set: wrong type (expected a list of names, got [\"\"]) at precision.fp8.exclude");
+  EXPECT_EQ(errors(smallest + "precision: {compute: fp8, fp8: {layers: []}}\n"),
+            "r.yaml: empty list (expected blocks in FP8) at precision.fp8.layers, line 6; try all, or "
+            "precision.compute: auto");
   EXPECT_EQ(errors(smallest + "precision: {fp8: true}\n"),
             "r.yaml: wrong type (expected a section of keys, got true) at precision.fp8, line 6");
   EXPECT_EQ(errors(smallest + "precision: {fp8: {margni: 1}, fp8.margin: 2, fp8: {}}\n"),

@@ -75,6 +75,8 @@ Key integer(const char* name, Field field, Range range, const char* help) {
   using Number = ValueOf<Field>;
   std::string values = "whole number";
   if (range.min > std::numeric_limits<std::int64_t>::min()) values += cat(", at least ", range.min);
+  constexpr std::int64_t kNear = 1 << 16;  // larger limits are only those of later arithmetic
+  if (range.max <= kNear) values += cat(", at most ", range.max);
   if (range.supported < std::numeric_limits<std::int64_t>::max())
     values = cat(range.supported, " (more is not supported yet)");
   Key key = row(name, field, values, help);

@@ -23,6 +23,12 @@ std::int64_t available_memory(const Recipe& recipe, const plan::Target& target, 
   return std::min(capacity, memory.total - memory.used + plan::overhead_of(target, layout.mesh, stage));
 }
 
+plan::Machine machine_of(int ranks_here) {
+  plan::Machine machine = plan::this_machine();
+  machine.ranks = ranks_here;
+  return machine;
+}
+
 }  // namespace
 
 std::string choose_checkpointing(plan::RunPlan& plan, const models::Model& model, const Device& device,
@@ -31,8 +37,7 @@ std::string choose_checkpointing(plan::RunPlan& plan, const models::Model& model
   plan::Layout& layout = plan.layout;
   if (!is_automatic(recipe.memory)) return "";
   plan::Target target = plan::load_target(plan::target_of(device.kind()));
-  plan::Machine machine = plan::this_machine();
-  machine.ranks = ranks_here;
+  const plan::Machine machine = machine_of(ranks_here);
   const int stage = world == nullptr ? 0 : comm::place_of(world->rank().value(), layout.mesh).pipeline;
   target.capacity = available_memory(recipe, target, machine, layout, stage, device);
   if (world != nullptr) {
@@ -57,6 +62,19 @@ std::string choose_checkpointing(plan::RunPlan& plan, const models::Model& model
   plan::set_policies(layout, model, recipe.memory);
   return cat("activation checkpointing: auto chose ", runs.substr(1, runs.size() - 2), ": ", answer.substr(blank + 1),
              " per rank");
+}
+
+void expect_forecast_fits(const plan::RunPlan& plan, const models::Model& model, DeviceKind device, comm::World* world,
+                          int ranks_here) {
+  if (is_automatic(plan.recipe.memory)) return;
+  const std::string rejection = on_rank_zero(world, [&]() -> std::string {
+    const plan::Forecaster forecaster(plan.recipe, model, plan.layout.mesh.world(),
+                                      plan::load_target(plan::target_of(device)), machine_of(ranks_here),
+                                      plan.layout.threads);
+    const plan::Forecast forecast = forecaster.forecast();
+    return forecast.fits() ? "" : plan::rejection(plan.recipe, forecast);
+  });
+  if (!rejection.empty()) throw DoesNotFit(rejection);
 }
 
 }  // namespace hawser::engine

@@ -1,4 +1,5 @@
-// memory.activation_checkpointing: auto at run time: all ranks agree on one choice for the memory that is available.
+// What a session needs, forecast before it is made: memory.activation_checkpointing: auto at run time, where all ranks
+// agree on one choice for the memory that is available, and the check of policies that the recipe sets.
 #pragma once
 
 #include <string>
@@ -18,5 +19,11 @@ namespace hawser::engine {
 // suggestions, on every rank, if nothing fits.
 std::string choose_checkpointing(plan::RunPlan& plan, const models::Model& model, const Device& device,
                                  comm::World* world, int ranks_here);
+
+// The check of a start (plan::check_capacity) for another session of the run with the policies of plan.recipe: a session
+// itself does not count what the process needs besides it (plan::overhead_of). Rank 0 forecasts; DoesNotFit on every
+// rank. With auto it does nothing: choose_checkpointing() checks.
+void expect_forecast_fits(const plan::RunPlan& plan, const models::Model& model, DeviceKind device, comm::World* world,
+                          int ranks_here);
 
 }  // namespace hawser::engine

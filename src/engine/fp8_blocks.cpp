@@ -5,6 +5,8 @@
 #include <optional>
 #include <string_view>
 
+#include "config/config.h"
+
 namespace hawser::engine {
 
 namespace {
@@ -18,7 +20,7 @@ std::optional<int> number(std::string_view text) {
 
 }  // namespace
 
-Fp8Blocks::Fp8Blocks(const Recipe& recipe, Problems& problems) : file_(recipe.file) {
+Fp8Blocks::Fp8Blocks(const Recipe& recipe, Problems& problems) : place_(problem_at(recipe, "precision.fp8.layers")) {
   for (const std::string& entry : recipe.precision.fp8.layers) {
     if (entry == "all") {
       all_ = true;
@@ -29,7 +31,8 @@ Fp8Blocks::Fp8Blocks(const Recipe& recipe, Problems& problems) : file_(recipe.fi
     const std::optional<int> first = number(text.substr(0, dash)),
                              last = dash == text.npos ? first : number(text.substr(dash + 1));
     if (!first || !last || *last < *first) {
-      Problem wrong = problem(entry);
+      Problem wrong = place_;
+      wrong.got = entry;
       wrong.what = "not a block or a range of blocks";
       wrong.expected = "all, numbers from 0, or ranges such as 2-29";
       problems.add(wrong);
@@ -39,10 +42,6 @@ Fp8Blocks::Fp8Blocks(const Recipe& recipe, Problems& problems) : file_(recipe.fi
   }
 }
 
-Problem Fp8Blocks::problem(const std::string& entry) const {
-  return {.file = file_, .got = entry, .at = "precision.fp8.layers"};
-}
-
 bool Fp8Blocks::contains(int block) const {
   return all_ || std::ranges::any_of(ranges_, [&](const Range& r) { return block >= r.first && block <= r.last; });
 }
@@ -50,7 +49,8 @@ bool Fp8Blocks::contains(int block) const {
 void Fp8Blocks::check(int blocks, Problems& problems) const {
   for (const Range& range : ranges_) {
     if (range.last < blocks) continue;
-    Problem beyond = problem(range.entry);
+    Problem beyond = place_;
+    beyond.got = range.entry;
     beyond.what = "the model has no such block";
     beyond.expected = cat("blocks 0 to ", blocks - 1);
     problems.add(beyond);

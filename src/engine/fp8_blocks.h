@@ -19,13 +19,11 @@ class Fp8Blocks {
   void check(int blocks, Problems& problems) const;
 
  private:
-  Problem problem(const std::string& entry) const;
-
   struct Range {
     std::string entry;
     int first = 0, last = 0;
   };
-  std::string file_;
+  Problem place_;  // of the key
   bool all_ = false;
   std::vector<Range> ranges_;
 };

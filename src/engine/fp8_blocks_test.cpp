@@ -4,11 +4,13 @@
 
 #include <algorithm>
 
+#include "engine/fp8_exclusions.h"
 #include "engine/gemm_algorithms.h"
 #include "engine/model_changes.h"
 #include "models/linear_names.h"
 #include "models/lora.h"
 #include "plan/layout.h"
+#include "plan/report.h"
 #include "step/schedule.h"
 #include "tensor/fp8.h"
 
@@ -157,6 +159,45 @@ TEST(Fp8Blocks, BlockScalingOfExpertsIsRejected) {
   for (const nn::SavePolicy& policy : layout().policies) {
     EXPECT_EQ(policy.format(nn::Site::up_projection), LinearFormat::compute);
   }
+}
+
+// An override is blamed for what it says, not the file.
+TEST(Fp8Blocks, AProblemIsAtThePlaceOfItsKey) {
+  Recipe recipe = recipe_of({"x"});
+  recipe.precision.fp8.exclude = {"["};
+  recipe.places = {{"precision.fp8.layers", "line 7"}, {"precision.fp8.exclude", "--set"}};
+  Problems problems;
+  const Fp8Blocks blocks(recipe, problems);
+  const Fp8Exclusions exclusions(recipe, {}, problems);
+  const std::string lines = problems.lines();
+  EXPECT_NE(lines.find("recipe.yaml: not a block"), lines.npos) << lines;
+  EXPECT_NE(lines.find("at precision.fp8.layers, line 7\n"), lines.npos) << lines;
+  EXPECT_NE(lines.find("--set: not a regular expression (got [) at precision.fp8.exclude;"), lines.npos) << lines;
+}
+
+// Settings that do nothing are said, and a plan counts the Linears in FP8 by their names.
+TEST(Fp8Blocks, SaysWhatIsInFp8) {
+  const auto says = [](Recipe recipe) {
+    recipe.data.sequence_length = 32;
+    Problems problems;
+    const OpenModel open =
+        open_model(std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/gqa", false, problems, changes_of(recipe));
+    EXPECT_EQ(problems.lines(), "");
+    const plan::Layout layout = plan::make_layout(recipe, *open.model, 1, DType::f32, 1);
+    return std::pair(plan::fp8_text(layout, *open.model), useless_fp8(recipe, *open.model));
+  };
+  Recipe recipe = recipe_of({"all"});
+  EXPECT_EQ(says(recipe), std::pair(std::string("14 of 14 Linears of the blocks in FP8"), std::string()));
+  recipe.precision.fp8.layers = {"1"};
+  recipe.precision.fp8.exclude = {"k_proj"};
+  EXPECT_EQ(says(recipe).first, "4 of 14 Linears of the blocks in FP8");
+  recipe.precision.fp8.exclude = {".*"};
+  EXPECT_EQ(says(recipe), std::pair(std::string("0 of 14 Linears of the blocks in FP8"),
+                                    std::string("no Linear is in FP8: precision.fp8.layers and exclude leave none")));
+  recipe.precision.compute = ComputePrecision::bf16;
+  EXPECT_EQ(says(recipe).second, "") << "no key is given";
+  recipe.places = {{"precision.fp8.exclude", "line 3"}, {"precision.fp8.margin", "line 4"}};
+  EXPECT_EQ(says(recipe).second, "no effect without precision.compute: fp8: precision.fp8.exclude");
 }
 
 // One name of a fused Linear is enough; a fallback has the names of all of its parts.

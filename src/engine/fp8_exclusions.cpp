@@ -4,12 +4,11 @@
 
 #include "base/nearest.h"
 #include "base/printable.h"
+#include "config/config.h"
 
 namespace hawser::engine {
 
 namespace {
-
-constexpr char kExclude[] = "precision.fp8.exclude";
 
 bool names_one_of(const models::ModuleName& entry, const std::vector<std::string>& modules) {
   return std::ranges::any_of(modules, [&](const std::string& module) { return entry.matches(module); });
@@ -18,17 +17,17 @@ bool names_one_of(const models::ModuleName& entry, const std::vector<std::string
 }  // namespace
 
 Fp8Exclusions::Fp8Exclusions(const Recipe& recipe, const std::vector<std::string>& fallbacks, Problems& problems)
-    : file_(recipe.file) {
+    : place_(problem_at(recipe, "precision.fp8.exclude")) {
   for (const std::string& module : fallbacks) fallbacks_.push_back({module});
   for (const std::string& text : recipe.precision.fp8.exclude) {
     if (std::optional<models::ModuleName> entry = models::module_name_of(text)) {
       entries_.push_back(std::move(*entry));
       continue;
     }
-    problems.add({.file = file_,
+    problems.add({.file = place_.file,
                   .what = "not a regular expression",
                   .got = printable(text),
-                  .at = kExclude,
+                  .at = place_.at,
                   .hint = "a name such as down_proj, or .*[.][01][.].*down_proj"});
   }
 }
@@ -48,11 +47,11 @@ void Fp8Exclusions::check(const models::ModelDescription& description, Problems&
   for (const models::ModuleName& entry : entries_) {
     if (names_one_of(entry, linears)) continue;
     const bool other = names_one_of(entry, modules);
-    problems.add({.file = file_,
+    problems.add({.file = place_.file,
                   .what = other ? "this module is never in FP8" : "the model has no such Linear",
                   .expected = models::joined(known),
                   .got = printable(entry.text),
-                  .at = kExclude,
+                  .at = place_.at,
                   .hint = other ? std::string() : nearest(entry.text, known)});
   }
 }

@@ -24,7 +24,7 @@ class Fp8Exclusions {
   void check(const models::ModelDescription& description, Problems& problems) const;
 
  private:
-  std::string file_;
+  Problem place_;  // of the key
   std::vector<models::ModuleName> entries_, fallbacks_;
 };
 

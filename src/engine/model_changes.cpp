@@ -1,5 +1,7 @@
 #include "engine/model_changes.h"
 
+#include <algorithm>
+
 #include "config/config.h"
 #include "engine/fp8_blocks.h"
 #include "engine/fp8_exclusions.h"
@@ -134,6 +136,15 @@ ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fa
   }
   if (recipe.precision.compute == ComputePrecision::fp8) changes = with_fp8(changes, recipe, fallbacks);
   return changes;
+}
+
+std::string useless_fp8(const Recipe& recipe, const models::Model& model) {
+  if (recipe.precision.compute != ComputePrecision::fp8) {
+    const std::string keys = unused_fp8_keys(recipe);
+    return keys.empty() ? "" : cat("no effect without precision.compute: fp8: ", keys);
+  }
+  const bool any = std::ranges::any_of(model.flats(), [](const nn::Flat& flat) { return flat.spec().fp8(); });
+  return any ? "" : "no Linear is in FP8: precision.fp8.layers and exclude leave none";
 }
 
 ModelChanges changes_for_evaluation() {

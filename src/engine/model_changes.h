@@ -15,6 +15,10 @@ namespace hawser::engine {
 // fallen back from FP8 (engine/fp8_fallback.h).
 ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fallbacks = {});
 
+// A warning about settings of precision.fp8 that have no effect: some are given and precision.compute is not fp8, or
+// no Linear of the model is in FP8. "": there are none. `model`: with changes_of(recipe).
+std::string useless_fp8(const Recipe& recipe, const models::Model& model);
+
 // A model as `eval` computes it: the load-balancing loss counts if the model's own loss includes it
 // (nn::MoeConfig::reported), with the coefficient of its config, and no other loss of routers does.
 ModelChanges changes_for_evaluation();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "engine/fp8_blocks.h"
 #include "io/json.h"
 
 namespace hawser::engine {
@@ -135,10 +136,31 @@ models::ModelDescription without_router_losses(models::ModelDescription descript
   return description;
 }
 
+bool computes_in_fp8(const std::string& recipe_json) {
+  const auto recipe = io::json_or_null(recipe_json);
+  return recipe.is_object() && recipe.value("/precision/compute"_json_pointer, nlohmann::json()) == "fp8";
+}
+
+// Two values of precision.fp8.layers name the same blocks of a model: ["all"] and ["0-3"] of four.
+bool same_blocks(const nlohmann::json& a, const nlohmann::json& b, int blocks) {
+  if (!a.is_array() || !b.is_array()) return a == b;
+  const auto of = [](const nlohmann::json& layers) {
+    Recipe recipe;
+    recipe.precision.fp8.layers = layers.get<std::vector<std::string>>();
+    Problems ignored;
+    return Fp8Blocks(recipe, ignored);
+  };
+  const Fp8Blocks one = of(a), other = of(b);
+  for (int block = 0; block < blocks; ++block) {
+    if (one.contains(block) != other.contains(block)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Problems computation_changes(const RunState& state, const models::ModelDescription& description, DType compute,
-                             const std::string& optimizer, const std::string& file) {
+                             const std::string& optimizer, const std::string& recipe, const std::string& file) {
   Problems out;
   Problems unreadable;
   const models::ModelDescription before = models::describe_config(state.config, file, unreadable);
@@ -158,13 +180,15 @@ Problems computation_changes(const RunState& state, const models::ModelDescripti
     const auto choice = recipe.is_object() ? recipe.value("/precision/compute"_json_pointer, "auto") : "auto";
     if (choice != "auto") was = choice == "bf16" ? to_string(DType::bf16) : choice;
   }
-  if (!was.empty() && was != to_string(compute)) {
+  const bool was_fp8 = computes_in_fp8(state.recipe);
+  if (!was.empty() && was != to_string(compute) && was_fp8 == computes_in_fp8(recipe)) {  // else fp8_changes() says it
     out.add({.file = file,
              .what = "the compute dtype has changed",
              .expected = was,
              .got = to_string(compute),
              .at = "precision.compute",
-             .hint = cat("--set precision.compute=", was == to_string(DType::bf16) ? "bf16" : was)});
+             .hint = was_fp8 ? "the kind of device that the run was started on, or --set output=... for a new run"
+                             : cat("--set precision.compute=", was == to_string(DType::bf16) ? "bf16" : was)});
   }
   if (state.optimizer != optimizer) {
     out.add({.file = file, .what = "the optimizer has changed", .expected = state.optimizer, .got = optimizer});
@@ -209,12 +233,12 @@ Problems adapter_changes(const RunState& state, const std::string& recipe, const
   return out;
 }
 
-Problems fp8_changes(const RunState& state, const std::string& recipe, const std::string& file) {
+Problems fp8_changes(const RunState& state, const std::string& recipe, int blocks, const std::string& file) {
   const auto of = [](const nlohmann::json& json, const char* key) {
     return json.is_object() ? json.value(nlohmann::json::json_pointer(key), nlohmann::json()) : nlohmann::json();
   };
   const nlohmann::json saved = io::json_or_null(state.recipe), now = io::parse_own_json(recipe);
-  const bool was = of(saved, "/precision/compute") == "fp8", is = of(now, "/precision/compute") == "fp8";
+  const bool was = computes_in_fp8(state.recipe), is = computes_in_fp8(recipe);
   Problems out;
   const auto add = [&](const std::string& key, const nlohmann::json& before, const nlohmann::json& after) {
     out.add({.file = file,
@@ -232,7 +256,8 @@ Problems fp8_changes(const RunState& state, const std::string& recipe, const std
     if (key == std::string_view("amax_history") && !delayed) continue;  // there is none
     const std::string place = cat("/precision/fp8.", key);
     const nlohmann::json before = of(saved, place.c_str()), after = of(now, place.c_str());
-    if (before != after) add(cat("precision.fp8.", key), before, after);
+    const bool same = key == std::string_view("layers") ? same_blocks(before, after, blocks) : before == after;
+    if (!same) add(cat("precision.fp8.", key), before, after);
   }
   // A new exclusion only drops scales; a removed one would have no history.
   const nlohmann::json before = of(saved, "/precision/fp8.exclude"), after = of(now, "/precision/fp8.exclude");

@@ -64,10 +64,10 @@ bool same_validation(const std::string& a, const std::string& b);
 
 // What makes a run compute something else than the checkpoint's run did although all tensors have the same shapes: the
 // model's description (heads, norm epsilon, RoPE, ..., but not what routers add to the loss: router_changes), the
-// compute dtype, the optimizer. One Problem each, with `file` as its file; none if the run continues the same
-// computation. The others are the resumed run's.
+// compute dtype (but not to or from FP8: fp8_changes), the optimizer. One Problem each, with `file` as its file; none if
+// the run continues the same computation. The others are the resumed run's; `recipe`: text of recipe_json.
 Problems computation_changes(const RunState& state, const models::ModelDescription& description, DType compute,
-                             const std::string& optimizer, const std::string& file);
+                             const std::string& optimizer, const std::string& recipe, const std::string& file);
 
 // A Problem if the frozen weights `base` are not those that the checkpoint was trained with, `before` (both as
 // RunState::base), with `file` as its file. None if either is unknown. `resumes`: a run continues the checkpoint.
@@ -78,8 +78,8 @@ Problems base_changes(const std::string& before, const std::string& base, const 
 Problems adapter_changes(const RunState& state, const std::string& recipe, const std::string& file);
 
 // A Problem for each setting of `precision` that decides what is in FP8 and what the state has of it, and that the
-// checkpoint's run had otherwise (`recipe`: text of recipe_json), with `file` as its file.
-Problems fp8_changes(const RunState& state, const std::string& recipe, const std::string& file);
+// checkpoint's run had otherwise (`recipe`: text of recipe_json), with `file` as its file. `blocks`: of the model.
+Problems fp8_changes(const RunState& state, const std::string& recipe, int blocks, const std::string& file);
 
 // Lists the recipe keys (`recipe`: text of recipe_json) that change how sequences are sampled or split, compared with
 // the checkpoint's own recipe: "train.seed was 7 and is 8, ..."; "" if the data order is unchanged.

@@ -65,22 +65,49 @@ TEST(RunState, ChangesOfFp8AreNamed) {
   };
   using enum ComputePrecision;
   const RunState before{.recipe = recipe(fp8, 16, "all")}, other{.recipe = recipe(bf16, 16, "all")};
-  EXPECT_TRUE(fp8_changes(before, recipe(fp8, 16, "all"), "f").empty());
-  EXPECT_TRUE(fp8_changes(other, recipe(automatic, 4, "1"), "f").empty()) << "other dtypes: computation_changes";
-  EXPECT_EQ(fp8_changes(before, recipe(bf16, 16, "all"), "f").lines(),
+  EXPECT_TRUE(fp8_changes(before, recipe(fp8, 16, "all"), 4, "f").empty());
+  EXPECT_TRUE(fp8_changes(other, recipe(automatic, 4, "1"), 4, "f").empty()) << "other dtypes: computation_changes";
+  EXPECT_EQ(fp8_changes(before, recipe(bf16, 16, "all"), 4, "f").lines(),
             "f: the precision has changed (expected \"fp8\", got \"bf16\") at precision.compute; try the setting that "
             "the run was started with, or --set output=... for a new run");
-  EXPECT_FALSE(fp8_changes(other, recipe(fp8, 16, "all"), "f").empty());
-  EXPECT_FALSE(fp8_changes({.recipe = "{}"}, recipe(fp8, 16, "all"), "f").empty()) << "of an earlier version";
-  const std::string lines = fp8_changes(before, recipe(fp8, 4, "1"), "f").lines();
+  EXPECT_FALSE(fp8_changes(other, recipe(fp8, 16, "all"), 4, "f").empty());
+  EXPECT_FALSE(fp8_changes({.recipe = "{}"}, recipe(fp8, 16, "all"), 4, "f").empty()) << "of an earlier version";
+  const std::string lines = fp8_changes(before, recipe(fp8, 4, "1"), 4, "f").lines();
   EXPECT_NE(lines.find("at precision.fp8.amax_history"), std::string::npos) << lines;
   EXPECT_NE(lines.find("at precision.fp8.layers"), std::string::npos) << lines;
   EXPECT_NE(
-      fp8_changes(before, recipe(fp8, 16, "all", Fp8Scaling::block), "f").lines().find("at precision.fp8.scaling"),
+      fp8_changes(before, recipe(fp8, 16, "all", Fp8Scaling::block), 4, "f").lines().find("at precision.fp8.scaling"),
       std::string::npos);
   for (const Fp8Scaling scaling : {Fp8Scaling::current, Fp8Scaling::block}) {  // without a history
-    EXPECT_TRUE(fp8_changes({.recipe = recipe(fp8, 16, "all", scaling)}, recipe(fp8, 4, "all", scaling), "f").empty());
+    EXPECT_TRUE(
+        fp8_changes({.recipe = recipe(fp8, 16, "all", scaling)}, recipe(fp8, 4, "all", scaling), 4, "f").empty());
   }
+  EXPECT_TRUE(fp8_changes(before, recipe(fp8, 16, "0-3"), 4, "f").empty()) << "all blocks";
+  EXPECT_FALSE(fp8_changes(before, recipe(fp8, 16, "0-3"), 5, "f").empty());
+}
+
+// A change to or from FP8 is one line, whatever the compute dtypes are.
+TEST(RunState, TheComputeDtypeOfFp8IsNoChangeOfItsOwn) {
+  const auto recipe = [](ComputePrecision compute) {
+    Recipe out;
+    out.precision.compute = compute;
+    return recipe_json(out);
+  };
+  using enum ComputePrecision;
+  const auto changes = [&](ComputePrecision was, const char* was_dtype, ComputePrecision is, DType dtype) {
+    const RunState state{.recipe = recipe(was), .config = "{", .compute = was_dtype};
+    std::string lines = computation_changes(state, {}, dtype, "adamw", recipe(is), "f").lines();
+    return lines.substr(std::min(lines.find("f: the compute"), lines.size()));
+  };
+  EXPECT_EQ(changes(fp8, "float32", bf16, DType::bf16), "");
+  EXPECT_EQ(changes(bf16, "bfloat16", fp8, DType::f32), "");
+  EXPECT_EQ(changes(fp8, "float32", fp8, DType::f32), "");
+  EXPECT_EQ(changes(fp8, "float32", fp8, DType::bf16),
+            "f: the compute dtype has changed (expected float32, got bfloat16) at precision.compute; try the kind of "
+            "device that the run was started on, or --set output=... for a new run");
+  EXPECT_EQ(changes(float32, "float32", bf16, DType::bf16),
+            "f: the compute dtype has changed (expected float32, got bfloat16) at precision.compute; try --set "
+            "precision.compute=float32");
 }
 
 // A Linear more may leave FP8, none may return: there is no history of its amaxes.
@@ -92,10 +119,10 @@ TEST(RunState, ExclusionsOfFp8Stay) {
     return recipe_json(out);
   };
   const RunState before{.recipe = recipe({"a", "b"})}, earlier{.recipe = recipe({})};
-  EXPECT_TRUE(fp8_changes(before, recipe({"a", "b"}), "f").empty());
-  EXPECT_TRUE(fp8_changes(before, recipe({"b", "c", "a"}), "f").empty());
-  EXPECT_TRUE(fp8_changes(earlier, recipe({"a"}), "f").empty());
-  EXPECT_EQ(fp8_changes(before, recipe({"b"}), "f").lines(),
+  EXPECT_TRUE(fp8_changes(before, recipe({"a", "b"}), 4, "f").empty());
+  EXPECT_TRUE(fp8_changes(before, recipe({"b", "c", "a"}), 4, "f").empty());
+  EXPECT_TRUE(fp8_changes(earlier, recipe({"a"}), 4, "f").empty());
+  EXPECT_EQ(fp8_changes(before, recipe({"b"}), 4, "f").lines(),
             "f: the precision has changed (expected [\"a\",\"b\"], got [\"b\"]) at precision.fp8.exclude; try the "
             "setting that the run was started with, or --set output=... for a new run");
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/environment.h"
+#include "base/format_apart.h"
 #include "base/units.h"
 #include "comm/mpi/world.h"
 #include "device/cuda/native.h"
@@ -126,9 +127,8 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
   RankNeed need{.pinned = pinned_bytes_, .machine_has = checks.host_capacity};
   if (device_.kind() == DeviceKind::cuda && !need.machine_has) need.machine_has = Bytes(plan::free_host_memory());
   if (capacity && Bytes(needed) > *capacity) {
-    need.too_large = Error(ExitCode::does_not_fit,
-                           cat("a rank needs ", format_bytes(Bytes(needed)), " and may use ", format_bytes(*capacity)))
-                         .what();
+    const auto [has, needs] = format_apart(capacity->value(), needed);
+    need.too_large = Error(ExitCode::does_not_fit, cat("a rank needs ", needs, " and may use ", has)).what();
   }
   expect_fits(mesh_.channel(), need);
   state_ = std::make_unique<step::ModelState>(model_, plan::state_options(layout(), mesh_, optimizer), device_);
@@ -233,6 +233,12 @@ const plan::Layout& Session::layout() const {
 
 const plan::RankPlan& Session::plan(step::Purpose purpose) const {
   return planned_steps_[find(purpose)]->plan;
+}
+
+plan::Costs Session::largest_costs() const {
+  const auto largest = std::ranges::max_element(
+      planned_steps_, {}, [](const std::unique_ptr<PlannedStep>& step) { return step->plan.arena_bytes(); });
+  return plan::costs_of((*largest)->plan, model_, (*largest)->config.layout);
 }
 
 std::int64_t Session::planned_bytes() const {

@@ -75,6 +75,8 @@ class Session {
   Stream& stream() { return *stream_; }  // for work outside steps
   // Of the first StepConfig with this purpose. Here and below, InternalError if there is none.
   const plan::RankPlan& plan(step::Purpose purpose) const;
+  // Of the kind of step that needs the most memory: their sum by purpose is planned_bytes().
+  plan::Costs largest_costs() const;
   step::ModelState& state() { return *state_; }
   const Arena& arena() const { return arena_; }
   std::int64_t arena_bytes() const { return arena_.bytes(); }

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/format_apart.h"
 #include "base/text.h"
 #include "config/config.h"
 
@@ -232,23 +233,23 @@ namespace {
 std::string does_not_fit(const Recipe& recipe, std::int64_t capacity, std::int64_t needed, const std::string& where,
                          const std::string& hint) {
   const bool given = recipe.memory.capacity.has_value();
-  return Problem{
-      .file = recipe.file,
-      .what = "does not fit",
-      .expected = cat("at most ", format_bytes(Bytes(capacity)), " per rank", given ? "" : ", the device's memory"),
-      .got = format_bytes(Bytes(needed)) + where,
-      .at = given ? key_place(recipe, "memory.capacity") : "",
-      .hint = hint}
+  const auto [has, needs] = format_apart(capacity, needed);
+  return Problem{.file = recipe.file,
+                 .what = "does not fit",
+                 .expected = cat("at most ", has, " per rank", given ? "" : ", the device's memory"),
+                 .got = needs + where,
+                 .at = given ? key_place(recipe, "memory.capacity") : "",
+                 .hint = hint}
       .line();
 }
 
 std::string host_does_not_fit(const Recipe& recipe, const HostMemory& host, std::int64_t needed,
                               const std::string& hint) {
+  const auto [has, needs] = format_apart(host.capacity, needed);
   return Problem{.file = recipe.file,
                  .what = "does not fit in host memory",
-                 .expected = cat("at most ", format_bytes(Bytes(host.capacity)), " for the ",
-                                 plural(host.ranks, "rank"), " of a machine"),
-                 .got = format_bytes(Bytes(needed)),
+                 .expected = cat("at most ", has, " for the ", plural(host.ranks, "rank"), " of a machine"),
+                 .got = needs,
                  .at = "",
                  .hint = hint}
       .line();
@@ -256,12 +257,16 @@ std::string host_does_not_fit(const Recipe& recipe, const HostMemory& host, std:
 
 }  // namespace
 
+std::string rejection(const Recipe& recipe, const Forecast& forecast) {
+  return forecast.needed() > forecast.capacity
+             ? does_not_fit(recipe, forecast.capacity, forecast.needed(), forecast.of_largest_stage(), "")
+             : host_does_not_fit(recipe, forecast.host, forecast.host_needed(),
+                                 forecast.host.ranks > 1 ? "fewer ranks on each machine" : "");
+}
+
 std::string rejection(const Recipe& recipe, const Forecast& forecast, const Alternatives& alternatives) {
   const std::vector<Suggestion>& suggestions = alternatives.suggestions;
-  std::string out = forecast.needed() > forecast.capacity
-                        ? does_not_fit(recipe, forecast.capacity, forecast.needed(), forecast.of_largest_stage(), "")
-                        : host_does_not_fit(recipe, forecast.host, forecast.host_needed(),
-                                            forecast.host.ranks > 1 ? "fewer ranks on each machine" : "");
+  std::string out = rejection(recipe, forecast);
   std::string ranks;
   if (const auto& more = alternatives.ranks) {
     ranks = cat("\nit fits from ", more->flags(), " (", format_bytes(Bytes(more->needed)), " per rank)");

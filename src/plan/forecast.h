@@ -187,8 +187,10 @@ class Forecaster {
 
 constexpr int kSuggestions = 3;
 
-// The message about a recipe that does not fit: needed memory, of a rank or of a machine's host, available memory, and
-// what to change.
+// The message about a recipe that does not fit, in one line: needed memory, of a rank or of a machine's host, and
+// available memory.
+std::string rejection(const Recipe& recipe, const Forecast& forecast);
+// The same, and in further lines what to change.
 std::string rejection(const Recipe& recipe, const Forecast& forecast, const Alternatives& alternatives);
 
 // Throws Error(ExitCode::does_not_fit) with rejection() if the recipe needs more than a rank may use, or its ranks more

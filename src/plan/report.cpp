@@ -6,8 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/format_apart.h"
 #include "base/units.h"
 #include "config/config.h"
+#include "models/linear_names.h"
 #include "plan/host_snapshot.h"
 #include "tensor/dtype_dispatch.h"
 
@@ -44,12 +46,26 @@ std::string percent(double part, double whole) {
   return rounded == 0 && part > 0 ? "<1%" : cat(rounded, "%");
 }
 
-std::string precision_text(const Layout& layout) {
-  const auto in_fp8 = std::ranges::count_if(layout.policies, [](const nn::SavePolicy& policy) {
-    return std::ranges::any_of(policy.formats, [](LinearFormat format) { return format != LinearFormat::compute; });
-  });
+struct LinearCounts {
+  std::int64_t in_fp8 = 0, all = 0;
+};
+
+LinearCounts linears_of(const Layout& layout, const models::Model& model) {
+  LinearCounts counts;
+  for (int layer = 0; layer < model.layers(); ++layer) {
+    for (int s = 0; s < nn::kSites; ++s) {
+      const auto linears = std::ssize(models::modules_at(model, layer, static_cast<nn::Site>(s)));
+      const nn::SavePolicy& policy = layout.policies[static_cast<std::size_t>(layer)];
+      counts.all += linears;
+      if (policy.formats[static_cast<std::size_t>(s)] != LinearFormat::compute) counts.in_fp8 += linears;
+    }
+  }
+  return counts;
+}
+
+std::string precision_text(const Recipe& recipe, const models::Model& model, const Layout& layout) {
   const std::string fp8 =
-      in_fp8 > 0 ? cat("; GEMMs of ", in_fp8, " of ", layout.policies.size(), " layers in FP8") : "";
+      recipe.precision.compute == ComputePrecision::fp8 ? cat("; ", fp8_text(layout, model)) : std::string();
   if (by_float(layout.compute, true, false)) return "float32" + fp8;
   const bool sent =
       layout.reduce_dtype == DType::bf16 && layout.parts() > 1 && layout.accumulation == GradientAccumulation::sharded;
@@ -186,14 +202,21 @@ nlohmann::ordered_json memory_json(const Recipe& recipe, const Forecast& forecas
 
 }  // namespace
 
+std::string fp8_text(const Layout& layout, const models::Model& model) {
+  const LinearCounts counts = linears_of(layout, model);
+  return cat(counts.in_fp8, " of ", counts.all, " Linears of the blocks in FP8");
+}
+
 std::string headline(const Forecast& forecast, const PlanFacts& facts) {
   if (!forecast.fits()) {
     const auto& [suggestions, ranks] = facts.alternatives;
-    std::string out = forecast.needed() > forecast.capacity
-                          ? cat("does not fit: needs ", format_bytes(Bytes(forecast.needed())), " per rank",
-                                forecast.of_largest_stage(), ", has ", format_bytes(Bytes(forecast.capacity)))
-                          : cat("does not fit: needs ", format_bytes(Bytes(forecast.host_needed())),
-                                " of host memory per machine, has ", format_bytes(Bytes(forecast.host.capacity)));
+    const bool of_rank = forecast.needed() > forecast.capacity;
+    const auto [has, needs] = of_rank ? format_apart(forecast.capacity, forecast.needed())
+                                      : format_apart(forecast.host.capacity, forecast.host_needed());
+    std::string out =
+        cat("does not fit: needs ", needs,
+            of_rank ? cat(" per rank", forecast.of_largest_stage()) : std::string(" of host memory per machine"),
+            ", has ", has);
     if (!suggestions.empty()) out += "; fits with " + suggestions.front().flags();
     if (ranks && (suggestions.empty() || ranks->changes.empty()))
       out += (suggestions.empty() ? "; fits from " : ", or from ") + ranks->flags();
@@ -229,7 +252,8 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
              layout.mesh.pipeline > 1 ? cat(layout.mesh.pipeline, " pipeline stages, ") : "",
              plural(layout.micro_batches, "micro-batch", "micro-batches"), " of ",
              plural(layout.batch.sequences, "sequence", "sequences"), "\n");
-  out += cat("checkpointing: ", checkpointing_text(forecast), "\nprecision: ", precision_text(layout), "\n\n");
+  out += cat("checkpointing: ", checkpointing_text(forecast), "\nprecision: ", precision_text(recipe, model, layout),
+             "\n\n");
 
   out += cat("peak memory of ", largest_ranks(forecast), " (at ", costs.peak_instruction, ")\n");
   std::vector<std::pair<std::string, std::int64_t>> parts(costs.peak_bytes_by_category.begin(),
@@ -298,6 +322,10 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
       {"micro_batches", layout.micro_batches},
       {"checkpointing", checkpointing_text(forecast)},
       {"compute", by_float(layout.compute, "float32", "bf16")}};
+  if (recipe.precision.compute == ComputePrecision::fp8) {
+    const LinearCounts counts = linears_of(layout, model);
+    out["linears"] = {{"fp8", counts.in_fp8}, {"all", counts.all}};
+  }
   const std::vector<RankClass> classes = rank_classes(layout.mesh);
   for (std::size_t s = 0; s < classes.size(); ++s) {
     nlohmann::ordered_json memory = memory_json(recipe, forecast, forecast.stages[s]);

@@ -21,6 +21,10 @@ struct PlanFacts {
 // --set parallel.context_parallel_degree=2, or from --ranks 16".
 std::string headline(const Forecast& forecast, const PlanFacts& facts);
 
+// "26 of 28 Linears of the blocks in FP8", counted by their names in Hugging Face folders, as precision.fp8.exclude
+// has them; experts' each.
+std::string fp8_text(const Layout& layout, const models::Model& model);
+
 // The headline comes first.
 std::string plan_text(const Recipe& recipe, const models::Model& model, const Target& target, const Forecast& forecast,
                       const PlanFacts& facts);

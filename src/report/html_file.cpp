@@ -29,6 +29,11 @@ void HtmlFile::finding(const Finding& finding) {
   history_.add(finding);
 }
 
+void HtmlFile::set_memory(std::vector<std::pair<std::string, std::int64_t>> memory) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  facts_.memory = std::move(memory);
+}
+
 void HtmlFile::finish(Ending ending) {
   if (!thread_.joinable()) return;
   {
@@ -38,12 +43,12 @@ void HtmlFile::finish(Ending ending) {
   changed_.notify_all();
   thread_.join();
   if (ending != Ending::failed) {
-    write(history_, ending);
+    write(facts_, history_, ending);
     if (options_.log) options_.log("wrote " + options_.path);
     return;
   }
   try {
-    if (stepped_ && options_.in_place()) write(history_, ending);
+    if (stepped_ && options_.in_place()) write(facts_, history_, ending);
   } catch (const std::exception&) {
     // Most likely the reason why the run failed, which is reported already.
   }
@@ -53,11 +58,12 @@ void HtmlFile::work() {
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [this] { return stepped_ || over_; });
   while (!over_) {
+    const RunFacts facts = facts_;
     const RunHistory history = history_;
     lock.unlock();
     const Clock::time_point began = Clock::now();
     try {
-      if (options_.in_place()) write(history, std::nullopt);
+      if (options_.in_place()) write(facts, history, std::nullopt);
     } catch (const std::exception&) {
       // The next page may be written; finish() reports that the last one cannot be.
     }
@@ -67,8 +73,8 @@ void HtmlFile::work() {
   }
 }
 
-void HtmlFile::write(const RunHistory& history, std::optional<Ending> ending) const {
-  io::write_text_atomically(options_.path, html_report({.facts = facts_,
+void HtmlFile::write(const RunFacts& facts, const RunHistory& history, std::optional<Ending> ending) const {
+  io::write_text_atomically(options_.path, html_report({.facts = facts,
                                                         .history = history,
                                                         .ending = ending,
                                                         .rules = options_.rules,

@@ -36,6 +36,8 @@ class HtmlFile : public Sink {
 
   void step(const StepMetrics& metrics) override;
   void finding(const Finding& finding) override;
+  // RunFacts::memory from now on: the run is planned again.
+  void set_memory(std::vector<std::pair<std::string, std::int64_t>> memory);
   // Writes the final page. UserError if it cannot be written. Ending::failed throws nothing, and writes only if there
   // was a step: no page of a run that ended says that it is running.
   void finish(Ending ending) override;
@@ -43,12 +45,12 @@ class HtmlFile : public Sink {
  private:
   using Clock = std::chrono::steady_clock;
   void work();
-  void write(const RunHistory& history, std::optional<Ending> ending) const;
+  void write(const RunFacts& facts, const RunHistory& history, std::optional<Ending> ending) const;
 
   const HtmlFileOptions options_;
-  const RunFacts facts_;
   std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
+  RunFacts facts_;
   RunHistory history_;
   bool stepped_ = false, over_ = false;
   std::thread thread_;

@@ -7,6 +7,7 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/paths.h"
@@ -127,10 +128,13 @@ report::RunFacts run_facts(const RunPlace& place) {
                          .recipe = entries(plan.recipe),
                          .environment = environment(place),
                          .data = data_table(place)};
-  const plan::Costs costs =
-      plan::costs_of(place.session.plan(step::Purpose::train), place.session.model(), place.session.layout());
-  for (const auto& [category, bytes] : costs.peak_bytes_by_category) facts.memory.emplace_back(category, bytes);
+  facts.memory = memory_facts(place.session);
   return facts;
+}
+
+std::vector<std::pair<std::string, std::int64_t>> memory_facts(const engine::Session& session) {
+  const std::map<std::string, std::int64_t> by_purpose = session.largest_costs().peak_bytes_by_category;
+  return {by_purpose.begin(), by_purpose.end()};
 }
 
 std::optional<double> peak_flops(DeviceKind device, const std::string& name, DType compute, int ranks) {

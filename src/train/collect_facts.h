@@ -3,6 +3,8 @@
 
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/session.h"
 #include "plan/run_plan.h"
@@ -20,6 +22,9 @@ struct RunPlace {
 
 // Opens the token files to read their sizes. UserError.
 report::RunFacts run_facts(const RunPlace& place);
+
+// RunFacts::memory: of the kind of step that needs the most, such as the first step with delayed scaling.
+std::vector<std::pair<std::string, std::int64_t>> memory_facts(const engine::Session& session);
 
 // What a run prints before its first step, in lines of a name and what it is: model, data, steps, ranks, memory,
 // output, predicted time. `resumes`: some of the steps may be done.

@@ -254,9 +254,8 @@ const step::ScaledSite& FitRun::saturated_site(const InFlightStep& ended) const 
 void FitRun::log_saturation(const InFlightStep& ended, const std::string& consequence) {
   const step::StepResult& result = *ended.output.result;
   const step::ScaledSite& site = saturated_site(ended);
-  log(fmt::format("hawser: step {}: {:.3g}% of {} of block {}'s {} saturate FP8; {}", ended.step,
-                  100 * result.saturation, to_string(site.operand), open_.model->block_of(site.layer),
-                  to_string(site.site), consequence));
+  log(fmt::format("hawser: step {}: {:.3g}% of {} of {} saturate FP8; {}", ended.step, 100 * result.saturation,
+                  to_string(site.operand), name_of(site.layer, site.site), consequence));
 }
 
 bool FitRun::is_replayed(const InFlightStep& ended) {

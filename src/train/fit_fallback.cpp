@@ -1,6 +1,9 @@
 // A Linear that saturates FP8 again and again leaves it: the run is saved, opened again without it and resumed, in this
 // process. So everything after it is planned and computed as if the recipe excluded the Linear.
+#include <algorithm>
+
 #include "base/cat.h"
+#include "engine/checkpointing.h"
 #include "engine/does_not_fit.h"
 #include "engine/model_changes.h"
 #include "engine/rank_sync.h"
@@ -30,6 +33,12 @@ std::vector<engine::Fp8Fallback> FitRun::resumed_fallbacks() const {
   return engine::run_state_of(state).fp8_fallbacks;
 }
 
+std::string FitRun::name_of(int layer, nn::Site site) const {
+  const std::vector<std::string> modules = models::modules_at(*open_.model, layer, site);
+  return cat("block ", open_.model->block_of(layer), "'s ",
+             modules.empty() ? to_string(site) : models::joined(models::last_parts(modules)));
+}
+
 void FitRun::rebuild_model() {
   const engine::ModelChanges changes = engine::changes_of(plan_.recipe, engine::modules_of(fallbacks_));
   open_.model = std::make_unique<models::Model>(open_.model->description(), changes.spec_of);
@@ -46,7 +55,9 @@ void FitRun::reopen(std::vector<engine::Fp8Fallback> fallbacks) {
   rebuild_model();
   plan_.recipe.memory = request_.plan.recipe.memory;  // auto chooses again
   lay_out();
+  engine::expect_forecast_fits(plan_, *open_.model, device_->kind(), world_, request_.ranks_here);
   open_session();
+  if (watch_) watch_->set_memory(memory_facts(*session_));
   saver_->open_session(*session_);
   if (!frozen_weights_.empty()) load_initial();
 }
@@ -61,22 +72,21 @@ void FitRun::fall_back(bool saved) {
       saved = true;
     }
     phase(cat("planning step ", step));
-    const int block = open_.model->block_of(linear->layer);
+    const std::string name = name_of(linear->layer, linear->site);
+    const std::int64_t window = std::min(kWindow, step);
     const std::vector<engine::Fp8Fallback> before = fallbacks_;
     std::vector<engine::Fp8Fallback> after = before;
     after.push_back({step, models::modules_at(*open_.model, linear->layer, linear->site)});
     try {
       reopen(after);
-      log(cat("hawser: step ", step, ": block ", block, "'s ", to_string(linear->site), " falls back to ",
-              to_string(plan_.layout.compute), ": its inputs or gradients saturated FP8 in ", times, " of ", kWindow,
-              " steps"));
+      log(cat("hawser: step ", step, ": ", name, " falls back to ", to_string(plan_.layout.compute),
+              ": its inputs or gradients saturated FP8 in ", times, " of ", window, " steps"));
     } catch (const engine::DoesNotFit& error) {  // on every rank, with no session and no memory reserved
       saturations_.keep_in_fp8(*linear);
       reopen(before);
       const std::string what = error.what();
-      log(cat("hawser: step ", step, ": block ", block, "'s ", to_string(linear->site),
-              " stays in FP8 although its inputs or gradients saturated FP8 in ", times, " of ", kWindow,
-              " steps: ", what.substr(0, what.find('\n'))));
+      log(cat("hawser: step ", step, ": ", name, " stays in FP8 although its inputs or gradients saturated FP8 in ",
+              times, " of ", window, " steps: ", what.substr(0, what.find('\n'))));
     }
     const std::optional<checkpoint::Checkpoint> checkpoint = load_checkpoint();
     if (!checkpoint || checkpoint->step() != step - 1) {

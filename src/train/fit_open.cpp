@@ -164,6 +164,8 @@ void FitRun::open() {
   problems.throw_if_any();
   const std::string beyond = models::beyond_positions(open_.model->description(), plan_.packing.sequence_length);
   if (!beyond.empty()) log("hawser: warning: " + beyond);
+  const std::string useless = engine::useless_fp8(plan_.recipe, *open_.model);
+  if (!useless.empty()) log("hawser: warning: " + useless);
   // Read now, since the file may change during the run.
   config_text_ = io::read_text(models::config_path(plan_.model), 1 << 20);
   expect_equal_recipes();
@@ -461,11 +463,12 @@ void FitRun::load_initial() {
 
 void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
   const engine::RunState state = engine::run_state_of(checkpoint.metadata());
+  const std::string recipe = recipe_json(plan_.recipe);
   Problems problems = engine::computation_changes(state, open_.model->description(), plan_.layout.compute,
-                                                  plan_.layout.optimizer->name(), checkpoint.folder());
+                                                  plan_.layout.optimizer->name(), recipe, checkpoint.folder());
   problems.add(engine::base_changes(state.base, frozen_weights_, checkpoint.folder(), true));
-  problems.add(engine::adapter_changes(state, recipe_json(plan_.recipe), checkpoint.folder()));
-  const Problems precision = engine::fp8_changes(state, recipe_json(plan_.recipe), checkpoint.folder());
+  problems.add(engine::adapter_changes(state, recipe, checkpoint.folder()));
+  const Problems precision = engine::fp8_changes(state, recipe, open_.model->blocks(), checkpoint.folder());
   problems.add(precision);
   if (precision.empty()) {
     problems.add(engine::missing_scales(*session_, checkpoint, plan_.recipe.precision.fp8.exclude));
@@ -490,7 +493,7 @@ void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
                   .hint = cat("--set data.tokenizer=", checkpoint.folder(), ", or --set output=... for a new run")});
   }
   problems.throw_if_any();
-  const std::string changes = engine::data_order_changes(state, recipe_json(plan_.recipe));
+  const std::string changes = engine::data_order_changes(state, recipe);
   if (!changes.empty()) log("hawser: the data order has changed: " + changes);
   const std::string routers = engine::router_changes(state, open_.model->description(), plan_.layout.micro_batches);
   if (!routers.empty()) log("hawser: the loss of routers has changed: " + routers);

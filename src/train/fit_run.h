@@ -106,6 +106,8 @@ class FitRun {
   bool is_replayed(const InFlightStep& ended);
   // That of the largest share of saturated values.
   const step::ScaledSite& saturated_site(const InFlightStep& ended) const;
+  // "block 1's q_proj, k_proj, v_proj": the names that precision.fp8.exclude takes.
+  std::string name_of(int layer, nn::Site site) const;
   // Names the Linear with the largest share of saturated values.
   void log_saturation(const InFlightStep& ended, const std::string& consequence);
   // Retires the in-flight steps and continues before the one to replay. Does nothing if there is none.

@@ -60,6 +60,7 @@ void RunSaver::reserve() {
   }
   if (all_fit) return;
   background_.reset();
+  if (std::exchange(warned_, true)) return;  // of an earlier session
   hooks_.log(cat("hawser: host memory is too small for a snapshot",
                  rejected.empty() ? std::string(" on every rank") : cat(" (", rejected, ")"),
                  ": steps wait until checkpoints are written"));

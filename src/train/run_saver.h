@@ -118,6 +118,7 @@ class RunSaver {
   double best_loss_ = std::numeric_limits<double>::infinity(), evaluated_loss_ = 0;
   bool keeps_best_;  // evaluations decide which checkpoint OUTPUT/best is
   bool due_by_time_ = false, reported_slow_ = false, reported_not_removed_ = false;
+  bool warned_ = false;                                       // that snapshots have no space
   std::string not_removed_;                                   // SaveTo::not_removed of the running save
   Clock::time_point last_save_, started_, last_save_before_;  // last_save_before_: taken_step_ was copied
   SaveTimes times_;

@@ -8,6 +8,7 @@
 #include "config/config.h"
 #include "plan/cost_model.h"
 #include "plan/disk.h"
+#include "plan/report.h"
 #include "plan/target.h"
 #include "prepare/sources.h"
 #include "prepare/token_file.h"
@@ -39,7 +40,10 @@ std::string model_line(const RunPlace& place) {
   return cat(name, place.plan.random_weights ? " with random weights: " : ": ",
              place.session.model().description().family, ", ",
              format_count(static_cast<double>(place.session.model().parameters())), " parameters, ",
-             trained_words(place), "; computes in ", to_string(place.session.layout().compute));
+             trained_words(place), "; computes in ", to_string(place.session.layout().compute),
+             place.plan.recipe.precision.compute == ComputePrecision::fp8
+                 ? cat(", ", plan::fp8_text(place.session.layout(), place.session.model()))
+                 : std::string());
 }
 
 std::string data_line(const RunPlace& place) {

@@ -2,7 +2,6 @@
 
 #include "base/cat.h"
 #include "base/environment.h"
-#include "report/html_file.h"
 #include "report/metrics_file.h"
 #include "report/mlflow.h"
 #include "report/prometheus.h"
@@ -65,13 +64,15 @@ RunWatch::RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, std
       report::RunHistory earlier;
       const std::string metrics_file = plan_.files.metrics;
       if (resumed_step > 0) report::read_metrics(metrics_file, [&](const auto& m) { earlier.add(m); });
-      return std::make_unique<report::HtmlFile>(
+      auto html = std::make_unique<report::HtmlFile>(
           report::HtmlFileOptions{.path = plan_.files.html,
                                   .rules = report.rules,
                                   .phases = [this] { return phases_.totals(); },
                                   .in_place = [file = metrics_] { return file->in_place(); },
                                   .log = log_},
           facts, std::move(earlier));
+      html_ = html.get();
+      return html;
     });
   }
   step_ = resumed_step;
@@ -104,6 +105,10 @@ void RunWatch::step(report::StepMetrics metrics) {
     }
   }
   sinks_.step(metrics);
+}
+
+void RunWatch::set_memory(std::vector<std::pair<std::string, std::int64_t>> memory) {
+  if (html_ != nullptr) html_->set_memory(std::move(memory));
 }
 
 void RunWatch::watch_for_stalls() {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "plan/run_plan.h"
+#include "report/html_file.h"
 #include "report/metrics_file.h"
 #include "report/phase_clock.h"
 #include "report/rules.h"
@@ -36,6 +37,8 @@ class RunWatch {
   RunWatch& operator=(const RunWatch&) = delete;
 
   void step(report::StepMetrics metrics);  // records the metrics and the findings of the rules
+  // RunFacts::memory of a run that is planned again, for its report.
+  void set_memory(std::vector<std::pair<std::string, std::int64_t>> memory);
   // metrics.jsonl is no longer the file that this run writes: it was moved, removed or replaced.
   bool metrics_displaced() const { return !metrics_->in_place(); }
   void copy_metrics(const std::string& path);  // all lines so far; UserError
@@ -54,6 +57,7 @@ class RunWatch {
   std::condition_variable changed_;
   report::Sinks sinks_;
   report::MetricsFile* metrics_ = nullptr;  // one of the sinks
+  report::HtmlFile* html_ = nullptr;        // one of the sinks; null: the run has none
   std::string wandb_path_;
   std::optional<report::Rules> rules_;
   report::StallRule stall_;

@@ -96,6 +96,10 @@ void expect_the_run_as_it_is(const models::Model& model, const plan::Layout& bas
   }
   EXPECT_EQ(with.session().plan(step::Purpose::train).reference_bytes, references);
   EXPECT_EQ(with.session().state().bytes(), without.session().state().bytes() + references);
+  // A verified step needs the most memory: what a report shows are its parts.
+  std::int64_t parts = 0;
+  for (const auto& [purpose, bytes] : with.session().largest_costs().peak_bytes_by_category) parts += bytes;
+  EXPECT_EQ(parts, with.session().planned_bytes()) << text_of(base);
 }
 
 TEST(Fp8Verification, LeavesTheRunAsItIs) {
