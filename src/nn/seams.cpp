@@ -154,7 +154,7 @@ using Weights = TokenExchange::Weights;
 // All experts are on this rank: R rows, one for each assignment.
 class LocalDispatch : public TokenExchange::Dispatch {
  public:
-  explicit LocalDispatch(TokenExchange::PieceRows rows) : rows_(std::move(rows)) {}
+  explicit LocalDispatch(const TokenExchange::PieceRows& rows) : rows_(rows) {}
   TokenExchange::PieceRows wait(int) override { return rows_; }
 
  private:
@@ -204,7 +204,7 @@ std::unique_ptr<TokenExchange::Dispatch> TokenExchange::dispatch(LayerContext& c
   expect_one_rank(routing);
   PieceRows rows{.rows = assignment_rows(ctx, routing, x, weights), .weights = {}};
   if (weights == Weights::sent) rows.weights = assignment_weights(ctx, routing);
-  return std::make_unique<LocalDispatch>(std::move(rows));
+  return std::make_unique<LocalDispatch>(rows);
 }
 
 std::unique_ptr<TokenExchange::Combine> TokenExchange::combine(LayerContext& ctx, const Routing& routing, DType dtype,

@@ -4,14 +4,9 @@
 
 #include "base/testing/temporary_folder.h"
 #include "checkpoint/root.h"
-#include "engine/fp8_exclusions.h"
 #include "engine/load_state.h"
 #include "experts_case.h"
-#include "nn/precision/fp8_scaling.h"
-#include "support/tensor_parallel.h"
-#include "support/toy_slices.h"
-#include "support/two_level_exchange.h"
-#include "toy_training.h"
+#include "fp8_experts_case.h"
 #include "train/saver.h"
 #include "two_pass_fp8.h"
 
@@ -21,124 +16,7 @@ namespace {
 using testing::assembled;
 using testing::Tensors;
 using testing::text_of;
-
-constexpr std::int64_t kExperts = 8;
-
-std::int64_t whole_batch() {
-  return 2LL * the_world->size();
-}
-
-// Without losses of routers, which depend on the micro-batches.
-models::ModelDescription description() {
-  models::ModelDescription d = testing::toy_with_experts(kExperts);
-  for (models::BlockDescription& block : d.blocks) block.moe->auxiliary_loss = block.moe->router_z_loss = 0;
-  return d;
-}
-
-enum class Train { all, but_experts };
-
-// `exclusions`: of FP8; null: none.
-nn::FlatSpecOf spec_of(const comm::MeshSizes& mesh, bool fp8, Train train, const engine::Fp8Exclusions* exclusions) {
-  const bool common = mesh.expert == 1 && mesh.tensor == 1;
-  nn::FlatSpecOf own([common, train](const nn::Param& param) {
-    nn::FlatSpec spec = common ? nn::common_domain(param) : param.flat;
-    if (train == Train::but_experts && param.matrices > 0) spec.trainable = false;
-    return spec;
-  });
-  if (mesh.tensor > 1) own = nn::with_sequence_parallelism(own);
-  if (!fp8) return own;
-  const nn::FlatSpecOf in_fp8 = nn::with_fp8_weights(own, [](int) { return true; });
-  if (exclusions == nullptr) return in_fp8;
-  return {[own, in_fp8, excludes = *exclusions](const nn::Param& param, const nn::UnitPlace& place) {
-    return excludes.contains(param) ? own(param, place) : in_fp8(param, place);
-  }};
-}
-
-// What this rank has of the model on a mesh.
-models::Model model_of(const comm::MeshSizes& mesh, bool fp8 = true, Train train = Train::all,
-                       const engine::Fp8Exclusions* exclusions = nullptr) {
-  models::ModelDescription d = description();
-  for (models::BlockDescription& block : d.blocks) {
-    if (mesh.expert == 1) continue;
-    const comm::MeshPlace place = comm::place_of(the_world->rank().value(), mesh);
-    block.moe->part = {.index = comm::expert_part(place, mesh), .parts = mesh.expert};
-  }
-  if (mesh.tensor > 1) {
-    const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
-    d = testing::half_of(std::move(d), part, {.vocabulary = true});
-  }
-  return models::Model(std::move(d), spec_of(mesh, fp8, train, exclusions));
-}
-
-// A mesh on which every rank has all experts, and others of this world. Tensor ranks have parts of a sequence.
-std::vector<comm::MeshSizes> all_meshes() {
-  const int world = the_world->size();
-  std::vector<comm::MeshSizes> out = {{.shard = world}};
-  if (world >= 4) out.push_back({.context = 2, .shard = world / 2, .expert = 2});
-  if (world >= 4) out.push_back({.tensor = 2, .shard = world / 2, .expert = 2});
-  if (world > 1) out.push_back({.shard = world, .expert = world});
-  return out;
-}
-
-// Ranks that have all experts, and ranks that have half of them; of four, two have shards of the same.
-std::vector<comm::MeshSizes> two_meshes() {
-  const int world = the_world->size();
-  if (world == 1) return {{}};
-  return {{.shard = world}, {.shard = world, .expert = 2}};
-}
-
-plan::Layout layout_of(const models::Model& model, const comm::MeshSizes& mesh,
-                       const Fp8Recipe& recipe = {.saturation_limit = 1}, int pieces = 1, bool quantized_rows = false) {
-  plan::Layout layout = testing::toy_layout(mesh, model);
-  layout.gradient_clip = 0;
-  layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
-  plan::set_formats(layout, model, recipe);
-  layout.sequence_parallel = mesh.tensor > 1;
-  plan::set_bounds(layout);
-  layout.replace_seams = [mesh, pieces, quantized_rows](nn::Seams& seams, comm::Mesh& groups) {
-    if (mesh.expert > 1) seams.tokens = testing::token_exchange(groups, pieces, quantized_rows);
-    if (mesh.tensor == 1) return;
-    seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
-    seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
-  };
-  return layout;
-}
-
-// A session of the world, or with a mesh of one rank of this process alone.
-class ExpertRun {
- public:
-  ExpertRun(const models::Model& model, const plan::Layout& layout, bool alone = false,
-            std::int64_t sequences = whole_batch())
-      : layout_(layout),
-        mesh_(alone ? comm::make_self_mesh() : comm::make_mpi_mesh(*the_world, layout.mesh, 60.0)),
-        steps_(layout_, mesh_->place(), sequences),
-        device_(make_cpu_device(alone ? CpuOptions{} : CpuOptions{.random_delay_s = 2e-4, .delay_seed = 5})),
-        session_(model, layout_, *device_, *mesh_, {step::Purpose::train}, std::nullopt, {.replay = !alone}) {
-    session_.initialise(3);
-  }
-  double step(std::int64_t which) {
-    testing::take_steps(session_, steps_, {.inputs = {which}}, trained_);
-    return trained_.losses.back();
-  }
-  // AdamW's first moments after one step: its gradients times a constant.
-  Tensors gradients(bool alone = false) {
-    Tensors out;
-    for (const auto& [name, values] : alone ? testing::states_of(session_) : assembled(session_)) {
-      if (name.starts_with("optimizer/exp_avg/")) out[name] = values;
-    }
-    return out;
-  }
-  engine::Session& session() { return session_; }
-  step::StepInput input(std::int64_t which) const { return steps_.input(which); }
-
- private:
-  plan::Layout layout_;
-  std::unique_ptr<comm::Mesh> mesh_;
-  testing::ToySteps steps_;
-  std::unique_ptr<Device> device_;
-  engine::Session session_;
-  testing::Trained trained_;
-};
+using namespace testing::fp8_experts;
 
 // What another mesh changes of the gradients is less than a quarter of what FP8 changes of them.
 TEST(Fp8Experts, GradientsAreThoseOfOneRank) {
@@ -217,65 +95,6 @@ TEST(Fp8Experts, NoWayToComputeChangesABit) {
     }
   }
 }
-
-// Counts the matrices that are dispatched in FP8 and in the compute dtype.
-template <class Exchange>
-class WatchedRows : public Exchange {
- public:
-  template <class... Arguments>
-  explicit WatchedRows(std::array<int, 2>& counts, Arguments&&... arguments)
-      : Exchange(std::forward<Arguments>(arguments)...), counts_(counts) {}
-  std::unique_ptr<nn::TokenExchange::Dispatch> dispatch(nn::LayerContext& ctx, const nn::TokenExchange::Routing& r,
-                                                        const TensorView& x,
-                                                        nn::TokenExchange::Weights weights) override {
-    ++counts_[is_fp8(x.dtype()) ? 0 : 1];
-    return Exchange::dispatch(ctx, r, x, weights);
-  }
-
- private:
-  std::array<int, 2>& counts_;
-};
-
-// The bits of rows that are sent in the compute dtype and rounded where they arrive, scales included, by one hop or
-// two.
-TEST(Fp8Experts, RowsAreSentInFp8WithTheSameBits) {
-  if (the_world->size() > 4 || the_world->size() == 1) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
-  const bool nodes = the_world->size() == 4;
-  comm::MeshSizes mesh{.shard = the_world->size(), .expert = the_world->size()};
-  if (nodes) mesh.expert_node = 2;
-  const models::Model model = model_of(mesh);
-  std::array<int, 2> sent = {};
-  const auto layout = [&](Fp8Scaling scaling, bool quantized_rows) {
-    plan::Layout out = layout_of(model, mesh, {.scaling = scaling, .saturation_limit = 1}, 2);
-    out.replace_seams = [&sent, nodes, quantized_rows](nn::Seams& seams, comm::Mesh& groups) {
-      if (nodes) {
-        seams.tokens = std::make_shared<WatchedRows<testing::TwoLevelExchange>>(sent, groups, 2, quantized_rows);
-      } else {
-        seams.tokens = std::make_shared<WatchedRows<testing::PiecesExchange>>(sent, groups.expert(), 2, quantized_rows);
-      }
-    };
-    return out;
-  };
-  const auto run = [&](bool quantized_rows, Checkpointing way, bool delays) {
-    plan::Layout in = layout(Fp8Scaling::delayed, quantized_rows);
-    for (nn::SavePolicy& policy : in.policies) policy.checkpointing = way, policy.delay_weight_gradients = delays;
-    sent = {};
-    ExpertRun of(model, in);
-    of.step(0);
-    of.step(1);
-    return assembled(of.session());
-  };
-  const Tensors expected = run(false, Checkpointing::none, false);
-  EXPECT_EQ(sent[0], 0);
-  for (const auto& [way, delays] : {std::pair{Checkpointing::none, false},
-                                    {Checkpointing::selective, true},
-                                    {Checkpointing::gate_up, false},
-                                    {Checkpointing::full, true}}) {
-    if (nodes && way != Checkpointing::full) continue;
-    EXPECT_TRUE(run(true, way, delays) == expected) << static_cast<int>(way) << (delays ? ", delayed" : "");
-    EXPECT_GE(sent[0], 2 * 2 * 3);  // of each step and layer: x twice, for the gradient of a weight, too, and dy once
-  }
-  EXPECT_THROW(plan::plan_rank(model, layout(Fp8Scaling::current, true), step::Purpose::train, 0), InternalError);
 
 // A step that is refused for its rows is not judged, and changes neither histories nor scales. Run again, it saturates
 // and is replayed as often as in a run without a bound.

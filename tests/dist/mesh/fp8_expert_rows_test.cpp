@@ -1,0 +1,74 @@
+// Rows of tokens that are sent to experts in FP8.
+#include <array>
+
+#include "fp8_experts_case.h"
+
+namespace hawser {
+namespace {
+
+using testing::assembled;
+using testing::Tensors;
+using namespace testing::fp8_experts;
+
+// Counts the matrices that are dispatched in FP8 and in the compute dtype.
+template <class Exchange>
+class WatchedRows : public Exchange {
+ public:
+  template <class... Arguments>
+  explicit WatchedRows(std::array<int, 2>& counts, Arguments&&... arguments)
+      : Exchange(std::forward<Arguments>(arguments)...), counts_(counts) {}
+  std::unique_ptr<nn::TokenExchange::Dispatch> dispatch(nn::LayerContext& ctx, const nn::TokenExchange::Routing& r,
+                                                        const TensorView& x,
+                                                        nn::TokenExchange::Weights weights) override {
+    ++counts_[is_fp8(x.dtype()) ? 0 : 1];
+    return Exchange::dispatch(ctx, r, x, weights);
+  }
+
+ private:
+  std::array<int, 2>& counts_;
+};
+
+// The bits of rows that are sent in the compute dtype and rounded where they arrive, scales included, by one hop or
+// two.
+TEST(Fp8ExpertRows, HaveTheBitsOfRowsThatAreRoundedThere) {
+  if (the_world->size() > 4 || the_world->size() == 1) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
+  const bool nodes = the_world->size() == 4;
+  comm::MeshSizes mesh{.shard = the_world->size(), .expert = the_world->size()};
+  if (nodes) mesh.expert_node = 2;
+  const models::Model model = model_of(mesh);
+  std::array<int, 2> sent = {};
+  const auto layout = [&](Fp8Scaling scaling, bool quantized_rows) {
+    plan::Layout out = layout_of(model, mesh, {.scaling = scaling, .saturation_limit = 1}, 2);
+    out.replace_seams = [&sent, nodes, quantized_rows](nn::Seams& seams, comm::Mesh& groups) {
+      if (nodes) {
+        seams.tokens = std::make_shared<WatchedRows<testing::TwoLevelExchange>>(sent, groups, 2, quantized_rows);
+      } else {
+        seams.tokens = std::make_shared<WatchedRows<testing::PiecesExchange>>(sent, groups.expert(), 2, quantized_rows);
+      }
+    };
+    return out;
+  };
+  const auto run = [&](bool quantized_rows, Checkpointing way, bool delays) {
+    plan::Layout in = layout(Fp8Scaling::delayed, quantized_rows);
+    for (nn::SavePolicy& policy : in.policies) policy.checkpointing = way, policy.delay_weight_gradients = delays;
+    sent = {};
+    ExpertRun of(model, in);
+    of.step(0);
+    of.step(1);
+    return assembled(of.session());
+  };
+  const Tensors expected = run(false, Checkpointing::none, false);
+  EXPECT_EQ(sent[0], 0);
+  for (const auto& [way, delays] : {std::pair{Checkpointing::none, false},
+                                    {Checkpointing::selective, true},
+                                    {Checkpointing::gate_up, false},
+                                    {Checkpointing::full, true}}) {
+    if (nodes && way != Checkpointing::full) continue;
+    EXPECT_TRUE(run(true, way, delays) == expected) << static_cast<int>(way) << (delays ? ", delayed" : "");
+    EXPECT_GE(sent[0], 2 * 2 * 3);  // of each step and layer: x twice, for the gradient of a weight, too, and dy once
+  }
+  EXPECT_THROW(plan::plan_rank(model, layout(Fp8Scaling::current, true), step::Purpose::train, 0), InternalError);
+}
+
+}  // namespace
+}  // namespace hawser

@@ -1,0 +1,137 @@
+// FP8 training of a model with experts, on ranks that have all of them or some, for tests.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/fp8_exclusions.h"
+#include "nn/precision/fp8_scaling.h"
+#include "support/tensor_parallel.h"
+#include "support/toy_slices.h"
+#include "support/two_level_exchange.h"
+#include "toy_training.h"
+
+namespace hawser::testing::fp8_experts {
+
+constexpr std::int64_t kExperts = 8;
+
+inline std::int64_t whole_batch() {
+  return 2LL * the_world->size();
+}
+
+// Without losses of routers, which depend on the micro-batches.
+inline models::ModelDescription description() {
+  models::ModelDescription d = toy_with_experts(kExperts);
+  for (models::BlockDescription& block : d.blocks) block.moe->auxiliary_loss = block.moe->router_z_loss = 0;
+  return d;
+}
+
+enum class Train { all, but_experts };
+
+// `exclusions`: of FP8; null: none.
+inline nn::FlatSpecOf spec_of(const comm::MeshSizes& mesh, bool fp8, Train train,
+                              const engine::Fp8Exclusions* exclusions) {
+  const bool common = mesh.expert == 1 && mesh.tensor == 1;
+  nn::FlatSpecOf own([common, train](const nn::Param& param) {
+    nn::FlatSpec spec = common ? nn::common_domain(param) : param.flat;
+    if (train == Train::but_experts && param.matrices > 0) spec.trainable = false;
+    return spec;
+  });
+  if (mesh.tensor > 1) own = nn::with_sequence_parallelism(own);
+  if (!fp8) return own;
+  const nn::FlatSpecOf in_fp8 = nn::with_fp8_weights(own, [](int) { return true; });
+  if (exclusions == nullptr) return in_fp8;
+  return {[own, in_fp8, excludes = *exclusions](const nn::Param& param, const nn::UnitPlace& place) {
+    return excludes.contains(param) ? own(param, place) : in_fp8(param, place);
+  }};
+}
+
+// What this rank has of the model on a mesh.
+inline models::Model model_of(const comm::MeshSizes& mesh, bool fp8 = true, Train train = Train::all,
+                              const engine::Fp8Exclusions* exclusions = nullptr) {
+  models::ModelDescription d = description();
+  for (models::BlockDescription& block : d.blocks) {
+    if (mesh.expert == 1) continue;
+    const comm::MeshPlace place = comm::place_of(the_world->rank().value(), mesh);
+    block.moe->part = {.index = comm::expert_part(place, mesh), .parts = mesh.expert};
+  }
+  if (mesh.tensor > 1) {
+    const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
+    d = half_of(std::move(d), part, {.vocabulary = true});
+  }
+  return models::Model(std::move(d), spec_of(mesh, fp8, train, exclusions));
+}
+
+// A mesh on which every rank has all experts, and others of this world. Tensor ranks have parts of a sequence.
+inline std::vector<comm::MeshSizes> all_meshes() {
+  const int world = the_world->size();
+  std::vector<comm::MeshSizes> out = {{.shard = world}};
+  if (world >= 4) out.push_back({.context = 2, .shard = world / 2, .expert = 2});
+  if (world >= 4) out.push_back({.tensor = 2, .shard = world / 2, .expert = 2});
+  if (world > 1) out.push_back({.shard = world, .expert = world});
+  return out;
+}
+
+// Ranks that have all experts, and ranks that have half of them; of four, two have shards of the same.
+inline std::vector<comm::MeshSizes> two_meshes() {
+  const int world = the_world->size();
+  if (world == 1) return {{}};
+  return {{.shard = world}, {.shard = world, .expert = 2}};
+}
+
+inline plan::Layout layout_of(const models::Model& model, const comm::MeshSizes& mesh,
+                              const Fp8Recipe& recipe = {.saturation_limit = 1}, int pieces = 1,
+                              bool quantized_rows = false) {
+  plan::Layout layout = toy_layout(mesh, model);
+  layout.gradient_clip = 0;
+  layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
+  plan::set_formats(layout, model, recipe);
+  layout.sequence_parallel = mesh.tensor > 1;
+  plan::set_bounds(layout);
+  layout.replace_seams = [mesh, pieces, quantized_rows](nn::Seams& seams, comm::Mesh& groups) {
+    if (mesh.expert > 1) seams.tokens = token_exchange(groups, pieces, quantized_rows);
+    if (mesh.tensor == 1) return;
+    seams.tensor_reduce = std::make_shared<TensorSums>(groups.tensor());
+    seams.redistribute = std::make_shared<SequenceParallel>(groups.tensor());
+  };
+  return layout;
+}
+
+// A session of the world, or with a mesh of one rank of this process alone.
+class ExpertRun {
+ public:
+  ExpertRun(const models::Model& model, const plan::Layout& layout, bool alone = false,
+            std::int64_t sequences = whole_batch())
+      : layout_(layout),
+        mesh_(alone ? comm::make_self_mesh() : comm::make_mpi_mesh(*the_world, layout.mesh, 60.0)),
+        steps_(layout_, mesh_->place(), sequences),
+        device_(make_cpu_device(alone ? CpuOptions{} : CpuOptions{.random_delay_s = 2e-4, .delay_seed = 5})),
+        session_(model, layout_, *device_, *mesh_, {step::Purpose::train}, std::nullopt, {.replay = !alone}) {
+    session_.initialise(3);
+  }
+  double step(std::int64_t which) {
+    take_steps(session_, steps_, {.inputs = {which}}, trained_);
+    return trained_.losses.back();
+  }
+  // AdamW's first moments after one step: its gradients times a constant.
+  Tensors gradients(bool alone = false) {
+    Tensors out;
+    for (const auto& [name, values] : alone ? states_of(session_) : assembled(session_)) {
+      if (name.starts_with("optimizer/exp_avg/")) out[name] = values;
+    }
+    return out;
+  }
+  engine::Session& session() { return session_; }
+  step::StepInput input(std::int64_t which) const { return steps_.input(which); }
+
+ private:
+  plan::Layout layout_;
+  std::unique_ptr<comm::Mesh> mesh_;
+  ToySteps steps_;
+  std::unique_ptr<Device> device_;
+  engine::Session session_;
+  Trained trained_;
+};
+
+}  // namespace hawser::testing::fp8_experts
