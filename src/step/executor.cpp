@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/copy/add.h"
+#include "step/batch_tables.h"
 #include "step/executor_context.h"
 
 namespace hawser::step {

@@ -46,7 +46,7 @@ TEST_F(CudaDevice, HostStreamsComputeBetweenStreamsOfTheGpu) {
     ops::scale(*host, {.x = there, .factor = 2});
     gpu->wait(host->record_event());
     transfer(*gpu, x.view().raw(), there.raw(), n * 4);
-    ops::fill(*gpu, {.y = x.view().rows(0, 1), .value = round});
+    ops::fill(*gpu, {.y = x.view().rows(0, 1), .value = static_cast<double>(round)});
   }
   const auto got = get<float>(*gpu, x.view());
   EXPECT_EQ(got[0], 19.0f);

@@ -150,6 +150,28 @@ TEST(Fp8Adapters, TheBaseIsTheCastOfItsWeights) {
   }
 }
 
+// The base is what a run has trained in full: its checkpoint has float32 weights, and no scales.
+TEST(Fp8Adapters, TheBaseOfACheckpointIsTheCastOfItsWeights) {
+  const models::Model model = fp8_model(), plain = plain_model();
+  const std::vector<plan::Layout> meshes = testing::meshes(model);
+  const TemporaryFolder own;
+  const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
+  const auto device = make_cpu_device();
+  Tensors weights;
+  {
+    const auto mesh = comm::make_mpi_mesh(*the_world, meshes.front().mesh, 60.0);
+    engine::Session session(plain, layout_of(plain, meshes.front(), false), *device, *mesh, {step::Purpose::train});
+    session.initialise(3);
+    train::save(session, the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"});
+    weights = assembled(session);
+  }
+  checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
+  const auto mesh = comm::make_mpi_mesh(*the_world, meshes.back().mesh, 60.0);
+  engine::Session session(model, layout_of(model, meshes.back(), true), *device, *mesh, {step::Purpose::train});
+  engine::load(session, checkpoint, {.scales = false});
+  expect_the_cast(session, weights, text_of(meshes.back()));
+}
+
 // The first moments of AdamW after one step are its gradients times a constant.
 Tensors gradients(const Tensors& states) {
   Tensors out;
