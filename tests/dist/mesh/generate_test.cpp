@@ -256,7 +256,7 @@ TEST(Generate, AllRanksRejectWhatDoesNotFitOne) {
   request.recipe.memory.capacity = Bytes(of_ranks[1] - 1);
   try {
     generate::open_generation(request, problems);
-    ADD_FAILURE() << "accepted by rank " << the_world->rank();
+    ADD_FAILURE() << "accepted by rank " << the_world->rank().value();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::does_not_fit);
     EXPECT_NE(std::string(error.what()).find(cat("got ", of_ranks[1], " bytes")), std::string::npos) << error.what();
