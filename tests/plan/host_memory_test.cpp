@@ -170,9 +170,9 @@ TEST(HostMemory, AllRanksOfAMachineAreCounted) {
   EXPECT_LE(tight.needed(), tight.capacity);
   EXPECT_FALSE(tight.fits());
   const std::string line = plan::rejection(recipe, tight, {});
-  EXPECT_TRUE(line.starts_with(cat("recipe.yaml: does not fit in host memory (expected at most ",
-                                   format_bytes(Bytes(8 * rank - 1)), " for the 8 ranks of a machine, got ",
-                                   format_bytes(Bytes(8 * rank)), "); try fewer ranks on each machine\n")))
+  EXPECT_TRUE(line.starts_with(cat("recipe.yaml: does not fit in host memory (expected at most ", 8 * rank - 1,
+                                   " bytes for the 8 ranks of a machine, got ", 8 * rank,
+                                   " bytes); try fewer ranks on each machine\n")))
       << line;
   // Four ranks on each machine fit; so do two that are on this machine, whose memory counts then.
   EXPECT_TRUE(forecast_of(recipe, model, 16, target_of(4, 8 * rank - 1)).fits());
