@@ -90,8 +90,8 @@ class Redistribute {
   // empty and is read until then. The parts have y's dtype, and so has the sum before residual is added.
   virtual std::unique_ptr<Sum> sum(LayerContext&, const TensorView& y, const TensorView& residual = {},
                                    Order order = Order::any);
-  // True: a column-parallel Linear's backward computes dx before dW, so that the gather of x travels during the former
-  // and the tail of dx's sum during the latter. False: dW first, whose operands are then free for dx.
+  // True: a column-parallel Linear's backward computes dx before dW, so that the gather of x overlaps the former
+  // and the tail of dx's sum the latter. False: dW first, whose operands are then free for dx.
   virtual bool overlaps() const { return false; }
   // True: an x or a dy whose scale all ranks have beforehand (LinearFormat::fp8_delayed in a training step) is rounded
   // before its gather, by each rank its own rows: the gather moves FP8, a byte for each element. Not where an adapter,
@@ -217,7 +217,7 @@ class AttentionExchange {
 //
 //   tokens [T, C]            of this rank
 //   rows of experts [S, C]   of all ranks' tokens, by expert, of this rank's L
-// Each without weights is the gradient of the other. The weight of an assignment also travels alone: to its expert with
+// Each without weights is the gradient of the other. The weight of an assignment is also sent alone: to its expert with
 // its row, and its gradient back (Weights::sent).
 //
 // Layers know neither how often a token is sent nor where rows are summed. One row for each assignment may be sent, of

@@ -122,6 +122,29 @@ class CountedExchange : public nn::TokenExchange {
                        expected);
   }
 
+  // A dispatch that has enqueued all its pieces on the exchange stream.
+  class Arriving : public Dispatch {
+   public:
+    PieceRows wait(int p) override {
+      const Arrived& of = arrived_[static_cast<std::size_t>(p)];
+      ctx_.compute().wait(of.event);
+      return of.rows;
+    }
+
+   protected:
+    explicit Arriving(nn::LayerContext& ctx) : ctx_(ctx) {}
+    // Of the next piece, once what writes its rows is enqueued.
+    void add(const PieceRows& rows) { arrived_.push_back({rows, ctx_.exchange().record_event()}); }
+
+   private:
+    struct Arrived {
+      PieceRows rows;
+      Event event;
+    };
+    nn::LayerContext& ctx_;
+    std::vector<Arrived> arrived_;
+  };
+
  private:
   // The rows that this rank receives; without a fit it neither sends nor receives any.
   static void receive(const Routing& r, const TensorView& all, int index, bool fits) {
@@ -210,37 +233,23 @@ class PiecesExchange : public CountedExchange {
              r.sizes.expected_sent() * static_cast<double>(r.sizes.ranks()));
   }
 
-  class Sent : public Dispatch {
+  class Sent : public Arriving {
    public:
     Sent(PiecesExchange& seam, nn::LayerContext& ctx, const Routing& r, const TensorView& x, Weights weights)
-        : ctx_(ctx) {
+        : Arriving(ctx) {
       const TensorView rows = assignment_rows(ctx, r, x, weights),
                        of_rows = weights == Weights::sent ? assignment_weights(ctx, r) : TensorView();
       ctx.exchange_after_compute();
       for (int p = 0; p < r.sizes.options.pieces; ++p) {
-        Arrived arrived{.rows = {.rows = ctx.temp(x.dtype(), {r.sizes.piece_rows(), x.size(1)}), .weights = {}}};
-        seam.send(ctx, r, p, rows, arrived.rows.rows, true);
+        PieceRows arrived{.rows = ctx.temp(x.dtype(), {r.sizes.piece_rows(), x.size(1)}), .weights = {}};
+        seam.send(ctx, r, p, rows, arrived.rows, true);
         if (weights == Weights::sent) {
-          arrived.rows.weights = ctx.temp(DType::f32, {r.sizes.piece_rows(), 1});
-          seam.send(ctx, r, p, of_rows, arrived.rows.weights, true);
+          arrived.weights = ctx.temp(DType::f32, {r.sizes.piece_rows(), 1});
+          seam.send(ctx, r, p, of_rows, arrived.weights, true);
         }
-        arrived.event = ctx.exchange().record_event();
-        arrived_.push_back(std::move(arrived));
+        add(arrived);
       }
     }
-    PieceRows wait(int p) override {
-      const Arrived& of = arrived_[static_cast<std::size_t>(p)];
-      ctx_.compute().wait(of.event);
-      return of.rows;
-    }
-
-   private:
-    struct Arrived {
-      PieceRows rows;
-      Event event = {};
-    };
-    nn::LayerContext& ctx_;
-    std::vector<Arrived> arrived_;
   };
 
   class Returned : public Combine {

@@ -140,10 +140,10 @@ class TwoLevelExchange : public CountedExchange {
     stream.launch({.name = "poison", .kind = OpKind::copy, .accesses = {writes(rows)}}, [=] { poison(rows); });
   }
 
-  class Sent : public Dispatch {
+  class Sent : public Arriving {
    public:
     Sent(const TwoLevelExchange& seam, nn::LayerContext& ctx, const Routing& r, const TensorView& x, Weights weights)
-        : ctx_(ctx) {
+        : Arriving(ctx) {
       const Sizes& s = r.sizes;
       const NodeTables tables(seam.shape_, r);
       ctx.exchange_after_compute();
@@ -165,9 +165,9 @@ class TwoLevelExchange : public CountedExchange {
                                     .weights = weights == Weights::applied ? tables.copied_weights() : TensorView(),
                                     .y = copied,
                                     .per_token = s.per_token});
-        Arrived arrived{.rows = {.rows = temp(s.piece_rows()), .weights = {}}};
-        clear_padding(stream, r, p, arrived.rows.rows);
-        seam.within(ctx, r, p, copied, arrived.rows.rows, true);
+        PieceRows arrived{.rows = temp(s.piece_rows()), .weights = {}};
+        clear_padding(stream, r, p, arrived.rows);
+        seam.within(ctx, r, p, copied, arrived.rows, true);
         if (weights == Weights::sent) {
           const TensorView of_copied = ctx.temp(DType::f32, {seam.shape_.copied_rows(s), 1});
           ops::dispatch_rows(stream,
@@ -175,27 +175,13 @@ class TwoLevelExchange : public CountedExchange {
                               .assignments = tables.copied_assignments(p),
                               .offsets = tables.copied(p),
                               .y = of_copied});
-          arrived.rows.weights = ctx.temp(DType::f32, {s.piece_rows(), 1});
-          clear_padding(stream, r, p, arrived.rows.weights);
-          seam.within(ctx, r, p, of_copied, arrived.rows.weights, true);
+          arrived.weights = ctx.temp(DType::f32, {s.piece_rows(), 1});
+          clear_padding(stream, r, p, arrived.weights);
+          seam.within(ctx, r, p, of_copied, arrived.weights, true);
         }
-        arrived.event = stream.record_event();
-        arrived_.push_back(std::move(arrived));
+        add(arrived);
       }
     }
-    PieceRows wait(int p) override {
-      const Arrived& of = arrived_[static_cast<std::size_t>(p)];
-      ctx_.compute().wait(of.event);
-      return of.rows;
-    }
-
-   private:
-    struct Arrived {
-      PieceRows rows;
-      Event event = {};
-    };
-    nn::LayerContext& ctx_;
-    std::vector<Arrived> arrived_;
   };
 
   class Returned : public Combine {

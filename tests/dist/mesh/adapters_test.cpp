@@ -5,6 +5,7 @@
 namespace hawser {
 namespace {
 
+using testing::is_adapter;
 using testing::Tensors;
 
 struct Base {
@@ -24,10 +25,6 @@ std::vector<Base> bases() {
   return {{"dropout", testing::toy_with_adapters(0.25)},
           {"magnitudes", testing::toy_with_adapters(0, true)},
           {"experts", std::move(experts)}};
-}
-
-bool is_adapter(const std::string& name) {
-  return name.find("lora_") != std::string::npos;
 }
 
 // Relative to the norm of all values.

@@ -11,18 +11,10 @@ namespace hawser {
 namespace {
 
 using testing::assembled;
+using testing::is_adapter;
 using testing::Tensors;
 using testing::text_of;
-
-bool is_adapter(const std::string& name) {
-  return name.find("lora_") != std::string::npos;
-}
-
-nn::FlatSpec train_adapters(const nn::Param& param) {
-  nn::FlatSpec spec = nn::common_domain(param);
-  spec.trainable = is_adapter(param.name);
-  return spec;
-}
+using testing::train_adapters;
 
 // `some`: only q_proj and down_proj have adapters, so that ops write the inputs of other Linears in FP8.
 models::ModelDescription description_of(bool some) {

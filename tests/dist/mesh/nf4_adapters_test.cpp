@@ -14,18 +14,10 @@ namespace hawser {
 namespace {
 
 using testing::assembled;
+using testing::is_adapter;
 using testing::Tensors;
 using testing::text_of;
-
-bool is_adapter(const std::string& name) {
-  return name.find("lora_") != std::string::npos;
-}
-
-nn::FlatSpec train_adapters(const nn::Param& param) {
-  nn::FlatSpec spec = nn::common_domain(param);
-  spec.trainable = is_adapter(param.name);
-  return spec;
-}
+using testing::train_adapters;
 
 // `experts`: in place of the MLPs.
 models::ModelDescription description_of(bool experts) {
@@ -35,8 +27,8 @@ models::ModelDescription description_of(bool experts) {
     testing::set_experts(description, b, 3, 3);  // of all tokens: no rounding changes the routing
     nn::MoeConfig& moe = *description.blocks[static_cast<std::size_t>(b)].moe;
     moe.inner = 64;
-    moe.auxiliary_loss = moe.router_z_loss =
-        0;  // that of a micro-batch depends on what it has, not on each token alone
+    // That of a micro-batch depends on what it has, not on each token alone.
+    moe.auxiliary_loss = moe.router_z_loss = 0;
   }
   return description;
 }

@@ -21,6 +21,17 @@ namespace hawser::testing {
 
 using Tensors = std::map<std::string, std::vector<float>>;
 
+inline bool is_adapter(const std::string& name) {
+  return name.find("lora_") != std::string::npos;
+}
+
+// Adapters train and the base is frozen, where no rank has slices.
+inline nn::FlatSpec train_adapters(const nn::Param& param) {
+  nn::FlatSpec spec = nn::common_domain(param);
+  spec.trainable = is_adapter(param.name);
+  return spec;
+}
+
 inline std::vector<float> floats_of(const TensorView& view) {
   std::vector<float> values(static_cast<std::size_t>(view.elements()));
   if (view.dtype() == DType::f32) {
