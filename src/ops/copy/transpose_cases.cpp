@@ -27,7 +27,10 @@ TEST(Transpose, ExchangesRowsAndColumns) {
          {expected},
          0});
   }
-  for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{16, 48}, {7, 130}}) {
+  for (const auto& [rows, columns, dtype] : {std::tuple<std::int64_t, std::int64_t, DType>{16, 48, DType::f8e4m3},
+                                             {7, 130, DType::f8e4m3},
+                                             {4, 130, DType::f32},
+                                             {67, 33, DType::bf16}}) {
     Values x, expected;
     for (std::int64_t g = 0; g < 3; ++g) {
       for (std::int64_t i = 0; i < rows * columns; ++i) {
@@ -35,15 +38,15 @@ TEST(Transpose, ExchangesRowsAndColumns) {
         expected.push_back(static_cast<double>((g * 31 + i % rows * columns + i / rows) % 251));
       }
     }
-    check_case({cat("transpose of several ", rows, " x ", columns),
-                [=, rows = rows, columns = columns](World& world) -> std::vector<Values> {
-                  const Transpose args{.x = world.in(DType::f8e4m3, {3, rows, columns}, x),
-                                       .y = world.out(DType::f8e4m3, {3, columns, rows})};
-                  transpose(world.stream(), args);
-                  return {world.values(args.y)};
-                },
-                {expected},
-                0});
+    check_case(
+        {cat("transpose of several ", rows, " x ", columns, " ", to_string(dtype)),
+         [=, rows = rows, columns = columns, dtype = dtype](World& world) -> std::vector<Values> {
+           const Transpose args{.x = world.in(dtype, {3, rows, columns}, x), .y = world.out(dtype, {3, columns, rows})};
+           transpose(world.stream(), args);
+           return {world.values(args.y)};
+         },
+         {expected},
+         0});
   }
   World world(DeviceKind::cpu, 1);
   const auto x = world.in(DType::f32, {2, 3}, Values(6)), y = world.out(DType::f32, {2, 3});

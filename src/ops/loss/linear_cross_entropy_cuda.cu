@@ -124,7 +124,11 @@ void linear_cross_entropy(const CudaNative& native, const LinearCrossEntropy& ar
       cast(native, {.x = chunks.summed(), .y = args.dweight});
     }
   }
-  if (tokens > 0) total_kernel<<<1, kThreads, 0, stream_of(native)>>>(losses, tokens, args.loss_sum.data<float>());
+  add_losses(native, losses, tokens, args.loss_sum.data<float>());
+}
+
+void add_losses(const CudaNative& native, const double* losses, std::int64_t count, float* loss_sum) {
+  if (count > 0) total_kernel<<<1, kThreads, 0, stream_of(native)>>>(losses, count, loss_sum);
 }
 
 void prepare(const CudaNative& native, const LinearCrossEntropy& args) {

@@ -25,4 +25,7 @@ struct LossLayout {
 
 void prepare(const CudaNative& native, const LinearCrossEntropy& args);
 
+// loss_sum += losses[0] + ... + losses[count - 1], with what float32 loses in loss_sum[1].
+void add_losses(const CudaNative& native, const double* losses, std::int64_t count, float* loss_sum);
+
 }  // namespace hawser::ops::cuda

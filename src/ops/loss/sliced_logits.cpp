@@ -20,7 +20,7 @@ void logit_statistics(Stream& stream, const LogitStatistics& args) {
   for (const TensorView& read : {args.logits, args.labels}) expect_apart(op, read, args.statistics);
   expect_columns(op, args.first_column, args.total_columns, columns);
   run(stream, {op, OpKind::loss}, {args.logits, args.labels}, {args.statistics},
-      2.0 * static_cast<double>(args.logits.elements()), args, cpu::logit_statistics, nullptr);
+      2.0 * static_cast<double>(args.logits.elements()), args, HAWSER_BACKENDS(logit_statistics));
 }
 
 void combine_statistics(Stream& stream, const CombineStatistics& args) {
@@ -32,7 +32,7 @@ void combine_statistics(Stream& stream, const CombineStatistics& args) {
   expect(op, "statistics", args.statistics, {DType::f32}, {3, rows});
   expect_apart(op, args.parts, args.statistics);
   run(stream, {op, OpKind::loss}, {args.parts}, {args.statistics}, 2.0 * static_cast<double>(args.parts.elements()),
-      args, cpu::combine_statistics, nullptr);
+      args, HAWSER_BACKENDS(combine_statistics));
 }
 
 void logit_gradients(Stream& stream, const LogitGradients& args) {
@@ -54,8 +54,8 @@ void logit_gradients(Stream& stream, const LogitGradients& args) {
   }
   run(stream, {op, OpKind::loss},
       {args.logits, args.labels, args.statistics, args.gradients.empty() ? TensorView() : args.scale, args.loss_sum},
-      {args.loss_sum, args.gradients}, 2.0 * static_cast<double>(args.logits.elements()), args, cpu::logit_gradients,
-      nullptr);
+      {args.loss_sum, args.gradients}, 2.0 * static_cast<double>(args.logits.elements()), args,
+      HAWSER_BACKENDS(logit_gradients));
 }
 
 }  // namespace hawser::ops

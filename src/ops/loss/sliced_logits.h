@@ -16,7 +16,7 @@
 // be empty.
 // total_columns: of all ranks; a label that is not smaller throws on the stream. A column from total_columns on is
 // padding: no statistic has it, and its gradient is 0. A slice whose logits are all -inf adds nothing. Other views are
-// disjoint. On the CPU only, so far.
+// disjoint.
 #pragma once
 
 #include "ops/run_op.h"

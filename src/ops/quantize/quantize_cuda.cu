@@ -1,4 +1,3 @@
-#include "ops/copy/transpose.h"
 #include "ops/cuda/kernel.cuh"
 #include "ops/quantize/quantize.h"
 #include "ops/quantize/quantize_tiles.cuh"
@@ -99,32 +98,6 @@ __global__ void __launch_bounds__(kThreads) dequantize_kernel(const std::uint8_t
   }
 }
 
-// The bytes of a matrix as rows of `transposed`; blockIdx.z is the matrix.
-__global__ void __launch_bounds__(kThreads) transpose_kernel(const std::uint8_t* x, TileTargets to, bool wide) {
-  x += blockIdx.z * to.row_count * to.columns;
-  to.transposed += blockIdx.z * to.row_count * to.columns;
-  __shared__ std::uint32_t shared[kTileColumns * kWordStride];
-  const std::int64_t tile_row = static_cast<std::int64_t>(blockIdx.y) * kTileRows,
-                     tile_column = static_cast<std::int64_t>(blockIdx.x) * kTileColumns;
-  const std::int64_t row = tile_row + threadIdx.x / kThreadColumns * kThreadRows,
-                     column = tile_column + threadIdx.x % kThreadColumns * kThreadColumns;
-  uint2 bytes[kThreadRows];
-#pragma unroll
-  for (int r = 0; r < kThreadRows; ++r) {
-    bytes[r] = make_uint2(0, 0);
-    if (row + r >= to.row_count || column >= to.columns) continue;
-    const std::uint8_t* const from = x + (row + r) * to.columns + column;
-    if (wide) {
-      bytes[r] = *reinterpret_cast<const uint2*>(from);
-    } else {
-      for (int c = 0; c < kThreadColumns && column + c < to.columns; ++c) {
-        (c < 4 ? bytes[r].x : bytes[r].y) |= static_cast<std::uint32_t>(from[c]) << (8 * (c % 4));
-      }
-    }
-  }
-  write_tile(to, tile_row, tile_column, to.columns, bytes, shared);
-}
-
 }  // namespace
 
 void quantize(const CudaNative& native, const Quantize& args) {
@@ -184,19 +157,6 @@ void delayed_scales(const CudaNative& native, const DelayedScales& args) {
       args.amax.data<float>(), args.history.data<float>(), args.scales.data<float>(), args.skip.data<std::int32_t>(),
       count, args.history.size(1), args.most_recent, args.refreshes, scale_of(DType::f8e4m3, args.rule),
       scale_of(DType::f8e5m2, args.rule));
-}
-
-void transpose(const CudaNative& native, const Transpose& args) {
-  HAWSER_CHECK(size_of(args.x.dtype()) == 1, "transpose: ", to_string(args.x.dtype()), " has no backend for cuda");
-  const int last = args.x.rank() - 1;
-  const std::int64_t rows = args.x.size(last - 1), columns = args.x.size(last);
-  dim3 tiles = tiles_of(rows, columns);
-  tiles.z = static_cast<unsigned>(last > 1 ? args.x.size(0) : 1);
-  if (tiles.x == 0 || tiles.y == 0 || tiles.z == 0) return;
-  const bool wide =
-      reinterpret_cast<std::uintptr_t>(args.x.raw()) % 8 == 0 && columns % 8 == 0;  // and so are all matrices
-  transpose_kernel<<<tiles, kThreads, 0, stream_of(native)>>>(reinterpret_cast<const std::uint8_t*>(args.x.raw()),
-                                                              targets_of(nullptr, args.y.raw(), rows, columns), wide);
 }
 
 }  // namespace hawser::ops::cuda

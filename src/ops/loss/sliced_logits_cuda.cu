@@ -1,0 +1,146 @@
+#include "ops/cuda/kernel.cuh"
+#include "ops/loss/linear_cross_entropy_cuda.h"
+#include "ops/loss/sliced_logits.h"
+
+namespace hawser::ops::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+// Of rows of logits whose columns from `counted` on are padding.
+struct Slice {
+  const float* logits;
+  const std::int32_t* labels;
+  std::int64_t rows, columns, counted, first_column;
+
+  template <class Args>
+  explicit Slice(const Args& args)
+      : logits(args.logits.template data<float>()),
+        labels(args.labels.template data<std::int32_t>()),
+        rows(args.logits.size(0)),
+        columns(args.logits.size(1)),
+        counted(std::min(columns, args.total_columns - args.first_column)),
+        first_column(args.first_column) {}
+};
+
+// The maximum over the block, in every thread. There is a barrier before the reads of `shared` and none after them.
+__device__ __forceinline__ float block_maximum(float value, float* shared) {
+  const auto over_warp = [&] {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  };
+  over_warp();
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = threadIdx.x % 32 < kThreads / 32 ? shared[threadIdx.x % 32] : -INFINITY;
+  over_warp();
+  return value;
+}
+
+// A block has a row, which it reads twice: the second time from the cache.
+__global__ void __launch_bounds__(kThreads)
+    statistics_kernel(Slice slice, std::int64_t total_columns, float* statistics, CudaFault* fault) {
+  __shared__ float maxima[32], sums[32];
+  const std::int64_t t = blockIdx.x;
+  const float* const row = slice.logits + t * slice.columns;
+  float maximum = -INFINITY;
+  for (std::int64_t v = threadIdx.x; v < slice.counted; v += kThreads) maximum = fmaxf(maximum, row[v]);
+  maximum = block_maximum(maximum, maxima);
+  // If all logits are -inf, the base is 0. A NaN among the logits makes the sum NaN.
+  const float base = maximum == -INFINITY ? 0.0f : maximum;
+  float sum = 0;
+  for (std::int64_t v = threadIdx.x; v < slice.counted; v += kThreads) sum += expf(row[v] - base);
+  sum = block_sum(sum, sums);
+  if (threadIdx.x > 0) return;
+  const std::int32_t label = slice.labels[t];
+  const std::int64_t own = label - slice.first_column;
+  const bool counts = label >= 0 && in_range(fault, CudaFault::cross_entropy, label, t, total_columns);
+  statistics[t] = maximum;
+  statistics[slice.rows + t] = sum;
+  statistics[2 * slice.rows + t] = counts && own >= 0 && own < slice.counted ? row[own] : 0.0f;
+}
+
+struct Combine {
+  const float* parts;
+  float* statistics;
+  std::int64_t ranks, rows;
+
+  __device__ float part(std::int64_t rank, int which, std::int64_t t) const {
+    return parts[(3 * rank + which) * rows + t];
+  }
+  __device__ void operator()(std::int64_t, std::int64_t t) const {
+    float maximum = part(0, 0, t), sum = 0, target = 0;
+    for (std::int64_t r = 1; r < ranks; ++r) maximum = fmaxf(maximum, part(r, 0, t));
+    for (std::int64_t r = 0; r < ranks; ++r) {
+      const float of_rank = part(r, 0, t);  // two maxima may be -inf
+      sum += of_rank == maximum ? part(r, 1, t) : part(r, 1, t) * expf(of_rank - maximum);
+      target += part(r, 2, t);
+    }
+    statistics[t] = maximum;
+    statistics[rows + t] = sum;
+    statistics[2 * rows + t] = target;
+  }
+};
+
+struct RowLosses {
+  const std::int32_t* labels;
+  const float* statistics;
+  double* losses;
+  std::int64_t rows;
+
+  __device__ void operator()(std::int64_t, std::int64_t t) const {
+    const double maximum = statistics[t], sum = statistics[rows + t], target = statistics[2 * rows + t];
+    losses[t] = labels[t] < 0 ? 0.0 : maximum - target + log(sum);
+  }
+};
+
+template <class Out>
+struct Gradients {
+  Slice slice;
+  const float *statistics, *scale;
+  Out* out;
+
+  __device__ void operator()(std::int64_t t, std::int64_t v) const {
+    const std::int32_t label = slice.labels[t];
+    float gradient = 0;
+    if (label >= 0 && v < slice.counted) {
+      const float by = *scale / statistics[slice.rows + t];
+      gradient = expf(slice.logits[t * slice.columns + v] - statistics[t]) * by;
+      if (v == label - slice.first_column) gradient -= *scale;
+    }
+    out[t * slice.columns + v] = from_float<Out>(gradient);
+  }
+};
+
+}  // namespace
+
+void logit_statistics(const CudaNative& native, const LogitStatistics& args) {
+  const Slice slice(args);
+  if (slice.rows == 0) return;
+  statistics_kernel<<<static_cast<unsigned>(slice.rows), kThreads, 0, stream_of(native)>>>(
+      slice, args.total_columns, args.statistics.data<float>(), native.fault);
+}
+
+void combine_statistics(const CudaNative& native, const CombineStatistics& args) {
+  map<1>(native, 1, args.parts.size(1),
+         Combine{args.parts.data<float>(), args.statistics.data<float>(), args.parts.size(0) / 3, args.parts.size(1)});
+}
+
+void logit_gradients(const CudaNative& native, const LogitGradients& args) {
+  const Slice slice(args);
+  if (slice.rows == 0) return;
+  Scratch scratch(native);
+  auto* const losses = scratch.take<double>(slice.rows);
+  map<1>(native, 1, slice.rows, RowLosses{slice.labels, args.statistics.data<float>(), losses, slice.rows});
+  add_losses(native, losses, slice.rows, args.loss_sum.data<float>());
+  if (args.gradients.empty()) return;
+  dispatch_device_float(args.gradients.dtype(), [&](auto tag) {
+    using Out = decltype(tag);
+    map<1>(native, slice.rows, slice.columns,
+           Gradients<Out>{slice, args.statistics.data<float>(), args.scale.data<float>(),
+                          reinterpret_cast<Out*>(args.gradients.raw())});
+  });
+}
+
+}  // namespace hawser::ops::cuda
