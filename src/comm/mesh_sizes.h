@@ -54,6 +54,8 @@ struct MeshSizes {
     return shard_ranks() * (expert_over_tensor ? tensor : 1);
   }  // that experts are folded from
   int replicas() const { return context * shard * replicate / shard_ranks(); }
+
+  bool operator==(const MeshSizes&) const = default;
 };
 
 struct MeshPlace {

@@ -64,7 +64,7 @@ testing::Trained train_alone(const models::Model& model, const plan::Layout& lay
   plan::set_bounds(alone);
   const auto self = comm::make_self_mesh();
   const testing::ToySteps steps(alone, self->place(), 4LL * layout.data_ranks());
-  const auto device = make_cpu_device();
+  const auto device = rank_device();
   engine::Session session(model, alone, *device, *self, {step::Purpose::train});
   session.initialise(3);
   testing::Trained trained;

@@ -121,7 +121,7 @@ struct Result {
 Result trained(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, bool alone) {
   const testing::ToySteps steps(layout, mesh.place(), layout.batch.sequences * layout.data_ranks(), true);
   EXPECT_EQ(layout.micro_batches, 1);
-  const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+  const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
   engine::Session session(model, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
   session.initialise(3);
   session.set_progress({.loss_scale = 8});
@@ -160,7 +160,7 @@ TEST(AuxiliaryLoss, ManyRanksTrainLikeOne) {
       const models::Model model = scored(loss);
       plan::Layout layout = layout_of(sizes, model, 2);
       for (auto& policy : layout.policies) policy.checkpointing = sharded ? Checkpointing::full : Checkpointing::none;
-      const auto mesh = comm::make_mpi_mesh(*the_world, sizes, 60.0);
+      const auto mesh = rank_mesh(sizes);
       const Result many = trained(model, layout, *mesh, false);
       const auto self = comm::make_self_mesh();
       const Result one = trained(model, layout_of({}, model, 2 * data), *self, true);
@@ -187,7 +187,7 @@ TEST(AuxiliaryLoss, GradientEqualsDifferencesOfTheLoss) {
   ASSERT_EQ(layout.micro_batches, 2);
   layout.in_flight = 2;
   for (auto& policy : layout.policies) policy.delay_weight_gradients = true;
-  const auto device = make_cpu_device();
+  const auto device = rank_device();
   engine::Session session(model, layout, *device, *self, {step::Purpose::gradient_norms, step::Purpose::loss});
   session.initialise(3);
   const auto run = [&](step::Purpose purpose, const step::StepInput& input) {

@@ -89,7 +89,7 @@ void expect_one_ranks_gradients(const ContextCase& c) {
   const models::Model model(description(c.mask));
   const plan::Layout layout = layout_of(c, model);
   const std::int64_t batch_size = 2LL * layout.data_ranks() * c.accumulation - c.missing();
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto mesh = rank_mesh(layout.mesh);
   const testing::Outcome ours = testing::run(model, layout, *mesh, batch_size, c.random_delay_s);
   static std::map<std::tuple<std::int64_t, bool, bool, std::int64_t>, testing::Outcome> references;
   testing::Outcome& one = references[{batch_size, c.packed, c.mask.causal, c.mask.window}];
@@ -297,8 +297,8 @@ TEST(ContextExchange, PlansWhatExchangesSave) {
     EXPECT_EQ(with.at(checkpointing) - without.at(checkpointing), a_block);
 
     // A session, which compares each access with the plan, has the plan's bytes.
-    const auto mesh = comm::make_mpi_mesh(*the_world, c.mesh, 60.0);
-    const auto device = make_cpu_device();
+    const auto mesh = rank_mesh(c.mesh);
+    const auto device = rank_device();
     const engine::Session session(model, layout(true), *device, *mesh, {step::Purpose::train});
     const plan::RankPlan plan =
         plan::plan_rank(model, layout(true), step::Purpose::train, the_world->rank().value(), true);

@@ -41,7 +41,7 @@ void expect_numbered(const TensorView& x, const TensorView& ids, std::int64_t fi
 
 void expect_parts(nn::AttentionExchange& exchange, const plan::Layout& layout, comm::Mesh& mesh,
                   const AttentionMask& mask, const std::string& text) {
-  const auto device = make_cpu_device();
+  const auto device = rank_device();
   TestContext ctx(*device, DType::f32);
   const testing::ExchangeBatch batch(layout, mesh.place(), ctx);
   const std::int64_t rows = batch.bounds().rows;
@@ -77,7 +77,7 @@ TEST(ContextParts, NameTheirHeadsAndRows) {
       if (split != Split::zigzag) layout.batch.chunks_per_rank = split == Split::by_work && degree < world ? 4 : 1;
       layout.batch.source_segments = layout.batch.all_row_ids = true;
       plan::set_bounds(layout);
-      const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+      const auto mesh = rank_mesh(layout.mesh);
       std::vector<std::shared_ptr<nn::AttentionExchange>> exchanges;
       if (degree == world) {
         exchanges.push_back(std::make_shared<nn::AttentionExchange>());

@@ -259,11 +259,11 @@ class ExactRun {
  private:
   ExactRun(const models::Model& model, std::unique_ptr<plan::Layout> layout, comm::Mesh& mesh, std::int64_t batch,
            bool random)
-      : device_(make_cpu_device(random ? CpuOptions{.random_delay_s = 2e-4, .delay_seed = 5} : CpuOptions{})),
+      : device_(rank_device(random ? CpuOptions{.random_delay_s = 2e-4, .delay_seed = 5} : CpuOptions{})),
         steps_((plan::set_bounds(*layout), *layout), mesh.place(), batch),
         session_(model, *layout, *device_, mesh, {step::Purpose::train}, std::nullopt, {.replay = true}) {}
 
-  std::unique_ptr<Device> device_;
+  std::shared_ptr<Device> device_;
   ToySteps steps_;
   engine::Session session_;
 };

@@ -126,7 +126,7 @@ TEST(ExpertNodes, ATokensRowCrossesOnceForEachNode) {
       layout.replace_seams = [&](nn::Seams& seams, comm::Mesh& groups) {
         seams.tokens = std::make_shared<CountingNodes>(groups, o.pieces, mine);
       };
-      const auto mesh = comm::make_mpi_mesh(*the_world, o.mesh, 60.0);
+      const auto mesh = rank_mesh(o.mesh);
       testing::run(*model, layout, *mesh, o.sequences() * o.micro_batches, 0);
       std::array<std::int64_t, 3> all = {};
       for (const std::string& text :
@@ -152,8 +152,8 @@ TEST(ExpertNodes, ATokensRowCrossesOnceForEachNode) {
 TEST(ExpertNodes, RowsReturnAsSumsOfNodes) {
   if (the_world->size() != 4) GTEST_SKIP() << "two nodes of two ranks";
   constexpr std::int64_t kTokens = 150, kPerToken = 3, kWidth = 5;
-  const auto mesh = comm::make_mpi_mesh(*the_world, kNodes, 60.0);
-  const auto device = make_cpu_device({.random_delay_s = 2e-4});
+  const auto mesh = rank_mesh(kNodes);
+  const auto device = rank_device({.random_delay_s = 2e-4});
   nn::testing::TestContext ctx(*device, DType::f32);
   const std::int64_t rank = mesh->expert().index();
   testing::TwoLevelExchange seam(*mesh, 2);

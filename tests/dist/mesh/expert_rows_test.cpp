@@ -19,10 +19,10 @@ class BoundedSteps {
                  .row_bound = bound,
                  .row_fallback = fallback},
         model_(part_of(description(), options_)),
-        mesh_(comm::make_mpi_mesh(*the_world, options_.mesh, 60.0)),
+        mesh_(rank_mesh(options_.mesh)),
         layout_(layout(scaling)),
         steps_(layout_, mesh_->place(), kSequences * the_world->size()),
-        device_(make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5})),
+        device_(rank_device({.random_delay_s = 2e-4, .delay_seed = 5})),
         session_(*model_, layout_, *device_, *mesh_, {step::Purpose::train, step::Purpose::loss}, std::nullopt,
                  {.replay = true}) {
     session_.initialise(3);
@@ -59,10 +59,10 @@ class BoundedSteps {
 
   Experts options_;
   std::unique_ptr<models::Model> model_;
-  std::unique_ptr<comm::Mesh> mesh_;
+  std::shared_ptr<comm::Mesh> mesh_;
   plan::Layout layout_;
   testing::ToySteps steps_;
-  std::unique_ptr<Device> device_;
+  std::shared_ptr<Device> device_;
   engine::Session session_;
 };
 

@@ -120,7 +120,7 @@ inline Outcome on_one_rank(const models::ModelDescription& whole, const Experts&
 
 inline Outcome on_the_mesh(const models::ModelDescription& whole, const Experts& o, const Weights& weights = {}) {
   const auto model = part_of(whole, o);
-  const auto mesh = comm::make_mpi_mesh(*the_world, o.mesh, 60.0);
+  const auto mesh = rank_mesh(o.mesh);
   return run(*model, layout_of(o, *model), *mesh, o.sequences() * o.micro_batches, 2e-4, nullptr,
              [&](engine::Session& session) {
                if (weights) set_weights(session, *model, weights);

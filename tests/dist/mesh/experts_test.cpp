@@ -256,9 +256,9 @@ TEST(ExpertRanks, TheBiasFollowsTheLoadOfStepsThatCount) {
   for (const Experts& o : cases) {
     const auto model = part_of(whole, o);
     plan::Layout layout = layout_of(o, *model);
-    const auto mesh = comm::make_mpi_mesh(*the_world, o.mesh, 60.0);
+    const auto mesh = rank_mesh(o.mesh);
     const testing::ToySteps steps(layout, mesh->place(), o.sequences() * o.micro_batches);
-    const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+    const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
     engine::Session session(*model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
     session.initialise(3);
     std::vector<float> expected(2 * kExperts);
@@ -315,8 +315,8 @@ TEST(ExpertRanks, StatesAreSavedAndLoadedOnOtherMeshes) {
                                                   }});
     checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(step)));
     const auto model = part_of(whole, to);
-    const auto mesh = comm::make_mpi_mesh(*the_world, to.mesh, 60.0);
-    const auto device = make_cpu_device();
+    const auto mesh = rank_mesh(to.mesh);
+    const auto device = rank_device();
     engine::Session session(*model, layout_of(to, *model), *device, *mesh, {step::Purpose::train});
     session.initialise(4);
     EXPECT_FALSE(testing::assembled(session) == saved.after);
@@ -330,8 +330,8 @@ TEST(ExpertRanks, AModelWithOtherExpertsIsRejected) {
   models::ModelDescription description = testing::toy_with_experts(kExperts);
   for (models::BlockDescription& block : description.blocks) block.moe->part = {.index = 1, .parts = 2};
   const models::Model model(description);
-  const auto device = make_cpu_device();
-  const auto mesh = comm::make_mpi_mesh(*the_world, {.shard = world}, 60.0);
+  const auto device = rank_device();
+  const auto mesh = rank_mesh({.shard = world});
   const plan::Layout layout = testing::toy_layout({.shard = world}, model);
   EXPECT_THROW(engine::Session(model, layout, *device, *mesh, {step::Purpose::train}), InternalError);
   EXPECT_THROW(plan::plan_rank(model, layout, step::Purpose::train, 0), InternalError);
@@ -371,7 +371,7 @@ TEST(ExpertRanks, ASeamThatRemembersItsLastRoutingFails) {
     layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
       seams.tokens = std::make_shared<RememberingExchange>(groups.expert(), 1);
     };
-    const auto mesh = comm::make_mpi_mesh(*the_world, o.mesh, 60.0);
+    const auto mesh = rank_mesh(o.mesh);
     const Outcome many = testing::run(*model, layout, *mesh, o.sequences() * o.micro_batches, 2e-4);
     if (!in_flight) {
       expect_gradients_of(one, many, o);

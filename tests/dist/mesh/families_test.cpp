@@ -59,7 +59,7 @@ TEST_P(FamilyMesh, EqualsOneRank) {
   const auto check = [&](Case c) {
     const plan::Layout layout = testing::layout_of(c, model);
     const std::int64_t sequences = 2 * layout.data_ranks(), batch_size = sequences * c.accumulation;
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const auto mesh = rank_mesh(layout.mesh);
     const Outcome ours = testing::run(model, layout, *mesh, batch_size, c.random_delay_s, &*opened.weights);
     Outcome& one = references[{sequences, c.accumulation}];
     if (one.gradients.empty()) {

@@ -69,9 +69,9 @@ bool is_frozen(const models::Model& model, const std::string& name) {
 }
 
 Tensors gradients(const models::Model& model, plan::Layout layout) {
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto mesh = rank_mesh(layout.mesh);
   const testing::ToySteps steps(layout, mesh->place(), 2LL * layout.data_ranks() * 2);
-  const auto device = make_cpu_device();
+  const auto device = rank_device();
   engine::Session session(model, layout, *device, *mesh, {step::Purpose::gradient_norms});
   session.initialise(3);
   const step::StepOutput output = session.enqueue(step::Purpose::gradient_norms, steps.input(0));
@@ -145,10 +145,10 @@ TEST(Flats, AWeightWithAScaleIsItsProduct) {
     for (const ShardPolicy policy : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
       layout.shard_policy = policy;
       const auto norms_of = [&](const models::Model& model, float factor, float scale) {
-        const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+        const auto mesh = rank_mesh(layout.mesh);
         plan::Layout own = layout;
         const testing::ToySteps steps(own, mesh->place(), 2LL * own.data_ranks());
-        const auto device = make_cpu_device();
+        const auto device = rank_device();
         engine::Session session(model, own, *device, *mesh, {step::Purpose::gradient_norms});
         session.initialise(3);
         for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
@@ -216,8 +216,8 @@ TEST(Flats, ScalesAreSavedOnceAndLoadedByAll) {
     const plan::Layout &from = layouts[i], &to = layouts[(i + 1) % layouts.size()];
     if (from.compute != to.compute) continue;
     const auto with_session = [&](const plan::Layout& layout, const auto& body) {
-      const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
-      const auto device = make_cpu_device();
+      const auto mesh = rank_mesh(layout.mesh);
+      const auto device = rank_device();
       engine::Session session(model, layout, *device, *mesh, {step::Purpose::gradient_norms});
       session.initialise(3);
       body(session);
@@ -270,8 +270,8 @@ TEST(Flats, AdaptersAreSavedAndLoadedWithoutTheFrozenWeights) {
     for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) {
       EXPECT_NE(tensor.name.find("lora_"), std::string::npos) << tensor.name;
     }
-    const auto mesh = comm::make_mpi_mesh(*the_world, to.mesh, 60.0);
-    const auto device = make_cpu_device();
+    const auto mesh = rank_mesh(to.mesh);
+    const auto device = rank_device();
     engine::Session session(model, to, *device, *mesh, {step::Purpose::train});
     session.initialise(3);
     EXPECT_FALSE(testing::assembled(session) == trained.after);

@@ -104,7 +104,7 @@ void expect_the_cast(engine::Session& session, const Tensors& weights, const std
 
 TEST(Fp8Adapters, TheBaseIsTheCastOfItsWeights) {
   const models::Model model = fp8_model(), plain = plain_model();
-  const auto device = make_cpu_device();
+  const auto device = rank_device();
   const auto self = comm::make_self_mesh();
   engine::Session alone(plain, layout_of(plain, testing::toy_layout({}, plain), false), *device, *self,
                         {step::Purpose::train});
@@ -112,7 +112,7 @@ TEST(Fp8Adapters, TheBaseIsTheCastOfItsWeights) {
   const Tensors weights = testing::states_of(alone);
   for (const plan::Layout& base : testing::meshes(model)) {
     for (const ShardPolicy policy : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
-      const auto mesh = comm::make_mpi_mesh(*the_world, base.mesh, 60.0);
+      const auto mesh = rank_mesh(base.mesh);
       plan::Layout layout = layout_of(model, base, true), in_bf16 = layout_of(plain, base, false);
       in_bf16.compute = DType::bf16;
       layout.shard_policy = in_bf16.shard_policy = policy;
@@ -148,17 +148,17 @@ TEST(Fp8Adapters, TheBaseOfACheckpointIsTheCastOfItsWeights) {
   const std::vector<plan::Layout> meshes = testing::meshes(model);
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  const auto device = make_cpu_device();
+  const auto device = rank_device();
   Tensors weights;
   {
-    const auto mesh = comm::make_mpi_mesh(*the_world, meshes.front().mesh, 60.0);
+    const auto mesh = rank_mesh(meshes.front().mesh);
     engine::Session session(plain, layout_of(plain, meshes.front(), false), *device, *mesh, {step::Purpose::train});
     session.initialise(3);
     train::save(session, the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"});
     weights = assembled(session);
   }
   checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
-  const auto mesh = comm::make_mpi_mesh(*the_world, meshes.back().mesh, 60.0);
+  const auto mesh = rank_mesh(meshes.back().mesh);
   engine::Session session(model, layout_of(model, meshes.back(), true), *device, *mesh, {step::Purpose::train});
   engine::load(session, checkpoint, {.scales = false});
   expect_the_cast(session, weights, text_of(meshes.back()));
@@ -179,7 +179,7 @@ void expect_the_gradients_of_one_rank(bool some, Fp8Scaling scaling = Fp8Scaling
   const std::int64_t batch = 2LL * the_world->size();
   const auto trained = [&](const models::Model& of, plan::Layout layout, comm::Mesh& mesh, bool all) {
     const testing::ToySteps steps(layout, mesh.place(), batch);
-    const auto device = make_cpu_device({.random_delay_s = all ? 2e-4 : 0, .delay_seed = 5});
+    const auto device = rank_device({.random_delay_s = all ? 2e-4 : 0, .delay_seed = 5});
     engine::Session session(of, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = all});
     write(session);
     testing::Trained out;
@@ -210,7 +210,7 @@ void expect_the_gradients_of_one_rank(bool some, Fp8Scaling scaling = Fp8Scaling
       policy.delay_weight_gradients = i % 3 == 0;
     }
     ++i;
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const auto mesh = rank_mesh(layout.mesh);
     const testing::Trained many = trained(model, layout, *mesh, true);
     EXPECT_NEAR(many.losses[0], one.losses[0], 1e-3 * one.losses[0]) << text_of(layout);
     for (const auto& [name, values] : one.before) {
@@ -248,9 +248,9 @@ TEST(Fp8Adapters, AResumedRunHasTheSameBase) {
   const engine::StateScope scope{.frozen = false};
   const auto with_session = [&](const plan::Layout& base, const auto& body) {
     plan::Layout layout = layout_of(model, base, true);
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const auto mesh = rank_mesh(layout.mesh);
     const testing::ToySteps steps(layout, mesh->place(), 2LL * the_world->size());
-    const auto device = make_cpu_device();
+    const auto device = rank_device();
     engine::Session session(model, layout, *device, *mesh, {step::Purpose::train});
     write(session);
     body(session, steps);

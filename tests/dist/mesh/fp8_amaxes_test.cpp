@@ -54,8 +54,8 @@ Outcome trained(const models::Model& model, plan::Layout layout, std::shared_ptr
   const auto quantizer = std::make_shared<CountingFp8>(nn::Fp8Options{});
   layout.quantizer = quantizer;
   layout.optimizer = std::move(optimizer);
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
-  const auto device = make_cpu_device({.random_delay_s = 1e-4, .delay_seed = 5});
+  const auto mesh = rank_mesh(layout.mesh);
+  const auto device = rank_device({.random_delay_s = 1e-4, .delay_seed = 5});
   const testing::ToySteps steps(layout, mesh->place(), 2LL * the_world->size());
   engine::Session session(model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt,
                           {.replay = true, .guard = true});

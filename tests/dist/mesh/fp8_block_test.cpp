@@ -37,7 +37,7 @@ TEST(Fp8Block, InputsSavedInFp8ChangeNoBit) {
                             nn::with_weights_quantized_on_use(nn::common_domain, [](int) { return true; }));
   const auto run = [&](const models::Model& of, plan::Layout layout, comm::Mesh& mesh) {
     const testing::ToySteps steps(layout, mesh.place(), whole_batch());
-    const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+    const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
     engine::Session session(of, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
     session.initialise(3);
     testing::Trained trained;
@@ -48,7 +48,7 @@ TEST(Fp8Block, InputsSavedInFp8ChangeNoBit) {
   constexpr std::array kWays = {Checkpointing::none, Checkpointing::selective, Checkpointing::full};
   int i = the_world->size();
   for (const plan::Layout& base : testing::meshes(model)) {
-    const auto mesh = comm::make_mpi_mesh(*the_world, base.mesh, 60.0);
+    const auto mesh = rank_mesh(base.mesh);
     plan::Layout layout = base;
     layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
     const auto [exact, exact_bytes] = run(plain, layout, *mesh);
@@ -78,7 +78,7 @@ TEST(Fp8Block, TensorRanksHaveTheGradientsOfOneRank) {
   for (models::BlockDescription& block : whole.blocks) block.attention.kv_heads = 1;
   const comm::MeshSizes sizes{.tensor = 2, .kv_copies = testing::kv_copies(whole, 2)};
   const auto self = comm::make_self_mesh();
-  const auto pair = comm::make_mpi_mesh(*the_world, sizes, 60.0);
+  const auto pair = rank_mesh(sizes);
   const auto gradients = [&](const models::Model& model, comm::Mesh& mesh, bool fp8) {
     plan::Layout layout = testing::toy_layout(mesh.sizes(), model);
     layout.gradient_clip = 0;
@@ -93,7 +93,7 @@ TEST(Fp8Block, TensorRanksHaveTheGradientsOfOneRank) {
       };
     }
     const testing::ToySteps steps(layout, mesh.place(), 4);
-    const auto device = make_cpu_device();
+    const auto device = rank_device();
     engine::Session session(model, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
     session.initialise(3);
     testing::Trained trained;

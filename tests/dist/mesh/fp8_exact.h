@@ -70,7 +70,7 @@ inline Tensors expect_the_bits_of_one_rank(const models::Model& model, LayoutOf 
     }
     layout.in_flight = i % 3 == 1 ? 2 : 1;
     ++i;
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const auto mesh = rank_mesh(layout.mesh);
     const Tensors many = trained(model, layout, *mesh, true);
     EXPECT_EQ(many.size(), one.size());
     for (const auto& [name, values] : one) EXPECT_TRUE(many.at(name) == values) << text_of(layout) << ": " << name;
@@ -90,7 +90,7 @@ inline void expect_the_bits_of_a_run_without_a_stop(const models::Model& model, 
   constexpr int kBefore = 2;
   {
     const plan::Layout layout = layout_of(model, all.front().mesh);
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const auto mesh = rank_mesh(layout.mesh);
     ExactRun run(model, layout, *mesh, whole_batch());
     write_exact(run.session());
     for (int i = 0; i < kBefore; ++i) run.step(i);
@@ -99,7 +99,7 @@ inline void expect_the_bits_of_a_run_without_a_stop(const models::Model& model, 
   checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
   EXPECT_EQ(checkpoint.find("layers.0.up.weight") == nullptr, frozen_up);
   const plan::Layout layout = layout_of(model, all.back().mesh);
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto mesh = rank_mesh(layout.mesh);
   ExactRun run(model, layout, *mesh, whole_batch());
   if (frozen_up) write_exact(run.session());
   engine::load(run.session(), checkpoint, scope);

@@ -54,7 +54,7 @@ plan::Layout exact_layout_without_one(const models::Model& model, const comm::Me
 checkpoint::Checkpoint saved_in_fp8(const comm::MeshSizes& sizes, const std::string& root) {
   const models::Model model = fp8_model();
   const plan::Layout layout = testing::fp8_layout(model, sizes);
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto mesh = rank_mesh(layout.mesh);
   ExactRun run(model, layout, *mesh, whole_batch());
   testing::write_exact(run.session());
   for (int i = 0; i < 2; ++i) run.step(i);
@@ -98,7 +98,7 @@ TEST(Fp8Exclude, ARunContinuesWithoutALinearOnEveryMesh) {
       policy.checkpointing = i / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
     }
     ++i;
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const auto mesh = rank_mesh(layout.mesh);
     const Tensors many = continued(layout, *mesh, true);
     EXPECT_EQ(many.size(), one.size());
     for (const auto& [name, values] : one) EXPECT_TRUE(many.at(name) == values) << text_of(layout) << ": " << name;
@@ -131,7 +131,7 @@ TEST(Fp8Exclude, TheRecipesLinearsAreInTheComputeDtype) {
   });
   const auto run = [&](const models::Model& model, plan::Layout layout, comm::Mesh& mesh) {
     const testing::ToySteps steps(layout, mesh.place(), whole_batch());
-    const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+    const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
     engine::Session session(model, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
     EXPECT_EQ(session.planned_bytes(), session.plan(step::Purpose::train).state_bytes + session.arena_bytes());
     session.initialise(3);
@@ -141,7 +141,7 @@ TEST(Fp8Exclude, TheRecipesLinearsAreInTheComputeDtype) {
   };
   int i = the_world->size();
   for (const plan::Layout& base : testing::meshes(excluding)) {
-    const auto mesh = comm::make_mpi_mesh(*the_world, base.mesh, 60.0);
+    const auto mesh = rank_mesh(base.mesh);
     plan::Layout plain = base;
     plain.compute = plain.reduce_dtype = plain.kv_reduce_dtype = DType::f32;
     for (nn::SavePolicy& policy : plain.policies) {
@@ -202,8 +202,8 @@ TEST(Fp8Exclude, OneNameExcludesAllWeightsOfALinear) {
 TEST(Fp8Exclude, EveryRankLearnsThatOneDoesNotFit) {
   const models::Model model(testing::toy_description(false));
   const plan::Layout layout = testing::meshes(model).front();
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
-  const auto device = make_cpu_device();
+  const auto mesh = rank_mesh(layout.mesh);
+  const auto device = rank_device();
   const bool last = the_world->rank().value() == the_world->size() - 1;
   try {
     const engine::Session session(model, layout, *device, *mesh, {step::Purpose::train},

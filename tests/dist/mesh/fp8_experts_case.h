@@ -104,9 +104,9 @@ class ExpertRun {
   ExpertRun(const models::Model& model, const plan::Layout& layout, bool alone = false,
             std::int64_t sequences = whole_batch())
       : layout_(layout),
-        mesh_(alone ? comm::make_self_mesh() : comm::make_mpi_mesh(*the_world, layout.mesh, 60.0)),
+        mesh_(alone ? comm::make_self_mesh() : rank_mesh(layout.mesh)),
         steps_(layout_, mesh_->place(), sequences),
-        device_(make_cpu_device(alone ? CpuOptions{} : CpuOptions{.random_delay_s = 2e-4, .delay_seed = 5})),
+        device_(rank_device(alone ? CpuOptions{} : CpuOptions{.random_delay_s = 2e-4, .delay_seed = 5})),
         session_(model, layout_, *device_, *mesh_, {step::Purpose::train}, std::nullopt, {.replay = !alone}) {
     session_.initialise(3);
   }
@@ -127,9 +127,9 @@ class ExpertRun {
 
  private:
   plan::Layout layout_;
-  std::unique_ptr<comm::Mesh> mesh_;
+  std::shared_ptr<comm::Mesh> mesh_;
   ToySteps steps_;
-  std::unique_ptr<Device> device_;
+  std::shared_ptr<Device> device_;
   engine::Session session_;
   Trained trained_;
 };

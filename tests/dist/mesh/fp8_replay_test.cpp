@@ -130,7 +130,7 @@ TEST(Fp8, ASaturatedStepIsReplayed) {
       policy.delay_weight_gradients = i % 3 == 1;
     }
     ++i;
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const auto mesh = rank_mesh(layout.mesh);
     GrowingRun many(model, layout, *mesh, guarded(), true);
     EXPECT_EQ(many.go_on().steps, replays.steps) << text_of(layout);
     const Tensors states = many.states();
@@ -143,7 +143,7 @@ TEST(Fp8, ASaturatedStepIsReplayed) {
 TEST(Fp8, SaturatedElementsAreCountedOnce) {
   const models::Model model = fp8_model();
   const plan::Layout base = fp8_layout(model, testing::meshes(model).front().mesh);
-  const auto mesh = comm::make_mpi_mesh(*the_world, base.mesh, 60.0);
+  const auto mesh = rank_mesh(base.mesh);
   const auto records = [&](Checkpointing checkpointing, bool delayed) {
     plan::Layout layout = base;
     for (nn::SavePolicy& policy : layout.policies) {
@@ -170,7 +170,7 @@ TEST(Fp8, OneRankSaturatesForAll) {
   const models::Model model = fp8_model();
   for (const plan::Layout& of : testing::meshes(model)) {
     const plan::Layout layout = fp8_layout(model, of.mesh);
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const auto mesh = rank_mesh(layout.mesh);
     GrowingRun run(model, layout, *mesh, guarded(), true);
     testing::write_exact(run.run().session());
     if (the_world->rank().value() == the_world->size() - 1) {
@@ -191,7 +191,7 @@ TEST(Fp8, AStepIsReplayedAFewTimesOnly) {
   nn::Fp8Options options = guarded();
   options.max_replays = 1;
   const plan::Layout layout = fp8_layout(model, testing::meshes(model).front().mesh);
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto mesh = rank_mesh(layout.mesh);
   GrowingRun run(model, layout, *mesh, options, true);
   const auto raise = [&] {
     for (const step::StateTable& table : run.run().session().state().tables()) {
@@ -223,7 +223,7 @@ TEST(Fp8, ACheckpointBeforeAReplayResumes) {
   step::OptimizerProgress progress;
   {
     const plan::Layout layout = fp8_layout(model, meshes.front().mesh);
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const auto mesh = rank_mesh(layout.mesh);
     GrowingRun before(model, layout, *mesh, guarded(), true);
     progress = *before.run().step(GrowingRun::kGrows).progress;
     ASSERT_EQ(progress.replay_step, GrowingRun::kGrows);
@@ -231,7 +231,7 @@ TEST(Fp8, ACheckpointBeforeAReplayResumes) {
   }
   checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
   const plan::Layout layout = fp8_layout(model, meshes.back().mesh);
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto mesh = rank_mesh(layout.mesh);
   GrowingRun after(model, layout, *mesh, guarded(), true);
   engine::load(after.run().session(), checkpoint);
   after.run().session().set_progress(progress);

@@ -70,7 +70,7 @@ void expect_a_models_gradients_of_one_rank(Fp8Scaling scaling, double of_loss, d
     const auto self = comm::make_self_mesh();
     plan::Layout layout = layout_of(of, testing::toy_layout({}, of));
     const testing::ToySteps steps(layout, self->place(), whole_batch());
-    const auto device = make_cpu_device();
+    const auto device = rank_device();
     engine::Session session(of, layout, *device, *self, {step::Purpose::train});
     session.initialise(3);
     testing::Trained trained;
@@ -84,9 +84,9 @@ void expect_a_models_gradients_of_one_rank(Fp8Scaling scaling, double of_loss, d
   ASSERT_FALSE(one.after.empty());
   for (const plan::Layout& base : testing::meshes(model)) {
     plan::Layout layout = layout_of(model, base);
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const auto mesh = rank_mesh(layout.mesh);
     const testing::ToySteps steps(layout, mesh->place(), whole_batch());
-    const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+    const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
     engine::Session session(model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
     session.initialise(3);
     testing::Trained trained;
@@ -119,7 +119,7 @@ TEST(Fp8, InputsSavedInFp8ChangeNoBit) {
     for (nn::SavePolicy& policy : layout.policies) policy.fp8_inputs = saved;
     if (!saved) layout.quantizer = std::make_shared<testing::TwoPassFp8>(nn::Fp8Options{});
     const testing::ToySteps steps(layout, mesh.place(), whole_batch());
-    const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+    const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
     engine::Session session(model, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
     session.initialise(3);
     testing::Trained trained;
@@ -131,7 +131,7 @@ TEST(Fp8, InputsSavedInFp8ChangeNoBit) {
                                 Checkpointing::projections, Checkpointing::full};
   int i = the_world->size();
   for (const plan::Layout& base : testing::meshes(model)) {
-    const auto mesh = comm::make_mpi_mesh(*the_world, base.mesh, 60.0);
+    const auto mesh = rank_mesh(base.mesh);
     // Pairwise: with many ranks, a mesh has one way to recompute.
     const std::size_t first = the_world->size() > 2 ? static_cast<std::size_t>(i) % kWays.size() : 0;
     const std::size_t count = the_world->size() > 2 ? 1 : kWays.size();
@@ -164,7 +164,7 @@ TEST(Fp8, AGatheredWeightIsTheCastOfTheWeight) {
   const models::Model model = fp8_model();
   plan::Layout layout = fp8_layout(model, testing::meshes(model).front().mesh);
   layout.shard_policy = ShardPolicy::optimizer;  // whole weights on every rank
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto mesh = rank_mesh(layout.mesh);
   ExactRun run(model, layout, *mesh, whole_batch());
   testing::write_exact(run.session());
   for (int i = 0; i < 3; ++i) run.step(i);

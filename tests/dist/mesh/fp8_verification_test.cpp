@@ -29,9 +29,9 @@ class VerifiedRun {
  public:
   VerifiedRun(const models::Model& model, const plan::Layout& layout)
       : layout_(layout),
-        mesh_(comm::make_mpi_mesh(*the_world, layout.mesh, 60.0)),
+        mesh_(rank_mesh(layout.mesh)),
         steps_(layout_, mesh_->place(), 2LL * the_world->size()),
-        device_(make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5})),
+        device_(rank_device({.random_delay_s = 2e-4, .delay_seed = 5})),
         session_(model, layout_, *device_, *mesh_, {step::Purpose::train}, std::nullopt, {.replay = true}) {
     session_.initialise(3);
   }
@@ -62,9 +62,9 @@ class VerifiedRun {
 
  private:
   plan::Layout layout_;
-  std::unique_ptr<comm::Mesh> mesh_;
+  std::shared_ptr<comm::Mesh> mesh_;
   testing::ToySteps steps_;
-  std::unique_ptr<Device> device_;
+  std::shared_ptr<Device> device_;
   engine::Session session_;
 };
 

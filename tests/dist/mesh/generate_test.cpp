@@ -132,7 +132,7 @@ TEST(Generate, AnswersOverRanksAreThoseOfOne) {
 // Each pass is the planned one; the logits of the last stage's ranks are those of one rank, and without tensor ranks
 // not a bit differs.
 TEST(Generate, LogitsOfTheLastStageAreThoseOfOneRank) {
-  const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+  const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
   const auto open = [](const engine::ModelChanges& changes) {
     Problems problems;
     engine::OpenModel model = engine::open_trained_model(folder("gqa"), problems, changes);

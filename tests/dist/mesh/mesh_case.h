@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/formats/safetensors.h"
+#include "engine/host_copy.h"
 #include "engine/session.h"
 #include "mesh_world.h"
 #include "models/weights.h"
@@ -95,7 +96,7 @@ inline Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& 
                    double random_delay_s, checkpoint::SafetensorsFolder* weights = nullptr,
                    const std::function<void(engine::Session&)>& prepare = {}) {
   const ToySteps steps(layout, mesh.place(), batch_size);
-  const auto device = make_cpu_device({.random_delay_s = random_delay_s, .delay_seed = 5});
+  const auto device = rank_device({.random_delay_s = random_delay_s, .delay_seed = 5});
   engine::Session session(model, layout, *device, mesh, {step::Purpose::gradient_norms, step::Purpose::loss});
   if (weights != nullptr) {
     session.load(*weights, 0);
@@ -116,7 +117,8 @@ inline Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& 
     const nn::Flat& flat = model.flat(f);
     const step::FlatState& state = session.state().flat(f);
     if (!state.first_stage) continue;
-    const TensorView shard = session.executor(step::Purpose::gradient_norms).gradient_shard(f);
+    const std::vector<float> values =
+        engine::values_of(session, session.executor(step::Purpose::gradient_norms).gradient_shard(f));
     for (const nn::Param& param : flat.params()) {
       for (const nn::Segment& segment : param.segments) {
         out.gradients[segment.name].assign(static_cast<std::size_t>(nn::segment_shape(segment).elements()),
@@ -125,7 +127,7 @@ inline Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& 
     }
     for (const models::SegmentPiece& piece : models::segment_pieces(flat, state.begin, state.count)) {
       const nn::Param& param = flat.params()[static_cast<std::size_t>(piece.param)];
-      std::copy_n(shard.data<float>() + piece.at, piece.count,
+      std::copy_n(values.begin() + piece.at, piece.count,
                   out.gradients[param.segments[static_cast<std::size_t>(piece.segment)].name].begin() + piece.first);
     }
   }

@@ -34,7 +34,7 @@ void check(const Case& c) {
   const models::Model model(description_of(c));
   const plan::Layout layout = layout_of(c, model);
   const std::int64_t batch_size = 2LL * layout.data_ranks() * c.accumulation - c.missing;
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto mesh = rank_mesh(layout.mesh);
   const Outcome ours = run(model, layout, *mesh, batch_size, c.random_delay_s);
   // The reference: one rank, one micro-batch after another, no recompute.
   static std::map<std::tuple<std::int64_t, bool, bool, std::int64_t>, Outcome> references;
@@ -134,7 +134,7 @@ TEST(Mesh, KeyGradientsInBf16DifferOnlyByRounding) {
       c.replicate = the_world->size() / c.context;
       const models::Model model(testing::toy_description(c.tied));
       const std::int64_t batch_size = 2LL * c.replicate;
-      const auto groups = comm::make_mpi_mesh(*the_world, layout_of(c, model).mesh, 60.0);
+      const auto groups = rank_mesh(layout_of(c, model).mesh);
       const Outcome exact = run(model, layout_of(c, model), *groups, batch_size, 0);
       c.kv_reduce_dtype = DType::bf16;
       const Outcome rounded = run(model, layout_of(c, model), *groups, batch_size, 0);
@@ -171,7 +171,7 @@ TEST(Mesh, RecomputeIsBitwiseEqual) {
       const models::Model model(testing::toy_description(c.tied));
       plan::Layout layout = layout_of(c, model);
       const std::int64_t batch_size = 2LL * layout.data_ranks() * c.accumulation;
-      const auto groups = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+      const auto groups = rank_mesh(layout.mesh);
       const Outcome kept = run(model, layout, *groups, batch_size, 0);
       for (const Policies& policies : all) {
         std::string text = c.text();
@@ -207,7 +207,7 @@ TEST(Mesh, GradientsReducedInBf16DifferOnlyByRounding) {
         c.tied = accumulation == 1;
         const models::Model model(testing::toy_description(c.tied));
         const std::int64_t batch_size = 2LL * c.shard * c.replicate * accumulation;
-        const auto groups = comm::make_mpi_mesh(*the_world, layout_of(c, model).mesh, 60.0);
+        const auto groups = rank_mesh(layout_of(c, model).mesh);
         const Outcome exact = run(model, layout_of(c, model), *groups, batch_size, 0);
         c.reduce_dtype = DType::bf16;
         const Outcome rounded = run(model, layout_of(c, model), *groups, batch_size, 0);

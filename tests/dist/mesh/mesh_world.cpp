@@ -8,7 +8,35 @@
 #include "base/cat.h"
 
 namespace hawser {
+
 comm::World* the_world = nullptr;
+
+#ifdef HAWSER_RANKS_ON_GPUS
+namespace {
+std::vector<std::pair<comm::MeshSizes, std::shared_ptr<comm::Mesh>>> gpu_meshes;  // until main() ends
+}
+#endif
+
+std::shared_ptr<Device> rank_device([[maybe_unused]] const CpuOptions& options) {
+#ifdef HAWSER_RANKS_ON_GPUS
+  static const std::shared_ptr<Device> gpu = make_cuda_device(the_world->local_rank());
+  return gpu;
+#else
+  return make_cpu_device(options);
+#endif
+}
+
+std::shared_ptr<comm::Mesh> rank_mesh(const comm::MeshSizes& sizes) {
+  constexpr double kTimeoutS = 60.0;
+#ifdef HAWSER_RANKS_ON_GPUS
+  for (const auto& [of, mesh] : gpu_meshes) {
+    if (of == sizes) return mesh;
+  }
+  return gpu_meshes.emplace_back(sizes, comm::make_nccl_mesh(*the_world, sizes, kTimeoutS, *rank_device())).second;
+#else
+  return comm::make_mpi_mesh(*the_world, sizes, kTimeoutS);
+#endif
+}
 
 namespace {
 
@@ -25,12 +53,44 @@ class Failures : public ::testing::EmptyTestEventListener {
   std::string test_;
 };
 
+#ifdef HAWSER_RANKS_ON_GPUS
+// Without tests that access a session's memory in place, whose optimizers compute on a processor, or that read files of
+// the sources.
+constexpr const char* kTests =
+    "-HostState.LoadsWeightsAndInitialValues:HostState.OfQuantizedWeightsChangesNothing:"
+    "Nf4Adapters.AResumedRunHasTheSameBase:Nf4Adapters.HaveTheBitsOfDequantizedWeights:"
+    "Nf4Adapters.TheBaseHasTheBytesOfItsBlocks:Nf4Adapters.WeightsIn*:Streamed.LoadsWeights:"
+    "Tensor.Optimizers*:Tensor.RanksOfSlicesHaveTheScalesOfOneRank";
+
+// Why the tests cannot run on this machine; empty if they can.
+std::string missing(comm::World& world) {
+  const CudaInfo info = cuda_info();
+  std::string mine = info.problem;
+  if (mine.empty() && world.local_rank() >= info.devices) {
+    mine = cat("rank ", world.local_rank(), " of this machine has ", info.devices, " GPUs");
+  }
+  for (const std::string& one : world.all_gather_strings(mine)) {
+    if (!one.empty()) return one;
+  }
+  return {};
+}
+#endif
+
 }  // namespace
 }  // namespace hawser
 
 int main(int argc, char** argv) {
+#ifdef HAWSER_RANKS_ON_GPUS
+  GTEST_FLAG_SET(filter, hawser::kTests);  // unless an argument has another
+#endif
   ::testing::InitGoogleTest(&argc, argv);
   hawser::comm::World world(60.0);
+#ifdef HAWSER_RANKS_ON_GPUS
+  if (const std::string why = hawser::missing(world); !why.empty()) {
+    if (world.rank() == hawser::Rank(0)) std::cout << why << ": nothing was tested\n";
+    return 77;  // CTest's SKIP_RETURN_CODE
+  }
+#endif
   hawser::the_world = &world;
   auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
   if (world.rank().value() != 0) {
@@ -38,5 +98,8 @@ int main(int argc, char** argv) {
     listeners.Append(new hawser::Failures);  // deleted by listeners
   }
   const bool failed = RUN_ALL_TESTS() != 0;
+#ifdef HAWSER_RANKS_ON_GPUS
+  hawser::gpu_meshes.clear();  // before the world ends
+#endif
   return world.any(failed) ? 1 : 0;
 }

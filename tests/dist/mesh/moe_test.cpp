@@ -18,7 +18,7 @@ struct Trained {
 Trained trained(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, std::int64_t batch_size,
                 bool alone) {
   const testing::ToySteps steps(layout, mesh.place(), batch_size);
-  const auto device = make_cpu_device({.threads = 1, .random_delay_s = 2e-4, .delay_seed = 5});
+  const auto device = rank_device({.threads = 1, .random_delay_s = 2e-4, .delay_seed = 5});
   engine::Session session(model, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
   session.initialise(3);
   session.set_progress({.loss_scale = 8});
@@ -94,7 +94,7 @@ TEST(Experts, ManyRanksTrainLikeOne) {
     layout.in_flight = twice ? 2 : 1;
     ++turn;
     const std::int64_t sequences = 2 * layout.data_ranks(), batch_size = twice ? 2 * sequences : sequences;
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const auto mesh = rank_mesh(layout.mesh);
     const Trained many = trained(model, layout, *mesh, batch_size, false);
     plan::Layout alone;
     alone.batch = testing::toy_batch(1);
@@ -126,7 +126,7 @@ TEST(Experts, SomeHaveNoToken) {
   layout.policies.assign(static_cast<std::size_t>(model.layers()), {});
   layout.gradient_clip = 0.02;
   plan::set_bounds(layout);
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto mesh = rank_mesh(layout.mesh);
   const Trained many = trained(model, layout, *mesh, 2 * the_world->size(), false);
   layout.mesh = {};
   layout.batch.sequences = 2 * the_world->size();
@@ -151,7 +151,7 @@ TEST(Experts, GradientEqualsDifferencesOfTheLoss) {
     const auto self = comm::make_self_mesh();
     const testing::ToySteps steps(layout, self->place(), 4);
     ASSERT_EQ(layout.micro_batches, 2);
-    const auto device = make_cpu_device();
+    const auto device = rank_device();
     engine::Session session(model, layout, *device, *self, {step::Purpose::gradient_norms, step::Purpose::loss});
     session.initialise(3);
     step::StepInput both = steps.input(0);

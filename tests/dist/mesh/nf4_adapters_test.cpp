@@ -156,7 +156,7 @@ void expect_bytes(engine::Session& session, const std::string& what) {
 }
 
 Tensors initial_values(const models::Model& plain) {
-  const auto device = make_cpu_device();
+  const auto device = rank_device();
   const auto self = comm::make_self_mesh();
   engine::Session alone(plain, layout_of(testing::toy_layout({}, plain)), *device, *self, {step::Purpose::train});
   alone.initialise(3);
@@ -165,11 +165,11 @@ Tensors initial_values(const models::Model& plain) {
 
 TEST(Nf4Adapters, TheBaseHasTheBytesOfItsBlocks) {
   const models::Model model = packed_model(), plain = plain_model();
-  const auto device = make_cpu_device();
+  const auto device = rank_device();
   const Tensors weights = initial_values(plain);
   for (const plan::Layout& base : testing::meshes(model)) {
     for (const ShardPolicy policy : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
-      const auto mesh = comm::make_mpi_mesh(*the_world, base.mesh, 60.0);
+      const auto mesh = rank_mesh(base.mesh);
       plan::Layout layout = layout_of(base);
       layout.shard_policy = policy;
       // Each rank plans itself, and so has a trace.
@@ -183,7 +183,7 @@ TEST(Nf4Adapters, TheBaseHasTheBytesOfItsBlocks) {
 
 // The values of all packed parameters, as a GEMM reads them.
 Tensors dequantized(const models::Model& model) {
-  const auto device = make_cpu_device();
+  const auto device = rank_device();
   const auto self = comm::make_self_mesh();
   engine::Session alone(model, layout_of(testing::toy_layout({}, model)), *device, *self, {step::Purpose::train});
   alone.initialise(3);
@@ -233,9 +233,9 @@ TEST(Nf4Adapters, HaveTheBitsOfDequantizedWeights) {
         // `of`: of the model; `given`: the base has `weights`, rounded to the compute dtype.
         const auto trained = [&](const models::Model& of, bool given) {
           plan::Layout layout = base;
-          const auto groups = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+          const auto groups = rank_mesh(layout.mesh);
           const testing::ToySteps steps(layout, groups->place(), 4LL * layout.data_ranks());
-          const auto device = make_cpu_device({.random_delay_s = 1e-4, .delay_seed = 5});
+          const auto device = rank_device({.random_delay_s = 1e-4, .delay_seed = 5});
           engine::Session session(of, layout, *device, *groups, {step::Purpose::train}, std::nullopt, {.replay = true});
           write(session);
           if (given) {
@@ -285,7 +285,7 @@ TEST(Nf4Adapters, TrainLikeOneRank) {
 // From files in bf16, with adapters that these do not have.
 TEST(Nf4Adapters, WeightsInFilesAreQuantizedOnce) {
   const models::Model model = packed_model(), plain = plain_model();
-  const auto device = make_cpu_device();
+  const auto device = rank_device();
   Tensors weights = initial_values(plain);
   const TemporaryFolder own;
   std::vector<checkpoint::SafetensorsSpec> specs;
@@ -303,7 +303,7 @@ TEST(Nf4Adapters, WeightsInFilesAreQuantizedOnce) {
   auto folder = checkpoint::SafetensorsFolder::open(own.path("base"), problems);
   ASSERT_TRUE(folder) << problems.lines();
   for (const plan::Layout& base : testing::meshes(model)) {
-    const auto mesh = comm::make_mpi_mesh(*the_world, base.mesh, 60.0);
+    const auto mesh = rank_mesh(base.mesh);
     engine::Session session(model, layout_of(base), *device, *mesh, {step::Purpose::train});
     session.load(models::WeightSources(*folder), 3);
     expect_blocks(session, weights, text_of(base));
@@ -316,10 +316,10 @@ TEST(Nf4Adapters, WeightsInACheckpointAreQuantizedOnce) {
   const std::vector<plan::Layout> meshes = testing::meshes(model);
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  const auto device = make_cpu_device();
+  const auto device = rank_device();
   Tensors weights;
   {
-    const auto mesh = comm::make_mpi_mesh(*the_world, meshes.front().mesh, 60.0);
+    const auto mesh = rank_mesh(meshes.front().mesh);
     engine::Session session(plain, layout_of(meshes.front()), *device, *mesh, {step::Purpose::train});
     write(session);
     train::save(session, the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"});
@@ -327,7 +327,7 @@ TEST(Nf4Adapters, WeightsInACheckpointAreQuantizedOnce) {
   }
   checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
   for (const plan::Layout& base : {meshes.front(), meshes.back()}) {
-    const auto mesh = comm::make_mpi_mesh(*the_world, base.mesh, 60.0);
+    const auto mesh = rank_mesh(base.mesh);
     engine::Session session(model, layout_of(base), *device, *mesh, {step::Purpose::train});
     engine::load(session, checkpoint);
     expect_blocks(session, weights, text_of(base));
@@ -345,9 +345,9 @@ TEST(Nf4Adapters, AResumedRunHasTheSameBase) {
   const std::vector<plan::Layout> meshes = testing::meshes(model);
   const auto with_session = [&](const plan::Layout& base, bool written, const auto& body) {
     plan::Layout layout = layout_of(base);
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const auto mesh = rank_mesh(layout.mesh);
     const testing::ToySteps steps(layout, mesh->place(), 2LL * the_world->size());
-    const auto device = make_cpu_device();
+    const auto device = rank_device();
     engine::Session session(model, layout, *device, *mesh, {step::Purpose::train});
     if (written) write(session);
     body(session, steps);

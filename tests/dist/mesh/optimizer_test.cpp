@@ -219,10 +219,10 @@ TEST(Optimizer, AnOverflowUnderALossScaleIsNoDivergence) {
   plan::Layout layout = meshes(model).back();
   const auto ends = [&](const ops::LossScaling& scaling) {
     layout.loss_scaling = scaling;
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const auto mesh = rank_mesh(layout.mesh);
     plan::Layout own = layout;
     const testing::ToySteps steps(own, mesh->place(), 2LL * own.data_ranks());
-    const auto device = make_cpu_device();
+    const auto device = rank_device();
     engine::Session session(model, own, *device, *mesh, {step::Purpose::train});
     session.initialise(3);
     report::Rules rules({.steps = 60});
@@ -299,9 +299,9 @@ TEST(Optimizer, GroupsHaveLearningRatesOfTheirOwn) {
 TEST(Optimizer, UpdatesOfEachKindOfStepWaitForACopy) {
   const models::Model model(testing::toy_description());
   plan::Layout layout = meshes(model).front();
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto mesh = rank_mesh(layout.mesh);
   const testing::ToySteps steps(layout, mesh->place(), 2LL * layout.data_ranks());
-  const auto device = make_cpu_device();
+  const auto device = rank_device();
   engine::Session session(model, {{step::Purpose::train, layout}, {step::Purpose::train, layout}}, *device, *mesh);
   session.initialise(3);
   const auto copies = device->make_stream("copies");
@@ -344,7 +344,7 @@ TEST(Optimizer, ACheckpointIsOpenedWithTheChangesOfItsRecipe) {
   layout.batch = testing::toy_batch(1);
   layout.policies.assign(static_cast<std::size_t>(open.model->layers()), {});
   plan::set_bounds(layout);
-  const auto device = make_cpu_device();
+  const auto device = rank_device();
   const auto mesh = comm::make_self_mesh();
   engine::Session session(*open.model, layout, *device, *mesh, {step::Purpose::train});
   engine::load_weights(session, open, 7);
@@ -382,10 +382,10 @@ TEST(Optimizer, AStepWithoutATargetIsNotCounted) {
   const models::Model model(testing::toy_description());
   const plan::Layout layout = meshes(model).front();
   const auto weights_after = [&](int skipped_before) {
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const auto mesh = rank_mesh(layout.mesh);
     plan::Layout own = layout;
     const testing::ToySteps steps(own, mesh->place(), 2LL * own.data_ranks());
-    const auto device = make_cpu_device();
+    const auto device = rank_device();
     engine::Session session(model, own, *device, *mesh, {step::Purpose::train});
     session.initialise(3);
     for (int step = -skipped_before; step < 2; ++step) {

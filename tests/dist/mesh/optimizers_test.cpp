@@ -43,7 +43,7 @@ Tensors alone(const Toy& toy, const plan::Layout& like) {
   plan::set_bounds(layout);
   const auto mesh = comm::make_self_mesh();
   const testing::ToySteps steps(layout, mesh->place(), 2LL * like.data_ranks() * 2);
-  const auto device = make_cpu_device();
+  const auto device = rank_device();
   engine::Session session(toy.model, layout, *device, *mesh, {step::Purpose::train});
   session.initialise(3);
   for (int step = 0; step < 3; ++step) {
@@ -99,8 +99,8 @@ void expect_same_after_loading(const Toy& toy) {
       bytes += tensor.shape.elements() * size_of(tensor.dtype);
     }
     EXPECT_EQ(plan::checkpoint_bytes(toy.model, to), bytes) << text;
-    const auto mesh = comm::make_mpi_mesh(*the_world, to.mesh, 60.0);
-    const auto device = make_cpu_device();
+    const auto mesh = rank_mesh(to.mesh);
+    const auto device = rank_device();
     engine::Session session(toy.model, to, *device, *mesh, {step::Purpose::train});
     session.initialise(5);
     engine::load(session, checkpoint);

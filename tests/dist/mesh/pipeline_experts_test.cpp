@@ -114,7 +114,7 @@ plan::Layout alone(const Staged& c, const models::Model& one) {
 Outcome on_the_mesh(const Staged& c) {
   const auto model = part_of(c);
   const plan::Layout layout = layout_of(c, *model);
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto mesh = rank_mesh(layout.mesh);
   return testing::run(*model, layout, *mesh, c.sequences() * c.micro_batches, 2e-4);
 }
 
@@ -249,7 +249,7 @@ TEST(PipelineExperts, ExpertAndTensorRanksTrainLikeOneRank) {
 std::map<std::string, float> norms_of(const models::Model& model, plan::Layout layout, comm::Mesh& mesh,
                                       std::int64_t batch_size, bool verified) {
   const testing::ToySteps steps(layout, mesh.place(), batch_size);
-  const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+  const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
   const auto purpose = verified ? step::Purpose::train : step::Purpose::gradient_norms;
   engine::Session session(model, layout, *device, mesh, {purpose});
   session.initialise(3);
@@ -282,7 +282,7 @@ TEST(PipelineExperts, NormsOfTensorsAreThoseOfOneRank) {
     const auto plain = part_of(c);
     const models::Model part(plain->description(), spec_of(own)), one(description_of(c), spec_of(nn::common_domain));
     const plan::Layout layout = with_formats(layout_of(c, part), part);
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0), self = comm::make_self_mesh();
+    const auto mesh = rank_mesh(layout.mesh), self = comm::make_self_mesh();
     const std::int64_t batch_size = c.sequences() * c.micro_batches;
     const auto many = norms_of(part, layout, *mesh, batch_size, verified);
     const auto expected = norms_of(one, with_formats(alone(c, one), one), *self, batch_size, verified);

@@ -140,7 +140,7 @@ TEST(Pipeline, GradientsAreBitwiseThoseOfOneRank) {
     plan::Layout staged = layout_of(c, model), one = alone(c, model);
     one.micro_batches = micro_batches;
     const std::int64_t sequences = micro_batches * staged.batch.sequences;
-    const auto mesh = comm::make_mpi_mesh(*the_world, staged.mesh, 60.0);
+    const auto mesh = rank_mesh(staged.mesh);
     const auto self = comm::make_self_mesh();
     const testing::Outcome cut = testing::run(model, staged, *mesh, sequences, 2e-4);
     const testing::Outcome whole = testing::run(model, one, *self, sequences, 0);
@@ -163,7 +163,7 @@ TEST(Pipeline, EvaluatesLikeOneRank) {
   const models::Model model(testing::toy_with_experts());
   const auto loss_of = [&](plan::Layout layout, comm::Mesh& mesh, std::int64_t batch_size) {
     const testing::ToySteps steps(layout, mesh.place(), batch_size);
-    const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+    const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
     engine::Session session(model, layout, *device, mesh, {step::Purpose::loss}, std::nullopt, {.replay = true});
     session.initialise(3);
     std::vector<double> statistics;
@@ -177,7 +177,7 @@ TEST(Pipeline, EvaluatesLikeOneRank) {
     plan::Layout layout = layout_of(staged, model);
     layout.forward_micro_batches = 3;
     const std::int64_t sequences = 5 * layout.batch.sequences * layout.data_ranks();
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const auto mesh = rank_mesh(layout.mesh);
     const auto self = comm::make_self_mesh();
     const auto [cut, cut_statistics] = loss_of(layout, *mesh, sequences);
     const auto [one, statistics] = loss_of(alone(staged, model), *self, sequences);

@@ -34,8 +34,8 @@ TEST(Plans, TheFirstRankMakesThemForAll) {
   const models::Model model(testing::toy_description());
   plan::Layout layout = testing::toy_layout({.shard = world / stages}, model);
   if (stages == 2) plan::set_partition(layout, model, {.stages = 2, .ends = {1, 2}});
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
-  const auto device = make_cpu_device();
+  const auto mesh = rank_mesh(layout.mesh);
+  const auto device = rank_device();
   const step::Purpose purpose = step::Purpose::train;
   // With replay, as under AddressSanitizer, each rank would plan itself.
   const engine::SessionChecks none{.replay = false, .guard = false};

@@ -40,8 +40,8 @@ class LayerRun {
  public:
   LayerRun(const models::Model& model, plan::Layout layout)
       : layout_(std::move(layout)),
-        mesh_(comm::make_mpi_mesh(*the_world, layout_.mesh, 60.0)),
-        device_(make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5})),
+        mesh_(rank_mesh(layout_.mesh)),
+        device_(rank_device({.random_delay_s = 2e-4, .delay_seed = 5})),
         steps_(layout_, mesh_->place(), 2LL * layout_.data_ranks() * 2),
         session_(model, layout_, *device_, *mesh_, {step::Purpose::train}, std::nullopt, {.replay = true}) {
     session_.initialise(3);
@@ -58,8 +58,8 @@ class LayerRun {
 
  private:
   plan::Layout layout_;
-  std::unique_ptr<comm::Mesh> mesh_;
-  std::unique_ptr<Device> device_;
+  std::shared_ptr<comm::Mesh> mesh_;
+  std::shared_ptr<Device> device_;
   testing::ToySteps steps_;
   engine::Session session_;
 };
@@ -186,7 +186,7 @@ TEST(QuantizedLayers, SkippedStepsPushNothing) {
 TEST(QuantizedLayers, DiagonalSegmentsHaveEachRealRowOnce) {
   const models::Model model = quantized_model();
   for (plan::Layout layout : meshes(model)) {
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const auto mesh = rank_mesh(layout.mesh);
     const std::int64_t batch = 2LL * layout.data_ranks() * 2;
     const testing::ToySteps steps(layout, mesh->place(), batch);
     std::ostringstream mine;

@@ -97,7 +97,7 @@ TEST(Scales, EveryMeshAndSplitHasTheSameBits) {
   EXPECT_EQ(tables, 2 * 2 * 2 * 2);  // of x and dy at two sites of two layers
   for (const plan::Layout& layout : variants(model)) {
     const bool other = layout.accumulation == GradientAccumulation::local;
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const auto mesh = rank_mesh(layout.mesh);
     ExactRun run(other ? transposed : model, layout, *mesh, whole_batch());
     testing::write_exact(run.session());
     for (int i = 0; i < kSteps; ++i) EXPECT_EQ(run.step(i).result->skipped(), step::Skip::none);
@@ -144,7 +144,7 @@ TEST(Scales, HistoryByHand) {
                                  {0, false, {0, 8, 16, 4}, 0x1p-4f},  {0.5f, false, {2, 0, 8, 16}, 0x1p-4f},
                                  {0.5f, false, {2, 2, 0, 8}, 0x1p-5f}};
   const plan::Layout layout = variants(model).back();
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto mesh = rank_mesh(layout.mesh);
   ExactRun run(model, layout, *mesh, whole_batch());
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];
@@ -181,7 +181,7 @@ TEST(Scales, RecomputeAndDelayedGradientsRecordNothingTwice) {
         policy.checkpointing = checkpointing;
         policy.delay_weight_gradients = delayed;
       }
-      const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+      const auto mesh = rank_mesh(layout.mesh);
       ExactRun run(model, layout, *mesh, whole_batch());
       testing::write_exact(run.session());
       for (int i = 0; i < kSteps; ++i) run.step(i);
@@ -206,7 +206,7 @@ TEST(Scales, ResumeOnAnotherMesh) {
     constexpr int kBefore = 3;
     const int number = static_cast<int>(i) + 1;
     {
-      const auto mesh = comm::make_mpi_mesh(*the_world, from.mesh, 60.0);
+      const auto mesh = rank_mesh(from.mesh);
       ExactRun run(model, from, *mesh, whole_batch());
       testing::write_exact(run.session());
       for (int step = 0; step < kBefore; ++step) run.step(step);
@@ -221,7 +221,7 @@ TEST(Scales, ResumeOnAnotherMesh) {
     for (const checkpoint::SavedTensor& tensor : of_run.tensors()) {
       bytes += tensor.shape.elements() * size_of(tensor.dtype);
     }
-    const auto mesh = comm::make_mpi_mesh(*the_world, to.mesh, 60.0);
+    const auto mesh = rank_mesh(to.mesh);
     ExactRun run(model, to, *mesh, whole_batch());
     EXPECT_EQ(plan::checkpoint_bytes(model, run.layout()), bytes) << text_of(from);
     std::vector<engine::StatePart> parts = engine::state_parts(run.session(), train::kSavedByRun);
@@ -247,14 +247,14 @@ TEST(Scales, StartFromACheckpointWithout) {
     plan::Layout without = layout;
     without.quantizer = nullptr;
     for (auto& policy : without.policies) policy.formats = {};
-    const auto mesh = comm::make_mpi_mesh(*the_world, without.mesh, 60.0);
+    const auto mesh = rank_mesh(without.mesh);
     ExactRun run(plain, without, *mesh, whole_batch());
     testing::write_exact(run.session());
     for (int i = 0; i < 2; ++i) run.step(i);
     train::save(run.session(), the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"});
   }
   checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto mesh = rank_mesh(layout.mesh);
   ExactRun run(model, layout, *mesh, whole_batch());
   EXPECT_FALSE(engine::has_scales(run.session(), checkpoint));
   EXPECT_THROW(engine::load(run.session(), checkpoint), UserError);
@@ -279,7 +279,7 @@ TEST(Scales, StartFromACheckpointWithout) {
 TEST(Scales, LoadedOnesAreKept) {
   const models::Model model = exact_model();
   const plan::Layout layout = variants(model).front();
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto mesh = rank_mesh(layout.mesh);
   ExactRun run(model, layout, *mesh, whole_batch());
   testing::write_exact(run.session());
   engine::Session& session = run.session();
@@ -311,7 +311,7 @@ TEST(Scales, LoadedOnesAreKept) {
 TEST(Scales, ASnapshotHasThoseOfItsStep) {
   const models::Model model = exact_model();
   const plan::Layout layout = variants(model).front();
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto mesh = rank_mesh(layout.mesh);
   const auto copies_of = [](const std::vector<NamedState>& states) {
     std::map<std::string, std::vector<float>> copies;
     for (const NamedState& state : states) {
@@ -349,7 +349,7 @@ TEST(Scales, ASaturatedStepRunsAgain) {
   const models::Model model = exact_model();
   plan::Layout layout = variants(model).front();
   layout.quantizer = std::make_shared<DelayedScaling>(DelayedScaling::Settings{.replays = true});
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto mesh = rank_mesh(layout.mesh);
   const auto raise = [](engine::Session& session) {
     const TensorView scales = session.state().site_scales();
     std::fill_n(scales.data<float>(), scales.elements(), 16.0f);

@@ -40,7 +40,7 @@ using Prepare = std::function<void(engine::Session&)>;
 
 Outcome run(const models::Model& model, const Case& c, std::int64_t batch_size, const Prepare& prepare = {}) {
   const plan::Layout layout = testing::layout_of(c, model);
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto mesh = rank_mesh(layout.mesh);
   return testing::run(model, layout, *mesh, batch_size, c.random_delay_s, nullptr, prepare);
 }
 
@@ -262,7 +262,7 @@ TEST(Shared, TrainsAndResumesOnAnotherMesh) {
   const std::int64_t batch_size = 4LL * the_world->size();
   int saved = 0;
   for (const models::Model& model : models) {
-    const auto device = make_cpu_device();
+    const auto device = rank_device();
     const auto open = [&](const plan::Layout& layout, comm::Mesh& mesh) {
       return engine::Session(model, layout, *device, mesh, {step::Purpose::train});
     };
@@ -292,7 +292,7 @@ TEST(Shared, TrainsAndResumesOnAnotherMesh) {
       Tensors before;
       {
         const plan::Layout layout = training_layout(from, model, batch_size);
-        const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+        const auto mesh = rank_mesh(layout.mesh);
         engine::Session session = open(layout, *mesh);
         session.initialise(3);
         steps = take(session, layout, batch_size, 0, 2);
@@ -305,7 +305,7 @@ TEST(Shared, TrainsAndResumesOnAnotherMesh) {
       EXPECT_EQ(checkpoint.tensors().size(), 3 * models::hf_tensors(model).size()) << text;
       EXPECT_EQ(elements, 3 * model.parameters()) << text;
       const plan::Layout layout = training_layout(to, model, batch_size);
-      const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+      const auto mesh = rank_mesh(layout.mesh);
       engine::Session session = open(layout, *mesh);
       session.initialise(4);
       EXPECT_FALSE(testing::assembled(session) == before) << text;

@@ -134,8 +134,8 @@ TEST(Streamed, LoadsWeights) {
       layout.compute = DType::bf16;
       if (precision == ComputePrecision::fp8) plan::set_formats(layout, *open.model, recipe.precision.fp8);
       if (streamed) put_on_host(layout, *open.model, false);
-      const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
-      const auto device = make_cpu_device();
+      const auto mesh = rank_mesh(layout.mesh);
+      const auto device = rank_device();
       engine::Session session(*open.model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt,
                               {.replay = true, .guard = true});
       engine::load_weights(session, open, 7);

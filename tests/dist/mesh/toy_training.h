@@ -112,14 +112,22 @@ inline Tensors assembled(engine::Session& session) {
   return tensors;
 }
 
+// The device of the ranks, on which equal steps have equal bits.
+inline plan::Layout rank_layout(const comm::MeshSizes& mesh) {
+  plan::Layout layout;
+  layout.mesh = mesh;
+  layout.device = kRankDevice;
+  layout.deterministic = kRankDevice == DeviceKind::cuda;
+  return layout;
+}
+
 inline std::vector<plan::Layout> meshes(const models::Model& model) {
   std::vector<plan::Layout> layouts;
   const int world = the_world->size();
   for (int context = 1; context <= world; context *= 2) {
     for (int shard = 1; context * shard <= world; shard *= 2) {
       if (context * shard == 1 && world > 1) continue;
-      plan::Layout layout;
-      layout.mesh = {.context = context, .shard = shard, .replicate = world / (context * shard)};
+      plan::Layout layout = rank_layout({.context = context, .shard = shard, .replicate = world / (context * shard)});
       layout.batch = toy_batch(context);
       layout.policies.assign(static_cast<std::size_t>(model.layers()), {});
       layout.gradient_clip = 0.02;
@@ -141,8 +149,7 @@ inline std::string text_of(const plan::Layout& layout) {
 
 // With active clipping.
 inline plan::Layout toy_layout(comm::MeshSizes mesh, const models::Model& model) {
-  plan::Layout layout;
-  layout.mesh = mesh;
+  plan::Layout layout = rank_layout(mesh);
   layout.batch = toy_batch(mesh.context, true, mesh.context_heads);
   layout.policies.assign(static_cast<std::size_t>(model.layers()), {});
   layout.gradient_clip = 0.02;
@@ -197,9 +204,9 @@ inline void take_steps(
 }
 
 inline Trained train(const models::Model& model, plan::Layout layout, const Training& training = {}) {
-  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const auto mesh = rank_mesh(layout.mesh);
   const ToySteps steps(layout, mesh->place(), layout.batch.sequences * layout.data_ranks() * training.micro_batches);
-  const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
+  const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
   engine::Session session(model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt,
                           {.replay = training.replay, .guard = training.replay && step::kAddressSanitizer});
   session.initialise(3);
@@ -220,7 +227,7 @@ inline Tensors expect_one_ranks_training(const models::Model& one, plan::Layout 
                                          const Trained& cut, const std::string& text) {
   const auto self = comm::make_self_mesh();
   const ToySteps steps(alone, self->place(), batch_size);
-  const auto device = make_cpu_device();
+  const auto device = rank_device();
   engine::Session session(one, alone, *device, *self, {step::Purpose::train});
   session.initialise(3);
   EXPECT_TRUE(cut.before == states_of(session)) << text << ": initial values";

@@ -59,7 +59,7 @@ TEST(UnslicedVocabulary, EvaluatesToTheLossOfOneRank) {
   if (the_world->size() != 2) GTEST_SKIP() << "two tensor ranks";
   const models::ModelDescription whole = testing::toy_description();
   const auto self = comm::make_self_mesh();
-  const auto pair = comm::make_mpi_mesh(*the_world, {.tensor = 2}, 60.0);
+  const auto pair = rank_mesh({.tensor = 2});
   const nn::FlatSpecOf own = [](const nn::Param& param) { return param.flat; };
   const models::Model one(whole),
       half(testing::half_of(whole, pair->place().tensor, kRows), nn::with_sequence_parallelism(own));
@@ -74,7 +74,7 @@ TEST(UnslicedVocabulary, EvaluatesToTheLossOfOneRank) {
       };
     }
     const testing::ToySteps steps(layout, mesh.place(), 2);
-    const auto device = make_cpu_device();
+    const auto device = rank_device();
     engine::Session session(model, layout, *device, mesh, {step::Purpose::loss}, std::nullopt, {.replay = true});
     session.initialise(3);
     const auto output = session.enqueue(step::Purpose::loss, steps.input(0));
