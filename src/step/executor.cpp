@@ -176,6 +176,7 @@ void Executor::run(const Instruction& instruction, const StepInput& input, StepO
     case Op::receive:
       return send_or_receive(instruction);
     case Op::load_cache:
+      return load_cache(instruction);
     case Op::offload:
     case Op::load:
     case Op::slots_out:

@@ -205,6 +205,7 @@ class Executor {
   nn::KvCache cache_copy(int load, int layer);
   nn::KvCache new_rows(Role role, int owner, int layer);
   TensorView host_slots(int micro_batch);
+  void load_cache(const program::Instruction& instruction);
   void write_slots(const program::Instruction& instruction);
   TensorView staged(const program::Instruction& instruction, int index, const TensorView& like);
   TensorView stored_on_device(const program::Instruction& instruction);

@@ -1,4 +1,6 @@
 // The executor's copies of KV caches in host memory (StateOptions::kv_cache_on_host).
+#include <algorithm>
+
 #include "ops/copy/permute_rows.h"
 #include "step/executor.h"
 
@@ -46,6 +48,48 @@ void Executor::bind_cache(const Instruction& instruction, Bound& bound) {
     const nn::KvCache host = new_rows(Role::host_rows, owner, layer);
     bound.cache = {state.k, state.v, host.new_k, host.new_v};
     bound.x = host_slots(instruction.micro_batch);
+  }
+}
+
+namespace {
+
+// Rows of a KV cache.
+struct Rows {
+  std::int64_t begin = 0, count = 0;
+};
+
+// Of each sequence those that a query of the pass sees, without those that the pass adds.
+std::vector<Rows> visible_rows(const std::vector<std::int32_t>& segments, std::int64_t window) {
+  std::vector<Rows> out;
+  for (std::size_t s = 0; s < segments.size(); s += static_cast<std::size_t>(kSegmentNumbers)) {
+    const std::int64_t added = segments[s + 1], begin = segments[s + 2], earlier = segments[s + 3] - added;
+    const std::int64_t first = window > 0 ? std::max<std::int64_t>(0, earlier - window + 1) : 0;
+    if (first < earlier) out.push_back({begin + first, earlier - first});
+  }
+  return out;
+}
+
+}  // namespace
+
+// The plan has a copy of all of it. Attention reads no other rows.
+void Executor::load_cache(const Instruction& instruction) {
+  const HostBatch* const batch = host_batch(instruction.micro_batch);
+  const std::int64_t window = setup_.model->attention(instruction.layer)->window;
+  for (const auto& [from, to] : bound(instruction).copies) {
+    const std::int64_t row_bytes = from.bytes() / from.size(0);
+    std::int64_t bytes = 0;
+    std::vector<TransferPiece> pieces;
+    for (const Rows& rows : batch == nullptr ? std::vector<Rows>() : visible_rows(batch->diagonal, window)) {
+      const std::int64_t at = rows.begin * row_bytes;
+      pieces.push_back({to.raw() + at, from.raw() + at, rows.count * row_bytes});
+      bytes += pieces.back().bytes;
+    }
+    transfer(stream(instruction.stream),
+             {.name = to_string(instruction.op),
+              .kind = OpKind::transfer,
+              .accesses = {reads(from), writes(to)},
+              .bytes = static_cast<double>(bytes)},
+             std::move(pieces));
   }
 }
 

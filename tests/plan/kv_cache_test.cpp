@@ -6,6 +6,7 @@
 #include <map>
 
 #include "broken_plan.h"
+#include "device/forwarding_device.h"
 #include "program/order.h"
 #include "support.h"
 
@@ -167,6 +168,53 @@ TEST(KvCachePlan, WithoutTheEventOfACopyIsRejected) {
                                                         {{Op::store_rows, Op::write_slots}, kBlocks},
                                                         {{Op::write_slots, Op::store_rows}, kBlocks - 2},
                                                         {{Op::end_step, Op::end_step}, 1}}));
+}
+
+// Sums what load_cache really copies, which is less than the plan has.
+class LoadedBytes : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  std::unique_ptr<Stream> make_stream(const std::string& name) override {
+    return std::make_unique<Watched>(inner_->make_stream(name), bytes);
+  }
+  double bytes = 0;
+
+ private:
+  class Watched : public ForwardingStream {
+   public:
+    Watched(std::unique_ptr<Stream> inner, double& bytes) : ForwardingStream(std::move(inner)), bytes_(bytes) {}
+    void launch(OpRecord record, std::function<void()> work) override {
+      if (std::string(record.name) == to_string(Op::load_cache)) bytes_ += record.bytes;
+      inner_->launch(std::move(record), std::move(work));
+    }
+
+   private:
+    double& bytes_;
+  };
+};
+
+// Ten rows of one sequence are in its KV cache, none of another, which has its first rows in the same pass. A query
+// with a window of four sees three of them.
+TEST(KvCachePlan, VisibleRowsAloneAreCopied) {
+  models::ModelDescription description = model_of().description();
+  description.blocks.at(2).attention.window = 4;
+  const models::Model model(std::move(description));
+  const auto cpu = make_cpu_device();
+  const auto mesh = comm::make_self_mesh();
+  LoadedBytes device(*cpu);
+  engine::Session session(model, layout_of(model, true), device, *mesh, {step::Purpose::logits});
+  session.initialise(1);
+  auto batch = std::make_shared<step::HostBatch>();
+  batch->ids.assign(kRows, 1);
+  batch->positions = {10, 11, 12, 0, 1, 2, 3, 4};
+  batch->diagonal = {0, 3, 0, 13, 10, 0, 3, 5, 48, 5, 0, 0};
+  batch->slot_mapping = {10, 11, 12, 48, 49, 50, 51, 52};
+  batch->logit_positions = {2};
+  step::StepInput input;
+  input.batches.push_back(std::move(batch));
+  session.enqueue(step::Purpose::logits, input);
+  session.synchronize();
+  EXPECT_EQ(device.bytes, 2 * kRowBytes * (10 * (kBlocks - 1) + 3));
 }
 
 // Of several micro-batches, each reads what the one before has written.

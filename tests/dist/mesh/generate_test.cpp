@@ -344,7 +344,7 @@ void write_weights(const std::string& folder) {
   });
 }
 
-// The bits of a KV cache on the device.
+// The bits of a KV cache on the device. What is not copied to the device is NaN there.
 TEST(Generate, CachesInHostMemoryChangeNothing) {
   if (the_world->size() > 4) GTEST_SKIP() << "fewer ranks are enough";
   const auto device = make_cpu_device({.random_delay_s = 1e-4, .delay_seed = 9});
