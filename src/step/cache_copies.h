@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "program/program.h"
@@ -24,11 +25,11 @@ class CacheCopies {
   // `add` appends an item to the list of computations and returns its index. Operands and `after` are such indices.
   explicit CacheCopies(std::function<int(program::Instruction)> add) : add_(std::move(add)) {}
 
-  // Before `forward`, an instruction for the layer layers[next], is appended: its operands, and the copy of the layer
-  // after it, of the first one's own, too. `layers`: of the pass, those with a KV cache in host memory. `load_batch`:
-  // of its micro-batch.
+  // Called before `forward` of the layer layers[next] is appended. Sets what it reads and waits for, and appends the
+  // load_cache of the next layer; that of layers[0] comes with it. `layers`: those of the pass with a KV cache in host
+  // memory. `load_batch`: of its micro-batch.
   void load(program::Instruction& forward, const std::vector<int>& layers, std::size_t next, int load_batch);
-  // After it is appended, as item `index`.
+  // Called after it is appended as item `index`. Appends store_rows and write_slots.
   void store(const program::Instruction& forward, int index);
 
  private:
