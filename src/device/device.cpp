@@ -27,13 +27,25 @@ bool host_wait_for(const Event& event, double seconds) {
   return event.state() == nullptr || event.state()->host_wait_for(seconds);
 }
 
+namespace {
+
+void copy_now(const CudaNative* native, void* to, const void* from, std::int64_t bytes) {
+  if (native != nullptr) {
+    cuda::copy_async(*native, to, from, bytes);
+  } else {
+    std::memcpy(to, from, static_cast<std::size_t>(bytes));
+  }
+}
+
+}  // namespace
+
 void transfer(Stream& stream, OpRecord record, void* to, const void* from, std::int64_t bytes) {
-  stream.launch(std::move(record), [native = stream.native(), to, from, bytes] {
-    if (native != nullptr) {
-      cuda::copy_async(*native, to, from, bytes);
-    } else {
-      std::memcpy(to, from, static_cast<std::size_t>(bytes));
-    }
+  stream.launch(std::move(record), [native = stream.native(), to, from, bytes] { copy_now(native, to, from, bytes); });
+}
+
+void transfer(Stream& stream, OpRecord record, std::vector<TransferPiece> pieces) {
+  stream.launch(std::move(record), [native = stream.native(), pieces = std::move(pieces)] {
+    for (const TransferPiece& piece : pieces) copy_now(native, piece.to, piece.from, piece.bytes);
   });
 }
 

@@ -272,5 +272,21 @@ TEST(Decoder, OnlyTheCacheGrowsWithThePositions) {
   EXPECT_EQ(bytes(1, 20000) - bytes(1, 10000), 10000 * row);
 }
 
+// A rank of a CPU has host memory in the same bytes.
+TEST(Decoder, NeedsThePlannedBytes) {
+  const auto device = make_cpu_device();
+  for (const bool on_host : {false, true}) {
+    const CacheSize size{.sequences = 3, .positions = 100, .on_host = on_host};
+    engine::OpenModel model = open("gqa");
+    Recipe recipe;
+    const std::int64_t bytes =
+        planned_bytes(*model.model, pass_layouts(recipe, *model.model, size, 1, DeviceKind::cpu));
+    recipe.memory.capacity = Bytes(bytes - 1);
+    EXPECT_THROW(Decoder(model, recipe, size, 1, *device), Error) << on_host;
+    recipe.memory.capacity = Bytes(bytes);
+    EXPECT_NO_THROW(Decoder(model, recipe, size, 1, *device)) << on_host;
+  }
+}
+
 }  // namespace
 }  // namespace hawser::generate

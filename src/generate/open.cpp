@@ -108,6 +108,7 @@ void fit(const GenerateRequest& request, OpenGeneration& input) {
   const std::int64_t max = input.device.kind == DeviceKind::cuda ? kBatchCuda : kBatchCpu;
   const auto asked = std::max<std::int64_t>(1, static_cast<std::int64_t>(input.prompts.size()));
   input.size.positions = positions_of(request, input);
+  input.size.on_host = request.cache_on_host;
   input.size.sequences = std::min(asked, request.batch > 0 ? request.batch : max);
   // Row indices of the KV cache are 32-bit.
   const std::int64_t rows = std::numeric_limits<std::int32_t>::max() / input.size.positions;

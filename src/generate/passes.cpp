@@ -54,6 +54,7 @@ std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model
     // Copies on tensor ranks are complete on each of them: no pass gathers weights, unless they are sharded.
     layout.shard_policy = layout.parts() > 1 ? ShardPolicy::parameters : ShardPolicy::optimizer;
     layout.kv_cache_rows = size.sequences * size.positions;
+    layout.kv_cache_on_host = size.on_host;
     layout.logit_positions = bucket.sequences;
     layout.bounds.rows = bucket.rows;
     layout.bounds.diagonal = bucket.sequences;
@@ -68,16 +69,19 @@ std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model
 }
 
 std::int64_t planned_bytes(const models::Model& model, const std::vector<plan::Layout>& layouts, int stage) {
-  std::int64_t state = 0, arena = 0, scratch = 0, staging = 0;
+  std::int64_t state = 0, arena = 0, scratch = 0, staging = 0, host_state = 0, host_arena = 0;
   for (const plan::Layout& layout : layouts) {
     const int rank = comm::rank_of({.pipeline = stage}, layout.mesh);
     const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::logits, rank);
     state = std::max(state, plan.state_bytes);
     arena = std::max(arena, plan.arena_bytes());
     scratch = plan.scratch_bytes;
-    if (layout.device == DeviceKind::cpu) staging += plan.staging_bytes;
+    if (layout.device != DeviceKind::cpu) continue;
+    staging += plan.staging_bytes;
+    host_state = std::max(host_state, plan.host_state_bytes);
+    host_arena = std::max(host_arena, plan.host_bytes());
   }
-  return state + arena + scratch + staging;
+  return state + arena + scratch + staging + host_state + host_arena;
 }
 
 }  // namespace hawser::generate

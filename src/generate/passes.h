@@ -22,6 +22,7 @@ namespace hawser::generate {
 struct CacheSize {
   std::int64_t sequences = 1;  // concurrent sequences; each has `positions` slots of the KV cache
   std::int64_t positions = 1;  // maximum tokens of a sequence, prompt and answer
+  bool on_host = false;        // in host memory (plan::Layout::kv_cache_on_host)
 };
 
 // The ranks that hold a model together: tensor ranks have slices of it, pipeline stages some of its blocks, and with
@@ -62,7 +63,7 @@ std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model
                                        int threads, DeviceKind device, const Ranks& ranks = {});
 
 // Bytes of device memory of a session with these layouts on a rank of this pipeline stage, planned on meta; on the CPU
-// with what it stages.
+// with what it has in host memory.
 std::int64_t planned_bytes(const models::Model& model, const std::vector<plan::Layout>& layouts, int stage = 0);
 
 }  // namespace hawser::generate

@@ -84,7 +84,8 @@ struct Layout {
   std::int64_t logit_positions = 1;  // Purpose::logits: number of rows whose logits are computed
   // Rows of K and V that each attention layer keeps between passes; 0: a pass attends to its own rows only.
   std::int64_t kv_cache_rows = 0;
-  std::uint64_t seed = 0;  // of the random numbers that layers draw in training
+  bool kv_cache_on_host = false;  // step::StateOptions::kv_cache_on_host; no recipe sets it
+  std::uint64_t seed = 0;         // of the random numbers that layers draw in training
 
   // Replaces seams of the layout, for a parallelism that has no implementation yet (tests).
   std::function<void(nn::Seams&, comm::Mesh&)> replace_seams;

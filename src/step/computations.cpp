@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "step/cache_copies.h"
+
 namespace hawser::step {
 
 namespace {
@@ -161,23 +163,28 @@ class Lister {
                  pass.micro_batch);
     const int mb = pass.micro_batch;
     work.layers = models::layers_of(model_, partition_, pass.chunk);
-    if (loaded_.insert(mb).second) add({.op = Op::load_batch, .micro_batch = mb}, {}, {});
+    if (!loaded_.contains(mb)) loaded_[mb] = add({.op = Op::load_batch, .micro_batch = mb}, {}, {});
     work.input = first(pass) ? add({.op = Op::embed, .micro_batch = mb}, embedding_.read, {})
                              : receive(pass, pass.chunk - 1, Direction::forward);
     work.output = work.input;
     const auto output_of = [&](int layer) {
       return layer < work.layers.begin ? work.input : work.forward[static_cast<std::size_t>(layer - work.layers.begin)];
     };
+    const std::vector<int> cached = layers_with_host_caches(work.layers);
     for (int layer = work.layers.begin; layer < work.layers.end; ++layer) {
       const models::LayerInputs& inputs = model_.inputs(layer);
       HAWSER_CHECK(std::min(inputs.x, inputs.residual) >= work.layers.begin - 1, "layer ", layer,
                    " reads the output of layer ", std::min(inputs.x, inputs.residual), ", which another chunk has");
-      work.output = add({.op = Op::forward,
-                         .layer = layer,
-                         .micro_batch = mb,
-                         .x = output_of(inputs.x),
-                         .residual = output_of(inputs.residual)},
-                        flats_of_layer(layer).read, {});
+      Instruction instruction{.op = Op::forward,
+                              .layer = layer,
+                              .micro_batch = mb,
+                              .x = output_of(inputs.x),
+                              .residual = output_of(inputs.residual)};
+      const auto cache = std::ranges::find(cached, layer);
+      if (cache != cached.end()) {
+        cache_copies_.load(instruction, cached, static_cast<std::size_t>(cache - cached.begin()), loaded_.at(mb));
+      }
+      work.output = add(instruction, flats_of_layer(layer).read, {});
       work.forward.push_back(work.output);
       const auto window = static_cast<std::size_t>(options_.offload_window);
       if (offloads_.size() > window) {  // its buffers are free when the copy has ended
@@ -185,6 +192,7 @@ class Lister {
       }
       work.offload.push_back(offloads(layer) ? copy(Op::offload, StreamId::copy_out, pass, layer, work.output) : -1);
       if (offloads(layer)) offloads_.push_back(work.offload.back());
+      if (cache != cached.end()) cache_copies_.store(instruction, work.output);
     }
     if (pass.chunk + partition_.stages >= partition_.chunks()) auxiliary_loss(mb);
     if (!last(pass)) {
@@ -195,6 +203,14 @@ class Lister {
     const Op head = gradients ? Op::loss_gradient : options_.purpose == Purpose::loss ? Op::loss : Op::logits;
     work.loss = add({.op = head, .micro_batch = mb, .x = work.output}, head_.read,
                     gradients ? head_.trainable : std::vector<int>());
+  }
+
+  std::vector<int> layers_with_host_caches(const models::LayerRange& layers) const {
+    std::vector<int> out;
+    for (int layer = layers.begin; layer < layers.end && options_.kv_cache_on_host; ++layer) {
+      if (model_.attention(layer) != nullptr) out.push_back(layer);
+    }
+    return out;
   }
 
   // After the stage's last chunk. Other stages may reach it much later, so no computation waits for it before backward.
@@ -355,12 +371,13 @@ class Lister {
   std::vector<bool> recomputes_;  // by layer: a recompute instruction precedes backward
   std::vector<Computation> list_;
   std::map<std::pair<int, int>, Work> works_;  // by chunk and micro-batch
-  std::set<int> loaded_;                       // micro-batches whose tables are loaded
+  std::map<int, int> loaded_;                  // by micro-batch whose tables are loaded: its load_batch
   std::map<int, int> auxiliary_;               // by micro-batch: its auxiliary_loss
   std::vector<int> ends_;                      // of each pass so far: end_of_pass()
   int pass_begin_ = 0;                         // the first item of the pass that is being written
   int sent_gradient_ = -1;                     // the last send of a gradient
   std::vector<int> offloads_;                  // so far
+  CacheCopies cache_copies_{[this](Instruction item) { return add(std::move(item), {}, {}); }};
 };
 
 }  // namespace

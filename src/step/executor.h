@@ -201,6 +201,12 @@ class Executor {
   TensorView host_gradient(int flat);
   TensorView host_weights(int flat);  // `stored` itself, if layers read its dtype
   void weights_in(const program::Instruction& instruction);
+  void bind_cache(const program::Instruction& instruction, Bound& bound);
+  nn::KvCache cache_copy(int load, int layer);
+  nn::KvCache new_rows(Role role, int owner, int layer);
+  TensorView host_slots(int micro_batch);
+  void load_cache(const program::Instruction& instruction);
+  void write_slots(const program::Instruction& instruction);
   TensorView staged(const program::Instruction& instruction, int index, const TensorView& like);
   TensorView stored_on_device(const program::Instruction& instruction);
   void bind_auxiliary(const program::Instruction& instruction, Bound& bound);

@@ -9,6 +9,10 @@
 // update and back after it; while one flat is updated, the next one's state is copied, so that those of at most two are
 // on the device. If the host updates it, its gradient is copied to the host as soon as it is complete, and the updated
 // weights are copied back, while the host updates the next flat.
+//
+// A KV cache in host memory is copied to the device before its layer's forward, while the attention layer before runs:
+// those of two layers are on the device. What forward adds is copied to host memory, where the host writes it to its
+// slots.
 #pragma once
 
 #include <array>
@@ -57,6 +61,7 @@ struct ScheduleOptions {
   const optim::Optimizer* optimizer = nullptr;  // whose phases updates have; null: one phase
   std::vector<bool> on_host;                    // StateOptions::on_host: frozen flats are loaded before each use
   bool host_updates = false;                    // StateOptions::host_updates
+  bool kv_cache_on_host = false;                // StateOptions::kv_cache_on_host; Purpose::logits
   Verification verification = Verification::none;
   bool quantizes = false;  // there is a quantizer (nn/quantizer.h): scales and quantized weights follow the updates
 };

@@ -42,7 +42,7 @@ struct FlatUse {
 };
 
 // An instruction of the computation and what sharding must know about it. The operands of the instruction (x, residual,
-// dy, saved) and `after` are indices of computations. It also waits for operands of other streams.
+// dy, saved, cache) and `after` are indices of computations. It also waits for operands of other streams.
 struct Computation {
   program::Instruction instruction;
   std::vector<FlatUse> weights;  // by flat, ascending
