@@ -63,21 +63,28 @@ Generator::Running Generator::start(const Prompt& prompt, std::size_t index, std
   running.positions = static_cast<std::int64_t>(prompt.ids.size());
   if (input_.tokenizer) running.text = std::make_unique<TextStream>(*input_.tokenizer, prompt.ids, input_.stops);
   const std::span<const std::int32_t> fresh = std::span(prompt.ids).subspan(known);
+  std::vector<std::int32_t> ids;
   {
     const Stopwatch watch(counts_.prefill_seconds);
-    decoder_->prefill(slot, static_cast<std::int64_t>(known), fresh);
+    for (std::size_t at = 0; at < fresh.size();) {
+      const std::size_t count = std::min<std::size_t>(fresh.size() - at, kChunkRows);
+      const bool last = at + count == fresh.size();
+      decoder_->enqueue(slot, static_cast<std::int64_t>(known + at), fresh.subspan(at, count),
+                        last ? pick_of({&running, 1}) : Decoder::Pick());
+      ids = decoder_->choose();
+      at += count;
+    }
   }
   counts_.prefill_tokens += static_cast<std::int64_t>(fresh.size());
-  running.ended = take(running, sample({&running, 1}).front(), listener);
+  running.ended = take(running, ids.front(), listener);
   return running;
 }
 
-std::vector<std::int32_t> Generator::sample(std::span<const Running> running) {
-  const auto pick = [&](std::int64_t i, std::span<const float> logits) {
+Decoder::Pick Generator::pick_of(std::span<const Running> running) {
+  return [this, running](std::int64_t i, std::span<const float> logits) {
     const Running& one = running[static_cast<std::size_t>(i)];
     return sampler_.pick(logits, one.number, static_cast<std::int64_t>(one.prompt->ids.size() + one.answer.ids.size()));
   };
-  return decoder_->choose(static_cast<std::int64_t>(running.size()), pick);
 }
 
 bool Generator::take(Running& running, std::int32_t id, const Listener& listener) {
@@ -116,12 +123,13 @@ Answer Generator::finish(Running& running, const Listener& listener) {
 void Generator::decode(std::vector<Running>& running, const Listener& listener) {
   std::vector<Decoder::NewToken> tokens;
   for (Running& one : running) tokens.push_back({one.slot, one.positions++, one.answer.ids.back()});
+  std::vector<std::int32_t> ids;
   {
     const Stopwatch watch(counts_.decode_seconds);
-    decoder_->decode(tokens);
+    decoder_->enqueue(tokens, pick_of(running));
+    ids = decoder_->choose();
   }
   counts_.decode_tokens += static_cast<std::int64_t>(tokens.size());
-  const std::vector<std::int32_t> ids = sample(running);
   for (std::size_t i = 0; i < running.size(); ++i) running[i].ended = take(running[i], ids[i], listener);
 }
 

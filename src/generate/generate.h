@@ -10,8 +10,8 @@
 // one ends, the next prompt takes its slot.
 //
 // On several ranks (GenerateRequest::ranks), every rank makes the same calls with the same prompts and gets the same
-// answers: one of them samples each token (Decoder::choose). What a Listener does must not depend on the rank, if it
-// ends the generation by an exception.
+// answers: one of them samples each token (Decoder::Pick). What a Listener does must not depend on the rank, if it ends
+// the generation by an exception.
 #pragma once
 
 #include <functional>
@@ -72,8 +72,8 @@ class Generator {
   struct Running;
   Running start(const Prompt& prompt, std::size_t index, std::int64_t number, std::int64_t slot, std::size_t known,
                 const Listener& listener);
-  // The next tokens of sequences whose logits the last pass computed, in its order.
-  std::vector<std::int32_t> sample(std::span<const Running> running);
+  // Samples the next tokens of the sequences of a pass.
+  Decoder::Pick pick_of(std::span<const Running> running);
   // Appends the next token. True if the answer has ended.
   bool take(Running& running, std::int32_t id, const Listener& listener);
   Answer finish(Running& running, const Listener& listener);

@@ -8,6 +8,10 @@
 
 namespace hawser::generate {
 
+int passes_in_flight(const models::Partition& partition) {
+  return partition.chunks() > partition.stages ? 1 : partition.stages;
+}
+
 std::vector<ShapeBucket> shape_buckets(const CacheSize& size) {
   std::vector<ShapeBucket> buckets{{1, 1}};
   for (std::int64_t rows = 8; rows <= kChunkRows; rows *= 2) {

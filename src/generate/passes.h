@@ -37,6 +37,10 @@ struct Ranks {
   std::function<void(nn::Seams&, comm::Mesh&)> replace_seams = {};  // plan::Layout::replace_seams
 };
 
+// How many passes the stages compute at the same time: as many as there are stages. With virtual stages one: a stage
+// begins a pass when it has run all its chunks of the one before.
+int passes_in_flight(const models::Partition& partition);
+
 // Maximum tokens of a prompt in one forward step.
 constexpr std::int64_t kChunkRows = 256;
 

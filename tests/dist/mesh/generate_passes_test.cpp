@@ -7,29 +7,21 @@
 #include "engine/load_state.h"
 #include "engine/rank_device.h"
 #include "generate/decoder.h"
-#include "mesh_world.h"
+#include "generate_case.h"
 #include "plan/cost_model.h"
 #include "plan/plan.h"
 #include "program/conversation.h"
-#include "support/toy.h"
 
 namespace hawser {
 namespace {
 
-using generate::CacheSize;
 using generate::Ranks;
+using testing::generation::open_tiny;
 
 // The tiny Llama has two blocks: the first of four stages has only the embedding, the last one only the head.
 models::Partition stages_of(int stages) {
   if (stages == 2) return {.stages = 2, .ends = {1, 2}};
   return {.stages = 4, .ends = {0, 1, 2, 2}};
-}
-
-engine::OpenModel open_model() {
-  Problems problems;
-  engine::OpenModel model = engine::open_trained_model(cat(HAWSER_SOURCE_DIR, "/tests/golden/tiny/gqa"), problems, {});
-  HAWSER_CHECK(problems.empty(), problems.lines());
-  return model;
 }
 
 // The work of one stream begins late.
@@ -86,7 +78,7 @@ class Passes {
 TEST(GeneratePasses, AStageDoesNotWaitForTheStagesAfterTheNext) {
   if (the_world->size() != 4) GTEST_SKIP() << "four ranks";
   const auto device = make_cpu_device();
-  engine::OpenModel model = open_model();
+  engine::OpenModel model = open_tiny("gqa");
   Passes passes(model, {.world = the_world, .partition = stages_of(4)}, *device);
   step::StepOutput output;
   if (passes.stage() < 3) output = passes.enqueue(0);
@@ -104,7 +96,7 @@ TEST(GeneratePasses, PassesInFlightDoNotChangeWhatIsStillSent) {
   if (stages != 2 && stages != 4) GTEST_SKIP() << "two or four ranks";
   const auto device = make_cpu_device({.random_delay_s = 1e-4, .delay_seed = 3});
   SlowStream slow(*device, "send", 4e-3, 5);
-  engine::OpenModel part = open_model(), whole = open_model();
+  engine::OpenModel part = open_tiny("gqa"), whole = open_tiny("gqa");
   Passes cut(part, {.world = the_world, .partition = stages_of(stages)}, slow, {.replay = true, .guard = true}),
       one(whole, {}, *device);
   std::vector<step::StepOutput> outputs, expected;
@@ -179,7 +171,7 @@ TEST(GeneratePasses, AreNotRefused) {
   }
 }
 
-// A token travels from the last stage to the first, between the streams that stand for the hosts.
+// A token travels from the last stage to the first, between streams of their hosts.
 constexpr const char* kTokens = "tokens";
 
 TraceItem token_item(int stream, CollectiveKind kind) {

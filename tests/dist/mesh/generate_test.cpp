@@ -6,89 +6,16 @@
 #include <algorithm>
 #include <cmath>
 
-#include "mesh_world.h"
+#include "generate_case.h"
 #include "plan/plan.h"
 #include "plan/target.h"
-#include "support/tensor_parallel.h"
-#include "support/toy_slices.h"
 
 namespace hawser {
 namespace {
 
 using generate::Answer;
 using generate::Ranks;
-
-// How the world's ranks hold the model.
-struct Held {
-  int tensor = 1, shard = 1;
-  models::Partition partition = {};
-
-  std::string text() const { return cat("tensor ", tensor, " shard ", shard, " stages ", partition.stages); }
-};
-
-std::vector<Held> all_of(int world) {
-  const models::Partition two{.stages = 2, .ends = {1, 2}};
-  if (world == 2) return {{.tensor = 2}, {.partition = two}, {.shard = 2}};
-  if (world != 4) return {};
-  return {{.tensor = 4},
-          {.tensor = 2, .partition = two},
-          {.partition = {.stages = 4, .ends = {0, 1, 2, 2}}},  // with only the embedding, and only the head
-          {.tensor = 2, .partition = {.stages = 2, .ends = {0, 1, 1, 2}}},
-          {.tensor = 2, .shard = 2}};
-}
-
-std::string folder(const std::string& name) {
-  return cat(HAWSER_SOURCE_DIR, "/tests/golden/tiny/", name);
-}
-
-// This rank's slice. The vocabulary does not divide: the last rank has rows of padding.
-models::ModelDescription slice_of(models::ModelDescription whole, int part, int parts) {
-  models::ModelDescription slice = testing::part_of(whole, part, parts, {.vocabulary = true});
-  const std::int64_t total = whole.embedding.vocabulary, own = total / parts + 1;
-  slice.embedding.vocabulary_part = slice.head.vocabulary_part = {.begin = part * own, .total = total};
-  slice.embedding.vocabulary = slice.head.vocabulary = own;
-  return slice;
-}
-
-engine::ModelChanges changes_of(const Held& held) {
-  if (held.tensor == 1) return {};
-  const int part = comm::place_of(the_world->rank().value(), {.tensor = held.tensor}).tensor;
-  return {.describe = [=](models::ModelDescription& d, Problems&) { d = slice_of(d, part, held.tensor); },
-          .spec_of = [](const nn::Param& param) { return param.flat; }};
-}
-
-void fill_seams(nn::Seams& seams, comm::Mesh& mesh) {
-  seams.redistribute = std::make_shared<testing::TensorParallel>(mesh.tensor());
-  seams.tensor_reduce = std::make_shared<testing::TensorSums>(mesh.tensor());
-}
-
-Ranks ranks_of(const Held& held, std::int64_t kv_heads) {
-  Ranks ranks{.world = the_world,
-              .mesh = {.tensor = held.tensor,
-                       .shard = held.shard,
-                       .kv_copies = std::max(1, held.tensor / static_cast<int>(kv_heads))},
-              .partition = held.partition};
-  if (held.tensor > 1) ranks.replace_seams = fill_seams;
-  return ranks;
-}
-
-// The key-value heads of a model's attention.
-std::int64_t kv_heads_of(const std::string& name) {
-  return name == "mqa" ? 1 : 2;
-}
-
-// Prompts of different lengths, more than there are slots, so that some begin while others run.
-std::vector<generate::Prompt> prompts() {
-  std::vector<generate::Prompt> out;
-  for (const std::int64_t length : {1, 40, 9, 17, 3}) {
-    const RandomStream random(7, static_cast<std::uint64_t>(length));
-    generate::Prompt& prompt = out.emplace_back();
-    for (std::int64_t i = 0; i < length; ++i) {
-      prompt.ids.push_back(static_cast<std::int32_t>(3 + random.below(90, static_cast<std::uint64_t>(i))));
-    }
-  }
-  return out;
-}
+using namespace testing::generation;
 
 std::vector<Answer> answers_of(const std::string& name, const Held* held, const generate::Sampling& sampling,
                                const std::vector<std::int64_t>& ends) {
@@ -133,16 +60,10 @@ TEST(Generate, AnswersOverRanksAreThoseOfOne) {
 // not a bit differs.
 TEST(Generate, LogitsOfTheLastStageAreThoseOfOneRank) {
   const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = 5});
-  const auto open = [](const engine::ModelChanges& changes) {
-    Problems problems;
-    engine::OpenModel model = engine::open_trained_model(folder("gqa"), problems, changes);
-    HAWSER_CHECK(problems.empty(), problems.lines());
-    return model;
-  };
   const generate::CacheSize size{.sequences = 2, .positions = 300};
   const std::vector<generate::Prompt> all = prompts();
   for (const Held& held : all_of(the_world->size())) {
-    engine::OpenModel part = open(changes_of(held)), whole = open({});
+    engine::OpenModel part = open_tiny("gqa", changes_of(held)), whole = open_tiny("gqa");
     generate::Decoder cut(part, {}, size, 1, *device, {.replay = true}, ranks_of(held, 2)),
         one(whole, {}, size, 1, *device);
     const bool last = comm::place_of(the_world->rank().value(),
@@ -174,16 +95,12 @@ TEST(Generate, LogitsOfTheLastStageAreThoseOfOneRank) {
       }
     }
     // The ranks' own choices differ; all get that of one.
-    const std::vector<std::int32_t> chosen = cut.choose(2, [](std::int64_t i, std::span<const float>) {
+    const std::vector<generate::Decoder::NewToken> tokens{{1, 43, 5}, {0, 4, 7}};
+    cut.enqueue(tokens, [](std::int64_t i, std::span<const float>) {
       return 100 * the_world->rank().value() + static_cast<std::int32_t>(i);
     });
     const int chooser = the_world->size() / held.partition.stages * (held.partition.stages - 1);
-    EXPECT_EQ(chosen, (std::vector<std::int32_t>{100 * chooser, 100 * chooser + 1}));
-    EXPECT_THROW(
-        cut.choose(
-            1, [](std::int64_t, std::span<const float>) -> std::int32_t { throw UserError(Problem{.what = "no"}); }),
-        Error)
-        << "on every rank";
+    EXPECT_EQ(cut.choose(), (std::vector<std::int32_t>{100 * chooser, 100 * chooser + 1}));
   }
 }
 
