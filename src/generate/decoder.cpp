@@ -25,7 +25,7 @@ Decoder::Decoder(engine::OpenModel& open, const Recipe& recipe, const CacheSize&
   mesh_ = engine::make_mesh(ranks.world, configs.front().layout.mesh, recipe.run.collective_timeout_s, device);
   // On a GPU, choose GEMM algorithms for the passes worth measuring: long prompts and a full batch.
   for (const std::size_t bucket : {bucket_for_rows(buckets_, std::min(size.positions, kChunkRows)),
-                                   bucket_for_sequences(buckets_, size.sequences)}) {
+                                   bucket_for_sequences(buckets_, size.group_sequences())}) {
     const plan::Layout& layout = configs[bucket].layout;
     if (!layout.deterministic) engine::prepare_gemms(*open.model, layout, device, step::Purpose::logits);
   }

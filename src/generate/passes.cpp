@@ -18,8 +18,8 @@ std::vector<ShapeBucket> shape_buckets(const CacheSize& size) {
     buckets.push_back({rows, 1});
     if (rows >= size.positions) break;
   }
-  for (std::int64_t n = 2; n < 2 * size.sequences; n *= 2) {
-    const std::int64_t sequences = std::min(n, size.sequences);
+  for (std::int64_t n = 2; n < 2 * size.group_sequences(); n *= 2) {
+    const std::int64_t sequences = std::min(n, size.group_sequences());
     buckets.push_back({sequences, sequences});
   }
   return buckets;

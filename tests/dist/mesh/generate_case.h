@@ -23,6 +23,10 @@ struct Held {
 inline std::vector<Held> all_of(int world) {
   const models::Partition two{.stages = 2, .ends = {1, 2}};
   if (world == 2) return {{.tensor = 2}, {.partition = two}, {.shard = 2}};
+  if (world == 8) {
+    return {{.tensor = 2, .partition = {.stages = 4, .ends = {1, 1, 2, 2}}},
+            {.partition = {.stages = 8, .ends = {0, 0, 1, 1, 1, 2, 2, 2}}}};
+  }
   if (world != 4) return {};
   return {{.tensor = 4},
           {.tensor = 2, .partition = two},
@@ -78,10 +82,11 @@ inline std::int64_t kv_heads_of(const std::string& name) {
   return name == "mqa" ? 1 : 2;
 }
 
-// Prompts of different lengths, more than there are slots, so that some begin while others run.
-inline std::vector<generate::Prompt> prompts() {
+// Prompts of different lengths, at most nine.
+inline std::vector<generate::Prompt> prompts(std::size_t count = 5) {
   std::vector<generate::Prompt> out;
-  for (const std::int64_t length : {1, 40, 9, 17, 3}) {
+  for (const std::int64_t length : {1, 40, 9, 17, 3, 26, 2, 12, 5}) {
+    if (out.size() == count) break;
     const RandomStream random(7, static_cast<std::uint64_t>(length));
     generate::Prompt& prompt = out.emplace_back();
     for (std::int64_t i = 0; i < length; ++i) {

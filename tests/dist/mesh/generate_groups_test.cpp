@@ -62,13 +62,13 @@ class Groups {
       for (std::size_t at = 0; at < ids.size(); at += generate::kChunkRows) {
         const auto chunk = ids.subspan(at, std::min<std::size_t>(ids.size() - at, generate::kChunkRows));
         const bool last = at + chunk.size() == ids.size();
-        make_room();
+        wait_for_place();
         decoder_.enqueue(static_cast<std::int64_t>(i), static_cast<std::int64_t>(at), chunk,
                          last ? pick_of({i}) : Decoder::Pick());
         passes_.push_back(last ? std::vector{i} : std::vector<std::size_t>());
       }
     }
-    const auto groups = static_cast<std::size_t>(decoder_.passes_in_flight());
+    const auto groups = std::min(prompts_.size(), static_cast<std::size_t>(decoder_.passes_in_flight()));
     for (std::int64_t round = 1; round < kTokens; ++round) {
       for (std::size_t group = 0; group < groups; ++group) turn(group, groups);
     }
@@ -90,7 +90,7 @@ class Groups {
                         static_cast<std::int64_t>(prompts_[i].ids.size() + out_[i].ids.size()) - 1,
                         out_[i].ids.back()});
     }
-    make_room();
+    wait_for_place();
     decoder_.enqueue(tokens, pick_of(members), group == 1 ? 0 : static_cast<std::int64_t>(prompts_.size()));
     passes_.push_back(std::move(members));
   }
@@ -101,7 +101,7 @@ class Groups {
       return greedy(logits);
     };
   }
-  void make_room() {
+  void wait_for_place() {
     while (decoder_.in_flight() == decoder_.passes_in_flight()) retire();
   }
   void retire() {

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <stdexcept>
 
+#include "base/testing/temporary_folder.h"
 #include "generate_case.h"
 #include "plan/plan.h"
 #include "plan/target.h"
@@ -17,8 +20,10 @@ using generate::Answer;
 using generate::Ranks;
 using namespace testing::generation;
 
-std::vector<Answer> answers_of(const std::string& name, const Held* held, const generate::Sampling& sampling,
-                               const std::vector<std::int64_t>& ends) {
+// More prompts than slots, so that some begin while others run. In as many groups as passes are in flight.
+std::optional<generate::OpenGeneration> open_prompts(const std::string& name, const Held* held,
+                                                     const generate::Sampling& sampling,
+                                                     const std::vector<std::int64_t>& ends) {
   Problems problems;
   generate::GenerateRequest request{.model = folder(name), .prompt_ids = {1}, .max_tokens = 14, .sampling = sampling};
   if (held != nullptr) {
@@ -28,31 +33,70 @@ std::vector<Answer> answers_of(const std::string& name, const Held* held, const 
   auto input = generate::open_generation(request, problems);
   HAWSER_CHECK(problems.empty(), problems.lines());
   input->ends = ends;
-  input->prompts = prompts();
-  input->size = {.sequences = 3, .positions = 54};
-  return generate::Generator(*input).answer_all();
+  input->prompts = prompts(9);
+  const int passes = generate::passes_in_flight(held ? held->partition : models::Partition());
+  input->size = {.sequences = 5, .positions = 54, .groups = std::min(passes, 5)};
+  return input;
+}
+
+void expect_equal(const std::vector<Answer>& answers, const std::vector<Answer>& expected, const std::string& text) {
+  ASSERT_EQ(answers.size(), expected.size());
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    EXPECT_EQ(answers[i].ids, expected[i].ids) << "prompt " << i << ", " << text;
+    EXPECT_EQ(answers[i].end, expected[i].end) << "prompt " << i << ", " << text;
+  }
 }
 
 TEST(Generate, AnswersOverRanksAreThoseOfOne) {
   const generate::Sampling greedy, sampled{.temperature = 0.9, .top_k = 40, .top_p = 0.95, .seed = 11};
   for (const std::string name : {"gqa", "mqa", "tied"}) {
     for (const generate::Sampling& sampling : {greedy, sampled}) {
+      const auto answers_of = [&](const Held* held, const std::vector<std::int64_t>& ends) {
+        auto input = open_prompts(name, held, sampling, ends);
+        generate::Generator generator(*input);
+        int most = 0;
+        const auto look = [&](const generate::Counts&) { most = std::max(most, generator.decoder().in_flight()); };
+        std::vector<Answer> answers = generator.answer_all({.token = {}, .answer = {}, .progress = look});
+        EXPECT_EQ(most, input->size.groups - 1) << "while a pass's tokens are taken, those of the others are in flight";
+        return answers;
+      };
       // The prompts end after different numbers of tokens.
-      const std::vector<Answer> free = answers_of(name, nullptr, sampling, {});
+      const std::vector<Answer> free = answers_of(nullptr, {});
       const std::vector<std::int64_t> ends{free[0].ids[4], free[1].ids[2], free[2].ids[9]};
-      const std::vector<Answer> expected = answers_of(name, nullptr, sampling, ends);
+      const std::vector<Answer> expected = answers_of(nullptr, ends);
       std::set<std::size_t> lengths;
       for (const Answer& answer : expected) lengths.insert(answer.ids.size());
       EXPECT_GE(lengths.size(), 3u) << name;
       for (const Held& held : all_of(the_world->size())) {
-        const std::vector<Answer> answers = answers_of(name, &held, sampling, ends);
-        ASSERT_EQ(answers.size(), expected.size());
-        for (std::size_t i = 0; i < answers.size(); ++i) {
-          EXPECT_EQ(answers[i].ids, expected[i].ids) << name << ", prompt " << i << ", " << held.text();
-          EXPECT_EQ(answers[i].end, expected[i].end);
-        }
+        expect_equal(answers_of(&held, ends), expected, cat(name, ", ", held.text()));
       }
     }
+  }
+}
+
+// A listener ends the generation on every rank, while passes are in flight. The ranks are in step afterwards, and slots
+// have what earlier answers have left.
+TEST(Generate, AnswersFollowAnInterruptedGeneration) {
+  for (const Held& held : all_of(the_world->size())) {
+    auto whole = open_prompts("gqa", nullptr, {}, {}), input = open_prompts("gqa", &held, {}, {});
+    const std::vector<Answer> expected = generate::Generator(*whole).answer_all();
+    generate::Generator generator(*input);
+    for (const int passes : {1, 7, 20}) {
+      int seen = 0;
+      const auto stop = [&](const generate::Counts&) {
+        if (++seen == passes) throw std::runtime_error("enough");
+      };
+      EXPECT_THROW(generator.answer_all({.token = {}, .answer = {}, .progress = stop}), std::runtime_error);
+      EXPECT_EQ(generator.decoder().in_flight(), 0);
+    }
+    expect_equal(generator.answer_all(), expected, held.text());
+    // A prompt that begins with an answered one, alone.
+    generate::Prompt longer = input->prompts[0];
+    const std::size_t known = longer.ids.size();
+    longer.ids.insert(longer.ids.end(), expected[0].ids.begin(), expected[0].ids.begin() + 6);
+    expect_equal({generator.answer(input->prompts[0], 0, 0)}, {expected[0]}, held.text());
+    const std::vector<std::int32_t> ids = generator.answer(longer, known + 2, 0).ids;
+    EXPECT_TRUE(std::equal(ids.begin(), ids.begin() + 8, expected[0].ids.begin() + 6)) << held.text();
   }
 }
 
@@ -178,6 +222,47 @@ TEST(Generate, AllRanksRejectWhatDoesNotFitOne) {
     EXPECT_EQ(error.code(), ExitCode::does_not_fit);
     EXPECT_NE(std::string(error.what()).find(cat("got ", of_ranks[1], " bytes")), std::string::npos) << error.what();
   }
+}
+
+// As many groups as stages, of equal size if there is not enough memory for all sequences.
+TEST(Generate, SequencesAreInGroupsOfTheStages) {
+  if (the_world->size() != 2) GTEST_SKIP() << "two ranks";
+  const Held held{.partition = {.stages = 2, .ends = {1, 2}}};
+  const TemporaryFolder own;
+  const std::string file = cat(own.path(), "/prompts.jsonl");
+  {
+    std::ofstream out(file);
+    for (int i = 0; i < 7; ++i) out << R"({"input_ids": [5, 6]})" << '\n';
+  }
+  const generate::GenerateRequest request{
+      .model = folder("gqa"), .prompts = file, .max_tokens = 9, .ranks = ranks_of(held, 2)};
+  const auto size_with = [&](std::optional<Bytes> capacity, std::int64_t batch) {
+    generate::GenerateRequest of = request;
+    of.recipe.memory.capacity = capacity;
+    of.batch = batch;
+    Problems problems;
+    const auto input = generate::open_generation(of, problems);
+    HAWSER_CHECK(problems.empty(), problems.lines());
+    return std::pair(input->size.sequences, input->size.groups);
+  };
+  const engine::OpenModel open = open_tiny("gqa");
+  const auto needed = [&](const generate::CacheSize& size) {
+    const std::vector<plan::Layout> layouts =
+        generate::pass_layouts({}, *open.model, size, 1, DeviceKind::cpu, ranks_of(held, 2));
+    std::int64_t most = 0;
+    for (const int stage : {0, 1}) {
+      most = std::max(most, generate::planned_bytes(*open.model, layouts, stage) +
+                                plan::overhead_of(plan::load_target("cpu"), layouts.front().mesh, stage));
+    }
+    return Bytes(most);
+  };
+  using Size = std::pair<std::int64_t, std::int64_t>;
+  EXPECT_EQ(size_with({}, 0), Size(7, 2));
+  EXPECT_EQ(size_with({}, 4), Size(4, 2));
+  EXPECT_EQ(size_with({}, 1), Size(1, 1));
+  EXPECT_EQ(size_with(needed({.sequences = 7, .positions = 10, .groups = 2}), 0), Size(7, 2));
+  EXPECT_EQ(size_with(needed({.sequences = 3, .positions = 10, .groups = 2}), 0), Size(2, 2));
+  EXPECT_EQ(size_with(needed({.sequences = 1, .positions = 10, .groups = 1}), 0), Size(1, 1));
 }
 
 // A rank has the cache of its heads in its stage's layers.
