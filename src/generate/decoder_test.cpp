@@ -250,12 +250,16 @@ TEST(Decoder, FormsHoldWhatTheyAreAskedFor) {
         EXPECT_LE(bucket.rows, std::max<std::int64_t>(8, 2 * rows));
         EXPECT_EQ(bucket.sequences, 1);
       }
-      for (std::int64_t n = 1; n <= sequences; ++n) {
-        const ShapeBucket& bucket = buckets[bucket_for_sequences(buckets, n)];
-        EXPECT_GE(bucket.sequences, n);
-        EXPECT_LT(bucket.sequences, 2 * n);
+      for (const std::int64_t groups : {1, 2, 4}) {
+        const CacheSize size{sequences, positions, groups};
+        const auto of_groups = shape_buckets(size);
+        for (std::int64_t n = 1; n <= size.group_sequences(); ++n) {
+          const ShapeBucket& bucket = of_groups[bucket_for_sequences(of_groups, n)];
+          EXPECT_GE(bucket.sequences, n);
+          EXPECT_LT(bucket.sequences, 2 * n);
+        }
+        EXPECT_EQ(of_groups.back().sequences, ceil_div(sequences, groups));
       }
-      EXPECT_EQ(buckets[bucket_for_sequences(buckets, sequences)].sequences, sequences);
     }
   }
 }

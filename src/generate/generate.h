@@ -7,11 +7,13 @@
 //   std::vector<Answer> answers = generator.answer_all();
 //
 // Prompts are prefilled one at a time, in chunks. All running sequences then decode their next token in one pass; when
-// one ends, the next prompt takes its slot.
+// one ends, the next prompt takes its slot. With pipeline stages, the sequences are in groups (CacheSize::groups) that
+// take turns: in its turn, a group gets the tokens of its passes and enqueues its next ones, while the other groups'
+// passes are in flight.
 //
 // On several ranks (GenerateRequest::ranks), every rank makes the same calls with the same prompts and gets the same
-// answers: one of them samples each token (Decoder::choose). What a Listener does must not depend on the rank, if it
-// ends the generation by an exception.
+// answers: one of them samples each token (Decoder::Pick). What a Listener does must not depend on the rank, if it ends
+// the generation by an exception.
 #pragma once
 
 #include <functional>
@@ -32,7 +34,8 @@ struct Answer {
 };
 const char* to_string(Answer::End end);  // "length", "end token", "stop text"
 
-// Counts of computed tokens and their time.
+// Counts of computed tokens, and the time in which passes ended: that of a pass is from the end of the one before,
+// without listeners.
 struct Counts {
   std::int64_t prompts = 0;  // answered
   std::int64_t prefill_tokens = 0, decode_tokens = 0;
@@ -70,15 +73,7 @@ class Generator {
 
  private:
   struct Running;
-  Running start(const Prompt& prompt, std::size_t index, std::int64_t number, std::int64_t slot, std::size_t known,
-                const Listener& listener);
-  // The next tokens of sequences whose logits the last pass computed, in its order.
-  std::vector<std::int32_t> sample(std::span<const Running> running);
-  // Appends the next token. True if the answer has ended.
-  bool take(Running& running, std::int32_t id, const Listener& listener);
-  Answer finish(Running& running, const Listener& listener);
-  // The next token of each; sets `ended`.
-  void decode(std::vector<Running>& running, const Listener& listener);
+  class Run;
 
   OpenGeneration& input_;
   std::unique_ptr<Device> device_;

@@ -107,6 +107,7 @@ void fit(const GenerateRequest& request, OpenGeneration& input) {
   const auto needed = [&] { return std::ranges::max(of_ranks(ranks, needed_here)); };
   const std::int64_t max = input.device.kind == DeviceKind::cuda ? kBatchCuda : kBatchCpu;
   const auto asked = std::max<std::int64_t>(1, static_cast<std::int64_t>(input.prompts.size()));
+  const std::int64_t stages = passes_in_flight(input.ranks.partition);
   input.size.positions = positions_of(request, input);
   input.size.on_host = request.cache_on_host;
   input.size.sequences = std::min(asked, request.batch > 0 ? request.batch : max);
@@ -120,9 +121,12 @@ void fit(const GenerateRequest& request, OpenGeneration& input) {
                             .at = "--batch",
                             .hint = cat("--batch ", rows)});
   }
+  input.size.groups = std::min(input.size.sequences, stages);
   std::int64_t bytes = needed();
   while (request.batch == 0 && input.size.sequences > 1 && bytes > capacity) {
     input.size.sequences /= 2;
+    if (input.size.sequences > stages) input.size.sequences -= input.size.sequences % stages;  // groups of equal size
+    input.size.groups = std::min(input.size.sequences, stages);
     bytes = needed();
   }
   const bool several = input.size.sequences > 1;

@@ -8,14 +8,18 @@
 
 namespace hawser::generate {
 
+int passes_in_flight(const models::Partition& partition) {
+  return partition.chunks() > partition.stages ? 1 : partition.stages;
+}
+
 std::vector<ShapeBucket> shape_buckets(const CacheSize& size) {
   std::vector<ShapeBucket> buckets{{1, 1}};
   for (std::int64_t rows = 8; rows <= kChunkRows; rows *= 2) {
     buckets.push_back({rows, 1});
     if (rows >= size.positions) break;
   }
-  for (std::int64_t n = 2; n < 2 * size.sequences; n *= 2) {
-    const std::int64_t sequences = std::min(n, size.sequences);
+  for (std::int64_t n = 2; n < 2 * size.group_sequences(); n *= 2) {
+    const std::int64_t sequences = std::min(n, size.group_sequences());
     buckets.push_back({sequences, sequences});
   }
   return buckets;

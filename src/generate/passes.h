@@ -6,6 +6,9 @@
 // rows, padded to the bucket's. All buckets share one arena, of the size of the largest, and one state: the weights,
 // and a KV cache of `sequences` * `positions` slots in each layer. A prompt is computed in chunks, so that only the KV
 // cache grows with its length.
+//
+// With pipeline stages, the sequences are divided into groups, whose passes are in flight at the same time, each in
+// another stage. All groups share buckets, arena and cache.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +25,11 @@ namespace hawser::generate {
 struct CacheSize {
   std::int64_t sequences = 1;  // concurrent sequences; each has `positions` slots of the KV cache
   std::int64_t positions = 1;  // maximum tokens of a sequence, prompt and answer
-  bool on_host = false;        // in host memory (plan::Layout::kv_cache_on_host)
+  // The sequences are in groups; those of one have their tokens in one pass. At most `sequences`.
+  std::int64_t groups = 1;
+  std::int64_t group_sequences() const { return ceil_div(sequences, groups); }  // maximum number in a group
+
+  bool on_host = false;  // in host memory (plan::Layout::kv_cache_on_host)
 };
 
 // The ranks that hold a model together: tensor ranks have slices of it, pipeline stages some of its blocks, and with
@@ -38,6 +45,10 @@ struct Ranks {
   std::function<void(nn::Seams&, comm::Mesh&)> replace_seams = {};  // plan::Layout::replace_seams
 };
 
+// How many passes the stages compute at the same time: as many as there are stages. With virtual stages one: a stage
+// begins a pass when it has run all its chunks of the one before.
+int passes_in_flight(const models::Partition& partition);
+
 // Maximum tokens of a prompt in one forward step.
 constexpr std::int64_t kChunkRows = 256;
 
@@ -48,7 +59,7 @@ struct ShapeBucket {
 
 // All shape buckets, in this order:
 //   one sequence       rows 1, 8, 16, 32, ... (doubling) up to the first number >= size.positions, at most kChunkRows
-//   several sequences  2, 4, 8, ... (doubling) below size.sequences, then size.sequences; one row each; none if it is 1
+//   several sequences  2, 4, 8, ... (doubling) below n = size.group_sequences(), then n; one row each; none if n is 1
 std::vector<ShapeBucket> shape_buckets(const CacheSize& size);
 
 // Index of the smallest bucket for one sequence with at least `rows` rows. InternalError if there is none.

@@ -437,6 +437,8 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
   check_experts(layout, model);
   check_domains(layout, model);
   HAWSER_CHECK(purpose != step::Purpose::logits || !layout.sequence_parallel, "logits with sequence parallelism");
+  // Whether a rank refuses a step is decided by all stages together, which would wait for each other in every pass.
+  HAWSER_CHECK(purpose != step::Purpose::logits || !layout.may_refuse(), "logits with a bound of expert rows");
   step::BatchBounds bounds = layout.bounds;
   bounds.logit_positions = purpose == step::Purpose::logits ? layout.logit_positions : 0;
   bounds.uses_kv_cache = layout.kv_cache_rows > 0;
@@ -460,6 +462,7 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
           .local_accumulation = layout.accumulation == GradientAccumulation::local,
           .keep_gradients = purpose == step::Purpose::gradient_norms,
           .keep_saved = !step::forward_only(purpose),
+          .has_loss = purpose != step::Purpose::logits,
           .copies = layout.mesh.tensor,
           .auxiliary_given = layout.auxiliary_given && purpose == step::Purpose::gradient_norms,
           .calibrates = layout.calibrates,

@@ -76,7 +76,7 @@ struct Layout {
   // With expert ranks: limits the rows that a rank has buffers for (nn::TokenExchange::Sizes::row_bound); 0: all rows
   // that there can be. On all ranks, a step in which one has more is refused and runs again in the layout
   // of_refused_steps(), whose bound is expert_row_fallback. If that is not enough, the run ends on all ranks. No token
-  // is dropped, and the results are those without a bound.
+  // is dropped, and the results are those without a bound. Not of Purpose::logits.
   double expert_row_bound = 0, expert_row_fallback = 0;
   bool runs_refused = false;  // of_refused_steps()
   double gradient_clip = 0;   // step::ExecutorSetup::gradient_clip
@@ -173,8 +173,9 @@ nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh);
 
 // An executor's setup with all fields that follow from the layout; the caller adds device, state and buffers.
 // InternalError if the model has attention that is not causal (nn::AttentionConfig::causal) and the layout a KV cache,
-// if the model's layers have another part of their experts than MeshSizes::expert says, or if the domain of a parameter
-// or its FlatSpec::partial_gradient does not fit the mesh; nn::common_domain does not with tensor or expert ranks.
+// if a step of Purpose::logits may be refused (expert_row_bound), if the model's layers have another part of their
+// experts than MeshSizes::expert says, or if the domain of a parameter or its FlatSpec::partial_gradient does not fit
+// the mesh; nn::common_domain does not with tensor or expert ranks.
 step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& model, const program::Program& program,
                                    comm::Mesh& mesh, step::Purpose purpose);
 

@@ -59,7 +59,7 @@ enum class Op {
   scale_update,  // new scales: all-reduces the maxima of x, dy and weights (nn/quantizer.h)
   quantize_weights,  // rounds this rank's shard of a flat to what layers read, with the new scales
   gather_updated,    // all-gathers a flat's updated shards into the weights that every rank keeps (ZeRO-1)
-  end_step,          // all-reduces the loss and copies the results to the host
+  end_step,          // all-reduces the loss, if there is one, and copies the results to the host
 };
 const char* to_string(Op op);
 

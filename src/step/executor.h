@@ -63,6 +63,7 @@ struct ExecutorSetup {
   bool local_accumulation = false;
   bool keep_gradients = false;  // gradient shards stay valid after the step; needs a program with gradients
   bool keep_saved = true;       // false, for forward-only programs: no saved tensor outlives its instruction
+  bool has_loss = true;         // false: a step without a loss, in which pipeline stages only send and receive
   int copies = 1;               // step::ScheduleOptions::copies
   // The auxiliary loss and its gradient are those of StepInput::auxiliary_statistics, not of each micro-batch's own.
   bool auxiliary_given = false;

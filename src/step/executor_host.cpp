@@ -38,7 +38,8 @@ std::int64_t Executor::staged_bytes() const {
       bytes += (setup_.auxiliary_given ? 2 : 1) * HostLink::staged(state.auxiliary_statistics().bytes());
     }
     if (instruction.op == Op::end_step)
-      bytes += HostLink::staged(state.result().all().bytes()) + HostLink::staged(sizeof(PreciseSum)) +
+      bytes += HostLink::staged(state.result().all().bytes()) +
+               (setup_.has_loss ? HostLink::staged(sizeof(PreciseSum)) : 0) +
                HostLink::staged(state.progress().all().bytes());
   }
   return bytes;
@@ -214,17 +215,21 @@ void Executor::end_step(const Instruction& instruction, StepOutput& output) {
   const ModelState& state = *setup_.state;
   const RecordView<StepResult>& result = state.result();
   if (!trains()) refuse(instruction);  // otherwise gradient_norm did
-  // The host reads the sum over all ranks.
-  const TensorView total = temp(instruction, DType::f32, {2});
-  ops::copy(compute, {.x = result.field(&StepResult::loss_sum), .y = total});
-  const bool of_parts = setup_.bounds.row_parts > 1 && setup_.model->head().loss_of_residual_rows();
-  all_reduce_small(instruction, of_parts ? setup_.mesh->world() : setup_.mesh->loss(), total);
+  // The host reads the sum over all ranks. Without a loss nothing is summed: stages would wait for each other, and the
+  // first one could not begin the next step while the last one runs this one.
+  TensorView total;
+  if (setup_.has_loss) {
+    total = temp(instruction, DType::f32, {2});
+    ops::copy(compute, {.x = result.field(&StepResult::loss_sum), .y = total});
+    const bool of_parts = setup_.bounds.row_parts > 1 && setup_.model->head().loss_of_residual_rows();
+    all_reduce_small(instruction, of_parts ? setup_.mesh->world() : setup_.mesh->loss(), total);
+  }
   const auto* from = reinterpret_cast<const StepResult*>(link_.download(compute, "read_result", result.all()));
-  const auto* sum = reinterpret_cast<const PreciseSum*>(link_.download(compute, "read_loss", total));
+  const std::byte* const sum = total.empty() ? nullptr : link_.download(compute, "read_loss", total);
   compute.call_host({.name = "hand_over_result", .kind = OpKind::host},
                     [from, sum, to = output.result, when = output.reached] {
                       *to = *from;
-                      to->loss_sum = *sum;
+                      if (sum != nullptr) to->loss_sum = *reinterpret_cast<const PreciseSum*>(sum);
                       *when = std::chrono::steady_clock::now();
                     });
   if (trains()) {
@@ -244,6 +249,7 @@ void Executor::end_step(const Instruction& instruction, StepOutput& output) {
     }
     compute.launch(std::move(record), [] {});
   }
+  // Of all streams: the next step overwrites what `send` still sends, too.
   for (const auto& other : streams_) {
     if (other != nullptr && other.get() != &compute) compute.wait(other->record_event());
   }

@@ -5,95 +5,26 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <stdexcept>
 
 #include "base/testing/temporary_folder.h"
-#include "checkpoint/formats/safetensors_writer.h"
-#include "mesh_world.h"
+#include "generate_case.h"
 #include "plan/plan.h"
 #include "plan/target.h"
-#include "support/tensor_parallel.h"
-#include "support/toy_slices.h"
 
 namespace hawser {
 namespace {
 
 using generate::Answer;
 using generate::Ranks;
+using namespace testing::generation;
 
-// How the world's ranks hold the model.
-struct Held {
-  int tensor = 1, shard = 1;
-  models::Partition partition = {};
-
-  std::string text() const { return cat("tensor ", tensor, " shard ", shard, " stages ", partition.stages); }
-};
-
-std::vector<Held> all_of(int world) {
-  const models::Partition two{.stages = 2, .ends = {1, 2}};
-  if (world == 2) return {{.tensor = 2}, {.partition = two}, {.shard = 2}};
-  if (world != 4) return {};
-  return {{.tensor = 4},
-          {.tensor = 2, .partition = two},
-          {.partition = {.stages = 4, .ends = {0, 1, 2, 2}}},  // with only the embedding, and only the head
-          {.tensor = 2, .partition = {.stages = 2, .ends = {0, 1, 1, 2}}},
-          {.tensor = 2, .shard = 2}};
-}
-
-std::string folder(const std::string& name) {
-  return cat(HAWSER_SOURCE_DIR, "/tests/golden/tiny/", name);
-}
-
-// This rank's slice. The vocabulary does not divide: the last rank has rows of padding.
-models::ModelDescription slice_of(models::ModelDescription whole, int part, int parts) {
-  models::ModelDescription slice = testing::part_of(whole, part, parts, {.vocabulary = true});
-  const std::int64_t total = whole.embedding.vocabulary, own = total / parts + 1;
-  slice.embedding.vocabulary_part = slice.head.vocabulary_part = {.begin = part * own, .total = total};
-  slice.embedding.vocabulary = slice.head.vocabulary = own;
-  return slice;
-}
-
-engine::ModelChanges changes_of(const Held& held) {
-  if (held.tensor == 1) return {};
-  const int part = comm::place_of(the_world->rank().value(), {.tensor = held.tensor}).tensor;
-  return {.describe = [=](models::ModelDescription& d, Problems&) { d = slice_of(d, part, held.tensor); },
-          .spec_of = [](const nn::Param& param) { return param.flat; }};
-}
-
-void fill_seams(nn::Seams& seams, comm::Mesh& mesh) {
-  seams.redistribute = std::make_shared<testing::TensorParallel>(mesh.tensor());
-  seams.tensor_reduce = std::make_shared<testing::TensorSums>(mesh.tensor());
-}
-
-Ranks ranks_of(const Held& held, std::int64_t kv_heads) {
-  Ranks ranks{.world = the_world,
-              .mesh = {.tensor = held.tensor,
-                       .shard = held.shard,
-                       .kv_copies = std::max(1, held.tensor / static_cast<int>(kv_heads))},
-              .partition = held.partition};
-  if (held.tensor > 1) ranks.replace_seams = fill_seams;
-  return ranks;
-}
-
-// The key-value heads of a model's attention.
-std::int64_t kv_heads_of(const std::string& name) {
-  return name == "mqa" ? 1 : 2;
-}
-
-// Prompts of different lengths, more than there are slots, so that some begin while others run.
-std::vector<generate::Prompt> prompts() {
-  std::vector<generate::Prompt> out;
-  for (const std::int64_t length : {1, 40, 9, 17, 3}) {
-    const RandomStream random(7, static_cast<std::uint64_t>(length));
-    generate::Prompt& prompt = out.emplace_back();
-    for (std::int64_t i = 0; i < length; ++i) {
-      prompt.ids.push_back(static_cast<std::int32_t>(3 + random.below(90, static_cast<std::uint64_t>(i))));
-    }
-  }
-  return out;
-}
-
-std::vector<Answer> answers_of(const std::string& name, const Held* held, const generate::Sampling& sampling,
-                               const std::vector<std::int64_t>& ends, bool cache_on_host = false) {
+// More prompts than slots, so that some begin while others run. In as many groups as passes are in flight.
+std::optional<generate::OpenGeneration> open_prompts(const std::string& name, const Held* held,
+                                                     const generate::Sampling& sampling,
+                                                     const std::vector<std::int64_t>& ends,
+                                                     bool cache_on_host = false) {
   Problems problems;
   generate::GenerateRequest request{.model = folder(name), .prompt_ids = {1}, .max_tokens = 14, .sampling = sampling};
   if (held != nullptr) {
@@ -104,32 +35,71 @@ std::vector<Answer> answers_of(const std::string& name, const Held* held, const 
   auto input = generate::open_generation(request, problems);
   HAWSER_CHECK(problems.empty(), problems.lines());
   input->ends = ends;
-  input->prompts = prompts();
+  input->prompts = prompts(9);
+  const int passes = generate::passes_in_flight(held ? held->partition : models::Partition());
   HAWSER_CHECK(input->size.on_host == cache_on_host, "the place of the KV cache");
-  input->size = {.sequences = 3, .positions = 54, .on_host = cache_on_host};
-  return generate::Generator(*input).answer_all();
+  input->size = {.sequences = 5, .positions = 54, .groups = std::min(passes, 5), .on_host = cache_on_host};
+  return input;
+}
+
+void expect_equal(const std::vector<Answer>& answers, const std::vector<Answer>& expected, const std::string& text) {
+  ASSERT_EQ(answers.size(), expected.size());
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    EXPECT_EQ(answers[i].ids, expected[i].ids) << "prompt " << i << ", " << text;
+    EXPECT_EQ(answers[i].end, expected[i].end) << "prompt " << i << ", " << text;
+  }
 }
 
 TEST(Generate, AnswersOverRanksAreThoseOfOne) {
   const generate::Sampling greedy, sampled{.temperature = 0.9, .top_k = 40, .top_p = 0.95, .seed = 11};
   for (const std::string name : {"gqa", "mqa", "tied"}) {
     for (const generate::Sampling& sampling : {greedy, sampled}) {
+      const auto answers_of = [&](const Held* held, const std::vector<std::int64_t>& ends) {
+        auto input = open_prompts(name, held, sampling, ends, held != nullptr && name == "mqa");
+        generate::Generator generator(*input);
+        int most = 0;
+        const auto look = [&](const generate::Counts&) { most = std::max(most, generator.decoder().in_flight()); };
+        std::vector<Answer> answers = generator.answer_all({.token = {}, .answer = {}, .progress = look});
+        EXPECT_EQ(most, input->size.groups - 1) << "while a pass's tokens are taken, those of the others are in flight";
+        return answers;
+      };
       // The prompts end after different numbers of tokens.
-      const std::vector<Answer> free = answers_of(name, nullptr, sampling, {});
+      const std::vector<Answer> free = answers_of(nullptr, {});
       const std::vector<std::int64_t> ends{free[0].ids[4], free[1].ids[2], free[2].ids[9]};
-      const std::vector<Answer> expected = answers_of(name, nullptr, sampling, ends);
+      const std::vector<Answer> expected = answers_of(nullptr, ends);
       std::set<std::size_t> lengths;
       for (const Answer& answer : expected) lengths.insert(answer.ids.size());
       EXPECT_GE(lengths.size(), 3u) << name;
       for (const Held& held : all_of(the_world->size())) {
-        const std::vector<Answer> answers = answers_of(name, &held, sampling, ends, name == "mqa");
-        ASSERT_EQ(answers.size(), expected.size());
-        for (std::size_t i = 0; i < answers.size(); ++i) {
-          EXPECT_EQ(answers[i].ids, expected[i].ids) << name << ", prompt " << i << ", " << held.text();
-          EXPECT_EQ(answers[i].end, expected[i].end);
-        }
+        expect_equal(answers_of(&held, ends), expected, cat(name, ", ", held.text()));
       }
     }
+  }
+}
+
+// A listener ends the generation on every rank, while passes are in flight. The ranks are in step afterwards, and slots
+// have what earlier answers have left.
+TEST(Generate, AnswersFollowAnInterruptedGeneration) {
+  for (const Held& held : all_of(the_world->size())) {
+    auto whole = open_prompts("gqa", nullptr, {}, {}), input = open_prompts("gqa", &held, {}, {});
+    const std::vector<Answer> expected = generate::Generator(*whole).answer_all();
+    generate::Generator generator(*input);
+    for (const int passes : {1, 7, 20}) {
+      int seen = 0;
+      const auto stop = [&](const generate::Counts&) {
+        if (++seen == passes) throw std::runtime_error("enough");
+      };
+      EXPECT_THROW(generator.answer_all({.token = {}, .answer = {}, .progress = stop}), std::runtime_error);
+      EXPECT_EQ(generator.decoder().in_flight(), 0);
+    }
+    expect_equal(generator.answer_all(), expected, held.text());
+    // A prompt that begins with an answered one, alone.
+    generate::Prompt longer = input->prompts[0];
+    const std::size_t known = longer.ids.size();
+    longer.ids.insert(longer.ids.end(), expected[0].ids.begin(), expected[0].ids.begin() + 6);
+    expect_equal({generator.answer(input->prompts[0], 0, 0)}, {expected[0]}, held.text());
+    const std::vector<std::int32_t> ids = generator.answer(longer, known + 2, 0).ids;
+    EXPECT_TRUE(std::equal(ids.begin(), ids.begin() + 8, expected[0].ids.begin() + 6)) << held.text();
   }
 }
 
@@ -137,16 +107,10 @@ TEST(Generate, AnswersOverRanksAreThoseOfOne) {
 // not a bit differs.
 TEST(Generate, LogitsOfTheLastStageAreThoseOfOneRank) {
   const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
-  const auto open = [](const engine::ModelChanges& changes) {
-    Problems problems;
-    engine::OpenModel model = engine::open_trained_model(folder("gqa"), problems, changes);
-    HAWSER_CHECK(problems.empty(), problems.lines());
-    return model;
-  };
   const generate::CacheSize size{.sequences = 2, .positions = 300};
   const std::vector<generate::Prompt> all = prompts();
   for (const Held& held : all_of(the_world->size())) {
-    engine::OpenModel part = open(changes_of(held)), whole = open({});
+    engine::OpenModel part = open_tiny("gqa", changes_of(held)), whole = open_tiny("gqa");
     generate::Decoder cut(part, {}, size, 1, *device, {.replay = true}, ranks_of(held, 2)),
         one(whole, {}, size, 1, *device);
     const bool last = comm::place_of(the_world->rank().value(),
@@ -178,16 +142,12 @@ TEST(Generate, LogitsOfTheLastStageAreThoseOfOneRank) {
       }
     }
     // The ranks' own choices differ; all get that of one.
-    const std::vector<std::int32_t> chosen = cut.choose(2, [](std::int64_t i, std::span<const float>) {
+    const std::vector<generate::Decoder::NewToken> tokens{{1, 43, 5}, {0, 4, 7}};
+    cut.enqueue(tokens, [](std::int64_t i, std::span<const float>) {
       return 100 * the_world->rank().value() + static_cast<std::int32_t>(i);
     });
     const int chooser = the_world->size() / held.partition.stages * (held.partition.stages - 1);
-    EXPECT_EQ(chosen, (std::vector<std::int32_t>{100 * chooser, 100 * chooser + 1}));
-    EXPECT_THROW(
-        cut.choose(
-            1, [](std::int64_t, std::span<const float>) -> std::int32_t { throw UserError(Problem{.what = "no"}); }),
-        Error)
-        << "on every rank";
+    EXPECT_EQ(cut.choose(), (std::vector<std::int32_t>{100 * chooser, 100 * chooser + 1}));
   }
 }
 
@@ -267,6 +227,47 @@ TEST(Generate, AllRanksRejectWhatDoesNotFitOne) {
   }
 }
 
+// As many groups as stages, of equal size if there is not enough memory for all sequences.
+TEST(Generate, SequencesAreInGroupsOfTheStages) {
+  if (the_world->size() != 2) GTEST_SKIP() << "two ranks";
+  const Held held{.partition = {.stages = 2, .ends = {1, 2}}};
+  const TemporaryFolder own;
+  const std::string file = cat(own.path(), "/prompts.jsonl");
+  {
+    std::ofstream out(file);
+    for (int i = 0; i < 7; ++i) out << R"({"input_ids": [5, 6]})" << '\n';
+  }
+  const generate::GenerateRequest request{
+      .model = folder("gqa"), .prompts = file, .max_tokens = 9, .ranks = ranks_of(held, 2)};
+  const auto size_with = [&](std::optional<Bytes> capacity, std::int64_t batch) {
+    generate::GenerateRequest of = request;
+    of.recipe.memory.capacity = capacity;
+    of.batch = batch;
+    Problems problems;
+    const auto input = generate::open_generation(of, problems);
+    HAWSER_CHECK(problems.empty(), problems.lines());
+    return std::pair(input->size.sequences, input->size.groups);
+  };
+  const engine::OpenModel open = open_tiny("gqa");
+  const auto needed = [&](const generate::CacheSize& size) {
+    const std::vector<plan::Layout> layouts =
+        generate::pass_layouts({}, *open.model, size, 1, DeviceKind::cpu, ranks_of(held, 2));
+    std::int64_t most = 0;
+    for (const int stage : {0, 1}) {
+      most = std::max(most, generate::planned_bytes(*open.model, layouts, stage) +
+                                plan::overhead_of(plan::load_target("cpu"), layouts.front().mesh, stage));
+    }
+    return Bytes(most);
+  };
+  using Size = std::pair<std::int64_t, std::int64_t>;
+  EXPECT_EQ(size_with({}, 0), Size(7, 2));
+  EXPECT_EQ(size_with({}, 4), Size(4, 2));
+  EXPECT_EQ(size_with({}, 1), Size(1, 1));
+  EXPECT_EQ(size_with(needed({.sequences = 7, .positions = 10, .groups = 2}), 0), Size(7, 2));
+  EXPECT_EQ(size_with(needed({.sequences = 3, .positions = 10, .groups = 2}), 0), Size(2, 2));
+  EXPECT_EQ(size_with(needed({.sequences = 1, .positions = 10, .groups = 1}), 0), Size(1, 1));
+}
+
 // A rank has the cache of its heads in its stage's layers.
 TEST(Generate, TheCacheIsDividedByHeadsAndLayers) {
   if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
@@ -291,85 +292,6 @@ TEST(Generate, TheCacheIsDividedByHeadsAndLayers) {
   EXPECT_EQ(cache_bytes(1, three, 1), 3 * 2 * head);
   EXPECT_EQ(cache_bytes(1, three, 2), 0);
   EXPECT_EQ(cache_bytes(2, three, 1), 3 * head);
-}
-
-// All logits of passes over prompts of several lengths and chunks, of decoding, and of a sequence that restarts.
-std::vector<float> logits_of(generate::Decoder& decoder) {
-  std::vector<float> all;
-  const auto keep = [&](std::int64_t i) {
-    if (!decoder.has_logits()) return;
-    const auto logits = decoder.logits(i);
-    all.insert(all.end(), logits.begin(), logits.end());
-  };
-  const RandomStream random(3, "ids");
-  std::vector<std::int32_t> ids;
-  for (std::uint64_t i = 0; i < 300; ++i) ids.push_back(static_cast<std::int32_t>(3 + random.below(60, i)));
-  const auto prefill = [&](std::int64_t slot, std::int64_t position, std::size_t count) {
-    decoder.prefill(slot, position, std::span(ids).last(count));
-    keep(0);
-  };
-  const auto decode = [&](const std::vector<generate::Decoder::NewToken>& tokens) {
-    decoder.decode(tokens);
-    for (std::size_t i = 0; i < tokens.size(); ++i) keep(static_cast<std::int64_t>(i));
-  };
-  prefill(2, 0, 300);
-  prefill(0, 0, 9);
-  prefill(1, 0, 1);
-  decode({{2, 300, 5}, {0, 9, 6}, {1, 1, 7}});
-  decode({{1, 2, 8}, {2, 301, 9}});
-  prefill(0, 4, 8);  // drops the later ones
-  decode({{0, 12, 10}});
-  decode({{0, 13, 11}, {1, 3, 12}, {2, 302, 13}});
-  return all;
-}
-
-// A model with more layers than there are copies of KV caches at a time; one has a window.
-models::ModelDescription five_blocks() {
-  models::ModelDescription description = testing::toy_description(true, 5);
-  description.blocks.at(2).attention.window = 7;
-  return description;
-}
-
-void write_weights(const std::string& folder) {
-  std::vector<checkpoint::SafetensorsSpec> specs;
-  for (const models::HfTensor& tensor : models::hf_tensors(models::Model(five_blocks()))) {
-    specs.push_back({tensor.name, tensor.file_shape, DType::f32});
-  }
-  std::vector<float> values;
-  checkpoint::write_safetensors(folder, specs, [&](const checkpoint::SafetensorsSpec& spec) {
-    const RandomStream random(5, spec.name);
-    values.resize(static_cast<std::size_t>(spec.shape.elements()));
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(random.uniform(i) - 0.5);
-    return TensorView(reinterpret_cast<std::byte*>(values.data()), DType::f32, spec.shape, DeviceKind::cpu);
-  });
-}
-
-// The bits of a KV cache on the device. What is not copied to the device is NaN there.
-TEST(Generate, CachesInHostMemoryChangeNothing) {
-  if (the_world->size() > 4) GTEST_SKIP() << "fewer ranks are enough";
-  const auto device = make_cpu_device({.random_delay_s = 1e-4, .delay_seed = 9});
-  const TemporaryFolder weights;
-  write_weights(weights.path("w"));
-  std::vector<Held> all = all_of(the_world->size());
-  if (all.empty()) all.push_back({});
-  for (Held& held : all) {
-    std::ranges::replace(held.partition.ends, 2, 5);
-    const int part = comm::place_of(the_world->rank().value(), {.tensor = held.tensor}).tensor;
-    std::vector<std::vector<float>> logits;
-    for (const bool on_host : {false, true}) {
-      models::ModelDescription own = five_blocks();
-      if (held.tensor > 1) own = slice_of(std::move(own), part, held.tensor);
-      Problems problems;
-      engine::OpenModel model{.model = std::make_unique<models::Model>(std::move(own), changes_of(held).spec_of),
-                              .weights = checkpoint::SafetensorsFolder::open(weights.path("w"), problems)};
-      HAWSER_CHECK(problems.empty(), problems.lines());
-      generate::Decoder decoder(model, {}, {.sequences = 3, .positions = 310, .on_host = on_host}, 1, *device,
-                                {.replay = true, .guard = true}, ranks_of(held, 2));
-      logits.push_back(logits_of(decoder));
-      EXPECT_EQ(logits.back().empty(), !decoder.has_logits());
-    }
-    EXPECT_TRUE(std::ranges::equal(logits[0], logits[1])) << held.text();
-  }
 }
 
 }  // namespace

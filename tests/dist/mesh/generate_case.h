@@ -1,0 +1,99 @@
+// Models for generation over tensor ranks and pipeline stages, with fillings of the seams for tests.
+#pragma once
+
+#include <algorithm>
+
+#include "engine/open_model.h"
+#include "generate/passes.h"
+#include "generate/prompts.h"
+#include "mesh_world.h"
+#include "support/tensor_parallel.h"
+#include "support/toy_slices.h"
+
+namespace hawser::testing::generation {
+
+// How the world's ranks hold the model.
+struct Held {
+  int tensor = 1, shard = 1;
+  models::Partition partition = {};
+
+  std::string text() const { return cat("tensor ", tensor, " shard ", shard, " stages ", partition.stages); }
+};
+
+inline std::vector<Held> all_of(int world) {
+  const models::Partition two{.stages = 2, .ends = {1, 2}};
+  if (world == 2) return {{.tensor = 2}, {.partition = two}, {.shard = 2}};
+  if (world == 8) {
+    return {{.tensor = 2, .partition = {.stages = 4, .ends = {1, 1, 2, 2}}},
+            {.partition = {.stages = 8, .ends = {0, 0, 1, 1, 1, 2, 2, 2}}}};
+  }
+  if (world != 4) return {};
+  return {{.tensor = 4},
+          {.tensor = 2, .partition = two},
+          {.partition = {.stages = 4, .ends = {0, 1, 2, 2}}},  // with only the embedding, and only the head
+          {.tensor = 2, .partition = {.stages = 2, .ends = {0, 1, 1, 2}}},
+          {.tensor = 2, .shard = 2}};
+}
+
+inline std::string folder(const std::string& name) {
+  return cat(HAWSER_SOURCE_DIR, "/tests/golden/tiny/", name);
+}
+
+// This rank's slice. The vocabulary does not divide: the last rank has rows of padding.
+inline models::ModelDescription slice_of(models::ModelDescription whole, int part, int parts) {
+  models::ModelDescription slice = part_of(whole, part, parts, {.vocabulary = true});
+  const std::int64_t total = whole.embedding.vocabulary, own = total / parts + 1;
+  slice.embedding.vocabulary_part = slice.head.vocabulary_part = {.begin = part * own, .total = total};
+  slice.embedding.vocabulary = slice.head.vocabulary = own;
+  return slice;
+}
+
+inline engine::ModelChanges changes_of(const Held& held) {
+  if (held.tensor == 1) return {};
+  const int part = comm::place_of(the_world->rank().value(), {.tensor = held.tensor}).tensor;
+  return {.describe = [=](models::ModelDescription& d, Problems&) { d = slice_of(d, part, held.tensor); },
+          .spec_of = [](const nn::Param& param) { return param.flat; }};
+}
+
+inline engine::OpenModel open_tiny(const std::string& name, const engine::ModelChanges& changes = {}) {
+  Problems problems;
+  engine::OpenModel model = engine::open_trained_model(folder(name), problems, changes);
+  HAWSER_CHECK(problems.empty(), problems.lines());
+  return model;
+}
+
+inline void fill_seams(nn::Seams& seams, comm::Mesh& mesh) {
+  seams.redistribute = std::make_shared<TensorParallel>(mesh.tensor());
+  seams.tensor_reduce = std::make_shared<TensorSums>(mesh.tensor());
+}
+
+inline generate::Ranks ranks_of(const Held& held, std::int64_t kv_heads) {
+  generate::Ranks ranks{.world = the_world,
+                        .mesh = {.tensor = held.tensor,
+                                 .shard = held.shard,
+                                 .kv_copies = std::max(1, held.tensor / static_cast<int>(kv_heads))},
+                        .partition = held.partition};
+  if (held.tensor > 1) ranks.replace_seams = fill_seams;
+  return ranks;
+}
+
+// The key-value heads of a model's attention.
+inline std::int64_t kv_heads_of(const std::string& name) {
+  return name == "mqa" ? 1 : 2;
+}
+
+// Prompts of different lengths, at most nine.
+inline std::vector<generate::Prompt> prompts(std::size_t count = 5) {
+  std::vector<generate::Prompt> out;
+  for (const std::int64_t length : {1, 40, 9, 17, 3, 26, 2, 12, 5}) {
+    if (out.size() == count) break;
+    const RandomStream random(7, static_cast<std::uint64_t>(length));
+    generate::Prompt& prompt = out.emplace_back();
+    for (std::int64_t i = 0; i < length; ++i) {
+      prompt.ids.push_back(static_cast<std::int32_t>(3 + random.below(90, static_cast<std::uint64_t>(i))));
+    }
+  }
+  return out;
+}
+
+}  // namespace hawser::testing::generation
