@@ -207,7 +207,7 @@ Forecast Forecaster::forecast(const Recipe& recipe, const Candidate& candidate, 
         plan_rank(model, out.layout, step::Purpose::train, of_stage.first, false, placing, max_needed - overhead));
     ranks.push_back(of_stage.first);
     out.placed = out.placed && plans.back().buffers.placement.placed;
-    out.stages.push_back({.costs = costs_of(plans.back(), model, out.layout), .overhead = overhead});
+    out.stages.push_back({.costs = costs_of(plans.back(), model, out.layout, &target_), .overhead = overhead});
     std::int64_t staged = plans.back().staging_bytes;
     for (const Layout& layout : other_steps(out.layout)) {
       const RankPlan plan =
