@@ -147,8 +147,7 @@ bool same_blocks(const nlohmann::json& a, const nlohmann::json& b, int blocks) {
   const auto of = [](const nlohmann::json& layers) {
     Recipe recipe;
     recipe.precision.fp8.layers = layers.get<std::vector<std::string>>();
-    Problems ignored;
-    return Fp8Blocks(recipe, ignored);
+    return Fp8Blocks(recipe);
   };
   const Fp8Blocks one = of(a), other = of(b);
   for (int block = 0; block < blocks; ++block) {
