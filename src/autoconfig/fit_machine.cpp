@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/format_apart.h"
 #include "base/text.h"
 #include "base/units.h"
 #include "config/config.h"
@@ -123,12 +124,12 @@ class Fitting {
   [[noreturn]] void reject(std::int64_t length) const {
     const MinNeed here = min(length, place_.world);
     if (here.needed <= here.capacity && !here.host.empty()) throw Error(ExitCode::does_not_fit, here.host);
+    const auto [has, needs] = format_apart(here.capacity, here.needed);
     std::string out = Problem{.file = recipe_.model.path.empty() ? recipe_.model.config : recipe_.model.path,
                               .what = cat("does not fit, even with sequences of ", length, " tokens",
                                           fixed("memory.activation_checkpointing") ? "" : " and full recompute"),
-                              .expected = cat("at most ", format_bytes(Bytes(here.capacity)), " per rank on ",
-                                              plural(place_.world, "rank")),
-                              .got = format_bytes(Bytes(here.needed))}
+                              .expected = cat("at most ", has, " per rank on ", plural(place_.world, "rank")),
+                              .got = needs}
                           .line();
     std::string more;
     // CPU ranks share the machine's memory: more ranks have no more of it, unless each has its own limit.

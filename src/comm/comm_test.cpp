@@ -300,11 +300,28 @@ TEST(MetaGroup, RecordsBoundAndExpectedBytesOfCountedRows) {
   group.all_to_all_v(*stream, from, {recv, other, offsets}, 20, workspace, 12);
   const OpRecord& record = device.trace().items.at(0).record;
   EXPECT_EQ(record.collective.kind, CollectiveKind::all_to_all_v);
-  EXPECT_EQ(record.collective.bytes, 640);
+  EXPECT_EQ(record.collective.bytes, 8 * 20 * 16);  // the bound of each slot, also beyond the rows of `send`
   EXPECT_EQ(record.collective.expected_bytes, 12 * 16);
   ASSERT_EQ(record.accesses.size(), 7u);
   EXPECT_EQ(record.accesses[0].row_bytes * record.accesses[0].rows, 640);
   EXPECT_TRUE(record.accesses[1].write);
+  group.all_to_all_v(*stream, from, {recv, other, offsets}, 20, workspace);
+  EXPECT_EQ(device.trace().items.at(1).record.collective.expected_bytes, 640);
+}
+
+// In grouped sends of equal sizes: the last one of them, too.
+TEST(MetaGroup, RecordsCompleteChunksOfCountedRows) {
+  MetaDevice device(DeviceKind::cuda);
+  MetaGroup group("expert:0-1", 2, 1);
+  const auto stream = device.make_stream("exchange");
+  const std::int64_t width = kCountedBytes / 2 / 3 / 2;  // three rows of each of two slots at a time
+  const Storage send(device, DType::bf16, {4, width}), recv(device, DType::bf16, {4, width}),
+      counts(device, DType::i32, {2}), other(device, DType::i32, {2}), offsets(device, DType::i32, {2});
+  const CountedRows from{send, counts, offsets};
+  ASSERT_EQ(counted_chunk(4, 2, 2 * width), 3);
+  const Storage workspace(device, DType::u8, {all_to_all_v_workspace(from, 4, 2, stream->target())});
+  group.all_to_all_v(*stream, from, {recv, other, offsets}, 4, workspace, 1);
+  EXPECT_EQ(device.trace().items.at(0).record.collective.bytes, 2 * 6 * 2 * width);
 }
 
 TEST(MetaGroup, RunsOnMetaStreamsOnly) {

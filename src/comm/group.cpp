@@ -223,8 +223,9 @@ void Group::all_to_all_v(Stream& stream, const CountedRows& send, const CountedR
   if (most == 0) return;
   launch(stream,
          {.kind = CollectiveKind::all_to_all_v,
-          .bytes = most,
-          .expected_bytes = expected_rows * static_cast<double>(row_bytes)},
+          .bytes = slots * round_up(bound, counted_chunk(bound, slots, row_bytes)) * row_bytes,
+          .expected_bytes =
+              expected_rows > 0 ? expected_rows * static_cast<double>(row_bytes) : static_cast<double>(most)},
          std::move(accesses), all_to_all_v_work(send, recv, bound, workspace));
 }
 

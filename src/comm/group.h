@@ -123,7 +123,7 @@ class Group {
   //        of its experts with a bound of its own. To send counted rows only, the host would have to wait for the
   //        counts in the middle of a step, or a kernel to write to the other node's memory. Slots are clamped to their
   //        bounds.
-  // expected_rows: how many rows this member is expected to send, for the cost model; 0: all.
+  // expected_rows: how many this member is expected to send, for the cost model where counted rows are sent; 0: all.
   void all_to_all_v(Stream& stream, const CountedRows& send, const CountedRows& recv, std::int64_t bound,
                     const TensorView& workspace, double expected_rows = 0);
 

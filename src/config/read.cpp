@@ -257,7 +257,9 @@ void Reader::store(Recipe& recipe) {
     problems.add({.file = entry.file,
                   .what = rejection->what,
                   .expected = rejection->expected,
-                  .got = rejection->secret ? "" : quoted(entry.node),
+                  .got = rejection->secret        ? ""
+                         : rejection->got.empty() ? quoted(entry.node)
+                                                  : rejection->got,
                   .at = at,
                   .hint = rejection->hint});
   }

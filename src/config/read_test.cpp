@@ -125,6 +125,22 @@ TEST_F(ReadRecipe, ReadsKeysOfAGroupAsAMapOrByTheirDottedNames) {
   EXPECT_EQ(errors(smallest + "precision: {compute: fp8, fp8: {layers: []}}\n"),
             "r.yaml: empty list (expected blocks in FP8) at precision.fp8.layers, line 6; try all, or "
             "precision.compute: auto");
+  for (const char* good : {"all", "[0]", "[0, 2-29]", "[3-3]", "[all, 1]"}) {
+    EXPECT_EQ(errors(smallest, {cat("precision.fp8.layers=", good)}), "") << good;
+  }
+  // With all other mistakes, and each entry that is one.
+  EXPECT_EQ(
+      errors(smallest + "precision: {compute: fp8, fp8: {margin: yes, layers: [x, 2, 5-3, '-1', 1-, 2147483647], "
+                        "exclude: [down_proj, '(', '['], verify_every: -1}}\n"
+                        "adapter: {targets: ['*']}\n"),
+      "r.yaml: wrong type (expected a whole number of at least 0, got yes) at precision.fp8.margin, line 6\n"
+      "r.yaml: out of range (expected a whole number of at least 0, got -1) at precision.fp8.verify_every, line 6\n"
+      "r.yaml: not a block or a range of blocks (expected all, numbers from 0, or ranges such as 2-29, got x, 5-3, "
+      "-1, 1-, 2147483647) at precision.fp8.layers, line 6\n"
+      "r.yaml: not a regular expression (got (, [) at precision.fp8.exclude, line 6; try a name such as down_proj, "
+      "or .*[.][01][.].*down_proj\n"
+      "r.yaml: not a regular expression (got *) at adapter.targets, line 7; try a name such as q_proj, or "
+      ".*[qv]_proj");
   EXPECT_EQ(errors(smallest + "precision: {fp8: true}\n"),
             "r.yaml: wrong type (expected a section of keys, got true) at precision.fp8, line 6");
   EXPECT_EQ(errors(smallest + "precision: {fp8: {margni: 1}, fp8.margin: 2, fp8: {}}\n"),

@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "base/nearest.h"
+#include "base/printable.h"
 #include "base/units.h"
 
 namespace hawser::rows {
@@ -84,6 +85,15 @@ std::string word_values(const std::vector<std::string>& names, const std::vector
   std::string out = joined(names, ", ");
   if (!later.empty()) out += " (not supported yet: " + joined(later, ", ") + ")";
   return out;
+}
+
+std::optional<Rejection> reject_entries(const std::vector<std::string>& list, const Entries& entries) {
+  std::string wrong;
+  for (const std::string& entry : list) {
+    if (entries.valid != nullptr && !entries.valid(entry)) wrong += cat(wrong.empty() ? "" : ", ", printable(entry));
+  }
+  if (wrong.empty()) return std::nullopt;
+  return Rejection{.what = entries.what, .expected = entries.expected, .hint = entries.hint, .got = wrong};
 }
 
 Rejection reject_word(const YAML::Node& node, const std::vector<std::string>& names,

@@ -296,14 +296,25 @@ Key paths(const char* name, Field field, const char* unset, const char* help) {
   return key;
 }
 
+// What the entries of a list have to be.
+struct Entries {
+  bool (*valid)(const std::string&) = nullptr;  // null: any
+  const char* what = "";                        // Rejection::what of others
+  const char* expected = "";
+  const char* hint = "";
+};
+// nullopt if all entries are valid.
+std::optional<Rejection> reject_entries(const std::vector<std::string>& list, const Entries& entries);
+
 // A list of names; one name is a list, too.
 template <class Field>
-Key names(const char* name, Field field, const char* help) {
+Key names(const char* name, Field field, const char* help, Entries entries = {}) {
   Key key = row(name, field, "list of names", help);
   key.is_literal = key.is_list = true;
-  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
+  key.read = [field, entries](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
     const auto list = read_list(node);
     if (!list) return Rejection{"wrong type", "a list of names", ""};
+    if (auto rejection = reject_entries(*list, entries)) return rejection;
     field(recipe) = *list;
     return std::nullopt;
   };

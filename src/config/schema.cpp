@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "base/name_pattern.h"
 #include "base/nearest.h"
+#include "config/block_range.h"
 #include "config/rows.h"
 
 namespace hawser {
@@ -42,6 +44,13 @@ Key steps() {
     return train.steps == 0 || train.epochs > 0 ? nlohmann::json() : nlohmann::json(train.steps);
   };
   return key;
+}
+
+// Names of modules and regular expressions.
+rows::Entries modules(const char* hint) {
+  return {.valid = [](const std::string& entry) { return !is_pattern(entry) || compiled_pattern(entry).has_value(); },
+          .what = "not a regular expression",
+          .hint = hint};
 }
 
 // Limits beyond any real use, small enough that sizes computed from them do not overflow.
@@ -144,9 +153,13 @@ std::vector<Key> make_schema() {
       integer("precision.fp8.verify_every", HAWSER_FIELD(precision.fp8.verify_every), {.min = 0},
               "steps between computations of a step with bf16 inputs and gradients, for comparison; 0: never"),
       names("precision.fp8.layers", HAWSER_FIELD(precision.fp8.layers),
-            "transformer blocks whose Linears and experts are in FP8: all, numbers from 0, or ranges such as 2-29"),
+            "transformer blocks whose Linears and experts are in FP8: all, numbers from 0, or ranges such as 2-29",
+            {.valid = [](const std::string& entry) { return block_range_of(entry).has_value(); },
+             .what = "not a block or a range of blocks",
+             .expected = "all, numbers from 0, or ranges such as 2-29"}),
       names("precision.fp8.exclude", HAWSER_FIELD(precision.fp8.exclude),
-            "Linears and experts of these blocks that are not in FP8, by name (down_proj) or regular expression"),
+            "Linears and experts of these blocks that are not in FP8, by name (down_proj) or regular expression",
+            modules("a name such as down_proj, or .*[.][01][.].*down_proj")),
 
       steps(),
       unset_at_zero("none: set this or train.steps",
@@ -180,7 +193,8 @@ std::vector<Key> make_schema() {
       number("adapter.alpha", HAWSER_FIELD(adapter.alpha), positive, "an adapter's output is scaled by alpha / rank"),
       number("adapter.dropout", HAWSER_FIELD(adapter.dropout), fraction, "dropout of the adapters' input"),
       names("adapter.targets", HAWSER_FIELD(adapter.targets),
-            "Linears with adapters, by name (q_proj), regular expression, or all-linear"),
+            "Linears with adapters, by name (q_proj), regular expression, or all-linear",
+            modules("a name such as q_proj, or .*[qv]_proj")),
       names("adapter.modules_to_save", HAWSER_FIELD(adapter.modules_to_save),
             "modules that train in full beside the adapters, such as lm_head or norm"),
       flag("adapter.rslora", HAWSER_FIELD(adapter.rslora), "scale by alpha / sqrt(rank) instead (rsLoRA)"),

@@ -22,7 +22,8 @@ struct Rejection {
   std::string what;      // "wrong type", "out of range", "unknown value", "not supported yet"
   std::string expected;  // "a whole number of at least 1"
   std::string hint;
-  bool secret = false;  // do not print the value
+  bool secret = false;   // do not print the value
+  std::string got = "";  // of a list: the entries that are wrong; empty: the value
 };
 
 // Commands that require the key.

@@ -34,7 +34,7 @@ enum class CollectiveKind {
   reduce_scatter,
   all_reduce,
   all_to_all,
-  all_to_all_v,  // rows that the device counts: `bytes` is a bound
+  all_to_all_v,  // rows that the device counts: `bytes` has the bound of each slot
   broadcast,
   send,
   receive,
@@ -48,7 +48,7 @@ struct CollectiveNote {
   CollectiveKind kind = CollectiveKind::none;
   std::string communicator;   // the same string on every member: "shard:0,1,2,3/gather"
   std::int64_t bytes = 0;     // payload; must be equal on all members
-  double expected_bytes = 0;  // all_to_all_v: what the cost model assumes of the payload; 0: all of `bytes`
+  double expected_bytes = 0;  // all_to_all_v: what a member is expected to send if it sends counted rows only
   int peer = -1;              // send, receive, exchange: index of the other member in the communicator
   int source = -1;            // exchange: index of the member that is received from
   std::int64_t label = 0;     // send, receive, exchange, all_reduce: what is sent or reduced, equal on all members

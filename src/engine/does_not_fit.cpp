@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/format_apart.h"
 #include "base/host_name.h"
 #include "base/text.h"
 
@@ -36,9 +37,9 @@ void expect_fits(comm::Channel* ranks, const RankNeed& need) {
   }
   for (const auto& [machine, sum] : machines) {
     if (!sum.limit || sum.pinned <= *sum.limit) continue;
-    throw DoesNotFit(cat("does not fit in host memory (expected at most ", format_bytes(Bytes(*sum.limit)), " for the ",
-                         plural(sum.ranks, "rank"), " on ", machine, ", got ", format_bytes(Bytes(sum.pinned)),
-                         "); try fewer ranks on each machine"));
+    const auto [has, needs] = format_apart(*sum.limit, sum.pinned);
+    throw DoesNotFit(cat("does not fit in host memory (expected at most ", has, " for the ", plural(sum.ranks, "rank"),
+                         " on ", machine, ", got ", needs, "); try fewer ranks on each machine"));
   }
 }
 

@@ -1,31 +1,31 @@
 // `Fp8Blocks`: the transformer blocks whose Linears and experts a recipe puts in FP8.
 #pragma once
 
-#include <utility>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "config/block_range.h"
 #include "config/recipe.h"
 
 namespace hawser::engine {
 
 class Fp8Blocks {
  public:
-  // Reads precision.fp8.layers: "all", numbers of blocks from 0, ranges "2-29". A Problem for each entry that is none.
-  Fp8Blocks(const Recipe& recipe, Problems& problems);
+  // Those of precision.fp8.layers (config/block_range.h). Entries that are none, which config rejects, are left out.
+  explicit Fp8Blocks(const Recipe& recipe);
 
   bool contains(int block) const;
   // A Problem for each entry with a block that a model of `blocks` blocks has not.
   void check(int blocks, Problems& problems) const;
 
  private:
-  struct Range {
-    std::string entry;
-    int first = 0, last = 0;
+  struct Entry {
+    std::string text;
+    BlockRange range;
   };
   Problem place_;  // of the key
-  bool all_ = false;
-  std::vector<Range> ranges_;
+  std::vector<Entry> ranges_;
 };
 
 }  // namespace hawser::engine

@@ -23,7 +23,7 @@ struct SaturatedStep {
 };
 
 // The saturated steps among the last kWindow. The device's results that it counts are equal on all ranks, so that all
-// ranks decide alike without communication. Checkpoints have steps().
+// ranks decide alike without communication. Checkpoints have steps() and kept().
 class SaturationHistory {
  public:
   static constexpr std::int64_t kWindow = 100;
@@ -33,11 +33,13 @@ class SaturationHistory {
   // The newest saturated step of a Linear that has `limit` of them or more; limit 0: none.
   std::optional<SaturatedStep> due(std::int64_t limit) const;
   std::int64_t count(const SaturatedStep& linear) const;
-  // This Linear cannot fall back: it is not due again in this process.
+  // This Linear cannot fall back: it is not due again in this run, also after it is resumed.
   void keep_in_fp8(const SaturatedStep& linear) { kept_.push_back(linear); }
+  const std::vector<SaturatedStep>& kept() const { return kept_; }
   const std::vector<SaturatedStep>& steps() const { return steps_; }
   // Of a checkpoint, without Linears that are no longer in FP8.
   void set_steps(std::vector<SaturatedStep> steps) { steps_ = std::move(steps); }
+  void set_kept(std::vector<SaturatedStep> kept) { kept_ = std::move(kept); }
 
  private:
   std::vector<SaturatedStep> steps_;  // in the order of the steps

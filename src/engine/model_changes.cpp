@@ -96,7 +96,7 @@ namespace {
 // Linears in FP8, those that adapters leave frozen included.
 ModelChanges with_fp8(const ModelChanges& changes, const Recipe& recipe, const std::vector<std::string>& fallbacks) {
   Problems wrong;
-  const Fp8Blocks blocks(recipe, wrong);
+  const Fp8Blocks blocks(recipe);
   const Fp8Exclusions exclusions(recipe, fallbacks, wrong);
   const bool dora = recipe.adapter.kind != AdapterKind::none && recipe.adapter.dora;
   ModelChanges out = changes;

@@ -58,6 +58,7 @@ std::string to_json(const RunState& state) {
   if (state.replays > 0) json["replays"] = state.replays;
   if (!state.fp8_fallbacks.empty()) json["fp8_fallbacks"] = json_of(state.fp8_fallbacks);
   if (!state.saturated_steps.empty()) json["saturated_steps"] = json_of(state.saturated_steps);
+  if (!state.kept_in_fp8.empty()) json["kept_in_fp8"] = json_of(state.kept_in_fp8);
   json["recipe"] = io::parse_own_json<io::OrderedJson>(state.recipe);
   json["config"] = state.config;
   json["tokenizer"] = state.tokenizer;
@@ -102,6 +103,7 @@ RunState run_state_of(const std::string& text) {
             .replays = json.contains("replays") ? count("replays") : 0,
             .fp8_fallbacks = fallbacks_of(json.value("fp8_fallbacks", Json::array())),
             .saturated_steps = saturated_steps_of(json.value("saturated_steps", Json::array())),
+            .kept_in_fp8 = saturated_steps_of(json.value("kept_in_fp8", Json::array())),
             .recipe = json.at("recipe").dump(),
             .config = json.at("config"),
             .tokenizer = json.at("tokenizer"),
@@ -147,8 +149,7 @@ bool same_blocks(const nlohmann::json& a, const nlohmann::json& b, int blocks) {
   const auto of = [](const nlohmann::json& layers) {
     Recipe recipe;
     recipe.precision.fp8.layers = layers.get<std::vector<std::string>>();
-    Problems ignored;
-    return Fp8Blocks(recipe, ignored);
+    return Fp8Blocks(recipe);
   };
   const Fp8Blocks one = of(a), other = of(b);
   for (int block = 0; block < blocks; ++block) {

@@ -31,6 +31,7 @@ struct RunState {
   std::int64_t replays = 0;                        // step::OptimizerProgress::replays
   std::vector<Fp8Fallback> fp8_fallbacks;          // of the run so far
   std::vector<SaturatedStep> saturated_steps;      // SaturationHistory::steps()
+  std::vector<SaturatedStep> kept_in_fp8;          // SaturationHistory::kept()
   std::string recipe;                              // text of config's recipe_json
   std::string config;                              // text of the model's config.json
   std::string tokenizer;                           // path of a tokenizer.json or its folder; "": none

@@ -131,14 +131,17 @@ TEST(RunState, FallbacksAreReadAsWritten) {
   using enum nn::Site;
   const RunState state{.fp8_fallbacks = {{7, {"layers.0.q_proj", "layers.0.k_proj"}}, {9, {"layers.1.down_proj"}}},
                        .saturated_steps = {{8, 3, down_projection}, {9, 0, qkv_projection}},
+                       .kept_in_fp8 = {{8, 3, down_projection}},
                        .recipe = "{}"};
   const RunState back = run_state_of(to_json(state));
   EXPECT_EQ(back.fp8_fallbacks, state.fp8_fallbacks);
   EXPECT_EQ(back.saturated_steps, state.saturated_steps);
+  EXPECT_EQ(back.kept_in_fp8, state.kept_in_fp8);
   const std::string none = to_json({.recipe = "{}"});
   EXPECT_EQ(none.find("fallback"), std::string::npos) << none;
   EXPECT_TRUE(run_state_of(none).fp8_fallbacks.empty());
   EXPECT_TRUE(run_state_of(none).saturated_steps.empty());
+  EXPECT_TRUE(run_state_of(none).kept_in_fp8.empty());
   std::string wrong = to_json(state);
   wrong.replace(wrong.find("\"modules\""), 9, "\"x\"");
   EXPECT_THROW(run_state_of(wrong), UserError);

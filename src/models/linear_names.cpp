@@ -1,20 +1,14 @@
 #include "models/linear_names.h"
 
 #include <algorithm>
-#include <cctype>
 #include <set>
 
 #include "base/cat.h"
+#include "base/name_pattern.h"
 
 namespace hawser::models {
 
 namespace {
-
-bool is_pattern(const std::string& text) {
-  return std::ranges::any_of(text, [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '_' && c != '.' && c != '-';
-  });
-}
 
 std::string last_part(const std::string& name) {
   return name.substr(name.rfind('.') + 1);
@@ -28,11 +22,9 @@ void add_modules(const nn::Param& param, std::vector<std::string>& out) {
 
 std::optional<ModuleName> module_name_of(const std::string& text) {
   if (!is_pattern(text)) return ModuleName{text};
-  try {
-    return ModuleName{text, std::regex(text, std::regex::ECMAScript)};
-  } catch (const std::regex_error&) {
-    return std::nullopt;
-  }
+  std::optional<std::regex> pattern = compiled_pattern(text);
+  if (!pattern) return std::nullopt;
+  return ModuleName{text, std::move(pattern)};
 }
 
 bool ModuleName::matches(const std::string& module) const {

@@ -47,7 +47,7 @@ std::string group_kind(const std::string& communicator) {
   return communicator.substr(0, communicator.find(':'));
 }
 
-double bytes_sent(const CollectiveNote& note, int count) {
+double bytes_sent(const CollectiveNote& note, int count, bool counted) {
   const double bytes = static_cast<double>(note.bytes), others = count - 1;
   switch (note.kind) {
     case CollectiveKind::all_gather:      // a member's shard, to each of the others
@@ -58,7 +58,7 @@ double bytes_sent(const CollectiveNote& note, int count) {
     case CollectiveKind::all_to_all:  // of equal parts, to each of the others one
       return others / count * bytes;
     case CollectiveKind::all_to_all_v:
-      return others / count * (note.expected_bytes > 0 ? note.expected_bytes : bytes);
+      return others / count * (counted ? note.expected_bytes : bytes);
     case CollectiveKind::broadcast:
     case CollectiveKind::send:
     case CollectiveKind::exchange:
@@ -106,6 +106,7 @@ class Pricer {
     const Link* link;
     double rate, pair_rate;
     int count;
+    bool counted;
   };
 
   struct Rate {
@@ -152,8 +153,8 @@ class Pricer {
     const Route& route = it->second;
     const bool pair = note.kind == CollectiveKind::send || note.kind == CollectiveKind::receive ||
                       note.kind == CollectiveKind::exchange;
-    const double seconds =
-        pair ? static_cast<double>(note.bytes) / route.pair_rate : bytes_sent(note, route.count) / route.rate;
+    const double seconds = pair ? static_cast<double>(note.bytes) / route.pair_rate
+                                : bytes_sent(note, route.count, route.counted) / route.rate;
     return {route.link->latency + seconds, "communication", route.link};
   }
 
@@ -161,10 +162,11 @@ class Pricer {
     const Members all = members_of(communicator, 0);
     const Link& link = target_.link(all.first, all.last);
     const auto index = static_cast<std::size_t>(&link - target_.links.data());
-    if (index == 0) return {&link, link.rate, link.rate, all.count};
+    const bool counted = target_.sends_counted_rows(all.first, all.last);
+    if (index == 0) return {&link, link.rate, link.rate, all.count, counted};
     const Link& near = target_.links[index - 1];
     const int inside = members_of(communicator, near.ranks).on_first_node;
-    return {&link, std::min(near.rate, inside * link.rate), std::min(near.rate, link.rate), all.count};
+    return {&link, std::min(near.rate, inside * link.rate), std::min(near.rate, link.rate), all.count, counted};
   }
 
   const Target& target_;

@@ -44,8 +44,9 @@ Members members_of(const std::string& communicator, int ranks_per_node);
 // The part of a communicator's name before its first colon: "shard" for "shard:0-7/gather".
 std::string group_kind(const std::string& communicator);
 
-// Bytes that this rank sends in a collective of `count` members.
-double bytes_sent(const CollectiveNote& note, int count);
+// Bytes that this rank sends in a collective of `count` members. `counted`: of rows that the device counts, it sends
+// these (Target::sends_counted_rows), not their bound.
+double bytes_sent(const CollectiveNote& note, int count, bool counted);
 
 struct StepTime {
   double seconds = 0;

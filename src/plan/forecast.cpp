@@ -8,6 +8,7 @@
 #include "base/format_apart.h"
 #include "base/text.h"
 #include "config/config.h"
+#include "plan/run_plan.h"
 
 namespace hawser::plan {
 
@@ -38,6 +39,7 @@ Forecaster::Forecaster(const Recipe& recipe, const models::Model& model, int wor
       target_(std::move(target)),
       machine_(machine),
       threads_(threads),
+      evaluates_(evaluates(recipe)),
       capacity_(capacity_of(recipe, target_, machine, world)),
       choices_(std::move(choices)) {
   if (!choices_.model) choices_.model = same_on_all_ranks(model);
@@ -160,14 +162,24 @@ Forecast Forecaster::extrapolated(const Recipe& recipe, const Candidate& candida
 
 namespace {
 
-// Those of a training run that are not like most.
-std::vector<Layout> other_steps(const Layout& layout) {
-  std::vector<Layout> others;
-  if (needs_calibration(layout)) others.push_back(calibrating(layout));
-  if (layout.may_refuse()) others.push_back(of_refused_steps(layout));
+struct OtherStep {
+  step::Purpose purpose = step::Purpose::train;
+  Layout layout;
+};
+
+// Those of a training run that are not like most, as engine::Session has them.
+std::vector<OtherStep> other_steps(const Layout& layout, bool evaluates) {
+  constexpr step::Purpose kTrain = step::Purpose::train, kLoss = step::Purpose::loss;
+  std::vector<OtherStep> others;
+  if (evaluates) others.push_back({kLoss, layout});
+  if (needs_calibration(layout)) others.push_back({kTrain, calibrating(layout)});
+  if (layout.may_refuse()) {
+    others.push_back({kTrain, of_refused_steps(layout)});
+    if (evaluates) others.push_back({kLoss, of_refused_steps(layout)});
+  }
   if (layout.verify_every > 0) {
     for (const step::Verification verification : {step::Verification::reference, step::Verification::comparison}) {
-      others.push_back(verified(layout, verification));
+      others.push_back({kTrain, verified(layout, verification)});
     }
   }
   return others;
@@ -207,11 +219,10 @@ Forecast Forecaster::forecast(const Recipe& recipe, const Candidate& candidate, 
         plan_rank(model, out.layout, step::Purpose::train, of_stage.first, false, placing, max_needed - overhead));
     ranks.push_back(of_stage.first);
     out.placed = out.placed && plans.back().buffers.placement.placed;
-    out.stages.push_back({.costs = costs_of(plans.back(), model, out.layout), .overhead = overhead});
+    out.stages.push_back({.costs = costs_of(plans.back(), model, out.layout, &target_), .overhead = overhead});
     std::int64_t staged = plans.back().staging_bytes;
-    for (const Layout& layout : other_steps(out.layout)) {
-      const RankPlan plan =
-          plan_rank(model, layout, step::Purpose::train, of_stage.first, false, placing, max_needed - overhead);
+    for (const auto& [purpose, layout] : other_steps(out.layout, evaluates_)) {
+      const RankPlan plan = plan_rank(model, layout, purpose, of_stage.first, true, placing, max_needed - overhead);
       out.placed = out.placed && plan.buffers.placement.placed;
       take_larger(costs_of(plan, model, layout), plan.staging_bytes, out.stages.back().costs, staged);
     }

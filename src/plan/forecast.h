@@ -181,6 +181,7 @@ class Forecaster {
   Target target_;
   Machine machine_;
   int threads_;
+  bool evaluates_;
   std::int64_t capacity_;
   Choices choices_;
 };

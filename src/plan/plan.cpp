@@ -195,7 +195,7 @@ std::string peak_instruction_text(const RankPlan& plan, const models::Model& mod
 
 }  // namespace
 
-Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& layout) {
+Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& layout, const Target* target) {
   Costs costs;
   costs.peak_bytes_by_category["parameters"] = plan.parameter_bytes;
   costs.peak_bytes_by_category["optimizer state"] = plan.optimizer_bytes;
@@ -220,7 +220,9 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
     costs.flops += item.record.flops;
     const CollectiveNote& note = item.record.collective;
     if (note.kind == CollectiveKind::none) continue;
-    costs.traffic[group_kind(note.communicator)] += bytes_sent(note, members_of(note.communicator, 0).count);
+    const Members all = members_of(note.communicator, 0);
+    const bool counted = target == nullptr || target->sends_counted_rows(all.first, all.last);
+    costs.traffic[group_kind(note.communicator)] += bytes_sent(note, all.count, counted);
   }
   for (const std::string& line : plan.implementations) {
     if (line.find(": plain") != std::string::npos) costs.slow_kernels.push_back(line);

@@ -14,6 +14,8 @@
 
 namespace hawser::plan {
 
+struct Target;
+
 struct RankPlan {
   step::Purpose purpose = step::Purpose::train;
   int stage = 0;  // the rank's pipeline stage
@@ -91,9 +93,10 @@ struct Costs {
   // Attention is counted as causal attention over full sequences of one document each, whatever the documents really
   // are.
   double model_flops = 0;
-  // Bytes that this rank sends, by kind of group: "context", "shard", "replicate", "data", "pipeline".
+  // Bytes that this rank sends, by kind of group: "context", "shard", "replicate", "data", "pipeline", "expert".
   std::map<std::string, double> traffic;
 };
-Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& layout);
+// `target`: tells where the bound of rows that a device counts is sent; null: nowhere.
+Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& layout, const Target* target = nullptr);
 
 }  // namespace hawser::plan

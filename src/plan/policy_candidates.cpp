@@ -9,16 +9,71 @@ namespace hawser::plan {
 
 namespace {
 
-double stored_bytes(const models::Model& model, int layer, const Layout& layout, const nn::Seams& seams,
-                    const nn::SavePolicy& policy) {
-  double bytes = 0;
+// Bytes that forward of a micro-batch stores, by the pass that ends their lifetime.
+struct Stored {
+  double until_backward = 0, until_weight_gradients = 0;
+};
+
+Stored stored_by(const models::Model& model, int layer, const Layout& layout, const nn::Seams& seams,
+                 const nn::SavePolicy& policy) {
+  Stored out;
   for (const nn::SavedSpec& spec : nn::saved_specs(model.layer(layer), seams, layout.bounds.row_counts(),
                                                    layout.compute, policy, model.trainable(layer))) {
     if (spec.shape.rank() == 0 || spec.writer != nn::Pass::forward) continue;
-    bytes += static_cast<double>(round_up(spec.shape.elements() * size_of(spec.dtype), Device::kAlignment));
+    const bool delayed = policy.delay_weight_gradients && spec.last_reader == nn::Pass::backward_weight;
+    (delayed ? out.until_weight_gradients : out.until_backward) +=
+        static_cast<double>(round_up(spec.shape.elements() * size_of(spec.dtype), Device::kAlignment));
   }
-  return bytes * layout.in_flight;
+  return out;
 }
+
+// How many micro-batches a chunk of the model stores at a time follows from the passes of its stage.
+class StoredBytes {
+ public:
+  StoredBytes(const Layout& layout, const models::Model& model) : layout_(layout), model_(model) {
+    for (int stage = 0; stage < layout.partition.stages; ++stage) {
+      passes_.push_back(schedule_options(layout, step::Purpose::train, stage).passes);
+    }
+  }
+
+  // Of the stage that stores the most at a time, divided by the blocks of the model. `layers`: by layer.
+  double of_a_block(const std::vector<Stored>& layers) const {
+    std::vector<Stored> chunks;
+    for (int chunk = 0; chunk < layout_.partition.chunks(); ++chunk) {
+      const models::LayerRange range = models::layers_of(model_, layout_.partition, chunk);
+      Stored& sum = chunks.emplace_back();
+      for (int layer = range.begin; layer < range.end; ++layer) {
+        sum.until_backward += layers[static_cast<std::size_t>(layer)].until_backward;
+        sum.until_weight_gradients += layers[static_cast<std::size_t>(layer)].until_weight_gradients;
+      }
+    }
+    double most = 0;
+    for (const std::vector<step::Pass>& passes : passes_) {
+      double stored = 0;
+      for (const step::Pass& pass : passes) {
+        const Stored& chunk = chunks[static_cast<std::size_t>(pass.chunk)];
+        switch (pass.kind) {
+          case step::Pass::Kind::forward:
+            stored += chunk.until_backward + chunk.until_weight_gradients;
+            break;
+          case step::Pass::Kind::backward:
+            stored -= chunk.until_backward;
+            break;
+          case step::Pass::Kind::weight_gradients:
+            stored -= chunk.until_weight_gradients;
+            break;
+        }
+        most = std::max(most, stored);
+      }
+    }
+    return most / std::max(1, model_.blocks());
+  }
+
+ private:
+  const Layout& layout_;
+  const models::Model& model_;
+  std::vector<std::vector<step::Pass>> passes_;  // by stage
+};
 
 }  // namespace
 
@@ -27,18 +82,21 @@ std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const 
   const nn::Seams seams = make_seams(layout, *mesh);
   const double input =
       static_cast<double>(layout.bounds.row_counts().residual * model.width() * size_of(layout.compute));
-  const double inputs = input * layout.in_flight * model.layers() / std::max(1, model.blocks());  // of a block
+  const auto layers = static_cast<std::size_t>(model.layers());
+  const StoredBytes stored(layout, model);
+  const double inputs = stored.of_a_block(std::vector<Stored>(layers, {.until_backward = input}));
   std::vector<PolicyCandidate> out;
   for (const Checkpointing policy : {Checkpointing::none, Checkpointing::selective, Checkpointing::qkv,
                                      Checkpointing::gate_up, Checkpointing::projections, Checkpointing::full}) {
     PolicyCandidate candidate{
         .policy = {.checkpointing = policy, .delay_weight_gradients = layout.policies.front().delay_weight_gradients}};
-    for (int layer = 0; layer < model.layers(); ++layer) {
-      nn::SavePolicy save = layout.policies[static_cast<std::size_t>(layer)];
+    std::vector<Stored> by_layer;
+    for (std::size_t layer = 0; layer < layers; ++layer) {
+      nn::SavePolicy save = layout.policies[layer];
       save.checkpointing = policy;
-      candidate.stored_bytes += stored_bytes(model, layer, layout, seams, save);
+      by_layer.push_back(stored_by(model, static_cast<int>(layer), layout, seams, save));
     }
-    candidate.stored_bytes /= std::max(1, model.blocks());
+    candidate.stored_bytes = stored.of_a_block(by_layer);
     out.push_back(candidate);
     if (!offload) continue;
     candidate.policy.offload = true;

@@ -55,6 +55,12 @@ prepare::PrepareOptions resolve_data(const Recipe& recipe) {
   return options;
 }
 
+bool evaluates(const Recipe& recipe) {
+  const DataRecipe& data = recipe.data;
+  if (!data.train.empty()) return !data.validation.empty() || data.validation_fraction > 0;
+  return !data.prepared.empty() && io::exists(prepare::token_files(resolve_data(recipe)).validation + ".idx");
+}
+
 batches::PackingPlan packing_of(const DataRecipe& data, std::uint64_t seed) {
   const bool given = data.max_documents > 0 && data.pack != Packing::chunks;
   return {.pack = data.pack,

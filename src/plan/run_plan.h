@@ -77,6 +77,9 @@ std::string model_of(const Recipe& recipe);  // RunPlan::model
 // Sources and token files: the tokenizer in the model's folder by default, token files in OUTPUT/data.
 prepare::PrepareOptions resolve_data(const Recipe& recipe);
 
+// Whether training evaluates: the recipe holds out data, or its token files, prepared before, have some.
+bool evaluates(const Recipe& recipe);
+
 batches::PackingPlan packing_of(const DataRecipe& data, std::uint64_t seed = 0);
 
 optim::LearningRatePlan learning_rate_of(const Recipe& recipe);

@@ -26,6 +26,27 @@ TEST(RunPlan, DataHaveDefaults) {
   EXPECT_EQ(with.seed, 5u);
 }
 
+TEST(RunPlan, EvaluatesWhatIsHeldOut) {
+  const TemporaryFolder folder;
+  Recipe recipe;
+  recipe.folder = folder.path("");
+  recipe.data.train = {"a.txt"};
+  EXPECT_FALSE(evaluates(recipe));
+  recipe.data.validation_fraction = 0.1;
+  EXPECT_TRUE(evaluates(recipe));
+  recipe.data.validation_fraction = 0;
+  recipe.data.validation = {"b.txt"};
+  EXPECT_TRUE(evaluates(recipe));
+  // Token files that are prepared already: those that there are.
+  recipe.data.train = recipe.data.validation = {};
+  EXPECT_FALSE(evaluates(recipe));
+  recipe.data.prepared = "tokens";
+  EXPECT_FALSE(evaluates(recipe));
+  std::filesystem::create_directories(folder.path("tokens"));
+  folder.write("tokens/valid.idx", "");
+  EXPECT_TRUE(evaluates(recipe));
+}
+
 TEST(RunPlan, DefaultsAndPathsAreResolved) {
   Recipe recipe;
   recipe.folder = "/runs";

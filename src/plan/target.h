@@ -59,6 +59,9 @@ struct Target {
   const ComputeRates& rates(DType dtype) const { return *by_float(dtype, &float32, &bf16); }
   // The link of a group whose members' ranks are in [first, last].
   const Link& link(int first, int last) const;
+  // Whether a group with ranks in [first, last] sends only the rows that a device counts, not their bound
+  // (comm::Group::all_to_all_v): GPUs of a machine do, which the first link connects, and CPUs.
+  bool sends_counted_rows(int first, int last) const { return !cuda || &link(first, last) == links.data(); }
 };
 
 // Loads a shipped target by name, or a file of the same format by path. UserError: an unknown name with the nearest

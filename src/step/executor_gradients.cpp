@@ -78,12 +78,16 @@ void Executor::gradient_norm(const Instruction& instruction) {
                                   .skip = state.skip()});
   refuse(instruction);
   judge(instruction);
-  ops::count_step(compute, {.step = progress.field(&OptimizerProgress::step),
-                            .good_steps = progress.field(&OptimizerProgress::good_steps),
-                            .loss_scale = progress.field(&OptimizerProgress::loss_scale),
-                            .skip = state.skip(),
-                            .overflow = static_cast<std::int32_t>(Skip::overflow),
-                            .scaling = setup_.loss_scaling});
+  // The same step runs again as one that counts: an overflow of its gradients is counted then.
+  const bool discarded = setup_.calibrates || setup_.verification == Verification::reference;
+  if (!discarded) {
+    ops::count_step(compute, {.step = progress.field(&OptimizerProgress::step),
+                              .good_steps = progress.field(&OptimizerProgress::good_steps),
+                              .loss_scale = progress.field(&OptimizerProgress::loss_scale),
+                              .skip = state.skip(),
+                              .overflow = static_cast<std::int32_t>(Skip::overflow),
+                              .scaling = setup_.loss_scaling});
+  }
   setup_.optimizer->prepare(compute, {.learning_rate = state.record().field(&StepRecord::learning_rate),
                                       .step = progress.field(&OptimizerProgress::step),
                                       .skip = state.skip(),

@@ -353,6 +353,7 @@ engine::RunState FitRun::state_of(std::int64_t step) {
           .replays = progress_of_retired_.replays,
           .fp8_fallbacks = fallbacks_,
           .saturated_steps = saturations_.steps(),
+          .kept_in_fp8 = saturations_.kept(),
           .recipe = recipe_json(plan_.recipe),
           .config = config_text_,
           .tokenizer = tokenizer_,

@@ -77,12 +77,13 @@ void FitRun::fall_back(bool saved) {
     const std::vector<engine::Fp8Fallback> before = fallbacks_;
     std::vector<engine::Fp8Fallback> after = before;
     after.push_back({step, models::modules_at(*open_.model, linear->layer, linear->site)});
+    bool fits = true;
     try {
       reopen(after);
       log(cat("hawser: step ", step, ": ", name, " falls back to ", to_string(plan_.layout.compute),
               ": its inputs or gradients saturated FP8 in ", times, " of ", window, " steps"));
     } catch (const engine::DoesNotFit& error) {  // on every rank, with no session and no memory reserved
-      saturations_.keep_in_fp8(*linear);
+      fits = false;
       reopen(before);
       const std::string what = error.what();
       log(cat("hawser: step ", step, ": ", name, " stays in FP8 although its inputs or gradients saturated FP8 in ",
@@ -94,6 +95,12 @@ void FitRun::fall_back(bool saved) {
                               .what = cat("the checkpoint of step ", step - 1, " was removed during the run")});
     }
     set_progress(engine::run_state_of(checkpoint->metadata()));
+    if (!fits) {
+      // A resumed run does not try again, as this one does not, whatever memory it has.
+      phase(cat("saving step ", done_), "saving");
+      saturations_.keep_in_fp8(*linear);
+      saver_->save_again(done_);
+    }
     last_end_ = std::chrono::steady_clock::now();
   }
 }

@@ -395,6 +395,7 @@ void FitRun::set_progress(const engine::RunState& state) {
         sites, [&](const step::ScaledSite& site) { return site.layer == step.layer && site.site == step.site; });
   });
   saturations_.set_steps(std::move(saturated));
+  saturations_.set_kept(state.kept_in_fp8);
 }
 
 void FitRun::resume() {

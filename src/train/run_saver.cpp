@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/format_apart.h"
 #include "engine/rank_sync.h"
 #include "engine/session.h"
 #include "plan/host_snapshot.h"
@@ -45,7 +46,8 @@ void RunSaver::reserve() {
   }
   std::string rejected;
   if (bytes > space) {
-    rejected = cat("expected at most ", format_bytes(Bytes(space)), " per rank, got ", format_bytes(Bytes(bytes)));
+    const auto [has, needs] = format_apart(space, bytes);
+    rejected = cat("expected at most ", has, " per rank, got ", needs);
   }
   // All ranks check the available memory before any of them allocates.
   bool all_fit = !(world_ != nullptr ? world_->any(!rejected.empty()) : !rejected.empty());

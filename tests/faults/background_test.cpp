@@ -81,13 +81,15 @@ TEST(Background, WithoutHostMemoryStepsWait) {
     const auto memory = nlohmann::json::parse(planned.out)["memory"][0];
     const std::int64_t snapshot = memory["host_snapshot"], needed = memory["needed"];
     EXPECT_GT(snapshot, 0);
-    // The plan of an evaluation may need a little more than that of a step.
     const Words words = {"--ranks", ranks, "train.steps=12"};
     const Ended tight =
-        run(place, with(words, {"memory.capacity=" + std::to_string(needed + snapshot / 2) + "B", "output=tight"}));
+        run(place, with(words, {"memory.capacity=" + std::to_string(needed + snapshot - 1) + "B", "output=tight"}));
     ASSERT_EQ(tight.code, 0) << tight.err;
     const std::string message = lines_with(tight.err, "host memory is too small for a snapshot");
     EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 1) << tight.err;
+    const std::string bytes = "(expected at most " + std::to_string(snapshot - 1) + " bytes per rank, got " +
+                              std::to_string(snapshot) + " bytes)";
+    EXPECT_NE(message.find(bytes), std::string::npos) << tight.err;
     const Ended ample = run(place, words);
     ASSERT_EQ(ample.code, 0) << ample.err;
     EXPECT_EQ(lines_with(ample.err, "snapshot"), "") << ample.err;

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "config/config.h"
 #include "plan/forecast.h"
+#include "plan/policy_candidates.h"
 #include "support.h"
 #include "support/pipeline.h"
 #include "support/tensor_parallel.h"
@@ -139,6 +141,83 @@ TEST(Candidates, OfStagesNeedWhatTheirPlansNeed) {
   const auto plans = plan::plan_stages(model, layout, step::Purpose::train, 0, true);
   for (std::size_t s = 0; s < 2; ++s) EXPECT_EQ(f.stages[s].costs.total_bytes, plans[s].bytes()) << s;
   EXPECT_GT(f.needed(f.stages[0]), f.needed(f.stages[1]));
+}
+
+// Bytes of a plan's saved tensors that are in use at once, of those that forward has written.
+std::int64_t most_stored(const plan::RankPlan& plan) {
+  const std::vector<program::Buffer>& buffers = plan.buffers.buffers;
+  const program::BufferIndex index(buffers);
+  struct Use {
+    int first = -1, last = -1;
+  };
+  std::map<int, Use> uses;  // in the order of the host's calls
+  for (std::size_t i = 0; i < plan.trace.items.size(); ++i) {
+    for (const Access& access : plan.trace.items[i].record.accesses) {
+      const int b = index.find(access.address);
+      if (b < 0 || buffers[static_cast<std::size_t>(b)].category != "saved activations") continue;
+      Use& use = uses[b];
+      if (use.first < 0) use.first = static_cast<int>(i);
+      use.last = static_cast<int>(i);
+    }
+  }
+  std::vector<std::int64_t> change(plan.trace.items.size() + 1, 0);
+  for (const auto& [b, use] : uses) {
+    const auto first = static_cast<std::size_t>(use.first);
+    const auto writer = static_cast<std::size_t>(plan.trace.items[first].instruction);
+    if (plan.program.instructions[writer].op != program::Op::forward) continue;
+    const std::int64_t bytes = round_up(buffers[static_cast<std::size_t>(b)].bytes, Device::kAlignment);
+    change[first] += bytes;
+    change[static_cast<std::size_t>(use.last) + 1] -= bytes;
+  }
+  std::int64_t now = 0, most = 0;
+  for (const std::int64_t by : change) most = std::max(most, now += by);
+  return most;
+}
+
+// The estimate of what blocks store counts the micro-batches that a schedule really has in flight.
+TEST(Candidates, StoreWhatTheirScheduleHasInFlight) {
+  const models::Model model(description_of(4));
+  struct Case {
+    const char* name;
+    models::Partition partition;
+    int in_flight;
+    testing::PassesOfStage passes;  // null: groups of in_flight
+    bool delays = false;
+  };
+  const models::Partition one{.stages = 1}, even{.stages = 2, .ends = {2, 4}}, uneven{.stages = 2, .ends = {1, 4}},
+      four{.stages = 4, .ends = {1, 2, 3, 4}}, interleaved{.stages = 2, .ends = {1, 2, 3, 4}};
+  const testing::PassesOfStage gpipe = [&](int stage, int micro_batches) {
+    return step::grouped_passes(micro_batches, micro_batches, one, stage);
+  };
+  const std::vector<Case> cases{{"one after another", one, 1, nullptr},
+                                {"groups", one, 3, nullptr},
+                                {"groups, delayed", one, 3, nullptr, true},
+                                {"larger groups than steps", one, 9, nullptr},
+                                {"GPipe on one stage", one, 1, gpipe},
+                                {"groups on stages", uneven, 2, nullptr},
+                                {"1F1B", even, 1, testing::one_forward_one_backward_of(2)},
+                                {"1F1B, uneven", uneven, 1, testing::one_forward_one_backward_of(2)},
+                                {"1F1B on four stages", four, 1, testing::one_forward_one_backward_of(4)},
+                                {"interleaved 1F1B", interleaved, 1, testing::interleaved_of(2, 2)},
+                                {"ZB-H1", even, 1, testing::zero_bubble_of(2), true}};
+  for (const Case& c : cases) {
+    plan::Layout layout = testing::make_test_layout({.length = kLength, .documents = 1, .micro_batches = 6}, model);
+    if (c.partition.stages > 1) plan::set_partition(layout, model, c.partition);
+    layout.in_flight = c.in_flight;
+    layout.passes = c.passes;
+    for (nn::SavePolicy& policy : layout.policies) policy.delay_weight_gradients = c.delays;
+    const std::vector<plan::PolicyCandidate> candidates = plan::list_policy_candidates(layout, model);
+    EXPECT_GE(candidates.size(), 3u);
+    for (const plan::PolicyCandidate& candidate : candidates) {
+      SCOPED_TRACE(cat(c.name, ", checkpointing ", static_cast<int>(candidate.policy.checkpointing)));
+      for (nn::SavePolicy& policy : layout.policies) policy.checkpointing = candidate.policy.checkpointing;
+      std::int64_t most = 0;
+      for (const plan::RankPlan& plan : plan::plan_stages(model, layout, step::Purpose::train, 0, true)) {
+        most = std::max(most, most_stored(plan));
+      }
+      EXPECT_EQ(candidate.stored_bytes * model.blocks(), static_cast<double>(most));
+    }
+  }
 }
 
 // Offload of some blocks, and the optimizer's state.

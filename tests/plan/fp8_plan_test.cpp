@@ -20,6 +20,8 @@ models::ModelDescription with_large_experts() {
 
 Recipe recipe_of(Fp8Scaling scaling, std::int64_t verify_every) {
   Recipe recipe;
+  recipe.data.train = {"text.txt"};
+  recipe.data.validation_fraction = 0.5;
   recipe.data.sequence_length = 64;
   recipe.train.global_batch_size = 2;
   recipe.precision.compute = ComputePrecision::fp8;
@@ -43,7 +45,7 @@ TEST(Fp8Plan, CountsTheStepThatNeedsMost) {
         const plan::Forecast forecast = forecaster.forecast();
         const auto cpu = make_cpu_device();
         const auto mesh = comm::make_self_mesh();
-        const engine::Session session(model, forecast.layout, *cpu, *mesh, {step::Purpose::train});
+        const engine::Session session(model, forecast.layout, *cpu, *mesh, {step::Purpose::train, step::Purpose::loss});
         EXPECT_EQ(forecast.largest().costs.total_bytes, session.planned_bytes());
         EXPECT_EQ(forecast.largest().costs.pinned_bytes, session.pinned_bytes());
         if (!experts || scaling == Fp8Scaling::current || verify_every > 0) continue;

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "plan/report.h"
+#include "plan/run_plan.h"
 #include "support.h"
 #include "support/pipeline.h"
 #include "support/tensor_parallel.h"
@@ -204,6 +205,32 @@ TEST(HostMemory, IsReported) {
     EXPECT_EQ(json.at("fits"), memory == 0 || memory > needed);
     if (memory > 0 && memory < needed) {
       EXPECT_NE(plan::headline(f, facts).find(" of host memory per machine, has "), std::string::npos);
+    }
+  }
+}
+
+// A session that also evaluates, as that of a run does: what its evaluations stage is in host memory of their own.
+TEST(HostMemory, OfValidationIsCounted) {
+  const models::Model model = model_of();
+  for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::full}) {
+    for (const double fraction : {0.0, 0.5}) {
+      SCOPED_TRACE(cat("checkpointing ", static_cast<int>(checkpointing), ", validation ", fraction));
+      Recipe recipe = recipe_of(3);
+      recipe.data.train = {"text.txt"};
+      recipe.data.validation_fraction = fraction;
+      recipe.memory.activation_checkpointing = checkpointing;
+      const plan::Forecast f =
+          plan::Forecaster(recipe, model, 1, plan::load_target("cpu"), plan::this_machine(), 1).forecast();
+      std::vector<step::Purpose> purposes{step::Purpose::train};
+      if (plan::evaluates(recipe)) purposes.push_back(step::Purpose::loss);
+      EXPECT_EQ(purposes.size(), fraction > 0 ? 2u : 1u);
+      const auto cpu = make_cpu_device();
+      testing::CountingDevice device(*cpu);
+      const auto mesh = comm::make_self_mesh();
+      const engine::Session session(model, f.layout, device, *mesh, purposes);
+      EXPECT_EQ(f.largest().costs.pinned_bytes, session.pinned_bytes());
+      EXPECT_EQ(f.largest().costs.pinned_bytes, device.host);
+      EXPECT_EQ(f.largest().costs.total_bytes, session.planned_bytes());
     }
   }
 }

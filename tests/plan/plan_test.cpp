@@ -413,11 +413,54 @@ TEST(CostModel, ReadsGroupsFromTheirNames) {
   EXPECT_EQ(plan::members_of("world:3", 8).count, 1);
 }
 
-// A member keeps its own part. Counted rows have the expected time, not that of their bound.
+// A member keeps its own part.
 TEST(CostModel, AllToAllSendsThePartsOfOthers) {
-  EXPECT_EQ(plan::bytes_sent({.kind = CollectiveKind::all_to_all, .bytes = 800}, 4), 600);
-  EXPECT_EQ(plan::bytes_sent({.kind = CollectiveKind::all_to_all_v, .bytes = 800, .expected_bytes = 80}, 4), 60);
-  EXPECT_EQ(plan::bytes_sent({.kind = CollectiveKind::all_to_all_v, .bytes = 800}, 4), 600);
+  EXPECT_EQ(plan::bytes_sent({.kind = CollectiveKind::all_to_all, .bytes = 800}, 4, true), 600);
+  const CollectiveNote rows{.kind = CollectiveKind::all_to_all_v, .bytes = 800, .expected_bytes = 80};
+  EXPECT_EQ(plan::bytes_sent(rows, 4, true), 60);
+  EXPECT_EQ(plan::bytes_sent(rows, 4, false), 600);
+}
+
+// GPUs of a node load counted rows from one another, and CPUs send only these. Between nodes NCCL sends their bound.
+TEST(CostModel, CountedRowsHaveTheTimeOfTheirBoundBetweenNodes) {
+  plan::Target target;
+  target.links = {{.ranks = 4, .rate = 4e6, .latency = 0}, {.ranks = 0, .rate = 1e6, .latency = 0}};
+  const auto seconds = [&](bool cuda, const char* communicator) {
+    target.cuda = cuda;
+    MetaDevice device;
+    device.make_stream("a")->launch({.name = "all_to_all_v",
+                                     .kind = OpKind::communication,
+                                     .collective = {.kind = CollectiveKind::all_to_all_v,
+                                                    .communicator = communicator,
+                                                    .bytes = 8'000'000,
+                                                    .expected_bytes = 1e6}},
+                                    {});
+    return plan::step_time(device.trace(), target, DType::f32, 1.0).seconds;
+  };
+  EXPECT_NEAR(seconds(true, "expert:0-3"), 0.75 * 1e6 / 4e6, 1e-12);
+  EXPECT_NEAR(seconds(true, "expert:4-5"), 0.5 * 1e6 / 4e6, 1e-12);
+  EXPECT_NEAR(seconds(true, "expert:2-5"), 0.75 * 8e6 / 2e6, 1e-12);  // the links of two ranks on each node
+  EXPECT_NEAR(seconds(true, "expert:0-12:4"), 0.75 * 8e6 / 1e6, 1e-12);
+  EXPECT_NEAR(seconds(false, "expert:2-5"), 0.75 * 1e6 / 2e6, 1e-12);
+  target.links.erase(target.links.begin());  // one machine of any number of ranks
+  EXPECT_NEAR(seconds(true, "expert:2-5"), 0.75 * 1e6 / 1e6, 1e-12);
+}
+
+TEST(CostModel, CountedRowsAreTrafficAsTheyAreSent) {
+  const models::Model model(testing::llama_description({.blocks = 1}));
+  const plan::Layout layout = testing::make_test_layout({}, model);
+  plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, 0);
+  const CollectiveNote rows{
+      .kind = CollectiveKind::all_to_all_v, .communicator = "expert:0-3", .bytes = 800, .expected_bytes = 80};
+  plan.trace.items.push_back({.record = {.name = "rows", .kind = OpKind::communication, .collective = rows}});
+  plan::Target target;
+  target.cuda = true;
+  const auto sent = [&](int ranks_of_a_node) {
+    target.links = {{.ranks = ranks_of_a_node}, {.ranks = 0}};
+    return plan::costs_of(plan, model, layout, &target).traffic.at("expert");
+  };
+  EXPECT_EQ(sent(4), 60);
+  EXPECT_EQ(sent(2), 600);
 }
 
 TEST(CostModel, StreamsOverlapAndEventsOrder) {

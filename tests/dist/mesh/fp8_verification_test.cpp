@@ -172,5 +172,36 @@ TEST(Fp8Verification, ComparesExpertsWithTheStepWithoutFp8) {
   expect_comparisons_with_the_step_without_fp8(model, {testing::meshes(model).front()});
 }
 
+// The reference, and the first step of delayed scales, run before a step that counts. An overflow of their gradients
+// reduces no loss scale, and does not set back the number of good steps.
+TEST(Fp8Verification, StepsThatAreDiscardedLeaveTheLossScale) {
+  if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
+  const models::Model model = fp8_model();
+  for (const Fp8Scaling scaling : {Fp8Scaling::delayed, Fp8Scaling::current}) {
+    plan::Layout layout = with_fp8(testing::meshes(model).front(), model, {.scaling = scaling, .verify_every = 1});
+    layout.loss_scaling = {.growth_interval = 3, .initial = std::ldexp(1.0, 66)};
+    VerifiedRun run(model, layout);
+    float scale = static_cast<float>(layout.loss_scaling.initial);
+    int good = 0, discarded = 0, trained = 0;
+    for (int i = 0; i < 14; ++i) {
+      SCOPED_TRACE(cat("delayed ", scaling == Fp8Scaling::delayed, ", step ", i));
+      const engine::Session::Verified got = run.verified(0);
+      const step::Skip skipped = got.step.result->skipped();
+      if (got.reference.result->skipped() == step::Skip::overflow) ++discarded;
+      if (skipped == step::Skip::none) {
+        ++trained, ++good;
+      } else if (skipped == step::Skip::overflow) {
+        scale /= 2, good = 0;
+      }
+      if (good == layout.loss_scaling.growth_interval) scale *= 2, good = 0;
+      EXPECT_EQ(got.step.progress->loss_scale, scale);
+      EXPECT_EQ(got.step.progress->good_steps, good);
+      EXPECT_EQ(got.step.progress->step, trained);
+    }
+    EXPECT_GT(discarded, 0);
+    EXPECT_GT(trained, 0);
+  }
+}
+
 }  // namespace
 }  // namespace hawser

@@ -1,0 +1,33 @@
+// What the ranks of a machine pin together, and its memory.
+#include "engine/does_not_fit.h"
+
+#include <gtest/gtest.h>
+
+#include "base/host_name.h"
+
+namespace hawser::engine {
+namespace {
+
+std::string message_of(std::int64_t has, std::int64_t needs) {
+  try {
+    expect_fits(nullptr, {.pinned = needs, .machine_has = Bytes(has)});
+  } catch (const DoesNotFit& error) {
+    return error.what();
+  }
+  return "fits";
+}
+
+// Rounded, 1 GiB and a byte more are the same.
+TEST(DoesNotFit, NumbersOfHostMemoryDiffer) {
+  constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+  const auto message = [](const std::string& has, const std::string& needs) {
+    return cat("does not fit in host memory (expected at most ", has, " for the 1 rank on ", host_name(), ", got ",
+               needs, "); try fewer ranks on each machine");
+  };
+  EXPECT_EQ(message_of(kGiB, kGiB), "fits");
+  EXPECT_EQ(message_of(kGiB, kGiB + 1), message("1073741824 bytes", "1073741825 bytes"));
+  EXPECT_EQ(message_of(kGiB, 2 * kGiB), message("1.00 GiB", "2.00 GiB"));
+}
+
+}  // namespace
+}  // namespace hawser::engine
