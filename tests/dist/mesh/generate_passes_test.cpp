@@ -36,7 +36,7 @@ class SlowStream : public ForwardingDevice {
   }
 
  private:
-  std::unique_ptr<Device> slow_;
+  std::shared_ptr<Device> slow_;
   std::string name_;
 };
 
