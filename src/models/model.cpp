@@ -28,6 +28,7 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const 
   Problems unsupported;
   check_supported(description_, "", unsupported);
   HAWSER_CHECK(unsupported.empty(), description_.family, ": ", unsupported.lines());
+  check_tables(description_.tables);
   for (const BlockDescription& block : description_.blocks) {
     if (block.moe && router_loss_ == nullptr) router_loss_ = std::make_shared<nn::RouterLoss>(block.moe->loss());
   }

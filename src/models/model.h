@@ -57,6 +57,8 @@ struct ModelDescription {
   nn::HeadConfig head;
   std::vector<ops::RopeConfig> ropes;  // nn::AttentionConfig::rope is an index
   std::int64_t max_position = 0;       // longest sequence that the model was trained for
+  // Tables of a micro-batch that layers read by name (nn::BatchViews::table) and the data must have.
+  std::vector<TableSpec> tables = {};
   // Tensors of the files that are not part of the model, such as buffers: names, or "*" and an ending, or a beginning
   // and "*".
   std::vector<std::string> ignored_tensors = {};

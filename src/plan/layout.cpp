@@ -207,6 +207,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, const Split
   layout.batch = batches::batch_shape(packing_of(recipe.data), recipe.train.micro_batch_size, split.mesh.context,
                                       p.context_chunks);
   set_masks(layout.batch, model);
+  layout.batch.tables = model.description().tables;
   if (device == DeviceKind::cuda && layout.batch.context > 1) layout.head_groups = kCudaHeadGroups;
   layout.micro_batches = static_cast<int>(std::max<std::int64_t>(
       1, ceil_div(recipe.train.global_batch_size, layout.data_ranks() * layout.batch.sequences)));
@@ -440,6 +441,7 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
   bounds.uses_kv_cache = layout.kv_cache_rows > 0;
   bounds.random_numbers = purpose == step::Purpose::train && model.draws_random_numbers();
   bounds.token_mask = model.reads_token_mask() || quantizes_operands(layout);
+  bounds.tables = model.description().tables;
   bounds.row_part = layout.sequence_parallel ? mesh.tensor().index() : 0;
   return {.model = &model,
           .program = &program,
