@@ -1,10 +1,11 @@
 #include "models/model.h"
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 
 #include "base/cat.h"
 #include "models/supported.h"
-#include "nn/extent.h"
 
 namespace hawser::models {
 
@@ -111,9 +112,14 @@ namespace {
 // Elements of the global tensors of flats. One tensor may be several segments, slices of it.
 std::int64_t elements_of(const std::vector<nn::Flat>& flats, bool only_trainable) {
   std::int64_t count = 0;
+  std::set<std::string_view> known;
   for (const nn::Flat& flat : flats) {
     if (only_trainable && !flat.spec().trainable) continue;
-    count += nn::saved_count(flat, {.kind = nn::Extent::Kind::element});
+    for (const nn::Param& param : flat.params()) {
+      for (const nn::Segment& segment : param.segments) {
+        if (known.insert(segment.name).second) count += segment.global.elements();
+      }
+    }
   }
   return count;
 }

@@ -114,7 +114,7 @@ class Optimizer {
   virtual std::vector<Phase> phases(const nn::Flat& /*flat*/) const { return {{}}; }
   // Whether an update needs complete matrices (nn/extent.h), which its phases gather; of matrices that a slice cuts,
   // with Phase::slices. A slice of the leading dims of [E, out, in] has complete matrices. step::ModelState rejects a
-  // flat whose matrices no phase completes.
+  // flat whose matrices no phase completes, and one that has several ranges of a matrix (a sliced fused QKV).
   virtual bool needs_matrices(const nn::Flat& /*flat*/) const { return false; }
   // Whether the last phase writes FlatUpdate::amax; otherwise the caller reads the updated weights once more.
   virtual bool records_amaxes(const nn::Flat& /*flat*/) const { return false; }
