@@ -19,6 +19,8 @@ BatchLoader::BatchLoader(std::shared_ptr<const SequenceSet> set, const BatchShap
   HAWSER_CHECK(order.global_batch_size > 0 && shape.sequences > 0, "empty batches");
   HAWSER_CHECK(set_->max_documents() <= shape.max_documents, set_->max_documents(), " documents per sequence, maximum ",
                shape.max_documents);
+  // Every sequence is checked as it is loaded. Data without the tables are found here, before a step.
+  if (!shape_.tables.empty() && set_->size() > 0) check_sequence_tables(set_->get(0), shape_.tables);
 }
 
 std::int64_t BatchLoader::micro_batches() const {
@@ -65,6 +67,10 @@ std::uint64_t BatchLoader::step_hash(std::int64_t step) const {
     if (index < 0) continue;
     const Sequence sequence = set_->get(index);
     for (const auto& numbers : {sequence.ids, sequence.labels, sequence.document_lengths}) add(numbers);
+    for (const auto& [name, values] : sequence.tables) {
+      hash = fnv1a(name, hash);
+      hash = fnv1a({reinterpret_cast<const char*>(values.data()), static_cast<std::size_t>(values.bytes())}, hash);
+    }
   }
   return hash;
 }

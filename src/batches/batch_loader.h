@@ -39,6 +39,7 @@ struct BatchOrder {
 
 class BatchLoader {
  public:
+  // UserError if the first sequence has not the tables of the shape (check_sequence_tables).
   BatchLoader(std::shared_ptr<const SequenceSet> set, const BatchShape& shape, const BatchLayout& layout,
               const BatchOrder& order);
 
@@ -51,7 +52,7 @@ class BatchLoader {
   // Number of targets in the step over all ranks; the same on each rank.
   std::int64_t step_targets(std::int64_t step) const;
 
-  // Of the ids, labels and documents of the step's sequences; the same on each rank that has the same data.
+  // Of the ids, labels, documents and tables of the step's sequences; the same on each rank that has the same data.
   std::uint64_t step_hash(std::int64_t step) const;
 
   const BatchShape& shape() const { return shape_; }

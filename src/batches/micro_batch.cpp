@@ -37,8 +37,8 @@ BatchShape batch_shape(const PackingPlan& packing, std::int64_t sequences, int c
 namespace {
 
 // Rows [from, from + count) of a sequence, padding included, become the batch's rows from `to` on.
-void add_rows(MicroBatch& batch, const Sequence& sequence, std::int64_t number, std::int64_t from, std::int64_t count,
-              std::int64_t to) {
+void add_rows(MicroBatch& batch, const BatchShape& shape, const Sequence& sequence, std::int64_t number,
+              std::int64_t from, std::int64_t count, std::int64_t to) {
   for (std::int64_t i = 0; i < count; ++i) {
     batch.row_ids[2 * (to + i)] = static_cast<std::int32_t>(number);
     batch.row_ids[2 * (to + i) + 1] = static_cast<std::int32_t>(from + i);
@@ -49,6 +49,19 @@ void add_rows(MicroBatch& batch, const Sequence& sequence, std::int64_t number, 
   std::copy_n(sequence.labels.begin() + from, tokens, batch.labels.begin() + to);
   std::copy_n(sequence.positions.begin() + from, tokens, batch.positions.begin() + to);
   std::fill_n(batch.token_mask.begin() + to, tokens, 1);
+  for (const TableSpec& table : shape.tables) {
+    if (table.entry != TableSpec::Entry::token) continue;
+    batch.tables.at(table.name).copy(table, sequence.tables.at(table.name), from, tokens, to);
+  }
+}
+
+// The entries of sequence number `at` of the micro-batch.
+void add_sequence_tables(MicroBatch& batch, const BatchShape& shape, const Sequence& sequence, std::int64_t at) {
+  check_sequence_tables(sequence, shape.tables);
+  for (const TableSpec& table : shape.tables) {
+    if (table.entry != TableSpec::Entry::sequence) continue;
+    batch.tables.at(table.name).copy(table, sequence.tables.at(table.name), 0, 1, at);
+  }
 }
 
 ChunkTable make_table(const BatchShape& shape, const Sequence& sequence, std::span<double> load) {
@@ -83,6 +96,34 @@ void add_striped_segments(MicroBatch& batch, const BatchShape& shape,
 
 }  // namespace
 
+void check_sequence_tables(const Sequence& sequence, const std::vector<TableSpec>& tables) {
+  for (const TableSpec& table : tables) {
+    const auto found = sequence.tables.find(table.name);
+    if (found == sequence.tables.end()) {
+      throw UserError(Problem{.what = "the data have no such table, which the model reads", .at = table.name});
+    }
+    const TableValues& values = found->second;
+    if (values.dtype() != table.dtype) {
+      throw UserError(Problem{.what = "a table of the data has another dtype than the model reads",
+                              .expected = to_string(table.dtype),
+                              .got = to_string(values.dtype()),
+                              .at = table.name});
+    }
+    const std::int64_t entries = table.entry == TableSpec::Entry::token ? sequence.length() : 1;
+    if (values.elements() != entries * table.width) {
+      throw UserError(Problem{.what = cat("a sequence of ", sequence.length(), " tokens has a table of another length"),
+                              .expected = cat(entries * table.width),
+                              .got = cat(values.elements()),
+                              .at = table.name});
+    }
+  }
+  if (sequence.tables.size() == tables.size()) return;
+  for (const auto& [name, values] : sequence.tables) {
+    if (std::ranges::find(tables, name, &TableSpec::name) != tables.end()) continue;
+    throw UserError(Problem{.what = "the data have a table that the model does not read", .at = name});
+  }
+}
+
 MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShape& shape, int context_rank,
                             std::int64_t first_sequence) {
   HAWSER_CHECK(static_cast<std::int64_t>(sequences.size()) <= shape.sequences, sequences.size(), " sequences, maximum ",
@@ -101,6 +142,10 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
   batch.row_ids.resize(2 * rows);
   batch.token_mask.assign(rows, 0);
   batch.mask_pairs.assign(shape.masks.size(), 0.0);
+  for (const TableSpec& table : shape.tables) {
+    const std::int64_t entries = table.entry == TableSpec::Entry::token ? shape.local_rows() : shape.sequences;
+    batch.tables.emplace(table.name, TableValues(table, entries));
+  }
 
   static const Sequence kEmpty;
   std::vector<ChunkTable> tables;
@@ -113,6 +158,7 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
                  shape.sequence_length);
     HAWSER_CHECK(static_cast<std::int64_t>(sequence.document_lengths.size()) <= shape.max_documents,
                  sequence.document_lengths.size(), " documents in a sequence, maximum ", shape.max_documents);
+    if (&sequence != &kEmpty) add_sequence_tables(batch, shape, sequence, s);
     tables.push_back(make_table(shape, sequence, load));
     documents.push_back(sequence.document_lengths);
     const ChunkTable& table = tables.back();
@@ -143,8 +189,8 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
       const std::int64_t first = std::max(chunk_begin, begin),
                          end = std::min(chunk_begin + table.chunk_length, begin + of_sequence);
       if (first >= end) continue;
-      add_rows(batch, sequence, first_sequence + s, chunk * table.chunk_length + first - chunk_begin, end - first,
-               s * of_sequence + first - begin);
+      add_rows(batch, shape, sequence, first_sequence + s, chunk * table.chunk_length + first - chunk_begin,
+               end - first, s * of_sequence + first - begin);
     }
   }
   batch.imbalance = imbalance(work);

@@ -29,6 +29,7 @@ struct BatchShape {
   int row_multiple = 1;                          // local_rows() is a multiple of it
   bool source_segments = false;                  // micro-batches have MicroBatch::by_source
   bool all_row_ids = false;                      // tables have the row ids of all ranks
+  std::vector<TableSpec> tables = {};            // that the model declares: MicroBatch::tables
 
   int ring() const { return context / context_heads; }  // ranks that the chunks of a sequence are split over
   int chunks() const { return ring() * chunks_per_rank; }
@@ -67,6 +68,9 @@ struct MicroBatch {
   std::vector<std::int32_t> row_ids;
   std::vector<std::int32_t> attention_row_ids;  // [attention_rows(), 2] of the ring index; only with context_heads
   std::vector<std::int32_t> token_mask;         // [local_rows()]: 1, padding rows 0
+  // Each of BatchShape::tables: entries for the rank's rows, in their order, or [sequences] of the micro-batch, on all
+  // context ranks. TableSpec::padding for padding rows and missing sequences.
+  Tables tables;
   std::vector<Segment> diagonal, off_diagonal, complete;  // of batches::Segments
   std::vector<std::vector<WindowSegments>> by_source;     // batches::segments_by_source of each of BatchShape::masks
   // [sequences * chunks]: index in the ring of each chunk's rank, and the chunk's index among that rank's chunks.
@@ -80,8 +84,12 @@ struct MicroBatch {
 };
 
 // The part of `context_rank`. At most shape.sequences sequences; missing ones are empty. step_targets stays 0.
+// UserError if check_sequence_tables throws one.
 // `first_sequence`: number of sequences[0] in the step.
 MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShape& shape, int context_rank,
                             std::int64_t first_sequence = 0);
+
+// UserError unless a sequence has just these tables, each with the dtype and the number of elements that it must have.
+void check_sequence_tables(const Sequence& sequence, const std::vector<TableSpec>& tables);
 
 }  // namespace hawser::batches

@@ -8,6 +8,7 @@
 #include "base/training_options.h"
 #include "prepare/jsonl.h"
 #include "prepare/token_file.h"
+#include "tensor/batch_table.h"
 #include "text/tokenizers/tokenizer.h"
 
 namespace hawser::batches {
@@ -18,6 +19,8 @@ struct Sequence {
   std::vector<std::int32_t> labels;            // target of each row; kIgnoredLabel: none
   std::vector<std::int32_t> positions;         // of each row in its document, from 0
   std::vector<std::int32_t> document_lengths;  // sum is ids.size(); a row attends to its own document only
+  // Exactly those of BatchShape::tables: an entry for each token, or one of the sequence.
+  Tables tables = {};
 
   std::int64_t length() const { return static_cast<std::int64_t>(ids.size()); }
   std::int64_t targets() const;  // number of labels that are not ignored

@@ -9,10 +9,15 @@ namespace hawser::engine {
 
 namespace {
 
-std::shared_ptr<const step::HostBatch> without_tokens(const step::HostBatch& batch) {
+std::shared_ptr<const step::HostBatch> without_tokens(const step::HostBatch& batch,
+                                                      const std::vector<TableSpec>& tables) {
   auto out = std::make_shared<step::HostBatch>(batch);
   std::ranges::fill(out->labels, prepare::kIgnoredLabel);
   std::ranges::fill(out->token_mask, 0);
+  for (const TableSpec& table : tables) {
+    TableValues& values = out->tables.at(table.name);
+    values = TableValues(table, values.elements() / table.width);
+  }
   return out;
 }
 
@@ -32,7 +37,8 @@ std::pair<double, std::int64_t> evaluate_loss(Session& session, const batches::B
         input.batches.push_back(to_host_batch(loader.load(s, m), loader.shape()));
       }
       if (static_cast<std::int64_t>(input.batches.size()) < together) {
-        input.batches.resize(static_cast<std::size_t>(together), without_tokens(*input.batches.back()));
+        input.batches.resize(static_cast<std::size_t>(together),
+                             without_tokens(*input.batches.back(), loader.shape().tables));
       }
       // Waiting for its end limits the queue: batches stay in memory until they are copied.
       const step::StepOutput output = session.run(step::Purpose::loss, input);

@@ -72,6 +72,7 @@ std::shared_ptr<step::HostBatch> to_host_batch(const batches::MicroBatch& batch,
   out->row_ids = batch.row_ids;
   out->attention_row_ids = batch.attention_row_ids;
   out->token_mask = batch.token_mask;
+  out->tables = batch.tables;
   out->diagonal = flatten(batch.diagonal, true);
   for (std::size_t m = 0; m < batch.by_source.size(); ++m) {
     auto& of_mask = out->by_source.emplace_back();

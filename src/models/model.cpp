@@ -1,10 +1,11 @@
 #include "models/model.h"
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 
 #include "base/cat.h"
 #include "models/supported.h"
-#include "nn/extent.h"
 
 namespace hawser::models {
 
@@ -28,6 +29,7 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const 
   Problems unsupported;
   check_supported(description_, "", unsupported);
   HAWSER_CHECK(unsupported.empty(), description_.family, ": ", unsupported.lines());
+  check_tables(description_.tables);
   for (const BlockDescription& block : description_.blocks) {
     if (block.moe && router_loss_ == nullptr) router_loss_ = std::make_shared<nn::RouterLoss>(block.moe->loss());
   }
@@ -110,9 +112,14 @@ namespace {
 // Elements of the global tensors of flats. One tensor may be several segments, slices of it.
 std::int64_t elements_of(const std::vector<nn::Flat>& flats, bool only_trainable) {
   std::int64_t count = 0;
+  std::set<std::string_view> known;
   for (const nn::Flat& flat : flats) {
     if (only_trainable && !flat.spec().trainable) continue;
-    count += nn::saved_count(flat, {.kind = nn::Extent::Kind::element});
+    for (const nn::Param& param : flat.params()) {
+      for (const nn::Segment& segment : param.segments) {
+        if (known.insert(segment.name).second) count += segment.global.elements();
+      }
+    }
   }
   return count;
 }

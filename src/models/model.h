@@ -1,9 +1,9 @@
 // `Model`: units of parameters, the flats that store them, and the layers that use them. It holds no data: views are
 // passed with each call.
 //
-// Layers are numbered in forward order; each block has an attention layer and an MLP. The units are the embedding, the
-// blocks and the head. A family is a config reader, a description and parameter names; see
-// models/llama/.
+// Layers are numbered in forward order. Each block has two: attention, and an MLP or experts; code that needs the layers
+// of a block asks block_of(). The units are the embedding, the blocks and the head. A family is a config reader, a
+// description and parameter names; see models/llama/.
 #pragma once
 
 #include <functional>
@@ -57,6 +57,8 @@ struct ModelDescription {
   nn::HeadConfig head;
   std::vector<ops::RopeConfig> ropes;  // nn::AttentionConfig::rope is an index
   std::int64_t max_position = 0;       // longest sequence that the model was trained for
+  // Tables of a micro-batch that layers read by name (nn::BatchViews::table) and the data must have.
+  std::vector<TableSpec> tables = {};
   // Tensors of the files that are not part of the model, such as buffers: names, or "*" and an ending, or a beginning
   // and "*".
   std::vector<std::string> ignored_tensors = {};

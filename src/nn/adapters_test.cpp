@@ -49,7 +49,7 @@ class Reference {
       const Vector &a = w[at(adapter.a)], &b = w[at(adapter.b)];
       Vector in = x;
       if (training_ && adapter.dropout > 0) {
-        const Vector mask = dropout_mask(static_cast<std::uint32_t>(i));
+        const Vector mask = dropout_mask(number_of(i));
         for (std::size_t k = 0; k < in.size(); ++k) in[k] *= mask[k];
       }
       Vector delta;
@@ -85,6 +85,18 @@ class Reference {
   }
 
  private:
+  // Adapters with the same A have one number.
+  std::uint32_t number_of(std::size_t adapter) const {
+    std::vector<std::pair<int, std::int64_t>> known;
+    for (std::size_t i = 0; i <= adapter; ++i) {
+      const std::pair own(linear_.adapters[i].a, linear_.adapters[i].a_row);
+      const auto found = std::ranges::find(known, own);
+      if (i == adapter) return static_cast<std::uint32_t>(found - known.begin());
+      if (found == known.end()) known.push_back(own);
+    }
+    return 0;
+  }
+
   const Linear& linear_;
   bool training_;
   std::map<std::pair<std::size_t, std::int64_t>, double> norms_;
@@ -98,6 +110,14 @@ TEST(Adapters, SumOfTheirTermsAndGradients) {
   const Adapter upper{.a = 11, .b = 12, .rank = kRank, .outputs = 2, .scale = kScale};
   const Adapter lower{
       .a = 11, .b = 8, .rank = kRank, .first_output = 2, .outputs = kOutputs, .a_row = kRank, .scale = kScale};
+  // One A with the two halves of a B.
+  Adapter top = {.a = 2, .b = 12, .rank = kRank, .outputs = 2, .scale = kScale};
+  Adapter bottom = {.a = 2, .b = 8, .rank = kRank, .first_output = 2, .outputs = kOutputs, .scale = kScale};
+  Adapter dropping_top = top, dropping_bottom = bottom;
+  dropping_top.dropout = dropping_bottom.dropout = kProbability;
+  Adapter top_magnitude = top, bottom_magnitude = bottom, both_top = dropping_top, both_bottom = dropping_bottom;
+  top_magnitude.magnitude = both_top.magnitude = 13;
+  bottom_magnitude.magnitude = both_bottom.magnitude = 9;
   Adapter dropping = some, first = all, all_dropping = all;
   dropping.dropout = kProbability;
   all_dropping.dropout = kProbability;
@@ -114,12 +134,27 @@ TEST(Adapters, SumOfTheirTermsAndGradients) {
                                      full_param("m2", {kOutputs}, {}, true),
                                      full_param("m0", {kOut}, {}, true),
                                      full_param("a3", {2 * kRank, kIn}, {}, true),
-                                     full_param("b3", {2, kRank}, {}, true)};
+                                     full_param("b3", {2, kRank}, {}, true),
+                                     full_param("m3", {2}, {}, true)};
   const Adapter plain{.a = 4, .b = 5, .rank = kRank, .first_output = kFirst, .outputs = kOutputs};
-  const std::vector<std::vector<Adapter>> cases = {
-      {some},        {dropping}, {all, some},    {some, same},   {dropping, same, all},
-      {first, some}, {all},      {all_dropping}, {upper, lower}, {lower, all, upper},
-      {all, plain},  {plain},    {plain, all}};
+  const std::vector<std::vector<Adapter>> cases = {{some},
+                                                   {dropping},
+                                                   {all, some},
+                                                   {some, same},
+                                                   {dropping, same, all},
+                                                   {first, some},
+                                                   {all},
+                                                   {all_dropping},
+                                                   {upper, lower},
+                                                   {lower, all, upper},
+                                                   {all, plain},
+                                                   {plain},
+                                                   {plain, all},
+                                                   {top, bottom},
+                                                   {plain, top, bottom},
+                                                   {dropping_top, dropping_bottom, dropping},
+                                                   {top_magnitude, bottom_magnitude},
+                                                   {both_top, both_bottom, dropping}};
   for (std::size_t c = 0; c < cases.size(); ++c) {
     for (const bool training : {true, false}) {
       for (const bool accumulate : {false, true}) {
@@ -178,7 +213,7 @@ TEST(Adapters, SumOfTheirTermsAndGradients) {
 
 TEST(Adapters, OfOneTargetHaveNames) {
   std::vector<Param> params;
-  const std::vector<AdapterTarget> targets = {{"q", 0, 6}};
+  const std::vector<AdapterTarget> targets = {{"q", {{0, 6}}}};
   const auto adapters =
       add_adapters({{.target = "q", .rank = 2}, {.target = "q", .rank = 3, .magnitude = true, .name = "second"}},
                    targets, 8, {}, params);
@@ -193,7 +228,7 @@ TEST(Adapters, OfOneTargetHaveNames) {
 
 // The A of plain adapters that have the same input are one parameter.
 TEST(Adapters, ThatShareAnInputShareAParameter) {
-  const std::vector<AdapterTarget> targets = {{"m.q", 0, 6}, {"m.k", 6, 2}, {"m.v", 8, 2}};
+  const std::vector<AdapterTarget> targets = {{"m.q", {{0, 6}}}, {"m.k", {{6, 2}}}, {"m.v", {{8, 2}}}};
   const auto names_of = [&](const std::vector<AdapterConfig>& configs, PartOf part = {}) {
     std::vector<Param> params;
     const auto adapters = add_adapters(configs, targets, 8, part, params);
@@ -215,6 +250,50 @@ TEST(Adapters, ThatShareAnInputShareAParameter) {
         AdapterConfig{.target = "m.q", .rank = 2, .name = "n"}}) {
     EXPECT_EQ(names_of({{.target = "m.k", .rank = 2}, other}).size(), 4u);
   }
+}
+
+// On a tensor rank with rows 2-3 of four of q, and row 1 of two of each of k and v, of one tensor of eight rows.
+TEST(Adapters, OfSeveralRangesHaveSlicesOfOneTensor) {
+  const std::vector<AdapterConfig> configs = {{.target = "qkv", .rank = 3, .dropout = 0.5, .magnitude = true},
+                                              {.target = "qkv", .rank = 3, .name = "n"}};
+  const auto params_of = [&](bool kv_copies, std::size_t adapters) {
+    const AdapterTarget target{
+        "qkv", {{0, 2, {2, 8}}, {2, 1, {5, 8}, kv_copies}, {3, 1, {7, 8}, kv_copies}}, {{4, 4}, {0, 4}}};
+    std::vector<Param> params;
+    const auto added = add_adapters(configs, {target}, 5, {}, params);
+    EXPECT_EQ(added.size(), adapters);
+    for (const Adapter& adapter : added) {
+      EXPECT_EQ(params[static_cast<std::size_t>(adapter.b)].shape, (Shape{adapter.outputs, 3}));
+      EXPECT_EQ(adapter.a, adapter.dropout > 0 ? 0 : 1);
+    }
+    return params;
+  };
+  const auto expect_slices = [](const std::vector<Param>& params, const std::string& tensor, std::int64_t columns) {
+    std::vector<std::pair<std::int64_t, std::int64_t>> rows;
+    for (const Param& param : params) {
+      for (const Segment& segment : param.segments) {
+        if (segment.name != tensor) continue;
+        EXPECT_EQ(segment.global, columns > 0 ? Shape({8, columns}) : Shape{8});
+        EXPECT_EQ(segment.file.row_order.size(), 2u);
+        rows.emplace_back(segment.slice.begin, segment.slice.extent);
+      }
+    }
+    EXPECT_EQ(rows, (std::vector<std::pair<std::int64_t, std::int64_t>>{{2, 2}, {5, 1}, {7, 1}})) << tensor;
+  };
+  for (const bool copies : {false, true}) {
+    const std::vector<Param> params = params_of(copies, copies ? 4 : 2);
+    EXPECT_EQ(params.size(), copies ? 8u : 5u);
+    for (const char* name : {"qkv.lora_B.weight", "qkv.lora_B.n.weight"}) expect_slices(params, name, 3);
+    expect_slices(params, "qkv.lora_magnitude_vector", 0);
+    for (const Param& param : params) {
+      const bool of_copies = copies && param.name.starts_with("rows_2+");
+      EXPECT_EQ(param.flat.domain == Domain::kv_copies, of_copies) << param.name;
+      EXPECT_EQ(param.flat.partial_gradient, of_copies || param.name.find("lora_A") != std::string::npos);
+    }
+  }
+  std::vector<Param> params;
+  EXPECT_THROW(add_adapters(configs, {{"qkv", {{0, 2, {2, 8}}, {2, 2}}}}, 5, {}, params), InternalError);
+  EXPECT_THROW(add_adapters(configs, {{"qkv", {{0, 2, {2, 8}}, {3, 1, {5, 8}}}}}, 5, {}, params), InternalError);
 }
 
 }  // namespace

@@ -6,8 +6,11 @@
 #pragma once
 
 #include <array>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/attention_mask.h"
@@ -18,6 +21,7 @@
 #include "nn/scaled.h"
 #include "nn/seams.h"
 #include "ops/dropout/dropout.h"
+#include "tensor/batch_table.h"
 #include "tensor/tensor.h"
 
 namespace hawser::nn {
@@ -92,6 +96,9 @@ struct BatchViews {
   TensorView attention_row_ids;
   TensorView
       token_mask;  // i32 [T]: 1: the row is a token, 0: padding. Only if a layer reads it (Layer::reads_token_mask)
+  // Those that the model declares (models::ModelDescription::tables), by name: TableSpec::shape(T), or, with an entry
+  // for each of the S sequences of a micro-batch, shape(S). Row t of the T is of sequence t / (T / S).
+  std::map<std::string, TensorView, std::less<>> tables;
   // The contents of `diagonal` if the host knows them when it enqueues, else null (ops::AttentionCall::host_segments).
   const std::vector<std::int32_t>* host_diagonal = nullptr;
   // Length of a chunk in rows, if every sequence holds exactly one document, which begins at row 0, and all sequences
@@ -109,6 +116,8 @@ struct BatchViews {
   bool striped = false;
 
   const MaskViews& with_mask(const AttentionMask& mask) const;  // InternalError if there is none
+  // One of `tables`. InternalError if the model does not declare it, or with another dtype.
+  const TensorView& table(std::string_view name, DType dtype) const;
 };
 
 // A layer's KV cache: k, v [slots, kv_heads, D] in the compute dtype, one slot per token. It outlives a pass. Empty if

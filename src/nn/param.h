@@ -121,9 +121,13 @@ struct FlatSpec {
                   // rate has a schedule of its own (optim::kGroups)
   // Not trainable, but a layer of its own changes it once a step (Layer::update). float32, stored and gathered.
   bool updated_by_layer = false;
-  bool partial_gradient = false;  // not sliced: what each tensor rank computes is a part of a sum, not an equal copy
-  std::int64_t grain = 128;       // parameters and shards begin at multiples of it; a multiple of
-                                  // Flat::kAlignmentElements
+  // Not Domain::sliced: what a tensor rank computes of the gradient is its part of a sum. False: all of it, an equal copy
+  // on each rank that has the parameter. The reduction over the shards' ranks, tensor ranks included, adds either; of
+  // copies the sum is then divided by their number. Layers set what holds without sequence parallelism;
+  // with_sequence_parallelism (nn/flat.h) adds Param::of_residual_rows.
+  bool partial_gradient = false;
+  std::int64_t grain = 128;  // parameters and shards begin at multiples of it; a multiple of
+                             // Flat::kAlignmentElements
   bool operator==(const FlatSpec&) const = default;
 
   // Blocks of a row's weights in 4 bits (DType::nf4), each with its scale: stored and gathered so, quantized once as

@@ -29,6 +29,14 @@ const MaskViews& BatchViews::with_mask(const AttentionMask& mask) const {
   HAWSER_CHECK(false, "the batch has no tables for ", mask.causal ? "" : "no causal mask, ", "window ", mask.window);
 }
 
+const TensorView& BatchViews::table(std::string_view name, DType dtype) const {
+  const auto found = tables.find(name);
+  HAWSER_CHECK(found != tables.end(), "a layer reads table ", name, ", which the model does not declare");
+  HAWSER_CHECK(found->second.dtype() == dtype, "a layer reads table ", name, " as ", to_string(dtype), ", not as ",
+               to_string(found->second.dtype()));
+  return found->second;
+}
+
 namespace {
 
 // One part: this rank's own keys, each piece of a document against itself.

@@ -62,12 +62,15 @@ class Redistribute {
    public:
     virtual ~Gather() = default;
     virtual int pieces() const = 0;
-    // Makes the compute stream wait until piece p has arrived. Called once for each piece, in order; or not at all.
+    // Makes the compute stream wait until piece p has arrived. Called once for each piece, in order, or for none. The
+    // rows have x's dtype, and its scale.
     virtual RowPiece wait(int p) = 0;
-    // All rows. Makes the compute stream wait for all of them.
+    // All rows. Makes the compute stream wait for all of them. Called after the wait() of all pieces, or alone; more
+    // than once, too.
     virtual Scaled all() = 0;
     // Called once, after the last wait() or all(). Work enqueued on the compute stream afterwards may overwrite x,
-    // which other ranks may read until then.
+    // which other ranks may read until then. What wait() and all() returned is readable in this instruction, as long as
+    // x, which it may be a part of, is not overwritten.
     virtual void finish() {}
   };
   // One sum of a matrix over the ranks.
@@ -143,8 +146,9 @@ struct AttentionPart {
   // i32 [Tq, 2], i32 [Tk, 2]: BatchViews::row_ids of the query rows and of the key rows of `tensors`, for dropout of
   // probabilities. Empty unless the batch has them (BatchViews::row_ids, sequence_row_ids, source_row_ids).
   TensorView query_ids, key_ids;
-  // True for the first of the parts with these queries. It writes o and lse; in backward, it writes dq. The results of
-  // the other parts are merged into o and lse; in backward, they are added to dq.
+  // True for the first of the parts with these query rows and heads: each (row, head) of a call is in one such part. It
+  // writes o and lse of all of them; in backward, it writes dq. The results of the other parts are merged into o and
+  // lse; in backward, they are added to dq.
   bool first = true;
   // Forward: true: the op merges the part into o and lse, and changes only rows that see a key
   // (ops::AttentionCall::accumulate); if it is the first one, into o = 0 and lse = -inf, which the seam has written.
@@ -209,8 +213,9 @@ class AttentionExchange {
 };
 
 // Expert parallelism: each rank has some of the experts. Sends the rows of its tokens to the ranks of their experts,
-// and what these compute back. P ranks, E experts: rank p has experts [p * L, (p + 1) * L), L = E / P. T tokens of this
-// rank, K experts per token; both are equal on all ranks. Each row of experts belongs to an assignment (t, k).
+// and what these compute back. P ranks, E experts, P divides E: rank p has experts [p * L, (p + 1) * L), L = E / P. T
+// rows of tokens of this rank, padding included, K experts per token; both are equal on all ranks. Each row of experts
+// belongs to an assignment (t, k).
 //
 //   dispatch   row of (t, k) = x[t,:], or round(w[t,k] * x[t,:])                            tokens to experts
 //   combine    y[t,:] = residual[t,:] + sum over k of (w[t,k] or 1) * row of (t,k)           experts to tokens
@@ -287,7 +292,9 @@ class TokenExchange {
                         // each rank's tokens to each local expert; without padding
     TensorView expert_offsets;  // i32 [pieces, L / pieces + 1]
     TensorView token_rows;      // i32 [S, 1]: r if row r of its piece is a token's, otherwise ops::kNoRow
-    TensorView state;           // i32 [Sizes::state()]: of the implementation, for its later calls. Empty if 0
+    // i32 [Sizes::state()]: of the implementation, for its later calls; only it reads them, so that they may be the bits
+    // of float32. Empty if 0.
+    TensorView state;
 
     // Of piece p.
     TensorView piece_offsets(int p) const;                             // i32 [L / pieces + 1]

@@ -71,8 +71,9 @@ struct FlatUpdate {
   int part = 0, parts = 1;
   int phase = 0;  // index in phases(flat)
   // Tensor ranks have different slices of the flat's tensors, and this rank slice `slice` of `slices`: indices
-  // [i * extent, (i + 1) * extent) of dim Segment::slice.dim are in slice i. `copies` ranks have each, and of its
-  // shards (Domain::kv_copies). A flat that is not sliced has one.
+  // [i * extent, (i + 1) * extent) of dim Segment::slice.dim are in slice i; of a tensor that is several segments, ranges
+  // of a fused QKV, that holds from each range's first index on. `copies` ranks have each, and of its shards
+  // (Domain::kv_copies). A flat that is not sliced has one.
   int slice = 0, slices = 1, copies = 1;
   TensorView weights;   // [count] in FlatSpec::stored (float32 by default), updated in place
   TensorView gradient;  // float32 [count], before clipping. update() may overwrite it: no later op but the
@@ -94,7 +95,10 @@ struct FlatUpdate {
   TensorView step;
   Exchanged received;  // what the phase before exchanged: sums; the flat gathered, or the shard scattered
   Exchanged sent;      // to be written: sums; the shard to gather, or the flat to scatter
-  // Scratch for this call, in the planned arena. Requests must be the same in each step.
+  // Scratch for this call, in the planned arena. One rank plans for all of its pipeline stage: each asks for the same
+  // temps in the same order, in each step and whatever its shard has of the tensors, and each op lists all of every view
+  // that it may touch (OpRecord::accesses). What no op of the planning rank lists has no place of its own in the arena.
+  // On the host (step::StateOptions::host_updates) a call throws InternalError.
   std::function<TensorView(DType, const Shape&)> temp;
 
   // The place in Exchanged::flat of a phase with Phase::slices of element `element` of the flat of slice `of`. The
@@ -114,7 +118,7 @@ class Optimizer {
   virtual std::vector<Phase> phases(const nn::Flat& /*flat*/) const { return {{}}; }
   // Whether an update needs complete matrices (nn/extent.h), which its phases gather; of matrices that a slice cuts,
   // with Phase::slices. A slice of the leading dims of [E, out, in] has complete matrices. step::ModelState rejects a
-  // flat whose matrices no phase completes.
+  // flat whose matrices no phase completes, and one that has several ranges of a matrix (a sliced fused QKV).
   virtual bool needs_matrices(const nn::Flat& /*flat*/) const { return false; }
   // Whether the last phase writes FlatUpdate::amax; otherwise the caller reads the updated weights once more.
   virtual bool records_amaxes(const nn::Flat& /*flat*/) const { return false; }

@@ -1,6 +1,9 @@
 // `Candidate`: what the planner may choose of a run: how its ranks divide the model and in which order pipeline stages
 // compute, what each block keeps from forward to backward and where, and where the optimizer's state is. Memory and time
 // of a candidate come from planning it (Forecaster::forecast); estimates only decide which ones are planned.
+//
+// All else of a layout follows from the recipe and the split (make_layout), also the implementation of each seam
+// (make_seams): a planner that chooses such a thing varies a key of the recipe.
 #pragma once
 
 #include <compare>

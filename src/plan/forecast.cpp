@@ -62,9 +62,7 @@ std::int64_t Forecast::host_needed() const {
 
 std::vector<Checkpointing> Forecast::checkpointing() const {
   std::vector<Checkpointing> out;
-  for (std::size_t layer = 0; layer < layout.policies.size(); layer += 2) {
-    out.push_back(layout.policies[layer].checkpointing);
-  }
+  for (const BlockPolicy& block : candidate.blocks) out.push_back(block.checkpointing);
   return out;
 }
 

@@ -108,9 +108,12 @@ struct Choices {
   std::function<Split(const Recipe&, int world)> split;
   ModelOf model;            // null: same_on_all_ranks
   CompleteLayout complete;  // null: nothing
-  // What the search varies besides keys. `splits`: others over as many ranks; null: none.
-  bool offload = false;        // of the blocks' activations, with checkpointing auto (BlockPolicy::offload)
-  bool state_on_host = false;  // StatePlace::host
+  // What is varied besides keys, by suggestions() and, if checkpointing is auto, by forecast(): offload of the blocks'
+  // activations (BlockPolicy::offload), and StatePlace::host.
+  bool offload = false;
+  bool state_on_host = false;
+  // suggestions() only: other splits over as many ranks. forecast() has that of `split` and does not look at these; to
+  // choose among splits, compare the forecasts of one Candidate each, or of a Forecaster each. Null: none.
   std::function<std::vector<Split>(const Recipe&, int world)> splits;
   // The changes that name what `to` has and a recipe cannot say. Needed by suggestions of it.
   std::function<std::vector<Change>(const Candidate& to)> changes;

@@ -207,6 +207,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, const Split
   layout.batch = batches::batch_shape(packing_of(recipe.data), recipe.train.micro_batch_size, split.mesh.context,
                                       p.context_chunks);
   set_masks(layout.batch, model);
+  layout.batch.tables = model.description().tables;
   if (device == DeviceKind::cuda && layout.batch.context > 1) layout.head_groups = kCudaHeadGroups;
   layout.micro_batches = static_cast<int>(std::max<std::int64_t>(
       1, ceil_div(recipe.train.global_batch_size, layout.data_ranks() * layout.batch.sequences)));
@@ -418,9 +419,12 @@ void check_domains(const Layout& layout, const models::Model& model) {
       HAWSER_CHECK(experts == (spec.domain == Domain::expert), text(),
                    experts ? "experts, which have Domain::expert" : "no experts");
       const auto slices = std::ranges::count_if(param.segments, is_slice);
-      // Experts may be slices of a tensor of all.
-      HAWSER_CHECK(experts || slices == (sliced ? static_cast<std::ptrdiff_t>(param.segments.size()) : 0), text(),
-                   slices, " of ", param.segments.size(), " segments are slices, not ", sliced ? "all" : "none");
+      // Experts may be slices of a tensor of all; and K and V that all ranks have, of a fused tensor.
+      const bool ranges = std::ranges::adjacent_find(param.segments, {}, &nn::Segment::name) != param.segments.end();
+      const bool of_fused = spec.domain == Domain::kv_copies && ranges;
+      HAWSER_CHECK(experts || of_fused || slices == (sliced ? static_cast<std::ptrdiff_t>(param.segments.size()) : 0),
+                   text(), slices, " of ", param.segments.size(), " segments are slices, not ",
+                   sliced ? "all" : "none");
       if (mesh.tensor == 1 || !spec.trainable || spec.domain == Domain::sliced) continue;
       const bool partial = param.flat.partial_gradient || (layout.sequence_parallel && param.of_residual_rows);
       HAWSER_CHECK(spec.partial_gradient == partial, text(), "its layer computes ",
@@ -444,6 +448,7 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
   bounds.uses_kv_cache = layout.kv_cache_rows > 0;
   bounds.random_numbers = purpose == step::Purpose::train && model.draws_random_numbers();
   bounds.token_mask = model.reads_token_mask() || quantizes_operands(layout);
+  bounds.tables = model.description().tables;
   bounds.row_part = layout.sequence_parallel ? mesh.tensor().index() : 0;
   return {.model = &model,
           .program = &program,

@@ -21,10 +21,18 @@
 
 namespace hawser::plan {
 
-// The order of the passes of all pipeline stages (step/pass.h), as data.
+// The order of the passes of all pipeline stages (step/pass.h), as data. Any order in which
+// - each chunk of the stage has one forward and one backward pass of each micro-batch, in this order, and, if a layer of
+//   it delays weight gradients, one of weight gradients after these (otherwise that may be absent);
+// - the two stages of a lane (comm::Mesh::lane), which may have several boundaries between chunks, send and receive in one
+//   order;
+// - if layers add losses (nn::AuxiliaryLoss), all chunks of a stage run forward of a micro-batch before one of them runs
+//   backward of it, and the stages end forward in one order of micro-batches.
+// step::make_program checks the list of one stage, check_plans (plan/plan.h) those of all stages together.
 struct Schedule {
   std::string name;  // "1F1B"
-  // Of a stage, for any number of micro-batches (Layout::passes). Null: groups of Layout::in_flight.
+  // Of a stage, for any number of micro-batches, also one that is no multiple of the stages (Layout::passes). Null:
+  // groups of Layout::in_flight, which make_layout() leaves at 1: forward, then backward, of one micro-batch at a time.
   std::function<std::vector<step::Pass>(int stage, int micro_batches)> passes;
   bool delays_weights = false;  // weight gradients are passes of their own in all blocks (nn::SavePolicy)
 
@@ -87,7 +95,8 @@ struct Layout {
   bool kv_cache_on_host = false;  // step::StateOptions::kv_cache_on_host; no recipe sets it
   std::uint64_t seed = 0;         // of the random numbers that layers draw in training
 
-  // Replaces seams of the layout, for a parallelism that has no implementation yet (tests).
+  // Replaces seams of make_seams(), which chooses implementations by the mesh and the batch: a new one is chosen there.
+  // For a parallelism that has none yet (tests).
   std::function<void(nn::Seams&, comm::Mesh&)> replace_seams;
 
   double row_bound() const { return runs_refused ? expert_row_fallback : expert_row_bound; }

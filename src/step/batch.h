@@ -26,6 +26,7 @@ struct HostBatch {
       source_row_ids;                      // [context * T, 2]; empty unless BatchBounds::all_row_ids
   std::vector<std::int32_t> token_mask;    // one per row
   std::vector<std::int32_t> slot_mapping;  // one per row with a KV cache, else empty
+  Tables tables = {};                      // BatchBounds::tables, complete
 };
 
 // One of the distinct masks of the model's attention layers (nn::MaskViews).
@@ -51,11 +52,12 @@ struct BatchBounds {
   std::int64_t uniform_diagonal = 0;  // as in nn::BatchViews
   bool striped = false;               // likewise
   bool off_diagonal_disjoint_keys = false;
-  std::int64_t logit_positions = 0;  // Purpose::logits: max rows whose logits are computed
-  bool uses_kv_cache = false;        // nn/kv_cache.h
-  bool random_numbers = false;       // layers draw random numbers
-  bool all_row_ids = false;          // batches::BatchShape::all_row_ids
-  bool token_mask = false;           // layers read it
+  std::int64_t logit_positions = 0;    // Purpose::logits: max rows whose logits are computed
+  bool uses_kv_cache = false;          // nn/kv_cache.h
+  bool random_numbers = false;         // layers draw random numbers
+  bool all_row_ids = false;            // batches::BatchShape::all_row_ids
+  bool token_mask = false;             // layers read it
+  std::vector<TableSpec> tables = {};  // that the model declares
 
   // Of an off-diagonal table, and of each table by source.
   std::int64_t off_diagonal_rows(const MaskBounds& m) const {

@@ -156,11 +156,51 @@ std::span<const BatchTable> batch_tables() {
   return kTables;
 }
 
-nn::BatchViews batch_views(const BatchBounds& b, const std::function<TensorView(const BatchTable&)>& table_of) {
+std::size_t table_count(const BatchBounds& bounds) {
+  return batch_tables().size() + bounds.tables.size();
+}
+
+namespace {
+
+// A table of the model; null: a fixed one.
+const TableSpec* declared(const BatchBounds& bounds, std::size_t index) {
+  const std::size_t fixed = batch_tables().size();
+  return index < fixed ? nullptr : &bounds.tables.at(index - fixed);
+}
+
+Shape shape_of(const TableSpec& table, const BatchBounds& bounds) {
+  return table.shape(table.entry == TableSpec::Entry::token ? bounds.rows : bounds.sequences);
+}
+
+}  // namespace
+
+TableBuffer table_buffer(const BatchBounds& bounds, std::size_t index) {
+  if (const TableSpec* const table = declared(bounds, index)) return {table->dtype, shape_of(*table, bounds)};
+  const BatchTable& table = batch_tables()[index];
+  return {table.dtype, table.shape(bounds)};
+}
+
+void table_contents(const HostBatch& batch, const BatchBounds& bounds, std::size_t index,
+                    const BatchTable::Give& give) {
+  const TableSpec* const table = declared(bounds, index);
+  if (table == nullptr) return batch_tables()[index].contents(batch, bounds, give);
+  const auto found = batch.tables.find(table->name);
+  HAWSER_CHECK(found != batch.tables.end(), "a micro-batch without table ", table->name, ", which the model declares");
+  const TableValues& values = found->second;
+  const Shape shape = shape_of(*table, bounds);
+  HAWSER_CHECK(values.dtype() == table->dtype && values.elements() == shape.elements(), "table ", table->name,
+               " of a micro-batch has ", values.elements(), " elements of ", to_string(values.dtype()), ", not ",
+               shape.elements(), " of ", to_string(table->dtype));
+  give(values.data(), values.bytes());
+}
+
+nn::BatchViews batch_views(const BatchBounds& b, const std::function<TensorView(std::size_t index)>& view_of) {
   nn::BatchViews views{.uniform_diagonal = b.uniform_diagonal,
                        .off_diagonal_disjoint_keys = b.off_diagonal_disjoint_keys,
                        .striped = b.striped};
-  for (const BatchTable& table : batch_tables()) views.*table.view = table_of(table);
+  const std::size_t fixed = batch_tables().size();
+  for (std::size_t i = 0; i < fixed; ++i) views.*batch_tables()[i].view = view_of(i);
+  for (std::size_t i = 0; i < b.tables.size(); ++i) views.tables.emplace(b.tables[i].name, view_of(fixed + i));
   if (views.attention_row_ids.empty()) views.attention_row_ids = views.row_ids;
   std::int64_t begin = 0, source_row = 0, source_list = 0;
   for (std::size_t w = 0; w < b.masks.size(); ++w) {

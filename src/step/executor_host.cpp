@@ -22,9 +22,9 @@ using program::StreamId;
 std::int64_t Executor::staged_bytes() const {
   const ModelState& state = *setup_.state;
   std::int64_t batch = 0;
-  for (const BatchTable& table : batch_tables()) {
-    const std::int64_t elements = table.shape(setup_.bounds).elements();
-    if (elements > 0) batch += HostLink::staged(elements * size_of(table.dtype));
+  for (std::size_t i = 0; i < table_count(setup_.bounds); ++i) {
+    const TableBuffer table = table_buffer(setup_.bounds, i);
+    if (table.shape.elements() > 0) batch += HostLink::staged(table.shape.elements() * size_of(table.dtype));
   }
   std::int64_t bytes = HostLink::staged(state.record().all().bytes()) + HostLink::staged(state.skip().bytes());
   for (const Instruction& instruction : setup_.program->instructions) {
@@ -77,18 +77,15 @@ const HostBatch* Executor::host_batch(int mb) const {
 }
 
 TensorView Executor::batch_table(int mb, std::size_t index) {
-  const BatchTable& table = batch_tables()[index];
-  const Shape shape = table.shape(setup_.bounds);
-  if (shape.elements() == 0) return {};
-  return setup_.buffers->get({Role::batch, mb, static_cast<int>(index)}, table.dtype, shape);
+  const TableBuffer table = table_buffer(setup_.bounds, index);
+  if (table.shape.elements() == 0) return {};
+  return setup_.buffers->get({Role::batch, mb, static_cast<int>(index)}, table.dtype, table.shape);
 }
 
 const nn::BatchViews& Executor::batch_views(int mb) {
   std::optional<nn::BatchViews>& views = batch_views_.at(static_cast<std::size_t>(mb));
   if (!views) {
-    views = step::batch_views(setup_.bounds, [&](const BatchTable& table) {
-      return batch_table(mb, static_cast<std::size_t>(&table - batch_tables().data()));
-    });
+    views = step::batch_views(setup_.bounds, [&](std::size_t index) { return batch_table(mb, index); });
     if (const HostBatch* const host = host_batch(mb)) set_host_tables(*host, *views);
   }
   return *views;
@@ -97,16 +94,15 @@ const nn::BatchViews& Executor::batch_views(int mb) {
 void Executor::load_batch(const Instruction& instruction) {
   Stream& compute = stream(instruction.stream);
   const HostBatch* const batch = host_batch(instruction.micro_batch);
-  for (std::size_t i = 0; i < batch_tables().size(); ++i) {
+  for (std::size_t i = 0; i < table_count(setup_.bounds); ++i) {
     const TensorView to = batch_table(instruction.micro_batch, i);
     if (to.empty()) continue;
     if (batch == nullptr) {
       link_.upload(compute, "load_batch", to, nullptr, 0);
       continue;
     }
-    batch_tables()[i].contents(*batch, setup_.bounds, [&](const void* data, std::int64_t bytes) {
-      link_.upload(compute, "load_batch", to, data, bytes);
-    });
+    table_contents(*batch, setup_.bounds, i,
+                   [&](const void* data, std::int64_t bytes) { link_.upload(compute, "load_batch", to, data, bytes); });
   }
 }
 

@@ -1,6 +1,7 @@
 // `Pass`: a unit of a schedule: forward, backward or delayed weight gradients of one micro-batch through one chunk of
-// the model (models::Partition). A schedule is the list of a stage's passes. It can be any whose chunks
-// are on the stages in turn (chunk % stages), as those of interleaved 1F1B are; ZB-V and DualPipe have others.
+// the model (models::Partition). A schedule is the list of a stage's passes, in any order that plan::Schedule allows.
+// Chunk c is on stage c % stages, as in interleaved 1F1B. ZB-V and DualPipe place chunks otherwise, which Partition and
+// the lanes of the mesh cannot say.
 //
 // The head is in the last chunk's forward pass, with the gradient of its input and of its weights; the embedding's
 // gradient is in the first chunk's backward pass.

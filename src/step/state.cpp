@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "models/weights.h"
@@ -43,8 +45,11 @@ void check_update(const optim::Optimizer& optimizer, const nn::Flat& flat, int p
       std::ranges::any_of(phases, [](const optim::Phase& phase) { return phase.gathers && phase.slices; });
   HAWSER_CHECK(gathers || parts == 1, "the optimizer ", optimizer.name(), " needs complete matrices of ", flat.name(),
                ", which is in ", parts, " shards, and gathers none");
+  std::set<std::string_view> known;
   for (const nn::Param& param : flat.params()) {
     for (const nn::Segment& segment : param.segments) {
+      HAWSER_CHECK(known.insert(segment.name).second, "the optimizer ", optimizer.name(), " needs the complete matrix ",
+                   segment.name, ", of which tensor ranks have several ranges of rows: not supported");
       const nn::Slice& slice = segment.slice;
       const bool complete =
           slice.extent == 0 || slice.extent == segment.global[slice.dim] || slice.dim < segment.global.rank() - 2;

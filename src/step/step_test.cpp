@@ -89,5 +89,46 @@ TEST(BatchTables, EachGivesItsContentsAndHasItsOwnView) {
   EXPECT_EQ(first, (std::vector<std::int32_t>{1, 2, 3, 0, 3, 0, 2, 10, 1, 5, 4, 6, 7, 12, 10, 11, 8, 9}));
 }
 
+// Tables of a model follow the fixed ones.
+TEST(BatchTables, OfTheModelAreGivenByName) {
+  const BatchBounds bounds{
+      .rows = 4,
+      .sequences = 2,
+      .tables = {{.name = "type_ids", .dtype = DType::u8},
+                 {.name = "span", .dtype = DType::i64, .entry = TableSpec::Entry::sequence, .width = 2}}};
+  const std::size_t fixed = batch_tables().size();
+  ASSERT_EQ(table_count(bounds), fixed + 2);
+  EXPECT_STREQ(batch_tables()[1].name, "labels");
+  EXPECT_EQ(table_buffer(bounds, 1).shape, Shape{4});
+  EXPECT_EQ(table_buffer(bounds, fixed).shape, Shape{4});
+  EXPECT_EQ(table_buffer(bounds, fixed).dtype, DType::u8);
+  EXPECT_EQ(table_buffer(bounds, fixed + 1).shape, (Shape{2, 2}));
+  HostBatch batch;
+  batch.tables.emplace("type_ids", TableValues(std::vector<std::uint8_t>{5, 6, 7, 8}));
+  const auto given = [&](std::size_t index) {
+    std::vector<std::uint8_t> all;
+    table_contents(batch, bounds, index, [&](const void* data, std::int64_t bytes) {
+      all.assign(static_cast<const std::uint8_t*>(data), static_cast<const std::uint8_t*>(data) + bytes);
+    });
+    return all;
+  };
+  EXPECT_EQ(given(fixed), (std::vector<std::uint8_t>{5, 6, 7, 8}));
+  EXPECT_THROW(given(fixed + 1), InternalError);  // missing
+  batch.tables["span"] = TableValues(std::vector<std::int32_t>(4));
+  EXPECT_THROW(given(fixed + 1), InternalError);
+  batch.tables["span"] = TableValues(std::vector<std::int64_t>(3));
+  EXPECT_THROW(given(fixed + 1), InternalError);
+  batch.tables["span"] = TableValues(std::vector<std::int64_t>(4));
+  EXPECT_EQ(given(fixed + 1).size(), 32u);
+  std::array<std::byte, 32> memory{};
+  const nn::BatchViews views = batch_views(bounds, [&](std::size_t index) {
+    const TableBuffer table = table_buffer(bounds, index);
+    return index < fixed ? TensorView() : TensorView(memory.data(), table.dtype, table.shape, DeviceKind::cpu);
+  });
+  EXPECT_EQ(views.table("span", DType::i64).shape(), (Shape{2, 2}));
+  EXPECT_THROW(views.table("span", DType::i32), InternalError);
+  EXPECT_THROW(views.table("spans", DType::i64), InternalError);
+}
+
 }  // namespace
 }  // namespace hawser::step

@@ -16,11 +16,12 @@ class ExchangeBatch {
     bounds_ = layout.bounds;
     bounds_.random_numbers = true;
     host_ = steps.input(0).batches.front();
-    ctx.batch_ = step::batch_views(bounds_, [&](const step::BatchTable& table) {
-      const TensorView view = ctx.make(table.dtype, table.shape(bounds_));
+    ctx.batch_ = step::batch_views(bounds_, [&](std::size_t index) {
+      const step::TableBuffer table = step::table_buffer(bounds_, index);
+      const TensorView view = ctx.make(table.dtype, table.shape);
       if (view.empty()) return view;
       std::memset(view.raw(), 0, static_cast<std::size_t>(view.bytes()));
-      table.contents(*host_, bounds_, [&](const void* data, std::int64_t bytes) {
+      step::table_contents(*host_, bounds_, index, [&](const void* data, std::int64_t bytes) {
         if (bytes > 0) std::memcpy(view.raw(), data, static_cast<std::size_t>(bytes));
       });
       return view;

@@ -135,11 +135,12 @@ inline models::ModelDescription toy_of_nf4_blocks() {
 }
 
 // Sequence i has documents of odd lengths, random by i; some labels are masked. Lengths are less than `slack` shorter
-// than `length`.
+// than `length`. `tables` of int32 have 0 to 2, those of float32 1/2 to 3/2.
 class ToySequences : public batches::SequenceSet {
  public:
-  ToySequences(std::int64_t count, std::int64_t length, std::int64_t documents, std::uint64_t slack = 5)
-      : count_(count), length_(length), documents_(documents), slack_(slack) {}
+  ToySequences(std::int64_t count, std::int64_t length, std::int64_t documents, std::uint64_t slack = 5,
+               std::vector<TableSpec> tables = {})
+      : count_(count), length_(length), documents_(documents), slack_(slack), tables_(std::move(tables)) {}
   std::int64_t size() const override { return count_; }
   std::int64_t max_documents() const override { return documents_; }
 
@@ -162,12 +163,26 @@ class ToySequences : public batches::SequenceSet {
       sequence.document_lengths.push_back(static_cast<std::int32_t>(size));
       left -= size;
     }
+    for (const TableSpec& table : tables_) {
+      const bool of_tokens = table.entry == TableSpec::Entry::token;
+      const auto elements = static_cast<std::size_t>((of_tokens ? sequence.length() : 1) * table.width);
+      std::vector<std::int32_t> numbers;
+      while (numbers.size() < elements) numbers.push_back(static_cast<std::int32_t>(random.below(101, 1000 + draw++)));
+      std::vector<float> fractions;
+      for (std::int32_t& number : numbers) {
+        fractions.push_back(0.5f + static_cast<float>(number) / 100);
+        number %= 3;
+      }
+      const bool whole = table.dtype == DType::i32;
+      sequence.tables.emplace(table.name, whole ? TableValues(numbers) : TableValues(fractions));
+    }
     return sequence;
   }
 
  private:
   std::int64_t count_, length_, documents_;
   std::uint64_t slack_;
+  std::vector<TableSpec> tables_;
 };
 
 }  // namespace hawser::testing

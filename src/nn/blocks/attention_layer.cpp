@@ -36,6 +36,21 @@ PartOf channels_of(PartOf heads, std::int64_t head_dim) {
   return {heads.begin * head_dim, heads.total * head_dim};
 }
 
+// The parts of a tensor with the rows of all q, then k, then v, that are parts of each.
+struct FusedParts {
+  PartOf q, k, v;
+};
+FusedParts parts_of_fused(PartOf q, PartOf kv) {
+  const std::int64_t total = q.total + 2 * kv.total;
+  return {{q.begin, total}, {q.total + kv.begin, total}, {q.total + kv.total + kv.begin, total}};
+}
+
+std::vector<Segment> with_file_form(std::vector<Segment> segments, bool transposed,
+                                    const std::vector<FileForm::Rows>& rows) {
+  for (Segment& segment : segments) segment.file = {.transposed = transposed, .row_order = rows};
+  return segments;
+}
+
 // The norms of q and of k, and after the output: their first parameter follows all biases and earlier norms.
 int qk_norm_index(const AttentionConfig& c) {
   return kFirstBias + c.qkv_bias + c.output_bias + c.norm_config.bias;
@@ -60,24 +75,28 @@ std::optional<Norm> make_qk_norm(const AttentionConfig& c, int index) {
 std::vector<Param> attention_params(const AttentionConfig& c) {
   HAWSER_CHECK(c.kv_heads > 0 && c.heads % c.kv_heads == 0, c.heads, " heads in groups of ", c.kv_heads);
   const bool apart = c.kv_copies > 1;
-  HAWSER_CHECK(!c.q.empty() || (c.heads_part.total + c.kv_heads_part.total == 0 && !apart), c.fused,
-               ": part of a fused tensor");
+  HAWSER_CHECK((c.heads_part.total > 0) == (c.kv_heads_part.total > 0), c.output, ": a part of the heads of ",
+               c.heads_part.total > 0 ? "queries, but all of keys" : "keys, but all of queries");
+  HAWSER_CHECK(!apart || c.heads_part.total > 0, c.output, ": copies of key-value heads, but all heads");
   const PartOf q = channels_of(c.heads_part, c.head_dim), kv = channels_of(c.kv_heads_part, c.head_dim);
+  // Of the tensors that the folder has: three, or one.
+  const FusedParts parts = c.q.empty() ? parts_of_fused(q, kv) : FusedParts{q, kv, kv};
+  const std::array<std::string, 3> names =
+      c.q.empty() ? std::array{c.fused, c.fused, c.fused} : std::array{c.q, c.k, c.v};
   const auto qkv = [&](const char* suffix, const Shape& shape, bool transposed) {
-    std::vector<Segment> segments;
-    if (apart) return std::vector{row_segment(c.q + suffix, 0, c.q_size(), shape, q)};
-    if (c.q.empty()) {
-      segments = {row_segment(c.fused + suffix, 0, c.qkv_size(), shape, {})};
-    } else {
-      segments = {row_segment(c.q + suffix, 0, c.q_size(), shape, q),
-                  row_segment(c.k + suffix, c.q_size(), c.kv_size(), shape, kv),
-                  row_segment(c.v + suffix, c.q_size() + c.kv_size(), c.kv_size(), shape, kv)};
+    if (c.q.empty() && q.total == 0) {
+      const Segment fused = row_segment(c.fused + suffix, 0, c.qkv_size(), shape, {});
+      return with_file_form({fused}, transposed, c.qkv_rows);
     }
-    for (Segment& segment : segments) segment.file = {.transposed = transposed, .row_order = c.qkv_rows};
-    return segments;
+    std::vector<Segment> segments = {row_segment(names[0] + suffix, 0, c.q_size(), shape, parts.q)};
+    if (!apart) {
+      segments.push_back(row_segment(names[1] + suffix, c.q_size(), c.kv_size(), shape, parts.k));
+      segments.push_back(row_segment(names[2] + suffix, c.q_size() + c.kv_size(), c.kv_size(), shape, parts.v));
+    }
+    return with_file_form(std::move(segments), transposed, c.qkv_rows);
   };
   const std::int64_t qkv_rows = apart ? c.q_size() : c.qkv_size();
-  const std::string qkv_name = apart ? c.q : c.fused;
+  const std::string qkv_name = apart ? names[0] : c.fused;
   const Shape wide{qkv_rows, c.width};
   const Initial normal{Initial::Kind::normal, c.initial_std};
   std::vector<Param> params = {norm_weight(c.norm, c.width, c.norm_config)};
@@ -105,10 +124,11 @@ std::vector<Param> attention_params(const AttentionConfig& c) {
     if (c.norm_config.bias) params.push_back(norm_bias(c.post_norm, c.width));
   }
   const auto add_kv = [&](const char* suffix, const Shape& shape, const Initial& initial, bool decay) {
-    std::vector<Segment> segments = {row_segment(c.k + suffix, 0, c.kv_size(), shape, kv),
-                                     row_segment(c.v + suffix, c.kv_size(), c.kv_size(), shape, kv)};
-    for (Segment& segment : segments) segment.file.transposed = decay && c.transposed;
-    params.push_back(fused_param(cat(c.k, "+", c.v, suffix), std::move(segments), shape, initial, decay));
+    std::vector<Segment> segments = {row_segment(names[1] + suffix, 0, c.kv_size(), shape, parts.k),
+                                     row_segment(names[2] + suffix, c.kv_size(), c.kv_size(), shape, parts.v)};
+    const std::string name = c.q.empty() ? cat(c.fused, "+kv", suffix) : cat(c.k, "+", c.v, suffix);
+    params.push_back(fused_param(name, with_file_form(std::move(segments), decay && c.transposed, c.qkv_rows), shape,
+                                 initial, decay));
     // Each rank's query heads add a part of the gradient.
     params.back().flat.domain = Domain::kv_copies;
     params.back().flat.partial_gradient = true;
@@ -143,10 +163,20 @@ ColumnParallelLinear AttentionLayer::make_qkv() {
   const AttentionConfig& c = config_;
   const PartOf q = channels_of(c.heads_part, c.head_dim), kv = channels_of(c.kv_heads_part, c.head_dim);
   const bool apart = c.kv_copies > 1;
-  std::vector<AdapterTarget> targets = {{c.q, 0, c.q_size(), q},
-                                        {c.k, c.q_size(), c.kv_size(), kv, apart},
-                                        {c.v, c.q_size() + c.kv_size(), c.kv_size(), kv, apart}};
-  if (c.q.empty()) targets = {{c.fused, 0, c.qkv_size(), {}, false, c.qkv_rows}};
+  std::vector<AdapterTarget> targets;
+  const std::int64_t k_row = c.q_size(), v_row = k_row + c.kv_size();
+  if (!c.q.empty()) {
+    targets = {{c.q, {{0, c.q_size(), q}}},
+               {c.k, {{k_row, c.kv_size(), kv, apart}}},
+               {c.v, {{v_row, c.kv_size(), kv, apart}}}};
+  } else if (q.total == 0) {
+    targets = {{c.fused, {{0, c.qkv_size()}}, c.qkv_rows}};
+  } else {
+    const FusedParts of = parts_of_fused(q, kv);
+    targets = {{c.fused,
+                {{0, c.q_size(), of.q}, {k_row, c.kv_size(), of.k, apart}, {v_row, c.kv_size(), of.v, apart}},
+                c.qkv_rows}};
+  }
   return ColumnParallelLinear({.site = Site::qkv_projection,
                                .weight = kQkvWeight,
                                .bias = c.qkv_bias ? kFirstBias : -1,
@@ -166,7 +196,7 @@ LayerOutput AttentionLayer::make_output() {
   return {RowParallelLinear({.site = Site::output_projection,
                              .weight = kOutputWeight,
                              .bias = c.output_bias ? kFirstBias + c.qkv_bias : -1,
-                             .adapters = add_adapters(c.adapters, {{c.output, 0, c.width, {}}}, c.q_size(), q, params_),
+                             .adapters = add_adapters(c.adapters, {{c.output, {{0, c.width}}}}, c.q_size(), q, params_),
                              .first_input = q.begin,
                              .sliced = c.sliced}),
           post_norm};

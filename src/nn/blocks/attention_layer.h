@@ -6,8 +6,9 @@
 // output is normed before the sum (nn/blocks/layer_output.h).
 // Multi-head, grouped-query and multi-query attention, by heads / kv_heads; head_dim is independent of width / heads.
 // Query, key and value weights are one Param [(heads + 2 kv_heads) D, C] with three segments, so that one GEMM computes
-// all three. With AttentionConfig::kv_copies those of K and V are another Param [2 kv_heads D, C]. Source: Llama (arXiv
-// 2302.13971), grouped queries (arXiv 2305.13245).
+// all three; one segment if the folder has one tensor and the rank all of it. With AttentionConfig::kv_copies those of K
+// and V are another Param [2 kv_heads D, C], named "K+V" of their names, or "FUSED+kv". Source: Llama (arXiv 2302.13971),
+// grouped queries (arXiv 2305.13245).
 #pragma once
 
 #include <array>
@@ -22,9 +23,10 @@ namespace hawser::nn {
 
 struct AttentionConfig {
   std::int64_t width = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  PartOf heads_part, kv_heads_part;  // with tensor parallelism, heads and kv_heads are these parts of the model's
-  bool sliced = true;                // false: every tensor rank has the complete layer (Linear::sliced)
-  int kv_copies = 1;  // consecutive tensor ranks with the same kv_heads_part (comm::MeshSizes::kv_copies)
+  // With tensor parallelism, heads and kv_heads are these parts of the model's: both, or neither.
+  PartOf heads_part, kv_heads_part;
+  bool sliced = true;  // false: every tensor rank has the complete layer (Linear::sliced)
+  int kv_copies = 1;   // consecutive tensor ranks with the same kv_heads_part (comm::MeshSizes::kv_copies)
   bool qkv_bias = false, output_bias = false;
   NormConfig norm_config;
   NormPlace norm_place = NormPlace::pre;
@@ -39,7 +41,8 @@ struct AttentionConfig {
   bool alibi = false;       // biases of the scores by distance (BLOOM, arXiv 2108.12409). Not supported yet
   double initial_std = 0.02, output_std = 0.02;
   // Names without ".weight" and ".bias", as in the Hugging Face folder. Without q, k and v the folder has one tensor
-  // `fused`, whose rows are in the order qkv_rows (nn::FileForm::row_order).
+  // `fused`: in the model's form, all heads of q, then of k, then of v, of which a tensor rank has a range of each. In
+  // files its rows are in the order qkv_rows (nn::FileForm::row_order), of the complete tensor on every rank.
   std::string norm, q, k, v, output, fused;
   std::string post_norm, q_norm, k_norm;  // NormPlace::sandwich; qk_norm
   std::vector<FileForm::Rows> qkv_rows;

@@ -80,8 +80,9 @@ class HeadLayer {
   void loss(LayerContext&, const TensorView& x, const LossViews&) const;
   void loss_and_gradient(LayerContext&, const TensorView& x, const TensorView& dx, const LossViews&,
                          GradientSink&) const;
-  // logits [T, V] = projection of the normed rows of x, in all columns of the model; for generation. With a slice of
-  // the vocabulary, TensorReduce::gather gathers the ranks' columns.
+  // logits float32 [B, V] = projection of the final norm of x [B, C]: the rows at BatchViews::logit_positions, which the
+  // caller has gathered. V: of the model, on every rank; with a slice of the vocabulary TensorReduce::gather gathers the
+  // ranks' columns. For generation, and not with sequence parallelism.
   void logits(LayerContext&, const TensorView& x, const TensorView& logits) const;
   // LossViews::sum gets the loss of RowCounts::residual rows, not of all: with sequence parallelism a step's loss is a
   // sum over the tensor ranks, too.

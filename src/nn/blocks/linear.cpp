@@ -160,9 +160,10 @@ void Linear::add_terms(LayerContext& ctx, const Scaled& x, const TensorView& y, 
   const std::vector<bool> multiplying = multiplying_adapters(ctx);
   std::int64_t before = 0;
   for (const std::vector<std::size_t>& group : adapter_groups()) {
-    const std::size_t i = group.front();
-    if (adapters[i].magnitude >= 0) {
-      if (!multiplying[i]) DecomposedAdapter(ctx, *this, i, first_row).add_forward(x, y);
+    if (adapters[group.front()].magnitude >= 0) {
+      for (const std::size_t i : group) {
+        if (!multiplying[i]) DecomposedAdapter(ctx, *this, i, first_row).add_forward(x, y);
+      }
       continue;
     }
     const LowRankAdapters low_rank(ctx, *this, group, first_row);
@@ -179,13 +180,14 @@ void Linear::add_input_terms(LayerContext& ctx, const Scaled& dy, const Scaled& 
   bool accumulate = adapter_ranks() == 0;
   std::int64_t before = 0;
   for (const std::vector<std::size_t>& group : adapter_groups()) {
-    const std::size_t i = group.front();
-    if (adapters[i].magnitude >= 0) {
-      const DecomposedAdapter adapter(ctx, *this, i, first_row);
-      if (multiplying[i]) {
-        adapter.multiply_input_gradient(of_product, dx);
-      } else {
-        adapter.add_input_gradient(dy.view, dx);
+    if (adapters[group.front()].magnitude >= 0) {
+      for (const std::size_t i : group) {
+        const DecomposedAdapter adapter(ctx, *this, i, first_row);
+        if (multiplying[i]) {
+          adapter.multiply_input_gradient(of_product, dx);
+        } else {
+          adapter.add_input_gradient(dy.view, dx);
+        }
       }
       continue;
     }
@@ -326,16 +328,18 @@ void Linear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& 
   }
   std::int64_t before = 0;
   for (const std::vector<std::size_t>& group : adapter_groups()) {
-    const std::size_t i = group.front();
-    const GradientTarget a = sink.target(adapters[i].a);
-    if (adapters[i].magnitude >= 0) {
-      std::size_t part = parts.size() - 1;
-      while (parts[part].first > adapters[i].first_output) --part;
-      GradientTarget target = targets[part];
-      if (!target.view.empty()) {
-        target.view = target.view.rows(adapters[i].first_output - parts[part].first, adapters[i].outputs);
+    GradientTarget a = sink.target(adapters[group.front()].a);
+    if (adapters[group.front()].magnitude >= 0) {
+      for (const std::size_t i : group) {
+        std::size_t part = parts.size() - 1;
+        while (parts[part].first > adapters[i].first_output) --part;
+        GradientTarget target = targets[part];
+        if (!target.view.empty()) {
+          target.view = target.view.rows(adapters[i].first_output - parts[part].first, adapters[i].outputs);
+        }
+        a.accumulate = a.accumulate || i != group.front();
+        DecomposedAdapter(ctx, *this, i).weight_gradient(dy.view, of_product, multiplying[i], x, target, a, sink);
       }
-      DecomposedAdapter(ctx, *this, i).weight_gradient(dy.view, of_product, multiplying[i], x, target, a, sink);
       continue;
     }
     const LowRankAdapters low_rank(ctx, *this, group);
@@ -377,19 +381,27 @@ bool Linear::draws_random_numbers() const {
   return std::ranges::any_of(adapters, [](const Adapter& adapter) { return adapter.dropout > 0; });
 }
 
+bool Linear::repeats_a(std::size_t adapter) const {
+  const Adapter& own = adapters[adapter];
+  return std::any_of(adapters.begin(), adapters.begin() + static_cast<std::ptrdiff_t>(adapter),
+                     [&](const Adapter& other) { return other.a == own.a && other.a_row == own.a_row; });
+}
+
 std::int64_t Linear::adapter_ranks() const {
   std::int64_t ranks = 0;
-  for (const Adapter& adapter : adapters) {
-    if (adapter.magnitude >= 0) return 0;
-    ranks += adapter.rank;
+  for (std::size_t i = 0; i < adapters.size(); ++i) {
+    if (adapters[i].magnitude >= 0) return 0;
+    ranks += repeats_a(i) ? 0 : adapters[i].rank;
   }
   return ranks;
 }
 
 double Linear::adapter_flops(std::int64_t rows, std::int64_t inputs) const {
   double flops = 0;
-  for (const Adapter& adapter : adapters) {
-    flops += 2.0 * static_cast<double>(rows * adapter.rank) * static_cast<double>(inputs + adapter.outputs);
+  for (std::size_t i = 0; i < adapters.size(); ++i) {
+    const Adapter& adapter = adapters[i];
+    const std::int64_t columns = (repeats_a(i) ? 0 : inputs) + adapter.outputs;
+    flops += 2.0 * static_cast<double>(rows * adapter.rank) * static_cast<double>(columns);
     if (adapter.magnitude < 0) continue;
     flops += 2.0 * static_cast<double>(inputs * adapter.rank) * static_cast<double>(adapter.outputs + adapter.rank);
   }

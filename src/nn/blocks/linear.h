@@ -40,6 +40,8 @@ struct Adapter {
   std::int64_t a_row = 0;  // A is rows [a_row, a_row + rank) of its parameter
   double scale = 1, dropout = 0;
 };
+// Adapters may have the same A, `a` and `a_row`: together they are one adapter whose B, and magnitude, are several
+// parameters, each for rows of its own. They have one dropout(x).
 
 // What the passes of a Linear with adapters share, so that it is computed once: matrices [T, R], R the ranks of a group
 // (add_adapters), one after another in a tensor [Linear::adapter_ranks(), T]. Empty: a function that needs it computes
@@ -102,7 +104,9 @@ struct Linear {
   bool has_gradients(const TrainableParams& trainable) const;
   bool reads_input(const TrainableParams& trainable) const;
   bool draws_random_numbers() const;
-  // The sum of the adapters' ranks. 0 if one has a magnitude: nothing is shared then.
+  // An adapter before this one has the same A.
+  bool repeats_a(std::size_t adapter) const;
+  // The sum of the ranks of the adapters' A. 0 if one has a magnitude: nothing is shared then.
   std::int64_t adapter_ranks() const;
   // FLOPs of forward for T rows of the adapters alone, if x has `inputs` columns.
   double adapter_flops(std::int64_t rows, std::int64_t inputs) const;
@@ -200,17 +204,25 @@ struct AdapterNames {
 };
 AdapterNames adapter_names(const AdapterConfig& config);
 
+// Rows [first_output, first_output + outputs) of a Linear's weight.
+struct OutputRange {
+  std::int64_t first_output = 0, outputs = 0;
+  PartOf part = {};        // column-parallel: they are this part of the rows of a name
+  bool kv_copies = false;  // which several tensor ranks have (Domain::kv_copies)
+};
+
 // The rows of a Linear's weight that one name of the Hugging Face folder has.
 struct AdapterTarget {
   std::string name;
-  std::int64_t first_output = 0, outputs = 0;
-  PartOf part;             // column-parallel: these rows are this part of the name's
-  bool kv_copies = false;  // which several tensor ranks have (Domain::kv_copies)
-  std::vector<FileForm::Rows> row_order = {};
+  // One after another. Several on a tensor rank that has a part of each of q, k and v of a fused tensor: each then has
+  // a `part`.
+  std::vector<OutputRange> ranges;
+  std::vector<FileForm::Rows> row_order = {};  // of all rows of the name
 };
 
 // Appends to `params` the parameters of the configured adapters of `targets`, in the order of the targets, and returns
-// the adapters. `part`: row-parallel, the inputs are this part of all. A starts with N(0, 1 / (3 all inputs)), the
+// the adapters: one for each configured one, or, if some of a target's ranges are kv_copies and others are not, one for
+// each run of equal ones, with one A. `part`: row-parallel, the inputs are this part of all. A starts with N(0, 1 / (3 all inputs)), the
 // variance of PEFT's; B with zeros; a magnitude with the norms of the rows of W, and it is gathered in float32, so that
 // f is then 1. Adapters of a column-parallel Linear without dropout and magnitude that have equal ranks, scales and
 // names are a group: their A are one fused parameter, so that one GEMM computes all x A^T, and another adds to dx.

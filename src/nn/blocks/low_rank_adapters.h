@@ -23,13 +23,21 @@ class LowRankAdapters {
       : ctx_(ctx),
         site_(linear.site),
         first_input_(linear.first_input),
-        first_row_(linear.begin(ctx.rows()) + first_row),
-        index_(static_cast<int>(members.front())) {
-    for (const std::size_t i : members) members_.push_back(linear.adapters[i]);
+        first_row_(linear.begin(ctx.rows()) + first_row) {
+    // Adapters of one A draw the same numbers, those of the one adapter that they are without tensor ranks.
+    for (std::size_t i = 1; i <= members.front(); ++i) index_ += linear.repeats_a(i) ? 0 : 1;
+    std::int64_t ranks = 0;
+    for (const std::size_t i : members) {
+      const Adapter& own = linear.adapters[i];
+      const auto same_a = [&](const Adapter& other) { return other.a_row == own.a_row; };
+      repeats_.push_back(std::ranges::any_of(members_, same_a));
+      if (!repeats_.back()) ranks += own.rank;
+      members_.push_back(own);
+    }
     if (own_columns) members_.front().first_output = 0;
     const Adapter& first = members_.front();
     a_ = members_.size() > 1 ? ctx.weight(first.a) : ctx.weight(first.a).rows(first.a_row, first.rank);
-    HAWSER_CHECK(a_.size(0) == static_cast<std::int64_t>(members.size()) * first.rank, "adapters of ", a_.text());
+    HAWSER_CHECK(a_.size(0) == ranks, "adapters of ", a_.text());
   }
 
   std::int64_t ranks() const { return a_.size(0); }
@@ -52,10 +60,12 @@ class LowRankAdapters {
   // The gradient of dropout(x) A^T, [T, R], of dy: that of scale * dropout(x) A^T B^T in the adapters' columns.
   TensorView inner_gradient(const Scaled& dy, TensorView out = {}) const {
     if (out.empty()) out = ctx_.temp(ctx_.dtype(), {dy.view.size(0), ranks()});
-    for (const Adapter& member : members_) {
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      const Adapter& member = members_[i];
       layer_gemm(ctx_, {.a = outputs(dy.view, member),
                         .b = ctx_.weight(member.b),
                         .c = columns_of(out, member),
+                        .accumulate = repeats_[i],
                         .scale_a = dy.scale});
     }
     return scaled(out);
@@ -140,9 +150,10 @@ class LowRankAdapters {
   LayerContext& ctx_;
   Site site_;
   std::int64_t first_input_, first_row_;  // among the full rows
-  int index_;
+  int index_ = 0;
   TensorView a_;
   std::vector<Adapter> members_;
+  std::vector<bool> repeats_;  // a member before has the same A
 };
 
 }  // namespace hawser::nn

@@ -60,8 +60,8 @@ MlpLayer::MlpLayer(MlpConfig config)
 ColumnParallelLinear MlpLayer::make_gate_up() {
   const MlpConfig& c = config_;
   std::vector<AdapterTarget> targets;
-  if (is_gated(c.activation)) targets.push_back({c.gate, 0, c.inner, c.inner_part});
-  targets.push_back({c.up, c.up_size() - c.inner, c.inner, c.inner_part});
+  if (is_gated(c.activation)) targets.push_back({c.gate, {{0, c.inner, c.inner_part}}});
+  targets.push_back({c.up, {{c.up_size() - c.inner, c.inner, c.inner_part}}});
   return ColumnParallelLinear({.site = Site::up_projection,
                                .weight = kGateUpWeight,
                                .bias = c.bias ? kGateUpBias : -1,
@@ -79,7 +79,7 @@ LayerOutput MlpLayer::make_down() {
               {.site = Site::down_projection,
                .weight = kDownWeight,
                .bias = c.bias ? kDownBias : -1,
-               .adapters = add_adapters(c.adapters, {{c.down, 0, c.width, {}}}, c.inner, c.inner_part, params_),
+               .adapters = add_adapters(c.adapters, {{c.down, {{0, c.width}}}}, c.inner, c.inner_part, params_),
                .first_input = c.inner_part.begin,
                .sliced = c.sliced}),
           post_norm};

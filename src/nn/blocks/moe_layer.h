@@ -17,7 +17,8 @@
 // sums over the tensor ranks; without it tensor ranks are copies.
 //
 // The experts' weights are two Params, [L * 2 F, C] (of each expert gate, then up; [L * F, C] without a gate) and
-// [L * C, F], with one segment for each tensor of the Hugging Face folder.
+// [L * C, F], with one segment for each tensor of the Hugging Face folder. Names of segments are those of the folder. That
+// of a Param depends on the mesh: with expert parallelism it has the rank's range of experts ("experts.4-7.down.weight").
 #pragma once
 
 #include <array>

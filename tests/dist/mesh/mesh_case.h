@@ -66,6 +66,7 @@ inline plan::Layout layout_of(const Case& c, const models::Model& model) {
   layout.policies.assign(static_cast<std::size_t>(model.layers()),
                          {.checkpointing = c.checkpointing, .delay_weight_gradients = c.delay_weight_gradients});
   plan::set_masks(layout.batch, model);
+  layout.batch.tables = model.description().tables;
   plan::set_bounds(layout);
   return layout;
 }

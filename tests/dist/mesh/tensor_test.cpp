@@ -326,6 +326,85 @@ TEST(Tensor, AdaptersOnBlocksTrainLikeOneRank) {
   expect_divided(whole, divided_mesh(), {.delay_weight_gradients = true}, kVocabulary, packed);
 }
 
+// The toy with one tensor of all q, k and v in its files, with the rows of each head together, as in GPT-NeoX.
+models::ModelDescription with_fused_qkv(models::ModelDescription d, std::int64_t kv_heads = 2) {
+  for (models::BlockDescription& block : d.blocks) {
+    nn::AttentionConfig& a = block.attention;
+    a.q = a.k = a.v = "";
+    a.kv_heads = kv_heads;
+    const std::int64_t of_group = a.heads / kv_heads * a.head_dim;
+    for (std::int64_t head = 0; head < kv_heads; ++head) {
+      a.qkv_rows.push_back({head * of_group, of_group});
+      for (const std::int64_t part : {0, 1}) {
+        a.qkv_rows.push_back({a.q_size() + part * a.kv_size() + head * a.head_dim, a.head_dim});
+      }
+    }
+  }
+  return d;
+}
+
+// A tensor rank has a range of rows of each of q, k and v of a tensor that is one in files, and of B of its adapters;
+// of k and v with fewer heads than tensor ranks, copies.
+TEST(Tensor, AFusedQkvTrainsLikeOneRank) {
+  const int world = the_world->size();
+  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
+  if (world > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
+  const nn::SavePolicy full{.checkpointing = Checkpointing::full}, delayed{.delay_weight_gradients = true};
+  const auto adapters_only = [](const nn::Param& param) {
+    nn::FlatSpec own = param.flat;
+    own.trainable = param.name.find("lora_") != std::string::npos;
+    return own;
+  };
+  const auto expect = [&](comm::MeshSizes mesh, std::int64_t kv_heads) {
+    const models::ModelDescription plain = with_fused_qkv(testing::toy_description(), kv_heads);
+    mesh.kv_copies = testing::kv_copies(plain, mesh.tensor);
+    // The tensor counts once, although it is in two flats.
+    const models::Model first(part_of(plain, 0, mesh.tensor, kVocabulary),
+                              nn::FlatSpecOf([](const nn::Param& param) { return param.flat; }));
+    EXPECT_EQ(first.parameters(), models::Model(plain).parameters());
+    expect_divided(plain, mesh, full, kSequence);
+    // The second adapter draws the same numbers, however many parameters the first one has.
+    const auto adapted = [&](double dropout, bool magnitudes) {
+      models::ModelDescription d = plain;
+      for (models::BlockDescription& block : d.blocks) {
+        nn::AttentionConfig& a = block.attention;
+        a.adapters = {{a.fused, 3, 2.0, dropout, magnitudes},
+                      {.target = a.fused, .rank = 2, .scale = 1.5, .dropout = dropout, .name = "more"}};
+      }
+      return d;
+    };
+    expect_divided(adapted(0, false), mesh, delayed, kVocabulary, adapters_only);
+    expect_divided(adapted(0.25, false), mesh, full, kSequence, adapters_only);
+    expect_divided(adapted(0.25, true), mesh, delayed, kSequence, adapters_only);
+  };
+  expect(divided_mesh(), 2);
+  expect(divided_mesh(), 1);
+  if (world == 4) expect({.tensor = 4}, 2);
+}
+
+// An optimizer of complete matrices would read the ranges of rows as slices of equal parts.
+TEST(Tensor, OptimizersOfCompleteMatricesRejectRangesOfOne) {
+  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
+  const auto spec = [](const nn::Param& param) {
+    nn::FlatSpec own = param.flat;
+    own.group = param.name.find("qkv_proj.weight") != std::string::npos ? 1 : 0;
+    return own;
+  };
+  const models::Model model(part_of(with_fused_qkv(testing::toy_description()), 0, 2, kVocabulary), spec);
+  plan::Layout layout = testing::toy_layout({.tensor = 2}, model);
+  layout.optimizer = std::make_shared<testing::Muon>();
+  layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
+    seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
+    seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
+  };
+  try {
+    plan::plan_rank(model, layout, step::Purpose::train, 0);
+    FAIL() << "planned";
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find("of which tensor ranks have several ranges of rows"), std::string::npos);
+  }
+}
+
 // What freezes the base leaves domains and partial gradients as the layers of tensor ranks need them: norms and the
 // head train beside adapters of all kinds.
 TEST(Tensor, TheSpecOfAdaptersTrainsLikeOneRank) {
