@@ -92,10 +92,15 @@ const SavedTensor* Checkpoint::find(const std::string& name) const {
   return place == places_.end() ? nullptr : &manifest_.tensors[static_cast<std::size_t>(place->second)];
 }
 
+const SavedTensor* Checkpoint::find(const NamedState& state) const {
+  const SavedTensor* const saved = find(state.name);
+  return saved != nullptr || state.former_name.empty() ? saved : find(state.former_name);
+}
+
 void Checkpoint::read(const std::vector<NamedState>& wanted) {
   Problems problems;
   for (const NamedState& state : wanted) {
-    const SavedTensor* saved = find(state.name);
+    const SavedTensor* saved = find(state);
     if (saved == nullptr) {
       problems.add({.file = folder_, .what = "a tensor is missing in the checkpoint", .at = state.name});
       continue;
@@ -138,7 +143,7 @@ void Checkpoint::read(const std::vector<NamedState>& wanted) {
   problems.throw_if_any();
 
   for (const NamedState& state : wanted) {
-    const SavedTensor& saved = *find(state.name);
+    const SavedTensor& saved = *find(state);
     const CastRun cast = cast_run(saved.dtype, state.dtype);
     for (std::size_t i = 0; i < saved.boxes.size(); ++i) {
       std::vector<Target> targets;

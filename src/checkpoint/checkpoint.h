@@ -50,10 +50,11 @@ class Checkpoint {
   const std::string& metadata() const { return manifest_.metadata; }  // text of a JSON object: the manifest's "meta"
   const std::vector<SavedTensor>& tensors() const { return manifest_.tensors; }
   const SavedTensor* find(const std::string& name) const;  // null when absent
+  const SavedTensor* find(const NamedState& state) const;  // of its name, or else of its former name
 
-  // Fills the wanted boxes, whose views are dense and on the cpu device, from the saved boxes; float32 and bfloat16
-  // convert into each other. Before it reads, it throws a UserError with all missing tensors, wrong shapes or dtypes,
-  // and elements that were not saved.
+  // Fills the wanted boxes, whose views are dense and on the cpu device, from the saved boxes of find(); float32 and
+  // bfloat16 convert into each other. Before it reads, it throws a UserError with all missing tensors, wrong shapes or
+  // dtypes, and elements that were not saved.
   //
   // The first time in the life of this Checkpoint that a saved box overlaps a wanted one, the saved box is read in
   // full, its checksum is verified, and the padding before it in the file must be zero. Later reads of that box read

@@ -67,7 +67,7 @@ std::vector<StatePart> state_parts(Session& session, StateScope scope = {});
 enum class PartsToCopy { all, of_device };
 std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at, PartsToCopy which = PartsToCopy::all);
 // The copies as named tensors of the model (nn::extent_states), then the tables. Of what several ranks have, such as
-// tables and the scales of weights, "scale/PARAMETER", one rank saves each value, and all ranks load it.
+// tables and the scales of weights, "scale/TENSOR", one rank saves each value, and all ranks load it.
 enum class StatesFor { save, load };
 std::vector<NamedState> named_states(Session& session, const std::vector<StatePart>& parts, StatesFor use);
 

@@ -1,10 +1,15 @@
 #include "engine/load_state.h"
 
 #include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "engine/host_copy.h"
 #include "models/linear_names.h"
+#include "tensor/dtype_dispatch.h"
 
 namespace hawser::engine {
 
@@ -31,6 +36,70 @@ void load_and_quantize(Session& session, checkpoint::Checkpoint& checkpoint, int
   session.load_quantized(flat, view);
 }
 
+// Values that have the names of several tensors (nn::Extent::Kind::parameter and part): each tensor's is read on its
+// own, and the largest becomes the state's.
+class SharedValues {
+ public:
+  // Gives the boxes of such values in `states` views of their own. The views that they had outlive this.
+  explicit SharedValues(std::vector<NamedState>& states) {
+    std::map<const std::byte*, std::vector<NamedState*>> by_view;
+    for (NamedState& state : states) {
+      if (state.boxes.size() == 1 && state.boxes.front().extent.elements() == 1) {
+        by_view[state.boxes.front().view.raw()].push_back(&state);
+      }
+    }
+    for (const auto& [raw, sharing] : by_view) {
+      if (sharing.size() == 1) continue;
+      Value& value = values_.emplace_back();
+      value.to = sharing.front()->boxes.front().view;
+      for (NamedState* const state : sharing) {
+        std::int64_t& read = value.read.emplace_back();
+        TensorView& view = state->boxes.front().view;
+        view = TensorView(reinterpret_cast<std::byte*>(&read), view.dtype(), view.shape(), DeviceKind::cpu);
+        value.views.push_back(view);
+        value.names.push_back(state->name);
+      }
+    }
+  }
+  // After the boxes were read: writes the largest value of each. A Problem for one of `equal` whose values differ.
+  void store(const std::set<std::string>& equal, const std::string& file, Problems& problems) const {
+    for (const Value& value : values_) {
+      dispatch_float(value.to.dtype(), [&](auto tag) {
+        using T = decltype(tag);
+        const auto of = [](const TensorView& view) { return static_cast<float>(*view.data<T>()); };
+        const auto [least, most] = std::ranges::minmax_element(value.views, {}, of);
+        std::memcpy(value.to.raw(), most->raw(), sizeof(T));
+        if (of(*least) == of(*most) || !equal.contains(value.names.front())) return;
+        problems.add({.file = file,
+                      .what = "tensors that are one parameter on this mesh have different scales",
+                      .got = cat(of(*least), " to ", of(*most)),
+                      .at = models::joined(value.names)});
+      });
+    }
+  }
+
+ private:
+  struct Value {
+    TensorView to;
+    std::deque<std::int64_t> read;  // their memory
+    std::vector<TensorView> views;
+    std::vector<std::string> names;
+  };
+  std::deque<Value> values_;
+};
+
+// The scales of frozen weights, which are a part of their values.
+std::set<std::string> scales_of_frozen(Session& session, const StateScope& scope) {
+  std::set<std::string> names;
+  for (const StatePart& part : state_parts(session, scope)) {
+    if (part.flat < 0) continue;
+    const step::FlatState& flat = session.state().flat(part.flat);
+    if (flat.quantized || part.device.raw() != flat.scales.raw()) continue;
+    for (const NamedState& state : named_states(session, {part}, StatesFor::load)) names.insert(state.name);
+  }
+  return names;
+}
+
 }  // namespace
 
 void load(Session& session, checkpoint::Checkpoint& checkpoint, StateScope scope) {
@@ -43,7 +112,11 @@ void load(Session& session, checkpoint::Checkpoint& checkpoint, StateScope scope
       std::erase_if(states, [&](const NamedState& other) { return other.name == state.name; });
     }
   }
+  const SharedValues shared(states);
   checkpoint.read(states);
+  Problems problems;
+  shared.store(scales_of_frozen(session, scope), checkpoint.folder(), problems);
+  problems.throw_if_any();
   copy.store();
   for (const int flat : unquantized) load_and_quantize(session, checkpoint, flat);
   session.parameters_changed(scope.scales ? Scales::keep : Scales::measure);
@@ -64,8 +137,8 @@ bool in_fp8_without_scales(Session& session, const checkpoint::Checkpoint& check
     const nn::Flat& flat = model.flat(place.flat);
     const nn::Param& param = flat.params()[static_cast<std::size_t>(place.index)];
     if (!flat.spec().trainable) continue;  // a checkpoint has none of theirs
-    const std::string& name = param.matrices > 0 ? param.segments.front().name : param.name;
-    if (checkpoint.find("scale/" + name) == nullptr) return true;
+    const NamedState scale{.name = "scale/" + param.segments.front().name, .former_name = "scale/" + param.name};
+    if (checkpoint.find(scale) == nullptr) return true;
   }
   return false;
 }
@@ -110,7 +183,7 @@ bool has_scales(Session& session, const checkpoint::Checkpoint& checkpoint) {
     return !flat.quantized || part.device.raw() != flat.scales.raw();
   });
   return std::ranges::any_of(named_states(session, parts, StatesFor::load),
-                             [&](const NamedState& state) { return checkpoint.find(state.name) != nullptr; });
+                             [&](const NamedState& state) { return checkpoint.find(state) != nullptr; });
 }
 
 void load_weights(Session& session, OpenModel& open, std::uint64_t seed) {

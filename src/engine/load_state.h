@@ -11,7 +11,9 @@ namespace hawser::engine {
 // Fills the session's parameters and its optimizer's slots. What is not in `scope` stays as it is: the frozen weights
 // of a checkpoint of adapters alone come from elsewhere. Frozen weights of step::FlatState::quantized_on_load, which the
 // checkpoint has in float32 or bf16, are quantized as those of files are. Without StateScope::scales, the scales of
-// quantized weights are measured. Collective.
+// quantized weights are measured. Where tensors that are one parameter on this mesh have different values, as those of
+// another mesh may have, the largest is loaded (nn/extent.h); but UserError if these are scales of frozen weights,
+// which are a part of their values. Collective.
 void load(Session& session, checkpoint::Checkpoint& checkpoint, StateScope scope = {});
 
 // A problem if the session has Linears or experts in FP8 of which the checkpoint, of a run in FP8, has no scales: that

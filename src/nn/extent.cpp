@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <string_view>
 
 #include "base/units.h"
 #include "nn/flat_pieces.h"
@@ -19,19 +20,27 @@ Shape zeros_like(const Shape& shape) {
   return zeros;
 }
 
-// The dims of a tensor of which row, column or matrix keep one value for each index; [n] counts as [1, n].
+// The dims of a tensor along which values differ: not of element and block. [n] counts as [1, n].
 std::vector<int> kept_dims(int rank, Kind kind) {
   std::vector<int> dims(static_cast<std::size_t>(std::max(rank, 2)));
   std::iota(dims.begin(), dims.end(), std::min(0, rank - 2));  // a missing dim has a negative number
-  if (kind != Kind::row) dims.erase(dims.end() - 2);
-  if (kind != Kind::column) dims.pop_back();
+  if (kind == Kind::column || kind == Kind::matrix) dims.erase(dims.end() - 2);
+  if (kind == Kind::row || kind == Kind::matrix) dims.pop_back();
   return dims;
 }
 
-Shape shape_of(const Shape& tensor, const std::vector<int>& dims) {
+// How many indices of dim `dim` of a tensor share a value.
+std::int64_t unit_of(const Extent& extent, int dim, int rank) {
+  if (extent.kind != Kind::tile || dim < rank - 2) return 1;
+  return dim == rank - 1 ? extent.block : extent.tile_rows();
+}
+
+Shape values_shape(const Shape& tensor, const Extent& extent) {
   Shape shape;
-  for (const int dim : dims) shape.push_back(dim < 0 ? 1 : tensor[dim]);
-  if (dims.empty()) shape.push_back(1);
+  for (const int dim : kept_dims(tensor.rank(), extent.kind)) {
+    shape.push_back(dim < 0 ? 1 : ceil_div(tensor[dim], unit_of(extent, dim, tensor.rank())));
+  }
+  if (shape.rank() == 0) shape.push_back(1);
   return shape;
 }
 
@@ -39,32 +48,81 @@ bool is_sliced(const Segment& segment) {
   return segment.slice.extent > 0 && segment.slice.extent < segment.global[segment.slice.dim];
 }
 
-bool is_sliced(const Param& param) {
-  return std::ranges::any_of(param.segments, [](const Segment& segment) { return is_sliced(segment); });
+std::int64_t row_elements(const Param& param) {
+  return param.elements() / std::max<std::int64_t>(1, param.shape[0]);
 }
 
-// The segments of a parameter, whose global tensors are together a matrix [rows, columns] or a list of elements.
-struct GlobalParam {
-  std::vector<std::int64_t> row, element;  // by segment: where its global tensor begins
-  std::int64_t rows = 0, elements = 0;
-};
+// Elements of one index of a dim.
+std::int64_t inner_elements(const Shape& shape, int dim) {
+  std::int64_t inner = 1;
+  for (int d = dim + 1; d < shape.rank(); ++d) inner *= shape[d];
+  return inner;
+}
 
-GlobalParam global_of(const Param& param) {
-  GlobalParam global;
+bool has_rows_of_blocks(const Shape& tensor, std::int64_t block) {
+  return tensor[tensor.rank() - 1] % block == 0;
+}
+
+std::string slice_text(const Segment& segment) {
+  const Slice& slice = segment.slice;
+  return cat(segment.name, ": the slice [", slice.begin, ", ", slice.begin + slice.extent, ") of dim ", slice.dim,
+             " of ", segment.global.text());
+}
+
+void expect_no_cut_block(const Param& param, std::int64_t block) {
   for (const Segment& segment : param.segments) {
-    global.row.push_back(global.rows);
-    global.element.push_back(global.elements);
-    const int rank = segment.global.rank();
-    global.rows += rank == 0 ? 1 : segment.global.elements() / std::max<std::int64_t>(1, segment.global[rank - 1]);
-    global.elements += segment.global.elements();
+    const std::int64_t at = segment.row * row_elements(param);
+    HAWSER_CHECK(at % block == 0, segment.name, ": begins at element ", at, " of ", param.name,
+                 ", inside of a block of ", block, " that shares a value");
+    if (!is_sliced(segment)) continue;
+    const Shape& global = segment.global;
+    const auto [dim, begin, extent] = segment.slice;
+    bool uncut = false;
+    if (has_rows_of_blocks(global, block)) {
+      uncut = dim < global.rank() - 1 || (begin % block == 0 && extent % block == 0);
+    } else if (dim == 0) {
+      const std::int64_t inner = inner_elements(global, 0), end = begin + extent;
+      uncut = begin * inner % block == 0 && (end * inner % block == 0 || end == global[0]);
+    }
+    HAWSER_CHECK(uncut, slice_text(segment), " cuts a block of ", block, " that shares a value");
   }
-  return global;
 }
 
-const Segment& segment_at(const Param& param, std::int64_t row) {
-  const auto found = std::ranges::find(param.segments, row, &Segment::row);
-  HAWSER_CHECK(found != param.segments.end(), param.name, ": no segment begins at row ", row);
-  return *found;
+void expect_no_cut_tile(const Param& param, const Extent& extent) {
+  for (const Segment& segment : param.segments) {
+    if (!is_sliced(segment)) continue;
+    const auto [dim, begin, count] = segment.slice;
+    const std::int64_t unit = unit_of(extent, dim, segment.global.rank()), end = begin + count;
+    HAWSER_CHECK(begin % unit == 0 && (end % unit == 0 || end == segment.global[dim]), slice_text(segment),
+                 " cuts a tile of ", extent.tile_rows(), " x ", extent.block, " that shares a value");
+  }
+}
+
+// The tensor and slice of a segment, whose elements are blocks of `block`.
+Segment in_blocks(Segment segment, std::int64_t block) {
+  if (block == 1) return segment;
+  Shape& global = segment.global;
+  Slice& slice = segment.slice;
+  if (!is_sliced(segment)) slice = {};
+  if (has_rows_of_blocks(global, block)) {
+    const int last = global.rank() - 1;
+    global[last] /= block;
+    if (slice.dim == last) slice.begin /= block, slice.extent /= block;
+    return segment;
+  }
+  const std::int64_t inner = inner_elements(global, 0);
+  slice = {.dim = 0, .begin = slice.begin * inner / block, .extent = ceil_div(slice.extent * inner, block)};
+  global = {ceil_div(global.elements(), block)};
+  return segment;
+}
+
+// The part of a parameter that a segment is in, of those with a value of `parameter` or `part`.
+std::int64_t part_of(const Param& param, const Segment& segment, Kind kind) {
+  if (kind == Kind::parameter) return 0;
+  const std::int64_t rows = std::max<std::int64_t>(1, param.shape[0] / param.parts()), part = segment.row / rows;
+  HAWSER_CHECK(param.matrices == 0 || segment.row + segment.rows <= (part + 1) * rows, segment.name,
+               ": in two parts of ", param.name);
+  return param.matrices == 0 ? 0 : part;
 }
 
 class Lister {
@@ -80,12 +138,15 @@ class Lister {
         everywhere_(everywhere) {}
 
   std::vector<NamedState> list() {
-    if (extent_.kind == Kind::element) {
-      elements();
-    } else if (extent_.sharded()) {
+    if (extent_.sharded()) {
       blocks();
-    } else if (extent_.kind == Kind::tile || extent_.kind == Kind::parameter || extent_.kind == Kind::part) {
-      for (int p = 0; p < static_cast<int>(flat_.params().size()); ++p) parameter(p);
+    } else if (extent_.kind == Kind::parameter || extent_.kind == Kind::part) {
+      std::int64_t at = 0;
+      for (int p = 0; p < static_cast<int>(flat_.params().size()); ++p) {
+        const std::int64_t own = extent_shape(param(p), extent_).elements();
+        parameter(p, values_.rows(at, own));
+        at += own;
+      }
     } else {
       parts();
     }
@@ -102,107 +163,46 @@ class Lister {
   const Param& param(int p) const { return flat_.params()[static_cast<std::size_t>(p)]; }
   bool holds(std::int64_t element) const { return element >= begin_ && element < begin_ + count_; }
   std::int64_t start_of(int p, const Segment& segment) const {
-    return flat_.offset(p) + segment.row * (param(p).elements() / std::max<std::int64_t>(1, param(p).shape[0]));
-  }
-  void expect_uncut(const Param& of, bool uncut) const {
-    HAWSER_CHECK(uncut, of.name, ": a slice of the tensor cuts a ", extent_.kind == Kind::tile ? "tile" : "block",
-                 " of ", extent_.block, " that shares a value of ", prefix_);
+    return flat_.offset(p) + segment.row * row_elements(param(p));
   }
 
-  void elements() {
-    const std::int64_t values = values_per_element(values_.dtype());
+  // Of element and block: values are elements, blocks of a packed dtype, or one for each block.
+  void blocks() {
+    const std::int64_t block = extent_.kind == Kind::block ? extent_.block : values_per_element(values_.dtype());
+    for (const Param& of : flat_.params()) expect_no_cut_block(of, block);
     for (SegmentPiece piece : segment_pieces(flat_, begin_, count_)) {
-      Segment segment = segment_of(flat_, piece);
-      if (values > 1) {  // a row is a list of blocks
-        const int last = segment.global.rank() - 1;
-        segment.global[last] /= values;
-        if (segment.slice.dim == last) segment.slice.begin /= values, segment.slice.extent /= values;
-        piece.first /= values, piece.at /= values, piece.count /= values;
-      }
+      const Segment segment = in_blocks(segment_of(flat_, piece), block);
+      piece.first /= block, piece.at /= block, piece.count = ceil_div(piece.count, block);
       const std::vector<Box> boxes = global_boxes(segment, piece, values_.rows(piece.at, piece.count));
       std::vector<Box>& all = state(segment.name, segment.global).boxes;
       all.insert(all.end(), boxes.begin(), boxes.end());
     }
   }
 
-  // Values [at, at + size) of a list of blocks.
-  void add_blocks(const std::string& name, std::int64_t blocks, std::int64_t first, std::int64_t at,
-                  std::int64_t size) {
-    state(name, {blocks}).boxes.push_back({.offset = {first}, .extent = {size}, .view = values_.rows(at, size)});
-  }
-
-  void blocks() {
-    const std::int64_t block = extent_.block;
-    for (int p = 0; p < static_cast<int>(flat_.params().size()); ++p) {
-      const Param& of = param(p);
-      const std::int64_t from = std::max(begin_, flat_.offset(p));
-      const std::int64_t to = std::min(begin_ + count_, flat_.offset(p) + of.elements());
-      if (from >= to || is_sliced(of)) continue;
-      add_blocks(of.name, ceil_div(of.elements(), block), (from - flat_.offset(p)) / block, (from - begin_) / block,
-                 ceil_div(to - from, block));
-    }
-    for (const SegmentPiece& piece : segment_pieces(flat_, begin_, count_)) {
-      const Param& of = param(piece.param);
-      if (!is_sliced(of)) continue;
-      const Segment& segment = segment_of(flat_, piece);
-      const GlobalParam global = global_of(of);
-      const std::int64_t inner = segment.global.elements() / segment.global[0];
-      const std::int64_t slice = is_sliced(segment) ? segment.slice.begin * inner : 0;
-      const std::int64_t first = global.element[static_cast<std::size_t>(piece.segment)] + slice + piece.first;
-      const std::int64_t end = first + piece.count;
-      expect_uncut(of, (!is_sliced(segment) || segment.slice.dim == 0) && piece.at % block == 0 && first % block == 0 &&
-                           (end % block == 0 || end == global.elements));
-      add_blocks(of.name, ceil_div(global.elements, block), first / block, piece.at / block,
-                 ceil_div(piece.count, block));
-    }
-  }
-
-  void parameter(int p) {
+  void parameter(int p, const TensorView& values) {
     const Param& of = param(p);
-    const Shape own = extent_shape(of, extent_);
-    std::int64_t at = 0;
-    for (int before = 0; before < p; ++before) at += extent_shape(param(before), extent_).elements();
-    const TensorView values = values_.rows(at, own.elements());
     const Segment& first = of.segments.front();
     const bool saves = holds(flat_.offset(p)) && (!is_sliced(first) || first.slice.begin == 0);
-    if (extent_.kind == Kind::part && of.matrices > 0) {
-      for (std::int64_t i = 0; i < of.matrices; ++i) {
-        NamedState& to = state(segment_at(of, i * (of.shape[0] / of.matrices)).name, {1});
-        if (everywhere_ || saves) to.boxes.push_back({.offset = {0}, .extent = {1}, .view = values.rows(i, 1)});
-      }
-      return;
-    }
-    if (extent_.kind != Kind::tile || !is_sliced(of)) {
-      NamedState& to = state(of.name, own);
-      if (everywhere_ || saves) to.boxes.push_back({.offset = zeros_like(own), .extent = own, .view = values});
-      return;
-    }
-    const std::int64_t height = extent_.tile_rows(), width = extent_.block;
-    const GlobalParam global = global_of(of);
-    const Shape all{ceil_div(global.rows, height), ceil_div(first.global[1], width)};
-    NamedState& to = state(of.name, all);
-    for (std::size_t s = 0; s < of.segments.size(); ++s) {
-      const Segment& segment = of.segments[s];
-      const Slice slice = is_sliced(segment) ? segment.slice : Slice{};
-      const std::int64_t row = global.row[s] + (slice.dim == 0 ? slice.begin : 0);
-      const std::int64_t column = slice.dim == 1 ? slice.begin : 0;
-      expect_uncut(of, segment.global.rank() == 2 && segment.row % height == 0 && row % height == 0 &&
-                           column % width == 0 &&
-                           ((row + segment.rows) % height == 0 || row + segment.rows == global.rows) &&
-                           ((column + of.shape[1]) % width == 0 || column + of.shape[1] == first.global[1]));
-      if (!everywhere_ && !holds(start_of(p, segment))) continue;
-      const std::int64_t rows = ceil_div(segment.rows, height);
-      to.boxes.push_back({.offset = {row / height, column / width},
-                          .extent = {rows, own[1]},
-                          .view = values.rows(segment.row / height * own[1], rows * own[1])});
+    const Segment* begin = nullptr;  // of the part
+    for (const Segment& segment : of.segments) {
+      const std::int64_t part = part_of(of, segment, extent_.kind);
+      if (begin == nullptr || part != part_of(of, *begin, extent_.kind)) begin = &segment;
+      NamedState& to = state(segment.name, {1});
+      const std::string& former = extent_.kind == Kind::part && of.matrices > 0 ? begin->name : of.name;
+      if (former != segment.name) to.former_name = prefix_ + former;
+      if (!everywhere_ && !saves) continue;
+      const TensorView value = values.rows(part, 1);
+      // A tensor may be several segments of one part.
+      HAWSER_CHECK(to.boxes.empty() || to.boxes.front().view.raw() == value.raw(), segment.name,
+                   ": parts of two parameters, with a value each of ", prefix_);
+      if (to.boxes.empty()) to.boxes.push_back({.offset = {0}, .extent = {1}, .view = value});
     }
   }
 
   void parts() {
     std::set<std::int64_t> done;  // shared values
     for (const ExtentPart& part : extent_parts(flat_, extent_)) {
-      const Param& of = param(part.param);
-      const Segment& segment = of.segments[static_cast<std::size_t>(part.segment)];
+      const Segment& segment = param(part.param).segments[static_cast<std::size_t>(part.segment)];
       NamedState& to = state(segment.name, part.global);
       if (!done.insert(part.first).second) continue;
       const bool own_box = !is_sliced(segment) || segment.slice.begin == 0 || !(part.shape == part.global);
@@ -234,29 +234,40 @@ Shape extent_shape(const Param& param, const Extent& extent) {
   if (extent.kind == Kind::part) return {param.parts()};
   HAWSER_CHECK(extent.kind == Kind::tile && extent.block > 0 && param.shape.rank() == 2, param.name,
                ": values for tiles of ", param.shape.text());
-  return {ceil_div(param.shape[0], extent.tile_rows()), ceil_div(param.shape[1], extent.block)};
+  expect_no_cut_tile(param, extent);
+  std::int64_t rows = 0;
+  for (const Segment& segment : param.segments) {
+    const Shape tiles = values_shape(segment_shape(segment), extent);
+    rows += tiles.elements() / std::max<std::int64_t>(1, tiles[tiles.rank() - 1]);
+  }
+  // All tensor ranks have as many values.
+  const std::int64_t last = param.segments.empty() ? 0 : param.segments[param.segments.size() - 1].rows;
+  rows += ceil_div(last + param.padding, extent.tile_rows()) - ceil_div(last, extent.tile_rows());
+  return {rows, ceil_div(param.shape[1], extent.block)};
 }
 
 std::vector<ExtentPart> extent_parts(const Flat& flat, const Extent& extent) {
-  HAWSER_CHECK(extent.kind == Kind::row || extent.kind == Kind::column || extent.kind == Kind::matrix, flat.name(),
-               ": parts of another extent than row, column or matrix");
+  HAWSER_CHECK(!extent.sharded() && extent.kind != Kind::parameter && extent.kind != Kind::part, flat.name(),
+               ": parts of another extent than row, column, matrix or tile");
   std::vector<ExtentPart> parts;
   std::int64_t first = 0, sum_first = 0;
   for (std::size_t p = 0; p < flat.params().size(); ++p) {
     const Param& param = flat.params()[p];
+    const std::int64_t start = first;
     for (std::size_t s = 0; s < param.segments.size(); ++s) {
       const Segment& segment = param.segments[s];
-      const std::vector<int> dims = kept_dims(segment.global.rank(), extent.kind);
+      const int rank = segment.global.rank();
+      const std::vector<int> dims = kept_dims(rank, extent.kind);
       ExtentPart part{.param = static_cast<int>(p),
                       .segment = static_cast<int>(s),
                       .first = first,
-                      .shape = shape_of(segment_shape(segment), dims),
-                      .global = shape_of(segment.global, dims),
+                      .shape = values_shape(segment_shape(segment), extent),
+                      .global = values_shape(segment.global, extent),
                       .sum_first = sum_first};
       part.offset = zeros_like(part.shape);
       for (std::size_t d = 0; d < dims.size(); ++d) {
         if (segment.slice.extent > 0 && dims[d] == segment.slice.dim)
-          part.offset[static_cast<int>(d)] = segment.slice.begin;
+          part.offset[static_cast<int>(d)] = segment.slice.begin / unit_of(extent, dims[d], rank);
       }
       bool shared = false, known = false;
       for (const ExtentPart& other : parts) {
@@ -267,7 +278,7 @@ std::vector<ExtentPart> extent_parts(const Flat& flat, const Extent& extent) {
         }
         known = true;
         part.sum_first = other.sum_first;
-        if (!(other.shape == part.shape && other.offset == part.offset)) continue;
+        if (extent.kind == Kind::tile || !(other.shape == part.shape && other.offset == part.offset)) continue;
         shared = true;
         part.first = other.first;
       }
@@ -277,6 +288,7 @@ std::vector<ExtentPart> extent_parts(const Flat& flat, const Extent& extent) {
     }
     // All tensor ranks have as many values.
     if (extent.kind == Kind::row) first += param.padding;
+    if (extent.kind == Kind::tile) first = start + extent_shape(param, extent).elements();
   }
   return parts;
 }
@@ -296,6 +308,7 @@ std::int64_t extent_count(const Flat& flat, const Extent& extent, std::int64_t c
     case Kind::block:
       HAWSER_CHECK(extent.block > 0 && flat.spec().grain % extent.block == 0, flat.name(), ": values for blocks of ",
                    extent.block, " elements in shards of multiples of ", flat.spec().grain);
+      for (const Param& param : flat.params()) expect_no_cut_block(param, extent.block);
       return count / extent.block;
     case Kind::tile:
     case Kind::parameter:
@@ -317,34 +330,18 @@ std::int64_t extent_count(const Flat& flat, const Extent& extent, std::int64_t c
 }
 
 std::int64_t saved_count(const Flat& flat, const Extent& extent) {
+  const bool of_parameters = extent.kind == Kind::parameter || extent.kind == Kind::part;
+  if (!extent.sharded() && !of_parameters) return sum_count(flat, extent);
   std::int64_t all = 0;
-  std::set<std::string> known;  // a tensor may be several segments
-  switch (extent.kind) {
-    case Kind::element:
-      for (const Param& param : flat.params()) {
-        for (const Segment& segment : param.segments) {
-          if (known.insert(segment.name).second) all += segment.global.elements();
-        }
-      }
-      return all;
-    case Kind::block:
-      for (const Param& param : flat.params()) all += ceil_div(global_of(param).elements, extent.block);
-      return all;
-    case Kind::tile:
-      for (const Param& param : flat.params()) {
-        all += is_sliced(param) ? ceil_div(global_of(param).rows, extent.tile_rows()) *
-                                      ceil_div(param.segments.front().global[1], extent.block)
-                                : extent_shape(param, extent).elements();
-      }
-      return all;
-    case Kind::parameter:
-      return static_cast<std::int64_t>(flat.params().size());
-    case Kind::part:
-      for (const Param& param : flat.params()) all += param.parts();
-      return all;
-    default:
-      return sum_count(flat, extent);
+  std::set<std::string_view> known;  // a tensor may be several segments
+  for (const Param& param : flat.params()) {
+    for (const Segment& segment : param.segments) {
+      if (!known.insert(segment.name).second) continue;
+      const std::int64_t block = extent.kind == Kind::block ? extent.block : 1;
+      all += of_parameters ? 1 : ceil_div(segment.global.elements(), block);
+    }
   }
+  return all;
 }
 
 std::vector<NamedState> extent_states(const Flat& flat, const Extent& extent, std::int64_t begin, std::int64_t count,

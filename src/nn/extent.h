@@ -1,22 +1,36 @@
 // `Extent`: which elements of a flat share a value of an optimizer's state, or a scale of the weights.
 //
-// A matrix here is the last two dims of a segment's global tensor: q, k and v of a fused parameter are three, and so
-// are three experts in one tensor. A tensor of one dim [n] counts as a matrix [1, n].
+// A tensor here is a segment's global tensor, and a matrix is the last two dims of one: q, k and v of a fused parameter
+// are three, and so are three experts in one tensor. A tensor of one dim [n] counts as a matrix [1, n].
 //
 //   element    one value for each element                               sharded like the flat
-//   block      one for each `block` consecutive elements of a           sharded like the flat; FlatSpec::grain must be a
-//              parameter; the last block of a parameter may be shorter  multiple of `block`, so that no shard cuts one
-//   row        one for each row of each matrix       [..., out]         all values of a flat's segments on each rank, so
-//   column     one for each column of each matrix    [..., in]          that any update of a shard can read them. A rank
-//   matrix     one for each matrix                   [...], or [1]      must compute the same bits as all others that
-//   tile       one for each tile of a parameter of rank 2               have the same value
-//   parameter  one for each parameter                [1]
+//   block      one for each `block` consecutive elements of a tensor;   sharded like the flat; FlatSpec::grain must be
+//              the last block of a tensor may be shorter                a multiple of `block`: no shard cuts one
+//   row        one for each row of each matrix       [..., out]         all values of a flat's segments on each rank,
+//   column     one for each column of each matrix    [..., in]          so that any update of a shard can read them.
+//   matrix     one for each matrix                   [...], or [1]      A rank must compute the same bits as all others
+//   tile       one for each tile of each matrix      [..., out/h, in/w] that have the same value. Parameters with tiles
+//              (rounded up: those at the ends may be smaller)           have rank 2
+//   parameter  one for each parameter of the rank    [1]
 //   part       one for each of Param::parts()        [parts]
 //
 // Of a sliced tensor a rank has the values of its slice: its own rows, if rows are sliced, but the value of a complete
-// row, if columns are. Checkpoints have the values of the global tensor: those of element, row, column and matrix under
-// the segment's name, the others under the parameter's; but each of Param::matrices [1] under the name of the segment that
-// it begins with, so that other ranks may have other parts together.
+// row, if columns are. Checkpoints have the values of the global tensor, under its name; so what a mesh has saved, any
+// other loads, whichever tensors it has together in one parameter and whatever it slices.
+//
+// Blocks and tiles are those of the global tensor. No slice may cut one, and in a parameter each segment begins with a
+// block:
+//   tile   a slice of rows (of columns) begins and ends at multiples of the tile's, or at the end of the matrix
+//   block  the rows of the tensor, its last dim, are whole blocks, and so are those of the slice; or dim 0 is sliced,
+//          and the slice begins and ends at a multiple of `block` elements, or at the end of the tensor
+// extent_shape() and extent_count() throw InternalError otherwise: a Flat with such scales is not made, nor, before it
+// reserves memory, a step::ModelState with such slots.
+//
+// parameter and part depend on the mesh, which decides what is one parameter: an optimizer that is to train equally on
+// every mesh has matrix. float32 or bf16. Checkpoints have the value once for each tensor of the parameter or part, as
+// [1]. If these differ as they are loaded, since each was of another parameter, the value becomes the largest one: of
+// scales that follow from amaxes, it is that of all the tensors together. The scales of frozen weights, which are a
+// part of their values, must be equal (engine::load).
 #pragma once
 
 #include <vector>
@@ -46,13 +60,14 @@ std::int64_t extent_count(const Flat& flat, const Extent& extent, std::int64_t c
 // The same for all tensors of the flat, each complete and without gaps: what a checkpoint stores.
 std::int64_t saved_count(const Flat& flat, const Extent& extent);
 
-// tile, parameter, part: the values of one parameter.
+// tile, parameter, part: the values of one parameter. The tiles of a segment follow those of the one before, so that
+// this is [tiles of all segments one below another, tiles of a row]; rows of padding count to the last segment.
 Shape extent_shape(const Param& param, const Extent& extent);
 
-// row, column, matrix: values [first, first + shape.elements()) belong to a segment, and are the box at `offset` of
-// those of the tensor, which have shape `global`. Segments that have the same box of the same tensor share values.
-// `sum_first`: the place of the tensor's values in a list of those of all tensors of the flat, `sum_count` long, which
-// is the same on all ranks (optim::Phase::sums).
+// row, column, matrix, tile: values [first, first + shape.elements()) belong to a segment, and are the box at `offset`
+// of those of the tensor, which have shape `global`. Segments that have the same box of the same tensor share values,
+// but of tile. `sum_first`: the place of the tensor's values in a list of those of all tensors of the flat,
+// `sum_count` long, which is the same on all ranks (optim::Phase::sums).
 struct ExtentPart {
   int param = 0, segment = 0;
   std::int64_t first = 0;
@@ -65,7 +80,9 @@ std::int64_t sum_count(const Flat& flat, const Extent& extent);
 // The values of the shard [begin, begin + count) of the flat as boxes of named tensors, called prefix + name. Of what
 // several ranks have, `everywhere` returns all of it, to load; otherwise that which this rank saves. Of a packed flat
 // (FlatSpec::packed), with Extent::Kind::element, the values are its blocks, and so are those of the tensors: [rows,
-// columns / kNf4Block]. Throws InternalError if a slice cuts a block or tile.
+// columns / kNf4Block]. Blocks of a tensor are such rows of blocks, if its rows are whole blocks, otherwise a list.
+// Of parameter and part, the boxes of several tensors have one view. Earlier versions saved these under the parameter's
+// name: NamedState::former_name.
 std::vector<NamedState> extent_states(const Flat& flat, const Extent& extent, std::int64_t begin, std::int64_t count,
                                       const TensorView& values, const std::string& prefix, bool everywhere);
 

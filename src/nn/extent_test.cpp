@@ -16,20 +16,27 @@ using Kind = Extent::Kind;
 // Assembled values by tensor; each element must come from one box.
 using Tensors = std::map<std::string, std::vector<float>>;
 
+// Calls visit(value, element of the tensor) for each value of the boxes.
+template <class Visit>
+void each_value(const NamedState& state, const Visit& visit) {
+  const bool matrix = state.shape.rank() == 2;
+  for (const Box& box : state.boxes) {
+    const std::int64_t wide = matrix ? box.extent[1] : 1;
+    for (std::int64_t i = 0; i < box.extent.elements(); ++i) {
+      const std::int64_t row = box.offset[0] + i / wide;
+      visit(box.view.data<float>()[i],
+            static_cast<std::size_t>(matrix ? row * state.shape[1] + box.offset[1] + i % wide : row));
+    }
+  }
+}
+
 void assemble(Tensors& into, const std::vector<NamedState>& states) {
   for (const NamedState& state : states) {
     auto& values = into.try_emplace(state.name, static_cast<std::size_t>(state.shape.elements()), NAN).first->second;
-    for (const Box& box : state.boxes) {
-      const std::int64_t columns = state.shape.rank() == 2 ? state.shape[1] : 1;
-      const std::int64_t wide = state.shape.rank() == 2 ? box.extent[1] : 1;
-      for (std::int64_t i = 0; i < box.extent.elements(); ++i) {
-        const std::int64_t first = box.offset[0] + i / wide;
-        const std::int64_t second = state.shape.rank() == 2 ? box.offset[1] + i % wide : 0;
-        float& value = values[static_cast<std::size_t>(first * columns + second)];
-        EXPECT_TRUE(std::isnan(value)) << state.name << " has an element twice";
-        value = box.view.data<float>()[i];
-      }
-    }
+    each_value(state, [&](float value, std::size_t element) {
+      EXPECT_TRUE(std::isnan(values[element])) << state.name << " has an element twice";
+      values[element] = value;
+    });
   }
 }
 
@@ -157,11 +164,38 @@ TEST(Extent, OfTilesOfSlicesIsThatOfTheTensor) {
     EXPECT_EQ(saved_count(flat, tiles), 12 + 2);
     assemble(saved, extent_states(flat, tiles, 0, flat.total(1), view_of(values), "scale/", false));
   }
-  EXPECT_EQ(saved.at("scale/qk"), (std::vector<float>{0, 1, 2, 3, 100, 101, 102, 103, 4, 5, 104, 105}));
+  EXPECT_EQ(saved.at("scale/q"), (std::vector<float>{0, 1, 2, 3, 100, 101, 102, 103}));
+  EXPECT_EQ(saved.at("scale/k"), (std::vector<float>{4, 5, 104, 105}));
   EXPECT_EQ(saved.at("scale/down"), (std::vector<float>{6, 106}));
-  const Flat cut("f", spec, {sliced_param("up", {100, 8}, 0, {.begin = 100, .total = 200}, {}, true)});
-  std::vector<float> values(1);
-  EXPECT_THROW(extent_states(cut, tiles, 0, cut.total(1), view_of(values), "scale/", false), InternalError);
+  EXPECT_THROW(Flat("f", spec, {sliced_param("up", {100, 8}, 0, {.begin = 100, .total = 200}, {}, true)}),
+               InternalError);
+  EXPECT_THROW(Flat("f", spec, {sliced_param("up", {100, 8}, 0, {.begin = 0, .total = 200}, {}, true)}), InternalError);
+}
+
+// Tiles of experts of three rows: the last of each has one, whichever experts are together, and padding has its own.
+TEST(Extent, OfTilesBeginsAnewWithEachSegment) {
+  const Extent tiles{.kind = Kind::tile, .block = 4, .rows = 2};
+  Tensors saved;
+  for (const auto& [first, count] : {std::pair{0, 2}, {2, 1}}) {
+    std::vector<Segment> segments;
+    for (int i = 0; i < count; ++i) segments.push_back({.name = cat("expert ", first + i), .row = 3 * i, .rows = 3});
+    const Flat flat("f", {},
+                    {fused_param("experts", std::move(segments), {3 * count, 6}, {}, true),
+                     sliced_param("head", {6, 4}, 0, {.begin = 6 * first, .total = 15}, {}, true)});
+    EXPECT_EQ(extent_shape(flat.params()[0], tiles), (Shape{2 * count, 2}));
+    EXPECT_EQ(extent_shape(flat.params()[1], tiles), (Shape{3, 1}));
+    EXPECT_EQ(extent_count(flat, tiles, 0), 4 * count + 3);
+    EXPECT_EQ(saved_count(flat, tiles), 4 * count + 8);
+    EXPECT_EQ(extent_parts(flat, tiles).back().sum_first, 4 * count);
+    std::vector<float> values = counted(4 * count + 3, static_cast<float>(10 * first));
+    for (const NamedState& state : extent_states(flat, tiles, 0, flat.total(1), view_of(values), "", false)) {
+      if (state.name != "head") assemble(saved, {state});
+      if (state.name == "head") {
+        EXPECT_EQ(state.boxes.at(0).extent, (Shape{first == 0 ? 3 : 2, 1}));
+      }
+    }
+  }
+  EXPECT_EQ(saved, (Tensors{{"expert 0", {0, 1, 2, 3}}, {"expert 1", {4, 5, 6, 7}}, {"expert 2", {20, 21, 22, 23}}}));
 }
 
 // Scales of parts of rows: slices need not begin at a multiple of 128 rows, but of columns.
@@ -181,11 +215,11 @@ TEST(Extent, OfPartsOfRowsIsThatOfTheTensor) {
     EXPECT_EQ(saved_count(flat, tiles), 12 + 4);
     assemble(saved, extent_states(flat, tiles, 0, flat.total(1), view_of(values), "scale/", false));
   }
-  EXPECT_EQ(saved.at("scale/qk"), (std::vector<float>{0, 1, 2, 3, 100, 101, 102, 103, 4, 5, 104, 105}));
+  EXPECT_EQ(saved.at("scale/q"), (std::vector<float>{0, 1, 2, 3, 100, 101, 102, 103}));
+  EXPECT_EQ(saved.at("scale/k"), (std::vector<float>{4, 5, 104, 105}));
   EXPECT_EQ(saved.at("scale/down"), (std::vector<float>{6, 106, 7, 107}));
-  const Flat cut("f", spec, {sliced_param("down", {2, 64}, 1, {.begin = 64, .total = 128}, {}, true)});
-  std::vector<float> values(2);
-  EXPECT_THROW(extent_states(cut, tiles, 0, cut.total(1), view_of(values), "scale/", false), InternalError);
+  EXPECT_THROW(Flat("f", spec, {sliced_param("down", {2, 64}, 1, {.begin = 64, .total = 128}, {}, true)}),
+               InternalError);
 }
 
 TEST(Extent, OfAParameterIsSavedByOneRank) {
@@ -197,10 +231,10 @@ TEST(Extent, OfAParameterIsSavedByOneRank) {
     std::vector<float> values{1, 2, 3};
     assemble(saved, extent_states(flat, whole, 0, flat.total(1), view_of(values), "", false));
   }
-  EXPECT_EQ(saved, (Tensors{{"bias", {3}}, {"down", {2}}, {"qk", {1}}}));
+  EXPECT_EQ(saved, (Tensors{{"bias", {3}}, {"down", {2}}, {"q", {1}}, {"k", {1}}}));
 }
 
-// Each expert's has the name of its first segment, whichever experts are together on a rank.
+// Each expert's has the names of its segments, whichever experts are together on a rank.
 TEST(Extent, OfPartsHasTheNamesOfSegments) {
   const Extent each = scale_extent(Scaling::tensor);
   const auto experts = [](int first, int count) {
@@ -213,7 +247,10 @@ TEST(Extent, OfPartsHasTheNamesOfSegments) {
     param.matrices = count;
     return param;
   };
-  Tensors saved, expected{{"scale/0.gate", {0}}, {"scale/1.gate", {1}}, {"scale/2.gate", {2}}, {"scale/norm", {9}}};
+  Tensors saved, expected{{"scale/norm", {9}}};
+  for (const char* name : {"gate", "up"}) {
+    for (int i = 0; i < 3; ++i) expected[cat("scale/", i, '.', name)] = {static_cast<float>(i)};
+  }
   for (const auto& [first, count] : {std::pair{0, 2}, {2, 1}}) {
     std::vector<Param> params = {experts(first, count)};
     if (first == 0) params.push_back(full_param("norm", {8}, {}, false));
@@ -221,11 +258,104 @@ TEST(Extent, OfPartsHasTheNamesOfSegments) {
     std::vector<float> values = counted(count, static_cast<float>(first));
     if (first == 0) values.push_back(9);
     EXPECT_EQ(extent_count(flat, each, 128), static_cast<std::int64_t>(values.size()));
-    EXPECT_EQ(saved_count(flat, each), static_cast<std::int64_t>(values.size()));
+    const int names = 2 * count + (first == 0 ? 1 : 0);
+    EXPECT_EQ(saved_count(flat, each), names);
     assemble(saved, extent_states(flat, each, 0, flat.total(1), view_of(values), "scale/", false));
-    EXPECT_EQ(extent_states(flat, each, 128, 0, view_of(values), "scale/", true).size(), values.size());
+    const std::vector<NamedState> all = extent_states(flat, each, 128, 0, view_of(values), "scale/", true);
+    EXPECT_EQ(all.size(), static_cast<std::size_t>(names));
+    EXPECT_EQ(all[0].former_name, "");
+    EXPECT_EQ(all[1].former_name, cat("scale/", first, ".gate"));
   }
   EXPECT_EQ(saved, expected);
+}
+
+// Rows of q, k and v of a model with eight heads of two channels and two key-value heads, whose parameters are those of
+// one rank, or of rank `part` of four, of which two have the same keys and values.
+std::vector<Param> attention(int part) {
+  const auto rows = [&](const char* name, std::int64_t row, std::int64_t count, std::int64_t begin) {
+    const std::int64_t total = name == std::string("q") ? 16 : 4;
+    return row_segment(name, row, count, {0, 8}, part < 0 ? PartOf{} : PartOf{.begin = begin, .total = total});
+  };
+  if (part < 0)
+    return {fused_param("qkv", {rows("q", 0, 16, 0), rows("k", 16, 4, 0), rows("v", 20, 4, 0)}, {24, 8}, {}, true)};
+  const std::int64_t kv = part / 2 * 2;
+  return {fused_param("q", {rows("q", 0, 4, 4 * part)}, {4, 8}, {}, true),
+          fused_param("k+v", {rows("k", 0, 2, kv), rows("v", 2, 2, kv)}, {4, 8}, {}, true)};
+}
+
+// What tensors are together in a parameter differs between meshes, and so do slices. Each mesh saves the same tensors.
+TEST(Extent, DoesNotDependOnWhatIsOneParameter) {
+  const Extent blocks{.kind = Kind::block, .block = 16}, tiles{.kind = Kind::tile, .block = 4, .rows = 2};
+  for (const Extent& extent : {blocks, tiles, Extent{.kind = Kind::part}, Extent{.kind = Kind::parameter}}) {
+    const bool one_each = extent.kind == Kind::part || extent.kind == Kind::parameter;
+    const Flat one("f", {}, attention(-1));
+    std::vector<float> values = counted(extent_count(one, extent, one.total(1)));
+    Tensors expected, saved;
+    assemble(expected, extent_states(one, extent, 0, one.total(1), view_of(values), "s/", false));
+    EXPECT_EQ(expected.at("s/v").size(), one_each ? 1u : extent == blocks ? 2u : 4u);
+    for (int part = 0; part < 4; ++part) {
+      // q and the copies of k and v are in flats of two domains; the second copy saves the second shard.
+      const std::vector<Param> params = attention(part);
+      for (int p = 0; p < 2; ++p) {
+        const Flat flat("f", {}, {params[static_cast<std::size_t>(p)]});
+        EXPECT_EQ(extent_count(flat, extent, 128), extent == blocks ? 8 : extent == tiles ? 4 : 1);
+        std::vector<float> own(static_cast<std::size_t>(extent_count(flat, extent, 128)), NAN);
+        for (const NamedState& state : extent_states(flat, extent, 0, 128, view_of(own), "s/", true)) {
+          EXPECT_EQ(state.former_name, one_each && state.name != "s/q" ? "s/k+v" : "");
+          each_value(state, [&](float& value, std::size_t element) { value = expected.at(state.name)[element]; });
+        }
+        const bool copy = p == 1 && part % 2 == 1;
+        if (copy && extent == blocks) own.clear();
+        assemble(saved, extent_states(flat, extent, copy ? 128 : 0, copy ? 0 : 128, view_of(own), "s/", false));
+      }
+    }
+    EXPECT_EQ(saved, expected);
+  }
+}
+
+// Blocks of columns: a slice of whole blocks, as NF4 has them. A width that is no multiple can be sliced by rows.
+TEST(Extent, OfBlocksOfSlicesIsThatOfTheTensor) {
+  const Extent blocks{.kind = Kind::block, .block = 8};
+  Tensors saved;
+  for (int part = 0; part < 2; ++part) {
+    const Flat flat("f", {},
+                    {sliced_param("down", {3, 16}, 1, {.begin = part * 16, .total = 32}, {}, true),
+                     sliced_param("up", {8, 5}, 0, {.begin = part * 8, .total = 14}, {}, true),
+                     sliced_param("bias", {16}, 0, {.begin = part * 16, .total = 32}, {}, false)});
+    EXPECT_EQ(saved_count(flat, blocks), 12 + 9 + 4);
+    for (int shard = 0; shard < 3; ++shard) {
+      std::vector<float> values = counted(16, static_cast<float>(100 * part + 16 * shard));
+      assemble(saved, extent_states(flat, blocks, shard * 128, 128, view_of(values), "", false));
+    }
+  }
+  EXPECT_EQ(saved.at("down"), (std::vector<float>{0, 1, 100, 101, 2, 3, 102, 103, 4, 5, 104, 105}));
+  EXPECT_EQ(saved.at("up"), (std::vector<float>{16, 17, 18, 19, 20, 116, 117, 118, 119}));
+  EXPECT_EQ(saved.at("bias"), (std::vector<float>{32, 33, 132, 133}));
+}
+
+TEST(Extent, OfBlocksRejectsWhatCutsOne) {
+  const Extent blocks{.kind = Kind::block, .block = 8};
+  const auto error_of = [&](const Param& param) -> std::string {
+    try {
+      extent_count(Flat("f", {}, {param}), blocks, 128);
+    } catch (const InternalError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const auto expect = [&](const Param& param, const std::string& text) {
+    EXPECT_NE(error_of(param).find(text), std::string::npos) << error_of(param);
+  };
+  // On every rank alike.
+  for (int part = 0; part < 2; ++part) {
+    expect(sliced_param("down", {3, 12}, 1, {.begin = part * 12, .total = 24}, {}, true),
+           cat("down: the slice [", part * 12, ", ", part * 12 + 12, ") of dim 1 of [3, 24] cuts a block of 8"));
+    expect(sliced_param("down", {3, 8}, 1, {.begin = part * 8, .total = 20}, {}, true), "of [3, 20] cuts a block of 8");
+    expect(sliced_param("up", {3, 5}, 0, {.begin = part * 3, .total = 6}, {}, true), "of dim 0 of [6, 5] cuts a block");
+  }
+  expect(fused_param("qk", {row_segment("q", 0, 3, {3, 5}, {}), row_segment("k", 3, 8, {8, 5}, {})}, {11, 5}, {}, true),
+         "k: begins at element 15 of qk, inside of a block of 8");
+  EXPECT_EQ(error_of(full_param("norm", {13}, {}, false)), "");
 }
 
 TEST(FlatPieces, RunsOfTheGlobalTensor) {

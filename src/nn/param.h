@@ -96,9 +96,9 @@ struct PartOf {
 enum class Scaling {
   none,
   tensor,  // [Param::parts()], one for each: of the global parameter, equal on tensor-parallel ranks
-  block,  // [ceil(rows / kScalingBlock), ceil(columns / kScalingBlock)], of this rank's slice. Slices, and then segments,
-          // begin at multiples of kScalingBlock. No GEMM reads scales in this form
-  row,    // [rows, ceil(columns / kScalingBlock)], likewise
+  block,   // [ceil(rows / kScalingBlock), ceil(columns / kScalingBlock)] of each segment, one below another, of this
+           // rank's slice. Slices begin at multiples of kScalingBlock. No GEMM reads scales in this form
+  row,     // [rows, ceil(columns / kScalingBlock)], likewise
 };
 constexpr std::int64_t kScalingBlock = 128;
 

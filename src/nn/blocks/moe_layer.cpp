@@ -52,7 +52,7 @@ std::vector<Param> moe_params(const MoeConfig& c) {
     gate_up.push_back({.name = name_of_expert(c.up, e), .row = row, .rows = c.inner});
     down.push_back({.name = name_of_expert(c.down, e), .row = i * c.width, .rows = c.width});
   }
-  // Checkpoints have some states by a parameter's name: other experts need another.
+  // Other experts are another parameter.
   const std::string names = name_of_experts(c.up),
                     experts = c.part.parts == 1 ? names : cat(names, '.', first, '-', first + local - 1);
   params.push_back(fused_param(experts + ".gate_up.weight", std::move(gate_up), {local * c.up_size(), c.width},

@@ -190,7 +190,7 @@ TEST(Fp8Experts, ARunResumesOnOtherMeshes) {
       EXPECT_NE(values[0], 1) << name;
       ++scales;
     }
-    EXPECT_EQ(scales, 2 * 2 * kExperts);  // of two weights of each expert in two blocks
+    EXPECT_EQ(scales, 2 * 3 * kExperts);  // of three tensors of each expert in two blocks
     const double loss = first.step(2);
     EXPECT_NEAR(second.step(2), loss, 1e-3 * loss);
   }

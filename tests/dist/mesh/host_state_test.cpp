@@ -161,7 +161,7 @@ struct Toy {
 void expect_no_change(bool all) {
   const models::Model tied(testing::toy_description()), untied(testing::toy_description(false)),
       by_rank(testing::toy_description(), testing::by_rank), muon(testing::toy_description(), testing::Muon::spec_of),
-      in_blocks(testing::toy_description(), testing::EightBits::spec_of);
+      in_blocks(testing::toy_of_nf4_blocks(), testing::EightBits::spec_of);
   const std::vector<Toy> toys{{"AdamW", tied, optim::make_adamw({.weight_decay = 0.1})},
                               {"exchanging AdamW", tied, std::make_shared<testing::ExchangingAdamW>()},
                               {"Adafactor", by_rank, std::make_shared<testing::Adafactor>()},

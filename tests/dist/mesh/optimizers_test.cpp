@@ -175,10 +175,10 @@ TEST(Optimizers, OfCompleteMatricesRejectSlicesThatNoPhaseGathers) {
   }
 }
 
-// Blocks of 256 elements share a scale, and stochastic rounding draws by the element of the global tensor: the same
+// Blocks of 32 elements share a scale, and stochastic rounding draws by the element of the global tensor: the same
 // bits on every mesh.
 TEST(Optimizers, OfFewBitsHaveTheSameBitsOnEveryMesh) {
-  const models::Model model(testing::toy_description(), testing::EightBits::spec_of);
+  const models::Model model(testing::toy_of_nf4_blocks(), testing::EightBits::spec_of);
   const Toy toy{model, std::make_shared<testing::EightBits>()};
   const Tensors one = alone(toy, layouts_of(toy).front());
   for (const plan::Layout& layout : layouts_of(toy)) {

@@ -145,14 +145,14 @@ class Muon : public optim::Optimizer {
   std::shared_ptr<const optim::Optimizer> rest_ = optim::make_adamw({.weight_decay = 0.1});
 };
 
-// A moment of 8 bits with a scale for each block of 256 elements, and one of bf16 with stochastic rounding. They follow
+// A moment of 8 bits with a scale for each block of 32 elements, and one of bf16 with stochastic rounding. They follow
 // the weights and not the gradient, so that all meshes have the same bits.
 class EightBits : public WithRate {
  public:
-  static constexpr std::int64_t kBlock = 256;
+  static constexpr std::int64_t kBlock = 32;
   static nn::FlatSpec spec_of(const nn::Param& param) {
     nn::FlatSpec spec = nn::common_domain(param);
-    spec.grain = kBlock;
+    spec.grain = 8 * kBlock;
     return spec;
   }
 

@@ -1,0 +1,387 @@
+// What one mesh has saved, another one loads, although it has other tensors together in a parameter, and other slices:
+// scales of FP8 weights, and slots of an optimizer whose values are not those of single elements (nn/extent.h).
+#include "base/testing/temporary_folder.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/save.h"
+#include "engine/load_state.h"
+#include "experts_case.h"
+#include "tensor_case.h"
+#include "toy_muon.h"
+#include "train/saver.h"
+
+namespace hawser {
+namespace {
+
+using testing::assembled;
+using testing::Tensors;
+using Kind = nn::Extent::Kind;
+
+// Embedding and head are not cut.
+nn::FlatSpec domain_of(const nn::Param& param, const comm::MeshSizes& mesh) {
+  if (mesh.tensor == 1 && mesh.expert == 1) return nn::common_domain(param);
+  nn::FlatSpec spec = param.flat;
+  if (param.name.find("layers.") == std::string::npos) spec.domain = Domain::replicated;
+  return spec;
+}
+
+enum class Of { fp8, frozen_scaled, slots };
+
+nn::FlatSpecOf spec_of(const comm::MeshSizes& mesh, Of of) {
+  nn::FlatSpecOf own([mesh, of](const nn::Param& param) {
+    nn::FlatSpec spec = domain_of(param, mesh);
+    if (of == Of::slots) spec.group = testing::group_by_rank(param);
+    if (of != Of::frozen_scaled || !param.of_linear) return spec;
+    spec.trainable = false;
+    spec.scaling = nn::Scaling::tensor;
+    return spec;
+  });
+  return of == Of::fp8 ? nn::with_fp8_weights(own, [](int) { return true; }) : own;
+}
+
+// What a rank has of a model.
+models::Model model_of(models::ModelDescription d, const comm::MeshSizes& mesh, Of of,
+                       int rank = the_world->rank().value()) {
+  const comm::MeshPlace place = comm::place_of(rank, mesh);
+  for (models::BlockDescription& block : d.blocks) {
+    if (block.moe) block.moe->part = {.index = comm::expert_part(place, mesh), .parts = mesh.expert};
+  }
+  if (mesh.tensor > 1) d = testing::part_of(std::move(d), place.tensor, mesh.tensor, {});
+  return models::Model(std::move(d), spec_of(mesh, of));
+}
+
+// Values of all kinds that are not of an element, which a test writes. It updates nothing.
+class Slots : public testing::WithRate {
+ public:
+  std::string name() const override { return "slots"; }
+  std::vector<optim::StateSlot> slots(const nn::Flat& flat) const override {
+    std::vector<optim::StateSlot> slots = {{"code", DType::u8},
+                                           {"block", DType::f32, {.kind = Kind::block, .block = 32}},
+                                           {"part", DType::bf16, {.kind = Kind::part}},
+                                           {"parameter", DType::f32, {.kind = Kind::parameter}}};
+    if (flat.spec().group == 0) slots.push_back({"tile", DType::f32, {.kind = Kind::tile, .block = 32, .rows = 16}});
+    return slots;
+  }
+  void update(Stream& stream, const optim::FlatUpdate& u) const override {
+    testing::host(stream, "nothing", {u.weights}, {u.weights, u.compute}, [] {});
+  }
+};
+
+plan::Layout layout_of(const comm::MeshSizes& mesh, const models::Model& model, Of of) {
+  plan::Layout layout = testing::layout_of({.mesh = mesh}, model);
+  if (of == Of::slots) layout.optimizer = std::make_shared<Slots>();
+  if (of != Of::fp8) return layout;
+  plan::set_formats(layout, model, {.saturation_limit = 1});
+  plan::set_bounds(layout);
+  return layout;
+}
+
+// Writes numbers that depend on the tensor and the element to all slots.
+void fill_slots(engine::Session& session) {
+  for (NamedState& state : engine::HostCopy(session).states(engine::StatesFor::load)) {
+    if (!state.name.starts_with("optimizer/")) continue;
+    for (const Box& box : state.boxes) {
+      for (std::int64_t i = 0; i < box.extent.elements(); ++i) {
+        const bool matrix = state.shape.rank() == 2;
+        const std::int64_t wide = matrix ? box.extent[1] : 1, row = box.offset[0] + i / wide;
+        const std::int64_t element = matrix ? row * state.shape[1] + box.offset[1] + i % wide : row;
+        const auto value = static_cast<float>(fnv1a(cat(state.name, '/', element)) % 128);
+        if (state.dtype == DType::u8) {
+          box.view.data<std::uint8_t>()[i] = static_cast<std::uint8_t>(value);
+        } else if (state.dtype == DType::bf16) {
+          box.view.data<Bf16>()[i] = Bf16(value);
+        } else {
+          box.view.data<float>()[i] = value;
+        }
+      }
+    }
+  }
+}
+
+// What a mesh loads of these states: the largest value of the tensors that share one. `shared` counts differences.
+Tensors as_loaded(const models::ModelDescription& whole, const comm::MeshSizes& mesh, Of of, const Tensors& saved,
+                  int& shared) {
+  Tensors out = saved;
+  shared = 0;
+  for (int rank = 0; rank < the_world->size(); ++rank) {
+    const models::Model model = model_of(whole, mesh, of, rank);
+    for (const nn::Flat& flat : model.flats()) {
+      for (const nn::Param& param : flat.params()) {
+        for (const char* const prefix : {"scale/", "optimizer/part/", "optimizer/parameter/"}) {
+          const bool parts = param.matrices > 0 && std::string_view(prefix) != "optimizer/parameter/";
+          const auto same = [&](const nn::Segment& a, const nn::Segment& b) {
+            return !parts || a.row / (param.shape[0] / param.matrices) == b.row / (param.shape[0] / param.matrices);
+          };
+          for (const nn::Segment& to : param.segments) {
+            const auto found = out.find(prefix + to.name);
+            if (found == out.end()) continue;
+            for (const nn::Segment& other : param.segments) {
+              if (!same(to, other)) continue;
+              const float value = saved.at(prefix + other.name).at(0);
+              if (value != saved.at(prefix + to.name).at(0)) ++shared;
+              found->second[0] = std::max(found->second[0], value);
+            }
+          }
+        }
+      }
+    }
+  }
+  return out;
+}
+
+class SavedExtents : public ::testing::Test {
+ protected:
+  checkpoint::Checkpoint saved() const {
+    return checkpoint::Checkpoint::open(cat(root_, "/", checkpoint::step_name(step_)));
+  }
+  void save(engine::Session& session) {
+    train::save(session, the_world, {.root = root_}, {.step = ++step_, .recipe = "{}", .config = "{}"});
+  }
+  // As earlier versions did.
+  void save_with_former_names(engine::Session& session) {
+    std::map<std::string, NamedState> states;
+    engine::HostCopy copy(session);
+    copy.fetch();
+    for (NamedState& state : copy.states()) {
+      if (!state.former_name.empty()) state.name = state.former_name;
+      states.try_emplace(state.name, state);
+    }
+    std::vector<NamedState> list;
+    for (const auto& [name, state] : states) list.push_back(state);
+    const checkpoint::SaveOptions options{.root = root_, .step = ++step_, .world = the_world->size()};
+    const bool first = the_world->rank() == Rank(0);
+    std::optional<checkpoint::SaveSession> saving;
+    if (first) saving.emplace(checkpoint::SaveSession::begin(options));
+    const std::string ticket = the_world->all_gather_strings(first ? saving->ticket() : "").front();
+    if (!first) saving.emplace(checkpoint::SaveSession::join(options, ticket, the_world->rank().value()));
+    const std::vector<std::string> parts = the_world->all_gather_strings(saving->write(list));
+    if (first) saving->commit(parts, "{}");
+    the_world->all_gather_strings("");
+  }
+
+  // Calls body(session) with a new one.
+  template <class Body>
+  void with_session(const models::ModelDescription& whole, const comm::MeshSizes& sizes, Of of, const Body& body) {
+    const models::Model model = model_of(whole, sizes, of);
+    const auto mesh = comm::make_mpi_mesh(*the_world, sizes, 60.0);
+    const auto device = make_cpu_device();
+    engine::Session session(model, layout_of(sizes, model, of), *device, *mesh, {step::Purpose::train});
+    session.initialise(4);
+    body(session);
+  }
+
+  // Every mesh saves and all others load.
+  void expect_slots_on_all(const models::ModelDescription& whole, const std::vector<comm::MeshSizes>& meshes) {
+    int differing = 0;
+    for (const comm::MeshSizes& from : meshes) {
+      Tensors states;
+      with_session(whole, from, Of::slots, [&](engine::Session& session) {
+        fill_slots(session);
+        states = assembled(session);
+        save(session);
+      });
+      for (const comm::MeshSizes& to : meshes) {
+        if (&to == &from) continue;
+        with_session(whole, to, Of::slots, [&](engine::Session& session) {
+          checkpoint::Checkpoint checkpoint = saved();
+          engine::load(session, checkpoint);
+          int shared = 0;
+          const Tensors expected = as_loaded(whole, to, Of::slots, states, shared), loaded = assembled(session);
+          differing += shared;
+          EXPECT_EQ(loaded.size(), expected.size());
+          for (const auto& [name, values] : expected) {
+            EXPECT_TRUE(loaded.at(name) == values) << name << ", tensor " << from.tensor << " expert " << from.expert
+                                                   << " to tensor " << to.tensor << " expert " << to.expert;
+          }
+        });
+      }
+    }
+    EXPECT_GT(differing, 0);
+  }
+
+  const TemporaryFolder own_;
+  const std::string root_ = the_world->all_gather_strings(own_.path("checkpoints")).front();
+  int step_ = 0;
+};
+
+// Tensor ranks with key-value heads of their own and with copies, and none.
+std::vector<comm::MeshSizes> tensor_meshes(const models::ModelDescription& whole) {
+  const int world = the_world->size();
+  std::vector<comm::MeshSizes> meshes = {{.shard = world}, {.tensor = 2, .shard = world / 2}};
+  if (world == 4) meshes.push_back({.tensor = 4});
+  for (comm::MeshSizes& mesh : meshes) mesh.kv_copies = testing::kv_copies(whole, mesh.tensor);
+  return meshes;
+}
+
+models::ModelDescription one_block() {
+  models::ModelDescription whole = testing::toy_of_nf4_blocks();
+  whole.blocks.resize(1);
+  whole.blocks[0].attention.kv_heads = std::max(1, the_world->size() / 2);
+  return whole;
+}
+
+// The largest scale of tensors is the one that is measured of them together.
+TEST_F(SavedExtents, ScalesOfWeightsLoadOnOtherTensorRanks) {
+  if (the_world->size() != 2 && the_world->size() != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
+  const models::ModelDescription whole = one_block();
+  const std::vector<comm::MeshSizes> meshes = tensor_meshes(whole);
+  EXPECT_EQ(meshes.back().kv_copies, 2);
+  int differing = 0;
+  for (const comm::MeshSizes& from : meshes) {
+    const models::Model model = model_of(whole, from, Of::fp8);
+    const Tensors states = testing::train(model, layout_of(from, model, Of::fp8),
+                                          {.inputs = {0}, .look = [&](engine::Session& session) { save(session); }})
+                               .after;
+    for (const comm::MeshSizes& to : meshes) {
+      if (&to == &from) continue;
+      with_session(whole, to, Of::fp8, [&](engine::Session& session) {
+        const std::string text = cat("tensor ", from.tensor, " to ", to.tensor);
+        checkpoint::Checkpoint checkpoint = saved();
+        EXPECT_TRUE(engine::has_scales(session, checkpoint)) << text;
+        EXPECT_EQ(engine::missing_scales(session, checkpoint, {}).lines(), "") << text;
+        engine::load(session, checkpoint);
+        int shared = 0;
+        const Tensors expected = as_loaded(whole, to, Of::fp8, states, shared), loaded = assembled(session);
+        EXPECT_EQ(loaded.size(), expected.size()) << text;
+        for (const auto& [name, values] : expected) EXPECT_TRUE(loaded.at(name) == values) << text << ": " << name;
+        if (to.kv_copies > from.kv_copies) return;  // has the scales of more tensors
+        differing += shared;
+        session.parameters_changed();
+        EXPECT_TRUE(assembled(session) == loaded) << text;
+      });
+    }
+  }
+  EXPECT_GT(differing, 0);
+}
+
+TEST_F(SavedExtents, ScalesOfEarlierVersionsAreLoaded) {
+  if (the_world->size() > 2) GTEST_SKIP() << "mesh_1 and mesh_2 run it";
+  models::ModelDescription whole = testing::toy_description();
+  testing::set_experts(whole, 1, 4, 2);
+  const comm::MeshSizes mesh{.shard = the_world->size()};
+  const models::Model model = model_of(whole, mesh, Of::fp8);
+  const Tensors states =
+      testing::train(model, layout_of(mesh, model, Of::fp8),
+                     {.inputs = {0}, .look = [&](engine::Session& session) { save_with_former_names(session); }})
+          .after;
+  checkpoint::Checkpoint checkpoint = saved();
+  const std::string block = "model.layers.0.self_attn.", expert = "model.layers.1.block_sparse_moe.experts.3.";
+  EXPECT_NE(checkpoint.find(cat("scale/", block, "qkv_proj.weight")), nullptr);
+  EXPECT_EQ(checkpoint.find(cat("scale/", block, "q_proj.weight")), nullptr);
+  EXPECT_NE(checkpoint.find(cat("scale/", expert, "w1.weight")), nullptr);
+  EXPECT_EQ(checkpoint.find(cat("scale/", expert, "w3.weight")), nullptr);
+  with_session(whole, mesh, Of::fp8, [&](engine::Session& session) {
+    EXPECT_TRUE(engine::has_scales(session, checkpoint));
+    EXPECT_EQ(engine::missing_scales(session, checkpoint, {}).lines(), "");
+    engine::load(session, checkpoint);
+    EXPECT_TRUE(assembled(session) == states);
+  });
+}
+
+// Frozen weights are products with their scales: those with different ones cannot become one with one scale.
+TEST_F(SavedExtents, FrozenWeightsNeedTheirScales) {
+  if (the_world->size() != 2) GTEST_SKIP() << "two tensor ranks with one key-value head";
+  const models::ModelDescription whole = one_block();
+  const std::vector<comm::MeshSizes> meshes = tensor_meshes(whole);
+  for (const comm::MeshSizes& from : meshes) {
+    Tensors states;
+    with_session(whole, from, Of::frozen_scaled, [&](engine::Session& session) {
+      for (int f = 0; f < session.state().flats(); ++f) {
+        const nn::Flat& flat = session.model().flat(f);
+        for (int p = 0; flat.scale_count() > 0 && p < static_cast<int>(flat.params().size()); ++p) {
+          const std::string& name = flat.params()[static_cast<std::size_t>(p)].name;
+          *flat.scale_view(session.state().flat(f).scales, p).data<float>() = static_cast<float>(fnv1a(name) % 1000);
+        }
+      }
+      states = assembled(session);
+      save(session);
+    });
+    for (const comm::MeshSizes& to : meshes) {
+      with_session(whole, to, Of::frozen_scaled, [&](engine::Session& session) {
+        checkpoint::Checkpoint checkpoint = saved();
+        if (to.kv_copies >= from.kv_copies) {
+          engine::load(session, checkpoint);
+          EXPECT_TRUE(assembled(session) == states);
+          return;
+        }
+        try {
+          engine::load(session, checkpoint);
+          ADD_FAILURE() << "no error";
+        } catch (const UserError& error) {
+          const std::string text = error.what();
+          for (const char* const part : {"tensors that are one parameter on this mesh have different scales (got ",
+                                         "at scale/model.layers.0.self_attn.q_proj.weight, "
+                                         "scale/model.layers.0.self_attn.k_proj.weight"}) {
+            EXPECT_NE(text.find(part), std::string::npos) << text;
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST_F(SavedExtents, SlotsLoadOnOtherTensorRanks) {
+  if (the_world->size() != 2 && the_world->size() != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
+  const models::ModelDescription whole = one_block();
+  expect_slots_on_all(whole, tensor_meshes(whole));
+}
+
+TEST_F(SavedExtents, SlotsLoadOnOtherExpertRanks) {
+  const int world = the_world->size();
+  if (world != 2 && world != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
+  models::ModelDescription whole = one_block();
+  testing::set_experts(whole, 0, 4, 2);
+  whole.blocks[0].moe->inner = 24;  // tiles of 16 rows are cut at the end of each expert
+  std::vector<comm::MeshSizes> meshes = {{.shard = world}, {.shard = world, .expert = world}};
+  if (world == 4) meshes.push_back({.tensor = 2, .shard = 2, .expert = 2});
+  expect_slots_on_all(whole, meshes);
+}
+
+// Row-parallel slices of whole blocks.
+TEST(Tensor, OptimizersOfFewBitsHaveTheBitsOfOneRank) {
+  const int world = the_world->size();
+  if (world != 2 && world != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
+  const models::ModelDescription whole = one_block();
+  for (const comm::MeshSizes& mesh : tensor_meshes(whole)) {
+    if (mesh.tensor == 1) continue;
+    const testing::OnMeshAndAlone states = testing::expect_like_one_rank(
+        whole, [](const nn::Param& param) { return param.flat; }, mesh, {}, std::make_shared<testing::EightBits>(),
+        testing::kVocabulary);
+    EXPECT_TRUE(states.mesh.after == states.alone) << "tensor " << mesh.tensor;
+    EXPECT_EQ(states.alone.at("optimizer/scale/model.layers.0.mlp.down_proj.weight").size(), 64u * 4);
+  }
+}
+
+// Before there is memory: a plan of such a run is an error.
+TEST(Optimizers, OfBlocksRejectSlicesThatCutOne) {
+  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
+  const auto error_of = [](const models::ModelDescription& description) -> std::string {
+    const models::Model model(description, [](const nn::Param& param) { return param.flat; });
+    plan::Layout layout = testing::toy_layout({}, model);
+    layout.optimizer = std::make_shared<testing::EightBits>();
+    try {
+      plan::plan_rank(model, layout, step::Purpose::train, 0);
+    } catch (const InternalError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  models::ModelDescription whole = testing::toy_of_nf4_blocks();
+  EXPECT_EQ(error_of(whole), "");
+  models::ModelDescription cut = whole;
+  for (models::BlockDescription& block : cut.blocks) block.mlp.inner_part = {.begin = 16, .total = 144};
+  EXPECT_NE(error_of(cut).find("model.layers.0.mlp.down_proj.weight: the slice [16, 144) of dim 1 of [64, 144] cuts a "
+                               "block of 32 that shares a value"),
+            std::string::npos)
+      << error_of(cut);
+  for (models::BlockDescription& block : whole.blocks) block.mlp.inner = 127;
+  whole.blocks.resize(1);
+  EXPECT_EQ(error_of(whole), "");  // two tensors of 127 x 64 elements
+  whole.blocks[0].mlp.bias = true;
+  EXPECT_NE(error_of(whole).find("model.layers.0.mlp.up_proj.bias: begins at element 127 of "
+                                 "model.layers.0.mlp.gate_up_proj.bias, inside of a block of 32"),
+            std::string::npos)
+      << error_of(whole);
+}
+
+}  // namespace
+}  // namespace hawser
