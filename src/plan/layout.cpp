@@ -272,6 +272,7 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
           .copies = layout.mesh.tensor,
           .optimizer = layout.optimizer.get(),
           .on_host = layout.state_on_host,
+          .weights_on_host = layout.weights_on_host,
           .host_updates = layout.host_updates,
           .verification = layout.verification,
           .quantizes = layout.quantizer != nullptr};
@@ -334,6 +335,7 @@ step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool op
           .quantizer = layout.quantizer,
           .scaled_sites = scaled_sites(layout),
           .on_host = layout.state_on_host,
+          .weights_on_host = layout.weights_on_host,
           .host_updates = layout.host_updates,
           .verifies = optimizer && layout.verify_every > 0,
           .kv_cache_rows = layout.kv_cache_rows,

@@ -37,7 +37,7 @@ struct RankPlan {
 
   std::int64_t staging_bytes = 0;  // pinned host memory for inputs and results (step::HostLink); each plan has its own
   std::int64_t host_bytes() const { return buffers.host_placement.bytes; }  // arena of pinned host memory of a step
-  std::int64_t host_state_bytes = 0;  // step::ModelState::host_bytes: master weights and moments in pinned host memory
+  std::int64_t host_state_bytes = 0;  // step::ModelState::host_bytes: weights and moments in pinned host memory
   // All pinned host memory that a session reserves if this is its only kind of step.
   std::int64_t pinned_bytes() const { return host_bytes() + host_state_bytes + staging_bytes; }
   std::int64_t staged_bytes = 0;  // step::ModelState::staged_bytes: of the arena, while no step runs
