@@ -109,8 +109,9 @@ struct Choices {
   ModelOf model;            // null: same_on_all_ranks
   CompleteLayout complete;  // null: nothing
   // What the search varies besides keys. `splits`: others over as many ranks; null: none.
-  bool offload = false;        // of the blocks' activations, with checkpointing auto (BlockPolicy::offload)
-  bool state_on_host = false;  // StatePlace::host
+  bool offload = false;          // of the blocks' activations, with checkpointing auto (BlockPolicy::offload)
+  bool state_on_host = false;    // StatePlace::host
+  bool weights_on_host = false;  // also of the weights: Candidate::weights, with the state in host memory, too
   std::function<std::vector<Split>(const Recipe&, int world)> splits;
   // The changes that name what `to` has and a recipe cannot say. Needed by suggestions of it.
   std::function<std::vector<Change>(const Candidate& to)> changes;
