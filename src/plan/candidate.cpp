@@ -1,6 +1,7 @@
 #include "plan/candidate.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <string>
@@ -43,11 +44,14 @@ void apply(const Candidate& candidate, const models::Model& model, Layout& layou
   }
   layout.passes = candidate.split.schedule.passes;
   layout.state_on_host.clear();
-  if (candidate.state == StatePlace::device && candidate.frozen == StatePlace::device) return;
+  layout.weights_on_host.clear();
+  const std::array places{candidate.state, candidate.frozen, candidate.weights};
+  if (std::ranges::count(places, StatePlace::host) == 0) return;
   for (const nn::Flat& flat : model.flats()) {
     const nn::FlatSpec& spec = flat.spec();
     const StatePlace place = spec.trainable ? candidate.state : spec.changes() ? StatePlace::device : candidate.frozen;
     layout.state_on_host.push_back(place == StatePlace::host);
+    layout.weights_on_host.push_back(spec.trainable && candidate.weights == StatePlace::host);
   }
 }
 

@@ -1,6 +1,7 @@
 // `Candidate`: what the planner may choose of a run: how its ranks divide the model and in which order pipeline stages
-// compute, what each block keeps from forward to backward and where, and where the optimizer's state is. Memory and time
-// of a candidate come from planning it (Forecaster::forecast); estimates only decide which ones are planned.
+// compute, what each block keeps from forward to backward and where, and where weights and the optimizer's state are.
+// Memory and time of a candidate come from planning it (Forecaster::forecast); estimates only decide which ones are
+// planned.
 //
 // All else of a layout follows from the recipe and the split (make_layout), also the implementation of each seam
 // (make_seams): a planner that chooses such a thing varies a key of the recipe.
@@ -24,14 +25,16 @@ struct BlockPolicy {
   auto operator<=>(const BlockPolicy&) const = default;
 };
 
-// Where the state of flats is (Layout::state_on_host).
+// Where the state of flats is (Layout::state_on_host, weights_on_host).
 enum class StatePlace { device, host };
 
 struct Candidate {
   Split split;
   std::vector<BlockPolicy> blocks;         // by block; of a model with fewer blocks the first ones
   StatePlace state = StatePlace::device;   // of flats that train: master weights and the optimizer's slots
-  StatePlace frozen = StatePlace::device;  // of frozen weights, which are loaded before each use
+  StatePlace frozen = StatePlace::device;  // of frozen weights; on the host they are loaded before each use
+  // Of flats that train: weights as layers read them; on the host they are loaded before each use.
+  StatePlace weights = StatePlace::device;
 };
 
 // The choices that a recipe makes; memory.activation_checkpointing: auto as none.

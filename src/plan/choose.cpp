@@ -181,9 +181,12 @@ class Forecaster::Choice {
 Forecast Forecaster::choose(const Recipe& recipe, const Candidate& base) const {
   const auto start = std::chrono::steady_clock::now();
   Forecast out = Choice(*this, recipe, base).run();
-  if (choices_.state_on_host && base.state == StatePlace::device) {
+  for (const StatePlace weights : {StatePlace::device, StatePlace::host}) {
+    const bool allowed = weights == StatePlace::host ? choices_.weights_on_host : choices_.state_on_host;
+    if (!allowed || base.state == StatePlace::host) continue;
     Candidate host = base;
     host.state = StatePlace::host;
+    host.weights = weights;
     Forecast other = Choice(*this, recipe, host).run();
     if (other.fits() && (!out.fits() || other.seconds < out.seconds)) out = std::move(other);
   }

@@ -109,9 +109,10 @@ struct Choices {
   ModelOf model;            // null: same_on_all_ranks
   CompleteLayout complete;  // null: nothing
   // What is varied besides keys, by suggestions() and, if checkpointing is auto, by forecast(): offload of the blocks'
-  // activations (BlockPolicy::offload), and StatePlace::host.
+  // activations (BlockPolicy::offload), StatePlace::host, and with it also of the weights (Candidate::weights).
   bool offload = false;
   bool state_on_host = false;
+  bool weights_on_host = false;
   // suggestions() only: other splits over as many ranks. forecast() has that of `split` and does not look at these; to
   // choose among splits, compare the forecasts of one Candidate each, or of a Forecaster each. Null: none.
   std::function<std::vector<Split>(const Recipe&, int world)> splits;

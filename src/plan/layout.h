@@ -77,6 +77,7 @@ struct Layout {
   std::shared_ptr<const optim::Optimizer> optimizer = optim::make_adamw();
   std::shared_ptr<const nn::Quantizer> quantizer;  // of SavePolicy::formats and of flats with scales; null: none
   std::vector<bool> state_on_host;                 // step::StateOptions::on_host, frozen flats too; no recipe sets it
+  std::vector<bool> weights_on_host;               // step::StateOptions::weights_on_host; no recipe sets it
   bool host_updates = false;                       // step::StateOptions::host_updates; no recipe sets it
   bool calibrates = false;                         // step::ExecutorSetup::calibrates
   std::int64_t verify_every = 0;                   // steps (engine::Session::enqueue_verified); 0: never

@@ -26,7 +26,7 @@ struct SearchSettings {
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   bool automatic = false;  // checkpointing is auto; otherwise as in the recipe
   // What no key says: Choices.
-  StatePlace state = StatePlace::device;
+  StatePlace state = StatePlace::device, weights = StatePlace::device;
   std::shared_ptr<const Split> split;  // null: that of the recipe
 };
 
@@ -101,7 +101,7 @@ class Forecaster::Search {
       : on_(on), blocks_(on.model_.blocks()), ranks_(on.world_ / Forecaster::stages(on.candidate())) {}
 
   std::vector<Suggestion> run(int count) {
-    if (!on_.choices_.state_on_host &&
+    if (!on_.choices_.state_on_host && !on_.choices_.weights_on_host &&
         !state_fits(on_.model_, on_.layout_of(on_.recipe_, on_.candidate()), on_.world_, on_.capacity_)) {
       return {};
     }
@@ -181,18 +181,20 @@ class Forecaster::Search {
     }
   }
 
-  // The state on the device, and in host memory.
+  // The state on the device, and in host memory, without and with the weights.
   void try_places(SearchSettings s) {
     try_checkpointing(s);
-    if (!on_.choices_.state_on_host) return;
     s.state = StatePlace::host;
-    try_checkpointing(s);
+    if (on_.choices_.state_on_host) try_checkpointing(s);
+    s.weights = StatePlace::host;
+    if (on_.choices_.weights_on_host) try_checkpointing(s);
   }
 
   Candidate candidate_of(const SearchSettings& s) const {
     const Recipe recipe = with(on_.recipe_, s);
     Candidate out = s.split ? plan::candidate_of(recipe, *s.split, blocks_) : on_.candidate_of(recipe);
     out.state = s.state;
+    out.weights = s.weights;
     return out;
   }
 

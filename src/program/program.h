@@ -18,7 +18,7 @@ namespace hawser::program {
 enum class Op {
   begin_step,         // copies the step's scalars to the device and zeroes its results
   load_batch,         // copies a micro-batch's index tensors to the device
-  load_weights,       // copies a flat's frozen weights, which are in host memory, to the device before a use
+  load_weights,       // copies a flat's weights, which are in host memory, to the device before a use
   load_cache,         // copies a layer's KV cache, which is in host memory, to the device before the layer's forward
   gather,             // all-gathers a flat's weight shards into one unsharded buffer
   embed,              // token embedding: the first layer's input
@@ -50,11 +50,11 @@ enum class Op {
   optimizer_gather,   // after a phase: all-gathers what the ranks wrote of their shards
   optimizer_scatter,  // after a phase: reduce-scatters what the ranks wrote of the flat into shards
   state_in,           // copies a flat's state in host memory (step/state.h) to the device, for its update
-  state_out,          // copies it back
+  state_out,          // copies it back, and the weights as layers read them, if these are in host memory
   // Of flats that the host updates, whose `update` is on the stream `host` (step::FlatState::updated_on_host):
   gradient_out,  // copies a flat's gradient shard to host memory
   scalars_out,   // copies what all updates read of the step to host memory
-  weights_in,    // copies a flat's updated weights, as layers read them, to the device
+  weights_in,    // copies a flat's updated weights, as layers read them, to the device, unless each use loads them
   layer_update,  // a layer changes its parameters that have no gradient, such as a router's bias (nn::Layer::update)
   scale_update,  // new scales: all-reduces the maxima of x, dy and weights (nn/quantizer.h)
   quantize_weights,  // rounds this rank's shard of a flat to what layers read, with the new scales
@@ -101,7 +101,8 @@ struct Instruction {
   // forward: the load_cache that owns the copy of the layer's KV cache; -1: the KV cache is on the device. store_rows:
   // the forward that owns what it adds. write_slots: the store_rows that owns it in host memory.
   int cache = -1;
-  bool weights_only = false;  // state_in: the master weights without the optimizer's slots
+  // state_in: the master weights without the optimizer's slots. state_out: the weights as layers read them alone.
+  bool weights_only = false;
   // send, receive: between chunk `boundary` of the model and the next one (models::Partition); the input of that one,
   // or its gradient.
   int boundary = -1;

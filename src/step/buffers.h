@@ -23,8 +23,10 @@ enum class Role {
   shard_gradient,      // (flat)
   auxiliary,           // (micro-batch, 0: statistics of all layers, 1: their factors)
   offloaded,           // (forward instruction, as for saved; -1: the layer's input): a saved tensor in host memory
-  staged_state,        // (Instruction::staged, 0: master weights, 1 + i: slot i): a flat's state, on the device
-  update,              // (flat, 2 * phase: sums, 2 * phase + 1: what is gathered or scattered): optim::Exchanged
+  // (Instruction::staged, 0: master weights, 1 + i: slot i, 1 + number of slots: weights as layers read them): of a
+  // flat whose state or weights are in host memory, on the device
+  staged_state,
+  update,  // (flat, 2 * phase: sums, 2 * phase + 1: what is gathered or scattered): optim::Exchanged
   // In host memory, for updates on the host: a flat's gradient shard (flat), and its updated weights in the dtype that
   // layers read (flat); what they read of the step (0, index in Executor::UpdateScalars).
   host_gradient,

@@ -120,7 +120,7 @@ class Executor {
   StepOutput enqueue(const StepInput& input);
   // In the next step, the instructions that write flat f's state wait for until[f], the end of concurrent work that
   // reads it (train/snapshot.h), and `scale_update` for until.back(), of work that reads ModelState::tables(). They are
-  // `update`; `state_out` instead, if all that `update` changes is in host memory; and `scale_update` for the scales.
+  // `update`; `state_out`, for what is in host memory; and `scale_update` for the scales.
   void hold_updates(std::vector<Event> until) { held_ = std::move(until); }
   // Blocks until all enqueued work has completed; rethrows any stream's error.
   void synchronize();
@@ -200,7 +200,7 @@ class Executor {
   };
   UpdateScalars update_scalars(bool on_host);
   TensorView host_gradient(int flat);
-  TensorView host_weights(int flat);  // `stored` itself, if layers read its dtype
+  TensorView host_weights(int flat);  // `stored` itself, if layers read its dtype; FlatState::compute, if streamed
   void weights_in(const program::Instruction& instruction);
   void bind_cache(const program::Instruction& instruction, Bound& bound);
   nn::KvCache cache_copy(int load, int layer);
@@ -210,6 +210,8 @@ class Executor {
   void write_slots(const program::Instruction& instruction);
   TensorView staged(const program::Instruction& instruction, int index, const TensorView& like);
   TensorView stored_on_device(const program::Instruction& instruction);
+  TensorView rounded_on_device(const program::Instruction& instruction);
+  TensorView rounded_after(const program::Instruction& update);
   void bind_auxiliary(const program::Instruction& instruction, Bound& bound);
   std::vector<TensorView> of_other_stages(const TensorView& statistics) const;
   TensorView auxiliary_table(int micro_batch, int which, std::int64_t elements);

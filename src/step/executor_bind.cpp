@@ -97,6 +97,7 @@ void Executor::bind(const Instruction& instruction, Bound& bound) {
       return bind_host_copies(instruction, bound);
     case Op::quantize_weights:
       bound.stored = stored_on_device(instruction);
+      bound.compute = rounded_on_device(instruction);
       return;
     case Op::update:
     case Op::optimizer_sum:
@@ -191,15 +192,20 @@ TensorView Executor::stored_on_device(const Instruction& instruction) {
 
 void Executor::bind_state_copies(const Instruction& instruction, Bound& bound) {
   const FlatState& flat = setup_.state->flat(instruction.flat);
+  const bool in = instruction.op == Op::state_in;
   const auto add = [&](const TensorView& host, int index) {
     if (host.bytes() == 0) return;
     const TensorView device = staged(instruction, index, host);
-    const bool in = instruction.op == Op::state_in;
     bound.copies.emplace_back(in ? host : device, in ? device : host);
   };
+  const bool rounded = flat.streamed && flat.compute.raw() != flat.stored.raw();
+  if (!in && rounded && flat.quantized == instruction.weights_only) {
+    add(flat.compute, 1 + static_cast<int>(flat.slots.size()));
+  }
+  if (instruction.weights_only && !in) return;
   if (flat.stored_on_host()) add(flat.stored, 0);
   if (instruction.weights_only) return;
-  for (std::size_t i = 0; i < flat.slots.size(); ++i) add(flat.slots[i], 1 + static_cast<int>(i));
+  for (std::size_t i = 0; flat.on_host && i < flat.slots.size(); ++i) add(flat.slots[i], 1 + static_cast<int>(i));
 }
 
 // The domain that is sharded over the ranks which exchange: all tensor ranks, too, if the phase wants their slices.
@@ -237,6 +243,7 @@ void Executor::bind_update(const Instruction& instruction, Bound& bound) {
   }
   const std::vector<optim::Phase> phases = setup_.optimizer->phases(setup_.model->flat(f));
   bound.last_phase = phase + 1 == static_cast<int>(phases.size());
+  if (bound.last_phase) bound.compute = rounded_after(instruction);
   if (bound.last_phase && state.quantized && setup_.optimizer->records_amaxes(setup_.model->flat(f))) {
     bound.measured = setup_.state->options().quantizer->measured_parts(setup_.model->flat(f), state.begin);
   }

@@ -43,6 +43,7 @@ TensorView Executor::host_gradient(int flat) {
 
 TensorView Executor::host_weights(int flat) {
   const FlatState& state = setup_.state->flat(flat);
+  if (state.streamed) return state.compute;
   if (state.stored.dtype() == state.compute.dtype()) return state.stored;
   return setup_.buffers->get({Role::host_weights, flat, 0}, state.compute.dtype(), {state.count});
 }

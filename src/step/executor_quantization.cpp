@@ -78,8 +78,8 @@ void Executor::scale_update(const Instruction& instruction) {
 }
 
 void Executor::quantize_weights(const Instruction& instruction) {
-  setup_.state->refresh_compute(instruction.flat, bound(instruction).stored,
-                                setup_.state->flat(instruction.flat).compute, stream(instruction.stream));
+  const Bound& views = bound(instruction);
+  setup_.state->refresh_compute(instruction.flat, views.stored, views.compute, stream(instruction.stream));
   if (setup_.state->flat(instruction.flat).cut.parts == 1) {
     setup_.state->transpose_unsharded(instruction.flat, stream(instruction.stream));
   }

@@ -18,6 +18,21 @@ void Executor::state_out(const Instruction& instruction) {
   copy_buffers(instruction);
 }
 
+// What layers read, or a buffer that state_out copies to it.
+TensorView Executor::rounded_on_device(const Instruction& instruction) {
+  const FlatState& flat = setup_.state->flat(instruction.flat);
+  return flat.streamed ? staged(instruction, 1 + static_cast<int>(flat.slots.size()), flat.compute) : flat.compute;
+}
+
+// What is rounded after the optimizer's last phase, which cannot do it; empty: nothing.
+TensorView Executor::rounded_after(const Instruction& update) {
+  const FlatState& flat = setup_.state->flat(update.flat);
+  if (flat.quantized || !(flat.updated_on_host || flat.streamed)) return {};
+  const TensorView rounded = flat.updated_on_host ? host_weights(update.flat) : flat.compute;
+  if (rounded.raw() == flat.stored.raw()) return {};
+  return flat.updated_on_host ? rounded : rounded_on_device(update);
+}
+
 void Executor::update(const Instruction& instruction) {
   const int f = instruction.flat, phase = instruction.phase;
   const nn::Flat& flat = setup_.model->flat(f);
@@ -26,9 +41,9 @@ void Executor::update(const Instruction& instruction) {
   const bool sliced = domain == Domain::sliced || domain == Domain::kv_copies;
   const int copies = domain == Domain::kv_copies ? setup_.mesh->sizes().kv_copies : 1;
   const bool host = state.updated_on_host;
-  const bool rounds = !host && !state.quantized && state.compute.raw() != state.stored.raw();
+  const bool rounds = !host && !state.streamed && !state.quantized && state.compute.raw() != state.stored.raw();
   Stream& compute = stream(instruction.stream);
-  if (phase == 0 && (host || !state.stored_on_host())) wait_for_readers(f, compute);
+  if (phase == 0 && (host || !state.stored_on_host() || !state.on_host)) wait_for_readers(f, compute);
   const Bound& views = bound(instruction);
   if (!views.sent.sums.empty()) ops::fill(compute, {.y = views.sent.sums});
   if (!views.sent.flat.empty()) ops::fill(compute, {.y = views.sent.flat});  // the optimizer adds to it
@@ -61,13 +76,9 @@ void Executor::update(const Instruction& instruction) {
                                        HAWSER_CHECK(!host, "an optimizer with scratch cannot run on the host yet");
                                        return temp(instruction, dtype, shape);
                                      }});
-  if (host) {
-    // Of a skipped step, too: the buffer has nothing of the step before.
-    const TensorView rounded = host_weights(f);
-    if (rounded.raw() != state.stored.raw()) ops::cast(compute, {.x = state.stored, .y = rounded});
-    return;
-  }
-  if (!views.last_phase) return;
+  // Of a skipped step, too: the buffer has nothing of the step before.
+  if (!views.compute.empty()) ops::cast(compute, {.x = views.stored, .y = views.compute});
+  if (host || !views.last_phase) return;
   if (state.quantized) {
     if (!measures) setup_.state->measure(f, views.stored, compute);
   } else if (state.cut.parts == 1) {

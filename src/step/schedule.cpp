@@ -15,7 +15,7 @@ using program::Op;
 using program::StreamId;
 
 bool gathers_updated(const parallel::ShardOptions& shard, int flat) {
-  return shard.gather_updated && shard.sharded(flat);
+  return shard.gather_updated && shard.sharded(flat) && !shard.streams(flat);
 }
 
 // The flats, ascending.
@@ -30,13 +30,13 @@ std::vector<int> flats_of(const std::vector<parallel::GradientEnd>& ends) {
 // until the set that is free longest is free.
 class StateCopies {
  public:
-  // `start`: what the first copies wait for.
-  StateCopies(program::Program& program, const std::vector<bool>& on_host, int start)
-      : program_(program), on_host_(on_host), sets_(2, Set{.freed_by = start}) {}
+  // `on_host`: by flat, whether an update changes anything in host memory. `start`: what the first copies wait for.
+  StateCopies(program::Program& program, std::vector<bool> on_host, int start)
+      : program_(program), on_host_(std::move(on_host)), sets_(2, Set{.freed_by = start}) {}
 
-  // Returns the id of the flat's state_in; -1 if its state is on the device.
+  // Returns the id of the flat's state_in; -1 if its state and its weights are on the device.
   int in(int flat, bool weights_only = false) {
-    if (on_host_.empty() || !on_host_[static_cast<std::size_t>(flat)]) return -1;
+    if (!on_host_[static_cast<std::size_t>(flat)]) return -1;
     const auto set = std::ranges::min_element(sets_, {}, [](const Set& s) { return std::pair(s.owner, s.freed_by); });
     HAWSER_CHECK(set->owner < 0, "the state of more than two flats on the device");
     program::Instruction copy{.op = Op::state_in,
@@ -48,11 +48,15 @@ class StateCopies {
     set->owner = program_.add(std::move(copy));
     return set->owner;
   }
-  // After the last instruction that changes the state that `staged` has copied.
-  void out(int flat, int staged, int last) {
+  // After the last instruction that changes the state that `staged` has copied. weights_only: only what layers read.
+  void out(int flat, int staged, int last, bool weights_only = false) {
     if (staged < 0) return;
-    written_[flat] = program_.add(
-        {.op = Op::state_out, .stream = StreamId::copy_out, .flat = flat, .staged = staged, .after = {last}});
+    written_[flat] = program_.add({.op = Op::state_out,
+                                   .stream = StreamId::copy_out,
+                                   .flat = flat,
+                                   .staged = staged,
+                                   .weights_only = weights_only,
+                                   .after = {last}});
     free(staged, written_[flat]);
   }
   // `last`: the last instruction that accesses what `staged` has copied.
@@ -69,7 +73,7 @@ class StateCopies {
   };
 
   program::Program& program_;
-  const std::vector<bool>& on_host_;
+  std::vector<bool> on_host_;
   std::vector<Set> sets_;
   std::map<int, int> written_;  // by flat: its state_out
 };
@@ -113,6 +117,7 @@ class Updates {
   void add_on_host(int flat) {
     const int update =
         program_.add({.op = Op::update, .stream = StreamId::host, .flat = flat, .after = {host_.scalars}});
+    if (shard_.streams(flat)) return;
     gather(flat, program_.add({.op = Op::weights_in, .stream = StreamId::copy_in, .flat = flat, .after = {update}}));
   }
 
@@ -187,7 +192,11 @@ void write_scales(program::Program& program, const models::Model& model, const p
                                      .flat = flat,
                                      .staged = staged,
                                      .after = staged < 0 ? std::vector<int>() : std::vector{staged}});
-    copies.free(staged, rounded);
+    if (shard.streams(flat)) {
+      copies.out(flat, staged, rounded, /*weights_only=*/true);
+    } else {
+      copies.free(staged, rounded);
+    }
     if (!gathers_updated(shard, flat)) continue;
     program.add({.op = Op::gather_updated, .stream = StreamId::gather, .flat = flat, .after = {rounded}});
   }
@@ -226,6 +235,13 @@ bool quantizes_weights(const nn::FlatSpec& spec) {
 
 bool quantizes_loaded_weights(const nn::FlatSpec& spec) {
   return !spec.changes() && (spec.packed() || (spec.scaling == nn::Scaling::tensor && spec.gathered == DType::f8e4m3));
+}
+
+bool streams_weights(const std::vector<bool>& on_host, const std::vector<bool>& weights_on_host,
+                     const models::Model& model, int flat) {
+  const auto f = static_cast<std::size_t>(flat);
+  if (!weights_on_host.empty() && weights_on_host[f]) return true;
+  return !on_host.empty() && on_host[f] && !model.flat(flat).spec().trainable;
 }
 
 namespace {
@@ -294,8 +310,11 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
   for (const nn::Flat& flat : model.flats()) {
     shard.unsharded.push_back(options.unsharded[static_cast<std::size_t>(flat.spec().domain)]);
   }
-  for (std::size_t f = 0; f < options.on_host.size(); ++f) {
-    shard.streamed.push_back(options.on_host[f] && !model.flats()[f].spec().trainable);
+  std::vector<bool> staged;  // by flat: its updates change what is in host memory
+  for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
+    shard.streamed.push_back(streams_weights(options.on_host, options.weights_on_host, model, f));
+    staged.push_back(shard.streamed.back() ||
+                     (!options.on_host.empty() && options.on_host[static_cast<std::size_t>(f)]));
   }
   auto ends = parallel::write_sharded(program, list_computations(model, options), shard);
   const std::vector<int> auxiliary = last_auxiliary_loss(program);
@@ -325,7 +344,7 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
       host.scalars = program.add({.op = Op::scalars_out, .stream = StreamId::copy_out, .after = {counted}});
     }
     // Staged state takes memory: it is not copied earlier than while the last flat's gradient is computed or reduced.
-    StateCopies copies(program, options.on_host,
+    StateCopies copies(program, std::move(staged),
                        ends.empty() ? 0 : ends[ends.size() > 1 ? ends.size() - 2 : 0].instruction);
     write_updates(program, model, options, shard, ends, copies, host);
     write_layer_updates(program, model, options, shard, stages);

@@ -8,7 +8,8 @@
 // so that the exchanges of at most two flats are live. State in host memory is copied to the device before a flat's
 // update and back after it; while one flat is updated, the next one's state is copied, so that those of at most two are
 // on the device. If the host updates it, its gradient is copied to the host as soon as it is complete, and the updated
-// weights are copied back, while the host updates the next flat.
+// weights are copied back, while the host updates the next flat. Weights that are in host memory from step to step are
+// not copied back or gathered after an update: each use loads them.
 //
 // A KV cache in host memory is copied to the device before its layer's forward, while the attention layer before runs:
 // those of two layers are on the device. What forward adds is copied to host memory, where the host writes it to its
@@ -59,7 +60,8 @@ struct ScheduleOptions {
   // not slice.
   int copies = 1;
   const optim::Optimizer* optimizer = nullptr;  // whose phases updates have; null: one phase
-  std::vector<bool> on_host;                    // StateOptions::on_host: frozen flats are loaded before each use
+  std::vector<bool> on_host;                    // StateOptions::on_host
+  std::vector<bool> weights_on_host = {};       // StateOptions::weights_on_host: loaded before each use
   bool host_updates = false;                    // StateOptions::host_updates
   bool kv_cache_on_host = false;                // StateOptions::kv_cache_on_host; Purpose::logits
   Verification verification = Verification::none;
@@ -71,6 +73,9 @@ bool quantizes_weights(const nn::FlatSpec& spec);
 // Whether they are quantized once, as they are loaded, and kept in that form alone: frozen weights in E4M3 with one
 // scale, and those in NF4.
 bool quantizes_loaded_weights(const nn::FlatSpec& spec);
+// Whether a flat's weights are loaded before each use, with StateOptions::on_host and weights_on_host.
+bool streams_weights(const std::vector<bool>& on_host, const std::vector<bool>& weights_on_host,
+                     const models::Model& model, int flat);
 
 program::Program make_program(const models::Model& model, const ScheduleOptions& options);
 

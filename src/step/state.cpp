@@ -61,13 +61,13 @@ void check_update(const optim::Optimizer& optimizer, const nn::Flat& flat, int p
 
 constexpr std::int64_t kGemmScaleStride = 4;  // float32: GEMMs of FP8 read scales at multiples of 16 bytes
 
-void check_on_host(const models::Model& model, const StateOptions& options) {
-  if (options.on_host.empty()) return;
-  HAWSER_CHECK(options.on_host.size() == model.flats().size(), options.on_host.size(), " places for the state of ",
+void check_on_host(const models::Model& model, const std::vector<bool>& on_host, const char* what) {
+  if (on_host.empty()) return;
+  HAWSER_CHECK(on_host.size() == model.flats().size(), on_host.size(), " places for the ", what, " of ",
                model.flats().size(), " flats");
   for (std::size_t f = 0; f < model.flats().size(); ++f) {
     const nn::Flat& flat = model.flats()[f];
-    HAWSER_CHECK(!options.on_host[f] || !flat.spec().updated_by_layer, flat.name(),
+    HAWSER_CHECK(!on_host[f] || !flat.spec().updated_by_layer, flat.name(),
                  ": what a layer updates cannot be in host memory");
   }
 }
@@ -81,7 +81,8 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     HAWSER_CHECK(cut.weights == cut.optimizer || cut.weights.parts == 1, "weights in ", cut.weights.parts,
                  " shards, the optimizer's state in ", cut.optimizer.parts);
   }
-  check_on_host(model, options);
+  check_on_host(model, options.on_host, "state");
+  check_on_host(model, options.weights_on_host, "weights");
   HAWSER_CHECK(!options.kv_cache_on_host || options.kv_cache_rows > 0, "a KV cache in host memory without rows");
   const auto stages = models::flat_stages(model, options.partition);
   const auto carve = [&](std::byte* data, std::byte* host_data) {
@@ -100,8 +101,10 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       const std::int64_t total = flat.total(cut.parts), count = total / cut.parts;
       FlatState state{
           .first_stage = of.front() == options.stage, .begin = cut.part * count, .count = count, .cut = cut};
-      state.on_host = !options.on_host.empty() && options.on_host[flats_.size()];
-      state.streamed = state.on_host && !spec.trainable;
+      state.streamed =
+          streams_weights(options.on_host, options.weights_on_host, model, static_cast<int>(flats_.size()));
+      state.on_host =
+          (!options.on_host.empty() && options.on_host[flats_.size()]) || (state.streamed && !spec.trainable);
       state.updated_on_host = options.host_updates && state.on_host && spec.trainable;
       Carver& own = state.on_host ? host : carver;
       state.quantized = options.quantizer != nullptr && quantizes_weights(spec);
@@ -110,8 +113,9 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       HAWSER_CHECK(!spec.updated_by_layer || (!spec.trainable && stored == DType::f32 && gathered == DType::f32),
                    flat.name(), ": what a layer updates is float32 and not trainable");
       if (state.streamed) {
-        state.compute = own.take(gathered, nn::flat_shape(gathered, count));
-        state.stored = gathered == stored ? state.compute : own.take(stored, nn::flat_shape(stored, count));
+        state.compute = host.take(gathered, nn::flat_shape(gathered, count));
+        state.stored =
+            gathered == stored && !state.quantized ? state.compute : own.take(stored, nn::flat_shape(stored, count));
       } else if (domain.weights.parts == 1) {
         const std::int64_t values = values_per_element(gathered);
         state.unsharded = carver.take(gathered, nn::flat_shape(gathered, total));

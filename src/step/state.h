@@ -1,6 +1,6 @@
 // `ModelState`: a rank's memory that persists from step to step: its shard of every flat's parameters and moments, the
 // scales of a quantizer, the KV caches of generation, and the scalars that a step reads and writes. It is one region of
-// the device, and one of pinned host memory for the state of flats that StateOptions::on_host names, and for KV caches
+// the device, and one of pinned host memory for what StateOptions::on_host and weights_on_host name, and for KV caches
 // with StateOptions::kv_cache_on_host.
 #pragma once
 
@@ -41,14 +41,16 @@ struct FlatState {
   bool first_stage = true;
   std::int64_t begin = 0, count = 0;
   Cut cut;
-  // StateOptions::on_host: `slots` are in host memory, and `stored` is unless it is the same view as `compute`. Ops of
-  // the device work on copies: in a step on those of state_in, otherwise on a copy that the caller makes.
+  // StateOptions::on_host: `slots` are in host memory, and so is `stored` unless it is the same view as `compute`,
+  // which is where `streamed` says. Ops of the device work on copies: in a step on those of state_in, otherwise on a
+  // copy that the caller makes.
   bool on_host = false;
   // With it, and StateOptions::host_updates, of a trainable flat: its updates run on the host, on `stored` and `slots`
-  // where they are, and `stored` is never the same view as `compute`.
+  // where they are, and `stored` is the same view as `compute` only if that is in host memory, too.
   bool updated_on_host = false;
-  // on_host of a frozen flat: `stored` and `compute` are in host memory, sharded in any case. A step reads the copies
-  // of load_weights.
+  // StateOptions::weights_on_host, and on_host of a frozen flat: `compute` is in host memory, sharded in any case. A
+  // step reads the copies of load_weights; an update on the device rounds to a buffer there, which state_out copies to
+  // `compute`.
   bool streamed = false;
   // [nn::flat_shape] of `count`, as `compute`. In FlatSpec::stored: the master weights of a trainable flat, float32
   // unless a recipe says otherwise, or frozen ones. If `quantized_on_load`, these are only there while they are loaded,
@@ -76,7 +78,7 @@ struct FlatState {
   // By optim::Optimizer::slots(flat), each [nn::extent_count]; none if frozen, or without StateOptions::optimizer.
   std::vector<TensorView> slots;
 
-  bool stored_on_host() const { return on_host && (streamed || stored.raw() != compute.raw()); }
+  bool stored_on_host() const { return stored.raw() == compute.raw() ? streamed : on_host; }
   // Bytes of memory of the device that hold copies of `stored` and `compute`, or `stored` in float32 if
   // `quantized_on_load`, where these cannot be used as they are outside of steps; 0: there is no need.
   std::int64_t staged_stored_bytes() const;
@@ -111,10 +113,13 @@ struct StateOptions {
   std::shared_ptr<const optim::Optimizer> optimizer;  // null: no slots
   std::shared_ptr<const nn::Quantizer> quantizer;     // null: nothing is quantized
   std::vector<ScaledSite> scaled_sites;               // needs a quantizer
-  // By flat: of a trainable one, master weights and slots are in pinned host memory; weights that layers read as they are
-  // stored are on the device nevertheless. Of a frozen one, the weights, which are loaded before each use
-  // (FlatState::streamed). Not of what layers update. Empty: none.
+  // By flat: master weights and slots of a trainable one are in pinned host memory; weights that layers read as they
+  // are stored are where weights_on_host says. Of a frozen flat either of the two means its weights, in both forms. Not
+  // of what layers update. Empty: none.
   std::vector<bool> on_host;
+  // By flat: weights as layers read them are in pinned host memory, and are loaded before each use
+  // (FlatState::streamed). Not of what layers update. Empty: none.
+  std::vector<bool> weights_on_host = {};
   // The updates of trainable flats on_host run on the host's processor: gradients are copied to it, and weights as
   // layers read them back to the device. Optimizers of one phase, and weights that are not quantized.
   bool host_updates = false;

@@ -240,6 +240,51 @@ TEST(Candidates, InHostMemoryNeedWhatTheirPlansNeed) {
   EXPECT_EQ(f.largest().costs.pinned_bytes, plan.pinned_bytes());
   EXPECT_GT(f.host_needed(), planner.forecast().host_needed());
   EXPECT_GT(f.seconds, planner.forecast().seconds);
+  candidate.weights = StatePlace::host;
+  const plan::Forecast streamed = planner.forecast(candidate);
+  layout.weights_on_host = layout.state_on_host;
+  const plan::RankPlan less = plan::plan_rank(model, layout, step::Purpose::train, 0);
+  EXPECT_EQ(streamed.largest().costs.total_bytes, less.bytes());
+  EXPECT_EQ(streamed.largest().costs.pinned_bytes, less.pinned_bytes());
+  EXPECT_EQ(less.parameter_bytes, 0);
+  EXPECT_LT(less.bytes(), plan.bytes());
+  EXPECT_GT(streamed.seconds, f.seconds);
+}
+
+// A capacity for which the optimizer's state in host memory is not enough.
+TEST(Candidates, WeightsGoToHostMemoryIfTheyMust) {
+  const models::Model model(description_of(8));
+  Recipe recipe = recipe_of(1);
+  const auto needed = [&](StatePlace state, StatePlace weights) {
+    const plan::Forecaster planner = forecaster(recipe, model, 1, target_of(), {});
+    Candidate candidate = planner.candidate();
+    candidate.state = state, candidate.weights = weights;
+    return planner.forecast(candidate).needed();
+  };
+  recipe.memory.activation_checkpointing = Checkpointing::full;
+  const std::int64_t all = needed(StatePlace::device, StatePlace::device),
+                     state = needed(StatePlace::host, StatePlace::device),
+                     weights = needed(StatePlace::host, StatePlace::host);
+  EXPECT_LT(state, all);
+  EXPECT_LT(weights, state);
+  recipe.memory.capacity = Bytes((state + weights) / 2);
+  const Choices choices{
+      .weights_on_host = true, .changes = [](const Candidate& to) {
+        return std::vector<plan::Change>{{"memory.weights", to.weights == StatePlace::host ? "host" : "device"}};
+      }};
+  EXPECT_TRUE(forecaster(recipe, model, 1, target_of(), {.state_on_host = true}).suggestions(3).empty());
+  const std::vector<plan::Suggestion> suggestions = forecaster(recipe, model, 1, target_of(), choices).suggestions(3);
+  ASSERT_FALSE(suggestions.empty());
+  for (const plan::Suggestion& suggestion : suggestions) {
+    EXPECT_NE(suggestion.flags().find("memory.weights=host"), std::string::npos) << suggestion.flags();
+    EXPECT_LE(suggestion.needed, recipe.memory.capacity->value());
+  }
+  recipe.memory.activation_checkpointing = Checkpointing::automatic;
+  const plan::Forecast f = forecaster(recipe, model, 1, target_of(), choices).forecast();
+  EXPECT_TRUE(f.fits());
+  EXPECT_EQ(f.candidate.weights, StatePlace::host);
+  recipe.memory.capacity.reset();
+  EXPECT_EQ(forecaster(recipe, model, 1, target_of(), choices).forecast().candidate.weights, StatePlace::device);
 }
 
 bool offloads(const plan::Forecast& f) {
