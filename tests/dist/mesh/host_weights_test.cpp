@@ -173,7 +173,7 @@ TEST(HostWeights, QuantizedOnesChangeNothing) {
     plan::Layout layout = testing::exact_layout(model, transposed ? meshes.back().mesh : meshes.front().mesh);
     layout.shard_policy = transposed ? ShardPolicy::parameters : ShardPolicy::optimizer;
     const auto states_of = [&] {
-      const auto groups = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+      const auto groups = rank_mesh(layout.mesh);
       testing::ExactRun run(model, layout, *groups, 2LL * the_world->size());
       testing::write_exact(run.session());
       for (int step = 0; step < 4; ++step) {
@@ -224,10 +224,11 @@ class WorldRun {
   WorldRun(const models::Model& model, plan::Layout layout,
            const std::vector<step::Purpose>& purposes = {step::Purpose::train})
       : layout_(std::move(layout)),
-        mesh_(comm::make_mpi_mesh(*the_world, layout_.mesh, 60.0)),
-        device_(make_cpu_device({.random_delay_s = 1e-4, .delay_seed = 5})),
+        mesh_(rank_mesh(layout_.mesh)),
+        device_(rank_device({.random_delay_s = 1e-4, .delay_seed = 5})),
         steps_(layout_, mesh_->place(), layout_.batch.sequences * layout_.data_ranks()),
-        session_(model, layout_, *device_, *mesh_, purposes, std::nullopt, {.replay = true, .guard = true}) {
+        session_(model, layout_, *device_, *mesh_, purposes, std::nullopt,
+                 {.replay = true, .guard = kRankDevice == DeviceKind::cpu}) {
     session_.initialise(3);
   }
   step::StepOutput enqueue(std::int64_t which, step::Purpose purpose = step::Purpose::train) {
@@ -244,8 +245,8 @@ class WorldRun {
 
  private:
   plan::Layout layout_;
-  std::unique_ptr<comm::Mesh> mesh_;
-  std::unique_ptr<Device> device_;
+  std::shared_ptr<comm::Mesh> mesh_;
+  std::shared_ptr<Device> device_;
   testing::ToySteps steps_;
   engine::Session session_;
 };

@@ -162,8 +162,8 @@ class SavedExtents : public ::testing::Test {
   template <class Body>
   void with_session(const models::ModelDescription& whole, const comm::MeshSizes& sizes, Of of, const Body& body) {
     const models::Model model = model_of(whole, sizes, of);
-    const auto mesh = comm::make_mpi_mesh(*the_world, sizes, 60.0);
-    const auto device = make_cpu_device();
+    const auto mesh = rank_mesh(sizes);
+    const auto device = rank_device();
     engine::Session session(model, layout_of(sizes, model, of), *device, *mesh, {step::Purpose::train});
     session.initialise(4);
     body(session);

@@ -120,7 +120,7 @@ TEST(Tables, EveryMeshTrainsLikeOneRank) {
     c.random_delay_s = 2e-4;
     const plan::Layout layout = testing::layout_of(c, model);
     const std::int64_t batch_size = 2LL * layout.data_ranks() * c.accumulation - c.missing;
-    const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+    const auto mesh = rank_mesh(layout.mesh);
     const Outcome ours = testing::run(model, layout, *mesh, batch_size, c.random_delay_s);
     const auto self = comm::make_self_mesh();
     const Outcome one = testing::run(model, testing::layout_of({.packed = c.packed}, model), *self, batch_size, 0);
@@ -141,7 +141,7 @@ TEST(Tables, FillersOfAnEvaluationHaveNoEntries) {
   const auto self = comm::make_self_mesh();
   const testing::ToySteps steps(layout, self->place(), 3);  // micro-batches of two sequences and of one
   layout.forward_micro_batches = 3;
-  const auto device = make_cpu_device();
+  const auto device = rank_device();
   engine::Session session(model, layout, *device, *self, {step::Purpose::loss});
   session.initialise(3);
   engine::evaluate_loss(session, steps.loader(), 1);
