@@ -239,9 +239,13 @@ bool quantizes_loaded_weights(const nn::FlatSpec& spec) {
 
 bool streams_weights(const std::vector<bool>& on_host, const std::vector<bool>& weights_on_host,
                      const models::Model& model, int flat) {
-  const auto f = static_cast<std::size_t>(flat);
-  if (!weights_on_host.empty() && weights_on_host[f]) return true;
-  return !on_host.empty() && on_host[f] && !model.flat(flat).spec().trainable;
+  const auto names = [&](const std::vector<bool>& flats, const char* what) {
+    HAWSER_CHECK(flats.empty() || flats.size() == model.flats().size(), flats.size(), " places for the ", what, " of ",
+                 model.flats().size(), " flats");
+    return !flats.empty() && flats[static_cast<std::size_t>(flat)];
+  };
+  const bool state = names(on_host, "state");
+  return names(weights_on_host, "weights") || (state && !model.flat(flat).spec().trainable);
 }
 
 namespace {

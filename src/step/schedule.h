@@ -73,7 +73,8 @@ bool quantizes_weights(const nn::FlatSpec& spec);
 // Whether they are quantized once, as they are loaded, and kept in that form alone: frozen weights in E4M3 with one
 // scale, and those in NF4.
 bool quantizes_loaded_weights(const nn::FlatSpec& spec);
-// Whether a flat's weights are loaded before each use, with StateOptions::on_host and weights_on_host.
+// Whether a flat's weights are loaded before each use, with StateOptions::on_host and weights_on_host. InternalError if
+// these do not fit the model.
 bool streams_weights(const std::vector<bool>& on_host, const std::vector<bool>& weights_on_host,
                      const models::Model& model, int flat);
 

@@ -61,17 +61,6 @@ void check_update(const optim::Optimizer& optimizer, const nn::Flat& flat, int p
 
 constexpr std::int64_t kGemmScaleStride = 4;  // float32: GEMMs of FP8 read scales at multiples of 16 bytes
 
-void check_on_host(const models::Model& model, const std::vector<bool>& on_host, const char* what) {
-  if (on_host.empty()) return;
-  HAWSER_CHECK(on_host.size() == model.flats().size(), on_host.size(), " places for the ", what, " of ",
-               model.flats().size(), " flats");
-  for (std::size_t f = 0; f < model.flats().size(); ++f) {
-    const nn::Flat& flat = model.flats()[f];
-    HAWSER_CHECK(!on_host[f] || !flat.spec().updated_by_layer, flat.name(),
-                 ": what a layer updates cannot be in host memory");
-  }
-}
-
 }  // namespace
 
 ModelState::ModelState(const models::Model& model, const StateOptions& options, Device& device)
@@ -81,8 +70,6 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     HAWSER_CHECK(cut.weights == cut.optimizer || cut.weights.parts == 1, "weights in ", cut.weights.parts,
                  " shards, the optimizer's state in ", cut.optimizer.parts);
   }
-  check_on_host(model, options.on_host, "state");
-  check_on_host(model, options.weights_on_host, "weights");
   HAWSER_CHECK(!options.kv_cache_on_host || options.kv_cache_rows > 0, "a KV cache in host memory without rows");
   const auto stages = models::flat_stages(model, options.partition);
   const auto carve = [&](std::byte* data, std::byte* host_data) {
@@ -110,6 +97,8 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       state.quantized = options.quantizer != nullptr && quantizes_weights(spec);
       state.quantized_on_load = (options.quantizer != nullptr || spec.packed()) && quantizes_loaded_weights(spec);
       const DType gathered = spec.gathered_in(options.compute), stored = spec.stored_in(options.compute);
+      HAWSER_CHECK(!state.on_host || !spec.updated_by_layer, flat.name(),
+                   ": what a layer updates cannot be in host memory");
       HAWSER_CHECK(!spec.updated_by_layer || (!spec.trainable && stored == DType::f32 && gathered == DType::f32),
                    flat.name(), ": what a layer updates is float32 and not trainable");
       if (state.streamed) {

@@ -222,18 +222,42 @@ TEST(HostWeightsPlan, StepsWithoutUpdatesLoadThemToo) {
   }
 }
 
-// Of a list that does not fit the model.
-TEST(HostWeightsPlan, OfAnotherNumberOfFlatsIsRejected) {
-  const models::Model model = model_of(1);
+// The biases of routers stay on the device; all else of a model with experts can be in host memory.
+TEST(HostWeightsPlan, WhatALayerUpdatesIsRejected) {
+  models::ModelDescription description = testing::toy_with_experts();
+  for (std::size_t b = 0; b < description.blocks.size(); ++b) {
+    description.blocks[b].moe->bias = cat("model.layers.", b, ".router.bias");
+    description.blocks[b].moe->bias_rate = 0.1;
+  }
+  const models::Model model(std::move(description));
   plan::Layout layout = layout_of(model, State::device);
-  layout.weights_on_host.push_back(true);
   try {
     plan::plan_rank(model, layout, step::Purpose::train, 0);
     ADD_FAILURE() << "accepted";
   } catch (const InternalError& error) {
-    const std::size_t flats = model.flats().size();
-    const std::string line = cat(flats + 1, " places for the weights of ", flats, " flats");
-    EXPECT_NE(std::string(error.what()).find(line), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find(": what a layer updates cannot be in host memory"), std::string::npos)
+        << error.what();
+  }
+  for (std::size_t f = 0; f < model.flats().size(); ++f) {
+    layout.weights_on_host[f] = model.flats()[f].spec().trainable;
+  }
+  EXPECT_EQ(std::ranges::count(layout.weights_on_host, false), model.blocks());
+  plan_of(model, layout);
+}
+
+// Lists that do not fit the model.
+TEST(HostWeightsPlan, OfAnotherNumberOfFlatsAreRejected) {
+  const models::Model model = model_of(1);
+  for (const std::size_t places : {model.flats().size() + 1, model.flats().size() - 1}) {
+    plan::Layout layout = layout_of(model, State::device);
+    layout.weights_on_host.resize(places);
+    try {
+      plan::plan_rank(model, layout, step::Purpose::train, 0);
+      ADD_FAILURE() << "accepted";
+    } catch (const InternalError& error) {
+      const std::string line = cat(places, " places for the weights of ", model.flats().size(), " flats");
+      EXPECT_NE(std::string(error.what()).find(line), std::string::npos) << error.what();
+    }
   }
 }
 
