@@ -282,7 +282,8 @@ TEST(PipelineExperts, NormsOfTensorsAreThoseOfOneRank) {
     const auto plain = part_of(c);
     const models::Model part(plain->description(), spec_of(own)), one(description_of(c), spec_of(nn::common_domain));
     const plan::Layout layout = with_formats(layout_of(c, part), part);
-    const auto mesh = rank_mesh(layout.mesh), self = comm::make_self_mesh();
+    const auto mesh = rank_mesh(layout.mesh);
+    const auto self = comm::make_self_mesh();
     const std::int64_t batch_size = c.sequences() * c.micro_batches;
     const auto many = norms_of(part, layout, *mesh, batch_size, verified);
     const auto expected = norms_of(one, with_formats(alone(c, one), one), *self, batch_size, verified);
