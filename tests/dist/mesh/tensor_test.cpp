@@ -405,6 +405,49 @@ TEST(Tensor, OptimizersOfCompleteMatricesRejectRangesOfOne) {
   }
 }
 
+// Scales and the optimizer's statistics of a fused QKV with copies of key-value heads.
+TEST(Tensor, SharedValuesOfRangesWithOtherCopiesAreRejected) {
+  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
+  const auto error_of = [](const nn::FlatSpecOf& spec, const std::shared_ptr<const optim::Optimizer>& optimizer,
+                           std::int64_t kv_heads,
+                           const std::shared_ptr<nn::Quantizer>& quantizer = nullptr) -> std::string {
+    const models::Model model(part_of(with_fused_qkv(testing::toy_description(), kv_heads), 0, 2, kVocabulary), spec);
+    plan::Layout layout = testing::toy_layout({.tensor = 2, .kv_copies = kv_heads == 1 ? 2 : 1}, model);
+    layout.optimizer = optimizer;
+    layout.quantizer = quantizer;
+    layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
+      seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
+      seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
+    };
+    try {
+      plan::plan_rank(model, layout, step::Purpose::train, 0);
+    } catch (const InternalError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const auto own = [](const nn::Param& param) { return param.flat; };
+  const auto scaled = [](const nn::Param& param) {
+    nn::FlatSpec spec = param.flat;
+    if (param.name.ends_with("_proj.weight")) spec.scaling = nn::Scaling::tensor;
+    return spec;
+  };
+  const auto by_rank = [](const nn::Param& param) {
+    nn::FlatSpec spec = param.flat;
+    spec.group = testing::group_by_rank(param);
+    return spec;
+  };
+  const std::string what = "model.layers.0.self_attn.qkv_proj.weight: its ranges are parameters with different copies";
+  EXPECT_EQ(error_of(own, optim::make_adamw(), 1), "");
+  EXPECT_EQ(error_of(by_rank, std::make_shared<testing::Adafactor>(), 2), "");
+  EXPECT_NE(error_of(by_rank, std::make_shared<testing::Adafactor>(), 1).find(what), std::string::npos);
+  EXPECT_NE(error_of(own, std::make_shared<testing::Lamb>(), 1).find(".self_attn.qkv_proj."), std::string::npos);
+  const auto delayed = std::make_shared<testing::DelayedScaling>();
+  EXPECT_EQ(error_of(scaled, optim::make_adamw(), 2, delayed), "");
+  EXPECT_NE(error_of(scaled, optim::make_adamw(), 1, delayed).find(what), std::string::npos)
+      << error_of(scaled, optim::make_adamw(), 1, delayed);
+}
+
 // What freezes the base leaves domains and partial gradients as the layers of tensor ranks need them: norms and the
 // head train beside adapters of all kinds.
 TEST(Tensor, TheSpecOfAdaptersTrainsLikeOneRank) {
