@@ -129,6 +129,7 @@ void Decoder::check_slots(const Pass& pass, std::span<const Piece> pieces) const
       return std::ranges::find(other.slots, piece.slot) != other.slots.end();
     });
     HAWSER_CHECK(!piece.ids.empty(), "a pass without tokens of slot ", piece.slot);
+    HAWSER_CHECK(std::ranges::count(pieces, piece.slot, &Piece::slot) == 1, "slot ", piece.slot, " is in a pass twice");
     HAWSER_CHECK(before == in_flight_.rend() || (pass.end >= 0 && before->end == piece.position),
                  "a pass in flight is in slot ", piece.slot, ", too");
   }

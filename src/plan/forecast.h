@@ -109,7 +109,8 @@ struct Choices {
   ModelOf model;            // null: same_on_all_ranks
   CompleteLayout complete;  // null: nothing
   // What is varied besides keys, by suggestions() and, if checkpointing is auto, by forecast(): offload of the blocks'
-  // activations (BlockPolicy::offload), StatePlace::host, and with it also of the weights (Candidate::weights).
+  // activations (BlockPolicy::offload); the state in host memory (StatePlace::host); state and weights there
+  // (Candidate::weights). Each is tried alone.
   bool offload = false;
   bool state_on_host = false;
   bool weights_on_host = false;

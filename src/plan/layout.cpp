@@ -445,6 +445,8 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
   HAWSER_CHECK(purpose != step::Purpose::logits || !layout.sequence_parallel, "logits with sequence parallelism");
   // Whether a rank refuses a step is decided by all stages together, which would wait for each other in every pass.
   HAWSER_CHECK(purpose != step::Purpose::logits || !layout.may_refuse(), "logits with a bound of expert rows");
+  HAWSER_CHECK(purpose != step::Purpose::logits || model.description().tables.empty(),
+               "logits of a model with tables, which prompts do not have");
   step::BatchBounds bounds = layout.bounds;
   bounds.logit_positions = purpose == step::Purpose::logits ? layout.logit_positions : 0;
   bounds.uses_kv_cache = layout.kv_cache_rows > 0;

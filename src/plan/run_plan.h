@@ -77,7 +77,8 @@ std::string model_of(const Recipe& recipe);  // RunPlan::model
 // Sources and token files: the tokenizer in the model's folder by default, token files in OUTPUT/data.
 prepare::PrepareOptions resolve_data(const Recipe& recipe);
 
-// Whether training evaluates: the recipe holds out data, or its token files, prepared before, have some.
+// Whether training evaluates: the recipe holds out data, or its token files, prepared before, have some. False without
+// these files, as where only memory is planned.
 bool evaluates(const Recipe& recipe);
 
 batches::PackingPlan packing_of(const DataRecipe& data, std::uint64_t seed = 0);

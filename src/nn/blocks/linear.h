@@ -222,12 +222,12 @@ struct AdapterTarget {
 
 // Appends to `params` the parameters of the configured adapters of `targets`, in the order of the targets, and returns
 // the adapters: one for each configured one, or, if some of a target's ranges are kv_copies and others are not, one for
-// each run of equal ones, with one A. `part`: row-parallel, the inputs are this part of all. A starts with N(0, 1 / (3 all inputs)), the
-// variance of PEFT's; B with zeros; a magnitude with the norms of the rows of W, and it is gathered in float32, so that
-// f is then 1. Adapters of a column-parallel Linear without dropout and magnitude that have equal ranks, scales and
-// names are a group: their A are one fused parameter, so that one GEMM computes all x A^T, and another adds to dx.
-// Weights without adapters are complete (Segment::may_be_absent). Experts' weights are no Linears and have no adapters.
-// InternalError if two adapters have the same names.
+// each run of equal ones, with one A. `part`: row-parallel, the inputs are this part of all. A starts with N(0, 1 / (3
+// all inputs)), the variance of PEFT's; B with zeros; a magnitude with the norms of the rows of W, and it is gathered
+// in float32, so that f is then 1. Adapters of a column-parallel Linear without dropout and magnitude that have equal
+// ranks, scales and names are a group: their A are one fused parameter, so that one GEMM computes all x A^T, and
+// another adds to dx. Weights without adapters are complete (Segment::may_be_absent). Experts' weights are no Linears
+// and have no adapters. InternalError if two adapters have the same names.
 std::vector<Adapter> add_adapters(const std::vector<AdapterConfig>& configs, const std::vector<AdapterTarget>& targets,
                                   std::int64_t inputs, PartOf part, std::vector<Param>& params);
 

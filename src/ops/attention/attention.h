@@ -12,7 +12,8 @@
 //   s[h,i,j] = scale * sum over d of q[i,h,d] * k[j,g,d]
 //   lse[h,i] = log sum over visible j of exp(s[h,i,j])
 //   o[i,h,:] = sum over visible j of exp(s[h,i,j] - lse[h,i]) * v[j,g,:]
-// A query row that is in no segment, or that sees no key, gets o = 0 and lse = -inf.
+// A query row that is in no segment, or that sees no key, gets o = 0 and lse = -inf. Keys of a segment before the first
+// one that a query sees may be undefined, also NaN, on the CPU and in the plain kernel.
 //
 // Examples: one causal sequence is the single segment {0, T, 0, T, 0, 0}. Packed documents are one segment each. New
 // rows of a sequence whose earlier keys are in the same buffer (a KV cache) are one causal segment with

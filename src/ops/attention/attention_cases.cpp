@@ -99,6 +99,30 @@ TEST(Attention, ForwardAgreesWithFloat64) {
   for (const Problem& p : problems()) check_forward(p);
 }
 
+// As of sequences whose earlier keys were not loaded.
+TEST(Attention, ForwardDoesNotReadKeysBeforeTheWindow) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Problem p{"decoding", 9, 500, 4, 2, 32, {{0, 1, 0, 400, 399, 0}, {1, 8, 400, 98, 90, 0}}, true, 50, dtype};
+    Tensors x(p);
+    const Outputs expected = reference(p, x);
+    for (Values* values : {&x.k, &x.v}) {
+      const std::int64_t columns = p.hkv * p.d;
+      for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, 350}, {400, 441}}) {
+        std::fill(values->begin() + begin * columns, values->begin() + end * columns,
+                  std::numeric_limits<double>::quiet_NaN());
+      }
+    }
+    check_case({cat("attention_forward with keys that are NaN, ", to_string(dtype)),
+                [&](World& world) -> std::vector<Values> {
+                  const AttentionCall args = forward_args(world, p, x);
+                  attention_forward(world.stream(), args);
+                  return {world.values(args.o), world.values(args.lse)};
+                },
+                {expected.o, expected.lse},
+                dtype == DType::bf16 ? kBf16Tolerance : 4e-6});
+  }
+}
+
 TEST(Attention, BackwardAgreesWithFloat64) {
   for (const Problem& p : problems()) {
     check_backward(p, DType::f32, false);

@@ -2,6 +2,7 @@
 // rank.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -168,7 +169,7 @@ Held staged() {
 }
 
 TEST(GenerateGroups, PassesInFlightAreLimited) {
-  if (the_world->size() != 2 && the_world->size() != 4) GTEST_SKIP() << "two or four ranks";
+  if (the_world->size() != 2 && the_world->size() != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
   const Held held = staged();
   const auto device = rank_device();
   engine::OpenModel part = open_tiny("gqa");
@@ -184,6 +185,8 @@ TEST(GenerateGroups, PassesInFlightAreLimited) {
   EXPECT_THROW(decoder.enqueue({&next, 1}, pick), InternalError) << "its token is not known";
   EXPECT_THROW(decoder.enqueue(1, 2, ids, pick), InternalError) << "a chunk at another position";
   EXPECT_THROW(decoder.decode({&free, 1}), InternalError);
+  const std::array twice{Decoder::NewToken{4, 3, 9}, Decoder::NewToken{4, 4, 9}};
+  EXPECT_THROW(decoder.enqueue(twice, pick), InternalError) << "a slot twice";
   decoder.enqueue(1, 3, ids, pick);  // the prompt's next chunk
   decoder.drop();
   EXPECT_EQ(decoder.in_flight(), 0);
@@ -192,7 +195,7 @@ TEST(GenerateGroups, PassesInFlightAreLimited) {
 
 // A token is chosen when the last stage has run the pass, not when the caller has enqueued as many as there are stages.
 TEST(GenerateGroups, ATokenIsChosenWhenItsPassEnds) {
-  if (the_world->size() != 4) GTEST_SKIP() << "four ranks";
+  if (the_world->size() != 4) GTEST_SKIP() << "mesh_4 runs it";
   const Held held = staged();
   const auto device = rank_device();
   engine::OpenModel part = open_tiny("gqa");
@@ -207,7 +210,7 @@ TEST(GenerateGroups, ATokenIsChosenWhenItsPassEnds) {
 
 // After an error that all ranks have, and after passes without tokens, the ranks are still in step.
 TEST(GenerateGroups, GoOnAfterAnError) {
-  if (the_world->size() != 2 && the_world->size() != 4) GTEST_SKIP() << "two or four ranks";
+  if (the_world->size() != 2 && the_world->size() != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
   const Held held = staged();
   const std::vector<Prompt> all = prompts();
   const auto device = rank_device();

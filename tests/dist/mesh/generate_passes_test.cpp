@@ -76,7 +76,7 @@ class Passes {
 
 // The first stage completes a pass that the last one has not begun. If it could not, this would not return.
 TEST(GeneratePasses, AStageDoesNotWaitForTheStagesAfterTheNext) {
-  if (the_world->size() != 4) GTEST_SKIP() << "four ranks";
+  if (the_world->size() != 4) GTEST_SKIP() << "mesh_4 runs it";
   const auto device = rank_device();
   engine::OpenModel model = open_tiny("gqa");
   Passes passes(model, {.world = the_world, .partition = stages_of(4)}, *device);
@@ -93,7 +93,7 @@ TEST(GeneratePasses, AStageDoesNotWaitForTheStagesAfterTheNext) {
 // What a stage sends stays as it is until it is sent, although the next pass is enqueued before.
 TEST(GeneratePasses, PassesInFlightDoNotChangeWhatIsStillSent) {
   const int stages = the_world->size();
-  if (stages != 2 && stages != 4) GTEST_SKIP() << "two or four ranks";
+  if (stages != 2 && stages != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
   const auto device = rank_device({.random_delay_s = 1e-4, .delay_seed = 3});
   SlowStream slow(*device, "send", 4e-3, 5);
   engine::OpenModel part = open_tiny("gqa"), whole = open_tiny("gqa");
@@ -130,7 +130,7 @@ std::vector<plan::RankPlan> plans_of(const models::Model& model, int stages, int
 
 // All ranks of a pass's collectives are in one stage. A step ends after what it sends, or its plan is rejected.
 TEST(GeneratePasses, HaveNoCollectiveOverStages) {
-  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
+  if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
   for (int stages = 1; stages <= 8; ++stages) {
     for (const int chunks : {1, 2}) {
       if (stages == 1 && chunks > 1) continue;
@@ -157,7 +157,7 @@ TEST(GeneratePasses, HaveNoCollectiveOverStages) {
 
 // Whether a rank refuses a step is decided by all stages together.
 TEST(GeneratePasses, AreNotRefused) {
-  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
+  if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
   const models::Model model = of_blocks(2);
   const Ranks ranks{.mesh = {.shard = 2, .expert = 2}};
   plan::Layout layout = generate::pass_layouts({}, model, {}, 1, DeviceKind::cpu, ranks).front();
@@ -218,7 +218,7 @@ Trace passes_of(const plan::RankPlan& plan, int stages, int groups, int rounds) 
 // With g groups over p stages, g <= p, the first token of the last group takes p + g - 1 passes' times of a stage, and
 // p further ones give all groups a token.
 TEST(GeneratePasses, EachRoundOfTheGroupsTakesOnePassOfEachStage) {
-  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
+  if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
   for (const int stages : {1, 2, 3, 4, 8}) {
     const std::vector<plan::RankPlan> plans = plans_of(of_blocks(stages), stages, 1, 1);
     for (const int groups : std::set{1, (stages + 1) / 2, stages}) {

@@ -353,7 +353,7 @@ TEST(Tensor, OptimizersOfFewBitsHaveTheBitsOfOneRank) {
 
 // Before there is memory: a plan of such a run is an error.
 TEST(Optimizers, OfBlocksRejectSlicesThatCutOne) {
-  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
+  if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
   const auto error_of = [](const models::ModelDescription& description) -> std::string {
     const models::Model model(description, [](const nn::Param& param) { return param.flat; });
     plan::Layout layout = testing::toy_layout({}, model);

@@ -134,7 +134,7 @@ TEST(Tables, EveryMeshTrainsLikeOneRank) {
 
 // What fills an incomplete round of an evaluation has neither tokens nor sequences.
 TEST(Tables, FillersOfAnEvaluationHaveNoEntries) {
-  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
+  if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
   std::atomic<std::int64_t> sequences = 0;
   const models::Model model = typed(sequences);
   plan::Layout layout = testing::layout_of({}, model);
@@ -148,9 +148,9 @@ TEST(Tables, FillersOfAnEvaluationHaveNoEntries) {
   EXPECT_EQ(sequences, 3 * model.blocks());
 }
 
-std::string rejection(const models::Model& model) {
+std::string rejection(const models::Model& model, step::Purpose purpose = step::Purpose::train) {
   try {
-    plan::plan_rank(model, testing::layout_of({}, model), step::Purpose::train, 0);
+    plan::plan_rank(model, testing::layout_of({}, model), purpose, 0);
   } catch (const InternalError& error) {
     return error.what();
   }
@@ -159,7 +159,7 @@ std::string rejection(const models::Model& model) {
 
 // Before anything runs: planning runs the layers.
 TEST(Tables, ThatLayersReadAreDeclared) {
-  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
+  if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
   std::atomic<std::int64_t> sequences = 0;
   EXPECT_EQ(rejection(typed(sequences)), "");
   EXPECT_NE(rejection(typed(sequences, {kTables.begin(), kTables.end() - 1}))
@@ -168,6 +168,8 @@ TEST(Tables, ThatLayersReadAreDeclared) {
   std::vector<TableSpec> other = kTables;
   other[1].dtype = DType::bf16;
   EXPECT_NE(rejection(typed(sequences, other)).find("a layer reads table weight as float32, not as bfloat16"),
+            std::string::npos);
+  EXPECT_NE(rejection(typed(sequences), step::Purpose::logits).find("logits of a model with tables"),
             std::string::npos);
   other[1].name = "type_ids";
   EXPECT_THROW(typed(sequences, other), InternalError);
