@@ -1,8 +1,5 @@
 // Master weights and slots in host memory: not a bit of the training, of its checkpoints or of its snapshots differs
 // from those of state on the device.
-#include <chrono>
-#include <thread>
-
 #include "base/testing/temporary_folder.h"
 #include "base/text.h"
 #include "checkpoint/root.h"
@@ -11,18 +8,19 @@
 #include "engine/model_changes.h"
 #include "engine/open_model.h"
 #include "exact_layers.h"
+#include "snapshot_case.h"
 #include "support/counting_device.h"
 #include "support/exchanging_adamw.h"
 #include "support/pipeline.h"
 #include "toy_muon.h"
 #include "train/saver.h"
-#include "train/snapshot.h"
 
 namespace hawser {
 namespace {
 
 using testing::assembled;
 using testing::meshes;
+using testing::same_bits;
 using testing::Tensors;
 using testing::text_of;
 
@@ -56,14 +54,6 @@ void put(plan::Layout& layout, const models::Model& model, Place place) {
     if (flat.spec().trainable) ++number;
     layout.state_on_host.push_back(host);
   }
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-bool same_bits(const Tensors& a, const Tensors& b) {
-  return std::ranges::equal(
-      a, b, [](const auto& x, const auto& y) { return x.first == y.first && same_bits(x.second, y.second); });
 }
 
 struct Outcome {
@@ -315,42 +305,14 @@ TEST(HostState, LoadsWhatTheOtherPlaceHasSaved) {
   }
 }
 
-// The copies of a snapshot are those of the step that it was taken after, although they begin when later steps would
-// have overwritten the state.
 TEST(HostState, ASnapshotHasTheStateOfItsStep) {
   const models::Model model(testing::toy_description());
-  const auto copies_of = [](const std::vector<NamedState>& states) {
-    Tensors copies;
-    for (const NamedState& state : states) {
-      for (const Box& box : state.boxes) {
-        for (const float value : testing::floats_of(box.view)) copies[state.name].push_back(value);
-      }
-    }
-    return copies;
-  };
   for (const Place place : {Place::some_on_host, Place::some_updated_on_host}) {
     plan::Layout layout = meshes(model).front();
     layout.compute = DType::bf16;
     put(layout, model, place);
     GuardedRun run(model, layout);
-    Outcome outcome;
-    for (const std::int64_t which : {0, 1}) run.step(which, outcome);
-    const auto now = [&] {
-      engine::HostCopy copy(run.session());
-      copy.fetch();
-      return copies_of(copy.states());
-    };
-    const Tensors expected = now();
-    train::Snapshot snapshot(run.session());
-    const auto late = run.session().device().make_stream("late");
-    late->launch({.name = "sleep", .kind = OpKind::host},
-                 [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
-    snapshot.take(late->record_event());
-    for (const std::int64_t which : {2, 3}) run.enqueue(which);
-    snapshot.wait();
-    run.session().synchronize();
-    EXPECT_TRUE(same_bits(copies_of(snapshot.states()), expected)) << text_of(place);
-    EXPECT_FALSE(same_bits(now(), expected)) << text_of(place);
+    testing::expect_snapshot_of_its_step(run, text_of(place));
   }
 }
 

@@ -1,19 +1,16 @@
 // Weights that train and are in host memory, loaded before each use: training has the bits of training with all on the
 // device, wherever master weights and slots are and whoever updates them.
-#include <chrono>
-#include <thread>
-
 #include "base/testing/temporary_folder.h"
 #include "checkpoint/root.h"
 #include "engine/load_state.h"
 #include "engine/model_changes.h"
 #include "engine/open_model.h"
 #include "exact_layers.h"
+#include "snapshot_case.h"
 #include "support/exchanging_adamw.h"
 #include "support/pipeline.h"
 #include "toy_muon.h"
 #include "train/saver.h"
-#include "train/snapshot.h"
 
 namespace hawser {
 namespace {
@@ -105,7 +102,7 @@ void expect_no_change(const models::Model& model, plan::Layout layout, std::int6
 // Every state with both dtypes, of four ranks with that of the mesh; micro-batches, policies, sharding and tied
 // embeddings take turns.
 TEST(HostWeights, ChangeNothing) {
-  if (the_world->size() > 4) GTEST_SKIP() << "fewer ranks are enough";
+  if (the_world->size() > 4) GTEST_SKIP() << "mesh_1, mesh_2 and mesh_4 run it";
   constexpr Checkpointing kPolicies[] = {Checkpointing::none, Checkpointing::full, Checkpointing::selective};
   const models::Model tied(testing::toy_description()), untied(testing::toy_description(false));
   std::size_t turn = 0;
@@ -129,7 +126,7 @@ TEST(HostWeights, ChangeNothing) {
 // A tied embedding, whose flat two stages have: each writes its own weights back.
 TEST(HostWeights, OfStagesChangeNothing) {
   const int world = the_world->size();
-  if (world != 2 && world != 4) GTEST_SKIP() << "two stages";
+  if (world != 2 && world != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
   const models::Model model(testing::toy_description());
   plan::Layout layout = testing::toy_layout({.shard = world / 2}, model);
   layout.compute = DType::bf16;
@@ -143,7 +140,7 @@ TEST(HostWeights, OfStagesChangeNothing) {
 // Of several phases, with slots of other shapes and dtypes. Where some flats are on the host, some have their state
 // there, too.
 TEST(HostWeights, OfOtherOptimizersChangeNothing) {
-  if (the_world->size() > 4) GTEST_SKIP() << "fewer ranks are enough";
+  if (the_world->size() > 4) GTEST_SKIP() << "mesh_1, mesh_2 and mesh_4 run it";
   const models::Model tied(testing::toy_description()), muon(testing::toy_description(), testing::Muon::spec_of),
       in_blocks(testing::toy_of_nf4_blocks(), testing::EightBits::spec_of);
   std::size_t turn = 0;
@@ -166,7 +163,7 @@ TEST(HostWeights, OfOtherOptimizersChangeNothing) {
 // Weights with scales are quantized on the device after the update and written back after that: in float32, of which
 // backward reads the transposes, and in E4M3.
 TEST(HostWeights, QuantizedOnesChangeNothing) {
-  if (the_world->size() > 4) GTEST_SKIP() << "fewer ranks are enough";
+  if (the_world->size() > 4) GTEST_SKIP() << "mesh_1, mesh_2 and mesh_4 run it";
   for (const bool transposed : {false, true}) {
     const models::Model model = testing::exact_model(true, transposed, true);
     const std::vector<plan::Layout> meshes = testing::meshes(model);
@@ -285,41 +282,14 @@ TEST(HostWeights, LoadWhatTheOtherPlaceHasSaved) {
   }
 }
 
-// A snapshot is of its step, although it copies weights that layers read, too, and later steps are enqueued before it
-// begins. float32: the weights are stored as layers read them.
 TEST(HostWeights, ASnapshotHasThoseOfItsStep) {
   const models::Model model(testing::toy_description());
-  const auto copies_of = [](const std::vector<NamedState>& states) {
-    Tensors copies;
-    for (const NamedState& state : states) {
-      for (const Box& box : state.boxes) {
-        for (const float value : testing::floats_of(box.view)) copies[state.name].push_back(value);
-      }
-    }
-    return copies;
-  };
   for (const State state : kStates) {
     plan::Layout layout = testing::meshes(model).front();
     layout.compute = DType::f32;
     put_on_host(layout, model, state);
     WorldRun run(model, layout);
-    for (const std::int64_t which : {0, 1}) run.loss(which);
-    const auto now = [&] {
-      engine::HostCopy copy(run.session());
-      copy.fetch();
-      return copies_of(copy.states());
-    };
-    const Tensors expected = now();
-    train::Snapshot snapshot(run.session());
-    const auto late = run.session().device().make_stream("late");
-    late->launch({.name = "sleep", .kind = OpKind::host},
-                 [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
-    snapshot.take(late->record_event());
-    for (const std::int64_t which : {2, 3}) run.enqueue(which);
-    snapshot.wait();
-    run.session().synchronize();
-    EXPECT_TRUE(copies_of(snapshot.states()) == expected) << text_of(state);
-    EXPECT_FALSE(now() == expected) << text_of(state);
+    testing::expect_snapshot_of_its_step(run, text_of(state));
   }
 }
 

@@ -15,6 +15,7 @@ namespace {
 
 using testing::assembled;
 using testing::is_adapter;
+using testing::same_bits;
 using testing::Tensors;
 using testing::text_of;
 using testing::train_adapters;
@@ -203,13 +204,6 @@ Tensors dequantized(const models::Model& model) {
     }
   }
   return out;
-}
-
-bool same_bits(const Tensors& a, const Tensors& b) {
-  return std::ranges::equal(a, b, [](const auto& x, const auto& y) {
-    return x.first == y.first && x.second.size() == y.second.size() &&
-           std::memcmp(x.second.data(), y.second.data(), x.second.size() * sizeof(float)) == 0;
-  });
 }
 
 // On every mesh, of the same mesh.

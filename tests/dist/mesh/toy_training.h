@@ -54,6 +54,14 @@ inline std::vector<float> floats_of(const TensorView& view) {
   return values;
 }
 
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+inline bool same_bits(const Tensors& a, const Tensors& b) {
+  return std::ranges::equal(
+      a, b, [](const auto& x, const auto& y) { return x.first == y.first && same_bits(x.second, y.second); });
+}
+
 // This rank's parts of all states of a session; other elements are NaN.
 inline Tensors states_of(engine::Session& session) {
   session.synchronize();
