@@ -36,7 +36,7 @@ inline std::vector<Held> all_of(int world) {
 }
 
 inline std::string folder(const std::string& name) {
-  return cat(HAWSER_SOURCE_DIR, "/tests/golden/tiny/", name);
+  return cat(golden_folder, "/", name);
 }
 
 // This rank's slice. The vocabulary does not divide: the last rank has rows of padding.

@@ -28,6 +28,13 @@ std::vector<Prompt> with_a_long_one() {
   return all;
 }
 
+// On GPUs the default is bf16, whose roundings tensor ranks make elsewhere than one rank.
+Recipe in_float32() {
+  Recipe recipe;
+  recipe.precision.compute = ComputePrecision::float32;
+  return recipe;
+}
+
 std::int32_t greedy(std::span<const float> logits) {
   return static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin());
 }
@@ -144,7 +151,7 @@ void expect_equal(const std::vector<Continuation>& got, const std::vector<Contin
 std::vector<Continuation> expected_of(const std::vector<Prompt>& prompts) {
   const auto device = rank_device();
   engine::OpenModel whole = open_tiny("gqa");
-  Decoder one(whole, {}, {.sequences = 1, .positions = kSize.positions}, 1, *device);
+  Decoder one(whole, in_float32(), {.sequences = 1, .positions = kSize.positions}, 1, *device);
   std::vector<Continuation> out;
   for (const Prompt& prompt : prompts) out.push_back(alone(one, prompt));
   return out;
@@ -156,7 +163,7 @@ TEST(GenerateGroups, GetTheTokensAndLogitsOfOneRank) {
   const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
   for (const Held& held : all_of(the_world->size())) {
     engine::OpenModel part = open_tiny("gqa", changes_of(held));
-    Decoder decoder(part, {}, kSize, 1, *device, {.replay = true, .guard = kRankDevice == DeviceKind::cpu},
+    Decoder decoder(part, in_float32(), kSize, 1, *device, {.replay = true, .guard = kRankDevice == DeviceKind::cpu},
                     ranks_of(held, 2));
     const bool virtual_stages = held.partition.chunks() > held.partition.stages;
     EXPECT_EQ(decoder.passes_in_flight(), virtual_stages ? 1 : held.partition.stages);
@@ -173,7 +180,7 @@ TEST(GenerateGroups, PassesInFlightAreLimited) {
   const Held held = staged();
   const auto device = rank_device();
   engine::OpenModel part = open_tiny("gqa");
-  Decoder decoder(part, {}, kSize, 1, *device, {}, ranks_of(held, 2));
+  Decoder decoder(part, in_float32(), kSize, 1, *device, {}, ranks_of(held, 2));
   const std::vector<std::int32_t> ids{5, 6, 7};
   const auto pick = [](std::int64_t, std::span<const float>) { return 9; };
   EXPECT_THROW(decoder.choose(), InternalError) << "no pass in flight";
@@ -199,7 +206,7 @@ TEST(GenerateGroups, ATokenIsChosenWhenItsPassEnds) {
   const Held held = staged();
   const auto device = rank_device();
   engine::OpenModel part = open_tiny("gqa");
-  Decoder decoder(part, {}, kSize, 1, *device, {}, ranks_of(held, 2));
+  Decoder decoder(part, in_float32(), kSize, 1, *device, {}, ranks_of(held, 2));
   int picked = 0;
   for (std::int32_t slot = 0; slot < 4; ++slot) {
     decoder.enqueue(slot, 0, std::vector{5 + slot}, [&](std::int64_t, std::span<const float>) { return ++picked; });
@@ -215,7 +222,7 @@ TEST(GenerateGroups, GoOnAfterAnError) {
   const std::vector<Prompt> all = prompts();
   const auto device = rank_device();
   engine::OpenModel part = open_tiny("gqa");
-  Decoder decoder(part, {}, kSize, 1, *device, {}, ranks_of(held, 2));
+  Decoder decoder(part, in_float32(), kSize, 1, *device, {}, ranks_of(held, 2));
   const std::vector<std::int32_t> ids{5, 6, 7};
   for (const int bad : {0, 1, -1}) {
     int chosen = 0;

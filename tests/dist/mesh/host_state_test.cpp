@@ -340,7 +340,7 @@ TEST(HostState, OtherStepsReadTheUpdatedWeights) {
 
 // Weights of a folder, and initial values of the adapters that it does not have.
 TEST(HostState, LoadsWeightsAndInitialValues) {
-  const std::string folder = std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/tied";
+  const std::string folder = golden_folder + "/tied";
   for (const bool adapters : {false, true}) {
     Recipe recipe;
     if (adapters) recipe.adapter = {.kind = AdapterKind::lora, .rank = 2, .targets = {"q_proj"}};

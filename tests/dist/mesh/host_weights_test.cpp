@@ -320,7 +320,7 @@ TEST(HostWeights, OtherStepsReadTheUpdatedOnes) {
 // Weights of a folder, and initial values of the adapters that it does not have; the frozen base is on the host by
 // either name.
 TEST(HostWeights, AreLoadedFromFiles) {
-  const std::string folder = std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/tied";
+  const std::string folder = golden_folder + "/tied";
   for (const bool adapters : {false, true}) {
     Recipe recipe;
     if (adapters) recipe.adapter = {.kind = AdapterKind::lora, .rank = 2, .targets = {"q_proj"}};

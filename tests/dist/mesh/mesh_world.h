@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "comm/mesh.h"
 #include "comm/mpi/world.h"
@@ -11,6 +12,9 @@
 namespace hawser {
 
 extern comm::World* the_world;
+
+// Folder of the tiny golden models: that of the sources, or the argument --golden=FOLDER.
+extern std::string golden_folder;
 
 #ifdef HAWSER_RANKS_ON_GPUS
 inline constexpr DeviceKind kRankDevice = DeviceKind::cuda;

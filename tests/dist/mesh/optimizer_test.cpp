@@ -334,7 +334,7 @@ TEST(Optimizer, UpdatesOfEachKindOfStepWaitForACopy) {
 // model.
 TEST(Optimizer, ACheckpointIsOpenedWithTheChangesOfItsRecipe) {
   if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
-  const std::string folder = std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/tied";
+  const std::string folder = golden_folder + "/tied";
   Recipe recipe;
   recipe.adapter = {.kind = AdapterKind::lora, .rank = 2, .targets = {"q_proj"}};
   Problems problems;

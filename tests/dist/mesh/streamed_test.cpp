@@ -118,7 +118,7 @@ TEST(Streamed, FrozenWeightsOfStagesChangeNothing) {
 // From files, with initial values for adapters that they do not have, and from the checkpoint of a run with all weights
 // on the device.
 TEST(Streamed, LoadsWeights) {
-  const std::string folder = std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/tied";
+  const std::string folder = golden_folder + "/tied";
   for (const ComputePrecision precision : {ComputePrecision::automatic, ComputePrecision::fp8}) {
     Recipe recipe;
     recipe.adapter = {.kind = AdapterKind::lora, .rank = 2, .targets = {"q_proj"}};
