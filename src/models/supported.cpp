@@ -56,8 +56,6 @@ void check_supported(const ModelDescription& d, const std::string& file, Problem
   check.enter("embedding");
   check.no(!d.embedding.types.empty(), "embeddings of token types");
   check.no(d.embedding.norm_config.has_value(), "a norm of the embeddings");
-  check.enter("RoPE");
-  for (const ops::RopeConfig& rope : d.ropes) check.no(rope.interleaved, "interleaved rotation");
   for (std::size_t b = 0; b < d.blocks.size(); ++b) {
     check.enter(cat("block ", b));
     check_block(check, d.blocks[b]);

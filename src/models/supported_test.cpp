@@ -30,6 +30,7 @@ TEST(Supported, WhatLayersCompute) {
               d.blocks[1].mlp.activation = nn::Activation::gelu;
               d.blocks[1].residual = Residual::parallel;
               d.embedding.scale = 45;
+              d.ropes[0].interleaved = true;
               d.blocks[0].attention.qk_norm = {.unit_offset = true};
               d.blocks[0].attention.norm_place = d.blocks[0].mlp.norm_place = nn::NormPlace::sandwich;
               d.blocks[0].mlp.activation = nn::Activation::geglu_tanh;
@@ -102,7 +103,6 @@ TEST(Supported, EverythingElseIsRejectedByName) {
        [](auto& d) { d.blocks[1].mlp.activation = nn::Activation::relu_squared; }},
       {"embeddings of token types) at embedding", [](auto& d) { d.embedding.types = "token_type_embeddings"; }},
       {"a norm of the embeddings) at embedding", [](auto& d) { d.embedding.norm_config = nn::NormConfig(); }},
-      {"interleaved rotation) at RoPE", [](auto& d) { d.ropes[0].interleaved = true; }},
       {"a masked language model's head) at head", [](auto& d) { d.head.kind = nn::HeadKind::masked_language_model; }},
       {"classification of sequences) at head", [](auto& d) { d.head.kind = nn::HeadKind::sequence_classification; }},
       {"classification of tokens) at head", [](auto& d) { d.head.kind = nn::HeadKind::token_classification; }},

@@ -266,11 +266,13 @@ AttentionLayer::Heads AttentionLayer::heads_of(const TensorView& qkv) const {
 
 void AttentionLayer::rope(LayerContext& ctx, const TensorView& heads, bool inverse) const {
   if (config_.rope < 0) return;
+  const RopeViews rope = ctx.rope(config_.rope);
   ops::rope(ctx.compute(), {.x = heads,
                             .positions = ctx.batch().positions,
-                            .frequencies = ctx.rope_frequencies(config_.rope),
+                            .frequencies = rope.frequencies,
                             .scale = config_.rope_scale,
-                            .inverse = inverse});
+                            .inverse = inverse,
+                            .interleaved = rope.interleaved});
 }
 
 Scaled AttentionLayer::write_normed(LayerContext& ctx, const TensorView& x, const TensorView& statistics,

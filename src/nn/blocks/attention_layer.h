@@ -32,13 +32,13 @@ struct AttentionConfig {
   NormPlace norm_place = NormPlace::pre;
   std::optional<NormConfig> qk_norm;  // of each head of q and k, before RoPE (Qwen3); RMS norm only
   bool transposed = false;            // files have weights as [in, out] (Conv1D of GPT-2)
-  int rope = 0;             // LayerContext::rope_frequencies(rope), for all or the first dims of a head; -1: none
-  double rope_scale = 1.0;  // factor of cos and sin (attention scaling of some RoPE variants)
-  bool causal = true;       // without it a query sees later keys of its document, too
-  std::int64_t window = 0;  // of mask()
-  double scale = 0;         // of the scores; 0: 1 / sqrt(head_dim)
-  double softcap = 0;       // scores become softcap * tanh(score / softcap) (Gemma 2); 0: no. Not supported yet
-  bool alibi = false;       // biases of the scores by distance (BLOOM, arXiv 2108.12409). Not supported yet
+  int rope = 0;                       // LayerContext::rope(rope), for all or the first dims of a head; -1: none
+  double rope_scale = 1.0;            // factor of cos and sin (attention scaling of some RoPE variants)
+  bool causal = true;                 // without it a query sees later keys of its document, too
+  std::int64_t window = 0;            // of mask()
+  double scale = 0;                   // of the scores; 0: 1 / sqrt(head_dim)
+  double softcap = 0;  // scores become softcap * tanh(score / softcap) (Gemma 2); 0: no. Not supported yet
+  bool alibi = false;  // biases of the scores by distance (BLOOM, arXiv 2108.12409). Not supported yet
   double initial_std = 0.02, output_std = 0.02;
   // Names without ".weight" and ".bias", as in the Hugging Face folder. Without q, k and v the folder has one tensor
   // `fused`: in the model's form, all heads of q, then of k, then of v, of which a tensor rank has a range of each. In

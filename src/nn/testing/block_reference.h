@@ -58,13 +58,20 @@ inline Vector add_residual(const Vector& residual, Vector f, NormPlace place, co
   return f;
 }
 
+// What a LayerContext says of a layer's RoPE.
+struct RotatedDims {
+  std::int64_t count = 0;  // of each head, the first ones; 0: all
+  bool interleaved = false;
+};
+
 inline Vector attention_block(const AttentionConfig& config, const Documents& documents, const Vector& x,
-                              const std::vector<Vector>& w) {
+                              const std::vector<Vector>& w, const RotatedDims& rotated = {}) {
   const auto heads = static_cast<std::size_t>(config.heads), kv = static_cast<std::size_t>(config.kv_heads);
   const auto d = static_cast<std::size_t>(config.head_dim), c = static_cast<std::size_t>(config.width);
   const std::size_t rows = x.size() / c, wide = (heads + 2 * kv) * d;
   const auto positions = documents.positions();
   const std::size_t next = config.qkv_bias ? 4 : 3;
+  const std::size_t half = (rotated.count > 0 ? static_cast<std::size_t>(rotated.count) : d) / 2;
   Vector qkv = linear(rms_norm(x, w[0], config.norm_config), w[1], config.qkv_bias ? w[3] : Vector(), c);
   for (std::size_t t = 0; config.qk_norm && t < rows; ++t) {
     const std::size_t index = next + (config.output_bias ? 1 : 0);
@@ -77,12 +84,13 @@ inline Vector attention_block(const AttentionConfig& config, const Documents& do
   }
   for (std::size_t t = 0; config.rope >= 0 && t < rows; ++t) {
     for (std::size_t h = 0; h < heads + kv; ++h) {
-      for (std::size_t i = 0; i < d / 2; ++i) {
+      for (std::size_t i = 0; i < half; ++i) {
         // The float32 frequency that the layer uses.
         const auto frequency = static_cast<double>(
-            static_cast<float>(std::pow(100.0, -2.0 * static_cast<double>(i) / static_cast<double>(d))));
+            static_cast<float>(std::pow(100.0, -static_cast<double>(i) / static_cast<double>(half))));
         const double angle = static_cast<double>(positions[t]) * frequency;
-        double &a = qkv[t * wide + h * d + i], &b = qkv[t * wide + h * d + i + d / 2];
+        double* const head = &qkv[t * wide + h * d];
+        double &a = head[rotated.interleaved ? 2 * i : i], &b = head[rotated.interleaved ? 2 * i + 1 : i + half];
         const double x0 = a, x1 = b;
         a = config.rope_scale * (x0 * std::cos(angle) - x1 * std::sin(angle));
         b = config.rope_scale * (x1 * std::cos(angle) + x0 * std::sin(angle));

@@ -117,7 +117,7 @@ class TestContext : public LayerContext {
                          i < transposed_.size() ? transposed_[i] : TensorView()};
     return parameters_[i];
   }
-  const TensorView& rope_frequencies(int /*i*/) const override { return frequencies_; }
+  RopeViews rope(int /*i*/) const override { return {frequencies_, interleaved_}; }
   DType dtype() const override { return dtype_; }
   int threads() const override { return 1; }
   bool training() const override { return training_; }
@@ -138,6 +138,7 @@ class TestContext : public LayerContext {
   std::vector<TensorView> scales_, transposed_;  // of weights_; may be shorter
   mutable std::vector<Scaled> parameters_;
   TensorView frequencies_, step_, refusal_;
+  bool interleaved_ = false;  // RopeViews::interleaved
   bool training_ = false;
   TrainableParams trainable_;
   const std::vector<OpRecord>& records() const { return compute_.records(); }
