@@ -54,8 +54,7 @@ void check_block(Check& check, const BlockDescription& block) {
 void check_supported(const ModelDescription& d, const std::string& file, Problems& problems) {
   Check check(file, problems);
   check.enter("embedding");
-  check.no(!d.embedding.types.empty(), "embeddings of token types");
-  check.no(d.embedding.norm_config.has_value(), "a norm of the embeddings");
+  if (d.embedding.norm_config) check.norm(*d.embedding.norm_config);
   for (std::size_t b = 0; b < d.blocks.size(); ++b) {
     check.enter(cat("block ", b));
     check_block(check, d.blocks[b]);

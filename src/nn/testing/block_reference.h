@@ -50,6 +50,19 @@ inline Vector rms_norm(const Vector& x, const Vector& w, const NormConfig& confi
   return rms_norm(x, w, config.epsilon, config.unit_offset);
 }
 
+inline Vector layer_norm(const Vector& x, const Vector& w, const Vector& b, double epsilon) {
+  const std::size_t c = w.size();
+  Vector y(x.size());
+  for (std::size_t t = 0; t < x.size() / c; ++t) {
+    double mean = 0, squares = 0;
+    for (std::size_t i = 0; i < c; ++i) mean += x[t * c + i] / static_cast<double>(c);
+    for (std::size_t i = 0; i < c; ++i) squares += (x[t * c + i] - mean) * (x[t * c + i] - mean);
+    const double rstd = 1.0 / std::sqrt(squares / static_cast<double>(c) + epsilon);
+    for (std::size_t i = 0; i < c; ++i) y[t * c + i] = (x[t * c + i] - mean) * rstd * w[i] + (b.empty() ? 0.0 : b[i]);
+  }
+  return y;
+}
+
 // residual + f, or with NormPlace::sandwich residual + norm(f).
 inline Vector add_residual(const Vector& residual, Vector f, NormPlace place, const NormConfig& config,
                            const Vector& post_norm) {
@@ -179,11 +192,8 @@ inline Vector moe_block(const MoeConfig& config, const Vector& x, const std::vec
   return y;
 }
 
-// The sum of -log p(label) over the rows with a label.
-inline double head_loss(const Vector& x, const Vector& norm, const Vector& table, double epsilon,
-                        const std::vector<int>& labels) {
-  const Vector logits = linear(rms_norm(x, norm, epsilon), table, {}, norm.size());
-  const std::size_t v = table.size() / norm.size();
+// The sum of -log p(label) over the rows with a label, of logits [T, v].
+inline double loss_of_logits(const Vector& logits, std::size_t v, const std::vector<int>& labels) {
   double loss = 0;
   for (std::size_t t = 0; t < labels.size(); ++t) {
     if (labels[t] < 0) continue;
@@ -192,6 +202,12 @@ inline double head_loss(const Vector& x, const Vector& norm, const Vector& table
     loss += std::log(sum) - logits[t * v + static_cast<std::size_t>(labels[t])];
   }
   return loss;
+}
+
+inline double head_loss(const Vector& x, const Vector& norm, const Vector& table, double epsilon,
+                        const std::vector<int>& labels) {
+  const Vector logits = linear(rms_norm(x, norm, epsilon), table, {}, norm.size());
+  return loss_of_logits(logits, table.size() / norm.size(), labels);
 }
 
 // d f / d at[i] for every i, by central differences; `at` is restored.

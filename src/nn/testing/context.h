@@ -83,8 +83,7 @@ class TestContext : public LayerContext {
         compute_(device.make_stream("compute")),
         exchange_(device.make_stream("exchange")) {}
   ~TestContext() override {
-    compute_.synchronize();
-    exchange_.synchronize();
+    if (!failed_) finish();
   }
 
   // The view is valid as long as the context.
@@ -99,9 +98,12 @@ class TestContext : public LayerContext {
     set(view, values);
     return view;
   }
+  // Throws the error of an op, once.
   void finish() {
+    failed_ = true;
     compute_.synchronize();
     exchange_.synchronize();
+    failed_ = false;
   }
 
   TensorView temp(DType dtype, const Shape& shape) override { return make(dtype, shape); }
@@ -147,6 +149,7 @@ class TestContext : public LayerContext {
   Device& device_;
   DType dtype_;
   std::vector<std::unique_ptr<Storage>> owned_;
+  bool failed_ = false;
   NotingStream compute_, exchange_;
 };
 
