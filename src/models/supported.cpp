@@ -61,6 +61,11 @@ void check_supported(const ModelDescription& d, const std::string& file, Problem
   }
   check.enter("head");
   check.norm(d.head.norm_config);
+  if (d.head.transform) {
+    if (d.head.transform->norm_config) check.norm(*d.head.transform->norm_config);
+    const nn::Activation activation = d.head.transform->activation;
+    check.no(!nn::has_kernel(activation) || nn::is_gated(activation), "the activation of the head");
+  }
   check.no(d.head.kind == nn::HeadKind::masked_language_model, "a masked language model's head");
   check.no(d.head.kind == nn::HeadKind::sequence_classification, "classification of sequences");
   check.no(d.head.kind == nn::HeadKind::token_classification, "classification of tokens");

@@ -34,6 +34,8 @@ TEST(Supported, WhatLayersCompute) {
               d.embedding.position_offset = 2;
               d.embedding.types = "token_type_embeddings", d.embedding.type_count = 1;
               d.embedding.norm_config = nn::NormConfig(), d.embedding.norm = "embeddings_norm";
+              d.head.transform = nn::HeadTransformConfig{.dense = "transform", .norm_config = nn::NormConfig()};
+              d.head.transform->norm = "final_norm";
               d.ropes[0].interleaved = true;
               d.blocks[0].attention.qk_norm = {.unit_offset = true};
               d.blocks[0].attention.norm_place = d.blocks[0].mlp.norm_place = nn::NormPlace::sandwich;
@@ -107,6 +109,14 @@ TEST(Supported, EverythingElseIsRejectedByName) {
        [](auto& d) { d.blocks[1].mlp.activation = nn::Activation::relu_squared; }},
       {"an RMS norm with a bias) at embedding",
        [](auto& d) { d.embedding.norm_config = nn::NormConfig{.bias = true}; }},
+      {"the activation of the head) at head",
+       [](auto& d) {
+         d.head.transform = nn::HeadTransformConfig{.dense = "dense", .activation = nn::Activation::swiglu};
+       }},
+      {"an RMS norm with a bias) at head",
+       [](auto& d) {
+         d.head.transform = nn::HeadTransformConfig{.dense = "dense", .norm_config = nn::NormConfig{.bias = true}};
+       }},
       {"a masked language model's head) at head", [](auto& d) { d.head.kind = nn::HeadKind::masked_language_model; }},
       {"classification of sequences) at head", [](auto& d) { d.head.kind = nn::HeadKind::sequence_classification; }},
       {"classification of tokens) at head", [](auto& d) { d.head.kind = nn::HeadKind::token_classification; }},

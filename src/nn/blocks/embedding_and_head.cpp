@@ -140,6 +140,11 @@ HeadLayer::HeadLayer(HeadConfig config, const std::string& table)
   if (!sliced()) set_unsliced(params_.back());
   params_.back().shared = config_.tied;
   if (config_.norm_config.bias) params_.push_back(norm_bias(config_.norm, config_.width));
+  if (config_.transform) transform_.emplace(*config_.transform, config_.width, config_.initial_std, params_);
+}
+
+HeadTransform::Tensors HeadLayer::transformed(LayerContext& ctx, const TensorView& x) const {
+  return transform_ ? transform_->forward(ctx, x) : HeadTransform::Tensors{.y = x};
 }
 
 Linear HeadLayer::projection() {
@@ -163,7 +168,7 @@ void cross_entropy(LayerContext& ctx, ops::LinearCrossEntropy call) {
 }  // namespace
 
 void HeadLayer::loss(LayerContext& ctx, const TensorView& x, const LossViews& views) const {
-  const TensorView h = normed(ctx, x, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
+  const TensorView h = normed(ctx, transformed(ctx, x).y, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
   if (sliced()) return sliced_loss(ctx, projection(), config_.vocabulary_part, h, {}, views, {});
   cross_entropy(ctx, {.x = h,
                       .weight = ctx.weight(kProjection),
@@ -175,7 +180,8 @@ void HeadLayer::loss(LayerContext& ctx, const TensorView& x, const LossViews& vi
 void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const TensorView& dx, const LossViews& views,
                                   GradientSink& sink) const {
   const TensorView statistics = ctx.temp(DType::f32, norm_.statistics(x.size(0)));
-  const TensorView h = normed(ctx, x, statistics);
+  const HeadTransform::Tensors inner = transformed(ctx, x);
+  const TensorView h = normed(ctx, inner.y, statistics);
   const TensorView dh = ctx.temp(ctx.dtype(), x.shape());
   const GradientTarget weight = sink.target(kProjection);
   if (sliced()) {
@@ -190,11 +196,13 @@ void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const 
                         .dweight = weight.view,
                         .accumulate_weight = weight.accumulate});
   }
-  norm_.backward(ctx, x, statistics, dh, TensorView(), dx, sink);
+  const TensorView dinner = transform_ ? ctx.temp(ctx.dtype(), x.shape()) : dx;
+  norm_.backward(ctx, inner.y, statistics, dh, TensorView(), dinner, sink);
+  if (transform_) transform_->backward(ctx, x, inner, dinner, dx, sink);
 }
 
 void HeadLayer::logits(LayerContext& ctx, const TensorView& x, const TensorView& logits) const {
-  const TensorView h = normed(ctx, x, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
+  const TensorView h = normed(ctx, transformed(ctx, x).y, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
   if (!sliced()) return projection().forward(ctx, h, logits);
   const std::int64_t rows = x.size(0), own = config_.vocabulary, total = config_.vocabulary_part.total;
   const TensorView part = ctx.temp(DType::f32, {rows, own});
@@ -210,7 +218,8 @@ void HeadLayer::logits(LayerContext& ctx, const TensorView& x, const TensorView&
 
 double HeadLayer::flops(const RowCounts& rows) const {
   return 2.0 * static_cast<double>(sliced() ? rows.full : rows.residual) *
-         static_cast<double>(config_.width * config_.vocabulary);
+             static_cast<double>(config_.width * config_.vocabulary) +
+         (transform_ ? transform_->flops(rows.residual) : 0.0);
 }
 
 }  // namespace hawser::nn

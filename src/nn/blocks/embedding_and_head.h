@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "nn/blocks/head_transform.h"
 #include "nn/blocks/linear.h"
 #include "nn/blocks/norm.h"
 #include "nn/blocks/sliced_loss.h"
@@ -85,7 +86,8 @@ struct HeadConfig {
   bool tied = false;                       // the projection's weight is the embedding's table
   NormConfig norm_config;
   double initial_std = 0.02;
-  std::string norm, output;  // names without ".weight"
+  std::string norm, output;                      // names without ".weight"
+  std::optional<HeadTransformConfig> transform;  // before the norm, which is then the head's own
   HeadKind kind = HeadKind::language_model;
   std::int64_t classes = 0;  // of a classification
   double softcap = 0;        // of the logits, as AttentionConfig::softcap. Not supported yet
@@ -93,6 +95,7 @@ struct HeadConfig {
 };
 
 // Final norm, vocabulary projection and cross entropy, fused: the full logits are never stored and no GEMM runs twice.
+//   logits = norm(transform(x)) W^T, or norm(x) W^T
 // Weight 0 is the norm's, weight 1 the projection's [V, C]. x, dx [RowCounts::residual, C]. With a slice of the
 // vocabulary the loss is sliced_loss (nn/blocks/sliced_loss.h). Without, every tensor rank has the complete projection
 // and exchanges nothing: it computes the loss of the residual's rows (loss_of_residual_rows), and with sequence
@@ -117,12 +120,14 @@ class HeadLayer {
 
  private:
   static Linear projection();
+  HeadTransform::Tensors transformed(LayerContext&, const TensorView& x) const;
   TensorView normed(LayerContext&, const TensorView& x, const TensorView& statistics) const;
   bool sliced() const { return config_.vocabulary_part.total > 0; }
 
   HeadConfig config_;
   std::vector<Param> params_;
   Norm norm_;
+  std::optional<HeadTransform> transform_;
 };
 
 }  // namespace hawser::nn
