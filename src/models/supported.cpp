@@ -18,9 +18,9 @@ class Check {
     no(config.kind == nn::NormKind::layer && config.unit_offset, "a layer norm whose factor is 1 + weight");
     no(config.kind == nn::NormKind::rms && config.bias, "an RMS norm with a bias");
   }
-  void norm(const nn::NormConfig& config, nn::NormPlace place) {
+  void norm(const nn::NormConfig& config, nn::NormPlace place, Residual residual) {
     norm(config);
-    no(place == nn::NormPlace::post, "a norm after the residual sum");
+    no(place == nn::NormPlace::post && residual != Residual::serial, "a norm of the sum of parallel layers");
   }
 
  private:
@@ -32,7 +32,7 @@ class Check {
 
 void check_block(Check& check, const BlockDescription& block) {
   const nn::AttentionConfig& attention = block.attention;
-  check.norm(attention.norm_config, attention.norm_place);
+  check.norm(attention.norm_config, attention.norm_place, block.residual);
   if (attention.qk_norm) {
     check.norm(*attention.qk_norm);
     check.no(attention.qk_norm->kind == nn::NormKind::layer, "layer norms of queries and keys");
@@ -45,7 +45,7 @@ void check_block(Check& check, const BlockDescription& block) {
     check.no(!nn::has_kernel(block.moe->activation), "the activation of the experts");
     return;
   }
-  check.norm(block.mlp.norm_config, block.mlp.norm_place);
+  check.norm(block.mlp.norm_config, block.mlp.norm_place, block.residual);
   check.no(!nn::has_kernel(block.mlp.activation), "the activation of the MLP");
 }
 

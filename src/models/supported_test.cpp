@@ -42,6 +42,10 @@ TEST(Supported, WhatLayersCompute) {
               d.blocks[0].mlp.activation = nn::Activation::geglu_tanh;
             }),
             "");
+  EXPECT_EQ(rejection([](ModelDescription& d) {
+              d.blocks[1].attention.norm_place = d.blocks[1].mlp.norm_place = nn::NormPlace::post;
+            }),
+            "");
 }
 
 // The norm is one parameter of the model, which both layers of the block use.
@@ -94,8 +98,11 @@ TEST(Supported, EverythingElseIsRejectedByName) {
   const std::map<std::string, Change> changes = {
       {"a layer norm whose factor is 1 + weight) at block 1",
        [](auto& d) { d.blocks[1].mlp.norm_config = {.kind = nn::NormKind::layer, .unit_offset = true}; }},
-      {"a norm after the residual sum) at block 1",
-       [](auto& d) { d.blocks[1].attention.norm_place = nn::NormPlace::post; }},
+      {"a norm of the sum of parallel layers) at block 1",
+       [](auto& d) {
+         d.blocks[1].mlp.norm_place = nn::NormPlace::post;
+         d.blocks[1].residual = Residual::parallel;
+       }},
       {"layer norms of queries and keys) at block 1",
        [](auto& d) { d.blocks[1].attention.qk_norm = {.kind = nn::NormKind::layer}; }},
       {"an RMS norm with a bias) at block 1", [](auto& d) { d.blocks[1].mlp.norm_config.bias = true; }},

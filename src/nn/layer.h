@@ -266,7 +266,7 @@ struct SavePolicy {
   // the norm before such a GEMM. It saves that norm's output for backward, unless delay_weight_gradients is set.
   // SwiGLU, and every norm whose output is not saved, run again inside the pass that needs them: backward or
   // backward_weight. recomputes_pointwise(): norms and SwiGLU.
-  // With NormPlace::sandwich, recompute also runs the last GEMM again if it has the input: an MLP's if
+  // With NormPlace::sandwich and post, recompute also runs the last GEMM again if it has the input: an MLP's if
   // recomputes_gate_up(), that of attention with full. Norms of q and k are never saved: they run in each pass with
   // attention.
   bool recomputes_pointwise() const { return checkpointing != Checkpointing::none; }

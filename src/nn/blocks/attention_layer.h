@@ -3,7 +3,7 @@
 //   y = residual + o_proj(attention(rope(qkv_proj(norm(x)))))
 //
 // With AttentionConfig::qk_norm each head of q and of k is normed before RoPE. With NormPlace::sandwich, o_proj's
-// output is normed before the sum (nn/blocks/layer_output.h).
+// output is normed before the sum, with NormPlace::post the sum alone (nn/blocks/layer_output.h).
 // Multi-head, grouped-query and multi-query attention, by heads / kv_heads; head_dim is independent of width / heads.
 // Query, key and value weights are one Param [(heads + 2 kv_heads) D, C] with three segments, so that one GEMM computes
 // all three; one segment if the folder has one tensor and the rank all of it. With AttentionConfig::kv_copies those of K
@@ -106,6 +106,8 @@ class AttentionLayer : public Layer {
   LayerOutput::Tensors output_tensors(LayerContext& ctx, const Saved& saved) const;
   std::array<TensorSpec, kSavedCount> tensors(const RowCounts& rows, DType dtype) const;
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
+  bool norms_input() const { return config_.norm_place != NormPlace::post; }  // else norm_ is that of the sum
+  TensorView statistics_of(LayerContext& ctx, const Saved& saved) const;      // empty unless norms_input()
   // norm(x) if a weight's gradient reads it, otherwise empty.
   Scaled normed_again(LayerContext&, const Saved&) const;
   // norm(x) as the Linear of q, k and v reads it (write_input).

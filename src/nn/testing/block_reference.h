@@ -63,12 +63,12 @@ inline Vector layer_norm(const Vector& x, const Vector& w, const Vector& b, doub
   return y;
 }
 
-// residual + f, or with NormPlace::sandwich residual + norm(f).
+// residual + f, with NormPlace::sandwich residual + norm(f), with NormPlace::post norm(residual + f).
 inline Vector add_residual(const Vector& residual, Vector f, NormPlace place, const NormConfig& config,
-                           const Vector& post_norm) {
+                           const Vector& post_norm, const Vector& norm) {
   if (place == NormPlace::sandwich) f = rms_norm(f, post_norm, config);
   for (std::size_t i = 0; i < f.size(); ++i) f[i] += residual[i];
-  return f;
+  return place == NormPlace::post ? rms_norm(f, norm, config) : f;
 }
 
 // What a LayerContext says of a layer's RoPE.
@@ -76,6 +76,12 @@ struct RotatedDims {
   std::int64_t count = 0;  // of each head, the first ones; 0: all
   bool interleaved = false;
 };
+
+// What the first Linear of a layer reads.
+template <class Config>
+Vector layer_input(const Config& config, const Vector& x, const Vector& norm) {
+  return config.norm_place == NormPlace::post ? x : rms_norm(x, norm, config.norm_config);
+}
 
 inline Vector attention_block(const AttentionConfig& config, const Documents& documents, const Vector& x,
                               const std::vector<Vector>& w, const RotatedDims& rotated = {}) {
@@ -85,7 +91,7 @@ inline Vector attention_block(const AttentionConfig& config, const Documents& do
   const auto positions = documents.positions();
   const std::size_t next = config.qkv_bias ? 4 : 3;
   const std::size_t half = (rotated.count > 0 ? static_cast<std::size_t>(rotated.count) : d) / 2;
-  Vector qkv = linear(rms_norm(x, w[0], config.norm_config), w[1], config.qkv_bias ? w[3] : Vector(), c);
+  Vector qkv = linear(layer_input(config, x, w[0]), w[1], config.qkv_bias ? w[3] : Vector(), c);
   for (std::size_t t = 0; config.qk_norm && t < rows; ++t) {
     const std::size_t index = next + (config.output_bias ? 1 : 0);
     for (std::size_t h = 0; h < heads + kv; ++h) {
@@ -133,7 +139,7 @@ inline Vector attention_block(const AttentionConfig& config, const Documents& do
   }
   const Vector o = ops::testing::attend(space, q, k, v).o;
   const Vector y = linear(o, w[2], config.output_bias ? w[next] : Vector(), heads * d);
-  return add_residual(x, y, config.norm_place, config.norm_config, w.back());
+  return add_residual(x, y, config.norm_place, config.norm_config, w.back(), w[0]);
 }
 
 inline double gelu_tanh(double x) {
@@ -142,7 +148,7 @@ inline double gelu_tanh(double x) {
 
 inline Vector mlp_block(const MlpConfig& config, const Vector& x, const std::vector<Vector>& w) {
   const auto f = static_cast<std::size_t>(config.inner), c = static_cast<std::size_t>(config.width);
-  const Vector gate_up = linear(rms_norm(x, w[0], config.norm_config), w[1], config.bias ? w[3] : Vector(), c);
+  const Vector gate_up = linear(layer_input(config, x, w[0]), w[1], config.bias ? w[3] : Vector(), c);
   Vector inner(x.size() / c * f);
   for (std::size_t t = 0; t < x.size() / c; ++t) {
     for (std::size_t i = 0; i < f; ++i) {
@@ -154,7 +160,7 @@ inline Vector mlp_block(const MlpConfig& config, const Vector& x, const std::vec
     }
   }
   const Vector y = linear(inner, w[2], config.bias ? w[4] : Vector(), f);
-  return add_residual(x, y, config.norm_place, config.norm_config, w.back());
+  return add_residual(x, y, config.norm_place, config.norm_config, w.back(), w[0]);
 }
 
 // The experts of a layer: w is norm, router [E, C], gate and up of each expert [E * 2F, C], down [E * C, F].

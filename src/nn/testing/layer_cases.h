@@ -15,6 +15,7 @@ struct Case {
   Documents documents;
   std::function<Vector(const Vector& x, const std::vector<Vector>& w)> reference;
   bool interleaved = false;  // RopeViews::interleaved
+  NormPlace norm_place = NormPlace::pre;
 };
 
 inline Case attention(const std::string& name, AttentionConfig config, const Documents& documents = {{9}},
@@ -29,7 +30,8 @@ inline Case attention(const std::string& name, AttentionConfig config, const Doc
           [config, documents, rotated](const Vector& x, const std::vector<Vector>& w) {
             return attention_block(config, documents, x, w, rotated);
           },
-          rotated.interleaved};
+          rotated.interleaved,
+          config.norm_place};
 }
 
 inline Case mlp(const std::string& name, MlpConfig config) {
@@ -37,7 +39,8 @@ inline Case mlp(const std::string& name, MlpConfig config) {
   config.post_norm = "post_norm";
   return {name,         std::make_shared<MlpLayer>(config),
           config.width, 2,
-          {{11}},       [config](const Vector& x, const std::vector<Vector>& w) { return mlp_block(config, x, w); }};
+          {{11}},       [config](const Vector& x, const std::vector<Vector>& w) { return mlp_block(config, x, w); },
+          false,        config.norm_place};
 }
 
 inline Case moe(const std::string& name, MoeConfig config) {
@@ -137,7 +140,19 @@ inline std::vector<Case> cases() {
                                   .qk_norm = NormConfig{.epsilon = 1e-6, .unit_offset = true},
                                   .window = 4,
                                   .scale = 0.4}),
+      attention("norm of the sum, not causal",
+                {.width = 10,
+                 .heads = 4,
+                 .kv_heads = 2,
+                 .head_dim = 4,
+                 .qkv_bias = true,
+                 .output_bias = true,
+                 .norm_place = NormPlace::post,
+                 .rope = -1,
+                 .causal = false},
+                {{4, 5}}),
       mlp("mlp", {.width = 10, .inner = 14}),
+      mlp("mlp with a norm of the sum", {.width = 10, .inner = 7, .bias = true, .norm_place = NormPlace::post}),
       mlp("mlp with norms before and after, GELU gate", {.width = 9,
                                                          .inner = 7,
                                                          .bias = true,
@@ -164,6 +179,10 @@ inline std::vector<Case> cases() {
                                                                    .qk_norm = NormConfig(),
                                                                    .adapters = {{"q", 3, 0.5}, {"v", 3, 0.5}}}),
                     6, {{1, 0, 10}, {1, 24, 10}}, 3, 0.5),
+      with_adapters(
+          mlp("adapters and a norm of the sum",
+              {.width = 10, .inner = 7, .norm_place = NormPlace::post, .adapters = {{"up", 2, 2.0}, {"down", 2, 2.0}}}),
+          3, {{1, 7, 10}, {2, 0, 7}}, 2, 2.0),
       with_adapters(mlp("adapters of all of an MLP",
                         {.width = 10, .inner = 7, .adapters = {{"gate", 2, 2.0}, {"up", 2, 2.0}, {"down", 2, 2.0}}}),
                     3, {{1, 0, 10}, {1, 7, 10}, {2, 0, 7}}, 2, 2.0),

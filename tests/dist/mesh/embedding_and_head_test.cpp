@@ -1,5 +1,5 @@
 // A model like BERT on tensor ranks and on ranks that shard it: embeddings of token types and of positions with an
-// offset, normed, whose sum backward computes again; a head that transforms its input.
+// offset, normed, whose sum backward computes again; blocks with norms of the sums; a head that transforms its input.
 #include "tensor_case.h"
 
 namespace hawser {
@@ -9,7 +9,11 @@ using testing::Division;
 
 models::ModelDescription masked_model(bool tied, std::int64_t types) {
   models::ModelDescription d = testing::toy_description(tied);
-  for (models::BlockDescription& block : d.blocks) block.mlp.inner = 38;  // equal slices for one plan
+  for (models::BlockDescription& block : d.blocks) {
+    block.mlp.inner = 38;  // equal slices for one plan
+    block.attention.norm_config = block.mlp.norm_config = {.kind = nn::NormKind::layer, .bias = true};
+    block.attention.norm_place = block.mlp.norm_place = nn::NormPlace::post;
+  }
   nn::EmbeddingConfig& e = d.embedding;
   e.positions = "model.positions", e.max_position = 1024, e.position_offset = 2;
   e.types = "model.types", e.type_count = types;
