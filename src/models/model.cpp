@@ -69,12 +69,14 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const 
       place = end;
     }
   }
-  for (const std::vector<ParamPlace>& places : layer_params_) {
-    std::vector<bool> trainable;
-    for (const ParamPlace& place : places) trainable.push_back(flat(place.flat).spec().trainable);
-    trainable_.emplace_back(std::move(trainable));
-  }
   head_params_ = add("head", {.kind = Kind::head}, head_.params());
+  const auto trainable = [&](const std::vector<ParamPlace>& places) {
+    std::vector<bool> of;
+    for (const ParamPlace& place : places) of.push_back(flat(place.flat).spec().trainable);
+    return nn::TrainableParams(std::move(of));
+  };
+  for (const std::vector<ParamPlace>& places : layer_params_) trainable_.push_back(trainable(places));
+  head_trainable_ = trainable(head_params_);
   for (const auto& layer : layers_) {
     const nn::AuxiliaryLoss* const loss = layer->auxiliary_loss();
     auxiliary_index_.push_back(loss != nullptr ? auxiliary_layers_++ : -1);

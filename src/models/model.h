@@ -111,6 +111,7 @@ class Model {
     return layer_params_[static_cast<std::size_t>(layer)];
   }
   const nn::TrainableParams& trainable(int layer) const { return trainable_[static_cast<std::size_t>(layer)]; }
+  const nn::TrainableParams& trainable_of_head() const { return head_trainable_; }
   const std::vector<ParamPlace>& embedding_params() const { return embedding_params_; }
   const std::vector<ParamPlace>& head_params() const { return head_params_; }
 
@@ -144,6 +145,7 @@ class Model {
   std::vector<int> auxiliary_index_;  // by layer
   std::vector<std::vector<ParamPlace>> layer_params_;
   std::vector<nn::TrainableParams> trainable_;  // by layer
+  nn::TrainableParams head_trainable_;
   std::vector<ParamPlace> embedding_params_, head_params_;
 };
 

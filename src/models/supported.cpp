@@ -18,9 +18,9 @@ class Check {
     no(config.kind == nn::NormKind::layer && config.unit_offset, "a layer norm whose factor is 1 + weight");
     no(config.kind == nn::NormKind::rms && config.bias, "an RMS norm with a bias");
   }
-  void norm(const nn::NormConfig& config, nn::NormPlace place) {
+  void norm(const nn::NormConfig& config, nn::NormPlace place, Residual residual) {
     norm(config);
-    no(place == nn::NormPlace::post, "a norm after the residual sum");
+    no(place == nn::NormPlace::post && residual != Residual::serial, "a norm of the sum of parallel layers");
   }
 
  private:
@@ -32,7 +32,7 @@ class Check {
 
 void check_block(Check& check, const BlockDescription& block) {
   const nn::AttentionConfig& attention = block.attention;
-  check.norm(attention.norm_config, attention.norm_place);
+  check.norm(attention.norm_config, attention.norm_place, block.residual);
   if (attention.qk_norm) {
     check.norm(*attention.qk_norm);
     check.no(attention.qk_norm->kind == nn::NormKind::layer, "layer norms of queries and keys");
@@ -45,7 +45,7 @@ void check_block(Check& check, const BlockDescription& block) {
     check.no(!nn::has_kernel(block.moe->activation), "the activation of the experts");
     return;
   }
-  check.norm(block.mlp.norm_config, block.mlp.norm_place);
+  check.norm(block.mlp.norm_config, block.mlp.norm_place, block.residual);
   check.no(!nn::has_kernel(block.mlp.activation), "the activation of the MLP");
 }
 
@@ -54,16 +54,18 @@ void check_block(Check& check, const BlockDescription& block) {
 void check_supported(const ModelDescription& d, const std::string& file, Problems& problems) {
   Check check(file, problems);
   check.enter("embedding");
-  check.no(!d.embedding.types.empty(), "embeddings of token types");
-  check.no(d.embedding.norm_config.has_value(), "a norm of the embeddings");
-  check.enter("RoPE");
-  for (const ops::RopeConfig& rope : d.ropes) check.no(rope.interleaved, "interleaved rotation");
+  if (d.embedding.norm_config) check.norm(*d.embedding.norm_config);
   for (std::size_t b = 0; b < d.blocks.size(); ++b) {
     check.enter(cat("block ", b));
     check_block(check, d.blocks[b]);
   }
   check.enter("head");
   check.norm(d.head.norm_config);
+  if (d.head.transform) {
+    if (d.head.transform->norm_config) check.norm(*d.head.transform->norm_config);
+    const nn::Activation activation = d.head.transform->activation;
+    check.no(!nn::has_kernel(activation) || nn::is_gated(activation), "the activation of the head");
+  }
   check.no(d.head.kind == nn::HeadKind::masked_language_model, "a masked language model's head");
   check.no(d.head.kind == nn::HeadKind::sequence_classification, "classification of sequences");
   check.no(d.head.kind == nn::HeadKind::token_classification, "classification of tokens");

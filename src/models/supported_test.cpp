@@ -30,9 +30,20 @@ TEST(Supported, WhatLayersCompute) {
               d.blocks[1].mlp.activation = nn::Activation::gelu;
               d.blocks[1].residual = Residual::parallel;
               d.embedding.scale = 45;
+              d.embedding.positions = "position_embeddings", d.embedding.max_position = 4098;
+              d.embedding.position_offset = 2;
+              d.embedding.types = "token_type_embeddings", d.embedding.type_count = 1;
+              d.embedding.norm_config = nn::NormConfig(), d.embedding.norm = "embeddings_norm";
+              d.head.transform = nn::HeadTransformConfig{.dense = "transform", .norm_config = nn::NormConfig()};
+              d.head.transform->norm = "final_norm";
+              d.ropes[0].interleaved = true;
               d.blocks[0].attention.qk_norm = {.unit_offset = true};
               d.blocks[0].attention.norm_place = d.blocks[0].mlp.norm_place = nn::NormPlace::sandwich;
               d.blocks[0].mlp.activation = nn::Activation::geglu_tanh;
+            }),
+            "");
+  EXPECT_EQ(rejection([](ModelDescription& d) {
+              d.blocks[1].attention.norm_place = d.blocks[1].mlp.norm_place = nn::NormPlace::post;
             }),
             "");
 }
@@ -87,8 +98,11 @@ TEST(Supported, EverythingElseIsRejectedByName) {
   const std::map<std::string, Change> changes = {
       {"a layer norm whose factor is 1 + weight) at block 1",
        [](auto& d) { d.blocks[1].mlp.norm_config = {.kind = nn::NormKind::layer, .unit_offset = true}; }},
-      {"a norm after the residual sum) at block 1",
-       [](auto& d) { d.blocks[1].attention.norm_place = nn::NormPlace::post; }},
+      {"a norm of the sum of parallel layers) at block 1",
+       [](auto& d) {
+         d.blocks[1].mlp.norm_place = nn::NormPlace::post;
+         d.blocks[1].residual = Residual::parallel;
+       }},
       {"layer norms of queries and keys) at block 1",
        [](auto& d) { d.blocks[1].attention.qk_norm = {.kind = nn::NormKind::layer}; }},
       {"an RMS norm with a bias) at block 1", [](auto& d) { d.blocks[1].mlp.norm_config.bias = true; }},
@@ -100,9 +114,16 @@ TEST(Supported, EverythingElseIsRejectedByName) {
        [](auto& d) { d.blocks[1].moe = nn::MoeConfig{.experts = 8, .top_k = 2, .activation = nn::Activation::relu}; }},
       {"the activation of the MLP) at block 1",
        [](auto& d) { d.blocks[1].mlp.activation = nn::Activation::relu_squared; }},
-      {"embeddings of token types) at embedding", [](auto& d) { d.embedding.types = "token_type_embeddings"; }},
-      {"a norm of the embeddings) at embedding", [](auto& d) { d.embedding.norm_config = nn::NormConfig(); }},
-      {"interleaved rotation) at RoPE", [](auto& d) { d.ropes[0].interleaved = true; }},
+      {"an RMS norm with a bias) at embedding",
+       [](auto& d) { d.embedding.norm_config = nn::NormConfig{.bias = true}; }},
+      {"the activation of the head) at head",
+       [](auto& d) {
+         d.head.transform = nn::HeadTransformConfig{.dense = "dense", .activation = nn::Activation::swiglu};
+       }},
+      {"an RMS norm with a bias) at head",
+       [](auto& d) {
+         d.head.transform = nn::HeadTransformConfig{.dense = "dense", .norm_config = nn::NormConfig{.bias = true}};
+       }},
       {"a masked language model's head) at head", [](auto& d) { d.head.kind = nn::HeadKind::masked_language_model; }},
       {"classification of sequences) at head", [](auto& d) { d.head.kind = nn::HeadKind::sequence_classification; }},
       {"classification of tokens) at head", [](auto& d) { d.head.kind = nn::HeadKind::token_classification; }},

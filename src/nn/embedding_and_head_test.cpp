@@ -120,5 +120,211 @@ TEST(Embedding, LooksUpAndAddsUp) {
   }
 }
 
+// The head with a transform: W and b, and the norm before them, follow the parameters of one without.
+struct TransformedHead {
+  HeadConfig config = head_config(false);
+  std::vector<Vector> w;  // by parameter
+
+  double loss(const Vector& x) const {
+    const HeadTransformConfig& transform = *config.transform;
+    std::size_t next = config.norm_config.bias ? 3 : 2;
+    const Vector &dense = w[next++], bias = transform.bias ? w[next++] : Vector();
+    Vector f = x;
+    if (transform.norm_config) f = testing::rms_norm(x, w[next], *transform.norm_config);
+    Vector h = testing::linear(f, dense, bias, kWidth);
+    for (double& value : h) {
+      value = transform.activation == Activation::gelu ? value / 2 * std::erfc(-value / std::sqrt(2.0))
+                                                       : testing::gelu_tanh(value);
+    }
+    if (config.norm_config.kind == NormKind::rms) return testing::head_loss(h, w[0], w[1], 1e-5, kLabels);
+    const Vector normed = testing::layer_norm(h, w[0], config.norm_config.bias ? w[2] : Vector(), 1e-5);
+    return testing::loss_of_logits(testing::linear(normed, w[1], {}, kWidth), kVocabulary, kLabels);
+  }
+};
+
+TEST(Head, TransformsItsInput) {
+  std::vector<HeadConfig> configs(3, head_config(false));
+  configs[0].norm_config = {.kind = NormKind::layer, .bias = true};
+  configs[0].transform = HeadTransformConfig{.dense = "dense"};
+  configs[1].transform = HeadTransformConfig{.dense = "dense",
+                                             .bias = false,
+                                             .activation = Activation::gelu_tanh,
+                                             .norm_config = NormConfig(),
+                                             .norm = "first"};
+  configs[2].norm_config = {.kind = NormKind::layer};
+  configs[2].transform = HeadTransformConfig{.dense = "dense", .norm_config = NormConfig(), .norm = "first"};
+  for (const HeadConfig& config : configs) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const auto device = make_cpu_device();
+      TestContext ctx(*device, dtype);
+      prepare(ctx);
+      ctx.weights_.clear();
+      ctx.rows_ = {kRows, kRows, 0};
+      const HeadLayer head(config);
+      TransformedHead reference{config, {}};
+      for (const Param& param : head.params()) {
+        const bool ones = param.initial.kind == Initial::Kind::ones;
+        reference.w.push_back(normals(param.name, param.elements(), ones ? 0.1 : 0.5, ones ? 1.0 : 0.0));
+        ctx.weights_.push_back(ctx.make(dtype, param.shape, reference.w.back()));
+      }
+      const std::string text = cat(&config - configs.data(), " ", to_string(dtype));
+      const double scale = 0.125, max = dtype == DType::f32 ? 3e-6 : 2e-2;
+      Vector values = normals("x", kRows * kWidth);
+      const TensorView x = ctx.make(dtype, {kRows, kWidth}, values), dx = ctx.make(dtype, {kRows, kWidth});
+      const TensorView factor = ctx.make(DType::f32, {1}, {scale});
+      TestSink fresh(ctx, head.params()), added(ctx, head.params(), true, 1.0);
+      for (TestSink* sink : {&fresh, &added}) {
+        const TensorView sum = ctx.make(DType::f32, {2}, {0, 0}), alone = ctx.make(DType::f32, {2}, {0, 0});
+        head.loss_and_gradient(ctx, x, dx, {factor, sum}, *sink);
+        head.loss(ctx, x, {TensorView(), alone});
+        ctx.finish();
+        EXPECT_NEAR(get(sum)[0], reference.loss(values), max * reference.loss(values)) << text;
+        EXPECT_EQ(get(alone), get(sum)) << text;
+        for (const int asked : sink->asked()) EXPECT_EQ(asked, 1) << text;
+      }
+      const auto objective = [&] { return scale * reference.loss(values); };
+      EXPECT_LT(distance(get(dx), testing::differences(objective, values)), max) << text;
+      for (std::size_t p = 0; p < reference.w.size(); ++p) {
+        const std::string where = text + ": " + head.params()[p].name;
+        Vector gradient = testing::differences(objective, reference.w[p]);
+        EXPECT_LT(distance(get(fresh.views()[p]), gradient), max) << where;
+        for (double& value : gradient) value += 1.0;
+        EXPECT_LT(distance(get(added.views()[p]), gradient), max) << where;
+      }
+      // The logits of two rows have the loss of these rows.
+      const TensorView logits = ctx.make(DType::f32, {2, kVocabulary}), sum = ctx.make(DType::f32, {2}, {0, 0});
+      head.logits(ctx, x.rows(2, 2), logits);
+      ctx.batch_.labels = ctx.make(DType::i32, {2}, {0, 12});
+      ctx.rows_ = {2, 2, 0};
+      head.loss(ctx, x.rows(2, 2), {TensorView(), sum});
+      ctx.finish();
+      const double of_rows = testing::loss_of_logits(get(logits), kVocabulary, {0, 12});
+      EXPECT_NEAR(get(sum)[0], of_rows, max * of_rows) << text;
+      EXPECT_EQ(head.flops({5, 10, 0}), 2.0 * 5 * (kWidth * kVocabulary + kWidth * kWidth));
+    }
+  }
+}
+
+const std::vector<int> kIds{4, 0, 4, 12, 7, 4, 1, 0, 11}, kPositions{0, 1, 2, 3, 0, 1, 0, 1, 2},
+    kTypes{0, 0, 2, 2, 1, 0, 0, 1, 0};
+constexpr std::int64_t kOffset = 2;  // EmbeddingConfig::position_offset
+
+// Tables of tokens, positions and types, then weight and bias of the norm; all but the first may be absent.
+Vector embedded(const EmbeddingConfig& config, const std::vector<Vector>& w) {
+  Vector s;
+  for (std::size_t t = 0; t < kRows; ++t) {
+    for (std::size_t c = 0; c < kWidth; ++c) {
+      std::size_t next = 1;
+      double sum = w[0][static_cast<std::size_t>(kIds[t]) * kWidth + c];
+      const auto row = static_cast<std::size_t>(kPositions[t] + config.position_offset);
+      if (!config.positions.empty()) sum += w[next++][row * kWidth + c];
+      const auto type = static_cast<std::size_t>(config.type_count > 1 ? kTypes[t] : 0);
+      if (!config.types.empty()) sum += w[next++][type * kWidth + c];
+      s.push_back(config.scale * sum);
+    }
+  }
+  if (!config.norm_config) return s;
+  const bool bias = config.norm_config->bias;
+  const Vector& norm = w[w.size() - (bias ? 2 : 1)];
+  if (config.norm_config->kind == NormKind::rms) return testing::rms_norm(s, norm, *config.norm_config);
+  return testing::layer_norm(s, norm, bias ? w.back() : Vector(), config.norm_config->epsilon);
+}
+
+void set_embedding_batch(TestContext& ctx) {
+  ctx.rows_ = {kRows, kRows, 0};
+  ctx.batch_.ids = ctx.make(DType::i32, {kRows}, Vector(kIds.begin(), kIds.end()));
+  ctx.batch_.positions = ctx.make(DType::i32, {kRows}, Vector(kPositions.begin(), kPositions.end()));
+  ctx.batch_.tables[kTokenTypes.name] = ctx.make(DType::i32, {kRows}, Vector(kTypes.begin(), kTypes.end()));
+}
+
+TEST(Embedding, AddsPositionsAndTypesAndNormsTheSum) {
+  const NormConfig layer{.kind = NormKind::layer, .bias = true};
+  EmbeddingConfig plain{.vocabulary = kVocabulary, .width = kWidth, .table = "table"};
+  plain.max_position = 7, plain.type_count = 3, plain.norm = "norm";
+  std::vector<EmbeddingConfig> configs(5, plain);
+  configs[0].positions = "positions", configs[0].position_offset = kOffset, configs[0].scale = 2.5;
+  configs[1].types = "types", configs[1].norm_config = NormConfig{.unit_offset = true}, configs[1].scale = 0.5;
+  configs[2] = configs[0], configs[2].types = "types", configs[2].norm_config = layer;
+  configs[3] = configs[2], configs[3].type_count = 1, configs[3].position_offset = 0;
+  configs[4].norm_config = NormConfig{.kind = NormKind::layer};
+  for (const EmbeddingConfig& config : configs) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const auto device = make_cpu_device();
+      TestContext ctx(*device, dtype);
+      const EmbeddingLayer embedding(config);
+      std::vector<Vector> w;
+      for (const Param& param : embedding.params()) {
+        w.push_back(normals(param.name, param.elements(), 1.0, param.shape.rank() == 1 ? 1.0 : 0.0));
+        ctx.weights_.push_back(ctx.make(dtype, param.shape, w.back()));
+      }
+      set_embedding_batch(ctx);
+      const std::string text = cat(&config - configs.data(), " ", to_string(dtype));
+      const double max = dtype == DType::f32 ? 3e-6 : 2e-2;
+      const TensorView y = ctx.make(dtype, {kRows, kWidth});
+      embedding.forward(ctx, y);
+      ctx.finish();
+      EXPECT_LT(distance(get(y), embedded(config, w)), max) << text;
+      const Vector dy = normals("dy", kRows * kWidth);
+      TestSink fresh(ctx, embedding.params()), added(ctx, embedding.params(), true, 1.0);
+      for (TestSink* sink : {&fresh, &added}) {
+        embedding.backward(ctx, ctx.make(dtype, {kRows, kWidth}, dy), *sink);
+      }
+      ctx.finish();
+      for (std::size_t p = 0; p < w.size(); ++p) {
+        Vector gradient = testing::differences([&] { return testing::dot(dy, embedded(config, w)); }, w[p]);
+        EXPECT_LT(distance(get(fresh.views()[p]), gradient), max) << text << ": " << embedding.params()[p].name;
+        for (double& value : gradient) value += 1.0;
+        EXPECT_LT(distance(get(added.views()[p]), gradient), max) << text << ": " << embedding.params()[p].name;
+      }
+      for (int none = 0; none < static_cast<int>(w.size()); ++none) {
+        TestSink without(ctx, embedding.params());
+        without.reject(none);
+        embedding.backward(ctx, ctx.make(dtype, {kRows, kWidth}, dy), without);
+        ctx.finish();
+        for (std::size_t p = 0; p < w.size(); ++p) {
+          if (static_cast<int>(p) == none) continue;
+          EXPECT_EQ(get(without.views()[p]), get(fresh.views()[p])) << text;
+        }
+      }
+    }
+  }
+}
+
+// With an offset, the last position is max_position - offset - 1.
+TEST(Embedding, RejectsPositionsAndTypesOutsideTheirTables) {
+  const EmbeddingConfig config{.vocabulary = kVocabulary,
+                               .width = kWidth,
+                               .table = "table",
+                               .positions = "positions",
+                               .max_position = 6,
+                               .position_offset = kOffset,
+                               .types = "types",
+                               .type_count = 3};
+  const auto throws = [&](int position, int type) {
+    const auto device = make_cpu_device();
+    TestContext ctx(*device, DType::f32);
+    const EmbeddingLayer embedding(config);
+    for (const Param& param : embedding.params()) {
+      ctx.weights_.push_back(ctx.make(DType::f32, param.shape, normals(param.name, param.elements())));
+    }
+    set_embedding_batch(ctx);
+    testing::set(ctx.batch_.positions.rows(3, 1), {static_cast<double>(position)});
+    testing::set(ctx.batch_.tables[kTokenTypes.name].rows(3, 1), {static_cast<double>(type)});
+    embedding.forward(ctx, ctx.make(DType::f32, {kRows, kWidth}));
+    try {
+      ctx.finish();
+    } catch (const InternalError&) {
+      return true;
+    }
+    return false;
+  };
+  EXPECT_FALSE(throws(3, 2));
+  EXPECT_TRUE(throws(4, 2));
+  EXPECT_TRUE(throws(3, 3));
+  EmbeddingConfig no_rows = config;
+  no_rows.position_offset = 6;
+  EXPECT_THROW(EmbeddingLayer{no_rows}, InternalError);
+}
+
 }  // namespace
 }  // namespace hawser::nn

@@ -120,6 +120,12 @@ struct BatchViews {
   const TensorView& table(std::string_view name, DType dtype) const;
 };
 
+// One of ModelDescription::ropes.
+struct RopeViews {
+  TensorView frequencies;    // float32 [R / 2], R the rotated dims of a head
+  bool interleaved = false;  // ops::Rope::interleaved
+};
+
 // A layer's KV cache: k, v [slots, kv_heads, D] in the compute dtype, one slot per token. It outlives a pass. Empty if
 // there is none.
 struct KvCache {
@@ -205,8 +211,7 @@ class LayerContext {
     HAWSER_CHECK(!weight.view.empty(), "parameter ", param, " of this layer is read transposed only");
     return weight.view;
   }
-  // Float32 [R / 2], R the rotated dims of a head: angles of ModelDescription::ropes[i].
-  virtual const TensorView& rope_frequencies(int i) const = 0;
+  virtual RopeViews rope(int i) const = 0;  // ModelDescription::ropes[i]
   // Of the layer that is running: the same in all its passes, and in saved_specs(). GradientSink::target() of another
   // parameter is empty, and no pass computes what only its gradient needs.
   virtual const TrainableParams& trainable() const = 0;
@@ -261,7 +266,7 @@ struct SavePolicy {
   // the norm before such a GEMM. It saves that norm's output for backward, unless delay_weight_gradients is set.
   // SwiGLU, and every norm whose output is not saved, run again inside the pass that needs them: backward or
   // backward_weight. recomputes_pointwise(): norms and SwiGLU.
-  // With NormPlace::sandwich, recompute also runs the last GEMM again if it has the input: an MLP's if
+  // With NormPlace::sandwich and post, recompute also runs the last GEMM again if it has the input: an MLP's if
   // recomputes_gate_up(), that of attention with full. Norms of q and k are never saved: they run in each pass with
   // attention.
   bool recomputes_pointwise() const { return checkpointing != Checkpointing::none; }

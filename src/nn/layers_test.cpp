@@ -124,7 +124,7 @@ TEST(Layers, RecomputeRunsOnlyTheNeededOps) {
     const auto has = [&](const char* name) {
       return std::ranges::any_of(c.layer->params(), [&](const Param& param) { return param.name == name; });
     };
-    const bool sandwich = has("post_norm.weight"), qk_norm = has("q_norm.weight");
+    const bool qk_norm = has("q_norm.weight");
     for (const SavePolicy& policy : testing::all_policies()) {
       MetaDevice device;
       TestContext ctx(device, DType::f32);
@@ -147,12 +147,17 @@ TEST(Layers, RecomputeRunsOnlyTheNeededOps) {
       }
       const std::string where = c.name + ": " + testing::text(policy);
       // The first GEMM and those of its adapters: two for the terms of rows, and two for norms.
-      int first_gemms = 1;
-      std::int64_t elements = c.layer->params()[1].elements(), for_norms = 0;
+      int first_gemms = 1, last_gemms = 1;
+      std::int64_t elements = c.layer->params()[1].elements(), of_last = c.layer->params()[2].elements(), for_norms = 0;
       Shape a;
       for (const Param& param : c.layer->params()) {
         const bool second = param.name.starts_with("o.") || param.name.starts_with("down.");
-        if (second || param.name.find("lora_") == std::string::npos) continue;
+        if (param.name.find("lora_") == std::string::npos) continue;
+        if (second) {
+          ++last_gemms;
+          of_last += param.elements();
+          continue;
+        }
         if (param.name.find("lora_A") != std::string::npos) a = param.shape;
         if (param.name.find("lora_magnitude") != std::string::npos) {
           first_gemms += 2;
@@ -163,9 +168,9 @@ TEST(Layers, RecomputeRunsOnlyTheNeededOps) {
         elements += param.elements();
       }
       // The last GEMM, if a norm's gradient needs its output.
-      if (sandwich && (attention ? policy.checkpointing == Checkpointing::full : expected)) {
-        ++first_gemms;
-        elements += c.layer->params()[2].elements();
+      if (c.norm_place != NormPlace::pre && (attention ? policy.checkpointing == Checkpointing::full : expected)) {
+        first_gemms += last_gemms;
+        elements += of_last;
       }
       EXPECT_EQ(gemms, expected ? first_gemms : 0) << where;
       const double first = 2.0 * static_cast<double>(c.documents.rows() * elements + for_norms);
@@ -173,7 +178,8 @@ TEST(Layers, RecomputeRunsOnlyTheNeededOps) {
       EXPECT_EQ(attentions, attention && policy.recomputes_attention() ? 1 : 0) << where;
       // A delayed weight gradient recomputes the normed rows once more instead of saving them. Those of q and k run
       // before attention and its gradient.
-      const int of_rows = policy.recomputes_pointwise() ? (expected && policy.delay_weight_gradients ? 2 : 1) : 0;
+      const bool again = policy.recomputes_pointwise() && c.norm_place != NormPlace::post;
+      const int of_rows = again ? (expected && policy.delay_weight_gradients ? 2 : 1) : 0;
       EXPECT_EQ(norms, of_rows + (qk_norm ? 2 + 2 * attentions : 0)) << where;
     }
   }

@@ -279,7 +279,9 @@ class Lister {
       return;
     }
     if (embedding_.trainable.empty()) return;
-    add({.op = Op::embed_backward, .micro_batch = pass.micro_batch, .dy = dy, .after = sent}, {}, embedding_.trainable);
+    const std::vector<int> weights = model_.embedding().backward_reads_weights() ? embedding_.read : std::vector<int>();
+    add({.op = Op::embed_backward, .micro_batch = pass.micro_batch, .dy = dy, .after = sent}, weights,
+        embedding_.trainable);
   }
 
   // The operands of a layer's later passes.

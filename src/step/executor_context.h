@@ -41,10 +41,12 @@ class Executor::Context : public nn::LayerContext {
   nn::RowCounts rows() const override { return executor_.setup_.bounds.row_counts(); }
   const nn::Seams& seams() const override { return executor_.setup_.seams; }
   const nn::Scaled& parameter(int param) const override { return weights_[static_cast<std::size_t>(param)]; }
-  const TensorView& rope_frequencies(int i) const override { return executor_.setup_.state->rope_frequencies(i); }
+  nn::RopeViews rope(int i) const override { return executor_.setup_.state->rope(i); }
   const nn::TrainableParams& trainable() const override {
+    const models::Model& model = *executor_.setup_.model;
+    if (instruction_.op == program::Op::loss_gradient) return model.trainable_of_head();
     HAWSER_CHECK(instruction_.layer >= 0, "trainable parameters of an instruction without a layer");
-    return executor_.setup_.model->trainable(instruction_.layer);
+    return model.trainable(instruction_.layer);
   }
   DType dtype() const override { return executor_.setup_.compute; }
   int threads() const override { return executor_.setup_.threads; }

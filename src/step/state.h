@@ -141,7 +141,10 @@ class ModelState {
   const StateOptions& options() const { return options_; }
   int flats() const { return static_cast<int>(flats_.size()); }
   const FlatState& flat(int i) const { return flats_[static_cast<std::size_t>(i)]; }
-  const TensorView& rope_frequencies(int i) const { return ropes_.at(static_cast<std::size_t>(i)); }
+  nn::RopeViews rope(int i) const {
+    const auto index = static_cast<std::size_t>(i);
+    return {ropes_.at(index), model_->description().ropes[index].interleaved};
+  }
   const RecordView<StepRecord>& record() const { return record_; }
   const RecordView<StepResult>& result() const { return result_; }
   const RecordView<OptimizerProgress>& progress() const { return progress_; }
@@ -211,7 +214,7 @@ class ModelState {
   Arena arena_, host_arena_;
   std::vector<FlatState> flats_;
   std::vector<nn::KvCache> kv_caches_;  // by layer
-  std::vector<TensorView> ropes_;
+  std::vector<TensorView> ropes_;       // frequencies
   TensorView optimizer_scalars_, loss_factor_, norms_, auxiliary_statistics_;
   TensorView site_scales_, site_records_, site_amax_, site_saturated_, site_elements_, amax_history_;
   std::map<std::tuple<int, nn::Site, nn::Operand>, std::int64_t> site_indices_;

@@ -64,6 +64,26 @@ models::ModelDescription neox() {
   return d;
 }
 
+// The same model with interleaved rotation (GPT-J): dims i and i + 3 of the file's q and k, which are rotated together,
+// are dims 2i and 2i + 1.
+models::ModelDescription interleaved_neox() {
+  models::ModelDescription d = neox();
+  d.ropes[0].interleaved = true;
+  constexpr std::int64_t kPairs = kHeadDim / 4;
+  for (models::BlockDescription& block : d.blocks) {
+    std::vector<nn::FileForm::Rows> rows;
+    for (const nn::FileForm::Rows& head : block.attention.qkv_rows) {
+      const bool rotated = head.row < 2 * kHeads * kHeadDim;  // of q or k
+      for (std::int64_t dim = 0; dim < kHeadDim; ++dim) {
+        const bool moves = rotated && dim < 2 * kPairs;
+        rows.push_back({head.row + (moves ? dim % kPairs * 2 + dim / kPairs : dim), 1});
+      }
+    }
+    block.attention.qkv_rows = rows;
+  }
+  return d;
+}
+
 // LayerNorm, GELU by tanh, learned positions, no RoPE, a tied head; the file's weights are transposed.
 models::ModelDescription gpt2() {
   models::ModelDescription d;
@@ -371,6 +391,7 @@ void expect_equal(const std::string& name, const std::function<models::ModelDesc
 
 TEST(Blocks, NeoXIsDataAlone) {
   expect_equal("neox", neox);
+  expect_equal("neox", interleaved_neox);
 }
 
 TEST(Blocks, Gpt2IsDataAlone) {
@@ -467,6 +488,7 @@ TEST(Blocks, AWrongDescriptionIsFound) {
                    }},
                   {"epsilon", [](auto& d) { d.blocks[0].mlp.norm_config.epsilon = 1e-2; }},
                   {"scale", [](auto& d) { d.blocks[0].attention.scale = 0.3; }}});
+  expect_another("neox", interleaved_neox, {{"halves rotated", [](auto& d) { d.ropes[0].interleaved = false; }}});
   expect_another("falcon", falcon,
                  {{"the MLP after attention",
                    [](auto& d) {

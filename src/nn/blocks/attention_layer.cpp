@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "ops/attention/attention.h"
+#include "ops/copy/add.h"
 #include "ops/rope/rope.h"
 
 namespace hawser::nn {
@@ -193,13 +194,14 @@ LayerOutput AttentionLayer::make_output() {
   if (c.norm_place == NormPlace::sandwich) {
     post_norm.emplace(c.norm_config, post_norm_index(c), post_norm_index(c) + 1);
   }
+  if (c.norm_place == NormPlace::post) post_norm = norm_;
   return {RowParallelLinear({.site = Site::output_projection,
                              .weight = kOutputWeight,
                              .bias = c.output_bias ? kFirstBias + c.qkv_bias : -1,
                              .adapters = add_adapters(c.adapters, {{c.output, {{0, c.width}}}}, c.q_size(), q, params_),
                              .first_input = q.begin,
                              .sliced = c.sliced}),
-          post_norm};
+          c.norm_place, post_norm};
 }
 
 std::vector<int> AttentionLayer::linear_weights(Site site) const {
@@ -238,8 +240,9 @@ std::vector<SavedSpec> AttentionLayer::saved_specs(const RowCounts& rows, DType 
   // Full checkpointing has attention's output in the recompute pass.
   const bool output_again = policy.checkpointing == Checkpointing::full;
   const auto output = output_.saved_specs(rows, config_.width, dtype, policy, trainable, output_again);
-  const SavedSpec normed = normed_spec(all[kNormed], policy, again, reads_normed);
-  return {statistics_spec(all[kStatistics], policy, again, reads_normed),
+  const bool before = norms_input();
+  const SavedSpec normed = before ? normed_spec(all[kNormed], policy, again, reads_normed) : unsaved_spec(all[kNormed]);
+  return {before ? statistics_spec(all[kStatistics], policy, again, reads_normed) : unsaved_spec(all[kStatistics]),
           normed,
           saved_spec(all[kQkv], again ? Pass::recompute : Pass::forward, Pass::backward),
           saved_spec(all[kOut], attention_writer, last_reader(policy, output_.linear().reads_input(trainable))),
@@ -257,6 +260,10 @@ TensorView AttentionLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, 
   return nn::saved_or_temp(ctx, saved, index, tensors(ctx.rows(), ctx.dtype())[index]);
 }
 
+TensorView AttentionLayer::statistics_of(LayerContext& ctx, const Saved& saved) const {
+  return norms_input() ? saved_or_temp(ctx, saved, kStatistics) : TensorView();
+}
+
 AttentionLayer::Heads AttentionLayer::heads_of(const TensorView& qkv) const {
   const AttentionConfig& c = config_;
   return {qkv.columns(0, c.q_size()).split_last(c.heads, c.head_dim),
@@ -266,15 +273,18 @@ AttentionLayer::Heads AttentionLayer::heads_of(const TensorView& qkv) const {
 
 void AttentionLayer::rope(LayerContext& ctx, const TensorView& heads, bool inverse) const {
   if (config_.rope < 0) return;
+  const RopeViews rope = ctx.rope(config_.rope);
   ops::rope(ctx.compute(), {.x = heads,
                             .positions = ctx.batch().positions,
-                            .frequencies = ctx.rope_frequencies(config_.rope),
+                            .frequencies = rope.frequencies,
                             .scale = config_.rope_scale,
-                            .inverse = inverse});
+                            .inverse = inverse,
+                            .interleaved = rope.interleaved});
 }
 
 Scaled AttentionLayer::write_normed(LayerContext& ctx, const TensorView& x, const TensorView& statistics,
                                     const Saved& saved, Linear::ReadBy reader) const {
+  if (!norms_input()) return x;
   const auto write = [&](const TensorView& y, const ops::Fp8Output& fp8) { norm_.forward(ctx, x, y, statistics, fp8); };
   return write_input(ctx, qkv_.linear(), x.shape(), {saved.tensors[kNormed], saved.tensors[kNormedScale]}, reader,
                      {write, norm_.writes_fp8()});
@@ -399,7 +409,7 @@ void AttentionLayer::attend_backward(LayerContext& ctx, AttentionExchange::Call&
 
 void AttentionLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& residual, const TensorView& y,
                              const Saved& saved) const {
-  const TensorView statistics = saved_or_temp(ctx, saved, kStatistics);
+  const TensorView statistics = statistics_of(ctx, saved);
   const Scaled normed = write_normed(ctx, x, statistics, saved, Linear::ReadBy::product);
   const TensorView qkv = saved_or_temp(ctx, saved, kQkv);
   project(ctx, normed, qkv, saved);
@@ -409,13 +419,13 @@ void AttentionLayer::forward(LayerContext& ctx, const TensorView& x, const Tenso
 }
 
 void AttentionLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy& policy) const {
-  const TensorView statistics = saved_or_temp(ctx, saved, kStatistics), qkv = saved_or_temp(ctx, saved, kQkv);
+  const TensorView statistics = statistics_of(ctx, saved), qkv = saved_or_temp(ctx, saved, kQkv);
   const Scaled normed = write_normed(ctx, saved.x, statistics, saved, Linear::ReadBy::product);
   project(ctx, normed, qkv, saved);
   const TensorView o = saved.tensors[kOut];
   if (policy.recomputes_attention()) attend(ctx, inputs_of(ctx, qkv), o, saved.tensors[kLse], saved);
   if (output_.has_norm() && policy.checkpointing == Checkpointing::full) {
-    output_.recompute(ctx, own_rows(ctx, o), {.z = saved.tensors[kProjected]});
+    output_.recompute(ctx, own_rows(ctx, o), saved.x, {.z = saved.tensors[kProjected]});
   }
 }
 
@@ -465,7 +475,8 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
   } else {
     qkv_.backward(ctx, of_own, normed, dnormed, sink, of_qkv);
   }
-  norm_.backward(ctx, saved.x, statistics, dnormed, dresidual, dx, sink);
+  if (norms_input()) return norm_.backward(ctx, saved.x, statistics, dnormed, dresidual, dx, sink);
+  ops::add(ctx.compute(), {.a = dnormed, .b = output.dz, .y = dx});
 }
 
 void AttentionLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved,

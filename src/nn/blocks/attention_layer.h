@@ -3,7 +3,7 @@
 //   y = residual + o_proj(attention(rope(qkv_proj(norm(x)))))
 //
 // With AttentionConfig::qk_norm each head of q and of k is normed before RoPE. With NormPlace::sandwich, o_proj's
-// output is normed before the sum (nn/blocks/layer_output.h).
+// output is normed before the sum, with NormPlace::post the sum alone (nn/blocks/layer_output.h).
 // Multi-head, grouped-query and multi-query attention, by heads / kv_heads; head_dim is independent of width / heads.
 // Query, key and value weights are one Param [(heads + 2 kv_heads) D, C] with three segments, so that one GEMM computes
 // all three; one segment if the folder has one tensor and the rank all of it. With AttentionConfig::kv_copies those of K
@@ -32,13 +32,13 @@ struct AttentionConfig {
   NormPlace norm_place = NormPlace::pre;
   std::optional<NormConfig> qk_norm;  // of each head of q and k, before RoPE (Qwen3); RMS norm only
   bool transposed = false;            // files have weights as [in, out] (Conv1D of GPT-2)
-  int rope = 0;             // LayerContext::rope_frequencies(rope), for all or the first dims of a head; -1: none
-  double rope_scale = 1.0;  // factor of cos and sin (attention scaling of some RoPE variants)
-  bool causal = true;       // without it a query sees later keys of its document, too
-  std::int64_t window = 0;  // of mask()
-  double scale = 0;         // of the scores; 0: 1 / sqrt(head_dim)
-  double softcap = 0;       // scores become softcap * tanh(score / softcap) (Gemma 2); 0: no. Not supported yet
-  bool alibi = false;       // biases of the scores by distance (BLOOM, arXiv 2108.12409). Not supported yet
+  int rope = 0;                       // LayerContext::rope(rope), for all or the first dims of a head; -1: none
+  double rope_scale = 1.0;            // factor of cos and sin (attention scaling of some RoPE variants)
+  bool causal = true;                 // without it a query sees later keys of its document, too
+  std::int64_t window = 0;            // of mask()
+  double scale = 0;                   // of the scores; 0: 1 / sqrt(head_dim)
+  double softcap = 0;  // scores become softcap * tanh(score / softcap) (Gemma 2); 0: no. Not supported yet
+  bool alibi = false;  // biases of the scores by distance (BLOOM, arXiv 2108.12409). Not supported yet
   double initial_std = 0.02, output_std = 0.02;
   // Names without ".weight" and ".bias", as in the Hugging Face folder. Without q, k and v the folder has one tensor
   // `fused`: in the model's form, all heads of q, then of k, then of v, of which a tensor rank has a range of each. In
@@ -106,6 +106,8 @@ class AttentionLayer : public Layer {
   LayerOutput::Tensors output_tensors(LayerContext& ctx, const Saved& saved) const;
   std::array<TensorSpec, kSavedCount> tensors(const RowCounts& rows, DType dtype) const;
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
+  bool norms_input() const { return config_.norm_place != NormPlace::post; }  // else norm_ is that of the sum
+  TensorView statistics_of(LayerContext& ctx, const Saved& saved) const;      // empty unless norms_input()
   // norm(x) if a weight's gradient reads it, otherwise empty.
   Scaled normed_again(LayerContext&, const Saved&) const;
   // norm(x) as the Linear of q, k and v reads it (write_input).

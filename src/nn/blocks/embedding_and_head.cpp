@@ -23,43 +23,81 @@ EmbeddingLayer::EmbeddingLayer(EmbeddingConfig config) : config_(std::move(confi
   const Initial initial{Initial::Kind::normal, config_.initial_std};
   params_.push_back(sliced_param(config_.table + ".weight", {config_.vocabulary, config_.width}, 0,
                                  config_.vocabulary_part, initial, true));
-  if (!config_.positions.empty()) {
-    params_.push_back(
-        partial_param(config_.positions + ".weight", {config_.max_position, config_.width}, initial, true));
-  }
+  const auto add = [&](const std::string& name, std::int64_t rows, std::int64_t first, bool of_types) {
+    HAWSER_CHECK(first >= 0 && first < rows, name, ": ", rows, " rows, the first of which is ", first);
+    more_.push_back({static_cast<int>(params_.size()), first, of_types});
+    params_.push_back(partial_param(name + ".weight", {rows, config_.width}, initial, true));
+  };
+  if (!config_.positions.empty()) add(config_.positions, config_.max_position, config_.position_offset, false);
+  if (!config_.types.empty()) add(config_.types, config_.type_count, 0, true);
   if (!sliced()) std::ranges::for_each(params_, set_unsliced);
+  if (!config_.norm_config) return;
+  const auto index = static_cast<int>(params_.size());
+  norm_.emplace(*config_.norm_config, index, index + 1);
+  params_.push_back(norm_weight(config_.norm, config_.width, *config_.norm_config));
+  if (config_.norm_config->bias) params_.push_back(norm_bias(config_.norm, config_.width));
 }
 
-// Rows [first_row, first_row + rows of y) of the micro-batch.
-void EmbeddingLayer::look_up(LayerContext& ctx, const TensorView& y, std::int64_t first_row) const {
-  const std::int64_t rows = y.size(0);
+TensorView EmbeddingLayer::ids_of(LayerContext& ctx, const More& more, std::int64_t first_row,
+                                  std::int64_t rows) const {
+  if (!more.of_types) return ctx.batch().positions.rows(first_row, rows);
+  if (config_.type_count > 1) return ctx.batch().table(kTokenTypes.name, kTokenTypes.dtype).rows(first_row, rows);
+  const TensorView zeros = ctx.temp(DType::i32, {rows});
+  ops::fill(ctx.compute(), {.y = zeros});
+  return zeros;
+}
+
+// Rows [first_row, first_row + rows of s) of the micro-batch.
+void EmbeddingLayer::look_up(LayerContext& ctx, const TensorView& s, std::int64_t first_row) const {
+  const std::int64_t rows = s.size(0);
   ops::embedding_forward(ctx.compute(), {.ids = ctx.batch().ids.rows(first_row, rows),
                                          .table = ctx.weight(0),
-                                         .y = y,
+                                         .y = s,
                                          .scale = config_.scale,
                                          .first_row = config_.vocabulary_part.begin,
                                          .total_rows = config_.vocabulary_part.total});
-  if (config_.positions.empty() || config_.vocabulary_part.begin > 0) return;
-  const TensorView positions = ctx.temp(ctx.dtype(), y.shape());
-  ops::embedding_forward(ctx.compute(), {.ids = ctx.batch().positions.rows(first_row, rows),
-                                         .table = ctx.weight(1),
-                                         .y = positions,
-                                         .scale = config_.scale});
-  ops::add(ctx.compute(), {.a = y, .b = positions, .y = y});
+  for (const More& more : more_) {
+    // All tensor ranks ask for the same temps.
+    const TensorView ids = ids_of(ctx, more, first_row, rows), term = ctx.temp(ctx.dtype(), s.shape());
+    if (!adds_more()) continue;
+    const TensorView table = ctx.weight(more.param);
+    ops::embedding_forward(
+        ctx.compute(),
+        {.ids = ids, .table = table.rows(more.first, table.size(0) - more.first), .y = term, .scale = config_.scale});
+    ops::add(ctx.compute(), {.a = s, .b = term, .y = s});
+  }
 }
 
-void EmbeddingLayer::forward(LayerContext& ctx, const TensorView& y) const {
-  if (!sliced()) return look_up(ctx, y, ctx.rows().first);
-  write_row_sum(ctx, *ctx.seams().redistribute, y, {},
+void EmbeddingLayer::sum(LayerContext& ctx, const TensorView& s) const {
+  if (!sliced()) return look_up(ctx, s, ctx.rows().first);
+  write_row_sum(ctx, *ctx.seams().redistribute, s, {},
                 [&](const TensorView& rows, std::int64_t first) { look_up(ctx, rows, first); });
 }
 
+void EmbeddingLayer::forward(LayerContext& ctx, const TensorView& y) const {
+  if (!norm_) return sum(ctx, y);
+  const TensorView s = ctx.temp(ctx.dtype(), y.shape());
+  sum(ctx, s);
+  norm_->forward(ctx, s, y, ctx.temp(DType::f32, norm_->statistics(y.size(0))));
+}
+
+void EmbeddingLayer::norm_backward(LayerContext& ctx, const TensorView& dy, const TensorView& ds,
+                                   GradientSink& sink) const {
+  const TensorView s = ctx.temp(ctx.dtype(), dy.shape());
+  const TensorView statistics = ctx.temp(DType::f32, norm_->statistics(dy.size(0)));
+  sum(ctx, s);
+  norm_->forward(ctx, s, ds, statistics);  // for the statistics
+  norm_->backward(ctx, s, statistics, dy, TensorView(), ds, sink);
+}
+
 void EmbeddingLayer::backward(LayerContext& ctx, const TensorView& dy, GradientSink& sink) const {
-  const auto gather = sliced() ? ctx.seams().redistribute->gather(ctx, dy) : nullptr;
-  const TensorView rows = gather != nullptr ? gather->all().view : dy;
-  const auto of_rows = [&](const TensorView& of_all) { return sliced() ? of_all : residual_rows(ctx, dy, of_all); };
+  const TensorView ds = norm_ ? ctx.temp(ctx.dtype(), dy.shape()) : dy;
+  if (norm_) norm_backward(ctx, dy, ds, sink);
+  const auto gather = sliced() ? ctx.seams().redistribute->gather(ctx, ds) : nullptr;
+  const TensorView rows = gather != nullptr ? gather->all().view : ds;
+  const std::int64_t first_row = sliced() ? 0 : ctx.rows().first;
   if (const GradientTarget table = sink.target(0); !table.view.empty()) {
-    ops::embedding_backward(ctx.compute(), {.ids = of_rows(ctx.batch().ids),
+    ops::embedding_backward(ctx.compute(), {.ids = ctx.batch().ids.rows(first_row, rows.size(0)),
                                             .dy = rows,
                                             .dtable = table.view,
                                             .accumulate = table.accumulate,
@@ -67,20 +105,23 @@ void EmbeddingLayer::backward(LayerContext& ctx, const TensorView& dy, GradientS
                                             .first_row = config_.vocabulary_part.begin,
                                             .total_rows = config_.vocabulary_part.total});
   }
-  if (!config_.positions.empty()) position_gradient(ctx, of_rows(ctx.batch().positions), rows, sink.target(1));
+  for (const More& more : more_) add_gradient(ctx, more, rows, first_row, sink.target(more.param));
   if (gather != nullptr) gather->finish();
 }
 
-void EmbeddingLayer::position_gradient(LayerContext& ctx, const TensorView& ids, const TensorView& dy,
-                                       const GradientTarget& target) const {
-  if (target.view.empty()) return;
-  if (config_.vocabulary_part.begin == 0) {
-    ops::embedding_backward(
-        ctx.compute(),
-        {.ids = ids, .dy = dy, .dtable = target.view, .accumulate = target.accumulate, .scale = config_.scale});
-  } else if (!target.accumulate) {
-    ops::fill(ctx.compute(), {.y = target.view});
-  }
+void EmbeddingLayer::add_gradient(LayerContext& ctx, const More& more, const TensorView& ds, std::int64_t first_row,
+                                  const GradientTarget& target) const {
+  const TensorView& table = target.view;
+  if (table.empty()) return;
+  const std::int64_t without = adds_more() ? more.first : table.size(0);  // rows that get no gradient
+  if (!target.accumulate && without > 0) ops::fill(ctx.compute(), {.y = table.rows(0, without)});
+  const TensorView ids = ids_of(ctx, more, first_row, ds.size(0));
+  if (!adds_more()) return;
+  ops::embedding_backward(ctx.compute(), {.ids = ids,
+                                          .dy = ds,
+                                          .dtable = table.rows(more.first, table.size(0) - more.first),
+                                          .accumulate = target.accumulate,
+                                          .scale = config_.scale});
 }
 
 namespace {
@@ -99,6 +140,11 @@ HeadLayer::HeadLayer(HeadConfig config, const std::string& table)
   if (!sliced()) set_unsliced(params_.back());
   params_.back().shared = config_.tied;
   if (config_.norm_config.bias) params_.push_back(norm_bias(config_.norm, config_.width));
+  if (config_.transform) transform_.emplace(*config_.transform, config_.width, config_.initial_std, params_);
+}
+
+HeadTransform::Tensors HeadLayer::transformed(LayerContext& ctx, const TensorView& x) const {
+  return transform_ ? transform_->forward(ctx, x) : HeadTransform::Tensors{.y = x};
 }
 
 Linear HeadLayer::projection() {
@@ -122,7 +168,7 @@ void cross_entropy(LayerContext& ctx, ops::LinearCrossEntropy call) {
 }  // namespace
 
 void HeadLayer::loss(LayerContext& ctx, const TensorView& x, const LossViews& views) const {
-  const TensorView h = normed(ctx, x, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
+  const TensorView h = normed(ctx, transformed(ctx, x).y, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
   if (sliced()) return sliced_loss(ctx, projection(), config_.vocabulary_part, h, {}, views, {});
   cross_entropy(ctx, {.x = h,
                       .weight = ctx.weight(kProjection),
@@ -134,7 +180,8 @@ void HeadLayer::loss(LayerContext& ctx, const TensorView& x, const LossViews& vi
 void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const TensorView& dx, const LossViews& views,
                                   GradientSink& sink) const {
   const TensorView statistics = ctx.temp(DType::f32, norm_.statistics(x.size(0)));
-  const TensorView h = normed(ctx, x, statistics);
+  const HeadTransform::Tensors inner = transformed(ctx, x);
+  const TensorView h = normed(ctx, inner.y, statistics);
   const TensorView dh = ctx.temp(ctx.dtype(), x.shape());
   const GradientTarget weight = sink.target(kProjection);
   if (sliced()) {
@@ -149,11 +196,13 @@ void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const 
                         .dweight = weight.view,
                         .accumulate_weight = weight.accumulate});
   }
-  norm_.backward(ctx, x, statistics, dh, TensorView(), dx, sink);
+  const TensorView dinner = transform_ ? ctx.temp(ctx.dtype(), x.shape()) : dx;
+  norm_.backward(ctx, inner.y, statistics, dh, TensorView(), dinner, sink);
+  if (transform_) transform_->backward(ctx, x, inner, dinner, dx, sink);
 }
 
 void HeadLayer::logits(LayerContext& ctx, const TensorView& x, const TensorView& logits) const {
-  const TensorView h = normed(ctx, x, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
+  const TensorView h = normed(ctx, transformed(ctx, x).y, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
   if (!sliced()) return projection().forward(ctx, h, logits);
   const std::int64_t rows = x.size(0), own = config_.vocabulary, total = config_.vocabulary_part.total;
   const TensorView part = ctx.temp(DType::f32, {rows, own});
@@ -169,7 +218,8 @@ void HeadLayer::logits(LayerContext& ctx, const TensorView& x, const TensorView&
 
 double HeadLayer::flops(const RowCounts& rows) const {
   return 2.0 * static_cast<double>(sliced() ? rows.full : rows.residual) *
-         static_cast<double>(config_.width * config_.vocabulary);
+             static_cast<double>(config_.width * config_.vocabulary) +
+         (transform_ ? transform_->flops(rows.residual) : 0.0);
 }
 
 }  // namespace hawser::nn

@@ -3,45 +3,72 @@
 
 #include <optional>
 
+#include "nn/blocks/head_transform.h"
 #include "nn/blocks/linear.h"
 #include "nn/blocks/norm.h"
 #include "nn/blocks/sliced_loss.h"
 
 namespace hawser::nn {
 
+// The table of a micro-batch with the type of each token: 0 for padding. A model with several types declares it
+// (models::ModelDescription::tables).
+inline const TableSpec kTokenTypes{.name = "token_type_ids"};
+
 struct EmbeddingConfig {
   std::int64_t vocabulary = 0, width = 0;  // vocabulary: of this rank, padding included
   PartOf vocabulary_part;                  // sliced over the tensor ranks
   double initial_std = 0.02;
   std::string table;  // name without ".weight"
-  // Learned position embeddings (GPT-2), added to those of the tokens; "" and 0: none.
+  // Learned position embeddings (GPT-2), added to those of the tokens; "" and 0: none. max_position: rows of the table,
+  // of which the first position_offset are of no position (RoBERTa).
   std::string positions;
-  std::int64_t max_position = 0;
-  double scale = 1;   // of the sum (Gemma: sqrt(width))
-  std::string types;  // name of the token types' embeddings (BERT); "" and 0: none. Not supported yet
+  std::int64_t max_position = 0, position_offset = 0;
+  // Embeddings of token types (BERT), added, too; "" and 0: none. With one type (RoBERTa), every token has it;
+  // otherwise kTokenTypes says which.
+  std::string types;
   std::int64_t type_count = 0;
-  std::optional<NormConfig> norm_config;  // a norm of the sum (BERT, BLOOM). Not supported yet
+  double scale = 1;                       // of the sum (Gemma: sqrt(width))
+  std::optional<NormConfig> norm_config;  // a norm of the scaled sum (BERT, BLOOM)
   std::string norm;
 };
 
-// y[t] = scale * (table[ids[t]] + positions[position of t]), each product rounded; without positions, one of them. With
-// a slice of the vocabulary, it is the Redistribute seam's sum of the ranks' rows, and the first slice's rank adds
-// positions. y, dy [RowCounts::residual, C]. Without, every tensor rank has the complete tables and exchanges nothing:
-// with sequence parallelism it computes the residual's rows, and its gradients are parts of sums (set_unsliced).
+//   s[t] = scale * table[ids[t]] + scale * positions[position of t + offset] + scale * types[type of t]
+//   y[t] = s[t], or norm(s[t])
+// Each product and sum of two is rounded. With a slice of the vocabulary, s is the Redistribute seam's sum of the ranks'
+// rows, and the first slice's rank adds positions and types. y, dy [RowCounts::residual, C]. Without, every tensor rank
+// has the complete tables and exchanges nothing: with sequence parallelism it computes the residual's rows, and its
+// gradients are parts of sums (set_unsliced). Nothing is saved: with a norm, backward computes s again. A position or
+// type outside its table throws on the stream.
 class EmbeddingLayer {
  public:
   explicit EmbeddingLayer(EmbeddingConfig config);
   const std::vector<Param>& params() const { return params_; }
   void forward(LayerContext&, const TensorView& y) const;
   void backward(LayerContext&, const TensorView& dy, GradientSink&) const;
+  bool backward_reads_weights() const { return norm_.has_value(); }
 
  private:
+  // A table besides that of the tokens. A token has the row first + its id.
+  struct More {
+    int param = -1;
+    std::int64_t first = 0;
+    bool of_types = false;
+  };
   bool sliced() const { return config_.vocabulary_part.total > 0; }
-  void look_up(LayerContext&, const TensorView& y, std::int64_t first_row) const;
-  void position_gradient(LayerContext&, const TensorView& ids, const TensorView& dy, const GradientTarget&) const;
+  bool adds_more() const { return config_.vocabulary_part.begin == 0; }
+  // The ids of `more` for rows [first_row, first_row + rows) of the micro-batch.
+  TensorView ids_of(LayerContext&, const More& more, std::int64_t first_row, std::int64_t rows) const;
+  void look_up(LayerContext&, const TensorView& s, std::int64_t first_row) const;
+  void sum(LayerContext&, const TensorView& s) const;
+  // Writes ds, and the gradients of the norm's parameters.
+  void norm_backward(LayerContext&, const TensorView& dy, const TensorView& ds, GradientSink&) const;
+  void add_gradient(LayerContext&, const More& more, const TensorView& ds, std::int64_t first_row,
+                    const GradientTarget&) const;
 
   EmbeddingConfig config_;
   std::vector<Param> params_;
+  std::vector<More> more_;
+  std::optional<Norm> norm_;
 };
 
 // What the head predicts. All but `language_model` are not supported yet.
@@ -59,7 +86,8 @@ struct HeadConfig {
   bool tied = false;                       // the projection's weight is the embedding's table
   NormConfig norm_config;
   double initial_std = 0.02;
-  std::string norm, output;  // names without ".weight"
+  std::string norm, output;                      // names without ".weight"
+  std::optional<HeadTransformConfig> transform;  // before the norm, which is then the head's own
   HeadKind kind = HeadKind::language_model;
   std::int64_t classes = 0;  // of a classification
   double softcap = 0;        // of the logits, as AttentionConfig::softcap. Not supported yet
@@ -67,6 +95,7 @@ struct HeadConfig {
 };
 
 // Final norm, vocabulary projection and cross entropy, fused: the full logits are never stored and no GEMM runs twice.
+//   logits = norm(transform(x)) W^T, or norm(x) W^T
 // Weight 0 is the norm's, weight 1 the projection's [V, C]. x, dx [RowCounts::residual, C]. With a slice of the
 // vocabulary the loss is sliced_loss (nn/blocks/sliced_loss.h). Without, every tensor rank has the complete projection
 // and exchanges nothing: it computes the loss of the residual's rows (loss_of_residual_rows), and with sequence
@@ -91,12 +120,14 @@ class HeadLayer {
 
  private:
   static Linear projection();
+  HeadTransform::Tensors transformed(LayerContext&, const TensorView& x) const;
   TensorView normed(LayerContext&, const TensorView& x, const TensorView& statistics) const;
   bool sliced() const { return config_.vocabulary_part.total > 0; }
 
   HeadConfig config_;
   std::vector<Param> params_;
   Norm norm_;
+  std::optional<HeadTransform> transform_;
 };
 
 }  // namespace hawser::nn

@@ -28,13 +28,14 @@ std::array<SavedSpec, LayerOutput::kTensors> LayerOutput::saved_specs(const RowC
 void LayerOutput::forward(LayerContext& ctx, const Scaled& x, const TensorView& residual, const TensorView& y,
                           const Tensors& tensors) const {
   if (!has_norm()) return linear_.forward(ctx, x, residual, y, tensors.inner);
-  linear_.forward(ctx, x, TensorView(), tensors.z, tensors.inner);
+  linear_.forward(ctx, x, norms_sum_ ? residual : TensorView(), tensors.z, tensors.inner);
   norm_->forward(ctx, tensors.z, y, tensors.statistics);
-  ops::add(ctx.compute(), {.a = y, .b = residual, .y = y});
+  if (!norms_sum_) ops::add(ctx.compute(), {.a = y, .b = residual, .y = y});
 }
 
-void LayerOutput::recompute(LayerContext& ctx, const Scaled& x, const Tensors& tensors) const {
-  linear_.forward(ctx, x, TensorView(), tensors.z);
+void LayerOutput::recompute(LayerContext& ctx, const Scaled& x, const TensorView& residual,
+                            const Tensors& tensors) const {
+  linear_.forward(ctx, x, norms_sum_ ? residual : TensorView(), tensors.z);
 }
 
 RowParallelLinear::OutputGradient LayerOutput::backward(LayerContext& ctx, const TensorView& dy, const Tensors& tensors,

@@ -2,6 +2,7 @@
 //
 //   pre:       y = residual + Linear(x)
 //   sandwich:  y = residual + norm(z),  z = Linear(x)
+//   post:      y = norm(z),             z = residual + Linear(x)
 //
 // x [Linear::rows, in]; residual, z, y and their gradients [RowCounts::residual, C] in LayerContext::dtype().
 // Everything is enqueued on the compute stream. Errors: those of Linear and Norm.
@@ -25,8 +26,11 @@ class LayerOutput {
   };
   static constexpr std::size_t kTensors = 4;
 
-  // `norm`: absent with NormPlace::pre.
-  LayerOutput(RowParallelLinear linear, std::optional<Norm> norm) : linear_(std::move(linear)), norm_(norm) {}
+  // `norm`: ignored with NormPlace::pre.
+  LayerOutput(RowParallelLinear linear, NormPlace place, const std::optional<Norm>& norm)
+      : linear_(std::move(linear)),
+        norm_(place == NormPlace::pre ? std::nullopt : norm),
+        norms_sum_(place == NormPlace::post) {}
   const Linear& linear() const { return linear_.linear(); }
   bool has_norm() const { return norm_.has_value(); }
 
@@ -40,8 +44,9 @@ class LayerOutput {
   // Writes z, statistics and inner.
   void forward(LayerContext&, const Scaled& x, const TensorView& residual, const TensorView& y, const Tensors&) const;
   // Writes z again.
-  void recompute(LayerContext&, const Scaled& x, const Tensors&) const;
-  // From dy through the norm, if there is one: writes dz, the norm's parameter gradients, and dx, the gradient of x.
+  void recompute(LayerContext&, const Scaled& x, const TensorView& residual, const Tensors&) const;
+  // From dy through the norm, if there is one: writes dz, the norm's parameter gradients, and dx, the gradient of x. With
+  // NormPlace::post dz is also that of residual.
   // `delayed`: SavePolicy::delay_weight_gradients.
   RowParallelLinear::OutputGradient backward(LayerContext&, const TensorView& dy, const Tensors&, const TensorView& dx,
                                              GradientSink&, bool delayed) const;
@@ -51,6 +56,7 @@ class LayerOutput {
  private:
   RowParallelLinear linear_;
   std::optional<Norm> norm_;
+  bool norms_sum_;
 };
 
 }  // namespace hawser::nn

@@ -75,6 +75,7 @@ LayerOutput MlpLayer::make_down() {
   if (c.norm_place == NormPlace::sandwich) {
     post_norm.emplace(c.norm_config, post_norm_index(c), post_norm_index(c) + 1);
   }
+  if (c.norm_place == NormPlace::post) post_norm = norm_;
   return {RowParallelLinear(
               {.site = Site::down_projection,
                .weight = kDownWeight,
@@ -82,7 +83,7 @@ LayerOutput MlpLayer::make_down() {
                .adapters = add_adapters(c.adapters, {{c.down, {{0, c.width}}}}, c.inner, c.inner_part, params_),
                .first_input = c.inner_part.begin,
                .sliced = c.sliced}),
-          post_norm};
+          c.norm_place, post_norm};
 }
 
 std::vector<int> MlpLayer::linear_weights(Site site) const {
@@ -119,9 +120,10 @@ std::vector<SavedSpec> MlpLayer::saved_specs(const RowCounts& rows, DType dtype,
   if (saves_fp8(policy, down_.linear(), rows)) all[kInner] = fp8_spec(all[kInner]);
   const bool again = policy.recomputes_gate_up(), reads_normed = gate_up_.linear().reads_input(trainable);
   const auto down = down_.saved_specs(rows, config_.width, dtype, policy, trainable, again);
-  const SavedSpec normed = normed_spec(all[kNormed], policy, again, reads_normed);
+  const bool before = norms_input();
+  const SavedSpec normed = before ? normed_spec(all[kNormed], policy, again, reads_normed) : unsaved_spec(all[kNormed]);
   const SavedSpec inner = inner_spec(all[kInner], policy, down_.linear().reads_input(trainable));
-  return {statistics_spec(all[kStatistics], policy, again, reads_normed),
+  return {before ? statistics_spec(all[kStatistics], policy, again, reads_normed) : unsaved_spec(all[kStatistics]),
           normed,
           saved_spec(all[kGateUp], again ? Pass::recompute : Pass::forward, Pass::backward),
           inner,
@@ -139,6 +141,10 @@ TensorView MlpLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedI
   return nn::saved_or_temp(ctx, saved, index, tensors(ctx.rows(), ctx.dtype())[index]);
 }
 
+TensorView MlpLayer::statistics_of(LayerContext& ctx, const Saved& saved) const {
+  return norms_input() ? saved_or_temp(ctx, saved, kStatistics) : TensorView();
+}
+
 LayerOutput::Tensors MlpLayer::down_tensors(LayerContext& ctx, const Saved& saved) const {
   const TensorView inner = saved.tensors[kOutputAdapters];
   if (!down_.has_norm()) return {.inner = inner};
@@ -153,6 +159,7 @@ SavedInput MlpLayer::saved_input(const Saved& saved, SavedIndex matrix, SavedInd
 
 Scaled MlpLayer::write_normed(LayerContext& ctx, const TensorView& x, const TensorView& statistics, const Saved& saved,
                               Linear::ReadBy reader) const {
+  if (!norms_input()) return x;
   const auto write = [&](const TensorView& y, const ops::Fp8Output& fp8) { norm_.forward(ctx, x, y, statistics, fp8); };
   return write_input(ctx, gate_up_.linear(), x.shape(), saved_input(saved, kNormed, kNormedScale), reader,
                      {write, norm_.writes_fp8()});
@@ -169,7 +176,7 @@ Scaled MlpLayer::write_inner(LayerContext& ctx, const TensorView& gate_up, const
 
 void MlpLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& residual, const TensorView& y,
                        const Saved& saved) const {
-  const TensorView statistics = saved_or_temp(ctx, saved, kStatistics);
+  const TensorView statistics = statistics_of(ctx, saved);
   const Scaled normed = write_normed(ctx, x, statistics, saved, Linear::ReadBy::product);
   const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp);
   gate_up_.forward(ctx, normed, gate_up, saved.tensors[kGateUpAdapters]);
@@ -178,13 +185,13 @@ void MlpLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView&
 }
 
 void MlpLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy&) const {
-  const TensorView statistics = saved_or_temp(ctx, saved, kStatistics);
+  const TensorView statistics = statistics_of(ctx, saved);
   const Scaled normed = write_normed(ctx, saved.x, statistics, saved, Linear::ReadBy::product);
   const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp);
   gate_up_.forward(ctx, normed, gate_up, saved.tensors[kGateUpAdapters]);
   if (!down_.has_norm()) return;
   const Scaled inner = write_inner(ctx, gate_up, saved, Linear::ReadBy::product);
-  down_.recompute(ctx, inner, {.z = saved.tensors[kProjected]});
+  down_.recompute(ctx, inner, saved.x, {.z = saved.tensors[kProjected]});
 }
 
 MlpLayer::InnerGradients MlpLayer::inner_backward(LayerContext& ctx, const TensorView& dinner, const Saved& saved,
@@ -239,7 +246,10 @@ void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
   } else {
     gate_up_.backward(ctx, dgate_up, normed, dnormed, sink, of_gate_up);
   }
-  norm_.backward(ctx, saved.x, saved.tensors[kStatistics], dnormed, dresidual, dx, sink);
+  if (norms_input()) {
+    return norm_.backward(ctx, saved.x, saved.tensors[kStatistics], dnormed, dresidual, dx, sink);
+  }
+  ops::add(ctx.compute(), {.a = dnormed, .b = output.dz, .y = dx});
 }
 
 void MlpLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved, GradientSink& sink) const {

@@ -2,7 +2,8 @@
 //
 //   y = residual + down_proj(activation(gate_up_proj(norm(x))))
 //
-// With NormPlace::sandwich, down_proj's output is normed before the sum (nn/blocks/layer_output.h).
+// With NormPlace::sandwich, down_proj's output is normed before the sum, with NormPlace::post the sum alone
+// (nn/blocks/layer_output.h).
 // Gate and up weights are one Param [2 F, C] with two segments; without a gate it is up's alone, [F, C].
 // Source: SwiGLU, arXiv 2002.05202.
 #pragma once
@@ -72,6 +73,8 @@ class MlpLayer : public Layer {
   };
   std::array<TensorSpec, kSavedCount> tensors(const RowCounts& rows, DType dtype) const;
   TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
+  bool norms_input() const { return config_.norm_place != NormPlace::post; }  // else norm_ is that of the sum
+  TensorView statistics_of(LayerContext& ctx, const Saved& saved) const;      // empty unless norms_input()
   SavedInput saved_input(const Saved& saved, SavedIndex matrix, SavedIndex scale) const;
   // norm(x) and the activation of gate_up as the next Linear reads them (write_input).
   Scaled write_normed(LayerContext&, const TensorView& x, const TensorView& statistics, const Saved&,

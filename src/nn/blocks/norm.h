@@ -18,7 +18,7 @@ struct NormConfig {
   bool operator==(const NormConfig&) const = default;
 };
 
-// Where a layer f has its norms. `post` is not supported yet.
+// Where a layer f has its norms. Attention and MLPs have all places, experts `pre` alone.
 enum class NormPlace {
   pre,       // residual + f(norm(x))
   post,      // norm(residual + f(x)) (BERT)

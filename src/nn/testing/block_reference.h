@@ -50,22 +50,48 @@ inline Vector rms_norm(const Vector& x, const Vector& w, const NormConfig& confi
   return rms_norm(x, w, config.epsilon, config.unit_offset);
 }
 
-// residual + f, or with NormPlace::sandwich residual + norm(f).
+inline Vector layer_norm(const Vector& x, const Vector& w, const Vector& b, double epsilon) {
+  const std::size_t c = w.size();
+  Vector y(x.size());
+  for (std::size_t t = 0; t < x.size() / c; ++t) {
+    double mean = 0, squares = 0;
+    for (std::size_t i = 0; i < c; ++i) mean += x[t * c + i] / static_cast<double>(c);
+    for (std::size_t i = 0; i < c; ++i) squares += (x[t * c + i] - mean) * (x[t * c + i] - mean);
+    const double rstd = 1.0 / std::sqrt(squares / static_cast<double>(c) + epsilon);
+    for (std::size_t i = 0; i < c; ++i) y[t * c + i] = (x[t * c + i] - mean) * rstd * w[i] + (b.empty() ? 0.0 : b[i]);
+  }
+  return y;
+}
+
+// residual + f, with NormPlace::sandwich residual + norm(f), with NormPlace::post norm(residual + f).
 inline Vector add_residual(const Vector& residual, Vector f, NormPlace place, const NormConfig& config,
-                           const Vector& post_norm) {
+                           const Vector& post_norm, const Vector& norm) {
   if (place == NormPlace::sandwich) f = rms_norm(f, post_norm, config);
   for (std::size_t i = 0; i < f.size(); ++i) f[i] += residual[i];
-  return f;
+  return place == NormPlace::post ? rms_norm(f, norm, config) : f;
+}
+
+// What a LayerContext says of a layer's RoPE.
+struct RotatedDims {
+  std::int64_t count = 0;  // of each head, the first ones; 0: all
+  bool interleaved = false;
+};
+
+// What the first Linear of a layer reads.
+template <class Config>
+Vector layer_input(const Config& config, const Vector& x, const Vector& norm) {
+  return config.norm_place == NormPlace::post ? x : rms_norm(x, norm, config.norm_config);
 }
 
 inline Vector attention_block(const AttentionConfig& config, const Documents& documents, const Vector& x,
-                              const std::vector<Vector>& w) {
+                              const std::vector<Vector>& w, const RotatedDims& rotated = {}) {
   const auto heads = static_cast<std::size_t>(config.heads), kv = static_cast<std::size_t>(config.kv_heads);
   const auto d = static_cast<std::size_t>(config.head_dim), c = static_cast<std::size_t>(config.width);
   const std::size_t rows = x.size() / c, wide = (heads + 2 * kv) * d;
   const auto positions = documents.positions();
   const std::size_t next = config.qkv_bias ? 4 : 3;
-  Vector qkv = linear(rms_norm(x, w[0], config.norm_config), w[1], config.qkv_bias ? w[3] : Vector(), c);
+  const std::size_t half = (rotated.count > 0 ? static_cast<std::size_t>(rotated.count) : d) / 2;
+  Vector qkv = linear(layer_input(config, x, w[0]), w[1], config.qkv_bias ? w[3] : Vector(), c);
   for (std::size_t t = 0; config.qk_norm && t < rows; ++t) {
     const std::size_t index = next + (config.output_bias ? 1 : 0);
     for (std::size_t h = 0; h < heads + kv; ++h) {
@@ -77,12 +103,13 @@ inline Vector attention_block(const AttentionConfig& config, const Documents& do
   }
   for (std::size_t t = 0; config.rope >= 0 && t < rows; ++t) {
     for (std::size_t h = 0; h < heads + kv; ++h) {
-      for (std::size_t i = 0; i < d / 2; ++i) {
+      for (std::size_t i = 0; i < half; ++i) {
         // The float32 frequency that the layer uses.
         const auto frequency = static_cast<double>(
-            static_cast<float>(std::pow(100.0, -2.0 * static_cast<double>(i) / static_cast<double>(d))));
+            static_cast<float>(std::pow(100.0, -static_cast<double>(i) / static_cast<double>(half))));
         const double angle = static_cast<double>(positions[t]) * frequency;
-        double &a = qkv[t * wide + h * d + i], &b = qkv[t * wide + h * d + i + d / 2];
+        double* const head = &qkv[t * wide + h * d];
+        double &a = head[rotated.interleaved ? 2 * i : i], &b = head[rotated.interleaved ? 2 * i + 1 : i + half];
         const double x0 = a, x1 = b;
         a = config.rope_scale * (x0 * std::cos(angle) - x1 * std::sin(angle));
         b = config.rope_scale * (x1 * std::cos(angle) + x0 * std::sin(angle));
@@ -112,7 +139,7 @@ inline Vector attention_block(const AttentionConfig& config, const Documents& do
   }
   const Vector o = ops::testing::attend(space, q, k, v).o;
   const Vector y = linear(o, w[2], config.output_bias ? w[next] : Vector(), heads * d);
-  return add_residual(x, y, config.norm_place, config.norm_config, w.back());
+  return add_residual(x, y, config.norm_place, config.norm_config, w.back(), w[0]);
 }
 
 inline double gelu_tanh(double x) {
@@ -121,7 +148,7 @@ inline double gelu_tanh(double x) {
 
 inline Vector mlp_block(const MlpConfig& config, const Vector& x, const std::vector<Vector>& w) {
   const auto f = static_cast<std::size_t>(config.inner), c = static_cast<std::size_t>(config.width);
-  const Vector gate_up = linear(rms_norm(x, w[0], config.norm_config), w[1], config.bias ? w[3] : Vector(), c);
+  const Vector gate_up = linear(layer_input(config, x, w[0]), w[1], config.bias ? w[3] : Vector(), c);
   Vector inner(x.size() / c * f);
   for (std::size_t t = 0; t < x.size() / c; ++t) {
     for (std::size_t i = 0; i < f; ++i) {
@@ -133,7 +160,7 @@ inline Vector mlp_block(const MlpConfig& config, const Vector& x, const std::vec
     }
   }
   const Vector y = linear(inner, w[2], config.bias ? w[4] : Vector(), f);
-  return add_residual(x, y, config.norm_place, config.norm_config, w.back());
+  return add_residual(x, y, config.norm_place, config.norm_config, w.back(), w[0]);
 }
 
 // The experts of a layer: w is norm, router [E, C], gate and up of each expert [E * 2F, C], down [E * C, F].
@@ -171,11 +198,8 @@ inline Vector moe_block(const MoeConfig& config, const Vector& x, const std::vec
   return y;
 }
 
-// The sum of -log p(label) over the rows with a label.
-inline double head_loss(const Vector& x, const Vector& norm, const Vector& table, double epsilon,
-                        const std::vector<int>& labels) {
-  const Vector logits = linear(rms_norm(x, norm, epsilon), table, {}, norm.size());
-  const std::size_t v = table.size() / norm.size();
+// The sum of -log p(label) over the rows with a label, of logits [T, v].
+inline double loss_of_logits(const Vector& logits, std::size_t v, const std::vector<int>& labels) {
   double loss = 0;
   for (std::size_t t = 0; t < labels.size(); ++t) {
     if (labels[t] < 0) continue;
@@ -184,6 +208,12 @@ inline double head_loss(const Vector& x, const Vector& norm, const Vector& table
     loss += std::log(sum) - logits[t * v + static_cast<std::size_t>(labels[t])];
   }
   return loss;
+}
+
+inline double head_loss(const Vector& x, const Vector& norm, const Vector& table, double epsilon,
+                        const std::vector<int>& labels) {
+  const Vector logits = linear(rms_norm(x, norm, epsilon), table, {}, norm.size());
+  return loss_of_logits(logits, table.size() / norm.size(), labels);
 }
 
 // d f / d at[i] for every i, by central differences; `at` is restored.

@@ -83,8 +83,7 @@ class TestContext : public LayerContext {
         compute_(device.make_stream("compute")),
         exchange_(device.make_stream("exchange")) {}
   ~TestContext() override {
-    compute_.synchronize();
-    exchange_.synchronize();
+    if (!failed_) finish();
   }
 
   // The view is valid as long as the context.
@@ -99,9 +98,12 @@ class TestContext : public LayerContext {
     set(view, values);
     return view;
   }
+  // Throws the error of an op, once.
   void finish() {
+    failed_ = true;
     compute_.synchronize();
     exchange_.synchronize();
+    failed_ = false;
   }
 
   TensorView temp(DType dtype, const Shape& shape) override { return make(dtype, shape); }
@@ -117,7 +119,7 @@ class TestContext : public LayerContext {
                          i < transposed_.size() ? transposed_[i] : TensorView()};
     return parameters_[i];
   }
-  const TensorView& rope_frequencies(int /*i*/) const override { return frequencies_; }
+  RopeViews rope(int /*i*/) const override { return {frequencies_, interleaved_}; }
   DType dtype() const override { return dtype_; }
   int threads() const override { return 1; }
   bool training() const override { return training_; }
@@ -138,6 +140,7 @@ class TestContext : public LayerContext {
   std::vector<TensorView> scales_, transposed_;  // of weights_; may be shorter
   mutable std::vector<Scaled> parameters_;
   TensorView frequencies_, step_, refusal_;
+  bool interleaved_ = false;  // RopeViews::interleaved
   bool training_ = false;
   TrainableParams trainable_;
   const std::vector<OpRecord>& records() const { return compute_.records(); }
@@ -146,6 +149,7 @@ class TestContext : public LayerContext {
   Device& device_;
   DType dtype_;
   std::vector<std::unique_ptr<Storage>> owned_;
+  bool failed_ = false;
   NotingStream compute_, exchange_;
 };
 

@@ -11,22 +11,27 @@ namespace hawser::nn::testing {
 struct Case {
   std::string name;
   std::shared_ptr<Layer> layer;
-  std::int64_t width = 0, head_dim = 2;
+  std::int64_t width = 0, head_dim = 2;  // head_dim: the rotated dims of a head
   Documents documents;
   std::function<Vector(const Vector& x, const std::vector<Vector>& w)> reference;
+  bool interleaved = false;  // RopeViews::interleaved
+  NormPlace norm_place = NormPlace::pre;
 };
 
-inline Case attention(const std::string& name, AttentionConfig config, const Documents& documents = {{9}}) {
+inline Case attention(const std::string& name, AttentionConfig config, const Documents& documents = {{9}},
+                      const RotatedDims& rotated = {}) {
   config.norm = "norm", config.q = "q", config.k = "k", config.v = "v", config.output = "o", config.fused = "qkv";
   config.q_norm = "q_norm", config.k_norm = "k_norm", config.post_norm = "post_norm";
   return {name,
           std::make_shared<AttentionLayer>(config),
           config.width,
-          config.head_dim,
+          rotated.count > 0 ? rotated.count : config.head_dim,
           documents,
-          [config, documents](const Vector& x, const std::vector<Vector>& w) {
-            return attention_block(config, documents, x, w);
-          }};
+          [config, documents, rotated](const Vector& x, const std::vector<Vector>& w) {
+            return attention_block(config, documents, x, w, rotated);
+          },
+          rotated.interleaved,
+          config.norm_place};
 }
 
 inline Case mlp(const std::string& name, MlpConfig config) {
@@ -34,7 +39,8 @@ inline Case mlp(const std::string& name, MlpConfig config) {
   config.post_norm = "post_norm";
   return {name,         std::make_shared<MlpLayer>(config),
           config.width, 2,
-          {{11}},       [config](const Vector& x, const std::vector<Vector>& w) { return mlp_block(config, x, w); }};
+          {{11}},       [config](const Vector& x, const std::vector<Vector>& w) { return mlp_block(config, x, w); },
+          false,        config.norm_place};
 }
 
 inline Case moe(const std::string& name, MoeConfig config) {
@@ -117,6 +123,9 @@ inline std::vector<Case> cases() {
       attention("packed documents", {.width = 12, .heads = 4, .kv_heads = 2, .head_dim = 4}, {{1, 5, 2, 7}}),
       attention("window over packed documents", {.width = 12, .heads = 2, .kv_heads = 1, .head_dim = 6, .window = 3},
                 {{8, 6}}),
+      attention("a part of each head rotated, interleaved",
+                {.width = 12, .heads = 4, .kv_heads = 2, .head_dim = 6, .rope_scale = 1.25}, {{4, 5}},
+                {.count = 4, .interleaved = true}),
       attention("no rope, not causal",
                 {.width = 12, .heads = 2, .kv_heads = 2, .head_dim = 6, .rope = -1, .causal = false}, {{4, 5}}),
       attention("norms of q and k", {.width = 10, .heads = 4, .kv_heads = 2, .head_dim = 6, .qk_norm = NormConfig()},
@@ -131,7 +140,19 @@ inline std::vector<Case> cases() {
                                   .qk_norm = NormConfig{.epsilon = 1e-6, .unit_offset = true},
                                   .window = 4,
                                   .scale = 0.4}),
+      attention("norm of the sum, not causal",
+                {.width = 10,
+                 .heads = 4,
+                 .kv_heads = 2,
+                 .head_dim = 4,
+                 .qkv_bias = true,
+                 .output_bias = true,
+                 .norm_place = NormPlace::post,
+                 .rope = -1,
+                 .causal = false},
+                {{4, 5}}),
       mlp("mlp", {.width = 10, .inner = 14}),
+      mlp("mlp with a norm of the sum", {.width = 10, .inner = 7, .bias = true, .norm_place = NormPlace::post}),
       mlp("mlp with norms before and after, GELU gate", {.width = 9,
                                                          .inner = 7,
                                                          .bias = true,
@@ -158,6 +179,10 @@ inline std::vector<Case> cases() {
                                                                    .qk_norm = NormConfig(),
                                                                    .adapters = {{"q", 3, 0.5}, {"v", 3, 0.5}}}),
                     6, {{1, 0, 10}, {1, 24, 10}}, 3, 0.5),
+      with_adapters(
+          mlp("adapters and a norm of the sum",
+              {.width = 10, .inner = 7, .norm_place = NormPlace::post, .adapters = {{"up", 2, 2.0}, {"down", 2, 2.0}}}),
+          3, {{1, 7, 10}, {2, 0, 7}}, 2, 2.0),
       with_adapters(mlp("adapters of all of an MLP",
                         {.width = 10, .inner = 7, .adapters = {{"gate", 2, 2.0}, {"up", 2, 2.0}, {"down", 2, 2.0}}}),
                     3, {{1, 0, 10}, {1, 7, 10}, {2, 0, 7}}, 2, 2.0),
@@ -194,6 +219,7 @@ inline void prepare(TestContext& ctx, const Case& c) {
     const Param& param = c.layer->params()[i];
     ctx.weights_.push_back(ctx.make(param.flat.gathered.value_or(ctx.dtype()), param.shape, values[i]));
   }
+  ctx.interleaved_ = c.interleaved;
   set_batch(ctx, c.documents, c.head_dim, c.layer->attention_shape().value_or(AttentionShape()).mask);
 }
 

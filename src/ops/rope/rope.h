@@ -1,9 +1,10 @@
-// `rope`: rotary position embedding, in place. Rotates halves of a head, as Hugging Face does.
+// `rope`: rotary position embedding, in place. Rotates halves of a head, as most models of Hugging Face do.
 //
 //   angle          = positions[t] * frequencies[i]
 //   x'[t,h,i]      = scale * (x[t,h,i]     * cos(angle) - x[t,h,i+D/2] * sin(angle))
 //   x'[t,h,i+D/2]  = scale * (x[t,h,i+D/2] * cos(angle) + x[t,h,i]     * sin(angle))
 //
+// interleaved: dims 2i and 2i+1 are rotated in place of i and i+D/2 (GPT-J).
 // The angle is a float64 product and is reduced in float64; its sine and cosine are float32. The result is exact to
 // float32 rounding at positions up to 2^20 and beyond.
 // inverse: rotates by -angle (times scale). This is the backward pass, since the rotation is orthogonal.
@@ -23,6 +24,7 @@ struct Rope {
   TensorView x, positions, frequencies;
   double scale = 1.0;
   bool inverse = false;
+  bool interleaved = false;
 };
 
 void rope(Stream& stream, const Rope& args);
@@ -33,7 +35,7 @@ struct RopeConfig {
   RopeKind kind = RopeKind::standard;
   double theta = 10000.0;
   std::int64_t head_dim = 0;
-  bool interleaved = false;                   // rotates dims 2i and 2i + 1 (GPT-J). Not supported yet
+  bool interleaved = false;                   // Rope::interleaved
   double factor = 1.0;                        // linear, llama3, yarn
   double low_freq_factor = 1.0;               // llama3
   double high_freq_factor = 4.0;              // llama3

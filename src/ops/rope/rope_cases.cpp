@@ -11,15 +11,16 @@ namespace {
 using namespace testing;
 
 Values rotated(const Values& x, const Values& positions, const Values& frequencies, std::int64_t heads, double scale,
-               bool inverse) {
+               bool inverse, bool interleaved = false) {
   const auto half = static_cast<std::int64_t>(frequencies.size());
   Values out = x;
   for (std::size_t t = 0; t < positions.size(); ++t) {
     for (std::int64_t h = 0; h < heads; ++h) {
       for (std::int64_t i = 0; i < half; ++i) {
         const double angle = positions[t] * frequencies[static_cast<std::size_t>(i)] * (inverse ? -1 : 1);
-        const auto a = static_cast<std::size_t>((static_cast<std::int64_t>(t) * heads + h) * 2 * half + i);
-        const auto b = a + static_cast<std::size_t>(half);
+        const std::int64_t head = (static_cast<std::int64_t>(t) * heads + h) * 2 * half;
+        const auto a = static_cast<std::size_t>(head + (interleaved ? 2 * i : i));
+        const auto b = a + static_cast<std::size_t>(interleaved ? 1 : half);
         out[a] = scale * (x[a] * std::cos(angle) - x[b] * std::sin(angle));
         out[b] = scale * (x[b] * std::cos(angle) + x[a] * std::sin(angle));
       }
@@ -34,23 +35,24 @@ TEST(Rope, AgreesWithFloat64AtLargePositions) {
   const auto tokens = static_cast<std::int64_t>(positions.size());
   for (const DType act : {DType::f32, DType::bf16}) {
     for (const std::int64_t head_dim : {2, 10, 64, 128}) {
-      for (const bool inverse : {false, true}) {
+      for (const auto& [inverse, interleaved] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
         const std::int64_t heads = 3;
         Values frequencies;
         for (const float f : rope_frequencies({.theta = 10000, .head_dim = head_dim})) frequencies.push_back(f);
         const double scale = inverse ? 1.0 : 1.25;
         const auto x = random_values(tokens * heads * head_dim, 1, act);
-        check_case({cat("rope ", to_string(act), " ", head_dim, " ", inverse),
-                    [&](World& world) -> std::vector<Values> {
+        check_case({cat("rope ", to_string(act), " ", head_dim, " ", inverse, " ", interleaved),
+                    [&, inverse = inverse, interleaved = interleaved](World& world) -> std::vector<Values> {
                       const Rope args{.x = world.in_out(act, {tokens, heads, head_dim}, x, 6),
                                       .positions = world.in(DType::i32, {tokens}, positions),
                                       .frequencies = world.in(DType::f32, {head_dim / 2}, frequencies),
                                       .scale = scale,
-                                      .inverse = inverse};
+                                      .inverse = inverse,
+                                      .interleaved = interleaved};
                       rope(world.stream(), args);
                       return {world.values(args.x)};
                     },
-                    {rotated(x, positions, frequencies, heads, scale, inverse)},
+                    {rotated(x, positions, frequencies, heads, scale, inverse, interleaved)},
                     act == DType::bf16 ? kBf16Tolerance : 5e-7});
       }
     }
@@ -60,8 +62,10 @@ TEST(Rope, AgreesWithFloat64AtLargePositions) {
 // With frequencies for a part of the dims, the others stay as they are: 4 of 10, and 16 of 64, which a GPU loads as
 // vectors.
 TEST(Rope, RotatesAPartOfAHead) {
-  for (const auto& [act, rotated_dims, head_dim] :
-       {std::tuple{DType::f32, 4, 10}, std::tuple{DType::f32, 16, 64}, std::tuple{DType::bf16, 16, 64}}) {
+  for (const auto& [act, rotated_dims, head_dim, interleaved] :
+       {std::tuple{DType::f32, 4, 10, false}, std::tuple{DType::f32, 16, 64, false},
+        std::tuple{DType::bf16, 16, 64, false}, std::tuple{DType::f32, 4, 10, true},
+        std::tuple{DType::f32, 16, 64, true}, std::tuple{DType::bf16, 16, 64, true}}) {
     const Values positions{3, 77};
     Values frequencies;
     for (int i = 0; i < rotated_dims / 2; ++i) frequencies.push_back(std::pow(0.25, i));
@@ -70,15 +74,16 @@ TEST(Rope, RotatesAPartOfAHead) {
     for (int head = 0; head < 6; ++head) {
       const auto begin = x.begin() + head_dim * head;
       const Values own = rotated(Values(begin, begin + rotated_dims), {positions[static_cast<std::size_t>(head / 3)]},
-                                 frequencies, 1, 1.0, false);
+                                 frequencies, 1, 1.0, false, interleaved);
       std::copy(own.begin(), own.end(), expected.begin() + head_dim * head);
     }
-    check_case({cat("partial rope ", to_string(act), " ", head_dim),
-                [&, act = act, head_dim = head_dim](World& world) -> std::vector<Values> {
-                  const Rope args{.x = world.in_out(act, {2, 3, head_dim}, x, 8),
-                                  .positions = world.in(DType::i32, {2}, positions),
-                                  .frequencies = world.in(DType::f32, {static_cast<std::int64_t>(frequencies.size())},
-                                                          frequencies)};
+    check_case({cat("partial rope ", to_string(act), " ", head_dim, " ", interleaved),
+                [&, act = act, head_dim = head_dim, interleaved = interleaved](World& world) -> std::vector<Values> {
+                  const Rope args{
+                      .x = world.in_out(act, {2, 3, head_dim}, x, 8),
+                      .positions = world.in(DType::i32, {2}, positions),
+                      .frequencies = world.in(DType::f32, {static_cast<std::int64_t>(frequencies.size())}, frequencies),
+                      .interleaved = interleaved};
                   rope(world.stream(), args);
                   return {world.values(args.x)};
                 },
@@ -92,8 +97,10 @@ TEST(Rope, InverseIsTheBackwardPass) {
   const Values positions{3, 77}, frequencies{1.0, 0.3, 0.01};
   Values x = random_values(2 * 2 * 6, 1);
   const Values dy = random_values(2 * 2 * 6, 2);
-  const auto loss = [&] { return dot(rotated(x, positions, frequencies, 2, 1.1, false), dy); };
-  expect_close(rotated(dy, positions, frequencies, 2, 1.1, true), numeric_gradient(loss, x), 1e-7, "dx");
+  for (const bool interleaved : {false, true}) {
+    const auto loss = [&] { return dot(rotated(x, positions, frequencies, 2, 1.1, false, interleaved), dy); };
+    expect_close(rotated(dy, positions, frequencies, 2, 1.1, true, interleaved), numeric_gradient(loss, x), 1e-7, "dx");
+  }
 }
 
 // Values of transformers' ROPE_INIT_FUNCTIONS, computed from its formulas.

@@ -21,7 +21,11 @@ void rope(const Rope& args) {
         if (args.inverse) {
           for (std::int64_t i = 0; i < half; ++i) sines[i] = -sines[i];
         }
-        HAWSER_DISPATCH(rotate_token, x.row(t), heads, dim, cosines, sines, half);
+        if (args.interleaved) {
+          HAWSER_DISPATCH(rotate_interleaved, x.row(t), heads, dim, cosines, sines, half);
+        } else {
+          HAWSER_DISPATCH(rotate_token, x.row(t), heads, dim, cosines, sines, half);
+        }
       }
     });
   });

@@ -25,8 +25,9 @@ __device__ __forceinline__ void sine_and_cosine(std::int32_t position, float fre
 constexpr int kTokens = 4;
 
 // One block handles kTokens tokens: it computes their angles once, then rotates all heads. The loads of each token's
-// first vectors are issued before the angles are computed.
-template <class Act, int N>
+// first vectors are issued before the angles are computed. A thread rotates N pairs: those of two vectors that are
+// `half` apart, or, interleaved, those inside 2 N consecutive elements.
+template <class Act, int N, bool kInterleaved>
 __global__ void __launch_bounds__(512)
     rope_kernel(Rows2<Act> x, const std::int32_t* positions, const float* frequencies, int head_dim, int half,
                 float scale, float sign) {
@@ -38,15 +39,17 @@ __global__ void __launch_bounds__(512)
   const int in_head = half / N;
   const int pairs = static_cast<int>(x.columns / head_dim) * in_head;
   const auto place = [&](int token, int pair) {
-    return x.row(begin + token) + static_cast<std::int64_t>(pair / in_head) * head_dim + pair % in_head * N;
+    return x.row(begin + token) + static_cast<std::int64_t>(pair / in_head) * head_dim +
+           pair % in_head * (kInterleaved ? 2 * N : N);
   };
+  const int apart = kInterleaved ? N : half;
   Vec<Act, N> first[kTokens], second[kTokens];
   const auto fetch = [&](int pair) {
 #pragma unroll
     for (int k = 0; k < kTokens; ++k) {
       if (pair >= pairs || k >= tokens) continue;
       first[k] = load<N>(place(k, pair));
-      second[k] = load<N>(place(k, pair) + half);
+      second[k] = load<N>(place(k, pair) + apart);
     }
   };
   fetch(threadIdx.x);
@@ -68,11 +71,20 @@ __global__ void __launch_bounds__(512)
       Vec<float, N> left, right;
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        left.v[i] = a.v[i] * c.v[i] - b.v[i] * s.v[i];
-        right.v[i] = b.v[i] * c.v[i] + a.v[i] * s.v[i];
+        if constexpr (kInterleaved) {
+          // Element j of both vectors, one after the other.
+          const auto from = [&](int j) { return j < N ? a.v[j % N] : b.v[j % N]; };
+          const auto to = [&](int j) -> float& { return j < N ? left.v[j % N] : right.v[j % N]; };
+          const float even = from(2 * i), odd = from(2 * i + 1);
+          to(2 * i) = even * c.v[i] - odd * s.v[i];
+          to(2 * i + 1) = odd * c.v[i] + even * s.v[i];
+        } else {
+          left.v[i] = a.v[i] * c.v[i] - b.v[i] * s.v[i];
+          right.v[i] = b.v[i] * c.v[i] + a.v[i] * s.v[i];
+        }
       }
       store_float<N>(place(k, pair), left);
-      store_float<N>(place(k, pair) + half, right);
+      store_float<N>(place(k, pair) + apart, right);
     }
   }
 }
@@ -98,9 +110,9 @@ void rope(const CudaNative& native, const Rope& args) {
           x, positions, frequencies, head_dim, half, scale, sign);
     };
     if (half % kWide == 0 && head_dim % kWide == 0 && aligned<kWide>({args.x})) {
-      launch(rope_kernel<Act, kWide>, kWide);
+      launch(args.interleaved ? rope_kernel<Act, kWide, true> : rope_kernel<Act, kWide, false>, kWide);
     } else {
-      launch(rope_kernel<Act, 1>, 1);
+      launch(args.interleaved ? rope_kernel<Act, 1, true> : rope_kernel<Act, 1, false>, 1);
     }
   });
 }

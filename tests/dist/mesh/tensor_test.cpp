@@ -230,7 +230,8 @@ TEST(Tensor, PlansCountWhatARankHasOfALayer) {
   EXPECT_NEAR(with_mlp - half, 3 * 2 * rows * static_cast<double>(mlp.width * 3 * mlp.inner) / 2, 1e-6 * one);
 }
 
-// Norms after layers and of heads; learned positions, layer norms with biases; adapters with dropout.
+// Norms after layers and of heads; learned positions, layer norms with biases, interleaved rotation; adapters with
+// dropout.
 TEST(Tensor, SequenceParallelBlocksOfOtherFamiliesTrainLikeOneRank) {
   const comm::MeshSizes mesh = divided_mesh();
   const nn::SavePolicy full{.checkpointing = Checkpointing::full}, delayed{.delay_weight_gradients = true};
@@ -238,6 +239,7 @@ TEST(Tensor, SequenceParallelBlocksOfOtherFamiliesTrainLikeOneRank) {
   add_sandwich_norms(gemma);
   gpt.embedding.positions = "model.positions";
   gpt.embedding.max_position = 1024;
+  gpt.ropes[0].interleaved = true;
   for (models::BlockDescription& block : gpt.blocks) {
     block.attention.norm_config = block.mlp.norm_config = {.kind = nn::NormKind::layer, .bias = true};
   }

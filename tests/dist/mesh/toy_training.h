@@ -161,6 +161,7 @@ inline plan::Layout toy_layout(comm::MeshSizes mesh, const models::Model& model)
   layout.batch = toy_batch(mesh.context, true, mesh.context_heads);
   layout.policies.assign(static_cast<std::size_t>(model.layers()), {});
   layout.gradient_clip = 0.02;
+  layout.batch.tables = model.description().tables;
   plan::set_bounds(layout);
   return layout;
 }
