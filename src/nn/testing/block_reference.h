@@ -171,10 +171,18 @@ inline Vector moe_block(const MoeConfig& config, const Vector& x, const std::vec
   return y;
 }
 
+// The logits of a head; bias may be empty, softcap 0.
+inline Vector head_logits(const Vector& x, const Vector& norm, const Vector& table, double epsilon,
+                          const Vector& bias = {}, double softcap = 0) {
+  Vector logits = linear(rms_norm(x, norm, epsilon), table, bias, norm.size());
+  for (double& logit : logits) logit = softcap > 0 ? softcap * std::tanh(logit / softcap) : logit;
+  return logits;
+}
+
 // The sum of -log p(label) over the rows with a label.
 inline double head_loss(const Vector& x, const Vector& norm, const Vector& table, double epsilon,
-                        const std::vector<int>& labels) {
-  const Vector logits = linear(rms_norm(x, norm, epsilon), table, {}, norm.size());
+                        const std::vector<int>& labels, const Vector& bias = {}, double softcap = 0) {
+  const Vector logits = head_logits(x, norm, table, epsilon, bias, softcap);
   const std::size_t v = table.size() / norm.size();
   double loss = 0;
   for (std::size_t t = 0; t < labels.size(); ++t) {

@@ -75,6 +75,26 @@ inline OnMeshAndAlone expect_like_one_rank(
   return {cut, after};
 }
 
+// The gradients of one clipped step, parameter by parameter: the first moment is one tenth of them.
+inline void expect_gradients(const OnMeshAndAlone& trained, const std::string& text) {
+  const std::string prefix = "optimizer/exp_avg/";
+  double all = 0;
+  for (const auto& [name, values] : trained.alone) {
+    if (!name.starts_with(prefix)) continue;
+    for (const float value : values) all += double{value} * value;
+  }
+  ASSERT_GT(all, 0);
+  for (const auto& [name, values] : trained.alone) {
+    if (!name.starts_with(prefix)) continue;
+    double difference = 0, norm = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      difference += std::pow(double{trained.mesh.after.at(name)[i]} - values[i], 2);
+      norm += std::pow(double{values[i]}, 2);
+    }
+    EXPECT_LT(std::sqrt(difference) / std::max(std::sqrt(norm), 1e-3 * std::sqrt(all)), 1e-5) << text << ": " << name;
+  }
+}
+
 // Megatron's tensor parallelism: all weights but norms, biases of sums and positions are sliced, the vocabulary of 67
 // too. Sequences of 61 tokens are padded until the tensor ranks can divide their rows.
 inline const Division kVocabulary{.vocabulary = true}, kSequence{.vocabulary = true, .sequence_parallel = true};

@@ -7,26 +7,6 @@ namespace {
 
 const testing::Division kRows{.sequence_parallel = true};
 
-// The gradients of one clipped step: the first moment is one tenth of them.
-void expect_gradients(const testing::OnMeshAndAlone& trained, const std::string& text) {
-  const std::string prefix = "optimizer/exp_avg/";
-  double all = 0;
-  for (const auto& [name, values] : trained.alone) {
-    if (!name.starts_with(prefix)) continue;
-    for (const float value : values) all += double{value} * value;
-  }
-  ASSERT_GT(all, 0);
-  for (const auto& [name, values] : trained.alone) {
-    if (!name.starts_with(prefix)) continue;
-    double difference = 0, norm = 0;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      difference += std::pow(double{trained.mesh.after.at(name)[i]} - values[i], 2);
-      norm += std::pow(double{values[i]}, 2);
-    }
-    EXPECT_LT(std::sqrt(difference) / std::max(std::sqrt(norm), 1e-3 * std::sqrt(all)), 1e-5) << text << ": " << name;
-  }
-}
-
 testing::OnMeshAndAlone train_rows(const models::ModelDescription& whole, const comm::MeshSizes& mesh,
                                    const nn::SavePolicy& policy, const testing::Training& training) {
   const auto own = [](const nn::Param& param) { return param.flat; };
@@ -46,7 +26,7 @@ TEST(UnslicedVocabulary, SequenceParallelTrainsLikeOneRank) {
     mesh.kv_copies = testing::kv_copies(whole, world);
     for (const nn::SavePolicy& policy : {none, full}) {
       if (world == 4 && tied == (&policy == &none)) continue;
-      expect_gradients(train_rows(whole, mesh, policy, {.inputs = {0}}), tied ? "tied" : "untied");
+      testing::expect_gradients(train_rows(whole, mesh, policy, {.inputs = {0}}), tied ? "tied" : "untied");
     }
     train_rows(whole, mesh, none, {});
     if (world == 4) train_rows(whole, {.tensor = 2, .context = 2}, full, {});
