@@ -70,8 +70,7 @@ void check_supported(const ModelDescription& d, const std::string& file, Problem
   check.no(d.head.kind == nn::HeadKind::sequence_classification, "classification of sequences");
   check.no(d.head.kind == nn::HeadKind::token_classification, "classification of tokens");
   check.no(d.head.kind == nn::HeadKind::span, "prediction of spans");
-  check.no(d.head.softcap != 0, "soft-capping of logits");
-  check.no(d.head.bias, "a bias of the head");
+  check.no(d.head.softcap < 0, "soft-capping of logits with a negative cap");
 }
 
 }  // namespace hawser::models

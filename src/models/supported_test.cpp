@@ -40,6 +40,8 @@ TEST(Supported, WhatLayersCompute) {
               d.blocks[0].attention.qk_norm = {.unit_offset = true};
               d.blocks[0].attention.norm_place = d.blocks[0].mlp.norm_place = nn::NormPlace::sandwich;
               d.blocks[0].mlp.activation = nn::Activation::geglu_tanh;
+              d.head.softcap = 30;
+              d.head.bias = true;
             }),
             "");
   EXPECT_EQ(rejection([](ModelDescription& d) {
@@ -128,8 +130,7 @@ TEST(Supported, EverythingElseIsRejectedByName) {
       {"classification of sequences) at head", [](auto& d) { d.head.kind = nn::HeadKind::sequence_classification; }},
       {"classification of tokens) at head", [](auto& d) { d.head.kind = nn::HeadKind::token_classification; }},
       {"prediction of spans) at head", [](auto& d) { d.head.kind = nn::HeadKind::span; }},
-      {"soft-capping of logits) at head", [](auto& d) { d.head.softcap = 30; }},
-      {"a bias of the head) at head", [](auto& d) { d.head.bias = true; }},
+      {"soft-capping of logits with a negative cap) at head", [](auto& d) { d.head.softcap = -30; }},
   };
   for (const auto& [expected, change] : changes) {
     EXPECT_EQ(rejection(change), cat("config.json: not supported yet (got ", expected));

@@ -290,6 +290,26 @@ TEST_F(WeightsTest, NamesThatAModelIgnores) {
   EXPECT_EQ(problems.all().front().at, "another.norm.weight");
 }
 
+// The bias of a head is a tensor of its own, also if the weight is the embedding's, and is not weight-decayed.
+TEST_F(WeightsTest, AHeadWithABias) {
+  for (const std::string name : {"tied", "gqa"}) {
+    Problems problems;
+    ModelDescription description = read_description(golden(name), problems);
+    const std::int64_t vocabulary = description.head.vocabulary;
+    description.head.bias = true;
+    const Model model(std::move(description));
+    const HfTensor last = hf_tensors(model).back();
+    EXPECT_EQ(last.name, "lm_head.bias");
+    EXPECT_EQ(last.file_shape, Shape{vocabulary});
+    EXPECT_FALSE(model.flat(last.flat).params()[static_cast<std::size_t>(last.param)].decay);
+    EXPECT_EQ(model.parameters(), load_model(golden(name))->parameters() + vocabulary);
+    auto weights = open_weights(golden(name));
+    check_weights(model, weights, problems);
+    ASSERT_EQ(problems.size(), 1u) << problems.lines();
+    EXPECT_EQ(problems.all().front().at, "lm_head.bias");
+  }
+}
+
 TEST_F(WeightsTest, WhatDoesNotFitTheModelIsReportedAllAtOnce) {
   const auto model = load_model(golden("tied"));
   auto source = open_weights(golden("tied"));

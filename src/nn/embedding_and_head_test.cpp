@@ -88,6 +88,157 @@ TEST(Head, LossWithoutGradientIsEqualAndLogitsEqualTheReference) {
   EXPECT_LT(distance(get(logits), testing::linear(h, get(ctx.weights_[1]), {}, kWidth)), 1e-6);
 }
 
+// The seams of a rank whose rows come in two pieces.
+class TwoPieces : public Redistribute {
+ public:
+  std::unique_ptr<Sum> sum(LayerContext&, const TensorView& y, const TensorView&, Order) override {
+    return std::make_unique<Pieces>(y);
+  }
+
+ private:
+  struct Pieces : Sum {
+    explicit Pieces(const TensorView& all) : y(all) {}
+    int pieces() const override { return 2; }
+    RowPiece target(int p) override {
+      const std::int64_t first = p == 0 ? 0 : 4, rows = p == 0 ? 4 : y.size(0) - 4;
+      return {y.rows(first, rows), first};
+    }
+    void written(int) override {}
+    void finish() override {}
+    TensorView y;
+  };
+};
+
+// A head with a bias, or a cap that logits are near to, or both; of a complete vocabulary, and of one that is sliced
+// with three columns of padding, whose weights and biases are the largest. dtype: of activations and gradients.
+class CappedHead {
+ public:
+  CappedHead(DType dtype, bool bias, double softcap, bool sliced)
+      : dtype_(dtype), columns_(sliced ? kVocabulary + 3 : kVocabulary), device_(make_cpu_device()) {
+    HeadConfig config = head_config(true);
+    config.bias = bias;
+    config.softcap = softcap;
+    if (sliced) {
+      config.vocabulary = columns_;
+      config.vocabulary_part = {.total = kVocabulary};
+    }
+    head_ = std::make_unique<HeadLayer>(config, "table");
+    ctx_ = std::make_unique<TestContext>(*device_, dtype);
+    prepare(*ctx_);
+    ctx_->seams_.redistribute = std::make_shared<TwoPieces>();
+    Vector table = get(ctx_->weights_[1]), biases = bias_values();
+    table.resize(static_cast<std::size_t>(columns_ * kWidth), 9.0);
+    biases.resize(static_cast<std::size_t>(columns_), 50.0);
+    ctx_->weights_[1] = ctx_->make(dtype, {columns_, kWidth}, table);
+    if (bias) ctx_->weights_.push_back(ctx_->make(dtype, {columns_}, biases));
+  }
+
+  static Vector bias_values() { return normals("bias", kVocabulary, 1.5); }
+  static constexpr double kScale = 0.125, kStart = 1;
+
+  TensorView x() { return ctx_->make(dtype_, {kRows, kWidth}, normals("x", kRows * kWidth)); }
+  TestSink sink(bool accumulate) { return {*ctx_, head_->params(), accumulate, kStart, dtype_}; }
+  // Of the loss; dx and the gradients that the sink wants, without padding, which must be as it was.
+  double gradient(TestSink& sink, bool accumulate, Vector& dx, std::vector<Vector>& gradients) {
+    const TensorView to = ctx_->make(dtype_, {kRows, kWidth});
+    const HeadLayer::LossViews views{ctx_->make(DType::f32, {1}, {kScale}), ctx_->make(DType::f32, {2}, {0.0, 0.0})};
+    head_->loss_and_gradient(*ctx_, x(), to, views, sink);
+    ctx_->finish();
+    EXPECT_EQ(sink.asked(), std::vector<int>(head_->params().size(), 1));
+    dx = get(to);
+    gradients.clear();
+    for (const TensorView& view : sink.views()) {
+      Vector values = view.empty() ? Vector() : get(view);
+      const std::size_t real = values.size() / static_cast<std::size_t>(columns_) * kVocabulary;
+      for (std::size_t i = real; gradients.size() > 0 && i < values.size(); ++i) {
+        EXPECT_EQ(values[i], accumulate ? kStart : 0) << "padding";
+      }
+      if (gradients.size() > 0) values.resize(real);
+      gradients.push_back(std::move(values));
+    }
+    return get(views.sum)[0];
+  }
+  double loss() {
+    const TensorView sum = ctx_->make(DType::f32, {2}, {0.0, 0.0});
+    head_->loss(*ctx_, x(), {TensorView(), sum});
+    ctx_->finish();
+    return get(sum)[0];
+  }
+  Vector logits() {
+    const TensorView logits = ctx_->make(DType::f32, {kRows, kVocabulary});
+    head_->logits(*ctx_, x(), logits);
+    ctx_->finish();
+    return get(logits);
+  }
+  const std::vector<Param>& params() const { return head_->params(); }
+
+ private:
+  DType dtype_;
+  std::int64_t columns_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<TestContext> ctx_;
+  std::unique_ptr<HeadLayer> head_;
+};
+
+TEST(Head, BiasAndSoftcapEqualTheReference) {
+  for (const auto& [bias, softcap] : {std::pair{true, 0.0}, {false, 1.5}, {true, 1.5}}) {
+    Vector x = normals("x", kRows * kWidth), norm = normals("norm", kWidth, 0.1, 1.0);
+    Vector table = normals("table", kVocabulary * kWidth, 0.5), b = bias ? CappedHead::bias_values() : Vector();
+    const double cap = softcap;
+    const auto loss = [&] { return testing::head_loss(x, norm, table, 1e-5, kLabels, b, cap); };
+    const auto objective = [&] { return CappedHead::kScale * loss(); };
+    std::vector<Vector> expected{testing::differences(objective, norm), testing::differences(objective, table)};
+    if (bias) expected.push_back(testing::differences(objective, b));
+    const Vector expected_dx = testing::differences(objective, x);
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const bool sliced : {false, true}) {
+        const double max = dtype == DType::f32 ? 5e-6 : 2e-2;
+        CappedHead head(dtype, bias, softcap, sliced);
+        Vector dx;
+        std::vector<Vector> got;
+        for (const bool accumulate : {false, true}) {
+          TestSink sink = head.sink(accumulate);
+          EXPECT_NEAR(head.gradient(sink, accumulate, dx, got), loss(), max * loss());
+          EXPECT_LT(distance(dx, expected_dx), max);
+          ASSERT_EQ(got.size(), expected.size());
+          for (std::size_t p = 0; p < expected.size(); ++p) {
+            Vector gradient = expected[p];
+            for (double& value : gradient) value += accumulate ? CappedHead::kStart : 0;
+            EXPECT_LT(distance(got[p], gradient), max) << p;
+          }
+        }
+        EXPECT_NEAR(head.loss(), loss(), max * loss());
+        EXPECT_LT(distance(head.logits(), testing::head_logits(x, norm, table, 1e-5, b, cap)), max);
+      }
+    }
+  }
+}
+
+// The bias is the head's own parameter, although its weight is the embedding's; each of them can be frozen.
+TEST(Head, ABiasTrainsWithoutTheWeightAndTheWeightWithoutIt) {
+  for (const bool sliced : {false, true}) {
+    CappedHead head(DType::f32, true, 1.5, sliced);
+    const Param& bias = head.params().at(2);
+    EXPECT_EQ(bias.name, "lm_head.bias");
+    EXPECT_FALSE(bias.shared);
+    EXPECT_FALSE(bias.decay);
+    EXPECT_EQ(bias.initial.kind, Initial::Kind::zeros);
+    EXPECT_EQ(bias.padding, sliced ? 3 : 0);
+    EXPECT_EQ(bias.of_residual_rows, !sliced);
+    EXPECT_EQ(bias.flat.domain, sliced ? Domain::sliced : Domain::replicated);
+    Vector dx;
+    std::vector<Vector> all, got;
+    TestSink both = head.sink(false);
+    head.gradient(both, false, dx, all);
+    for (const int frozen : {1, 2}) {
+      TestSink sink = head.sink(false);
+      sink.reject(frozen);
+      head.gradient(sink, false, dx, got);
+      EXPECT_EQ(got[static_cast<std::size_t>(3 - frozen)], all[static_cast<std::size_t>(3 - frozen)]);
+    }
+  }
+}
+
 TEST(Embedding, LooksUpAndAddsUp) {
   const std::vector<int> ids{4, 0, 4, 12, 7, 4, 1, 0, 11};
   for (const auto& [dtype, scale] : {std::pair{DType::f32, 1.0}, {DType::bf16, 1.0}, {DType::f32, 2.5}}) {

@@ -3,10 +3,12 @@
 #include <algorithm>
 
 #include "nn/blocks/row_sum.h"
+#include "ops/bias/add_bias.h"
 #include "ops/copy/add.h"
 #include "ops/copy/copy.h"
 #include "ops/embedding/embedding.h"
 #include "ops/loss/linear_cross_entropy.h"
+#include "ops/loss/softcap.h"
 
 namespace hawser::nn {
 
@@ -141,6 +143,11 @@ HeadLayer::HeadLayer(HeadConfig config, const std::string& table)
   params_.back().shared = config_.tied;
   if (config_.norm_config.bias) params_.push_back(norm_bias(config_.norm, config_.width));
   if (config_.transform) transform_.emplace(*config_.transform, config_.width, config_.initial_std, params_);
+  if (!config_.bias) return;
+  bias_ = static_cast<int>(params_.size());
+  params_.push_back(sliced_param(config_.output + ".bias", {config_.vocabulary}, 0, config_.vocabulary_part,
+                                 {Initial::Kind::zeros}, false));
+  if (!sliced()) set_unsliced(params_.back());
 }
 
 HeadTransform::Tensors HeadLayer::transformed(LayerContext& ctx, const TensorView& x) const {
@@ -149,6 +156,10 @@ HeadTransform::Tensors HeadLayer::transformed(LayerContext& ctx, const TensorVie
 
 Linear HeadLayer::projection() {
   return {.site = Site::logits, .weight = kProjection};
+}
+
+TensorView HeadLayer::bias(const LayerContext& ctx) const {
+  return bias_ >= 0 ? ctx.weight(bias_) : TensorView();
 }
 
 TensorView HeadLayer::normed(LayerContext& ctx, const TensorView& x, const TensorView& statistics) const {
@@ -169,12 +180,16 @@ void cross_entropy(LayerContext& ctx, ops::LinearCrossEntropy call) {
 
 void HeadLayer::loss(LayerContext& ctx, const TensorView& x, const LossViews& views) const {
   const TensorView h = normed(ctx, transformed(ctx, x).y, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
-  if (sliced()) return sliced_loss(ctx, projection(), config_.vocabulary_part, h, {}, views, {});
+  if (sliced()) {
+    return sliced_loss(ctx, {projection(), config_.vocabulary_part, bias(ctx), config_.softcap}, h, {}, views, {});
+  }
   cross_entropy(ctx, {.x = h,
                       .weight = ctx.weight(kProjection),
+                      .bias = bias(ctx),
                       .labels = residual_rows(ctx, x, ctx.batch().labels),
                       .scale = views.inverse_targets,
-                      .loss_sum = views.sum});
+                      .loss_sum = views.sum,
+                      .softcap = config_.softcap});
 }
 
 void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const TensorView& dx, const LossViews& views,
@@ -184,29 +199,41 @@ void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const 
   const TensorView h = normed(ctx, inner.y, statistics);
   const TensorView dh = ctx.temp(ctx.dtype(), x.shape());
   const GradientTarget weight = sink.target(kProjection);
+  const GradientTarget dbias = bias_ >= 0 ? sink.target(bias_) : GradientTarget();
   if (sliced()) {
-    sliced_loss(ctx, projection(), config_.vocabulary_part, h, dh, views, weight);
+    sliced_loss(ctx, {projection(), config_.vocabulary_part, bias(ctx), config_.softcap}, h, dh, views,
+                {weight, dbias});
   } else {
     cross_entropy(ctx, {.x = h,
                         .weight = ctx.weight(kProjection),
+                        .bias = bias(ctx),
                         .labels = residual_rows(ctx, x, ctx.batch().labels),
                         .scale = views.inverse_targets,
                         .loss_sum = views.sum,
                         .dx = dh,
                         .dweight = weight.view,
-                        .accumulate_weight = weight.accumulate});
+                        .dbias = dbias.view,
+                        .accumulate_weight = weight.accumulate,
+                        .accumulate_bias = dbias.accumulate,
+                        .softcap = config_.softcap});
   }
   const TensorView dinner = transform_ ? ctx.temp(ctx.dtype(), x.shape()) : dx;
   norm_.backward(ctx, inner.y, statistics, dh, TensorView(), dinner, sink);
   if (transform_) transform_->backward(ctx, x, inner, dinner, dx, sink);
 }
 
+void HeadLayer::project(LayerContext& ctx, const TensorView& h, const TensorView& logits) const {
+  projection().forward(ctx, h, logits);
+  if (bias_ >= 0) ops::add_bias(ctx.compute(), {.y = logits, .bias = bias(ctx)});
+  if (config_.softcap > 0) ops::softcap(ctx.compute(), {.y = logits, .softcap = config_.softcap});
+}
+
 void HeadLayer::logits(LayerContext& ctx, const TensorView& x, const TensorView& logits) const {
   const TensorView h = normed(ctx, transformed(ctx, x).y, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
-  if (!sliced()) return projection().forward(ctx, h, logits);
+  if (!sliced()) return project(ctx, h, logits);
   const std::int64_t rows = x.size(0), own = config_.vocabulary, total = config_.vocabulary_part.total;
   const TensorView part = ctx.temp(DType::f32, {rows, own});
-  projection().forward(ctx, h, part);
+  project(ctx, h, part);
   const TensorView all = ctx.temp(DType::f32, {(total + own - 1) / own * rows, own});
   ctx.seams().tensor_reduce->gather(ctx, part, all);
   for (std::int64_t begin = 0; begin < total; begin += own) {

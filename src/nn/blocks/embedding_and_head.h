@@ -90,16 +90,18 @@ struct HeadConfig {
   std::optional<HeadTransformConfig> transform;  // before the norm, which is then the head's own
   HeadKind kind = HeadKind::language_model;
   std::int64_t classes = 0;  // of a classification
-  double softcap = 0;        // of the logits, as AttentionConfig::softcap. Not supported yet
-  bool bias = false;         // of the projection. Not supported yet
+  double softcap = 0;        // logits become softcap * tanh(logit / softcap) (Gemma 2); 0: no
+  bool bias = false;         // of the projection (GPT-J): a parameter of its own, also if the weight is tied
 };
 
 // Final norm, vocabulary projection and cross entropy, fused: the full logits are never stored and no GEMM runs twice.
-//   logits = norm(transform(x)) W^T, or norm(x) W^T
-// Weight 0 is the norm's, weight 1 the projection's [V, C]. x, dx [RowCounts::residual, C]. With a slice of the
-// vocabulary the loss is sliced_loss (nn/blocks/sliced_loss.h). Without, every tensor rank has the complete projection
-// and exchanges nothing: it computes the loss of the residual's rows (loss_of_residual_rows), and with sequence
-// parallelism its gradients are parts of sums (set_unsliced).
+//   logits = norm(transform(x)) W^T + bias, or norm(x) W^T + bias
+// Weight 0 is the norm's, weight 1 the projection's [V, C]; the norm's bias, the parameters of the transform and the
+// projection's bias [V] follow, of those that have them. The bias of the projection is sliced like its weight, and starts
+// with zeros. x, dx [RowCounts::residual, C]. With a slice of the vocabulary the loss is sliced_loss
+// (nn/blocks/sliced_loss.h). Without, every tensor rank has the complete projection and exchanges nothing: it computes the
+// loss of the residual's rows (loss_of_residual_rows), and with sequence parallelism its gradients are parts of sums
+// (set_unsliced).
 class HeadLayer {
  public:
   using LossViews = nn::LossViews;
@@ -109,9 +111,9 @@ class HeadLayer {
   void loss(LayerContext&, const TensorView& x, const LossViews&) const;
   void loss_and_gradient(LayerContext&, const TensorView& x, const TensorView& dx, const LossViews&,
                          GradientSink&) const;
-  // logits float32 [B, V] = projection of the final norm of x [B, C]: the rows at BatchViews::logit_positions, which the
-  // caller has gathered. V: of the model, on every rank; with a slice of the vocabulary TensorReduce::gather gathers the
-  // ranks' columns. For generation, and not with sequence parallelism.
+  // logits float32 [B, V] = projection of the final norm of x [B, C], with its bias and soft-capped: the rows at
+  // BatchViews::logit_positions, which the caller has gathered. V: of the model, on every rank; with a slice of the
+  // vocabulary TensorReduce::gather gathers the ranks' columns. For generation, and not with sequence parallelism.
   void logits(LayerContext&, const TensorView& x, const TensorView& logits) const;
   // LossViews::sum gets the loss of RowCounts::residual rows, not of all: with sequence parallelism a step's loss is a
   // sum over the tensor ranks, too.
@@ -121,6 +123,8 @@ class HeadLayer {
  private:
   static Linear projection();
   HeadTransform::Tensors transformed(LayerContext&, const TensorView& x) const;
+  TensorView bias(const LayerContext&) const;
+  void project(LayerContext&, const TensorView& h, const TensorView& logits) const;
   TensorView normed(LayerContext&, const TensorView& x, const TensorView& statistics) const;
   bool sliced() const { return config_.vocabulary_part.total > 0; }
 
@@ -128,6 +132,7 @@ class HeadLayer {
   std::vector<Param> params_;
   Norm norm_;
   std::optional<HeadTransform> transform_;
+  int bias_ = -1;  // of the projection, among the parameters
 };
 
 }  // namespace hawser::nn

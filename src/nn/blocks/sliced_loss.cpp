@@ -12,27 +12,55 @@ namespace {
 
 constexpr std::int64_t kLogitBytes = std::int64_t{256} << 20;
 
+// A gradient to which chunks of rows add: in float32, which is rounded once.
+class ChunkSum {
+ public:
+  ChunkSum(LayerContext& ctx, const GradientTarget& target) : ctx_(ctx), target_(target) {
+    const TensorView& view = target_.view;
+    if (!view.empty() && view.dtype() != DType::f32) sum_ = ctx.temp(DType::f32, view.shape());
+  }
+
+  // Calls write(view, accumulate) for a chunk, unless no gradient is wanted.
+  template <class Write>
+  void add(const Write& write) {
+    if (target_.view.empty()) return;
+    write(sum_.empty() ? target_.view : sum_, begun_ || (target_.accumulate && sum_.empty()));
+    begun_ = true;
+  }
+
+  void finish() const {
+    if (sum_.empty()) return;
+    if (target_.accumulate) {
+      ops::add(ctx_.compute(), {.a = target_.view, .b = sum_, .y = target_.view});
+    } else {
+      ops::cast(ctx_.compute(), {.x = sum_, .y = target_.view});
+    }
+  }
+
+ private:
+  LayerContext& ctx_;
+  GradientTarget target_;
+  TensorView sum_;
+  bool begun_ = false;  // it has a chunk
+};
+
 class SlicedLoss {
  public:
-  SlicedLoss(LayerContext& ctx, const Linear& projection, PartOf vocabulary, const TensorView& h,
-             const LossViews& views, const GradientTarget& weight)
+  SlicedLoss(LayerContext& ctx, const SlicedProjection& projection, const TensorView& h, const LossViews& views,
+             const ProjectionGradients& gradients)
       : ctx_(ctx),
         projection_(projection),
-        vocabulary_(vocabulary),
         h_(h),
         views_(views),
-        weight_(weight),
-        columns_(ctx.weight(projection.weight).size(0)),
-        ranks_((vocabulary.total + columns_ - 1) / columns_),
+        columns_(ctx.weight(projection.linear.weight).size(0)),
+        ranks_((projection.vocabulary.total + columns_ - 1) / columns_),
         chunk_(std::min(h.size(0), std::max<std::int64_t>(32, kLogitBytes / (4 * columns_)))),
         logits_(ctx.temp(DType::f32, {chunk_, columns_})),
         gradients_(ctx.dtype() == DType::f32 ? logits_ : ctx.temp(ctx.dtype(), {chunk_, columns_})),
         statistics_(ctx.temp(DType::f32, {3 * chunk_})),
-        parts_(ctx.temp(DType::f32, {ranks_ * 3 * chunk_})) {
-    const TensorView& view = weight_.view;
-    // Chunks add up in float32.
-    if (!view.empty() && view.dtype() != DType::f32) sum_ = ctx.temp(DType::f32, view.shape());
-  }
+        parts_(ctx.temp(DType::f32, {ranks_ * 3 * chunk_})),
+        weight_(ctx, gradients.weight),
+        bias_(ctx, gradients.bias) {}
 
   // Rows [begin, begin + rows) of h. dh: of these rows; empty: only the loss.
   void run(std::int64_t begin, std::int64_t rows, const TensorView& dh) {
@@ -42,13 +70,9 @@ class SlicedLoss {
     }
   }
 
-  void finish() {
-    if (sum_.empty()) return;
-    if (weight_.accumulate) {
-      ops::add(ctx_.compute(), {.a = weight_.view, .b = sum_, .y = weight_.view});
-    } else {
-      ops::cast(ctx_.compute(), {.x = sum_, .y = weight_.view});
-    }
+  void finish() const {
+    weight_.finish();
+    bias_.finish();
   }
 
  private:
@@ -57,54 +81,54 @@ class SlicedLoss {
     const TensorView logits = logits_.rows(0, rows);
     const TensorView parts = parts_.rows(0, ranks_ * 3 * rows).reshape({ranks_ * 3, rows});
     const TensorView statistics = statistics_.rows(0, 3 * rows).reshape({3, rows});
-    projection_.forward(ctx_, h, logits);
+    const PartOf& vocabulary = projection_.vocabulary;
+    projection_.linear.forward(ctx_, h, logits);
     ops::logit_statistics(ctx_.compute(), {.logits = logits,
+                                           .bias = projection_.bias,
                                            .labels = labels,
                                            .statistics = statistics,
-                                           .first_column = vocabulary_.begin,
-                                           .total_columns = vocabulary_.total});
+                                           .first_column = vocabulary.begin,
+                                           .total_columns = vocabulary.total,
+                                           .softcap = projection_.softcap});
     ctx_.seams().tensor_reduce->gather(ctx_, statistics, parts);
     ops::combine_statistics(ctx_.compute(), {.parts = parts, .statistics = statistics});
     const TensorView gradients = dh.empty() ? dh : gradients_.rows(0, rows);
     ops::logit_gradients(ctx_.compute(), {.logits = logits,
+                                          .bias = projection_.bias,
                                           .labels = labels,
                                           .statistics = statistics,
                                           .scale = views_.inverse_targets,
                                           .loss_sum = views_.sum,
                                           .gradients = gradients,
-                                          .first_column = vocabulary_.begin,
-                                          .total_columns = vocabulary_.total});
+                                          .first_column = vocabulary.begin,
+                                          .total_columns = vocabulary.total,
+                                          .softcap = projection_.softcap});
     if (dh.empty()) return;
-    const TensorView to = sum_.empty() ? weight_.view : sum_;
-    if (!to.empty()) {
-      layer_gemm(ctx_, {.a = gradients,
-                        .b = h,
-                        .c = to,
-                        .transpose_a = true,
-                        .accumulate = begun_ || (weight_.accumulate && sum_.empty())});
-      begun_ = true;
-    }
-    projection_.input_gradient(ctx_, gradients, dh);
+    weight_.add([&](const TensorView& to, bool accumulate) {
+      layer_gemm(ctx_, {.a = gradients, .b = h, .c = to, .transpose_a = true, .accumulate = accumulate});
+    });
+    bias_.add([&](const TensorView& to, bool accumulate) {
+      ops::bias_gradient(ctx_.compute(), {.dy = gradients, .db = to, .accumulate = accumulate});
+    });
+    projection_.linear.input_gradient(ctx_, gradients, dh);
   }
 
   LayerContext& ctx_;
-  const Linear& projection_;
-  PartOf vocabulary_;
+  const SlicedProjection& projection_;
   TensorView h_;
   const LossViews& views_;
-  GradientTarget weight_;
   std::int64_t columns_, ranks_, chunk_;
-  TensorView logits_, gradients_, statistics_, parts_, sum_;
-  bool begun_ = false;  // the weight's gradient has a chunk
+  TensorView logits_, gradients_, statistics_, parts_;
+  ChunkSum weight_, bias_;
 };
 
 }  // namespace
 
-void sliced_loss(LayerContext& ctx, const Linear& projection, PartOf vocabulary, const TensorView& h,
-                 const TensorView& dh, const LossViews& views, const GradientTarget& weight) {
+void sliced_loss(LayerContext& ctx, const SlicedProjection& projection, const TensorView& h, const TensorView& dh,
+                 const LossViews& views, const ProjectionGradients& gradients) {
   const auto gather = ctx.seams().redistribute->gather(ctx, h);
   const TensorView all = gather->all().view;
-  SlicedLoss loss(ctx, projection, vocabulary, all, views, weight);
+  SlicedLoss loss(ctx, projection, all, views, gradients);
   if (dh.empty()) {
     loss.run(0, all.size(0), dh);
     return gather->finish();

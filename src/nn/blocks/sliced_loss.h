@@ -12,13 +12,24 @@ struct LossViews {
   TensorView sum;              // [2] (high and low part): += sum over valid targets of -log p(label)
 };
 
-// The loss of logits h W^T, of which this rank has the columns `vocabulary`, as many as every other, padding included.
-// h [RowCounts::residual, C], labels of RowCounts::full rows; the Redistribute seam gathers h and sums dh, in one order
-// on all ranks. Every rank adds the complete loss to views.sum. dh: the gradient of h; empty: only the loss. weight: of
-// W [V, C]; a bf16 one is summed in float32 over the chunks of rows. All ranks have the same chunks: as many rows as take
-// 256 MiB of float32 logits of a rank's columns, and at least 32. The logits of a chunk are written once, and one
-// TensorReduce::gather exchanges its statistics.
-void sliced_loss(LayerContext&, const Linear& projection, PartOf vocabulary, const TensorView& h, const TensorView& dh,
-                 const LossViews& views, const GradientTarget& weight);
+// Logits h W^T + b, soft-capped if `softcap` is not 0, of which this rank has the columns `vocabulary`, as many as
+// every other, padding included.
+struct SlicedProjection {
+  Linear linear;  // without bias
+  PartOf vocabulary;
+  TensorView bias;  // [V]: of this rank's columns; empty: none
+  double softcap = 0;
+};
+struct ProjectionGradients {
+  GradientTarget weight, bias;  // of W [V, C] and b [V]
+};
+
+// The loss of these logits. h [RowCounts::residual, C], labels of RowCounts::full rows; the Redistribute seam gathers h
+// and sums dh, in one order on all ranks. Every rank adds the complete loss to views.sum. dh: the gradient of h; empty:
+// only the loss. bf16 gradients of W and b are summed in float32 over the chunks of rows. All ranks have the same
+// chunks: as many rows as take 256 MiB of float32 logits of a rank's columns, and at least 32. The logits of a chunk
+// are written once, and one TensorReduce::gather exchanges its statistics.
+void sliced_loss(LayerContext&, const SlicedProjection& projection, const TensorView& h, const TensorView& dh,
+                 const LossViews& views, const ProjectionGradients& gradients);
 
 }  // namespace hawser::nn

@@ -198,6 +198,14 @@ inline Vector moe_block(const MoeConfig& config, const Vector& x, const std::vec
   return y;
 }
 
+// The logits of a head; bias may be empty, softcap 0.
+inline Vector head_logits(const Vector& x, const Vector& norm, const Vector& table, double epsilon,
+                          const Vector& bias = {}, double softcap = 0) {
+  Vector logits = linear(rms_norm(x, norm, epsilon), table, bias, norm.size());
+  for (double& logit : logits) logit = softcap > 0 ? softcap * std::tanh(logit / softcap) : logit;
+  return logits;
+}
+
 // The sum of -log p(label) over the rows with a label, of logits [T, v].
 inline double loss_of_logits(const Vector& logits, std::size_t v, const std::vector<int>& labels) {
   double loss = 0;
@@ -211,8 +219,8 @@ inline double loss_of_logits(const Vector& logits, std::size_t v, const std::vec
 }
 
 inline double head_loss(const Vector& x, const Vector& norm, const Vector& table, double epsilon,
-                        const std::vector<int>& labels) {
-  const Vector logits = linear(rms_norm(x, norm, epsilon), table, {}, norm.size());
+                        const std::vector<int>& labels, const Vector& bias = {}, double softcap = 0) {
+  const Vector logits = head_logits(x, norm, table, epsilon, bias, softcap);
   return loss_of_logits(logits, table.size() / norm.size(), labels);
 }
 

@@ -4,7 +4,8 @@
 // Usage: one thread calls make() on the barrier and fence_made(), then __syncthreads(). For each use, one thread calls
 // expect() with the number of bytes and starts the copies; all threads call wait() with the phase: 0 at the first use,
 // 1 at the second, 0 again. Addresses and sizes are multiples of 16. Memory that threads have read may be overwritten
-// by a copy only after a barrier of the block.
+// by a copy only after a barrier of the block; memory that they have written, only if each has called fence_written()
+// before that barrier.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,9 @@ struct CopyBarrier {
   __device__ __forceinline__ void make() { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address())); }
   static __device__ __forceinline__ void fence_made() {
     asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::: "memory");
+  }
+  static __device__ __forceinline__ void fence_written() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
   __device__ __forceinline__ void expect(unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");

@@ -61,6 +61,18 @@ void check_labels(const TensorView& labels, std::int64_t vocabulary) {
   }
 }
 
+// db (+)= the column sums of g
+void add_columns(const TensorView& g, const TensorView& db, bool accumulate) {
+  if (g.size(0) > 0) return bias_gradient({.dy = g, .db = db, .accumulate = accumulate});
+  if (!accumulate) fill({.y = db});
+}
+
+// to (+)= sum, rounded
+void write_sum(const TensorView& sum, const TensorView& to, bool accumulate) {
+  if (accumulate) return add({.a = to, .b = sum, .y = to});
+  cast({.x = sum, .y = to});
+}
+
 }  // namespace
 
 LossLayout loss_layout(const LinearCrossEntropy& call) {
@@ -70,7 +82,8 @@ LossLayout loss_layout(const LinearCrossEntropy& call) {
   // Not a multiple of a page where the vocabulary is one: rows then share the sets of the caches.
   LossLayout layout{.chunks = chunks,
                     .stride = round_up(vocabulary, 16) + 16,
-                    .sum_elements = chunks.sums_dweight ? call.weight.elements() : 0};
+                    .sum_elements = chunks.sums_dweight ? call.weight.elements() : 0,
+                    .bias_elements = chunks.sums_dbias ? vocabulary : 0};
   const std::int64_t rows = chunks.rows;
   const std::int64_t tail = rows > 0 ? tokens % rows : 0;
   for (const std::int64_t count : {rows, tail}) {
@@ -101,9 +114,13 @@ void linear_cross_entropy(const LinearCrossEntropy& args) {
   const bool sums = layout.chunks.sums_dweight;
   const TensorView summed =
       sums ? TensorView(memory + layout.sum(), DType::f32, args.dweight.shape(), args.dweight.device()) : args.dweight;
+  const bool sums_bias = layout.chunks.sums_dbias;
+  const TensorView summed_bias =
+      sums_bias ? TensorView(memory + layout.bias_sum(), DType::f32, {vocabulary}, args.dbias.device()) : args.dbias;
   std::byte* const scratch = memory + layout.scratch();
   const std::int64_t scratch_bytes = args.workspace.bytes() - layout.scratch();
-  const bool gradients = !args.dx.empty() || !args.dweight.empty();
+  const bool gradients = has_gradients(args);
+  const auto softcap = static_cast<float>(args.softcap);
   const float scale = gradients ? *args.scale.data<float>() : 0.0f;
   const auto* labels = args.labels.data<std::int32_t>();
   double total = 0;
@@ -129,8 +146,12 @@ void linear_cross_entropy(const LinearCrossEntropy& args) {
           if (gradients) std::fill_n(out, vocabulary, Act(0.0f));
           return;
         }
+        if (!args.bias.empty() || softcap > 0) {
+          const auto* const bias = reinterpret_cast<const Act*>(args.bias.raw());
+          HAWSER_DISPATCH(capped_row, row, bias, softcap, row, vocabulary);
+        }
         double (*const log)(double) = std::log;
-        losses[r] = HAWSER_DISPATCH(loss_row, row, out, vocabulary, label, gradients, scale, log);
+        losses[r] = HAWSER_DISPATCH(loss_row, row, out, vocabulary, label, gradients, scale, softcap, log);
       });
     });
     for (std::int64_t r = 0; r < rows; ++r) total += losses[r];
@@ -142,6 +163,11 @@ void linear_cross_entropy(const LinearCrossEntropy& args) {
       p.dweight.accumulate = begin > 0 || (args.accumulate_weight && !sums);
       multiply(p.dweight, scratch, scratch_bytes);
     }
+    if (!args.dbias.empty()) {
+      const TensorView rows_of_gradients(memory, act, {rows, p.dweight.lda}, args.x.device());
+      add_columns(rows_of_gradients.columns(0, vocabulary), summed_bias,
+                  begin > 0 || (args.accumulate_bias && !sums_bias));
+    }
     if (!args.dx.empty()) {
       p.dx.a = logits;
       p.dx.b = args.weight.raw();
@@ -150,8 +176,8 @@ void linear_cross_entropy(const LinearCrossEntropy& args) {
     }
     if (chunk == 0) break;
   }
-  if (sums && args.accumulate_weight) add({.a = args.dweight, .b = summed, .y = args.dweight});
-  if (sums && !args.accumulate_weight) cast({.x = summed, .y = args.dweight});
+  if (sums) write_sum(summed, args.dweight, args.accumulate_weight);
+  if (sums_bias) write_sum(summed_bias, args.dbias, args.accumulate_bias);
   auto* sum = args.loss_sum.data<float>();
   total += static_cast<double>(sum[0]) + static_cast<double>(sum[1]);
   sum[0] = static_cast<float>(total);

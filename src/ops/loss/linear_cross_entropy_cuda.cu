@@ -37,8 +37,26 @@ struct Chunks {
   // What the GEMMs of all chunks add up: the float32 sum, or dweight itself.
   TensorView summed() const {
     if (!layout.chunks.sums_dweight) return args.dweight;
-    std::byte* const at = args.workspace.raw() + layout.logits_bytes() + layout.losses_bytes();
-    return {at, DType::f32, args.dweight.shape(), args.dweight.device()};
+    return {args.workspace.raw() + layout.sum(), DType::f32, args.dweight.shape(), args.dweight.device()};
+  }
+  TensorView summed_bias() const {
+    if (!layout.chunks.sums_dbias) return args.dbias;
+    return {args.workspace.raw() + layout.bias_sum(), DType::f32, args.dbias.shape(), args.dbias.device()};
+  }
+
+  // dbias (+)= the column sums of a chunk's gradients
+  void add_bias_gradient(const CudaNative& native, std::int64_t begin, std::int64_t rows) const {
+    const bool accumulate = begin > 0 || (args.accumulate_bias && !layout.chunks.sums_dbias);
+    const TensorView db = summed_bias();
+    if (rows == 0) {
+      if (!accumulate) fill(native, {.y = db});
+      return;
+    }
+    const bool bf16 = by_float(args.x.dtype(), false, true);
+    const std::int64_t stride = bf16 ? 2 * layout.stride : layout.stride;
+    const TensorView all(args.workspace.raw(), args.x.dtype(), {rows, stride}, args.workspace.device());
+    bias_gradient(
+        native, {.dy = all.columns(bf16 ? layout.stride : 0, args.weight.size(0)), .db = db, .accumulate = accumulate});
   }
 
   LossGemms gemms(std::int64_t begin, std::int64_t rows) const {
@@ -91,14 +109,19 @@ struct Chunks {
   }
 };
 
+// to (+)= sum, rounded
+void write_sum(const CudaNative& native, const TensorView& sum, const TensorView& to, bool accumulate) {
+  if (accumulate) return add(native, {.a = to, .b = sum, .y = to});
+  cast(native, {.x = sum, .y = to});
+}
+
 }  // namespace
 
 void linear_cross_entropy(const CudaNative& native, const LinearCrossEntropy& args) {
   const std::int64_t tokens = args.x.size(0), vocabulary = args.weight.size(0);
   const Chunks chunks(args);
   double* const losses = chunks.losses();
-  const bool gradients = !args.dx.empty() || !args.dweight.empty();
-  const float* const scale = gradients ? args.scale.data<float>() : nullptr;
+  const float* const scale = has_gradients(args) ? args.scale.data<float>() : nullptr;
   // An empty batch still writes dweight: one chunk without rows.
   for (std::int64_t begin = 0; begin == 0 || begin < tokens; begin += chunks.layout.chunks.rows) {
     const std::int64_t rows = std::min(chunks.layout.chunks.rows, tokens - begin);
@@ -111,19 +134,17 @@ void linear_cross_entropy(const CudaNative& native, const LinearCrossEntropy& ar
                           .vocabulary = vocabulary,
                           .labels = args.labels.data<std::int32_t>() + begin,
                           .first_token = begin,
+                          .bias = args.bias.raw(),
+                          .softcap = args.softcap,
                           .scale = scale,
                           .losses = losses + begin});
     if (!args.dweight.empty()) multiply(native, p.dweight);
+    if (!args.dbias.empty()) chunks.add_bias_gradient(native, begin, rows);
     if (!args.dx.empty()) multiply(native, p.dx);
     if (chunks.layout.chunks.rows == 0) break;
   }
-  if (chunks.layout.chunks.sums_dweight) {
-    if (args.accumulate_weight) {
-      add(native, {.a = args.dweight, .b = chunks.summed(), .y = args.dweight});
-    } else {
-      cast(native, {.x = chunks.summed(), .y = args.dweight});
-    }
-  }
+  if (chunks.layout.chunks.sums_dweight) write_sum(native, chunks.summed(), args.dweight, args.accumulate_weight);
+  if (chunks.layout.chunks.sums_dbias) write_sum(native, chunks.summed_bias(), args.dbias, args.accumulate_bias);
   add_losses(native, losses, tokens, args.loss_sum.data<float>());
 }
 

@@ -12,22 +12,39 @@ using namespace testing;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Logits of all columns, cut into slices that begin at `cuts`; the last number is the number of columns. The last slice
-// has columns of padding after them, with the largest logits.
+// has columns of padding after them, with the largest logits and biases.
 struct Sliced {
   Values logits, labels;
   std::vector<std::int64_t> cuts;
   std::int64_t padding = 0;
+  Values bias = {};  // may be empty
+  double softcap = 0;
   std::int64_t rows() const { return static_cast<std::int64_t>(labels.size()); }
   std::int64_t columns() const { return cuts.back(); }
-  double at(std::int64_t row, std::int64_t column) const {
+  double logit(std::int64_t row, std::int64_t column) const {
     return logits[static_cast<std::size_t>(row * columns() + column)];
+  }
+  // z
+  double at(std::int64_t row, std::int64_t column) const {
+    const double z = logit(row, column) + (bias.empty() ? 0 : bias[static_cast<std::size_t>(column)]);
+    return softcap > 0 ? softcap * std::tanh(z / softcap) : z;
+  }
+  // The factor of the gradient of a logit.
+  double factor(std::int64_t row, std::int64_t column) const {
+    return softcap > 0 ? 1 - std::pow(at(row, column) / softcap, 2) : 1;
   }
   Values slice(std::size_t s) const {
     Values out;
     for (std::int64_t t = 0; t < rows(); ++t) {
-      for (std::int64_t v = cuts[s]; v < cuts[s + 1]; ++v) out.push_back(at(t, v));
+      for (std::int64_t v = cuts[s]; v < cuts[s + 1]; ++v) out.push_back(logit(t, v));
       if (s + 2 == cuts.size()) out.insert(out.end(), static_cast<std::size_t>(padding), 9000.0);
     }
+    return out;
+  }
+  Values bias_of_slice(std::size_t s) const {
+    if (bias.empty()) return {};
+    Values out(bias.begin() + cuts[s], bias.begin() + cuts[s + 1]);
+    if (s + 2 == cuts.size()) out.insert(out.end(), static_cast<std::size_t>(padding), 100.0);
     return out;
   }
 };
@@ -46,14 +63,15 @@ Expected expected_of(const Sliced& sliced, double scale) {
     for (std::int64_t v = 0; v < sliced.columns(); ++v) sum += std::exp(sliced.at(t, v) - max);
     for (std::int64_t v = 0; v < sliced.columns(); ++v) {
       const double p = std::exp(sliced.at(t, v) - max) / sum;
-      out.gradients.push_back(label < 0 ? 0 : scale * (p - (static_cast<double>(v) == label ? 1 : 0)));
+      out.gradients.push_back(
+          label < 0 ? 0 : scale * (p - (static_cast<double>(v) == label ? 1 : 0)) * sliced.factor(t, v));
     }
     if (label >= 0) out.loss += max + std::log(sum) - sliced.at(t, static_cast<std::int64_t>(label));
   }
   return out;
 }
 
-// One rank's statistics and gradients; the other slices' statistics are computed here.
+// One rank's statistics and gradients, in `dtype` like the bias; the other slices' statistics are computed here.
 void check(const std::string& name, const Sliced& sliced, DType dtype, bool gradients) {
   constexpr double kScale = 0.25, kBefore = 3;
   const std::int64_t rows = sliced.rows();
@@ -74,18 +92,19 @@ void check(const std::string& name, const Sliced& sliced, DType dtype, bool grad
     const bool last = s + 2 == sliced.cuts.size();
     const std::int64_t first = sliced.cuts[s], real = sliced.cuts[s + 1] - first;
     const std::int64_t columns = real + (last ? sliced.padding : 0);
-    const Values own = sliced.slice(s);
+    const Values own = sliced.slice(s), bias = sliced.bias_of_slice(s);
     Values statistics(3 * wide), of_slice;
     for (std::size_t t = 0; t < wide; ++t) {
-      const double* const row = own.data() + static_cast<std::int64_t>(t) * columns;
-      const double max = *std::max_element(row, row + real);
+      Values row;
+      for (std::int64_t v = first; v < first + real; ++v) row.push_back(sliced.at(static_cast<std::int64_t>(t), v));
+      const double max = *std::max_element(row.begin(), row.end());
       double sum = 0;
-      for (std::int64_t v = 0; v < real && max > -kInfinity; ++v) sum += std::exp(row[v] - max);
+      for (const double z : row) sum += max > -kInfinity ? std::exp(z - max) : 0;
       const double label = sliced.labels[t] - static_cast<double>(first);
       const bool has = sliced.labels[t] >= 0 && label >= 0 && label < static_cast<double>(real);
       statistics[t] = max;
       statistics[wide + t] = sum;
-      statistics[2 * wide + t] = has ? row[static_cast<std::int64_t>(label)] : 0;
+      statistics[2 * wide + t] = has ? row[static_cast<std::size_t>(label)] : 0;
       for (std::int64_t v = first; v < first + real; ++v) {
         of_slice.push_back(
             expected.gradients[t * static_cast<std::size_t>(sliced.columns()) + static_cast<std::size_t>(v)]);
@@ -95,11 +114,13 @@ void check(const std::string& name, const Sliced& sliced, DType dtype, bool grad
     const std::string what = cat(name, " slice ", s, " ", to_string(dtype));
     check_case({"logit_statistics " + what,
                 [&](World& world) -> std::vector<Values> {
-                  const LogitStatistics args{.logits = world.in(DType::f32, {rows, columns}, own),
-                                             .labels = world.in(DType::i32, {rows}, sliced.labels),
-                                             .statistics = world.out(DType::f32, {3, rows}),
-                                             .first_column = first,
-                                             .total_columns = sliced.columns()};
+                  LogitStatistics args{.logits = world.in(DType::f32, {rows, columns}, own),
+                                       .labels = world.in(DType::i32, {rows}, sliced.labels),
+                                       .statistics = world.out(DType::f32, {3, rows}),
+                                       .first_column = first,
+                                       .total_columns = sliced.columns(),
+                                       .softcap = sliced.softcap};
+                  if (!bias.empty()) args.bias = world.in(dtype, {columns}, bias);
                   logit_statistics(world.stream(), args);
                   return {world.values(args.statistics)};
                 },
@@ -115,7 +136,9 @@ void check(const std::string& name, const Sliced& sliced, DType dtype, bool grad
                                       .statistics = world.in(DType::f32, {3, rows}, all),
                                       .loss_sum = world.in_out(DType::f32, {2}, {kBefore, 0}),
                                       .first_column = first,
-                                      .total_columns = sliced.columns()};
+                                      .total_columns = sliced.columns(),
+                                      .softcap = sliced.softcap};
+                  if (!bias.empty()) args.bias = world.in(dtype, {columns}, bias);
                   if (gradients) {
                     args.scale = world.in(DType::f32, {1}, {kScale});
                     args.gradients = world.out(dtype, {rows, columns});
@@ -152,6 +175,45 @@ TEST(SlicedLogits, AreTheCrossEntropyOfAllColumns) {
   for (const DType dtype : {DType::f32, DType::bf16}) check("four, padded", sliced, dtype, true);
 }
 
+// A bias, a cap that many logits are near to, and both.
+TEST(SlicedLogits, BiasAndSoftcapAreThoseOfAllColumns) {
+  constexpr std::int64_t kRows = 9, kColumns = 67;
+  for (const auto& [bias, softcap] : {std::pair{true, 0.0}, {false, 2.0}, {true, 2.0}}) {
+    const Sliced sliced{.logits = random_values(kRows * kColumns, 1, DType::f32, 3.0),
+                        .labels = {0, 66, -100, 33, 34, 5, 66, -1, 40},
+                        .cuts = {0, 34, kColumns},
+                        .padding = 1,
+                        .bias = bias ? random_values(kColumns, 2, DType::bf16, 2.0) : Values(),
+                        .softcap = softcap};
+    for (const DType dtype : {DType::f32, DType::bf16}) check(cat("softcap ", softcap), sliced, dtype, true);
+  }
+}
+
+// The gradients may be written over the logits.
+TEST(SlicedLogits, GradientsMayBeTheLogits) {
+  constexpr std::int64_t kRows = 3, kColumns = 21;
+  const Values logits = random_values(kRows * kColumns, 1, DType::f32, 3.0);
+  for (const DeviceKind kind : devices()) {
+    for (const double softcap : {0.0, 2.0}) {
+      std::vector<Values> got;
+      for (const bool over : {false, true}) {
+        World world(kind, 2);
+        LogitGradients args{.logits = world.in_out(DType::f32, {kRows, kColumns}, logits),
+                            .labels = world.in(DType::i32, {kRows}, {4, -1, 20}),
+                            .statistics = world.in(DType::f32, {3, kRows}, {2, 2, 2, 9, 9, 9, 1, 0, 1}),
+                            .scale = world.in(DType::f32, {1}, {1}),
+                            .loss_sum = world.in_out(DType::f32, {2}, {0, 0}),
+                            .total_columns = kColumns,
+                            .softcap = softcap};
+        args.gradients = over ? args.logits : world.out(DType::f32, {kRows, kColumns});
+        logit_gradients(world.stream(), args);
+        got.push_back(world.values(args.gradients));
+      }
+      EXPECT_EQ(got[0], got[1]) << softcap;
+    }
+  }
+}
+
 // The first slice's logits are all -inf, and all labels are in the last one.
 TEST(SlicedLogits, ASliceCanHaveNoProbability) {
   constexpr std::int64_t kRows = 4, kColumns = 21;
@@ -180,6 +242,15 @@ TEST(SlicedLogits, RejectsBadArguments) {
   };
   expect_rejected([&] { statistics_of(5, 5, statistics); }, "3 columns from 5 of 5");
   expect_rejected([&] { statistics_of(0, 3, world.out(DType::f32, {2, 2})); }, "statistics has shape");
+  const LogitStatistics good{.logits = logits, .labels = labels, .statistics = statistics, .total_columns = 3};
+  const auto rejected = [&](const std::function<void(LogitStatistics&)>& spoil, const std::string& part) {
+    LogitStatistics args = good;
+    spoil(args);
+    expect_rejected([&] { logit_statistics(world.stream(), args); }, part);
+  };
+  rejected([&](auto& a) { a.bias = world.in(DType::f32, {2}, Values(2)); }, "bias has shape");
+  rejected([&](auto& a) { a.bias = labels; }, "bias is int32");
+  rejected([&](auto& a) { a.softcap = -1; }, "softcap is -1");
   const auto combine = [&](const TensorView& parts) {
     combine_statistics(world.stream(), {.parts = parts, .statistics = statistics});
   };

@@ -11,6 +11,36 @@
 
 namespace hawser::ops::cpu {
 
+namespace {
+
+// `count` logits of a row with their bias and cap. Those that have none are read where they are.
+template <class Args>
+class LogitRows {
+ public:
+  LogitRows(const Args& args, std::int64_t count) : args_(args), count_(count) {
+    if (adjusts()) memory_.resize(static_cast<std::size_t>(count));
+  }
+
+  const float* row(std::int64_t t) {
+    const float* const row = args_.logits.template data<float>() + t * args_.logits.size(1);
+    if (!adjusts()) return row;
+    dispatch_float(args_.bias.empty() ? DType::f32 : args_.bias.dtype(), [&](auto tag) {
+      const auto* const bias = reinterpret_cast<const decltype(tag)*>(args_.bias.raw());
+      HAWSER_DISPATCH(capped_row, row, bias, static_cast<float>(args_.softcap), memory_.data(), count_);
+    });
+    return memory_.data();
+  }
+
+ private:
+  bool adjusts() const { return !args_.bias.empty() || args_.softcap > 0; }
+
+  const Args& args_;
+  std::int64_t count_;
+  std::vector<float> memory_;
+};
+
+}  // namespace
+
 void logit_statistics(const LogitStatistics& args) {
   const std::int64_t rows = args.logits.size(0), columns = args.logits.size(1);
   const auto* labels = args.labels.data<std::int32_t>();
@@ -23,7 +53,8 @@ void logit_statistics(const LogitStatistics& args) {
   auto* const sums = maxima + rows;
   auto* const targets = sums + rows;
   parallel_items(rows, [&](std::int64_t t) {
-    const float* const row = args.logits.data<float>() + t * columns;
+    LogitRows logits(args, real);
+    const float* const row = logits.row(t);
     HAWSER_DISPATCH(row_statistics, row, real, maxima + t, sums + t);
     const std::int64_t label = labels[t] - args.first_column;
     targets[t] = labels[t] >= 0 && label >= 0 && label < real ? row[label] : 0.0f;
@@ -65,22 +96,28 @@ void logit_gradients(const LogitGradients& args) {
   sum[0] = static_cast<float>(total);
   sum[1] = static_cast<float>(total - static_cast<double>(sum[0]));
   if (args.gradients.empty()) return;
-  const float scale = *args.scale.data<float>();
+  const float scale = *args.scale.data<float>(), cap = static_cast<float>(args.softcap);
   const std::int64_t real = std::min(columns, args.total_columns - args.first_column);
   dispatch_float(args.gradients.dtype(), [&](auto tag) {
     using Out = decltype(tag);
     parallel_items(rows, [&](std::int64_t t) {
-      const float* const row = args.logits.data<float>() + t * columns;
+      LogitRows logits(args, real);
       Out* const out = args.gradients.data<Out>() + t * columns;
       if (labels[t] < 0) {
         std::fill_n(out, columns, Out(0.0f));
         return;
       }
+      const float* const row = logits.row(t);
       const float by = scale / sums[t];
       const std::int64_t label = labels[t] - args.first_column;
       const bool own = label >= 0 && label < real;
-      const float at_label = own ? std::exp(row[label] - maxima[t]) * by - scale : 0.0f;
-      HAWSER_DISPATCH(row_softmax, row, maxima[t], by, out, real);
+      float at_label = own ? std::exp(row[label] - maxima[t]) * by - scale : 0.0f;
+      if (cap > 0) {
+        if (own) at_label *= 1.0f - (row[label] / cap) * (row[label] / cap);
+        HAWSER_DISPATCH(capped_row_softmax, row, maxima[t], by, cap, out, real);
+      } else {
+        HAWSER_DISPATCH(row_softmax, row, maxima[t], by, out, real);
+      }
       std::fill_n(out + real, columns - real, Out(0.0f));
       if (own) out[label] = static_cast<Out>(at_label);
     });

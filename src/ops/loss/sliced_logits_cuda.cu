@@ -1,12 +1,21 @@
 #include "ops/cuda/kernel.cuh"
 #include "ops/loss/linear_cross_entropy_cuda.h"
 #include "ops/loss/sliced_logits.h"
+#include "ops/loss/softcap_cuda.cuh"
 
 namespace hawser::ops::cuda {
 
 namespace {
 
 constexpr int kThreads = 256;
+
+// Calls body with the form of z.
+template <class Args, class Body>
+void dispatch_form(const Args& args, const Body& body) {
+  if (args.bias.empty() && args.softcap == 0) return body(PlainLogits());
+  dispatch_device_float(args.bias.empty() ? DType::f32 : args.bias.dtype(),
+                        [&](auto tag) { body(CappedLogits<decltype(tag)>(args.bias.raw(), args.softcap)); });
+}
 
 // Of rows of logits whose columns from `counted` on are padding.
 struct Slice {
@@ -39,18 +48,21 @@ __device__ __forceinline__ float block_maximum(float value, float* shared) {
 }
 
 // A block has a row, which it reads twice: the second time from the cache.
+template <class Form>
 __global__ void __launch_bounds__(kThreads)
-    statistics_kernel(Slice slice, std::int64_t total_columns, float* statistics, CudaFault* fault) {
+    statistics_kernel(Slice slice, Form form, std::int64_t total_columns, float* statistics, CudaFault* fault) {
   __shared__ float maxima[32], sums[32];
   const std::int64_t t = blockIdx.x;
   const float* const row = slice.logits + t * slice.columns;
   float maximum = -INFINITY;
-  for (std::int64_t v = threadIdx.x; v < slice.counted; v += kThreads) maximum = fmaxf(maximum, row[v]);
+  for (std::int64_t v = threadIdx.x; v < slice.counted; v += kThreads) {
+    maximum = fmaxf(maximum, form(row[v], v));
+  }
   maximum = block_maximum(maximum, maxima);
   // If all logits are -inf, the base is 0. A NaN among the logits makes the sum NaN.
   const float base = maximum == -INFINITY ? 0.0f : maximum;
   float sum = 0;
-  for (std::int64_t v = threadIdx.x; v < slice.counted; v += kThreads) sum += expf(row[v] - base);
+  for (std::int64_t v = threadIdx.x; v < slice.counted; v += kThreads) sum += expf(form(row[v], v) - base);
   sum = block_sum(sum, sums);
   if (threadIdx.x > 0) return;
   const std::int32_t label = slice.labels[t];
@@ -58,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
   const bool counts = label >= 0 && in_range(fault, CudaFault::cross_entropy, label, t, total_columns);
   statistics[t] = maximum;
   statistics[slice.rows + t] = sum;
-  statistics[2 * slice.rows + t] = counts && own >= 0 && own < slice.counted ? row[own] : 0.0f;
+  statistics[2 * slice.rows + t] = counts && own >= 0 && own < slice.counted ? form(row[own], own) : 0.0f;
 }
 
 struct Combine {
@@ -95,9 +107,10 @@ struct RowLosses {
   }
 };
 
-template <class Out>
+template <class Out, class Form>
 struct Gradients {
   Slice slice;
+  Form form;
   const float *statistics, *scale;
   Out* out;
 
@@ -106,8 +119,10 @@ struct Gradients {
     float gradient = 0;
     if (label >= 0 && v < slice.counted) {
       const float by = *scale / statistics[slice.rows + t];
-      gradient = expf(slice.logits[t * slice.columns + v] - statistics[t]) * by;
+      const float z = form(slice.logits[t * slice.columns + v], v);
+      gradient = expf(z - statistics[t]) * by;
       if (v == label - slice.first_column) gradient -= *scale;
+      gradient *= form.factor(z);
     }
     out[t * slice.columns + v] = from_float<Out>(gradient);
   }
@@ -118,8 +133,10 @@ struct Gradients {
 void logit_statistics(const CudaNative& native, const LogitStatistics& args) {
   const Slice slice(args);
   if (slice.rows == 0) return;
-  statistics_kernel<<<static_cast<unsigned>(slice.rows), kThreads, 0, stream_of(native)>>>(
-      slice, args.total_columns, args.statistics.data<float>(), native.fault);
+  dispatch_form(args, [&](const auto& form) {
+    statistics_kernel<<<static_cast<unsigned>(slice.rows), kThreads, 0, stream_of(native)>>>(
+        slice, form, args.total_columns, args.statistics.data<float>(), native.fault);
+  });
 }
 
 void combine_statistics(const CudaNative& native, const CombineStatistics& args) {
@@ -137,9 +154,11 @@ void logit_gradients(const CudaNative& native, const LogitGradients& args) {
   if (args.gradients.empty()) return;
   dispatch_device_float(args.gradients.dtype(), [&](auto tag) {
     using Out = decltype(tag);
-    map<1>(native, slice.rows, slice.columns,
-           Gradients<Out>{slice, args.statistics.data<float>(), args.scale.data<float>(),
-                          reinterpret_cast<Out*>(args.gradients.raw())});
+    dispatch_form(args, [&]<class Form>(const Form& form) {
+      map<1>(native, slice.rows, slice.columns,
+             Gradients<Out, Form>{slice, form, args.statistics.data<float>(), args.scale.data<float>(),
+                                  reinterpret_cast<Out*>(args.gradients.raw())});
+    });
   });
 }
 

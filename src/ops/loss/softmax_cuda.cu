@@ -2,6 +2,7 @@
 
 #include "ops/cuda/bulk_copy.cuh"
 #include "ops/cuda/kernel.cuh"
+#include "ops/loss/softcap_cuda.cuh"
 #include "ops/loss/softmax_cuda.h"
 
 namespace hawser::ops::cuda {
@@ -62,11 +63,15 @@ struct Call {
   CudaFault* fault;
 };
 
+template <class Form>
+constexpr bool kPlain = std::is_same_v<Form, PlainLogits>;
+
 // A cluster of blocks processes one row at a time. Each block keeps its part of the row in shared memory, so that a row
 // is read once. The pieces of the next row are loaded as soon as their memory is free. Gradients overwrite a row only
-// after all blocks of the cluster have read their parts.
-template <class Act, bool Gradients>
-__global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
+// after all blocks of the cluster have read their parts. Unless kPlain, the first pass over a part writes z to shared
+// memory, in place of the logits.
+template <class Act, bool Gradients, class Form>
+__global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call, Form form) {
   extern __shared__ float4 memory[];
   __shared__ CopyBarrier full[kPieces];
   __shared__ float warps[2][32];
@@ -96,6 +101,14 @@ __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
     }
     return x;
   };
+  const auto adjust = [&](int i) {
+    Vec<float, kVector> x = load<kVector>(logits + i);
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) {
+      if (i + e < counted) x.v[e] = form(x.v[e], begin + i + e);
+    }
+    store<kVector>(logits + i, x);
+  };
   std::int64_t t = blockIdx.x / blocks;
   if (threadIdx.x == 0) {
     for (CopyBarrier& barrier : full) barrier.make();
@@ -111,16 +124,18 @@ __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
     const bool counts =
         label >= 0 && in_range(call.fault, CudaFault::cross_entropy, label, a.first_token + t, a.vocabulary);
     float* const row = a.logits + t * a.stride;
-    const float target = counts && rank == 0 && threadIdx.x == 0 ? row[label] : 0;
+    const float target = counts && rank == 0 && threadIdx.x == 0 ? form(row[label], label) : 0;
     float maximum = -INFINITY;
     for (int p = 0; p * piece < size; ++p) {
       full[p].wait(phase);
       const int end = min(size, (p + 1) * piece);
       for (int i = p * piece + threadIdx.x * kVector; i < end; i += kThreads * kVector) {
+        if constexpr (!kPlain<Form>) adjust(i);
         const Vec<float, kVector> x = masked(i);
         maximum = fmaxf(maximum, fmaxf(fmaxf(x.v[0], x.v[1]), fmaxf(x.v[2], x.v[3])));
       }
     }
+    if constexpr (!kPlain<Form>) CopyBarrier::fence_written();
     maximum = over_block(maximum, warps[0], -INFINITY, [](float x, float y) { return fmaxf(x, y); });
     // If all logits are -inf, the base is 0. A NaN among the logits makes the sum NaN, and so the loss.
     const Exponential<Act> here(maximum == -INFINITY ? 0 : maximum);
@@ -160,6 +175,7 @@ __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
         const int end = min(size, (p + 1) * piece);
         for (int i = p * piece + threadIdx.x * kVector; i < end; i += kThreads * kVector) {
           Vec<float, kVector> x = load<kVector>(logits + i);
+          const Vec<float, kVector> z = x;
 #pragma unroll
           for (int e = 0; e < kVector; ++e) x.v[e] = counts ? power(x.v[e]) * by : 0;
           if (counts && hot >= i && hot < i + kVector) {
@@ -167,6 +183,10 @@ __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
             for (int e = 0; e < kVector; ++e) {
               if (i + e == hot) x.v[e] -= scale;
             }
+          }
+          if constexpr (!kPlain<Form>) {
+#pragma unroll
+            for (int e = 0; e < kVector; ++e) x.v[e] = counts ? x.v[e] * form.factor(z.v[e]) : 0;
           }
           store_float<kVector>(out + i, x);
         }
@@ -178,9 +198,9 @@ __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
   }
 }
 
-template <class Act, bool Gradients>
-void launch(const CudaNative& native, const Call& call, int blocks) {
-  const auto kernel = softmax_kernel<Act, Gradients>;
+template <class Act, bool Gradients, class Form>
+void launch(const CudaNative& native, const Call& call, int blocks, const Form& form) {
+  const auto kernel = softmax_kernel<Act, Gradients, Form>;
   const int bytes = call.part * 4;
   HAWSER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   cudaLaunchAttribute cluster{};
@@ -197,7 +217,7 @@ void launch(const CudaNative& native, const Call& call, int blocks) {
   HAWSER_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
   clusters = std::max(clusters, 1);
   config.gridDim.x = static_cast<unsigned>(std::min<std::int64_t>(clusters, call.rows.rows) * blocks);
-  HAWSER_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, call));
+  HAWSER_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, call, form));
 }
 
 }  // namespace
@@ -211,10 +231,18 @@ void softmax_rows(const CudaNative& native, const SoftmaxRows& args) {
   while (blocks < 8 && args.stride > 18432 * blocks) blocks *= 2;
   const Call call{args, static_cast<int>(round_up(ceil_div(args.stride, blocks), kEach)), native.fault};
   dispatch_device_float(args.act, [&](auto tag) {
-    if (args.scale != nullptr) {
-      launch<decltype(tag), true>(native, call, blocks);
+    using Act = decltype(tag);
+    const auto launch_form = [&](const auto& form) {
+      if (args.scale != nullptr) {
+        launch<Act, true>(native, call, blocks, form);
+      } else {
+        launch<Act, false>(native, call, blocks, form);
+      }
+    };
+    if (args.bias == nullptr && args.softcap == 0) {
+      launch_form(PlainLogits());
     } else {
-      launch<decltype(tag), false>(native, call, blocks);
+      launch_form(CappedLogits<Act>(args.bias, args.softcap));
     }
   });
 }

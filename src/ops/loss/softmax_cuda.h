@@ -9,10 +9,11 @@
 namespace hawser::ops::cuda {
 
 // Arguments of softmax_rows, which computes
-//   losses[t] = log sum exp(logits[t,:]) - logits[t,labels[t]]          (0 if labels[t] < 0)
-// With `scale`, it also overwrites the logits with their gradients, scale * (softmax - one-hot), 0 if labels[t] < 0: in
-// place if act is float32, in the second half of the row's bytes if it is bf16. A label >= `vocabulary` is reported on
-// the stream.
+//   losses[t] = log sum exp(z[t,:]) - z[t,labels[t]]          (0 if labels[t] < 0)
+//   z[t,v] = logits[t,v] + bias[v], or softcap * tanh((logits[t,v] + bias[v]) / softcap) if softcap is not 0
+// With `scale`, it also overwrites the logits with their gradients, scale * (softmax - one-hot), times
+// 1 - (z / softcap)^2 if softcap is not 0, and 0 if labels[t] < 0: in place if act is float32, in the second half of
+// the row's bytes if it is bf16. A label >= `vocabulary` is reported on the stream.
 struct SoftmaxRows {
   DType act = DType::f32;
   float* logits = nullptr;  // [rows, stride], at a multiple of 16 bytes
@@ -21,6 +22,8 @@ struct SoftmaxRows {
   std::int64_t vocabulary = 0;  // at most kMaxVocabulary
   const std::int32_t* labels = nullptr;
   std::int64_t first_token = 0;  // of the first row, for reports
+  const void* bias = nullptr;    // [vocabulary] act; null: none
+  double softcap = 0;            // 0: none
   const float* scale = nullptr;  // on the device; null: no gradients
   double* losses = nullptr;
 };

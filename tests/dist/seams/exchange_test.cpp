@@ -187,31 +187,39 @@ TEST(TensorReduce, SumAndMaximum) {
   EXPECT_EQ(get(max), (std::vector<double>{1.5, -1.0, 3.5}));
 }
 
-// The logits of generation, from columns 0 to 8 and 9 to 16 of 17; the last rank has one of padding.
+// The logits of generation, with a bias and soft-capped, from columns 0 to 8 and 9 to 16 of 17; the last rank has one
+// of padding.
 TEST(TensorReduce, GathersTheLogitsOfASlicedVocabulary) {
   constexpr std::int64_t kWidth = 12, kRows = 5, kVocabulary = 17, kOwn = 9;
   const auto device = make_cpu_device({.random_delay_s = 2e-4});
   const std::vector<double> x = nn::testing::normals("x", kRows * kWidth), norm = nn::testing::normals("norm", kWidth);
-  std::vector<double> weight = nn::testing::normals("weight", kVocabulary * kWidth);
-  const auto logits_of = [&](nn::HeadConfig config, const std::vector<double>& own, bool sliced) {
+  std::vector<double> weight = nn::testing::normals("weight", kVocabulary * kWidth),
+                      bias = nn::testing::normals("bias", kVocabulary);
+  const auto logits_of = [&](nn::HeadConfig config, const std::vector<double>& own, const std::vector<double>& own_bias,
+                             bool sliced) {
     config.width = kWidth;
+    config.softcap = 3;
+    config.bias = true;
     config.norm = "norm";
     config.output = "head";
     const nn::HeadLayer head(config);
     TestContext ctx(*device, DType::f32);
     if (sliced) ctx.seams_.tensor_reduce = std::make_shared<TensorSums>(pair());
-    ctx.weights_ = {ctx.make(DType::f32, {kWidth}, norm), ctx.make(DType::f32, {config.vocabulary, kWidth}, own)};
+    ctx.weights_ = {ctx.make(DType::f32, {kWidth}, norm), ctx.make(DType::f32, {config.vocabulary, kWidth}, own),
+                    ctx.make(DType::f32, {config.vocabulary}, own_bias)};
     const TensorView logits = ctx.make(DType::f32, {kRows, kVocabulary}, std::vector<double>(kRows * kVocabulary));
     head.logits(ctx, ctx.make(DType::f32, {kRows, kWidth}, x), logits);
     ctx.finish();
     return get(logits);
   };
-  const std::vector<double> expected = logits_of({.vocabulary = kVocabulary}, weight, false);
+  const std::vector<double> expected = logits_of({.vocabulary = kVocabulary}, weight, bias, false);
   weight.resize(2 * kOwn * kWidth);
+  bias.resize(2 * kOwn);
   const std::int64_t begin = pair().index() * kOwn;
-  const std::vector<double> own(weight.begin() + begin * kWidth, weight.begin() + (begin + kOwn) * kWidth);
+  const std::vector<double> own(weight.begin() + begin * kWidth, weight.begin() + (begin + kOwn) * kWidth),
+      own_bias(bias.begin() + begin, bias.begin() + begin + kOwn);
   const auto got =
-      logits_of({.vocabulary = kOwn, .vocabulary_part = {.begin = begin, .total = kVocabulary}}, own, true);
+      logits_of({.vocabulary = kOwn, .vocabulary_part = {.begin = begin, .total = kVocabulary}}, own, own_bias, true);
   EXPECT_LT(nn::testing::distance(got, expected), 1e-6);
 }
 

@@ -1,0 +1,125 @@
+// A vocabulary projection with a bias and soft-capped logits, sliced over the tensor ranks and not: a vocabulary of 67
+// does not divide, and the last rank has a column of padding.
+#include "generate_case.h"
+#include "tensor_case.h"
+
+namespace hawser {
+namespace {
+
+using testing::Division;
+
+// Most logits of the toy are between 0 and 3: many are near to the cap.
+models::ModelDescription capped_toy(bool tied) {
+  models::ModelDescription d = testing::toy_description(tied);
+  d.head.bias = true;
+  d.head.softcap = 2;
+  return d;
+}
+
+testing::OnMeshAndAlone train_head(const models::ModelDescription& whole, int tensor, const Division& division,
+                                   const testing::Training& training, bool frozen_bias = false) {
+  comm::MeshSizes mesh{.tensor = tensor, .shard = the_world->size() / tensor};
+  mesh.kv_copies = testing::kv_copies(whole, tensor);
+  const auto own = [=](const nn::Param& param) {
+    nn::FlatSpec spec = param.flat;
+    spec.trainable = !frozen_bias || param.name != "lm_head.bias";
+    return spec;
+  };
+  return testing::expect_like_one_rank(whole, own, mesh, {}, optim::make_adamw(), division, training);
+}
+
+const char* text(const Division& division) {
+  if (division.vocabulary) return division.sequence_parallel ? "sliced, sequence parallel" : "sliced";
+  return division.sequence_parallel ? "not sliced, sequence parallel" : "not sliced";
+}
+
+// The bias is the head's own parameter, although a tied weight is the embedding's. Its gradient is of a rank's columns,
+// an equal copy, or a part of a sum over the ranks' rows.
+TEST(Head, BiasAndSoftcapTrainLikeOneRank) {
+  const int world = the_world->size();
+  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
+  if (world > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
+  const Division copies, rows{.sequence_parallel = true};
+  for (const bool tied : {true, false}) {
+    const models::ModelDescription whole = capped_toy(tied);
+    for (const Division& division : {testing::kVocabulary, testing::kSequence, copies, rows}) {
+      const testing::OnMeshAndAlone first = train_head(whole, world, division, {.inputs = {0}});
+      testing::expect_first_gradients(first, cat(tied ? "tied, " : "untied, ", text(division)));
+      for (const float value : first.mesh.before.at("lm_head.bias")) ASSERT_EQ(value, 0);
+      double moved = 0;
+      for (const float value : first.mesh.after.at("lm_head.bias")) moved += std::abs(value);
+      EXPECT_GT(moved, 1e-3);
+      // Later steps read the bias.
+      if (tied == division.sequence_parallel) train_head(whole, world == 4 ? 2 : world, division, {});
+    }
+  }
+}
+
+TEST(Head, TheRestTrainsWithAFrozenBias) {
+  const int world = the_world->size();
+  if (world != 2) GTEST_SKIP() << "two tensor ranks";
+  for (const Division& division : {testing::kSequence, Division{}}) {
+    const testing::OnMeshAndAlone trained =
+        train_head(capped_toy(true), 2, division, {.inputs = {0}}, /*frozen_bias=*/true);
+    testing::expect_first_gradients(trained, text(division));
+    EXPECT_TRUE(trained.mesh.after.at("lm_head.bias") == trained.mesh.before.at("lm_head.bias"));
+    EXPECT_FALSE(trained.mesh.after.contains("optimizer/exp_avg/lm_head.bias"));
+  }
+}
+
+// The logits of two passes over one token each, with a bias of random numbers.
+std::vector<float> logits_of(const models::Model& model, const generate::Ranks& ranks) {
+  const auto device = rank_device();
+  const plan::Layout layout =
+      generate::pass_layouts({}, model, {.sequences = 1, .positions = 4}, 1, device->kind(), ranks).front();
+  const auto mesh = ranks.world == nullptr ? comm::make_self_mesh() : rank_mesh(layout.mesh);
+  engine::Session session(model, layout, *device, *mesh, {step::Purpose::logits});
+  session.initialise(3);
+  const models::ParamPlace& place = model.head_params().back();
+  const nn::Param& bias = model.flat(place.flat).params()[static_cast<std::size_t>(place.index)];
+  EXPECT_EQ(bias.name, "lm_head.bias");
+  const TensorView values = model.flat(place.flat).view(session.state().flat(place.flat).stored, place.index);
+  const std::int64_t begin = bias.segments.front().slice.begin;
+  for (std::int64_t i = 0; i < bias.segments.front().rows; ++i) {
+    values.data<float>()[i] = static_cast<float>(RandomStream(5, "bias").normal(static_cast<std::uint64_t>(begin + i)));
+  }
+  session.parameters_changed();
+  std::vector<float> all;
+  for (const std::int32_t position : {0, 1}) {
+    auto batch = std::make_shared<step::HostBatch>();
+    batch->ids = {3 + position * 7};
+    batch->positions = batch->slot_mapping = {position};
+    batch->diagonal = {0, 1, 0, position + 1, position, 0};
+    batch->logit_positions = {0};
+    batch->token_mask = {1};
+    step::StepInput input;
+    input.batches.push_back(std::move(batch));
+    const step::StepOutput output = session.enqueue(step::Purpose::logits, input);
+    session.synchronize();
+    all.insert(all.end(), output.logits->begin(), output.logits->end());
+  }
+  return all;
+}
+
+TEST(Head, LogitsOfGenerationAreThoseOfOneRank) {
+  const int world = the_world->size();
+  if (world < 2 || world > 4) GTEST_SKIP() << "two or four tensor ranks";
+  models::ModelDescription whole = capped_toy(false);
+  for (models::BlockDescription& block : whole.blocks) block.mlp.inner = 40;  // one plan for all ranks
+  const models::Model one(whole), part(testing::part_of(whole, the_world->rank().value(), world, testing::kVocabulary),
+                                       nn::FlatSpecOf([](const nn::Param&param) { return param.flat; }));
+  const std::vector<float> expected = logits_of(one, {});
+  const std::vector<float> got =
+      logits_of(part, testing::generation::ranks_of({.tensor = world}, whole.blocks.front().attention.kv_heads));
+  ASSERT_EQ(got.size(), expected.size());
+  float largest = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(got[i], expected[i], 1e-5) << i;
+    largest = std::max(largest, std::abs(expected[i]));
+  }
+  EXPECT_GT(largest, 1);  // of at most 2
+  EXPECT_LT(largest, 2);
+}
+
+}  // namespace
+}  // namespace hawser
