@@ -4,6 +4,7 @@
 #include <numeric>
 #include <set>
 #include <string_view>
+#include <unordered_map>
 
 #include "base/units.h"
 #include "nn/flat_pieces.h"
@@ -42,6 +43,11 @@ Shape values_shape(const Shape& tensor, const Extent& extent) {
   }
   if (shape.rank() == 0) shape.push_back(1);
   return shape;
+}
+
+// Of row and column, the values of the rows of padding: all tensor ranks have as many.
+std::int64_t padding_values(const Param& param, Kind kind) {
+  return kind == (param.shape.rank() == 1 ? Kind::column : Kind::row) ? param.padding : 0;
 }
 
 bool is_sliced(const Segment& segment) {
@@ -155,10 +161,9 @@ class Lister {
 
  private:
   NamedState& state(const std::string& name, const Shape& shape) {
-    const auto found = std::ranges::find(states_, prefix_ + name, &NamedState::name);
-    if (found != states_.end()) return *found;
-    states_.push_back({.name = prefix_ + name, .shape = shape, .dtype = values_.dtype(), .boxes = {}});
-    return states_.back();
+    const auto [place, is_new] = places_.emplace(name, states_.size());
+    if (is_new) states_.push_back({.name = prefix_ + name, .shape = shape, .dtype = values_.dtype(), .boxes = {}});
+    return states_[place->second];
   }
   const Param& param(int p) const { return flat_.params()[static_cast<std::size_t>(p)]; }
   bool holds(std::int64_t element) const { return element >= begin_ && element < begin_ + count_; }
@@ -219,6 +224,7 @@ class Lister {
   const std::string& prefix_;
   bool everywhere_;
   std::vector<NamedState> states_;
+  std::unordered_map<std::string, std::size_t> places_;  // of names in `states_`
 };
 
 }  // namespace
@@ -286,8 +292,7 @@ std::vector<ExtentPart> extent_parts(const Flat& flat, const Extent& extent) {
       if (!known) sum_first += part.global.elements();
       parts.push_back(part);
     }
-    // All tensor ranks have as many values.
-    if (extent.kind == Kind::row) first += param.padding;
+    first += padding_values(param, extent.kind);
     if (extent.kind == Kind::tile) first = start + extent_shape(param, extent).elements();
   }
   return parts;
@@ -320,8 +325,7 @@ std::int64_t extent_count(const Flat& flat, const Extent& extent, std::int64_t c
     default: {
       std::int64_t all = 0;
       for (const ExtentPart& part : extent_parts(flat, extent)) {
-        const std::int64_t padding =
-            extent.kind == Kind::row ? flat.params()[static_cast<std::size_t>(part.param)].padding : 0;
+        const std::int64_t padding = padding_values(flat.params()[static_cast<std::size_t>(part.param)], extent.kind);
         all = std::max(all, part.first + part.shape.elements() + padding);
       }
       return all;

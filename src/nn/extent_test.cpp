@@ -115,21 +115,6 @@ TEST(Extent, OfTheSlicesOfTwoRanksIsThatOfTheTensor) {
   }
 }
 
-TEST(Extent, OfExpertsHasOneValueForEachMatrix) {
-  const Param experts = sliced_param("experts", {2 * 3, 5}, 0, {}, {}, true);
-  Param param = experts;
-  param.segments = {
-      {.name = "experts", .row = 0, .rows = 6, .global = {4, 3, 5}, .slice = {.dim = 0, .begin = 2, .extent = 2}}};
-  const Flat flat("f", {}, {param});
-  const ExtentPart rows = extent_parts(flat, {.kind = Kind::row}).front();
-  EXPECT_EQ(rows.shape, (Shape{2, 3}));
-  EXPECT_EQ(rows.global, (Shape{4, 3}));
-  EXPECT_EQ(rows.offset, (Shape{2, 0}));
-  EXPECT_EQ(extent_parts(flat, {.kind = Kind::column}).front().shape, (Shape{2, 5}));
-  EXPECT_EQ(extent_parts(flat, {.kind = Kind::matrix}).front().shape, (Shape{2}));
-  EXPECT_EQ(sum_count(flat, {.kind = Kind::matrix}), 4);
-}
-
 TEST(Extent, OfBlocksIsNeverCutByAShard) {
   const Extent blocks{.kind = Kind::block, .block = 256};
   const Flat flat("f", {.grain = 256}, {full_param("a", {5, 100}, {}, true), full_param("b", {3, 200}, {}, true)});
@@ -331,31 +316,6 @@ TEST(Extent, OfBlocksOfSlicesIsThatOfTheTensor) {
   EXPECT_EQ(saved.at("down"), (std::vector<float>{0, 1, 100, 101, 2, 3, 102, 103, 4, 5, 104, 105}));
   EXPECT_EQ(saved.at("up"), (std::vector<float>{16, 17, 18, 19, 20, 116, 117, 118, 119}));
   EXPECT_EQ(saved.at("bias"), (std::vector<float>{32, 33, 132, 133}));
-}
-
-TEST(Extent, OfBlocksRejectsWhatCutsOne) {
-  const Extent blocks{.kind = Kind::block, .block = 8};
-  const auto error_of = [&](const Param& param) -> std::string {
-    try {
-      extent_count(Flat("f", {}, {param}), blocks, 128);
-    } catch (const InternalError& error) {
-      return error.what();
-    }
-    return "";
-  };
-  const auto expect = [&](const Param& param, const std::string& text) {
-    EXPECT_NE(error_of(param).find(text), std::string::npos) << error_of(param);
-  };
-  // On every rank alike.
-  for (int part = 0; part < 2; ++part) {
-    expect(sliced_param("down", {3, 12}, 1, {.begin = part * 12, .total = 24}, {}, true),
-           cat("down: the slice [", part * 12, ", ", part * 12 + 12, ") of dim 1 of [3, 24] cuts a block of 8"));
-    expect(sliced_param("down", {3, 8}, 1, {.begin = part * 8, .total = 20}, {}, true), "of [3, 20] cuts a block of 8");
-    expect(sliced_param("up", {3, 5}, 0, {.begin = part * 3, .total = 6}, {}, true), "of dim 0 of [6, 5] cuts a block");
-  }
-  expect(fused_param("qk", {row_segment("q", 0, 3, {3, 5}, {}), row_segment("k", 3, 8, {8, 5}, {})}, {11, 5}, {}, true),
-         "k: begins at element 15 of qk, inside of a block of 8");
-  EXPECT_EQ(error_of(full_param("norm", {13}, {}, false)), "");
 }
 
 TEST(FlatPieces, RunsOfTheGlobalTensor) {
