@@ -93,8 +93,11 @@ const SavedTensor* Checkpoint::find(const std::string& name) const {
 }
 
 const SavedTensor* Checkpoint::find(const NamedState& state) const {
-  const SavedTensor* const saved = find(state.name);
-  return saved != nullptr || state.former_name.empty() ? saved : find(state.former_name);
+  const SavedTensor* saved = find(state.name);
+  for (const std::string& former : state.former_names) {
+    if (saved == nullptr) saved = find(former);
+  }
+  return saved;
 }
 
 void Checkpoint::read(const std::vector<NamedState>& wanted) {

@@ -137,7 +137,9 @@ bool in_fp8_without_scales(Session& session, const checkpoint::Checkpoint& check
     const nn::Flat& flat = model.flat(place.flat);
     const nn::Param& param = flat.params()[static_cast<std::size_t>(place.index)];
     if (!flat.spec().trainable) continue;  // a checkpoint has none of theirs
-    const NamedState scale{.name = "scale/" + param.segments.front().name, .former_name = "scale/" + param.name};
+    const nn::Segment& first = param.segments.front();
+    const NamedState scale{.name = "scale/" + nn::range_name(first),
+                           .former_names = {"scale/" + param.name, "scale/" + first.name}};
     if (checkpoint.find(scale) == nullptr) return true;
   }
   return false;

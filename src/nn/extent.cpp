@@ -1,9 +1,12 @@
 #include "nn/extent.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 
 #include "base/units.h"
 #include "nn/flat_pieces.h"
@@ -44,8 +47,15 @@ Shape values_shape(const Shape& tensor, const Extent& extent) {
   return shape;
 }
 
-bool is_sliced(const Segment& segment) {
-  return segment.slice.extent > 0 && segment.slice.extent < segment.global[segment.slice.dim];
+// What values of row to part belong to: the tensor's name, and the first row of the range.
+using Range = std::pair<std::string_view, std::int64_t>;
+Range range_of(const Segment& segment) {
+  return {segment.name, segment.range.row};
+}
+
+// Of row and column, the values of the rows of padding: all tensor ranks have as many.
+std::int64_t padding_values(const Param& param, Kind kind) {
+  return kind == (param.shape.rank() == 1 ? Kind::column : Kind::row) ? param.padding : 0;
 }
 
 std::int64_t row_elements(const Param& param) {
@@ -63,10 +73,9 @@ bool has_rows_of_blocks(const Shape& tensor, std::int64_t block) {
   return tensor[tensor.rank() - 1] % block == 0;
 }
 
-std::string slice_text(const Segment& segment) {
-  const Slice& slice = segment.slice;
-  return cat(segment.name, ": the slice [", slice.begin, ", ", slice.begin + slice.extent, ") of dim ", slice.dim,
-             " of ", segment.global.text());
+std::string slice_text(const std::string& name, const Slice& slice, const Shape& of) {
+  return cat(name, ": the slice [", slice.begin, ", ", slice.begin + slice.extent, ") of dim ", slice.dim, " of ",
+             of.text());
 }
 
 void expect_no_cut_block(const Param& param, std::int64_t block) {
@@ -74,9 +83,9 @@ void expect_no_cut_block(const Param& param, std::int64_t block) {
     const std::int64_t at = segment.row * row_elements(param);
     HAWSER_CHECK(at % block == 0, segment.name, ": begins at element ", at, " of ", param.name,
                  ", inside of a block of ", block, " that shares a value");
-    if (!is_sliced(segment)) continue;
     const Shape& global = segment.global;
     const auto [dim, begin, extent] = segment.slice;
+    if (extent == 0 || extent == global[dim]) continue;
     bool uncut = false;
     if (has_rows_of_blocks(global, block)) {
       uncut = dim < global.rank() - 1 || (begin % block == 0 && extent % block == 0);
@@ -84,17 +93,20 @@ void expect_no_cut_block(const Param& param, std::int64_t block) {
       const std::int64_t inner = inner_elements(global, 0), end = begin + extent;
       uncut = begin * inner % block == 0 && (end * inner % block == 0 || end == global[0]);
     }
-    HAWSER_CHECK(uncut, slice_text(segment), " cuts a block of ", block, " that shares a value");
+    HAWSER_CHECK(uncut, slice_text(segment.name, segment.slice, global), " cuts a block of ", block,
+                 " that shares a value");
   }
 }
 
 void expect_no_cut_tile(const Param& param, const Extent& extent) {
   for (const Segment& segment : param.segments) {
     if (!is_sliced(segment)) continue;
-    const auto [dim, begin, count] = segment.slice;
-    const std::int64_t unit = unit_of(extent, dim, segment.global.rank()), end = begin + count;
-    HAWSER_CHECK(begin % unit == 0 && (end % unit == 0 || end == segment.global[dim]), slice_text(segment),
-                 " cuts a tile of ", extent.tile_rows(), " x ", extent.block, " that shares a value");
+    const Slice slice = range_slice(segment);
+    const Shape of = range_shape(segment);
+    const std::int64_t unit = unit_of(extent, slice.dim, of.rank()), end = slice.begin + slice.extent;
+    HAWSER_CHECK(slice.begin % unit == 0 && (end % unit == 0 || end == of[slice.dim]),
+                 slice_text(range_name(segment), slice, of), " cuts a tile of ", extent.tile_rows(), " x ",
+                 extent.block, " that shares a value");
   }
 }
 
@@ -103,7 +115,7 @@ Segment in_blocks(Segment segment, std::int64_t block) {
   if (block == 1) return segment;
   Shape& global = segment.global;
   Slice& slice = segment.slice;
-  if (!is_sliced(segment)) slice = {};
+  if (slice.extent == 0 || slice.extent == global[slice.dim]) slice = {};
   if (has_rows_of_blocks(global, block)) {
     const int last = global.rank() - 1;
     global[last] /= block;
@@ -155,10 +167,9 @@ class Lister {
 
  private:
   NamedState& state(const std::string& name, const Shape& shape) {
-    const auto found = std::ranges::find(states_, prefix_ + name, &NamedState::name);
-    if (found != states_.end()) return *found;
-    states_.push_back({.name = prefix_ + name, .shape = shape, .dtype = values_.dtype(), .boxes = {}});
-    return states_.back();
+    const auto [place, is_new] = places_.emplace(name, states_.size());
+    if (is_new) states_.push_back({.name = prefix_ + name, .shape = shape, .dtype = values_.dtype(), .boxes = {}});
+    return states_[place->second];
   }
   const Param& param(int p) const { return flat_.params()[static_cast<std::size_t>(p)]; }
   bool holds(std::int64_t element) const { return element >= begin_ && element < begin_ + count_; }
@@ -182,17 +193,22 @@ class Lister {
   void parameter(int p, const TensorView& values) {
     const Param& of = param(p);
     const Segment& first = of.segments.front();
-    const bool saves = holds(flat_.offset(p)) && (!is_sliced(first) || first.slice.begin == 0);
+    const bool saves = holds(flat_.offset(p)) && (!is_sliced(first) || range_slice(first).begin == 0);
     const Segment* begin = nullptr;  // of the part
     for (const Segment& segment : of.segments) {
       const std::int64_t part = part_of(of, segment, extent_.kind);
       if (begin == nullptr || part != part_of(of, *begin, extent_.kind)) begin = &segment;
-      NamedState& to = state(segment.name, {1});
-      const std::string& former = extent_.kind == Kind::part && of.matrices > 0 ? begin->name : of.name;
-      if (former != segment.name) to.former_name = prefix_ + former;
+      const std::string name = range_name(segment);
+      NamedState& to = state(name, {1});
+      to.former_names.clear();
+      for (const std::string& former :
+           {extent_.kind == Kind::part && of.matrices > 0 ? begin->name : of.name, segment.name}) {
+        const bool known = !to.former_names.empty() && to.former_names.back() == prefix_ + former;
+        if (former != name && !known) to.former_names.push_back(prefix_ + former);
+      }
       if (!everywhere_ && !saves) continue;
       const TensorView value = values.rows(part, 1);
-      // A tensor may be several segments of one part.
+      // A tensor may be several slices in one part.
       HAWSER_CHECK(to.boxes.empty() || to.boxes.front().view.raw() == value.raw(), segment.name,
                    ": parts of two parameters, with a value each of ", prefix_);
       if (to.boxes.empty()) to.boxes.push_back({.offset = {0}, .extent = {1}, .view = value});
@@ -203,9 +219,9 @@ class Lister {
     std::set<std::int64_t> done;  // shared values
     for (const ExtentPart& part : extent_parts(flat_, extent_)) {
       const Segment& segment = param(part.param).segments[static_cast<std::size_t>(part.segment)];
-      NamedState& to = state(segment.name, part.global);
+      NamedState& to = state(range_name(segment), part.global);
       if (!done.insert(part.first).second) continue;
-      const bool own_box = !is_sliced(segment) || segment.slice.begin == 0 || !(part.shape == part.global);
+      const bool own_box = !is_sliced(segment) || range_slice(segment).begin == 0 || !(part.shape == part.global);
       if (!everywhere_ && !(own_box && holds(start_of(part.param, segment)))) continue;
       to.boxes.push_back(
           {.offset = part.offset, .extent = part.shape, .view = values_.rows(part.first, part.shape.elements())});
@@ -219,6 +235,7 @@ class Lister {
   const std::string& prefix_;
   bool everywhere_;
   std::vector<NamedState> states_;
+  std::unordered_map<std::string, std::size_t> places_;  // of names in `states_`
 };
 
 }  // namespace
@@ -250,44 +267,42 @@ std::vector<ExtentPart> extent_parts(const Flat& flat, const Extent& extent) {
   HAWSER_CHECK(!extent.sharded() && extent.kind != Kind::parameter && extent.kind != Kind::part, flat.name(),
                ": parts of another extent than row, column, matrix or tile");
   std::vector<ExtentPart> parts;
+  std::map<Range, std::vector<std::size_t>> known;  // earlier parts of the same tensor
   std::int64_t first = 0, sum_first = 0;
   for (std::size_t p = 0; p < flat.params().size(); ++p) {
     const Param& param = flat.params()[p];
     const std::int64_t start = first;
     for (std::size_t s = 0; s < param.segments.size(); ++s) {
       const Segment& segment = param.segments[s];
+      const Slice slice = range_slice(segment);
       const int rank = segment.global.rank();
       const std::vector<int> dims = kept_dims(rank, extent.kind);
       ExtentPart part{.param = static_cast<int>(p),
                       .segment = static_cast<int>(s),
                       .first = first,
                       .shape = values_shape(segment_shape(segment), extent),
-                      .global = values_shape(segment.global, extent),
+                      .global = values_shape(range_shape(segment), extent),
                       .sum_first = sum_first};
       part.offset = zeros_like(part.shape);
       for (std::size_t d = 0; d < dims.size(); ++d) {
-        if (segment.slice.extent > 0 && dims[d] == segment.slice.dim)
-          part.offset[static_cast<int>(d)] = segment.slice.begin / unit_of(extent, dims[d], rank);
+        if (slice.extent > 0 && dims[d] == slice.dim)
+          part.offset[static_cast<int>(d)] = slice.begin / unit_of(extent, dims[d], rank);
       }
-      bool shared = false, known = false;
-      for (const ExtentPart& other : parts) {
-        if (flat.params()[static_cast<std::size_t>(other.param)]
-                .segments[static_cast<std::size_t>(other.segment)]
-                .name != segment.name) {
-          continue;
-        }
-        known = true;
+      bool shared = false;
+      std::vector<std::size_t>& others = known[range_of(segment)];
+      for (const std::size_t i : others) {
+        const ExtentPart& other = parts[i];
         part.sum_first = other.sum_first;
         if (extent.kind == Kind::tile || !(other.shape == part.shape && other.offset == part.offset)) continue;
         shared = true;
         part.first = other.first;
       }
       if (!shared) first += part.shape.elements();
-      if (!known) sum_first += part.global.elements();
+      if (others.empty()) sum_first += part.global.elements();
+      others.push_back(parts.size());
       parts.push_back(part);
     }
-    // All tensor ranks have as many values.
-    if (extent.kind == Kind::row) first += param.padding;
+    first += padding_values(param, extent.kind);
     if (extent.kind == Kind::tile) first = start + extent_shape(param, extent).elements();
   }
   return parts;
@@ -320,8 +335,7 @@ std::int64_t extent_count(const Flat& flat, const Extent& extent, std::int64_t c
     default: {
       std::int64_t all = 0;
       for (const ExtentPart& part : extent_parts(flat, extent)) {
-        const std::int64_t padding =
-            extent.kind == Kind::row ? flat.params()[static_cast<std::size_t>(part.param)].padding : 0;
+        const std::int64_t padding = padding_values(flat.params()[static_cast<std::size_t>(part.param)], extent.kind);
         all = std::max(all, part.first + part.shape.elements() + padding);
       }
       return all;
@@ -333,12 +347,12 @@ std::int64_t saved_count(const Flat& flat, const Extent& extent) {
   const bool of_parameters = extent.kind == Kind::parameter || extent.kind == Kind::part;
   if (!extent.sharded() && !of_parameters) return sum_count(flat, extent);
   std::int64_t all = 0;
-  std::set<std::string_view> known;  // a tensor may be several segments
+  std::set<Range> known;  // a tensor may be several segments
   for (const Param& param : flat.params()) {
     for (const Segment& segment : param.segments) {
-      if (!known.insert(segment.name).second) continue;
+      if (!known.insert(range_of(segment)).second) continue;
       const std::int64_t block = extent.kind == Kind::block ? extent.block : 1;
-      all += of_parameters ? 1 : ceil_div(segment.global.elements(), block);
+      all += of_parameters ? 1 : ceil_div(range_shape(segment).elements(), block);
     }
   }
   return all;

@@ -3,6 +3,11 @@
 // A tensor here is a segment's global tensor, and a matrix is the last two dims of one: q, k and v of a fused parameter
 // are three, and so are three experts in one tensor. A tensor of one dim [n] counts as a matrix [1, n].
 //
+// Of a tensor with ranges of rows (Segment::range) each range counts as a tensor for row, column, matrix, tile,
+// parameter and part, on every mesh: q, k and v of a fused QKV. Tensor ranks with copies of key-value heads have those
+// of q in a flat and those of k and v in another, and no value is of both. Such values have the name of their range,
+// "NAME[first row:end]", those of element and block the tensor's name.
+//
 //   element    one value for each element                               sharded like the flat
 //   block      one for each `block` consecutive elements of a tensor;   sharded like the flat; FlatSpec::grain must be
 //              the last block of a tensor may be shorter                a multiple of `block`: no shard cuts one
@@ -18,8 +23,8 @@
 // row, if columns are. Checkpoints have the values of the global tensor, under its name; so what a mesh has saved, any
 // other loads, whichever tensors it has together in one parameter and whatever it slices.
 //
-// Blocks and tiles are those of the global tensor. No slice may cut one, and in a parameter each segment begins with a
-// block:
+// Blocks are those of the global tensor, tiles those of it or of its ranges. No slice may cut one, and in a parameter
+// each segment begins with a block: so does each range of a fused QKV.
 //   tile   a slice of rows (of columns) begins and ends at multiples of the tile's, or at the end of the matrix
 //   block  the rows of the tensor, its last dim, are whole blocks, and so are those of the slice; or dim 0 is sliced,
 //          and the slice begins and ends at a multiple of `block` elements, or at the end of the tensor
@@ -65,8 +70,8 @@ std::int64_t saved_count(const Flat& flat, const Extent& extent);
 Shape extent_shape(const Param& param, const Extent& extent);
 
 // row, column, matrix, tile: values [first, first + shape.elements()) belong to a segment, and are the box at `offset`
-// of those of the tensor, which have shape `global`. Segments that have the same box of the same tensor share values,
-// but of tile. `sum_first`: the place of the tensor's values in a list of those of all tensors of the flat,
+// of those of the tensor (or range), which have shape `global`. Segments that have the same box of the same tensor share
+// values, but of tile. `sum_first`: the place of the tensor's values in a list of those of all tensors of the flat,
 // `sum_count` long, which is the same on all ranks (optim::Phase::sums).
 struct ExtentPart {
   int param = 0, segment = 0;
@@ -82,7 +87,7 @@ std::int64_t sum_count(const Flat& flat, const Extent& extent);
 // (FlatSpec::packed), with Extent::Kind::element, the values are its blocks, and so are those of the tensors: [rows,
 // columns / kNf4Block]. Blocks of a tensor are such rows of blocks, if its rows are whole blocks, otherwise a list.
 // Of parameter and part, the boxes of several tensors have one view. Earlier versions saved these under the parameter's
-// name: NamedState::former_name.
+// name, or the tensor's if it has ranges: NamedState::former_names.
 std::vector<NamedState> extent_states(const Flat& flat, const Extent& extent, std::int64_t begin, std::int64_t count,
                                       const TensorView& values, const std::string& prefix, bool everywhere);
 

@@ -6,8 +6,6 @@
 #include <map>
 #include <numeric>
 
-#include "nn/flat_pieces.h"
-
 namespace hawser::nn {
 namespace {
 
@@ -113,21 +111,6 @@ TEST(Extent, OfTheSlicesOfTwoRanksIsThatOfTheTensor) {
       EXPECT_EQ(saved.at("down")[5], 100 + 12);
     }
   }
-}
-
-TEST(Extent, OfExpertsHasOneValueForEachMatrix) {
-  const Param experts = sliced_param("experts", {2 * 3, 5}, 0, {}, {}, true);
-  Param param = experts;
-  param.segments = {
-      {.name = "experts", .row = 0, .rows = 6, .global = {4, 3, 5}, .slice = {.dim = 0, .begin = 2, .extent = 2}}};
-  const Flat flat("f", {}, {param});
-  const ExtentPart rows = extent_parts(flat, {.kind = Kind::row}).front();
-  EXPECT_EQ(rows.shape, (Shape{2, 3}));
-  EXPECT_EQ(rows.global, (Shape{4, 3}));
-  EXPECT_EQ(rows.offset, (Shape{2, 0}));
-  EXPECT_EQ(extent_parts(flat, {.kind = Kind::column}).front().shape, (Shape{2, 5}));
-  EXPECT_EQ(extent_parts(flat, {.kind = Kind::matrix}).front().shape, (Shape{2}));
-  EXPECT_EQ(sum_count(flat, {.kind = Kind::matrix}), 4);
 }
 
 TEST(Extent, OfBlocksIsNeverCutByAShard) {
@@ -263,53 +246,75 @@ TEST(Extent, OfPartsHasTheNamesOfSegments) {
     assemble(saved, extent_states(flat, each, 0, flat.total(1), view_of(values), "scale/", false));
     const std::vector<NamedState> all = extent_states(flat, each, 128, 0, view_of(values), "scale/", true);
     EXPECT_EQ(all.size(), static_cast<std::size_t>(names));
-    EXPECT_EQ(all[0].former_name, "");
-    EXPECT_EQ(all[1].former_name, cat("scale/", first, ".gate"));
+    EXPECT_EQ(all[0].former_names, std::vector<std::string>());
+    EXPECT_EQ(all[1].former_names, std::vector{cat("scale/", first, ".gate")});
   }
   EXPECT_EQ(saved, expected);
 }
 
 // Rows of q, k and v of a model with eight heads of two channels and two key-value heads, whose parameters are those of
-// one rank, or of rank `part` of four, of which two have the same keys and values.
-std::vector<Param> attention(int part) {
-  const auto rows = [&](const char* name, std::int64_t row, std::int64_t count, std::int64_t begin) {
-    const std::int64_t total = name == std::string("q") ? 16 : 4;
-    return row_segment(name, row, count, {0, 8}, part < 0 ? PartOf{} : PartOf{.begin = begin, .total = total});
+// one rank, or of rank `part` of four, of which two have the same keys and values. `fused`: of one tensor.
+std::vector<Param> attention(int part, bool fused) {
+  struct Rows {
+    const char* name;
+    std::int64_t first, total;
+  };
+  const Rows q{"q", 0, 16}, k{"k", 16, 4}, v{"v", 20, 4};
+  const auto rows = [&](const Rows& of, std::int64_t row, std::int64_t count, std::int64_t begin) {
+    if (fused) return row_segment("qkv", row, count, {0, 8}, {of.first + begin, 24}, {of.first, of.total});
+    return row_segment(of.name, row, count, {0, 8}, part < 0 ? PartOf{} : PartOf{begin, of.total});
   };
   if (part < 0)
-    return {fused_param("qkv", {rows("q", 0, 16, 0), rows("k", 16, 4, 0), rows("v", 20, 4, 0)}, {24, 8}, {}, true)};
+    return {fused_param("qkv", {rows(q, 0, 16, 0), rows(k, 16, 4, 0), rows(v, 20, 4, 0)}, {24, 8}, {}, true)};
   const std::int64_t kv = part / 2 * 2;
-  return {fused_param("q", {rows("q", 0, 4, 4 * part)}, {4, 8}, {}, true),
-          fused_param("k+v", {rows("k", 0, 2, kv), rows("v", 2, 2, kv)}, {4, 8}, {}, true)};
+  return {fused_param(fused ? "qkv" : "q", {rows(q, 0, 4, 4 * part)}, {4, 8}, {}, true),
+          fused_param("k+v", {rows(k, 0, 2, kv), rows(v, 2, 2, kv)}, {4, 8}, {}, true)};
 }
 
-// What tensors are together in a parameter differs between meshes, and so do slices. Each mesh saves the same tensors.
+// What tensors are together in a parameter differs between meshes, and so do slices, and what a parameter has of a fused
+// tensor. Each mesh saves the same tensors.
 TEST(Extent, DoesNotDependOnWhatIsOneParameter) {
   const Extent blocks{.kind = Kind::block, .block = 16}, tiles{.kind = Kind::tile, .block = 4, .rows = 2};
-  for (const Extent& extent : {blocks, tiles, Extent{.kind = Kind::part}, Extent{.kind = Kind::parameter}}) {
+  const auto test = [](const Extent& extent, bool fused, std::size_t count_of_v) {
     const bool one_each = extent.kind == Kind::part || extent.kind == Kind::parameter;
-    const Flat one("f", {}, attention(-1));
+    const std::string all_of_v = fused ? "s/qkv" : "s/v", of_v = fused ? "s/qkv[20:24]" : "s/v";
+    const Flat one("f", {}, attention(-1, fused));
     std::vector<float> values = counted(extent_count(one, extent, one.total(1)));
     Tensors expected, saved;
     assemble(expected, extent_states(one, extent, 0, one.total(1), view_of(values), "s/", false));
-    EXPECT_EQ(expected.at("s/v").size(), one_each ? 1u : extent == blocks ? 2u : 4u);
+    EXPECT_EQ(expected.at(extent.sharded() ? all_of_v : of_v).size(), count_of_v * (fused && extent.sharded() ? 6 : 1));
     for (int part = 0; part < 4; ++part) {
       // q and the copies of k and v are in flats of two domains; the second copy saves the second shard.
-      const std::vector<Param> params = attention(part);
+      const std::vector<Param> params = attention(part, fused);
+      std::int64_t count = 0;
       for (int p = 0; p < 2; ++p) {
         const Flat flat("f", {}, {params[static_cast<std::size_t>(p)]});
-        EXPECT_EQ(extent_count(flat, extent, 128), extent == blocks ? 8 : extent == tiles ? 4 : 1);
+        count += saved_count(flat, extent);
         std::vector<float> own(static_cast<std::size_t>(extent_count(flat, extent, 128)), NAN);
         for (const NamedState& state : extent_states(flat, extent, 0, 128, view_of(own), "s/", true)) {
-          EXPECT_EQ(state.former_name, one_each && state.name != "s/q" ? "s/k+v" : "");
+          std::vector<std::string> former;
+          if (one_each && p == 1) former.emplace_back("s/k+v");
+          if (one_each && fused) former.emplace_back("s/qkv");
+          EXPECT_EQ(state.former_names, former);
           each_value(state, [&](float& value, std::size_t element) { value = expected.at(state.name)[element]; });
         }
         const bool copy = p == 1 && part % 2 == 1;
-        if (copy && extent == blocks) own.clear();
+        if (copy && extent.sharded()) own.clear();
         assemble(saved, extent_states(flat, extent, copy ? 128 : 0, copy ? 0 : 128, view_of(own), "s/", false));
       }
+      EXPECT_EQ(count, saved_count(one, extent));
     }
     EXPECT_EQ(saved, expected);
+  };
+  for (const bool fused : {false, true}) {
+    test({}, fused, 32);
+    test(blocks, fused, 2);
+    test({.kind = Kind::row}, fused, 4);
+    test({.kind = Kind::column}, fused, 8);
+    test({.kind = Kind::matrix}, fused, 1);
+    test(tiles, fused, 4);
+    test({.kind = Kind::part}, fused, 1);
+    test({.kind = Kind::parameter}, fused, 1);
   }
 }
 
@@ -331,41 +336,6 @@ TEST(Extent, OfBlocksOfSlicesIsThatOfTheTensor) {
   EXPECT_EQ(saved.at("down"), (std::vector<float>{0, 1, 100, 101, 2, 3, 102, 103, 4, 5, 104, 105}));
   EXPECT_EQ(saved.at("up"), (std::vector<float>{16, 17, 18, 19, 20, 116, 117, 118, 119}));
   EXPECT_EQ(saved.at("bias"), (std::vector<float>{32, 33, 132, 133}));
-}
-
-TEST(Extent, OfBlocksRejectsWhatCutsOne) {
-  const Extent blocks{.kind = Kind::block, .block = 8};
-  const auto error_of = [&](const Param& param) -> std::string {
-    try {
-      extent_count(Flat("f", {}, {param}), blocks, 128);
-    } catch (const InternalError& error) {
-      return error.what();
-    }
-    return "";
-  };
-  const auto expect = [&](const Param& param, const std::string& text) {
-    EXPECT_NE(error_of(param).find(text), std::string::npos) << error_of(param);
-  };
-  // On every rank alike.
-  for (int part = 0; part < 2; ++part) {
-    expect(sliced_param("down", {3, 12}, 1, {.begin = part * 12, .total = 24}, {}, true),
-           cat("down: the slice [", part * 12, ", ", part * 12 + 12, ") of dim 1 of [3, 24] cuts a block of 8"));
-    expect(sliced_param("down", {3, 8}, 1, {.begin = part * 8, .total = 20}, {}, true), "of [3, 20] cuts a block of 8");
-    expect(sliced_param("up", {3, 5}, 0, {.begin = part * 3, .total = 6}, {}, true), "of dim 0 of [6, 5] cuts a block");
-  }
-  expect(fused_param("qk", {row_segment("q", 0, 3, {3, 5}, {}), row_segment("k", 3, 8, {8, 5}, {})}, {11, 5}, {}, true),
-         "k: begins at element 15 of qk, inside of a block of 8");
-  EXPECT_EQ(error_of(full_param("norm", {13}, {}, false)), "");
-}
-
-TEST(FlatPieces, RunsOfTheGlobalTensor) {
-  const Flat flat("f", {}, {sliced_param("down", {4, 5}, 1, {.begin = 5, .total = 10}, {}, true)});
-  const SegmentPiece piece = segment_pieces(flat, 3, 9).front();
-  std::vector<std::array<std::int64_t, 3>> runs;
-  for_each_global_run(segment_of(flat, piece), piece, [&](std::int64_t global, std::int64_t at, std::int64_t count) {
-    runs.push_back({global, at, count});
-  });
-  EXPECT_EQ(runs, (std::vector<std::array<std::int64_t, 3>>{{8, 0, 2}, {15, 2, 5}, {25, 7, 2}}));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "nn/flat_pieces.h"
 #include "tensor/tensor.h"
 
 namespace hawser::nn {
@@ -168,6 +169,19 @@ TEST(Param, SegmentsCoverTheirRows) {
   Segment row = row_segment("q", 0, 8, {8, 4}, {.begin = 8, .total = 24});
   EXPECT_EQ(row.global, (Shape{24, 4}));
   EXPECT_THROW(fused_param("q", {row}, {8, 5}, {}, true), InternalError) << "another row length";
+  EXPECT_TRUE(is_sliced(row));
+  EXPECT_EQ(range_name(row), "q");
+  EXPECT_EQ(range_shape(row), (Shape{24, 4}));
+  row.range = {8, 8};
+  EXPECT_NO_THROW(fused_param("q", {row}, {8, 4}, {}, true));
+  EXPECT_FALSE(is_sliced(row));
+  EXPECT_EQ(range_name(row), "q[8:16]");
+  EXPECT_EQ(range_shape(row), (Shape{8, 4}));
+  EXPECT_EQ(range_slice(row), (Slice{.dim = 0, .begin = 0, .extent = 8}));
+  for (const FileForm::Rows& other : {FileForm::Rows{9, 15}, {0, 15}, {8, 17}}) {
+    row.range = other;
+    EXPECT_THROW(fused_param("q", {row}, {8, 4}, {}, true), InternalError) << other.row;
+  }
   EXPECT_THROW(fused_param("qk", {{"q", 0, 6}, {"k", 5, 3}}, {8, 4}, {}, true), InternalError);
 }
 
@@ -194,6 +208,16 @@ TEST(Flat, ScalesHaveTheShapeOfTheirForm) {
   spec.scaling = Scaling::tensor;
   EXPECT_EQ(Flat("tensor", spec, params).scale_count(), 2);
   EXPECT_THROW(Flat("vector", spec, {full_param("c", {8}, {}, false)}), InternalError);
+}
+
+TEST(FlatPieces, RunsOfTheGlobalTensor) {
+  const Flat flat("f", {}, {sliced_param("down", {4, 5}, 1, {.begin = 5, .total = 10}, {}, true)});
+  const SegmentPiece piece = segment_pieces(flat, 3, 9).front();
+  std::vector<std::array<std::int64_t, 3>> runs;
+  for_each_global_run(segment_of(flat, piece), piece, [&](std::int64_t global, std::int64_t at, std::int64_t count) {
+    runs.push_back({global, at, count});
+  });
+  EXPECT_EQ(runs, (std::vector<std::array<std::int64_t, 3>>{{8, 0, 2}, {15, 2, 5}, {25, 7, 2}}));
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/cat.h"
+
 namespace hawser::nn {
 
 namespace {
@@ -19,6 +21,12 @@ void expect_slice(const Segment& segment, const Shape& own) {
   bool same = more >= 0 && sliced.elements() == own.elements();
   for (int dim = 1; same && dim < own.rank(); ++dim) same = own[dim] == sliced[dim + more];
   HAWSER_CHECK(same, segment.name, ": a slice ", sliced.text(), " as ", own.text());
+  const FileForm::Rows& range = segment.range;
+  if (range.rows == 0) return;
+  HAWSER_CHECK(slice.dim == 0 && slice.extent > 0 && range.row >= 0 && range.row <= slice.begin &&
+                   slice.begin + slice.extent <= range.row + range.rows && range.row + range.rows <= global[0],
+               segment.name, ": [", slice.begin, ", ", slice.begin + slice.extent, ") of dim ", slice.dim, " of ",
+               global.text(), " in the range [", range.row, ", ", range.row + range.rows, ")");
 }
 
 void expect_file_form(const Segment& segment) {
@@ -73,7 +81,7 @@ Param partial_param(const std::string& name, const Shape& shape, Initial initial
 
 void set_unsliced(Param& param) {
   for (const Segment& segment : param.segments) {
-    HAWSER_CHECK(segment.slice.extent == 0, segment.name, ": a slice for a Linear that is not sliced");
+    HAWSER_CHECK(!is_sliced(segment), segment.name, ": a slice for a Linear that is not sliced");
   }
   param.flat.domain = Domain::replicated;
   param.flat.partial_gradient = false;
@@ -111,8 +119,9 @@ Param fused_param(const std::string& name, std::vector<Segment> segments, const 
   return param;
 }
 
-Segment row_segment(const std::string& name, std::int64_t row, std::int64_t rows, const Shape& shape, PartOf part) {
-  Segment segment{.name = name, .row = row, .rows = rows};
+Segment row_segment(const std::string& name, std::int64_t row, std::int64_t rows, const Shape& shape, PartOf part,
+                    FileForm::Rows range) {
+  Segment segment{.name = name, .row = row, .rows = rows, .range = range};
   if (part.total > 0) {
     segment.slice = {.dim = 0, .begin = part.begin, .extent = rows};
     segment.global = shape;
@@ -131,6 +140,29 @@ Shape file_shape(const Segment& segment) {
   Shape shape = segment.global;
   if (segment.file.transposed) std::swap(shape[0], shape[1]);
   return shape;
+}
+
+Shape range_shape(const Segment& segment) {
+  Shape shape = segment.global;
+  if (segment.range.rows > 0) shape[0] = segment.range.rows;
+  return shape;
+}
+
+Slice range_slice(const Segment& segment) {
+  Slice slice = segment.slice;
+  slice.begin -= segment.range.row;
+  return slice;
+}
+
+std::string range_name(const Segment& segment) {
+  const FileForm::Rows& range = segment.range;
+  return range.rows > 0 ? cat(segment.name, '[', range.row, ':', range.row + range.rows, ']') : segment.name;
+}
+
+bool is_sliced(const Segment& segment) {
+  const Slice& slice = segment.slice;
+  const std::int64_t all = segment.range.rows > 0 && slice.dim == 0 ? segment.range.rows : segment.global[slice.dim];
+  return slice.extent > 0 && slice.extent < all;
 }
 
 }  // namespace hawser::nn

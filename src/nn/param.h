@@ -53,6 +53,10 @@ struct Segment {
   Shape global = {};
   Slice slice = {};  // the part of the global tensor that these rows are
   FileForm file = {};
+  // Rows of `global` that are a matrix of their own where elements share a value (nn/extent.h), and where an optimizer
+  // needs complete matrices: q, k or v of a fused QKV, on one rank, too. The slice is all of them or a part. No rows: the
+  // tensor has no ranges.
+  FileForm::Rows range = {};
   bool may_be_absent = false;  // weights without it are complete: it then starts with its initial values
   bool operator==(const Segment&) const = default;
 };
@@ -188,10 +192,19 @@ Param sliced_param(const std::string& name, const Shape& shape, int dim, PartOf 
 Param fused_param(const std::string& name, std::vector<Segment> segments, const Shape& shape, Initial initial,
                   bool decay, std::int64_t padding = 0);
 // A Segment that has part of the rows of a global tensor [rows of `part`, the other dims of `shape`].
-Segment row_segment(const std::string& name, std::int64_t row, std::int64_t rows, const Shape& shape, PartOf part);
+Segment row_segment(const std::string& name, std::int64_t row, std::int64_t rows, const Shape& shape, PartOf part,
+                    FileForm::Rows range = {});
 // The shape of a segment on this rank: Segment::global, with the slice's extent.
 Shape segment_shape(const Segment& segment);
 // The shape that the file has: Segment::global, with its dims swapped if FileForm::transposed.
 Shape file_shape(const Segment& segment);
+
+// What counts as a tensor where elements share a value: Segment::range, or all of Segment::global. The slice is
+// Segment::slice, its indices from the range's first row on. The name is the tensor's, of a range "NAME[first row:end]".
+Shape range_shape(const Segment& segment);
+Slice range_slice(const Segment& segment);
+std::string range_name(const Segment& segment);
+// Whether this rank has only a part of it.
+bool is_sliced(const Segment& segment);
 
 }  // namespace hawser::nn

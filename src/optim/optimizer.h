@@ -71,8 +71,8 @@ struct FlatUpdate {
   int part = 0, parts = 1;
   int phase = 0;  // index in phases(flat)
   // Tensor ranks have different slices of the flat's tensors, and this rank slice `slice` of `slices`: indices
-  // [i * extent, (i + 1) * extent) of dim Segment::slice.dim are in slice i; of a tensor that is several segments, ranges
-  // of a fused QKV, that holds from each range's first index on. `copies` ranks have each, and of its shards
+  // [i * extent, (i + 1) * extent) of dim Segment::slice.dim are in slice i; of a range of a tensor, such as q of a fused
+  // QKV, they count from its first row on (nn::range_slice). `copies` ranks have each, and of its shards
   // (Domain::kv_copies). A flat that is not sliced has one.
   int slice = 0, slices = 1, copies = 1;
   TensorView weights;   // [count] in FlatSpec::stored (float32 by default), updated in place
@@ -118,7 +118,7 @@ class Optimizer {
   virtual std::vector<Phase> phases(const nn::Flat& /*flat*/) const { return {{}}; }
   // Whether an update needs complete matrices (nn/extent.h), which its phases gather; of matrices that a slice cuts,
   // with Phase::slices. A slice of the leading dims of [E, out, in] has complete matrices. step::ModelState rejects a
-  // flat whose matrices no phase completes, and one that has several ranges of a matrix (a sliced fused QKV).
+  // flat whose matrices no phase completes, and one that has several slices of a matrix.
   virtual bool needs_matrices(const nn::Flat& /*flat*/) const { return false; }
   // Whether the last phase writes FlatUpdate::amax; otherwise the caller reads the updated weights once more.
   virtual bool records_amaxes(const nn::Flat& /*flat*/) const { return false; }

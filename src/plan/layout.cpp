@@ -406,9 +406,6 @@ int slices_of(Domain domain, const comm::MeshSizes& mesh) {
 void check_domains(const Layout& layout, const models::Model& model) {
   const comm::MeshSizes& mesh = layout.mesh;
   if (mesh.tensor == 1 && mesh.expert == 1) return;
-  const auto is_slice = [](const nn::Segment& segment) {
-    return segment.slice.extent > 0 && segment.slice.extent < segment.global[segment.slice.dim];
-  };
   for (const nn::Flat& flat : model.flats()) {
     const nn::FlatSpec& spec = flat.spec();
     const bool sliced = slices_of(spec.domain, mesh) > 1;
@@ -420,13 +417,10 @@ void check_domains(const Layout& layout, const models::Model& model) {
       const bool experts = param.matrices > 0;
       HAWSER_CHECK(experts == (spec.domain == Domain::expert), text(),
                    experts ? "experts, which have Domain::expert" : "no experts");
-      const auto slices = std::ranges::count_if(param.segments, is_slice);
-      // Experts may be slices of a tensor of all; and K and V that all ranks have, of a fused tensor.
-      const bool ranges = std::ranges::adjacent_find(param.segments, {}, &nn::Segment::name) != param.segments.end();
-      const bool of_fused = spec.domain == Domain::kv_copies && ranges;
-      HAWSER_CHECK(experts || of_fused || slices == (sliced ? static_cast<std::ptrdiff_t>(param.segments.size()) : 0),
-                   text(), slices, " of ", param.segments.size(), " segments are slices, not ",
-                   sliced ? "all" : "none");
+      const auto slices = std::ranges::count_if(param.segments, nn::is_sliced);
+      // Experts may be slices of a tensor of all.
+      HAWSER_CHECK(experts || slices == (sliced ? static_cast<std::ptrdiff_t>(param.segments.size()) : 0), text(),
+                   slices, " of ", param.segments.size(), " segments are slices, not ", sliced ? "all" : "none");
       if (mesh.tensor == 1 || !spec.trainable || spec.domain == Domain::sliced) continue;
       const bool partial = param.flat.partial_gradient || (layout.sequence_parallel && param.of_residual_rows);
       HAWSER_CHECK(spec.partial_gradient == partial, text(), "its layer computes ",

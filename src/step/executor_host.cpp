@@ -169,9 +169,11 @@ void Executor::parameter_norms(const Instruction& instruction, StepOutput& outpu
     for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
       const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
       const std::int64_t row_size = param.elements() / param.shape[0];
-      for (const nn::Segment& segment : param.segments) {
-        const Piece piece =
-            piece_of(flat.offset(p) + segment.row * row_size, segment.rows * row_size, setup_.state->flat(f));
+      for (std::size_t s = 0; s < param.segments.size();) {
+        const nn::Segment& segment = param.segments[s];
+        std::int64_t rows = 0;  // of all ranges of the tensor
+        for (; s < param.segments.size() && param.segments[s].name == segment.name; ++s) rows += param.segments[s].rows;
+        const Piece piece = piece_of(flat.offset(p) + segment.row * row_size, rows * row_size, setup_.state->flat(f));
         const auto [index, first] = indices.emplace(segment.name, static_cast<std::int64_t>(indices.size()));
         const TensorView out = norms.rows(index->second, 1);
         if (piece.count > 0 && flat.spec().trainable && setup_.state->flat(f).first_stage) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -46,54 +45,19 @@ void check_update(const optim::Optimizer& optimizer, const nn::Flat& flat, int p
       std::ranges::any_of(phases, [](const optim::Phase& phase) { return phase.gathers && phase.slices; });
   HAWSER_CHECK(gathers || parts == 1, "the optimizer ", optimizer.name(), " needs complete matrices of ", flat.name(),
                ", which is in ", parts, " shards, and gathers none");
-  std::set<std::string_view> known;
+  std::set<std::pair<std::string_view, std::int64_t>> known;
   for (const nn::Param& param : flat.params()) {
     for (const nn::Segment& segment : param.segments) {
-      HAWSER_CHECK(known.insert(segment.name).second, "the optimizer ", optimizer.name(), " needs the complete matrix ",
-                   segment.name, ", of which tensor ranks have several ranges of rows: not supported");
-      const nn::Slice& slice = segment.slice;
-      const bool complete =
-          slice.extent == 0 || slice.extent == segment.global[slice.dim] || slice.dim < segment.global.rank() - 2;
-      HAWSER_CHECK(complete || slices, "the optimizer ", optimizer.name(), " needs the complete matrix ", segment.name,
-                   ", which tensor parallelism slices, and gathers no slices");
+      HAWSER_CHECK(known.insert({segment.name, segment.range.row}).second, "the optimizer ", optimizer.name(),
+                   " needs the complete matrix ", nn::range_name(segment), ", of which a rank has several slices");
+      const bool complete = !nn::is_sliced(segment) || segment.slice.dim < segment.global.rank() - 2;
+      HAWSER_CHECK(complete || slices, "the optimizer ", optimizer.name(), " needs the complete matrix ",
+                   nn::range_name(segment), ", which tensor parallelism slices, and gathers no slices");
     }
   }
 }
 
 constexpr std::int64_t kGemmScaleStride = 4;  // float32: GEMMs of FP8 read scales at multiples of 16 bytes
-
-// Of a fused QKV with copies of key-value heads, q is one parameter and k and v are another. Elements of the tensor that
-// share a scale or a value of the optimizer would have one in each, of which a checkpoint and a sum have one.
-void check_shared_values(const models::Model& model, const optim::Optimizer* optimizer) {
-  const auto shares = [&](const nn::Flat& flat) {
-    if (flat.scale_count() > 0) return true;
-    if (optimizer == nullptr || !flat.spec().trainable) return false;
-    return std::ranges::any_of(optimizer->slots(flat),
-                               [](const optim::StateSlot& slot) { return !slot.extent.sharded(); }) ||
-           std::ranges::any_of(optimizer->phases(flat), [](const optim::Phase& phase) { return phase.sums > 0; });
-  };
-  const auto of_copies = [](const nn::Flat& flat) { return flat.spec().domain == Domain::kv_copies; };
-  std::map<std::string_view, bool> copied;  // tensors: whether their elements share values
-  for (const nn::Flat& flat : model.flats()) {
-    if (!of_copies(flat)) continue;
-    const bool shared = shares(flat);
-    for (const nn::Param& param : flat.params()) {
-      for (const nn::Segment& segment : param.segments) copied.emplace(segment.name, shared);
-    }
-  }
-  if (copied.empty()) return;
-  for (const nn::Flat& flat : model.flats()) {
-    if (of_copies(flat)) continue;
-    for (const nn::Param& param : flat.params()) {
-      for (const nn::Segment& segment : param.segments) {
-        const auto other = copied.find(segment.name);
-        HAWSER_CHECK(other == copied.end() || !(other->second || shares(flat)), segment.name,
-                     ": its ranges are parameters with different copies, and share a scale or a value of the "
-                     "optimizer: not supported");
-      }
-    }
-  }
-}
 
 }  // namespace
 
@@ -105,7 +69,6 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
                  " shards, the optimizer's state in ", cut.optimizer.parts);
   }
   HAWSER_CHECK(!options.kv_cache_on_host || options.kv_cache_rows > 0, "a KV cache in host memory without rows");
-  check_shared_values(model, options.optimizer.get());
   const auto stages = models::flat_stages(model, options.partition);
   const auto carve = [&](std::byte* data, std::byte* host_data) {
     Carver carver(data, device.kind());

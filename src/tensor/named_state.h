@@ -21,7 +21,8 @@ struct NamedState {
   Shape shape;       // global
   DType dtype = DType::f32;
   std::vector<Box> boxes;
-  std::string former_name = {};  // in checkpoints of earlier versions; read where there is no `name`. Empty: the same
+  // In checkpoints of earlier versions: where there is no `name`, the first of these that there is is read.
+  std::vector<std::string> former_names = {};
 };
 
 // The boxes that cover elements [begin, begin + count) of a row-major tensor, in order: at most 2 * rank - 1.

@@ -18,6 +18,7 @@
 #include "engine/host_copy.h"
 #include "evaluate/evaluate.h"
 #include "models/weights.h"
+#include "nn/flat_pieces.h"
 
 namespace hawser::testing {
 
@@ -64,25 +65,29 @@ inline void project(const std::string& name, std::int64_t first, const float* va
   }
 }
 
-// As project, for elements [first, first + count) of a segment in the model's form, with their numbers in the file's.
-// `name`: the tensor's in the file.
-inline void project_segment(const std::string& name, const nn::Segment& segment, std::int64_t first,
-                            const float* values, std::int64_t count, std::vector<double>& projections) {
-  if (segment.file == nn::FileForm()) return project(name, first, values, count, projections);
+// As project, for a piece of a segment in the model's form, with its elements' numbers in the file's. `name`: the
+// tensor's in the file. `values`: those of the shard.
+inline void project_piece(const std::string& name, const nn::Segment& segment, const nn::SegmentPiece& piece,
+                          const float* values, std::vector<double>& projections) {
   HAWSER_CHECK(!segment.file.transposed, name, ": projections of a transposed tensor");
-  const Shape shape = nn::segment_shape(segment);
-  const std::int64_t length = shape.elements() / shape[0];
-  std::vector<std::int64_t> in_file(static_cast<std::size_t>(shape[0]));  // by row of the model
-  std::int64_t at = 0;
+  const Shape& global = segment.global;
+  const std::int64_t length = global.elements() / global[0];
+  std::vector<std::int64_t> in_file;  // by row of the model
+  if (!segment.file.row_order.empty()) in_file.resize(static_cast<std::size_t>(global[0]));
+  std::int64_t next = 0;
   for (const nn::FileForm::Rows& run : segment.file.row_order) {
-    for (std::int64_t row = run.row; row < run.row + run.rows; ++row) in_file[static_cast<std::size_t>(row)] = at++;
+    for (std::int64_t row = run.row; row < run.row + run.rows; ++row) in_file[static_cast<std::size_t>(row)] = next++;
   }
-  for (std::int64_t done = 0; done < count;) {
-    const std::int64_t row = (first + done) / length, column = (first + done) % length;
-    const std::int64_t piece = std::min(length - column, count - done);
-    project_part(name, in_file[static_cast<std::size_t>(row)] * length + column, values + done, piece, projections);
-    done += piece;
-  }
+  nn::for_each_global_run(segment, piece, [&](std::int64_t first, std::int64_t at, std::int64_t count) {
+    if (in_file.empty()) return project(name, first, values + at, count, projections);
+    for (std::int64_t done = 0; done < count;) {
+      const std::int64_t row = (first + done) / length, column = (first + done) % length;
+      const std::int64_t here = std::min(length - column, count - done);
+      project_part(name, in_file[static_cast<std::size_t>(row)] * length + column, values + at + done, here,
+                   projections);
+      done += here;
+    }
+  });
 }
 
 // This rank's part of the projections of every trainable parameter's gradient; the sum over ranks that hold different
@@ -96,12 +101,11 @@ inline std::map<std::string, std::vector<double>> gradient_projections(
     if (!flat.spec().trainable) continue;
     const step::FlatState& state = session.state().flat(f);
     const std::vector<float> shard = engine::values_of(session, session.executor(purpose).gradient_shard(f));
-    for (const models::SegmentPiece& piece : models::segment_pieces(flat, state.begin, state.count)) {
-      const nn::Segment& segment =
-          flat.params()[static_cast<std::size_t>(piece.param)].segments[static_cast<std::size_t>(piece.segment)];
+    for (const nn::SegmentPiece& piece : nn::segment_pieces(flat, state.begin, state.count)) {
+      const nn::Segment& segment = nn::segment_of(flat, piece);
       const std::string name = file_name(segment.name);
       auto& projections = out.try_emplace(name, std::vector<double>(kProjections)).first->second;
-      project_segment(name, segment, piece.first, shard.data() + piece.at, piece.count, projections);
+      project_piece(name, segment, piece, shard.data(), projections);
     }
   }
   return out;

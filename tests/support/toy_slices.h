@@ -20,6 +20,23 @@ inline int kv_copies(const models::ModelDescription& whole, int parts) {
   return std::max(1, parts / static_cast<int>(whole.blocks.front().attention.kv_heads));
 }
 
+// The toy with one tensor of all q, k and v in its files, with the rows of each head together, as in GPT-NeoX.
+inline models::ModelDescription with_fused_qkv(models::ModelDescription d, std::int64_t kv_heads = 2) {
+  for (models::BlockDescription& block : d.blocks) {
+    nn::AttentionConfig& a = block.attention;
+    a.q = a.k = a.v = "";
+    a.kv_heads = kv_heads;
+    const std::int64_t of_group = a.heads / kv_heads * a.head_dim;
+    for (std::int64_t head = 0; head < kv_heads; ++head) {
+      a.qkv_rows.push_back({head * of_group, of_group});
+      for (const std::int64_t part : {0, 1}) {
+        a.qkv_rows.push_back({a.q_size() + part * a.kv_size() + head * a.head_dim, a.head_dim});
+      }
+    }
+  }
+  return d;
+}
+
 // Part `part` of `parts`, which divide four heads and, if not two, the inner channels; of 37, two have 19 and 18.
 inline models::ModelDescription part_of(models::ModelDescription d, int part, int parts, const Division& division) {
   if (division.vocabulary) {

@@ -54,12 +54,13 @@ Param param_of(const std::string& name, const std::string& tensor, const Run& ru
   if (run.ranges.size() == 1) {
     Param param = sliced_param(tensor, shape, 0, run.ranges.front().part, initial, decay);
     param.name = name;
+    param.segments.edit().front().range = run.ranges.front().range;
     return param;
   }
   std::vector<Segment> segments;
   std::int64_t row = 0;
   for (const OutputRange& range : run.ranges) {
-    segments.push_back(row_segment(tensor, row, range.outputs, shape, range.part));
+    segments.push_back(row_segment(tensor, row, range.outputs, shape, range.part, range.range));
     row += range.outputs;
   }
   return fused_param(name, std::move(segments), shape, initial, decay);

@@ -37,13 +37,24 @@ PartOf channels_of(PartOf heads, std::int64_t head_dim) {
   return {heads.begin * head_dim, heads.total * head_dim};
 }
 
-// The parts of a tensor with the rows of all q, then k, then v, that are parts of each.
-struct FusedParts {
-  PartOf q, k, v;
+// The tensor that q, k or v is in, the part of its rows that this rank has, and its range if it is all three.
+struct Projection {
+  std::string name;
+  PartOf part;
+  FileForm::Rows range = {};
 };
-FusedParts parts_of_fused(PartOf q, PartOf kv) {
-  const std::int64_t total = q.total + 2 * kv.total;
-  return {{q.begin, total}, {q.total + kv.begin, total}, {q.total + kv.total + kv.begin, total}};
+std::array<Projection, 3> projections_of(const AttentionConfig& c) {
+  const PartOf q = channels_of(c.heads_part, c.head_dim), kv = channels_of(c.kv_heads_part, c.head_dim);
+  if (!c.q.empty()) return {{{c.q, q}, {c.k, kv}, {c.v, kv}}};
+  const std::int64_t q_rows = q.total > 0 ? q.total : c.q_size(), kv_rows = kv.total > 0 ? kv.total : c.kv_size();
+  const std::int64_t v_row = q_rows + kv_rows, total = v_row + kv_rows;
+  return {{{c.fused, {q.begin, total}, {0, q_rows}},
+           {c.fused, {q_rows + kv.begin, total}, {q_rows, kv_rows}},
+           {c.fused, {v_row + kv.begin, total}, {v_row, kv_rows}}}};
+}
+
+Segment segment_of(const Projection& of, const char* suffix, std::int64_t row, std::int64_t rows, const Shape& shape) {
+  return row_segment(of.name + suffix, row, rows, shape, of.part, of.range);
 }
 
 std::vector<Segment> with_file_form(std::vector<Segment> segments, bool transposed,
@@ -79,25 +90,17 @@ std::vector<Param> attention_params(const AttentionConfig& c) {
   HAWSER_CHECK((c.heads_part.total > 0) == (c.kv_heads_part.total > 0), c.output, ": a part of the heads of ",
                c.heads_part.total > 0 ? "queries, but all of keys" : "keys, but all of queries");
   HAWSER_CHECK(!apart || c.heads_part.total > 0, c.output, ": copies of key-value heads, but all heads");
-  const PartOf q = channels_of(c.heads_part, c.head_dim), kv = channels_of(c.kv_heads_part, c.head_dim);
-  // Of the tensors that the folder has: three, or one.
-  const FusedParts parts = c.q.empty() ? parts_of_fused(q, kv) : FusedParts{q, kv, kv};
-  const std::array<std::string, 3> names =
-      c.q.empty() ? std::array{c.fused, c.fused, c.fused} : std::array{c.q, c.k, c.v};
-  const auto qkv = [&](const char* suffix, const Shape& shape, bool transposed) {
-    if (c.q.empty() && q.total == 0) {
-      const Segment fused = row_segment(c.fused + suffix, 0, c.qkv_size(), shape, {});
-      return with_file_form({fused}, transposed, c.qkv_rows);
-    }
-    std::vector<Segment> segments = {row_segment(names[0] + suffix, 0, c.q_size(), shape, parts.q)};
+  const auto [q, k, v] = projections_of(c);
+  const auto qkv = [&, &q = q, &k = k, &v = v](const char* suffix, const Shape& shape, bool transposed) {
+    std::vector<Segment> segments = {segment_of(q, suffix, 0, c.q_size(), shape)};
     if (!apart) {
-      segments.push_back(row_segment(names[1] + suffix, c.q_size(), c.kv_size(), shape, parts.k));
-      segments.push_back(row_segment(names[2] + suffix, c.q_size() + c.kv_size(), c.kv_size(), shape, parts.v));
+      segments.push_back(segment_of(k, suffix, c.q_size(), c.kv_size(), shape));
+      segments.push_back(segment_of(v, suffix, c.q_size() + c.kv_size(), c.kv_size(), shape));
     }
     return with_file_form(std::move(segments), transposed, c.qkv_rows);
   };
   const std::int64_t qkv_rows = apart ? c.q_size() : c.qkv_size();
-  const std::string qkv_name = apart ? names[0] : c.fused;
+  const std::string qkv_name = apart ? q.name : c.fused;
   const Shape wide{qkv_rows, c.width};
   const Initial normal{Initial::Kind::normal, c.initial_std};
   std::vector<Param> params = {norm_weight(c.norm, c.width, c.norm_config)};
@@ -105,8 +108,8 @@ std::vector<Param> attention_params(const AttentionConfig& c) {
   params.push_back(fused_param(qkv_name + ".weight", qkv(".weight", wide, c.transposed), wide, normal, true));
   params.back().of_linear = true;
   params.back().modules = modules;
-  params.push_back(
-      sliced_param(c.output + ".weight", {c.width, c.q_size()}, 1, q, {Initial::Kind::normal, c.output_std}, true));
+  params.push_back(sliced_param(c.output + ".weight", {c.width, c.q_size()}, 1, channels_of(c.heads_part, c.head_dim),
+                                {Initial::Kind::normal, c.output_std}, true));
   params.back().segments.edit().front().file.transposed = c.transposed;
   params.back().of_linear = true;
   if (c.qkv_bias)
@@ -124,9 +127,9 @@ std::vector<Param> attention_params(const AttentionConfig& c) {
     params.push_back(norm_weight(c.post_norm, c.width, c.norm_config));
     if (c.norm_config.bias) params.push_back(norm_bias(c.post_norm, c.width));
   }
-  const auto add_kv = [&](const char* suffix, const Shape& shape, const Initial& initial, bool decay) {
-    std::vector<Segment> segments = {row_segment(names[1] + suffix, 0, c.kv_size(), shape, parts.k),
-                                     row_segment(names[2] + suffix, c.kv_size(), c.kv_size(), shape, parts.v)};
+  const auto add_kv = [&, &k = k, &v = v](const char* suffix, const Shape& shape, const Initial& initial, bool decay) {
+    std::vector<Segment> segments = {segment_of(k, suffix, 0, c.kv_size(), shape),
+                                     segment_of(v, suffix, c.kv_size(), c.kv_size(), shape)};
     const std::string name = c.q.empty() ? cat(c.fused, "+kv", suffix) : cat(c.k, "+", c.v, suffix);
     params.push_back(fused_param(name, with_file_form(std::move(segments), decay && c.transposed, c.qkv_rows), shape,
                                  initial, decay));
@@ -162,21 +165,16 @@ AttentionLayer::AttentionLayer(AttentionConfig config)
 
 ColumnParallelLinear AttentionLayer::make_qkv() {
   const AttentionConfig& c = config_;
-  const PartOf q = channels_of(c.heads_part, c.head_dim), kv = channels_of(c.kv_heads_part, c.head_dim);
+  const auto [q, k, v] = projections_of(c);
   const bool apart = c.kv_copies > 1;
-  std::vector<AdapterTarget> targets;
   const std::int64_t k_row = c.q_size(), v_row = k_row + c.kv_size();
-  if (!c.q.empty()) {
-    targets = {{c.q, {{0, c.q_size(), q}}},
-               {c.k, {{k_row, c.kv_size(), kv, apart}}},
-               {c.v, {{v_row, c.kv_size(), kv, apart}}}};
-  } else if (q.total == 0) {
-    targets = {{c.fused, {{0, c.qkv_size()}}, c.qkv_rows}};
+  const OutputRange of_q{0, c.q_size(), q.part, false, q.range}, of_k{k_row, c.kv_size(), k.part, apart, k.range},
+      of_v{v_row, c.kv_size(), v.part, apart, v.range};
+  std::vector<AdapterTarget> targets;
+  if (c.q.empty()) {
+    targets = {{c.fused, {of_q, of_k, of_v}, c.qkv_rows}};
   } else {
-    const FusedParts of = parts_of_fused(q, kv);
-    targets = {{c.fused,
-                {{0, c.q_size(), of.q}, {k_row, c.kv_size(), of.k, apart}, {v_row, c.kv_size(), of.v, apart}},
-                c.qkv_rows}};
+    targets = {{c.q, {of_q}}, {c.k, {of_k}}, {c.v, {of_v}}};
   }
   return ColumnParallelLinear({.site = Site::qkv_projection,
                                .weight = kQkvWeight,

@@ -207,15 +207,15 @@ AdapterNames adapter_names(const AdapterConfig& config);
 // Rows [first_output, first_output + outputs) of a Linear's weight.
 struct OutputRange {
   std::int64_t first_output = 0, outputs = 0;
-  PartOf part = {};        // column-parallel: they are this part of the rows of a name
-  bool kv_copies = false;  // which several tensor ranks have (Domain::kv_copies)
+  PartOf part = {};           // column-parallel: they are this part of the rows of a name
+  bool kv_copies = false;     // which several tensor ranks have (Domain::kv_copies)
+  FileForm::Rows range = {};  // Segment::range
 };
 
 // The rows of a Linear's weight that one name of the Hugging Face folder has.
 struct AdapterTarget {
   std::string name;
-  // One after another. Several on a tensor rank that has a part of each of q, k and v of a fused tensor: each then has
-  // a `part`.
+  // One after another. Several are q, k and v of a fused tensor: each then has a `part`.
   std::vector<OutputRange> ranges;
   std::vector<FileForm::Rows> row_order = {};  // of all rows of the name
 };

@@ -190,5 +190,37 @@ TEST(Optimizers, OfFewBitsHaveTheSameBitsOnEveryMesh) {
   EXPECT_FALSE(alone(toy, other) == one);
 }
 
+// Before there is memory: a plan of such a run is an error.
+TEST(Optimizers, OfBlocksRejectSlicesThatCutOne) {
+  if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
+  const auto error_of = [](const models::ModelDescription& description) -> std::string {
+    const models::Model model(description, [](const nn::Param& param) { return param.flat; });
+    plan::Layout layout = testing::toy_layout({}, model);
+    layout.optimizer = std::make_shared<testing::EightBits>();
+    try {
+      plan::plan_rank(model, layout, step::Purpose::train, 0);
+    } catch (const InternalError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  models::ModelDescription whole = testing::toy_of_nf4_blocks();
+  EXPECT_EQ(error_of(whole), "");
+  models::ModelDescription cut = whole;
+  for (models::BlockDescription& block : cut.blocks) block.mlp.inner_part = {.begin = 16, .total = 144};
+  EXPECT_NE(error_of(cut).find("model.layers.0.mlp.down_proj.weight: the slice [16, 144) of dim 1 of [64, 144] cuts a "
+                               "block of 32 that shares a value"),
+            std::string::npos)
+      << error_of(cut);
+  for (models::BlockDescription& block : whole.blocks) block.mlp.inner = 127;
+  whole.blocks.resize(1);
+  EXPECT_EQ(error_of(whole), "");  // two tensors of 127 x 64 elements
+  whole.blocks[0].mlp.bias = true;
+  EXPECT_NE(error_of(whole).find("model.layers.0.mlp.up_proj.bias: begins at element 127 of "
+                                 "model.layers.0.mlp.gate_up_proj.bias, inside of a block of 32"),
+            std::string::npos)
+      << error_of(whole);
+}
+
 }  // namespace
 }  // namespace hawser

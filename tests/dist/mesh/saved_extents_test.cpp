@@ -5,6 +5,7 @@
 #include "checkpoint/save.h"
 #include "engine/load_state.h"
 #include "experts_case.h"
+#include "plan/disk.h"
 #include "tensor_case.h"
 #include "toy_muon.h"
 #include "train/saver.h"
@@ -56,6 +57,9 @@ class Slots : public testing::WithRate {
   std::vector<optim::StateSlot> slots(const nn::Flat& flat) const override {
     std::vector<optim::StateSlot> slots = {{"code", DType::u8},
                                            {"block", DType::f32, {.kind = Kind::block, .block = 32}},
+                                           {"row", DType::f32, {.kind = Kind::row}},
+                                           {"column", DType::f32, {.kind = Kind::column}},
+                                           {"matrix", DType::f32, {.kind = Kind::matrix}},
                                            {"part", DType::bf16, {.kind = Kind::part}},
                                            {"parameter", DType::f32, {.kind = Kind::parameter}}};
     if (flat.spec().group == 0) slots.push_back({"tile", DType::f32, {.kind = Kind::tile, .block = 32, .rows = 16}});
@@ -112,12 +116,12 @@ Tensors as_loaded(const models::ModelDescription& whole, const comm::MeshSizes& 
             return !parts || a.row / (param.shape[0] / param.matrices) == b.row / (param.shape[0] / param.matrices);
           };
           for (const nn::Segment& to : param.segments) {
-            const auto found = out.find(prefix + to.name);
+            const auto found = out.find(prefix + nn::range_name(to));
             if (found == out.end()) continue;
             for (const nn::Segment& other : param.segments) {
               if (!same(to, other)) continue;
-              const float value = saved.at(prefix + other.name).at(0);
-              if (value != saved.at(prefix + to.name).at(0)) ++shared;
+              const float value = saved.at(prefix + nn::range_name(other)).at(0);
+              if (value != saved.at(prefix + nn::range_name(to)).at(0)) ++shared;
               found->second[0] = std::max(found->second[0], value);
             }
           }
@@ -138,15 +142,14 @@ class SavedExtents : public ::testing::Test {
   }
   // As earlier versions did.
   void save_with_former_names(engine::Session& session) {
-    std::map<std::string, NamedState> states;
+    std::set<std::string> former;
+    std::vector<NamedState> list;
     engine::HostCopy copy(session);
     copy.fetch();
     for (NamedState& state : copy.states()) {
-      if (!state.former_name.empty()) state.name = state.former_name;
-      states.try_emplace(state.name, state);
+      if (!state.former_names.empty()) state.name = state.former_names.front();
+      if (state.shape.elements() > 1 || former.insert(state.name).second) list.push_back(state);
     }
-    std::vector<NamedState> list;
-    for (const auto& [name, state] : states) list.push_back(state);
     const checkpoint::SaveOptions options{.root = root_, .step = ++step_, .world = the_world->size()};
     const bool first = the_world->rank() == Rank(0);
     std::optional<checkpoint::SaveSession> saving;
@@ -169,12 +172,14 @@ class SavedExtents : public ::testing::Test {
     body(session);
   }
 
-  // Every mesh saves and all others load.
+  // Every mesh saves, as much as its forecast says on all of them, and all others load.
   void expect_slots_on_all(const models::ModelDescription& whole, const std::vector<comm::MeshSizes>& meshes) {
     int differing = 0;
+    std::set<std::int64_t> bytes;
     for (const comm::MeshSizes& from : meshes) {
       Tensors states;
       with_session(whole, from, Of::slots, [&](engine::Session& session) {
+        bytes.insert(plan::checkpoint_bytes(session.model(), session.layout()));
         fill_slots(session);
         states = assembled(session);
         save(session);
@@ -196,6 +201,7 @@ class SavedExtents : public ::testing::Test {
       }
     }
     EXPECT_GT(differing, 0);
+    EXPECT_EQ(bytes.size(), 1u);
   }
 
   const TemporaryFolder own_;
@@ -212,123 +218,144 @@ std::vector<comm::MeshSizes> tensor_meshes(const models::ModelDescription& whole
   return meshes;
 }
 
-models::ModelDescription one_block() {
+// `fused`: q, k and v are one tensor, of which copies of key-value heads leave q in another parameter than k and v.
+models::ModelDescription one_block(bool fused) {
   models::ModelDescription whole = testing::toy_of_nf4_blocks();
   whole.blocks.resize(1);
   whole.blocks[0].attention.kv_heads = std::max(1, the_world->size() / 2);
-  return whole;
+  return fused ? testing::with_fused_qkv(whole, whole.blocks[0].attention.kv_heads) : whole;
 }
 
 // The largest scale of tensors is the one that is measured of them together.
 TEST_F(SavedExtents, ScalesOfWeightsLoadOnOtherTensorRanks) {
   if (the_world->size() != 2 && the_world->size() != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
-  const models::ModelDescription whole = one_block();
-  const std::vector<comm::MeshSizes> meshes = tensor_meshes(whole);
-  EXPECT_EQ(meshes.back().kv_copies, 2);
-  int differing = 0;
-  for (const comm::MeshSizes& from : meshes) {
-    const models::Model model = model_of(whole, from, Of::fp8);
-    const Tensors states = testing::train(model, layout_of(from, model, Of::fp8),
-                                          {.inputs = {0}, .look = [&](engine::Session& session) { save(session); }})
-                               .after;
-    for (const comm::MeshSizes& to : meshes) {
-      if (&to == &from) continue;
-      with_session(whole, to, Of::fp8, [&](engine::Session& session) {
-        const std::string text = cat("tensor ", from.tensor, " to ", to.tensor);
-        checkpoint::Checkpoint checkpoint = saved();
-        EXPECT_TRUE(engine::has_scales(session, checkpoint)) << text;
-        EXPECT_EQ(engine::missing_scales(session, checkpoint, {}).lines(), "") << text;
-        engine::load(session, checkpoint);
-        int shared = 0;
-        const Tensors expected = as_loaded(whole, to, Of::fp8, states, shared), loaded = assembled(session);
-        EXPECT_EQ(loaded.size(), expected.size()) << text;
-        for (const auto& [name, values] : expected) EXPECT_TRUE(loaded.at(name) == values) << text << ": " << name;
-        if (to.kv_copies > from.kv_copies) return;  // has the scales of more tensors
-        differing += shared;
-        session.parameters_changed();
-        EXPECT_TRUE(assembled(session) == loaded) << text;
-      });
+  for (const bool fused : {false, true}) {
+    const models::ModelDescription whole = one_block(fused);
+    const std::vector<comm::MeshSizes> meshes = tensor_meshes(whole);
+    EXPECT_EQ(meshes.back().kv_copies, 2);
+    int differing = 0;
+    for (const comm::MeshSizes& from : meshes) {
+      const models::Model model = model_of(whole, from, Of::fp8);
+      const Tensors states = testing::train(model, layout_of(from, model, Of::fp8),
+                                            {.inputs = {0}, .look = [&](engine::Session& session) { save(session); }})
+                                 .after;
+      for (const comm::MeshSizes& to : meshes) {
+        if (&to == &from) continue;
+        with_session(whole, to, Of::fp8, [&](engine::Session& session) {
+          const std::string text = cat(fused ? "fused, " : "", "tensor ", from.tensor, " to ", to.tensor);
+          checkpoint::Checkpoint checkpoint = saved();
+          EXPECT_TRUE(engine::has_scales(session, checkpoint)) << text;
+          EXPECT_EQ(engine::missing_scales(session, checkpoint, {}).lines(), "") << text;
+          engine::load(session, checkpoint);
+          int shared = 0;
+          const Tensors expected = as_loaded(whole, to, Of::fp8, states, shared), loaded = assembled(session);
+          EXPECT_EQ(loaded.size(), expected.size()) << text;
+          for (const auto& [name, values] : expected) EXPECT_TRUE(loaded.at(name) == values) << text << ": " << name;
+          if (to.kv_copies > from.kv_copies) return;  // has the scales of more tensors
+          differing += shared;
+          session.parameters_changed();
+          EXPECT_TRUE(assembled(session) == loaded) << text;
+        });
+      }
     }
+    EXPECT_GT(differing, 0);
   }
-  EXPECT_GT(differing, 0);
 }
 
 TEST_F(SavedExtents, ScalesOfEarlierVersionsAreLoaded) {
-  if (the_world->size() > 2) GTEST_SKIP() << "mesh_1 and mesh_2 run it";
-  models::ModelDescription whole = testing::toy_description();
-  testing::set_experts(whole, 1, 4, 2);
-  const comm::MeshSizes mesh{.shard = the_world->size()};
-  const models::Model model = model_of(whole, mesh, Of::fp8);
-  const Tensors states =
-      testing::train(model, layout_of(mesh, model, Of::fp8),
-                     {.inputs = {0}, .look = [&](engine::Session& session) { save_with_former_names(session); }})
-          .after;
-  checkpoint::Checkpoint checkpoint = saved();
-  const std::string block = "model.layers.0.self_attn.", expert = "model.layers.1.block_sparse_moe.experts.3.";
-  EXPECT_NE(checkpoint.find(cat("scale/", block, "qkv_proj.weight")), nullptr);
-  EXPECT_EQ(checkpoint.find(cat("scale/", block, "q_proj.weight")), nullptr);
-  EXPECT_NE(checkpoint.find(cat("scale/", expert, "w1.weight")), nullptr);
-  EXPECT_EQ(checkpoint.find(cat("scale/", expert, "w3.weight")), nullptr);
-  with_session(whole, mesh, Of::fp8, [&](engine::Session& session) {
-    EXPECT_TRUE(engine::has_scales(session, checkpoint));
-    EXPECT_EQ(engine::missing_scales(session, checkpoint, {}).lines(), "");
-    engine::load(session, checkpoint);
-    EXPECT_TRUE(assembled(session) == states);
-  });
+  const int world = the_world->size();
+  if (world > 2) GTEST_SKIP() << "mesh_1 and mesh_2 run it";
+  const std::string block = "scale/model.layers.0.self_attn.",
+                    expert = "scale/model.layers.1.block_sparse_moe.experts.3.";
+  const auto expect = [&](const models::ModelDescription& whole, const comm::MeshSizes& mesh,
+                          const std::vector<std::string>& names, const std::vector<std::string>& others) {
+    const models::Model model = model_of(whole, mesh, Of::fp8);
+    const Tensors states =
+        testing::train(model, layout_of(mesh, model, Of::fp8),
+                       {.inputs = {0}, .look = [&](engine::Session& session) { save_with_former_names(session); }})
+            .after;
+    checkpoint::Checkpoint checkpoint = saved();
+    for (const std::string& name : names) EXPECT_NE(checkpoint.find(name), nullptr) << name;
+    for (const std::string& name : others) {
+      EXPECT_TRUE(states.contains(name)) << name;
+      EXPECT_EQ(checkpoint.find(name), nullptr) << name;
+    }
+    with_session(whole, mesh, Of::fp8, [&](engine::Session& session) {
+      EXPECT_TRUE(engine::has_scales(session, checkpoint));
+      EXPECT_EQ(engine::missing_scales(session, checkpoint, {}).lines(), "");
+      engine::load(session, checkpoint);
+      EXPECT_TRUE(assembled(session) == states);
+    });
+  };
+  models::ModelDescription experts = testing::toy_description();
+  testing::set_experts(experts, 1, 4, 2);
+  expect(experts, {.shard = world}, {block + "qkv_proj.weight", expert + "w1.weight"},
+         {block + "q_proj.weight", expert + "w3.weight"});
+  const models::ModelDescription fused = one_block(true);
+  const std::vector<std::string> ranges = {block + "qkv_proj.weight[0:128]", block + "qkv_proj.weight[128:160]"};
+  expect(fused, {.shard = world}, {block + "qkv_proj.weight"}, ranges);
+  if (world == 1) return;
+  expect(fused, tensor_meshes(fused).back(), {block + "qkv_proj.weight", block + "qkv_proj+kv.weight"}, ranges);
 }
 
 // Frozen weights are products with their scales: those with different ones cannot become one with one scale.
 TEST_F(SavedExtents, FrozenWeightsNeedTheirScales) {
   if (the_world->size() != 2) GTEST_SKIP() << "two tensor ranks with one key-value head";
-  const models::ModelDescription whole = one_block();
-  const std::vector<comm::MeshSizes> meshes = tensor_meshes(whole);
-  for (const comm::MeshSizes& from : meshes) {
-    Tensors states;
-    with_session(whole, from, Of::frozen_scaled, [&](engine::Session& session) {
-      for (int f = 0; f < session.state().flats(); ++f) {
-        const nn::Flat& flat = session.model().flat(f);
-        for (int p = 0; flat.scale_count() > 0 && p < static_cast<int>(flat.params().size()); ++p) {
-          const std::string& name = flat.params()[static_cast<std::size_t>(p)].name;
-          *flat.scale_view(session.state().flat(f).scales, p).data<float>() = static_cast<float>(fnv1a(name) % 1000);
-        }
-      }
-      states = assembled(session);
-      save(session);
-    });
-    for (const comm::MeshSizes& to : meshes) {
-      with_session(whole, to, Of::frozen_scaled, [&](engine::Session& session) {
-        checkpoint::Checkpoint checkpoint = saved();
-        if (to.kv_copies >= from.kv_copies) {
-          engine::load(session, checkpoint);
-          EXPECT_TRUE(assembled(session) == states);
-          return;
-        }
-        try {
-          engine::load(session, checkpoint);
-          ADD_FAILURE() << "no error";
-        } catch (const UserError& error) {
-          const std::string text = error.what();
-          for (const char* const part : {"tensors that are one parameter on this mesh have different scales (got ",
-                                         "at scale/model.layers.0.self_attn.q_proj.weight, "
-                                         "scale/model.layers.0.self_attn.k_proj.weight"}) {
-            EXPECT_NE(text.find(part), std::string::npos) << text;
+  for (const bool fused : {false, true}) {
+    const models::ModelDescription whole = one_block(fused);
+    const std::vector<comm::MeshSizes> meshes = tensor_meshes(whole);
+    for (const comm::MeshSizes& from : meshes) {
+      Tensors states;
+      with_session(whole, from, Of::frozen_scaled, [&](engine::Session& session) {
+        for (int f = 0; f < session.state().flats(); ++f) {
+          const nn::Flat& flat = session.model().flat(f);
+          for (int p = 0; flat.scale_count() > 0 && p < static_cast<int>(flat.params().size()); ++p) {
+            const std::string& name = flat.params()[static_cast<std::size_t>(p)].name;
+            *flat.scale_view(session.state().flat(f).scales, p).data<float>() = static_cast<float>(fnv1a(name) % 1000);
           }
         }
+        states = assembled(session);
+        save(session);
       });
+      for (const comm::MeshSizes& to : meshes) {
+        with_session(whole, to, Of::frozen_scaled, [&](engine::Session& session) {
+          checkpoint::Checkpoint checkpoint = saved();
+          if (to.kv_copies >= from.kv_copies) {
+            engine::load(session, checkpoint);
+            EXPECT_TRUE(assembled(session) == states);
+            return;
+          }
+          try {
+            engine::load(session, checkpoint);
+            ADD_FAILURE() << "no error";
+          } catch (const UserError& error) {
+            const std::string text = error.what(), block = "scale/model.layers.0.self_attn.";
+            const std::string names = fused ? cat(block, "qkv_proj.weight[0:128], ", block, "qkv_proj.weight[128:160]")
+                                            : cat(block, "q_proj.weight, ", block, "k_proj.weight");
+            for (const std::string& part :
+                 {std::string("tensors that are one parameter on this mesh have different scales (got "),
+                  "at " + names}) {
+              EXPECT_NE(text.find(part), std::string::npos) << text;
+            }
+          }
+        });
+      }
     }
   }
 }
 
 TEST_F(SavedExtents, SlotsLoadOnOtherTensorRanks) {
   if (the_world->size() != 2 && the_world->size() != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
-  const models::ModelDescription whole = one_block();
-  expect_slots_on_all(whole, tensor_meshes(whole));
+  for (const bool fused : {false, true}) {
+    const models::ModelDescription whole = one_block(fused);
+    expect_slots_on_all(whole, tensor_meshes(whole));
+  }
 }
 
 TEST_F(SavedExtents, SlotsLoadOnOtherExpertRanks) {
   const int world = the_world->size();
   if (world != 2 && world != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
-  models::ModelDescription whole = one_block();
+  models::ModelDescription whole = one_block(true);
   testing::set_experts(whole, 0, 4, 2);
   whole.blocks[0].moe->inner = 24;  // tiles of 16 rows are cut at the end of each expert
   std::vector<comm::MeshSizes> meshes = {{.shard = world}, {.shard = world, .expert = world}};
@@ -340,47 +367,17 @@ TEST_F(SavedExtents, SlotsLoadOnOtherExpertRanks) {
 TEST(Tensor, OptimizersOfFewBitsHaveTheBitsOfOneRank) {
   const int world = the_world->size();
   if (world != 2 && world != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
-  const models::ModelDescription whole = one_block();
-  for (const comm::MeshSizes& mesh : tensor_meshes(whole)) {
-    if (mesh.tensor == 1) continue;
-    const testing::OnMeshAndAlone states = testing::expect_like_one_rank(
-        whole, [](const nn::Param& param) { return param.flat; }, mesh, {}, std::make_shared<testing::EightBits>(),
-        testing::kVocabulary);
-    EXPECT_TRUE(states.mesh.after == states.alone) << "tensor " << mesh.tensor;
-    EXPECT_EQ(states.alone.at("optimizer/scale/model.layers.0.mlp.down_proj.weight").size(), 64u * 4);
-  }
-}
-
-// Before there is memory: a plan of such a run is an error.
-TEST(Optimizers, OfBlocksRejectSlicesThatCutOne) {
-  if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
-  const auto error_of = [](const models::ModelDescription& description) -> std::string {
-    const models::Model model(description, [](const nn::Param& param) { return param.flat; });
-    plan::Layout layout = testing::toy_layout({}, model);
-    layout.optimizer = std::make_shared<testing::EightBits>();
-    try {
-      plan::plan_rank(model, layout, step::Purpose::train, 0);
-    } catch (const InternalError& error) {
-      return error.what();
+  for (const bool fused : {false, true}) {
+    const models::ModelDescription whole = one_block(fused);
+    for (const comm::MeshSizes& mesh : tensor_meshes(whole)) {
+      if (mesh.tensor == 1) continue;
+      const testing::OnMeshAndAlone states = testing::expect_like_one_rank(
+          whole, [](const nn::Param& param) { return param.flat; }, mesh, {}, std::make_shared<testing::EightBits>(),
+          testing::kVocabulary);
+      EXPECT_TRUE(states.mesh.after == states.alone) << "tensor " << mesh.tensor << (fused ? " fused" : "");
+      EXPECT_EQ(states.alone.at("optimizer/scale/model.layers.0.mlp.down_proj.weight").size(), 64u * 4);
     }
-    return "";
-  };
-  models::ModelDescription whole = testing::toy_of_nf4_blocks();
-  EXPECT_EQ(error_of(whole), "");
-  models::ModelDescription cut = whole;
-  for (models::BlockDescription& block : cut.blocks) block.mlp.inner_part = {.begin = 16, .total = 144};
-  EXPECT_NE(error_of(cut).find("model.layers.0.mlp.down_proj.weight: the slice [16, 144) of dim 1 of [64, 144] cuts a "
-                               "block of 32 that shares a value"),
-            std::string::npos)
-      << error_of(cut);
-  for (models::BlockDescription& block : whole.blocks) block.mlp.inner = 127;
-  whole.blocks.resize(1);
-  EXPECT_EQ(error_of(whole), "");  // two tensors of 127 x 64 elements
-  whole.blocks[0].mlp.bias = true;
-  EXPECT_NE(error_of(whole).find("model.layers.0.mlp.up_proj.bias: begins at element 127 of "
-                                 "model.layers.0.mlp.gate_up_proj.bias, inside of a block of 32"),
-            std::string::npos)
-      << error_of(whole);
+  }
 }
 
 }  // namespace

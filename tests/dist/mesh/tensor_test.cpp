@@ -328,23 +328,6 @@ TEST(Tensor, AdaptersOnBlocksTrainLikeOneRank) {
   expect_divided(whole, divided_mesh(), {.delay_weight_gradients = true}, kVocabulary, packed);
 }
 
-// The toy with one tensor of all q, k and v in its files, with the rows of each head together, as in GPT-NeoX.
-models::ModelDescription with_fused_qkv(models::ModelDescription d, std::int64_t kv_heads = 2) {
-  for (models::BlockDescription& block : d.blocks) {
-    nn::AttentionConfig& a = block.attention;
-    a.q = a.k = a.v = "";
-    a.kv_heads = kv_heads;
-    const std::int64_t of_group = a.heads / kv_heads * a.head_dim;
-    for (std::int64_t head = 0; head < kv_heads; ++head) {
-      a.qkv_rows.push_back({head * of_group, of_group});
-      for (const std::int64_t part : {0, 1}) {
-        a.qkv_rows.push_back({a.q_size() + part * a.kv_size() + head * a.head_dim, a.head_dim});
-      }
-    }
-  }
-  return d;
-}
-
 // A tensor rank has a range of rows of each of q, k and v of a tensor that is one in files, and of B of its adapters;
 // of k and v with fewer heads than tensor ranks, copies.
 TEST(Tensor, AFusedQkvTrainsLikeOneRank) {
@@ -358,7 +341,7 @@ TEST(Tensor, AFusedQkvTrainsLikeOneRank) {
     return own;
   };
   const auto expect = [&](comm::MeshSizes mesh, std::int64_t kv_heads) {
-    const models::ModelDescription plain = with_fused_qkv(testing::toy_description(), kv_heads);
+    const models::ModelDescription plain = testing::with_fused_qkv(testing::toy_description(), kv_heads);
     mesh.kv_copies = testing::kv_copies(plain, mesh.tensor);
     // The tensor counts once, although it is in two flats.
     const models::Model first(part_of(plain, 0, mesh.tensor, kVocabulary),
@@ -382,72 +365,38 @@ TEST(Tensor, AFusedQkvTrainsLikeOneRank) {
   expect(divided_mesh(), 2);
   expect(divided_mesh(), 1);
   if (world == 4) expect({.tensor = 4}, 2);
+  Division whole = kVocabulary;
+  whole.whole_attention = 0;
+  expect_divided(testing::with_fused_qkv(testing::toy_description()), divided_mesh(), full, whole);
 }
 
-// An optimizer of complete matrices would read the ranges of rows as slices of equal parts.
-TEST(Tensor, OptimizersOfCompleteMatricesRejectRangesOfOne) {
-  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
-  const auto spec = [](const nn::Param& param) {
-    nn::FlatSpec own = param.flat;
-    own.group = param.name.find("qkv_proj.weight") != std::string::npos ? 1 : 0;
-    return own;
-  };
-  const models::Model model(part_of(with_fused_qkv(testing::toy_description()), 0, 2, kVocabulary), spec);
-  plan::Layout layout = testing::toy_layout({.tensor = 2}, model);
-  layout.optimizer = std::make_shared<testing::Muon>();
-  layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
-    seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
-    seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
-  };
-  try {
-    plan::plan_rank(model, layout, step::Purpose::train, 0);
-    FAIL() << "planned";
-  } catch (const InternalError& error) {
-    EXPECT_NE(std::string(error.what()).find("of which tensor ranks have several ranges of rows"), std::string::npos);
-  }
-}
-
-// Scales and the optimizer's statistics of a fused QKV with copies of key-value heads.
-TEST(Tensor, SharedValuesOfRangesWithOtherCopiesAreRejected) {
-  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
-  const auto error_of = [](const nn::FlatSpecOf& spec, const std::shared_ptr<const optim::Optimizer>& optimizer,
-                           std::int64_t kv_heads,
-                           const std::shared_ptr<nn::Quantizer>& quantizer = nullptr) -> std::string {
-    const models::Model model(part_of(with_fused_qkv(testing::toy_description(), kv_heads), 0, 2, kVocabulary), spec);
-    plan::Layout layout = testing::toy_layout({.tensor = 2, .kv_copies = kv_heads == 1 ? 2 : 1}, model);
-    layout.optimizer = optimizer;
-    layout.quantizer = quantizer;
-    layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
-      seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
-      seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
-    };
-    try {
-      plan::plan_rank(model, layout, step::Purpose::train, 0);
-    } catch (const InternalError& error) {
-      return error.what();
-    }
-    return "";
-  };
+// Statistics of rows, columns and matrices, and complete matrices, are those of q, k and v of a fused tensor on every
+// mesh, with copies of key-value heads in a flat of their own, too.
+TEST(Tensor, OptimizersOfAFusedQkvTrainLikeOneRank) {
+  const int world = the_world->size();
+  if (world != 2 && world != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
+  if (kRankDevice != DeviceKind::cpu) GTEST_SKIP() << "these optimizers compute on processors";
   const auto own = [](const nn::Param& param) { return param.flat; };
-  const auto scaled = [](const nn::Param& param) {
-    nn::FlatSpec spec = param.flat;
-    if (param.name.ends_with("_proj.weight")) spec.scaling = nn::Scaling::tensor;
-    return spec;
-  };
   const auto by_rank = [](const nn::Param& param) {
     nn::FlatSpec spec = param.flat;
     spec.group = testing::group_by_rank(param);
     return spec;
   };
-  const std::string what = "model.layers.0.self_attn.qkv_proj.weight: its ranges are parameters with different copies";
-  EXPECT_EQ(error_of(own, optim::make_adamw(), 1), "");
-  EXPECT_EQ(error_of(by_rank, std::make_shared<testing::Adafactor>(), 2), "");
-  EXPECT_NE(error_of(by_rank, std::make_shared<testing::Adafactor>(), 1).find(what), std::string::npos);
-  EXPECT_NE(error_of(own, std::make_shared<testing::Lamb>(), 1).find(".self_attn.qkv_proj."), std::string::npos);
-  const auto delayed = std::make_shared<testing::DelayedScaling>();
-  EXPECT_EQ(error_of(scaled, optim::make_adamw(), 2, delayed), "");
-  EXPECT_NE(error_of(scaled, optim::make_adamw(), 1, delayed).find(what), std::string::npos)
-      << error_of(scaled, optim::make_adamw(), 1, delayed);
+  const auto blocks = [](const nn::Param& param) {
+    nn::FlatSpec spec = param.flat;
+    spec.group = param.name.find("layers.") != std::string::npos && param.shape.rank() == 2 ? 1 : 0;
+    return spec;
+  };
+  for (const comm::MeshSizes& sizes : {divided_mesh(), comm::MeshSizes{.tensor = world}}) {
+    comm::MeshSizes mesh = sizes;
+    const std::int64_t kv_heads = sizes.shard > 1 ? 2 : world / 2;
+    models::ModelDescription whole = testing::with_fused_qkv(testing::toy_description(), kv_heads);
+    for (models::BlockDescription& block : whole.blocks) block.mlp.inner = 40;  // equal slices
+    mesh.kv_copies = testing::kv_copies(whole, mesh.tensor);
+    expect_like_one_rank(whole, by_rank, mesh, {}, std::make_shared<testing::Adafactor>(), kSequence);
+    expect_like_one_rank(whole, own, mesh, {}, std::make_shared<testing::Lamb>(), kVocabulary);
+    expect_like_one_rank(whole, blocks, mesh, {}, std::make_shared<testing::Muon>(), kVocabulary);
+  }
 }
 
 // What freezes the base leaves domains and partial gradients as the layers of tensor ranks need them: norms and the

@@ -80,7 +80,7 @@ class Muon : public optim::Optimizer {
     for (const nn::SegmentPiece& piece : nn::segment_pieces(u.flat, 0, u.count * u.parts)) {
       if (number++ % (u.parts * u.slices) != own) continue;
       const nn::Segment& segment = nn::segment_of(u.flat, piece);
-      const std::int64_t rows = segment.global[0], columns = segment.global[1];
+      const std::int64_t rows = nn::range_shape(segment)[0], columns = segment.global[1];
       // Of an element of the complete matrix: where it is in the flat of all slices.
       const auto place = [&](std::int64_t row, std::int64_t column) {
         const nn::Slice& cut = segment.slice;

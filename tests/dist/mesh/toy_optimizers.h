@@ -125,7 +125,7 @@ class Adafactor : public WithRate {
     const auto each = [&](Kind kind, auto&& visit) {
       for (const nn::ExtentPart& part : nn::extent_parts(u.flat, {.kind = kind})) {
         const nn::Param& param = u.flat.params()[static_cast<std::size_t>(part.param)];
-        visit(part, param.segments[static_cast<std::size_t>(part.segment)].global);
+        visit(part, nn::range_shape(param.segments[static_cast<std::size_t>(part.segment)]));
       }
     };
     each(Kind::row, [&](const nn::ExtentPart& part, const Shape& global) {
@@ -176,7 +176,7 @@ class Adafactor : public WithRate {
   void apply(const optim::FlatUpdate& u) const {
     for (const nn::SegmentPiece& piece : nn::segment_pieces(u.flat, u.begin, u.count)) {
       const nn::ExtentPart matrix = part_of(u.flat, piece, Kind::matrix);
-      const auto elements = static_cast<float>(nn::segment_of(u.flat, piece).global.elements());
+      const auto elements = static_cast<float>(nn::range_shape(nn::segment_of(u.flat, piece)).elements());
       const float rms = std::sqrt(u.received.sums.data<float>()[matrix.sum_first] / elements);
       const float rate = *u.scalars.data<float>() / std::max(1.0f, rms);
       for (std::int64_t i = piece.at; i < piece.at + piece.count; ++i) {

@@ -1,0 +1,90 @@
+// How many values parameters have, and which are a segment's (nn/extent.h).
+#include <gtest/gtest.h>
+
+#include "nn/extent.h"
+
+namespace hawser::nn {
+namespace {
+
+using Kind = Extent::Kind;
+
+TEST(Extent, OfExpertsHasOneValueForEachMatrix) {
+  const Param experts = sliced_param("experts", {2 * 3, 5}, 0, {}, {}, true);
+  Param param = experts;
+  param.segments = {
+      {.name = "experts", .row = 0, .rows = 6, .global = {4, 3, 5}, .slice = {.dim = 0, .begin = 2, .extent = 2}}};
+  const Flat flat("f", {}, {param});
+  const ExtentPart rows = extent_parts(flat, {.kind = Kind::row}).front();
+  EXPECT_EQ(rows.shape, (Shape{2, 3}));
+  EXPECT_EQ(rows.global, (Shape{4, 3}));
+  EXPECT_EQ(rows.offset, (Shape{2, 0}));
+  EXPECT_EQ(extent_parts(flat, {.kind = Kind::column}).front().shape, (Shape{2, 5}));
+  EXPECT_EQ(extent_parts(flat, {.kind = Kind::matrix}).front().shape, (Shape{2}));
+  EXPECT_EQ(sum_count(flat, {.kind = Kind::matrix}), 4);
+}
+
+// The last rank of a vocabulary has a row of padding: as many values as the others.
+TEST(Extent, OfPaddingIsAsManyOnEveryRank) {
+  for (const int part : {0, 1}) {
+    const PartOf rows{.begin = part * 4, .total = 7};
+    const Flat flat("f", {},
+                    {sliced_param("head", {4, 5}, 0, rows, {}, true), sliced_param("bias", {4}, 0, rows, {}, false)});
+    EXPECT_EQ(flat.params()[1].padding, part);
+    EXPECT_EQ(extent_count(flat, {.kind = Kind::row}, 128), 4 + 1) << part;
+    EXPECT_EQ(extent_count(flat, {.kind = Kind::column}, 128), 5 + 4) << part;
+    EXPECT_EQ(extent_count(flat, {.kind = Kind::matrix}, 128), 2) << part;
+    EXPECT_EQ(extent_parts(flat, {.kind = Kind::row})[1].first, 4) << part;
+  }
+}
+
+// Tiles are those of a range: the last of q is smaller, and k's begin anew.
+TEST(Extent, OfRangesHasTheirTiles) {
+  const Extent tiles{.kind = Kind::tile, .block = 4, .rows = 3};
+  const auto rows = [](std::int64_t row, std::int64_t count, std::int64_t begin, const FileForm::Rows& range) {
+    return row_segment("qk", row, count, {0, 8}, {begin, 7}, range);
+  };
+  const FileForm::Rows q{0, 4}, k{4, 3};
+  const Flat one("f", {}, {fused_param("qk", {rows(0, 4, 0, q), rows(4, 3, 4, k)}, {7, 8}, {}, true)});
+  EXPECT_EQ(extent_shape(one.params()[0], tiles), (Shape{2 + 1, 2}));
+  const ExtentPart of_k = extent_parts(one, tiles)[1];
+  EXPECT_EQ(of_k.global, (Shape{1, 2}));
+  EXPECT_EQ(of_k.offset, (Shape{0, 0}));
+  EXPECT_EQ(of_k.sum_first, 4);
+  const Flat cut("f", {}, {fused_param("qk", {rows(0, 2, 0, q), rows(2, 3, 4, k)}, {5, 8}, {}, true)});
+  try {
+    extent_count(cut, tiles, 128);
+    ADD_FAILURE() << "no error";
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find("qk[0:4]: the slice [0, 2) of dim 0 of [4, 8] cuts a tile of 3 x 4"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(Extent, OfBlocksRejectsWhatCutsOne) {
+  const Extent blocks{.kind = Kind::block, .block = 8};
+  const auto error_of = [&](const Param& param) -> std::string {
+    try {
+      extent_count(Flat("f", {}, {param}), blocks, 128);
+    } catch (const InternalError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const auto expect = [&](const Param& param, const std::string& text) {
+    EXPECT_NE(error_of(param).find(text), std::string::npos) << error_of(param);
+  };
+  // On every rank alike.
+  for (int part = 0; part < 2; ++part) {
+    expect(sliced_param("down", {3, 12}, 1, {.begin = part * 12, .total = 24}, {}, true),
+           cat("down: the slice [", part * 12, ", ", part * 12 + 12, ") of dim 1 of [3, 24] cuts a block of 8"));
+    expect(sliced_param("down", {3, 8}, 1, {.begin = part * 8, .total = 20}, {}, true), "of [3, 20] cuts a block of 8");
+    expect(sliced_param("up", {3, 5}, 0, {.begin = part * 3, .total = 6}, {}, true), "of dim 0 of [6, 5] cuts a block");
+  }
+  expect(fused_param("qk", {row_segment("q", 0, 3, {3, 5}, {}), row_segment("k", 3, 8, {8, 5}, {})}, {11, 5}, {}, true),
+         "k: begins at element 15 of qk, inside of a block of 8");
+  EXPECT_EQ(error_of(full_param("norm", {13}, {}, false)), "");
+}
+
+}  // namespace
+}  // namespace hawser::nn
