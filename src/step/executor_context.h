@@ -42,6 +42,10 @@ class Executor::Context : public nn::LayerContext {
   const nn::Seams& seams() const override { return executor_.setup_.seams; }
   const nn::Scaled& parameter(int param) const override { return weights_[static_cast<std::size_t>(param)]; }
   const TensorView& rope_frequencies(int i) const override { return executor_.setup_.state->rope_frequencies(i); }
+  TensorView alibi_slopes() const override {
+    HAWSER_CHECK(instruction_.layer >= 0, "ALiBi slopes of an instruction without a layer");
+    return executor_.setup_.state->alibi_slopes(instruction_.layer);
+  }
   const nn::TrainableParams& trainable() const override {
     HAWSER_CHECK(instruction_.layer >= 0, "trainable parameters of an instruction without a layer");
     return executor_.setup_.model->trainable(instruction_.layer);

@@ -14,19 +14,24 @@ struct Case {
   std::int64_t width = 0, head_dim = 2;
   Documents documents;
   std::function<Vector(const Vector& x, const std::vector<Vector>& w)> reference;
+  Vector slopes = {};  // LayerContext::alibi_slopes
 };
 
 inline Case attention(const std::string& name, AttentionConfig config, const Documents& documents = {{9}}) {
   config.norm = "norm", config.q = "q", config.k = "k", config.v = "v", config.output = "o", config.fused = "qkv";
   config.q_norm = "q_norm", config.k_norm = "k_norm", config.post_norm = "post_norm";
-  return {name,
-          std::make_shared<AttentionLayer>(config),
-          config.width,
-          config.head_dim,
-          documents,
-          [config, documents](const Vector& x, const std::vector<Vector>& w) {
-            return attention_block(config, documents, x, w);
-          }};
+  Case out{name,
+           std::make_shared<AttentionLayer>(config),
+           config.width,
+           config.head_dim,
+           documents,
+           [config, documents](const Vector& x, const std::vector<Vector>& w) {
+             return attention_block(config, documents, x, w);
+           }};
+  if (config.alibi) {
+    for (const float slope : config.alibi_slopes()) out.slopes.push_back(slope);
+  }
+  return out;
 }
 
 inline Case mlp(const std::string& name, MlpConfig config) {
@@ -131,6 +136,22 @@ inline std::vector<Case> cases() {
                                   .qk_norm = NormConfig{.epsilon = 1e-6, .unit_offset = true},
                                   .window = 4,
                                   .scale = 0.4}),
+      attention(
+          "soft-capped scores of norms of q and k",
+          {.width = 10, .heads = 4, .kv_heads = 2, .head_dim = 6, .qk_norm = NormConfig(), .window = 3, .softcap = 0.7},
+          {{8, 6}}),
+      attention("ALiBi", {.width = 12, .heads = 3, .kv_heads = 1, .head_dim = 4, .rope = -1, .alibi = true}, {{4, 7}}),
+      attention("ALiBi of a part of the heads, after a soft cap",
+                {.width = 12,
+                 .heads = 2,
+                 .kv_heads = 2,
+                 .head_dim = 4,
+                 .heads_part = {.begin = 2, .total = 6},
+                 .kv_heads_part = {.begin = 2, .total = 6},
+                 .causal = false,
+                 .softcap = 0.7,
+                 .alibi = true},
+                {{9, 3}}),
       mlp("mlp", {.width = 10, .inner = 14}),
       mlp("mlp with norms before and after, GELU gate", {.width = 9,
                                                          .inner = 7,
@@ -193,6 +214,9 @@ inline void prepare(TestContext& ctx, const Case& c) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     const Param& param = c.layer->params()[i];
     ctx.weights_.push_back(ctx.make(param.flat.gathered.value_or(ctx.dtype()), param.shape, values[i]));
+  }
+  if (!c.slopes.empty()) {
+    ctx.slopes_ = ctx.make(DType::f32, {static_cast<std::int64_t>(c.slopes.size())}, c.slopes);
   }
   set_batch(ctx, c.documents, c.head_dim, c.layer->attention_shape().value_or(AttentionShape()).mask);
 }
