@@ -1,4 +1,4 @@
-// `AttentionMask`: which keys of its document a query sees.
+// `AttentionMask`: which keys of its document a query sees, and whether scores depend on their distance.
 #pragma once
 
 #include <compare>
@@ -13,6 +13,9 @@ namespace hawser {
 struct AttentionMask {
   bool causal = true;
   std::int64_t window = 0;  // 0: none
+  // Scores depend on p - r (ALiBi): the keys of a segment have consecutive positions even if every query sees all of
+  // them.
+  bool distances = false;
 
   auto operator<=>(const AttentionMask&) const = default;
 };

@@ -38,7 +38,7 @@ struct BatchShape {
   // Off-diagonal tables of windows are split into halves (window_segments).
   bool splits_windows() const { return !equal_chunks() && split != SequenceSplit::striped; }
   // Elements of MicroBatch::by_source of a mask.
-  int sources(const AttentionMask& mask) const { return ring() * (mask.window > 0 ? chunks_per_rank : 1); }
+  int sources(const AttentionMask& mask) const { return ring() * (by_chunk(mask) ? chunks_per_rank : 1); }
   std::int64_t chunk_length() const;
   std::int64_t padded_length() const { return chunks() * chunk_length(); }
   // Rows of a rank, and of a rank of the ring: those that a head's attention is computed for.

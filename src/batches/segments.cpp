@@ -110,18 +110,18 @@ std::vector<WindowSegments> segments_by_source(std::span<const ChunkTable> table
                                                const AttentionMask& mask, bool join, bool split) {
   HAWSER_CHECK(!tables.empty(), "no sequence");
   const ChunkTable& table = tables.front();
-  const int pieces = mask.window > 0 ? table.chunks_per_rank : 1;
+  const int pieces = by_chunk(mask) ? table.chunks_per_rank : 1;
   std::vector<WindowSegments> out(static_cast<std::size_t>(table.context * pieces));
   const std::vector<Segment> queries = make_segments(tables, document_lengths, rank, join).diagonal;
   for (int source = 0; source < table.context; ++source) {
     std::vector<std::vector<Segment>> found(static_cast<std::size_t>(pieces));
     // Chunks stay apart if each has an element, and where a piece of the queries ends.
-    const bool joined = mask.window == 0 && (join || source != rank);
+    const bool joined = !by_chunk(mask) && (join || source != rank);
     const std::vector<Segment> keys = make_segments(tables, document_lengths, source, joined).diagonal;
     for (const Segment& q : queries) {
       const auto of_document = std::ranges::equal_range(keys, document_of(q), {}, document_of);
       const std::span<const Segment> same(of_document.begin(), of_document.end());
-      if (mask.window == 0) {
+      if (!by_chunk(mask)) {
         if (const Segment run = run_of_keys(q, same, mask.causal); run.k_count > 0) found.front().push_back(run);
         continue;
       }
@@ -164,7 +164,9 @@ std::vector<Segment> striped_segments(std::span<const std::vector<std::int32_t>>
       }
       if (q < q_end && k < k_end) {
         const auto narrow = [&](std::int64_t value) { return static_cast<std::int32_t>(value); };
-        out.push_back({narrow(base + q), narrow(q_end - q), narrow(base + k), narrow(k_end - k), 0, 0});
+        const std::int64_t apart = causal ? 0 : q - k;  // the first rows of the document on both ranks
+        out.push_back({narrow(base + q), narrow(q_end - q), narrow(base + k), narrow(k_end - k),
+                       narrow(std::max<std::int64_t>(apart, 0)), narrow(std::max<std::int64_t>(-apart, 0))});
       }
       start = end;
     }

@@ -59,6 +59,7 @@ WindowSegments window_segments(std::span<const Segment> off_diagonal, std::int64
 //   no window: element s has the keys of rank s. A document's earlier keys are consecutive rows of s, with gaps between
 //              their positions: k_position is the first one's, and every query sees every key
 //   a window:  element s * chunks_per_rank + c has the keys of chunk c of rank s in each sequence, as window_segments
+//   distances: with the elements of a window if there is none, too: then every query sees every key
 // Without a causal mask: the same elements with all keys of the document, in `band`.
 // In one element each query is in one segment at most. Over all elements, and with a causal mask the diagonal blocks,
 // each pair of a query and a key that it sees is in one segment. `join` as in make_segments, `split` as in
@@ -67,12 +68,20 @@ std::vector<WindowSegments> segments_by_source(std::span<const ChunkTable> table
                                                std::span<const std::vector<std::int32_t>> document_lengths, int rank,
                                                const AttentionMask& mask, bool join, bool split);
 
+// True: segments_by_source has elements by chunk.
+inline bool by_chunk(const AttentionMask& mask) {
+  return mask.window > 0 || mask.distances;
+}
+
 // The attention of a token-striped rank (make_striped) with the keys of rank `source`. Sequences have `rows` rows on
 // each rank. A document's rows on a rank follow each other, and positions count them: a query sees the keys up to its
 // own position, and with a window those of striped_window(). Every segment is a diagonal block:
 //   its keys are all rows of the document on `source` that a query of this rank sees, and its queries all rows that see
 //   one. For source > rank, the document's first query row sees none, and its second one has position 0.
-// Without a causal mask: all rows of the document on both ranks.
+// Without a causal mask: all rows of the document on both ranks. Position 0 is then that of the first row of both, or
+// of the rank that has an earlier one.
+// So the rows of positions p and r of a segment are context * (p - r) + rank - source apart, with a causal mask and
+// source > rank `context` more (nn::striped_distance).
 std::vector<Segment> striped_segments(std::span<const std::vector<std::int32_t>> document_lengths, std::int64_t rows,
                                       int context, int rank, int source, bool causal);
 

@@ -158,8 +158,9 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
     }
     const std::int64_t window = pick(2, 7) == 0 ? 0 : 1 + pick(45, 8);
     const bool split = pick(2, 9) == 0;
-    const AttentionMask two_sided{.causal = false, .window = window};
-    shape.masks = {{{.window = window}, 1.0}, {two_sided, 0.0}};
+    const bool distances = pick(2, 11) == 0;
+    const AttentionMask two_sided{.causal = false, .window = window, .distances = distances};
+    shape.masks = {{{.window = window, .distances = distances}, 1.0}, {two_sided, 0.0}};
     shape.row_multiple = static_cast<int>(1 + pick(4, 10));
     shape.source_segments = true;
     ASSERT_EQ(shape.local_rows() % shape.row_multiple, 0);
@@ -261,7 +262,7 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
             for (const Segment& segment : list) {
               ASSERT_GT(segment.k_count, 0);
               ASSERT_EQ(batch.positions[segment.q_begin], segment.q_position);
-              if (window > 0) {
+              if (by_chunk(mask)) {
                 ASSERT_EQ(segment.k_begin / shape.chunk_length() % shape.chunks_per_rank,
                           static_cast<std::int64_t>(i % pieces));
               }
@@ -270,6 +271,9 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
                 for (std::int32_t k = 0; k < segment.k_count; ++k) {
                   const std::int64_t key = globals[i / pieces][segment.k_begin + k];
                   const std::int32_t distance = segment.q_position + q - segment.k_position - k;
+                  if (by_chunk(mask)) {
+                    ASSERT_EQ(distance, global[segment.q_begin + q] - key);
+                  }
                   if (window == 0 || !mask.causal || distance < window) {
                     ++marked[global[segment.q_begin + q] * rows + key];
                   }
@@ -370,7 +374,10 @@ TEST(MicroBatch, StripesEqualBruteForce) {
         }
         for (std::int32_t q = 0; q < s.q_count; ++q) {
           for (std::int32_t k = 0; k < (is_causal ? q + 1 : s.k_count); ++k) {
-            ++marked[global(s.q_begin + q, rank) * rows + global(s.k_begin + k, source)];
+            const std::int64_t row = global(s.q_begin + q, rank), key = global(s.k_begin + k, source);
+            const std::int64_t offset = rank - source + (is_causal && source > rank ? shape.context : 0);
+            ASSERT_EQ(row - key, shape.context * (s.q_position + q - s.k_position - k) + offset);
+            ++marked[row * rows + key];
           }
         }
       };

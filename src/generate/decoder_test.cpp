@@ -111,14 +111,23 @@ TEST(Decoder, PromptsOfEveryLengthAroundTheChunksBorders) {
   }
 }
 
-// The odd blocks have a window. Greedy continuations from the cache equal full forward passes.
+// The odd blocks have a window, or scores that are soft-capped and biased by distance. Greedy continuations from the
+// cache equal full forward passes.
 TEST(Decoder, WindowsOverTheCacheEqualFullPasses) {
   const auto device = make_cpu_device();
   constexpr std::int64_t kLongest = kChunkRows + 12;
-  for (const std::int64_t window : {std::int64_t{1}, std::int64_t{7}, kChunkRows, kChunkRows + 1, 2 * kLongest}) {
+  for (const std::int64_t window :
+       {std::int64_t{0}, std::int64_t{1}, std::int64_t{7}, kChunkRows, kChunkRows + 1, 2 * kLongest}) {
     engine::OpenModel model = open("gqa");
     models::ModelDescription description = model.model->description();
-    for (std::size_t b = 1; b < description.blocks.size(); b += 2) description.blocks[b].attention.window = window;
+    for (std::size_t b = 1; b < description.blocks.size(); b += 2) {
+      nn::AttentionConfig& attention = description.blocks[b].attention;
+      attention.window = window;
+      if (window == 0 || window == kChunkRows) {
+        attention.softcap = 0.5;
+        attention.alibi = true;
+      }
+    }
     model.model = std::make_unique<models::Model>(std::move(description));
     Decoder decoder(model, {}, {.sequences = 1, .positions = kLongest}, 1, *device);
     WholeForward full(model, kLongest, *device);

@@ -37,8 +37,7 @@ void check_block(Check& check, const BlockDescription& block) {
     check.norm(*attention.qk_norm);
     check.no(attention.qk_norm->kind == nn::NormKind::layer, "layer norms of queries and keys");
   }
-  check.no(attention.softcap != 0, "soft-capping of attention scores");
-  check.no(attention.alibi, "ALiBi");
+  check.no(attention.softcap < 0, "soft-capping of attention scores with a negative cap");
   check.no(attention.scale < 0, "attention scores with a negative scale");
   if (block.moe) {
     check.norm(block.moe->norm_config);

@@ -27,6 +27,8 @@ TEST(Supported, WhatLayersCompute) {
   EXPECT_EQ(rejection([](ModelDescription& d) {
               d.blocks[1].attention.norm_config = {.kind = nn::NormKind::layer, .bias = true};
               d.blocks[1].attention.window = 8;
+              d.blocks[1].attention.softcap = 50;
+              d.blocks[1].attention.alibi = true;
               d.blocks[1].mlp.activation = nn::Activation::gelu;
               d.blocks[1].residual = Residual::parallel;
               d.embedding.scale = 45;
@@ -110,8 +112,8 @@ TEST(Supported, EverythingElseIsRejectedByName) {
       {"an RMS norm with a bias) at block 1", [](auto& d) { d.blocks[1].mlp.norm_config.bias = true; }},
       {"an RMS norm with a bias) at block 0", [](auto& d) { d.blocks[0].attention.qk_norm = {.bias = true}; }},
       {"attention scores with a negative scale) at block 1", [](auto& d) { d.blocks[1].attention.scale = -1; }},
-      {"soft-capping of attention scores) at block 1", [](auto& d) { d.blocks[1].attention.softcap = 50; }},
-      {"ALiBi) at block 1", [](auto& d) { d.blocks[1].attention.alibi = true; }},
+      {"soft-capping of attention scores with a negative cap) at block 1",
+       [](auto& d) { d.blocks[1].attention.softcap = -50; }},
       {"the activation of the experts) at block 1",
        [](auto& d) { d.blocks[1].moe = nn::MoeConfig{.experts = 8, .top_k = 2, .activation = nn::Activation::relu}; }},
       {"the activation of the MLP) at block 1",
@@ -140,9 +142,9 @@ TEST(Supported, EverythingElseIsRejectedByName) {
 // Many blocks with one feature are one line.
 TEST(Supported, AFeatureIsOneLine) {
   EXPECT_EQ(rejection([](ModelDescription& d) {
-              for (BlockDescription& block : d.blocks) block.attention.alibi = true;
+              for (BlockDescription& block : d.blocks) block.attention.scale = -1;
             }),
-            "config.json: not supported yet (got ALiBi) at block 0");
+            "config.json: not supported yet (got attention scores with a negative scale) at block 0");
 }
 
 }  // namespace

@@ -40,9 +40,10 @@ struct MaskViews {
   const std::vector<std::int32_t>* host_off_diagonal = nullptr;
   // i32 [S * M, 6], i32 [S]: the same segments by the rank that has the keys, without those of `diagonal`; key rows are
   // that rank's. Table i has the keys of rank i / (S / R) of the ring: of its part i % (S / R), a chunk of each
-  // sequence if the mask has a window, otherwise all of its rows. M and the halves are those of off_diagonal.
-  // Without a window, every query of a segment sees every key, whose positions may have gaps. With a mask that is not
-  // causal, this rank's own keys are in the tables, too. Only if BatchShape::source_segments.
+  // sequence if the mask has a window or distances, otherwise all of its rows. M and the halves are those of
+  // off_diagonal. Without a window, every query of a segment sees every key, whose positions may have gaps unless the
+  // mask has distances. With a mask that is not causal, this rank's own keys are in the tables, too. Only if
+  // BatchShape::source_segments.
   TensorView by_source, by_source_count;
   // The contents of each table if the host knows them when it enqueues, else null.
   const std::vector<std::vector<std::int32_t>>* host_by_source = nullptr;
@@ -110,9 +111,9 @@ struct BatchViews {
   std::int64_t uniform_diagonal = 0;
   bool off_diagonal_disjoint_keys = false;  // no key row is in two off-diagonal blocks of a causal mask's table
   // Rows of a sequence are token-striped over the ring: row i is on its rank i % R. Positions in segment tables count
-  // the document's rows of one rank, and a part has striped_mask(). Diagonal blocks have all rows of a document on this
-  // rank. With a causal mask, the tables by source are diagonal blocks, too, one table for each rank whatever the
-  // window, and off_diagonal is empty.
+  // the document's rows of one rank, and a part has striped_mask() and striped_distance(). Diagonal blocks have all
+  // rows of a document on this rank. With a causal mask, the tables by source are diagonal blocks, too, one table for
+  // each rank whatever the window, and off_diagonal is empty.
   bool striped = false;
 
   const MaskViews& with_mask(const AttentionMask& mask) const;  // InternalError if there is none
@@ -212,6 +213,8 @@ class LayerContext {
     return weight.view;
   }
   virtual RopeViews rope(int i) const = 0;  // ModelDescription::ropes[i]
+  // Float32 [heads of this tensor rank]: ops::alibi_slopes of the running layer, with AttentionConfig::alibi.
+  virtual TensorView alibi_slopes() const { return {}; }
   // Of the layer that is running: the same in all its passes, and in saved_specs(). GradientSink::target() of another
   // parameter is empty, and no pass computes what only its gradient needs.
   virtual const TrainableParams& trainable() const = 0;

@@ -19,14 +19,19 @@ std::optional<AttentionMask> striped_mask(const AttentionMask& mask, int ring, i
   HAWSER_CHECK(mask.causal, "a window without a causal mask in a striped sequence");
   const std::int64_t distance = mask.window + source - rank - (source > rank ? ring : 0);
   if (distance <= 0) return std::nullopt;
-  return AttentionMask{.causal = true, .window = (distance + ring - 1) / ring};
+  return AttentionMask{.causal = true, .window = (distance + ring - 1) / ring, .distances = mask.distances};
+}
+
+PositionStride striped_distance(const AttentionMask& mask, int ring, int rank, int source) {
+  return {.step = ring, .offset = rank - source + (mask.causal && source > rank ? ring : 0)};
 }
 
 const MaskViews& BatchViews::with_mask(const AttentionMask& mask) const {
   for (const MaskViews& views : masks) {
     if (views.mask == mask) return views;
   }
-  HAWSER_CHECK(false, "the batch has no tables for ", mask.causal ? "" : "no causal mask, ", "window ", mask.window);
+  HAWSER_CHECK(false, "the batch has no tables for ", mask.causal ? "" : "no causal mask, ", "window ", mask.window,
+               mask.distances ? ", distances" : "");
 }
 
 const TensorView& BatchViews::table(std::string_view name, DType dtype) const {

@@ -124,6 +124,15 @@ struct AttentionTensors {
 // If that is not positive, no query sees a key: the result is empty.
 std::optional<AttentionMask> striped_mask(const AttentionMask& mask, int ring, int rank, int source);
 
+// The distance of such rows in the sequence, for their positions p and r: step * (p - r) + offset.
+//   step = ring, offset = rank - source + (causal and source > rank ? ring : 0)
+struct PositionStride {
+  std::int64_t step = 1, offset = 0;
+
+  bool operator==(const PositionStride&) const = default;
+};
+PositionStride striped_distance(const AttentionMask& mask, int ring, int rank, int source);
+
 // One call of the attention op: some queries with some keys, which may be those of other ranks, in any order of rows.
 struct AttentionPart {
   AttentionTensors tensors;                       // o, dq, dk and dv: in q's dtype or float32
@@ -140,6 +149,8 @@ struct AttentionPart {
   // Between the positions of `segments`. It may differ from the layer's mask: off-diagonal blocks of a causal layer are
   // complete, and positions that count every R-th row of a sequence have a window of their own.
   AttentionMask mask;
+  // With AttentionMask::distances: of the positions of `segments`.
+  PositionStride distance = {};
   // Index of the first query head of `tensors` among the heads of the layer, which are those of this tensor rank; the
   // heads of `tensors` follow each other. For what depends on the head: ALiBi, sinks, random numbers.
   std::int64_t first_head = 0;

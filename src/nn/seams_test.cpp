@@ -72,6 +72,8 @@ TEST(Seams, StripedWindowsCountTheRowsOfARank) {
             for (int b = 0; b < 6; ++b) {
               const int distance = ring * a + rank - ring * b - source, position = a - (source > rank ? 1 : 0);
               const bool visible = mask && b <= position && b > position - mask->window;
+              const PositionStride stride = striped_distance({.window = window}, ring, rank, source);
+              EXPECT_EQ(stride.step * (position - b) + stride.offset, distance) << ring << " " << rank << " " << source;
               EXPECT_EQ(visible, distance >= 0 && distance < window) << ring << " " << rank << " " << source;
             }
           }
@@ -80,6 +82,8 @@ TEST(Seams, StripedWindowsCountTheRowsOfARank) {
     }
   }
   EXPECT_EQ(striped_mask({.causal = false}, 4, 1, 2), (AttentionMask{.causal = false}));
+  EXPECT_EQ(striped_distance({.causal = false}, 4, 1, 2), (PositionStride{.step = 4, .offset = -1}));
+  EXPECT_TRUE(striped_mask({.window = 5, .distances = true}, 4, 1, 2)->distances);
 }
 
 TEST(Seams, AttentionIsOnePartOverTheLocalDiagonalBlocks) {

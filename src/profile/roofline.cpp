@@ -286,7 +286,7 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
   const Storage k = bench.numbers(act, {length, c.kv_heads, c.head_dim}), v = bench.numbers(act, k.view().shape());
   const Storage d_o = bench.numbers(act, q.view().shape()), dq = bench.numbers(act, q.view().shape());
   const Storage dk = bench.numbers(act, k.view().shape()), dv = bench.numbers(act, k.view().shape());
-  const Storage lse = bench.numbers(DType::f32, {c.heads, length});
+  const Storage lse = bench.numbers(DType::f32, {c.heads, length}), slopes = bench.numbers(DType::f32, {c.heads});
   std::vector<std::int32_t> diagonal;
   std::int32_t begin = 0;
   double pairs = 0;
@@ -322,6 +322,8 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
                                   .causal = mask.causal,
                                   .window = mask.window,
                                   .scale = scale,
+                                  .softcap = c.softcap,
+                                  .slopes = mask.distances ? slopes.view() : TensorView(),
                                   .o = o,
                                   .lse = lse};
   ops::AttentionBackward backward_call{.call = forward_call, .d_o = d_o, .dq = dq, .dk = dk, .dv = dv};

@@ -149,7 +149,8 @@ const MaskBounds& BatchBounds::with_mask(const AttentionMask& mask) const {
   for (const MaskBounds& m : masks) {
     if (m.mask == mask) return m;
   }
-  HAWSER_CHECK(false, "the batch has no tables for ", mask.causal ? "" : "no causal mask, ", "window ", mask.window);
+  HAWSER_CHECK(false, "the batch has no tables for ", mask.causal ? "" : "no causal mask, ", "window ", mask.window,
+               mask.distances ? ", distances" : "");
 }
 
 std::span<const BatchTable> batch_tables() {

@@ -42,6 +42,10 @@ class Executor::Context : public nn::LayerContext {
   const nn::Seams& seams() const override { return executor_.setup_.seams; }
   const nn::Scaled& parameter(int param) const override { return weights_[static_cast<std::size_t>(param)]; }
   nn::RopeViews rope(int i) const override { return executor_.setup_.state->rope(i); }
+  TensorView alibi_slopes() const override {
+    HAWSER_CHECK(instruction_.layer >= 0, "ALiBi slopes of an instruction without a layer");
+    return executor_.setup_.state->alibi_slopes(instruction_.layer);
+  }
   const nn::TrainableParams& trainable() const override {
     const models::Model& model = *executor_.setup_.model;
     if (instruction_.op == program::Op::loss_gradient) return model.trainable_of_head();

@@ -16,6 +16,11 @@ namespace hawser::step {
 
 namespace {
 
+// What a layer's ALiBi slopes depend on.
+std::array<std::int64_t, 3> heads_of(const nn::AttentionConfig& c) {
+  return {c.heads, c.heads_part.begin, c.heads_part.total};
+}
+
 // Returns aligned views of one region; a first run without memory computes its size.
 class Carver {
  public:
@@ -171,6 +176,13 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     for (const ops::RopeConfig& rope : model.description().ropes) {
       ropes_.push_back(carver.take(DType::f32, {rope.head_dim / 2}));
     }
+    slopes_.clear();
+    for (int layer = 0; layer < model.layers(); ++layer) {
+      const nn::AttentionConfig* const c = model.attention(layer);
+      if (c == nullptr || !c->alibi) continue;
+      TensorView& slopes = slopes_[heads_of(*c)];
+      if (slopes.empty()) slopes = carver.take(DType::f32, {c->heads});
+    }
     record_ = RecordView<StepRecord>(carver.take(DType::f32, {RecordView<StepRecord>::kFloats}));
     result_ = RecordView<StepResult>(carver.take(DType::f32, {RecordView<StepResult>::kFloats}));
     // What the device writes for itself, in one aligned piece.
@@ -245,7 +257,19 @@ void ModelState::fill(const models::Model& model, Device& device) {
              ropes_[i].raw(), frequencies.data(), ropes_[i].bytes());
     stream->synchronize();
   }
+  for (const auto& [heads, view] : slopes_) {
+    const nn::AttentionConfig config{.heads = heads[0], .heads_part = {.begin = heads[1], .total = heads[2]}};
+    const std::vector<float> values = config.alibi_slopes();
+    transfer(*stream, {.name = "load_alibi_slopes", .kind = OpKind::transfer, .accesses = {writes(view)}}, view.raw(),
+             values.data(), view.bytes());
+    stream->synchronize();
+  }
   stream->synchronize();
+}
+
+TensorView ModelState::alibi_slopes(int layer) const {
+  const nn::AttentionConfig* const c = model_->attention(layer);
+  return c != nullptr && c->alibi ? slopes_.at(heads_of(*c)) : TensorView();
 }
 
 std::int64_t ModelState::saved_bytes() const {

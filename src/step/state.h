@@ -134,8 +134,8 @@ struct StateOptions {
 
 class ModelState {
  public:
-  // Reserves the memory and zeroes it, then writes the rotary frequencies. On meta the views have addresses but no
-  // data. The model outlives this.
+  // Reserves the memory and zeroes it, then writes the rotary frequencies and ALiBi slopes. On meta the views have
+  // addresses but no data. The model outlives this.
   ModelState(const models::Model& model, const StateOptions& options, Device& device);
 
   const StateOptions& options() const { return options_; }
@@ -145,6 +145,8 @@ class ModelState {
     const auto index = static_cast<std::size_t>(i);
     return {ropes_.at(index), model_->description().ropes[index].interleaved};
   }
+  // nn::LayerContext::alibi_slopes of a layer; empty without AttentionConfig::alibi. Equal layers share one tensor.
+  TensorView alibi_slopes(int layer) const;
   const RecordView<StepRecord>& record() const { return record_; }
   const RecordView<StepResult>& result() const { return result_; }
   const RecordView<OptimizerProgress>& progress() const { return progress_; }
@@ -215,6 +217,7 @@ class ModelState {
   std::vector<FlatState> flats_;
   std::vector<nn::KvCache> kv_caches_;  // by layer
   std::vector<TensorView> ropes_;       // frequencies
+  std::map<std::array<std::int64_t, 3>, TensorView> slopes_;  // by AttentionConfig::heads and heads_part
   TensorView optimizer_scalars_, loss_factor_, norms_, auxiliary_statistics_;
   TensorView site_scales_, site_records_, site_amax_, site_saturated_, site_elements_, amax_history_;
   std::map<std::tuple<int, nn::Site, nn::Operand>, std::int64_t> site_indices_;

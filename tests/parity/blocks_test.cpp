@@ -1,6 +1,6 @@
-// Blocks of other kinds than Llama's, described as data alone: loss and gradients of GPT-NeoX, GPT-2, Gemma 3, Qwen3,
-// Mixtral, Falcon and a Llama with parallel blocks equal those of transformers in float64 (tests/golden/blocks, made by
-// tools/golden/make_blocks.py).
+// Blocks of other kinds than Llama's, described as data alone: loss and gradients of GPT-NeoX, GPT-2, Gemma 2 and 3,
+// Qwen3, Mixtral, Falcon, BLOOM and a Llama with parallel blocks equal those of transformers in float64
+// (tests/golden/blocks, made by tools/golden/make_blocks.py).
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -179,6 +179,42 @@ models::ModelDescription gemma3() {
             .output = "lm_head"};
   d.ropes = {{.theta = 1000.0, .head_dim = kGemmaHeadDim},
              {.kind = ops::RopeKind::linear, .theta = 20000.0, .head_dim = kGemmaHeadDim, .factor = 2.0}};
+  return d;
+}
+
+// Soft-capped scores, with and without a window.
+models::ModelDescription gemma2() {
+  models::ModelDescription d = gemma3();
+  for (models::BlockDescription& block : d.blocks) {
+    block.attention.qk_norm = {};
+    block.attention.rope = 0;
+    block.attention.softcap = 1.5;
+  }
+  d.ropes.resize(1);
+  return d;
+}
+
+// ALiBi of three heads; no RoPE and no positions of the embedding.
+models::ModelDescription bloom() {
+  models::ModelDescription d = neox();
+  d.family = "bloom";
+  d.embedding.table = "transformer.word_embeddings";
+  for (int b = 0; b < 2; ++b) {
+    const std::string p = cat("transformer.h.", b, ".");
+    models::BlockDescription& block = d.blocks[static_cast<std::size_t>(b)];
+    block.residual = models::Residual::serial;
+    block.attention.rope = -1;
+    block.attention.alibi = true;
+    block.attention.norm = p + "input_layernorm";
+    block.attention.output = p + "self_attention.dense";
+    block.attention.fused = p + "self_attention.query_key_value";
+    block.mlp = gelu_mlp(p + "post_attention_layernorm", p + "mlp.", true);
+    block.mlp.inner = 4 * kWidth;
+    block.mlp.activation = nn::Activation::gelu_tanh;
+  }
+  d.head.tied = true;
+  d.head.norm = "transformer.ln_f";
+  d.ropes.clear();
   return d;
 }
 
@@ -418,6 +454,11 @@ TEST(Blocks, Gemma3IsDataAlone) {
   expect_equal("gemma3", gemma3);
 }
 
+TEST(Blocks, ChangedScoresAreDataAlone) {
+  expect_equal("gemma2", gemma2);
+  expect_equal("bloom", bloom);
+}
+
 TEST(Blocks, Qwen3IsDataAlone) {
   expect_equal("qwen3", qwen3);
 }
@@ -452,7 +493,7 @@ double loss_of_generation(engine::OpenModel& model, const std::vector<std::int32
 // The KV cache has the keys that attention reads.
 TEST(Blocks, GenerationComputesTheSameLoss) {
   const std::map<std::string, std::function<models::ModelDescription()>> descriptions = {
-      {"gemma3", gemma3}, {"qwen3", qwen3}, {"falcon", falcon}};
+      {"gemma3", gemma3}, {"qwen3", qwen3}, {"falcon", falcon}, {"gemma2", gemma2}, {"bloom", bloom}};
   for (const auto& [name, describe] : descriptions) {
     engine::OpenModel model;
     model.model = std::make_unique<models::Model>(describe());
@@ -498,6 +539,10 @@ TEST(Blocks, AWrongDescriptionIsFound) {
                   {"epsilon", [](auto& d) {
                      d.blocks[0].attention.norm_config.epsilon = d.blocks[0].mlp.norm_config.epsilon = 1e-2;
                    }}});
+  expect_another("gemma2", gemma2,
+                 {{"no soft cap", [](auto& d) { d.blocks[1].attention.softcap = 0; }},
+                  {"another soft cap", [](auto& d) { d.blocks[0].attention.softcap = 1.6; }}});
+  expect_another("bloom", bloom, {{"no ALiBi", [](auto& d) { d.blocks[1].attention.alibi = false; }}});
   expect_another(
       "gemma3", gemma3,
       {{"window", [](auto& d) { d.blocks[0].attention.window = 6; }},

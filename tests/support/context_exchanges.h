@@ -282,7 +282,10 @@ class RingCall : public nn::AttentionExchange::Call {
   }
   void set_diagonal(nn::AttentionPart& part) const {
     const nn::BatchViews& batch = ctx_.batch();
-    if (batch.striped) part.mask = *nn::striped_mask(mask_, group_.size(), group_.index(), group_.index());
+    if (batch.striped) {
+      part.mask = *nn::striped_mask(mask_, group_.size(), group_.index(), group_.index());
+      part.distance = nn::striped_distance(mask_, group_.size(), group_.index(), group_.index());
+    }
     part.segments = batch.diagonal;
     part.segment_count = batch.diagonal_count;
     part.form = ops::SegmentForm::diagonal;
@@ -296,6 +299,7 @@ class RingCall : public nn::AttentionExchange::Call {
       // If the window shows none of the source's keys: the own table, which is empty.
       const auto mask = nn::striped_mask(mask_, group_.size(), group_.index(), source);
       if (mask) part.mask = *mask;
+      part.distance = nn::striped_distance(mask_, group_.size(), group_.index(), source);
       if (!mask) source = group_.index();
       if (mask_.causal) part.form = ops::SegmentForm::diagonal;
     } else {

@@ -17,9 +17,9 @@ import safetensors.torch
 import torch
 import transformers
 from transformers import (
-    FalconConfig, FalconForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig,
-    GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen3Config,
-    Qwen3ForCausalLM)
+    BloomConfig, BloomForCausalLM, FalconConfig, FalconForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM,
+    Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM,
+    MixtralConfig, MixtralForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
@@ -46,6 +46,14 @@ class ParallelLlama(LlamaForCausalLM):
         super().__init__(config)
         for i in range(config.num_hidden_layers):
             self.model.layers[i] = ParallelLlamaLayer(config, i)
+
+
+class BloomBlocks(BloomForCausalLM):
+    """BLOOM without the norm of its embeddings."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.transformer.word_embeddings_layernorm = torch.nn.Identity()
 
 
 CASES = {
@@ -90,6 +98,18 @@ CASES = {
         vocab_size=67, hidden_size=36, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2, head_dim=8,
         intermediate_size=50, max_position_embeddings=64, rms_norm_eps=1e-6, tie_word_embeddings=False,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0})),
+    # Soft-capped scores, with and without a window, and the norms of Gemma.
+    "gemma2": (Gemma2ForCausalLM, Gemma2Config(
+        vocab_size=67, hidden_size=33, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, head_dim=10,
+        intermediate_size=50, hidden_activation="gelu_pytorch_tanh", max_position_embeddings=64, rms_norm_eps=1e-6,
+        query_pre_attn_scalar=14, sliding_window=5, layer_types=["sliding_attention", "full_attention"],
+        attention_bias=False, attention_dropout=0.0, tie_word_embeddings=True, pad_token_id=None,
+        attn_logit_softcapping=1.5, final_logit_softcapping=None,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0})),
+    # ALiBi of a number of heads that is no power of two; no RoPE and no positions of the embedding.
+    "bloom": (BloomBlocks, BloomConfig(
+        vocab_size=67, hidden_size=36, n_layer=2, n_head=3, hidden_dropout=0.0, attention_dropout=0.0,
+        tie_word_embeddings=True)),
 }
 
 
@@ -118,7 +138,7 @@ def make(name, folder):
     for key, parameter in model.named_parameters():
         noise = generator.standard_normal(tuple(parameter.shape))
         norm = ("norm" in key or ".ln_" in key) and key.endswith(".weight")
-        one = 0.0 if name == "gemma3" else 1.0
+        one = 0.0 if name.startswith("gemma") else 1.0
         weights[key] = torch.tensor(one + 0.2 * noise if norm else 0.25 * noise, dtype=torch.float32)
     model = model.double()
     with torch.no_grad():

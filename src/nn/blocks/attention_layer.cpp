@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "ops/attention/alibi.h"
 #include "ops/attention/attention.h"
 #include "ops/copy/add.h"
 #include "ops/rope/rope.h"
@@ -145,6 +146,16 @@ std::vector<Param> attention_params(const AttentionConfig& c) {
 }
 
 }  // namespace
+
+std::vector<float> AttentionConfig::alibi_slopes() const {
+  const std::int64_t all = heads_part.total > 0 ? heads_part.total : heads;
+  const std::vector<float> of_model = ops::alibi_slopes(all);
+  std::vector<float> out(static_cast<std::size_t>(heads), 0.0f);
+  for (std::int64_t h = 0; h < heads && heads_part.begin + h < all; ++h) {
+    out[static_cast<std::size_t>(h)] = of_model[static_cast<std::size_t>(heads_part.begin + h)];
+  }
+  return out;
+}
 
 AttentionLayer::AttentionLayer(AttentionConfig config)
     : config_(std::move(config)),
@@ -338,9 +349,11 @@ void AttentionLayer::complete(LayerContext& ctx, const TensorView& matrix) const
   if (own.size(0) < matrix.size(0)) ctx.seams().tensor_reduce->gather(ctx, own, matrix);
 }
 
-ops::AttentionCall AttentionLayer::call_of(const AttentionPart& part) const {
+ops::AttentionCall AttentionLayer::call_of(const LayerContext& ctx, const AttentionPart& part) const {
   const AttentionConfig& c = config_;
   const AttentionTensors& t = part.tensors;
+  HAWSER_CHECK(!c.alibi || ctx.alibi_slopes().elements() == c.heads, c.output, ": ", ctx.alibi_slopes().elements(),
+               " ALiBi slopes of ", c.heads, " heads");
   return {.q = t.q,
           .k = t.k,
           .v = t.v,
@@ -353,6 +366,10 @@ ops::AttentionCall AttentionLayer::call_of(const AttentionPart& part) const {
           .window = part.mask.window,
           .window_halves = part.window_halves,
           .scale = c.scale > 0 ? c.scale : 1.0 / std::sqrt(static_cast<double>(c.head_dim)),
+          .softcap = c.softcap,
+          .slopes = c.alibi ? ctx.alibi_slopes().rows(part.first_head, t.q.size(1)) : TensorView(),
+          .distance_step = part.distance.step,
+          .distance_offset = part.distance.offset,
           .o = t.o,
           .lse = t.lse,
           .flops = 4.0 * static_cast<double>(t.q.size(1) * c.head_dim) * part.visible};
@@ -369,7 +386,7 @@ void AttentionLayer::attend(LayerContext& ctx, const Inputs& inputs, const Tenso
       {.q = inputs.q, .k = inputs.k, .v = inputs.v, .o = query_heads(o), .lse = lse, .saved = of_exchange(saved)});
   for (int p = 0; p < seam_call->parts(); ++p) {
     const AttentionPart part = seam_call->wait(p);
-    ops::AttentionCall call = call_of(part);
+    ops::AttentionCall call = call_of(ctx, part);
     call.accumulate = part.accumulate_o;
     const bool combine = !part.first && !part.accumulate_o;
     if (combine) {
@@ -390,7 +407,7 @@ void AttentionLayer::attend(LayerContext& ctx, const Inputs& inputs, const Tenso
 void AttentionLayer::attend_backward(LayerContext& ctx, AttentionExchange::Call& seam_call) const {
   for (int p = 0; p < seam_call.parts(); ++p) {
     const AttentionPart part = seam_call.wait(p);
-    ops::AttentionBackward backward{.call = call_of(part),
+    ops::AttentionBackward backward{.call = call_of(ctx, part),
                                     .d_o = part.tensors.d_o,
                                     .dq = part.tensors.dq,
                                     .dk = part.tensors.dk,

@@ -2,6 +2,7 @@
 //
 //   y = residual + o_proj(attention(rope(qkv_proj(norm(x)))))
 //
+// Attention is ops/attention/attention.h, with AttentionConfig::softcap and alibi those of its AttentionCall.
 // With AttentionConfig::qk_norm each head of q and of k is normed before RoPE. With NormPlace::sandwich, o_proj's
 // output is normed before the sum, with NormPlace::post the sum alone (nn/blocks/layer_output.h).
 // Multi-head, grouped-query and multi-query attention, by heads / kv_heads; head_dim is independent of width / heads.
@@ -37,8 +38,8 @@ struct AttentionConfig {
   bool causal = true;                 // without it a query sees later keys of its document, too
   std::int64_t window = 0;            // of mask()
   double scale = 0;                   // of the scores; 0: 1 / sqrt(head_dim)
-  double softcap = 0;  // scores become softcap * tanh(score / softcap) (Gemma 2); 0: no. Not supported yet
-  bool alibi = false;  // biases of the scores by distance (BLOOM, arXiv 2108.12409). Not supported yet
+  double softcap = 0;                 // scores become softcap * tanh(score / softcap) (Gemma 2); 0: no
+  bool alibi = false;                 // biases of the scores by distance, after the soft cap (BLOOM, arXiv 2108.12409)
   double initial_std = 0.02, output_std = 0.02;
   // Names without ".weight" and ".bias", as in the Hugging Face folder. Without q, k and v the folder has one tensor
   // `fused`: in the model's form, all heads of q, then of k, then of v, of which a tensor rank has a range of each. In
@@ -48,7 +49,9 @@ struct AttentionConfig {
   std::vector<FileForm::Rows> qkv_rows;
   std::vector<AdapterConfig> adapters;  // of q, k, v or fused, and output
 
-  AttentionMask mask() const { return {causal, window}; }
+  AttentionMask mask() const { return {.causal = causal, .window = window, .distances = alibi}; }
+  // ops::alibi_slopes of this rank's heads among the model's; 0 for heads of padding.
+  std::vector<float> alibi_slopes() const;
   std::int64_t q_size() const { return heads * head_dim; }
   std::int64_t kv_size() const { return kv_heads * head_dim; }
   std::int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
@@ -125,7 +128,7 @@ class AttentionLayer : public Layer {
   TensorView own_rows(const LayerContext&, const TensorView& matrix) const;
   void complete(LayerContext&, const TensorView& matrix) const;
   // What forward and backward of one part of the exchange share, with forward's FLOPs.
-  ops::AttentionCall call_of(const AttentionPart& part) const;
+  ops::AttentionCall call_of(const LayerContext&, const AttentionPart& part) const;
 
   AttentionConfig config_;
   std::vector<Param> params_;

@@ -125,13 +125,16 @@ inline Vector attention_block(const AttentionConfig& config, const Documents& do
     k.insert(k.end(), k_row, v_row);
     v.insert(v.end(), v_row, row + static_cast<std::ptrdiff_t>(wide));
   }
-  ops::testing::AttentionSpace space{
-      .query_heads = config.heads,
-      .kv_heads = config.kv_heads,
-      .head_dim = config.head_dim,
-      .causal = config.causal,
-      .window = config.window,
-      .scale = config.scale > 0 ? config.scale : 1.0 / std::sqrt(static_cast<double>(d))};
+  ops::testing::AttentionSpace space{.query_heads = config.heads,
+                                     .kv_heads = config.kv_heads,
+                                     .head_dim = config.head_dim,
+                                     .causal = config.causal,
+                                     .window = config.window,
+                                     .scale = config.scale > 0 ? config.scale : 1.0 / std::sqrt(static_cast<double>(d)),
+                                     .softcap = config.softcap};
+  if (config.alibi) {
+    for (const float slope : config.alibi_slopes()) space.slopes.push_back(slope);
+  }
   std::int64_t begin = 0;
   for (const std::int64_t length : documents.lengths) {
     space.segments.push_back({begin, length, begin, length, 0, 0});

@@ -120,6 +120,7 @@ class TestContext : public LayerContext {
     return parameters_[i];
   }
   RopeViews rope(int /*i*/) const override { return {frequencies_, interleaved_}; }
+  TensorView alibi_slopes() const override { return slopes_; }
   DType dtype() const override { return dtype_; }
   int threads() const override { return 1; }
   bool training() const override { return training_; }
@@ -139,7 +140,7 @@ class TestContext : public LayerContext {
   std::vector<TensorView> weights_;
   std::vector<TensorView> scales_, transposed_;  // of weights_; may be shorter
   mutable std::vector<Scaled> parameters_;
-  TensorView frequencies_, step_, refusal_;
+  TensorView frequencies_, slopes_, step_, refusal_;
   bool interleaved_ = false;  // RopeViews::interleaved
   bool training_ = false;
   TrainableParams trainable_;

@@ -16,22 +16,27 @@ struct Case {
   std::function<Vector(const Vector& x, const std::vector<Vector>& w)> reference;
   bool interleaved = false;  // RopeViews::interleaved
   NormPlace norm_place = NormPlace::pre;
+  Vector slopes = {};  // LayerContext::alibi_slopes
 };
 
 inline Case attention(const std::string& name, AttentionConfig config, const Documents& documents = {{9}},
                       const RotatedDims& rotated = {}) {
   config.norm = "norm", config.q = "q", config.k = "k", config.v = "v", config.output = "o", config.fused = "qkv";
   config.q_norm = "q_norm", config.k_norm = "k_norm", config.post_norm = "post_norm";
-  return {name,
-          std::make_shared<AttentionLayer>(config),
-          config.width,
-          rotated.count > 0 ? rotated.count : config.head_dim,
-          documents,
-          [config, documents, rotated](const Vector& x, const std::vector<Vector>& w) {
-            return attention_block(config, documents, x, w, rotated);
-          },
-          rotated.interleaved,
-          config.norm_place};
+  Case out{name,
+           std::make_shared<AttentionLayer>(config),
+           config.width,
+           rotated.count > 0 ? rotated.count : config.head_dim,
+           documents,
+           [config, documents, rotated](const Vector& x, const std::vector<Vector>& w) {
+             return attention_block(config, documents, x, w, rotated);
+           },
+           rotated.interleaved,
+           config.norm_place};
+  if (config.alibi) {
+    for (const float slope : config.alibi_slopes()) out.slopes.push_back(slope);
+  }
+  return out;
 }
 
 inline Case mlp(const std::string& name, MlpConfig config) {
@@ -151,6 +156,22 @@ inline std::vector<Case> cases() {
                  .rope = -1,
                  .causal = false},
                 {{4, 5}}),
+      attention(
+          "soft-capped scores of norms of q and k",
+          {.width = 10, .heads = 4, .kv_heads = 2, .head_dim = 6, .qk_norm = NormConfig(), .window = 3, .softcap = 0.7},
+          {{8, 6}}),
+      attention("ALiBi", {.width = 12, .heads = 3, .kv_heads = 1, .head_dim = 4, .rope = -1, .alibi = true}, {{4, 7}}),
+      attention("ALiBi of a part of the heads, after a soft cap",
+                {.width = 12,
+                 .heads = 2,
+                 .kv_heads = 2,
+                 .head_dim = 4,
+                 .heads_part = {.begin = 2, .total = 6},
+                 .kv_heads_part = {.begin = 2, .total = 6},
+                 .causal = false,
+                 .softcap = 0.7,
+                 .alibi = true},
+                {{9, 3}}),
       mlp("mlp", {.width = 10, .inner = 14}),
       mlp("mlp with a norm of the sum", {.width = 10, .inner = 7, .bias = true, .norm_place = NormPlace::post}),
       mlp("mlp with norms before and after, GELU gate", {.width = 9,
@@ -220,6 +241,9 @@ inline void prepare(TestContext& ctx, const Case& c) {
     ctx.weights_.push_back(ctx.make(param.flat.gathered.value_or(ctx.dtype()), param.shape, values[i]));
   }
   ctx.interleaved_ = c.interleaved;
+  if (!c.slopes.empty()) {
+    ctx.slopes_ = ctx.make(DType::f32, {static_cast<std::int64_t>(c.slopes.size())}, c.slopes);
+  }
   set_batch(ctx, c.documents, c.head_dim, c.layer->attention_shape().value_or(AttentionShape()).mask);
 }
 

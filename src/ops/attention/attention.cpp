@@ -1,6 +1,7 @@
 #include "ops/attention/attention.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "ops/attention/attention_cpu.h"
 #ifdef HAWSER_CUDA
@@ -22,6 +23,8 @@ void check(const char* op, const AttentionCall& args) {
   HAWSER_CHECK(n.d >= 1 && n.d <= kAttentionMaxHeadDim, op, ": head dim ", n.d, " is not in 1 to ",
                kAttentionMaxHeadDim);
   HAWSER_CHECK(args.window >= 0, op, ": window ", args.window);
+  HAWSER_CHECK(args.softcap >= 0 && std::isfinite(args.softcap), op, ": softcap ", args.softcap);
+  if (!args.slopes.empty()) expect(op, "slopes", args.slopes, {DType::f32}, {n.hq});
   expect(op, "q", args.q, {DType::f32, DType::bf16}, args.q.shape(), Rows::padded);
   expect(op, "k", args.k, {args.q.dtype()}, {n.tk, n.hkv, n.d}, Rows::padded);
   expect(op, "v", args.v, {args.q.dtype()}, {n.tk, n.hkv, n.d}, Rows::padded);
@@ -72,10 +75,10 @@ void attention_forward(Stream& stream, const AttentionCall& args) {
   check(kOp, args);
   expect_workspace(kOp, args.workspace, attention_workspace(args, stream.target()));
   expect_all_apart(kOp, {args.o, args.lse, args.workspace},
-                   {args.q, args.k, args.v, args.segments, args.segment_count});
+                   {args.q, args.k, args.v, args.slopes, args.segments, args.segment_count});
   const TensorView none;
   run(stream, {kOp, OpKind::attention_forward},
-      {args.q, args.k, args.v, args.segments, args.segment_count, args.accumulate ? args.o : none,
+      {args.q, args.k, args.v, args.slopes, args.segments, args.segment_count, args.accumulate ? args.o : none,
        args.accumulate ? args.lse : none},
       {args.o, args.lse, args.workspace}, args.flops, args, HAWSER_BACKENDS(attention_forward), planned(stream, args));
 }
@@ -90,11 +93,12 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   expect(kOp, "dk", args.dk, {DType::f32, DType::bf16}, call.k.shape(), Rows::padded);
   expect(kOp, "dv", args.dv, {DType::f32, DType::bf16}, call.k.shape(), Rows::padded);
   expect_workspace(kOp, call.workspace, attention_workspace_within(args, stream.target(), call.workspace.bytes()));
-  expect_all_apart(kOp, {args.dq, args.dk, args.dv, call.workspace},
-                   {call.q, call.k, call.v, call.o, args.d_o, call.lse, call.segments, call.segment_count});
+  expect_all_apart(
+      kOp, {args.dq, args.dk, args.dv, call.workspace},
+      {call.q, call.k, call.v, call.o, args.d_o, call.lse, call.slopes, call.segments, call.segment_count});
   const TensorView none;
   run(stream, {kOp, OpKind::attention_backward},
-      {call.q, call.k, call.v, call.o, args.d_o, call.lse, call.segments, call.segment_count,
+      {call.q, call.k, call.v, call.o, args.d_o, call.lse, call.slopes, call.segments, call.segment_count,
        args.accumulate_q ? args.dq : none, args.accumulate_kv ? args.dk : none, args.accumulate_kv ? args.dv : none},
       {args.dq, args.dk, args.dv, call.workspace}, call.flops, args, HAWSER_BACKENDS(attention_backward),
       planned(stream, args));

@@ -9,7 +9,9 @@
 // or synchronize()), and its result is undefined on the GPU. Any number of segments may share key rows.
 //
 // forward, for query row i, key row j, query head h and its key-value head g = h / (Hq / Hkv):
-//   s[h,i,j] = scale * sum over d of q[i,h,d] * k[j,g,d]
+//   x[h,i,j] = scale * sum over d of q[i,h,d] * k[j,g,d]
+//   s[h,i,j] = softcap * tanh(x[h,i,j] / softcap) - slope[h] * |distance_step * (p - r) + distance_offset|
+// Without softcap the first term is x[h,i,j], without slopes there is no second one.
 //   lse[h,i] = log sum over visible j of exp(s[h,i,j])
 //   o[i,h,:] = sum over visible j of exp(s[h,i,j] - lse[h,i]) * v[j,g,:]
 // A query row that is in no segment, or that sees no key, gets o = 0 and lse = -inf. Keys of a segment before the first
@@ -30,29 +32,36 @@
 //   P[h,i,j]   = exp(s[h,i,j] - lse[h,i]) if key j is visible to query i, otherwise 0
 //   dP[h,i,j]  = sum over d of d_o[i,h,d] * v[j,g,d]
 //   delta[h,i] = sum over d of d_o[i,h,d] * o[i,h,d]
-//   dS[h,i,j]  = P[h,i,j] * (dP[h,i,j] - delta[h,i])
+//   dS[h,i,j]  = P[h,i,j] * (dP[h,i,j] - delta[h,i]), with softcap times 1 - tanh(x[h,i,j] / softcap)^2
 //   dq[i,h,:]  = scale * sum over j of dS[h,i,j] * k[j,g,:]
 //   dk[j,g,:]  = scale * sum over i, and over the query heads h that share g: dS[h,i,j] * q[i,h,:]
 //   dv[j,g,:]  = sum over i, and over the query heads h that share g: P[h,i,j] * d_o[i,h,:]
 // accumulate_q adds to dq, accumulate_kv adds to dk and dv. Without them every row is written; a row that is in no
 // segment gets zero.
 //
+// ALiBi (Press et al., arXiv 2108.12409) is slope[h] = ops::alibi_slopes with the default distance, p - r. With a
+// causal mask the bias differs from BLOOM's, slope[h] * r, by slope[h] * p, which is equal for all keys of a query: o
+// and all gradients are equal, lse is smaller by slope[h] * p. Slopes are constants without a gradient. With softcap
+// and slopes, scores are capped before the bias is added. Calls that are combined need equal slopes, and distances of
+// the same sequence.
+//
 // Tensors: q, o, d_o, dq [Tq, Hq, D]; k, v, dk, dv [Tk, Hkv, D]; lse [Hq, Tq]. Hq % Hkv == 0; D <= 256. The row stride
 // may exceed H * D, or Tq: a tensor may be columns of a wider matrix, such as the lse of some rows.
 // Aliasing: o, lse, dq, dk, dv and the workspace overlap no other view of the call (InternalError). Columns of one
 // matrix, such as dq, dk and dv in the gradient of a fused QKV, do not overlap.
 // dtypes: q, k, v, d_o float32 or bf16, all the same; o, dq, dk, dv float32 or bf16, independently; lse float32 (a
-// natural logarithm).
+// natural logarithm); slopes [Hq] float32, dense.
 // segments [N, 6] int32 {q_begin, q_count, k_begin, k_count, q_position, k_position}. segment_count [1] int32: the
 // number of used rows of the table, at most N. Both are on the device and are read when the kernel runs.
 // `flops`: the FLOPs to record for the call. The caller sets it, since the work depends on the segments.
 // Scores s are float32. Tiles without a visible pair are skipped.
 //
 // CPU: if the CPU has bf16 units (AVX512-BF16 or AMX), calls with bf16 operands and bf16 results use them
-// (attention_bf16_cpu.h). Float32 results, and segments of one query row each, are computed in float32.
+// (attention_bf16_cpu.h). Float32 results, segments of one query row each, and calls with softcap or slopes are
+// computed in float32.
 //
 // GPU: a bf16 call uses cuDNN if one of cuDNN's kernels supports it (see AttentionImplementation). All other calls use
-// the plain kernel, which is correct and slow.
+// the plain kernel, which is correct and slow; so do all calls with softcap or slopes.
 // - cuDNN rounds probabilities to bf16 before the GEMM with v.
 // - cuDNN's backward accumulates dq in an order that differs between runs, unless `deterministic` is set. All other
 //   results are bitwise equal in every run.
@@ -78,7 +87,7 @@
 // - With Hq > Hkv, cuDNN computes dk and dv for each query head, then adds those of the query heads that share a
 //   key-value head.
 // Source: Dao, "FlashAttention-2", 2023 (online softmax, recompute); combination as in ring attention (Liu et al.,
-// 2023).
+// 2023); softcap as in Gemma 2 (arXiv 2408.00118).
 #pragma once
 
 #include <vector>
@@ -139,6 +148,13 @@ struct AttentionCall {
   // N is even. Both halves may have empty segments (q_count 0). A segment has fewer keys and queries than `window`.
   bool window_halves = false;
   double scale = 1.0;
+  double softcap = 0;  // positive; 0: scores are not capped
+  // float32 [Hq]: a bias for the distance of query and key, of each query head. Empty: none. They are read when the
+  // kernel runs.
+  TensorView slopes;
+  // The distance of a pair whose positions in a segment are p and r, for `slopes`. Another one than p - r is for
+  // positions that count every distance_step-th row of a sequence.
+  std::int64_t distance_step = 1, distance_offset = 0;
   TensorView o;
   TensorView lse;
   // Forward only. false: every row of o and lse is written. true: the result is merged into o and lse as by

@@ -71,6 +71,7 @@ class Backward {
         group_(heads_ / kv_heads_),
         head_dim_(args.call.q.size(2)),
         bf16_(
+            !changes_scores(args.call) &&
             uses_bf16_units({args.call.q.dtype(), args.dq.dtype(), args.dk.dtype(), args.dv.dtype()}, args.call.scale)),
         block_rows_(bf16_ ? kBf16GradientRows : kGradientRows),
         layout_({.query_rows = query_rows_,
@@ -205,7 +206,8 @@ class Backward {
                                 .dv = dv,
                                 .width = width,
                                 .scale = static_cast<float>(args_.call.scale),
-                                .band = b.band};
+                                .band = b.band,
+                                .change = b.change};
       HAWSER_DISPATCH(backward_block, block);
       add_queries(b, dq, width);
     });
@@ -300,6 +302,7 @@ class Backward {
     std::int64_t counter;         // of the head's query blocks
     std::int32_t turn;            // contributions to its dQ from earlier key blocks
     Band band;
+    ScoreChange change;
   };
 
   template <class Body>
@@ -323,7 +326,8 @@ class Backward {
               .rows = rows,
               .counter = blocks_before_[s] + row / block_rows_,
               .turn = static_cast<std::int32_t>(key_block - first),
-              .band = band_of(segment, args_.call.causal, args_.call.window, row, key_row - segment.k_begin, keys)});
+              .band = band_of(segment, args_.call.causal, args_.call.window, row, key_row - segment.k_begin, keys),
+              .change = change_of(args_.call, head, segment, row, key_row - segment.k_begin)});
         }
       }
     }

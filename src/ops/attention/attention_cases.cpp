@@ -1,44 +1,11 @@
 #include "ops/attention/attention.h"
-#include "ops/testing/attention_reference.h"
+#include "ops/testing/attention_checks.h"
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
 namespace {
 
 using namespace testing;
-
-void check_forward(const Problem& p) {
-  const Tensors x(p);
-  const Outputs expected = reference(p, x);
-  check_case({cat("attention_forward ", p.name),
-              [&](World& world) -> std::vector<Values> {
-                const AttentionCall args = forward_args(world, p, x);
-                attention_forward(world.stream(), args);
-                return {world.values(args.o), world.values(args.lse)};
-              },
-              {expected.o, expected.lse},
-              p.dtype == DType::bf16 ? kBf16Tolerance : 4e-6});
-}
-
-void check_backward(const Problem& p, DType gradient, bool accumulate) {
-  const Tensors x(p);
-  const Outputs expected = reference(p, x);
-  Outputs old;
-  if (accumulate) {
-    old.dq = random_values(static_cast<std::int64_t>(x.q.size()), 21, gradient);
-    old.dk = random_values(static_cast<std::int64_t>(x.k.size()), 22, gradient);
-    old.dv = random_values(static_cast<std::int64_t>(x.v.size()), 23, gradient);
-  }
-  const auto sum = [&](const Values& a, const Values& b) { return accumulate ? plus(a, b) : a; };
-  check_case({cat("attention_backward ", p.name),
-              [&](World& world) -> std::vector<Values> {
-                const AttentionBackward args = backward_args(world, p, x, expected, {.gradient = gradient}, old);
-                attention_backward(world.stream(), args);
-                return {world.values(args.dq), world.values(args.dk), world.values(args.dv)};
-              },
-              {sum(expected.dq, old.dq), sum(expected.dk, old.dk), sum(expected.dv, old.dv)},
-              gradient == DType::bf16 ? kBf16Tolerance : 1e-5});
-}
 
 std::vector<Problem> problems() {
   return {
@@ -147,12 +114,10 @@ TEST(Attention, ReferenceAgreesWithFiniteDifferences) {
 
 // A chunk in the middle of a packed sequence: its diagonal and off-diagonal blocks, combined, must equal one call over
 // all keys, and the gradients of the parts must add up to that call's.
-TEST(Attention, CombinedBlocksEqualOneCall) {
-  // Documents of 100 and 150 tokens; the chunk holds tokens 60 to 200.
-  Problem full{"full", 140, 200, 4, 2, 16, {{0, 40, 0, 100, 60, 0}, {40, 100, 100, 100, 0, 0}}};
+void check_combined(const Problem& full) {
   Problem diagonal = full, off_diagonal = full;
-  diagonal.segments = {{0, 40, 60, 40, 0, 0}, {40, 100, 100, 100, 0, 0}};
-  off_diagonal.segments = {{0, 40, 0, 60, 0, 0}};
+  diagonal.segments = {{0, 40, 60, 40, 60, 60}, {40, 100, 100, 100, 0, 0}};
+  off_diagonal.segments = {{0, 40, 0, 60, 60, 0}};
   off_diagonal.causal = false;
   const Tensors x(full);
   const Outputs expected = reference(full, x);
@@ -178,6 +143,15 @@ TEST(Attention, CombinedBlocksEqualOneCall) {
     expect_close(world.values(first.dk), expected.dk, 1e-5, "dk");
     expect_close(world.values(first.dv), expected.dv, 1e-5, "dv");
   }
+}
+
+TEST(Attention, CombinedBlocksEqualOneCall) {
+  // Documents of 100 and 150 tokens; the chunk holds tokens 60 to 200.
+  Problem full{"full", 140, 200, 4, 2, 16, {{0, 40, 0, 100, 60, 0}, {40, 100, 100, 100, 0, 0}}};
+  check_combined(full);
+  full.softcap = 0.5;
+  full.slopes = {0.25, 0.0625, 0.015625, 0.5};
+  check_combined(full);
 }
 
 TEST(AttentionCombine, AgreesWithFloat64AndSupportsRowsWithoutKeys) {
@@ -218,51 +192,6 @@ TEST(AttentionCombine, AgreesWithFloat64AndSupportsRowsWithoutKeys) {
                 {o, lse},
                 dtype == DType::bf16 ? kBf16Tolerance : 2e-6});
   }
-}
-
-// Merges the call into a result with its own rows, some of which see no key. o and lse are columns of wider matrices.
-void check_accumulate(const Problem& p, DType o_dtype, double tolerance) {
-  const Tensors x(p);
-  // Of the call's own result, which a GPU rounds once more before it merges it.
-  Magnitudes terms;
-  const Outputs call = reference(p, x, nullptr, &terms);
-  Values rounded(x.q.size());
-  Values o = random_values(static_cast<std::int64_t>(x.q.size()), 31, o_dtype), lse = random_values(p.hq * p.tq, 32);
-  constexpr double kNone = -std::numeric_limits<double>::infinity();
-  for (std::int64_t t = 0; t < p.tq; t += 3) {
-    for (std::int64_t h = 0; h < p.hq; ++h) {
-      lse[static_cast<std::size_t>(h * p.tq + t)] = kNone;
-      std::fill_n(o.begin() + (t * p.hq + h) * p.d, p.d, 0.0);
-    }
-  }
-  Values sum = o, sum_lse = lse;
-  for (std::int64_t t = 0; t < p.tq; ++t) {
-    for (std::int64_t h = 0; h < p.hq; ++h) {
-      const auto at = static_cast<std::size_t>(h * p.tq + t);
-      const double max = std::max(lse[at], call.lse[at]);
-      if (max == kNone) continue;
-      sum_lse[at] = max + std::log(std::exp(lse[at] - max) + std::exp(call.lse[at] - max));
-      for (std::int64_t i = 0; i < p.d; ++i) {
-        const auto e = static_cast<std::size_t>((t * p.hq + h) * p.d + i);
-        const double share = std::exp(call.lse[at] - sum_lse[at]);
-        sum[e] = std::exp(lse[at] - sum_lse[at]) * o[e] + share * call.o[e];
-        rounded[e] = share * (terms.o[e] + std::abs(call.o[e]));
-      }
-    }
-  }
-  check_case({cat("attention_forward, accumulated ", p.name, " ", to_string(o_dtype)),
-              [&](World& world) -> std::vector<Values> {
-                AttentionCall args = call_args(world, p, x, {});
-                args.accumulate = true;
-                args.o = world.in_out(o_dtype, {p.tq, p.hq, p.d}, o, 8);
-                args.lse = world.in_out(DType::f32, {p.hq, p.tq}, lse, 4);
-                args.workspace = world.workspace(attention_workspace(args, world.stream().target(), 2));
-                attention_forward(world.stream(), args);
-                return {world.values(args.o), world.values(args.lse)};
-              },
-              {sum, sum_lse},
-              tolerance,
-              p.dtype == DType::bf16 ? std::vector<Values>{rounded} : std::vector<Values>()});
 }
 
 TEST(Attention, ForwardMergesIntoEarlierResults) {

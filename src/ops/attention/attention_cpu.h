@@ -6,7 +6,8 @@
 // Backward: a work item is a block of kKeyBlock key rows of one kv head. It iterates over blocks of kGradientRows query
 // rows; dK and dV stay in its scratch. Contributions to dQ are added in the order of key blocks, so that the sums do
 // not depend on the number of threads. A counter per (head, query block) enforces that order.
-// Calls with bf16 operands and bf16 results use the CPU's bf16 units, if it has any (attention_bf16_cpu.h).
+// Calls with bf16 operands and bf16 results use the CPU's bf16 units, if it has any (attention_bf16_cpu.h), except
+// those that change scores (ScoreChange).
 #pragma once
 
 #include <algorithm>
@@ -57,6 +58,23 @@ struct Band {
 Band band_of(const Segment& segment, bool causal, std::int64_t window, std::int64_t row, std::int64_t key,
              std::int64_t keys);
 
+// AttentionCall::softcap and slopes for a block of query rows of one head and a block of keys. Scores, cap and slope
+// are multiplied by log2(e). With row r and key j of the blocks, a score x becomes
+//   cap * tanh(x / cap) - slope * |distance + step * (r - j)|
+struct ScoreChange {
+  float cap = 0;    // 0: none
+  float slope = 0;  // 0: none
+  float distance = 0, step = 0;
+
+  bool any() const { return cap > 0 || slope != 0; }
+};
+// row, key: the block's first ones, as indices in the segment.
+ScoreChange change_of(const AttentionCall& args, std::int64_t head, const Segment& segment, std::int64_t row,
+                      std::int64_t key);
+inline bool changes_scores(const AttentionCall& args) {
+  return args.softcap > 0 || !args.slopes.empty();
+}
+
 struct ForwardBlock {
   const float* q;       // [rows, width], multiplied by scale and log2(e)
   const float* panels;  // K, transposed into panels
@@ -68,6 +86,7 @@ struct ForwardBlock {
   std::int64_t rows;    // a multiple of every level's strip
   std::int64_t width;   // padded head dim
   Band band;
+  ScoreChange change;
 };
 
 struct BackwardBlock {
@@ -86,6 +105,7 @@ struct BackwardBlock {
   std::int64_t width;
   float scale;
   Band band;
+  ScoreChange change;
 };
 
 }  // namespace cpu

@@ -39,6 +39,32 @@ struct Mask {
   }
 };
 
+// Scores, from dot products of q and k.
+struct Scores {
+  float scale, cap;     // cap 0: none
+  const float* slopes;  // [Hq]; null: none
+  std::int64_t step, offset;
+
+  struct Of {
+    float value, slope;  // slope: d value / d (scale * dot)
+  };
+  // distance: p - r, of the positions.
+  __device__ __forceinline__ Of of(float dot, std::int64_t h, std::int64_t distance) const {
+    Of out{scale * dot, 1.0f};
+    if (cap > 0) {
+      const float t = tanhf(out.value / cap);
+      out = {cap * t, 1.0f - t * t};
+    }
+    if (slopes != nullptr) out.value -= slopes[h] * fabsf(static_cast<float>(step * distance + offset));
+    return out;
+  }
+};
+
+// p - r of query row i and key row j, as indices in the segment.
+__device__ __forceinline__ std::int64_t distance_of(const std::int32_t* s, std::int64_t i, std::int64_t j) {
+  return static_cast<std::int64_t>(s[4]) + i - s[5] - j;
+}
+
 // Loads a row of a warp to shared memory, as float32.
 template <class T>
 __device__ __forceinline__ void fetch(float* to, const T* from, std::int64_t d) {
@@ -93,6 +119,11 @@ Mask mask_of(const AttentionCall& call) {
           call.causal, call.window};
 }
 
+Scores scores_of(const AttentionCall& call) {
+  return {static_cast<float>(call.scale), static_cast<float>(call.softcap),
+          call.slopes.empty() ? nullptr : call.slopes.data<float>(), call.distance_step, call.distance_offset};
+}
+
 // blockDim (32, kWarps); one warp per row, blockIdx.y is the head.
 __device__ __forceinline__ std::int64_t my_row() {
   return static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.y;
@@ -112,7 +143,7 @@ struct Forward {
   const std::int32_t* query_segment;
   Mask mask;
   std::int64_t group, d;
-  float scale;
+  Scores scores;
 };
 
 template <class Act, class Out>
@@ -131,7 +162,11 @@ __global__ void __launch_bounds__(32 * kWarps) forward_kernel(Forward<Act, Out> 
       const int many = static_cast<int>(keys.end - j < 32 ? keys.end - j : 32);
       const std::int64_t row = s[2] + j;
       float score = -INFINITY;
-      if (static_cast<int>(threadIdx.x) < many) score = a.scale * dot(q, a.k.row(row + threadIdx.x) + g * a.d, a.d);
+      if (static_cast<int>(threadIdx.x) < many) {
+        score =
+            a.scores.of(dot(q, a.k.row(row + threadIdx.x) + g * a.d, a.d), h, distance_of(s, t - s[0], j + threadIdx.x))
+                .value;
+      }
       const float higher = fmaxf(maximum, warp_max(score));
       const float shrink = expf(maximum - higher), p = expf(score - higher);
       maximum = higher;
@@ -154,7 +189,7 @@ struct Backward {
   const std::int32_t* query_segment;
   Mask mask;
   std::int64_t group, d;
-  float scale;
+  Scores scores;
 };
 
 template <class Act, class Out>
@@ -188,13 +223,15 @@ __global__ void __launch_bounds__(32 * kWarps) dq_kernel(Backward<Act> a, Rows2<
       const std::int64_t row = s[2] + j;
       float ds = 0;
       if (static_cast<int>(threadIdx.x) < many) {
-        const float p = expf(a.scale * dot(q, a.k.row(row + threadIdx.x) + g * a.d, a.d) - lse);
-        ds = p * (dot(d_o, a.v.row(row + threadIdx.x) + g * a.d, a.d) - delta);
+        const Scores::Of score = a.scores.of(dot(q, a.k.row(row + threadIdx.x) + g * a.d, a.d), h,
+                                             distance_of(s, t - s[0], j + threadIdx.x));
+        const float p = expf(score.value - lse);
+        ds = p * (dot(d_o, a.v.row(row + threadIdx.x) + g * a.d, a.d) - delta) * score.slope;
       }
       add_rows(sums, ds, a.k.row(row) + g * a.d, a.k.stride, many, a.d);
     }
   }
-  put(dq.row(t) + h * a.d, sums, a.scale, accumulate, a.d);
+  put(dq.row(t) + h * a.d, sums, a.scores.scale, accumulate, a.d);
 }
 
 // One warp per key row of a key-value head: all segments and all query heads of the group, in order.
@@ -222,15 +259,17 @@ __global__ void __launch_bounds__(32 * kWarps)
         const std::int64_t first = s[0] + i, t = first + threadIdx.x;
         float p = 0, ds = 0;
         if (static_cast<int>(threadIdx.x) < many && lse[t] > -INFINITY) {
-          p = expf(a.scale * dot(k, a.q.row(t) + h * a.d, a.d) - lse[t]);
-          ds = p * (dot(v, a.d_o.row(t) + h * a.d, a.d) - delta[t]);
+          const Scores::Of score =
+              a.scores.of(dot(k, a.q.row(t) + h * a.d, a.d), h, distance_of(s, i + threadIdx.x, row - s[2]));
+          p = expf(score.value - lse[t]);
+          ds = p * (dot(v, a.d_o.row(t) + h * a.d, a.d) - delta[t]) * score.slope;
         }
         add_rows(k_sums, ds, a.q.row(first) + h * a.d, a.q.stride, many, a.d);
         add_rows(v_sums, p, a.d_o.row(first) + h * a.d, a.d_o.stride, many, a.d);
       }
     }
   }
-  put(dk.row(row) + g * a.d, k_sums, a.scale, accumulate, a.d);
+  put(dk.row(row) + g * a.d, k_sums, a.scores.scale, accumulate, a.d);
   put(dv.row(row) + g * a.d, v_sums, 1.0f, accumulate, a.d);
 }
 
@@ -242,17 +281,10 @@ void plain_forward(const CudaNative& native, const AttentionCall& args, const st
     dispatch_device_float(args.o.dtype(), [&](auto out) {
       using Act = decltype(act);
       using Out = decltype(out);
-      const Forward<Act, Out> a{reading<Act>(args.q),
-                                reading<Act>(args.k),
-                                reading<Act>(args.v),
-                                rows2<Out>(args.o),
-                                args.lse.data<float>(),
-                                args.lse.stride(0),
-                                query_segment,
-                                mask_of(args),
-                                n.group(),
-                                n.d,
-                                static_cast<float>(args.scale)};
+      const Forward<Act, Out> a{
+          reading<Act>(args.q), reading<Act>(args.k), reading<Act>(args.v), rows2<Out>(args.o), args.lse.data<float>(),
+          args.lse.stride(0),   query_segment,        mask_of(args),        n.group(),          n.d,
+          scores_of(args)};
       forward_kernel<<<grid_of(n.tq, n.hq), kBlock, 0, stream_of(native)>>>(a);
     });
   });
@@ -275,7 +307,7 @@ void plain_backward(const CudaNative& native, const AttentionBackward& args, con
                           mask_of(args.call),
                           n.group(),
                           n.d,
-                          static_cast<float>(args.call.scale)};
+                          scores_of(args.call)};
     if (n.tq > 0) {
       dispatch_device_float(args.call.o.dtype(), [&](auto out) {
         delta_kernel<<<grid_of(n.tq, n.hq), kBlock, 0, stream>>>(a, reading<decltype(out)>(args.call.o));

@@ -78,4 +78,16 @@ Band band_of(const Segment& segment, bool causal, std::int64_t window, std::int6
           .high = causal ? position + 1 - key : kOutOfReach};
 }
 
+ScoreChange change_of(const AttentionCall& args, std::int64_t head, const Segment& segment, std::int64_t row,
+                      std::int64_t key) {
+  constexpr double kLog2e = 1.4426950408889634;
+  ScoreChange out{.cap = static_cast<float>(args.softcap * kLog2e)};
+  if (args.slopes.empty()) return out;
+  const std::int64_t distance = segment.q_position + row - segment.k_position - key;
+  out.slope = static_cast<float>(args.slopes.data<float>()[head] * kLog2e);
+  out.distance = static_cast<float>(args.distance_step * distance + args.distance_offset);
+  out.step = static_cast<float>(args.distance_step);
+  return out;
+}
+
 }  // namespace hawser::ops::cpu

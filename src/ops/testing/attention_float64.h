@@ -18,6 +18,9 @@ struct AttentionSpace {
   bool causal = true;
   std::int64_t window = 0;
   double scale = 1.0;
+  double softcap = 0;
+  std::vector<double> slopes = {};
+  std::int64_t distance_step = 1, distance_offset = 0;
 
   // First element of a row's head in q, and in k or v of the query head's key-value head.
   std::size_t query_at(std::int64_t row, std::int64_t head) const {
@@ -43,16 +46,37 @@ void for_each_query(const AttentionSpace& space, const Body& body) {
   }
 }
 
-// scale * q k for each of the keys.
+// The distance of a visible pair, from their positions in the query row's segment.
+inline double distance_of(const AttentionSpace& space, std::int64_t row, std::int64_t key) {
+  for (const Row& s : space.segments) {
+    if (row < s[0] || row >= s[0] + s[1]) continue;
+    const std::int64_t p = s[4] + row - s[0], r = s[5] + key - s[2];
+    return std::abs(static_cast<double>(space.distance_step * (p - r) + space.distance_offset));
+  }
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
+// The scores of the keys. derivatives, if given: by scale * q k.
 inline std::vector<double> scores_of(const AttentionSpace& space, const std::vector<double>& q,
                                      const std::vector<double>& k, std::int64_t row, std::int64_t head,
-                                     const std::vector<std::int64_t>& keys) {
+                                     const std::vector<std::int64_t>& keys,
+                                     std::vector<double>* derivatives = nullptr) {
   std::vector<double> out;
   for (const std::int64_t key : keys) {
     double sum = 0;
     const std::size_t a = space.query_at(row, head), b = space.key_at(key, head);
     for (std::size_t i = 0; i < static_cast<std::size_t>(space.head_dim); ++i) sum += q[a + i] * k[b + i];
-    out.push_back(sum * space.scale);
+    double score = sum * space.scale, derivative = 1;
+    if (space.softcap > 0) {
+      const double t = std::tanh(score / space.softcap);
+      score = space.softcap * t;
+      derivative = 1 - t * t;
+    }
+    if (!space.slopes.empty()) {
+      score -= space.slopes[static_cast<std::size_t>(head)] * distance_of(space, row, key);
+    }
+    out.push_back(score);
+    if (derivatives != nullptr) derivatives->push_back(derivative);
   }
   return out;
 }

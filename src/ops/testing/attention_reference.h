@@ -21,12 +21,17 @@ struct Problem {
   std::vector<std::int32_t> host;     // host_segments, if host_known
   bool host_known = false;
   bool window_halves = false;
+  double softcap = 0;
+  Values slopes;  // float32 numbers
+  std::int64_t distance_step = 1, distance_offset = 0;
 
   std::vector<StridedBlocks> blocks() const {
     return uniform > 0 ? std::vector{equal_diagonal_blocks(tq, uniform)} : places;
   }
   double scale() const { return 0.7 / std::sqrt(static_cast<double>(d)); }
-  AttentionSpace space() const { return {hq, hkv, d, segments, causal, window, scale()}; }
+  AttentionSpace space() const {
+    return {hq, hkv, d, segments, causal, window, scale(), softcap, slopes, distance_step, distance_offset};
+  }
   Values table() const {
     Values out;
     for (const Row& row : segments) out.insert(out.end(), row.begin(), row.end());
@@ -65,7 +70,8 @@ inline Outputs reference(const Problem& p, const Tensors& x, const Outputs* full
   for_each_query(space, [&](std::int64_t t, const std::vector<std::int64_t>& keys) {
     for (std::int64_t h = 0; h < p.hq && !keys.empty(); ++h) {
       const std::size_t row = space.query_at(t, h), stat = static_cast<std::size_t>(h * p.tq + t);
-      const Values scores = scores_of(space, x.q, x.k, t, h, keys);
+      Values derivatives;
+      const Values scores = scores_of(space, x.q, x.k, t, h, keys, &derivatives);
       const double lse = full != nullptr ? full->lse[stat] : own.lse[stat];
       const Values& o = full != nullptr ? full->o : own.o;
       const auto size = static_cast<std::size_t>(p.d);
@@ -76,7 +82,7 @@ inline Outputs reference(const Problem& p, const Tensors& x, const Outputs* full
         const double weight = std::exp(scores[j] - lse);
         double dp = 0;
         for (std::size_t d = 0; d < size; ++d) dp += x.d_o[row + d] * x.v[key + d];
-        const double ds = weight * (dp - delta) * p.scale();
+        const double ds = weight * (dp - delta) * derivatives[j] * p.scale();
         for (std::size_t d = 0; d < size; ++d) {
           out.dq[row + d] += ds * x.k[key + d];
           out.dk[key + d] += ds * x.q[row + d];
@@ -113,7 +119,11 @@ inline AttentionCall call_args(World& world, const Problem& p, const Tensors& x,
           .causal = p.causal,
           .window = p.window,
           .window_halves = p.window_halves,
-          .scale = p.scale()};
+          .scale = p.scale(),
+          .softcap = p.softcap,
+          .slopes = p.slopes.empty() ? TensorView() : world.in(DType::f32, {p.hq}, p.slopes),
+          .distance_step = p.distance_step,
+          .distance_offset = p.distance_offset};
 }
 
 // Arguments of a problem's forward call. threads: number that the workspace is sized for.

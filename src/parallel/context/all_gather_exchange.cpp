@@ -37,7 +37,7 @@ class GatherCall : public nn::AttentionExchange::Call {
         rows_(tensors.k.size(0)),
         head_dim_(tensors.k.size(2)) {
     HAWSER_CHECK(!ctx.batch().striped, "gathered keys of token-striped sequences");
-    if (mask == AttentionMask{.causal = true, .window = 1}) return;  // every query sees its own key only
+    if (mask.causal && mask.window == 1) return;  // every query sees its own key only
     const int heads = static_cast<int>(tensors.k.size(1));
     int groups = std::min(head_groups, heads);
     while (heads % groups != 0) --groups;
@@ -87,7 +87,7 @@ class GatherCall : public nn::AttentionExchange::Call {
             .largest = off_diagonal_blocks(0, group_.size() - 1),
             .host_segments = views.host_off_diagonal,
             .window_halves = halves,
-            .mask = {.causal = false, .window = mask_.window},
+            .mask = {.causal = false, .window = mask_.window, .distances = mask_.distances},
             .first_head = g.begin * tensors_.query_heads_per_kv_head(),
             .query_ids = batch.attention_row_ids,
             .key_ids = batch.sequence_row_ids,

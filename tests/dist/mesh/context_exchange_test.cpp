@@ -28,6 +28,7 @@ struct ContextCase {
   int in_flight = 1;
   bool saves = false;  // the exchange saves what it has moved
   double random_delay_s = 0;
+  double softcap = 0;  // of both blocks; with AttentionMask::distances the second one has ALiBi
 
   int ring() const { return mesh.context / mesh.context_heads; }
   std::int64_t missing() const { return accumulation > 1 ? 1 : 0; }  // sequences of a divisible global batch
@@ -35,17 +36,22 @@ struct ContextCase {
     constexpr const char* kSplits[] = {"", ", by work", ", striped"};
     return cat(exchange == Exchange::ring ? "ring" : "all-gather", ", context ", mesh.context, " heads ",
                mesh.context_heads, " shard ", mesh.shard, ", ", nn::testing::text(policy), ", window ", mask.window,
-               mask.causal ? "" : ", not causal", kSplits[static_cast<int>(split)], packed ? "" : ", unpacked",
-               ", accumulation ", accumulation, ", in flight ", in_flight, saves ? ", saves" : "");
+               mask.causal ? "" : ", not causal", mask.distances ? ", ALiBi" : "", kSplits[static_cast<int>(split)],
+               packed ? "" : ", unpacked", ", accumulation ", accumulation, ", in flight ", in_flight,
+               saves ? ", saves" : "");
   }
 };
 
 // Enough key-value heads that each rank of the largest group of heads has some.
-models::ModelDescription description(const AttentionMask& mask) {
+models::ModelDescription description(const AttentionMask& mask, double softcap = 0) {
   models::ModelDescription d = testing::toy_description();
-  for (models::BlockDescription& block : d.blocks) block.attention.kv_heads = 4;
+  for (models::BlockDescription& block : d.blocks) {
+    block.attention.kv_heads = 4;
+    block.attention.softcap = softcap;
+  }
   d.blocks[1].attention.causal = mask.causal;
   d.blocks[1].attention.window = mask.window;
+  d.blocks[1].attention.alibi = mask.distances;
   return d;
 }
 
@@ -86,13 +92,13 @@ plan::Layout alone(const ContextCase& c, const models::Model& model) {
 
 void expect_one_ranks_gradients(const ContextCase& c) {
   SCOPED_TRACE(c.text());
-  const models::Model model(description(c.mask));
+  const models::Model model(description(c.mask, c.softcap));
   const plan::Layout layout = layout_of(c, model);
   const std::int64_t batch_size = 2LL * layout.data_ranks() * c.accumulation - c.missing();
   const auto mesh = rank_mesh(layout.mesh);
   const testing::Outcome ours = testing::run(model, layout, *mesh, batch_size, c.random_delay_s);
-  static std::map<std::tuple<std::int64_t, bool, bool, std::int64_t>, testing::Outcome> references;
-  testing::Outcome& one = references[{batch_size, c.packed, c.mask.causal, c.mask.window}];
+  static std::map<std::tuple<std::int64_t, bool, AttentionMask, double>, testing::Outcome> references;
+  testing::Outcome& one = references[{batch_size, c.packed, c.mask, c.softcap}];
   if (one.gradients.empty()) {
     one = testing::run(model, alone(c, model), *comm::make_self_mesh(), batch_size, 0);
   }
@@ -201,6 +207,26 @@ TEST(ContextExchange, GradientsOfStripedTokensAreThoseOfOneRank) {
     c.mask = {.window = 9};
     expect_one_ranks_gradients(c);
     expect_one_ranks_training({.mesh = mesh, .policy = kFull, .mask = {.window = 9}, .split = Split::striped});
+  }
+}
+
+// Slopes are those of the heads that a rank computes, and distances those of the sequence: in gathered keys, in keys
+// that move by chunk, with and without a window, and in stripes.
+TEST(ContextExchange, GradientsWithAlibiAreThoseOfOneRank) {
+  if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
+  for (const comm::MeshSizes& mesh : meshes()) {
+    for (const Exchange exchange : {Exchange::all_gather, Exchange::ring}) {
+      for (const AttentionMask& mask : {AttentionMask{.distances = true}, AttentionMask{.window = 9, .distances = true},
+                                        AttentionMask{.causal = false, .distances = true}}) {
+        ContextCase c{.mesh = mesh, .exchange = exchange, .policy = kFull, .mask = mask, .softcap = 0.5};
+        c.split = Split::by_work;
+        expect_one_ranks_gradients(c);
+        if (exchange == Exchange::all_gather || (mask.window > 0 && !mask.causal)) continue;
+        c.split = Split::striped;
+        expect_one_ranks_gradients(c);
+      }
+    }
+    expect_one_ranks_gradients({.mesh = mesh, .mask = {.distances = true}, .packed = false, .softcap = 0.5});
   }
 }
 

@@ -51,6 +51,7 @@ inline OnMeshAndAlone expect_like_one_rank(
                             division.sequence_parallel ? nn::with_sequence_parallelism(spec) : spec);
   plan::Layout layout = toy_layout(mesh, model);
   layout.sequence_parallel = division.sequence_parallel;
+  plan::set_masks(layout.batch, model);
   plan::set_bounds(layout);
   layout.policies.assign(layout.policies.size(), policy);
   layout.optimizer = optimizer;
@@ -69,6 +70,8 @@ inline OnMeshAndAlone expect_like_one_rank(
   const Trained cut = train(model, layout, training);
 
   plan::Layout alone = toy_layout({}, one);
+  plan::set_masks(alone.batch, one);
+  plan::set_bounds(alone);
   alone.optimizer = optimizer;
   const Tensors after = expect_one_ranks_training(one, alone, 2LL * layout.data_ranks() * 2, cut, text);
   EXPECT_LT(difference(trainable(one, cut.after), trainable(one, after)), 1e-5) << text;

@@ -137,6 +137,32 @@ TEST(Tensor, MoreRanksThanKeyValueHeadsTrainLikeOneRank) {
   expect({.tensor = 4, .shard = world / 4}, 2);
 }
 
+// Soft-capped scores, and ALiBi with the slopes of each rank's heads, whose number is no power of two: with copies of a
+// key-value head, with attention that each tensor rank has all of, and over context ranks.
+TEST(Tensor, SlopesAreThoseOfTheRanksHeads) {
+  const int world = the_world->size();
+  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
+  if (world > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
+  const auto expect = [&](comm::MeshSizes mesh, std::int64_t heads, std::int64_t kv_heads, const Division& division) {
+    models::ModelDescription d = testing::toy_description();
+    for (models::BlockDescription& block : d.blocks) {
+      block.attention.heads = heads;
+      block.attention.kv_heads = kv_heads;
+      block.attention.softcap = 0.5;
+      block.attention.alibi = true;
+    }
+    mesh.kv_copies = testing::kv_copies(d, mesh.tensor);
+    expect_divided(d, mesh, {.checkpointing = Checkpointing::full}, division);
+  };
+  expect({.tensor = 2, .shard = world / 2}, 6, 1, kVocabulary);
+  Division whole = kSequence;
+  whole.whole_attention = 0;
+  expect({.tensor = 2, .shard = world / 2}, 6, 2, whole);
+  if (world < 4) return;
+  expect({.tensor = 2, .context = 2, .shard = world / 4}, 6, 2, kSequence);
+  expect({.tensor = 4, .shard = world / 4}, 12, 2, kSequence);
+}
+
 // Norms before and after each layer, and of the heads of queries and keys.
 void add_sandwich_norms(models::ModelDescription& description) {
   for (models::BlockDescription& block : description.blocks) {
