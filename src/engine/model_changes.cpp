@@ -126,13 +126,12 @@ ModelChanges with_fp8(const ModelChanges& changes, const Recipe& recipe, const s
 }  // namespace
 
 ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fallbacks) {
-  ModelChanges routers{
-      .describe = [moe = recipe.moe, file = recipe.file](models::ModelDescription& description, Problems& problems) {
-        change_routers(moe, file, description, problems);
-      }};
-  ModelChanges changes = routers;
+  ModelChanges changes{.describe = [recipe](models::ModelDescription& description, Problems& problems) {
+    check_blocks(recipe, static_cast<std::int64_t>(description.blocks.size()), problems);
+    change_routers(recipe.moe, recipe.file, description, problems);
+  }};
   if (const std::optional<models::LoraConfig> lora = lora_of(recipe.adapter)) {
-    changes = with_adapters(routers, {*lora}, {recipe.file, "adapter.targets", "adapter.modules_to_save"});
+    changes = with_adapters(changes, {*lora}, {recipe.file, "adapter.targets", "adapter.modules_to_save"});
   }
   if (recipe.precision.compute == ComputePrecision::fp8) changes = with_fp8(changes, recipe, fallbacks);
   return changes;

@@ -1,4 +1,4 @@
-// `changes_of`: what a recipe makes of the model that it names.
+// `changes_of`: what a recipe makes of the model that it names, and the check of the recipe against this model.
 #pragma once
 
 #include "config/recipe.h"
@@ -7,6 +7,7 @@
 
 namespace hawser::engine {
 
+// A list of memory.activation_checkpointing: adds a problem if it has not one entry for each block (check_blocks).
 // The keys `moe`: coefficients of the losses that routers add. Adds a problem if one is set for a model without
 // experts.
 // The keys `adapter`: with_adapters. Adds a problem for each target that the model does not have.

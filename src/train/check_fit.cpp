@@ -1,4 +1,3 @@
-#include "config/config.h"
 #include "engine/model_changes.h"
 #include "engine/open_model.h"
 #include "engine/output_place.h"
@@ -36,8 +35,6 @@ void check_fit(const plan::RunPlan& plan, const FitPlace& place, Problems& probl
       place.resume ? stored_fallbacks(plan) : std::vector<engine::Fp8Fallback>{};
   const engine::OpenModel open = engine::open_model(plan.model, plan.random_weights, problems,
                                                     engine::changes_of(plan.recipe, engine::modules_of(fallbacks)));
-  if (open.model)
-    check_blocks(plan.recipe, static_cast<std::int64_t>(open.model->description().blocks.size()), problems);
   if (place.first && !plan.prepares) {
     check_prepared(plan, problems);
   } else if (place.first) {
