@@ -223,10 +223,12 @@ TEST_F(Binary, RejectsAWrongRecipeBeforeAnythingStarts) {
             "m: no such model (expected a Hugging Face folder or a config.json)", "a: no such file at data.train[0]"});
   rejected("plan r.yaml --ranks 4 --set parallel.hybrid_shard_degree=3 --set train.global_batch_size=4",
            {"--set: degrees do not divide (expected a divisor of 4 ranks, got 3) at parallel.hybrid_shard_degree; "
-            "try parallel.hybrid_shard_degree: 1, 2 or 4"});
+            "try parallel.hybrid_shard_degree: 1, 2 or 4",
+            "m: no such model (expected a Hugging Face folder or a config.json)"});
 #ifndef HAWSER_CUDA
   rejected("fit r.yaml --device cuda",
-           {"this binary was built without CUDA (expected auto or cpu, got cuda) at --device; try --device cpu"});
+           {"this binary was built without CUDA (expected auto or cpu, got cuda) at --device; try --device cpu",
+            "m: no such model (expected a Hugging Face folder or a config.json)", "a: no such file at data.train[0]"});
 #endif
   rejected("eval --model m --data d --sequence-length 8 --set parallel.context_parallel_degree=2",
            {"--set: ranks do not divide by the degrees (expected ranks a multiple of 2, got 1 rank) at "

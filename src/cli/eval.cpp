@@ -72,12 +72,7 @@ int eval(const EvalOptions& options) {
   Recipe base;
   base.model.path = find_model(options.model);
   Problems of_layout;  // reported with those of model and data
-  Recipe recipe = base;
-  try {
-    recipe = recipe_without_file(base, options.common);
-  } catch (const UserError& error) {
-    of_layout.add_lines(error.what());
-  }
+  const Recipe recipe = recipe_without_file(base, options.common, /*runs=*/true, /*keep_relative=*/false, of_layout);
   of_layout.add(
       unused_keys(options.common, "eval",
                   {"parallel.", "precision.compute", "memory.", "run.", "data.chat_template", "data.max_documents"},

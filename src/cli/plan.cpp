@@ -44,9 +44,12 @@ std::optional<plan::Target> read_target(const std::string& name, Problems& probl
 int plan_here(const Recipe& recipe, int world, const PlanOptions& options, Problems problems) {
   const std::optional<plan::Target> read = read_target(target_of(recipe, options), problems);
   const std::string& named = recipe.model.path.empty() ? recipe.model.config : recipe.model.path;
-  models::ModelDescription description = models::read_description(resolve_path(recipe, named), problems);
+  models::ModelDescription description;
+  if (judged(recipe, {"model.path", "model.config"})) {
+    description = models::read_description(resolve_path(recipe, named), problems);
+  }
   const engine::ModelChanges changes = engine::changes_of(recipe);
-  if (!description.blocks.empty()) changes.describe(description, problems);  // else the config has problems
+  if (!description.blocks.empty()) changes.describe(description, problems);  // else there are problems already
   problems.throw_if_any();
   const plan::Target& target = *read;
   const std::string beyond = models::beyond_positions(description, recipe.data.sequence_length);
@@ -89,9 +92,9 @@ int plan_here(const Recipe& recipe, int world, const PlanOptions& options, Probl
 }  // namespace
 
 int plan(const PlanOptions& options) {
-  const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::plan);
-  const int world = default_ranks(recipe, recipe.run.device);  // any number: nothing is started
   Problems problems;
+  const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::plan, problems);
+  const int world = default_ranks(recipe, recipe.run.device);  // any number: nothing is started
   check_layout(recipe, world, problems);
   return plan_here(recipe, world, options, std::move(problems));
 }

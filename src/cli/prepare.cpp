@@ -129,20 +129,29 @@ void print_summary(const prepare::PrepareOptions& job, const DataRecipe& recipe,
 }  // namespace
 
 int prepare(const PrepareOptions& options) {
-  const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::prepare);
+  Problems problems;
+  const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::prepare, problems);
   prepare::PrepareOptions job = plan::resolve_data(recipe);
   if (recipe.run.threads > 0) job.threads = recipe.run.threads;
-  Problems problems;
+  const bool judged_model = judged(recipe, {"model.path", "model.config"});
   const std::string model = recipe.model.path.empty() ? recipe.model.config : recipe.model.path;
-  if (!model.empty()) {
+  if (judged_model && !model.empty()) {
     // Only the model's vocabulary size is needed: its weights may still be downloading.
     const models::ModelDescription description = models::read_description(resolve_path(recipe, model), problems);
     job.vocab_size = description.embedding.vocabulary;
   }
-  prepare::check_sources(job, problems);
+  // With a mistake in the place of the tokenizer, all text would be one.
+  if (judged_model && judged(recipe, {"data.tokenizer", "data.chat_template", "data.train", "data.validation"})) {
+    prepare::check_sources(job, problems);
+  }
+  const bool judged_output = judged(recipe, {"output", "data.prepared"});
   const bool in_place = prepare::token_files(job).in_place;
-  if (!in_place) engine::check_output(job.output, "data.prepared", {}, problems);
-  problems.empty() && !in_place ? io::check_writable(job.output, problems) : io::check_may_write(job.output, problems);
+  if (judged_output && !in_place) engine::check_output(job.output, "data.prepared", {}, problems);
+  if (problems.empty() && !in_place) {
+    io::check_writable(job.output, problems);
+  } else if (judged_output) {
+    io::check_may_write(job.output, problems);
+  }
   problems.throw_if_any();
   for (const std::string& note : prepare::source_notes(job)) print("", note);
   if (prepare::is_prepared(job)) {
