@@ -148,7 +148,11 @@ std::string useless_fp8(const Recipe& recipe, const models::Model& model) {
     return keys.empty() ? "" : cat("no effect without precision.compute: fp8: ", keys);
   }
   const bool any = std::ranges::any_of(model.flats(), [](const nn::Flat& flat) { return flat.spec().fp8(); });
-  return any ? "" : "no Linear is in FP8: precision.fp8.layers and exclude leave none";
+  if (!any) return "no Linear is in FP8: precision.fp8.layers and exclude leave none";
+  Problems ignored;  // reported by changes_of
+  const std::string entries = Fp8Exclusions(recipe, {}, ignored).without_effect(model, Fp8Blocks(recipe));
+  if (entries.empty()) return "";
+  return cat("no effect of precision.fp8.exclude, as no block of precision.fp8.layers has such a Linear: ", entries);
 }
 
 ModelChanges changes_for_evaluation() {

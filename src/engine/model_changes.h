@@ -16,8 +16,8 @@ namespace hawser::engine {
 // fallen back from FP8 (engine/fp8_fallback.h).
 ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fallbacks = {});
 
-// A warning about settings of precision.fp8 that have no effect: some are given and precision.compute is not fp8, or
-// no Linear of the model is in FP8. "": there are none. `model`: with changes_of(recipe).
+// A warning about settings of precision.fp8 that have no effect: some are given and precision.compute is not fp8, no
+// Linear of the model is in FP8, or entries of exclude name Linears of other blocks than those of layers alone. "": there are none. `model`: with changes_of(recipe).
 std::string useless_fp8(const Recipe& recipe, const models::Model& model);
 
 // A model as `eval` computes it: the load-balancing loss counts if the model's own loss includes it
