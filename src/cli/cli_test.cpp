@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/progress_line.h"
 #include "cli/testing/binary.h"
 #include "config/config.h"
 
@@ -18,6 +19,19 @@ namespace fs = std::filesystem;
 int run_words(std::vector<const char*> words, const Commands& commands) {
   words.insert(words.begin(), "hawser");
   return run(static_cast<int>(words.size()), words.data(), commands);
+}
+
+// Standard error of a test is a file or a pipe, as that of a job is.
+TEST(ProgressLine, IsPlainLinesAtIntervalsWithoutATerminal) {
+  ::testing::internal::CaptureStderr();
+  ProgressLine seldom, often(std::chrono::milliseconds(0));
+  EXPECT_FALSE(seldom.due());
+  EXPECT_TRUE(often.due());
+  EXPECT_FALSE(often.due(/*last=*/true));
+  often.show("evaluating 50%");
+  often.show("evaluating 75%");
+  often.erase();
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "evaluating 50%\nevaluating 75%\n");
 }
 
 TEST(CommandLine, FillsInTheOptionsOfEachCommand) {

@@ -13,9 +13,9 @@
 #include "cli/data_summary.h"
 #include "cli/exit.h"
 #include "cli/line.h"
+#include "cli/progress_line.h"
 #include "engine/output_place.h"
 #include "io/files.h"
-#include "launch/launcher_environment.h"
 #include "models/families.h"
 #include "plan/run_plan.h"
 #include "prepare/prepare.h"
@@ -27,8 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// One updated line on a terminal; elsewhere a line every few seconds.
-class ProgressLine {
+class PrepareLine {
  public:
   void show(const prepare::PrepareProgress& progress) {
     const auto now = Clock::now();
@@ -42,8 +41,7 @@ class ProgressLine {
                     "% is done"));
     }
     const bool last = progress.bytes_done == progress.bytes_total;
-    if (!terminal_.is_terminal && (last || now - shown_ < std::chrono::seconds(5))) return;
-    shown_ = now;
+    if (!line_.due(last)) return;
     const double share = share_of(progress.bytes_done, progress);
     std::string line = cat(progress.counting ? "counting documents " : "preparing text ", static_cast<int>(100 * share),
                            "% of ", format_bytes(Bytes(progress.bytes_total)));
@@ -57,16 +55,7 @@ class ProgressLine {
                                                                std::max(1e-3, seconds)))),
                   "/s  ", format_seconds(seconds * (1 - share) / now_done), " left");
     }
-    if (terminal_.is_terminal) {
-      line = cat("\r\033[K", line.substr(0, static_cast<std::size_t>(terminal_.columns)));
-      drawn_ = true;
-    } else {
-      line += "\n";
-    }
-    std::fputs(line.c_str(), stderr);
-  }
-  ~ProgressLine() {
-    if (drawn_) std::fputs("\n", stderr);
+    line_.show(line);
   }
 
  private:
@@ -74,9 +63,9 @@ class ProgressLine {
     return static_cast<double>(bytes) / static_cast<double>(std::max<std::int64_t>(1, progress.bytes_total));
   }
 
-  Terminal terminal_ = user_terminal();
-  Clock::time_point start_ = Clock::now(), shown_ = start_;
-  bool drawn_ = false, counting_ = false, printed_ = false;
+  ProgressLine line_;
+  Clock::time_point start_ = Clock::now();
+  bool counting_ = false, printed_ = false;
 };
 
 // Summary of the folder of token files, whether made now or before.
@@ -160,8 +149,8 @@ int prepare(const PrepareOptions& options) {
   }
   prepare::Prepared prepared;
   {
-    ProgressLine line;
-    job.progress = [&line](const prepare::PrepareProgress& progress) { line.show(progress); };
+    PrepareLine shown;
+    job.progress = [&shown](const prepare::PrepareProgress& progress) { shown.show(progress); };
     prepared = prepare::prepare(job);
   }
   if (prepared.no_end_token) print("", prepare::kNoEndToken);
