@@ -19,6 +19,7 @@
 #include "models/families.h"
 #include "plan/run_plan.h"
 #include "prepare/prepare.h"
+#include "prepare/sources.h"
 #include "prepare/token_file.h"
 
 namespace hawser::cli {
@@ -129,9 +130,12 @@ int prepare(const PrepareOptions& options) {
     const models::ModelDescription description = models::read_description(resolve_path(recipe, model), problems);
     job.vocab_size = description.embedding.vocabulary;
   }
-  // With a mistake in the place of the tokenizer, all text would be one.
+  // Without the place of the tokenizer, any text would be a problem.
   if (judged_model && judged(recipe, {"data.tokenizer", "data.chat_template", "data.train", "data.validation"})) {
     prepare::check_sources(job, problems);
+  } else {
+    prepare::find_sources(recipe.data.train, recipe.folder, "data.train", problems);
+    prepare::find_sources(recipe.data.validation, recipe.folder, "data.validation", problems);
   }
   const bool judged_output = judged(recipe, {"output", "data.prepared"});
   const bool in_place = prepare::token_files(job).in_place;
