@@ -82,7 +82,6 @@ class Proposer {
     choose_training(model);
     Problems layout;
     check_layout(recipe_, place_.world, layout);
-    check_blocks(recipe_, static_cast<std::int64_t>(model.description().blocks.size()), layout);
     layout.throw_if_any();
     fit_or_train_adapter(model);
     explain_long_documents();

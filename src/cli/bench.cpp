@@ -145,7 +145,8 @@ int bench_step(const BenchStepOptions& options) {
   base.data.sequence_length = options.sequence_length;
   base.train.steps = options.steps;
   base.run.threads = options.threads;
-  Recipe recipe = recipe_without_file(base, options.common);
+  Problems of_recipe;  // reported with those of the layout and the model
+  Recipe recipe = recipe_without_file(base, options.common, /*runs=*/true, /*keep_relative=*/false, of_recipe);
   if (recipe.train.epochs > 0) {
     throw UserError(Problem{
         .file = "--set", .what = "bench step has no data to repeat", .at = "train.epochs", .hint = "--steps N"});
@@ -161,6 +162,7 @@ int bench_step(const BenchStepOptions& options) {
   const engine::RankDevice device = device_of(recipe, world);
   engine::OpenModel model;
   const auto check = [&](const RankPlace& place, Problems& problems) {
+    problems.add(of_recipe);
     check_layout(recipe, world, problems);
     if (!options.trace.empty() && place.rank == 0)
       check_trace(options.trace, plan::model_of(recipe), device.kind, problems);

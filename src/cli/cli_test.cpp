@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/progress_line.h"
 #include "cli/testing/binary.h"
 #include "config/config.h"
 
@@ -18,6 +19,19 @@ namespace fs = std::filesystem;
 int run_words(std::vector<const char*> words, const Commands& commands) {
   words.insert(words.begin(), "hawser");
   return run(static_cast<int>(words.size()), words.data(), commands);
+}
+
+// Standard error of a test is a file or a pipe, as that of a job is.
+TEST(ProgressLine, IsPlainLinesAtIntervalsWithoutATerminal) {
+  ::testing::internal::CaptureStderr();
+  ProgressLine seldom, often(std::chrono::milliseconds(0));
+  EXPECT_FALSE(seldom.due());
+  EXPECT_TRUE(often.due());
+  EXPECT_FALSE(often.due(/*last=*/true));
+  often.show("evaluating 50%");
+  often.show("evaluating 75%");
+  often.erase();
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "evaluating 50%\nevaluating 75%\n");
 }
 
 TEST(CommandLine, FillsInTheOptionsOfEachCommand) {
@@ -223,10 +237,12 @@ TEST_F(Binary, RejectsAWrongRecipeBeforeAnythingStarts) {
             "m: no such model (expected a Hugging Face folder or a config.json)", "a: no such file at data.train[0]"});
   rejected("plan r.yaml --ranks 4 --set parallel.hybrid_shard_degree=3 --set train.global_batch_size=4",
            {"--set: degrees do not divide (expected a divisor of 4 ranks, got 3) at parallel.hybrid_shard_degree; "
-            "try parallel.hybrid_shard_degree: 1, 2 or 4"});
+            "try parallel.hybrid_shard_degree: 1, 2 or 4",
+            "m: no such model (expected a Hugging Face folder or a config.json)"});
 #ifndef HAWSER_CUDA
   rejected("fit r.yaml --device cuda",
-           {"this binary was built without CUDA (expected auto or cpu, got cuda) at --device; try --device cpu"});
+           {"this binary was built without CUDA (expected auto or cpu, got cuda) at --device; try --device cpu",
+            "m: no such model (expected a Hugging Face folder or a config.json)", "a: no such file at data.train[0]"});
 #endif
   rejected("eval --model m --data d --sequence-length 8 --set parallel.context_parallel_degree=2",
            {"--set: ranks do not divide by the degrees (expected ranks a multiple of 2, got 1 rank) at "

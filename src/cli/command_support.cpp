@@ -10,20 +10,27 @@
 namespace hawser::cli {
 namespace {
 
-void lay_over(Recipe& recipe, const CommonOptions& common, [[maybe_unused]] bool runs) {
-  if (common.ranks > 0) recipe.run.ranks = common.ranks;
+void lay_over(Recipe& recipe, const CommonOptions& common, [[maybe_unused]] bool runs,
+              [[maybe_unused]] Problems& problems) {
+  if (common.ranks > 0) {
+    recipe.run.ranks = common.ranks;
+    recipe.rejected.erase("run.ranks");
+  }
   if (common.memory) recipe.memory.capacity = common.memory;
   if (common.device) {
     recipe.run.device = *common.device;
     recipe.places["run.device"] = "--device";
+    recipe.rejected.erase("run.device");
   }
 #ifndef HAWSER_CUDA
   if (runs && common.device == DeviceChoice::cuda) {
-    throw UserError(Problem{.what = "this binary was built without CUDA",
-                            .expected = "auto or cpu",
-                            .got = "cuda",
-                            .at = "--device",
-                            .hint = "--device cpu"});
+    problems.add({.what = "this binary was built without CUDA",
+                  .expected = "auto or cpu",
+                  .got = "cuda",
+                  .at = "--device",
+                  .hint = "--device cpu"});
+    recipe.run.device = DeviceChoice::automatic;
+    recipe.rejected.insert("run.device");
   }
 #endif
 }
@@ -31,15 +38,30 @@ void lay_over(Recipe& recipe, const CommonOptions& common, [[maybe_unused]] bool
 }  // namespace
 
 Recipe read_recipe_for(const std::string& path, const CommonOptions& common, Purpose purpose) {
-  Recipe recipe = read_recipe(path, with_models_found(common.overrides), purpose);
+  Problems problems;
+  Recipe recipe = read_recipe_for(path, common, purpose, problems);
+  problems.throw_if_any();
+  return recipe;
+}
+
+Recipe read_recipe_for(const std::string& path, const CommonOptions& common, Purpose purpose, Problems& problems) {
+  Recipe recipe = read_recipe(path, with_models_found(common.overrides), purpose, problems);
   find_models(recipe);
-  lay_over(recipe, common, purpose != Purpose::plan);
+  lay_over(recipe, common, purpose != Purpose::plan, problems);
   return recipe;
 }
 
 Recipe recipe_without_file(Recipe base, const CommonOptions& common, bool runs, bool keep_relative) {
-  Recipe recipe = override_recipe(std::move(base), with_models_found(common.overrides), keep_relative);
-  lay_over(recipe, common, runs);
+  Problems problems;
+  Recipe recipe = recipe_without_file(std::move(base), common, runs, keep_relative, problems);
+  problems.throw_if_any();
+  return recipe;
+}
+
+Recipe recipe_without_file(Recipe base, const CommonOptions& common, bool runs, bool keep_relative,
+                           Problems& problems) {
+  Recipe recipe = override_recipe(std::move(base), with_models_found(common.overrides), keep_relative, problems);
+  lay_over(recipe, common, runs, problems);
   return recipe;
 }
 

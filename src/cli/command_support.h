@@ -13,9 +13,13 @@ namespace hawser::cli {
 // The recipe with --set, --ranks, --memory and --device applied, and the paths of models that it names.
 Recipe read_recipe_for(const std::string& path, const CommonOptions& common, Purpose purpose);
 
+// The same, but adds the problems of the recipe: for a command that reports its own with them (config.h).
+Recipe read_recipe_for(const std::string& path, const CommonOptions& common, Purpose purpose, Problems& problems);
+
 // The same for a command without a recipe file. `runs`: the command uses the device, which this build must support.
 // `keep_relative`: of override_recipe.
 Recipe recipe_without_file(Recipe base, const CommonOptions& common, bool runs = true, bool keep_relative = false);
+Recipe recipe_without_file(Recipe base, const CommonOptions& common, bool runs, bool keep_relative, Problems& problems);
 
 // A problem for each key of --set that the command does not use: not one of `used`, which are keys or, with a dot at
 // the end, sections. `options` names the option to use instead of a key. Unknown keys are not among them.

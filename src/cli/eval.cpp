@@ -2,17 +2,20 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "base/units.h"
 #include "cli/command_support.h"
 #include "cli/commands.h"
 #include "cli/exit.h"
 #include "cli/line.h"
 #include "cli/model_name.h"
+#include "cli/progress_line.h"
 #include "cli/ranks.h"
 #include "cli/terminal.h"
 #include "evaluate/evaluate.h"
@@ -66,18 +69,25 @@ void warn(const evaluate::OpenEvaluation& input) {
   if (!input.note.empty()) print("", input.note);
 }
 
+// The share that is done, and the time that the rest takes if it is as fast.
+void show_progress(evaluate::OpenEvaluation& input, ProgressLine& line) {
+  using Clock = std::chrono::steady_clock;
+  input.progress = [&line, start = Clock::now()](double share) {
+    if (share >= 1) return line.erase();
+    if (!line.due()) return;
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    line.show(cat("evaluating ", static_cast<int>(100 * share), "%  ", format_seconds(seconds * (1 - share) / share),
+                  " left"));
+  };
+}
+
 }  // namespace
 
 int eval(const EvalOptions& options) {
   Recipe base;
   base.model.path = find_model(options.model);
   Problems of_layout;  // reported with those of model and data
-  Recipe recipe = base;
-  try {
-    recipe = recipe_without_file(base, options.common);
-  } catch (const UserError& error) {
-    of_layout.add_lines(error.what());
-  }
+  const Recipe recipe = recipe_without_file(base, options.common, /*runs=*/true, /*keep_relative=*/false, of_layout);
   of_layout.add(
       unused_keys(options.common, "eval",
                   {"parallel.", "precision.compute", "memory.", "run.", "data.chat_template", "data.max_documents"},
@@ -120,7 +130,12 @@ int eval(const EvalOptions& options) {
                          .options = table ? std::vector<std::string>{"--table"} : std::vector<std::string>()});
   }
   return run_on_ranks(world, recipe, {.check = check, .run = [&](comm::World* ranks) {
-                                        if (ranks == nullptr || ranks->rank().value() == 0) warn(*input);
+                                        // The launcher may pass on what a rank draws after the rank's result.
+                                        ProgressLine line(std::chrono::seconds(5), /*draws=*/!launched_locally());
+                                        if (ranks == nullptr || ranks->rank().value() == 0) {
+                                          warn(*input);
+                                          show_progress(*input, line);
+                                        }
                                         const evaluate::Evaluation result = evaluate::evaluate(*input, ranks);
                                         if (ranks == nullptr || ranks->rank().value() == 0) {
                                           for (const std::string& note : result.notes) print("", note);

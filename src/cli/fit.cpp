@@ -95,11 +95,38 @@ void print_result(const train::FitResult& result, const FitOptions& options) {
   for (const std::string& each : lines) print_plain(each);
 }
 
-// The body of each of `world` ranks. Returns the exit code, equal on all ranks.
-int fit_here(const Recipe& recipe, int world, const engine::RankDevice& device, const FitOptions& options) {
+// The device of this rank, and the number of ranks.
+struct Place {
+  engine::RankDevice device;
+  int world = 1;
+};
+
+Place choose_place(const Recipe& recipe, const FitOptions& options, Problems& problems) {
+  const auto is_done = [&](const auto& work) {
+    try {
+      work();
+      return true;
+    } catch (const UserError& error) {
+      problems.add_lines(error.what());
+      return false;
+    }
+  };
+  Place place;
+  int gpus = 0;
+  const bool has_device = judged(recipe, {"run.device"}) && is_done([&] { gpus = engine::gpus_of(recipe); });
+  place.world =
+      world_size(options.common, default_ranks(recipe, gpus > 0 ? DeviceChoice::cuda : DeviceChoice::cpu, gpus));
+  if (has_device) is_done([&] { place.device = device_of(recipe, place.world); });
+  return place;
+}
+
+// The body of each of `world` ranks. Returns the exit code, equal on all ranks. `found`: problems of the recipe.
+int fit_here(const Recipe& recipe, int world, const engine::RankDevice& device, const FitOptions& options,
+             const Problems& found) {
   catch_stop_signals();
   const plan::RunPlan plan = plan::resolve(recipe);
   const auto check = [&](const RankPlace& place, Problems& problems) {
+    problems.add(found);
     train::check_fit(plan,
                      {.world = world,
                       .ranks_here = launched_as().local_ranks,
@@ -131,12 +158,9 @@ int fit_here(const Recipe& recipe, int world, const engine::RankDevice& device, 
 
 int fit(const FitOptions& options) {
   std::signal(SIGPIPE, SIG_IGN);  // the reader of the progress may close its end; the run continues
-  const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::train);
-  const int gpus = engine::gpus_of(recipe);
-  const int world =
-      world_size(options.common, default_ranks(recipe, gpus > 0 ? DeviceChoice::cuda : DeviceChoice::cpu, gpus));
-  const engine::RankDevice device = device_of(recipe, world);
   Problems problems;
+  const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::train, problems);
+  const auto [device, world] = choose_place(recipe, options, problems);
   check_layout(recipe, world, problems);
   if (must_launch(world)) {
     const int threads = recipe.run.threads > 0 ? recipe.run.threads : threads_per_rank(world);
@@ -144,11 +168,12 @@ int fit(const FitOptions& options) {
         plan::resolve(recipe),
         {.world = world, .ranks_here = world, .threads = threads, .device = device.kind, .resume = options.resume},
         problems);
+    problems.throw_if_any();
   }
-  problems.throw_if_any();
-  if (options.resume && launched_as().rank == 0 && !launched_locally()) warn_of_other_commit(recipe);
+  if (problems.empty() && options.resume && launched_as().rank == 0 && !launched_locally())
+    warn_of_other_commit(recipe);
   if (must_launch(world)) return launch_ranks({.ranks = world, .threads = recipe.run.threads, .saves = true});
-  return fit_here(recipe, world, device, options);
+  return fit_here(recipe, world, device, options, problems);
 }
 
 void add_fit(CLI::App& app, const Commands& commands, Chosen& chosen) {

@@ -1,6 +1,7 @@
 // hawser plan: memory, FLOPs and communication of a recipe, without running it.
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "base/error.h"
 #include "base/printable.h"
@@ -30,16 +31,27 @@ int threads_of_a_rank(const Recipe& recipe, const plan::Machine& machine, int wo
   return recipe.run.threads > 0 ? recipe.run.threads : std::max(1, machine.cores / world);
 }
 
-// Plans the recipe for `world` ranks and prints the plan; returns 4 if it does not fit.
-int plan_here(const Recipe& recipe, int world, const PlanOptions& options) {
-  const plan::Target target = plan::load_target(target_of(recipe, options));
-  Problems problems;
+std::optional<plan::Target> read_target(const std::string& name, Problems& problems) {
+  try {
+    return plan::load_target(name);
+  } catch (const UserError& error) {
+    problems.add_lines(error.what());
+    return std::nullopt;
+  }
+}
+
+// Plans the recipe for `world` ranks and prints the plan; returns 4 if it does not fit. `problems`: those found before.
+int plan_here(const Recipe& recipe, int world, const PlanOptions& options, Problems problems) {
+  const std::optional<plan::Target> read = read_target(target_of(recipe, options), problems);
   const std::string& named = recipe.model.path.empty() ? recipe.model.config : recipe.model.path;
-  models::ModelDescription description = models::read_description(resolve_path(recipe, named), problems);
-  check_blocks(recipe, static_cast<std::int64_t>(description.blocks.size()), problems);
+  models::ModelDescription description;
+  if (judged(recipe, {"model.path", "model.config"})) {
+    description = models::read_description(resolve_path(recipe, named), problems);
+  }
   const engine::ModelChanges changes = engine::changes_of(recipe);
-  if (problems.empty()) changes.describe(description, problems);
+  if (!description.blocks.empty()) changes.describe(description, problems);  // else there are problems already
   problems.throw_if_any();
+  const plan::Target& target = *read;
   const std::string beyond = models::beyond_positions(description, recipe.data.sequence_length);
   if (!beyond.empty()) print("warning: ", beyond);
   const models::Model model(description, changes.spec_of);
@@ -80,12 +92,11 @@ int plan_here(const Recipe& recipe, int world, const PlanOptions& options) {
 }  // namespace
 
 int plan(const PlanOptions& options) {
-  const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::plan);
-  const int world = default_ranks(recipe, recipe.run.device);  // any number: nothing is started
   Problems problems;
+  const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::plan, problems);
+  const int world = default_ranks(recipe, recipe.run.device);  // any number: nothing is started
   check_layout(recipe, world, problems);
-  problems.throw_if_any();
-  return plan_here(recipe, world, options);
+  return plan_here(recipe, world, options, std::move(problems));
 }
 
 void add_plan(CLI::App& app, const Commands& commands, Chosen& chosen) {

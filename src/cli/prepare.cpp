@@ -13,12 +13,13 @@
 #include "cli/data_summary.h"
 #include "cli/exit.h"
 #include "cli/line.h"
+#include "cli/progress_line.h"
 #include "engine/output_place.h"
 #include "io/files.h"
-#include "launch/launcher_environment.h"
 #include "models/families.h"
 #include "plan/run_plan.h"
 #include "prepare/prepare.h"
+#include "prepare/sources.h"
 #include "prepare/token_file.h"
 
 namespace hawser::cli {
@@ -27,8 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// One updated line on a terminal; elsewhere a line every few seconds.
-class ProgressLine {
+class PrepareLine {
  public:
   void show(const prepare::PrepareProgress& progress) {
     const auto now = Clock::now();
@@ -42,8 +42,7 @@ class ProgressLine {
                     "% is done"));
     }
     const bool last = progress.bytes_done == progress.bytes_total;
-    if (!terminal_.is_terminal && (last || now - shown_ < std::chrono::seconds(5))) return;
-    shown_ = now;
+    if (!line_.due(last)) return;
     const double share = share_of(progress.bytes_done, progress);
     std::string line = cat(progress.counting ? "counting documents " : "preparing text ", static_cast<int>(100 * share),
                            "% of ", format_bytes(Bytes(progress.bytes_total)));
@@ -57,16 +56,7 @@ class ProgressLine {
                                                                std::max(1e-3, seconds)))),
                   "/s  ", format_seconds(seconds * (1 - share) / now_done), " left");
     }
-    if (terminal_.is_terminal) {
-      line = cat("\r\033[K", line.substr(0, static_cast<std::size_t>(terminal_.columns)));
-      drawn_ = true;
-    } else {
-      line += "\n";
-    }
-    std::fputs(line.c_str(), stderr);
-  }
-  ~ProgressLine() {
-    if (drawn_) std::fputs("\n", stderr);
+    line_.show(line);
   }
 
  private:
@@ -74,9 +64,9 @@ class ProgressLine {
     return static_cast<double>(bytes) / static_cast<double>(std::max<std::int64_t>(1, progress.bytes_total));
   }
 
-  Terminal terminal_ = user_terminal();
-  Clock::time_point start_ = Clock::now(), shown_ = start_;
-  bool drawn_ = false, counting_ = false, printed_ = false;
+  ProgressLine line_;
+  Clock::time_point start_ = Clock::now();
+  bool counting_ = false, printed_ = false;
 };
 
 // Summary of the folder of token files, whether made now or before.
@@ -129,20 +119,32 @@ void print_summary(const prepare::PrepareOptions& job, const DataRecipe& recipe,
 }  // namespace
 
 int prepare(const PrepareOptions& options) {
-  const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::prepare);
+  Problems problems;
+  const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::prepare, problems);
   prepare::PrepareOptions job = plan::resolve_data(recipe);
   if (recipe.run.threads > 0) job.threads = recipe.run.threads;
-  Problems problems;
+  const bool judged_model = judged(recipe, {"model.path", "model.config"});
   const std::string model = recipe.model.path.empty() ? recipe.model.config : recipe.model.path;
-  if (!model.empty()) {
+  if (judged_model && !model.empty()) {
     // Only the model's vocabulary size is needed: its weights may still be downloading.
     const models::ModelDescription description = models::read_description(resolve_path(recipe, model), problems);
     job.vocab_size = description.embedding.vocabulary;
   }
-  prepare::check_sources(job, problems);
+  // Without the place of the tokenizer, any text would be a problem.
+  if (judged_model && judged(recipe, {"data.tokenizer", "data.chat_template", "data.train", "data.validation"})) {
+    prepare::check_sources(job, problems);
+  } else {
+    prepare::find_sources(recipe.data.train, recipe.folder, "data.train", problems);
+    prepare::find_sources(recipe.data.validation, recipe.folder, "data.validation", problems);
+  }
+  const bool judged_output = judged(recipe, {"output", "data.prepared"});
   const bool in_place = prepare::token_files(job).in_place;
-  if (!in_place) engine::check_output(job.output, "data.prepared", {}, problems);
-  problems.empty() && !in_place ? io::check_writable(job.output, problems) : io::check_may_write(job.output, problems);
+  if (judged_output && !in_place) engine::check_output(job.output, "data.prepared", {}, problems);
+  if (problems.empty() && !in_place) {
+    io::check_writable(job.output, problems);
+  } else if (judged_output) {
+    io::check_may_write(job.output, problems);
+  }
   problems.throw_if_any();
   for (const std::string& note : prepare::source_notes(job)) print("", note);
   if (prepare::is_prepared(job)) {
@@ -151,8 +153,8 @@ int prepare(const PrepareOptions& options) {
   }
   prepare::Prepared prepared;
   {
-    ProgressLine line;
-    job.progress = [&line](const prepare::PrepareProgress& progress) { line.show(progress); };
+    PrepareLine shown;
+    job.progress = [&shown](const prepare::PrepareProgress& progress) { shown.show(progress); };
     prepared = prepare::prepare(job);
   }
   if (prepared.no_end_token) print("", prepare::kNoEndToken);

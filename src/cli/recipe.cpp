@@ -16,9 +16,12 @@
 #include "cli/line.h"
 #include "cli/model_name.h"
 #include "config/check_to_write.h"
+#include "engine/model_changes.h"
+#include "engine/open_model.h"
 #include "engine/output_place.h"
 #include "io/files.h"
 #include "io/result_file.h"
+#include "plan/run_plan.h"
 #include "plan/target.h"
 #include "prepare/sources.h"
 
@@ -117,8 +120,14 @@ int recipe_init(const RecipeInitOptions& options) {
         .file = options.output, .what = "already exists", .hint = "another --output, or --force to overwrite it"});
   }
   const bool stays = stays_here(options, fs::path(options.output).parent_path());
+  Problems problems;
   const Recipe requested = recipe_without_file(first_recipe(options, stays), options.common,
-                                               /*runs=*/options.target.empty(), /*keep_relative=*/stays);
+                                               /*runs=*/options.target.empty(), /*keep_relative=*/stays, problems);
+  if (!problems.empty() && judged(requested, {"model.path", "model.config"})) {
+    engine::open_model(plan::model_of(requested), requested.model.path.empty(), problems,
+                       engine::changes_of(requested));
+  }
+  problems.throw_if_any();
   check_output(options, requested);
   if (requested.output.empty())
     throw UserError(Problem{.file = "--set", .what = "missing key", .at = "output", .hint = "output: runs/NAME"});

@@ -1,9 +1,11 @@
 #include "config/check.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <numeric>
 
+#include "base/paths.h"
 #include "base/text.h"
 #include "config/schema.h"
 #include "io/files.h"
@@ -62,6 +64,20 @@ bool changes(const Recipe& recipe, const Key& key) {
 
 }  // namespace
 
+bool judged(const Recipe& recipe, const std::vector<std::string>& keys) {
+  return std::ranges::none_of(keys, [&](const std::string& key) { return recipe.rejected.contains(key); });
+}
+
+std::string key_place(const Recipe& recipe, std::string_view key) {
+  const auto found = recipe.places.find(std::string(key));
+  return found == recipe.places.end() ? std::string(key) : std::string(key) + ", " + found->second;
+}
+
+std::string resolve_path(const Recipe& recipe, const std::string& path) {
+  if (path.empty() || path.find("://") != std::string::npos) return path;
+  return without_dots((std::filesystem::path(recipe.folder) / path).string());
+}
+
 std::string unused_fp8_keys(const Recipe& recipe) {
   std::string out;
   if (recipe.precision.compute == ComputePrecision::fp8) return out;
@@ -73,7 +89,7 @@ std::string unused_fp8_keys(const Recipe& recipe) {
 
 void check_warmup(const Recipe& recipe, Problems& problems) {
   const std::int64_t warmup = recipe.optimizer.warmup_steps, steps = recipe.train.steps;
-  if (warmup <= steps) return;
+  if (warmup <= steps || !judged(recipe, {"optimizer.warmup_steps", "train.steps", "train.epochs"})) return;
   const char* key = "optimizer.warmup_steps";
   const bool by_epochs = recipe.train.epochs > 0;
   problems.add({.file = file_of(recipe, key),
@@ -86,14 +102,17 @@ void check_warmup(const Recipe& recipe, Problems& problems) {
                                   : cat("optimizer.warmup_steps: 0, or train.steps: ", warmup)});
 }
 
-void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::string>& rejected, Problems& problems) {
-  const auto judged = [&](std::initializer_list<const char*> keys) {
-    return std::ranges::none_of(keys, [&](const char* key) { return rejected.contains(key); });
-  };
+void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
+  const auto judged = [&](const std::vector<std::string>& keys) { return hawser::judged(recipe, keys); };
   const auto add = [&](const char* key, Problem problem) {
     problem.file = file_of(recipe, key);
     problem.at = at(recipe, key);
     problems.add(std::move(problem));
+  };
+  // For keys that other checks would find wrong, too.
+  const auto reject = [&](const char* key, Problem problem) {
+    add(key, std::move(problem));
+    recipe.rejected.insert(key);
   };
 
   if (judged({"model.path", "model.config"})) {
@@ -108,6 +127,7 @@ void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::str
                     .what = "missing key",
                     .at = "model.path",
                     .hint = "model: {path: MODEL_FOLDER}, or model: {config: config.json}"});
+      recipe.rejected.insert("model.path");
     }
   }
 
@@ -121,37 +141,37 @@ void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::str
   const std::string output = resolve_path(recipe, recipe.output);
   if (judged({"output"}) && !recipe.output.empty() && output.find_first_not_of("/.") == std::string::npos &&
       output.starts_with("/")) {
-    add("output", {.what = "the root folder",
-                   .expected = "a folder of its own",
-                   .got = recipe.output,
-                   .hint = "output: runs/NAME"});
+    reject("output", {.what = "the root folder",
+                      .expected = "a folder of its own",
+                      .got = recipe.output,
+                      .hint = "output: runs/NAME"});
   }
   // eval and generate would take the model there for the run's.
   if (judged({"output"}) && !recipe.output.empty() && io::is_file(output + "/config.json")) {
-    add("output", {.what = "the folder of a model",
-                   .expected = "a folder of its own",
-                   .got = recipe.output,
-                   .hint = "output: runs/NAME"});
+    reject("output", {.what = "the folder of a model",
+                      .expected = "a folder of its own",
+                      .got = recipe.output,
+                      .hint = "output: runs/NAME"});
   }
 
   const auto& train = recipe.train;
   if (judged({"train.global_batch_size", "train.micro_batch_size"}) &&
       train.global_batch_size % train.micro_batch_size != 0) {
-    add("train.global_batch_size",
-        {.what = "batch sizes do not divide",
-         .expected = cat("a multiple of train.micro_batch_size ", train.micro_batch_size),
-         .got = cat(train.global_batch_size),
-         .hint = multiples_near("train.global_batch_size", train.global_batch_size, train.micro_batch_size)});
+    reject("train.global_batch_size",
+           {.what = "batch sizes do not divide",
+            .expected = cat("a multiple of train.micro_batch_size ", train.micro_batch_size),
+            .got = cat(train.global_batch_size),
+            .hint = multiples_near("train.global_batch_size", train.global_batch_size, train.micro_batch_size)});
   }
 
   const int hybrid = recipe.parallel.hybrid_shard_degree;
   const int context = recipe.parallel.context_parallel_degree;
   if (judged({"parallel.hybrid_shard_degree", "parallel.context_parallel_degree"}) && hybrid > 1 &&
       hybrid % context != 0) {
-    add("parallel.hybrid_shard_degree", {.what = "degrees do not divide",
-                                         .expected = cat("a multiple of parallel.context_parallel_degree ", context),
-                                         .got = cat(hybrid),
-                                         .hint = multiples_near("parallel.hybrid_shard_degree", hybrid, context)});
+    reject("parallel.hybrid_shard_degree", {.what = "degrees do not divide",
+                                            .expected = cat("a multiple of parallel.context_parallel_degree ", context),
+                                            .got = cat(hybrid),
+                                            .hint = multiples_near("parallel.hybrid_shard_degree", hybrid, context)});
   }
 
   if (judged({"train.steps", "train.epochs"}) && train.steps > 0 && train.epochs > 0) {
@@ -163,7 +183,7 @@ void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::str
   const AdapterRecipe& adapter = recipe.adapter;
   if (judged({"adapter.kind"}) && adapter.kind == AdapterKind::none && !recipe.places.contains("adapter.kind")) {
     for (const Key& key : schema()) {
-      if (key.section() != "adapter" || !changes(recipe, key)) continue;
+      if (key.section() != "adapter" || !changes(recipe, key) || !judged({key.name})) continue;
       add(key.name.c_str(), {.what = "no adapter trains without adapter.kind", .hint = "adapter.kind: lora"});
     }
   }
@@ -183,7 +203,7 @@ void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::str
   }
 
   const auto& optimizer = recipe.optimizer;
-  if (judged({"optimizer.warmup_steps", "train.steps"}) && train.steps > 0) check_warmup(recipe, problems);
+  if (train.steps > 0) check_warmup(recipe, problems);
   if (judged({"optimizer.minimum_learning_rate", "optimizer.learning_rate"}) &&
       optimizer.minimum_learning_rate > optimizer.learning_rate) {
     add("optimizer.minimum_learning_rate", {.what = "minimum learning rate above the peak",
@@ -192,15 +212,28 @@ void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::str
   }
 #ifndef HAWSER_CUDA  // in a CUDA build the code that opens the device checks for a GPU
   if (purpose == Purpose::train && recipe.run.device == DeviceChoice::cuda) {
-    add("run.device", {.what = "this binary was built without CUDA",
-                       .expected = "auto or cpu",
-                       .got = "cuda",
-                       .hint = "run.device: cpu"});
+    reject("run.device", {.what = "this binary was built without CUDA",
+                          .expected = "auto or cpu",
+                          .got = "cuda",
+                          .hint = "run.device: cpu"});
   }
 #endif
 }
 
+namespace {
+
+// Whether the number of ranks and the degrees that divide them are known. default_ranks counts the ranks by the degrees.
+bool judged_ranks(const Recipe& recipe) {
+  return judged(recipe, {"run.ranks", "parallel.context_parallel_degree", "parallel.tensor_parallel_degree",
+                         "parallel.pipeline_parallel_degree"}) &&
+         (recipe.run.ranks > 0 ||
+          judged(recipe, {"parallel.hybrid_shard_degree", "parallel.expert_parallel_degree", "run.device"}));
+}
+
+}  // namespace
+
 void check_mesh(const Recipe& recipe, int world, Problems& problems) {
+  if (!judged_ranks(recipe)) return;
   const ParallelRecipe& parallel = recipe.parallel;
   const int context = parallel.context_parallel_degree;
   const int model = parallel.tensor_parallel_degree * parallel.pipeline_parallel_degree;
@@ -226,7 +259,8 @@ void check_mesh(const Recipe& recipe, int world, Problems& problems) {
   }
   const int ranks = world / model;
   const int hybrid = parallel.hybrid_shard_degree;
-  if (hybrid > 1 && (hybrid % context != 0 || ranks % hybrid != 0)) {
+  const bool judged_hybrid = judged(recipe, {"parallel.hybrid_shard_degree"});
+  if (judged_hybrid && hybrid > 1 && (hybrid % context != 0 || ranks % hybrid != 0)) {
     const std::string expected =
         context == 1 ? "a divisor of " + plural(ranks, "rank")
                      : cat("a multiple of context_parallel_degree ", context, " that divides ", ranks, " ranks");
@@ -246,7 +280,9 @@ void check_layout(const Recipe& recipe, int world, Problems& problems) {
   if (world < 1 || world % inner != 0) return;  // reported above
   const std::int64_t data_ranks = world / inner;
   const std::int64_t step = data_ranks * recipe.train.micro_batch_size;
-  if (recipe.train.global_batch_size % step != 0) {
+  const bool judged_batch =
+      judged_ranks(recipe) && judged(recipe, {"train.global_batch_size", "train.micro_batch_size"});
+  if (judged_batch && recipe.train.global_batch_size % step != 0) {
     problems.add({.file = file_of(recipe, "train.global_batch_size"),
                   .what = "batch does not divide over the ranks",
                   .expected = cat("a multiple of ", step, ": ", data_ranks, " data ranks x micro_batch_size ",
@@ -257,7 +293,7 @@ void check_layout(const Recipe& recipe, int world, Problems& problems) {
     return;
   }
   const std::int64_t micro_batches = recipe.train.global_batch_size / step;
-  if (micro_batches > kMaxMicroBatches) {
+  if (judged_batch && micro_batches > kMaxMicroBatches) {
     problems.add({.file = file_of(recipe, "train.global_batch_size"),
                   .what = "too many micro-batches in a step",
                   .expected = cat("at most ", kMaxMicroBatches),

@@ -9,6 +9,6 @@ namespace hawser {
 
 // Checks that a recipe to be written as `text` to `path` can be read back. Throws what read_recipe would throw, with
 // `--set` as the place of values from the command line, and rejects paths that do not survive the round trip.
-void check_recipe_to_write(const Recipe& recipe, const std::string& text, const std::string& path, Purpose purpose);
+void check_recipe_to_write(Recipe recipe, const std::string& text, const std::string& path, Purpose purpose);
 
 }  // namespace hawser

@@ -31,10 +31,22 @@ enum class Purpose {
 Recipe read_recipe(const std::string& path, const std::vector<std::string>& overrides,
                    Purpose purpose = Purpose::train);
 
+// The same, but adds the problems: for a command with checks of its own, which reports all problems at once.
+// Keys with a problem are in Recipe::rejected; of a list, the entries that are right are kept. Throws if there is no
+// recipe to read: no file, broken YAML.
+Recipe read_recipe(const std::string& path, const std::vector<std::string>& overrides, Purpose purpose,
+                   Problems& problems);
+
+// True if none of the keys is in Recipe::rejected.
+bool judged(const Recipe& recipe, const std::vector<std::string>& keys);
+
 // For commands without a recipe file: applies the overrides to `base`. No key is required. `keep_relative`: relative
 // paths stay relative, for a recipe in the working directory.
 Recipe override_recipe(Recipe base, const std::vector<std::string>& overrides, bool keep_relative = false);
+Recipe override_recipe(Recipe base, const std::vector<std::string>& overrides, bool keep_relative, Problems& problems);
 
+// The checks below skip what depends on keys of Recipe::rejected.
+//
 // Checks that `world` ranks can form the recipe's mesh. hybrid_shard_degree is shard x context: 0 is the world, 1 none,
 // else a multiple of the context degree that divides the world. A context degree above 1 with hybrid_shard_degree 1 is
 // allowed: nothing is sharded, and gradients are reduced over context and replicas.

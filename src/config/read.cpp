@@ -3,7 +3,6 @@
 #include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
 
 #include "base/nearest.h"
 #include "base/paths.h"
@@ -35,15 +34,15 @@ class Reader {
   void read_text(const std::string& path, const std::string& text);
   void read_override(const std::string& text);
   void store(Recipe& recipe);
-  void require(const Recipe& recipe, Purpose purpose);
-  const std::set<std::string>& rejected() const { return rejected_; }
+  void require(Recipe& recipe, Purpose purpose);
   Problems problems;
   bool keep_relative = false;  // paths of overrides stay as they are
 
  private:
   void walk(const YAML::Node& map, const std::string& section);
   void take(const std::string& name, const YAML::Node& node, int line);
-  void unknown(const std::string& name, int line);
+  void unknown(const std::string& name, const YAML::Node& node, int line);
+  void mean(const std::string& key);
   void replace_by_override(Recipe& recipe, const char* by, const char* key);
   std::string at(const std::string& name, int line) const {
     return overriding() || line < 1 ? name : cat(name, ", line ", line);
@@ -54,6 +53,7 @@ class Reader {
   std::string recipe_file_;
   std::map<std::string, Entry> entries_;
   std::set<std::string> seen_;      // keys given in the file being read
+  std::set<std::string> meant_;     // keys that are meant by wrong names
   std::set<std::string> rejected_;  // keys whose value was rejected
 };
 
@@ -67,13 +67,28 @@ std::string quoted(const YAML::Node& node) {
   if (node.IsScalar()) return node.Scalar().size() > 60 ? node.Scalar().substr(0, 57) + "..." : node.Scalar();
   std::string list = "[";
   for (std::size_t i = 0; i < node.size() && list.size() < 60; ++i)
-    list += (i > 0 ? ", " : "") + (!node[i].IsScalar() ? "..." : node[i].Scalar().empty() ? "\"\"" : node[i].Scalar());
+    list += (i > 0 ? ", " : "") + (node[i].IsNull()           ? ""
+                                   : !node[i].IsScalar()      ? "..."
+                                   : node[i].Scalar().empty() ? "\"\""
+                                                              : node[i].Scalar());
   return list + "]";
 }
 
-void Reader::unknown(const std::string& name, int line) {
+// Notes that a mistake stands in place of a value of `key`, so that the key is not missing. An override replaces what
+// the file has.
+void Reader::mean(const std::string& key) {
+  if (find_key(key) != nullptr) (overriding() ? rejected_ : meant_).insert(key);
+}
+
+// The key that is nearest is the one meant; of an unknown section, those with the names of its keys.
+void Reader::unknown(const std::string& name, const YAML::Node& node, int line) {
   std::string hint = hint_for_other_name(name);
+  mean(hint.substr(0, hint.find(' ')));  // a remark may follow
   if (hint.empty()) hint = nearest_key(name);
+  mean(hint);
+  for (std::size_t i = 0; node.IsMap() && i < schema().size(); ++i) {
+    if (node[schema()[i].leaf()]) mean(schema()[i].name);
+  }
   if (hint.empty()) hint = "a key of docs/recipe.md";
   problems.add({.file = file_, .what = "unknown key", .at = at(name, line), .hint = hint});
 }
@@ -91,11 +106,14 @@ void Reader::take(const std::string& name, const YAML::Node& node, int line) {
                     .expected = "a section of keys",
                     .got = quoted(node),
                     .at = at(name, line)});
+      for (const Key& key : schema()) {
+        if (key.name.starts_with(name + ".")) mean(key.name);
+      }
     }
     return;
   }
   const Key* key = find_key(name);
-  if (key == nullptr) return unknown(name, line);
+  if (key == nullptr) return unknown(name, node, line);
   if (!seen_.insert(name).second)
     problems.add({.file = file_, .what = "key given twice", .at = at(name, line), .hint = "one of the two"});
   entries_[name] = {key, node, file_, overriding() ? "--set" : cat("line ", line)};
@@ -115,17 +133,6 @@ void Reader::walk(const YAML::Node& map, const std::string& section) {
     const std::string name = section.empty() ? pair.first.Scalar() : section + "." + pair.first.Scalar();
     take(name, pair.second, line);
   }
-}
-
-// The first line, counted from 1, with a tab before its first word; 0 if there is none.
-int line_indented_by_tab(const std::string& text) {
-  std::istringstream in(text);
-  int number = 1;
-  for (std::string line; std::getline(in, line); ++number) {
-    const auto tab = line.find('\t'), word = line.find_first_not_of(" \t\r");
-    if (word != std::string::npos && line[word] != '#' && tab < word) return number;
-  }
-  return 0;
 }
 
 void Reader::read_file(const std::string& path) {
@@ -185,6 +192,7 @@ void Reader::read_override(const std::string& text) {
   if (equals == std::string::npos || name.empty()) {
     problems.add(
         {.file = file_, .what = "not an assignment", .expected = "KEY=VALUE", .got = text, .hint = "train.steps=10"});
+    mean(name);
     return;
   }
   const std::string value = text.substr(equals + 1);
@@ -195,6 +203,7 @@ void Reader::read_override(const std::string& text) {
     take(name, read_yaml(value), 0);
   } catch (const YAML::Exception& broken) {
     problems.add({.file = file_, .what = "broken YAML: " + broken.msg, .got = value, .at = name});
+    mean(name);
   }
 }
 
@@ -228,6 +237,9 @@ void Reader::replace_by_override(Recipe& recipe, const char* by, const char* key
 }
 
 void Reader::store(Recipe& recipe) {
+  for (const std::string& key : meant_) {
+    if (!entries_.contains(key)) rejected_.insert(key);
+  }
   replace_by_override(recipe, "train.steps", "train.epochs");
   replace_by_override(recipe, "train.epochs", "train.steps");
   for (const Key& key : schema()) {  // in the table's order, so that the order of problems is fixed
@@ -263,11 +275,13 @@ void Reader::store(Recipe& recipe) {
                   .at = at,
                   .hint = rejection->hint});
   }
+  recipe.rejected = rejected_;
 }
 
-void Reader::require(const Recipe& recipe, Purpose purpose) {
+void Reader::require(Recipe& recipe, Purpose purpose) {
   const auto missing = [&](const std::string& key, const std::string& hint) {
     problems.add({.file = recipe_file_, .what = "missing key", .at = key, .hint = hint, .cause = "missing key"});
+    recipe.rejected.insert(key);
   };
   const auto given = [&](const std::string& key) { return recipe.places.contains(key) || rejected_.contains(key); };
   for (const Key& key : schema()) {
@@ -291,13 +305,14 @@ void Reader::require(const Recipe& recipe, Purpose purpose) {
                   .expected = "a path or more",
                   .at = entry.file == "--set" ? "data.train" : "data.train, " + entry.place,
                   .hint = "data: {train: [text/*.jsonl]}"});
+    recipe.rejected.insert("data.train");
   }
   if (reads_text && !given("data.train") && !prepared) missing("data.train", "data: {train: [text/*.jsonl]}");
   if (purpose == Purpose::prepare && !given("output") && !given("data.prepared"))
     missing("output", "output: runs/NAME");
 }
 
-// Stores and checks what the reader collected from the recipe at `path`.
+// Stores what the reader collected from the recipe at `path`, and checks it: adds to the problems of the reader.
 Recipe finish(Reader& reader, const std::string& path, Purpose purpose) {
   Recipe recipe;
   recipe.file = path;
@@ -305,27 +320,37 @@ Recipe finish(Reader& reader, const std::string& path, Purpose purpose) {
   reader.store(recipe);
   reader.require(recipe, purpose);
   if (recipe.name.empty()) recipe.name = std::filesystem::path(path).stem().string();
-  check_across(recipe, purpose, reader.rejected(), reader.problems);
-  reader.problems.throw_if_any();
+  check_across(recipe, purpose, reader.problems);
   return recipe;
 }
 
 }  // namespace
 
 Recipe read_recipe(const std::string& path, const std::vector<std::string>& overrides, Purpose purpose) {
+  Problems problems;
+  Recipe recipe = read_recipe(path, overrides, purpose, problems);
+  problems.throw_if_any();
+  return recipe;
+}
+
+Recipe read_recipe(const std::string& path, const std::vector<std::string>& overrides, Purpose purpose,
+                   Problems& problems) {
   Reader reader;
   reader.read_file(path);
   for (const std::string& text : overrides) reader.read_override(text);
-  return finish(reader, path, purpose);
+  Recipe recipe = finish(reader, path, purpose);
+  problems.add(reader.problems);
+  return recipe;
 }
 
-void check_recipe_to_write(const Recipe& recipe, const std::string& text, const std::string& path, Purpose purpose) {
+void check_recipe_to_write(Recipe recipe, const std::string& text, const std::string& path, Purpose purpose) {
   Problems problems;
-  check_across(recipe, purpose, {}, problems);
+  check_across(recipe, purpose, problems);
   problems.throw_if_any();
   Reader reader;
   reader.read_text(path, text);
   const Recipe back = finish(reader, path, purpose);
+  reader.problems.throw_if_any();
   for (const Key& key : schema()) {
     if (!key.is_path || key.write(back) == key.write(recipe)) continue;
     problems.add(
@@ -335,11 +360,18 @@ void check_recipe_to_write(const Recipe& recipe, const std::string& text, const 
 }
 
 Recipe override_recipe(Recipe base, const std::vector<std::string>& overrides, bool keep_relative) {
+  Problems problems;
+  Recipe recipe = override_recipe(std::move(base), overrides, keep_relative, problems);
+  problems.throw_if_any();
+  return recipe;
+}
+
+Recipe override_recipe(Recipe base, const std::vector<std::string>& overrides, bool keep_relative, Problems& problems) {
   Reader reader;
   reader.keep_relative = keep_relative;
   for (const std::string& text : overrides) reader.read_override(text);
   reader.store(base);
-  reader.problems.throw_if_any();
+  problems.add(reader.problems);
   return base;
 }
 
@@ -359,16 +391,6 @@ Recipe stored_section(const std::string& recipe_json, std::string_view section) 
     }
   }
   return recipe;
-}
-
-std::string key_place(const Recipe& recipe, std::string_view key) {
-  const auto found = recipe.places.find(std::string(key));
-  return found == recipe.places.end() ? std::string(key) : std::string(key) + ", " + found->second;
-}
-
-std::string resolve_path(const Recipe& recipe, const std::string& path) {
-  if (path.empty() || path.find("://") != std::string::npos) return path;
-  return without_dots((std::filesystem::path(recipe.folder) / path).string());
 }
 
 }  // namespace hawser

@@ -106,9 +106,7 @@ TEST_F(ReadRecipe, ReportsEveryProblemAtOnceWithItsLine) {
             "r.yaml: not a whole number (expected a whole number of at least 0, got 1.5) at train.seed, line 5\n"
             "r.yaml: unknown value (expected cosine, linear or constant, got cosin) at optimizer.schedule, line 6; "
             "try cosine\n"
-            "r.yaml: missing key at data.sequence_length; try data: {sequence_length: 4096}\n"
-            "r.yaml: missing key at output; try output: runs/NAME\n"
-            "r.yaml: missing key at model.path; try model: {path: MODEL_FOLDER}, or model: {config: config.json}");
+            "r.yaml: missing key at output; try output: runs/NAME");
 }
 
 TEST_F(ReadRecipe, ReadsKeysOfAGroupAsAMapOrByTheirDottedNames) {
@@ -121,7 +119,7 @@ TEST_F(ReadRecipe, ReadsKeysOfAGroupAsAMapOrByTheirDottedNames) {
   }
   EXPECT_EQ(read(smallest, {"precision.fp8={margin: 1}"}).precision.fp8.margin, 1);
   EXPECT_EQ(errors(smallest, {"precision.fp8.exclude=[\"\"]"}),
-            "--set: wrong type (expected a list of names, got [\"\"]) at precision.fp8.exclude");
+            "--set: an empty entry in a list (expected a list of names, got [\"\"]) at precision.fp8.exclude");
   EXPECT_EQ(errors(smallest + "precision: {compute: fp8, fp8: {layers: []}}\n"),
             "r.yaml: empty list (expected blocks in FP8) at precision.fp8.layers, line 6; try all, or "
             "precision.compute: auto");
@@ -265,7 +263,8 @@ TEST_F(ReadRecipe, RejectsTheRootFolderAndEmptyLists) {
   const std::string empty = "empty list (expected a path or more) at data.train";
   EXPECT_EQ(errors(kSmallest, {"data.train=[]"}), "--set: " + empty + "; try data: {train: [text/*.jsonl]}");
   EXPECT_NE(errors("data: {train: []}\n").find("r.yaml: " + empty + ", line 1"), std::string::npos);
-  EXPECT_NE(errors(kSmallest, {"data.train=['']"}).find("wrong type (expected a list of paths"), std::string::npos);
+  EXPECT_NE(errors(kSmallest, {"data.train=['']"}).find("an empty entry in a list (expected a list of paths"),
+            std::string::npos);
   EXPECT_EQ(errors(kSmallest, {"data.train=[]", "data.prepared=d"}), "");
   EXPECT_EQ(errors(kSmallest, {"data.validation=[]"}), "");
 }
@@ -540,6 +539,25 @@ TEST(Nearest, SuggestsWhatIsNear) {
   EXPECT_EQ(nearest("fti", {"fit", "plan"}), "fit");
   EXPECT_EQ(nearest("seq", {"steps", "sequence_length"}), "sequence_length");
   EXPECT_EQ(nearest("xyzzy", {"fit", "plan"}), "");
+}
+
+TEST_F(ReadRecipe, AnEmptyEntryOfAListIsNamed) {
+  const auto error = [&](const std::string& set) { return errors(kSmallest, {set}); };
+  const std::string what = "--set: an empty entry in a list (expected a list of names, got ";
+  EXPECT_EQ(error("adapter.targets=[a,,b]"), what + "[a, , b]) at adapter.targets; try [a, b]");
+  EXPECT_EQ(error("adapter.targets=[a, '']"), what + "[a, \"\"]) at adapter.targets; try [a]");
+  EXPECT_EQ(error("adapter.targets=[,]"), what + "[]) at adapter.targets");
+  EXPECT_EQ(error("adapter.modules_to_save=lm_head,"), what + "lm_head,) at adapter.modules_to_save; try [lm_head]");
+  EXPECT_EQ(error("precision.fp8.exclude=,a,,b"), what + ",a,,b) at precision.fp8.exclude; try [a, b]");
+  EXPECT_EQ(error("data.train=[a.txt,,b.txt]"),
+            "--set: an empty entry in a list (expected a list of paths, got [a.txt, , b.txt]) at data.train");
+  EXPECT_EQ(error("memory.activation_checkpointing=[full,,none]"),
+            "--set: an empty entry in a list (expected a policy for each block, got [full, , none]) at "
+            "memory.activation_checkpointing");
+  EXPECT_EQ(error("adapter.targets=[a, [b]]"),
+            "--set: wrong type (expected a list of names, got [a, ...]) at adapter.targets");
+  EXPECT_EQ(error("data.train=a.txt,"), "") << "the name of a file may end with a comma";
+  EXPECT_EQ(error("precision.fp8.exclude=.*[.][0-9]{1,2}[.].*"), "");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -171,6 +172,8 @@ struct Recipe {
   std::string file;                           // the file it was read from; "" if built in memory
   std::string folder;                         // start of relative paths
   std::map<std::string, std::string> places;  // where each given key was set: "line 12", "--set"
+  // Keys whose value is not what the user means: it was rejected, or is missing. Checks that depend on one are skipped.
+  std::set<std::string> rejected;
 };
 
 }  // namespace hawser

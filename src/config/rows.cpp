@@ -90,7 +90,7 @@ std::string word_values(const std::vector<std::string>& names, const std::vector
 std::optional<Rejection> reject_entries(const std::vector<std::string>& list, const Entries& entries) {
   std::string wrong;
   for (const std::string& entry : list) {
-    if (entries.valid != nullptr && !entries.valid(entry)) wrong += cat(wrong.empty() ? "" : ", ", printable(entry));
+    if (!entries.takes(entry)) wrong += cat(wrong.empty() ? "" : ", ", printable(entry));
   }
   if (wrong.empty()) return std::nullopt;
   return Rejection{.what = entries.what, .expected = entries.expected, .hint = entries.hint, .got = wrong};
@@ -104,17 +104,48 @@ Rejection reject_word(const YAML::Node& node, const std::vector<std::string>& na
   return {"unknown value", any_of(names), nearest(node.Scalar(), names)};
 }
 
-std::optional<std::vector<std::string>> read_list(const YAML::Node& node) {
-  const auto is_text = [](const YAML::Node& item) { return item.IsScalar() && !item.Scalar().empty(); };
-  if (is_text(node)) return {{node.Scalar()}};
-  if (node.IsNull()) return std::vector<std::string>();
-  if (!node.IsSequence()) return std::nullopt;
-  std::vector<std::string> list;
-  for (const YAML::Node& item : node) {
-    if (!is_text(item)) return std::nullopt;
-    list.push_back(item.Scalar());
+namespace {
+
+bool is_empty(const YAML::Node& item) {
+  return item.IsNull() || (item.IsScalar() && item.Scalar().empty());
+}
+
+Rejection empty_entry(const std::string& expected, const std::vector<std::string>& others) {
+  std::string hint;
+  for (const std::string& other : others) hint += (hint.empty() ? "[" : ", ") + other;
+  return {"an empty entry in a list", expected, hint.empty() ? "" : hint + "]"};
+}
+
+}  // namespace
+
+std::optional<Rejection> read_list(const YAML::Node& node, const char* expected, std::vector<std::string>& out) {
+  out.clear();
+  if (node.IsNull()) return std::nullopt;
+  if (node.IsScalar() && !is_empty(node)) {
+    out = {node.Scalar()};
+    return std::nullopt;
   }
-  return list;
+  if (!node.IsSequence()) return Rejection{"wrong type", expected, ""};
+  bool empty = false;
+  for (const YAML::Node& item : node) {
+    if (!item.IsScalar() && !item.IsNull()) return Rejection{"wrong type", expected, ""};
+    empty = empty || is_empty(item);
+    if (!is_empty(item)) out.push_back(item.Scalar());
+  }
+  return empty ? std::optional(empty_entry(expected, out)) : std::nullopt;
+}
+
+std::optional<Rejection> reject_commas(const YAML::Node& node) {
+  if (!node.IsScalar()) return std::nullopt;
+  const std::string& text = node.Scalar();
+  if (!text.starts_with(',') && !text.ends_with(',') && text.find(",,") == std::string::npos) return std::nullopt;
+  std::vector<std::string> names;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    if (end > begin) names.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return empty_entry("a list of names", names);
 }
 
 std::optional<bool> parse_flag(const YAML::Node& node) {
@@ -187,6 +218,7 @@ Key checkpointing(const char* name, const char* help) {
       return Rejection{"empty list", any_of(names_of(kCheckpointing)) + ", or one of them for each block", ""};
     }
     for (std::size_t i = 0; node.IsSequence() && i < node.size(); ++i) {
+      if (is_empty(node[i])) return Rejection{"an empty entry in a list", "a policy for each block", ""};
       // "20*full": twenty consecutive blocks.
       const std::string text = node[i].IsScalar() ? node[i].Scalar() : "";
       const std::size_t star = text.find('*');

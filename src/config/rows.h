@@ -274,9 +274,9 @@ Key address(const char* name, Field field, const char* help) {
   return key;
 }
 
-// The items of a list of texts, none of them empty; one text is a list, too, and null an empty one. nullopt for other
-// values.
-std::optional<std::vector<std::string>> read_list(const YAML::Node& node);
+// Reads a list of texts, none of them empty, or returns why not; one text is a list, too, and null an empty one.
+// `expected`: "a list of paths".
+std::optional<Rejection> read_list(const YAML::Node& node, const char* expected, std::vector<std::string>& out);
 
 // A list of paths; a single path needs no brackets.
 template <class Field>
@@ -285,9 +285,12 @@ Key paths(const char* name, Field field, const char* unset, const char* help) {
   key.unset = unset;
   key.is_path = key.is_literal = key.is_list = true;
   key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
-    const auto list = read_list(node);
-    if (!list) return Rejection{"wrong type", "a list of paths", ""};
-    field(recipe) = *list;
+    std::vector<std::string> list;
+    if (auto rejection = read_list(node, "a list of paths", list)) {
+      rejection->hint.clear();  // of resolved paths, not of those given
+      return rejection;
+    }
+    field(recipe) = list;
     return std::nullopt;
   };
   key.write = [field](const Recipe& recipe) {
@@ -302,9 +305,15 @@ struct Entries {
   const char* what = "";                        // Rejection::what of others
   const char* expected = "";
   const char* hint = "";
+
+  bool takes(const std::string& entry) const { return valid == nullptr || valid(entry); }
 };
 // nullopt if all entries are valid.
 std::optional<Rejection> reject_entries(const std::vector<std::string>& list, const Entries& entries);
+
+// --set takes a text without brackets as the only name: "q_proj," and "q_proj,,v_proj" have an empty one. Commas in a
+// pattern ("{1,2}") are not next to each other, nor at its ends.
+std::optional<Rejection> reject_commas(const YAML::Node& node);
 
 // A list of names; one name is a list, too.
 template <class Field>
@@ -312,11 +321,13 @@ Key names(const char* name, Field field, const char* help, Entries entries = {})
   Key key = row(name, field, "list of names", help);
   key.is_literal = key.is_list = true;
   key.read = [field, entries](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
-    const auto list = read_list(node);
-    if (!list) return Rejection{"wrong type", "a list of names", ""};
-    if (auto rejection = reject_entries(*list, entries)) return rejection;
-    field(recipe) = *list;
-    return std::nullopt;
+    std::vector<std::string> list;
+    if (auto rejection = read_list(node, "a list of names", list)) return rejection;
+    if (auto rejection = reject_commas(node)) return rejection;
+    auto rejection = reject_entries(list, entries);
+    std::erase_if(list, [&](const std::string& entry) { return !entries.takes(entry); });
+    field(recipe) = list;
+    return rejection;
   };
   key.write = [field](const Recipe& recipe) { return nlohmann::json(field(recipe)); };
   return key;

@@ -45,7 +45,8 @@ struct Key {
   // "[a, b]" is YAML, and any other value is its only item.
   bool is_literal = false, is_list = false;
 
-  // Stores the value in the recipe, or rejects it and leaves the recipe unchanged.
+  // Stores the value in the recipe, or rejects it and leaves the recipe unchanged; but of a list of names, it stores
+  // the entries that are right.
   std::function<std::optional<Rejection>(const YAML::Node&, Recipe&)> read;
   // The value as JSON; null if it is not set.
   std::function<nlohmann::json(const Recipe&)> write;

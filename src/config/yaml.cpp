@@ -52,4 +52,14 @@ YAML::Node read_yaml(const std::string& text) {
   return documents.empty() ? YAML::Node() : documents.front();
 }
 
+int line_indented_by_tab(const std::string& text) {
+  std::istringstream in(text);
+  int number = 1;
+  for (std::string line; std::getline(in, line); ++number) {
+    const auto tab = line.find('\t'), word = line.find_first_not_of(" \t\r");
+    if (word != std::string::npos && line[word] != '#' && tab < word) return number;
+  }
+  return 0;
+}
+
 }  // namespace hawser

@@ -15,4 +15,7 @@ std::vector<YAML::Node> read_yaml_documents(const std::string& text);
 // The first document of a text; a null node for an empty text.
 YAML::Node read_yaml(const std::string& text);
 
+// The first line, counted from 1, with a tab before its first word; 0 if there is none.
+int line_indented_by_tab(const std::string& text);
+
 }  // namespace hawser

@@ -23,7 +23,11 @@ struct RankNeed {
   std::string too_large;                  // what does not fit on this rank alone; empty: nothing
   std::int64_t pinned = 0;                // bytes of host memory
   std::optional<Bytes> machine_has = {};  // of host memory for all ranks of this machine; nullopt: not limited
+  std::string hint = {};                  // what to do if the host memory is short, besides fewer ranks on a machine
 };
+
+// Why the ranks do not fit, the message of DoesNotFit, equal on all ranks; "" if they fit. Collective over `ranks`.
+std::string reason_against(comm::Channel* ranks, const RankNeed& need);
 
 // Throws DoesNotFit on every rank if one rank has `too_large`, or if the ranks of a machine together pin more than the
 // smallest `machine_has` of them. Collective over `ranks`; null: this rank is alone.

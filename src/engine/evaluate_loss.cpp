@@ -25,7 +25,8 @@ std::shared_ptr<const step::HostBatch> without_tokens(const step::HostBatch& bat
 
 std::pair<double, std::int64_t> evaluate_loss(Session& session, const batches::BatchLoader& loader, std::int64_t steps,
                                               const std::function<bool(std::int64_t)>& go_on,
-                                              std::vector<double>* statistics) {
+                                              std::vector<double>* statistics,
+                                              const std::function<void(std::int64_t)>& progress) {
   const std::int64_t together = session.layout().forward_micro_batches;
   std::int64_t tokens = 0;
   double sum = 0;  // of micro-batches: float32 would lose digits over many
@@ -43,6 +44,7 @@ std::pair<double, std::int64_t> evaluate_loss(Session& session, const batches::B
       // Waiting for its end limits the queue: batches stay in memory until they are copied.
       const step::StepOutput output = session.run(step::Purpose::loss, input);
       sum += output.result->loss_sum.value();
+      if (progress) progress(s * loader.micro_batches() + std::min(first + together, loader.micro_batches()));
       if (statistics == nullptr || output.auxiliary_statistics == nullptr) continue;
       statistics->resize(output.auxiliary_statistics->size());
       std::ranges::transform(*statistics, *output.auxiliary_statistics, statistics->begin(), std::plus());

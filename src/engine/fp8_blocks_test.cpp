@@ -179,7 +179,12 @@ TEST(Fp8Blocks, SaysWhatIsInFp8) {
   EXPECT_EQ(says(recipe), std::pair(std::string("14 of 14 Linears of the blocks in FP8"), std::string()));
   recipe.precision.fp8.layers = {"1"};
   recipe.precision.fp8.exclude = {"k_proj"};
-  EXPECT_EQ(says(recipe).first, "4 of 14 Linears of the blocks in FP8");
+  EXPECT_EQ(says(recipe), std::pair(std::string("4 of 14 Linears of the blocks in FP8"), std::string()));
+  recipe.precision.fp8.exclude = {"k_proj", ".*layers[.]0[.].*", "model.layers.0.mlp.down_proj", "o_proj"};
+  EXPECT_EQ(says(recipe),
+            std::pair(std::string("3 of 14 Linears of the blocks in FP8"),
+                      std::string("no effect of precision.fp8.exclude, as no block of precision.fp8.layers has such a "
+                                  "Linear: .*layers[.]0[.].*, model.layers.0.mlp.down_proj")));
   recipe.precision.fp8.exclude = {".*"};
   EXPECT_EQ(says(recipe), std::pair(std::string("0 of 14 Linears of the blocks in FP8"),
                                     std::string("no Linear is in FP8: precision.fp8.layers and exclude leave none")));

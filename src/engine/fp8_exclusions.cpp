@@ -56,4 +56,21 @@ void Fp8Exclusions::check(const models::ModelDescription& description, Problems&
   }
 }
 
+std::string Fp8Exclusions::without_effect(const models::Model& model, const Fp8Blocks& blocks) const {
+  std::vector<std::string> linears;
+  for (int layer = 0; layer < model.layers(); ++layer) {
+    if (!blocks.contains(model.block_of(layer))) continue;
+    for (const models::ParamPlace& place : model.layer_params(layer)) {
+      const nn::Param& param = model.flat(place.flat).params()[static_cast<std::size_t>(place.index)];
+      if (!param.of_linear) continue;
+      for (std::string& module : models::linear_modules(param)) linears.push_back(std::move(module));
+    }
+  }
+  std::string out;
+  for (const models::ModuleName& entry : entries_) {
+    if (!names_one_of(entry, linears)) out += cat(out.empty() ? "" : ", ", printable(entry.text));
+  }
+  return out;
+}
+
 }  // namespace hawser::engine

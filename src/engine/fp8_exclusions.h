@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "config/recipe.h"
+#include "engine/fp8_blocks.h"
 #include "models/linear_names.h"
 
 namespace hawser::engine {
@@ -22,6 +23,8 @@ class Fp8Exclusions {
   bool contains(const nn::Param& param) const;
   // A Problem for each entry of the recipe that names no Linear that could be in FP8.
   void check(const models::ModelDescription& description, Problems& problems) const;
+  // The entries of the recipe that name no Linear of these blocks: "down_proj, .*[.]7[.].*"; "": none.
+  std::string without_effect(const models::Model& model, const Fp8Blocks& blocks) const;
 
  private:
   Problem place_;  // of the key

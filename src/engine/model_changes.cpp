@@ -10,8 +10,8 @@ namespace hawser::engine {
 
 namespace {
 
-void change_routers(const MoeRecipe& moe, const std::string& file, models::ModelDescription& description,
-                    Problems& problems) {
+void change_routers(const Recipe& recipe, models::ModelDescription& description, Problems& problems) {
+  const MoeRecipe& moe = recipe.moe;
   bool experts = false;
   for (models::BlockDescription& block : description.blocks) {
     if (!block.moe) continue;
@@ -23,7 +23,9 @@ void change_routers(const MoeRecipe& moe, const std::string& file, models::Model
   }
   if (experts) return;
   const auto reject = [&](bool set, const char* key) {
-    if (set) problems.add({.file = file, .what = "the model has no experts", .at = key});
+    Problem problem = problem_at(recipe, key);
+    problem.what = "the model has no experts";
+    if (set) problems.add(problem);
   };
   reject(moe.balancing != ExpertBalancing::model, "moe.balancing");
   reject(moe.aux_loss_coefficient.has_value(), "moe.aux_loss_coefficient");
@@ -44,7 +46,7 @@ std::string router_changes(const RunState& state, const models::ModelDescription
   Problems ignored;  // reported by computation_changes
   models::ModelDescription before = models::describe_config(state.config, "", ignored);
   if (!ignored.empty()) return "";
-  change_routers(stored_section(state.recipe, "moe").moe, "", before, ignored);
+  change_routers(stored_section(state.recipe, "moe"), before, ignored);
   const auto [auxiliary, z] = router_losses(before);
   const auto [auxiliary_now, z_now] = router_losses(now);
   std::string out;
@@ -100,15 +102,16 @@ ModelChanges with_fp8(const ModelChanges& changes, const Recipe& recipe, const s
   const Fp8Exclusions exclusions(recipe, fallbacks, wrong);
   const bool dora = recipe.adapter.kind != AdapterKind::none && recipe.adapter.dora;
   ModelChanges out = changes;
-  out.describe = [=, file = recipe.file](models::ModelDescription& description, Problems& problems) {
+  const Problem place = problem_at(recipe, "adapter.dora");
+  out.describe = [=](models::ModelDescription& description, Problems& problems) {
     if (changes.describe) changes.describe(description, problems);
     problems.add(wrong);
     blocks.check(static_cast<int>(description.blocks.size()), problems);
     exclusions.check(description, problems);
     if (dora) {
-      problems.add({.file = file,
+      problems.add({.file = place.file,
                     .what = "FP8 with DoRA is not supported",
-                    .at = "adapter.dora",
+                    .at = place.at,
                     .hint = "adapter.dora: false, or precision.compute: bf16"});
     }
   };
@@ -126,13 +129,14 @@ ModelChanges with_fp8(const ModelChanges& changes, const Recipe& recipe, const s
 }  // namespace
 
 ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fallbacks) {
-  ModelChanges routers{
-      .describe = [moe = recipe.moe, file = recipe.file](models::ModelDescription& description, Problems& problems) {
-        change_routers(moe, file, description, problems);
-      }};
-  ModelChanges changes = routers;
+  ModelChanges changes{.describe = [recipe](models::ModelDescription& description, Problems& problems) {
+    check_blocks(recipe, static_cast<std::int64_t>(description.blocks.size()), problems);
+    change_routers(recipe, description, problems);
+  }};
   if (const std::optional<models::LoraConfig> lora = lora_of(recipe.adapter)) {
-    changes = with_adapters(routers, {*lora}, {recipe.file, "adapter.targets", "adapter.modules_to_save"});
+    changes = with_adapters(changes, {*lora},
+                            {.targets = problem_at(recipe, "adapter.targets"),
+                             .modules_to_save = problem_at(recipe, "adapter.modules_to_save")});
   }
   if (recipe.precision.compute == ComputePrecision::fp8) changes = with_fp8(changes, recipe, fallbacks);
   return changes;
@@ -144,7 +148,11 @@ std::string useless_fp8(const Recipe& recipe, const models::Model& model) {
     return keys.empty() ? "" : cat("no effect without precision.compute: fp8: ", keys);
   }
   const bool any = std::ranges::any_of(model.flats(), [](const nn::Flat& flat) { return flat.spec().fp8(); });
-  return any ? "" : "no Linear is in FP8: precision.fp8.layers and exclude leave none";
+  if (!any) return "no Linear is in FP8: precision.fp8.layers and exclude leave none";
+  Problems ignored;  // reported by changes_of
+  const std::string entries = Fp8Exclusions(recipe, {}, ignored).without_effect(model, Fp8Blocks(recipe));
+  if (entries.empty()) return "";
+  return cat("no effect of precision.fp8.exclude, as no block of precision.fp8.layers has such a Linear: ", entries);
 }
 
 ModelChanges changes_for_evaluation() {

@@ -1,4 +1,4 @@
-// `changes_of`: what a recipe makes of the model that it names.
+// `changes_of`: what a recipe makes of the model that it names, and the check of the recipe against this model.
 #pragma once
 
 #include "config/recipe.h"
@@ -7,6 +7,7 @@
 
 namespace hawser::engine {
 
+// A list of memory.activation_checkpointing: adds a problem if it has not one entry for each block (check_blocks).
 // The keys `moe`: coefficients of the losses that routers add. Adds a problem if one is set for a model without
 // experts.
 // The keys `adapter`: with_adapters. Adds a problem for each target that the model does not have.
@@ -15,8 +16,8 @@ namespace hawser::engine {
 // fallen back from FP8 (engine/fp8_fallback.h).
 ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fallbacks = {});
 
-// A warning about settings of precision.fp8 that have no effect: some are given and precision.compute is not fp8, or
-// no Linear of the model is in FP8. "": there are none. `model`: with changes_of(recipe).
+// A warning about settings of precision.fp8 that have no effect: some are given and precision.compute is not fp8, no
+// Linear of the model is in FP8, or entries of exclude name Linears of other blocks than those of layers alone. "": there are none. `model`: with changes_of(recipe).
 std::string useless_fp8(const Recipe& recipe, const models::Model& model);
 
 // A model as `eval` computes it: the load-balancing loss counts if the model's own loss includes it

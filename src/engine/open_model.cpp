@@ -21,12 +21,14 @@ namespace hawser::engine {
 
 namespace {
 
-// Null if the description has problems.
+// Null if the description has problems. If the changes have some, the model is the one without them, for further checks.
 std::unique_ptr<models::Model> make_model(models::ModelDescription description, const ModelChanges& changes,
                                           std::size_t before, Problems& problems) {
-  if (problems.size() == before && changes.describe) changes.describe(description, problems);
   if (problems.size() != before) return nullptr;
-  return std::make_unique<models::Model>(std::move(description), changes.spec_of);
+  models::ModelDescription changed = description;
+  if (changes.describe) changes.describe(changed, problems);
+  if (problems.size() != before) return std::make_unique<models::Model>(std::move(description));
+  return std::make_unique<models::Model>(std::move(changed), changes.spec_of);
 }
 
 }  // namespace
@@ -166,8 +168,9 @@ OpenModel open_folder(const std::string& path, Problems& problems, const ModelCh
   const std::string config = opened.size() == 1
                                  ? (std::filesystem::path(opened.front().folder) / models::kAdapterConfigFile).string()
                                  : std::string();
-  OpenModel open =
-      open_model(path, false, problems, with_adapters(changes, configs, {config, "target_modules", "modules_to_save"}));
+  const models::LoraPlace place{.targets = {.file = config, .at = "target_modules"},
+                                .modules_to_save = {.file = config, .at = "modules_to_save"}};
+  OpenModel open = open_model(path, false, problems, with_adapters(changes, configs, place));
   open.adapters = std::move(opened);
   if (problems.size() == before && !open.adapters.empty()) {
     models::check_weights(*open.model, sources_of(open), problems);
@@ -225,11 +228,10 @@ OpenModel open_trained_model(const std::string& path, Problems& problems, const 
         describe_checkpoint(*open.checkpoint, metadata.config, problems, open.weights ? &*open.weights : nullptr);
     const std::vector<models::LoraConfig> configs =
         open.lora ? std::vector{*open.lora} : std::vector<models::LoraConfig>();
-    open.model = make_model(std::move(description),
-                            with_adapters(changes, configs, {path, "adapter.targets", "adapter.modules_to_save"}),
-                            before, problems);
+    open.model = make_model(std::move(description), with_adapters(changes, configs, models::stored_place(path)), before,
+                            problems);
     open.special = models::describe_special_tokens(metadata.config, open.checkpoint->folder(), problems);
-    if (open.weights && open.model) {
+    if (open.weights && open.model && problems.size() == before) {
       models::check_weights(*open.model, *open.weights, problems);
       problems.add(base_changes(metadata.base, frozen_identity(open), open.checkpoint->folder(), false));
     }

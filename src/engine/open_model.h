@@ -50,7 +50,7 @@ struct ModelChanges {
 };
 
 // Reads the config and the headers of all weight files and checks them against each other; reads no tensor data. Adds
-// every problem; the result is valid only if none was added.
+// every problem; the result is valid only if none was added. If only `changes` add problems, it has the model without them.
 // `random_weights`: to train from scratch; `path` is a config.json.
 OpenModel open_model(const std::string& path, bool random_weights, Problems& problems,
                      const ModelChanges& changes = {});

@@ -58,7 +58,8 @@ TEST(OpenModel, ARecipeMayChangeTheModel) {
   changes.describe = [](models::ModelDescription&, Problems& of) {
     of.add({.what = "no such target", .at = "adapter"});
   };
-  EXPECT_EQ(open_model(folder, false, problems, changes).model, nullptr);
+  const OpenModel rejected = open_model(folder, false, problems, changes);
+  EXPECT_EQ(rejected.model->vocabulary(), 96) << "without the changes, for further checks";
   EXPECT_EQ(problems.lines(), "no such target at adapter");
 }
 

@@ -226,7 +226,10 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
         bigram_loss(*input.bigram, *input.tokens, input.open.model->vocabulary(), input.across_documents);
   }
   std::vector<double> statistics;
-  const auto evaluate_all = [&] { return engine::evaluate_loss(session, loader, 1, nullptr, &statistics); };
+  const auto show = [&](std::int64_t done) {
+    if (input.progress) input.progress(static_cast<double>(done) / static_cast<double>(loader.micro_batches()));
+  };
+  const auto evaluate_all = [&] { return engine::evaluate_loss(session, loader, 1, nullptr, &statistics, show); };
   const auto add_router_loss = [&] {
     if (!routers) return;
     result.router_loss = input.open.model->router_loss()->of(statistics);

@@ -62,7 +62,9 @@ struct OpenEvaluation {
   std::shared_ptr<const batches::BatchLoader> loader;
   std::shared_ptr<const prepare::TokenFile> tokens, bigram;  // null: `data` is no token file; no bigram model requested
   std::unique_ptr<text::Tokenizer> tokenizer;                // of `tokens`; null: the model has none
-  bool all_text = false;                                     // the loss is of all of `tokens`: no labels, none left out
+  // Called with the share of the data whose loss is computed.
+  std::function<void(double)> progress = nullptr;
+  bool all_text = false;  // the loss is of all of `tokens`: no labels, none left out
 };
 
 // Opens the inputs as rank `rank` of `ranks`, without communication. Adds every problem of model and data, and returns

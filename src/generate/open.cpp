@@ -4,6 +4,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "engine/does_not_fit.h"
 #include "engine/rank_sync.h"
 #include "plan/forecast.h"
 
@@ -84,59 +85,131 @@ std::vector<std::int64_t> of_ranks(comm::World* world, const std::function<std::
   return all;
 }
 
-// Chooses the batch, or throws Error(does_not_fit). All ranks choose the same: the capacity is that of the rank that
-// has the least, and the model's part that of the rank that needs the most.
-void fit(const GenerateRequest& request, OpenGeneration& input) {
-  comm::World* ranks = input.ranks.world;
-  const int world = ranks != nullptr ? ranks->size() : 1;
-  const plan::Machine machine = plan::this_machine();
-  const std::string target = plan::target_of(input.device.kind);
-  const models::Model& model = *input.open.model;
-  const std::int64_t capacity = std::ranges::min(
-      of_ranks(ranks, [&] { return plan::capacity_of(input.recipe, plan::load_target(target), machine, world); }));
-  const auto needed_here = [&] {
+// Compares the memory that a request needs with what the ranks may use. All ranks call it alike, and get the same: the
+// capacity is that of the rank that has the least, the need that of the rank that needs the most, and the host memory
+// that of each machine.
+class MemoryCheck {
+ public:
+  MemoryCheck(const GenerateRequest& request, const OpenGeneration& input)
+      : input_(input),
+        host_(request.host_capacity),
+        machine_(plan::this_machine()),
+        target_(plan::load_target(plan::target_of(input.device.kind))) {
+    if (!host_ && input.device.kind == DeviceKind::cuda) host_ = Bytes(plan::free_host_memory());
+    capacity_ = std::ranges::min(
+        of_ranks(world(), [&] { return plan::capacity_of(input.recipe, target_, machine_, ranks()); }));
+  }
+
+  bool fits(const CacheSize& size) {
+    const PassMemory need = needed(size);
+    return need.device <= capacity_ && engine::reason_against(world(), of_host(need, "")).empty();
+  }
+
+  // Throws Error(does_not_fit) if it does not fit.
+  void expect_fits(const CacheSize& size, const std::string& hint) {
+    const PassMemory need = needed(size);
+    engine::on_each_rank(world(), [&]() -> std::string {
+      plan::check_capacity(input_.recipe, need.device, ranks(), hint, machine_, plan::target_of(input_.device.kind));
+      return "";
+    });
+    engine::expect_fits(world(), of_host(need, hint));
+  }
+
+ private:
+  comm::World* world() const { return input_.ranks.world; }
+  int ranks() const { return world() != nullptr ? world()->size() : 1; }
+
+  engine::RankNeed of_host(const PassMemory& need, const std::string& hint) const {
+    return {.pinned = need.pinned, .machine_has = host_, .hint = hint};
+  }
+
+  // Device memory of the stage that needs the most; host memory of this rank's.
+  PassMemory needed_here(const CacheSize& size) const {
+    const models::Model& model = *input_.open.model;
     const std::vector<plan::Layout> layouts =
-        pass_layouts(input.recipe, model, input.size, input.threads, input.device.kind, input.ranks);
-    std::int64_t most = 0;
-    for (int stage = 0; stage < input.ranks.partition.stages; ++stage) {
-      most = std::max(most, planned_bytes(model, layouts, stage) +
-                                plan::overhead_of(plan::load_target(target), layouts.front().mesh, stage));
+        pass_layouts(input_.recipe, model, size, input_.threads, input_.device.kind, input_.ranks);
+    const int own = world() != nullptr ? comm::place_of(world()->rank().value(), input_.ranks.mesh).pipeline : 0;
+    PassMemory most;
+    for (int stage = 0; stage < input_.ranks.partition.stages; ++stage) {
+      const PassMemory need = planned_memory(model, layouts, stage);
+      const std::int64_t outside = plan::overhead_of(target_, layouts.front().mesh, stage);
+      most.device = std::max(most.device, need.device + outside);
+      if (stage == own) most.pinned = need.pinned;
     }
     return most;
+  }
+
+  PassMemory needed(const CacheSize& size) const {
+    PassMemory here;
+    const std::int64_t device = std::ranges::max(of_ranks(world(), [&] {
+      here = needed_here(size);
+      return here.device;
+    }));
+    return {.device = device, .pinned = here.pinned};
+  }
+
+  const OpenGeneration& input_;
+  std::optional<Bytes> host_;
+  plan::Machine machine_;
+  plan::Target target_;
+  std::int64_t capacity_ = 0;
+};
+
+CacheSize sized(CacheSize size, std::int64_t sequences, std::int64_t positions, std::int64_t stages) {
+  size.sequences = sequences;
+  size.positions = positions;
+  size.groups = std::min(sequences, stages);
+  return size;
+}
+
+// The options with which a request that does not fit would; "": none alone or together.
+std::string hint_for(const GenerateRequest& request, const OpenGeneration& input, std::int64_t stages,
+                     MemoryCheck& check) {
+  const CacheSize& size = input.size;
+  const auto would_fit = [&](std::int64_t sequences, std::int64_t positions) {
+    return check.fits(sized(size, sequences, positions, stages));
   };
-  const auto needed = [&] { return std::ranges::max(of_ranks(ranks, needed_here)); };
+  // What the user may ask for at least: a context of two tokens; one token after the longest prompt.
+  const std::int64_t shortest = request.chat ? 2 : size.positions - input.max_tokens + 1;
+  const std::string fewer = request.chat ? "a smaller --context" : "fewer --max-tokens";
+  const bool batch = size.sequences > 1, tokens = shortest < size.positions;
+  const bool by_batch = batch && would_fit(1, size.positions),
+             by_tokens = tokens && would_fit(size.sequences, shortest);
+  if (by_batch && by_tokens) return cat("a smaller --batch, or ", fewer);
+  if (by_batch) return "a smaller --batch";
+  if (by_tokens) return fewer;
+  if (batch && tokens && would_fit(1, shortest)) return cat("a smaller --batch with ", fewer);
+  return !request.chat && shortest > 1 && would_fit(1, 1) ? "shorter prompts" : "";
+}
+
+// Chooses the batch, or throws Error(does_not_fit). All ranks choose the same.
+void fit(const GenerateRequest& request, OpenGeneration& input) {
   const std::int64_t max = input.device.kind == DeviceKind::cuda ? kBatchCuda : kBatchCpu;
   const auto asked = std::max<std::int64_t>(1, static_cast<std::int64_t>(input.prompts.size()));
   const std::int64_t stages = passes_in_flight(input.ranks.partition);
-  input.size.positions = positions_of(request, input);
-  input.size.on_host = request.cache_on_host;
-  input.size.sequences = std::min(asked, request.batch > 0 ? request.batch : max);
+  const std::int64_t positions = positions_of(request, input);
+  std::int64_t sequences = std::min(asked, request.batch > 0 ? request.batch : max);
   // Row indices of the KV cache are 32-bit.
-  const std::int64_t rows = std::numeric_limits<std::int32_t>::max() / input.size.positions;
-  if (request.batch == 0) input.size.sequences = std::max<std::int64_t>(1, std::min(input.size.sequences, rows));
-  if (input.size.sequences > rows) {
+  const std::int64_t rows = std::numeric_limits<std::int32_t>::max() / positions;
+  if (request.batch == 0) sequences = std::max<std::int64_t>(1, std::min(sequences, rows));
+  if (sequences > rows) {
     throw UserError(Problem{.what = "KV cache too large",
-                            .expected = cat("at most ", rows, " sequences of ", input.size.positions, " tokens"),
-                            .got = cat(input.size.sequences),
+                            .expected = cat("at most ", rows, " sequences of ", positions, " tokens"),
+                            .got = cat(sequences),
                             .at = "--batch",
                             .hint = cat("--batch ", rows)});
   }
-  input.size.groups = std::min(input.size.sequences, stages);
-  std::int64_t bytes = needed();
-  while (request.batch == 0 && input.size.sequences > 1 && bytes > capacity) {
-    input.size.sequences /= 2;
-    if (input.size.sequences > stages) input.size.sequences -= input.size.sequences % stages;  // groups of equal size
-    input.size.groups = std::min(input.size.sequences, stages);
-    bytes = needed();
+  input.size.on_host = request.cache_on_host;
+  input.size = sized(input.size, sequences, positions, stages);
+  MemoryCheck check(request, input);
+  bool fits = check.fits(input.size);
+  while (request.batch == 0 && sequences > 1 && !fits) {
+    sequences /= 2;
+    if (sequences > stages) sequences -= sequences % stages;  // groups of equal size
+    input.size = sized(input.size, sequences, positions, stages);
+    fits = check.fits(input.size);
   }
-  const bool several = input.size.sequences > 1;
-  const char* hint = several        ? "a smaller --batch, or fewer --max-tokens"
-                     : request.chat ? "a smaller --context"
-                                    : "fewer --max-tokens";
-  engine::on_each_rank(ranks, [&]() -> std::string {
-    plan::check_capacity(input.recipe, bytes, world, hint, machine, target);
-    return "";
-  });
+  if (!fits) check.expect_fits(input.size, hint_for(request, input, stages, check));
 }
 
 // The request as this rank reads it, without `size`; nullopt if it adds a problem.

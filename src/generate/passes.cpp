@@ -72,7 +72,7 @@ std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model
   return layouts;
 }
 
-std::int64_t planned_bytes(const models::Model& model, const std::vector<plan::Layout>& layouts, int stage) {
+PassMemory planned_memory(const models::Model& model, const std::vector<plan::Layout>& layouts, int stage) {
   std::int64_t state = 0, arena = 0, scratch = 0, staging = 0, host_state = 0, host_arena = 0;
   for (const plan::Layout& layout : layouts) {
     const int rank = comm::rank_of({.pipeline = stage}, layout.mesh);
@@ -80,12 +80,13 @@ std::int64_t planned_bytes(const models::Model& model, const std::vector<plan::L
     state = std::max(state, plan.state_bytes);
     arena = std::max(arena, plan.arena_bytes());
     scratch = plan.scratch_bytes;
-    if (layout.device != DeviceKind::cpu) continue;
     staging += plan.staging_bytes;
     host_state = std::max(host_state, plan.host_state_bytes);
     host_arena = std::max(host_arena, plan.host_bytes());
   }
-  return state + arena + scratch + staging + host_state + host_arena;
+  const std::int64_t pinned = staging + host_state + host_arena;
+  const bool one_memory = layouts.front().device == DeviceKind::cpu;
+  return {.device = state + arena + scratch + (one_memory ? pinned : 0), .pinned = pinned};
 }
 
 }  // namespace hawser::generate

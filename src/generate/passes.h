@@ -73,8 +73,11 @@ std::size_t bucket_for_sequences(const std::vector<ShapeBucket>& buckets, std::i
 std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model& model, const CacheSize& size,
                                        int threads, DeviceKind device, const Ranks& ranks = {});
 
-// Bytes of device memory of a session with these layouts on a rank of this pipeline stage, planned on meta; on the CPU
-// with what it has in host memory.
-std::int64_t planned_bytes(const models::Model& model, const std::vector<plan::Layout>& layouts, int stage = 0);
+// What a session with these layouts reserves on a rank of this pipeline stage, planned on meta.
+struct PassMemory {
+  std::int64_t device = 0;  // bytes; on the CPU with `pinned`, which is the same memory there
+  std::int64_t pinned = 0;  // of host memory
+};
+PassMemory planned_memory(const models::Model& model, const std::vector<plan::Layout>& layouts, int stage = 0);
 
 }  // namespace hawser::generate

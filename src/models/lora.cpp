@@ -52,10 +52,10 @@ class Targets {
         (name->pattern ? patterns_ : names_).push_back(std::move(*name));
         continue;
       }
-      problems.add({.file = place.file,
+      problems.add({.file = place.targets.file,
                     .what = "not a regular expression",
                     .got = printable(text_of_target(target)),
-                    .at = place.targets,
+                    .at = place.targets.at,
                     .hint = "a name such as q_proj, or .*[qv]_proj"});
     }
   }
@@ -86,10 +86,10 @@ class Targets {
       if (!selected[i]) continue;
       out.push_back(linears[i]);
       if (!is_saved(linears[i])) continue;
-      problems.add({.file = place_.file,
+      problems.add({.file = place_.modules_to_save.file,
                     .what = "a module that trains in full has an adapter",
                     .got = linears[i],
-                    .at = place_.modules_to_save});
+                    .at = place_.modules_to_save.at});
       break;
     }
     return out;
@@ -101,11 +101,11 @@ class Targets {
     const std::vector<std::string> known = last_parts(linears);
     const bool other = std::ranges::any_of(
         modules, [&](const auto& module) { return module == target.text || module.ends_with("." + target.text); });
-    problems.add({.file = place_.file,
+    problems.add({.file = place_.targets.file,
                   .what = other ? "this module cannot have an adapter" : "the model has no such Linear",
                   .expected = joined(known) + " or " + kAllLinear,
                   .got = printable(text_of_target(target.text)),
-                  .at = place_.targets,
+                  .at = place_.targets.at,
                   .hint = other ? std::string() : nearest(target.text, known)});
   }
 
@@ -130,8 +130,8 @@ std::vector<std::string> renamed_modules(const ModelDescription& description) {
 void check_modules(const ModelDescription& description, const Model& model, const std::vector<std::string>& modules,
                    const LoraConfig& lora, const LoraPlace& place, Problems& problems) {
   const auto add = [&](Problem problem) {
-    problem.file = place.file;
-    problem.at = place.modules_to_save;
+    problem.file = place.modules_to_save.file;
+    problem.at = place.modules_to_save.at;
     problems.add(std::move(problem));
   };
   for (const std::string& wanted : lora.modules_to_save) {
@@ -182,6 +182,11 @@ std::string text_of_target(const std::string& target) {
 double LoraConfig::scale() const {
   const auto r = static_cast<double>(rank);
   return alpha / (rslora ? std::sqrt(r) : r);
+}
+
+LoraPlace stored_place(const std::string& folder) {
+  return {.targets = {.file = folder, .at = "adapter.targets"},
+          .modules_to_save = {.file = folder, .at = "adapter.modules_to_save"}};
 }
 
 std::vector<std::string> adaptable_linears(const ModelDescription& description) {

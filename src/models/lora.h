@@ -39,11 +39,12 @@ std::vector<std::string> adaptable_linears(const ModelDescription& description);
 std::string pattern_target(const std::string& text);
 std::string text_of_target(const std::string& target);
 
-// Where messages place what is wrong.
+// Where messages place what is wrong: the file and the key of each (Problem::file and at).
 struct LoraPlace {
-  std::string file;
-  std::string targets, modules_to_save;  // keys
+  Problem targets, modules_to_save;
 };
+// The keys of a run's recipe that a checkpoint in `folder` has stored.
+LoraPlace stored_place(const std::string& folder);
 
 // Adds the adapters to `description`. Adds a problem for each target and each module that the model does not have or
 // cannot have adapted or trained.

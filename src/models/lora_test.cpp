@@ -22,7 +22,7 @@ struct Added {
 Added add(const std::string& family, const LoraConfig& lora) {
   Added out{.description = described_as(family, family == "gpt_neox" ? "{}" : kOdd)};
   Problems problems;
-  add_lora(out.description, lora, {"r.yaml", "adapter.targets", "adapter.modules_to_save"}, problems);
+  add_lora(out.description, lora, stored_place("r.yaml"), problems);
   out.problems = problems.lines();
   for (const BlockDescription& block : out.description.blocks) {
     for (const auto& adapter : block.attention.adapters) out.targets.insert(adapter.target);

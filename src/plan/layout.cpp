@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "config/config.h"
 #include "nn/kv_cache.h"
 #include "nn/precision/fp8_block_scaling.h"
 #include "nn/precision/fp8_scaling.h"
@@ -143,33 +144,35 @@ bool deterministic_of(const Recipe& recipe, DeviceKind device) {
 namespace {
 
 // Grouped GEMMs read one scale for all rows of experts.
-void check_block_scaling(const models::Model& model, const std::string& file) {
+void check_block_scaling(const models::Model& model, const Recipe& recipe) {
+  const Problem place = problem_at(recipe, "precision.fp8.scaling");
   Problems problems;
   for (const nn::Flat& flat : model.flats()) {
     for (const nn::Param& param : flat.params()) {
       if (param.matrices == 0 || !flat.spec().quantized_on_use) continue;
-      problems.add({.file = file,
+      problems.add({.file = place.file,
                     .what = "block scaling of experts is not supported",
                     .expected = "delayed or current",
                     .got = "block",
-                    .at = "precision.fp8.scaling",
+                    .at = place.at,
                     .hint = "precision.fp8.scaling: delayed, or precision.fp8.exclude: [\".*experts.*\"]"});
       problems.throw_if_any();  // the other blocks have experts, too
     }
   }
 }
 
-void check_fp8_sizes(const models::Model& model, const std::string& file) {
+void check_fp8_sizes(const models::Model& model, const Recipe& recipe) {
+  const Problem place = problem_at(recipe, "precision.compute");
   Problems problems;
   for (const nn::Flat& flat : model.flats()) {
     for (const nn::Param& param : flat.params()) {
       if (!param.of_linear || !flat.spec().fp8()) continue;
       const std::int64_t rows = param.shape[0] / param.parts();
       if (rows % kFp8Multiple == 0 && param.shape[1] % kFp8Multiple == 0) continue;
-      problems.add({.file = file,
+      problems.add({.file = place.file,
                     .what = "FP8 on a GPU needs weights with rows and columns that are multiples of 16",
                     .got = cat(param.name, " ", Shape{rows, param.shape[1]}.text()),
-                    .at = "precision.compute",
+                    .at = place.at,
                     .hint = "precision.compute: bf16"});
       problems.throw_if_any();  // the other blocks have the same sizes
     }
@@ -217,7 +220,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, const Split
   layout.policies.resize(static_cast<std::size_t>(model.layers()));
   set_policies(layout, model, recipe.memory);
   if (recipe.precision.compute == ComputePrecision::fp8) {
-    check_block_scaling(model, recipe.file);
+    check_block_scaling(model, recipe);
     set_formats(layout, model, recipe.precision.fp8);
   }
   layout.optimizer = optim::make_adamw({.beta1 = recipe.optimizer.beta1,
@@ -228,7 +231,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, const Split
   layout.seed = recipe.train.seed;
   layout.deterministic = deterministic_of(recipe, device);
   set_bounds(layout);
-  if (layout.quantizer != nullptr && device == DeviceKind::cuda) check_fp8_sizes(model, recipe.file);
+  if (layout.quantizer != nullptr && device == DeviceKind::cuda) check_fp8_sizes(model, recipe);
   return layout;
 }
 

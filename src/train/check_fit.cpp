@@ -5,6 +5,7 @@
 #include "io/files.h"
 #include "plan/forecast.h"
 #include "prepare/prepare.h"
+#include "prepare/sources.h"
 #include "prepare/token_file.h"
 #include "train/fit.h"
 #include "train/stored_fallbacks.h"
@@ -21,32 +22,47 @@ void check_prepared(const plan::RunPlan& plan, Problems& problems) {
   }
 }
 
+// Without what needs a tokenizer if its place, or the model's, is unknown.
+void check_data(const plan::RunPlan& plan, std::int64_t vocabulary, Problems& problems) {
+  const Recipe& recipe = plan.recipe;
+  if (!plan.prepares) {
+    if (judged(recipe, {"data.train", "data.prepared", "output"})) check_prepared(plan, problems);
+    return;
+  }
+  if (judged(recipe, {"data.validation", "data.tokenizer", "data.chat_template", "model.path", "model.config"})) {
+    prepare::PrepareOptions options = plan.data;
+    if (vocabulary > 0) options.vocab_size = vocabulary;
+    prepare::check_sources(options, problems);
+    return;
+  }
+  prepare::find_sources(recipe.data.train, recipe.folder, "data.train", problems);
+  prepare::find_sources(recipe.data.validation, recipe.folder, "data.validation", problems);
+}
+
 // Token files that this run prepares are written to a folder of their own only if data.prepared names one.
 void check_places(const plan::RunPlan& plan, Problems& problems) {
   const std::size_t before = problems.size();
+  if (!judged(plan.recipe, {"output"})) return;
   engine::check_output(plan.files.folder, "output", {}, problems);
   if (problems.size() > before || !plan.prepares || prepare::token_files(plan.data).in_place) return;
+  if (!judged(plan.recipe, {"data.prepared"})) return;
   engine::check_output(plan.data.output, "data.prepared", {}, problems);
 }
 
 }  // namespace
 
 void check_fit(const plan::RunPlan& plan, const FitPlace& place, Problems& problems) {
+  const bool judged_output = judged(plan.recipe, {"output"});
   const std::vector<engine::Fp8Fallback> fallbacks =
-      place.resume ? stored_fallbacks(plan) : std::vector<engine::Fp8Fallback>{};
-  const engine::OpenModel open = engine::open_model(plan.model, plan.random_weights, problems,
-                                                    engine::changes_of(plan.recipe, engine::modules_of(fallbacks)));
-  if (open.model)
-    check_blocks(plan.recipe, static_cast<std::int64_t>(open.model->description().blocks.size()), problems);
-  if (place.first && !plan.prepares) {
-    check_prepared(plan, problems);
-  } else if (place.first) {
-    prepare::PrepareOptions options = plan.data;
-    if (open.model) options.vocab_size = open.model->vocabulary();
-    prepare::check_sources(options, problems);
+      place.resume && judged_output ? stored_fallbacks(plan) : std::vector<engine::Fp8Fallback>{};
+  engine::OpenModel open;
+  if (judged(plan.recipe, {"model.path", "model.config"})) {
+    open = engine::open_model(plan.model, plan.random_weights, problems,
+                              engine::changes_of(plan.recipe, engine::modules_of(fallbacks)));
   }
+  if (place.first) check_data(plan, open.model ? open.model->vocabulary() : 0, problems);
   check_places(plan, problems);
-  io::check_may_write(plan.files.folder, problems);
+  if (judged_output) io::check_may_write(plan.files.folder, problems);
   if (!problems.empty()) return;
   plan::Machine machine = plan::this_machine();
   machine.ranks = place.ranks_here;

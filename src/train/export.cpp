@@ -137,7 +137,7 @@ void write_adapter(const ExportRequest& request, checkpoint::Checkpoint& checkpo
   }
   models::ModelDescription description = engine::describe_checkpoint(checkpoint, metadata.config, problems);
   problems.throw_if_any();
-  models::add_lora(description, lora, {checkpoint.folder(), "adapter.targets", "adapter.modules_to_save"}, problems);
+  models::add_lora(description, lora, models::stored_place(checkpoint.folder()), problems);
   problems.throw_if_any();
   const models::Model model(std::move(description), models::train_lora(nn::common_domain, lora.modules_to_save));
   const auto hub = hub_name_of(metadata.base_model);

@@ -145,15 +145,15 @@ TEST_F(Adapters, TrainOnABaseInFp8) {
   EXPECT_NEAR(loss("--model merged"), fp8, 2e-6 * fp8);
 
   rejected("fit " + name + " --set output=dora --set adapter.dora=true",
-           {name + ": FP8 with DoRA is not supported at adapter.dora; try adapter.dora: false, or precision.compute: "
-                   "bf16"});
+           {"--set: FP8 with DoRA is not supported at adapter.dora; try adapter.dora: false, or precision.compute: "
+            "bf16"});
 }
 
 TEST_F(Adapters, BadInputIsOneLineEach) {
   const std::string r = recipe("rank: 4");
   const std::string linears = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj or all-linear";
-  rejected("fit " + r + " --set adapter.targets=q_prj",
-           {r + ": the model has no such Linear (expected " + linears + ", got q_prj) at adapter.targets; try q_proj"});
+  rejected("fit " + r + " --set adapter.targets=q_prj", {"--set: the model has no such Linear (expected " + linears +
+                                                         ", got q_prj) at adapter.targets; try q_proj"});
   succeeds("fit " + r);
   const std::string step = "out/checkpoints/step-00000006";
   const testing::Ran other = hawser("fit " + r + " --set adapter.rank=8 --set train.steps=8 --resume");

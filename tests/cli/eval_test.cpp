@@ -49,6 +49,20 @@ TEST_F(Eval, PrintsATableOnATerminal) {
   }
 }
 
+// A line that is drawn over: what is left at the end is the result.
+TEST_F(Eval, ShowsItsProgress) {
+  const std::string eval = "eval --model " + tiny("gqa").string() + " --data " + (tiny("gqa") / "data.jsonl").string() +
+                           " --sequence-length 10";
+  const std::string out = on_terminal(eval).out;
+  const auto first = out.find("\033[Kevaluating "), last = out.rfind("\033[K");
+  EXPECT_NE(first, std::string::npos) << out;
+  EXPECT_LT(first, last) << out;
+  EXPECT_EQ(out.find("\033[Kmodel         "), last) << out;
+  // Lines of several ranks, or without a terminal, are seconds apart.
+  EXPECT_EQ(on_terminal(eval + " --ranks 2").out.find("evaluating"), std::string::npos);
+  EXPECT_EQ(hawser(eval).err.find("evaluating"), std::string::npos);
+}
+
 TEST_F(Eval, OnOneRankEqualsTransformers) {
   for (const auto& entry : std::filesystem::directory_iterator(tiny(""))) {
     equals_golden(entry.path().filename().string(), "--gradient-norms --set run.threads=1");

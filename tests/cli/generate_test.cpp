@@ -116,14 +116,19 @@ TEST_F(Generate, BadLinesAreReportedTogetherBeforeAnythingRuns) {
 
 TEST_F(Generate, WhatDoesNotFitSuggestsSmallerOptions) {
   write("prompts.jsonl", kPrompts);
-  const std::string same = "generate --model model --prompts prompts.jsonl --memory 20MB --max-tokens ";
+  const std::string same = "generate --model model --prompts prompts.jsonl --memory 40MB --max-tokens ";
   const Ran batch = hawser(same + "20000 --batch 5");
   EXPECT_EQ(batch.code, 4) << batch.err;
   EXPECT_NE(batch.err.find("try a smaller --batch, or fewer --max-tokens"), std::string::npos) << batch.err;
   const Ran tokens = hawser(same + "1000000");
   EXPECT_EQ(tokens.code, 4) << tokens.err;
   EXPECT_NE(tokens.err.find("try fewer --max-tokens"), std::string::npos) << tokens.err;
-  const Ran chat = hawser("generate --model model --chat --chat-template chatml --memory 2MB --context 100000");
+  // One token is the fewest, and no option makes the model smaller.
+  const Ran one = hawser("generate --model model --prompt-ids 5 --max-tokens 1 --memory 1KiB");
+  EXPECT_EQ(one.code, 4) << one.err;
+  EXPECT_NE(one.err.find("does not fit"), std::string::npos) << one.err;
+  EXPECT_EQ(one.err.find("; try"), std::string::npos) << one.err;
+  const Ran chat = hawser("generate --model model --chat --chat-template chatml --memory 40MB --context 100000");
   EXPECT_EQ(chat.code, 4) << chat.err;
   EXPECT_NE(chat.err.find("try a smaller --context"), std::string::npos) << chat.err;
 }

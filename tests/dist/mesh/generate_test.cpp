@@ -207,7 +207,7 @@ TEST(Generate, AllRanksRejectWhatDoesNotFitOne) {
       generate::pass_layouts({}, *open.model, {.sequences = 1, .positions = 64}, 1, DeviceKind::cpu, ranks_of(held, 2));
   std::int64_t needed = 0;
   for (const int stage : {0, 1}) {
-    needed = std::max(needed, generate::planned_bytes(*open.model, layouts, stage) +
+    needed = std::max(needed, generate::planned_memory(*open.model, layouts, stage).device +
                                   plan::overhead_of(plan::load_target("cpu"), layouts.front().mesh, stage));
   }
   std::vector<std::int64_t> of_ranks;
@@ -254,7 +254,7 @@ TEST(Generate, SequencesAreInGroupsOfTheStages) {
         generate::pass_layouts({}, *open.model, size, 1, DeviceKind::cpu, ranks_of(held, 2));
     std::int64_t most = 0;
     for (const int stage : {0, 1}) {
-      most = std::max(most, generate::planned_bytes(*open.model, layouts, stage) +
+      most = std::max(most, generate::planned_memory(*open.model, layouts, stage).device +
                                 plan::overhead_of(plan::load_target("cpu"), layouts.front().mesh, stage));
     }
     return Bytes(most);

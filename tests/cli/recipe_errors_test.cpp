@@ -1,0 +1,164 @@
+// Mistakes of a recipe: `plan` and `fit` print all of them at once, each with its place.
+#include "cli/testing/binary.h"
+
+namespace hawser {
+namespace {
+
+class RecipeErrors : public testing::Binary {
+ protected:
+  void SetUp() override {
+    Binary::SetUp();
+    write("data.jsonl", testing::forty_documents());
+  }
+  // A valid recipe for the model `gqa`, of two blocks; `more`: further sections, from line 5 on.
+  void recipe(const std::string& more, const std::string& batch = "2") {
+    write("r.yaml", "model: {path: " + testing::tiny("gqa").string() + "}\n" +
+                        "data: {train: data.jsonl, sequence_length: 16}\ntrain: {steps: 1, global_batch_size: " +
+                        batch + "}\noutput: run\n" + more);
+  }
+  void both_reject(const std::string& arguments, const std::vector<std::string>& lines) {
+    rejected("plan r.yaml " + arguments, lines);
+    rejected("fit r.yaml " + arguments, lines);
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
+  }
+};
+
+const std::string kLinears = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj";
+
+TEST_F(RecipeErrors, PlanAndFitReportTheSame) {
+  recipe(
+      "memory:\n  activation_checkpointing: [full, none, none]\nmoe: {z_loss_coefficient: 1}\n"
+      "precision: {compute: fp8, fp8: {layers: [1, 7]}}\n",
+      "3");
+  const std::vector<std::string> of_model = {
+      "r.yaml: list length differs from the number of blocks (expected 2, got 3) at memory.activation_checkpointing, "
+      "line 6",
+      "r.yaml: the model has no experts at moe.z_loss_coefficient, line 7",
+      "r.yaml: the model has no such block (expected blocks 0 to 1, got 7) at precision.fp8.layers, line 8"};
+  std::vector<std::string> all = {
+      "r.yaml: batch does not divide over the ranks (expected a multiple of 2: 2 data ranks x micro_batch_size 1, got "
+      "3) at train.global_batch_size, line 3; try train.global_batch_size: 2 or 4"};
+  all.insert(all.end(), of_model.begin(), of_model.end());
+  both_reject("--ranks 2", all);
+  both_reject("", of_model);
+}
+
+// Neither a mistake in one entry of a list, nor one of the start, hides what is wrong with the model's names.
+TEST_F(RecipeErrors, NoMistakeOfAdaptersHidesAnother) {
+  recipe(
+      "adapter:\n  kind: lora\n  targets: [\"q_proj(\", nope]\n  modules_to_save: [nrm]\n  dora: true\n"
+      "precision: {compute: fp8, fp8: {layers: [x, 7], exclude: [\"[\", down_prj]}}\n");
+  const std::string modules =
+      "embed_tokens, input_layernorm, q_proj, k_proj, v_proj, o_proj, post_attention_layernorm, gate_proj, up_proj, "
+      "down_proj, norm, lm_head";
+  const std::vector<std::string> lines = {
+      "r.yaml: not a block or a range of blocks (expected all, numbers from 0, or ranges such as 2-29, got x) at "
+      "precision.fp8.layers, line 10",
+      "r.yaml: not a regular expression (got [) at precision.fp8.exclude, line 10; try a name such as down_proj, or "
+      ".*[.][01][.].*down_proj",
+      "r.yaml: not a regular expression (got q_proj() at adapter.targets, line 7; try a name such as q_proj, or "
+      ".*[qv]_proj",
+      "r.yaml: the model has no such module (expected " + modules +
+          ", got nrm) at adapter.modules_to_save, line 8; try norm",
+      "r.yaml: the model has no such Linear (expected " + kLinears +
+          " or all-linear, got nope) at adapter.targets, "
+          "line 7",
+      "r.yaml: the model has no such Linear (expected " + kLinears +
+          ", got down_prj) at precision.fp8.exclude, line "
+          "10; try down_proj",
+      "r.yaml: the model has no such block (expected blocks 0 to 1, got 7) at precision.fp8.layers, line 10",
+      "r.yaml: FP8 with DoRA is not supported at adapter.dora, line 9; try adapter.dora: false, or precision.compute: "
+      "bf16"};
+  both_reject("", lines);
+}
+
+TEST_F(RecipeErrors, AnAdapterOfRandomWeightsHidesNothing) {
+  write("r.yaml", "model: {config: " + (testing::tiny("gqa") / "config.json").string() +
+                      "}\ndata: {train: none.jsonl, sequence_length: 16}\ntrain: {steps: 1, global_batch_size: 3}\n"
+                      "output: run\nadapter: {kind: lora, targets: nope}\n");
+  rejected("fit r.yaml --ranks 2",
+           {"r.yaml: an adapter of random weights (expected a model with weights) at adapter.kind, line 5; try "
+            "model.path in place of model.config, or adapter.kind: none",
+            "r.yaml: batch does not divide over the ranks (expected a multiple of 2: 2 data ranks x micro_batch_size "
+            "1, got 3) at train.global_batch_size, line 3; try train.global_batch_size: 2 or 4",
+            "r.yaml: the model has no such Linear (expected " + kLinears +
+                " or all-linear, got nope) at "
+                "adapter.targets, line 5",
+            "none.jsonl: no such file at data.train[0]"});
+}
+
+// A mistake of a key says nothing about the keys that depend on it, and hides nothing about the others.
+TEST_F(RecipeErrors, AMistakeOfAKeyHidesOnlyWhatDependsOnIt) {
+  recipe("memory: {activation_checkpointing: [full]}\noptimizer: {epsilon: small}\nadapter: {rank: 4}\n", "3");
+  const std::string epsilon = "r.yaml: wrong type (expected a number above 0, got small) at optimizer.epsilon, line 6";
+  const std::string adapter =
+      "r.yaml: no adapter trains without adapter.kind at adapter.rank, line 7; try adapter.kind: lora";
+  const std::string batch =
+      "r.yaml: batch does not divide over the ranks (expected a multiple of 2: 2 data ranks x micro_batch_size 1, got "
+      "3) at train.global_batch_size, line 3; try train.global_batch_size: 2 or 4";
+  const std::string blocks =
+      "r.yaml: list length differs from the number of blocks (expected 2, got 1) at memory.activation_checkpointing, "
+      "line 5";
+  both_reject("--ranks 2", {epsilon, adapter, batch, blocks});
+  both_reject("--ranks 2 --set train.stepz=7",
+              {"--set: unknown key at train.stepz; try train.steps", epsilon, adapter, batch, blocks});
+  const std::string whole = "--set: wrong type (expected a whole number of at least 1, got x) at ";
+  both_reject("--ranks 2 --set train.micro_batch_size=x", {whole + "train.micro_batch_size", epsilon, adapter, blocks});
+  both_reject("--set parallel.context_parallel_degree=x --set memory.activation_checkpointing=no",
+              {whole + "parallel.context_parallel_degree", epsilon,
+               "--set: unknown value (expected none, selective, gate_up, qkv, projections, full or auto, got no) at "
+               "memory.activation_checkpointing; try none",
+               adapter});
+}
+
+// A wrong name means the key that it resembles: this is not missing, too.
+TEST_F(RecipeErrors, AWrongNameIsNoMissingKey) {
+  const std::string start = "model: {path: " + testing::tiny("gqa").string() + "}\ndata: {train: none.jsonl, ";
+  write("r.yaml", start + "seq_len: 16}\ntrain: {stepz: 1}\noutptu: run\n");
+  rejected("fit r.yaml",
+           {"r.yaml: unknown key at data.seq_len, line 2; try data.sequence_length",
+            "r.yaml: unknown key at train.stepz, line 3; try train.steps",
+            "r.yaml: unknown key at outptu, line 4; try output", "none.jsonl: no such file at data.train[0]"});
+  write("r.yaml", start + "sequence_length: 16}\ntraining: {steps: 1, micro_batch_size: 2}\noutput: 7\n");
+  rejected("fit r.yaml",
+           {"r.yaml: unknown key at training, line 3; try train", "none.jsonl: no such file at data.train[0]"});
+  write("r.yaml", start + "sequence_length: 16}\ntrain: 5\noutput: 7\n");
+  rejected("fit r.yaml", {"r.yaml: wrong type (expected a section of keys, got 5) at train, line 3",
+                          "none.jsonl: no such file at data.train[0]"});
+}
+
+TEST_F(RecipeErrors, AdaptersNameTheirOrigin) {
+  recipe("adapter:\n  kind: lora\n");
+  const std::string linear = "the model has no such Linear (expected " + kLinears + " or all-linear, got nope) at ";
+  both_reject("--set adapter.targets=nope", {"--set: " + linear + "adapter.targets"});
+  both_reject("--set 'adapter.targets=[q_proj]' --set adapter.modules_to_save=q_proj",
+              {"--set: these modules train in full only together (expected q_proj, k_proj, v_proj, got q_proj) at "
+               "adapter.modules_to_save",
+               "--set: a module that trains in full has an adapter (got model.layers.0.self_attn.q_proj) at "
+               "adapter.modules_to_save"});
+  rejected("recipe init --model " + testing::tiny("gqa").string() +
+               " --set adapter.kind=lora --set adapter.targets=nope --set moe.balancing=none",
+           {"--set: the model has no experts at moe.balancing", "--set: " + linear + "adapter.targets"});
+  rejected("recipe init --model " + testing::tiny("gqa").string() +
+               " --set adapter.kind=lora --set adapter.targets=nope --set train.stepz=1",
+           {"--set: unknown key at train.stepz; try train.steps", "--set: " + linear + "adapter.targets"});
+}
+
+// Ranks that another launcher started find the same.
+TEST_F(RecipeErrors, UnderMpirunTheyArePrintedOnce) {
+  recipe("memory: {activation_checkpointing: [full]}\n", "3");
+  const testing::Ran ran =
+      shell("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q --oversubscribe -np 2 " +
+            std::string(HAWSER_BINARY) + " fit r.yaml --set train.stepz=1");
+  EXPECT_EQ(ran.code, 2);
+  std::vector<std::string> lines;
+  for (const std::string& line : testing::lines_of(ran.err)) {
+    if (line.starts_with("hawser: ")) lines.push_back(line.substr(8, 30));
+  }
+  EXPECT_EQ(lines, (std::vector<std::string>{"--set: unknown key at train.st", "r.yaml: batch does not divide ",
+                                             "r.yaml: list length differs fr"}))
+      << ran.err;
+}
+
+}  // namespace
+}  // namespace hawser
