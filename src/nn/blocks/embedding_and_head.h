@@ -71,7 +71,8 @@ class EmbeddingLayer {
   std::optional<Norm> norm_;
 };
 
-// What the head predicts. All but `language_model` are not supported yet.
+// What the head predicts. All but `language_model` are not supported yet. That of masks is the same computation, but no
+// data have labels of their own rows: labels are those of the next rows.
 enum class HeadKind {
   language_model,           // the next token of each row
   masked_language_model,    // the token of each row with a label
