@@ -215,8 +215,8 @@ class ModelState {
   std::int64_t kv_cache_host_bytes_ = 0;
   Arena arena_, host_arena_;
   std::vector<FlatState> flats_;
-  std::vector<nn::KvCache> kv_caches_;  // by layer
-  std::vector<TensorView> ropes_;       // frequencies
+  std::vector<nn::KvCache> kv_caches_;                        // by layer
+  std::vector<TensorView> ropes_;                             // frequencies
   std::map<std::array<std::int64_t, 3>, TensorView> slopes_;  // by AttentionConfig::heads and heads_part
   TensorView optimizer_scalars_, loss_factor_, norms_, auxiliary_statistics_;
   TensorView site_scales_, site_records_, site_amax_, site_saturated_, site_elements_, amax_history_;
