@@ -3,19 +3,12 @@
 // (tests/golden/blocks, made by tools/golden/make_blocks.py).
 #include <gtest/gtest.h>
 
-#include <functional>
-
-#include "engine/feed.h"
-#include "engine/session.h"
-#include "generate/decoder.h"
-#include "golden.h"
-#include "plan/layout.h"
+#include "blocks.h"
 
 namespace hawser {
 namespace {
 
-constexpr std::int64_t kVocabulary = 67, kWidth = 36, kHeads = 3, kHeadDim = 12, kInner = 50;
-constexpr nn::NormConfig kLayerNorm{.kind = nn::NormKind::layer, .bias = true};
+using namespace testing::blocks;
 
 // `p`: what the names of its Linears begin with.
 nn::MlpConfig gelu_mlp(const std::string& norm, const std::string& p, bool bias) {
@@ -182,7 +175,7 @@ models::ModelDescription gemma3() {
   return d;
 }
 
-// Soft-capped scores, with and without a window.
+// Soft-capped scores, with and without a window, and soft-capped logits.
 models::ModelDescription gemma2() {
   models::ModelDescription d = gemma3();
   for (models::BlockDescription& block : d.blocks) {
@@ -190,15 +183,18 @@ models::ModelDescription gemma2() {
     block.attention.rope = 0;
     block.attention.softcap = 1.5;
   }
+  d.head.softcap = 2.0;
   d.ropes.resize(1);
   return d;
 }
 
-// ALiBi of three heads; no RoPE and no positions of the embedding.
+// ALiBi of three heads; no RoPE and no positions of the embedding, but a norm.
 models::ModelDescription bloom() {
   models::ModelDescription d = neox();
   d.family = "bloom";
   d.embedding.table = "transformer.word_embeddings";
+  d.embedding.norm_config = kLayerNorm;
+  d.embedding.norm = "transformer.word_embeddings_layernorm";
   for (int b = 0; b < 2; ++b) {
     const std::string p = cat("transformer.h.", b, ".");
     models::BlockDescription& block = d.blocks[static_cast<std::size_t>(b)];
@@ -328,103 +324,6 @@ models::ModelDescription parallel_llama() {
   return d;
 }
 
-std::string golden(const std::string& name, const std::string& file) {
-  return cat(HAWSER_SOURCE_DIR, "/tests/golden/blocks/", name, "/", file);
-}
-
-checkpoint::SafetensorsFolder open(const models::Model& model, const std::string& folder) {
-  Problems problems;
-  auto opened = checkpoint::SafetensorsFolder::open(folder, problems);
-  if (opened) models::check_weights(model, *opened, problems);
-  EXPECT_EQ(problems.lines(), "");
-  return std::move(*opened);
-}
-
-step::HostBatch document(const std::vector<std::int32_t>& ids) {
-  step::HostBatch batch{.ids = ids, .labels = ids};
-  batch.labels.erase(batch.labels.begin());
-  batch.labels.push_back(-100);
-  const auto length = static_cast<std::int32_t>(ids.size());
-  for (std::int32_t i = 0; i < length; ++i) batch.positions.push_back(i);
-  batch.diagonal = {0, length, 0, length, 0, 0};
-  batch.token_mask.assign(ids.size(), 1);
-  return batch;
-}
-
-struct Difference {
-  double loss = 0, router_loss = 0;
-  std::map<std::string, double> gradients;  // relative, by tensor
-};
-
-// The difference of a description's loss and gradients from the golden ones.
-Difference difference(const std::string& name, models::ModelDescription description, Checkpointing checkpointing,
-                      bool delayed) {
-  const models::Model model(std::move(description));
-  const nlohmann::json expected = testing::read_json(golden(name, "expected.json"));
-  const auto ids = expected.at("ids").get<std::vector<std::int32_t>>();
-  plan::Layout layout;
-  layout.batch = {.sequences = 1, .sequence_length = static_cast<std::int64_t>(ids.size()), .max_documents = 1};
-  layout.policies.assign(static_cast<std::size_t>(model.layers()),
-                         {.checkpointing = checkpointing, .delay_weight_gradients = delayed});
-  plan::set_masks(layout.batch, model);
-  plan::set_bounds(layout);
-  const auto device = make_cpu_device();
-  const auto mesh = comm::make_self_mesh();
-  engine::Session session(model, layout, *device, *mesh, {step::Purpose::gradient_norms}, std::nullopt,
-                          {.replay = true});
-  auto weights = open(model, golden(name, "model")), gradients = open(model, golden(name, "gradients"));
-  session.load(weights, 0);
-  step::StepInput input;
-  const auto targets = static_cast<double>(ids.size() - 1);
-  input.record.inverse_targets = static_cast<float>(1 / targets);
-  input.batches = {std::make_shared<step::HostBatch>(document(ids))};
-  const step::StepOutput output = session.enqueue(step::Purpose::gradient_norms, input);
-  session.synchronize();
-  Difference out{.loss = std::abs(output.result->loss_sum.value() / targets / expected.at("loss").get<double>() - 1)};
-  if (const double router_loss = expected.value("router_loss", 0.0); router_loss > 0) {
-    out.router_loss = std::abs(output.result->auxiliary_loss / router_loss - 1);
-  }
-  for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
-    const nn::Flat& flat = model.flat(f);
-    const std::int64_t count = session.state().flat(f).count;
-    const TensorView own = session.executor(step::Purpose::gradient_norms).gradient_shard(f);
-    const Storage reference(*device, DType::f32, {count});
-    models::load_flat(model, f, gradients, 0, count, reference);
-    for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
-      const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
-      double squares = 0, norm = 0;
-      const std::int64_t row = param.elements() / param.shape[0];
-      const bool experts = param.segments.size() > 3;  // each is a tensor of its own; those of a fused QKV are not
-      for (const nn::Segment& segment : param.segments) {
-        const std::int64_t begin = flat.offset(p) + segment.row * row;
-        if (experts) squares = norm = 0;
-        for (std::int64_t i = begin; i < begin + segment.rows * row; ++i) {
-          const double there = reference.view().data<float>()[i];
-          squares += std::pow(own.data<float>()[i] - there, 2);
-          norm += there * there;
-        }
-        out.gradients[experts ? segment.name : param.name] = std::sqrt(squares / norm);
-      }
-    }
-  }
-  return out;
-}
-
-void expect_equal(const std::string& name, const std::function<models::ModelDescription()>& describe) {
-  for (const bool delayed : {false, true}) {
-    for (const auto checkpointing : {Checkpointing::none, Checkpointing::selective, Checkpointing::gate_up,
-                                     Checkpointing::qkv, Checkpointing::projections, Checkpointing::full}) {
-      const Difference off = difference(name, describe(), checkpointing, delayed);
-      EXPECT_LT(off.loss, 1e-6) << name;
-      EXPECT_LT(off.router_loss, 1e-6) << name;
-      for (const auto& [tensor, error] : off.gradients) {
-        // The gradient of a key's bias is zero up to rounding where a softmax ignores it; it is part of a fused bias.
-        EXPECT_LT(error, 1e-5) << name << ": " << tensor << ", checkpointing " << static_cast<int>(checkpointing);
-      }
-    }
-  }
-}
-
 TEST(Blocks, NeoXIsDataAlone) {
   expect_equal("neox", neox);
   expect_equal("neox", interleaved_neox);
@@ -468,51 +367,10 @@ TEST(Blocks, OneNormOfAParallelBlockIsDataAlone) {
   expect_equal("parallel_llama", parallel_llama);
 }
 
-// The loss of generation: logits of passes over a prompt and then one token each.
-double loss_of_generation(engine::OpenModel& model, const std::vector<std::int32_t>& ids) {
-  const auto device = make_cpu_device();
-  const auto length = static_cast<std::int64_t>(ids.size());
-  generate::Decoder decoder(model, {}, {.sequences = 1, .positions = length}, 1, *device);
-  double sum = 0;
-  for (std::int64_t at = 0; at + 1 < length; ++at) {
-    std::span<const float> logits;
-    if (at < 9) {
-      logits = decoder.prefill(0, 0, std::span(ids).first(static_cast<std::size_t>(at + 1)));
-    } else {
-      const generate::Decoder::NewToken token{0, at, ids[static_cast<std::size_t>(at)]};
-      decoder.decode({&token, 1});
-      logits = decoder.logits(0);
-    }
-    double total = 0;
-    for (const float logit : logits) total += std::exp(static_cast<double>(logit));
-    sum += std::log(total) - logits[static_cast<std::size_t>(ids[static_cast<std::size_t>(at + 1)])];
-  }
-  return sum / static_cast<double>(length - 1);
-}
-
-// The KV cache has the keys that attention reads.
 TEST(Blocks, GenerationComputesTheSameLoss) {
-  const std::map<std::string, std::function<models::ModelDescription()>> descriptions = {
+  const std::map<std::string, Describe> descriptions = {
       {"gemma3", gemma3}, {"qwen3", qwen3}, {"falcon", falcon}, {"gemma2", gemma2}, {"bloom", bloom}};
-  for (const auto& [name, describe] : descriptions) {
-    engine::OpenModel model;
-    model.model = std::make_unique<models::Model>(describe());
-    model.weights = open(*model.model, golden(name, "model"));
-    const nlohmann::json expected = testing::read_json(golden(name, "expected.json"));
-    const double loss = loss_of_generation(model, expected.at("ids").get<std::vector<std::int32_t>>());
-    EXPECT_NEAR(loss / expected.at("loss").get<double>(), 1.0, 1e-6) << name;
-  }
-}
-
-using Change = std::function<void(models::ModelDescription&)>;
-
-void expect_another(const std::string& name, const std::function<models::ModelDescription()>& describe,
-                    const std::map<std::string, Change>& changes) {
-  for (const auto& [text, change] : changes) {
-    models::ModelDescription description = describe();
-    change(description);
-    EXPECT_GT(difference(name, description, Checkpointing::none, false).loss, 1e-6) << text;
-  }
+  for (const auto& [name, describe] : descriptions) expect_equal_generation(name, describe);
 }
 
 // What a description says matters: each of these is another model.
@@ -541,7 +399,8 @@ TEST(Blocks, AWrongDescriptionIsFound) {
                    }}});
   expect_another("gemma2", gemma2,
                  {{"no soft cap", [](auto& d) { d.blocks[1].attention.softcap = 0; }},
-                  {"another soft cap", [](auto& d) { d.blocks[0].attention.softcap = 1.6; }}});
+                  {"another soft cap", [](auto& d) { d.blocks[0].attention.softcap = 1.6; }},
+                  {"another soft cap of logits", [](auto& d) { d.head.softcap = 2.1; }}});
   expect_another("bloom", bloom, {{"no ALiBi", [](auto& d) { d.blocks[1].attention.alibi = false; }}});
   expect_another(
       "gemma3", gemma3,

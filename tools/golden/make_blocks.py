@@ -17,9 +17,10 @@ import safetensors.torch
 import torch
 import transformers
 from transformers import (
-    BloomConfig, BloomForCausalLM, FalconConfig, FalconForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM,
-    Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM,
-    MixtralConfig, MixtralForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+    BertConfig, BertForMaskedLM, BloomConfig, BloomForCausalLM, FalconConfig, FalconForCausalLM, Gemma2Config,
+    Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, GPTJConfig, GPTJForCausalLM,
+    GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen3Config,
+    Qwen3ForCausalLM, RobertaConfig, RobertaForMaskedLM)
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
@@ -46,14 +47,6 @@ class ParallelLlama(LlamaForCausalLM):
         super().__init__(config)
         for i in range(config.num_hidden_layers):
             self.model.layers[i] = ParallelLlamaLayer(config, i)
-
-
-class BloomBlocks(BloomForCausalLM):
-    """BLOOM without the norm of its embeddings."""
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.transformer.word_embeddings_layernorm = torch.nn.Identity()
 
 
 CASES = {
@@ -98,23 +91,42 @@ CASES = {
         vocab_size=67, hidden_size=36, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2, head_dim=8,
         intermediate_size=50, max_position_embeddings=64, rms_norm_eps=1e-6, tie_word_embeddings=False,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0})),
-    # Soft-capped scores, with and without a window, and the norms of Gemma.
+    # Soft-capped scores, with and without a window, soft-capped logits, and the norms of Gemma.
     "gemma2": (Gemma2ForCausalLM, Gemma2Config(
         vocab_size=67, hidden_size=33, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, head_dim=10,
         intermediate_size=50, hidden_activation="gelu_pytorch_tanh", max_position_embeddings=64, rms_norm_eps=1e-6,
         query_pre_attn_scalar=14, sliding_window=5, layer_types=["sliding_attention", "full_attention"],
         attention_bias=False, attention_dropout=0.0, tie_word_embeddings=True, pad_token_id=None,
-        attn_logit_softcapping=1.5, final_logit_softcapping=None,
+        attn_logit_softcapping=1.5, final_logit_softcapping=2.0,
         rope_parameters={"rope_type": "default", "rope_theta": 1000.0})),
-    # ALiBi of a number of heads that is no power of two; no RoPE and no positions of the embedding.
-    "bloom": (BloomBlocks, BloomConfig(
+    # ALiBi of a number of heads that is no power of two; no RoPE and no positions of the embedding, but a norm.
+    "bloom": (BloomForCausalLM, BloomConfig(
         vocab_size=67, hidden_size=36, n_layer=2, n_head=3, hidden_dropout=0.0, attention_dropout=0.0,
         tie_word_embeddings=True)),
+    # Interleaved rotation of a part of each head, one norm for attention and MLP, biases of the MLP and of the head.
+    "gptj": (GPTJForCausalLM, GPTJConfig(
+        vocab_size=67, n_embd=36, n_layer=2, n_head=3, n_inner=50, n_positions=64, rotary_dim=6,
+        activation_function="gelu_new", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, tie_word_embeddings=False)),
+    # Attention to later tokens, norms of sums, token types, the transform and the bias of a head of masks.
+    "bert": (BertForMaskedLM, BertConfig(
+        vocab_size=67, hidden_size=36, num_hidden_layers=2, num_attention_heads=3, intermediate_size=50,
+        max_position_embeddings=64, layer_norm_eps=1e-5, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)),
+    # The same with one token type and positions that begin at 2.
+    "roberta": (RobertaForMaskedLM, RobertaConfig(
+        vocab_size=67, hidden_size=36, num_hidden_layers=2, num_attention_heads=3, intermediate_size=50,
+        max_position_embeddings=66, type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=1, hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0)),
 }
 
 
 def set_double_frequencies(model):
-    """Computes the rotary frequencies again, in float64."""
+    """Computes the rotary frequencies again, in float64; GPT-J has a table of sines and cosines."""
+    for module in model.modules():
+        if hasattr(module, "embed_positions"):
+            positions, dims = module.embed_positions.shape
+            frequencies = 10000.0 ** (-torch.arange(0, dims, 2, dtype=torch.float64) / dims)
+            angles = torch.arange(positions, dtype=torch.float64)[:, None] * frequencies
+            module.embed_positions = torch.cat((angles.sin(), angles.cos()), dim=1)
     rotary = next((module for key, module in model.named_modules() if key.endswith("rotary_emb")), None)
     if rotary is None:
         return
@@ -137,7 +149,7 @@ def make(name, folder):
     weights = {}
     for key, parameter in model.named_parameters():
         noise = generator.standard_normal(tuple(parameter.shape))
-        norm = ("norm" in key or ".ln_" in key) and key.endswith(".weight")
+        norm = ("norm" in key.lower() or ".ln_" in key) and key.endswith(".weight")
         one = 0.0 if name.startswith("gemma") else 1.0
         weights[key] = torch.tensor(one + 0.2 * noise if norm else 0.25 * noise, dtype=torch.float32)
     model = model.double()
@@ -146,12 +158,18 @@ def make(name, folder):
             parameter.copy_(weights[key].double())
     set_double_frequencies(model)
     ids = generator.integers(0, config.vocab_size, 29).tolist()
-    loss, router_loss = losses(model, ids)
+    more = {}
+    if name == "bert":
+        more["token_type_ids"] = generator.integers(0, config.type_vocab_size, len(ids)).tolist()
+    if name == "roberta":
+        ids = [2 if i == config.pad_token_id else i for i in ids]  # padding has no position
+    loss, router_loss = losses(model, ids, more)
     assert loss.dtype == torch.float64
     (loss + router_loss).backward()
     gradients = {key: parameter.grad for key, parameter in model.named_parameters()}
-    assert min(gradient.norm().item() for gradient in gradients.values()) > 1e-4
-    slope_error = check_slope(model, ids, gradients, generator)
+    # The softmax ignores a bias of all keys.
+    assert min(gradient.norm().item() for key, gradient in gradients.items() if not key.endswith("key.bias")) > 1e-4
+    slope_error = check_slope(model, ids, more, gradients, generator)
 
     if name == "mixtral":
         weights, gradients = by_expert(weights), by_expert(gradients)
@@ -164,15 +182,15 @@ def make(name, folder):
         os.chmod(path, 0o644)
     jsonfiles.write_json(os.path.join(folder, "expected.json"), {
         "made_with": {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__},
-        "ids": ids, "loss": loss.item(),
+        "ids": ids, **more, "loss": loss.item(),
         **({"router_loss": router_loss.item()} if name == "mixtral" else {})})
     return f"{name}: loss {loss.item():.6f}, slope off by {slope_error:.0e}"
 
 
-def losses(model, ids):
-    """The loss of the tokens and that of the routers, which is 0 without any."""
+def losses(model, ids, more):
+    """The loss of the tokens and that of the routers, which is 0 without any. more: the model's other inputs."""
     with oracle.all_double():
-        output = model(torch.tensor([ids]))
+        output = model(torch.tensor([ids]), **{key: torch.tensor([values]) for key, values in more.items()})
     loss = torch.nn.functional.cross_entropy(output.logits[0, :-1], torch.tensor(ids[1:]))
     router_loss = getattr(output, "aux_loss", None)
     if router_loss is None:
@@ -197,7 +215,7 @@ def by_expert(tensors):
     return out
 
 
-def check_slope(model, ids, gradients, generator):
+def check_slope(model, ids, more, gradients, generator):
     """Checks the gradient along a random direction against a difference quotient of the loss."""
     directions = {key: torch.tensor(generator.standard_normal(tuple(g.shape))) for key, g in gradients.items()}
     slope = sum((gradients[key] * directions[key]).sum().item() for key in gradients)
@@ -207,7 +225,7 @@ def check_slope(model, ids, gradients, generator):
         for multiple in (-2, -1, 1, 2):
             for key, parameter in model.named_parameters():
                 parameter.copy_(originals[key] + multiple * step * directions[key])
-            values[multiple] = sum(losses(model, ids)).item()
+            values[multiple] = sum(losses(model, ids, more)).item()
     quotient = (8 * (values[1] - values[-1]) - (values[2] - values[-2])) / (12 * step)
     error = abs(quotient - slope) / sum(g.square().sum().item() for g in gradients.values()) ** 0.5
     assert error < 1e-8, f"gradient off by {error:.1e}: {slope} {quotient}"
