@@ -1,5 +1,6 @@
 // A model like BERT on tensor ranks and on ranks that shard it: embeddings of token types and of positions with an
 // offset, normed, whose sum backward computes again; blocks with norms of the sums; a head that transforms its input.
+#include "support/pipeline.h"
 #include "tensor_case.h"
 
 namespace hawser {
@@ -54,6 +55,24 @@ TEST(EmbeddingAndHead, TrainLikeOneRank) {
       division.one_plan = true;
       expect_equal(tied, {.tensor = world}, division, text + ", one plan");
     }
+  }
+}
+
+// The first stage gathers the embedding's weights for its backward, too, and the last one has the head's transform.
+TEST(EmbeddingAndHead, TrainOverStagesLikeOneRank) {
+  const int world = the_world->size();
+  if (world != 2 && world != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
+  for (const bool tied : {true, false}) {
+    const models::Model model(masked_model(tied, 3));
+    plan::Layout layout = testing::toy_layout({.shard = world / 2}, model);
+    layout.micro_batches = 3;
+    layout.policies.assign(layout.policies.size(), {.checkpointing = Checkpointing::full});
+    plan::set_partition(layout, model, {.stages = 2, .ends = {1, model.blocks()}});
+    layout.passes = testing::one_forward_one_backward_of(2);
+    const testing::Trained cut = testing::train(model, layout, {.micro_batches = layout.micro_batches});
+    testing::expect_one_ranks_training(model, testing::toy_layout({}, model),
+                                       layout.batch.sequences * layout.data_ranks() * layout.micro_batches, cut,
+                                       tied ? "stages, tied" : "stages");
   }
 }
 
