@@ -122,14 +122,15 @@ inline Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& 
         engine::values_of(session, session.executor(step::Purpose::gradient_norms).gradient_shard(f));
     for (const nn::Param& param : flat.params()) {
       for (const nn::Segment& segment : param.segments) {
-        out.gradients[segment.name].assign(static_cast<std::size_t>(nn::segment_shape(segment).elements()),
-                                           std::nanf(""));
+        out.gradients[nn::range_name(segment)].assign(static_cast<std::size_t>(nn::segment_shape(segment).elements()),
+                                                      std::nanf(""));
       }
     }
     for (const models::SegmentPiece& piece : models::segment_pieces(flat, state.begin, state.count)) {
       const nn::Param& param = flat.params()[static_cast<std::size_t>(piece.param)];
-      std::copy_n(values.begin() + piece.at, piece.count,
-                  out.gradients[param.segments[static_cast<std::size_t>(piece.segment)].name].begin() + piece.first);
+      std::copy_n(
+          values.begin() + piece.at, piece.count,
+          out.gradients[nn::range_name(param.segments[static_cast<std::size_t>(piece.segment)])].begin() + piece.first);
     }
   }
   return out;
