@@ -123,7 +123,7 @@ int recipe_init(const RecipeInitOptions& options) {
   Problems problems;
   const Recipe requested = recipe_without_file(first_recipe(options, stays), options.common,
                                                /*runs=*/options.target.empty(), /*keep_relative=*/stays, problems);
-  if (!problems.empty() && judged(requested, {"model.path", "model.config"})) {
+  if (!problems.empty() && accepted(requested, {"model.path", "model.config"})) {
     engine::open_model(plan::model_of(requested), requested.model.path.empty(), problems,
                        engine::changes_of(requested));
   }
