@@ -166,6 +166,22 @@ TEST_F(RecipeErrors, RecipeInitReportsLayoutAndModel) {
            {"--set: wrong type (expected a whole number of at least 1, got x) at train.micro_batch_size", blocks});
 }
 
+// Mistakes of the recipe, of options and of the model hide none of each other.
+TEST_F(RecipeErrors, BenchStepReportsOptionsAndModel) {
+  const std::string bench = "bench step --device cpu --model " + testing::tiny("gqa").string();
+  const std::string blocks =
+      "--set: list length differs from the number of blocks (expected 2, got 1) at memory.activation_checkpointing";
+  rejected(bench +
+               " --documents foo --set train.micro_batch_size=x --set train.epochs=2 --set "
+               "'memory.activation_checkpointing=[full]'",
+           {"--set: wrong type (expected a whole number of at least 1, got x) at train.micro_batch_size",
+            "--set: bench step has no data to repeat at train.epochs; try --steps N",
+            "wrong value (expected mean=TOKENS or long=TOKENS, got foo) at --documents", blocks});
+  // No length is known that the document could exceed.
+  rejected(bench + " --documents long=2000 --set data.sequence_length=x",
+           {"--set: wrong type (expected a whole number of at least 2, got x) at data.sequence_length"});
+}
+
 // Ranks that another launcher started find the same.
 TEST_F(RecipeErrors, UnderMpirunTheyArePrintedOnce) {
   recipe("memory: {activation_checkpointing: [full]}\n", "3");
