@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "autoconfig/fit_machine.h"
+#include "autoconfig/requested.h"
 #include "autoconfig/sample_data.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -15,8 +16,6 @@
 #include "batches/micro_batch.h"
 #include "batches/sequence_packer.h"
 #include "device/device.h"
-#include "engine/model_changes.h"
-#include "engine/open_model.h"
 #include "plan/disk.h"
 #include "plan/run_plan.h"
 #include "prepare/sources.h"
@@ -97,24 +96,18 @@ class Proposer {
 
   engine::OpenModel open_model() const {
     Problems problems;
-    engine::OpenModel open =
-        engine::open_model(plan::model_of(recipe_), recipe_.model.path.empty(), problems, engine::changes_of(recipe_));
+    engine::OpenModel open = open_requested(recipe_, target_, problems);
     problems.throw_if_any();
     return open;
   }
 
   // Chooses the devices, their number, and the memory of each.
   void find_place() {
-    const int gpus = recipe_.run.device == DeviceChoice::cpu ? 0 : cuda_info().devices;
-    std::string name = target_;
-    if (name.empty()) {
-      const bool cuda = recipe_.run.device == DeviceChoice::cuda || gpus > 0;
-      name = plan::target_of(cuda ? DeviceKind::cuda : DeviceKind::cpu);
-    }
-    place_.target = plan::load_target(name);
+    const int gpus = usable_gpus(recipe_);
+    place_.target = choose_target(recipe_, target_, gpus);
     const bool given = recipe_.run.ranks > 0;
     const bool cuda = place_.target.cuda;
-    place_.world = given ? recipe_.run.ranks : cuda ? std::max(1, gpus) : default_ranks(recipe_, DeviceChoice::cpu);
+    place_.world = choose_ranks(recipe_, place_.target, gpus);
     place_.machine = plan::planning_machine(place_.target, place_.world);
     if (!given && place_.world > 1) recipe_.run.ranks = place_.world;
     place_.threads = recipe_.run.threads > 0 ? recipe_.run.threads : std::max(1, place_.machine.cores / place_.world);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -137,6 +138,15 @@ void print_table(const profile::BenchResult& result, const Recipe& recipe, const
   }
 }
 
+// Runs `work`, and adds its mistakes of the user to the problems.
+void collect(Problems& problems, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const UserError& error) {
+    problems.add_lines(error.what());
+  }
+}
+
 }  // namespace
 
 int bench_step(const BenchStepOptions& options) {
@@ -145,21 +155,25 @@ int bench_step(const BenchStepOptions& options) {
   base.data.sequence_length = options.sequence_length;
   base.train.steps = options.steps;
   base.run.threads = options.threads;
-  Problems of_recipe;  // reported with those of the layout and the model
+  Problems of_recipe;  // and of the options and the device; reported with those of the layout and the model
   Recipe recipe = recipe_without_file(base, options.common, /*runs=*/true, /*keep_relative=*/false, of_recipe);
   if (recipe.train.epochs > 0) {
-    throw UserError(Problem{
-        .file = "--set", .what = "bench step has no data to repeat", .at = "train.epochs", .hint = "--steps N"});
+    of_recipe.add(
+        {.file = "--set", .what = "bench step has no data to repeat", .at = "train.epochs", .hint = "--steps N"});
   }
-  const profile::DocumentMix documents =
-      options.documents.empty() ? profile::DocumentMix() : profile::parse_documents(options.documents);
-  profile::set_packing(recipe, documents);
-  profile::document_lengths(documents, recipe.data.sequence_length, plan::packing_of(recipe.data).max_documents, 0);
+  profile::DocumentMix documents;
+  collect(of_recipe, [&] {
+    if (!options.documents.empty()) documents = profile::parse_documents(options.documents);
+    profile::set_packing(recipe, documents);
+    if (!accepted(recipe, {"data.sequence_length"})) return;
+    profile::document_lengths(documents, recipe.data.sequence_length, plan::packing_of(recipe.data).max_documents, 0);
+  });
   const int world = world_size(options.common, recipe.run.ranks > 0 ? recipe.run.ranks : 1);
   if (!recipe.places.contains("train.global_batch_size"))  // one sequence for each group of data ranks
     recipe.train.global_batch_size =
         std::max(1, world / recipe.parallel.context_parallel_degree) * recipe.train.micro_batch_size;
-  const engine::RankDevice device = device_of(recipe, world);
+  engine::RankDevice device;
+  if (accepted(recipe, {"run.device"})) collect(of_recipe, [&] { device = device_of(recipe, world); });
   engine::OpenModel model;
   const auto check = [&](const RankPlace& place, Problems& problems) {
     problems.add(of_recipe);

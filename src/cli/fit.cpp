@@ -113,7 +113,7 @@ Place choose_place(const Recipe& recipe, const FitOptions& options, Problems& pr
   };
   Place place;
   int gpus = 0;
-  const bool has_device = judged(recipe, {"run.device"}) && is_done([&] { gpus = engine::gpus_of(recipe); });
+  const bool has_device = accepted(recipe, {"run.device"}) && is_done([&] { gpus = engine::gpus_of(recipe); });
   place.world =
       world_size(options.common, default_ranks(recipe, gpus > 0 ? DeviceChoice::cuda : DeviceChoice::cpu, gpus));
   if (has_device) is_done([&] { place.device = device_of(recipe, place.world); });

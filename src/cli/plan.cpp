@@ -45,7 +45,7 @@ int plan_here(const Recipe& recipe, int world, const PlanOptions& options, Probl
   const std::optional<plan::Target> read = read_target(target_of(recipe, options), problems);
   const std::string& named = recipe.model.path.empty() ? recipe.model.config : recipe.model.path;
   models::ModelDescription description;
-  if (judged(recipe, {"model.path", "model.config"})) {
+  if (accepted(recipe, {"model.path", "model.config"})) {
     description = models::read_description(resolve_path(recipe, named), problems);
   }
   const engine::ModelChanges changes = engine::changes_of(recipe);

@@ -123,26 +123,26 @@ int prepare(const PrepareOptions& options) {
   const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::prepare, problems);
   prepare::PrepareOptions job = plan::resolve_data(recipe);
   if (recipe.run.threads > 0) job.threads = recipe.run.threads;
-  const bool judged_model = judged(recipe, {"model.path", "model.config"});
+  const bool model_accepted = accepted(recipe, {"model.path", "model.config"});
   const std::string model = recipe.model.path.empty() ? recipe.model.config : recipe.model.path;
-  if (judged_model && !model.empty()) {
+  if (model_accepted && !model.empty()) {
     // Only the model's vocabulary size is needed: its weights may still be downloading.
     const models::ModelDescription description = models::read_description(resolve_path(recipe, model), problems);
     job.vocab_size = description.embedding.vocabulary;
   }
   // Without the place of the tokenizer, any text would be a problem.
-  if (judged_model && judged(recipe, {"data.tokenizer", "data.chat_template", "data.train", "data.validation"})) {
+  if (model_accepted && accepted(recipe, {"data.tokenizer", "data.chat_template", "data.train", "data.validation"})) {
     prepare::check_sources(job, problems);
   } else {
     prepare::find_sources(recipe.data.train, recipe.folder, "data.train", problems);
     prepare::find_sources(recipe.data.validation, recipe.folder, "data.validation", problems);
   }
-  const bool judged_output = judged(recipe, {"output", "data.prepared"});
+  const bool output_accepted = accepted(recipe, {"output", "data.prepared"});
   const bool in_place = prepare::token_files(job).in_place;
-  if (judged_output && !in_place) engine::check_output(job.output, "data.prepared", {}, problems);
+  if (output_accepted && !in_place) engine::check_output(job.output, "data.prepared", {}, problems);
   if (problems.empty() && !in_place) {
     io::check_writable(job.output, problems);
-  } else if (judged_output) {
+  } else if (output_accepted) {
     io::check_may_write(job.output, problems);
   }
   problems.throw_if_any();

@@ -1,5 +1,5 @@
-// `ProgressLine`: the progress of a command on standard error: one updated line on a terminal, elsewhere a line every few
-// seconds.
+// `ProgressLine`: the progress of a command on standard error: one updated line on a terminal, elsewhere a line every
+// few seconds.
 #pragma once
 
 #include <chrono>

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "autoconfig/propose.h"
+#include "autoconfig/requested.h"
 #include "base/error.h"
 #include "base/hub_name.h"
 #include "base/nearest.h"
@@ -16,12 +17,9 @@
 #include "cli/line.h"
 #include "cli/model_name.h"
 #include "config/check_to_write.h"
-#include "engine/model_changes.h"
-#include "engine/open_model.h"
 #include "engine/output_place.h"
 #include "io/files.h"
 #include "io/result_file.h"
-#include "plan/run_plan.h"
 #include "plan/target.h"
 #include "prepare/sources.h"
 
@@ -123,10 +121,7 @@ int recipe_init(const RecipeInitOptions& options) {
   Problems problems;
   const Recipe requested = recipe_without_file(first_recipe(options, stays), options.common,
                                                /*runs=*/options.target.empty(), /*keep_relative=*/stays, problems);
-  if (!problems.empty() && judged(requested, {"model.path", "model.config"})) {
-    engine::open_model(plan::model_of(requested), requested.model.path.empty(), problems,
-                       engine::changes_of(requested));
-  }
+  if (!problems.empty()) autoconfig::open_requested(requested, options.target, problems);
   problems.throw_if_any();
   check_output(options, requested);
   if (requested.output.empty())

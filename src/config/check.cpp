@@ -64,7 +64,7 @@ bool changes(const Recipe& recipe, const Key& key) {
 
 }  // namespace
 
-bool judged(const Recipe& recipe, const std::vector<std::string>& keys) {
+bool accepted(const Recipe& recipe, const std::vector<std::string>& keys) {
   return std::ranges::none_of(keys, [&](const std::string& key) { return recipe.rejected.contains(key); });
 }
 
@@ -89,7 +89,7 @@ std::string unused_fp8_keys(const Recipe& recipe) {
 
 void check_warmup(const Recipe& recipe, Problems& problems) {
   const std::int64_t warmup = recipe.optimizer.warmup_steps, steps = recipe.train.steps;
-  if (warmup <= steps || !judged(recipe, {"optimizer.warmup_steps", "train.steps", "train.epochs"})) return;
+  if (warmup <= steps || !accepted(recipe, {"optimizer.warmup_steps", "train.steps", "train.epochs"})) return;
   const char* key = "optimizer.warmup_steps";
   const bool by_epochs = recipe.train.epochs > 0;
   problems.add({.file = file_of(recipe, key),
@@ -103,7 +103,7 @@ void check_warmup(const Recipe& recipe, Problems& problems) {
 }
 
 void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
-  const auto judged = [&](const std::vector<std::string>& keys) { return hawser::judged(recipe, keys); };
+  const auto accepted = [&](const std::vector<std::string>& keys) { return hawser::accepted(recipe, keys); };
   const auto add = [&](const char* key, Problem problem) {
     problem.file = file_of(recipe, key);
     problem.at = at(recipe, key);
@@ -115,7 +115,7 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
     recipe.rejected.insert(key);
   };
 
-  if (judged({"model.path", "model.config"})) {
+  if (accepted({"model.path", "model.config"})) {
     if (!recipe.model.path.empty() && !recipe.model.config.empty()) {
       add("model.config", {.what = "both model.path and model.config",
                            .expected = "one of the two",
@@ -132,14 +132,14 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
   }
 
   const bool long_documents = recipe.data.long_documents != LongDocuments::split;
-  if (judged({"data.pack", "data.long_documents"}) && recipe.data.pack == Packing::chunks && long_documents) {
+  if (accepted({"data.pack", "data.long_documents"}) && recipe.data.pack == Packing::chunks && long_documents) {
     add("data.long_documents",
         {.what = "data.pack: chunks has no long documents", .expected = "split", .hint = "data.pack: documents"});
   }
 
   // A run folder must not be the file system's root.
   const std::string output = resolve_path(recipe, recipe.output);
-  if (judged({"output"}) && !recipe.output.empty() && output.find_first_not_of("/.") == std::string::npos &&
+  if (accepted({"output"}) && !recipe.output.empty() && output.find_first_not_of("/.") == std::string::npos &&
       output.starts_with("/")) {
     reject("output", {.what = "the root folder",
                       .expected = "a folder of its own",
@@ -147,7 +147,7 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
                       .hint = "output: runs/NAME"});
   }
   // eval and generate would take the model there for the run's.
-  if (judged({"output"}) && !recipe.output.empty() && io::is_file(output + "/config.json")) {
+  if (accepted({"output"}) && !recipe.output.empty() && io::is_file(output + "/config.json")) {
     reject("output", {.what = "the folder of a model",
                       .expected = "a folder of its own",
                       .got = recipe.output,
@@ -155,7 +155,7 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
   }
 
   const auto& train = recipe.train;
-  if (judged({"train.global_batch_size", "train.micro_batch_size"}) &&
+  if (accepted({"train.global_batch_size", "train.micro_batch_size"}) &&
       train.global_batch_size % train.micro_batch_size != 0) {
     reject("train.global_batch_size",
            {.what = "batch sizes do not divide",
@@ -166,7 +166,7 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
 
   const int hybrid = recipe.parallel.hybrid_shard_degree;
   const int context = recipe.parallel.context_parallel_degree;
-  if (judged({"parallel.hybrid_shard_degree", "parallel.context_parallel_degree"}) && hybrid > 1 &&
+  if (accepted({"parallel.hybrid_shard_degree", "parallel.context_parallel_degree"}) && hybrid > 1 &&
       hybrid % context != 0) {
     reject("parallel.hybrid_shard_degree", {.what = "degrees do not divide",
                                             .expected = cat("a multiple of parallel.context_parallel_degree ", context),
@@ -174,28 +174,28 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
                                             .hint = multiples_near("parallel.hybrid_shard_degree", hybrid, context)});
   }
 
-  if (judged({"train.steps", "train.epochs"}) && train.steps > 0 && train.epochs > 0) {
+  if (accepted({"train.steps", "train.epochs"}) && train.steps > 0 && train.epochs > 0) {
     add("train.epochs", {.what = "both train.steps and train.epochs",
                          .expected = "one of the two",
                          .hint = "--set train.steps= without a value"});
   }
 
   const AdapterRecipe& adapter = recipe.adapter;
-  if (judged({"adapter.kind"}) && adapter.kind == AdapterKind::none && !recipe.places.contains("adapter.kind")) {
+  if (accepted({"adapter.kind"}) && adapter.kind == AdapterKind::none && !recipe.places.contains("adapter.kind")) {
     for (const Key& key : schema()) {
-      if (key.section() != "adapter" || !changes(recipe, key) || !judged({key.name})) continue;
+      if (key.section() != "adapter" || !changes(recipe, key) || !accepted({key.name})) continue;
       add(key.name.c_str(), {.what = "no adapter trains without adapter.kind", .hint = "adapter.kind: lora"});
     }
   }
-  if (judged({"adapter.kind", "adapter.targets"}) && adapter.kind != AdapterKind::none && adapter.targets.empty()) {
+  if (accepted({"adapter.kind", "adapter.targets"}) && adapter.kind != AdapterKind::none && adapter.targets.empty()) {
     add("adapter.targets", {.what = "empty list", .expected = "names of Linears", .hint = "all-linear"});
   }
-  if (judged({"precision.compute", "precision.fp8.layers"}) && recipe.precision.compute == ComputePrecision::fp8 &&
+  if (accepted({"precision.compute", "precision.fp8.layers"}) && recipe.precision.compute == ComputePrecision::fp8 &&
       recipe.precision.fp8.layers.empty()) {
     add("precision.fp8.layers",
         {.what = "empty list", .expected = "blocks in FP8", .hint = "all, or precision.compute: auto"});
   }
-  if (purpose == Purpose::train && judged({"adapter.kind", "model.config"}) && adapter.kind != AdapterKind::none &&
+  if (purpose == Purpose::train && accepted({"adapter.kind", "model.config"}) && adapter.kind != AdapterKind::none &&
       recipe.model.path.empty() && !recipe.model.config.empty()) {
     add("adapter.kind", {.what = "an adapter of random weights",
                          .expected = "a model with weights",
@@ -204,7 +204,7 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
 
   const auto& optimizer = recipe.optimizer;
   if (train.steps > 0) check_warmup(recipe, problems);
-  if (judged({"optimizer.minimum_learning_rate", "optimizer.learning_rate"}) &&
+  if (accepted({"optimizer.minimum_learning_rate", "optimizer.learning_rate"}) &&
       optimizer.minimum_learning_rate > optimizer.learning_rate) {
     add("optimizer.minimum_learning_rate", {.what = "minimum learning rate above the peak",
                                             .expected = cat("at most learning_rate ", optimizer.learning_rate),
@@ -222,18 +222,18 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
 
 namespace {
 
-// Whether the number of ranks and the degrees that divide them are known. default_ranks counts the ranks by the degrees.
-bool judged_ranks(const Recipe& recipe) {
-  return judged(recipe, {"run.ranks", "parallel.context_parallel_degree", "parallel.tensor_parallel_degree",
-                         "parallel.pipeline_parallel_degree"}) &&
+// Whether the number of ranks and the degrees that divide them are known. default_ranks derives it from the degrees.
+bool ranks_accepted(const Recipe& recipe) {
+  return accepted(recipe, {"run.ranks", "parallel.context_parallel_degree", "parallel.tensor_parallel_degree",
+                           "parallel.pipeline_parallel_degree"}) &&
          (recipe.run.ranks > 0 ||
-          judged(recipe, {"parallel.hybrid_shard_degree", "parallel.expert_parallel_degree", "run.device"}));
+          accepted(recipe, {"parallel.hybrid_shard_degree", "parallel.expert_parallel_degree", "run.device"}));
 }
 
 }  // namespace
 
 void check_mesh(const Recipe& recipe, int world, Problems& problems) {
-  if (!judged_ranks(recipe)) return;
+  if (!ranks_accepted(recipe)) return;
   const ParallelRecipe& parallel = recipe.parallel;
   const int context = parallel.context_parallel_degree;
   const int model = parallel.tensor_parallel_degree * parallel.pipeline_parallel_degree;
@@ -259,8 +259,8 @@ void check_mesh(const Recipe& recipe, int world, Problems& problems) {
   }
   const int ranks = world / model;
   const int hybrid = parallel.hybrid_shard_degree;
-  const bool judged_hybrid = judged(recipe, {"parallel.hybrid_shard_degree"});
-  if (judged_hybrid && hybrid > 1 && (hybrid % context != 0 || ranks % hybrid != 0)) {
+  const bool hybrid_accepted = accepted(recipe, {"parallel.hybrid_shard_degree"});
+  if (hybrid_accepted && hybrid > 1 && (hybrid % context != 0 || ranks % hybrid != 0)) {
     const std::string expected =
         context == 1 ? "a divisor of " + plural(ranks, "rank")
                      : cat("a multiple of context_parallel_degree ", context, " that divides ", ranks, " ranks");
@@ -280,9 +280,9 @@ void check_layout(const Recipe& recipe, int world, Problems& problems) {
   if (world < 1 || world % inner != 0) return;  // reported above
   const std::int64_t data_ranks = world / inner;
   const std::int64_t step = data_ranks * recipe.train.micro_batch_size;
-  const bool judged_batch =
-      judged_ranks(recipe) && judged(recipe, {"train.global_batch_size", "train.micro_batch_size"});
-  if (judged_batch && recipe.train.global_batch_size % step != 0) {
+  const bool batch_accepted =
+      ranks_accepted(recipe) && accepted(recipe, {"train.global_batch_size", "train.micro_batch_size"});
+  if (batch_accepted && recipe.train.global_batch_size % step != 0) {
     problems.add({.file = file_of(recipe, "train.global_batch_size"),
                   .what = "batch does not divide over the ranks",
                   .expected = cat("a multiple of ", step, ": ", data_ranks, " data ranks x micro_batch_size ",
@@ -293,7 +293,7 @@ void check_layout(const Recipe& recipe, int world, Problems& problems) {
     return;
   }
   const std::int64_t micro_batches = recipe.train.global_batch_size / step;
-  if (judged_batch && micro_batches > kMaxMicroBatches) {
+  if (batch_accepted && micro_batches > kMaxMicroBatches) {
     problems.add({.file = file_of(recipe, "train.global_batch_size"),
                   .what = "too many micro-batches in a step",
                   .expected = cat("at most ", kMaxMicroBatches),

@@ -37,8 +37,8 @@ Recipe read_recipe(const std::string& path, const std::vector<std::string>& over
 Recipe read_recipe(const std::string& path, const std::vector<std::string>& overrides, Purpose purpose,
                    Problems& problems);
 
-// True if none of the keys is in Recipe::rejected.
-bool judged(const Recipe& recipe, const std::vector<std::string>& keys);
+// True if none of the keys is in Recipe::rejected: what depends on them can be checked.
+bool accepted(const Recipe& recipe, const std::vector<std::string>& keys);
 
 // For commands without a recipe file: applies the overrides to `base`. No key is required. `keep_relative`: relative
 // paths stay relative, for a recipe in the working directory.

@@ -42,7 +42,7 @@ class Reader {
   void walk(const YAML::Node& map, const std::string& section);
   void take(const std::string& name, const YAML::Node& node, int line);
   void unknown(const std::string& name, const YAML::Node& node, int line);
-  void mean(const std::string& key);
+  void note_intended(const std::string& key);
   void replace_by_override(Recipe& recipe, const char* by, const char* key);
   std::string at(const std::string& name, int line) const {
     return overriding() || line < 1 ? name : cat(name, ", line ", line);
@@ -53,7 +53,7 @@ class Reader {
   std::string recipe_file_;
   std::map<std::string, Entry> entries_;
   std::set<std::string> seen_;      // keys given in the file being read
-  std::set<std::string> meant_;     // keys that are meant by wrong names
+  std::set<std::string> intended_;  // keys that the file gives under a wrong name or in a broken section
   std::set<std::string> rejected_;  // keys whose value was rejected
 };
 
@@ -74,20 +74,20 @@ std::string quoted(const YAML::Node& node) {
   return list + "]";
 }
 
-// Notes that a mistake stands in place of a value of `key`, so that the key is not missing. An override replaces what
-// the file has.
-void Reader::mean(const std::string& key) {
-  if (find_key(key) != nullptr) (overriding() ? rejected_ : meant_).insert(key);
+// Notes that the user meant to give `key`, under a wrong name or with a value that cannot be read: it is not reported
+// as missing, too. With --set the key is rejected even if the file has a value; in the file, only if no value is given.
+void Reader::note_intended(const std::string& key) {
+  if (find_key(key) != nullptr) (overriding() ? rejected_ : intended_).insert(key);
 }
 
-// The key that is nearest is the one meant; of an unknown section, those with the names of its keys.
+// Assumes that the nearest key is intended; for an unknown section, the keys that have the names of its keys.
 void Reader::unknown(const std::string& name, const YAML::Node& node, int line) {
   std::string hint = hint_for_other_name(name);
-  mean(hint.substr(0, hint.find(' ')));  // a remark may follow
+  note_intended(hint.substr(0, hint.find(' ')));  // a remark may follow
   if (hint.empty()) hint = nearest_key(name);
-  mean(hint);
+  note_intended(hint);
   for (std::size_t i = 0; node.IsMap() && i < schema().size(); ++i) {
-    if (node[schema()[i].leaf()]) mean(schema()[i].name);
+    if (node[schema()[i].leaf()]) note_intended(schema()[i].name);
   }
   if (hint.empty()) hint = "a key of docs/recipe.md";
   problems.add({.file = file_, .what = "unknown key", .at = at(name, line), .hint = hint});
@@ -107,7 +107,7 @@ void Reader::take(const std::string& name, const YAML::Node& node, int line) {
                     .got = quoted(node),
                     .at = at(name, line)});
       for (const Key& key : schema()) {
-        if (key.name.starts_with(name + ".")) mean(key.name);
+        if (key.name.starts_with(name + ".")) note_intended(key.name);
       }
     }
     return;
@@ -192,7 +192,7 @@ void Reader::read_override(const std::string& text) {
   if (equals == std::string::npos || name.empty()) {
     problems.add(
         {.file = file_, .what = "not an assignment", .expected = "KEY=VALUE", .got = text, .hint = "train.steps=10"});
-    mean(name);
+    note_intended(name);
     return;
   }
   const std::string value = text.substr(equals + 1);
@@ -203,7 +203,7 @@ void Reader::read_override(const std::string& text) {
     take(name, read_yaml(value), 0);
   } catch (const YAML::Exception& broken) {
     problems.add({.file = file_, .what = "broken YAML: " + broken.msg, .got = value, .at = name});
-    mean(name);
+    note_intended(name);
   }
 }
 
@@ -237,7 +237,7 @@ void Reader::replace_by_override(Recipe& recipe, const char* by, const char* key
 }
 
 void Reader::store(Recipe& recipe) {
-  for (const std::string& key : meant_) {
+  for (const std::string& key : intended_) {
     if (!entries_.contains(key)) rejected_.insert(key);
   }
   replace_by_override(recipe, "train.steps", "train.epochs");

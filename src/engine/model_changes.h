@@ -11,13 +11,14 @@ namespace hawser::engine {
 // The keys `moe`: coefficients of the losses that routers add. Adds a problem if one is set for a model without
 // experts.
 // The keys `adapter`: with_adapters. Adds a problem for each target that the model does not have.
-// The keys `precision.fp8`, with precision.compute: fp8: which weights are gathered in FP8, frozen ones included. Adds a
-// problem for each block and each Linear that the model has not, and with DoRA. `fallbacks`: modules of Linears that have
-// fallen back from FP8 (engine/fp8_fallback.h).
+// The keys `precision.fp8`, with precision.compute: fp8: which weights are gathered in FP8, frozen ones included. Adds
+// a problem for each block and each Linear that the model has not, and with DoRA. `fallbacks`: modules of Linears that
+// have fallen back from FP8 (engine/fp8_fallback.h).
 ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fallbacks = {});
 
 // A warning about settings of precision.fp8 that have no effect: some are given and precision.compute is not fp8, no
-// Linear of the model is in FP8, or entries of exclude name Linears of other blocks than those of layers alone. "": there are none. `model`: with changes_of(recipe).
+// Linear of the model is in FP8, or entries of exclude name Linears of other blocks than those of layers alone. "":
+// there are none. `model`: with changes_of(recipe).
 std::string useless_fp8(const Recipe& recipe, const models::Model& model);
 
 // A model as `eval` computes it: the load-balancing loss counts if the model's own loss includes it

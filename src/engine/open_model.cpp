@@ -21,7 +21,7 @@ namespace hawser::engine {
 
 namespace {
 
-// Null if the description has problems. If the changes have some, the model is the one without them, for further checks.
+// Null if the description has problems. If the changes have some, the model is the one without them, for more checks.
 std::unique_ptr<models::Model> make_model(models::ModelDescription description, const ModelChanges& changes,
                                           std::size_t before, Problems& problems) {
   if (problems.size() != before) return nullptr;

@@ -44,14 +44,14 @@ struct OpenModel {
 struct ModelChanges {
   // Adds to the description that was read, for instance adapters (nn::AdapterConfig), or problems.
   std::function<void(models::ModelDescription& description, Problems& problems)> describe = {};
-  // Which parameters are frozen, their domains, dtypes and groups. common_domain is for meshes without tensor and expert
-  // ranks (plan::executor_setup).
+  // Which parameters are frozen, their domains, dtypes and groups. common_domain is for meshes without tensor and
+  // expert ranks (plan::executor_setup).
   nn::FlatSpecOf spec_of = nn::common_domain;
 };
 
 // Reads the config and the headers of all weight files and checks them against each other; reads no tensor data. Adds
-// every problem; the result is valid only if none was added. If only `changes` add problems, it has the model without them.
-// `random_weights`: to train from scratch; `path` is a config.json.
+// every problem; the result is valid only if none was added. If only `changes` add problems, it has the model without
+// them. `random_weights`: to train from scratch; `path` is a config.json.
 OpenModel open_model(const std::string& path, bool random_weights, Problems& problems,
                      const ModelChanges& changes = {});
 

@@ -26,10 +26,10 @@ void check_prepared(const plan::RunPlan& plan, Problems& problems) {
 void check_data(const plan::RunPlan& plan, std::int64_t vocabulary, Problems& problems) {
   const Recipe& recipe = plan.recipe;
   if (!plan.prepares) {
-    if (judged(recipe, {"data.train", "data.prepared", "output"})) check_prepared(plan, problems);
+    if (accepted(recipe, {"data.train", "data.prepared", "output"})) check_prepared(plan, problems);
     return;
   }
-  if (judged(recipe, {"data.validation", "data.tokenizer", "data.chat_template", "model.path", "model.config"})) {
+  if (accepted(recipe, {"data.validation", "data.tokenizer", "data.chat_template", "model.path", "model.config"})) {
     prepare::PrepareOptions options = plan.data;
     if (vocabulary > 0) options.vocab_size = vocabulary;
     prepare::check_sources(options, problems);
@@ -42,27 +42,27 @@ void check_data(const plan::RunPlan& plan, std::int64_t vocabulary, Problems& pr
 // Token files that this run prepares are written to a folder of their own only if data.prepared names one.
 void check_places(const plan::RunPlan& plan, Problems& problems) {
   const std::size_t before = problems.size();
-  if (!judged(plan.recipe, {"output"})) return;
+  if (!accepted(plan.recipe, {"output"})) return;
   engine::check_output(plan.files.folder, "output", {}, problems);
   if (problems.size() > before || !plan.prepares || prepare::token_files(plan.data).in_place) return;
-  if (!judged(plan.recipe, {"data.prepared"})) return;
+  if (!accepted(plan.recipe, {"data.prepared"})) return;
   engine::check_output(plan.data.output, "data.prepared", {}, problems);
 }
 
 }  // namespace
 
 void check_fit(const plan::RunPlan& plan, const FitPlace& place, Problems& problems) {
-  const bool judged_output = judged(plan.recipe, {"output"});
+  const bool output_accepted = accepted(plan.recipe, {"output"});
   const std::vector<engine::Fp8Fallback> fallbacks =
-      place.resume && judged_output ? stored_fallbacks(plan) : std::vector<engine::Fp8Fallback>{};
+      place.resume && output_accepted ? stored_fallbacks(plan) : std::vector<engine::Fp8Fallback>{};
   engine::OpenModel open;
-  if (judged(plan.recipe, {"model.path", "model.config"})) {
+  if (accepted(plan.recipe, {"model.path", "model.config"})) {
     open = engine::open_model(plan.model, plan.random_weights, problems,
                               engine::changes_of(plan.recipe, engine::modules_of(fallbacks)));
   }
   if (place.first) check_data(plan, open.model ? open.model->vocabulary() : 0, problems);
   check_places(plan, problems);
-  if (judged_output) io::check_may_write(plan.files.folder, problems);
+  if (output_accepted) io::check_may_write(plan.files.folder, problems);
   if (!problems.empty()) return;
   plan::Machine machine = plan::this_machine();
   machine.ranks = place.ranks_here;

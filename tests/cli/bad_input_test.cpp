@@ -202,11 +202,12 @@ TEST_F(BadInput, GenerateExportAndInspect) {
       "inspect nowhere",
       {"nowhere: no such file or folder (expected a run, a checkpoint, a model or adapter folder, a token file or a "
        "trace)"});
+  const std::string no_model = "nowhere: no such model (expected a Hugging Face folder or a config.json)";
   rejected("bench step --model nowhere --documents 8k",
-           {"wrong value (expected mean=TOKENS or long=TOKENS, got 8k) at --documents"});
+           {"wrong value (expected mean=TOKENS or long=TOKENS, got 8k) at --documents", no_model});
   rejected("bench step --model nowhere --sequence-length 64 --documents long=65",
-           {"a document longer than a sequence (expected at most 64, got 65) at --documents"});
-  rejected("bench step --model nowhere", {"nowhere: no such model (expected a Hugging Face folder or a config.json)"});
+           {"a document longer than a sequence (expected at most 64, got 65) at --documents", no_model});
+  rejected("bench step --model nowhere", {no_model});
 }
 
 }  // namespace

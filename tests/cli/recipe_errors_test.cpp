@@ -144,6 +144,44 @@ TEST_F(RecipeErrors, AdaptersNameTheirOrigin) {
            {"--set: unknown key at train.stepz; try train.steps", "--set: " + linear + "adapter.targets"});
 }
 
+// A mistake of the model's settings hides none of the layout, and a batch that is chosen later is none.
+TEST_F(RecipeErrors, RecipeInitReportsLayoutAndModel) {
+  const std::string init = "recipe init --model " + testing::tiny("gqa").string() +
+                           " --ranks 2 --set 'memory.activation_checkpointing=[full]'";
+  const std::string batch =
+      "--set: batch does not divide over the ranks (expected a multiple of 2: 2 data ranks x micro_batch_size 1, got "
+      "3) at train.global_batch_size; try train.global_batch_size: 2 or 4";
+  const std::string blocks =
+      "--set: list length differs from the number of blocks (expected 2, got 1) at memory.activation_checkpointing";
+  const std::string degrees =
+      "--set: ranks do not divide by the degrees (expected ranks a multiple of 3, got 2 ranks) at "
+      "parallel.context_parallel_degree; try --ranks 3";
+  const std::string unknown = "--set: unknown key at train.stepz; try train.steps";
+  rejected(init, {blocks});
+  rejected(init + " --set train.global_batch_size=3", {batch, blocks});
+  rejected(init + " --set parallel.context_parallel_degree=3", {degrees, blocks});
+  rejected(init + " --set train.stepz=1", {unknown, blocks});
+  rejected(init + " --set train.stepz=1 --set train.global_batch_size=3", {unknown, batch, blocks});
+  rejected(init + " --set train.global_batch_size=3 --set train.micro_batch_size=x",
+           {"--set: wrong type (expected a whole number of at least 1, got x) at train.micro_batch_size", blocks});
+}
+
+// Mistakes of the recipe, of options and of the model hide none of each other.
+TEST_F(RecipeErrors, BenchStepReportsOptionsAndModel) {
+  const std::string bench = "bench step --device cpu --model " + testing::tiny("gqa").string();
+  const std::string blocks =
+      "--set: list length differs from the number of blocks (expected 2, got 1) at memory.activation_checkpointing";
+  rejected(bench +
+               " --documents foo --set train.micro_batch_size=x --set train.epochs=2 --set "
+               "'memory.activation_checkpointing=[full]'",
+           {"--set: wrong type (expected a whole number of at least 1, got x) at train.micro_batch_size",
+            "--set: bench step has no data to repeat at train.epochs; try --steps N",
+            "wrong value (expected mean=TOKENS or long=TOKENS, got foo) at --documents", blocks});
+  // No length is known that the document could exceed.
+  rejected(bench + " --documents long=2000 --set data.sequence_length=x",
+           {"--set: wrong type (expected a whole number of at least 2, got x) at data.sequence_length"});
+}
+
 // Ranks that another launcher started find the same.
 TEST_F(RecipeErrors, UnderMpirunTheyArePrintedOnce) {
   recipe("memory: {activation_checkpointing: [full]}\n", "3");
