@@ -1,9 +1,14 @@
 #include "models/supported.h"
 
+#include <cmath>
 #include <set>
 
 namespace hawser::models {
 namespace {
+
+bool is_cap(double softcap) {
+  return softcap >= 0 && std::isfinite(softcap);
+}
 
 class Check {
  public:
@@ -37,7 +42,7 @@ void check_block(Check& check, const BlockDescription& block) {
     check.norm(*attention.qk_norm);
     check.no(attention.qk_norm->kind == nn::NormKind::layer, "layer norms of queries and keys");
   }
-  check.no(attention.softcap < 0, "soft-capping of attention scores with a negative cap");
+  check.no(!is_cap(attention.softcap), "soft-capping of attention scores with a negative or infinite cap");
   check.no(attention.scale < 0, "attention scores with a negative scale");
   if (block.moe) {
     check.norm(block.moe->norm_config);
@@ -69,7 +74,7 @@ void check_supported(const ModelDescription& d, const std::string& file, Problem
   check.no(d.head.kind == nn::HeadKind::sequence_classification, "classification of sequences");
   check.no(d.head.kind == nn::HeadKind::token_classification, "classification of tokens");
   check.no(d.head.kind == nn::HeadKind::span, "prediction of spans");
-  check.no(d.head.softcap < 0, "soft-capping of logits with a negative cap");
+  check.no(!is_cap(d.head.softcap), "soft-capping of logits with a negative or infinite cap");
 }
 
 }  // namespace hawser::models

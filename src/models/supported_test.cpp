@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <map>
 
 #include "models/supported.h"
@@ -112,7 +113,7 @@ TEST(Supported, EverythingElseIsRejectedByName) {
       {"an RMS norm with a bias) at block 1", [](auto& d) { d.blocks[1].mlp.norm_config.bias = true; }},
       {"an RMS norm with a bias) at block 0", [](auto& d) { d.blocks[0].attention.qk_norm = {.bias = true}; }},
       {"attention scores with a negative scale) at block 1", [](auto& d) { d.blocks[1].attention.scale = -1; }},
-      {"soft-capping of attention scores with a negative cap) at block 1",
+      {"soft-capping of attention scores with a negative or infinite cap) at block 1",
        [](auto& d) { d.blocks[1].attention.softcap = -50; }},
       {"the activation of the experts) at block 1",
        [](auto& d) { d.blocks[1].moe = nn::MoeConfig{.experts = 8, .top_k = 2, .activation = nn::Activation::relu}; }},
@@ -132,10 +133,14 @@ TEST(Supported, EverythingElseIsRejectedByName) {
       {"classification of sequences) at head", [](auto& d) { d.head.kind = nn::HeadKind::sequence_classification; }},
       {"classification of tokens) at head", [](auto& d) { d.head.kind = nn::HeadKind::token_classification; }},
       {"prediction of spans) at head", [](auto& d) { d.head.kind = nn::HeadKind::span; }},
-      {"soft-capping of logits with a negative cap) at head", [](auto& d) { d.head.softcap = -30; }},
+      {"soft-capping of logits with a negative or infinite cap) at head", [](auto& d) { d.head.softcap = -30; }},
   };
   for (const auto& [expected, change] : changes) {
     EXPECT_EQ(rejection(change), cat("config.json: not supported yet (got ", expected));
+  }
+  for (const double cap : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_NE(rejection([cap](auto& d) { d.blocks[0].attention.softcap = cap; }), "") << cap;
+    EXPECT_NE(rejection([cap](auto& d) { d.head.softcap = cap; }), "") << cap;
   }
 }
 

@@ -70,9 +70,9 @@ std::int64_t saved_count(const Flat& flat, const Extent& extent);
 Shape extent_shape(const Param& param, const Extent& extent);
 
 // row, column, matrix, tile: values [first, first + shape.elements()) belong to a segment, and are the box at `offset`
-// of those of the tensor (or range), which have shape `global`. Segments that have the same box of the same tensor share
-// values, but of tile. `sum_first`: the place of the tensor's values in a list of those of all tensors of the flat,
-// `sum_count` long, which is the same on all ranks (optim::Phase::sums).
+// of those of the tensor (or range), which have shape `global`. Segments that have the same box of the same tensor
+// share values, but of tile. `sum_first`: the place of the tensor's values in a list of those of all tensors of the
+// flat, `sum_count` long, which is the same on all ranks (optim::Phase::sums).
 struct ExtentPart {
   int param = 0, segment = 0;
   std::int64_t first = 0;
@@ -87,7 +87,7 @@ std::int64_t sum_count(const Flat& flat, const Extent& extent);
 // (FlatSpec::packed), with Extent::Kind::element, the values are its blocks, and so are those of the tensors: [rows,
 // columns / kNf4Block]. Blocks of a tensor are such rows of blocks, if its rows are whole blocks, otherwise a list.
 // Of parameter and part, the boxes of several tensors have one view. Earlier versions saved these under the parameter's
-// name, or the tensor's if it has ranges: NamedState::former_names.
+// name, or the tensor's if it has ranges: NamedState::former_names. Of row to tile, values of ranges have no such name.
 std::vector<NamedState> extent_states(const Flat& flat, const Extent& extent, std::int64_t begin, std::int64_t count,
                                       const TensorView& values, const std::string& prefix, bool everywhere);
 

@@ -54,8 +54,8 @@ struct Segment {
   Slice slice = {};  // the part of the global tensor that these rows are
   FileForm file = {};
   // Rows of `global` that are a matrix of their own where elements share a value (nn/extent.h), and where an optimizer
-  // needs complete matrices: q, k or v of a fused QKV, on one rank, too. The slice is all of them or a part. No rows: the
-  // tensor has no ranges.
+  // needs complete matrices: q, k or v of a fused QKV, on one rank, too. The slice is all of them or a part. No rows:
+  // the tensor has no ranges.
   FileForm::Rows range = {};
   bool may_be_absent = false;  // weights without it are complete: it then starts with its initial values
   bool operator==(const Segment&) const = default;
@@ -200,7 +200,7 @@ Shape segment_shape(const Segment& segment);
 Shape file_shape(const Segment& segment);
 
 // What counts as a tensor where elements share a value: Segment::range, or all of Segment::global. The slice is
-// Segment::slice, its indices from the range's first row on. The name is the tensor's, of a range "NAME[first row:end]".
+// Segment::slice, its indices from the range's first row on. The name: the tensor's, of a range "NAME[first row:end]".
 Shape range_shape(const Segment& segment);
 Slice range_slice(const Segment& segment);
 std::string range_name(const Segment& segment);

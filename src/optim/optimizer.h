@@ -71,8 +71,8 @@ struct FlatUpdate {
   int part = 0, parts = 1;
   int phase = 0;  // index in phases(flat)
   // Tensor ranks have different slices of the flat's tensors, and this rank slice `slice` of `slices`: indices
-  // [i * extent, (i + 1) * extent) of dim Segment::slice.dim are in slice i; of a range of a tensor, such as q of a fused
-  // QKV, they count from its first row on (nn::range_slice). `copies` ranks have each, and of its shards
+  // [i * extent, (i + 1) * extent) of dim Segment::slice.dim are in slice i; of a range of a tensor, such as q of a
+  // fused QKV, they count from its first row on (nn::range_slice). `copies` ranks have each, and of its shards
   // (Domain::kv_copies). A flat that is not sliced has one.
   int slice = 0, slices = 1, copies = 1;
   TensorView weights;   // [count] in FlatSpec::stored (float32 by default), updated in place

@@ -7,8 +7,8 @@
 // output is normed before the sum, with NormPlace::post the sum alone (nn/blocks/layer_output.h).
 // Multi-head, grouped-query and multi-query attention, by heads / kv_heads; head_dim is independent of width / heads.
 // Query, key and value weights are one Param [(heads + 2 kv_heads) D, C] with three segments, so that one GEMM computes
-// all three; of a folder with one tensor they are ranges of it (Segment::range). With AttentionConfig::kv_copies those of
-// K and V are another Param [2 kv_heads D, C], named "K+V" of their names, or "FUSED+kv". Source: Llama (arXiv
+// all three; of a folder with one tensor they are ranges of it (Segment::range). With AttentionConfig::kv_copies those
+// of K and V are another Param [2 kv_heads D, C], named "K+V" of their names, or "FUSED+kv". Source: Llama (arXiv
 // 2302.13971), grouped queries (arXiv 2305.13245).
 #pragma once
 

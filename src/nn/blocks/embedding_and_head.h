@@ -24,7 +24,7 @@ struct EmbeddingConfig {
   std::string positions;
   std::int64_t max_position = 0, position_offset = 0;
   // Embeddings of token types (BERT), added, too; "" and 0: none. With one type (RoBERTa), every token has it;
-  // otherwise kTokenTypes says which.
+  // otherwise kTokenTypes has the type of each.
   std::string types;
   std::int64_t type_count = 0;
   double scale = 1;                       // of the sum (Gemma: sqrt(width))
@@ -34,11 +34,11 @@ struct EmbeddingConfig {
 
 //   s[t] = scale * table[ids[t]] + scale * positions[position of t + offset] + scale * types[type of t]
 //   y[t] = s[t], or norm(s[t])
-// Each product and sum of two is rounded. With a slice of the vocabulary, s is the Redistribute seam's sum of the ranks'
-// rows, and the first slice's rank adds positions and types. y, dy [RowCounts::residual, C]. Without, every tensor rank
-// has the complete tables and exchanges nothing: with sequence parallelism it computes the residual's rows, and its
-// gradients are parts of sums (set_unsliced). Nothing is saved: with a norm, backward computes s again. A position or
-// type outside its table throws on the stream.
+// Each product and sum of two is rounded. With a slice of the vocabulary, s is the Redistribute seam's sum of the
+// ranks' rows, and the first slice's rank adds positions and types. y, dy [RowCounts::residual, C]. Without, every
+// tensor rank has the complete tables and exchanges nothing: with sequence parallelism it computes the residual's rows,
+// and its gradients are parts of sums (set_unsliced). Nothing is saved: with a norm, backward computes s again. A
+// position or type outside its table throws on the stream.
 class EmbeddingLayer {
  public:
   explicit EmbeddingLayer(EmbeddingConfig config);
@@ -98,11 +98,11 @@ struct HeadConfig {
 // Final norm, vocabulary projection and cross entropy, fused: the full logits are never stored and no GEMM runs twice.
 //   logits = norm(transform(x)) W^T + bias, or norm(x) W^T + bias
 // Weight 0 is the norm's, weight 1 the projection's [V, C]; the norm's bias, the parameters of the transform and the
-// projection's bias [V] follow, of those that have them. The bias of the projection is sliced like its weight, and starts
-// with zeros. x, dx [RowCounts::residual, C]. With a slice of the vocabulary the loss is sliced_loss
-// (nn/blocks/sliced_loss.h). Without, every tensor rank has the complete projection and exchanges nothing: it computes the
-// loss of the residual's rows (loss_of_residual_rows), and with sequence parallelism its gradients are parts of sums
-// (set_unsliced).
+// projection's bias [V] follow, of those that have them. The bias of the projection is sliced like its weight, and
+// starts with zeros. x, dx [RowCounts::residual, C]. With a slice of the vocabulary the loss is sliced_loss
+// (nn/blocks/sliced_loss.h). Without, every tensor rank has the complete projection and exchanges nothing: it computes
+// the loss of the residual's rows (loss_of_residual_rows), and with sequence parallelism its gradients are parts of
+// sums (set_unsliced).
 class HeadLayer {
  public:
   using LossViews = nn::LossViews;

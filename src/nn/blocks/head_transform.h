@@ -3,9 +3,9 @@
 //   y = activation(f W^T + b),   f = norm(x), or x
 //
 // x, f, y and their gradients [T, C] in LayerContext::dtype(), W [C, C]; T: RowCounts::residual, or the rows whose
-// logits are computed. Every tensor rank has all of W and exchanges nothing: with sequence parallelism its gradients are
-// parts of sums (set_unsliced). Nothing is saved. Everything is enqueued on the compute stream. Errors: those of Linear,
-// Norm and activate.
+// logits are computed. Every tensor rank has all of W and exchanges nothing: with sequence parallelism its gradients
+// are parts of sums (set_unsliced). Nothing is saved. Everything is enqueued on the compute stream. Errors: those of
+// Linear, Norm and activate.
 #pragma once
 
 #include <optional>

@@ -45,8 +45,8 @@ class LayerOutput {
   void forward(LayerContext&, const Scaled& x, const TensorView& residual, const TensorView& y, const Tensors&) const;
   // Writes z again.
   void recompute(LayerContext&, const Scaled& x, const TensorView& residual, const Tensors&) const;
-  // From dy through the norm, if there is one: writes dz, the norm's parameter gradients, and dx, the gradient of x. With
-  // NormPlace::post dz is also that of residual.
+  // From dy through the norm, if there is one: writes dz, the norm's parameter gradients, and dx, the gradient of x.
+  // With NormPlace::post dz is also that of residual.
   // `delayed`: SavePolicy::delay_weight_gradients.
   RowParallelLinear::OutputGradient backward(LayerContext&, const TensorView& dy, const Tensors&, const TensorView& dx,
                                              GradientSink&, bool delayed) const;

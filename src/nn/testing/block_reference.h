@@ -71,7 +71,7 @@ inline Vector add_residual(const Vector& residual, Vector f, NormPlace place, co
   return place == NormPlace::post ? rms_norm(f, norm, config) : f;
 }
 
-// What a LayerContext says of a layer's RoPE.
+// How RoPE rotates the heads: R dims of LayerContext::frequencies, and LayerContext::interleaved.
 struct RotatedDims {
   std::int64_t count = 0;  // of each head, the first ones; 0: all
   bool interleaved = false;

@@ -1,6 +1,7 @@
 #include "ops/loss/linear_cross_entropy.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/units.h"
 #include "ops/loss/linear_cross_entropy_cpu.h"
@@ -77,7 +78,7 @@ void linear_cross_entropy(Stream& stream, const LinearCrossEntropy& args) {
       expect_apart(kOp, args.dbias, view);
     }
   }
-  HAWSER_CHECK(args.softcap >= 0, kOp, ": softcap is ", args.softcap);
+  HAWSER_CHECK(args.softcap >= 0 && std::isfinite(args.softcap), kOp, ": softcap is ", args.softcap);
   HAWSER_CHECK(args.chunk_rows >= 0, kOp, ": chunk_rows is ", args.chunk_rows);
   expect_workspace(kOp, args.workspace, linear_cross_entropy_workspace(args, stream.target()));
   const int gemms = 1 + (args.dx.empty() ? 0 : 1) + (args.dweight.empty() ? 0 : 1);

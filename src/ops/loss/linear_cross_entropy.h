@@ -11,7 +11,7 @@
 //   dweight[v,c] (+)= sum over t of g[t,v] * x[t,c]                                (+= with accumulate_weight)
 //   dbias[v]     (+)= sum over t of g[t,v]                                         (+= with accumulate_bias)
 //
-// x [T, C], weight [V, C], bias [V] (optional) act, one dtype. softcap >= 0.
+// x [T, C], weight [V, C], bias [V] (optional) act, one dtype. softcap >= 0, finite.
 // labels [T] int32: < 0 is ignored, >= V throws on the stream.
 // loss_sum [2] float32, added to: the high and the low part of a sum of 48 bits, since float32 would lose digits over
 // the micro-batches of a long step. The op's own sum is float64.

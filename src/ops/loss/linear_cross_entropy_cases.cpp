@@ -1,5 +1,7 @@
 #include "ops/loss/linear_cross_entropy.h"
 
+#include <limits>
+
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
@@ -365,6 +367,8 @@ TEST(LinearCrossEntropy, RejectsBadArguments) {
   rejected([&](auto& a) { a.dbias = world.out(DType::f32, {5}); }, "dbias without a bias");
   rejected([&](auto& a) { a.bias = a.dbias = world.in(DType::f32, {5}, Values(5)); }, "share memory");
   rejected([&](auto& a) { a.softcap = -1; }, "softcap is -1");
+  rejected([&](auto& a) { a.softcap = std::numeric_limits<double>::infinity(); }, "softcap is inf");
+  rejected([&](auto& a) { a.softcap = std::numeric_limits<double>::quiet_NaN(); }, "softcap is nan");
   rejected([&](auto& a) { a.workspace = TensorView(); }, "workspace is missing");
 }
 

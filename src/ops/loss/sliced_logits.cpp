@@ -1,5 +1,7 @@
 #include "ops/loss/sliced_logits.h"
 
+#include <cmath>
+
 namespace hawser::ops {
 
 namespace {
@@ -10,7 +12,7 @@ void expect_columns(const char* op, std::int64_t first, std::int64_t total, std:
 
 void expect_bias_and_cap(const char* op, const TensorView& bias, std::int64_t columns, double softcap) {
   if (!bias.empty()) expect(op, "bias", bias, {DType::f32, DType::bf16}, {columns});
-  HAWSER_CHECK(softcap >= 0, op, ": softcap is ", softcap);
+  HAWSER_CHECK(softcap >= 0 && std::isfinite(softcap), op, ": softcap is ", softcap);
 }
 
 }  // namespace

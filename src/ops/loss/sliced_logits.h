@@ -14,8 +14,8 @@
 //                                    * (1 - (z[t,v] / softcap)^2) with a softcap: the gradient of logits[t,v]
 // The gradient of bias is the sum of g over t (ops::bias_gradient).
 //
-// logits float32 [T, V]; bias [V] float32 or bf16, optional: of this rank's columns; softcap >= 0; labels int32 [T];
-// s float32 [3, T]; p float32 [3 ranks, T]; scale float32 [1]; loss_sum float32 [2], as in linear_cross_entropy.
+// logits float32 [T, V]; bias [V] float32 or bf16, optional: of this rank's columns; softcap >= 0, finite; labels int32
+// [T]; s float32 [3, T]; p float32 [3 ranks, T]; scale float32 [1]; loss_sum float32 [2], as in linear_cross_entropy.
 // g [T, V] float32 or bf16, may be logits; empty: only the loss, and then scale may be empty.
 // total_columns: of all ranks; a label that is not smaller throws on the stream. A column from total_columns on is
 // padding: no statistic has it, and its gradient is 0. A slice whose logits are all -inf adds nothing. Other views are

@@ -251,6 +251,8 @@ TEST(SlicedLogits, RejectsBadArguments) {
   rejected([&](auto& a) { a.bias = world.in(DType::f32, {2}, Values(2)); }, "bias has shape");
   rejected([&](auto& a) { a.bias = labels; }, "bias is int32");
   rejected([&](auto& a) { a.softcap = -1; }, "softcap is -1");
+  rejected([&](auto& a) { a.softcap = std::numeric_limits<double>::infinity(); }, "softcap is inf");
+  rejected([&](auto& a) { a.softcap = std::numeric_limits<double>::quiet_NaN(); }, "softcap is nan");
   const auto combine = [&](const TensorView& parts) {
     combine_statistics(world.stream(), {.parts = parts, .statistics = statistics});
   };

@@ -2,7 +2,7 @@
 //
 //   y[t,v] = softcap * tanh(y[t,v] / softcap)
 //
-// y float32 [T, V], rows may be padded; softcap > 0.
+// y float32 [T, V], rows may be padded; softcap positive and finite.
 #pragma once
 
 #include "ops/run_op.h"

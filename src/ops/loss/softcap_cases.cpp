@@ -1,5 +1,7 @@
 #include "ops/loss/softcap.h"
 
+#include <limits>
+
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
@@ -35,7 +37,12 @@ TEST(Softcap, AgreesWithFloat64) {
 TEST(Softcap, RejectsBadArguments) {
   World world(DeviceKind::cpu, 1);
   const TensorView y = world.in_out(DType::f32, {2, 3}, Values(6));
-  expect_rejected([&] { softcap(world.stream(), {.y = y}); }, "softcap is 0");
+  const auto rejected = [&](double cap, const std::string& part) {
+    expect_rejected([&] { softcap(world.stream(), {.y = y, .softcap = cap}); }, part);
+  };
+  rejected(0, "softcap is 0");
+  rejected(std::numeric_limits<double>::infinity(), "softcap is inf");
+  rejected(std::numeric_limits<double>::quiet_NaN(), "softcap is nan");
   expect_rejected(
       [&] {
         softcap(world.stream(), {.y = world.in(DType::bf16, {2, 3}, Values(6)), .softcap = 1});

@@ -147,6 +147,30 @@ TEST(Optimizers, OfCompleteMatricesTrainLikeOneRank) {
   EXPECT_EQ(matrices, 2 * 7);
 }
 
+// That planning one rank rejects these, with this message.
+void expect_rejected(const models::ModelDescription& description, std::shared_ptr<const optim::Optimizer> optimizer,
+                     const std::string& message) {
+  const models::Model model(description, testing::Muon::spec_of);
+  const plan::Layout layout = layouts_of({model, std::move(optimizer)}).front();
+  try {
+    plan::plan_rank(model, layout, step::Purpose::train, 0);
+    ADD_FAILURE() << "no error";
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
+  }
+}
+
+// No layer makes two slices of one matrix, except where two of its names are one.
+TEST(Optimizers, OfCompleteMatricesRejectSeveralSlicesOfOne) {
+  models::ModelDescription description = testing::toy_description();
+  nn::MlpConfig& mlp = description.blocks[0].mlp;
+  mlp.gate = mlp.up;
+  mlp.inner_part = {.begin = 0, .total = 2 * mlp.inner};
+  expect_rejected(
+      description, std::make_shared<testing::Muon>(),
+      cat("the optimizer muon needs the complete matrix ", mlp.up, ".weight, of which a rank has several slices"));
+}
+
 // A matrix of which each rank has a slice is never complete.
 TEST(Optimizers, OfCompleteMatricesRejectSlicesThatNoPhaseGathers) {
   class OfOneSlice : public testing::Muon {
@@ -161,18 +185,9 @@ TEST(Optimizers, OfCompleteMatricesRejectSlicesThatNoPhaseGathers) {
   for (models::BlockDescription& block : description.blocks) {
     block.mlp.inner_part = {.begin = 0, .total = 2 * block.mlp.inner};
   }
-  const models::Model model(description, testing::Muon::spec_of);
-  plan::Layout layout = layouts_of({model, std::make_shared<OfOneSlice>()}).front();
-  try {
-    plan::plan_rank(model, layout, step::Purpose::train, 0);
-    ADD_FAILURE() << "no error";
-  } catch (const InternalError& error) {
-    EXPECT_NE(std::string(error.what())
-                  .find("the optimizer muon needs the complete matrix "
-                        "model.layers.0.mlp.gate_proj.weight, which tensor parallelism slices"),
-              std::string::npos)
-        << error.what();
-  }
+  expect_rejected(description, std::make_shared<OfOneSlice>(),
+                  "the optimizer muon needs the complete matrix model.layers.0.mlp.gate_proj.weight, which tensor "
+                  "parallelism slices");
 }
 
 // Blocks of 32 elements share a scale, and stochastic rounding draws by the element of the global tensor: the same

@@ -267,7 +267,7 @@ TEST_F(SavedExtents, ScalesOfEarlierVersionsAreLoaded) {
   if (world > 2) GTEST_SKIP() << "mesh_1 and mesh_2 run it";
   const std::string block = "scale/model.layers.0.self_attn.",
                     expert = "scale/model.layers.1.block_sparse_moe.experts.3.";
-  const auto expect = [&](const models::ModelDescription& whole, const comm::MeshSizes& mesh,
+  const auto expect = [&](const models::ModelDescription& whole, const comm::MeshSizes& mesh, const comm::MeshSizes& to,
                           const std::vector<std::string>& names, const std::vector<std::string>& others) {
     const models::Model model = model_of(whole, mesh, Of::fp8);
     const Tensors states =
@@ -280,7 +280,7 @@ TEST_F(SavedExtents, ScalesOfEarlierVersionsAreLoaded) {
       EXPECT_TRUE(states.contains(name)) << name;
       EXPECT_EQ(checkpoint.find(name), nullptr) << name;
     }
-    with_session(whole, mesh, Of::fp8, [&](engine::Session& session) {
+    with_session(whole, to, Of::fp8, [&](engine::Session& session) {
       EXPECT_TRUE(engine::has_scales(session, checkpoint));
       EXPECT_EQ(engine::missing_scales(session, checkpoint, {}).lines(), "");
       engine::load(session, checkpoint);
@@ -289,13 +289,17 @@ TEST_F(SavedExtents, ScalesOfEarlierVersionsAreLoaded) {
   };
   models::ModelDescription experts = testing::toy_description();
   testing::set_experts(experts, 1, 4, 2);
-  expect(experts, {.shard = world}, {block + "qkv_proj.weight", expert + "w1.weight"},
+  const comm::MeshSizes shards = {.shard = world};
+  expect(experts, shards, shards, {block + "qkv_proj.weight", expert + "w1.weight"},
          {block + "q_proj.weight", expert + "w3.weight"});
   const models::ModelDescription fused = one_block(true);
   const std::vector<std::string> ranges = {block + "qkv_proj.weight[0:128]", block + "qkv_proj.weight[128:160]"};
-  expect(fused, {.shard = world}, {block + "qkv_proj.weight"}, ranges);
+  expect(fused, shards, shards, {block + "qkv_proj.weight"}, ranges);
   if (world == 1) return;
-  expect(fused, tensor_meshes(fused).back(), {block + "qkv_proj.weight", block + "qkv_proj+kv.weight"}, ranges);
+  const comm::MeshSizes copies = tensor_meshes(fused).back();
+  expect(fused, copies, copies, {block + "qkv_proj.weight", block + "qkv_proj+kv.weight"}, ranges);
+  // The copies of k and v read the scale of the complete tensor, their last former name.
+  expect(fused, shards, copies, {block + "qkv_proj.weight"}, ranges);
 }
 
 // Frozen weights are products with their scales: those with different ones cannot become one with one scale.
