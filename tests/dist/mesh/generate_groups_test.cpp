@@ -131,6 +131,8 @@ bool chooses(const Held& held) {
 }
 
 void expect_equal(const std::vector<Continuation>& got, const std::vector<Continuation>& expected, const Held& held) {
+  // On GPUs a GEMM of more rows may use another algorithm.
+  const bool exact = held.tensor == 1 && kRankDevice == DeviceKind::cpu;
   ASSERT_EQ(got.size(), expected.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
     EXPECT_EQ(got[i].ids, expected[i].ids) << "sequence " << i << ", " << held.text();
@@ -142,7 +144,7 @@ void expect_equal(const std::vector<Continuation>& got, const std::vector<Contin
         difference = std::max(difference, std::abs(double{a[k]} - b[k]));
         largest = std::max(largest, std::abs(double{b[k]}));
       }
-      EXPECT_TRUE(held.tensor == 1 ? a == b : difference <= 5e-6 * largest)
+      EXPECT_TRUE(exact ? a == b : difference <= 5e-6 * largest)
           << "token " << token << " of sequence " << i << ", " << held.text() << ": " << difference;
     }
   }

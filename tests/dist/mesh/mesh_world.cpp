@@ -57,7 +57,7 @@ class Failures : public ::testing::EmptyTestEventListener {
 #ifdef HAWSER_RANKS_ON_GPUS
 // Without tests that access a session's memory in place, or whose optimizers compute on a processor.
 constexpr const char* kTests =
-    "-HostWeights.OfOther*:HostWeights.Quantized*:HostState."
+    "-Head.LogitsOfGeneration*:HostWeights.OfOther*:HostWeights.Quantized*:HostState."
     "LoadsWeightsAndInitialValues:HostState.OfQuantizedWeightsChangesNothing:"
     "Nf4Adapters.AResumedRunHasTheSameBase:Nf4Adapters.HaveTheBitsOfDequantizedWeights:"
     "Nf4Adapters.TheBaseHasTheBytesOfItsBlocks:Nf4Adapters.WeightsIn*:"
