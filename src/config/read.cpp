@@ -326,6 +326,23 @@ Recipe finish(Reader& reader, const std::string& path, Purpose purpose) {
 
 }  // namespace
 
+namespace {
+
+// Problems of different keys, grouped by their text as lines() does, but each with a cause of its own: lines() prints
+// all of them, since none repeats another.
+void add_each(const Problems& of_keys, Problems& problems) {
+  std::vector<Problem> all = of_keys.all();
+  std::vector<std::string> texts;
+  for (const Problem& problem : all) texts.push_back(problem.what);
+  std::ranges::stable_sort(all, {}, [&](const Problem& problem) { return std::ranges::find(texts, problem.what); });
+  for (Problem& problem : all) {
+    problem.cause = problem.line();
+    problems.add(std::move(problem));
+  }
+}
+
+}  // namespace
+
 Recipe read_recipe(const std::string& path, const std::vector<std::string>& overrides, Purpose purpose) {
   Problems problems;
   Recipe recipe = read_recipe(path, overrides, purpose, problems);
@@ -339,7 +356,7 @@ Recipe read_recipe(const std::string& path, const std::vector<std::string>& over
   reader.read_file(path);
   for (const std::string& text : overrides) reader.read_override(text);
   Recipe recipe = finish(reader, path, purpose);
-  problems.add(reader.problems);
+  add_each(reader.problems, problems);
   return recipe;
 }
 
@@ -371,7 +388,7 @@ Recipe override_recipe(Recipe base, const std::vector<std::string>& overrides, b
   reader.keep_relative = keep_relative;
   for (const std::string& text : overrides) reader.read_override(text);
   reader.store(base);
-  problems.add(reader.problems);
+  add_each(reader.problems, problems);
   return base;
 }
 

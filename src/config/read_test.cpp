@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -185,7 +186,9 @@ TEST_F(ReadRecipe, ReportsUnsupportedValues) {
       << lines;
   EXPECT_NE(lines.find("not supported yet (expected 1, got 2) at parallel.tensor_parallel_degree"), std::string::npos);
   EXPECT_NE(lines.find("(expected false, got true) at memory.activation_offload, line 8"), std::string::npos);
-  EXPECT_NE(lines.find("and 1 more: not supported yet"), std::string::npos) << lines;
+  EXPECT_NE(lines.find("(expected auto, float32, bf16 or fp8, got fp16) at precision.compute, line 7"),
+            std::string::npos)
+      << lines;
 #ifdef HAWSER_CUDA
   EXPECT_EQ(errors(std::string(kSmallest) + "run: {device: cuda}\n"), "");
 #else
@@ -508,6 +511,18 @@ TEST(OverrideRecipe, NeedsNoKeys) {
   const Recipe recipe = override_recipe({}, {"parallel.context_parallel_degree=2", "precision.compute=bf16"});
   EXPECT_EQ(recipe.parallel.context_parallel_degree, 2);
   EXPECT_THROW(override_recipe({}, {"parallel.context=2"}), UserError);
+}
+
+// Five lines are the limit of other problems of one cause.
+TEST(OverrideRecipe, NamesEveryWrongKey) {
+  Problems problems;
+  override_recipe({},
+                  {"train.steps=-1", "train.save_every=-1", "train.log_every=-1", "train.validate_every=-1",
+                   "train.warmup_steps=-1", "train.keep_last=-1", "data.sequence_length=-1"},
+                  false, problems);
+  const std::string lines = problems.lines();
+  EXPECT_EQ(std::ranges::count(lines, '\n'), 6) << lines;
+  EXPECT_EQ(lines.find("more: "), std::string::npos) << lines;
 }
 
 TEST_F(ReadRecipe, SuggestsTheNearestRecipeFile) {
