@@ -2,7 +2,8 @@
 //
 //   y[t,v] = softcap * tanh(y[t,v] / softcap)
 //
-// y float32 [T, V], rows may be padded; softcap positive and finite.
+// y float32 [T, V], rows may be padded; softcap positive and finite. Enqueued on `stream`. InternalError for another
+// shape, dtype or cap.
 #pragma once
 
 #include "ops/run_op.h"
