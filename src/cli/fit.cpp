@@ -101,13 +101,15 @@ struct Place {
   int world = 1;
 };
 
-Place choose_place(const Recipe& recipe, const FitOptions& options, Problems& problems) {
+// A device that this machine has not is rejected like a wrong key: what depends on it is not checked.
+Place choose_place(Recipe& recipe, const FitOptions& options, Problems& problems) {
   const auto is_done = [&](const auto& work) {
     try {
       work();
       return true;
     } catch (const UserError& error) {
       problems.add_lines(error.what());
+      recipe.rejected.insert("run.device");
       return false;
     }
   };
@@ -159,7 +161,7 @@ int fit_here(const Recipe& recipe, int world, const engine::RankDevice& device, 
 int fit(const FitOptions& options) {
   std::signal(SIGPIPE, SIG_IGN);  // the reader of the progress may close its end; the run continues
   Problems problems;
-  const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::train, problems);
+  Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::train, problems);
   const auto [device, world] = choose_place(recipe, options, problems);
   check_layout(recipe, world, problems);
   if (must_launch(world)) {

@@ -192,7 +192,11 @@ Problems computation_changes(const RunState& state, const models::ModelDescripti
                              : cat("--set precision.compute=", was == to_string(DType::bf16) ? "bf16" : was)});
   }
   if (state.optimizer != optimizer) {
-    out.add({.file = file, .what = "the optimizer has changed", .expected = state.optimizer, .got = optimizer});
+    out.add({.file = file,
+             .what = "the optimizer has changed",
+             .expected = state.optimizer,
+             .got = optimizer,
+             .hint = "--set output=... for a new run"});
   }
   return out;
 }

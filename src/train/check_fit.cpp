@@ -7,6 +7,7 @@
 #include "prepare/prepare.h"
 #include "prepare/sources.h"
 #include "prepare/token_file.h"
+#include "train/check_resume.h"
 #include "train/fit.h"
 #include "train/stored_fallbacks.h"
 
@@ -49,6 +50,20 @@ void check_places(const plan::RunPlan& plan, Problems& problems) {
   engine::check_output(plan.data.output, "data.prepared", {}, problems);
 }
 
+void check_checkpoint(const plan::RunPlan& plan, const FitPlace& place, const engine::OpenModel& open,
+                      Problems& problems) {
+  ResumedRun run{.plan = plan, .open = open, .device = place.device};
+  if (open.model) run.frozen_weights = engine::frozen_identity(open);
+  if (accepted(plan.recipe, {"data.tokenizer", "data.chat_template", "model.path", "model.config"})) {
+    try {
+      run.tokenizer_files = tokenizer_files_of(plan);
+    } catch (const UserError&) {
+      // check_data reports it
+    }
+  }
+  check_resume(run, problems);
+}
+
 }  // namespace
 
 void check_fit(const plan::RunPlan& plan, const FitPlace& place, Problems& problems) {
@@ -61,6 +76,9 @@ void check_fit(const plan::RunPlan& plan, const FitPlace& place, Problems& probl
                               engine::changes_of(plan.recipe, engine::modules_of(fallbacks)));
   }
   if (place.first) check_data(plan, open.model ? open.model->vocabulary() : 0, problems);
+  if (place.first && place.resume && accepted(plan.recipe, {"output", "run.device"})) {
+    check_checkpoint(plan, place, open, problems);
+  }
   check_places(plan, problems);
   if (output_accepted) io::check_may_write(plan.files.folder, problems);
   if (!problems.empty()) return;

@@ -52,12 +52,12 @@ struct FitResult {
 struct FitPlace {
   int world = 1, ranks_here = 1, threads = 1;  // ranks in total, ranks on this machine, threads per rank
   DeviceKind device = DeviceKind::cpu;
-  bool first = true;    // only the first rank checks the data and creates the output folder
+  bool first = true;    // only the first rank checks the data and the checkpoint, and creates the output folder
   bool resume = false;  // FitRequest::resume: Linears that have fallen back from FP8 are planned without it
 };
 
 // Checks all user input that can be checked without reading data or using devices: model, data files, tokenizer,
-// output. Adds all problems. If there are none, throws Error(does_not_fit) with settings that fit if a rank needs more
+// output, and whether the run continues its newest checkpoint (check_resume.h). Adds all problems. If there are none, throws Error(does_not_fit) with settings that fit if a rank needs more
 // memory than it may use, and creates the output folder if it is missing.
 void check_fit(const plan::RunPlan& plan, const FitPlace& place, Problems& problems);
 

@@ -21,6 +21,7 @@
 #include "prepare/sources.h"
 #include "prepare/token_file.h"
 #include "text/chat/chat_template.h"
+#include "train/check_resume.h"
 #include "train/collect_facts.h"
 #include "train/fit_run.h"
 
@@ -71,18 +72,6 @@ std::string long_documents_note(const batches::PackingPlan& packing, const prepa
   if (packing.pack == Packing::chunks || (action == LongDocuments::split && !file.has_labels())) return "";
   const std::int64_t length = packing.sequence_length;
   return batches::describe(batches::long_statistics(file, length, action), file, length, action, what);
-}
-
-// With the chat template of the recipe: `generate`, `eval` and exported models use the one of the training.
-std::vector<checkpoint::Attachment> tokenizer_files_of(const prepare::PrepareOptions& data,
-                                                       const std::string& tokenizer) {
-  if (tokenizer.empty()) return {};
-  std::vector<checkpoint::Attachment> files = models::tokenizer_files(tokenizer);
-  const auto own = text::chat::as_tokenizers_own(data.chat_template, tokenizer, data.folder);
-  if (own.empty()) return files;
-  std::erase_if(files, [](const checkpoint::Attachment& file) { return models::is_chat_template_file(file.name); });
-  for (const text::chat::TemplateFile& file : own) files.push_back({file.name, file.text});
-  return files;
 }
 
 bool has_chat_template(const std::vector<checkpoint::Attachment>& tokenizer_files) {
@@ -178,10 +167,12 @@ void FitRun::open() {
       log(cat("hawser: warning: the file system of ", plan_.files.folder,
               " has no locks; a second run in this folder would not be detected"));
     }
-    tokenizer_files_ = tokenizer_files_of(plan_.data, tokenizer_);
-    models::add_generation_config(plan_.model, tokenizer_files_);
-    // A new model ends its texts with the tokens of its tokenizer.
-    if (plan_.random_weights && !tokenizer_.empty()) models::add_generation_config(tokenizer_, tokenizer_files_);
+    tokenizer_files_ = tokenizer_files_of(plan_);
+    if (request_.resume) {
+      Problems changes;
+      check_resume(resumed_run(), changes);
+      changes.throw_if_any();
+    }
     return "";
   });
   const std::string manifest = prepare_data(request_, open_.model->vocabulary(), world_, progress_.get());
@@ -462,36 +453,20 @@ void FitRun::load_initial() {
   });
 }
 
+ResumedRun FitRun::resumed_run() const {
+  return {.plan = plan_,
+          .open = open_,
+          .device = request_.device.kind,
+          .frozen_weights = frozen_weights_,
+          .tokenizer_files = tokenizer_files_};
+}
+
 void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
   const engine::RunState state = engine::run_state_of(checkpoint.metadata());
   const std::string recipe = recipe_json(plan_.recipe);
-  Problems problems = engine::computation_changes(state, open_.model->description(), plan_.layout.compute,
-                                                  plan_.layout.optimizer->name(), recipe, checkpoint.folder());
-  problems.add(engine::base_changes(state.base, frozen_weights_, checkpoint.folder(), true));
-  problems.add(engine::adapter_changes(state, recipe, checkpoint.folder()));
-  const Problems precision = engine::fp8_changes(state, recipe, open_.model->blocks(), checkpoint.folder());
-  problems.add(precision);
-  if (precision.empty()) {
+  Problems problems = resume_changes(resumed_run(), checkpoint);
+  if (engine::fp8_changes(state, recipe, open_.model->blocks(), checkpoint.folder()).empty()) {
     problems.add(engine::missing_scales(*session_, checkpoint, plan_.recipe.precision.fp8.exclude));
-  }
-  if (state.step > 0 && state.sequences != state.step * plan_.global_batch_size) {
-    problems.add({.file = checkpoint.folder(),
-                  .what = "the checkpoint is from a run with another batch size",
-                  .expected = cat(state.sequences / state.step),
-                  .got = cat(plan_.global_batch_size),
-                  .at = "train.global_batch_size"});
-  }
-  // A template of the recipe is data, not tokenizer: data_changes reports what it changes.
-  const auto is_other = [&](const std::string& name) {
-    return name == models::kGenerationConfigFile ||
-           (!plan_.data.chat_template.empty() && models::is_chat_template_file(name));
-  };
-  const std::string tokenizer = engine::tokenizer_changes(checkpoint, tokenizer_files_, is_other);
-  if (!tokenizer.empty()) {
-    problems.add({.file = checkpoint.folder(),
-                  .what = "the tokenizer has changed: " + tokenizer,
-                  .at = "data.tokenizer",
-                  .hint = cat("--set data.tokenizer=", checkpoint.folder(), ", or --set output=... for a new run")});
   }
   problems.throw_if_any();
   const std::string changes = engine::data_order_changes(state, recipe);

@@ -14,6 +14,7 @@
 #include "engine/open_model.h"
 #include "io/files.h"
 #include "prepare/token_file.h"
+#include "train/check_resume.h"
 #include "train/collect_facts.h"
 #include "train/fit.h"
 #include "train/power_watch.h"
@@ -78,8 +79,8 @@ class FitRun {
   // have used the new bytes. Waits for a running save.
   void expect_unchanged_data();
 
-  // Rejects a checkpoint of a run with another batch size: a batch is a function of its step, so the data continue
-  // where they ended only if steps have the same size.
+  ResumedRun resumed_run() const;
+  // Rejects a checkpoint that this run does not continue: resume_changes, and scales that it lacks.
   void check_position(const checkpoint::Checkpoint& checkpoint);
 
   // Sets this rank's current phase, which the message about an expired timeout names.

@@ -106,21 +106,23 @@ std::string other_ways_on(const std::string& root) {
              "` and --resume to resume from the best one, or ", anew);
 }
 
-// If there are checkpoints but none is complete, the user may want to recover the run: rejects starting over it.
-void reject_if_all_are_corrupt(const std::string& root) {
+}  // namespace
+
+std::optional<Problem> none_is_complete(const std::string& root) {
   constexpr std::size_t kNamed = 5;
   const std::vector<std::string> folders = checkpoint::step_folders(root);
-  if (folders.empty()) return;
+  if (folders.empty()) return std::nullopt;
   std::string names;
   for (std::size_t i = 0; i < std::min(folders.size(), kNamed); ++i) {
     names += cat(i > 0 ? ", " : "", folders[i].substr(root.size() + 1));
   }
   if (folders.size() > kNamed) names += cat(" and ", folders.size() - kNamed, " more");
-  throw UserError(
-      Problem{.file = root, .what = "none of the checkpoints is complete: " + names, .hint = other_ways_on(root)});
+  return Problem{.file = root, .what = "none of the checkpoints is complete: " + names, .hint = other_ways_on(root)};
 }
 
-}  // namespace
+Problem no_older_checkpoint(const std::string& root) {
+  return {.file = root, .what = "no older checkpoint", .hint = other_ways_on(root)};
+}
 
 std::optional<checkpoint::Checkpoint> load_newest(engine::Session& session, comm::World* world, const std::string& root,
                                                   const std::function<void(const checkpoint::Checkpoint&)>& judge,
@@ -157,8 +159,9 @@ std::optional<checkpoint::Checkpoint> load_newest(engine::Session& session, comm
       Problems skipped;
       const auto found = checkpoint::Checkpoint::latest(root, skipped);
       pass_over(skipped.lines());
-      if (!found) reject_if_all_are_corrupt(root);
-      return found ? found->folder() : "";
+      if (found) return found->folder();
+      if (const std::optional<Problem> none = none_is_complete(root)) throw UserError(*none);
+      return "";
     });
     if (folder.empty()) return std::nullopt;
     std::optional<checkpoint::Checkpoint> checkpoint;
@@ -188,8 +191,7 @@ std::optional<checkpoint::Checkpoint> load_newest(engine::Session& session, comm
     engine::on_rank_zero(world, [&]() -> std::string {
       Problems ignored;
       if (checkpoint::complete_checkpoints(root, ignored).size() < 2) {
-        const Problem none{.file = root, .what = "no older checkpoint", .hint = other_ways_on(root)};
-        throw UserError(cat(lines, "\n", none.line()));
+        throw UserError(cat(lines, "\n", no_older_checkpoint(root).line()));
       }
       pass_over(lines);
       log("hawser: falling back to the previous checkpoint; the corrupt one was moved to " +

@@ -47,4 +47,10 @@ std::optional<checkpoint::Checkpoint> load_newest(engine::Session& session, comm
                                                   const std::function<void(const checkpoint::Checkpoint&)>& judge,
                                                   const std::function<void(const std::string&)>& log);
 
+// The problem to report if there are checkpoints under `root` and load_newest() finds none complete; nullopt if there
+// are none at all. The user may want to recover the run: it must not start over.
+std::optional<Problem> none_is_complete(const std::string& root);
+// That to report after the last complete checkpoint turned out to be corrupt.
+Problem no_older_checkpoint(const std::string& root);
+
 }  // namespace hawser::train

@@ -156,10 +156,15 @@ TEST_F(Adapters, BadInputIsOneLineEach) {
                                                          ", got q_prj) at adapter.targets; try q_proj"});
   succeeds("fit " + r);
   const std::string step = "out/checkpoints/step-00000006";
+  const std::string tokens = folder_.read("out/data/train.bin"), text = folder_.read("d.jsonl");
+  write("d.jsonl", text + "{\"input_ids\": [1, 2, 3]}\n");  // what a run would prepare
   const testing::Ran other = hawser("fit " + r + " --set adapter.rank=8 --set train.steps=8 --resume");
   EXPECT_EQ(other.code, 2);
   EXPECT_NE(other.err.find(step + ": the adapter has changed (expected 4, got 8) at adapter.rank"), std::string::npos)
       << other.err;
+  EXPECT_EQ(testing::lines_of(other.err).size(), 1u) << other.err;
+  EXPECT_TRUE(folder_.read("out/data/train.bin") == tokens);
+  write("d.jsonl", text);
   const std::string eval = "eval --data d.jsonl --sequence-length 32 --model ";
   rejected(eval + "out --adapter out",
            {"out: adapters need a model's folder (got a run or a checkpoint) at --adapter; try hawser export out "

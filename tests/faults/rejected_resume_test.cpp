@@ -1,0 +1,94 @@
+// A resume that is rejected changes nothing in the run's folder, although its text has changed.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+
+#include "base/cat.h"
+#include "harness.h"
+
+namespace hawser::faults {
+namespace {
+
+using Words = std::vector<std::string>;
+
+// Every file below a folder, by relative path, with its bytes and time.
+std::map<std::string, std::pair<std::string, fs::file_time_type>> contents(const fs::path& folder) {
+  std::map<std::string, std::pair<std::string, fs::file_time_type>> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    files[fs::relative(entry.path(), folder).string()] = {read_file(entry.path().string()), entry.last_write_time()};
+  }
+  return files;
+}
+
+class RejectedResume : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    write_tokenizer("");
+    const Ended first = run(place_, {"train.steps=5", "data.tokenizer=tokenizer.json"});
+    ASSERT_EQ(first.code, 0) << first.err;
+    std::ofstream(place_.folder() / "train.jsonl", std::ios::app) << "{\"input_ids\": [1, 2, 3, 4, 5]}\n";
+  }
+
+  void write_tokenizer(const std::string& more) {
+    std::ofstream(place_.folder() / "tokenizer.json")
+        << R"({"model": {"type": "BPE", "vocab": {"a": 1, "b": 2)" + more + R"(}, "merges": []}})";
+  }
+
+  // `lines`: the beginnings of all lines that the resume prints.
+  void rejected(Words words, const Words& lines) {
+    for (const char* more : {"--resume", "train.steps=6"}) words.emplace_back(more);
+    words.emplace_back("data.tokenizer=tokenizer.json");
+    const auto before = contents(place_.out());
+    const Ended ended = run(place_, words);
+    EXPECT_EQ(ended.code, 2) << ended.err;
+    const auto got = ended.lines();
+    ASSERT_EQ(got.size(), lines.size()) << ended.err;
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      EXPECT_TRUE(got[i].starts_with("hawser: " + lines[i])) << got[i] << "\n" << lines[i];
+    }
+    const auto after = contents(place_.out());
+    for (const auto& [file, content] : before) {
+      ASSERT_TRUE(after.contains(file)) << file;
+      EXPECT_TRUE(after.at(file) == content) << file << " was written";
+    }
+    EXPECT_EQ(after.size(), before.size());
+  }
+
+  Workplace place_;
+  const std::string step_ = "out/checkpoints/step-00000005: ";
+};
+
+TEST_F(RejectedResume, WritesNothing) {
+  const std::string batch =
+      step_ +
+      "the checkpoint is from a run with another batch size (expected 4, got 8) at train.global_batch_size; try --set "
+      "train.global_batch_size=4, or --set output=... for a new run";
+  for (const char* ranks : {"1", "2"}) rejected({"train.global_batch_size=8", "--ranks", ranks}, {batch});
+
+  // All at once, with mistakes that have nothing to do with the checkpoint.
+  std::string model = read_file((place_.folder() / "model.json").string());
+  const std::string eps = R"("rms_norm_eps": 1e-5)";
+  std::ofstream(place_.folder() / "other.json") << model.replace(model.find(eps), eps.size(), R"("rms_norm_eps": 1)");
+  write_tokenizer(R"(, "c": 3)");
+  rejected({"train.global_batch_size=8", "model.config=other.json", "precision.compute=bf16", "train.stepz=1"},
+           {"--set: unknown key at train.stepz", step_ + "the model has changed: rms_norm_eps was 1e-05 and is 1",
+            step_ + "the compute dtype has changed (expected float32, got bfloat16)", batch,
+            step_ + "the tokenizer has changed: tokenizer.json has changed"});
+  // A setting that is wrong is not compared.
+  write_tokenizer("");
+  rejected({"train.global_batch_size=x", "precision.compute=bf17"},
+           {"--set: unknown value (expected auto, float32, bf16 or fp8, got bf17) at precision.compute",
+            "--set: wrong type (expected a whole number of at least 1, got x) at train.global_batch_size"});
+}
+
+TEST_F(RejectedResume, WritesNothingWithoutACompleteCheckpoint) {
+  flip(place_.out() / "checkpoints/step-00000005/tokenizer.json", 3);
+  rejected({}, {"out/checkpoints/step-00000005/tokenizer.json: ", "out/checkpoints: no older checkpoint; try "});
+  fs::remove(place_.out() / "checkpoints/step-00000005/manifest.json");
+  rejected({}, {"skipped: out/checkpoints/step-00000005", "out/checkpoints: none of the checkpoints is complete: "});
+}
+
+}  // namespace
+}  // namespace hawser::faults
