@@ -44,7 +44,7 @@ def config_of(shape):
 def needed_bytes(hawser, folder, shape, length, lora):
     """What a rank needs, with memory.activation_checkpointing: full."""
     (folder / "config.json").write_text(json.dumps(config_of(shape)))
-    recipe = {"model": {"config": "config.json"}, "data": {"train": ["none.jsonl"], "sequence_length": length},
+    recipe = {"model": {"path": "."}, "data": {"train": ["none.jsonl"], "sequence_length": length},
               "train": {"steps": 1, "global_batch_size": 1}, "run": {"ranks": 1},
               "memory": {"activation_checkpointing": "full", "capacity": "10TB"}, "output": "out"}
     if lora:

@@ -40,6 +40,18 @@ std::optional<plan::Target> read_target(const std::string& name, Problems& probl
   }
 }
 
+// The keys that `fit` needs and a plan does not, of those that the recipe lacks; "": none.
+std::string lacks_for_fit(const Recipe& recipe) {
+  std::string out;
+  const auto add = [&](bool lacks, const char* key) {
+    if (lacks) out += cat(out.empty() ? "" : ", ", key);
+  };
+  add(recipe.data.train.empty() && recipe.data.prepared.empty(), "data.train");
+  add(recipe.train.steps == 0 && recipe.train.epochs == 0, "train.steps or train.epochs");
+  add(recipe.output.empty(), "output");
+  return out;
+}
+
 // Plans the recipe for `world` ranks and prints the plan; returns 4 if it does not fit. `problems`: those found before.
 int plan_here(const Recipe& recipe, int world, const PlanOptions& options, Problems problems) {
   const std::optional<plan::Target> read = read_target(target_of(recipe, options), problems);
@@ -80,6 +92,8 @@ int plan_here(const Recipe& recipe, int world, const PlanOptions& options, Probl
   prepare::find_sources(recipe.data.train, recipe.folder, "data.train", missing);
   prepare::find_sources(recipe.data.validation, recipe.folder, "data.validation", missing);
   if (!missing.empty()) print("warning: ", missing.lines());
+  const std::string lacks = lacks_for_fit(recipe);
+  if (!lacks.empty()) print("", cat("`hawser fit` needs keys that this recipe lacks: ", lacks));
   if (facts.free_disk && facts.disk.total() > *facts.free_disk) {
     print("warning: ", cat("the run takes up to ", format_bytes(Bytes(facts.disk.total())), " of disk, and ",
                            format_bytes(Bytes(*facts.free_disk)), " are free for ", recipe.output, "; try ",

@@ -14,6 +14,7 @@
 #include "cli/exit.h"
 #include "cli/line.h"
 #include "cli/progress_line.h"
+#include "engine/model_changes.h"
 #include "engine/output_place.h"
 #include "io/files.h"
 #include "models/families.h"
@@ -121,14 +122,17 @@ void print_summary(const prepare::PrepareOptions& job, const DataRecipe& recipe,
 int prepare(const PrepareOptions& options) {
   Problems problems;
   const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::prepare, problems);
+  // A recipe that `fit` rejects is not worth hours of tokenizing.
+  check_layout(recipe, default_ranks(recipe, recipe.run.device), problems);
   prepare::PrepareOptions job = plan::resolve_data(recipe);
   if (recipe.run.threads > 0) job.threads = recipe.run.threads;
   const bool model_accepted = accepted(recipe, {"model.path", "model.config"});
   const std::string model = recipe.model.path.empty() ? recipe.model.config : recipe.model.path;
   if (model_accepted && !model.empty()) {
-    // Only the model's vocabulary size is needed: its weights may still be downloading.
-    const models::ModelDescription description = models::read_description(resolve_path(recipe, model), problems);
+    // Only the model's description is needed: its weights may still be downloading.
+    models::ModelDescription description = models::read_description(resolve_path(recipe, model), problems);
     job.vocab_size = description.embedding.vocabulary;
+    if (!description.blocks.empty()) engine::changes_of(recipe).describe(description, problems);
   }
   // Without the place of the tokenizer, any text would be a problem.
   if (model_accepted && accepted(recipe, {"data.tokenizer", "data.chat_template", "data.train", "data.validation"})) {

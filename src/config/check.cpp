@@ -175,9 +175,9 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
   }
 
   if (accepted({"train.steps", "train.epochs"}) && train.steps > 0 && train.epochs > 0) {
-    add("train.epochs", {.what = "both train.steps and train.epochs",
-                         .expected = "one of the two",
-                         .hint = "--set train.steps= without a value"});
+    reject("train.epochs", {.what = "both train.steps and train.epochs",
+                            .expected = "one of the two",
+                            .hint = cat("train.steps: ", train.steps, " or train.epochs: ", train.epochs, " alone")});
   }
 
   const AdapterRecipe& adapter = recipe.adapter;
@@ -195,7 +195,7 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
     add("precision.fp8.layers",
         {.what = "empty list", .expected = "blocks in FP8", .hint = "all, or precision.compute: auto"});
   }
-  if (purpose == Purpose::train && accepted({"adapter.kind", "model.config"}) && adapter.kind != AdapterKind::none &&
+  if (accepted({"adapter.kind", "model.path", "model.config"}) && adapter.kind != AdapterKind::none &&
       recipe.model.path.empty() && !recipe.model.config.empty()) {
     add("adapter.kind", {.what = "an adapter of random weights",
                          .expected = "a model with weights",

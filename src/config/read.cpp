@@ -296,9 +296,9 @@ void Reader::require(Recipe& recipe, Purpose purpose) {
     }
   }
   const bool reads_text = purpose != Purpose::plan;
-  const bool prepared = purpose == Purpose::train && given("data.prepared");
+  const bool prepared = purpose != Purpose::prepare && given("data.prepared");
   const bool empty = given("data.train") && !rejected_.contains("data.train") && recipe.data.train.empty();
-  if (reads_text && empty && !prepared) {
+  if (empty && !prepared) {
     const Entry& entry = entries_.at("data.train");
     problems.add({.file = entry.file,
                   .what = "empty list",

@@ -117,8 +117,8 @@ TEST_F(Completion, RecipeKeysInBash) {
   ASSERT_EQ(completed.size(), keys.size());
   for (std::size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(completed[i], keys[i].name + "=");
   // The schema accepts every completed value: of a model with experts, and of an adapter.
-  const fs::path mixtral = fs::path(HAWSER_SOURCE_DIR) / "tests/golden/families/mixtral/config.json";
-  write("r.yaml", "data: {sequence_length: 8}\nmodel: {config: " + mixtral.string() + "}\n");
+  const fs::path mixtral = fs::path(HAWSER_SOURCE_DIR) / "tests/golden/families/mixtral";
+  write("r.yaml", "data: {sequence_length: 8}\nmodel: {path: " + mixtral.string() + "}\n");
   for (const KeyChoices& key : keys) {
     if (key.name == "run.device") continue;  // cuda needs a build with CUDA
     for (const std::string& value : key.values) {

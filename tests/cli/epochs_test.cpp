@@ -69,7 +69,7 @@ TEST_F(Epochs, AResumedRunContinuesToTheEpochs) {
 TEST_F(Epochs, StepsAndEpochsExcludeEachOther) {
   write("both.yaml", recipe("epochs: 1.5, steps: 3"));
   rejected("fit both.yaml", {"both.yaml: both train.steps and train.epochs (expected one of the two) at train.epochs, "
-                             "line 3; try --set train.steps= without a value"});
+                             "line 3; try train.steps: 3 or train.epochs: 1.5 alone"});
   write("none.yaml", recipe("log_every: 1"));
   rejected("fit none.yaml", {"none.yaml: missing key at train.steps; try train: {steps: 1000}, or train: {epochs: 3}"});
   rejected("fit recipe.yaml --set train.epochs=0",

@@ -1,4 +1,4 @@
-// Mistakes of a recipe: `plan` and `fit` print all of them at once, each with its place.
+// Mistakes of a recipe: commands print all of them at once, each with its place.
 #include "cli/testing/binary.h"
 
 namespace hawser {
@@ -16,16 +16,15 @@ class RecipeErrors : public testing::Binary {
                         "data: {train: data.jsonl, sequence_length: 16}\ntrain: {steps: 1, global_batch_size: " +
                         batch + "}\noutput: run\n" + more);
   }
-  void both_reject(const std::string& arguments, const std::vector<std::string>& lines) {
-    rejected("plan r.yaml " + arguments, lines);
-    rejected("fit r.yaml " + arguments, lines);
+  void all_reject(const std::string& arguments, const std::vector<std::string>& lines) {
+    for (const char* command : {"plan", "fit", "prepare"}) rejected(command + (" r.yaml " + arguments), lines);
     EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
   }
 };
 
 const std::string kLinears = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj";
 
-TEST_F(RecipeErrors, PlanAndFitReportTheSame) {
+TEST_F(RecipeErrors, PlanFitAndPrepareReportTheSame) {
   recipe(
       "memory:\n  activation_checkpointing: [full, none, none]\nmoe: {z_loss_coefficient: 1}\n"
       "precision: {compute: fp8, fp8: {layers: [1, 7]}}\n",
@@ -39,8 +38,8 @@ TEST_F(RecipeErrors, PlanAndFitReportTheSame) {
       "r.yaml: batch does not divide over the ranks (expected a multiple of 2: 2 data ranks x micro_batch_size 1, got "
       "3) at train.global_batch_size, line 3; try train.global_batch_size: 2 or 4"};
   all.insert(all.end(), of_model.begin(), of_model.end());
-  both_reject("--ranks 2", all);
-  both_reject("", of_model);
+  all_reject("--ranks 2", all);
+  all_reject("", of_model);
 }
 
 // Neither a mistake in one entry of a list, nor one of the start, hides what is wrong with the model's names.
@@ -69,22 +68,24 @@ TEST_F(RecipeErrors, NoMistakeOfAdaptersHidesAnother) {
       "r.yaml: the model has no such block (expected blocks 0 to 1, got 7) at precision.fp8.layers, line 10",
       "r.yaml: FP8 with DoRA is not supported at adapter.dora, line 9; try adapter.dora: false, or precision.compute: "
       "bf16"};
-  both_reject("", lines);
+  all_reject("", lines);
 }
 
 TEST_F(RecipeErrors, AnAdapterOfRandomWeightsHidesNothing) {
   write("r.yaml", "model: {config: " + (testing::tiny("gqa") / "config.json").string() +
                       "}\ndata: {train: none.jsonl, sequence_length: 16}\ntrain: {steps: 1, global_batch_size: 3}\n"
                       "output: run\nadapter: {kind: lora, targets: nope}\n");
-  rejected("fit r.yaml --ranks 2",
-           {"r.yaml: an adapter of random weights (expected a model with weights) at adapter.kind, line 5; try "
-            "model.path in place of model.config, or adapter.kind: none",
-            "r.yaml: batch does not divide over the ranks (expected a multiple of 2: 2 data ranks x micro_batch_size "
-            "1, got 3) at train.global_batch_size, line 3; try train.global_batch_size: 2 or 4",
-            "r.yaml: the model has no such Linear (expected " + kLinears +
-                " or all-linear, got nope) at "
-                "adapter.targets, line 5",
-            "none.jsonl: no such file at data.train[0]"});
+  std::vector<std::string> lines = {
+      "r.yaml: an adapter of random weights (expected a model with weights) at adapter.kind, line 5; try "
+      "model.path in place of model.config, or adapter.kind: none",
+      "r.yaml: batch does not divide over the ranks (expected a multiple of 2: 2 data ranks x micro_batch_size "
+      "1, got 3) at train.global_batch_size, line 3; try train.global_batch_size: 2 or 4",
+      "r.yaml: the model has no such Linear (expected " + kLinears +
+          " or all-linear, got nope) at "
+          "adapter.targets, line 5"};
+  rejected("plan r.yaml --ranks 2", lines);
+  lines.emplace_back("none.jsonl: no such file at data.train[0]");
+  for (const char* command : {"fit", "prepare"}) rejected(std::string(command) + " r.yaml --ranks 2", lines);
 }
 
 // A mistake of a key says nothing about the keys that depend on it, and hides nothing about the others.
@@ -99,16 +100,16 @@ TEST_F(RecipeErrors, AMistakeOfAKeyHidesOnlyWhatDependsOnIt) {
   const std::string blocks =
       "r.yaml: list length differs from the number of blocks (expected 2, got 1) at memory.activation_checkpointing, "
       "line 5";
-  both_reject("--ranks 2", {epsilon, adapter, batch, blocks});
-  both_reject("--ranks 2 --set train.stepz=7",
-              {"--set: unknown key at train.stepz; try train.steps", epsilon, adapter, batch, blocks});
+  all_reject("--ranks 2", {epsilon, adapter, batch, blocks});
+  all_reject("--ranks 2 --set train.stepz=7",
+             {"--set: unknown key at train.stepz; try train.steps", epsilon, adapter, batch, blocks});
   const std::string whole = "--set: wrong type (expected a whole number of at least 1, got x) at ";
-  both_reject("--ranks 2 --set train.micro_batch_size=x", {whole + "train.micro_batch_size", epsilon, adapter, blocks});
-  both_reject("--set parallel.context_parallel_degree=x --set memory.activation_checkpointing=no",
-              {whole + "parallel.context_parallel_degree", epsilon,
-               "--set: unknown value (expected none, selective, gate_up, qkv, projections, full or auto, got no) at "
-               "memory.activation_checkpointing; try none",
-               adapter});
+  all_reject("--ranks 2 --set train.micro_batch_size=x", {whole + "train.micro_batch_size", epsilon, adapter, blocks});
+  all_reject("--set parallel.context_parallel_degree=x --set memory.activation_checkpointing=no",
+             {whole + "parallel.context_parallel_degree", epsilon,
+              "--set: unknown value (expected none, selective, gate_up, qkv, projections, full or auto, got no) at "
+              "memory.activation_checkpointing; try none",
+              adapter});
 }
 
 // A wrong name means the key that it resembles: this is not missing, too.
@@ -130,12 +131,12 @@ TEST_F(RecipeErrors, AWrongNameIsNoMissingKey) {
 TEST_F(RecipeErrors, AdaptersNameTheirOrigin) {
   recipe("adapter:\n  kind: lora\n");
   const std::string linear = "the model has no such Linear (expected " + kLinears + " or all-linear, got nope) at ";
-  both_reject("--set adapter.targets=nope", {"--set: " + linear + "adapter.targets"});
-  both_reject("--set 'adapter.targets=[q_proj]' --set adapter.modules_to_save=q_proj",
-              {"--set: these modules train in full only together (expected q_proj, k_proj, v_proj, got q_proj) at "
-               "adapter.modules_to_save",
-               "--set: a module that trains in full has an adapter (got model.layers.0.self_attn.q_proj) at "
-               "adapter.modules_to_save"});
+  all_reject("--set adapter.targets=nope", {"--set: " + linear + "adapter.targets"});
+  all_reject("--set 'adapter.targets=[q_proj]' --set adapter.modules_to_save=q_proj",
+             {"--set: these modules train in full only together (expected q_proj, k_proj, v_proj, got q_proj) at "
+              "adapter.modules_to_save",
+              "--set: a module that trains in full has an adapter (got model.layers.0.self_attn.q_proj) at "
+              "adapter.modules_to_save"});
   rejected("recipe init --model " + testing::tiny("gqa").string() +
                " --set adapter.kind=lora --set adapter.targets=nope --set moe.balancing=none",
            {"--set: the model has no experts at moe.balancing", "--set: " + linear + "adapter.targets"});
@@ -180,6 +181,30 @@ TEST_F(RecipeErrors, BenchStepReportsOptionsAndModel) {
   // No length is known that the document could exceed.
   rejected(bench + " --documents long=2000 --set data.sequence_length=x",
            {"--set: wrong type (expected a whole number of at least 2, got x) at data.sequence_length"});
+}
+
+TEST_F(RecipeErrors, PlanRejectsWhatFitRejects) {
+  write("both.yaml", "model: {path: " + testing::tiny("gqa").string() +
+                         "}\ndata: {train: data.jsonl, sequence_length: 16}\ntrain: {steps: 4, epochs: 1}\n"
+                         "optimizer: {warmup_steps: 8}\noutput: run\n");
+  const std::vector<std::string> both = {
+      "both.yaml: both train.steps and train.epochs (expected one of the two) at train.epochs, line 3; try "
+      "train.steps: "
+      "4 or train.epochs: 1 alone"};
+  for (const char* command : {"plan", "fit", "prepare"}) rejected(std::string(command) + " both.yaml", both);
+  const std::string set = " both.yaml --set train.steps= --set optimizer.warmup_steps=0 ";
+  const std::vector<std::string> empty = {
+      "--set: empty list (expected a path or more) at data.train; try data: {train: [text/*.jsonl]}"};
+  for (const char* command : {"plan", "fit", "prepare"}) rejected(command + set + "--set data.train=[]", empty);
+  // A plan needs fewer keys than a run.
+  const testing::Ran less = hawser("plan" + set + "--set train.epochs= --set data.train= --set output=");
+  EXPECT_EQ(less.code, 0) << less.err;
+  EXPECT_EQ(
+      less.err,
+      "hawser: `hawser fit` needs keys that this recipe lacks: data.train, train.steps or train.epochs, output\n");
+  const testing::Ran all = hawser("plan" + set);
+  EXPECT_EQ(all.code, 0) << all.err;
+  EXPECT_EQ(all.err, "");
 }
 
 // Ranks that another launcher started find the same.
