@@ -38,11 +38,12 @@ std::vector<std::int32_t> document_lengths(const DocumentMix& mix, std::int64_t 
                                            std::int64_t index) {
   if (mix.kind == DocumentMix::Kind::one) return {static_cast<std::int32_t>(sequence_length)};
   const bool long_one = mix.kind == DocumentMix::Kind::long_one;
-  if (long_one && mix.length > sequence_length) {
-    throw UserError(Problem{.what = "a document longer than a sequence",
-                            .expected = cat("at most ", sequence_length),
+  if (mix.length > sequence_length) {
+    throw UserError(Problem{.what = long_one ? "a document longer than a sequence" : "documents longer than a sequence",
+                            .expected = cat(long_one ? "" : "a mean of ", "at most ", sequence_length),
                             .got = cat(mix.length),
-                            .at = "--documents"});
+                            .at = "--documents",
+                            .hint = cat("--sequence-length ", mix.length)});
   }
   const RandomStream random(2, static_cast<std::uint64_t>(index));
   const auto mean = static_cast<double>(long_one ? kSmallDocuments : mix.length);

@@ -26,8 +26,8 @@ constexpr std::int64_t kSmallDocuments = 1024;
 // "mean=8192" or "long=100000"; UserError for anything else.
 DocumentMix parse_documents(const std::string& text);
 
-// Document lengths of sequence `index`: deterministic, at most `max` documents. UserError if long_one is longer than
-// the sequence.
+// Document lengths of sequence `index`: deterministic, at most `max` documents. UserError if long_one, or the mean, is
+// longer than the sequence: no document is, and the steps would not be those of the mix that was asked for.
 std::vector<std::int32_t> document_lengths(const DocumentMix& mix, std::int64_t sequence_length, std::int64_t max,
                                            std::int64_t index);
 

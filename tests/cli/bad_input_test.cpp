@@ -206,7 +206,11 @@ TEST_F(BadInput, GenerateExportAndInspect) {
   rejected("bench step --model nowhere --documents 8k",
            {"wrong value (expected mean=TOKENS or long=TOKENS, got 8k) at --documents", no_model});
   rejected("bench step --model nowhere --sequence-length 64 --documents long=65",
-           {"a document longer than a sequence (expected at most 64, got 65) at --documents", no_model});
+           {"a document longer than a sequence (expected at most 64, got 65) at --documents; try --sequence-length 65",
+            no_model});
+  rejected("bench step --device cpu --sequence-length 64 --documents mean=1000 --model " + tiny("gqa").string(),
+           {"documents longer than a sequence (expected a mean of at most 64, got 1000) at --documents; try "
+            "--sequence-length 1000"});
   rejected("bench step --model nowhere", {no_model});
 }
 
