@@ -166,6 +166,10 @@ std::shared_ptr<const BatchLoader> listed_batch(const ListedBatch& from, BatchSh
                                          ? prepare::read_text_file(from.path, problems)
                                          : prepare::read_jsonl(from.path, from.vocab_size, problems);
   const bool text = std::ranges::any_of(lines, [](const prepare::Line& line) { return line.ids.empty(); });
+  if (text && !from.tokenizer && from.model_unknown) {
+    prepare::without_repeats(problems).throw_if_any();
+    return nullptr;
+  }
   if (text && !from.tokenizer && !from.without.empty()) {
     problems.add(from.without);
   } else if (text && !from.tokenizer) {

@@ -110,6 +110,8 @@ struct ListedBatch {
   std::shared_ptr<const text::chat::ChatTemplate> chat_template;
   Problems without_template;
   std::int64_t vocab_size = 0;
+  // The model could not be opened: text without a tokenizer is no problem, and the result is null if there is some.
+  bool model_unknown = false;
 };
 // `split`, if given: the number of documents that have more than shape.sequence_length tokens.
 std::shared_ptr<const BatchLoader> listed_batch(const ListedBatch& from, BatchShape shape, const BatchLayout& layout,

@@ -138,15 +138,6 @@ void print_table(const profile::BenchResult& result, const Recipe& recipe, const
   }
 }
 
-// Runs `work`, and adds its mistakes of the user to the problems.
-void collect(Problems& problems, const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const UserError& error) {
-    problems.add_lines(error.what());
-  }
-}
-
 }  // namespace
 
 int bench_step(const BenchStepOptions& options) {
@@ -157,6 +148,10 @@ int bench_step(const BenchStepOptions& options) {
   base.run.threads = options.threads;
   Problems of_recipe;  // and of the options and the device; reported with those of the layout and the model
   Recipe recipe = recipe_without_file(base, options.common, /*runs=*/true, /*keep_relative=*/false, of_recipe);
+  for (const auto& [option, key] : {std::pair{"--sequence-length", "data.sequence_length"},
+                                    std::pair{"--steps", "train.steps"}, std::pair{"--threads", "run.threads"}}) {
+    if (options.common.rejected.contains(option)) recipe.rejected.insert(key);
+  }
   if (recipe.train.epochs > 0) {
     of_recipe.add(
         {.file = "--set", .what = "bench step has no data to repeat", .at = "train.epochs", .hint = "--steps N"});
@@ -232,21 +227,21 @@ void add_bench(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_text(*command, "--model", "PATH", options->model,
            "model folder, ORG/NAME in the Hugging Face cache, or config.json for random weights");
   set_completions(*command, "--model", {"models"});
-  add_number(*command, "--sequence-length", 2, kMaxTokens, "tokens per sequence; default 1024",
+  add_number(*command, options->common, "--sequence-length", 2, kMaxTokens, "tokens per sequence; default 1024",
              [options](std::int64_t value) { options->sequence_length = value; });
   add_text(
       *command, "--documents", "MIX", options->documents,
       "packed documents: mean=TOKENS, or long=TOKENS for one among documents of about 1,024; default: one document");
-  add_number(*command, "--steps", 1, 1'000'000, "steps to time, after one warmup step; default 5",
+  add_number(*command, options->common, "--steps", 1, 1'000'000, "steps to time, after one warmup step; default 5",
              [options](std::int64_t value) { options->steps = value; });
-  add_number(*command, "--threads", 1, 1024, "CPU threads per rank; default: cores / ranks",
+  add_number(*command, options->common, "--threads", 1, 1024, "CPU threads per rank; default: cores / ranks",
              [options](std::int64_t value) { options->threads = static_cast<int>(value); });
   add_switch(*command, "--profile", options->profile, "time by family of ops; always on for the CPU, slows down a GPU");
   add_switch(*command, "--roofline", options->roofline, "GPU only: three lower bounds of the step time");
   add_text(*command, "--trace", "FILE", options->trace,
            "write a timeline of one more step of all ranks, for Perfetto (ui.perfetto.dev) or chrome://tracing");
   on_chosen(*command, [options, &commands, &chosen] {
-    need(options->model, "--model", "bench step");
+    need(options->common, {{options->model, "--model"}}, "bench step");
     chosen = [options, &commands] { return commands.bench_step(*options); };
   });
 }

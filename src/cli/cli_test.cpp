@@ -183,15 +183,15 @@ TEST_F(Binary, RejectsAWrongCommandLineWithOneLine) {
   rejected("fit a.yaml b.yaml", {"unexpected argument b.yaml; try hawser fit --help"});
   rejected("fit a.yaml -x", {"unexpected argument -x; try hawser fit --help"});
   rejected("fit a.yaml --ranks", {"--ranks needs a value; try hawser fit --help"});
-  rejected("fit a.yaml --ranks 0", {"wrong value (expected a whole number of at least 1, got 0) at --ranks"});
-  rejected("fit a.yaml --ranks 010",
+  rejected("export a b --ranks 0", {"wrong value (expected a whole number of at least 1, got 0) at --ranks"});
+  rejected("export a b --ranks 010",
            {"a number with a leading zero (expected a whole number of at least 1, got 010) at --ranks; try 10"});
-  rejected("fit a.yaml --ranks 00",
+  rejected("export a b --ranks 00",
            {"a number with a leading zero (expected a whole number of at least 1, got 00) at --ranks; try 0"});
-  rejected("fit a.yaml --ranks 2x", {"wrong value (expected a whole number of at least 1, got 2x) at --ranks"});
-  rejected("fit a.yaml --memory lots",
+  rejected("export a b --ranks 2x", {"wrong value (expected a whole number of at least 1, got 2x) at --ranks"});
+  rejected("export a b --memory lots",
            {"wrong value (expected bytes with a unit, got lots) at --memory; try --memory 24GB"});
-  rejected("fit a.yaml --device gpu", {"wrong value (expected auto, cpu or cuda, got gpu) at --device"});
+  rejected("export a b --device gpu", {"wrong value (expected auto, cpu or cuda, got gpu) at --device"});
   rejected("generate --model m",
            {"generate: a prompt is missing (expected --prompt, --prompt-ids, --prompts or --chat); try hawser generate "
             "--help"});
@@ -200,7 +200,7 @@ TEST_F(Binary, RejectsAWrongCommandLineWithOneLine) {
   rejected("generate --model m --prompt-ids 1,x",
            {"wrong value (expected token ids, got 1,x) at --prompt-ids; try --prompt-ids 1,2,3"});
   rejected("eval --model m --data d", {"m: no such model (expected a Hugging Face folder or a config.json)",
-                                       "eval: --sequence-length is missing; try hawser eval --help"});
+                                       "d: cannot read: No such file or directory"});
   rejected("inspect x --set nonsense",
            {"--set: not an assignment (expected KEY=VALUE, got nonsense); try train.steps=10"});
 }

@@ -12,6 +12,11 @@ namespace {
 
 void lay_over(Recipe& recipe, const CommonOptions& common, [[maybe_unused]] bool runs,
               [[maybe_unused]] Problems& problems) {
+  const std::pair<const char*, const char*> keys[] = {
+      {"--ranks", "run.ranks"}, {"--memory", "memory.capacity"}, {"--device", "run.device"}};
+  for (const auto& [option, key] : keys) {
+    if (common.rejected.contains(option)) recipe.rejected.insert(key);
+  }
   if (common.ranks > 0) {
     recipe.run.ranks = common.ranks;
     recipe.rejected.erase("run.ranks");
@@ -45,7 +50,15 @@ Recipe read_recipe_for(const std::string& path, const CommonOptions& common, Pur
 }
 
 Recipe read_recipe_for(const std::string& path, const CommonOptions& common, Purpose purpose, Problems& problems) {
-  Recipe recipe = read_recipe(path, with_models_found(common.overrides), purpose, problems);
+  problems.add(common.problems);
+  Recipe recipe;
+  try {
+    recipe = read_recipe(path, with_models_found(common.overrides), purpose, problems);
+  } catch (const UserError& error) {  // there is no recipe, but there may be other mistakes
+    problems.add_lines(error.what());
+    override_recipe({}, with_models_found(common.overrides), /*keep_relative=*/false, problems);
+    problems.throw_if_any();
+  }
   find_models(recipe);
   lay_over(recipe, common, purpose != Purpose::plan, problems);
   return recipe;
@@ -60,27 +73,37 @@ Recipe recipe_without_file(Recipe base, const CommonOptions& common, bool runs, 
 
 Recipe recipe_without_file(Recipe base, const CommonOptions& common, bool runs, bool keep_relative,
                            Problems& problems) {
+  problems.add(common.problems);
   Recipe recipe = override_recipe(std::move(base), with_models_found(common.overrides), keep_relative, problems);
   lay_over(recipe, common, runs, problems);
   return recipe;
 }
 
-Problems unused_keys(const CommonOptions& common, const std::string& command, const std::vector<std::string>& used,
-                     const std::map<std::string, std::string>& options) {
+Problems take_unused_keys(CommonOptions& common, const std::string& command, const std::vector<std::string>& used,
+                          const std::map<std::string, std::string>& options) {
   Problems out;
   const auto keys = key_choices();
-  for (const std::string& text : common.overrides) {
+  std::erase_if(common.overrides, [&](const std::string& text) {
     const std::string key = text.substr(0, text.find('='));
     const bool is_used = std::ranges::any_of(
         used, [&](const std::string& one) { return one.ends_with('.') ? key.starts_with(one) : key == one; });
-    if (is_used || std::ranges::find(keys, key, &KeyChoices::name) == keys.end()) continue;
+    if (is_used || std::ranges::find(keys, key, &KeyChoices::name) == keys.end()) return false;
     const auto instead = options.find(key);
     out.add({.file = "--set",
              .what = command + " does not use this key",
              .at = key,
              .hint = instead != options.end() ? instead->second : "hawser " + command + " --help"});
-  }
+    return true;
+  });
   return out;
+}
+
+void collect(Problems& problems, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const UserError& error) {
+    problems.add_lines(error.what());
+  }
 }
 
 Problems fp8_trains_only(const Recipe& recipe) {
@@ -93,6 +116,21 @@ Problems fp8_trains_only(const Recipe& recipe) {
              .at = "precision.compute"});
   }
   return out;
+}
+
+void check_target_device(const Recipe& recipe, const plan::Target& target, Problems& problems) {
+  const auto place = recipe.places.find("run.device");
+  if (place == recipe.places.end() || !accepted(recipe, {"run.device"})) return;
+  const bool option = place->second == "--device";
+  if (!option && place->second != "--set") return;
+  const DeviceChoice device = recipe.run.device;
+  if (device == DeviceChoice::automatic || (device == DeviceChoice::cuda) == target.cuda) return;
+  problems.add({.file = option ? "" : "--set",
+                .what = "the target has another kind of device",
+                .expected = target.cuda ? "auto or cuda" : "auto or cpu",
+                .got = target.cuda ? "cpu" : "cuda",
+                .at = option ? "--device" : "run.device",
+                .hint = target.cuda ? "--target cpu" : "--target h200"});
 }
 
 int world_size(const CommonOptions& common, int wanted) {

@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/units.h"
 #include "config/recipe.h"
 
@@ -23,6 +25,10 @@ struct CommonOptions {
   std::optional<Bytes> memory;
   std::optional<DeviceChoice> device;
   bool json = false;
+  // Wrong values of any options of the command, which it reports with its other problems, and the names of these
+  // options ("--ranks"), which are as if not given. Checks of what depends on them are left out.
+  Problems problems;
+  std::set<std::string> rejected;
 };
 
 struct FitOptions {

@@ -310,7 +310,7 @@ void add_completion(CLI::App& app, Chosen& chosen) {
   add_positional(*command, "SHELL", *shell, "bash or zsh");
   set_completions(*command, "SHELL", {"bash", "zsh"});
   on_chosen(*command, [&app, shell, &chosen] {
-    need(*shell, "SHELL", "completion");
+    need({}, {{*shell, "SHELL"}}, "completion");
     if (*shell != "bash" && *shell != "zsh") {
       const std::string hint = nearest(*shell, {"bash", "zsh"});
       throw UserError(Problem{.what = "unknown shell",

@@ -78,8 +78,10 @@ void add_doctor(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_text(*command, "--output", "DIR", options->output,
            "output folder of runs; measures its disk with an unnamed file; default: the working directory");
   add_hidden_switch(*command, "--as-rank", options->as_rank);
-  on_chosen(*command,
-            [options, &commands, &chosen] { chosen = [options, &commands] { return commands.doctor(*options); }; });
+  on_chosen(*command, [options, &commands, &chosen] {
+    options->common.problems.throw_if_any();
+    chosen = [options, &commands] { return commands.doctor(*options); };
+  });
 }
 
 }  // namespace hawser::cli

@@ -86,18 +86,22 @@ void show_progress(evaluate::OpenEvaluation& input, ProgressLine& line) {
 int eval(const EvalOptions& options) {
   Recipe base;
   base.model.path = find_model(options.model);
+  CommonOptions common = options.common;
+  const Problems unused = take_unused_keys(
+      common, "eval", {"parallel.", "precision.compute", "memory.", "run.", "data.chat_template", "data.max_documents"},
+      {{"model.path", "--model"},
+       {"data.train", "--data"},
+       {"data.sequence_length", "--sequence-length N"},
+       {"data.pack", "--across-documents"}});
   Problems of_layout;  // reported with those of model and data
-  const Recipe recipe = recipe_without_file(base, options.common, /*runs=*/true, /*keep_relative=*/false, of_layout);
-  of_layout.add(
-      unused_keys(options.common, "eval",
-                  {"parallel.", "precision.compute", "memory.", "run.", "data.chat_template", "data.max_documents"},
-                  {{"model.path", "--model"},
-                   {"data.train", "--data"},
-                   {"data.sequence_length", "--sequence-length N"},
-                   {"data.pack", "--across-documents"}}));
+  Recipe recipe = recipe_without_file(base, common, /*runs=*/true, /*keep_relative=*/false, of_layout);
+  if (common.rejected.contains("--sequence-length")) recipe.rejected.insert("data.sequence_length");
+  of_layout.add(unused);
   of_layout.add(fp8_trains_only(recipe));
-  const int world = world_size(options.common, recipe.run.ranks > 0 ? recipe.run.ranks : 1);
+  const int world = world_size(common, recipe.run.ranks > 0 ? recipe.run.ranks : 1);
   check_mesh(recipe, world, of_layout);
+  engine::RankDevice device;
+  if (accepted(recipe, {"run.device"})) collect(of_layout, [&] { device = device_of(recipe, world); });
 
   evaluate::EvaluateRequest request{.model = base.model.path,
                                     .adapters = adapters_of(options),
@@ -109,7 +113,7 @@ int eval(const EvalOptions& options) {
                                     .recipe = recipe,
                                     .threads = threads_of(recipe),
                                     .ranks_here = must_launch(world) ? world : launched_as().local_ranks,
-                                    .device = device_of(recipe, world)};
+                                    .device = device};
   if (!of_layout.empty()) request.recipe.parallel = {};
   // Scripts read JSON; standard output of a rank is a pipe to the launcher.
   const bool on_terminal = !under_launcher() && terminal_columns(STDOUT_FILENO).has_value();
@@ -178,14 +182,13 @@ void add_eval(CLI::App& app, const Commands& commands, Chosen& chosen) {
              "read a token file as one continuous text, like data.pack: chunks");
   add_text(*command, "--bigram", "PREFIX", options->bigram,
            "also report the loss of a bigram model fitted on this token file");
-  add_number(*command, "--sequence-length", 1, kMaxTokens,
+  add_number(*command, options->common, "--sequence-length", 1, kMaxTokens,
              "split longer texts into pieces of N tokens; default: that of the checkpoint's run",
              [options](std::int64_t value) { options->sequence_length = value; });
   add_switch(*command, "--gradient-norms", options->gradient_norms, "also report the gradient norm of each parameter");
   add_hidden_switch(*command, "--table", options->table);
   on_chosen(*command, [options, &commands, &chosen] {
-    need(options->model, "--model", "eval");
-    need(options->data, "--data", "eval");
+    need(options->common, {{options->model, "--model"}, {options->data, "--data"}}, "eval");
     chosen = [options, &commands] { return commands.eval(*options); };
   });
 }

@@ -36,8 +36,10 @@ void check_model(const ExportOptions& options) {
 }  // namespace
 
 int export_model(const ExportOptions& options) {
-  recipe_without_file({}, options.common);  // rejects invalid common options
-  unused_keys(options.common, "export", {}, {{"precision.compute", "--dtype"}}).throw_if_any();
+  CommonOptions common = options.common;
+  Problems problems = take_unused_keys(common, "export", {}, {{"precision.compute", "--dtype"}});
+  recipe_without_file({}, common, /*runs=*/true, /*keep_relative=*/false, problems);  // for its problems
+  problems.throw_if_any();
   const bool of_model = !options.model.empty();
   Problems skipped;
   const train::Exported done = train::export_model({.source = of_model ? find_model(options.model) : options.source,
@@ -88,7 +90,7 @@ void add_export(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_texts(*command, "--adapter", "DIR", options->adapters,
             "folder of a PEFT adapter on the model; repeatable, adapters add up");
   add_switch(*command, "--merge", options->merge, "add the adapters to the weights, and write a model");
-  add_parsed(*command, "--dtype", "DTYPE",
+  add_parsed(*command, options->common, "--dtype", "DTYPE",
              "dtype of the weights: bf16, float32 or float16; default: bf16 if the run computed in it, else float32",
              [options](const std::string& value) {
                if (value != "bf16" && value != "float32" && value != "float16")
@@ -98,13 +100,14 @@ void add_export(CLI::App& app, const Commands& commands, Chosen& chosen) {
              });
   set_completions(*command, "--dtype", {"bf16", "float32", "float16"});
   on_chosen(*command, [options, &commands, &chosen] {
+    options->common.problems.throw_if_any();
     if (!options->model.empty()) {
       if (options->output.empty()) std::swap(options->source, options->output);
       check_model(*options);
     } else {
-      need(options->source, "SOURCE", "export");
+      need(options->common, {{options->source, "SOURCE"}}, "export");
     }
-    need(options->output, "OUT_DIR", "export");
+    need(options->common, {{options->output, "OUT_DIR"}}, "export");
     if (options->model.empty() && !options->adapters.empty()) {
       throw UserError(Problem{.what = "export: --adapter without --model"});
     }

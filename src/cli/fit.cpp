@@ -190,7 +190,7 @@ void add_fit(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_positional(*command, "RECIPE", options->recipe, "YAML recipe; `hawser recipe init` writes one");
   add_switch(*command, "--resume", options->resume, "resume from the last complete checkpoint of the output folder");
   on_chosen(*command, [options, &commands, &chosen] {
-    need(options->recipe, "RECIPE", "fit");
+    need(options->common, {{options->recipe, "RECIPE"}}, "fit");
     chosen = [options, &commands] { return commands.fit(*options); };
   });
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <set>
 
 #include "base/error.h"
 #include "base/utf8.h"
@@ -36,18 +37,9 @@ std::vector<std::int64_t> parse_ids(const std::string& text) {
   return ids;
 }
 
-// What was typed, apart from the values.
-struct Typed {
-  Problems problems;  // of values
-  std::vector<std::string> options;
-  std::vector<std::string> wrong;  // options with a wrong value
-};
-
-void check(const GenerateOptions& options, const Typed& typed, Problems& problems) {
-  const auto is_among = [](const std::vector<std::string>& names, const char* name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
-  const auto is_there = [&](const char* name) { return is_among(typed.options, name); };
+// `typed`: the names of the options on the command line.
+void check(const GenerateOptions& options, const std::set<std::string>& typed, Problems& problems) {
+  const auto is_there = [&](const char* name) { return typed.contains(name); };
   if (options.model.empty()) {
     problems.add({.what = "generate: --model is missing", .hint = "hawser generate --help"});
   }
@@ -75,7 +67,8 @@ void check(const GenerateOptions& options, const Typed& typed, Problems& problem
   needs(options.chat || !options.prompts.empty(), "--chat-template", "--chat or --prompts");
   for (const char* name : {"--top-k", "--top-p", "--seed"}) {
     // Not reported if this option's value, or the temperature's, is wrong.
-    needs(options.temperature > 0 || is_among(typed.wrong, name) || is_among(typed.wrong, "--temperature"), name,
+    const std::set<std::string>& wrong = options.common.rejected;
+    needs(options.temperature > 0 || wrong.contains(name) || wrong.contains("--temperature"), name,
           "a --temperature above 0 (the default is greedy)");
   }
   if (std::find(options.stops.begin(), options.stops.end(), "") != options.stops.end()) {
@@ -88,7 +81,7 @@ void check(const GenerateOptions& options, const Typed& typed, Problems& problem
 
 void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
   const auto options = std::make_shared<GenerateOptions>();
-  const auto typed = std::make_shared<Typed>();
+  const auto typed = std::make_shared<std::set<std::string>>();
   CLI::App* command = add_command(
       app,
       {.name = "generate",
@@ -100,18 +93,12 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
                     "hawser generate --model DIR --prompt-ids 504,3,12 --max-tokens 8 --json"},
        .json = "print the answer as one JSON object; with --prompts, include the token ids"},
       options->common);
-  // Wrong values are reported together with the other problems.
   const auto add = [&](const char* name, const char* takes, const char* help,
                        const std::function<void(const std::string&)>& store) {
     // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): std::function owns its copies
-    add_parsed(*command, name, takes, help, [typed, name, store](const std::string& value) {
-      typed->options.emplace_back(name);
-      try {
-        store(value);
-      } catch (const UserError& error) {
-        typed->wrong.emplace_back(name);
-        typed->problems.add_lines(error.what());
-      }
+    add_parsed(*command, options->common, name, takes, help, [typed, name, store](const std::string& value) {
+      typed->insert(name);
+      store(value);
     });
   };
   const auto number = [&](const char* name, std::int64_t min, std::int64_t max, const char* help,
@@ -163,7 +150,7 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add("--chat-template", "NAME", "template name, .jinja file or tokenizer_config.json; default: the model's",
       [options](const std::string& value) { options->chat_template = value; });
   on_chosen(*command, [options, typed, &commands, &chosen] {
-    Problems problems = typed->problems;
+    Problems problems = options->common.problems;
     check(*options, *typed, problems);
     problems.throw_if_any();
     chosen = [options, &commands] { return commands.generate(*options); };

@@ -283,13 +283,19 @@ int run_chat(OpenGeneration& input, const GenerateOptions& options) {
 int generate(const GenerateOptions& options) {
   Recipe base;
   base.model.path = find_model(options.model);
-  const Recipe recipe = recipe_without_file(base, options.common);
-  if (const int world = world_size(options.common, std::max(1, recipe.run.ranks)); world > 1) {
-    throw UserError(Problem{
-        .what = "generate runs on one rank", .expected = "1", .got = cat(world), .at = "--ranks", .hint = "--ranks 1"});
+  CommonOptions common = options.common;
+  Problems problems = take_unused_keys(common, "generate", {"precision.compute", "memory.", "run."},
+                                       {{"model.path", "--model"}, {"data.chat_template", "--chat-template"}});
+  const Recipe recipe = recipe_without_file(base, common, /*runs=*/true, /*keep_relative=*/false, problems);
+  if (const int world = world_size(common, std::max(1, recipe.run.ranks)); world > 1) {
+    problems.add({.what = "generate runs on one rank",
+                  .expected = "1",
+                  .got = cat(world),
+                  .at = "--ranks",
+                  .hint = "--ranks 1"});
   }
-  Problems problems = unused_keys(options.common, "generate", {"precision.compute", "memory.", "run."},
-                                  {{"model.path", "--model"}, {"data.chat_template", "--chat-template"}});
+  engine::RankDevice device;
+  if (accepted(recipe, {"run.device"})) collect(problems, [&] { device = device_of(recipe, 1); });
   problems.add(fp8_trains_only(recipe));
   engine::check_output(
       options.output, "--output",
@@ -313,7 +319,7 @@ int generate(const GenerateOptions& options) {
                                           .stops = options.stops,
                                           .recipe = recipe,
                                           .threads = threads_of(recipe),
-                                          .device = device_of(recipe, 1)},
+                                          .device = device},
                                          problems);
   problems.throw_if_any();
   if (!input->open.skipped.empty()) print("skipped: ", input->open.skipped.lines());

@@ -492,9 +492,9 @@ void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen) {
   set_completions(*command, "PATH", {"data", "checkpoint", "models"});
   add_positional(*command, "[RECIPE]", options->data,
                  "after `data`: recipe with prepared data, or token file; after `checkpoint`: its folder");
-  add_number(*command, "--samples", 0, 1 << 20, "data: number of sequences to show; default 3",
+  add_number(*command, options->common, "--samples", 0, 1 << 20, "data: number of sequences to show; default 3",
              [options](std::int64_t value) { options->samples = value; });
-  add_number(*command, "--first", 0, std::int64_t{1} << 40,
+  add_number(*command, options->common, "--first", 0, std::int64_t{1} << 40,
              "data: first sequence to show, counted from 0 in training order",
              [options](std::int64_t value) { options->first = value; });
   add_switch(*command, "--validation", options->validation, "data: show the recipe's held-out data");
@@ -511,7 +511,7 @@ void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen) {
     return value;
   };
   add_parsed(
-      *command, "--window", "FROM:TO", "trace: range to draw in milliseconds; default: all",
+      *command, options->common, "--window", "FROM:TO", "trace: range to draw in milliseconds; default: all",
       [options, milliseconds](const std::string& text) {
         const std::size_t colon = std::min(text.find(':'), text.size());
         options->from_ms = milliseconds(text.substr(0, colon));
@@ -520,7 +520,8 @@ void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen) {
           throw UserError(Problem{.what = "wrong value", .expected = "FROM below TO", .got = text, .at = "--window"});
       });
   on_chosen(*command, [options, &commands, &chosen] {
-    need(options->path, "PATH", "inspect");
+    need(options->common, {{options->path, "PATH"}}, "inspect");
+    options->common.problems.throw_if_any();
     chosen = [options, &commands] { return commands.inspect(*options); };
   });
 }

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <sstream>
 
 #include "base/error.h"
@@ -152,6 +153,34 @@ double real_number(const std::string& option, const std::string& text, double mi
   return value;
 }
 
+namespace {
+
+// Reads an option's value: an error of `read` becomes a problem of the command line.
+void collect_wrong(CommonOptions& common, const std::string& name, const std::function<void()>& read) {
+  try {
+    read();
+  } catch (const UserError& error) {
+    common.problems.add_lines(error.what());
+    common.rejected.insert(name);
+  }
+}
+
+Bytes memory_of(const std::string& value) {
+  const std::optional<Bytes> bytes = parse_bytes(value);
+  if (bytes && bytes->value() > 0) return *bytes;
+  throw UserError(Problem{
+      .what = "wrong value", .expected = "bytes with a unit", .got = value, .at = "--memory", .hint = "--memory 24GB"});
+}
+
+DeviceChoice device_choice_of(const std::string& value) {
+  if (value == "auto") return DeviceChoice::automatic;
+  if (value == "cpu") return DeviceChoice::cpu;
+  if (value == "cuda") return DeviceChoice::cuda;
+  throw UserError(Problem{.what = "wrong value", .expected = "auto, cpu or cuda", .got = value, .at = "--device"});
+}
+
+}  // namespace
+
 CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& common) {
   CLI::App* app = parent.add_subcommand(text.name, text.what);
   app->set_help_flag("-h,--help", "show this help")->group(kCommonGroup);
@@ -160,46 +189,29 @@ CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& 
   const auto add_common = [&](CLI::Option* option, const char* takes) {
     option->group(kCommonGroup)->option_text(takes);
   };
-  add_common(app->add_option_function<std::string>(
-                 "--ranks",
-                 [&common](const std::string& value) {
-                   common.ranks = static_cast<int>(whole_number("--ranks", value, 1, 1 << 20));
-                 },
-                 "number of ranks to run or to plan for; default for fit and plan: one per GPU, or on the CPU the "
-                 "larger of the "
-                 "recipe's shard and context degrees; for others: 1"),
-             "N");
+  const auto add_value = [&](const char* name, const char* takes, const char* help,
+                             const std::function<void(const std::string&)>& store) {
+    const auto read = [&common, name = std::string(name), store](const std::string& value) {
+      collect_wrong(common, name, [&] { store(value); });
+    };
+    add_common(app->add_option_function<std::string>(name, read, help), takes);
+  };
+  add_value("--ranks", "N",
+            "number of ranks to run or to plan for; default for fit and plan: one per GPU, or on the CPU the larger of "
+            "the recipe's shard and context degrees; for others: 1",
+            [&common](const std::string& value) {
+              common.ranks = static_cast<int>(whole_number("--ranks", value, 1, 1 << 20));
+            });
   add_common(
       app->add_option("--set", common.overrides, "override a key of the recipe, as in --set train.steps=10; repeatable")
           ->expected(1)
           ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
           ->allow_extra_args(false),
       "KEY=VALUE");
-  add_common(app->add_option_function<std::string>(
-                 "--memory",
-                 [&common](const std::string& value) {
-                   common.memory = parse_bytes(value);
-                   if (!common.memory || common.memory->value() <= 0)
-                     throw UserError(Problem{.what = "wrong value",
-                                             .expected = "bytes with a unit",
-                                             .got = value,
-                                             .at = "--memory",
-                                             .hint = "--memory 24GB"});
-                 },
-                 "device memory that a rank may use, as in 24GB"),
-             "BYTES");
-  add_common(app->add_option_function<std::string>(
-                 "--device",
-                 [&common](const std::string& value) {
-                   if (value == "auto") common.device = DeviceChoice::automatic;
-                   if (value == "cpu") common.device = DeviceChoice::cpu;
-                   if (value == "cuda") common.device = DeviceChoice::cuda;
-                   if (!common.device)
-                     throw UserError(Problem{
-                         .what = "wrong value", .expected = "auto, cpu or cuda", .got = value, .at = "--device"});
-                 },
-                 "device to run on: auto, cpu or cuda"),
-             "DEVICE");
+  add_value("--memory", "BYTES", "device memory that a rank may use, as in 24GB",
+            [&common](const std::string& value) { common.memory = memory_of(value); });
+  add_value("--device", "DEVICE", "device to run on: auto, cpu or cuda",
+            [&common](const std::string& value) { common.device = device_choice_of(value); });
   set_completions(*app, "--device", {"auto", "cpu", "cuda"});
   add_common(app->add_flag("--json", common.json, text.json), "");
   return app;
@@ -246,18 +258,18 @@ void add_hidden_switch(CLI::App& app, const char* name, bool& value) {
   app.add_flag(name, value)->group("");
 }
 
-void add_parsed(CLI::App& app, const char* name, const char* takes, const char* help,
+void add_parsed(CLI::App& app, CommonOptions& common, const char* name, const char* takes, const char* help,
                 const std::function<void(const std::string&)>& store) {
-  const auto read = [store, path = takes_path(takes)](const std::string& value) {
-    store(path ? with_home(value) : value);
+  const auto read = [&common, name = std::string(name), store, path = takes_path(takes)](const std::string& value) {
+    collect_wrong(common, name, [&] { store(path ? with_home(value) : value); });
   };
   app.add_option_function<std::string>(name, read, help)->group(kOwnGroup)->option_text(takes);
 }
 
-void add_number(CLI::App& app, const char* name, std::int64_t min, std::int64_t max, const char* help,
-                const std::function<void(std::int64_t)>& store) {
+void add_number(CLI::App& app, CommonOptions& common, const char* name, std::int64_t min, std::int64_t max,
+                const char* help, const std::function<void(std::int64_t)>& store) {
   const std::string option = name;
-  add_parsed(app, name, "N", help,
+  add_parsed(app, common, name, "N", help,
              [option, min, max, store](const std::string& value) { store(whole_number(option, value, min, max)); });
 }
 
@@ -274,9 +286,16 @@ void on_chosen(CLI::App& app, const std::function<void()>& then) {
   app.callback(then);
 }
 
-void need(const std::string& value, const char* name, const char* command) {
-  if (!value.empty()) return;
-  throw UserError(Problem{.what = cat(command, ": ", name, " is missing"), .hint = cat("hawser ", command, " --help")});
+void need(const CommonOptions& common, const std::vector<NeededValue>& values, const char* command) {
+  Problems missing;
+  for (const auto& [value, name] : values) {
+    if (!value.empty()) continue;
+    missing.add({.what = cat(command, ": ", name, " is missing"), .hint = cat("hawser ", command, " --help")});
+  }
+  if (missing.empty()) return;
+  Problems all = common.problems;
+  all.add(missing);
+  all.throw_if_any();
 }
 
 std::size_t help_width() {

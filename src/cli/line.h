@@ -45,14 +45,14 @@ void add_switch(CLI::App& app, const char* name, bool& value, const char* help);
 // An internal option, hidden from help and completion.
 void add_hidden_switch(CLI::App& app, const char* name, bool& value);
 
-// An option with a parser of its own; `store` throws UserError for a wrong value.
-void add_parsed(CLI::App& app, const char* name, const char* takes, const char* help,
+// An option with a parser of its own; `store` throws UserError for a wrong value, which becomes a problem of `common`.
+void add_parsed(CLI::App& app, CommonOptions& common, const char* name, const char* takes, const char* help,
                 const std::function<void(const std::string&)>& store);
 
 // An integer from `min` to `max`; anything else is a one-line error.
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 26;
-void add_number(CLI::App& app, const char* name, std::int64_t min, std::int64_t max, const char* help,
-                const std::function<void(std::int64_t)>& store);
+void add_number(CLI::App& app, CommonOptions& common, const char* name, std::int64_t min, std::int64_t max,
+                const char* help, const std::function<void(std::int64_t)>& store);
 
 // Shell completions of an option's or argument's value. They affect neither help nor checks.
 void set_completions(CLI::App& app, const char* name, const std::vector<std::string>& words);
@@ -63,10 +63,15 @@ std::string completions_of(const CLI::Option& option);
 std::int64_t whole_number(const std::string& option, const std::string& text, std::int64_t min, std::int64_t max);
 double real_number(const std::string& option, const std::string& text, double min, double max);
 
-// Throws UserError if a required value is missing.
-void need(const std::string& value, const char* name, const char* command);
+// Throws UserError if required values are missing, with the problems of `common`: neither hides the other.
+struct NeededValue {
+  const std::string& value;
+  const char* name;
+};
+void need(const CommonOptions& common, const std::vector<NeededValue>& values, const char* command);
 
-// Runs `then` when the command line named this command and all options are parsed.
+// Runs `then` when the command line named this command and all options are parsed. `then` reports the problems of the
+// common options, or passes them on to the command.
 void on_chosen(CLI::App& app, const std::function<void()>& then);
 
 // Help, wrapped between words at `width` columns.

@@ -55,6 +55,7 @@ std::string lacks_for_fit(const Recipe& recipe) {
 // Plans the recipe for `world` ranks and prints the plan; returns 4 if it does not fit. `problems`: those found before.
 int plan_here(const Recipe& recipe, int world, const PlanOptions& options, Problems problems) {
   const std::optional<plan::Target> read = read_target(target_of(recipe, options), problems);
+  if (read) check_target_device(recipe, *read, problems);
   const std::string& named = recipe.model.path.empty() ? recipe.model.config : recipe.model.path;
   models::ModelDescription description;
   if (accepted(recipe, {"model.path", "model.config"})) {
@@ -128,7 +129,7 @@ void add_plan(CLI::App& app, const Commands& commands, Chosen& chosen) {
       "h100, h200, cpu, or a file like targets/h200.yaml; default: this machine's GPU if the device is cuda, else cpu");
   set_completions(*command, "--target", plan::shipped_targets());
   on_chosen(*command, [options, &commands, &chosen] {
-    need(options->recipe, "RECIPE", "plan");
+    need(options->common, {{options->recipe, "RECIPE"}}, "plan");
     chosen = [options, &commands] { return commands.plan(*options); };
   });
 }

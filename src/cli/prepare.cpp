@@ -180,7 +180,7 @@ void add_prepare(CLI::App& app, const Commands& commands, Chosen& chosen) {
       options->common);
   add_positional(*command, "RECIPE", options->recipe, "YAML recipe; `hawser recipe init` writes one");
   on_chosen(*command, [options, &commands, &chosen] {
-    need(options->recipe, "RECIPE", "prepare");
+    need(options->common, {{options->recipe, "RECIPE"}}, "prepare");
     chosen = [options, &commands] { return commands.prepare(*options); };
   });
 }

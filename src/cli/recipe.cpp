@@ -113,14 +113,24 @@ void check_output(const RecipeInitOptions& options, const Recipe& recipe) {
 }  // namespace
 
 int recipe_init(const RecipeInitOptions& options) {
+  Problems problems;
   if (!options.output.empty() && io::exists(options.output) && !options.force) {
-    throw UserError(Problem{
-        .file = options.output, .what = "already exists", .hint = "another --output, or --force to overwrite it"});
+    problems.add(
+        {.file = options.output, .what = "already exists", .hint = "another --output, or --force to overwrite it"});
   }
   const bool stays = stays_here(options, fs::path(options.output).parent_path());
-  Problems problems;
-  const Recipe requested = recipe_without_file(first_recipe(options, stays), options.common,
-                                               /*runs=*/options.target.empty(), /*keep_relative=*/stays, problems);
+  Recipe first;
+  collect(problems, [&] { first = first_recipe(options, stays); });
+  const Recipe requested = recipe_without_file(first, options.common, /*runs=*/options.target.empty(),
+                                               /*keep_relative=*/stays, problems);
+  if (!options.target.empty()) {
+    try {
+      check_target_device(requested, plan::load_target(options.target), problems);
+    } catch (const UserError&) {
+      // open_requested() or propose() reports it
+    }
+  }
+  if (first.model.path.empty() && first.model.config.empty()) problems.throw_if_any();
   if (!problems.empty()) autoconfig::open_requested(requested, options.target, problems);
   problems.throw_if_any();
   check_output(options, requested);
@@ -183,7 +193,7 @@ void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen) {
            "target devices: h100, h200, cpu, or a file like targets/h200.yaml; default: those of this machine");
   set_completions(*command, "--target", plan::shipped_targets());
   on_chosen(*command, [options, &commands, &chosen] {
-    need(options->model, "--model", "recipe init");
+    need(options->common, {{options->model, "--model"}}, "recipe init");
     chosen = [options, &commands] { return commands.recipe_init(*options); };
   });
 }

@@ -71,7 +71,8 @@ EvalData open_eval_data(const EvalDataRequest& request, const batches::BatchShap
       batches::ListedBatch from{.path = request.data,
                                 .tokenizer = tokenizer.get(),
                                 .without = of_tokenizer,
-                                .vocab_size = request.vocabulary};
+                                .vocab_size = request.vocabulary,
+                                .model_unknown = request.model_unknown};
       from.chat_template =
           text::chat::open_chat_template(request.chat_template, request.tokenizer, "", "data.chat_template",
                                          request.chat_template.empty() ? from.without_template : problems);

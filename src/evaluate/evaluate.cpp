@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <numbers>
 
+#include "config/config.h"
 #include "engine/evaluate_loss.h"
 #include "engine/feed.h"
 #include "engine/gemm_algorithms.h"
@@ -68,6 +69,9 @@ void expect_unchanged(const OpenEvaluation& input) {
   if (input.bigram) input.bigram->expect_unchanged();
 }
 
+// To check data for which no sequence length is known.
+constexpr std::int64_t kAnyLength = 1024;
+
 }  // namespace
 
 std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int rank, int ranks, Problems& problems) {
@@ -85,15 +89,16 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
   input.open = engine::open_trained_model(request.model, problems, engine::changes_for_evaluation(), request.adapters);
   lay_under(input.open.recipe, request, data);
   input.across_documents = data.across_documents;
-  if (request.sequence_length == 0) {
+  // Without the model, it is unknown whether its run has one.
+  const bool has_length = request.sequence_length > 0;
+  if (!has_length && problems.size() == before && accepted(request.recipe, {"data.sequence_length"})) {
     problems.add({.what = "eval: --sequence-length is missing", .hint = "hawser eval --help"});
-    return std::nullopt;
   }
   data.tokenizer = input.open.tokenizer;
   data.vocabulary = input.open.model ? input.open.model->vocabulary() : 0;
   Recipe& recipe = input.recipe;
   recipe = request.recipe;
-  recipe.data.sequence_length = request.sequence_length;
+  recipe.data.sequence_length = has_length ? request.sequence_length : kAnyLength;
   recipe.data.pack = Packing::documents;
   recipe.train.micro_batch_size = 1;
   recipe.train.global_batch_size = 1;
@@ -105,7 +110,8 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
     input.tokenizer = std::move(opened.tokenizer);
     input.note = std::move(opened.note);
   };
-  if (problems.size() != before) {  // the data are checked in any case
+  if (problems.size() != before || !has_length) {  // the data are checked in any case
+    data.model_unknown = input.open.model == nullptr;
     open_eval_data(data, batches::batch_shape(plan::packing_of(recipe.data), recipe.train.micro_batch_size, 1, 0), {},
                    problems);
     return std::nullopt;
@@ -141,6 +147,7 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
                   .hint = request.sequence_length < 2 ? "--sequence-length 2 or more" : ""});
     return std::nullopt;
   }
+  if (!problems.empty()) return std::nullopt;  // the ranks, the mesh or the device are not those of the run
   plan::Machine machine = plan::this_machine();
   machine.ranks = request.ranks_here;
   plan::check_capacity(recipe, *input.open.model, layout,

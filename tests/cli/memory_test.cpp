@@ -154,8 +154,9 @@ TEST_F(Memory, NumbersThatNoOneHasAreRejected) {
       {"--set: too many micro-batches in a step (expected at most 1024, got 2097152: 16777216 sequences, 1 data "
        "rank, micro_batch_size 8) at train.global_batch_size; try more ranks, a larger train.micro_batch_size, or a "
        "smaller global batch"});
-  rejected("bench step --model m --threads 100000", {"wrong value (expected at most 1024, got 100000) at --threads"});
-  rejected("bench step --model m --steps 99999999999999999999999",
+  const std::string bench = "bench step --model " + tiny("gqa").string();
+  rejected(bench + " --threads 100000", {"wrong value (expected at most 1024, got 100000) at --threads"});
+  rejected(bench + " --steps 99999999999999999999999",
            {"wrong value (expected at most 1000000, got 99999999999999999999999) at --steps"});
 }
 

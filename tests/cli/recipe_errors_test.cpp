@@ -1,4 +1,4 @@
-// Mistakes of a recipe: commands print all of them at once, each with its place.
+// Mistakes of a recipe and of the command line: commands print all of them at once, each with its place.
 #include "cli/testing/binary.h"
 
 namespace hawser {
@@ -183,6 +183,58 @@ TEST_F(RecipeErrors, BenchStepReportsOptionsAndModel) {
            {"--set: wrong type (expected a whole number of at least 2, got x) at data.sequence_length"});
 }
 
+// A wrong value of an option hides neither those of others, nor mistakes of the recipe, the model and the data.
+TEST_F(RecipeErrors, AWrongOptionHidesNothing) {
+  recipe("memory: {activation_checkpointing: [full]}\n");
+  const std::string blocks = "list length differs from the number of blocks (expected 2, got 1) at ";
+  const std::string place = "memory.activation_checkpointing, line 5";
+  const std::string ranks = "wrong value (expected a whole number of at least 1, got 0) at --ranks";
+  const std::string memory = "wrong value (expected bytes with a unit, got lots) at --memory; try --memory 24GB";
+  const std::string device = "wrong value (expected auto, cpu or cuda, got gpu) at --device";
+  const std::string unknown = "--set: unknown key at train.stepz; try train.steps";
+  const std::string options = "--ranks 0 --memory lots --device gpu ";
+  all_reject(options + "--set train.stepz=7", {ranks, memory, device, unknown, "r.yaml: " + blocks + place});
+  rejected("plan r.yaml --ranks 0 --target foo",
+           {ranks, "unknown target (expected cpu, h100, h200, or a file like targets/h200.yaml, got foo) at --target",
+            "r.yaml: " + blocks + place});
+  rejected("plan none.yaml --ranks 0 --set train.stepz=7", {ranks, "none.yaml: no such recipe; try r.yaml", unknown});
+  rejected("plan --ranks 0", {ranks, "plan: RECIPE is missing; try hawser plan --help"});
+
+  const std::string whole = "wrong value (expected a whole number of at least ";
+  const std::string model = "nowhere: no such model (expected a Hugging Face folder or a config.json)";
+  rejected("eval --model nowhere --data none.jsonl --sequence-length x --set train.stepz=7 " + options,
+           {ranks, memory, device, whole + "1, got x) at --sequence-length", unknown, model,
+            "none.jsonl: cannot read: No such file or directory"});
+  rejected("bench step --model nowhere --sequence-length 1 --steps x --threads y --documents foo --set train.stepz=7 " +
+               options,
+           {ranks, memory, device, whole + "2, got 1) at --sequence-length", whole + "1, got x) at --steps",
+            whole + "1, got y) at --threads", unknown,
+            "wrong value (expected mean=TOKENS or long=TOKENS, got foo) at --documents", model});
+  rejected("eval --ranks 0", {ranks, "eval: --model is missing; try hawser eval --help",
+                              "eval: --data is missing; try hawser eval --help"});
+  rejected("recipe init --model nowhere --ranks 0 --set train.stepz=7",
+           {"nowhere: no such model (expected a model folder or a config.json)", ranks, unknown});
+}
+
+// One mistake is one line.
+TEST_F(RecipeErrors, EvalReportsNoConsequences) {
+  const std::string model = testing::tiny("gqa").string();
+  const std::string unused = "--set: eval does not use this key at train.steps; try hawser eval --help";
+  const std::string missing = "eval: --sequence-length is missing; try hawser eval --help";
+  const std::string no_data = "none.jsonl: cannot read: No such file or directory";
+  for (const char* steps : {"10", "ten"}) {
+    rejected("eval --model " + model + " --data data.jsonl --sequence-length 16 --set train.steps=" + steps, {unused});
+  }
+  // A run has a length, and perhaps a tokenizer.
+  std::filesystem::create_directories(folder_ / "out/checkpoints");
+  write("text.jsonl", "{\"text\": \"words\"}\n");
+  const std::string no_checkpoint = "out/checkpoints: no complete checkpoint";
+  rejected("eval --model out --data text.jsonl", {no_checkpoint});
+  rejected("eval --model out --data none.jsonl", {no_checkpoint, no_data});
+  // A missing length does not hide what is wrong with the data.
+  rejected("eval --model " + model + " --data none.jsonl", {missing, no_data});
+}
+
 TEST_F(RecipeErrors, PlanRejectsWhatFitRejects) {
   write("both.yaml", "model: {path: " + testing::tiny("gqa").string() +
                          "}\ndata: {train: data.jsonl, sequence_length: 16}\ntrain: {steps: 4, epochs: 1}\n"
@@ -205,6 +257,22 @@ TEST_F(RecipeErrors, PlanRejectsWhatFitRejects) {
   const testing::Ran all = hawser("plan" + set);
   EXPECT_EQ(all.code, 0) << all.err;
   EXPECT_EQ(all.err, "");
+}
+
+TEST_F(RecipeErrors, ATargetHasADevice) {
+  recipe("");
+  const std::string other = "the target has another kind of device (expected auto or ";
+  rejected("plan r.yaml --target h200 --device cpu", {other + "cuda, got cpu) at --device; try --target cpu"});
+  rejected("plan r.yaml --target h200 --set run.device=cpu",
+           {"--set: " + other + "cuda, got cpu) at run.device; try --target cpu"});
+  rejected("plan r.yaml --target cpu --device cuda", {other + "cpu, got cuda) at --device; try --target h200"});
+  rejected("recipe init --model " + testing::tiny("gqa").string() + " --target h200 --device cpu",
+           {other + "cuda, got cpu) at --device; try --target cpu"});
+  // The recipe's own device is that of its runs.
+  for (const char* options : {"--target h200", "--target cpu --device cpu", "--target h200 --device cuda"}) {
+    recipe("run: {device: cpu}\n");
+    EXPECT_EQ(hawser("plan r.yaml " + std::string(options)).code, 0) << options;
+  }
 }
 
 // Ranks that another launcher started find the same.
