@@ -44,6 +44,7 @@ void check_block(Check& check, const BlockDescription& block) {
   }
   check.no(!is_cap(attention.softcap), "soft-capping of attention scores with a negative or infinite cap");
   check.no(attention.scale < 0, "attention scores with a negative scale");
+  check.no(!(attention.dropout >= 0 && attention.dropout < 1), "dropout of attention outside [0, 1)");
   if (block.moe) {
     check.norm(block.moe->norm_config);
     check.no(!nn::has_kernel(block.moe->activation), "the activation of the experts");

@@ -30,6 +30,8 @@ TEST(Supported, WhatLayersCompute) {
               d.blocks[1].attention.window = 8;
               d.blocks[1].attention.softcap = 50;
               d.blocks[1].attention.alibi = true;
+              d.blocks[1].attention.dropout = 0.1;
+              d.blocks[0].attention.dropout = 0.999;
               d.blocks[1].mlp.activation = nn::Activation::gelu;
               d.blocks[1].residual = Residual::parallel;
               d.embedding.scale = 45;
@@ -112,6 +114,7 @@ TEST(Supported, EverythingElseIsRejectedByName) {
        [](auto& d) { d.blocks[1].attention.qk_norm = {.kind = nn::NormKind::layer}; }},
       {"an RMS norm with a bias) at block 1", [](auto& d) { d.blocks[1].mlp.norm_config.bias = true; }},
       {"an RMS norm with a bias) at block 0", [](auto& d) { d.blocks[0].attention.qk_norm = {.bias = true}; }},
+      {"dropout of attention outside [0, 1)) at block 1", [](auto& d) { d.blocks[1].attention.dropout = 1; }},
       {"attention scores with a negative scale) at block 1", [](auto& d) { d.blocks[1].attention.scale = -1; }},
       {"soft-capping of attention scores with a negative or infinite cap) at block 1",
        [](auto& d) { d.blocks[1].attention.softcap = -50; }},
@@ -141,6 +144,9 @@ TEST(Supported, EverythingElseIsRejectedByName) {
   for (const double cap : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
     EXPECT_NE(rejection([cap](auto& d) { d.blocks[0].attention.softcap = cap; }), "") << cap;
     EXPECT_NE(rejection([cap](auto& d) { d.head.softcap = cap; }), "") << cap;
+  }
+  for (const double dropout : {-0.1, 1.5, std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_NE(rejection([dropout](auto& d) { d.blocks[0].attention.dropout = dropout; }), "") << dropout;
   }
 }
 
