@@ -97,6 +97,11 @@ int Model::attention_layers() const {
   return count;
 }
 
+bool Model::drops_probabilities() const {
+  return std::ranges::any_of(description_.blocks,
+                             [](const BlockDescription& block) { return block.attention.dropout > 0; });
+}
+
 bool Model::draws_random_numbers() const {
   return std::ranges::any_of(layers_, [](const auto& layer) { return layer->draws_random_numbers(); });
 }

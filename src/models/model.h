@@ -92,6 +92,7 @@ class Model {
   const nn::AttentionConfig* attention(int layer) const;
   int attention_layers() const;
   bool draws_random_numbers() const;              // a layer does while training
+  bool drops_probabilities() const;               // an attention layer has AttentionConfig::dropout
   bool reads_token_mask() const;                  // a layer does
   bool may_refuse(const nn::Seams& seams) const;  // a layer may
   // The loss that layers add to the model's; null if none does. auxiliary_index: of a layer among those that do, or -1.

@@ -1,13 +1,15 @@
 #include "models/supported.h"
 
-#include <cmath>
+#include <limits>
 #include <set>
 
 namespace hawser::models {
 namespace {
 
-bool is_cap(double softcap) {
-  return softcap >= 0 && std::isfinite(softcap);
+// Kernels multiply caps and scales by log2(e), in float32. 0 is the default; not a number is neither.
+bool is_factor(double value) {
+  constexpr double kMin = std::numeric_limits<float>::min(), kMax = std::numeric_limits<float>::max() / 2.0;
+  return value == 0 || (value >= kMin && value <= kMax);
 }
 
 class Check {
@@ -42,8 +44,10 @@ void check_block(Check& check, const BlockDescription& block) {
     check.norm(*attention.qk_norm);
     check.no(attention.qk_norm->kind == nn::NormKind::layer, "layer norms of queries and keys");
   }
-  check.no(!is_cap(attention.softcap), "soft-capping of attention scores with a negative or infinite cap");
-  check.no(attention.scale < 0, "attention scores with a negative scale");
+  check.no(!is_factor(attention.softcap),
+           "soft-capping of attention scores with a cap that is negative or out of range");
+  check.no(!is_factor(attention.scale), "attention scores with a scale that is negative or out of range");
+  check.no(!(attention.dropout >= 0 && attention.dropout < 1), "dropout of attention outside [0, 1)");
   if (block.moe) {
     check.norm(block.moe->norm_config);
     check.no(!nn::has_kernel(block.moe->activation), "the activation of the experts");
@@ -74,7 +78,7 @@ void check_supported(const ModelDescription& d, const std::string& file, Problem
   check.no(d.head.kind == nn::HeadKind::sequence_classification, "classification of sequences");
   check.no(d.head.kind == nn::HeadKind::token_classification, "classification of tokens");
   check.no(d.head.kind == nn::HeadKind::span, "prediction of spans");
-  check.no(!is_cap(d.head.softcap), "soft-capping of logits with a negative or infinite cap");
+  check.no(!is_factor(d.head.softcap), "soft-capping of logits with a cap that is negative or out of range");
 }
 
 }  // namespace hawser::models

@@ -30,6 +30,9 @@ TEST(Supported, WhatLayersCompute) {
               d.blocks[1].attention.window = 8;
               d.blocks[1].attention.softcap = 50;
               d.blocks[1].attention.alibi = true;
+              d.blocks[1].attention.scale = 1e30;
+              d.blocks[1].attention.dropout = 0.1;
+              d.blocks[0].attention.dropout = 0.999;
               d.blocks[1].mlp.activation = nn::Activation::gelu;
               d.blocks[1].residual = Residual::parallel;
               d.embedding.scale = 45;
@@ -112,8 +115,10 @@ TEST(Supported, EverythingElseIsRejectedByName) {
        [](auto& d) { d.blocks[1].attention.qk_norm = {.kind = nn::NormKind::layer}; }},
       {"an RMS norm with a bias) at block 1", [](auto& d) { d.blocks[1].mlp.norm_config.bias = true; }},
       {"an RMS norm with a bias) at block 0", [](auto& d) { d.blocks[0].attention.qk_norm = {.bias = true}; }},
-      {"attention scores with a negative scale) at block 1", [](auto& d) { d.blocks[1].attention.scale = -1; }},
-      {"soft-capping of attention scores with a negative or infinite cap) at block 1",
+      {"dropout of attention outside [0, 1)) at block 1", [](auto& d) { d.blocks[1].attention.dropout = 1; }},
+      {"attention scores with a scale that is negative or out of range) at block 1",
+       [](auto& d) { d.blocks[1].attention.scale = -1; }},
+      {"soft-capping of attention scores with a cap that is negative or out of range) at block 1",
        [](auto& d) { d.blocks[1].attention.softcap = -50; }},
       {"the activation of the experts) at block 1",
        [](auto& d) { d.blocks[1].moe = nn::MoeConfig{.experts = 8, .top_k = 2, .activation = nn::Activation::relu}; }},
@@ -133,23 +138,31 @@ TEST(Supported, EverythingElseIsRejectedByName) {
       {"classification of sequences) at head", [](auto& d) { d.head.kind = nn::HeadKind::sequence_classification; }},
       {"classification of tokens) at head", [](auto& d) { d.head.kind = nn::HeadKind::token_classification; }},
       {"prediction of spans) at head", [](auto& d) { d.head.kind = nn::HeadKind::span; }},
-      {"soft-capping of logits with a negative or infinite cap) at head", [](auto& d) { d.head.softcap = -30; }},
+      {"soft-capping of logits with a cap that is negative or out of range) at head",
+       [](auto& d) { d.head.softcap = -30; }},
   };
   for (const auto& [expected, change] : changes) {
     EXPECT_EQ(rejection(change), cat("config.json: not supported yet (got ", expected));
   }
-  for (const double cap : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
-    EXPECT_NE(rejection([cap](auto& d) { d.blocks[0].attention.softcap = cap; }), "") << cap;
-    EXPECT_NE(rejection([cap](auto& d) { d.head.softcap = cap; }), "") << cap;
+  for (const double factor :
+       {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN(), 1e39, 1e-39}) {
+    EXPECT_NE(rejection([factor](auto& d) { d.blocks[0].attention.softcap = factor; }), "") << factor;
+    EXPECT_NE(rejection([factor](auto& d) { d.blocks[0].attention.scale = factor; }), "") << factor;
+    EXPECT_NE(rejection([factor](auto& d) { d.head.softcap = factor; }), "") << factor;
+  }
+  for (const double dropout : {-0.1, 1.5, std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_NE(rejection([dropout](auto& d) { d.blocks[0].attention.dropout = dropout; }), "") << dropout;
   }
 }
 
 // Many blocks with one feature are one line.
 TEST(Supported, AFeatureIsOneLine) {
-  EXPECT_EQ(rejection([](ModelDescription& d) {
-              for (BlockDescription& block : d.blocks) block.attention.scale = -1;
-            }),
-            "config.json: not supported yet (got attention scores with a negative scale) at block 0");
+  EXPECT_EQ(
+      rejection([](ModelDescription& d) {
+        for (BlockDescription& block : d.blocks) block.attention.scale = -1;
+      }),
+      "config.json: not supported yet (got attention scores with a scale that is negative or out of range) at block "
+      "0");
 }
 
 }  // namespace

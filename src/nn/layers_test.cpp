@@ -185,6 +185,35 @@ TEST(Layers, RecomputeRunsOnlyTheNeededOps) {
   }
 }
 
+// Dropout is of training, which needs to know the rows.
+TEST(Layers, AttentionDropsProbabilitiesInTrainingOnly) {
+  AttentionConfig config{.width = 12, .heads = 3, .kv_heads = 3, .head_dim = 4, .dropout = 0.4};
+  const Case c = testing::attention("dropout", config, {{7}});
+  EXPECT_TRUE(c.layer->draws_random_numbers());
+  config.dropout = 0;
+  const Case none = testing::attention("none", config, {{7}});
+  EXPECT_FALSE(none.layer->draws_random_numbers());
+  const auto device = make_cpu_device();
+  for (const bool ids : {true, false}) {
+    TestContext ctx(*device, DType::f32);
+    prepare(ctx, c);
+    if (!ids) ctx.batch_.row_ids = ctx.batch_.attention_row_ids = {};
+    TestSink sink(ctx, c.layer->params());
+    LayerRun training(ctx, *c.layer, c.documents.rows(), c.width, {});
+    if (ids) {
+      training.run(sink);
+      EXPECT_GT(distance(training.result(sink).y, run(none, DType::f32, {}).y), 0.01);
+    } else {
+      EXPECT_THROW(training.run(sink), InternalError);
+    }
+    ctx.training_ = false;
+    TestSink other_sink(ctx, c.layer->params());
+    LayerRun evaluation(ctx, *c.layer, c.documents.rows(), c.width, {});
+    evaluation.run(other_sink);
+    EXPECT_EQ(evaluation.result(other_sink).y, run(none, DType::f32, {}).y);
+  }
+}
+
 // y = x W^T + scale * (mask * x) A^T B^T, with the mask of the formula in ops/dropout/dropout.h.
 TEST(Linear, DropsTheAdaptersInput) {
   constexpr std::int64_t kRows = 5, kIn = 8, kOut = 6, kRank = 2;

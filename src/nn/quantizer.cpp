@@ -48,6 +48,8 @@ const char* to_string(Site site) {
       return "down_projection";
     case Site::logits:
       return "logits";
+    case Site::attention_probabilities:
+      return "attention_probabilities";
   }
   return "?";
 }

@@ -67,6 +67,7 @@ void set_masks(batches::BatchShape& batch, const models::Model& model) {
   for (const auto& [mask, count] : model.masks()) {
     batch.masks.push_back({mask, static_cast<double>(count) / static_cast<double>(layers)});
   }
+  batch.all_row_ids = batch.ring() > 1 && model.drops_probabilities();
 }
 
 Checkpointing checkpointing_of(const MemoryRecipe& memory, int block) {

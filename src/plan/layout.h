@@ -137,7 +137,8 @@ bool deterministic_of(const Recipe& recipe, DeviceKind device);
 // Default reduce_dtype of gradients: bf16 on CUDA if layers compute in bf16, float32 otherwise.
 DType default_reduce_dtype(DeviceKind device, DType compute);
 
-// Sets the masks of the batch's tables and of its work to those of the model's attention layers.
+// Sets the masks of the batch's tables and of its work to those of the model's attention layers, and whether they need
+// the row ids of other ranks' keys (BatchShape::all_row_ids).
 void set_masks(batches::BatchShape& batch, const models::Model& model);
 
 // Derives `bounds`, and BatchShape::row_multiple, from `batch` and `mesh`; for callers that modify a layout.

@@ -310,22 +310,29 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
                                   .kv_heads = c.kv_heads,
                                   .head_dim = c.head_dim,
                                   .dtype = act};
+  const Storage ids(bench.device(), DType::i32, {length, 2}), step(bench.device(), DType::i32, {1});
+  const std::vector<std::int32_t> zeros(static_cast<std::size_t>(2 * length));
+  transfer(bench.stream(), ids.view().raw(), zeros.data(), ids.view().bytes());
+  transfer(bench.stream(), step.view().raw(), zeros.data(), step.view().bytes());
+  bench.stream().synchronize();
   const double scale = 1.0 / std::sqrt(static_cast<double>(c.head_dim));
-  ops::AttentionCall forward_call{.q = q,
-                                  .k = k,
-                                  .v = v,
-                                  .segments = segments,
-                                  .segment_count = count,
-                                  .form = ops::SegmentForm::diagonal,
-                                  .blocks = blocks,
-                                  .host_segments = &diagonal,
-                                  .causal = mask.causal,
-                                  .window = mask.window,
-                                  .scale = scale,
-                                  .softcap = c.softcap,
-                                  .slopes = mask.distances ? slopes.view() : TensorView(),
-                                  .o = o,
-                                  .lse = lse};
+  ops::AttentionCall forward_call{
+      .q = q,
+      .k = k,
+      .v = v,
+      .segments = segments,
+      .segment_count = count,
+      .form = ops::SegmentForm::diagonal,
+      .blocks = blocks,
+      .host_segments = &diagonal,
+      .causal = mask.causal,
+      .window = mask.window,
+      .scale = scale,
+      .softcap = c.softcap,
+      .slopes = mask.distances ? slopes.view() : TensorView(),
+      .dropout = {.probability = c.dropout, .step = step.view(), .query_ids = ids.view(), .key_ids = ids.view()},
+      .o = o,
+      .lse = lse};
   ops::AttentionBackward backward_call{.call = forward_call, .d_o = d_o, .dq = dq, .dk = dk, .dv = dv};
   const DeviceKind kind = bench.device().kind();
   const std::int64_t bytes =

@@ -219,7 +219,7 @@ std::vector<int> AttentionLayer::linear_weights(Site site) const {
 }
 
 bool AttentionLayer::draws_random_numbers() const {
-  return qkv_.linear().draws_random_numbers() || output_.linear().draws_random_numbers();
+  return config_.dropout > 0 || qkv_.linear().draws_random_numbers() || output_.linear().draws_random_numbers();
 }
 
 std::array<TensorSpec, AttentionLayer::kSavedCount> AttentionLayer::tensors(const RowCounts& rows, DType dtype) const {
@@ -370,9 +370,25 @@ ops::AttentionCall AttentionLayer::call_of(const LayerContext& ctx, const Attent
           .slopes = c.alibi ? ctx.alibi_slopes().rows(part.first_head, t.q.size(1)) : TensorView(),
           .distance_step = part.distance.step,
           .distance_offset = part.distance.offset,
+          .dropout = dropout_of(ctx, part),
           .o = t.o,
           .lse = t.lse,
           .flops = 4.0 * static_cast<double>(t.q.size(1) * c.head_dim) * part.visible};
+}
+
+ops::AttentionDropout AttentionLayer::dropout_of(const LayerContext& ctx, const AttentionPart& part) const {
+  const AttentionConfig& c = config_;
+  if (c.dropout == 0 || !ctx.training()) return {};
+  HAWSER_CHECK(!part.query_ids.empty() && !part.key_ids.empty(), c.output,
+               ": dropout of probabilities, but no row ids of ", part.query_ids.empty() ? "queries" : "keys",
+               " in the batch");
+  const ops::RandomKey random = ctx.random(Site::attention_probabilities);
+  return {.probability = c.dropout,
+          .key = random.key,
+          .first_head = c.heads_part.begin + part.first_head,
+          .step = random.step,
+          .query_ids = part.query_ids,
+          .key_ids = part.key_ids};
 }
 
 std::vector<TensorView> AttentionLayer::of_exchange(const Saved& saved) {

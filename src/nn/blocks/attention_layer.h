@@ -2,7 +2,7 @@
 //
 //   y = residual + o_proj(attention(rope(qkv_proj(norm(x)))))
 //
-// Attention is ops/attention/attention.h, with AttentionConfig::softcap and alibi those of its AttentionCall.
+// Attention is ops/attention/attention.h, with AttentionConfig::softcap, alibi and dropout those of its AttentionCall.
 // With AttentionConfig::qk_norm each head of q and of k is normed before RoPE. With NormPlace::sandwich, o_proj's
 // output is normed before the sum, with NormPlace::post the sum alone (nn/blocks/layer_output.h).
 // Multi-head, grouped-query and multi-query attention, by heads / kv_heads; head_dim is independent of width / heads.
@@ -40,6 +40,7 @@ struct AttentionConfig {
   double scale = 0;                   // of the scores; 0: 1 / sqrt(head_dim)
   double softcap = 0;                 // scores become softcap * tanh(score / softcap) (Gemma 2); 0: no
   bool alibi = false;                 // biases of the scores by distance, after the soft cap (BLOOM, arXiv 2108.12409)
+  double dropout = 0;                 // of the probabilities, while training: p, in [0, 1)
   double initial_std = 0.02, output_std = 0.02;
   // Names without ".weight" and ".bias", as in the Hugging Face folder. Without q, k and v the folder has one tensor
   // `fused`: in the model's form, all heads of q, then of k, then of v, of which a tensor rank has a range of each. In
@@ -129,6 +130,8 @@ class AttentionLayer : public Layer {
   void complete(LayerContext&, const TensorView& matrix) const;
   // What forward and backward of one part of the exchange share, with forward's FLOPs.
   ops::AttentionCall call_of(const LayerContext&, const AttentionPart& part) const;
+  // None unless training. InternalError if the part has no row ids.
+  ops::AttentionDropout dropout_of(const LayerContext&, const AttentionPart& part) const;
 
   AttentionConfig config_;
   std::vector<Param> params_;

@@ -83,6 +83,21 @@ Vector layer_input(const Config& config, const Vector& x, const Vector& norm) {
   return config.norm_place == NormPlace::post ? x : rms_norm(x, norm, config.norm_config);
 }
 
+// Random numbers of a layer's test: row t is row kFirstRow + t of this sequence.
+constexpr std::int64_t kDropoutSequence = 3, kFirstRow = 6, kDropoutStep = 9;
+
+// The factor of a probability with AttentionConfig::dropout, for TestContext's keys: the formula of
+// ops/attention/attention_dropout.h.
+inline double dropout_factor(const AttentionConfig& config, std::int64_t row, std::int64_t key, std::int64_t head) {
+  const PhiloxKey site = {static_cast<std::uint32_t>(Site::attention_probabilities), 0};
+  const PhiloxWords of_head = philox({static_cast<std::uint32_t>(config.heads_part.begin + head), 0, 0, 0}, site);
+  const auto r = static_cast<std::uint32_t>(kFirstRow + key);
+  const PhiloxWords words = philox({r / 4, static_cast<std::uint32_t>(kFirstRow + row), kDropoutSequence, kDropoutStep},
+                                   {of_head[0], of_head[1]});
+  return words[r % 4] * 0x1p-32 < config.dropout ? 0 : 1 / (1 - config.dropout);
+}
+
+// With AttentionConfig::dropout in training.
 inline Vector attention_block(const AttentionConfig& config, const Documents& documents, const Vector& x,
                               const std::vector<Vector>& w, const RotatedDims& rotated = {}) {
   const auto heads = static_cast<std::size_t>(config.heads), kv = static_cast<std::size_t>(config.kv_heads);
@@ -134,6 +149,11 @@ inline Vector attention_block(const AttentionConfig& config, const Documents& do
                                      .softcap = config.softcap};
   if (config.alibi) {
     for (const float slope : config.alibi_slopes()) space.slopes.push_back(slope);
+  }
+  if (config.dropout > 0) {
+    space.factor = [&](std::int64_t row, std::int64_t key, std::int64_t head) {
+      return dropout_factor(config, row, key, head);
+    };
   }
   std::int64_t begin = 0;
   for (const std::int64_t length : documents.lengths) {

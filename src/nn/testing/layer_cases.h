@@ -172,6 +172,16 @@ inline std::vector<Case> cases() {
                  .softcap = 0.7,
                  .alibi = true},
                 {{9, 3}}),
+      attention("dropout of a part of the heads, of a norm of the sum",
+                {.width = 12,
+                 .heads = 4,
+                 .kv_heads = 2,
+                 .head_dim = 4,
+                 .heads_part = {.begin = 4, .total = 8},
+                 .kv_heads_part = {.begin = 2, .total = 4},
+                 .norm_place = NormPlace::post,
+                 .dropout = 0.4},
+                {{9, 3}}),
       mlp("mlp", {.width = 10, .inner = 14}),
       mlp("mlp with a norm of the sum", {.width = 10, .inner = 7, .bias = true, .norm_place = NormPlace::post}),
       mlp("mlp with norms before and after, GELU gate", {.width = 9,
@@ -245,6 +255,12 @@ inline void prepare(TestContext& ctx, const Case& c) {
     ctx.slopes_ = ctx.make(DType::f32, {static_cast<std::int64_t>(c.slopes.size())}, c.slopes);
   }
   set_batch(ctx, c.documents, c.head_dim, c.layer->attention_shape().value_or(AttentionShape()).mask);
+  if (!c.layer->draws_random_numbers()) return;
+  ctx.training_ = true;
+  std::vector<double> ids;
+  for (std::int64_t t = 0; t < c.documents.rows(); ++t) ids.insert(ids.end(), {kDropoutSequence, kFirstRow + 1.0 * t});
+  ctx.batch_.row_ids = ctx.batch_.attention_row_ids = ctx.make(DType::i32, {c.documents.rows(), 2}, ids);
+  ctx.step_ = ctx.make(DType::i32, {1}, {kDropoutStep});
 }
 
 inline LayerResult run(const Case& c, DType dtype, const SavePolicy& policy, bool accumulate = false,

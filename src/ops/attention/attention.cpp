@@ -1,6 +1,7 @@
 #include "ops/attention/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "ops/attention/attention_cpu.h"
@@ -25,6 +26,14 @@ void check(const char* op, const AttentionCall& args) {
   HAWSER_CHECK(args.window >= 0, op, ": window ", args.window);
   HAWSER_CHECK(args.softcap >= 0 && std::isfinite(args.softcap), op, ": softcap ", args.softcap);
   if (!args.slopes.empty()) expect(op, "slopes", args.slopes, {DType::f32}, {n.hq});
+  HAWSER_CHECK(args.dropout.probability >= 0 && args.dropout.probability < 1, op, ": dropout probability ",
+               args.dropout.probability, " is not in [0, 1)");
+  if (args.dropout.probability > 0) {
+    HAWSER_CHECK(args.dropout.first_head >= 0, op, ": first head ", args.dropout.first_head, " of dropout");
+    expect(op, "step of dropout", args.dropout.step, {DType::i32}, {1});
+    expect(op, "query_ids", args.dropout.query_ids, {DType::i32}, {n.tq, 2});
+    expect(op, "key_ids", args.dropout.key_ids, {DType::i32}, {n.tk, 2});
+  }
   expect(op, "q", args.q, {DType::f32, DType::bf16}, args.q.shape(), Rows::padded);
   expect(op, "k", args.k, {args.q.dtype()}, {n.tk, n.hkv, n.d}, Rows::padded);
   expect(op, "v", args.v, {args.q.dtype()}, {n.tk, n.hkv, n.d}, Rows::padded);
@@ -45,6 +54,12 @@ void check(const char* op, const AttentionCall& args) {
     HAWSER_CHECK(!args.causal || (args.form == SegmentForm::diagonal && b.q_rows == b.k_rows), op,
                  ": blocks of causal segments must be diagonal blocks, not ", b.q_rows, " x ", b.k_rows);
   }
+}
+
+// step, query_ids and key_ids of dropout, if there is any.
+std::array<TensorView, 3> ids_of(const AttentionCall& args) {
+  const AttentionDropout& d = args.dropout;
+  return d.probability > 0 ? std::array{d.step, d.query_ids, d.key_ids} : std::array<TensorView, 3>();
 }
 
 // Written views must not overlap each other or any view that is read.
@@ -74,12 +89,13 @@ void attention_forward(Stream& stream, const AttentionCall& args) {
   constexpr auto kOp = "attention_forward";
   check(kOp, args);
   expect_workspace(kOp, args.workspace, attention_workspace(args, stream.target()));
+  const auto [step, query_ids, key_ids] = ids_of(args);
   expect_all_apart(kOp, {args.o, args.lse, args.workspace},
-                   {args.q, args.k, args.v, args.slopes, args.segments, args.segment_count});
+                   {args.q, args.k, args.v, args.slopes, step, query_ids, key_ids, args.segments, args.segment_count});
   const TensorView none;
   run(stream, {kOp, OpKind::attention_forward},
-      {args.q, args.k, args.v, args.slopes, args.segments, args.segment_count, args.accumulate ? args.o : none,
-       args.accumulate ? args.lse : none},
+      {args.q, args.k, args.v, args.slopes, step, query_ids, key_ids, args.segments, args.segment_count,
+       args.accumulate ? args.o : none, args.accumulate ? args.lse : none},
       {args.o, args.lse, args.workspace}, args.flops, args, HAWSER_BACKENDS(attention_forward), planned(stream, args));
 }
 
@@ -93,13 +109,15 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   expect(kOp, "dk", args.dk, {DType::f32, DType::bf16}, call.k.shape(), Rows::padded);
   expect(kOp, "dv", args.dv, {DType::f32, DType::bf16}, call.k.shape(), Rows::padded);
   expect_workspace(kOp, call.workspace, attention_workspace_within(args, stream.target(), call.workspace.bytes()));
-  expect_all_apart(
-      kOp, {args.dq, args.dk, args.dv, call.workspace},
-      {call.q, call.k, call.v, call.o, args.d_o, call.lse, call.slopes, call.segments, call.segment_count});
+  const auto [step, query_ids, key_ids] = ids_of(call);
+  expect_all_apart(kOp, {args.dq, args.dk, args.dv, call.workspace},
+                   {call.q, call.k, call.v, call.o, args.d_o, call.lse, call.slopes, step, query_ids, key_ids,
+                    call.segments, call.segment_count});
   const TensorView none;
   run(stream, {kOp, OpKind::attention_backward},
-      {call.q, call.k, call.v, call.o, args.d_o, call.lse, call.slopes, call.segments, call.segment_count,
-       args.accumulate_q ? args.dq : none, args.accumulate_kv ? args.dk : none, args.accumulate_kv ? args.dv : none},
+      {call.q, call.k, call.v, call.o, args.d_o, call.lse, call.slopes, step, query_ids, key_ids, call.segments,
+       call.segment_count, args.accumulate_q ? args.dq : none, args.accumulate_kv ? args.dk : none,
+       args.accumulate_kv ? args.dv : none},
       {args.dq, args.dk, args.dv, call.workspace}, call.flops, args, HAWSER_BACKENDS(attention_backward),
       planned(stream, args));
 }

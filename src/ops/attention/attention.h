@@ -13,7 +13,8 @@
 //   s[h,i,j] = softcap * tanh(x[h,i,j] / softcap) - slope[h] * |distance_step * (p - r) + distance_offset|
 // Without softcap the first term is x[h,i,j], without slopes there is no second one.
 //   lse[h,i] = log sum over visible j of exp(s[h,i,j])
-//   o[i,h,:] = sum over visible j of exp(s[h,i,j] - lse[h,i]) * v[j,g,:]
+//   f[h,i,j] = u(h,i,j) < p ? 0 : 1 / (1 - p)          with dropout of probability p (attention_dropout.h), otherwise 1
+//   o[i,h,:] = sum over visible j of f[h,i,j] * exp(s[h,i,j] - lse[h,i]) * v[j,g,:]
 // A query row that is in no segment, or that sees no key, gets o = 0 and lse = -inf. Keys of a segment before the first
 // one that a query sees may be undefined, also NaN, on the CPU and in the plain kernel.
 //
@@ -30,12 +31,12 @@
 // backward. If several calls were combined, each call's backward gets the combined lse and o; the sums of the calls'
 // gradients are then the gradients of the combined result.
 //   P[h,i,j]   = exp(s[h,i,j] - lse[h,i]) if key j is visible to query i, otherwise 0
-//   dP[h,i,j]  = sum over d of d_o[i,h,d] * v[j,g,d]
+//   dP[h,i,j]  = f[h,i,j] * sum over d of d_o[i,h,d] * v[j,g,d]
 //   delta[h,i] = sum over d of d_o[i,h,d] * o[i,h,d]
 //   dS[h,i,j]  = P[h,i,j] * (dP[h,i,j] - delta[h,i]), with softcap times 1 - tanh(x[h,i,j] / softcap)^2
 //   dq[i,h,:]  = scale * sum over j of dS[h,i,j] * k[j,g,:]
 //   dk[j,g,:]  = scale * sum over i, and over the query heads h that share g: dS[h,i,j] * q[i,h,:]
-//   dv[j,g,:]  = sum over i, and over the query heads h that share g: P[h,i,j] * d_o[i,h,:]
+//   dv[j,g,:]  = sum over i, and over the query heads h that share g: f[h,i,j] * P[h,i,j] * d_o[i,h,:]
 // accumulate_q adds to dq, accumulate_kv adds to dk and dv. Without them every row is written; a row that is in no
 // segment gets zero.
 //
@@ -44,6 +45,9 @@
 // and all gradients are equal, lse is smaller by slope[h] * p. Slopes are constants without a gradient. With softcap
 // and slopes, scores are capped before the bias is added. Calls that are combined need equal slopes, and distances of
 // the same sequence.
+//
+// Dropout (arXiv 1207.0580) changes o, which is linear in f, and not lse, so that calls are combined as without it, and
+// delta is still sum over j of P[h,i,j] * dP[h,i,j]. Backward draws the numbers of forward again.
 //
 // Tensors: q, o, d_o, dq [Tq, Hq, D]; k, v, dk, dv [Tk, Hkv, D]; lse [Hq, Tq]. Hq % Hkv == 0; D <= 256. The row stride
 // may exceed H * D, or Tq: a tensor may be columns of a wider matrix, such as the lse of some rows.
@@ -57,11 +61,11 @@
 // Scores s are float32. Tiles without a visible pair are skipped.
 //
 // CPU: if the CPU has bf16 units (AVX512-BF16 or AMX), calls with bf16 operands and bf16 results use them
-// (attention_bf16_cpu.h). Float32 results, segments of one query row each, and calls with softcap or slopes are
-// computed in float32.
+// (attention_bf16_cpu.h). Float32 results, segments of one query row each, and calls with softcap, slopes or
+// dropout are computed in float32.
 //
 // GPU: a bf16 call uses cuDNN if one of cuDNN's kernels supports it (see AttentionImplementation). All other calls use
-// the plain kernel, which is correct and slow; so do all calls with softcap or slopes.
+// the plain kernel, which is correct and slow; so do all calls with softcap, slopes or dropout.
 // - cuDNN rounds probabilities to bf16 before the GEMM with v.
 // - cuDNN's backward accumulates dq in an order that differs between runs, unless `deterministic` is set. All other
 //   results are bitwise equal in every run.
@@ -92,6 +96,7 @@
 
 #include <vector>
 
+#include "ops/attention/attention_dropout.h"
 #include "ops/run_op.h"
 
 namespace hawser::ops {
@@ -155,6 +160,7 @@ struct AttentionCall {
   // The distance of a pair whose positions in a segment are p and r, for `slopes`. Another one than p - r is for
   // positions that count every distance_step-th row of a sequence.
   std::int64_t distance_step = 1, distance_offset = 0;
+  AttentionDropout dropout;  // of the probabilities
   TensorView o;
   TensorView lse;
   // Forward only. false: every row of o and lse is written. true: the result is merged into o and lse as by

@@ -71,7 +71,7 @@ class Backward {
         group_(heads_ / kv_heads_),
         head_dim_(args.call.q.size(2)),
         bf16_(
-            !changes_scores(args.call) &&
+            !needs_float32(args.call) &&
             uses_bf16_units({args.call.q.dtype(), args.dq.dtype(), args.dk.dtype(), args.dv.dtype()}, args.call.scale)),
         block_rows_(bf16_ ? kBf16GradientRows : kGradientRows),
         layout_({.query_rows = query_rows_,
@@ -207,7 +207,8 @@ class Backward {
                                 .width = width,
                                 .scale = static_cast<float>(args_.call.scale),
                                 .band = b.band,
-                                .change = b.change};
+                                .change = b.change,
+                                .dropout = b.dropout};
       HAWSER_DISPATCH(backward_block, block);
       add_queries(b, dq, width);
     });
@@ -303,6 +304,7 @@ class Backward {
     std::int32_t turn;            // contributions to its dQ from earlier key blocks
     Band band;
     ScoreChange change;
+    DropoutBlock dropout;
   };
 
   template <class Body>
@@ -327,7 +329,8 @@ class Backward {
               .counter = blocks_before_[s] + row / block_rows_,
               .turn = static_cast<std::int32_t>(key_block - first),
               .band = band_of(segment, args_.call.causal, args_.call.window, row, key_row - segment.k_begin, keys),
-              .change = change_of(args_.call, head, segment, row, key_row - segment.k_begin)});
+              .change = change_of(args_.call, head, segment, row, key_row - segment.k_begin),
+              .dropout = dropout_of(args_.call, head, segment.q_begin + row, rows, key_row)});
         }
       }
     }

@@ -91,7 +91,7 @@ class Forward {
         kv_heads_(args.k.size(1)),
         group_(args.q.size(1) / kv_heads_),
         head_dim_(args.q.size(2)),
-        bf16_(!changes_scores(args) && uses_bf16_units({args.q.dtype(), args.o.dtype()}, args.scale)),
+        bf16_(!needs_float32(args) && uses_bf16_units({args.q.dtype(), args.o.dtype()}, args.scale)),
         rows_(bf16_ ? bf16_block_rows(group_) : block_rows(group_)),
         scratch_(group_, head_dim_),
         segments_(read_segments("attention_forward", args)) {}
@@ -179,7 +179,7 @@ class Forward {
       HAWSER_DISPATCH(forward_row, q, k_ + row * args_.k.stride(0) + kv_head * head_dim_, args_.k.stride(0),
                       v_ + row * args_.v.stride(0) + kv_head * head_dim_, args_.v.stride(0),
                       std::min(kKeyBlock, end - key), head_dim_, o, &max, sums, scores,
-                      change_of(args_, head, s, 0, key));
+                      change_of(args_, head, s, 0, key), dropout_of(args_, head, s.q_begin, 1, row));
     }
     put_rows(s.q_begin, 1, head, o, width, &max, sums, &factor);
   }
@@ -228,7 +228,8 @@ class Forward {
                                  .rows = round_up(rows, 12),
                                  .width = width,
                                  .band = band_of(s, args_.causal, args_.window, item.row, key, keys),
-                                 .change = change_of(args_, kv_head * group_ + g, s, item.row, key)};
+                                 .change = change_of(args_, kv_head * group_ + g, s, item.row, key),
+                                 .dropout = dropout_of(args_, kv_head * group_ + g, first_row, rows, key_row)};
         HAWSER_DISPATCH(forward_block, block);
       }
     }

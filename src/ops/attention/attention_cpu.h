@@ -7,7 +7,7 @@
 // rows; dK and dV stay in its scratch. Contributions to dQ are added in the order of key blocks, so that the sums do
 // not depend on the number of threads. A counter per (head, query block) enforces that order.
 // Calls with bf16 operands and bf16 results use the CPU's bf16 units, if it has any (attention_bf16_cpu.h), except
-// those that change scores (ScoreChange).
+// those with softcap, slopes or dropout.
 #pragma once
 
 #include <algorithm>
@@ -71,8 +71,28 @@ struct ScoreChange {
 // row, key: the block's first ones, as indices in the segment.
 ScoreChange change_of(const AttentionCall& args, std::int64_t head, const Segment& segment, std::int64_t row,
                       std::int64_t key);
-inline bool changes_scores(const AttentionCall& args) {
-  return args.softcap > 0 || !args.slopes.empty();
+
+// AttentionCall::dropout for a block of query rows of one head and a block of keys.
+struct DropoutBlock {
+  PhiloxKey key = {};  // of the head
+  std::int32_t step = 0;
+  std::uint64_t below = 0;                // u < p exactly if word < below; 0: no dropout
+  float kept = 1;                         // 1 / (1 - p)
+  const std::int32_t* queries = nullptr;  // [rows, 2]: ids of the block's query rows
+  const std::int32_t* keys = nullptr;     // [kKeyBlock, 2]: of its keys
+  std::int64_t rows = 0;                  // later rows of the block are padding
+
+  bool any() const { return below > 0; }
+  // Writes factors[j], begin <= j < end: 0, or 1 / (1 - p). Of a row of padding it writes nothing.
+  void draw(std::int64_t row, std::int64_t begin, std::int64_t end, float* factors) const;
+};
+// query_row, key_row: the block's first ones, as rows of q and k.
+DropoutBlock dropout_of(const AttentionCall& args, std::int64_t head, std::int64_t query_row, std::int64_t rows,
+                        std::int64_t key_row);
+
+// The bf16 units have no kernels for these calls.
+inline bool needs_float32(const AttentionCall& args) {
+  return args.softcap > 0 || !args.slopes.empty() || args.dropout.probability > 0;
 }
 
 struct ForwardBlock {
@@ -87,6 +107,7 @@ struct ForwardBlock {
   std::int64_t width;   // padded head dim
   Band band;
   ScoreChange change;
+  DropoutBlock dropout;
 };
 
 struct BackwardBlock {
@@ -106,6 +127,7 @@ struct BackwardBlock {
   float scale;
   Band band;
   ScoreChange change;
+  DropoutBlock dropout;
 };
 
 }  // namespace cpu

@@ -35,6 +35,7 @@ std::string no_cudnn(const AttentionCall& args, std::initializer_list<TensorView
   const AttentionDims n = dims_of(args);
   if (args.softcap > 0) return "soft-capped scores";
   if (!args.slopes.empty()) return "scores with a bias by distance";
+  if (args.dropout.probability > 0) return "dropout of probabilities";
   if (args.q.dtype() != DType::bf16) return cat(to_string(args.q.dtype()), " operands; cuDNN takes bf16");
   if (args.o.dtype() != DType::bf16) return cat("o is ", to_string(args.o.dtype()), "; cuDNN takes bf16");
   if (n.d % 8 != 0) return cat("head dim ", n.d, "; cuDNN takes multiples of 8");

@@ -60,6 +60,29 @@ struct Scores {
   }
 };
 
+// Factors of the probabilities (AttentionDropout).
+struct Dropping {
+  PhiloxKey key;
+  std::int64_t first_head;
+  const std::int32_t *step, *queries, *keys;
+  std::uint64_t below;  // u < p exactly if word < p * 2^32; 0: no dropout
+  float kept;           // 1 / (1 - p)
+
+  __device__ __forceinline__ PhiloxKey of_head(std::int64_t h) const {
+    return below > 0 ? attention_dropout_key(key, first_head + h) : PhiloxKey{};
+  }
+  // head: of_head(); t, row: of q and k.
+  __device__ __forceinline__ float of(PhiloxKey head, std::int64_t t, std::int64_t row) const {
+    if (below == 0) return 1.0f;
+    const auto key_row = static_cast<std::uint32_t>(keys[2 * row + 1]);
+    const PhiloxWords words = philox(attention_dropout_counter(key_row, queries + 2 * t, *step), head);
+    std::uint32_t word = words[0];
+#pragma unroll
+    for (std::uint32_t i = 1; i < 4; ++i) word = key_row % 4 == i ? words[i] : word;
+    return word < below ? 0.0f : kept;
+  }
+};
+
 // p - r of query row i and key row j, as indices in the segment.
 __device__ __forceinline__ std::int64_t distance_of(const std::int32_t* s, std::int64_t i, std::int64_t j) {
   return static_cast<std::int64_t>(s[4]) + i - s[5] - j;
@@ -124,6 +147,18 @@ Scores scores_of(const AttentionCall& call) {
           call.slopes.empty() ? nullptr : call.slopes.data<float>(), call.distance_step, call.distance_offset};
 }
 
+Dropping dropping_of(const AttentionCall& call) {
+  const AttentionDropout& d = call.dropout;
+  if (d.probability == 0) return {};
+  return {d.key,
+          d.first_head,
+          d.step.data<std::int32_t>(),
+          d.query_ids.data<std::int32_t>(),
+          d.key_ids.data<std::int32_t>(),
+          static_cast<std::uint64_t>(std::ceil(d.probability * 0x1p32)),
+          static_cast<float>(1.0 / (1.0 - d.probability))};
+}
+
 // blockDim (32, kWarps); one warp per row, blockIdx.y is the head.
 __device__ __forceinline__ std::int64_t my_row() {
   return static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.y;
@@ -144,6 +179,7 @@ struct Forward {
   Mask mask;
   std::int64_t group, d;
   Scores scores;
+  Dropping dropping;
 };
 
 template <class Act, class Out>
@@ -154,6 +190,7 @@ __global__ void __launch_bounds__(32 * kWarps) forward_kernel(Forward<Act, Out> 
   float* const q = shared[threadIdx.y];
   fetch(q, a.q.row(t) + h * a.d, a.d);
   __syncwarp();
+  const PhiloxKey key = a.dropping.of_head(h);
   float sums[kMaxColumns] = {}, maximum = -INFINITY, total = 0;
   if (const std::int32_t index = a.query_segment[t]; index >= 0) {
     const std::int32_t* const s = a.mask.segments + static_cast<std::int64_t>(index) * kSegmentFields;
@@ -168,9 +205,11 @@ __global__ void __launch_bounds__(32 * kWarps) forward_kernel(Forward<Act, Out> 
                 .value;
       }
       const float higher = fmaxf(maximum, warp_max(score));
-      const float shrink = expf(maximum - higher), p = expf(score - higher);
+      const float shrink = expf(maximum - higher);
+      float p = expf(score - higher);
       maximum = higher;
       total = total * shrink + warp_sum(p);
+      if (static_cast<int>(threadIdx.x) < many) p *= a.dropping.of(key, t, row + threadIdx.x);
 #pragma unroll
       for (float& sum : sums) sum *= shrink;
       add_rows(sums, p, a.v.row(row) + g * a.d, a.v.stride, many, a.d);
@@ -190,6 +229,7 @@ struct Backward {
   Mask mask;
   std::int64_t group, d;
   Scores scores;
+  Dropping dropping;
 };
 
 template <class Act, class Out>
@@ -213,6 +253,7 @@ __global__ void __launch_bounds__(32 * kWarps) dq_kernel(Backward<Act> a, Rows2<
   fetch(q, a.q.row(t) + h * a.d, a.d);
   fetch(d_o, a.d_o.row(t) + h * a.d, a.d);
   __syncwarp();
+  const PhiloxKey key = a.dropping.of_head(h);
   float sums[kMaxColumns] = {};
   const float lse = a.lse[h * a.lse_row + t], delta = a.delta[h * a.q.count + t];
   if (const std::int32_t index = a.query_segment[t]; index >= 0 && lse > -INFINITY) {
@@ -226,7 +267,8 @@ __global__ void __launch_bounds__(32 * kWarps) dq_kernel(Backward<Act> a, Rows2<
         const Scores::Of score = a.scores.of(dot(q, a.k.row(row + threadIdx.x) + g * a.d, a.d), h,
                                              distance_of(s, t - s[0], j + threadIdx.x));
         const float p = expf(score.value - lse);
-        ds = p * (dot(d_o, a.v.row(row + threadIdx.x) + g * a.d, a.d) - delta) * score.slope;
+        const float dp = a.dropping.of(key, t, row + threadIdx.x) * dot(d_o, a.v.row(row + threadIdx.x) + g * a.d, a.d);
+        ds = p * (dp - delta) * score.slope;
       }
       add_rows(sums, ds, a.k.row(row) + g * a.d, a.k.stride, many, a.d);
     }
@@ -254,6 +296,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     const Range queries = a.mask.queries(s, row - s[2]);
     for (std::int64_t h = g * a.group; h < (g + 1) * a.group; ++h) {
       const float *const lse = a.lse + h * a.lse_row, *const delta = a.delta + h * a.q.count;
+      const PhiloxKey key = a.dropping.of_head(h);
       for (std::int64_t i = queries.begin; i < queries.end; i += 32) {
         const int many = static_cast<int>(queries.end - i < 32 ? queries.end - i : 32);
         const std::int64_t first = s[0] + i, t = first + threadIdx.x;
@@ -262,7 +305,9 @@ __global__ void __launch_bounds__(32 * kWarps)
           const Scores::Of score =
               a.scores.of(dot(k, a.q.row(t) + h * a.d, a.d), h, distance_of(s, i + threadIdx.x, row - s[2]));
           p = expf(score.value - lse[t]);
-          ds = p * (dot(v, a.d_o.row(t) + h * a.d, a.d) - delta[t]) * score.slope;
+          const float factor = a.dropping.of(key, t, row);
+          ds = p * (factor * dot(v, a.d_o.row(t) + h * a.d, a.d) - delta[t]) * score.slope;
+          p *= factor;
         }
         add_rows(k_sums, ds, a.q.row(first) + h * a.d, a.q.stride, many, a.d);
         add_rows(v_sums, p, a.d_o.row(first) + h * a.d, a.d_o.stride, many, a.d);
@@ -284,7 +329,7 @@ void plain_forward(const CudaNative& native, const AttentionCall& args, const st
       const Forward<Act, Out> a{
           reading<Act>(args.q), reading<Act>(args.k), reading<Act>(args.v), rows2<Out>(args.o), args.lse.data<float>(),
           args.lse.stride(0),   query_segment,        mask_of(args),        n.group(),          n.d,
-          scores_of(args)};
+          scores_of(args),      dropping_of(args)};
       forward_kernel<<<grid_of(n.tq, n.hq), kBlock, 0, stream_of(native)>>>(a);
     });
   });
@@ -307,7 +352,8 @@ void plain_backward(const CudaNative& native, const AttentionBackward& args, con
                           mask_of(args.call),
                           n.group(),
                           n.d,
-                          scores_of(args.call)};
+                          scores_of(args.call),
+                          dropping_of(args.call)};
     if (n.tq > 0) {
       dispatch_device_float(args.call.o.dtype(), [&](auto out) {
         delta_kernel<<<grid_of(n.tq, n.hq), kBlock, 0, stream>>>(a, reading<decltype(out)>(args.call.o));

@@ -14,7 +14,7 @@
 namespace hawser::ops {
 
 struct RandomKey {
-  PhiloxKey key = {};  // of (seed, layer, site, head): nn::LayerContext::random()
+  PhiloxKey key = {};  // of (seed, layer, site, adapter): nn::LayerContext::random()
   TensorView step;     // i32 [1]: number of the step
   TensorView rows;     // i32 [T, 2]: number of the row's sequence in the step, index of the row in the sequence
 };

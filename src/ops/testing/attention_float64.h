@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct AttentionSpace {
   double softcap = 0;
   std::vector<double> slopes = {};
   std::int64_t distance_step = 1, distance_offset = 0;
+  // The factor of the probability of a query row, a key row and a query head (dropout); empty: 1.
+  std::function<double(std::int64_t row, std::int64_t key, std::int64_t head)> factor = {};
 
   // First element of a row's head in q, and in k or v of the query head's key-value head.
   std::size_t query_at(std::int64_t row, std::int64_t head) const {
@@ -101,7 +104,8 @@ inline Attended attend(const AttentionSpace& space, const std::vector<double>& q
       double* o = &out.o[space.query_at(row, head)];
       for (std::size_t j = 0; j < keys.size(); ++j) {
         const double* value = &v[space.key_at(keys[j], head)];
-        for (std::int64_t i = 0; i < space.head_dim; ++i) o[i] += std::exp(scores[j] - lse) * value[i];
+        const double factor = space.factor ? space.factor(row, keys[j], head) : 1;
+        for (std::int64_t i = 0; i < space.head_dim; ++i) o[i] += factor * std::exp(scores[j] - lse) * value[i];
       }
     }
   });

@@ -7,6 +7,28 @@
 
 namespace hawser::ops::testing {
 
+// AttentionCall::dropout of a problem.
+struct DropoutProblem {
+  double probability = 0;
+  PhiloxKey key = {};
+  std::int64_t first_head = 0;
+  std::int32_t step = 0;
+  Values query_ids = {}, key_ids = {};  // {sequence, row} of each row
+
+  // The formula of attention_dropout.h.
+  double factor(std::int64_t row, std::int64_t key_row, std::int64_t head) const {
+    const auto number = [](const Values& ids, std::int64_t at) {
+      return static_cast<std::uint32_t>(ids[static_cast<std::size_t>(at)]);
+    };
+    const PhiloxWords of_head = philox({static_cast<std::uint32_t>(first_head + head), 0, 0, 0}, key);
+    const std::uint32_t r = number(key_ids, 2 * key_row + 1);
+    const PhiloxWords words =
+        philox({r / 4, number(query_ids, 2 * row + 1), number(query_ids, 2 * row), static_cast<std::uint32_t>(step)},
+               {of_head[0], of_head[1]});
+    return words[r % 4] * 0x1p-32 < probability ? 0 : 1 / (1 - probability);
+  }
+};
+
 struct Problem {
   std::string name;
   std::int64_t tq, tk, hq, hkv, d;
@@ -24,13 +46,20 @@ struct Problem {
   double softcap = 0;
   Values slopes;  // float32 numbers
   std::int64_t distance_step = 1, distance_offset = 0;
+  DropoutProblem dropout;
 
   std::vector<StridedBlocks> blocks() const {
     return uniform > 0 ? std::vector{equal_diagonal_blocks(tq, uniform)} : places;
   }
   double scale() const { return 0.7 / std::sqrt(static_cast<double>(d)); }
   AttentionSpace space() const {
-    return {hq, hkv, d, segments, causal, window, scale(), softcap, slopes, distance_step, distance_offset};
+    AttentionSpace out{hq, hkv, d, segments, causal, window, scale(), softcap, slopes, distance_step, distance_offset};
+    if (dropout.probability > 0) {
+      out.factor = [&](std::int64_t row, std::int64_t key, std::int64_t head) {
+        return dropout.factor(row, key, head);
+      };
+    }
+    return out;
   }
   Values table() const {
     Values out;
@@ -79,21 +108,21 @@ inline Outputs reference(const Problem& p, const Tensors& x, const Outputs* full
       for (std::size_t d = 0; d < size; ++d) delta += x.d_o[row + d] * o[row + d];
       for (std::size_t j = 0; j < keys.size(); ++j) {
         const std::size_t key = space.key_at(keys[j], h);
-        const double weight = std::exp(scores[j] - lse);
+        const double weight = std::exp(scores[j] - lse), factor = space.factor ? space.factor(t, keys[j], h) : 1;
         double dp = 0;
         for (std::size_t d = 0; d < size; ++d) dp += x.d_o[row + d] * x.v[key + d];
-        const double ds = weight * (dp - delta) * derivatives[j] * p.scale();
+        const double ds = weight * (factor * dp - delta) * derivatives[j] * p.scale();
         for (std::size_t d = 0; d < size; ++d) {
           out.dq[row + d] += ds * x.k[key + d];
           out.dk[key + d] += ds * x.q[row + d];
-          out.dv[key + d] += weight * x.d_o[row + d];
+          out.dv[key + d] += factor * weight * x.d_o[row + d];
         }
         if (magnitudes == nullptr) continue;
         for (std::size_t d = 0; d < size; ++d) {
-          magnitudes->o[row + d] += std::exp(scores[j] - own.lse[stat]) * std::abs(x.v[key + d]);
+          magnitudes->o[row + d] += factor * std::exp(scores[j] - own.lse[stat]) * std::abs(x.v[key + d]);
           magnitudes->dq[row + d] += std::abs(ds * x.k[key + d]);
           magnitudes->dk[key + d] += std::abs(ds * x.q[row + d]);
-          magnitudes->dv[key + d] += weight * std::abs(x.d_o[row + d]);
+          magnitudes->dv[key + d] += factor * weight * std::abs(x.d_o[row + d]);
         }
       }
     }
@@ -105,6 +134,19 @@ inline Outputs reference(const Problem& p, const Tensors& x, const Outputs* full
 struct OperandPads {
   std::int64_t q = 0, k = 0, v = 0;
 };
+
+inline AttentionDropout dropout_args(World& world, const DropoutProblem& p) {
+  if (p.probability == 0) return {};
+  const auto ids = [&](const Values& values) {
+    return world.in(DType::i32, {static_cast<std::int64_t>(values.size()) / 2, 2}, values);
+  };
+  return {.probability = p.probability,
+          .key = p.key,
+          .first_head = p.first_head,
+          .step = world.in(DType::i32, {1}, {static_cast<double>(p.step)}),
+          .query_ids = ids(p.query_ids),
+          .key_ids = ids(p.key_ids)};
+}
 
 // What forward and backward of a problem share, with tensors created in `world`; without o, lse and workspace.
 inline AttentionCall call_args(World& world, const Problem& p, const Tensors& x, const OperandPads& pads) {
@@ -123,7 +165,8 @@ inline AttentionCall call_args(World& world, const Problem& p, const Tensors& x,
           .softcap = p.softcap,
           .slopes = p.slopes.empty() ? TensorView() : world.in(DType::f32, {p.hq}, p.slopes),
           .distance_step = p.distance_step,
-          .distance_offset = p.distance_offset};
+          .distance_offset = p.distance_offset,
+          .dropout = dropout_args(world, p.dropout)};
 }
 
 // Arguments of a problem's forward call. threads: number that the workspace is sized for.

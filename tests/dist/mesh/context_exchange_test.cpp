@@ -29,6 +29,7 @@ struct ContextCase {
   bool saves = false;  // the exchange saves what it has moved
   double random_delay_s = 0;
   double softcap = 0;  // of both blocks; with AttentionMask::distances the second one has ALiBi
+  double dropout = 0;  // of both blocks
 
   int ring() const { return mesh.context / mesh.context_heads; }
   std::int64_t missing() const { return accumulation > 1 ? 1 : 0; }  // sequences of a divisible global batch
@@ -36,18 +37,19 @@ struct ContextCase {
     constexpr const char* kSplits[] = {"", ", by work", ", striped"};
     return cat(exchange == Exchange::ring ? "ring" : "all-gather", ", context ", mesh.context, " heads ",
                mesh.context_heads, " shard ", mesh.shard, ", ", nn::testing::text(policy), ", window ", mask.window,
-               mask.causal ? "" : ", not causal", mask.distances ? ", ALiBi" : "", kSplits[static_cast<int>(split)],
-               packed ? "" : ", unpacked", ", accumulation ", accumulation, ", in flight ", in_flight,
-               saves ? ", saves" : "");
+               mask.causal ? "" : ", not causal", mask.distances ? ", ALiBi" : "", dropout > 0 ? ", dropout" : "",
+               kSplits[static_cast<int>(split)], packed ? "" : ", unpacked", ", accumulation ", accumulation,
+               ", in flight ", in_flight, saves ? ", saves" : "");
   }
 };
 
 // Enough key-value heads that each rank of the largest group of heads has some.
-models::ModelDescription description(const AttentionMask& mask, double softcap = 0) {
+models::ModelDescription description(const AttentionMask& mask, double softcap = 0, double dropout = 0) {
   models::ModelDescription d = testing::toy_description();
   for (models::BlockDescription& block : d.blocks) {
     block.attention.kv_heads = 4;
     block.attention.softcap = softcap;
+    block.attention.dropout = dropout;
   }
   d.blocks[1].attention.causal = mask.causal;
   d.blocks[1].attention.window = mask.window;
@@ -108,7 +110,7 @@ void expect_one_ranks_gradients(const ContextCase& c) {
 }
 
 void expect_one_ranks_training(const ContextCase& c) {
-  const models::Model model(description(c.mask));
+  const models::Model model(description(c.mask, 0, c.dropout));
   plan::Layout layout = layout_of(c, model);
   // In the batch of eight ranks, one element of a gradient cancels to rounding noise. AdamW divides by its size: after
   // three steps even all-gather's weights are 8.6e-6 from one rank's. A larger epsilon shows the gradients themselves.
@@ -227,6 +229,24 @@ TEST(ContextExchange, GradientsWithAlibiAreThoseOfOneRank) {
       }
     }
     expect_one_ranks_gradients({.mesh = mesh, .mask = {.distances = true}, .packed = false, .softcap = 0.5});
+  }
+}
+
+// Each pair of rows of a sequence draws one number in each head of the model, in gathered keys, in keys that move by
+// chunk, in stripes, and on the ranks of some heads, in forward, recompute and backward.
+TEST(ContextExchange, DropoutTrainsLikeOneRank) {
+  if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
+  constexpr double kDropout = 0.3;
+  for (const comm::MeshSizes& mesh : meshes()) {
+    ContextCase c{.mesh = mesh, .exchange = Exchange::all_gather, .policy = kFull, .dropout = kDropout};
+    expect_one_ranks_training(c);
+    c.exchange = Exchange::ring;
+    c.split = Split::by_work;
+    expect_one_ranks_training(c);
+    c.policy = kDelayed;
+    c.mask = {.window = 9};
+    c.split = Split::striped;
+    expect_one_ranks_training(c);
   }
 }
 

@@ -137,9 +137,10 @@ TEST(Tensor, MoreRanksThanKeyValueHeadsTrainLikeOneRank) {
   expect({.tensor = 4, .shard = world / 4}, 2);
 }
 
-// Soft-capped scores, and ALiBi with the slopes of each rank's heads, whose number is no power of two: with copies of a
-// key-value head, with attention that each tensor rank has all of, and over context ranks.
-TEST(Tensor, SlopesAreThoseOfTheRanksHeads) {
+// Soft-capped scores, and ALiBi and dropout with the slopes and random numbers of each rank's heads, whose number is no
+// power of two: with copies of a key-value head, with attention that each tensor rank has all of, and over context
+// ranks.
+TEST(Tensor, SlopesAndRandomNumbersAreThoseOfTheRanksHeads) {
   const int world = the_world->size();
   if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
   if (world > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
@@ -150,6 +151,7 @@ TEST(Tensor, SlopesAreThoseOfTheRanksHeads) {
       block.attention.kv_heads = kv_heads;
       block.attention.softcap = 0.5;
       block.attention.alibi = true;
+      block.attention.dropout = 0.2;
     }
     mesh.kv_copies = testing::kv_copies(d, mesh.tensor);
     expect_divided(d, mesh, {.checkpointing = Checkpointing::full}, division);

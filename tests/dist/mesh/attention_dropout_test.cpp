@@ -1,0 +1,65 @@
+// Dropout of attention's probabilities on one rank. Over ranks: context_exchange_test.cpp, tensor_test.cpp.
+#include "mesh_case.h"
+#include "nn/testing/context.h"
+#include "toy_training.h"
+
+namespace hawser {
+namespace {
+
+models::ModelDescription description(double dropout) {
+  models::ModelDescription d = testing::toy_description();
+  for (models::BlockDescription& block : d.blocks) block.attention.dropout = dropout;
+  return d;
+}
+
+constexpr double kDropout = 0.25;
+
+// Recompute and backward draw the numbers of forward. With delayed weight gradients the norm has another order.
+TEST(AttentionDropout, EveryPolicyTrainsAlike) {
+  if (the_world->size() > 1) GTEST_SKIP() << "of one rank";
+  const models::Model model(description(kDropout));
+  plan::Layout layout = testing::toy_layout({}, model);
+  const testing::Training training{.inputs = {0, 1}};
+  std::map<bool, testing::Trained> saving;  // of the policies that recompute nothing
+  for (const nn::SavePolicy& policy : nn::testing::all_policies()) {
+    layout.policies.assign(layout.policies.size(), policy);
+    const testing::Trained trained = testing::train(model, layout, training);
+    const testing::Trained& plain = saving.try_emplace(policy.delay_weight_gradients, trained).first->second;
+    EXPECT_EQ(trained.losses, plain.losses) << nn::testing::text(policy);
+    EXPECT_TRUE(testing::same_bits(trained.after, plain.after)) << nn::testing::text(policy);
+  }
+  EXPECT_LT(testing::difference(saving.at(true).after, saving.at(false).after), 1e-6);
+}
+
+// A micro-batch of four sequences, or two of two sequences.
+TEST(AttentionDropout, MicroBatchesTrainLikeOne) {
+  if (the_world->size() > 1) GTEST_SKIP() << "of one rank";
+  const models::Model model(description(kDropout));
+  plan::Layout layout = testing::toy_layout({}, model);
+  const testing::Trained two = testing::train(model, layout, {.micro_batches = 2, .inputs = {0, 1}});
+  layout.batch.sequences = 4;
+  plan::set_bounds(layout);
+  const testing::Trained one = testing::train(model, layout, {.micro_batches = 1, .inputs = {0, 1}});
+  for (std::size_t i = 0; i < one.losses.size(); ++i) {
+    EXPECT_NEAR(two.losses[i], one.losses[i], 1e-5 * one.losses[i]);
+    EXPECT_NEAR(two.clips[i], one.clips[i], 1e-6);
+  }
+  EXPECT_LT(testing::difference(two.after, one.after), 1e-5);
+}
+
+// Without it, training has another loss, and a pass that does not train has no other.
+TEST(AttentionDropout, IsOfTraining) {
+  if (the_world->size() > 1) GTEST_SKIP() << "of one rank";
+  std::vector<double> trained, evaluated;
+  for (const double dropout : {0.0, kDropout}) {
+    const models::Model model(description(dropout));
+    const plan::Layout layout = testing::toy_layout({}, model);
+    trained.push_back(testing::train(model, layout, {.inputs = {0}}).losses[0]);
+    evaluated.push_back(testing::run(model, layout, *comm::make_self_mesh(), 4, 0).loss);
+  }
+  EXPECT_EQ(evaluated[0], evaluated[1]);
+  EXPECT_GT(std::abs(trained[0] - trained[1]), 1e-4 * trained[0]);
+}
+
+}  // namespace
+}  // namespace hawser
