@@ -45,28 +45,6 @@ std::string rounded_plural(double count, const std::string& what) {
   return tokens_text(count) + " " + what + (std::llround(count) == 1 ? "" : "s");
 }
 
-// Peak learning rates for pretraining by model size, from GPT-3's table.
-double scratch_rate(std::int64_t parameters) {
-  const std::vector<std::pair<double, double>> rates = {{50e6, 1e-3}, {250e6, 6e-4},   {550e6, 3e-4}, {1e9, 2.5e-4},
-                                                        {2e9, 2e-4},  {4.5e9, 1.6e-4}, {9e9, 1.2e-4}, {50e9, 1e-4}};
-  for (const auto& [max, rate] : rates) {
-    if (double(parameters) <= max) return rate;
-  }
-  return 6e-5;
-}
-
-constexpr double kAdapterRate = 2e-4;
-
-// Peak learning rates for fine-tuning all weights: that of 7B parameters is common; smaller models take more.
-double tuning_rate(std::int64_t parameters) {
-  const std::vector<std::pair<double, double>> rates = {{250e6, 2e-4}, {550e6, 1e-4}, {1.2e9, 7e-5},
-                                                        {2.5e9, 5e-5}, {5e9, 3e-5},   {25e9, 2e-5}};
-  for (const auto& [max, rate] : rates) {
-    if (double(parameters) <= max) return rate;
-  }
-  return 1e-5;
-}
-
 class Proposer {
  public:
   Proposer(Recipe recipe, std::string target) : recipe_(std::move(recipe)), target_(std::move(target)) {}
@@ -293,11 +271,10 @@ class Proposer {
 
   void choose_learning_rate(std::int64_t parameters) {
     if (fixed("optimizer.learning_rate")) return;
+    recipe_.optimizer.learning_rate = usual_learning_rate(recipe_, parameters);
     if (recipe_.adapter.kind != AdapterKind::none) {
-      recipe_.optimizer.learning_rate = kAdapterRate;
       return why("optimizer.learning_rate", "common for adapters, ten times that of full fine-tuning");
     }
-    recipe_.optimizer.learning_rate = fine_tuned() ? tuning_rate(parameters) : scratch_rate(parameters);
     why("optimizer.learning_rate", cat(fine_tuned() ? "fine-tuning" : "from scratch", ": common for ",
                                        format_count(double(parameters)), " parameters"));
   }

@@ -3,10 +3,13 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "config/check_to_write.h"
 #include "config/config.h"
 #include "device/device.h"
 #include "engine/model_changes.h"
+#include "engine/output_place.h"
 #include "plan/run_plan.h"
+#include "prepare/prepare.h"
 
 namespace hawser::autoconfig {
 
@@ -27,6 +30,37 @@ int choose_ranks(const Recipe& recipe, const plan::Target& target, int gpus) {
 
 namespace {
 
+// Peak learning rates for pretraining by model size, from GPT-3's table.
+double scratch_rate(std::int64_t parameters) {
+  const std::vector<std::pair<double, double>> rates = {{50e6, 1e-3}, {250e6, 6e-4},   {550e6, 3e-4}, {1e9, 2.5e-4},
+                                                        {2e9, 2e-4},  {4.5e9, 1.6e-4}, {9e9, 1.2e-4}, {50e9, 1e-4}};
+  for (const auto& [max, rate] : rates) {
+    if (double(parameters) <= max) return rate;
+  }
+  return 6e-5;
+}
+
+constexpr double kAdapterRate = 2e-4;
+
+// Peak learning rates for fine-tuning all weights: that of 7B parameters is common; smaller models take more.
+double tuning_rate(std::int64_t parameters) {
+  const std::vector<std::pair<double, double>> rates = {{250e6, 2e-4}, {550e6, 1e-4}, {1.2e9, 7e-5},
+                                                        {2.5e9, 5e-5}, {5e9, 3e-5},   {25e9, 2e-5}};
+  for (const auto& [max, rate] : rates) {
+    if (double(parameters) <= max) return rate;
+  }
+  return 1e-5;
+}
+
+}  // namespace
+
+double usual_learning_rate(const Recipe& recipe, std::int64_t parameters) {
+  if (recipe.adapter.kind != AdapterKind::none) return kAdapterRate;
+  return recipe.model.path.empty() ? scratch_rate(parameters) : tuning_rate(parameters);
+}
+
+namespace {
+
 void check_requested_layout(const Recipe& recipe, const std::string& named, Problems& problems) {
   try {
     const int gpus = usable_gpus(recipe);
@@ -40,15 +74,71 @@ void check_requested_layout(const Recipe& recipe, const std::string& named, Prob
 
 }  // namespace
 
+namespace {
+
+engine::OpenModel open_named(const Recipe& recipe, Problems& problems) {
+  const std::string path = plan::model_of(recipe);
+  if (!accepted(recipe, {"model.path", "model.config"}) || path.empty()) return {};
+  Problems found;
+  engine::OpenModel open = engine::open_model(path, recipe.model.path.empty(), found, engine::changes_of(recipe));
+  problems.add(with_origins(recipe, found, recipe.model.path.empty() ? "model.config" : "model.path", path));
+  return open;
+}
+
+}  // namespace
+
 engine::OpenModel open_requested(const Recipe& recipe, const std::string& target, Problems& problems) {
-  engine::OpenModel open;
   Problems of_model;  // shown after those of the layout
-  if (accepted(recipe, {"model.path", "model.config"})) {
-    open = engine::open_model(plan::model_of(recipe), recipe.model.path.empty(), of_model, engine::changes_of(recipe));
-  }
+  engine::OpenModel open = open_named(recipe, of_model);
   if (!problems.empty() || !of_model.empty()) check_requested_layout(recipe, target, problems);
   problems.add(of_model);
   return open;
+}
+
+namespace {
+
+// Folders that `fit` would reject.
+void check_outputs(const Recipe& recipe, Problems& problems) {
+  Problems found;
+  const auto check = [&](const std::string& path, const char* key) {
+    if (accepted(recipe, {key})) engine::check_output(resolve_path(recipe, path), key, {}, found);
+  };
+  check(recipe.output, "output");
+  if (found.empty()) check(recipe.data.prepared, "data.prepared");
+  problems.add(with_origins(recipe, found));
+}
+
+void check_data(const Recipe& recipe, const engine::OpenModel& open, Problems& problems) {
+  if (!accepted(recipe, {"data.tokenizer", "data.chat_template", "data.validation"})) return;
+  prepare::PrepareOptions options = plan::resolve_data(recipe);
+  if (open.model) options.vocab_size = open.model->vocabulary();
+  Problems found;
+  prepare::check_sources(options, found);
+  for (const Problem& problem : found.all()) {
+    if (problem.at != "data.train") problems.add(problem);  // a recipe without data is written with a warning
+  }
+}
+
+}  // namespace
+
+void check_requested(Recipe recipe, const std::string& target, Problems& problems) {
+  Problems of_model;  // shown after those of the keys
+  const engine::OpenModel open = open_named(recipe, of_model);
+  std::vector<std::string> chosen_later;
+  const auto chosen = [&](const char* key) { return !recipe.places.contains(key); };
+  for (const char* key : {"train.global_batch_size", "train.micro_batch_size"}) {
+    if (chosen(key)) chosen_later.emplace_back(key);
+  }
+  if (chosen("train.steps") && chosen("train.epochs")) chosen_later.emplace_back("train.steps");
+  if (chosen("optimizer.learning_rate")) {
+    if (open.model) recipe.optimizer.learning_rate = usual_learning_rate(recipe, open.model->parameters());
+    if (!open.model) chosen_later.emplace_back("optimizer.learning_rate");
+  }
+  check_without(chosen_later, recipe, problems);
+  check_outputs(recipe, problems);
+  check_requested_layout(recipe, target, problems);
+  problems.add(of_model);
+  if (!problems.empty()) check_data(recipe, open, problems);
 }
 
 }  // namespace hawser::autoconfig

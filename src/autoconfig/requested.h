@@ -1,6 +1,7 @@
 // What `propose` takes from a requested recipe before it chooses settings: target, number of ranks, and the model.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "config/recipe.h"
@@ -18,6 +19,13 @@ plan::Target choose_target(const Recipe& recipe, const std::string& name, int gp
 
 // run.ranks if given; else one rank per GPU, or as many ranks on the CPU as the degrees need.
 int choose_ranks(const Recipe& recipe, const plan::Target& target, int gpus);
+
+// The peak learning rate that is common for a model of this size, or for its adapter.
+double usual_learning_rate(const Recipe& recipe, std::int64_t parameters);
+
+// Checks all of a requested recipe that does not depend on what `propose` chooses: its keys, model, target, layout,
+// output folders and, if there are problems or `problems` has some, its data (else `propose` reports them).
+void check_requested(Recipe recipe, const std::string& target, Problems& problems);
 
 // Opens the recipe's model with the recipe's changes. If there are problems, of the model or those passed in, adds
 // those of the target and the layout, too; the batch counts only if the user set it, because `propose` chooses it.

@@ -224,8 +224,9 @@ TEST_F(Binary, SuggestsSimilarPaths) {
   write("models/SmolLM2/config.json", "{}");
   write("books/a.txt", "one");
   rejected("recipe init --model models/SmolLM",
-           {"models/SmolLM: no such model (expected a model folder or a config.json); try models/SmolLM2"});
-  rejected("recipe init --model models/SmolLM2 --data boks", {"boks: no such file at --data; try books"});
+           {"models/SmolLM: no such model (expected a model folder or a config.json) at --model; try models/SmolLM2"});
+  const std::string err = hawser("recipe init --model models/SmolLM2 --data boks").err;
+  EXPECT_TRUE(err.starts_with("hawser: boks: no such file at --data; try books\n")) << err;
 }
 
 TEST_F(Binary, RejectsAWrongRecipeBeforeAnythingStarts) {
@@ -234,15 +235,17 @@ TEST_F(Binary, RejectsAWrongRecipeBeforeAnythingStarts) {
   rejected("fit r.yaml --ranks 3 --set train.global_batch_size=4",
            {"--set: batch does not divide over the ranks (expected a multiple of 3: 3 data ranks x micro_batch_size 1, "
             "got 4) at train.global_batch_size; try train.global_batch_size: 3 or 6",
-            "m: no such model (expected a Hugging Face folder or a config.json)", "a: no such file at data.train[0]"});
+            "m: no such model (expected a Hugging Face folder or a config.json) at model.path, line 1 of r.yaml",
+            "a: no such file at data.train[0], line 2 of r.yaml"});
   rejected("plan r.yaml --ranks 4 --set parallel.hybrid_shard_degree=3 --set train.global_batch_size=4",
            {"--set: degrees do not divide (expected a divisor of 4 ranks, got 3) at parallel.hybrid_shard_degree; "
             "try parallel.hybrid_shard_degree: 1, 2 or 4",
-            "m: no such model (expected a Hugging Face folder or a config.json)"});
+            "m: no such model (expected a Hugging Face folder or a config.json) at model.path, line 1 of r.yaml"});
 #ifndef HAWSER_CUDA
   rejected("fit r.yaml --device cuda",
            {"this binary was built without CUDA (expected auto or cpu, got cuda) at --device; try --device cpu",
-            "m: no such model (expected a Hugging Face folder or a config.json)", "a: no such file at data.train[0]"});
+            "m: no such model (expected a Hugging Face folder or a config.json) at model.path, line 1 of r.yaml",
+            "a: no such file at data.train[0], line 2 of r.yaml"});
 #endif
   rejected("eval --model m --data d --sequence-length 8 --set parallel.context_parallel_degree=2",
            {"--set: ranks do not divide by the degrees (expected ranks a multiple of 2, got 1 rank) at "
@@ -279,7 +282,7 @@ TEST_F(Binary, WritesARecipeThatReadsBack) {
   rejected("recipe init --model models/tiny --output new.yaml",
            {"new.yaml: already exists; try another --output, or --force to overwrite it"});
   rejected("recipe init --model models/none",
-           {"models/none: no such model (expected a model folder or a config.json)"});
+           {"models/none: no such model (expected a model folder or a config.json) at --model"});
 }
 
 }  // namespace

@@ -21,7 +21,10 @@ void lay_over(Recipe& recipe, const CommonOptions& common, [[maybe_unused]] bool
     recipe.run.ranks = common.ranks;
     recipe.rejected.erase("run.ranks");
   }
-  if (common.memory) recipe.memory.capacity = common.memory;
+  if (common.memory) {
+    recipe.memory.capacity = common.memory;
+    recipe.places["memory.capacity"] = "--memory";
+  }
   if (common.device) {
     recipe.run.device = *common.device;
     recipe.places["run.device"] = "--device";

@@ -59,7 +59,10 @@ int plan_here(const Recipe& recipe, int world, const PlanOptions& options, Probl
   const std::string& named = recipe.model.path.empty() ? recipe.model.config : recipe.model.path;
   models::ModelDescription description;
   if (accepted(recipe, {"model.path", "model.config"})) {
-    description = models::read_description(resolve_path(recipe, named), problems);
+    const std::string path = resolve_path(recipe, named);
+    Problems of_model;
+    description = models::read_description(path, of_model);
+    problems.add(with_origins(recipe, of_model, recipe.model.path.empty() ? "model.config" : "model.path", path));
   }
   const engine::ModelChanges changes = engine::changes_of(recipe);
   if (!description.blocks.empty()) changes.describe(description, problems);  // else there are problems already
@@ -92,7 +95,7 @@ int plan_here(const Recipe& recipe, int world, const PlanOptions& options, Probl
   Problems missing;
   prepare::find_sources(recipe.data.train, recipe.folder, "data.train", missing);
   prepare::find_sources(recipe.data.validation, recipe.folder, "data.validation", missing);
-  if (!missing.empty()) print("warning: ", missing.lines());
+  if (!missing.empty()) print("warning: ", with_origins(recipe, missing).lines());
   const std::string lacks = lacks_for_fit(recipe);
   if (!lacks.empty()) print("", cat("`hawser fit` needs keys that this recipe lacks: ", lacks));
   if (facts.free_disk && facts.disk.total() > *facts.free_disk) {

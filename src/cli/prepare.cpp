@@ -149,6 +149,9 @@ int prepare(const PrepareOptions& options) {
   } else if (output_accepted) {
     io::check_may_write(job.output, problems);
   }
+  problems = with_origins(recipe, problems, recipe.model.path.empty() ? "model.config" : "model.path",
+                          resolve_path(recipe, model));
+  problems = with_origins(recipe, problems, recipe.data.prepared.empty() ? "output" : "data.prepared", job.output);
   problems.throw_if_any();
   for (const std::string& note : prepare::source_notes(job)) print("", note);
   if (prepare::is_prepared(job)) {

@@ -37,10 +37,9 @@ bool stays_here(const RecipeInitOptions& options, const fs::path& home) {
   return fs::equivalent(fs::read_symlink("/proc/self/fd/1", ignored).parent_path(), ".", ignored);
 }
 
-// The training data: the user's paths; else those in text/ of this folder; else none. Absolute, unless the recipe
-// `stays` here.
-std::vector<std::string> first_data(const std::vector<std::string>& named, bool stays) {
-  Problems problems;
+// The training data: the user's paths, those with a problem left out; else those in text/ of this folder; else none.
+// Absolute, unless the recipe `stays` here.
+std::vector<std::string> first_data(const std::vector<std::string>& named, bool stays, Problems& problems) {
   std::vector<std::string> out;
   for (const std::string& pattern : named) {
     Problems wrong;
@@ -51,48 +50,70 @@ std::vector<std::string> first_data(const std::vector<std::string>& named, bool 
       if (problem.hint == pattern) problem.hint.clear();  // it exists, but is of another type
       problems.add(problem);
     }
-    out.push_back(stays ? pattern : resolve_path(pattern, ""));
+    if (wrong.empty()) out.push_back(stays ? pattern : resolve_path(pattern, ""));
   }
-  problems.throw_if_any();
   if (!named.empty()) return out;
   if (!io::is_folder("text")) return {};
   for (const char* pattern : {"text/*.jsonl", "text/*.txt"}) {
-    if (prepare::find_sources({pattern}, "", "", problems).empty()) continue;
+    Problems none;
+    if (prepare::find_sources({pattern}, "", "", none).empty()) continue;
     return {stays ? pattern : absolute_path(pattern)};
   }
   return {};
 }
 
-// The recipe from the command line: fine-tuning from a folder, random weights from a config.json.
-Recipe first_recipe(const RecipeInitOptions& options, bool stays) {
+// The recipe from the command line: fine-tuning from a folder, random weights from a config.json. Without a model if
+// there is none.
+Recipe first_recipe(const RecipeInitOptions& options, bool stays, Problems& problems) {
   const std::string model = find_model(options.model);
   const fs::path path = absolute_path(model);
   const bool folder = io::is_folder(path);
   const auto hub = hub_name_of(model);
-  if (hub && !io::exists(path)) throw UserError(not_downloaded(*hub, model));
-  if (!folder && !io::exists(path))
-    throw UserError(Problem{.file = model,
-                            .what = "no such model",
-                            .expected = "a model folder or a config.json",
-                            .hint = nearest_file(model)});
+  if (!io::exists(path)) {
+    Problem missing = hub ? not_downloaded(*hub, model)
+                          : Problem{.file = model,
+                                    .what = "no such model",
+                                    .expected = "a model folder or a config.json",
+                                    .hint = nearest_file(model)};
+    missing.at = "--model";
+    problems.add(missing);
+  }
   const fs::path named = folder ? (path.has_filename() ? path : path.parent_path()) : path.parent_path();
   Recipe recipe;
   recipe.name = (hub ? fs::path(hub->model) : named).filename().string() + (folder ? "-tuned" : "-scratch");
   for (const std::string& set : options.common.overrides) {  // the output folder is named after it
     if (set.starts_with("name=") && set.size() > 5) recipe.name = set.substr(5);
   }
-  (folder ? recipe.model.path : recipe.model.config) = stays ? model : (folder ? named : path).string();
+  if (io::exists(path)) {
+    (folder ? recipe.model.path : recipe.model.config) = stays ? model : (folder ? named : path).string();
+  }
   recipe.folder = fs::path(options.output).parent_path().string();
-  recipe.data.train = first_data(options.data, stays);
+  recipe.data.train = first_data(options.data, stays, problems);
   recipe.train.steps = 1000;  // required by the schema; chosen later
   recipe.data.sequence_length = 2;
   recipe.output = "runs/" + recipe.name;
   return recipe;
 }
 
+// What the options say, with --set and the options of all commands applied. Problems are added.
+Recipe requested_recipe(const RecipeInitOptions& options, bool stays, Problems& problems) {
+  const Recipe first = first_recipe(options, stays, problems);
+  Recipe recipe =
+      recipe_without_file(first, options.common, /*runs=*/options.target.empty(), /*keep_relative=*/stays, problems);
+  const bool has_model = !first.model.path.empty() || !first.model.config.empty();
+  if (!has_model) recipe.rejected.insert({"model.path", "model.config"});
+  // The options gave the values of keys that --set does not give.
+  if (has_model) recipe.places.try_emplace(first.model.path.empty() ? "model.config" : "model.path", "--model");
+  if (!options.data.empty() && !recipe.data.train.empty()) recipe.places.try_emplace("data.train", "--data");
+  if (recipe.output.empty() && accepted(recipe, {"output"})) {
+    problems.add({.file = "--set", .what = "missing key", .at = "output", .hint = "output: runs/NAME"});
+    recipe.rejected.insert("output");
+  }
+  return recipe;
+}
+
 // The recipe must not replace what it is made from.
-void check_output(const RecipeInitOptions& options, const Recipe& recipe) {
-  Problems problems;
+void check_output(const RecipeInitOptions& options, const Recipe& recipe, Problems& problems) {
   std::vector<engine::Input> inputs = {{"--model", recipe.model.path}, {"--model", recipe.model.config}};
   inputs.push_back({"--target", options.target});
   for (const auto* patterns : {&recipe.data.train, &recipe.data.validation}) {
@@ -107,7 +128,6 @@ void check_output(const RecipeInitOptions& options, const Recipe& recipe) {
     }
   }
   engine::check_output(options.output, "--output", inputs, problems);
-  problems.throw_if_any();
 }
 
 }  // namespace
@@ -119,23 +139,17 @@ int recipe_init(const RecipeInitOptions& options) {
         {.file = options.output, .what = "already exists", .hint = "another --output, or --force to overwrite it"});
   }
   const bool stays = stays_here(options, fs::path(options.output).parent_path());
-  Recipe first;
-  collect(problems, [&] { first = first_recipe(options, stays); });
-  const Recipe requested = recipe_without_file(first, options.common, /*runs=*/options.target.empty(),
-                                               /*keep_relative=*/stays, problems);
+  const Recipe requested = requested_recipe(options, stays, problems);
+  check_output(options, requested, problems);
   if (!options.target.empty()) {
     try {
       check_target_device(requested, plan::load_target(options.target), problems);
     } catch (const UserError&) {
-      // open_requested() or propose() reports it
+      // check_requested() or propose() reports it
     }
   }
-  if (first.model.path.empty() && first.model.config.empty()) problems.throw_if_any();
-  if (!problems.empty()) autoconfig::open_requested(requested, options.target, problems);
+  autoconfig::check_requested(requested, options.target, problems);
   problems.throw_if_any();
-  check_output(options, requested);
-  if (requested.output.empty())
-    throw UserError(Problem{.file = "--set", .what = "missing key", .at = "output", .hint = "output: runs/NAME"});
   const autoconfig::Proposal proposal = [&] {
     const Doing doing("choosing settings");
     return autoconfig::propose(requested, options.target);

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "comm/frozen_time.h"
 #include "comm/mesh.h"
@@ -26,36 +25,6 @@ TEST(RankList, IsShortAndDistinguishesLists) {
   EXPECT_EQ(list({0, 1, 4, 5}), "0-1,4-5");
 }
 
-TEST(Mesh, ContextIsInsideShardIsInsideReplicate) {
-  const MeshSizes sizes{.context = 2, .shard = 3, .replicate = 2};
-  EXPECT_EQ(sizes.world(), 12);
-  for (int rank = 0; rank < 12; ++rank) EXPECT_EQ(rank_of(place_of(rank, sizes), sizes), rank);
-  EXPECT_EQ(place_of(1, sizes).context, 1);
-  EXPECT_EQ(place_of(2, sizes).shard, 1);
-  EXPECT_EQ(place_of(6, sizes).replicate, 1);
-}
-
-TEST(MeshSizes, FollowTheHybridDegree) {
-  const MeshSizes all = mesh_sizes(8, 0, 2);
-  EXPECT_EQ(all.context, 2);
-  EXPECT_EQ(all.shard, 4);
-  EXPECT_EQ(all.replicate, 1);
-  EXPECT_EQ(all.shard_ranks(), 8);
-  EXPECT_EQ(all.replicas(), 1);
-  const MeshSizes none = mesh_sizes(8, 1, 2);
-  EXPECT_EQ(none.world(), 8);
-  EXPECT_EQ(none.shard_ranks(), 1);
-  EXPECT_EQ(none.replicas(), 8);
-  const MeshSizes four = mesh_sizes(8, 4, 2);
-  EXPECT_EQ(four.shard, 2);
-  EXPECT_EQ(four.replicate, 2);
-  EXPECT_EQ(four.shard_ranks(), 4);
-  EXPECT_TRUE(mesh_sizes(4, 1, 1).shard_context);
-  EXPECT_THROW(mesh_sizes(8, 3, 1), InternalError);
-  EXPECT_THROW(mesh_sizes(8, 2, 4), InternalError);
-  EXPECT_THROW(mesh_sizes(6, 0, 4), InternalError);
-}
-
 TEST(FrozenTime, IsAGapBetweenTwoLooks) {
   using std::chrono::milliseconds;
   using std::chrono::seconds;
@@ -71,156 +40,6 @@ TEST(FrozenTime, IsAGapBetweenTwoLooks) {
   EXPECT_EQ(frozen.since(begin + seconds(502)), seconds(0));
   frozen.look(begin + seconds(601));
   EXPECT_EQ(frozen.since(begin + seconds(100)), seconds(400) + seconds(100) - milliseconds(20));
-}
-
-TEST(MetaMesh, GroupsOfOneRank) {
-  const auto mesh = make_meta_mesh({.context = 2, .shard = 2, .replicate = 2}, Rank(5));
-  EXPECT_EQ(mesh->context().name(), "context:4-5");
-  EXPECT_EQ(mesh->context().index(), 1);
-  EXPECT_EQ(mesh->shard().name(), "shard:4-7");
-  EXPECT_EQ(mesh->shard_gather().name(), "shard:4-7/gather");
-  EXPECT_EQ(mesh->shard_reduce().name(), "shard:4-7/reduce");
-  EXPECT_EQ(mesh->shard_reduce().index(), 1);
-  EXPECT_EQ(mesh->replicate().name(), "replicate:1-5:4");
-  EXPECT_EQ(mesh->replicate().index(), 1);
-  EXPECT_EQ(mesh->data().name(), "data:0-7");
-  EXPECT_EQ(mesh->data().index(), 5);
-  EXPECT_EQ(mesh->world().size(), 8);
-}
-
-TEST(MetaMesh, WithoutShardingReplicasSpanTheContext) {
-  const auto mesh = make_meta_mesh(mesh_sizes(8, 1, 2), Rank(5));
-  EXPECT_EQ(mesh->context().name(), "context:4-5");
-  EXPECT_EQ(mesh->shard().size(), 1);
-  EXPECT_EQ(mesh->replicate().name(), "replicate:0-7");
-  EXPECT_EQ(mesh->replicate().index(), 5);
-}
-
-TEST(MetaMesh, ContextIsRingTimesHeads) {
-  const MeshSizes sizes{.tensor = 2, .context = 8, .shard = 2, .context_heads = 2};
-  const auto mesh = make_meta_mesh(sizes, Rank(27));  // tensor 1, context 5, shard 1
-  EXPECT_EQ(mesh->context().name(), "context:17-31:2");
-  EXPECT_EQ(mesh->context_heads().name(), "context_heads:25-27:2");
-  EXPECT_EQ(mesh->context_heads().index(), 1);
-  EXPECT_EQ(mesh->context_ring().name(), "context_ring:19-31:4");
-  EXPECT_EQ(mesh->context_ring().index(), 2);
-  const auto ring = make_meta_mesh({.context = 4}, Rank(3));
-  EXPECT_EQ(ring->context_heads().size(), 1);
-  EXPECT_EQ(&ring->context_ring(), &ring->context());
-  const auto heads = make_meta_mesh({.context = 4, .context_heads = 4}, Rank(3));
-  EXPECT_EQ(heads->context_heads().name(), "context_heads:0-3");
-  EXPECT_EQ(heads->context_ring().size(), 1);
-  EXPECT_THROW(make_meta_mesh({.context = 4, .context_heads = 3}, Rank(0)), InternalError);
-}
-
-// Experts are folded from shard x context. Tensor ranks have the same experts.
-TEST(MetaMesh, ExpertsAreOverConsecutiveShards) {
-  const MeshSizes sizes{.tensor = 2, .context = 2, .shard = 4, .replicate = 2, .expert = 4};
-  EXPECT_EQ(sizes.world(), 32);
-  EXPECT_EQ(sizes.shard_ranks(Domain::sliced), 8);
-  EXPECT_EQ(sizes.shard_ranks(Domain::replicated), 16);
-  EXPECT_EQ(sizes.shard_ranks(Domain::expert), 4);
-  const auto mesh = make_meta_mesh(sizes, Rank(27));  // tensor 1, context 1, shard 2, replicate 1
-  EXPECT_EQ(expert_part(mesh->place(), sizes), 1);
-  EXPECT_EQ(mesh->expert().name(), "expert:25-31:2");
-  EXPECT_EQ(mesh->expert().index(), 1);
-  EXPECT_EQ(mesh->shard(Domain::expert).name(), "expert_shard:18-19,26-27");
-  EXPECT_EQ(mesh->shard(Domain::expert).index(), 3);
-  EXPECT_EQ(mesh->shard_gather(Domain::expert).name(), "expert_shard:18-19,26-27/gather");
-  EXPECT_EQ(mesh->shard_reduce(Domain::expert).name(), "expert_shard:18-19,26-27/reduce");
-  EXPECT_EQ(mesh->shard(Domain::replicated).name(), "tensor_shard:16-31");
-  EXPECT_EQ(mesh->shard(Domain::sliced).name(), "shard:17-31:2");
-  const auto all = make_meta_mesh({.context = 2, .shard = 2, .expert = 4}, Rank(2));
-  EXPECT_EQ(all->expert().name(), "expert:0-3");
-  EXPECT_EQ(all->shard(Domain::expert).size(), 1);
-  const auto none = make_meta_mesh({.tensor = 2, .shard = 2}, Rank(2));
-  EXPECT_EQ(none->expert().size(), 1);
-  EXPECT_EQ(none->shard(Domain::expert).name(), none->shard(Domain::replicated).name());
-  EXPECT_THROW(make_meta_mesh({.shard = 3, .expert = 2}, Rank(0)), InternalError);
-  EXPECT_THROW(make_meta_mesh({.context = 2, .shard_context = false, .expert = 2}, Rank(0)), InternalError);
-}
-
-// Experts over tensor ranks, too, and nodes of consecutive ones.
-TEST(MetaMesh, ExpertsAreOverTensorRanksAndNodes) {
-  const MeshSizes sizes{
-      .tensor = 2, .shard = 8, .replicate = 2, .expert = 8, .expert_over_tensor = true, .expert_node = 4};
-  EXPECT_EQ(sizes.shard_ranks(Domain::expert), 2);
-  const auto mesh = make_meta_mesh(sizes, Rank(29));  // tensor 1, shard 6, replicate 1
-  EXPECT_EQ(expert_part(mesh->place(), sizes), 5);
-  EXPECT_EQ(mesh->expert().name(), "expert:24-31");
-  EXPECT_EQ(mesh->expert().index(), 5);
-  EXPECT_EQ(mesh->expert_node().name(), "expert_node:28-31");
-  EXPECT_EQ(mesh->expert_node().index(), 1);
-  EXPECT_EQ(mesh->expert_nodes().name(), "expert_nodes:25-29:4");
-  EXPECT_EQ(mesh->expert_nodes().index(), 1);
-  EXPECT_EQ(mesh->shard(Domain::expert).name(), "expert_shard:21-29:8");
-  const auto apart = make_meta_mesh({.tensor = 2, .shard = 4, .expert = 4, .expert_node = 2}, Rank(5));
-  EXPECT_EQ(apart->expert_node().name(), "expert_node:5-7:2");
-  EXPECT_EQ(apart->expert_nodes().name(), "expert_nodes:1-5:4");
-  const auto one = make_meta_mesh({.shard = 4, .expert = 4}, Rank(1));
-  EXPECT_EQ(one->expert_node().size(), 1);
-  EXPECT_EQ(one->expert_nodes().name(), "expert:0-3");
-  EXPECT_THROW(make_meta_mesh({.shard = 4, .expert = 4, .expert_node = 3}, Rank(0)), InternalError);
-  EXPECT_THROW(make_meta_mesh({.tensor = 4, .shard = 2, .expert = 2, .expert_over_tensor = true}, Rank(0)),
-               InternalError);
-}
-
-// The ranks that have each element of a domain's parameters once.
-TEST(MetaMesh, AModelsParametersAreOverItsStages) {
-  const MeshSizes sizes{.shard = 4, .replicate = 2, .pipeline = 2, .expert = 2};
-  const auto mesh = make_meta_mesh(sizes, Rank(13));  // shard 1, replicate 1, stage 1
-  EXPECT_EQ(mesh->model().name(), "model:4-7,12-15");
-  EXPECT_EQ(mesh->model(Domain::replicated).name(), "model:4-7,12-15");
-  EXPECT_EQ(mesh->model(Domain::expert).name(), "expert_model:5-7:2,13-15:2");
-  const auto stage = make_meta_mesh({.shard = 4, .expert = 2}, Rank(1));
-  EXPECT_EQ(stage->model(Domain::expert).name(), stage->shard(Domain::expert).name());
-  const auto dense = make_meta_mesh({.shard = 2, .pipeline = 2}, Rank(1));
-  EXPECT_EQ(dense->model(Domain::expert).name(), dense->model().name());
-}
-
-// Four tensor ranks with two key-value heads: ranks 0 and 1 have the first, 2 and 3 the second.
-TEST(MetaMesh, CopiesOfKeyValueHeadsAreShardedTogether) {
-  const MeshSizes sizes{.tensor = 4, .shard = 2, .replicate = 2, .kv_copies = 2};
-  EXPECT_EQ(sizes.shard_ranks(Domain::kv_copies), 4);
-  const auto mesh = make_meta_mesh(sizes, Rank(11));  // tensor 3, shard 0, replicate 1
-  EXPECT_EQ(mesh->shard(Domain::kv_copies).name(), "kv_shard:10-11,14-15");
-  EXPECT_EQ(mesh->shard(Domain::kv_copies).index(), 1);
-  EXPECT_EQ(mesh->shard_gather(Domain::kv_copies).name(), "kv_shard:10-11,14-15/gather");
-  EXPECT_EQ(mesh->shard_reduce(Domain::kv_copies).name(), "kv_shard:10-11,14-15/reduce");
-  const auto none = make_meta_mesh({.tensor = 2, .shard = 2}, Rank(2));
-  EXPECT_EQ(none->shard(Domain::kv_copies).name(), none->shard(Domain::sliced).name());
-  EXPECT_THROW(make_meta_mesh({.tensor = 3, .kv_copies = 2}, Rank(0)), InternalError);
-}
-
-TEST(MetaMesh, HoldsAThousandRanks) {
-  const auto mesh = make_meta_mesh({.tensor = 2, .context = 8, .shard = 8, .replicate = 4, .pipeline = 2}, Rank(777));
-  EXPECT_EQ(mesh->data().size(), 256);
-  EXPECT_EQ(mesh->data().name(), "data:513-1023:2");
-  EXPECT_EQ(mesh->shard().size() * mesh->replicate().size(), mesh->data().size());
-}
-
-TEST(MetaMesh, GroupsOverStages) {
-  const MeshSizes sizes{.tensor = 2, .shard = 2, .pipeline = 4, .tied = {{0, 3}}};
-  const auto mesh = make_meta_mesh(sizes, Rank(13));  // tensor 1, shard 0, stage 3
-  EXPECT_EQ(mesh->model().name(), "model:0-15");
-  EXPECT_EQ(mesh->loss().name(), "loss:1-15:2");
-  EXPECT_EQ(mesh->data().name(), "data:13-15:2");
-  EXPECT_EQ(mesh->lane(2, Direction::forward).name(), "pipeline:9-13:4/forward2");
-  EXPECT_EQ(mesh->lane(2, Direction::backward).name(), "pipeline:9-13:4/backward2");
-  EXPECT_EQ(mesh->lane(2, Direction::backward).index(), 1);
-  EXPECT_THROW(mesh->lane(1, Direction::forward), InternalError);
-  EXPECT_THROW(mesh->lane(3, Direction::forward), InternalError) << "only with virtual stages";
-  EXPECT_EQ(mesh->tied(0).name(), "tied:1-13:12/0");
-  EXPECT_THROW(make_meta_mesh(sizes, Rank(5))->tied(0), InternalError);
-  MeshSizes ring = sizes;
-  ring.interleaved = true;
-  EXPECT_EQ(make_meta_mesh(ring, Rank(13))->lane(3, Direction::forward).name(), "pipeline:1-13:12/forward3");
-}
-
-TEST(MetaMesh, RejectsTiedStagesThatItHasNot) {
-  EXPECT_THROW(make_meta_mesh({.pipeline = 2, .tied = {{0, 2}}}, Rank(0)), InternalError);
-  EXPECT_THROW(make_meta_mesh({.pipeline = 2, .tied = {{1, 0}}}, Rank(0)), InternalError);
-  EXPECT_THROW(make_meta_mesh({.pipeline = 2, .tied = {{1}}}, Rank(0)), InternalError);
 }
 
 // What a rank records, as text without addresses.

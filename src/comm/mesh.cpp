@@ -124,37 +124,81 @@ struct Axes {
   bool tensor = false, context = false, shard = false, replicate = false, pipeline = false;
 };
 
-// Ranks with equal keys are in one group.
-template <class Key>
-GroupPartition by_key(const MeshSizes& sizes, std::string kind, const Key& key) {
-  std::map<decltype(key(MeshPlace())), std::vector<int>> groups;
-  for (int rank = 0; rank < sizes.world(); ++rank) groups[key(place_of(rank, sizes))].push_back(rank);
-  GroupPartition out{.kind = std::move(kind), .groups = {}};
-  for (auto& [of, ranks] : groups) out.groups.push_back(std::move(ranks));
-  return out;
-}
-
-// Members ascend: tensor innermost, stages outermost.
-GroupPartition partition(const MeshSizes& sizes, std::string kind, const Axes& axes) {
-  return by_key(sizes, std::move(kind), [&](MeshPlace at) {
-    if (axes.tensor) at.tensor = 0;
-    if (axes.context) at.context = 0;
-    if (axes.shard) at.shard = 0;
-    if (axes.replicate) at.replicate = 0;
-    if (axes.pipeline) at.pipeline = 0;
-    return rank_of(at, sizes);
-  });
-}
-
-// The ranks at the same place in the given stages; those of other stages are in no group.
-GroupPartition over_stages(const MeshSizes& sizes, std::string kind, const std::vector<int>& stages) {
-  GroupPartition out = partition(sizes, std::move(kind), {.pipeline = true});
-  for (std::vector<int>& ranks : out.groups) {
-    std::erase_if(ranks,
-                  [&](int rank) { return std::ranges::find(stages, place_of(rank, sizes).pipeline) == stages.end(); });
+// Calls visit(rank, place) for the ranks that differ from a place along these axes alone, in ascending order: tensor
+// innermost, stages outermost.
+template <class Visit>
+void for_each_along(const Axes& axes, const MeshPlace& at, const MeshSizes& sizes, const Visit& visit) {
+  const auto range = [](bool differs, int here, int size) {
+    return differs ? std::pair{0, size} : std::pair{here, here + 1};
+  };
+  const auto [tensor, tensors] = range(axes.tensor, at.tensor, sizes.tensor);
+  const auto [context, contexts] = range(axes.context, at.context, sizes.context);
+  const auto [shard, shards] = range(axes.shard, at.shard, sizes.shard);
+  const auto [replicate, replicates] = range(axes.replicate, at.replicate, sizes.replicate);
+  const auto [pipeline, pipelines] = range(axes.pipeline, at.pipeline, sizes.pipeline);
+  MeshPlace p;
+  for (p.pipeline = pipeline; p.pipeline < pipelines; ++p.pipeline) {
+    for (p.replicate = replicate; p.replicate < replicates; ++p.replicate) {
+      for (p.shard = shard; p.shard < shards; ++p.shard) {
+        for (p.context = context; p.context < contexts; ++p.context) {
+          for (p.tensor = tensor; p.tensor < tensors; ++p.tensor) visit(rank_of(p, sizes), p);
+        }
+      }
+    }
   }
-  return out;
 }
+
+// Makes partitions: complete ones, or, for a rank without peers, of its own group alone. A plan makes hundreds of meta
+// meshes, and the complete partitions of thousands of ranks would take most of its time.
+class Partitioner {
+ public:
+  Partitioner(const MeshSizes& sizes, std::optional<Rank> own) : sizes_(sizes), own_(own) {}
+
+  // Ranks with equal keys are in one group; they differ along `axes` at most.
+  template <class Key>
+  GroupPartition by_key(std::string kind, const Axes& axes, const Key& key) const {
+    GroupPartition out{.kind = std::move(kind), .groups = {}};
+    if (own_) {
+      const MeshPlace here = place_of(own_->value(), sizes_);
+      const auto mine = key(here);
+      std::vector<int>& ranks = out.groups.emplace_back();
+      for_each_along(axes, here, sizes_, [&](int rank, const MeshPlace& at) {
+        if (key(at) == mine) ranks.push_back(rank);
+      });
+      return out;
+    }
+    std::map<decltype(key(MeshPlace())), std::vector<int>> groups;
+    for (int rank = 0; rank < sizes_.world(); ++rank) groups[key(place_of(rank, sizes_))].push_back(rank);
+    for (auto& [of, ranks] : groups) out.groups.push_back(std::move(ranks));
+    return out;
+  }
+
+  // Members ascend: tensor innermost, stages outermost.
+  GroupPartition along(std::string kind, const Axes& axes) const {
+    return by_key(std::move(kind), axes, [&](MeshPlace at) {
+      if (axes.tensor) at.tensor = 0;
+      if (axes.context) at.context = 0;
+      if (axes.shard) at.shard = 0;
+      if (axes.replicate) at.replicate = 0;
+      if (axes.pipeline) at.pipeline = 0;
+      return rank_of(at, sizes_);
+    });
+  }
+
+  // The ranks at the same place in the given stages; those of other stages are in no group.
+  GroupPartition over_stages(std::string kind, const std::vector<int>& stages) const {
+    GroupPartition out = along(std::move(kind), {.pipeline = true});
+    for (std::vector<int>& ranks : out.groups) {
+      std::erase_if(
+          ranks, [&](int rank) { return std::ranges::find(stages, place_of(rank, sizes_).pipeline) == stages.end(); });
+    }
+    return out;
+  }
+
+ private:
+  const MeshSizes& sizes_;
+  std::optional<Rank> own_;
+};
 
 // Creates this rank's group of each partition.
 class Maker {
@@ -201,17 +245,19 @@ void check_sizes(const MeshSizes& sizes, Rank rank) {
 }  // namespace
 
 std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, const MakeGroup& make_group,
-                                         Channel* channel) {
+                                         Channel* channel, Groups which) {
   check_sizes(sizes, rank);
   std::unique_ptr<Mesh> mesh(new Mesh(sizes, rank));
   mesh->channel_ = channel;
   const Maker make(rank, make_group);
+  const Partitioner divide(sizes, which == Groups::own ? std::optional(rank) : std::nullopt);
   const bool spans = sizes.shard_context;
-  const GroupPartition shard = partition(sizes, "shard", {.context = spans, .shard = spans});
+  const GroupPartition shard = divide.along("shard", {.context = spans, .shard = spans});
+  const Axes folded{.tensor = true, .context = spans, .shard = spans};  // of copies and experts
   auto& groups = mesh->groups_;
-  groups[Mesh::kContext] = make(partition(sizes, "context", {.context = true}));
+  groups[Mesh::kContext] = make(divide.along("context", {.context = true}));
   const auto of_context = [&](std::string kind, bool heads) {
-    return by_key(sizes, std::move(kind), [&](const MeshPlace& p) {
+    return divide.by_key(std::move(kind), {.context = true}, [&](const MeshPlace& p) {
       const int ring = p.context / sizes.context_heads, head = p.context % sizes.context_heads;
       return std::array{p.pipeline, p.replicate, p.shard, heads ? ring : head, p.tensor};
     });
@@ -221,17 +267,17 @@ std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, cons
   groups[Mesh::kShard] = make(shard);
   groups[Mesh::kShardGather] = make(shard, "/gather");
   groups[Mesh::kShardReduce] = make(shard, "/reduce");
-  groups[Mesh::kReplicate] = make(partition(sizes, "replicate", {.context = !spans, .replicate = true}));
-  groups[Mesh::kData] = make(partition(sizes, "data", {.context = true, .shard = true, .replicate = true}));
-  groups[Mesh::kTensor] = make(partition(sizes, "tensor", {.tensor = true}));
+  groups[Mesh::kReplicate] = make(divide.along("replicate", {.context = !spans, .replicate = true}));
+  groups[Mesh::kData] = make(divide.along("data", {.context = true, .shard = true, .replicate = true}));
+  groups[Mesh::kTensor] = make(divide.along("tensor", {.tensor = true}));
   if (sizes.tensor > 1) {
-    const GroupPartition all = partition(sizes, "tensor_shard", {.tensor = true, .context = spans, .shard = spans});
+    const GroupPartition all = divide.along("tensor_shard", folded);
     groups[Mesh::kTensorShard] = make(all);
     groups[Mesh::kTensorShardGather] = make(all, "/gather");
     groups[Mesh::kTensorShardReduce] = make(all, "/reduce");
   }
   if (sizes.kv_copies > 1) {
-    const GroupPartition same = by_key(sizes, "kv_shard", [&](MeshPlace at) {
+    const GroupPartition same = divide.by_key("kv_shard", folded, [&](MeshPlace at) {
       at.tensor -= at.tensor % sizes.kv_copies;
       if (spans) at.context = at.shard = 0;
       return rank_of(at, sizes);
@@ -242,7 +288,7 @@ std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, cons
   }
   // Consecutive ranks of those that experts are folded from have all experts together.
   const auto of_experts = [&](std::string kind, const auto& part) {
-    return by_key(sizes, std::move(kind), [&](const MeshPlace& p) {
+    return divide.by_key(std::move(kind), sizes.expert > 1 ? folded : Axes{}, [&](const MeshPlace& p) {
       return std::array{p.pipeline, p.replicate, expert_rank(p, sizes) / sizes.expert,
                         sizes.expert_over_tensor ? 0 : p.tensor, part(expert_part(p, sizes))};
     });
@@ -253,7 +299,7 @@ std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, cons
     groups[Mesh::kExpertNodes] = make(of_experts("expert_nodes", [&](int part) { return part % sizes.expert_node; }));
   }
   if (sizes.expert > 1) {
-    const GroupPartition same = by_key(sizes, "expert_shard", [&](const MeshPlace& p) {
+    const GroupPartition same = divide.by_key("expert_shard", folded, [&](const MeshPlace& p) {
       return std::array{p.pipeline, p.replicate, expert_part(p, sizes)};
     });
     groups[Mesh::kExpertShard] = make(same);
@@ -262,25 +308,25 @@ std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, cons
   }
   if (sizes.pipeline > 1) {
     groups[Mesh::kLoss] =
-        make(partition(sizes, "loss", {.context = true, .shard = true, .replicate = true, .pipeline = true}));
-    groups[Mesh::kModel] =
-        make(partition(sizes, "model", {.tensor = true, .context = spans, .shard = spans, .pipeline = true}));
+        make(divide.along("loss", {.context = true, .shard = true, .replicate = true, .pipeline = true}));
+    const Axes model{.tensor = true, .context = spans, .shard = spans, .pipeline = true};
+    groups[Mesh::kModel] = make(divide.along("model", model));
     if (sizes.expert > 1) {
-      groups[Mesh::kExpertModel] = make(by_key(sizes, "expert_model", [&](const MeshPlace& p) {
+      groups[Mesh::kExpertModel] = make(divide.by_key("expert_model", model, [&](const MeshPlace& p) {
         return std::array{p.replicate, expert_part(p, sizes)};
       }));
     }
   }
   for (int edge = 0; edge < sizes.edges(); ++edge) {
-    const GroupPartition ends = over_stages(sizes, "pipeline", {edge, (edge + 1) % sizes.pipeline});
+    const GroupPartition ends = divide.over_stages("pipeline", {edge, (edge + 1) % sizes.pipeline});
     for (const Direction direction : {Direction::forward, Direction::backward}) {
       mesh->lanes_[static_cast<std::size_t>(direction)].push_back(make(ends, cat("/", to_string(direction), edge)));
     }
   }
   for (std::size_t i = 0; i < sizes.tied.size(); ++i) {
-    mesh->tied_.push_back(make(over_stages(sizes, "tied", sizes.tied[i]), cat("/", i)));
+    mesh->tied_.push_back(make(divide.over_stages("tied", sizes.tied[i]), cat("/", i)));
   }
-  groups[Mesh::kWorld] = make(partition(sizes, "world", {true, true, true, true, true}));
+  groups[Mesh::kWorld] = make(divide.along("world", {true, true, true, true, true}));
   return mesh;
 }
 
@@ -294,7 +340,8 @@ std::unique_ptr<Mesh> make_meta_mesh(const MeshSizes& sizes, Rank rank) {
       [](const GroupPartition& all, const std::optional<GroupPartition::Place>& place) -> std::unique_ptr<Group> {
         if (!place) return nullptr;
         return std::make_unique<MetaGroup>(all.name(*place), static_cast<int>(all.ranks(*place).size()), place->index);
-      });
+      },
+      nullptr, MeshBuilder::Groups::own);
 }
 
 }  // namespace hawser::comm

@@ -37,9 +37,13 @@ struct MeshBuilder {
   using MakeGroup =
       std::function<std::unique_ptr<Group>(const GroupPartition&, const std::optional<GroupPartition::Place>&)>;
 
+  // `own`: partitions have this rank's group alone, for makers that create no group with other ranks. Its members are
+  // then listed without a look at all ranks.
+  enum class Groups { all, own };
+
   // Creates groups in one fixed order, the same on every rank. Groups of one member are SelfGroups.
   static std::unique_ptr<Mesh> build(const MeshSizes& sizes, Rank rank, const MakeGroup& make,
-                                     Channel* channel = nullptr);
+                                     Channel* channel = nullptr, Groups which = Groups::all);
 };
 
 }  // namespace hawser::comm

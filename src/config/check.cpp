@@ -4,9 +4,11 @@
 #include <filesystem>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include "base/paths.h"
 #include "base/text.h"
+#include "config/check_to_write.h"
 #include "config/schema.h"
 #include "io/files.h"
 
@@ -70,7 +72,9 @@ bool accepted(const Recipe& recipe, const std::vector<std::string>& keys) {
 
 std::string key_place(const Recipe& recipe, std::string_view key) {
   const auto found = recipe.places.find(std::string(key));
-  return found == recipe.places.end() ? std::string(key) : std::string(key) + ", " + found->second;
+  if (found == recipe.places.end()) return std::string(key);
+  const std::string& place = found->second;
+  return place.starts_with("--") && place != "--set" ? place : cat(key, ", ", place);
 }
 
 std::string resolve_path(const Recipe& recipe, const std::string& path) {
@@ -218,6 +222,15 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
                           .hint = "run.device: cpu"});
   }
 #endif
+}
+
+void check_without(const std::vector<std::string>& open, Recipe& recipe, Problems& problems) {
+  const std::set<std::string> before = recipe.rejected;
+  recipe.rejected.insert(open.begin(), open.end());
+  check_across(recipe, Purpose::plan, problems);
+  for (const std::string& key : open) {
+    if (!before.contains(key)) recipe.rejected.erase(key);
+  }
 }
 
 namespace {

@@ -65,11 +65,21 @@ void check_blocks(const Recipe& recipe, std::int64_t blocks, Problems& problems)
 // the larger of hybrid_shard_degree and context_parallel_degree.
 int default_ranks(const Recipe& recipe, DeviceChoice device, int gpus = 0);
 
-// "train.steps, line 12" (or ", --set"; or the bare key if it was not given): the `at` of a Problem.
+// "train.steps, line 12" (or ", --set"; the option alone if another one gave the value, "--memory"; the bare key if it
+// was not given): the `at` of a Problem.
 std::string key_place(const Recipe& recipe, std::string_view key);
 
 // A Problem at a key, with its file and place: "--set" if an override gave it, else the recipe's file and line.
 Problem problem_at(const Recipe& recipe, std::string_view key);
+
+// Where the recipe names a file or a folder: the `at` of a problem of that file. "data.tokenizer, line 3 of r.yaml", or
+// as key_place.
+std::string origin_of(const Recipe& recipe, const std::string& key);
+
+// The problems of files that the recipe names, with origin_of for those at a key or at an entry of its list,
+// "data.train[0]". Those of `path` itself, or of the model there, without a place are at `key`.
+Problems with_origins(const Recipe& recipe, const Problems& problems, const std::string& key = "",
+                      const std::string& path = "");
 
 // The keys of precision.fp8 that the recipe sets, with another value than the default, although it does not compute in
 // FP8: "precision.fp8.margin, precision.fp8.layers". "": none.

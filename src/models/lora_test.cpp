@@ -199,7 +199,8 @@ TEST(PeftConfig, EachUnsupportedOptionIsOneLine) {
   };
   EXPECT_EQ(read(R"("bias": "none", "rank_pattern": {}, "layers_to_transform": null, "eva_config": null,
                     "megatron_core": "megatron.core", "loftq_config": {}, "use_qalora": false,
-                    "qalora_group_size": 16, "lora_bias": false, "exclude_modules": null, "init_lora_weights": "gaussian")"),
+                    "qalora_group_size": 16, "lora_bias": false, "exclude_modules": null,
+                    "init_lora_weights": "gaussian")"),
             "");
   EXPECT_EQ(read(R"("layers_to_transform": [], "kasa_config": null, "use_bdlora": null, "target_parameters": [],
                     "alpha_pattern": {}, "trainable_token_indices": {}, "use_qalora": 0, "exclude_modules": "")"),

@@ -125,9 +125,9 @@ struct FlatSpec {
                   // rate has a schedule of its own (optim::kGroups)
   // Not trainable, but a layer of its own changes it once a step (Layer::update). float32, stored and gathered.
   bool updated_by_layer = false;
-  // Not Domain::sliced: what a tensor rank computes of the gradient is its part of a sum. False: all of it, an equal copy
-  // on each rank that has the parameter. The reduction over the shards' ranks, tensor ranks included, adds either; of
-  // copies the sum is then divided by their number. Layers set what holds without sequence parallelism;
+  // Not Domain::sliced: what a tensor rank computes of the gradient is its part of a sum. False: all of it, an equal
+  // copy on each rank that has the parameter. The reduction over the shards' ranks, tensor ranks included, adds either;
+  // of copies the sum is then divided by their number. Layers set what holds without sequence parallelism;
   // with_sequence_parallelism (nn/flat.h) adds Param::of_residual_rows.
   bool partial_gradient = false;
   std::int64_t grain = 128;  // parameters and shards begin at multiples of it; a multiple of
@@ -161,8 +161,8 @@ struct Param {
   // the number of an expert, of `experts`. Empty: those of the segments.
   std::vector<std::string> modules = {};
   std::int64_t experts = 0;
-  // Of experts: its rows are this many equal parts, each a matrix that GEMMs read, which begins with a segment. 0: it is
-  // not divided.
+  // Of experts: its rows are this many equal parts, each a matrix that GEMMs read, which begins with a segment. 0: it
+  // is not divided.
   std::int64_t matrices = 0;
   // The embedding or a layer before this one declares the parameter of this name, and this layer uses it, too
   // (nn/flat.h).

@@ -46,9 +46,12 @@ prepare::PrepareOptions resolve_data(const Recipe& recipe) {
         recipe.model.path.empty() ? fs::path(recipe.model.config).parent_path() : fs::path(recipe.model.path);
     const fs::path file = resolve_path((beside / "tokenizer.json").string(), recipe.folder);
     options.tokenizer = text::tokenizer_in(file.parent_path().string());
+    options.tokenizer_origin = origin_of(recipe, recipe.model.path.empty() ? "model.config" : "model.path");
   } else {
+    options.tokenizer_origin = origin_of(recipe, "data.tokenizer");
     options.tokenizer = resolve_path(options.tokenizer, recipe.folder);
   }
+  options.with_origins = [recipe](const Problems& problems) { return with_origins(recipe, problems); };
   options.own_folder = options.output.empty();
   options.output = options.own_folder ? resolve_path((fs::path(recipe.output) / "data").string(), recipe.folder)
                                       : resolve_path(options.output, recipe.folder);

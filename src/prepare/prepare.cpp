@@ -34,7 +34,20 @@ void expect_not_replaced(const std::vector<Source>& sources, const char* key, co
   }
 }
 
-PrepareJob check(const PrepareOptions& options, Problems& problems) {
+// Adds the lines of an error of the tokenizer, with the place that names it.
+void add_of_tokenizer(const std::string& lines, const std::string& origin, Problems& problems) {
+  Problems each;
+  each.add_lines(lines);
+  for (Problem problem : each.all()) {
+    std::string& line = problem.what;
+    const std::size_t hint = std::min(line.rfind("; try "), line.size());
+    const bool has_place = line.rfind(" at ", hint) != std::string::npos;
+    if (!origin.empty()) line.insert(hint, cat(has_place ? ", named at " : " at ", origin));
+    problems.add(std::move(problem));
+  }
+}
+
+PrepareJob check_named(const PrepareOptions& options, Problems& problems) {
   PrepareJob job;
   if (options.train.empty()) problems.add({.what = "no training data", .at = "data.train"});
   if (!(options.validation_fraction >= 0.0 && options.validation_fraction < 1.0)) {
@@ -67,7 +80,7 @@ PrepareJob check(const PrepareOptions& options, Problems& problems) {
     try {
       job.tokenizer = text::load_tokenizer(resolve_path(options.tokenizer, options.folder));
     } catch (const UserError& error) {
-      problems.add_lines(error.what());
+      add_of_tokenizer(error.what(), options.tokenizer_origin, problems);
     }
   }
   // Problems of the tokenizer's own template matter only for conversations.
@@ -90,8 +103,15 @@ PrepareJob check(const PrepareOptions& options, Problems& problems) {
                   .what = "the tokenizer's vocabulary is larger than the model's",
                   .expected = cat("at most ", options.vocab_size),
                   .got = cat(job.tokenizer->vocab_size()),
-                  .at = "data.tokenizer"});
+                  .at = options.tokenizer_origin.empty() ? "data.tokenizer" : options.tokenizer_origin});
   }
+  return job;
+}
+
+PrepareJob check(const PrepareOptions& options, Problems& problems) {
+  Problems found;
+  PrepareJob job = check_named(options, found);
+  problems.add(options.with_origins ? options.with_origins(found) : found);
   return job;
 }
 

@@ -49,6 +49,10 @@ struct PrepareOptions {
   std::function<void(const PrepareProgress&)> progress;  // on the calling thread, at most about 5 times a second
   std::function<bool()> stop;  // polled on the calling thread after each block; true: Error(interrupted), to be resumed
   bool own_folder = false;     // `output` is a run's OUTPUT/data: files of others there are moved to earlier-N
+  // For problems of files: where the user names the tokenizer ("data.tokenizer, line 3 of r.yaml"), and what adds this
+  // to problems at data.train and other keys. None: keys without a place.
+  std::string tokenizer_origin = {};
+  std::function<Problems(const Problems&)> with_origins = {};
 };
 
 // Counts of one of the two token files.

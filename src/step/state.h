@@ -191,10 +191,10 @@ class ModelState {
   // Waits for the stream's work, then writes the progress of a resumed run.
   void set_progress(const OptimizerProgress& progress, Stream& stream) const;
 
-  // Enqueues the rounding of `stored` into `compute`, with the scales as they are, unless both are the same view; and the
-  // copies of the scales in FlatState::gemm_scales. `stored`: FlatState::stored, or a copy of it on the device if it is
-  // in host memory. If `quantized_on_load`, the weights in float32 or bf16. `compute`: FlatState::compute, or memory of
-  // the device for it.
+  // Enqueues the rounding of `stored` into `compute`, with the scales as they are, unless both are the same view; and
+  // the copies of the scales in FlatState::gemm_scales. `stored`: FlatState::stored, or a copy of it on the device if
+  // it is in host memory. If `quantized_on_load`, the weights in float32 or bf16. `compute`: FlatState::compute, or
+  // memory of the device for it.
   void refresh_compute(int flat, const TensorView& stored, const TensorView& compute, Stream& stream) const;
   // What a Linear reads beside a gathered weight, or a layer beside several (nn::Param::parts).
   TensorView gemm_scale(int flat, int param) const;

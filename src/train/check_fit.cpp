@@ -36,16 +36,17 @@ void check_data(const plan::RunPlan& plan, std::int64_t vocabulary, Problems& pr
     prepare::check_sources(options, problems);
     return;
   }
-  prepare::find_sources(recipe.data.train, recipe.folder, "data.train", problems);
-  prepare::find_sources(recipe.data.validation, recipe.folder, "data.validation", problems);
+  Problems of_sources;
+  prepare::find_sources(recipe.data.train, recipe.folder, "data.train", of_sources);
+  prepare::find_sources(recipe.data.validation, recipe.folder, "data.validation", of_sources);
+  problems.add(with_origins(recipe, of_sources));
 }
 
 // Token files that this run prepares are written to a folder of their own only if data.prepared names one.
 void check_places(const plan::RunPlan& plan, Problems& problems) {
-  const std::size_t before = problems.size();
   if (!accepted(plan.recipe, {"output"})) return;
   engine::check_output(plan.files.folder, "output", {}, problems);
-  if (problems.size() > before || !plan.prepares || prepare::token_files(plan.data).in_place) return;
+  if (!problems.empty() || !plan.prepares || prepare::token_files(plan.data).in_place) return;
   if (!accepted(plan.recipe, {"data.prepared"})) return;
   engine::check_output(plan.data.output, "data.prepared", {}, problems);
 }
@@ -64,6 +65,14 @@ void check_checkpoint(const plan::RunPlan& plan, const FitPlace& place, const en
   check_resume(run, problems);
 }
 
+// The problems of the folder that `check` finds, with the place that names it.
+template <class Check>
+void check_folder(const plan::RunPlan& plan, const Check& check, Problems& problems) {
+  Problems found;
+  check(found);
+  problems.add(with_origins(plan.recipe, found, "output", plan.files.folder));
+}
+
 }  // namespace
 
 void check_fit(const plan::RunPlan& plan, const FitPlace& place, Problems& problems) {
@@ -72,21 +81,29 @@ void check_fit(const plan::RunPlan& plan, const FitPlace& place, Problems& probl
       place.resume && output_accepted ? stored_fallbacks(plan) : std::vector<engine::Fp8Fallback>{};
   engine::OpenModel open;
   if (accepted(plan.recipe, {"model.path", "model.config"})) {
-    open = engine::open_model(plan.model, plan.random_weights, problems,
+    Problems of_model;
+    open = engine::open_model(plan.model, plan.random_weights, of_model,
                               engine::changes_of(plan.recipe, engine::modules_of(fallbacks)));
+    problems.add(with_origins(plan.recipe, of_model, plan.random_weights ? "model.config" : "model.path", plan.model));
   }
   if (place.first) check_data(plan, open.model ? open.model->vocabulary() : 0, problems);
   if (place.first && place.resume && accepted(plan.recipe, {"output", "run.device"})) {
     check_checkpoint(plan, place, open, problems);
   }
-  check_places(plan, problems);
-  if (output_accepted) io::check_may_write(plan.files.folder, problems);
+  const std::string& folder = plan.files.folder;
+  check_folder(
+      plan, [&](Problems& found) { check_places(plan, found); }, problems);
+  if (output_accepted)
+    check_folder(
+        plan, [&](Problems& found) { io::check_may_write(folder, found); }, problems);
   if (!problems.empty()) return;
   plan::Machine machine = plan::this_machine();
   machine.ranks = place.ranks_here;
   plan::check_capacity(plan.recipe, *open.model, place.world, place.threads, machine, plan::target_of(place.device));
   // Create the folder only if the run may start.
-  if (place.first) io::check_writable(plan.files.folder, problems);
+  if (place.first)
+    check_folder(
+        plan, [&](Problems& found) { io::check_writable(folder, found); }, problems);
 }
 
 }  // namespace hawser::train

@@ -171,7 +171,7 @@ TEST_F(BadInput, OutputNotWritable) {
   write("file", "");
   write("recipe.yaml", "model: {path: " + tiny("gqa").string() +
                            "}\ndata: {train: good.jsonl, sequence_length: 16}\ntrain: {steps: 1}\noutput: file/run\n");
-  const std::string reason = ": the folder is not writable (got Not a directory)";
+  const std::string reason = ": the folder is not writable (got Not a directory) at output, line 4 of recipe.yaml";
   rejected("prepare recipe.yaml", {folder_.path("file/run/data") + reason});
   rejected("fit recipe.yaml", {"file/run" + reason});
   rejected("fit recipe.yaml --ranks 2 --set train.global_batch_size=2", {"file/run" + reason});
@@ -183,7 +183,7 @@ TEST_F(BadInput, OptionsAndFoldersAreNamedForWhatTheyAre) {
   write("recipe.yaml", "model: {config: " + (tiny("gqa") / "config.json").string() +
                            "}\ndata: {train: good.jsonl, sequence_length: 16}\ntrain: {steps: 1}\noutput: taken\n");
   write("taken", "a file");
-  rejected("fit recipe.yaml", {"taken: is a file, not a folder; try another folder"});
+  rejected("fit recipe.yaml", {"taken: is a file, not a folder at output, line 4 of recipe.yaml; try another folder"});
 }
 
 TEST_F(BadInput, GenerateExportAndInspect) {

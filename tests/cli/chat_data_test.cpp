@@ -191,7 +191,7 @@ TEST_F(ChatData, ReportsWhatIsWrong) {
            {(folder_ / "chatmal").string() +
             ": no such chat template (expected a file, or one of chatml, smollm2, qwen-2.5, qwen-3, llama-2, "
             "llama-3, "
-            "llama-3.1, mistral-v1, mistral-v3, zephyr, gemma, gemma-3, phi-3) at data.chat_template"});
+            "llama-3.1, mistral-v1, mistral-v3, zephyr, gemma, gemma-3, phi-3) at data.chat_template, --set"});
   write("model/tokenizer_config.json", "{\"chat_template\": \"{{ messages | wordwrap }}\"}");
   const std::string config = folder_.path("model/tokenizer_config.json");
   rejected(

@@ -163,9 +163,12 @@ TEST_F(Data, AllWrongPathsAtOnce) {
         "model: {config: nowhere.json}\ndata: {train: [none.jsonl, text.jsonl], validation: gone.txt, tokenizer: "
         "no.json, sequence_length: 24}\ntrain: {steps: 1, global_batch_size: 2}\noutput: made/not\n");
   const std::vector<std::string> lines = {
-      "nowhere.json: no such model (expected a Hugging Face folder or a config.json)",
-      "none.jsonl: no such file at data.train[0]", "gone.txt: no such file at data.validation[0]",
-      folder_.path("no.json") + ": cannot read the tokenizer: No such file or directory"};
+      "nowhere.json: no such model (expected a Hugging Face folder or a config.json) at model.config, line 1 of "
+      "wrong.yaml",
+      "none.jsonl: no such file at data.train[0], line 2 of wrong.yaml",
+      "gone.txt: no such file at data.validation[0], line 2 of wrong.yaml",
+      folder_.path("no.json") +
+          ": cannot read the tokenizer: No such file or directory at data.tokenizer, line 2 of wrong.yaml"};
   rejected("fit wrong.yaml", lines);
   rejected("fit wrong.yaml --ranks 2", lines);
   rejected("prepare wrong.yaml", lines);

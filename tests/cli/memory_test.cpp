@@ -138,7 +138,7 @@ TEST_F(Memory, EvalGenerateAndBenchRespectTheLimit) {
   const std::string model = " --model " + tiny("gqa").string() + " --memory 1MB";
   does_not_fit("eval --data text.jsonl --sequence-length 60" + model, "try a shorter --sequence-length");
   does_not_fit("eval --data text.jsonl --sequence-length 60 --ranks 2" + model, "try a shorter --sequence-length");
-  does_not_fit("generate --prompt-ids 1,2,3" + model, "at memory.capacity\n");  // no option helps
+  does_not_fit("generate --prompt-ids 1,2,3" + model, "at --memory\n");  // no option helps
   does_not_fit("bench step --sequence-length 64" + model, "does not fit");
 }
 

@@ -146,18 +146,21 @@ TEST_F(ModelName, AFolderOfThatNameIsTakenFirst) {
 
 TEST_F(ModelName, NamesTheDownloadOfWhatIsMissing) {
   const std::string hub = fs::canonical(folder_.path()).string() + "/hub";
-  const std::string none = "hawser: org/none: no such folder, and no such model in the Hugging Face cache (expected " +
-                           hub + "/models--org--none); try hf download org/none\n";
+  const auto named = [&](const std::string& at) {
+    return "hawser: org/none: no such folder, and no such model in the Hugging Face cache (expected " + hub +
+           "/models--org--none)" + at + "; try hf download org/none\n";
+  };
+  const std::string none = named(""), in_recipe = named(" at model.path, line 1 of r.yaml");
   write("data.jsonl", testing::forty_documents());
   write("r.yaml",
         "model: {path: org/none}\ndata: {train: gone.jsonl, sequence_length: 16}\ntrain: {steps: 1}\noutput: out\n");
-  misses("recipe init --model org/none", none);
+  misses("recipe init --model org/none", named(" at --model"));
   misses("inspect org/none", none);
   misses("generate --model org/none --prompt x", none);
   misses("bench step --model org/none", none);
-  misses("plan r.yaml", none);
-  misses("plan r.yaml --set model.path=org/none", none);
-  misses("fit r.yaml", none + "hawser: gone.jsonl: no such file at data.train[0]\n");
+  misses("plan r.yaml", in_recipe);
+  misses("plan r.yaml --set model.path=org/none", named(" at model.path, --set"));
+  misses("fit r.yaml", in_recipe + "hawser: gone.jsonl: no such file at data.train[0], line 2 of r.yaml\n");
   misses("eval --model org/none@v2 --data data.jsonl --sequence-length 8",
          "hawser: org/none@v2: no such folder, and no such model in the Hugging Face cache (expected " + hub +
              "/models--org--none/snapshots/v2); try hf download org/none --revision v2\n");
@@ -186,7 +189,8 @@ TEST_F(ModelName, NamesTheDownloadOfWhatIsMissing) {
   }
   misses(generate, found + lines);
   fs::remove(snapshot(kFirst) + "/config.json");
-  misses("plan r.yaml", found + "hawser: " + snapshot(kFirst) + ": no config.json in this folder; " + command);
+  misses("plan r.yaml", found + "hawser: " + snapshot(kFirst) +
+                            ": no config.json in this folder at model.path, line 1 of r.yaml; " + command);
 }
 
 }  // namespace

@@ -84,7 +84,7 @@ TEST_F(RecipeErrors, AnAdapterOfRandomWeightsHidesNothing) {
           " or all-linear, got nope) at "
           "adapter.targets, line 5"};
   rejected("plan r.yaml --ranks 2", lines);
-  lines.emplace_back("none.jsonl: no such file at data.train[0]");
+  lines.emplace_back("none.jsonl: no such file at data.train[0], line 2 of r.yaml");
   for (const char* command : {"fit", "prepare"}) rejected(std::string(command) + " r.yaml --ranks 2", lines);
 }
 
@@ -116,16 +116,16 @@ TEST_F(RecipeErrors, AMistakeOfAKeyHidesOnlyWhatDependsOnIt) {
 TEST_F(RecipeErrors, AWrongNameIsNoMissingKey) {
   const std::string start = "model: {path: " + testing::tiny("gqa").string() + "}\ndata: {train: none.jsonl, ";
   write("r.yaml", start + "seq_len: 16}\ntrain: {stepz: 1}\noutptu: run\n");
-  rejected("fit r.yaml",
-           {"r.yaml: unknown key at data.seq_len, line 2; try data.sequence_length",
-            "r.yaml: unknown key at train.stepz, line 3; try train.steps",
-            "r.yaml: unknown key at outptu, line 4; try output", "none.jsonl: no such file at data.train[0]"});
+  rejected("fit r.yaml", {"r.yaml: unknown key at data.seq_len, line 2; try data.sequence_length",
+                          "r.yaml: unknown key at train.stepz, line 3; try train.steps",
+                          "r.yaml: unknown key at outptu, line 4; try output",
+                          "none.jsonl: no such file at data.train[0], line 2 of r.yaml"});
   write("r.yaml", start + "sequence_length: 16}\ntraining: {steps: 1, micro_batch_size: 2}\noutput: 7\n");
-  rejected("fit r.yaml",
-           {"r.yaml: unknown key at training, line 3; try train", "none.jsonl: no such file at data.train[0]"});
+  rejected("fit r.yaml", {"r.yaml: unknown key at training, line 3; try train",
+                          "none.jsonl: no such file at data.train[0], line 2 of r.yaml"});
   write("r.yaml", start + "sequence_length: 16}\ntrain: 5\noutput: 7\n");
   rejected("fit r.yaml", {"r.yaml: wrong type (expected a section of keys, got 5) at train, line 3",
-                          "none.jsonl: no such file at data.train[0]"});
+                          "none.jsonl: no such file at data.train[0], line 2 of r.yaml"});
 }
 
 TEST_F(RecipeErrors, AdaptersNameTheirOrigin) {

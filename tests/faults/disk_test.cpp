@@ -163,7 +163,7 @@ TEST(Disk, MetricsThatCannotBeWritten) {
     SCOPED_TRACE(ranks);
     Fit going(place, {"--ranks", ranks, "train.steps=100000", "checkpoint.every_steps=0", "report.tensorboard=true"});
     ASSERT_TRUE(eventually([&] { return metrics(place.out()).size() >= 10 || !going.going(); }));
-    const pid_t first = going.ranks().at(0);
+    const pid_t first = going.rank(0);
     const rlimit small{100 << 10, RLIM_INFINITY};
     ASSERT_EQ(prlimit(first, RLIMIT_FSIZE, &small, nullptr), 0);
     const auto message = [&](const std::string& what) { return going.err().find(what) != std::string::npos; };

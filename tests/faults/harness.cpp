@@ -191,6 +191,13 @@ std::map<int, pid_t> Fit::ranks() const {
   return found;
 }
 
+pid_t Fit::rank(int rank) const {
+  const auto running = ranks();
+  const auto found = running.find(rank);
+  if (found == running.end()) throw std::runtime_error(cat("rank ", rank, " does not run: ", err()));
+  return found->second;
+}
+
 void Fit::kill_all() const {
   kill_at_once(all());
 }

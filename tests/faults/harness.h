@@ -56,6 +56,7 @@ class Fit {
 
   pid_t pid() const { return pid_; }
   std::map<int, pid_t> ranks() const;  // those running now; this process itself if it started none
+  pid_t rank(int rank) const;          // throws with the run's messages if that one does not run
   std::vector<pid_t> all() const;      // launcher, mpirun, ranks
   void kill_all() const;               // those running now
   std::vector<pid_t> left() const;     // processes that it started and that still run, whatever their parent is now

@@ -1,0 +1,41 @@
+// Where a recipe, --set or another option names the files that problems are about.
+#include "base/hub_name.h"
+#include "config/config.h"
+#include "config/schema.h"
+
+namespace hawser {
+namespace {
+
+// `entry`: of a list, "[0]".
+std::string origin(const Recipe& recipe, const std::string& key, const std::string& entry) {
+  const auto found = recipe.places.find(key);
+  if (found == recipe.places.end()) return key + entry;
+  const std::string& place = found->second;
+  if (place.starts_with("--") && place != "--set") return place;
+  return cat(key, entry, ", ", place, place.starts_with("line ") && !recipe.file.empty() ? " of " + recipe.file : "");
+}
+
+}  // namespace
+
+std::string origin_of(const Recipe& recipe, const std::string& key) {
+  return origin(recipe, key, "");
+}
+
+Problems with_origins(const Recipe& recipe, const Problems& problems, const std::string& key, const std::string& path) {
+  const auto hub = hub_name_of(path);
+  Problems out;
+  for (Problem problem : problems.all()) {
+    const bool of_path = problem.file == path || (hub && problem.file == hub->text());
+    if (problem.at.empty() && of_path) problem.at = key;
+    const std::string named = problem.at.substr(0, problem.at.find('['));
+    const std::string entry = problem.at.substr(named.size());
+    const bool in_recipe = problem.file == recipe.file || problem.file == "--set";  // it has its line
+    if (!in_recipe && find_key(named) != nullptr && (entry.empty() || entry.ends_with(']'))) {
+      problem.at = origin(recipe, named, entry);
+    }
+    out.add(std::move(problem));
+  }
+  return out;
+}
+
+}  // namespace hawser
