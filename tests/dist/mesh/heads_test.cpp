@@ -3,6 +3,7 @@
 #include <set>
 
 #include "mesh_case.h"
+#include "support/toy_heads.h"
 #include "tensor_case.h"
 
 namespace hawser {
@@ -10,45 +11,15 @@ namespace {
 
 using testing::Case;
 using testing::Division;
+using testing::Head;
+using testing::kHeads;
 using testing::Outcome;
-
-enum class Head { masked, tokens, first_rows, last_rows };
-constexpr Head kHeads[] = {Head::masked, Head::tokens, Head::first_rows, Head::last_rows};
-
-// Masked tokens have a tied projection; classes of first rows a pooler and no norm.
-models::ModelDescription toy_with(Head head) {
-  models::ModelDescription d = testing::toy_description(head == Head::masked);
-  nn::HeadConfig& h = d.head;
-  h.bias = head != Head::last_rows;
-  if (head != Head::last_rows) {
-    for (models::BlockDescription& block : d.blocks) block.attention.causal = false;
-  }
-  if (head == Head::masked) {
-    h.kind = nn::HeadKind::masked_language_model;
-    return d;
-  }
-  h.kind = head == Head::tokens ? nn::HeadKind::token_classification : nn::HeadKind::sequence_classification;
-  h.classes = 5;
-  h.vocabulary = 0;
-  h.output = "classifier";
-  h.last_row = head == Head::last_rows;
-  if (head == Head::first_rows) {
-    h.transform = nn::HeadTransformConfig{.dense = "pooler", .activation = nn::Activation::tanh};
-  }
-  if (head != Head::last_rows) h.norm = "";
-  return d;
-}
-
-const char* text(Head head) {
-  constexpr const char* kTexts[] = {"masked tokens", "tokens", "first rows", "last rows"};
-  return kTexts[static_cast<int>(head)];
-}
 
 // One sequence is missing in the last micro-batch.
 TEST(Heads, EveryMeshTrainsLikeOneRank) {
   if (the_world->size() > 4) GTEST_SKIP() << "mesh_1, mesh_2 and mesh_4 run it";
   for (const Head head : kHeads) {
-    const models::Model model(toy_with(head));
+    const models::Model model(testing::toy_with(head));
     std::map<std::int64_t, Outcome> alone;  // by the sequences of a step
     for (Case c : testing::cases_of_all_meshes()) {
       c.accumulation = 2;
@@ -67,7 +38,7 @@ TEST(Heads, EveryMeshTrainsLikeOneRank) {
         alone[batch_size] = testing::run(model, testing::layout_of({}, model), *self, batch_size, 0);
       }
       const Outcome& one = alone.at(batch_size);
-      EXPECT_NEAR(ours.loss, one.loss, 1e-5 * one.loss) << text(head) << ": " << c.text();
+      EXPECT_NEAR(ours.loss, one.loss, 1e-5 * one.loss) << testing::text_of(head) << ": " << c.text();
       testing::compare_shards(c, ours, one, 1e-5);
     }
   }
@@ -78,7 +49,7 @@ TEST(Heads, EveryMeshTrainsLikeOneRank) {
 TEST(Heads, TheLossIsTheMeanOfLabels) {
   if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
   for (const Head head : kHeads) {
-    const models::Model model(toy_with(head));
+    const models::Model model(testing::toy_with(head));
     plan::Layout layout = testing::layout_of({}, model);
     const auto self = comm::make_self_mesh();
     const testing::ToySequences sequences(5, testing::kToyLength, testing::kToyDocuments, 5, {}, layout.batch.labels);
@@ -104,9 +75,9 @@ TEST(Heads, TheLossIsTheMeanOfLabels) {
       session.synchronize();
       sum += output.result->loss_sum.value();
     }
-    EXPECT_GT(counts.size(), 1u) << text(head);
+    EXPECT_GT(counts.size(), 1u) << testing::text_of(head);
     const double mean = sum / static_cast<double>(labels);
-    EXPECT_NEAR(step, mean, 1e-5 * mean) << text(head);
+    EXPECT_NEAR(step, mean, 1e-5 * mean) << testing::text_of(head);
   }
 }
 
@@ -119,12 +90,12 @@ TEST(Heads, TensorRanksTrainLikeOneRank) {
   const auto own = [](const nn::Param& param) { return param.flat; };
   const Division copies, rows{.sequence_parallel = true};
   for (const Head head : kHeads) {
-    const models::ModelDescription whole = toy_with(head);
+    const models::ModelDescription whole = testing::toy_with(head);
     const auto train = [&](comm::MeshSizes mesh, const Division& division, const nn::SavePolicy& policy) {
       mesh.kv_copies = testing::kv_copies(whole, mesh.tensor);
       testing::expect_first_gradients(
           testing::expect_like_one_rank(whole, own, mesh, policy, optim::make_adamw(), division, {.inputs = {0}}),
-          text(head));
+          testing::text_of(head));
     };
     const nn::SavePolicy full{.checkpointing = Checkpointing::full, .delay_weight_gradients = true};
     if (world == 2) {
