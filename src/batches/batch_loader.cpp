@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/philox.h"
 #include "base/units.h"
+#include "batches/labels.h"
 #include "batches/sequence_order.h"
 #include "prepare/answers.h"
 #include "prepare/sources.h"
@@ -19,6 +20,7 @@ BatchLoader::BatchLoader(std::shared_ptr<const SequenceSet> set, const BatchShap
   HAWSER_CHECK(order.global_batch_size > 0 && shape.sequences > 0, "empty batches");
   HAWSER_CHECK(set_->max_documents() <= shape.max_documents, set_->max_documents(), " documents per sequence, maximum ",
                shape.max_documents);
+  check_label_rows(set_->label_rows(), shape_.labels.rows);
   // Every sequence is checked as it is loaded. Data without the tables are found here, before a step.
   if (!shape_.tables.empty() && set_->size() > 0) check_sequence_tables(set_->get(0), shape_.tables);
 }

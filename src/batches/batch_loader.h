@@ -39,7 +39,8 @@ struct BatchOrder {
 
 class BatchLoader {
  public:
-  // UserError if the first sequence has not the tables of the shape (check_sequence_tables).
+  // UserError if the first sequence has not the tables of the shape (check_sequence_tables), or the labels of the set
+  // are not those of the shape (check_label_rows).
   BatchLoader(std::shared_ptr<const SequenceSet> set, const BatchShape& shape, const BatchLayout& layout,
               const BatchOrder& order);
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "batches/labels.h"
 
 namespace hawser::batches {
 
@@ -158,6 +159,7 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
                  shape.sequence_length);
     HAWSER_CHECK(static_cast<std::int64_t>(sequence.document_lengths.size()) <= shape.max_documents,
                  sequence.document_lengths.size(), " documents in a sequence, maximum ", shape.max_documents);
+    check_labels(sequence, shape.labels);
     if (&sequence != &kEmpty) add_sequence_tables(batch, shape, sequence, s);
     tables.push_back(make_table(shape, sequence, load));
     documents.push_back(sequence.document_lengths);

@@ -30,6 +30,7 @@ struct BatchShape {
   bool source_segments = false;                  // micro-batches have MicroBatch::by_source
   bool all_row_ids = false;                      // tables have the row ids of all ranks
   std::vector<TableSpec> tables = {};            // that the model declares: MicroBatch::tables
+  LabelSpec labels = {};                         // that the model's head reads
 
   int ring() const { return context / context_heads; }  // ranks that the chunks of a sequence are split over
   int chunks() const { return ring() * chunks_per_rank; }
@@ -84,7 +85,7 @@ struct MicroBatch {
 };
 
 // The part of `context_rank`. At most shape.sequences sequences; missing ones are empty. step_targets stays 0.
-// UserError if check_sequence_tables throws one.
+// UserError if check_sequence_tables or check_labels throws one.
 // `first_sequence`: number of sequences[0] in the step.
 MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShape& shape, int context_rank,
                             std::int64_t first_sequence = 0);

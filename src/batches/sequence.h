@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/label_spec.h"
 #include "base/training_options.h"
 #include "prepare/jsonl.h"
 #include "prepare/token_file.h"
@@ -16,7 +17,7 @@ namespace hawser::batches {
 // All rows of a sequence before it is split over ranks; not padded.
 struct Sequence {
   std::vector<std::int32_t> ids;
-  std::vector<std::int32_t> labels;            // target of each row; kIgnoredLabel: none
+  std::vector<std::int32_t> labels;            // of each row (LabelRows); kIgnoredLabel: none
   std::vector<std::int32_t> positions;         // of each row in its document, from 0
   std::vector<std::int32_t> document_lengths;  // sum is ids.size(); a row attends to its own document only
   // Exactly those of BatchShape::tables: an entry for each token, or one of the sequence.
@@ -42,6 +43,7 @@ class SequenceSet {
   // get(index).targets(), without reading the tokens if possible.
   virtual std::int64_t targets(std::int64_t index) const { return get(index).targets(); }
   virtual std::int64_t max_documents() const = 0;  // maximum in one sequence
+  virtual LabelRows label_rows() const { return LabelRows::next_token; }
   // Of each document of a sequence; empty if the set does not know.
   virtual std::vector<Origin> origins(std::int64_t /*index*/) const { return {}; }
 };

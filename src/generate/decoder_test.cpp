@@ -357,5 +357,24 @@ TEST(Open, TheBatchRespectsHostMemory) {
   EXPECT_EQ(hint(request_of(pinned(1, 2), 7, 1)), "a smaller --batch");
 }
 
+TEST(Open, ModelsOfOtherPredictionsAreRejected) {
+  const GenerateRequest request{
+      .model = tiny("gqa"), .prompt_ids = {5}, .changes = {.describe = [](models::ModelDescription& d, Problems&) {
+                                                 d.head.kind = nn::HeadKind::masked_language_model;
+                                               }}};
+  Problems problems;
+  EXPECT_FALSE(open_generation(request, problems).has_value());
+  EXPECT_EQ(problems.lines(), cat(tiny("gqa"),
+                                  ": only a model that predicts the next token generates text (got a head for masked "
+                                  "language modeling)"));
+  const engine::OpenModel model = engine::open_trained_model(request.model, problems, request.changes);
+  try {
+    planned_memory(*model.model, pass_layouts({}, *model.model, {.sequences = 1, .positions = 9}, 1, DeviceKind::cpu));
+    ADD_FAILURE() << "accepted";
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find("whose head is for masked language modeling"), std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace hawser::generate

@@ -225,6 +225,12 @@ std::optional<OpenGeneration> read(const GenerateRequest& request, Problems& pro
                        .ranks = request.ranks};
   input.open = engine::open_trained_model(request.model, problems, request.changes, request.adapters);
   if (input.open.model == nullptr) return std::nullopt;
+  if (const nn::HeadKind head = input.open.model->description().head.kind; head != nn::HeadKind::language_model) {
+    problems.add({.file = request.model,
+                  .what = "only a model that predicts the next token generates text",
+                  .got = cat("a head for ", nn::to_string(head))});
+    return std::nullopt;
+  }
   const models::SpecialTokens& special = input.open.special;
   input.ends = special.ends;
   const bool texts = request.prompt || !request.prompts.empty() || request.chat || !request.stops.empty();

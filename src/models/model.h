@@ -105,7 +105,7 @@ class Model {
   std::int64_t vocabulary() const;
   std::int64_t parameters() const;
   std::int64_t trainable_parameters() const;
-  std::int64_t head_columns() const { return description_.head.vocabulary; }
+  std::int64_t head_columns() const { return description_.head.columns(); }
 
   // The parameters of each layer, in the order of its weights. Of a shared one all layers have the same place.
   const std::vector<ParamPlace>& layer_params(int layer) const {

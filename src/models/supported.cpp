@@ -74,9 +74,9 @@ void check_supported(const ModelDescription& d, const std::string& file, Problem
     const nn::Activation activation = d.head.transform->activation;
     check.no(!nn::has_kernel(activation) || nn::is_gated(activation), "the activation of the head");
   }
-  check.no(d.head.kind == nn::HeadKind::masked_language_model, "a masked language model's head");
-  check.no(d.head.kind == nn::HeadKind::sequence_classification, "classification of sequences");
-  check.no(d.head.kind == nn::HeadKind::token_classification, "classification of tokens");
+  // Hugging Face has a regression in place of one class.
+  check.no(d.head.classifies() && d.head.classes < 2, "a classification of fewer than two classes");
+  check.no(d.head.classifies() && d.head.tied, "a classification with the embedding's table");
   check.no(d.head.kind == nn::HeadKind::span, "prediction of spans");
   check.no(!is_factor(d.head.softcap), "soft-capping of logits with a cap that is negative or out of range");
 }

@@ -56,6 +56,24 @@ TEST(Supported, WhatLayersCompute) {
             "");
 }
 
+TEST(Supported, HeadsOfMaskedTokensAndClasses) {
+  for (const nn::HeadKind kind : {nn::HeadKind::masked_language_model, nn::HeadKind::sequence_classification,
+                                  nn::HeadKind::token_classification}) {
+    EXPECT_EQ(rejection([kind](ModelDescription& d) {
+                d.head.kind = kind;
+                d.head.tied = false;
+                d.head.classes = 3;
+                d.head.norm = "";
+                d.head.transform = nn::HeadTransformConfig{.dense = "pooler", .activation = nn::Activation::tanh};
+                const Model model(d);
+                const bool classes = d.head.classifies();
+                EXPECT_EQ(model.head_columns(), classes ? 3 : d.head.vocabulary);
+                EXPECT_EQ(model.vocabulary(), d.embedding.vocabulary);
+              }),
+              "");
+  }
+}
+
 // The norm is one parameter of the model, which both layers of the block use.
 TEST(Supported, AParallelResidualWithOneNorm) {
   for (const nn::NormConfig& norm : {nn::NormConfig(), nn::NormConfig{.kind = nn::NormKind::layer, .bias = true},
@@ -134,9 +152,18 @@ TEST(Supported, EverythingElseIsRejectedByName) {
        [](auto& d) {
          d.head.transform = nn::HeadTransformConfig{.dense = "dense", .norm_config = nn::NormConfig{.bias = true}};
        }},
-      {"a masked language model's head) at head", [](auto& d) { d.head.kind = nn::HeadKind::masked_language_model; }},
-      {"classification of sequences) at head", [](auto& d) { d.head.kind = nn::HeadKind::sequence_classification; }},
-      {"classification of tokens) at head", [](auto& d) { d.head.kind = nn::HeadKind::token_classification; }},
+      {"a classification of fewer than two classes) at head",
+       [](auto& d) {
+         d.head.kind = nn::HeadKind::sequence_classification;
+         d.head.tied = false;
+         d.head.classes = 1;
+       }},
+      {"a classification with the embedding's table) at head",
+       [](auto& d) {
+         d.head.kind = nn::HeadKind::token_classification;
+         d.head.tied = true;
+         d.head.classes = 3;
+       }},
       {"prediction of spans) at head", [](auto& d) { d.head.kind = nn::HeadKind::span; }},
       {"soft-capping of logits with a cap that is negative or out of range) at head",
        [](auto& d) { d.head.softcap = -30; }},

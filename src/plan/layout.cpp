@@ -212,6 +212,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, const Split
                                       p.context_chunks);
   set_masks(layout.batch, model);
   layout.batch.tables = model.description().tables;
+  layout.batch.labels = nn::labels_of(model.description().head);
   if (device == DeviceKind::cuda && layout.batch.context > 1) layout.head_groups = kCudaHeadGroups;
   layout.micro_batches = static_cast<int>(std::max<std::int64_t>(
       1, ceil_div(recipe.train.global_batch_size, layout.data_ranks() * layout.batch.sequences)));
@@ -445,6 +446,11 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
   HAWSER_CHECK(purpose != step::Purpose::logits || !layout.may_refuse(), "logits with a bound of expert rows");
   HAWSER_CHECK(purpose != step::Purpose::logits || model.description().tables.empty(),
                "logits of a model with tables, which prompts do not have");
+  const nn::HeadConfig& head = model.description().head;
+  HAWSER_CHECK(purpose != step::Purpose::logits || head.kind == nn::HeadKind::language_model,
+               "logits of the next token of a model whose head is for ", nn::to_string(head.kind));
+  HAWSER_CHECK(layout.batch.labels == nn::labels_of(head), "batches with other labels than a head for ",
+               nn::to_string(head.kind), " reads");
   step::BatchBounds bounds = layout.bounds;
   bounds.logit_positions = purpose == step::Purpose::logits ? layout.logit_positions : 0;
   bounds.uses_kv_cache = layout.kv_cache_rows > 0;

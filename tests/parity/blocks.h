@@ -52,6 +52,36 @@ struct Difference {
   std::map<std::string, double> gradients;  // relative, by tensor
 };
 
+// The relative differences of a session's gradients from those of files, by tensor.
+inline std::map<std::string, double> gradient_errors(engine::Session& session, const models::Model& model,
+                                                     checkpoint::SafetensorsFolder& gradients) {
+  std::map<std::string, double> out;
+  for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
+    const nn::Flat& flat = model.flat(f);
+    const std::int64_t count = session.state().flat(f).count;
+    const TensorView own = session.executor(step::Purpose::gradient_norms).gradient_shard(f);
+    const Storage reference(session.device(), DType::f32, {count});
+    models::load_flat(model, f, gradients, 0, count, reference);
+    for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
+      const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
+      double squares = 0, norm = 0;
+      const std::int64_t row = param.elements() / param.shape[0];
+      const bool experts = param.segments.size() > 3;  // each is a tensor of its own; those of a fused QKV are not
+      for (const nn::Segment& segment : param.segments) {
+        const std::int64_t begin = flat.offset(p) + segment.row * row;
+        if (experts) squares = norm = 0;
+        for (std::int64_t i = begin; i < begin + segment.rows * row; ++i) {
+          const double there = reference.view().data<float>()[i];
+          squares += std::pow(own.data<float>()[i] - there, 2);
+          norm += there * there;
+        }
+        out[experts ? segment.name : param.name] = std::sqrt(squares / norm);
+      }
+    }
+  }
+  return out;
+}
+
 // The difference of a description's loss and gradients from the golden ones.
 inline Difference difference(const std::string& name, models::ModelDescription description, Checkpointing checkpointing,
                              bool delayed) {
@@ -80,29 +110,7 @@ inline Difference difference(const std::string& name, models::ModelDescription d
   if (const double router_loss = expected.value("router_loss", 0.0); router_loss > 0) {
     out.router_loss = std::abs(output.result->auxiliary_loss / router_loss - 1);
   }
-  for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
-    const nn::Flat& flat = model.flat(f);
-    const std::int64_t count = session.state().flat(f).count;
-    const TensorView own = session.executor(step::Purpose::gradient_norms).gradient_shard(f);
-    const Storage reference(*device, DType::f32, {count});
-    models::load_flat(model, f, gradients, 0, count, reference);
-    for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
-      const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
-      double squares = 0, norm = 0;
-      const std::int64_t row = param.elements() / param.shape[0];
-      const bool experts = param.segments.size() > 3;  // each is a tensor of its own; those of a fused QKV are not
-      for (const nn::Segment& segment : param.segments) {
-        const std::int64_t begin = flat.offset(p) + segment.row * row;
-        if (experts) squares = norm = 0;
-        for (std::int64_t i = begin; i < begin + segment.rows * row; ++i) {
-          const double there = reference.view().data<float>()[i];
-          squares += std::pow(own.data<float>()[i] - there, 2);
-          norm += there * there;
-        }
-        out.gradients[experts ? segment.name : param.name] = std::sqrt(squares / norm);
-      }
-    }
-  }
+  out.gradients = gradient_errors(session, model, gradients);
   return out;
 }
 

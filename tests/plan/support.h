@@ -39,6 +39,7 @@ inline plan::Layout make_test_layout(const LayoutOptions& o, const models::Model
                   .context = o.mesh.context,
                   .chunks_per_rank = o.mesh.context == 1 ? 1 : 2};
   plan::set_masks(layout.batch, model);
+  layout.batch.labels = nn::labels_of(model.description().head);
   layout.micro_batches = o.micro_batches;
   layout.in_flight = o.in_flight;
   layout.prefetch = o.prefetch;
@@ -90,7 +91,8 @@ class Steps {
   Steps(engine::Session& session, const plan::Layout& layout)
       : session_(session),
         layout_(layout),
-        loader_(std::make_shared<ToySequences>(batch_size(), layout.batch.sequence_length, layout.batch.max_documents),
+        loader_(std::make_shared<ToySequences>(batch_size(), layout.batch.sequence_length, layout.batch.max_documents,
+                                               5, layout.batch.tables, layout.batch.labels),
                 layout.batch,
                 {.data_rank = session.mesh().place().shard + layout.mesh.shard * session.mesh().place().replicate,
                  .data_ranks = layout.data_ranks(),

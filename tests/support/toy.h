@@ -5,6 +5,7 @@
 
 #include "base/philox.h"
 #include "batches/batch_loader.h"
+#include "batches/labels.h"
 #include "models/model.h"
 #include "plan/layout.h"
 
@@ -135,14 +136,21 @@ inline models::ModelDescription toy_of_nf4_blocks() {
 }
 
 // Sequence i has documents of odd lengths, random by i; some labels are masked. Lengths are less than `slack` shorter
-// than `length`. `tables` of int32 have 0 to 2, those of float32 1/2 to 3/2.
+// than `length`. `tables` of int32 have 0 to 2, those of float32 1/2 to 3/2. Of other labels than next tokens, every
+// third sequence has few, and some documents have none.
 class ToySequences : public batches::SequenceSet {
  public:
   ToySequences(std::int64_t count, std::int64_t length, std::int64_t documents, std::uint64_t slack = 5,
-               std::vector<TableSpec> tables = {})
-      : count_(count), length_(length), documents_(documents), slack_(slack), tables_(std::move(tables)) {}
+               std::vector<TableSpec> tables = {}, LabelSpec labels = {})
+      : count_(count),
+        length_(length),
+        documents_(documents),
+        slack_(slack),
+        tables_(std::move(tables)),
+        labels_(labels) {}
   std::int64_t size() const override { return count_; }
   std::int64_t max_documents() const override { return documents_; }
+  LabelRows label_rows() const override { return labels_.rows; }
 
   batches::Sequence get(std::int64_t index) const override {
     const RandomStream random(11, static_cast<std::uint64_t>(index));
@@ -176,13 +184,37 @@ class ToySequences : public batches::SequenceSet {
       const bool whole = table.dtype == DType::i32;
       sequence.tables.emplace(table.name, whole ? TableValues(numbers) : TableValues(fractions));
     }
+    if (labels_.rows != LabelRows::next_token) set_labels(sequence, index);
     return sequence;
   }
 
  private:
+  void set_labels(batches::Sequence& sequence, std::int64_t index) const {
+    const RandomStream random(12, static_cast<std::uint64_t>(index));
+    std::uint64_t draw = 0;
+    const auto labels = [&](std::size_t count) {
+      std::vector<std::int32_t> out;
+      while (out.size() < count) {
+        const bool has = random.below(index % 3 == 1 ? 20 : 3, draw++) == 0;
+        const std::uint64_t label = random.below(static_cast<std::uint64_t>(labels_.values), draw++);
+        out.push_back(has ? static_cast<std::int32_t>(label) : -100);
+      }
+      return out;
+    };
+    if (labels_.rows == LabelRows::own) {
+      sequence.labels = labels(sequence.ids.size());
+      return;
+    }
+    const std::vector<std::int32_t>& lengths = sequence.document_lengths;
+    std::vector<std::int32_t> classes = labels(lengths.size());
+    if (index % 3 == 0) classes.back() = 0;  // a step has one
+    sequence.labels = batches::labels_of_documents(lengths, classes, labels_.rows);
+  }
+
   std::int64_t count_, length_, documents_;
   std::uint64_t slack_;
   std::vector<TableSpec> tables_;
+  LabelSpec labels_;
 };
 
 }  // namespace hawser::testing

@@ -9,7 +9,7 @@ namespace hawser::testing {
 
 // How two tensor ranks divide the model, besides its layers.
 struct Division {
-  bool vocabulary = false;  // of embedding and head: 34 and 33 of 67, and a row of padding
+  bool vocabulary = false;  // of embedding and head, but not of classes: 34 and 33 of 67, and a row of padding
   bool sequence_parallel = false;
   bool one_plan = false;  // the first rank plans for all: slices must be equal, 19 of 38 inner channels
   int whole_attention = -1, whole_mlp = -1;  // the block whose attention, or MLP, each rank has all of
@@ -41,8 +41,9 @@ inline models::ModelDescription with_fused_qkv(models::ModelDescription d, std::
 inline models::ModelDescription part_of(models::ModelDescription d, int part, int parts, const Division& division) {
   if (division.vocabulary) {
     const std::int64_t total = d.embedding.vocabulary, own = (total + parts - 1) / parts;
-    d.embedding.vocabulary_part = d.head.vocabulary_part = {.begin = part * own, .total = total};
-    d.embedding.vocabulary = d.head.vocabulary = own;
+    d.embedding.vocabulary_part = {.begin = part * own, .total = total};
+    d.embedding.vocabulary = own;
+    if (!d.head.classifies()) d.head.vocabulary_part = d.embedding.vocabulary_part, d.head.vocabulary = own;
   }
   const int copies = kv_copies(d, parts);
   for (int b = 0; b < static_cast<int>(d.blocks.size()); ++b) {

@@ -53,7 +53,8 @@ class ToySteps {
   static std::shared_ptr<ToySequences> sequences(const plan::Layout& layout, std::int64_t count, bool full) {
     const std::int64_t documents = layout.batch.max_documents;
     const std::uint64_t slack = full ? 1 : documents > 1 ? 5 : 50;
-    return std::make_shared<ToySequences>(count, layout.batch.sequence_length, documents, slack, layout.batch.tables);
+    return std::make_shared<ToySequences>(count, layout.batch.sequence_length, documents, slack, layout.batch.tables,
+                                          layout.batch.labels);
   }
 
   batches::BatchShape batch_;

@@ -140,23 +140,28 @@ def set_double_frequencies(model):
             setattr(rotary, "inv_freq" if layer_type is None else f"{layer_type}_inv_freq", frequencies)
 
 
+def with_random_weights(model, generator, norm=1.0):
+    """The model in float64, and its weights in float32, which are the same; those of norms are near to `norm`."""
+    weights = {}
+    for key, parameter in model.named_parameters():
+        noise = generator.standard_normal(tuple(parameter.shape))
+        of_norm = ("norm" in key.lower() or ".ln_" in key) and key.endswith(".weight")
+        weights[key] = torch.tensor(norm + 0.2 * noise if of_norm else 0.25 * noise, dtype=torch.float32)
+    model = model.double()
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            parameter.copy_(weights[key].double())
+    set_double_frequencies(model)
+    return model, weights
+
+
 def make(name, folder):
     """Writes one case; returns a line to print."""
     kind, config = CASES[name]
     config._attn_implementation = config._experts_implementation = "eager"
     generator = np.random.Generator(np.random.PCG64([20261124, list(CASES).index(name)]))
     model = kind(config).eval()
-    weights = {}
-    for key, parameter in model.named_parameters():
-        noise = generator.standard_normal(tuple(parameter.shape))
-        norm = ("norm" in key.lower() or ".ln_" in key) and key.endswith(".weight")
-        one = 0.0 if name.startswith("gemma") else 1.0
-        weights[key] = torch.tensor(one + 0.2 * noise if norm else 0.25 * noise, dtype=torch.float32)
-    model = model.double()
-    with torch.no_grad():
-        for key, parameter in model.named_parameters():
-            parameter.copy_(weights[key].double())
-    set_double_frequencies(model)
+    model, weights = with_random_weights(model, generator, 0.0 if name.startswith("gemma") else 1.0)
     ids = generator.integers(0, config.vocab_size, 29).tolist()
     more = {}
     if name == "bert":
@@ -169,10 +174,17 @@ def make(name, folder):
     gradients = {key: parameter.grad for key, parameter in model.named_parameters()}
     # The softmax ignores a bias of all keys.
     assert min(gradient.norm().item() for key, gradient in gradients.items() if not key.endswith("key.bias")) > 1e-4
-    slope_error = check_slope(model, ids, more, gradients, generator)
+    slope_error = check_slope(model, lambda: sum(losses(model, ids, more)), gradients, generator)
 
     if name == "mixtral":
         weights, gradients = by_expert(weights), by_expert(gradients)
+    write(folder, weights, gradients, {"ids": ids, **more, "loss": loss.item(),
+                                       **({"router_loss": router_loss.item()} if name == "mixtral" else {})})
+    return f"{name}: loss {loss.item():.6f}, slope off by {slope_error:.0e}"
+
+
+def write(folder, weights, gradients, expected):
+    """Writes the files of a case."""
     os.makedirs(folder, exist_ok=True)
     for file, tensors in (("model", weights), ("gradients", gradients)):
         os.makedirs(os.path.join(folder, file), exist_ok=True)
@@ -181,10 +193,7 @@ def make(name, folder):
         safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
         os.chmod(path, 0o644)
     jsonfiles.write_json(os.path.join(folder, "expected.json"), {
-        "made_with": {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__},
-        "ids": ids, **more, "loss": loss.item(),
-        **({"router_loss": router_loss.item()} if name == "mixtral" else {})})
-    return f"{name}: loss {loss.item():.6f}, slope off by {slope_error:.0e}"
+        "made_with": {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}, **expected})
 
 
 def losses(model, ids, more):
@@ -215,8 +224,8 @@ def by_expert(tensors):
     return out
 
 
-def check_slope(model, ids, more, gradients, generator):
-    """Checks the gradient along a random direction against a difference quotient of the loss."""
+def check_slope(model, compute, gradients, generator):
+    """Checks the gradient along a random direction against a difference quotient of the loss that `compute` returns."""
     directions = {key: torch.tensor(generator.standard_normal(tuple(g.shape))) for key, g in gradients.items()}
     slope = sum((gradients[key] * directions[key]).sum().item() for key in gradients)
     step, values = 1e-5, {}
@@ -225,7 +234,7 @@ def check_slope(model, ids, more, gradients, generator):
         for multiple in (-2, -1, 1, 2):
             for key, parameter in model.named_parameters():
                 parameter.copy_(originals[key] + multiple * step * directions[key])
-            values[multiple] = sum(losses(model, ids, more)).item()
+            values[multiple] = compute().item()
     quotient = (8 * (values[1] - values[-1]) - (values[2] - values[-2])) / (12 * step)
     error = abs(quotient - slope) / sum(g.square().sum().item() for g in gradients.values()) ** 0.5
     assert error < 1e-8, f"gradient off by {error:.1e}: {slope} {quotient}"

@@ -2,6 +2,7 @@
 
 #include "ops/activation/gated.h"
 #include "ops/activation/gelu.h"
+#include "ops/activation/tanh.h"
 
 namespace hawser::nn {
 
@@ -34,6 +35,8 @@ void activate(LayerContext& ctx, Activation activation, const TensorView& x, con
     case Activation::gelu:
     case Activation::gelu_tanh:
       return ops::gelu_forward(ctx.compute(), {.x = x, .y = y, .kind = gelu_of(activation)});
+    case Activation::tanh:
+      return ops::tanh_forward(ctx.compute(), {.x = x, .y = y});
     case Activation::relu:
     case Activation::relu_squared:
       break;
@@ -52,6 +55,8 @@ void activate_backward(LayerContext& ctx, Activation activation, const TensorVie
     case Activation::gelu:
     case Activation::gelu_tanh:
       return ops::gelu_backward(ctx.compute(), {.x = x, .dy = dy, .dx = dx, .y = y, .kind = gelu_of(activation)});
+    case Activation::tanh:
+      return ops::tanh_backward(ctx.compute(), {.x = x, .dy = dy, .dx = dx, .y = y});
     case Activation::relu:
     case Activation::relu_squared:
       break;

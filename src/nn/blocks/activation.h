@@ -6,13 +6,14 @@
 
 namespace hawser::nn {
 
-enum class Activation { swiglu, gelu, gelu_tanh, geglu, geglu_tanh, relu, relu_squared };  // from relu on: not yet
+// Those from relu on have no kernel yet.
+enum class Activation { swiglu, gelu, gelu_tanh, geglu, geglu_tanh, tanh, relu, relu_squared };
 
 constexpr bool is_gated(Activation activation) {
   return activation == Activation::swiglu || activation == Activation::geglu || activation == Activation::geglu_tanh;
 }
 constexpr bool has_kernel(Activation activation) {
-  return activation <= Activation::geglu_tanh;
+  return activation <= Activation::tanh;
 }
 // `fp8`: in place of y, which is then empty; a gated activation only.
 void activate(LayerContext&, Activation, const TensorView& x, const TensorView& y, const ops::Fp8Output& fp8 = {});

@@ -126,26 +126,48 @@ void EmbeddingLayer::add_gradient(LayerContext& ctx, const More& more, const Ten
                                           .scale = config_.scale});
 }
 
-namespace {
+const char* to_string(HeadKind kind) {
+  constexpr const char* kTexts[] = {"language modeling", "masked language modeling", "sequence classification",
+                                    "token classification", "spans"};
+  return kTexts[static_cast<int>(kind)];
+}
 
-enum HeadParameter { kHeadNorm, kProjection, kHeadNormBias };
+LabelSpec labels_of(const HeadConfig& config) {
+  switch (config.kind) {
+    case HeadKind::language_model:
+    case HeadKind::span:
+      break;
+    case HeadKind::masked_language_model: {
+      const std::int64_t total = config.vocabulary_part.total;
+      return {LabelRows::own, total > 0 ? total : config.vocabulary};
+    }
+    case HeadKind::token_classification:
+      return {LabelRows::own, config.classes};
+    case HeadKind::sequence_classification:
+      return {config.last_row ? LabelRows::last : LabelRows::first, config.classes};
+  }
+  return {};
+}
 
-}  // namespace
-
-HeadLayer::HeadLayer(HeadConfig config, const std::string& table)
-    : config_(std::move(config)), norm_(config_.norm_config, kHeadNorm, kHeadNormBias) {
+HeadLayer::HeadLayer(HeadConfig config, const std::string& table) : config_(std::move(config)) {
   HAWSER_CHECK(!config_.tied || !table.empty(), config_.output, ": tied to no table");
-  params_.push_back(norm_weight(config_.norm, config_.width, config_.norm_config));
+  HAWSER_CHECK(!config_.classifies() || (!config_.tied && !sliced()), config_.output,
+               ": classes of a tied or sliced projection");
+  if (!config_.norm.empty()) params_.push_back(norm_weight(config_.norm, config_.width, config_.norm_config));
+  projection_ = static_cast<int>(params_.size());
   params_.push_back(sliced_param((config_.tied ? table : config_.output) + ".weight",
-                                 {config_.vocabulary, config_.width}, 0, config_.vocabulary_part,
+                                 {config_.columns(), config_.width}, 0, config_.vocabulary_part,
                                  {Initial::Kind::normal, config_.initial_std}, true));
   if (!sliced()) set_unsliced(params_.back());
   params_.back().shared = config_.tied;
-  if (config_.norm_config.bias) params_.push_back(norm_bias(config_.norm, config_.width));
+  if (!config_.norm.empty()) {
+    norm_.emplace(config_.norm_config, 0, static_cast<int>(params_.size()));
+    if (config_.norm_config.bias) params_.push_back(norm_bias(config_.norm, config_.width));
+  }
   if (config_.transform) transform_.emplace(*config_.transform, config_.width, config_.initial_std, params_);
   if (!config_.bias) return;
   bias_ = static_cast<int>(params_.size());
-  params_.push_back(sliced_param(config_.output + ".bias", {config_.vocabulary}, 0, config_.vocabulary_part,
+  params_.push_back(sliced_param(config_.output + ".bias", {config_.columns()}, 0, config_.vocabulary_part,
                                  {Initial::Kind::zeros}, false));
   if (!sliced()) set_unsliced(params_.back());
 }
@@ -154,17 +176,18 @@ HeadTransform::Tensors HeadLayer::transformed(LayerContext& ctx, const TensorVie
   return transform_ ? transform_->forward(ctx, x) : HeadTransform::Tensors{.y = x};
 }
 
-Linear HeadLayer::projection() {
-  return {.site = Site::logits, .weight = kProjection};
-}
-
 TensorView HeadLayer::bias(const LayerContext& ctx) const {
   return bias_ >= 0 ? ctx.weight(bias_) : TensorView();
 }
 
+TensorView HeadLayer::statistics(LayerContext& ctx, const TensorView& x) const {
+  return norm_ ? ctx.temp(DType::f32, norm_->statistics(x.size(0))) : TensorView();
+}
+
 TensorView HeadLayer::normed(LayerContext& ctx, const TensorView& x, const TensorView& statistics) const {
+  if (!norm_) return x;
   const TensorView y = ctx.temp(ctx.dtype(), x.shape());
-  norm_.forward(ctx, x, y, statistics);
+  norm_->forward(ctx, x, y, statistics);
   return y;
 }
 
@@ -179,12 +202,12 @@ void cross_entropy(LayerContext& ctx, ops::LinearCrossEntropy call) {
 }  // namespace
 
 void HeadLayer::loss(LayerContext& ctx, const TensorView& x, const LossViews& views) const {
-  const TensorView h = normed(ctx, transformed(ctx, x).y, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
+  const TensorView h = normed(ctx, transformed(ctx, x).y, statistics(ctx, x));
   if (sliced()) {
     return sliced_loss(ctx, {projection(), config_.vocabulary_part, bias(ctx), config_.softcap}, h, {}, views, {});
   }
   cross_entropy(ctx, {.x = h,
-                      .weight = ctx.weight(kProjection),
+                      .weight = ctx.weight(projection_),
                       .bias = bias(ctx),
                       .labels = residual_rows(ctx, x, ctx.batch().labels),
                       .scale = views.inverse_targets,
@@ -194,18 +217,18 @@ void HeadLayer::loss(LayerContext& ctx, const TensorView& x, const LossViews& vi
 
 void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const TensorView& dx, const LossViews& views,
                                   GradientSink& sink) const {
-  const TensorView statistics = ctx.temp(DType::f32, norm_.statistics(x.size(0)));
+  const TensorView of_norm = statistics(ctx, x);
   const HeadTransform::Tensors inner = transformed(ctx, x);
-  const TensorView h = normed(ctx, inner.y, statistics);
-  const TensorView dh = ctx.temp(ctx.dtype(), x.shape());
-  const GradientTarget weight = sink.target(kProjection);
+  const TensorView h = normed(ctx, inner.y, of_norm);
+  const TensorView dh = norm_ || transform_ ? ctx.temp(ctx.dtype(), x.shape()) : dx;
+  const GradientTarget weight = sink.target(projection_);
   const GradientTarget dbias = bias_ >= 0 ? sink.target(bias_) : GradientTarget();
   if (sliced()) {
     sliced_loss(ctx, {projection(), config_.vocabulary_part, bias(ctx), config_.softcap}, h, dh, views,
                 {weight, dbias});
   } else {
     cross_entropy(ctx, {.x = h,
-                        .weight = ctx.weight(kProjection),
+                        .weight = ctx.weight(projection_),
                         .bias = bias(ctx),
                         .labels = residual_rows(ctx, x, ctx.batch().labels),
                         .scale = views.inverse_targets,
@@ -217,8 +240,11 @@ void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const 
                         .accumulate_bias = dbias.accumulate,
                         .softcap = config_.softcap});
   }
-  const TensorView dinner = transform_ ? ctx.temp(ctx.dtype(), x.shape()) : dx;
-  norm_.backward(ctx, inner.y, statistics, dh, TensorView(), dinner, sink);
+  TensorView dinner = dh;
+  if (norm_) {
+    dinner = transform_ ? ctx.temp(ctx.dtype(), x.shape()) : dx;
+    norm_->backward(ctx, inner.y, of_norm, dh, TensorView(), dinner, sink);
+  }
   if (transform_) transform_->backward(ctx, x, inner, dinner, dx, sink);
 }
 
@@ -229,7 +255,7 @@ void HeadLayer::project(LayerContext& ctx, const TensorView& h, const TensorView
 }
 
 void HeadLayer::logits(LayerContext& ctx, const TensorView& x, const TensorView& logits) const {
-  const TensorView h = normed(ctx, transformed(ctx, x).y, ctx.temp(DType::f32, norm_.statistics(x.size(0))));
+  const TensorView h = normed(ctx, transformed(ctx, x).y, statistics(ctx, x));
   if (!sliced()) return project(ctx, h, logits);
   const std::int64_t rows = x.size(0), own = config_.vocabulary, total = config_.vocabulary_part.total;
   const TensorView part = ctx.temp(DType::f32, {rows, own});
@@ -245,7 +271,7 @@ void HeadLayer::logits(LayerContext& ctx, const TensorView& x, const TensorView&
 
 double HeadLayer::flops(const RowCounts& rows) const {
   return 2.0 * static_cast<double>(sliced() ? rows.full : rows.residual) *
-             static_cast<double>(config_.width * config_.vocabulary) +
+             static_cast<double>(config_.width * config_.columns()) +
          (transform_ ? transform_->flops(rows.residual) : 0.0);
 }
 

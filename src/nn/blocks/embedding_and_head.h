@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "base/label_spec.h"
 #include "nn/blocks/head_transform.h"
 #include "nn/blocks/linear.h"
 #include "nn/blocks/norm.h"
@@ -71,15 +72,16 @@ class EmbeddingLayer {
   std::optional<Norm> norm_;
 };
 
-// What the head predicts. All but `language_model` are not supported yet. That of masks is the same computation, but no
-// data have labels of their own rows: labels are those of the next rows.
+// What the head predicts. All are one computation, the loss of the rows that have labels: data with the labels of
+// labels_of() are what differs.
 enum class HeadKind {
   language_model,           // the next token of each row
-  masked_language_model,    // the token of each row with a label
-  sequence_classification,  // a class of each sequence
-  token_classification,     // a class of each row
-  span,                     // begin and end of an answer in each sequence
+  masked_language_model,    // the token of each row that has a label
+  sequence_classification,  // a class of each document
+  token_classification,     // a class of each row that has a label
+  span,                     // begin and end of an answer in each document: not supported yet
 };
+const char* to_string(HeadKind kind);
 
 struct HeadConfig {
   std::int64_t vocabulary = 0, width = 0;  // vocabulary: of this rank, padding included
@@ -87,22 +89,36 @@ struct HeadConfig {
   bool tied = false;                       // the projection's weight is the embedding's table
   NormConfig norm_config;
   double initial_std = 0.02;
-  std::string norm, output;                      // names without ".weight"
+  std::string norm, output;                      // names without ".weight"; norm "": none
   std::optional<HeadTransformConfig> transform;  // before the norm, which is then the head's own
   HeadKind kind = HeadKind::language_model;
-  std::int64_t classes = 0;  // of a classification
-  double softcap = 0;        // logits become softcap * tanh(logit / softcap) (Gemma 2); 0: no
-  bool bias = false;         // of the projection (GPT-J): a parameter of its own, also if the weight is tied
+  // Of a classification, in place of `vocabulary`; its projection is neither tied nor sliced.
+  std::int64_t classes = 0;
+  bool last_row = false;  // sequence_classification: the row of a document is its last (Llama), not its first (BERT)
+  double softcap = 0;     // logits become softcap * tanh(logit / softcap) (Gemma 2); 0: no
+  bool bias = false;      // of the projection (GPT-J): a parameter of its own, also if the weight is tied
+
+  bool classifies() const {
+    return kind == HeadKind::sequence_classification || kind == HeadKind::token_classification;
+  }
+  std::int64_t columns() const { return classifies() ? classes : vocabulary; }  // of this rank's logits
 };
 
-// Final norm, vocabulary projection and cross entropy, fused: the full logits are never stored and no GEMM runs twice.
-//   logits = norm(transform(x)) W^T + bias, or norm(x) W^T + bias
-// Weight 0 is the norm's, weight 1 the projection's [V, C]; the norm's bias, the parameters of the transform and the
-// projection's bias [V] follow, of those that have them. The bias of the projection is sliced like its weight, and
-// starts with zeros. x, dx [RowCounts::residual, C]. With a slice of the vocabulary the loss is sliced_loss
-// (nn/blocks/sliced_loss.h). Without, every tensor rank has the complete projection and exchanges nothing: it computes
-// the loss of the residual's rows (loss_of_residual_rows), and with sequence parallelism its gradients are parts of
-// sums (set_unsliced).
+// The labels that a head reads.
+LabelSpec labels_of(const HeadConfig& config);
+
+// Final norm, projection to the vocabulary or to classes, and cross entropy, fused: the full logits are never stored and
+// no GEMM runs twice.
+//   logits = norm(transform(x)) W^T + bias,   of a head without one of these: without it
+//   loss   = sum over rows t with label[t] >= 0 of -log softmax(logits[t])[label[t]]
+// A transform with tanh and no norm is the pooler of BERT. Transform and logits are computed for all rows, also if few
+// have labels, as with a classification of sequences: to gather these rows first would save little beside the blocks.
+// The first weight is the norm's, if there is one; then the projection's [V, C], V: HeadConfig::columns(); the norm's
+// bias, the parameters of the transform and the projection's bias [V] follow, of those that have them. The bias of the
+// projection is sliced like its weight, and starts with zeros. x, dx [RowCounts::residual, C], which are apart. With a
+// slice of the vocabulary the loss is sliced_loss (nn/blocks/sliced_loss.h). Without, every tensor rank has the complete
+// projection and exchanges nothing: it computes the loss of the residual's rows (loss_of_residual_rows), and with
+// sequence parallelism its gradients are parts of sums (set_unsliced).
 class HeadLayer {
  public:
   using LossViews = nn::LossViews;
@@ -122,18 +138,20 @@ class HeadLayer {
   double flops(const RowCounts& rows) const;
 
  private:
-  static Linear projection();
+  Linear projection() const { return {.site = Site::logits, .weight = projection_}; }
   HeadTransform::Tensors transformed(LayerContext&, const TensorView& x) const;
   TensorView bias(const LayerContext&) const;
   void project(LayerContext&, const TensorView& h, const TensorView& logits) const;
+  TensorView statistics(LayerContext&, const TensorView& x) const;
+  // x without a norm.
   TensorView normed(LayerContext&, const TensorView& x, const TensorView& statistics) const;
   bool sliced() const { return config_.vocabulary_part.total > 0; }
 
   HeadConfig config_;
   std::vector<Param> params_;
-  Norm norm_;
+  std::optional<Norm> norm_;
   std::optional<HeadTransform> transform_;
-  int bias_ = -1;  // of the projection, among the parameters
+  int projection_ = 0, bias_ = -1;  // its weight and bias, among the parameters
 };
 
 }  // namespace hawser::nn

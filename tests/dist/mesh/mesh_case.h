@@ -67,6 +67,7 @@ inline plan::Layout layout_of(const Case& c, const models::Model& model) {
                          {.checkpointing = c.checkpointing, .delay_weight_gradients = c.delay_weight_gradients});
   plan::set_masks(layout.batch, model);
   layout.batch.tables = model.description().tables;
+  layout.batch.labels = nn::labels_of(model.description().head);
   plan::set_bounds(layout);
   return layout;
 }

@@ -162,6 +162,7 @@ inline plan::Layout toy_layout(comm::MeshSizes mesh, const models::Model& model)
   layout.policies.assign(static_cast<std::size_t>(model.layers()), {});
   layout.gradient_clip = 0.02;
   layout.batch.tables = model.description().tables;
+  layout.batch.labels = nn::labels_of(model.description().head);
   plan::set_bounds(layout);
   return layout;
 }
