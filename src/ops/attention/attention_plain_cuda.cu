@@ -46,16 +46,22 @@ struct Scores {
   std::int64_t step, offset;
 
   struct Of {
-    float value, slope;  // slope: d value / d (scale * dot)
+    float factor, x, bias;  // the score: factor * x + bias
+    float slope;            // d score / d (scale * dot)
+
+    __device__ __forceinline__ float score() const { return fmaf(factor, x, bias); }
+    // score - lse. Fused multiply-adds are explicit: a call without caps and biases has the bits of a kernel that has
+    // neither.
+    __device__ __forceinline__ float less(float lse) const { return bias == 0 ? fmaf(factor, x, -lse) : score() - lse; }
   };
   // distance: p - r, of the positions.
   __device__ __forceinline__ Of of(float dot, std::int64_t h, std::int64_t distance) const {
-    Of out{scale * dot, 1.0f};
+    Of out{scale, dot, 0.0f, 1.0f};
     if (cap > 0) {
-      const float t = tanhf(out.value / cap);
-      out = {cap * t, 1.0f - t * t};
+      const float t = tanhf(scale * dot / cap);
+      out = {cap, t, 0.0f, 1.0f - t * t};
     }
-    if (slopes != nullptr) out.value -= slopes[h] * fabsf(static_cast<float>(step * distance + offset));
+    if (slopes != nullptr) out.bias = -slopes[h] * fabsf(static_cast<float>(step * distance + offset));
     return out;
   }
 };
@@ -202,7 +208,7 @@ __global__ void __launch_bounds__(32 * kWarps) forward_kernel(Forward<Act, Out> 
       if (static_cast<int>(threadIdx.x) < many) {
         score =
             a.scores.of(dot(q, a.k.row(row + threadIdx.x) + g * a.d, a.d), h, distance_of(s, t - s[0], j + threadIdx.x))
-                .value;
+                .score();
       }
       const float higher = fmaxf(maximum, warp_max(score));
       const float shrink = expf(maximum - higher);
@@ -266,7 +272,7 @@ __global__ void __launch_bounds__(32 * kWarps) dq_kernel(Backward<Act> a, Rows2<
       if (static_cast<int>(threadIdx.x) < many) {
         const Scores::Of score = a.scores.of(dot(q, a.k.row(row + threadIdx.x) + g * a.d, a.d), h,
                                              distance_of(s, t - s[0], j + threadIdx.x));
-        const float p = expf(score.value - lse);
+        const float p = expf(score.less(lse));
         const float dp = a.dropping.of(key, t, row + threadIdx.x) * dot(d_o, a.v.row(row + threadIdx.x) + g * a.d, a.d);
         ds = p * (dp - delta) * score.slope;
       }
@@ -304,7 +310,7 @@ __global__ void __launch_bounds__(32 * kWarps)
         if (static_cast<int>(threadIdx.x) < many && lse[t] > -INFINITY) {
           const Scores::Of score =
               a.scores.of(dot(k, a.q.row(t) + h * a.d, a.d), h, distance_of(s, i + threadIdx.x, row - s[2]));
-          p = expf(score.value - lse[t]);
+          p = expf(score.less(lse[t]));
           const float factor = a.dropping.of(key, t, row);
           ds = p * (factor * dot(v, a.d_o.row(t) + h * a.d, a.d) - delta[t]) * score.slope;
           p *= factor;
