@@ -39,7 +39,7 @@ std::vector<std::int32_t> labels_of_documents(const std::vector<std::int32_t>& d
 void check_label_rows(LabelRows data, LabelRows model) {
   if (data == model) return;
   throw UserError(Problem{
-      .what = "the data have not the labels that the model's head reads", .expected = text(model), .got = text(data)});
+      .what = "the data lack the labels that the model's head reads", .expected = text(model), .got = text(data)});
 }
 
 void check_labels(const Sequence& sequence, const LabelSpec& spec) {

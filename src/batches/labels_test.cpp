@@ -103,9 +103,9 @@ TEST(Labels, OfOtherDataAreRejected) {
   };
   EXPECT_EQ(problem(LabelRows::first, LabelRows::first), "");
   EXPECT_EQ(problem(LabelRows::next_token, LabelRows::own),
-            "the data have not the labels that the model's head reads (expected labels of rows, got next tokens)");
+            "the data lack the labels that the model's head reads (expected labels of rows, got next tokens)");
   EXPECT_EQ(problem(LabelRows::first, LabelRows::last),
-            "the data have not the labels that the model's head reads (expected classes of documents, at their last "
+            "the data lack the labels that the model's head reads (expected classes of documents, at their last "
             "rows, got classes of documents, at their first rows)");
 }
 

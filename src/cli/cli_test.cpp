@@ -192,6 +192,10 @@ TEST_F(Binary, RejectsAWrongCommandLineWithOneLine) {
   rejected("export a b --memory lots",
            {"wrong value (expected bytes with a unit, got lots) at --memory; try --memory 24GB"});
   rejected("export a b --device gpu", {"wrong value (expected auto, cpu or cuda, got gpu) at --device"});
+  rejected("export --ranks 0 --dtype x", {"wrong value (expected a whole number of at least 1, got 0) at --ranks",
+                                          "wrong value (expected bf16, float32 or float16, got x) at --dtype",
+                                          "export: SOURCE is missing; try hawser export --help",
+                                          "export: OUT_DIR is missing; try hawser export --help"});
   rejected("generate --model m",
            {"generate: a prompt is missing (expected --prompt, --prompt-ids, --prompts or --chat); try hawser generate "
             "--help"});

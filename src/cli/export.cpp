@@ -100,14 +100,15 @@ void add_export(CLI::App& app, const Commands& commands, Chosen& chosen) {
              });
   set_completions(*command, "--dtype", {"bf16", "float32", "float16"});
   on_chosen(*command, [options, &commands, &chosen] {
-    options->common.problems.throw_if_any();
     if (!options->model.empty()) {
       if (options->output.empty()) std::swap(options->source, options->output);
+      need(options->common, {{options->output, "OUT_DIR"}}, "export");
+      options->common.problems.throw_if_any();
       check_model(*options);
     } else {
-      need(options->common, {{options->source, "SOURCE"}}, "export");
+      need(options->common, {{options->source, "SOURCE"}, {options->output, "OUT_DIR"}}, "export");
+      options->common.problems.throw_if_any();
     }
-    need(options->common, {{options->output, "OUT_DIR"}}, "export");
     if (options->model.empty() && !options->adapters.empty()) {
       throw UserError(Problem{.what = "export: --adapter without --model"});
     }

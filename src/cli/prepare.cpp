@@ -122,8 +122,9 @@ void print_summary(const prepare::PrepareOptions& job, const DataRecipe& recipe,
 int prepare(const PrepareOptions& options) {
   Problems problems;
   const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::prepare, problems);
-  // A recipe that `fit` rejects is not worth hours of tokenizing.
-  check_layout(recipe, default_ranks(recipe, recipe.run.device), problems);
+  // A recipe that `fit` rejects is not worth hours of tokenizing. Without a number of ranks, `fit` takes that of the
+  // machine or the launcher that it will run on.
+  if (recipe.run.ranks > 0) check_layout(recipe, recipe.run.ranks, problems);
   prepare::PrepareOptions job = plan::resolve_data(recipe);
   if (recipe.run.threads > 0) job.threads = recipe.run.threads;
   const bool model_accepted = accepted(recipe, {"model.path", "model.config"});

@@ -1,10 +1,19 @@
 // Where a recipe, --set or another option names the files that problems are about.
+#include <algorithm>
+
 #include "base/hub_name.h"
 #include "config/config.h"
 #include "config/schema.h"
 
 namespace hawser {
 namespace {
+
+// "" or "[0]", not "[0], line 2 of x[1]": a problem that already has its origin keeps it.
+bool is_entry(const std::string& text) {
+  if (text.empty()) return true;
+  if (text.size() < 3 || text.front() != '[' || text.back() != ']') return false;
+  return std::all_of(text.begin() + 1, text.end() - 1, [](char c) { return c >= '0' && c <= '9'; });
+}
 
 // `entry`: of a list, "[0]".
 std::string origin(const Recipe& recipe, const std::string& key, const std::string& entry) {
@@ -25,12 +34,12 @@ Problems with_origins(const Recipe& recipe, const Problems& problems, const std:
   const auto hub = hub_name_of(path);
   Problems out;
   for (Problem problem : problems.all()) {
-    const bool of_path = problem.file == path || (hub && problem.file == hub->text());
+    const bool of_path = !path.empty() && (problem.file == path || (hub && problem.file == hub->text()));
     if (problem.at.empty() && of_path) problem.at = key;
     const std::string named = problem.at.substr(0, problem.at.find('['));
     const std::string entry = problem.at.substr(named.size());
     const bool in_recipe = problem.file == recipe.file || problem.file == "--set";  // it has its line
-    if (!in_recipe && find_key(named) != nullptr && (entry.empty() || entry.ends_with(']'))) {
+    if (!in_recipe && find_key(named) != nullptr && is_entry(entry)) {
       problem.at = origin(recipe, named, entry);
     }
     out.add(std::move(problem));

@@ -50,6 +50,7 @@ Problems resume_changes(const ResumedRun& run, const checkpoint::Checkpoint& che
   const std::string recipe = recipe_json(plan.recipe);
   Problems all;
   if (run.open.model) {
+    // Recipes have one optimizer, that of a default layout.
     all.add(engine::computation_changes(state, run.open.model->description(),
                                         plan::compute_dtype(plan.recipe.precision, run.device),
                                         plan::Layout().optimizer->name(), recipe, folder));

@@ -22,7 +22,7 @@ struct ResumedRun {
 };
 
 // The tokenizer's files as a checkpoint has them: with the chat template of the recipe, because `generate`, `eval` and
-// exported models use the one of the training, and with generation_config.json. Empty without a tokenizer.
+// exported models use the one of the training, and with generation_config.json. Without a tokenizer: that file alone.
 std::vector<checkpoint::Attachment> tokenizer_files_of(const plan::RunPlan& plan);
 
 // A problem for each setting that the checkpoint's run had otherwise, and that a resumed run must not change: model,

@@ -57,8 +57,9 @@ struct FitPlace {
 };
 
 // Checks all user input that can be checked without reading data or using devices: model, data files, tokenizer,
-// output, and whether the run continues its newest checkpoint (check_resume.h). Adds all problems. If there are none, throws Error(does_not_fit) with settings that fit if a rank needs more
-// memory than it may use, and creates the output folder if it is missing.
+// output, and whether the run continues its newest checkpoint (check_resume.h). Adds all problems. If there are none,
+// throws Error(does_not_fit) with settings that fit if a rank needs more memory than it may use, and creates the output
+// folder if it is missing.
 void check_fit(const plan::RunPlan& plan, const FitPlace& place, Problems& problems);
 
 // `world` null: single process. Every rank calls it. The recipe has passed config's checks for this world and

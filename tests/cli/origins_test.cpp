@@ -63,6 +63,19 @@ TEST_F(Origins, TheModelsTokenizer) {
                           ": model not supported: null at model, named at model.path, line 2 of r.yaml"});
 }
 
+// `prepare` needs no model: no problem is of its place. A problem has one origin, also in a file with brackets.
+TEST_F(Origins, WithoutAModel) {
+  write("broken.json", "{}");
+  write("words.txt", "some words");
+  write("x[1]", "data: {sequence_length: 16, train: words.txt, tokenizer: broken.json}\noutput: run\n");
+  rejected(
+      "prepare x[1] --ranks 0",
+      {"wrong value (expected a whole number of at least 1, got 0) at --ranks",
+       folder_.path("broken.json") + ": model not supported: null at model, named at data.tokenizer, line 1 of x[1]"});
+  write("x[1]", "model: {path: " + model() + "}\ndata: {sequence_length: 16, train: gone.jsonl}\noutput: run\n");
+  rejected("prepare x[1]", {"gone.jsonl: no such file at data.train[0], line 2 of x[1]"});
+}
+
 TEST_F(Origins, RecipeInitReportsAllAtOnce) {
   write("taken.yaml", "");
   const std::string unknown = "--set: unknown key at train.stepz; try train.steps";

@@ -213,7 +213,7 @@ TEST_F(RecipeErrors, AWrongOptionHidesNothing) {
   rejected("eval --ranks 0", {ranks, "eval: --model is missing; try hawser eval --help",
                               "eval: --data is missing; try hawser eval --help"});
   rejected("recipe init --model nowhere --ranks 0 --set train.stepz=7",
-           {"nowhere: no such model (expected a model folder or a config.json)", ranks, unknown});
+           {"nowhere: no such model (expected a model folder or a config.json) at --model", ranks, unknown});
 }
 
 // One mistake is one line.
@@ -233,6 +233,21 @@ TEST_F(RecipeErrors, EvalReportsNoConsequences) {
   rejected("eval --model out --data none.jsonl", {no_checkpoint, no_data});
   // A missing length does not hide what is wrong with the data.
   rejected("eval --model " + model + " --data none.jsonl", {missing, no_data});
+}
+
+// Without a number of ranks, text is prepared for a batch that one rank could not train.
+TEST_F(RecipeErrors, PrepareIsForAnyNumberOfRanks) {
+  write("large.yaml",
+        "model: {path: " + testing::tiny("gqa").string() +
+            "}\ndata: {train: data.jsonl, sequence_length: 16}\ntrain: {steps: 1, global_batch_size: 2048, "
+            "micro_batch_size: 1}\noutput: large\n");
+  const testing::Ran ran = hawser("prepare large.yaml");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  rejected(
+      "prepare large.yaml --ranks 1",
+      {"large.yaml: too many micro-batches in a step (expected at most 1024, got 2048: 2048 sequences, 1 data rank, "
+       "micro_batch_size 1) at train.global_batch_size, line 3; try more ranks, a larger train.micro_batch_size, or "
+       "a smaller global batch"});
 }
 
 TEST_F(RecipeErrors, PlanRejectsWhatFitRejects) {

@@ -10,7 +10,8 @@ struct Sizes {
   int blocks = 2;
 };
 
-// Without a head: attention to later tokens, norms of sums, learned positions, token types and a norm of the embeddings.
+// Without a head: attention to later tokens, norms of sums, learned positions, token types and a norm of the
+// embeddings.
 inline models::ModelDescription bert(const Sizes& s = {}) {
   models::ModelDescription d;
   d.family = "bert";

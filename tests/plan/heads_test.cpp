@@ -1,5 +1,5 @@
-// Plans of models that predict masked tokens and classes: steps match them item by item, and memory and FLOPs count what
-// these heads have.
+// Plans of models that predict masked tokens and classes: steps match them item by item, and memory and FLOPs count
+// what these heads have.
 #include <gtest/gtest.h>
 
 #include "plan/plan.h"

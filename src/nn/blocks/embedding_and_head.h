@@ -107,8 +107,8 @@ struct HeadConfig {
 // The labels that a head reads.
 LabelSpec labels_of(const HeadConfig& config);
 
-// Final norm, projection to the vocabulary or to classes, and cross entropy, fused: the full logits are never stored and
-// no GEMM runs twice.
+// Final norm, projection to the vocabulary or to classes, and cross entropy, fused: the full logits are never stored
+// and no GEMM runs twice.
 //   logits = norm(transform(x)) W^T + bias,   of a head without one of these: without it
 //   loss   = sum over rows t with label[t] >= 0 of -log softmax(logits[t])[label[t]]
 // A transform with tanh and no norm is the pooler of BERT. Transform and logits are computed for all rows, also if few
@@ -116,9 +116,9 @@ LabelSpec labels_of(const HeadConfig& config);
 // The first weight is the norm's, if there is one; then the projection's [V, C], V: HeadConfig::columns(); the norm's
 // bias, the parameters of the transform and the projection's bias [V] follow, of those that have them. The bias of the
 // projection is sliced like its weight, and starts with zeros. x, dx [RowCounts::residual, C], which are apart. With a
-// slice of the vocabulary the loss is sliced_loss (nn/blocks/sliced_loss.h). Without, every tensor rank has the complete
-// projection and exchanges nothing: it computes the loss of the residual's rows (loss_of_residual_rows), and with
-// sequence parallelism its gradients are parts of sums (set_unsliced).
+// slice of the vocabulary the loss is sliced_loss (nn/blocks/sliced_loss.h). Without, every tensor rank has the
+// complete projection and exchanges nothing: it computes the loss of the residual's rows (loss_of_residual_rows), and
+// with sequence parallelism its gradients are parts of sums (set_unsliced).
 class HeadLayer {
  public:
   using LossViews = nn::LossViews;

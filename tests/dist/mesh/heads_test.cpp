@@ -44,8 +44,8 @@ TEST(Heads, EveryMeshTrainsLikeOneRank) {
   }
 }
 
-// The sum of the losses of a step's sequences, each alone, over the number of their labels, which is counted here. Their
-// micro-batches have different numbers.
+// The sum of the losses of a step's sequences, each alone, over the number of their labels, which is counted here.
+// Their micro-batches have different numbers.
 TEST(Heads, TheLossIsTheMeanOfLabels) {
   if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
   for (const Head head : kHeads) {
