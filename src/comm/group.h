@@ -2,8 +2,8 @@
 //
 // A call enqueues the collective on a stream and returns at once. Its views may be read or overwritten when the stream
 // has completed it. Every member enqueues the same collectives of a group in the same order, and the member's streams
-// and events enforce that order on the device (program/checker.h: in a run, each rank checks its own plan only; tests
-// check the plans of all ranks together). Collectives of different groups do not wait for each other, so traffic that
+// and events enforce that order on the device (program/checker.h: a run checks the plans of all pipeline stages
+// together; tests check those of all ranks). Collectives of different groups do not wait for each other, so traffic that
 // must not queue after other traffic of the same ranks gets a group of its own. There is one exception: over NCCL,
 // mesh.shard(), data() and world() share a communicator if they have the same ranks, and then wait for each other. They
 // carry small sums only, on the compute stream; weights and gradients use the duplicates mesh.shard_gather() and
@@ -133,8 +133,8 @@ class Group {
   // The k-th send to a peer matches the peer's k-th receive from this member; both must have the same size. peer is
   // another member's index. Any dtype. A send may block its stream until the peer's stream has reached the receive, and
   // on a GPU also until earlier calls on this group, on any stream, have completed. In a ring, therefore, even members
-  // must send first and odd members receive first. `label` names what is sent: program/checker.h compares those of both
-  // sides.
+  // must send first and odd members receive first, or all call exchange(). `label` names what is sent:
+  // program/checker.h compares those of both sides.
   void send(Stream& stream, const TensorView& data, int peer, std::int64_t label = 0);
   void receive(Stream& stream, const TensorView& data, int peer, std::int64_t label = 0);
 

@@ -47,6 +47,8 @@ void check_block(Check& check, const BlockDescription& block) {
   check.no(!is_factor(attention.softcap),
            "soft-capping of attention scores with a cap that is negative or out of range");
   check.no(!is_factor(attention.scale), "attention scores with a scale that is negative or out of range");
+  check.no(attention.alibi && !is_factor(attention.alibi_scale),
+           "biases of attention scores with a factor that is negative or out of range");
   check.no(!(attention.dropout >= 0 && attention.dropout < 1), "dropout of attention outside [0, 1)");
   if (block.moe) {
     check.norm(block.moe->norm_config);

@@ -176,6 +176,9 @@ TEST(Supported, EverythingElseIsRejectedByName) {
     EXPECT_NE(rejection([factor](auto& d) { d.blocks[0].attention.softcap = factor; }), "") << factor;
     EXPECT_NE(rejection([factor](auto& d) { d.blocks[0].attention.scale = factor; }), "") << factor;
     EXPECT_NE(rejection([factor](auto& d) { d.head.softcap = factor; }), "") << factor;
+    const auto biased = [factor](auto& d) { d.blocks[0].attention.alibi_scale = factor; };
+    EXPECT_EQ(rejection(biased), "") << "of no biases";
+    EXPECT_NE(rejection([&](auto& d) { biased(d), d.blocks[0].attention.alibi = true; }), "") << factor;
   }
   for (const double dropout : {-0.1, 1.5, std::numeric_limits<double>::quiet_NaN()}) {
     EXPECT_NE(rejection([dropout](auto& d) { d.blocks[0].attention.dropout = dropout; }), "") << dropout;

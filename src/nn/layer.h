@@ -159,7 +159,7 @@ class GradientSink {
 // A place in a layer: with the layer's number, the key of what belongs to it and to nothing else, such as random
 // numbers. Values are part of the key: new sites go to the end.
 enum class Site { qkv_projection, output_projection, up_projection, down_projection, logits, attention_probabilities };
-constexpr int kSites = 5;  // with Linears or experts: the first ones
+constexpr int kSites = 5;  // the first ones, which have Linears or experts; with a new one there, all up to it
 const char* to_string(Site site);
 
 // Which parameters of a layer are trainable: those whose gradients GradientSink may want. By default all.
@@ -223,7 +223,7 @@ class LayerContext {
   virtual bool deterministic() const { return false; }  // attention gradients are bitwise repeatable (CUDA)
   virtual bool training() const { return false; }       // dropout is active: the step updates parameters
   // The random numbers of a site in this step: the same in every pass, on every rank and mesh, with any micro-batch
-  // size. `index`: of the adapter that draws. Only with training().
+  // size; RandomKey::rows are those of the full rows. `index`: of the adapter that draws. Only with training().
   virtual ops::RandomKey random(Site site, int index = 0) const = 0;
   // How an operand of the Linear at this site is quantized in this pass: by its format in SavePolicy::formats. The amax
   // is empty outside of training; for x in all passes but forward, for dy in all but backward.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "nn/testing/layer_cases.h"
+#include "ops/attention/alibi.h"
 #include "ops/gemm/gemm.h"
 
 namespace hawser::nn {
@@ -183,6 +184,13 @@ TEST(Layers, RecomputeRunsOnlyTheNeededOps) {
       EXPECT_EQ(norms, of_rows + (qk_norm ? 2 + 2 * attentions : 0)) << where;
     }
   }
+}
+
+// Of heads 2 and 3 of four, and of padding.
+TEST(Layers, SlopesOfBiasesHaveAFactor) {
+  const AttentionConfig config{.heads = 3, .heads_part = {.begin = 2, .total = 4}, .alibi = true, .alibi_scale = 0.125};
+  const std::vector<float> all = ops::alibi_slopes(4);
+  EXPECT_EQ(config.alibi_slopes(), (std::vector<float>{0.125f * all[2], 0.125f * all[3], 0.0f}));
 }
 
 // Dropout is of training, which needs to know the rows.

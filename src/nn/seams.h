@@ -152,10 +152,11 @@ struct AttentionPart {
   // With AttentionMask::distances: of the positions of `segments`.
   PositionStride distance = {};
   // Index of the first query head of `tensors` among the heads of the layer, which are those of this tensor rank; the
-  // heads of `tensors` follow each other. For what depends on the head: ALiBi, sinks, random numbers.
+  // heads of `tensors` follow each other. For what depends on the head: ALiBi, random numbers.
   std::int64_t first_head = 0;
   // i32 [Tq, 2], i32 [Tk, 2]: BatchViews::row_ids of the query rows and of the key rows of `tensors`, for
-  // AttentionConfig::dropout. Empty unless the batch has them (BatchViews::row_ids, sequence_row_ids, source_row_ids).
+  // AttentionConfig::dropout. Empty unless the batch has them (BatchViews::attention_row_ids, sequence_row_ids,
+  // source_row_ids).
   TensorView query_ids, key_ids;
   // True for the first of the parts with these query rows and heads: each (row, head) of a call is in one such part. It
   // writes o and lse of all of them; in backward, it writes dq. The results of the other parts are merged into o and

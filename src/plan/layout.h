@@ -22,12 +22,14 @@
 namespace hawser::plan {
 
 // The order of the passes of all pipeline stages (step/pass.h), as data. Any order in which
-// - each chunk of the stage has one forward and one backward pass of each micro-batch, in this order, and, if a layer of
-//   it delays weight gradients, one of weight gradients after these (otherwise that may be absent);
-// - the two stages of a lane (comm::Mesh::lane), which may have several boundaries between chunks, send and receive in one
-//   order;
-// - if layers add losses (nn::AuxiliaryLoss), all chunks of a stage run forward of a micro-batch before one of them runs
-//   backward of it, and the stages end forward in one order of micro-batches.
+// - each chunk of the stage has one forward and one backward pass of each micro-batch, in this order, and, if a layer
+//   of it delays weight gradients, one of weight gradients after these (otherwise that may be absent);
+// - the two stages of a lane (comm::Mesh::lane), which may have several boundaries between chunks, send and receive in
+//   one order;
+// - no stages wait for each other in a circle: a stage sends what all its passes compute in one order, and receives in
+//   one (program::StreamId), in each of which a call may wait for its peer's;
+// - if layers add losses (nn::AuxiliaryLoss), all chunks of a stage run forward of a micro-batch before one of them
+//   runs backward of it, and the stages end forward in one order of micro-batches.
 // step::make_program checks the list of one stage, check_plans (plan/plan.h) those of all stages together.
 struct Schedule {
   std::string name;  // "1F1B"

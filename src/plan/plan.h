@@ -93,7 +93,8 @@ struct Costs {
   // Attention is counted as causal attention over full sequences of one document each, whatever the documents really
   // are.
   double model_flops = 0;
-  // Bytes that this rank sends, by kind of group: "context", "shard", "replicate", "data", "pipeline", "expert".
+  // Bytes that this rank sends, by kind of group: "tensor", "context", "shard", "replicate", "data",
+  // "pipeline", "expert".
   std::map<std::string, double> traffic;
 };
 // `target`: tells where the bound of rows that a device counts is sent; null: nowhere.

@@ -120,7 +120,7 @@ class Executor {
   StepOutput enqueue(const StepInput& input);
   // In the next step, the instructions that write flat f's state wait for until[f], the end of concurrent work that
   // reads it (train/snapshot.h), and `scale_update` for until.back(), of work that reads ModelState::tables(). They are
-  // `update`; `state_out`, for what is in host memory; and `scale_update` for the scales.
+  // `update`; `layer_update`; `state_out`, for what is in host memory; and `scale_update` for the scales.
   void hold_updates(std::vector<Event> until) { held_ = std::move(until); }
   // Blocks until all enqueued work has completed; rethrows any stream's error.
   void synchronize();

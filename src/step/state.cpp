@@ -16,11 +16,6 @@ namespace hawser::step {
 
 namespace {
 
-// What a layer's ALiBi slopes depend on.
-std::array<std::int64_t, 3> heads_of(const nn::AttentionConfig& c) {
-  return {c.heads, c.heads_part.begin, c.heads_part.total};
-}
-
 // Returns aligned views of one region; a first run without memory computes its size.
 class Carver {
  public:
@@ -180,7 +175,7 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     for (int layer = 0; layer < model.layers(); ++layer) {
       const nn::AttentionConfig* const c = model.attention(layer);
       if (c == nullptr || !c->alibi) continue;
-      TensorView& slopes = slopes_[heads_of(*c)];
+      TensorView& slopes = slopes_[c->alibi_slopes()];
       if (slopes.empty()) slopes = carver.take(DType::f32, {c->heads});
     }
     record_ = RecordView<StepRecord>(carver.take(DType::f32, {RecordView<StepRecord>::kFloats}));
@@ -257,9 +252,7 @@ void ModelState::fill(const models::Model& model, Device& device) {
              ropes_[i].raw(), frequencies.data(), ropes_[i].bytes());
     stream->synchronize();
   }
-  for (const auto& [heads, view] : slopes_) {
-    const nn::AttentionConfig config{.heads = heads[0], .heads_part = {.begin = heads[1], .total = heads[2]}};
-    const std::vector<float> values = config.alibi_slopes();
+  for (const auto& [values, view] : slopes_) {
     transfer(*stream, {.name = "load_alibi_slopes", .kind = OpKind::transfer, .accesses = {writes(view)}}, view.raw(),
              values.data(), view.bytes());
     stream->synchronize();
@@ -269,7 +262,7 @@ void ModelState::fill(const models::Model& model, Device& device) {
 
 TensorView ModelState::alibi_slopes(int layer) const {
   const nn::AttentionConfig* const c = model_->attention(layer);
-  return c != nullptr && c->alibi ? slopes_.at(heads_of(*c)) : TensorView();
+  return c != nullptr && c->alibi ? slopes_.at(c->alibi_slopes()) : TensorView();
 }
 
 std::int64_t ModelState::saved_bytes() const {

@@ -121,7 +121,7 @@ struct StateOptions {
   // (FlatState::streamed). Not of what layers update. Empty: none.
   std::vector<bool> weights_on_host = {};
   // The updates of trainable flats on_host run on the host's processor: gradients are copied to it, and weights as
-  // layers read them back to the device. Optimizers of one phase, and weights that are not quantized.
+  // layers read them back to the device. InternalError with an optimizer of several phases or quantized weights.
   bool host_updates = false;
   bool verifies = false;           // there are FlatState::reference_gradient
   std::int64_t kv_cache_rows = 0;  // slots of each layer's KV cache (nn/kv_cache.h); 0: no KV cache
@@ -215,9 +215,9 @@ class ModelState {
   std::int64_t kv_cache_host_bytes_ = 0;
   Arena arena_, host_arena_;
   std::vector<FlatState> flats_;
-  std::vector<nn::KvCache> kv_caches_;                        // by layer
-  std::vector<TensorView> ropes_;                             // frequencies
-  std::map<std::array<std::int64_t, 3>, TensorView> slopes_;  // by AttentionConfig::heads and heads_part
+  std::vector<nn::KvCache> kv_caches_;               // by layer
+  std::vector<TensorView> ropes_;                    // frequencies
+  std::map<std::vector<float>, TensorView> slopes_;  // of ALiBi, by their values
   TensorView optimizer_scalars_, loss_factor_, norms_, auxiliary_statistics_;
   TensorView site_scales_, site_records_, site_amax_, site_saturated_, site_elements_, amax_history_;
   std::map<std::tuple<int, nn::Site, nn::Operand>, std::int64_t> site_indices_;

@@ -339,6 +339,40 @@ TEST(PipelinePlan, StagesThatDoNotMatchAreRejectedTogether) {
   EXPECT_NE(deadlock.find("deadlock: rank 0"), std::string::npos) << deadlock;
 }
 
+// A stage has one stream for all that it sends, and one for all that it receives. The first sends the activations of
+// micro-batch 1 before a gradient of micro-batch 0, the second receives them the other way round.
+TEST(PipelinePlan, SendsThatWaitForEachOtherAreRejected) {
+  const models::Model model(testing::toy_description(true, 4));
+  plan::Layout layout = staged(model, {.stages = 2, .ends = {1, 2, 3, 4}}, 2, Schedule::one_forward_one_backward);
+  using enum Pass::Kind;
+  const auto rejected = [&](const std::vector<Pass>& first) {
+    layout.passes = [=](int stage, int) {
+      const std::vector<Pass> second = {{forward, 0, 1}, {forward, 0, 3}, {backward, 0, 3}, {backward, 0, 1},
+                                        {forward, 1, 1}, {forward, 1, 3}, {backward, 1, 3}, {backward, 1, 1}};
+      return stage == 0 ? first : second;
+    };
+    return rejection(model, layout);
+  };
+  EXPECT_EQ(rejected({{forward, 0, 0},
+                      {forward, 0, 2},
+                      {backward, 0, 2},
+                      {forward, 1, 0},
+                      {backward, 0, 0},
+                      {forward, 1, 2},
+                      {backward, 1, 2},
+                      {backward, 1, 0}}),
+            "");
+  const std::string deadlock = rejected({{forward, 0, 0},
+                                         {forward, 0, 2},
+                                         {forward, 1, 0},
+                                         {backward, 0, 2},
+                                         {backward, 0, 0},
+                                         {forward, 1, 2},
+                                         {backward, 1, 2},
+                                         {backward, 1, 0}});
+  EXPECT_NE(deadlock.find("deadlock"), std::string::npos) << deadlock;
+}
+
 TEST(PipelinePlan, SchedulesWithoutAPassAreRejected) {
   const models::Model model(testing::toy_description());
   plan::Layout layout = staged(model, {.stages = 2, .ends = {1, 2}}, 1, Schedule::one_forward_one_backward);

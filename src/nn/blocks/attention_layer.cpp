@@ -152,7 +152,8 @@ std::vector<float> AttentionConfig::alibi_slopes() const {
   const std::vector<float> of_model = ops::alibi_slopes(all);
   std::vector<float> out(static_cast<std::size_t>(heads), 0.0f);
   for (std::int64_t h = 0; h < heads && heads_part.begin + h < all; ++h) {
-    out[static_cast<std::size_t>(h)] = of_model[static_cast<std::size_t>(heads_part.begin + h)];
+    const double slope = of_model[static_cast<std::size_t>(heads_part.begin + h)];
+    out[static_cast<std::size_t>(h)] = static_cast<float>(alibi_scale * slope);
   }
   return out;
 }

@@ -40,6 +40,7 @@ struct AttentionConfig {
   double scale = 0;                   // of the scores; 0: 1 / sqrt(head_dim)
   double softcap = 0;                 // scores become softcap * tanh(score / softcap) (Gemma 2); 0: no
   bool alibi = false;                 // biases of the scores by distance, after the soft cap (BLOOM, arXiv 2108.12409)
+  double alibi_scale = 1;             // of the slopes (Falcon: as of the scores)
   double dropout = 0;                 // of the probabilities, while training: p, in [0, 1)
   double initial_std = 0.02, output_std = 0.02;
   // Names without ".weight" and ".bias", as in the Hugging Face folder. Without q, k and v the folder has one tensor
@@ -51,7 +52,7 @@ struct AttentionConfig {
   std::vector<AdapterConfig> adapters;  // of q, k, v or fused, and output
 
   AttentionMask mask() const { return {.causal = causal, .window = window, .distances = alibi}; }
-  // ops::alibi_slopes of this rank's heads among the model's; 0 for heads of padding.
+  // alibi_scale * ops::alibi_slopes of this rank's heads among the model's; 0 for heads of padding.
   std::vector<float> alibi_slopes() const;
   std::int64_t q_size() const { return heads * head_dim; }
   std::int64_t kv_size() const { return kv_heads * head_dim; }

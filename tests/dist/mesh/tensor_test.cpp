@@ -151,6 +151,7 @@ TEST(Tensor, SlopesAndRandomNumbersAreThoseOfTheRanksHeads) {
       block.attention.kv_heads = kv_heads;
       block.attention.softcap = 0.5;
       block.attention.alibi = true;
+      block.attention.alibi_scale = &block == &d.blocks[0] ? 0.5 : 2;
       block.attention.dropout = 0.2;
     }
     mesh.kv_copies = testing::kv_copies(d, mesh.tensor);
