@@ -80,21 +80,27 @@ class Fitting {
     }
     if (fits) return Fitted{base, forecast};
     if (fixed("memory.activation_checkpointing")) return std::nullopt;
-    Recipe recomputed = base;
-    recomputed.memory.activation_checkpointing = Checkpointing::automatic;
-    recomputed.memory.per_layer.clear();
+    const Recipe recomputed = recomputing(base);
     const plan::Forecast least = forecaster(recomputed).forecast();
     return least.fits() ? std::optional(Fitted{recomputed, least}) : std::nullopt;
+  }
+
+  // The policies that fit or, if none do, those with the minimum memory, unless the user has set them.
+  Recipe recomputing(Recipe recipe) const {
+    if (fixed("memory.activation_checkpointing")) return recipe;
+    recipe.memory.activation_checkpointing = Checkpointing::automatic;
+    recipe.memory.per_layer.clear();
+    return recipe;
   }
 
   // Minimum need of a rank with this length and number of ranks.
   struct MinNeed {
     std::int64_t needed = 0, capacity = 0;
-    std::string host;  // plan::rejection, if the host memory of a machine is too small; otherwise empty
+    bool host_fits = true;
   };
   double margin() const { return fixed("memory.activation_checkpointing") ? 1.0 : 1 - plan::kAutoMargin; }
   bool fits(const MinNeed& need) const {
-    return double(need.needed) <= margin() * double(need.capacity) && need.host.empty();
+    return double(need.needed) <= margin() * double(need.capacity) && need.host_fits;
   }
   MinNeed min(std::int64_t length, int world) const {
     Recipe recipe = with_length(length);
@@ -102,15 +108,18 @@ class Fitting {
       recipe.memory.activation_checkpointing = Checkpointing::full;
       recipe.memory.per_layer.clear();
     }
-    recipe.train.global_batch_size = world * recipe.train.micro_batch_size;  // divides over any number of ranks
+    recipe.train.global_batch_size = batch(world);
     const plan::Machine machine = plan::machine_of_run(place_.machine, place_.target, place_.world, world);
     const plan::Forecaster planned(recipe, model_, world, place_.target, machine, std::max(1, machine.cores / world));
     const plan::Forecast forecast = planned.forecast();
-    return {forecast.needed(), forecast.capacity, forecast.host_fits() ? "" : plan::rejection(recipe, forecast, {})};
+    return {forecast.needed(), forecast.capacity, forecast.host_fits()};
+  }
+  // The user's, or one that divides over any number of ranks.
+  std::int64_t batch(int world) const {
+    return fixed("train.global_batch_size") ? recipe_.train.global_batch_size : world * recipe_.train.micro_batch_size;
   }
 
-  // The memory per rank with which `run` accepts this length: its batch, unlike that of min(), may take several
-  // micro-batches a step.
+  // The memory per rank with which `run` accepts this length.
   Bytes enough(std::int64_t length) const {
     Recipe recipe = with_length(length);
     recipe.memory.capacity = Bytes(std::numeric_limits<std::int64_t>::max());  // so that it is planned in full
@@ -122,9 +131,11 @@ class Fitting {
   }
 
   [[noreturn]] void reject(std::int64_t length) const {
-    const MinNeed here = min(length, place_.world);
-    if (here.needed <= here.capacity && !here.host.empty()) throw Error(ExitCode::does_not_fit, here.host);
-    const auto [has, needs] = format_apart(here.capacity, here.needed);
+    const Recipe tried = recomputing(with_length(length));
+    const plan::Forecast least = forecaster(tried).forecast();
+    if (least.needed() <= least.capacity)
+      throw Error(ExitCode::does_not_fit, plan::rejection(tried, least, {}));  // host
+    const auto [has, needs] = format_apart(least.capacity, least.needed());
     std::string out = Problem{.file = recipe_.model.path.empty() ? recipe_.model.config : recipe_.model.path,
                               .what = cat("does not fit, even with sequences of ", length, " tokens",
                                           fixed("memory.activation_checkpointing") ? "" : " and full recompute"),
@@ -137,7 +148,7 @@ class Fitting {
     for (int world = place_.world * 2; own_memory && world <= kMaxRanks && more.empty(); world *= 2) {
       Problems problems;
       Recipe layout = with_length(length);
-      layout.train.global_batch_size = world * layout.train.micro_batch_size;
+      layout.train.global_batch_size = batch(world);
       check_layout(layout, world, problems);
       if (!problems.empty()) break;
       if (const MinNeed there = min(length, world); fits(there)) {

@@ -60,7 +60,7 @@ class Proposer {
     Problems layout;
     check_layout(recipe_, place_.world, layout);
     layout.throw_if_any();
-    fit_or_train_adapter(model);
+    fit_or_reduce_batch(model);
     explain_long_documents();
     choose_schedule();
     return {recipe_, notes_, summary_, few_epochs_};
@@ -289,6 +289,25 @@ class Proposer {
     }
   }
 
+  // Where nothing fits because gradients are accumulated, the smallest batch may: one micro-batch per rank and step.
+  void fit_or_reduce_batch(const models::Model& model) {
+    wanted_batch_ = recipe_.train.global_batch_size;
+    const std::int64_t smallest =
+        place_.world / recipe_.parallel.context_parallel_degree * recipe_.train.micro_batch_size;
+    if (fixed("train.global_batch_size") || smallest >= wanted_batch_) return fit_or_train_adapter(model);
+    const Recipe wanted = recipe_;
+    const RecipeNotes notes = notes_;
+    try {
+      return fit_or_train_adapter(model);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::does_not_fit) throw;
+    }
+    recipe_ = wanted;
+    notes_ = notes;
+    recipe_.train.global_batch_size = smallest;
+    fit_or_train_adapter(model);
+  }
+
   // Where training all weights does not fit, an adapter may.
   void fit_or_train_adapter(const models::Model& model) {
     if (!fine_tuned() || fixed("adapter.kind")) return fit_or_use_float32(model);
@@ -347,11 +366,15 @@ class Proposer {
     if (recipe_.data.sequence_length < fitted.wanted_length) {
       why("data.sequence_length",
           cat("the longest that fits in memory: ", fitted.wanted_length, " is halved until it fits"));
-      if (!fixed("train.global_batch_size")) {
-        why("train.global_batch_size",
-            cat(tokens_text(double(recipe_.train.global_batch_size * recipe_.data.sequence_length)),
-                " tokens per step"));
-      }
+    }
+    const std::int64_t batch = recipe_.train.global_batch_size;
+    const bool smaller = batch < wanted_batch_;
+    if (!fixed("train.global_batch_size") && (smaller || recipe_.data.sequence_length < fitted.wanted_length)) {
+      why("train.global_batch_size",
+          cat(tokens_text(double(batch * recipe_.data.sequence_length)), " tokens per step",
+              smaller ? cat("; a batch of ", wanted_batch_,
+                            " does not fit in memory: it accumulates the gradients of several micro-batches")
+                      : ""));
     }
     if (!fixed("memory.activation_checkpointing")) {
       MemoryRecipe chosen;
@@ -467,6 +490,7 @@ class Proposer {
   Place place_;
   RecipeNotes notes_;
   std::string summary_;
+  std::int64_t wanted_batch_ = 0;  // before it was reduced to fit
   double tokens_per_second_ = 0;
   std::int64_t checkpoint_bytes_ = 0;
   std::string few_epochs_;

@@ -138,6 +138,40 @@ void print_table(const profile::BenchResult& result, const Recipe& recipe, const
   }
 }
 
+// Keys of --set that a step on synthetic data does not use.
+Problems take_unused(CommonOptions& common, bool packs) {
+  std::vector<std::string> used = {"data.sequence_length",
+                                   "train.steps",
+                                   "train.epochs",  // has its own message
+                                   "train.global_batch_size",
+                                   "train.micro_batch_size",
+                                   "train.seed",
+                                   "parallel.",
+                                   "memory.",
+                                   "precision.",
+                                   "moe.",
+                                   "adapter.",
+                                   "optimizer.",
+                                   "run."};
+  if (packs) used.emplace_back("data.max_documents");
+  return take_unused_keys(common, "bench step", used,
+                          {{"model.path", "--model"},
+                           {"model.config", "--model"},
+                           {"data.pack", "--documents MIX"},
+                           {"data.max_documents", "--documents MIX"}});
+}
+
+// Options that --set gives, too.
+void reject_both(const BenchStepOptions& options, const Recipe& recipe, Problems& problems) {
+  const auto check = [&](bool given, const std::string& option, const std::string& key) {
+    if (!given || !recipe.places.contains(key)) return;
+    problems.add({.what = cat("bench step: both ", option, " and --set ", key), .expected = "one of them"});
+  };
+  check(options.sequence_length > 0, "--sequence-length", "data.sequence_length");
+  check(options.steps > 0, "--steps", "train.steps");
+  check(options.threads > 0, "--threads", "run.threads");
+}
+
 }  // namespace
 
 int bench_step(const BenchStepOptions& options) {
@@ -147,7 +181,13 @@ int bench_step(const BenchStepOptions& options) {
   base.train.steps = options.steps;
   base.run.threads = options.threads;
   Problems of_recipe;  // and of the options and the device; reported with those of the layout and the model
-  Recipe recipe = recipe_without_file(base, options.common, /*runs=*/true, /*keep_relative=*/false, of_recipe);
+  CommonOptions common = options.common;
+  const Problems unused = take_unused(common, !options.documents.empty());
+  Recipe recipe = recipe_without_file(base, common, /*runs=*/true, /*keep_relative=*/false, of_recipe);
+  of_recipe.add(unused);
+  reject_both(options, recipe, of_recipe);
+  if (recipe.data.sequence_length == 0) recipe.data.sequence_length = 1024;
+  if (recipe.train.steps == 0) recipe.train.steps = 5;
   for (const auto& [option, key] : {std::pair{"--sequence-length", "data.sequence_length"},
                                     std::pair{"--steps", "train.steps"}, std::pair{"--threads", "run.threads"}}) {
     if (options.common.rejected.contains(option)) recipe.rejected.insert(key);

@@ -203,8 +203,8 @@ TEST_F(Binary, RejectsAWrongCommandLineWithOneLine) {
            {"generate: both --prompt and --prompt-ids (expected one of --prompt, --prompt-ids, --prompts or --chat)"});
   rejected("generate --model m --prompt-ids 1,x",
            {"wrong value (expected token ids, got 1,x) at --prompt-ids; try --prompt-ids 1,2,3"});
-  rejected("eval --model m --data d", {"m: no such model (expected a Hugging Face folder or a config.json)",
-                                       "d: cannot read: No such file or directory"});
+  rejected("eval --model m --data d",
+           {"m: no such model (expected a folder with weights)", "d: cannot read: No such file or directory"});
   rejected("inspect x --set nonsense",
            {"--set: not an assignment (expected KEY=VALUE, got nonsense); try train.steps=10"});
 }
@@ -254,8 +254,7 @@ TEST_F(Binary, RejectsAWrongRecipeBeforeAnythingStarts) {
   rejected("eval --model m --data d --sequence-length 8 --set parallel.context_parallel_degree=2",
            {"--set: ranks do not divide by the degrees (expected ranks a multiple of 2, got 1 rank) at "
             "parallel.context_parallel_degree; try --ranks 2",
-            "m: no such model (expected a Hugging Face folder or a config.json)",
-            "d: cannot read: No such file or directory"});
+            "m: no such model (expected a folder with weights)", "d: cannot read: No such file or directory"});
 }
 
 TEST_F(Binary, WritesARecipeThatReadsBack) {

@@ -111,11 +111,11 @@ struct RecipeInitOptions {
 
 struct BenchStepOptions {
   CommonOptions common;
-  std::string model;  // model folder or config.json
-  std::int64_t sequence_length = 1024;
-  std::string documents;  // "": one document per sequence
-  std::int64_t steps = 5;
-  int threads = 0;  // 0: all cores
+  std::string model;                 // model folder or config.json
+  std::int64_t sequence_length = 0;  // 0: not given
+  std::string documents;             // "": one document per sequence
+  std::int64_t steps = 0;            // 0: not given
+  int threads = 0;                   // 0: not given
   bool profile = false;
   bool roofline = false;
   std::string trace;  // file to write; "": none

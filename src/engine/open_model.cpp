@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/hub_name.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/root.h"
 #include "engine/find_checkpoint.h"
@@ -31,10 +32,25 @@ std::unique_ptr<models::Model> make_model(models::ModelDescription description, 
   return std::make_unique<models::Model>(std::move(changed), changes.spec_of);
 }
 
+constexpr const char* kFolderWithWeights = "a folder with weights";
+
+// A file in place of a model with weights. Its folder is the hint if that has weights.
+Problem not_a_folder(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  const auto has = [&](const char* name) { return io::exists((folder / name).string()); };
+  std::string hint;
+  if (has("model.safetensors") || has("model.safetensors.index.json")) hint = folder.empty() ? "." : folder.string();
+  return {.file = path, .what = "a file, not a model folder", .expected = kFolderWithWeights, .hint = hint};
+}
+
 }  // namespace
 
 OpenModel open_model(const std::string& path, bool random_weights, Problems& problems, const ModelChanges& changes) {
   OpenModel open;
+  if (!random_weights && io::exists(path) && !io::is_folder(path)) {
+    problems.add(not_a_folder(path));
+    return open;
+  }
   if (models::is_adapter_folder(path)) {
     problems.add({.file = path,
                   .what = "an adapter, not a model",
@@ -168,6 +184,10 @@ OpenModel open_folder(const std::string& path, Problems& problems, const ModelCh
   const std::string config = opened.size() == 1
                                  ? (std::filesystem::path(opened.front().folder) / models::kAdapterConfigFile).string()
                                  : std::string();
+  if (!io::exists(path) && !hub_name_of(path)) {
+    problems.add({.file = path, .what = "no such model", .expected = kFolderWithWeights});
+    return {};
+  }
   const models::LoraPlace place{.targets = {.file = config, .at = "target_modules"},
                                 .modules_to_save = {.file = config, .at = "modules_to_save"}};
   OpenModel open = open_model(path, false, problems, with_adapters(changes, configs, place));
@@ -176,7 +196,7 @@ OpenModel open_folder(const std::string& path, Problems& problems, const ModelCh
     models::check_weights(*open.model, sources_of(open), problems);
     check_complete(*open.model, open.adapters, problems);
   }
-  open.tokenizer = tokenizer_file(path);
+  if (io::is_folder(path)) open.tokenizer = tokenizer_file(path);
   if (open.model) open.special = models::read_special_tokens(path, problems);
   return open;
 }

@@ -92,7 +92,27 @@ TEST_F(BadInput, Weights) {
   model_rejected("traversal", {"traversal/model.safetensors.index.json: the index names a file that is not a "
                                ".safetensors file of its own folder (got '../outside.safetensors') at "
                                "weight_map.'model.norm.weight'"});
-  model_rejected("nowhere", {"nowhere: no such model (expected a Hugging Face folder or a config.json)"});
+  model_rejected("nowhere", {"nowhere: no such model (expected a folder with weights)"});
+
+  // Weights are needed: neither a config.json nor the file of the weights is a model.
+  write("m.json", testing::json_of(tiny("gqa") / "config.json").dump());
+  copy_of("gqa", "base");
+  copy_of("sharded", "parts");
+  const std::string what = ": a file, not a model folder (expected a folder with weights)";
+  model_rejected("m.json", {"m.json" + what});
+  model_rejected("base/model.safetensors", {"base/model.safetensors" + what + "; try base"});
+  model_rejected("parts/config.json", {"parts/config.json" + what + "; try parts"});
+  for (const std::string command : {"generate --prompt a", "generate --prompt-ids 1"}) {
+    rejected(command + " --model m.json", {"m.json" + what});
+    rejected(command + " --model nowhere", {"nowhere: no such model (expected a folder with weights)"});
+  }
+  fs::create_directories(folder_ / "adapter");
+  rejected(
+      "export --model m.json --adapter adapter --merge out",
+      {"adapter: no adapter here (expected a folder with adapter_config.json and adapter_model.safetensors, as PEFT "
+       "saves it)",
+       "m.json" + what});
+  rejected("bench step --model base/model.safetensors", {"base/model.safetensors" + what + "; try base"});
 }
 
 TEST_F(BadInput, Data) {

@@ -203,7 +203,8 @@ TEST_F(RecipeErrors, AWrongOptionHidesNothing) {
   const std::string whole = "wrong value (expected a whole number of at least ";
   const std::string model = "nowhere: no such model (expected a Hugging Face folder or a config.json)";
   rejected("eval --model nowhere --data none.jsonl --sequence-length x --set train.stepz=7 " + options,
-           {ranks, memory, device, whole + "1, got x) at --sequence-length", unknown, model,
+           {ranks, memory, device, whole + "1, got x) at --sequence-length", unknown,
+            "nowhere: no such model (expected a folder with weights)",
             "none.jsonl: cannot read: No such file or directory"});
   rejected("bench step --model nowhere --sequence-length 1 --steps x --threads y --documents foo --set train.stepz=7 " +
                options,

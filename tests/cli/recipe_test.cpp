@@ -286,6 +286,47 @@ TEST_F(RecipeInit, ShrinksUntilItFits) {
   EXPECT_NE(fixed.err.find("sequences of 2048 tokens"), std::string::npos) << fixed.err;
 }
 
+// Where a batch of one micro-batch fits and accumulated gradients do not, the batch is the smaller one.
+TEST_F(RecipeInit, ReducesTheBatchBeforeItRejects) {
+  write("data.jsonl", testing::forty_documents());
+  nlohmann::json config = testing::json_of(testing::tiny("gqa") / "config.json");
+  config["hidden_size"] = 128;
+  config["intermediate_size"] = 512;
+  config["num_hidden_layers"] = 4;
+  config["vocab_size"] = 4096;
+  write("model.json", config.dump());
+  const std::string model =
+      "--model model.json --set precision.compute=float32 --set train.steps=3 --set data.sequence_length=64 ";
+  const auto ample = init(model + "--memory 1GiB");
+  EXPECT_EQ(ample["train"]["global_batch_size"], 8);
+  const auto needed = [&](int batch) {  // at least
+    const testing::Ran ran = hawser(
+        "plan recipe.yaml --json --memory 1MB --set memory.activation_checkpointing=auto "
+        "--set train.global_batch_size=" +
+        std::to_string(batch));
+    return nlohmann::json::parse(ran.out)["memory"][0]["needed"].get<std::int64_t>();
+  };
+  const std::int64_t one = needed(1), eight = needed(8);
+  ASSERT_GT(eight, one + (1 << 18)) << "accumulation of gradients needs memory";
+  const std::string memory = "--memory " + std::to_string((one + eight) / 2) + " ";
+
+  const auto recipe = init(model + memory);
+  EXPECT_EQ(recipe["train"]["global_batch_size"], 1);
+  EXPECT_NE(text().find("# why: 64 tokens per step; a batch of 8 does not fit in memory: it accumulates the gradients"),
+            std::string::npos)
+      << text();
+  goes("fit recipe.yaml --set data.train=data.jsonl");
+  // The user's batch is kept, and the figure is the one that does not fit.
+  const testing::Ran fixed = hawser("recipe init " + model + memory + "--set train.global_batch_size=8");
+  EXPECT_EQ(fixed.code, 4);
+  const auto figure = [&](const std::string& before) {
+    const auto at = fixed.err.find(before);
+    return at == std::string::npos ? 0.0 : std::stod(fixed.err.substr(at + before.size()));
+  };
+  EXPECT_GT(figure("expected at most "), 0) << fixed.err;
+  EXPECT_GT(figure("got "), figure("expected at most ")) << fixed.err;
+}
+
 TEST_F(RecipeInit, SetsUpConversationsTextAndTokens) {
   copy_of("tied", "mine");
   write("mine/tokenizer.json", testing::letters_tokenizer());

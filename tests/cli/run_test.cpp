@@ -311,6 +311,20 @@ TEST_F(Run, KeysThatACommandDoesNotUseAreRejected) {
            {"--set: generate does not use this key at data.tokenizer; try hawser generate --help"});
   rejected("export run out --set precision.compute=bf16",
            {"--set: export does not use this key at precision.compute; try --dtype"});
+  const std::string bench = "bench step --threads 1 --model " + model + " --set data.sequence_length=32";
+  rejected(bench + " --set data.train=x --set output=/nowhere/x --set data.max_documents=4 --set model.path=x",
+           {"--set: bench step does not use this key at data.train; try hawser bench step --help",
+            "--set: bench step does not use this key at output; try hawser bench step --help",
+            "--set: bench step does not use this key at data.max_documents; try --documents MIX",
+            "--set: bench step does not use this key at model.path; try --model"});
+  rejected(bench + " --sequence-length 32 --steps 2 --set train.steps=3 --set run.threads=2",
+           {"bench step: both --sequence-length and --set data.sequence_length (expected one of them)",
+            "bench step: both --steps and --set train.steps (expected one of them)",
+            "bench step: both --threads and --set run.threads (expected one of them)"});
+  // One of both gives the value; without a value, --set gives the default.
+  EXPECT_EQ(json(bench + " --set train.steps=2 --json")["steps"].size(), 2u);
+  EXPECT_EQ(json(bench + " --set train.steps= --documents mean=8 --set data.max_documents=4 --json")["steps"].size(),
+            5u);
   for (const std::string command : {"eval --data text.jsonl --sequence-length 24", "generate --prompt-ids 1,2"}) {
     rejected(command + " --model " + model + " --set precision.compute=fp8",
              {"--set: only training computes in FP8 (expected auto, float32 or bf16, got fp8) at precision.compute"});
