@@ -62,10 +62,10 @@ class RejectedResume : public ::testing::Test {
 };
 
 TEST_F(RejectedResume, WritesNothing) {
-  const std::string batch =
-      step_ +
-      "the checkpoint is from a run with another batch size (expected 4, got 8) at train.global_batch_size; try --set "
-      "train.global_batch_size=4, or --set output=... for a new run";
+  const std::string batch = step_ +
+                            "the checkpoint is from a run with another batch size (expected 4, got 8) at "
+                            "train.global_batch_size, --set; try --set "
+                            "train.global_batch_size=4, or --set output=... for a new run";
   for (const char* ranks : {"1", "2"}) rejected({"train.global_batch_size=8", "--ranks", ranks}, {batch});
 
   // All at once, with mistakes that have nothing to do with the checkpoint.
