@@ -121,9 +121,9 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
 
   if (accepted({"model.path", "model.config"})) {
     if (!recipe.model.path.empty() && !recipe.model.config.empty()) {
-      add("model.config", {.what = "both model.path and model.config",
-                           .expected = "one of the two",
-                           .hint = "model.path to fine-tune, model.config to start from random weights"});
+      reject("model.config", {.what = "both model.path and model.config",
+                              .expected = "one of the two",
+                              .hint = "model.path to fine-tune, model.config to start from random weights"});
     }
     const bool needed = purpose != Purpose::prepare || recipe.data.tokenizer.empty();
     if (needed && recipe.model.path.empty() && recipe.model.config.empty()) {
@@ -162,7 +162,7 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
   if (accepted({"train.global_batch_size", "train.micro_batch_size"}) &&
       train.global_batch_size % train.micro_batch_size != 0) {
     reject("train.global_batch_size",
-           {.what = "batch sizes do not divide",
+           {.what = kBatchSizesDoNotDivide,
             .expected = cat("a multiple of train.micro_batch_size ", train.micro_batch_size),
             .got = cat(train.global_batch_size),
             .hint = multiples_near("train.global_batch_size", train.global_batch_size, train.micro_batch_size)});

@@ -43,7 +43,7 @@ std::pair<double, double> router_losses(const models::ModelDescription& descript
 }  // namespace
 
 std::string router_changes(const RunState& state, const models::ModelDescription& now, std::int64_t micro_batches) {
-  Problems ignored;  // reported by computation_changes
+  Problems ignored;  // reported by description_changes
   models::ModelDescription before = models::describe_config(state.config, "", ignored);
   if (!ignored.empty()) return "";
   change_routers(stored_section(state.recipe, "moe"), before, ignored);

@@ -160,8 +160,8 @@ bool same_blocks(const nlohmann::json& a, const nlohmann::json& b, int blocks) {
 
 }  // namespace
 
-Problems computation_changes(const RunState& state, const models::ModelDescription& description, DType compute,
-                             const std::string& optimizer, const std::string& recipe, const std::string& file) {
+Problems description_changes(const RunState& state, const models::ModelDescription& description, const std::string& key,
+                             const std::string& file) {
   Problems out;
   Problems unreadable;
   const models::ModelDescription before = models::describe_config(state.config, file, unreadable);
@@ -172,8 +172,16 @@ Problems computation_changes(const RunState& state, const models::ModelDescripti
   if (!changes.empty()) {
     out.add({.file = file,
              .what = "the model has changed: " + changes,
-             .hint = "the config.json that the run was started with, or --set output=... for a new run"});
+             .at = key,
+             .hint = cat("the ", key == "model.config" ? "config.json" : "model",
+                         " that the run was started with, or --set output=... for a new run")});
   }
+  return out;
+}
+
+Problems computation_changes(const RunState& state, DType compute, const std::string& optimizer,
+                             const std::string& recipe, const std::string& file) {
+  Problems out;
   // Checkpoints of version 0.1 have the recipe's choice only; "auto" there may be either.
   std::string was = state.compute;
   if (was.empty()) {

@@ -63,12 +63,17 @@ RunState run_state_of(const std::string& json);  // UserError if the text is no 
 // be in any order.
 bool same_validation(const std::string& a, const std::string& b);
 
-// What makes a run compute something else than the checkpoint's run did although all tensors have the same shapes: the
-// model's description (heads, norm epsilon, RoPE, ..., but not what routers add to the loss: router_changes), the
-// compute dtype (but not to or from FP8: fp8_changes), the optimizer. One Problem each, with `file` as its file; none if
-// the run continues the same computation. The others are the resumed run's; `recipe`: text of recipe_json.
-Problems computation_changes(const RunState& state, const models::ModelDescription& description, DType compute,
-                             const std::string& optimizer, const std::string& recipe, const std::string& file);
+// What makes a run compute something else than the checkpoint's run did although all tensors have the same shapes, with
+// `file` as the problems' file; none if the run continues the same computation.
+//
+// A Problem for the model's description: heads, norm epsilon, RoPE, ..., but not what routers add to the loss
+// (router_changes). `key`: of the recipe, which names the model.
+Problems description_changes(const RunState& state, const models::ModelDescription& description, const std::string& key,
+                             const std::string& file);
+// One each for the compute dtype (but not to or from FP8: fp8_changes) and the optimizer. The others are the resumed
+// run's; `recipe`: text of recipe_json.
+Problems computation_changes(const RunState& state, DType compute, const std::string& optimizer,
+                             const std::string& recipe, const std::string& file);
 
 // A Problem if the frozen weights `base` are not those that the checkpoint was trained with, `before` (both as
 // RunState::base), with `file` as its file. None if either is unknown. `resumes`: a run continues the checkpoint.

@@ -153,8 +153,8 @@ std::string html_report(const HtmlInput& input) {
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
       "script-src "
       "'unsafe-inline'\">\n" +
-      (input.ending ? "" : fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">\n", kReloadSeconds)) + "<title>" +
-      name + " - Hawser</title>\n<style>" + kHtmlStyle + "</style>\n</head>\n<body>\n<h1>" + name + "</h1>\n<p>" +
+      (input.ending ? "" : fmt::format("{} content=\"{}\">\n", kReloadTag, kReloadSeconds)) + "<title>" + name +
+      " - Hawser</title>\n<style>" + kHtmlStyle + "</style>\n</head>\n<body>\n<h1>" + name + "</h1>\n<p>" +
       state(run, input) + "</p>\n";
   out += tiles(run, facts);
   out += findings(run, input.rules);

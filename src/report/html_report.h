@@ -13,6 +13,9 @@
 
 namespace hawser::report {
 
+// In the first kilobyte of the page of a run that is not finished, and in no other.
+inline constexpr const char* kReloadTag = "<meta http-equiv=\"refresh\"";
+
 struct HtmlInput {
   const RunFacts& facts;
   const RunHistory& history;                           // includes the steps before a resume

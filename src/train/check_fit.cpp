@@ -1,3 +1,6 @@
+#include <algorithm>
+
+#include "config/check.h"
 #include "config/config.h"
 #include "engine/model_changes.h"
 #include "engine/open_model.h"
@@ -53,7 +56,11 @@ void check_places(const plan::RunPlan& plan, Problems& problems) {
 
 void check_checkpoint(const plan::RunPlan& plan, const FitPlace& place, const engine::OpenModel& open,
                       Problems& problems) {
-  ResumedRun run{.plan = plan, .open = open, .device = place.device};
+  const bool divides = std::ranges::none_of(
+      problems.all(), [](const Problem& problem) { return problem.what == kBatchSizesDoNotDivide; });
+  plan::RunPlan compared = plan;
+  if (!divides) compared.recipe.rejected.erase("train.global_batch_size");
+  ResumedRun run{.plan = compared, .open = open, .device = place.device};
   if (open.model) run.frozen_weights = engine::frozen_identity(open);
   if (accepted(plan.recipe, {"data.tokenizer", "data.chat_template", "model.path", "model.config"})) {
     try {
@@ -62,7 +69,12 @@ void check_checkpoint(const plan::RunPlan& plan, const FitPlace& place, const en
       // check_data reports it
     }
   }
-  check_resume(run, problems);
+  Problems changes;
+  if (check_resume(run, changes)) {
+    problems = as_resumed(compared.recipe, place.world, problems, changes);
+  } else {
+    problems.add(changes);
+  }
 }
 
 // The problems of the folder that `check` finds, with the place that names it.
@@ -87,7 +99,8 @@ void check_fit(const plan::RunPlan& plan, const FitPlace& place, Problems& probl
     problems.add(with_origins(plan.recipe, of_model, plan.random_weights ? "model.config" : "model.path", plan.model));
   }
   if (place.first) check_data(plan, open.model ? open.model->vocabulary() : 0, problems);
-  if (place.first && place.resume && accepted(plan.recipe, {"output", "run.device"})) {
+  // The other ranks print equal lines, or none.
+  if ((place.first || !problems.empty()) && place.resume && accepted(plan.recipe, {"output", "run.device"})) {
     check_checkpoint(plan, place, open, problems);
   }
   const std::string& folder = plan.files.folder;

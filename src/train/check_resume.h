@@ -27,12 +27,19 @@ std::vector<checkpoint::Attachment> tokenizer_files_of(const plan::RunPlan& plan
 
 // A problem for each setting that the checkpoint's run had otherwise, and that a resumed run must not change: model,
 // adapter, frozen weights, precision, optimizer, batch size and tokenizer. The batch size, because a batch is a
-// function of its step: the data continue where they ended only if steps have the same size. Settings in
-// Recipe::rejected are not compared. CorruptCheckpoint if a file of the tokenizer fails its checksum.
+// function of its step: the data continue where they ended only if steps have the same size. Another model is one
+// problem, whatever of it has changed. Settings in Recipe::rejected are not compared. CorruptCheckpoint if a file of
+// the tokenizer fails its checksum.
 Problems resume_changes(const ResumedRun& run, const checkpoint::Checkpoint& checkpoint);
 
-// resume_changes of the checkpoint that load_newest() (saver.h) would load if no tensor is corrupt. Adds the problems,
-// also if there are checkpoints and none is complete. Reads no tensors, writes nothing and does not communicate.
-void check_resume(const ResumedRun& run, Problems& problems);
+// resume_changes of the checkpoint that load_newest() (saver.h) would load if no tensor is corrupt; false if there is
+// none. Adds the problems, also if there are checkpoints and none is complete. Reads no tensors, writes nothing and
+// does not communicate.
+bool check_resume(const ResumedRun& run, Problems& problems);
+
+// Both `problems`, found before, and `changes`, of check_resume() if it found a checkpoint. Those of a key that has
+// changed are left out: `changes` has what to do. If the batch size does not divide, the hint is other ranks or another
+// micro-batch size, as the batch size is the checkpoint's.
+Problems as_resumed(const Recipe& recipe, int world, const Problems& problems, const Problems& changes);
 
 }  // namespace hawser::train

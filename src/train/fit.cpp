@@ -70,7 +70,7 @@ void FitRun::train() {
     if (result_.interrupted) return;
     if (done_ >= total_steps()) return;
   }
-  if (done_ >= total_steps()) {
+  if (nothing_to_do_) {
     log(cat("nothing to do: ", done_, " of ", total_steps(), " steps are done",
             done_ > total_steps() ? "; a run that was extended needs its larger train.steps or train.epochs again"
                                   : "; a larger train.steps or train.epochs extends the run"));

@@ -24,6 +24,7 @@
 #include "train/check_resume.h"
 #include "train/collect_facts.h"
 #include "train/fit_run.h"
+#include "train/restore_files.h"
 
 namespace hawser::train {
 
@@ -416,7 +417,8 @@ void FitRun::resume() {
     set_progress(state);
     if (validation_) unfinished_evaluation_ = report::from_json(state.unfinished_evaluation);
     if (unfinished_evaluation_ && unfinished_evaluation_->step != done_) unfinished_evaluation_.reset();
-    saver_->resumed(done_, unfinished_evaluation_.has_value());
+    nothing_to_do_ = done_ >= total_steps() && !unfinished_evaluation_;
+    saver_->resumed(done_, unfinished_evaluation_.has_value(), !nothing_to_do_);
     result_.checkpoint = checkpoint->folder();
     if (engine::same_validation(state.validation, validation_identity_)) {
       result_.initial_validation_loss = state.initial_validation_loss;
@@ -432,6 +434,11 @@ void FitRun::resume() {
   result_.output = plan_.files.folder;
   result_.adapter = has_frozen;
   if (!first_rank()) return;
+  if (nothing_to_do_) {
+    const std::string recipe = engine::run_state_of(checkpoint->metadata()).recipe;
+    restore_files(run_place(), recipe, phases_, [this](const std::string& line) { log(line); });
+    return;
+  }
   io::write_text_atomically(plan_.files.recipe, recipe_json(plan_.recipe) + "\n");
   const int ranks = world_ != nullptr ? world_->size() : 1;
   peak_flops_ = peak_flops(device_->kind(), device_->kind() == DeviceKind::cuda ? cuda_info().name : "",

@@ -176,6 +176,8 @@ class FitRun {
   std::int64_t refused_step_ = -1;  // the last step that a layer refused; it runs again
   bool rewinds_ = false;            // a retired step is to be replayed, and done_ counts it still
   bool slow_ = false;               // a step took longer than kSlowStep, on some rank
+  // The resumed checkpoint is of the last step, or of a later one: only missing files are written, there is no watch_.
+  bool nothing_to_do_ = false;
   std::int64_t done_ = 0, retired_ = 0;
   step::OptimizerProgress progress_of_retired_;                         // after the newest retired step
   double counted_tokens_ = 0, counted_seconds_ = 0, step_seconds_ = 0;  // step_seconds_: of the newest retired step

@@ -43,7 +43,7 @@ void set_aside_if_corrupt(const plan::RunFiles& files, const std::function<void(
 
 }  // namespace
 
-std::optional<double> restore_best(const plan::RunFiles& files, const std::string& validation,
+std::optional<double> restore_best(const plan::RunFiles& files, const std::string& validation, bool trains,
                                    const std::function<void(const std::string&)>& log) {
   const std::string& best = files.best;
   checkpoint::finish_keep(best);
@@ -53,9 +53,12 @@ std::optional<double> restore_best(const plan::RunFiles& files, const std::strin
     return state.validation.empty() || engine::same_validation(state.validation, validation);
   };
   std::optional<double> loss;
+  bool replaces = true;
   if (const auto state = state_in(best)) {
     if (comparable(*state)) {
       loss = state->validation_loss;
+    } else if (!trains) {
+      replaces = false;
     } else {
       const std::string folder = new_earlier_folder(files.folder);
       io::rename_path(best, folder + "/best");
@@ -74,7 +77,7 @@ std::optional<double> restore_best(const plan::RunFiles& files, const std::strin
     loss = state->validation_loss;
     better = folder;
   }
-  if (!better.empty()) checkpoint::keep_also_as(better, best);
+  if (!better.empty() && replaces) checkpoint::keep_also_as(better, best);
   return loss;
 }
 

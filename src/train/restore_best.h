@@ -17,8 +17,8 @@ namespace hawser::train {
 //
 // Only losses of the same validation data are compared (RunState::validation; `validation` is this run's). A `best` of
 // other validation data is moved to OUTPUT/earlier-N, with a line to `log`. Call on rank 0. UserError if files cannot
-// be renamed.
-std::optional<double> restore_best(const plan::RunFiles& files, const std::string& validation,
+// be renamed. `trains`: the run has steps left; if not, a `best` of other validation data stays.
+std::optional<double> restore_best(const plan::RunFiles& files, const std::string& validation, bool trains,
                                    const std::function<void(const std::string&)>& log);
 
 }  // namespace hawser::train

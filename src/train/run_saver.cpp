@@ -125,12 +125,12 @@ void RunSaver::evaluated(std::int64_t step, double loss) {
   best_step_ = step;
 }
 
-void RunSaver::resumed(std::int64_t step, bool evaluates) {
+void RunSaver::resumed(std::int64_t step, bool evaluates, bool trains) {
   saved_step_ = step;
   keeps_best_ = keeps_best_ || evaluates;
   if (!keeps_best_) return;
   const std::string text = engine::on_rank_zero(world_, [&]() -> std::string {
-    const auto loss = restore_best(plan_.files, hooks_.validation, hooks_.log);
+    const auto loss = restore_best(plan_.files, hooks_.validation, trains, hooks_.log);
     return loss ? fmt::format("{:a}", *loss) : "";
   });
   if (!text.empty()) best_loss_ = std::stod(text);

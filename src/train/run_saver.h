@@ -83,8 +83,9 @@ class RunSaver {
   void close_session();
   void open_session(engine::Session& session);
 
-  // The run resumes from this checkpoint, and first evaluates it if `evaluates`. Every rank calls it.
-  void resumed(std::int64_t step, bool evaluates);
+  // The run resumes from this checkpoint, and first evaluates it if `evaluates`. `trains`: it has steps left. Every
+  // rank calls it.
+  void resumed(std::int64_t step, bool evaluates, bool trains);
   std::int64_t saved_step() const { return saved_step_; }  // of the last complete checkpoint; -1: none
   const SaveTimes& times() const { return times_; }
   // The lowest validation loss so far, whose checkpoint is OUTPUT/best; nullopt without one.

@@ -1,6 +1,7 @@
-// A resume that is rejected changes nothing in the run's folder, although its text has changed.
+// A resume that is rejected, or has no step to run, changes nothing in the run's folder.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 
@@ -61,10 +62,10 @@ class RejectedResume : public ::testing::Test {
 };
 
 TEST_F(RejectedResume, WritesNothing) {
-  const std::string batch =
-      step_ +
-      "the checkpoint is from a run with another batch size (expected 4, got 8) at train.global_batch_size; try --set "
-      "train.global_batch_size=4, or --set output=... for a new run";
+  const std::string batch = step_ +
+                            "the checkpoint is from a run with another batch size (expected 4, got 8) at "
+                            "train.global_batch_size, --set; try --set "
+                            "train.global_batch_size=4, or --set output=... for a new run";
   for (const char* ranks : {"1", "2"}) rejected({"train.global_batch_size=8", "--ranks", ranks}, {batch});
 
   // All at once, with mistakes that have nothing to do with the checkpoint.
@@ -88,6 +89,54 @@ TEST_F(RejectedResume, WritesNothingWithoutACompleteCheckpoint) {
   rejected({}, {"out/checkpoints/step-00000005/tokenizer.json: ", "out/checkpoints: no older checkpoint; try "});
   fs::remove(place_.out() / "checkpoints/step-00000005/manifest.json");
   rejected({}, {"skipped: out/checkpoints/step-00000005", "out/checkpoints: none of the checkpoints is complete: "});
+}
+
+// Whatever the recipe asks for: no step is trained with it. What is missing is written again, as it was.
+TEST(FinishedResume, WritesWhatIsMissingAlone) {
+  const Workplace place;
+  const Words one = {"--ranks", "1", "train.evaluate_every=3", "report.tensorboard=true"};
+  const auto finished = [&](Words words) {
+    words.insert(words.end(), one.begin(), one.end());
+    words.emplace_back("--resume");
+    const Ended ended = run(place, words);
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    EXPECT_NE(ended.err.find("nothing to do: 6 of "), std::string::npos) << ended.err;
+  };
+  Words first = one;
+  first.emplace_back("train.steps=6");
+  ASSERT_EQ(run(place, first).code, 0);
+  const auto before = contents(place.out());
+  // Besides token files, which are those of other validation data for the evaluation.
+  const auto is_unchanged = [&](const Words& besides = {}) {
+    auto expected = before, after = contents(place.out());
+    for (auto* files : {&expected, &after}) {
+      std::erase_if(*files, [&](const auto& file) {
+        return file.first.starts_with("data/") || std::ranges::find(besides, file.first) != besides.end();
+      });
+    }
+    ASSERT_EQ(after.size(), expected.size());
+    for (const auto& [file, content] : expected) EXPECT_TRUE(after[file] == content) << file << " was written";
+  };
+  const Words others = {"train.steps=5", "optimizer.learning_rate=1"};
+  for (const Words& words : {Words{"train.steps=6"}, others, Words{"train.steps=6", "data.validation=train.jsonl"}}) {
+    SCOPED_TRACE(words.back());
+    finished(words);
+    is_unchanged();
+  }
+
+  const fs::path recipe = place.out() / "recipe.json", page = place.out() / "report.html";
+  fs::remove(recipe);
+  fs::remove(page);
+  finished(others);
+  EXPECT_TRUE(read_file(recipe.string()) == before.at("recipe.json").first);
+  EXPECT_FALSE(fs::exists(page)) << "with settings that the run did not have";
+  finished({"train.steps=6"});
+  EXPECT_NE(read_file(page.string()).find("6 / 6"), std::string::npos);
+  is_unchanged({"recipe.json", "report.html"});
+  // The page of a run that was killed after its last checkpoint.
+  std::ofstream(page) << "<!doctype html>\n<meta http-equiv=\"refresh\" content=\"30\">\n";
+  finished({"train.steps=6"});
+  EXPECT_NE(read_file(page.string()).find("6 / 6"), std::string::npos);
 }
 
 }  // namespace

@@ -418,7 +418,7 @@ TEST(Resume, RejectsAnotherTokenizer) {
   const std::string other = resume({"train.steps=7"}, 2);
   EXPECT_NE(
       other.find("step-00000006: the tokenizer has changed: tokenizer.json has changed, special_tokens_map.json is "
-                 "new at data.tokenizer; try --set data.tokenizer="),
+                 "new at data.tokenizer, --set; try --set data.tokenizer="),
       std::string::npos)
       << other;
   EXPECT_TRUE(contents(place.out() / "checkpoints") == saved);
@@ -460,7 +460,7 @@ TEST(Resume, RejectsAModelOrPrecisionThatComputesSomethingElse) {
   const Ended bf16 = run(place, {"--resume", "train.steps=6", "precision.compute=bf16"});
   EXPECT_EQ(bf16.code, 2) << bf16.err;
   EXPECT_NE(bf16.err.find("step-00000005: the compute dtype has changed (expected float32, got bfloat16) at "
-                          "precision.compute; try --set precision.compute=float32"),
+                          "precision.compute, --set; try --set precision.compute=float32"),
             std::string::npos)
       << bf16.err;
   EXPECT_TRUE(contents(place.out() / "checkpoints") == saved);
