@@ -1,8 +1,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "ops/activation/elementwise_cpu.h"
 #include "ops/activation/gelu.h"
-#include "ops/cpu/parallel.h"
 
 namespace hawser::ops::cpu {
 
@@ -33,38 +33,13 @@ Point point(Gelu kind, float x) {
 }  // namespace
 
 void gelu_forward(const GeluForward& args) {
-  dispatch_float(args.y.dtype(), [&](auto tag) {
-    using Act = decltype(tag);
-    const auto x = rows_of<Act>(args.x);
-    const auto y = rows_of<Act>(args.y);
-    parallel_pieces(y.count, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t t = begin; t < end; ++t) {
-        for (std::int64_t f = 0; f < y.columns; ++f) {
-          const auto value = static_cast<float>(x.row(t)[f]);
-          y.row(t)[f] = static_cast<Act>(value * point(args.kind, value).share);
-        }
-      }
-    });
-  });
+  each_forward(args, [&](float x) { return x * point(args.kind, x).share; });
 }
 
 void gelu_backward(const GeluBackward& args) {
-  dispatch_float(args.dy.dtype(), [&](auto tag) {
-    using Act = decltype(tag);
-    const auto x = rows_of<Act>(args.x);
-    const auto dy = rows_of<Act>(args.dy);
-    const auto dx = rows_of<Act>(args.dx);
-    const auto y = rows_of<Act>(args.y);
-    parallel_pieces(dy.count, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t t = begin; t < end; ++t) {
-        for (std::int64_t f = 0; f < dy.columns; ++f) {
-          const auto value = static_cast<float>(x.row(t)[f]), gradient = static_cast<float>(dy.row(t)[f]);
-          const Point at = point(args.kind, value);
-          dx.row(t)[f] = static_cast<Act>(gradient * at.slope);
-          if (y.data != nullptr) y.row(t)[f] = static_cast<Act>(value * at.share);
-        }
-      }
-    });
+  each_backward(args, [&](float x) {
+    const Point at = point(args.kind, x);
+    return ActivationPoint{x * at.share, at.slope};
   });
 }
 
