@@ -241,17 +241,18 @@ def check_slope(model, compute, gradients, generator):
     return error
 
 
-def main():
+def make_all(description, folder, cases, make_one):
+    """Writes each case to a folder of its own, and prints a line for it."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--output", default=os.path.join(root, "tests", "golden", "blocks"))
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--output", default=os.path.join(root, "tests", "golden", folder))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    for name in CASES:
-        folder = os.path.join(arguments.output, name)
-        shutil.rmtree(folder, ignore_errors=True)
-        print(make(name, folder), flush=True)
+    for name in cases:
+        of_case = os.path.join(arguments.output, name)
+        shutil.rmtree(of_case, ignore_errors=True)
+        print(make_one(name, of_case), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    make_all(__doc__.split("\n")[0], "blocks", CASES, make)

@@ -10,10 +10,6 @@ describes these models as data. The output depends only on this file, make_block
 tools/requirements-golden.txt.
 """
 
-import argparse
-import os
-import shutil
-
 import numpy as np
 import torch
 from transformers import (
@@ -98,17 +94,5 @@ def make(name, folder):
     return f"{name}: {count} labels, loss {loss.item():.6f}, slope off by {slope_error:.0e}"
 
 
-def main():
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--output", default=os.path.join(root, "tests", "golden", "heads"))
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    for name in CASES:
-        folder = os.path.join(arguments.output, name)
-        shutil.rmtree(folder, ignore_errors=True)
-        print(make(name, folder), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    make_blocks.make_all(__doc__.split("\n\n")[0], "heads", CASES, make)
