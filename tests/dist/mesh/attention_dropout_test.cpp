@@ -16,7 +16,7 @@ constexpr double kDropout = 0.25;
 
 // Recompute and backward draw the numbers of forward. With delayed weight gradients the norm has another order.
 TEST(AttentionDropout, EveryPolicyTrainsAlike) {
-  if (the_world->size() > 1) GTEST_SKIP() << "of one rank";
+  if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
   const models::Model model(description(kDropout));
   plan::Layout layout = testing::toy_layout({}, model);
   const testing::Training training{.inputs = {0, 1}};
@@ -33,7 +33,7 @@ TEST(AttentionDropout, EveryPolicyTrainsAlike) {
 
 // A micro-batch of four sequences, or two of two sequences.
 TEST(AttentionDropout, MicroBatchesTrainLikeOne) {
-  if (the_world->size() > 1) GTEST_SKIP() << "of one rank";
+  if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
   const models::Model model(description(kDropout));
   plan::Layout layout = testing::toy_layout({}, model);
   const testing::Trained two = testing::train(model, layout, {.micro_batches = 2, .inputs = {0, 1}});
@@ -49,7 +49,7 @@ TEST(AttentionDropout, MicroBatchesTrainLikeOne) {
 
 // Without it, training has another loss, and a pass that does not train has no other.
 TEST(AttentionDropout, IsOfTraining) {
-  if (the_world->size() > 1) GTEST_SKIP() << "of one rank";
+  if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
   std::vector<double> trained, evaluated;
   for (const double dropout : {0.0, kDropout}) {
     const models::Model model(description(dropout));
