@@ -1,6 +1,5 @@
 // Builders of schema rows, one for each kind of value. Internal to config/.
 //
-// A field is named by an accessor that accepts a const and a mutable recipe:
 //   integer("train.steps", HAWSER_FIELD(train.steps), {.min = 1}, "optimizer steps")
 #pragma once
 
@@ -18,12 +17,21 @@
 #include "base/cat.h"
 #include "config/schema.h"
 
-#define HAWSER_FIELD(path)    \
-  [](auto& recipe) -> auto& { \
-    return recipe.path;       \
-  }
+#define HAWSER_FIELD(path) ::hawser::rows::FieldOf(+[](Recipe & recipe) -> auto& { return recipe.path; })
 
 namespace hawser::rows {
+
+// A field of the recipe. Fields of equal types have one type, so that a builder is compiled once for them.
+template <class Value>
+class FieldOf {
+ public:
+  explicit FieldOf(Value& (*access)(Recipe&)) : access_(access) {}
+  Value& operator()(Recipe& recipe) const { return access_(recipe); }
+  const Value& operator()(const Recipe& recipe) const { return access_(const_cast<Recipe&>(recipe)); }
+
+ private:
+  Value& (*access_)(Recipe&);
+};
 
 template <class Field>
 using ValueOf = std::remove_cvref_t<std::invoke_result_t<Field, Recipe&>>;
