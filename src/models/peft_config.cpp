@@ -13,7 +13,7 @@ namespace hawser::models {
 
 namespace {
 
-constexpr std::int64_t kMaxConfigBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxAdapterConfigBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxRank = std::int64_t{1} << 20;
 
 std::string in_folder(const std::string& folder, const char* file) {
@@ -102,7 +102,7 @@ std::optional<LoraConfig> read_lora_config(const std::string& folder, Problems& 
          .expected = cat("a folder with ", kAdapterConfigFile, " and ", kAdapterWeightsFile, ", as PEFT saves it")});
     return std::nullopt;
   }
-  const auto json = io::parse_json(io::read_text(file, kMaxConfigBytes), file, "", 0, problems);
+  const auto json = io::parse_json(io::read_text(file, kMaxAdapterConfigBytes), file, "", 0, problems);
   if (!json) return std::nullopt;
   if (!json->is_object()) {
     problems.add({.file = file, .what = "not an adapter's settings", .expected = "a JSON object", .got = shown(*json)});

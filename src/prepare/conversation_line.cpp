@@ -9,7 +9,7 @@
 namespace hawser::prepare {
 namespace {
 
-using Json = ConversationReader::Json;
+using Json = nlohmann::ordered_json;
 
 constexpr std::array kUserNames = {"human", "prompter"};
 constexpr std::array kAssistantNames = {"gpt", "bot", "model", "chatbot", "chatgpt", "ai", "bing", "bard"};

@@ -12,7 +12,7 @@ namespace hawser::prepare {
 namespace {
 
 // Up to kWhole tokens all are hashed; above, kBlocks evenly spaced blocks and the last one, which bounds the cost.
-constexpr std::int64_t kWhole = std::int64_t{4} << 20, kBlock = std::int64_t{1} << 14, kBlocks = 256;
+constexpr std::int64_t kWhole = std::int64_t{4} << 20, kBlockTokens = std::int64_t{1} << 14, kBlocks = 256;
 
 template <class Number>
 std::uint64_t add(std::uint64_t hash, const std::vector<Number>& numbers) {
@@ -27,12 +27,12 @@ DataIdentity identity_of(const TokenFile& file) {
   std::vector<std::int64_t> bounds;
   for (std::int64_t s = 0; s < file.sequences(); ++s) {
     bounds.push_back(file.begin(s));
-    if (bounds.size() < static_cast<std::size_t>(kBlock) && s + 1 < file.sequences()) continue;
+    if (bounds.size() < static_cast<std::size_t>(kBlockTokens) && s + 1 < file.sequences()) continue;
     hash = add(hash, bounds);
     bounds.clear();
   }
   const auto add_tokens = [&](std::int64_t from) {
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min(kBlock, file.tokens() - from)));
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min(kBlockTokens, file.tokens() - from)));
     file.read(from, ids);
     hash = add(hash, ids);
     if (!file.has_labels()) return;
@@ -40,10 +40,10 @@ DataIdentity identity_of(const TokenFile& file) {
     hash = add(hash, ids);
   };
   if (file.tokens() <= kWhole) {
-    for (std::int64_t from = 0; from < file.tokens(); from += kBlock) add_tokens(from);
+    for (std::int64_t from = 0; from < file.tokens(); from += kBlockTokens) add_tokens(from);
   } else {
-    for (std::int64_t b = 0; b < kBlocks; ++b) add_tokens((file.tokens() - kBlock) / (kBlocks - 1) * b);
-    add_tokens(file.tokens() - kBlock);
+    for (std::int64_t b = 0; b < kBlocks; ++b) add_tokens((file.tokens() - kBlockTokens) / (kBlocks - 1) * b);
+    add_tokens(file.tokens() - kBlockTokens);
   }
   identity.fingerprint = hash;
   return identity;

@@ -14,7 +14,7 @@
 namespace hawser::prepare {
 namespace {
 
-using Json = nlohmann::ordered_json;  // preserves the order of keys for templates
+using Json = nlohmann::ordered_json;
 
 // Parses one line and reports its problems.
 class LineReader {

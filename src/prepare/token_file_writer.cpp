@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace token_index;
 
-constexpr std::size_t kBlock = std::size_t{1} << 16;  // elements copied at a time
+constexpr std::size_t kCopyBlock = std::size_t{1} << 16;  // elements copied at a time
 
 template <class T>
 T load(std::span<const std::byte> bytes, std::int64_t index) {
@@ -128,8 +128,8 @@ void TokenFileDraft::finish() {
   index.write_value(static_cast<std::uint64_t>(at_.documents + 1));
   const io::MappedFile lengths(lengths_.path()), bounds(bounds_.path());
   const auto copy = [&](std::span<const std::byte> bytes) {
-    for (std::size_t from = 0; from < bytes.size(); from += kBlock) {
-      index.write(bytes.data() + from, std::min(kBlock, bytes.size() - from));
+    for (std::size_t from = 0; from < bytes.size(); from += kCopyBlock) {
+      index.write(bytes.data() + from, std::min(kCopyBlock, bytes.size() - from));
     }
   };
   copy(lengths.bytes());

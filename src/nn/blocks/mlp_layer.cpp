@@ -2,6 +2,8 @@
 // Linear::rows.
 #include "nn/blocks/mlp_layer.h"
 
+#include "ops/copy/add.h"
+
 namespace hawser::nn {
 
 namespace {

@@ -214,7 +214,7 @@ std::string_view stripped(std::string_view text, const Normalizer::Strip& step) 
   return text;
 }
 
-struct Apply {
+struct ApplyNormalizer {
   std::string_view text;
   Regex::Scratch& regex;
   std::string& out;
@@ -291,7 +291,7 @@ struct Apply {
 std::string_view Normalizer::run(std::string_view text, Scratch& scratch, Regex::Scratch& regex, int& first) const {
   for (const Step& step : steps_) {
     scratch.next.clear();
-    if (!std::visit(Apply{text, regex, scratch.next, first}, step)) continue;
+    if (!std::visit(ApplyNormalizer{text, regex, scratch.next, first}, step)) continue;
     scratch.now.swap(scratch.next);
     text = scratch.now;
   }

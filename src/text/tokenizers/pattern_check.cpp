@@ -40,10 +40,6 @@ bool overlaps_folding(char32_t first, char32_t last) {
                      [&](const auto& range) { return range.first <= last && first <= range.second; });
 }
 
-std::invalid_argument rejected(std::string_view construct) {
-  return std::invalid_argument(cat("regular expression construct not supported: ", construct));
-}
-
 class Checker {
  public:
   explicit Checker(std::string_view pattern) : pattern_(pattern) {}
@@ -124,7 +120,7 @@ class Checker {
         if (peek() == ')') {
           ++at_;
           // In the middle, Oniguruma extends the scope over the following alternatives: a(?i)b|c is a(?i:b|c).
-          if (group.begin > 0) throw rejected(cat(shown(group.begin), " after the start of a pattern"));
+          if (group.begin > 0) throw unsupported_construct(cat(shown(group.begin), " after the start of a pattern"));
           return;
         }
         ++at_;
@@ -146,7 +142,8 @@ class Checker {
     if (group.look) before_ = 0;
     const bool may_be_empty = group.may_be_empty || group.alternative_may_be_empty;
     const bool unbounded = add_atom(may_be_empty || group.look);
-    if (may_be_empty && unbounded) throw rejected(cat("repeated group that may be empty: ", shown(group.begin)));
+    if (may_be_empty && unbounded)
+      throw unsupported_construct(cat("repeated group that may be empty: ", shown(group.begin)));
   }
 
   // Adds an atom to its alternative and reads its quantifier. Returns whether that has no upper limit.
@@ -179,11 +176,12 @@ class Checker {
   void literal(char32_t c) {
     const char32_t before = std::exchange(before_, 0);
     if (ignore_case_) {
-      if (overlaps_folding(c, c)) throw rejected(cat("U+", hexadecimal(c), " in (?i)"));
+      if (overlaps_folding(c, c)) throw unsupported_construct(cat("U+", hexadecimal(c), " in (?i)"));
       before_ = c < 0x80 ? static_cast<char32_t>(std::tolower(static_cast<int>(c))) : c;
       for (const std::u32string_view pair : {U"ss", U"st", U"ff", U"fi", U"fl"}) {
         if (pair[0] == before && pair[1] == before_) {
-          throw rejected(cat("letters ", static_cast<char>(before), static_cast<char>(before_), " in (?i)"));
+          throw unsupported_construct(
+              cat("letters ", static_cast<char>(before), static_cast<char>(before_), " in (?i)"));
         }
       }
     }
@@ -251,7 +249,7 @@ class Checker {
       if (!member(low)) {
         if (at_ == pattern_.size()) return;
         const std::string_view set = escaped_set();
-        if (ignore_case_ && !has_no_letters(set)) throw rejected(cat(set, " inside [ ] in (?i)"));
+        if (ignore_case_ && !has_no_letters(set)) throw unsupported_construct(cat(set, " inside [ ] in (?i)"));
         continue;
       }
       high = low;
@@ -260,7 +258,8 @@ class Checker {
         if (!member(high)) high = low;
       }
       if (ignore_case_ && overlaps_folding(low, high)) {
-        throw rejected(cat("U+", hexadecimal(low), low == high ? "" : cat(" to U+", hexadecimal(high)), " in (?i)"));
+        throw unsupported_construct(
+            cat("U+", hexadecimal(low), low == high ? "" : cat(" to U+", hexadecimal(high)), " in (?i)"));
       }
     }
     if (at_ < pattern_.size()) ++at_;
@@ -282,6 +281,10 @@ class Checker {
 };
 
 }  // namespace
+
+std::invalid_argument unsupported_construct(std::string_view construct) {
+  return std::invalid_argument(cat("regular expression construct not supported: ", construct));
+}
 
 void check_pattern(std::string_view pattern) {
   Checker(pattern).run();

@@ -3,11 +3,15 @@
 // groups that may match the empty text.
 #pragma once
 
+#include <stdexcept>
 #include <string_view>
 
 namespace hawser::text {
 
 // `pattern`: in Oniguruma syntax. Throws std::invalid_argument, which names the construct.
 void check_pattern(std::string_view pattern);
+
+// The exception for a construct that Hawser does not match.
+std::invalid_argument unsupported_construct(std::string_view construct);
 
 }  // namespace hawser::text

@@ -14,6 +14,7 @@
 #include "base/cat.h"
 #include "base/error.h"
 #include "base/utf8.h"
+#include "text/tokenizers/pattern_check.h"
 #include "text/tokenizers/recent_unicode.h"
 #include "text/tokenizers/unicode.h"
 
@@ -31,10 +32,6 @@ constexpr std::string_view kWordNumbers = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 // Properties, other than general categories and scripts, that recent versions of Unicode did not change.
 constexpr std::string_view kSameProperties[] = {
     "Any", "ASCII", "White_Space", "Space", "Hex_Digit", "ASCII_Hex_Digit", "Quotation_Mark", "Extended_Pictographic"};
-
-std::invalid_argument rejected(std::string_view construct) {
-  return std::invalid_argument(cat("regular expression construct not supported: ", construct));
-}
 
 constexpr std::size_t kShown = 60;  // characters of a pattern shown before the position of an error
 
@@ -147,7 +144,7 @@ class Translator {
         open_class();
       } else if (in_class_) {
         if (c == ']') in_class_ = false;
-        if (c == '&' && peek(1) == '&') throw rejected("&& inside [ ]");
+        if (c == '&' && peek(1) == '&') throw unsupported_construct("&& inside [ ]");
         copy();
       } else {
         if (c == '(' && peek(1) == '?') check_options();
@@ -156,7 +153,8 @@ class Translator {
           ++at_;
           continue;
         }
-        if (c == '}' && peek(1) == '+') throw rejected("{n,m}+");  // greedy in Oniguruma, possessive in PCRE2
+        if (c == '}' && peek(1) == '+')
+          throw unsupported_construct("{n,m}+");  // greedy in Oniguruma, possessive in PCRE2
         copy();
       }
     }
@@ -169,7 +167,7 @@ class Translator {
 
   // Writes a set: as members inside a class, else as a class.
   void set(const std::string& members, bool negated, std::string_view construct) {
-    if (in_class_ && negated) throw rejected(cat(construct, " inside [ ]"));
+    if (in_class_ && negated) throw unsupported_construct(cat(construct, " inside [ ]"));
     out_ += in_class_ ? members : cat(negated ? "[^" : "[", members, "]");
   }
 
@@ -190,7 +188,7 @@ class Translator {
                                 (static_cast<unsigned char>(kind) < 0x80 && std::ispunct(kind)))) {
       out_ += construct;
     } else {
-      throw rejected(construct);
+      throw unsupported_construct(construct);
     }
     at_ += 2;
   }
@@ -199,7 +197,8 @@ class Translator {
   // Script.
   void property(bool negated) {
     const std::size_t close = pattern_.find('}', at_);
-    if (peek(2) != '{' || peek(3) == '^' || close == std::string_view::npos) throw rejected("\\p without {Name}");
+    if (peek(2) != '{' || peek(3) == '^' || close == std::string_view::npos)
+      throw unsupported_construct("\\p without {Name}");
     const std::string_view name = pattern_.substr(at_ + 3, close - at_ - 3);
     const std::string_view whole = pattern_.substr(at_, close + 1 - at_);
     at_ = close + 1;
@@ -217,10 +216,10 @@ class Translator {
       more = recent_members({name});
     } else if (is_property(cat("\\p{sc:", name, "}"))) {
       positive = cat("\\p{sc:", name, "}");
-      if (has_property(0x378, positive)) throw rejected(whole);  // unassigned: the script Unknown
+      if (has_property(0x378, positive)) throw unsupported_construct(whole);  // unassigned: the script Unknown
       if (recent_) more = recent_members_of_script(positive);
     } else if (std::find(std::begin(kSameProperties), std::end(kSameProperties), name) == std::end(kSameProperties)) {
-      throw rejected(whole);
+      throw unsupported_construct(whole);
     }
     if (!more.empty()) {
       set(positive + more, negated, whole);
@@ -230,7 +229,7 @@ class Translator {
   }
 
   void open_class() {
-    if (in_class_) throw rejected("[ inside [ ]");
+    if (in_class_) throw unsupported_construct("[ inside [ ]");
     in_class_ = true;
     copy();
     if (peek(0) == '^') copy();
@@ -244,7 +243,7 @@ class Translator {
   // i is the only inline option with the same meaning in both.
   void check_options() const {
     for (std::size_t i = 2; std::isalpha(static_cast<unsigned char>(peek(i))) || peek(i) == '-'; ++i) {
-      if (peek(i) != 'i' && peek(i) != '-') throw rejected(pattern_.substr(at_, i + 1));
+      if (peek(i) != 'i' && peek(i) != '-') throw unsupported_construct(pattern_.substr(at_, i + 1));
     }
   }
 

@@ -17,7 +17,7 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
   }
 }
 
-struct Apply {
+struct ApplyDecoder {
   Tokens& tokens;
 
   void operator()(const Decoder::ByteLevel&) const {
@@ -144,7 +144,7 @@ int value_of_byte_token(std::string_view token) {
 }
 
 std::string Decoder::run(std::vector<std::string> tokens) const {
-  for (const Step& step : steps_) std::visit(Apply{tokens}, step);
+  for (const Step& step : steps_) std::visit(ApplyDecoder{tokens}, step);
   return joined(tokens, space_between_ ? " " : "");
 }
 
