@@ -168,7 +168,7 @@ class Arena {
 
 struct CpuOptions {
   int threads = 1;               // OpenMP threads of each stream's parallel regions
-  double random_delay_s = 0;     // for tests: max seconds of a random sleep before each task of a stream
+  double random_delay_s = 0;     // for tests: max seconds of a random sleep before a quarter of a stream's tasks
   std::uint64_t delay_seed = 1;  // of the random sleeps
 };
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options = {});

@@ -9,7 +9,7 @@
 #include "device/device.h"
 
 namespace hawser {
-namespace {
+namespace device_test {
 
 TEST(CpuStream, RunsInOrderAndEventsOrderStreams) {
   const auto device = make_cpu_device({.random_delay_s = 0.002});
@@ -132,5 +132,5 @@ TEST(Arena, MovesAndFrees) {
   EXPECT_EQ(arena.data(), nullptr);  // NOLINT: moved-from is empty by contract
 }
 
-}  // namespace
+}  // namespace device_test
 }  // namespace hawser

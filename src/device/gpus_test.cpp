@@ -8,7 +8,7 @@
 #include "base/testing/temporary_folder.h"
 
 namespace hawser {
-namespace {
+namespace gpus_test {
 
 const GpuProperties kH100{"NVIDIA H100 80GB HBM3", 9, 0};
 const GpuProperties kA100{"NVIDIA A100-SXM4-80GB", 8, 0};
@@ -62,5 +62,5 @@ TEST(Gpus, TheDriversFolderNamesThemWithoutCuda) {
   EXPECT_TRUE(driver_gpus(folder.path("absent")).empty());
 }
 
-}  // namespace
+}  // namespace gpus_test
 }  // namespace hawser

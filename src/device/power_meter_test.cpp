@@ -6,10 +6,11 @@
 #include <stdexcept>
 
 #include "base/clock.h"
+#include "base/testing/test_paths.h"
 #include "device/device.h"
 
 namespace hawser {
-namespace {
+namespace power_meter_test {
 
 using Clock = PowerMeter::Clock;
 using std::chrono::milliseconds;
@@ -17,7 +18,7 @@ using std::chrono::milliseconds;
 // The fake library's own functions. Loading it again, as NvmlGpu does, gives the same one.
 class FakeNvml {
  public:
-  explicit FakeNvml(const char* path = FAKE_NVML) : library_(dlopen(path, RTLD_NOW | RTLD_LOCAL)) {
+  explicit FakeNvml(const char* path = testing::kFakeNvml) : library_(dlopen(path, RTLD_NOW | RTLD_LOCAL)) {
     if (library_ == nullptr) throw std::runtime_error(dlerror());
   }
   ~FakeNvml() { dlclose(library_); }
@@ -41,31 +42,31 @@ TEST(NvmlGpu, IsFoundByItsBusId) {
   fake.set(1, "power_mw", 699'500);
   fake.set(1, "reasons", 0x4);
   fake.set(1, "energy_of_a_call", 35'000);
-  const auto gpu = NvmlGpu::open("0000:43:00.0", FAKE_NVML);
+  const auto gpu = NvmlGpu::open("0000:43:00.0", testing::kFakeNvml);
   ASSERT_NE(gpu, nullptr);
   EXPECT_EQ(gpu->sm_clock_mhz(), 1545.0);
   EXPECT_EQ(gpu->watts(), 699.5);
   EXPECT_EQ(gpu->clock_reasons(), 0x4u);
   EXPECT_EQ(gpu->energy_mj(), 1'035'000u);
   EXPECT_EQ(gpu->energy_mj(), 1'070'000u);
-  EXPECT_EQ(NvmlGpu::open("0000:1B:00.0", FAKE_NVML)->sm_clock_mhz(), 1980.0);
+  EXPECT_EQ(NvmlGpu::open("0000:1B:00.0", testing::kFakeNvml)->sm_clock_mhz(), 1980.0);
 }
 
 TEST(NvmlGpu, IsAbsentWithoutTheLibraryOrTheGpu) {
   const FakeNvml fake;
   EXPECT_EQ(NvmlGpu::open("0000:1B:00.0", "libno-such-nvml.so.1"), nullptr);
-  EXPECT_EQ(NvmlGpu::open("0000:99:00.0", FAKE_NVML), nullptr);
-  EXPECT_EQ(NvmlGpu::open(make_cpu_device()->bus_id(), FAKE_NVML), nullptr);
+  EXPECT_EQ(NvmlGpu::open("0000:99:00.0", testing::kFakeNvml), nullptr);
+  EXPECT_EQ(NvmlGpu::open(make_cpu_device()->bus_id(), testing::kFakeNvml), nullptr);
   EXPECT_EQ(NvmlGpu::open("0000:1B:00.0", "libm.so.6"), nullptr);  // a library without its functions
   EXPECT_EQ(fake.initialised(), 0);
 }
 
 TEST(NvmlGpu, LeavesOutWhatTheDriverDoesNotReport) {
-  const FakeNvml fake(FAKE_NVML_OLD);
+  const FakeNvml fake(testing::kOldNvml);
   fake.set(0, "power_mw", 600'000);
   fake.set(0, "reasons", 0x40);
   fake.set(0, "has_clock", 0);
-  const auto gpu = NvmlGpu::open("0000:1B:00.0", FAKE_NVML_OLD);
+  const auto gpu = NvmlGpu::open("0000:1B:00.0", testing::kOldNvml);
   ASSERT_NE(gpu, nullptr);
   EXPECT_EQ(gpu->energy_mj(), std::nullopt);
   EXPECT_EQ(gpu->sm_clock_mhz(), std::nullopt);
@@ -172,7 +173,7 @@ TEST(PowerMeter, SamplesOnAThreadOfItsOwn) {
   fake.set(0, "reasons", 0x4);
   {
     const Clock::time_point begin = Clock::now();
-    const PowerMeter meter(NvmlGpu::open("0000:1B:00.0", FAKE_NVML), milliseconds(1));
+    const PowerMeter meter(NvmlGpu::open("0000:1B:00.0", testing::kFakeNvml), milliseconds(1));
     PowerUse use;
     while (!use.joules && seconds_since(begin) < 20) use = meter.between(begin, Clock::now());
     EXPECT_TRUE(use.joules);
@@ -196,5 +197,5 @@ TEST(PowerMeter, WithoutAGpuHasNoFigures) {
   EXPECT_FALSE(use.joules || use.watts || use.sm_clock_mhz || use.clock_reasons);
 }
 
-}  // namespace
+}  // namespace power_meter_test
 }  // namespace hawser

@@ -1,5 +1,6 @@
 #include <omp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 #include <atomic>
 #include <chrono>
@@ -66,6 +67,8 @@ void try_team(int threads) {
   end();
 }
 
+constexpr double kDelayedShare = 0.25;  // tasks before which CpuOptions::random_delay_s sleeps
+
 class CpuStream : public Stream {
  public:
   CpuStream(std::string name, const CpuOptions& options)
@@ -124,6 +127,7 @@ class CpuStream : public Stream {
 
   void run() {
     omp_set_num_threads(options_.threads);
+    if (options_.random_delay_s > 0) prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the default lengthens sleeps by 50 us
     for (;;) {
       Task task;
       {
@@ -135,7 +139,8 @@ class CpuStream : public Stream {
         busy_ = true;
       }
       if (options_.random_delay_s > 0) {
-        std::this_thread::sleep_for(std::chrono::duration<double>(options_.random_delay_s * delays_.uniform(done_++)));
+        const double share = delays_.uniform(done_++) / kDelayedShare;
+        if (share < 1) std::this_thread::sleep_for(std::chrono::duration<double>(options_.random_delay_s * share));
       }
       if (!(task.skippable && failed_)) {
         try {
