@@ -10,7 +10,7 @@ endif()
 set(CMAKE_CUDA_ARCHITECTURES 90a-real)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
 if(CCACHE)
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${HAWSER_COMPILER_LAUNCHER})
 endif()
 enable_language(CUDA)
 # CMake 3.25 does not know that nvcc supports C++20.

@@ -13,7 +13,7 @@
 #include "base/units.h"
 
 namespace hawser {
-namespace {
+namespace base_test {
 
 TEST(Philox, AgreesWithThePublishedKnownAnswers) {
   EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}), (PhiloxWords{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
@@ -211,5 +211,5 @@ TEST(Check, ThrowsAnInternalErrorWithFileAndLine) {
   }
 }
 
-}  // namespace
+}  // namespace base_test
 }  // namespace hawser

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace hawser {
-namespace {
+namespace hub_name_test {
 
 TEST(HubName, HasOneSlashAndAnOptionalRevision) {
   const auto name = parse_hub_name("HuggingFaceTB/SmolLM2-135M");
@@ -37,5 +37,5 @@ TEST(HubName, IsInTheFoldersOfTheCache) {
   }
 }
 
-}  // namespace
+}  // namespace hub_name_test
 }  // namespace hawser

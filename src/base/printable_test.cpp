@@ -6,7 +6,7 @@
 #include "base/utf8.h"
 
 namespace hawser {
-namespace {
+namespace printable_test {
 
 TEST(Printable, KeepsOrdinaryText) {
   for (const char* text : {"", "loss 3.5", "naïve Größe", "日本語", "👍 ok", "\u200d joined"}) {
@@ -49,5 +49,5 @@ TEST(Printable, AppliesToProblems) {
   EXPECT_EQ(problem.line(), "a^[]0;title^G.yaml: unknown key (got x<U+202E>y z)");
 }
 
-}  // namespace
+}  // namespace printable_test
 }  // namespace hawser

@@ -9,7 +9,7 @@
 #include "base/testing/temporary_folder.h"
 
 namespace hawser::batches {
-namespace {
+namespace batch_loader_test {
 
 using Ids = std::vector<std::int32_t>;
 
@@ -196,5 +196,5 @@ TEST(BatchShape, FollowsPackingAndRanks) {
   EXPECT_EQ(batch_shape(packing, 1, 1, 6).chunks_per_rank, 1);
 }
 
-}  // namespace
+}  // namespace batch_loader_test
 }  // namespace hawser::batches

@@ -7,7 +7,7 @@
 #include "batches/batch_loader.h"
 
 namespace hawser::batches {
-namespace {
+namespace labels_test {
 
 constexpr std::int32_t kNone = prepare::kIgnoredLabel;
 
@@ -109,5 +109,5 @@ TEST(Labels, OfOtherDataAreRejected) {
             "rows, got classes of documents, at their first rows)");
 }
 
-}  // namespace
+}  // namespace labels_test
 }  // namespace hawser::batches

@@ -10,7 +10,7 @@
 #include "batches/micro_batch.h"
 
 namespace hawser::batches {
-namespace {
+namespace segments_test {
 
 using Lengths = std::vector<std::int32_t>;
 
@@ -453,5 +453,5 @@ TEST(Segments, BoundsAreReached) {
   EXPECT_EQ(max_segments(3, 5, 4, 2).off_diagonal, 12);
 }
 
-}  // namespace
+}  // namespace segments_test
 }  // namespace hawser::batches

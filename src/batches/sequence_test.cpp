@@ -14,7 +14,7 @@
 #include "batches/sequence_packer.h"
 
 namespace hawser::batches {
-namespace {
+namespace sequence_test {
 
 using Ids = std::vector<std::int32_t>;
 
@@ -245,5 +245,5 @@ TEST(SequenceAt, ReturnsEverySequenceOncePerEpochInANewOrder) {
   EXPECT_EQ(first.back(), 49);
 }
 
-}  // namespace
+}  // namespace sequence_test
 }  // namespace hawser::batches

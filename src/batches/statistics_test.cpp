@@ -8,11 +8,11 @@
 #include "batches/sequence_packer.h"
 
 namespace hawser::batches {
-namespace {
+namespace statistics_test {
 
 using Ids = std::vector<std::int32_t>;
 
-class Statistics : public testing::Test {
+class Statistics : public ::testing::Test {
  protected:
   std::shared_ptr<const prepare::TokenFile> write(const Ids& lengths, bool labels = false) {
     prepare::TokenFileWriter writer(folder_.path("t"), 100);
@@ -102,5 +102,5 @@ TEST_F(Statistics, OfLabeledTokens) {
   EXPECT_EQ(learned_statistics(*write({4, 5})).learned, 9);
 }
 
-}  // namespace
+}  // namespace statistics_test
 }  // namespace hawser::batches

@@ -7,7 +7,7 @@
 #include "batches/batch_loader.h"
 
 namespace hawser::batches {
-namespace {
+namespace tables_test {
 
 using Entry = TableSpec::Entry;
 
@@ -150,5 +150,5 @@ TEST(Tables, AreInTheHashOfAStep) {
   EXPECT_NE(hash(other), hash(sequence_of(0, 5)));
 }
 
-}  // namespace
+}  // namespace tables_test
 }  // namespace hawser::batches

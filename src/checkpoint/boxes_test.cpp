@@ -5,7 +5,7 @@
 #include <numeric>
 
 namespace hawser::checkpoint {
-namespace {
+namespace boxes_test {
 
 TEST(Boxes, IntersectAndContain) {
   const Region a{{0, 2}, {4, 4}}, b{{3, 0}, {5, 3}};
@@ -54,5 +54,5 @@ TEST(Boxes, CopyBetweenBoxesAndTypes) {
   EXPECT_EQ(cast_run(DType::i32, DType::f32), nullptr);
 }
 
-}  // namespace
+}  // namespace boxes_test
 }  // namespace hawser::checkpoint

@@ -11,7 +11,7 @@
 #include "io/json.h"
 
 namespace hawser::checkpoint {
-namespace {
+namespace checkpoint_test {
 
 using namespace testing;  // NOLINT
 
@@ -371,5 +371,5 @@ TEST(Checkpoint, RejectsOtherVersionsAndNamesByteRanges) {
   EXPECT_EQ(corrupt.size(), 1u);
 }
 
-}  // namespace
+}  // namespace checkpoint_test
 }  // namespace hawser::checkpoint

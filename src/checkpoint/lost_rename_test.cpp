@@ -12,16 +12,13 @@
 #include "checkpoint/save.h"
 #include "checkpoint/testing/states.h"
 
-namespace {
-
-bool g_lost = false;  // renames to .../step-* and .../best
-
-}  // namespace
+static bool lose_renames = false;  // to .../step-* and .../best
 
 // In place of the C library's, for this test program.
 extern "C" int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) noexcept {
   const char* name = std::strrchr(to, '/');
-  if (g_lost && name != nullptr && (std::strncmp(name, "/step-", 6) == 0 || std::strcmp(name, "/best") == 0)) return 0;
+  if (lose_renames && name != nullptr && (std::strncmp(name, "/step-", 6) == 0 || std::strcmp(name, "/best") == 0))
+    return 0;
   return static_cast<int>(::syscall(SYS_renameat2, from_folder, from, to_folder, to, flags));
 }
 extern "C" int rename(const char* from, const char* to) noexcept {
@@ -29,7 +26,7 @@ extern "C" int rename(const char* from, const char* to) noexcept {
 }
 
 namespace hawser::checkpoint {
-namespace {
+namespace lost_rename_test {
 
 using namespace testing;  // NOLINT
 
@@ -47,14 +44,14 @@ TEST(LostRename, IsAnErrorOfTheSave) {
     return wanted[0].holds(version);
   };
   const auto error = [](const auto& call) -> std::string {
-    g_lost = true;
+    lose_renames = true;
     std::string line = "none";
     try {
       call();
     } catch (const UserError& found) {
       line = found.what();
     }
-    g_lost = false;
+    lose_renames = false;
     return line;
   };
   const auto expect_lost = [](const std::string& line) {
@@ -75,5 +72,5 @@ TEST(LostRename, IsAnErrorOfTheSave) {
   EXPECT_TRUE(holds(step, 2));
 }
 
-}  // namespace
+}  // namespace lost_rename_test
 }  // namespace hawser::checkpoint

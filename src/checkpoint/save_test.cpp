@@ -19,7 +19,7 @@
 #include "io/files.h"
 
 namespace hawser::checkpoint {
-namespace {
+namespace save_test {
 
 using namespace testing;  // NOLINT
 
@@ -458,5 +458,5 @@ TEST(Save, ReportsUnwritableFoldersBeforeSaving) {
   expect_line(error_of([&] { SaveSession::begin({.root = root / "file"}); }), "cannot create the folder");
 }
 
-}  // namespace
+}  // namespace save_test
 }  // namespace hawser::checkpoint

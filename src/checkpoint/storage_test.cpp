@@ -11,7 +11,7 @@
 #include "checkpoint/testing/states.h"
 
 namespace hawser::checkpoint {
-namespace {
+namespace storage_test {
 
 using namespace testing;  // NOLINT
 
@@ -165,5 +165,5 @@ TEST(Storage, SplitsPaths) {
   EXPECT_EQ(joined("/b"), "/|b");
 }
 
-}  // namespace
+}  // namespace storage_test
 }  // namespace hawser::checkpoint

@@ -12,7 +12,7 @@
 #include "config/config.h"
 
 namespace hawser::cli {
-namespace {
+namespace cli_test {
 
 namespace fs = std::filesystem;
 
@@ -288,5 +288,5 @@ TEST_F(Binary, WritesARecipeThatReadsBack) {
            {"models/none: no such model (expected a model folder or a config.json) at --model"});
 }
 
-}  // namespace
+}  // namespace cli_test
 }  // namespace hawser::cli

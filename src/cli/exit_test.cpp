@@ -26,7 +26,7 @@
 #include "launch/stop.h"
 
 namespace hawser::cli {
-namespace {
+namespace exit_test {
 
 constexpr const char* kLine =
     "^hawser: out of memory; try fewer ranks, a smaller model or a higher limit \\(ulimit -v\\)\n$";
@@ -117,11 +117,11 @@ TEST_F(WithoutMemoryDeathTest, LibrariesThatGiveUpEndInTheLine) {
 }
 
 TEST(ReportError, ReportsEveryLineAndTheCode) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   EXPECT_EQ(report_error(Error(ExitCode::bad_input, "one\ntwo\n\nfour")), 2);
   EXPECT_EQ(report_error(std::runtime_error(std::string(10000, 'x') + "\nnext")), 1);
   print("rank 1: ", "a\nb\n");
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
             "hawser: one\nhawser: two\nhawser: \nhawser: four\nhawser: internal error: " + std::string(10000, 'x') +
                 "\nhawser: next\nhawser: rank 1: a\nhawser: rank 1: b\n");
 }
@@ -217,5 +217,5 @@ TEST(FilesCutShortDeathTest, OtherBusErrorsKillAsBefore) {
       ::testing::KilledBySignal(SIGBUS), "^$");
 }
 
-}  // namespace
+}  // namespace exit_test
 }  // namespace hawser::cli

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace hawser::cli {
-namespace {
+namespace power_json_test {
 
 profile::StepPower two_gpus() {
   return {.use = {.seconds = 8,
@@ -55,5 +55,5 @@ TEST(PowerJson, IsATable) {
             "clock limited by: sw_power_cap 98 %, sync_boost 50 % of the time\n");
 }
 
-}  // namespace
+}  // namespace power_json_test
 }  // namespace hawser::cli

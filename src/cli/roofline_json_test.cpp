@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace hawser::cli {
-namespace {
+namespace roofline_json_test {
 
 profile::Roofline two_terms() {
   profile::Roofline roofline;
@@ -49,5 +49,5 @@ TEST(RooflineJson, PrintsThemTogether) {
   EXPECT_NE(text.find("  R_mix    unknown: too large\n"), std::string::npos) << text;
 }
 
-}  // namespace
+}  // namespace roofline_json_test
 }  // namespace hawser::cli

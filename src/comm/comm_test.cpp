@@ -11,7 +11,7 @@
 #include "comm/self/self_group.h"
 
 namespace hawser::comm {
-namespace {
+namespace comm_test {
 
 std::string list(std::vector<int> ranks) {
   return rank_list(ranks);
@@ -256,5 +256,5 @@ TEST(ReduceMembers, MaxKeepsNan) {
   EXPECT_EQ(out[3], -1.0f);
 }
 
-}  // namespace
+}  // namespace comm_test
 }  // namespace hawser::comm

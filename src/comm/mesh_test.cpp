@@ -11,7 +11,7 @@
 #include "comm/meta/meta_group.h"
 
 namespace hawser::comm {
-namespace {
+namespace mesh_test {
 
 TEST(Mesh, ContextIsInsideShardIsInsideReplicate) {
   const MeshSizes sizes{.context = 2, .shard = 3, .replicate = 2};
@@ -259,5 +259,5 @@ TEST(MetaMesh, RejectsTiedStagesThatItHasNot) {
   EXPECT_THROW(make_meta_mesh({.pipeline = 2, .tied = {{1}}}, Rank(0)), InternalError);
 }
 
-}  // namespace
+}  // namespace mesh_test
 }  // namespace hawser::comm

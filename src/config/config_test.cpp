@@ -9,11 +9,12 @@
 #include <sstream>
 
 #include "base/testing/temporary_folder.h"
+#include "base/testing/test_paths.h"
 #include "config/config.h"
 #include "config/schema.h"
 
 namespace hawser {
-namespace {
+namespace config_test {
 
 std::string layout(int world, int hybrid, int context, std::int64_t global = 0, std::int64_t micro = 1) {
   Recipe recipe;
@@ -212,10 +213,10 @@ TEST(RecipeJson, ASectionIsReadBack) {
 }
 
 TEST(Docs, TheReferenceMatchesTheSchema) {
-  const std::string path = std::string(HAWSER_SOURCE_DIR) + "/docs/recipe.md";
+  const std::string path = std::string(testing::kSourceFolder) + "/docs/recipe.md";
   if (std::getenv("HAWSER_UPDATE_DOCS") != nullptr) std::ofstream(path) << recipe_reference_markdown();
   EXPECT_EQ(read_file(path), recipe_reference_markdown()) << "run HAWSER_UPDATE_DOCS=1 build/cpu/config_test";
 }
 
-}  // namespace
+}  // namespace config_test
 }  // namespace hawser

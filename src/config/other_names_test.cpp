@@ -8,7 +8,7 @@
 #include "config/schema.h"
 
 namespace hawser {
-namespace {
+namespace other_names_test {
 
 TEST(OtherNames, HintsAreKeysOrRemarks) {
   for (const OtherNames& row : other_names()) {
@@ -54,5 +54,5 @@ TEST(OtherNames, AreFoundWithSectionsDashesAndCapitals) {
   }
 }
 
-}  // namespace
+}  // namespace other_names_test
 }  // namespace hawser

@@ -11,7 +11,7 @@
 #include "config/schema.h"
 
 namespace hawser {
-namespace {
+namespace read_test {
 
 namespace fs = std::filesystem;
 
@@ -575,5 +575,5 @@ TEST_F(ReadRecipe, AnEmptyEntryOfAListIsNamed) {
   EXPECT_EQ(error("precision.fp8.exclude=.*[.][0-9]{1,2}[.].*"), "");
 }
 
-}  // namespace
+}  // namespace read_test
 }  // namespace hawser

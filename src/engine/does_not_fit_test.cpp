@@ -6,7 +6,7 @@
 #include "base/host_name.h"
 
 namespace hawser::engine {
-namespace {
+namespace does_not_fit_test {
 
 std::string message_of(std::int64_t has, std::int64_t needs) {
   try {
@@ -40,5 +40,5 @@ TEST(DoesNotFit, SuggestsOnlyWhatCanHelp) {
   EXPECT_TRUE(reason_against(nullptr, need).ends_with(", got 2 B)")) << reason_against(nullptr, need);
 }
 
-}  // namespace
+}  // namespace does_not_fit_test
 }  // namespace hawser::engine

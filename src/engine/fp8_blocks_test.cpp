@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/testing/test_paths.h"
 #include "engine/fp8_exclusions.h"
 #include "engine/gemm_algorithms.h"
 #include "engine/model_changes.h"
@@ -15,7 +16,7 @@
 #include "tensor/fp8.h"
 
 namespace hawser::engine {
-namespace {
+namespace fp8_blocks_test {
 
 Recipe recipe_of(const std::vector<std::string>& layers) {
   Recipe recipe;
@@ -54,7 +55,7 @@ TEST(Fp8Blocks, ChooseTheFormatsOfALayout) {
   Problems problems;
   const Recipe recipe = recipe_of({"1"});
   const OpenModel open =
-      open_model(std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/gqa", false, problems, changes_of(recipe));
+      open_model(std::string(testing::kSourceFolder) + "/tests/golden/tiny/gqa", false, problems, changes_of(recipe));
   ASSERT_EQ(problems.lines(), "");
   const models::Model& model = *open.model;
   for (const nn::Flat& flat : model.flats()) {
@@ -92,7 +93,7 @@ TEST(Fp8Blocks, BlockScalingHasFormatsAndGemmsOfItsOwn) {
   recipe.data.sequence_length = 25;
   Problems problems;
   const OpenModel open =
-      open_model(std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/gqa", false, problems, changes_of(recipe));
+      open_model(std::string(testing::kSourceFolder) + "/tests/golden/tiny/gqa", false, problems, changes_of(recipe));
   ASSERT_EQ(problems.lines(), "");
   const models::Model& model = *open.model;
   int weights = 0;
@@ -128,7 +129,7 @@ TEST(Fp8Blocks, BlockScalingOfExpertsIsRejected) {
   Recipe recipe = recipe_of({"all"});
   recipe.precision.fp8.scaling = Fp8Scaling::block;
   recipe.data.sequence_length = 32;
-  const std::string mixtral = cat(HAWSER_SOURCE_DIR, "/tests/golden/families_fp8/mixtral");
+  const std::string mixtral = cat(testing::kSourceFolder, "/tests/golden/families_fp8/mixtral");
   const auto layout = [&] {
     Problems problems;
     const OpenModel open = open_model(mixtral, false, problems, changes_of(recipe));
@@ -170,7 +171,7 @@ TEST(Fp8Blocks, SaysWhatIsInFp8) {
     recipe.data.sequence_length = 32;
     Problems problems;
     const OpenModel open =
-        open_model(std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/gqa", false, problems, changes_of(recipe));
+        open_model(std::string(testing::kSourceFolder) + "/tests/golden/tiny/gqa", false, problems, changes_of(recipe));
     EXPECT_EQ(problems.lines(), "");
     const plan::Layout layout = plan::make_layout(recipe, *open.model, 1, DType::f32, 1);
     return std::pair(plan::fp8_text(layout, *open.model), useless_fp8(recipe, *open.model));
@@ -199,7 +200,7 @@ TEST(Fp8Blocks, ExcludedLinearsAreNotInFp8) {
   Recipe recipe = recipe_of({"1"});
   recipe.precision.fp8.exclude = {"k_proj"};
   Problems problems;
-  const OpenModel open = open_model(std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/gqa", false, problems,
+  const OpenModel open = open_model(std::string(testing::kSourceFolder) + "/tests/golden/tiny/gqa", false, problems,
                                     changes_of(recipe, {"model.layers.1.mlp.down_proj"}));
   ASSERT_EQ(problems.lines(), "");
   const models::Model& model = *open.model;
@@ -227,7 +228,7 @@ TEST(Fp8Blocks, EachExclusionThatNamesNoLinearIsOneLine) {
   Recipe recipe = recipe_of({"all"});
   recipe.precision.fp8.exclude = {"down_proj", "down_prj", "norm", "[", ".*layers[.]7.*"};
   Problems problems;
-  open_model(std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/gqa", false, problems, changes_of(recipe));
+  open_model(std::string(testing::kSourceFolder) + "/tests/golden/tiny/gqa", false, problems, changes_of(recipe));
   const std::string known = "(expected q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, got ";
   EXPECT_EQ(
       problems.lines(),
@@ -241,8 +242,8 @@ TEST(Fp8Blocks, EachExclusionThatNamesNoLinearIsOneLine) {
 TEST(Fp8Blocks, WeightsThatAGpuCannotMultiplyAreNamed) {
   Problems problems;
   const Recipe recipe = recipe_of({"all"});
-  const OpenModel open =
-      open_model(std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/odd_sizes", false, problems, changes_of(recipe));
+  const OpenModel open = open_model(std::string(testing::kSourceFolder) + "/tests/golden/tiny/odd_sizes", false,
+                                    problems, changes_of(recipe));
   ASSERT_EQ(problems.lines(), "");
   Recipe own = recipe;
   own.data.sequence_length = 32;
@@ -259,7 +260,7 @@ TEST(Fp8Blocks, WeightsThatAGpuCannotMultiplyAreNamed) {
 
 OpenModel open_in_fp8(const std::string& name, const Recipe& recipe) {
   Problems problems;
-  OpenModel open = open_model(cat(HAWSER_SOURCE_DIR, "/tests/golden/", name), false, problems, changes_of(recipe));
+  OpenModel open = open_model(cat(testing::kSourceFolder, "/tests/golden/", name), false, problems, changes_of(recipe));
   EXPECT_EQ(problems.lines(), "");
   return open;
 }
@@ -306,7 +307,7 @@ TEST(Fp8Blocks, AnAdaptersBaseIsInFp8) {
   Recipe recipe = recipe_of({"1"});
   recipe.adapter.kind = AdapterKind::lora;
   Problems problems;
-  const std::string path = std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/gqa";
+  const std::string path = std::string(testing::kSourceFolder) + "/tests/golden/tiny/gqa";
   const OpenModel open = open_model(path, false, problems, changes_of(recipe));
   ASSERT_EQ(problems.lines(), "");
   int in_fp8 = 0, adapters = 0;
@@ -330,5 +331,5 @@ TEST(Fp8Blocks, AnAdaptersBaseIsInFp8) {
             "precision.compute: bf16");
 }
 
-}  // namespace
+}  // namespace fp8_blocks_test
 }  // namespace hawser::engine

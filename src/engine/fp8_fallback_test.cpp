@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 namespace hawser::engine {
-namespace {
+namespace fp8_fallback_test {
 
 using enum nn::Site;
 
@@ -58,5 +58,5 @@ TEST(Fp8Fallback, ModulesOfAll) {
   EXPECT_EQ(modules_of({{3, {"a", "b"}}, {5, {"c"}}}), (std::vector<std::string>{"a", "b", "c"}));
 }
 
-}  // namespace
+}  // namespace fp8_fallback_test
 }  // namespace hawser::engine

@@ -4,15 +4,17 @@
 
 #include <algorithm>
 
+#include "base/testing/test_paths.h"
 #include "engine/open_model.h"
 
 namespace hawser::engine {
-namespace {
+namespace gemm_algorithms_test {
 
 // A router's weight, rows and gradients are float32 in a model that computes and reduces in bf16.
 TEST(GemmAlgorithms, OfRoutersAreThoseOfFloat32) {
   Problems problems;
-  const OpenModel open = open_model(std::string(HAWSER_SOURCE_DIR) + "/tests/golden/families/mixtral", false, problems);
+  const OpenModel open =
+      open_model(std::string(testing::kSourceFolder) + "/tests/golden/families/mixtral", false, problems);
   ASSERT_EQ(problems.lines(), "");
   plan::Layout layout;
   layout.compute = layout.reduce_dtype = DType::bf16;
@@ -31,5 +33,5 @@ TEST(GemmAlgorithms, OfRoutersAreThoseOfFloat32) {
   EXPECT_EQ(routers, 3);
 }
 
-}  // namespace
+}  // namespace gemm_algorithms_test
 }  // namespace hawser::engine

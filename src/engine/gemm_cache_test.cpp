@@ -9,7 +9,7 @@
 #include "io/files.h"
 
 namespace hawser::engine {
-namespace {
+namespace gemm_cache_test {
 
 const std::string kHeading = "cublasLt 130100 on NVIDIA H200";
 
@@ -65,5 +65,5 @@ TEST(GemmCache, IsInTheUsersCacheFolder) {
   if (kept) ::setenv("XDG_CACHE_HOME", kept->c_str(), 1);
 }
 
-}  // namespace
+}  // namespace gemm_cache_test
 }  // namespace hawser::engine

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace hawser::engine {
-namespace {
+namespace model_changes_test {
 
 models::ModelDescription with_experts(bool reported) {
   models::ModelDescription d;
@@ -58,5 +58,5 @@ TEST(ModelChanges, AnEvaluationHasTheModelsOwnLoss) {
   EXPECT_EQ(coefficients(changes_for_evaluation(), with_experts(false)), (std::pair{0.0, 0.0}));
 }
 
-}  // namespace
+}  // namespace model_changes_test
 }  // namespace hawser::engine

@@ -2,18 +2,19 @@
 
 #include <gtest/gtest.h>
 
+#include "base/testing/test_paths.h"
 #include "engine/load_state.h"
 #include "engine/session.h"
 #include "nn/blocks/linear.h"
 #include "plan/layout.h"
 
 namespace hawser::engine {
-namespace {
+namespace open_model_test {
 
 // A recipe's adapters and frozen weights: the base model's folder has no adapters, and they start at initial values.
 TEST(OpenModel, ARecipeMayChangeTheModel) {
   Problems problems;
-  const std::string folder = std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/tied";
+  const std::string folder = std::string(testing::kSourceFolder) + "/tests/golden/tiny/tied";
   ModelChanges changes{.describe =
                            [](models::ModelDescription& description, Problems&) {
                              nn::AttentionConfig& first = description.blocks.front().attention;
@@ -63,5 +64,5 @@ TEST(OpenModel, ARecipeMayChangeTheModel) {
   EXPECT_EQ(problems.lines(), "no such target at adapter");
 }
 
-}  // namespace
+}  // namespace open_model_test
 }  // namespace hawser::engine

@@ -8,7 +8,7 @@
 #include "base/testing/temporary_folder.h"
 
 namespace hawser::engine {
-namespace {
+namespace output_place_test {
 
 namespace fs = std::filesystem;
 
@@ -81,5 +81,5 @@ TEST_F(OutputPlace, IsNoInput) {
   for (const char* name : {"m/answers.jsonl", "m/new.json", "m", "absent"}) EXPECT_EQ(rejected(name, inputs), "");
 }
 
-}  // namespace
+}  // namespace output_place_test
 }  // namespace hawser::engine

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace hawser::engine {
-namespace {
+namespace rank_device_test {
 
 Recipe with(DeviceChoice device) {
   Recipe recipe;
@@ -38,5 +38,5 @@ TEST(UnusedGpus, NothingIsSaidIfAllAreUsedOrNoneIsThere) {
   EXPECT_EQ(unused_gpus(with(DeviceChoice::automatic), {.problem = "no GPU"}), "");
 }
 
-}  // namespace
+}  // namespace rank_device_test
 }  // namespace hawser::engine

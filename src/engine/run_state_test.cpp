@@ -3,11 +3,12 @@
 #include <gtest/gtest.h>
 
 #include "base/testing/temporary_folder.h"
+#include "base/testing/test_paths.h"
 #include "checkpoint/checkpoint.h"
 #include "config/config.h"
 
 namespace hawser::engine {
-namespace {
+namespace run_state_test {
 
 TEST(RunState, ComesBackAsItWasWritten) {
   const RunState state{.step = 7,
@@ -147,7 +148,7 @@ TEST(RunState, FallbacksAreReadAsWritten) {
 }
 
 TEST(RunState, OfAnEarlierBuildIsRead) {
-  const std::string run = std::string(HAWSER_SOURCE_DIR) + "/tests/golden/runs/e0aa1b5/run";
+  const std::string run = std::string(testing::kSourceFolder) + "/tests/golden/runs/e0aa1b5/run";
   const auto checkpoint = checkpoint::Checkpoint::open(run + "/checkpoints/step-00000009");
   const RunState state = run_state_of(checkpoint.metadata());
   EXPECT_EQ(state.step, 9);
@@ -157,5 +158,5 @@ TEST(RunState, OfAnEarlierBuildIsRead) {
   EXPECT_EQ(state.gemm_algorithms, read_file(run + "/products.txt"));
 }
 
-}  // namespace
+}  // namespace run_state_test
 }  // namespace hawser::engine

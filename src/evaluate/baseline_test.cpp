@@ -5,12 +5,13 @@
 #include <cmath>
 
 #include "base/testing/temporary_folder.h"
+#include "base/testing/test_paths.h"
 #include "evaluate/evaluate.h"
 
 namespace hawser::evaluate {
-namespace {
+namespace baseline_test {
 
-const std::string kSource = HAWSER_SOURCE_DIR;
+const std::string kSource = testing::kSourceFolder;
 
 std::string write_tokens(const TemporaryFolder& folder, std::string_view name,
                          const std::vector<std::vector<std::int32_t>>& documents) {
@@ -91,5 +92,5 @@ TEST(Baseline, RejectsWhatCannotBeScored) {
   EXPECT_THROW(evaluate(request, nullptr), UserError);  // 4000 is no id of the model
 }
 
-}  // namespace
+}  // namespace baseline_test
 }  // namespace hawser::evaluate

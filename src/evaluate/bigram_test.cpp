@@ -6,7 +6,7 @@
 #include "base/error.h"
 
 namespace hawser::evaluate {
-namespace {
+namespace bigram_test {
 
 // Documents 0 1 0 1 2 and 3 0; vocabulary 5. By hand: c = 3 2 1 1 0, N = 7, T = 4, so P = 19 14 9 9 4, over 55.
 WittenBell small_model() {
@@ -59,5 +59,5 @@ TEST(WittenBell, NothingSeenIsUniformAndIdsAreChecked) {
   EXPECT_THROW(model.fit(negative), InternalError);
 }
 
-}  // namespace
+}  // namespace bigram_test
 }  // namespace hawser::evaluate

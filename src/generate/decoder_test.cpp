@@ -8,17 +8,18 @@
 
 #include "base/philox.h"
 #include "base/testing/temporary_folder.h"
+#include "base/testing/test_paths.h"
 #include "batches/micro_batch.h"
 #include "engine/feed.h"
 #include "generate/open.h"
 
 namespace hawser::generate {
-namespace {
+namespace decoder_test {
 
 namespace fs = std::filesystem;
 
 std::string tiny(const std::string& name) {
-  return (fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tiny" / name).string();
+  return (fs::path(testing::kSourceFolder) / "tests/golden/tiny" / name).string();
 }
 
 engine::OpenModel open(const std::string& name) {
@@ -376,5 +377,5 @@ TEST(Open, ModelsOfOtherPredictionsAreRejected) {
   }
 }
 
-}  // namespace
+}  // namespace decoder_test
 }  // namespace hawser::generate

@@ -5,9 +5,10 @@
 #include <filesystem>
 
 #include "base/testing/temporary_folder.h"
+#include "base/testing/test_paths.h"
 
 namespace hawser::generate {
-namespace {
+namespace prompts_test {
 
 namespace fs = std::filesystem;
 using text::chat::ChatTemplate;
@@ -15,7 +16,7 @@ using text::chat::ChatTemplate;
 class Prompts : public ::testing::Test {
  protected:
   void SetUp() override {
-    tokenizer_ = text::load_tokenizer((fs::path(HAWSER_SOURCE_DIR) / "recipes/quickstart-tokenizer").string());
+    tokenizer_ = text::load_tokenizer((fs::path(testing::kSourceFolder) / "recipes/quickstart-tokenizer").string());
     for (const auto& one : text::chat::named_templates()) {
       if (one.name == std::string("chatml")) {
         template_ = std::make_shared<const ChatTemplate>(one.source, one.tokens, "chatml");
@@ -157,5 +158,5 @@ TEST_F(Prompts, WhatIsNoFileOfPromptsIsRejected) {
       << problems.lines();
 }
 
-}  // namespace
+}  // namespace prompts_test
 }  // namespace hawser::generate

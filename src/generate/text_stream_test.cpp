@@ -6,10 +6,11 @@
 #include <filesystem>
 #include <random>
 
+#include "base/testing/test_paths.h"
 #include "base/utf8.h"
 
 namespace hawser::generate {
-namespace {
+namespace text_stream_test {
 
 namespace fs = std::filesystem;
 
@@ -39,8 +40,8 @@ class TextStreams : public ::testing::Test {
   // Tokenizers of several kinds: bytes, byte fallback, leading spaces, word pieces.
   static std::vector<std::unique_ptr<text::Tokenizer>> tokenizers() {
     std::vector<std::unique_ptr<text::Tokenizer>> out;
-    const fs::path golden = fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tokenizers";
-    out.push_back(text::load_tokenizer((fs::path(HAWSER_SOURCE_DIR) / "recipes/quickstart-tokenizer").string()));
+    const fs::path golden = fs::path(testing::kSourceFolder) / "tests/golden/tokenizers";
+    out.push_back(text::load_tokenizer((fs::path(testing::kSourceFolder) / "recipes/quickstart-tokenizer").string()));
     for (const char* name : {"llama2-style", "falcon-style", "mistral-style", "sp-bpe-bytes", "sp-unigram-bytes"})
       out.push_back(text::load_tokenizer((golden / name).string()));
     return out;
@@ -157,5 +158,5 @@ TEST_F(TextStreams, StopTextsEndItAndAreNotPartOfIt) {
   }
 }
 
-}  // namespace
+}  // namespace text_stream_test
 }  // namespace hawser::generate

@@ -11,9 +11,10 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/testing/test_paths.h"
 
 namespace hawser::generate {
-namespace {
+namespace token_sampler_test {
 
 std::vector<float> some_logits(std::size_t count, std::uint64_t seed, double scale = 2) {
   const RandomStream random(seed, "logits");
@@ -88,7 +89,7 @@ TEST(Sampler, FiltersAgreeWithAPlainReference) {
 }
 
 TEST(Sampler, FiltersAndTheirOrderAgreeWithTransformers) {
-  std::ifstream file(std::filesystem::path(HAWSER_SOURCE_DIR) / "tests/golden/generations.json");
+  std::ifstream file(std::filesystem::path(testing::kSourceFolder) / "tests/golden/generations.json");
   const nlohmann::json golden = nlohmann::json::parse(file)["filters"];
   const auto logits = golden["logits"].get<std::vector<float>>();
   int together = 0;
@@ -170,5 +171,5 @@ TEST(Sampler, ZeroIsGreedyAndTiesGoToTheLowestId) {
   EXPECT_EQ(cold.pick(std::vector<float>{1, 5, 2, -1e30F}, 0, 0), 1);
 }
 
-}  // namespace
+}  // namespace token_sampler_test
 }  // namespace hawser::generate

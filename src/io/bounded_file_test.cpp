@@ -10,7 +10,7 @@
 #include "base/testing/temporary_folder.h"
 
 namespace hawser::io {
-namespace {
+namespace bounded_file_test {
 
 std::string rejection(const std::string& path, std::int64_t limit) {
   try {
@@ -44,5 +44,5 @@ TEST(BoundedFile, BoundsWhatHasNoSize) {
   writer.join();
 }
 
-}  // namespace
+}  // namespace bounded_file_test
 }  // namespace hawser::io

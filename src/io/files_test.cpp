@@ -9,9 +9,9 @@
 #include "base/testing/without_privileges.h"
 
 namespace hawser::io {
-namespace {
+namespace files_test {
 
-class FilesTest : public testing::Test {
+class FilesTest : public ::testing::Test {
  protected:
   FilesTest() {
     folder_.write("private/file", "text");
@@ -78,5 +78,5 @@ TEST_F(FilesTest, AFileThatCannotBeReadIsAnIoErrorAndAMissingOneIsNot) {
   EXPECT_EQ(opened("nothing"), "UserError");
 }
 
-}  // namespace
+}  // namespace files_test
 }  // namespace hawser::io

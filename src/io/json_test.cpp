@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace hawser::io {
-namespace {
+namespace json_test {
 
 using Kind = JsonError::Kind;
 
@@ -62,5 +62,5 @@ TEST(AsCount, IsANonNegativeInteger) {
   EXPECT_EQ(count_at(Json(3u), "n"), std::nullopt);
 }
 
-}  // namespace
+}  // namespace json_test
 }  // namespace hawser::io

@@ -12,7 +12,7 @@
 #include "io/files.h"
 
 namespace hawser::io {
-namespace {
+namespace mapped_file_test {
 
 namespace fs = std::filesystem;
 
@@ -66,5 +66,5 @@ TEST(MappedFile, IsFoundByItsAddresses) {
   EXPECT_STREQ(mapped_path(other.bytes().data()), folder.path("other").c_str());
 }
 
-}  // namespace
+}  // namespace mapped_file_test
 }  // namespace hawser::io

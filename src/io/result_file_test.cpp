@@ -18,7 +18,7 @@
 #include "base/testing/temporary_folder.h"
 
 namespace hawser::io {
-namespace {
+namespace result_file_test {
 
 namespace fs = std::filesystem;
 
@@ -240,5 +240,5 @@ TEST_F(ResultFileTest, EachUnfinishedFileIsKeptAsAPartOfItsOwn) {
   }
 }
 
-}  // namespace
+}  // namespace result_file_test
 }  // namespace hawser::io

@@ -22,7 +22,7 @@
 #include "launch/testing/full_pipe.h"
 
 namespace hawser {
-namespace {
+namespace launch_test {
 
 const std::string kRule(74, '-');
 
@@ -339,5 +339,5 @@ TEST(StopSignals, TheFirstIsARequest) {
   signal(SIGUSR1, SIG_DFL);
 }
 
-}  // namespace
+}  // namespace launch_test
 }  // namespace hawser

@@ -21,12 +21,13 @@
 
 #include "base/error.h"
 #include "base/testing/temporary_folder.h"
+#include "base/testing/test_paths.h"
 #include "launch/launcher_environment.h"
 #include "launch/local.h"
 #include "launch/testing/full_pipe.h"
 
 namespace hawser {
-namespace {
+namespace local_test {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
@@ -52,7 +53,7 @@ class Launched {
   Launched(int ranks, std::vector<std::string> words, const Setting& setting) {
     for (std::string& word : words)
       if (word == "PIDS") word = folder.path("pid");
-    words.insert(words.begin(), HAWSER_TEST_RANK);
+    words.insert(words.begin(), testing::kTestRank);
     process = fork();
     if (process < 0) std::abort();
     if (process == 0) {
@@ -493,5 +494,5 @@ TEST(LaunchLocal, ReportsMpirunsErrorIfNothingStarts) {
   EXPECT_EQ(WEXITSTATUS(status), 1);
 }
 
-}  // namespace
+}  // namespace local_test
 }  // namespace hawser

@@ -2,7 +2,7 @@
 #include "models/testing/weights_fixture.h"
 
 namespace hawser::models {
-namespace {
+namespace export_test {
 
 class ExportTest : public WeightsTest {
  protected:
@@ -87,5 +87,5 @@ TEST_F(ExportTest, ASourceThatFailsLeavesNothing) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
-}  // namespace
+}  // namespace export_test
 }  // namespace hawser::models

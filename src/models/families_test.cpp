@@ -3,7 +3,7 @@
 #include "models/testing/model_files.h"
 
 namespace hawser::models {
-namespace {
+namespace families_test {
 
 using Json = nlohmann::ordered_json;
 
@@ -302,5 +302,5 @@ TEST(Families, OriginalConfigIsKeptExceptTheStoredDtype) {
   EXPECT_EQ(json, Json::parse(R"({"answer": 42, "torch_dtype": "float32"})"));
 }
 
-}  // namespace
+}  // namespace families_test
 }  // namespace hawser::models

@@ -2,7 +2,7 @@
 #include "models/testing/configs.h"
 
 namespace hawser::models {
-namespace {
+namespace family_errors_test {
 
 TEST(FamilyErrors, EachErrorIsOneLineWithItsKey) {
   const struct {
@@ -156,5 +156,5 @@ TEST(FamilyErrors, MissingExpertsAreOneLine) {
                           "model.layers.0.mlp.experts.0.gate_proj.weight");
 }
 
-}  // namespace
+}  // namespace family_errors_test
 }  // namespace hawser::models

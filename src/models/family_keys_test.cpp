@@ -5,7 +5,7 @@
 #include "models/testing/configs.h"
 
 namespace hawser::models {
-namespace {
+namespace family_keys_test {
 
 std::vector<std::int64_t> windows(const ModelDescription& d) {
   std::vector<std::int64_t> out;
@@ -297,5 +297,5 @@ TEST(FamilyKeys, PositionsOfYarn) {
   EXPECT_NE(beyond_positions(extended, 131073), "");
 }
 
-}  // namespace
+}  // namespace family_keys_test
 }  // namespace hawser::models

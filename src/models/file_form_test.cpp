@@ -7,7 +7,7 @@
 #include "models/testing/weights_fixture.h"
 
 namespace hawser::models {
-namespace {
+namespace file_form_test {
 
 using FileFormTest = WeightsTest;
 
@@ -183,5 +183,5 @@ TEST_F(FileFormTest, StackedTensorsAreRowsOfAParameter) {
   }
 }
 
-}  // namespace
+}  // namespace file_form_test
 }  // namespace hawser::models

@@ -9,7 +9,7 @@
 #include "models/testing/configs.h"
 
 namespace hawser::models {
-namespace {
+namespace lora_test {
 
 constexpr const char* kOdd = R"({"num_key_value_heads": 2})";
 
@@ -255,5 +255,5 @@ TEST(PeftConfig, ATextOfTargetsIsAPattern) {
   EXPECT_NE(line.find(", got q_proj)"), std::string::npos) << line;
 }
 
-}  // namespace
+}  // namespace lora_test
 }  // namespace hawser::models

@@ -8,7 +8,7 @@
 #include "nn/extent.h"
 
 namespace hawser::models {
-namespace {
+namespace peft_test {
 
 TEST(Peft, NamesOfItsFiles) {
   const std::string p = kPeftPrefix, q = "model.layers.0.self_attn.q_proj";
@@ -174,5 +174,5 @@ TEST(Peft, ExportedAdaptersAreReadBesideTheBase) {
             std::string::npos);
 }
 
-}  // namespace
+}  // namespace peft_test
 }  // namespace hawser::models

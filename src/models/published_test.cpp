@@ -7,7 +7,7 @@
 #include "models/testing/published.h"
 
 namespace hawser::models {
-namespace {
+namespace published_test {
 
 using testing::kPublished;
 using testing::Published;
@@ -85,5 +85,5 @@ TEST(Published, WhatTheirConfigsSay) {
   EXPECT_EQ(of["pythia-6.9b"].head.output, "embed_out");
 }
 
-}  // namespace
+}  // namespace published_test
 }  // namespace hawser::models

@@ -5,7 +5,7 @@
 #include "models/testing/model_files.h"
 
 namespace hawser::models {
-namespace {
+namespace row_norms_test {
 
 Model with_magnitudes(const std::string& folder) {
   Problems problems;
@@ -89,5 +89,5 @@ TEST(RowNorms, MagnitudesStartWithTheNormsOfTheirRows) {
   }
 }
 
-}  // namespace
+}  // namespace row_norms_test
 }  // namespace hawser::models

@@ -9,7 +9,7 @@
 #include "models/testing/model_files.h"
 
 namespace hawser::models {
-namespace {
+namespace supported_test {
 
 std::string rejection(const std::function<void(ModelDescription&)>& change) {
   Problems problems;
@@ -195,5 +195,5 @@ TEST(Supported, AFeatureIsOneLine) {
       "0");
 }
 
-}  // namespace
+}  // namespace supported_test
 }  // namespace hawser::models

@@ -8,7 +8,7 @@
 #include "models/testing/weights_fixture.h"
 
 namespace hawser::models {
-namespace {
+namespace weights_test {
 
 TEST_F(WeightsTest, AnyCutsOfAUnitLoadTheSameElements) {
   for (const std::string& name : golden_names()) {
@@ -366,5 +366,5 @@ TEST_F(WeightsTest, WhatDoesNotFitTheModelIsReportedAllAtOnce) {
       "'model.layers.0.self_attn.q_proj.bias'");
 }
 
-}  // namespace
+}  // namespace weights_test
 }  // namespace hawser::models

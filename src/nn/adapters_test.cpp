@@ -8,7 +8,7 @@
 #include "nn/testing/block_reference.h"
 
 namespace hawser::nn {
-namespace {
+namespace adapters_test {
 
 using testing::distance;
 using testing::normals;
@@ -301,5 +301,5 @@ TEST(Adapters, OfSeveralRangesHaveSlicesOfOneTensor) {
   EXPECT_THROW(add_adapters(configs, {{"qkv", {{0, 2, {2, 8}}, {3, 1, {5, 8}}}}}, 5, {}, params), InternalError);
 }
 
-}  // namespace
+}  // namespace adapters_test
 }  // namespace hawser::nn

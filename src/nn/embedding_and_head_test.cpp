@@ -6,7 +6,7 @@
 #include "nn/testing/block_reference.h"
 
 namespace hawser::nn {
-namespace {
+namespace embedding_and_head_test {
 
 using testing::distance;
 using testing::get;
@@ -477,5 +477,5 @@ TEST(Embedding, RejectsPositionsAndTypesOutsideTheirTables) {
   EXPECT_THROW(EmbeddingLayer{no_rows}, InternalError);
 }
 
-}  // namespace
+}  // namespace embedding_and_head_test
 }  // namespace hawser::nn

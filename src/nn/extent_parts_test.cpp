@@ -4,7 +4,7 @@
 #include "nn/extent.h"
 
 namespace hawser::nn {
-namespace {
+namespace extent_parts_test {
 
 using Kind = Extent::Kind;
 
@@ -86,5 +86,5 @@ TEST(Extent, OfBlocksRejectsWhatCutsOne) {
   EXPECT_EQ(error_of(full_param("norm", {13}, {}, false)), "");
 }
 
-}  // namespace
+}  // namespace extent_parts_test
 }  // namespace hawser::nn

@@ -7,7 +7,7 @@
 #include <numeric>
 
 namespace hawser::nn {
-namespace {
+namespace extent_test {
 
 using Kind = Extent::Kind;
 
@@ -338,5 +338,5 @@ TEST(Extent, OfBlocksOfSlicesIsThatOfTheTensor) {
   EXPECT_EQ(saved.at("bias"), (std::vector<float>{32, 33, 132, 133}));
 }
 
-}  // namespace
+}  // namespace extent_test
 }  // namespace hawser::nn

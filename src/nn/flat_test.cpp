@@ -6,7 +6,7 @@
 #include "tensor/tensor.h"
 
 namespace hawser::nn {
-namespace {
+namespace flat_test {
 
 TEST(Flat, AlignsParametersToGrains) {
   const Flat flat(
@@ -220,5 +220,5 @@ TEST(FlatPieces, RunsOfTheGlobalTensor) {
   EXPECT_EQ(runs, (std::vector<std::array<std::int64_t, 3>>{{8, 0, 2}, {15, 2, 5}, {25, 7, 2}}));
 }
 
-}  // namespace
+}  // namespace flat_test
 }  // namespace hawser::nn

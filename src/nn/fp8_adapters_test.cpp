@@ -12,7 +12,7 @@
 #include "ops/copy/transpose.h"
 
 namespace hawser::nn {
-namespace {
+namespace fp8_adapters_test {
 
 using testing::get;
 using testing::normals;
@@ -148,5 +148,5 @@ TEST(Fp8Adapters, AMagnitudeIsRejected) {
   EXPECT_THROW(run(in, {dora}, &quantizer), InternalError);
 }
 
-}  // namespace
+}  // namespace fp8_adapters_test
 }  // namespace hawser::nn

@@ -11,7 +11,7 @@
 #include "ops/copy/copy.h"
 
 namespace hawser::nn {
-namespace {
+namespace fp8_block_scaling_test {
 
 using testing::get;
 using testing::normals;
@@ -157,5 +157,5 @@ TEST(Fp8BlockScaling, WeightsKeepNoScales) {
   EXPECT_EQ(Flat("flat", spec, {weight}).scale_count(), 0);
 }
 
-}  // namespace
+}  // namespace fp8_block_scaling_test
 }  // namespace hawser::nn

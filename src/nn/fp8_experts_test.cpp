@@ -13,7 +13,7 @@
 #include "ops/gemm/grouped_gemm.h"
 
 namespace hawser::nn {
-namespace {
+namespace fp8_experts_test {
 
 using testing::distance;
 using testing::get;
@@ -224,5 +224,5 @@ TEST(Fp8Experts, ALayerFollowsFloat32) {
   }
 }
 
-}  // namespace
+}  // namespace fp8_experts_test
 }  // namespace hawser::nn

@@ -5,7 +5,7 @@
 #include "nn/testing/layer_cases.h"
 
 namespace hawser::nn {
-namespace {
+namespace frozen_test {
 
 using testing::Case;
 using testing::cases;
@@ -152,5 +152,5 @@ TEST(Frozen, SavedBytesOfALoraModel) {
   EXPECT_EQ(forward_bytes(mlp, kRows, {}, none), statistics + row * 2 * kInner);
 }
 
-}  // namespace
+}  // namespace frozen_test
 }  // namespace hawser::nn

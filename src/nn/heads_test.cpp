@@ -5,7 +5,7 @@
 #include "nn/testing/block_reference.h"
 
 namespace hawser::nn {
-namespace {
+namespace heads_test {
 
 using testing::distance;
 using testing::get;
@@ -111,5 +111,5 @@ TEST(Head, RejectsClassesOfASharedOrSlicedProjection) {
   EXPECT_THROW(HeadLayer{sliced}, InternalError);
 }
 
-}  // namespace
+}  // namespace heads_test
 }  // namespace hawser::nn

@@ -7,7 +7,7 @@
 #include "ops/gemm/gemm.h"
 
 namespace hawser::nn {
-namespace {
+namespace layers_test {
 
 using testing::Case;
 using testing::cases;
@@ -451,5 +451,5 @@ TEST(Layers, RecordedFlopsEqualTheFormula) {
   }
 }
 
-}  // namespace
+}  // namespace layers_test
 }  // namespace hawser::nn

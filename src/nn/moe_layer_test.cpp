@@ -8,7 +8,7 @@
 #include "ops/moe/router.h"
 
 namespace hawser::nn {
-namespace {
+namespace moe_layer_test {
 
 using testing::distance;
 using testing::LayerResult;
@@ -275,5 +275,5 @@ TEST(MoeLayer, APartHasItsOwnExperts) {
   EXPECT_THROW(MoeLayer(config, std::make_shared<RouterLoss>(config.loss())), InternalError);
 }
 
-}  // namespace
+}  // namespace moe_layer_test
 }  // namespace hawser::nn

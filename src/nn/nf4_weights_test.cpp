@@ -7,7 +7,7 @@
 #include "ops/quantize/quantize_nf4.h"
 
 namespace hawser::nn {
-namespace {
+namespace nf4_weights_test {
 
 using testing::get;
 using testing::normals;
@@ -126,5 +126,5 @@ TEST(Nf4Weights, AMagnitudeIsRejected) {
   EXPECT_THROW(run(DType::f32, true, {dora}), InternalError);
 }
 
-}  // namespace
+}  // namespace nf4_weights_test
 }  // namespace hawser::nn

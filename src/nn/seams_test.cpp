@@ -7,7 +7,7 @@
 #include "ops/moe/dispatch.h"
 
 namespace hawser::nn {
-namespace {
+namespace seams_test {
 
 using testing::TestContext;
 
@@ -121,5 +121,5 @@ TEST(Seams, AttentionIsOnePartOverTheLocalDiagonalBlocks) {
   EXPECT_TRUE(device.trace().items.empty());
 }
 
-}  // namespace
+}  // namespace seams_test
 }  // namespace hawser::nn

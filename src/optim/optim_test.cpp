@@ -7,7 +7,7 @@
 #include "optim/lr_schedule.h"
 
 namespace hawser::optim {
-namespace {
+namespace optim_test {
 
 struct Table {
   LearningRateSchedule schedule;
@@ -109,5 +109,5 @@ TEST(UpdateRuns, CoverAnyShardWithTheDecayOfItsParameters) {
   }
 }
 
-}  // namespace
+}  // namespace optim_test
 }  // namespace hawser::optim

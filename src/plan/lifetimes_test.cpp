@@ -12,7 +12,7 @@
 #include "program/written.h"
 
 namespace hawser::plan {
-namespace {
+namespace lifetimes_test {
 
 models::Model model_of(const std::string& name, int blocks) {
   for (const models::testing::Published& published : models::testing::kPublished) {
@@ -137,5 +137,5 @@ TEST(Lifetimes, AnOverwriteBeginsAnother) {
   EXPECT_EQ(further_lifetimes(plan), std::set<std::string>{"activations: overwrite"});
 }
 
-}  // namespace
+}  // namespace lifetimes_test
 }  // namespace hawser::plan

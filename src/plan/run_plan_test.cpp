@@ -7,7 +7,7 @@
 #include "base/testing/temporary_folder.h"
 
 namespace hawser::plan {
-namespace {
+namespace run_plan_test {
 
 TEST(RunPlan, DataHaveDefaults) {
   const TemporaryFolder folder;
@@ -95,5 +95,5 @@ TEST(RunPlan, ChunksAreOneDocumentEach) {
   EXPECT_EQ(packing_of(data).max_documents, 1);
 }
 
-}  // namespace
+}  // namespace run_plan_test
 }  // namespace hawser::plan

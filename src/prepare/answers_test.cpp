@@ -7,17 +7,18 @@
 #include <nlohmann/json.hpp>
 
 #include "base/testing/temporary_folder.h"
+#include "base/testing/test_paths.h"
 #include "prepare/token_file.h"
 #include "text/chat/from_json.h"
 
 namespace hawser::prepare {
-namespace {
+namespace answers_test {
 
 namespace fs = std::filesystem;
 using Ids = std::vector<std::int32_t>;
 using Json = nlohmann::ordered_json;
 
-const fs::path kRoot = HAWSER_SOURCE_DIR;
+const fs::path kRoot = testing::kSourceFolder;
 
 std::shared_ptr<const text::chat::ChatTemplate> named(const std::string& name) {
   Problems problems;
@@ -314,5 +315,5 @@ TEST(Answers, RejectBadConversations) {
             "f: messages need a chat template at line 1; try data.chat_template: chatml, or another name");
 }
 
-}  // namespace
+}  // namespace answers_test
 }  // namespace hawser::prepare

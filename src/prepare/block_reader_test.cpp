@@ -6,11 +6,12 @@
 
 #include "base/philox.h"
 #include "base/testing/temporary_folder.h"
+#include "base/testing/test_paths.h"
 #include "prepare/block_encoder.h"
 #include "prepare/testing/archives.h"
 
 namespace hawser::prepare {
-namespace {
+namespace block_reader_test {
 
 namespace fs = std::filesystem;
 using Ids = std::vector<std::int32_t>;
@@ -86,7 +87,7 @@ TEST(BlockReader, AByteOrderMarkIsNotPartOfAText) {
 TEST(BlockReader, PartsOfATextHaveTheIdsOfTheFullText) {
   const TemporaryFolder folder;
   for (const char* path : {"/recipes/quickstart-tokenizer", "/inputs/smollm2", "/inputs/tokenizers/llama3"}) {
-    const std::string file = std::string(HAWSER_SOURCE_DIR) + path + "/tokenizer.json";
+    const std::string file = std::string(testing::kSourceFolder) + path + "/tokenizer.json";
     if (!fs::exists(file)) continue;
     const auto tokenizer = text::load_tokenizer(file);
     const BlockEncoder encoder({.tokenizer = tokenizer.get()});
@@ -149,5 +150,5 @@ TEST(BlockReader, ReturnsOneBlockIfTheTokenizerRejectsEverySplit) {
   EXPECT_LT(tokenizer.calls, 3000) << "stops testing candidates";
 }
 
-}  // namespace
+}  // namespace block_reader_test
 }  // namespace hawser::prepare

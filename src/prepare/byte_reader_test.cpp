@@ -10,7 +10,7 @@
 #include "prepare/testing/archives.h"
 
 namespace hawser::prepare {
-namespace {
+namespace byte_reader_test {
 
 // Random words, so that an archive of them has many blocks.
 std::string words(int count) {
@@ -20,7 +20,7 @@ std::string words(int count) {
   return text;
 }
 
-class ByteReaderTest : public testing::Test {
+class ByteReaderTest : public ::testing::Test {
  protected:
   std::string rejection(const std::string& name) {
     try {
@@ -113,5 +113,5 @@ TEST_F(ByteReaderTest, ContentsBeyondTheLimitAreRejected) {
   }
 }
 
-}  // namespace
+}  // namespace byte_reader_test
 }  // namespace hawser::prepare

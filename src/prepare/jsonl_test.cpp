@@ -5,7 +5,7 @@
 #include "base/testing/temporary_folder.h"
 
 namespace hawser::prepare {
-namespace {
+namespace jsonl_test {
 
 using Ids = std::vector<std::int32_t>;
 
@@ -286,5 +286,5 @@ TEST(Jsonl, CollectsAllProblemsOfAFile) {
   EXPECT_THROW(read_jsonl(folder.path("none.jsonl"), 100, problems), UserError);
 }
 
-}  // namespace
+}  // namespace jsonl_test
 }  // namespace hawser::prepare

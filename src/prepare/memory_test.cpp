@@ -11,7 +11,7 @@
 #include "prepare/block_pool.h"
 
 namespace hawser::prepare {
-namespace {
+namespace memory_test {
 
 constexpr std::int64_t kLittle = std::int64_t{16} << 20;
 
@@ -37,5 +37,5 @@ TEST(WithoutMemory, APoolJoinsItsThreadsIfOneCannotStart) {
   EXPECT_THROW(BlockPool(1000, encoder), std::system_error);
 }
 
-}  // namespace
+}  // namespace memory_test
 }  // namespace hawser::prepare

@@ -7,9 +7,9 @@
 #include "prepare/testing/archives.h"
 
 namespace hawser::prepare {
-namespace {
+namespace open_lines_test {
 
-class OpenLines : public testing::Test {
+class OpenLines : public ::testing::Test {
  protected:
   // All lines, read `step` bytes at a time; the error message, without the folder, if there is one.
   std::string lines(const std::string& name, const std::string& contents, std::size_t step = 1 << 20) {
@@ -150,5 +150,5 @@ TEST_F(OpenLines, SkipsToAnyPlace) {
   }
 }
 
-}  // namespace
+}  // namespace open_lines_test
 }  // namespace hawser::prepare

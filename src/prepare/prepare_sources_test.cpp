@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "base/testing/test_paths.h"
 #include "prepare/prepare.h"
 #include "prepare/sources.h"
 #include "prepare/testing/archives.h"
@@ -22,17 +23,17 @@
 #include "prepare/token_file.h"
 
 namespace hawser::prepare {
-namespace {
+namespace prepare_sources_test {
 
 namespace fs = std::filesystem;
 using Ids = std::vector<std::int32_t>;
 
-class PrepareSources : public testing::Test {
+class PrepareSources : public ::testing::Test {
  protected:
   PrepareOptions options(std::vector<std::string> train, const std::string& output = "out") {
     return {.train = std::move(train),
             .folder = folder_.path(""),
-            .tokenizer = HAWSER_SOURCE_DIR "/recipes/quickstart-tokenizer/tokenizer.json",
+            .tokenizer = cat(testing::kSourceFolder, "/recipes/quickstart-tokenizer/tokenizer.json"),
             .output = folder_.path(output),
             .seed = 3,
             .threads = 2,
@@ -470,5 +471,5 @@ TEST_F(PrepareSources, OneProcessAtATime) {
   EXPECT_EQ(rejection(options({"a.txt"})), "accepted");
 }
 
-}  // namespace
+}  // namespace prepare_sources_test
 }  // namespace hawser::prepare

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/testing/test_paths.h"
 #include "prepare/held_out.h"
 #include "prepare/sources.h"
 #include "prepare/testing/prepare_rejection.h"
@@ -15,12 +16,12 @@
 #include "text/tokenizers/tokenizer.h"
 
 namespace hawser::prepare {
-namespace {
+namespace prepare_test {
 
 namespace fs = std::filesystem;
 using Ids = std::vector<std::int32_t>;
 
-const std::string kTokenizer = HAWSER_SOURCE_DIR "/recipes/quickstart-tokenizer/tokenizer.json";
+const std::string kTokenizer = cat(testing::kSourceFolder, "/recipes/quickstart-tokenizer/tokenizer.json");
 
 std::vector<Ids> documents_of(const std::string& prefix) {
   const TokenFile file(prefix);
@@ -33,7 +34,7 @@ std::vector<Ids> documents_of(const std::string& prefix) {
   return documents;
 }
 
-class PrepareTest : public testing::Test {
+class PrepareTest : public ::testing::Test {
  protected:
   PrepareOptions options(std::vector<std::string> train) {
     return {.train = std::move(train),
@@ -396,5 +397,5 @@ TEST_F(PrepareTest, NamesACommandForFormatsThatItDoesNotRead) {
             "datasets.Dataset.from_file(\"tables/t.arrow\").to_json(\"tables/t.jsonl\")'");
 }
 
-}  // namespace
+}  // namespace prepare_test
 }  // namespace hawser::prepare

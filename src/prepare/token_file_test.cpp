@@ -9,7 +9,7 @@
 #include "base/testing/temporary_folder.h"
 
 namespace hawser::prepare {
-namespace {
+namespace token_file_test {
 
 using Ids = std::vector<std::int32_t>;
 
@@ -19,7 +19,7 @@ Ids all_ids(const TokenFile& file) {
   return ids;
 }
 
-class TokenFileTest : public testing::Test {
+class TokenFileTest : public ::testing::Test {
  protected:
   // Two documents; the first has two sequences.
   void write(std::int64_t vocab_size) {
@@ -154,5 +154,5 @@ TEST_F(TokenFileTest, RejectsInvalidFiles) {
   EXPECT_EQ(rejection(), "train.labels.bin: label file has the wrong size (expected 24 bytes, got 3)");
 }
 
-}  // namespace
+}  // namespace token_file_test
 }  // namespace hawser::prepare

@@ -11,7 +11,7 @@
 #include "models/testing/published.h"
 
 namespace hawser::profile {
-namespace {
+namespace roofline_test {
 
 // A published shape with two blocks.
 models::ModelDescription shape_of(std::string_view name) {
@@ -185,5 +185,5 @@ TEST(Roofline, IsMeasuredOnAGpuOnly) {
   EXPECT_EQ(roofline.problem, "measured on a GPU only");
 }
 
-}  // namespace
+}  // namespace roofline_test
 }  // namespace hawser::profile

@@ -7,7 +7,7 @@
 #include "plan/plan.h"
 
 namespace hawser::profile {
-namespace {
+namespace step_mix_test {
 
 using program::Op;
 
@@ -119,5 +119,5 @@ TEST(StepMix, IsMeasuredOnOneRank) {
   EXPECT_EQ(mix.power.gpus, 0);
 }
 
-}  // namespace
+}  // namespace step_mix_test
 }  // namespace hawser::profile

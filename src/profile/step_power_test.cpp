@@ -5,7 +5,7 @@
 #include "base/error.h"
 
 namespace hawser::profile {
-namespace {
+namespace step_power_test {
 
 PowerUse some_use() {
   return {.seconds = 8,
@@ -65,5 +65,5 @@ TEST(StepPower, HasCountersForATrace) {
   EXPECT_EQ(counters[0].points.size(), 1u);
 }
 
-}  // namespace
+}  // namespace step_power_test
 }  // namespace hawser::profile

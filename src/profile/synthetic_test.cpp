@@ -11,7 +11,7 @@
 #include "plan/run_plan.h"
 
 namespace hawser::profile {
-namespace {
+namespace synthetic_test {
 
 using Kind = DocumentMix::Kind;
 
@@ -79,5 +79,5 @@ TEST(Synthetic, PackedDocumentsAreBalanced) {
   }
 }
 
-}  // namespace
+}  // namespace synthetic_test
 }  // namespace hawser::profile

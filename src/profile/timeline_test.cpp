@@ -6,7 +6,7 @@
 #include "profile/work_family.h"
 
 namespace hawser::profile {
-namespace {
+namespace timeline_test {
 
 using Kind = TimelineSpan::Kind;
 constexpr std::int64_t kStart = 1'790'000'000'000'000'001;  // a moment of these years, in ns
@@ -202,5 +202,5 @@ TEST(WorkFamily, IsThatOfTheKindOrElseTheName) {
   EXPECT_EQ(family_of({.name = "read_loss", .kind = OpKind::transfer}), "read_loss");
 }
 
-}  // namespace
+}  // namespace timeline_test
 }  // namespace hawser::profile

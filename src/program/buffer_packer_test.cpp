@@ -10,7 +10,7 @@
 #include "program/testing/traces.h"
 
 namespace hawser::program {
-namespace {
+namespace buffer_packer_test {
 
 // Most buffers are live until the end: more than a packer remembers places for.
 std::unique_ptr<testing::Recorder> crowded_trace(unsigned seed, int buffers) {
@@ -77,5 +77,5 @@ TEST(Packer, KeptResultsChangeNothing) {
   EXPECT_GT(stopped, 50);
 }
 
-}  // namespace
+}  // namespace buffer_packer_test
 }  // namespace hawser::program

@@ -9,7 +9,7 @@
 #include "program/written.h"
 
 namespace hawser::program {
-namespace {
+namespace checker_test {
 
 using testing::pick;
 using testing::Recorder;
@@ -464,5 +464,5 @@ TEST(CheckCollectives, ReportsAtMostMaxDefects) {
   EXPECT_EQ(memory_of(a).size(), static_cast<std::size_t>(kMaxDefects));
 }
 
-}  // namespace
+}  // namespace checker_test
 }  // namespace hawser::program

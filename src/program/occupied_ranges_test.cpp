@@ -8,7 +8,7 @@
 #include "program/testing/traces.h"
 
 namespace hawser::program {
-namespace {
+namespace occupied_ranges_test {
 
 using testing::pick;
 
@@ -107,5 +107,5 @@ TEST(RangeSet, JoinsRangesThatMeet) {
   EXPECT_FALSE(set.add({0, 50}));
 }
 
-}  // namespace
+}  // namespace occupied_ranges_test
 }  // namespace hawser::program

@@ -6,7 +6,7 @@
 #include "program/testing/traces.h"
 
 namespace hawser::program {
-namespace {
+namespace order_test {
 
 using testing::Reachability;
 using testing::Recorder;
@@ -46,5 +46,5 @@ TEST(Order, RejectsAWaitForALaterItem) {
   EXPECT_THROW(const Order order(trace), InternalError);
 }
 
-}  // namespace
+}  // namespace order_test
 }  // namespace hawser::program

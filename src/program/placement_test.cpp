@@ -11,7 +11,7 @@
 #include "program/testing/traces.h"
 
 namespace hawser::program {
-namespace {
+namespace placement_test {
 
 using testing::aligned;
 using testing::conflicts_of;
@@ -195,5 +195,5 @@ TEST(Placement, IsFast) {
   EXPECT_LT(seconds, 20.0);  // about 1 s on an idle machine; sanitizers and other load add to it
 }
 
-}  // namespace
+}  // namespace placement_test
 }  // namespace hawser::program

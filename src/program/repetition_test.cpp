@@ -9,7 +9,7 @@
 #include "program/testing/traces.h"
 
 namespace hawser::program {
-namespace {
+namespace repetition_test {
 
 using testing::expect_sound;
 using testing::Recorder;
@@ -249,5 +249,5 @@ TEST(Repetition, RandomProgramsAreSound) {
   }
 }
 
-}  // namespace
+}  // namespace repetition_test
 }  // namespace hawser::program

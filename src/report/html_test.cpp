@@ -15,7 +15,7 @@
 #include "report/testing/sample_metrics.h"
 
 namespace hawser::report {
-namespace {
+namespace html_test {
 
 TEST(HtmlEscape, EscapesMarkup) {
   EXPECT_EQ(html_escape("<a href=\"x\" b='y'>&\x01\n"), "&lt;a href=&quot;x&quot; b=&#39;y&#39;&gt;&amp;?\n");
@@ -371,5 +371,5 @@ TEST(Html, TagsAreClosed) {
   }
 }
 
-}  // namespace
+}  // namespace html_test
 }  // namespace hawser::report

@@ -10,7 +10,7 @@
 #include "report/testing/test_socket.h"
 
 namespace hawser::report {
-namespace {
+namespace mlflow_test {
 
 using nlohmann::json;
 using namespace std::chrono_literals;
@@ -205,5 +205,5 @@ TEST(Mlflow, DropsTheOldestStepsOfAFullQueue) {
   EXPECT_EQ(send_run(small, 100).lost, 100);
 }
 
-}  // namespace
+}  // namespace mlflow_test
 }  // namespace hawser::report

@@ -9,7 +9,7 @@
 #include "report/testing/test_socket.h"
 
 namespace hawser::report {
-namespace {
+namespace prometheus_test {
 
 const std::string kGet = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
 
@@ -101,5 +101,5 @@ TEST(Prometheus, TheTextHoldsTheLastStepAndTheSums) {
   EXPECT_EQ(reply.find("sm_clock"), std::string::npos);  // not reported
 }
 
-}  // namespace
+}  // namespace prometheus_test
 }  // namespace hawser::report

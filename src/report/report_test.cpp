@@ -26,7 +26,7 @@
 #include "report/testing/sample_metrics.h"
 
 namespace hawser::report {
-namespace {
+namespace report_test {
 
 // --- metrics.jsonl ---
 
@@ -535,5 +535,5 @@ TEST(Progress, AClosedPipeIsNoError) {
   std::signal(SIGPIPE, handler);
 }
 
-}  // namespace
+}  // namespace report_test
 }  // namespace hawser::report

@@ -7,12 +7,13 @@
 #include <functional>
 #include <random>
 
+#include "base/testing/test_paths.h"
 #include "report/metrics_file.h"
 #include "report/phase_clock.h"
 #include "report/testing/sample_metrics.h"
 
 namespace hawser::report {
-namespace {
+namespace rules_test {
 
 // A normal run: the loss falls by a power law from 8 towards 2.5, with noise; the norm falls from 3 to 0.5.
 class Series {
@@ -68,10 +69,12 @@ TEST(Rules, ReportNothingInNormalRuns) {
 TEST(Rules, ReportNothingInTheQuickstart) {
   Rules rules({.steps = 800, .warmup_steps = 200, .peak_learning_rate = 3e-3, .gradient_clip = 1});
   std::int64_t steps = 0;
-  read_metrics(std::string(HAWSER_SOURCE_DIR) + "/tests/golden/runs/quickstart.jsonl", [&](const StepMetrics& metrics) {
-    ++steps;
-    for (const Finding& finding : rules.step(metrics)) ADD_FAILURE() << finding.step << " " << finding.text;
-  });
+  read_metrics(std::string(testing::kSourceFolder) + "/tests/golden/runs/quickstart.jsonl",
+               [&](const StepMetrics& metrics) {
+                 ++steps;
+                 for (const Finding& finding : rules.step(metrics))
+                   ADD_FAILURE() << finding.step << " " << finding.text;
+               });
   EXPECT_GE(steps, 400);
 }
 
@@ -172,5 +175,5 @@ TEST(PhaseClock, AddsUpByKind) {
             (std::vector<std::pair<std::string, double>>{{"starting", 3}, {"training", 11}, {"saving", 1}}));
 }
 
-}  // namespace
+}  // namespace rules_test
 }  // namespace hawser::report

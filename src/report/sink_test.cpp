@@ -5,7 +5,7 @@
 #include "report/testing/sample_metrics.h"
 
 namespace hawser::report {
-namespace {
+namespace sink_test {
 
 struct Log {
   std::vector<std::string> calls, lines;
@@ -82,5 +82,5 @@ TEST(Sinks, ASinkThatCannotBeOpenedIsDisabled) {
                            "hawser: warning: port: 127.0.0.1:1: taken; disabled for this run; the run continues"}));
 }
 
-}  // namespace
+}  // namespace sink_test
 }  // namespace hawser::report

@@ -13,7 +13,7 @@
 #include "report/testing/test_protobuf.h"
 
 namespace hawser::report {
-namespace {
+namespace tensorboard_test {
 
 // Inverse of the writer's mask.
 void expect_crc(std::string_view stored, std::string_view bytes) {
@@ -138,5 +138,5 @@ TEST(TensorBoard, AResumedRunInvalidatesLaterSteps) {
   EXPECT_GT(board.path(), ahead);
 }
 
-}  // namespace
+}  // namespace tensorboard_test
 }  // namespace hawser::report

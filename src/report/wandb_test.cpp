@@ -15,7 +15,7 @@
 #include "report/testing/test_protobuf.h"
 
 namespace hawser::report {
-namespace {
+namespace wandb_test {
 
 using nlohmann::json;
 
@@ -255,5 +255,5 @@ TEST_F(WandbTest, AFolderThatCannotBeWrittenIsTheUsersError) {
   EXPECT_THROW(Wandb(options(), facts()), UserError);
 }
 
-}  // namespace
+}  // namespace wandb_test
 }  // namespace hawser::report

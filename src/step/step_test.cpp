@@ -11,7 +11,7 @@
 #include "step/step_record.h"
 
 namespace hawser::step {
-namespace {
+namespace step_test {
 
 struct Mixed {
   float first = 0;
@@ -130,5 +130,5 @@ TEST(BatchTables, OfTheModelAreGivenByName) {
   EXPECT_THROW(views.table("spans", DType::i64), InternalError);
 }
 
-}  // namespace
+}  // namespace step_test
 }  // namespace hawser::step

@@ -8,7 +8,7 @@
 #include "tensor/dtype_dispatch.h"
 
 namespace hawser {
-namespace {
+namespace dtype_test {
 
 TEST(DType, DispatchesToTheTypeOfEachFloatingPointDType) {
   const auto size = [](DType dtype) { return dispatch_float(dtype, [](auto tag) { return sizeof(tag); }); };
@@ -31,5 +31,5 @@ TEST(DType, RejectsTheDTypesThatItHasNoTypeFor) {
   }
 }
 
-}  // namespace
+}  // namespace dtype_test
 }  // namespace hawser

@@ -1,5 +1,6 @@
 // The casts of FP8 against tables that PyTorch wrote (tests/golden/README.md).
 #include "tensor/fp8.h"
+#include "base/testing/test_paths.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +11,7 @@
 #include <vector>
 
 namespace hawser {
-namespace {
+namespace fp8_test {
 
 struct Line {
   int code = 0;
@@ -19,7 +20,7 @@ struct Line {
 };
 
 std::vector<Line> table(const std::string& name) {
-  std::ifstream in(std::string(HAWSER_SOURCE_DIR) + "/tests/golden/fp8/" + name + ".txt");
+  std::ifstream in(std::string(testing::kSourceFolder) + "/tests/golden/fp8/" + name + ".txt");
   std::vector<Line> lines;
   for (Line line; in >> line.code >> line.value >> line.first;) lines.push_back(line);
   return lines;
@@ -95,5 +96,5 @@ TEST(Fp8, DispatchesToTheTypeOfEachFormat) {
   EXPECT_EQ(dtype_of<F8E5M2>(), DType::f8e5m2);
 }
 
-}  // namespace
+}  // namespace fp8_test
 }  // namespace hawser

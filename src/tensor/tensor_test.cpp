@@ -9,7 +9,7 @@
 #include "tensor/named_state.h"
 
 namespace hawser {
-namespace {
+namespace tensor_test {
 
 TEST(Bf16, RoundsToNearestEvenAndKeepsNan) {
   EXPECT_EQ(Bf16(1.0f).bits, 0x3f80);
@@ -69,5 +69,5 @@ TEST(BoxesOfRange, CoverEveryRangeWithFewBoxes) {
   }
 }
 
-}  // namespace
+}  // namespace tensor_test
 }  // namespace hawser

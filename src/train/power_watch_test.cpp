@@ -3,14 +3,15 @@
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
+#include "base/testing/test_paths.h"
 #include "device/testing/bus_device.h"
 
 namespace hawser::train {
-namespace {
+namespace power_watch_test {
 
 TEST(PowerWatch, MeasuresTheGpuOfTheRun) {
   using Clock = std::chrono::steady_clock;
-  const PowerWatch watch(BusDevice("0000:43:00.0"), nullptr, FAKE_NVML);
+  const PowerWatch watch(BusDevice("0000:43:00.0"), nullptr, testing::kFakeNvml);
   const Clock::time_point begin = Clock::now();
   PowerUse use;
   while (!use.sm_clock_mhz && seconds_since(begin) < 20) use = watch.between(begin, Clock::now());
@@ -21,7 +22,7 @@ TEST(PowerWatch, MeasuresTheGpuOfTheRun) {
 TEST(PowerWatch, MeasuresNothingWithoutAGpu) {
   const auto cpu = make_cpu_device();
   const auto now = std::chrono::steady_clock::now();
-  EXPECT_EQ(PowerWatch(*cpu, nullptr, FAKE_NVML).between(now, now).gpus, 0);
+  EXPECT_EQ(PowerWatch(*cpu, nullptr, testing::kFakeNvml).between(now, now).gpus, 0);
   EXPECT_EQ(PowerWatch(BusDevice("0000:43:00.0"), nullptr, "libno-nvml.so").between(now, now).gpus, 0);
 }
 
@@ -36,5 +37,5 @@ TEST(PowerWatch, JoulesAreThoseOfAllRanks) {
   EXPECT_FALSE(none.gpu_watts || none.sm_clock_mhz || none.joules_per_token);
 }
 
-}  // namespace
+}  // namespace power_watch_test
 }  // namespace hawser::train

@@ -10,11 +10,11 @@
 #include "base/testing/without_privileges.h"
 
 namespace hawser::train {
-namespace {
+namespace run_folder_test {
 
 namespace fs = std::filesystem;
 
-class EarlierRun : public testing::Test {
+class EarlierRun : public ::testing::Test {
  protected:
   EarlierRun() {
     for (const char* name : {"metrics.jsonl", "report.html", "recipe.json", "best/manifest.json"}) {
@@ -87,5 +87,5 @@ TEST_F(EarlierRun, IsWholeAgainAfterAKillDuringTheMove) {
   EXPECT_EQ(folder_.read("earlier-1/metrics.jsonl"), "of another run");
 }
 
-}  // namespace
+}  // namespace run_folder_test
 }  // namespace hawser::train

@@ -4,7 +4,7 @@
 #include "cli/testing/binary.h"
 
 namespace hawser {
-namespace {
+namespace adapters_test {
 
 namespace fs = std::filesystem;
 using testing::tiny;
@@ -235,5 +235,5 @@ TEST_F(Adapters, AChangedBaseIsRejected) {
   succeeds("export out adapter");  // without it
 }
 
-}  // namespace
+}  // namespace adapters_test
 }  // namespace hawser

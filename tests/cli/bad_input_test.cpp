@@ -1,10 +1,11 @@
 // Wrong input: one line per problem, all problems at once, exit code 2, nothing on standard output.
 #include <functional>
 
+#include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
 
 namespace hawser {
-namespace {
+namespace bad_input_test {
 
 namespace fs = std::filesystem;
 using testing::SafetensorsParts;
@@ -176,9 +177,10 @@ TEST_F(BadInput, EverythingAtOnce) {
 // Ranks under another launcher find the same errors: they are printed once, and all ranks exit alike.
 TEST_F(BadInput, UnderMpirunIsReportedOnce) {
   write("bad.jsonl", "{\"input_ids\": [1, 200]}\n");
-  const testing::Ran ran = shell(
-      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q --oversubscribe -np 3 " +
-      std::string(HAWSER_BINARY) + " eval --model " + tiny("gqa").string() + " --data bad.jsonl --sequence-length 16");
+  const testing::Ran ran =
+      shell("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q --oversubscribe -np 3 " +
+            std::string(testing::kHawser) + " eval --model " + tiny("gqa").string() +
+            " --data bad.jsonl --sequence-length 16");
   EXPECT_EQ(ran.code, 2);
   EXPECT_EQ(ran.out, "");
   const std::string line = "hawser: bad.jsonl: id outside the vocabulary";
@@ -234,5 +236,5 @@ TEST_F(BadInput, GenerateExportAndInspect) {
   rejected("bench step --model nowhere", {no_model});
 }
 
-}  // namespace
+}  // namespace bad_input_test
 }  // namespace hawser

@@ -1,8 +1,10 @@
 // Conversations, archives and token files in the commands: prepare, inspect data, fit, eval.
+#include "base/cat.h"
+#include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
 
 namespace hawser {
-namespace {
+namespace chat_data_test {
 
 namespace fs = std::filesystem;
 using testing::tiny;
@@ -173,7 +175,7 @@ TEST_F(ChatData, ConversationsWithToolsAreFormattedByToolUse) {
 TEST_F(ChatData, IsInColourOnATerminal) {
   ASSERT_EQ(shell("command -v script > /dev/null").code, 0) << "util-linux's script is not there";
   ASSERT_EQ(hawser("prepare recipe.yaml").code, 0);
-  const std::string show = "script -qec '" + std::string(HAWSER_BINARY) + " inspect data recipe.yaml' /dev/null";
+  const std::string show = "script -qec '" + std::string(testing::kHawser) + " inspect data recipe.yaml' /dev/null";
   const testing::Ran colour = shell("TERM=xterm " + show), plain = shell("NO_COLOR=1 TERM=xterm " + show);
   EXPECT_NE(colour.out.find("\033[2;31m<abc>\033[0mde~"), std::string::npos) << colour.out;
   EXPECT_EQ(plain.out.find('\033'), std::string::npos) << plain.out;
@@ -220,8 +222,8 @@ TEST_F(ChatData, TokenFilesAreThoseOfMegatron) {
     write("ids.yaml", "model: {config: config.json}\ndata: {train: ids.jsonl, sequence_length: 4}\noutput: " +
                           std::string(type) + "\n");
     ASSERT_EQ(hawser("prepare ids.yaml").code, 0);
-    const testing::Ran read =
-        shell("python3 " HAWSER_SOURCE_DIR "/tests/cli/read_indexed.py " + std::string(type) + "/data/train");
+    const testing::Ran read = shell(cat("python3 ", testing::kSourceFolder, "/tests/cli/read_indexed.py ") +
+                                    std::string(type) + "/data/train");
     ASSERT_EQ(read.code, 0) << read.err;
     const nlohmann::json held = nlohmann::json::parse(read.out);
     EXPECT_EQ(held["type"], type);
@@ -229,5 +231,5 @@ TEST_F(ChatData, TokenFilesAreThoseOfMegatron) {
   }
 }
 
-}  // namespace
+}  // namespace chat_data_test
 }  // namespace hawser

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/cat.h"
+#include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
 #include "config/choices.h"
 
 namespace hawser {
-namespace {
+namespace completion_test {
 
 namespace fs = std::filesystem;
 
@@ -44,7 +46,7 @@ zpty -d shell
 
   // Bash's completions of the last of these words.
   std::vector<std::string> bash(const std::string& words) {
-    const testing::Ran ran = shell("bash --norc complete.bash " HAWSER_BINARY " hawser " + words);
+    const testing::Ran ran = shell(cat("bash --norc complete.bash ", testing::kHawser, " hawser ") + words);
     EXPECT_EQ(ran.err, "") << words;
     return testing::lines_of(ran.out);
   }
@@ -58,7 +60,7 @@ zpty -d shell
   }
   // Zsh's line after a tab.
   std::string zsh(const std::string& line) {
-    const testing::Ran ran = shell("timeout 60 zsh -f complete.zsh " HAWSER_BINARY " '" + line + "'");
+    const testing::Ran ran = shell(cat("timeout 60 zsh -f complete.zsh ", testing::kHawser, " '") + line + "'");
     auto lines = testing::lines_of(ran.out);
     return lines.empty() ? ran.err : lines.back();
   }
@@ -117,7 +119,7 @@ TEST_F(Completion, RecipeKeysInBash) {
   ASSERT_EQ(completed.size(), keys.size());
   for (std::size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(completed[i], keys[i].name + "=");
   // The schema accepts every completed value: of a model with experts, and of an adapter.
-  const fs::path mixtral = fs::path(HAWSER_SOURCE_DIR) / "tests/golden/families/mixtral";
+  const fs::path mixtral = fs::path(testing::kSourceFolder) / "tests/golden/families/mixtral";
   write("r.yaml", "data: {sequence_length: 8}\nmodel: {path: " + mixtral.string() + "}\n");
   for (const KeyChoices& key : keys) {
     if (key.name == "run.device") continue;  // cuda needs a build with CUDA
@@ -148,7 +150,7 @@ TEST_F(Completion, ModelsOfTheHuggingFaceCache) {
 
 TEST_F(Completion, InZsh) {
   ASSERT_EQ(shell("command -v zsh").code, 0) << "no zsh: its package is zsh (scripts/install-packages --for tests)";
-  EXPECT_EQ(shell(HAWSER_BINARY " completion zsh > script && zsh -n script").code, 0);
+  EXPECT_EQ(shell(cat(testing::kHawser, " completion zsh > script && zsh -n script")).code, 0);
   EXPECT_EQ(zsh("hawser gen"), "generate");
   EXPECT_EQ(zsh("hawser recipe in"), "recipe init");
   EXPECT_EQ(zsh("hawser fit --resu"), "fit --resume");
@@ -168,5 +170,5 @@ TEST_F(Completion, AnotherShellIsRejected) {
   EXPECT_NE(help.out.find("source <(hawser completion bash)"), std::string::npos) << help.out;
 }
 
-}  // namespace
+}  // namespace completion_test
 }  // namespace hawser

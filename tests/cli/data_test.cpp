@@ -1,8 +1,9 @@
 // Data on a recipe or command line: token files by prefix, text by its extension.
+#include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
 
 namespace hawser {
-namespace {
+namespace data_test {
 
 namespace fs = std::filesystem;
 using testing::tiny;
@@ -175,7 +176,7 @@ TEST_F(Data, AllWrongPathsAtOnce) {
   EXPECT_FALSE(fs::exists(folder_ / "made"));
   const testing::Ran started =
       shell("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q --oversubscribe -np 2 " +
-            std::string(HAWSER_BINARY) + " fit wrong.yaml");
+            std::string(testing::kHawser) + " fit wrong.yaml");
   EXPECT_EQ(started.code, 2);
   EXPECT_EQ(testing::lines_of(started.err).size() >= 4, true) << started.err;
   EXPECT_FALSE(fs::exists(folder_ / "made"));
@@ -185,8 +186,8 @@ TEST_F(Data, AllWrongPathsAtOnce) {
 TEST_F(Data, RanksWithDifferentRecipesOrModelsAreRejected) {
   const auto together = [&](const std::string& first, const std::string& second) {
     return shell("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q --oversubscribe -np 1 " +
-                 std::string(HAWSER_BINARY) + " fit recipe.yaml " + first + " : -np 1 " + std::string(HAWSER_BINARY) +
-                 " fit recipe.yaml " + second);
+                 std::string(testing::kHawser) + " fit recipe.yaml " + first + " : -np 1 " +
+                 std::string(testing::kHawser) + " fit recipe.yaml " + second);
   };
   const auto expect = [](const testing::Ran& ran, const std::string& line) {
     EXPECT_EQ(ran.code, 2) << ran.err;
@@ -236,5 +237,5 @@ TEST_F(Data, SequencesBeyondTheModelsPositionsAreWarnedOf) {
       line);
 }
 
-}  // namespace
+}  // namespace data_test
 }  // namespace hawser

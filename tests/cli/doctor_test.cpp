@@ -1,10 +1,12 @@
 // hawser doctor on this machine, and with resources removed.
 #include <map>
 
+#include "base/cat.h"
+#include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
 
 namespace hawser {
-namespace {
+namespace doctor_test {
 
 namespace fs = std::filesystem;
 
@@ -39,7 +41,7 @@ class Doctor : public testing::Binary {
   };
 
   Found doctor(const std::string& before, const std::string& arguments = "") {
-    const testing::Ran ran = shell(before + " " HAWSER_BINARY " doctor --json " + arguments);
+    const testing::Ran ran = shell(before + " " + testing::kHawser + " doctor --json " + arguments);
     Found found{ran.code, nlohmann::json::parse(ran.out, nullptr, false), ran.err};
     EXPECT_TRUE(found.all.is_object()) << ran.out << ran.err;
     if (!found.all.is_object()) return found;
@@ -100,8 +102,9 @@ TEST_F(Doctor, SeesADiskThatCannotBeWritten) {
 TEST_F(Doctor, SeesSmallFileSystems) {
   if (shell("unshare -m mount -t tmpfs -o size=8m none .").code != 0) GTEST_SKIP() << "mounts of one's own need root";
   fs::create_directories(folder_ / "small");
-  write("in-small", "mount -t tmpfs -o size=32m none small && " HAWSER_BINARY " doctor --json --output small");
-  write("in-shm", "mount -t tmpfs -o size=16m none /dev/shm && " HAWSER_BINARY " doctor --json");
+  write("in-small",
+        cat("mount -t tmpfs -o size=32m none small && ", testing::kHawser, " doctor --json --output small"));
+  write("in-shm", cat("mount -t tmpfs -o size=16m none /dev/shm && ", testing::kHawser, " doctor --json"));
   const auto found = [&](const std::string& script) {
     return Found{0, nlohmann::json::parse(shell("unshare -m sh " + script).out, nullptr, false), ""};
   };
@@ -145,12 +148,12 @@ esac
 TEST_F(Doctor, LeavesNothingWhenInterrupted) {
   fs::create_directories(folder_ / "out");
   for (const char* seconds : {"0.15", "0.5", "1.2"}) {
-    const testing::Ran ran =
-        shell(std::string("timeout --preserve-status -s INT ") + seconds + " " HAWSER_BINARY " doctor --output out");
+    const testing::Ran ran = shell(std::string("timeout --preserve-status -s INT ") + seconds + " " + testing::kHawser +
+                                   " doctor --output out");
     EXPECT_TRUE(ran.code == 130 || ran.code == 0) << seconds << ": " << ran.code << "\n" << ran.err;
     EXPECT_TRUE(fs::is_empty(folder_ / "out"));
   }
 }
 
-}  // namespace
+}  // namespace doctor_test
 }  // namespace hawser

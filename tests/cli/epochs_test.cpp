@@ -5,7 +5,7 @@
 #include "cli/testing/binary.h"
 
 namespace hawser {
-namespace {
+namespace epochs_test {
 
 using testing::tiny;
 
@@ -210,5 +210,5 @@ TEST_F(Epochs, AResumedRunHasTheFindingsOfOneThatWasNotInterrupted) {
   EXPECT_EQ(findings("parts"), whole);
 }
 
-}  // namespace
+}  // namespace epochs_test
 }  // namespace hawser

@@ -1,10 +1,11 @@
 // hawser eval: the same numbers as transformers on any number of ranks, and one JSON object on standard output.
 #include <cmath>
 
+#include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
 
 namespace hawser {
-namespace {
+namespace eval_test {
 
 using testing::tiny;
 
@@ -95,7 +96,7 @@ TEST_F(Eval, WithFewerLinesThanRanksEqualsOneRank) {
 TEST_F(Eval, StartedByMpirunItselfPrintsOneObject) {
   const testing::Ran ran =
       shell("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q --oversubscribe -np 2 " +
-            std::string(HAWSER_BINARY) + " eval --model " + tiny("gqa").string() + " --data " +
+            std::string(testing::kHawser) + " eval --model " + tiny("gqa").string() + " --data " +
             (tiny("gqa") / "data.jsonl").string() + " --sequence-length 30");
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_TRUE(nlohmann::json::accept(ran.out)) << ran.out;
@@ -106,7 +107,7 @@ TEST_F(Eval, RanksWithDifferentInputsAreRejected) {
   write("one.jsonl", "{\"input_ids\": [51, 78, 94, 65, 68]}\n{\"input_ids\": [78, 81, 3, 4, 5]}\n");
   write("other.jsonl", "{\"input_ids\": [51, 78, 94, 65, 68]}\n{\"input_ids\": [78, 81, 3, 4, 6]}\n");
   const auto together = [&](const std::string& first, const std::string& second) {
-    const std::string eval = std::string(HAWSER_BINARY) + " eval --model " + tiny("gqa").string() + " --data ";
+    const std::string eval = std::string(testing::kHawser) + " eval --model " + tiny("gqa").string() + " --data ";
     return shell("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q --oversubscribe -np 1 " + eval +
                  first + " : -np 1 " + eval + second);
   };
@@ -139,5 +140,5 @@ TEST_F(Eval, TextIsEncodedByTheTokenizerBesideTheModel) {
   EXPECT_EQ(shown.out, "To " + by_text["text"].get<std::string>() + "\n");
 }
 
-}  // namespace
+}  // namespace eval_test
 }  // namespace hawser

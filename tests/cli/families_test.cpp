@@ -2,17 +2,18 @@
 // inspect; and what commands print for files that do not fit together.
 #include <map>
 
+#include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
 
 namespace hawser {
-namespace {
+namespace families_test {
 
 namespace fs = std::filesystem;
 using testing::json_of;
 using testing::SafetensorsParts;
 
 fs::path family(const std::string& name) {
-  return fs::path(HAWSER_SOURCE_DIR) / "tests/golden/families" / name;
+  return fs::path(testing::kSourceFolder) / "tests/golden/families" / name;
 }
 
 class Families : public testing::Binary {
@@ -212,5 +213,5 @@ TEST_F(Families, WhatDoesNotFitTogetherIsOneLine) {
            {"--set: the model has no experts at moe.z_loss_coefficient"});
 }
 
-}  // namespace
+}  // namespace families_test
 }  // namespace hawser

@@ -1,9 +1,11 @@
 // Formats of training data: the same conversations in every format give the same token files.
+#include "base/cat.h"
+#include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
 #include "prepare/testing/archives.h"
 
 namespace hawser {
-namespace {
+namespace formats_test {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
@@ -92,13 +94,13 @@ TEST_F(Formats, OneConversationInEveryForm) {
 
 // Tables and arrays of random texts, written and read by Python's csv and json.
 TEST_F(Formats, EqualPythonsReading) {
-  const testing::Ran made = shell("python3 " HAWSER_SOURCE_DIR "/tests/cli/make_tables.py .");
+  const testing::Ran made = shell(cat("python3 ", testing::kSourceFolder, "/tests/cli/make_tables.py ."));
   ASSERT_EQ(made.code, 0) << made.err;
   const std::vector<std::string> names = testing::lines_of(made.out);
   ASSERT_GT(names.size(), 8u);
   EXPECT_GT(fs::file_size(folder_ / "excel.csv"), std::size_t{1} << 20) << "several blocks";
   // A tokenizer that has every byte.
-  const std::string root = HAWSER_SOURCE_DIR "/recipes/quickstart-";
+  const std::string root = cat(testing::kSourceFolder, "/recipes/quickstart-");
   const std::string rest = ", tokenizer: " + root + "tokenizer, chat_template: chatml";
   const std::string expected = prepared("expected.jsonl", "{config: " + root + "model.json}", rest);
   for (const std::string& name : names) {
@@ -182,5 +184,5 @@ TEST_F(Formats, LongConversationsAreReported) {
             "documents"});
 }
 
-}  // namespace
+}  // namespace formats_test
 }  // namespace hawser

@@ -1,8 +1,9 @@
 // hawser generate: prompts of a file, sampling, stop texts, conversations, and the kinds of --model.
+#include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
 
 namespace hawser {
-namespace {
+namespace generate_test {
 
 namespace fs = std::filesystem;
 using testing::lines_of;
@@ -199,7 +200,7 @@ TEST_F(Generate, AStopTextMayBeASpecialToken) {
 
 TEST_F(Generate, AChatAnswersEachLineAndForgetsOnReset) {
   const auto chat = [&](const std::string& lines, const std::string& more = "") {
-    const Ran ran = shell("(printf '" + lines + "' | " + HAWSER_BINARY + kChat + " --context 400" + more + ")");
+    const Ran ran = shell("(printf '" + lines + "' | " + testing::kHawser + kChat + " --context 400" + more + ")");
     EXPECT_EQ(ran.code, 0) << ran.err;
     return ran;
   };
@@ -236,7 +237,7 @@ TEST_F(Generate, AChatAnswersEachLineAndForgetsOnReset) {
 
 TEST_F(Generate, LinesWithASlashAreCommandsOfTheChat) {
   const auto chat = [&](const std::string& lines) {
-    return shell("(printf '" + lines + "' | " + HAWSER_BINARY + kChat + ")");
+    return shell("(printf '" + lines + "' | " + testing::kHawser + kChat + ")");
   };
   const Ran unknown = chat("/help\\n/quit\\n/reset\\n");
   EXPECT_EQ(unknown.code, 0);
@@ -253,7 +254,7 @@ TEST_F(Generate, LinesWithASlashAreCommandsOfTheChat) {
 
 TEST_F(Generate, AChatMarksAnswersThatAreCut) {
   const auto chat = [&](const std::string& options) {
-    return shell("(echo 'to be' | " + std::string(HAWSER_BINARY) +
+    return shell("(echo 'to be' | " + std::string(testing::kHawser) +
                  " generate --model model --chat --chat-template chatml " + options + ")");
   };
   // Greedy text of this model has no end, and its default would be 512 tokens of the model's 128.
@@ -281,7 +282,7 @@ TEST_F(Generate, SuggestsAChatForAModelWithATemplate) {
 
 TEST_F(Generate, AChatWithoutSpaceReportsItAndContinues) {
   const std::string longer(200, 'a');
-  const Ran ran = shell("(printf '" + longer + "\\nx\\n' | " + HAWSER_BINARY + kChat + " --context 150)");
+  const Ran ran = shell("(printf '" + longer + "\\nx\\n' | " + testing::kHawser + kChat + " --context 150)");
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_NE(ran.err.find("hawser: the conversation is too long (expected at most 150 tokens, got "), std::string::npos)
       << ran.err;
@@ -318,7 +319,7 @@ TEST_F(Generate, ARejectedSystemTextIsReportedBeforeAnyInput) {
 TEST_F(Generate, ARejectedLastTurnSetsTheExitCode) {
   write("no_system.jinja", kNoSystem);
   const auto code = [&](const std::string& lines, const std::string& options) {
-    return shell("(printf '" + lines + "' | " + HAWSER_BINARY + " generate --model model --chat --max-tokens 4 " +
+    return shell("(printf '" + lines + "' | " + testing::kHawser + " generate --model model --chat --max-tokens 4 " +
                  options + ")")
         .code;
   };
@@ -332,11 +333,11 @@ TEST_F(Generate, ARejectedLastTurnSetsTheExitCode) {
 TEST_F(Generate, PromptsMayComeFromStandardInput) {
   write("prompts.jsonl", kPrompts);
   const std::string same = "generate --model model --max-tokens 5 --prompts ";
-  const Ran piped = shell("(cat prompts.jsonl | " + std::string(HAWSER_BINARY) + " " + same + "-)");
+  const Ran piped = shell("(cat prompts.jsonl | " + std::string(testing::kHawser) + " " + same + "-)");
   EXPECT_EQ(piped.code, 0) << piped.err;
   EXPECT_EQ(piped.out, hawser(same + "prompts.jsonl").out);
   rejected(same + "-", {"standard input: no prompts (expected one line or more) at --prompts"});
-  const Ran wrong = shell("(echo '{}' | " + std::string(HAWSER_BINARY) + " " + same + "-)");
+  const Ran wrong = shell("(echo '{}' | " + std::string(testing::kHawser) + " " + same + "-)");
   EXPECT_TRUE(wrong.err.starts_with("hawser: standard input: line needs exactly one of these keys ")) << wrong.err;
 }
 
@@ -406,5 +407,5 @@ TEST_F(Generate, ContinuesFromCheckpointsOfTwoRanks) {
   EXPECT_EQ(ids("tuned/best"), ids("best"));
 }
 
-}  // namespace
+}  // namespace generate_test
 }  // namespace hawser

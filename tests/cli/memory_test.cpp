@@ -1,8 +1,9 @@
 // Commands that run a model reject what does not fit before allocating, with the message of `hawser plan`.
+#include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
 
 namespace hawser {
-namespace {
+namespace memory_test {
 
 using testing::tiny;
 
@@ -62,7 +63,7 @@ TEST_F(Memory, FitRejectsWhatPlanRejects) {
 TEST_F(Memory, UnderMpirunIsReportedOnce) {
   const testing::Ran ran =
       shell("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q --oversubscribe -np 2 " +
-            std::string(HAWSER_BINARY) + " fit recipe.yaml --memory 1MB");
+            std::string(testing::kHawser) + " fit recipe.yaml --memory 1MB");
   EXPECT_EQ(ran.code, 4) << ran.err;
   const std::string line = "hawser: recipe.yaml: does not fit (expected at most ";
   const auto first = ran.err.find(line);
@@ -82,7 +83,7 @@ TEST_F(Memory, AModelLargerThanTheMachineIsRejected) {
   config["num_key_value_heads"] = 128;
   write("huge.json", config.dump());
   const testing::Ran ran =
-      shell("ulimit -v 16000000; " + std::string(HAWSER_BINARY) + " fit recipe.yaml --set model.config=huge.json");
+      shell("ulimit -v 16000000; " + std::string(testing::kHawser) + " fit recipe.yaml --set model.config=huge.json");
   EXPECT_EQ(ran.code, 4) << ran.err;
   EXPECT_NE(ran.err.find("the device's memory"), std::string::npos) << ran.err;
   does_not_fit("bench step --model huge.json --sequence-length 64", "does not fit");
@@ -171,5 +172,5 @@ TEST_F(Memory, NoTokenToPredictIsAnError) {
            {"text.jsonl" + words + "; try --sequence-length 2 or more"});
 }
 
-}  // namespace
+}  // namespace memory_test
 }  // namespace hawser

@@ -1,8 +1,10 @@
 // Models by name: ORG/NAME in a Hugging Face cache that each test builds.
+#include "base/cat.h"
+#include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
 
 namespace hawser {
-namespace {
+namespace model_name_test {
 
 namespace fs = std::filesystem;
 using testing::Ran;
@@ -32,7 +34,7 @@ class ModelName : public testing::Binary {
   }
 
   Ran named(const std::string& arguments, const std::string& variables = "HF_HUB_CACHE=hub") {
-    return shell(variables + " " HAWSER_BINARY " " + arguments);
+    return shell(variables + " " + testing::kHawser + " " + arguments);
   }
   void goes(const std::string& arguments) {
     const Ran ran = named(arguments);
@@ -193,5 +195,5 @@ TEST_F(ModelName, NamesTheDownloadOfWhatIsMissing) {
                             ": no config.json in this folder at model.path, line 1 of r.yaml; " + command);
 }
 
-}  // namespace
+}  // namespace model_name_test
 }  // namespace hawser

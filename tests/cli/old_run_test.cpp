@@ -7,10 +7,11 @@
 #include <regex>
 #include <set>
 
+#include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
 
 namespace hawser {
-namespace {
+namespace old_run_test {
 
 using Json = nlohmann::json;
 
@@ -81,7 +82,7 @@ class OldRun : public testing::Binary {
  protected:
   void SetUp() override {
     Binary::SetUp();
-    const testing::fs::path source = testing::fs::path(HAWSER_SOURCE_DIR) / "tests/golden/runs/e0aa1b5";
+    const testing::fs::path source = testing::fs::path(testing::kSourceFolder) / "tests/golden/runs/e0aa1b5";
     testing::fs::copy(source, folder_ / "old", testing::fs::copy_options::recursive);
     expected_ = testing::json_of(folder_ / "old/expected.json");
     saved_ = expected_["saved_step"];
@@ -202,5 +203,5 @@ TEST_F(OldRun, IsInspectedAndEvaluated) {
   near(evaluation["loss"], lowest, false, "the lowest validation loss");
 }
 
-}  // namespace
+}  // namespace old_run_test
 }  // namespace hawser

@@ -1,8 +1,9 @@
 // Problems of what a recipe or an option names: each line has the place that names it, and `recipe init` prints all.
+#include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
 
 namespace hawser {
-namespace {
+namespace origins_test {
 
 class Origins : public testing::Binary {
  protected:
@@ -22,7 +23,7 @@ TEST_F(Origins, LinesOfTheRecipe) {
   for (const char* command : {"plan", "prepare"}) {
     EXPECT_TRUE(hawser(std::string(command) + " r.yaml").err.starts_with("hawser: " + no_model + "\n")) << command;
   }
-  write("named.sh", std::string(HAWSER_BINARY) + " fit r.yaml 2>&1 | sed 's/ (expected a file, or one of .*)//'\n");
+  write("named.sh", std::string(testing::kHawser) + " fit r.yaml 2>&1 | sed 's/ (expected a file, or one of .*)//'\n");
   EXPECT_EQ(
       shell("sh named.sh").out,
       "hawser: " + no_model + "\nhawser: none.jsonl: no such file at data.train[1], line 4 of r.yaml\n" +
@@ -128,5 +129,5 @@ TEST_F(Origins, RecipeInitRejectsOutputsThatFitRejects) {
   EXPECT_FALSE(testing::fs::exists(folder_ / "new.yaml"));
 }
 
-}  // namespace
+}  // namespace origins_test
 }  // namespace hawser

@@ -2,10 +2,11 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+#include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
 
 namespace hawser {
-namespace {
+namespace output_test {
 
 namespace fs = std::filesystem;
 using testing::lines_of;
@@ -36,7 +37,7 @@ class Output : public testing::Binary {
   }
   // Runs until `file` (a shell pattern) has a line, then sends SIGINT.
   Ran interrupted(const std::string& arguments, const std::string& file) {
-    return shell("( " + std::string(HAWSER_BINARY) + " " + arguments +
+    return shell("( " + std::string(testing::kHawser) + " " + arguments +
                  " & p=$!; i=0; while [ $i -lt 1200 ] && ! grep -qs . " + file +
                  "; do sleep 0.05; i=$((i+1)); done; kill -INT $p; wait $p )");
   }
@@ -62,10 +63,10 @@ TEST_F(Output, LinksRightsPipesAndDevicesStay) {
   EXPECT_EQ(fs::status(folder_ / "far/private").permissions(), fs::perms::owner_read | fs::perms::owner_write);
 
   ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
-  const Ran piped = shell("( cat pipe & " + std::string(HAWSER_BINARY) + " " + generate_ + "--output pipe; wait )");
+  const Ran piped = shell("( cat pipe & " + std::string(testing::kHawser) + " " + generate_ + "--output pipe; wait )");
   EXPECT_EQ(piped.out, answers) << piped.err;
   EXPECT_TRUE(fs::is_fifo(folder_ / "pipe"));
-  const Ran substituted = shell("bash -c '" + std::string(HAWSER_BINARY) + " " + generate_ +
+  const Ran substituted = shell("bash -c '" + std::string(testing::kHawser) + " " + generate_ +
                                 "--output >(cat > got; mv got done); code=$?; i=0; "
                                 "while [ $i -lt 600 ] && ! [ -e done ]; do sleep 0.05; i=$((i+1)); done; exit $code'");
   EXPECT_EQ(substituted.code, 0) << substituted.err;
@@ -89,7 +90,7 @@ TEST_F(Output, TracesAndPicturesGoWhereLinksAndPipesLead) {
   EXPECT_TRUE(fs::is_symlink(folder_ / "trace.json"));
   EXPECT_TRUE(testing::json_of(folder_ / "far/trace.json").contains("traceEvents"));
   const Ran picture =
-      shell("( cat pipe > drawn & " + std::string(HAWSER_BINARY) + " inspect trace.json --svg pipe; wait )");
+      shell("( cat pipe > drawn & " + std::string(testing::kHawser) + " inspect trace.json --svg pipe; wait )");
   EXPECT_TRUE(picture.out.ends_with("wrote pipe\n")) << picture.out << picture.err;
   EXPECT_TRUE(fs::is_fifo(folder_ / "pipe"));
   EXPECT_TRUE(folder_.read("drawn").starts_with("<svg")) << folder_.read("drawn").substr(0, 80);
@@ -97,7 +98,7 @@ TEST_F(Output, TracesAndPicturesGoWhereLinksAndPipesLead) {
 
 TEST_F(Output, AClosedStandardOutputIsAnError) {
   write("data.jsonl", testing::forty_documents());
-  const std::string eval = std::string(HAWSER_BINARY) + " eval --model model --data data.jsonl --sequence-length 32";
+  const std::string eval = std::string(testing::kHawser) + " eval --model model --data data.jsonl --sequence-length 32";
   for (const std::string ranks : {" --ranks 1", " --ranks 2"}) {
     const Ran ran = shell(eval + ranks + " >&-");
     EXPECT_EQ(ran.code, 1) << ranks;
@@ -111,7 +112,7 @@ TEST_F(Output, ClosedStandardStreamsTakeNoFilesNumber) {
   write("r.yaml",
         "model: {path: model}\noutput: out\ndata: {train: [data.jsonl], sequence_length: 16}\ntrain: {steps: 6}\n");
   for (const std::string closed : {"<&- >&- 2>&-", ">&- 2>&-"}) {
-    const Ran ran = shell("sh -c 'exec " + std::string(HAWSER_BINARY) + " fit r.yaml --ranks 1 " + closed + "'");
+    const Ran ran = shell("sh -c 'exec " + std::string(testing::kHawser) + " fit r.yaml --ranks 1 " + closed + "'");
     EXPECT_EQ(ran.code, 0) << closed;
     const auto lines = testing::lines_of(folder_.read("out/metrics.jsonl"));
     EXPECT_EQ(lines.size(), 6u) << closed;
@@ -120,7 +121,7 @@ TEST_F(Output, ClosedStandardStreamsTakeNoFilesNumber) {
 }
 
 TEST_F(Output, TwoAtOnceDoNotMix) {
-  const std::string binary = HAWSER_BINARY;
+  const std::string binary = testing::kHawser;
   const std::string a = generate_, b = generate_ + "--json ";
   const Ran both = shell("( " + binary + " " + a + "--output both.jsonl & p=$!; " + binary + " " + b +
                          "--output both.jsonl; c=$?; wait $p && exit $c )");
@@ -182,7 +183,7 @@ TEST_F(Output, NoCommandReplacesItsInput) {
 
 TEST_F(Output, ARecipeThatCannotBeWrittenLeavesTheOldOne) {
   const std::string init = " recipe init --model model --output recipe.yaml --force";
-  const std::string limited = "( ulimit -f 1; " + std::string(HAWSER_BINARY) + init + " )";
+  const std::string limited = "( ulimit -f 1; " + std::string(testing::kHawser) + init + " )";
   const std::string line = "hawser: recipe.yaml: cannot write: File too large\n";
   Ran ran = shell(limited);
   EXPECT_EQ(ran.code, 2);
@@ -220,5 +221,5 @@ TEST_F(Output, JsonGoesWhereTheResultGoes) {
   EXPECT_NE(help("plan").find("print the result as one JSON object"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace output_test
 }  // namespace hawser

@@ -3,11 +3,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
 #include "prepare/testing/archives.h"
 
 namespace hawser {
-namespace {
+namespace prepare_memory_test {
 
 constexpr std::int64_t kTextBytes = std::int64_t{96} << 20;
 // Program and libraries, the tokenizer with a cache of words per thread, in-flight blocks of 1 MiB on two threads with
@@ -46,7 +47,7 @@ class PrepareMemory : public testing::Binary {
   };
   // `prepare` of one source in a process of its own. What this process holds counts towards the peak of the other.
   Peak prepare(const std::string& source, const std::string& more = "") {
-    const std::string root = HAWSER_SOURCE_DIR;
+    const std::string root = testing::kSourceFolder;
     write("recipe.yaml", "model: {config: " + root + "/recipes/quickstart-model.json}\ndata: {train: " + source +
                              ", tokenizer: " + root + "/recipes/quickstart-tokenizer, sequence_length: 64" + more +
                              "}\ntrain: {steps: 1}\nrun: {threads: 2}\noutput: run\n");
@@ -55,7 +56,7 @@ class PrepareMemory : public testing::Binary {
     const pid_t child = fork();
     if (child == 0) {
       if (chdir(folder_.path().c_str()) != 0 || !freopen("out", "w", stdout) || !freopen("err", "w", stderr)) _exit(99);
-      execl(HAWSER_BINARY, HAWSER_BINARY, "prepare", "recipe.yaml", "--json", nullptr);
+      execl(testing::kHawser, testing::kHawser, "prepare", "recipe.yaml", "--json", nullptr);
       _exit(98);
     }
     int status = 0;
@@ -133,11 +134,11 @@ TEST_F(PrepareMemory, IsBoundedForALineWithoutEnd) {
   const std::string bomb(std::size_t{400} << 20, 'a');
   for (const char* name : {"bomb.jsonl.gz", "bomb.txt.gz"}) {
     write(name, prepare::gzip(bomb));
-    const std::string root = HAWSER_SOURCE_DIR;
+    const std::string root = testing::kSourceFolder;
     write("recipe.yaml", "model: {config: " + root + "/recipes/quickstart-model.json}\ndata: {train: " +
                              std::string(name) + ", tokenizer: " + root +
                              "/recipes/quickstart-tokenizer, sequence_length: 64}\ntrain: {steps: 1}\noutput: run\n");
-    const testing::Ran ran = shell("ulimit -v 1500000; " + std::string(HAWSER_BINARY) + " prepare recipe.yaml");
+    const testing::Ran ran = shell("ulimit -v 1500000; " + std::string(testing::kHawser) + " prepare recipe.yaml");
     EXPECT_EQ(ran.code, 2) << ran.err;
     EXPECT_NE(ran.err.find(std::string(name) + ": "), std::string::npos) << ran.err;
     EXPECT_NE(ran.err.find("256 MiB) at line 1; try "), std::string::npos) << ran.err;
@@ -145,5 +146,5 @@ TEST_F(PrepareMemory, IsBoundedForALineWithoutEnd) {
   }
 }
 
-}  // namespace
+}  // namespace prepare_memory_test
 }  // namespace hawser

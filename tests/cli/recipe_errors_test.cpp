@@ -1,8 +1,9 @@
 // Mistakes of a recipe and of the command line: commands print all of them at once, each with its place.
+#include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
 
 namespace hawser {
-namespace {
+namespace recipe_errors_test {
 
 class RecipeErrors : public testing::Binary {
  protected:
@@ -296,7 +297,7 @@ TEST_F(RecipeErrors, UnderMpirunTheyArePrintedOnce) {
   recipe("memory: {activation_checkpointing: [full]}\n", "3");
   const testing::Ran ran =
       shell("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q --oversubscribe -np 2 " +
-            std::string(HAWSER_BINARY) + " fit r.yaml --set train.stepz=1");
+            std::string(testing::kHawser) + " fit r.yaml --set train.stepz=1");
   EXPECT_EQ(ran.code, 2);
   std::vector<std::string> lines;
   for (const std::string& line : testing::lines_of(ran.err)) {
@@ -307,5 +308,5 @@ TEST_F(RecipeErrors, UnderMpirunTheyArePrintedOnce) {
       << ran.err;
 }
 
-}  // namespace
+}  // namespace recipe_errors_test
 }  // namespace hawser

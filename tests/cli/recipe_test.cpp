@@ -1,8 +1,10 @@
 // hawser recipe init: its recipes work with plan, prepare and fit unchanged, and fit the available memory.
+#include "base/cat.h"
+#include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
 
 namespace hawser {
-namespace {
+namespace recipe_test {
 
 namespace fs = std::filesystem;
 
@@ -200,7 +202,7 @@ TEST_F(RecipeInit, KeepsRelativePaths) {
 }
 
 TEST_F(RecipeInit, NeedsNoWorkingDirectory) {
-  const std::string gone = "(mkdir gone && cd gone && rmdir ../gone && " HAWSER_BINARY " recipe init ";
+  const std::string gone = cat("(mkdir gone && cd gone && rmdir ../gone && ", testing::kHawser, " recipe init ");
   const std::string at = folder_.path("");
   write("data.jsonl", testing::forty_documents());
   const testing::Ran ran =
@@ -217,7 +219,7 @@ TEST_F(RecipeInit, NeedsNoWorkingDirectory) {
 TEST_F(RecipeInit, ATildeIsTheHomeFolder) {
   write("data.jsonl", testing::forty_documents());
   copy_of("gqa", "model");
-  const std::string home = "(mkdir -p here && cd here && HOME=" + folder_.path() + " " HAWSER_BINARY " ";
+  const std::string home = "(mkdir -p here && cd here && HOME=" + folder_.path() + " " + testing::kHawser + " ";
   const auto goes_home = [&](const std::string& arguments) {
     const testing::Ran ran = shell(home + arguments + ")");
     EXPECT_EQ(ran.code, 0) << arguments << "\n" << ran.err;
@@ -420,7 +422,7 @@ TEST_F(RecipeInit, WritesForAnotherMachine) {
 
 // A real model and real text, if scripts/fetch-inputs has been run.
 TEST_F(RecipeInit, FitsSmolLm2) {
-  const fs::path inputs = fs::path(HAWSER_SOURCE_DIR) / "inputs";
+  const fs::path inputs = fs::path(testing::kSourceFolder) / "inputs";
   if (!fs::exists(inputs / "smollm2/config.json") || !fs::exists(inputs / "text/austen")) {
     FAIL() << "inputs/smollm2 and inputs/text are not here: scripts/fetch-inputs";
   }
@@ -446,5 +448,5 @@ TEST_F(RecipeInit, FitsSmolLm2) {
   EXPECT_EQ(init(model + none.err.substr(at, none.err.find(' ', at + 9) - at))["adapter"]["kind"], "lora");
 }
 
-}  // namespace
+}  // namespace recipe_test
 }  // namespace hawser

@@ -2,7 +2,7 @@
 #include "cli/testing/binary.h"
 
 namespace hawser {
-namespace {
+namespace resume_errors_test {
 
 namespace fs = std::filesystem;
 
@@ -147,5 +147,5 @@ TEST_F(ResumeErrors, AChatTemplateIsData) {
             "data.tokenizer=run/checkpoints/step-00000003, or --set output=... for a new run"});
 }
 
-}  // namespace
+}  // namespace resume_errors_test
 }  // namespace hawser

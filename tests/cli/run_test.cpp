@@ -3,10 +3,12 @@
 #include <set>
 #include <tuple>
 
+#include "base/cat.h"
+#include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
 
 namespace hawser {
-namespace {
+namespace run_test {
 
 using testing::tiny;
 
@@ -200,7 +202,7 @@ TEST_F(Run, AnExportNamesASentencePieceModel) {
   nlohmann::json config = testing::json_of(tiny("tied") / "config.json");
   config["vocab_size"] = 1000;
   write("config.json", config.dump());
-  const std::string source = HAWSER_SOURCE_DIR "/tests/golden/tokenizers/sp-bpe/tokenizer.model";
+  const std::string source = cat(testing::kSourceFolder, "/tests/golden/tokenizers/sp-bpe/tokenizer.model");
   write("words.jsonl", "{\"text\": \"to be or not to be\"}\n{\"text\": \"that is the question\"}\n");
   write("tune.yaml", "model: {config: config.json}\ndata: {train: words.jsonl, tokenizer: " + source +
                          ", sequence_length: 16}\ntrain: {steps: 1}\noutput: tuned\n");
@@ -450,5 +452,5 @@ TEST_F(Run, BenchStepDrawsATimelineOfEveryRank) {
   rejected(bench + "--trace file/x.json", {"file: is a file, not a folder; try another folder"});
 }
 
-}  // namespace
+}  // namespace run_test
 }  // namespace hawser

@@ -10,7 +10,7 @@
 #include "harness.h"
 
 namespace hawser::faults {
-namespace {
+namespace background_test {
 
 using Words = std::vector<std::string>;
 
@@ -204,5 +204,5 @@ TEST(Background, InspectShowsAndVerifies) {
   EXPECT_EQ(hawser(place, {"inspect", "recipe.yaml", "--verify"}).code, 2);
 }
 
-}  // namespace
+}  // namespace background_test
 }  // namespace hawser::faults

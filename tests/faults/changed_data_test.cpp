@@ -10,7 +10,7 @@
 #include "harness.h"
 
 namespace hawser::faults {
-namespace {
+namespace changed_data_test {
 
 using Words = std::vector<std::string>;
 
@@ -116,5 +116,5 @@ TEST(ChangedData, AReplacedFileIsReadToTheEnd) {
   expect_equal_runs(place.out("whole"), place.out(), 300);
 }
 
-}  // namespace
+}  // namespace changed_data_test
 }  // namespace hawser::faults

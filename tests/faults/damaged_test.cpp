@@ -7,7 +7,7 @@
 #include "harness.h"
 
 namespace hawser::faults {
-namespace {
+namespace damaged_test {
 
 // One letter for each id of the tiny model.
 std::string tokenizer(char first = 'A') {
@@ -108,5 +108,5 @@ TEST_F(CorruptCheckpoint, OneFurtherStepHasARate) {
   EXPECT_GT(json["tokens_per_second"].get<double>(), 0);
 }
 
-}  // namespace
+}  // namespace damaged_test
 }  // namespace hawser::faults

@@ -4,7 +4,7 @@
 #include "harness.h"
 
 namespace hawser::faults {
-namespace {
+namespace displaced_test {
 
 constexpr std::int64_t kSteps = 300;
 
@@ -136,5 +136,5 @@ TEST(Displaced, ARemovedLockStopsTheRun) {
   EXPECT_GT(verified_step(place.out("out.rescued-1")), 0);
 }
 
-}  // namespace
+}  // namespace displaced_test
 }  // namespace hawser::faults

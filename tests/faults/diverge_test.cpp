@@ -7,7 +7,7 @@
 #include "harness.h"
 
 namespace hawser::faults {
-namespace {
+namespace diverge_test {
 
 TEST(Diverge, EndsUnsavedAndKeepsTheLastSoundCheckpoint) {
   for (const char* ranks : {"1", "4"}) {
@@ -69,5 +69,5 @@ TEST(Diverge, NothingToLearnFromIsAnError) {
   }
 }
 
-}  // namespace
+}  // namespace diverge_test
 }  // namespace hawser::faults

@@ -13,7 +13,7 @@
 #include "harness.h"
 
 namespace hawser::faults {
-namespace {
+namespace fallback_test {
 
 constexpr std::int64_t kSteps = 24;
 
@@ -347,5 +347,5 @@ TEST(Fallback, NoLinearMayBeLeftInFp8) {
   }
 }
 
-}  // namespace
+}  // namespace fallback_test
 }  // namespace hawser::faults

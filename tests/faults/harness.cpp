@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/testing/test_paths.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/root.h"
 #include "checkpoint/storage/posix_storage.h"
@@ -63,6 +64,17 @@ std::string documents(int count, unsigned seed) {
   return text;
 }
 
+constexpr double kUsualStart = 0.8;  // seconds that a run of one step on two ranks takes
+
+bool becomes_true(const std::function<bool()>& condition, double seconds) {
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  while (!condition()) {
+    if (Clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
+  }
+  return true;
+}
+
 // Parent and state of a process; (0, 'X') if it ended.
 std::pair<pid_t, char> status_of(pid_t pid) {
   const std::string text = read_file(cat("/proc/", pid, "/stat"));
@@ -106,7 +118,7 @@ void Fit::start(const Workplace& place, std::vector<std::string> words, rlim_t l
   static int runs = 0;
   log_ = place.folder() / cat("run-", ++runs);
   tag_ = cat(kTag, "=", getpid(), "-", runs);
-  words.insert(words.begin(), HAWSER_BINARY);
+  words.insert(words.begin(), testing::kHawser);
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
@@ -247,13 +259,29 @@ void flip(const fs::path& path, std::uintmax_t at) {
   ASSERT_TRUE(file.good()) << path;
 }
 
+double patient(double seconds) {
+  static const double slowness = [] {
+    const Workplace place;
+    const auto begin = Clock::now();
+    const Fit run(place, {"--ranks", "2", "train.steps=1"});
+    becomes_true([&] { return !run.going(); }, 120);
+    return std::chrono::duration<double>(Clock::now() - begin).count() / kUsualStart;
+  }();
+  return seconds * std::clamp(slowness, 1.0, 10.0);
+}
+
+namespace {
+
+// Measures before the first test, not between two lines of one.
+class MeasureStart : public ::testing::Environment {
+  void SetUp() override { patient(0); }
+};
+const auto* const kMeasureStart = ::testing::AddGlobalTestEnvironment(new MeasureStart);
+
+}  // namespace
+
 bool eventually(const std::function<bool()>& condition, double seconds) {
-  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  while (!condition()) {
-    if (Clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(500));
-  }
-  return true;
+  return becomes_true(condition, patient(seconds));
 }
 
 std::int64_t newest_step(const fs::path& out) {

@@ -62,7 +62,7 @@ class Fit {
   std::vector<pid_t> left() const;     // processes that it started and that still run, whatever their parent is now
   void type(const std::string& keys);  // at its terminal
   bool going() const;
-  Ended wait(double seconds = 120);  // killed after `seconds`: code 1009
+  Ended wait(double seconds = 120);  // killed after patient(seconds): code 1009
   std::string err() const;
 
  private:
@@ -84,7 +84,10 @@ Ended run(const Workplace& place, const std::vector<std::string>& words, rlim_t 
 // Changes one byte of a file and keeps its size.
 void flip(const fs::path& path, std::uintmax_t at);
 
-// Polls every half millisecond until it is true; false after `seconds`.
+// A limit of time for this machine: `seconds` is that of an idle one with two fast cores. Where the start of a run takes
+// longer than there, the limit grows in the same ratio.
+double patient(double seconds);
+// Polls every half millisecond until it is true; false after patient(seconds).
 bool eventually(const std::function<bool()>& condition, double seconds = 60);
 
 // The step of the newest folder named like a checkpoint; 0: none.

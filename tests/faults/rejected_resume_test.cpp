@@ -9,7 +9,7 @@
 #include "harness.h"
 
 namespace hawser::faults {
-namespace {
+namespace rejected_resume_test {
 
 using Words = std::vector<std::string>;
 
@@ -139,5 +139,5 @@ TEST(FinishedResume, WritesWhatIsMissingAlone) {
   EXPECT_NE(read_file(page.string()).find("6 / 6"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace rejected_resume_test
 }  // namespace hawser::faults

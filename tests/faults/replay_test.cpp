@@ -8,7 +8,7 @@
 #include "harness.h"
 
 namespace hawser::faults {
-namespace {
+namespace replay_test {
 
 constexpr std::int64_t kSteps = 40;
 
@@ -130,5 +130,5 @@ TEST(Replay, VerifiedStepsLeaveTheRunAsItIs) {
   }
 }
 
-}  // namespace
+}  // namespace replay_test
 }  // namespace hawser::faults

@@ -14,7 +14,7 @@
 #include "harness.h"
 
 namespace hawser::faults {
-namespace {
+namespace resume_test {
 
 constexpr std::int64_t kSteps = 300;
 
@@ -516,5 +516,5 @@ TEST(NewRun, KeepsAnEarlierRun) {
   EXPECT_EQ(metrics(place.out() / "earlier-1").size(), 12u);
 }
 
-}  // namespace
+}  // namespace resume_test
 }  // namespace hawser::faults

@@ -15,7 +15,7 @@
 #include "harness.h"
 
 namespace hawser::faults {
-namespace {
+namespace start_test {
 
 // The environment as the process's libraries found it.
 std::string variable(pid_t pid, const std::string& name) {
@@ -165,5 +165,5 @@ TEST(Start, RanksWithTooLittleMemoryEndInALine) {
   EXPECT_EQ(expect_a_line("2", "2", {160, 250, 400, 450, 500}), 5) << "memory was not short";
 }
 
-}  // namespace
+}  // namespace start_test
 }  // namespace hawser::faults

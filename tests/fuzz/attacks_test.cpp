@@ -24,7 +24,7 @@
 #include "train/saver.h"
 
 namespace hawser {
-namespace {
+namespace attacks_test {
 
 using checkpoint::testing::write_file;
 
@@ -387,5 +387,5 @@ TEST_F(Attack, PipesAndFoldersInPlaceOfStoredGemmAlgorithms) {
             path + ": file too long (expected at most 100 bytes, got 101)");
 }
 
-}  // namespace
+}  // namespace attacks_test
 }  // namespace hawser

@@ -10,6 +10,7 @@
 #include <iterator>
 
 #include "base/philox.h"
+#include "base/testing/test_paths.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/formats/safetensors.h"
 #include "checkpoint/testing/states.h"
@@ -23,13 +24,13 @@
 #include "text/tokenizers/tokenizer.h"
 
 namespace hawser {
-namespace {
+namespace readers_test {
 
 namespace fs = std::filesystem;
 using checkpoint::testing::write_file;
 
 std::string shipped(const std::string& path) {
-  return read_file(std::string(HAWSER_SOURCE_DIR) + "/" + path);
+  return read_file(std::string(testing::kSourceFolder) + "/" + path);
 }
 
 std::uint64_t number_from(const char* variable) {
@@ -344,5 +345,5 @@ TEST(Fuzz, Checkpoint) {
   }
 }
 
-}  // namespace
+}  // namespace readers_test
 }  // namespace hawser

@@ -7,7 +7,7 @@
 #include "support.h"
 
 namespace hawser {
-namespace {
+namespace device_test {
 
 using CudaDevice = testing::GpuTest;
 
@@ -148,5 +148,5 @@ TEST_F(CudaDevice, HasPowerAndAClock) {
   EXPECT_GT(use.sm_clock_mhz.value(), 500);
 }
 
-}  // namespace
+}  // namespace device_test
 }  // namespace hawser

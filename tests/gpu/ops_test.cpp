@@ -15,7 +15,7 @@
 #include "support.h"
 
 namespace hawser {
-namespace {
+namespace ops_test {
 
 class CudaOps : public testing::GpuTest {
  protected:
@@ -317,5 +317,5 @@ TEST_F(CudaOps, LossOfAFullVocabulary) {
   }
 }
 
-}  // namespace
+}  // namespace ops_test
 }  // namespace hawser

@@ -12,7 +12,7 @@
 #include "training.h"
 
 namespace hawser {
-namespace {
+namespace adapters_test {
 
 namespace fs = std::filesystem;
 
@@ -171,5 +171,5 @@ TEST(AdaptersDiffer, OtherOptions) {
   EXPECT_THROW(difference("mixtral", with("r", 3)), UserError);
 }
 
-}  // namespace
+}  // namespace adapters_test
 }  // namespace hawser

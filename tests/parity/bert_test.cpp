@@ -3,7 +3,7 @@
 #include "encoders.h"
 
 namespace hawser {
-namespace {
+namespace bert_test {
 
 using namespace testing::blocks;
 
@@ -71,5 +71,5 @@ TEST(Blocks, AWrongEncoderIsFound) {
                  {{"another first position", [](auto& d) { d.embedding.position_offset = 1; }}});
 }
 
-}  // namespace
+}  // namespace bert_test
 }  // namespace hawser

@@ -6,6 +6,7 @@
 
 #include <functional>
 
+#include "base/testing/test_paths.h"
 #include "engine/feed.h"
 #include "engine/session.h"
 #include "generate/decoder.h"
@@ -20,7 +21,7 @@ constexpr nn::NormConfig kLayerNorm{.kind = nn::NormKind::layer, .bias = true};
 using Describe = std::function<models::ModelDescription()>;
 
 inline std::string golden(const std::string& name, const std::string& file) {
-  return cat(HAWSER_SOURCE_DIR, "/tests/golden/blocks/", name, "/", file);
+  return cat(testing::kSourceFolder, "/tests/golden/blocks/", name, "/", file);
 }
 
 inline checkpoint::SafetensorsFolder open(const models::Model& model, const std::string& folder) {

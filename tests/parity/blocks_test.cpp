@@ -6,7 +6,7 @@
 #include "block_models.h"
 
 namespace hawser {
-namespace {
+namespace blocks_test {
 
 using namespace testing::blocks;
 
@@ -98,5 +98,5 @@ TEST(Blocks, AWrongDescriptionIsFound) {
        {"no unit offset of an MLP's norms", [](auto& d) { d.blocks[1].mlp.norm_config.unit_offset = false; }}});
 }
 
-}  // namespace
+}  // namespace blocks_test
 }  // namespace hawser

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "base/testing/temporary_folder.h"
+#include "base/testing/test_paths.h"
 #include "fp8_golden.h"
 #include "generate/generate.h"
 #include "models/families.h"
@@ -16,7 +17,7 @@
 #include "training.h"
 
 namespace hawser {
-namespace {
+namespace families_test {
 
 namespace fs = std::filesystem;
 
@@ -176,7 +177,7 @@ std::string families_table() {
 }
 
 TEST(FamiliesDocs, TheTableIsCurrent) {
-  const std::string path = std::string(HAWSER_SOURCE_DIR) + "/docs/families.md";
+  const std::string path = std::string(testing::kSourceFolder) + "/docs/families.md";
   const std::string begin = "<!-- table: parity_families_test -->\n", end = "<!-- end of table -->\n";
   std::ifstream file(path);
   std::string page{std::istreambuf_iterator<char>(file), {}};
@@ -191,5 +192,5 @@ TEST(FamiliesDocs, TheTableIsCurrent) {
   EXPECT_EQ(page.substr(from, to - from), table) << "run HAWSER_UPDATE_DOCS=1 build/cpu/parity_families_test";
 }
 
-}  // namespace
+}  // namespace families_test
 }  // namespace hawser

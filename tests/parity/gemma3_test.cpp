@@ -3,7 +3,7 @@
 #include "real_model.h"
 
 namespace hawser {
-namespace {
+namespace gemma3_test {
 
 class Gemma3 : public testing::RealModelTest {
  protected:
@@ -18,5 +18,5 @@ TEST_F(Gemma3, GreedyTextEqualsTransformers) {
   expect_greedy_text();
 }
 
-}  // namespace
+}  // namespace gemma3_test
 }  // namespace hawser

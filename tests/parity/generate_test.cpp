@@ -1,17 +1,19 @@
 // Greedy tokens of the tiny models against transformers' generate, alone and in batches (tests/golden/README.md).
 #include "generate/generate.h"
+#include "base/testing/test_paths.h"
 
 #include <gtest/gtest.h>
 
 #include "golden.h"
 
 namespace hawser {
-namespace {
+namespace generate_test {
 
 namespace fs = std::filesystem;
 
 const nlohmann::json& golden() {
-  static const nlohmann::json json = testing::read_json(fs::path(HAWSER_SOURCE_DIR) / "tests/golden/generations.json");
+  static const nlohmann::json json =
+      testing::read_json(fs::path(testing::kSourceFolder) / "tests/golden/generations.json");
   return json;
 }
 
@@ -27,11 +29,11 @@ class Generations : public ::testing::TestWithParam<std::string> {
   static void check(std::int64_t sequences, const std::vector<std::size_t>& order) {
     const nlohmann::json& entries = golden()["tiny"][GetParam()];
     Problems problems;
-    auto input =
-        generate::open_generation({.model = (fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tiny" / GetParam()).string(),
-                                   .prompt_ids = {1},
-                                   .max_tokens = golden()["new_tokens"]},
-                                  problems);
+    auto input = generate::open_generation(
+        {.model = (fs::path(testing::kSourceFolder) / "tests/golden/tiny" / GetParam()).string(),
+         .prompt_ids = {1},
+         .max_tokens = golden()["new_tokens"]},
+        problems);
     ASSERT_TRUE(problems.empty()) << problems.lines();
     input->ends.clear();
     input->prompts.clear();
@@ -68,5 +70,5 @@ TEST_P(Generations, MorePromptsThanSequences) {
 INSTANTIATE_TEST_SUITE_P(Tiny, Generations, ::testing::ValuesIn(cases()),
                          [](const auto& param) { return param.param; });
 
-}  // namespace
+}  // namespace generate_test
 }  // namespace hawser

@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/philox.h"
+#include "base/testing/test_paths.h"
 #include "engine/host_copy.h"
 #include "evaluate/evaluate.h"
 #include "models/weights.h"
@@ -120,7 +121,7 @@ inline nlohmann::json read_json(const std::filesystem::path& path) {
 inline std::vector<std::string> golden_cases(const std::string& set) {
   std::vector<std::string> names;
   for (const auto& entry :
-       std::filesystem::directory_iterator(std::filesystem::path(HAWSER_SOURCE_DIR) / "tests/golden" / set)) {
+       std::filesystem::directory_iterator(std::filesystem::path(testing::kSourceFolder) / "tests/golden" / set)) {
     if (entry.is_directory()) names.push_back(set + "/" + entry.path().filename().string());
   }
   std::sort(names.begin(), names.end());

@@ -1,17 +1,18 @@
 // Loss and every gradient of tiny random models of all families against transformers in float64.
 #include <gtest/gtest.h>
+#include "base/testing/test_paths.h"
 
 #include "golden.h"
 
 namespace hawser {
-namespace {
+namespace golden_test {
 
 namespace fs = std::filesystem;
 
 class Golden : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Golden, LossAndGradientsEqualTransformers) {
-  const fs::path folder = fs::path(HAWSER_SOURCE_DIR) / "tests/golden" / GetParam();
+  const fs::path folder = fs::path(testing::kSourceFolder) / "tests/golden" / GetParam();
   const nlohmann::json expected = testing::read_json(folder / "expected.json");
   evaluate::EvaluateRequest request{.model = folder.string(),
                                     .data = (folder / "data.jsonl").string(),
@@ -46,5 +47,5 @@ std::string last_part(const ::testing::TestParamInfo<std::string>& of) {
 INSTANTIATE_TEST_SUITE_P(Tiny, Golden, ::testing::ValuesIn(testing::golden_cases("tiny")), last_part);
 INSTANTIATE_TEST_SUITE_P(Families, Golden, ::testing::ValuesIn(testing::golden_cases("families")), last_part);
 
-}  // namespace
+}  // namespace golden_test
 }  // namespace hawser

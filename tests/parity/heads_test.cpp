@@ -1,19 +1,20 @@
 // Heads that predict masked tokens and classes: loss and gradients of packed documents in two micro-batches equal those
 // of transformers in float64, which gets one document at a time (tools/golden/make_heads.py).
+#include "base/testing/test_paths.h"
 #include "batches/batch_loader.h"
 #include "batches/labels.h"
 #include "encoders.h"
 #include "support/toy.h"
 
 namespace hawser {
-namespace {
+namespace heads_test {
 
 using namespace testing::blocks;
 
 constexpr Sizes kSizes{.vocabulary = 23, .width = 12, .heads = 2, .inner = 14, .positions = 16, .blocks = 1};
 
 nlohmann::json expected_of(const std::string& name) {
-  return testing::read_json(cat(HAWSER_SOURCE_DIR, "/tests/golden/heads/", name, "/expected.json"));
+  return testing::read_json(cat(testing::kSourceFolder, "/tests/golden/heads/", name, "/expected.json"));
 }
 
 // The golden documents in three sequences.
@@ -93,7 +94,7 @@ Difference difference_of_heads(const std::string& name, models::ModelDescription
   const auto mesh = comm::make_self_mesh();
   engine::Session session(model, layout, *device, *mesh, {step::Purpose::gradient_norms}, std::nullopt,
                           {.replay = true});
-  const std::string folder = cat(HAWSER_SOURCE_DIR, "/tests/golden/heads/", name);
+  const std::string folder = cat(testing::kSourceFolder, "/tests/golden/heads/", name);
   auto weights = open(model, folder + "/model"), gradients = open(model, folder + "/gradients");
   session.load(weights, 0);
   const auto targets = static_cast<double>(loader.step_targets(0));
@@ -203,5 +204,5 @@ TEST(Heads, AWrongHeadIsFound) {
   expect_another_head("llama_sequences", llama_sequences(), [](auto& d) { d.head.softcap = 1; });
 }
 
-}  // namespace
+}  // namespace heads_test
 }  // namespace hawser

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/testing/test_paths.h"
 #include "generate/generate.h"
 #include "golden.h"
 #include "text/tokenizers/tokenizer.h"
@@ -15,8 +16,8 @@ class RealModelTest : public ::testing::Test {
   // `name`: of the folders in inputs/ and in tests/golden/, and what scripts/fetch-inputs downloads.
   explicit RealModelTest(const std::string& name)
       : name_(name),
-        model_(std::filesystem::path(HAWSER_SOURCE_DIR) / "inputs" / name),
-        golden_(std::filesystem::path(HAWSER_SOURCE_DIR) / "tests/golden" / name) {}
+        model_(std::filesystem::path(testing::kSourceFolder) / "inputs" / name),
+        golden_(std::filesystem::path(testing::kSourceFolder) / "tests/golden" / name) {}
 
   void SetUp() override {
     ASSERT_TRUE(std::filesystem::exists(model_ / "model.safetensors"))

@@ -2,7 +2,7 @@
 #include "real_model.h"
 
 namespace hawser {
-namespace {
+namespace smollm2_test {
 
 class SmolLM2 : public testing::RealModelTest {
  protected:
@@ -35,5 +35,5 @@ TEST_F(SmolLM2, GreedyTextOfABatchEqualsTransformers) {
   for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(answers[i].ids, expected[i]) << i;
 }
 
-}  // namespace
+}  // namespace smollm2_test
 }  // namespace hawser

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/testing/test_paths.h"
 #include "checkpoint/boxes.h"
 #include "engine/feed.h"
 #include "golden.h"
@@ -17,7 +18,7 @@ namespace hawser::testing {
 constexpr double kStepError = 1e-4;  // of each step's loss, relative
 
 inline std::filesystem::path golden_folder(const std::string& name) {
-  return std::filesystem::path(HAWSER_SOURCE_DIR) / "tests/golden" / name;
+  return std::filesystem::path(testing::kSourceFolder) / "tests/golden" / name;
 }
 
 inline std::unique_ptr<evaluate::OpenEvaluation> open_golden(const std::filesystem::path& folder,

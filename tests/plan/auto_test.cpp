@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <ctime>
 
+#include "base/testing/test_paths.h"
 #include "config/config.h"
 #include "models/families.h"
 #include "plan/forecast.h"
@@ -13,7 +14,7 @@
 #include "support.h"
 
 namespace hawser {
-namespace {
+namespace auto_test {
 
 using Policies = std::vector<Checkpointing>;
 
@@ -214,7 +215,7 @@ class AutoSpeed : public ::testing::TestWithParam<Speed> {};
 TEST_P(AutoSpeed, ChoosesWithinItsTimeLimit) {
   const Speed& s = GetParam();
   const Recipe recipe =
-      read_recipe(cat(HAWSER_SOURCE_DIR, "/recipes/", s.recipe),
+      read_recipe(cat(testing::kSourceFolder, "/recipes/", s.recipe),
                   {"memory.activation_checkpointing=auto", cat("data.sequence_length=", s.length),
                    cat("parallel.context_parallel_degree=", s.context), cat("train.global_batch_size=", s.batch)},
                   Purpose::plan);
@@ -271,5 +272,5 @@ TEST(PolicyCandidates, FindsTheFastestMixByItsEstimate) {
   }
 }
 
-}  // namespace
+}  // namespace auto_test
 }  // namespace hawser

@@ -14,7 +14,7 @@
 #include "support/toy_slices.h"
 
 namespace hawser {
-namespace {
+namespace candidate_test {
 
 using plan::Candidate;
 using plan::Choices;
@@ -491,5 +491,5 @@ TEST(Candidates, SmallModelsAreLikeTheModel) {
   }
 }
 
-}  // namespace
+}  // namespace candidate_test
 }  // namespace hawser

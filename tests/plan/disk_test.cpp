@@ -8,7 +8,7 @@
 #include "support/toy_slices.h"
 
 namespace hawser {
-namespace {
+namespace disk_test {
 
 TEST(Disk, CountsTheCheckpointsThatExistAtOnce) {
   const models::Model model(testing::llama_description({}));
@@ -154,5 +154,5 @@ TEST(Headline, IsFollowedByTheDiskAndThisMachinesCpu) {
   EXPECT_EQ(ample.find("0.00 s"), std::string::npos) << ample;
 }
 
-}  // namespace
+}  // namespace disk_test
 }  // namespace hawser

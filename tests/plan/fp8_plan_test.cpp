@@ -6,7 +6,7 @@
 #include "support.h"
 
 namespace hawser {
-namespace {
+namespace fp8_plan_test {
 
 models::ModelDescription with_large_experts() {
   models::ModelDescription description =
@@ -56,5 +56,5 @@ TEST(Fp8Plan, CountsTheStepThatNeedsMost) {
   }
 }
 
-}  // namespace
+}  // namespace fp8_plan_test
 }  // namespace hawser

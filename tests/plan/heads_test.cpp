@@ -7,7 +7,7 @@
 #include "support/toy_heads.h"
 
 namespace hawser {
-namespace {
+namespace heads_test {
 
 using testing::Head;
 using testing::LayoutOptions;
@@ -65,5 +65,5 @@ TEST(HeadPlans, CountClassesAndThePooler) {
   EXPECT_GT(many.total_bytes, without.total_bytes);
 }
 
-}  // namespace
+}  // namespace heads_test
 }  // namespace hawser

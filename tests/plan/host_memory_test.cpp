@@ -13,7 +13,7 @@
 #include "support/toy_slices.h"
 
 namespace hawser {
-namespace {
+namespace host_memory_test {
 
 models::Model model_of() {
   return models::Model(testing::llama_description({.vocabulary = 64, .blocks = 4}));
@@ -246,5 +246,5 @@ TEST(HostMemory, IsCheckedForEvaluations) {
   EXPECT_THROW(check(std::int64_t{8} << 30), Error);  // the two processes, and what they stage
 }
 
-}  // namespace
+}  // namespace host_memory_test
 }  // namespace hawser

@@ -9,7 +9,7 @@
 #include "support.h"
 
 namespace hawser {
-namespace {
+namespace host_state_test {
 
 using program::Op;
 
@@ -222,5 +222,5 @@ TEST(HostStatePlan, CopiesRunAheadOfUpdatesByOne) {
   }
 }
 
-}  // namespace
+}  // namespace host_state_test
 }  // namespace hawser

@@ -10,7 +10,7 @@
 #include "support.h"
 
 namespace hawser {
-namespace {
+namespace host_weights_test {
 
 using program::Op;
 
@@ -261,5 +261,5 @@ TEST(HostWeightsPlan, OfAnotherNumberOfFlatsAreRejected) {
   }
 }
 
-}  // namespace
+}  // namespace host_weights_test
 }  // namespace hawser

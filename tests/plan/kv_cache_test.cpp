@@ -11,7 +11,7 @@
 #include "support.h"
 
 namespace hawser {
-namespace {
+namespace kv_cache_test {
 
 using program::Op;
 using step::Role;
@@ -277,5 +277,5 @@ TEST(KvCachePlan, RejectsWhatHasNoCopies) {
   EXPECT_NE(rejection(context, step::Purpose::logits).find("a KV cache with context parallelism"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace kv_cache_test
 }  // namespace hawser

@@ -7,7 +7,7 @@
 #include "support.h"
 
 namespace hawser {
-namespace {
+namespace offload_test {
 
 plan::Layout layout_of(const models::Model& model, bool offload) {
   plan::Layout layout = testing::make_test_layout({.length = 512, .micro_batches = 2}, model);
@@ -136,5 +136,5 @@ TEST(OffloadPlan, WithoutTheEventOfALoadOrAnOffloadIsRejected) {
   EXPECT_GE(needed, 1);
 }
 
-}  // namespace
+}  // namespace offload_test
 }  // namespace hawser

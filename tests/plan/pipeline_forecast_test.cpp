@@ -11,7 +11,7 @@
 #include "support/pipeline.h"
 
 namespace hawser {
-namespace {
+namespace pipeline_forecast_test {
 
 using models::Partition;
 
@@ -289,5 +289,5 @@ TEST(PipelineForecast, ChosenPoliciesFitEveryStage) {
   }
 }
 
-}  // namespace
+}  // namespace pipeline_forecast_test
 }  // namespace hawser

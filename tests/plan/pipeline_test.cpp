@@ -11,7 +11,7 @@
 #include "support/pipeline.h"
 
 namespace hawser {
-namespace {
+namespace pipeline_test {
 
 using models::Partition;
 using step::Pass;
@@ -430,5 +430,5 @@ TEST(PipelinePlan, AStageWithOneEventRemovedIsRejected) {
   EXPECT_GT(rejected, waits / 3);
 }
 
-}  // namespace
+}  // namespace pipeline_test
 }  // namespace hawser

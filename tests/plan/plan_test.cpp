@@ -7,6 +7,7 @@
 #include <map>
 #include <sstream>
 
+#include "base/testing/test_paths.h"
 #include "config/config.h"
 #include "models/families.h"
 #include "plan/report.h"
@@ -15,7 +16,7 @@
 #include "support/two_level_exchange.h"
 
 namespace hawser {
-namespace {
+namespace plan_test {
 
 using testing::all_meshes;
 using testing::all_policies;
@@ -236,7 +237,7 @@ struct Speed {
 class PlanSpeed : public ::testing::TestWithParam<Speed> {};
 
 TEST_P(PlanSpeed, IsUnderTwoSeconds) {
-  const std::string file = cat(HAWSER_SOURCE_DIR, "/recipes/", GetParam().recipe);
+  const std::string file = cat(testing::kSourceFolder, "/recipes/", GetParam().recipe);
   const auto start = std::chrono::steady_clock::now();
   const Recipe recipe = read_recipe(file, {}, Purpose::plan);
   // `hawser plan FILE` needs no options.
@@ -272,7 +273,7 @@ INSTANTIATE_TEST_SUITE_P(Llama, PlanSpeed,
 // Model FLOPs and predicted speed of Llama-3.1-8B against known limits: 45.03e9 FLOPs per token plus 786,432 x length;
 // at most 10,900 tokens/s per device at 16K, as measured.
 TEST(Plan, LlamaAgreesWithMeasurements) {
-  const Recipe recipe = read_recipe(cat(HAWSER_SOURCE_DIR, "/recipes/llama-3.1-8b-16k.yaml"), {}, Purpose::plan);
+  const Recipe recipe = read_recipe(cat(testing::kSourceFolder, "/recipes/llama-3.1-8b-16k.yaml"), {}, Purpose::plan);
   Problems problems;
   const models::Model model(models::read_description(resolve_path(recipe, recipe.model.config), problems));
   const plan::Forecast f =
@@ -285,7 +286,7 @@ TEST(Plan, LlamaAgreesWithMeasurements) {
 // run.deterministic in attention: no effect on the CPU; on CUDA it adds workspace to the plan and rejects long
 // sequences.
 TEST(Plan, DeterminismAddsWorkspaceAndRejectsLongSequences) {
-  Recipe recipe = read_recipe(cat(HAWSER_SOURCE_DIR, "/recipes/llama-3.1-8b-16k.yaml"), {}, Purpose::plan);
+  Recipe recipe = read_recipe(cat(testing::kSourceFolder, "/recipes/llama-3.1-8b-16k.yaml"), {}, Purpose::plan);
   Problems problems;
   const models::Model model(models::read_description(resolve_path(recipe, recipe.model.config), problems));
   const auto layout = [&](std::int64_t length, std::optional<bool> deterministic, DeviceKind device) {
@@ -348,7 +349,7 @@ TEST(Plan, ReportsItsAttentionKernels) {
 TEST(Target, LoadsByNameOrPathAndReportsMistakes) {
   EXPECT_EQ(plan::shipped_targets(), (std::vector<std::string>{"cpu", "h100", "h200"}));
   EXPECT_TRUE(plan::load_target("h200").cuda);
-  EXPECT_EQ(plan::load_target(cat(HAWSER_SOURCE_DIR, "/targets/cpu.yaml")).name, "cpu");
+  EXPECT_EQ(plan::load_target(cat(testing::kSourceFolder, "/targets/cpu.yaml")).name, "cpu");
   const auto what = [](const std::function<void()>& act) -> std::string {
     try {
       act();
@@ -554,5 +555,5 @@ TEST(CostModel, GemmsWithFp8OperandsHaveTheirRate) {
   EXPECT_NEAR(busy(OpKind::gemm_fp8_block, blocks), 1 / 1.6, 1e-9);
 }
 
-}  // namespace
+}  // namespace plan_test
 }  // namespace hawser

@@ -6,7 +6,7 @@
 #include "plan/forecast.h"
 
 namespace hawser {
-namespace {
+namespace published_test {
 
 TEST(Published, ArePlannedOn8And64Ranks) {
   for (const models::testing::Published& published : models::testing::kPublished) {
@@ -48,5 +48,5 @@ TEST(Published, SuggestionsForAModelThatDoesNotFit) {
   EXPECT_EQ(forecaster.alternatives().suggestions.size(), 3u);
 }
 
-}  // namespace
+}  // namespace published_test
 }  // namespace hawser

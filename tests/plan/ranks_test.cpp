@@ -5,7 +5,7 @@
 #include "support.h"
 
 namespace hawser {
-namespace {
+namespace ranks_test {
 
 comm::World* the_world = nullptr;
 
@@ -38,13 +38,13 @@ TEST(ReplayOnRanks, EveryStepMatchesItsPlanItemByItem) {
   }
 }
 
-}  // namespace
+}  // namespace ranks_test
 }  // namespace hawser
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   hawser::comm::World world(60.0);
-  hawser::the_world = &world;
+  hawser::ranks_test::the_world = &world;
   auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
   if (world.rank().value() != 0) delete listeners.Release(listeners.default_result_printer());
   const bool failed = RUN_ALL_TESTS() != 0;

@@ -4,7 +4,7 @@
 #include "support.h"
 
 namespace hawser {
-namespace {
+namespace slopes_test {
 
 TEST(StateTables, LayersHaveTheirOwnSlopes) {
   models::ModelDescription d = testing::toy_description(true, 4);
@@ -32,5 +32,5 @@ TEST(StateTables, LayersHaveTheirOwnSlopes) {
   EXPECT_EQ(slopes[0].raw(), slopes[3].raw());
 }
 
-}  // namespace
+}  // namespace slopes_test
 }  // namespace hawser

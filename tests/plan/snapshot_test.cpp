@@ -8,7 +8,7 @@
 #include "support.h"
 
 namespace hawser {
-namespace {
+namespace snapshot_test {
 
 std::vector<std::byte> bytes_of(const std::vector<NamedState>& states) {
   std::vector<std::byte> out;
@@ -51,5 +51,5 @@ TEST(Snapshot, HasTheStateOfItsStep) {
   }
 }
 
-}  // namespace
+}  // namespace snapshot_test
 }  // namespace hawser

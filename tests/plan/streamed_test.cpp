@@ -8,7 +8,7 @@
 #include "support.h"
 
 namespace hawser {
-namespace {
+namespace streamed_test {
 
 using program::Op;
 
@@ -141,5 +141,5 @@ TEST(StreamedPlan, LoadingTakesMemoryOfTheArena) {
   }
 }
 
-}  // namespace
+}  // namespace streamed_test
 }  // namespace hawser

@@ -8,7 +8,7 @@
 #include "support.h"
 
 namespace hawser {
-namespace {
+namespace suggestions_test {
 
 Recipe small_recipe() {
   Recipe recipe;
@@ -185,5 +185,5 @@ TEST(Suggestions, MixesAreFormattedAsRuns) {
                                                                 Checkpointing::full, Checkpointing::none}));
 }
 
-}  // namespace
+}  // namespace suggestions_test
 }  // namespace hawser

@@ -6,13 +6,14 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/testing/test_paths.h"
 #include "config/config.h"
 #include "models/families.h"
 #include "models/testing/published.h"
 #include "support.h"
 
 namespace hawser {
-namespace {
+namespace tight_test {
 
 using testing::all_policies;
 using testing::LayoutOptions;
@@ -42,7 +43,7 @@ TEST(Tight, ArenasAreNearTheLiveBytesAtThePeak) {
                "SmolLM2");
   Problems problems;
   const models::Model llama(
-      models::read_description(cat(HAWSER_SOURCE_DIR, "/recipes/configs/llama-3.1-8b.json"), problems));
+      models::read_description(cat(testing::kSourceFolder, "/recipes/configs/llama-3.1-8b.json"), problems));
   for (const comm::MeshSizes& mesh : {comm::MeshSizes{.shard = 8}, comm::MeshSizes{.context = 4, .shard = 2},
                                       comm::MeshSizes{.context = 8}, comm::MeshSizes{.shard = 8, .replicate = 4}}) {
     expect_tight(llama, {.mesh = mesh, .length = 16384, .documents = 1, .compute = DType::bf16}, "Llama-8B");
@@ -245,5 +246,5 @@ TEST_F(ReplayRejects, AnAccessBeforeTheFirstUse) {
 #endif
 }
 
-}  // namespace
+}  // namespace tight_test
 }  // namespace hawser

@@ -8,12 +8,13 @@
 #include <cmath>
 #include <limits>
 
+#include "base/testing/test_paths.h"
 #include "checkpoint/formats/safetensors_writer.h"
 #include "checkpoint/testing/states.h"
 #include "io/json.h"
 
 namespace hawser::checkpoint {
-namespace {
+namespace safetensors_test {
 
 using namespace testing;  // NOLINT
 
@@ -272,7 +273,7 @@ TEST(Safetensors, SurvivesEveryFlipAndTruncation) {
 
 // Files that the Python package wrote.
 TEST(Safetensors, ReadsThePackagesFiles) {
-  const std::string tiny = std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny";
+  const std::string tiny = std::string(hawser::testing::kSourceFolder) + "/tests/golden/tiny";
   int files = 0;
   for (const std::string& name : io::list_folder(tiny)) {
     if (!io::exists(tiny + "/" + name + "/model.safetensors")) continue;
@@ -285,5 +286,5 @@ TEST(Safetensors, ReadsThePackagesFiles) {
   EXPECT_GT(files, 0) << "no golden files in " << tiny;
 }
 
-}  // namespace
+}  // namespace safetensors_test
 }  // namespace hawser::checkpoint

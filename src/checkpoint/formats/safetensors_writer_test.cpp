@@ -9,7 +9,7 @@
 #include "io/json.h"
 
 namespace hawser::checkpoint {
-namespace {
+namespace safetensors_writer_test {
 
 using namespace testing;  // NOLINT
 
@@ -216,5 +216,5 @@ TEST(SafetensorsWriter, AFullDiskLeavesTheOldExport) {
   EXPECT_EQ(io::list_folder(root.path()), std::vector<std::string>{"export"});
 }
 
-}  // namespace
+}  // namespace safetensors_writer_test
 }  // namespace hawser::checkpoint

@@ -16,7 +16,9 @@
 #include <string>
 #include <vector>
 
+#include "base/cat.h"
 #include "base/testing/temporary_folder.h"
+#include "base/testing/test_paths.h"
 
 namespace hawser::testing {
 
@@ -28,7 +30,7 @@ struct Ran {
 };
 
 inline fs::path tiny(const std::string& name) {
-  return fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tiny" / name;
+  return fs::path(testing::kSourceFolder) / "tests/golden/tiny" / name;
 }
 
 inline nlohmann::json json_of(const fs::path& path) {
@@ -55,7 +57,7 @@ inline std::string forty_documents() {
 
 class Binary : public ::testing::Test {
  protected:
-  Ran hawser(const std::string& arguments) { return shell(std::string(HAWSER_BINARY) + " " + arguments); }
+  Ran hawser(const std::string& arguments) { return shell(std::string(testing::kHawser) + " " + arguments); }
 
   Ran shell(const std::string& command) {
     const std::string line = "cd " + folder_.path() + " && " + command + " 2>err </dev/null";
@@ -74,7 +76,8 @@ class Binary : public ::testing::Test {
 
   // The program on a terminal of `columns`: both outputs are in `out`, with "\n" at the end of lines.
   Ran on_terminal(const std::string& arguments, int columns = 100) {
-    write("on_terminal.sh", "stty cols " + std::to_string(columns) + " rows 40\n" HAWSER_BINARY " " + arguments + "\n");
+    write("on_terminal.sh",
+          "stty cols " + std::to_string(columns) + " rows 40\n" + testing::kHawser + " " + arguments + "\n");
     Ran ran = shell("script -qec 'sh on_terminal.sh' /dev/null");
     std::erase(ran.out, '\r');
     return ran;

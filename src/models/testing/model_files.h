@@ -9,13 +9,14 @@
 #include <vector>
 
 #include "base/testing/temporary_folder.h"
+#include "base/testing/test_paths.h"
 #include "models/families.h"
 #include "models/weights.h"
 
 namespace hawser::models {
 
 inline std::string golden(const std::string& name) {
-  return std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/" + name;
+  return std::string(testing::kSourceFolder) + "/tests/golden/tiny/" + name;
 }
 
 inline std::vector<std::string> golden_names() {

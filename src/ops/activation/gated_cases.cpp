@@ -5,7 +5,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace gated_cases {
 
 using namespace testing;
 
@@ -115,5 +115,5 @@ TEST(Gated, RejectsBadArguments) {
       "share memory");
 }
 
-}  // namespace
+}  // namespace gated_cases
 }  // namespace hawser::ops

@@ -3,7 +3,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace gelu_cases {
 
 using namespace testing;
 
@@ -93,5 +93,5 @@ TEST(Gelu, RejectsBadArguments) {
   expect_rejected([&] { gelu_forward(s, {.x = world.in(DType::f32, {2, 5}, Values(10)), .y = x}); }, "x has shape");
 }
 
-}  // namespace
+}  // namespace gelu_cases
 }  // namespace hawser::ops

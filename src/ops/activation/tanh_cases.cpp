@@ -3,7 +3,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace tanh_cases {
 
 using namespace testing;
 
@@ -67,5 +67,5 @@ TEST(Tanh, RejectsBadArguments) {
   expect_rejected([&] { tanh_forward(s, {.x = world.in(DType::f32, {2, 5}, Values(10)), .y = x}); }, "x has shape");
 }
 
-}  // namespace
+}  // namespace tanh_cases
 }  // namespace hawser::ops

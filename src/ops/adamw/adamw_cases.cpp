@@ -5,7 +5,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace adamw_cases {
 
 using namespace testing;
 
@@ -226,5 +226,5 @@ TEST(AdamW, RejectsBadArguments) {
   expect_rejected([] { adam_hyper(0.1, 0.9, 0.95, 0); }, "at least 1");
 }
 
-}  // namespace
+}  // namespace adamw_cases
 }  // namespace hawser::ops

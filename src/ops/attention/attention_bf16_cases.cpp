@@ -4,7 +4,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace attention_bf16_cases {
 
 using namespace testing;
 
@@ -169,5 +169,5 @@ TEST(AttentionBf16, UnitsAreUsedForBf16OperandsAndResults) {
   });
 }
 
-}  // namespace
+}  // namespace attention_bf16_cases
 }  // namespace hawser::ops

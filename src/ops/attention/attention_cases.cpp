@@ -3,7 +3,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace attention_cases {
 
 using namespace testing;
 
@@ -402,5 +402,5 @@ TEST(Attention, CountsVisiblePairs) {
   }
 }
 
-}  // namespace
+}  // namespace attention_cases
 }  // namespace hawser::ops

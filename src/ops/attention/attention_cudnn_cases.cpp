@@ -6,7 +6,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace attention_cudnn_cases {
 
 using namespace testing;
 using Kernel = AttentionImplementation::Kernel;
@@ -568,5 +568,5 @@ TEST(AttentionForms, SmallerBlocksFitTheWorkspaceOfLargerOnes) {
   EXPECT_GT(wanted_more, 0);
 }
 
-}  // namespace
+}  // namespace attention_cudnn_cases
 }  // namespace hawser::ops

@@ -5,7 +5,7 @@
 #include "ops/testing/attention_checks.h"
 
 namespace hawser::ops {
-namespace {
+namespace attention_dropout_cases {
 
 using namespace testing;
 
@@ -318,5 +318,5 @@ TEST(AttentionDropout, RejectsBadArguments) {
   world.stream().synchronize();
 }
 
-}  // namespace
+}  // namespace attention_dropout_cases
 }  // namespace hawser::ops

@@ -4,7 +4,7 @@
 #include "ops/testing/attention_checks.h"
 
 namespace hawser::ops {
-namespace {
+namespace attention_scores_cases {
 
 using namespace testing;
 
@@ -196,5 +196,5 @@ TEST(AlibiSlopes, EqualTransformers) {
   expect_rejected([] { alibi_slopes(0); }, "0 heads");
 }
 
-}  // namespace
+}  // namespace attention_scores_cases
 }  // namespace hawser::ops

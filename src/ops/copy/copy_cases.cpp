@@ -6,7 +6,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace copy_cases {
 
 using namespace testing;
 
@@ -253,5 +253,5 @@ TEST(PermuteRows, RejectsBadArguments) {
       "x has shape");
 }
 
-}  // namespace
+}  // namespace copy_cases
 }  // namespace hawser::ops

@@ -3,7 +3,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace scale_cases {
 
 using namespace testing;
 
@@ -25,5 +25,5 @@ TEST(Scale, MultipliesInPlace) {
   expect_rejected([&] { scale(world.stream(), {.x = world.in(DType::i32, {2}, Values(2))}); }, "x is int32");
 }
 
-}  // namespace
+}  // namespace scale_cases
 }  // namespace hawser::ops

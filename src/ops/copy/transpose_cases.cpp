@@ -3,7 +3,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace transpose_cases {
 
 using namespace testing;
 
@@ -53,5 +53,5 @@ TEST(Transpose, ExchangesRowsAndColumns) {
   expect_rejected([&] { transpose(world.stream(), {.x = x, .y = y}); }, "y has shape");
 }
 
-}  // namespace
+}  // namespace transpose_cases
 }  // namespace hawser::ops

@@ -6,7 +6,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace dora_cases {
 
 using namespace testing;
 
@@ -136,5 +136,5 @@ TEST(Dora, MagnitudeGradientsAreColumnSums) {
   }
 }
 
-}  // namespace
+}  // namespace dora_cases
 }  // namespace hawser::ops

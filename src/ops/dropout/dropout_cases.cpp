@@ -5,7 +5,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace dropout_cases {
 
 using namespace testing;
 
@@ -90,5 +90,5 @@ TEST(Dropout, RejectsWhatItCannotDo) {
   expect_rejected([&] { dropout(world.stream(), args); }, "rows");
 }
 
-}  // namespace
+}  // namespace dropout_cases
 }  // namespace hawser::ops

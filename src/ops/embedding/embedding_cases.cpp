@@ -3,7 +3,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace embedding_cases {
 
 using namespace testing;
 
@@ -227,5 +227,5 @@ TEST(Embedding, RejectsBadArguments) {
   }
 }
 
-}  // namespace
+}  // namespace embedding_cases
 }  // namespace hawser::ops

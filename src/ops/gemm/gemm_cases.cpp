@@ -7,7 +7,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace gemm_cases {
 
 using namespace testing;
 
@@ -394,5 +394,5 @@ TEST(BiasGradient, RejectsBadArguments) {
   expect_rejected([&] { bias_gradient(world.stream(), {.dy = dy}); }, "db is missing");
 }
 
-}  // namespace
+}  // namespace gemm_cases
 }  // namespace hawser::ops

@@ -7,7 +7,7 @@
 #include <vector>
 
 namespace hawser::ops {
-namespace {
+namespace gemm_choice_test {
 
 // A GPU under a power cap: its clock moves towards cap / power with a time constant of 100 ms.
 class CappedGpu {
@@ -85,5 +85,5 @@ TEST(ChooseGemm, LeavesOutWhatCannotRun) {
   EXPECT_EQ(choose_gemm(3, timer), 2u);
 }
 
-}  // namespace
+}  // namespace gemm_choice_test
 }  // namespace hawser::ops

@@ -6,7 +6,7 @@
 #include "tensor/fp8.h"
 
 namespace hawser::ops {
-namespace {
+namespace gemm_fp8_cases {
 
 using namespace testing;
 
@@ -218,5 +218,5 @@ TEST(Gemm, RejectsFp8ThatTensorCoresCannotRead) {
   expect_rejected([&] { scaled(kVec, kBlock, 12); }, "12 rows, which must be a multiple of 8");
 }
 
-}  // namespace
+}  // namespace gemm_fp8_cases
 }  // namespace hawser::ops

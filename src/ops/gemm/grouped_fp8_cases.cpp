@@ -7,7 +7,7 @@
 #include "tensor/fp8.h"
 
 namespace hawser::ops {
-namespace {
+namespace grouped_fp8_cases {
 
 using namespace testing;
 
@@ -330,5 +330,5 @@ TEST(GroupedFp8, RejectsWhatNoTensorCoreReads) {
   expect_rejected([&] { weights(kE5m2, 12, 256); }, "rows must start at multiples of 16 bytes");
 }
 
-}  // namespace
+}  // namespace grouped_fp8_cases
 }  // namespace hawser::ops

@@ -5,7 +5,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace grouped_gemm_cases {
 
 using namespace testing;
 
@@ -241,5 +241,5 @@ TEST(GroupedGemm, WrongOffsetsFailOnTheStream) {
   }
 }
 
-}  // namespace
+}  // namespace grouped_gemm_cases
 }  // namespace hawser::ops

@@ -5,7 +5,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace linear_cross_entropy_cases {
 
 using namespace testing;
 
@@ -385,5 +385,5 @@ TEST(LinearCrossEntropy, ALabelOutsideTheVocabularyThrowsOnTheStream) {
   }
 }
 
-}  // namespace
+}  // namespace linear_cross_entropy_cases
 }  // namespace hawser::ops

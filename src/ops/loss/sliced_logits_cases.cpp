@@ -5,7 +5,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace sliced_logits_cases {
 
 using namespace testing;
 
@@ -277,5 +277,5 @@ TEST(SlicedLogits, RejectsBadArguments) {
   EXPECT_THROW(other.stream().synchronize(), InternalError);
 }
 
-}  // namespace
+}  // namespace sliced_logits_cases
 }  // namespace hawser::ops

@@ -5,7 +5,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace softcap_cases {
 
 using namespace testing;
 
@@ -50,5 +50,5 @@ TEST(Softcap, RejectsBadArguments) {
       "y is bfloat16");
 }
 
-}  // namespace
+}  // namespace softcap_cases
 }  // namespace hawser::ops

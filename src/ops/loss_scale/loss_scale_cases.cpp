@@ -5,7 +5,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace loss_scale_cases {
 
 using namespace testing;
 
@@ -105,5 +105,5 @@ TEST(LossScale, RejectsBadArguments) {
       "backoff 0");
 }
 
-}  // namespace
+}  // namespace loss_scale_cases
 }  // namespace hawser::ops

@@ -5,7 +5,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace dispatch_cases {
 
 using namespace testing;
 
@@ -299,5 +299,5 @@ TEST(DispatchRows, AWrongIndexFailsOnTheStream) {
   expect_rejected([&] { world.stream().synchronize(); }, "expert 2 at 5 is outside [0, 2)");
 }
 
-}  // namespace
+}  // namespace dispatch_cases
 }  // namespace hawser::ops

@@ -6,7 +6,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace router_cases {
 
 using namespace testing;
 
@@ -326,5 +326,5 @@ TEST(Router, RejectsWrongArguments) {
   expect_rejected([&] { router_loss(world.stream(), {.statistics = weights}); }, "statistics [4, 2]");
 }
 
-}  // namespace
+}  // namespace router_cases
 }  // namespace hawser::ops

@@ -3,7 +3,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace layer_norm_cases {
 
 using namespace testing;
 
@@ -187,5 +187,5 @@ TEST(LayerNorm, RejectsBadArguments) {
       "share memory");
 }
 
-}  // namespace
+}  // namespace layer_norm_cases
 }  // namespace hawser::ops

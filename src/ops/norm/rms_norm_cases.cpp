@@ -3,7 +3,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace rms_norm_cases {
 
 using namespace testing;
 
@@ -219,5 +219,5 @@ TEST(RmsNorm, RejectsBadArguments) {
   expect_rejected([&] { rms_norm_backward(s, good); }, "residual_gradient without dx");
 }
 
-}  // namespace
+}  // namespace rms_norm_cases
 }  // namespace hawser::ops

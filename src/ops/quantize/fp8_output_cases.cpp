@@ -6,7 +6,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace fp8_output_cases {
 
 using namespace testing;
 
@@ -230,5 +230,5 @@ TEST(Fp8Output, RejectsBadArguments) {
   expect_rejected([&] { gated_backward(s, {.gate_up = gate_up, .dy = x, .dgate_up_fp8 = to.to}); }, "q has shape");
 }
 
-}  // namespace
+}  // namespace fp8_output_cases
 }  // namespace hawser::ops

@@ -6,7 +6,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace parts_cases {
 
 using namespace testing;
 
@@ -158,5 +158,5 @@ TEST(Parts, RejectsListsOfOtherRanges) {
   expect_rejected([&] { quantize_parts(world.stream(), {.x = x, .scales = two, .q = x}); }, "q is float32");
 }
 
-}  // namespace
+}  // namespace parts_cases
 }  // namespace hawser::ops

@@ -5,7 +5,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace quantize_blocks_cases {
 
 using namespace testing;
 
@@ -192,5 +192,5 @@ TEST(QuantizeBlocks, RejectsWhatItCannotWrite) {
   world.stream().synchronize();
 }
 
-}  // namespace
+}  // namespace quantize_blocks_cases
 }  // namespace hawser::ops

@@ -5,7 +5,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace quantize_cases {
 
 using namespace testing;
 
@@ -273,5 +273,5 @@ TEST(Quantize, RejectsWhatItCannotWrite) {
   expect_rejected([&] { quantize(world.stream(), {.x = x, .scale = scale, .q = x}); }, "q is float32");
 }
 
-}  // namespace
+}  // namespace quantize_cases
 }  // namespace hawser::ops

@@ -5,7 +5,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace quantize_nf4_cases {
 
 using namespace testing;
 
@@ -183,5 +183,5 @@ TEST(Nf4, Rejections) {
   expect_rejected([&] { dequantize_nf4(world.stream(), {.q = world.out(DType::u8, {3, 36}), .y = rows}); }, "q");
 }
 
-}  // namespace
+}  // namespace quantize_nf4_cases
 }  // namespace hawser::ops

@@ -3,7 +3,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace saturation_cases {
 
 using namespace testing;
 
@@ -93,5 +93,5 @@ TEST(Saturation, RejectsBadArguments) {
   expect_rejected([&] { judge_saturation(world.stream(), args); }, "elements is int32");
 }
 
-}  // namespace
+}  // namespace saturation_cases
 }  // namespace hawser::ops

@@ -3,7 +3,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace sum_squares_cases {
 
 using namespace testing;
 
@@ -90,5 +90,5 @@ TEST(SumSquares, RejectsBadArguments) {
                   "max_norm");
 }
 
-}  // namespace
+}  // namespace sum_squares_cases
 }  // namespace hawser::ops

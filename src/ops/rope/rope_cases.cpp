@@ -6,7 +6,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace rope_cases {
 
 using namespace testing;
 
@@ -201,5 +201,5 @@ TEST(Rope, RejectsBadArguments) {
   expect_rejected([&] { rope_frequencies({.head_dim = 7}); }, "head_dim 7");
 }
 
-}  // namespace
+}  // namespace rope_cases
 }  // namespace hawser::ops

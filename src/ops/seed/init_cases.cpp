@@ -4,7 +4,7 @@
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
-namespace {
+namespace init_cases {
 
 using namespace testing;
 
@@ -57,5 +57,5 @@ TEST(RandomNormal, RejectsBadArguments) {
   expect_rejected([&] { random_normal(world.stream(), {.y = world.out(DType::i32, {4})}); }, "y is int32");
 }
 
-}  // namespace
+}  // namespace init_cases
 }  // namespace hawser::ops

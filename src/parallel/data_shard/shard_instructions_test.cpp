@@ -7,7 +7,7 @@
 #include <utility>
 
 namespace hawser::parallel {
-namespace {
+namespace shard_instructions_test {
 
 using program::Instruction;
 using program::Op;
@@ -58,5 +58,5 @@ TEST(ShardInstructions, GradientsOfABlockWaitForTheBlockBeforeTheLast) {
   }
 }
 
-}  // namespace
+}  // namespace shard_instructions_test
 }  // namespace hawser::parallel

@@ -8,7 +8,7 @@
 #include "text/chat/from_json.h"
 
 namespace hawser::text::chat {
-namespace {
+namespace as_jinja_test {
 
 using Json = nlohmann::ordered_json;
 using Cases = std::vector<std::pair<std::string, std::string>>;
@@ -253,5 +253,5 @@ TEST(ChatTemplateAsJinja, RejectsWhatItWouldRenderDifferently) {
             "[9223372036854775807, -9223372036854775808]");
 }
 
-}  // namespace
+}  // namespace as_jinja_test
 }  // namespace hawser::text::chat

@@ -6,16 +6,17 @@
 #include <nlohmann/json.hpp>
 
 #include "base/testing/temporary_folder.h"
+#include "base/testing/test_paths.h"
 #include "base/training_options.h"
 #include "text/chat/from_json.h"
 
 namespace hawser::text::chat {
-namespace {
+namespace chat_template_test {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-const fs::path kRoot = HAWSER_SOURCE_DIR;
+const fs::path kRoot = testing::kSourceFolder;
 
 // Output of transformers for random conversations; see tests/golden/README.md.
 const Json& golden() {
@@ -434,5 +435,5 @@ TEST(ChatTemplate, ToolUseIsTheTemplateOfConversationsWithTools) {
   }
 }
 
-}  // namespace
+}  // namespace chat_template_test
 }  // namespace hawser::text::chat

@@ -12,7 +12,7 @@
 #include "text/tokenizers/unicode.h"
 
 namespace hawser::text {
-namespace {
+namespace scanner_test {
 
 // Patterns of published tokenizers, and some that depend on the order of alternatives.
 constexpr const char* kPatterns[] = {
@@ -159,5 +159,5 @@ TEST(Pattern, FoldsLatin1) {
   EXPECT_EQ(isolated("(?i:[\\x{e0}-\\x{ff}])", "aŸb"), (std::vector<std::string>{"a", "Ÿ", "b"}));
 }
 
-}  // namespace
+}  // namespace scanner_test
 }  // namespace hawser::text

@@ -11,18 +11,19 @@
 #include "base/error.h"
 #include "base/philox.h"
 #include "base/testing/temporary_folder.h"
+#include "base/testing/test_paths.h"
 #include "text/tokenizers/charsmap.h"
 #include "text/tokenizers/sentence_piece.h"
 #include "text/tokenizers/tokenizer.h"
 #include "text/tokenizers/trie.h"
 
 namespace hawser::text {
-namespace {
+namespace tokenizer_kinds_test {
 
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-const fs::path kSource = HAWSER_SOURCE_DIR;
+const fs::path kSource = testing::kSourceFolder;
 const fs::path kGolden = kSource / "tests/golden/tokenizers";
 
 std::vector<std::string> hard_strings() {
@@ -101,7 +102,7 @@ TEST(TokenizerKinds, AddSpecialTokensOfTheFile) {
   EXPECT_EQ(load_tokenizer((kGolden / "sp-bpe").string())->eos(), 2);
 }
 
-class TokenizerFiles : public testing::Test {
+class TokenizerFiles : public ::testing::Test {
  protected:
   std::string rejection(const char* name, const std::string& content) {
     std::ofstream(folder_.path(name), std::ios::binary) << content;
@@ -293,5 +294,5 @@ TEST(Charsmap, SurvivesBrokenTables) {
   EXPECT_FALSE(map.longest("abc"));
 }
 
-}  // namespace
+}  // namespace tokenizer_kinds_test
 }  // namespace hawser::text

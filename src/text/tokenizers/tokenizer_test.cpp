@@ -12,18 +12,19 @@
 #include "base/error.h"
 #include "base/philox.h"
 #include "base/testing/temporary_folder.h"
+#include "base/testing/test_paths.h"
 #include "base/utf8.h"
 #include "text/tokenizers/pre_tokenizer.h"
 #include "text/tokenizers/recent_unicode.h"
 #include "text/tokenizers/regex.h"
 
 namespace hawser::text {
-namespace {
+namespace tokenizer_test {
 
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-const fs::path kSource = HAWSER_SOURCE_DIR;
+const fs::path kSource = testing::kSourceFolder;
 
 // FNV-1a over little-endian int32, as in tools/golden.
 std::string hash_of(const std::vector<std::int32_t>& ids) {
@@ -65,7 +66,7 @@ Json small_file() {
           {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", {"h e", "l l", "\u0120 x", "he ll"}}}}};
 }
 
-class TokenizerTest : public testing::Test {
+class TokenizerTest : public ::testing::Test {
  protected:
   std::unique_ptr<Tokenizer> load(const Json& file) {
     const std::string path = folder_.path("tokenizer.json");
@@ -87,7 +88,7 @@ class TokenizerTest : public testing::Test {
 };
 
 // Every tokenizer of tests/golden/tokenizers: ids of hard lines, of the page and of complete novels, and decoding.
-class Golden : public testing::TestWithParam<std::tuple<const char*, const char*>> {};
+class Golden : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
 
 TEST_P(Golden, EqualsTheTokenizersLibrary) {
   const auto [name, file] = GetParam();
@@ -123,9 +124,9 @@ TEST_P(Golden, EqualsTheTokenizersLibrary) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Golden,
-                         testing::Values(std::tuple("quickstart", "recipes/quickstart-tokenizer/tokenizer.json"),
-                                         std::tuple("smollm2", "inputs/smollm2/tokenizer.json"),
-                                         std::tuple("llama3", "inputs/tokenizers/llama3/tokenizer.json")),
+                         ::testing::Values(std::tuple("quickstart", "recipes/quickstart-tokenizer/tokenizer.json"),
+                                           std::tuple("smollm2", "inputs/smollm2/tokenizer.json"),
+                                           std::tuple("llama3", "inputs/tokenizers/llama3/tokenizer.json")),
                          [](const auto& parameter) { return std::string(std::get<0>(parameter.param)); });
 
 // transformers uses the declared token, too. A token of another name than the common ones was silently not used.
@@ -486,5 +487,5 @@ TEST(Regex, MatchesCharactersNewerThanPcre2) {
   EXPECT_FALSE(has_recent_characters("plain \u4E00 \u00E9 \U0001F600"));
 }
 
-}  // namespace
+}  // namespace tokenizer_test
 }  // namespace hawser::text

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace hawser::text {
-namespace {
+namespace unicode_test {
 
 std::string in(NormalForm form, std::string_view text) {
   std::string out;
@@ -54,5 +54,5 @@ TEST(Unicode, Sets) {
   EXPECT_EQ((set | ~set).ranges().size(), 1u);
 }
 
-}  // namespace
+}  // namespace unicode_test
 }  // namespace hawser::text

@@ -5,7 +5,7 @@
 #include <random>
 
 namespace hawser::text {
-namespace {
+namespace word_model_test {
 
 // One id per three bytes: the ids of some words fit a cache entry, others do not. Each id contains its bytes.
 struct ByThrees final : WordModel {
@@ -63,5 +63,5 @@ TEST(WordCache, HoldsTwoWordsPerLine) {
   EXPECT_LT(model.asked, 3500);
 }
 
-}  // namespace
+}  // namespace word_model_test
 }  // namespace hawser::text

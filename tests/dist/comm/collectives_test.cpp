@@ -11,7 +11,7 @@
 #include "ranks.h"
 
 namespace hawser::comm {
-namespace {
+namespace collectives_test {
 
 using ranks::value;
 
@@ -20,7 +20,7 @@ const std::vector<std::int64_t> kSizes = {0, 1, 3, 255, 4097, 16384, 16385, 2621
 
 constexpr DeviceKind kKind = ranks::kGpus ? DeviceKind::cuda : DeviceKind::cpu;
 
-class Collectives : public testing::TestWithParam<DType> {
+class Collectives : public ::testing::TestWithParam<DType> {
  protected:
   Group& group() { return ranks::flat_mesh().data(); }
   int size() { return group().size(); }
@@ -384,7 +384,7 @@ TEST_P(CountedRowsTest, SlotsOutsideTheirBoundsThrow) {
   EXPECT_THROW(exchange(2, -1, 4), InternalError);
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, CountedRowsTest, testing::Values(DType::f32, DType::bf16),
+INSTANTIATE_TEST_SUITE_P(Dtypes, CountedRowsTest, ::testing::Values(DType::f32, DType::bf16),
                          [](const auto& dtype) { return to_string(dtype.param); });
 
 TEST_P(Collectives, BroadcastFromEveryRoot) {
@@ -424,7 +424,7 @@ TEST_P(Collectives, SendAndReceiveInARing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, Collectives, testing::Values(DType::f32, DType::bf16),
+INSTANTIATE_TEST_SUITE_P(Dtypes, Collectives, ::testing::Values(DType::f32, DType::bf16),
                          [](const auto& dtype) { return to_string(dtype.param); });
 
 class AnyDtype : public Collectives {};
@@ -446,8 +446,8 @@ TEST_P(AnyDtype, DtypesAreSentUnchanged) {
   EXPECT_EQ(wrong, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Bytes, AnyDtype, testing::Values(DType::i32, DType::i64, DType::u8),
+INSTANTIATE_TEST_SUITE_P(Bytes, AnyDtype, ::testing::Values(DType::i32, DType::i64, DType::u8),
                          [](const auto& dtype) { return to_string(dtype.param); });
 
-}  // namespace
+}  // namespace collectives_test
 }  // namespace hawser::comm

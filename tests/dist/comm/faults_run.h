@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/cat.h"
+#include "base/testing/test_paths.h"
 
 namespace hawser::faults {
 
@@ -29,7 +30,7 @@ struct Outcome {
 inline Outcome run(const std::string& fault, int ranks) {
   const auto start = std::chrono::steady_clock::now();
   const std::string command =
-      cat("timeout -k 1 120 " HAWSER_MPIEXEC " -q -np ", ranks, " ", ranks_binary, " --fault ", fault, " 2>&1");
+      cat("timeout -k 1 120 ", testing::kMpirun, " -q -np ", ranks, " ", ranks_binary, " --fault ", fault, " 2>&1");
   Outcome out;
   FILE* pipe = popen(command.c_str(), "r");
   std::array<char, 4096> buffer;

@@ -6,7 +6,7 @@
 #include "faults_run.h"
 
 namespace hawser {
-namespace {
+namespace faults_test {
 
 using namespace faults;  // NOLINT
 
@@ -27,8 +27,11 @@ TEST(Faults, AMissingRankIsNamed) {
     const Outcome out = run("absent", ranks);
     EXPECT_EQ(out.code, 3) << out.output;
     EXPECT_LT(out.seconds, kTimeout + 10);
-    EXPECT_EQ(count(out.output, "rank 0: all_reduce on data:"), 1) << out.output;
-    EXPECT_EQ(count(out.output, "for rank 1; phase: step 12 backward; last done: "), 1) << out.output;
+    // The first rank whose time is over ends the others; on a busy machine some have written the same by then.
+    const int lines = count(out.output, "for rank 1; phase: step 12 backward; last done: ");
+    EXPECT_GE(lines, 1) << out.output;
+    EXPECT_LE(lines, ranks - 1) << out.output;
+    EXPECT_EQ(count(out.output, ": all_reduce on data:"), lines) << out.output;
     expect_all_ended(out, ranks);
   }
 }
@@ -77,11 +80,11 @@ TEST(Faults, ControlOperationsHaveATimeLimit) {
   expect_all_ended(out, 2);
 }
 
-}  // namespace
+}  // namespace faults_test
 }  // namespace hawser
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
+  ::testing::InitGoogleTest(&argc, argv);
   if (argc != 2) {
     std::fprintf(stderr, "usage: comm_faults_test COMM_RANKS_TEST\n");
     return 2;

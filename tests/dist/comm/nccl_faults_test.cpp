@@ -6,7 +6,7 @@
 #include "faults_run.h"
 
 namespace hawser {
-namespace {
+namespace nccl_faults_test {
 
 using namespace faults;  // NOLINT
 
@@ -62,11 +62,11 @@ TEST(NcclFaults, AWorldLeftByAnExceptionEndsAll) {
   expect_all_ended(out, kRanks);
 }
 
-}  // namespace
+}  // namespace nccl_faults_test
 }  // namespace hawser
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
+  ::testing::InitGoogleTest(&argc, argv);
   if (argc != 2) {
     std::fprintf(stderr, "usage: comm_nccl_faults_test COMM_NCCL_TEST\n");
     return 2;

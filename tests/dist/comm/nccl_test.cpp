@@ -10,7 +10,7 @@
 #include "ranks.h"
 
 namespace hawser::comm {
-namespace {
+namespace nccl_test {
 
 using ranks::device;
 using ranks::flat_mesh;
@@ -352,5 +352,5 @@ TEST(Nccl, AGroupOfOneCopiesAndAdds) {
   }
 }
 
-}  // namespace
+}  // namespace nccl_test
 }  // namespace hawser::comm

@@ -31,13 +31,13 @@ std::string missing(World& world) {
   return {};
 }
 
-class FailuresOnly : public testing::EmptyTestEventListener {
-  void OnTestPartResult(const testing::TestPartResult& result) override {
+class FailuresOnly : public ::testing::EmptyTestEventListener {
+  void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (!result.failed()) return;
     std::cerr << "rank " << world().rank() << ": " << (result.file_name() ? result.file_name() : "?") << ':'
               << result.line_number() << ": " << result.summary() << '\n';
   }
-  void OnTestStart(const testing::TestInfo& info) override {
+  void OnTestStart(const ::testing::TestInfo& info) override {
     world().set_phase(std::string(info.test_suite_name()) + "." + info.name());
   }
 };
@@ -70,7 +70,7 @@ Mesh& flat_mesh() {
 
 int main(int argc, char** argv) {
   using namespace hawser::comm;  // NOLINT
-  testing::InitGoogleTest(&argc, argv);
+  ::testing::InitGoogleTest(&argc, argv);
   if (argc > 2 && std::strcmp(argv[1], "--fault") == 0) {
     try {
       return ranks::run_fault(argv[2]);
@@ -84,7 +84,7 @@ int main(int argc, char** argv) {
     return ranks::kSkipped;
   }
   ranks::the_world = &world;
-  auto& listeners = testing::UnitTest::GetInstance()->listeners();
+  auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
   if (world.rank().value() != 0) delete listeners.Release(listeners.default_result_printer());
   listeners.Append(new ranks::FailuresOnly);
   const bool failed = RUN_ALL_TESTS() != 0;

@@ -13,7 +13,7 @@
 #include "ranks.h"
 
 namespace hawser::comm {
-namespace {
+namespace traffic_test {
 
 using ranks::value;
 using ranks::world;
@@ -319,5 +319,5 @@ TEST(Traffic, Latency) {
   if (world().rank().value() == 0) std::cout << cat(size, " ranks: control barrier ", since(start) * 10, " ms\n");
 }
 
-}  // namespace
+}  // namespace traffic_test
 }  // namespace hawser::comm

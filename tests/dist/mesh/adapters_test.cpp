@@ -3,7 +3,7 @@
 #include "toy_training.h"
 
 namespace hawser {
-namespace {
+namespace adapters_test {
 
 using testing::is_adapter;
 using testing::Tensors;
@@ -62,15 +62,17 @@ testing::Trained train_alone(const models::Model& model, const plan::Layout& lay
   alone.policies.assign(static_cast<std::size_t>(model.layers()), {});
   alone.gradient_clip = layout.gradient_clip;
   plan::set_bounds(alone);
-  const auto self = comm::make_self_mesh();
-  const testing::ToySteps steps(alone, self->place(), 4LL * layout.data_ranks());
-  const auto device = rank_device();
-  engine::Session session(model, alone, *device, *self, {step::Purpose::train});
-  session.initialise(3);
-  testing::Trained trained;
-  testing::take_steps(session, steps, training, trained);
-  trained.after = testing::states_of(session);
-  return trained;
+  return testing::on_one_rank([&] {
+    const auto self = comm::make_self_mesh();
+    const testing::ToySteps steps(alone, self->place(), 4LL * layout.data_ranks());
+    const auto device = rank_device();
+    engine::Session session(model, alone, *device, *self, {step::Purpose::train});
+    session.initialise(3);
+    testing::Trained trained;
+    testing::take_steps(session, steps, training, trained);
+    trained.after = testing::states_of(session);
+    return trained;
+  });
 }
 
 // Packed documents and two micro-batches. Each mesh has both settings of parallel.sharding; on 8 ranks every second
@@ -121,5 +123,5 @@ TEST(Adapters, EveryMeshTrainsLikeOneRank) {
   }
 }
 
-}  // namespace
+}  // namespace adapters_test
 }  // namespace hawser

@@ -4,7 +4,7 @@
 #include "toy_training.h"
 
 namespace hawser {
-namespace {
+namespace attention_dropout_test {
 
 models::ModelDescription description(double dropout) {
   models::ModelDescription d = testing::toy_description();
@@ -61,5 +61,5 @@ TEST(AttentionDropout, IsOfTraining) {
   EXPECT_GT(std::abs(trained[0] - trained[1]), 1e-4 * trained[0]);
 }
 
-}  // namespace
+}  // namespace attention_dropout_test
 }  // namespace hawser

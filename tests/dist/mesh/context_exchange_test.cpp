@@ -11,7 +11,7 @@
 #include "toy_training.h"
 
 namespace hawser {
-namespace {
+namespace context_exchange_test {
 
 using Split = batches::SequenceSplit;
 
@@ -102,7 +102,8 @@ void expect_one_ranks_gradients(const ContextCase& c) {
   static std::map<std::tuple<std::int64_t, bool, AttentionMask, double>, testing::Outcome> references;
   testing::Outcome& one = references[{batch_size, c.packed, c.mask, c.softcap}];
   if (one.gradients.empty()) {
-    one = testing::run(model, alone(c, model), *comm::make_self_mesh(), batch_size, 0);
+    one = testing::on_one_rank(
+        [&] { return testing::run(model, alone(c, model), *comm::make_self_mesh(), batch_size, 0); });
   }
   EXPECT_NEAR(ours.loss, one.loss, 1e-5 * one.loss);
   // With window 1, the exact gradients of that block's q and k are zero.
@@ -414,5 +415,5 @@ TEST(ContextExchange, DISABLED_GradientsAreThoseOfOneRankWithEveryMaskUnderEvery
   }
 }
 
-}  // namespace
+}  // namespace context_exchange_test
 }  // namespace hawser

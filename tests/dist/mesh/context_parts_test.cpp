@@ -5,7 +5,7 @@
 #include "toy_training.h"
 
 namespace hawser {
-namespace {
+namespace context_parts_test {
 
 using Split = batches::SequenceSplit;
 using nn::AttentionPart;
@@ -103,5 +103,5 @@ TEST(ContextParts, NameTheirHeadsAndRows) {
   }
 }
 
-}  // namespace
+}  // namespace context_parts_test
 }  // namespace hawser

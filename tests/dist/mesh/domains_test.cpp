@@ -5,7 +5,7 @@
 #include "toy_training.h"
 
 namespace hawser {
-namespace {
+namespace domains_test {
 
 nn::FlatSpec own(const nn::Param& param) {
   return param.flat;
@@ -134,5 +134,5 @@ TEST(Domains, PartialGradientsAreThoseOfTheLayer) {
   expect_text(rejection(part, mesh, nn::with_sequence_parallelism(own)), {"equal copies of its gradient, not parts"});
 }
 
-}  // namespace
+}  // namespace domains_test
 }  // namespace hawser

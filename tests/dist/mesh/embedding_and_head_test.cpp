@@ -4,7 +4,7 @@
 #include "tensor_case.h"
 
 namespace hawser {
-namespace {
+namespace embedding_and_head_test {
 
 using testing::Division;
 
@@ -76,5 +76,5 @@ TEST(EmbeddingAndHead, TrainOverStagesLikeOneRank) {
   }
 }
 
-}  // namespace
+}  // namespace embedding_and_head_test
 }  // namespace hawser

@@ -9,7 +9,7 @@
 #include "ops/moe/dispatch.h"
 
 namespace hawser {
-namespace {
+namespace expert_nodes_test {
 
 using nn::TokenExchange;
 using testing::Experts;
@@ -32,7 +32,7 @@ TEST(ExpertNodes, GradientsAreThoseOfOneRankUnderEveryPolicy) {
                     .pieces = 1 + turn / 2 % 2};
     const models::ModelDescription whole = testing::toy_with_experts(kExperts, top_k);
     const std::pair key(top_k, o.micro_batches);
-    if (!one.contains(key)) one.emplace(key, testing::on_one_rank(whole, o));
+    if (!one.contains(key)) one.emplace(key, testing::outcome_of_one_rank(whole, o));
     SCOPED_TRACE(cat("top ", top_k));
     testing::expect_gradients_of(one.at(key), testing::on_the_mesh(whole, o), o);
     ++turn;
@@ -63,7 +63,7 @@ TEST(ExpertNodes, SkewsHaveTheGradientsOfOneRank) {
       return skew.router[static_cast<std::size_t>(element / 24)] / 8;
     };
     const Experts o{.mesh = kNodes, .policy = {Checkpointing::full, true}, .micro_batches = 2, .pieces = 2};
-    const Outcome one = testing::on_one_rank(whole, o, weights);
+    const Outcome one = testing::outcome_of_one_rank(whole, o, weights);
     const std::vector<float> counts = testing::counts_of(one.statistics);
     EXPECT_EQ(std::count(counts.begin(), counts.begin() + kExperts, 0.0f), skew.without) << skew.text;
     SCOPED_TRACE(skew.text);
@@ -223,5 +223,5 @@ TEST(ExpertNodes, RowsReturnAsSumsOfNodes) {
   for (std::size_t a = 0; a < got.size(); ++a) EXPECT_EQ(got[a], 10 * static_cast<float>(weights[a])) << a;
 }
 
-}  // namespace
+}  // namespace expert_nodes_test
 }  // namespace hawser

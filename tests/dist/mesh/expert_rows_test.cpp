@@ -2,7 +2,7 @@
 #include "experts_case.h"
 
 namespace hawser {
-namespace {
+namespace expert_rows_test {
 
 using testing::Experts;
 
@@ -164,5 +164,5 @@ TEST(ExpertRanks, EvaluationsWithMoreRowsThanTheBoundRunAgain) {
   EXPECT_TRUE(std::isfinite(loss(too_small)));
 }
 
-}  // namespace
+}  // namespace expert_rows_test
 }  // namespace hawser

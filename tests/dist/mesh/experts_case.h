@@ -109,13 +109,16 @@ inline std::vector<float> counts_of(const std::vector<float>& statistics) {
   return counts;
 }
 
-inline Outcome on_one_rank(const models::ModelDescription& whole, const Experts& o, const Weights& weights = {}) {
-  const models::Model one(whole);
-  const auto self = comm::make_self_mesh();
-  return run(one, alone_layout(o, one), *self, o.sequences() * o.micro_batches, 0, nullptr,
-             [&](engine::Session& session) {
-               if (weights) set_weights(session, one, weights);
-             });
+inline Outcome outcome_of_one_rank(const models::ModelDescription& whole, const Experts& o,
+                                   const Weights& weights = {}) {
+  return on_one_rank([&] {
+    const models::Model one(whole);
+    const auto self = comm::make_self_mesh();
+    return run(one, alone_layout(o, one), *self, o.sequences() * o.micro_batches, 0, nullptr,
+               [&](engine::Session& session) {
+                 if (weights) set_weights(session, one, weights);
+               });
+  });
 }
 
 inline Outcome on_the_mesh(const models::ModelDescription& whole, const Experts& o, const Weights& weights = {}) {

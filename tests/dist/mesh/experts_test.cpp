@@ -10,16 +10,16 @@
 #include "train/saver.h"
 
 namespace hawser {
-namespace {
+namespace experts_test {
 
 using testing::alone_layout;
 using testing::counts_of;
 using testing::expect_gradients_of;
 using testing::Experts;
 using testing::kExperts;
-using testing::on_one_rank;
 using testing::on_the_mesh;
 using testing::Outcome;
+using testing::outcome_of_one_rank;
 using testing::Trained;
 using testing::Weights;
 
@@ -44,7 +44,7 @@ void expect_gradients_of_one_rank(const std::vector<Experts>& cases) {
   std::map<std::pair<std::int64_t, int>, Outcome> one;  // by sequences and micro-batches
   for (const Experts& o : cases) {
     const std::pair key(o.sequences(), o.micro_batches);
-    if (!one.contains(key)) one.emplace(key, on_one_rank(whole, o));
+    if (!one.contains(key)) one.emplace(key, outcome_of_one_rank(whole, o));
     expect_gradients_of(one.at(key), on_the_mesh(whole, o), o);
   }
 }
@@ -113,7 +113,7 @@ TEST(ExpertRanks, SkewsHaveTheGradientsOfOneRank) {
     };
     for (const nn::SavePolicy& policy : {nn::SavePolicy{}, nn::SavePolicy{Checkpointing::full, true}}) {
       const Experts o = largest(policy);
-      const Outcome one = on_one_rank(whole, o, weights);
+      const Outcome one = outcome_of_one_rank(whole, o, weights);
       const std::vector<float> counts = counts_of(one.statistics);
       EXPECT_GE(std::count(counts.begin(), counts.begin() + kExperts, 0.0f), skew.without) << skew.text;
       SCOPED_TRACE(skew.text);
@@ -365,7 +365,7 @@ TEST(ExpertRanks, ASeamThatRemembersItsLastRoutingFails) {
   whole.blocks.resize(1);
   for (const bool in_flight : {false, true}) {
     const Experts o{.mesh = largest().mesh, .policy = kDelayed, .micro_batches = in_flight ? 2 : 1};
-    const Outcome one = on_one_rank(whole, o);
+    const Outcome one = outcome_of_one_rank(whole, o);
     const auto model = part_of(whole, o);
     plan::Layout layout = layout_of(o, *model);
     layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
@@ -390,5 +390,5 @@ TEST(ExpertRanks, ASeamThatRemembersItsLastRoutingFails) {
   }
 }
 
-}  // namespace
+}  // namespace experts_test
 }  // namespace hawser

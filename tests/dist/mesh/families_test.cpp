@@ -2,12 +2,13 @@
 #include <filesystem>
 #include <set>
 
+#include "base/testing/test_paths.h"
 #include "engine/open_model.h"
 #include "mesh_case.h"
 #include "ops/moe/router.h"
 
 namespace hawser {
-namespace {
+namespace families_test {
 
 namespace fs = std::filesystem;
 using testing::Case;
@@ -15,7 +16,7 @@ using testing::Outcome;
 
 std::vector<std::string> families() {
   std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(fs::path(HAWSER_SOURCE_DIR) / "tests/golden/families")) {
+  for (const auto& entry : fs::directory_iterator(fs::path(testing::kSourceFolder) / "tests/golden/families")) {
     if (entry.is_directory()) names.insert(entry.path().filename().string());
   }
   return {names.begin(), names.end()};
@@ -50,7 +51,7 @@ TEST_P(FamilyMesh, EqualsOneRank) {
                       static_cast<std::size_t>(the_world->size());
   Problems problems;
   engine::OpenModel opened = engine::open_model(
-      (fs::path(HAWSER_SOURCE_DIR) / "tests/golden/families" / GetParam()).string(), false, problems);
+      (fs::path(testing::kSourceFolder) / "tests/golden/families" / GetParam()).string(), false, problems);
   ASSERT_EQ(problems.lines(), "");
   const models::Model& model = *opened.model;
 
@@ -63,11 +64,11 @@ TEST_P(FamilyMesh, EqualsOneRank) {
     const Outcome ours = testing::run(model, layout, *mesh, batch_size, c.random_delay_s, &*opened.weights);
     Outcome& one = references[{sequences, c.accumulation}];
     if (one.gradients.empty()) {
-      plan::Layout alone = testing::layout_of({}, model);
+      plan::Layout alone = testing::layout_of(testing::Case{}, model);
       alone.batch.sequences = sequences;
       plan::set_bounds(alone);
-      const auto self = comm::make_self_mesh();
-      one = testing::run(model, alone, *self, batch_size, 0, &*opened.weights);
+      one = testing::on_one_rank(
+          [&] { return testing::run(model, alone, *comm::make_self_mesh(), batch_size, 0, &*opened.weights); });
     }
     const std::string text = GetParam() + " " + c.text();
     EXPECT_NEAR(ours.loss, one.loss, 1e-5 * one.loss) << text;
@@ -96,5 +97,5 @@ TEST_P(FamilyMesh, EqualsOneRank) {
 INSTANTIATE_TEST_SUITE_P(Families, FamilyMesh, ::testing::ValuesIn(families()),
                          [](const ::testing::TestParamInfo<std::string>& of) { return of.param; });
 
-}  // namespace
+}  // namespace families_test
 }  // namespace hawser

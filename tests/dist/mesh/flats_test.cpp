@@ -10,7 +10,7 @@
 #include "train/saver.h"
 
 namespace hawser {
-namespace {
+namespace flats_test {
 
 using testing::meshes;
 using testing::Tensors;
@@ -294,5 +294,5 @@ TEST(Flats, BackwardEndsAtTheLowestTrainableLayer) {
   EXPECT_THROW(step::make_program(frozen, plan::schedule_options(layout, step::Purpose::train)), InternalError);
 }
 
-}  // namespace
+}  // namespace flats_test
 }  // namespace hawser

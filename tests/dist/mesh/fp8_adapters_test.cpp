@@ -8,7 +8,7 @@
 #include "train/saver.h"
 
 namespace hawser {
-namespace {
+namespace fp8_adapters_test {
 
 using testing::assembled;
 using testing::is_adapter;
@@ -105,11 +105,13 @@ void expect_the_cast(engine::Session& session, const Tensors& weights, const std
 TEST(Fp8Adapters, TheBaseIsTheCastOfItsWeights) {
   const models::Model model = fp8_model(), plain = plain_model();
   const auto device = rank_device();
-  const auto self = comm::make_self_mesh();
-  engine::Session alone(plain, layout_of(plain, testing::toy_layout({}, plain), false), *device, *self,
-                        {step::Purpose::train});
-  alone.initialise(3);
-  const Tensors weights = testing::states_of(alone);
+  const Tensors weights = testing::on_one_rank([&] {
+    const auto self = comm::make_self_mesh();
+    engine::Session alone(plain, layout_of(plain, testing::toy_layout({}, plain), false), *device, *self,
+                          {step::Purpose::train});
+    alone.initialise(3);
+    return testing::states_of(alone);
+  });
   for (const plan::Layout& base : testing::meshes(model)) {
     for (const ShardPolicy policy : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
       const auto mesh = rank_mesh(base.mesh);
@@ -193,10 +195,11 @@ void expect_the_gradients_of_one_rank(bool some, Fp8Scaling scaling = Fp8Scaling
     out.after = gradients(after);
     return out;
   };
-  const auto self = comm::make_self_mesh();
   const plan::Layout alone = testing::toy_layout({}, plain);
-  const testing::Trained exact = trained(plain, layout_of(plain, alone, false), *self, false),
-                         one = trained(model, layout_of(model, alone, true, scaling), *self, false);
+  const testing::Trained exact = testing::on_one_rank(
+      [&] { return trained(plain, layout_of(plain, alone, false), *comm::make_self_mesh(), false); });
+  const testing::Trained one = testing::on_one_rank(
+      [&] { return trained(model, layout_of(model, alone, true, scaling), *comm::make_self_mesh(), false); });
   EXPECT_NEAR(one.losses[0], exact.losses[0], 0.02 * exact.losses[0]);
   EXPECT_NE(one.losses[0], exact.losses[0]);
   ASSERT_FALSE(one.after.empty());
@@ -283,5 +286,5 @@ TEST(Fp8Adapters, AResumedRunHasTheSameBase) {
   });
 }
 
-}  // namespace
+}  // namespace fp8_adapters_test
 }  // namespace hawser

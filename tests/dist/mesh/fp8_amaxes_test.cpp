@@ -6,7 +6,7 @@
 #include "toy_training.h"
 
 namespace hawser {
-namespace {
+namespace fp8_amaxes_test {
 
 using testing::assembled;
 using testing::Tensors;
@@ -142,5 +142,5 @@ TEST(Fp8Amaxes, OfTheOptimizerAreThoseOfAPassOverTheWeights) {
   }
 }
 
-}  // namespace
+}  // namespace fp8_amaxes_test
 }  // namespace hawser

@@ -5,7 +5,7 @@
 #include "tensor_case.h"
 
 namespace hawser {
-namespace {
+namespace fp8_block_test {
 
 using testing::assembled;
 using testing::fp8_block_layout;
@@ -77,7 +77,6 @@ TEST(Fp8Block, TensorRanksHaveTheGradientsOfOneRank) {
   models::ModelDescription whole = testing::toy_description(false);
   for (models::BlockDescription& block : whole.blocks) block.attention.kv_heads = 1;
   const comm::MeshSizes sizes{.tensor = 2, .kv_copies = testing::kv_copies(whole, 2)};
-  const auto self = comm::make_self_mesh();
   const auto pair = rank_mesh(sizes);
   const auto gradients = [&](const models::Model& model, comm::Mesh& mesh, bool fp8) {
     plan::Layout layout = testing::toy_layout(mesh.sizes(), model);
@@ -109,8 +108,9 @@ TEST(Fp8Block, TensorRanksHaveTheGradientsOfOneRank) {
   const models::Model plain(whole), one(whole, in_fp8(nn::common_domain)),
       half(testing::half_of(whole, pair->place().tensor, testing::kSequence),
            nn::with_sequence_parallelism(in_fp8(own)));
-  const auto [exact_loss, exact] = gradients(plain, *self, false);
-  const auto [one_loss, of_one] = gradients(one, *self, true);
+  const auto [exact_loss, exact] =
+      testing::on_one_rank([&] { return gradients(plain, *comm::make_self_mesh(), false); });
+  const auto [one_loss, of_one] = testing::on_one_rank([&] { return gradients(one, *comm::make_self_mesh(), true); });
   const auto [loss, of_half] = gradients(half, *pair, true);
   EXPECT_NE(one_loss, exact_loss);
   EXPECT_NEAR(loss, one_loss, 1e-3 * one_loss);
@@ -122,5 +122,5 @@ TEST(Fp8Block, TensorRanksHaveTheGradientsOfOneRank) {
   }
 }
 
-}  // namespace
+}  // namespace fp8_block_test
 }  // namespace hawser

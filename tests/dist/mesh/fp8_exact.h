@@ -54,10 +54,13 @@ inline Tensors trained(const models::Model& model, const plan::Layout& layout, c
   return without_head(whole ? assembled(run.session()) : states_of(run.session()));
 }
 
+inline Tensors trained_on_one_rank(const models::Model& model, const plan::Layout& layout) {
+  return on_one_rank([&] { return trained(model, layout, *comm::make_self_mesh(), false); });
+}
+
 // On every mesh, with ways to accumulate, to recompute and to shard. Returns what one rank has.
 inline Tensors expect_the_bits_of_one_rank(const models::Model& model, LayoutOf layout_of) {
-  const auto self = comm::make_self_mesh();
-  const Tensors one = trained(model, layout_of(model, {}), *self, false);
+  const Tensors one = trained_on_one_rank(model, layout_of(model, {}));
   int i = the_world->size();
   for (const plan::Layout& of : meshes(model)) {
     plan::Layout layout = layout_of(model, of.mesh);
@@ -82,8 +85,7 @@ inline Tensors expect_the_bits_of_one_rank(const models::Model& model, LayoutOf 
 // `frozen_up`: its checkpoint has no frozen weights, and they are loaded again.
 inline void expect_the_bits_of_a_run_without_a_stop(const models::Model& model, LayoutOf layout_of, bool frozen_up) {
   const engine::StateScope scope{.frozen = !frozen_up};
-  const auto self = comm::make_self_mesh();
-  const Tensors expected = trained(model, layout_of(model, {}), *self, false);
+  const Tensors expected = trained_on_one_rank(model, layout_of(model, {}));
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
   const std::vector<plan::Layout> all = meshes(model);

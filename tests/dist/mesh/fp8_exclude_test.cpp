@@ -12,7 +12,7 @@
 #include "two_pass_fp8.h"
 
 namespace hawser {
-namespace {
+namespace fp8_exclude_test {
 
 using testing::assembled;
 using testing::ExactRun;
@@ -86,8 +86,8 @@ TEST(Fp8Exclude, ARunContinuesWithoutALinearOnEveryMesh) {
     for (int i = 2; i < kFp8Steps; ++i) run.step(i);
     return without_head(whole ? assembled(run.session()) : testing::states_of(run.session()));
   };
-  const auto self = comm::make_self_mesh();
-  const Tensors one = continued(exact_layout_without_one(model, {}), *self, false);
+  const Tensors one = testing::on_one_rank(
+      [&] { return continued(exact_layout_without_one(model, {}), *comm::make_self_mesh(), false); });
   int i = the_world->size();
   for (const plan::Layout& of : testing::meshes(model)) {
     plan::Layout layout = exact_layout_without_one(model, of.mesh);
@@ -215,5 +215,5 @@ TEST(Fp8Exclude, EveryRankLearnsThatOneDoesNotFit) {
   }
 }
 
-}  // namespace
+}  // namespace fp8_exclude_test
 }  // namespace hawser

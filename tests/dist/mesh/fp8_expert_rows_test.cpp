@@ -4,7 +4,7 @@
 #include "fp8_experts_case.h"
 
 namespace hawser {
-namespace {
+namespace fp8_expert_rows_test {
 
 using testing::assembled;
 using testing::Tensors;
@@ -70,5 +70,5 @@ TEST(Fp8ExpertRows, HaveTheBitsOfRowsThatAreRoundedThere) {
   EXPECT_THROW(plan::plan_rank(model, layout(Fp8Scaling::current, true), step::Purpose::train, 0), InternalError);
 }
 
-}  // namespace
+}  // namespace fp8_expert_rows_test
 }  // namespace hawser

@@ -98,7 +98,7 @@ inline plan::Layout layout_of(const models::Model& model, const comm::MeshSizes&
   return layout;
 }
 
-// A session of the world, or with a mesh of one rank of this process alone.
+// A session of the world, or of this process alone, for on_one_rank().
 class ExpertRun {
  public:
   ExpertRun(const models::Model& model, const plan::Layout& layout, bool alone = false,

@@ -3,7 +3,7 @@
 #include "tensor_case.h"
 
 namespace hawser {
-namespace {
+namespace fp8_gather_test {
 
 using testing::Trained;
 
@@ -69,5 +69,5 @@ TEST(Fp8Gather, RowsRoundedBeforeHaveTheBitsOfRowsRoundedAfter) {
   }
 }
 
-}  // namespace
+}  // namespace fp8_gather_test
 }  // namespace hawser

@@ -6,7 +6,7 @@
 #include "train/saver.h"
 
 namespace hawser {
-namespace {
+namespace fp8_replay_test {
 
 using testing::assembled;
 using testing::ExactRun;
@@ -40,6 +40,7 @@ class GrowingRun {
     std::vector<std::int64_t> steps;  // that were replayed, once for each time
     float saturation = 0;             // of the first of them
     TableValues tables;               // after the last replay: of the step that then counted
+    auto fields() { return std::tie(steps, saturation, tables); }
   };
   static constexpr std::int64_t kGrows = 2;
 
@@ -96,29 +97,43 @@ class GrowingRun {
   bool whole_;
 };
 
+struct Grown {
+  GrowingRun::Replays replays;
+  Tensors states;  // after all steps
+  auto fields() { return std::tie(replays, states); }
+};
+
+// A growing run of one rank; `tables`, if there are any: those with which its inputs grow.
+Grown grown_on_one_rank(const models::Model& model, const nn::Fp8Options& options, const TableValues& tables = {}) {
+  return testing::on_one_rank([&] {
+    const auto self = comm::make_self_mesh();
+    GrowingRun run(model, fp8_layout(model, {}), *self, options, false);
+    run.write_tables(tables);
+    Grown out{.replays = run.go_on()};
+    out.states = run.states();
+    return out;
+  });
+}
+
 // A step that saturates is skipped, and so are those in flight after it; replayed, it has the bits of a run that had
 // the new scales from its start. Every mesh and way to recompute agrees.
 TEST(Fp8, ASaturatedStepIsReplayed) {
   if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
   const models::Model model = fp8_model();
-  const auto self = comm::make_self_mesh();
-  GrowingRun one(model, fp8_layout(model, {}), *self, guarded(), false);
-  const GrowingRun::Replays replays = one.go_on();
+  const auto [replays, expected] = grown_on_one_rank(model, guarded());
   ASSERT_FALSE(replays.steps.empty());
   EXPECT_LT(replays.steps.size(), 8u);
   for (const std::int64_t step : replays.steps) EXPECT_EQ(step, GrowingRun::kGrows);
   EXPECT_GT(replays.saturation, 0.01f);
   EXPECT_LE(replays.saturation, 1);
-  const Tensors expected = one.states();
 
-  GrowingRun refreshed(model, fp8_layout(model, {}), *self, guarded(1), false);
-  refreshed.write_tables(replays.tables);
-  EXPECT_TRUE(refreshed.go_on().steps.empty());
-  EXPECT_TRUE(refreshed.states() == expected);
+  const Grown refreshed = grown_on_one_rank(model, guarded(1), replays.tables);
+  EXPECT_TRUE(refreshed.replays.steps.empty());
+  EXPECT_TRUE(refreshed.states == expected);
 
-  GrowingRun without(model, fp8_layout(model, {}), *self, guarded(1), false);
-  EXPECT_TRUE(without.go_on().steps.empty());
-  EXPECT_FALSE(without.states() == expected);
+  const Grown without = grown_on_one_rank(model, guarded(1));
+  EXPECT_TRUE(without.replays.steps.empty());
+  EXPECT_FALSE(without.states == expected);
 
   int i = the_world->size();
   for (const plan::Layout& of : testing::meshes(model)) {
@@ -213,10 +228,8 @@ TEST(Fp8, AStepIsReplayedAFewTimesOnly) {
 // A checkpoint between a skipped step and its replay, loaded on another mesh, gives the bits of a run without it.
 TEST(Fp8, ACheckpointBeforeAReplayResumes) {
   const models::Model model = fp8_model();
-  const auto self = comm::make_self_mesh();
-  GrowingRun one(model, fp8_layout(model, {}), *self, guarded(), false);
-  ASSERT_FALSE(one.go_on().steps.empty());
-  const Tensors expected = one.states();
+  const auto [replays, expected] = grown_on_one_rank(model, guarded());
+  ASSERT_FALSE(replays.steps.empty());
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
   const std::vector<plan::Layout> meshes = testing::meshes(model);
@@ -240,5 +253,5 @@ TEST(Fp8, ACheckpointBeforeAReplayResumes) {
   for (const auto& [name, values] : expected) EXPECT_TRUE(states.at(name) == values) << name;
 }
 
-}  // namespace
+}  // namespace fp8_replay_test
 }  // namespace hawser

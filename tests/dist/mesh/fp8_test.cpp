@@ -5,7 +5,7 @@
 #include "two_pass_fp8.h"
 
 namespace hawser {
-namespace {
+namespace fp8_test {
 
 using testing::assembled;
 using testing::ExactRun;
@@ -66,19 +66,21 @@ void expect_a_models_gradients_of_one_rank(Fp8Scaling scaling, double of_loss, d
     }
     return out;
   };
-  const auto on_one_rank = [&](const models::Model& of) {
-    const auto self = comm::make_self_mesh();
-    plan::Layout layout = layout_of(of, testing::toy_layout({}, of));
-    const testing::ToySteps steps(layout, self->place(), whole_batch());
-    const auto device = rank_device();
-    engine::Session session(of, layout, *device, *self, {step::Purpose::train});
-    session.initialise(3);
-    testing::Trained trained;
-    testing::take_steps(session, steps, {.inputs = {0}}, trained);
-    trained.after = gradients(testing::states_of(session));
-    return trained;
+  const auto trained_alone = [&](const models::Model& of) {
+    return testing::on_one_rank([&] {
+      const auto self = comm::make_self_mesh();
+      plan::Layout layout = layout_of(of, testing::toy_layout({}, of));
+      const testing::ToySteps steps(layout, self->place(), whole_batch());
+      const auto device = rank_device();
+      engine::Session session(of, layout, *device, *self, {step::Purpose::train});
+      session.initialise(3);
+      testing::Trained trained;
+      testing::take_steps(session, steps, {.inputs = {0}}, trained);
+      trained.after = gradients(testing::states_of(session));
+      return trained;
+    });
   };
-  const testing::Trained exact = on_one_rank(plain), one = on_one_rank(model);
+  const testing::Trained exact = trained_alone(plain), one = trained_alone(model);
   EXPECT_NEAR(one.losses[0], exact.losses[0], 0.02 * exact.losses[0]);
   EXPECT_NE(one.losses[0], exact.losses[0]);
   ASSERT_FALSE(one.after.empty());
@@ -191,5 +193,5 @@ TEST(Fp8, AGatheredWeightIsTheCastOfTheWeight) {
   EXPECT_GT(checked, 0);
 }
 
-}  // namespace
+}  // namespace fp8_test
 }  // namespace hawser

@@ -3,7 +3,7 @@
 #include "toy_training.h"
 
 namespace hawser {
-namespace {
+namespace fp8_verification_test {
 
 using testing::assembled;
 using testing::Tensors;
@@ -203,5 +203,5 @@ TEST(Fp8Verification, StepsThatAreDiscardedLeaveTheLossScale) {
   }
 }
 
-}  // namespace
+}  // namespace fp8_verification_test
 }  // namespace hawser

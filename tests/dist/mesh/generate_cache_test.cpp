@@ -9,7 +9,7 @@
 #include "generate_case.h"
 
 namespace hawser {
-namespace {
+namespace generate_cache_test {
 
 using namespace testing::generation;
 
@@ -92,5 +92,5 @@ TEST(Generate, CachesInHostMemoryChangeNothing) {
   }
 }
 
-}  // namespace
+}  // namespace generate_cache_test
 }  // namespace hawser

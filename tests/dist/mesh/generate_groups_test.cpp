@@ -9,9 +9,10 @@
 
 #include "generate/decoder.h"
 #include "generate_case.h"
+#include "one_rank.h"
 
 namespace hawser {
-namespace {
+namespace generate_groups_test {
 
 using generate::Decoder;
 using generate::Prompt;
@@ -43,6 +44,7 @@ std::int32_t greedy(std::span<const float> logits) {
 struct Continuation {
   std::vector<std::int32_t> ids;
   std::vector<std::vector<float>> logits;
+  auto fields() { return std::tie(ids, logits); }
 };
 
 Continuation alone(Decoder& decoder, const Prompt& prompt) {
@@ -149,12 +151,14 @@ void expect_equal(const std::vector<Continuation>& got, const std::vector<Contin
 }
 
 std::vector<Continuation> expected_of(const std::vector<Prompt>& prompts, const Held& held) {
-  const auto device = rank_device();
-  engine::OpenModel whole = open_tiny("gqa");
-  Decoder one(whole, recipe_of(held), {.sequences = 1, .positions = kSize.positions}, 1, *device);
-  std::vector<Continuation> out;
-  for (const Prompt& prompt : prompts) out.push_back(alone(one, prompt));
-  return out;
+  return testing::on_one_rank([&] {
+    const auto device = rank_device();
+    engine::OpenModel whole = open_tiny("gqa");
+    Decoder one(whole, recipe_of(held), {.sequences = 1, .positions = kSize.positions}, 1, *device);
+    std::vector<Continuation> out;
+    for (const Prompt& prompt : prompts) out.push_back(alone(one, prompt));
+    return out;
+  });
 }
 
 TEST(GenerateGroups, GetTheTokensAndLogitsOfOneRank) {
@@ -243,5 +247,5 @@ TEST(GenerateGroups, GoOnAfterAnError) {
   expect_equal(Groups(decoder, all).run(), expected_of(all, held), held);
 }
 
-}  // namespace
+}  // namespace generate_groups_test
 }  // namespace hawser

@@ -13,7 +13,7 @@
 #include "program/conversation.h"
 
 namespace hawser {
-namespace {
+namespace generate_passes_test {
 
 using generate::Ranks;
 using testing::generation::open_tiny;
@@ -239,5 +239,5 @@ TEST(GeneratePasses, EachRoundOfTheGroupsTakesOnePassOfEachStage) {
   }
 }
 
-}  // namespace
+}  // namespace generate_passes_test
 }  // namespace hawser

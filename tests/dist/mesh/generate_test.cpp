@@ -10,11 +10,12 @@
 
 #include "base/testing/temporary_folder.h"
 #include "generate_case.h"
+#include "one_rank.h"
 #include "plan/plan.h"
 #include "plan/target.h"
 
 namespace hawser {
-namespace {
+namespace generate_test {
 
 using generate::Answer;
 using generate::Ranks;
@@ -50,6 +51,21 @@ void expect_equal(const std::vector<Answer>& answers, const std::vector<Answer>&
   }
 }
 
+// What `answers` returns, computed on one rank.
+template <class F>
+std::vector<Answer> answers_of_one_rank(const F& answers) {
+  using Parts = std::tuple<std::vector<std::int32_t>, std::string, Answer::End>;
+  std::vector<Answer> out;
+  for (const auto& [ids, text, end] : testing::on_one_rank([&] {
+         std::vector<Parts> parts;
+         for (const Answer& answer : answers()) parts.emplace_back(answer.ids, answer.text, answer.end);
+         return parts;
+       })) {
+    out.push_back({.ids = ids, .text = text, .end = end});
+  }
+  return out;
+}
+
 TEST(Generate, AnswersOverRanksAreThoseOfOne) {
   const generate::Sampling greedy, sampled{.temperature = 0.9, .top_k = 40, .top_p = 0.95, .seed = 11};
   for (const std::string name : {"gqa", "mqa", "tied"}) {
@@ -64,9 +80,9 @@ TEST(Generate, AnswersOverRanksAreThoseOfOne) {
         return answers;
       };
       // The prompts end after different numbers of tokens.
-      const std::vector<Answer> free = answers_of(nullptr, {});
+      const std::vector<Answer> free = answers_of_one_rank([&] { return answers_of(nullptr, {}); });
       const std::vector<std::int64_t> ends{free[0].ids[4], free[1].ids[2], free[2].ids[9]};
-      const std::vector<Answer> expected = answers_of(nullptr, ends);
+      const std::vector<Answer> expected = answers_of_one_rank([&] { return answers_of(nullptr, ends); });
       std::set<std::size_t> lengths;
       for (const Answer& answer : expected) lengths.insert(answer.ids.size());
       EXPECT_GE(lengths.size(), 3u) << name;
@@ -81,8 +97,11 @@ TEST(Generate, AnswersOverRanksAreThoseOfOne) {
 // have what earlier answers have left.
 TEST(Generate, AnswersFollowAnInterruptedGeneration) {
   for (const Held& held : all_of(the_world->size())) {
-    auto whole = open_prompts("gqa", nullptr, {}, {}), input = open_prompts("gqa", &held, {}, {});
-    const std::vector<Answer> expected = generate::Generator(*whole).answer_all();
+    const std::vector<Answer> expected = answers_of_one_rank([] {
+      auto whole = open_prompts("gqa", nullptr, {}, {});
+      return generate::Generator(*whole).answer_all();
+    });
+    auto input = open_prompts("gqa", &held, {}, {});
     generate::Generator generator(*input);
     for (const int passes : {1, 7, 20}) {
       int seen = 0;
@@ -294,5 +313,5 @@ TEST(Generate, TheCacheIsDividedByHeadsAndLayers) {
   EXPECT_EQ(cache_bytes(2, three, 1), 3 * head);
 }
 
-}  // namespace
+}  // namespace generate_test
 }  // namespace hawser

@@ -4,7 +4,7 @@
 #include "tensor_case.h"
 
 namespace hawser {
-namespace {
+namespace head_test {
 
 using testing::Division;
 
@@ -108,7 +108,7 @@ TEST(Head, LogitsOfGenerationAreThoseOfOneRank) {
   for (models::BlockDescription& block : whole.blocks) block.mlp.inner = 40;  // one plan for all ranks
   const models::Model one(whole), part(testing::part_of(whole, the_world->rank().value(), world, testing::kVocabulary),
                                        nn::FlatSpecOf([](const nn::Param&param) { return param.flat; }));
-  const std::vector<float> expected = logits_of(one, {});
+  const std::vector<float> expected = testing::on_one_rank([&] { return logits_of(one, {}); });
   const std::vector<float> got =
       logits_of(part, testing::generation::ranks_of({.tensor = world}, whole.blocks.front().attention.kv_heads));
   ASSERT_EQ(got.size(), expected.size());
@@ -121,5 +121,5 @@ TEST(Head, LogitsOfGenerationAreThoseOfOneRank) {
   EXPECT_LT(largest, 2);
 }
 
-}  // namespace
+}  // namespace head_test
 }  // namespace hawser

@@ -7,7 +7,7 @@
 #include "tensor_case.h"
 
 namespace hawser {
-namespace {
+namespace heads_test {
 
 using testing::Case;
 using testing::Division;
@@ -34,8 +34,10 @@ TEST(Heads, EveryMeshTrainsLikeOneRank) {
       const auto mesh = rank_mesh(layout.mesh);
       const Outcome ours = testing::run(model, layout, *mesh, batch_size, c.random_delay_s);
       if (!alone.contains(batch_size)) {
-        const auto self = comm::make_self_mesh();
-        alone[batch_size] = testing::run(model, testing::layout_of({}, model), *self, batch_size, 0);
+        alone[batch_size] = testing::on_one_rank([&] {
+          return testing::run(model, testing::layout_of(testing::Case{}, model), *comm::make_self_mesh(), batch_size,
+                              0);
+        });
       }
       const Outcome& one = alone.at(batch_size);
       EXPECT_NEAR(ours.loss, one.loss, 1e-5 * one.loss) << testing::text_of(head) << ": " << c.text();
@@ -50,7 +52,7 @@ TEST(Heads, TheLossIsTheMeanOfLabels) {
   if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
   for (const Head head : kHeads) {
     const models::Model model(testing::toy_with(head));
-    plan::Layout layout = testing::layout_of({}, model);
+    plan::Layout layout = testing::layout_of(testing::Case{}, model);
     const auto self = comm::make_self_mesh();
     const testing::ToySequences sequences(5, testing::kToyLength, testing::kToyDocuments, 5, {}, layout.batch.labels);
     const double step = testing::run(model, layout, *self, sequences.size(), 0).loss;
@@ -110,5 +112,5 @@ TEST(Heads, TensorRanksTrainLikeOneRank) {
   }
 }
 
-}  // namespace
+}  // namespace heads_test
 }  // namespace hawser

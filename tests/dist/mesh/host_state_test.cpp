@@ -16,7 +16,7 @@
 #include "train/saver.h"
 
 namespace hawser {
-namespace {
+namespace host_state_test {
 
 using testing::assembled;
 using testing::meshes;
@@ -391,5 +391,5 @@ TEST(HostState, IsRejectedIfTheRanksOfTheMachinePinTooMuch) {
   EXPECT_EQ(device.host, rank);
 }
 
-}  // namespace
+}  // namespace host_state_test
 }  // namespace hawser

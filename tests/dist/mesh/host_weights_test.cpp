@@ -13,7 +13,7 @@
 #include "train/saver.h"
 
 namespace hawser {
-namespace {
+namespace host_weights_test {
 
 using testing::assembled;
 using testing::Tensors;
@@ -349,5 +349,5 @@ TEST(HostWeights, AreLoadedFromFiles) {
   }
 }
 
-}  // namespace
+}  // namespace host_weights_test
 }  // namespace hawser

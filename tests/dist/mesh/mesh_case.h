@@ -15,6 +15,7 @@
 #include "engine/session.h"
 #include "mesh_world.h"
 #include "models/weights.h"
+#include "one_rank.h"
 #include "support/toy_steps.h"
 
 namespace hawser::testing {
@@ -76,6 +77,7 @@ struct Outcome {
   double loss = 0, auxiliary_loss = 0;
   std::vector<float> statistics;                        // of the auxiliary loss
   std::map<std::string, std::vector<float>> gradients;  // full tensors; on a mesh other ranks' elements are NaN
+  auto fields() { return std::tie(loss, auxiliary_loss, statistics, gradients); }
 };
 
 // The statistics of the auxiliary loss, summed over the micro-batches of `input`: a forward-only step has one.

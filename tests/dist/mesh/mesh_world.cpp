@@ -6,11 +6,12 @@
 #include <string_view>
 
 #include "base/cat.h"
+#include "base/testing/test_paths.h"
 
 namespace hawser {
 
 comm::World* the_world = nullptr;
-std::string golden_folder = HAWSER_SOURCE_DIR "/tests/golden/tiny";
+std::string golden_folder = cat(testing::kSourceFolder, "/tests/golden/tiny");
 
 #ifdef HAWSER_RANKS_ON_GPUS
 namespace {

@@ -11,7 +11,7 @@
 #include "train/saver.h"
 
 namespace hawser {
-namespace {
+namespace nf4_adapters_test {
 
 using testing::assembled;
 using testing::is_adapter;
@@ -157,11 +157,13 @@ void expect_bytes(engine::Session& session, const std::string& what) {
 }
 
 Tensors initial_values(const models::Model& plain) {
-  const auto device = rank_device();
-  const auto self = comm::make_self_mesh();
-  engine::Session alone(plain, layout_of(testing::toy_layout({}, plain)), *device, *self, {step::Purpose::train});
-  alone.initialise(3);
-  return testing::states_of(alone);
+  return testing::on_one_rank([&] {
+    const auto device = rank_device();
+    const auto self = comm::make_self_mesh();
+    engine::Session alone(plain, layout_of(testing::toy_layout({}, plain)), *device, *self, {step::Purpose::train});
+    alone.initialise(3);
+    return testing::states_of(alone);
+  });
 }
 
 TEST(Nf4Adapters, TheBaseHasTheBytesOfItsBlocks) {
@@ -184,26 +186,28 @@ TEST(Nf4Adapters, TheBaseHasTheBytesOfItsBlocks) {
 
 // The values of all packed parameters, as a GEMM reads them.
 Tensors dequantized(const models::Model& model) {
-  const auto device = rank_device();
-  const auto self = comm::make_self_mesh();
-  engine::Session alone(model, layout_of(testing::toy_layout({}, model)), *device, *self, {step::Purpose::train});
-  alone.initialise(3);
-  Tensors out;
-  for (int f = 0; f < alone.state().flats(); ++f) {
-    const nn::Flat& flat = model.flat(f);
-    for (int p = 0; flat.spec().packed() && p < static_cast<int>(flat.params().size()); ++p) {
-      const TensorView view = flat.view(alone.state().flat(f).unsharded, p);
-      std::vector<float>& values = out[flat.params()[static_cast<std::size_t>(p)].name];
-      for (std::int64_t b = 0; b < view.elements(); ++b) {
-        const Nf4Block& block = view.data<Nf4Block>()[b];
-        for (std::size_t i = 0; i < 64; ++i) {
-          const int code = i % 2 == 0 ? block.codes[i / 2] >> 4 : block.codes[i / 2] & 15;
-          values.push_back(block.scale * kNf4Values[static_cast<std::size_t>(code)]);
+  return testing::on_one_rank([&] {
+    const auto device = rank_device();
+    const auto self = comm::make_self_mesh();
+    engine::Session alone(model, layout_of(testing::toy_layout({}, model)), *device, *self, {step::Purpose::train});
+    alone.initialise(3);
+    Tensors out;
+    for (int f = 0; f < alone.state().flats(); ++f) {
+      const nn::Flat& flat = model.flat(f);
+      for (int p = 0; flat.spec().packed() && p < static_cast<int>(flat.params().size()); ++p) {
+        const TensorView view = flat.view(alone.state().flat(f).unsharded, p);
+        std::vector<float>& values = out[flat.params()[static_cast<std::size_t>(p)].name];
+        for (std::int64_t b = 0; b < view.elements(); ++b) {
+          const Nf4Block& block = view.data<Nf4Block>()[b];
+          for (std::size_t i = 0; i < 64; ++i) {
+            const int code = i % 2 == 0 ? block.codes[i / 2] >> 4 : block.codes[i / 2] & 15;
+            values.push_back(block.scale * kNf4Values[static_cast<std::size_t>(code)]);
+          }
         }
       }
     }
-  }
-  return out;
+    return out;
+  });
 }
 
 // On every mesh, of the same mesh.
@@ -383,5 +387,5 @@ TEST(Nf4Adapters, AResumedRunHasTheSameBase) {
   }
 }
 
-}  // namespace
+}  // namespace nf4_adapters_test
 }  // namespace hawser

@@ -3,7 +3,7 @@
 #include "toy_training.h"
 
 namespace hawser {
-namespace {
+namespace offload_test {
 
 TEST(Offload, ChangesNothing) {
   const int world = the_world->size();
@@ -44,5 +44,5 @@ TEST(Offload, OfStagesChangesNothing) {
   EXPECT_TRUE(offloaded.after == kept.after);
 }
 
-}  // namespace
+}  // namespace offload_test
 }  // namespace hawser

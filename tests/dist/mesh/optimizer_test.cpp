@@ -15,7 +15,7 @@
 #include "train/step_outcome.h"
 
 namespace hawser {
-namespace {
+namespace optimizer_test {
 
 using testing::meshes;
 using testing::Tensors;
@@ -399,5 +399,5 @@ TEST(Optimizer, AStepWithoutATargetIsNotCounted) {
   EXPECT_TRUE(weights_after(2) == weights_after(0));
 }
 
-}  // namespace
+}  // namespace optimizer_test
 }  // namespace hawser

@@ -11,7 +11,7 @@
 #include "train/saver.h"
 
 namespace hawser {
-namespace {
+namespace optimizers_test {
 
 using testing::meshes;
 using testing::Tensors;
@@ -35,23 +35,25 @@ std::vector<plan::Layout> layouts_of(const Toy& toy) {
   return layouts;
 }
 
-// The states after three steps of one rank, which every process runs itself, with the sequences of a mesh.
+// The states after three steps of one rank with the sequences of a mesh.
 Tensors alone(const Toy& toy, const plan::Layout& like) {
-  plan::Layout layout = like;
-  layout.mesh = {};
-  layout.batch = testing::toy_batch(1);
-  plan::set_bounds(layout);
-  const auto mesh = comm::make_self_mesh();
-  const testing::ToySteps steps(layout, mesh->place(), 2LL * like.data_ranks() * 2);
-  const auto device = rank_device();
-  engine::Session session(toy.model, layout, *device, *mesh, {step::Purpose::train});
-  session.initialise(3);
-  for (int step = 0; step < 3; ++step) {
-    step::StepInput input = steps.input(step);
-    input.record.learning_rate = 0.01f;
-    session.enqueue(step::Purpose::train, input);
-  }
-  return testing::states_of(session);
+  return testing::on_one_rank([&] {
+    plan::Layout layout = like;
+    layout.mesh = {};
+    layout.batch = testing::toy_batch(1);
+    plan::set_bounds(layout);
+    const auto mesh = comm::make_self_mesh();
+    const testing::ToySteps steps(layout, mesh->place(), 2LL * like.data_ranks() * 2);
+    const auto device = rank_device();
+    engine::Session session(toy.model, layout, *device, *mesh, {step::Purpose::train});
+    session.initialise(3);
+    for (int step = 0; step < 3; ++step) {
+      step::StepInput input = steps.input(step);
+      input.record.learning_rate = 0.01f;
+      session.enqueue(step::Purpose::train, input);
+    }
+    return testing::states_of(session);
+  });
 }
 
 void expect_like_one_rank(const Toy& toy) {
@@ -237,5 +239,5 @@ TEST(Optimizers, OfBlocksRejectSlicesThatCutOne) {
       << error_of(whole);
 }
 
-}  // namespace
+}  // namespace optimizers_test
 }  // namespace hawser

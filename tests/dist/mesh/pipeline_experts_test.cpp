@@ -12,7 +12,7 @@
 #include "toy_training.h"
 
 namespace hawser {
-namespace {
+namespace pipeline_experts_test {
 
 using models::Partition;
 using testing::Outcome;
@@ -118,10 +118,11 @@ Outcome on_the_mesh(const Staged& c) {
   return testing::run(*model, layout, *mesh, c.sequences() * c.micro_batches, 2e-4);
 }
 
-Outcome on_one_rank(const Staged& c) {
-  const models::Model one(description_of(c));
-  const auto self = comm::make_self_mesh();
-  return testing::run(one, alone(c, one), *self, c.sequences() * c.micro_batches, 0);
+Outcome outcome_of_one_rank(const Staged& c) {
+  return testing::on_one_rank([&] {
+    const models::Model one(description_of(c));
+    return testing::run(one, alone(c, one), *comm::make_self_mesh(), c.sequences() * c.micro_batches, 0);
+  });
 }
 
 std::vector<int> micro_batches_of(int stages) {
@@ -146,7 +147,7 @@ std::vector<Staged> cuts() {
 // The sum of the statistics over stages adds zeros: without sums over tokens not a bit differs from one rank's. Each
 // stage has the loss of all layers once, and the statistics of all.
 void expect_bits_of_one_rank(const Staged& c) {
-  const Outcome cut = on_the_mesh(c), one = on_one_rank(c);
+  const Outcome cut = on_the_mesh(c), one = outcome_of_one_rank(c);
   EXPECT_GT(one.auxiliary_loss, 0.01) << c.text();
   EXPECT_EQ(cut.loss, one.loss) << c.text();
   EXPECT_EQ(cut.auxiliary_loss, one.auxiliary_loss) << c.text();
@@ -213,7 +214,7 @@ TEST(PipelineExperts, DataRanksHaveTheGradientsOfOneRank) {
        .policy = {.delay_weight_gradients = true},
        .mesh = {.context = 2}}};
   for (const Staged& c : cases) {
-    const Outcome cut = on_the_mesh(c), one = on_one_rank(c);
+    const Outcome cut = on_the_mesh(c), one = outcome_of_one_rank(c);
     EXPECT_NEAR(cut.loss, one.loss, 1e-6 * one.loss) << c.text();
     EXPECT_NEAR(cut.auxiliary_loss, one.auxiliary_loss, 1e-6 * one.auxiliary_loss) << c.text();
     testing::compare_shards({.context = c.mesh.context, .shard = c.mesh.shard}, cut, one, 1e-5);
@@ -283,10 +284,10 @@ TEST(PipelineExperts, NormsOfTensorsAreThoseOfOneRank) {
     const models::Model part(plain->description(), spec_of(own)), one(description_of(c), spec_of(nn::common_domain));
     const plan::Layout layout = with_formats(layout_of(c, part), part);
     const auto mesh = rank_mesh(layout.mesh);
-    const auto self = comm::make_self_mesh();
     const std::int64_t batch_size = c.sequences() * c.micro_batches;
     const auto many = norms_of(part, layout, *mesh, batch_size, verified);
-    const auto expected = norms_of(one, with_formats(alone(c, one), one), *self, batch_size, verified);
+    const auto expected = testing::on_one_rank(
+        [&] { return norms_of(one, with_formats(alone(c, one), one), *comm::make_self_mesh(), batch_size, verified); });
     float largest = 0;
     for (const auto& [name, norm] : expected) largest = std::max(largest, norm);
     int experts = 0;
@@ -298,5 +299,5 @@ TEST(PipelineExperts, NormsOfTensorsAreThoseOfOneRank) {
   }
 }
 
-}  // namespace
+}  // namespace pipeline_experts_test
 }  // namespace hawser

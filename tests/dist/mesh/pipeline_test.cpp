@@ -7,7 +7,7 @@
 #include "toy_training.h"
 
 namespace hawser {
-namespace {
+namespace pipeline_test {
 
 using models::Partition;
 
@@ -141,9 +141,9 @@ TEST(Pipeline, GradientsAreBitwiseThoseOfOneRank) {
     one.micro_batches = micro_batches;
     const std::int64_t sequences = micro_batches * staged.batch.sequences;
     const auto mesh = rank_mesh(staged.mesh);
-    const auto self = comm::make_self_mesh();
     const testing::Outcome cut = testing::run(model, staged, *mesh, sequences, 2e-4);
-    const testing::Outcome whole = testing::run(model, one, *self, sequences, 0);
+    const testing::Outcome whole =
+        testing::on_one_rank([&] { return testing::run(model, one, *comm::make_self_mesh(), sequences, 0); });
     EXPECT_EQ(cut.loss, whole.loss) << c.text();
     EXPECT_EQ(cut.gradients.empty(), the_world->size() == 8 && the_world->rank() == Rank(4))
         << "only chunk 4 has no block";
@@ -178,9 +178,9 @@ TEST(Pipeline, EvaluatesLikeOneRank) {
     layout.forward_micro_batches = 3;
     const std::int64_t sequences = 5 * layout.batch.sequences * layout.data_ranks();
     const auto mesh = rank_mesh(layout.mesh);
-    const auto self = comm::make_self_mesh();
     const auto [cut, cut_statistics] = loss_of(layout, *mesh, sequences);
-    const auto [one, statistics] = loss_of(alone(staged, model), *self, sequences);
+    const auto [one, statistics] =
+        testing::on_one_rank([&] { return loss_of(alone(staged, model), *comm::make_self_mesh(), sequences); });
     EXPECT_NEAR(cut, one, 1e-6 * one) << staged.text();
     ASSERT_EQ(cut_statistics.size(), statistics.size());
     for (std::size_t i = 0; i < statistics.size(); ++i) {
@@ -189,5 +189,5 @@ TEST(Pipeline, EvaluatesLikeOneRank) {
   }
 }
 
-}  // namespace
+}  // namespace pipeline_test
 }  // namespace hawser

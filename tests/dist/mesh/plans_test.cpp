@@ -3,7 +3,7 @@
 #include "toy_training.h"
 
 namespace hawser {
-namespace {
+namespace plans_test {
 
 using testing::Trained;
 
@@ -70,5 +70,5 @@ TEST(Plans, AreRejectedByARankWithAnotherProgram) {
   EXPECT_THROW(plan::read_plan(text.substr(0, text.size() / 2), purpose, program(layout)), InternalError);
 }
 
-}  // namespace
+}  // namespace plans_test
 }  // namespace hawser

@@ -3,7 +3,7 @@
 #include "toy_training.h"
 
 namespace hawser {
-namespace {
+namespace quantized_layers_test {
 
 using testing::assembled;
 using testing::DelayedScaling;
@@ -211,5 +211,5 @@ TEST(QuantizedLayers, DiagonalSegmentsHaveEachRealRowOnce) {
   }
 }
 
-}  // namespace
+}  // namespace quantized_layers_test
 }  // namespace hawser

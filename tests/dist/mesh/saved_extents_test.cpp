@@ -11,7 +11,7 @@
 #include "train/saver.h"
 
 namespace hawser {
-namespace {
+namespace saved_extents_test {
 
 using testing::assembled;
 using testing::Tensors;
@@ -384,5 +384,5 @@ TEST(Tensor, OptimizersOfFewBitsHaveTheBitsOfOneRank) {
   }
 }
 
-}  // namespace
+}  // namespace saved_extents_test
 }  // namespace hawser

@@ -13,7 +13,7 @@
 #include "train/snapshot.h"
 
 namespace hawser {
-namespace {
+namespace scales_test {
 
 using testing::assembled;
 using testing::DelayedScaling;
@@ -53,13 +53,15 @@ Tensors without_head(Tensors all) {
   return all;
 }
 
-// On one rank, which every process runs itself: `steps` steps of the whole batch.
-Tensors on_one_rank(const models::Model& model, int steps) {
-  const auto self = comm::make_self_mesh();
-  ExactRun run(model, exact_layout(model, {}), *self, whole_batch(), false);
-  testing::write_exact(run.session());
-  for (int i = 0; i < steps; ++i) run.step(i);
-  return without_head(testing::states_of(run.session()));
+// After `steps` steps of the whole batch.
+Tensors states_of_one_rank(const models::Model& model, int steps) {
+  return testing::on_one_rank([&] {
+    const auto self = comm::make_self_mesh();
+    ExactRun run(model, exact_layout(model, {}), *self, whole_batch(), false);
+    testing::write_exact(run.session());
+    for (int i = 0; i < steps; ++i) run.step(i);
+    return without_head(testing::states_of(run.session()));
+  });
 }
 
 const std::string kX = "layer.0/up_projection/x", kScale = "quantization/scale/",
@@ -79,7 +81,7 @@ float largest_factor(int step) {
 
 TEST(Scales, EveryMeshAndSplitHasTheSameBits) {
   const models::Model model = exact_model(true, false, true), transposed = exact_model(true, true, true);
-  const Tensors one = on_one_rank(model, kSteps);
+  const Tensors one = states_of_one_rank(model, kSteps);
   // The maxima of the first layer's x and of the last dy are known: 4 in each row of the table and 2 in each dy, times
   // the largest factor of the step.
   std::vector<float> of_x, of_dy;
@@ -197,7 +199,7 @@ TEST(Scales, RecomputeAndDelayedGradientsRecordNothingTwice) {
 // What a checkpoint has in the middle of a history resumes on another mesh with the bits of a run without a stop.
 TEST(Scales, ResumeOnAnotherMesh) {
   const models::Model model = exact_model(true, false, true);
-  const Tensors expected = on_one_rank(model, kSteps);
+  const Tensors expected = states_of_one_rank(model, kSteps);
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
   const std::vector<plan::Layout> layouts = variants(model);
@@ -384,5 +386,5 @@ TEST(Scales, ASaturatedStepRunsAgain) {
   EXPECT_TRUE(assembled(run.session()) == assembled(plain.session()));
 }
 
-}  // namespace
+}  // namespace scales_test
 }  // namespace hawser

@@ -9,7 +9,7 @@
 #include "train/saver.h"
 
 namespace hawser {
-namespace {
+namespace shared_test {
 
 using models::Residual;
 using testing::Case;
@@ -45,8 +45,9 @@ Outcome run(const models::Model& model, const Case& c, std::int64_t batch_size, 
 }
 
 Outcome run_alone(const models::Model& model, std::int64_t batch_size) {
-  const auto mesh = comm::make_self_mesh();
-  return testing::run(model, testing::layout_of({}, model), *mesh, batch_size, 0);
+  return testing::on_one_rank([&] {
+    return testing::run(model, testing::layout_of(testing::Case{}, model), *comm::make_self_mesh(), batch_size, 0);
+  });
 }
 
 std::int64_t batch_of(const Case& c) {
@@ -226,6 +227,7 @@ TEST(Shared, GradientsInBf16DifferOnlyByRounding) {
 struct Steps {
   std::vector<double> losses, norms, clips;
   step::OptimizerProgress progress;
+  auto fields() { return std::tie(losses, norms, clips, progress); }
 };
 
 // Steps [begin, end) of a training; `batch_size` is the same on all meshes.
@@ -268,11 +270,13 @@ TEST(Shared, TrainsAndResumesOnAnotherMesh) {
     };
     // One rank, without a break.
     const plan::Layout alone = training_layout({}, model, batch_size);
-    const auto self = comm::make_self_mesh();
-    engine::Session reference = open(alone, *self);
-    reference.initialise(3);
-    const Steps expected = take(reference, alone, batch_size, 0, 4);
-    const Outcome gradients = testing::run(model, alone, *self, batch_size, 0);
+    const auto [expected, gradients] = testing::on_one_rank([&] {
+      const auto self = comm::make_self_mesh();
+      engine::Session reference = open(alone, *self);
+      reference.initialise(3);
+      const Steps taken = take(reference, alone, batch_size, 0, 4);
+      return std::pair(taken, testing::run(model, alone, *self, batch_size, 0));
+    });
     double squares = 0;
     for (const auto& [name, gradient] : gradients.gradients) {
       for (const float value : gradient) squares += double{value} * value;
@@ -325,5 +329,5 @@ TEST(Shared, TrainsAndResumesOnAnotherMesh) {
   }
 }
 
-}  // namespace
+}  // namespace shared_test
 }  // namespace hawser

@@ -8,7 +8,7 @@
 #include "toy_training.h"
 
 namespace hawser {
-namespace {
+namespace streamed_test {
 
 using testing::Tensors;
 using testing::Trained;
@@ -159,5 +159,5 @@ TEST(Streamed, LoadsWeights) {
   }
 }
 
-}  // namespace
+}  // namespace streamed_test
 }  // namespace hawser

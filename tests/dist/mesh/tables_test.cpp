@@ -10,7 +10,7 @@
 #include "nn/testing/forwarding_layer.h"
 
 namespace hawser {
-namespace {
+namespace tables_test {
 
 using testing::Case;
 using testing::Outcome;
@@ -122,8 +122,10 @@ TEST(Tables, EveryMeshTrainsLikeOneRank) {
     const std::int64_t batch_size = 2LL * layout.data_ranks() * c.accumulation - c.missing;
     const auto mesh = rank_mesh(layout.mesh);
     const Outcome ours = testing::run(model, layout, *mesh, batch_size, c.random_delay_s);
-    const auto self = comm::make_self_mesh();
-    const Outcome one = testing::run(model, testing::layout_of({.packed = c.packed}, model), *self, batch_size, 0);
+    const Outcome one = testing::on_one_rank([&] {
+      return testing::run(model, testing::layout_of(testing::Case{.packed = c.packed}, model), *comm::make_self_mesh(),
+                          batch_size, 0);
+    });
     EXPECT_NEAR(ours.loss, one.loss, 1e-5 * one.loss) << c.text();
     testing::compare_shards(c, ours, one, 1e-5);
     double squares = 0;
@@ -137,7 +139,7 @@ TEST(Tables, FillersOfAnEvaluationHaveNoEntries) {
   if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
   std::atomic<std::int64_t> sequences = 0;
   const models::Model model = typed(sequences);
-  plan::Layout layout = testing::layout_of({}, model);
+  plan::Layout layout = testing::layout_of(testing::Case{}, model);
   const auto self = comm::make_self_mesh();
   const testing::ToySteps steps(layout, self->place(), 3);  // micro-batches of two sequences and of one
   layout.forward_micro_batches = 3;
@@ -150,7 +152,7 @@ TEST(Tables, FillersOfAnEvaluationHaveNoEntries) {
 
 std::string rejection(const models::Model& model, step::Purpose purpose = step::Purpose::train) {
   try {
-    plan::plan_rank(model, testing::layout_of({}, model), purpose, 0);
+    plan::plan_rank(model, testing::layout_of(testing::Case{}, model), purpose, 0);
   } catch (const InternalError& error) {
     return error.what();
   }
@@ -175,5 +177,5 @@ TEST(Tables, ThatLayersReadAreDeclared) {
   EXPECT_THROW(typed(sequences, other), InternalError);
 }
 
-}  // namespace
+}  // namespace tables_test
 }  // namespace hawser

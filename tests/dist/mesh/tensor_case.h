@@ -30,8 +30,7 @@ struct OnMeshAndAlone {
   Tensors alone;  // the states of one rank after the steps
 };
 
-// Trains on a mesh of the whole world and on one rank, which every process runs itself, with the same sequences, and
-// expects equal results.
+// Trains on a mesh of the whole world and on one rank, with the same sequences, and expects equal results.
 inline OnMeshAndAlone expect_like_one_rank(
     const models::ModelDescription& whole, const nn::FlatSpecOf& spec, const comm::MeshSizes& mesh,
     const nn::SavePolicy& policy = {}, const std::shared_ptr<const optim::Optimizer>& optimizer = optim::make_adamw(),

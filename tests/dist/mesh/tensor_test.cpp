@@ -9,7 +9,7 @@
 #include "toy_optimizers.h"
 
 namespace hawser {
-namespace {
+namespace tensor_test {
 
 using testing::divided_mesh;
 using testing::Division;
@@ -480,17 +480,20 @@ TEST(Tensor, RanksOfSlicesHaveTheScalesOfOneRank) {
                             [&](const nn::Param& param) { return with_scales(nn::common_domain(param), param); });
     plan::Layout alone = testing::toy_layout({}, one);
     quantize(alone);
-    const auto self = comm::make_self_mesh();
-    const testing::ToySteps steps(alone, self->place(), 2LL * layout.data_ranks() * 2);
-    const auto device = rank_device();
-    engine::Session session(one, alone, *device, *self, {step::Purpose::train});
-    session.initialise(3);
-    EXPECT_TRUE(cut.before == testing::states_of(session));  // with the scales of the weights
-    step::StepInput input = steps.input(0);
-    input.record.learning_rate = 0.01f;
-    session.enqueue(step::Purpose::train, input);
+    const Trained of_one = testing::on_one_rank([&] {
+      const auto self = comm::make_self_mesh();
+      const testing::ToySteps steps(alone, self->place(), 2LL * layout.data_ranks() * 2);
+      const auto device = rank_device();
+      engine::Session session(one, alone, *device, *self, {step::Purpose::train});
+      session.initialise(3);
+      Trained trained{.before = testing::states_of(session)};
+      testing::take_steps(session, steps, {.inputs = {0}}, trained);
+      trained.after = testing::states_of(session);
+      return trained;
+    });
+    EXPECT_TRUE(cut.before == of_one.before);  // with the scales of the weights
     int compared = 0;
-    for (const auto& [name, values] : testing::states_of(session)) {
+    for (const auto& [name, values] : of_one.after) {
       if (!name.starts_with("quantization/amax_history/")) continue;
       EXPECT_NEAR(cut.after.at(name).front(), values.front(), 2e-2 * values.front()) << name;
       compared += values.front() > 0 ? 1 : 0;
@@ -565,5 +568,5 @@ TEST(Tensor, DropoutFollowsTheSeed) {
   EXPECT_GT(testing::difference(without.after, first.after), 1e-4);
 }
 
-}  // namespace
+}  // namespace tensor_test
 }  // namespace hawser

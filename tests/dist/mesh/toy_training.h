@@ -8,11 +8,13 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <sstream>
 
 #include "engine/host_copy.h"
 #include "engine/session.h"
 #include "mesh_world.h"
+#include "one_rank.h"
 #include "support/toy_steps.h"
 #include "tensor/fp8.h"
 #include "tensor/nf4.h"
@@ -187,6 +189,7 @@ struct Trained {
   std::vector<float> clips;
   Tensors before, after;
   step::OptimizerProgress progress;
+  auto fields() { return std::tie(losses, clips, before, after, progress); }
 };
 
 struct Training {
@@ -235,28 +238,32 @@ inline Trained train(const models::Model& model, plan::Layout layout, const Trai
   return trained;
 }
 
-// Trains one rank, which every process runs itself, with the same sequences in `alone`, and expects the losses, clip
-// coefficients, initial values and trained states of `cut`. Returns the states.
+// Trains one rank with the same sequences in `alone`, and expects the losses, clip coefficients, initial values and
+// trained states of `cut` on every rank. Returns the states.
 inline Tensors expect_one_ranks_training(const models::Model& one, plan::Layout alone, std::int64_t batch_size,
                                          const Trained& cut, const std::string& text) {
-  const auto self = comm::make_self_mesh();
-  const ToySteps steps(alone, self->place(), batch_size);
-  const auto device = rank_device();
-  engine::Session session(one, alone, *device, *self, {step::Purpose::train});
-  session.initialise(3);
-  EXPECT_TRUE(cut.before == states_of(session)) << text << ": initial values";
+  Trained whole = on_one_rank([&] {
+    const auto self = comm::make_self_mesh();
+    const ToySteps steps(alone, self->place(), batch_size);
+    const auto device = rank_device();
+    engine::Session session(one, alone, *device, *self, {step::Purpose::train});
+    session.initialise(3);
+    Trained trained{.before = states_of(session)};
+    Training training;
+    training.inputs.resize(cut.losses.size());
+    std::iota(training.inputs.begin(), training.inputs.end(), 0);
+    take_steps(session, steps, training, trained);
+    trained.after = states_of(session);
+    return trained;
+  });
+  EXPECT_TRUE(cut.before == whole.before) << text << ": initial values";
   for (std::size_t step = 0; step < cut.losses.size(); ++step) {
-    step::StepInput input = steps.input(static_cast<std::int64_t>(step));
-    input.record.learning_rate = 0.01f;
-    const step::StepOutput output = session.enqueue(step::Purpose::train, input);
-    session.synchronize();
-    const double loss = output.result->loss_sum.value();
+    const double loss = whole.losses[step];
     EXPECT_NEAR(cut.losses[step], loss, 1e-5 * loss) << text;
-    EXPECT_NEAR(cut.clips[step], output.result->clip, 1e-6) << text;
+    EXPECT_NEAR(cut.clips[step], whole.clips[step], 1e-6) << text;
   }
-  Tensors after = states_of(session);
-  EXPECT_LT(difference(cut.after, after), 1e-5) << text;
-  return after;
+  EXPECT_LT(difference(cut.after, whole.after), 1e-5) << text;
+  return std::move(whole.after);
 }
 
 }  // namespace hawser::testing

@@ -3,7 +3,7 @@
 #include "tensor_case.h"
 
 namespace hawser {
-namespace {
+namespace unsliced_vocabulary_test {
 
 const testing::Division kRows{.sequence_parallel = true};
 
@@ -38,7 +38,6 @@ TEST(UnslicedVocabulary, SequenceParallelTrainsLikeOneRank) {
 TEST(UnslicedVocabulary, EvaluatesToTheLossOfOneRank) {
   if (the_world->size() != 2) GTEST_SKIP() << "two tensor ranks";
   const models::ModelDescription whole = testing::toy_description();
-  const auto self = comm::make_self_mesh();
   const auto pair = rank_mesh({.tensor = 2});
   const nn::FlatSpecOf own = [](const nn::Param& param) { return param.flat; };
   const models::Model one(whole),
@@ -61,10 +60,10 @@ TEST(UnslicedVocabulary, EvaluatesToTheLossOfOneRank) {
     session.synchronize();
     return output.result->loss_sum.value();
   };
-  const double expected = loss(one, *self);
+  const double expected = testing::on_one_rank([&] { return loss(one, *comm::make_self_mesh()); });
   EXPECT_GT(expected, 0);
   EXPECT_NEAR(loss(half, *pair), expected, 1e-5 * expected);
 }
 
-}  // namespace
+}  // namespace unsliced_vocabulary_test
 }  // namespace hawser

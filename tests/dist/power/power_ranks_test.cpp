@@ -2,12 +2,13 @@
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
+#include "base/testing/test_paths.h"
 #include "device/testing/bus_device.h"
 #include "profile/step_power.h"
 #include "train/power_watch.h"
 
 namespace hawser {
-namespace {
+namespace power_ranks_test {
 
 using Clock = std::chrono::steady_clock;
 
@@ -31,7 +32,7 @@ TEST(PowerOfRanks, IsSummedOnEveryRank) {
 }
 
 TEST(PowerOfRanks, IsMeasuredByTheFirstInTraining) {
-  const train::PowerWatch watch(BusDevice(own_bus_id()), the_world, FAKE_NVML);
+  const train::PowerWatch watch(BusDevice(own_bus_id()), the_world, testing::kFakeNvml);
   const Clock::time_point begin = Clock::now();
   PowerUse use;
   while (first() && use.gpus < 2 && seconds_since(begin) < 20) use = watch.between(begin, Clock::now());
@@ -39,13 +40,13 @@ TEST(PowerOfRanks, IsMeasuredByTheFirstInTraining) {
   EXPECT_EQ(watch.between(begin, Clock::now()).gpus, first() ? 2 : 0);
 }
 
-}  // namespace
+}  // namespace power_ranks_test
 }  // namespace hawser
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   hawser::comm::World world(60.0);
-  hawser::the_world = &world;
+  hawser::power_ranks_test::the_world = &world;
   auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
   if (world.rank().value() != 0) delete listeners.Release(listeners.default_result_printer());
   const bool failed = RUN_ALL_TESTS() != 0;

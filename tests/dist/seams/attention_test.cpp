@@ -11,7 +11,7 @@
 #include "seams.h"
 
 namespace hawser::testing {
-namespace {
+namespace attention_test {
 
 using nn::AttentionPart;
 using nn::AttentionTensors;
@@ -280,7 +280,7 @@ template <class Exchange>
 void expect_one_ranks_results(const Documents& documents, const nn::SavePolicy& policy, double random_delay_s,
                               const AttentionMask& mask = {}) {
   const Line line{documents};
-  const auto layer = testing::layer(mask);
+  const auto layer = attention_test::layer(mask);
   const std::vector<double> x = normals("x", documents.rows() * kWidth), dy = normals("dy", documents.rows() * kWidth);
 
   const auto device = make_cpu_device(
@@ -355,5 +355,5 @@ TEST(AttentionExchange, ARingEqualsOneRank) {
   expect_one_ranks_results_everywhere<RingExchange>();
 }
 
-}  // namespace
+}  // namespace attention_test
 }  // namespace hawser::testing

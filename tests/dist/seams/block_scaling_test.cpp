@@ -13,7 +13,7 @@
 #include "support/tensor_parallel.h"
 
 namespace hawser::testing {
-namespace {
+namespace block_scaling_test {
 
 using nn::testing::get;
 using nn::testing::normals;
@@ -183,5 +183,5 @@ TEST(BlockScaling, RowParallelLinearsInPiecesHaveTheBitsOfOneRank) {
   }
 }
 
-}  // namespace
+}  // namespace block_scaling_test
 }  // namespace hawser::testing

@@ -11,7 +11,7 @@
 #include "support/token_exchange.h"
 
 namespace hawser::testing {
-namespace {
+namespace exchange_test {
 
 using nn::LayerContext;
 using nn::testing::get;
@@ -223,5 +223,5 @@ TEST(TensorReduce, GathersTheLogitsOfASlicedVocabulary) {
   EXPECT_LT(nn::testing::distance(got, expected), 1e-6);
 }
 
-}  // namespace
+}  // namespace exchange_test
 }  // namespace hawser::testing

@@ -10,7 +10,7 @@
 #include "support/tensor_parallel.h"
 
 namespace hawser::testing {
-namespace {
+namespace quantized_gather_test {
 
 using nn::testing::get;
 using nn::testing::normals;
@@ -120,5 +120,5 @@ TEST(QuantizedGather, HasTheBitsOfRowsRoundedAfterIt) {
   }
 }
 
-}  // namespace
+}  // namespace quantized_gather_test
 }  // namespace hawser::testing

@@ -9,7 +9,7 @@
 #include "support/tensor_parallel.h"
 
 namespace hawser::testing {
-namespace {
+namespace redistribute_test {
 
 using nn::testing::LayerResult;
 using nn::testing::LayerRun;
@@ -217,5 +217,5 @@ TEST(Redistribute, ASumThatIsNotInYIsFound) {
   EXPECT_GT(difference(mlp.full, mlp.half, mlp.cut(), std::make_shared<Elsewhere>(), true), 0.1);
 }
 
-}  // namespace
+}  // namespace redistribute_test
 }  // namespace hawser::testing

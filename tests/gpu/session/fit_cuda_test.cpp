@@ -23,7 +23,7 @@
 #include "train/saver.h"
 
 namespace hawser {
-namespace {
+namespace fit_cuda_test {
 
 namespace fs = std::filesystem;
 
@@ -274,5 +274,5 @@ TEST(FitCuda, ARunWithNonFiniteValuesEndsWithoutSaving) {
   }
 }
 
-}  // namespace
+}  // namespace fit_cuda_test
 }  // namespace hawser

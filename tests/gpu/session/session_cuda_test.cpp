@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/testing/temporary_folder.h"
+#include "base/testing/test_paths.h"
 #include "engine/gemm_algorithms.h"
 #include "engine/host_copy.h"
 #include "engine/load_state.h"
@@ -19,11 +20,11 @@
 #include "train/snapshot.h"
 
 namespace hawser {
-namespace {
+namespace session_cuda_test {
 
 namespace fs = std::filesystem;
 
-fs::path golden = fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tiny";
+fs::path golden = fs::path(testing::kSourceFolder) / "tests/golden/tiny";
 
 constexpr engine::RankDevice kGpu{.kind = DeviceKind::cuda};
 
@@ -307,7 +308,7 @@ TEST(SessionCuda, ASnapshotHoldsTheStepItWasTakenAt) {
   }
 }
 
-}  // namespace
+}  // namespace session_cuda_test
 }  // namespace hawser
 
 int main(int argc, char** argv) {
