@@ -181,7 +181,7 @@ class Supervisor {
     end_all();  // mpirun may leave ranks behind: stopped ones, or all if it was killed
     drain();
     if (interruption_ == Interruption::ended && stop_.page().claim(StopPage::of_launcher)) {
-      print_after_signal(launch_.saves && all_started() ? kEndedLine : kInterruptedLine);
+      print_after_signal(ended_line_);
     }
     if (late_ > 0 && interruption_ == Interruption::none) {
       print(cat(late_, " of ", launch_.ranks, " ranks did not start within ",
@@ -304,6 +304,10 @@ class Supervisor {
       print_after_signal(kSavingLine);
       stop_.page().requested = true;
     } else if (!launch_.saves || signal != SIGUSR1) {
+      // As of now: until the message is printed, ranks may start that had not when the signal came.
+      if (interruption_ != Interruption::ended) {
+        ended_line_ = launch_.saves && all_started() ? kEndedLine : kInterruptedLine;
+      }
       interruption_ = Interruption::ended;
       if (stop_.page().claim(StopPage::of_launcher)) return end_all();
       // The ranks have saved: mpirun forwards their last message and exits.
@@ -377,7 +381,8 @@ class Supervisor {
   int errors_ = -1;
   const bool terminal_ = isatty(STDERR_FILENO) != 0;
   Interruption interruption_ = Interruption::none;
-  std::optional<int> status_;  // as in a shell
+  const char* ended_line_ = kInterruptedLine;  // printed if the run is ended
+  std::optional<int> status_;                  // as in a shell
   std::optional<Clock::time_point> kill_at_;
   bool stopped_ = false;  // mpirun, by SIGSTOP or the like
   Clock::time_point continue_at_;
