@@ -14,16 +14,16 @@ function(hawser_test_program name)
   target_compile_options(${name} PRIVATE ${HAWSER_TEST_OPTIONS})
 endfunction()
 
-# hawser_test(NAME COMMAND command... [RANKS n] [PROCESSORS n] [SERIAL] [COST seconds] [TIMEOUT seconds] [LABELS label...]
+# hawser_test(NAME COMMAND command... [RANKS n] [PROCESSORS n] [COST seconds] [TIMEOUT seconds] [LABELS label...]
 #             [ENVIRONMENT variable=value...])
 #
 # RANKS: the command is a target, which `mpirun` starts n times: as any user, on any number of cores, over the loopback
 # interface only. By default a test is `quick` and ends after 10 minutes, 20 under sanitizers.
 #
-# ./run-tests runs as many tests at a time as there are processors for. PROCESSORS: those that the test keeps busy, by
-# default one. SERIAL: it runs alone, because it measures times. COST: about its seconds; expensive tests start first.
+# ./run-tests keeps one processor more busy than there are, as some tests mostly wait. PROCESSORS: those that the test
+# keeps busy, by default one. COST: about its seconds; expensive tests start first.
 function(hawser_test name)
-  cmake_parse_arguments(TEST "SERIAL" "RANKS;PROCESSORS;COST;TIMEOUT" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(TEST "" "RANKS;PROCESSORS;COST;TIMEOUT" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
   if(TEST_RANKS)
     list(POP_FRONT TEST_COMMAND target)
     set(TEST_COMMAND ${MPIEXEC_EXECUTABLE} -q -np ${TEST_RANKS} $<TARGET_FILE:${target}> ${TEST_COMMAND})
@@ -37,7 +37,7 @@ function(hawser_test name)
   endforeach()
   add_test(NAME ${name} COMMAND ${TEST_COMMAND})
   set_tests_properties(${name} PROPERTIES
-                       LABELS "${TEST_LABELS}" PROCESSORS ${TEST_PROCESSORS} RUN_SERIAL ${TEST_SERIAL} COST ${TEST_COST}
+                       LABELS "${TEST_LABELS}" PROCESSORS ${TEST_PROCESSORS} COST ${TEST_COST}
                        TIMEOUT ${TEST_TIMEOUT} ENVIRONMENT "${TEST_ENVIRONMENT}")
 endfunction()
 set(HAWSER_TEST_TIMEOUT 600)
