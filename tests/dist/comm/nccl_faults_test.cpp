@@ -71,8 +71,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: comm_nccl_faults_test COMM_NCCL_TEST\n");
     return 2;
   }
-  if (const hawser::CudaInfo info = hawser::cuda_info(); info.devices < hawser::kRanks) {
-    std::printf("SKIPPED: these cases need %d GPUs: %s\n", hawser::kRanks,
+  if (const hawser::CudaInfo info = hawser::cuda_info(); info.devices < hawser::nccl_faults_test::kRanks) {
+    std::printf("SKIPPED: these cases need %d GPUs: %s\n", hawser::nccl_faults_test::kRanks,
                 info.problem.empty() ? "there is one" : info.problem.c_str());
     return 77;
   }

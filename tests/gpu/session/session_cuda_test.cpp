@@ -314,7 +314,7 @@ TEST(SessionCuda, ASnapshotHoldsTheStepItWasTakenAt) {
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   for (int i = 1; i < argc; ++i) {
-    if (std::strncmp(argv[i], "--golden=", 9) == 0) hawser::golden = argv[i] + 9;
+    if (std::strncmp(argv[i], "--golden=", 9) == 0) hawser::session_cuda_test::golden = argv[i] + 9;
   }
   if (const hawser::CudaInfo info = hawser::cuda_info(); info.devices == 0) {
     std::printf("session_cuda_test: %s: nothing was tested\n", info.problem.c_str());
