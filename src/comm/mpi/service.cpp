@@ -326,8 +326,9 @@ void Service::check_deadlines(Clock::time_point now) {
   for (const ExchangePtr& exchange : active_) {
     const Operation& operation = *exchange->operation_;
     const double waited = seconds(now - operation.started - frozen_.since(operation.started));
-    // Ranks in a deadlock all time out at once: the delay lets the lowest rank report and end the others.
-    if (waited < operation.timeout_s + 0.05 * std::min(rank_, 20)) continue;
+    // Ranks in a deadlock all time out at once: the delay lets the lowest rank report and end the others, which takes
+    // over 100 ms on a busy host.
+    if (waited < operation.timeout_s + 0.2 * std::min(rank_, 20)) continue;
     std::vector<int> missing;
     for (std::size_t m = 0; m < exchange->messages_.size(); ++m) {
       if (exchange->open_[m] > 0) missing.push_back(exchange->messages_[m].rank);
