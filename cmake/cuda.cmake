@@ -25,8 +25,11 @@ add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
 foreach(flag -Wall -Wextra -Wno-missing-field-initializers)
   add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${flag}>)
 endforeach()
-add_compile_definitions(HAWSER_CUDA)
 find_package(CUDAToolkit REQUIRED)
+# What all CUDA sources see.
+add_library(hawser_cuda INTERFACE)
+target_compile_definitions(hawser_cuda INTERFACE HAWSER_CUDA)
+target_link_libraries(hawser_cuda INTERFACE CUDA::cudart)
 # A bundle has the libraries that a bare GPU host lacks in lib/ next to its binaries (scripts/bundle).
 set(CMAKE_BUILD_RPATH "\$ORIGIN/lib")
 

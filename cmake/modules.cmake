@@ -10,29 +10,32 @@ foreach(line ${lines})
   set(HAWSER_USES_${module} ${uses})
 endforeach()
 
-# hawser_module(NAME [COLD] LIBRARIES target... CUDA target... ALONE regex COST seconds)
+# hawser_module(NAME [COLD] [DISPATCHES] LIBRARIES target... CUDA target... ALONE regex COST seconds)
 #
 # Each folder under src/ is a module: a static library hawser_NAME of its .cpp files and, with HAWSER_TESTS, a
 # GoogleTest binary NAME_test of its *_test.cpp files. *_cases.cpp files (op case tables) are part of the tests. CUDA
 # sources (files in a folder cuda/ or nccl/, *_cuda.cpp, *.cu) are compiled with HAWSER_CUDA only, cuda_absent.cpp only
 # without. A folder without sources becomes an interface library.
 #
+# Only CUDA sources see the libraries in CUDA and the macro HAWSER_CUDA; of a module that DISPATCHES to one of two
+# devices, the others see the macro too. All other objects are the same with and without CUDA.
+#
 # COLD: the module does nothing for each token or instruction, and compiles with -O1, in 0.7 of the time of -O2. Several
 # sources are compiled as one (hawser_unity), but those that ALONE matches: sources with options of their own. COST: of
 # the test.
 function(hawser_module name)
-  cmake_parse_arguments(MODULE "COLD" "ALONE;COST" "LIBRARIES;CUDA" ${ARGN})
+  cmake_parse_arguments(MODULE "COLD;DISPATCHES" "ALONE;COST" "LIBRARIES;CUDA" ${ARGN})
   if(NOT MODULE_ALONE)
     set(MODULE_ALONE "^$")
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   if(HAWSER_CUDA)
     file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
-    list(APPEND sources ${kernels})
-    list(APPEND MODULE_LIBRARIES ${MODULE_CUDA})
-  else()
-    list(FILTER sources EXCLUDE REGEX "${HAWSER_CUDA_SOURCES}")
+    set(cuda ${sources})
+    list(FILTER cuda INCLUDE REGEX "${HAWSER_CUDA_SOURCES}")
+    list(APPEND cuda ${kernels})
   endif()
+  list(FILTER sources EXCLUDE REGEX "${HAWSER_CUDA_SOURCES}")
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_(test|cases)\\.cpp$")
   list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
@@ -49,6 +52,22 @@ function(hawser_module name)
     add_library(hawser_${name} STATIC ${together} ${alone})
     target_include_directories(hawser_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src PRIVATE ${HAWSER_UNITY_ROOT})
     target_link_libraries(hawser_${name} PUBLIC ${uses} ${MODULE_LIBRARIES})
+    if(cuda)
+      set(alone ${cuda})
+      list(FILTER alone INCLUDE REGEX "${MODULE_ALONE}")
+      list(REMOVE_ITEM cuda ${alone})
+      hawser_unity(cuda hawser_${name}_cuda ${HAWSER_UNITY_SOURCES} ${cuda})
+      add_library(hawser_${name}_cuda OBJECT ${cuda} ${alone})
+      target_include_directories(hawser_${name}_cuda PRIVATE ${CMAKE_SOURCE_DIR}/src ${HAWSER_UNITY_ROOT})
+      target_link_libraries(hawser_${name}_cuda PRIVATE ${uses} ${MODULE_LIBRARIES} hawser_cuda ${MODULE_CUDA})
+      target_sources(hawser_${name} PRIVATE $<TARGET_OBJECTS:hawser_${name}_cuda>)
+      foreach(library hawser_cuda ${MODULE_CUDA})
+        target_link_libraries(hawser_${name} INTERFACE $<LINK_ONLY:${library}>)
+      endforeach()
+    endif()
+    if(MODULE_DISPATCHES AND HAWSER_CUDA)
+      set_source_files_properties(${together} PROPERTIES COMPILE_DEFINITIONS HAWSER_CUDA)
+    endif()
     if(MODULE_COLD AND NOT HAWSER_SANITIZE)
       target_compile_options(hawser_${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
     endif()

@@ -3,46 +3,39 @@
 # Sets VARIABLE to generated sources that include the given ones, COUNT at a time: most of the time of a source goes into
 # headers. With HAWSER_UNITY off, and for CUDA kernels, VARIABLE has the sources themselves.
 #
-#   hawser_unity(grouped hawser_io 32 files.cpp json.cpp)  # build/cpu/unity/hawser_io_host_1.cpp
+#   hawser_unity(grouped hawser_io 32 files.cpp json.cpp)  # build/cpu/unity/hawser_io_1.cpp
 #
 # File-local names must differ within a target (tools/check_names). Paths are relative to the checkout: the generated
-# source is the same in every checkout, and the compiler cache needs no preprocessor to find its object. CUDA's sources
-# are grouped apart, so that the others are grouped as without CUDA.
+# source is the same in every checkout, and the compiler cache needs no preprocessor to find its object.
 function(hawser_unity variable name count)
   if(NOT HAWSER_UNITY)
     set(${variable} ${ARGN} PARENT_SCOPE)
     return()
   endif()
-  set(cuda ${ARGN})
-  list(FILTER cuda INCLUDE REGEX "${HAWSER_CUDA_SOURCES}")
-  set(host ${ARGN})
-  list(FILTER host EXCLUDE REGEX "${HAWSER_CUDA_SOURCES}|\\.cu$")
+  set(sources ${ARGN})
+  list(FILTER sources EXCLUDE REGEX "\\.cu$")
   set(result ${ARGN})
   list(FILTER result INCLUDE REGEX "\\.cu$")
-  foreach(kind host cuda)
-    list(LENGTH ${kind} sources)
-    if(sources EQUAL 0)
-      continue()
-    endif()
-    list(SORT ${kind})
+  list(LENGTH sources length)
+  if(length GREATER 0)
+    list(SORT sources)
     # Equal parts: 13 sources are 7 and 6, not 12 and 1.
-    math(EXPR files "(${sources} + ${count} - 1) / ${count}")
+    math(EXPR files "(${length} + ${count} - 1) / ${count}")
     foreach(file RANGE 1 ${files})
-      math(EXPR first "(${file} - 1) * ${sources} / ${files}")
-      math(EXPR end "${file} * ${sources} / ${files}")
-      math(EXPR length "${end} - ${first}")
-      list(SUBLIST ${kind} ${first} ${length} part)
+      math(EXPR first "(${file} - 1) * ${length} / ${files}")
+      math(EXPR size "${file} * ${length} / ${files} - ${first}")
+      list(SUBLIST sources ${first} ${size} part)
       set(content "")
       foreach(source ${part})
         get_filename_component(path ${source} ABSOLUTE)
         string(REPLACE "${CMAKE_SOURCE_DIR}/" "" path ${path})
         string(APPEND content "#include \"${path}\"\n")
       endforeach()
-      set(to ${CMAKE_BINARY_DIR}/unity/${name}_${kind}_${file}.cpp)
+      set(to ${CMAKE_BINARY_DIR}/unity/${name}_${file}.cpp)
       file(GENERATE OUTPUT ${to} CONTENT "${content}")
       list(APPEND result ${to})
     endforeach()
-  endforeach()
+  endif()
   set(${variable} ${result} PARENT_SCOPE)
 endfunction()
 

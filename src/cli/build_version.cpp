@@ -1,16 +1,13 @@
 #include "cli/build_version.h"
 
+#include "base/build.h"
 #include "base/cat.h"
 #include "ops/cpu/levels.h"
 
 namespace hawser::cli {
 
 std::string devices_text() {
-#ifdef HAWSER_CUDA
-  return "cpu and cuda (H100, H200)";
-#else
-  return "cpu";
-#endif
+  return build().cuda ? "cpu and cuda (H100, H200)" : "cpu";
 }
 
 std::string version_text() {
@@ -25,7 +22,7 @@ std::string version_text() {
     }
     return "neither AVX2 nor AVX-512";
   };
-  return cat("hawser ", HAWSER_VERSION, "\nbuild: ", HAWSER_BUILD_TYPE, ", GCC ", __VERSION__,
+  return cat("hawser ", build().version, "\nbuild: ", build().type, ", GCC ", __VERSION__,
              "\ndevices: ", devices_text(), "; this processor has ", level(), "\n");
 }
 

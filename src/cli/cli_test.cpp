@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <sstream>
 
+#include "base/build.h"
+#include "base/cat.h"
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/progress_line.h"
@@ -158,7 +160,7 @@ TEST_F(Binary, HelpFitsTheTerminal) {
 TEST_F(Binary, ReportsItsVersion) {
   const Ran ran = hawser("--version");
   EXPECT_EQ(ran.code, 0);
-  EXPECT_TRUE(ran.out.starts_with("hawser " HAWSER_VERSION "\nbuild: ")) << ran.out;
+  EXPECT_TRUE(ran.out.starts_with(cat("hawser ", build().version, "\nbuild: "))) << ran.out;
   EXPECT_NE(ran.out.find("\ndevices: cpu"), std::string::npos) << ran.out;
 }
 
@@ -245,12 +247,12 @@ TEST_F(Binary, RejectsAWrongRecipeBeforeAnythingStarts) {
            {"--set: degrees do not divide (expected a divisor of 4 ranks, got 3) at parallel.hybrid_shard_degree; "
             "try parallel.hybrid_shard_degree: 1, 2 or 4",
             "m: no such model (expected a Hugging Face folder or a config.json) at model.path, line 1 of r.yaml"});
-#ifndef HAWSER_CUDA
-  rejected("fit r.yaml --device cuda",
-           {"this binary was built without CUDA (expected auto or cpu, got cuda) at --device; try --device cpu",
-            "m: no such model (expected a Hugging Face folder or a config.json) at model.path, line 1 of r.yaml",
-            "a: no such file at data.train[0], line 2 of r.yaml"});
-#endif
+  if (!build().cuda) {
+    rejected("fit r.yaml --device cuda",
+             {"this binary was built without CUDA (expected auto or cpu, got cuda) at --device; try --device cpu",
+              "m: no such model (expected a Hugging Face folder or a config.json) at model.path, line 1 of r.yaml",
+              "a: no such file at data.train[0], line 2 of r.yaml"});
+  }
   rejected("eval --model m --data d --sequence-length 8 --set parallel.context_parallel_degree=2",
            {"--set: ranks do not divide by the degrees (expected ranks a multiple of 2, got 1 rank) at "
             "parallel.context_parallel_degree; try --ranks 2",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/build.h"
 #include "base/error.h"
 #include "cli/model_name.h"
 #include "config/choices.h"
@@ -10,8 +11,7 @@
 namespace hawser::cli {
 namespace {
 
-void lay_over(Recipe& recipe, const CommonOptions& common, [[maybe_unused]] bool runs,
-              [[maybe_unused]] Problems& problems) {
+void lay_over(Recipe& recipe, const CommonOptions& common, bool runs, Problems& problems) {
   const std::pair<const char*, const char*> keys[] = {
       {"--ranks", "run.ranks"}, {"--memory", "memory.capacity"}, {"--device", "run.device"}};
   for (const auto& [option, key] : keys) {
@@ -30,8 +30,7 @@ void lay_over(Recipe& recipe, const CommonOptions& common, [[maybe_unused]] bool
     recipe.places["run.device"] = "--device";
     recipe.rejected.erase("run.device");
   }
-#ifndef HAWSER_CUDA
-  if (runs && common.device == DeviceChoice::cuda) {
+  if (!build().cuda && runs && common.device == DeviceChoice::cuda) {
     problems.add({.what = "this binary was built without CUDA",
                   .expected = "auto or cpu",
                   .got = "cuda",
@@ -40,7 +39,6 @@ void lay_over(Recipe& recipe, const CommonOptions& common, [[maybe_unused]] bool
     recipe.run.device = DeviceChoice::automatic;
     recipe.rejected.insert("run.device");
   }
-#endif
 }
 
 }  // namespace

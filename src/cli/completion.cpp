@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/build.h"
+#include "base/cat.h"
 #include "base/error.h"
 #include "base/nearest.h"
 #include "base/text.h"
@@ -286,9 +288,9 @@ std::string completion_script(const CLI::App& app, Shell shell) {
     if (!words.empty()) put_case(values, key.name, {words});
   }
   std::string out = shell == Shell::zsh ? "#compdef hawser\n" : "";
-  out += shell == Shell::zsh ? "# Completion of hawser " HAWSER_VERSION " for zsh; made by `hawser completion zsh`.\n\n"
-                             : "# Completion of hawser " HAWSER_VERSION
-                               " for bash; made by `hawser completion bash`.\n\n";
+  const char* const name = shell == Shell::zsh ? "zsh" : "bash";
+  out +=
+      cat("# Completion of hawser ", build().version, " for ", name, "; made by `hawser completion ", name, "`.\n\n");
   out += function("_hawser_commands", "$1", tables.commands);
   out += function("_hawser_options", "$1", tables.options);
   out += function("_hawser_value", "$1", tables.values);

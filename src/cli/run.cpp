@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "base/build.h"
+#include "base/cat.h"
 #include "base/error.h"
 #include "base/nearest.h"
 #include "base/text.h"
@@ -139,7 +141,7 @@ int run_line(int argc, const char* const* argv, const Commands& commands) {
   Chosen chosen;
   CLI::App app("trains transformer language models on long sequences over many devices", "hawser");
   app.set_help_flag("-h,--help", "show this help")->group(kOwnGroup);
-  app.set_version_flag("--version", "hawser " HAWSER_VERSION)
+  app.set_version_flag("--version", cat("hawser ", build().version))
       ->group(kOwnGroup)
       ->description("show version, build and supported devices");
   app.footer(

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "base/build.h"
 #include "base/paths.h"
 #include "base/text.h"
 #include "config/check_to_write.h"
@@ -214,14 +215,13 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
                                             .expected = cat("at most learning_rate ", optimizer.learning_rate),
                                             .got = cat(optimizer.minimum_learning_rate)});
   }
-#ifndef HAWSER_CUDA  // in a CUDA build the code that opens the device checks for a GPU
-  if (purpose == Purpose::train && recipe.run.device == DeviceChoice::cuda) {
+  // In a CUDA build the code that opens the device checks for a GPU.
+  if (!build().cuda && purpose == Purpose::train && recipe.run.device == DeviceChoice::cuda) {
     reject("run.device", {.what = "this binary was built without CUDA",
                           .expected = "auto or cpu",
                           .got = "cuda",
                           .hint = "run.device: cpu"});
   }
-#endif
 }
 
 void check_without(const std::vector<std::string>& open, Recipe& recipe, Problems& problems) {

@@ -10,6 +10,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/build.h"
 #include "base/paths.h"
 #include "base/units.h"
 #include "batches/statistics.h"
@@ -71,15 +72,13 @@ report::Table environment(const RunPlace& place) {
   out.emplace_back("memory", format_bytes(Bytes(machine.memory)));
   if (layout.device == DeviceKind::cuda) {
     out.emplace_back("GPU", cuda_info().name);
-#ifdef HAWSER_CUDA_VERSION
-    out.emplace_back("CUDA", HAWSER_CUDA_VERSION);
-#endif
+    if (build().cuda) out.emplace_back("CUDA", build().cuda_version);
   }
   out.emplace_back("ranks", cat(place.ranks, ": ", mesh_text(layout.mesh)));
   out.emplace_back("threads per rank", cat(layout.threads));
   out.emplace_back("compute dtype", to_string(layout.compute));
   out.emplace_back("deterministic", layout.deterministic ? "yes" : "no");
-  out.emplace_back("hawser", HAWSER_VERSION);
+  out.emplace_back("hawser", build().version);
   out.emplace_back("compiled with", cat("g++ ", __VERSION__));
   return out;
 }
@@ -122,7 +121,7 @@ report::Table data_table(const RunPlace& place) {
 report::RunFacts run_facts(const RunPlace& place) {
   const plan::RunPlan& plan = place.plan;
   report::RunFacts facts{.name = plan.recipe.name,
-                         .version = HAWSER_VERSION,
+                         .version = build().version,
                          .folder = absolute_path(plan.files.folder),
                          .steps = plan.steps,
                          .recipe = entries(plan.recipe),

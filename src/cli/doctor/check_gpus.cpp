@@ -4,6 +4,7 @@
 #include <sstream>
 #include <vector>
 
+#include "base/build.h"
 #include "base/cat.h"
 #include "base/units.h"
 #include "cli/doctor/findings.h"
@@ -94,13 +95,10 @@ void check_links(const CudaInfo& info, const cuda::GpuLinks& links, Findings& ou
 }
 
 // What to do if no GPU can be used; `listed`: nvidia-smi lists some.
-std::string advice([[maybe_unused]] const CudaInfo& info, [[maybe_unused]] bool listed) {
-#ifdef HAWSER_CUDA
+std::string advice(const CudaInfo& info, bool listed) {
+  if (!build().cuda) return "for H100 and H200: cmake --preset cuda && cmake --build --preset cuda";
   if (listed && info.unused.empty()) return "install a driver for CUDA 13 (580 or newer), or --device cpu";
   return "use a machine with H100 or H200, or --device cpu";
-#else
-  return "for H100 and H200: cmake --preset cuda && cmake --build --preset cuda";
-#endif
 }
 
 }  // namespace

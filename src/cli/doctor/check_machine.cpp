@@ -13,6 +13,7 @@
 #include <map>
 #include <sstream>
 
+#include "base/build.h"
 #include "base/cat.h"
 #include "base/text.h"
 #include "base/units.h"
@@ -96,7 +97,7 @@ void check_cpu(Findings& out) {
 }  // namespace
 
 void check_build(Findings& out) {
-  out.ok("build", cat("hawser ", HAWSER_VERSION, " for ", devices_text()),
+  out.ok("build", cat("hawser ", build().version, " for ", devices_text()),
          cuda_info().problem.find("without CUDA") == std::string::npos ? "trains on CPU and GPU"
                                                                        : "`cmake --preset cuda` builds for GPUs too");
   check_cpu(out);

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "base/build.h"
 #include "ops/cpu/levels.h"
 #include "ops/testing/case_world.h"
 
@@ -60,10 +61,11 @@ struct Case {
   std::vector<Values> rounded_terms = {};
 };
 
-// Printed at the end by a binary with the cuda device: the number of cases that ran there, or why none did.
+// Printed at the end by a build with the cuda device: the number of cases that ran there, or why none did.
 class CudaReport : public ::testing::Environment {
  public:
   void TearDown() override {
+    if (!build().cuda) return;
     if (gpu() != nullptr) {
       std::cout << "cuda cases: " << gpu()->cases << " ran on " << cuda_info().name << '\n';
       for (const std::string& name : gpu()->without)
@@ -74,9 +76,7 @@ class CudaReport : public ::testing::Environment {
     }
   }
 };
-#ifdef HAWSER_CUDA
 inline ::testing::Environment* const kCudaReport = ::testing::AddGlobalTestEnvironment(new CudaReport);
-#endif
 
 inline void check_values(const Case& c, const std::vector<Values>& got, const std::vector<Values>& expected,
                          double tolerance, const std::string& where, const std::vector<Values>& of_terms = {}) {

@@ -1,0 +1,18 @@
+// What this binary is: its version, and what it was compiled with. The only source whose code depends on these values is
+// build.cpp, so that all builds of a checkout share the objects of the others in the compiler cache.
+//
+//   cat("hawser ", build().version)  // "hawser 0.2.0"
+#pragma once
+
+namespace hawser {
+
+struct Build {
+  const char* version;
+  const char* type;          // of CMake: "RelWithDebInfo" or "Release"
+  bool cuda;                 // has the cuda device
+  const char* cuda_version;  // of the CUDA toolkit, such as "13.0.48"; "" without the cuda device
+};
+
+const Build& build();
+
+}  // namespace hawser
