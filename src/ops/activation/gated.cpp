@@ -15,7 +15,7 @@ void gated_forward(Stream& stream, const GatedForward& args) {
     expect_matrix(kOp, "gate_up", args.gate_up);
     const std::int64_t rows = args.gate_up.size(0), columns = args.gate_up.size(1) / 2;
     expect(kOp, "gate_up", args.gate_up, {DType::f32, DType::bf16}, {rows, 2 * columns}, Rows::padded);
-    expect_fp8_output(kOp, fp8, rows, columns);
+    expect_fp8_output(kOp, fp8, {DType::f8e4m3}, rows, columns);
     expect_apart(kOp, fp8, args.gate_up);
   }
   run(stream, {kOp, OpKind::activation}, {args.gate_up, fp8.scale, fp8.mask, fp8.row_count, fp8.amax, fp8.saturated},
@@ -38,8 +38,8 @@ void gated_backward(Stream& stream, const GatedBackward& args) {
     expect_apart(kOp, args.dgate_up, args.dy);
   } else {
     HAWSER_CHECK(args.dgate_up.empty() && args.y.empty(), kOp, ": dgate_up or y, and FP8 in its place");
-    expect_fp8_output(kOp, of_input, rows, 2 * columns);
-    if (!of_output.empty()) expect_fp8_output(kOp, of_output, rows, columns);
+    expect_fp8_output(kOp, of_input, {DType::f8e5m2}, rows, 2 * columns);
+    if (!of_output.empty()) expect_fp8_output(kOp, of_output, {DType::f8e4m3}, rows, columns);
     for (const Fp8Output& to : {of_input, of_output}) {
       for (const TensorView& view : {args.gate_up, args.dy}) expect_apart(kOp, to, view);
     }

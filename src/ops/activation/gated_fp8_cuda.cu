@@ -38,7 +38,7 @@ struct GatedRows {
 constexpr int kRowsAtOnce = 2;
 
 // A block has a tile of each of dgate, dup and, with kAgain, y.
-template <class Act, Gate kKind, __nv_fp8_interpretation_t kInput, bool kAgain, __nv_fp8_interpretation_t kOutput>
+template <class Act, Gate kKind, bool kAgain>
 __global__ void __launch_bounds__(kTileThreads, kAgain ? 3 : 4)
     backward_kernel(Rows2<const Act> gate_up, Rows2<const Act> dy, bool wide, Fp8Target input, Fp8Target output) {
   __shared__ TileMemory memory;
@@ -49,8 +49,8 @@ __global__ void __launch_bounds__(kTileThreads, kAgain ? 3 : 4)
   if (!there) return;
   const float inverse = 1.0f / *input.scale, output_inverse = kAgain ? 1.0f / *output.scale : 0;
   const std::int64_t hidden = dy.columns;
-  TileBytes<kInput> dgate, dup;
-  TileBytes<kOutput> y;
+  TileBytes<__NV_E5M2> dgate, dup;
+  TileBytes<__NV_E4M3> y;
   const auto round_row = [&](int r, const Vec<Act, kThreadColumns>(&loaded)[3], bool inside) {
     Vec<float, kThreadColumns> gate = widen(loaded[0]), g = widen(loaded[2]), products;
     const Vec<float, kThreadColumns> up = widen(loaded[1]);
@@ -108,7 +108,7 @@ void gated_forward_fp8(const CudaNative& native, const GatedForward& args) {
       const GatedRows<Act, decltype(kind)::value> rows{{gate_up.data, gate_up.count, gate_up.columns, gate_up.stride},
                                                        hidden,
                                                        aligned<2 * kThreadColumns>({args.gate_up})};
-      quantize_tiles(native, rows, gate_up.count, hidden, args.fp8);
+      quantize_tiles<__NV_E4M3>(native, rows, gate_up.count, hidden, args.fp8);
     });
   });
 }
@@ -131,13 +131,7 @@ void gated_backward_fp8(const CudaNative& native, const GatedBackward& args) {
     };
     dispatch_gate(args.kind, [&](auto kind) {
       constexpr Gate kKind = decltype(kind)::value;
-      dispatch_fp8_format(args.dgate_up_fp8.dtype(), [&](auto input_format) {
-        constexpr auto kInput = decltype(input_format)::value;
-        if (!again) return launch(backward_kernel<Act, kKind, kInput, false, __NV_E4M3>);
-        dispatch_fp8_format(args.y_fp8.dtype(), [&](auto output_format) {
-          launch(backward_kernel<Act, kKind, kInput, true, decltype(output_format)::value>);
-        });
-      });
+      launch(again ? backward_kernel<Act, kKind, true> : backward_kernel<Act, kKind, false>);
     });
   });
 }

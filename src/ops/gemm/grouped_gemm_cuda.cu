@@ -7,8 +7,8 @@ namespace hawser::ops::cuda {
 
 namespace {
 
-// One thread for each element of C: float32 operands, bf16 rows that start at other addresses than multiples of 16
-// bytes, empty sums. blockIdx.z: the group of grouped_weight_gradient.
+// One thread for each element of C: float32 operands, or C of grouped_gemm, bf16 rows that start at other addresses than
+// multiples of 16 bytes, empty sums. blockIdx.z: the group of grouped_weight_gradient.
 template <class In, class Out>
 __global__ void __launch_bounds__(128) simple_groups_kernel(GroupedProblem p, CudaFault* fault) {
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * 128 + threadIdx.x;
@@ -70,8 +70,9 @@ void multiply(const CudaNative& native, const GroupedProblem& p) {
     if (p.m > 0) multiply_fp8_on_tensor_cores(native, p);
     return;
   }
-  const bool tensor_cores = p.in == DType::bf16 && p.m > 0 && p.n > 0 && p.k > 0 && rows_aligned(p.a, p.lda, p.in) &&
-                            rows_aligned(p.b, p.ldb, p.in) && rows_aligned(p.c, p.ldc, p.out);
+  const bool tensor_cores = p.in == DType::bf16 && (p.out == DType::bf16 || !p.by_rows) && p.m > 0 && p.n > 0 &&
+                            p.k > 0 && rows_aligned(p.a, p.lda, p.in) && rows_aligned(p.b, p.ldb, p.in) &&
+                            rows_aligned(p.c, p.ldc, p.out);
   tensor_cores ? multiply_on_tensor_cores(native, p) : multiply_simply(native, p);
 }
 

@@ -36,7 +36,7 @@ void rms_norm_forward(Stream& stream, const RmsNormForward& args) {
     expect_apart(kOp, args.y, args.rstd);
   } else {
     HAWSER_CHECK(args.y.empty() && args.x.rank() == 2, kOp, ": FP8 of a matrix, in place of y");
-    expect_fp8_output(kOp, fp8, args.x.size(0), args.x.size(1));
+    expect_fp8_output(kOp, fp8, {DType::f8e4m3}, args.x.size(0), args.x.size(1));
     HAWSER_CHECK(fp8.row_count.empty(), kOp, ": a count of rows on the device");
     for (const TensorView& view : {args.x, args.weight, args.rstd}) expect_apart(kOp, fp8, view);
   }

@@ -30,7 +30,7 @@ struct RmsNormForward {
   TensorView x, weight, y, rstd;
   double epsilon = 1.0e-5;
   bool unit_offset = false;
-  Fp8Output fp8 = {};  // in place of y, which is then empty; x [T, C]
+  Fp8Output fp8 = {};  // E4M3, in place of y, which is then empty; x [T, C]
 };
 
 void rms_norm_forward(Stream& stream, const RmsNormForward& args);

@@ -92,7 +92,7 @@ __device__ __forceinline__ void write_columns(const TileTargets& to, std::int64_
   }
 }
 
-template <__nv_fp8_interpretation_t kFormat, class Weight, bool kUnitOffset>
+template <class Weight, bool kUnitOffset>
 __global__ void __launch_bounds__(kTileThreads, 2)
     fused_kernel(Rows2<const Bf> x, const Weight* __restrict__ weight, float* rstd, float epsilon, Fp8Target target) {
   __shared__ FusedMemory memory;
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   }
   const float inverse = 1.0f / *target.scale;
   target.mask = nullptr;  // in `counted`
-  TileBytes<kFormat> tile;
+  TileBytes<__NV_E4M3> tile;
 #pragma unroll
   for (int k = 0; k < kFusedVectors; ++k) {
     const std::int64_t at = column(32 * k + lane);
@@ -209,12 +209,10 @@ bool rms_norm_fp8_in_one_pass(const CudaNative& native, const RmsNormForward& ar
   config.numAttrs = 1;
   dispatch_norm(args, [&](auto, auto weight, auto unit_offset) {
     using Weight = decltype(weight);
-    dispatch_fp8_format(args.fp8.dtype(), [&](auto format) {
-      HAWSER_CUDA_CHECK(cudaLaunchKernelEx(
-          &config, fused_kernel<decltype(format)::value, Weight, decltype(unit_offset)::value>,
-          Rows2<const Bf>{x.data, x.count, x.columns, x.stride}, reinterpret_cast<const Weight*>(args.weight.raw()),
-          args.rstd.data<float>(), static_cast<float>(args.epsilon), fp8_target(args.fp8, x.count, x.columns)));
-    });
+    HAWSER_CUDA_CHECK(cudaLaunchKernelEx(&config, fused_kernel<Weight, decltype(unit_offset)::value>,
+                                         Rows2<const Bf>{x.data, x.count, x.columns, x.stride},
+                                         reinterpret_cast<const Weight*>(args.weight.raw()), args.rstd.data<float>(),
+                                         static_cast<float>(args.epsilon), fp8_target(args.fp8, x.count, x.columns)));
   });
   return true;
 }
@@ -228,7 +226,7 @@ void rms_norm_fp8(const CudaNative& native, const RmsNormForward& args) {
     const bool wide = aligned<kThreadColumns>({args.x}) && reinterpret_cast<std::uintptr_t>(factors) % 16 == 0;
     const NormedRows<Act, Weight, decltype(unit_offset)::value> rows{
         {x.data, x.count, x.columns, x.stride}, factors, args.rstd.data<float>(), wide};
-    quantize_tiles(native, rows, x.count, x.columns, args.fp8);
+    quantize_tiles<__NV_E4M3>(native, rows, x.count, x.columns, args.fp8);
   });
 }
 

@@ -15,8 +15,9 @@ struct Fp8Output {
   DType dtype() const { return (q.empty() ? transposed : q).dtype(); }
 };
 
-// Throws InternalError unless the views are those of a matrix [rows, columns].
-void expect_fp8_output(const char* op, const Fp8Output& to, std::int64_t rows, std::int64_t columns);
+// Throws InternalError unless the views are those of a matrix [rows, columns] in one of the dtypes.
+void expect_fp8_output(const char* op, const Fp8Output& to, std::initializer_list<DType> dtypes, std::int64_t rows,
+                       std::int64_t columns);
 // Throws InternalError if `view`, which the op reads, shares a byte with what it writes.
 void expect_apart(const char* op, const Fp8Output& to, const TensorView& view);
 

@@ -211,13 +211,17 @@ TEST(Fp8Output, RejectsBadArguments) {
   const TensorView x = world.in(DType::f32, {4, 8}, Values(32)), w = world.in(DType::f32, {8}, Values(8)),
                    y = world.out(DType::f32, {4, 8}), rstd = world.out(DType::f32, {4});
   Stream& s = world.stream();
-  const Output to(world, DType::f8e4m3, 4, 8, 1), wide(world, DType::f8e5m2, 4, 16, 1);
+  const Output to(world, DType::f8e4m3, 4, 8, 1), wide(world, DType::f8e4m3, 4, 16, 1),
+      gradient(world, DType::f8e5m2, 4, 8, 1), wide_gradient(world, DType::f8e5m2, 4, 16, 1);
   expect_rejected([&] { rms_norm_forward(s, {.x = x, .weight = w, .y = y, .rstd = rstd, .fp8 = to.to}); },
                   "in place of y");
   expect_rejected([&] { rms_norm_forward(s, {.x = x, .weight = w, .rstd = rstd, .fp8 = wide.to}); }, "q has shape");
   Fp8Output two = to.to;
   two.transposed = world.out(DType::f8e5m2, {8, 4});
-  expect_rejected([&] { rms_norm_forward(s, {.x = x, .weight = w, .rstd = rstd, .fp8 = two}); }, "two dtypes");
+  expect_rejected([&] { rms_norm_forward(s, {.x = x, .weight = w, .rstd = rstd, .fp8 = two}); },
+                  "transposed is float8_e5m2");
+  expect_rejected([&] { quantize(s, {.x = x, .scale = two.scale, .q = two.q, .transposed = two.transposed}); },
+                  "two dtypes");
   const TensorView gate_up = world.in(DType::f32, {4, 16}, Values(64));
   expect_rejected([&] { gated_forward(s, {.gate_up = gate_up, .y = y, .fp8 = to.to}); }, "FP8 in its place");
   expect_rejected(
@@ -225,9 +229,20 @@ TEST(Fp8Output, RejectsBadArguments) {
         gated_backward(s, {.gate_up = gate_up, .dy = x, .dgate_up = world.out(DType::f32, {4, 16}), .y_fp8 = to.to});
       },
       "without dgate_up in FP8");
-  expect_rejected([&] { gated_backward(s, {.gate_up = gate_up, .dy = x, .y = y, .dgate_up_fp8 = wide.to}); },
+  expect_rejected([&] { gated_backward(s, {.gate_up = gate_up, .dy = x, .y = y, .dgate_up_fp8 = wide_gradient.to}); },
                   "FP8 in its place");
-  expect_rejected([&] { gated_backward(s, {.gate_up = gate_up, .dy = x, .dgate_up_fp8 = to.to}); }, "q has shape");
+  expect_rejected([&] { gated_backward(s, {.gate_up = gate_up, .dy = x, .dgate_up_fp8 = gradient.to}); },
+                  "q has shape");
+  for (const Fp8Output& other : {gradient.to, wide_gradient.to}) {
+    expect_rejected([&] { rms_norm_forward(s, {.x = x, .weight = w, .rstd = rstd, .fp8 = other}); },
+                    "q is float8_e5m2");
+    expect_rejected([&] { gated_forward(s, {.gate_up = gate_up, .fp8 = other}); }, "q is float8_e5m2");
+    expect_rejected(
+        [&] { gated_backward(s, {.gate_up = gate_up, .dy = x, .dgate_up_fp8 = wide_gradient.to, .y_fp8 = other}); },
+        "q is float8_e5m2");
+  }
+  expect_rejected([&] { gated_backward(s, {.gate_up = gate_up, .dy = x, .dgate_up_fp8 = wide.to}); },
+                  "q is float8_e4m3fn");
 }
 
 }  // namespace fp8_output_cases

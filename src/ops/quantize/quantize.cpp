@@ -10,12 +10,13 @@ void expect_mask(const char* op, const TensorView& mask, std::int64_t rows) {
 
 }  // namespace
 
-void expect_fp8_output(const char* op, const Fp8Output& to, std::int64_t rows, std::int64_t columns) {
+void expect_fp8_output(const char* op, const Fp8Output& to, std::initializer_list<DType> dtypes, std::int64_t rows,
+                       std::int64_t columns) {
   expect(op, "scale", to.scale, {DType::f32}, {1});
   HAWSER_CHECK(!to.empty(), op, ": nothing to write");
-  if (!to.q.empty()) expect(op, "q", to.q, {DType::f8e4m3, DType::f8e5m2}, {rows, columns});
+  if (!to.q.empty()) expect(op, "q", to.q, dtypes, {rows, columns});
   if (!to.transposed.empty()) {
-    expect(op, "transposed", to.transposed, {DType::f8e4m3, DType::f8e5m2}, {columns, rows});
+    expect(op, "transposed", to.transposed, dtypes, {columns, rows});
     HAWSER_CHECK(to.q.empty() || to.q.dtype() == to.transposed.dtype(), op, ": q and transposed have two dtypes");
   }
   expect_mask(op, to.mask, rows);
@@ -37,7 +38,7 @@ void quantize(Stream& stream, const Quantize& args) {
   constexpr auto kOp = "quantize";
   expect_matrix(kOp, "x", args.x);
   expect(kOp, "x", args.x, {DType::f32, DType::bf16}, args.x.shape(), Rows::padded);
-  expect_fp8_output(kOp, args.output(), args.x.size(0), args.x.size(1));
+  expect_fp8_output(kOp, args.output(), {DType::f8e4m3, DType::f8e5m2}, args.x.size(0), args.x.size(1));
   expect_apart(kOp, args.output(), args.x);
   run(stream, {kOp, OpKind::elementwise}, {args.x, args.scale, args.mask, args.row_count, args.amax, args.saturated},
       {args.q, args.transposed, args.used, args.amax, args.saturated}, 2.0 * static_cast<double>(args.x.elements()),

@@ -31,7 +31,9 @@ template <class X>
 void quantize_rows(const CudaNative& native, const Quantize& args) {
   const auto x = rows2<X>(args.x);
   const PlainRows<X> rows{{x.data, x.count, x.columns, x.stride}, aligned<kThreadColumns>({args.x})};
-  quantize_tiles(native, rows, x.count, x.columns, args.output());
+  dispatch_fp8_format(args.output().dtype(), [&](auto format) {
+    quantize_tiles<decltype(format)::value>(native, rows, x.count, x.columns, args.output());
+  });
 }
 
 // `columns` of a row for each thread of a warp's share; rows are strided over the grid.

@@ -297,15 +297,13 @@ void dispatch_fp8_format(DType dtype, const Body& body) {
   body(std::integral_constant<__nv_fp8_interpretation_t, __NV_E5M2>());
 }
 
-template <class Source>
+template <__nv_fp8_interpretation_t kFormat, class Source>
 void quantize_tiles(const CudaNative& native, const Source& source, std::int64_t rows, std::int64_t columns,
                     const Fp8Output& output) {
   const dim3 tiles = tiles_of(rows, columns);
   if (tiles.x == 0 || tiles.y == 0) return;
-  dispatch_fp8_format(output.dtype(), [&](auto format) {
-    quantize_tiles_kernel<decltype(format)::value>
-        <<<tiles, kTileThreads, 0, stream_of(native)>>>(source, rows, columns, fp8_target(output, rows, columns));
-  });
+  quantize_tiles_kernel<kFormat>
+      <<<tiles, kTileThreads, 0, stream_of(native)>>>(source, rows, columns, fp8_target(output, rows, columns));
 }
 
 }  // namespace hawser::ops::cuda
