@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/paths.h"
@@ -98,6 +100,35 @@ TEST_F(Paths, AbsolutePathsNeedNoWorkingDirectory) {
     EXPECT_STREQ(error.what(), "a: the working directory does not exist any more");
   }
   fs::current_path(before);
+}
+
+TEST(Cat, PrintsWhatAStreamPrints) {
+  const auto check = [](auto part) {
+    std::ostringstream stream;
+    stream << part;
+    EXPECT_EQ(cat(part), stream.str());
+    EXPECT_EQ(cat("<", part, ">"), "<" + stream.str() + ">");
+  };
+  for (const double real : {0.0, -0.0, 1.0, 0.1, 1e5, 1e6, 123456.0, 1234567.0, 0.0001, 0.00001, 2.5e-310,
+                            -1.234567e-308, 1.7976931348623157e308, std::numeric_limits<double>::infinity(),
+                            -std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    check(real);
+    check(static_cast<float>(real));
+  }
+  for (const std::int64_t integer : {std::numeric_limits<std::int64_t>::min(), std::int64_t{-1}, std::int64_t{0},
+                                     std::numeric_limits<std::int64_t>::max()}) {
+    check(integer);
+    check(static_cast<std::uint64_t>(integer));
+    check(static_cast<std::int32_t>(integer));
+    check(static_cast<std::uint16_t>(integer));
+  }
+  for (const bool flag : {false, true}) check(flag);
+  for (const char character : {'a', '\0', '\xff'}) check(character);
+  const std::string text("with a \0 inside", 15);
+  check(text);
+  check(std::string_view(text).substr(2));
+  check(text.c_str());
+  EXPECT_EQ(cat(Bytes(7), " ", Rank(-1), ""), "7 -1");
 }
 
 TEST(Text, LinesListsAndPlurals) {

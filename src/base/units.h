@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/cat.h"
+
 namespace hawser {
 
 // A number with a unit tag. Arithmetic only within one tag; value() removes it.
@@ -16,6 +18,7 @@ class Strong {
   constexpr Strong() = default;
   constexpr explicit Strong(Number value) : value_(value) {}
   constexpr Number value() const { return value_; }
+  explicit operator CatPart() const { return value_; }
   friend constexpr auto operator<=>(Strong, Strong) = default;
   friend constexpr Strong operator+(Strong a, Strong b) { return Strong(a.value_ + b.value_); }
   friend constexpr Strong operator-(Strong a, Strong b) { return Strong(a.value_ - b.value_); }
