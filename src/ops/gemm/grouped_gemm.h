@@ -20,9 +20,10 @@
 // kGroupRows, offsets[G] <= R; otherwise the stream throws at its next check() or synchronize(). Rows from offsets[G]
 // on are not read, and those of C are not written. Every other row of A and B is finite: a caller that has fewer rows
 // in a group fills the rest with zeros.
-// CUDA uses tensor cores for bf16 A and B if the rows of A, B and C start at multiples of 16 bytes and C of grouped_gemm
-// is bf16, and otherwise a slow kernel. FP8 has no slow kernel, and needs such rows and no dim of 0, InternalError; with R = 0 there is no work,
-// but for grouped_weight_gradient the error. Sums of FP8 go to float32 accumulators as those of gemm.h do.
+// CUDA uses tensor cores for bf16 A and B if the rows of A, B and C start at multiples of 16 bytes and C of
+// grouped_gemm is bf16, and otherwise a slow kernel. FP8 has no slow kernel, and needs such rows and no dim of 0,
+// InternalError; with R = 0 there is no work, but for grouped_weight_gradient the error. Sums of FP8 go to float32
+// accumulators as those of gemm.h do.
 // `flops`: recorded for the call; the caller knows how many rows it expects.
 // The plain linear layer y = x W^T with W [G, out, in] and its gradients:
 //   grouped_gemm             {.a = x,  .b = w, .c = y, .transpose_b = true}

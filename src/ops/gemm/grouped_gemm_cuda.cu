@@ -7,8 +7,8 @@ namespace hawser::ops::cuda {
 
 namespace {
 
-// One thread for each element of C: float32 operands, or C of grouped_gemm, bf16 rows that start at other addresses than
-// multiples of 16 bytes, empty sums. blockIdx.z: the group of grouped_weight_gradient.
+// One thread for each element of C: float32 operands, or C of grouped_gemm, bf16 rows that start at other addresses
+// than multiples of 16 bytes, empty sums. blockIdx.z: the group of grouped_weight_gradient.
 template <class In, class Out>
 __global__ void __launch_bounds__(128) simple_groups_kernel(GroupedProblem p, CudaFault* fault) {
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * 128 + threadIdx.x;
