@@ -1,5 +1,5 @@
-// What this binary is: its version, and what it was compiled with. The only source whose code depends on these values is
-// build.cpp, so that all builds of a checkout share the objects of the others in the compiler cache.
+// What this binary is: its version, and what it was compiled with. No other source has these values in it, so that
+// builds of a checkout take each other's objects from the compiler cache.
 //
 //   cat("hawser ", build().version)  // "hawser 0.2.0"
 #pragma once

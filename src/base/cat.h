@@ -13,7 +13,7 @@ namespace hawser {
 class CatPart {
  public:
   CatPart(const char* text) : CatPart(std::string_view(text)) {}
-  CatPart(const std::string& text) : CatPart(std::string_view(text)) {}
+  // No std::string, which would be a temporary of what converts to one: a path, JSON.
   CatPart(std::string_view text) : kind_(Kind::text), size_(text.size()), text_(text.data()) {}
   CatPart(char character) : kind_(Kind::character), character_(character) {}
   CatPart(std::signed_integral auto number) : kind_(Kind::integer), integer_(number) {}
@@ -22,9 +22,10 @@ class CatPart {
   CatPart(signed char) = delete;  // neither a character nor a number
   CatPart(unsigned char) = delete;
 
+ private:
+  friend std::string joined_parts(const CatPart* parts, std::size_t count);
   void append_to(std::string& out) const;
 
- private:
   enum class Kind { text, character, integer, natural, real };
   Kind kind_;
   std::size_t size_ = 0;  // of a text

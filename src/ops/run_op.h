@@ -82,6 +82,7 @@ void run(Stream& stream, const Op& op, std::initializer_list<TensorView> read,
   }
 }
 
+// Only in an op's x.cpp: the other sources do not see HAWSER_CUDA (cmake/modules.cmake).
 #ifdef HAWSER_CUDA
 #define HAWSER_BACKENDS(name) cpu::name, cuda::name
 #else
