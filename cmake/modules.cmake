@@ -10,7 +10,7 @@ foreach(line ${lines})
   set(HAWSER_USES_${module} ${uses})
 endforeach()
 
-# hawser_module(NAME [COLD] [DISPATCHES] LIBRARIES target... CUDA target... ALONE regex COST seconds)
+# hawser_module(NAME [COLD [HOT regex]] [DISPATCHES] LIBRARIES target... CUDA target... ALONE regex COST seconds)
 #
 # Each folder under src/ is a module: a static library hawser_NAME of its .cpp files and, with HAWSER_TESTS, a
 # GoogleTest binary NAME_test of its *_test.cpp files. *_cases.cpp files (op case tables) are part of the tests. CUDA
@@ -18,13 +18,14 @@ endforeach()
 # without. A folder without sources becomes an interface library.
 #
 # Only CUDA sources see the libraries in CUDA and the macro HAWSER_CUDA; of a module that DISPATCHES to one of two
-# devices, the others see the macro too. All other objects are the same with and without CUDA.
+# devices, the others see the macro too, but those that ALONE matches. All other objects are the same with and without
+# CUDA.
 #
-# COLD: the module does nothing for each token or instruction, and compiles with -O1, in 0.7 of the time of -O2. Several
-# sources are compiled as one (hawser_unity), but those that ALONE matches: sources with options of their own. COST: of
-# the test.
+# COLD: the module compiles with -O1, in 0.7 of the time of -O2, but the sources that HOT matches: those with loops over
+# tokens or elements. Several sources are compiled as one (hawser_unity), but those that ALONE matches: sources with
+# options of their own. COST: of the test.
 function(hawser_module name)
-  cmake_parse_arguments(MODULE "COLD;DISPATCHES" "ALONE;COST" "LIBRARIES;CUDA" ${ARGN})
+  cmake_parse_arguments(MODULE "COLD;DISPATCHES" "HOT;ALONE;COST" "LIBRARIES;CUDA" ${ARGN})
   if(NOT MODULE_ALONE)
     set(MODULE_ALONE "^$")
   endif()
@@ -40,6 +41,12 @@ function(hawser_module name)
   list(FILTER sources EXCLUDE REGEX "_(test|cases)\\.cpp$")
   list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
   list(FILTER tests INCLUDE REGEX "_(test|cases)\\.cpp$")
+  if(cuda AND NOT sources)
+    message(FATAL_ERROR "module ${name} has CUDA sources only")
+  endif()
+  if("${cuda}" MATCHES "_(test|cases)\\.cpp")
+    message(FATAL_ERROR "module ${name} has tests among its CUDA sources: move them to tests/")
+  endif()
   list(TRANSFORM HAWSER_USES_${name} PREPEND hawser_ OUTPUT_VARIABLE uses)
   if(sources)
     set(alone ${sources})
@@ -48,8 +55,18 @@ function(hawser_module name)
     if(HAWSER_CUDA)
       list(FILTER alone EXCLUDE REGEX "/cuda_absent\\.cpp$")
     endif()
+    set(hot "")
+    if(MODULE_HOT)
+      set(hot ${sources})
+      list(FILTER hot INCLUDE REGEX "${MODULE_HOT}")
+      list(REMOVE_ITEM sources ${hot})
+      hawser_unity(hot hawser_${name}_hot ${HAWSER_UNITY_SOURCES} ${hot})
+      if(NOT HAWSER_SANITIZE)
+        set_source_files_properties(${hot} PROPERTIES COMPILE_OPTIONS -O2)
+      endif()
+    endif()
     hawser_unity(together hawser_${name} ${HAWSER_UNITY_SOURCES} ${sources})
-    add_library(hawser_${name} STATIC ${together} ${alone})
+    add_library(hawser_${name} STATIC ${together} ${hot} ${alone})
     target_include_directories(hawser_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src PRIVATE ${HAWSER_UNITY_ROOT})
     target_link_libraries(hawser_${name} PUBLIC ${uses} ${MODULE_LIBRARIES})
     if(cuda)
