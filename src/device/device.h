@@ -168,8 +168,9 @@ class Arena {
 
 struct CpuOptions {
   int threads = 1;               // OpenMP threads of each stream's parallel regions
-  double random_delay_s = 0;     // for tests: max seconds of a random sleep before a quarter of a stream's tasks
-  std::uint64_t delay_seed = 1;  // of the random sleeps
+  double random_delay_s = 0;     // for tests: max seconds of a random sleep before some of a stream's tasks
+  double delayed_share = 0.25;   // of the tasks, chosen at random
+  std::uint64_t delay_seed = 1;  // of both
 };
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options = {});
 

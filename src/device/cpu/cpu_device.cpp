@@ -67,8 +67,6 @@ void try_team(int threads) {
   end();
 }
 
-constexpr double kDelayedShare = 0.25;  // tasks before which CpuOptions::random_delay_s sleeps
-
 class CpuStream : public Stream {
  public:
   CpuStream(std::string name, const CpuOptions& options)
@@ -139,7 +137,7 @@ class CpuStream : public Stream {
         busy_ = true;
       }
       if (options_.random_delay_s > 0) {
-        const double share = delays_.uniform(done_++) / kDelayedShare;
+        const double share = delays_.uniform(done_++) / options_.delayed_share;
         if (share < 1) std::this_thread::sleep_for(std::chrono::duration<double>(options_.random_delay_s * share));
       }
       if (!(task.skippable && failed_)) {

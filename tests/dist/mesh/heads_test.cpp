@@ -96,7 +96,7 @@ TEST(Heads, TensorRanksTrainLikeOneRank) {
     const auto train = [&](comm::MeshSizes mesh, const Division& division, const nn::SavePolicy& policy) {
       mesh.kv_copies = testing::kv_copies(whole, mesh.tensor);
       testing::expect_first_gradients(
-          testing::expect_like_one_rank(whole, own, mesh, policy, optim::make_adamw(), division, {.inputs = {0}}),
+          testing::expect_like_one_rank(whole, own, mesh, policy, testing::toy_adamw(), division, {.inputs = {0}}),
           testing::text_of(head));
     };
     const nn::SavePolicy full{.checkpointing = Checkpointing::full, .delay_weight_gradients = true};

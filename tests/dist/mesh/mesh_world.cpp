@@ -24,7 +24,9 @@ std::shared_ptr<Device> rank_device([[maybe_unused]] const CpuOptions& options) 
   static const std::shared_ptr<Device> gpu = make_cuda_device(the_world->local_rank());
   return gpu;
 #else
-  return make_cpu_device(options);
+  CpuOptions of_run = options;
+  if (GTEST_FLAG_GET(also_run_disabled_tests)) of_run.delayed_share = 1;  // the long tests delay every task
+  return make_cpu_device(of_run);
 #endif
 }
 

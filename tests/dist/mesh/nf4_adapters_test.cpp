@@ -272,6 +272,7 @@ TEST(Nf4Adapters, TrainLikeOneRank) {
       for (nn::SavePolicy& policy : layout.policies) {
         policy.checkpointing = turn / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
       }
+      layout.optimizer = testing::toy_adamw();
       ++turn;
       const testing::Trained many = testing::train(model, layout);
       testing::expect_one_ranks_training(model, layout_of(testing::toy_layout({}, model)), 4LL * layout.data_ranks(),

@@ -31,10 +31,10 @@ struct OnMeshAndAlone {
 };
 
 // Trains on a mesh of the whole world and on one rank, with the same sequences, and expects equal results.
-inline OnMeshAndAlone expect_like_one_rank(
-    const models::ModelDescription& whole, const nn::FlatSpecOf& spec, const comm::MeshSizes& mesh,
-    const nn::SavePolicy& policy = {}, const std::shared_ptr<const optim::Optimizer>& optimizer = optim::make_adamw(),
-    const Division& division = {}, Training training = {}) {
+inline OnMeshAndAlone expect_like_one_rank(const models::ModelDescription& whole, const nn::FlatSpecOf& spec,
+                                           const comm::MeshSizes& mesh, const nn::SavePolicy& policy = {},
+                                           const std::shared_ptr<const optim::Optimizer>& optimizer = toy_adamw(),
+                                           const Division& division = {}, Training training = {}) {
   const std::string text =
       cat("tensor ", mesh.tensor, " context ", mesh.context, " shard ", mesh.shard, " replicate ", mesh.replicate,
           division.sequence_parallel ? " sequence parallel " : "", nn::testing::text(policy));
@@ -106,7 +106,7 @@ inline void expect_divided(const models::ModelDescription& whole, const comm::Me
                            const nn::FlatSpecOf& spec = nn::FlatSpecOf([](const nn::Param& param) {
                              return param.flat;
                            })) {
-  expect_like_one_rank(whole, spec, mesh, policy, optim::make_adamw(), division);
+  expect_like_one_rank(whole, spec, mesh, policy, toy_adamw(), division);
 }
 
 // Two tensor ranks and as many shards as there are ranks for; one rank has the whole model.

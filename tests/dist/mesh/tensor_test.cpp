@@ -82,7 +82,7 @@ TEST(Tensor, OnePlanServesThePartsOfAPaddedVocabulary) {
     for (models::BlockDescription& block : whole.blocks) block.mlp.inner = 38;
     for (Division division : {kVocabulary, kSequence}) {
       division.one_plan = true;
-      expect_like_one_rank(whole, own, divided_mesh(), {.checkpointing = Checkpointing::full}, optim::make_adamw(),
+      expect_like_one_rank(whole, own, divided_mesh(), {.checkpointing = Checkpointing::full}, testing::toy_adamw(),
                            division);
     }
     if (kRankDevice != DeviceKind::cpu) continue;  // this optimizer computes on processors
@@ -181,9 +181,11 @@ void add_sandwich_norms(models::ModelDescription& description) {
 }
 
 // Layers that each tensor rank has all of, among others that are sliced: attention of the first block, the MLP of the
-// second, or both. Sequence parallelism takes turns over the cases and tensor degrees, unless `all`.
-void expect_layers_that_are_not_sliced(bool all) {
+// second, or both.
+TEST(Tensor, LayersThatAreNotSlicedTrainLikeOneRank) {
   const int world = the_world->size();
+  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
+  if (world > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
   const auto own = [](const nn::Param& param) { return param.flat; };
   const auto adapters_only = [](const nn::Param& param) {
     nn::FlatSpec spec = param.flat;
@@ -194,44 +196,25 @@ void expect_layers_that_are_not_sliced(bool all) {
       selective{.checkpointing = Checkpointing::selective, .delay_weight_gradients = true};
   models::ModelDescription plain = testing::toy_description(), norms = testing::toy_description(false);
   add_sandwich_norms(norms);
-  int turn = 0;
   for (const int tensor : {2, 4}) {
     if (world < tensor) continue;
-    const comm::MeshSizes mesh{
-        .tensor = tensor, .shard = world / tensor, .kv_copies = testing::kv_copies(plain, tensor)};
-    const auto expect = [&](const models::ModelDescription& model, const nn::SavePolicy& policy, int attention, int mlp,
-                            const nn::FlatSpecOf& spec_of) {
-      for (const bool sequence : {false, true}) {
-        if (!all && sequence != (turn % 2 == 0)) continue;
-        Division division = sequence ? kSequence : kVocabulary;
-        division.whole_attention = attention;
-        division.whole_mlp = mlp;
-        expect_divided(model, mesh, policy, division, spec_of);
-      }
-      ++turn;
-    };
-    expect(norms, full, 0, -1, own);
-    expect(plain, none, 0, 1, own);
-    expect(norms, selective, 0, 1, own);
-    expect(testing::toy_with_adapters(0.25), full, 0, 1, adapters_only);
-    expect(testing::toy_with_adapters(0.25, true), selective, 0, 1, adapters_only);
-    expect(plain, selective, -1, 1, own);
-    ++turn;
+    comm::MeshSizes mesh{.tensor = tensor, .shard = world / tensor, .kv_copies = testing::kv_copies(plain, tensor)};
+    for (Division division : {kVocabulary, kSequence}) {
+      division.whole_attention = 0;
+      expect_divided(norms, mesh, full, division, own);
+      division.whole_mlp = 1;
+      expect_divided(plain, mesh, none, division, own);
+      expect_divided(norms, mesh, selective, division, own);
+      expect_divided(testing::toy_with_adapters(0.25), mesh, full, division, adapters_only);
+      expect_divided(testing::toy_with_adapters(0.25, true), mesh, selective, division, adapters_only);
+      division.whole_attention = -1;
+      expect_divided(plain, mesh, selective, division, own);
+    }
   }
   if (world < 4) return;
   Division division = kSequence;
   division.whole_attention = 1;
   expect_divided(plain, {.tensor = 2, .context = 2, .shard = world / 4}, selective, division, own);
-}
-
-TEST(Tensor, LayersThatAreNotSlicedTrainLikeOneRank) {
-  if (the_world->size() < 2) GTEST_SKIP() << "needs two tensor ranks";
-  if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
-  expect_layers_that_are_not_sliced(false);
-}
-TEST(Tensor, DISABLED_LayersThatAreNotSlicedTrainLikeOneRankInEveryDivision) {
-  if (the_world->size() < 2) GTEST_SKIP() << "needs two tensor ranks";
-  expect_layers_that_are_not_sliced(true);
 }
 
 // With sequence parallelism a complete MLP has as many FLOPs as a slice, on fewer rows; without it, as on one rank. Its

@@ -10,7 +10,7 @@ const testing::Division kRows{.sequence_parallel = true};
 testing::OnMeshAndAlone train_rows(const models::ModelDescription& whole, const comm::MeshSizes& mesh,
                                    const nn::SavePolicy& policy, const testing::Training& training) {
   const auto own = [](const nn::Param& param) { return param.flat; };
-  return testing::expect_like_one_rank(whole, own, mesh, policy, optim::make_adamw(), kRows, training);
+  return testing::expect_like_one_rank(whole, own, mesh, policy, testing::toy_adamw(), kRows, training);
 }
 
 TEST(UnslicedVocabulary, SequenceParallelTrainsLikeOneRank) {
