@@ -140,9 +140,7 @@ def expected(work):
     three.run("export", "run", "out")
     evaluation = json.loads(three.run("eval", "--model", "run/best", "--data", "tokens/valid"))
     best = json.loads((work.folder / "run/best/manifest.json").read_text())
-    flags = re.search(r"^flags\s*:(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)[1].split()
     return {
-        "vector_units": " ".join(sorted(flag for flag in flags if re.match("avx|amx|fma", flag))),
         "saved_step": SAVED,
         "steps": STEPS,
         "two_ranks": [summary(line) for line in two.metrics()[SAVED:]],
