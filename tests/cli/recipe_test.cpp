@@ -434,18 +434,19 @@ TEST_F(RecipeInit, FitsSmolLm2) {
     if (how == "--memory 2200MiB") EXPECT_EQ(recipe["precision"]["compute"], "auto") << "bf16 needs more";
     goes("plan recipe.yaml");
   }
-  // Where training all weights does not fit, an adapter does.
-  const auto adapted = init(model + "--memory 600MiB");
-  EXPECT_EQ(adapted["adapter"]["kind"], "lora");
-  EXPECT_EQ(adapted["optimizer"]["learning_rate"], 2e-4);
-  EXPECT_NE(text().find("# why: training all weights does not fit in memory"), std::string::npos) << text();
-  goes("plan recipe.yaml");
-  EXPECT_EQ(hawser("recipe init " + model + "--memory 600MiB --set adapter.kind=none").code, 4);
+  // Where training all weights does not fit, an adapter does: with as little memory as the error names, which depends on
+  // the processor (bf16, workspaces of GEMMs).
   const testing::Ran none = hawser("recipe init " + model + "--memory 200MiB");
   EXPECT_EQ(none.code, 4);
   const auto at = none.err.find("--memory ");
   ASSERT_NE(at, std::string::npos) << none.err;
-  EXPECT_EQ(init(model + none.err.substr(at, none.err.find(' ', at + 9) - at))["adapter"]["kind"], "lora");
+  const std::string least = none.err.substr(at, none.err.find(' ', at + 9) - at);
+  const auto adapted = init(model + least);
+  EXPECT_EQ(adapted["adapter"]["kind"], "lora");
+  EXPECT_EQ(adapted["optimizer"]["learning_rate"], 2e-4);
+  EXPECT_NE(text().find("# why: training all weights does not fit in memory"), std::string::npos) << text();
+  goes("plan recipe.yaml");
+  EXPECT_EQ(hawser("recipe init " + model + least + " --set adapter.kind=none").code, 4);
 }
 
 }  // namespace recipe_test

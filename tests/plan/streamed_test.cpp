@@ -111,9 +111,11 @@ TEST(StreamedPlan, WithoutTheEventOfALoadIsRejected) {
   }
 }
 
-// Sequences so short that the step's arena is smaller than the largest flat.
+// Sequences so short that the step's arena is smaller than the largest flat: a block's, of five matrices, since a GEMM's
+// workspace may have one of them in float32.
 TEST(StreamedPlan, LoadingTakesMemoryOfTheArena) {
-  const models::Model model(testing::llama_description({.vocabulary = 8192, .blocks = 1, .tied = true}));
+  const models::Model model(testing::llama_description(
+      {.width = 256, .head_dim = 64, .inner = 256, .vocabulary = 67, .blocks = 1, .tied = true}));
   const auto mesh = comm::make_self_mesh();
   const auto cpu = make_cpu_device();
   plan::Layout layout = testing::make_test_layout({.length = 12, .compute = DType::bf16}, model);
