@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -15,6 +16,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
@@ -402,20 +404,27 @@ TEST(LaunchLocal, KillingMpirunLeavesNoRank) {
 }
 
 TEST(LaunchLocal, LeavesNoSharedMemoryBehind) {
-  const auto count = [] {
-    int folders = 0;
+  // Folders of launchers that have ended; others may be running on this machine.
+  const auto abandoned = [] {
+    std::set<std::string> folders;
     std::error_code error;
-    for (const auto& entry : fs::directory_iterator("/dev/shm", error))
-      folders += entry.path().filename().string().starts_with("hawser-ranks-") ? 1 : 0;
+    for (const auto& entry : fs::directory_iterator("/dev/shm", error)) {
+      if (!entry.path().filename().string().starts_with("hawser-ranks-")) continue;
+      const int lock = open((entry.path() / "lock").c_str(), O_RDWR | O_CLOEXEC);
+      if (lock < 0) continue;
+      if (flock(lock, LOCK_SH | LOCK_NB) == 0) folders.insert(entry.path());
+      close(lock);
+    }
     return folders;
   };
-  Launched killed(2, {"kill"});
+  Launched killed(2, {"stubborn", "PIDS"});
+  killed.pid_of(0);
+  kill(killed.process, SIGKILL);
   killed.wait();
-  // The folder of a killed launcher is removed by the next run; other launchers may be running on this machine.
-  const int before = count();
+  const std::set<std::string> before = abandoned();
   Launched next(2, {"code", "0"});
   next.wait();
-  EXPECT_LE(count(), before + 1);
+  for (const std::string& folder : before) EXPECT_FALSE(fs::exists(folder)) << folder;
 }
 
 TEST(LaunchLocal, RaisesALowSoftLimitOfOpenFiles) {

@@ -84,8 +84,8 @@ Ended run(const Workplace& place, const std::vector<std::string>& words, rlim_t 
 // Changes one byte of a file and keeps its size.
 void flip(const fs::path& path, std::uintmax_t at);
 
-// A limit of time for this machine: `seconds` is that of an idle one with two fast cores. Where the start of a run takes
-// longer than there, the limit grows in the same ratio.
+// A limit of time for this machine: `seconds` is that of an idle one with two fast cores. Where a run of one step takes
+// longer than there, the limit grows in the same ratio, up to four times. Throws if that run fails.
 double patient(double seconds);
 // Polls every half millisecond until it is true; false after patient(seconds).
 bool eventually(const std::function<bool()>& condition, double seconds = 60);

@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import pwd
+import random
 import re
 import shutil
 import signal
@@ -50,11 +51,14 @@ def eventually(what, attempt, seconds=20.0):
 
 
 def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+    """Ports that no program has. They lie below those that the kernel gives to programs that let it choose."""
+    ports = []
+    while len(ports) < count:
+        port = random.randrange(10000, 30000)
+        with contextlib.suppress(OSError), socket.socket() as one:
+            one.bind(("127.0.0.1", port))
+            ports.append(port)
+    return ports
 
 
 def end_with_parent():
