@@ -10,7 +10,8 @@ foreach(line ${lines})
   set(HAWSER_USES_${module} ${uses})
 endforeach()
 
-# hawser_module(NAME [COLD [HOT regex]] [DISPATCHES] LIBRARIES target... CUDA target... ALONE regex COST seconds)
+# hawser_module(NAME [COLD] [DISPATCHES] [HOT regex [HOT_OPTIONS option...]] LIBRARIES target... CUDA target...
+#               ALONE regex COST seconds)
 #
 # Each folder under src/ is a module: a static library hawser_NAME of its .cpp files and, with HAWSER_TESTS, a
 # GoogleTest binary NAME_test of its *_test.cpp files. *_cases.cpp files (op case tables) are part of the tests. CUDA
@@ -18,14 +19,14 @@ endforeach()
 # without. A folder without sources becomes an interface library.
 #
 # Only CUDA sources see the libraries in CUDA and the macro HAWSER_CUDA; of a module that DISPATCHES to one of two
-# devices, the others see the macro too, but those that ALONE matches. All other objects are the same with and without
-# CUDA.
+# devices, the others see the macro too, but those that ALONE or HOT matches. All other objects are the same with and
+# without CUDA.
 #
-# COLD: the module compiles with -O1, in 0.7 of the time of -O2, but the sources that HOT matches: those with loops over
-# tokens or elements. Several sources are compiled as one (hawser_unity), but those that ALONE matches: sources with
-# options of their own. COST: of the test.
+# COLD: the module compiles with -O1, in 0.7 of the time of -O2. HOT: the sources whose loops over tokens or elements take
+# time; they compile with HOT_OPTIONS, by default -O2. Several sources are compiled as one (hawser_unity), except
+# those that ALONE matches: CMake ignores properties of the others. COST: of the test.
 function(hawser_module name)
-  cmake_parse_arguments(MODULE "COLD;DISPATCHES" "HOT;ALONE;COST" "LIBRARIES;CUDA" ${ARGN})
+  cmake_parse_arguments(MODULE "COLD;DISPATCHES" "HOT;ALONE;COST" "HOT_OPTIONS;LIBRARIES;CUDA" ${ARGN})
   if(NOT MODULE_ALONE)
     set(MODULE_ALONE "^$")
   endif()
@@ -59,11 +60,15 @@ function(hawser_module name)
     if(MODULE_HOT)
       set(hot ${sources})
       list(FILTER hot INCLUDE REGEX "${MODULE_HOT}")
-      list(REMOVE_ITEM sources ${hot})
-      hawser_unity(hot hawser_${name}_hot ${HAWSER_UNITY_SOURCES} ${hot})
-      if(NOT HAWSER_SANITIZE)
-        set_source_files_properties(${hot} PROPERTIES COMPILE_OPTIONS -O2)
+      if(NOT hot)
+        message(FATAL_ERROR "module ${name} has no source that HOT matches: ${MODULE_HOT}")
       endif()
+      list(REMOVE_ITEM sources ${hot})
+      hawser_unity(hot hawser_${name}_hot ${HAWSER_UNITY_HOT} ${hot})
+      if(NOT MODULE_HOT_OPTIONS AND NOT HAWSER_SANITIZE)
+        set(MODULE_HOT_OPTIONS $<$<NOT:$<CONFIG:Debug>>:-O2>)
+      endif()
+      set_source_files_properties(${hot} PROPERTIES COMPILE_OPTIONS "${MODULE_HOT_OPTIONS}")
     endif()
     hawser_unity(together hawser_${name} ${HAWSER_UNITY_SOURCES} ${sources})
     add_library(hawser_${name} STATIC ${together} ${hot} ${alone})
@@ -86,7 +91,7 @@ function(hawser_module name)
       set_source_files_properties(${together} PROPERTIES COMPILE_DEFINITIONS HAWSER_CUDA)
     endif()
     if(MODULE_COLD AND NOT HAWSER_SANITIZE)
-      target_compile_options(hawser_${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
+      target_compile_options(hawser_${name} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1>)
     endif()
   else()
     add_library(hawser_${name} INTERFACE)

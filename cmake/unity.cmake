@@ -43,9 +43,12 @@ endfunction()
 set(HAWSER_CUDA_SOURCES "/src/[a-z]+/(.*/)?(cuda|nccl)/.*\\.cpp$|_cuda\\.cpp$")
 
 set(HAWSER_UNITY_SOURCES 32)
+set(HAWSER_UNITY_HOT 14)
 set(HAWSER_UNITY_TESTS 16)
 if(HAWSER_UNITY)
   set(HAWSER_UNITY_ROOT ${CMAKE_SOURCE_DIR})
   # GCC takes an included source for a header, whose types should not use anonymous namespaces.
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+  # Below 128 MiB, GCC's default, and 512 MiB it would collect garbage often: a tenth of the time of a large source.
+  add_compile_options($<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:--param=ggc-min-heapsize=524288>)
 endif()

@@ -44,7 +44,7 @@ std::string joined_parts(const CatPart* parts, std::size_t count);
 //
 //   cat("step ", 7, ": ", loss) == "step 7: 3.5"
 //
-// It is called in a thousand places, so that what the compiler makes of a call counts: no stream, no template with code.
+// Over a thousand places call it, so a call must be small: no stream, no template with code.
 template <class... Parts>
 std::string cat(const Parts&... parts) {
   const CatPart all[] = {CatPart(parts)...};

@@ -51,7 +51,7 @@ GemmProblem block_problem(const GroupedGemm& args, std::int64_t group, std::int6
 bool transposed(const GroupedWeightGradient& args) {
   return is_fp8(args.a.dtype());
 }
-std::int64_t rows_of(const GroupedWeightGradient& args) {
+std::int64_t gradient_rows(const GroupedWeightGradient& args) {
   return args.a.size(transposed(args) ? 1 : 0);
 }
 
@@ -136,7 +136,7 @@ std::int64_t grouped_workspace(const GroupedGemm& args) {
 }
 
 std::int64_t grouped_workspace(const GroupedWeightGradient& args) {
-  return sums_bytes(args) + largest_workspace(rows_of(args), [&](std::int64_t rows, bool accumulate) {
+  return sums_bytes(args) + largest_workspace(gradient_rows(args), [&](std::int64_t rows, bool accumulate) {
            return block_problem(args, 0, rows, nullptr, accumulate);
          });
 }
@@ -153,7 +153,7 @@ void grouped_gemm(const GroupedGemm& args) {
 void grouped_weight_gradient(const GroupedWeightGradient& args) {
   const std::int64_t bytes = args.workspace.empty() ? 0 : args.workspace.bytes(), own = sums_bytes(args);
   const std::int64_t group_elements = args.c.size(1) * args.c.size(2);
-  for_each_group("grouped_weight_gradient", args.offsets, rows_of(args), [&](auto group, auto begin, auto end) {
+  for_each_group("grouped_weight_gradient", args.offsets, gradient_rows(args), [&](auto group, auto begin, auto end) {
     auto* const sums = own > 0 ? reinterpret_cast<float*>(args.workspace.raw())
                                : args.c.template data<float>() + group * group_elements;
     bool accumulate = own == 0 && args.accumulate;
