@@ -18,9 +18,10 @@ endfunction()
 #             [ENVIRONMENT variable=value...])
 #
 # RANKS: the command is a target, which `mpirun` starts n times: as any user, on any number of cores, over the loopback
-# interface only. By default a test is `quick` and ends after 10 minutes, 20 under sanitizers.
+# interface only. By default a test is `quick` and ends after 10 minutes. TIMEOUT: others; three times as long under
+# sanitizers.
 #
-# ./run-tests keeps one processor more busy than there are, as some tests mostly wait. PROCESSORS: those that the test
+# ./run-tests runs one test more than there are processors, since some tests mostly wait. PROCESSORS: those that the test
 # keeps busy, by default one. COST: about its seconds; expensive tests start first.
 function(hawser_test name)
   cmake_parse_arguments(TEST "" "RANKS;PROCESSORS;COST;TIMEOUT" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
@@ -29,21 +30,20 @@ function(hawser_test name)
     set(TEST_COMMAND ${MPIEXEC_EXECUTABLE} -q -np ${TEST_RANKS} $<TARGET_FILE:${target}> ${TEST_COMMAND})
     list(APPEND TEST_ENVIRONMENT ${HAWSER_RANKS_ENVIRONMENT})
   endif()
-  foreach(option LABELS=quick PROCESSORS=1 COST=0 TIMEOUT=${HAWSER_TEST_TIMEOUT})
+  foreach(option LABELS=quick PROCESSORS=1 COST=0 TIMEOUT=600)
     string(REGEX MATCH "^[A-Z]+" key ${option})
     if(NOT DEFINED TEST_${key})
       string(REGEX REPLACE "^[A-Z]+=" "" TEST_${key} ${option})
     endif()
   endforeach()
+  if(HAWSER_SANITIZE)
+    math(EXPR TEST_TIMEOUT "3 * ${TEST_TIMEOUT}")
+  endif()
   add_test(NAME ${name} COMMAND ${TEST_COMMAND})
   set_tests_properties(${name} PROPERTIES
                        LABELS "${TEST_LABELS}" PROCESSORS ${TEST_PROCESSORS} COST ${TEST_COST}
                        TIMEOUT ${TEST_TIMEOUT} ENVIRONMENT "${TEST_ENVIRONMENT}")
 endfunction()
-set(HAWSER_TEST_TIMEOUT 600)
-if(HAWSER_SANITIZE)
-  set(HAWSER_TEST_TIMEOUT 1200)
-endif()
 # Open MPI leaks at exit.
 set(HAWSER_IGNORE_LEAKS LSAN_OPTIONS=detect_leaks=0)
 set(HAWSER_RANKS_ENVIRONMENT

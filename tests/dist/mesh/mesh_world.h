@@ -15,6 +15,7 @@ extern comm::World* the_world;
 
 // Folder of the tiny golden models: that of the sources, or the argument --golden=FOLDER.
 extern std::string golden_folder;
+extern bool delays_every_task;  // of those with random delays; else a quarter of them
 
 #ifdef HAWSER_RANKS_ON_GPUS
 inline constexpr DeviceKind kRankDevice = DeviceKind::cuda;
