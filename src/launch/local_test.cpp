@@ -404,27 +404,31 @@ TEST(LaunchLocal, KillingMpirunLeavesNoRank) {
 }
 
 TEST(LaunchLocal, LeavesNoSharedMemoryBehind) {
-  // Folders of launchers that have ended; others may be running on this machine.
-  const auto abandoned = [] {
-    std::set<std::string> folders;
+  const auto folders = [] {
+    std::set<std::string> all;
     std::error_code error;
     for (const auto& entry : fs::directory_iterator("/dev/shm", error)) {
-      if (!entry.path().filename().string().starts_with("hawser-ranks-")) continue;
-      const int lock = open((entry.path() / "lock").c_str(), O_RDWR | O_CLOEXEC);
-      if (lock < 0) continue;
-      if (flock(lock, LOCK_SH | LOCK_NB) == 0) folders.insert(entry.path());
-      close(lock);
+      if (entry.path().filename().string().starts_with("hawser-ranks-")) all.insert(entry.path());
     }
-    return folders;
+    return all;
   };
+  const auto abandoned = [](const std::string& folder) {  // its launcher has ended
+    const int lock = open((folder + "/lock").c_str(), O_RDWR | O_CLOEXEC);
+    const bool free = lock >= 0 && flock(lock, LOCK_SH | LOCK_NB) == 0;
+    close(lock);
+    return free;
+  };
+  const std::set<std::string> earlier = folders();
   Launched killed(2, {"stubborn", "PIDS"});
   killed.pid_of(0);
   kill(killed.process, SIGKILL);
   killed.wait();
-  const std::set<std::string> before = abandoned();
+  // The folder of `killed`, and maybe of others on this machine that were killed just now.
+  std::set<std::string> left = folders();
+  std::erase_if(left, [&](const std::string& folder) { return earlier.contains(folder) || !abandoned(folder); });
   Launched next(2, {"code", "0"});
   next.wait();
-  for (const std::string& folder : before) EXPECT_FALSE(fs::exists(folder)) << folder;
+  for (const std::string& folder : left) EXPECT_FALSE(fs::exists(folder)) << folder;
 }
 
 TEST(LaunchLocal, RaisesALowSoftLimitOfOpenFiles) {

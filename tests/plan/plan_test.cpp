@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <map>
 #include <sstream>
 
@@ -238,7 +238,7 @@ class PlanSpeed : public ::testing::TestWithParam<Speed> {};
 
 TEST_P(PlanSpeed, IsUnderTwoSeconds) {
   const std::string file = cat(testing::kSourceFolder, "/recipes/", GetParam().recipe);
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // CPU time of this process, since the machine may run other work
   const Recipe recipe = read_recipe(file, {}, Purpose::plan);
   // `hawser plan FILE` needs no options.
   EXPECT_EQ(recipe.run.device, DeviceChoice::cuda);
@@ -249,7 +249,7 @@ TEST_P(PlanSpeed, IsUnderTwoSeconds) {
   const plan::Forecaster forecaster(recipe, model, GetParam().ranks, plan::load_target("h200"), plan::this_machine(),
                                     1);
   const plan::Forecast forecast = forecaster.forecast();
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   std::printf("%s on %d ranks: planned in %.3f s, %.4f of what is live\n", GetParam().recipe, GetParam().ranks, seconds,
               double(forecast.largest().costs.total_bytes) / double(forecast.largest().costs.peak_bytes));
   EXPECT_LT(seconds, step::kAddressSanitizer ? 20.0 : 2.0);

@@ -57,7 +57,7 @@ def free_ports(count):
         port = random.randrange(10000, 30000)
         with contextlib.suppress(OSError), socket.socket() as one:
             one.bind(("127.0.0.1", port))
-            ports.append(port)
+            ports += [] if port in ports else [port]
     return ports
 
 
