@@ -225,8 +225,12 @@ bool Fit::going() const {
 }
 
 Ended Fit::wait(double seconds) {
+  return wait_at_most(patient(seconds));
+}
+
+Ended Fit::wait_at_most(double seconds) {
   const auto begin = Clock::now();
-  if (!eventually([&] { return !going(); }, seconds)) kill_all();
+  if (!becomes_true([&] { return !going(); }, seconds)) kill_all();
   Ended ended;
   int status = 0;
   waitpid(pid_, &status, 0);
@@ -264,7 +268,7 @@ double patient(double seconds) {
   static const double slowness = [] {
     const Workplace place;
     const auto begin = Clock::now();
-    const Ended ended = run(place, {"--ranks", "2", "train.steps=1"});
+    const Ended ended = Fit(place, {"--ranks", "2", "train.steps=1", "optimizer.warmup_steps=0"}).wait_at_most();
     if (ended.code != 0) throw std::runtime_error(cat("a run of one step failed: ", ended.err));
     return std::chrono::duration<double>(Clock::now() - begin).count() / kUsualStart;
   }();

@@ -62,7 +62,8 @@ class Fit {
   std::vector<pid_t> left() const;     // processes that it started and that still run, whatever their parent is now
   void type(const std::string& keys);  // at its terminal
   bool going() const;
-  Ended wait(double seconds = 120);  // killed after patient(seconds): code 1009
+  Ended wait(double seconds = 120);          // killed after patient(seconds): code 1009
+  Ended wait_at_most(double seconds = 120);  // killed after `seconds`
   std::string err() const;
 
  private:
