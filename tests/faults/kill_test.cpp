@@ -39,7 +39,9 @@ void kill_again_and_again(bool all) {
   std::mt19937 random(all ? 11 : 12);
   std::int64_t last = 0;
   int during_save = 0;
-  for (int k = 0; k < kills(); ++k) {
+  int k = 0;
+  // On a busy machine a save often ends before the kill: more of them, until a quarter of kills() hit one.
+  for (; k < kills() || (during_save < kills() / 4 && k < 4 * kills()); ++k) {
     SCOPED_TRACE(k);
     Fit going(place, words({"train.steps=100000", "--resume"}));
     // Resumes from the last save (nothing of it is lost), and saves.
@@ -72,7 +74,7 @@ void kill_again_and_again(bool all) {
     EXPECT_GT(step, last);
     last = step;
   }
-  std::cout << during_save << " of " << kills() << " kills hit a save; " << last << " steps in all\n";
+  std::cout << during_save << " of " << k << " kills hit a save; " << last << " steps in all\n";
   EXPECT_GE(during_save, kills() / 4) << "too few of the kills were where they hurt";
 
   const std::string steps = "train.steps=" + std::to_string(last + 3);
