@@ -52,12 +52,12 @@ def eventually(what, attempt, seconds=20.0):
 
 def free_ports(count):
     """Ports that no program has. They lie below those that the kernel gives to programs that let it choose."""
-    ports = []
+    ports = set()
     while len(ports) < count:
         port = random.randrange(10000, 30000)
         with contextlib.suppress(OSError), socket.socket() as one:
             one.bind(("127.0.0.1", port))
-            ports += [] if port in ports else [port]
+            ports.add(port)
     return ports
 
 

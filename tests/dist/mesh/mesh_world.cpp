@@ -94,7 +94,7 @@ int main(int argc, char** argv) {
     if (argument.starts_with(golden)) hawser::golden_folder = argument.substr(golden.size());
     if (argument == "--delay-every-task") hawser::delays_every_task = true;
   }
-  // The other ranks wait while rank 0 computes what all are compared with: a minute under sanitizers.
+  // The limit of a control operation: the others wait in one while rank 0 computes what all are compared with.
   hawser::comm::World world(300.0);
 #ifdef HAWSER_RANKS_ON_GPUS
   if (const std::string why = hawser::missing(world); !why.empty()) {
