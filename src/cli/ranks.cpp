@@ -110,7 +110,8 @@ int run_on_ranks(int world, const Recipe& recipe, const RankedBody& body) {
       return code;
     }
     if (place.rank == 0) report_error(Error(ExitCode{verdict.code}, verdict.lines));
-    return verdict.code;  // the World's destructor waits until rank 0 has printed
+    keep_quiet_when_stopped();  // mpirun ends the ranks that are left when the first one ends with a code
+    return verdict.code;        // the World's destructor waits until rank 0 has printed
   } catch (const std::exception& error) {
     ranks.abort(report_end(error));
   }

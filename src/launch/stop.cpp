@@ -120,6 +120,10 @@ void note_failed(int code) {
   if (g_page != nullptr) g_page->fail(launched_as().rank, code);
 }
 
+void keep_quiet_when_stopped() {
+  g_speaks = 0;
+}
+
 void catch_stop_signals(const char* ended) {
   g_ended = ended;
   if (launched_locally()) {

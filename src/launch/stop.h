@@ -38,6 +38,10 @@ void note_ended();
 // words. Of several calls on all ranks, the first counts.
 void note_failed(int code);
 
+// Call when this rank has printed why the run ends, and other ranks are about to end: a signal by which their launcher
+// ends this one prints nothing.
+void keep_quiet_when_stopped();
+
 void catch_stop_signals(const char* ended = kEndedLine);  // `ended`: message of the second signal; a string literal
 bool stop_requested();
 // Call when all ranks have saved and stopped: calls `print`, with which the first rank reports it. A signal during the
