@@ -110,6 +110,15 @@ TEST(FamilyErrors, TensorsOfAnotherFamilyAreOneLine) {
   }
 }
 
+TEST(FamilyErrors, ExpertsMayBeThereInBothForms) {
+  const TensorNames both({"model.embed_tokens.weight", "model.layers.0.mlp.experts.gate_up_proj",
+                          "model.layers.0.mlp.experts.0.gate_proj.weight", "model.layers.0.mlp.gate.weight"});
+  const TensorNames fused(
+      {"model.embed_tokens.weight", "model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.gate.weight"});
+  EXPECT_EQ(read_as("qwen3_moe", "{}", &both).problems, "");
+  EXPECT_NE(read_as("qwen3_moe", "{}", &fused).problems.find("the weights are of another family"), std::string::npos);
+}
+
 // Layers 0 and 2 of 4 have experts in the weights.
 TEST(FamilyErrors, LayersWithExpertsAreThoseOfTheWeights) {
   const auto problems = [](const std::string& patch, std::vector<std::string> more = {}) {

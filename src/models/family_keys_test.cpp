@@ -195,7 +195,8 @@ TEST(FamilyKeys, RopeOfBothVersions) {
 // transformers writes each of these prefixes, and none for a base model's folder.
 TEST(FamilyKeys, TensorsHaveTheNamesOfTheirFiles) {
   const TensorNames with({"gpt_neox.embed_in.weight", "embed_out.weight"}), without({"embed_in.weight"}),
-      recent({"gpt_neox.embed_in.weight", "lm_head.weight"}), base({"embed_tokens.weight"});
+      recent({"gpt_neox.embed_in.weight", "lm_head.weight"}), base({"embed_tokens.weight"}),
+      twice({"gpt_neox.embed_in.weight", "embed_in.weight", "layers.0.input_layernorm.weight"});
   const auto neox = [](const TensorNames* names) {
     const ModelDescription d = described_as("gpt_neox", "{}", names);
     return cat(d.embedding.table, " ", d.head.norm, " ", d.head.output, " ", d.blocks[1].attention.fused);
@@ -205,6 +206,7 @@ TEST(FamilyKeys, TensorsHaveTheNamesOfTheirFiles) {
   EXPECT_EQ(neox(nullptr), usual);
   EXPECT_EQ(neox(&with), usual);
   EXPECT_EQ(neox(&without), "embed_in final_layer_norm embed_out layers.1.attention.query_key_value");
+  EXPECT_EQ(neox(&twice), neox(&without)) << "the layers decide";
   EXPECT_EQ(neox(&recent),
             "gpt_neox.embed_in gpt_neox.final_layer_norm lm_head gpt_neox.layers.1.attention.query_key_value");
   EXPECT_EQ(described_as("mixtral", "{}", &base).blocks[1].moe->gate, "layers.1.block_sparse_moe.experts.{}.w1");

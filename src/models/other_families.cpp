@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <string_view>
 #include <vector>
 
 namespace hawser::models {
@@ -79,6 +80,13 @@ struct OtherTensor {
   bool (*has)(const BlockDescription& block);
 };
 
+constexpr const char* kFusedExperts = "mlp.experts.gate_up_proj";
+
+std::string of_first_expert(const std::string& pattern) {
+  const std::size_t at = pattern.find("{}");
+  return at == std::string::npos ? pattern : cat(pattern.substr(0, at), 0, pattern.substr(at + 2), ".weight");
+}
+
 constexpr std::array<OtherTensor, 10> kOtherTensors{{
     {"self_attn.q_norm.weight", [](const BlockDescription& b) { return b.attention.qk_norm.has_value(); }},
     {"self_attn.q_proj.weight", [](const BlockDescription& b) { return !b.attention.q.empty(); }},
@@ -87,7 +95,7 @@ constexpr std::array<OtherTensor, 10> kOtherTensors{{
     {"pre_feedforward_layernorm.weight", [](const BlockDescription& b) { return !b.mlp.post_norm.empty(); }},
     {"mlp.gate_proj.weight", [](const BlockDescription& b) { return !b.moe && !b.mlp.gate.empty(); }},
     {"mlp.gate.weight", [](const BlockDescription& b) { return b.moe && b.moe->router.ends_with("mlp.gate"); }},
-    {"mlp.experts.gate_up_proj", [](const BlockDescription&) { return false; }},
+    {kFusedExperts, [](const BlockDescription&) { return false; }},
     {"block_sparse_moe.gate.weight",
      [](const BlockDescription& b) { return b.moe && b.moe->router.ends_with("block_sparse_moe.gate"); }},
     {"attention.query_key_value.weight", [](const BlockDescription& b) { return b.attention.q.empty(); }},
@@ -107,7 +115,11 @@ void reject_other_keys(ConfigReader& config, const std::string& family) {
 void reject_other_tensors(ConfigReader& config, const ModelDescription& d, const TensorNames& names) {
   if (d.blocks.empty()) return;
   for (const OtherTensor& other : kOtherTensors) {
-    if (other.has(d.blocks.front())) continue;
+    const BlockDescription& block = d.blocks.front();
+    if (other.has(block)) continue;
+    // Experts that are there in the family's own form, too: check_weights compares both.
+    if (block.moe && std::string_view(other.name) == kFusedExperts && names.has(of_first_expert(block.moe->gate)))
+      continue;
     for (const char* prefix : {"model.", "gpt_neox.", ""}) {
       const std::string name = cat(prefix, "layers.0.", other.name);
       if (!names.has(name)) continue;

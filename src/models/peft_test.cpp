@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "checkpoint/boxes.h"
+#include "checkpoint/formats/safetensors_writer.h"
 #include "models/merge_adapters.h"
 #include "models/testing/model_files.h"
 #include "nn/extent.h"
@@ -164,6 +165,36 @@ TEST(Peft, ExportedAdaptersAreReadBesideTheBase) {
   }
   EXPECT_EQ(base.identity(), open_weights(path).identity());
   EXPECT_NE(base.identity(), merged.identity());
+
+  // A second name of a tensor, with the adapter's name or without PEFT's prefix.
+  const std::string a = q + ".lora_A.weight",
+                    names_of_a[] = {p + q + ".lora_A.default.weight", "module." + p + q + ".lora_A.weight", a};
+  for (const std::string& name : names_of_a) {
+    for (const float change : {0.0f, 1.0f}) {
+      std::vector<checkpoint::SafetensorsSpec> specs;
+      for (const std::string& known : first.names()) specs.push_back({known, first.find(known)->shape, DType::f32});
+      specs.push_back({name, first.find(p + a)->shape, DType::f32});
+      Storage out;
+      const TemporaryFolder twice;
+      checkpoint::write_safetensors(twice.path("adapter"), specs, [&](const checkpoint::SafetensorsSpec& spec) {
+        out = Storage(*device, DType::f32, spec.shape);
+        first.read(spec.name == name ? p + a : spec.name, checkpoint::full(spec.shape), out);
+        if (spec.name == name) out.view().data<float>()[0] += change;
+        return out.view();
+      });
+      auto of_both = open_weights(twice.path("adapter"));
+      WeightSources with(base);
+      with.add_adapter(of_both);
+      with.add_adapter(second, "mine");
+      Problems found;
+      check_weights(*model, with, found);
+      EXPECT_EQ(found.size(), change == 0 ? 0u : 1u) << name << "\n" << found.lines();
+      if (change == 0) continue;
+      for (const std::string& both : {name, p + a}) {
+        EXPECT_NE(found.lines().find("'" + both + "'"), std::string::npos) << found.lines();
+      }
+    }
+  }
 
   // A tensor that is no parameter of the model.
   WeightSources wrong(base);

@@ -15,12 +15,21 @@ class TensorNames {
 
   bool has(const std::string& name) const { return std::ranges::binary_search(names_, name); }
 
-  // The first of `prefixes` with which `name` is there; if it is there with none, the first.
+  // The one of `prefixes` with which `name` is there; if it is there with none, the first. If it is there with several,
+  // the one with which most tensors of layers are.
   std::string prefix_of(const std::string& name, std::initializer_list<const char*> prefixes) const {
-    for (const char* prefix : prefixes) {
-      if (has(prefix + name)) return prefix;
+    std::string found = *prefixes.begin();
+    std::ptrdiff_t most = -1;
+    for (const std::string prefix : prefixes) {
+      if (!has(prefix + name)) continue;
+      const auto of_layers = std::ranges::count_if(
+          names_, [&](const std::string& tensor) { return tensor.starts_with(prefix + "layers."); });
+      if (of_layers > most) {
+        most = of_layers;
+        found = prefix;
+      }
     }
-    return *prefixes.begin();
+    return found;
   }
 
  private:

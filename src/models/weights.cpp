@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <set>
 
 #include "base/philox.h"
@@ -51,41 +50,6 @@ void random_box(const Place& place, std::uint64_t seed, const Box& box, Stream& 
 
 void expect_piece(const TensorView& values, std::int64_t count) {
   HAWSER_CHECK(values.elements() == count && values.dense(), "a piece of ", count, " elements in ", values.text());
-}
-
-bool is_ignored(const ModelDescription& description, const std::string& name) {
-  return std::ranges::any_of(description.ignored_tensors, [&](const std::string& pattern) {
-    if (pattern.starts_with('*')) return name.ends_with(pattern.substr(1));
-    if (pattern.ends_with('*')) return name.starts_with(pattern.substr(0, pattern.size() - 1));
-    return name == pattern;
-  });
-}
-
-std::string folder_of(const checkpoint::SafetensorsFolder& folder) {
-  if (folder.names().empty()) return "";
-  const checkpoint::TensorInfo* first = folder.find(folder.names().front());
-  return std::filesystem::path(folder.file_of(*first)).parent_path().string();
-}
-
-bool is_readable(const checkpoint::TensorInfo& info) {
-  for (const char* name : {"F32", "BF16", "F16", "F64"}) {
-    if (std::strcmp(info.type->name, name) == 0) return true;
-  }
-  return false;
-}
-
-bool same_bytes(const checkpoint::SafetensorsFolder& folder, const std::string& a, const std::string& b) {
-  const checkpoint::TensorInfo *first = folder.find(a), *second = folder.find(b);
-  if (first->type != second->type || !(first->shape == second->shape)) return false;
-  constexpr std::int64_t kPiece = std::int64_t{1} << 20;
-  std::vector<std::byte> left(kPiece), right(kPiece);
-  for (std::int64_t at = 0; at < first->bytes; at += kPiece) {
-    const std::int64_t count = std::min(kPiece, first->bytes - at);
-    folder.read_bytes(a, at, left.data(), count);
-    folder.read_bytes(b, at, right.data(), count);
-    if (std::memcmp(left.data(), right.data(), static_cast<std::size_t>(count)) != 0) return false;
-  }
-  return true;
 }
 
 }  // namespace
@@ -140,114 +104,6 @@ std::optional<std::string> WeightSources::Folder::name_in_files(const std::strin
     return found == renamed.end() ? std::nullopt : std::optional(found->second);
   }
   return files->find(prefix + name) == nullptr ? std::nullopt : std::optional(prefix + name);
-}
-
-namespace {
-
-void check_tensor(const HfTensor& tensor, const WeightSources::Place& place, Problems& problems) {
-  const checkpoint::TensorInfo* info = place.files->find(place.name);
-  const std::string& file = place.files->file_of(*info);
-  if (!(info->shape == tensor.file_shape)) {
-    problems.add({.file = file,
-                  .what = place.of_adapter ? "a tensor's shape differs from adapter_config.json and the base model"
-                                           : "a tensor's shape differs from config.json",
-                  .expected = tensor.file_shape.text(),
-                  .got = info->shape.text(),
-                  .at = place.name});
-  }
-  if (!is_readable(*info)) {
-    problems.add({.file = file,
-                  .what = "a tensor has an unsupported dtype",
-                  .expected = "F32, BF16, F16 or F64",
-                  .got = info->type->name,
-                  .at = place.name});
-  }
-}
-
-// Whether a tensor is one expert's: "experts.", a number and a dot are in its name.
-bool is_of_expert(const std::string& name) {
-  const std::string before = ".experts.";
-  const std::size_t at = name.find(before);
-  if (at == std::string::npos) return false;
-  const std::size_t first = at + before.size(), end = name.find_first_not_of("0123456789", first);
-  return end != std::string::npos && end > first && name[end] == '.';
-}
-
-// The tensors of experts that are missing are one problem: a model may have thousands.
-struct MissingExperts {
-  std::int64_t all = 0, missing = 0;
-  std::string first;
-
-  void add_to(Problems& problems, const std::string& folder) const {
-    if (missing == 0) return;
-    problems.add({.file = folder,
-                  .what = "tensors of experts are missing",
-                  .expected = cat(all),
-                  .got = cat(all - missing),
-                  .at = first});
-  }
-};
-
-// Tensors of a folder that are none of the model's; `known` has the model's names.
-void check_others(const ModelDescription& description, const WeightSources::Folder& folder,
-                  const std::set<std::string>& known, Problems& problems) {
-  const std::string head = description.head.output + ".weight", table = description.embedding.table + ".weight";
-  for (const std::string& name : folder.files->names()) {
-    const std::optional<std::string> named = folder.name_in_model(name);
-    const std::string own = named.value_or(name);
-    if (named && (known.contains(own) || is_ignored(description, own))) continue;
-    const checkpoint::TensorInfo* info = folder.files->find(name);
-    if (description.head.tied && own == head && folder.files->find(folder.prefix + table) != nullptr) {
-      if (same_bytes(*folder.files, name, folder.prefix + table)) continue;
-      problems.add({.file = folder.files->file_of(*info),
-                    .what = "the head differs from the embedding it is tied to",
-                    .expected = folder.prefix + table,
-                    .at = name,
-                    .hint = "tie_word_embeddings: false in config.json"});
-      continue;
-    }
-    problems.add({.file = folder.files->file_of(*info),
-                  .what = folder.adapter ? "a tensor is not part of adapter_config.json's adapter of this model"
-                                         : "a tensor is not part of config.json's model",
-                  .got = cat(info->type->name, " ", info->shape.text()),
-                  .at = io::in_quotes(name)});
-  }
-}
-
-}  // namespace
-
-void check_weights(const Model& model, const WeightSources& sources, Problems& problems) {
-  std::set<std::string> known;
-  MissingExperts experts;
-  const std::string folder_name = folder_of(*sources.folders().front().files);
-  for (const HfTensor& tensor : hf_tensors(model)) {
-    known.insert(tensor.name);
-    const bool of_expert = is_of_expert(tensor.name);
-    if (of_expert) ++experts.all;
-    if (const WeightSources::Place place = sources.find(tensor.name); place.files != nullptr) {
-      check_tensor(tensor, place, problems);
-      continue;
-    }
-    const auto& params = model.flat(tensor.flat).params();
-    if (params[static_cast<std::size_t>(tensor.param)].segments[static_cast<std::size_t>(tensor.segment)].may_be_absent)
-      continue;
-    if (of_expert) {
-      if (experts.missing++ == 0) experts.first = tensor.name;
-      continue;
-    }
-    problems.add({.file = folder_name,
-                  .what = "a tensor of the model is missing",
-                  .expected = tensor.file_shape.text(),
-                  .got = "none",
-                  .at = tensor.name,
-                  .hint = tensor.name == model.description().head.output + ".weight"
-                              ? "tie_word_embeddings: true in config.json, if the head is the embedding"
-                              : ""});
-  }
-  experts.add_to(problems, folder_name);
-  for (const WeightSources::Folder& folder : sources.folders()) {
-    check_others(model.description(), folder, known, problems);
-  }
 }
 
 std::vector<SegmentPiece> load_flat(const Model& model, int flat, const WeightSources& sources, std::int64_t begin,

@@ -310,6 +310,73 @@ TEST_F(WeightsTest, AHeadWithABias) {
   }
 }
 
+// Files that have one weight under two names: the same bytes are one weight, others a problem that names both.
+TEST_F(WeightsTest, ASecondNameOfAWeightHasItsBytes) {
+  const auto lines = [&](const std::string& of, const std::string& second, const std::vector<std::string>& parts,
+                         float change) {
+    const auto model = load_model(golden(of));
+    auto source = open_weights(golden(of));
+    const TemporaryFolder folder;
+    std::vector<checkpoint::SafetensorsSpec> specs;
+    for (const std::string& name : source.names()) specs.push_back({name, source.find(name)->shape, DType::f32});
+    std::vector<float> all;
+    for (const std::string& part : parts) {
+      const std::vector<float> values = tensor(source, part);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    all.back() += change;
+    Shape shape = source.find(parts.front())->shape;
+    shape[0] = static_cast<std::int64_t>(all.size()) / (shape.elements() / shape[0]);
+    specs.push_back({second, shape, DType::f32});
+    Storage out;
+    checkpoint::write_safetensors(folder.path("model"), specs, [&](const checkpoint::SafetensorsSpec& spec) {
+      out = Storage(*device_, DType::f32, spec.shape);
+      if (spec.name == second) {
+        std::copy(all.begin(), all.end(), out.view().data<float>());
+      } else {
+        source.read(spec.name, checkpoint::full(spec.shape), out);
+      }
+      return out.view();
+    });
+    auto weights = open_weights(folder.path("model"));
+    Problems problems;
+    const auto again = load_model(folder.path("model"), golden(of));
+    check_weights(*again, weights, problems);
+    return problems.lines();
+  };
+  struct Case {
+    std::string of, second;
+    std::vector<std::string> parts;
+  };
+  const std::string block = "model.layers.0.";
+  const std::vector<Case> cases = {
+      {"gqa", "layers.0.mlp.up_proj.weight", {block + "mlp.up_proj.weight"}},
+      {"gqa", "embed_tokens.weight", {"model.embed_tokens.weight"}},
+      {"gqa", "module._orig_mod." + block + "mlp.up_proj.weight", {block + "mlp.up_proj.weight"}},
+      {"gqa", block + "_orig_mod.mlp.up_proj.weight", {block + "mlp.up_proj.weight"}},
+      {"gqa", "_fsdp_wrapped_module.lm_head.weight", {"lm_head.weight"}},
+      {"gqa", "model.lm_head.weight", {"lm_head.weight"}},
+      {"gqa", "embed_out.weight", {"lm_head.weight"}},
+      {"tied", "module.lm_head.weight", {"model.embed_tokens.weight"}},
+      {"gqa",
+       block + "self_attn.qkv_proj.weight",
+       {block + "self_attn.q_proj.weight", block + "self_attn.k_proj.weight", block + "self_attn.v_proj.weight"}},
+      {"gqa", block + "mlp.gate_up_proj.weight", {block + "mlp.gate_proj.weight", block + "mlp.up_proj.weight"}},
+  };
+  for (const Case& one : cases) {
+    EXPECT_EQ(lines(one.of, one.second, one.parts, 0), "") << one.second;
+    const std::string line = lines(one.of, one.second, one.parts, 1);
+    EXPECT_NE(line.find("two tensors are the same weight of the model, with other values"), std::string::npos) << line;
+    EXPECT_NE(line.find("at '" + one.second + "'"), std::string::npos) << line;
+    for (const std::string& part : one.parts) EXPECT_NE(line.find("'" + part + "'"), std::string::npos) << line;
+    EXPECT_EQ(line.find('\n'), std::string::npos) << line;
+  }
+  // A part of the weight is no second name of it.
+  EXPECT_NE(lines("gqa", block + "mlp.gate_up_proj.weight", {block + "mlp.gate_proj.weight"}, 0), "");
+  EXPECT_NE(lines("gqa", "another.weight", {"model.norm.weight"}, 0).find("not part of config.json's model"),
+            std::string::npos);
+}
+
 TEST_F(WeightsTest, WhatDoesNotFitTheModelIsReportedAllAtOnce) {
   const auto model = load_model(golden("tied"));
   auto source = open_weights(golden("tied"));

@@ -11,6 +11,7 @@
 #include "base/testing/temporary_folder.h"
 #include "base/testing/test_paths.h"
 #include "models/families.h"
+#include "models/tensor_names.h"
 #include "models/weights.h"
 
 namespace hawser::models {
@@ -28,6 +29,16 @@ inline std::vector<std::string> golden_names() {
 inline std::unique_ptr<Model> load_model(const std::string& path) {
   Problems problems;
   ModelDescription description = read_description(path, problems);
+  EXPECT_EQ(problems.lines(), "");
+  return std::make_unique<Model>(std::move(description));
+}
+
+// As a folder of these weights with the config of another.
+inline std::unique_ptr<Model> load_model(const std::string& weights, const std::string& config) {
+  Problems problems;
+  const auto folder = checkpoint::SafetensorsFolder::open(weights, problems);
+  const TensorNames names(folder ? folder->names() : std::vector<std::string>());
+  ModelDescription description = read_description(config, problems, &names);
   EXPECT_EQ(problems.lines(), "");
   return std::make_unique<Model>(std::move(description));
 }
