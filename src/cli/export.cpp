@@ -49,6 +49,7 @@ int export_model(const ExportOptions& options) {
                                                     .merge = options.merge},
                                                    skipped);
   if (!skipped.empty()) print("skipped: ", skipped.lines());
+  if (!done.notes.empty()) print("note: ", done.notes.lines());
   if (options.common.json) {
     nlohmann::ordered_json json;
     json[of_model ? "model" : "checkpoint"] = done.source;

@@ -77,8 +77,8 @@ void suggest_chat(const OpenGeneration& input, bool empty) {
   const auto is_text = [](const generate::Prompt& prompt) { return !prompt.text.empty() && !prompt.chat; };
   if (input.tokenizer == nullptr || !std::ranges::any_of(input.prompts, is_text)) return;
   Problems ignored;
-  const std::string stored = engine::stored_chat_template(input.open.recipe);
-  if (text::chat::open_chat_template(stored, input.open.tokenizer, "", "", ignored) == nullptr) return;
+  const std::string wanted = engine::chat_template_of(input.open);
+  if (text::chat::open_chat_template(wanted, input.open.tokenizer, "", "", ignored) == nullptr) return;
   print("", cat(empty ? "the model answered nothing: " : "",
                 "a text prompt does not apply the chat template that this model has; --chat and prompts with "
                 "\"messages\" do"));

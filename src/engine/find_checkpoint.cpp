@@ -31,6 +31,9 @@ CheckpointMetadata read_metadata(const checkpoint::Checkpoint& checkpoint) {
                      .expected = "a model's config in its meta",
                      .hint = "a checkpoint that hawser fit wrote"});
   }
+  if (const auto turns = json.find("conversations"); turns != json.end() && turns->is_boolean()) {
+    metadata.conversations = turns->get<bool>();
+  }
   if (!json.contains("recipe")) return metadata;
   metadata.recipe = json["recipe"].dump();
   const auto precision = json["recipe"].value("/precision/compute"_json_pointer, nlohmann::json());

@@ -19,10 +19,11 @@ struct CheckpointMetadata {
   std::int64_t step = 0;
   std::string recipe;  // JSON text
   std::string config;
-  std::string base_model;     // RunState::base_model
-  std::string base;           // RunState::base
-  std::string tokenizer;      // folder or file: the checkpoint's own, or its origin; "": none
-  DType stored = DType::f32;  // dtype of exported weights: bf16 if the run computed in it
+  std::string base_model;                  // RunState::base_model
+  std::string base;                        // RunState::base
+  std::string tokenizer;                   // folder or file: the checkpoint's own, or its origin; "": none
+  std::optional<bool> conversations = {};  // RunState::conversations
+  DType stored = DType::f32;               // dtype of exported weights: bf16 if the run computed in it
 };
 // UserError if the checkpoint was not written by a run.
 CheckpointMetadata read_metadata(const checkpoint::Checkpoint& checkpoint);

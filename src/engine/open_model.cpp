@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -139,13 +140,22 @@ void check_attached(const checkpoint::Checkpoint& checkpoint, Problems& problems
   }
 }
 
-// Two adapters that have the same module in full would replace each other's.
+// Two adapters that have the same module in full would replace each other's, whatever their files call it.
 void check_modules(const std::vector<OpenAdapter>& adapters, Problems& problems) {
-  std::set<std::string> seen;
+  struct Seen {
+    const OpenAdapter* adapter;
+    std::string name;
+  };
+  std::map<std::string, Seen> seen;  // by the model's name
   for (const OpenAdapter& adapter : adapters) {
     for (const std::string& name : adapter.weights.names()) {
-      if (models::is_lora_tensor(name) || seen.insert(name).second) continue;
-      problems.add({.file = adapter.folder, .what = "two adapters have the same module in full", .got = name});
+      if (models::is_lora_tensor(name)) continue;
+      const std::string own = models::name_of_peft(name, adapter.lora.name).value_or(name);
+      const auto [first, is_new] = seen.emplace(own, Seen{&adapter, name});
+      if (is_new || first->second.adapter == &adapter) continue;
+      problems.add({.file = adapter.folder,
+                    .what = "two adapters have the same module in full",
+                    .got = name == first->second.name ? name : cat(first->second.name, " and ", name)});
       return;
     }
   }
@@ -174,6 +184,31 @@ void check_complete(const models::Model& model, const std::vector<OpenAdapter>& 
                 .at = first});
 }
 
+// Whether a folder has a chat template. One that cannot be used counts: its error is reported where it is opened.
+bool has_template(const std::string& folder) {
+  Problems unusable;
+  return text::chat::open_chat_template("", folder, "", "", unusable) != nullptr || !unusable.empty();
+}
+
+// What comes with the model beside its weights: from the last adapter that has it, otherwise from the model's folder.
+void find_files_beside(const std::string& path, OpenModel& open, Problems& problems) {
+  if (io::is_folder(path)) open.tokenizer = tokenizer_file(path);
+  std::string templates;
+  for (const OpenAdapter& adapter : open.adapters) {
+    if (std::string own = tokenizer_file(adapter.folder); !own.empty()) open.tokenizer = std::move(own);
+    if (has_template(adapter.folder)) templates = adapter.folder;
+  }
+  if (!open.adapters.empty()) {
+    if (templates.empty() && io::is_folder(path) && has_template(path)) templates = path;
+    if (templates != std::filesystem::path(open.tokenizer).parent_path().string()) open.templates = templates;
+  }
+  if (!open.model) return;
+  open.special = models::read_special_tokens(path, problems);
+  for (const OpenAdapter& adapter : open.adapters) {
+    models::read_special_tokens_of_adapter(adapter.folder, open.special, problems);
+  }
+}
+
 OpenModel open_folder(const std::string& path, Problems& problems, const ModelChanges& changes,
                       const std::vector<std::string>& adapters) {
   const std::size_t before = problems.size();
@@ -196,8 +231,7 @@ OpenModel open_folder(const std::string& path, Problems& problems, const ModelCh
     models::check_weights(*open.model, sources_of(open), problems);
     check_complete(*open.model, open.adapters, problems);
   }
-  if (io::is_folder(path)) open.tokenizer = tokenizer_file(path);
-  if (open.model) open.special = models::read_special_tokens(path, problems);
+  find_files_beside(path, open, problems);
   return open;
 }
 
@@ -271,6 +305,11 @@ std::string stored_chat_template(const std::string& recipe) {
   if (!stored.is_object()) return "";
   const auto name = stored.value(nlohmann::json::json_pointer("/data/chat_template"), nlohmann::json());
   return name.is_string() && text::chat::is_named(name.get<std::string>()) ? name.get<std::string>() : "";
+}
+
+std::string chat_template_of(const OpenModel& open) {
+  std::string stored = stored_chat_template(open.recipe);
+  return stored.empty() ? open.templates : stored;
 }
 
 }  // namespace hawser::engine

@@ -36,6 +36,7 @@ struct OpenModel {
   std::optional<models::LoraConfig> lora;  // of the checkpoint's run: an adapter that it trains
   std::string recipe;                      // of the checkpoint's run: JSON text with every key; "" for other models
   std::string tokenizer;                   // path of a tokenizer.json; "": none
+  std::string templates;                   // folder of the chat template; "": that of the tokenizer
   models::SpecialTokens special;
   Problems skipped;  // newer checkpoints that are incomplete
 };
@@ -65,7 +66,8 @@ std::string frozen_identity(const OpenModel& open);
 // Opens a Hugging Face folder, a checkpoint or a run's folder in the same way, with special tokens and tokenizer. If
 // the checkpoint's run trains an adapter, the model has it, and its base model is opened, too: RunState::base_model.
 // `adapters`: folders of PEFT, for a Hugging Face folder only; they add up. Only adapters and their modules_to_save are
-// trainable in the model then.
+// trainable in the model then. Tokenizer, chat template and generation_config.json are, each, those of the last adapter
+// that has them, otherwise the model's.
 OpenModel open_trained_model(const std::string& path, Problems& problems, const ModelChanges& changes = {},
                              const std::vector<std::string>& adapters = {});
 
@@ -80,5 +82,9 @@ std::unique_ptr<text::Tokenizer> tokenizer_of_model(const std::string& model_fol
 // data.chat_template of a run's recipe (OpenModel::recipe) if it is a built-in name; otherwise "": a file name is
 // relative to a recipe that may not be on this machine.
 std::string stored_chat_template(const std::string& recipe);
+
+// What text::chat::open_chat_template takes for a model that was opened, with its tokenizer: the run's stored template,
+// a folder, or "" for the one in the tokenizer's folder.
+std::string chat_template_of(const OpenModel& open);
 
 }  // namespace hawser::engine

@@ -71,6 +71,7 @@ std::string to_json(const RunState& state) {
   if (state.initial_validation_loss) json["initial_validation_loss"] = *state.initial_validation_loss;
   if (!state.unfinished_evaluation.empty()) json["unfinished_evaluation"] = state.unfinished_evaluation;
   if (!state.validation.empty()) json["validation"] = io::parse_own_json<io::OrderedJson>(state.validation);
+  if (state.conversations) json["conversations"] = *state.conversations;
   if (!state.gemm_algorithms.empty()) json["gemm_algorithms"] = state.gemm_algorithms;
   return json.dump();
 }
@@ -116,6 +117,8 @@ RunState run_state_of(const std::string& text) {
             .initial_validation_loss = loss("initial_validation_loss"),
             .unfinished_evaluation = json.value("unfinished_evaluation", ""),
             .validation = json.contains("validation") ? json.at("validation").dump() : "",
+            .conversations =
+                json.contains("conversations") ? std::optional(json.at("conversations").get<bool>()) : std::nullopt,
             // "products" in checkpoints of version 0.1
             .gemm_algorithms = json.value("gemm_algorithms", json.value("products", ""))};
   } catch (const nlohmann::json::exception& wrong) {

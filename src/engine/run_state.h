@@ -50,6 +50,9 @@ struct RunState {
   // What these losses are means of: the data's identity and all settings that select or split sequences, as JSON; ""
   // without validation data, or before version 0.2. Losses are comparable where this is equal.
   std::string validation;
+  // Whether the training data have turns of conversations (train/turns.h), in this run or before it was resumed. nullopt:
+  // unknown, of an earlier version.
+  std::optional<bool> conversations;
   // Algorithms of the GEMMs (ops::gemm_choices). A resumed run uses the same, so that it gives the same bits.
   std::string gemm_algorithms;  // "": none, as on the CPU
   // The tokenizer's files, which a resumed run compares with its own, and generation_config.json, copied into the

@@ -25,6 +25,7 @@ TEST(RunState, ComesBackAsItWasWritten) {
                        .tokenizer = "a/tokenizer.json",
                        .base = "0123456789abcdef",
                        .unfinished_evaluation = R"({"step":7,"loss":2.5})",
+                       .conversations = true,
                        .gemm_algorithms = "cublasLt 130100 on NVIDIA H200\n1 2 3\n# 4 x 5 x 6: ours\n"};
   const RunState back = run_state_of(to_json(state));
   EXPECT_EQ(back.step, 7);
@@ -38,6 +39,8 @@ TEST(RunState, ComesBackAsItWasWritten) {
   EXPECT_EQ(back.kept, state.kept);
   EXPECT_EQ(back.recipe, state.recipe);
   EXPECT_EQ(back.unfinished_evaluation, state.unfinished_evaluation);
+  EXPECT_EQ(back.conversations, true);
+  EXPECT_EQ(run_state_of(to_json({.recipe = "{}"})).conversations, std::nullopt);
   EXPECT_EQ(back.gemm_algorithms, state.gemm_algorithms);
   EXPECT_EQ(back.data, "");
   EXPECT_EQ(back.base, state.base);

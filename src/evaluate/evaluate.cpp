@@ -88,6 +88,7 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
                        .gradient_norms = request.gradient_norms};
   input.open = engine::open_trained_model(request.model, problems, engine::changes_for_evaluation(), request.adapters);
   lay_under(input.open.recipe, request, data);
+  if (data.chat_template.empty()) data.chat_template = input.open.templates;
   input.across_documents = data.across_documents;
   // Without the model, it is unknown whether its run has one.
   const bool has_length = request.sequence_length > 0;

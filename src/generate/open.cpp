@@ -11,8 +11,8 @@
 namespace hawser::generate {
 namespace {
 
-void add(std::vector<std::int64_t>& ends, const std::optional<std::int64_t>& id) {
-  if (id && std::find(ends.begin(), ends.end(), *id) == ends.end()) ends.push_back(*id);
+void add(std::vector<std::int64_t>& ends, std::int64_t id) {
+  if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
 }
 
 // The special tokens among the stop texts: the text of an answer does not have them. Adds problems.
@@ -247,7 +247,7 @@ std::optional<OpenGeneration> read(const GenerateRequest& request, Problems& pro
   }
   if (input.tokenizer != nullptr) input.stop_tokens = stop_tokens(request.stops, *input.tokenizer, problems);
   const std::string wanted =
-      request.chat_template.empty() ? engine::stored_chat_template(input.open.recipe) : request.chat_template;
+      request.chat_template.empty() ? engine::chat_template_of(input.open) : request.chat_template;
   Problems without;
   std::shared_ptr<const text::chat::ChatTemplate> chat_template;
   if (input.tokenizer != nullptr && (request.chat || !request.prompts.empty())) {
@@ -261,7 +261,7 @@ std::optional<OpenGeneration> read(const GenerateRequest& request, Problems& pro
   add_new(found, problems);
   if (problems.size() != before) return std::nullopt;
   input.turns = input.ends;
-  add(input.turns, input.encoder->end_of_turn());
+  for (const std::int64_t id : input.encoder->turn_ends()) add(input.turns, id);
   return input;
 }
 

@@ -13,6 +13,7 @@
 #include "prepare/json_line.h"
 #include "prepare/open_lines.h"
 #include "prepare/sources.h"
+#include "text/chat/turn_ends.h"
 
 namespace hawser::generate {
 
@@ -122,24 +123,14 @@ Value message(const std::string& role, const std::string& content) {
   return dict;
 }
 
-std::optional<std::int64_t> PromptEncoder::end_of_turn() const {
-  if (template_ == nullptr || tokenizer_ == nullptr) return std::nullopt;
-  try {
-    const text::chat::Rendered rendered =
-        template_->render({.messages = List{message("user", "a"), message("assistant", "b")}, .tools = {}});
-    if (rendered.contents.size() == 2 && rendered.contents[1]) {
-      std::vector<std::int32_t> ids;
-      tokenizer_->encode_conversation(rendered.text.substr(rendered.contents[1]->end), ids);
-      for (const std::int32_t id : ids) {
-        if (tokenizer_->decode_bytes({&id, 1}, true).empty() && !tokenizer_->decode_bytes({&id, 1}).empty()) return id;
-      }
-    }
-  } catch (const text::chat::TemplateError&) {
-    // The template rejects this conversation; its eos_token may still end a turn.
-  }
+std::vector<std::int64_t> PromptEncoder::turn_ends() const {
+  if (template_ == nullptr || tokenizer_ == nullptr) return {};
+  const std::vector<std::int32_t> ids = text::chat::turn_ends(*template_, *tokenizer_);
+  if (!ids.empty()) return {ids.begin(), ids.end()};
+  // The template may end another turn with its eos_token.
   const std::string token = template_->eos_token();
   const auto id = token.empty() ? std::nullopt : tokenizer_->id_of(token);
-  return id ? std::optional<std::int64_t>(*id) : std::nullopt;
+  return id ? std::vector<std::int64_t>{*id} : std::vector<std::int64_t>();
 }
 
 namespace {

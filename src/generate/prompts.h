@@ -47,9 +47,9 @@ class PromptEncoder {
 
   const text::chat::ChatTemplate* chat_template() const { return template_.get(); }
   std::int64_t vocabulary() const { return vocabulary_; }
-  // The token that ends an answer of a conversation in the template: the first special token after an assistant's
-  // message, or the template's eos_token. nullopt if there is no template or no such token.
-  std::optional<std::int64_t> end_of_turn() const;
+  // The tokens that end an answer of a conversation: text::chat::turn_ends, or the template's eos_token if there is none.
+  // Empty if there is no template or no such token.
+  std::vector<std::int64_t> turn_ends() const;
 
  private:
   bool has_tokenizer(const PromptPlace& place, Problems& problems) const;

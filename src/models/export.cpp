@@ -34,8 +34,11 @@ std::string plain_tokenizer_config(const Model& model) {
              model.description().max_position, ",\n  \"clean_up_tokenization_spaces\": false\n}\n");
 }
 
-void add_tokenizer(const Model& model, const std::vector<checkpoint::Attachment>& files,
+}  // namespace
+
+void add_tokenizer(const Model& model, const std::vector<checkpoint::Attachment>& all,
                    checkpoint::SafetensorsWriter& writer) {
+  const std::vector<checkpoint::Attachment> files = with_one_chat_template(all);
   bool described = false, is_json = false;
   const std::string more = cat(kMoreTemplates, ".");
   for (const auto& [name, text] : files) {
@@ -50,8 +53,6 @@ void add_tokenizer(const Model& model, const std::vector<checkpoint::Attachment>
   }
   if (is_json && !described) writer.add_file("tokenizer_config.json", plain_tokenizer_config(model));
 }
-
-}  // namespace
 
 std::vector<checkpoint::Attachment> tokenizer_files(const std::string& from) {
   namespace fs = std::filesystem;

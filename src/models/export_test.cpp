@@ -1,4 +1,7 @@
 // Exported folders hold the model, and the tokenizer's files.
+#include <map>
+
+#include "io/json.h"
 #include "models/testing/weights_fixture.h"
 
 namespace hawser::models {
@@ -77,6 +80,54 @@ TEST_F(ExportTest, Bf16RoundsAndFilesOfTheTokenizerComeAlong) {
   options.tokenizer = tokenizer_files(folder.path("from"));
   export_folder(folder.path("out"), *model, source(weights), options);
   EXPECT_EQ(read_file(folder.path("out/tokenizer_config.json")), "{\"own\": true}");
+}
+
+TEST(ExportFiles, TheEndOfTurnIsAddedToTheTokensThatEndAText) {
+  const auto added = [](const std::string& generation, const std::string& config, std::int64_t end = 9) {
+    std::vector<checkpoint::Attachment> files{{"tokenizer.json", "{}"}};
+    if (!generation.empty()) files.push_back({"generation_config.json", generation});
+    files = with_end_token(std::move(files), config, end);
+    EXPECT_EQ(files.size(), 2u);
+    EXPECT_EQ(files.front().text, "{}");
+    return files.back().text;
+  };
+  EXPECT_EQ(added(R"({"eos_token_id": 2, "top_p": 0.90})", "{}"), R"({"eos_token_id": [2, 9], "top_p": 0.90})");
+  EXPECT_EQ(added(R"({"eos_token_id":[2,3]})", R"({"eos_token_id": 4})"), R"({"eos_token_id":[2, 3, 9]})");
+  for (const std::string there : {R"({"eos_token_id":[2,9]})", R"({"eos_token_id":9})"})
+    EXPECT_EQ(added(there, "{}"), there);
+  EXPECT_EQ(added(R"({"eos_token_id": null})", R"({"eos_token_id": [4, 5]})"), R"({"eos_token_id": [4, 5, 9]})");
+  EXPECT_EQ(added(R"({"top_k": 1})", R"({"eos_token_id": 9})"), R"({"top_k": 1, "eos_token_id": [9]})");
+  // A new file has what transformers would otherwise read in config.json.
+  EXPECT_EQ(
+      io::Json::parse(added("", R"({"eos_token_id": null, "bos_token_id": 0, "pad_token_id": null, "top_k": 7})")),
+      io::Json::parse(R"({"bos_token_id": 0, "eos_token_id": [9], "top_k": 7})"));
+  EXPECT_THROW(added("[]", "{}"), UserError);
+  EXPECT_THROW(added("{", "{}"), UserError);
+}
+
+TEST(ExportFiles, OneChatTemplate) {
+  using Files = std::map<std::string, std::string>;
+  const auto one = [](const Files& from) {
+    std::vector<checkpoint::Attachment> files;
+    for (const auto& [name, text] : from) files.push_back({name, text});
+    Files out;
+    for (const auto& [name, text] : with_one_chat_template(std::move(files))) out.emplace(name, text);
+    return out;
+  };
+  const std::string config = "tokenizer_config.json", jinja = "chat_template.jinja",
+                    of_processor = "chat_template.json", more = "additional_chat_templates.tool_use.jinja";
+  const std::string with = R"({"a": 1.0, "chat_template": "x", "b": 2})", without = R"({"a": 1.0, "b": 2})";
+  EXPECT_EQ(one({{config, with}, {jinja, "y"}, {more, "z"}}), Files({{config, without}, {jinja, "y"}, {more, "z"}}));
+  EXPECT_EQ(one({{config, with}, {jinja, "x"}, {of_processor, "{}"}}), Files({{config, without}, {jinja, "x"}}));
+  EXPECT_EQ(one({{config, with}, {more, "z"}, {of_processor, "{}"}}), Files({{config, with}}));
+  const std::string list = R"({"chat_template": [{"name": "default", "template": "x"}]})";
+  EXPECT_EQ(one({{config, list}}), Files({{config, list}}));
+  EXPECT_EQ(one({{config, list}, {jinja, "y"}}), Files({{config, "{}"}, {jinja, "y"}}));
+  for (const Files& as_is :
+       {Files{{of_processor, "{}"}, {"tokenizer.json", "{}"}}, Files{{config, without}, {more, "z"}},
+        Files{{config, "no JSON"}, {jinja, "y"}}, Files{{config, without}, {jinja, "y"}}}) {
+    EXPECT_EQ(one(as_is), as_is);
+  }
 }
 
 TEST_F(ExportTest, ASourceThatFailsLeavesNothing) {

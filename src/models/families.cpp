@@ -192,6 +192,7 @@ void add_generation_config(const std::filesystem::path& folder, SpecialTokens& t
   const auto json = read_object(file, problems);
   add_ids(json, file, tokens, problems);
   if (!json) return;
+  tokens.not_applied.clear();
   for (const auto& [key, none] : kChoosingKeys) {
     const auto found = json->find(key);
     if (found == json->end() || found->empty()) continue;  // null is empty
@@ -207,6 +208,10 @@ SpecialTokens read_special_tokens(const std::string& path, Problems& problems) {
   add_ids(read_object(file, problems), file, tokens, problems);
   add_generation_config(std::filesystem::path(file).parent_path(), tokens, problems);
   return tokens;
+}
+
+void read_special_tokens_of_adapter(const std::string& folder, SpecialTokens& tokens, Problems& problems) {
+  add_generation_config(folder, tokens, problems);
 }
 
 SpecialTokens describe_special_tokens(const std::string& config, const std::string& folder, Problems& problems) {

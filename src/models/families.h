@@ -46,6 +46,9 @@ struct SpecialTokens {
 };
 SpecialTokens read_special_tokens(const std::string& folder_or_config_json, Problems& problems);
 
+// Those of an adapter's folder: its generation_config.json, if it has one, takes the place of the model's.
+void read_special_tokens_of_adapter(const std::string& folder, SpecialTokens& tokens, Problems& problems);
+
 // As read_special_tokens, from the text of a config.json and the generation_config.json in `folder`, if there is one.
 SpecialTokens describe_special_tokens(const std::string& config, const std::string& folder, Problems& problems);
 

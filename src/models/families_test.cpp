@@ -266,6 +266,15 @@ TEST(Families, SpecialTokens) {
                    "bad_words_ids": null, "begin_suppress_tokens": [0], "do_sample": true, "temperature": 0.6})");
   EXPECT_EQ(read_special_tokens(path, problems).not_applied,
             (std::vector<std::string>{"repetition_penalty", "begin_suppress_tokens"}));
+  // An adapter's file takes the place of the model's.
+  tokens = read_special_tokens(path, problems);
+  read_special_tokens_of_adapter(folder.path("none"), tokens, problems);
+  EXPECT_EQ(tokens.ends, std::vector<std::int64_t>{2});
+  folder.write("adapter/generation_config.json", R"({"eos_token_id": [2, 9], "num_beams": 2})");
+  read_special_tokens_of_adapter(folder.path("adapter"), tokens, problems);
+  EXPECT_EQ(tokens.ends, (std::vector<std::int64_t>{2, 9}));
+  EXPECT_EQ(tokens.begin, 1);
+  EXPECT_EQ(tokens.not_applied, std::vector<std::string>{"num_beams"});
   EXPECT_EQ(problems.lines(), "");
   folder.write("config.json", R"({"eos_token_id": "</s>"})");
   read_special_tokens(folder.path(), problems);

@@ -6,6 +6,8 @@
 #include "checkpoint/boxes.h"
 #include "checkpoint/formats/safetensors_writer.h"
 #include "device/device.h"
+#include "io/json.h"
+#include "io/json_text.h"
 #include "models/file_form.h"
 #include "models/lora.h"
 
@@ -30,6 +32,19 @@ std::string inserted_name(std::string after) {
   const std::string weight = ".weight";
   if (after.ends_with(weight)) after.resize(after.size() - weight.size());
   return after.empty() ? "" : after.substr(1);
+}
+
+// A folder without a model has no config.json that tells transformers the class of the tokenizer.
+std::vector<checkpoint::Attachment> with_tokenizer_class(std::vector<checkpoint::Attachment> files) {
+  const auto is_json = [](const checkpoint::Attachment& file) { return file.name == "tokenizer.json"; };
+  if (std::ranges::none_of(files, is_json)) return files;
+  for (checkpoint::Attachment& file : files) {
+    if (file.name != "tokenizer_config.json") continue;
+    const io::Json config = io::json_or_null(file.text);
+    if (!config.is_object() || config.contains("tokenizer_class") || config.contains("auto_map")) continue;
+    file.text = io::with_value(file.text, "tokenizer_class", "\"PreTrainedTokenizerFast\"");
+  }
+  return files;
 }
 
 }  // namespace
@@ -79,6 +94,7 @@ void export_adapter(const std::string& folder, const Model& model, const StateSo
   checkpoint::SafetensorsWriter writer(
       folder, std::move(specs), {.max_shard_bytes = INT64_MAX, .replace = options.replace, .name = "adapter_model"});
   writer.add_file("adapter_config.json", options.config);
+  add_tokenizer(model, with_tokenizer_class(options.tokenizer), writer);
   const auto device = make_cpu_device();
   for (const HfTensor& tensor : tensors) {
     const std::int64_t rows = tensor.file_shape[0], row = tensor.shape.elements() / std::max<std::int64_t>(1, rows);

@@ -25,14 +25,15 @@ std::optional<std::string> name_of_peft(const std::string& file_name, const std:
 std::string peft_name(const std::string& name, const std::string& adapter);
 
 struct AdapterExportOptions {
-  DType stored = DType::f32;  // or bf16
-  std::string adapter;        // AdapterConfig::name of the adapter that is written
-  std::string config;         // text of adapter_config.json
-  bool replace = false;       // replace an earlier export in the folder
+  DType stored = DType::f32;                           // or bf16
+  std::string adapter;                                 // AdapterConfig::name of the adapter that is written
+  std::string config;                                  // text of adapter_config.json
+  std::vector<checkpoint::Attachment> tokenizer = {};  // its files, and generation_config.json
+  bool replace = false;                                // replace an earlier export in the folder
 };
 
-// Writes a folder with the trainable tensors alone, under PEFT's names, and adapter_config.json, atomically. Adapters
-// of other names are not written. InternalError if nothing is trainable; UserError if writing fails.
+// Writes a folder with the trainable tensors alone, under PEFT's names, adapter_config.json and the tokenizer's files,
+// atomically. Adapters of other names are not written. InternalError if nothing is trainable; UserError if writing fails.
 void export_adapter(const std::string& folder, const Model& model, const StateSource& source,
                     const AdapterExportOptions& options);
 

@@ -20,6 +20,10 @@
 #include "nn/flat_pieces.h"
 #include "tensor/named_state.h"
 
+namespace hawser::checkpoint {
+class SafetensorsWriter;
+}
+
 namespace hawser::models {
 
 using nn::gap_pieces;
@@ -52,8 +56,9 @@ class WeightSources {
   struct Folder {
     checkpoint::SafetensorsFolder* files;
     std::string prefix;
-    std::optional<std::string> adapter = {};                    // of PEFT
-    std::unordered_map<std::string, std::string> renamed = {};  // of PEFT: the file's names by the model's
+    std::optional<std::string> adapter = {};  // of PEFT
+    // Of PEFT: the file's names by the model's. Of several names of one tensor, the first in order.
+    std::unordered_map<std::string, std::string> renamed = {};
     // The model's name of a tensor of the files; empty if it cannot be one.
     std::optional<std::string> name_in_model(const std::string& name) const;
     // The inverse, if the files have the tensor.
@@ -76,8 +81,8 @@ class WeightSources {
 
 // `model` has all experts. Adds a problem for every tensor that is missing, unless Segment::may_be_absent, but one for
 // all tensors of experts; that has another shape, or a dtype that is not supported (F32, BF16, F16 and F64 are); and
-// for every tensor that the model does not have. Exceptions: ModelDescription::ignored_tensors, and, in a tied model,
-// an lm_head.weight that is bitwise equal to the embedding.
+// for every tensor that the model does not have. Exceptions: ModelDescription::ignored_tensors, and a tensor that is
+// one of the model's a second time (models/tensor_aliases.h, or another of PEFT's names), if it is bitwise equal to it.
 void check_weights(const Model& model, const WeightSources& sources, Problems& problems);
 
 // Fills `values` [count] (float32 or bf16, dense, cpu) with the piece of the model's flat `flat`. Reads only the bytes
@@ -102,12 +107,24 @@ std::vector<checkpoint::Attachment> tokenizer_files(const std::string& folder_or
 // Whether it is the name of a chat template among them.
 bool is_chat_template_file(const std::string& name);
 
+// The files with the chat template that training and transformers read, in one place: chat_template.jinja if it is
+// there, and then tokenizer_config.json has none; otherwise tokenizer_config.json's, and then there are no
+// additional_chat_templates. Other bytes of tokenizer_config.json stay. Without either, the files as they are.
+std::vector<checkpoint::Attachment> with_one_chat_template(std::vector<checkpoint::Attachment> files);
+
 // Adds the generation_config.json in a folder, or in the folder of a file, if there is one and the files have none.
 constexpr const char* kGenerationConfigFile = "generation_config.json";
 void add_generation_config(const std::string& folder_or_file, std::vector<checkpoint::Attachment>& files);
 
 // Whether a model is read from files of this name in its folder: weights, config and tokenizer.
 bool is_model_file(const std::string& name);
+
+// The files with `end`, the end of turn of conversations, among the eos_token_id of generation_config.json; other bytes
+// of it stay. Without the file, or without the key in it, the ids are those of `config`, the text of config.json, and
+// `end`; a new file also has the other keys of config.json that transformers then reads for generation. UserError if
+// one of both texts is no JSON object.
+std::vector<checkpoint::Attachment> with_end_token(std::vector<checkpoint::Attachment> files, const std::string& config,
+                                                   std::int64_t end);
 
 struct ExportOptions {
   DType stored = DType::bf16;                     // or f32
@@ -129,5 +146,10 @@ StateSource read_weights(const Model& model, const WeightSources& sources);
 constexpr std::int64_t kExportElements = std::int64_t{16} << 20;
 void export_folder(const std::string& folder, const Model& model, const StateSource& source,
                    const ExportOptions& options);
+
+// Adds the tokenizer's files, with_one_chat_template, to an export, and a tokenizer_config.json if a tokenizer.json has
+// none.
+void add_tokenizer(const Model& model, const std::vector<checkpoint::Attachment>& files,
+                   checkpoint::SafetensorsWriter& writer);
 
 }  // namespace hawser::models

@@ -9,12 +9,15 @@
 #include "engine/open_model.h"
 #include "engine/output_place.h"
 #include "io/files.h"
+#include "io/json.h"
 #include "models/families.h"
 #include "models/lora.h"
 #include "models/merge_adapters.h"
 #include "models/peft.h"
 #include "models/peft_config.h"
 #include "models/weights.h"
+#include "text/chat/chat_template.h"
+#include "text/chat/turn_ends.h"
 #include "text/tokenizers/tokenizer.h"
 
 namespace hawser::train {
@@ -89,6 +92,41 @@ std::vector<checkpoint::Attachment> tokenizer_or_none(const checkpoint::Checkpoi
   }
 }
 
+// Whether the run was trained on conversations. An earlier version did not store it: with a template of the recipe, it
+// probably was.
+bool is_of_conversations(const engine::CheckpointMetadata& metadata) {
+  if (metadata.conversations) return *metadata.conversations;
+  const auto recipe = io::json_or_null(metadata.recipe);
+  const nlohmann::json::json_pointer key("/data/chat_template");
+  return recipe.is_object() && recipe.value(key, nlohmann::json()).is_string() && recipe.at(key) != "";
+}
+
+// The files with the end of turn of a run that was trained on conversations. If there is no such token, the files as
+// they are, and a note.
+std::vector<checkpoint::Attachment> with_end_of_turn(std::vector<checkpoint::Attachment> files,
+                                                     const engine::CheckpointMetadata& metadata, Problems& notes) {
+  if (files.empty() || !is_of_conversations(metadata)) return files;
+  try {
+    Problems unusable;
+    const auto chat_template = text::chat::open_chat_template(engine::stored_chat_template(metadata.recipe),
+                                                              metadata.tokenizer, "", "", unusable);
+    if (chat_template == nullptr) {
+      notes.add(unusable);
+      return files;
+    }
+    const auto tokenizer = text::load_tokenizer(metadata.tokenizer);
+    const std::vector<std::int32_t> ends = text::chat::turn_ends(*chat_template, *tokenizer);
+    if (!ends.empty()) return models::with_end_token(files, metadata.config, ends.back());
+    notes.add({.file = chat_template->file(),
+               .what = "the chat template ends a turn with no single token, so generation_config.json has no token "
+                       "that ends an answer",
+               .hint = "a stop text where the model is used"});
+  } catch (const UserError& error) {
+    notes.add_lines(error.what());
+  }
+  return files;
+}
+
 // The states of a checkpoint, and what it does not have from weights.
 models::StateSource states_of(checkpoint::Checkpoint& checkpoint, models::StateSource weights) {
   return [&checkpoint, weights = std::move(weights)](const std::vector<NamedState>& wanted) {
@@ -140,12 +178,19 @@ void write_adapter(const ExportRequest& request, checkpoint::Checkpoint& checkpo
   models::add_lora(description, lora, models::stored_place(checkpoint.folder()), problems);
   problems.throw_if_any();
   const models::Model model(std::move(description), models::train_lora(nn::common_domain, lora.modules_to_save));
+  // An adapter is complete without its tokenizer, which a checkpoint of an earlier version may have lost.
+  std::vector<checkpoint::Attachment> tokenizer = tokenizer_or_none(checkpoint, metadata, done.notes);
+  if (!is_of_conversations(metadata)) {
+    std::erase_if(tokenizer, [](const auto& file) { return file.name == models::kGenerationConfigFile; });
+  }
+  tokenizer = with_end_of_turn(std::move(tokenizer), metadata, done.notes);
   const auto hub = hub_name_of(metadata.base_model);
   const Stored stored = stored_as(request.dtype, {});
   models::export_adapter(
       request.output, model, [&](const std::vector<NamedState>& wanted) { checkpoint.read(wanted); },
       {.stored = stored.dtype,
-       .config = models::lora_config_json(lora, model.description(), hub ? hub->model : metadata.base_model)});
+       .config = models::lora_config_json(lora, model.description(), hub ? hub->model : metadata.base_model),
+       .tokenizer = std::move(tokenizer)});
   done.parameters = model.trainable_parameters();
   done.dtype = stored.name();
   done.adapter = true;
@@ -165,6 +210,7 @@ Exported export_run(const ExportRequest& request, Problems& skipped) {
   }
   Problems problems;
   ModelFiles files{metadata.config, tokenizer_or_none(checkpoint, metadata, problems)};
+  if (problems.empty()) files.tokenizer = with_end_of_turn(std::move(files.tokenizer), metadata, done.notes);
   const Stored stored = stored_as(request.dtype, {metadata.stored});
   if (!lora) {
     models::ModelDescription description = engine::describe_checkpoint(checkpoint, metadata.config, problems);
@@ -183,6 +229,15 @@ Exported export_run(const ExportRequest& request, Problems& skipped) {
   return done;
 }
 
+// Replaces the chat template of the files of a tokenizer by that in another folder.
+void add_templates_of(const std::string& folder, const std::string& tokenizer,
+                      std::vector<checkpoint::Attachment>& files) {
+  const auto own = text::chat::as_tokenizers_own(folder, tokenizer, "");
+  if (own.empty()) return;
+  std::erase_if(files, [](const checkpoint::Attachment& file) { return models::is_chat_template_file(file.name); });
+  for (const text::chat::TemplateFile& file : own) files.push_back({file.name, file.text});
+}
+
 Exported export_merged(const ExportRequest& request) {
   Problems problems;
   engine::OpenModel open = engine::open_trained_model(request.source, problems, {}, request.adapters);
@@ -190,6 +245,10 @@ Exported export_merged(const ExportRequest& request) {
   ModelFiles files{io::read_text(models::config_path(request.source), 1 << 20)};
   files.tokenizer =
       with_names_by_format(models::tokenizer_files(open.tokenizer.empty() ? request.source : open.tokenizer));
+  if (!open.templates.empty()) add_templates_of(open.templates, open.tokenizer, files.tokenizer);
+  for (auto adapter = request.adapters.rbegin(); adapter != request.adapters.rend(); ++adapter) {
+    models::add_generation_config(*adapter, files.tokenizer);
+  }
   models::add_generation_config(request.source, files.tokenizer);
   const models::WeightSources sources = engine::sources_of(open);
   Exported done{.source = request.source};

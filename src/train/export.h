@@ -25,10 +25,13 @@ struct Exported {
   std::int64_t parameters = 0;
   std::string dtype;     // "float32", "bfloat16" or "float16"
   bool adapter = false;  // PEFT's format
+  Problems notes = {};   // what the folder lacks
 };
 
 // Writes the model, or the adapter of a run that trains one, atomically to the folder `output`, which must be empty or
-// missing and in no checkpoint. UserError on failure. `skipped`: newer checkpoints of the run that are incomplete.
+// missing and in no checkpoint, with the tokenizer and one chat template. After training on conversations, the end of
+// turn at which `generate` stops is among the eos_token_id of generation_config.json. UserError on failure. `skipped`:
+// newer checkpoints of the run that are incomplete.
 Exported export_model(const ExportRequest& request, Problems& skipped);
 
 }  // namespace hawser::train

@@ -25,6 +25,7 @@
 #include "train/collect_facts.h"
 #include "train/fit_run.h"
 #include "train/restore_files.h"
+#include "train/turns.h"
 
 namespace hawser::train {
 
@@ -309,6 +310,9 @@ void FitRun::open_data() {
   result_.prompt = tokenizer_.empty()                                          ? Prompt::ids
                    : file->has_labels() && has_chat_template(tokenizer_files_) ? Prompt::chat
                                                                                : Prompt::text;
+  if (first_rank()) {
+    conversations_ = has_chat_template(tokenizer_files_) ? has_turns(*file, plan_.data) : std::optional(false);
+  }
   if (sequences_ == 0) {
     throw UserError(Problem{
         .file = files.train + ".idx", .what = "no text to train on", .expected = "a document of two tokens or more"});
@@ -368,6 +372,7 @@ std::optional<checkpoint::Checkpoint> FitRun::load_checkpoint() {
 
 void FitRun::set_progress(const engine::RunState& state) {
   done_ = state.step;
+  if (state.conversations.value_or(false)) conversations_ = true;
   progress_of_retired_ = {.step = static_cast<std::int32_t>(done_ - state.skipped),
                           .good_steps = static_cast<std::int32_t>(state.good_steps),
                           .loss_scale = state.loss_scale,

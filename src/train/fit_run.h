@@ -156,6 +156,7 @@ class FitRun {
   std::string data_identity_, validation_identity_;  // engine::RunState::data and engine::RunState::validation
   std::string frozen_weights_;                       // engine::RunState::base
   std::vector<checkpoint::Attachment> tokenizer_files_;
+  std::optional<bool> conversations_;                         // engine::RunState::conversations; rank 0's
   std::optional<report::StepMetrics> unfinished_evaluation_;  // engine::RunState::unfinished_evaluation
   batches::BatchLayout batch_layout_;
   std::vector<std::shared_ptr<const prepare::TokenFile>> token_files_;

@@ -80,11 +80,51 @@ TEST_F(Adapters, TrainExportMergeAndAddUp) {
   // Twice the same adapter is another model; modules_to_save in both would replace each other.
   rejected("generate --model " + base_ + " --adapter adapter --adapter adapter --prompt-ids 1,2",
            {"adapter: two adapters have the same module in full (got base_model.model.lm_head.weight)"});
+  fs::copy(folder_ / "adapter", folder_ / "named");
+  testing::SafetensorsParts named = testing::SafetensorsParts::read(folder_ / "adapter/adapter_model.safetensors");
+  for (const char* module : {"base_model.model.lm_head", "base_model.model.model.norm"}) {
+    const std::string name = module;
+    named.header[name + ".modules_to_save.default.weight"] = named.header[name + ".weight"];
+    named.header.erase(name + ".weight");
+  }
+  named.write(folder_ / "named/adapter_model.safetensors");
+  const testing::Ran both = hawser("generate --model " + base_ + " --adapter adapter --adapter named --prompt-ids 1,2");
+  EXPECT_EQ(both.code, 2);
+  EXPECT_NE(both.err.find("named: two adapters have the same module in full (got base_model.model.lm_head.weight and "
+                          "base_model.model.lm_head.modules_to_save.default.weight)"),
+            std::string::npos)
+      << both.err;
   succeeds("fit " + recipe("rank: 2, alpha: 8", "plain"));
   succeeds("export plain plain-adapter");
   succeeds("generate --model " + base_ + " --adapter plain-adapter --adapter adapter --prompt-ids 1,2 --max-tokens 4");
   succeeds("export --model " + base_ + " --adapter plain-adapter --adapter plain-adapter --merge twice");
   EXPECT_GT(std::abs(loss("--model twice") - loss("--model plain")), 1e-4);
+}
+
+// A tensor that a file has under two names is one tensor or a mistake.
+TEST_F(Adapters, TwoNamesOfOneTensorAreReported) {
+  succeeds("fit " + recipe("rank: 2") + " --set train.steps=2");
+  succeeds("export out adapter");
+  const fs::path file = folder_ / "adapter/adapter_model.safetensors";
+  const testing::SafetensorsParts parts = testing::SafetensorsParts::read(file);
+  const double once = loss("--model " + base_ + " --adapter adapter");
+  const std::string module = "base_model.model.model.layers.0.self_attn.q_proj.lora_B.";
+  const auto& offsets = parts.header[module + "weight"]["data_offsets"];
+  for (const bool changed : {false, true}) {
+    testing::SafetensorsParts twice = parts;
+    std::string bytes = parts.data.substr(offsets[0], offsets[1].get<std::size_t>() - offsets[0].get<std::size_t>());
+    if (changed) bytes[3] = static_cast<char>(bytes[3] ^ 0x80);
+    twice.header[module + "default.weight"] = parts.header[module + "weight"];
+    twice.header[module + "default.weight"]["data_offsets"] = {twice.data.size(), twice.data.size() + bytes.size()};
+    twice.data += bytes;
+    twice.write(file);
+    if (!changed) EXPECT_EQ(loss("--model " + base_ + " --adapter adapter"), once);
+  }
+  rejected("export --model " + base_ + " --adapter adapter --merge merged",
+           {"adapter/adapter_model.safetensors: two tensors are the same weight of the model, with other values "
+            "(expected those of '" +
+            module + "default.weight' in adapter/adapter_model.safetensors) at '" + module +
+            "weight'; try the file without one of them"});
 }
 
 TEST_F(Adapters, AMergedModelHasTheTokenizerOfItsBase) {
