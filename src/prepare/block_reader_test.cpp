@@ -130,6 +130,8 @@ class Uncuttable final : public text::Tokenizer {
   }
   text::TextFrame frame() const override { return {}; }
   std::string decode_bytes(std::span<const std::int32_t>, bool) const override { return ""; }
+  bool is_special(std::int32_t) const override { return false; }
+  std::string surface(std::int32_t) const override { return ""; }
   std::int32_t vocab_size() const override { return 1 << 30; }
   std::optional<std::int32_t> id_of(std::string_view) const override { return std::nullopt; }
   std::optional<std::int32_t> bos() const override { return std::nullopt; }

@@ -65,9 +65,13 @@ class PipelineTokenizer::Lease {
   std::unique_ptr<Scratch> scratch_;
 };
 
-PipelineTokenizer::PipelineTokenizer(TokenizerParts parts) : parts_(std::move(parts)), special_(parts_.tokens.size()) {
-  for (const AddedToken& token : parts_.added.tokens()) special_[token.id] = token.special;
-  for (const std::int32_t id : parts_.special) special_[id] = true;
+PipelineTokenizer::PipelineTokenizer(TokenizerParts parts)
+    : parts_(std::move(parts)), special_(parts_.tokens.size()), added_(parts_.tokens.size()) {
+  for (const AddedToken& token : parts_.added.tokens()) {
+    special_[token.id] = token.special;
+    added_[token.id] = true;
+  }
+  for (const std::int32_t id : parts_.special) special_[id] = added_[id] = true;
   eos_ = parts_.eos.empty() ? usual_eos(parts_.ids) : std::optional(parts_.ids.find(parts_.eos)->second);
   bos_ = parts_.prefix.empty() ? usual_bos(parts_.ids) : std::optional(parts_.prefix.front());
 }
@@ -156,6 +160,12 @@ std::optional<unsigned char> PipelineTokenizer::byte_of(std::int32_t id) const {
   if (id < 0 || id >= vocab_size() || special_[id] || !parts_.decoder.has_byte_fallback()) return std::nullopt;
   const int byte = value_of_byte_token(parts_.tokens[id]);
   return byte < 0 ? std::nullopt : std::optional(static_cast<unsigned char>(byte));
+}
+
+std::string PipelineTokenizer::surface(std::int32_t id) const {
+  if (id < 0 || id >= vocab_size() || !parts_.present[id] || id == parts_.unknown) return "";
+  if (added_[id]) return parts_.tokens[id];
+  return parts_.bytes.empty() ? parts_.decoder.surface(parts_.tokens[id]) : parts_.bytes[id];
 }
 
 std::optional<std::int32_t> PipelineTokenizer::id_of(std::string_view token) const {

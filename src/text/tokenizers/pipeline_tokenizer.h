@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct TokenizerParts {
   TokenIds ids;                              // tokens as written in the file, including added tokens
   std::vector<std::string> tokens;           // by id: the same strings
   std::vector<bool> present;                 // by id: whether it has a token
+  std::optional<std::int32_t> unknown;       // id that the model gives to text outside its vocabulary
   std::vector<std::string> bytes;  // by id: decoded bytes if they do not depend on neighbours; else no entries
   std::uint64_t fingerprint = 0;
   std::string eos;  // the end-of-text token that the tokenizer's settings declare, one of `ids`; "": none
@@ -47,6 +49,8 @@ class PipelineTokenizer final : public Tokenizer {
   TextFrame frame() const override { return {parts_.prefix, parts_.suffix}; }
   std::string decode_bytes(std::span<const std::int32_t> ids, bool skip_special) const override;
   std::optional<unsigned char> byte_of(std::int32_t id) const override;
+  bool is_special(std::int32_t id) const override { return id >= 0 && id < vocab_size() && special_[id]; }
+  std::string surface(std::int32_t id) const override;
   std::int32_t vocab_size() const override { return static_cast<std::int32_t>(parts_.tokens.size()); }
   std::optional<std::int32_t> id_of(std::string_view token) const override;
   std::optional<std::int32_t> bos() const override { return bos_; }
@@ -60,7 +64,7 @@ class PipelineTokenizer final : public Tokenizer {
   void encode_run(std::string_view run, int first, Scratch& scratch, IdSink& sink) const;
 
   TokenizerParts parts_;
-  std::vector<bool> special_;  // by id
+  std::vector<bool> special_, added_;  // by id
   std::optional<std::int32_t> bos_, eos_;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Scratch>> idle_;  // one per concurrent encode() call, at the peak

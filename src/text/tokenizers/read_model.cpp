@@ -91,7 +91,7 @@ class ModelReader {
     bpe->unit = Bpe::Unit::character;
     if (!read_vocabulary()) return;  // already reported; every merge would be one more problem
     read_merges(reader_.list(model_.at("merges"), "model.merges"), *bpe);
-    bpe->unknown = unknown_token();
+    parts_.unknown = bpe->unknown = unknown_token();
     if (bpe->byte_fallback) {
       for (unsigned byte = 0; byte < 256; ++byte) {
         const auto found = parts_.ids.find(byte_token(byte));
@@ -141,7 +141,8 @@ class ModelReader {
     if (!read_vocabulary()) return;
     auto pieces = std::make_unique<WordPiece>();
     if (member("unk_token").is_null()) return reader_.reject("missing key, required by WordPiece", "model.unk_token");
-    pieces->unknown = unknown_token().value_or(0);
+    parts_.unknown = unknown_token();
+    pieces->unknown = parts_.unknown.value_or(0);
     if (!member("continuing_subword_prefix").is_null()) pieces->continuing_prefix = affix("continuing_subword_prefix");
     if (const Json& max = member("max_input_chars_per_word"); !max.is_null()) {
       if (!max.is_number_unsigned())
@@ -180,7 +181,7 @@ class ModelReader {
     if (const Json& unknown = member("unk_id"); !unknown.is_null()) {
       if (!reader_.check_id(unknown, "model.unk_id")) return;
       if (unknown >= vocabulary.size()) return reader_.reject("not in the vocabulary", "model.unk_id");
-      unigram->unknown = unknown.get<std::int32_t>();
+      parts_.unknown = unigram->unknown = unknown.get<std::int32_t>();
     }
     if (JsonReader::flag(model_, "byte_fallback", false)) {
       for (unsigned byte = 0; byte < 256; ++byte) {

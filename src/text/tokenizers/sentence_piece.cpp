@@ -333,6 +333,26 @@ std::optional<unsigned char> SentencePieceTokenizer::byte_of(std::int32_t id) co
   return static_cast<unsigned char>(byte_named(model_.pieces[id].text));
 }
 
+bool SentencePieceTokenizer::is_special(std::int32_t id) const {
+  return id >= 0 && id < vocab_size() && model_.pieces[id].type == Type::control;
+}
+
+std::string SentencePieceTokenizer::surface(std::int32_t id) const {
+  if (id < 0 || id >= vocab_size()) return "";
+  const auto& piece = model_.pieces[id];
+  if (piece.type == Type::unknown) return "";
+  if (piece.type == Type::control) return piece.text;
+  if (const auto byte = byte_of(id)) return std::string(1, static_cast<char>(*byte));
+  std::string text;
+  std::string_view rest = piece.text;
+  for (std::size_t mark; (mark = rest.find(kSpaceMark)) != rest.npos; rest.remove_prefix(mark + kSpaceMark.size())) {
+    text += rest.substr(0, mark);
+    text += ' ';
+  }
+  text += rest;
+  return text;
+}
+
 std::optional<std::int32_t> SentencePieceTokenizer::id_of(std::string_view token) const {
   const auto found = ids_.find(token);
   return found == ids_.end() ? std::nullopt : std::optional(found->second);

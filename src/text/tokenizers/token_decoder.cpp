@@ -143,6 +143,27 @@ int value_of_byte_token(std::string_view token) {
   return value;
 }
 
+std::string Decoder::surface(std::string token) const {
+  for (const Step& step : steps_) {
+    if (std::holds_alternative<ByteFallback>(step)) {
+      if (const int byte = value_of_byte_token(token); byte >= 0) return std::string(1, static_cast<char>(byte));
+    } else if (const auto* metaspace = std::get_if<Metaspace>(&step)) {
+      replace_all(token, metaspace->mark, " ");
+    } else if (const auto* bpe = std::get_if<Bpe>(&step)) {
+      if (!bpe->suffix.empty()) replace_all(token, bpe->suffix, " ");
+    } else if (std::holds_alternative<WordPiece>(step)) {
+      Tokens two{"", std::move(token)};  // the first token of a text has no space before it
+      ApplyDecoder{two}(std::get<WordPiece>(step));
+      token = std::move(two[1]);
+    } else if (!std::holds_alternative<Strip>(step)) {  // Strip removes the space before a text
+      Tokens one{std::move(token)};
+      std::visit(ApplyDecoder{one}, step);
+      token = joined(one, "");
+    }
+  }
+  return token;
+}
+
 std::string Decoder::run(std::vector<std::string> tokens) const {
   for (const Step& step : steps_) std::visit(ApplyDecoder{tokens}, step);
   return joined(tokens, space_between_ ? " " : "");

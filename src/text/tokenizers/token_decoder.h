@@ -54,6 +54,9 @@ class Decoder {
   // Returns text, or bytes if ByteLevel is the last step: tokens may start or end inside a character.
   std::string run(std::vector<std::string> tokens) const;
 
+  // The text of one token inside a text: with its leading space, and the byte of a byte token.
+  std::string surface(std::string token) const;
+
  private:
   std::vector<Step> steps_;
   bool space_between_ = false;

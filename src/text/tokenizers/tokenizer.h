@@ -55,6 +55,13 @@ class Tokenizer {
   // for other ids and for special tokens.
   virtual std::optional<unsigned char> byte_of(std::int32_t) const { return std::nullopt; }
 
+  // Whether a token is special: it stands for no text of a user. Control pieces of a .model are.
+  virtual bool is_special(std::int32_t id) const = 0;
+  // The text of a token by itself: with its leading space, the byte of a byte token, the content of an added or special
+  // token; "" for unknown tokens and ids without a token. Joined, the surfaces of a text's ids are the text, but for the
+  // space that some tokenizers put before it and what a normalizer changes.
+  virtual std::string surface(std::int32_t id) const = 0;
+
   // Decodes to valid UTF-8, as decode of the `tokenizers` library: invalid sequences become U+FFFD.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const;
 

@@ -102,6 +102,48 @@ TEST(TokenizerKinds, AddSpecialTokensOfTheFile) {
   EXPECT_EQ(load_tokenizer((kGolden / "sp-bpe").string())->eos(), 2);
 }
 
+std::string joined_surfaces(const Tokenizer& tokenizer, const std::vector<std::int32_t>& ids) {
+  std::string out;
+  for (const std::int32_t id : ids) out += tokenizer.surface(id);
+  return out;
+}
+
+TEST(TokenizerKinds, SurfacesMakeTheText) {
+  const std::string text = "It is  the\n\"one\" h\u00e9 \U0001f600 of  them";
+  for (const auto& [name, prefix] : {std::pair("sp-bpe-bytes", " "),
+                                     {"sp-bpe-across", ""},
+                                     {"sp-unigram-bytes", " "},
+                                     {"llama2-style", " "},
+                                     {"mistral-style", " "},
+                                     {"roberta-style", " "},
+                                     {"falcon-style", ""},
+                                     {"qwen-style", ""}}) {
+    const auto tokenizer = load_tokenizer((kGolden / name).string());
+    std::vector<std::int32_t> ids;
+    tokenizer->encode(text, ids, false);
+    EXPECT_EQ(joined_surfaces(*tokenizer, ids), prefix + text) << name;
+    EXPECT_EQ(tokenizer->surface(-1), "");
+    EXPECT_EQ(tokenizer->surface(tokenizer->vocab_size()), "");
+    EXPECT_FALSE(tokenizer->is_special(-1) || tokenizer->is_special(tokenizer->vocab_size()));
+    EXPECT_FALSE(tokenizer->is_special(ids[0])) << name;
+  }
+  for (const char* name : {"sp-bpe-bytes", "llama2-style"}) {
+    const auto tokenizer = load_tokenizer((kGolden / name).string());
+    EXPECT_EQ(tokenizer->surface(0), "") << "unknown";
+    EXPECT_EQ(tokenizer->surface(1), "<s>");
+    EXPECT_TRUE(tokenizer->is_special(1) && tokenizer->is_special(2)) << name;
+    EXPECT_EQ(tokenizer->surface(*tokenizer->id_of("<0xE9>")), "\xe9");
+    EXPECT_EQ(tokenizer->surface(*tokenizer->id_of("\u2581the")), " the");
+  }
+  const auto mask = load_tokenizer((kGolden / "roberta-style").string());
+  EXPECT_EQ(mask->surface(*mask->id_of("<mask>")), "<mask>");
+  const auto bert = load_tokenizer((kGolden / "bert-cased-style").string());
+  EXPECT_EQ(bert->surface(*bert->id_of("##ing")), "ing");
+  EXPECT_EQ(bert->surface(*bert->id_of("the")), " the");
+  const auto clip = load_tokenizer((kGolden / "clip-style").string());
+  EXPECT_EQ(clip->surface(*clip->id_of("the</w>")), "the ");
+}
+
 class TokenizerFiles : public ::testing::Test {
  protected:
   std::string rejection(const char* name, const std::string& content) {
