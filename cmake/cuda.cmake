@@ -33,43 +33,18 @@ target_link_libraries(hawser_cuda INTERFACE CUDA::cudart)
 # A bundle has the libraries that a bare GPU host lacks in lib/ next to its binaries (scripts/bundle).
 set(CMAKE_BUILD_RPATH "\$ORIGIN/lib")
 
-# fetch_headers(NAME VERSION FOLDER HEADER): a header-only package of NVIDIA from PyPI, pinned by cmake/NAME.txt. Extracts
-# FOLDER of the wheel into the build folder once; sets NAME_INCLUDE to it. HEADER: one file in it.
-function(fetch_headers name version folder header)
-  set(to ${CMAKE_BINARY_DIR}/${name}-${version})
-  if(NOT EXISTS ${to}/${folder}/${header})
-    message(STATUS "Fetching the headers of ${name} ${version} from PyPI")
-    find_program(PYTHON3 python3 REQUIRED)
-    execute_process(
-      COMMAND ${PYTHON3} -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all:
-              --python-version 3.11 --platform manylinux_2_28_x86_64 --require-hashes
-              --requirement ${CMAKE_SOURCE_DIR}/cmake/${name}.txt --dest ${to}
-      RESULT_VARIABLE failed)
-    file(GLOB wheel ${to}/*.whl)
-    if(failed OR NOT wheel)
-      message(FATAL_ERROR "${name} ${version} could not be fetched from PyPI (pip above); "
-                          "put its folder ${folder}/ into ${to}")
-    endif()
-    file(ARCHIVE_EXTRACT INPUT ${wheel} DESTINATION ${to} PATTERNS "${folder}/*")
-    if(NOT EXISTS ${to}/${folder}/${header})
-      message(FATAL_ERROR "no ${folder}/${header} in ${wheel}")
-    endif()
-  endif()
-  set(${name}_INCLUDE ${to}/${folder} PARENT_SCOPE)
-endfunction()
-
 # cuDNN's graph interface in C++.
-fetch_headers(cudnn-frontend 1.23.0 include cudnn_frontend.h)
+fetch_wheel(cudnn-frontend 1.23.0 include/cudnn_frontend.h "include/*")
 
 # Templates of GEMM kernels (ops/gemm/grouped_cutlass_cuda.cu).
-fetch_headers(cutlass 4.2.0 cutlass_library/source/include cutlass/cutlass.h)
+fetch_wheel(cutlass 4.2.0 cutlass_library/source/include/cutlass/cutlass.h "cutlass_library/source/include/*")
 add_library(hawser_cutlass INTERFACE)
-target_include_directories(hawser_cutlass SYSTEM INTERFACE ${cutlass_INCLUDE})
+target_include_directories(hawser_cutlass SYSTEM INTERFACE ${cutlass_FOLDER}/cutlass_library/source/include)
 
 find_library(CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
 find_path(CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
 add_library(hawser_cudnn INTERFACE)
-target_include_directories(hawser_cudnn SYSTEM INTERFACE ${cudnn-frontend_INCLUDE} ${CUDNN_INCLUDE})
+target_include_directories(hawser_cudnn SYSTEM INTERFACE ${cudnn-frontend_FOLDER}/include ${CUDNN_INCLUDE})
 target_link_libraries(hawser_cudnn INTERFACE ${CUDNN_LIBRARY} CUDA::nvrtc)
 
 # CUPTI traces a step (device/cuda/activities.h). Only its header is used here: the library is loaded for a trace.

@@ -16,7 +16,7 @@ endforeach()
 # Each folder under src/ is a module: a static library hawser_NAME of its .cpp files and, with HAWSER_TESTS, a
 # GoogleTest binary NAME_test of its *_test.cpp files. *_cases.cpp files (op case tables) are part of the tests. CUDA
 # sources (files in a folder cuda/ or nccl/, *_cuda.cpp, *.cu) are compiled with HAWSER_CUDA only, cuda_absent.cpp only
-# without. A folder without sources becomes an interface library.
+# without. main.cpp and *_plugin.cpp belong to targets of their own. A folder without sources becomes an interface library.
 #
 # Only CUDA sources see the libraries in CUDA and the macro HAWSER_CUDA; of a module that DISPATCHES to one of two
 # devices, the others see the macro too, but those that ALONE or HOT matches. All other objects are the same with and
@@ -40,7 +40,7 @@ function(hawser_module name)
   list(FILTER sources EXCLUDE REGEX "${HAWSER_CUDA_SOURCES}")
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_(test|cases)\\.cpp$")
-  list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "/main\\.cpp$|_plugin\\.cpp$")
   list(FILTER tests INCLUDE REGEX "_(test|cases)\\.cpp$")
   if(cuda AND NOT sources)
     message(FATAL_ERROR "module ${name} has CUDA sources only")

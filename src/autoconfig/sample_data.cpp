@@ -14,6 +14,7 @@
 #include "prepare/byte_reader.h"
 #include "prepare/jsonl.h"
 #include "prepare/open_lines.h"
+#include "prepare/parquet_reader.h"
 #include "prepare/prepare.h"
 #include "prepare/sources.h"
 #include "prepare/token_file.h"
@@ -63,7 +64,8 @@ Beginning begin_of(const prepare::Source& source, bool whole_line) {
   // An archive reader reads ahead: it consumes a small file completely before much of it is returned.
   out.file_bytes = out.whole ? static_cast<double>(source.bytes)
                              : static_cast<double>(std::min<std::int64_t>(source.bytes, reader->file_bytes()));
-  if (prepare::compression_of(source.path) == prepare::Compression::none && !prepare::is_table(source.path))
+  const bool converted = prepare::is_table(source.path) || prepare::is_parquet(source.path);
+  if (prepare::compression_of(source.path) == prepare::Compression::none && !converted)
     out.file_bytes = static_cast<double>(out.text.size());
   return out;
 }

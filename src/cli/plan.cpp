@@ -94,7 +94,7 @@ int plan_here(const Recipe& recipe, int world, const PlanOptions& options, Probl
   // The data may be on another machine: a plan needs its size at most.
   Problems missing;
   prepare::find_sources(recipe.data.train, recipe.folder, "data.train", missing);
-  prepare::find_sources(recipe.data.validation, recipe.folder, "data.validation", missing);
+  prepare::find_sources(recipe.data.validation, recipe.folder, "data.validation", missing, prepare::Split::validation);
   if (!missing.empty()) print("warning: ", with_origins(recipe, missing).lines());
   const std::string lacks = lacks_for_fit(recipe);
   if (!lacks.empty()) print("", cat("`hawser fit` needs keys that this recipe lacks: ", lacks));

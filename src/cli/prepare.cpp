@@ -140,7 +140,8 @@ int prepare(const PrepareOptions& options) {
     prepare::check_sources(job, problems);
   } else {
     prepare::find_sources(recipe.data.train, recipe.folder, "data.train", problems);
-    prepare::find_sources(recipe.data.validation, recipe.folder, "data.validation", problems);
+    prepare::find_sources(recipe.data.validation, recipe.folder, "data.validation", problems,
+                          prepare::Split::validation);
   }
   const bool output_accepted = accepted(recipe, {"output", "data.prepared"});
   const bool in_place = prepare::token_files(job).in_place;

@@ -120,7 +120,8 @@ void check_output(const RecipeInitOptions& options, const Recipe& recipe, Proble
     Problems ignored;
     const bool train = patterns == &recipe.data.train;
     const std::string option = !train ? "data.validation" : options.data.empty() ? "data.train" : "--data";
-    for (const prepare::Source& source : prepare::find_sources(*patterns, recipe.folder, "", ignored)) {
+    const prepare::Split split = train ? prepare::Split::train : prepare::Split::validation;
+    for (const prepare::Source& source : prepare::find_sources(*patterns, recipe.folder, "", ignored, split)) {
       const bool tokens = source.kind == prepare::SourceKind::tokens;
       for (const char* ending : {"", ".bin", ".idx"}) {
         if (tokens != (*ending == '\0')) inputs.push_back({option, source.path + ending});
@@ -167,6 +168,10 @@ int recipe_init(const RecipeInitOptions& options) {
     print("warning: ", cat("little data: ", proposal.few_epochs, " of it are ", plural(recipe.train.steps, "step"),
                            ", which teach little; try more data or --set train.steps=20"));
   }
+  for (const std::string& note :
+       prepare::left_out_of_folders(recipe.data.train, recipe.folder, recipe.data.validation.empty())) {
+    print("", note);
+  }
   if (options.output.empty()) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     return 0;
@@ -198,9 +203,10 @@ void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_text(*command, "--model", "PATH", options->model,
            "model folder, ORG/NAME in the Hugging Face cache, or config.json to train from scratch");
   set_completions(*command, "--model", {"models"});
-  add_texts(*command, "--data", "PATH", options->data,
-            "training data: .jsonl, .json, .csv, .tsv or .txt file, folder, or token file; repeatable; default: "
-            "text/*.jsonl or text/*.txt, if any");
+  add_texts(
+      *command, "--data", "PATH", options->data,
+      "training data: .jsonl, .json, .csv, .tsv, .parquet or .txt file, folder, or token file; repeatable; default: "
+      "text/*.jsonl or text/*.txt, if any");
   add_text(*command, "--output", "FILE", options->output, "file to write; default: standard output");
   add_switch(*command, "--force", options->force, "overwrite an existing --output");
   add_text(*command, "--target", "NAME", options->target,

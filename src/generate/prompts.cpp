@@ -210,12 +210,13 @@ std::vector<Prompt> read_prompts(const std::string& named, const PromptEncoder& 
   std::vector<Prompt> prompts;
   const auto kind = piped ? std::optional(prepare::SourceKind::jsonl) : prepare::kind_by_name(path);
   if (!kind || *kind == prepare::SourceKind::tokens) {
-    problems.add({.file = path,
-                  .what = "unknown file type",
-                  .expected =
-                      ".jsonl, .json, .csv, .tsv or .txt, perhaps with .gz or .zst, or - for .jsonl on standard "
-                      "input",
-                  .at = "--prompts"});
+    problems.add(
+        {.file = path,
+         .what = "unknown file type",
+         .expected =
+             ".jsonl, .json, .csv, .tsv, .parquet or .txt, perhaps with .gz or .zst, or - for .jsonl on standard "
+             "input",
+         .at = "--prompts"});
     return prompts;
   }
   std::string text;

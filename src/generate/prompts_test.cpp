@@ -133,7 +133,8 @@ TEST_F(Prompts, WhatIsNoFileOfPromptsIsRejected) {
     EXPECT_TRUE(read_prompts(path, encoder(), problems).empty());
     return problems.lines();
   };
-  EXPECT_NE(message(write("a.doc", "a,b\n")).find("expected .jsonl, .json, .csv, .tsv or .txt"), std::string::npos);
+  EXPECT_NE(message(write("a.doc", "a,b\n")).find("expected .jsonl, .json, .csv, .tsv, .parquet or .txt"),
+            std::string::npos);
   EXPECT_NE(message(write("b.txt", "\n \n")).find("no prompts"), std::string::npos);
   EXPECT_NE(message(folder_.path("none.txt")).find("none.txt"), std::string::npos);
   EXPECT_NE(message(write("c.txt", "a\xFF\n")).find("not UTF-8 at line 1"), std::string::npos);

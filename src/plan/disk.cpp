@@ -41,9 +41,11 @@ std::int64_t prepared_bytes(const Recipe& recipe, std::int64_t vocabulary) {
   double out = 0;
   for (const auto* patterns : {&recipe.data.train, &recipe.data.validation}) {
     Problems ignored;
-    for (const prepare::Source& source : prepare::find_sources(*patterns, recipe.folder, "", ignored)) {
+    const prepare::Split split = patterns == &recipe.data.train ? prepare::Split::train : prepare::Split::validation;
+    for (const prepare::Source& source : prepare::find_sources(*patterns, recipe.folder, "", ignored, split)) {
       if (source.kind == prepare::SourceKind::tokens) continue;  // read in place
-      const bool compressed = source.path.ends_with(".gz") || source.path.ends_with(".zst");
+      const bool compressed =
+          source.path.ends_with(".gz") || source.path.ends_with(".zst") || source.path.ends_with(".parquet");
       const double tokens = static_cast<double>(source.bytes) * (compressed ? kCompression : 1.0) / kTextBytesPerToken;
       out += tokens * (id_bytes + (source.kind == prepare::SourceKind::jsonl ? kLabelBytes : 0.0));
     }

@@ -39,7 +39,11 @@ BlockReader::BlockReader(const Source& source, const text::Tokenizer* tokenizer,
   // Reading a part also needs the text before it.
   const std::int64_t before =
       source.kind == SourceKind::text ? std::min<std::int64_t>(start.byte, kContext) : std::int64_t{0};
-  reader_.bytes->skip(start.byte - before);
+  if (source.kind == SourceKind::text) {
+    reader_.bytes->skip(start.byte - before);
+  } else {
+    reader_.bytes->skip_lines(start.line - 1, start.byte);
+  }
   if (before > 0) {
     context_.resize(static_cast<std::size_t>(before));
     context_.resize(reader_.bytes->read(context_));

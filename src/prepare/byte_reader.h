@@ -34,6 +34,12 @@ class ByteReader {
   // Skips `bytes` decompressed bytes. UserError if an archive has fewer; a plain file is not checked.
   virtual void skip(std::int64_t bytes) = 0;
 
+  // Skips the first `lines` lines, which have `bytes` bytes, before anything is read.
+  virtual void skip_lines(std::int64_t lines, std::int64_t bytes) {
+    static_cast<void>(lines);
+    skip(bytes);
+  }
+
   // Bytes of the file itself (compressed) consumed so far, for progress.
   virtual std::int64_t file_bytes() const = 0;
 };

@@ -15,6 +15,7 @@ namespace hawser::prepare {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using namespace std::string_view_literals;
 
 // Parses one line and reports its problems.
 class LineReader {
@@ -91,7 +92,10 @@ class LineReader {
         cat(place_.unit, " needs exactly one of these keys"),
         "text, input_ids, messages, conversations, prompt and completion, instruction and output, or question "
         "and answer",
-        got.empty() ? "none" : got, "", forms.size() > 1 ? "jq -c 'del(.KEY)' FILE to drop a key" : "");
+        got.empty() ? "none" : got, "",
+        forms.size() < 2         ? ""
+        : place_.unit == "row"sv ? "a copy of the file without the other columns"
+                                 : "jq -c 'del(.KEY)' FILE to drop a key");
   }
 
   // Drops the ids and labels at which the mask is 0: padding at the beginning, the end or both.
@@ -168,6 +172,20 @@ std::vector<std::string> forms_of(const std::function<bool(std::string_view)>& h
     }
   }
   return forms;
+}
+
+const std::vector<std::string_view>& line_keys() {
+  static const std::vector<std::string_view> keys = [] {
+    // With those that TRL gives a conversation.
+    std::vector<std::string_view> all = {
+        "text",          "input_ids",     "labels",     "attention_mask", "document_lengths", "messages",
+        "conversations", "tools",         "functions",  "documents",      "system",           "chat_template_kwargs",
+        "prompt",        "system_prompt", "completion", "input",          "context",          "history"};
+    all.insert(all.end(), std::begin(kQuestionKeys), std::end(kQuestionKeys));
+    all.insert(all.end(), std::begin(kAnswerKeys), std::end(kAnswerKeys));
+    return all;
+  }();
+  return keys;
 }
 
 std::optional<Line> parse_line(std::string_view line, const LinePlace& place, Problems& problems) {

@@ -67,6 +67,10 @@ struct LinePlace {
 // The forms of a document that have their keys: "text", "messages", "instruction + output" and so on. A line has one.
 std::vector<std::string> forms_of(const std::function<bool(std::string_view)>& has);
 
+// All keys of a line that parse_line or a reader of prompts may look at: the columns to read of a file that has columns. A
+// new key of a line is added here, too, or Parquet files do not have it.
+const std::vector<std::string_view>& line_keys();
+
 // Parses one line. Adds every problem with its line and byte or key, and returns nullopt if there is any.
 std::optional<Line> parse_line(std::string_view line, const LinePlace& place, Problems& problems);
 

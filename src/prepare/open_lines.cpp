@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
 #include "prepare/json_array.h"
 #include "prepare/jsonl.h"
+#include "prepare/parquet_reader.h"
 #include "prepare/table_reader.h"
 
 namespace hawser::prepare {
@@ -52,14 +54,20 @@ std::string beginning_of(ByteReader& reader) {
   return text;
 }
 
+// Names for a message.
+std::string names_of(const std::vector<std::string>& columns) {
+  std::string found;
+  for (const std::string& name : columns) found += cat(found.empty() ? "" : ", ", name.empty() ? "\"\"" : name);
+  if (found.size() > 300) found = found.substr(0, 300) + "...";
+  return found;
+}
+
 void expect_training_columns(const std::string& path, char separator, const std::vector<std::string>& columns) {
   const auto has = [&](std::string_view key) { return std::ranges::find(columns, key) != columns.end(); };
   const std::vector<std::string> forms = forms_of(has);
   const bool lists = has("messages") || has("conversations") || has("input_ids");
   if (forms.size() == 1 && !lists && (!has("prompt") || has("completion"))) return;
-  std::string found;
-  for (const std::string& name : columns) found += cat(found.empty() ? "" : ", ", name.empty() ? "\"\"" : name);
-  if (found.size() > 300) found = found.substr(0, 300) + "...";
+  const std::string found = names_of(columns);
   const char other = separator == ',' ? ';' : ',';
   const bool other_separator = columns.size() == 1 && found.find_first_of(std::string("\t") + other) != found.npos;
   throw UserError({.file = path,
@@ -77,6 +85,28 @@ void expect_training_columns(const std::string& path, char separator, const std:
                                               : "columns with these names"});
 }
 
+// Columns may be null in some rows, so rows of several forms are reported when they are read.
+void expect_document_columns(const std::string& path, const std::vector<std::string>& columns) {
+  const auto has = [&](std::string_view key) { return std::ranges::find(columns, key) != columns.end(); };
+  const std::vector<std::string> forms = forms_of(has);
+  const bool without_answer = forms.size() == 1 && has("prompt") && !has("completion");
+  if (!forms.empty() && !without_answer) return;
+  throw UserError({.file = path,
+                   .what = forms.empty() ? "no column to train on" : "prompt without completion",
+                   .expected = "the columns messages; conversations; text; input_ids; prompt, completion; instruction, "
+                               "output; or question, answer",
+                   .got = names_of(columns),
+                   .hint = "columns with these names"});
+}
+
+Lines open_parquet(const std::string& path, bool training) {
+  constexpr unsigned kMaxThreads = 4;  // tokenizing takes more time than decoding
+  auto reader = std::make_unique<ParquetReader>(
+      path, line_keys(), static_cast<int>(std::min(kMaxThreads, std::thread::hardware_concurrency())));
+  if (training) expect_document_columns(path, reader->columns());
+  return {std::move(reader), "row"};
+}
+
 }  // namespace
 
 bool is_table(const std::string& path) {
@@ -92,6 +122,7 @@ Lines open_lines(const std::string& path, bool training) {
     };
     return {std::make_unique<TableReader>(path, open_bytes(path), separator, check), "row"};
   }
+  if (is_parquet(path)) return open_parquet(path, training);
   const std::string beginning = beginning_of(*open_bytes(path));
   if (beginning.starts_with('[')) return {std::make_unique<JsonArrayReader>(path, open_bytes(path)), "item"};
   if (without_compression(path).ends_with(".json") && beginning.starts_with('{') &&

@@ -1,6 +1,8 @@
-// `open_lines`: the documents of a .jsonl, .ndjson, .json, .csv or .tsv file as lines of JSON, one document a line.
+// `open_lines`: the documents of a .jsonl, .ndjson, .json, .csv, .tsv or .parquet file as lines of JSON, one document a
+// line.
 //
-// An array of JSON objects and a table are converted as they are read: memory does not depend on the size of the file.
+// An array of JSON objects, a table and Parquet are converted as they are read: memory does not depend on the size of
+// the file.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +15,14 @@ namespace hawser::prepare {
 
 struct Lines {
   std::unique_ptr<ByteReader> bytes;  // lines of JSON; the number of a line is that of its `unit`
-  const char* unit = "line";          // what a line is in the file: "line", "item" of an array or "row" of a table
+  const char* unit = "line";          // what a line is in the file: "line", "item" of an array, or "row"
 };
 
 // JSON that begins with "[" is an array, whatever the file is called; every other JSON file has lines. A table is a
 // file whose name ends in .csv or .tsv; its columns must be the keys of a training document (jsonl.h), unless
-// `training` is false. Throws UserError for a table or a .json file that cannot be read so, and so does every read.
+// `training` is false. Of a Parquet file (is_parquet of parquet_reader.h), the columns that a line may have are read; if
+// `training`, they must have the keys of a document. Throws UserError for a table, a .json or a Parquet file that cannot
+// be read so, and so does every read.
 Lines open_lines(const std::string& path, bool training = true);
 
 // Whether the file's name is one of a table: .csv or .tsv, optionally followed by .gz or .zst.

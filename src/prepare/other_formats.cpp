@@ -15,8 +15,6 @@ struct Converter {
 };
 
 constexpr auto kConverters = std::to_array<Converter>({
-    {".parquet",
-     "python3 -c 'import pandas; pandas.read_parquet(\"IN\").to_json(\"OUT.jsonl\", orient=\"records\", lines=True)'"},
     {".arrow", "python3 -c 'import datasets; datasets.Dataset.from_file(\"IN\").to_json(\"OUT.jsonl\")'"},
     {".feather",
      "python3 -c 'import pandas; pandas.read_feather(\"IN\").to_json(\"OUT.jsonl\", orient=\"records\", lines=True)'"},
@@ -52,7 +50,7 @@ Problem unread_format(const std::string& path) {
   const std::string lower = lower_case(path);
   Problem problem{.file = path,
                   .what = "unknown file type",
-                  .expected = ".jsonl, .json, .csv, .tsv or .txt, also .gz or .zst, or a token file"};
+                  .expected = ".jsonl, .json, .csv, .tsv or .txt, also .gz or .zst, .parquet, or a token file"};
   for (const Converter& converter : kConverters) {
     if (!lower.ends_with(converter.ending)) continue;
     // Names that quotes do not protect stay out of the command.

@@ -10,6 +10,9 @@
 #include "base/philox.h"
 #include "base/text.h"
 #include "io/files.h"
+#include "prepare/answers.h"
+#include "prepare/open_lines.h"
+#include "prepare/parquet_reader.h"
 #include "prepare/preparer.h"
 #include "prepare/token_file.h"
 
@@ -57,7 +60,8 @@ PrepareJob check_named(const PrepareOptions& options, Problems& problems) {
                   .at = "data.validation_fraction"});
   }
   job.from.train = find_sources(options.train, options.folder, "data.train", problems);
-  job.from.validation = find_sources(options.validation, options.folder, "data.validation", problems);
+  job.from.validation =
+      find_sources(options.validation, options.folder, "data.validation", problems, Split::validation);
   // A run's own files, such as metrics.jsonl, are no data, also where a folder of data.train contains its output
   // folder.
   const std::string own = fs::path(options.output).parent_path() / "";
@@ -157,7 +161,7 @@ std::string with_new_times(const std::string& path, const std::string& text, con
 TokenFiles token_files(const PrepareOptions& options) {
   Problems ignored;
   const auto train = find_sources(options.train, options.folder, "", ignored);
-  const auto validation = find_sources(options.validation, options.folder, "", ignored);
+  const auto validation = find_sources(options.validation, options.folder, "", ignored, Split::validation);
   const auto one = [](const std::vector<Source>& sources) {
     return sources.size() == 1 && sources[0].kind == SourceKind::tokens;
   };
@@ -177,26 +181,30 @@ std::vector<std::string> source_notes(const PrepareOptions& options) {
   std::vector<std::string> patterns = options.train;
   patterns.insert(patterns.end(), options.validation.begin(), options.validation.end());
   std::vector<std::string> notes = unread_in_folders(patterns, options.folder);
+  const bool no_validation = options.validation.empty();
+  for (std::string& note : left_out_of_folders(options.train, options.folder, no_validation)) {
+    notes.push_back(std::move(note));
+  }
   // Adds a note about the paths, if there are any.
   const auto add = [&](const std::set<std::string>& paths, const char* what) {
     if (paths.empty()) return;
     notes.push_back(cat(plural(static_cast<std::int64_t>(paths.size()), "file"), paths.size() == 1 ? " is " : " are ",
                         what, " (", *paths.begin(), paths.size() > 1 ? ", ..." : "", ")"));
   };
-  const auto paths_of = [&](const std::vector<std::string>& of) {
+  const auto paths_of = [&](const std::vector<std::string>& of, Split split) {
     Problems ignored;
     std::set<std::string> paths;
-    for (const Source& source : find_sources(of, options.folder, "", ignored))
+    for (const Source& source : find_sources(of, options.folder, "", ignored, split))
       paths.insert(source.kind == SourceKind::tokens ? source.path : without_links(source.path));
     return paths;
   };
   std::set<std::string> seen, repeated, both;
   for (const std::string& pattern : options.train) {
-    for (const std::string& path : paths_of({pattern})) {
+    for (const std::string& path : paths_of({pattern}, Split::train)) {
       if (!seen.insert(path).second) repeated.insert(path);
     }
   }
-  for (const std::string& path : paths_of(options.validation)) {
+  for (const std::string& path : paths_of(options.validation, Split::validation)) {
     if (seen.contains(path)) both.insert(path);
   }
   add(repeated, "named more than once in data.train and read once");
@@ -216,8 +224,29 @@ std::vector<std::string> source_notes(const PrepareOptions& options) {
   return notes;
 }
 
+namespace {
+
+// What Parquet files lack, such as their library or the columns of a document, is known before any text is read.
+void check_parquet(const PreparedFrom& from) {
+  Problems problems;
+  for (const auto* sources : {&from.train, &from.validation}) {
+    for (const Source& source : *sources) {
+      if (source.kind != SourceKind::jsonl || !is_parquet(source.path)) continue;
+      try {
+        open_lines(source.path);
+      } catch (const UserError& error) {
+        problems.add_lines(error.what());
+      }
+    }
+  }
+  without_repeats(problems).throw_if_any();
+}
+
+}  // namespace
+
 Prepared prepare(const PrepareOptions& options) {
   const PrepareJob job = checked(options);
+  check_parquet(job.from);
   if (const TokenFiles files = token_files(options); files.in_place) return check_in_place(files, options);
   return Preparer(options, job).run();
 }

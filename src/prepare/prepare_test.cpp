@@ -270,11 +270,11 @@ TEST_F(PrepareTest, ReportsAllProblemsAndKeepsTheOldFiles) {
   folder_.write("empty.jsonl", "");
   folder_.write("other.dat", "a,b");
   const std::string files = rejection(options({"none*.jsonl", "empty.jsonl", "other.dat"}));
-  EXPECT_EQ(
-      files,
-      "none*.jsonl: no such file at data.train[0]\nempty.jsonl: empty file at data.train[1]\n"
-      "other.dat: unknown file type (expected .jsonl, .json, .csv, .tsv or .txt, also .gz or .zst, or a token file) at "
-      "data.train[2]");
+  EXPECT_EQ(files,
+            "none*.jsonl: no such file at data.train[0]\nempty.jsonl: empty file at data.train[1]\n"
+            "other.dat: unknown file type (expected .jsonl, .json, .csv, .tsv or .txt, also .gz or .zst, .parquet, or "
+            "a token file) at "
+            "data.train[2]");
   const std::string lines = rejection(options({"bad.jsonl", "bad.txt"}));
   EXPECT_NE(lines.find("bad.jsonl: broken JSON"), std::string::npos) << lines;
   EXPECT_NE(lines.find("at line 2, byte 14"), std::string::npos) << lines;
@@ -323,7 +323,7 @@ TEST_F(PrepareTest, FindsFilesByGlobAndFolder) {
   EXPECT_EQ(names({"{c,a}.*"}), "a.txt c.jsonl ");
   EXPECT_EQ(names({"sub"}), "e.txt ");
   EXPECT_EQ(names({"."}), "a.txt b.txt c.jsonl e.txt ");
-  EXPECT_EQ(names({"void"}), "! folder without .jsonl, .ndjson or .txt files ");
+  EXPECT_EQ(names({"void"}), "! folder without .jsonl, .ndjson, .parquet or .txt files ");
   EXPECT_EQ(names({folder_.path("a.txt")}), "a.txt ");
   EXPECT_EQ(names({"*.csv"}), "d.csv ");
 
@@ -334,8 +334,9 @@ TEST_F(PrepareTest, FindsFilesByGlobAndFolder) {
   EXPECT_EQ(names({"more"}), "F.JSONL g.ndjson ");
   const std::string more = folder_.path("more");
   EXPECT_EQ(unread_in_folders({"more"}, folder_.path("")),
-            (std::vector<std::string>{more + ": 2 files of other types are not read (h.csv, ...); of a folder, "
-                                             ".jsonl, .ndjson and .txt files are read; name others in data.train"}));
+            (std::vector<std::string>{more +
+                                      ": 2 files of other types are not read (h.csv, ...); of a folder, "
+                                      ".jsonl, .ndjson, .parquet and .txt files are read; name others in data.train"}));
   EXPECT_EQ(
       unread_in_folders({"more", "more/*.csv"}, folder_.path("")).at(0).find("1 file of other types is not read (i"),
       more.size() + 2);
@@ -366,8 +367,7 @@ TEST_F(PrepareTest, FindsFilesByGlobAndFolder) {
 }
 
 TEST_F(PrepareTest, NamesACommandForFormatsThatItDoesNotRead) {
-  for (const char* name :
-       {"a.parquet", "b.xlsx", "it's.parquet", "c.TAR.GZ", "e.dat", "arrays/x.json", "tables/t.arrow"})
+  for (const char* name : {"a.parquet", "b.xlsx", "it's.arrow", "c.TAR.GZ", "e.dat", "arrays/x.json", "tables/t.arrow"})
     folder_.write(name, "x");
   const auto rejected = [&](const char* pattern) {
     Problems problems;
@@ -376,25 +376,25 @@ TEST_F(PrepareTest, NamesACommandForFormatsThatItDoesNotRead) {
     for (std::size_t at; (at = text.find(folder_.path(""))) != text.npos;) text.erase(at, folder_.path("").size());
     return text;
   };
-  const std::string expected = "expected .jsonl, .json, .csv, .tsv or .txt, also .gz or .zst, or a token file";
-  EXPECT_EQ(rejected("a.parquet"),
-            "a.parquet: file type not read (" + expected +
-                ", got .parquet) at data.train[0]; try python3 -c 'import pandas; pandas.read_parquet(\"a.parquet\")"
-                ".to_json(\"a.jsonl\", orient=\"records\", lines=True)'");
+  const std::string expected =
+      "expected .jsonl, .json, .csv, .tsv or .txt, also .gz or .zst, .parquet, or a token file";
+  EXPECT_EQ(rejected("a.parquet"), "a.parquet: not a Parquet file (expected PAR1 as its first bytes) at data.train[0]");
   EXPECT_EQ(rejected("b.xlsx"),
             "b.xlsx: file type not read (" + expected +
                 ", got .xlsx) at data.train[0]; try python3 -c 'import pandas; pandas.read_excel(\"b.xlsx\", dtype=str)"
                 ".to_csv(\"b.csv\", index=False)'");
-  EXPECT_NE(rejected("it's.parquet").find("read_parquet(\"FILE.parquet\").to_json(\"FILE.jsonl\""), std::string::npos);
+  EXPECT_NE(rejected("it's.arrow").find("from_file(\"FILE.arrow\").to_json(\"FILE.jsonl\""), std::string::npos);
   EXPECT_EQ(rejected("c.TAR.GZ"),
             "c.TAR.GZ: file type not read (" + expected + ", got .tar.gz) at data.train[0]; try tar -xf \"c.TAR.GZ\"");
   EXPECT_EQ(rejected("e.dat"), "e.dat: unknown file type (" + expected + ") at data.train[0]");
   EXPECT_EQ(rejected("arrays"),
-            "arrays: folder without .jsonl, .ndjson or .txt files (got x.json) at data.train[0]; try arrays/*.json");
-  EXPECT_EQ(rejected("tables"),
-            "tables: folder without .jsonl, .ndjson or .txt files (got t.arrow) at data.train[0]; try python3 -c "
-            "'import datasets; "
-            "datasets.Dataset.from_file(\"tables/t.arrow\").to_json(\"tables/t.jsonl\")'");
+            "arrays: folder without .jsonl, .ndjson, .parquet or .txt files (got x.json) at data.train[0]; try "
+            "arrays/*.json");
+  EXPECT_EQ(
+      rejected("tables"),
+      "tables: folder without .jsonl, .ndjson, .parquet or .txt files (got t.arrow) at data.train[0]; try python3 -c "
+      "'import datasets; "
+      "datasets.Dataset.from_file(\"tables/t.arrow\").to_json(\"tables/t.jsonl\")'");
 }
 
 }  // namespace prepare_test

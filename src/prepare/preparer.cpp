@@ -14,6 +14,7 @@
 #include "io/files.h"
 #include "prepare/byte_reader.h"
 #include "prepare/jsonl.h"
+#include "prepare/parquet_reader.h"
 
 namespace hawser::prepare {
 namespace {
@@ -504,8 +505,9 @@ void Preparer::publish() {
 
 Prepared Preparer::result() const {
   const auto compressed = [](const std::vector<Source>& sources) {
-    return std::ranges::any_of(sources,
-                               [](const Source& source) { return compression_of(source.path) != Compression::none; });
+    return std::ranges::any_of(sources, [](const Source& source) {
+      return compression_of(source.path) != Compression::none || is_parquet_name(source.path);
+    });
   };
   const auto counts = [](const DraftPosition& at) { return PreparedCounts{at.documents, at.sequences, at.tokens}; };
   Prepared prepared{.train = counts(state_.train),

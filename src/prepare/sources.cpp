@@ -18,6 +18,7 @@
 #include "io/files.h"
 #include "prepare/byte_reader.h"
 #include "prepare/other_formats.h"
+#include "prepare/parquet_reader.h"
 
 namespace hawser::prepare {
 namespace {
@@ -91,7 +92,7 @@ std::vector<std::string> expand(const std::string& pattern) {
 // Folders often have .json and .csv files that are no training data, such as dataset_info.json.
 bool is_read_from_folders(const std::string& path) {
   const std::string name = without_compression(path);
-  return name.ends_with(".jsonl") || name.ends_with(".ndjson") || name.ends_with(".txt");
+  return name.ends_with(".jsonl") || name.ends_with(".ndjson") || name.ends_with(".txt") || is_parquet_name(path);
 }
 
 struct FolderFiles {
@@ -156,11 +157,18 @@ std::vector<std::string> alternatives(const std::string& pattern) {
   return out;
 }
 
-// Adds a problem if the start of a file is not text.
+// Adds a problem if the start of a file is not text, and if a Parquet file is none.
 bool begins_badly(const std::string& path, const std::string& at, Problems& problems) {
   std::array<char, 512> bytes{};
   std::string_view start;
   try {
+    if (is_parquet(path)) {
+      std::optional<Problem> problem = parquet_problem(path);
+      if (!problem) return false;
+      problem->at = at;
+      problems.add(*problem);
+      return true;
+    }
     start = {bytes.data(), open_bytes(path)->read(bytes)};
   } catch (const UserError& error) {
     problems.add_lines(error.what());
@@ -218,6 +226,7 @@ std::optional<SourceKind> kind_by_name(const std::string& path) {
     if (name.ends_with(ending)) return SourceKind::jsonl;
   }
   if (name.ends_with(".txt")) return SourceKind::text;
+  if (is_parquet_name(path)) return SourceKind::jsonl;
   return std::nullopt;
 }
 
@@ -236,19 +245,26 @@ std::optional<std::string> token_prefix(const std::string& path, const std::stri
 }
 
 std::vector<Source> find_sources(const std::vector<std::string>& patterns, const std::string& folder,
-                                 const std::string& key, Problems& problems) {
+                                 const std::string& key, Problems& problems, Split split) {
   std::vector<Source> sources;
   std::set<std::string> seen;
   for (std::size_t i = 0; i < patterns.size(); ++i) {
     const std::string at = cat(key, "[", i, "]");
     std::vector<std::string> paths;
-    bool is_folder = false;
+    bool is_folder = false, rejected = false;
     std::string other;  // a file in the folder that is not read
     for (const std::string& path : matches_of(patterns[i], folder)) {
       if (io::is_folder(path)) {
         is_folder = true;
         const FolderFiles inside = files_under(path);
-        paths.insert(paths.end(), inside.read.begin(), inside.read.end());
+        const ChosenSplit chosen = choose_split(path, inside.read, split);
+        if (std::optional<Problem> problem = split_problem(path, chosen, split)) {
+          problem->at = at;
+          problems.add(*problem);
+          rejected = true;
+          continue;
+        }
+        paths.insert(paths.end(), chosen.read.begin(), chosen.read.end());
         if (other.empty() && !inside.other.empty()) other = inside.other.front();
       } else {
         paths.push_back(path);
@@ -262,11 +278,11 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
         problems.add({.file = one, .what = "no such file", .at = at});
       }
     }
-    if (paths.empty()) {
+    if (paths.empty() && !rejected) {
       const fs::path found(other);
       const std::string glob = (found.parent_path() / ("*" + found.extension().string())).string();
       problems.add({.file = patterns[i],
-                    .what = is_folder ? "folder without .jsonl, .ndjson or .txt files" : "no such file",
+                    .what = is_folder ? "folder without .jsonl, .ndjson, .parquet or .txt files" : "no such file",
                     .got = found.filename().string(),
                     .at = at,
                     .hint = other.empty()         ? ""
@@ -285,8 +301,10 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
         continue;
       }
       std::error_code error;
-      const auto kind = kind_by_name(path);
-      if (!io::is_file(path)) {  // a link to nothing; a FIFO, which would wait for a writer when it is opened
+      const bool regular = io::is_file(path);
+      // Parquet's first bytes count more than the name.
+      const auto kind = regular && is_parquet(path) ? std::optional(SourceKind::jsonl) : kind_by_name(path);
+      if (!regular) {  // a link to nothing; a FIFO, which would wait for a writer when it is opened
         problems.add({.file = path, .what = io::exists(path) ? "not a regular file" : "cannot be read", .at = at});
       } else if (!kind) {
         const fs::path file(path);
@@ -327,11 +345,28 @@ std::vector<std::string> unread_in_folders(const std::vector<std::string>& patte
     std::erase_if(files, [&](const std::string& path) { return read.contains(path); });
     if (files.empty()) continue;
     const std::string first = fs::path(files.front()).filename().string();
-    notes.push_back(cat(inside, ": ", plural(static_cast<std::int64_t>(files.size()), "file"), " of other types ",
-                        files.size() == 1 ? "is" : "are", " not read (", first, files.size() > 1 ? ", ..." : "",
-                        "); of a folder, .jsonl, .ndjson and .txt files are read; name others in data.train"));
+    notes.push_back(
+        cat(inside, ": ", plural(static_cast<std::int64_t>(files.size()), "file"), " of other types ",
+            files.size() == 1 ? "is" : "are", " not read (", first, files.size() > 1 ? ", ..." : "",
+            "); of a folder, .jsonl, .ndjson, .parquet and .txt files are read; name others in data.train"));
   }
   return notes;
+}
+
+std::vector<std::string> left_out_of_folders(const std::vector<std::string>& patterns, const std::string& folder,
+                                             bool key) {
+  std::set<std::string> notes;
+  for (const std::string& pattern : patterns) {
+    for (const std::string& path : matches_of(pattern, folder)) {
+      if (!io::is_folder(path)) continue;
+      const ChosenSplit chosen = choose_split(path, files_under(path).read, Split::train);
+      if (chosen.read.empty() || chosen.left_out.empty()) continue;
+      const bool with_key = key && chosen.left_out.contains(name_of(Split::validation));
+      notes.insert(cat(path, ": data.train takes the train split and leaves out ", left_out_text(chosen),
+                       with_key ? cat("; data.validation: [", path, "] evaluates on the validation split") : ""));
+    }
+  }
+  return {notes.begin(), notes.end()};
 }
 
 }  // namespace hawser::prepare

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "prepare/hub_splits.h"
 
 namespace hawser::prepare {
 
@@ -21,20 +22,25 @@ struct Source {
   bool operator==(const Source&) const = default;
 };
 
-// A pattern is a path, a glob ("books/*.jsonl", "{a,b}.txt", "books/**/*.txt", "~/x"), a folder (all .jsonl, .ndjson
-// and .txt files in it, recursively), or a token file: its prefix or one of its files. Other files than token files may
-// be compressed (.gz, .zst). Relative patterns start at `folder`. Files are in the order of the patterns, sorted by
+// A pattern is a path, a glob ("books/*.jsonl", "{a,b}.txt", "books/**/*.txt", "~/x"), a folder (all .jsonl, .ndjson,
+// .parquet and .txt files in it, recursively, that choose_split of hub_splits.h chooses for `split`), or a token file:
+// its prefix or one of its files. Other files than token files and Parquet may be compressed (.gz, .zst). Relative patterns start at `folder`. Files are in the order of the patterns, sorted by
 // name within a pattern, without duplicates. Adds a problem at `key` for a pattern without files, and for a file of
 // another kind, unreadable or empty.
 std::vector<Source> find_sources(const std::vector<std::string>& patterns, const std::string& folder,
-                                 const std::string& key, Problems& problems);
+                                 const std::string& key, Problems& problems, Split split = Split::train);
 
 // A line for each folder that a pattern matches and that has, next to files that are read, files of other types that
 // could be: named in a pattern, or converted. Such files may be data that a user believes to be trained on.
 std::vector<std::string> unread_in_folders(const std::vector<std::string>& patterns, const std::string& folder);
 
-// Kind of a file by its name: .jsonl, .ndjson, .json, .csv, .tsv or .txt, optionally followed by .gz or .zst; nullopt
-// for others.
+// A line for each folder of data.train that has files of other splits than training data. `key`: for a validation split, the
+// line has the key that evaluates on it.
+std::vector<std::string> left_out_of_folders(const std::vector<std::string>& patterns, const std::string& folder,
+                                             bool key);
+
+// Kind of a file by its name: .jsonl, .ndjson, .json, .csv, .tsv or .txt, optionally followed by .gz or .zst, or
+// .parquet; nullopt for others.
 std::optional<SourceKind> kind_by_name(const std::string& path);
 
 // Whether a pattern is the prefix of a token file (PATTERN.bin and PATTERN.idx exist), of `prepare` or of Megatron.

@@ -2,34 +2,17 @@
 
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "prepare/json_text.h"
 
 namespace hawser::prepare {
 namespace {
 
 constexpr std::size_t kInput = std::size_t{256} << 10;
 constexpr std::size_t kLargestRow = std::size_t{256} << 20;
-
-// `text`, which must be UTF-8, as JSON.
-void append_json(const std::string& text, std::string& out) {
-  out += '"';
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      out += nlohmann::json(std::string(1, c)).dump().substr(1);
-      out.pop_back();
-    } else {
-      out += c;
-    }
-  }
-  out += '"';
-}
 
 }  // namespace
 
@@ -138,7 +121,7 @@ void TableReader::read_header() {
   std::set<std::string> seen;
   for (const std::string& name : header_) {
     if (!seen.insert(name).second) reject("column named twice", "once", name);
-    append_json(name, keys_.emplace_back());
+    append_json_text(name, keys_.emplace_back());
   }
   check_(header_);
 }
@@ -152,7 +135,7 @@ void TableReader::write_row() {
     lines_ += i == 0 ? '{' : ',';
     lines_ += keys_[i];
     lines_ += ':';
-    append_json(row_[i], lines_);
+    append_json_text(row_[i], lines_);
   }
   lines_ += '}';
 }

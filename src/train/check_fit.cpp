@@ -41,7 +41,8 @@ void check_data(const plan::RunPlan& plan, std::int64_t vocabulary, Problems& pr
   }
   Problems of_sources;
   prepare::find_sources(recipe.data.train, recipe.folder, "data.train", of_sources);
-  prepare::find_sources(recipe.data.validation, recipe.folder, "data.validation", of_sources);
+  prepare::find_sources(recipe.data.validation, recipe.folder, "data.validation", of_sources,
+                        prepare::Split::validation);
   problems.add(with_origins(recipe, of_sources));
 }
 

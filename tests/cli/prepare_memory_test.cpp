@@ -6,6 +6,7 @@
 #include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
 #include "prepare/testing/archives.h"
+#include "prepare/testing/parquet_file.h"
 
 namespace hawser {
 namespace prepare_memory_test {
@@ -15,6 +16,9 @@ constexpr std::int64_t kTextBytes = std::int64_t{96} << 20;
 // their ids, and buffers of writers.
 constexpr std::int64_t kBound = std::int64_t{80} << 20;
 constexpr std::int64_t kBytesAContent = 29;  // bytes that data.deduplicate keeps of each content (seen_contents.h)
+
+// Arrow's libraries, and for each of two threads what it decodes, besides what is decoded ahead (parquet_reader.h).
+constexpr std::int64_t kArrowBytes = std::int64_t{48} << 20;
 
 class PrepareMemory : public testing::Binary {
  protected:
@@ -103,6 +107,19 @@ TEST_F(PrepareMemory, DoesNotGrowWithAnArrayOrATable) {
   EXPECT_EQ(
       array.result["train"]["documents"].get<std::int64_t>() + array.result["valid"]["documents"].get<std::int64_t>(),
       table.result["train"]["documents"].get<std::int64_t>());
+}
+
+// Nor with Parquet: one large row group is decoded in parts, and of many only some are ahead.
+TEST_F(PrepareMemory, DoesNotGrowWithParquet) {
+  if (!testing::kParquet) GTEST_SKIP() << "a build with -DHAWSER_PARQUET=OFF";
+  const auto text = [](std::int64_t row) { return document(row, 4000); };
+  const std::int64_t documents = kTextBytes / 4000;
+  prepare::write_parquet(folder_.path("one.parquet"), documents, documents, text);
+  prepare::write_parquet(folder_.path("many.parquet"), documents / 2, 200, text);
+  const Peak one = prepare("one.parquet"), many = prepare("many.parquet", ", validation_fraction: 0.01");
+  EXPECT_LT(one.bytes, kBound + kArrowBytes);
+  EXPECT_LT(many.bytes, kBound + kArrowBytes);
+  EXPECT_EQ(one.result["train"]["documents"].get<std::int64_t>(), documents);
 }
 
 // One text is one document, of any length.

@@ -290,6 +290,22 @@ TEST(Fuzz, TablesAndArrays) {
   }
 }
 
+// Rows of a mutated file are documents, or the file is rejected. Arrow decodes the pages, we its arrays.
+TEST(Fuzz, Parquet) {
+  if (!testing::kParquet) GTEST_SKIP() << "a build with -DHAWSER_PARQUET=OFF";
+  const TemporaryFolder folder(memory_folder());
+  const std::string path = folder / "a.parquet";
+  for (const char* name : {"chats.parquet", "ids.parquet", "codec_none.parquet"}) {
+    const std::string sound = read_file(cat(testing::kSourceFolder, "/tests/golden/parquet/", name));
+    fuzz(name, sound, 1000, [&](const std::string& bytes, Problems& problems) {
+      write_file(path, bytes);
+      for (const prepare::Line& line : prepare::read_jsonl(path, 1000, problems)) {
+        EXPECT_TRUE(line.text || line.chat || !line.ids.empty());
+      }
+    });
+  }
+}
+
 TEST(Fuzz, TokenFile) {
   const TemporaryFolder folder(memory_folder());
   {

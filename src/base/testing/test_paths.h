@@ -13,6 +13,7 @@ extern const char* const kHawser;        // the program `hawser`
 extern const char* const kMpirun;
 extern const char* const kTestRank;  // src/launch/testing/main.cpp
 extern const char* const kFakeNvml;  // tests/support/fake_nvml.cpp: two GPUs
+extern const bool kParquet;          // the build has libhawser_parquet.so
 extern const char* const kOldNvml;   // the same with an old driver
 
 }  // namespace hawser::testing
