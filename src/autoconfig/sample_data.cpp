@@ -18,6 +18,7 @@
 #include "prepare/prepare.h"
 #include "prepare/sources.h"
 #include "prepare/token_file.h"
+#include "text/tokenizers/framed_text.h"
 
 namespace hawser::autoconfig {
 namespace {
@@ -200,9 +201,7 @@ class Sampler {
     if (needs_tokenizer(place.file)) return 0;
     if (line->text) {
       out_.text = true;
-      std::vector<std::int32_t> ids;
-      tokenizer_->encode(*line->text, ids, true);
-      return std::int64_t(ids.size()) + 1;
+      return std::int64_t(text::encode_framed(*tokenizer_, *line->text).size()) + 1;
     }
     (line->chat ? out_.conversations : out_.completions) = true;
     if (!answers().encode(*line, place, problems_)) return 0;

@@ -179,7 +179,7 @@ std::shared_ptr<const BatchLoader> listed_batch(const ListedBatch& from, BatchSh
                   .what = "lines of text need a tokenizer",
                   .hint = "a tokenizer.json in the model's folder"});
   } else if (from.tokenizer) {
-    const prepare::AnswerEncoder answers(*from.tokenizer, from.chat_template, from.without_template);
+    const prepare::AnswerEncoder answers(*from.tokenizer, from.chat_template, from.without_template, from.time);
     for (prepare::Line& line : lines) {
       if (line.chat || line.completion)
         answers.encode(line, {.file = from.path, .number = line.number, .unit = line.unit}, problems);

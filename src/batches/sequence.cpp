@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "text/tokenizers/framed_text.h"
 
 namespace hawser::batches {
 namespace {
@@ -118,9 +119,7 @@ std::unique_ptr<SequenceSet> listed_sequences(const std::vector<prepare::Line>& 
       continue;
     }
     if (!tokenizer) throw UserError(Problem{.what = "lines of text need a tokenizer", .hint = "lines with input_ids"});
-    prepare::Line encoded;
-    tokenizer->encode(*line.text, encoded.ids, true);
-    add(encoded);
+    add({.ids = text::encode_framed(*tokenizer, *line.text)});
   }
   return set;
 }

@@ -87,12 +87,13 @@ int eval(const EvalOptions& options) {
   Recipe base;
   base.model.path = find_model(options.model);
   CommonOptions common = options.common;
-  const Problems unused = take_unused_keys(
-      common, "eval", {"parallel.", "precision.compute", "memory.", "run.", "data.chat_template", "data.max_documents"},
-      {{"model.path", "--model"},
-       {"data.train", "--data"},
-       {"data.sequence_length", "--sequence-length N"},
-       {"data.pack", "--across-documents"}});
+  const Problems unused = take_unused_keys(common, "eval",
+                                           {"parallel.", "precision.compute", "memory.", "run.", "data.chat_template",
+                                            "data.template_date", "data.max_documents"},
+                                           {{"model.path", "--model"},
+                                            {"data.train", "--data"},
+                                            {"data.sequence_length", "--sequence-length N"},
+                                            {"data.pack", "--across-documents"}});
   Problems of_layout;  // reported with those of model and data
   Recipe recipe = recipe_without_file(base, common, /*runs=*/true, /*keep_relative=*/false, of_layout);
   if (common.rejected.contains("--sequence-length")) recipe.rejected.insert("data.sequence_length");

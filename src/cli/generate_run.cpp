@@ -329,6 +329,7 @@ int generate(const GenerateOptions& options) {
     print("warning: ",
           cat("generate does not apply ", keys, " of generation_config.json; transformers may choose other tokens"));
   }
+  if (input->encoder->wrote_date()) print("", "the chat template writes the date of today");
   // One more token than the cache holds: the last one is not fed back.
   const std::string beyond =
       models::beyond_positions(input->open.model->description(), input->size.positions + (options.chat ? 0 : 1));

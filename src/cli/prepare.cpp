@@ -166,11 +166,7 @@ int prepare(const PrepareOptions& options) {
     job.progress = [&shown](const prepare::PrepareProgress& progress) { shown.show(progress); };
     prepared = prepare::prepare(job);
   }
-  if (prepared.no_end_token) print("", prepare::kNoEndToken);
-  if (!prepared.changed.empty()) print("", prepared.changed + " had changed: prepared from the start");
-  if (!prepared.set_aside.empty()) {
-    print("", "moved token files that `hawser prepare` did not write to " + prepared.set_aside);
-  }
+  for (const std::string& note : prepare::notes_of(prepared, job)) print("", note);
   print_summary(job, recipe.data, prepared, options.common.json);
   return 0;
 }

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/calendar.h"
 #include "base/cat.h"
 #include "config/schema.h"
 
@@ -229,6 +230,19 @@ Key text(const char* name, Field field, const char* unset, const char* help) {
   };
   key.write = [field](const Recipe& recipe) {
     return field(recipe).empty() ? nlohmann::json() : nlohmann::json(field(recipe));
+  };
+  return key;
+}
+
+// A day of the calendar, as text.
+template <class Field>
+Key day(const char* name, Field field, const char* help) {
+  Key key = text(name, field, "", help);
+  key.values = "date (YYYY-MM-DD)";
+  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
+    if (!node.IsScalar() || !parse_day(node.Scalar())) return Rejection{"wrong type", "a date, YYYY-MM-DD", ""};
+    field(recipe) = node.Scalar();
+    return std::nullopt;
   };
   return key;
 }

@@ -80,6 +80,8 @@ std::vector<Key> make_schema() {
       path("data.tokenizer", HAWSER_FIELD(data.tokenizer), "the model folder's", "a tokenizer.json"),
       path_or_name("data.chat_template", HAWSER_FIELD(data.chat_template), kChatTemplateNames, "the tokenizer's",
                    "chat template for lines with messages: a name or a file, see docs/data.md"),
+      day("data.template_date", HAWSER_FIELD(data.template_date),
+          "the date that strftime_now gives a chat template: the same data give the same tokens on every day"),
       path("data.prepared", HAWSER_FIELD(data.prepared), "OUTPUT/data", "folder of the token files"),
       needed(always, integer("data.sequence_length", HAWSER_FIELD(data.sequence_length), {.min = 2, .max = kMaxTokens},
                              "tokens per sequence")),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/calendar.h"
 #include "base/paths.h"
 #include "base/text.h"
 #include "batches/statistics.h"
@@ -71,6 +72,7 @@ EvalData open_eval_data(const EvalDataRequest& request, const batches::BatchShap
       batches::ListedBatch from{.path = request.data,
                                 .tokenizer = tokenizer.get(),
                                 .without = of_tokenizer,
+                                .time = parse_day(request.template_date).value_or(text::chat::kTemplateDate),
                                 .vocab_size = request.vocabulary,
                                 .model_unknown = request.model_unknown};
       from.chat_template =

@@ -39,6 +39,8 @@ void lay_under(const std::string& json, EvaluateRequest& request, EvalDataReques
   request.recipe.data.max_documents = number("/data/max_documents");
   const auto word = [&](const char* key) { return stored.value(nlohmann::json::json_pointer(key), nlohmann::json()); };
   if (data.chat_template.empty()) data.chat_template = engine::stored_chat_template(json);
+  const auto date = word("/data/template_date");
+  if (data.template_date.empty() && date.is_string()) data.template_date = date.get<std::string>();
   if (word("/data/pack") == "chunks") data.across_documents = true;
   if (word("/data/long_documents") == "truncate") data.long_documents = LongDocuments::truncate;
   if (word("/data/long_documents") == "drop") data.long_documents = LongDocuments::drop;
@@ -77,10 +79,12 @@ constexpr std::int64_t kAnyLength = 1024;
 std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int rank, int ranks, Problems& problems) {
   const std::size_t before = problems.size();
   EvaluateRequest request = asked;
-  EvalDataRequest data{.data = request.data,
-                       .bigram = request.bigram,
-                       .chat_template = request.recipe.data.chat_template,
-                       .across_documents = request.across_documents};
+  EvalDataRequest data{
+      .data = request.data,
+      .bigram = request.bigram,
+      .chat_template = request.recipe.data.chat_template,
+      .template_date = request.recipe.places.contains("data.template_date") ? request.recipe.data.template_date : "",
+      .across_documents = request.across_documents};
   OpenEvaluation input{.folder = request.model,
                        .data = request.data,
                        .threads = request.threads,

@@ -19,7 +19,7 @@ void Chat::reset() {
 std::optional<Answer> Chat::send(const std::string& line, const std::function<void(const std::string&)>& on_text,
                                  Problems& problems) {
   messages_.push_back(message("user", replace_invalid_utf8(line)));
-  const auto prompt = input_.encoder->conversation({.messages = messages_, .tools = {}}, {}, problems);
+  const auto prompt = input_.encoder->conversation({.messages = messages_}, {}, problems);
   const bool fits = prompt && static_cast<std::int64_t>(prompt->ids.size()) <= input_.size.positions;
   if (!fits) {
     if (prompt) {

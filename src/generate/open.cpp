@@ -50,10 +50,10 @@ void read_asked(const GenerateRequest& request, OpenGeneration& input, Problems&
   // Report a missing tokenizer or template before the user types a line.
   using text::chat::List;
   const text::chat::Value hello = message("user", "hello");
-  if (!input.encoder->conversation({.messages = List{hello}, .tools = {}}, {"", "--chat"}, problems)) return;
+  if (!input.encoder->conversation({.messages = List{hello}}, {"", "--chat"}, problems)) return;
   if (request.system.empty()) return;
   const text::chat::Value system = message("system", request.system);
-  input.encoder->conversation({.messages = List{system, hello}, .tools = {}}, {"", "--system"}, problems);
+  input.encoder->conversation({.messages = List{system, hello}}, {"", "--system"}, problems);
 }
 
 // Adds only problems that are not in `problems` already.

@@ -14,6 +14,7 @@
 #include "prepare/open_lines.h"
 #include "prepare/sources.h"
 #include "text/chat/turn_ends.h"
+#include "text/tokenizers/framed_text.h"
 
 namespace hawser::generate {
 
@@ -60,8 +61,7 @@ std::optional<Prompt> PromptEncoder::checked(Prompt prompt, const PromptPlace& p
 
 std::optional<Prompt> PromptEncoder::text(const std::string& text, const PromptPlace& place, Problems& problems) const {
   if (!has_tokenizer(place, problems)) return std::nullopt;
-  Prompt prompt{.text = text};
-  tokenizer_->encode(text, prompt.ids, true);
+  Prompt prompt{.text = text, .ids = text::encode_framed(*tokenizer_, text)};
   if (prompt.ids.empty() && begin_) prompt.ids.push_back(static_cast<std::int32_t>(*begin_));
   return checked(std::move(prompt), place, problems);
 }
@@ -83,7 +83,11 @@ std::optional<Prompt> PromptEncoder::conversation(const text::chat::Conversation
   const text::chat::ChatTemplate* used = nullptr;
   try {
     used = &template_->used_for(conversation);
-    Prompt prompt{.text = used->render(conversation, true).text, .chat = true};
+    text::chat::Conversation now = conversation;
+    now.time = time_;
+    text::chat::Rendered rendered = used->render(now, true);
+    wrote_date_ = wrote_date_ || rendered.asked_time;
+    Prompt prompt{.text = std::move(rendered.text), .chat = true};
     tokenizer_->encode_conversation(prompt.text, prompt.ids);
     return checked(std::move(prompt), place, problems);
   } catch (const text::chat::TemplateError& error) {
@@ -174,12 +178,13 @@ std::optional<Prompt> read_line(std::string_view line, const prepare::LinePlace&
     reduced["input_ids"] = json["input_ids"];
   }
   std::vector<const char*> more{"attention_mask"};
-  if (reduced.contains("messages")) more = {"system", "system_prompt", "tools"};
+  if (reduced.contains("messages")) {
+    more = {"system", "system_prompt", "tools", "functions", "documents", "chat_template_kwargs"};
+  }
   for (const char* key : more) {
     if (json.contains(key)) reduced[key] = json[key];
   }
-  const auto parsed =
-      prepare::parse_line(reduced.dump(-1, ' ', false, Json::error_handler_t::replace), place, problems);
+  const auto parsed = prepare::parse_object(reduced, place, problems);
   if (!parsed) return std::nullopt;
   if (parsed->chat) return encoder.conversation(*parsed->chat, here, problems);
   return encoder.ids({parsed->ids.begin(), parsed->ids.end()}, here, problems);

@@ -50,6 +50,8 @@ class PromptEncoder {
   // The tokens that end an answer of a conversation: text::chat::turn_ends, or the template's eos_token if there is none.
   // Empty if there is no template or no such token.
   std::vector<std::int64_t> turn_ends() const;
+  // Whether the template wrote the date of today in a conversation so far.
+  bool wrote_date() const { return wrote_date_; }
 
  private:
   bool has_tokenizer(const PromptPlace& place, Problems& problems) const;
@@ -61,6 +63,8 @@ class PromptEncoder {
   Problems without_;
   std::optional<std::int64_t> begin_;
   std::int64_t vocabulary_;
+  std::tm time_ = text::chat::time_now();  // that strftime_now gives the template
+  mutable bool wrote_date_ = false;
 };
 
 // Reads a file of prompts, optionally compressed (.gz, .zst), or "-" for .jsonl on standard input. .txt: one prompt per

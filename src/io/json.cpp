@@ -71,10 +71,76 @@ std::string reason_of(const Json::parse_error& error) {
   return std::string(colon == what.npos ? what : what.substr(colon + 2));
 }
 
-}  // namespace
+// Builds a document in which large integers are their digits.
+class ExactReader final : public nlohmann::json_sax<OrderedJson> {
+ public:
+  OrderedJson take() { return std::move(root_); }
 
-template <class AnyJson>
-JsonRead<AnyJson> read_json(std::string_view text) {
+  bool null() override { return put(nullptr); }
+  bool boolean(bool value) override { return put(value); }
+  bool number_integer(number_integer_t value) override { return put(value); }
+  bool number_unsigned(number_unsigned_t value) override { return put(value); }
+  bool number_float(number_float_t value, const string_t& text) override {
+    if (text.find_first_of(".eE") != text.npos) return put(value);
+    return put(OrderedJson::binary(std::vector<std::uint8_t>(text.begin(), text.end())));
+  }
+  bool string(string_t& value) override { return put(std::move(value)); }
+  bool binary(binary_t& value) override { return put(OrderedJson::binary(value)); }
+  bool start_object(std::size_t) override { return open(OrderedJson::object()); }
+  bool start_array(std::size_t) override { return open(OrderedJson::array()); }
+  bool key(string_t& value) override {
+    key_ = std::move(value);
+    return true;
+  }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& error) override {
+    if (const auto* syntax = dynamic_cast<const Json::parse_error*>(&error)) throw Json::parse_error(*syntax);
+    throw Json::out_of_range(dynamic_cast<const Json::out_of_range&>(error));
+  }
+
+ private:
+  OrderedJson* add(OrderedJson value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    OrderedJson& in = *open_.back();
+    if (!in.is_array()) return &(in[key_] = std::move(value));
+    in.push_back(std::move(value));
+    return &in.back();
+  }
+  bool put(OrderedJson value) {
+    add(std::move(value));
+    return true;
+  }
+  bool open(OrderedJson container) {
+    open_.push_back(add(std::move(container)));
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  OrderedJson root_;
+  std::vector<OrderedJson*> open_;
+  std::string key_;
+};
+
+// Whether the text has 19 digits in a row: it may have an integer beyond 64 bits.
+bool has_long_number(std::string_view text) {
+  int digits = 0;
+  for (const char c : text) {
+    digits = c >= '0' && c <= '9' ? digits + 1 : 0;
+    if (digits == 19) return true;
+  }
+  return false;
+}
+
+// read_json with `parse` as the parser.
+template <class AnyJson, class Parse>
+JsonRead<AnyJson> read_with(std::string_view text, Parse parse) {
   using Kind = JsonError::Kind;
   const auto rejected = [](Kind kind, std::string detail, std::optional<std::int64_t> byte) {
     return JsonRead<AnyJson>{{}, JsonError{kind, std::move(detail), byte}};
@@ -82,7 +148,7 @@ JsonRead<AnyJson> read_json(std::string_view text) {
   if (const auto byte = too_deep_at(text)) return rejected(Kind::depth, "", byte);
   AnyJson json;
   try {
-    json = AnyJson::parse(text);
+    json = parse(text);
   } catch (const Json::parse_error& error) {  // error.byte counts the last byte read, from 1
     return rejected(Kind::syntax, reason_of(error), static_cast<std::int64_t>(error.byte) - (error.byte > 0 ? 1 : 0));
   } catch (const Json::out_of_range&) {
@@ -94,8 +160,24 @@ JsonRead<AnyJson> read_json(std::string_view text) {
   if (auto twice = repeated_key(text)) return rejected(Kind::duplicate_key, *std::move(twice), std::nullopt);
   return {std::move(json), std::nullopt};
 }
+
+}  // namespace
+
+template <class AnyJson>
+JsonRead<AnyJson> read_json(std::string_view text) {
+  return read_with<AnyJson>(text, [](std::string_view all) { return AnyJson::parse(all); });
+}
 template JsonRead<Json> read_json(std::string_view text);
 template JsonRead<OrderedJson> read_json(std::string_view text);
+
+JsonRead<OrderedJson> read_exact_json(std::string_view text) {
+  if (!has_long_number(text)) return read_json<OrderedJson>(text);
+  return read_with<OrderedJson>(text, [](std::string_view all) {
+    ExactReader reader;
+    OrderedJson::sax_parse(all, &reader);
+    return reader.take();
+  });
+}
 
 std::optional<Json> parse_json(std::string_view text, const std::string& file, const std::string& what,
                                std::int64_t first_byte, Problems& problems) {

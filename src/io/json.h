@@ -38,6 +38,10 @@ JsonRead<AnyJson> read_json(std::string_view text);
 extern template JsonRead<Json> read_json(std::string_view text);
 extern template JsonRead<OrderedJson> read_json(std::string_view text);
 
+// The same, but an integer beyond 64 bits is not rounded to a float: it becomes a binary value that holds its digits.
+// JSON text has no binary values.
+JsonRead<OrderedJson> read_exact_json(std::string_view text);
+
 // The same for a caller that treats every rejected text like null.
 inline Json json_or_null(std::string_view text) {
   return read_json(text).json;

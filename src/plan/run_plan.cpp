@@ -38,6 +38,7 @@ prepare::PrepareOptions resolve_data(const Recipe& recipe) {
                                   .validation_fraction = recipe.data.validation_fraction,
                                   .seed = recipe.train.seed,
                                   .chat_template = recipe.data.chat_template,
+                                  .template_date = recipe.data.template_date,
                                   .deduplicate = recipe.data.deduplicate,
                                   .threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()))};
   if (options.tokenizer.empty()) {

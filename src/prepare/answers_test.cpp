@@ -8,8 +8,10 @@
 
 #include "base/testing/temporary_folder.h"
 #include "base/testing/test_paths.h"
+#include "prepare/testing/bytes_tokenizer.h"
 #include "prepare/token_file.h"
 #include "text/chat/from_json.h"
+#include "text/tokenizers/framed_text.h"
 
 namespace hawser::prepare {
 namespace answers_test {
@@ -107,7 +109,9 @@ TEST(Answers, EqualTransformersMasks) {
     const AnswerEncoder encoder(*opened, named(name), {});
     const Json& expected = golden["answers"][tokenizer];
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      Line line{.chat = text::chat::Conversation{text::chat::from_json(golden["plain"][i]["messages"]), {}}};
+      Json messages = golden["plain"][i]["messages"];
+      for (Json& message : messages) message.erase("reasoning_content");  // these templates do not write it
+      Line line{.chat = text::chat::Conversation{.messages = text::chat::from_json(messages)}};
       Problems problems;
       ASSERT_TRUE(encoder.encode(line, {}, problems)) << problems.lines();
       const Ids ids = expected[i]["ids"];
@@ -297,6 +301,138 @@ TEST(Answers, RejectMessagesThatTheTemplateLeavesOut) {
                 .find("does not write"),
             std::string::npos)
       << "there is nothing to write";
+}
+
+// Text learned of a conversation with a template and these special tokens, answers separated by " / ".
+std::string learned_by(const std::string& source, const std::vector<std::string>& special, const std::string& text) {
+  const TemporaryFolder folder;
+  const auto tokenizer = text::load_tokenizer(folder.write("t.json", tokenizer_of_bytes(special)));
+  const auto chat = std::make_shared<const text::chat::ChatTemplate>(
+      source, std::map<std::string, std::string>{{"eos_token", "<e>"}}, "t.jinja");
+  Problems problems;
+  auto line = parse_line(text, {.file = "f"}, problems);
+  if (!line || !AnswerEncoder(*tokenizer, chat, {}).encode(*line, {.file = "f"}, problems)) return problems.lines();
+  std::string out;
+  for (std::size_t i = 0; i < line->ids.size(); ++i) {
+    if (line->labels[i] == kIgnoredLabel) continue;
+    if (i > 0 && line->labels[i - 1] == kIgnoredLabel && !out.empty()) out += " / ";
+    out += tokenizer->surface(line->ids[i]);
+  }
+  return out;
+}
+
+const std::vector<std::string> kChatMl = {"<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<END>"};
+const std::string kAsk = R"({"role": "user", "content": "q"}, )";
+const std::string kCall =
+    R"({"role": "assistant", "content": null, "tool_calls": [{"type": "function", "function":
+        {"name": "get", "arguments": {"days": 3}}}]}, {"role": "tool", "name": "get", "content": "r"}, )";
+const std::string kSay = R"({"role": "assistant", "content": "a"})";
+
+std::string line_with(const std::string& messages) {
+  return R"({"messages": [)" + messages + "]}";
+}
+
+// A turn may end with several special tokens: the last one is what the model stops at.
+TEST(Answers, EndWithTheLastSpecialTokenOfTheTurn) {
+  const std::string calls =
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls %}<tool_call>"
+      "{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+  const std::string call = R"(<tool_call>{"name": "get", "arguments": {"days": 3}}</tool_call><|im_end|>)";
+  EXPECT_EQ(learned_by(calls, kChatMl, line_with(kAsk + kCall + kSay)), call + " / a<|im_end|>");
+  EXPECT_EQ(learned_by(calls, kChatMl, line_with(kAsk + kCall + kAsk + kSay)), call + " / a<|im_end|>");
+  const std::string body =
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<END><|im_end|>{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+  const std::string two = line_with(kAsk + kSay + ", " + kAsk + kSay);
+  EXPECT_EQ(learned_by(body, kChatMl, two), "a<END><|im_end|> / a<END><|im_end|>");
+  // The last turn ends in another way than the others.
+  const std::string last =
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{{ '<END>' if loop.last else '<|im_end|>' }}"
+      "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+  EXPECT_EQ(learned_by(last, kChatMl, two), "a<|im_end|> / a<END>");
+  // What begins the user's turn is what the model stops at.
+  const std::string without =
+      "{% for m in messages %}{{ '<|im_start|>' if m.role == 'user' else '<|im_end|>' }}{{ m.content }}{% endfor %}"
+      "{% if add_generation_prompt %}<|im_end|>{% endif %}";
+  EXPECT_EQ(learned_by(without, kChatMl, two), "a<|im_start|> / a");
+  // The name of the function is written above the result, too: it is not the end of the call.
+  const std::string named =
+      "{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>{{ messages[loop.index0 - 1].tool_calls[0].function"
+      ".name }} says {{ m.content }}<|im_end|>{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+      "{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}<|im_end|>{% endif %}{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+  EXPECT_EQ(learned_by(named, kChatMl, line_with(kAsk + kCall + kSay)),
+            R"({"name": "get", "arguments": {"days": 3}}<|im_end|> / a<|im_end|>)");
+}
+
+// The prompt of a thinking model ends in "<think>", which an answer without thoughts does not have.
+TEST(Answers, BeginWhereTheTextStopsToEqualThePrompt) {
+  const std::string source =
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}"
+      "\n</think>\n{% endif %}{{ m.content }}{% for c in m.tool_calls %}<tool_call>{{ c.function | tojson }}"
+      "</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}";
+  EXPECT_EQ(learned_by(source, kChatMl, line_with(kAsk + kCall + kSay)),
+            R"(<tool_call>{"name": "get", "arguments": {"days": 3}}</tool_call><|im_end|> / a<|im_end|>)");
+  const std::string thinks = R"({"role": "assistant", "content": "a", "thinking": "why so"})";
+  EXPECT_EQ(learned_by(source, kChatMl, line_with(kAsk + thinks + ", " + kAsk + kSay)),
+            "why so\n</think>\na<|im_end|> / a<|im_end|>");
+  EXPECT_EQ(learned_by("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}",
+                       kChatMl, line_with(kAsk + thinks)),
+            "f: the chat template does not write the thoughts (reasoning_content) of messages[1] at line 1; try "
+            "conversations without it, or another data.chat_template");
+}
+
+// The keys by which trainers switch the loss of a message off.
+TEST(Answers, LeaveOutMessagesByTheKeysOfOtherTrainers) {
+  const std::string source = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}";
+  for (const char* off : {R"("loss": false)", R"("training": false)", R"("loss_mask": 0)", R"("weight": 0.0)"}) {
+    const std::string bad = cat(R"({"role": "assistant", "content": "bad", )", off, "}, ");
+    EXPECT_EQ(learned_by(source, kChatMl, line_with(kAsk + bad + kAsk + kSay)), "a<|im_end|>") << off;
+  }
+  EXPECT_NE(
+      learned_by(source, kChatMl, line_with(kAsk + R"({"role": "assistant", "content": "b", "loss": "no"})"))
+          .find("weight of a message (expected 0 or 1, or true or false, got \"no\") at line 1, messages[1].loss"),
+      std::string::npos);
+}
+
+TEST(Answers, NameKeysThatNothingReads) {
+  const auto unread = [](const std::string& text) {
+    const TemporaryFolder folder;
+    const auto tokenizer = text::load_tokenizer(folder.write("t.json", tokenizer_of_bytes({"<e>"})));
+    const auto chat = std::make_shared<const text::chat::ChatTemplate>(
+        "{% for m in messages %}{{ m.content }}{{ m.audio_text }}<e>{% endfor %}", std::map<std::string, std::string>{},
+        "t");
+    Problems problems;
+    auto line = parse_line(text, {.file = "f"}, problems);
+    EXPECT_TRUE(line && AnswerEncoder(*tokenizer, chat, {}).encode(*line, {.file = "f"}, problems)) << problems.lines();
+    return std::vector<std::string>(line->unread.begin(), line->unread.end());
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(unread(R"({"id": 1, "images": [], "score": 2, "loss_mask": null, "messages": [
+      {"role": "user", "content": "a", "time": 3, "audio_text": "x"},
+      {"role": "assistant", "content": "b", "training_detail": [1]}]})"),
+            (Names{"images", "messages.training_detail"}));
+  EXPECT_EQ(unread(R"({"messages": [{"role": "assistant", "content": "b"}], "tools": [], "documents": "[{}]",
+                       "chat_template_kwargs": {"enable_thinking": false}})"),
+            (Names{"chat_template_kwargs.enable_thinking", "documents", "tools"}));
+}
+
+// As apply_chat_template writes its result, with the tokens before a text in the text.
+TEST(Answers, ABeginOfTextIsThereOnce) {
+  const auto tokenizer = text::load_tokenizer((kRoot / "inputs/tokenizers/minilm/tokenizer.json").string());
+  const auto ids = [&](const std::string& prompt) {
+    const AnswerEncoder encoder(*tokenizer, nullptr, {});
+    Line line{.prompt = prompt, .completion = " answer"};
+    Problems problems;
+    EXPECT_TRUE(encoder.encode(line, {}, problems));
+    EXPECT_EQ(line.ids.size(), line.labels.size());
+    return line.ids;
+  };
+  EXPECT_EQ(ids("[CLS] is it?"), ids("is it?"));
+  EXPECT_EQ(text::encode_framed(*tokenizer, "[CLS] is it? [SEP]"), text::encode_framed(*tokenizer, "is it?"));
+  EXPECT_EQ(text::encode_framed(*tokenizer, "[CLS]").size(), 2u);
 }
 
 TEST(Answers, RejectBadConversations) {

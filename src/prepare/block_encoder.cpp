@@ -5,6 +5,7 @@
 
 #include "base/utf8.h"
 #include "prepare/jsonl.h"
+#include "text/tokenizers/framed_text.h"
 
 namespace hawser::prepare {
 namespace {
@@ -21,7 +22,7 @@ BlockEncoder::BlockEncoder(Options options)
     : tokenizer_(options.tokenizer), vocab_size_(options.vocab_size), hashes_(options.hashes) {
   if (!tokenizer_) return;
   frame_ = tokenizer_->frame();
-  answers_.emplace(*tokenizer_, std::move(options.chat_template), std::move(options.without));
+  answers_.emplace(*tokenizer_, std::move(options.chat_template), std::move(options.without), options.time);
 }
 
 EncodedBlock BlockEncoder::encode(const Block& block) const {
@@ -35,9 +36,8 @@ EncodedBlock BlockEncoder::encode(const Block& block) const {
 }
 
 std::vector<std::int32_t> BlockEncoder::encode_text(std::string_view text) const {
-  Ids ids;
-  if (text.empty()) return ids;
-  tokenizer_->encode(text, ids, true);
+  if (text.empty()) return {};
+  Ids ids = text::encode_framed(*tokenizer_, text);
   const auto end = tokenizer_->eos();
   if (end && !ids.empty() && ids.back() != *end) ids.push_back(*end);
   return ids;
@@ -70,9 +70,10 @@ void BlockEncoder::encode_part(const Block& block, EncodedBlock& out) const {
     return;
   }
   ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(context.size()));
-  if (block.first) ids.insert(ids.begin(), frame_.before.begin(), frame_.before.end());
+  const text::MissingFrame missing = text::missing_frame(frame_, ids);
+  if (block.first) ids.insert(ids.begin(), missing.before.begin(), missing.before.end());
   if (block.last) {
-    ids.insert(ids.end(), frame_.after.begin(), frame_.after.end());
+    ids.insert(ids.end(), missing.after.begin(), missing.after.end());
     const auto end = tokenizer_->eos();
     if (end && (ids.empty() || ids.back() != *end)) ids.push_back(*end);
   }
@@ -92,6 +93,8 @@ void BlockEncoder::encode_lines(const Block& block, EncodedBlock& out) const {
     if (!line) continue;
     const bool answered = line->chat || line->completion;
     if (answered && tokenizer_ && !answers_->encode(*line, place, out.problems)) continue;
+    out.unread.merge(line->unread);
+    out.asked_time = out.asked_time || line->asked_time;
     if (!line->text && (!answered || tokenizer_)) {
       out.documents.push_back({std::move(line->ids), std::move(line->labels), std::move(line->document_lengths)});
       EncodedDocument& last = out.documents.back();

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
@@ -25,6 +27,8 @@ struct EncodedBlock {
   bool first = true, last = true;          // the block has the start / the end of its documents
   SourcePlace end;
   Problems problems;
+  std::set<std::string> unread;  // of all lines, as in Line
+  bool asked_time = false;       // of any line
   std::int64_t file_bytes = 0;
 };
 
@@ -37,6 +41,7 @@ class BlockEncoder {
     bool hashes = false;                                            // compute content hashes
     std::shared_ptr<const text::chat::ChatTemplate> chat_template;  // null: conversations are a problem,
     Problems without;                                               // with these reasons if there are any
+    std::tm time = text::chat::kTemplateDate;                       // that strftime_now gives the template
   };
   explicit BlockEncoder(Options options);
 

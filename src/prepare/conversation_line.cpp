@@ -4,6 +4,8 @@
 #include <array>
 
 #include "base/ascii.h"
+#include "io/json.h"
+#include "prepare/json_line.h"
 #include "text/chat/from_json.h"
 
 namespace hawser::prepare {
@@ -26,6 +28,43 @@ std::string role_of(const std::string& name) {
   if (std::ranges::find(kAssistantNames, lower) != kAssistantNames.end()) return "assistant";
   const bool usual = lower == "user" || lower == "assistant" || lower == "system" || lower == "tool";
   return usual ? lower : name;
+}
+
+constexpr std::array kWeights = {"weight", "train", "training", "loss", "loss_mask"};
+constexpr std::array kThoughts = {"reasoning_content", "thinking", "reasoning"};  // the first that is given counts
+// Other keys of a message that are read here, or that templates read.
+constexpr std::array kMessageKeys = {"tool_calls", "tool_call_id", "function_call"};
+
+// A value of a message. Members that are null are left out, since data sets with columns write every key of every
+// message; but not those of a call's arguments, which the model may write.
+text::chat::Value without_nulls(const Json& json, int depth) {
+  if (depth > 100) throw text::chat::TemplateError("nested too deeply");
+  if (json.is_array()) {
+    text::chat::List list;
+    for (const Json& item : json) list.push_back(without_nulls(item, depth + 1));
+    return list;
+  }
+  if (!json.is_object()) return text::chat::from_json(json, depth);
+  text::chat::Dict dict;
+  for (const auto& [key, value] : json.items()) {
+    if (value.is_null()) continue;
+    dict.items.emplace_back(
+        key, key == "arguments" ? text::chat::from_json(value, depth + 1) : without_nulls(value, depth + 1));
+  }
+  return dict;
+}
+
+// Writes the thoughts of a message under both names that templates read, as transformers does
+// (utils/chat_template_utils.py, _alias_reasoning_fields).
+void name_thoughts(text::chat::Dict& message) {
+  for (const char* key : kThoughts) {
+    const text::chat::Value* found = message.find(key);
+    if (!found) continue;
+    const text::chat::Value thoughts = *found;
+    if (!message.find("thinking")) message.items.emplace(message.items.begin(), "thinking", thoughts);
+    message.set("reasoning_content", thoughts);
+    return;
+  }
 }
 
 text::chat::Value message(const std::string& role, const std::string& content) {
@@ -121,41 +160,60 @@ bool ConversationReader::append(const Json& list, const std::string& key, std::s
       return reject("message without a role", "user, assistant, system or another role",
                     !name ? "none" : name->type_name(), place + "." + kind);
     }
-    const std::string text_key = sender ? "value" : "content";
-    const auto content = from.find(text_key);
-    if (content == from.end() && (sender || !from.contains("tool_calls"))) {
-      return reject("message without content", "text", "none", cat(place, ".", text_key));
-    }
-    if (content != from.end() && !content->is_string() && (sender || (!content->is_null() && !content->is_array()))) {
-      return reject("wrong type", "text", content->type_name(), cat(place, ".", text_key));
-    }
-    text::chat::Dict dict;
-    for (const auto& [part, value] : from.items()) {
-      dict.items.emplace_back(!sender           ? part
-                              : part == "from"  ? "role"
-                              : part == "value" ? "content"
-                                                : part,
-                              text::chat::from_json(value, 2));
-    }
     const std::string known = role_of(name->get<std::string>());
-    dict.set("role", known);
-    if (!append_weight(from, known, place, out)) return false;
-    messages.push_back(std::move(dict));
+    auto dict = message_of(from, known, sender ? "value" : "content", place);
+    if (!dict || !append_weight(from, known, place, out)) return false;
+    for (const auto& [part, value] : from.items()) {
+      const auto is = [&](const auto& keys) { return std::ranges::find(keys, part) != keys.end(); };
+      const bool read = is(kWeights) || is(kThoughts) || is(kMessageKeys);
+      if (!read && !value.is_null() && could_matter(part)) out.unread.insert(cat(key, ".", part));
+    }
+    messages.push_back(*std::move(dict));
   }
   return true;
 }
 
-// `weight` as in OpenAI's format, `train` as in axolotl's.
+std::optional<text::chat::Dict> ConversationReader::message_of(const Json& from, const std::string& role,
+                                                               const std::string& text_key, const std::string& place) {
+  const bool sender = text_key == "value";
+  const Json* content = find(from, text_key);
+  const auto given = [&](const char* key) {
+    const Json* found = find(from, key);
+    return found && !found->empty();
+  };
+  const bool calls = given("tool_calls") || given("function_call");
+  const bool thoughts = std::ranges::any_of(kThoughts, given);
+  const std::string at = cat(place, ".", text_key);
+  if (!content && (sender || !(calls || thoughts))) {
+    return reject("message without content", "text", from.contains(text_key) ? "null" : "none", at);
+  }
+  const bool tool = role == "tool" || role == "function" || role == "ipython";
+  const bool other = content && (content->is_array() || (tool && content->is_object()));
+  if (content && !content->is_string() && (sender || !other)) {
+    return reject("wrong type", "text", content->type_name(), at);
+  }
+  text::chat::Dict dict;
+  for (const auto& [part, value] : from.items()) {
+    if (value.is_null()) continue;
+    const std::string name = !sender ? part : part == "from" ? "role" : part == "value" ? "content" : part;
+    dict.items.emplace_back(name, without_nulls(value, 2));
+  }
+  dict.set("role", role);
+  name_thoughts(dict);
+  return dict;
+}
+
+// `weight` as in OpenAI's format, `train` and `training` as in axolotl's, `loss` as in ms-swift's; other trainers have
+// `loss_mask`.
 bool ConversationReader::append_weight(const Json& message, const std::string& role, const std::string& place,
                                        Line& out) {
   bool trained = true, given = false;
-  for (const char* key : {"weight", "train"}) {
+  for (const char* key : kWeights) {
     const Json* value = find(message, key);
     if (!value) continue;
     const bool number = value->is_number() && (value->get<double>() == 0.0 || value->get<double>() == 1.0);
     if (!number && !value->is_boolean()) {
-      reject("weight of a message", "0 or 1, or true or false",
-             value->is_structured() ? value->type_name() : value->dump(), cat(place, ".", key));
+      reject("weight of a message", "0 or 1, or true or false", shown(*value), cat(place, ".", key));
       return false;
     }
     given = true;
@@ -184,12 +242,48 @@ std::optional<Line> ConversationReader::complete(const Json& line, Line out, tex
     if (out.asked > 0) ++out.asked;
     if (!out.not_trained.empty()) out.not_trained.insert(out.not_trained.begin(), false);
   }
-  out.chat = text::chat::Conversation{std::move(messages), {}};
-  const Json* tools = find(line, "tools");
-  if (!tools || (tools->is_string() && tools->get_ref<const std::string&>().empty())) return out;
-  if (!tools->is_array()) return reject("wrong type", "a list of tools", tools->type_name(), "tools");
-  out.chat->tools = text::chat::from_json(*tools);
+  out.chat = text::chat::Conversation{.messages = std::move(messages)};
+  const auto tools = structure(line, "tools", true), functions = structure(line, "functions", true),
+             documents = structure(line, "documents", true), variables = structure(line, "chat_template_kwargs", false);
+  if (!tools || !functions || !documents || !variables) return std::nullopt;
+  if (!tools->is_null() && !functions->is_null()) {
+    return reject("tools and functions in one line", "one of the two", "both", "functions");
+  }
+  if (!tools->is_null()) out.chat->tools = text::chat::from_json(*tools);
+  if (!functions->is_null()) {
+    Json wrapped = Json::array();
+    for (const Json& function : *functions) wrapped.push_back({{"type", "function"}, {"function", function}});
+    out.chat->tools = text::chat::from_json(wrapped);
+  }
+  if (!documents->is_null()) out.chat->documents = text::chat::from_json(*documents);
+  for (const auto& [key, value] : variables->items()) {
+    constexpr std::array kOwn = {"messages", "tools", "documents", "add_generation_prompt"};
+    if (std::ranges::find(kOwn, key) != kOwn.end()) {
+      return reject("no variable of a line", "others than messages, tools, documents and add_generation_prompt", key,
+                    "chat_template_kwargs");
+    }
+    if (!value.is_null()) out.chat->variables.set(key, text::chat::from_json(value));
+  }
   return out;
+}
+
+std::optional<Json> ConversationReader::structure(const Json& line, const std::string& key, bool list) {
+  const Json* value = find(line, key);
+  if (!value || (value->is_string() && value->get_ref<const std::string&>().empty())) return Json();
+  Json read = *value;
+  if (value->is_string()) {
+    auto [json, error] = io::read_exact_json(value->get_ref<const std::string&>());
+    if (!error) read = std::move(json);
+  }
+  if (read.is_null()) return read;
+  for (auto item = read.begin(); read.is_array() && item != read.end(); ++item) {
+    if (!item->is_string()) continue;
+    auto [json, error] = io::read_exact_json(item->get_ref<const std::string&>());
+    if (!error && json.is_object()) *item = std::move(json);
+  }
+  const bool good = list ? read.is_array() : read.is_object();
+  if (!good) return reject("wrong type", list ? cat("a list of ", key) : "an object", shown(*value), key);
+  return read;
 }
 
 std::optional<std::string> ConversationReader::optional_text(const Json& line, std::string_view key) {

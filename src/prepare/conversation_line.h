@@ -31,7 +31,13 @@ class ConversationReader {
  private:
   // Appends the messages in the form of templates. Accepts `style` "role" or "from", and sets it if it is empty.
   bool append(const Json& list, const std::string& key, std::string& style, Line& out, text::chat::List& messages);
+  // The message as a dict of templates; nullopt, with a problem, if it is none.
+  std::optional<text::chat::Dict> message_of(const Json& from, const std::string& role, const std::string& text_key,
+                                             const std::string& place);
   bool append_weight(const Json& message, const std::string& role, const std::string& place, Line& out);
+  // An optional key that is a list or an object, or its JSON text; null if it is missing. nullopt, with a problem, for
+  // anything else.
+  std::optional<Json> structure(const Json& line, const std::string& key, bool list);
   std::optional<Line> complete(const Json& line, Line out, text::chat::List messages);
   // The text of an optional key; "" if it is missing. nullopt, with a problem, for another type.
   std::optional<std::string> optional_text(const Json& line, std::string_view key);

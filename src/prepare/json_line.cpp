@@ -11,7 +11,7 @@ std::optional<io::OrderedJson> parse_json_line(std::string_view text, const Line
     problems.add(std::move(problem));
     return std::nullopt;
   };
-  auto [json, error] = io::read_json<io::OrderedJson>(text);
+  auto [json, error] = io::read_exact_json(text);
   if (!error) {
     if (json.is_object()) return std::move(json);
     return reject({.what = cat(place.unit, " is not an object"), .expected = "{...}", .got = json.type_name()});
@@ -30,6 +30,11 @@ std::optional<io::OrderedJson> parse_json_line(std::string_view text, const Line
       return reject({.what = "key given twice", .expected = "once", .got = error->detail});
   }
   return std::nullopt;
+}
+
+std::string shown(const io::OrderedJson& value) {
+  if (value.is_binary()) return {value.get_binary().begin(), value.get_binary().end()};
+  return value.is_structured() ? value.type_name() : value.dump();
 }
 
 }  // namespace hawser::prepare

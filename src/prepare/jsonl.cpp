@@ -1,9 +1,11 @@
 #include "prepare/jsonl.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/ascii.h"
 #include "base/utf8.h"
 #include "prepare/byte_reader.h"
 #include "prepare/conversation_line.h"
@@ -22,10 +24,14 @@ class LineReader {
  public:
   LineReader(const LinePlace& place, Problems& problems) : place_(place), problems_(problems) {}
 
-  std::optional<Line> read(std::string_view text) {
-    std::optional<Json> parsed = parse_json_line(text, place_, problems_);
-    if (!parsed) return std::nullopt;
-    Json& json = *parsed;
+  std::optional<Line> read(Json& json) {
+    std::optional<Line> line = read_form(json);
+    if (line) note_unread(json, *line);
+    return line;
+  }
+
+ private:
+  std::optional<Line> read_form(Json& json) {
     const auto has = [&](std::string_view key) {
       const auto found = json.find(std::string(key));
       return found != json.end() && !found->is_null();
@@ -80,7 +86,17 @@ class LineReader {
     return good ? std::optional(std::move(line)) : std::nullopt;
   }
 
- private:
+  // Notes the keys of a line that no form reads.
+  static void note_unread(const Json& json, Line& line) {
+    constexpr std::array kOfIds = {"labels", "attention_mask", "document_lengths"};
+    constexpr std::array kOfChats = {"tools", "functions", "documents", "chat_template_kwargs", "system", "history"};
+    for (const auto& [key, value] : json.items()) {
+      const bool read = line.chat ? std::ranges::find(kOfChats, key) != kOfChats.end()
+                                  : !line.ids.empty() && std::ranges::find(kOfIds, key) != kOfIds.end();
+      if (!read && !value.is_null() && could_matter(key)) line.unread.insert(key);
+    }
+  }
+
   // The line has no form or several.
   std::nullopt_t reject_keys(const Json& json, const std::vector<std::string>& forms) {
     std::string got;
@@ -146,8 +162,7 @@ class LineReader {
           item.is_number_integer() && !(item.is_number_unsigned() && item.get<std::uint64_t>() > 1ull << 62);
       const std::int64_t value = whole ? item.get<std::int64_t>() : 0;
       if (!whole || ((value < min || value > max) && !(ignored && value == kIgnoredLabel))) {
-        reject(what, cat(ignored ? "-100, or " : "", min, " to ", max),
-               item.is_structured() ? item.type_name() : item.dump(), cat(key, "[", out.size(), "]"));
+        reject(what, cat(ignored ? "-100, or " : "", min, " to ", max), shown(item), cat(key, "[", out.size(), "]"));
         return false;
       }
       out.push_back(static_cast<std::int32_t>(value));
@@ -174,6 +189,13 @@ std::vector<std::string> forms_of(const std::function<bool(std::string_view)>& h
   return forms;
 }
 
+bool could_matter(std::string_view key) {
+  constexpr std::array kParts = {"train", "loss",  "mask",  "weight", "learn", "ignore", "reason",  "think",
+                                 "tool",  "funct", "image", "audio",  "video", "docum",  "template"};
+  const std::string lower = lower_case(key);
+  return std::ranges::any_of(kParts, [&](const char* part) { return lower.find(part) != lower.npos; });
+}
+
 const std::vector<std::string_view>& line_keys() {
   static const std::vector<std::string_view> keys = [] {
     // With those that TRL gives a conversation.
@@ -189,7 +211,12 @@ const std::vector<std::string_view>& line_keys() {
 }
 
 std::optional<Line> parse_line(std::string_view line, const LinePlace& place, Problems& problems) {
-  auto read = LineReader(place, problems).read(line);
+  std::optional<Json> parsed = parse_json_line(line, place, problems);
+  return parsed ? parse_object(*parsed, place, problems) : std::nullopt;
+}
+
+std::optional<Line> parse_object(Json& object, const LinePlace& place, Problems& problems) {
+  auto read = LineReader(place, problems).read(object);
   if (read) read->number = place.number, read->unit = place.unit;
   return read;
 }

@@ -12,13 +12,17 @@
 //                         context (not with question); system_prompt
 //
 // A message is {"role", "content"} or ShareGPT's {"from", "value"}; a conversation has one kind. The role may be one of
-// the names that data sets use for user and assistant. An assistant's message with `weight` 0 or `train` false has no
-// labels. A key whose value is null counts as missing.
+// the names that data sets use for user and assistant. An assistant's message whose `weight`, `train`, `training`,
+// `loss` or `loss_mask` is 0 or false has no labels. Its thoughts are `reasoning_content`, `thinking` or `reasoning`.
+// A conversation may also have `functions` (tools without their frame), `documents`, and `chat_template_kwargs`, the
+// variables of the template. Lists and objects, and the arguments of a call, may be JSON text. A key whose value is
+// null counts as missing, at every depth of a message but within the arguments of a call.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,7 +42,10 @@ struct Line {
 
   std::optional<text::chat::Conversation> chat;
   std::size_t asked = 0;          // number of leading messages that are the prompt; they get no labels
-  std::vector<bool> not_trained;  // per message: weight 0 or train false; empty: none
+  std::vector<bool> not_trained;  // per message: whether its loss is switched off; empty: none
+  // Keys that nothing reads, though their names speak of a mask, a loss, a tool or the like: "messages.training_detail".
+  std::set<std::string> unread;
+  bool asked_time = false;  // the chat template wrote a date
   std::string prompt;
   std::optional<std::string> completion;
 };
@@ -70,6 +77,9 @@ std::vector<std::string> forms_of(const std::function<bool(std::string_view)>& h
 // All keys of a line that parse_line or a reader of prompts may look at: the columns to read of a file that has columns. A
 // new key of a line is added here, too, or Parquet files do not have it.
 const std::vector<std::string_view>& line_keys();
+
+// Whether a key that is not read should be named: it speaks of what is trained on, or of what the model is shown.
+bool could_matter(std::string_view key);
 
 // Parses one line. Adds every problem with its line and byte or key, and returns nullopt if there is any.
 std::optional<Line> parse_line(std::string_view line, const LinePlace& place, Problems& problems);

@@ -215,7 +215,7 @@ TEST(Jsonl, ReadsTheFormsOfConversationsThatDataSetsHave) {
 TEST(Jsonl, RejectsAmbiguousConversations) {
   const std::string from = R"({"conversations":[{"from":"human","value":"a"},)";
   EXPECT_EQ(rejection(from + R"({"from":"gpt","value":null}]})"),
-            "f: wrong type (expected text, got null) at line 12, conversations[1].value");
+            "f: message without content (expected text, got null) at line 12, conversations[1].value");
   EXPECT_EQ(rejection(from + R"({"from":"gpt","content":"b"}]})"),
             "f: message without content (expected text, got none) at line 12, conversations[1].value");
   EXPECT_EQ(rejection(from + R"({"from":5,"value":"b"}]})"),

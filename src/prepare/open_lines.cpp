@@ -103,8 +103,9 @@ Lines open_parquet(const std::string& path, bool training) {
   constexpr unsigned kMaxThreads = 4;  // tokenizing takes more time than decoding
   auto reader = std::make_unique<ParquetReader>(
       path, line_keys(), static_cast<int>(std::min(kMaxThreads, std::thread::hardware_concurrency())));
-  if (training) expect_document_columns(path, reader->columns());
-  return {std::move(reader), "row"};
+  std::vector<std::string> columns = reader->columns();
+  if (training) expect_document_columns(path, columns);
+  return {std::move(reader), "row", std::move(columns)};
 }
 
 }  // namespace

@@ -8,14 +8,16 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "prepare/byte_reader.h"
 
 namespace hawser::prepare {
 
 struct Lines {
-  std::unique_ptr<ByteReader> bytes;  // lines of JSON; the number of a line is that of its `unit`
-  const char* unit = "line";          // what a line is in the file: "line", "item" of an array, or "row"
+  std::unique_ptr<ByteReader> bytes;      // lines of JSON; the number of a line is that of its `unit`
+  const char* unit = "line";              // what a line is in the file: "line", "item" of an array, or "row"
+  std::vector<std::string> columns = {};  // of a Parquet file, read or not
 };
 
 // JSON that begins with "[" is an array, whatever the file is called; every other JSON file has lines. A table is a

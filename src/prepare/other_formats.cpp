@@ -5,11 +5,13 @@
 #include <string_view>
 
 #include "base/ascii.h"
+#include "base/cat.h"
+#include "io/files.h"
 
 namespace hawser::prepare {
 namespace {
 
-// IN is the file, OUT its path without the extension.
+// IN is the file. OUT.ENDING is a file beside it that does not exist: the path without the ending, if possible.
 struct Converter {
   std::string_view ending, command;
 };
@@ -29,11 +31,11 @@ constexpr auto kConverters = std::to_array<Converter>({
     {".html", "pandoc -t plain \"IN\" -o \"OUT.txt\""},
     {".docx", "pandoc -t plain \"IN\" -o \"OUT.txt\""},
     {".pdf", "pdftotext \"IN\" \"OUT.txt\""},
-    {".zip", "unzip \"IN\""},
-    {".tgz", "tar -xf \"IN\""},
-    {".tar.gz", "tar -xf \"IN\""},
-    {".tar.zst", "tar -xf \"IN\""},
-    {".tar", "tar -xf \"IN\""},
+    {".zip", "unzip -n \"IN\""},
+    {".tgz", "tar --skip-old-files -xf \"IN\""},
+    {".tar.gz", "tar --skip-old-files -xf \"IN\""},
+    {".tar.zst", "tar --skip-old-files -xf \"IN\""},
+    {".tar", "tar --skip-old-files -xf \"IN\""},
     {".bz2", "bunzip2 -k \"IN\""},
     {".xz", "unxz -k \"IN\""},
 });
@@ -41,6 +43,13 @@ constexpr auto kConverters = std::to_array<Converter>({
 std::string replaced(std::string_view text, std::string_view from, const std::string& to) {
   std::string out(text);
   if (const std::size_t at = out.find(from); at != std::string::npos) out.replace(at, from.size(), to);
+  return out;
+}
+
+// A file that does not exist: "a.jsonl" for "a.parquet", else "a.parquet.jsonl", "a.parquet-2.jsonl" and so on.
+std::string free_name(const std::string& in, std::size_t stem, const std::string& ending) {
+  std::string out = in.substr(0, stem) + ending;
+  for (int i = 1; io::exists(out); ++i) out = cat(in, i == 1 ? "" : cat("-", i), ending);
   return out;
 }
 
@@ -58,8 +67,13 @@ Problem unread_format(const std::string& path) {
     const std::string in = plain ? path : "FILE" + std::string(converter.ending);
     problem.what = "file type not read";
     problem.got = converter.ending;
-    problem.hint =
-        replaced(replaced(converter.command, "IN", in), "OUT", in.substr(0, in.size() - converter.ending.size()));
+    problem.hint = converter.command;
+    if (const std::size_t out = problem.hint.find("OUT."); out != problem.hint.npos) {
+      const std::size_t end = problem.hint.find('"', out);
+      const std::string ending = problem.hint.substr(out + 3, end - out - 3);
+      problem.hint.replace(out, end - out, free_name(in, in.size() - converter.ending.size(), ending));
+    }
+    problem.hint = replaced(problem.hint, "IN", in);  // before OUT, whose name may have these letters
     return problem;
   }
   return problem;

@@ -5,12 +5,14 @@
 #include <functional>
 #include <set>
 
+#include "base/calendar.h"
 #include "base/error.h"
 #include "base/paths.h"
 #include "base/philox.h"
 #include "base/text.h"
 #include "io/files.h"
 #include "prepare/answers.h"
+#include "prepare/jsonl.h"
 #include "prepare/open_lines.h"
 #include "prepare/parquet_reader.h"
 #include "prepare/preparer.h"
@@ -95,6 +97,12 @@ PrepareJob check_named(const PrepareOptions& options, Problems& problems) {
   // Before encode_conversation, special tokens were encoded as text: those token files are stale.
   if (job.chat_template && job.tokenizer && job.tokenizer->has_special_as_text()) {
     job.from.chat_template = fnv1a("special tokens", job.from.chat_template);
+  }
+  // An answer used to end with the first special token after its contents: those token files are stale.
+  if (job.chat_template) job.from.chat_template = fnv1a("bounds of answers", job.from.chat_template);
+  job.time = parse_day(options.template_date).value_or(text::chat::kTemplateDate);
+  if (job.chat_template && job.chat_template->source().find("strftime_now") != std::string::npos) {
+    job.from.chat_template = fnv1a(options.template_date, job.from.chat_template);
   }
   job.from.tokenizer = job.tokenizer ? job.tokenizer->fingerprint() : 0;
   job.from.vocab_size = options.vocab_size;
@@ -224,31 +232,59 @@ std::vector<std::string> source_notes(const PrepareOptions& options) {
   return notes;
 }
 
+std::vector<std::string> notes_of(const Prepared& prepared, const PrepareOptions& options) {
+  std::vector<std::string> notes;
+  if (prepared.no_end_token) {
+    notes.emplace_back(
+        "the tokenizer declares no end-of-text token: documents are not separated, and completions do not end");
+  }
+  if (!prepared.unread.empty()) {
+    const std::vector<std::string> keys(prepared.unread.begin(), prepared.unread.end());
+    notes.push_back(cat("not read from the lines: ", joined(keys, ", "), " (docs/data.md lists the keys that are)"));
+  }
+  if (prepared.asked_time) {
+    notes.push_back(cat("the chat template writes a date: data.template_date, ", options.template_date));
+  }
+  if (!prepared.changed.empty()) notes.push_back(prepared.changed + " had changed: prepared from the start");
+  if (!prepared.set_aside.empty()) {
+    notes.push_back("moved token files that `hawser prepare` did not write to " + prepared.set_aside);
+  }
+  return notes;
+}
+
 namespace {
 
 // What Parquet files lack, such as their library or the columns of a document, is known before any text is read.
-void check_parquet(const PreparedFrom& from) {
+// Returns the names of columns that are not read, as Line::unread.
+std::set<std::string> check_parquet(const PreparedFrom& from) {
   Problems problems;
+  std::set<std::string> unread;
   for (const auto* sources : {&from.train, &from.validation}) {
     for (const Source& source : *sources) {
       if (source.kind != SourceKind::jsonl || !is_parquet(source.path)) continue;
       try {
-        open_lines(source.path);
+        for (const std::string& column : open_lines(source.path).columns) {
+          if (std::ranges::find(line_keys(), column) == line_keys().end() && could_matter(column))
+            unread.insert(column);
+        }
       } catch (const UserError& error) {
         problems.add_lines(error.what());
       }
     }
   }
   without_repeats(problems).throw_if_any();
+  return unread;
 }
 
 }  // namespace
 
 Prepared prepare(const PrepareOptions& options) {
   const PrepareJob job = checked(options);
-  check_parquet(job.from);
+  std::set<std::string> unread = check_parquet(job.from);
   if (const TokenFiles files = token_files(options); files.in_place) return check_in_place(files, options);
-  return Preparer(options, job).run();
+  Prepared prepared = Preparer(options, job).run();
+  prepared.unread.merge(unread);
+  return prepared;
 }
 
 bool is_prepared(const PrepareOptions& options) {

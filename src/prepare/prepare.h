@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,9 +41,10 @@ struct PrepareOptions {
   std::string output;                   // folder of the token files
   double validation_fraction = 0.0;
   std::uint64_t seed = 0;
-  std::int64_t vocab_size = 0;  // of the model: upper bound of ids in lines; 0: the tokenizer's
-  std::string chat_template;    // a name or a file; "": the tokenizer's; see chat/chat_template.h
-  bool deduplicate = false;     // omit documents with the same content as an earlier one
+  std::int64_t vocab_size = 0;               // of the model: upper bound of ids in lines; 0: the tokenizer's
+  std::string chat_template;                 // a name or a file; "": the tokenizer's; see chat/chat_template.h
+  std::string template_date = "2024-07-26";  // that strftime_now gives a chat template
+  bool deduplicate = false;                  // omit documents with the same content as an earlier one
   int threads = 1;
   std::chrono::milliseconds save_every{5000};            // interval between writes of the state file
   std::int64_t block_bytes = 0;                          // 0: 1 MiB; smaller in tests
@@ -60,10 +62,6 @@ struct PreparedCounts {
   std::int64_t documents = 0, sequences = 0, tokens = 0;
 };
 
-// A note for the user, if Prepared::no_end_token.
-inline constexpr char kNoEndToken[] =
-    "the tokenizer declares no end-of-text token: documents are not separated, and completions do not end";
-
 struct Prepared {
   PreparedCounts train, validation;
   std::int64_t source_bytes = 0;  // size of the source files, compressed
@@ -73,7 +71,13 @@ struct Prepared {
   bool no_end_token = false;  // the tokenizer has no end-of-text token, which separates documents
   std::string changed;    // a file of an unfinished prepare that no longer was as recorded; "": none. It started over
   std::string set_aside;  // folder of files of others that were in the way, in a run's own folder; "": none
+  // Keys of lines that nothing reads, though their names speak of what is trained on (Line::unread).
+  std::set<std::string> unread;
+  bool asked_time = false;  // the chat template wrote a date
 };
+
+// Lines about what a user may not expect of what was prepared.
+std::vector<std::string> notes_of(const Prepared& prepared, const PrepareOptions& options);
 
 // Prefixes of the token files that a run reads: those in `output`, or the user's own in place, if one of them is all of
 // the training data and one or none is all of the validation data. The file of `validation` may not exist.

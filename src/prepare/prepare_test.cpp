@@ -384,8 +384,8 @@ TEST_F(PrepareTest, NamesACommandForFormatsThatItDoesNotRead) {
                 ", got .xlsx) at data.train[0]; try python3 -c 'import pandas; pandas.read_excel(\"b.xlsx\", dtype=str)"
                 ".to_csv(\"b.csv\", index=False)'");
   EXPECT_NE(rejected("it's.arrow").find("from_file(\"FILE.arrow\").to_json(\"FILE.jsonl\""), std::string::npos);
-  EXPECT_EQ(rejected("c.TAR.GZ"),
-            "c.TAR.GZ: file type not read (" + expected + ", got .tar.gz) at data.train[0]; try tar -xf \"c.TAR.GZ\"");
+  EXPECT_EQ(rejected("c.TAR.GZ"), "c.TAR.GZ: file type not read (" + expected +
+                                      ", got .tar.gz) at data.train[0]; try tar --skip-old-files -xf \"c.TAR.GZ\"");
   EXPECT_EQ(rejected("e.dat"), "e.dat: unknown file type (" + expected + ") at data.train[0]");
   EXPECT_EQ(rejected("arrays"),
             "arrays: folder without .jsonl, .ndjson, .parquet or .txt files (got x.json) at data.train[0]; try "

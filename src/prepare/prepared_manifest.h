@@ -43,14 +43,16 @@ std::optional<PreparedFrom> parse_manifest(const std::string& text);
 // Progress of an unfinished prepare, sufficient to resume it.
 struct PrepareState {
   PreparedFrom from;
-  bool complete = false;        // all sources are read; the drafts only need their final names
-  bool validation = false;      // position: in the validation sources (true) or the training sources,
-  std::int64_t source = 0;      // index of the source,
-  SourcePlace place;            // place in the source; in a token file `byte` is the document
-  std::int64_t counted = -1;    // documents in `train`, if they were counted; else -1
-  std::int64_t documents = 0;   // of `train`, read so far
-  std::int64_t duplicates = 0;  // omitted so far
-  std::int64_t contents = 0;    // hashes in the file `contents`
+  bool complete = false;              // all sources are read; the drafts only need their final names
+  bool validation = false;            // position: in the validation sources (true) or the training sources,
+  std::int64_t source = 0;            // index of the source,
+  SourcePlace place;                  // place in the source; in a token file `byte` is the document
+  std::int64_t counted = -1;          // documents in `train`, if they were counted; else -1
+  std::int64_t documents = 0;         // of `train`, read so far
+  std::int64_t duplicates = 0;        // omitted so far
+  std::int64_t contents = 0;          // hashes in the file `contents`
+  std::set<std::string> unread = {};  // as in Prepared
+  bool asked_time = false;            // as in Prepared
   PrepareProgress progress;
   DraftPosition train;
   std::optional<DraftPosition> valid;

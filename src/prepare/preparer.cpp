@@ -95,7 +95,8 @@ Preparer::Preparer(const PrepareOptions& options, const PrepareJob& job)
                 .vocab_size = vocab_size_,
                 .hashes = job.from.deduplicate,
                 .chat_template = job.chat_template,
-                .without = job.without_template}),
+                .without = job.without_template,
+                .time = job.time}),
       pool_(std::max(1, options.threads), encoder_) {}
 
 Prepared Preparer::run() {
@@ -331,6 +332,8 @@ void Preparer::take_one() {
   const EncodedBlock block = pool_.take();
   bytes_in_flight_ -= from.bytes;
   problems_.add(block.problems);
+  state_.unread.insert(block.unread.begin(), block.unread.end());
+  state_.asked_time = state_.asked_time || block.asked_time;
   write(block, from.validation);
   state_.validation = from.validation;
   state_.source = from.source;
@@ -517,7 +520,9 @@ Prepared Preparer::result() const {
                     .resumed = resumed_,
                     .no_end_token = job_.tokenizer && !job_.tokenizer->eos(),
                     .changed = changed_,
-                    .set_aside = set_aside_};
+                    .set_aside = set_aside_,
+                    .unread = state_.unread,
+                    .asked_time = state_.asked_time};
   if (state_.valid) prepared.validation = counts(*state_.valid);
   return prepared;
 }

@@ -23,6 +23,7 @@ struct PrepareJob {
   PreparedFrom from;
   std::unique_ptr<text::Tokenizer> tokenizer;
   std::shared_ptr<const text::chat::ChatTemplate> chat_template;  // null: none
+  std::tm time = text::chat::kTemplateDate;                       // that strftime_now gives it
   Problems without_template;                                      // reasons, if chat_template is null and there are any
 };
 

@@ -25,13 +25,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The names in a folder that do not begin with a dot, as `*` in a shell: the others belong to tools
+// (.ipynb_checkpoints, .git, ._NAME of macOS).
+std::vector<std::string> visible_names(const std::string& folder) {
+  std::vector<std::string> names = io::list_folder(folder);
+  std::erase_if(names, [](const std::string& name) { return name.starts_with('.'); });
+  return names;
+}
+
 // `above`: the folders on the way to `folder` without links, since a link may lead back to one of them.
 void add_folders(const std::string& folder, std::vector<std::string>& above, std::vector<std::string>& folders) {
   const std::string real = without_links(folder);
   if (std::ranges::find(above, real) != above.end()) return;
   above.push_back(real);
   folders.push_back(folder);
-  for (const std::string& name : io::list_folder(folder)) {
+  for (const std::string& name : visible_names(folder)) {
     const std::string inside = (fs::path(folder) / name).string();
     if (io::is_folder(inside)) add_folders(inside, above, folders);
   }
@@ -104,11 +112,11 @@ struct FolderFiles {
 FolderFiles files_under(const std::string& folder) {
   FolderFiles files;
   for (const std::string& inside : folders_under(folder)) {
-    for (const std::string& name : io::list_folder(inside)) {
+    for (const std::string& name : visible_names(inside)) {
       const std::string path = (fs::path(inside) / name).string();
       std::error_code gone;
       const bool broken = fs::is_symlink(path, gone) && !io::exists(path);
-      if (broken ? name.starts_with('.') : !io::is_file(path)) continue;  // .#NAME: an editor's lock
+      if (!broken && !io::is_file(path)) continue;
       const bool lost_folder = broken && fs::path(name).extension().empty();
       if (is_read_from_folders(path) || lost_folder) {
         files.read.push_back(path);

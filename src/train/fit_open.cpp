@@ -53,12 +53,8 @@ std::string prepare_data(const FitRequest& request, std::int64_t vocabulary, com
       for (const std::string& note : prepare::source_notes(options)) progress->message(note);
     }
     const prepare::Prepared prepared = prepare::prepare(options);
-    if (progress != nullptr && prepared.no_end_token) progress->message(prepare::kNoEndToken);
-    if (progress != nullptr && !prepared.changed.empty()) {
-      progress->message(prepared.changed + " had changed: prepared from the start");
-    }
-    if (progress != nullptr && !prepared.set_aside.empty()) {
-      progress->message("moved token files that `hawser prepare` did not write to " + prepared.set_aside);
+    if (progress != nullptr) {
+      for (const std::string& note : prepare::notes_of(prepared, options)) progress->message(note);
     }
     manifest = prepare::prepared_manifest(options);
     return "";

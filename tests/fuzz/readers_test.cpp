@@ -224,7 +224,7 @@ TEST(Fuzz, Conversation) {
   const std::string line =
       R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "tools": [{"x": [1]}]})";
   const std::string pair =
-      R"({"prompt": [{"role": "user", "content": null, "tool_calls": []}], "completion": [{"role": "b", "content": ["c"]}]})";
+      R"({"prompt": [{"role": "user", "content": null, "tool_calls": [{"a": null}]}], "completion": [{"role": "b", "content": ["c"]}]})";
   Problems none;
   const auto chatml = text::chat::open_chat_template("chatml", "", "", "", none);
   for (const std::string& sound : {line, pair}) {

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "io/json.h"
 #include "text/chat/chat_template.h"
 #include "text/chat/from_json.h"
 
@@ -246,11 +247,41 @@ TEST(ChatTemplateAsJinja, RejectsWhatItWouldRenderDifferently) {
   }
   EXPECT_EQ(rendered("{% set n = 'nan' | float %}{{ n == n }}{{ n != 1 }}"), "FalseTrue");
   EXPECT_EQ(rendered("{{ 'nan' | float > 1 }}"), "rejected: cannot compare nan and a number");
-  for (const char* large : {"9223372036854775808", "12345678901234567890", "-9223372036854775809", "1e30"}) {
-    EXPECT_THROW(from_json(Json::parse(large)), TemplateError) << large;
+}
+
+// Numbers as json.loads and json.dumps of Python treat them.
+TEST(AsJinja, NumbersOfMessages) {
+  const auto value = [](const std::string& json) {
+    const auto [read, error] = io::read_exact_json(json);
+    EXPECT_FALSE(error) << json;
+    return from_json(read);
+  };
+  for (const char* whole :
+       {"9223372036854775807", "-9223372036854775808", "9223372036854775808", "18446744073709551615",
+        "18446744073709551616", "-9223372036854775809", "123456789012345678901234567890"}) {
+    EXPECT_EQ(value(whole).repr(), whole);
+    EXPECT_EQ(to_json(value(cat("{\"n\": [", whole, "]}"))).bytes, cat("{\"n\": [", whole, "]}"));
+    EXPECT_TRUE(find_test("integer")(value(whole), {}));
+    EXPECT_TRUE(find_test("number")(value(whole), {}));
+    EXPECT_TRUE(equal(value(whole), value(whole)));
+    EXPECT_TRUE(value(whole).truth());
   }
-  EXPECT_EQ(from_json(Json::parse("[9223372036854775807, -9223372036854775808]")).repr(),
-            "[9223372036854775807, -9223372036854775808]");
+  const std::vector<std::pair<std::string, std::string>> kReals = {
+      {"6.02e23", "6.02e+23"},
+      {"1E30", "1e+30"},
+      {"1e16", "1e+16"},
+      {"123456789012345680.0", "1.2345678901234568e+17"},
+      {"1e15", "1000000000000000.0"},
+      {"0.0001", "0.0001"},
+      {"0.00001", "1e-05"},
+      {"-0.0", "-0.0"},
+      {"-0", "0"},
+      {"5e-324", "5e-324"},
+      {"1.7976931348623157e308", "1.7976931348623157e+308"}};
+  for (const auto& [json, text] : kReals) EXPECT_EQ(value(json).repr(), text) << json;
+  EXPECT_FALSE(equal(value("18446744073709551616"), value("18446744073709551617")));
+  EXPECT_THROW(arithmetic("+", value("18446744073709551616"), value("1")), TemplateError);
+  EXPECT_THROW(compare(value("18446744073709551616"), value("1")), TemplateError);
 }
 
 }  // namespace as_jinja_test

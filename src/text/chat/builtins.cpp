@@ -315,7 +315,7 @@ Test find_test(const std::string& name) {
       {"sequence", {"", [](V v, A) { return v.is_undefined() || v.is_text() || v.is_sequence() || v.is_mapping(); }}},
       {"iterable", {"", [](V v, A) { return v.is_text() || v.is_list() || v.is_mapping() || v.is_undefined(); }}},
       {"number", {"", [](V v, A) { return v.is_number(); }}},
-      {"integer", {"", [](V v, A) { return v.is_int(); }}},
+      {"integer", {"", [](V v, A) { return v.is_int() || v.is_large(); }}},
       {"float", {"", [](V v, A) { return v.is_real(); }}},
       {"boolean", {"", [](V v, A) { return v.is_bool(); }}},
       {"true", {"", [](V v, A) { return v.is_bool() && v.truth(); }}},

@@ -1,9 +1,10 @@
 #include "text/chat/chat_template.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/philox.h"
-#include "text/chat/contents.h"
+#include "text/chat/texts.h"
 
 namespace hawser::text::chat {
 
@@ -21,27 +22,7 @@ ChatTemplate::ChatTemplate(const std::string& source, std::map<std::string, std:
   fingerprint_ = fnv1a(source);
   for (const auto& [name, text] : variables_) fingerprint_ = fnv1a(cat(name, "=", text, "\n"), fingerprint_);
 
-  const auto user = [](Value content) {
-    Dict message;
-    message.items = {{"role", "user"}, {"content", std::move(content)}};
-    return Conversation{List{message}, {}};
-  };
-  try {
-    // Its result decides, not the source: templates test the type of contents in many ways.
-    Dict part;
-    part.items = {{"type", "text"}, {"text", "a part"}};
-    reads_parts_ = true;
-    reads_parts_ = render(user(List{part})).text.find("a part") != std::string::npos;
-  } catch (const TemplateError&) {
-    reads_parts_ = false;
-  }
-  const Conversation probe = user("x");
-  try {
-    const std::string without = render(probe, false).text, with = render(probe, true).text;
-    if (with.starts_with(without)) generation_prompt_ = with.substr(without.size());
-  } catch (const TemplateError&) {
-    // The template rejects the probe: generation_prompt_ stays empty.
-  }
+  probe();
   if (!tool_use_) return;
   fingerprint_ = fnv1a(tool_use_->source, fingerprint_);
   try {
@@ -49,6 +30,81 @@ ChatTemplate::ChatTemplate(const std::string& source, std::map<std::string, std:
   } catch (const UserError& error) {
     rejected_ = error;
   }
+}
+
+// The results decide, not the source: templates test contents in many ways.
+void ChatTemplate::probe() {
+  const auto dict = [](std::vector<std::pair<std::string, Value>> items) {
+    Dict out;
+    out.items = std::move(items);
+    return Value(std::move(out));
+  };
+  const auto user = [&](Value content) { return dict({{"role", "user"}, {"content", std::move(content)}}); };
+  // The text of a conversation; "" if the template rejects it.
+  const auto text_of = [&](List messages, bool prompt = false) {
+    try {
+      return render({std::move(messages)}, prompt).text;
+    } catch (const TemplateError&) {
+      return std::string();
+    }
+  };
+  const auto writes = [&](List messages, const char* what) {
+    return text_of(std::move(messages)).find(what) != std::string::npos;
+  };
+  readable_ = {.parts = true, .objects = true, .text_of_arguments = true};
+  const bool parts = writes({user(List{dict({{"type", "text"}, {"text", "a part"}})})}, "a part");
+  const auto call = [&](Value arguments) {
+    const Value function = dict({{"name", "probe"}, {"arguments", std::move(arguments)}});
+    return dict({{"role", "assistant"},
+                 {"content", ""},
+                 {"tool_calls", List{dict({{"id", "abcdefgh1"}, {"type", "function"}, {"function", function}})}}});
+  };
+  const Value n = dict({{"n", std::int64_t{1}}}), m = dict({{"m", std::int64_t{2}}});
+  const bool text_of_arguments = writes({user("x"), call("{\"n\": 11}")}, "{\"n\": 11}");
+  const Value result = dict({{"role", "tool"}, {"name", "probe"}, {"tool_call_id", "abcdefgh1"}, {"content", m}});
+  const bool objects = writes({user("x"), call(n), result}, "{\"m\": 2}");
+  readable_ = {.parts = parts, .objects = objects, .text_of_arguments = text_of_arguments};
+
+  const Value thoughts =
+      dict({{"role", "assistant"}, {"content", "y"}, {"thinking", "a thought"}, {"reasoning_content", "a thought"}});
+  writes_thoughts_ = writes({user("x"), thoughts}, "a thought");
+  try {
+    const std::string without = render({List{user("x")}}, false).text;
+    const Rendered with = render({List{user("x")}}, true);
+    if (with.text.starts_with(without)) generation_prompt_ = with.text.substr(without.size());
+    if (with.contents[0]) after_user_ = with.text.substr(with.contents[0]->end);
+    opening_ = generation_prompt_;
+    if (generation_prompt_.empty() && with.contents[0]) find_opening();
+  } catch (const TemplateError&) {
+    // The template rejects the probe: all stay empty.
+  }
+}
+
+// Of a template without a generation prompt: what it writes between a question and an answer, behind what it writes
+// after a question alone.
+void ChatTemplate::find_opening() {
+  Dict question, answer;
+  question.items = {{"role", "user"}, {"content", "x"}};
+  answer.items = {{"role", "assistant"}, {"content", "y"}};
+  try {
+    const Rendered both = render({List{question, answer}});
+    if (!both.contents[0] || !both.contents[1] || both.contents[1]->begin < both.contents[0]->end) return;
+    const std::size_t from = both.contents[0]->end;
+    const std::string between = both.text.substr(from, both.contents[1]->begin - from);
+    if (!between.starts_with(after_user_)) return;
+    opening_ = between.substr(after_user_.size());
+    opening_.resize(opening_.find_last_not_of(' ') + 1);  // spaces belong to the first word
+    after_user_ += opening_;
+  } catch (const TemplateError&) {
+    // The template rejects an answer.
+  }
+}
+
+Conversation first_messages(const Conversation& conversation, std::size_t count) {
+  Conversation first = conversation;
+  const List& all = conversation.messages.list();
+  first.messages = List(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
+  return first;
 }
 
 const ChatTemplate& ChatTemplate::used_for(const Conversation& conversation) const {
@@ -65,21 +121,43 @@ std::string ChatTemplate::eos_token() const {
 Rendered ChatTemplate::render(const Conversation& conversation, bool add_generation_prompt) const {
   Context context;
   set_functions(context);
+  Rendered out{.has_generations = has_generations_};
+  context.set("strftime_now", Function([&](const Arguments& arguments) -> Value {
+                check_arguments(arguments, "format", "strftime_now");
+                out.asked_time = true;
+                return format_time(need(arguments, 0, "format", "strftime_now").text().bytes, conversation.time);
+              }));
   for (const auto& [name, text] : variables_) context.set(name, text);
+  for (const auto& [name, value] : conversation.variables.items) context.set(name, value);
   List messages;
-  for (const Value& message : with_readable_contents(iterate(conversation.messages), reads_parts_)) {
-    messages.push_back(marked(message, static_cast<int>(messages.size())));
+  int names = 0;
+  for (const Value& message : with_readable_contents(iterate(conversation.messages), readable_)) {
+    messages.push_back(marked(message, static_cast<int>(messages.size()), names));
   }
-  Rendered out{.contents = std::vector<std::optional<Range>>(messages.size()), .has_generations = has_generations_};
+  out.contents.resize(messages.size());
+  out.has_content.resize(messages.size());
   context.set("messages", std::move(messages));
-  // As in transformers, absent tools are none, not undefined.
-  context.set("tools", conversation.tools.is_undefined() ? Value(None{}) : conversation.tools);
-  context.set("documents", None{});
+  // As in transformers, absent tools and documents are none, not undefined.
+  const auto or_none = [](const Value& value) { return value.is_undefined() ? Value(None{}) : value; };
+  context.set("tools", or_none(conversation.tools));
+  context.set("documents", or_none(conversation.documents));
   context.set("add_generation_prompt", add_generation_prompt);
   program_(context);
   Text text = context.take_output();
+  std::set<int> named;
+  std::vector<bool> written(out.contents.size());  // whether a message has a text that is not empty
   for (const Mark& mark : text.marks) {
-    auto& range = out.contents[static_cast<std::size_t>(mark.message)];
+    if (mark.name && !named.insert(*mark.name).second) continue;
+    const auto message = static_cast<std::size_t>(mark.message);
+    auto& range = out.contents[message];
+    if (mark.is_content) out.has_content[message] = true;
+    // An empty text is nowhere in particular, unless the message has no other.
+    const bool empty = mark.begin == mark.end;
+    if (empty && written[message]) continue;
+    if (!empty && !written[message]) {
+      range.reset();
+      written[message] = true;
+    }
     if (!range) range = Range{mark.begin, mark.end};
     range->begin = std::min(range->begin, mark.begin);
     range->end = std::max(range->end, mark.end);

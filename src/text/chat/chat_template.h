@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ctime>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,15 +15,24 @@
 #include <vector>
 
 #include "base/error.h"
+#include "text/chat/contents.h"
+#include "text/chat/template_date.h"
 #include "text/chat/template_program.h"
 #include "text/chat/value.h"
 
 namespace hawser::text::chat {
 
 struct Conversation {
-  Value messages;  // a list of {"role": ..., "content": ...}
-  Value tools;     // undefined: no tools
+  Value messages;        // a list of {"role": ..., "content": ...}
+  Value tools = {};      // undefined: no tools
+  Value documents = {};  // undefined: none
+  Dict variables = {};   // others that the template reads, such as enable_thinking
+  // What strftime_now writes: the fixed date of training data, or the time of a question.
+  std::tm time = kTemplateDate;
 };
+
+// The conversation up to a message.
+Conversation first_messages(const Conversation& conversation, std::size_t count);
 
 struct Range {
   std::size_t begin = 0, end = 0;
@@ -33,11 +43,11 @@ struct Range {
 struct Rendered {
   std::string text;
   std::vector<std::optional<Range>> contents;  // per message: where its contents are in `text`
+  std::vector<bool> has_content;               // per message: whether its content is in `text`, not only its calls
   std::vector<Range> generations;              // bytes inside {% generation %} blocks
   bool has_generations = false;                // whether the template has such blocks
+  bool asked_time = false;                     // whether the template called strftime_now
 };
-
-bool has_calls(const Dict& message);  // it calls tools
 
 // A second template, for conversations with tools, as in transformers.
 struct ToolUse {
@@ -55,12 +65,23 @@ class ChatTemplate {
   const ChatTemplate& used_for(const Conversation& conversation) const;
 
   // Throws TemplateError if the template rejects the conversation (raise_exception) or fails on it, and where it would
-  // write a content that is null or a list of parts as Python prints it. If the template takes text only, a list of
-  // text parts is rendered as their texts, joined with line feeds.
+  // write a content that is null, a list of parts or an object as Python prints it. What the template cannot write is
+  // changed before: contents.h.
   Rendered render(const Conversation& conversation, bool add_generation_prompt = false) const;
 
   // Text that add_generation_prompt appends, such as "<|im_start|>assistant\n". May be empty.
   const std::string& generation_prompt() const { return generation_prompt_; }
+
+  // What begins an answer: the generation prompt; of a template without one, what it writes before an assistant's
+  // contents, without spaces at its end. May be empty.
+  const std::string& opening() const { return opening_; }
+
+  // Text between a user's message and an answer, "<|im_end|>\n<|im_start|>assistant\n": the end of the one, and the
+  // opening of the other. Empty if the template rejects a question by itself.
+  const std::string& after_user() const { return after_user_; }
+
+  // Whether the template writes the thoughts of an answer after the last question.
+  bool writes_thoughts() const { return writes_thoughts_; }
 
   // The variable `eos_token`; "" if it is not defined.
   std::string eos_token() const;
@@ -72,12 +93,16 @@ class ChatTemplate {
   std::uint64_t fingerprint() const { return fingerprint_; }
 
  private:
+  void probe();
+  void find_opening();
+
   Statement program_;
   std::map<std::string, std::string> variables_;
-  std::string source_, file_, generation_prompt_;
+  std::string source_, file_, generation_prompt_, opening_, after_user_;
   std::uint64_t fingerprint_ = 0;
   bool has_generations_ = false;
-  bool reads_parts_ = false;  // whether it writes the texts of a content that is a list of parts
+  bool writes_thoughts_ = false;
+  Readable readable_;
   std::optional<ToolUse> tool_use_;
   std::shared_ptr<const ChatTemplate> with_tools_;  // of tool_use_; null: none, or it is rejected
   std::optional<UserError> rejected_;               // why

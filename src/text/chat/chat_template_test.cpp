@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/calendar.h"
 #include "base/testing/temporary_folder.h"
 #include "base/testing/test_paths.h"
 #include "base/training_options.h"
@@ -321,6 +322,60 @@ TEST(ChatTemplate, WritesNoContentAsPythonPrintsIt) {
       "<{{ p.type }}>{{ p.text }}{% endfor %}{% endif %}{% endfor %}";
   EXPECT_EQ(render(reads, asked(parts)).text, "<text>one<text>twoso");
   EXPECT_EQ(render(reads, asked(image)).text, "<text>one<image>so");
+}
+
+// Values that a template would write as Python prints them become what it can write.
+TEST(ChatTemplate, GetsArgumentsAndResultsThatItCanWrite) {
+  const auto conversation = [](const std::string& arguments, const std::string& result) {
+    return R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [
+        {"id": "abcdefgh1", "type": "function", "function": {"name": "f", "arguments": )" +
+           arguments + R"(}}]}, {"role": "tool", "name": "f", "tool_call_id": "abcdefgh1", "content": )" + result +
+           "}]";
+  };
+  const std::string calls = "{% for m in messages %}{% for c in m.tool_calls %}";
+  const std::string rest = "{% endfor %}{% if m.role == 'tool' %}={{ m.content }}{% endif %}{% endfor %}";
+  const std::string object = R"({"a": 1})", text = R"("{\"a\":1}")";
+  // Writes arguments as JSON: text would be in quotes.
+  const std::string writes_json = calls + "{{ c.function.arguments | tojson }}" + rest;
+  EXPECT_EQ(render(writes_json, conversation(object, R"("r")")).text, R"({"a": 1}=r)");
+  EXPECT_EQ(render(writes_json, conversation(text, object)).text, R"({"a": 1}={"a": 1})");
+  EXPECT_EQ(render(writes_json, conversation(R"("no JSON")", R"("r")")).text, R"("no JSON"=r)");
+  // Takes both: text stays as it is written.
+  const std::string takes_both =
+      calls +
+      "{% set a = c.function.arguments %}{{ a if a is string else a | tojson }}"
+      "{% endfor %}{% if m.role == 'tool' %}="
+      "{{ m.content if m.content is string else m.content | tojson }}{% endif %}{% endfor %}";
+  EXPECT_EQ(render(takes_both, conversation(text, object)).text, R"({"a":1}={"a": 1})");
+  // Takes an object only.
+  const std::string reads_items =
+      calls + "{% for k, v in c.function.arguments.items() %}{{ k }}:{{ v }}{% endfor %}" + rest;
+  EXPECT_EQ(render(reads_items, conversation(text, R"("r")")).text, "a:1=r");
+}
+
+TEST(ChatTemplate, WritesTheDateOfTheConversation) {
+  const std::string source =
+      "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y, %A') }}{% endif %}{{ messages[0].content }}";
+  const Rendered fixed = render(source);
+  EXPECT_EQ(fixed.text, "26 Jul 2024, Fridayhi");
+  EXPECT_TRUE(fixed.asked_time);
+  EXPECT_FALSE(render("{{ messages[0].content }}").asked_time);
+  const ChatTemplate with(source, {}, "t");
+  const Value messages = from_json(Json::parse(R"([{"role": "user", "content": "hi"}])"));
+  EXPECT_EQ(with.render({.messages = messages, .time = *parse_day("2026-01-01")}).text, "01 Jan 2026, Thursdayhi");
+  EXPECT_EQ(render("{{ strftime_now('') }}").text, "");
+  EXPECT_EQ(render("{{ strftime_now('%%') }}").text, "%");
+}
+
+// `documents`, and the variables of a line, as apply_chat_template's keyword arguments.
+TEST(ChatTemplate, ReadsDocumentsAndVariables) {
+  const ChatTemplate with("{{ bos_token }}{{ thinking }}{% for d in documents or [] %}[{{ d.text }}]{% endfor %}",
+                          {{"bos_token", "<s>"}}, "t");
+  Conversation conversation{.messages = List{}, .documents = from_json(Json::parse(R"([{"text": "one"}])"))};
+  EXPECT_EQ(with.render(conversation).text, "<s>[one]");
+  conversation.variables.set("thinking", true);
+  conversation.variables.set("bos_token", "");
+  EXPECT_EQ(with.render(conversation).text, "True[one]");
 }
 
 // As mistral-common encodes it: before the last question, also if that is answered.

@@ -1,6 +1,8 @@
 #include "text/chat/contents.h"
 
 #include "base/cat.h"
+#include "io/json.h"
+#include "text/chat/from_json.h"
 
 namespace hawser::text::chat {
 namespace {
@@ -33,6 +35,40 @@ Value joined(const List& parts, std::size_t message) {
   return out;
 }
 
+// The object that JSON text is; the text itself for any other text.
+Value object_of(const Value& text) {
+  const auto [json, error] = io::read_exact_json(text.text().bytes);
+  return !error && json.is_object() ? from_json(json) : text;
+}
+
+// A call with its arguments as an object.
+Value with_object(const Value& call) {
+  if (!call.is_mapping()) return call;
+  Dict changed = call.dict();
+  for (auto& [key, value] : changed.items) {
+    if (key == "function") value = with_object(value);
+    if (key == "arguments" && value.is_text()) value = object_of(value);
+  }
+  return changed;
+}
+
+Dict with_objects(Dict message) {
+  for (auto& [key, value] : message.items) {
+    if (key == "function_call") value = with_object(value);
+    if (key != "tool_calls" || !value.is_list()) continue;
+    List calls;
+    for (const Value& call : value.list()) calls.push_back(with_object(call));
+    value = Value(std::move(calls));
+  }
+  return message;
+}
+
+Value readable_content(const Value& content, std::size_t message, const Readable& readable) {
+  if (content.is_list() && !readable.parts) return joined(content.list(), message);
+  if (content.is_mapping() && !readable.objects) return to_json(content);
+  return content.is_none() || content.is_list() || content.is_mapping() ? Value::not_text(content) : content;
+}
+
 }  // namespace
 
 bool has_calls(const Dict& message) {
@@ -40,20 +76,19 @@ bool has_calls(const Dict& message) {
   return (calls && calls->truth()) || (call && call->truth());
 }
 
-List with_readable_contents(const List& messages, bool reads_parts) {
+List with_readable_contents(const List& messages, const Readable& readable) {
   List out;
   for (const Value& message : messages) {
-    const Value* content = message.is_mapping() ? message.dict().find("content") : nullptr;
-    if (!content || (!content->is_none() && !content->is_list())) {
+    if (!message.is_mapping()) {
       out.push_back(message);
       continue;
     }
-    if (content->is_none() && !has_calls(message.dict())) {
+    const Value* content = message.dict().find("content");
+    if (content && content->is_none() && !has_calls(message.dict())) {
       throw TemplateError(cat("messages[", out.size(), "].content is null; without tool calls it must be text"));
     }
-    Dict changed = message.dict();
-    const bool join = content->is_list() && !reads_parts;
-    changed.set("content", join ? joined(content->list(), out.size()) : Value::not_text(*content));
+    Dict changed = readable.text_of_arguments ? message.dict() : with_objects(message.dict());
+    if (content) changed.set("content", readable_content(*content, out.size(), readable));
     out.emplace_back(std::move(changed));
   }
   return out;

@@ -1,23 +1,22 @@
 // `from_json`: converts JSON to a value of a template. Slow to compile: include it in sources only.
 #pragma once
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "text/chat/value.h"
 
 namespace hawser::text::chat {
 
-// Throws TemplateError for JSON nested more than 100 levels deep and for numbers of 2^63 and more in size: the JSON
-// library reads large integers as floats, which a template would write in another form.
+// Throws TemplateError for JSON nested more than 100 levels deep. Integers beyond 64 bits keep their digits if
+// io::read_exact_json read them.
 inline Value from_json(const nlohmann::ordered_json& json, int depth = 0) {
   if (depth > 100) throw TemplateError("nested too deeply");
   if (json.is_null()) return None{};
   if (json.is_boolean()) return json.get<bool>();
-  const bool large = json.is_number_unsigned() && json.get<std::uint64_t>() >> 63 != 0;
-  if (large || (json.is_number_float() && !(std::abs(json.get<double>()) < 9223372036854775808.0))) {
-    throw TemplateError("number too large");
+  if (json.is_number_unsigned() && json.get<std::uint64_t>() >> 63 != 0) {
+    return LargeInteger{std::to_string(json.get<std::uint64_t>())};
   }
+  if (json.is_binary()) return LargeInteger{{json.get_binary().begin(), json.get_binary().end()}};
   if (json.is_number_integer()) return json.get<std::int64_t>();
   if (json.is_number()) return json.get<double>();
   if (json.is_string()) return json.get<std::string>();

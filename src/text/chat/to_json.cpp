@@ -26,7 +26,7 @@ void json_text(const Text& text, Text& out) {
     out.bytes += escaped(c);
   }
   places.push_back(out.bytes.size());
-  for (const Mark& mark : text.marks) out.marks.push_back({places[mark.begin], places[mark.end], mark.message});
+  for (const Mark& mark : text.marks) out.marks.push_back(mark.at(places[mark.begin], places[mark.end]));
   out.bytes += '"';
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <span>
 #include <string>
 
 namespace hawser::text::chat {
@@ -21,7 +20,7 @@ std::optional<std::string> after_answer(const ChatTemplate& chat_template, bool 
   List messages{message_of("user", "a"), message_of("assistant", "b")};
   if (and_more) messages.push_back(message_of("user", "c"));
   try {
-    const Rendered rendered = chat_template.render({.messages = messages, .tools = {}});
+    const Rendered rendered = chat_template.render({.messages = messages});
     if (rendered.contents.size() != messages.size() || !rendered.contents[1]) return std::nullopt;
     const std::size_t begin = rendered.contents[1]->end;
     std::size_t end = rendered.text.size();
@@ -37,8 +36,7 @@ std::vector<std::int32_t> first_special(const Tokenizer& tokenizer, const std::s
   std::vector<std::int32_t> ids, found;
   tokenizer.encode_conversation(text, ids);
   for (const std::int32_t id : ids) {
-    const std::span<const std::int32_t> one(&id, 1);
-    const bool special = tokenizer.decode_bytes(one, true).empty() && !tokenizer.decode_bytes(one, false).empty();
+    const bool special = tokenizer.is_special(id);
     if (special) found.push_back(id);
     if (!special && !found.empty()) break;
   }

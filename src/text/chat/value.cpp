@@ -26,21 +26,21 @@ void Text::append(const Text& other) {
   check_bytes(bytes.size() + other.bytes.size());
   const std::size_t at = bytes.size();
   bytes += other.bytes;
-  for (const Mark& mark : other.marks) marks.push_back({mark.begin + at, mark.end + at, mark.message});
+  for (const Mark& mark : other.marks) marks.push_back(mark.at(mark.begin + at, mark.end + at));
 }
 
 Text Text::part(std::size_t begin, std::size_t end) const {
   Text out{bytes.substr(begin, end - begin), {}};
   for (const Mark& mark : marks) {
     if (mark.begin > end || mark.end < begin) continue;
-    out.marks.push_back({std::max(mark.begin, begin) - begin, std::min(mark.end, end) - begin, mark.message});
+    out.marks.push_back(mark.at(std::max(mark.begin, begin) - begin, std::min(mark.end, end) - begin));
   }
   return out;
 }
 
 Text Text::remade(std::string changed) const {
   Text out{std::move(changed), {}};
-  if (!marks.empty()) out.marks.push_back({0, out.bytes.size(), marks[0].message});
+  if (!marks.empty()) out.marks.push_back(marks[0].at(0, out.bytes.size()));
   return out;
 }
 
@@ -177,22 +177,29 @@ const Function& Value::function() const {
 }
 
 std::int64_t Value::integer() const {
+  if (is_large()) throw TemplateError("number too large");
   if (is_int()) return std::get<std::int64_t>(data_);
   if (is_bool()) return std::get<bool>(data_) ? 1 : 0;
   wrong_type("int", *this);
 }
 
 double Value::real() const {
+  if (is_large()) throw TemplateError("number too large");
   if (is_real()) return std::get<double>(data_);
   if (is_int() || is_bool()) return static_cast<double>(integer());
   wrong_type("a number", *this);
+}
+
+const std::string& Value::digits() const {
+  if (const auto* large = std::get_if<LargePointer>(&data_)) return (*large)->digits;
+  wrong_type("int", *this);
 }
 
 const char* Value::type_name() const {
   if (is_undefined()) return "undefined";
   if (is_none()) return "None";
   if (is_bool()) return "bool";
-  if (is_int()) return "int";
+  if (is_int() || is_large()) return "int";
   if (is_real()) return "float";
   if (is_text()) return "str";
   if (is_list()) {
@@ -218,8 +225,8 @@ Text Value::str() const {
   if (is_text()) return text();
   if (is_undefined()) return {};
   if (not_text_) {
-    throw TemplateError(cat("the content of a message is ", is_none() ? "null" : "a list of parts",
-                            ", and the template takes text only"));
+    const char* const kind = is_none() ? "null" : is_list() ? "a list of parts" : "an object";
+    throw TemplateError(cat("the content of a message is ", kind, ", and the template takes text only"));
   }
   return {repr(), {}};
 }
@@ -293,6 +300,7 @@ std::string Value::repr() const {
   if (is_none()) return "None";
   if (is_bool()) return truth() ? "True" : "False";
   if (is_int()) return std::to_string(integer());
+  if (is_large()) return digits();
   if (is_real()) return format_real(real());
   if (is_text()) return repr_of_text(text().bytes);
   if (is_list(ListKind::generator) || is_function() || !(is_list() || is_mapping())) {
@@ -317,6 +325,7 @@ std::string Value::repr() const {
 }
 
 bool equal(const Value& a, const Value& b) {
+  if (a.is_large() && b.is_large()) return a.digits() == b.digits();
   if (a.is_number() && b.is_number()) {
     return !std::isnan(a.real()) && !std::isnan(b.real()) && compare(a, b) == 0;
   }
@@ -379,17 +388,35 @@ List iterate(const Value& value) {
   return items;
 }
 
-Value marked(const Value& value, int message) {
-  if (value.is_text()) return Text{value.text().bytes, {{0, value.text().bytes.size(), message}}};
+namespace {
+
+// A copy in which every text has the mark.
+Value with_mark(const Value& value, Mark mark, int& names) {
+  if (value.is_text()) return Text{value.text().bytes, {mark.at(0, value.text().bytes.size())}};
   if (value.is_list()) {
     List out;
-    for (const Value& item : value.list()) out.push_back(marked(item, message));
+    for (const Value& item : value.list()) out.push_back(with_mark(item, mark, names));
     return value.is_not_text() ? Value::not_text(std::move(out)) : Value(std::move(out));
   }
   if (!value.is_dict()) return value;
   Dict out;
   for (const auto& [key, item] : value.dict().items) {
-    out.items.emplace_back(key, key == "role" ? item : marked(item, message));
+    Mark own = mark;
+    if (item.is_text() && (key == "name" || key == "id" || key == "tool_call_id")) own.name = names++;
+    out.items.emplace_back(key, with_mark(item, own, names));
+  }
+  return value.is_not_text() ? Value::not_text(std::move(out)) : Value(std::move(out));
+}
+
+}  // namespace
+
+Value marked(const Value& message, int number, int& names) {
+  if (!message.is_dict()) return with_mark(message, {.message = number}, names);
+  Dict out;
+  for (const auto& [key, item] : message.dict().items) {
+    Mark mark{.message = number, .is_content = key == "content"};
+    if (item.is_text() && (key == "name" || key == "tool_call_id")) mark.name = names++;
+    out.items.emplace_back(key, key == "role" ? item : with_mark(item, mark, names));
   }
   return out;
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -27,6 +28,13 @@ class TemplateError : public std::runtime_error {
 struct Mark {
   std::size_t begin = 0, end = 0;  // bytes; may be empty
   int message = 0;
+  bool is_content = false;  // whether it is of the message's content, not of its thoughts or calls
+  // Of a name or an id, which a template may write again in another message: the number of this text. Only the first
+  // mark of a number counts.
+  std::optional<int> name = {};
+
+  // The same mark at other bytes.
+  Mark at(std::size_t from, std::size_t until) const { return {from, until, message, is_content, name}; }
 };
 
 // Limits on the values of a template, which bound its memory and time: bytes of a text, or of a list or dict with its
@@ -49,6 +57,10 @@ struct Undefined {
   std::string name;
 };
 struct None {};
+// An integer beyond 64 bits: it can be written and compared for equality, but not calculated with.
+struct LargeInteger {
+  std::string digits;
+};
 using List = std::vector<Value>;
 // Python's type of a List. A view is the result of items(), keys() or values(). A generator is the result of `map`,
 // `select` and others: always true, without length, and read once.
@@ -77,6 +89,7 @@ class Value {
   Value(bool value) : data_(value) {}
   Value(std::int64_t value) : data_(value) {}
   Value(double value) : data_(value) {}
+  Value(LargeInteger value) : data_(std::make_shared<const LargeInteger>(std::move(value))) {}
   Value(Text text);
   Value(std::string text) : Value(Text{std::move(text), {}}) {}
   Value(const char* text) : Value(std::string(text)) {}
@@ -90,7 +103,8 @@ class Value {
   bool is_bool() const { return std::holds_alternative<bool>(data_); }
   bool is_int() const { return std::holds_alternative<std::int64_t>(data_); }
   bool is_real() const { return std::holds_alternative<double>(data_); }
-  bool is_number() const { return is_int() || is_real() || is_bool(); }
+  bool is_large() const { return std::holds_alternative<LargePointer>(data_); }
+  bool is_number() const { return is_int() || is_real() || is_bool() || is_large(); }
   bool is_text() const { return std::holds_alternative<TextPointer>(data_); }
   bool is_list() const { return std::holds_alternative<ListPointer>(data_); }
   bool is_list(ListKind kind) const { return is_list() && std::get<ListPointer>(data_)->kind == kind; }
@@ -116,7 +130,8 @@ class Value {
   Dict& dict() const;       // shared: a change is visible in all copies of the value
   const Function& function() const;
   std::int64_t integer() const;
-  double real() const;  // of any number
+  double real() const;                // of any number that is not large
+  const std::string& digits() const;  // of a large one
 
   const std::string& undefined_name() const { return std::get<Undefined>(data_).name; }
   const char* type_name() const;  // Python's
@@ -154,7 +169,9 @@ class Value {
   using ListPointer = std::shared_ptr<const HeldList>;
   using DictPointer = std::shared_ptr<HeldDict>;
   using FunctionPointer = std::shared_ptr<const Function>;
-  std::variant<Undefined, None, bool, std::int64_t, double, TextPointer, ListPointer, DictPointer, FunctionPointer>
+  using LargePointer = std::shared_ptr<const LargeInteger>;
+  std::variant<Undefined, None, bool, std::int64_t, double, TextPointer, ListPointer, DictPointer, FunctionPointer,
+               LargePointer>
       data_;
   bool safe_ = false, not_text_ = false;
 };
@@ -177,7 +194,8 @@ Text to_json(const Value& value, int indent = -1);
 // Byte offsets of the characters of a text, then its length.
 std::vector<std::size_t> character_starts(std::string_view bytes);
 
-// Copy of `value` in which every text, except those under the key "role", is marked with `message`.
-Value marked(const Value& value, int message);
+// Copy of a message in which every text, except those under the key "role", is marked. Those under "name", "id" and
+// "tool_call_id" get Mark::name, from `names` on.
+Value marked(const Value& message, int number, int& names);
 
 }  // namespace hawser::text::chat

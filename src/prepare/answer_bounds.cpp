@@ -1,0 +1,190 @@
+#include "prepare/answer_bounds.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/cat.h"
+
+namespace hawser::prepare {
+namespace {
+
+using text::chat::Range;
+using text::chat::Rendered;
+
+std::size_t common_start(std::string_view a, std::string_view b) {
+  return static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
+}  // namespace
+
+std::string role_of(const text::chat::Value& message) {
+  const text::chat::Value* role = message.dict().find("role");
+  return role && role->is_text() ? role->text().bytes : "";
+}
+
+AnswerBounds::AnswerBounds(const text::chat::ChatTemplate& chat_template, const text::chat::Conversation& conversation,
+                           const Rendered& rendered, const TokenPlaces& places, const text::Tokenizer& tokenizer)
+    : template_(chat_template),
+      conversation_(conversation),
+      rendered_(rendered),
+      places_(places),
+      tokenizer_(tokenizer),
+      before_(rendered.contents.size()),
+      next_(rendered.contents.size()) {
+  // Some contents, such as a system message's, are written after those of a later message.
+  std::set<std::size_t> ends{0};
+  for (std::size_t i = 0; i < before_.size(); ++i) {
+    if (!rendered.contents[i]) continue;
+    before_[i] = *std::prev(ends.upper_bound(rendered.contents[i]->begin));
+    ends.insert(rendered.contents[i]->end);
+  }
+  std::vector<std::size_t> begins;  // of the messages behind
+  for (std::size_t i = next_.size(); i-- > 0;) {
+    const auto& content = rendered.contents[i];
+    const std::size_t from = content ? content->end : 0;
+    while (!begins.empty() && begins.back() < from) begins.pop_back();
+    next_[i] = begins.empty() ? rendered.text.size() : begins.back();
+    if (content) begins.push_back(content->begin);
+  }
+}
+
+Range AnswerBounds::of(std::size_t message) {
+  const Range& content = *rendered_.contents[message];
+  const auto inside = [&](const std::optional<Range>& other) {
+    return other && other->begin >= content.begin && other->end <= content.end && other->begin < other->end;
+  };
+  if (std::any_of(rendered_.contents.begin() + static_cast<std::ptrdiff_t>(message) + 1, rendered_.contents.end(),
+                  inside)) {
+    throw text::chat::TemplateError(cat("messages[", message, "]: the template writes later messages within it; only ",
+                                        "{% generation %} blocks can say what the model writes"));
+  }
+  return {begin_of(message), end_of(message)};
+}
+
+std::size_t AnswerBounds::begin_of(std::size_t message) {
+  const std::size_t from = before_[message];
+  const std::string_view text = std::string_view(rendered_.text).substr(from);
+  const bool after_user = message > 0 && role_of(conversation_.messages.list()[message - 1]) == "user";
+  const std::string& usual = template_.after_user();
+  const bool is_usual = after_user && conversation_.variables.items.empty() && !usual.empty();
+  if (is_usual && text.starts_with(usual)) return from + usual.size();
+  const std::string* given = text_before(message);
+  if (!given) return begin_by_prompt(message);
+  if (const auto same = given_start(*given, text)) return from + *same;
+  // What follows the contents may depend on them: look at those before this message.
+  const auto own = rest_of_first(message, true);
+  const auto same = own ? given_start(*own, text) : std::nullopt;
+  return same ? from + *same : begin_by_prompt(message);
+}
+
+// The bytes of `text` that equal what the model is given before an answer; nullopt if they differ before the opening of
+// the answer, since a template may end the last message in another way than the others.
+std::optional<std::size_t> AnswerBounds::given_start(std::string_view given, std::string_view text) const {
+  const std::string& opening = template_.opening();
+  const std::size_t same = common_start(given, text);
+  const bool reaches = !given.ends_with(opening) || same >= given.size() - opening.size();
+  return reaches && (same > 0 || given.empty()) ? std::optional(same) : std::nullopt;
+}
+
+// Where the generation prompt ends that begins between the contents before a message and its own. A part of the prompt
+// counts if its first line is there.
+std::size_t AnswerBounds::begin_by_prompt(std::size_t message) const {
+  const std::string& prompt = template_.opening();
+  const std::string& text = rendered_.text;
+  const std::size_t from = before_[message], until = rendered_.contents[message]->begin;
+  std::size_t begin = until;
+  if (prompt.empty()) {
+    // Preceding spaces are part of the first word's token.
+    while (begin > from && text[begin - 1] == ' ') --begin;
+    return begin;
+  }
+  const std::size_t line = std::min(prompt.find('\n'), prompt.size() - 1) + 1;
+  for (std::size_t at = text.find(prompt.substr(0, line), from); at < until;
+       at = text.find(prompt.substr(0, line), at + 1)) {
+    begin = at + common_start(prompt, std::string_view(text).substr(at));
+  }
+  return begin;
+}
+
+std::size_t AnswerBounds::end_of(std::size_t message) {
+  const std::size_t from = rendered_.contents[message]->end;
+  const auto specials = places_.specials(from, next_[message]);
+  if (specials.empty()) return end_without_specials(message);
+  if (next_[message] == rendered_.text.size()) return specials.back().end;
+  const auto id = [](const TokenPlaces::Special& one) { return one.id; };
+  const std::vector<std::int32_t>& usual = specials_after(message);
+  const auto same = static_cast<std::size_t>(std::ranges::mismatch(specials, usual, {}, id).in1 - specials.begin());
+  if (same > 0) return specials[same - 1].end;
+  const auto prompt = specials_of(template_.opening());
+  const auto opening = prompt.empty() ? specials.end() : std::ranges::find(specials, prompt.front(), id);
+  const bool has_end = opening != specials.end() && opening != specials.begin();
+  return has_end ? std::prev(opening)->end : specials.front().end;
+}
+
+// For tokenizers whose end of a turn is no special token, and templates without one.
+std::size_t AnswerBounds::end_without_specials(std::size_t message) const {
+  const std::string& text = rendered_.text;
+  const std::size_t from = rendered_.contents[message]->end;
+  const std::string eos = template_.eos_token();
+  if (text::chat::has_calls(conversation_.messages.list()[message].dict())) {
+    // Their last text is not the end of the call: quotes and brackets, numbers and names follow.
+    const std::size_t at = eos.empty() ? text.npos : text.find(eos, from);
+    if (at >= next_[message]) {
+      throw text::chat::TemplateError(cat("messages[", message, "]: where its tool calls end is not known: no special ",
+                                          "token of the tokenizer follows, and no {% generation %} block holds them"));
+    }
+    return at + eos.size();
+  }
+  const std::size_t at = std::min(text.find_first_not_of(" \n", from), text.size());
+  return !eos.empty() && text.compare(at, eos.size(), eos) == 0 ? at + eos.size() : from;
+}
+
+// What the model is given before an answer, from the end of the contents before it. Null if the template rejects the
+// messages before the answer by themselves.
+const std::string* AnswerBounds::text_before(std::size_t message) {
+  const std::string role = message == 0 ? "" : role_of(conversation_.messages.list()[message - 1]);
+  const auto [found, added] = text_before_.try_emplace(role);
+  if (added) found->second = rest_of_first(message, true);
+  return found->second ? &*found->second : nullptr;
+}
+
+// The special tokens between the contents of an answer of this kind and the next turn.
+const std::vector<std::int32_t>& AnswerBounds::specials_after(std::size_t message) {
+  const text::chat::List& messages = conversation_.messages.list();
+  const auto has_calls = [&](std::size_t i) { return text::chat::has_calls(messages[i].dict()); };
+  const bool calls = has_calls(message);
+  const auto [found, added] = specials_after_.try_emplace(calls);
+  if (!added) return found->second;
+  const std::size_t last = messages.size() - 1;
+  if (rendered_.contents[last] && role_of(messages[last]) == role_of(messages[message]) && has_calls(last) == calls) {
+    for (const auto& one : places_.specials(rendered_.contents[last]->end, rendered_.text.size())) {
+      found->second.push_back(one.id);
+    }
+  } else if (const auto rest = rest_of_first(message + 1, false)) {
+    found->second = specials_of(*rest);
+  }
+  return found->second;
+}
+
+std::vector<std::int32_t> AnswerBounds::specials_of(std::string_view text) const {
+  std::vector<std::int32_t> ids;
+  tokenizer_.encode_conversation(text, ids);
+  std::erase_if(ids, [&](std::int32_t id) { return !tokenizer_.is_special(id); });
+  return ids;
+}
+
+// Renders the first messages; returns the text after their contents, or nullopt if the template rejects them.
+std::optional<std::string> AnswerBounds::rest_of_first(std::size_t count, bool prompt) const {
+  try {
+    const Rendered first = template_.render(text::chat::first_messages(conversation_, count), prompt);
+    std::size_t end = 0;
+    for (const auto& content : first.contents) end = std::max(end, content ? content->end : 0);
+    std::string rest = first.text.substr(end);
+    if (prompt && template_.generation_prompt().empty()) rest += template_.opening();
+    return rest;
+  } catch (const text::chat::TemplateError&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace hawser::prepare
