@@ -44,10 +44,10 @@ struct Beginning {
   bool whole = false;         // the text is complete
 };
 
-Beginning begin_of(const prepare::Source& source, bool whole_line) {
+Beginning begin_of(const prepare::Source& source, bool whole_line, const prepare::LineNames& names) {
   const prepare::Lines opened = source.kind == prepare::SourceKind::text
                                     ? prepare::Lines{prepare::open_bytes(source.path)}
-                                    : prepare::open_lines(source.path);
+                                    : prepare::open_lines(source.path, /*training=*/true, &names);
   const auto& reader = opened.bytes;
   Beginning out{.unit = opened.unit};
   while (!out.whole && out.text.size() < kLongestLine) {
@@ -141,7 +141,7 @@ class Sampler {
 
   void look_at_text(const prepare::Source& source) {
     if (needs_tokenizer(source.path)) return;
-    Beginning begin = begin_of(source, false);
+    Beginning begin = begin_of(source, false, options_.names);
     std::vector<std::int32_t> ids;
     tokenizer_->encode(begin.text, ids, false);
     if (begin.file_bytes <= 0 || ids.empty()) return;
@@ -157,7 +157,7 @@ class Sampler {
   }
 
   void look_at_lines(const prepare::Source& source) {
-    const Beginning begin = begin_of(source, true);
+    const Beginning begin = begin_of(source, true, options_.names);
     std::size_t end = 0;
     std::int64_t number = 0;
     double documents = 0, tokens = 0;
@@ -172,7 +172,8 @@ class Sampler {
                                                    .number = number,
                                                    .byte = static_cast<std::int64_t>(start),
                                                    .vocab_size = vocabulary_,
-                                                   .unit = begin.unit});
+                                                   .unit = begin.unit,
+                                                   .names = &options_.names});
       if (length <= 0) continue;
       out_.lengths.push_back(length);
       documents += 1;

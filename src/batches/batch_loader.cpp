@@ -166,7 +166,7 @@ std::shared_ptr<const BatchLoader> listed_batch(const ListedBatch& from, BatchSh
   Problems problems;
   std::vector<prepare::Line> lines = prepare::kind_by_name(from.path) == prepare::SourceKind::text
                                          ? prepare::read_text_file(from.path, problems)
-                                         : prepare::read_jsonl(from.path, from.vocab_size, problems);
+                                         : prepare::read_jsonl(from.path, from.vocab_size, problems, from.names);
   const bool text = std::ranges::any_of(lines, [](const prepare::Line& line) { return line.ids.empty(); });
   if (text && !from.tokenizer && from.model_unknown) {
     prepare::without_repeats(problems).throw_if_any();

@@ -111,6 +111,7 @@ struct ListedBatch {
   std::shared_ptr<const text::chat::ChatTemplate> chat_template;
   Problems without_template;
   std::tm time = text::chat::kTemplateDate;  // that strftime_now gives the template
+  prepare::LineNames names;                  // of keys and roles in the file
   std::int64_t vocab_size = 0;
   // The model could not be opened: text without a tokenizer is no problem, and the result is null if there is some.
   bool model_unknown = false;

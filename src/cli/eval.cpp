@@ -89,7 +89,7 @@ int eval(const EvalOptions& options) {
   CommonOptions common = options.common;
   const Problems unused = take_unused_keys(common, "eval",
                                            {"parallel.", "precision.compute", "memory.", "run.", "data.chat_template",
-                                            "data.template_date", "data.max_documents"},
+                                            "data.template_date", "data.columns", "data.roles", "data.max_documents"},
                                            {{"model.path", "--model"},
                                             {"data.train", "--data"},
                                             {"data.sequence_length", "--sequence-length N"},

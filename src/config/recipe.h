@@ -23,9 +23,11 @@ struct ModelRecipe {
 
 struct DataRecipe {
   std::vector<std::string> train;  // files and globs, relative to the recipe; .jsonl or .txt; or a token-file prefix
-  std::vector<std::string> validation;       // held-out files; else validation_fraction of train
-  std::string tokenizer;                     // a tokenizer.json; default: the model folder's
-  std::string chat_template;                 // a name or a file; default: the tokenizer's; for lines with messages
+  std::vector<std::string> validation;  // held-out files; else validation_fraction of train
+  std::string tokenizer;                // a tokenizer.json; default: the model folder's
+  std::string chat_template;            // a name or a file; default: the tokenizer's; for lines with messages
+  // Names of keys and roles, each with what files call it: messages -> dialogue, assistant -> agent.
+  std::map<std::string, std::vector<std::string>> columns, roles;
   std::string template_date = "2024-07-26";  // that strftime_now gives a chat template
   std::string prepared;                      // folder of token files; default OUTPUT/data
   std::int64_t sequence_length = 0;

@@ -273,4 +273,17 @@ Key bytes(const char* name, const char* help) {
   return key;
 }
 
+std::optional<Rejection> read_name_map(const YAML::Node& node, std::map<std::string, std::vector<std::string>>& out) {
+  const Rejection rejection{"wrong type", "a map of names, such as {assistant: [agent, bot]}", ""};
+  if (!node.IsMap()) return rejection;
+  std::map<std::string, std::vector<std::string>> map;
+  for (const auto& pair : node) {
+    std::vector<std::string> names;
+    if (!pair.first.IsScalar() || read_list(pair.second, "a list of names", names) || names.empty()) return rejection;
+    if (!map.emplace(pair.first.Scalar(), std::move(names)).second) return Rejection{"name given twice", "once", ""};
+  }
+  out = std::move(map);
+  return std::nullopt;
+}
+
 }  // namespace hawser::rows

@@ -234,6 +234,23 @@ Key text(const char* name, Field field, const char* unset, const char* help) {
   return key;
 }
 
+// A map of names, each with a name or a list of names.
+std::optional<Rejection> read_name_map(const YAML::Node& node, std::map<std::string, std::vector<std::string>>& out);
+template <class Field>
+Key name_map(const char* name, Field field, const char* help) {
+  Key key = row(name, field, "map of names", help);
+  key.unset = "Hawser's names";
+  key.read = [field](const YAML::Node& node, Recipe& recipe) { return read_name_map(node, field(recipe)); };
+  key.write = [field](const Recipe& recipe) {
+    nlohmann::json map = nlohmann::json::object();
+    for (const auto& [key, names] : field(recipe)) {
+      map[key] = names.size() == 1 ? nlohmann::json(names[0]) : nlohmann::json(names);
+    }
+    return map.empty() ? nlohmann::json() : map;
+  };
+  return key;
+}
+
 // A day of the calendar, as text.
 template <class Field>
 Key day(const char* name, Field field, const char* help) {

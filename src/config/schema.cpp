@@ -77,6 +77,10 @@ std::vector<Key> make_schema() {
                                       "training data: .jsonl, .json, .csv, .tsv or .txt, also .gz or .zst, .parquet, "
                                       "or token files by prefix")),
       paths("data.validation", HAWSER_FIELD(data.validation), "a part of data.train", "validation data, same formats"),
+      name_map("data.columns", HAWSER_FIELD(data.columns),
+               "what the files call the keys of lines and messages: {messages: dialogue, content: said}"),
+      name_map("data.roles", HAWSER_FIELD(data.roles),
+               "what the files call roles: {assistant: agent, user: [customer]}"),
       path("data.tokenizer", HAWSER_FIELD(data.tokenizer), "the model folder's", "a tokenizer.json"),
       path_or_name("data.chat_template", HAWSER_FIELD(data.chat_template), kChatTemplateNames, "the tokenizer's",
                    "chat template for lines with messages: a name or a file, see docs/data.md"),

@@ -73,6 +73,7 @@ EvalData open_eval_data(const EvalDataRequest& request, const batches::BatchShap
                                 .tokenizer = tokenizer.get(),
                                 .without = of_tokenizer,
                                 .time = parse_day(request.template_date).value_or(text::chat::kTemplateDate),
+                                .names = request.names,
                                 .vocab_size = request.vocabulary,
                                 .model_unknown = request.model_unknown};
       from.chat_template =

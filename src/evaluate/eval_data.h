@@ -18,6 +18,7 @@ struct EvalDataRequest {
   std::string tokenizer;      // a tokenizer.json; "": none
   std::string chat_template;  // name or file, for lines with messages; "": the tokenizer's
   std::string template_date;  // that strftime_now gives the template; "": the default of data.template_date
+  prepare::LineNames names;   // of keys and roles in the file
   std::int64_t vocabulary = 0;
   bool model_unknown = false;  // the model could not be opened; nothing is reported that depends on it
   // Of a token file. true: one running text; false: separate documents, as with `pack: documents`.

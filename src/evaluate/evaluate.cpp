@@ -39,6 +39,10 @@ void lay_under(const std::string& json, EvaluateRequest& request, EvalDataReques
   request.recipe.data.max_documents = number("/data/max_documents");
   const auto word = [&](const char* key) { return stored.value(nlohmann::json::json_pointer(key), nlohmann::json()); };
   if (data.chat_template.empty()) data.chat_template = engine::stored_chat_template(json);
+  const bool own_names = request.recipe.places.contains("data.columns") || request.recipe.places.contains("data.roles");
+  if (const Recipe before = stored_section(json, "data"); !own_names) {
+    data.names = {.columns = before.data.columns, .roles = before.data.roles};
+  }
   const auto date = word("/data/template_date");
   if (data.template_date.empty() && date.is_string()) data.template_date = date.get<std::string>();
   if (word("/data/pack") == "chunks") data.across_documents = true;
@@ -84,6 +88,7 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
       .bigram = request.bigram,
       .chat_template = request.recipe.data.chat_template,
       .template_date = request.recipe.places.contains("data.template_date") ? request.recipe.data.template_date : "",
+      .names = {.columns = request.recipe.data.columns, .roles = request.recipe.data.roles},
       .across_documents = request.across_documents};
   OpenEvaluation input{.folder = request.model,
                        .data = request.data,

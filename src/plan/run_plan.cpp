@@ -39,6 +39,7 @@ prepare::PrepareOptions resolve_data(const Recipe& recipe) {
                                   .seed = recipe.train.seed,
                                   .chat_template = recipe.data.chat_template,
                                   .template_date = recipe.data.template_date,
+                                  .names = {.columns = recipe.data.columns, .roles = recipe.data.roles},
                                   .deduplicate = recipe.data.deduplicate,
                                   .threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()))};
   if (options.tokenizer.empty()) {

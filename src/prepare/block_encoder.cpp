@@ -19,7 +19,7 @@ bool begins_with(std::span<const std::int32_t> ids, std::span<const std::int32_t
 }  // namespace
 
 BlockEncoder::BlockEncoder(Options options)
-    : tokenizer_(options.tokenizer), vocab_size_(options.vocab_size), hashes_(options.hashes) {
+    : tokenizer_(options.tokenizer), vocab_size_(options.vocab_size), hashes_(options.hashes), names_(options.names) {
   if (!tokenizer_) return;
   frame_ = tokenizer_->frame();
   answers_.emplace(*tokenizer_, std::move(options.chat_template), std::move(options.without), options.time);
@@ -81,7 +81,8 @@ void BlockEncoder::encode_part(const Block& block, EncodedBlock& out) const {
 }
 
 void BlockEncoder::encode_lines(const Block& block, EncodedBlock& out) const {
-  LinePlace place{.file = block.file, .number = block.start.line, .vocab_size = vocab_size_, .unit = block.unit};
+  LinePlace place{
+      .file = block.file, .number = block.start.line, .vocab_size = vocab_size_, .unit = block.unit, .names = names_};
   const std::string_view all = block.text;
   for (std::size_t at = 0; at < all.size(); ++place.number) {
     const std::size_t end = std::min(all.find('\n', at), all.size());

@@ -42,6 +42,7 @@ class BlockEncoder {
     std::shared_ptr<const text::chat::ChatTemplate> chat_template;  // null: conversations are a problem,
     Problems without;                                               // with these reasons if there are any
     std::tm time = text::chat::kTemplateDate;                       // that strftime_now gives the template
+    const LineNames* names = nullptr;                               // of lines; null: those of jsonl.h
   };
   explicit BlockEncoder(Options options);
 
@@ -55,6 +56,7 @@ class BlockEncoder {
   const text::Tokenizer* tokenizer_;
   std::int64_t vocab_size_;
   bool hashes_;  // compute content hashes
+  const LineNames* names_;
   text::TextFrame frame_;
   std::optional<AnswerEncoder> answers_;
 };

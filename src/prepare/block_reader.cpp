@@ -28,11 +28,12 @@ std::string tail(std::string_view text, std::size_t max) {
 }  // namespace
 
 BlockReader::BlockReader(const Source& source, const text::Tokenizer* tokenizer, SourcePlace start,
-                         std::int64_t block_bytes)
+                         std::int64_t block_bytes, const LineNames* names)
     : source_(source),
       tokenizer_(tokenizer),
       block_bytes_(static_cast<std::size_t>(block_bytes)),
-      reader_(source.kind == SourceKind::text ? Lines{open_bytes(source.path)} : open_lines(source.path)),
+      reader_(source.kind == SourceKind::text ? Lines{open_bytes(source.path)}
+                                              : open_lines(source.path, /*training=*/true, names)),
       at_(start) {
   if (start.byte == 0) return;
   any_ = true;

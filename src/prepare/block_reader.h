@@ -44,7 +44,7 @@ class BlockReader {
   // Begins at `start`, the end of an earlier block. `tokenizer` may be null: texts are then split at any candidate.
   // Throws UserError for a corrupt archive, as every read does.
   BlockReader(const Source& source, const text::Tokenizer* tokenizer, SourcePlace start = {},
-              std::int64_t block_bytes = kBlockBytes);
+              std::int64_t block_bytes = kBlockBytes, const LineNames* names = nullptr);
 
   // Reads the next block; false at the end. A block of lines ends with the first line that reaches `block_bytes`. A
   // part of a text ends at the first place after `block_bytes` where splitting does not change the tokenizer's ids;

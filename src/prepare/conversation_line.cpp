@@ -142,7 +142,8 @@ bool ConversationReader::append(const Json& list, const std::string& key, std::s
                   list.is_string() ? ".jsonl with lists, not their text" : "");
   }
   for (std::size_t i = 0; i < list.size(); ++i) {
-    const Json& from = list[i];
+    Json from = list[i];
+    if (place_.names && from.is_object()) place_.names->rename_message(from);
     const std::string place = cat(key, "[", i, "]");
     if (!from.is_object()) {
       return reject("wrong type", "a message: {\"role\": ..., \"content\": ...}", from.type_name(), place);
@@ -160,7 +161,8 @@ bool ConversationReader::append(const Json& list, const std::string& key, std::s
       return reject("message without a role", "user, assistant, system or another role",
                     !name ? "none" : name->type_name(), place + "." + kind);
     }
-    const std::string known = role_of(name->get<std::string>());
+    const std::string& given = name->get_ref<const std::string&>();
+    const std::string known = role_of(place_.names ? place_.names->role(given) : given);
     auto dict = message_of(from, known, sender ? "value" : "content", place);
     if (!dict || !append_weight(from, known, place, out)) return false;
     for (const auto& [part, value] : from.items()) {

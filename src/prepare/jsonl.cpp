@@ -25,6 +25,7 @@ class LineReader {
   LineReader(const LinePlace& place, Problems& problems) : place_(place), problems_(problems) {}
 
   std::optional<Line> read(Json& json) {
+    if (place_.names) place_.names->rename_line(json);
     std::optional<Line> line = read_form(json);
     if (line) note_unread(json, *line);
     return line;
@@ -256,13 +257,14 @@ std::vector<Line> read_text_file(const std::string& path, Problems& problems) {
   return {};
 }
 
-std::vector<Line> read_jsonl(const std::string& path, std::int64_t vocab_size, Problems& problems) {
+std::vector<Line> read_jsonl(const std::string& path, std::int64_t vocab_size, Problems& problems,
+                             const LineNames& names) {
   std::vector<Line> lines;
   if (is_utf16(path, beginning_of(path), problems)) return lines;
-  const Lines opened = open_lines(path);
+  const Lines opened = open_lines(path, /*training=*/true, &names);
   const std::string text = read_all_bytes(*opened.bytes, path);
   bool any = false;
-  LinePlace place{.file = path, .vocab_size = vocab_size, .unit = opened.unit};
+  LinePlace place{.file = path, .vocab_size = vocab_size, .unit = opened.unit, .names = &names};
   for (std::size_t at = 0; at < text.size(); ++place.number) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     const std::string_view line = std::string_view(text).substr(at, end - at);

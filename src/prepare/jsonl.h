@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "prepare/line_names.h"
 #include "text/chat/chat_template.h"
 
 namespace hawser::prepare {
@@ -56,7 +57,8 @@ struct LinePlace {
   std::int64_t number = 1;  // of the line, from 1
   std::int64_t byte = 0;    // offset of the line in the file
   std::int64_t vocab_size = 0;
-  const char* unit = "line";  // see Lines of open_lines.h
+  const char* unit = "line";         // see Lines of open_lines.h
+  const LineNames* names = nullptr;  // of keys and roles in the file; null: those of this header
 
   // "line 12", or "line 12, KEY".
   std::string at(std::string_view key = "") const { return cat(unit, " ", number, key.empty() ? "" : ", ", key); }
@@ -88,7 +90,8 @@ std::optional<Line> parse_line(std::string_view line, const LinePlace& place, Pr
 bool is_blank(std::string_view line);
 
 // All documents of a small file of any format of open_lines.h, for evaluation. Adds a problem for a file without any.
-std::vector<Line> read_jsonl(const std::string& path, std::int64_t vocab_size, Problems& problems);
+std::vector<Line> read_jsonl(const std::string& path, std::int64_t vocab_size, Problems& problems,
+                             const LineNames& names = {});
 
 // A text file as one line of text. Adds a problem if it is empty or not UTF-8.
 std::vector<Line> read_text_file(const std::string& path, Problems& problems);

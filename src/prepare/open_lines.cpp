@@ -62,8 +62,16 @@ std::string names_of(const std::vector<std::string>& columns) {
   return found;
 }
 
-void expect_training_columns(const std::string& path, char separator, const std::vector<std::string>& columns) {
-  const auto has = [&](std::string_view key) { return std::ranges::find(columns, key) != columns.end(); };
+// Whether the columns of a file have a key.
+std::function<bool(std::string_view)> keys_of(const std::vector<std::string>& columns, const LineNames& names) {
+  return [&](std::string_view key) {
+    return names.has([&](std::string_view column) { return std::ranges::find(columns, column) != columns.end(); }, key);
+  };
+}
+
+void expect_training_columns(const std::string& path, char separator, const std::vector<std::string>& columns,
+                             const LineNames& names) {
+  const auto has = keys_of(columns, names);
   const std::vector<std::string> forms = forms_of(has);
   const bool lists = has("messages") || has("conversations") || has("input_ids");
   if (forms.size() == 1 && !lists && (!has("prompt") || has("completion"))) return;
@@ -82,12 +90,12 @@ void expect_training_columns(const std::string& path, char separator, const std:
                            : other_separator  ? separator == ',' ? "commas between columns, or tabs and the name .tsv"
                                                                  : "tabs between columns, or commas and the name .csv"
                            : forms.size() > 1 ? "only the columns of one form"
-                                              : "columns with these names"});
+                                              : "columns with these names, or data.columns"});
 }
 
 // Columns may be null in some rows, so rows of several forms are reported when they are read.
-void expect_document_columns(const std::string& path, const std::vector<std::string>& columns) {
-  const auto has = [&](std::string_view key) { return std::ranges::find(columns, key) != columns.end(); };
+void expect_document_columns(const std::string& path, const std::vector<std::string>& columns, const LineNames& names) {
+  const auto has = keys_of(columns, names);
   const std::vector<std::string> forms = forms_of(has);
   const bool without_answer = forms.size() == 1 && has("prompt") && !has("completion");
   if (!forms.empty() && !without_answer) return;
@@ -96,15 +104,15 @@ void expect_document_columns(const std::string& path, const std::vector<std::str
                    .expected = "the columns messages; conversations; text; input_ids; prompt, completion; instruction, "
                                "output; or question, answer",
                    .got = names_of(columns),
-                   .hint = "columns with these names"});
+                   .hint = "columns with these names, or data.columns"});
 }
 
-Lines open_parquet(const std::string& path, bool training) {
+Lines open_parquet(const std::string& path, bool training, const LineNames& names) {
   constexpr unsigned kMaxThreads = 4;  // tokenizing takes more time than decoding
   auto reader = std::make_unique<ParquetReader>(
-      path, line_keys(), static_cast<int>(std::min(kMaxThreads, std::thread::hardware_concurrency())));
+      path, names.line_columns(), static_cast<int>(std::min(kMaxThreads, std::thread::hardware_concurrency())));
   std::vector<std::string> columns = reader->columns();
-  if (training) expect_document_columns(path, columns);
+  if (training) expect_document_columns(path, columns, names);
   return {std::move(reader), "row", std::move(columns)};
 }
 
@@ -115,15 +123,16 @@ bool is_table(const std::string& path) {
   return name.ends_with(".csv") || name.ends_with(".tsv");
 }
 
-Lines open_lines(const std::string& path, bool training) {
+Lines open_lines(const std::string& path, bool training, const LineNames* given) {
+  const LineNames names = given ? *given : LineNames();
   if (is_table(path)) {
     const char separator = without_compression(path).ends_with(".tsv") ? '\t' : ',';
-    const auto check = [path, separator, training](const std::vector<std::string>& columns) {
-      if (training) expect_training_columns(path, separator, columns);
+    const auto check = [path, separator, training, names](const std::vector<std::string>& columns) {
+      if (training) expect_training_columns(path, separator, columns, names);
     };
     return {std::make_unique<TableReader>(path, open_bytes(path), separator, check), "row"};
   }
-  if (is_parquet(path)) return open_parquet(path, training);
+  if (is_parquet(path)) return open_parquet(path, training, names);
   const std::string beginning = beginning_of(*open_bytes(path));
   if (beginning.starts_with('[')) return {std::make_unique<JsonArrayReader>(path, open_bytes(path)), "item"};
   if (without_compression(path).ends_with(".json") && beginning.starts_with('{') &&

@@ -106,8 +106,8 @@ TEST_F(OpenLines, RejectsBrokenTablesWithTheirRow) {
 TEST_F(OpenLines, ATableNeedsTheColumnsOfOneForm) {
   const std::string expected =
       " (expected the columns text; prompt, completion; instruction, output; or question, answer, got ";
-  EXPECT_EQ(lines("a.csv", "id,Text\n1,a\n"),
-            "a.csv: no column to train on" + expected + "id, Text) at row 1; try columns with these names");
+  EXPECT_EQ(lines("a.csv", "id,Text\n1,a\n"), "a.csv: no column to train on" + expected +
+                                                  "id, Text) at row 1; try columns with these names, or data.columns");
   EXPECT_EQ(lines("a.csv", "question;answer\n"), "a.csv: no column to train on" + expected +
                                                      "question;answer) at row 1; try commas between columns, or tabs "
                                                      "and the name .tsv");
@@ -117,8 +117,8 @@ TEST_F(OpenLines, ATableNeedsTheColumnsOfOneForm) {
   EXPECT_EQ(lines("a.csv", "text,question,answer\n"), "a.csv: columns of several forms" + expected +
                                                           "text, question, answer) at row 1; try only the columns of "
                                                           "one form");
-  EXPECT_EQ(lines("a.csv", "prompt,id\n"),
-            "a.csv: prompt without completion" + expected + "prompt, id) at row 1; try columns with these names");
+  EXPECT_EQ(lines("a.csv", "prompt,id\n"), "a.csv: prompt without completion" + expected +
+                                               "prompt, id) at row 1; try columns with these names, or data.columns");
   EXPECT_EQ(lines("a.csv", "messages\n"),
             "a.csv: a table cannot hold lists" + expected + "messages) at row 1; try .jsonl for messages and ids");
   for (const char* header : {"text", "prompt,completion", "instruction,input,output", "context,response,instruction",

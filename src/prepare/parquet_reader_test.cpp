@@ -264,7 +264,7 @@ TEST_F(Parquet, ColumnsAreTheKeysOfALine) {
       error(golden("views.parquet")),
       "views.parquet: no column to train on (expected the columns messages; conversations; text; input_ids; "
       "prompt, completion; instruction, output; or question, answer, got list_view, large_list_view); try columns "
-      "with these names");
+      "with these names, or data.columns");
   PrepareOptions with = options(golden("several_forms.parquet"), "out");
   EXPECT_EQ(rejection_of(with, folder_),
             golden("several_forms.parquet") +

@@ -61,6 +61,7 @@ PrepareJob check_named(const PrepareOptions& options, Problems& problems) {
                   .got = cat(options.validation_fraction),
                   .at = "data.validation_fraction"});
   }
+  check_names(options.names, problems);
   job.from.train = find_sources(options.train, options.folder, "data.train", problems);
   job.from.validation =
       find_sources(options.validation, options.folder, "data.validation", problems, Split::validation);
@@ -106,6 +107,7 @@ PrepareJob check_named(const PrepareOptions& options, Problems& problems) {
   }
   job.from.tokenizer = job.tokenizer ? job.tokenizer->fingerprint() : 0;
   job.from.vocab_size = options.vocab_size;
+  job.from.names = options.names.fingerprint();
   job.from.deduplicate = options.deduplicate;
   // Validation files override the fraction; a change of the unused fraction must not make token files stale.
   job.from.validation_fraction = options.validation.empty() ? options.validation_fraction : 0.0;
@@ -256,16 +258,16 @@ namespace {
 
 // What Parquet files lack, such as their library or the columns of a document, is known before any text is read.
 // Returns the names of columns that are not read, as Line::unread.
-std::set<std::string> check_parquet(const PreparedFrom& from) {
+std::set<std::string> check_parquet(const PreparedFrom& from, const LineNames& names) {
   Problems problems;
   std::set<std::string> unread;
+  const std::vector<std::string_view> read = names.line_columns();
   for (const auto* sources : {&from.train, &from.validation}) {
     for (const Source& source : *sources) {
       if (source.kind != SourceKind::jsonl || !is_parquet(source.path)) continue;
       try {
-        for (const std::string& column : open_lines(source.path).columns) {
-          if (std::ranges::find(line_keys(), column) == line_keys().end() && could_matter(column))
-            unread.insert(column);
+        for (const std::string& column : open_lines(source.path, /*training=*/true, &names).columns) {
+          if (std::ranges::find(read, column) == read.end() && could_matter(column)) unread.insert(column);
         }
       } catch (const UserError& error) {
         problems.add_lines(error.what());
@@ -280,7 +282,7 @@ std::set<std::string> check_parquet(const PreparedFrom& from) {
 
 Prepared prepare(const PrepareOptions& options) {
   const PrepareJob job = checked(options);
-  std::set<std::string> unread = check_parquet(job.from);
+  std::set<std::string> unread = check_parquet(job.from, options.names);
   if (const TokenFiles files = token_files(options); files.in_place) return check_in_place(files, options);
   Prepared prepared = Preparer(options, job).run();
   prepared.unread.merge(unread);

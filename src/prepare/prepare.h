@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "prepare/line_names.h"
 
 namespace hawser::prepare {
 
@@ -44,6 +45,7 @@ struct PrepareOptions {
   std::int64_t vocab_size = 0;               // of the model: upper bound of ids in lines; 0: the tokenizer's
   std::string chat_template;                 // a name or a file; "": the tokenizer's; see chat/chat_template.h
   std::string template_date = "2024-07-26";  // that strftime_now gives a chat template
+  LineNames names;                           // of keys and roles in the files
   bool deduplicate = false;                  // omit documents with the same content as an earlier one
   int threads = 1;
   std::chrono::milliseconds save_every{5000};            // interval between writes of the state file

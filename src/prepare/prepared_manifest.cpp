@@ -56,6 +56,7 @@ Json to_json(const PreparedFrom& from) {
           {"seed", from.seed},
           {"deduplicate", from.deduplicate},
           {"chat_template", from.chat_template},
+          {"names", from.names},
           {"train_sources", to_json(from.train)},
           {"validation_sources", to_json(from.validation)}};
 }
@@ -68,7 +69,8 @@ PreparedFrom from_of(const Json& json) {
           .seed = json.at("seed"),
           .vocab_size = json.at("vocab_size"),
           .deduplicate = json.at("deduplicate"),
-          .chat_template = json.at("chat_template")};
+          .chat_template = json.at("chat_template"),
+          .names = json.value("names", std::uint64_t{0})};
 }
 
 Json to_json(const DraftPosition& at) {

@@ -23,6 +23,7 @@ struct PreparedFrom {
   std::int64_t vocab_size = 0;
   bool deduplicate = false;
   std::uint64_t chat_template = 0;  // fingerprint; 0: none
+  std::uint64_t names = 0;          // fingerprint of LineNames; 0: none
 
   bool operator==(const PreparedFrom&) const = default;
 };

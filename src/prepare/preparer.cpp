@@ -96,7 +96,8 @@ Preparer::Preparer(const PrepareOptions& options, const PrepareJob& job)
                 .hashes = job.from.deduplicate,
                 .chat_template = job.chat_template,
                 .without = job.without_template,
-                .time = job.time}),
+                .time = job.time,
+                .names = &options.names}),
       pool_(std::max(1, options.threads), encoder_) {}
 
 Prepared Preparer::run() {
@@ -260,7 +261,7 @@ void Preparer::hold_out() {
         continue;
       }
       try {
-        BlockReader reader(source, nullptr);
+        BlockReader reader(source, nullptr, {}, BlockReader::kBlockBytes, &options_.names);
         for (Block block; reader.next(block); count_read(block.file_bytes)) documents += count_lines(block);
       } catch (const io::IoError&) {
         throw;  // encoding may succeed, but the wrong number would hold out other documents
@@ -308,7 +309,7 @@ void Preparer::read_source(const Source& source, bool validation, std::int64_t i
   const auto max = 2u * static_cast<unsigned>(std::max(1, options_.threads)) + 1;
   try {
     BlockReader reader(source, job_.tokenizer.get(), start,
-                       options_.block_bytes > 0 ? options_.block_bytes : BlockReader::kBlockBytes);
+                       options_.block_bytes > 0 ? options_.block_bytes : BlockReader::kBlockBytes, &options_.names);
     for (Block block; problems_.size() < kMaxProblems && reader.next(block);) {
       const auto bytes = static_cast<std::int64_t>(block.text.size());
       while (!in_flight_.empty() && (in_flight_.size() >= max || bytes_in_flight_ + bytes > kWindowBytes)) take_one();

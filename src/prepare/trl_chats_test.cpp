@@ -79,7 +79,7 @@ TEST(TrlChats, TextsAndAnswersAreThoseOfTransformers) {
       ASSERT_TRUE(line) << problems.lines();
       if (!expected.is_null()) {
         const std::string text = chat_template->used_for(*line->chat).render(*line->chat).text;
-        EXPECT_EQ(hash_of(text), expected["fnv1a"]) << where << "\n" << text;
+        EXPECT_EQ(hash_of(text), expected["fnv1a"].get<std::string>()) << where << "\n" << text;
         EXPECT_EQ(text.size(), expected["bytes"]) << where;
         ++texts;
       }
@@ -96,7 +96,7 @@ TEST(TrlChats, TextsAndAnswersAreThoseOfTransformers) {
       }
       std::string text;
       for (const std::int32_t id : line->ids) text += tokenizer->surface(id);
-      EXPECT_EQ(hash_of(text), expected["fnv1a"]) << where << ": the tokens";
+      EXPECT_EQ(hash_of(text), expected["fnv1a"].get<std::string>()) << where << ": the tokens";
       EXPECT_EQ(learned(*line, *tokenizer), joined_ranges(expected["answers"]))
           << where << "\n"
           << text << "\n"

@@ -140,7 +140,7 @@ TEST_F(Formats, ErrorsNameThePlaceInTheFile) {
             folder_.path("a.csv") + ": empty completion (expected text) at row 3, output",
             folder_.path("b.csv") + ": no column to train on (expected the columns text; prompt, completion; "
                                     "instruction, output; or question, answer, got id, title) at row 1; try columns "
-                                    "with these names"});
+                                    "with these names, or data.columns"});
   EXPECT_FALSE(fs::exists(folder_ / "run/data/train.idx"));
 }
 
