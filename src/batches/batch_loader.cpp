@@ -36,6 +36,7 @@ std::int64_t BatchLoader::steps() const {
 std::int64_t BatchLoader::sequence_of(std::int64_t step, std::int64_t i) const {
   if (i >= order_.global_batch_size || set_->size() == 0) return -1;
   const std::int64_t index = step * order_.global_batch_size + i;
+  if (order_.mixture) return order_.mixture->at(index);
   if (order_.shuffle) return sequence_at(order_.seed, set_->size(), index);
   return index < in_order() ? index : -1;
 }

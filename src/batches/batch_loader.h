@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "batches/micro_batch.h"
+#include "batches/mixture.h"
 #include "batches/sequence.h"
 
 namespace hawser::batches {
@@ -33,8 +34,9 @@ struct BatchLayout {
 struct BatchOrder {
   std::int64_t global_batch_size = 1;  // sequences per step, over all data ranks and micro-batches
   std::uint64_t seed = 0;
-  bool shuffle = true;     // endless, a new order in each epoch; false: the set once, in order, for evaluation
-  std::int64_t first = 0;  // without shuffling: read only this number of sequences; 0: all
+  bool shuffle = true;  // endless, a new order in each epoch; false: the set once, in order, for evaluation
+  std::shared_ptr<const Mixture> mixture = {};  // with shuffling: of the set's parts; null: the set has none
+  std::int64_t first = 0;                       // without shuffling: read only this number of sequences; 0: all
 };
 
 class BatchLoader {

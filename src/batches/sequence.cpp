@@ -11,29 +11,33 @@ namespace {
 
 class ChunkedSequences final : public SequenceSet {
  public:
-  ChunkedSequences(std::shared_ptr<const prepare::TokenFile> file, std::int64_t length, std::int64_t vocab_size)
-      : file_(std::move(file)), length_(length), vocab_size_(vocab_size) {
-    if (file_->tokens() < 2) {
-      throw UserError({.file = file_->prefix() + ".bin",
-                       .what = "too few tokens",
-                       .expected = "2 or more",
-                       .got = cat(file_->tokens())});
+  ChunkedSequences(std::shared_ptr<const prepare::TokenFile> file, std::int64_t length, std::int64_t vocab_size,
+                   FileRange range)
+      : file_(std::move(file)),
+        length_(length),
+        vocab_size_(vocab_size),
+        first_(range.begin < file_->sequences() ? file_->begin(range.begin) : file_->tokens()),
+        tokens_((range.end < file_->sequences() ? file_->begin(range.end) : file_->tokens()) - first_) {
+    if (tokens_ < 2) {
+      throw UserError(
+          {.file = file_->prefix() + ".bin", .what = "too few tokens", .expected = "2 or more", .got = cat(tokens_)});
     }
   }
 
   // The last token is only a target: a sequence of it alone would have none.
-  std::int64_t size() const override { return ceil_div(file_->tokens() - 1, length_); }
+  std::int64_t size() const override { return ceil_div(tokens_ - 1, length_); }
   std::int64_t max_documents() const override { return 1; }
+  std::int64_t tokens() const override { return tokens_; }
 
   Sequence get(std::int64_t index) const override {
     const std::int64_t begin = index * length_;
-    const std::int64_t count = std::min(length_, file_->tokens() - begin);
-    const std::int64_t targets = std::min(count, file_->tokens() - begin - 1);
+    const std::int64_t count = std::min(length_, tokens_ - begin);
+    const std::int64_t targets = std::min(count, tokens_ - begin - 1);
     Sequence sequence;
     sequence.ids.resize(count);
-    file_->read(begin, sequence.ids, vocab_size_);
+    file_->read(first_ + begin, sequence.ids, vocab_size_);
     sequence.labels.assign(count, prepare::kIgnoredLabel);
-    file_->read_labels(begin + 1, std::span(sequence.labels).first(targets), vocab_size_);
+    file_->read_labels(first_ + begin + 1, std::span(sequence.labels).first(targets), vocab_size_);
     sequence.document_lengths = {static_cast<std::int32_t>(count)};
     sequence.positions = positions_of(sequence.document_lengths);
     return sequence;
@@ -41,12 +45,46 @@ class ChunkedSequences final : public SequenceSet {
 
   std::int64_t targets(std::int64_t index) const override {
     if (file_->has_labels()) return get(index).targets();
-    return std::min(length_, file_->tokens() - index * length_ - 1);
+    return std::min(length_, tokens_ - index * length_ - 1);
   }
 
  private:
   std::shared_ptr<const prepare::TokenFile> file_;
   std::int64_t length_, vocab_size_;
+  std::int64_t first_, tokens_;  // of the file
+};
+
+class JoinedSequences final : public SequenceSet {
+ public:
+  explicit JoinedSequences(std::vector<std::shared_ptr<const SequenceSet>> sets) : sets_(std::move(sets)) {
+    for (const auto& set : sets_) ends_.push_back((ends_.empty() ? 0 : ends_.back()) + set->size());
+  }
+
+  std::int64_t size() const override { return ends_.back(); }
+  std::int64_t max_documents() const override {
+    std::int64_t most = 0;
+    for (const auto& set : sets_) most = std::max(most, set->max_documents());
+    return most;
+  }
+  std::int64_t tokens() const override {
+    std::int64_t tokens = 0;
+    for (const auto& set : sets_) tokens += set->tokens();
+    return tokens;
+  }
+  LabelRows label_rows() const override { return sets_.front()->label_rows(); }
+  Sequence get(std::int64_t index) const override { return with_set(index, &SequenceSet::get); }
+  std::int64_t targets(std::int64_t index) const override { return with_set(index, &SequenceSet::targets); }
+  std::vector<Origin> origins(std::int64_t index) const override { return with_set(index, &SequenceSet::origins); }
+
+ private:
+  template <class Result>
+  Result with_set(std::int64_t index, Result (SequenceSet::*function)(std::int64_t) const) const {
+    const auto set = static_cast<std::size_t>(std::ranges::upper_bound(ends_, index) - ends_.begin());
+    return (*sets_[set].*function)(index - (set == 0 ? 0 : ends_[set - 1]));
+  }
+
+  std::vector<std::shared_ptr<const SequenceSet>> sets_;
+  std::vector<std::int64_t> ends_;  // of each set's indices
 };
 
 class ListedSequences final : public SequenceSet {
@@ -89,6 +127,12 @@ class ListedSequences final : public SequenceSet {
 
 }  // namespace
 
+std::int64_t SequenceSet::tokens() const {
+  std::int64_t tokens = 0;
+  for (std::int64_t i = 0; i < size(); ++i) tokens += get(i).length();
+  return tokens;
+}
+
 std::int64_t Sequence::targets() const {
   return static_cast<std::int64_t>(labels.size()) - std::count(labels.begin(), labels.end(), prepare::kIgnoredLabel);
 }
@@ -101,9 +145,18 @@ std::vector<std::int32_t> positions_of(const std::vector<std::int32_t>& document
   return positions;
 }
 
+FileRange all_of(const prepare::TokenFile& file) {
+  return {0, file.sequences()};
+}
+
 std::unique_ptr<SequenceSet> chunked_sequences(std::shared_ptr<const prepare::TokenFile> file, std::int64_t length,
-                                               std::int64_t vocab_size) {
-  return std::make_unique<ChunkedSequences>(std::move(file), length, vocab_size);
+                                               std::int64_t vocab_size, std::optional<FileRange> range) {
+  const FileRange part = range.value_or(all_of(*file));
+  return std::make_unique<ChunkedSequences>(std::move(file), length, vocab_size, part);
+}
+
+std::unique_ptr<SequenceSet> joined_sequences(std::vector<std::shared_ptr<const SequenceSet>> sets) {
+  return std::make_unique<JoinedSequences>(std::move(sets));
 }
 
 std::unique_ptr<SequenceSet> listed_sequences(const std::vector<prepare::Line>& lines, const text::Tokenizer* tokenizer,
@@ -129,10 +182,12 @@ std::int64_t default_max_documents(Packing pack, std::int64_t length) {
 }
 
 std::unique_ptr<SequenceSet> open_sequences(std::shared_ptr<const prepare::TokenFile> file, const PackingPlan& packing,
-                                            std::int64_t vocab_size) {
-  if (packing.pack == Packing::chunks) return chunked_sequences(std::move(file), packing.sequence_length, vocab_size);
+                                            std::int64_t vocab_size, std::optional<FileRange> range) {
+  if (packing.pack == Packing::chunks) {
+    return chunked_sequences(std::move(file), packing.sequence_length, vocab_size, range);
+  }
   return packed_sequences(std::move(file), packing.sequence_length, packing.max_documents, packing.seed, vocab_size,
-                          packing.long_documents);
+                          packing.long_documents, range);
 }
 
 }  // namespace hawser::batches

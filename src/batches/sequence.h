@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/label_spec.h"
@@ -43,6 +44,7 @@ class SequenceSet {
   // get(index).targets(), without reading the tokens if possible.
   virtual std::int64_t targets(std::int64_t index) const { return get(index).targets(); }
   virtual std::int64_t max_documents() const = 0;  // maximum in one sequence
+  virtual std::int64_t tokens() const;             // of all sequences
   virtual LabelRows label_rows() const { return LabelRows::next_token; }
   // Of each document of a sequence; empty if the set does not know.
   virtual std::vector<Origin> origins(std::int64_t /*index*/) const { return {}; }
@@ -60,16 +62,25 @@ struct PackingPlan {
 // PackingPlan::max_documents by default: max(8, length / 64); 1 for Packing::chunks.
 std::int64_t default_max_documents(Packing pack, std::int64_t length);
 
-// chunked_sequences or packed_sequences.
+// Consecutive sequences of a token file.
+struct FileRange {
+  std::int64_t begin = 0, end = 0;
+};
+FileRange all_of(const prepare::TokenFile& file);
+
+// chunked_sequences or packed_sequences, of a part of the file.
 std::unique_ptr<SequenceSet> open_sequences(std::shared_ptr<const prepare::TokenFile> file, const PackingPlan& packing,
-                                            std::int64_t vocab_size);
+                                            std::int64_t vocab_size, std::optional<FileRange> range = std::nullopt);
+
+// Sets behind each other: the indices of the second begin where those of the first end.
+std::unique_ptr<SequenceSet> joined_sequences(std::vector<std::shared_ptr<const SequenceSet>> sets);
 
 // `pack: chunks`. The file's sequences as one running text, split every `length` tokens. The target of a row is the
 // next token, also across documents and chunks (length + 1 tokens are read, as in Megatron); only the file's last token
 // has none. The last sequence may be shorter. Each sequence is one document: a row attends to everything before it in
 // its sequence. UserError for a file of fewer than two tokens; get() throws one for ids outside the vocabulary.
 std::unique_ptr<SequenceSet> chunked_sequences(std::shared_ptr<const prepare::TokenFile> file, std::int64_t length,
-                                               std::int64_t vocab_size);
+                                               std::int64_t vocab_size, std::optional<FileRange> range = std::nullopt);
 
 // `pack: documents`. The file's sequences are documents here. Those of more than `length` + 1 tokens are split into
 // pieces of `length`, truncated to the first piece, or dropped. The last row of a piece predicts the document's next
@@ -78,7 +89,8 @@ std::unique_ptr<SequenceSet> chunked_sequences(std::shared_ptr<const prepare::To
 // `max_documents` per sequence. Documents of one token have no target and are omitted.
 std::unique_ptr<SequenceSet> packed_sequences(std::shared_ptr<const prepare::TokenFile> file, std::int64_t length,
                                               std::int64_t max_documents, std::uint64_t seed, std::int64_t vocab_size,
-                                              LongDocuments long_documents = LongDocuments::split);
+                                              LongDocuments long_documents = LongDocuments::split,
+                                              std::optional<FileRange> range = std::nullopt);
 
 // Lines for evaluation, in order. Text is encoded with the tokens that the tokenizer adds, without an end-of-text
 // token. A line longer than `length` is split into pieces of it. Each piece is a sequence: positions restart, and

@@ -12,11 +12,12 @@
 namespace hawser::batches {
 namespace {
 
-// Calls use(begin, length, continues) for each piece of the file's sequences, in file order: its first token, its
+// Calls use(begin, length, continues) for each piece of the sequences in the range, in file order: its first token, its
 // tokens, and whether the document has tokens after it.
 template <class Use>
-void each_piece(const prepare::TokenFile& file, std::int64_t length, LongDocuments long_documents, Use use) {
-  for (std::int64_t i = 0; i < file.sequences(); ++i) {
+void each_piece(const prepare::TokenFile& file, FileRange range, std::int64_t length, LongDocuments long_documents,
+                Use use) {
+  for (std::int64_t i = range.begin; i < range.end; ++i) {
     each_piece_of(file.length(i), length, long_documents, [&](std::int64_t at, std::int32_t tokens) {
       use(file.begin(i) + at, tokens, at + length < file.length(i));
     });
@@ -26,15 +27,17 @@ void each_piece(const prepare::TokenFile& file, std::int64_t length, LongDocumen
 class PackedSequences final : public SequenceSet {
  public:
   PackedSequences(std::shared_ptr<const prepare::TokenFile> file, std::int64_t length, std::int64_t max_documents,
-                  std::uint64_t seed, std::int64_t vocab_size, LongDocuments long_documents)
+                  std::uint64_t seed, std::int64_t vocab_size, LongDocuments long_documents, FileRange range)
       : file_(std::move(file)), max_documents_(max_documents), vocab_size_(vocab_size) {
     std::vector<Piece> cut;
-    each_piece(*file_, length, long_documents, [&](std::int64_t begin, std::int32_t tokens, bool continues) {
+    each_piece(*file_, range, length, long_documents, [&](std::int64_t begin, std::int32_t tokens, bool continues) {
       cut.push_back({begin, tokens, continues});
     });
     if (cut.empty()) {
       const std::string path = file_->prefix() + ".bin";
-      if (!piece_lengths(*file_, length).empty()) throw UserError(all_dropped(path, ""));
+      bool any = false;
+      each_piece(*file_, range, length, LongDocuments::split, [&](auto...) { any = true; });
+      if (any) throw UserError(all_dropped(path, ""));
       throw UserError({.file = path, .what = "no document of two tokens or more"});
     }
     const Shuffle shuffle(seed, kPackingName, static_cast<std::int64_t>(cut.size()));
@@ -52,6 +55,11 @@ class PackedSequences final : public SequenceSet {
 
   std::int64_t size() const override { return static_cast<std::int64_t>(first_.size()) - 1; }
   std::int64_t max_documents() const override { return max_documents_; }
+  std::int64_t tokens() const override {
+    std::int64_t tokens = 0;
+    for (const Piece& piece : pieces_) tokens += piece.length;
+    return tokens;
+  }
 
   Sequence get(std::int64_t index) const override {
     Sequence sequence;
@@ -155,15 +163,17 @@ Problem all_dropped(const std::string& file, const std::string& at) {
 std::vector<std::int32_t> piece_lengths(const prepare::TokenFile& file, std::int64_t length,
                                         LongDocuments long_documents) {
   std::vector<std::int32_t> lengths;
-  each_piece(file, length, long_documents,
+  each_piece(file, all_of(file), length, long_documents,
              [&](std::int64_t /*begin*/, std::int32_t tokens, bool /*continues*/) { lengths.push_back(tokens); });
   return lengths;
 }
 
 std::unique_ptr<SequenceSet> packed_sequences(std::shared_ptr<const prepare::TokenFile> file, std::int64_t length,
                                               std::int64_t max_documents, std::uint64_t seed, std::int64_t vocab_size,
-                                              LongDocuments long_documents) {
-  return std::make_unique<PackedSequences>(std::move(file), length, max_documents, seed, vocab_size, long_documents);
+                                              LongDocuments long_documents, std::optional<FileRange> range) {
+  const FileRange part = range.value_or(all_of(*file));
+  return std::make_unique<PackedSequences>(std::move(file), length, max_documents, seed, vocab_size, long_documents,
+                                           part);
 }
 
 }  // namespace hawser::batches

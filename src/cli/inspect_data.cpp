@@ -10,6 +10,7 @@
 #include "base/environment.h"
 #include "base/printable.h"
 #include "base/text.h"
+#include "batches/data_sets.h"
 #include "batches/micro_batch.h"
 #include "batches/sequence.h"
 #include "batches/sequence_order.h"
@@ -34,6 +35,7 @@ struct DataView {
   std::string prefix;
   std::unique_ptr<text::Tokenizer> tokenizer;  // null: print ids
   std::shared_ptr<const prepare::TokenFile> file;
+  std::shared_ptr<const batches::Mixture> mixture;  // of `set`; null: it is one data set
   std::shared_ptr<const batches::SequenceSet> set;  // null: the file's own sequences, in order
   std::uint64_t seed = 0;
   std::optional<Recipe> recipe;
@@ -106,7 +108,16 @@ DataView open_view(const std::string& path, const InspectOptions& options) {
   if (!tokenizer.empty()) view.tokenizer = text::load_tokenizer(tokenizer);
   view.file = std::make_shared<const prepare::TokenFile>(view.prefix);
   if (view.recipe) {
-    view.set = batches::open_sequences(view.file, plan::packing_of(view.recipe->data, view.seed), 0);
+    const batches::PackingPlan packing = plan::packing_of(view.recipe->data, view.seed);
+    const prepare::PrepareOptions job = plan::resolve_data(*view.recipe);
+    if (options.validation) {
+      view.set = batches::open_sequences(view.file, packing, 0);
+    } else {
+      const batches::TrainingSequences training = batches::open_training(
+          view.file, packing, 0, plan::data_sets_of(view.recipe->data), prepare::set_begins(job));
+      view.set = training.set;
+      view.mixture = training.mixture(view.seed);
+    }
   }
   return view;
 }
@@ -144,7 +155,9 @@ std::vector<Run> runs_of(const DataView& view, const batches::Sequence& sequence
 void show_sample(const DataView& view, std::int64_t number, const Painter& paint, std::string& text, Json& json) {
   const std::int64_t count = view.set ? view.set->size() : view.file->sequences();
   // In training order.
-  const std::int64_t index = view.set ? batches::sequence_at(view.seed, count, number) : number;
+  const std::int64_t index = !view.set      ? number
+                             : view.mixture ? view.mixture->at(number)
+                                            : batches::sequence_at(view.seed, count, number);
   const batches::Sequence sequence = view.set ? view.set->get(index) : stored_sequence(*view.file, index);
   const auto documents = static_cast<std::int64_t>(sequence.document_lengths.size());
   text += paint.title(cat("sequence ", number, ": ", sequence.length(), " tokens, ", plural(documents, "document"),

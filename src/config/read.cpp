@@ -216,6 +216,14 @@ YAML::Node as_path(const YAML::Node& node, const Key& key, bool typed, std::stri
     for (const YAML::Node& item : node) out.push_back(item.IsSequence() ? item : as_path(item, key, typed, unknown));
     return out;
   }
+  if (node.IsMap()) {  // a data set
+    YAML::Node out(YAML::NodeType::Map);
+    for (const auto& pair : node) {
+      const bool is_path = pair.first.IsScalar() && pair.first.Scalar() == "path";
+      out[pair.first] = is_path ? as_path(pair.second, key, typed, unknown) : pair.second;
+    }
+    return out;
+  }
   if (node.IsScalar() && std::ranges::find(key.choices, node.Scalar()) != key.choices.end()) return node;
   if (!node.IsScalar() || node.Scalar().empty() || node.Scalar().find("://") != std::string::npos) return node;
   const auto path = expand_home(node.Scalar());

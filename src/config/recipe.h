@@ -21,8 +21,18 @@ struct ModelRecipe {
   std::string config;  // or a config.json: train from random weights
 };
 
+// A data set of a data.train that mixes several.
+struct DataSetRecipe {
+  std::vector<std::string> paths;  // as DataRecipe::train
+  std::optional<double> weight;    // share of the tokens, relative to the other sets'; of all sets or of none
+  std::optional<double> repeat;    // without weights: times that an epoch has it; default 1
+
+  bool operator==(const DataSetRecipe&) const = default;
+};
+
 struct DataRecipe {
-  std::vector<std::string> train;  // files and globs, relative to the recipe; .jsonl or .txt; or a token-file prefix
+  std::vector<std::string> train;   // files and globs, relative to the recipe; .jsonl or .txt; or a token-file prefix
+  std::vector<DataSetRecipe> sets;  // of which `train` is; empty: all of it is one set
   std::vector<std::string> validation;  // held-out files; else validation_fraction of train
   std::string tokenizer;                // a tokenizer.json; default: the model folder's
   std::string chat_template;            // a name or a file; default: the tokenizer's; for lines with messages

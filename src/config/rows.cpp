@@ -286,4 +286,84 @@ std::optional<Rejection> read_name_map(const YAML::Node& node, std::map<std::str
   return std::nullopt;
 }
 
+namespace {
+
+// One entry of data.train: a path, or a map.
+std::optional<Rejection> read_data_set(const YAML::Node& node, DataSetRecipe& out) {
+  constexpr const char* kExpected = "a path, or {path: ..., weight: ...} or {path: ..., repeat: ...}";
+  if (!node.IsMap()) {
+    const auto rejection = read_list(node, kExpected, out.paths);
+    return rejection || node.IsSequence() ? Rejection{"wrong type", kExpected, ""} : rejection;
+  }
+  for (const auto& pair : node) {
+    const std::string key = pair.first.IsScalar() ? pair.first.Scalar() : "";
+    if (key == "path") {
+      if (auto rejection = read_list(pair.second, "a path, or a list of paths", out.paths)) return rejection;
+      continue;
+    }
+    if (key != "weight" && key != "repeat") return Rejection{cat("unknown key of a data set: ", key), kExpected, ""};
+    const auto number = pair.second.IsScalar() ? parse_number<double>(pair.second.Scalar()) : std::nullopt;
+    if (!number || !std::isfinite(*number) || *number <= 0) {
+      return Rejection{cat(key, " of a data set"), "a number above 0", ""};
+    }
+    (key == "weight" ? out.weight : out.repeat) = *number;
+  }
+  if (out.paths.empty()) return Rejection{"a data set without a path", kExpected, ""};
+  if (out.weight && out.repeat) return Rejection{"a data set with weight and repeat", "one of the two", ""};
+  return std::nullopt;
+}
+
+std::optional<Rejection> read_data_sets(const YAML::Node& node, DataRecipe& data) {
+  std::vector<DataSetRecipe> sets;
+  const auto add = [&](const YAML::Node& item) { return read_data_set(item, sets.emplace_back()); };
+  if (node.IsMap()) {
+    if (auto rejection = add(node)) return rejection;
+  }
+  for (std::size_t i = 0; node.IsSequence() && i < node.size(); ++i) {
+    if (auto rejection = add(node[i])) return rejection;
+  }
+  const auto weighted = std::ranges::count_if(sets, [](const DataSetRecipe& set) { return set.weight.has_value(); });
+  if (weighted > 0 && weighted < static_cast<std::ptrdiff_t>(sets.size())) {
+    return Rejection{"weights of some data sets only", "a weight of each, or of none", ""};
+  }
+  data.train.clear();
+  for (const DataSetRecipe& set : sets) data.train.insert(data.train.end(), set.paths.begin(), set.paths.end());
+  data.sets = std::move(sets);
+  return std::nullopt;
+}
+
+nlohmann::json json_of(const DataSetRecipe& set) {
+  nlohmann::json json;
+  json["path"] = set.paths.size() == 1 ? nlohmann::json(set.paths[0]) : nlohmann::json(set.paths);
+  if (set.weight) json["weight"] = *set.weight;
+  if (set.repeat) json["repeat"] = *set.repeat;
+  return json;
+}
+
+}  // namespace
+
+Key data_sets(const char* name, const char* help) {
+  Key key = paths(name, HAWSER_FIELD(data.train), "", help);
+  key.values = "list of paths and globs or of data sets";
+  key.read = [of_paths = key.read](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
+    bool maps = node.IsMap();
+    for (std::size_t i = 0; node.IsSequence() && i < node.size(); ++i) maps = maps || node[i].IsMap();
+    if (maps) return read_data_sets(node, recipe.data);
+    auto rejection = of_paths(node, recipe);
+    if (!rejection) recipe.data.sets.clear();
+    return rejection;
+  };
+  key.write = [of_paths = key.write](const Recipe& recipe) {
+    if (recipe.data.sets.empty()) return of_paths(recipe);
+    nlohmann::json list = nlohmann::json::array();
+    for (const DataSetRecipe& set : recipe.data.sets) list.push_back(json_of(set));
+    return list;
+  };
+  key.reset = [](Recipe& recipe) {
+    recipe.data.train.clear();
+    recipe.data.sets.clear();
+  };
+  return key;
+}
+
 }  // namespace hawser::rows

@@ -338,6 +338,9 @@ Key paths(const char* name, Field field, const char* unset, const char* help) {
   return key;
 }
 
+// data.train: a list of paths, or of data sets: [{path: books, weight: 0.8}, {path: [a, b], weight: 0.2}].
+Key data_sets(const char* name, const char* help);
+
 // What the entries of a list have to be.
 struct Entries {
   bool (*valid)(const std::string&) = nullptr;  // null: any

@@ -73,9 +73,10 @@ std::vector<Key> make_schema() {
            "Hugging Face model folder, or ORG/NAME in the local cache; training starts from its weights"),
       path("model.config", HAWSER_FIELD(model.config), "", "or a config.json; training starts from random weights"),
 
-      example("[text/*.jsonl]", paths("data.train", HAWSER_FIELD(data.train), "",
-                                      "training data: .jsonl, .json, .csv, .tsv or .txt, also .gz or .zst, .parquet, "
-                                      "or token files by prefix")),
+      example("[text/*.jsonl]",
+              data_sets("data.train",
+                        "training data: .jsonl, .json, .csv, .tsv or .txt, also .gz or .zst, .parquet, "
+                        "or token files by prefix")),
       paths("data.validation", HAWSER_FIELD(data.validation), "a part of data.train", "validation data, same formats"),
       name_map("data.columns", HAWSER_FIELD(data.columns),
                "what the files call the keys of lines and messages: {messages: dialogue, content: said}"),

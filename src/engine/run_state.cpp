@@ -72,9 +72,24 @@ std::string to_json(const RunState& state) {
   if (!state.unfinished_evaluation.empty()) json["unfinished_evaluation"] = state.unfinished_evaluation;
   if (!state.validation.empty()) json["validation"] = io::parse_own_json<io::OrderedJson>(state.validation);
   if (state.conversations) json["conversations"] = *state.conversations;
+  for (const batches::Mixture::Shares& shares : state.mixture) {
+    json["mixture"].push_back({{"from", shares.from}, {"shares", shares.of_sets}});
+  }
   if (!state.gemm_algorithms.empty()) json["gemm_algorithms"] = state.gemm_algorithms;
   return json.dump();
 }
+
+namespace {
+
+std::vector<batches::Mixture::Shares> mixture_of(const nlohmann::json& json) {
+  std::vector<batches::Mixture::Shares> mixture;
+  for (const auto& one : json.value("mixture", nlohmann::json::array())) {
+    mixture.push_back({one.at("from").get<std::int64_t>(), one.at("shares").get<std::vector<double>>()});
+  }
+  return mixture;
+}
+
+}  // namespace
 
 RunState run_state_of(const std::string& text) {
   const auto rejected = [](std::string why) {
@@ -119,6 +134,7 @@ RunState run_state_of(const std::string& text) {
             .validation = json.contains("validation") ? json.at("validation").dump() : "",
             .conversations =
                 json.contains("conversations") ? std::optional(json.at("conversations").get<bool>()) : std::nullopt,
+            .mixture = mixture_of(json),
             // "products" in checkpoints of version 0.1
             .gemm_algorithms = json.value("gemm_algorithms", json.value("products", ""))};
   } catch (const nlohmann::json::exception& wrong) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "batches/mixture.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/save.h"
 #include "engine/fp8_fallback.h"
@@ -53,6 +54,8 @@ struct RunState {
   // Whether the training data have turns of conversations (train/turns.h), in this run or before it was resumed. nullopt:
   // unknown, of an earlier version.
   std::optional<bool> conversations;
+  // Shares of the data sets of data.train, from the sequence on from which a run had them. Empty: there is one set.
+  std::vector<batches::Mixture::Shares> mixture;
   // Algorithms of the GEMMs (ops::gemm_choices). A resumed run uses the same, so that it gives the same bits.
   std::string gemm_algorithms;  // "": none, as on the CPU
   // The tokenizer's files, which a resumed run compares with its own, and generation_config.json, copied into the

@@ -30,7 +30,10 @@ RunFiles files_in(const std::string& output) {
 }
 
 prepare::PrepareOptions resolve_data(const Recipe& recipe) {
+  std::vector<std::size_t> sets;
+  for (const DataSetRecipe& set : recipe.data.sets) sets.push_back(set.paths.size());
   prepare::PrepareOptions options{.train = recipe.data.train,
+                                  .sets = sets,
                                   .validation = recipe.data.validation,
                                   .folder = recipe.folder,
                                   .tokenizer = recipe.data.tokenizer,
@@ -75,6 +78,14 @@ batches::PackingPlan packing_of(const DataRecipe& data, std::uint64_t seed) {
           .seed = seed};
 }
 
+std::vector<batches::DataSetPlan> data_sets_of(const DataRecipe& data) {
+  std::vector<batches::DataSetPlan> sets;
+  for (const DataSetRecipe& set : data.sets) {
+    sets.push_back({.name = set.paths.front(), .weight = set.weight, .repeat = set.repeat.value_or(1.0)});
+  }
+  return sets;
+}
+
 optim::LearningRatePlan learning_rate_of(const Recipe& recipe) {
   const OptimizerRecipe& optimizer = recipe.optimizer;
   return {.learning_rate = optimizer.learning_rate,
@@ -99,6 +110,7 @@ RunPlan resolve(const Recipe& recipe) {
           .data = resolve_data(recipe),
           .prepares = !recipe.data.train.empty(),
           .packing = packing_of(recipe.data, train.seed),
+          .data_sets = data_sets_of(recipe.data),
           .global_batch_size = train.global_batch_size,
           .micro_batch_size = train.micro_batch_size,
           .seed = train.seed,

@@ -11,7 +11,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "batches/data_sets.h"
 #include "batches/sequence.h"
 #include "config/recipe.h"
 #include "optim/lr_schedule.h"
@@ -50,6 +52,7 @@ struct RunPlan {
   prepare::PrepareOptions data;
   bool prepares = false;  // there are sources; otherwise the token files in data.output exist already
   batches::PackingPlan packing;
+  std::vector<batches::DataSetPlan> data_sets;               // of data.train; empty: all of it is one
   std::int64_t global_batch_size = 1, micro_batch_size = 1;  // sequences
   std::uint64_t seed = 0;
   std::int64_t steps = 0;  // 0 until resolve_steps(), if the recipe has epochs
@@ -82,6 +85,7 @@ prepare::PrepareOptions resolve_data(const Recipe& recipe);
 bool evaluates(const Recipe& recipe);
 
 batches::PackingPlan packing_of(const DataRecipe& data, std::uint64_t seed = 0);
+std::vector<batches::DataSetPlan> data_sets_of(const DataRecipe& data);
 
 optim::LearningRatePlan learning_rate_of(const Recipe& recipe);
 

@@ -49,7 +49,8 @@ TEST(LineNames, ColumnsOfTables) {
   const TemporaryFolder folder;
   const std::string table = folder.write("a.csv", "id,body\n1,hello\n");
   EXPECT_THROW(read_all_bytes(*open_lines(table).bytes, table), UserError);
-  EXPECT_EQ(read_all_bytes(*open_lines(table, true, &kNames).bytes, table), "{\"id\":\"1\",\"body\":\"hello\"}\n");
+  EXPECT_EQ(read_all_bytes(*open_lines(table, true, &kNames).bytes, table), "\n{\"id\":\"1\",\"body\":\"hello\"}\n")
+      << "the line of the header is blank";
 }
 
 TEST(LineNames, ThatNoLineHasAreRejected) {

@@ -62,9 +62,16 @@ PrepareJob check_named(const PrepareOptions& options, Problems& problems) {
                   .at = "data.validation_fraction"});
   }
   check_names(options.names, problems);
+  // The data set of each pattern.
+  std::vector<std::int64_t> set_of;
+  for (std::size_t set = 0; set < options.sets.size(); ++set) {
+    set_of.insert(set_of.end(), options.sets[set], static_cast<std::int64_t>(set));
+  }
   job.from.train = find_sources(options.train, options.folder, "data.train", problems);
   job.from.validation =
       find_sources(options.validation, options.folder, "data.validation", problems, Split::validation);
+  for (Source& source : job.from.train) source.set = set_of.empty() ? 0 : set_of[static_cast<std::size_t>(source.set)];
+  for (Source& source : job.from.validation) source.set = 0;
   // A run's own files, such as metrics.jsonl, are no data, also where a folder of data.train contains its output
   // folder.
   const std::string own = fs::path(options.output).parent_path() / "";
@@ -314,6 +321,11 @@ std::string prepared_manifest(const PrepareOptions& options) {
   } catch (const UserError&) {
     return "";
   }
+}
+
+std::vector<std::int64_t> set_begins(const PrepareOptions& options) {
+  if (token_files(options).in_place) return {};
+  return set_begins_of_manifest(manifest_text((fs::path(options.output) / "prepared.json").string()));
 }
 
 void expect_still_prepared(const PrepareOptions& options, const std::string& manifest) {

@@ -35,7 +35,9 @@ struct PrepareProgress {
 };
 
 struct PrepareOptions {
-  std::vector<std::string> train;       // patterns, see sources.h
+  std::vector<std::string> train;  // patterns, see sources.h
+  // The number of patterns of each data set in `train`, in order; empty: all are one set.
+  std::vector<std::size_t> sets = {};
   std::vector<std::string> validation;  // held-out files; empty: validation_fraction of the documents of `train`
   std::string folder;                   // base of relative patterns
   std::string tokenizer;                // a tokenizer.json or its folder; "": lines must have ids
@@ -73,6 +75,7 @@ struct Prepared {
   bool no_end_token = false;  // the tokenizer has no end-of-text token, which separates documents
   std::string changed;    // a file of an unfinished prepare that no longer was as recorded; "": none. It started over
   std::string set_aside;  // folder of files of others that were in the way, in a run's own folder; "": none
+  std::vector<std::int64_t> set_begins;  // the first document of each data set in the training file
   // Keys of lines that nothing reads, though their names speak of what is trained on (Line::unread).
   std::set<std::string> unread;
   bool asked_time = false;  // the chat template wrote a date
@@ -104,6 +107,10 @@ Prepared prepare(const PrepareOptions& options);
 // Whether the token files in options.output were made from the same sources (path, size, modification time), tokenizer
 // and options. Also false if anything is missing or cannot be read, and for files in place.
 bool is_prepared(const PrepareOptions& options);
+
+// The first document of each data set in the prepared training file; empty for files in place, and if nothing is
+// prepared.
+std::vector<std::int64_t> set_begins(const PrepareOptions& options);
 
 // prepared.json of options.output if is_prepared, else "".
 std::string prepared_manifest(const PrepareOptions& options);

@@ -32,7 +32,8 @@ Json to_json(const std::vector<Source>& sources) {
     list.push_back({{"path", source.path},
                     {"kind", name_of(source.kind)},
                     {"bytes", source.bytes},
-                    {"modified", source.modified}});
+                    {"modified", source.modified},
+                    {"set", source.set}});
   }
   return list;
 }
@@ -40,7 +41,8 @@ Json to_json(const std::vector<Source>& sources) {
 std::vector<Source> sources_of(const Json& list) {
   std::vector<Source> sources;
   for (const Json& item : list) {
-    sources.push_back({item.at("path"), kind_of(item.at("kind")), item.at("bytes"), item.at("modified")});
+    sources.push_back({item.at("path"), kind_of(item.at("kind")), item.at("bytes"), item.at("modified"),
+                       item.value("set", std::int64_t{0})});
   }
   return sources;
 }
@@ -135,6 +137,7 @@ void write_manifest(const std::string& path, const PreparedFrom& from, const Pre
                     {"train", to_json(counts.train)},
                     {"validation", to_json(counts.validation)},
                     {"duplicates", counts.duplicates},
+                    {"sets", counts.set_begins},
                     {"files", to_json(files)},
                     {"from", to_json(from)}});
 }
@@ -142,6 +145,11 @@ void write_manifest(const std::string& path, const PreparedFrom& from, const Pre
 std::vector<PublishedFile> files_of_manifest(const std::string& text) {
   return parse(text, [](const Json& json) { return files_of(json.value("files", Json::array())); })
       .value_or(std::vector<PublishedFile>());
+}
+
+std::vector<std::int64_t> set_begins_of_manifest(const std::string& text) {
+  return parse(text, [](const Json& json) { return json.value("sets", std::vector<std::int64_t>()); })
+      .value_or(std::vector<std::int64_t>());
 }
 
 std::string replace_files(const std::string& path, const std::string& text, const std::vector<PublishedFile>& files) {
@@ -181,6 +189,7 @@ void write_state(const std::string& path, const PrepareState& state) {
                     {"documents", state.documents},
                     {"duplicates", state.duplicates},
                     {"contents", state.contents},
+                    {"sets", state.set_begins},
                     {"unread", state.unread},
                     {"asked_time", state.asked_time},
                     {"bytes_done", state.progress.bytes_done},
@@ -203,6 +212,7 @@ std::optional<PrepareState> read_state(const std::string& path) {
                        .documents = json.at("documents"),
                        .duplicates = json.at("duplicates"),
                        .contents = json.at("contents"),
+                       .set_begins = json.value("sets", std::vector<std::int64_t>()),
                        .unread = json.value("unread", std::set<std::string>()),
                        .asked_time = json.value("asked_time", false),
                        .progress = {.bytes_done = json.at("bytes_done"),

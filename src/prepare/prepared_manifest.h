@@ -32,6 +32,8 @@ void write_manifest(const std::string& path, const PreparedFrom& from, const Pre
                     const std::vector<PublishedFile>& files);
 // The files that a manifest records; none in those of earlier builds, whose token files are not checked.
 std::vector<PublishedFile> files_of_manifest(const std::string& text);
+// The first document of each data set in the training file; none in those of earlier builds.
+std::vector<std::int64_t> set_begins_of_manifest(const std::string& text);
 // Writes the manifest with other files, and returns its new text.
 std::string replace_files(const std::string& path, const std::string& text, const std::vector<PublishedFile>& files);
 // The text of a manifest; "" if it cannot be read, is no regular file, or has more than 256 MiB.
@@ -44,16 +46,17 @@ std::optional<PreparedFrom> parse_manifest(const std::string& text);
 // Progress of an unfinished prepare, sufficient to resume it.
 struct PrepareState {
   PreparedFrom from;
-  bool complete = false;              // all sources are read; the drafts only need their final names
-  bool validation = false;            // position: in the validation sources (true) or the training sources,
-  std::int64_t source = 0;            // index of the source,
-  SourcePlace place;                  // place in the source; in a token file `byte` is the document
-  std::int64_t counted = -1;          // documents in `train`, if they were counted; else -1
-  std::int64_t documents = 0;         // of `train`, read so far
-  std::int64_t duplicates = 0;        // omitted so far
-  std::int64_t contents = 0;          // hashes in the file `contents`
-  std::set<std::string> unread = {};  // as in Prepared
-  bool asked_time = false;            // as in Prepared
+  bool complete = false;                      // all sources are read; the drafts only need their final names
+  bool validation = false;                    // position: in the validation sources (true) or the training sources,
+  std::int64_t source = 0;                    // index of the source,
+  SourcePlace place;                          // place in the source; in a token file `byte` is the document
+  std::int64_t counted = -1;                  // documents in `train`, if they were counted; else -1
+  std::int64_t documents = 0;                 // of `train`, read so far
+  std::int64_t duplicates = 0;                // omitted so far
+  std::int64_t contents = 0;                  // hashes in the file `contents`
+  std::vector<std::int64_t> set_begins = {};  // as in Prepared, of the sets that have begun
+  std::set<std::string> unread = {};          // as in Prepared
+  bool asked_time = false;                    // as in Prepared
   PrepareProgress progress;
   DraftPosition train;
   std::optional<DraftPosition> valid;

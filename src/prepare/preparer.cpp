@@ -335,6 +335,7 @@ void Preparer::take_one() {
   problems_.add(block.problems);
   state_.unread.insert(block.unread.begin(), block.unread.end());
   state_.asked_time = state_.asked_time || block.asked_time;
+  if (!from.validation) begin_set(job_.from.train[static_cast<std::size_t>(from.source)].set);
   write(block, from.validation);
   state_.validation = from.validation;
   state_.source = from.source;
@@ -342,6 +343,13 @@ void Preparer::take_one() {
   count_read(block.file_bytes);
   // With deduplication, a text can only be resumed from its start, because its hash covers all parts.
   if (block.last || !job_.from.deduplicate) save(false);
+}
+
+// The next training document is the first of the set, unless the set has begun.
+void Preparer::begin_set(std::int64_t set) {
+  while (static_cast<std::int64_t>(state_.set_begins.size()) <= set) {
+    state_.set_begins.push_back(train_->position().documents);
+  }
 }
 
 void Preparer::write(const EncodedBlock& block, bool validation) {
@@ -395,6 +403,7 @@ void Preparer::join(const Source& source, bool validation, std::int64_t index, s
   std::int64_t counted = 0;  // bytes
   try {
     const TokenFile from(source.path);
+    if (!validation) begin_set(source.set);
     std::vector<std::int32_t> ids, labels, lengths;
     const auto read_part = [&](std::int64_t at, std::int64_t count) {
       ids.resize(count);
@@ -489,6 +498,7 @@ std::vector<PublishedFile> Preparer::draft_files() {
 void Preparer::publish() {
   const fs::path output(options_.output);
   if (!state_.complete) {
+    begin_set(std::max<std::int64_t>(1, static_cast<std::int64_t>(options_.sets.size())) - 1);
     train_->finish();
     if (valid_) valid_->finish();
     state_.complete = true;
@@ -522,6 +532,7 @@ Prepared Preparer::result() const {
                     .no_end_token = job_.tokenizer && !job_.tokenizer->eos(),
                     .changed = changed_,
                     .set_aside = set_aside_,
+                    .set_begins = state_.set_begins,
                     .unread = state_.unread,
                     .asked_time = state_.asked_time};
   if (state_.valid) prepared.validation = counts(*state_.valid);

@@ -62,6 +62,7 @@ class Preparer {
   void join(const Source& source, bool validation, std::int64_t index, std::int64_t first);
   void take_all();
   void take_one();
+  void begin_set(std::int64_t set);
   void write(const EncodedBlock& block, bool validation);
   void write_document(const EncodedDocument& document, bool last, TokenFileDraft& file);
   bool is_duplicate(const ContentHash& hash);

@@ -303,6 +303,7 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
       if (prefix) {
         if (const auto source = token_source(*prefix)) {
           sources.push_back(*source);
+          sources.back().set = static_cast<std::int64_t>(i);
         } else {
           problems.add({.file = *prefix, .what = "cannot be read", .at = at});
         }
@@ -329,7 +330,8 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
       } else if (!begins_badly(path, at, problems)) {
         const auto modified = fs::last_write_time(path, error).time_since_epoch();
         sources.push_back({path, *kind, static_cast<std::int64_t>(bytes),
-                           std::chrono::duration_cast<std::chrono::nanoseconds>(modified).count()});
+                           std::chrono::duration_cast<std::chrono::nanoseconds>(modified).count(),
+                           static_cast<std::int64_t>(i)});
       }
     }
   }

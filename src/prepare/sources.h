@@ -18,6 +18,7 @@ struct Source {
   SourceKind kind = SourceKind::jsonl;
   std::int64_t bytes = 0;
   std::int64_t modified = 0;  // modification time in nanoseconds, in the file system clock's epoch
+  std::int64_t set = 0;       // of find_sources: index of the pattern; of a prepare: that of its data set
 
   bool operator==(const Source&) const = default;
 };

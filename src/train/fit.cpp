@@ -366,6 +366,7 @@ engine::RunState FitRun::state_of(std::int64_t step) {
           .unfinished_evaluation = unfinished_evaluation_ ? report::to_json(*unfinished_evaluation_) : "",
           .validation = validation_identity_,
           .conversations = conversations_,
+          .mixture = mixture_,
           .gemm_algorithms = ops::gemm_choices(session_->stream()),
           .tokenizer_files = tokenizer_files_};
 }

@@ -300,8 +300,9 @@ void FitRun::open_data() {
     if (!note.empty()) log(cat("hawser: ", note, " (data.long_documents)"));
   };
   note_long(*file, "training document");
-  const std::shared_ptr<const batches::SequenceSet> set = batches::open_sequences(file, plan_.packing, vocabulary);
-  sequences_ = set->size();
+  training_ = batches::open_training(file, plan_.packing, vocabulary, plan_.data_sets, prepare::set_begins(plan_.data));
+  sequences_ = training_.epoch;
+  if (!training_.shares.empty()) mixture_ = {{.from = 0, .of_sets = training_.shares}};
   using Prompt = FitResult::Prompt;
   result_.prompt = tokenizer_.empty()                                          ? Prompt::ids
                    : file->has_labels() && has_chat_template(tokenizer_files_) ? Prompt::chat
@@ -315,9 +316,7 @@ void FitRun::open_data() {
   }
   plan::resolve_steps(plan_, sequences_);
   if (progress_) progress_->set_total(total_steps());
-  loader_ = std::make_shared<const batches::BatchLoader>(
-      set, plan_.layout.batch, batch_layout_,
-      batches::BatchOrder{.global_batch_size = plan_.global_batch_size, .seed = plan_.seed});
+  open_loader();
   // Without a token to predict a run would succeed and learn nothing. The first step of most runs has one.
   std::int64_t targets = 0;
   const std::int64_t epoch = ceil_div(sequences_, plan_.global_batch_size);
@@ -357,6 +356,30 @@ void FitRun::open_data() {
                             .expected = "documents of two tokens or more, and labels that are not all -100",
                             .hint = "other data.validation, or data.validation_fraction: 0"});
   }
+}
+
+void FitRun::open_loader() {
+  loader_ = std::make_shared<const batches::BatchLoader>(
+      training_.set, plan_.layout.batch, batch_layout_,
+      batches::BatchOrder{.global_batch_size = plan_.global_batch_size,
+                          .seed = plan_.seed,
+                          .mixture = training_.mixture(mixture_, plan_.seed)});
+}
+
+// Continues each data set where the checkpoint's run was, with the shares of this recipe from here on.
+void FitRun::set_mixture(const engine::RunState& state) {
+  if (training_.shares.empty() || state.mixture.empty()) return;
+  if (state.mixture.back().of_sets.size() != training_.shares.size()) {
+    log("hawser: data.train has another number of data sets than the checkpoint's run: each begins anew");
+    return;
+  }
+  mixture_ = state.mixture;
+  if (mixture_.back().of_sets != training_.shares) {
+    std::erase_if(mixture_, [&](const batches::Mixture::Shares& shares) { return shares.from >= state.sequences; });
+    mixture_.push_back({mixture_.empty() ? 0 : state.sequences, training_.shares});
+    log(cat("hawser: data.train has other weights from step ", state.step + 1, " on"));
+  }
+  open_loader();
 }
 
 std::optional<checkpoint::Checkpoint> FitRun::load_checkpoint() {
@@ -416,6 +439,7 @@ void FitRun::resume() {
   if (checkpoint) {
     const engine::RunState state = engine::run_state_of(checkpoint->metadata());
     set_progress(state);
+    set_mixture(state);
     if (validation_) unfinished_evaluation_ = report::from_json(state.unfinished_evaluation);
     if (unfinished_evaluation_ && unfinished_evaluation_->step != done_) unfinished_evaluation_.reset();
     nothing_to_do_ = done_ >= total_steps() && !unfinished_evaluation_;

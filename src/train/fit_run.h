@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "batches/batch_loader.h"
+#include "batches/data_sets.h"
 #include "engine/fp8_fallback.h"
 #include "engine/gemm_algorithms.h"
 #include "engine/open_model.h"
@@ -72,6 +73,8 @@ class FitRun {
   // Fills the session, without frozen weights, from the newest checkpoint. nullopt: there is none.
   std::optional<checkpoint::Checkpoint> load_checkpoint();
   // What a checkpoint has counted so far.
+  void open_loader();
+  void set_mixture(const engine::RunState& state);
   void set_progress(const engine::RunState& state);
   void load_initial();  // the model's weights, or random ones
 
@@ -159,6 +162,8 @@ class FitRun {
   std::optional<bool> conversations_;                         // engine::RunState::conversations; rank 0's
   std::optional<report::StepMetrics> unfinished_evaluation_;  // engine::RunState::unfinished_evaluation
   batches::BatchLayout batch_layout_;
+  batches::TrainingSequences training_;
+  std::vector<batches::Mixture::Shares> mixture_;  // engine::RunState::mixture
   std::vector<std::shared_ptr<const prepare::TokenFile>> token_files_;
   std::shared_ptr<const batches::BatchLoader> loader_, validation_;
   std::int64_t sequences_ = 0, validation_sequences_ = 0;
