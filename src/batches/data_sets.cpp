@@ -33,7 +33,7 @@ TrainingSequences open_training(const std::shared_ptr<const prepare::TokenFile>&
   HAWSER_CHECK(first_documents.size() == sets.size(), first_documents.size(), " data sets in the file, ", sets.size(),
                " in the recipe");
   std::vector<std::shared_ptr<const SequenceSet>> opened;
-  double epoch = 0, sum = 0;
+  double epoch = 0, sum = 0, token_sum = 0;
   for (std::size_t i = 0; i < sets.size(); ++i) {
     const std::int64_t end = i + 1 < sets.size() ? first_documents[i + 1] : file->documents();
     const FileRange range{file->first_sequence(first_documents[i]), file->first_sequence(end)};
@@ -49,10 +49,13 @@ TrainingSequences open_training(const std::shared_ptr<const prepare::TokenFile>&
     const double share = sets[i].weight ? *sets[i].weight / tokens : sets[i].repeat * size;
     out.sizes.push_back(opened.back()->size());
     out.shares.push_back(share);
+    out.token_shares.push_back(share * tokens);
     sum += share;
+    token_sum += share * tokens;
     epoch += sets[i].weight ? size : sets[i].repeat * size;
   }
   for (double& share : out.shares) share /= sum;
+  for (double& share : out.token_shares) share /= token_sum;
   out.epoch = std::max<std::int64_t>(1, std::llround(epoch));
   out.set = joined_sequences(std::move(opened));
   return out;

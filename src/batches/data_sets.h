@@ -27,6 +27,7 @@ struct TrainingSequences {
   std::vector<std::int64_t> sizes;         // sequences of each
   std::vector<double> shares;              // of the sequences; empty: there is one set, in sequence_at's order
   std::int64_t epoch = 0;                  // sequences of the run that count as one pass over the data
+  std::vector<double> token_shares;        // shares, of the tokens
 
   // Null if there is one set.
   std::shared_ptr<const Mixture> mixture(std::vector<Mixture::Shares> history, std::uint64_t seed) const;

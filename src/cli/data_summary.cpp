@@ -5,6 +5,7 @@
 
 #include "base/cat.h"
 #include "base/text.h"
+#include "batches/data_sets.h"
 #include "batches/micro_batch.h"
 #include "batches/sequence.h"
 #include "batches/statistics.h"
@@ -58,6 +59,30 @@ std::string data_summary(const prepare::TokenFile& file, const DataRecipe* recip
     const std::string long_text = batches::describe(found, file, recipe->sequence_length, recipe->long_documents);
     if (!long_text.empty()) text += cat("  long     ", long_text, " (data.long_documents)\n");
   }
+  return text;
+}
+
+std::string mixture_summary(const std::shared_ptr<const prepare::TokenFile>& file, const prepare::PrepareOptions& job,
+                            const DataRecipe& recipe, nlohmann::ordered_json& json) {
+  if (recipe.sets.size() < 2 || recipe.sequence_length == 0) return "";
+  const std::vector<batches::DataSetPlan> sets = plan::data_sets_of(recipe);
+  const batches::TrainingSequences training =
+      batches::open_training(file, plan::packing_of(recipe, job.seed), 0, sets, prepare::set_begins(job));
+  std::string text;
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    const double times =
+        training.shares[i] * static_cast<double>(training.epoch) / static_cast<double>(training.sizes[i]);
+    char read[32];
+    std::snprintf(read, sizeof read, "%.2f", times);
+    text +=
+        cat(i == 0 ? "  mixed    " : "           ", percent(training.token_shares[i]), " of the tokens: ", sets[i].name,
+            ", ", plural(training.sizes[i], "sequence"), ", read ", read, " times an epoch\n");
+    json["data_sets"].push_back({{"path", sets[i].name},
+                                 {"sequences", training.sizes[i]},
+                                 {"token_share", training.token_shares[i]},
+                                 {"times_an_epoch", times}});
+  }
+  json["epoch_sequences"] = training.epoch;
   return text;
 }
 

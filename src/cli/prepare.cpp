@@ -95,7 +95,9 @@ void print_summary(const prepare::PrepareOptions& job, const DataRecipe& recipe,
                 prefix, file.has_labels() ? ".{bin,idx,labels.bin}" : ".{bin,idx}", "\n");
     const bool train = std::string(name) == "train";
     const std::string summary = data_summary(file, train ? &recipe : nullptr, job.seed, 80, json[name]);
-    if (train) lengths = summary;
+    if (!train) continue;
+    const auto shared = std::make_shared<const prepare::TokenFile>(prefix);
+    lengths = summary + mixture_summary(shared, job, recipe, json[name]);
   }
   if (source_bytes > 0 && tokens > 0) {
     json["source_bytes"] = source_bytes;

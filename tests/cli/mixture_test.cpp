@@ -47,7 +47,10 @@ class MixtureRun : public testing::Binary {
 };
 
 TEST_F(MixtureRun, SharesRanksAndResume) {
-  ASSERT_EQ(hawser("prepare recipe.yaml").code, 0);
+  const nlohmann::json sets = json("prepare recipe.yaml --json")["train"]["data_sets"];
+  ASSERT_EQ(sets.size(), 2u);
+  EXPECT_NEAR(sets[0]["token_share"].get<double>(), 0.25, 1e-9);
+  EXPECT_GT(sets[0]["times_an_epoch"].get<double>(), 1.5) << "a small set is read several times";
   EXPECT_NEAR(share_of_small(80), 0.25, 0.02);
   ASSERT_EQ(hawser("fit recipe.yaml").code, 0);
   ASSERT_EQ(hawser("fit recipe.yaml --ranks 2 --set output=two").code, 0);
