@@ -18,6 +18,13 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
 
     {"data.train", "datasets dataset train_file data_files dataset_name dataset.source dataset_path data_path"},
     {"data.validation", "test_datasets eval_dataset validation_file eval_file dataset_val valid_data_path"},
+    {"data.train (an entry is {path, weight} or {path, repeat})",
+     "interleave_probs mix_strategy data_weights blend dataset_probs data_blend data_mix"},
+    {"data.columns",
+     "field_messages message_property_mappings dataset_text_field text_column column_mapping message_field_role "
+     "message_field_content"},
+    {"data.roles", "roles role_mapping"},
+    {"data.template_date", "date_string"},
     {"data.tokenizer",
      "tokenizer tokenizer.path tokenizer_config tokenizer_name tokenizer_name_or_path tokenizer_model tokenizer_path "
      "processing_class"},
