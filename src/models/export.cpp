@@ -62,6 +62,8 @@ std::vector<checkpoint::Attachment> tokenizer_files(const std::string& from) {
   const std::string main = folder ? (parent / "tokenizer.json").string() : from;
   if (!folder || io::exists(main)) {
     files.push_back({"tokenizer.json", io::read_text(main, kMaxTokenizerBytes)});
+  } else if (const std::string tekken = (parent / "tekken.json").string(); io::exists(tekken)) {
+    files.push_back({"tekken.json", io::read_text(tekken, kMaxTokenizerBytes)});
   }
   for (const char* name : kTokenizerFiles) {
     const std::string path = (parent / name).string();

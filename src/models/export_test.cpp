@@ -75,6 +75,11 @@ TEST_F(ExportTest, Bf16RoundsAndFilesOfTheTokenizerComeAlong) {
     EXPECT_EQ(std::filesystem::exists(out + "/tokenizer_config.json"), name == "tokenizer.json")
         << "it would name a class that needs a tokenizer.json";
   }
+  folder.write("tekken/tekken.json", "{}");
+  folder.write("tekken/added_tokens.json", "{\"<x>\": 5}");
+  std::string names;
+  for (const auto& file : tokenizer_files(folder.path("tekken"))) names += file.name + " ";
+  EXPECT_EQ(names, "tekken.json added_tokens.json ");
   folder.write("from/tokenizer_config.json", "{\"own\": true}");
   options.replace = true;
   options.tokenizer = tokenizer_files(folder.path("from"));

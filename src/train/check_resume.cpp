@@ -12,6 +12,7 @@
 #include "models/families.h"
 #include "plan/target.h"
 #include "text/chat/chat_template.h"
+#include "text/tokenizers/tokenizer.h"
 #include "train/saver.h"
 
 namespace hawser::train {
@@ -26,6 +27,9 @@ std::vector<checkpoint::Attachment> tokenizer_files_of(const plan::RunPlan& plan
       std::erase_if(files, [](const checkpoint::Attachment& file) { return models::is_chat_template_file(file.name); });
       for (const text::chat::TemplateFile& file : own) files.push_back({file.name, file.text});
     }
+    // The checkpoint has no config.json beside its tokenizer.
+    std::string model = text::tokenizer_model_of(data.tokenizer);
+    if (!model.empty()) files.push_back({text::kTokenizerModelFile, std::move(model)});
   }
   models::add_generation_config(plan.model, files);
   // A new model ends its texts with the tokens of its tokenizer.

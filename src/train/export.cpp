@@ -27,6 +27,7 @@ namespace {
 std::vector<checkpoint::Attachment> with_names_by_format(const std::vector<checkpoint::Attachment>& files) {
   std::vector<checkpoint::Attachment> named;
   for (checkpoint::Attachment file : files) {
+    if (file.name == text::kTokenizerModelFile) continue;  // config.json takes its place
     if (file.name == "tokenizer.json") file.name = text::tokenizer_file_name(file.text);
     if (std::ranges::find(named, file.name, &checkpoint::Attachment::name) == named.end()) named.push_back(file);
   }

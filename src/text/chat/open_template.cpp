@@ -7,7 +7,7 @@
 #include "io/files.h"
 #include "io/json.h"
 #include "text/chat/chat_template.h"
-#include "text/tokenizers/declared_tokens.h"
+#include "text/tokenizers/converted_tokenizer.h"
 
 namespace hawser::text::chat {
 namespace {
@@ -35,10 +35,11 @@ struct TokenizerConfig {
 };
 
 // The templates and tokens of a tokenizer_config.json. If there is none, the tokens that the files beside it declare.
-TokenizerConfig read_config(const fs::path& path) {
+// With a tokenizer, a file, also the tokens that it has without a declaration.
+TokenizerConfig read_config(const fs::path& path, const std::string& tokenizer = "") {
   TokenizerConfig config;
   if (!is_file(path)) {
-    config.tokens = read_declared_tokens(path.string()).named;
+    config.tokens = named_tokens(read_declared_tokens(path.string()), tokenizer);
     return config;
   }
   const auto fail = [&](std::string what, std::string at, std::string expected = "") {
@@ -52,7 +53,7 @@ TokenizerConfig read_config(const fs::path& path) {
     problems.throw_if_any();
     const Json& json = *parsed;
     if (!json.is_object()) fail("not a tokenizer_config.json", "", "an object");
-    config.tokens = read_declared_tokens(path.string()).named;
+    config.tokens = named_tokens(read_declared_tokens(path.string()), tokenizer);
     const auto found = json.find("chat_template");
     if (found == json.end() || found->is_null()) return config;
     if (found->is_string()) {
@@ -101,6 +102,12 @@ std::string all_names() {
 fs::path home_of(const std::string& tokenizer, const std::string& folder) {
   const fs::path beside = tokenizer.empty() ? "" : resolve_path(tokenizer, folder);
   return io::is_folder(beside.string()) ? beside : beside.parent_path();
+}
+
+// The file of a tokenizer, which may be a folder.
+std::string file_of(const std::string& tokenizer, const std::string& folder) {
+  const std::string path = resolve_path(tokenizer, folder);
+  return io::is_folder(path) ? tokenizer_in(path) : path;
 }
 
 std::string escaped(const std::string& text) {
@@ -169,7 +176,7 @@ std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted
     TokenizerConfig config;
     if (wanted.empty()) {
       if (tokenizer.empty()) return nullptr;
-      config = read_config(home / "tokenizer_config.json");
+      config = read_config(home / "tokenizer_config.json", file_of(tokenizer, folder));
       const fs::path file = home / kFile;
       if (is_file(file)) {
         take_first_tokens(read(file), config.tokens);
@@ -201,7 +208,7 @@ std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted
       if (is_file(own)) {
         config = read_config(own);
       } else if (!tokenizer.empty()) {
-        config = read_config(home / "tokenizer_config.json");
+        config = read_config(home / "tokenizer_config.json", file_of(tokenizer, folder));
       }
       if (in_folder) return template_of(file, config.tokens);
       return std::make_shared<const ChatTemplate>(read(file), config.tokens, file.string());

@@ -44,8 +44,9 @@ int AddedTokens::Search::child(int node, unsigned char byte) const {
   return at != children.end() && at->first == byte ? at->second : -1;
 }
 
-AddedTokens::AddedTokens(std::vector<AddedToken> tokens, FunctionRef<std::string(const std::string&)> normalize)
-    : tokens_(std::move(tokens)) {
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens, FunctionRef<std::string(const std::string&)> normalize,
+                         bool split_special)
+    : tokens_(std::move(tokens)), split_special_(split_special) {
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     const std::string content = tokens_[i].normalized ? normalize(tokens_[i].content) : tokens_[i].content;
     if (!content.empty()) (tokens_[i].normalized ? normalized_ : plain_).add(content, static_cast<int>(i));
@@ -82,6 +83,7 @@ void AddedTokens::find_in(const Search& trie, std::string_view text, Visit visit
     const AddedToken& added = tokens_[token];
     std::size_t begin = at;
     at = end;  // even if the match is discarded below: the search continues after it
+    if (split_special_ && added.special) continue;
     if (added.single_word && !is_whole_word(text, begin, end)) continue;
     // White space between two tokens that both strip it belongs to the first.
     begin = std::max(begin, done);

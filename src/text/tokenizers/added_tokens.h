@@ -11,6 +11,9 @@
 namespace hawser::text {
 
 struct AddedToken {
+  // What happens to a declared token that the tokenizer lacks: it is added, its id stays free, or nothing.
+  enum class IfNew { add, reserve, leave };
+
   std::int32_t id = 0;
   std::string content;
   bool single_word = false;  // matches only without adjacent word characters
@@ -18,7 +21,7 @@ struct AddedToken {
   bool rstrip = false;       // and after it
   bool normalized = false;   // matched after the others, in normalized text
   bool special = false;      // skipped by decode(skip_special)
-  bool reserved = false;     // a declared token that takes an id only
+  IfNew if_new = IfNew::add;
 };
 
 // Finds tokens in text: the leftmost match, and the longest at one position.
@@ -28,8 +31,9 @@ class AddedTokens {
   using Visit = FunctionRef<void(std::string_view, std::int32_t)>;
 
   AddedTokens() = default;
-  // `normalize` returns the normalized content of a token.
-  explicit AddedTokens(std::vector<AddedToken> tokens, FunctionRef<std::string(const std::string&)> normalize);
+  // `normalize` returns the normalized content of a token. `split_special`: special tokens are part of a run of text.
+  explicit AddedTokens(std::vector<AddedToken> tokens, FunctionRef<std::string(const std::string&)> normalize,
+                       bool split_special = false);
 
   // Call `visit` for all of `text` in order; runs of text are not empty. `find` matches tokens in the original text,
   // `find_normalized` matches those with `normalized` in a normalized run.
@@ -56,6 +60,7 @@ class AddedTokens {
   static bool is_whole_word(std::string_view text, std::size_t begin, std::size_t end);
 
   std::vector<AddedToken> tokens_;
+  bool split_special_ = false;
   Search plain_, normalized_;
 };
 

@@ -1,4 +1,4 @@
-// `from_base64`: decodes base64, the encoding of bytes in JSON files.
+// `from_base64` and `to_base64`: base64, the encoding of bytes in JSON files.
 #pragma once
 
 #include <optional>
@@ -9,5 +9,8 @@ namespace hawser::text {
 
 // nullopt if `text` is not base64. Padding may be missing.
 std::optional<std::string> from_base64(std::string_view text);
+
+// With padding.
+std::string to_base64(std::string_view bytes);
 
 }  // namespace hawser::text

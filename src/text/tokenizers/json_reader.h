@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "text/tokenizers/declared_tokens.h"
 #include "text/tokenizers/pipeline_tokenizer.h"
 
 namespace hawser::text {
@@ -86,17 +87,19 @@ bool read_pattern(JsonReader& reader, const Json& value, const std::string& at, 
 
 // Readers of the parts of a tokenizer.json. Each reports unknown keys and types by name.
 void read_model(JsonReader& reader, const Json& model, TokenizerParts& parts);
-// Also adds the tokens of `declared` that are not among `items`, and returns these.
-std::vector<AddedToken> read_added_tokens(JsonReader& reader, const Json& items,
-                                          const std::vector<AddedToken>& declared, TokenizerParts& parts);
+// Also adds the declared tokens that are not among `items`. Returns these, and those of `items` that a declaration
+// makes special.
+std::vector<AddedToken> read_added_tokens(JsonReader& reader, const Json& items, const TokensToAdd& declared,
+                                          TokenizerParts& parts);
 void read_normalizer(JsonReader& reader, const Json& step, const std::string& at, Normalizer& out);
 // Returns whether its words are bytes: the model then works on bytes instead of characters.
 bool read_pre_tokenizer(JsonReader& reader, const Json& step, TokenizerParts& parts);
 void read_post_processor(JsonReader& reader, const Json& step, const std::string& at, TokenizerParts& parts);
 void read_decoder(JsonReader& reader, const Json& step, TokenizerParts& parts);
 
-// Readers of tekken.json and of SentencePiece files. Throw UserError with all problems.
+// Reads a tekken.json. Throws UserError with all problems.
 std::unique_ptr<Tokenizer> read_tekken(const std::string& path, const Json& file, std::uint64_t fingerprint);
-std::unique_ptr<Tokenizer> read_sentence_piece(const std::string& path, std::string_view bytes);
+// The tokenizer.json that transformers makes of it.
+Json tekken_as_json(const std::string& path, const Json& file);
 
 }  // namespace hawser::text

@@ -11,7 +11,7 @@
 #include "io/json.h"
 #include "text/tokenizers/bpe.h"
 #include "text/tokenizers/byte_level.h"
-#include "text/tokenizers/declared_tokens.h"
+#include "text/tokenizers/converted_tokenizer.h"
 #include "text/tokenizers/json_reader.h"
 
 namespace hawser::text {
@@ -50,20 +50,27 @@ bool may_cut_at_space_marks(const Bpe& bpe, const TokenIds& ids) {
 }
 
 // Reads the added tokens of the file and the declared ones. parts.fingerprint is the file's on entry.
-void read_tokens(JsonReader& reader, const Json& value, DeclaredTokens declared, TokenizerParts& parts) {
+void read_tokens(JsonReader& reader, const Json& value, const TokensToAdd& declared, TokenizerParts& parts) {
   const auto& eos = declared.eos;
-  if (eos && parts.ids.contains(eos->content)) declared.added.push_back(*eos);
-  const auto more = read_added_tokens(reader, reader.list(value, "added_tokens"), declared.added, parts);
+  const auto more = read_added_tokens(reader, reader.list(value, "added_tokens"), declared, parts);
   // Data that were prepared with another end token or with other added tokens are stale.
   if (eos) parts.fingerprint = fnv1a(cat(parts.fingerprint, " ", eos->content));
   for (const AddedToken& one : more) {
     parts.fingerprint = fnv1a(cat(parts.fingerprint, " ", one.id, one.single_word, one.lstrip, one.rstrip,
                                   one.normalized, one.special, " ", one.content));
   }
+  if (declared.split_special_tokens) parts.fingerprint = fnv1a(cat(parts.fingerprint, " split_special_tokens"));
+  const auto put_around = [&](const std::string& token, std::vector<std::int32_t>& ids) {
+    if (const auto found = parts.ids.find(token); !token.empty() && found != parts.ids.end()) {
+      ids.push_back(found->second);
+    }
+  };
+  put_around(declared.before, parts.prefix);
+  put_around(declared.after, parts.suffix);
   if (!eos) return;
   parts.eos = eos->content;
   if (parts.model && !parts.ids.contains(parts.eos)) {
-    reader.add({.file = declared.file,
+    reader.add({.file = declared.eos_file,
                 .what = "the tokenizer does not have this token",
                 .expected = "a token of tokenizer.json",
                 .got = parts.eos,
@@ -71,11 +78,11 @@ void read_tokens(JsonReader& reader, const Json& value, DeclaredTokens declared,
   }
 }
 
-std::unique_ptr<Tokenizer> read_json(JsonReader& reader, const Json& file, std::uint64_t fingerprint) {
+// `declared` are those that it gets besides the added tokens of `file`.
+std::unique_ptr<Tokenizer> read_json(JsonReader& reader, const Json& file, std::uint64_t fingerprint,
+                                     const TokensToAdd& declared) {
   TokenizerParts parts;
   parts.fingerprint = fingerprint;
-  const DeclaredTokens declared =
-      read_declared_tokens((fs::path(reader.path()).parent_path() / "tokenizer_config.json").string());
   const auto member = [&](const char* key) -> const Json& { return JsonReader::member(file, key); };
   reader.known_keys(file, "",
                     {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
@@ -103,6 +110,32 @@ std::unique_ptr<Tokenizer> read_json(JsonReader& reader, const Json& file, std::
     for (const std::string& token : parts.tokens) parts.bytes.push_back(bytes_of_byte_level(token).value_or(token));
   }
   return std::make_unique<PipelineTokenizer>(std::move(parts));
+}
+
+std::string folder_of(const std::string& file) {
+  return fs::path(file).parent_path().string();
+}
+
+std::unique_ptr<Tokenizer> read_converted(const std::string& path, const ConvertedTokenizer& converted,
+                                          std::uint64_t fingerprint) {
+  const TokensToAdd& declared = converted.declared;
+  JsonReader reader(path);
+  return read_json(reader, converted.file,
+                   fnv1a(cat(fingerprint, " ", converted.identity, " ", declared.before, " ", declared.after)),
+                   declared);
+}
+
+std::unique_ptr<Tokenizer> read_sentence_piece(const std::string& path, std::string_view bytes,
+                                               const DeclaredTokens& declared) {
+  try {
+    SentencePieceModel model = parse_sentence_piece(bytes);
+    if (!declared.any) return std::make_unique<SentencePieceTokenizer>(std::move(model), fnv1a(bytes));
+    check_sentence_piece(model);
+    const TokenizerClass as = tokenizer_class_of(declared, folder_of(path));
+    return read_converted(path, convert_sentence_piece(model, declared, as), fnv1a(bytes));
+  } catch (const std::invalid_argument& error) {
+    throw UserError({.file = path, .what = error.what()});
+  }
 }
 
 std::string file_in(const std::string& folder) {
@@ -153,6 +186,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   }
   constexpr std::int64_t kLargest = std::int64_t{256} << 20;
   const std::string text = io::read_bounded(file, kLargest, "cannot read the tokenizer");
+  const DeclaredTokens declared = read_declared_tokens((fs::path(folder_of(file)) / "tokenizer_config.json").string());
   if (!looks_like_json(text)) {
     if (is_rank_file(text)) {
       throw UserError({.file = file,
@@ -160,12 +194,14 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
                        .expected = "tokenizer.json, tekken.json or a SentencePiece model",
                        .hint = "the tokenizer.json that comes with the model"});
     }
-    return read_sentence_piece(file, text);
+    return read_sentence_piece(file, text, declared);
   }
   JsonReader reader(file);
   const Json parsed = reader.parse(text);
-  if (is_tekken(parsed)) return read_tekken(file, parsed, fnv1a(text));
-  return read_json(reader, parsed, fnv1a(text));
+  if (!is_tekken(parsed)) return read_json(reader, parsed, fnv1a(text), tokens_to_add(declared));
+  if (!declared.any) return read_tekken(file, parsed, fnv1a(text));
+  const TokenizerClass as = tokenizer_class_of(declared, folder_of(file));
+  return read_converted(file, convert_tekken(tekken_as_json(file, parsed), declared, as), fnv1a(text));
 }
 
 }  // namespace hawser::text

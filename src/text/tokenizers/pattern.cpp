@@ -1,5 +1,7 @@
 #include "text/tokenizers/pattern.h"
 
+#include <cctype>
+
 #include "base/utf8.h"
 #include "text/tokenizers/pattern_check.h"
 
@@ -29,6 +31,15 @@ std::optional<RegexMatch> Pattern::find(std::string_view subject, std::size_t fr
     ++at;
   }
   return std::nullopt;
+}
+
+std::string literal_pattern(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) < 0x80 && std::ispunct(static_cast<unsigned char>(c))) out += '\\';
+    out += c;
+  }
+  return out;
 }
 
 }  // namespace hawser::text

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "text/tokenizers/regex.h"
@@ -25,5 +26,8 @@ class Pattern {
   std::optional<Scanner> scanner_;
   std::optional<Regex> regex_;
 };
+
+// A pattern that matches `text` and nothing else.
+std::string literal_pattern(std::string_view text);
 
 }  // namespace hawser::text

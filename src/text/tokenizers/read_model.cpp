@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "base/utf8.h"
@@ -222,8 +223,8 @@ bool only_white_space(std::string_view text) {
 
 }  // namespace
 
-std::vector<AddedToken> read_added_tokens(JsonReader& reader, const Json& items,
-                                          const std::vector<AddedToken>& declared, TokenizerParts& parts) {
+std::vector<AddedToken> read_added_tokens(JsonReader& reader, const Json& items, const TokensToAdd& declared,
+                                          TokenizerParts& parts) {
   Normalizer::Scratch scratch;
   Regex::Scratch regex;
   const auto normalize = [&](const std::string& content) {
@@ -289,24 +290,56 @@ std::vector<AddedToken> read_added_tokens(JsonReader& reader, const Json& items,
     add(std::move(token), at);
   }
   std::vector<AddedToken> more;
-  for (AddedToken token : declared) {
-    const auto same = [&](const AddedToken& one) { return one.content == token.content; };
-    if (std::any_of(tokens.begin(), tokens.end(), same)) continue;
-    if (token.reserved) {
-      if (!parts.ids.contains(token.content)) ++next;
-      continue;
+  // Where a token comes from decides what a later declaration of it changes.
+  enum class Origin { file, id, name, extra };
+  std::vector<Origin> origins(tokens.size(), Origin::file);
+  std::map<std::string, std::int32_t> reserved;
+  const auto declare_again = [&](std::size_t place, const AddedToken& token, Origin origin) {
+    AddedToken& known = tokens[place];
+    AddedToken changed = known;
+    const bool named_before = origins[place] == Origin::name;
+    if (origin == Origin::id || named_before) {
+      changed.single_word = token.single_word;
+      changed.lstrip = token.lstrip;
+      changed.rstrip = token.rstrip;
+      changed.normalized = token.normalized;
+      changed.special = known.special || token.special;
+    } else if (origin == Origin::name && declared.names_make_special) {
+      changed.special = true;
     }
-    token.id = id_for(token);
-    more.push_back(token);
-    const std::string at = cat("\"", token.content, "\" of the tokenizer's settings");
-    add(std::move(token), at);
-  }
+    if (same_flags(changed, known)) return;
+    rstrip[changed.normalized] |= changed.rstrip;
+    known = changed;
+    more.push_back(changed);
+  };
+  const auto declare = [&](const std::vector<AddedToken>& all, Origin origin) {
+    for (AddedToken token : all) {
+      const auto known = std::ranges::find(tokens, token.content, &AddedToken::content);
+      if (known != tokens.end()) {
+        declare_again(static_cast<std::size_t>(known - tokens.begin()), token, origin);
+        continue;
+      }
+      const auto free = reserved.find(token.content);
+      if (!parts.ids.contains(token.content) && token.if_new != AddedToken::IfNew::add) {
+        if (token.if_new == AddedToken::IfNew::reserve && free == reserved.end()) reserved[token.content] = next++;
+        continue;
+      }
+      token.id = free == reserved.end() ? id_for(token) : free->second;
+      more.push_back(token);
+      const std::string at = cat("\"", token.content, "\" of the tokenizer's settings");
+      add(std::move(token), at);
+      origins.resize(tokens.size(), origin);
+    }
+  };
+  declare(declared.by_id, Origin::id);
+  declare(declared.named, Origin::name);
+  declare(declared.extra, Origin::extra);
   // The library matches white space that a token has stripped again if it is a token.
   for (const int kind : {0, 1}) {
     if (!rstrip[kind] || !white_space[kind]) continue;
     reader.reject("added token with rstrip together with one of white space not supported", "added_tokens");
   }
-  parts.added = AddedTokens(std::move(tokens), normalize);
+  parts.added = AddedTokens(std::move(tokens), normalize, declared.split_special_tokens);
   return more;
 }
 

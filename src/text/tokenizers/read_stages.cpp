@@ -1,5 +1,4 @@
 // Readers of the normalizer, pre-tokenizer, post-processor and decoder of a tokenizer.json.
-#include <cctype>
 #include <map>
 
 #include "base/utf8.h"
@@ -34,16 +33,6 @@ bool read_replaced(JsonReader& reader, const Json& step, const std::string& at, 
   if (out.regex || !out.text.empty()) return true;
   reader.reject("empty pattern not supported", at + ".pattern");
   return false;
-}
-
-// A pattern that matches `text` and nothing else.
-std::string literal_pattern(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) < 0x80 && std::ispunct(static_cast<unsigned char>(c))) out += '\\';
-    out += c;
-  }
-  return out;
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 // Reader of tekken.json: Mistral's byte-level vocabularies, with ranks as in tiktoken.
 #include <algorithm>
+#include <array>
 
-#include "base/philox.h"
+#include "base/utf8.h"
 #include "text/tokenizers/base64.h"
 #include "text/tokenizers/bpe.h"
+#include "text/tokenizers/byte_level.h"
 #include "text/tokenizers/json_reader.h"
 
 namespace hawser::text {
@@ -39,16 +41,64 @@ class TekkenReader {
   TekkenReader(JsonReader& reader, const Json& file) : reader_(reader), file_(file) {}
 
   TokenizerParts read() {
+    read_sections();
+    add_merges();
+    return std::move(parts_);
+  }
+
+  Json as_json() {
+    read_sections();
+    Json added = Json::array(), model = {{"type", "BPE"}, {"ignore_merges", true}}, merges = Json::array();
+    Json& vocabulary = model["vocab"] = Json::object();
+    std::vector<std::string> names;  // by rank, in the byte-level alphabet
+    for (const std::string& bytes : bytes_) {
+      static constexpr auto kAlphabet = byte_level_alphabet();
+      std::string& name = names.emplace_back();
+      for (const char c : bytes) append_utf8(kAlphabet[static_cast<unsigned char>(c)], name);
+      vocabulary[name] = special_ + static_cast<std::int32_t>(names.size()) - 1;
+    }
+    for (std::int32_t id = 0; id < special_; ++id) {
+      vocabulary[parts_.tokens[id]] = id;
+      added.push_back({{"id", id}, {"content", parts_.tokens[id]}, {"normalized", false}, {"special", true}});
+    }
+    for (const std::string& token : bytes_) {
+      std::vector<std::array<std::int32_t, 2>> halves;
+      for_each_merge(token, [&](std::int32_t left, std::int32_t right) { halves.push_back({left, right}); });
+      std::ranges::sort(halves);
+      for (const auto& [left, right] : halves) merges.push_back({names[left - special_], names[right - special_]});
+    }
+    model["merges"] = std::move(merges);
+    const Json split = {{"type", "Split"},
+                        {"pattern", {{"Regex", file_.at("config").at("pattern")}}},
+                        {"behavior", "Isolated"},
+                        {"invert", false}};
+    const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+    return {{"added_tokens", std::move(added)},
+            {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", Json::array({split, bytes})}}},
+            {"decoder", {{"type", "ByteLevel"}}},
+            {"model", std::move(model)}};
+  }
+
+ private:
+  void read_sections() {
     reader_.section("config", [&] { read_config(); });
     reader_.problems().throw_if_any();
     reader_.section("special_tokens", [&] { read_special(); });
     reader_.section("vocab", [&] { read_vocabulary(); });
     reader_.problems().throw_if_any();
-    add_merges();
-    return std::move(parts_);
   }
 
- private:
+  // Calls `visit` with the ids of both halves of a token, from the shortest left half on.
+  template <class Visit>
+  void for_each_merge(std::string_view token, Visit visit) const {
+    for (std::size_t cut = 1; cut < token.size(); ++cut) {
+      const auto left = words_by_bytes_.find(token.substr(0, cut));
+      if (left == words_by_bytes_.end()) continue;
+      const auto right = words_by_bytes_.find(token.substr(cut));
+      if (right != words_by_bytes_.end()) visit(left->second, right->second);
+    }
+  }
+
   void read_config() {
     const Json& config = file_.at("config");
     parts_.pre_tokenizer.add(
@@ -145,13 +195,9 @@ class TekkenReader {
       const std::string_view token = bytes_[rank];
       const std::int32_t id = special_ + static_cast<std::int32_t>(rank);
       if (token.size() == 1) bpe->byte_ids[static_cast<unsigned char>(token[0])] = id;
-      for (std::size_t cut = 1; cut < token.size(); ++cut) {
-        const auto left = words_by_bytes_.find(token.substr(0, cut));
-        if (left == words_by_bytes_.end()) continue;
-        const auto right = words_by_bytes_.find(token.substr(cut));
-        if (right == words_by_bytes_.end()) continue;
-        bpe->merges.add(left->second, right->second, {static_cast<std::uint32_t>(rank), id});
-      }
+      for_each_merge(token, [&](std::int32_t left, std::int32_t right) {
+        bpe->merges.add(left, right, {static_cast<std::uint32_t>(rank), id});
+      });
     }
     bpe->words = std::move(words_by_bytes_);
     parts_.model = std::move(bpe);
@@ -174,6 +220,11 @@ std::unique_ptr<Tokenizer> read_tekken(const std::string& path, const Json& file
   TokenizerParts parts = TekkenReader(reader, file).read();
   parts.fingerprint = fingerprint;
   return std::make_unique<PipelineTokenizer>(std::move(parts));
+}
+
+Json tekken_as_json(const std::string& path, const Json& file) {
+  JsonReader reader(path);
+  return TekkenReader(reader, file).as_json();
 }
 
 }  // namespace hawser::text

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <stdexcept>
+#include <unordered_set>
 
 #include "base/cat.h"
 #include "base/error.h"
@@ -34,43 +35,52 @@ bool is_text(Type type) {
 
 }  // namespace
 
-SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceModel model, std::uint64_t fingerprint)
-    : model_(std::move(model)), fingerprint_(fingerprint), charsmap_(model_.charsmap) {
-  if (model_.whitespace_as_suffix) throw std::invalid_argument("treat_whitespace_as_suffix is not supported");
-  if (!model_.denormalizer.empty()) throw std::invalid_argument("a denormalizer is not supported");
-  std::vector<std::pair<std::string, std::int32_t>> user_defined;
-  std::vector<AddedToken> control;
-  model_.unknown = -1;
-  for (std::int32_t id = 0; id < vocab_size(); ++id) {
-    const auto& piece = model_.pieces[id];
+void check_sentence_piece(SentencePieceModel& model) {
+  if (model.whitespace_as_suffix) throw std::invalid_argument("treat_whitespace_as_suffix is not supported");
+  if (!model.denormalizer.empty()) throw std::invalid_argument("a denormalizer is not supported");
+  if (model.kind != ModelKind::bpe && model.kind != ModelKind::unigram) {
+    throw std::invalid_argument("only BPE and Unigram models are supported, not WORD or CHAR");
+  }
+  std::unordered_set<std::string_view> texts;
+  model.unknown = -1;
+  for (std::size_t id = 0; id < model.pieces.size(); ++id) {
+    const auto& piece = model.pieces[id];
     if (!std::isfinite(piece.score)) throw std::invalid_argument(cat("score of piece ", id, " is not finite"));
     if (piece.text.empty()) throw std::invalid_argument(cat("piece ", id, " is empty"));
-    if (!ids_.emplace(piece.text, id).second)
-      throw std::invalid_argument(cat("piece \"", piece.text, "\" appears twice"));
+    if (!texts.insert(piece.text).second) throw std::invalid_argument(cat("piece \"", piece.text, "\" appears twice"));
     if (piece.type == Type::unknown) {
-      if (model_.unknown >= 0) throw std::invalid_argument("two pieces of type UNKNOWN");
-      model_.unknown = id;
+      if (model.unknown >= 0) throw std::invalid_argument("two pieces of type UNKNOWN");
+      model.unknown = static_cast<std::int32_t>(id);
     }
     if (piece.type == Type::byte && byte_named(piece.text) < 0) {
       throw std::invalid_argument(cat("piece \"", piece.text, "\" is not the name of a byte"));
     }
+  }
+  if (model.unknown < 0) throw std::invalid_argument("no piece of type UNKNOWN");
+}
+
+SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceModel model, std::uint64_t fingerprint)
+    : model_(std::move(model)), fingerprint_(fingerprint), charsmap_(model_.charsmap) {
+  check_sentence_piece(model_);
+  std::vector<std::pair<std::string, std::int32_t>> user_defined;
+  std::vector<AddedToken> control;
+  for (std::int32_t id = 0; id < vocab_size(); ++id) {
+    const auto& piece = model_.pieces[id];
+    ids_.emplace(piece.text, id);
     if (piece.type == Type::control) control.push_back({.id = id, .content = piece.text, .special = true});
     if (piece.type == Type::user_defined) {
       user_defined.emplace_back(piece.text, id);
       user_defined_starts_[static_cast<unsigned char>(piece.text[0])] = true;
     }
   }
-  if (model_.unknown < 0) throw std::invalid_argument("no piece of type UNKNOWN");
   control_ = AddedTokens(std::move(control), [](const std::string& content) { return content; });
   any_user_defined_ = !user_defined.empty();
   user_defined_ = Trie(std::move(user_defined));
   look_at_ascii();
   if (model_.kind == ModelKind::bpe) {
     make_bpe();
-  } else if (model_.kind == ModelKind::unigram) {
-    make_unigram();
   } else {
-    throw std::invalid_argument("only BPE and Unigram models are supported, not WORD or CHAR");
+    make_unigram();
   }
 }
 
@@ -356,14 +366,6 @@ std::string SentencePieceTokenizer::surface(std::int32_t id) const {
 std::optional<std::int32_t> SentencePieceTokenizer::id_of(std::string_view token) const {
   const auto found = ids_.find(token);
   return found == ids_.end() ? std::nullopt : std::optional(found->second);
-}
-
-std::unique_ptr<Tokenizer> read_sentence_piece(const std::string& path, std::string_view bytes) {
-  try {
-    return std::make_unique<SentencePieceTokenizer>(parse_sentence_piece(bytes), fnv1a(bytes));
-  } catch (const std::invalid_argument& error) {
-    throw UserError({.file = path, .what = error.what()});
-  }
 }
 
 }  // namespace hawser::text

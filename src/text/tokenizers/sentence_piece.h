@@ -30,6 +30,9 @@ struct SentencePieceModel {
   Kind kind = Kind::unigram;
   bool whitespace_as_suffix = false, byte_fallback = false;
   std::int32_t unknown = 0, bos = 1, eos = 2;  // -1: none
+  // What the trainer noted. transformers takes these instead of the piece of type `unknown`.
+  std::int32_t unknown_id = 0;
+  std::string unknown_piece = "<unk>", bos_piece = "<s>", eos_piece = "</s>";
   std::string unknown_surface = " \xE2\x81\x87 ";
   std::string charsmap, denormalizer;
   bool add_dummy_prefix = true, remove_extra_whitespaces = true, escape_whitespaces = true;
@@ -37,6 +40,9 @@ struct SentencePieceModel {
 
 // Throws std::invalid_argument with the reason, and with the byte offset of a malformed field.
 SentencePieceModel parse_sentence_piece(std::string_view bytes);
+
+// Sets `unknown`. Throws std::invalid_argument for unsupported and inconsistent models.
+void check_sentence_piece(SentencePieceModel& model);
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:

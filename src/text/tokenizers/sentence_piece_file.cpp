@@ -101,6 +101,9 @@ void read_trainer(Message message, SentencePieceModel& model) {
       case 35:
         model.byte_fallback = message.number != 0;
         break;
+      case 40:
+        model.unknown_id = static_cast<std::int32_t>(message.number);
+        break;
       case 41:
         model.bos = static_cast<std::int32_t>(message.number);
         break;
@@ -109,6 +112,15 @@ void read_trainer(Message message, SentencePieceModel& model) {
         break;
       case 44:
         model.unknown_surface = message.bytes;
+        break;
+      case 45:
+        if (!message.bytes.empty()) model.unknown_piece = message.bytes;
+        break;
+      case 46:
+        if (!message.bytes.empty()) model.bos_piece = message.bytes;
+        break;
+      case 47:
+        if (!message.bytes.empty()) model.eos_piece = message.bytes;
         break;
       default:
         break;

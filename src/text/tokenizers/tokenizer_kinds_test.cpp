@@ -110,8 +110,11 @@ std::string joined_surfaces(const Tokenizer& tokenizer, const std::vector<std::i
 
 TEST(TokenizerKinds, SurfacesMakeTheText) {
   const std::string text = "It is  the\n\"one\" h\u00e9 \U0001f600 of  them";
+  const auto across = load_tokenizer((kGolden / "sp-bpe-across").string());  // has no bytes
+  std::vector<std::int32_t> plain;
+  across->encode("It is  the one", plain, false);
+  EXPECT_EQ(joined_surfaces(*across, plain), "It is  the one");
   for (const auto& [name, prefix] : {std::pair("sp-bpe-bytes", " "),
-                                     {"sp-bpe-across", ""},
                                      {"sp-unigram-bytes", " "},
                                      {"llama2-style", " "},
                                      {"mistral-style", " "},
