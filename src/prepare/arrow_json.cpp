@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/utf8.h"
-#include "prepare/json_text.h"
+#include "prepare/json_output.h"
 
 namespace hawser::prepare {
 

@@ -258,8 +258,8 @@ TEST_F(PrepareSources, ResumesAfterSigkill) {
     prepare(expected);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     const RandomStream random(7, "kills");
-    int kills = 0, finished = 0, resumed = 0;
-    for (int round = 0; round < 4; ++round) {
+    int kills = 0, finished = 0, resumed = 0, rounds = 4;
+    for (int round = 0; round < rounds; ++round) {
       const std::string output = "run" + std::to_string(round) + (deduplicate ? "d" : "");
       PrepareOptions with = with_output(output);
       const int before = kills;
@@ -295,13 +295,15 @@ TEST_F(PrepareSources, ResumesAfterSigkill) {
         ASSERT_LT(kills, 400);
       }
       ++finished;
+      // On a busy machine the time that was measured may be too long.
+      if (round + 1 == rounds && rounds < 20 && (kills <= 3 || resumed == 0)) ++rounds;
       EXPECT_TRUE(is_prepared(with));
       EXPECT_TRUE(files(output) == files(deduplicate ? "expected2" : "expected")) << output;
       fs::remove_all(folder_.path(output));
     }
     EXPECT_GT(kills, 3);
     EXPECT_GT(resumed, 0);
-    EXPECT_EQ(finished, 4);
+    EXPECT_EQ(finished, rounds);
   }
 }
 

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "prepare/json_text.h"
+#include "prepare/json_output.h"
 
 namespace hawser::prepare {
 namespace {
