@@ -202,11 +202,9 @@ std::vector<std::string> source_notes(const PrepareOptions& options) {
   for (std::string& note : left_out_of_folders(options.train, options.folder, no_validation)) {
     notes.push_back(std::move(note));
   }
-  // Adds a note about the paths, if there are any.
-  const auto add = [&](const std::set<std::string>& paths, const char* what) {
-    if (paths.empty()) return;
-    notes.push_back(cat(plural(static_cast<std::int64_t>(paths.size()), "file"), paths.size() == 1 ? " is " : " are ",
-                        what, " (", *paths.begin(), paths.size() > 1 ? ", ..." : "", ")"));
+  const auto files = [&](const std::set<std::string>& paths) {
+    return cat(plural(static_cast<std::int64_t>(paths.size()), "file"), " (", *paths.begin(),
+               paths.size() > 1 ? ", ..." : "", ")");
   };
   const auto paths_of = [&](const std::vector<std::string>& of, Split split) {
     Problems ignored;
@@ -224,7 +222,7 @@ std::vector<std::string> source_notes(const PrepareOptions& options) {
   for (const std::string& path : paths_of(options.validation, Split::validation)) {
     if (seen.contains(path)) both.insert(path);
   }
-  add(repeated, "named more than once in data.train and read once");
+  if (!repeated.empty()) notes.push_back("named more than once in data.train and read once: " + files(repeated));
   if (options.deduplicate) {
     const auto kinds = [&](bool tokens) {
       Problems ignored;
@@ -237,7 +235,11 @@ std::vector<std::string> source_notes(const PrepareOptions& options) {
           "with the other");
     }
   }
-  add(both, "in data.train and in data.validation: the validation loss is of text that the model is trained on");
+  if (!both.empty()) {
+    notes.push_back(
+        "in data.train and in data.validation, so that the validation loss is of text that is trained on: " +
+        files(both));
+  }
   return notes;
 }
 

@@ -360,9 +360,9 @@ TEST_F(PrepareTest, FindsFilesByGlobAndFolder) {
       .train = {"a.txt", "tree", "a.txt"}, .validation = {"tree/x/*.txt"}, .folder = folder_.path("")};
   EXPECT_EQ(source_notes(options),
             (std::vector<std::string>{
-                "1 file is named more than once in data.train and read once (" + folder_.path("a.txt") + ")",
-                "1 file is in data.train and in data.validation: the validation loss is of text that the model is "
-                "trained on (" +
+                "named more than once in data.train and read once: 1 file (" + folder_.path("a.txt") + ")",
+                "in data.train and in data.validation, so that the validation loss is of text that is trained on: "
+                "1 file (" +
                     folder_.path("tree/x/b.txt") + ")"}));
 }
 
