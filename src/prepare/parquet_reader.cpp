@@ -153,58 +153,57 @@ void ParquetReader::decode() {
 void ParquetReader::decode_row_group(int index) {
   std::int64_t row = first_row(index);
   const std::int64_t begin = std::max(row, start_row_), end = first_row(index + 1);
-  const auto place = [&](const std::string& at) { return cat("row ", row + 1, at.empty() ? "" : ", ", at); };
   Part part;
+  const auto reject = [&](Problem problem) {
+    put(index, std::exchange(part, {}));  // what is before it is read
+    problem.file = path_;
+    throw UserError(problem);
+  };
   try {
     const std::unique_ptr<ParquetRows> rows = file_->rows(index, read_columns_);
     std::optional<ArrowJson> json;
     for (ArrowRows some; rows->next(some);) {
-      if (!json) {
-        try {
-          json.emplace(some.schema);
-        } catch (ArrowValueError& error) {
-          error.problem.file = path_;
-          throw UserError(error.problem);
-        }
-      }
+      if (!json) json.emplace(some.schema);
       for (std::int64_t i = 0; i < some.array.length; ++i, ++row) {
         if (row < begin) continue;
-        const std::size_t before = part.lines.size();
-        try {
-          json->append(some.array, i, part.lines);
-        } catch (ArrowValueError& error) {
-          error.problem.file = path_;
-          error.problem.at = place(error.problem.at);
-          part.lines.resize(before);
-          put(index, std::move(part));
-          throw UserError(error.problem);
-        }
-        if (part.lines.size() - before > kLargestLine) {
-          throw UserError({.file = path_,
-                           .what = "row too long",
-                           .expected = cat("at most ", kLargestLine >> 20, " MiB"),
-                           .at = place(""),
-                           .hint = "shorter documents"});
-        }
-        part.lines += '\n';
-        ++part.rows;
-        if (part.lines.size() < kPartText) continue;
-        if (!put(index, std::exchange(part, {}))) return;
+        append_row(*json, some.array, i, row, part);
+        if (part.lines.size() >= kPartText && !put(index, std::exchange(part, {}))) return;
       }
     }
   } catch (const ParquetFailure& failure) {
-    put(index, std::move(part));
     Problem problem = problem_of(failure, path_);
-    problem.at = place("");
-    throw UserError(problem);
+    problem.at = cat("row ", row + 1);
+    reject(problem);
+  } catch (const ArrowValueError& error) {
+    reject(error.problem);
   }
   put(index, std::move(part));
-  if (row != end) {
-    throw UserError({.file = path_,
-                     .what = "corrupt Parquet file: a row group has another number of rows than recorded",
-                     .expected = cat(end - first_row(index)),
-                     .got = cat(row - first_row(index))});
+  if (row == end) return;
+  throw UserError({.file = path_,
+                   .what = "corrupt Parquet file: a row group has another number of rows than recorded",
+                   .expected = cat(end - first_row(index)),
+                   .got = cat(row - first_row(index))});
+}
+
+// Row `i` of an array, which is that of the file. The part is unchanged if the row is rejected.
+void ParquetReader::append_row(const ArrowJson& json, const ArrowArray& rows, std::int64_t i, std::int64_t row,
+                               Part& part) const {
+  const std::size_t before = part.lines.size();
+  const std::string place = cat("row ", row + 1);
+  try {
+    json.append(rows, i, part.lines);
+    if (part.lines.size() - before > kLargestLine) {
+      throw ArrowValueError{{.what = "row too long",
+                             .expected = cat("at most ", kLargestLine >> 20, " MiB"),
+                             .hint = "shorter documents"}};
+    }
+  } catch (ArrowValueError& error) {
+    part.lines.resize(before);
+    error.problem.at = error.problem.at.empty() ? place : cat(place, ", ", error.problem.at);
+    throw;
   }
+  part.lines += '\n';
+  ++part.rows;
 }
 
 // Waits until the part may be stored. False if the reader is destroyed.

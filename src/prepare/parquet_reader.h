@@ -20,6 +20,8 @@
 
 namespace hawser::prepare {
 
+class ArrowJson;
+
 // Whether the name is one of a Parquet file: it ends in .parquet, .parq or .pq, optionally followed by .gz or .zst.
 bool is_parquet_name(const std::string& path);
 
@@ -72,6 +74,7 @@ class ParquetReader final : public ByteReader {
   void start();
   void decode();
   void decode_row_group(int index);
+  void append_row(const ArrowJson& json, const ArrowArray& rows, std::int64_t i, std::int64_t row, Part& part) const;
   bool put(int index, Part part);
   bool next_part();
   std::int64_t first_row(int index) const { return first_rows_[static_cast<std::size_t>(index)]; }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 
 #include "base/testing/temporary_folder.h"
 #include "base/testing/test_paths.h"
+#include "prepare/jsonl.h"
 #include "prepare/open_lines.h"
 #include "prepare/parquet_library.h"
 #include "prepare/prepare.h"
