@@ -189,7 +189,6 @@ void ParquetReader::decode_row_group(int index) {
 void ParquetReader::append_row(const ArrowJson& json, const ArrowArray& rows, std::int64_t i, std::int64_t row,
                                Part& part) const {
   const std::size_t before = part.lines.size();
-  const std::string place = cat("row ", row + 1);
   try {
     json.append(rows, i, part.lines);
     if (part.lines.size() - before > kLargestLine) {
@@ -198,6 +197,7 @@ void ParquetReader::append_row(const ArrowJson& json, const ArrowArray& rows, st
                              .hint = "shorter documents"}};
     }
   } catch (ArrowValueError& error) {
+    const std::string place = cat("row ", row + 1);
     part.lines.resize(before);
     error.problem.at = error.problem.at.empty() ? place : cat(place, ", ", error.problem.at);
     throw;
