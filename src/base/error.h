@@ -30,6 +30,7 @@ enum class ExitCode : int {
   rank_failed = 3,
   does_not_fit = 4,
   no_progress = 5,
+  diverged = 6,
   interrupted = 130,
 };
 

@@ -52,6 +52,7 @@ void print_result(const train::FitResult& result, const FitOptions& options) {
   if (options.common.json) {
     nlohmann::ordered_json out{{"steps", result.steps},
                                {"interrupted", result.interrupted},
+                               {"diverged", result.diverged},
                                {"tokens_per_second", result.tokens_per_second},
                                {"activation_checkpointing", result.checkpointing},
                                {"checkpoint", result.checkpoint}};
@@ -89,7 +90,11 @@ void print_result(const train::FitResult& result, const FitOptions& options) {
     lines.push_back(fmt::format("the lowest validation loss was {:.4f}; its checkpoint is {}/best",
                                 *result.best_validation_loss, result.output));
   }
-  if (!result.interrupted && !result.checkpoint.empty()) {
+  if (result.diverged) {
+    lines.emplace_back(
+        "hawser: the run diverged: the model is worse than before training; try a lower optimizer.learning_rate or a "
+        "longer optimizer.warmup_steps");
+  } else if (!result.interrupted && !result.checkpoint.empty()) {
     for (std::string& next : next_commands(result)) lines.push_back(std::move(next));
   }
   for (const std::string& each : lines) print_plain(each);
@@ -151,7 +156,9 @@ int fit_here(const Recipe& recipe, int world, const engine::RankDevice& device, 
     if (ranks == nullptr || ranks->rank().value() == 0) {
       print_last_message([&] { print_result(result, options); });
     }
-    return static_cast<int>(result.interrupted ? ExitCode::interrupted : ExitCode::done);
+    return static_cast<int>(result.interrupted ? ExitCode::interrupted
+                            : result.diverged  ? ExitCode::diverged
+                                               : ExitCode::done);
   };
   return run_on_ranks(world, recipe, {.check = check, .run = run});
 }

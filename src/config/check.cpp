@@ -1,5 +1,7 @@
 #include "config/check.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <limits>
@@ -90,6 +92,14 @@ std::string unused_fp8_keys(const Recipe& recipe) {
     if (key.name.starts_with("precision.fp8.") && changes(recipe, key)) out += cat(out.empty() ? "" : ", ", key.name);
   }
   return out;
+}
+
+std::string high_learning_rate(const Recipe& recipe) {
+  constexpr double kHigh = 0.1;
+  const double rate = recipe.optimizer.learning_rate;
+  if (rate <= kHigh) return "";
+  return cat("optimizer.learning_rate ", fmt::format("{:g}", rate), " is above ", fmt::format("{:g}", kHigh),
+             ", where training hardly ever works; usual are 1e-6 to 1e-2");
 }
 
 void check_warmup(const Recipe& recipe, Problems& problems) {

@@ -85,6 +85,9 @@ Problems with_origins(const Recipe& recipe, const Problems& problems, const std:
 // FP8: "precision.fp8.margin, precision.fp8.layers". "": none.
 std::string unused_fp8_keys(const Recipe& recipe);
 
+// A warning about a learning rate at which training hardly ever works; empty if there is none.
+std::string high_learning_rate(const Recipe& recipe);
+
 // A path of the recipe as the process can open it: relative paths start at the recipe's folder; "" stays "".
 std::string resolve_path(const Recipe& recipe, const std::string& path);
 

@@ -243,8 +243,8 @@ Key name_map(const char* name, Field field, const char* help) {
   key.read = [field](const YAML::Node& node, Recipe& recipe) { return read_name_map(node, field(recipe)); };
   key.write = [field](const Recipe& recipe) {
     nlohmann::json map = nlohmann::json::object();
-    for (const auto& [key, names] : field(recipe)) {
-      map[key] = names.size() == 1 ? nlohmann::json(names[0]) : nlohmann::json(names);
+    for (const auto& [ours, names] : field(recipe)) {
+      map[ours] = names.size() == 1 ? nlohmann::json(names[0]) : nlohmann::json(names);
     }
     return map.empty() ? nlohmann::json() : map;
   };

@@ -13,7 +13,7 @@ constexpr int kInterrupted = static_cast<int>(ExitCode::interrupted);
 constexpr int kRankFailed = static_cast<int>(ExitCode::rank_failed);
 
 bool ours(int code) {
-  static constexpr std::array kCodes = {0, 1, 2, 3, 4, 5, 130};
+  static constexpr std::array kCodes = {0, 1, 2, 3, 4, 5, 6, 130};
   return std::ranges::find(kCodes, code) != kCodes.end();
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "report/rules.h"
 #include "report/run_facts.h"
 #include "report/run_history.h"
 #include "report/sink.h"
@@ -20,7 +21,7 @@ namespace hawser::report {
 
 struct HtmlFileOptions {
   std::string path;
-  bool rules = true;                                                    // rules are enabled
+  std::optional<RulesOptions> rules;                                    // nullopt: they are off
   std::function<std::vector<std::pair<std::string, double>>()> phases;  // PhaseClock::totals
   // Whether `path` is still in the run's folder. If not, the page of an unfinished or failed run is not written.
   std::function<bool()> in_place = [] { return true; };

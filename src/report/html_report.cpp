@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 #include <ctime>
 
+#include "base/cat.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "report/html_chart.h"
 #include "report/html_style.h"
@@ -72,19 +75,27 @@ std::string state(const RunHistory& run, const HtmlInput& input) {
   }
   const std::string at = " <span class=\"quiet\">" + when + "</span>";
   if (input.ending == Ending::failed) return chip("bad", fmt::format("ended by an error after step {}", done)) + at;
-  if (input.ending == Ending::diverged) return chip("bad", fmt::format("diverged in step {}", done)) + at;
+  if (input.ending == Ending::diverged) {
+    const bool finite = run.last && std::isfinite(run.last->loss) && std::isfinite(run.last->grad_norm);
+    return chip("bad",
+                finite ? fmt::format("diverged; done after step {}", done) : fmt::format("diverged in step {}", done)) +
+           at;
+  }
   if (input.ending == Ending::interrupted) return chip("warn", fmt::format("stopped after step {}", done)) + at;
   return chip("good", "done") + at;
 }
 
-std::string findings(const RunHistory& run, bool asked) {
+// What the rules found, and what they could not test.
+std::string findings(const RunHistory& run, const std::optional<RulesOptions>& rules) {
   std::string out = "<h2>Warnings</h2>\n";
-  if (!asked) return out + "<p class=\"quiet\">The rules are off (report.rules).</p>\n";
-  if (run.findings.empty()) {
-    return out +
-           "<p class=\"quiet\">None: no exploding or vanishing gradients, the loss falls, no stall, no "
-           "overfitting.</p>\n";
-  }
+  if (!rules) return out + "<p class=\"quiet\">The rules are off (report.rules).</p>\n";
+  const std::int64_t steps = run.last ? run.last->step - run.skipped : 0;
+  const std::vector<std::string> untested = untested_rules(*rules, steps, run.evaluations);
+  std::string note = run.findings.empty() ? "No rule fired." : "";
+  if (!untested.empty())
+    note += cat(note.empty() ? "" : " ", "Too few steps so far for: ", joined(untested, ", "), ".");
+  if (!note.empty()) note = "<p class=\"quiet\">" + html_escape(note) + "</p>\n";
+  if (run.findings.empty()) return out + note;
   out += "<ul class=\"findings\">\n";
   for (const Finding& finding : run.findings) {
     out += fmt::format("<li><b>{}</b>, step {}: {}</li>\n", html_escape(finding.rule), finding.step,
@@ -92,7 +103,7 @@ std::string findings(const RunHistory& run, bool asked) {
   }
   out += "</ul>\n";
   if (run.more_findings > 0) out += fmt::format("<p class=\"quiet\">and {} more</p>\n", run.more_findings);
-  return out;
+  return out + note;
 }
 
 std::string table(const std::string& title, const Table& rows) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "report/rules.h"
 #include "report/run_facts.h"
 #include "report/run_history.h"
 #include "report/sink.h"
@@ -20,7 +21,7 @@ struct HtmlInput {
   const RunFacts& facts;
   const RunHistory& history;                           // includes the steps before a resume
   std::optional<Ending> ending;                        // none: the run is not finished, and the page reloads itself
-  bool rules = true;                                   // rules were enabled
+  std::optional<RulesOptions> rules;                   // nullopt: they are off
   std::vector<std::pair<std::string, double>> phases;  // seconds of this process by kind, as in PhaseClock
   double time = 0;                                     // of the page, Unix time in seconds
 };

@@ -146,7 +146,7 @@ std::string page(const RunFacts& facts, int steps, std::optional<Ending> ending 
   return html_report({.facts = facts,
                       .history = history,
                       .ending = ending,
-                      .rules = rules,
+                      .rules = rules ? std::optional(RulesOptions{.steps = 1000}) : std::nullopt,
                       .phases = {{"starting", 1.5}, {"training", 65}},
                       .time = 1767225600});
 }
@@ -231,8 +231,15 @@ TEST(Html, ShowsPowerAndClockWhereTheyAreKnown) {
 
 TEST(Html, ReportsEndingAndDisabledRules) {
   EXPECT_NE(page(facts(), 5, Ending::interrupted).find("stopped after step 5"), std::string::npos);
-  EXPECT_NE(page(facts(), 5, Ending::diverged).find("diverged in step 5"), std::string::npos);
-  EXPECT_NE(page(facts(), 5).find("None: no exploding"), std::string::npos);
+  EXPECT_NE(page(facts(), 5, Ending::diverged).find("diverged; done after step 5"), std::string::npos);
+  RunHistory broken;
+  StepMetrics last = metrics_of(5);
+  last.loss = std::nan("");
+  broken.add(last);
+  const std::string page_of_broken = html_report({.facts = facts(), .history = broken, .ending = Ending::diverged});
+  EXPECT_NE(page_of_broken.find("diverged in step 5"), std::string::npos);
+  EXPECT_NE(page(facts(), 5).find("No rule fired. Too few steps so far for: exploding gradients (21 steps), "),
+            std::string::npos);
   EXPECT_NE(page(facts(), 5, Ending::done, false).find("rules are off"), std::string::npos);
   EXPECT_NE(page({.name = "empty"}, 0).find("0 / 0"), std::string::npos);
 }

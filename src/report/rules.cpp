@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/cat.h"
 #include "base/units.h"
 
 namespace hawser::report {
@@ -18,6 +19,8 @@ constexpr std::int64_t kFirstSteps = 20;
 constexpr std::int64_t kBlock = 100;
 constexpr double kHighRate = 0.5;
 constexpr int kBlocks = 2, kRises = 2;
+constexpr std::int64_t kFewestSteps = 30;  // of a short run without validation
+constexpr double kFallen = 0.999;
 constexpr double kOverfit = 0.01, kLeastRise = 0.02;  // of the validation loss; small sets differ by less, in nats
 constexpr std::size_t kTimes = 50, kFewestTimes = 3;
 constexpr double kStall = 10, kShortestStall = 30;
@@ -36,7 +39,37 @@ double median(std::deque<double> values) {
   return *middle;
 }
 
-Rules::Rules(const RulesOptions& options) : options_(options), block_steps_(std::max(kBlock, options.steps / 10)) {}
+namespace {
+
+std::int64_t block_steps(const RulesOptions& options) {
+  return std::max(kBlock, options.steps / 10);
+}
+
+// Whether the run ends before the rule kNotFalling can compare its blocks.
+bool is_short(const RulesOptions& options) {
+  return options.steps < options.warmup_steps + (1 + kBlocks) * block_steps(options);
+}
+
+}  // namespace
+
+std::vector<std::string> untested_rules(const RulesOptions& options, std::int64_t steps, std::int64_t evaluations) {
+  std::vector<std::string> out;
+  const auto need = [&](const char* rule, std::int64_t least, std::int64_t found, const char* what) {
+    if (found < least) out.push_back(cat(rule, " (", least, " ", what, ")"));
+  };
+  need("diverged", 2, steps, "steps");
+  need("exploding gradients", kFewestNorms + 1, steps, "steps");
+  need("vanishing gradients", kFewestNorms, steps, "steps");
+  if (!is_short(options)) {
+    need(kNotFalling, options.warmup_steps + (1 + kBlocks) * block_steps(options), steps, "steps");
+  } else if (evaluations == 0) {
+    need(kNotFalling, kFewestSteps, steps, "steps");
+  }
+  need("overfitting", 1 + kRises, evaluations, "evaluations");
+  return out;
+}
+
+Rules::Rules(const RulesOptions& options) : options_(options), block_steps_(block_steps(options)) {}
 
 std::vector<Finding> Rules::step(const StepMetrics& m) {
   found_.clear();
@@ -51,6 +84,7 @@ std::vector<Finding> Rules::step(const StepMetrics& m) {
     falling(m);
   }
   overfitting(m);
+  if (is_short(options_)) fallen_at_all(m);
   return std::move(found_);
 }
 
@@ -105,7 +139,7 @@ void Rules::falling(const StepMetrics& m) {
     not_falling_ = true;
     const bool rose = mean > first_.mean();
     add_finding(
-        m.step, "loss not falling",
+        m.step, kNotFalling,
         fmt::format("the mean loss of the last {} steps is {:.4f}, not below the lowest earlier mean {:.4f}; try {}",
                     block_steps_, mean, *lowest_block_,
                     rose ? "a lower optimizer.learning_rate"
@@ -113,6 +147,33 @@ void Rules::falling(const StepMetrics& m) {
                            "labels match the text"));
   }
   block_before_ = mean;
+}
+
+void Rules::fallen_at_all(const StepMetrics& m) {
+  if (m.initial_validation_loss) initial_validation_ = m.initial_validation_loss;
+  if (m.targets > 0) losses_.push_back(m.loss);
+  if (m.step != options_.steps) return;
+  if (initial_validation_ && m.validation_loss) {
+    if (*m.validation_loss < kFallen * *initial_validation_) return;
+    add_finding(m.step, kNotFalling,
+                fmt::format("the validation loss is {:.4f}, and before training it was {:.4f}; try more train.steps, "
+                            "another optimizer.learning_rate, and check that the labels match the text",
+                            *m.validation_loss, *initial_validation_));
+    return;
+  }
+  const std::size_t third = losses_.size() / 3;
+  if (static_cast<std::int64_t>(losses_.size()) < kFewestSteps) return;
+  const auto mean = [&](std::size_t begin) {
+    double sum = 0;
+    for (std::size_t i = begin; i < begin + third; ++i) sum += losses_[i];
+    return sum / static_cast<double>(third);
+  };
+  const double first = mean(0), last = mean(losses_.size() - third);
+  if (last < first) return;
+  add_finding(m.step, kNotFalling,
+              fmt::format("the mean loss of the last {} steps is {:.4f}, and of the first {} it was {:.4f}; try more "
+                          "train.steps, another optimizer.learning_rate, and check that the labels match the text",
+                          third, last, third, first));
 }
 
 void Rules::overfitting(const StepMetrics& m) {

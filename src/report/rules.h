@@ -18,10 +18,14 @@
 //                        begins: two blocks in a row each have a mean loss not below that of the block before, and end
 //                                with a learning rate of at least half its peak
 //                        ends:   the mean loss of a block is below those of all earlier blocks
+//                        In a run that ends before three blocks, the last step reports it: if the last validation loss
+//                        is not below 0.999 x that before training, or, without validation, if the mean loss of the
+//                        last third of at least 30 steps is not below that of the first third
 //   overfitting          begins: the validation loss has risen in two evaluations in a row, is more than 1% above the
 //                                lowest, and the mean training loss since the previous evaluation is below its value at
 //                                the evaluation with the lowest validation loss
 //                        ends:   a new lowest validation loss
+//   diverged             report/divergence.h, which RunWatch adds: it decides how the run ends, also without rules
 //   not a number         loss or norm is not finite: NaN or infinity; reported at every such step, without the other
 //                        rules. The training loop ends the run.
 #pragma once
@@ -35,7 +39,9 @@
 
 namespace hawser::report {
 
-inline constexpr const char* kNotANumber = "not a number";  // Finding::rule; means "not finite"
+// Values of Finding::rule.
+inline constexpr const char* kNotANumber = "not a number";  // means "not finite"
+inline constexpr const char* kNotFalling = "loss not falling";
 
 struct RulesOptions {
   std::int64_t steps = 0;  // of the run
@@ -45,6 +51,10 @@ struct RulesOptions {
   // gradients" suggests optimizer.gradient_clip=1.
   double gradient_clip = 0;
 };
+
+// The rules that were not tested in these steps with targets and these evaluations after steps, with what they need:
+// "overfitting (3 evaluations)".
+std::vector<std::string> untested_rules(const RulesOptions& options, std::int64_t steps, std::int64_t evaluations);
 
 class Rules {
  public:
@@ -60,6 +70,7 @@ class Rules {
   };
   void gradients(const StepMetrics& metrics);  // exploding and vanishing
   void falling(const StepMetrics& metrics);
+  void fallen_at_all(const StepMetrics& metrics);  // of a short run's last step
   void overfitting(const StepMetrics& metrics);
   void add_finding(std::int64_t step, const char* rule, std::string text) {
     found_.push_back({step, rule, std::move(text)});
@@ -78,6 +89,8 @@ class Rules {
   std::optional<double> block_before_, lowest_block_;  // mean losses
   int blocks_not_falling_ = 0;
   bool not_falling_ = false;
+  std::vector<double> losses_;  // of a short run
+  std::optional<double> initial_validation_;
 
   Block since_evaluation_;  // training losses
   std::optional<double> lowest_validation_, last_validation_;

@@ -175,5 +175,37 @@ TEST(PhaseClock, AddsUpByKind) {
             (std::vector<std::pair<std::string, double>>{{"starting", 3}, {"training", 11}, {"saving", 1}}));
 }
 
+// A run too short for blocks tells at its end: by the validation loss, or by its first and last third.
+TEST(Rules, ReportAShortRunThatDoesNotFall) {
+  const auto run = [](double slope, std::optional<double> before, std::optional<double> after) {
+    Rules rules(options(60));
+    Words out;
+    for (std::int64_t step = 1; step <= 60; ++step) {
+      StepMetrics metrics = metrics_of(step);
+      metrics.loss = 3 + slope * static_cast<double>(step) + (step % 2 == 0 ? 0.3 : -0.3);
+      metrics.grad_norm = 1;
+      if (step == 1) metrics.initial_validation_loss = before;
+      if (step == 60) metrics.validation_loss = after;
+      for (const Finding& finding : rules.step(metrics)) out.push_back(cat(finding.rule, " ", step));
+    }
+    return out;
+  };
+  const Words stalls{"loss not falling 60"};
+  EXPECT_EQ(run(0, {}, {}), stalls);
+  EXPECT_EQ(run(-0.01, {}, {}), Words{});
+  EXPECT_EQ(run(0, 3, 2.9999), stalls);
+  EXPECT_EQ(run(0, 3, 2.9), Words{});
+}
+
+TEST(Rules, SayWhatTheyDidNotTest) {
+  const RulesOptions short_run = options(60), long_run = options(2000);
+  EXPECT_EQ(untested_rules(short_run, 1, 0),
+            (Words{"diverged (2 steps)", "exploding gradients (21 steps)", "vanishing gradients (20 steps)",
+                   "loss not falling (30 steps)", "overfitting (3 evaluations)"}));
+  EXPECT_EQ(untested_rules(short_run, 25, 1), Words{"overfitting (3 evaluations)"});
+  EXPECT_EQ(untested_rules(long_run, 500, 3), Words{"loss not falling (650 steps)"});
+  EXPECT_EQ(untested_rules(long_run, 650, 3), Words{});
+}
+
 }  // namespace rules_test
 }  // namespace hawser::report

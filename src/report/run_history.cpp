@@ -26,6 +26,7 @@ void RunHistory::add(const StepMetrics& m) {
   }
   if (m.validation_loss) {
     validation.add(m.step, *m.validation_loss);
+    ++evaluations;
     last_validation = m.validation_loss;
     if (!lowest_validation || *m.validation_loss < *lowest_validation) {
       lowest_validation = m.validation_loss;

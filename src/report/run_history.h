@@ -28,6 +28,7 @@ struct RunHistory {
   double seconds = 0, all_tokens = 0;
   double joules = 0, joules_tokens = 0;  // of the steps whose joules are known
   std::int64_t targets = 0, skipped = 0, replays = 0;
+  std::int64_t evaluations = 0;  // after steps
 };
 
 }  // namespace hawser::report

@@ -16,7 +16,12 @@
 
 namespace hawser::report {
 
-enum class Ending { done, interrupted, diverged, failed };  // diverged: loss or gradient is not finite
+enum class Ending {
+  done,
+  interrupted,
+  diverged,  // loss or gradient is not finite, or all steps are done and the model is worse than before training
+  failed
+};
 
 // Called from one thread, with increasing steps. An exception affects this call only; later calls are still made.
 class Sink {

@@ -227,7 +227,7 @@ void FitRun::retire(bool evaluate_after) {
   }
   if (pending.reference && pending.reference->result->skipped() != step::Skip::refused)  // that has no gradient
     metrics.fp8_error = fp8_error(pending);
-  if (outcome == Outcome::diverged) diverged(metrics, remedy_of(metrics.loss, loss_scale, scaling));
+  if (outcome == Outcome::diverged) not_finite(metrics, remedy_of(metrics.loss, loss_scale, scaling));
   if (evaluate_after && in_flight_.empty()) {
     metrics.validation_loss = evaluate();
     if (result_.interrupted) unfinished_evaluation_ = metrics;
@@ -302,18 +302,23 @@ bool FitRun::rewind() {
   return true;
 }
 
-void FitRun::diverged(const report::StepMetrics& metrics, const std::string& remedy) {
+void FitRun::not_finite(const report::StepMetrics& metrics, const std::string& remedy) {
   if (watch_) {
     watch_->step(metrics);
     watch_->finish(report::Ending::diverged);
   }
   saver_->settle();  // the checkpoint of an earlier step may still be in progress
   const bool saved = saver_->saved_step() > 0;
-  throw Error(ExitCode::internal,
+  throw Error(ExitCode::diverged,
               cat("step ", metrics.step, ": loss ", fmt::format("{:.4g}", metrics.loss), ", grad_norm ",
                   fmt::format("{:.4g}", metrics.grad_norm), ": not finite; the run stops without saving",
                   saved ? cat("; last checkpoint: step ", saver_->saved_step()) : "", remedy,
                   metrics.step == 1 ? ", and check the initial weights" : ""));
+}
+
+bool FitRun::has_diverged() const {
+  const bool mine = watch_ && watch_->diverged();  // rank 0's
+  return world_ != nullptr ? world_->any_of(mine ? 1 : 0) != 0 : mine;
 }
 
 std::optional<double> FitRun::evaluate() {
@@ -333,11 +338,12 @@ std::optional<double> FitRun::evaluate() {
   result_.validation_loss = sum / static_cast<double>(tokens);
   if (!std::isfinite(*result_.validation_loss)) {
     saver_->settle();
-    throw Error(ExitCode::internal, cat("after step ", done_, ": the validation loss is not finite; the run stops ",
+    throw Error(ExitCode::diverged, cat("after step ", done_, ": the validation loss is not finite; the run stops ",
                                         "without saving; try a lower optimizer.learning_rate"));
   }
   log(fmt::format("step {}: validation loss {:.4f} over {} tokens", done_, *result_.validation_loss, tokens));
-  if (done_ > 0) saver_->evaluated(done_, *result_.validation_loss);  // there is nothing to save before
+  if (watch_) watch_->validated(done_, *result_.validation_loss);
+  if (done_ > 0) saver_->evaluated(done_, *result_.validation_loss, has_diverged());  // there is nothing to save before
   return result_.validation_loss;
 }
 
@@ -401,7 +407,12 @@ void FitRun::finish() {
   if (plan_.layout.batch.context > 1 && retired_ > 0) result_.imbalance = imbalance_.value();
   if (counted_seconds_ > 0) result_.tokens_per_second = counted_tokens_ / counted_seconds_;
   phase("finishing", "ending");
-  if (watch_) watch_->finish(result_.interrupted ? report::Ending::interrupted : report::Ending::done);
+  result_.diverged = !result_.interrupted && has_diverged();
+  if (watch_) {
+    watch_->finish(result_.interrupted ? report::Ending::interrupted
+                   : result_.diverged  ? report::Ending::diverged
+                                       : report::Ending::done);
+  }
   if (progress_) progress_->finish();
 }
 

@@ -151,6 +151,8 @@ void FitRun::open() {
   problems.throw_if_any();
   const std::string beyond = models::beyond_positions(open_.model->description(), plan_.packing.sequence_length);
   if (!beyond.empty()) log("hawser: warning: " + beyond);
+  const std::string high = high_learning_rate(plan_.recipe);
+  if (!high.empty()) log("hawser: warning: " + high);
   const std::string useless = engine::useless_fp8(plan_.recipe, *open_.model);
   if (!useless.empty()) log("hawser: warning: " + useless);
   // Read now, since the file may change during the run.
@@ -469,7 +471,7 @@ void FitRun::resume() {
   peak_flops_ = peak_flops(device_->kind(), device_->kind() == DeviceKind::cuda ? cuda_info().name : "",
                            plan_.layout.compute, ranks);
   const std::int64_t reported = unfinished_evaluation_ ? done_ - 1 : done_;
-  watch_ = std::make_unique<RunWatch>(plan_, run_facts(run_place()), reported, phases_,
+  watch_ = std::make_unique<RunWatch>(plan_, run_facts(run_place()), reported, open_.model->vocabulary(), phases_,
                                       [this](const std::string& line) { log(line); });
 }
 

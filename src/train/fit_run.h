@@ -129,7 +129,9 @@ class FitRun {
   void reopen(std::vector<engine::Fp8Fallback> fallbacks);
 
   // The weights are invalid from this step on: nothing more is saved, and earlier checkpoints stay.
-  [[noreturn]] void diverged(const report::StepMetrics& metrics, const std::string& remedy);
+  [[noreturn]] void not_finite(const report::StepMetrics& metrics, const std::string& remedy);
+  // Whether training has made the model worse. Every rank calls it.
+  bool has_diverged() const;
   std::optional<double> evaluate();
   // The evaluation of the resumed checkpoint's step, if a stop interrupted it: its loss goes into the metrics and the
   // checkpoint, as if the run had never stopped.

@@ -10,6 +10,7 @@
 #include "report/html_report.h"
 #include "report/metrics_file.h"
 #include "report/sink.h"
+#include "train/run_watch.h"
 
 namespace hawser::train {
 namespace {
@@ -58,17 +59,21 @@ void restore_files(const RunPlace& place, const std::string& recipe, const repor
     io::write_text_atomically(plan.files.recipe, in_order_of(order, stored).dump(2) + "\n\n");
   }
   if (!plan.report.html || is_finished_page(plan.files.html) || !trains_alike(recipe, recipe_json(plan.recipe))) return;
+  report::Divergence divergence(divergence_options(plan, place.session.model().vocabulary()));
   report::Sinks sinks(log);
   sinks.open("report.html", [&] {
     report::RunHistory history;
-    report::read_metrics(plan.files.metrics, [&](const report::StepMetrics& metrics) { history.add(metrics); });
+    report::read_metrics(plan.files.metrics, [&](const report::StepMetrics& metrics) {
+      history.add(metrics);
+      divergence.replay(metrics);
+    });
     const report::HtmlFileOptions options{.path = plan.files.html,
-                                          .rules = plan.report.rules,
+                                          .rules = rules_options(plan),
                                           .phases = [&phases] { return phases.totals(); },
                                           .log = log};
     return std::make_unique<report::HtmlFile>(options, run_facts(place), std::move(history));
   });
-  sinks.finish(report::Ending::done);
+  sinks.finish(divergence.now() ? report::Ending::diverged : report::Ending::done);
 }
 
 }  // namespace hawser::train

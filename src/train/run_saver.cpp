@@ -116,11 +116,10 @@ void RunSaver::discard(std::int64_t step) {
   last_save_ = last_save_before_;
 }
 
-void RunSaver::evaluated(std::int64_t step, double loss) {
+void RunSaver::evaluated(std::int64_t step, double loss, bool diverged) {
   evaluated_step_ = step;
   evaluated_loss_ = loss;
-  if (!keeps_best_) return;
-  if (loss >= best_loss_) return;
+  if (!keeps_best_ || diverged || loss >= best_loss_) return;
   best_loss_ = loss;
   best_step_ = step;
 }

@@ -68,8 +68,9 @@ class RunSaver {
   void take(std::int64_t step, const Event& step_end, const std::function<void()>& retire_earlier);
   // The steps after this one changed nothing and run again: a copy of one of them is not saved.
   void discard(std::int64_t step);
-  // Reports the result of an evaluation after this step, which is the last one enqueued.
-  void evaluated(std::int64_t step, double loss);
+  // Reports the result of an evaluation after this step, which is the last one enqueued. `diverged`: training has made
+  // the model worse, which is never the best one.
+  void evaluated(std::int64_t step, double loss, bool diverged);
   // The step has ended and its loss is finite. Starts writing the state that take() copied, and saves the best
   // checkpoint so far.
   void retired(std::int64_t step, const Event& step_end);

@@ -1,5 +1,8 @@
 #include "train/run_watch.h"
 
+#include <cmath>
+#include <utility>
+
 #include "base/cat.h"
 #include "base/environment.h"
 #include "report/metrics_file.h"
@@ -15,9 +18,25 @@ constexpr std::chrono::seconds kLookForStalls{1};
 
 }  // namespace
 
+std::optional<report::RulesOptions> rules_options(const plan::RunPlan& plan) {
+  if (!plan.report.rules) return std::nullopt;
+  return report::RulesOptions{.steps = plan.steps,
+                              .warmup_steps = plan.learning_rate.warmup_steps,
+                              .peak_learning_rate = plan.learning_rate.learning_rate,
+                              .gradient_clip = plan.gradient_clip};
+}
+
+report::DivergenceOptions divergence_options(const plan::RunPlan& plan, std::int64_t vocabulary) {
+  return {.steps = plan.steps, .uniform_loss = std::log(static_cast<double>(vocabulary))};
+}
+
 RunWatch::RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, std::int64_t resumed_step,
-                   const report::PhaseClock& phases, Log log)
-    : plan_(plan), phases_(phases), log_(std::move(log)), sinks_(log_) {
+                   std::int64_t vocabulary, const report::PhaseClock& phases, Log log)
+    : plan_(plan),
+      phases_(phases),
+      log_(std::move(log)),
+      sinks_(log_),
+      divergence_(divergence_options(plan, vocabulary)) {
   const ReportRecipe& report = plan_.report;
   auto metrics = std::make_unique<report::MetricsFile>(plan_.files.metrics, resumed_step);
   metrics_ = metrics.get();
@@ -66,7 +85,7 @@ RunWatch::RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, std
       if (resumed_step > 0) report::read_metrics(metrics_file, [&](const auto& m) { earlier.add(m); });
       auto html = std::make_unique<report::HtmlFile>(
           report::HtmlFileOptions{.path = plan_.files.html,
-                                  .rules = report.rules,
+                                  .rules = rules_options(plan_),
                                   .phases = [this] { return phases_.totals(); },
                                   .in_place = [file = metrics_] { return file->in_place(); },
                                   .log = log_},
@@ -76,12 +95,10 @@ RunWatch::RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, std
     });
   }
   step_ = resumed_step;
-  if (!report.rules) return;
-  rules_.emplace(report::RulesOptions{.steps = plan_.steps,
-                                      .warmup_steps = plan_.learning_rate.warmup_steps,
-                                      .peak_learning_rate = plan_.learning_rate.learning_rate,
-                                      .gradient_clip = plan_.gradient_clip});
   // What began before the interruption is not reported again.
+  if (resumed_step > 0) report::read_metrics(plan_.files.metrics, [this](const auto& m) { divergence_.replay(m); });
+  if (!report.rules) return;
+  rules_.emplace(*rules_options(plan_));
   if (resumed_step > 0) report::read_metrics(plan_.files.metrics, [this](const auto& m) { rules_->step(m); });
   thread_ = std::thread([this] { watch_for_stalls(); });
 }
@@ -97,14 +114,27 @@ void RunWatch::print_finding(const report::Finding& finding) {
 void RunWatch::step(report::StepMetrics metrics) {
   const std::lock_guard<std::mutex> lock(mutex_);
   step_ = metrics.step;
+  std::optional<std::string> diverged = std::exchange(validation_finding_, std::nullopt);
+  if (metrics.has_norm() && std::isfinite(metrics.loss)) {
+    if (auto text = divergence_.step(metrics.loss, metrics.targets); text && !diverged) diverged = std::move(text);
+  }
   if (rules_) {
     stall_.step(metrics.step_seconds);
     metrics.findings = rules_->step(metrics);
+    if (divergence_.now()) {  // which says more
+      std::erase_if(metrics.findings, [](const report::Finding& f) { return f.rule == report::kNotFalling; });
+    }
+    if (diverged) metrics.findings.push_back({metrics.step, report::kDiverged, *diverged});
     for (const report::Finding& finding : metrics.findings) {
       if (finding.rule != report::kNotANumber) print_finding(finding);  // the run's error message covers it
     }
   }
   sinks_.step(metrics);
+}
+
+void RunWatch::validated(std::int64_t step, double loss) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  validation_finding_ = divergence_.validated(step, loss);
 }
 
 void RunWatch::set_memory(std::vector<std::pair<std::string, std::int64_t>> memory) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "plan/run_plan.h"
+#include "report/divergence.h"
 #include "report/html_file.h"
 #include "report/metrics_file.h"
 #include "report/phase_clock.h"
@@ -24,19 +25,27 @@ namespace hawser::train {
 // The kind of phase (FitRun::phase) during which the stall rule is active.
 inline constexpr const char* kTraining = "training";
 
+// nullopt: the recipe switches rules off.
+std::optional<report::RulesOptions> rules_options(const plan::RunPlan& plan);
+report::DivergenceOptions divergence_options(const plan::RunPlan& plan, std::int64_t vocabulary);
+
 class RunWatch {
  public:
   using Log = std::function<void(const std::string&)>;
 
   // `phases` outlives it. UserError if metrics.jsonl cannot be written; a failure of any other sink is a warning. `log`
   // may be called from another thread.
-  RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, std::int64_t resumed_step,
+  RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, std::int64_t resumed_step, std::int64_t vocabulary,
            const report::PhaseClock& phases, Log log);
   ~RunWatch();
   RunWatch(const RunWatch&) = delete;
   RunWatch& operator=(const RunWatch&) = delete;
 
   void step(report::StepMetrics metrics);  // records the metrics and the findings of the rules
+  // The loss of an evaluation after this step, before the step's metrics are recorded; step 0: before training.
+  void validated(std::int64_t step, double loss);
+  // The model is worse than before training (report/divergence.h), whether or not the recipe asks for rules.
+  bool diverged() const { return divergence_.now(); }
   // RunFacts::memory of a run that is planned again, for its report.
   void set_memory(std::vector<std::pair<std::string, std::int64_t>> memory);
   // metrics.jsonl is no longer the file that this run writes: it was moved, removed or replaced.
@@ -59,6 +68,8 @@ class RunWatch {
   report::MetricsFile* metrics_ = nullptr;  // one of the sinks
   report::HtmlFile* html_ = nullptr;        // one of the sinks; null: the run has none
   std::string wandb_path_;
+  report::Divergence divergence_;
+  std::optional<std::string> validation_finding_;  // of the evaluation after the next step that is recorded
   std::optional<report::Rules> rules_;
   report::StallRule stall_;
   std::int64_t step_ = 0;

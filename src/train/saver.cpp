@@ -38,9 +38,9 @@ void reject_non_finite(const std::vector<NamedState>& states) {
                           : state.dtype == DType::bf16 ? all_finite<std::uint16_t>(box.view, 0x7f80)
                                                        : true;
       if (finite) continue;
-      throw UserError(
-          Problem{.what = cat("not saved: ", state.name, " is not finite after the update"),
-                  .hint = "a lower optimizer.learning_rate, and --resume to resume from the checkpoint before"});
+      const Problem problem{.what = cat("not saved: ", state.name, " is not finite after the update"),
+                            .hint = "a lower optimizer.learning_rate, and --resume from the checkpoint before"};
+      throw Error(ExitCode::diverged, problem.line());
     }
   }
 }

@@ -16,8 +16,8 @@ TEST(Diverge, EndsUnsavedAndKeepsTheLastSoundCheckpoint) {
     ASSERT_EQ(run(place, {"--ranks", ranks, "train.steps=7", "checkpoint.keep_last=1"}).code, 0);
     const Ended ended = run(place, {"--ranks", ranks, "--resume", "train.steps=100", "checkpoint.keep_last=1",
                                     "checkpoint.every_steps=50", "optimizer.learning_rate=1e30"});
-    EXPECT_EQ(ended.code, 1) << ended.err;
-    ASSERT_EQ(ended.lines().size(), 1u) << ended.err;
+    EXPECT_EQ(ended.code, 6) << ended.err;
+    ASSERT_EQ(ended.lines().size(), 2u) << ended.err;  // the first one warns of the learning rate
     EXPECT_NE(ended.err.find("not finite; the run stops without saving; last checkpoint: step 7; try a lower "
                              "optimizer.learning_rate"),
               std::string::npos)
@@ -48,12 +48,35 @@ TEST(Diverge, WeightsThatOverflowAreNotSaved) {
       };
       ASSERT_EQ(run(place, words({"train.steps=3"})).code, 0);
       const Ended ended = run(place, words({"train.steps=6", "optimizer.learning_rate=3e38", "--resume"}));
-      EXPECT_NE(ended.code, 0);
+      EXPECT_EQ(ended.code, 6);
       EXPECT_NE(ended.err.find("is not finite after the update"), std::string::npos) << ended.err;
       EXPECT_EQ(newest_step(place.out()), 3);
       EXPECT_EQ(run(place, words({"train.steps=4", "--resume"})).code, 0);
       EXPECT_EQ(newest_step(place.out()), 4);
     }
+  }
+}
+
+// All losses are finite, but the model is worse at the end than at the start. `best` is of the steps before.
+TEST(Diverge, AFinishedRunSaysSoAndKeepsItsBest) {
+  for (const char* ranks : {"1", "4"}) {
+    SCOPED_TRACE(ranks);
+    const Workplace place;
+    const auto fit = [&](const std::vector<std::string>& more) {
+      std::vector<std::string> words = {"--ranks", ranks, "train.evaluate_every=2", "optimizer.warmup_steps=0"};
+      words.insert(words.end(), more.begin(), more.end());
+      return run(place, words);
+    };
+    ASSERT_EQ(fit({"train.steps=4"}).code, 0);
+    const auto best = tensors(place.out() / "best");
+    const Ended ended = fit({"--resume", "train.steps=12", "optimizer.learning_rate=10"});
+    EXPECT_EQ(ended.code, 6) << ended.err;
+    EXPECT_NE(ended.err.find("diverged: "), std::string::npos) << ended.err;
+    EXPECT_NE(ended.err.find("hawser: the run diverged: the model is worse than before training"), std::string::npos)
+        << ended.err;
+    EXPECT_EQ(ended.err.find("exited with code"), std::string::npos) << ended.err;
+    EXPECT_EQ(newest_step(place.out()), 12) << "it is saved";
+    EXPECT_EQ(tensors(place.out() / "best"), best);
   }
 }
 
