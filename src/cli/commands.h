@@ -35,6 +35,7 @@ struct FitOptions {
   CommonOptions common;
   std::string recipe;
   bool resume = false;
+  bool force = false;
 };
 
 struct PrepareOptions {

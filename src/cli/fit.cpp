@@ -140,7 +140,8 @@ int fit_here(const Recipe& recipe, int world, const engine::RankDevice& device, 
                       .threads = threads_of(recipe),
                       .device = device.kind,
                       .first = place.rank == 0,
-                      .resume = options.resume},
+                      .resume = options.resume,
+                      .force = options.force},
                      problems);
   };
   const auto run = [&](comm::World* ranks) {
@@ -173,10 +174,14 @@ int fit(const FitOptions& options) {
   check_layout(recipe, world, problems);
   if (must_launch(world)) {
     const int threads = recipe.run.threads > 0 ? recipe.run.threads : threads_per_rank(world);
-    train::check_fit(
-        plan::resolve(recipe),
-        {.world = world, .ranks_here = world, .threads = threads, .device = device.kind, .resume = options.resume},
-        problems);
+    train::check_fit(plan::resolve(recipe),
+                     {.world = world,
+                      .ranks_here = world,
+                      .threads = threads,
+                      .device = device.kind,
+                      .resume = options.resume,
+                      .force = options.force},
+                     problems);
     problems.throw_if_any();
   }
   if (problems.empty() && options.resume && launched_as().rank == 0 && !launched_locally())
@@ -196,6 +201,8 @@ void add_fit(CLI::App& app, const Commands& commands, Chosen& chosen) {
                                   options->common);
   add_positional(*command, "RECIPE", options->recipe, "YAML recipe; `hawser recipe init` writes one");
   add_switch(*command, "--resume", options->resume, "resume from the last complete checkpoint of the output folder");
+  add_switch(*command, "--force", options->force,
+             "start in the output folder of a run with another model, adapter or data, whose files are moved aside");
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->common, {{options->recipe, "RECIPE"}}, "fit");
     chosen = [options, &commands] { return commands.fit(*options); };

@@ -81,6 +81,9 @@ Recipe first_recipe(const RecipeInitOptions& options, bool stays, Problems& prob
   const fs::path named = folder ? (path.has_filename() ? path : path.parent_path()) : path.parent_path();
   Recipe recipe;
   recipe.name = (hub ? fs::path(hub->model) : named).filename().string() + (folder ? "-tuned" : "-scratch");
+  // Two recipes for a model in one folder must not share the output of their runs.
+  const std::string stem = fs::path(options.output).stem().string();
+  if (!stem.empty() && stem != "recipe") recipe.name = stem;
   for (const std::string& set : options.common.overrides) {  // the output folder is named after it
     if (set.starts_with("name=") && set.size() > 5) recipe.name = set.substr(5);
   }

@@ -299,18 +299,40 @@ Problems fp8_changes(const RunState& state, const std::string& recipe, int block
   return out;
 }
 
-std::string data_order_changes(const RunState& state, const std::string& recipe) {
-  const auto saved = io::parse_own_json(state.recipe), now = io::parse_own_json(recipe);
+namespace {
+
+// Of two recipe_json: "train.seed was 7 and is 8, ..." for those of the keys that differ. A key that the earlier one
+// lacks, as it is of an earlier version, does not differ.
+std::string differences(const nlohmann::json& then, const nlohmann::json& now, const std::vector<std::string>& keys) {
+  const auto text = [](const nlohmann::json& value) { return value.is_null() ? "not set" : value.dump(); };
   std::string out;
-  for (const char* key :
-       {"/train/seed", "/data/sequence_length", "/data/pack", "/data/max_documents", "/data/long_documents"}) {
-    const nlohmann::json::json_pointer place(key);
-    if (!saved.contains(place) || saved.at(place) == now.at(place)) continue;
-    std::string name = std::string(key).substr(1);
-    std::replace(name.begin(), name.end(), '/', '.');
-    out += cat(out.empty() ? "" : ", ", name, " was ", saved.at(place).dump(), " and is ", now.at(place).dump());
+  for (const std::string& key : keys) {
+    std::string pointer = "/" + key;
+    std::replace(pointer.begin(), pointer.end(), '.', '/');
+    const nlohmann::json::json_pointer place(pointer);
+    if (!then.contains(place) || !now.contains(place) || then.at(place) == now.at(place)) continue;
+    out += cat(out.empty() ? "" : ", ", key, " was ", text(then.at(place)), " and is ", text(now.at(place)));
   }
   return out;
+}
+
+}  // namespace
+
+std::string data_order_changes(const RunState& state, const std::string& recipe) {
+  return differences(io::parse_own_json(state.recipe), io::parse_own_json(recipe),
+                     {"train.seed", "data.sequence_length", "data.pack", "data.max_documents", "data.long_documents"});
+}
+
+std::string training_changes(const RunState& state, const std::string& recipe) {
+  const auto then = io::json_or_null(state.recipe), now = io::parse_own_json(recipe);
+  if (!then.is_object()) return "";
+  std::vector<std::string> keys = {"train.steps", "train.epochs", "adapter.dropout"};
+  for (const char* section : {"optimizer", "moe"}) {
+    for (const auto& [key, value] : now.at(section).items()) {
+      keys.push_back(cat(section, ".", key));
+    }
+  }
+  return differences(then, now, keys);
 }
 
 std::string data_changes(const RunState& state, const std::string& data) {

@@ -97,6 +97,10 @@ Problems fp8_changes(const RunState& state, const std::string& recipe, int block
 // the checkpoint's own recipe: "train.seed was 7 and is 8, ..."; "" if the data order is unchanged.
 std::string data_order_changes(const RunState& state, const std::string& recipe);
 
+// Lists the other keys that change how a resumed run trains: "optimizer.learning_rate was 0.001 and is 0.0003, ...": the
+// optimizer's, the adapter's dropout, how experts are balanced, and the run's steps, on which the schedule depends.
+std::string training_changes(const RunState& state, const std::string& recipe);
+
 // "the training data have changed: ..."; "" if they are unchanged or unknown.
 std::string data_changes(const RunState& state, const std::string& data);
 

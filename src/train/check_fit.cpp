@@ -1,4 +1,7 @@
 #include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "config/check.h"
 #include "config/config.h"
@@ -6,16 +9,20 @@
 #include "engine/open_model.h"
 #include "engine/output_place.h"
 #include "io/files.h"
+#include "io/json.h"
 #include "plan/forecast.h"
 #include "prepare/prepare.h"
 #include "prepare/sources.h"
 #include "prepare/token_file.h"
 #include "train/check_resume.h"
 #include "train/fit.h"
+#include "train/run_folder.h"
 #include "train/stored_fallbacks.h"
 
 namespace hawser::train {
 namespace {
+
+constexpr std::int64_t kLargestRecipe = std::int64_t{16} << 20;  // of recipe.json
 
 // Checks the token files of an earlier `prepare`, the only data of a recipe without data.train.
 void check_prepared(const plan::RunPlan& plan, Problems& problems) {
@@ -78,6 +85,46 @@ void check_checkpoint(const plan::RunPlan& plan, const FitPlace& place, const en
   }
 }
 
+// The paths of a value of a recipe, a text or a list of texts and data sets, as absolute ones.
+std::set<std::string> paths_in(const nlohmann::json& value, const Recipe& recipe) {
+  if (value.is_string()) return {resolve_path(recipe, value.get<std::string>())};
+  if (value.is_object()) return value.contains("path") ? paths_in(value.at("path"), recipe) : std::set<std::string>();
+  std::set<std::string> out;
+  if (!value.is_array()) return out;
+  for (const nlohmann::json& item : value) out.merge(paths_in(item, recipe));
+  return out;
+}
+
+// Two recipes with one output folder: the one would move the files of the other aside.
+void check_earlier_run(const plan::RunPlan& plan, Problems& problems) {
+  if (!has_earlier_run(plan.files) || !io::is_file(plan.files.recipe)) return;
+  const auto then = io::json_or_null(io::read_text(plan.files.recipe, kLargestRecipe));
+  const auto now = io::parse_own_json(recipe_json(plan.recipe));
+  const auto value = [&](const nlohmann::json& recipe, const char* place) {
+    const nlohmann::json::json_pointer pointer(place);
+    return recipe.contains(pointer) ? recipe.at(pointer) : nlohmann::json();
+  };
+  struct Compared {
+    const char *place, *key, *what;
+  };
+  static constexpr std::array kCompared = {Compared{"/model/path", "model.path", "another model"},
+                                           Compared{"/model/config", "model.config", "another model"},
+                                           Compared{"/adapter/kind", "adapter.kind", "another adapter"},
+                                           Compared{"/data/train", "data.train", "other training data"}};
+  for (const Compared& each : kCompared) {
+    const nlohmann::json before = value(then, each.place), today = value(now, each.place);
+    if (!then.is_object() || !accepted(plan.recipe, {each.key})) continue;
+    if (paths_in(before, plan.recipe) == paths_in(today, plan.recipe)) continue;
+    problems.add({.file = plan.files.folder,
+                  .what = cat("the folder has a run with ", each.what),
+                  .expected = before.is_null() ? "none" : before.dump(),
+                  .got = today.is_null() ? "none" : today.dump(),
+                  .at = each.key,
+                  .hint = "--set output=... for this run, or --force, which moves the other one to earlier-N"});
+    return;
+  }
+}
+
 // The problems of the folder that `check` finds, with the place that names it.
 template <class Check>
 void check_folder(const plan::RunPlan& plan, const Check& check, Problems& problems) {
@@ -103,6 +150,10 @@ void check_fit(const plan::RunPlan& plan, const FitPlace& place, Problems& probl
   // The other ranks print equal lines, or none.
   if ((place.first || !problems.empty()) && place.resume && accepted(plan.recipe, {"output", "run.device"})) {
     check_checkpoint(plan, place, open, problems);
+  }
+  if (place.first && !place.resume && !place.force && output_accepted) {
+    check_folder(
+        plan, [&](Problems& found) { check_earlier_run(plan, found); }, problems);
   }
   const std::string& folder = plan.files.folder;
   check_folder(

@@ -55,6 +55,7 @@ struct FitPlace {
   DeviceKind device = DeviceKind::cpu;
   bool first = true;    // only the first rank checks the data and the checkpoint, and creates the output folder
   bool resume = false;  // FitRequest::resume: Linears that have fallen back from FP8 are planned without it
+  bool force = false;   // an earlier run in the output folder is moved aside, whatever it trained
 };
 
 // Checks all user input that can be checked without reading data or using devices: model, data files, tokenizer,

@@ -505,6 +505,8 @@ void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
   problems.throw_if_any();
   const std::string changes = engine::data_order_changes(state, recipe);
   if (!changes.empty()) log("hawser: the data order has changed: " + changes);
+  const std::string training = engine::training_changes(state, recipe);
+  if (!training.empty()) log("hawser: training has changed: " + training);
   const std::string routers = engine::router_changes(state, open_.model->description(), plan_.layout.micro_batches);
   if (!routers.empty()) log("hawser: the loss of routers has changed: " + routers);
   const std::string others = engine::data_changes(state, data_identity_);

@@ -86,6 +86,11 @@ std::optional<Displaced> displaced(const std::string& output, const OutputHold& 
   return Displaced{rescued(), what};
 }
 
+bool has_earlier_run(const plan::RunFiles& files) {
+  return !checkpoint::step_folders(files.checkpoints).empty() ||
+         (io::is_file(files.metrics) && io::File::open(files.metrics).bytes() > 0);
+}
+
 std::string new_earlier_folder(const std::string& output) {
   int number = 1;
   const auto folder = [&] { return cat(output, "/earlier-", number); };
@@ -129,9 +134,8 @@ std::string set_aside_earlier(const plan::RunFiles& files, const std::string& re
   const std::string& output = files.folder;
   const auto has = [&](const char* name) { return io::exists(output + "/" + name); };
   const bool saved = !checkpoint::step_folders(files.checkpoints).empty();
-  const bool stepped = has("metrics.jsonl") && io::File::open(files.metrics).bytes() > 0;
   const bool other_recipe = has("recipe.json") && !is_text(files.recipe, recipe);
-  if (!saved && !stepped && !has("best") && !has("report.html") && !other_recipe) return "";  // no step was taken
+  if (!has_earlier_run(files) && !has("best") && !has("report.html") && !other_recipe) return "";
   std::vector<std::string> found;
   for (const char* name :
        {"metrics.jsonl", "report.html", "recipe.json", "tensorboard", "mlflow.json", "wandb", "best"}) {

@@ -34,6 +34,9 @@ struct Displaced {
 // created.
 std::optional<Displaced> displaced(const std::string& output, const OutputHold& hold);
 
+// Whether an earlier run in this folder has taken a step.
+bool has_earlier_run(const plan::RunFiles& files);
+
 // Creates OUTPUT/earlier-N with the first N that is not taken.
 std::string new_earlier_folder(const std::string& output);
 

@@ -34,6 +34,45 @@ class ResumeErrors : public testing::Binary {
   const std::string anew_ = " that the run was started with, or --set output=... for a new run";
 };
 
+// A run in the folder of another recipe's run is rejected; one that trains the same longer is not, nor with --force.
+TEST_F(ResumeErrors, AFolderIsNotSharedByTwoRecipes) {
+  ASSERT_NO_FATAL_FAILURE(train("run", "path: m"));
+  copy_of("gqa", "n");
+  write("n/tokenizer.json", testing::letters_tokenizer());
+  write("more.jsonl", testing::forty_documents());
+  const std::string hint = "; try --set output=... for this run, or --force, which moves the other one to earlier-N";
+  const auto other = [&](const std::string& what, const std::string& then, const std::string& now,
+                         const std::string& key) {
+    return "run: the folder has a run with " + what + " (expected " + then + ", got " + now + ") at " + key +
+           ", --set" + hint;
+  };
+  const std::string here = folder_.path("");
+  rejected("fit run.yaml " + set("model.path", "n"),
+           {other("another model", "\"m\"", "\"" + here + "n\"", "model.path")});
+  rejected("fit run.yaml " + set("adapter.kind", "lora"),
+           {other("another adapter", "\"none\"", "\"lora\"", "adapter.kind")});
+  rejected("fit run.yaml " + set("data.train", "[data.jsonl,more.jsonl]"),
+           {other("other training data", "[\"data.jsonl\"]", "[\"" + here + "data.jsonl\",\"" + here + "more.jsonl\"]",
+                  "data.train")});
+  EXPECT_FALSE(fs::exists(folder_ / "run/earlier-1"));
+  EXPECT_EQ(hawser("fit run.yaml " + set("train.steps", "3")).code, 0);
+  EXPECT_TRUE(fs::exists(folder_ / "run/earlier-1"));
+  EXPECT_EQ(hawser("fit run.yaml --force " + set("model.path", "n")).code, 0);
+  EXPECT_TRUE(fs::exists(folder_ / "run/earlier-2"));
+}
+
+// What changes how the run trains is said, old and new.
+TEST_F(ResumeErrors, ChangedSettingsOfTrainingAreSaid) {
+  ASSERT_NO_FATAL_FAILURE(train("run", "path: m"));
+  const std::string same = hawser(resumed("run", "")).err;
+  EXPECT_EQ(same.find("training has changed"), std::string::npos) << same;
+  const std::string err = hawser(resumed("run", set("train.steps", "3") + set("optimizer.learning_rate", "1e-5"))).err;
+  EXPECT_NE(err.find("hawser: training has changed: train.steps was 2 and is 3, optimizer.learning_rate was 0.0003 and "
+                     "is 1e-05\n"),
+            std::string::npos)
+      << err;
+}
+
 // The batch size must be the checkpoint's: hints are other ranks or another micro-batch size, and they are right.
 TEST_F(ResumeErrors, HintsKeepTheBatchSize) {
   ASSERT_NO_FATAL_FAILURE(train("run", "path: m"));
