@@ -38,9 +38,11 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   int min = 0;
   for (const std::string& candidate : candidates) {
     const int distance = edit_distance(word, candidate);
-    // A word with half of its letters wrong is not a typo, unless it is a prefix of the candidate ("seq").
-    const bool prefix = word.size() >= 3 && candidate.starts_with(word);
-    const bool near = prefix || 2 * distance <= static_cast<int>(std::max(word.size(), candidate.size()));
+    // A word with more than a third of its letters wrong is not a typo, unless one is the beginning of the other ("seq",
+    // "training"): no suggestion is better than a wrong one.
+    const bool prefix =
+        word.size() >= 2 && candidate.size() >= 2 && (candidate.starts_with(word) || word.starts_with(candidate));
+    const bool near = prefix || 3 * distance <= static_cast<int>(std::max(word.size(), candidate.size()));
     if (near && (best.empty() || distance < min)) {
       best = candidate;
       min = distance;

@@ -16,9 +16,9 @@ namespace hawser::cli {
 namespace {
 
 train::ExportDType dtype_of(const std::string& name) {
-  if (name == "float32") return train::ExportDType::f32;
-  if (name == "bf16") return train::ExportDType::bf16;
-  if (name == "float16") return train::ExportDType::f16;
+  if (name == "float32" || name == "fp32") return train::ExportDType::f32;
+  if (name == "bf16" || name == "bfloat16") return train::ExportDType::bf16;
+  if (name == "float16" || name == "fp16" || name == "half") return train::ExportDType::f16;
   return train::ExportDType::of_source;
 }
 
@@ -91,14 +91,16 @@ void add_export(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_texts(*command, "--adapter", "DIR", options->adapters,
             "folder of a PEFT adapter on the model; repeatable, adapters add up");
   add_switch(*command, "--merge", options->merge, "add the adapters to the weights, and write a model");
-  add_parsed(*command, options->common, "--dtype", "DTYPE",
-             "dtype of the weights: bf16, float32 or float16; default: bf16 if the run computed in it, else float32",
-             [options](const std::string& value) {
-               if (value != "bf16" && value != "float32" && value != "float16")
-                 throw UserError(Problem{
-                     .what = "wrong value", .expected = "bf16, float32 or float16", .got = value, .at = "--dtype"});
-               options->dtype = value;
-             });
+  add_parsed(
+      *command, options->common, "--dtype", "DTYPE",
+      "dtype of the weights: bf16, float32 or float16; default: bf16 if the run computed in it, else float32",
+      [options](const std::string& value) {
+        static const std::set<std::string> kNames = {"bf16", "bfloat16", "float32", "fp32", "float16", "fp16", "half"};
+        if (!kNames.contains(value))
+          throw UserError(
+              Problem{.what = "wrong value", .expected = "bf16, float32 or float16", .got = value, .at = "--dtype"});
+        options->dtype = value;
+      });
   set_completions(*command, "--dtype", {"bf16", "float32", "float16"});
   on_chosen(*command, [options, &commands, &chosen] {
     if (!options->model.empty()) {

@@ -73,6 +73,8 @@ int plan_here(const Recipe& recipe, int world, const PlanOptions& options, Probl
   const models::Model model(description, changes.spec_of);
   const std::string high = high_learning_rate(recipe);
   if (!high.empty()) print("warning: ", high);
+  const std::string experts = engine::experts_without_adapter(recipe, model);
+  if (!experts.empty()) print("", experts);
   const std::string useless = engine::useless_fp8(recipe, model);
   if (!useless.empty()) print("warning: ", useless);
   const plan::Machine machine = plan::planning_machine(target, world);

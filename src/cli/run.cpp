@@ -41,22 +41,14 @@ std::vector<std::string> option_names(const CLI::App& app) {
 
 // Command names that users of other tools may type.
 std::string our_name(const std::string& word) {
-  static const std::vector<std::pair<const char*, const char*>> kNames = {{"version", "hawser --version"},
-                                                                          {"train", "hawser fit"},
-                                                                          {"run", "hawser fit"},
-                                                                          {"finetune", "hawser fit"},
-                                                                          {"resume", "hawser fit RECIPE --resume"},
-                                                                          {"init", "hawser recipe init"},
-                                                                          {"new", "hawser recipe init"},
-                                                                          {"evaluate", "hawser eval"},
-                                                                          {"tokenize", "hawser prepare"},
-                                                                          {"sample", "hawser generate"},
-                                                                          {"chat", "hawser generate"},
-                                                                          {"estimate", "hawser plan"},
-                                                                          {"check", "hawser doctor"},
-                                                                          {"benchmark", "hawser bench step"},
-                                                                          {"convert", "hawser export"},
-                                                                          {"show", "hawser inspect"}};
+  static const std::vector<std::pair<const char*, const char*>> kNames = {
+      {"version", "hawser --version"}, {"train", "hawser fit"},       {"run", "hawser fit"},
+      {"launch", "hawser fit"},        {"start", "hawser fit"},       {"pretrain", "hawser fit"},
+      {"sft", "hawser fit"},           {"finetune", "hawser fit"},    {"resume", "hawser fit RECIPE --resume"},
+      {"init", "hawser recipe init"},  {"new", "hawser recipe init"}, {"evaluate", "hawser eval"},
+      {"tokenize", "hawser prepare"},  {"sample", "hawser generate"}, {"chat", "hawser generate"},
+      {"estimate", "hawser plan"},     {"check", "hawser doctor"},    {"benchmark", "hawser bench step"},
+      {"convert", "hawser export"},    {"show", "hawser inspect"}};
   for (const auto& [name, ours] : kNames) {
     if (word == name) return ours;
   }
@@ -107,8 +99,16 @@ const CLI::App& check_words(const CLI::App& app, const std::vector<std::string>&
   const auto known = option_names(*command);
   for (; i < words.size() && words[i] != "--"; ++i) {
     if (!words[i].starts_with("--")) continue;
-    const std::string name = words[i].substr(0, words[i].find('='));
-    if (std::ranges::find(known, name) != known.end()) continue;
+    const auto equals = words[i].find('=');
+    const std::string name = words[i].substr(0, equals);
+    if (std::ranges::find(known, name) != known.end()) {
+      const CLI::Option* const option = command->get_option_no_throw(name);
+      if (equals == std::string::npos || option == nullptr || option->get_expected_min() > 0) continue;
+      throw UserError(
+          Problem{.what = name + " takes no value",
+                  .got = words[i].substr(equals + 1),
+                  .hint = name == "--resume" ? "--resume, which continues the newest checkpoint in output" : name});
+    }
     if (!commands_of(*command).empty() && has_option(*command, name)) {
       throw UserError(Problem{.what = name + " must follow the command", .hint = path + " COMMAND " + name});
     }
@@ -125,8 +125,11 @@ Problem in_our_words(const CLI::ParseError& error, const std::string& command) {
   const std::string hint = command + " --help";
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     const auto colon = what.find(": ");
-    return {.what = "unexpected argument" + (colon == std::string::npos ? "" : " " + what.substr(colon + 2)),
-            .hint = hint};
+    const std::string words = colon == std::string::npos ? "" : what.substr(colon + 2);
+    const std::string name = words.substr(0, words.find('='));
+    const bool is_key = words.find('=') != std::string::npos && !as_key(name).empty() && name.find('.') != name.npos;
+    return {.what = cat("unexpected argument", words.empty() ? "" : " ", words),
+            .hint = is_key ? "--set " + words : hint};
   }
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
     const auto colon = what.find(':');

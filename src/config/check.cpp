@@ -210,8 +210,8 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
     add("precision.fp8.layers",
         {.what = "empty list", .expected = "blocks in FP8", .hint = "all, or precision.compute: auto"});
   }
-  if (accepted({"adapter.kind", "model.path", "model.config"}) && adapter.kind != AdapterKind::none &&
-      recipe.model.path.empty() && !recipe.model.config.empty()) {
+  if (purpose != Purpose::plan && accepted({"adapter.kind", "model.path", "model.config"}) &&
+      adapter.kind != AdapterKind::none && recipe.model.path.empty() && !recipe.model.config.empty()) {
     add("adapter.kind", {.what = "an adapter of random weights",
                          .expected = "a model with weights",
                          .hint = "model.path in place of model.config, or adapter.kind: none"});

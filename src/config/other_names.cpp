@@ -12,14 +12,15 @@ namespace {
 constexpr auto kOtherNames = std::to_array<OtherNames>({
     {"name", "run_name experiment_name"},
     {"model.path",
-     "base_model model_name_or_path model_id pretrained_model_name_or_path hf_assets_path checkpoint_dir "
+     "model.name base_model model_name_or_path model_id pretrained_model_name_or_path hf_assets_path checkpoint_dir "
      "checkpointer.checkpoint_dir hf_checkpoint_path load"},
     {"model.config", "base_model_config config_name"},
 
     {"data.train", "datasets dataset train_file data_files dataset_name dataset.source dataset_path data_path"},
     {"data.validation", "test_datasets eval_dataset validation_file eval_file dataset_val valid_data_path"},
     {"data.train (an entry is {path, weight} or {path, repeat})",
-     "interleave_probs mix_strategy data_weights blend dataset_probs data_blend data_mix"},
+     "data.weights data.weight data.mixture data.sampling interleave_probs mix_strategy data_weights blend "
+     "dataset_probs data_blend data_mix"},
     {"data.columns",
      "field_messages message_property_mappings dataset_text_field text_column column_mapping message_field_role "
      "message_field_content"},
@@ -92,7 +93,7 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
     {"optimizer.gradient_clip",
      "max_grad_norm clip_grad clip_grad_norm gradient_clipping gradient_clip_val grad_clip max_norm"},
     {"removing it: AdamW is the only optimizer",
-     "optim optim_args optimizer_type optimizer.name optimizer._component_"},
+     "optim optim_args optimizer_type optimizer.kind optimizer.type optimizer.name optimizer._component_"},
 
     {"checkpoint.every_steps",
      "save_steps saves_per_epoch save_interval save_strategy save_every_n_steps checkpoint.interval "
@@ -128,6 +129,12 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
     {"adapter.dora", "use_dora peft_use_dora lora.use_dora model.use_dora"},
     {"removing it: quantized weights are not supported yet",
      "load_in_4bit load_in_8bit load_in_kbit quantization quantization_bit bnb_4bit_quant_type quantize_base"},
+    {"removing it: the data decide: a text is learned completely, a conversation by its answers",
+     "train.objective train.loss train.task objective task training_type stage"},
+    {"removing it: preference training is not supported yet",
+     "dpo rlhf rl beta dpo_beta pref_loss rl_beta simpo_gamma"},
+    {"removing it, and starting hawser fit on every host with srun or mpirun (docs/cluster.md)",
+     "run.nodes nodes num_nodes nnodes num_machines"},
     {"removing it: the loss is over every token, of conversations over the answers",
      "train_on_inputs train_on_input completion_only_loss assistant_only_loss train_on_prompt roles_to_train "
      "dataset.train_on_input"},

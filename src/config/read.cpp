@@ -147,7 +147,13 @@ void Reader::read_file(const std::string& path) {
   if (fs::is_directory(status)) {
     const std::string inside = (fs::path(path) / "recipe.yaml").string();
     const bool has_one = fs::exists(inside, error);
-    throw UserError({.file = path, .what = "a folder", .expected = "a recipe file", .hint = has_one ? inside : ""});
+    const bool is_run = fs::exists(fs::path(path) / "recipe.json", error);
+    throw UserError({.file = path,
+                     .what = is_run ? "the folder of a run" : "a folder",
+                     .expected = "a recipe file",
+                     .hint = has_one  ? inside
+                             : is_run ? "the recipe that started this run, with --resume to continue it"
+                                      : ""});
   }
   if (fs::is_regular_file(status) && fs::file_size(path, error) > kLargestRecipe)
     throw UserError({.file = path, .what = "too large for a recipe", .expected = "at most 1 MiB"});
@@ -162,6 +168,12 @@ void Reader::read_text(const std::string& path, const std::string& text) {
     if (documents.size() > 1)
       throw UserError({.file = path, .what = "more than one YAML document", .hint = "one recipe a file"});
     const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
+    if (root.IsMap() && root["model_type"] && !root["model"]) {
+      throw UserError({.file = path,
+                       .what = "a model's config.json",
+                       .expected = "a recipe",
+                       .hint = cat("hawser recipe init --model ", path, ", which writes one")});
+    }
     if (root.IsMap()) {
       walk(root, "");
     } else if (!root.IsNull()) {
@@ -274,14 +286,15 @@ void Reader::store(Recipe& recipe) {
       problems.add(problem);
       continue;
     }
-    problems.add({.file = entry.file,
-                  .what = rejection->what,
-                  .expected = rejection->expected,
-                  .got = rejection->secret        ? ""
-                         : rejection->got.empty() ? quoted(entry.node)
-                                                  : rejection->got,
-                  .at = at,
-                  .hint = rejection->hint});
+    problems.add(
+        {.file = entry.file,
+         .what = rejection->what,
+         .expected = rejection->expected,
+         .got = rejection->secret        ? ""
+                : rejection->got.empty() ? quoted(entry.node)
+                                         : rejection->got,
+         .at = at,
+         .hint = rejection->what == kNotSupportedYet && rejection->hint.empty() ? key.instead : rejection->hint});
   }
   recipe.rejected = rejected_;
 }

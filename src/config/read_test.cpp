@@ -199,6 +199,31 @@ TEST_F(ReadRecipe, ReportsUnsupportedValues) {
   EXPECT_EQ(errors(std::string(kSmallest) + "run: {device: cuda}\n", {}, Purpose::plan), "");
 }
 
+// Such a value says what to do without it.
+TEST_F(ReadRecipe, UnsupportedValuesHaveARemedy) {
+  const auto hint = [&](const std::string& set) {
+    const std::string lines = errors(kSmallest, {set});
+    const auto found = lines.find("; try ");
+    return found == std::string::npos ? lines : lines.substr(found + 6);
+  };
+  EXPECT_EQ(hint("parallel.pipeline_parallel_degree=2"),
+            "parallel.hybrid_shard_degree=0, which shards every layer over all ranks");
+  EXPECT_EQ(hint("memory.activation_offload=true"), "memory.activation_checkpointing=full");
+}
+
+TEST_F(ReadRecipe, SequenceLengthsMayHaveAUnit) {
+  const auto length = [&](const char* text) {
+    return read(kSmallest, {std::string("data.sequence_length=") + text}).data.sequence_length;
+  };
+  EXPECT_EQ(length("32K"), 32768);
+  EXPECT_EQ(length("1M"), 1048576);
+  EXPECT_EQ(length("8k"), 8192);
+  for (const char* wrong : {"K", "1.5K", "-1K", "32KB", "32G", "9999999999999K"}) {
+    EXPECT_NE(errors(kSmallest, {std::string("data.sequence_length=") + wrong}), "") << wrong;
+  }
+  EXPECT_NE(errors(kSmallest, {"train.steps=1K"}), "");
+}
+
 TEST_F(ReadRecipe, RejectsRepeatedKeys) {
   EXPECT_EQ(errors(std::string(kSmallest) + "train: {steps: 3}\n"),
             "r.yaml: section given twice at train, line 6; try one section\n"
@@ -553,7 +578,10 @@ TEST(Nearest, SuggestsWhatIsNear) {
   EXPECT_EQ(edit_distance("", "abc"), 3);
   EXPECT_EQ(nearest("fti", {"fit", "plan"}), "fit");
   EXPECT_EQ(nearest("seq", {"steps", "sequence_length"}), "sequence_length");
+  EXPECT_EQ(nearest("no", {"auto", "none"}), "none");
+  EXPECT_EQ(nearest("training", {"plan", "train"}), "train");
   EXPECT_EQ(nearest("xyzzy", {"fit", "plan"}), "");
+  EXPECT_EQ(nearest("launch", {"bench", "plan"}), "");  // a wrong suggestion is worse than none
 }
 
 TEST_F(ReadRecipe, AnEmptyEntryOfAListIsNamed) {

@@ -77,6 +77,15 @@ std::string RealRange::text() const {
   return joined(parts, " and ");
 }
 
+std::string without_unit(const std::string& text) {
+  const bool kilo = text.ends_with('K') || text.ends_with('k'), mega = text.ends_with('M') || text.ends_with('m');
+  if (!kilo && !mega) return text;
+  const auto number = parse_number<std::int64_t>(std::string_view(text).substr(0, text.size() - 1));
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  if (!number || *number < 0 || *number > kMost) return text;
+  return cat(*number << (mega ? 20 : 10));
+}
+
 std::string any_of(const std::vector<std::string>& choices) {
   return joined(choices, " or ");
 }
@@ -100,7 +109,7 @@ Rejection reject_word(const YAML::Node& node, const std::vector<std::string>& na
                       const std::vector<std::string>& later) {
   if (!node.IsScalar()) return {"wrong type", any_of(names), ""};
   for (const std::string& name : later)
-    if (node.Scalar() == name) return {"not supported yet", any_of(names), ""};
+    if (node.Scalar() == name) return {kNotSupportedYet, any_of(names), ""};
   return {"unknown value", any_of(names), nearest(node.Scalar(), names)};
 }
 
@@ -187,7 +196,7 @@ Key later_flag(const char* name, const char* help) {
   key.read = [](const YAML::Node& node, Recipe&) -> std::optional<Rejection> {
     const auto value = parse_flag(node);
     if (!value) return Rejection{"wrong type", "true or false", ""};
-    if (*value) return Rejection{"not supported yet", "false", ""};
+    if (*value) return Rejection{kNotSupportedYet, "false", ""};
     return std::nullopt;
   };
   key.write = [](const Recipe&) { return nlohmann::json(false); };

@@ -41,6 +41,7 @@ struct Range {
   std::int64_t min = std::numeric_limits<std::int64_t>::min();
   std::int64_t max = std::numeric_limits<std::int64_t>::max();        // largest value that later arithmetic supports
   std::int64_t supported = std::numeric_limits<std::int64_t>::max();  // larger values are "not supported yet"
+  bool in_units = false;                                              // also 32K and 1M, in units of 1024
 
   bool bounded() const { return max < std::numeric_limits<std::int64_t>::max(); }
 };
@@ -64,6 +65,9 @@ std::optional<Number> parse_number(std::string_view text) {
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
 }
+
+// "32K" is "32768", and "1M" "1048576"; any other text is itself.
+std::string without_unit(const std::string& text);
 
 // The defaults.
 const Recipe& default_recipe();
@@ -93,7 +97,7 @@ Key integer(const char* name, Field field, Range range, const char* help) {
     std::string expected = "a whole number";
     if (range.min > std::numeric_limits<std::int64_t>::min()) expected += cat(" of at least ", range.min);
     if (!node.IsScalar()) return Rejection{"wrong type", expected, ""};
-    const std::string& digits = node.Scalar();
+    const std::string digits = range.in_units ? without_unit(node.Scalar()) : node.Scalar();
     // YAML readers disagree on 010: decimal ten or octal eight.
     const std::size_t first = digits.find_first_not_of("+-");
     if (first + 1 < digits.size() && digits[first] == '0' &&
@@ -102,7 +106,7 @@ Key integer(const char* name, Field field, Range range, const char* help) {
       return Rejection{"a number with a leading zero", expected,
                        start == std::string::npos ? "0" : digits.substr(start)};
     }
-    const auto value = parse_number<Number>(node.Scalar());
+    const auto value = parse_number<Number>(digits);
     if (!value) {
       // For an integer written as a real (1e3, 64.0), the hint is the integer.
       const auto real = parse_number<double>(node.Scalar());
@@ -120,7 +124,7 @@ Key integer(const char* name, Field field, Range range, const char* help) {
       return Rejection{"out of range", cat("at most ", range.max), ""};
     const bool limited = range.supported < std::numeric_limits<std::int64_t>::max();
     if (limited && std::cmp_greater(*value, range.supported))
-      return Rejection{"not supported yet", cat(range.supported), ""};
+      return Rejection{kNotSupportedYet, cat(range.supported), ""};
     field(recipe) = *value;
     return std::nullopt;
   };

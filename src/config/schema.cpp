@@ -20,6 +20,11 @@ Key example(const char* value, Key key) {
   return key;
 }
 
+Key instead(const char* hint, Key key) {
+  key.instead = hint;
+  return key;
+}
+
 Key unset(const char* meaning, Key key) {
   key.unset = meaning;
   return key;
@@ -88,8 +93,8 @@ std::vector<Key> make_schema() {
       day("data.template_date", HAWSER_FIELD(data.template_date),
           "the date that strftime_now gives a chat template: the same data give the same tokens on every day"),
       path("data.prepared", HAWSER_FIELD(data.prepared), "OUTPUT/data", "folder of the token files"),
-      needed(always, integer("data.sequence_length", HAWSER_FIELD(data.sequence_length), {.min = 2, .max = kMaxTokens},
-                             "tokens per sequence")),
+      needed(always, integer("data.sequence_length", HAWSER_FIELD(data.sequence_length),
+                             {.min = 2, .max = kMaxTokens, .in_units = true}, "tokens per sequence; 32K: 32,768")),
       word("data.pack", HAWSER_FIELD(data.pack), {{"documents", Packing::documents}, {"chunks", Packing::chunks}}, {},
            "documents: masked from each other; chunks: one token stream"),
       word("data.long_documents", HAWSER_FIELD(data.long_documents),
@@ -114,12 +119,16 @@ std::vector<Key> make_schema() {
       integer(
           "parallel.context_chunks", HAWSER_FIELD(parallel.context_chunks), {.min = 0, .max = 1024},
           "chunks of each sequence per rank; 0: 2 (zig-zag), or 4 to 16 for packed documents, the fewest that balance"),
-      integer("parallel.tensor_parallel_degree", HAWSER_FIELD(parallel.tensor_parallel_degree),
-              {.min = 1, .supported = 1}, "ranks that each matrix is split over"),
-      integer("parallel.pipeline_parallel_degree", HAWSER_FIELD(parallel.pipeline_parallel_degree),
-              {.min = 1, .supported = 1}, "stages that the layers are split into"),
-      integer("parallel.expert_parallel_degree", HAWSER_FIELD(parallel.expert_parallel_degree),
-              {.min = 1, .supported = 1}, "ranks that the experts of a layer are split over"),
+      instead("parallel.hybrid_shard_degree=0, which shards every matrix over all ranks, and for long sequences "
+              "parallel.context_parallel_degree",
+              integer("parallel.tensor_parallel_degree", HAWSER_FIELD(parallel.tensor_parallel_degree),
+                      {.min = 1, .supported = 1}, "ranks that each matrix is split over")),
+      instead("parallel.hybrid_shard_degree=0, which shards every layer over all ranks",
+              integer("parallel.pipeline_parallel_degree", HAWSER_FIELD(parallel.pipeline_parallel_degree),
+                      {.min = 1, .supported = 1}, "stages that the layers are split into")),
+      instead("parallel.hybrid_shard_degree=0, which shards the experts over all ranks",
+              integer("parallel.expert_parallel_degree", HAWSER_FIELD(parallel.expert_parallel_degree),
+                      {.min = 1, .supported = 1}, "ranks that the experts of a layer are split over")),
       integer("parallel.prefetch", HAWSER_FIELD(parallel.prefetch), {.min = 0, .max = 1024},
               "layers whose parameters are gathered ahead of use"),
       word("parallel.gradient_accumulation", HAWSER_FIELD(parallel.gradient_accumulation),
@@ -127,8 +136,10 @@ std::vector<Key> make_schema() {
            "sharded: reduce every micro-batch; local: accumulate unsharded gradients, reduce once"),
 
       checkpointing("memory.activation_checkpointing", "what backward recomputes"),
-      later_flag("memory.activation_offload", "keep activations in host memory between forward and backward"),
-      later_flag("memory.optimizer_offload", "keep the optimizer state in host memory"),
+      instead("memory.activation_checkpointing=full",
+              later_flag("memory.activation_offload", "keep activations in host memory between forward and backward")),
+      instead("more ranks, which share the state, or adapter.kind=lora",
+              later_flag("memory.optimizer_offload", "keep the optimizer state in host memory")),
       unset("the device's memory", bytes("memory.capacity", "memory limit per rank; same as --memory")),
 
       word("precision.compute", HAWSER_FIELD(precision.compute),

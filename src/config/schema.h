@@ -17,6 +17,8 @@
 
 namespace hawser {
 
+inline constexpr const char* kNotSupportedYet = "not supported yet";  // Rejection::what
+
 // Why a value was rejected; the reader adds the file, the value and the place.
 struct Rejection {
   std::string what;      // "wrong type", "out of range", "unknown value", "not supported yet"
@@ -35,6 +37,7 @@ struct Key {
   std::string help;    // one line
   Needed needed = Needed::never;
   std::string unset;    // meaning of an empty default: "OUTPUT/data"
+  std::string instead;  // the hint for values that are not supported yet: what to do without them
   std::string example;  // commented-out example in a written recipe if nothing is set
   std::vector<std::pair<std::string, std::string>> choice_help;  // one line per choice, if `help` is too short for it
   std::vector<std::string> choices;                              // of an enum: all accepted values

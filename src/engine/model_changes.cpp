@@ -142,6 +142,15 @@ ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fa
   return changes;
 }
 
+std::string experts_without_adapter(const Recipe& recipe, const models::Model& model) {
+  if (recipe.adapter.kind == AdapterKind::none) return "";
+  const auto& blocks = model.description().blocks;
+  const auto with_experts = std::ranges::count_if(blocks, [](const auto& block) { return block.moe.has_value(); });
+  if (with_experts == 0) return "";
+  return cat("adapters are on Linears outside of experts: the experts of ", with_experts, " of ", blocks.size(),
+             " blocks keep their weights");
+}
+
 std::string useless_fp8(const Recipe& recipe, const models::Model& model) {
   if (recipe.precision.compute != ComputePrecision::fp8) {
     const std::string keys = unused_fp8_keys(recipe);

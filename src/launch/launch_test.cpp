@@ -81,6 +81,26 @@ TEST(UnderLauncher, KnowsMpirunAndSlurmSteps) {
   }
 }
 
+// Each process of torchrun would train alone; only the first one says so.
+TEST(UnderLauncher, RejectsTorchrun) {
+  if (under_launcher()) GTEST_SKIP() << "needs a process that no launcher started";
+  const auto error = [](const char* rank, const char* size) {
+    const Environment torchrun(
+        {{"TORCHELASTIC_RUN_ID", "none"}, {"RANK", rank}, {"WORLD_SIZE", size}, {"LOCAL_WORLD_SIZE", "4"}});
+    try {
+      check_launcher();
+    } catch (const UserError& e) {
+      return std::string(e.what());
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(error("0", "8"),
+            "torchrun started 8 processes, of which each would train alone; try hawser fit RECIPE --ranks 4, which "
+            "starts its own ranks, or mpirun or srun for several hosts");
+  EXPECT_EQ(error("1", "8"), "");
+  EXPECT_EQ(error("0", "1"), "none");
+}
+
 TEST(UnderLauncher, CountsTheRanksOfItsNode) {
   if (under_launcher()) GTEST_SKIP() << "needs a process that no launcher started";
   const struct {

@@ -78,7 +78,23 @@ LaunchedAs launched_as() {
   return as;
 }
 
+namespace {
+
+// torchrun starts each rank as a process of its own that would train alone.
+void check_torchrun() {
+  if (variable("TORCHELASTIC_RUN_ID") == nullptr || launched_locally() || under_launcher()) return;
+  const int ranks = number({"WORLD_SIZE"}, 1), rank = number({"RANK"}, 0);
+  if (ranks == 1) return;
+  const Problem problem{.what = cat("torchrun started ", ranks, " processes, of which each would train alone"),
+                        .hint = cat("hawser fit RECIPE --ranks ", number({"LOCAL_WORLD_SIZE"}, ranks),
+                                    ", which starts its own ranks, or mpirun or srun for several hosts")};
+  throw UserError(rank == 0 ? problem.line() : "");
+}
+
+}  // namespace
+
 void check_launcher() {
+  check_torchrun();
   if (variable("OMPI_COMM_WORLD_SIZE") != nullptr || variable("PMIX_RANK") != nullptr || !in_slurm_step()) return;
   const LaunchedAs as = launched_as();
   if (as.ranks == 1) return;

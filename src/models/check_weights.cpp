@@ -173,9 +173,36 @@ void check_others(const ModelDescription& description, const WeightSources::Fold
   }
 }
 
+// The prefix that a wrapper of a model has left in the name of every tensor: "module." of DistributedDataParallel,
+// "_orig_mod." of torch.compile; "" without one.
+std::string wrapper_prefix(const std::vector<std::string>& names) {
+  std::string prefix;
+  while (!names.empty()) {
+    const std::string& first = names.front();
+    const char* const found = first.find("module.", prefix.size()) == prefix.size()      ? "module."
+                              : first.find("_orig_mod.", prefix.size()) == prefix.size() ? "_orig_mod."
+                                                                                         : "";
+    const std::string longer = prefix + found;
+    const auto has = [&](const std::string& name) { return name.starts_with(longer); };
+    if (*found == '\0' || !std::ranges::all_of(names, has)) break;
+    prefix = longer;
+  }
+  return prefix;
+}
+
 }  // namespace
 
 void check_weights(const Model& model, const WeightSources& sources, Problems& problems) {
+  for (const WeightSources::Folder& folder : sources.folders()) {
+    const std::string prefix = wrapper_prefix(folder.files->names());
+    if (prefix.empty()) continue;
+    problems.add({.file = folder_of(*folder.files),
+                  .what = cat("every tensor's name begins with ", prefix, ", which a wrapper of the model has left"),
+                  .at = folder.files->names().front(),
+                  .hint = cat("saving the wrapped model itself, or renaming the tensors: ",
+                              "save_file({n.removeprefix('", prefix, "'): t for n, t in load_file(f).items()}, f)")});
+    return;
+  }
   std::set<std::string> known;
   MissingExperts experts;
   const std::string folder_name = folder_of(*sources.folders().front().files);

@@ -38,6 +38,12 @@ class LineReader {
       return found != json.end() && !found->is_null();
     };
     const std::vector<std::string> forms = forms_of(has);
+    const bool whole = forms.size() == 1 && (!has("prompt") || has("completion"));
+    if (!whole && has("chosen") && has("rejected")) {
+      return reject("preference data, which are not supported yet", "a form of docs/data.md", "chosen and rejected", "",
+                    "data.columns: {completion: chosen}, or {messages: chosen} if it has messages, which trains on the "
+                    "chosen answers alone");
+    }
     if (forms.size() != 1) return reject_keys(json, forms);
     try {
       ConversationReader answers(place_, problems_);

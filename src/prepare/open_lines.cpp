@@ -98,6 +98,7 @@ void expect_document_columns(const std::string& path, const std::vector<std::str
   const auto has = keys_of(columns, names);
   const std::vector<std::string> forms = forms_of(has);
   const bool without_answer = forms.size() == 1 && has("prompt") && !has("completion");
+  if (has("chosen") && has("rejected")) return;  // the first row says what to do
   if (!forms.empty() && !without_answer) return;
   throw UserError({.file = path,
                    .what = forms.empty() ? "no column to train on" : "prompt without completion",

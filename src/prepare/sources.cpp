@@ -252,6 +252,50 @@ std::optional<std::string> token_prefix(const std::string& path, const std::stri
   return std::nullopt;
 }
 
+namespace {
+
+// ORG/NAME, as the Hub names data sets, of a path that the recipe's reader may have joined to one of `folders`; "" for
+// any other path.
+std::string hub_data_set(const fs::path& path, const std::vector<fs::path>& folders) {
+  if (path.has_extension() || path.string().find_first_of("*?[{~") != std::string::npos) return "";
+  std::vector<fs::path> names{path};
+  if (path.is_absolute()) names.clear();
+  for (const fs::path& folder : folders) {
+    if (path.is_absolute() && folder.is_absolute()) names.push_back(path.lexically_relative(folder));
+  }
+  for (const fs::path& name : names) {
+    if (std::distance(name.begin(), name.end()) != 2 || *name.begin() == "." || *name.begin() == "..") continue;
+    return name.string();
+  }
+  return "";
+}
+
+// A place that is not on this machine's disks; nullopt for a path. `folder`: where relative paths of a recipe start.
+std::optional<Problem> remote_place(const std::string& path, const std::string& folder) {
+  const auto scheme_end = path.find("://");
+  if (scheme_end == std::string::npos) {
+    std::error_code error;
+    const std::string name = hub_data_set(path, {fs::absolute(folder, error), fs::current_path(error)});
+    if (name.empty()) return std::nullopt;
+    return Problem{.file = path,
+                   .what = "no such file",
+                   .hint = cat("if it is a data set of the Hub, hf download ", name,
+                               " --repo-type dataset --local-dir FOLDER, and that folder")};
+  }
+  const std::string scheme = path.substr(0, scheme_end), rest = path.substr(scheme_end + 3);
+  std::string command = "a copy on this machine";
+  if (scheme == "s3") command = "aws s3 cp --recursive " + path + " FOLDER, and that folder";
+  if (scheme == "gs") command = "gcloud storage cp -r " + path + " FOLDER, and that folder";
+  if (scheme == "http" || scheme == "https") command = "curl -LO " + path + ", and the file";
+  if (scheme == "hf") {
+    const std::string name = rest.starts_with("datasets/") ? rest.substr(std::strlen("datasets/")) : rest;
+    command = "hf download " + name + " --repo-type dataset --local-dir FOLDER, and that folder";
+  }
+  return Problem{.file = path, .what = "not a local file: data are read from disks", .hint = command};
+}
+
+}  // namespace
+
 std::vector<Source> find_sources(const std::vector<std::string>& patterns, const std::string& folder,
                                  const std::string& key, Problems& problems, Split split) {
   std::vector<Source> sources;
@@ -285,6 +329,11 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
       if (!io::exists(resolve_path(patterns[i], folder))) {
         problems.add({.file = one, .what = "no such file", .at = at});
       }
+    }
+    if (auto remote = remote_place(patterns[i], folder); remote && paths.empty() && !rejected && !is_folder) {
+      remote->at = at;
+      problems.add(*remote);
+      continue;
     }
     if (paths.empty() && !rejected) {
       const fs::path found(other);

@@ -295,6 +295,7 @@ class HtmlFileTest : public ::testing::Test {
  protected:
   HtmlFileOptions options() {
     return {.path = path_,
+            .rules = RulesOptions{.steps = 1000},
             .phases = [] { return std::vector<std::pair<std::string, double>>{}; },
             .in_place = [this] { return in_place_.load(); },
             .log = [this](const std::string& line) { log_ += line; },

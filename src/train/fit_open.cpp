@@ -153,6 +153,8 @@ void FitRun::open() {
   if (!beyond.empty()) log("hawser: warning: " + beyond);
   const std::string high = high_learning_rate(plan_.recipe);
   if (!high.empty()) log("hawser: warning: " + high);
+  const std::string experts = engine::experts_without_adapter(plan_.recipe, *open_.model);
+  if (!experts.empty()) log("hawser: " + experts);
   const std::string useless = engine::useless_fp8(plan_.recipe, *open_.model);
   if (!useless.empty()) log("hawser: warning: " + useless);
   // Read now, since the file may change during the run.
@@ -462,8 +464,8 @@ void FitRun::resume() {
   result_.adapter = has_frozen;
   if (!first_rank()) return;
   if (nothing_to_do_) {
-    const std::string recipe = engine::run_state_of(checkpoint->metadata()).recipe;
-    restore_files(run_place(), recipe, phases_, [this](const std::string& line) { log(line); });
+    restore_files(run_place(), engine::run_state_of(checkpoint->metadata()), phases_,
+                  [this](const std::string& line) { log(line); });
     return;
   }
   io::write_text_atomically(plan_.files.recipe, recipe_json(plan_.recipe) + "\n");
@@ -471,8 +473,9 @@ void FitRun::resume() {
   peak_flops_ = peak_flops(device_->kind(), device_->kind() == DeviceKind::cuda ? cuda_info().name : "",
                            plan_.layout.compute, ranks);
   const std::int64_t reported = unfinished_evaluation_ ? done_ - 1 : done_;
-  watch_ = std::make_unique<RunWatch>(plan_, run_facts(run_place()), reported, open_.model->vocabulary(), phases_,
-                                      [this](const std::string& line) { log(line); });
+  watch_ =
+      std::make_unique<RunWatch>(plan_, run_facts(run_place()), Resumed{reported, result_.initial_validation_loss},
+                                 open_.model->vocabulary(), phases_, [this](const std::string& line) { log(line); });
 }
 
 void FitRun::load_initial() {
@@ -506,7 +509,7 @@ void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
   const std::string changes = engine::data_order_changes(state, recipe);
   if (!changes.empty()) log("hawser: the data order has changed: " + changes);
   const std::string training = engine::training_changes(state, recipe);
-  if (!training.empty()) log("hawser: training has changed: " + training);
+  if (!training.empty()) log("training has changed: " + training);
   const std::string routers = engine::router_changes(state, open_.model->description(), plan_.layout.micro_batches);
   if (!routers.empty()) log("hawser: the loss of routers has changed: " + routers);
   const std::string others = engine::data_changes(state, data_identity_);

@@ -50,21 +50,23 @@ bool is_finished_page(const std::string& path) {
 
 }  // namespace
 
-void restore_files(const RunPlace& place, const std::string& recipe, const report::PhaseClock& phases,
+void restore_files(const RunPlace& place, const engine::RunState& state, const report::PhaseClock& phases,
                    const std::function<void(const std::string&)>& log) {
   const plan::RunPlan& plan = place.plan;
   if (!io::exists(plan.files.recipe)) {
     const auto order = io::parse_own_json<io::OrderedJson>(recipe_json(plan.recipe));
-    const auto stored = io::parse_own_json<io::OrderedJson>(recipe);
+    const auto stored = io::parse_own_json<io::OrderedJson>(state.recipe);
     io::write_text_atomically(plan.files.recipe, in_order_of(order, stored).dump(2) + "\n\n");
   }
-  if (!plan.report.html || is_finished_page(plan.files.html) || !trains_alike(recipe, recipe_json(plan.recipe))) return;
+  if (!plan.report.html || is_finished_page(plan.files.html) || !trains_alike(state.recipe, recipe_json(plan.recipe)))
+    return;
   report::Divergence divergence(divergence_options(plan, place.session.model().vocabulary()));
   report::Sinks sinks(log);
   sinks.open("report.html", [&] {
     report::RunHistory history;
-    report::read_metrics(plan.files.metrics, [&](const report::StepMetrics& metrics) {
+    report::read_metrics(plan.files.metrics, [&](report::StepMetrics metrics) {
       history.add(metrics);
+      if (!state.initial_validation_loss) metrics.initial_validation_loss = metrics.validation_loss = std::nullopt;
       divergence.replay(metrics);
     });
     const report::HtmlFileOptions options{.path = plan.files.html,

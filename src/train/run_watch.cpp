@@ -30,7 +30,7 @@ report::DivergenceOptions divergence_options(const plan::RunPlan& plan, std::int
   return {.steps = plan.steps, .uniform_loss = std::log(static_cast<double>(vocabulary))};
 }
 
-RunWatch::RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, std::int64_t resumed_step,
+RunWatch::RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, const Resumed& resumed,
                    std::int64_t vocabulary, const report::PhaseClock& phases, Log log)
     : plan_(plan),
       phases_(phases),
@@ -38,18 +38,18 @@ RunWatch::RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, std
       sinks_(log_),
       divergence_(divergence_options(plan, vocabulary)) {
   const ReportRecipe& report = plan_.report;
-  auto metrics = std::make_unique<report::MetricsFile>(plan_.files.metrics, resumed_step);
+  auto metrics = std::make_unique<report::MetricsFile>(plan_.files.metrics, resumed.step);
   metrics_ = metrics.get();
   if (!metrics->note().empty()) log_("hawser: " + metrics->note());
   sinks_.add("metrics.jsonl", std::move(metrics));
   if (report.tensorboard) {
     sinks_.open("TensorBoard",
-                [&] { return std::make_unique<report::TensorBoard>(plan_.files.tensorboard, facts, resumed_step); });
+                [&] { return std::make_unique<report::TensorBoard>(plan_.files.tensorboard, facts, resumed.step); });
   }
   if (report.prometheus_port > 0) {
     sinks_.open("Prometheus", [&] {
       return std::make_unique<report::Prometheus>(report.prometheus_address, report.prometheus_port, facts,
-                                                  resumed_step);
+                                                  resumed.step);
     });
   }
   if (!report.mlflow.empty()) {
@@ -57,7 +57,7 @@ RunWatch::RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, std
       report::MlflowOptions options{.server = report.mlflow,
                                     .experiment = report.mlflow_experiment,
                                     .state_file = plan_.files.mlflow,
-                                    .resumed = resumed_step > 0};
+                                    .resumed = resumed.step > 0};
       // Credentials come from the environment variables of MLflow's own client, since the recipe is stored with the
       // run.
       options.http.token = environment_variable("MLFLOW_TRACKING_TOKEN");
@@ -71,7 +71,7 @@ RunWatch::RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, std
       auto wandb = std::make_unique<report::Wandb>(
           report::WandbOptions{.folder = plan_.files.wandb,
                                .project = report.wandb_project.empty() ? "hawser" : report.wandb_project,
-                               .resumed_step = resumed_step,
+                               .resumed_step = resumed.step,
                                .metrics_file = plan_.files.metrics},
           facts);
       wandb_path_ = wandb->path();
@@ -82,7 +82,7 @@ RunWatch::RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, std
     sinks_.open("report.html", [&] {
       report::RunHistory earlier;
       const std::string metrics_file = plan_.files.metrics;
-      if (resumed_step > 0) report::read_metrics(metrics_file, [&](const auto& m) { earlier.add(m); });
+      if (resumed.step > 0) report::read_metrics(metrics_file, [&](const auto& m) { earlier.add(m); });
       auto html = std::make_unique<report::HtmlFile>(
           report::HtmlFileOptions{.path = plan_.files.html,
                                   .rules = rules_options(plan_),
@@ -94,12 +94,17 @@ RunWatch::RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, std
       return html;
     });
   }
-  step_ = resumed_step;
+  step_ = resumed.step;
+  if (report.rules) rules_.emplace(*rules_options(plan_));
   // What began before the interruption is not reported again.
-  if (resumed_step > 0) report::read_metrics(plan_.files.metrics, [this](const auto& m) { divergence_.replay(m); });
-  if (!report.rules) return;
-  rules_.emplace(*rules_options(plan_));
-  if (resumed_step > 0) report::read_metrics(plan_.files.metrics, [this](const auto& m) { rules_->step(m); });
+  if (resumed.step > 0) {
+    report::read_metrics(plan_.files.metrics, [&](report::StepMetrics m) {
+      if (!resumed.initial_validation_loss) m.initial_validation_loss = m.validation_loss = std::nullopt;
+      divergence_.replay(m);
+      if (rules_) rules_->step(m);
+    });
+  }
+  if (!rules_) return;
   thread_ = std::thread([this] { watch_for_stalls(); });
 }
 

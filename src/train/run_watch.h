@@ -29,13 +29,19 @@ inline constexpr const char* kTraining = "training";
 std::optional<report::RulesOptions> rules_options(const plan::RunPlan& plan);
 report::DivergenceOptions divergence_options(const plan::RunPlan& plan, std::int64_t vocabulary);
 
+// Where a run continues.
+struct Resumed {
+  std::int64_t step = 0;
+  std::optional<double> initial_validation_loss;  // nullopt: earlier validation losses are those of other data
+};
+
 class RunWatch {
  public:
   using Log = std::function<void(const std::string&)>;
 
   // `phases` outlives it. UserError if metrics.jsonl cannot be written; a failure of any other sink is a warning. `log`
   // may be called from another thread.
-  RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, std::int64_t resumed_step, std::int64_t vocabulary,
+  RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, const Resumed& resumed, std::int64_t vocabulary,
            const report::PhaseClock& phases, Log log);
   ~RunWatch();
   RunWatch(const RunWatch&) = delete;

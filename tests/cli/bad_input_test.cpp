@@ -41,6 +41,24 @@ TEST_F(BadInput, Weights) {
   fs::remove(folder_ / "missing/model.safetensors");
   model_rejected("missing",
                  {"missing: no weights in this folder (expected model.safetensors or model.safetensors.index.json)"});
+  write("missing/pytorch_model.bin", "");
+  const testing::Ran pickled = hawser("eval --model missing --data good.jsonl --sequence-length 16");
+  EXPECT_NE(pickled.err.find("got pytorch_model.bin); try python -c \"from transformers import AutoModelForCausalLM"),
+            std::string::npos)
+      << pickled.err;
+  broken("wrapped", [](nlohmann::json& header) {
+    nlohmann::json renamed;
+    for (const auto& [name, tensor] : header.items()) {
+      renamed[name == "__metadata__" ? name : "module._orig_mod." + name] = tensor;
+    }
+    header = renamed;
+  });
+  const testing::Ran wrapped = hawser("eval --model wrapped --data good.jsonl --sequence-length 16");
+  EXPECT_NE(wrapped.err.find("wrapped: every tensor's name begins with module._orig_mod., which a wrapper of the model "
+                             "has left at module._orig_mod."),
+            std::string::npos)
+      << wrapped.err;
+  EXPECT_EQ(testing::lines_of(wrapped.err).size(), 1u) << wrapped.err;
   copy_of("gqa", "empty");
   fs::resize_file(folder_ / "empty/model.safetensors", 0);
   model_rejected("empty", {"empty/model.safetensors: not a safetensors file: too short for a header (expected 8 bytes "
@@ -137,6 +155,28 @@ TEST_F(BadInput, Data) {
   EXPECT_NE(ran.err.find("hawser: and 7 more: id outside the vocabulary\n"), std::string::npos) << ran.err;
 }
 
+// What users of other tools give: pairs of preferences, and places that are not on this machine.
+TEST_F(BadInput, DataOfOtherKindsAreNamed) {
+  data_rejected("{\"prompt\": \"q\", \"chosen\": \"a\", \"rejected\": \"b\"}\n",
+                {"bad.jsonl: preference data, which are not supported yet (expected a form of docs/data.md, got chosen "
+                 "and rejected) at line 1; try data.columns: {completion: chosen}, or {messages: chosen} if it has "
+                 "messages, which trains on the chosen answers alone"});
+  write("recipe.yaml", "model: {path: " + tiny("gqa").string() +
+                           "}\ndata: {train: good.jsonl, sequence_length: 16}\ntrain: {steps: 1}\noutput: run\n");
+  const auto place = [&](const std::string& path, const std::string& problem) {
+    rejected("fit recipe.yaml --set data.train=" + path, {path + ": " + problem});
+  };
+  const std::string remote = "not a local file: data are read from disks at data.train[0], --set; try ";
+  place("s3://b/d", remote + "aws s3 cp --recursive s3://b/d FOLDER, and that folder");
+  place("hf://datasets/o/n", remote + "hf download o/n --repo-type dataset --local-dir FOLDER, and that folder");
+  const auto here = [&](const std::string& name) { return folder_.path(name); };
+  rejected(
+      "fit recipe.yaml --set data.train=org/name",
+      {here("org/name") +
+       ": no such file at data.train[0], --set; try if it is a data set of the Hub, hf download org/name --repo-type "
+       "dataset --local-dir FOLDER, and that folder"});
+}
+
 TEST_F(BadInput, Layout) {
   const std::string eval =
       "eval --model " + tiny("gqa").string() + " --data good.jsonl --sequence-length 16 --ranks 4 --set ";
@@ -201,6 +241,15 @@ TEST_F(BadInput, OutputNotWritable) {
 
 TEST_F(BadInput, OptionsAndFoldersAreNamedForWhatTheyAre) {
   rejected("plan recipe.yaml --ranks 2 --ranks 4", {"--ranks given twice; try hawser plan --help"});
+  rejected("fit recipe.yaml --resume=run",
+           {"--resume takes no value (got run); try --resume, which continues the newest "
+            "checkpoint in output"});
+  rejected("fit recipe.yaml train.steps=3", {"unexpected argument train.steps=3; try --set train.steps=3"});
+  rejected("plan " + (tiny("gqa") / "config.json").string(),
+           {(tiny("gqa") / "config.json").string() +
+            ": a model's config.json (expected a recipe); try hawser recipe "
+            "init --model " +
+            (tiny("gqa") / "config.json").string() + ", which writes one"});
   rejected("plan recipe.yaml --ranks", {"--ranks needs a value; try hawser plan --help"});
   write("recipe.yaml", "model: {config: " + (tiny("gqa") / "config.json").string() +
                            "}\ndata: {train: good.jsonl, sequence_length: 16}\ntrain: {steps: 1}\noutput: taken\n");

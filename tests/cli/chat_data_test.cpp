@@ -156,6 +156,7 @@ TEST_F(ChatData, ConversationsWithToolsAreFormattedByToolUse) {
   EXPECT_EQ(folder_.read("exported/additional_chat_templates/tool_use.jinja"), tool_use);
 
   fs::remove_all(folder_ / "exported");
+  fs::remove_all(folder_ / "run");  // of the other model
   fs::remove_all(folder_ / "model/additional_chat_templates");
   fs::remove(folder_ / "model/chat_template.jinja");
   config["chat_template"] = {{{"name", "default"}, {"template", plain}},

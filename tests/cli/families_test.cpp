@@ -161,7 +161,7 @@ TEST_F(Families, AMixtralWithoutARouterLossResumes) {
     fit("--set train.steps=5 " + set);
     const testing::Ran ran = hawser("fit recipe.yaml --resume --set train.steps=6 " + set);
     EXPECT_EQ(ran.code, 0) << ran.err;
-    EXPECT_EQ(ran.err.find("has changed"), std::string::npos) << ran.err;
+    EXPECT_EQ(ran.err.find("routers has changed"), std::string::npos) << ran.err;
   }
 }
 
@@ -211,6 +211,20 @@ TEST_F(Families, WhatDoesNotFitTogetherIsOneLine) {
   write_recipe("mistral");
   rejected("fit recipe.yaml --set moe.z_loss_coefficient=0.1",
            {"--set: the model has no experts at moe.z_loss_coefficient"});
+}
+
+// An adapter is planned from a config alone. Experts have none, and the plan and the run say so.
+TEST_F(Families, AnAdapterLeavesExpertsOut) {
+  const std::string note =
+      "adapters are on Linears outside of experts: the experts of 2 of 2 blocks keep their weights";
+  write_recipe("mixtral", "adapter: {kind: lora}\n");
+  const testing::Ran plan =
+      hawser("plan recipe.yaml --set model.path= --set model.config=" + (family("mixtral") / "config.json").string());
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_NE((plan.out + plan.err).find(note), std::string::npos) << plan.out << plan.err;
+  EXPECT_NE(hawser("fit recipe.yaml").err.find(note), std::string::npos);
+  write_recipe("mistral", "adapter: {kind: lora}\n");
+  EXPECT_EQ(hawser("plan recipe.yaml").err, "");
 }
 
 }  // namespace families_test

@@ -77,12 +77,12 @@ TEST_F(ModelName, ANewRecipeKeepsTheCommit) {
   write("data.jsonl", testing::forty_documents());
   goes("recipe init --model org/tiny-1.0 --data data.jsonl --set train.steps=1 --output r.yaml");
   const std::string text = folder_.read("r.yaml");
-  EXPECT_NE(text.find("\nname: tiny-1.0-tuned "), std::string::npos) << text;
+  EXPECT_NE(text.find("\noutput: runs/r\n"), std::string::npos) << text;
   EXPECT_NE(text.find("\n  path: \"org/tiny-1.0@" + std::string(kFirst) + "\"\n"), std::string::npos) << text;
   // A later download moves main; the recipe does not follow it.
   download("hub", kSecond);
   goes("fit r.yaml");
-  EXPECT_EQ(testing::json_of(folder_ / "runs/tiny-1.0-tuned/recipe.json")["model"]["path"], snapshot(kFirst));
+  EXPECT_EQ(testing::json_of(folder_ / "runs/r/recipe.json")["model"]["path"], snapshot(kFirst));
   const Ran later = named("inspect org/tiny-1.0");
   EXPECT_EQ(later.err, "hawser: model org/tiny-1.0: " + snapshot(kSecond) + "\n");
   const Ran branch = named("inspect org/tiny-1.0@main --json");

@@ -90,7 +90,7 @@ TEST_F(Origins, RecipeInitReportsAllAtOnce) {
                " --set optimizer.learning_rate=0.001",
            {"taken.yaml: already exists; try another --output, or --force to overwrite it",
             "nope: no such model (expected a model folder or a config.json) at --model",
-            "none.jsonl: no such file at --data; try data.jsonl", unknown,
+            "none.jsonl: no such file at --data", unknown,
             "--set: the root folder (expected a folder of its own, got /) at output; try output: runs/NAME", rate,
             tokenizer});
   // The learning rate that would be chosen, and the layout.

@@ -67,7 +67,7 @@ TEST_F(ResumeErrors, ChangedSettingsOfTrainingAreSaid) {
   const std::string same = hawser(resumed("run", "")).err;
   EXPECT_EQ(same.find("training has changed"), std::string::npos) << same;
   const std::string err = hawser(resumed("run", set("train.steps", "3") + set("optimizer.learning_rate", "1e-5"))).err;
-  EXPECT_NE(err.find("hawser: training has changed: train.steps was 2 and is 3, optimizer.learning_rate was 0.0003 and "
+  EXPECT_NE(err.find("\ntraining has changed: train.steps was 2 and is 3, optimizer.learning_rate was 0.0003 and "
                      "is 1e-05\n"),
             std::string::npos)
       << err;

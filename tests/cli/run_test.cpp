@@ -149,6 +149,7 @@ TEST_F(Run, AnExportHasTheRequestedDType) {
     EXPECT_EQ(testing::json_of(folder_ / name / "config.json")["torch_dtype"], stored);
     EXPECT_NEAR(json("eval --model " + name + eval)["loss"].get<double>(), loss, tolerance * loss) << name;
   }
+  EXPECT_EQ(json("export run half --json --dtype fp16")["dtype"], "float16");
   rejected("export run out --dtype fp8", {"wrong value (expected bf16, float32 or float16, got fp8) at --dtype"});
 }
 

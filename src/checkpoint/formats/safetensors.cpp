@@ -109,11 +109,19 @@ std::optional<SafetensorsFolder> SafetensorsFolder::open(const std::string& path
     file = path + "/model.safetensors";
     if (!io::exists(file)) file = path + "/model.safetensors.index.json";
     if (!io::exists(file)) {
-      const auto hub = io::exists(path + "/pytorch_model.bin") ? std::nullopt : hub_name_of(path);
-      problems.add({.file = path,
-                    .what = "no weights in this folder",
-                    .expected = "model.safetensors or model.safetensors.index.json",
-                    .hint = hub ? download_command(*hub) : ""});
+      const bool pickled =
+          io::exists(path + "/pytorch_model.bin") || io::exists(path + "/pytorch_model.bin.index.json");
+      const auto hub = pickled ? std::nullopt : hub_name_of(path);
+      problems.add(
+          {.file = path,
+           .what = "no weights in this folder",
+           .expected = "model.safetensors or model.safetensors.index.json",
+           .got = pickled ? "pytorch_model.bin" : "",
+           .hint = pickled ? cat("python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('",
+                                 path, "', dtype='auto').save_pretrained('FOLDER')\", and that folder with the ",
+                                 "tokenizer's files")
+                   : hub   ? download_command(*hub)
+                           : ""});
       return std::nullopt;
     }
   }
