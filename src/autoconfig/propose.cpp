@@ -136,7 +136,10 @@ class Proposer {
     }
     if (!sample_.chat_template.empty() && recipe_.data.chat_template.empty()) {
       recipe_.data.chat_template = sample_.chat_template;
-      why("data.chat_template", "the tokenizer has none; this one uses its special tokens");
+      why("data.chat_template",
+          cat(sample_.drops_calls ? "the tokenizer's own does not write the tool calls of the data"
+                                  : "the tokenizer has none",
+              "; this one uses its special tokens"));
     } else if (sample_.conversations && recipe_.data.chat_template.empty()) {
       why("data.chat_template", "the tokenizer's own, for conversations");
     }

@@ -71,14 +71,17 @@ Beginning begin_of(const prepare::Source& source, bool whole_line, const prepare
   return out;
 }
 
-// The template that uses this tokenizer's special tokens; "" if none is known.
-std::string template_for(const text::Tokenizer& tokenizer) {
-  const std::vector<std::pair<const char*, const char*>> known = {{"<|im_start|>", "chatml"},
-                                                                  {"<|start_header_id|>", "llama-3"},
-                                                                  {"<start_of_turn>", "gemma"},
-                                                                  {"<|assistant|>", "phi-3"},
-                                                                  {"[INST]", "mistral-v3"}};
-  for (const auto& [token, name] : known) {
+// The template that uses this tokenizer's special tokens, and writes tool calls if `calls`; "" if none is known.
+std::string template_for(const text::Tokenizer& tokenizer, bool calls) {
+  using Known = std::vector<std::pair<const char*, const char*>>;
+  static const Known kPlain = {{"<|im_start|>", "chatml"},
+                               {"<|start_header_id|>", "llama-3"},
+                               {"<start_of_turn>", "gemma"},
+                               {"<|assistant|>", "phi-3"},
+                               {"[INST]", "mistral-v3"}};
+  static const Known kCalls = {
+      {"<|im_start|>", "chatml"}, {"<|start_header_id|>", "llama-3.1"}, {"[TOOL_CALLS]", "mistral-v3"}};
+  for (const auto& [token, name] : calls ? kCalls : kPlain) {
     if (tokenizer.id_of(token)) return name;
   }
   return "";
@@ -205,8 +208,7 @@ class Sampler {
       return std::int64_t(text::encode_framed(*tokenizer_, *line->text).size()) + 1;
     }
     (line->chat ? out_.conversations : out_.completions) = true;
-    if (!answers().encode(*line, place, problems_)) return 0;
-    return std::int64_t(line->ids.size());
+    return encode(*line, place) ? std::int64_t(line->ids.size()) : 0;
   }
 
   bool needs_tokenizer(const std::string& file) {
@@ -218,28 +220,60 @@ class Sampler {
     return true;
   }
 
-  // The tokenizer's template; else a known one that matches its tokens, which the recipe will set.
-  const prepare::AnswerEncoder& answers() {
-    if (answers_) return *answers_;
-    Problems without;
-    const auto open = [&](const std::string& name) {
-      return text::chat::open_chat_template(name, options_.tokenizer, options_.folder, "data.chat_template", without);
-    };
-    auto used = open(options_.chat_template);
-    if (!used && without.empty()) {
-      named_ = template_for(*tokenizer_);
-      if (!named_.empty()) used = open(named_);
+  // Where the template does not write the tool calls of a line, a known one replaces it from this line on.
+  bool encode(prepare::Line& line, const prepare::LinePlace& place) {
+    if (!answers_) open_template();
+    Problems found;
+    const prepare::Line given = line;
+    if (answers_->encode(line, place, found)) return true;
+    if (drops_calls(given)) {
+      if (const std::string name = template_for(*tokenizer_, true); !name.empty()) {
+        out_.drops_calls = named_.empty();
+        named_ = name;
+        Problems without;
+        use(open(name, without), without);
+        line = given;
+        return answers_->encode(line, place, problems_);
+      }
     }
-    answers_ = std::make_unique<prepare::AnswerEncoder>(*tokenizer_, used, without);
-    return *answers_;
+    problems_.add(found);
+    return false;
+  }
+
+  // Whether it has tool calls that the template leaves out, and the recipe does not name this template.
+  bool drops_calls(const prepare::Line& line) const {
+    if (!line.chat || !template_ || !options_.chat_template.empty()) return false;
+    const auto calls = [](const text::chat::Value& message) { return text::chat::has_calls(message.dict()); };
+    return std::ranges::any_of(line.chat->messages.list(), calls) && template_->used_for(*line.chat).drops_calls();
+  }
+
+  // The tokenizer's template; else a known one that matches its tokens, which the recipe will set.
+  void open_template() {
+    Problems without;
+    auto found = open(options_.chat_template, without);
+    if (!found && without.empty()) {
+      named_ = template_for(*tokenizer_, false);
+      if (!named_.empty()) found = open(named_, without);
+    }
+    use(found, without);
+  }
+
+  std::shared_ptr<const text::chat::ChatTemplate> open(const std::string& name, Problems& without) const {
+    return text::chat::open_chat_template(name, options_.tokenizer, options_.folder, "data.chat_template", without);
+  }
+
+  void use(std::shared_ptr<const text::chat::ChatTemplate> found, const Problems& without) {
+    template_ = std::move(found);
+    answers_ = std::make_unique<prepare::AnswerEncoder>(*tokenizer_, template_, without);
   }
 
   prepare::PrepareOptions options_;
   std::int64_t vocabulary_;
   Problems problems_;
   std::unique_ptr<text::Tokenizer> tokenizer_;
-  std::unique_ptr<prepare::AnswerEncoder> answers_;
-  std::string named_;  // template used in place of the tokenizer's
+  std::shared_ptr<const text::chat::ChatTemplate> template_;
+  std::unique_ptr<prepare::AnswerEncoder> answers_;  // by template_
+  std::string named_;                                // template used in place of the tokenizer's
   DataSample out_;
   double bytes_ = 0;  // of the sampled sources
   bool all_ = true;

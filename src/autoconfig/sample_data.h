@@ -15,7 +15,8 @@ struct DataSample {
   bool ids = false;            // lines of ids, or token files
   bool conversations = false;  // messages, or prompts and completions that are lists of messages
   bool completions = false;    // prompt and completion as text
-  std::string chat_template;   // template to set if conversations need one and the tokenizer has none; else ""
+  std::string chat_template;   // template to set if the tokenizer has none for these conversations; else ""
+  bool drops_calls = false;    // the tokenizer's own does not write their tool calls
 
   std::vector<std::int64_t> lengths;  // tokens of the sampled documents, sorted
   double documents = 0, tokens = 0;   // of all data; estimated unless `all`

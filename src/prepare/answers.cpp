@@ -71,14 +71,29 @@ std::string thoughts_of(const text::chat::Dict& message) {
   return text::chat::strip(thoughts->text(), nullptr, true, true).bytes;
 }
 
-// What of the conversation is nowhere in its rendered text: "messages[0] (system)"; "" if there is nothing. Some
-// templates leave out what they have no place for, and the model would not learn what the user gave. Thoughts before
-// the last question are left out on purpose by templates that write those after it.
-std::string not_written(const text::chat::ChatTemplate& used, const Line& line, const text::chat::Rendered& rendered) {
+// What of the conversation is nowhere in its rendered text: "messages[0] (system)".
+struct LeftOut {
+  std::string part;
+  bool calls = false;  // whether it is the tool calls of a message
+};
+
+LeftOut calls_of(std::size_t message) {
+  return {.part = cat("the tool calls of messages[", message, "]"), .calls = true};
+}
+
+// Some templates leave out what they have no place for, and the model would not learn what the user gave. Thoughts
+// before the last question are left out on purpose by templates that write those after it.
+std::optional<LeftOut> not_written(const text::chat::ChatTemplate& used, const Line& line,
+                                   const text::chat::Rendered& rendered) {
   const text::chat::List& messages = line.chat->messages.list();
   std::size_t question = 0;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     if (role_of(messages[i]) == "user") question = i;
+  }
+  // A system message may stand late, before the last question: the turns between do not begin behind it.
+  std::vector<std::size_t> later(messages.size() + 1, rendered.text.size());  // where contents from message i on begin
+  for (std::size_t i = messages.size(); i-- > 0;) {
+    later[i] = rendered.contents[i] ? std::min(later[i + 1], rendered.contents[i]->begin) : later[i + 1];
   }
   std::size_t before = 0;  // end of the contents so far
   for (std::size_t i = 0; i < messages.size(); ++i) {
@@ -87,21 +102,31 @@ std::string not_written(const text::chat::ChatTemplate& used, const Line& line, 
     const bool blank =
         !content || !content->is_text() || content->text().bytes.find_first_not_of(" \t\r\n") == std::string::npos;
     if (!blank && !rendered.has_content[i]) {
-      return cat(written ? "the content of " : "", "messages[", i, "] (", role_of(messages[i]), ")");
+      return LeftOut{cat(written ? "the content of " : "", "messages[", i, "] (", role_of(messages[i]), ")")};
     }
     const std::size_t end = written ? next_contents(rendered, i, *written) : before;
     const std::string_view turn = std::string_view(rendered.text).substr(before, end - std::min(before, end));
     for (const std::string& name : called_by(messages[i].dict())) {
-      if (turn.find(name) == turn.npos) return cat("the tool calls of messages[", i, "]");
+      if (turn.find(name) == turn.npos) return calls_of(i);
     }
     const bool trained = i >= line.asked && !(i < line.not_trained.size() && line.not_trained[i]);
     if (trained && (i > question || !used.writes_thoughts())) {
       const std::string thoughts = thoughts_of(messages[i].dict());
-      if (turn.find(thoughts) == turn.npos) return cat("the thoughts (reasoning_content) of messages[", i, "]");
+      if (turn.find(thoughts) == turn.npos) {
+        return LeftOut{cat("the thoughts (reasoning_content) of messages[", i, "]")};
+      }
     }
-    if (written) before = std::max(before, written->end);
+    if (written && written->end <= later[i + 1]) before = std::max(before, written->end);
   }
-  return "";
+  return std::nullopt;
+}
+
+// The tool calls that a template leaves out, whatever else it rejects; nullopt if it writes them, or there are none.
+std::optional<LeftOut> dropped_calls(const text::chat::ChatTemplate& used, const text::chat::List& messages) {
+  const auto calls = [](const text::chat::Value& message) { return text::chat::has_calls(message.dict()); };
+  const auto first = std::ranges::find_if(messages, calls);
+  if (first == messages.end() || !used.drops_calls()) return std::nullopt;
+  return calls_of(static_cast<std::size_t>(first - messages.begin()));
 }
 
 // Corrects the keys that nothing reads: those that the template's source names are read, and parts of the conversation
@@ -193,19 +218,23 @@ bool AnswerEncoder::encode_chat(const text::chat::ChatTemplate& used, Line& line
                   .at = place.at()});
     return false;
   }
+  const auto reject_left_out = [&](const LeftOut& left_out) {
+    return reject(cat("the chat template does not write ", left_out.part),
+                  left_out.calls
+                      ? cat("a data.chat_template that writes them: ", text::chat::named_templates_with_tools())
+                      : "conversations without it, or another data.chat_template");
+  };
   note_unread(used.source(), line);
   line.chat->time = time_;
   try {
     const text::chat::Rendered rendered = used.render(*line.chat);
-    if (const std::string left_out = not_written(used, line, rendered); !left_out.empty()) {
-      return reject(cat("the chat template does not write ", left_out),
-                    "conversations without it, or another data.chat_template");
-    }
+    if (const auto left_out = not_written(used, line, rendered)) return reject_left_out(*left_out);
     tokenizer_.encode_conversation(rendered.text, line.ids);
     const TokenPlaces places(rendered.text, line.ids, tokenizer_, true);
     line.labels = labels_of(line.ids, answers_of(used, rendered, line, places), places);
     line.asked_time = rendered.asked_time;
   } catch (const text::chat::TemplateError& error) {
+    if (const auto left_out = dropped_calls(used, line.chat->messages.list())) return reject_left_out(*left_out);
     return reject(cat("chat template ", used.file(),
                       error.line > 0 ? cat(", line ", error.line, ": ") : std::string(": "), error.what()));
   }

@@ -175,12 +175,28 @@ TEST(Answers, OfToolCallsEndWithASpecialTokenOrTheEosText) {
       << learned_with("llama-3.1.jinja");
 }
 
+// The message names the templates that write calls, also where the template fails on the content null of a call.
 TEST(Answers, RejectToolCallsThatTheTemplateLeavesOut) {
-  const Learned chatml(kQuickstart, "chatml");
-  EXPECT_EQ(chatml(R"({"messages": [{"role": "user", "content": "get"}, {"role": "assistant", "content": "",
-                "tool_calls": [{"type": "function", "function": {"name": "get", "arguments": {}}}]}]})"),
-            "f: the chat template does not write the tool calls of messages[1] at line 7; try conversations without "
-            "it, or another data.chat_template");
+  const auto line = [](const std::string& content, const std::string& more = "") {
+    return R"({"messages": [{"role": "user", "content": "get"}, {"role": "assistant", "content": )" + content +
+           R"(, "tool_calls": [{"type": "function", "function": {"name": "get", "arguments": {}}}]})" + more + "]}";
+  };
+  const std::string left_out =
+      "f: the chat template does not write the tool calls of messages[1] at line 7; try a data.chat_template that "
+      "writes them: chatml, qwen-2.5, qwen-3, llama-3.1, mistral-v3";
+  const Learned smollm2(kQuickstart, "smollm2");
+  EXPECT_EQ(smollm2(line(R"("")")), left_out);
+  EXPECT_EQ(smollm2(line("null")), left_out);
+  const TemporaryFolder folder;
+  const std::string adds = folder.write("t.jinja", "{% for m in messages %}{{ m.role + m.content }}{% endfor %}");
+  EXPECT_EQ(Learned(kQuickstart, adds)(line("null")), left_out);
+  // A template that writes calls fails for another reason, and says that.
+  const std::string writes =
+      folder.write("calls.jinja",
+                   "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.name }}{% endfor %}"
+                   "{% if m.role == 'tool' %}{{ raise_exception('no results') }}{% endif %}{% endfor %}");
+  const std::string rejected = Learned(kQuickstart, writes)(line("null", R"(, {"role": "tool", "content": "r"})"));
+  EXPECT_NE(rejected.find("no results at line 7"), std::string::npos) << rejected;
 }
 
 TEST(Answers, OfAPromptAreTheCompletionAndTheEndOfText) {

@@ -2,6 +2,7 @@
 #include "base/cat.h"
 #include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
+#include "prepare/testing/bytes_tokenizer.h"
 
 namespace hawser {
 namespace recipe_test {
@@ -362,6 +363,53 @@ TEST_F(RecipeInit, SetsUpConversationsTextAndTokens) {
   goes("plan recipe.yaml");
   write("one.txt", std::string(2000, 'x'));
   EXPECT_EQ(init("--model mine --data one.txt")["data"]["validation_fraction"], 0.0);
+}
+
+// Where the data have tool calls and the tokenizer's template leaves them out, the recipe has a built-in template.
+TEST_F(RecipeInit, SetsATemplateThatWritesToolCalls) {
+  nlohmann::json config = testing::json_of(testing::tiny("gqa") / "config.json");
+  config["vocab_size"] = 300;
+  write("mine/config.json", config.dump());
+  const auto tokenizer = [&](const std::string& token, const nlohmann::json& chat_template) {
+    write("mine/tokenizer.json", prepare::tokenizer_of_bytes({token, "<|im_end|>", "<|eot_id|>"}));
+    write("mine/tokenizer_config.json", nlohmann::json{{"chat_template", chat_template}}.dump());
+  };
+  const nlohmann::json call = {{"function", {{"name", "look"}, {"arguments", {{"up", "it"}}}}}};
+  const nlohmann::json messages = {{{"role", "user"}, {"content", "Where?"}},
+                                   {{"role", "assistant"}, {"content", nullptr}, {"tool_calls", {call}}},
+                                   {{"role", "tool"}, {"content", "There."}},
+                                   {{"role", "assistant"}, {"content", "It is there."}}};
+  write("calls.jsonl", chats(20) + nlohmann::json{{"messages", messages}}.dump() + "\n" + chats(20));
+  write("chats.jsonl", chats(40));
+  const std::string all = "--model mine/config.json --set data.tokenizer=mine/tokenizer.json --set train.steps=2 ";
+  const nlohmann::json own = "{% for m in messages %}{{ '<|im_start|>' + m.content + '<|im_end|>' }}{% endfor %}";
+
+  tokenizer("<|im_start|>", own);
+  EXPECT_EQ(init(all + "--data calls.jsonl")["data"]["chat_template"], "chatml");
+  EXPECT_NE(text().find("# why: the tokenizer's own does not write the tool calls of the data; this one uses its "
+                        "special tokens"),
+            std::string::npos)
+      << text();
+  goes("prepare recipe.yaml");
+  EXPECT_TRUE(init(all + "--data chats.jsonl")["data"]["chat_template"].is_null()) << "there are no calls";
+  // A template that the user sets is not replaced.
+  const testing::Ran set = hawser("recipe init --data calls.jsonl --set data.chat_template=smollm2 " + all);
+  EXPECT_EQ(set.code, 2);
+  EXPECT_NE(set.err.find("the chat template does not write the tool calls of messages[1] at line 21; try a "
+                         "data.chat_template that writes them: chatml, "),
+            std::string::npos)
+      << set.err;
+
+  // No template of its own: of those with the tokenizer's tokens, the one that writes calls.
+  tokenizer("<|start_header_id|>", nullptr);
+  EXPECT_EQ(init(all + "--data calls.jsonl")["data"]["chat_template"], "llama-3.1");
+  EXPECT_NE(text().find("# why: the tokenizer has none; this one uses its special tokens"), std::string::npos)
+      << text();
+  EXPECT_EQ(init(all + "--data chats.jsonl")["data"]["chat_template"], "llama-3");
+
+  // No known token: the error stays.
+  tokenizer("<a>", own);
+  EXPECT_EQ(hawser("recipe init --data calls.jsonl " + all).code, 2);
 }
 
 TEST_F(RecipeInit, NamesTheOutputAfterTheRun) {

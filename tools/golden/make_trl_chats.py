@@ -99,16 +99,22 @@ def fnv1a(text):
     return f"{value:016x}"
 
 
-def render(template, messages, tools, prompt=False, mask=False):
+def render(template, messages, tools, prompt=False, mask=False, tokens=TOKENS):
     """Text and ranges that it marks as generated; None for what the template rejects."""
     messages = [{key: value for key, value in one.items() if value is not None} for one in messages]
     try:
         texts, marked = render_jinja_template(
             conversations=[messages], tools=tools, chat_template=template, add_generation_prompt=prompt,
-            return_assistant_tokens_mask=mask, **TOKENS)
+            return_assistant_tokens_mask=mask, **tokens)
     except Exception:  # raise_exception, or an operation that fails for these values
         return None
     return texts[0], marked[0] if marked else []
+
+
+def content_of(message):
+    """The content as text; an object, which a tool may return, as JSON."""
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 
 class Places:
@@ -119,14 +125,17 @@ class Places:
         for message in messages:
             spans = []
             names = [one["function"]["name"] for one in message.get("tool_calls") or []]
-            texts = [message.get("content"), message.get("reasoning_content")]
+            texts = [content_of(message), message.get("reasoning_content")]
             for one in message.get("tool_calls") or []:
-                texts += [value for value in one["function"]["arguments"].values() if isinstance(value, str)]
+                given = one["function"]["arguments"]
+                given = json.loads(given) if isinstance(given, str) else given
+                texts += [value for value in given.values() if isinstance(value, str)]
             for one, again in [(one, False) for one in texts] + [(one, True) for one in names]:
                 one = (one or "").strip()
                 found = text.find(one, end) if one else -1
                 if found < 0 and one and not again:
-                    found = text.find(json.dumps(one)[1:-1])
+                    one = json.dumps(one, ensure_ascii=False)[1:-1]
+                    found = text.find(one)
                 if found >= 0:
                     spans.append((found, found + len(one)))
             if message["role"] == "tool":  # a template may write its name first
@@ -143,13 +152,13 @@ def common(a, b):
     return len(os.path.commonprefix([a, b]))
 
 
-def by_rule(template, conversation, text):
+def by_rule(template, conversation, text, special=SPECIAL, tokens=TOKENS):
     messages, tools = conversation["messages"], conversation.get("tools")
     places, ranges = Places(text, messages), []
     for i, message in enumerate(messages):
         if message["role"] != "assistant" or places.spans[i] is None:
             continue
-        given = render(template, messages[:i], tools, prompt=True)
+        given = render(template, messages[:i], tools, prompt=True, tokens=tokens)
         if given is None:
             return None
         given, start = given[0], places.end(i)
@@ -157,7 +166,7 @@ def by_rule(template, conversation, text):
         end = places.spans[i][1]
         later = [span[0] for span in places.spans[i + 1:] if span and span[0] >= end]
         until = min(later) if later else len(text)
-        here = [(one.group(), end + one.end()) for one in SPECIAL.finditer(text[end:until])]
+        here = [(one.group(), end + one.end()) for one in special.finditer(text[end:until])]
         if not here and message.get("tool_calls"):
             return None  # the end of the call is not known
         if any(span and places.spans[i][0] <= span[0] and span[1] <= places.spans[i][1] for span in places.spans[i + 1:]):
@@ -165,13 +174,13 @@ def by_rule(template, conversation, text):
         if here and until == len(text):
             end = here[-1][1]
         elif here:
-            alone = render(template, messages[:i + 1], tools)[0]
-            own = SPECIAL.findall(alone[Places(alone, messages[:i + 1]).end(i + 1):])
+            alone = render(template, messages[:i + 1], tools, tokens=tokens)[0]
+            own = special.findall(alone[Places(alone, messages[:i + 1]).end(i + 1):])
             same = common([one for one, _ in here], own)
-            prompt = SPECIAL.findall(given[Places(given, messages[:i]).end(i):])
-            opening = render(template, [user("x")], None, prompt=True)
-            opening = opening[0][len(render(template, [user("x")], None)[0]):] if opening else ""
-            first = (SPECIAL.findall(opening) or [None])[0]
+            prompt = special.findall(given[Places(given, messages[:i]).end(i):])
+            opening = render(template, [user("x")], None, prompt=True, tokens=tokens)
+            opening = opening[0][len(render(template, [user("x")], None, tokens=tokens)[0]):] if opening else ""
+            first = (special.findall(opening) or [None])[0]
             names = [one for one, _ in here]
             if same:
                 end = here[same - 1][1]
@@ -183,19 +192,19 @@ def by_rule(template, conversation, text):
     return ranges
 
 
-def dropped(template, conversation, text):
+def dropped(template, conversation, text, tokens=TOKENS):
     """Whether the template leaves out a content, a call or the thoughts of the last answer."""
     messages = conversation["messages"]
     places = Places(text, messages)
     question = max(i for i, one in enumerate(messages) if one["role"] == "user")
-    thinks = render(template, [user("x"), assistant("y", reasoning_content="a thought")], None)
+    thinks = render(template, [user("x"), assistant("y", reasoning_content="a thought")], None, tokens=tokens)
     writes_thoughts = bool(thinks) and "a thought" in thinks[0]
     for i, message in enumerate(messages):
         before, after = places.end(i), len(text)
         later = [span[0] for span in places.spans[i + 1:] if span]
         turn = text[before:min(later) if later else after]
-        content = (message.get("content") or "").strip()
-        if content and content not in text and json.dumps(content)[1:-1] not in text:
+        content = content_of(message).strip()
+        if content and content not in text and json.dumps(content, ensure_ascii=False)[1:-1] not in text:
             return True
         if any(one["function"]["name"] not in turn for one in message.get("tool_calls") or []):
             return True

@@ -64,6 +64,8 @@ void ChatTemplate::probe() {
   const Value result = dict({{"role", "tool"}, {"name", "probe"}, {"tool_call_id", "abcdefgh1"}, {"content", m}});
   const bool objects = writes({user("x"), call(n), result}, "{\"m\": 2}");
   readable_ = {.parts = parts, .objects = objects, .text_of_arguments = text_of_arguments};
+  const std::string called = text_of({user("x"), call(n)});
+  drops_calls_ = !called.empty() && called.find("probe") == std::string::npos;
 
   const Value thoughts =
       dict({{"role", "assistant"}, {"content", "y"}, {"thinking", "a thought"}, {"reasoning_content", "a thought"}});

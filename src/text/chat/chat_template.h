@@ -83,6 +83,9 @@ class ChatTemplate {
   // Whether the template writes the thoughts of an answer after the last question.
   bool writes_thoughts() const { return writes_thoughts_; }
 
+  // Whether the template accepts an answer with a tool call, and leaves the call out.
+  bool drops_calls() const { return drops_calls_; }
+
   // The variable `eos_token`; "" if it is not defined.
   std::string eos_token() const;
 
@@ -102,6 +105,7 @@ class ChatTemplate {
   std::uint64_t fingerprint_ = 0;
   bool has_generations_ = false;
   bool writes_thoughts_ = false;
+  bool drops_calls_ = false;
   Readable readable_;
   std::optional<ToolUse> tool_use_;
   std::shared_ptr<const ChatTemplate> with_tools_;  // of tool_use_; null: none, or it is rejected
@@ -111,10 +115,12 @@ class ChatTemplate {
 // A built-in template (`chatml`, `llama-3`, ...): the format that the models of its name were trained on.
 struct NamedTemplate {
   const char* name;
-  const char* source;
+  std::string source;
   std::map<std::string, std::string> tokens;  // defaults; the tokenizer's own tokens override them
+  bool tools = false;                         // whether it writes tools, their calls and results
 };
 const std::vector<NamedTemplate>& named_templates();
+std::string named_templates_with_tools();  // "chatml, qwen-2.5, ..."
 bool is_named(const std::string& name);
 
 // Opens the template that a recipe selects. `wanted` is a built-in name, a .jinja file, a tokenizer_config.json, or a

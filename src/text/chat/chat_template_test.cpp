@@ -79,8 +79,17 @@ TEST(ChatTemplate, BuiltInTemplatesMatchThoseOfTheModels) {
     const auto named = open_chat_template(of["named"], "", "", "data.chat_template", problems);
     ASSERT_TRUE(named) << problems.lines();
     texts += check(*named, "plain", of["plain"], "built-in " + name);
+    if (of.contains("tools")) texts += check(*named, "tools", of["tools"], "built-in " + name);
   }
-  EXPECT_GT(texts, 400);
+  EXPECT_GT(texts, 480);
+}
+
+// What a template says about tools is what it does.
+TEST(ChatTemplate, BuiltInTemplatesWithToolsWriteCalls) {
+  for (const NamedTemplate& one : named_templates()) {
+    EXPECT_EQ(ChatTemplate(one.source, one.tokens, one.name).drops_calls(), !one.tools) << one.name;
+  }
+  EXPECT_EQ(named_templates_with_tools(), "chatml, qwen-2.5, qwen-3, llama-3.1, mistral-v3");
 }
 
 // Published templates, which scripts/fetch-inputs downloads.
@@ -309,12 +318,14 @@ TEST(ChatTemplate, WritesNoContentAsPythonPrintsIt) {
               "rejected: messages[0].content[1]: a part of type image; the template takes text only");
     EXPECT_EQ(contents_of(named.name, answered("null")),
               "rejected: messages[1].content is null; without tool calls it must be text");
-    // An answer that is a tool call: no built-in template writes it.
-    const std::string call = R"(, "tool_calls": [{"function": {"name": "f", "arguments": {}}}])";
+    // An answer that is a tool call, which some built-in templates write.
+    const std::string call =
+        R"(, "tool_calls": [{"id": "abcdefgh1", "function": {"name": "f", "arguments": {"x": "y"}}}])";
     const std::string text = contents_of(named.name, answered("null", call));
-    EXPECT_TRUE(text.starts_with("rejected: ") || text.find("None") == text.npos) << named.name << ": " << text;
+    if (named.tools) EXPECT_EQ(text.find("None"), text.npos) << named.name << ": " << text;
+    EXPECT_EQ(text.find(R"({"x": "y"})") != text.npos, named.tools) << named.name << ": " << text;
   }
-  EXPECT_EQ(contents_of("chatml", answered("null", R"(, "tool_calls": [{"function": {"name": "f"}}])")),
+  EXPECT_EQ(contents_of("smollm2", answered("null", R"(, "tool_calls": [{"function": {"name": "f"}}])")),
             "rejected: the content of a message is null, and the template takes text only");
   // A template that reads parts gets them as they are, and may reject what it does not know.
   const std::string reads =
