@@ -21,6 +21,7 @@ namespace hawser::cli {
 // Options that all commands share.
 struct CommonOptions {
   int ranks = 0;                       // 0: not given
+  std::vector<int> rank_counts;        // of plan's --ranks 8,16; empty: one number, or none
   std::vector<std::string> overrides;  // "KEY=VALUE"
   std::optional<Bytes> memory;
   std::optional<DeviceChoice> device;
@@ -46,7 +47,10 @@ struct PrepareOptions {
 struct PlanOptions {
   CommonOptions common;
   std::string recipe;
-  std::string target;  // name in targets/; "": this machine
+  std::string target;           // name in targets/; "": this machine
+  std::string model;            // in place of a recipe
+  std::optional<double> price;  // of a rank for an hour
+  bool alternatives = false;    // compare what the recipe could say instead
 };
 
 struct EvalOptions {

@@ -27,6 +27,7 @@ struct CommandText {
   const char* what;                   // one line for the list of commands; further lines only in its own help
   std::vector<std::string> examples;  // complete command lines
   const char* json = "print the result as one JSON object";  // what --json does
+  bool several_ranks = false;                                // --ranks takes a list
 };
 
 // A subcommand with its --help and the common options.

@@ -1,18 +1,22 @@
 // hawser plan: memory, FLOPs and communication of a recipe, without running it.
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <optional>
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "base/text.h"
 #include "cli/command_support.h"
 #include "cli/commands.h"
 #include "cli/doing.h"
 #include "cli/exit.h"
 #include "cli/line.h"
+#include "cli/model_name.h"
 #include "device/device.h"
 #include "engine/model_changes.h"
 #include "models/families.h"
+#include "plan/comparison.h"
 #include "plan/disk.h"
 #include "plan/report.h"
 #include "plan/target.h"
@@ -52,8 +56,16 @@ std::string lacks_for_fit(const Recipe& recipe) {
   return out;
 }
 
-// Plans the recipe for `world` ranks and prints the plan; returns 4 if it does not fit. `problems`: those found before.
-int plan_here(const Recipe& recipe, int world, const PlanOptions& options, Problems problems) {
+// A recipe with its model, on a target.
+struct Subject {
+  Recipe recipe;
+  plan::Target target;
+  models::ModelDescription description;
+  std::shared_ptr<const models::Model> model;
+};
+
+// Reads the model and the target; throws with the problems found before.
+Subject read_subject(const Recipe& recipe, const PlanOptions& options, Problems problems) {
   const std::optional<plan::Target> read = read_target(target_of(recipe, options), problems);
   if (read) check_target_device(recipe, *read, problems);
   const std::string& named = recipe.model.path.empty() ? recipe.model.config : recipe.model.path;
@@ -67,41 +79,124 @@ int plan_here(const Recipe& recipe, int world, const PlanOptions& options, Probl
   const engine::ModelChanges changes = engine::changes_of(recipe);
   if (!description.blocks.empty()) changes.describe(description, problems);  // else there are problems already
   problems.throw_if_any();
-  const plan::Target& target = *read;
-  const std::string beyond = models::beyond_positions(description, recipe.data.sequence_length);
-  if (!beyond.empty()) print("warning: ", beyond);
-  const models::Model model(description, changes.spec_of);
-  const std::string high = high_learning_rate(recipe);
-  if (!high.empty()) print("warning: ", high);
-  const std::string experts = engine::experts_without_adapter(recipe, model);
+  const auto model = std::make_shared<const models::Model>(description, changes.spec_of);
+  return {.recipe = recipe, .target = *read, .description = std::move(description), .model = model};
+}
+
+void print_notes(const Subject& subject) {
+  const auto warn = [](const std::string& text) {
+    if (!text.empty()) print("warning: ", text);
+  };
+  warn(models::beyond_positions(subject.description, subject.recipe.data.sequence_length));
+  warn(high_learning_rate(subject.recipe));
+  const std::string experts = engine::experts_without_adapter(subject.recipe, *subject.model);
   if (!experts.empty()) print("", experts);
-  const std::string useless = engine::useless_fp8(recipe, model);
-  if (!useless.empty()) print("warning: ", useless);
-  const plan::Machine machine = plan::planning_machine(target, world);
-  const plan::Forecaster forecaster(recipe, model, world, target, machine, threads_of_a_rank(recipe, machine, world));
-  plan::PlanFacts facts;
-  if (recipe.train.steps > 0) facts.steps = recipe.train.steps;
+  warn(engine::useless_fp8(subject.recipe, *subject.model));
+}
+
+plan::Forecaster forecaster_of(const Subject& subject, int world) {
+  const plan::Machine machine = plan::planning_machine(subject.target, world);
+  return {subject.recipe, *subject.model, world,
+          subject.target, machine,        threads_of_a_rank(subject.recipe, machine, world)};
+}
+
+std::optional<std::int64_t> steps_of(const Recipe& recipe) {
+  return recipe.train.steps > 0 ? std::optional(recipe.train.steps) : std::nullopt;
+}
+
+plan::Compared compared(std::string what, const Subject& subject, int world, std::optional<double> price) {
+  plan::Compared row{.what = std::move(what), .forecast = forecaster_of(subject, world).forecast(), .cost = {}};
+  const std::int64_t tokens = subject.recipe.train.global_batch_size * subject.recipe.data.sequence_length;
+  row.cost = plan::cost_of_run(*row.forecast, subject.target, tokens, steps_of(subject.recipe), price);
+  return row;
+}
+
+// What the recipe could say instead, one key at a time.
+std::vector<std::string> changes_to_try(const Recipe& recipe, const plan::Target& target, int world) {
+  std::vector<std::string> out;
+  if (target.gemm_fp8 > 0 && recipe.precision.compute != ComputePrecision::fp8) out.push_back("precision.compute=fp8");
+  for (const char* policy : {"none", "selective", "gate_up", "qkv", "projections", "full", "auto"}) {
+    if (checkpointing_text(recipe.memory) != policy) out.push_back(cat("memory.activation_checkpointing=", policy));
+  }
+  out.push_back(cat("train.micro_batch_size=", 2 * recipe.train.micro_batch_size));
+  if (recipe.train.micro_batch_size > 1)
+    out.push_back(cat("train.micro_batch_size=", recipe.train.micro_batch_size / 2));
+  if (world > 1) {
+    const int context = recipe.parallel.context_parallel_degree, shard = recipe.parallel.hybrid_shard_degree;
+    out.push_back(cat("parallel.context_parallel_degree=", 2 * context));
+    if (context > 1) out.push_back(cat("parallel.context_parallel_degree=", context / 2));
+    if (shard != 0 && shard != world) out.push_back("parallel.hybrid_shard_degree=0");
+    if (world > 8 && shard != 8) out.push_back("parallel.hybrid_shard_degree=8");
+    const bool local = recipe.parallel.gradient_accumulation == GradientAccumulation::local;
+    out.push_back(cat("parallel.gradient_accumulation=", local ? "sharded" : "local"));
+  }
+  return out;
+}
+
+// The plan as it is, and what each change gives, fastest first; changes that no run can have are left out.
+std::vector<plan::Compared> alternatives_of(const Subject& subject, int world, const PlanOptions& options) {
+  std::vector<plan::Compared> rows;
+  for (const std::string& change : changes_to_try(subject.recipe, subject.target, world)) {
+    try {
+      const Recipe recipe = override_recipe(subject.recipe, {change});
+      Problems problems;
+      check_layout(recipe, world, problems);
+      if (!problems.empty()) continue;
+      const Doing doing("planning --set " + change);
+      rows.push_back(compared("--set " + change, read_subject(recipe, options, {}), world, options.price));
+    } catch (const UserError&) {
+      continue;  // the model or the target does not support it
+    }
+  }
+  std::ranges::stable_sort(rows, [](const plan::Compared& a, const plan::Compared& b) {
+    const auto speed = [](const plan::Compared& row) {
+      return row.forecast->fits() ? row.forecast->tokens_per_second : 0.0;
+    };
+    return speed(a) > speed(b);
+  });
+  rows.insert(rows.begin(), compared("as it is", subject, world, options.price));
+  return rows;
+}
+
+// The data may be on another machine: a plan needs its size at most.
+void warn_of_missing_data(const Recipe& recipe) {
+  Problems missing;
+  prepare::find_sources(recipe.data.train, recipe.folder, "data.train", missing);
+  prepare::find_sources(recipe.data.validation, recipe.folder, "data.validation", missing, prepare::Split::validation);
+  if (!missing.empty()) print("warning: ", with_origins(recipe, missing).lines());
+}
+
+// Plans for `world` ranks and prints the plan; returns 4 if it does not fit.
+int plan_one(const Subject& subject, int world, const PlanOptions& options) {
+  const auto& [recipe, target, description, model] = subject;
+  const plan::Forecaster forecaster = forecaster_of(subject, world);
+  plan::PlanFacts facts{.steps = steps_of(recipe), .price = options.price};
   const plan::Forecast forecast = [&] {
     const Doing doing("planning");
     plan::Forecast out = forecaster.forecast();
     if (!out.fits()) facts.alternatives = forecaster.alternatives();
     return out;
   }();
-  facts.disk = plan::disk_use(recipe, model, forecast.layout, facts.steps, forecast.seconds);
+  facts.disk = plan::disk_use(recipe, *model, forecast.layout, facts.steps, forecast.seconds);
   const bool here = target.is_this_cpu() || (target.cuda && cuda_info().devices > 0);
   if (here && !recipe.output.empty()) facts.free_disk = plan::free_disk(resolve_path(recipe, recipe.output));
+  const std::vector<plan::Compared> others =
+      options.alternatives ? alternatives_of(subject, world, options) : std::vector<plan::Compared>();
   if (options.common.json) {
-    std::puts(plan::plan_json(recipe, model, target, forecast, facts).c_str());
+    std::puts(options.alternatives ? plan::comparison_json("with", others).c_str()
+                                   : plan::plan_json(recipe, *model, target, forecast, facts).c_str());
   } else {
-    std::fputs(printable(plan::plan_text(recipe, model, target, forecast, facts), Newlines::keep).c_str(), stdout);
+    std::string text = plan::plan_text(recipe, *model, target, forecast, facts);
+    if (options.alternatives) {
+      text += "\ninstead of what the recipe says\n" + plan::comparison_text("with", others, target);
+    }
+    std::fputs(printable(text, Newlines::keep).c_str(), stdout);
   }
-  // The data may be on another machine: a plan needs its size at most.
-  Problems missing;
-  prepare::find_sources(recipe.data.train, recipe.folder, "data.train", missing);
-  prepare::find_sources(recipe.data.validation, recipe.folder, "data.validation", missing, prepare::Split::validation);
-  if (!missing.empty()) print("warning: ", with_origins(recipe, missing).lines());
+  if (options.model.empty()) warn_of_missing_data(recipe);
   const std::string lacks = lacks_for_fit(recipe);
-  if (!lacks.empty()) print("", cat("`hawser fit` needs keys that this recipe lacks: ", lacks));
+  if (!lacks.empty() && options.model.empty()) {
+    print("", cat("`hawser fit` needs keys that this recipe lacks: ", lacks));
+  }
   if (facts.free_disk && facts.disk.total() > *facts.free_disk) {
     print("warning: ", cat("the run takes up to ", format_bytes(Bytes(facts.disk.total())), " of disk, and ",
                            format_bytes(Bytes(*facts.free_disk)), " are free for ", recipe.output, "; try ",
@@ -111,14 +206,82 @@ int plan_here(const Recipe& recipe, int world, const PlanOptions& options, Probl
   return 0;
 }
 
+// A table of numbers of ranks; returns 4 if none fits.
+int plan_several(const Subject& subject, const PlanOptions& options) {
+  std::vector<plan::Compared> rows;
+  bool fits = false;
+  for (const int world : options.common.rank_counts) {
+    Problems problems;
+    check_layout(subject.recipe, world, problems);
+    if (!problems.empty()) {
+      rows.push_back({.what = cat(world), .forecast = {}, .cost = {}, .problem = first_line(problems.lines())});
+      continue;
+    }
+    const Doing doing(cat("planning ", world, " ranks"));
+    rows.push_back(compared(cat(world), subject, world, options.price));
+    fits = fits || rows.back().forecast->fits();
+  }
+  if (options.common.json) {
+    std::puts(plan::comparison_json("ranks", rows).c_str());
+  } else {
+    const Recipe& recipe = subject.recipe;
+    const std::string name = recipe.name.empty() ? "plan" : recipe.name;
+    const std::string text = cat(name, ": ", plural(recipe.train.global_batch_size, "sequence"), " of ",
+                                 recipe.data.sequence_length, " tokens per step; ranks of ", subject.target.name, " (",
+                                 subject.target.about, ")\n\n", plan::comparison_text("ranks", rows, subject.target));
+    std::fputs(printable(text, Newlines::keep).c_str(), stdout);
+  }
+  if (!fits) throw Error(ExitCode::does_not_fit, "the recipe fits on none of these numbers of ranks");
+  return 0;
+}
+
+// A recipe for --model; `assumed`: the values of what the plan needs and --set does not say.
+Recipe recipe_of_model(const PlanOptions& options, std::string& assumed, Problems& problems) {
+  Recipe base;
+  const bool config = options.model.ends_with(".json");
+  (config ? base.model.config : base.model.path) = find_model(options.model);
+  Recipe recipe = recipe_without_file(base, options.common, /*runs=*/false, /*keep_relative=*/false, problems);
+  if (recipe.name.empty()) recipe.name = options.model;
+  const auto assume = [&](const char* key, const std::string& value) {
+    assumed += cat(assumed.empty() ? "" : ", ", key, "=", value);
+  };
+  if (recipe.data.sequence_length == 0 && !recipe.rejected.contains("data.sequence_length")) {
+    recipe.data.sequence_length = 4096;
+    assume("data.sequence_length", "4096");
+  }
+  if (!recipe.places.contains("train.global_batch_size")) {
+    const std::vector<int>& counts = options.common.rank_counts;
+    const int most = counts.empty() ? default_ranks(recipe, recipe.run.device) : *std::ranges::max_element(counts);
+    const int data_ranks = std::max(1, most / std::max(1, recipe.parallel.context_parallel_degree));
+    recipe.train.global_batch_size = data_ranks * recipe.train.micro_batch_size;
+    assume("train.global_batch_size", cat(recipe.train.global_batch_size));
+  }
+  if (!recipe.places.contains("memory.activation_checkpointing")) {
+    recipe.memory.activation_checkpointing = Checkpointing::automatic;
+    assume("memory.activation_checkpointing", "auto");
+  }
+  return recipe;
+}
+
 }  // namespace
 
 int plan(const PlanOptions& options) {
   Problems problems;
-  const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::plan, problems);
-  const int world = default_ranks(recipe, recipe.run.device);  // any number: nothing is started
-  check_layout(recipe, world, problems);
-  return plan_here(recipe, world, options, std::move(problems));
+  std::string assumed;
+  const Recipe recipe = options.model.empty() ? read_recipe_for(options.recipe, options.common, Purpose::plan, problems)
+                                              : recipe_of_model(options, assumed, problems);
+  const bool several = !options.common.rank_counts.empty();
+  const int world = several ? 1 : default_ranks(recipe, recipe.run.device);  // any number: nothing is started
+  if (!several) check_layout(recipe, world, problems);
+  if (several && options.alternatives) {
+    problems.add({.what = "--alternatives is for one number of ranks",
+                  .got = cat(options.common.rank_counts.size()),
+                  .at = "--ranks"});
+  }
+  const Subject subject = read_subject(recipe, options, std::move(problems));
+  if (!assumed.empty()) print("", "without a recipe, a plan for " + assumed);
+  print_notes(subject);
+  return several ? plan_several(subject, options) : plan_one(subject, world, options);
 }
 
 void add_plan(CLI::App& app, const Commands& commands, Chosen& chosen) {
@@ -128,15 +291,28 @@ void add_plan(CLI::App& app, const Commands& commands, Chosen& chosen) {
       {.name = "plan",
        .what = "predict memory, FLOPs and communication of a recipe, and whether it fits",
        .examples = {"hawser plan recipe.yaml --ranks 8 --memory 80GB",
-                    "hawser plan recipe.yaml --ranks 1024 --target h200 --set data.sequence_length=131072"}},
+                    "hawser plan recipe.yaml --ranks 1024 --target h200 --set data.sequence_length=128K",
+                    "hawser plan recipe.yaml --ranks 8,16,32 --target h100 --price 2.50",
+                    "hawser plan --model llama/config.json --ranks 8 --target h200 --set data.sequence_length=32K"},
+       .several_ranks = true},
       options->common);
   add_positional(*command, "RECIPE", options->recipe, "YAML recipe; `hawser recipe init` writes one");
+  add_text(*command, "--model", "PATH", options->model,
+           "a config.json, a model folder or ORG/NAME, instead of a recipe; --set gives keys");
   add_text(
       *command, "--target", "NAME", options->target,
       "h100, h200, cpu, or a file like targets/h200.yaml; default: this machine's GPU if the device is cuda, else cpu");
   set_completions(*command, "--target", plan::shipped_targets());
+  add_parsed(*command, options->common, "--price", "PRICE",
+             "price of a rank (a GPU) for an hour: prints that of the run",
+             [options](const std::string& value) { options->price = real_number("--price", value, 0, 1e6); });
+  add_switch(*command, "--alternatives", options->alternatives,
+             "also plan what the recipe could say instead, FP8 among it, and compare");
   on_chosen(*command, [options, &commands, &chosen] {
-    need(options->common, {{options->recipe, "RECIPE"}}, "plan");
+    if (options->model.empty()) need(options->common, {{options->recipe, "RECIPE"}}, "plan");
+    if (!options->model.empty() && !options->recipe.empty()) {
+      options->common.problems.add({.what = "both a recipe and --model", .expected = "one of them"});
+    }
     chosen = [options, &commands] { return commands.plan(*options); };
   });
 }

@@ -273,6 +273,17 @@ std::string rejection(const Recipe& recipe, const Forecast& forecast) {
                                  forecast.host.ranks > 1 ? "fewer ranks on each machine" : "");
 }
 
+namespace {
+
+std::string least_text(const std::optional<Suggestion>& least) {
+  if (!least) return "";
+  const std::string bytes = format_bytes(Bytes(least->needed));
+  if (least->changes.empty()) return cat("\nweights and optimizer state alone need ", bytes, " per rank");
+  return cat("\nthe least that was found is about ", bytes, " per rank, with ", least->flags());
+}
+
+}  // namespace
+
 std::string rejection(const Recipe& recipe, const Forecast& forecast, const Alternatives& alternatives) {
   const std::vector<Suggestion>& suggestions = alternatives.suggestions;
   std::string out = rejection(recipe, forecast);
@@ -281,12 +292,13 @@ std::string rejection(const Recipe& recipe, const Forecast& forecast, const Alte
     ranks = cat("\nit fits from ", more->flags(), " (", format_bytes(Bytes(more->needed)), " per rank)");
   }
   if (suggestions.empty()) {
+    const char* const or_else =
+        forecast.layout.device == DeviceKind::cuda
+            ? "; try shorter sequences or more memory per rank"
+            : "; try shorter sequences, more memory per rank, or GPUs (hawser plan --target h200)";
     return out + cat("\nno settings were found that fit ", plural(forecast.layout.mesh.world(), "rank"),
-                     " and keep sequence length and global batch",
-                     !ranks.empty() ? ranks
-                     : forecast.layout.device == DeviceKind::cuda
-                         ? "; try shorter sequences or more memory per rank"
-                         : "; try shorter sequences, more memory per rank, or GPUs (hawser plan --target h200)");
+                     " and keep sequence length and global batch", alternatives.ranks ? "" : or_else,
+                     least_text(alternatives.least), ranks);
   }
   out += cat("\n", suggestions.size() < kSuggestions ? "only " : "",
              plural(static_cast<std::int64_t>(suggestions.size()), "way"),

@@ -96,6 +96,9 @@ struct FittingRanks {
 struct Alternatives {
   std::vector<Suggestion> suggestions;  // on as many ranks
   std::optional<FittingRanks> ranks;
+  // If there are no suggestions: what a rank needs at least, by an estimate, and the changes for it; without changes the
+  // bytes of weights and optimizer state alone, which are too many.
+  std::optional<Suggestion> least = {};
 };
 
 // Completes a layout that make_layout() and apply() have made, before it is planned: by seams, and by the partition and

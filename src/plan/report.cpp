@@ -11,6 +11,7 @@
 #include "config/config.h"
 #include "models/linear_names.h"
 #include "plan/host_snapshot.h"
+#include "plan/run_cost.h"
 #include "tensor/dtype_dispatch.h"
 
 namespace hawser::plan {
@@ -81,8 +82,11 @@ std::string checkpointing_text(const Forecast& forecast) {
 }
 
 std::string devices_text(int world, const Target& target) {
-  const std::string ranks = plural(world, "rank", "ranks");
-  if (!target.is_this_cpu()) return cat("on ", ranks, ", one ", target.name, " each (", target.about, ")\n");
+  const std::string ranks = plural(world, "rank", "ranks"), assumed = target.assumed_rates(world);
+  if (!target.is_this_cpu()) {
+    return cat("on ", ranks, ", one ", target.name, " each (", target.about, ")\n",
+               assumed.empty() ? "" : "assumed, not measured: " + assumed + "\n");
+  }
   const std::string model = cpu_model();
   return cat("on ", ranks, " of this machine's CPU", model.empty() ? "" : ": " + model, ", ",
              plural(this_machine().cores, "core", "cores"), "\ntarget: ", target.name, " (", target.about, ")\n");
@@ -168,6 +172,26 @@ std::string stage_table(const models::Model& model, const Forecast& forecast) {
   return out;
 }
 
+RunCost cost_of(const Recipe& recipe, const Target& target, const Forecast& forecast, const PlanFacts& facts) {
+  const std::int64_t tokens = recipe.train.global_batch_size * recipe.data.sequence_length;
+  return cost_of_run(forecast, target, tokens, facts.steps, facts.price);
+}
+
+// What the run takes, or 10^9 tokens if its steps are not known.
+std::string cost_table(const Target& target, const RunCost& cost, const PlanFacts& facts) {
+  std::string out = facts.steps ? "\nthe run\n" : "\nper 1B tokens\n";
+  if (facts.steps) {
+    out += row("steps", with_commas(*facts.steps));
+    out += row("tokens", format_count(static_cast<double>(*cost.tokens)),
+               cat(with_commas(cost.tokens_per_step), " a step, padding included"));
+    out += row("time", format_estimate(*cost.seconds), "without evaluations, checkpoints and the start");
+  }
+  out +=
+      row(target.cuda ? "GPU-hours" : "rank-hours", hours_text(cost.rank_hours.value_or(cost.rank_hours_per_billion)));
+  if (cost.price) out += row("price", price_text(*cost.price), cat("at ", price_text(*facts.price), " an hour of one"));
+  return out;
+}
+
 // "of 1.82 TiB per machine: fits, 1.78 TiB left"
 std::string host_remark(const Forecast& forecast) {
   const HostMemory& host = forecast.host;
@@ -209,7 +233,8 @@ std::string fp8_text(const Layout& layout, const models::Model& model) {
 
 std::string headline(const Forecast& forecast, const PlanFacts& facts) {
   if (!forecast.fits()) {
-    const auto& [suggestions, ranks] = facts.alternatives;
+    const std::vector<Suggestion>& suggestions = facts.alternatives.suggestions;
+    const std::optional<FittingRanks>& ranks = facts.alternatives.ranks;
     const bool of_rank = forecast.needed() > forecast.capacity;
     const auto [has, needs] = of_rank ? format_apart(forecast.capacity, forecast.needed())
                                       : format_apart(forecast.host.capacity, forecast.host_needed());
@@ -299,6 +324,12 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
   out += row("predicted time", format_seconds(forecast.seconds));
   out += row("predicted tokens/s", format_count(forecast.tokens_per_second),
              cat(format_count(forecast.tokens_per_second / world), " per rank"));
+  const RunCost cost = cost_of(recipe, target, forecast, facts);
+  if (cost.utilization) {
+    out += row("utilization (MFU)", utilization_text(cost),
+               cat("of ", format_flops(target.peak), "/s, the peak of dense bf16 GEMMs"));
+  }
+  out += cost_table(target, cost, facts);
   out += disk_table(recipe, model, facts);
   return out;
 }
@@ -348,6 +379,8 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
   }
   out["busy_seconds"] = stage.time.busy;
   out["tokens_per_second"] = forecast.tokens_per_second;
+  out["cost"] = cost_json(cost_of(recipe, target, forecast, facts));
+  if (const std::string assumed = target.assumed_rates(layout.mesh.world()); !assumed.empty()) out["assumed"] = assumed;
   out["disk"] = {{"checkpoint", facts.disk.checkpoint},
                  {"checkpoints", facts.disk.checkpoints()},
                  {"prepared", facts.disk.prepared},

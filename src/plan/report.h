@@ -13,6 +13,7 @@ namespace hawser::plan {
 struct PlanFacts {
   std::optional<std::int64_t> steps;  // of the run; none if it depends on data that are not read yet
   DiskUse disk;
+  std::optional<double> price = {};       // of a rank for an hour
   std::optional<std::int64_t> free_disk;  // for the output folder; none on another machine than this
   Alternatives alternatives;              // if the recipe does not fit
 };

@@ -103,6 +103,9 @@ class Forecaster::Search {
   std::vector<Suggestion> run(int count) {
     if (!on_.choices_.state_on_host && !on_.choices_.weights_on_host &&
         !state_fits(on_.model_, on_.layout_of(on_.recipe_, on_.candidate()), on_.world_, on_.capacity_)) {
+      Suggestion state{.changes = {}, .recipe = on_.recipe_, .candidate = on_.candidate()};
+      state.needed = checkpoint_bytes(on_.model_, on_.layout_of(on_.recipe_, on_.candidate())) / on_.world_;
+      least_ = std::move(state);
       return {};
     }
     find_candidates();
@@ -126,6 +129,9 @@ class Forecaster::Search {
     });
     return suggestions;
   }
+
+  // After run(): of all settings that were tried, the one that needs the least memory.
+  const std::optional<Suggestion>& least() const { return least_; }
 
  private:
   static constexpr int kSmall = 2;
@@ -260,6 +266,12 @@ class Forecaster::Search {
   }
 
   void add(const SearchSettings& s, const Sketch& sketch) {
+    if (!s.split && s.state == StatePlace::device && (!least_ || sketch.needed < static_cast<double>(least_->needed))) {
+      Recipe recipe = with(on_.recipe_, s);
+      least_ =
+          Suggestion{.changes = changes_between(on_.recipe_, recipe), .recipe = std::move(recipe), .candidate = {}};
+      least_->needed = static_cast<std::int64_t>(sketch.needed);
+    }
     // An estimate may be off by a little; the complete plan decides.
     if (sketch.needed > 1.03 * static_cast<double>(on_.capacity_)) return;
     std::vector<Change> changes = changes_between(on_.recipe_, with(on_.recipe_, s));
@@ -323,6 +335,7 @@ class Forecaster::Search {
   const Forecaster& on_;
   int blocks_, ranks_;  // ranks_: of a pipeline stage
   std::vector<Tried> tried_;
+  std::optional<Suggestion> least_;
 };
 
 std::vector<Suggestion> Forecaster::suggestions(int count) const {
@@ -371,7 +384,10 @@ std::optional<FittingRanks> Forecaster::fitting_ranks() const {
 }
 
 Alternatives Forecaster::alternatives() const {
-  return {suggestions(kSuggestions), fitting_ranks()};
+  Search search(*this);
+  Alternatives out{.suggestions = search.run(kSuggestions), .ranks = fitting_ranks()};
+  if (out.suggestions.empty()) out.least = search.least();
+  return out;
 }
 
 }  // namespace hawser::plan

@@ -38,7 +38,7 @@ class Reader {
     }
     check_keys(root_, "",
                {"name", "about", "device", "capacity", "context", "communicator", "per_core", "overlap", "launch",
-                "copy", "host", "gemm", "attention", "links"});
+                "copy", "host", "peak", "gemm", "attention", "links"});
     t.name = text(root_, "name");
     t.about = text(root_, "about");
     const std::string device = text(root_, "device");
@@ -47,14 +47,17 @@ class Reader {
     if (text(root_, "capacity") != "machine") t.capacity = bytes(root_, "capacity");
     t.context = bytes(root_, "context");
     t.communicator = bytes(root_, "communicator");
-    t.per_core = flag("per_core", false);
-    t.overlap = flag("overlap", true);
+    t.per_core = flag(root_, "", "per_core");
+    t.overlap = flag(root_, "", "overlap", true);
     t.launch = number(root_, "", "launch");
     t.copy = rate(root_, "", "copy");
+    if (root_["peak"].IsDefined()) t.peak = rate(root_, "", "peak");
     if (root_["host"].IsDefined()) {
       const YAML::Node host = map("host");
-      check_keys(host, "host.", {"rate", "latency", "memory", "process"});
-      t.host = {.rate = rate(host, "host.", "rate"), .latency = number(host, "host.", "latency")};
+      check_keys(host, "host.", {"rate", "latency", "memory", "process", "assumed"});
+      t.host = {.rate = rate(host, "host.", "rate"),
+                .latency = number(host, "host.", "latency"),
+                .assumed = flag(host, "host.", "assumed")};
       if (host["memory"].IsDefined()) t.host.memory = bytes(host, "memory");
       if (host["process"].IsDefined()) t.host.process = bytes(host, "process");
     } else if (t.cuda) {
@@ -113,11 +116,11 @@ class Reader {
     return parsed ? parsed->value() : 0;
   }
 
-  bool flag(const std::string& key, bool otherwise) {
-    const YAML::Node value = root_[key];
+  bool flag(const YAML::Node& node, const std::string& prefix, const std::string& key, bool otherwise = false) {
+    const YAML::Node value = node[key];
     bool out = otherwise;
     if (value.IsDefined() && !YAML::convert<bool>::decode(value, out)) {
-      add("not a boolean", "true or false", "", value, key);
+      add("not a boolean", "true or false", "", value, prefix + key);
     }
     return out;
   }
@@ -148,10 +151,11 @@ class Reader {
     }
     for (std::size_t i = 0; i < list.size(); ++i) {
       const std::string prefix = "links[" + std::to_string(i) + "].";
-      if (list[i].IsMap()) check_keys(list[i], prefix, {"ranks", "rate", "latency"});
+      if (list[i].IsMap()) check_keys(list[i], prefix, {"ranks", "rate", "latency", "assumed"});
       t.links.push_back({.ranks = static_cast<int>(number(list[i], prefix, "ranks")),
                          .rate = rate(list[i], prefix, "rate"),
-                         .latency = number(list[i], prefix, "latency")});
+                         .latency = number(list[i], prefix, "latency"),
+                         .assumed = list[i].IsMap() && flag(list[i], prefix, "assumed")});
     }
     if (t.links.back().ranks != 0) add("the last link must allow any number of ranks", "0", "", list, "links.ranks");
   }
@@ -168,6 +172,17 @@ const Link& Target::link(int first, int last) const {
     if (link.ranks == 0 || first / link.ranks == last / link.ranks) return link;
   }
   return links.back();
+}
+
+std::string Target::assumed_rates(int world) const {
+  std::string out;
+  const auto name = [&](const char* what) { out += (out.empty() ? "the rate of " : " and of ") + std::string(what); };
+  for (std::size_t i = 0; i < links.size() && world > 1; ++i) {
+    const bool used = i == 0 || world > links[i - 1].ranks;
+    if (used && links[i].assumed) name(i == 0 && links.size() > 1 ? "links in a machine" : "links between machines");
+  }
+  if (cuda && host.assumed) name("the link to host memory");
+  return out;
 }
 
 int Target::ranks_per_machine(int world) const {

@@ -24,15 +24,17 @@ struct ComputeRates {
 };
 
 struct Link {
-  int ranks = 0;       // used by groups within a block of this many consecutive ranks; 0: any group
-  double rate = 0;     // bytes/s sent by one rank
-  double latency = 0;  // seconds
+  int ranks = 0;         // used by groups within a block of this many consecutive ranks; 0: any group
+  double rate = 0;       // bytes/s sent by one rank
+  double latency = 0;    // seconds
+  bool assumed = false;  // not measured
 };
 
 // The host of a device: its link, whose directions have the rate at the same time, and its memory.
 struct TargetHost {
   double rate = 0;           // bytes/s; 0: host and device have one memory, and a transfer is a copy in it
   double latency = 0;        // minimum seconds of a transfer
+  bool assumed = false;      // the rate is not measured
   std::int64_t memory = 0;   // bytes that the ranks of a machine share; 0: not known
   std::int64_t process = 0;  // bytes of host memory of a rank's process, besides pinned buffers
 };
@@ -48,6 +50,7 @@ struct Target {
   double copy = 0;    // bytes/s
   TargetHost host;
   ComputeRates bf16, float32;
+  double peak = 0;            // FLOP/s of dense GEMMs in bf16 by its specification; 0: not known
   double gemm_fp8 = 0;        // FLOP/s of GEMMs with FP8 operands; 0: the device has none that are faster
   double gemm_fp8_block = 0;  // with scales of blocks
   std::vector<Link> links;
@@ -59,6 +62,8 @@ struct Target {
   const ComputeRates& rates(DType dtype) const { return *by_float(dtype, &float32, &bf16); }
   // The link of a group whose members' ranks are in [first, last].
   const Link& link(int first, int last) const;
+  // What of the rates that `world` ranks use was not measured: "the rate of links between machines"; "": nothing.
+  std::string assumed_rates(int world) const;
   // Whether a group with ranks in [first, last] sends only the rows that a device counts, not their bound
   // (comm::Group::all_to_all_v): GPUs of a machine do, which the first link connects, and CPUs.
   bool sends_counted_rows(int first, int last) const { return !cuda || &link(first, last) == links.data(); }
