@@ -62,12 +62,14 @@ struct EvalOptions {
   std::int64_t sequence_length = 0;  // 0: that of the checkpoint's run
   bool gradient_norms = false;
   bool across_documents = false;
+  bool best = false;   // the run's best checkpoint, not its last one
   bool table = false;  // print a table: set by the launcher, whose standard output is a terminal
 };
 
 struct GenerateOptions {
   CommonOptions common;
   std::string model;
+  bool best = false;  // the run's best checkpoint, not its last one
   std::vector<std::string> adapters;
   std::optional<std::string> prompt;  // exactly one of these four
   std::vector<std::int64_t> prompt_ids;
@@ -91,6 +93,7 @@ struct ExportOptions {
   bool merge = false;
   std::string output;
   std::string dtype;  // bf16, float32 or float16; "": that of the run
+  bool best = false;  // the run's best checkpoint, not its last one
 };
 
 struct InspectOptions {

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "base/units.h"
+#include "cli/best.h"
 #include "cli/command_support.h"
 #include "cli/commands.h"
 #include "cli/exit.h"
@@ -84,8 +85,9 @@ void show_progress(evaluate::OpenEvaluation& input, ProgressLine& line) {
 }  // namespace
 
 int eval(const EvalOptions& options) {
+  Problems of_layout;  // reported with those of model and data
   Recipe base;
-  base.model.path = find_model(options.model);
+  base.model.path = chosen_checkpoint(find_model(options.model), options.best, of_layout);
   CommonOptions common = options.common;
   const Problems unused = take_unused_keys(common, "eval",
                                            {"parallel.", "precision.compute", "memory.", "run.", "data.chat_template",
@@ -94,7 +96,6 @@ int eval(const EvalOptions& options) {
                                             {"data.train", "--data"},
                                             {"data.sequence_length", "--sequence-length N"},
                                             {"data.pack", "--across-documents"}});
-  Problems of_layout;  // reported with those of model and data
   Recipe recipe = recipe_without_file(base, common, /*runs=*/true, /*keep_relative=*/false, of_layout);
   if (common.rejected.contains("--sequence-length")) recipe.rejected.insert("data.sequence_length");
   of_layout.add(unused);
@@ -139,6 +140,8 @@ int eval(const EvalOptions& options) {
                                         ProgressLine line(std::chrono::seconds(5), /*draws=*/!launched_locally());
                                         if (ranks == nullptr || ranks->rank().value() == 0) {
                                           warn(*input);
+                                          const std::string better = better_than_last(base.model.path, options.best);
+                                          if (!better.empty()) print("", better);
                                           show_progress(*input, line);
                                         }
                                         const evaluate::Evaluation result = evaluate::evaluate(*input, ranks);
@@ -173,6 +176,8 @@ void add_eval(CLI::App& app, const Commands& commands, Chosen& chosen) {
       *command, "--model", "DIR", options->model,
       "Hugging Face model folder, ORG/NAME in the Hugging Face cache, checkpoint, or run folder (its last checkpoint)");
   set_completions(*command, "--model", {"models"});
+  add_switch(*command, "--best", options->best,
+             "of a run folder: the checkpoint with the lowest validation loss in place of the last one");
   add_text(*command, "--adapter", "DIR", options->adapter,
            "folder of a PEFT adapter on the model; --gradient-norms then reports what the adapter trains");
   add_text(*command, "--data", "FILE", options->data,

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/best.h"
 #include "cli/command_support.h"
 #include "cli/commands.h"
 #include "cli/exit.h"
@@ -29,6 +30,7 @@ void check_model(const ExportOptions& options) {
     problems.add({.what = "export: both SOURCE and --model", .expected = "one of them", .got = options.source});
   }
   if (options.adapters.empty()) problems.add({.what = "export: --model without --adapter"});
+  if (options.best) problems.add({.what = "export: both --model and --best", .expected = "one of them"});
   if (!options.merge) problems.add({.what = "export: --model without --merge"});
   problems.throw_if_any();
 }
@@ -39,10 +41,14 @@ int export_model(const ExportOptions& options) {
   CommonOptions common = options.common;
   Problems problems = take_unused_keys(common, "export", {}, {{"precision.compute", "--dtype"}});
   recipe_without_file({}, common, /*runs=*/true, /*keep_relative=*/false, problems);  // for its problems
-  problems.throw_if_any();
   const bool of_model = !options.model.empty();
+  const std::string source =
+      of_model ? find_model(options.model) : chosen_checkpoint(options.source, options.best, problems);
+  problems.throw_if_any();
+  const std::string better = better_than_last(source, options.best);
+  if (!better.empty()) print("", better);
   Problems skipped;
-  const train::Exported done = train::export_model({.source = of_model ? find_model(options.model) : options.source,
+  const train::Exported done = train::export_model({.source = source,
                                                     .adapters = options.adapters,
                                                     .output = options.output,
                                                     .dtype = dtype_of(options.dtype),
@@ -90,6 +96,8 @@ void add_export(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_text(*command, "--model", "DIR", options->model, "model folder in place of SOURCE, with --adapter and --merge");
   add_texts(*command, "--adapter", "DIR", options->adapters,
             "folder of a PEFT adapter on the model; repeatable, adapters add up");
+  add_switch(*command, "--best", options->best,
+             "of a run folder: the checkpoint with the lowest validation loss in place of the last one");
   add_switch(*command, "--merge", options->merge, "add the adapters to the weights, and write a model");
   add_parsed(
       *command, options->common, "--dtype", "DTYPE",

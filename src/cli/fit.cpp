@@ -39,12 +39,14 @@ std::string resume_command(const FitOptions& options) {
 // What to do with a trained model.
 std::vector<std::string> next_commands(const train::FitResult& result) {
   using Prompt = train::FitResult::Prompt;
-  const std::string run = shell_quoted(result.output);
+  const bool best_is_earlier =
+      result.best_validation_loss && result.validation_loss && *result.best_validation_loss < *result.validation_loss;
+  const std::string run = shell_quoted(result.output) + (best_is_earlier ? " --best" : "");
   const char* prompt = result.prompt == Prompt::chat   ? " --chat"
                        : result.prompt == Prompt::text ? " --prompt 'TEXT'"
                                                        : " --prompt-ids IDS";
   return {"next:", cat("  hawser generate --model ", run, prompt), cat("  hawser eval --model ", run, " --data FILE"),
-          cat("  hawser export ", run, " FOLDER  # ",
+          cat("  hawser export ", shell_quoted(result.output), " FOLDER", best_is_earlier ? " --best" : "", "  # ",
               result.adapter ? "PEFT's format; a model with --merge" : "in the format of Hugging Face")};
 }
 

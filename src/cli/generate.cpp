@@ -110,6 +110,8 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
       *command, "--model", "DIR", options->model,
       "Hugging Face model folder, ORG/NAME in the Hugging Face cache, checkpoint, or run folder (its last checkpoint)");
   set_completions(*command, "--model", {"models"});
+  add_switch(*command, "--best", options->best,
+             "of a run folder: the checkpoint with the lowest validation loss in place of the last one");
   add_texts(*command, "--adapter", "DIR", options->adapters,
             "folder of a PEFT adapter on the model; repeatable, adapters add up");
   add("--prompt", "TEXT", "prompt text; use --prompt=TEXT if it begins with a dash",

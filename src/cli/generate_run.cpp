@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "base/text.h"
+#include "cli/best.h"
 #include "cli/command_support.h"
 #include "cli/commands.h"
 #include "cli/exit.h"
@@ -281,11 +282,13 @@ int run_chat(OpenGeneration& input, const GenerateOptions& options) {
 }  // namespace
 
 int generate(const GenerateOptions& options) {
+  Problems problems;
   Recipe base;
-  base.model.path = find_model(options.model);
+  base.model.path = chosen_checkpoint(find_model(options.model), options.best, problems);
   CommonOptions common = options.common;
-  Problems problems = take_unused_keys(common, "generate", {"precision.compute", "memory.", "run."},
-                                       {{"model.path", "--model"}, {"data.chat_template", "--chat-template"}});
+  const Problems unused = take_unused_keys(common, "generate", {"precision.compute", "memory.", "run."},
+                                           {{"model.path", "--model"}, {"data.chat_template", "--chat-template"}});
+  problems.add(unused);
   const Recipe recipe = recipe_without_file(base, common, /*runs=*/true, /*keep_relative=*/false, problems);
   if (const int world = world_size(common, std::max(1, recipe.run.ranks)); world > 1) {
     problems.add({.what = "generate runs on one rank",
@@ -323,6 +326,8 @@ int generate(const GenerateOptions& options) {
                                          problems);
   problems.throw_if_any();
   if (!input->open.skipped.empty()) print("skipped: ", input->open.skipped.lines());
+  const std::string better = better_than_last(base.model.path, options.best);
+  if (!better.empty()) print("", better);
   std::string keys;
   for (const std::string& key : input->open.special.not_applied) keys += cat(keys.empty() ? "" : ", ", key);
   if (!keys.empty()) {

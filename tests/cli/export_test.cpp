@@ -238,5 +238,33 @@ TEST_F(Export, TwoNamesOfOneWeightAreReported) {
   }
 }
 
+// A checkpoint before the last one may be better: commands say so, and take it.
+TEST_F(Export, TheBestCheckpointIsNamedAndTaken) {
+  const std::string note = "the checkpoint of step 2 was better than the last one: validation loss ";
+  const std::string evaluated = " --set data.validation=chat.jsonl --set train.evaluate_every=1 --set train.steps=";
+  ASSERT_EQ(hawser("export run none --best").code, 2);
+  succeeds("fit recipe.yaml" + evaluated + "2");
+  EXPECT_EQ(succeeds("export run last").err, "");
+  const testing::Ran worse = hawser("fit recipe.yaml --resume --set optimizer.learning_rate=3" + evaluated + "4");
+  EXPECT_EQ(worse.code, 6) << worse.err;  // diverged
+  EXPECT_NE(succeeds("export run newest").err.find(note), std::string::npos);
+  EXPECT_EQ(succeeds("export run best --best").err, "");
+  EXPECT_EQ(folder_.read("best/model.safetensors"), folder_.read("last/model.safetensors"));
+  EXPECT_NE(folder_.read("newest/model.safetensors"), folder_.read("last/model.safetensors"));
+  const std::string generate = "generate --prompt abc --max-tokens 4 --model ", eval = " --data chat.jsonl";
+  EXPECT_EQ(succeeds(generate + "run --best").out, succeeds(generate + "last").out);
+  EXPECT_NE(succeeds(generate + "run").err.find(note), std::string::npos);
+  EXPECT_DOUBLE_EQ(json("eval --model run --best" + eval)["loss"].get<double>(),
+                   json("eval --model run/best" + eval)["loss"].get<double>());
+  EXPECT_NE(succeeds("eval --model run" + eval).err.find(note), std::string::npos);
+  rejected("export model out --best",
+           {"model: not a run's folder (expected one, of which --best takes a checkpoint) at "
+            "--best"});
+  fs::remove_all(folder_ / "run/best");
+  rejected("export run out --best",
+           {"run: no best checkpoint (expected OUTPUT/best of a run that evaluates) at --best; "
+            "try its last checkpoint, without --best"});
+}
+
 }  // namespace export_test
 }  // namespace hawser
