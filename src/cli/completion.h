@@ -1,4 +1,4 @@
-// Completion scripts of `hawser` for bash and zsh.
+// Completion scripts of `hawser` for bash, zsh and fish.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ class App;
 
 namespace hawser::cli {
 
-enum class Shell { bash, zsh };
+enum class Shell { bash, zsh, fish };
 
 // Completes everything in the tree below `app`: commands, options and their values, files where a path is expected, and
 // the keys of --set with their values.

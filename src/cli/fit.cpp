@@ -94,7 +94,8 @@ void print_result(const train::FitResult& result, const FitOptions& options) {
   }
   if (result.diverged) {
     lines.emplace_back(
-        "hawser: the run diverged: the model is worse than before training; try a lower optimizer.learning_rate or a "
+        "hawser: the run diverged: its loss rose above that at the start and has not come back; try a lower "
+        "optimizer.learning_rate or a "
         "longer optimizer.warmup_steps");
   } else if (!result.interrupted && !result.checkpoint.empty()) {
     for (std::string& next : next_commands(result)) lines.push_back(std::move(next));

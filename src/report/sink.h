@@ -19,7 +19,7 @@ namespace hawser::report {
 enum class Ending {
   done,
   interrupted,
-  diverged,  // loss or gradient is not finite, or all steps are done and the model is worse than before training
+  diverged,  // loss or gradient is not finite, or all steps are done and the run has not recovered from a divergence
   failed
 };
 

@@ -50,7 +50,7 @@ class RunWatch {
   void step(report::StepMetrics metrics);  // records the metrics and the findings of the rules
   // The loss of an evaluation after this step, before the step's metrics are recorded; step 0: before training.
   void validated(std::int64_t step, double loss);
-  // The model is worse than before training (report/divergence.h), whether or not the recipe asks for rules.
+  // Training has diverged and not recovered (report/divergence.h), whether or not the recipe asks for rules.
   bool diverged() const { return divergence_.now(); }
   // RunFacts::memory of a run that is planned again, for its report.
   void set_memory(std::vector<std::pair<std::string, std::int64_t>> memory);

@@ -162,9 +162,38 @@ TEST_F(Completion, InZsh) {
   EXPECT_EQ(zsh("hawser plan --target h2"), "plan --target h200");
 }
 
+TEST_F(Completion, InFish) {
+  ASSERT_EQ(shell("command -v fish").code, 0) << "no fish: its package is fish (scripts/install-packages --for tests)";
+  EXPECT_EQ(shell(cat(testing::kHawser, " completion fish > script && fish -n script")).code, 0);
+  // Fish's candidates for the last word of a line, without their help.
+  const auto fish = [&](const std::string& line) {
+    const testing::Ran ran = shell("fish --no-config -c 'source script; complete -C \"" + line + "\"'");
+    EXPECT_EQ(ran.err, "") << line;
+    std::vector<std::string> words;
+    for (const std::string& one : testing::lines_of(ran.out)) words.push_back(one.substr(0, one.find('\t')));
+    return sorted(words);
+  };
+  EXPECT_EQ(fish("hawser gen"), Words{"generate"});
+  EXPECT_EQ(fish("hawser recipe in"), Words{"init"});
+  EXPECT_EQ(fish("hawser fit --resu"), Words{"--resume"});
+  EXPECT_EQ(fish("hawser fit --device cu"), Words{"cuda"});
+  EXPECT_EQ(fish("hawser fit --device=cu"), Words{"--device=cuda"});
+  EXPECT_EQ(fish("hawser fit rec"), Words{"recipe.yaml"});
+  EXPECT_EQ(fish("hawser fit recipe.yaml rec"), Words{}) << "one recipe is all";
+  EXPECT_EQ(fish("hawser fit --set optimizer.sch"), Words{"optimizer.schedule="});
+  EXPECT_EQ(fish("hawser fit --set optimizer.schedule=li"), Words{"optimizer.schedule=linear"});
+  EXPECT_EQ(fish("hawser plan --target h2"), Words{"h200"});
+  EXPECT_EQ(fish("hawser export my"), Words{"my model/"});
+  EXPECT_EQ(fish("hawser completion f"), Words{"fish"});
+  const std::string cache = folder_.path("hub");
+  fs::create_directories(folder_ / "hub/models--some-org--model");
+  ::setenv("HF_HUB_CACHE", cache.c_str(), 1);
+  EXPECT_EQ(fish("hawser generate --model some"), Words{"some-org/model"});
+}
+
 TEST_F(Completion, AnotherShellIsRejected) {
   rejected("completion", {"completion: SHELL is missing; try hawser completion --help"});
-  rejected("completion basj", {"unknown shell (expected bash or zsh, got basj); try hawser completion bash"});
+  rejected("completion basj", {"unknown shell (expected bash, zsh or fish, got basj); try hawser completion bash"});
   const testing::Ran help = hawser("completion --help");
   EXPECT_EQ(help.code, 0);
   EXPECT_NE(help.out.find("source <(hawser completion bash)"), std::string::npos) << help.out;
