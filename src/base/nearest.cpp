@@ -11,6 +11,10 @@ char lower(char c) {
   return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
 }
 
+std::ptrdiff_t letters(std::string_view word) {
+  return std::ranges::count_if(word, [](unsigned char c) { return std::isalpha(c) != 0; });
+}
+
 }  // namespace
 
 int edit_distance(std::string_view a, std::string_view b) {
@@ -41,7 +45,7 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
     // A word with more than a third of its letters wrong is not a typo, unless one is the beginning of the other ("seq",
     // "training"): no suggestion is better than a wrong one.
     const bool prefix =
-        word.size() >= 2 && candidate.size() >= 2 && (candidate.starts_with(word) || word.starts_with(candidate));
+        letters(word) >= 2 && letters(candidate) >= 2 && (candidate.starts_with(word) || word.starts_with(candidate));
     const bool near = prefix || 3 * distance <= static_cast<int>(std::max(word.size(), candidate.size()));
     if (near && (best.empty() || distance < min)) {
       best = candidate;
