@@ -474,7 +474,9 @@ class Proposer {
     if (!fixed("train.steps") && !by_epochs) choose_steps();
     const std::int64_t steps = by_epochs ? steps_of_epochs() : train.steps;
     choose_evaluation(steps);
-    if (!fixed("optimizer.warmup_steps")) recipe_.optimizer.warmup_steps = std::min<std::int64_t>(100, steps / 10);
+    if (!fixed("optimizer.warmup_steps") && !fixed("optimizer.warmup_ratio")) {
+      recipe_.optimizer.warmup_steps = std::min<std::int64_t>(100, steps / 10);
+    }
     if (!fixed("checkpoint.every_steps") && !fixed("checkpoint.every_minutes")) {
       const double minutes = recipe_.checkpoint.minutes_between();  // the default, written out
       recipe_.checkpoint.every_minutes = minutes;

@@ -49,7 +49,8 @@ enum class ComputePrecision {
 };
 enum class Fp8Scaling { delayed, current, block };  // LinearFormat::fp8_delayed, fp8_current, fp8_block
 enum class AmaxAlgorithm { maximum, most_recent };  // of a history
-enum class LearningRateSchedule { constant, linear, cosine };
+enum class LearningRateSchedule { constant, linear, cosine, wsd, inverse_sqrt, polynomial };  // optim/lr_schedule.h
+enum class DecayType { linear, cosine, one_minus_sqrt };  // of LearningRateSchedule::wsd
 
 // Named chat templates; text/chat has their text. Any other data.chat_template is a file.
 inline constexpr std::array<const char*, 13> kChatTemplateNames = {

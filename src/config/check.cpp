@@ -103,19 +103,69 @@ std::string high_learning_rate(const Recipe& recipe) {
 }
 
 void check_warmup(const Recipe& recipe, Problems& problems) {
-  const std::int64_t warmup = recipe.optimizer.warmup_steps, steps = recipe.train.steps;
-  if (warmup <= steps || !accepted(recipe, {"optimizer.warmup_steps", "train.steps", "train.epochs"})) return;
-  const char* key = "optimizer.warmup_steps";
+  const OptimizerRecipe& optimizer = recipe.optimizer;
+  const std::int64_t steps = recipe.train.steps, warmup = optimizer.warmup_of(steps);
+  if (!accepted(recipe, {"optimizer.warmup_steps", "optimizer.warmup_ratio", "train.steps", "train.epochs"})) return;
   const bool by_epochs = recipe.train.epochs > 0;
-  problems.add({.file = file_of(recipe, key),
-                .what = "warm-up is longer than the run",
-                .expected = by_epochs ? cat("at most ", steps, ", the steps of train.epochs ", recipe.train.epochs)
-                                      : cat("at most train.steps ", steps),
-                .got = cat(warmup),
-                .at = at(recipe, key),
-                .hint = by_epochs ? "optimizer.warmup_steps: 0, or more epochs"
-                                  : cat("optimizer.warmup_steps: 0, or train.steps: ", warmup)});
+  const std::string run =
+      by_epochs ? cat(steps, ", the steps of train.epochs ", recipe.train.epochs) : cat("train.steps ", steps);
+  // `needed`: steps of a run that is long enough.
+  const auto add = [&](const std::string& key, std::int64_t needed, Problem problem) {
+    problem.file = file_of(recipe, key);
+    problem.at = at(recipe, key);
+    problem.hint = cat(key, ": 0, or ", by_epochs ? "more epochs" : cat("train.steps: ", needed));
+    problems.add(std::move(problem));
+  };
+  if (warmup > steps) {
+    add("optimizer.warmup_steps", warmup,
+        {.what = "warm-up is longer than the run", .expected = "at most " + run, .got = cat(warmup)});
+    return;
+  }
+  const std::int64_t decay = optimizer.decay_steps;
+  const bool decays = optimizer.schedule == LearningRateSchedule::wsd &&
+                      accepted(recipe, {"optimizer.decay_steps", "optimizer.schedule"});
+  if (decays && warmup + decay > steps) {
+    add("optimizer.decay_steps", warmup + decay,
+        {.what = "warm-up and decay are longer than the run",
+         .expected = cat("at most ", steps - warmup, " after ", plural(warmup, "step"), " of warm-up in ", run),
+         .got = cat(decay)});
+  }
 }
+
+namespace {
+
+// Keys of the optimizer that its schedule does not read, and both lengths of its warm-up. `add(KEY, PROBLEM)`.
+template <class Add>
+void check_schedule(const Recipe& recipe, const Add& add) {
+  const OptimizerRecipe& optimizer = recipe.optimizer;
+  const auto given = [&](const char* key) { return recipe.places.contains(key); };
+  const bool both = given("optimizer.warmup_steps") && given("optimizer.warmup_ratio");
+  if (both && accepted(recipe, {"optimizer.warmup_steps", "optimizer.warmup_ratio"})) {
+    add("optimizer.warmup_ratio", {.what = "both optimizer.warmup_steps and optimizer.warmup_ratio",
+                                   .expected = "one of the two",
+                                   .hint = cat("optimizer.warmup_steps: ", optimizer.warmup_steps,
+                                               " or optimizer.warmup_ratio: ", optimizer.warmup_ratio, " alone")});
+  }
+  if (!accepted(recipe, {"optimizer.schedule"})) return;
+  const auto only_for = [&](const char* key, LearningRateSchedule schedule, const char* name) {
+    if (optimizer.schedule == schedule || !changes(recipe, *find_key(key)) || !accepted(recipe, {key})) return;
+    add(key, {.what = "a key of another learning-rate schedule",
+              .expected = cat("optimizer.schedule: ", name),
+              .hint = cat("optimizer.schedule: ", name, ", or remove ", key)});
+  };
+  only_for("optimizer.decay_steps", LearningRateSchedule::wsd, "wsd");
+  only_for("optimizer.decay_type", LearningRateSchedule::wsd, "wsd");
+  only_for("optimizer.power", LearningRateSchedule::polynomial, "polynomial");
+  const bool has_minimum = optimizer.schedule != LearningRateSchedule::inverse_sqrt;
+  if (!has_minimum && optimizer.minimum_learning_rate > 0 && accepted(recipe, {"optimizer.minimum_learning_rate"})) {
+    add("optimizer.minimum_learning_rate", {.what = "the schedule inverse_sqrt has no minimum",
+                                            .expected = "0",
+                                            .got = cat(optimizer.minimum_learning_rate),
+                                            .hint = "optimizer.schedule: polynomial, or cosine"});
+  }
+}
+
+}  // namespace
 
 void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
   const auto accepted = [&](const std::vector<std::string>& keys) { return hawser::accepted(recipe, keys); };
@@ -218,6 +268,7 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
   }
 
   const auto& optimizer = recipe.optimizer;
+  check_schedule(recipe, reject);
   if (train.steps > 0) check_warmup(recipe, problems);
   if (accepted({"optimizer.minimum_learning_rate", "optimizer.learning_rate"}) &&
       optimizer.minimum_learning_rate > optimizer.learning_rate) {

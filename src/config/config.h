@@ -55,7 +55,7 @@ void check_mesh(const Recipe& recipe, int world, Problems& problems);
 // check_mesh, and the batch: global_batch_size must be a multiple of (world / context) x micro_batch_size.
 void check_layout(const Recipe& recipe, int world, Problems& problems);
 
-// Checks that the warm-up ends within train.steps; with train.epochs the steps are known once the data is read.
+// Checks that warm-up and decay are within train.steps; with train.epochs the steps are known once the data is read.
 void check_warmup(const Recipe& recipe, Problems& problems);
 
 // Checks that a list of memory.activation_checkpointing has one entry per block of the model.

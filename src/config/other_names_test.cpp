@@ -42,6 +42,10 @@ TEST(OtherNames, AreFoundWithSectionsDashesAndCapitals) {
            {"--micro-batch-size", ""},  // a key of the recipe in another section: nearest_key
            {"tensor-model-parallel-size", "parallel.tensor_parallel_degree"},
            {"LR", "optimizer.learning_rate"},
+           {"lr_scheduler_type", "optimizer.schedule"},
+           {"training.warmup_ratio", ""},  // a key of the recipe in another section
+           {"lr_warmup_fraction", "optimizer.warmup_ratio"},
+           {"lr_wsd_decay_iters", "optimizer.decay_steps"},
            {"lora.rank", "adapter.rank"},
            {"lora", "adapter.kind (lora)"},
            {"lora_target_modules", "adapter.targets"},

@@ -244,7 +244,8 @@ YAML::Node as_path(const YAML::Node& node, const Key& key, bool typed, std::stri
   return YAML::Node(typed ? absolute_path(*path) : *path);
 }
 
-// Of train.steps and train.epochs, the one that --set gives replaces the other one of the file.
+// Of two keys that exclude each other, such as train.steps and train.epochs, the one that --set gives replaces the other
+// one of the file.
 void Reader::replace_by_override(Recipe& recipe, const char* by, const char* key) {
   const auto typed = [&](const char* name) {
     const auto found = entries_.find(name);
@@ -262,6 +263,8 @@ void Reader::store(Recipe& recipe) {
   }
   replace_by_override(recipe, "train.steps", "train.epochs");
   replace_by_override(recipe, "train.epochs", "train.steps");
+  replace_by_override(recipe, "optimizer.warmup_steps", "optimizer.warmup_ratio");
+  replace_by_override(recipe, "optimizer.warmup_ratio", "optimizer.warmup_steps");
   for (const Key& key : schema()) {  // in the table's order, so that the order of problems is fixed
     const auto found = entries_.find(key.name);
     if (found == entries_.end()) continue;

@@ -107,8 +107,8 @@ TEST_F(ReadRecipe, ReportsEveryProblemAtOnceWithItsLine) {
             "r.yaml: wrong type (expected auto, true or false, got 7) at run.deterministic, line 7\n"
             "r.yaml: out of range (expected a whole number of at least 1, got 0) at train.micro_batch_size, line 5\n"
             "r.yaml: not a whole number (expected a whole number of at least 0, got 1.5) at train.seed, line 5\n"
-            "r.yaml: unknown value (expected cosine, linear or constant, got cosin) at optimizer.schedule, line 6; "
-            "try cosine\n"
+            "r.yaml: unknown value (expected cosine, linear, constant, wsd, inverse_sqrt or polynomial, got cosin) at "
+            "optimizer.schedule, line 6; try cosine\n"
             "r.yaml: missing key at output; try output: runs/NAME");
 }
 
@@ -500,6 +500,56 @@ TEST_F(ReadRecipe, ChecksKeysAgainstEachOther) {
             "optimizer.warmup_steps, line 5; try optimizer.warmup_steps: 0, or train.steps: 11\n"
             "r.yaml: minimum learning rate above the peak (expected at most learning_rate 0.0003, got 1) at "
             "optimizer.minimum_learning_rate, line 5");
+}
+
+TEST_F(ReadRecipe, TheLearningRateScheduleHasItsKeys) {
+  const auto lines = [&](const std::string& optimizer, const std::vector<std::string>& sets = {}) {
+    return errors(kSmallest + ("optimizer: " + optimizer + "\n"), sets);
+  };
+  const std::string file = "r.yaml: ";
+  EXPECT_EQ(lines("{warmup_steps: 2, warmup_ratio: 0.1}"),
+            file +
+                "both optimizer.warmup_steps and optimizer.warmup_ratio (expected one of the two) at "
+                "optimizer.warmup_ratio, line 6; try optimizer.warmup_steps: 2 or optimizer.warmup_ratio: 0.1 alone");
+  EXPECT_EQ(lines("{warmup_steps: 0, warmup_ratio: 0.1}").find(file + "both optimizer.warmup_steps"), 0u);
+  EXPECT_EQ(lines("{warmup_steps: 2}", {"optimizer.warmup_ratio=0.1"}), "");
+  EXPECT_EQ(lines("{warmup_ratio: 0.1}", {"optimizer.warmup_steps=2"}), "");
+  EXPECT_EQ(lines("{warmup_ratio: 1}").find(file + "out of range"), 0u);
+  EXPECT_EQ(lines("{decay_steps: 2, power: 2, decay_type: linear}"),
+            file +
+                "a key of another learning-rate schedule (expected optimizer.schedule: wsd) at optimizer.decay_steps, "
+                "line 6; try optimizer.schedule: wsd, or remove optimizer.decay_steps\n" +
+                file +
+                "a key of another learning-rate schedule (expected optimizer.schedule: wsd) at optimizer.decay_type, "
+                "line 6; try optimizer.schedule: wsd, or remove optimizer.decay_type\n" +
+                file +
+                "a key of another learning-rate schedule (expected optimizer.schedule: polynomial) at "
+                "optimizer.power, line 6; try optimizer.schedule: polynomial, or remove optimizer.power");
+  EXPECT_EQ(lines("{decay_steps: 0, power: 1, decay_type: cosine}"), "");  // the defaults
+  EXPECT_EQ(lines("{schedule: inverse_sqrt, minimum_learning_rate: 1.0e-5}"),
+            file +
+                "the schedule inverse_sqrt has no minimum (expected 0, got 1e-05) at optimizer.minimum_learning_rate, "
+                "line 6; try optimizer.schedule: polynomial, or cosine");
+  EXPECT_EQ(lines("{schedule: wsd, warmup_steps: 4, decay_steps: 7}"),
+            file +
+                "warm-up and decay are longer than the run (expected at most 6 after 4 steps of warm-up in train.steps "
+                "10, got 7) at optimizer.decay_steps, line 6; try optimizer.decay_steps: 0, or train.steps: 11");
+  EXPECT_EQ(lines("{schedule: wsd, warmup_steps: 4, decay_steps: 6}"), "");
+  for (const auto& [other, schedule] : {std::pair("constant_with_warmup", LearningRateSchedule::constant),
+                                        std::pair("warmup_stable_decay", LearningRateSchedule::wsd),
+                                        std::pair("cosine_with_min_lr", LearningRateSchedule::cosine)}) {
+    EXPECT_EQ(read(kSmallest + cat("optimizer: {schedule: ", other, "}\n")).optimizer.schedule, schedule) << other;
+  }
+}
+
+TEST_F(ReadRecipe, ALengthOfTheWarmUpIsReadBack) {
+  const Recipe ratio = read(kSmallest + std::string("optimizer: {warmup_ratio: 0.25}\n"));
+  EXPECT_EQ(ratio.optimizer.warmup_of(10), 3);
+  EXPECT_EQ(recipe_json(read(recipe_json(ratio))), recipe_json(ratio));
+  EXPECT_EQ(recipe_json(read(commented_recipe(ratio))), recipe_json(ratio));
+  const Recipe steps = read(kSmallest + std::string("optimizer: {warmup_steps: 2}\n"));
+  EXPECT_EQ(steps.optimizer.warmup_of(10), 2);
+  EXPECT_EQ(recipe_json(read(recipe_json(steps))), recipe_json(steps));
 }
 
 TEST_F(ReadRecipe, AnAdapterNeedsItsKindAndAModelWithWeights) {

@@ -4,6 +4,8 @@
 // What runs does not read it: plan/run_plan.h resolves defaults, automatic values and relative paths once.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -126,13 +128,29 @@ struct AdapterRecipe {
 struct OptimizerRecipe {
   double learning_rate = 3.0e-4;
   LearningRateSchedule schedule = LearningRateSchedule::cosine;
+  // How long the warm-up is: one of the two; the other is 0. warmup_ratio is a share of the run's steps.
   std::int64_t warmup_steps = 0;
+  double warmup_ratio = 0.0;
+  std::int64_t decay_steps = 0;  // of the wsd schedule, at the end of the run; 0: a tenth of the steps
+  DecayType decay_type = DecayType::cosine;
+  double power = 1.0;  // of the polynomial schedule
   double minimum_learning_rate = 0.0;
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1.0e-8;
   double weight_decay = 0.1;   // matrices only, not norms and biases
   double gradient_clip = 1.0;  // maximum global norm; 0: no clipping
+
+  // Steps of the warm-up and of the wsd decay, in a run of `steps`. A ratio is rounded up, as in transformers
+  // (TrainingArguments.get_warmup_steps). The default decay does not begin before the end of the warm-up.
+  std::int64_t warmup_of(std::int64_t steps) const {
+    if (warmup_ratio <= 0) return warmup_steps;
+    return static_cast<std::int64_t>(std::ceil(static_cast<double>(steps) * warmup_ratio));
+  }
+  std::int64_t decay_of(std::int64_t steps) const {
+    if (decay_steps > 0) return decay_steps;
+    return std::max<std::int64_t>(0, std::min((steps + 9) / 10, steps - warmup_of(steps)));
+  }
 };
 
 struct CheckpointRecipe {

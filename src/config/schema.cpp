@@ -51,6 +51,17 @@ Key steps() {
   return key;
 }
 
+// Not written where optimizer.warmup_ratio is set: one of the two is.
+Key warmup_steps() {
+  Key key = rows::integer("optimizer.warmup_steps", HAWSER_FIELD(optimizer.warmup_steps), {.min = 0},
+                          "steps of linear warmup, from 0 (wsd: from the minimum)");
+  key.write = [](const Recipe& recipe) {
+    const OptimizerRecipe& optimizer = recipe.optimizer;
+    return optimizer.warmup_ratio > 0 ? nlohmann::json() : nlohmann::json(optimizer.warmup_steps);
+  };
+  return key;
+}
+
 // Names of modules and regular expressions.
 rows::Entries modules(const char* hint) {
   return {.valid = [](const std::string& entry) { return !is_pattern(entry) || compiled_pattern(entry).has_value(); },
@@ -222,12 +233,27 @@ std::vector<Key> make_schema() {
       word("optimizer.schedule", HAWSER_FIELD(optimizer.schedule),
            {{"cosine", LearningRateSchedule::cosine},
             {"linear", LearningRateSchedule::linear},
-            {"constant", LearningRateSchedule::constant}},
-           {}, "learning-rate decay after warmup"),
-      integer("optimizer.warmup_steps", HAWSER_FIELD(optimizer.warmup_steps), {.min = 0},
-              "steps of linear warmup from 0"),
+            {"constant", LearningRateSchedule::constant},
+            {"wsd", LearningRateSchedule::wsd},
+            {"inverse_sqrt", LearningRateSchedule::inverse_sqrt},
+            {"polynomial", LearningRateSchedule::polynomial}},
+           {}, "learning rate after warmup; wsd: constant, then a decay",
+           {{"cosine_with_min_lr", "cosine"},
+            {"constant_with_warmup", "constant"},
+            {"warmup_stable_decay", "wsd"},
+            {"WSD", "wsd"},
+            {"inverse-square-root", "inverse_sqrt"}}),
+      warmup_steps(),
+      unset_at_zero("none", number("optimizer.warmup_ratio", HAWSER_FIELD(optimizer.warmup_ratio), fraction,
+                                   "or warmup as a share of the run's steps, rounded up")),
+      integer("optimizer.decay_steps", HAWSER_FIELD(optimizer.decay_steps), {.min = 0},
+              "wsd: last steps of the run, in which the learning rate decays; 0: a tenth of the run"),
+      word("optimizer.decay_type", HAWSER_FIELD(optimizer.decay_type),
+           {{"cosine", DecayType::cosine}, {"linear", DecayType::linear}, {"1-sqrt", DecayType::one_minus_sqrt}}, {},
+           "wsd: form of the decay"),
+      number("optimizer.power", HAWSER_FIELD(optimizer.power), positive, "polynomial: power of the decay"),
       number("optimizer.minimum_learning_rate", HAWSER_FIELD(optimizer.minimum_learning_rate), not_negative,
-             "final learning rate of cosine and linear decay"),
+             "final learning rate of a decay; inverse_sqrt has none"),
       number("optimizer.beta1", HAWSER_FIELD(optimizer.beta1), fraction, "AdamW: decay rate of the first moment"),
       number("optimizer.beta2", HAWSER_FIELD(optimizer.beta2), fraction, "AdamW: decay rate of the second moment"),
       number("optimizer.epsilon", HAWSER_FIELD(optimizer.epsilon), positive, "AdamW: added to the denominator"),

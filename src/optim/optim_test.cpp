@@ -11,9 +11,9 @@ namespace optim_test {
 
 struct Table {
   LearningRateSchedule schedule;
-  std::int64_t warmup;
-  double minimum;
-  std::vector<double> rates;  // one per step
+  std::int64_t warmup = 0;
+  double minimum = 0;
+  std::vector<double> rates = {};  // one per step
 };
 
 // Learning rates that transformers 5.23 sets before each optimizer.step(), with a peak of 3e-4.
@@ -48,6 +48,116 @@ const std::vector<Table> kTables = {
       0.00028191342951089919, 0.00023249999999999999, 0.000165, 9.7500000000000025e-05, 4.808657048910077e-05}},
 };
 
+struct LaterTable {
+  LearningRateSchedule schedule;
+  std::int64_t warmup = 0;
+  double minimum = 0;
+  std::int64_t steps = 0;
+  std::int64_t decay_steps = 0;
+  DecayType decay_type = DecayType::cosine;
+  double power = 1;
+  std::vector<double> rates;  // one per step; may be more than the run has
+};
+
+// The same of transformers 5.24: _get_wsd_scheduler_lambda, _get_inverse_sqrt_schedule_lr_lambda and
+// _get_polynomial_decay_schedule_with_warmup_lr_lambda of optimization.py.
+const std::vector<LaterTable> kLaterTables = {
+    {.schedule = LearningRateSchedule::wsd,
+     .warmup = 3,
+     .minimum = 0.0,
+     .steps = 12,
+     .decay_steps = 4,
+     .decay_type = DecayType::linear,
+     .rates = {0, 9.9999999999999991e-05, 0.00019999999999999998, 0.00029999999999999997, 0.00029999999999999997,
+               0.00029999999999999997, 0.00029999999999999997, 0.00029999999999999997, 0.00029999999999999997,
+               0.00022499999999999999, 0.00014999999999999999, 7.4999999999999993e-05, 0, 0}},
+    {.schedule = LearningRateSchedule::wsd,
+     .warmup = 3,
+     .minimum = 3e-5,
+     .steps = 12,
+     .decay_steps = 4,
+     .decay_type = DecayType::linear,
+     .rates = {2.9999999999999997e-05, 0.00011999999999999999, 0.00020999999999999998, 0.00029999999999999997,
+               0.00029999999999999997, 0.00029999999999999997, 0.00029999999999999997, 0.00029999999999999997,
+               0.00029999999999999997, 0.00023249999999999999, 0.000165, 9.7499999999999998e-05, 2.9999999999999997e-05,
+               2.9999999999999997e-05}},
+    {.schedule = LearningRateSchedule::wsd,
+     .warmup = 3,
+     .minimum = 0.0,
+     .steps = 12,
+     .decay_steps = 4,
+     .decay_type = DecayType::cosine,
+     .rates = {0, 9.9999999999999991e-05, 0.00019999999999999998, 0.00029999999999999997, 0.00029999999999999997,
+               0.00029999999999999997, 0.00029999999999999997, 0.00029999999999999997, 0.00029999999999999997,
+               0.00025606601717798207, 0.00014999999999999999, 4.3933982822017876e-05, 0, 0}},
+    {.schedule = LearningRateSchedule::wsd,
+     .warmup = 3,
+     .minimum = 3e-5,
+     .steps = 12,
+     .decay_steps = 4,
+     .decay_type = DecayType::cosine,
+     .rates = {2.9999999999999997e-05, 0.00011999999999999999, 0.00020999999999999998, 0.00029999999999999997,
+               0.00029999999999999997, 0.00029999999999999997, 0.00029999999999999997, 0.00029999999999999997,
+               0.00029999999999999997, 0.00026045941546018388, 0.000165, 6.9540584539816089e-05, 2.9999999999999997e-05,
+               2.9999999999999997e-05}},
+    {.schedule = LearningRateSchedule::wsd,
+     .warmup = 3,
+     .minimum = 0.0,
+     .steps = 12,
+     .decay_steps = 4,
+     .decay_type = DecayType::one_minus_sqrt,
+     .rates = {0, 9.9999999999999991e-05, 0.00019999999999999998, 0.00029999999999999997, 0.00029999999999999997,
+               0.00029999999999999997, 0.00029999999999999997, 0.00029999999999999997, 0.00029999999999999997,
+               0.00014999999999999999, 8.7867965644035725e-05, 4.0192378864668415e-05, 0, 0}},
+    {.schedule = LearningRateSchedule::wsd,
+     .warmup = 3,
+     .minimum = 3e-5,
+     .steps = 12,
+     .decay_steps = 4,
+     .decay_type = DecayType::one_minus_sqrt,
+     .rates = {2.9999999999999997e-05, 0.00011999999999999999, 0.00020999999999999998, 0.00029999999999999997,
+               0.00029999999999999997, 0.00029999999999999997, 0.00029999999999999997, 0.00029999999999999997,
+               0.00029999999999999997, 0.000165, 0.00010908116907963214, 6.617314097820157e-05, 2.9999999999999997e-05,
+               2.9999999999999997e-05}},
+    {.schedule = LearningRateSchedule::inverse_sqrt,
+     .warmup = 4,
+     .steps = 12,
+     .rates = {0, 7.4999999999999993e-05, 0.00014999999999999999, 0.00022499999999999999, 0.00029999999999999997,
+               0.00026832815729997472, 0.00024494897427831784, 0.0002267786838055363, 0.00021213203435596422,
+               0.00019999999999999998, 0.00018973665961010276, 0.00018090680674665816}},
+    {.schedule = LearningRateSchedule::inverse_sqrt,
+     .steps = 12,
+     .rates = {0.00029999999999999997, 0.00029998500112490627, 0.00029997000449925014, 0.0002999550101224694,
+               0.00029994001799400213, 0.00029992502811328632, 0.00029991004047976057, 0.00029989505509286343,
+               0.00029988007195203356, 0.00029986509105671004, 0.00029985011240633191, 0.00029983513600033874}},
+    {.schedule = LearningRateSchedule::polynomial,
+     .warmup = 0,
+     .minimum = 1e-7,
+     .steps = 12,
+     .power = 1.0,
+     .rates = {0.00029999999999999997, 0.0002750083333333333, 0.00025001666666666668, 0.00022502499999999998,
+               0.00020003333333333333, 0.00017504166666666663, 0.00015004999999999999, 0.00012505833333333331,
+               0.00010006666666666667, 7.5074999999999995e-05, 5.0083333333333322e-05, 2.5091666666666676e-05,
+               9.9999999999999982e-08, 9.9999999999999982e-08}},
+    {.schedule = LearningRateSchedule::polynomial,
+     .warmup = 4,
+     .minimum = 0.0,
+     .steps = 12,
+     .power = 2.0,
+     .rates = {0, 7.4999999999999993e-05, 0.00014999999999999999, 0.00022499999999999999, 0.00029999999999999997,
+               0.00022968749999999999, 0.00016874999999999998, 0.0001171875, 7.4999999999999993e-05,
+               4.2187499999999995e-05, 1.8749999999999998e-05, 4.6874999999999996e-06, 0, 0}},
+    {.schedule = LearningRateSchedule::polynomial,
+     .warmup = 4,
+     .minimum = 3e-5,
+     .steps = 12,
+     .power = 0.5,
+     .rates = {0, 7.4999999999999993e-05, 0.00014999999999999999, 0.00022499999999999999, 0.00029999999999999997,
+               0.00028256187360724104, 0.0002638268590217984, 0.00024345374206136556, 0.00022091883092036782,
+               0.00019534055763786447, 0.00016499999999999997, 0.00012545941546018391, 2.9999999999999997e-05,
+               2.9999999999999997e-05}},
+};
+
 TEST(Schedule, AgreesWithTransformers) {
   for (const Table& table : kTables) {
     const LearningRatePlan plan{.learning_rate = 3e-4,
@@ -57,6 +167,20 @@ TEST(Schedule, AgreesWithTransformers) {
                                 .steps = static_cast<std::int64_t>(table.rates.size())};
     for (std::size_t i = 0; i < table.rates.size(); ++i) {
       EXPECT_NEAR(learning_rate(plan, static_cast<std::int64_t>(i) + 1), table.rates[i], 1e-18) << i;
+    }
+  }
+  for (const LaterTable& table : kLaterTables) {
+    const LearningRatePlan plan{.learning_rate = 3e-4,
+                                .schedule = table.schedule,
+                                .warmup_steps = table.warmup,
+                                .decay_steps = table.decay_steps,
+                                .decay_type = table.decay_type,
+                                .power = table.power,
+                                .minimum_learning_rate = table.minimum,
+                                .steps = table.steps};
+    for (std::size_t i = 0; i < table.rates.size(); ++i) {
+      EXPECT_NEAR(learning_rate(plan, static_cast<std::int64_t>(i) + 1), table.rates[i], 1e-18)
+          << static_cast<int>(table.schedule) << ' ' << static_cast<int>(table.decay_type) << " at " << i;
     }
   }
 }
@@ -78,6 +202,21 @@ TEST(Schedule, Edges) {
   EXPECT_EQ(learning_rate(plan, 5), 0.25);
   plan.schedule = LearningRateSchedule::constant;
   EXPECT_EQ(learning_rate(plan, 100), 1.0);
+  plan.schedule = LearningRateSchedule::polynomial;  // without steps after the warm-up
+  plan.warmup_steps = plan.steps;
+  EXPECT_EQ(learning_rate(plan, 5), 1.0);
+  EXPECT_EQ(learning_rate(plan, 6), 0.25);
+  plan.schedule = LearningRateSchedule::wsd;  // without a decay
+  EXPECT_EQ(learning_rate(plan, 1), 0.25);
+  EXPECT_EQ(learning_rate(plan, 5), 1.0);
+  plan = {.learning_rate = 1.0,
+          .schedule = LearningRateSchedule::wsd,
+          .warmup_steps = 2,
+          .decay_steps = 2,
+          .decay_type = DecayType::linear,
+          .steps = 4};  // without a constant part
+  EXPECT_EQ(learning_rate(plan, 3), 1.0);
+  EXPECT_EQ(learning_rate(plan, 4), 0.5);
   EXPECT_THROW(learning_rate(plan, 0), InternalError);
 }
 

@@ -88,11 +88,15 @@ std::vector<batches::DataSetPlan> data_sets_of(const DataRecipe& data) {
 
 optim::LearningRatePlan learning_rate_of(const Recipe& recipe) {
   const OptimizerRecipe& optimizer = recipe.optimizer;
+  const std::int64_t steps = recipe.train.steps;
   return {.learning_rate = optimizer.learning_rate,
           .schedule = optimizer.schedule,
-          .warmup_steps = optimizer.warmup_steps,
+          .warmup_steps = optimizer.warmup_of(steps),
+          .decay_steps = optimizer.decay_of(steps),
+          .decay_type = optimizer.decay_type,
+          .power = optimizer.power,
           .minimum_learning_rate = optimizer.minimum_learning_rate,
-          .steps = recipe.train.steps};
+          .steps = steps};
 }
 
 // Not normalized: a/../b is another folder than b if a is a link.
@@ -141,7 +145,8 @@ void resolve_steps(RunPlan& plan, std::int64_t sequences) {
   const double steps = plan.epochs * static_cast<double>(sequences) / static_cast<double>(plan.global_batch_size);
   // The last step may read the first sequences of the next epoch.
   plan.steps = std::max<std::int64_t>(1, std::llround(std::ceil(steps - kRounding)));
-  plan.recipe.train.steps = plan.learning_rate.steps = plan.steps;
+  plan.recipe.train.steps = plan.steps;
+  plan.learning_rate = learning_rate_of(plan.recipe);
   Problems problems;
   check_warmup(plan.recipe, problems);
   problems.throw_if_any();

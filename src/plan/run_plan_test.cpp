@@ -87,6 +87,26 @@ TEST(RunPlan, EpochsBecomeSteps) {
   EXPECT_THROW(resolve_steps(plan, 30), UserError);
 }
 
+TEST(RunPlan, SharesOfTheRunBecomeSteps) {
+  Recipe recipe;
+  recipe.train.epochs = 1;
+  recipe.train.global_batch_size = 1;
+  recipe.optimizer.schedule = LearningRateSchedule::wsd;
+  recipe.optimizer.warmup_ratio = 0.05;
+  RunPlan plan = resolve(recipe);
+  resolve_steps(plan, 30);
+  EXPECT_EQ(plan.learning_rate.warmup_steps, 2);  // of 1.5, as in transformers
+  EXPECT_EQ(plan.learning_rate.decay_steps, 3);
+  recipe.optimizer.warmup_ratio = 0.95;
+  plan = resolve(recipe);
+  resolve_steps(plan, 30);
+  EXPECT_EQ(plan.learning_rate.warmup_steps, 29);
+  EXPECT_EQ(plan.learning_rate.decay_steps, 1);  // what the warm-up leaves
+  recipe.optimizer.decay_steps = 2;
+  plan = resolve(recipe);
+  EXPECT_THROW(resolve_steps(plan, 30), UserError);
+}
+
 TEST(RunPlan, ChunksAreOneDocumentEach) {
   DataRecipe data;
   data.pack = Packing::chunks;

@@ -1,11 +1,13 @@
 #include <fmt/format.h>
 
+#include <array>
 #include <filesystem>
 
 #include "base/text.h"
 #include "base/units.h"
 #include "batches/statistics.h"
 #include "config/config.h"
+#include "optim/lr_schedule.h"
 #include "plan/cost_model.h"
 #include "plan/disk.h"
 #include "plan/report.h"
@@ -64,6 +66,27 @@ std::string data_line(const RunPlace& place) {
                  : std::string("; no validation data"));
 }
 
+// ", cosine decay to 0"; "" if the learning rate is constant after the warm-up.
+std::string decay_words(const optim::LearningRatePlan& rate) {
+  const std::string low = fmt::format(" decay to {:.3g}", rate.minimum_learning_rate);
+  switch (rate.schedule) {
+    case LearningRateSchedule::constant:
+      return "";
+    case LearningRateSchedule::linear:
+      return ", linear" + low;
+    case LearningRateSchedule::cosine:
+      return ", cosine" + low;
+    case LearningRateSchedule::polynomial:
+      return fmt::format(", polynomial{} with power {:.3g}", low, rate.power);
+    case LearningRateSchedule::inverse_sqrt:
+      return ", inverse square root decay";
+    case LearningRateSchedule::wsd:
+      break;
+  }
+  constexpr std::array kTypes = {", linear", ", cosine", ", 1-sqrt"};  // by DecayType
+  return cat(kTypes[static_cast<std::size_t>(rate.decay_type)], low, " in the last ", plural(rate.decay_steps, "step"));
+}
+
 std::string steps_line(const RunPlace& place) {
   const plan::RunPlan& plan = place.plan;
   const optim::LearningRatePlan& optimizer = plan.learning_rate;
@@ -75,11 +98,7 @@ std::string steps_line(const RunPlace& place) {
           epochs < 1000 ? fmt::format("{:.3g}", epochs) : format_count(epochs), epochs == 1 ? " epoch" : " epochs",
           "; learning rate ", fmt::format("{:.3g}", optimizer.learning_rate));
   if (optimizer.warmup_steps > 0) line += cat(" after ", plural(optimizer.warmup_steps, "warm-up step"));
-  if (optimizer.schedule != LearningRateSchedule::constant) {
-    line += cat(optimizer.schedule == LearningRateSchedule::cosine ? ", cosine" : ", linear", " decay to ",
-                fmt::format("{:.3g}", optimizer.minimum_learning_rate));
-  }
-  return line;
+  return line + decay_words(optimizer);
 }
 
 std::string ranks_line(const RunPlace& place) {

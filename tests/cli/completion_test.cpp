@@ -108,7 +108,8 @@ TEST_F(Completion, ValuesInBash) {
 TEST_F(Completion, RecipeKeysInBash) {
   EXPECT_EQ(bash("fit --set optimizer.sch"), Words{"optimizer.schedule="});
   EXPECT_EQ(bash("fit --set = optimizer.sch"), Words{"optimizer.schedule="});
-  EXPECT_EQ(bash("fit --set optimizer.schedule ="), (Words{"cosine", "linear", "constant"}));
+  EXPECT_EQ(bash("fit --set optimizer.schedule ="),
+            (Words{"cosine", "linear", "constant", "wsd", "inverse_sqrt", "polynomial"}));
   EXPECT_EQ(bash("fit --set optimizer.schedule = l"), Words{"linear"});
   EXPECT_EQ(bash("fit --set model.config = rec"), Words{"recipe.yaml"});
   EXPECT_EQ(bash("fit --set data.chat_template = qwen"), (Words{"qwen-2.5", "qwen-3"}));
@@ -118,14 +119,16 @@ TEST_F(Completion, RecipeKeysInBash) {
   const auto keys = key_choices();
   ASSERT_EQ(completed.size(), keys.size());
   for (std::size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(completed[i], keys[i].name + "=");
-  // The schema accepts every completed value: of a model with experts, and of an adapter.
+  // The schema accepts every completed value: of a model with experts, of an adapter, and of a schedule.
   const fs::path mixtral = fs::path(testing::kSourceFolder) / "tests/golden/families/mixtral";
   write("r.yaml", "data: {sequence_length: 8}\nmodel: {path: " + mixtral.string() + "}\n");
   for (const KeyChoices& key : keys) {
     if (key.name == "run.device") continue;  // cuda needs a build with CUDA
     for (const std::string& value : key.values) {
-      const std::string adapter = key.name.starts_with("adapter.") ? " --set adapter.kind=lora" : "";
-      const testing::Ran ran = hawser("plan r.yaml" + adapter + " --set " + key.name + "=" + value);
+      const std::string needed = key.name.starts_with("adapter.")     ? " --set adapter.kind=lora"
+                                 : key.name == "optimizer.decay_type" ? " --set optimizer.schedule=wsd"
+                                                                      : "";
+      const testing::Ran ran = hawser("plan r.yaml" + needed + " --set " + key.name + "=" + value);
       EXPECT_EQ(ran.code, 0) << key.name << "=" << value << "\n" << ran.err;
     }
   }

@@ -74,6 +74,12 @@ TEST_F(RecipeInit, ReportsWhyAndWhatIsPlanned) {
   const auto scratch = init("--model " + tiny("gqa") + "/config.json --data data.jsonl");
   EXPECT_EQ(scratch["optimizer"]["learning_rate"], 1e-3);
   EXPECT_EQ(scratch["name"], "gqa-scratch");
+  // One of the two lengths of the warm-up.
+  EXPECT_TRUE(recipe["optimizer"]["warmup_steps"].is_number());
+  EXPECT_TRUE(recipe["optimizer"]["warmup_ratio"].is_null());
+  const auto ratio = init("--model " + tiny("gqa") + " --data data.jsonl --set optimizer.warmup_ratio=0.1");
+  EXPECT_TRUE(ratio["optimizer"]["warmup_steps"].is_null());
+  EXPECT_EQ(ratio["optimizer"]["warmup_ratio"], 0.1);
 }
 
 TEST_F(RecipeInit, RejectsWhatPlanWould) {
