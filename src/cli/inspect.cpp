@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/hub_name.h"
 #include "base/paths.h"
@@ -29,6 +30,7 @@
 #include "launch/launcher_environment.h"
 #include "models/expert_keys.h"
 #include "models/families.h"
+#include "models/param_names.h"
 #include "models/peft_config.h"
 #include "prepare/token_file.h"
 #include "profile/timeline_summary.h"
@@ -287,6 +289,44 @@ void describe_run(const std::string& path, const std::string& root, bool verify,
   report.text += newest.text;
 }
 
+// "model.layers.{0-29}.mlp.up_proj.weight": tensors whose names differ in numbers alone, in one line.
+void list_names(const models::Model& model, Report& report) {
+  struct Range {
+    std::int64_t first, last;
+  };
+  std::vector<std::string> forms;                    // "model.layers.#.mlp.up_proj.weight"
+  std::map<std::string, std::vector<Range>> ranges;  // by form: of each number
+  Json& list = report.json["parameter_names"] = Json::array();
+  for (const models::NamedParam& named : models::named_params(model)) {
+    list.push_back(named.tensor);
+    std::string form;
+    std::vector<std::int64_t> numbers;
+    std::istringstream parts(named.tensor);
+    for (std::string part; std::getline(parts, part, '.');) {
+      const bool number = !part.empty() && part.find_first_not_of("0123456789") == part.npos;
+      if (number) numbers.push_back(std::stoll(part));
+      form += cat(form.empty() ? "" : ".", number ? "#" : part);
+    }
+    const auto [at, is_new] = ranges.try_emplace(form);
+    if (is_new) forms.push_back(form);
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      if (is_new) at->second.push_back({numbers[i], numbers[i]});
+      Range& range = at->second[i];
+      range = {std::min(range.first, numbers[i]), std::max(range.last, numbers[i])};
+    }
+  }
+  report.text += "  names\n";
+  for (const std::string& form : forms) {
+    std::string line = form;
+    for (const Range& range : ranges.at(form)) {
+      const std::string text =
+          range.first == range.last ? cat(range.first) : cat("{", range.first, "-", range.last, "}");
+      line.replace(line.find('#'), 1, text);
+    }
+    report.text += cat("    ", line, "\n");
+  }
+}
+
 void describe_folder_model(const std::string& path, Report& report) {
   Problems problems;
   const engine::OpenModel open = engine::open_model(path, false, problems);
@@ -315,6 +355,7 @@ void describe_folder_model(const std::string& path, Report& report) {
     report.json["tokenizer"] = {{"problem", error.what()}};
     report.row("tokenizer", cat("not readable: ", error.what()));
   }
+  list_names(*open.model, report);
 }
 
 void describe_adapter(const std::string& path, Report& report) {

@@ -97,6 +97,9 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
     {"optimizer.weight_decay", "wd adam_weight_decay"},
     {"optimizer.gradient_clip",
      "max_grad_norm clip_grad clip_grad_norm gradient_clipping gradient_clip_val grad_clip max_norm"},
+    {"optimizer.groups (an entry is {match, learning_rate or learning_rate_factor, weight_decay})",
+     "param_groups lr_groups embedding_lr embedding_lr_scale embedding_learning_rate loraplus_lr_ratio "
+     "loraplus_lr_embedding decoupled_lr decoupled_min_lr"},
     {"removing it: AdamW is the only optimizer",
      "optim optim_args optimizer_type optimizer.kind optimizer.type optimizer.name optimizer._component_"},
 

@@ -125,6 +125,15 @@ struct AdapterRecipe {
   bool dora = false;
 };
 
+// Parameters that learn otherwise than the rest. Of the learning rates at most one.
+struct ParamGroupRecipe {
+  std::vector<std::string> match;  // names of parameters (models/param_names.h)
+  std::optional<double> learning_rate, learning_rate_factor, weight_decay;
+
+  bool operator==(const ParamGroupRecipe&) const = default;
+};
+constexpr std::size_t kMaxParamGroups = 15;
+
 struct OptimizerRecipe {
   double learning_rate = 3.0e-4;
   LearningRateSchedule schedule = LearningRateSchedule::cosine;
@@ -138,8 +147,9 @@ struct OptimizerRecipe {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1.0e-8;
-  double weight_decay = 0.1;   // matrices only, not norms and biases
-  double gradient_clip = 1.0;  // maximum global norm; 0: no clipping
+  double weight_decay = 0.1;             // matrices only, not norms and biases
+  double gradient_clip = 1.0;            // maximum global norm; 0: no clipping
+  std::vector<ParamGroupRecipe> groups;  // the first that matches a parameter has it
 
   // Steps of the warm-up and of the wsd decay, in a run of `steps`. A ratio is rounded up, as in transformers
   // (TrainingArguments.get_warmup_steps). The default decay does not begin before the end of the warm-up.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/name_pattern.h"
 #include "base/nearest.h"
 #include "base/printable.h"
 #include "base/units.h"
@@ -371,6 +372,84 @@ Key data_sets(const char* name, const char* help) {
   key.reset = [](Recipe& recipe) {
     recipe.data.train.clear();
     recipe.data.sets.clear();
+  };
+  return key;
+}
+
+namespace {
+
+std::optional<Rejection> read_param_group(const YAML::Node& node, ParamGroupRecipe& out) {
+  constexpr const char* kExpected = "{match: NAME, learning_rate: X, weight_decay: W}";
+  if (!node.IsMap()) return Rejection{"wrong type", cat("a list of ", kExpected), ""};
+  for (const auto& pair : node) {
+    const std::string key = pair.first.IsScalar() ? pair.first.Scalar() : "";
+    if (key == "match") {
+      if (auto rejection = read_list(pair.second, "a name, or a list of names", out.match)) return rejection;
+      for (const std::string& entry : out.match) {
+        if (!is_pattern(entry) || compiled_pattern(entry)) continue;
+        return Rejection{.what = "not a regular expression",
+                         .expected = "",
+                         .hint = "a name such as embed_tokens, or .*layers[.][0-3]",
+                         .got = printable(entry)};
+      }
+      continue;
+    }
+    std::optional<double>* const field = key == "learning_rate"          ? &out.learning_rate
+                                         : key == "learning_rate_factor" ? &out.learning_rate_factor
+                                         : key == "weight_decay"         ? &out.weight_decay
+                                                                         : nullptr;
+    if (field == nullptr) return Rejection{cat("unknown key of a group: ", key), kExpected, ""};
+    const auto number = pair.second.IsScalar() ? parse_number<double>(pair.second.Scalar()) : std::nullopt;
+    const bool finite = number && std::isfinite(*number) && std::isfinite(static_cast<float>(*number));
+    if (!finite || *number < 0) {
+      return Rejection{.what = cat(key, " of a group"),
+                       .expected = "a number of at least 0",
+                       .hint = "",
+                       .got = pair.second.IsScalar() ? printable(pair.second.Scalar()) : ""};
+    }
+    *field = *number;
+  }
+  if (out.match.empty()) return Rejection{"a group without match", kExpected, ""};
+  if (out.learning_rate && out.learning_rate_factor) {
+    return Rejection{"a group with learning_rate and learning_rate_factor", "one of the two", ""};
+  }
+  if (!out.learning_rate && !out.learning_rate_factor && !out.weight_decay) {
+    return Rejection{"a group that changes nothing", "learning_rate, learning_rate_factor or weight_decay", ""};
+  }
+  return std::nullopt;
+}
+
+nlohmann::json json_of(const ParamGroupRecipe& group) {
+  nlohmann::json json;
+  json["match"] = group.match.size() == 1 ? nlohmann::json(group.match[0]) : nlohmann::json(group.match);
+  if (group.learning_rate) json["learning_rate"] = *group.learning_rate;
+  if (group.learning_rate_factor) json["learning_rate_factor"] = *group.learning_rate_factor;
+  if (group.weight_decay) json["weight_decay"] = *group.weight_decay;
+  return json;
+}
+
+}  // namespace
+
+Key param_groups(const char* name, const char* help) {
+  const auto field = HAWSER_FIELD(optimizer.groups);
+  Key key = row(name, field, "list of groups", help);
+  key.unset = "none";
+  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
+    std::vector<ParamGroupRecipe> groups;
+    if (!node.IsSequence()) {
+      if (auto rejection = read_param_group(node, groups.emplace_back())) return rejection;
+    }
+    for (std::size_t i = 0; node.IsSequence() && i < node.size(); ++i) {
+      if (auto rejection = read_param_group(node[i], groups.emplace_back())) return rejection;
+    }
+    if (groups.size() > kMaxParamGroups) return Rejection{"too many groups", cat("at most ", kMaxParamGroups), ""};
+    field(recipe) = std::move(groups);
+    return std::nullopt;
+  };
+  key.write = [field](const Recipe& recipe) {
+    nlohmann::json groups = nlohmann::json::array();
+    for (const ParamGroupRecipe& group : field(recipe)) groups.push_back(json_of(group));
+    return groups.empty() ? nlohmann::json() : groups;
   };
   return key;
 }

@@ -261,6 +261,7 @@ std::vector<Key> make_schema() {
              "AdamW: weight decay of matrices; norms and biases have none"),
       number("optimizer.gradient_clip", HAWSER_FIELD(optimizer.gradient_clip), not_negative,
              "maximum global gradient norm; 0: no clipping"),
+      param_groups("optimizer.groups", "learning rates and weight decays of some parameters; see docs/fine-tune.md"),
 
       integer("checkpoint.every_steps", HAWSER_FIELD(checkpoint.every_steps), {.min = 0},
               "steps between checkpoints; 0: off; one is always saved at the end"),

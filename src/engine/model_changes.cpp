@@ -5,6 +5,7 @@
 #include "config/config.h"
 #include "engine/fp8_blocks.h"
 #include "engine/fp8_exclusions.h"
+#include "models/param_groups.h"
 
 namespace hawser::engine {
 
@@ -95,6 +96,23 @@ ModelChanges with_adapters(const ModelChanges& changes, const std::vector<models
 
 namespace {
 
+ModelChanges in_groups(const ModelChanges& changes, const Recipe& recipe) {
+  std::vector<models::ParamGroup> groups;
+  for (const ParamGroupRecipe& group : recipe.optimizer.groups) {
+    groups.push_back({.match = group.match, .decays = group.weight_decay.value_or(0.0) > 0});
+  }
+  return {.describe =
+              [changes, groups, place = problem_at(recipe, "optimizer.groups")](models::ModelDescription& description,
+                                                                                Problems& problems) {
+                const std::size_t before = problems.size();
+                changes.describe(description, problems);
+                if (problems.size() == before) {
+                  models::check_groups(models::Model(description, changes.spec_of), groups, place, problems);
+                }
+              },
+          .spec_of = models::with_groups(changes.spec_of, groups)};
+}
+
 // Linears in FP8, those that adapters leave frozen included.
 ModelChanges with_fp8(const ModelChanges& changes, const Recipe& recipe, const std::vector<std::string>& fallbacks) {
   Problems wrong;
@@ -138,6 +156,7 @@ ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fa
                             {.targets = problem_at(recipe, "adapter.targets"),
                              .modules_to_save = problem_at(recipe, "adapter.modules_to_save")});
   }
+  if (!recipe.optimizer.groups.empty()) changes = in_groups(changes, recipe);
   if (recipe.precision.compute == ComputePrecision::fp8) changes = with_fp8(changes, recipe, fallbacks);
   return changes;
 }

@@ -11,6 +11,7 @@ namespace hawser::engine {
 // The keys `moe`: coefficients of the losses that routers add. Adds a problem if one is set for a model without
 // experts.
 // The keys `adapter`: with_adapters. Adds a problem for each target that the model does not have.
+// optimizer.groups: nn::FlatSpec::group is the number of a group, from 1. Adds the problems of models::check_groups.
 // The keys `precision.fp8`, with precision.compute: fp8: which weights are gathered in FP8, frozen ones included. Adds
 // a problem for each block and each Linear that the model has not, and with DoRA. `fallbacks`: modules of Linears that
 // have fallen back from FP8 (engine/fp8_fallback.h).

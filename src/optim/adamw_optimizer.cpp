@@ -30,7 +30,10 @@ class AdamW : public Optimizer {
   void update(Stream& stream, const FlatUpdate& u) const override {
     const std::vector<ops::EqualParts> parts(u.measured.begin(), u.measured.end());
     const int group = u.flat.spec().group < settings_.groups ? u.flat.spec().group : 0;
-    for (const UpdateRun& run : update_runs(u.flat, u.begin, u.count, settings_.weight_decay)) {
+    const auto decay = static_cast<std::size_t>(group) < settings_.group_decays.size()
+                           ? settings_.group_decays[static_cast<std::size_t>(group)]
+                           : settings_.weight_decay;
+    for (const UpdateRun& run : update_runs(u.flat, u.begin, u.count, decay)) {
       const auto part = [&](const TensorView& view) {
         return view.empty() ? TensorView() : view.rows(run.begin, run.count);
       };

@@ -225,10 +225,16 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, const Split
     check_block_scaling(model, recipe);
     set_formats(layout, model, recipe.precision.fp8);
   }
+  std::vector<double> decays = {recipe.optimizer.weight_decay};
+  for (const ParamGroupRecipe& group : recipe.optimizer.groups) {
+    decays.push_back(group.weight_decay.value_or(recipe.optimizer.weight_decay));
+  }
   layout.optimizer = optim::make_adamw({.beta1 = recipe.optimizer.beta1,
                                         .beta2 = recipe.optimizer.beta2,
                                         .epsilon = recipe.optimizer.epsilon,
-                                        .weight_decay = recipe.optimizer.weight_decay});
+                                        .weight_decay = recipe.optimizer.weight_decay,
+                                        .groups = static_cast<int>(decays.size()),
+                                        .group_decays = decays});
   layout.gradient_clip = recipe.optimizer.gradient_clip;
   layout.seed = recipe.train.seed;
   layout.deterministic = deterministic_of(recipe, device);

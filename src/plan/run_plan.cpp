@@ -99,6 +99,30 @@ optim::LearningRatePlan learning_rate_of(const Recipe& recipe) {
           .steps = steps};
 }
 
+static_assert(kMaxParamGroups + 1 == optim::kGroups, "other parameters are a group, too");
+
+step::LearningRates learning_rates_at(const RunPlan& plan, std::int64_t step) {
+  const double rate = optim::learning_rate(plan.learning_rate, step);
+  step::LearningRates rates(static_cast<float>(rate));
+  for (std::size_t group = 0; group < plan.group_factors.size(); ++group) {
+    rates.of[group + 1] = static_cast<float>(rate * plan.group_factors[group]);
+  }
+  return rates;
+}
+
+namespace {
+
+std::vector<double> group_factors_of(const OptimizerRecipe& optimizer) {
+  std::vector<double> factors;
+  for (const ParamGroupRecipe& group : optimizer.groups) {
+    factors.push_back(group.learning_rate ? *group.learning_rate / optimizer.learning_rate
+                                          : group.learning_rate_factor.value_or(1.0));
+  }
+  return factors;
+}
+
+}  // namespace
+
 // Not normalized: a/../b is another folder than b if a is a link.
 std::string model_of(const Recipe& recipe) {
   const std::string& named = recipe.model.path.empty() ? recipe.model.config : recipe.model.path;
@@ -121,6 +145,7 @@ RunPlan resolve(const Recipe& recipe) {
           .steps = train.steps,
           .epochs = train.epochs,
           .learning_rate = learning_rate_of(recipe),
+          .group_factors = group_factors_of(recipe.optimizer),
           .gradient_clip = recipe.optimizer.gradient_clip,
           .evaluate_every = train.evaluate_every,
           .evaluate_sequences = train.evaluate_batches * train.global_batch_size,

@@ -58,6 +58,7 @@ struct RunPlan {
   std::int64_t steps = 0;  // 0 until resolve_steps(), if the recipe has epochs
   double epochs = 0;       // 0: `steps` is given
   optim::LearningRatePlan learning_rate;
+  std::vector<double> group_factors;  // of the learning rate: of each group of optimizer.groups
   double gradient_clip = 0;
   std::int64_t evaluate_every = 0;      // steps; 0: only before the first step and at the end
   std::int64_t evaluate_sequences = 0;  // 0: all
@@ -88,6 +89,9 @@ batches::PackingPlan packing_of(const DataRecipe& data, std::uint64_t seed = 0);
 std::vector<batches::DataSetPlan> data_sets_of(const DataRecipe& data);
 
 optim::LearningRatePlan learning_rate_of(const Recipe& recipe);
+
+// The learning rates of a step, by nn::FlatSpec::group: that of the schedule, and its multiples for optimizer.groups.
+step::LearningRates learning_rates_at(const RunPlan& plan, std::int64_t step);
 
 // Fills plan.layout.
 void lay_out(RunPlan& plan, const models::Model& model, int world, int threads, DeviceKind device);

@@ -11,7 +11,6 @@
 #include "engine/gemm_algorithms.h"
 #include "engine/model_changes.h"
 #include "engine/session.h"
-#include "optim/lr_schedule.h"
 #include "plan/target.h"
 #include "profile/synthetic_step.h"
 #include "profile/timed_device.h"
@@ -109,7 +108,7 @@ void time_steps(const plan::RunPlan& plan, SyntheticStep& synthetic, engine::Ses
   std::int64_t allocations = 0;
   Clock::time_point begin;
   for (std::int64_t step = 0; step <= plan.steps; ++step) {
-    synthetic.input.record = {.learning_rate = static_cast<float>(optim::learning_rate(plan.learning_rate, step + 1)),
+    synthetic.input.record = {.learning_rate = plan::learning_rates_at(plan, step + 1),
                               .inverse_targets = static_cast<float>(1.0 / synthetic.targets)};
     if (world != nullptr) world->barrier();
     if (step == 1) {

@@ -16,7 +16,6 @@
 #include "engine/rank_sync.h"
 #include "models/weights.h"
 #include "ops/gemm/gemm.h"
-#include "optim/lr_schedule.h"
 #include "plan/forecast.h"
 #include "train/fit_run.h"
 #include "train/step_outcome.h"
@@ -150,7 +149,7 @@ FitRun::InFlightStep FitRun::enqueue(std::int64_t step, batches::Prefetcher& pre
     input.batches.push_back(engine::to_host_batch(batch, plan_.layout.batch));
   }
   input.skip = pending.targets == 0;
-  input.record = {.learning_rate = static_cast<float>(optim::learning_rate(plan_.learning_rate, step)),
+  input.record = {.learning_rate = plan::learning_rates_at(plan_, step),
                   .step = static_cast<std::int32_t>(step),
                   .inverse_targets = pending.targets > 0 ? 1.0f / static_cast<float>(pending.targets) : 0.0f};
   pending.lr = input.record.learning_rate.of[0];

@@ -98,7 +98,12 @@ std::string steps_line(const RunPlace& place) {
           epochs < 1000 ? fmt::format("{:.3g}", epochs) : format_count(epochs), epochs == 1 ? " epoch" : " epochs",
           "; learning rate ", fmt::format("{:.3g}", optimizer.learning_rate));
   if (optimizer.warmup_steps > 0) line += cat(" after ", plural(optimizer.warmup_steps, "warm-up step"));
-  return line + decay_words(optimizer);
+  line += decay_words(optimizer);
+  std::string of_groups;
+  for (const double factor : plan.group_factors) {
+    of_groups += fmt::format("{}{:.3g}", of_groups.empty() ? "" : ", ", factor * optimizer.learning_rate);
+  }
+  return of_groups.empty() ? line : cat(line, "; learning rates of groups ", of_groups);
 }
 
 std::string ranks_line(const RunPlace& place) {
