@@ -313,7 +313,7 @@ class Proposer {
 
   // Where training all weights does not fit, an adapter may.
   void fit_or_train_adapter(const models::Model& model) {
-    if (!fine_tuned() || fixed("adapter.kind")) return fit_or_use_float32(model);
+    if (!fine_tuned() || fixed("adapter.kind") || fixed("train.freeze")) return fit_or_use_float32(model);
     const Recipe all_weights = recipe_;
     try {
       return fit_or_use_float32(model);

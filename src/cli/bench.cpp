@@ -146,6 +146,7 @@ Problems take_unused(CommonOptions& common, bool packs) {
                                    "train.global_batch_size",
                                    "train.micro_batch_size",
                                    "train.seed",
+                                   "train.freeze",
                                    "parallel.",
                                    "memory.",
                                    "precision.",

@@ -21,6 +21,7 @@
 #include "cli/model_name.h"
 #include "cli/timeline_json.h"
 #include "engine/find_checkpoint.h"
+#include "engine/model_changes.h"
 #include "engine/open_model.h"
 #include "engine/output_place.h"
 #include "engine/run_state.h"
@@ -30,6 +31,7 @@
 #include "launch/launcher_environment.h"
 #include "models/expert_keys.h"
 #include "models/families.h"
+#include "models/linear_names.h"
 #include "models/param_names.h"
 #include "models/peft_config.h"
 #include "prepare/token_file.h"
@@ -125,6 +127,10 @@ void describe_metadata(const checkpoint::Checkpoint& checkpoint, Report& report)
     const std::string scaling = of_precision("/precision/fp8.scaling");
     report.json["precision"] = {{"compute", "fp8"}, {"scaling", scaling}};
     report.row("precision", cat("FP8, ", scaling, " scaling"));
+  }
+  if (const std::vector<std::string> frozen = engine::frozen_of(metadata.recipe); !frozen.empty()) {
+    report.json["frozen"] = {{"parameters", frozen}, {"weights", metadata.base_model}};
+    report.row("frozen", cat(models::joined(frozen), "; their weights are in ", metadata.base_model));
   }
   Problems problems;
   models::ModelDescription description = engine::describe_checkpoint(checkpoint, metadata.config, problems);

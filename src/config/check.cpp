@@ -260,11 +260,21 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
     add("precision.fp8.layers",
         {.what = "empty list", .expected = "blocks in FP8", .hint = "all, or precision.compute: auto"});
   }
-  if (purpose != Purpose::plan && accepted({"adapter.kind", "model.path", "model.config"}) &&
-      adapter.kind != AdapterKind::none && recipe.model.path.empty() && !recipe.model.config.empty()) {
+  const bool random_weights = purpose != Purpose::plan && accepted({"model.path", "model.config"}) &&
+                              recipe.model.path.empty() && !recipe.model.config.empty();
+  if (random_weights && accepted({"adapter.kind"}) && adapter.kind != AdapterKind::none) {
     add("adapter.kind", {.what = "an adapter of random weights",
                          .expected = "a model with weights",
                          .hint = "model.path in place of model.config, or adapter.kind: none"});
+  }
+  if (random_weights && accepted({"train.freeze"}) && !train.freeze.empty()) {
+    add("train.freeze", {.what = "random weights are frozen",
+                         .expected = "a model with weights",
+                         .hint = "model.path in place of model.config, or removing train.freeze"});
+  }
+  if (accepted({"train.freeze", "adapter.kind"}) && !train.freeze.empty() && adapter.kind != AdapterKind::none) {
+    reject("train.freeze",
+           {.what = "adapter.kind lora freezes the model's weights already", .hint = "removing train.freeze"});
   }
 
   const auto& optimizer = recipe.optimizer;

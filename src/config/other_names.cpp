@@ -75,6 +75,9 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
      "validation.freq val_check_interval"},
     {"train.evaluate_batches", "eval_iters max_eval_samples eval_max_batches validation.steps"},
     {"train.log_every", "logging_steps log_every_n_steps log_interval log_freq logging_strategy"},
+    {"train.freeze (it names what does not train)",
+     "freeze unfrozen_parameters freeze_layers freeze_trainable_layers freeze_trainable_modules freeze_extra_modules "
+     "freeze_parameters frozen_parameters frozen_modules freeze_embeddings"},
 
     {"moe.aux_loss_coefficient", "router_aux_loss_coef moe_aux_loss_coeff aux_loss_coef"},
     {"moe.z_loss_coefficient", "moe_z_loss_coeff router_z_loss_coef z_loss_coef"},

@@ -105,6 +105,7 @@ struct TrainRecipe {
   std::int64_t evaluate_every = 0;    // steps; 0: only before the first step and at the end
   std::int64_t evaluate_batches = 0;  // batches of global_batch_size sequences; 0: the full validation set
   std::int64_t log_every = 1;
+  std::vector<std::string> freeze;  // names of parameters that do not train (models/param_names.h)
 };
 
 // Losses that routers of experts add; only for models that have experts.

@@ -206,6 +206,9 @@ std::vector<Key> make_schema() {
               "global batches per evaluation, the same text on any layout; 0: the full validation set"),
       integer("train.log_every", HAWSER_FIELD(train.log_every), {.min = 1},
               "steps between progress lines; metrics.jsonl has every step"),
+      names("train.freeze", HAWSER_FIELD(train.freeze),
+            "names of parameters or modules that do not train: [embed_tokens, layers.0]; see docs/fine-tune.md",
+            modules("a name such as embed_tokens, or .*layers[.][0-3]")),
 
       word(
           "moe.balancing", HAWSER_FIELD(moe.balancing),

@@ -1,10 +1,13 @@
 #include "engine/model_changes.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "config/config.h"
 #include "engine/fp8_blocks.h"
 #include "engine/fp8_exclusions.h"
+#include "io/json.h"
+#include "models/frozen_params.h"
 #include "models/param_groups.h"
 
 namespace hawser::engine {
@@ -79,6 +82,16 @@ std::optional<models::LoraConfig> lora_of(const std::string& recipe_json) {
   return lora_of(stored_section(recipe_json, "adapter").adapter);
 }
 
+std::vector<std::string> frozen_of(const std::string& recipe_json) {
+  const auto recipe = io::json_or_null(recipe_json);
+  std::vector<std::string> out;
+  if (!recipe.is_object()) return out;
+  for (const auto& entry : recipe.value("/train/freeze"_json_pointer, nlohmann::json::array())) {
+    if (entry.is_string()) out.push_back(entry);
+  }
+  return out;
+}
+
 ModelChanges with_adapters(const ModelChanges& changes, const std::vector<models::LoraConfig>& adapters,
                            const models::LoraPlace& place) {
   if (adapters.empty()) return changes;
@@ -92,6 +105,16 @@ ModelChanges with_adapters(const ModelChanges& changes, const std::vector<models
                 for (const models::LoraConfig& lora : adapters) models::add_lora(description, lora, place, problems);
               },
           .spec_of = models::train_lora(changes.spec_of, std::move(saved))};
+}
+
+ModelChanges with_frozen(const ModelChanges& changes, const std::vector<std::string>& entries, const Problem& place) {
+  if (entries.empty()) return changes;
+  return {.describe =
+              [changes, entries, place](models::ModelDescription& description, Problems& problems) {
+                if (changes.describe) changes.describe(description, problems);
+                models::check_frozen(description, entries, place, problems);
+              },
+          .spec_of = models::freeze(changes.spec_of, models::ParamNames(entries))};
 }
 
 namespace {
@@ -155,6 +178,9 @@ ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fa
     changes = with_adapters(changes, {*lora},
                             {.targets = problem_at(recipe, "adapter.targets"),
                              .modules_to_save = problem_at(recipe, "adapter.modules_to_save")});
+  }
+  if (accepted(recipe, {"train.freeze"})) {
+    changes = with_frozen(changes, recipe.train.freeze, problem_at(recipe, "train.freeze"));
   }
   if (!recipe.optimizer.groups.empty()) changes = in_groups(changes, recipe);
   if (recipe.precision.compute == ComputePrecision::fp8) changes = with_fp8(changes, recipe, fallbacks);

@@ -11,6 +11,7 @@ namespace hawser::engine {
 // The keys `moe`: coefficients of the losses that routers add. Adds a problem if one is set for a model without
 // experts.
 // The keys `adapter`: with_adapters. Adds a problem for each target that the model does not have.
+// train.freeze: with_frozen.
 // optimizer.groups: nn::FlatSpec::group is the number of a group, from 1. Adds the problems of models::check_groups.
 // The keys `precision.fp8`, with precision.compute: fp8: which weights are gathered in FP8, frozen ones included. Adds
 // a problem for each block and each Linear that the model has not, and with DoRA. `fallbacks`: modules of Linears that
@@ -34,6 +35,10 @@ ModelChanges changes_for_evaluation();
 ModelChanges with_adapters(const ModelChanges& changes, const std::vector<models::LoraConfig>& adapters,
                            const models::LoraPlace& place);
 
+// `changes`, and these parameters frozen (models::freeze). Adds a problem for each entry that selects nothing or a part
+// of a parameter. `place`: of messages.
+ModelChanges with_frozen(const ModelChanges& changes, const std::vector<std::string>& entries, const Problem& place);
+
 // Lists what the losses that routers add depend on, where it differs from the checkpoint's run:
 // "moe.aux_loss_coefficient was 0.02 and is 0", and if the loss is added, "micro-batches of a step were 4 and are 2";
 // "" if nothing does. `now`: with the changes of the run's recipe. `micro_batches`: of a step.
@@ -43,5 +48,7 @@ std::string router_changes(const RunState& state, const models::ModelDescription
 std::optional<models::LoraConfig> lora_of(const AdapterRecipe& adapter);
 // The same of a checkpoint's recipe (OpenModel::recipe). UserError if this version rejects one of its keys.
 std::optional<models::LoraConfig> lora_of(const std::string& recipe_json);
+// train.freeze of a checkpoint's recipe.
+std::vector<std::string> frozen_of(const std::string& recipe_json);
 
 }  // namespace hawser::engine

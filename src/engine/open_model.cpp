@@ -235,14 +235,16 @@ OpenModel open_folder(const std::string& path, Problems& problems, const ModelCh
   return open;
 }
 
-// The frozen weights of a checkpoint, which has the adapter alone.
+// The frozen weights of a checkpoint, which has only what its run trains.
 void open_base(const CheckpointMetadata& metadata, OpenModel& open, Problems& problems) {
   const std::string& path = metadata.base_model;
   if (path.empty() || !io::exists(path)) {
     problems.add({.file = open.checkpoint->folder(),
-                  .what = "the base model of the adapter is missing",
+                  .what = open.lora ? "the base model of the adapter is missing"
+                                    : "the model with the frozen weights is missing",
                   .expected = path.empty() ? "base_model in the checkpoint" : path,
-                  .hint = "`hawser export` of the run, and --model BASE --adapter FOLDER"});
+                  .hint = open.lora ? "`hawser export` of the run, and --model BASE --adapter FOLDER"
+                                    : "the folder where it was"});
     return;
   }
   open.weights = checkpoint::SafetensorsFolder::open(path, problems);
@@ -277,13 +279,15 @@ OpenModel open_trained_model(const std::string& path, Problems& problems, const 
     open.tokenizer = tokenizer_file(metadata.tokenizer);
     open.lora = lora_of(open.recipe);
     const std::size_t before = problems.size();
-    if (open.lora) open_base(metadata, open, problems);
+    open.frozen = frozen_of(open.recipe);
+    if (open.lora || !open.frozen.empty()) open_base(metadata, open, problems);
     models::ModelDescription description =
         describe_checkpoint(*open.checkpoint, metadata.config, problems, open.weights ? &*open.weights : nullptr);
     const std::vector<models::LoraConfig> configs =
         open.lora ? std::vector{*open.lora} : std::vector<models::LoraConfig>();
-    open.model = make_model(std::move(description), with_adapters(changes, configs, models::stored_place(path)), before,
-                            problems);
+    ModelChanges trained = with_adapters(changes, configs, models::stored_place(path));
+    if (!open.lora) trained = with_frozen(trained, open.frozen, {.file = path, .at = "train.freeze"});
+    open.model = make_model(std::move(description), trained, before, problems);
     open.special = models::describe_special_tokens(metadata.config, open.checkpoint->folder(), problems);
     if (open.weights && open.model && problems.size() == before) {
       models::check_weights(*open.model, *open.weights, problems);

@@ -34,6 +34,7 @@ struct OpenModel {
   std::vector<OpenAdapter> adapters;  // on the weights
   std::optional<checkpoint::Checkpoint> checkpoint;
   std::optional<models::LoraConfig> lora;  // of the checkpoint's run: an adapter that it trains
+  std::vector<std::string> frozen;         // of the checkpoint's run: train.freeze
   std::string recipe;                      // of the checkpoint's run: JSON text with every key; "" for other models
   std::string tokenizer;                   // path of a tokenizer.json; "": none
   std::string templates;                   // folder of the chat template; "": that of the tokenizer
@@ -64,7 +65,8 @@ models::WeightSources sources_of(OpenModel& open);
 std::string frozen_identity(const OpenModel& open);
 
 // Opens a Hugging Face folder, a checkpoint or a run's folder in the same way, with special tokens and tokenizer. If
-// the checkpoint's run trains an adapter, the model has it, and its base model is opened, too: RunState::base_model.
+// the checkpoint's run trains an adapter, the model has it; if it trains a part of the weights, that part is trainable.
+// The model that it trains from is then opened, too: RunState::base_model.
 // `adapters`: folders of PEFT, for a Hugging Face folder only; they add up. Only adapters and their modules_to_save are
 // trainable in the model then. Tokenizer, chat template and generation_config.json are, each, those of the last adapter
 // that has them, otherwise the model's.

@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/fp8_blocks.h"
+#include "engine/model_changes.h"
 #include "io/json.h"
+#include "models/param_names.h"
 
 namespace hawser::engine {
 
@@ -262,6 +264,25 @@ Problems adapter_changes(const RunState& state, const std::string& recipe, const
              .at = "adapter." + key,
              .hint = "the setting that the run was started with, or --set output=... for a new run"});
   }
+  return out;
+}
+
+Problems frozen_changes(const RunState& state, const std::string& recipe, const models::Model& model,
+                        const std::string& file) {
+  Problems out;
+  const std::vector<std::string> before = frozen_of(state.recipe), now = frozen_of(recipe);
+  const models::ParamNames was(before), is(now);
+  const std::vector<models::NamedParam> params = models::named_params(model);
+  const bool same = std::ranges::all_of(params, [&](const models::NamedParam& named) {
+    return was.find(named.tensor).has_value() == is.find(named.tensor).has_value();
+  });
+  if (same) return out;
+  out.add({.file = file,
+           .what = "the frozen parameters have changed",
+           .expected = nlohmann::json(before).dump(),
+           .got = nlohmann::json(now).dump(),
+           .at = "train.freeze",
+           .hint = "the setting that the run was started with, or --set output=... for a new run"});
   return out;
 }
 

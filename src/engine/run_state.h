@@ -89,6 +89,11 @@ Problems base_changes(const std::string& before, const std::string& base, const 
 // of recipe_json), with `file` as its file: another adapter is another model.
 Problems adapter_changes(const RunState& state, const std::string& recipe, const std::string& file);
 
+// A Problem if the model has other frozen parameters than the checkpoint's run had by train.freeze (`recipe`: text of
+// recipe_json), with `file` as its file.
+Problems frozen_changes(const RunState& state, const std::string& recipe, const models::Model& model,
+                        const std::string& file);
+
 // A Problem for each setting of `precision` that decides what is in FP8 and what the state has of it, and that the
 // checkpoint's run had otherwise (`recipe`: text of recipe_json), with `file` as its file. `blocks`: of the model.
 Problems fp8_changes(const RunState& state, const std::string& recipe, int blocks, const std::string& file);

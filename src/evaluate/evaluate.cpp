@@ -284,7 +284,7 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
   const bool adapted = open.lora || !open.adapters.empty();
   const std::string adapter = open.adapters.empty() ? "" : open.adapters.front().lora.name;
   for (const engine::TensorNorm& tensor : engine::gradient_norms(session, output)) {
-    if (adapted && !tensor.trainable) continue;
+    if ((adapted || !open.frozen.empty()) && !tensor.trainable) continue;
     result.gradient_norms.emplace_back(adapted ? models::peft_name(tensor.name, adapter) : tensor.name, tensor.norm);
   }
   if (after) after(session);

@@ -154,6 +154,14 @@ std::map<AttentionMask, int> Model::masks() const {
   return out;
 }
 
+int Model::first_trained_layer() const {
+  const auto trains = [&](const ParamPlace& place) { return flat(place.flat).spec().trainable; };
+  if (std::ranges::any_of(embedding_params_, trains)) return 0;
+  int layer = 0;
+  while (layer < layers() && std::ranges::none_of(layer_params(layer), trains)) ++layer;
+  return layer;
+}
+
 double Model::training_flops(const nn::RowCounts& rows,
                              const std::function<double(const AttentionMask&)>& pairs) const {
   return training_flops(rows, pairs, {{0, layers()}}, /*head=*/true);
@@ -161,7 +169,8 @@ double Model::training_flops(const nn::RowCounts& rows,
 
 double Model::training_flops(const nn::RowCounts& rows, const std::function<double(const AttentionMask&)>& pairs,
                              const std::vector<LayerRange>& ranges, bool head) const {
-  double forward = head ? head_.flops(rows) : 0.0;
+  const int first = first_trained_layer();
+  double forward = head ? head_.flops(rows) : 0.0, below = 0;
   const auto for_each_layer = [&](const auto& call) {
     for (const LayerRange& range : ranges) {
       for (int number = range.begin; number < range.end; ++number) call(number);
@@ -169,7 +178,7 @@ double Model::training_flops(const nn::RowCounts& rows, const std::function<doub
   };
   for_each_layer([&](int number) {
     const auto attention = layer(number).attention_shape();
-    forward += layer(number).flops(rows, attention ? pairs(attention->mask) : 0.0);
+    (number < first ? below : forward) += layer(number).flops(rows, attention ? pairs(attention->mask) : 0.0);
   });
   // The GEMM of a matrix's gradient has as many FLOPs as its GEMM in forward.
   double frozen = 0;
@@ -180,6 +189,7 @@ double Model::training_flops(const nn::RowCounts& rows, const std::function<doub
     if (matrix) frozen += 2.0 * rows_of * static_cast<double>(param.elements());
   };
   for_each_layer([&](int number) {
+    if (number < first) return;
     const std::optional<nn::MoeConfig>& moe = description_.blocks[static_cast<std::size_t>(block_of(number))].moe;
     for (const ParamPlace& place : layer_params(number)) {
       const nn::Param& param = flat(place.flat).params()[static_cast<std::size_t>(place.index)];
@@ -192,7 +202,7 @@ double Model::training_flops(const nn::RowCounts& rows, const std::function<doub
   if (head) {
     for (const ParamPlace& place : head_params_) subtract(place, 1.0);
   }
-  return 3.0 * forward - frozen;
+  return below + 3.0 * forward - frozen;
 }
 
 }  // namespace hawser::models

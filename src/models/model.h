@@ -113,6 +113,8 @@ class Model {
   }
   const nn::TrainableParams& trainable(int layer) const { return trainable_[static_cast<std::size_t>(layer)]; }
   const nn::TrainableParams& trainable_of_head() const { return head_trainable_; }
+  // Layers before it have no backward: neither they nor the embedding have a trainable parameter. layers(): none has.
+  int first_trained_layer() const;
   const std::vector<ParamPlace>& embedding_params() const { return embedding_params_; }
   const std::vector<ParamPlace>& head_params() const { return head_params_; }
 
@@ -120,8 +122,8 @@ class Model {
   std::map<AttentionMask, int> masks() const;
 
   // FLOPs of one training step (forward and backward, no recompute) of a rank's rows, with this rank's slice of the
-  // model. Gradients of frozen weights are none of them. `pairs`: the visible query-key pairs per head of attention
-  // layers with a mask.
+  // model. Gradients of frozen weights are none of them, nor is the backward of layers before first_trained_layer().
+  // `pairs`: the visible query-key pairs per head of attention layers with a mask.
   double training_flops(const nn::RowCounts& rows, const std::function<double(const AttentionMask&)>& pairs) const;
   // Of these layers, and of the head if `head`.
   double training_flops(const nn::RowCounts& rows, const std::function<double(const AttentionMask&)>& pairs,

@@ -1,4 +1,5 @@
-// `ParamNames`: parameters that entries of a recipe select by their names in a Hugging Face folder (optimizer.groups).
+// `ParamNames`: parameters that entries of a recipe select by their names in a Hugging Face folder (train.freeze,
+// optimizer.groups).
 //
 //   const ParamNames names({"embed_tokens", ".*[.]layers[.][01]"});
 //   names.find("model.embed_tokens.weight")              // 0

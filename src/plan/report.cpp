@@ -118,7 +118,8 @@ std::string disk_table(const Recipe& recipe, const models::Model& model, const P
              facts.free_disk ? cat(disk.total() <= *facts.free_disk ? "of " : "does not fit: ", bytes(*facts.free_disk),
                                    " free for OUTPUT")
                              : "");
-  return out + row("an export, in addition", bytes(4 * trained), "in float32, with `hawser export`");
+  const std::int64_t exported = recipe.adapter.kind == AdapterKind::none ? model.parameters() : trained;
+  return out + row("an export, in addition", bytes(4 * exported), "in float32, with `hawser export`");
 }
 
 // "embedding, 8 blocks": what a stage computes.

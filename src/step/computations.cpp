@@ -47,14 +47,13 @@ class Lister {
     embedding_ = flats_of(model.embedding_params());
     head_ = flats_of(model.head_params());
     trainable_below_ = !embedding_.trainable.empty();
-    bool below = trainable_below_;
+    first_backward_ = model.first_trained_layer();
     for (int layer = 0; layer < model.layers(); ++layer) {
       layers_.push_back(flats_of(model.layer_params(layer)));
-      below = below || !layers_.back().trainable.empty();
-      if (!below) first_backward_ = layer + 1;
       recomputes_.push_back(nn::recomputes(model.layer(layer), options.policies[static_cast<std::size_t>(layer)],
                                            model.trainable(layer)));
     }
+    const bool below = trainable_below_ || first_backward_ < model.layers();
     HAWSER_CHECK(below || !head_.trainable.empty() || forward_only(options.purpose), "no parameter is trainable");
   }
 
@@ -368,8 +367,7 @@ class Lister {
   Flats embedding_, head_;
   std::vector<Flats> layers_;
   bool trainable_below_ = false;  // the embedding is trainable
-  int first_backward_ = 0;        // layers before it have no backward: neither they nor the embedding have a trainable
-                                  // parameter
+  int first_backward_ = 0;        // Model::first_trained_layer: layers before it have no backward
   std::vector<bool> recomputes_;  // by layer: a recompute instruction precedes backward
   std::vector<Computation> list_;
   std::map<std::pair<int, int>, Work> works_;  // by chunk and micro-batch

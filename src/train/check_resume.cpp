@@ -84,6 +84,7 @@ Problems resume_changes(const ResumedRun& run, const checkpoint::Checkpoint& che
                                         plan::Layout().optimizer->name(), recipe, folder));
   }
   all.add(engine::adapter_changes(state, recipe, folder));
+  if (run.open.model && !other_model) all.add(engine::frozen_changes(state, recipe, *run.open.model, folder));
   if (run.open.model) all.add(engine::fp8_changes(state, recipe, run.open.model->blocks(), folder));
   if (state.step > 0 && state.sequences != state.step * plan.global_batch_size) {
     const std::int64_t before = state.sequences / state.step;

@@ -213,7 +213,7 @@ Exported export_run(const ExportRequest& request, Problems& skipped) {
   ModelFiles files{metadata.config, tokenizer_or_none(checkpoint, metadata, problems)};
   if (problems.empty()) files.tokenizer = with_end_of_turn(std::move(files.tokenizer), metadata, done.notes);
   const Stored stored = stored_as(request.dtype, {metadata.stored});
-  if (!lora) {
+  if (!lora && engine::frozen_of(metadata.recipe).empty()) {
     models::ModelDescription description = engine::describe_checkpoint(checkpoint, metadata.config, problems);
     problems.throw_if_any();
     write_model(
@@ -224,8 +224,8 @@ Exported export_run(const ExportRequest& request, Problems& skipped) {
   engine::OpenModel open = engine::open_trained_model(checkpoint.folder(), problems);
   problems.throw_if_any();
   const models::WeightSources sources = engine::sources_of(open);
-  const models::StateSource states =
-      models::merge_adapters(*open.model, states_of(*open.checkpoint, models::read_weights(*open.model, sources)));
+  models::StateSource states = states_of(*open.checkpoint, models::read_weights(*open.model, sources));
+  if (lora) states = models::merge_adapters(*open.model, std::move(states));
   write_model(request.output, without_adapters(open.model->description()), states, std::move(files), stored, done);
   return done;
 }

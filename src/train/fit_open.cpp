@@ -461,7 +461,7 @@ void FitRun::resume() {
   }
   result_.steps = done_;
   result_.output = plan_.files.folder;
-  result_.adapter = has_frozen;
+  result_.adapter = plan_.recipe.adapter.kind != AdapterKind::none;
   if (!first_rank()) return;
   if (nothing_to_do_) {
     restore_files(run_place(), engine::run_state_of(checkpoint->metadata()), phases_,

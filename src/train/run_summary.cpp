@@ -24,16 +24,17 @@ std::string count(std::int64_t number) {
   return number < 10000 ? cat(number) : format_count(static_cast<double>(number));
 }
 
-// "all trained", or the adapter and how many train.
+// "all trained", or how many train, and the adapter.
 std::string trained_words(const RunPlace& place) {
   const models::Model& model = place.session.model();
   const std::int64_t trained = model.trainable_parameters();
   if (trained == model.parameters()) return "all trained";
   const AdapterRecipe& adapter = place.plan.recipe.adapter;
-  return cat(format_count(static_cast<double>(trained)),
-             fmt::format(" ({:.2g}%) trained: ",
-                         100.0 * static_cast<double>(trained) / static_cast<double>(model.parameters())),
-             adapter.dora ? "DoRA" : "LoRA", " of rank ", adapter.rank);
+  const double percent = 100.0 * static_cast<double>(trained) / static_cast<double>(model.parameters());
+  const std::string share =
+      fmt::format("{} ({:.{}g}%) trained", format_count(static_cast<double>(trained)), percent, percent < 10 ? 2 : 3);
+  if (adapter.kind == AdapterKind::none) return share;
+  return cat(share, ": ", adapter.dora ? "DoRA" : "LoRA", " of rank ", adapter.rank);
 }
 
 std::string model_line(const RunPlace& place) {
