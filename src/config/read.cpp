@@ -6,9 +6,11 @@
 
 #include "base/nearest.h"
 #include "base/paths.h"
+#include "base/text.h"
 #include "config/check.h"
 #include "config/check_to_write.h"
 #include "config/config.h"
+#include "config/convert/recognize.h"
 #include "config/other_names.h"
 #include "config/schema.h"
 #include "config/yaml.h"
@@ -160,39 +162,40 @@ void Reader::read_file(const std::string& path) {
   read_text(path, io::read_bounded(path, kLargestRecipe));  // it may be a pipe
 }
 
+// A file of another trainer would have an error for each of its keys.
+void reject_other_trainer(const std::string& path, const YAML::Node& root) {
+  const auto trainer = recognized_trainer(root);
+  bool ours = false;
+  for (const auto& pair : root) {
+    const std::string name = pair.first.IsScalar() ? pair.first.Scalar() : "";
+    ours = ours || find_key(name) != nullptr || (is_section(name) && pair.second.IsMap());
+  }
+  if (!trainer || ours) return;
+  throw UserError({.file = path,
+                   .what = cat("a file for ", display_name(*trainer)),
+                   .expected = "a recipe",
+                   .hint = cat("hawser recipe convert ", shell_quoted(path))});
+}
+
 void Reader::read_text(const std::string& path, const std::string& text) {
   file_ = recipe_file_ = path;
   seen_.clear();
-  try {
-    const auto documents = read_yaml_documents(text);
-    if (documents.size() > 1)
-      throw UserError({.file = path, .what = "more than one YAML document", .hint = "one recipe a file"});
-    const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
-    if (root.IsMap() && root["model_type"] && !root["model"]) {
+  const YAML::Node root = read_yaml_file(path, text);
+  if (root.IsMap()) {
+    reject_other_trainer(path, root);
+    if (root["model_type"] && !root["model"]) {
       throw UserError({.file = path,
                        .what = "a model's config.json",
                        .expected = "a recipe",
                        .hint = cat("hawser recipe init --model ", path, ", which writes one")});
     }
-    if (root.IsMap()) {
-      walk(root, "");
-    } else if (!root.IsNull()) {
-      throw UserError({.file = path,
-                       .what = "not a recipe",
-                       .expected = "keys and values",
-                       .got = quoted(root),
-                       .at = cat("line ", line_of(root))});
-    }
-  } catch (const YAML::Exception& broken) {
-    if (const int line = line_indented_by_tab(text); line > 0 && line <= broken.mark.line + 2) {
-      throw UserError({.file = path,
-                       .what = "broken YAML: a tab in the indentation",
-                       .expected = "spaces",
-                       .at = cat("line ", line)});
-    }
+    walk(root, "");
+  } else if (!root.IsNull()) {
     throw UserError({.file = path,
-                     .what = "broken YAML: " + broken.msg,
-                     .at = cat("line ", broken.mark.line + 1, ", column ", broken.mark.column + 1)});
+                     .what = "not a recipe",
+                     .expected = "keys and values",
+                     .got = quoted(root),
+                     .at = cat("line ", line_of(root))});
   }
 }
 

@@ -4,6 +4,8 @@
 
 #include <sstream>
 
+#include "base/error.h"
+
 namespace hawser {
 namespace {
 
@@ -50,6 +52,26 @@ std::vector<YAML::Node> read_yaml_documents(const std::string& text) {
 YAML::Node read_yaml(const std::string& text) {
   const std::vector<YAML::Node> documents = read_yaml_documents(text);
   return documents.empty() ? YAML::Node() : documents.front();
+}
+
+YAML::Node read_yaml_file(const std::string& path, const std::string& text) {
+  try {
+    const auto documents = read_yaml_documents(text);
+    if (documents.size() > 1) {
+      throw UserError({.file = path, .what = "more than one YAML document", .hint = "one recipe a file"});
+    }
+    return documents.empty() ? YAML::Node() : documents.front();
+  } catch (const YAML::Exception& broken) {
+    if (const int line = line_indented_by_tab(text); line > 0 && line <= broken.mark.line + 2) {
+      throw UserError({.file = path,
+                       .what = "broken YAML: a tab in the indentation",
+                       .expected = "spaces",
+                       .at = cat("line ", line)});
+    }
+    throw UserError({.file = path,
+                     .what = "broken YAML: " + broken.msg,
+                     .at = cat("line ", broken.mark.line + 1, ", column ", broken.mark.column + 1)});
+  }
 }
 
 int line_indented_by_tab(const std::string& text) {
