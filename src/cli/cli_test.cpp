@@ -104,8 +104,9 @@ TEST(CommandLine, TurnsExceptionsIntoExitCodes) {
 using testing::Binary;
 using testing::Ran;
 
-const std::vector<std::string> kCommands = {"fit",    "prepare", "plan",        "eval",       "generate",
-                                            "export", "inspect", "recipe init", "bench step", "doctor"};
+const std::vector<std::string> kCommands = {"fit",    "prepare", "plan",        "eval",           "generate",
+                                            "export", "inspect", "recipe init", "recipe convert", "bench step",
+                                            "doctor"};
 
 TEST_F(Binary, HelpOfEachCommandFitsAHundredColumns) {
   for (const std::string& command : kCommands) {
@@ -178,7 +179,7 @@ TEST_F(Binary, RejectsAWrongCommandLineWithOneLine) {
   rejected("fit r.yaml --=3", {"unknown option --; try hawser fit --help"});
   rejected("xyzzy", {"unknown command xyzzy; try hawser --help"});
   rejected("recipe inti", {"unknown command recipe inti; try hawser recipe init"});
-  rejected("recipe", {"no command (expected one of init); try hawser recipe --help"});
+  rejected("recipe", {"no command (expected one of init, convert); try hawser recipe --help"});
   rejected("fit --rnaks 4 r.yaml", {"unknown option --rnaks; try --ranks"});
   rejected("fit --zzzzzzzz r.yaml", {"unknown option --zzzzzzzz; try hawser fit --help"});
   rejected("fit", {"fit: RECIPE is missing; try hawser fit --help"});

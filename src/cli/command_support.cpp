@@ -1,15 +1,19 @@
 #include "cli/command_support.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/build.h"
 #include "base/error.h"
 #include "cli/model_name.h"
 #include "config/choices.h"
+#include "io/files.h"
 #include "launch/launcher_environment.h"
 
 namespace hawser::cli {
 namespace {
+
+namespace fs = std::filesystem;
 
 void lay_over(Recipe& recipe, const CommonOptions& common, bool runs, Problems& problems) {
   const std::pair<const char*, const char*> keys[] = {
@@ -105,6 +109,19 @@ void collect(Problems& problems, const std::function<void()>& work) {
   } catch (const UserError& error) {
     problems.add_lines(error.what());
   }
+}
+
+bool written_here(const std::string& output) {
+  std::error_code ignored;
+  const fs::path home = fs::path(output).parent_path();
+  if (!output.empty()) return home.empty() || fs::equivalent(home, ".", ignored);
+  if (!io::is_file("/proc/self/fd/1")) return false;
+  return fs::equivalent(fs::read_symlink("/proc/self/fd/1", ignored).parent_path(), ".", ignored);
+}
+
+void check_not_overwritten(const std::string& output, bool force, Problems& problems) {
+  if (output.empty() || force || !io::exists(output)) return;
+  problems.add({.file = output, .what = "already exists", .hint = "another --output, or --force to overwrite it"});
 }
 
 Problems fp8_trains_only(const Recipe& recipe) {

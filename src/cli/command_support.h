@@ -34,6 +34,13 @@ Problems take_unused_keys(CommonOptions& common, const std::string& command, con
 // Runs `work`, and adds its mistakes of the user to the problems.
 void collect(Problems& problems, const std::function<void()>& work);
 
+// Whether a recipe is written to the working directory, so that its paths may stay relative: to the folder of `output`,
+// or, if that is "", to the file that standard output is redirected to. The destination of a pipe is unknown.
+bool written_here(const std::string& output);
+
+// A problem if `output` exists and --force is not given; "" is standard output.
+void check_not_overwritten(const std::string& output, bool force, Problems& problems);
+
 // A problem if --set asks a command that does not train for FP8, whose scales come from training.
 Problems fp8_trains_only(const Recipe& recipe);
 

@@ -117,6 +117,14 @@ struct RecipeInitOptions {
   bool force = false;             // overwrite an existing output
 };
 
+struct RecipeConvertOptions {
+  CommonOptions common;
+  std::string file;    // of axolotl or LLaMA-Factory
+  std::string from;    // "axolotl", "llama-factory"; "": recognized
+  std::string output;  // "": standard output
+  bool force = false;  // overwrite an existing output
+};
+
 struct BenchStepOptions {
   CommonOptions common;
   std::string model;                 // model folder or config.json
@@ -145,6 +153,7 @@ struct Commands {
   std::function<int(const ExportOptions&)> export_model;
   std::function<int(const InspectOptions&)> inspect;
   std::function<int(const RecipeInitOptions&)> recipe_init;
+  std::function<int(const RecipeConvertOptions&)> recipe_convert;
   std::function<int(const BenchStepOptions&)> bench_step;
   std::function<int(const DoctorOptions&)> doctor;
 };
@@ -164,6 +173,7 @@ int export_model(const ExportOptions& options);
 int inspect(const InspectOptions& options);
 int inspect_data(const InspectOptions& options);
 int recipe_init(const RecipeInitOptions& options);
+int recipe_convert(const RecipeConvertOptions& options);
 int bench_step(const BenchStepOptions& options);
 int doctor(const DoctorOptions& options);
 

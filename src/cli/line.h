@@ -88,6 +88,7 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen);
 void add_export(CLI::App& app, const Commands& commands, Chosen& chosen);
 void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen);
 void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen);
+void add_recipe_convert(CLI::App& recipe, const Commands& commands, Chosen& chosen);  // to its family
 void add_bench(CLI::App& app, const Commands& commands, Chosen& chosen);
 void add_doctor(CLI::App& app, const Commands& commands, Chosen& chosen);
 void add_completion(CLI::App& app, Chosen& chosen);  // last: it describes the commands added before

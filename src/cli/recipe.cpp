@@ -28,15 +28,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether the recipe is written to the working directory, so that its paths may stay relative: to `home`, the folder of
-// --output, or to the file that standard output is redirected to. The destination of a pipe is unknown.
-bool stays_here(const RecipeInitOptions& options, const fs::path& home) {
-  std::error_code ignored;
-  if (!options.output.empty()) return home.empty() || fs::equivalent(home, ".", ignored);
-  if (!io::is_file("/proc/self/fd/1")) return false;
-  return fs::equivalent(fs::read_symlink("/proc/self/fd/1", ignored).parent_path(), ".", ignored);
-}
-
 // The training data: the user's paths, those with a problem left out; else those in text/ of this folder; else none.
 // Absolute, unless the recipe `stays` here.
 std::vector<std::string> first_data(const std::vector<std::string>& named, bool stays, Problems& problems) {
@@ -138,11 +129,8 @@ void check_output(const RecipeInitOptions& options, const Recipe& recipe, Proble
 
 int recipe_init(const RecipeInitOptions& options) {
   Problems problems;
-  if (!options.output.empty() && io::exists(options.output) && !options.force) {
-    problems.add(
-        {.file = options.output, .what = "already exists", .hint = "another --output, or --force to overwrite it"});
-  }
-  const bool stays = stays_here(options, fs::path(options.output).parent_path());
+  check_not_overwritten(options.output, options.force, problems);
+  const bool stays = written_here(options.output);
   const Recipe requested = requested_recipe(options, stays, problems);
   check_output(options, requested, problems);
   if (!options.target.empty()) {
@@ -186,7 +174,7 @@ int recipe_init(const RecipeInitOptions& options) {
 }
 
 void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen) {
-  CLI::App* recipe = add_family(app, "recipe", "write recipes: recipe init");
+  CLI::App* recipe = add_family(app, "recipe", "write recipes: recipe init, recipe convert");
   const auto options = std::make_shared<RecipeInitOptions>();
   CLI::App* command = add_command(
       *recipe,
@@ -219,6 +207,7 @@ void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen) {
     need(options->common, {{options->model, "--model"}}, "recipe init");
     chosen = [options, &commands] { return commands.recipe_init(*options); };
   });
+  add_recipe_convert(*recipe, commands, chosen);
 }
 
 }  // namespace hawser::cli

@@ -39,8 +39,12 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-// Command names that users of other tools may type.
-std::string our_name(const std::string& word) {
+bool is_yaml_name(const std::string& word) {
+  return word.ends_with(".yaml") || word.ends_with(".yml");
+}
+
+// Command names that users of other tools may type; `next` is the word after it.
+std::string our_name(const std::string& word, const std::string& next) {
   static const std::vector<std::pair<const char*, const char*>> kNames = {
       {"version", "hawser --version"}, {"train", "hawser fit"},       {"run", "hawser fit"},
       {"launch", "hawser fit"},        {"start", "hawser fit"},       {"pretrain", "hawser fit"},
@@ -49,11 +53,11 @@ std::string our_name(const std::string& word) {
       {"tokenize", "hawser prepare"},  {"sample", "hawser generate"}, {"chat", "hawser generate"},
       {"estimate", "hawser plan"},     {"check", "hawser doctor"},    {"benchmark", "hawser bench step"},
       {"convert", "hawser export"},    {"show", "hawser inspect"}};
+  if (word == "convert" && is_yaml_name(next)) return "hawser recipe convert " + next;
   for (const auto& [name, ours] : kNames) {
     if (word == name) return ours;
   }
-  const bool recipe = word.ends_with(".yaml") || word.ends_with(".yml");
-  return recipe && io::exists(word) ? "hawser fit " + word : "";
+  return is_yaml_name(word) && io::exists(word) ? "hawser fit " + word : "";
 }
 
 // An option that is a key of the recipe: "--steps" is "--set train.steps=".
@@ -86,7 +90,7 @@ const CLI::App& check_words(const CLI::App& app, const std::vector<std::string>&
     for (const CLI::App* candidate : commands_of(*command))
       if (candidate->get_name() == words[i]) next = candidate;
     if (next == nullptr) {
-      const std::string ours = command == &app ? our_name(words[i]) : "";
+      const std::string ours = command == &app ? our_name(words[i], i + 1 < words.size() ? words[i + 1] : "") : "";
       if (!ours.empty()) throw UserError(Problem{.what = "unknown command " + words[i], .hint = ours});
       const std::string hint = nearest(words[i], names);
       const std::string parents = command == &app ? "" : path.substr(std::string("hawser ").size()) + " ";
@@ -206,6 +210,7 @@ Commands built_in_commands() {
           .export_model = export_model,
           .inspect = inspect,
           .recipe_init = recipe_init,
+          .recipe_convert = recipe_convert,
           .bench_step = bench_step,
           .doctor = doctor};
 }

@@ -72,14 +72,14 @@ TEST_F(Completion, CommandsAndOptionsInBash) {
   EXPECT_TRUE(suggestions("''", "fit"));
   EXPECT_TRUE(suggestions("''", "completion"));
   EXPECT_EQ(bash("gen"), Words{"generate"});
-  EXPECT_EQ(bash("recipe ''"), Words{"init"});
+  EXPECT_EQ(bash("recipe ''"), (Words{"init", "convert"}));
   EXPECT_EQ(bash("fit --res"), Words{"--resume"});
   EXPECT_EQ(bash("recipe init --fo"), Words{"--force"});
   EXPECT_EQ(bash("prepare --fo"), Words{}) << "another command's option";
   EXPECT_TRUE(suggestions("fit --resume --", "--memory")) << "a switch takes no value";
   EXPECT_EQ(bash("fit --ranks ''"), Words{}) << "any number";
   // Every option of --help is offered, so the script contains the complete tree.
-  for (const std::string command : {"fit", "plan", "recipe init", "inspect", "bench step"}) {
+  for (const std::string command : {"fit", "plan", "recipe init", "recipe convert", "inspect", "bench step"}) {
     std::istringstream help(hawser(command + " --help").out);
     for (std::string word; help >> word;) {
       if (word.starts_with("--") && word.size() > 2 && word.find_first_of("=.,;:)") == std::string::npos) {
