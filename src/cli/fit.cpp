@@ -54,6 +54,7 @@ void print_result(const train::FitResult& result, const FitOptions& options) {
   if (options.common.json) {
     nlohmann::ordered_json out{{"steps", result.steps},
                                {"interrupted", result.interrupted},
+                               {"stopped_early", result.stopped_early},
                                {"diverged", result.diverged},
                                {"tokens_per_second", result.tokens_per_second},
                                {"activation_checkpointing", result.checkpointing},
@@ -72,7 +73,8 @@ void print_result(const train::FitResult& result, const FitOptions& options) {
     std::puts(out.dump().c_str());
     return;
   }
-  std::string line = fmt::format("{} after step {}", result.interrupted ? "stopped" : "done", result.steps);
+  std::string line = fmt::format("{} after step {}{}", result.interrupted ? "stopped" : "done", result.steps,
+                                 result.stopped_early ? ", by early stopping" : "");
   if (result.train_loss) line += fmt::format(": loss {:.4f}", *result.train_loss);
   if (result.validation_loss) {
     line += fmt::format("{} {}validation loss ", result.train_loss ? "," : ":", result.interrupted ? "last " : "");

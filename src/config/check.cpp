@@ -278,6 +278,12 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
   }
 
   const auto& optimizer = recipe.optimizer;
+  if (recipe.train.early_stopping_patience > 0 && recipe.train.evaluate_every == 0 &&
+      accepted({"train.early_stopping.patience", "train.evaluate_every"})) {
+    add("train.early_stopping.patience", {.what = "early stopping without evaluations",
+                                          .expected = "train.evaluate_every",
+                                          .hint = "train.evaluate_every: N, in steps"});
+  }
   check_schedule(recipe, reject);
   if (train.steps > 0) check_warmup(recipe, problems);
   if (accepted({"optimizer.minimum_learning_rate", "optimizer.learning_rate"}) &&

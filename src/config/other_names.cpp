@@ -70,6 +70,8 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
      "batch_size per_device_train_batch_size per_device_eval_batch_size train_micro_batch_size_per_gpu "
      "eval_batch_size local_batch_size"},
     {"train.seed", "data_seed random_seed"},
+    {"train.early_stopping.patience",
+     "early_stopping_patience early_stopping_steps early_stopping patience train.patience early_stop"},
     {"train.evaluate_every",
      "eval_steps eval_interval evals_per_epoch eval_strategy evaluation_strategy do_eval run_val_every_n_steps "
      "validation.freq val_check_interval"},

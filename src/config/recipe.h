@@ -104,6 +104,8 @@ struct TrainRecipe {
   std::uint64_t seed = 1234;
   std::int64_t evaluate_every = 0;    // steps; 0: only before the first step and at the end
   std::int64_t evaluate_batches = 0;  // batches of global_batch_size sequences; 0: the full validation set
+  // Evaluations without a lower validation loss after which the run ends (report/early_stopping.h); 0: it does not.
+  std::int64_t early_stopping_patience = 0;
   std::int64_t log_every = 1;
   std::vector<std::string> freeze;  // names of parameters that do not train (models/param_names.h)
 };

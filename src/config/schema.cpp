@@ -204,6 +204,8 @@ std::vector<Key> make_schema() {
               "steps between evaluations; 0: only before the first step and at the end"),
       integer("train.evaluate_batches", HAWSER_FIELD(train.evaluate_batches), {.min = 0},
               "global batches per evaluation, the same text on any layout; 0: the full validation set"),
+      integer("train.early_stopping.patience", HAWSER_FIELD(train.early_stopping_patience), {.min = 0},
+              "evaluations without a lower validation loss after which the run ends; 0: it runs to its end"),
       integer("train.log_every", HAWSER_FIELD(train.log_every), {.min = 1},
               "steps between progress lines; metrics.jsonl has every step"),
       names("train.freeze", HAWSER_FIELD(train.freeze),

@@ -83,7 +83,7 @@ void FitRun::train() {
     if (result_.interrupted) return;
   }
   last_end_ = Clock::now();
-  while (done_ < total_steps()) {
+  while (done_ < total_steps() && !stops_early()) {
     if (asked_to_stop()) {
       result_.interrupted = true;
       announce_stop();
@@ -315,6 +315,16 @@ void FitRun::not_finite(const report::StepMetrics& metrics, const std::string& r
                   metrics.step == 1 ? ", and check the initial weights" : ""));
 }
 
+bool FitRun::stops_early() {
+  if (plan_.recipe.train.early_stopping_patience == 0 || !validation_ || done_ != evaluated_) return false;
+  const auto why = watch_ ? watch_->stops_early() : std::nullopt;  // rank 0's
+  const bool stops = world_ != nullptr ? world_->any_of(why ? 1 : 0) != 0 : why.has_value();
+  if (!stops) return false;
+  result_.stopped_early = true;
+  if (why) log(cat("early stopping after step ", done_, ": ", *why));
+  return true;
+}
+
 bool FitRun::has_diverged() const {
   const bool mine = watch_ && watch_->diverged();  // rank 0's
   return world_ != nullptr ? world_->any_of(mine ? 1 : 0) != 0 : mine;
@@ -342,6 +352,7 @@ std::optional<double> FitRun::evaluate() {
   }
   log(fmt::format("step {}: validation loss {:.4f} over {} tokens", done_, *result_.validation_loss, tokens));
   if (watch_) watch_->validated(done_, *result_.validation_loss);
+  evaluated_ = done_;
   if (done_ > 0) saver_->evaluated(done_, *result_.validation_loss, has_diverged());  // there is nothing to save before
   return result_.validation_loss;
 }

@@ -31,6 +31,7 @@ struct FitResult {
 
   std::int64_t steps = 0;  // finished, counted from the start of the run
   bool interrupted = false;
+  bool stopped_early = false;                  // train.early_stopping ended it before its last step
   bool diverged = false;                       // all steps are done, and training had diverged and not recovered
   std::optional<double> train_loss;            // of the last step; nullopt if this call ran no step
   std::optional<double> validation_loss;       // of the last evaluation, nats per target

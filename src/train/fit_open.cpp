@@ -447,6 +447,7 @@ void FitRun::resume() {
     if (validation_) unfinished_evaluation_ = report::from_json(state.unfinished_evaluation);
     if (unfinished_evaluation_ && unfinished_evaluation_->step != done_) unfinished_evaluation_.reset();
     nothing_to_do_ = done_ >= total_steps() && !unfinished_evaluation_;
+    evaluated_ = done_;
     saver_->resumed(done_, unfinished_evaluation_.has_value(), !nothing_to_do_);
     result_.checkpoint = checkpoint->folder();
     if (engine::same_validation(state.validation, validation_identity_)) {

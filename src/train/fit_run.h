@@ -132,6 +132,8 @@ class FitRun {
   [[noreturn]] void not_finite(const report::StepMetrics& metrics, const std::string& remedy);
   // Whether training has made the model worse. Every rank calls it.
   bool has_diverged() const;
+  // Whether train.early_stopping ends the run here, which it then says. Every rank calls it.
+  bool stops_early();
   std::optional<double> evaluate();
   // The evaluation of the resumed checkpoint's step, if a stop interrupted it: its loss goes into the metrics and the
   // checkpoint, as if the run had never stopped.
@@ -161,7 +163,8 @@ class FitRun {
   std::string data_identity_, validation_identity_;  // engine::RunState::data and engine::RunState::validation
   std::string frozen_weights_;                       // engine::RunState::base
   std::vector<checkpoint::Attachment> tokenizer_files_;
-  std::optional<bool> conversations_;                         // engine::RunState::conversations; rank 0's
+  std::optional<bool> conversations_;  // engine::RunState::conversations; rank 0's
+  std::int64_t evaluated_ = -1;        // the step of the last evaluation, or of the checkpoint that the run continues
   std::optional<report::StepMetrics> unfinished_evaluation_;  // engine::RunState::unfinished_evaluation
   batches::BatchLayout batch_layout_;
   batches::TrainingSequences training_;

@@ -36,7 +36,8 @@ RunWatch::RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, con
       phases_(phases),
       log_(std::move(log)),
       sinks_(log_),
-      divergence_(divergence_options(plan, vocabulary)) {
+      divergence_(divergence_options(plan, vocabulary)),
+      early_stopping_(plan.recipe.train.early_stopping_patience) {
   const ReportRecipe& report = plan_.report;
   auto metrics = std::make_unique<report::MetricsFile>(plan_.files.metrics, resumed.step);
   metrics_ = metrics.get();
@@ -101,6 +102,7 @@ RunWatch::RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, con
     report::read_metrics(plan_.files.metrics, [&](report::StepMetrics m) {
       if (!resumed.initial_validation_loss) m.initial_validation_loss = m.validation_loss = std::nullopt;
       divergence_.replay(m);
+      early_stopping_.replay(m);
       if (rules_) rules_->step(m);
     });
   }
@@ -134,12 +136,15 @@ void RunWatch::step(report::StepMetrics metrics) {
       if (finding.rule != report::kNotANumber) print_finding(finding);  // the run's error message covers it
     }
   }
+  // FitRun prints it.
+  if (early_stopping_.now()) metrics.findings.push_back({metrics.step, report::kEarlyStopping, early_stopping_.text()});
   sinks_.step(metrics);
 }
 
 void RunWatch::validated(std::int64_t step, double loss) {
   const std::lock_guard<std::mutex> lock(mutex_);
   validation_finding_ = divergence_.validated(step, loss);
+  early_stopping_.validated(step, loss);
 }
 
 void RunWatch::set_memory(std::vector<std::pair<std::string, std::int64_t>> memory) {

@@ -13,6 +13,7 @@
 
 #include "plan/run_plan.h"
 #include "report/divergence.h"
+#include "report/early_stopping.h"
 #include "report/html_file.h"
 #include "report/metrics_file.h"
 #include "report/phase_clock.h"
@@ -52,6 +53,10 @@ class RunWatch {
   void validated(std::int64_t step, double loss);
   // Training has diverged and not recovered (report/divergence.h), whether or not the recipe asks for rules.
   bool diverged() const { return divergence_.now(); }
+  // The validation loss has not improved for train.early_stopping.patience evaluations: what to print; else nullopt.
+  std::optional<std::string> stops_early() const {
+    return early_stopping_.now() ? std::optional(early_stopping_.text()) : std::nullopt;
+  }
   // RunFacts::memory of a run that is planned again, for its report.
   void set_memory(std::vector<std::pair<std::string, std::int64_t>> memory);
   // metrics.jsonl is no longer the file that this run writes: it was moved, removed or replaced.
@@ -75,6 +80,7 @@ class RunWatch {
   report::HtmlFile* html_ = nullptr;        // one of the sinks; null: the run has none
   std::string wandb_path_;
   report::Divergence divergence_;
+  report::EarlyStopping early_stopping_;
   std::optional<std::string> validation_finding_;  // of the evaluation after the next step that is recorded
   std::optional<report::Rules> rules_;
   report::StallRule stall_;

@@ -1,5 +1,6 @@
 // What an exported folder knows of its run besides weights: the tokens that end an answer, one chat template, and the
 // tokenizer of an adapter.
+#include "base/cat.h"
 #include "cli/testing/binary.h"
 
 namespace hawser {
@@ -264,6 +265,32 @@ TEST_F(Export, TheBestCheckpointIsNamedAndTaken) {
   rejected("export run out --best",
            {"run: no best checkpoint (expected OUTPUT/best of a run that evaluates) at --best; "
             "try its last checkpoint, without --best"});
+}
+
+// A run whose validation loss does not improve ends, also when it is resumed.
+TEST_F(Export, EarlyStoppingEndsARun) {
+  const std::string stops =
+      " --set data.validation=chat.jsonl --set train.evaluate_every=1 --set train.early_stopping.patience=2 --set "
+      "train.steps=50 --set optimizer.learning_rate=3 --set optimizer.schedule=constant";
+  const testing::Ran ran = hawser("fit recipe.yaml" + stops);
+  const auto at = ran.err.find("early stopping after step ");
+  ASSERT_NE(at, std::string::npos) << ran.err;
+  EXPECT_NE(ran.err.find("no lower validation loss in 2 evaluations; the lowest was "), std::string::npos) << ran.err;
+  EXPECT_NE(ran.err.find(", by early stopping"), std::string::npos) << ran.err;
+  const int step = std::stoi(ran.err.substr(at + 26));
+  EXPECT_LT(step, 50);
+  EXPECT_TRUE(fs::exists(folder_ / cat("run/checkpoints/step-", std::string(8 - cat(step).size(), '0'), step)));
+  EXPECT_NE(folder_.read("run/report.html").find("<b>early stopping</b>"), std::string::npos);
+  const testing::Ran again = hawser("fit recipe.yaml --resume" + stops);
+  EXPECT_NE(again.err.find(cat("early stopping after step ", step)), std::string::npos) << again.err;
+  const testing::Ran longer = hawser("fit recipe.yaml --resume" + stops + " --set train.early_stopping.patience=3");
+  EXPECT_NE(longer.err.find(cat("early stopping after step ", step + 1)), std::string::npos) << longer.err;
+  const testing::Ran two = hawser("fit recipe.yaml --force --ranks 2" + stops);
+  EXPECT_NE(two.err.find(cat("early stopping after step ", step)), std::string::npos) << two.err;
+  rejected(
+      "fit recipe.yaml --force" + stops + " --set train.evaluate_every=0",
+      {"--set: early stopping without evaluations (expected train.evaluate_every) at train.early_stopping.patience; "
+       "try train.evaluate_every: N, in steps"});
 }
 
 }  // namespace export_test

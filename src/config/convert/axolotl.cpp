@@ -35,6 +35,7 @@ constexpr auto kRules = std::to_array<Rule>({
     joins("train.steps", "max_steps num_epochs"),
     sets("train.seed", "seed"),
     joins("train.evaluate_every", "eval_steps evals_per_epoch eval_strategy evaluation_strategy"),
+    joins("train.early_stopping.patience", "early_stopping_patience"),
     joins("train.log_every", "logging_steps"),
     sets("optimizer.learning_rate", "learning_rate"),
     joins("optimizer.schedule", "lr_scheduler"),
@@ -172,8 +173,6 @@ constexpr auto kRules = std::to_array<Rule>({
                 "lr_div_factor"),
     unsupported("AdamW is the only optimizer",
                 "optim_args optim_target_modules adam_beta3 adam_epsilon2 dion_* qgalore_* grokfast_*"),
-    unsupported("the run goes to its end; OUTPUT/best keeps the checkpoint with the lowest validation loss",
-                "early_stopping_patience"),
     unsupported("tensor parallelism: its ranks share the data and the model state instead", "tensor_parallel_size"),
     unsupported("expert parallelism: experts are sharded as other weights are", "expert_parallel_*"),
     unsupported("ring attention: context-parallel ranks gather keys and values", "ring_attn_func heads_k_stride"),
@@ -283,9 +282,9 @@ void convert_unfrozen(Conversion& c) {
     patterns.push_back(pattern_of(theirs));
   }
   const YAML::Node frozen = node_of({cat("(?!", joined(patterns, "|"), ").*")});
-  if (rows || !Conversion::accepts("train.freeze", frozen)) {
+  if (rows) {
     return c.drop("unfrozen_parameters", WhyDropped::unsupported,
-                  rows ? "a parameter trains with all of its rows; all parameters train" : "all parameters train");
+                  "a parameter trains with all of its rows; all parameters train");
   }
   c.set("train.freeze", frozen, "unfrozen_parameters");
 }
@@ -315,11 +314,7 @@ void convert_groups(Conversion& c) {
     for (const std::string& part : list_of(group["modules"])) modules.push_back(".*" + part + ".*");
     add(modules, "learning_rate", group["lr"] ? group["lr"].as<std::string>("") : "");
   }
-  if (from.empty()) return;
-  if (Conversion::accepts("optimizer.groups", groups)) return c.set("optimizer.groups", groups, from);
-  for (const char* name : {"embedding_lr_scale", "embedding_lr", "lr_groups"}) {
-    c.drop(name, WhyDropped::unsupported, "all parameters have one learning rate");
-  }
+  if (!from.empty()) c.set("optimizer.groups", groups, from);
 }
 
 // What has a form of its own, or depends on several keys.

@@ -81,6 +81,7 @@ constexpr ConvertedKey kCases[] = {
     {"val_set_size: 0.1\nevals_per_epoch: 4\nmax_steps: 70\nnum_epochs: 2", "train.evaluate_every", "9"},
     {"val_set_size: 0.1\neval_strategy: 'no'\neval_steps: 20", "train.evaluate_every", "0"},
     {"eval_steps: 20", "train.evaluate_every", "0"},
+    {"val_set_size: 0.1\neval_steps: 20\nearly_stopping_patience: 3", "train.early_stopping.patience", "3"},
     {"logging_steps: 5", "train.log_every", "5"},
     {"learning_rate: 3e-5", "optimizer.learning_rate", "3e-05"},
     {"lr_scheduler: linear", "optimizer.schedule", R"("linear")"},

@@ -244,12 +244,6 @@ void Conversion::set_default(std::string_view ours, const std::string& value, st
   set(ours, YAML::Node(value), theirs, cat(trainer_name(), "'s default of ", theirs));
 }
 
-bool Conversion::accepts(std::string_view ours, const YAML::Node& value) {
-  const Key* key = find_key(ours);
-  Recipe scratch;
-  return key != nullptr && !key->read(value, scratch);
-}
-
 void Conversion::drop_if_off(std::string_view name) {
   if (!is_on(name)) drop(name, WhyDropped::not_needed, kOff);
 }

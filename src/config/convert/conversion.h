@@ -50,9 +50,6 @@ class Conversion {
   // A value that the file does not have, because the other trainer's default is another one than Hawser's.
   void set_default(std::string_view ours, const std::string& value, std::string_view theirs);
 
-  // Whether the recipe has such a key, and the key such a value.
-  static bool accepts(std::string_view ours, const YAML::Node& value);
-
   // Says that a key is not converted, whatever its rule is. No effect if the file does not have the key.
   void drop(std::string_view name, WhyDropped why, const std::string& reason);
   void drop_if_off(std::string_view name);

@@ -25,6 +25,7 @@ constexpr auto kFactoryRules = std::to_array<Rule>({
     sets("train.seed", "seed"),
     joins("train.evaluate_every", "eval_steps eval_strategy evaluation_strategy"),
     automatic("held-out data are evaluated before the first step and at the end", "do_eval eval_on_start"),
+    joins("train.early_stopping.patience", "early_stopping_steps"),
     joins("train.log_every", "logging_steps"),
     sets("optimizer.learning_rate", "learning_rate"),
     joins("optimizer.schedule", "lr_scheduler_type lr_scheduler_config.name"),
@@ -145,8 +146,6 @@ constexpr auto kFactoryRules = std::to_array<Rule>({
                 "add_tokens add_special_tokens new_special_tokens_config init_special_tokens resize_vocab"),
     unsupported("messages are learned as the files have them", "default_system tool_format preserve_thinking"),
     unsupported("the loss is over all answers, and not over questions", "train_on_prompt mask_history"),
-    unsupported("the run goes to its end; OUTPUT/best keeps the checkpoint with the lowest validation loss",
-                "early_stopping_steps"),
     unsupported("a part of the data: all of it is read; train.steps ends a run earlier", "max_samples"),
     unsupported("the data are shuffled", "disable_shuffling"),
     unsupported("changes of config.json: edit it in the model's folder", "rope_scaling mixture_of_depths"),
@@ -192,11 +191,10 @@ void convert_template(Conversion& c) {
 // Layers from the end of the model are frozen, whose number the file does not have.
 bool freezes(Conversion& c, std::string_view kind) {
   if (c.text(kind) != "freeze") return false;
-  const bool can = Conversion::accepts("train.freeze", node_of({"embed_tokens"}));
   c.problem(kind, {.what = "frozen layers are not converted",
                    .expected = "full or lora",
                    .got = "freeze",
-                   .hint = can ? "full, and then train.freeze in the recipe" : "lora"});
+                   .hint = "full, and then train.freeze in the recipe"});
   return true;
 }
 

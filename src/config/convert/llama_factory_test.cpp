@@ -59,6 +59,8 @@ constexpr ConvertedKey kCases[] = {
     {"val_size: 0.1\nevaluation_strategy: steps\neval_steps: 20", "train.evaluate_every", "20"},
     {"val_size: 0.1\neval_strategy: steps\nlogging_steps: 7", "train.evaluate_every", "7"},
     {"val_size: 0.1\neval_strategy: epoch\nmax_steps: 60", "train.evaluate_every", "20"},
+    {"val_size: 0.1\neval_strategy: steps\neval_steps: 20\nearly_stopping_steps: 3", "train.early_stopping.patience",
+     "3"},
     {"logging_steps: 5", "train.log_every", "5"},
     {"learning_rate: 3e-5", "optimizer.learning_rate", "3e-05"},
     {"", "optimizer.learning_rate", "5e-05"},

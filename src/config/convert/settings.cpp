@@ -187,11 +187,7 @@ void convert_lora_plus(Conversion& c, std::string_view ratio) {
   group["match"] = ".*lora_B";
   group["learning_rate_factor"] = c.text(ratio);
   groups.push_back(group);
-  if (Conversion::accepts("optimizer.groups", groups)) {
-    c.set("optimizer.groups", groups, ratio);
-  } else {
-    c.drop(ratio, WhyDropped::unsupported, "LoRA+; all parameters have one learning rate");
-  }
+  c.set("optimizer.groups", groups, ratio);
 }
 
 void convert_adapter(Conversion& c, const AdapterKeys& keys) {

@@ -36,7 +36,6 @@ std::optional<std::int64_t> steps_of(double given, std::int64_t all) {
 struct Schedule {
   std::string_view theirs;
   const char* ours;
-  const char* otherwise = "cosine";  // where the recipe has no such schedule
 };
 
 constexpr auto kSchedules = std::to_array<Schedule>({
@@ -46,9 +45,9 @@ constexpr auto kSchedules = std::to_array<Schedule>({
     {"constant_with_warmup", "constant"},
     {"cosine_with_min_lr", "cosine"},
     {"cosine_warmup_with_min_lr", "cosine"},
-    {"warmup_stable_decay", "wsd", "constant"},
+    {"warmup_stable_decay", "wsd"},
     {"inverse_sqrt", "inverse_sqrt"},
-    {"polynomial", "polynomial", "linear"},
+    {"polynomial", "polynomial"},
 });
 
 // Keys of schedules, and the keys of lr_scheduler_kwargs that they are.
@@ -236,9 +235,8 @@ void convert_schedule(Conversion& c) {
   }
   const std::string theirs = c.has(keys.schedule) ? c.text(keys.schedule) : keys.schedule_default;
   const auto found = std::ranges::find(kSchedules, theirs, &Schedule::theirs);
-  const Schedule row = found != kSchedules.end() ? *found : Schedule{theirs, ""};
-  const bool known = Conversion::accepts("optimizer.schedule", YAML::Node(row.ours));
-  const std::string schedule = known ? row.ours : row.otherwise;
+  const bool known = found != kSchedules.end();
+  const std::string schedule = known ? found->ours : "cosine";
   if (!c.has(keys.schedule)) {
     c.set_default("optimizer.schedule", schedule, keys.schedule);
   } else if (known) {
@@ -339,6 +337,9 @@ void convert_evaluations(Conversion& c) {
   if (const auto every = whole_run ? std::nullopt : steps_of(wanted, all)) {
     c.set("train.evaluate_every", static_cast<double>(*every), name,
           wanted < 1 ? cat(c.trainer_name(), "'s ", name, " ", c.text(name), " of ", all, " steps") : "");
+    for (const std::string_view patience : {"early_stopping_patience", "early_stopping_steps"}) {
+      if (c.has(patience)) c.set("train.early_stopping.patience", *c.find(patience), patience);
+    }
   } else {
     const bool at_end = whole_run || (derived && *per_epoch * epochs <= 1);
     c.drop(name, at_end ? WhyDropped::automatic : WhyDropped::unsupported, at_end ? kAtBothEnds : kSetEvaluations);
