@@ -108,6 +108,7 @@ std::int64_t learned_between(const prepare::TokenFile& file, std::int64_t begin,
     const auto count = std::min<std::int64_t>(static_cast<std::int64_t>(block.size()), end - from);
     file.read_labels(from, std::span(block).first(count));
     learned += count - std::count(block.begin(), block.begin() + count, prepare::kIgnoredLabel);
+    file.release_labels(from, count);
   }
   return learned;
 }

@@ -114,6 +114,13 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
+void MappedFile::release(std::size_t offset, std::size_t size) const {
+  static const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t begin = (offset + page - 1) / page * page,
+                    end = std::min(offset + size, bytes_.size()) / page * page;
+  if (begin < end) ::madvise(const_cast<std::byte*>(bytes_.data()) + begin, end - begin, MADV_DONTNEED);
+}
+
 bool MappedFile::changed() const {
   if (!mapping_) return false;
   struct stat now {};

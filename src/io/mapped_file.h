@@ -23,6 +23,10 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return bytes_; }
   std::string_view text() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
 
+  // The process no longer holds the whole pages of these bytes in memory; they can be read again. For a reader that is
+  // done with a part of a large file, whose pages would count as the process's until the end.
+  void release(std::size_t offset, std::size_t size) const;
+
   // Whether size or modification time of the opened file are no longer those at its opening. Its name may lead to
   // another file now, which makes no difference to what is read. False for a default-constructed object.
   bool changed() const;

@@ -45,6 +45,21 @@ TEST(MappedFile, ReadsTheOpenedFileUnderAnyName) {
   EXPECT_FALSE(file.changed());
 }
 
+// Released pages are read again, whatever part of the file it is, up to its end and beyond.
+TEST(MappedFile, ReleasedBytesAreReadAgain) {
+  const TemporaryFolder folder;
+  std::string text(3 * 4096 + 100, ' ');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>('a' + i % 23);
+  folder.write("ids.bin", text);
+  const MappedFile file(folder.path("ids.bin"));
+  for (const auto& [offset, size] : {std::pair{0, 1 << 20}, {1, 5000}, {4096, 4096}, {100, 10}, {12300, 88}, {0, 0}}) {
+    EXPECT_EQ(file.text(), text);
+    file.release(static_cast<std::size_t>(offset), static_cast<std::size_t>(size));
+    EXPECT_EQ(file.text(), text) << offset << " " << size;
+  }
+  MappedFile().release(0, 10);
+}
+
 TEST(MappedFile, IsFoundByItsAddresses) {
   const TemporaryFolder folder;
   folder.write("a\nb", "abcd");

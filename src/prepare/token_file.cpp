@@ -134,6 +134,10 @@ void TokenFile::read_labels(std::int64_t from, std::span<std::int32_t> out, std:
   check(from, out, vocab_size, true);
 }
 
+void TokenFile::release_labels(std::int64_t from, std::int64_t count) const {
+  if (has_labels_) labels_.release(static_cast<std::size_t>(from) * 4, static_cast<std::size_t>(count) * 4);
+}
+
 void TokenFile::check(std::int64_t from, std::span<const std::int32_t> values, std::int64_t vocab_size,
                       bool labels) const {
   const std::int64_t limit = vocab_size == 0 ? std::numeric_limits<std::int64_t>::max() : vocab_size;

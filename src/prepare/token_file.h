@@ -49,6 +49,9 @@ class TokenFile {
   // Labels of the same tokens; the ids if there is no label file. Checked as above; kIgnoredLabel is allowed.
   void read_labels(std::int64_t from, std::span<std::int32_t> out, std::int64_t vocab_size = 0) const;
 
+  // The process need not keep these labels in memory (io::MappedFile::release); they can be read again.
+  void release_labels(std::int64_t from, std::int64_t count) const;
+
   // UserError if one of the files has changed since it was opened (io::MappedFile::changed).
   void expect_unchanged() const;
 

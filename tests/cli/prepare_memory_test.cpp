@@ -89,6 +89,19 @@ TEST_F(PrepareMemory, DoesNotGrowWithTheSources) {
   EXPECT_LT(prepare("text.jsonl.zst", ", validation_fraction: 0.01").bytes, kBound);
 }
 
+// Conversations have a label of four bytes for each token, and the summary reads all of them.
+TEST_F(PrepareMemory, DoesNotGrowWithLabels) {
+  {
+    std::string chats;
+    for (std::int64_t i = 0; static_cast<std::int64_t>(chats.size()) < 2 * kTextBytes; ++i) {
+      chats +=
+          nlohmann::json{{"prompt", document(2 * i, 200)}, {"completion", document(2 * i + 1, 2000)}}.dump() + "\n";
+    }
+    write("chats.jsonl", chats);
+  }
+  EXPECT_LT(prepare("chats.jsonl").bytes, kBound);
+}
+
 // An array is not loaded, whether its items are on one line or not, and neither is a table.
 TEST_F(PrepareMemory, DoesNotGrowWithAnArrayOrATable) {
   {
