@@ -62,47 +62,84 @@ Range AnswerBounds::of(std::size_t message) {
 }
 
 std::size_t AnswerBounds::begin_of(std::size_t message) {
+  if (message == 0) return begin_of_first();
   const std::size_t from = before_[message];
   const std::string_view text = std::string_view(rendered_.text).substr(from);
-  const bool after_user = message > 0 && role_of(conversation_.messages.list()[message - 1]) == "user";
+  const bool after_user = role_of(conversation_.messages.list()[message - 1]) == "user";
   const std::string& usual = template_.after_user();
   const bool is_usual = after_user && conversation_.variables.items.empty() && !usual.empty();
   if (is_usual && text.starts_with(usual)) return from + usual.size();
   const std::string* given = text_before(message);
   if (!given) return begin_by_prompt(message);
-  if (const auto same = given_start(*given, text)) return from + *same;
+  const std::optional<std::size_t> opened = opening_end(message);
+  if (const auto same = given_start(*given, text, opened.has_value())) return from + *same;
   // What follows the contents may depend on them: look at those before this message.
   const auto own = rest_of_first(message, true);
-  const auto same = own ? given_start(*own, text) : std::nullopt;
+  const auto same = own ? given_start(*own, text, opened.has_value()) : std::nullopt;
   return same ? from + *same : begin_by_prompt(message);
 }
 
+// An answer that begins the conversation: the model is given what the template writes before it, which may be a whole
+// system message. That is the text up to the opening, or that which does not depend on the answer.
+std::size_t AnswerBounds::begin_of_first() const {
+  if (const auto opened = opening_end(0)) return *opened;
+  std::size_t begin = rendered_.contents[0]->begin;
+  try {
+    for (const char* probe : {"Probe", "another"}) {  // texts without a common start
+      text::chat::Conversation other = conversation_;
+      text::chat::List messages = conversation_.messages.list();
+      text::chat::Dict answer;
+      answer.set("role", role_of(messages.front()));
+      answer.set("content", probe);
+      messages.front() = std::move(answer);
+      other.messages = std::move(messages);
+      begin = std::min(begin, common_start(template_.render(other).text, rendered_.text));
+    }
+  } catch (const text::chat::TemplateError&) {
+    return begin_by_prompt(0);
+  }
+  // Preceding spaces are part of the first word's token.
+  while (begin > 0 && rendered_.text[begin - 1] == ' ') --begin;
+  return begin;
+}
+
+// The first line of what begins an answer. A generation prompt may go on with what not all answers have, "<think>\n".
+std::string_view AnswerBounds::opening_line() const {
+  const std::string_view opening = template_.opening();
+  return opening.substr(0, std::min(opening.find('\n'), opening.size() - 1) + 1);
+}
+
 // The bytes of `text` that equal what the model is given before an answer; nullopt if they differ before the opening of
-// the answer, since a template may end the last message in another way than the others.
-std::optional<std::size_t> AnswerBounds::given_start(std::string_view given, std::string_view text) const {
+// the answer, since a template may end the last message in another way than the others. `opened`: whether the opening
+// is in the text; then they may not differ within its first line either, since the template writes more before it.
+std::optional<std::size_t> AnswerBounds::given_start(std::string_view given, std::string_view text, bool opened) const {
   const std::string& opening = template_.opening();
   const std::size_t same = common_start(given, text);
-  const bool reaches = !given.ends_with(opening) || same >= given.size() - opening.size();
+  const bool reaches =
+      !given.ends_with(opening) || same >= given.size() - opening.size() + (opened ? opening_line().size() : 0);
   return reaches && (same > 0 || given.empty()) ? std::optional(same) : std::nullopt;
 }
 
-// Where the generation prompt ends that begins between the contents before a message and its own. A part of the prompt
-// counts if its first line is there.
-std::size_t AnswerBounds::begin_by_prompt(std::size_t message) const {
-  const std::string& prompt = template_.opening();
+// The end of the last opening between the contents before a message and its own. A part of the opening counts if its
+// first line is there. nullopt if there is none.
+std::optional<std::size_t> AnswerBounds::opening_end(std::size_t message) const {
   const std::string& text = rendered_.text;
-  const std::size_t from = before_[message], until = rendered_.contents[message]->begin;
-  std::size_t begin = until;
-  if (prompt.empty()) {
-    // Preceding spaces are part of the first word's token.
-    while (begin > from && text[begin - 1] == ' ') --begin;
-    return begin;
+  const std::size_t until = rendered_.contents[message]->begin;
+  const std::string_view line = opening_line();
+  std::optional<std::size_t> end;
+  if (line.empty()) return end;
+  for (std::size_t at = text.find(line, before_[message]); at < until; at = text.find(line, at + 1)) {
+    end = at + common_start(template_.opening(), std::string_view(text).substr(at));
   }
-  const std::size_t line = std::min(prompt.find('\n'), prompt.size() - 1) + 1;
-  for (std::size_t at = text.find(prompt.substr(0, line), from); at < until;
-       at = text.find(prompt.substr(0, line), at + 1)) {
-    begin = at + common_start(prompt, std::string_view(text).substr(at));
-  }
+  return end;
+}
+
+// Where an answer begins whose place in the given text is not known: behind its opening, or with its contents.
+std::size_t AnswerBounds::begin_by_prompt(std::size_t message) const {
+  if (const auto opened = opening_end(message)) return *opened;
+  std::size_t begin = rendered_.contents[message]->begin;
+  // Preceding spaces are part of the first word's token.
+  while (template_.opening().empty() && begin > before_[message] && rendered_.text[begin - 1] == ' ') --begin;
   return begin;
 }
 
@@ -142,7 +179,7 @@ std::size_t AnswerBounds::end_without_specials(std::size_t message) const {
 // What the model is given before an answer, from the end of the contents before it. Null if the template rejects the
 // messages before the answer by themselves.
 const std::string* AnswerBounds::text_before(std::size_t message) {
-  const std::string role = message == 0 ? "" : role_of(conversation_.messages.list()[message - 1]);
+  const std::string role = role_of(conversation_.messages.list()[message - 1]);
   const auto [found, added] = text_before_.try_emplace(role);
   if (added) found->second = rest_of_first(message, true);
   return found->second ? &*found->second : nullptr;

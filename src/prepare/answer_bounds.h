@@ -5,6 +5,7 @@
 //
 // An answer begins where the text stops to equal what the model is given: the messages before it, rendered with the
 // generation prompt. A prompt that ends in "<think>\n", before an answer without thoughts, ends before "<think>".
+// With no message before it, the model is given what the template writes up to the opening of the answer.
 //
 // It ends with the last special token before the next turn: that of "</tool_call><|im_end|>\n<|im_start|>user" is
 // <|im_end|>. What a turn ends with is seen at the last message, or at the messages up to this one, rendered without
@@ -21,6 +22,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "prepare/token_places.h"
@@ -40,7 +42,10 @@ class AnswerBounds {
 
  private:
   std::size_t begin_of(std::size_t message);
-  std::optional<std::size_t> given_start(std::string_view given, std::string_view text) const;
+  std::size_t begin_of_first() const;
+  std::string_view opening_line() const;
+  std::optional<std::size_t> given_start(std::string_view given, std::string_view text, bool opened) const;
+  std::optional<std::size_t> opening_end(std::size_t message) const;
   std::size_t begin_by_prompt(std::size_t message) const;
   std::size_t end_of(std::size_t message);
   std::size_t end_without_specials(std::size_t message) const;

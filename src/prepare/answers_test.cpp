@@ -401,6 +401,40 @@ TEST(Answers, BeginWhereTheTextStopsToEqualThePrompt) {
 }
 
 // The keys by which trainers switch the loss of a message off.
+// What a template writes before the first message is no part of an answer that is the first message.
+TEST(Answers, AFirstMessageIsLearnedWithoutWhatTheTemplateWritesBeforeIt) {
+  // SmolLM2's, which writes its system message within the loop.
+  const std::string smollm2 =
+      "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou "
+      "are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + "
+      "message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+  EXPECT_EQ(learned_by(smollm2, kChatMl, line_with(kSay + ", " + kAsk + kSay)), "a<|im_end|> / a<|im_end|>");
+  EXPECT_EQ(learned_by(smollm2, kChatMl, line_with(kSay)), "a<|im_end|>");
+  // Without a generation prompt, and without any text that begins an answer.
+  const std::string begin =
+      "{% for m in messages %}{% if loop.first %}<|im_start|>{% endif %}{{ m.content }}<END>{% endfor %}";
+  EXPECT_EQ(learned_by(begin, kChatMl, line_with(kSay + ", " + kAsk + kSay)), "a<END> / a<END>");
+  const std::string probe = R"({"role": "assistant", "content": "Probes"})";
+  EXPECT_EQ(learned_by(begin, kChatMl, line_with(probe)), "Probes<END>");
+  // A call is learned with its frame.
+  const std::string calls =
+      "{% for m in messages %}{% if loop.first %}<|im_start|>system{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+      "{% for c in m.tool_calls %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+  EXPECT_EQ(learned_by(calls, kChatMl, line_with(kCall + kSay)),
+            R"(<tool_call>{"name": "get", "arguments": {"days": 3}}</tool_call><|im_end|> / a<|im_end|>)");
+}
+
+// Nor is what a template writes between two messages, before the opening of the answer.
+TEST(Answers, BeginBehindWhatTheTemplateWritesBeforeTheirOpening) {
+  const std::string source =
+      "{% for m in messages %}{% if loop.index0 == 1 %}<|im_start|>system\nbe kind<|im_end|>{% endif %}<|im_start|>"
+      "{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% "
+      "endif %}";
+  EXPECT_EQ(learned_by(source, kChatMl, line_with(kAsk + kSay)), "a<|im_end|>");
+}
+
 TEST(Answers, LeaveOutMessagesByTheKeysOfOtherTrainers) {
   const std::string source = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}";
   for (const char* off : {R"("loss": false)", R"("training": false)", R"("loss_mask": 0)", R"("weight": 0.0)"}) {
