@@ -6,6 +6,7 @@
 #include "base/paths.h"
 #include "base/text.h"
 #include "batches/statistics.h"
+#include "prepare/prepare.h"
 #include "prepare/sources.h"
 
 namespace hawser::evaluate {
@@ -20,11 +21,15 @@ std::unique_ptr<text::Tokenizer> load(const std::string& tokenizer, Problems& pr
   return nullptr;
 }
 
-// Opens a token file and checks that its ids are in the vocabulary; adds a problem and returns null otherwise.
+// Opens a token file and checks that its ids are of the tokenizer, if there is one, and in the vocabulary; adds a problem and returns null otherwise.
 std::shared_ptr<const prepare::TokenFile> open_tokens(const std::string& named, std::int64_t vocabulary,
-                                                      Problems& problems) {
+                                                      const text::Tokenizer* tokenizer, Problems& problems) {
   try {
     const auto prefix = prepare::token_prefix(named, "");
+    if (const auto other = prefix && tokenizer ? prepare::other_tokenizer(*prefix, *tokenizer) : std::nullopt) {
+      problems.add(*other);
+      return nullptr;
+    }
     auto file = std::make_shared<const prepare::TokenFile>(prefix.value_or(resolve_path(named, "")));
     file->check_ids(vocabulary);
     return file;
@@ -87,9 +92,10 @@ EvalData open_eval_data(const EvalDataRequest& request, const batches::BatchShap
       }
       return opened;
     }
-    opened.tokens = open_tokens(request.data, request.vocabulary, problems);
-    if (!request.bigram.empty()) opened.bigram = open_tokens(request.bigram, request.vocabulary, problems);
     opened.tokenizer = load(request.tokenizer, problems);
+    const text::Tokenizer* tokenizer = opened.tokenizer.get();
+    opened.tokens = open_tokens(request.data, request.vocabulary, tokenizer, problems);
+    if (!request.bigram.empty()) opened.bigram = open_tokens(request.bigram, request.vocabulary, tokenizer, problems);
     if (opened.tokens) opened.loader = token_batch(request, opened.tokens, shape, layout);
     if (opened.tokens && opened.tokens->has_labels() && !request.across_documents) {
       const auto found = batches::long_statistics(*opened.tokens, shape.sequence_length, request.long_documents);

@@ -52,6 +52,23 @@ void add_of_tokenizer(const std::string& lines, const std::string& origin, Probl
   }
 }
 
+// The fingerprint of the tokenizer that the ids of a token file are of, which the prepared.json beside it has; nullopt if
+// `prepare` has not made the file, or has made it of ids without a tokenizer.
+std::optional<std::uint64_t> recorded_tokenizer(const std::string& prefix) {
+  const fs::path path(prefix);
+  if (path.filename() != "train" && path.filename() != "valid") return std::nullopt;
+  const std::string text = manifest_text((path.parent_path() / "prepared.json").string());
+  const auto from = parse_manifest(text);
+  if (!from || from->tokenizer == 0) return std::nullopt;
+  for (const PublishedFile& file : files_of_manifest(text)) {
+    std::error_code error;
+    if (file.name != cat(path.filename().string(), ".bin")) continue;
+    // Another program may have replaced the file.
+    if (fs::file_size(prefix + ".bin", error) != static_cast<std::uintmax_t>(file.bytes)) return std::nullopt;
+  }
+  return from->tokenizer;
+}
+
 PrepareJob check_named(const PrepareOptions& options, Problems& problems) {
   PrepareJob job;
   if (options.train.empty()) problems.add({.what = "no training data", .at = "data.train"});
@@ -88,8 +105,13 @@ PrepareJob check_named(const PrepareOptions& options, Problems& problems) {
   }
   const auto is_text = [](const Source& source) { return source.kind != SourceKind::tokens; };
   const bool text = std::ranges::any_of(job.from.train, is_text) || std::ranges::any_of(job.from.validation, is_text);
-  // Ids need no tokenizer. If there are no training sources, the tokenizer is loaded only to report its problems.
-  const bool wanted = text || job.from.train.empty();
+  // Ids need no tokenizer, unless it is known which one they are of. If there are no training sources, the tokenizer is
+  // loaded only to report its problems.
+  const auto recorded = [](const Source& source) {
+    return source.kind == SourceKind::tokens && recorded_tokenizer(source.path).has_value();
+  };
+  const bool wanted = text || job.from.train.empty() || std::ranges::any_of(job.from.train, recorded) ||
+                      std::ranges::any_of(job.from.validation, recorded);
   if (!options.tokenizer.empty() && wanted) {
     try {
       job.tokenizer = text::load_tokenizer(resolve_path(options.tokenizer, options.folder));
@@ -106,13 +128,28 @@ PrepareJob check_named(const PrepareOptions& options, Problems& problems) {
   if (job.chat_template && job.tokenizer && job.tokenizer->has_special_as_text()) {
     job.from.chat_template = fnv1a("special tokens", job.from.chat_template);
   }
-  // An answer used to end with the first special token after its contents: those token files are stale.
-  if (job.chat_template) job.from.chat_template = fnv1a("bounds of answers", job.from.chat_template);
+  // An answer used to end with the first special token after its contents, and the first answer of a conversation to
+  // begin with a system message of the template: those token files are stale.
+  if (job.chat_template) job.from.chat_template = fnv1a("bounds of answers, 2", job.from.chat_template);
   job.time = parse_day(options.template_date).value_or(text::chat::kTemplateDate);
   if (job.chat_template && job.chat_template->source().find("strftime_now") != std::string::npos) {
     job.from.chat_template = fnv1a(options.template_date, job.from.chat_template);
   }
   job.from.tokenizer = job.tokenizer ? job.tokenizer->fingerprint() : 0;
+  if (job.tokenizer) {
+    const auto expect_of_tokenizer = [&](const std::vector<Source>& sources, const char* key) {
+      for (const Source& source : sources) {
+        if (source.kind != SourceKind::tokens) continue;
+        if (auto problem = other_tokenizer(source.path, *job.tokenizer)) {
+          problem->at = key;
+          problems.add(*problem);
+        }
+      }
+    };
+    expect_of_tokenizer(job.from.train, "data.train");
+    expect_of_tokenizer(job.from.validation, "data.validation");
+    if (!text && !job.from.train.empty()) job.tokenizer.reset();
+  }
   job.from.vocab_size = options.vocab_size;
   job.from.names = options.names.fingerprint();
   job.from.deduplicate = options.deduplicate;
@@ -183,11 +220,24 @@ TokenFiles token_files(const PrepareOptions& options) {
     return sources.size() == 1 && sources[0].kind == SourceKind::tokens;
   };
   const bool held_out = options.validation.empty() && options.validation_fraction > 0.0;
-  if (ignored.empty() && one(train) && !held_out && (options.validation.empty() || one(validation))) {
+  // A file in place has all its documents.
+  if (ignored.empty() && one(train) && !held_out && !options.deduplicate &&
+      (options.validation.empty() || one(validation))) {
     return {.train = train[0].path, .validation = validation.empty() ? "" : validation[0].path, .in_place = true};
   }
   const fs::path folder(options.output);
   return {.train = (folder / "train").string(), .validation = (folder / "valid").string()};
+}
+
+std::optional<Problem> other_tokenizer(const std::string& prefix, const text::Tokenizer& tokenizer) {
+  const auto recorded = recorded_tokenizer(prefix);
+  if (!recorded || *recorded == tokenizer.fingerprint()) return std::nullopt;
+  const std::string manifest = (fs::path(prefix).parent_path() / "prepared.json").string();
+  return Problem{.file = prefix + ".bin",
+                 .what = "token file of another tokenizer",
+                 .expected = cat("the one of ", manifest, ", fingerprint ", *recorded),
+                 .got = cat(tokenizer.fingerprint()),
+                 .hint = "the tokenizer that the file was prepared with, or the text in place of the file"};
 }
 
 void check_sources(const PrepareOptions& options, Problems& problems) {

@@ -5,7 +5,7 @@
 // tokens that the tokenizer adds (begin of text) and then the end-of-text token; lines of ids are not changed.
 //
 // Token files are sources too. A single one is read in place (token_files). Several, or one from which a fraction is
-// held out, or one together with text, are joined in OUTPUT with unchanged ids.
+// held out, or one together with text, are joined in OUTPUT with unchanged ids; so is one without its duplicates.
 //
 // Memory is bounded: a window of blocks (1 MiB of lines or text) is in flight, for sources of any size.
 //
@@ -24,6 +24,7 @@
 
 #include "base/error.h"
 #include "prepare/line_names.h"
+#include "text/tokenizers/tokenizer.h"
 
 namespace hawser::prepare {
 
@@ -85,12 +86,16 @@ struct Prepared {
 std::vector<std::string> notes_of(const Prepared& prepared, const PrepareOptions& options);
 
 // Prefixes of the token files that a run reads: those in `output`, or the user's own in place, if one of them is all of
-// the training data and one or none is all of the validation data. The file of `validation` may not exist.
+// the training data, one or none is all of the validation data, and no documents are left out. The file of `validation` may not exist.
 struct TokenFiles {
   std::string train, validation;  // validation "": none is held out
   bool in_place = false;
 };
 TokenFiles token_files(const PrepareOptions& options);
+
+// The problem, without a place, if `prepare` has made the token file at this prefix with another tokenizer: its ids would
+// be read as other text. nullopt as well if it is not known which tokenizer the ids are of.
+std::optional<Problem> other_tokenizer(const std::string& prefix, const text::Tokenizer& tokenizer);
 
 // Adds the problems that can be found without reading the sources: patterns without files, a tokenizer that cannot be
 // read or does not fit the model. Writes nothing.

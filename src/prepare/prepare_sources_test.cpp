@@ -19,6 +19,7 @@
 #include "prepare/prepare.h"
 #include "prepare/sources.h"
 #include "prepare/testing/archives.h"
+#include "prepare/testing/bytes_tokenizer.h"
 #include "prepare/testing/prepare_rejection.h"
 #include "prepare/token_file.h"
 
@@ -226,6 +227,45 @@ TEST_F(PrepareSources, LeavesOutDuplicates) {
   PrepareOptions joined = options({"first/train", "a.jsonl"});
   joined.deduplicate = true;
   EXPECT_EQ(prepare(joined).duplicates, 4) << "ids are compared with ids only, not with text";
+}
+
+TEST_F(PrepareSources, LeavesOutDuplicatesOfASingleTokenFile) {
+  folder_.write("a.jsonl", "{\"input_ids\": [5, 6]}\n{\"input_ids\": [7, 8]}\n{\"input_ids\": [5, 6]}\n");
+  prepare(options({"a.jsonl"}, "first"));
+  PrepareOptions with = options({"first/train"});
+  EXPECT_TRUE(token_files(with).in_place);
+  with.deduplicate = true;
+  EXPECT_FALSE(token_files(with).in_place);
+  EXPECT_EQ(prepare(with).duplicates, 1);
+  EXPECT_EQ(documents("out/train"), (std::vector<Ids>{{5, 6}, {7, 8}}));
+  EXPECT_TRUE(is_prepared(with));
+  with.validation = {"first/train"};
+  EXPECT_EQ(rejection(with),
+            "no tokens in any document (expected documents that are not in data.train, got "
+            "duplicates alone) at data.validation; try data.deduplicate: false, or other files");
+}
+
+// Ids are another text with another tokenizer.
+TEST_F(PrepareSources, RejectsATokenFileOfAnotherTokenizer) {
+  folder_.write("a.jsonl", "{\"text\": \"one\"}\n");
+  folder_.write("b.jsonl", "{\"text\": \"two\"}\n");
+  prepare(options({"a.jsonl"}, "first"));
+  PrepareOptions with = options({"first/train"});
+  EXPECT_EQ(prepare(with).train.documents, 1) << "the same tokenizer";
+  with.tokenizer = folder_.write("other/tokenizer.json", tokenizer_of_bytes({}));
+  const std::string other = "first/train.bin: token file of another tokenizer (expected the one of first/prepared.json";
+  EXPECT_TRUE(rejection(with).starts_with(other)) << rejection(with);
+  with.train = {"first/train", "b.jsonl"};
+  EXPECT_TRUE(rejection(with).starts_with(other)) << rejection(with);
+  with.train = {"b.jsonl"};
+  with.validation = {"first/train"};
+  EXPECT_NE(rejection(with).find("at data.validation; try"), std::string::npos) << rejection(with);
+  with.tokenizer = "";
+  with.train = {"first/train"};
+  EXPECT_EQ(prepare(with).train.documents, 1) << "no tokenizer to compare";
+  with.tokenizer = folder_.path("other/tokenizer.json");
+  fs::remove(folder_.path("first/prepared.json"));
+  EXPECT_EQ(prepare(with).train.documents, 1) << "nothing is known";
 }
 
 // One document is the default of document_lengths.

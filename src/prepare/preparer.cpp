@@ -108,8 +108,15 @@ Prepared Preparer::run() {
       read(false);
       read(true);
       without_repeats(problems_).throw_if_any();
-      const auto check_not_empty = [](const TokenFileDraft& file, const char* key) {
-        if (file.tokens() == 0) throw UserError(Problem{.what = "no tokens in any document", .at = key});
+      const auto check_not_empty = [&](const TokenFileDraft& file, const char* key) {
+        if (file.tokens() > 0) return;
+        Problem problem{.what = "no tokens in any document", .at = key};
+        if (state_.duplicates > 0) {
+          problem.expected = "documents that are not in data.train";
+          problem.got = "duplicates alone";
+          problem.hint = "data.deduplicate: false, or other files";
+        }
+        throw UserError(problem);
       };
       check_not_empty(*train_, "data.train");
       if (valid_) check_not_empty(*valid_, "data.validation");
