@@ -137,7 +137,10 @@ void note_unread(const std::string& source, Line& line) {
     const std::size_t dot = key.rfind('.');
     return dot != key.npos && named(std::string_view(key).substr(dot + 1));
   });
-  if (!line.chat->tools.is_undefined() && !named("tools")) line.unread.insert("tools");
+  if (!line.chat->tools.is_undefined() && !named("tools")) {
+    line.unread.insert(cat("tools (the chat template writes none; data.chat_template: ",
+                           text::chat::named_templates_with_tools(), " write them)"));
+  }
   if (!line.chat->documents.is_undefined() && !named("documents")) line.unread.insert("documents");
   for (const auto& [key, value] : line.chat->variables.items) {
     if (!named(key)) line.unread.insert(cat("chat_template_kwargs.", key));

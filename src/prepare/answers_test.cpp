@@ -466,7 +466,9 @@ TEST(Answers, NameKeysThatNothingReads) {
             (Names{"images", "messages.training_detail"}));
   EXPECT_EQ(unread(R"({"messages": [{"role": "assistant", "content": "b"}], "tools": [], "documents": "[{}]",
                        "chat_template_kwargs": {"enable_thinking": false}})"),
-            (Names{"chat_template_kwargs.enable_thinking", "documents", "tools"}));
+            (Names{"chat_template_kwargs.enable_thinking", "documents",
+                   "tools (the chat template writes none; data.chat_template: chatml, qwen-2.5, qwen-3, llama-3.1, "
+                   "mistral-v3 write them)"}));
 }
 
 // As apply_chat_template writes its result, with the tokens before a text in the text.

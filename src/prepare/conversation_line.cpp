@@ -91,6 +91,13 @@ std::optional<Line> ConversationReader::completion(const Json& line) {
   if (prompt.is_string() && found->is_string()) {
     Line out{.prompt = prompt.get<std::string>(), .completion = found->get<std::string>()};
     if (out.completion->empty()) return reject("empty completion", "text", "", "completion");
+    for (const char* key : {"system", "system_prompt"}) {
+      const auto system = optional_text(line, key);
+      if (!system) return std::nullopt;
+      if (system->empty()) continue;
+      return reject(cat(key, " has no place beside a prompt that is text"), "a conversation", "", key,
+                    "data.columns: {instruction: prompt, output: completion}, which uses the chat template");
+    }
     return out;
   }
   if (!prompt.is_array() || !found->is_array()) {

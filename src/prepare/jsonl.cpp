@@ -19,6 +19,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 using namespace std::string_view_literals;
 
+constexpr std::string_view kPlus = " + ";  // between the keys of a form
+
 // Parses one line and reports its problems.
 class LineReader {
  public:
@@ -37,27 +39,27 @@ class LineReader {
       const auto found = json.find(std::string(key));
       return found != json.end() && !found->is_null();
     };
-    const std::vector<std::string> forms = forms_of(has);
-    const bool whole = forms.size() == 1 && (!has("prompt") || has("completion"));
-    if (!whole && has("chosen") && has("rejected")) {
+    const std::vector<std::string> forms = choose_form(has);
+    if (forms.empty() && has("chosen") && has("rejected")) {
       return reject("preference data, which are not supported yet", "a form of docs/data.md", "chosen and rejected", "",
-                    "data.columns: {completion: chosen}, or {messages: chosen} if it has messages, which trains on the "
-                    "chosen answers alone");
+                    hint_for_preferences(json));
     }
-    if (forms.size() != 1) return reject_keys(json, forms);
+    const bool prompt_alone = forms.empty() && has("prompt");
+    if (forms.size() != 1 && !prompt_alone) return reject_keys(json, forms);
+    const std::string form = prompt_alone ? "prompt" : forms.front();
+    const std::size_t plus = form.find(kPlus);
+    keys_ = {form.substr(0, plus)};
+    if (plus != form.npos) keys_.push_back(form.substr(plus + kPlus.size()));
     try {
       ConversationReader answers(place_, problems_);
-      if (has("messages")) return answers.messages(json, "messages");
-      if (has("conversations")) return answers.messages(json, "conversations");
-      if (has("prompt")) return answers.completion(json);
-      const auto question = std::ranges::find_if(kQuestionKeys, has), answer = std::ranges::find_if(kAnswerKeys, has);
-      const bool single = question != std::end(kQuestionKeys) && answer != std::end(kAnswerKeys);
-      if (single) return answers.single_turn(json, *question, *answer);
+      if (form == "messages" || form == "conversations") return answers.messages(json, form);
+      if (keys_.front() == "prompt") return answers.completion(json);
+      if (keys_.size() == 2) return answers.single_turn(json, keys_[0], keys_[1]);
     } catch (const text::chat::TemplateError& error) {
       return reject(error.what(), "messages with text content", "", "");
     }
     Line line;
-    if (has("text")) {
+    if (form == "text") {
       if (!json["text"].is_string()) return reject("wrong type", "a string", json["text"].type_name(), "text");
       line.text = std::move(json["text"].get_ref<std::string&>());
       return line;
@@ -79,29 +81,79 @@ class LineReader {
     if (const auto mask = json.find("attention_mask"); good && mask != json.end() && !mask->is_null()) {
       good = remove_padding(*mask, line);
     }
-    if (const auto lengths = json.find("document_lengths"); lengths != json.end() && !lengths->is_null()) {
-      const bool read = numbers(*lengths, "document_lengths", "bad document length", 1,
-                                std::numeric_limits<std::int32_t>::max(), false, line.document_lengths);
+    const bool both = has("document_lengths") && has("seq_lengths");
+    if (both) reject("document_lengths and seq_lengths in one line", "one of the two", "both", "seq_lengths");
+    const char* lengths = has("seq_lengths") ? "seq_lengths" : "document_lengths";
+    if (const auto found = json.find(lengths); has(lengths) && !both) {
+      const bool read = numbers(*found, lengths, "bad document length", 1, std::numeric_limits<std::int32_t>::max(),
+                                false, line.document_lengths);
       std::int64_t sum = 0;
       for (const std::int32_t length : line.document_lengths) sum += length;
       if (read && good && sum != static_cast<std::int64_t>(line.ids.size())) {
-        reject("document_lengths do not add up", cat(line.ids.size()), cat(sum), "document_lengths");
+        reject(cat(lengths, " do not add up"), cat(line.ids.size()), cat(sum), lengths);
         good = false;
       }
       good = good && read;
     }
+    good = good && !both;
     return good ? std::optional(std::move(line)) : std::nullopt;
   }
 
-  // Notes the keys of a line that no form reads.
-  static void note_unread(const Json& json, Line& line) {
-    constexpr std::array kOfIds = {"labels", "attention_mask", "document_lengths"};
-    constexpr std::array kOfChats = {"tools", "functions", "documents", "chat_template_kwargs", "system", "history"};
+  // Notes the keys of a line that its form does not read.
+  void note_unread(const Json& json, Line& line) const {
     for (const auto& [key, value] : json.items()) {
-      const bool read = line.chat ? std::ranges::find(kOfChats, key) != kOfChats.end()
-                                  : !line.ids.empty() && std::ranges::find(kOfIds, key) != kOfIds.end();
-      if (!read && !value.is_null() && could_matter(key)) line.unread.insert(key);
+      if (value.is_null() || is_read(key, value, line)) continue;
+      const bool blank = value.empty() || (value.is_string() && value.get_ref<const std::string&>().empty());
+      const bool of_other_forms = std::ranges::find(line_keys(), key) != line_keys().end() && !blank;
+      // data.columns made the chosen answers something else, as the error of preference data proposes.
+      if (key == "rejected" && !json.contains("chosen")) continue;
+      if (of_other_forms || could_matter(key)) line.unread.insert(key);
     }
+  }
+
+  bool is_read(const std::string& key, const Json& value, const Line& line) const {
+    const auto among = [&](const auto& keys) { return std::ranges::find(keys, key) != std::end(keys); };
+    if (among(keys_)) return true;
+    if (!line.ids.empty()) {
+      // Positions that begin again tell where documents begin, which document_lengths do here.
+      if (key == "position_ids") return !line.document_lengths.empty() || !begins_again(value);
+      return among(std::array{"labels", "attention_mask", "document_lengths", "seq_lengths"});
+    }
+    if (!line.chat) return false;
+    const bool single_turn = keys_.size() == 2 && keys_.front() != "prompt";
+    return among(std::array{"tools", "functions", "documents", "chat_template_kwargs", "system", "system_prompt"}) ||
+           (single_turn && among(std::array{"input", "context", "history"}));
+  }
+
+  static bool begins_again(const Json& positions) {
+    if (!positions.is_array()) return false;
+    const auto is_first = [](const Json& position) { return position.is_number_integer() && position == 0; };
+    return std::ranges::count_if(positions, is_first) > 1;
+  }
+
+  // data.columns with which a line of preferences is read as its chosen answer.
+  static std::string hint_for_preferences(const Json& json) {
+    const auto is = [&](std::string_view key, auto... types) {
+      const auto found = json.find(std::string(key));
+      return found != json.end() && ((found->type() == types) || ...) && !found->empty() && *found != "";
+    };
+    using Type = Json::value_t;
+    std::string columns;
+    if (is("chosen", Type::array)) {
+      columns = is("prompt", Type::array) ? "completion: chosen" : "messages: chosen";
+    } else if (is("question", Type::string)) {
+      columns = "answer: chosen";
+    } else if (is("instruction", Type::string)) {
+      columns = "output: chosen";
+    } else if (is("prompt", Type::string)) {
+      const bool chat = is("system", Type::string) || is("system_prompt", Type::string);
+      columns = chat ? "instruction: prompt, output: chosen" : "completion: chosen";
+    } else if (is("prompt", Type::array)) {
+      return "chosen as a list of messages, like the prompt";
+    } else {
+      columns = "text: chosen";
+    }
+    return cat("data.columns: {", columns, "}, which trains on the chosen answers alone");
   }
 
   // The line has no form or several.
@@ -179,20 +231,25 @@ class LineReader {
 
   const LinePlace& place_;
   Problems& problems_;
+  std::vector<std::string> keys_;  // of the form that the line has
 };
 
 }  // namespace
 
-std::vector<std::string> forms_of(const std::function<bool(std::string_view)>& has) {
+std::vector<std::string> choose_form(const std::function<bool(std::string_view)>& has) {
   std::vector<std::string> forms;
-  for (const char* key : {"text", "input_ids", "messages", "conversations", "prompt"}) {
+  if (has("input_ids")) return {"input_ids"};
+  for (const char* key : {"messages", "conversations"}) {
     if (has(key)) forms.emplace_back(key);
   }
+  if (!forms.empty()) return forms;
+  if (has("prompt") && has("completion")) return {cat("prompt", kPlus, "completion")};
   for (const std::string_view question : kQuestionKeys) {
     for (const std::string_view answer : kAnswerKeys) {
-      if (has(question) && has(answer)) forms.push_back(cat(question, " + ", answer));
+      if (has(question) && has(answer)) forms.push_back(cat(question, kPlus, answer));
     }
   }
+  if (forms.empty() && has("text")) forms.emplace_back("text");
   return forms;
 }
 
@@ -209,7 +266,8 @@ const std::vector<std::string_view>& line_keys() {
     std::vector<std::string_view> all = {
         "text",          "input_ids",     "labels",     "attention_mask", "document_lengths", "messages",
         "conversations", "tools",         "functions",  "documents",      "system",           "chat_template_kwargs",
-        "prompt",        "system_prompt", "completion", "input",          "context",          "history"};
+        "prompt",        "system_prompt", "completion", "input",          "context",          "history",
+        "seq_lengths",   "position_ids",  "chosen",     "rejected"};
     all.insert(all.end(), std::begin(kQuestionKeys), std::end(kQuestionKeys));
     all.insert(all.end(), std::begin(kAnswerKeys), std::end(kAnswerKeys));
     return all;

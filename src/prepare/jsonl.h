@@ -1,8 +1,9 @@
-// `Line`, `parse_line`: lines of JSONL. A line has one of:
+// `Line`, `parse_line`: lines of JSONL. A line has one of these forms; of several, choose_form's is read:
 //
 //   text                  a document
 //   input_ids             token ids, with optional `labels` (aligned with the ids, shifted later; -100: no loss) and
-//                         optional `document_lengths` (their sum is the number of ids; tokens attend within their own);
+//                         optional `document_lengths` (their sum is the number of ids; tokens attend within their own),
+//                         which TRL calls `seq_lengths`;
 //                         ids at zeros of an optional `attention_mask` are padding at either end, and are dropped
 //   messages              a conversation, with optional `system` and `tools`
 //   conversations         the same under ShareGPT's key
@@ -73,8 +74,16 @@ struct LinePlace {
   }
 };
 
-// The forms of a document that have their keys: "text", "messages", "instruction + output" and so on. A line has one.
-std::vector<std::string> forms_of(const std::function<bool(std::string_view)>& has);
+// The form that a line with these keys is read as. Data sets often have a second one that was made from the first, so
+// the first of this list that has all its keys counts: input_ids, as in TRL; messages or conversations; prompt and
+// completion; a question and its answer; text.
+//
+//   instruction, input, output, text    {"instruction + output"}    text is the same with words around it
+//   prompt, messages                    {"messages"}                the prompt is the first of the messages
+//   question, output, answer            {"question + output", "question + answer"}    which of the answers?
+//
+// Several: forms that count equally, of which a line must have one. None: no form has all its keys.
+std::vector<std::string> choose_form(const std::function<bool(std::string_view)>& has);
 
 // All keys of a line that parse_line or a reader of prompts may look at: the columns to read of a file that has columns. A
 // new key of a line is added here, too, or Parquet files do not have it.

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <nlohmann/json.hpp>
+
 #include "base/testing/temporary_folder.h"
 
 namespace hawser::prepare {
@@ -79,13 +82,11 @@ TEST(Jsonl, RejectsBadLinesWithTheirPlace) {
   const std::string several = ") at line 12; try jq -c 'del(.KEY)' FILE to drop a key";
   EXPECT_EQ(rejection("{}"), keys + "none) at line 12");
   EXPECT_EQ(rejection(R"({"Text":"a","text":null,"instruction":"b"})"), keys + "Text, text, instruction) at line 12");
-  EXPECT_EQ(rejection(R"({"text":"a","input_ids":[1]})"), keys + "text and input_ids" + several);
-  EXPECT_EQ(rejection(R"({"text":"a","messages":[]})"), keys + "text and messages" + several);
-  EXPECT_EQ(rejection(R"({"instruction":"a","output":"b","text":"c"})"),
-            keys + "text and instruction + output" + several);
   EXPECT_EQ(rejection(R"({"question":"a","answer":"b","output":"c"})"),
             keys + "question + output and question + answer" + several);
   EXPECT_EQ(rejection(R"({"text":5})"), "f: wrong type (expected a string, got number) at line 12, text");
+  EXPECT_EQ(rejection(R"({"text":"a","messages":[],"conversations":[]})"),
+            keys + "messages and conversations" + several);
   EXPECT_EQ(rejection(R"({"messages":[]})"),
             "f: wrong type (expected a list of messages, got an empty list) at line 12, messages");
   EXPECT_EQ(rejection(R"({"messages":"hi"})"),
@@ -181,6 +182,13 @@ std::string turns(std::string_view text) {
   return out;
 }
 
+// A line as data.columns name it.
+std::string renamed(const std::string& text, const std::map<std::string, std::vector<std::string>>& columns) {
+  auto json = nlohmann::ordered_json::parse(text);
+  LineNames{.columns = columns}.rename_line(json);
+  return json.dump();
+}
+
 TEST(Jsonl, ReadsTheFormsOfConversationsThatDataSetsHave) {
   // ShareGPT.
   EXPECT_EQ(turns(R"({"id": 5, "conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "a"},
@@ -210,6 +218,116 @@ TEST(Jsonl, ReadsTheFormsOfConversationsThatDataSetsHave) {
   EXPECT_EQ(turns(R"({"messages": [{"role": "user", "content": "a", "train": null},
                       {"role": "assistant", "content": "b", "train": false}]})"),
             "user: a | assistant: b (not trained)");
+}
+
+// Keys that a line has beside those that are read.
+std::string unread(std::string_view text) {
+  Problems problems;
+  const auto line = parse_line(text, {.file = "f", .number = 12}, problems);
+  std::string out = problems.lines();
+  if (line) {
+    for (const std::string& key : line->unread) out += (out.empty() ? "" : " ") + key;
+  }
+  return out;
+}
+
+// Data sets of the Hub often have a form beside the one that it was made from.
+TEST(Jsonl, OfSeveralFormsTheFirstOfAnOrderIsRead) {
+  const std::string messages =
+      R"("messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])";
+  // HuggingFaceH4/ultrachat_200k, tatsu-lab/alpaca.
+  const std::string ultrachat = R"({"prompt": "a", "prompt_id": "x", )" + messages + "}";
+  EXPECT_EQ(turns(ultrachat), "user: a | assistant: b");
+  EXPECT_EQ(unread(ultrachat), "prompt");
+  const std::string alpaca = R"({"instruction": "a", "input": "", "output": "b", "text": "Below is a. b"})";
+  EXPECT_EQ(turns(alpaca), "user: a | assistant: b");
+  EXPECT_EQ(unread(alpaca), "text");
+  const std::string preferences = R"({"prompt": "a", "chosen": [1], "rejected": [2], )" + messages + "}";
+  EXPECT_EQ(turns(preferences), "user: a | assistant: b");
+  EXPECT_EQ(unread(preferences), "chosen prompt rejected");
+  EXPECT_EQ(unread(R"({"text": "a", "input_ids": [5], "labels": [5]})"), "text");
+  EXPECT_EQ(unread(R"({"text": "a", "prompt": "b", "completion": "c", "instruction": "d", "output": "e"})"),
+            "instruction output text");
+  EXPECT_EQ(unread(R"({"text": "a", "prompt": "b", "title": "c"})"), "prompt");
+}
+
+// A system message or more of the question changes what the model learns.
+TEST(Jsonl, KeysThatAFormHasNoPlaceForAreNamedOrRejected) {
+  const std::string messages =
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])";
+  EXPECT_EQ(unread(messages + R"(, "input": "i", "context": "c", "history": []})"), "context input");
+  EXPECT_EQ(unread(messages + R"(, "system_prompt": "s"})"), "");
+  EXPECT_EQ(unread(R"({"prompt": "p", "completion": "c", "context": "x", "input": "i"})"), "context input");
+  EXPECT_EQ(unread(R"({"prompt": "p", "completion": "c", "context": "", "input": null, "system": ""})"), "");
+  EXPECT_EQ(unread(R"({"text": "p", "system": "s"})"), "system");
+  EXPECT_EQ(unread(R"({"instruction": "p", "output": "c", "context": "x", "system": "s"})"), "");
+  for (const std::string key : {"system", "system_prompt"}) {
+    std::string line = R"({")" + key + R"(": "s", "prompt": "p", "completion": "c"})";
+    EXPECT_EQ(rejection(line),
+              "f: " + key + " has no place beside a prompt that is text (expected a conversation) at line 12, " + key +
+                  "; try data.columns: {instruction: prompt, output: completion}, which uses the chat template");
+    EXPECT_EQ(turns(renamed(line, {{"instruction", {"prompt"}}, {"output", {"completion"}}})),
+              "system: s | user: p | assistant: c");
+  }
+}
+
+TEST(Jsonl, ReadsPackedIdsOfTrl) {
+  Problems problems;
+  const auto line = parse_line(R"({"input_ids": [5, 6, 7], "seq_lengths": [1, 2]})", {}, problems);
+  ASSERT_TRUE(line) << problems.lines();
+  EXPECT_EQ(line->document_lengths, (std::vector<std::int32_t>{1, 2}));
+  EXPECT_EQ(rejection(R"({"input_ids": [5, 6, 7], "seq_lengths": [1, 1]})"),
+            "f: seq_lengths do not add up (expected 3, got 2) at line 12, seq_lengths");
+  EXPECT_EQ(
+      rejection(R"({"input_ids": [5], "seq_lengths": [1], "document_lengths": [1]})"),
+      "f: document_lengths and seq_lengths in one line (expected one of the two, got both) at line 12, seq_lengths");
+  // Positions alone tell that there are several documents.
+  EXPECT_EQ(unread(R"({"input_ids": [5, 6, 7], "position_ids": [0, 0, 1]})"), "position_ids");
+  EXPECT_EQ(unread(R"({"input_ids": [5, 6, 7], "position_ids": [0, 1, 2]})"), "");
+  EXPECT_EQ(unread(R"({"input_ids": [5, 6, 7], "position_ids": [0, 0, 1], "seq_lengths": [1, 2]})"), "");
+}
+
+// What the error of preference data proposes works.
+TEST(Jsonl, TheColumnsThatAreProposedForPreferencesAreRead) {
+  const std::string chosen = R"("chosen": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])";
+  const std::string answer = R"("chosen": [{"role": "assistant", "content": "b"}])";
+  const auto columns = [](const std::string& line) {
+    const std::string error = rejection(line + R"(, "rejected": "r"})");
+    const std::string begin =
+        "f: preference data, which are not supported yet (expected a form of docs/data.md, got chosen "
+        "and rejected) at line 12; try data.columns: {";
+    EXPECT_TRUE(error.starts_with(begin)) << error;
+    return error.substr(begin.size(), error.find('}') - begin.size());
+  };
+  const auto read = [](const std::string& line, const std::map<std::string, std::vector<std::string>>& columns) {
+    return turns(renamed(line + R"(, "rejected": "r"})", columns));
+  };
+  // HuggingFaceH4/ultrafeedback_binarized; prompts of TRL; Intel/orca_dpo_pairs.
+  const std::string binarized = R"({"prompt": "a", )" + chosen;
+  EXPECT_EQ(columns(binarized), "messages: chosen");
+  EXPECT_EQ(read(binarized, {{"messages", {"chosen"}}}), "user: a | assistant: b");
+  EXPECT_EQ(columns("{" + chosen), "messages: chosen");
+  const std::string prompts = R"({"prompt": [{"role": "user", "content": "a"}], )" + answer;
+  EXPECT_EQ(columns(prompts), "completion: chosen");
+  EXPECT_EQ(read(prompts, {{"completion", {"chosen"}}}), "user: a | assistant: b");
+  const std::string orca = R"({"system": "s", "question": "a", "chosen": "b")";
+  EXPECT_EQ(columns(orca), "answer: chosen");
+  EXPECT_EQ(read(orca, {{"answer", {"chosen"}}}), "system: s | user: a | assistant: b");
+  const std::string instruction = R"({"instruction": "a", "chosen": "b")";
+  EXPECT_EQ(columns(instruction), "output: chosen");
+  EXPECT_EQ(read(instruction, {{"output", {"chosen"}}}), "user: a | assistant: b");
+  const std::string system = R"({"system": "s", "prompt": "a", "chosen": "b")";
+  EXPECT_EQ(columns(system), "instruction: prompt, output: chosen");
+  EXPECT_EQ(read(system, {{"instruction", {"prompt"}}, {"output", {"chosen"}}}), "system: s | user: a | assistant: b");
+  // Anthropic/hh-rlhf, and texts.
+  Problems problems;
+  const std::string texts = R"({"prompt": "a", "chosen": "b")", text = R"({"chosen": "b")";
+  EXPECT_EQ(columns(texts), "completion: chosen");
+  EXPECT_TRUE(parse_line(renamed(texts + "}", {{"completion", {"chosen"}}}), {}, problems)) << problems.lines();
+  EXPECT_EQ(columns(text), "text: chosen");
+  EXPECT_TRUE(parse_line(renamed(text + "}", {{"text", {"chosen"}}}), {}, problems)) << problems.lines();
+  EXPECT_EQ(unread(renamed(text + R"(, "rejected": "c"})", {{"text", {"chosen"}}})), "");
+  EXPECT_EQ(rejection(R"({"prompt": [{}], "chosen": "b", "rejected": "c"})").find("data.columns"), std::string::npos);
 }
 
 TEST(Jsonl, RejectsAmbiguousConversations) {

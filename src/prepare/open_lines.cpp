@@ -72,17 +72,18 @@ std::function<bool(std::string_view)> keys_of(const std::vector<std::string>& co
 void expect_training_columns(const std::string& path, char separator, const std::vector<std::string>& columns,
                              const LineNames& names) {
   const auto has = keys_of(columns, names);
-  const std::vector<std::string> forms = forms_of(has);
+  const std::vector<std::string> forms = choose_form(has);
   const bool lists = has("messages") || has("conversations") || has("input_ids");
-  if (forms.size() == 1 && !lists && (!has("prompt") || has("completion"))) return;
+  if (forms.size() == 1 && !lists) return;
+  if (forms.empty() && has("chosen") && has("rejected")) return;  // the first row says what to do
   const std::string found = names_of(columns);
   const char other = separator == ',' ? ';' : ',';
   const bool other_separator = columns.size() == 1 && found.find_first_of(std::string("\t") + other) != found.npos;
   throw UserError({.file = path,
                    .what = lists              ? "a table cannot hold lists"
-                           : forms.empty()    ? "no column to train on"
                            : forms.size() > 1 ? "columns of several forms"
-                                              : "prompt without completion",
+                           : has("prompt")    ? "prompt without completion"
+                                              : "no column to train on",
                    .expected = "the columns text; prompt, completion; instruction, output; or question, answer",
                    .got = found,
                    .at = "row 1",
@@ -96,12 +97,10 @@ void expect_training_columns(const std::string& path, char separator, const std:
 // Columns may be null in some rows, so rows of several forms are reported when they are read.
 void expect_document_columns(const std::string& path, const std::vector<std::string>& columns, const LineNames& names) {
   const auto has = keys_of(columns, names);
-  const std::vector<std::string> forms = forms_of(has);
-  const bool without_answer = forms.size() == 1 && has("prompt") && !has("completion");
+  if (!choose_form(has).empty()) return;
   if (has("chosen") && has("rejected")) return;  // the first row says what to do
-  if (!forms.empty() && !without_answer) return;
   throw UserError({.file = path,
-                   .what = forms.empty() ? "no column to train on" : "prompt without completion",
+                   .what = has("prompt") ? "prompt without completion" : "no column to train on",
                    .expected = "the columns messages; conversations; text; input_ids; prompt, completion; instruction, "
                                "output; or question, answer",
                    .got = names_of(columns),

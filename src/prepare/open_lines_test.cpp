@@ -114,9 +114,10 @@ TEST_F(OpenLines, ATableNeedsTheColumnsOfOneForm) {
   EXPECT_EQ(lines("a.tsv", "question,answer\n"), "a.tsv: no column to train on" + expected +
                                                      "question,answer) at row 1; try tabs between columns, or commas "
                                                      "and the name .csv");
-  EXPECT_EQ(lines("a.csv", "text,question,answer\n"), "a.csv: columns of several forms" + expected +
-                                                          "text, question, answer) at row 1; try only the columns of "
-                                                          "one form");
+  EXPECT_EQ(lines("a.csv", "question,output,answer\n"),
+            "a.csv: columns of several forms" + expected +
+                "question, output, answer) at row 1; try only the columns of "
+                "one form");
   EXPECT_EQ(lines("a.csv", "prompt,id\n"), "a.csv: prompt without completion" + expected +
                                                "prompt, id) at row 1; try columns with these names, or data.columns");
   EXPECT_EQ(lines("a.csv", "messages\n"),

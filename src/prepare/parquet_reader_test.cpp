@@ -267,22 +267,10 @@ TEST_F(Parquet, ColumnsAreTheKeysOfALine) {
       "views.parquet: no column to train on (expected the columns messages; conversations; text; input_ids; "
       "prompt, completion; instruction, output; or question, answer, got list_view, large_list_view); try columns "
       "with these names, or data.columns");
-  PrepareOptions with = options(golden("several_forms.parquet"), "out");
-  EXPECT_EQ(rejection_of(with, folder_),
-            golden("several_forms.parquet") +
-                ": row needs exactly one of these keys (expected text, input_ids, messages, conversations, prompt and "
-                "completion, instruction and output, or question and answer, got text and prompt) at row 1; try a copy "
-                "of the file without the other columns");
-}
-
-// Every key that makes a form of a document is read.
-TEST_F(Parquet, AllFormsAreAmongTheKeys) {
-  const auto is_key = [](std::string_view key) { return std::ranges::find(line_keys(), key) != line_keys().end(); };
-  for (const std::string& form : forms_of([](std::string_view) { return true; })) {
-    const std::size_t plus = form.find(" + ");
-    EXPECT_TRUE(is_key(form.substr(0, plus))) << form;
-    EXPECT_TRUE(plus == form.npos || is_key(form.substr(plus + 3))) << form;
-  }
+  // Rows have the first form whose columns are not null: here prompt and completion, then text.
+  const Prepared prepared = prepare(options(golden("several_forms.parquet"), "out"));
+  EXPECT_EQ(prepared.train.documents, 2);
+  EXPECT_EQ(prepared.unread, std::set<std::string>{"text"});
 }
 
 }  // namespace parquet_reader_test

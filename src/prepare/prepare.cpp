@@ -301,7 +301,8 @@ std::vector<std::string> notes_of(const Prepared& prepared, const PrepareOptions
   }
   if (!prepared.unread.empty()) {
     const std::vector<std::string> keys(prepared.unread.begin(), prepared.unread.end());
-    notes.push_back(cat("not read from the lines: ", joined(keys, ", "), " (docs/data.md lists the keys that are)"));
+    notes.push_back(cat("not read from the lines: ", joined(keys, ", "),
+                        " (docs/data.md lists the keys that are, and which count if a line has several forms)"));
   }
   if (prepared.asked_time) {
     notes.push_back(cat("the chat template writes a date: data.template_date, ", options.template_date));
