@@ -88,37 +88,47 @@ std::optional<Split> split_of(std::string_view path) {
   return named_by(path).split;
 }
 
-ChosenSplit choose_split(const std::string& folder, const std::vector<std::string>& files, Split wanted) {
-  std::vector<Named> names;
-  for (const std::string& file : files) names.push_back(named_by(fs::path(file).lexically_relative(folder).string()));
-  const auto any = [&](const auto& is) { return std::ranges::any_of(names, is); };
-  const bool splits = any([](const Named& name) { return name.split.has_value(); });
-  const bool has_wanted = any([&](const Named& name) { return name.split == wanted; });
+ChosenSplit choose_split(const std::string& folder, const std::vector<SplitFile>& files, Split wanted) {
+  const auto any = [&](const auto& is) { return std::ranges::any_of(files, is); };
+  const bool splits = any([](const SplitFile& file) { return file.split.has_value(); });
+  const bool has_wanted = any([&](const SplitFile& file) { return file.split == wanted; });
   ChosenSplit out;
-  std::set<std::string> sets;
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    const auto& [split, set] = names[i];
-    if (!splits || split == wanted || (!split && wanted == Split::train && !has_wanted)) {
-      out.read.push_back(files[i]);
-      if (split) sets.insert(set.empty() ? "." : set);
+  std::map<std::string, std::string> sets;  // with what names one
+  for (const SplitFile& file : files) {
+    if (!splits || file.split == wanted || (!file.split && wanted == Split::train && !has_wanted)) {
+      out.read.push_back(file.path);
+      if (!file.split) continue;
+      const std::string one = (fs::path(folder) / (file.pattern.empty() ? file.set : file.pattern)).string();
+      sets[file.set.empty() ? "." : file.set] = io::is_folder(one) || !file.pattern.empty() ? one : one + "-*";
     } else {
-      out.left_out[split ? name_of(*split) : "other"].push_back(files[i]);
+      out.left_out[file.split ? name_of(*file.split) : "other"].push_back(file.path);
     }
   }
-  if (sets.size() > 1) out.several.assign(sets.begin(), sets.end());
+  if (sets.size() > 1) {
+    for (const auto& [set, one] : sets) out.several.push_back(set), out.one = one;
+  }
   return out;
 }
 
+ChosenSplit choose_split(const std::string& folder, const std::vector<std::string>& files, Split wanted) {
+  std::vector<SplitFile> named;
+  for (const std::string& file : files) {
+    Named name = named_by(fs::path(file).lexically_relative(folder).string());
+    named.push_back({.path = file, .split = name.split, .set = std::move(name.set)});
+  }
+  return choose_split(folder, named, wanted);
+}
+
 std::optional<Problem> split_problem(const std::string& folder, const ChosenSplit& chosen, Split wanted) {
+  if (chosen.problem) return chosen.problem;
   if (chosen.several.size() > 1) {
     std::string got;
     for (const std::string& set : chosen.several) got += (got.empty() ? "" : ", ") + set;
-    const std::string one = (fs::path(folder) / chosen.several.back()).string();
     return Problem{.file = folder,
                    .what = "folder with several data sets",
                    .expected = "one, or a list of them",
                    .got = got,
-                   .hint = io::is_folder(one) ? one : one + "-*"};
+                   .hint = chosen.one};
   }
   if (!chosen.read.empty() || chosen.left_out.empty()) return std::nullopt;
   return Problem{.file = folder,

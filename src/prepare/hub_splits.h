@@ -30,14 +30,28 @@ std::optional<Split> split_of(std::string_view path);
 struct ChosenSplit {
   std::vector<std::string> read;                             // files of the split, in the order given
   std::map<std::string, std::vector<std::string>> left_out;  // by the name of their split; "other": of none
+  // Why the files that the README.md of the folder declares cannot be read.
+  std::optional<Problem> problem;
   // The names of the data sets in the folder that each have files of the split, if there are several: `en` and `fr` of
   // en/train.jsonl and fr/train.jsonl, or data/train_sft and data/train_gen of data/train_sft-00000-of-00001.parquet and
   // so on. Then one must be named.
   std::vector<std::string> several;
+  std::string one;  // a path or a pattern of the last of `several`
 };
 
-// The files of `folder` that are of the split. If no file names a split, all are. If files name only others, a file
+// A file, and what says of which split it is.
+struct SplitFile {
+  std::string path;
+  std::optional<Split> split;
+  std::string set;           // as in ChosenSplit::several; "": the only one
+  std::string pattern = {};  // that declares it; "": its name says its split
+};
+
+// The files of the split among those of a folder. If no file has a split, all are read; if files have only others, a file
 // without a split is training data.
+ChosenSplit choose_split(const std::string& folder, const std::vector<SplitFile>& files, Split wanted);
+
+// The same for files whose paths below the folder name their split.
 ChosenSplit choose_split(const std::string& folder, const std::vector<std::string>& files, Split wanted);
 
 // Why a choice has no files to read, or those of several data sets.

@@ -63,7 +63,7 @@ class SplitFolders : public ::testing::Test {
 
 TEST_F(SplitFolders, TestAndValidationAreNeverTrainedOn) {
   write({"hub/data/train-00000-of-00002.jsonl", "hub/data/train-00001-of-00002.jsonl",
-         "hub/data/test-00000-of-00001.jsonl", "hub/data/validation-00000-of-00001.jsonl", "hub/LICENSE.txt"});
+         "hub/data/test-00000-of-00001.jsonl", "hub/data/validation-00000-of-00001.jsonl", "hub/notes.txt"});
   EXPECT_EQ(found("hub"), "data/train-00000-of-00002.jsonl data/train-00001-of-00002.jsonl ");
   EXPECT_EQ(found("hub/**"), found("hub"));
   EXPECT_EQ(found("hub", Split::validation), "data/validation-00000-of-00001.jsonl ");
@@ -110,6 +110,91 @@ TEST_F(SplitFolders, OneOfSeveralDataSetsIsAskedFor) {
             "at data.train[0]; try chat/data/train_sft-*");
   EXPECT_EQ(found("chat/data/train_sft-*"), "chat/data/train_sft-00000-of-00001.jsonl ");
   EXPECT_EQ(found("one"), "one/data/train_sft-00000-of-00001.jsonl ");
+}
+
+// Tables and arrays are read of a folder that has nothing else, with the same splits.
+TEST_F(SplitFolders, TablesAndArraysAreReadIfThereIsNothingElse) {
+  for (const char* name : {"csv/train.csv", "csv/test.csv"}) folder_.write(name, "text\na\n");
+  for (const char* name : {"csv/README.md", "csv/LICENSE.txt", "csv/requirements.txt", "csv/dataset_infos.json",
+                           "csv/data/prepared.json"}) {
+    folder_.write(name, "license: mit");
+  }
+  EXPECT_EQ(found("csv"), "csv/train.csv ");
+  EXPECT_EQ(source_notes({.train = {"csv"}, .folder = folder_.path("")}),
+            (std::vector<std::string>{folder_.path("csv") +
+                                      ": data.train takes the train split and leaves out test (1 file)"}));
+  folder_.write("csv/stats.json", "[]");
+  EXPECT_EQ(found("csv"), "csv/train.csv ") << "arrays only without tables";
+  EXPECT_EQ(source_notes({.train = {"csv"}, .folder = folder_.path("")}).size(), 2U);
+  write({"json/en/c4-train.00000-of-00002.json", "json/en/c4-validation.00000-of-00001.json", "json/README.md"});
+  EXPECT_EQ(found("json"), "json/en/c4-train.00000-of-00002.json ");
+  EXPECT_EQ(found("json", Split::validation), "json/en/c4-validation.00000-of-00001.json ");
+  folder_.write("tsv/a.tsv", "text\na\n");
+  EXPECT_EQ(found("tsv"), "tsv/a.tsv ");
+  // Files about a data set are no data, and no advice makes them data.
+  write({"both/LICENSE", "both/LICENSE-MIT.txt", "both/data.jsonl", "both/license_texts.jsonl"});
+  EXPECT_EQ(found("both"), "both/data.jsonl both/license_texts.jsonl ");
+  write({"card/README.md", "card/LICENSE.txt", "card/dataset_info.json"});
+  EXPECT_EQ(found("card"), "card: folder without .jsonl, .parquet, .txt, .csv, .tsv or .json files at data.train[0]");
+  write({"card/train.jsonl.bz2"});
+  EXPECT_EQ(found("card"),
+            "card: folder without .jsonl, .parquet, .txt, .csv, .tsv or .json files (got train.jsonl.bz2) at "
+            "data.train[0]; try bunzip2 -k \"card/train.jsonl.bz2\"");
+  EXPECT_EQ(found("card/LICENSE.txt"), "card/LICENSE.txt ") << "named";
+}
+
+// The header of README.md says what the data are, as for `datasets`.
+TEST_F(SplitFolders, ConfigsOfTheReadmeAreRead) {
+  const auto declare = [&](const std::string& folder, const std::string& configs) {
+    folder_.write(folder + "/README.md", "---\nlicense: mit\nconfigs:\n" + configs + "tags:\n- {x: 1\n---\n# Card\n");
+  };
+  write({"hub/a/part-0.jsonl", "hub/b/part-0.jsonl", "hub/x.jsonl", "hub/LICENSE.txt", "outside.jsonl"});
+  declare("hub",
+          "- config_name: default\n  data_files:\n  - split: train\n    path: a/*.jsonl\n  - split: test\n    path:\n"
+          "    - b/*.jsonl\n");
+  EXPECT_EQ(found("hub"), "a/part-0.jsonl ");
+  EXPECT_EQ(
+      found("hub", Split::validation),
+      "hub: folder without files of the validation split (got test (1 file) and train (1 file)) at data.train[0]; "
+      "try the names of the files, if they are the data");
+  EXPECT_EQ(source_notes({.train = {"hub"}, .folder = folder_.path("")}),
+            (std::vector<std::string>{folder_.path("hub") +
+                                      ": data.train takes the train split and leaves out test (1 file)"}));
+  declare("hub", "- config_name: one\n  data_files: [x.jsonl, 'b/**', ../outside.jsonl]\n");
+  EXPECT_EQ(found("hub"), "x.jsonl b/part-0.jsonl ");
+  declare("hub", "  - config_name: one\n    data_files: {train: b/part-0.jsonl, validation: \"a/*\"}\n");
+  EXPECT_EQ(found("hub"), "b/part-0.jsonl ");
+  EXPECT_EQ(found("hub", Split::validation), "a/part-0.jsonl ");
+  declare("hub", "- data_dir: a\n");
+  EXPECT_EQ(found("hub"), "a/part-0.jsonl ");
+  declare("hub", "- data_files: gone/*.jsonl\n");
+  EXPECT_EQ(found("hub"),
+            "README.md: configs of a data set without their files (expected gone/*.jsonl) at data.train[0]; try a "
+            "complete download, or the names of the files that are the data");
+  // Of several, the default one, as for `datasets`; else one must be named.
+  const std::string two = "- config_name: b\n  data_files: b/*\n- config_name: a\n  data_files: a/*.jsonl\n";
+  declare("hub", two);
+  EXPECT_EQ(
+      found("hub"),
+      "hub: folder with several data sets (expected one, or a list of them, got b, a) at data.train[0]; try a/*.jsonl");
+  EXPECT_EQ(found("hub/a/*.jsonl"), "a/part-0.jsonl ");
+  declare("hub", two + "  default: true\n");
+  EXPECT_EQ(found("hub"), "a/part-0.jsonl ");
+  EXPECT_EQ(source_notes({.train = {"hub"}, .folder = folder_.path("")}),
+            (std::vector<std::string>{folder_.path("hub") +
+                                      ": data.train takes the train split and leaves out config b (1 file)"}));
+  // HuggingFaceH4/ultrachat_200k.
+  declare("hub",
+          "- config_name: default\n  data_files:\n  - split: train_sft\n    path: a/*\n  - split: train_gen\n    path: "
+          "b/*\n");
+  EXPECT_EQ(found("hub"),
+            "hub: folder with several data sets (expected one, or a list of them, got train_gen, train_sft) at "
+            "data.train[0]; try a/*");
+  // Without configs that can be read, the names count.
+  for (const char* configs : {"- {config_name: [\n", "- config_name: one\n", "[]\n", "x: 1\n"}) {
+    declare("hub", configs);
+    EXPECT_EQ(found("hub"), "a/part-0.jsonl b/part-0.jsonl x.jsonl ") << configs;
+  }
 }
 
 }  // namespace hub_splits_test

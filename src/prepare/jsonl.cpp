@@ -137,18 +137,18 @@ class LineReader {
       const auto found = json.find(std::string(key));
       return found != json.end() && ((found->type() == types) || ...) && !found->empty() && *found != "";
     };
-    using Type = Json::value_t;
+    using JsonType = Json::value_t;
     std::string columns;
-    if (is("chosen", Type::array)) {
-      columns = is("prompt", Type::array) ? "completion: chosen" : "messages: chosen";
-    } else if (is("question", Type::string)) {
+    if (is("chosen", JsonType::array)) {
+      columns = is("prompt", JsonType::array) ? "completion: chosen" : "messages: chosen";
+    } else if (is("question", JsonType::string)) {
       columns = "answer: chosen";
-    } else if (is("instruction", Type::string)) {
+    } else if (is("instruction", JsonType::string)) {
       columns = "output: chosen";
-    } else if (is("prompt", Type::string)) {
-      const bool chat = is("system", Type::string) || is("system_prompt", Type::string);
+    } else if (is("prompt", JsonType::string)) {
+      const bool chat = is("system", JsonType::string) || is("system_prompt", JsonType::string);
       columns = chat ? "instruction: prompt, output: chosen" : "completion: chosen";
-    } else if (is("prompt", Type::array)) {
+    } else if (is("prompt", JsonType::array)) {
       return "chosen as a list of messages, like the prompt";
     } else {
       columns = "text: chosen";

@@ -299,8 +299,8 @@ TEST(Jsonl, TheColumnsThatAreProposedForPreferencesAreRead) {
     EXPECT_TRUE(error.starts_with(begin)) << error;
     return error.substr(begin.size(), error.find('}') - begin.size());
   };
-  const auto read = [](const std::string& line, const std::map<std::string, std::vector<std::string>>& columns) {
-    return turns(renamed(line + R"(, "rejected": "r"})", columns));
+  const auto read = [](const std::string& line, const std::map<std::string, std::vector<std::string>>& names) {
+    return turns(renamed(line + R"(, "rejected": "r"})", names));
   };
   // HuggingFaceH4/ultrafeedback_binarized; prompts of TRL; Intel/orca_dpo_pairs.
   const std::string binarized = R"({"prompt": "a", )" + chosen;

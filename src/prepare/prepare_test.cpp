@@ -323,7 +323,7 @@ TEST_F(PrepareTest, FindsFilesByGlobAndFolder) {
   EXPECT_EQ(names({"{c,a}.*"}), "a.txt c.jsonl ");
   EXPECT_EQ(names({"sub"}), "e.txt ");
   EXPECT_EQ(names({"."}), "a.txt b.txt c.jsonl e.txt ");
-  EXPECT_EQ(names({"void"}), "! folder without .jsonl, .ndjson, .parquet or .txt files ");
+  EXPECT_EQ(names({"void"}), "! folder without .jsonl, .parquet, .txt, .csv, .tsv or .json files ");
   EXPECT_EQ(names({folder_.path("a.txt")}), "a.txt ");
   EXPECT_EQ(names({"*.csv"}), "d.csv ");
 
@@ -333,10 +333,11 @@ TEST_F(PrepareTest, FindsFilesByGlobAndFolder) {
   folder_.write("more/i.json", "[]");
   EXPECT_EQ(names({"more"}), "F.JSONL g.ndjson ");
   const std::string more = folder_.path("more");
-  EXPECT_EQ(unread_in_folders({"more"}, folder_.path("")),
-            (std::vector<std::string>{more +
-                                      ": 2 files of other types are not read (h.csv, ...); of a folder, "
-                                      ".jsonl, .ndjson, .parquet and .txt files are read; name others in data.train"}));
+  EXPECT_EQ(
+      unread_in_folders({"more"}, folder_.path("")),
+      (std::vector<std::string>{more + ": 2 files of other types are not read (h.csv, ...); of a folder, "
+                                       ".jsonl, .ndjson, .parquet and .txt files are read; if there are none, .csv and "
+                                       ".tsv; else .json; name others in data.train"}));
   EXPECT_EQ(
       unread_in_folders({"more", "more/*.csv"}, folder_.path("")).at(0).find("1 file of other types is not read (i"),
       more.size() + 2);
@@ -383,18 +384,33 @@ TEST_F(PrepareTest, NamesACommandForFormatsThatItDoesNotRead) {
             "b.xlsx: file type not read (" + expected +
                 ", got .xlsx) at data.train[0]; try python3 -c 'import pandas; pandas.read_excel(\"b.xlsx\", dtype=str)"
                 ".to_csv(\"b.csv\", index=False)'");
+  // A data set that save_to_disk wrote has several files for each split.
+  for (const char* name : {"saved/dataset_dict.json", "saved/test/data-00000-of-00001.arrow", "saved/test/state.json",
+                           "one/state.json", "one/dataset_info.json", "one/data-00000-of-00001.arrow"})
+    folder_.write(name, "x");
+  const std::string without =
+      ": folder without .jsonl, .parquet, .txt, .csv, .tsv or .json files (got data-00000-of-00001.arrow"
+      ") at data.train[0]; try python3 -c 'import datasets; ";
+  EXPECT_EQ(rejected("saved"), "saved" + without +
+                                   "[part.to_json(f\"saved/{name}.jsonl\") for name, part in "
+                                   "datasets.load_from_disk(\"saved\").items()]'");
+  EXPECT_EQ(rejected("one"), "one" + without + "datasets.load_from_disk(\"one\").to_json(\"one/data.jsonl\")'");
+  for (const char* name : {"lfs/a.jsonl", "lfs/b.parquet", "lfs/c.txt.gz"}) {
+    folder_.write(name, "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 5\n");
+    EXPECT_EQ(rejected(name), std::string(name) +
+                                  ": pointer of Git LFS (expected the file that it stands for) at "
+                                  "data.train[0]; try git -C lfs lfs pull");
+  }
   EXPECT_NE(rejected("it's.arrow").find("from_file(\"FILE.arrow\").to_json(\"FILE.jsonl\""), std::string::npos);
   EXPECT_EQ(rejected("c.TAR.GZ"), "c.TAR.GZ: file type not read (" + expected +
                                       ", got .tar.gz) at data.train[0]; try tar --skip-old-files -xf \"c.TAR.GZ\"");
   EXPECT_EQ(rejected("e.dat"), "e.dat: unknown file type (" + expected + ") at data.train[0]");
-  EXPECT_EQ(rejected("arrays"),
-            "arrays: folder without .jsonl, .ndjson, .parquet or .txt files (got x.json) at data.train[0]; try "
-            "arrays/*.json");
-  EXPECT_EQ(
-      rejected("tables"),
-      "tables: folder without .jsonl, .ndjson, .parquet or .txt files (got t.arrow) at data.train[0]; try python3 -c "
-      "'import datasets; "
-      "datasets.Dataset.from_file(\"tables/t.arrow\").to_json(\"tables/t.jsonl\")'");
+  EXPECT_EQ(rejected("arrays"), "");
+  EXPECT_EQ(rejected("tables"),
+            "tables: folder without .jsonl, .parquet, .txt, .csv, .tsv or .json files (got t.arrow) at data.train[0]; "
+            "try python3 -c "
+            "'import datasets; "
+            "datasets.Dataset.from_file(\"tables/t.arrow\").to_json(\"tables/t.jsonl\")'");
 }
 
 }  // namespace prepare_test

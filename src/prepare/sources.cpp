@@ -8,15 +8,18 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <optional>
 #include <set>
 
+#include "base/ascii.h"
 #include "base/paths.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "io/files.h"
 #include "prepare/byte_reader.h"
+#include "prepare/hub_configs.h"
 #include "prepare/other_formats.h"
 #include "prepare/parquet_reader.h"
 
@@ -97,10 +100,41 @@ std::vector<std::string> expand(const std::string& pattern) {
   return paths;
 }
 
-// Folders often have .json and .csv files that are no training data, such as dataset_info.json.
-bool is_read_from_folders(const std::string& path) {
+// The files that are read of a folder, by what their names end with. Folders often have .json and .csv files that are no
+// training data, such as those of statistics: they are read if a folder has no others.
+constexpr std::array<std::array<const char*, 4>, 3> kFolderTypes = {{
+    {".jsonl", ".ndjson", ".txt"},
+    {".csv", ".tsv"},
+    {".json"},
+}};
+constexpr const char* kFolderTypesText =
+    ".jsonl, .ndjson, .parquet and .txt files are read; if there are none, .csv and .tsv; "
+    "else .json";
+
+// Index in kFolderTypes of a file; nullopt for others.
+std::optional<std::size_t> rank_in_folders(const std::string& path) {
+  if (is_parquet_name(path)) return 0;
   const std::string name = without_compression(path);
-  return name.ends_with(".jsonl") || name.ends_with(".ndjson") || name.ends_with(".txt") || is_parquet_name(path);
+  for (std::size_t rank = 0; rank < kFolderTypes.size(); ++rank) {
+    const auto ends = [&](const char* ending) { return ending && name.ends_with(ending); };
+    if (std::ranges::any_of(kFolderTypes[rank], ends)) return rank;
+  }
+  return std::nullopt;
+}
+
+// Files that describe a data set, a repository, a model or prepared data, and have the types of data.
+bool is_about_data(const std::string& path) {
+  const fs::path file(lower_case(fs::path(path).filename().string()));
+  const std::string name = file.string(), ending = file.extension().string();
+  constexpr std::array kNames = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json",
+                                 "state.json",        "requirements.txt",   "prepared.json",
+                                 "config.json",       "tokenizer.json",     "tokenizer_config.json"};
+  if (std::ranges::find(kNames, name) != kNames.end()) return true;
+  constexpr std::array kTexts = {"", ".txt", ".md", ".rst", ".html"};
+  if (std::ranges::find(kTexts, ending) == kTexts.end()) return false;
+  const std::string word = name.substr(0, name.find_first_of(".-_ "));
+  constexpr std::array kWords = {"readme", "license", "licence", "notice", "citation", "copying", "changelog"};
+  return std::ranges::find(kWords, word) != kWords.end();
 }
 
 struct FolderFiles {
@@ -111,19 +145,25 @@ struct FolderFiles {
 // be a folder, so that it is reported.
 FolderFiles files_under(const std::string& folder) {
   FolderFiles files;
+  std::array<std::vector<std::string>, kFolderTypes.size()> ranked;
   for (const std::string& inside : folders_under(folder)) {
     for (const std::string& name : visible_names(inside)) {
       const std::string path = (fs::path(inside) / name).string();
       std::error_code gone;
       const bool broken = fs::is_symlink(path, gone) && !io::exists(path);
-      if (!broken && !io::is_file(path)) continue;
-      const bool lost_folder = broken && fs::path(name).extension().empty();
-      if (is_read_from_folders(path) || lost_folder) {
-        files.read.push_back(path);
+      if ((!broken && !io::is_file(path)) || is_about_data(path)) continue;
+      if (const auto rank = rank_in_folders(path)) {
+        ranked[*rank].push_back(path);
+      } else if (broken && fs::path(name).extension().empty()) {  // a folder that is gone
+        ranked.front().push_back(path);
       } else if (!broken && (kind_by_name(path) || !unread_format(path).hint.empty())) {
         files.other.push_back(path);
       }
     }
+  }
+  for (std::vector<std::string>& paths : ranked) {
+    std::vector<std::string>& to = files.read.empty() ? files.read : files.other;
+    to.insert(to.end(), paths.begin(), paths.end());
   }
   std::ranges::sort(files.read);
   std::ranges::sort(files.other);
@@ -136,6 +176,78 @@ std::vector<std::string> matches_of(const std::string& pattern, const std::strin
   // A prefix is not a file itself. A folder of that name takes precedence.
   if (const auto prefix = matches.empty() ? token_prefix(pattern, folder) : std::nullopt) return {*prefix};
   return matches;
+}
+
+// Whether a path is below a folder, whatever ".." it has.
+bool is_below(const std::string& path, const std::string& folder) {
+  const fs::path below = fs::path(path).lexically_normal().lexically_relative(fs::path(folder).lexically_normal());
+  return !below.empty() && *below.begin() != "..";
+}
+
+// The files that a config of the folder's README.md declares.
+std::vector<SplitFile> files_of_config(const std::string& folder, const HubConfig& config) {
+  std::vector<SplitFile> files;
+  std::set<std::string> seen;
+  for (const HubConfig::Part& part : config.parts) {
+    const std::optional<Split> split = split_of(part.split);
+    const std::string set = split && part.split == name_of(*split) ? "" : part.split;
+    for (const std::string& pattern : part.patterns) {
+      for (const std::string& match : expand(escaped_for_glob(folder) + "/" + pattern)) {
+        if (!is_below(match, folder)) continue;
+        const auto inside = io::is_folder(match) ? files_under(match).read : std::vector<std::string>{match};
+        for (const std::string& path : inside) {
+          const std::string plain = fs::path(path).lexically_normal().string();
+          if (seen.insert(plain).second) files.push_back({plain, split, set, pattern});
+        }
+      }
+    }
+  }
+  return files;
+}
+
+// A folder's files: those that are read for a split, and those of other types.
+struct FolderChoice {
+  ChosenSplit chosen;
+  std::vector<std::string> other;
+};
+
+FolderChoice choose_of_folder(const std::string& folder, Split split) {
+  const std::vector<HubConfig> configs = hub_configs(folder);
+  const auto by_names = [&](const std::string& data) {
+    FolderFiles inside = files_under(data);
+    return FolderChoice{choose_split(data, inside.read, split), std::move(inside.other)};
+  };
+  if (configs.empty()) return by_names(folder);
+  FolderChoice out;
+  const auto path_of = [&](const HubConfig& config) {
+    const bool named = !config.parts.empty() && !config.parts.front().patterns.empty();
+    return (fs::path(folder) / (named ? config.parts.front().patterns.front() : config.data_dir)).string();
+  };
+  const HubConfig* config = config_to_read(configs);
+  if (!config) {
+    for (const HubConfig& one : configs) out.chosen.several.push_back(one.name);
+    out.chosen.one = path_of(configs.back());
+    return out;
+  }
+  if (config->parts.empty()) {
+    out = by_names((fs::path(folder) / config->data_dir).string());
+  } else {
+    out.chosen = choose_split(folder, files_of_config(folder, *config), split);
+  }
+  if (out.chosen.read.empty() && out.chosen.left_out.empty()) {
+    out.chosen.problem = Problem{.file = (fs::path(folder) / "README.md").string(),
+                                 .what = "configs of a data set without their files",
+                                 .expected = fs::path(path_of(*config)).lexically_relative(folder).string(),
+                                 .hint = "a complete download, or the names of the files that are the data"};
+  }
+  for (const HubConfig& one : configs) {
+    if (&one == config) continue;
+    for (const SplitFile& file : files_of_config(folder, one)) {
+      if (std::ranges::find(out.chosen.read, file.path) != out.chosen.read.end()) continue;
+      out.chosen.left_out[cat("config ", one.name)].push_back(file.path);
+    }
+  }
+  return out;
 }
 
 // The patterns that the first braces of a pattern mean, in order: "{a,b}.txt" is a.txt and b.txt. The pattern itself
@@ -165,11 +277,31 @@ std::vector<std::string> alternatives(const std::string& pattern) {
   return out;
 }
 
+// Whether a file is what `git clone` leaves in place of a large file without Git LFS. Archives have pointers of plain text,
+// too.
+bool is_lfs_pointer(const std::string& path) {
+  constexpr std::string_view kBegin = "version https://git-lfs.github.com/spec/";
+  std::array<char, kBegin.size()> bytes{};
+  std::ifstream file(path, std::ios::binary);
+  file.read(bytes.data(), bytes.size());
+  return static_cast<std::size_t>(file.gcount()) == bytes.size() &&
+         std::string_view(bytes.data(), bytes.size()) == kBegin;
+}
+
 // Adds a problem if the start of a file is not text, and if a Parquet file is none.
 bool begins_badly(const std::string& path, const std::string& at, Problems& problems) {
   std::array<char, 512> bytes{};
   std::string_view start;
   try {
+    if (is_lfs_pointer(path)) {
+      const std::string folder = fs::path(path).parent_path().string();
+      problems.add({.file = path,
+                    .what = "pointer of Git LFS",
+                    .expected = "the file that it stands for",
+                    .at = at,
+                    .hint = cat("git -C ", folder.empty() ? "." : folder, " lfs pull")});
+      return true;
+    }
     if (is_parquet(path)) {
       std::optional<Problem> problem = parquet_problem(path);
       if (!problem) return false;
@@ -296,6 +428,25 @@ std::optional<Problem> remote_place(const std::string& path, const std::string& 
 
 }  // namespace
 
+namespace {
+
+// What to do with a file of a folder that has no files of a type that is read.
+std::string unread_in_folder(const std::string& folder, const std::string& path) {
+  const bool plain = folder.find_first_of("'\"\\$`{}") == std::string::npos;
+  const std::string in = plain ? folder : "FOLDER";
+  const std::string load = cat("python3 -c 'import datasets; ");
+  const auto has = [&](const char* name) { return io::is_file((fs::path(folder) / name).string()); };
+  // Folders of save_to_disk, whose shards and splits are not single files.
+  if (has("dataset_dict.json")) {
+    return cat(load, "[part.to_json(f\"", in, "/{name}.jsonl\") for name, part in datasets.load_from_disk(\"", in,
+               "\").items()]'");
+  }
+  if (has("state.json")) return cat(load, "datasets.load_from_disk(\"", in, "\").to_json(\"", in, "/data.jsonl\")'");
+  return unread_format(path).hint;
+}
+
+}  // namespace
+
 std::vector<Source> find_sources(const std::vector<std::string>& patterns, const std::string& folder,
                                  const std::string& key, Problems& problems, Split split) {
   std::vector<Source> sources;
@@ -304,12 +455,11 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
     const std::string at = cat(key, "[", i, "]");
     std::vector<std::string> paths;
     bool is_folder = false, rejected = false;
-    std::string other;  // a file in the folder that is not read
+    std::string other, other_folder;  // a file that is not read, and the folder
     for (const std::string& path : matches_of(patterns[i], folder)) {
       if (io::is_folder(path)) {
         is_folder = true;
-        const FolderFiles inside = files_under(path);
-        const ChosenSplit chosen = choose_split(path, inside.read, split);
+        const auto [chosen, others] = choose_of_folder(path, split);
         if (std::optional<Problem> problem = split_problem(path, chosen, split)) {
           problem->at = at;
           problems.add(*problem);
@@ -317,7 +467,7 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
           continue;
         }
         paths.insert(paths.end(), chosen.read.begin(), chosen.read.end());
-        if (other.empty() && !inside.other.empty()) other = inside.other.front();
+        if (other.empty() && !others.empty()) other = others.front(), other_folder = path;
       } else {
         paths.push_back(path);
       }
@@ -336,15 +486,12 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
       continue;
     }
     if (paths.empty() && !rejected) {
-      const fs::path found(other);
-      const std::string glob = (found.parent_path() / ("*" + found.extension().string())).string();
-      problems.add({.file = patterns[i],
-                    .what = is_folder ? "folder without .jsonl, .ndjson, .parquet or .txt files" : "no such file",
-                    .got = found.filename().string(),
-                    .at = at,
-                    .hint = other.empty()         ? ""
-                            : kind_by_name(other) ? glob
-                                                  : unread_format(other).hint});
+      problems.add(
+          {.file = patterns[i],
+           .what = is_folder ? "folder without .jsonl, .parquet, .txt, .csv, .tsv or .json files" : "no such file",
+           .got = fs::path(other).filename().string(),
+           .at = at,
+           .hint = other.empty() ? "" : unread_in_folder(other_folder, other)});
     }
     for (const std::string& path : paths) {
       const auto prefix = token_prefix(path, "");
@@ -394,7 +541,7 @@ std::vector<std::string> unread_in_folders(const std::vector<std::string>& patte
     for (const std::string& path : matches_of(pattern, folder)) {
       if (!io::is_folder(path)) {
         read.insert(path);
-      } else if (FolderFiles inside = files_under(path); !inside.read.empty()) {
+      } else if (FolderChoice inside = choose_of_folder(path, Split::train); !inside.chosen.read.empty()) {
         other[path] = std::move(inside.other);
       }
     }
@@ -404,10 +551,9 @@ std::vector<std::string> unread_in_folders(const std::vector<std::string>& patte
     std::erase_if(files, [&](const std::string& path) { return read.contains(path); });
     if (files.empty()) continue;
     const std::string first = fs::path(files.front()).filename().string();
-    notes.push_back(
-        cat(inside, ": ", plural(static_cast<std::int64_t>(files.size()), "file"), " of other types ",
-            files.size() == 1 ? "is" : "are", " not read (", first, files.size() > 1 ? ", ..." : "",
-            "); of a folder, .jsonl, .ndjson, .parquet and .txt files are read; name others in data.train"));
+    notes.push_back(cat(inside, ": ", plural(static_cast<std::int64_t>(files.size()), "file"), " of other types ",
+                        files.size() == 1 ? "is" : "are", " not read (", first, files.size() > 1 ? ", ..." : "",
+                        "); of a folder, ", kFolderTypesText, "; name others in data.train"));
   }
   return notes;
 }
@@ -418,7 +564,7 @@ std::vector<std::string> left_out_of_folders(const std::vector<std::string>& pat
   for (const std::string& pattern : patterns) {
     for (const std::string& path : matches_of(pattern, folder)) {
       if (!io::is_folder(path)) continue;
-      const ChosenSplit chosen = choose_split(path, files_under(path).read, Split::train);
+      const ChosenSplit chosen = choose_of_folder(path, Split::train).chosen;
       if (chosen.read.empty() || chosen.left_out.empty()) continue;
       const bool with_key = key && chosen.left_out.contains(name_of(Split::validation));
       notes.insert(cat(path, ": data.train takes the train split and leaves out ", left_out_text(chosen),

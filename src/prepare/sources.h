@@ -24,8 +24,9 @@ struct Source {
 };
 
 // A pattern is a path, a glob ("books/*.jsonl", "{a,b}.txt", "books/**/*.txt", "~/x"), a folder (all .jsonl, .ndjson,
-// .parquet and .txt files in it, recursively, that choose_split of hub_splits.h chooses for `split`; names that begin
-// with a dot are skipped), or a token file: its prefix or one of its files. Other files than token files and Parquet may
+// .parquet and .txt files in it, recursively, or if there are none, .csv and .tsv, or else .json, that choose_split of
+// hub_splits.h chooses for `split`; names that begin with a dot, and those of licenses and the like, are skipped; the
+// configs of a README.md take precedence, hub_configs.h), or a token file: its prefix or one of its files. Other files than token files and Parquet may
 // be compressed (.gz, .zst). Relative patterns start at `folder`. Files are in the order of the patterns, sorted by
 // name within a pattern, without duplicates. Adds a problem at `key` for a pattern without files, and for a file of
 // another kind, unreadable or empty.
