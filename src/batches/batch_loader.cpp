@@ -165,31 +165,34 @@ std::int64_t longest_piece(const SequenceSet& set, const std::string& path, std:
 std::shared_ptr<const BatchLoader> listed_batch(const ListedBatch& from, BatchShape shape, const BatchLayout& layout,
                                                 std::int64_t* split) {
   Problems problems;
-  std::vector<prepare::Line> lines = prepare::kind_by_name(from.path) == prepare::SourceKind::text
-                                         ? prepare::read_text_file(from.path, problems)
-                                         : prepare::read_jsonl(from.path, from.vocab_size, problems, from.names);
-  const bool text = std::ranges::any_of(lines, [](const prepare::Line& line) { return line.ids.empty(); });
-  if (text && !from.tokenizer && from.model_unknown) {
-    prepare::without_repeats(problems).throw_if_any();
-    return nullptr;
-  }
-  if (text && !from.tokenizer && !from.without.empty()) {
-    problems.add(from.without);
-  } else if (text && !from.tokenizer) {
-    problems.add({.file = from.path,
-                  .what = "lines of text need a tokenizer",
-                  .hint = "a tokenizer.json in the model's folder"});
-  } else if (from.tokenizer) {
-    const prepare::AnswerEncoder answers(*from.tokenizer, from.chat_template, from.without_template, from.time);
-    for (prepare::Line& line : lines) {
-      if (line.chat || line.completion)
-        answers.encode(line, {.file = from.path, .number = line.number, .unit = line.unit}, problems);
+  std::vector<prepare::Line> lines;
+  for (const std::string& path : from.paths) {
+    std::vector<prepare::Line> read = prepare::kind_by_name(path) == prepare::SourceKind::text
+                                          ? prepare::read_text_file(path, problems)
+                                          : prepare::read_jsonl(path, from.vocab_size, problems, from.names);
+    const bool text = std::ranges::any_of(read, [](const prepare::Line& line) { return line.ids.empty(); });
+    if (text && !from.tokenizer && from.model_unknown) {
+      prepare::without_repeats(problems).throw_if_any();
+      return nullptr;
     }
+    if (text && !from.tokenizer && !from.without.empty()) {
+      problems.add(from.without);
+    } else if (text && !from.tokenizer) {
+      problems.add(
+          {.file = path, .what = "lines of text need a tokenizer", .hint = "a tokenizer.json in the model's folder"});
+    } else if (from.tokenizer) {
+      const prepare::AnswerEncoder answers(*from.tokenizer, from.chat_template, from.without_template, from.time);
+      for (prepare::Line& line : read) {
+        if (line.chat || line.completion)
+          answers.encode(line, {.file = path, .number = line.number, .unit = line.unit}, problems);
+      }
+    }
+    std::ranges::move(read, std::back_inserter(lines));
   }
   prepare::without_repeats(problems).throw_if_any();
   std::shared_ptr<const SequenceSet> set = listed_sequences(lines, from.tokenizer, shape.sequence_length, split);
   shape.max_documents = std::max(shape.max_documents, set->max_documents());
-  shape.sequence_length = std::min(shape.sequence_length, longest_piece(*set, from.path, from.vocab_size));
+  shape.sequence_length = std::min(shape.sequence_length, longest_piece(*set, from.paths.front(), from.vocab_size));
   const BatchOrder order{.global_batch_size = std::max<std::int64_t>(1, set->size()), .shuffle = false};
   return std::make_shared<const BatchLoader>(std::move(set), shape, layout, order);
 }

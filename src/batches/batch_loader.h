@@ -107,7 +107,7 @@ class Prefetcher {
 // line is a conversation; `without` and `without_template` then have the reasons, or are empty if there is simply none.
 // UserError with all problems of the file.
 struct ListedBatch {
-  std::string path;
+  std::vector<std::string> paths;
   const text::Tokenizer* tokenizer = nullptr;
   Problems without;
   std::shared_ptr<const text::chat::ChatTemplate> chat_template;

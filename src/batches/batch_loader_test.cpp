@@ -133,7 +133,7 @@ TEST(JsonlBatch, IsOneBatchWithTheSameMicroBatchesOnEveryRank) {
         for (int c = 0; c < context; ++c) {
           BatchShape shape = shape_of(1, 4, context);
           shape.max_documents = 1;
-          const auto loader = listed_batch({.path = path, .vocab_size = 100}, shape, {data, data_ranks, c, context});
+          const auto loader = listed_batch({.paths = {path}, .vocab_size = 100}, shape, {data, data_ranks, c, context});
           EXPECT_EQ(loader->shape().max_documents, 4);
           EXPECT_TRUE(micro_batches < 0 || micro_batches == loader->micro_batches());
           micro_batches = loader->micro_batches();
@@ -149,9 +149,9 @@ TEST(JsonlBatch, IsOneBatchWithTheSameMicroBatchesOnEveryRank) {
     }
   }
   EXPECT_THROW(
-      listed_batch({.path = folder.write("t.jsonl", "{\"text\":\"a\"}"), .vocab_size = 100}, shape_of(1, 4, 1), {}),
+      listed_batch({.paths = {folder.write("t.jsonl", "{\"text\":\"a\"}")}, .vocab_size = 100}, shape_of(1, 4, 1), {}),
       UserError);
-  EXPECT_THROW(listed_batch({.path = folder.write("t.jsonl", "\n"), .vocab_size = 100}, shape_of(1, 4, 1), {}),
+  EXPECT_THROW(listed_batch({.paths = {folder.write("t.jsonl", "\n")}, .vocab_size = 100}, shape_of(1, 4, 1), {}),
                UserError);
 }
 

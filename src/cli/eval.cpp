@@ -181,8 +181,8 @@ void add_eval(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_text(*command, "--adapter", "DIR", options->adapter,
            "folder of a PEFT adapter on the model; --gradient-norms then reports what the adapter trains");
   add_text(*command, "--data", "FILE", options->data,
-           ".jsonl, .json, .csv, .tsv, .parquet or .txt with text or messages (chat), as in docs/data.md, or PREFIX of "
-           "a token file "
+           ".jsonl, .json, .csv, .tsv, .parquet or .txt with text or messages (chat), as in docs/data.md, a folder of "
+           "them (of one with splits, the validation split), or PREFIX of a token file "
            "(PREFIX.bin, PREFIX.idx); documents are separate, unless the checkpoint's run has data.pack: chunks");
   add_switch(*command, "--across-documents", options->across_documents,
              "read a token file as one continuous text, like data.pack: chunks");

@@ -6,7 +6,10 @@
 
 #include "base/testing/temporary_folder.h"
 #include "base/testing/test_paths.h"
+#include "evaluate/eval_data.h"
 #include "evaluate/evaluate.h"
+#include "prepare/prepare.h"
+#include "prepare/testing/bytes_tokenizer.h"
 
 namespace hawser::evaluate {
 namespace baseline_test {
@@ -75,6 +78,37 @@ TEST(Baseline, EvaluationOfATokenFileEqualsThatOfItsIds) {
   // Split into shorter sequences, every token except the first is still predicted.
   request.sequence_length = 5;
   EXPECT_EQ(evaluate(request, nullptr).tokens, 11);
+}
+
+// Of a folder, what data.validation reads of it.
+TEST(Baseline, AFolderIsItsValidationSplit) {
+  const TemporaryFolder folder;
+  folder.write("set/train.jsonl", "{\"input_ids\": [1, 2, 3]}\n");
+  EvaluateRequest request{
+      .model = kSource + "/tests/golden/tiny/gqa", .data = folder.path("set"), .sequence_length = 16};
+  EXPECT_THROW(evaluate(request, nullptr), UserError);  // only a train split
+  folder.write("set/validation-00000-of-00002.jsonl", "{\"input_ids\": [1, 2, 3, 4]}\n");
+  folder.write("set/validation-00001-of-00002.jsonl", "{\"input_ids\": [5, 6]}\n{\"input_ids\": [7, 8]}\n");
+  EXPECT_EQ(evaluate(request, nullptr).tokens, 5);
+}
+
+TEST(Baseline, RejectsATokenFileOfAnotherTokenizer) {
+  const TemporaryFolder folder;
+  folder.write("a.jsonl", "{\"text\": \"x\"}\n");
+  const std::string other = kSource + "/recipes/quickstart-tokenizer/tokenizer.json";
+  prepare::prepare(
+      {.train = {"a.jsonl"}, .folder = folder.path(""), .tokenizer = other, .output = folder.path("data")});
+  const auto rejected = [&](const std::string& tokenizer) {
+    Problems problems;
+    open_eval_data(
+        {.data = folder.path("data/train"), .tokenizer = tokenizer, .vocabulary = 100000, .max_documents = 4},
+        {.sequence_length = 16, .max_documents = 4}, {}, problems);
+    return problems.lines();
+  };
+  EXPECT_EQ(rejected(other), "");
+  EXPECT_NE(rejected(folder.write("b/tokenizer.json", prepare::tokenizer_of_bytes({})))
+                .find("token file of another tokenizer"),
+            std::string::npos);
 }
 
 TEST(Baseline, RejectsWhatCannotBeScored) {

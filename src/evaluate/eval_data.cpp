@@ -6,6 +6,7 @@
 #include "base/paths.h"
 #include "base/text.h"
 #include "batches/statistics.h"
+#include "io/files.h"
 #include "prepare/prepare.h"
 #include "prepare/sources.h"
 
@@ -53,6 +54,22 @@ std::shared_ptr<const batches::BatchLoader> token_batch(const EvalDataRequest& r
   return std::make_shared<const batches::BatchLoader>(std::move(set), shape, layout, order);
 }
 
+// The file that is evaluated on, or those of a folder that data.validation would read.
+std::vector<std::string> files_of(const std::string& data, Problems& problems) {
+  const std::string path = resolve_path(data, "");
+  if (!io::is_folder(path)) return {data};
+  std::vector<std::string> files;
+  Problems found;
+  for (const auto& source : prepare::find_sources({path}, "", "--data", found, prepare::Split::validation)) {
+    if (source.kind != prepare::SourceKind::tokens) files.push_back(source.path);
+  }
+  for (Problem problem : found.all()) {
+    problem.at = "--data";
+    problems.add(std::move(problem));
+  }
+  return files;
+}
+
 bool names_tokens(const std::string& path) {
   // .bin or .idx: if one of both is missing, the error names it.
   return prepare::token_prefix(path, "").has_value() || path.ends_with(".bin") || path.ends_with(".idx");
@@ -74,13 +91,14 @@ EvalData open_eval_data(const EvalDataRequest& request, const batches::BatchShap
     if (!tokens) {
       Problems of_tokenizer;  // reported only if text needs a tokenizer
       const auto tokenizer = load(request.tokenizer, of_tokenizer);
-      batches::ListedBatch from{.path = request.data,
+      batches::ListedBatch from{.paths = files_of(request.data, problems),
                                 .tokenizer = tokenizer.get(),
                                 .without = of_tokenizer,
                                 .time = parse_day(request.template_date).value_or(text::chat::kTemplateDate),
                                 .names = request.names,
                                 .vocab_size = request.vocabulary,
                                 .model_unknown = request.model_unknown};
+      if (from.paths.empty()) return opened;
       from.chat_template =
           text::chat::open_chat_template(request.chat_template, request.tokenizer, "", "data.chat_template",
                                          request.chat_template.empty() ? from.without_template : problems);

@@ -1,4 +1,4 @@
-// Data of an evaluation: a JSONL or text file, or a token file, loaded as one batch.
+// Data of an evaluation: a JSONL or text file, a folder of them, or a token file, loaded as one batch.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 namespace hawser::evaluate {
 
 struct EvalDataRequest {
-  std::string data;           // prefix, .bin or .idx of a token file; any other name is text (prepare/sources.h)
+  std::string data;           // prefix, .bin or .idx of a token file; a folder, as of data.validation; others are text
   std::string bigram;         // token file for the bigram model, named in the same way; "": none
   std::string tokenizer;      // a tokenizer.json; "": none
   std::string chat_template;  // name or file, for lines with messages; "": the tokenizer's

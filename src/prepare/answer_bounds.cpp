@@ -103,7 +103,8 @@ std::size_t AnswerBounds::begin_of_first() const {
   return begin;
 }
 
-// The first line of what begins an answer. A generation prompt may go on with what not all answers have, "<think>\n".
+// The first line of what begins an answer. Not all answers have what may follow it in a generation prompt,
+// "<think>\n".
 std::string_view AnswerBounds::opening_line() const {
   const std::string_view opening = template_.opening();
   return opening.substr(0, std::min(opening.find('\n'), opening.size() - 1) + 1);

@@ -149,6 +149,16 @@ std::optional<Kind> kind_of_format(std::string_view format) {
   return std::nullopt;
 }
 
+// The name of a type that is not read, for a message.
+std::string name_of_type(const std::string& format) {
+  constexpr std::pair<std::string_view, const char*> kTypes[] = {
+      {"tD", "duration"}, {"ti", "interval"}, {"+u", "union"}, {"+r", "run-end encoded"}, {"d:", "decimal"}};
+  for (const auto& [begin, name] : kTypes) {
+    if (format.starts_with(begin)) return name;
+  }
+  return format;
+}
+
 // Units in a second, by the letter of a format.
 std::int64_t units_of(char letter) {
   return letter == 's' ? 1 : letter == 'm' ? 1000 : letter == 'u' ? 1000000 : 1000000000;
@@ -163,7 +173,8 @@ Type plain_type_of(const ArrowSchema& schema) {
   type.key += ':';
   const std::string_view format = schema.format;
   const auto kind = kind_of_format(format);
-  if (!kind) reject("column of a type that is not read", "texts, numbers, lists, structs or maps", schema.format);
+  if (!kind)
+    reject("column of a type that is not read", "texts, numbers, lists, structs or maps", name_of_type(schema.format));
   type.kind = *kind;
   const std::string_view rest = format.substr(std::min(format.size(), format.find(':')));
   if (type.kind == Kind::fixed_text) type.size = std::atoll(schema.format + 2);
@@ -176,7 +187,8 @@ Type plain_type_of(const ArrowSchema& schema) {
     int precision = 0, bits = 128;
     std::sscanf(schema.format, "d:%d,%d,%d", &precision, &type.scale, &bits);
     type.size = bits / 8;
-    if (bits % 32 != 0 || bits < 32 || bits > 256) reject("column of a type that is not read", "", schema.format);
+    if (bits % 32 != 0 || bits < 32 || bits > 256)
+      reject("column of a type that is not read", "", name_of_type(schema.format));
   }
   for (std::int64_t i = 0; i < schema.n_children; ++i) {
     const ArrowSchema& part = *schema.children[i];

@@ -95,6 +95,7 @@ void BlockEncoder::encode_lines(const Block& block, EncodedBlock& out) const {
     const bool answered = line->chat || line->completion;
     if (answered && tokenizer_ && !answers_->encode(*line, place, out.problems)) continue;
     out.unread.merge(line->unread);
+    out.names.merge(line->names);
     out.asked_time = out.asked_time || line->asked_time;
     if (!line->text && (!answered || tokenizer_)) {
       out.documents.push_back({std::move(line->ids), std::move(line->labels), std::move(line->document_lengths)});

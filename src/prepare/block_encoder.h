@@ -27,8 +27,8 @@ struct EncodedBlock {
   bool first = true, last = true;          // the block has the start / the end of its documents
   SourcePlace end;
   Problems problems;
-  std::set<std::string> unread;  // of all lines, as in Line
-  bool asked_time = false;       // of any line
+  std::set<std::string> unread, names;  // of all lines, as in Line
+  bool asked_time = false;              // of any line
   std::int64_t file_bytes = 0;
 };
 

@@ -150,7 +150,7 @@ bool ConversationReader::append(const Json& list, const std::string& key, std::s
   }
   for (std::size_t i = 0; i < list.size(); ++i) {
     Json from = list[i];
-    if (place_.names && from.is_object()) place_.names->rename_message(from);
+    if (place_.names && from.is_object()) place_.names->rename_message(from, out.names);
     const std::string place = cat(key, "[", i, "]");
     if (!from.is_object()) {
       return reject("wrong type", "a message: {\"role\": ..., \"content\": ...}", from.type_name(), place);
@@ -169,7 +169,7 @@ bool ConversationReader::append(const Json& list, const std::string& key, std::s
                     !name ? "none" : name->type_name(), place + "." + kind);
     }
     const std::string& given = name->get_ref<const std::string&>();
-    const std::string known = role_of(place_.names ? place_.names->role(given) : given);
+    const std::string known = role_of(place_.names ? place_.names->role(given, out.names) : given);
     auto dict = message_of(from, known, sender ? "value" : "content", place);
     if (!dict || !append_weight(from, known, place, out)) return false;
     for (const auto& [part, value] : from.items()) {

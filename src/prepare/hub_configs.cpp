@@ -3,10 +3,10 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 
 #include "base/error.h"
+#include "io/files.h"
 #include "prepare/byte_reader.h"
 
 namespace hawser::prepare {
@@ -68,8 +68,7 @@ std::vector<HubConfig> hub_configs(const std::string& folder) {
   std::vector<HubConfig> configs;
   try {
     const std::string path = (fs::path(folder) / "README.md").string();
-    std::error_code absent;
-    if (!fs::is_regular_file(path, absent)) return {};
+    if (!io::is_file(path)) return {};
     std::string text(kLargestHeader, '\0');
     text.resize(open_bytes(path)->read(text));
     const YAML::Node root = YAML::Load(configs_of_header(text));

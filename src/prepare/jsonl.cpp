@@ -27,9 +27,12 @@ class LineReader {
   LineReader(const LinePlace& place, Problems& problems) : place_(place), problems_(problems) {}
 
   std::optional<Line> read(Json& json) {
-    if (place_.names) place_.names->rename_line(json);
+    std::set<std::string> found;
+    if (place_.names) place_.names->rename_line(json, found);
     std::optional<Line> line = read_form(json);
-    if (line) note_unread(json, *line);
+    if (!line) return line;
+    note_unread(json, *line);
+    line->names.merge(found);
     return line;
   }
 

@@ -47,7 +47,8 @@ struct Line {
   std::vector<bool> not_trained;  // per message: whether its loss is switched off; empty: none
   // Keys that nothing reads, though their names speak of a mask, a loss, a tool or the like: "messages.training_detail".
   std::set<std::string> unread;
-  bool asked_time = false;  // the chat template wrote a date
+  std::set<std::string> names;  // that the line has of LineNames::all
+  bool asked_time = false;      // the chat template wrote a date
   std::string prompt;
   std::optional<std::string> completion;
 };

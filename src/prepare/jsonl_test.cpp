@@ -4,6 +4,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/testing/temporary_folder.h"
 
@@ -185,7 +186,8 @@ std::string turns(std::string_view text) {
 // A line as data.columns name it.
 std::string renamed(const std::string& text, const std::map<std::string, std::vector<std::string>>& columns) {
   auto json = nlohmann::ordered_json::parse(text);
-  LineNames{.columns = columns}.rename_line(json);
+  std::set<std::string> found;
+  LineNames{.columns = columns}.rename_line(json, found);
   return json.dump();
 }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/philox.h"
 #include "prepare/jsonl.h"
@@ -21,17 +23,28 @@ bool is_message_key(std::string_view key) {
   return std::ranges::find(kKeysOfMessages, key) != kKeysOfMessages.end();
 }
 
-void rename(Json& object, const LineNames& names, bool of_message) {
+std::string in_columns(const std::string& name) {
+  return "data.columns: " + name;
+}
+
+std::string in_roles(const std::string& name) {
+  return "data.roles: " + name;
+}
+
+void rename(Json& object, const LineNames& names, bool of_message, std::set<std::string>& found) {
   for (const auto& [key, columns] : names.columns) {
     if (is_message_key(key) != of_message) continue;
+    std::optional<std::string> first;
     for (const std::string& column : columns) {
-      const auto found = object.find(column);
-      if (found == object.end() || found->is_null()) continue;
-      Json value = std::move(*found);
-      object.erase(column);
-      object[key] = std::move(value);
-      break;
+      const auto value = object.find(column);
+      if (value == object.end() || value->is_null()) continue;
+      found.insert(in_columns(column));
+      if (!first) first = column;
     }
+    if (!first) continue;
+    Json value = std::move(object[*first]);
+    object.erase(*first);
+    object[key] = std::move(value);
   }
 }
 
@@ -50,19 +63,28 @@ std::uint64_t LineNames::fingerprint() const {
   return hash;
 }
 
-void LineNames::rename_line(Json& line) const {
-  rename(line, *this, false);
+void LineNames::rename_line(Json& line, std::set<std::string>& found) const {
+  rename(line, *this, false, found);
 }
 
-void LineNames::rename_message(Json& message) const {
-  rename(message, *this, true);
+void LineNames::rename_message(Json& message, std::set<std::string>& found) const {
+  rename(message, *this, true, found);
 }
 
-const std::string& LineNames::role(const std::string& name) const {
+const std::string& LineNames::role(const std::string& name, std::set<std::string>& found) const {
   for (const auto& [role, names] : roles) {
-    if (std::ranges::find(names, name) != names.end()) return role;
+    if (std::ranges::find(names, name) == names.end()) continue;
+    found.insert(in_roles(name));
+    return role;
   }
   return name;
+}
+
+std::set<std::string> LineNames::all() const {
+  std::set<std::string> names;
+  for (const auto& [key, files] : columns) std::ranges::transform(files, std::inserter(names, names.end()), in_columns);
+  for (const auto& [key, files] : roles) std::ranges::transform(files, std::inserter(names, names.end()), in_roles);
+  return names;
 }
 
 bool LineNames::has(const std::function<bool(std::string_view)>& column, std::string_view key) const {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,11 +26,14 @@ struct LineNames {
   // 0 if it is empty.
   std::uint64_t fingerprint() const;
 
-  // Gives the values of a line, or of one of its messages, their names here.
-  void rename_line(nlohmann::ordered_json& line) const;
-  void rename_message(nlohmann::ordered_json& message) const;
-  // The role of a name in a file; the name itself if none is given for it.
-  const std::string& role(const std::string& name) const;
+  // Gives the values of a line, or of one of its messages, their names here. Adds the names of the file that it has to
+  // `found`: "data.columns: dialogue".
+  void rename_line(nlohmann::ordered_json& line, std::set<std::string>& found) const;
+  void rename_message(nlohmann::ordered_json& message, std::set<std::string>& found) const;
+  // The role of a name in a file; the name itself if none is given for it. Adds it to `found`: "data.roles: agent".
+  const std::string& role(const std::string& name, std::set<std::string>& found) const;
+  // All that can be found.
+  std::set<std::string> all() const;
 
   // Whether a file with these columns has the key.
   bool has(const std::function<bool(std::string_view)>& column, std::string_view key) const;

@@ -5,8 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/testing/temporary_folder.h"
+#include "base/testing/test_paths.h"
 #include "prepare/jsonl.h"
 #include "prepare/open_lines.h"
+#include "prepare/prepare.h"
 
 namespace hawser::prepare {
 namespace line_names_test {
@@ -51,6 +53,24 @@ TEST(LineNames, ColumnsOfTables) {
   EXPECT_THROW(read_all_bytes(*open_lines(table).bytes, table), UserError);
   EXPECT_EQ(read_all_bytes(*open_lines(table, true, &kNames).bytes, table), "\n{\"id\":\"1\",\"body\":\"hello\"}\n")
       << "the line of the header is blank";
+}
+
+// A name with a typing error changes nothing, so it is named.
+TEST(LineNames, ThatNoFileHasAreNamed) {
+  const TemporaryFolder folder;
+  folder.write("a.jsonl", R"({"dialogue": [{"speaker": "agent", "said": "x"}, {"speaker": "user", "said": "y"}]})");
+  folder.write("b.jsonl", R"({"body": "x"})");
+  const PrepareOptions options{
+      .train = {"a.jsonl", "b.jsonl"},
+      .folder = folder.path(""),
+      .tokenizer = testing::kSourceFolder + std::string("/recipes/quickstart-tokenizer/tokenizer.json"),
+      .output = folder.path("out"),
+      .chat_template = "chatml",
+      .names = kNames};
+  EXPECT_EQ(notes_of(prepare(options), options),
+            (std::vector<std::string>{"no line of any file has the name of data.columns: talk",
+                                      "no line of any file has the name of data.roles: Support",
+                                      "no line of any file has the name of data.roles: customer"}));
 }
 
 TEST(LineNames, ThatNoLineHasAreRejected) {

@@ -237,7 +237,7 @@ TEST_F(Parquet, ErrorsNameFileRowAndColumn) {
             "messages[1].weight");
   EXPECT_EQ(error(golden("duration.parquet")),
             "duration.parquet: column of a type that is not read (expected texts, numbers, lists, structs or maps, got "
-            "tDs) at text");
+            "duration) at text");
   EXPECT_EQ(error(golden("encrypted.parquet")),
             "encrypted.parquet: encrypted Parquet file; try a copy without encryption");
   EXPECT_EQ(error(golden("encrypted_columns.parquet")),

@@ -304,6 +304,9 @@ std::vector<std::string> notes_of(const Prepared& prepared, const PrepareOptions
     notes.push_back(cat("not read from the lines: ", joined(keys, ", "),
                         " (docs/data.md lists the keys that are, and which count if a line has several forms)"));
   }
+  for (const std::string& name : options.names.all()) {
+    if (!prepared.names.contains(name)) notes.push_back(cat("no line of any file has the name of ", name));
+  }
   if (prepared.asked_time) {
     notes.push_back(cat("the chat template writes a date: data.template_date, ", options.template_date));
   }

@@ -79,7 +79,8 @@ struct Prepared {
   std::vector<std::int64_t> set_begins;  // the first document of each data set in the training file
   // Keys of lines that nothing reads, though their names speak of what is trained on (Line::unread).
   std::set<std::string> unread;
-  bool asked_time = false;  // the chat template wrote a date
+  std::set<std::string> names;  // that lines have of LineNames::all
+  bool asked_time = false;      // the chat template wrote a date
 };
 
 // Lines about what a user may not expect of what was prepared.

@@ -398,7 +398,7 @@ TEST_F(PrepareTest, NamesACommandForFormatsThatItDoesNotRead) {
   for (const char* name : {"lfs/a.jsonl", "lfs/b.parquet", "lfs/c.txt.gz"}) {
     folder_.write(name, "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 5\n");
     EXPECT_EQ(rejected(name), std::string(name) +
-                                  ": pointer of Git LFS (expected the file that it stands for) at "
+                                  ": pointer of Git LFS (expected the file itself) at "
                                   "data.train[0]; try git -C lfs lfs pull");
   }
   EXPECT_NE(rejected("it's.arrow").find("from_file(\"FILE.arrow\").to_json(\"FILE.jsonl\""), std::string::npos);

@@ -56,6 +56,7 @@ struct PrepareState {
   std::int64_t contents = 0;                  // hashes in the file `contents`
   std::vector<std::int64_t> set_begins = {};  // as in Prepared, of the sets that have begun
   std::set<std::string> unread = {};          // as in Prepared
+  std::set<std::string> names = {};           // as in Prepared
   bool asked_time = false;                    // as in Prepared
   PrepareProgress progress;
   DraftPosition train;

@@ -341,6 +341,7 @@ void Preparer::take_one() {
   bytes_in_flight_ -= from.bytes;
   problems_.add(block.problems);
   state_.unread.insert(block.unread.begin(), block.unread.end());
+  state_.names.insert(block.names.begin(), block.names.end());
   state_.asked_time = state_.asked_time || block.asked_time;
   if (!from.validation) begin_set(job_.from.train[static_cast<std::size_t>(from.source)].set);
   write(block, from.validation);
@@ -541,6 +542,7 @@ Prepared Preparer::result() const {
                     .set_aside = set_aside_,
                     .set_begins = state_.set_begins,
                     .unread = state_.unread,
+                    .names = state_.names,
                     .asked_time = state_.asked_time};
   if (state_.valid) prepared.validation = counts(*state_.valid);
   return prepared;

@@ -297,7 +297,7 @@ bool begins_badly(const std::string& path, const std::string& at, Problems& prob
       const std::string folder = fs::path(path).parent_path().string();
       problems.add({.file = path,
                     .what = "pointer of Git LFS",
-                    .expected = "the file that it stands for",
+                    .expected = "the file itself",
                     .at = at,
                     .hint = cat("git -C ", folder.empty() ? "." : folder, " lfs pull")});
       return true;
