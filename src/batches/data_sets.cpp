@@ -37,6 +37,12 @@ TrainingSequences open_training(const std::shared_ptr<const prepare::TokenFile>&
   for (std::size_t i = 0; i < sets.size(); ++i) {
     const std::int64_t end = i + 1 < sets.size() ? first_documents[i + 1] : file->documents();
     const FileRange range{file->first_sequence(first_documents[i]), file->first_sequence(end)};
+    if (range.begin == range.end) {
+      throw UserError(Problem{.file = sets[i].name,
+                              .what = "a data set without documents",
+                              .at = cat("data.train[", i, "]"),
+                              .hint = "no data.deduplicate, or no such entry, if an earlier one has its documents"});
+    }
     try {
       opened.push_back(open_sequences(file, packing, vocab_size, range));
     } catch (const UserError& error) {

@@ -88,16 +88,27 @@ TEST(DataSets, OneSetIsAsWithoutSets) {
 
 TEST(DataSets, ASetWithoutSequencesIsNamed) {
   const TemporaryFolder folder;
-  const auto file = two_sets(folder, 10, 0);
   const PackingPlan packing{.pack = Packing::documents, .sequence_length = 32, .max_documents = 8, .seed = 3};
-  try {
-    open_training(file, packing, 0, {{.name = "a"}, {.name = "b.jsonl"}}, {0, 10});
-    FAIL();
-  } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("b.jsonl: a data set without a sequence to train on"), std::string::npos)
-        << error.what();
-    EXPECT_NE(std::string(error.what()).find("data.train[1]"), std::string::npos) << error.what();
+  const auto error_of = [&](const std::shared_ptr<const prepare::TokenFile>& file, std::int64_t first) -> std::string {
+    try {
+      open_training(file, packing, 0, {{.name = "a"}, {.name = "b.jsonl"}}, {0, first});
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(error_of(two_sets(folder, 10, 0), 10),
+            "b.jsonl: a data set without documents at data.train[1]; try no data.deduplicate, or no such entry, if an "
+            "earlier one has its documents");
+  prepare::TokenFileWriter writer(folder.path("short"), 100);
+  for (const std::vector<std::int32_t>& ids : {std::vector<std::int32_t>{1, 2, 3}, std::vector<std::int32_t>{4}}) {
+    writer.add_sequence(ids);
+    writer.end_document();
   }
+  writer.finish();
+  const std::string no_sequence = error_of(std::make_shared<const prepare::TokenFile>(folder.path("short")), 1);
+  EXPECT_NE(no_sequence.find("b.jsonl: a data set without a sequence to train on"), std::string::npos) << no_sequence;
+  EXPECT_NE(no_sequence.find("data.train[1]"), std::string::npos) << no_sequence;
 }
 
 }  // namespace data_sets_test

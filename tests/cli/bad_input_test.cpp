@@ -159,8 +159,8 @@ TEST_F(BadInput, Data) {
 TEST_F(BadInput, DataOfOtherKindsAreNamed) {
   data_rejected("{\"prompt\": \"q\", \"chosen\": \"a\", \"rejected\": \"b\"}\n",
                 {"bad.jsonl: preference data, which are not supported yet (expected a form of docs/data.md, got chosen "
-                 "and rejected) at line 1; try data.columns: {completion: chosen}, or {messages: chosen} if it has "
-                 "messages, which trains on the chosen answers alone"});
+                 "and rejected) at line 1; try data.columns: {completion: chosen}, which trains on the chosen answers "
+                 "alone"});
   write("recipe.yaml", "model: {path: " + tiny("gqa").string() +
                            "}\ndata: {train: good.jsonl, sequence_length: 16}\ntrain: {steps: 1}\noutput: run\n");
   const auto place = [&](const std::string& path, const std::string& problem) {
