@@ -22,7 +22,8 @@ std::unique_ptr<text::Tokenizer> load(const std::string& tokenizer, Problems& pr
   return nullptr;
 }
 
-// Opens a token file and checks that its ids are of the tokenizer, if there is one, and in the vocabulary; adds a problem and returns null otherwise.
+// Opens a token file and checks that its ids are of the tokenizer, if there is one, and in the vocabulary; adds a problem
+// and returns null otherwise.
 std::shared_ptr<const prepare::TokenFile> open_tokens(const std::string& named, std::int64_t vocabulary,
                                                       const text::Tokenizer* tokenizer, Problems& problems) {
   try {

@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kLargestHeader = std::size_t{1} << 20;
 
-// The part of a README's header that has the configs; "" if there is none. The rest of the header may be long and is not
-// parsed.
+// The part of a README's header that has the configs; "" if there is none. The rest of the header may be long; it is
+// not parsed.
 std::string configs_of_header(std::string_view text) {
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   if (!text.starts_with("---")) return "";
