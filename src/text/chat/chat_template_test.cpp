@@ -389,6 +389,56 @@ TEST(ChatTemplate, ReadsDocumentsAndVariables) {
   EXPECT_EQ(with.render(conversation).text, "True[one]");
 }
 
+// As the published template, whose prompt for an answer without thoughts has empty ones.
+TEST(ChatTemplate, Qwen3ThinksUnlessItIsToldNotTo) {
+  Problems problems;
+  Conversation conversation{.messages = from_json(Json::parse(R"([{"role": "user", "content": "a"}])"))};
+  const auto prompt = [&](const std::string& name) {
+    return open_chat_template(name, "", "", "data.chat_template", problems)->render(conversation, true).text;
+  };
+  const std::string published = (fs::path(testing::kSourceFolder) / "inputs/chat_templates/qwen-3.jinja").string();
+  const std::string usual = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n";
+  EXPECT_EQ(prompt("qwen-3"), usual);
+  conversation.variables.set("enable_thinking", true);
+  EXPECT_EQ(prompt("qwen-3"), usual);
+  conversation.variables.set("enable_thinking", false);
+  EXPECT_EQ(prompt("qwen-3"), usual + "<think>\n\n</think>\n\n");
+  EXPECT_EQ(prompt("qwen-3"), prompt(published));
+}
+
+// A .model without declarations, beside a template of its own: transformers names the model's pieces.
+TEST(ChatTemplate, ABareModelFileNamesItsTokens) {
+  const TemporaryFolder folder;
+  const fs::path model = fs::path(testing::kSourceFolder) / "inputs/tokenizers/mistral-v1/tokenizer.model";
+  fs::create_directories(folder.path("bare"));
+  fs::copy_file(model, folder.path("bare/tokenizer.model"));
+  const std::string source = "{{ bos_token }}|{{ eos_token }}";
+  const auto text = [&] {
+    Problems problems;
+    const auto found = open_chat_template("", folder.path("bare"), "", "data.chat_template", problems);
+    return found ? found->render({.messages = List{}}).text : "none" + problems.lines();
+  };
+  folder.write("bare/tokenizer_config.json", R"({"chat_template": ")" + source + R"("})");
+  EXPECT_EQ(text(), "<s>|</s>");
+  fs::remove(folder.path("bare/tokenizer_config.json"));
+  folder.write("bare/chat_template.jinja", source);
+  EXPECT_EQ(text(), "<s>|</s>");
+}
+
+// The end of text of a built-in template that the tokenizer has no token for.
+TEST(ChatTemplate, ABuiltInOneTakesTheEndOfTextOfTheTokenizer) {
+  Problems problems;
+  const std::string gpt2 = (fs::path(testing::kSourceFolder) / "inputs/tokenizers/gpt2/tokenizer.json").string();
+  const std::string llama =
+      (fs::path(testing::kSourceFolder) / "inputs/tokenizers/mistral-v1/tokenizer.model").string();
+  const auto eos = [&](const std::string& tokenizer) {
+    return open_chat_template("zephyr", tokenizer, "", "data.chat_template", problems)->eos_token();
+  };
+  EXPECT_EQ(eos(gpt2), "<|endoftext|>");
+  EXPECT_EQ(eos(llama), "</s>");
+  EXPECT_TRUE(problems.empty()) << problems.lines();
+}
+
 // As mistral-common encodes it: before the last question, also if that is answered.
 TEST(ChatTemplate, TheSystemMessageOfMistralIsWritten) {
   const std::string asked = R"([{"role": "system", "content": "S"}, {"role": "user", "content": "a"},

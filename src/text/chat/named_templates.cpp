@@ -117,7 +117,10 @@ std::string qwen3() {
     {{- raise_exception("roles are system, user, assistant and tool, not '" + m.role + "'") -}}
   {%- endif -%}
 {%- endfor -%})",
-             kPrompt);
+             kPrompt, R"(
+{%- if add_generation_prompt and enable_thinking is defined and enable_thinking is false -%}
+  {{- '<think>\n\n</think>\n\n' -}}
+{%- endif -%})");
 }
 
 // ChatML with a default system message.

@@ -8,6 +8,7 @@
 #include "io/json.h"
 #include "text/chat/chat_template.h"
 #include "text/tokenizers/converted_tokenizer.h"
+#include "text/tokenizers/tokenizer.h"
 
 namespace hawser::text::chat {
 namespace {
@@ -110,6 +111,24 @@ std::string file_of(const std::string& tokenizer, const std::string& folder) {
   return io::is_folder(path) ? tokenizer_in(path) : path;
 }
 
+// Replaces the begin and the end of text of a built-in template that the tokenizer, a file, neither declares nor has by
+// those that it has.
+void take_tokenizers_own(const std::string& file, const std::map<std::string, std::string>& declared,
+                         std::map<std::string, std::string>& tokens) {
+  std::unique_ptr<Tokenizer> tokenizer;
+  for (const char* key : {"bos_token", "eos_token"}) {
+    const auto token = tokens.find(key);
+    if (token == tokens.end() || declared.contains(key) || !io::is_file(file)) continue;
+    try {
+      if (!tokenizer) tokenizer = load_tokenizer(file);
+    } catch (const UserError&) {
+      return;  // who uses the tokenizer says why
+    }
+    const auto own = token->first == "bos_token" ? tokenizer->bos() : tokenizer->eos();
+    if (own && !tokenizer->id_of(token->second)) token->second = tokenizer->surface(*own);
+  }
+}
+
 std::string escaped(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -189,7 +208,9 @@ std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted
       if (wanted != one.name) continue;
       std::map<std::string, std::string> tokens = one.tokens;
       if (!tokenizer.empty()) {
-        for (const auto& [name, text] : read_config(home / "tokenizer_config.json").tokens) tokens[name] = text;
+        const auto declared = read_config(home / "tokenizer_config.json").tokens;
+        take_tokenizers_own(file_of(tokenizer, folder), declared, tokens);
+        for (const auto& [name, text] : declared) tokens[name] = text;
       }
       return std::make_shared<const ChatTemplate>(one.source, tokens, one.name);
     }

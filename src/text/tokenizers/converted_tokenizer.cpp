@@ -432,14 +432,16 @@ std::string tokenizer_model_of(const std::string& tokenizer) {
 
 std::map<std::string, std::string> named_tokens(const DeclaredTokens& declared, const std::string& tokenizer) {
   std::map<std::string, std::string> tokens = declared.texts();
-  if (!declared.any || !io::is_file(tokenizer)) return tokens;
+  if (!io::is_file(tokenizer)) return tokens;
   const std::string content = io::read_bounded(tokenizer, kLargestTokenizer, "cannot read the tokenizer");
   const std::string kind = tokenizer_file_name(content);
   if (kind == "tokenizer.json") return tokens;
   const TokenizerClass as = tokenizer_class_of(declared, fs::path(tokenizer).parent_path().string());
   ClassTokens more = named_by(as);
   try {
-    if (kind == "tokenizer.model") more = named_by(as, parse_sentence_piece(content));
+    // Without declarations the file is read as it is, and its own pieces are the tokens.
+    const TokenizerClass named = declared.any ? as : TokenizerClass::generic;
+    if (kind == "tokenizer.model") more = named_by(named, parse_sentence_piece(content));
   } catch (const std::invalid_argument&) {
     return tokens;  // load_tokenizer says why
   }

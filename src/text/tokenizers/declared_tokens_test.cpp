@@ -210,7 +210,7 @@ TEST_F(DeclaredTokensTest, ChatTemplatesGetTheTokensOfTheClass) {
   EXPECT_EQ(rendered("gemma-like", {{"add_bos_token", true}}), "<bos> <eos> <unk>");
   EXPECT_EQ(rendered("tekken", llama), "<s> </s> <unk>");
   EXPECT_EQ(rendered("tekken", {{"add_bos_token", true}}), "  ");
-  EXPECT_EQ(rendered("sp-bpe-bytes", Json::object()), "  ") << "nothing is declared";
+  EXPECT_EQ(rendered("sp-bpe-bytes", Json::object()), "<s> </s> <unk>") << "the pieces of the model";
 }
 
 TEST_F(DeclaredTokensTest, BrokenFilesAreRejectedByName) {
