@@ -171,7 +171,7 @@ bool ConversationReader::append(const Json& list, const std::string& key, std::s
     const std::string& given = name->get_ref<const std::string&>();
     const std::string known = role_of(place_.names ? place_.names->role(given, out.names) : given);
     auto dict = message_of(from, known, sender ? "value" : "content", place);
-    if (!dict || !append_weight(from, known, place, out)) return false;
+    if (!dict || !check_calls(from, place) || !append_weight(from, known, place, out)) return false;
     for (const auto& [part, value] : from.items()) {
       const auto is = [&](const auto& keys) { return std::ranges::find(keys, part) != keys.end(); };
       const bool read = is(kWeights) || is(kThoughts) || is(kMessageKeys);
@@ -210,6 +210,42 @@ std::optional<text::chat::Dict> ConversationReader::message_of(const Json& from,
   dict.set("role", role);
   name_thoughts(dict);
   return dict;
+}
+
+bool ConversationReader::check_calls(const Json& message, const std::string& place) {
+  if (const Json* call = find(message, "function_call")) {
+    if (call->is_object() && !check_arguments(*call, place + ".function_call")) return false;
+  }
+  const Json* calls = find(message, "tool_calls");
+  if (!calls || (calls->is_string() && calls->get_ref<const std::string&>().empty())) return true;
+  const std::string at = place + ".tool_calls";
+  if (!calls->is_array()) {
+    reject("wrong type", "a list of tool calls", calls->type_name(), at,
+           calls->is_string() ? "the list in place of its JSON text" : "");
+    return false;
+  }
+  for (std::size_t i = 0; i < calls->size(); ++i) {
+    const Json& call = (*calls)[i];
+    const std::string here = cat(at, "[", i, "]");
+    if (!call.is_object()) {
+      reject("wrong type", "a tool call: {\"type\": \"function\", \"function\": ...}", call.type_name(), here);
+      return false;
+    }
+    const Json* function = find(call, "function");
+    const bool framed = function && function->is_object();
+    if (!check_arguments(framed ? *function : call, framed ? here + ".function" : here)) return false;
+  }
+  return true;
+}
+
+bool ConversationReader::check_arguments(const Json& call, const std::string& place) {
+  const auto found = call.find("arguments");
+  if (found == call.end()) return true;
+  const bool text = found->is_string();
+  if (!found->is_null() && !(text && io::read_exact_json(found->get_ref<const std::string&>()).error)) return true;
+  reject(text ? "the arguments of a tool call are no JSON" : "the arguments of a tool call are null",
+         "an object, or its JSON text", text ? shown(*found) : "", place + ".arguments", "{} for no arguments");
+  return false;
 }
 
 // `weight` as in OpenAI's format, `train` and `training` as in axolotl's, `loss` as in ms-swift's; other trainers have

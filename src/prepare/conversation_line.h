@@ -34,6 +34,9 @@ class ConversationReader {
   // The message as a dict of templates; nullopt, with a problem, if it is none.
   std::optional<text::chat::Dict> message_of(const Json& from, const std::string& role, const std::string& text_key,
                                              const std::string& place);
+  // Whether the calls of a message can be read: they are objects, and their arguments are JSON.
+  bool check_calls(const Json& message, const std::string& place);
+  bool check_arguments(const Json& call, const std::string& place);
   bool append_weight(const Json& message, const std::string& role, const std::string& place, Line& out);
   // An optional key that is a list or an object, or its JSON text; null if it is missing. nullopt, with a problem, for
   // anything else.
