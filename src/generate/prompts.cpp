@@ -9,6 +9,7 @@
 
 #include "base/units.h"
 #include "base/utf8.h"
+#include "prepare/answers.h"
 #include "prepare/byte_reader.h"
 #include "prepare/json_line.h"
 #include "prepare/open_lines.h"
@@ -86,6 +87,15 @@ std::optional<Prompt> PromptEncoder::conversation(const text::chat::Conversation
     text::chat::Conversation now = conversation;
     now.time = time_;
     text::chat::Rendered rendered = used->render(now, true);
+    if (auto problem = prepare::left_out_problem(*used, now, rendered)) {
+      problem->file = place.file.empty() ? model_ : place.file;
+      problem->at = place.at;
+      if (problem->hint.find("data.chat_template") != std::string::npos) {
+        problem->hint = "--chat-template with another name or file";
+      }
+      problems.add(*problem);
+      return std::nullopt;
+    }
     wrote_date_ = wrote_date_ || rendered.asked_time;
     Prompt prompt{.text = std::move(rendered.text), .chat = true};
     tokenizer_->encode_conversation(prompt.text, prompt.ids);
@@ -158,21 +168,23 @@ std::optional<Prompt> read_line(std::string_view line, const prepare::LinePlace&
   std::optional<Json> parsed_line = prepare::parse_json_line(line, place, problems);
   if (!parsed_line) return std::nullopt;
   Json& json = *parsed_line;
+  // null counts as missing, as in training.
+  const auto given = [&](const char* key) { return json.contains(key) && !json[key].is_null(); };
   std::string keys;
   for (const char* key : {"prompt", "messages", "input_ids"}) {
-    if (json.contains(key)) keys += cat(keys.empty() ? "" : " and ", key);
+    if (given(key)) keys += cat(keys.empty() ? "" : " and ", key);
   }
   if (keys.empty() || keys.find(' ') != std::string::npos) {
     return reject("line needs exactly one of these keys", "prompt, messages or input_ids", keys.empty() ? "none" : keys,
                   "");
   }
   Json reduced;
-  if (json.contains("prompt")) {
+  if (given("prompt")) {
     const Json& prompt = json["prompt"];
     if (prompt.is_string()) return encoder.text(prompt.get<std::string>(), here, problems);
     if (!prompt.is_array()) return reject("wrong type", "a text or a list of messages", prompt.type_name(), "prompt");
     reduced["messages"] = prompt;
-  } else if (json.contains("messages")) {
+  } else if (given("messages")) {
     reduced["messages"] = json["messages"];
   } else {
     reduced["input_ids"] = json["input_ids"];

@@ -90,6 +90,43 @@ TEST_F(Prompts, ALineMeansWhatItMeansInTraining) {
       << problems.lines();
 }
 
+// What the template would leave out, or print as it is.
+TEST_F(Prompts, WhatTrainingRejectsIsRejected) {
+  const auto drops = std::make_shared<const ChatTemplate>(
+      "{% for m in messages if m.role != 'developer' %}{{ m.role }}: {{ m.content }}\n{% endfor %}",
+      std::map<std::string, std::string>{}, "t");
+  const PromptEncoder encoder("DIR", tokenizer_.get(), drops, {}, 0, tokenizer_->vocab_size());
+  const auto problem = [&](const std::string& messages) {
+    Problems problems;
+    read_prompts(write("a.jsonl", "{\"messages\": [" + messages + "]}\n"), encoder, problems);
+    std::string lines = problems.lines();
+    const std::string file = folder_.path("a.jsonl");
+    if (lines.starts_with(file)) lines.erase(0, file.size());
+    return lines;
+  };
+  const std::string ask = R"({"role": "user", "content": "q"})";
+  EXPECT_TRUE(problem(R"({"role": "critic", "content": "q"})").starts_with(": unknown role (expected "));
+  EXPECT_EQ(problem(R"({"role": "developer", "content": "S"}, )" + ask),
+            ": the chat template does not write messages[0] (developer) at line 1; try --chat-template with another "
+            "name or file");
+  EXPECT_EQ(
+      problem(
+          ask +
+          R"(, {"role": "assistant", "content": "call g", "tool_calls": [{"function": {"name": "g", "arguments": {}}}]})")
+          .substr(0, 67),
+      ": the chat template does not write the tool calls of messages[1] at");
+  EXPECT_EQ(problem(ask + R"(, {"role": "assistant", "content": "a", "reasoning_content": "t"}, )" + ask), "");
+}
+
+TEST_F(Prompts, NullCountsAsMissing) {
+  Problems problems;
+  const std::string path =
+      write("a.jsonl", R"({"prompt": null, "messages": [{"role": "user", "content": "q"}], "input_ids": null})"
+                       "\n");
+  EXPECT_EQ(read_prompts(path, encoder(), problems).size(), 1u);
+  EXPECT_TRUE(problems.empty()) << problems.lines();
+}
+
 TEST_F(Prompts, ATextFileHasOneALine) {
   Problems problems;
   const auto prompts = read_prompts(write("a.txt", "\xEF\xBB\xBFone\r\n\n  two {\nthree"), encoder(), problems);

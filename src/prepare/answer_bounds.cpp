@@ -15,6 +15,24 @@ std::size_t common_start(std::string_view a, std::string_view b) {
   return static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
 }
 
+bool is_word(char c) {
+  const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  return letter || (c >= '0' && c <= '9') || static_cast<unsigned char>(c) >= 0x80;
+}
+
+// The bytes of `text` that equal `prompt`, without a tag or a word of the prompt that the text does not have as a whole:
+// of "<html>" after "<think>" none, though both begin with "<".
+std::size_t written_part(std::string_view prompt, std::string_view text) {
+  const std::size_t same = common_start(prompt, text);
+  if (same == 0 || same == prompt.size()) return same;
+  const std::size_t tag = prompt.find_last_of("<[", same - 1);
+  const std::size_t end = tag == prompt.npos ? prompt.npos : prompt.find_first_of(">] \n", tag);
+  if (end != prompt.npos && end >= same && (prompt[end] == '>' || prompt[end] == ']')) return tag;
+  std::size_t word = same;
+  while (word > 0 && is_word(prompt[same]) && is_word(prompt[word - 1])) --word;
+  return word;
+}
+
 }  // namespace
 
 std::string role_of(const text::chat::Value& message) {
@@ -115,7 +133,7 @@ std::string_view AnswerBounds::opening_line() const {
 // is in the text; then they may not differ within its first line either, since the template writes more before it.
 std::optional<std::size_t> AnswerBounds::given_start(std::string_view given, std::string_view text, bool opened) const {
   const std::string& opening = template_.opening();
-  const std::size_t same = common_start(given, text);
+  const std::size_t same = written_part(given, text);
   const bool reaches =
       !given.ends_with(opening) || same >= given.size() - opening.size() + (opened ? opening_line().size() : 0);
   return reaches && (same > 0 || given.empty()) ? std::optional(same) : std::nullopt;
@@ -130,7 +148,7 @@ std::optional<std::size_t> AnswerBounds::opening_end(std::size_t message) const 
   std::optional<std::size_t> end;
   if (line.empty()) return end;
   for (std::size_t at = text.find(line, before_[message]); at < until; at = text.find(line, at + 1)) {
-    end = at + common_start(template_.opening(), std::string_view(text).substr(at));
+    end = at + written_part(template_.opening(), std::string_view(text).substr(at));
   }
   return end;
 }
@@ -146,9 +164,10 @@ std::size_t AnswerBounds::begin_by_prompt(std::size_t message) const {
 
 std::size_t AnswerBounds::end_of(std::size_t message) {
   const std::size_t from = rendered_.contents[message]->end;
-  const auto specials = places_.specials(from, next_[message]);
+  const bool last = next_[message] == rendered_.text.size();
+  const auto specials = places_.specials(from, last ? template_.end_of_turns(rendered_.text) : next_[message]);
   if (specials.empty()) return end_without_specials(message);
-  if (next_[message] == rendered_.text.size()) return specials.back().end;
+  if (last) return specials.back().end;
   const auto id = [](const TokenPlaces::Special& one) { return one.id; };
   const std::vector<std::int32_t>& usual = specials_after(message);
   const auto same = static_cast<std::size_t>(std::ranges::mismatch(specials, usual, {}, id).in1 - specials.begin());
@@ -195,7 +214,7 @@ const std::vector<std::int32_t>& AnswerBounds::specials_after(std::size_t messag
   if (!added) return found->second;
   const std::size_t last = messages.size() - 1;
   if (rendered_.contents[last] && role_of(messages[last]) == role_of(messages[message]) && has_calls(last) == calls) {
-    for (const auto& one : places_.specials(rendered_.contents[last]->end, rendered_.text.size())) {
+    for (const auto& one : places_.specials(rendered_.contents[last]->end, template_.end_of_turns(rendered_.text))) {
       found->second.push_back(one.id);
     }
   } else if (const auto rest = rest_of_first(message + 1, false)) {
@@ -207,7 +226,7 @@ const std::vector<std::int32_t>& AnswerBounds::specials_after(std::size_t messag
 std::vector<std::int32_t> AnswerBounds::specials_of(std::string_view text) const {
   std::vector<std::int32_t> ids;
   tokenizer_.encode_conversation(text, ids);
-  std::erase_if(ids, [&](std::int32_t id) { return !tokenizer_.is_special(id); });
+  std::erase_if(ids, [&](std::int32_t id) { return !tokenizer_.marks_turns(id); });
   return ids;
 }
 
@@ -217,8 +236,9 @@ std::optional<std::string> AnswerBounds::rest_of_first(std::size_t count, bool p
     const Rendered first = template_.render(text::chat::first_messages(conversation_, count), prompt);
     std::size_t end = 0;
     for (const auto& content : first.contents) end = std::max(end, content ? content->end : 0);
-    std::string rest = first.text.substr(end);
-    if (prompt && template_.generation_prompt().empty()) rest += template_.opening();
+    const std::size_t until = prompt ? first.text.size() : std::max(end, template_.end_of_turns(first.text));
+    std::string rest = first.text.substr(end, until - end);
+    if (prompt) rest += template_.missing_opening();
     return rest;
   } catch (const text::chat::TemplateError&) {
     return std::nullopt;

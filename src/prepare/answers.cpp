@@ -10,6 +10,7 @@
 #include "prepare/token_file.h"
 #include "prepare/token_places.h"
 #include "text/chat/texts.h"
+#include "text/chat/turn_ends.h"
 #include "text/tokenizers/framed_text.h"
 
 namespace hawser::prepare {
@@ -40,28 +41,20 @@ std::string unknown_role(const text::chat::List& messages, const std::string& ch
   return "";
 }
 
+Problem unknown_role_problem(const std::string& role) {
+  return {
+      .what = "unknown role",
+      .expected =
+          "system, user (human), assistant (gpt, bot, model, chatbot), tool, or a role that the chat template names",
+      .got = role};
+}
+
 // Start of the next message's contents after `content`, or the end of the text.
 std::size_t next_contents(const text::chat::Rendered& rendered, std::size_t message, const Range& content) {
   for (std::size_t j = message + 1; j < rendered.contents.size(); ++j) {
     if (rendered.contents[j] && rendered.contents[j]->begin >= content.end) return rendered.contents[j]->begin;
   }
   return rendered.text.size();
-}
-
-// Names of the functions that a message calls.
-std::vector<std::string> called_by(const text::chat::Dict& message) {
-  std::vector<std::string> names;
-  const auto add = [&](const text::chat::Value& call) {
-    if (!call.is_mapping()) return;
-    const text::chat::Value* function = call.dict().find("function");
-    const text::chat::Dict& at = function && function->is_mapping() ? function->dict() : call.dict();
-    if (const auto* name = at.find("name"); name && name->is_text()) names.push_back(name->text().bytes);
-  };
-  if (const auto* calls = message.find("tool_calls"); calls && calls->is_list()) {
-    for (const text::chat::Value& call : calls->list()) add(call);
-  }
-  if (const auto* call = message.find("function_call")) add(*call);
-  return names;
 }
 
 // The thoughts of a message, without white space around them; "" if it has none.
@@ -74,11 +67,74 @@ std::string thoughts_of(const text::chat::Dict& message) {
 // What of the conversation is nowhere in its rendered text: "messages[0] (system)".
 struct LeftOut {
   std::string part;
-  bool calls = false;  // whether it is the tool calls of a message
+  std::string hint = "conversations without it, or another data.chat_template";
 };
 
-LeftOut calls_of(std::size_t message) {
-  return {.part = cat("the tool calls of messages[", message, "]"), .calls = true};
+LeftOut left_out_calls(std::size_t message, bool legacy, const char* of = "") {
+  if (legacy) {
+    return {
+        .part = cat(of, "the function_call of messages[", message, "]"),
+        .hint = "tool_calls in place of function_call, and the role tool in place of function (docs/data.md, Tools)"};
+  }
+  return {.part = cat(of, "the tool calls of messages[", message, "]"),
+          .hint = cat("a data.chat_template that writes them: ", text::chat::named_templates_with_tools())};
+}
+
+// A copy of a message in which the name of one of its calls is another.
+text::chat::Value with_call_named(const text::chat::Dict& message, std::size_t call, const std::string& name) {
+  std::size_t next = 0;  // of calls_of
+  const auto renamed = [&](const text::chat::Value& one) -> text::chat::Value {
+    if (!one.is_mapping()) return one;
+    text::chat::Dict out = one.dict();
+    const text::chat::Value* function = out.find("function");
+    const bool framed = function && function->is_mapping();
+    text::chat::Dict inner = framed ? function->dict() : out;
+    const text::chat::Value* own = inner.find("name");
+    if (!own || !own->is_text() || next++ != call) return one;
+    inner.set("name", name);
+    if (!framed) return inner;
+    out.set("function", inner);
+    return out;
+  };
+  text::chat::Dict out = message;
+  if (const auto* calls = message.find("tool_calls"); calls && calls->is_list()) {
+    text::chat::List list;
+    for (const text::chat::Value& one : calls->list()) list.push_back(renamed(one));
+    out.set("tool_calls", std::move(list));
+  }
+  if (const auto* one = message.find("function_call")) out.set("function_call", renamed(*one));
+  return out;
+}
+
+// Whether a call is written in a way that hides where its name comes from, such as Python's form of the whole call:
+// another name then is in the text.
+bool is_written(const text::chat::ChatTemplate& used, const text::chat::Conversation& conversation, std::size_t message,
+                std::size_t call) {
+  const std::string probe = "hawser_probe_of_a_call";
+  text::chat::Conversation changed = conversation;
+  text::chat::List messages = conversation.messages.list();
+  messages[message] = with_call_named(messages[message].dict(), call, probe);
+  changed.messages = std::move(messages);
+  try {
+    return used.render(changed).text.find(probe) != std::string::npos;
+  } catch (const text::chat::TemplateError&) {
+    return false;
+  }
+}
+
+// The calls of a message that are nowhere in the bytes [from, until) of the text.
+std::optional<LeftOut> calls_not_written(const text::chat::ChatTemplate& used, const Line& line,
+                                         const text::chat::Rendered& rendered, std::size_t message, const Range& turn) {
+  const auto calls = text::chat::calls_of(line.chat->messages.list()[message].dict());
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const auto& at = rendered.calls[message][i];
+    const bool written = at ? *at >= turn.begin && *at < turn.end : is_written(used, *line.chat, message, i);
+    if (!written) return left_out_calls(message, calls[i].legacy);
+    const text::chat::Value* arguments = calls[i].arguments;
+    const bool empty = !arguments || !arguments->truth() || (arguments->is_text() && arguments->text().bytes == "{}");
+    if (!empty && used.drops_arguments()) return left_out_calls(message, calls[i].legacy, "the arguments of ");
+  }
+  return std::nullopt;
 }
 
 // Some templates leave out what they have no place for, and the model would not learn what the user gave. Thoughts
@@ -106,9 +162,7 @@ std::optional<LeftOut> not_written(const text::chat::ChatTemplate& used, const L
     }
     const std::size_t end = written ? next_contents(rendered, i, *written) : before;
     const std::string_view turn = std::string_view(rendered.text).substr(before, end - std::min(before, end));
-    for (const std::string& name : called_by(messages[i].dict())) {
-      if (turn.find(name) == turn.npos) return calls_of(i);
-    }
+    if (auto left_out = calls_not_written(used, line, rendered, i, {before, end})) return left_out;
     const bool trained = i >= line.asked && !(i < line.not_trained.size() && line.not_trained[i]);
     if (trained && (i > question || !used.writes_thoughts())) {
       const std::string thoughts = thoughts_of(messages[i].dict());
@@ -126,7 +180,9 @@ std::optional<LeftOut> dropped_calls(const text::chat::ChatTemplate& used, const
   const auto calls = [](const text::chat::Value& message) { return text::chat::has_calls(message.dict()); };
   const auto first = std::ranges::find_if(messages, calls);
   if (first == messages.end() || !used.drops_calls()) return std::nullopt;
-  return calls_of(static_cast<std::size_t>(first - messages.begin()));
+  const auto of_first = text::chat::calls_of(first->dict());
+  const bool legacy = !of_first.empty() && of_first.front().legacy;
+  return left_out_calls(static_cast<std::size_t>(first - messages.begin()), legacy);
 }
 
 // Corrects the keys that nothing reads: those that the template's source names are read, and parts of the conversation
@@ -149,6 +205,17 @@ void note_unread(const std::string& source, Line& line) {
 
 }  // namespace
 
+std::optional<Problem> left_out_problem(const text::chat::ChatTemplate& used,
+                                        const text::chat::Conversation& conversation,
+                                        const text::chat::Rendered& rendered) {
+  const text::chat::List& messages = conversation.messages.list();
+  if (const std::string role = unknown_role(messages, used.source()); !role.empty()) return unknown_role_problem(role);
+  const Line line{.chat = conversation, .not_trained = std::vector<bool>(messages.size(), true)};
+  const auto left_out = not_written(used, line, rendered);
+  if (!left_out) return std::nullopt;
+  return Problem{.what = cat("the chat template does not write ", left_out->part), .hint = left_out->hint};
+}
+
 Problems without_repeats(const Problems& problems) {
   Problems once;
   std::set<std::string> seen;
@@ -165,7 +232,8 @@ AnswerEncoder::AnswerEncoder(const text::Tokenizer& tokenizer,
       template_(std::move(chat_template)),
       without_(std::move(without)),
       time_(time),
-      frame_(tokenizer.frame()) {}
+      frame_(tokenizer.frame()),
+      no_turn_end_(template_ && text::chat::turn_ends(*template_, tokenizer).empty()) {}
 
 bool AnswerEncoder::encode(Line& line, const LinePlace& place, Problems& problems) const {
   if (line.completion) {
@@ -212,20 +280,14 @@ bool AnswerEncoder::encode_chat(const text::chat::ChatTemplate& used, Line& line
     return false;
   };
   if (const std::string role = unknown_role(line.chat->messages.list(), used.source()); !role.empty()) {
-    problems.add({.file = place.file,
-                  .what = "unknown role",
-                  .expected =
-                      "system, user (human), assistant (gpt, bot, model, chatbot), tool, or a role that the chat "
-                      "template names",
-                  .got = role,
-                  .at = place.at()});
+    Problem problem = unknown_role_problem(role);
+    problem.file = place.file;
+    problem.at = place.at();
+    problems.add(problem);
     return false;
   }
   const auto reject_left_out = [&](const LeftOut& left_out) {
-    return reject(cat("the chat template does not write ", left_out.part),
-                  left_out.calls
-                      ? cat("a data.chat_template that writes them: ", text::chat::named_templates_with_tools())
-                      : "conversations without it, or another data.chat_template");
+    return reject(cat("the chat template does not write ", left_out.part), left_out.hint);
   };
   note_unread(used.source(), line);
   line.chat->time = time_;
@@ -236,6 +298,7 @@ bool AnswerEncoder::encode_chat(const text::chat::ChatTemplate& used, Line& line
     const TokenPlaces places(rendered.text, line.ids, tokenizer_, true);
     line.labels = labels_of(line.ids, answers_of(used, rendered, line, places), places);
     line.asked_time = rendered.asked_time;
+    line.no_turn_end = no_turn_end_;
   } catch (const text::chat::TemplateError& error) {
     if (const auto left_out = dropped_calls(used, line.chat->messages.list())) return reject_left_out(*left_out);
     return reject(cat("chat template ", used.file(),

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <ctime>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,7 +51,14 @@ class AnswerEncoder {
   Problems without_;
   std::tm time_;
   text::TextFrame frame_;
+  bool no_turn_end_;
 };
+
+// The problem of a conversation with an unknown role, or of which the template leaves out a content or a tool call;
+// without file and place. nullopt: it has none. `rendered` is the conversation by the template.
+std::optional<Problem> left_out_problem(const text::chat::ChatTemplate& used,
+                                        const text::chat::Conversation& conversation,
+                                        const text::chat::Rendered& rendered);
 
 // Removes repeated problems: an unusable template is reported for every line.
 Problems without_repeats(const Problems& problems);

@@ -11,6 +11,7 @@
 #include "prepare/testing/bytes_tokenizer.h"
 #include "prepare/token_file.h"
 #include "text/chat/from_json.h"
+#include "text/chat/turn_ends.h"
 #include "text/tokenizers/framed_text.h"
 
 namespace hawser::prepare {
@@ -447,6 +448,132 @@ TEST(Answers, LeaveOutMessagesByTheKeysOfOtherTrainers) {
       std::string::npos);
 }
 
+// The calls of a message are told from other texts that have the name of the function: a content, a header, a second
+// call of the function.
+TEST(Answers, RejectToolCallsWhoseNamesStandElsewhere) {
+  const std::string drops = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
+  const std::string first =
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}{% if m.tool_calls %}"
+      "{{ m.tool_calls[0].function | tojson }}{% endif %}<|im_end|>\n{% endfor %}";
+  const auto call = [](const std::string& name, const std::string& more = "") {
+    return R"({"function": {"name": ")" + name + R"(", "arguments": {"n": 1}}})" + more;
+  };
+  const auto line = [](const std::string& content, const std::string& calls, const std::string& role = "tool") {
+    return line_with(kAsk + R"({"role": "assistant", "content": ")" + content + R"(", "tool_calls": [)" + calls +
+                     R"(]}, {"role": ")" + role + R"(", "content": "r"}, )" + kSay);
+  };
+  const std::string left_out = "f: the chat template does not write the tool calls of messages[1] at line 1";
+  EXPECT_TRUE(learned_by(drops, kChatMl, line("Let me search.", call("search"))).starts_with(left_out));
+  EXPECT_TRUE(learned_by(drops, kChatMl, line("ok", call("tool"))).starts_with(left_out));
+  EXPECT_TRUE(learned_by(drops, kChatMl, line("ok", call("function"), "function")).starts_with(left_out));
+  EXPECT_TRUE(learned_by(first, kChatMl, line("", call("get", ", ") + call("get"))).starts_with(left_out));
+  EXPECT_EQ(learned_by(first, kChatMl, line("", call("get"))),
+            R"({"name": "get", "arguments": {"n": 1}}<|im_end|> / a<|im_end|>)");
+  // Python's form of a call hides where the name comes from.
+  const std::string printed =
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}{% for c in m.tool_calls %}"
+      "{{ c.function | string }}{% endfor %}<|im_end|>\n{% endfor %}";
+  EXPECT_EQ(learned_by(printed, kChatMl, line("x", call("get"))),
+            "x{'name': 'get', 'arguments': {'n': 1}}<|im_end|> / a<|im_end|>");
+  const std::string names =
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}{% for c in m.tool_calls %}"
+      "{{ c.function.name }}{% endfor %}<|im_end|>\n{% endfor %}";
+  EXPECT_TRUE(learned_by(names, kChatMl, line("", call("get")))
+                  .starts_with("f: the chat template does not write the arguments of the tool calls of messages[1]"));
+}
+
+TEST(Answers, RejectAFunctionCallThatTheTemplateLeavesOut) {
+  const Learned chatml(kQuickstart, "chatml");
+  for (const char* content : {"I will use calc now", ""}) {
+    EXPECT_EQ(chatml(line_with(kAsk + R"({"role": "assistant", "content": ")" + content +
+                               R"(", "function_call": {"name": "calc", "arguments": "{}"}}, )" + kSay)),
+              "f: the chat template does not write the function_call of messages[1] at line 7; try tool_calls in place "
+              "of function_call, and the role tool in place of function (docs/data.md, Tools)");
+  }
+}
+
+// Neither a tag nor a word of the prompt ends within an answer that begins like it.
+TEST(Answers, BeginBeforeATagThatOnlyBeginsLikeThePrompts) {
+  const std::string source =
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}";
+  for (const char* answer : {"<html>x</html>", "<thing>", "<", "<think"}) {
+    const std::string say = cat(R"({"role": "assistant", "content": ")", answer, R"("})");
+    EXPECT_EQ(learned_by(source, kChatMl, line_with(kAsk + say + ", " + kAsk + say)),
+              cat(answer, "<|im_end|> / ", answer, "<|im_end|>"));
+  }
+  const std::string words =
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\nThinking: {% endif %}";
+  EXPECT_EQ(learned_by(words, kChatMl, line_with(kAsk + R"({"role": "assistant", "content": "Thin air"})")),
+            "Thin air<|im_end|>");
+}
+
+// An added token ends a turn as a special one does; one of white space does not.
+TEST(Answers, EndWithAnAddedTokenThatIsNotSpecial) {
+  const TemporaryFolder folder;
+  auto file = Json::parse(tokenizer_of_bytes({"<|im_start|>", "<|im_end|>", "\n"}));
+  for (Json& token : file["added_tokens"]) token["special"] = false;
+  const std::string path = folder.write("t.json", file.dump());
+  const auto tokenizer = text::load_tokenizer(path);
+  const auto chat = named("chatml");
+  Problems problems;
+  auto line = parse_line(kTwoTurns, {.file = "f"}, problems);
+  ASSERT_TRUE(AnswerEncoder(*tokenizer, chat, {}).encode(*line, {.file = "f"}, problems)) << problems.lines();
+  EXPECT_EQ(std::ranges::count(line->labels, 257), 2);
+  EXPECT_EQ(std::ranges::count(line->labels, 258), 0);
+  EXPECT_FALSE(line->no_turn_end);
+  EXPECT_EQ(text::chat::turn_ends(*chat, *tokenizer), Ids{257});
+}
+
+TEST(Answers, TellWhereNoTokenEndsAnAnswer) {
+  const auto tokenizer = text::load_tokenizer((kRoot / kQuickstart).string());
+  Problems problems;
+  auto line = parse_line(kTwoTurns, {.file = "f"}, problems);
+  ASSERT_TRUE(AnswerEncoder(*tokenizer, named("chatml"), {}).encode(*line, {.file = "f"}, problems));
+  EXPECT_TRUE(line->no_turn_end);
+}
+
+// A template that writes the opening of an answer whatever add_generation_prompt is: it is no part of the last answer.
+TEST(Answers, EndBeforeAnOpeningThatIsAlwaysWritten) {
+  const std::string source =
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+      "{{ '<|im_start|>assistant\n' }}";
+  EXPECT_EQ(learned_by(source, kChatMl, line_with(kAsk + kSay + ", " + kAsk + kSay)), "a<|im_end|> / a<|im_end|>");
+  const std::string headers =
+      "{% for m in messages %}<|h|>{{ m.role }}<|/h|>\n\n{{ m.content }}<|eot|>{% endfor %}"
+      "{{ '<|h|>assistant<|/h|>\n\n' }}";
+  EXPECT_EQ(learned_by(headers, {"<|h|>", "<|/h|>", "<|eot|>"}, line_with(kAsk + kSay + ", " + kAsk + kSay)),
+            "a<|eot|> / a<|eot|>");
+  const std::string tags = "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<e>\n{% endfor %}<|assistant|>";
+  EXPECT_EQ(learned_by(tags, {"<|assistant|>", "<|user|>", "<e>"}, line_with(kAsk + kSay + ", " + kAsk + kSay)),
+            "\na<e> / \na<e>")
+      << "the model writes the line feed, since no opening has it";
+}
+
+// The line and the message are named.
+TEST(Answers, RejectCallsThatCannotBeRead) {
+  const Learned chatml(kQuickstart, "chatml");
+  const auto with = [&](const std::string& calls) {
+    return chatml(line_with(kAsk + R"({"role": "assistant", "content": "", "tool_calls": )" + calls + "}, " + kSay));
+  };
+  const auto arguments = [&](const std::string& given) {
+    return with(R"([{"type": "function", "function": {"name": "get", "arguments": )" + given + "}}]");
+  };
+  const std::string at = " at line 7, messages[1].tool_calls[0].function.arguments; try {} for no arguments";
+  EXPECT_EQ(arguments(R"("{bad")"),
+            "f: the arguments of a tool call are no JSON (expected an object, or its JSON text, got \"{bad\")" + at);
+  EXPECT_EQ(arguments(R"("")"),
+            "f: the arguments of a tool call are no JSON (expected an object, or its JSON text, got \"\")" + at);
+  EXPECT_EQ(arguments("null"), "f: the arguments of a tool call are null (expected an object, or its JSON text)" + at);
+  EXPECT_EQ(arguments(R"("{}")").find("the arguments"), std::string::npos) << arguments(R"("{}")");
+  EXPECT_EQ(
+      with(R"("[{}]")"),
+      "f: wrong type (expected a list of tool calls, got string) at line 7, messages[1].tool_calls; try the list in "
+      "place of its JSON text");
+  EXPECT_NE(with("[3]").find("got number) at line 7, messages[1].tool_calls[0]"), std::string::npos) << with("[3]");
+}
+
 TEST(Answers, NameKeysThatNothingReads) {
   const auto unread = [](const std::string& text) {
     const TemporaryFolder folder;
@@ -462,8 +589,8 @@ TEST(Answers, NameKeysThatNothingReads) {
   using Names = std::vector<std::string>;
   EXPECT_EQ(unread(R"({"id": 1, "images": [], "score": 2, "loss_mask": null, "messages": [
       {"role": "user", "content": "a", "time": 3, "audio_text": "x"},
-      {"role": "assistant", "content": "b", "training_detail": [1]}]})"),
-            (Names{"images", "messages.training_detail"}));
+      {"role": "assistant", "content": "b", "training_detail": [1], "thought": "t", "refusal": "no"}]})"),
+            (Names{"images", "messages.refusal", "messages.thought", "messages.training_detail"}));
   EXPECT_EQ(unread(R"({"messages": [{"role": "assistant", "content": "b"}], "tools": [], "documents": "[{}]",
                        "chat_template_kwargs": {"enable_thinking": false}})"),
             (Names{"chat_template_kwargs.enable_thinking", "documents",

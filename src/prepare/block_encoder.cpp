@@ -97,6 +97,7 @@ void BlockEncoder::encode_lines(const Block& block, EncodedBlock& out) const {
     out.unread.merge(line->unread);
     out.names.merge(line->names);
     out.asked_time = out.asked_time || line->asked_time;
+    out.no_turn_end = out.no_turn_end || line->no_turn_end;
     if (!line->text && (!answered || tokenizer_)) {
       out.documents.push_back({std::move(line->ids), std::move(line->labels), std::move(line->document_lengths)});
       EncodedDocument& last = out.documents.back();

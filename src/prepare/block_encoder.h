@@ -29,6 +29,7 @@ struct EncodedBlock {
   Problems problems;
   std::set<std::string> unread, names;  // of all lines, as in Line
   bool asked_time = false;              // of any line
+  bool no_turn_end = false;             // of any line
   std::int64_t file_bytes = 0;
 };
 

@@ -257,8 +257,8 @@ std::vector<std::string> choose_form(const std::function<bool(std::string_view)>
 }
 
 bool could_matter(std::string_view key) {
-  constexpr std::array kParts = {"train", "loss",  "mask",  "weight", "learn", "ignore", "reason",  "think",
-                                 "tool",  "funct", "image", "audio",  "video", "docum",  "template"};
+  constexpr std::array kParts = {"train", "loss",  "mask",  "weight", "learn", "ignore",   "reason",  "think", "tool",
+                                 "funct", "image", "audio", "video",  "docum", "template", "thought", "refus"};
   const std::string lower = lower_case(key);
   return std::ranges::any_of(kParts, [&](const char* part) { return lower.find(part) != lower.npos; });
 }

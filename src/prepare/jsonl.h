@@ -49,6 +49,7 @@ struct Line {
   std::set<std::string> unread;
   std::set<std::string> names;  // that the line has of LineNames::all
   bool asked_time = false;      // the chat template wrote a date
+  bool no_turn_end = false;     // no token of the tokenizer ends an answer of the conversation
   std::string prompt;
   std::optional<std::string> completion;
 };

@@ -299,6 +299,12 @@ std::vector<std::string> notes_of(const Prepared& prepared, const PrepareOptions
     notes.emplace_back(
         "the tokenizer declares no end-of-text token: documents are not separated, and completions do not end");
   }
+  if (prepared.no_turn_end) {
+    notes.emplace_back(
+        "no single token of the tokenizer ends an answer in the chat template: generation will not know where an "
+        "answer "
+        "ends (docs/data.md, Loss mask of conversations)");
+  }
   if (!prepared.unread.empty()) {
     const std::vector<std::string> keys(prepared.unread.begin(), prepared.unread.end());
     notes.push_back(cat("not read from the lines: ", joined(keys, ", "),

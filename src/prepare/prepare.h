@@ -81,6 +81,7 @@ struct Prepared {
   std::set<std::string> unread;
   std::set<std::string> names;  // that lines have of LineNames::all
   bool asked_time = false;      // the chat template wrote a date
+  bool no_turn_end = false;     // no token of the tokenizer ends an answer of the conversations
 };
 
 // Lines about what a user may not expect of what was prepared.

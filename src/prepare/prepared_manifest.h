@@ -58,6 +58,7 @@ struct PrepareState {
   std::set<std::string> unread = {};          // as in Prepared
   std::set<std::string> names = {};           // as in Prepared
   bool asked_time = false;                    // as in Prepared
+  bool no_turn_end = false;                   // as in Prepared
   PrepareProgress progress;
   DraftPosition train;
   std::optional<DraftPosition> valid;

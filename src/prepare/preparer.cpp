@@ -343,6 +343,7 @@ void Preparer::take_one() {
   state_.unread.insert(block.unread.begin(), block.unread.end());
   state_.names.insert(block.names.begin(), block.names.end());
   state_.asked_time = state_.asked_time || block.asked_time;
+  state_.no_turn_end = state_.no_turn_end || block.no_turn_end;
   if (!from.validation) begin_set(job_.from.train[static_cast<std::size_t>(from.source)].set);
   write(block, from.validation);
   state_.validation = from.validation;
@@ -543,7 +544,8 @@ Prepared Preparer::result() const {
                     .set_begins = state_.set_begins,
                     .unread = state_.unread,
                     .names = state_.names,
-                    .asked_time = state_.asked_time};
+                    .asked_time = state_.asked_time,
+                    .no_turn_end = state_.no_turn_end};
   if (state_.valid) prepared.validation = counts(*state_.valid);
   return prepared;
 }

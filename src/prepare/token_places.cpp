@@ -53,7 +53,7 @@ bool TokenPlaces::align_token(std::size_t token) {
     }
   }
   ends_.push_back(begin + bytes);
-  if (special) specials_.push_back({id, ends_.back() - surface.size(), ends_.back()});
+  if (tokenizer_.marks_turns(id)) specials_.push_back({id, ends_.back() - surface.size(), ends_.back()});
   return true;
 }
 

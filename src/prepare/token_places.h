@@ -29,12 +29,12 @@ class TokenPlaces {
   // First and end index of the tokens that cover a range: a token with bytes on both sides of a bound belongs to it.
   std::pair<std::size_t, std::size_t> of(const text::chat::Range& range) const;
 
-  // A special token, and its bytes in the text.
+  // A token that may mark a turn (Tokenizer::marks_turns), and its bytes in the text.
   struct Special {
     std::int32_t id = 0;
     std::size_t begin = 0, end = 0;
   };
-  // The special tokens that begin within the bytes [from, until), in order.
+  // Those that begin within the bytes [from, until), in order.
   std::span<const Special> specials(std::size_t from, std::size_t until) const;
 
  private:

@@ -1,7 +1,6 @@
 #include "text/chat/chat_template.h"
 
 #include <algorithm>
-#include <set>
 
 #include "base/philox.h"
 #include "text/chat/texts.h"
@@ -66,6 +65,9 @@ void ChatTemplate::probe() {
   readable_ = {.parts = parts, .objects = objects, .text_of_arguments = text_of_arguments};
   const std::string called = text_of({user("x"), call(n)});
   drops_calls_ = !called.empty() && called.find("probe") == std::string::npos;
+  const std::string argued = text_of({user("x"), call(dict({{"wind_of", "lima"}}))});
+  const auto in = [](const std::string& text, const char* what) { return text.find(what) != std::string::npos; };
+  drops_arguments_ = in(argued, "probe") && !in(argued, "wind_of") && !in(argued, "lima");
 
   const Value thoughts =
       dict({{"role", "assistant"}, {"content", "y"}, {"thinking", "a thought"}, {"reasoning_content", "a thought"}});
@@ -94,12 +96,42 @@ void ChatTemplate::find_opening() {
     const std::size_t from = both.contents[0]->end;
     const std::string between = both.text.substr(from, both.contents[1]->begin - from);
     if (!between.starts_with(after_user_)) return;
+    constant_opening_ = find_constant_opening(both.text.substr(both.contents[1]->end));
+    if (!constant_opening_.empty()) {
+      opening_ = constant_opening_;  // what follows it is what the model writes
+      return;
+    }
     opening_ = between.substr(after_user_.size());
     opening_.resize(opening_.find_last_not_of(' ') + 1);  // spaces belong to the first word
     after_user_ += opening_;
   } catch (const TemplateError&) {
     // The template rejects an answer.
   }
+}
+
+// Of a template without a generation prompt: the opening of an answer that it writes after the last message, whatever
+// that is; "" if it does not.
+//
+//   after a question and after an answer, at the end  <|im_end|>\n<|im_start|>assistant\n
+//   between an answer and a question                  <|im_end|>\n<|im_start|>user\n
+//
+// The opening begins where the two differ, or with the tag before or around that place.
+std::string ChatTemplate::find_constant_opening(const std::string& after_answer) const {
+  Dict question, answer;
+  question.items = {{"role", "user"}, {"content", "x"}};
+  answer.items = {{"role", "assistant"}, {"content", "y"}};
+  const Rendered three = render({List{question, answer, question}});
+  const auto &said = three.contents[1], &asked = three.contents[2];
+  if (!said || !asked || asked->begin < said->end) return "";
+  const std::string next = three.text.substr(said->end, asked->begin - said->end);
+  const auto same = static_cast<std::size_t>(std::ranges::mismatch(after_answer, next).in1 - after_answer.begin());
+  if (same == after_answer.size()) return "";
+  const std::size_t tag = same == 0 ? std::string::npos : after_answer.rfind('<', same - 1);
+  const bool in_tag = tag != std::string::npos && after_answer.find_first_of(" \n", tag) >= same;
+  for (const std::size_t at : {in_tag ? tag : same, same}) {
+    if (after_user_.ends_with(std::string_view(after_answer).substr(at))) return after_answer.substr(at);
+  }
+  return "";
 }
 
 Conversation first_messages(const Conversation& conversation, std::size_t count) {
@@ -133,8 +165,14 @@ Rendered ChatTemplate::render(const Conversation& conversation, bool add_generat
   for (const auto& [name, value] : conversation.variables.items) context.set(name, value);
   List messages;
   int names = 0;
+  std::vector<std::vector<int>> numbers;  // Mark::name of the names of called functions, per message
   for (const Value& message : with_readable_contents(iterate(conversation.messages), readable_)) {
     messages.push_back(marked(message, static_cast<int>(messages.size()), names));
+    numbers.emplace_back();
+    if (!messages.back().is_mapping()) continue;
+    for (const ToolCall& call : calls_of(messages.back().dict())) {
+      numbers.back().push_back(call.name->text().marks.front().name.value());
+    }
   }
   out.contents.resize(messages.size());
   out.has_content.resize(messages.size());
@@ -146,10 +184,10 @@ Rendered ChatTemplate::render(const Conversation& conversation, bool add_generat
   context.set("add_generation_prompt", add_generation_prompt);
   program_(context);
   Text text = context.take_output();
-  std::set<int> named;
+  std::map<int, std::size_t> named;                // where the first mark of a name begins
   std::vector<bool> written(out.contents.size());  // whether a message has a text that is not empty
   for (const Mark& mark : text.marks) {
-    if (mark.name && !named.insert(*mark.name).second) continue;
+    if (mark.name && !named.emplace(*mark.name, mark.begin).second) continue;
     const auto message = static_cast<std::size_t>(mark.message);
     auto& range = out.contents[message];
     if (mark.is_content) out.has_content[message] = true;
@@ -163,6 +201,13 @@ Rendered ChatTemplate::render(const Conversation& conversation, bool add_generat
     if (!range) range = Range{mark.begin, mark.end};
     range->begin = std::min(range->begin, mark.begin);
     range->end = std::max(range->end, mark.end);
+  }
+  for (const std::vector<int>& of_message : numbers) {
+    auto& calls = out.calls.emplace_back();
+    for (const int number : of_message) {
+      const auto found = named.find(number);
+      calls.push_back(found == named.end() ? std::nullopt : std::optional(found->second));
+    }
   }
   for (const auto& [begin, end] : context.generations) out.generations.push_back({begin, end});
   out.text = std::move(text.bytes);

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,9 +45,11 @@ struct Rendered {
   std::string text;
   std::vector<std::optional<Range>> contents;  // per message: where its contents are in `text`
   std::vector<bool> has_content;               // per message: whether its content is in `text`, not only its calls
-  std::vector<Range> generations;              // bytes inside {% generation %} blocks
-  bool has_generations = false;                // whether the template has such blocks
-  bool asked_time = false;                     // whether the template called strftime_now
+  // Per message, for each of calls_of (contents.h): where the name of the function begins in `text`; nullopt: nowhere.
+  std::vector<std::vector<std::optional<std::size_t>>> calls;
+  std::vector<Range> generations;  // bytes inside {% generation %} blocks
+  bool has_generations = false;    // whether the template has such blocks
+  bool asked_time = false;         // whether the template called strftime_now
 };
 
 // A second template, for conversations with tools, as in transformers.
@@ -85,6 +88,18 @@ class ChatTemplate {
 
   // Whether the template accepts an answer with a tool call, and leaves the call out.
   bool drops_calls() const { return drops_calls_; }
+  // Whether it writes a tool call without its arguments.
+  bool drops_arguments() const { return drops_arguments_; }
+
+  // Where the turns of a text end that was rendered without a generation prompt: its end, or where the opening of an
+  // answer begins that a template writes whatever add_generation_prompt is.
+  std::size_t end_of_turns(std::string_view text) const {
+    return text.size() - (text.ends_with(constant_opening_) ? constant_opening_.size() : 0);
+  }
+  // What of the opening of an answer the template does not write when it is asked for the generation prompt.
+  std::string missing_opening() const {
+    return generation_prompt_.empty() && constant_opening_.empty() ? opening_ : "";
+  }
 
   // The variable `eos_token`; "" if it is not defined.
   std::string eos_token() const;
@@ -98,14 +113,16 @@ class ChatTemplate {
  private:
   void probe();
   void find_opening();
+  std::string find_constant_opening(const std::string& after_answer) const;
 
   Statement program_;
   std::map<std::string, std::string> variables_;
-  std::string source_, file_, generation_prompt_, opening_, after_user_;
+  std::string source_, file_, generation_prompt_, opening_, constant_opening_, after_user_;
   std::uint64_t fingerprint_ = 0;
   bool has_generations_ = false;
   bool writes_thoughts_ = false;
   bool drops_calls_ = false;
+  bool drops_arguments_ = false;
   Readable readable_;
   std::optional<ToolUse> tool_use_;
   std::shared_ptr<const ChatTemplate> with_tools_;  // of tool_use_; null: none, or it is rejected

@@ -76,6 +76,22 @@ bool has_calls(const Dict& message) {
   return (calls && calls->truth()) || (call && call->truth());
 }
 
+std::vector<ToolCall> calls_of(const Dict& message) {
+  std::vector<ToolCall> calls;
+  const auto add = [&](const Value& call, bool legacy) {
+    if (!call.is_mapping()) return;
+    const Value* function = call.dict().find("function");
+    const Dict& at = function && function->is_mapping() ? function->dict() : call.dict();
+    const Value* name = at.find("name");
+    if (name && name->is_text()) calls.push_back({name, at.find("arguments"), legacy});
+  };
+  if (const Value* several = message.find("tool_calls"); several && several->is_list()) {
+    for (const Value& call : several->list()) add(call, false);
+  }
+  if (const Value* call = message.find("function_call")) add(*call, true);
+  return calls;
+}
+
 List with_readable_contents(const List& messages, const Readable& readable) {
   List out;
   for (const Value& message : messages) {

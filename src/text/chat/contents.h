@@ -5,6 +5,8 @@
 // what the template can write, or the conversation is rejected.
 #pragma once
 
+#include <vector>
+
 #include "text/chat/value.h"
 
 namespace hawser::text::chat {
@@ -27,5 +29,15 @@ List with_readable_contents(const List& messages, const Readable& readable);
 
 // Whether a message calls tools.
 bool has_calls(const Dict& message);
+
+// A call of a message, which may have a frame: {"type": "function", "function": {"name": ..., "arguments": ...}}.
+struct ToolCall {
+  const Value* name = nullptr;       // a text
+  const Value* arguments = nullptr;  // null: none
+  bool legacy = false;               // whether it is `function_call`, not one of `tool_calls`
+};
+
+// The calls of a message that have a name, in order. The pointers are into the message.
+std::vector<ToolCall> calls_of(const Dict& message);
 
 }  // namespace hawser::text::chat

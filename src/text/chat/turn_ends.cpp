@@ -25,6 +25,7 @@ std::optional<std::string> after_answer(const ChatTemplate& chat_template, bool 
     const std::size_t begin = rendered.contents[1]->end;
     std::size_t end = rendered.text.size();
     if (and_more && rendered.contents[2] && rendered.contents[2]->begin >= begin) end = rendered.contents[2]->begin;
+    if (!and_more) end = std::max(begin, chat_template.end_of_turns(rendered.text));
     return rendered.text.substr(begin, end - begin);
   } catch (const TemplateError&) {
     return std::nullopt;
@@ -36,7 +37,7 @@ std::vector<std::int32_t> first_special(const Tokenizer& tokenizer, const std::s
   std::vector<std::int32_t> ids, found;
   tokenizer.encode_conversation(text, ids);
   for (const std::int32_t id : ids) {
-    const bool special = tokenizer.is_special(id);
+    const bool special = tokenizer.marks_turns(id);
     if (special) found.push_back(id);
     if (!special && !found.empty()) break;
   }

@@ -9,7 +9,7 @@
 
 namespace hawser::text::chat {
 
-// The special tokens that follow a message of the assistant without text between them, as before a turn of the user as
+// The tokens that mark turns (Tokenizer::marks_turns) and follow a message of the assistant without text between them, as before a turn of the user as
 // at the conversation's end:
 //   ...hello<|im_end|>\n                                   <|im_end|>
 //   ...hello<|END_RESPONSE|><|END_OF_TURN_TOKEN|>          both, in this order

@@ -1,7 +1,9 @@
 #include "text/tokenizers/pipeline_tokenizer.h"
 
+#include <algorithm>
 #include <functional>
 
+#include "base/ascii.h"
 #include "base/utf8.h"
 #include "text/tokenizers/byte_level.h"
 
@@ -160,6 +162,11 @@ std::optional<unsigned char> PipelineTokenizer::byte_of(std::int32_t id) const {
   if (id < 0 || id >= vocab_size() || special_[id] || !parts_.decoder.has_byte_fallback()) return std::nullopt;
   const int byte = value_of_byte_token(parts_.tokens[id]);
   return byte < 0 ? std::nullopt : std::optional(static_cast<unsigned char>(byte));
+}
+
+bool PipelineTokenizer::marks_turns(std::int32_t id) const {
+  if (is_special(id)) return true;
+  return id >= 0 && id < vocab_size() && added_[id] && !std::ranges::all_of(surface(id), is_space);
 }
 
 std::string PipelineTokenizer::surface(std::int32_t id) const {

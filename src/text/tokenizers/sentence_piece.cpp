@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <unordered_set>
 
+#include "base/ascii.h"
 #include "base/cat.h"
 #include "base/error.h"
 #include "base/philox.h"
@@ -345,6 +346,12 @@ std::optional<unsigned char> SentencePieceTokenizer::byte_of(std::int32_t id) co
 
 bool SentencePieceTokenizer::is_special(std::int32_t id) const {
   return id >= 0 && id < vocab_size() && model_.pieces[id].type == Type::control;
+}
+
+bool SentencePieceTokenizer::marks_turns(std::int32_t id) const {
+  if (is_special(id)) return true;
+  const bool user_defined = id >= 0 && id < vocab_size() && model_.pieces[id].type == Type::user_defined;
+  return user_defined && !std::ranges::all_of(surface(id), is_space);
 }
 
 std::string SentencePieceTokenizer::surface(std::int32_t id) const {

@@ -60,6 +60,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::string decode_bytes(std::span<const std::int32_t> ids, bool skip_special) const override;
   std::optional<unsigned char> byte_of(std::int32_t id) const override;
   bool is_special(std::int32_t id) const override;
+  bool marks_turns(std::int32_t id) const override;
   std::string surface(std::int32_t id) const override;
   std::int32_t vocab_size() const override { return static_cast<std::int32_t>(model_.pieces.size()); }
   std::optional<std::int32_t> id_of(std::string_view token) const override;

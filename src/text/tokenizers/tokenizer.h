@@ -58,6 +58,9 @@ class Tokenizer {
 
   // Whether a token is special: it is no text of a user. Control pieces of a .model are.
   virtual bool is_special(std::int32_t id) const = 0;
+  // Whether a chat template may mark the turns of a conversation with this token: a special token, or another added one
+  // that is not white space. User-defined pieces of a .model are added tokens.
+  virtual bool marks_turns(std::int32_t id) const { return is_special(id); }
   // The text of a token by itself: with its leading space, the byte of a byte token, the content of an added or special
   // token; "" for unknown tokens and ids without a token. Joined, the surfaces of a text's ids are the text, but for the
   // space that some tokenizers put before it and what a normalizer changes.
