@@ -296,9 +296,14 @@ bool AnswerEncoder::encode_chat(const text::chat::ChatTemplate& used, Line& line
     if (const auto left_out = not_written(used, line, rendered)) return reject_left_out(*left_out);
     tokenizer_.encode_conversation(rendered.text, line.ids);
     const TokenPlaces places(rendered.text, line.ids, tokenizer_, true);
-    line.labels = labels_of(line.ids, answers_of(used, rendered, line, places), places);
+    const std::vector<Range> answers = answers_of(used, rendered, line, places);
+    line.labels = labels_of(line.ids, answers, places);
     line.asked_time = rendered.asked_time;
-    line.no_turn_end = no_turn_end_;
+    // Of a turn without an end of its own, as in GLM-4, the begin of the next one is the end.
+    line.no_turn_end = no_turn_end_ && std::ranges::none_of(answers, [&](const Range& answer) {
+                         const std::size_t end = places.of(answer).second;
+                         return end > 0 && tokenizer_.marks_turns(line.ids[end - 1]);
+                       });
   } catch (const text::chat::TemplateError& error) {
     if (const auto left_out = dropped_calls(used, line.chat->messages.list())) return reject_left_out(*left_out);
     return reject(cat("chat template ", used.file(),

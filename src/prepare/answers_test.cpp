@@ -532,6 +532,14 @@ TEST(Answers, TellWhereNoTokenEndsAnAnswer) {
   auto line = parse_line(kTwoTurns, {.file = "f"}, problems);
   ASSERT_TRUE(AnswerEncoder(*tokenizer, named("chatml"), {}).encode(*line, {.file = "f"}, problems));
   EXPECT_TRUE(line->no_turn_end);
+  // The begin of a question is the end of the answer before it.
+  const auto glm = std::make_shared<const text::chat::ChatTemplate>(
+      "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}", std::map<std::string, std::string>{}, "t");
+  const TemporaryFolder folder;
+  const auto tags = text::load_tokenizer(folder.write("t.json", tokenizer_of_bytes({"<|user|>", "<|assistant|>"})));
+  line = parse_line(kTwoTurns, {.file = "f"}, problems);
+  ASSERT_TRUE(AnswerEncoder(*tags, glm, {}).encode(*line, {.file = "f"}, problems)) << problems.lines();
+  EXPECT_FALSE(line->no_turn_end);
 }
 
 // A template that writes the opening of an answer whatever add_generation_prompt is: it is no part of the last answer.
