@@ -148,7 +148,7 @@ TEST_F(Export, TheChatTemplateIsInOnePlace) {
 
 // A folder of PEFT has the tokenizer and the template that the adapter was trained with, and commands read them there.
 TEST_F(Export, AnAdapterHasItsTokenizerAndTemplate) {
-  write("model/tokenizer_config.json", "{\"eos_token\": \"#\", \"chat_template\": \"old\"}");
+  write("model/tokenizer_config.json", "{\"eos_token\": \"#\", \"chat_template\": \"old {{ messages[0].content }}\"}");
   const std::string set =
       " --set adapter.kind=lora --set adapter.rank=2 --set train.steps=4 "
       "--set optimizer.learning_rate=0.02";
@@ -168,8 +168,8 @@ TEST_F(Export, AnAdapterHasItsTokenizerAndTemplate) {
     return json("eval " + model + " --data chat.jsonl --sequence-length 32")["loss"].get<double>();
   };
   EXPECT_EQ(prompt(with), "<abc>");
-  EXPECT_EQ(prompt("--model model"), "old");
-  EXPECT_EQ(prompt(with + " --chat-template model"), "old");
+  EXPECT_EQ(prompt("--model model"), "old abc");
+  EXPECT_EQ(prompt(with + " --chat-template model"), "old abc");
   EXPECT_EQ(loss(with), loss("--model run"));
   // A template alone, with the tokenizer of the base; and the tokenizer alone, with the template of the base.
   fs::copy(folder_ / "exported", folder_ / "alone");
@@ -177,9 +177,9 @@ TEST_F(Export, AnAdapterHasItsTokenizerAndTemplate) {
   EXPECT_EQ(prompt("--model model --adapter alone"), "<abc>");
   EXPECT_EQ(loss("--model model --adapter alone"), loss("--model run"));
   fs::remove(folder_ / "alone/chat_template.jinja");
-  EXPECT_EQ(prompt("--model model --adapter alone"), "old");
+  EXPECT_EQ(prompt("--model model --adapter alone"), "old abc");
   fs::copy(folder_ / "exported/tokenizer.json", folder_ / "alone/tokenizer.json");
-  EXPECT_EQ(prompt("--model model --adapter alone"), "old");
+  EXPECT_EQ(prompt("--model model --adapter alone"), "old abc");
 
   for (const std::string arguments : {"run merged --merge", "--model model --adapter exported --merge merged"}) {
     succeeds("export " + arguments);
