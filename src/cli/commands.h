@@ -115,6 +115,7 @@ struct RecipeInitOptions {
   std::string output;             // "": standard output
   std::string target;             // name in targets/ or file; "": this machine
   bool force = false;             // overwrite an existing output
+  bool only_chosen = false;       // without the keys that have their defaults
 };
 
 struct RecipeConvertOptions {

@@ -150,7 +150,9 @@ int recipe_init(const RecipeInitOptions& options) {
   // With its commit, and without the cache's folder, which is another one on other machines.
   const auto hub = parse_hub_name(options.model) ? hub_name_of(recipe.model.path) : std::nullopt;
   if (hub) recipe.model.path = hub->text();
-  const std::string text = options.common.json ? recipe_json(recipe) : commented_recipe(recipe, proposal.notes);
+  RecipeNotes notes = proposal.notes;
+  notes.chosen_only = options.only_chosen;
+  const std::string text = options.common.json ? recipe_json(recipe) : commented_recipe(recipe, notes);
   const std::string path = options.output.empty() ? "the recipe" : options.output;
   check_recipe_to_write(recipe, text, path, Purpose::plan);
   if (!recipe.data.train.empty()) check_recipe_to_write(recipe, text, path, Purpose::prepare);
@@ -200,6 +202,8 @@ void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen) {
       "text/*.jsonl or text/*.txt, if any");
   add_text(*command, "--output", "FILE", options->output, "file to write; default: standard output");
   add_switch(*command, "--force", options->force, "overwrite an existing --output");
+  add_switch(*command, "--short", options->only_chosen,
+             "write only the keys that are chosen, not those with their defaults");
   add_text(*command, "--target", "NAME", options->target,
            "target devices: h100, h200, cpu, or a file like targets/h200.yaml; default: those of this machine");
   set_completions(*command, "--target", plan::shipped_targets());

@@ -101,6 +101,7 @@ std::string recipe_reference_markdown();
 struct RecipeNotes {
   std::string head;                        // at the top of the file
   std::map<std::string, std::string> why;  // by dotted key: the reason for its value
+  bool chosen_only = false;                // leave out keys that have their default and no reason
 };
 
 // The recipe as YAML, every key with its help as a comment; keys without a value are commented out. Reading it back

@@ -141,6 +141,27 @@ TEST(Texts, TheCommentedRecipeGivesReasons) {
   EXPECT_EQ(recipe_json(read_back(text)), recipe_json(recipe));
 }
 
+// The short form has what differs from the defaults, or has a reason, and is read back alike.
+TEST(Texts, TheShortRecipeHoldsWhatWasChosen) {
+  const Recipe recipe = unlike_the_default();
+  EXPECT_EQ(recipe_json(read_back(commented_recipe(recipe, {.chosen_only = true}))), recipe_json(recipe));
+  Recipe few;
+  few.name = "short";
+  few.model.config = "c.json";
+  few.data.train = {"t.jsonl"};
+  few.data.sequence_length = 8;
+  few.train.steps = 7;
+  few.output = "o";
+  const std::string text =
+      commented_recipe(few, {.why = {{"train.micro_batch_size", "one at a time"}}, .chosen_only = true});
+  EXPECT_NE(text.find("  # why: one at a time\n  micro_batch_size: 1 "), std::string::npos) << text;
+  EXPECT_NE(text.find("\ntrain:\n  steps: 7 "), std::string::npos) << text;
+  for (const char* absent : {"parallel", "seed", "report", "optimizer", "# mlflow"}) {
+    EXPECT_EQ(text.find(std::string(absent) + ":"), std::string::npos) << absent << "\n" << text;
+  }
+  EXPECT_EQ(recipe_json(read_back(text)), recipe_json(few));
+}
+
 TEST(Texts, JsonHoldsEveryKey) {
   const auto json = nlohmann::json::parse(recipe_json(unlike_the_default()));
   EXPECT_EQ(json["memory"]["activation_checkpointing"], nlohmann::json({"full", "selective"}));

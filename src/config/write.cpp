@@ -152,12 +152,17 @@ std::string recipe_reference_markdown() {
 }
 
 std::string commented_recipe(const Recipe& recipe, const RecipeNotes& notes) {
-  std::string out =
-      "# A Hawser recipe: every key with its value and help (see docs/recipe.md). Lines with default values may be\n"
-      "# deleted. Relative paths start at this file's folder.\n";
+  std::string out = notes.chosen_only ? "# A Hawser recipe. Keys that are not here have their defaults (see "
+                                        "docs/recipe.md). Relative paths start at\n"
+                                        "# this file's folder.\n"
+                                      : "# A Hawser recipe: every key with its value and help (see docs/recipe.md). "
+                                        "Lines with default values may be\n"
+                                        "# deleted. Relative paths start at this file's folder.\n";
+  const Recipe defaults;
   if (!notes.head.empty()) put_comment(out += "#\n", "", notes.head);
   std::string section;
   for (const Key& key : schema()) {
+    if (notes.chosen_only && !notes.why.contains(key.name) && key.write(recipe) == key.write(defaults)) continue;
     if (key.section() != section) {
       section = key.section();
       out += section.empty() ? "\n" : "\n" + section + ":\n";

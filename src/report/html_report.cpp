@@ -118,7 +118,7 @@ std::string table(const std::string& title, const Table& rows) {
 
 std::string recipe(const std::vector<RecipeEntry>& entries) {
   std::string out =
-      "<h2>Recipe</h2>\n<p class=\"quiet\">Values as given; defaults are grey.</p>\n<div class=\"grid2\">\n";
+      "<h2>Recipe</h2>\n<p class=\"quiet\">Values that are defaults are grey.</p>\n<div class=\"grid2\">\n";
   std::string section, rows;
   const auto flush = [&] {
     if (!rows.empty()) {

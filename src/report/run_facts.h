@@ -12,7 +12,7 @@ namespace hawser::report {
 struct RecipeEntry {
   std::string key;  // "train.steps"
   std::string value;
-  bool given = false;  // false: the default
+  bool given = false;  // false: it has the default's value
 };
 
 struct Fact {

@@ -38,11 +38,14 @@ std::string text_of(const ordered_json& value) {
 
 std::vector<report::RecipeEntry> entries(const Recipe& recipe) {
   std::vector<report::RecipeEntry> out;
+  const ordered_json json = io::parse_own_json<io::OrderedJson>(recipe_json(recipe)),
+                     defaults = io::parse_own_json<io::OrderedJson>(recipe_json(Recipe()));
   const auto add = [&](const std::string& key, const ordered_json& value) {
-    const bool given = recipe.places.contains(key);
-    if (given || !value.is_null()) out.push_back({key, text_of(value), given});
+    const auto dot = key.find('.');
+    const ordered_json& standard =
+        dot == std::string::npos ? defaults.at(key) : defaults.at(key.substr(0, dot)).at(key.substr(dot + 1));
+    if (!value.is_null()) out.push_back({key, text_of(value), value != standard});
   };
-  const ordered_json json = io::parse_own_json<io::OrderedJson>(recipe_json(recipe));
   for (const auto& [name, value] : json.items()) {
     if (!value.is_object()) {
       add(name, value);

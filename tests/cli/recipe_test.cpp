@@ -50,6 +50,26 @@ TEST_F(RecipeInit, WorksWithPlanPrepareAndFitUnchanged) {
   }
 }
 
+// The short recipe plans, prepares and trains like the long one. Its report tells defaults by their values, also those
+// that the long recipe has.
+TEST_F(RecipeInit, TheShortRecipeIsTheSameRun) {
+  write("data.jsonl", testing::forty_documents());
+  const std::string options = "--model " + tiny("gqa") + " --data data.jsonl --set train.steps=2 --set output=runs/a";
+  init(options);
+  const std::string complete = text();
+  goes("fit recipe.yaml");
+  const std::string weights = folder_.read("runs/a/checkpoints/step-00000002/rank-00000.bin");
+  const std::string page = folder_.read("runs/a/report.html");
+  EXPECT_NE(page.find("<tr class=\"default\"><td>seed</td>"), std::string::npos);
+  EXPECT_NE(page.find("<tr><td>steps</td>"), std::string::npos);
+  init(options + " --short");
+  EXPECT_LT(text().size(), complete.size() / 2) << text();
+  EXPECT_EQ(text().find("seed:"), std::string::npos) << text();
+  goes("plan recipe.yaml");
+  goes("fit recipe.yaml");
+  EXPECT_EQ(folder_.read("runs/a/checkpoints/step-00000002/rank-00000.bin"), weights);
+}
+
 TEST_F(RecipeInit, ReportsWhyAndWhatIsPlanned) {
   write("data.jsonl", testing::forty_documents());
   const auto recipe = init("--model " + tiny("gqa") + " --data data.jsonl --ranks 2 --memory 100MiB");
