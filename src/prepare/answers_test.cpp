@@ -8,8 +8,7 @@
 
 #include "base/testing/temporary_folder.h"
 #include "base/testing/test_paths.h"
-#include "prepare/testing/bytes_tokenizer.h"
-#include "prepare/token_file.h"
+#include "prepare/testing/learned_text.h"
 #include "text/chat/from_json.h"
 #include "text/chat/turn_ends.h"
 #include "text/tokenizers/framed_text.h"
@@ -20,46 +19,6 @@ namespace answers_test {
 namespace fs = std::filesystem;
 using Ids = std::vector<std::int32_t>;
 using Json = nlohmann::ordered_json;
-
-const fs::path kRoot = testing::kSourceFolder;
-
-std::shared_ptr<const text::chat::ChatTemplate> named(const std::string& name) {
-  Problems problems;
-  auto found = text::chat::open_chat_template(name, "", "", "", problems);
-  EXPECT_TRUE(found) << problems.lines();
-  return found;
-}
-
-// The labeled tokens of a line, as text, separated by "|"; "//" between answers.
-class Learned {
- public:
-  Learned(const std::string& tokenizer, const std::string& name)
-      : tokenizer_(text::load_tokenizer((kRoot / tokenizer).string())), encoder_(*tokenizer_, named(name), {}) {}
-
-  std::string operator()(const std::string& text) const {
-    Problems problems;
-    auto line = parse_line(text, {.file = "f", .number = 7}, problems);
-    if (!line || !encoder_.encode(*line, {.file = "f", .number = 7}, problems)) return problems.lines();
-    EXPECT_EQ(line->ids.size(), line->labels.size());
-    std::string out;
-    for (std::size_t i = 0; i < line->ids.size(); ++i) {
-      EXPECT_TRUE(line->labels[i] == line->ids[i] || line->labels[i] == kIgnoredLabel);
-      if (line->labels[i] == kIgnoredLabel) continue;
-      if (i > 0 && line->labels[i - 1] == kIgnoredLabel && !out.empty()) out += "//";
-      out += tokenizer_->decode(std::span(&line->ids[i], 1)) + "|";
-    }
-    return out;
-  }
-
- private:
-  std::unique_ptr<text::Tokenizer> tokenizer_;
-  AnswerEncoder encoder_;
-};
-
-const std::string kQuickstart = "recipes/quickstart-tokenizer/tokenizer.json";
-const std::string kTwoTurns =
-    R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"},
-                     {"role": "user", "content": "d"}, {"role": "assistant", "content": "e"}]})";
 
 TEST(Answers, LeaveOutMessagesWithoutWeight) {
   const Learned learned(kQuickstart, "chatml");
@@ -320,122 +279,7 @@ TEST(Answers, RejectMessagesThatTheTemplateLeavesOut) {
       << "there is nothing to write";
 }
 
-// Text learned of a conversation with a template and these special tokens, answers separated by " / ".
-std::string learned_by(const std::string& source, const std::vector<std::string>& special, const std::string& text) {
-  const TemporaryFolder folder;
-  const auto tokenizer = text::load_tokenizer(folder.write("t.json", tokenizer_of_bytes(special)));
-  const auto chat = std::make_shared<const text::chat::ChatTemplate>(
-      source, std::map<std::string, std::string>{{"eos_token", "<e>"}}, "t.jinja");
-  Problems problems;
-  auto line = parse_line(text, {.file = "f"}, problems);
-  if (!line || !AnswerEncoder(*tokenizer, chat, {}).encode(*line, {.file = "f"}, problems)) return problems.lines();
-  std::string out;
-  for (std::size_t i = 0; i < line->ids.size(); ++i) {
-    if (line->labels[i] == kIgnoredLabel) continue;
-    if (i > 0 && line->labels[i - 1] == kIgnoredLabel && !out.empty()) out += " / ";
-    out += tokenizer->surface(line->ids[i]);
-  }
-  return out;
-}
-
-const std::vector<std::string> kChatMl = {"<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<END>"};
-const std::string kAsk = R"({"role": "user", "content": "q"}, )";
-const std::string kCall =
-    R"({"role": "assistant", "content": null, "tool_calls": [{"type": "function", "function":
-        {"name": "get", "arguments": {"days": 3}}}]}, {"role": "tool", "name": "get", "content": "r"}, )";
-const std::string kSay = R"({"role": "assistant", "content": "a"})";
-
-std::string line_with(const std::string& messages) {
-  return R"({"messages": [)" + messages + "]}";
-}
-
-// A turn may end with several special tokens: the last one is what the model stops at.
-TEST(Answers, EndWithTheLastSpecialTokenOfTheTurn) {
-  const std::string calls =
-      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls %}<tool_call>"
-      "{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
-      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-  const std::string call = R"(<tool_call>{"name": "get", "arguments": {"days": 3}}</tool_call><|im_end|>)";
-  EXPECT_EQ(learned_by(calls, kChatMl, line_with(kAsk + kCall + kSay)), call + " / a<|im_end|>");
-  EXPECT_EQ(learned_by(calls, kChatMl, line_with(kAsk + kCall + kAsk + kSay)), call + " / a<|im_end|>");
-  const std::string body =
-      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<END><|im_end|>{% endfor %}"
-      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-  const std::string two = line_with(kAsk + kSay + ", " + kAsk + kSay);
-  EXPECT_EQ(learned_by(body, kChatMl, two), "a<END><|im_end|> / a<END><|im_end|>");
-  // The last turn ends in another way than the others.
-  const std::string last =
-      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{{ '<END>' if loop.last else '<|im_end|>' }}"
-      "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-  EXPECT_EQ(learned_by(last, kChatMl, two), "a<|im_end|> / a<END>");
-  // What begins the user's turn is what the model stops at.
-  const std::string without =
-      "{% for m in messages %}{{ '<|im_start|>' if m.role == 'user' else '<|im_end|>' }}{{ m.content }}{% endfor %}"
-      "{% if add_generation_prompt %}<|im_end|>{% endif %}";
-  EXPECT_EQ(learned_by(without, kChatMl, two), "a<|im_start|> / a");
-  // The name of the function is written above the result, too: it is not the end of the call.
-  const std::string named =
-      "{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>{{ messages[loop.index0 - 1].tool_calls[0].function"
-      ".name }} says {{ m.content }}<|im_end|>{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}"
-      "{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}<|im_end|>{% endif %}{% endfor %}"
-      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-  EXPECT_EQ(learned_by(named, kChatMl, line_with(kAsk + kCall + kSay)),
-            R"({"name": "get", "arguments": {"days": 3}}<|im_end|> / a<|im_end|>)");
-}
-
-// The prompt of a thinking model ends in "<think>", which an answer without thoughts does not have.
-TEST(Answers, BeginWhereTheTextStopsToEqualThePrompt) {
-  const std::string source =
-      "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}"
-      "\n</think>\n{% endif %}{{ m.content }}{% for c in m.tool_calls %}<tool_call>{{ c.function | tojson }}"
-      "</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
-      "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}";
-  EXPECT_EQ(learned_by(source, kChatMl, line_with(kAsk + kCall + kSay)),
-            R"(<tool_call>{"name": "get", "arguments": {"days": 3}}</tool_call><|im_end|> / a<|im_end|>)");
-  const std::string thinks = R"({"role": "assistant", "content": "a", "thinking": "why so"})";
-  EXPECT_EQ(learned_by(source, kChatMl, line_with(kAsk + thinks + ", " + kAsk + kSay)),
-            "why so\n</think>\na<|im_end|> / a<|im_end|>");
-  EXPECT_EQ(learned_by("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}",
-                       kChatMl, line_with(kAsk + thinks)),
-            "f: the chat template does not write the thoughts (reasoning_content) of messages[1] at line 1; try "
-            "conversations without it, or another data.chat_template");
-}
-
 // The keys by which trainers switch the loss of a message off.
-// What a template writes before the first message is no part of an answer that is the first message.
-TEST(Answers, AFirstMessageIsLearnedWithoutWhatTheTemplateWritesBeforeIt) {
-  // SmolLM2's, which writes its system message within the loop.
-  const std::string smollm2 =
-      "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou "
-      "are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + "
-      "message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
-      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
-  EXPECT_EQ(learned_by(smollm2, kChatMl, line_with(kSay + ", " + kAsk + kSay)), "a<|im_end|> / a<|im_end|>");
-  EXPECT_EQ(learned_by(smollm2, kChatMl, line_with(kSay)), "a<|im_end|>");
-  // Without a generation prompt, and without any text that begins an answer.
-  const std::string begin =
-      "{% for m in messages %}{% if loop.first %}<|im_start|>{% endif %}{{ m.content }}<END>{% endfor %}";
-  EXPECT_EQ(learned_by(begin, kChatMl, line_with(kSay + ", " + kAsk + kSay)), "a<END> / a<END>");
-  const std::string probe = R"({"role": "assistant", "content": "Probes"})";
-  EXPECT_EQ(learned_by(begin, kChatMl, line_with(probe)), "Probes<END>");
-  // A call is learned with its frame.
-  const std::string calls =
-      "{% for m in messages %}{% if loop.first %}<|im_start|>system{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}"
-      "{% for c in m.tool_calls %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>{% endfor %}"
-      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-  EXPECT_EQ(learned_by(calls, kChatMl, line_with(kCall + kSay)),
-            R"(<tool_call>{"name": "get", "arguments": {"days": 3}}</tool_call><|im_end|> / a<|im_end|>)");
-}
-
-// Nor is what a template writes between two messages, before the opening of the answer.
-TEST(Answers, BeginBehindWhatTheTemplateWritesBeforeTheirOpening) {
-  const std::string source =
-      "{% for m in messages %}{% if loop.index0 == 1 %}<|im_start|>system\nbe kind<|im_end|>{% endif %}<|im_start|>"
-      "{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% "
-      "endif %}";
-  EXPECT_EQ(learned_by(source, kChatMl, line_with(kAsk + kSay)), "a<|im_end|>");
-}
-
 TEST(Answers, LeaveOutMessagesByTheKeysOfOtherTrainers) {
   const std::string source = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}";
   for (const char* off : {R"("loss": false)", R"("training": false)", R"("loss_mask": 0)", R"("weight": 0.0)"}) {
@@ -490,73 +334,6 @@ TEST(Answers, RejectAFunctionCallThatTheTemplateLeavesOut) {
               "f: the chat template does not write the function_call of messages[1] at line 7; try tool_calls in place "
               "of function_call, and the role tool in place of function (docs/data.md, Tools)");
   }
-}
-
-// Neither a tag nor a word of the prompt ends within an answer that begins like it.
-TEST(Answers, BeginBeforeATagThatOnlyBeginsLikeThePrompts) {
-  const std::string source =
-      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-      "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}";
-  for (const char* answer : {"<html>x</html>", "<thing>", "<", "<think"}) {
-    const std::string say = cat(R"({"role": "assistant", "content": ")", answer, R"("})");
-    EXPECT_EQ(learned_by(source, kChatMl, line_with(kAsk + say + ", " + kAsk + say)),
-              cat(answer, "<|im_end|> / ", answer, "<|im_end|>"));
-  }
-  const std::string words =
-      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-      "{% if add_generation_prompt %}<|im_start|>assistant\nThinking: {% endif %}";
-  EXPECT_EQ(learned_by(words, kChatMl, line_with(kAsk + R"({"role": "assistant", "content": "Thin air"})")),
-            "Thin air<|im_end|>");
-}
-
-// An added token ends a turn as a special one does; one of white space does not.
-TEST(Answers, EndWithAnAddedTokenThatIsNotSpecial) {
-  const TemporaryFolder folder;
-  auto file = Json::parse(tokenizer_of_bytes({"<|im_start|>", "<|im_end|>", "\n"}));
-  for (Json& token : file["added_tokens"]) token["special"] = false;
-  const std::string path = folder.write("t.json", file.dump());
-  const auto tokenizer = text::load_tokenizer(path);
-  const auto chat = named("chatml");
-  Problems problems;
-  auto line = parse_line(kTwoTurns, {.file = "f"}, problems);
-  ASSERT_TRUE(AnswerEncoder(*tokenizer, chat, {}).encode(*line, {.file = "f"}, problems)) << problems.lines();
-  EXPECT_EQ(std::ranges::count(line->labels, 257), 2);
-  EXPECT_EQ(std::ranges::count(line->labels, 258), 0);
-  EXPECT_FALSE(line->no_turn_end);
-  EXPECT_EQ(text::chat::turn_ends(*chat, *tokenizer), Ids{257});
-}
-
-TEST(Answers, TellWhereNoTokenEndsAnAnswer) {
-  const auto tokenizer = text::load_tokenizer((kRoot / kQuickstart).string());
-  Problems problems;
-  auto line = parse_line(kTwoTurns, {.file = "f"}, problems);
-  ASSERT_TRUE(AnswerEncoder(*tokenizer, named("chatml"), {}).encode(*line, {.file = "f"}, problems));
-  EXPECT_TRUE(line->no_turn_end);
-  // The begin of a question is the end of the answer before it.
-  const auto glm = std::make_shared<const text::chat::ChatTemplate>(
-      "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}", std::map<std::string, std::string>{}, "t");
-  const TemporaryFolder folder;
-  const auto tags = text::load_tokenizer(folder.write("t.json", tokenizer_of_bytes({"<|user|>", "<|assistant|>"})));
-  line = parse_line(kTwoTurns, {.file = "f"}, problems);
-  ASSERT_TRUE(AnswerEncoder(*tags, glm, {}).encode(*line, {.file = "f"}, problems)) << problems.lines();
-  EXPECT_FALSE(line->no_turn_end);
-}
-
-// A template that writes the opening of an answer whatever add_generation_prompt is: it is no part of the last answer.
-TEST(Answers, EndBeforeAnOpeningThatIsAlwaysWritten) {
-  const std::string source =
-      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-      "{{ '<|im_start|>assistant\n' }}";
-  EXPECT_EQ(learned_by(source, kChatMl, line_with(kAsk + kSay + ", " + kAsk + kSay)), "a<|im_end|> / a<|im_end|>");
-  const std::string headers =
-      "{% for m in messages %}<|h|>{{ m.role }}<|/h|>\n\n{{ m.content }}<|eot|>{% endfor %}"
-      "{{ '<|h|>assistant<|/h|>\n\n' }}";
-  EXPECT_EQ(learned_by(headers, {"<|h|>", "<|/h|>", "<|eot|>"}, line_with(kAsk + kSay + ", " + kAsk + kSay)),
-            "a<|eot|> / a<|eot|>");
-  const std::string tags = "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<e>\n{% endfor %}<|assistant|>";
-  EXPECT_EQ(learned_by(tags, {"<|assistant|>", "<|user|>", "<e>"}, line_with(kAsk + kSay + ", " + kAsk + kSay)),
-            "\na<e> / \na<e>")
-      << "the model writes the line feed, since no opening has it";
 }
 
 // The line and the message are named.

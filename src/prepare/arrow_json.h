@@ -8,15 +8,10 @@
 #include <memory>
 #include <string>
 
-#include "base/error.h"
 #include "prepare/arrow_c.h"
+#include "prepare/arrow_type.h"
 
 namespace hawser::prepare {
-
-// A type or a value that has no JSON. `problem.at` is its place in the row: "messages[0].content".
-struct ArrowValueError {
-  Problem problem;
-};
 
 // JSON of each type:
 //
@@ -43,10 +38,8 @@ class ArrowJson {
   // Appends the object of a row without a line break.
   void append(const ArrowArray& rows, std::int64_t row, std::string& out) const;
 
-  struct Type;  // of values
-
  private:
-  std::shared_ptr<const Type> row_;
+  std::shared_ptr<const ArrowType> row_;
 };
 
 }  // namespace hawser::prepare
