@@ -104,8 +104,9 @@ std::optional<std::int64_t> steps_of(const Recipe& recipe) {
   return recipe.train.steps > 0 ? std::optional(recipe.train.steps) : std::nullopt;
 }
 
-plan::Compared compared(std::string what, const Subject& subject, int world, std::optional<double> price) {
-  plan::Compared row{.what = std::move(what), .forecast = forecaster_of(subject, world).forecast(), .cost = {}};
+plan::Compared compared(std::string what, const Subject& subject, plan::Forecast forecast,
+                        std::optional<double> price) {
+  plan::Compared row{.what = std::move(what), .forecast = std::move(forecast), .cost = {}};
   const std::int64_t tokens = subject.recipe.train.global_batch_size * subject.recipe.data.sequence_length;
   row.cost = plan::cost_of_run(*row.forecast, subject.target, tokens, steps_of(subject.recipe), price);
   return row;
@@ -133,8 +134,9 @@ std::vector<std::string> changes_to_try(const Recipe& recipe, const plan::Target
   return out;
 }
 
-// The plan as it is, and what each change gives, fastest first; changes that no run can have are left out.
-std::vector<plan::Compared> alternatives_of(const Subject& subject, int world, const PlanOptions& options) {
+// The plan as it is, `own`, and what each change gives, fastest first; changes that no run can have are left out.
+std::vector<plan::Compared> alternatives_of(const Subject& subject, const plan::Forecast& own, int world,
+                                            const PlanOptions& options) {
   std::vector<plan::Compared> rows;
   for (const std::string& change : changes_to_try(subject.recipe, subject.target, world)) {
     try {
@@ -143,7 +145,8 @@ std::vector<plan::Compared> alternatives_of(const Subject& subject, int world, c
       check_layout(recipe, world, problems);
       if (!problems.empty()) continue;
       const Doing doing("planning --set " + change);
-      rows.push_back(compared("--set " + change, read_subject(recipe, options, {}), world, options.price));
+      const Subject changed = read_subject(recipe, options, {});
+      rows.push_back(compared("--set " + change, changed, forecaster_of(changed, world).forecast(), options.price));
     } catch (const UserError&) {
       continue;  // the model or the target does not support it
     }
@@ -154,7 +157,7 @@ std::vector<plan::Compared> alternatives_of(const Subject& subject, int world, c
     };
     return speed(a) > speed(b);
   });
-  rows.insert(rows.begin(), compared("as it is", subject, world, options.price));
+  rows.insert(rows.begin(), compared("as it is", subject, own, options.price));
   return rows;
 }
 
@@ -181,7 +184,7 @@ int plan_one(const Subject& subject, int world, const PlanOptions& options) {
   const bool here = target.is_this_cpu() || (target.cuda && cuda_info().devices > 0);
   if (here && !recipe.output.empty()) facts.free_disk = plan::free_disk(resolve_path(recipe, recipe.output));
   const std::vector<plan::Compared> others =
-      options.alternatives ? alternatives_of(subject, world, options) : std::vector<plan::Compared>();
+      options.alternatives ? alternatives_of(subject, forecast, world, options) : std::vector<plan::Compared>();
   if (options.common.json) {
     std::puts(options.alternatives ? plan::comparison_json("with", others).c_str()
                                    : plan::plan_json(recipe, *model, target, forecast, facts).c_str());
@@ -218,7 +221,7 @@ int plan_several(const Subject& subject, const PlanOptions& options) {
       continue;
     }
     const Doing doing(cat("planning ", world, " ranks"));
-    rows.push_back(compared(cat(world), subject, world, options.price));
+    rows.push_back(compared(cat(world), subject, forecaster_of(subject, world).forecast(), options.price));
     fits = fits || rows.back().forecast->fits();
   }
   if (options.common.json) {

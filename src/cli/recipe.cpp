@@ -171,7 +171,7 @@ int recipe_init(const RecipeInitOptions& options) {
   }
   io::write_result(options.output, text);
   print("", cat("wrote ", options.output, ": ", proposal.summary));
-  print("", cat("next: hawser plan ", options.output, ", hawser fit ", options.output));
+  print("", cat("next: hawser plan ", shell_quoted(options.output), ", hawser fit ", shell_quoted(options.output)));
   return 0;
 }
 

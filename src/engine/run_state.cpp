@@ -328,9 +328,9 @@ std::string differences(const nlohmann::json& then, const nlohmann::json& now, c
   const auto text = [](const nlohmann::json& value) { return value.is_null() ? "not set" : value.dump(); };
   std::string out;
   for (const std::string& key : keys) {
-    std::string pointer = "/" + key;
-    std::replace(pointer.begin(), pointer.end(), '.', '/');
-    const nlohmann::json::json_pointer place(pointer);
+    // A section's key may have a dot of its own: "early_stopping.patience" of train.
+    const std::size_t dot = key.find('.');
+    const nlohmann::json::json_pointer place("/" + key.substr(0, dot) + "/" + key.substr(dot + 1));
     if (!then.contains(place) || !now.contains(place) || then.at(place) == now.at(place)) continue;
     out += cat(out.empty() ? "" : ", ", key, " was ", text(then.at(place)), " and is ", text(now.at(place)));
   }
@@ -347,7 +347,7 @@ std::string data_order_changes(const RunState& state, const std::string& recipe)
 std::string training_changes(const RunState& state, const std::string& recipe) {
   const auto then = io::json_or_null(state.recipe), now = io::parse_own_json(recipe);
   if (!then.is_object()) return "";
-  std::vector<std::string> keys = {"train.steps", "train.epochs", "adapter.dropout"};
+  std::vector<std::string> keys = {"train.steps", "train.epochs", "train.early_stopping.patience", "adapter.dropout"};
   for (const char* section : {"optimizer", "moe"}) {
     for (const auto& [key, value] : now.at(section).items()) {
       keys.push_back(cat(section, ".", key));

@@ -179,10 +179,11 @@ RunCost cost_of(const Recipe& recipe, const Target& target, const Forecast& fore
 }
 
 // What the run takes, or 10^9 tokens if its steps are not known.
-std::string cost_table(const Target& target, const RunCost& cost, const PlanFacts& facts) {
+std::string cost_table(const Recipe& recipe, const Target& target, const RunCost& cost, const PlanFacts& facts) {
   std::string out = facts.steps ? "\nthe run\n" : "\nper 1B tokens\n";
   if (facts.steps) {
-    out += row("steps", with_commas(*facts.steps));
+    out += row("steps", with_commas(*facts.steps),
+               recipe.train.early_stopping_patience > 0 ? "at most: early stopping" : "");
     out += row("tokens", format_count(static_cast<double>(*cost.tokens)),
                cat(with_commas(cost.tokens_per_step), " a step, padding included"));
     out += row("time", format_estimate(*cost.seconds), "without evaluations, checkpoints and the start");
@@ -330,7 +331,7 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
     out += row("utilization (MFU)", utilization_text(cost),
                cat("of ", format_flops(target.peak), "/s, the peak of dense bf16 GEMMs"));
   }
-  out += cost_table(target, cost, facts);
+  out += cost_table(recipe, target, cost, facts);
   out += disk_table(recipe, model, facts);
   return out;
 }

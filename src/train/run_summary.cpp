@@ -100,6 +100,9 @@ std::string steps_line(const RunPlace& place) {
           "; learning rate ", fmt::format("{:.3g}", optimizer.learning_rate));
   if (optimizer.warmup_steps > 0) line += cat(" after ", plural(optimizer.warmup_steps, "warm-up step"));
   line += decay_words(optimizer);
+  if (const std::int64_t patience = plan.recipe.train.early_stopping_patience; patience > 0) {
+    line += cat("; early stopping after ", plural(patience, "evaluation"), " without a lower validation loss");
+  }
   std::string of_groups;
   for (const double factor : plan.group_factors) {
     of_groups += fmt::format("{}{:.3g}", of_groups.empty() ? "" : ", ", factor * optimizer.learning_rate);

@@ -137,7 +137,8 @@ void RunWatch::step(report::StepMetrics metrics) {
     }
   }
   // FitRun prints it.
-  if (early_stopping_.now()) metrics.findings.push_back({metrics.step, report::kEarlyStopping, early_stopping_.text()});
+  if (early_stopping_.now() && metrics.step < plan_.steps)
+    metrics.findings.push_back({metrics.step, report::kEarlyStopping, early_stopping_.text()});
   sinks_.step(metrics);
 }
 

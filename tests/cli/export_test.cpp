@@ -285,6 +285,10 @@ TEST_F(Export, EarlyStoppingEndsARun) {
   EXPECT_NE(again.err.find(cat("early stopping after step ", step)), std::string::npos) << again.err;
   const testing::Ran longer = hawser("fit recipe.yaml --resume" + stops + " --set train.early_stopping.patience=3");
   EXPECT_NE(longer.err.find(cat("early stopping after step ", step + 1)), std::string::npos) << longer.err;
+  EXPECT_NE(longer.err.find("training has changed: train.early_stopping.patience was 2 and is 3"), std::string::npos)
+      << longer.err;
+  EXPECT_NE(longer.err.find("; early stopping after 3 evaluations without a lower validation loss"), std::string::npos);
+  EXPECT_NE(hawser("plan recipe.yaml" + stops).out.find("at most: early stopping"), std::string::npos);
   const testing::Ran two = hawser("fit recipe.yaml --force --ranks 2" + stops);
   EXPECT_NE(two.err.find(cat("early stopping after step ", step)), std::string::npos) << two.err;
   rejected(
