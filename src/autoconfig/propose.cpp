@@ -63,7 +63,7 @@ class Proposer {
     fit_or_reduce_batch(model);
     explain_long_documents();
     choose_schedule();
-    return {recipe_, notes_, summary_, few_epochs_};
+    return {recipe_, notes_, summary_, few_};
   }
 
  private:
@@ -245,13 +245,7 @@ class Proposer {
   }
 
   // Sequences of one epoch of training, without the held-out part.
-  double epoch_sequences() const {
-    const double held_out = recipe_.data.validation.empty() ? recipe_.data.validation_fraction : 0;
-    const std::int64_t length = recipe_.data.sequence_length;
-    const double all =
-        packs() ? sequences(plan::packing_of(recipe_.data).max_documents) : sample_.tokens / double(length);
-    return std::max(1.0, all * (1 - held_out));
-  }
+  double epoch_sequences() const { return autoconfig::epoch_sequences(recipe_, sample_); }
 
   void choose_batch(std::int64_t length) {
     const std::int64_t unit = place_.world * recipe_.train.micro_batch_size;
@@ -274,12 +268,9 @@ class Proposer {
 
   void choose_learning_rate(std::int64_t parameters) {
     if (fixed("optimizer.learning_rate")) return;
-    recipe_.optimizer.learning_rate = usual_learning_rate(recipe_, parameters);
-    if (recipe_.adapter.kind != AdapterKind::none) {
-      return why("optimizer.learning_rate", "common for adapters, ten times that of full fine-tuning");
-    }
-    why("optimizer.learning_rate", cat(fine_tuned() ? "fine-tuning" : "from scratch", ": common for ",
-                                       format_count(double(parameters)), " parameters"));
+    const UsualRate usual = usual_learning_rate(recipe_, parameters);
+    recipe_.optimizer.learning_rate = usual.rate;
+    why("optimizer.learning_rate", usual.why);
   }
 
   void choose_training(const models::Model& model) {
@@ -420,29 +411,31 @@ class Proposer {
     tokens_per_second_ = f.tokens_per_second;
   }
 
-  // Steps of the user's epochs. What they are of unknown data is unknown, too.
-  std::int64_t steps_of_epochs() const {
-    const TrainRecipe& train = recipe_.train;
-    const double steps = train.epochs * epoch_sequences() / double(train.global_batch_size);
-    return sample_.empty() ? std::llround(kMaxSteps) : std::max<std::int64_t>(1, std::llround(std::ceil(steps)));
-  }
-
-  // One epoch of text, three of answers; of little data up to three for kFewSteps.
-  void choose_steps() {
+  // One epoch of text, three of answers; of little data up to three for kFewSteps. Steps in place of epochs if the data
+  // are unknown, or more than kMaxSteps.
+  void choose_length() {
     TrainRecipe& train = recipe_.train;
     train.steps = std::llround(kMaxSteps);
     if (sample_.empty()) return why("train.steps", "an example value; the data is unknown");
     const double epoch = epoch_sequences() / double(train.global_batch_size);  // in steps
-    const double few = std::min(kFewSteps, std::ceil(kMaxEpochs * epoch));
-    const double wanted = std::max(few, std::ceil((sample_.answers_only() ? kMaxEpochs : 1) * epoch));
-    train.steps = std::llround(std::min(wanted, kMaxSteps));
-    const double epochs = double(train.steps) / epoch;
-    std::array<char, 64> text{};
-    std::snprintf(text.data(), text.size(), epochs < 10 ? "%.2g" : "%.0f", epochs);
-    const bool one = std::string(text.data()) == "1";
-    why("train.steps", cat("about ", text.data(), one ? " epoch" : " epochs", " of the data",
-                           wanted > kMaxSteps ? "; more steps read more of it" : ""));
-    if (double(train.steps) < kFewSteps) few_epochs_ = cat(text.data(), one ? " epoch" : " epochs");
+    const bool answers = sample_.answers_only();
+    const double tenths = std::ceil(10 * std::min(kFewSteps / epoch, kMaxEpochs));
+    const double epochs = answers ? kMaxEpochs : std::max(1.0, tenths / 10);
+    if (epochs * epoch > kMaxSteps) {
+      const double read = kMaxSteps / epoch;
+      return why("train.steps", cat("about ", format_count(read), read == 1 ? " epoch" : " epochs",
+                                    " of the data; more steps read more of it"));
+    }
+    train.steps = 0;
+    train.epochs = epochs;
+    const auto steps = static_cast<double>(steps_of_epochs(recipe_, sample_));
+    why("train.epochs", cat("about ", plural(std::llround(steps), "step"),
+                            answers      ? "; two or three epochs are usual for conversations"
+                            : epochs > 1 ? "; more than one, since the data are few"
+                                         : "; text is usually read once"));
+    if (steps < kFewSteps)
+      few_ = cat(format_count(epochs), epochs == 1 ? " epoch of it is " : " epochs of it are ",
+                 plural(std::llround(steps), "step"));
   }
 
   // About ten evaluations in about a tenth of the time, with at least one batch each: a step costs three forward
@@ -470,9 +463,11 @@ class Proposer {
   void choose_schedule() {
     TrainRecipe& train = recipe_.train;
     const double step_tokens = double(train.global_batch_size) * double(recipe_.data.sequence_length);
-    const bool by_epochs = fixed("train.epochs");
-    if (!fixed("train.steps") && !by_epochs) choose_steps();
-    const std::int64_t steps = by_epochs ? steps_of_epochs() : train.steps;
+    if (!fixed("train.steps") && !fixed("train.epochs")) choose_length();
+    // What the epochs of unknown data are is unknown, too.
+    const std::int64_t steps = train.epochs == 0 ? train.steps
+                               : sample_.empty() ? std::llround(kMaxSteps)
+                                                 : steps_of_epochs(recipe_, sample_);
     choose_evaluation(steps);
     if (!fixed("optimizer.warmup_steps") && !fixed("optimizer.warmup_ratio")) {
       recipe_.optimizer.warmup_steps = std::min<std::int64_t>(100, steps / 10);
@@ -498,7 +493,7 @@ class Proposer {
   std::int64_t wanted_batch_ = 0;  // before it was reduced to fit
   double tokens_per_second_ = 0;
   std::int64_t checkpoint_bytes_ = 0;
-  std::string few_epochs_;
+  std::string few_;
 };
 
 }  // namespace

@@ -11,8 +11,8 @@ namespace hawser::autoconfig {
 struct Proposal {
   Recipe recipe;
   RecipeNotes notes;
-  std::string summary;     // one line: memory of a rank, predicted speed
-  std::string few_epochs;  // "3 epochs", if they are too few steps to teach much; else ""
+  std::string summary;  // one line: memory of a rank, predicted speed
+  std::string few;      // "3 epochs of it are 12 steps", if these are too few to teach much; else ""
 };
 
 // `recipe` has model, output and data.train (if any); keys in its `places` were set by the user and stay. `target`: a

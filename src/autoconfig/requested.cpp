@@ -30,33 +30,52 @@ int choose_ranks(const Recipe& recipe, const plan::Target& target, int gpus) {
 
 namespace {
 
-// Peak learning rates for pretraining by model size, from GPT-3's table.
-double scratch_rate(std::int64_t parameters) {
-  const std::vector<std::pair<double, double>> rates = {{50e6, 1e-3}, {250e6, 6e-4},   {550e6, 3e-4}, {1e9, 2.5e-4},
-                                                        {2e9, 2e-4},  {4.5e9, 1.6e-4}, {9e9, 1.2e-4}, {50e9, 1e-4}};
-  for (const auto& [max, rate] : rates) {
+using RateTable = std::vector<std::pair<double, double>>;  // most parameters, rate
+
+double rate_in(const RateTable& table, std::int64_t parameters) {
+  for (const auto& [max, rate] : table) {
     if (double(parameters) <= max) return rate;
   }
-  return 6e-5;
+  return table.back().second;
 }
 
-constexpr double kAdapterRate = 2e-4;
+constexpr double kAnySize = 1e18;
 
-// Peak learning rates for fine-tuning all weights: that of 7B parameters is common; smaller models take more.
-double tuning_rate(std::int64_t parameters) {
-  const std::vector<std::pair<double, double>> rates = {{250e6, 2e-4}, {550e6, 1e-4}, {1.2e9, 7e-5},
-                                                        {2.5e9, 5e-5}, {5e9, 3e-5},   {25e9, 2e-5}};
-  for (const auto& [max, rate] : rates) {
-    if (double(parameters) <= max) return rate;
-  }
-  return 1e-5;
-}
+// From GPT-3's table (Brown et al. 2020, table 2.1).
+const RateTable kScratchRates = {{50e6, 1e-3},    {250e6, 6e-4}, {550e6, 3e-4}, {1e9, 2.5e-4},   {2e9, 2e-4},
+                                 {4.5e9, 1.6e-4}, {9e9, 1.2e-4}, {50e9, 1e-4},  {kAnySize, 6e-5}};
+
+// All weights: that of 7B parameters is common; smaller models take more.
+const RateTable kTuningRates = {{250e6, 2e-4}, {550e6, 1e-4}, {1.2e9, 7e-5},   {2.5e9, 5e-5},
+                                {5e9, 3e-5},   {25e9, 2e-5},  {kAnySize, 1e-5}};
+
+// Adapters whose output is scaled by alpha / rank = 2.
+struct AdapterRate {
+  double max;  // parameters of the model
+  double rate;
+  const char* source;
+};
+const std::vector<AdapterRate> kAdapterRates = {
+    {400e6, 2e-3, "measured at 135M and 268M parameters, see docs/performance.md"},
+    {900e6, 1e-3, "between those measured at 268M and published for 1B parameters"},
+    {2.5e9, 5e-4, "5e-4 * (2000 / hidden size)^0.78, fitted to Llama models (Schulman et al. 2025)"},
+    {5e9, 3e-4, "torchtune's for LoRA of Llama 3.2 3B"},
+    {25e9, 2e-4, "QLoRA's for 7B and 13B parameters (Dettmers et al. 2023)"},
+    {kAnySize, 1e-4, "QLoRA's for 33B and 65B parameters (Dettmers et al. 2023)"},
+};
 
 }  // namespace
 
-double usual_learning_rate(const Recipe& recipe, std::int64_t parameters) {
-  if (recipe.adapter.kind != AdapterKind::none) return kAdapterRate;
-  return recipe.model.path.empty() ? scratch_rate(parameters) : tuning_rate(parameters);
+UsualRate usual_learning_rate(const Recipe& recipe, std::int64_t parameters) {
+  if (recipe.adapter.kind != AdapterKind::none) {
+    const auto of_size =
+        std::ranges::find_if(kAdapterRates, [&](const AdapterRate& of) { return double(parameters) <= of.max; });
+    return {of_size->rate, cat("adapters take about ten times that of full fine-tuning; ", of_size->source)};
+  }
+  const bool scratch = recipe.model.path.empty();
+  return {
+      rate_in(scratch ? kScratchRates : kTuningRates, parameters),
+      cat(scratch ? "from scratch" : "fine-tuning", ": common for ", format_count(double(parameters)), " parameters")};
 }
 
 namespace {
@@ -131,7 +150,7 @@ void check_requested(Recipe recipe, const std::string& target, Problems& problem
   }
   if (chosen("train.steps") && chosen("train.epochs")) chosen_later.emplace_back("train.steps");
   if (chosen("optimizer.learning_rate")) {
-    if (open.model) recipe.optimizer.learning_rate = usual_learning_rate(recipe, open.model->parameters());
+    if (open.model) recipe.optimizer.learning_rate = usual_learning_rate(recipe, open.model->parameters()).rate;
     if (!open.model) chosen_later.emplace_back("optimizer.learning_rate");
   }
   check_without(chosen_later, recipe, problems);

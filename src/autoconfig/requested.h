@@ -20,8 +20,13 @@ plan::Target choose_target(const Recipe& recipe, const std::string& name, int gp
 // run.ranks if given; else one rank per GPU, or as many ranks on the CPU as the degrees need.
 int choose_ranks(const Recipe& recipe, const plan::Target& target, int gpus);
 
-// The peak learning rate that is common for a model of this size, or for its adapter.
-double usual_learning_rate(const Recipe& recipe, std::int64_t parameters);
+struct UsualRate {
+  double rate = 0;
+  std::string why;  // where it comes from, as the recipe's comment says it
+};
+
+// The peak learning rate for a model of this size, or for its adapter.
+UsualRate usual_learning_rate(const Recipe& recipe, std::int64_t parameters);
 
 // Checks all of a requested recipe that does not depend on what `propose` chooses: its keys, model, target, layout,
 // output folders and, if there are problems or `problems` has some, its data (else `propose` reports them).

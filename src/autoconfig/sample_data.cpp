@@ -319,4 +319,20 @@ DataSample sample_data(const Recipe& recipe, std::int64_t vocabulary) {
   return Sampler(recipe, vocabulary).run();
 }
 
+double epoch_sequences(const Recipe& recipe, const DataSample& sample) {
+  const DataRecipe& data = recipe.data;
+  const double held_out = data.validation.empty() ? data.validation_fraction : 0;
+  const bool packs = !sample.empty() && data.pack == Packing::documents;
+  const double all =
+      packs ? sample.sequences(data.sequence_length, plan::packing_of(data).max_documents, data.long_documents)
+            : sample.tokens / double(data.sequence_length);
+  return std::max(1.0, all * (1 - held_out));
+}
+
+std::int64_t steps_of_epochs(const Recipe& recipe, const DataSample& sample) {
+  const TrainRecipe& train = recipe.train;
+  const double steps = train.epochs * epoch_sequences(recipe, sample) / double(train.global_batch_size);
+  return std::max<std::int64_t>(1, std::llround(std::ceil(steps)));
+}
+
 }  // namespace hawser::autoconfig

@@ -36,4 +36,9 @@ struct DataSample {
 // without a tokenizer, conversations without a known template. `vocabulary`: the model's.
 DataSample sample_data(const Recipe& recipe, std::int64_t vocabulary);
 
+// Sequences of an epoch: those of all data but what is held out of data.train. At least 1.
+double epoch_sequences(const Recipe& recipe, const DataSample& sample);
+// Optimizer steps of train.epochs. At least 1.
+std::int64_t steps_of_epochs(const Recipe& recipe, const DataSample& sample);
+
 }  // namespace hawser::autoconfig

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "autoconfig/sample_data.h"
 #include "base/error.h"
 #include "base/printable.h"
 #include "base/text.h"
@@ -100,15 +101,26 @@ plan::Forecaster forecaster_of(const Subject& subject, int world) {
           subject.target, machine,        threads_of_a_rank(subject.recipe, machine, world)};
 }
 
-std::optional<std::int64_t> steps_of(const Recipe& recipe) {
-  return recipe.train.steps > 0 ? std::optional(recipe.train.steps) : std::nullopt;
+// Those of train.epochs are estimated from a sample of the data; unknown if it is not here or cannot be read.
+plan::RunSteps steps_of(const Subject& subject) {
+  const Recipe& recipe = subject.recipe;
+  if (recipe.train.steps > 0) return {.count = recipe.train.steps};
+  if (recipe.train.epochs == 0 || recipe.data.train.empty()) return {};
+  try {
+    const Doing doing("reading a sample of the data");
+    const autoconfig::DataSample sample = autoconfig::sample_data(recipe, subject.model->vocabulary());
+    if (sample.empty()) return {};
+    return {.count = autoconfig::steps_of_epochs(recipe, sample), .estimated = true};
+  } catch (const Error&) {
+    return {};  // `prepare` and `fit` say what is wrong with the data
+  }
 }
 
-plan::Compared compared(std::string what, const Subject& subject, plan::Forecast forecast,
+plan::Compared compared(std::string what, const Subject& subject, const plan::RunSteps& steps, plan::Forecast forecast,
                         std::optional<double> price) {
   plan::Compared row{.what = std::move(what), .forecast = std::move(forecast), .cost = {}};
   const std::int64_t tokens = subject.recipe.train.global_batch_size * subject.recipe.data.sequence_length;
-  row.cost = plan::cost_of_run(*row.forecast, subject.target, tokens, steps_of(subject.recipe), price);
+  row.cost = plan::cost_of_run(*row.forecast, subject.target, tokens, steps.count, price);
   return row;
 }
 
@@ -134,9 +146,10 @@ std::vector<std::string> changes_to_try(const Recipe& recipe, const plan::Target
   return out;
 }
 
-// The plan as it is, `own`, and what each change gives, fastest first; changes that no run can have are left out.
-std::vector<plan::Compared> alternatives_of(const Subject& subject, const plan::Forecast& own, int world,
-                                            const PlanOptions& options) {
+// The plan as it is, `own`, and what each change gives, fastest first; changes that no run can have are left out. None
+// changes the number of steps.
+std::vector<plan::Compared> alternatives_of(const Subject& subject, const plan::RunSteps& steps,
+                                            const plan::Forecast& own, int world, const PlanOptions& options) {
   std::vector<plan::Compared> rows;
   for (const std::string& change : changes_to_try(subject.recipe, subject.target, world)) {
     try {
@@ -146,7 +159,8 @@ std::vector<plan::Compared> alternatives_of(const Subject& subject, const plan::
       if (!problems.empty()) continue;
       const Doing doing("planning --set " + change);
       const Subject changed = read_subject(recipe, options, {});
-      rows.push_back(compared("--set " + change, changed, forecaster_of(changed, world).forecast(), options.price));
+      rows.push_back(
+          compared("--set " + change, changed, steps, forecaster_of(changed, world).forecast(), options.price));
     } catch (const UserError&) {
       continue;  // the model or the target does not support it
     }
@@ -157,7 +171,7 @@ std::vector<plan::Compared> alternatives_of(const Subject& subject, const plan::
     };
     return speed(a) > speed(b);
   });
-  rows.insert(rows.begin(), compared("as it is", subject, own, options.price));
+  rows.insert(rows.begin(), compared("as it is", subject, steps, own, options.price));
   return rows;
 }
 
@@ -173,18 +187,19 @@ void warn_of_missing_data(const Recipe& recipe) {
 int plan_one(const Subject& subject, int world, const PlanOptions& options) {
   const auto& [recipe, target, description, model] = subject;
   const plan::Forecaster forecaster = forecaster_of(subject, world);
-  plan::PlanFacts facts{.steps = steps_of(recipe), .price = options.price};
+  plan::PlanFacts facts{.steps = steps_of(subject), .price = options.price};
   const plan::Forecast forecast = [&] {
     const Doing doing("planning");
     plan::Forecast out = forecaster.forecast();
     if (!out.fits()) facts.alternatives = forecaster.alternatives();
     return out;
   }();
-  facts.disk = plan::disk_use(recipe, *model, forecast.layout, facts.steps, forecast.seconds);
+  facts.disk = plan::disk_use(recipe, *model, forecast.layout, facts.steps.count, forecast.seconds);
   const bool here = target.is_this_cpu() || (target.cuda && cuda_info().devices > 0);
   if (here && !recipe.output.empty()) facts.free_disk = plan::free_disk(resolve_path(recipe, recipe.output));
-  const std::vector<plan::Compared> others =
-      options.alternatives ? alternatives_of(subject, forecast, world, options) : std::vector<plan::Compared>();
+  const std::vector<plan::Compared> others = options.alternatives
+                                                 ? alternatives_of(subject, facts.steps, forecast, world, options)
+                                                 : std::vector<plan::Compared>();
   if (options.common.json) {
     std::puts(options.alternatives ? plan::comparison_json("with", others).c_str()
                                    : plan::plan_json(recipe, *model, target, forecast, facts).c_str());
@@ -212,6 +227,7 @@ int plan_one(const Subject& subject, int world, const PlanOptions& options) {
 // A table of numbers of ranks; returns 4 if none fits.
 int plan_several(const Subject& subject, const PlanOptions& options) {
   std::vector<plan::Compared> rows;
+  const plan::RunSteps steps = steps_of(subject);
   bool fits = false;
   for (const int world : options.common.rank_counts) {
     Problems problems;
@@ -221,7 +237,7 @@ int plan_several(const Subject& subject, const PlanOptions& options) {
       continue;
     }
     const Doing doing(cat("planning ", world, " ranks"));
-    rows.push_back(compared(cat(world), subject, forecaster_of(subject, world).forecast(), options.price));
+    rows.push_back(compared(cat(world), subject, steps, forecaster_of(subject, world).forecast(), options.price));
     fits = fits || rows.back().forecast->fits();
   }
   if (options.common.json) {

@@ -157,9 +157,9 @@ int recipe_init(const RecipeInitOptions& options) {
   check_recipe_to_write(recipe, text, path, Purpose::plan);
   if (!recipe.data.train.empty()) check_recipe_to_write(recipe, text, path, Purpose::prepare);
   if (recipe.data.train.empty()) print("warning: ", "no training data: put text into text/, or set data.train");
-  if (!proposal.few_epochs.empty()) {
-    print("warning: ", cat("little data: ", proposal.few_epochs, " of it are ", plural(recipe.train.steps, "step"),
-                           ", which teach little; try more data or --set train.steps=20"));
+  if (!proposal.few.empty()) {
+    print("warning: ",
+          cat("little data: ", proposal.few, ", which teach little; try more data or --set train.steps=20"));
   }
   for (const std::string& note :
        prepare::left_out_of_folders(recipe.data.train, recipe.folder, recipe.data.validation.empty())) {

@@ -10,8 +10,13 @@
 namespace hawser::plan {
 
 // What a plan prints besides the forecast.
+struct RunSteps {
+  std::optional<std::int64_t> count;  // none: they depend on data that are not here
+  bool estimated = false;             // from a sample of the data
+};
+
 struct PlanFacts {
-  std::optional<std::int64_t> steps;  // of the run; none if it depends on data that are not read yet
+  RunSteps steps;
   DiskUse disk;
   std::optional<double> price = {};       // of a rank for an hour
   std::optional<std::int64_t> free_disk;  // for the output folder; none on another machine than this

@@ -157,15 +157,40 @@ TEST_F(RecipeInit, TheBatchLeavesStepsInTheData) {
     const auto recipe = init("--model " + tiny("gqa") + " --data data.jsonl --target h200 --ranks " +
                              std::to_string(ranks) + " --set data.sequence_length=128");
     EXPECT_EQ(recipe["train"]["global_batch_size"], batch) << text();
-    const double epoch = 300 * 60 * 0.95 / 128 / batch, steps = recipe["train"]["steps"];
+    EXPECT_TRUE(recipe["train"]["steps"].is_null()) << text();
+    const double epochs = recipe["train"]["epochs"], steps = epochs * 300 * 60 * 0.95 / 128 / batch;
     EXPECT_GE(steps, 20) << ranks;
-    EXPECT_LE(steps, 3 * epoch + 1) << ranks;
+    EXPECT_LE(steps, 32) << ranks;
+    EXPECT_GE(epochs, 1) << ranks;
+    EXPECT_LE(epochs, 3) << ranks;
+    EXPECT_NE(text().find("  # why: about "), std::string::npos) << text();
     EXPECT_GE(recipe["train"]["evaluate_every"], 1);
     EXPECT_LE(recipe["train"]["evaluate_every"], steps / 8) << ranks;
   }
   const auto by_steps =
       init("--model " + tiny("gqa") + " --data data.jsonl --set train.evaluate_every=7 --set checkpoint.every_steps=9");
   EXPECT_TRUE(by_steps["checkpoint"]["every_minutes"].is_null()) << "off with every_steps";
+}
+
+// The plan estimates the steps of epochs from a sample of the data, as the recipe's head does; `fit` counts them.
+TEST_F(RecipeInit, PlansEpochsFromASample) {
+  write("data.jsonl", testing::forty_documents());
+  goes("recipe init --model " + tiny("gqa") + " --data data.jsonl --set train.epochs=4 --output r.yaml");
+  const testing::Ran planned = hawser("plan r.yaml --json");
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  const auto plan = nlohmann::json::parse(planned.out);
+  EXPECT_EQ(plan["steps_estimated"], true) << planned.out;
+  const std::string steps = plan["steps"].dump();
+  EXPECT_NE(folder_.read("r.yaml").find("; " + steps + " steps take about"), std::string::npos);
+  EXPECT_NE(hawser("plan r.yaml").out.find("4 epochs, estimated from a sample of the data"), std::string::npos);
+  const testing::Ran ran = hawser("fit r.yaml --json");
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_NEAR(nlohmann::json::parse(ran.out)["steps"].get<double>(), plan["steps"].get<double>(), 1);
+  // Data that is not here leaves the steps open.
+  fs::remove(folder_ / "data.jsonl");
+  const testing::Ran without = hawser("plan r.yaml --json");
+  EXPECT_EQ(without.code, 0) << without.err;
+  EXPECT_FALSE(nlohmann::json::parse(without.out).contains("steps"));
 }
 
 // Batches that the user set make evaluations dear in a short run.

@@ -104,9 +104,11 @@ TEST(Headline, NamesWhatFitsAndHowLongItTakes) {
   plan::Forecast forecast{.layout = {}, .stages = {{.costs = {.total_bytes = std::int64_t{1} << 30}, .time = {}}}};
   forecast.capacity = std::int64_t{2} << 30;
   forecast.seconds = 18.9;
-  plan::PlanFacts facts{.steps = 20, .disk = {}, .free_disk = {}, .alternatives = {}};
+  plan::PlanFacts facts{.steps = {.count = 20}, .disk = {}, .free_disk = {}, .alternatives = {}};
   EXPECT_EQ(plan::headline(forecast, facts), "fits; 19 s a step; 20 steps about 6.3 min");
-  facts.steps.reset();  // known when the data is read
+  facts.steps = {.count = 21, .estimated = true};
+  EXPECT_EQ(plan::headline(forecast, facts), "fits; 19 s a step; about 21 steps about 6.6 min");
+  facts.steps = {};  // known when the data is read
   EXPECT_EQ(plan::headline(forecast, facts), "fits; 19 s a step");
   forecast.stages.front().costs.total_bytes = std::int64_t{1040} << 30;
   EXPECT_EQ(plan::headline(forecast, facts), "does not fit: needs 1.02 TiB per rank, has 2.00 GiB");
@@ -134,7 +136,7 @@ TEST(Headline, IsFollowedByTheDiskAndThisMachinesCpu) {
   const plan::Forecast forecast = forecaster.forecast();
   const auto text = [&](std::int64_t free) {
     return plan::plan_text(recipe, model, forecaster.target(), forecast,
-                           {.steps = 20,
+                           {.steps = {.count = 20},
                             .disk = plan::disk_use(recipe, model, forecast.layout, 20, forecast.seconds),
                             .free_disk = free,
                             .alternatives = {}});
