@@ -37,6 +37,7 @@ struct Shape2 {
   std::int64_t heads = 32, kv_heads = 8, dim = 128;
   std::int64_t window = 0;
   bool window_halves = false;
+  double softcap = 0;  // above 0: the plain kernel
 };
 
 // What a line prints.
@@ -97,6 +98,7 @@ class Bench {
                     .window = s.window,
                     .window_halves = s.window_halves,
                     .scale = 1.0 / std::sqrt(static_cast<double>(dim)),
+                    .softcap = s.softcap,
                     .o = empty(DType::bf16, {s.query_rows, heads, dim}),
                     .lse = empty(DType::f32, {heads, s.query_rows})};
     f.workspace = empty(DType::u8, {attention_workspace(f, DeviceKind::cuda)});
@@ -293,6 +295,12 @@ Shape2 host_known(Shape2 s) {
   return s;
 }
 
+Shape2 capped(Shape2 s) {
+  s.softcap = 50;
+  s.name += ", capped scores";
+  return s;
+}
+
 void add_row(Shape2& s, const std::array<std::int64_t, 6>& row) {
   for (const std::int64_t field : row) s.table.push_back(static_cast<std::int32_t>(field));
 }
@@ -390,6 +398,7 @@ int main(int argc, char** argv) {
     bench.shape(documents(32768, mean, 2048));
     bench.shape(host_known(documents(32768, mean, 2048)));
   }
+  for (const std::int64_t length : {1024, 4096, 16384}) bench.shape(capped(sequences(1, length, true)));
   bench.shape(before_chunks(4, 2048, 14336));
   bench.shape(before_chunks(4, 2048, 8192));
   bench.shape(before_chunks(1, 16384, 114688));

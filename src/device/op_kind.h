@@ -13,6 +13,8 @@ class OpKind {
     gemm_fp8_block,  // which have scales of blocks
     attention_forward,
     attention_backward,
+    attention_plain_forward,  // in the plain kernel, for what cuDNN does not support
+    attention_plain_backward,
     attention_combine,
     loss,  // the head's GEMMs and the cross entropy
     norm,
@@ -38,7 +40,17 @@ class OpKind {
 };
 
 // What the time of a large op is bound by: FLOPs at one of these rates, or the bytes that it moves.
-enum class Bound { gemm, gemm_fp8, gemm_fp8_block, attention_forward, attention_backward, attention_combine, bytes };
+enum class Bound {
+  gemm,
+  gemm_fp8,
+  gemm_fp8_block,
+  attention_forward,
+  attention_backward,
+  attention_plain_forward,
+  attention_plain_backward,
+  attention_combine,
+  bytes,
+};
 
 constexpr Bound bound_of(OpKind kind) {
   switch (kind) {
@@ -53,6 +65,10 @@ constexpr Bound bound_of(OpKind kind) {
       return Bound::attention_forward;
     case OpKind::attention_backward:
       return Bound::attention_backward;
+    case OpKind::attention_plain_forward:
+      return Bound::attention_plain_forward;
+    case OpKind::attention_plain_backward:
+      return Bound::attention_plain_backward;
     case OpKind::attention_combine:
       return Bound::attention_combine;
     case OpKind::norm:

@@ -63,7 +63,7 @@ struct OpRecord {
   CollectiveNote collective;
   bool on_host = false;  // on a stream of Device::make_host_stream; on meta only
   // For ops with several kernels: the one chosen on the planned device, and why not a faster one:
-  // "plain (float32 operands; cuDNN takes bf16)". On meta only.
+  // "plain (float32 operands; precision.compute: bf16 avoids it)". On meta only.
   std::string implementation{};
 };
 

@@ -126,6 +126,10 @@ class Pricer {
         return {rates_.attention.forward, "attention"};
       case Bound::attention_backward:
         return {rates_.attention.backward, "attention"};
+      case Bound::attention_plain_forward:  // computes in float32
+        return {target_.float32.attention.forward, kSlowAttention};
+      case Bound::attention_plain_backward:
+        return {target_.float32.attention.backward, kSlowAttention};
       case Bound::attention_combine:  // few FLOPs a byte
       case Bound::bytes:
         break;

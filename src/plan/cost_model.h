@@ -48,10 +48,13 @@ std::string group_kind(const std::string& communicator);
 // these (Target::sends_counted_rows), not their bound.
 double bytes_sent(const CollectiveNote& note, int count, bool counted);
 
+// Attention in the plain kernel (ops/attention/attention.h), at the target's rate for float32.
+inline constexpr char kSlowAttention[] = "attention, slow kernel";
+
 struct StepTime {
   double seconds = 0;
-  // Seconds of work, summed over streams, by category: "GEMM", "attention", "other work", "communication",
-  // "host transfers" and "host updates" (with a host link).
+  // Seconds of work, summed over streams, by category: "GEMM", "attention", kSlowAttention, "other work",
+  // "communication", "host transfers" and "host updates" (with a host link).
   std::map<std::string, double> busy;
 };
 

@@ -195,6 +195,14 @@ std::string peak_instruction_text(const RankPlan& plan, const models::Model& mod
 
 }  // namespace
 
+std::vector<std::string> slow_kernels(const RankPlan& plan) {
+  std::vector<std::string> out;
+  for (const std::string& line : plan.implementations) {
+    if (line.find(": plain") != std::string::npos) out.push_back(line);
+  }
+  return out;
+}
+
 Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& layout, const Target* target) {
   Costs costs;
   costs.peak_bytes_by_category["parameters"] = plan.parameter_bytes;
@@ -224,9 +232,7 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
     const bool counted = target == nullptr || target->sends_counted_rows(all.first, all.last);
     costs.traffic[group_kind(note.communicator)] += bytes_sent(note, all.count, counted);
   }
-  for (const std::string& line : plan.implementations) {
-    if (line.find(": plain") != std::string::npos) costs.slow_kernels.push_back(line);
-  }
+  costs.slow_kernels = slow_kernels(plan);
   if (plan.buffers.placement.peak_item >= 0) costs.peak_instruction = peak_instruction_text(plan, model);
   const step::BatchBounds& bounds = layout.bounds;
   const auto pairs = [&](const AttentionMask& mask) {

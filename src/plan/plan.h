@@ -30,7 +30,8 @@ struct RankPlan {
   std::int64_t state_bytes = 0;      // of step::ModelState on the device: the four above and its small tables
   std::int64_t scratch_bytes = 0;    // scratch_bytes(device), below
   // For each op with more than one kernel: the kernel that the plan uses, and why no faster one. One line each, without
-  // repeats, in step order: "attention_forward: plain (float32 operands; cuDNN takes bf16)". Empty on the CPU.
+  // repeats, in step order: "attention_forward: plain (float32 operands; precision.compute: bf16 avoids it)". Empty on
+  // the CPU.
   std::vector<std::string> implementations;
   // By group, without its ranks ("shard/gather"): a hash of where in the state or the arena its collectives have the
   // views that are at equal offsets on all members if these run one plan. Members that fetch from one another's memory
@@ -72,6 +73,9 @@ std::int64_t scratch_bytes(DeviceKind device);
 // next step at that event, although the host enqueues it earlier. Throws InternalError with the defects, which are bugs
 // in a program.
 void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<int>& ranks);
+
+// The lines of `implementations` with attention's plain kernel.
+std::vector<std::string> slow_kernels(const RankPlan& plan);
 
 // Memory and work of one rank in one step.
 struct Costs {

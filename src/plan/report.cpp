@@ -175,15 +175,21 @@ std::string stage_table(const models::Model& model, const Forecast& forecast) {
 
 RunCost cost_of(const Recipe& recipe, const Target& target, const Forecast& forecast, const PlanFacts& facts) {
   const std::int64_t tokens = recipe.train.global_batch_size * recipe.data.sequence_length;
-  return cost_of_run(forecast, target, tokens, facts.steps, facts.price);
+  return cost_of_run(forecast, target, tokens, facts.steps.count, facts.price);
+}
+
+// "3 epochs".
+std::string epochs_text(const Recipe& recipe) {
+  return cat(format_count(recipe.train.epochs), recipe.train.epochs == 1 ? " epoch" : " epochs");
 }
 
 // What the run takes, or 10^9 tokens if its steps are not known.
 std::string cost_table(const Recipe& recipe, const Target& target, const RunCost& cost, const PlanFacts& facts) {
-  std::string out = facts.steps ? "\nthe run\n" : "\nper 1B tokens\n";
-  if (facts.steps) {
-    out += row("steps", with_commas(*facts.steps),
-               recipe.train.early_stopping_patience > 0 ? "at most: early stopping" : "");
+  std::string out = facts.steps.count ? "\nthe run\n" : "\nper 1B tokens\n";
+  if (facts.steps.count) {
+    std::string about = facts.steps.estimated ? cat(epochs_text(recipe), ", estimated from a sample of the data") : "";
+    if (recipe.train.early_stopping_patience > 0) about += cat(about.empty() ? "" : "; ", "at most: early stopping");
+    out += row("steps", with_commas(*facts.steps.count), about);
     out += row("tokens", format_count(static_cast<double>(*cost.tokens)),
                cat(with_commas(cost.tokens_per_step), " a step, padding included"));
     out += row("time", format_estimate(*cost.seconds), "without evaluations, checkpoints and the start");
@@ -250,9 +256,9 @@ std::string headline(const Forecast& forecast, const PlanFacts& facts) {
     return out;
   }
   std::string out = cat("fits; ", format_estimate(forecast.seconds), " a step");
-  if (facts.steps) {
-    out += cat("; ", plural(*facts.steps, "step", "steps"), " about ",
-               format_estimate(static_cast<double>(*facts.steps) * forecast.seconds));
+  if (facts.steps.count) {
+    out += cat("; ", facts.steps.estimated ? "about " : "", plural(*facts.steps.count, "step", "steps"), " about ",
+               format_estimate(static_cast<double>(*facts.steps.count) * forecast.seconds));
   }
   return out;
 }
@@ -321,8 +327,7 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
   out += row("model FLOPs", format_flops(costs.model_flops), "forward and backward without recompute");
   for (const auto& [group, bytes] : costs.traffic) out += row("sent, " + group, bytes_text(bytes));
   for (const auto& [what, seconds] : stage.time.busy) out += row("busy, " + what, format_seconds(seconds));
-  for (const std::string& line : slow_kernels(forecast))
-    out += cat("  warning: slow kernel, not in the prediction: ", line, "\n");
+  for (const std::string& line : slow_kernels(forecast)) out += cat("  warning: slow kernel: ", line, "\n");
   out += row("predicted time", format_seconds(forecast.seconds));
   out += row("predicted tokens/s", format_count(forecast.tokens_per_second),
              cat(format_count(forecast.tokens_per_second / world), " per rank"));
@@ -375,9 +380,10 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
   out["model_flops"] = costs.model_flops;
   out["bytes_sent"] = costs.traffic;
   out["seconds"] = forecast.seconds;
-  if (facts.steps) {
-    out["steps"] = *facts.steps;
-    out["run_seconds"] = static_cast<double>(*facts.steps) * forecast.seconds;
+  if (facts.steps.count) {
+    out["steps"] = *facts.steps.count;
+    if (facts.steps.estimated) out["steps_estimated"] = true;
+    out["run_seconds"] = static_cast<double>(*facts.steps.count) * forecast.seconds;
   }
   out["busy_seconds"] = stage.time.busy;
   out["tokens_per_second"] = forecast.tokens_per_second;

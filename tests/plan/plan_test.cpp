@@ -260,7 +260,7 @@ TEST_P(PlanSpeed, IsUnderTwoSeconds) {
   // The text stays within 100 columns.
   std::istringstream lines(
       plan::plan_text(recipe, model, forecaster.target(), forecast,
-                      {.steps = 1000,
+                      {.steps = {.count = 1000},
                        .disk = plan::disk_use(recipe, model, forecast.layout, 1000, forecast.seconds),
                        .free_disk = 1,
                        .alternatives = {}}));
@@ -339,11 +339,34 @@ TEST(Plan, ReportsItsAttentionKernels) {
   EXPECT_EQ(lines(DType::bf16, 1, DeviceKind::cuda),
             "attention_forward: cudnn dense; attention_backward: cudnn dense; ");
   EXPECT_EQ(lines(DType::f32, 1, DeviceKind::cuda),
-            "attention_forward: plain (float32 operands; cuDNN takes bf16); "
-            "attention_backward: plain (float32 operands; cuDNN takes bf16); ");
+            "attention_forward: plain (float32 operands; precision.compute: bf16 avoids it); "
+            "attention_backward: plain (float32 operands; precision.compute: bf16 avoids it); ");
   EXPECT_EQ(lines(DType::bf16, 4, DeviceKind::cuda, true),
             "attention_forward: cudnn ragged (segments may differ in length); "
-            "attention_backward: plain (deterministic, and segments may differ in length); ");
+            "attention_backward: plain (deterministic, and segments may differ in length; run.deterministic: "
+            "false or data.pack: chunks avoids it); ");
+}
+
+// A deterministic backward pass over packed documents is in the plain kernel; the cost model counts it at its own rate.
+TEST(Plan, CountsTheTimeOfSlowKernels) {
+  const models::Model model(testing::llama_description({}));
+  const plan::Target target = plan::load_target("h200");
+  const auto busy = [&](bool deterministic) {
+    plan::Layout layout = make_test_layout({.documents = 4, .compute = DType::bf16}, model);
+    layout.device = DeviceKind::cuda;
+    layout.deterministic = deterministic;
+    const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, 0);
+    double plain_flops = 0;
+    for (const TraceItem& item : plan.trace.items) {
+      if (item.record.kind == OpKind::attention_plain_backward) plain_flops += item.record.flops;
+    }
+    return std::pair(plan::step_time(plan.trace, target, DType::bf16, 1).busy, plain_flops);
+  };
+  const auto [with, flops] = busy(true);
+  EXPECT_GT(flops, 0);
+  EXPECT_GE(with.at(plan::kSlowAttention), flops / target.float32.attention.backward);
+  EXPECT_LT(target.float32.attention.backward, target.bf16.attention.backward / 100);
+  EXPECT_FALSE(busy(false).first.contains(plan::kSlowAttention));
 }
 
 TEST(Target, LoadsByNameOrPathAndReportsMistakes) {

@@ -71,11 +71,16 @@ void expect_all_apart(const char* op, std::initializer_list<TensorView> written,
   }
 }
 
-// The kernel of the call and its reason, as printed with a plan; empty unless planning for CUDA.
-std::string planned(const Stream& stream, const auto& args) {
-  if (stream.kind() != DeviceKind::meta || stream.target() != DeviceKind::cuda) return "";
+struct Planned {
+  OpKind kind;
+  std::string text;  // the kernel and its reason, as printed with a plan; empty unless planning for CUDA
+};
+
+Planned planned(const Stream& stream, const auto& args, OpKind usual, OpKind plain) {
+  if (stream.kind() != DeviceKind::meta || stream.target() != DeviceKind::cuda) return {usual, ""};
   const AttentionImplementation how = attention_implementation(args, stream.target());
-  return how.reason.empty() ? how.name() : cat(how.name(), " (", how.reason, ")");
+  return {how.kernel == AttentionImplementation::plain ? plain : usual,
+          how.reason.empty() ? how.name() : cat(how.name(), " (", how.reason, ")")};
 }
 
 }  // namespace
@@ -93,10 +98,11 @@ void attention_forward(Stream& stream, const AttentionCall& args) {
   expect_all_apart(kOp, {args.o, args.lse, args.workspace},
                    {args.q, args.k, args.v, args.slopes, step, query_ids, key_ids, args.segments, args.segment_count});
   const TensorView none;
-  run(stream, {kOp, OpKind::attention_forward},
+  Planned plan = planned(stream, args, OpKind::attention_forward, OpKind::attention_plain_forward);
+  run(stream, {kOp, plan.kind},
       {args.q, args.k, args.v, args.slopes, step, query_ids, key_ids, args.segments, args.segment_count,
        args.accumulate ? args.o : none, args.accumulate ? args.lse : none},
-      {args.o, args.lse, args.workspace}, args.flops, args, HAWSER_BACKENDS(attention_forward), planned(stream, args));
+      {args.o, args.lse, args.workspace}, args.flops, args, HAWSER_BACKENDS(attention_forward), std::move(plan.text));
 }
 
 void attention_backward(Stream& stream, const AttentionBackward& args) {
@@ -114,12 +120,13 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
                    {call.q, call.k, call.v, call.o, args.d_o, call.lse, call.slopes, step, query_ids, key_ids,
                     call.segments, call.segment_count});
   const TensorView none;
-  run(stream, {kOp, OpKind::attention_backward},
+  Planned plan = planned(stream, args, OpKind::attention_backward, OpKind::attention_plain_backward);
+  run(stream, {kOp, plan.kind},
       {call.q, call.k, call.v, call.o, args.d_o, call.lse, call.slopes, step, query_ids, key_ids, call.segments,
        call.segment_count, args.accumulate_q ? args.dq : none, args.accumulate_kv ? args.dk : none,
        args.accumulate_kv ? args.dv : none},
       {args.dq, args.dk, args.dv, call.workspace}, call.flops, args, HAWSER_BACKENDS(attention_backward),
-      planned(stream, args));
+      std::move(plan.text));
 }
 
 void attention_combine(Stream& stream, const AttentionCombine& args) {

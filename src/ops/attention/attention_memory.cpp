@@ -36,7 +36,8 @@ std::string no_cudnn(const AttentionCall& args, std::initializer_list<TensorView
   if (args.softcap > 0) return "soft-capped scores";
   if (!args.slopes.empty()) return "scores with a bias by distance";
   if (args.dropout.probability > 0) return "dropout of probabilities";
-  if (args.q.dtype() != DType::bf16) return cat(to_string(args.q.dtype()), " operands; cuDNN takes bf16");
+  if (args.q.dtype() != DType::bf16)
+    return cat(to_string(args.q.dtype()), " operands; precision.compute: bf16 avoids it");
   if (args.o.dtype() != DType::bf16) return cat("o is ", to_string(args.o.dtype()), "; cuDNN takes bf16");
   if (n.d % 8 != 0) return cat("head dim ", n.d, "; cuDNN takes multiples of 8");
   if (n.tq == 0 || n.tk == 0 || n.segments == 0) return "no rows";
@@ -213,7 +214,8 @@ AttentionImplementation attention_implementation(const AttentionBackward& args, 
                               .at = kDeterministicKey,
                               .hint = "run.deterministic: false, or one document per sequence"});
     }
-    return {Kernel::plain, "deterministic, and segments may differ in length"};
+    return {Kernel::plain, cat("deterministic, and segments may differ in length; ", kDeterministicKey,
+                               ": false or data.pack: chunks avoids it")};
   }
   if (n.d % 16 != 0) return {Kernel::plain, cat("head dim ", n.d, "; for packed rows cuDNN takes multiples of 16")};
   if (n.tq == 1 && n.tk == 1) return {Kernel::plain, "one row"};

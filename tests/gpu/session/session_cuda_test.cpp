@@ -63,7 +63,7 @@ TEST(SessionCuda, LossAndGradientsInFloat32EqualTransformers) {
     });
     EXPECT_EQ(result.tokens, expected["tokens"].get<std::int64_t>());
     ASSERT_FALSE(result.notes.empty());
-    EXPECT_EQ(result.notes.front(), "attention_forward: plain (float32 operands; cuDNN takes bf16)");
+    EXPECT_EQ(result.notes.front(), "attention_forward: plain (float32 operands; precision.compute: bf16 avoids it)");
     const double loss = expected["loss"];
     EXPECT_NEAR(result.loss, loss, 1e-5 * loss);
     EXPECT_EQ(result.gradient_norms.size(), expected["gradient_norms"].size());
