@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/session.h"
+#include "plan/cost_model.h"
 #include "plan/run_plan.h"
 #include "report/run_facts.h"
 
@@ -25,6 +26,9 @@ report::RunFacts run_facts(const RunPlace& place);
 
 // RunFacts::memory: of the kind of step that needs the most, such as the first step with delayed scaling.
 std::vector<std::pair<std::string, std::int64_t>> memory_facts(const engine::Session& session);
+
+// Of a step of this rank, as the plan predicts it.
+plan::StepTime predicted_step(const engine::Session& session);  // run_summary.cpp
 
 // What a run prints before its first step, in lines of a name and what it is: model, data, steps, ranks, memory,
 // output, predicted time. `resumes`: some of the steps may be done.

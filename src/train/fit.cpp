@@ -236,6 +236,11 @@ void FitRun::retire(bool evaluate_after) {
   if (retired_ == 0) {
     for (const std::string& line : engine::slow_kernels(session_->stream())) remark(line);
   }
+  if (slow_steps_) {
+    const auto slow =
+        slow_steps_->step(seconds, [&] { return circumstances_here(power, engine::slow_kernels(session_->stream())); });
+    if (slow) metrics.findings.push_back({pending.step, kSlowSteps, *slow});
+  }
   imbalance_.add(metrics.attention_imbalance, pending.imbalance.work());
   if (retired_ <= 1) counted_tokens_ = counted_seconds_ = 0;  // the first step includes startup; counts only if alone
   ++retired_;

@@ -477,6 +477,15 @@ void FitRun::resume() {
   watch_ =
       std::make_unique<RunWatch>(plan_, run_facts(run_place()), Resumed{reported, result_.initial_validation_loss},
                                  open_.model->vocabulary(), phases_, [this](const std::string& line) { log(line); });
+  if (plan_.report.rules) {
+    const plan::StepTime step = predicted_step(*session_);
+    const auto sent = step.busy.find("communication");
+    slow_steps_.emplace(SlowStepsOptions{.predicted = step.seconds,
+                                         .communication = sent == step.busy.end() ? 0 : sent->second,
+                                         .steps = plan_.steps - done_,
+                                         .own_threads = request_.threads * request_.ranks_here,
+                                         .prediction_of = plan::load_target(plan::target_of(device_->kind())).about});
+  }
 }
 
 void FitRun::load_initial() {

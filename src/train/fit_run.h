@@ -22,6 +22,7 @@
 #include "train/run_folder.h"
 #include "train/run_watch.h"
 #include "train/saver.h"
+#include "train/slow_steps.h"
 
 namespace hawser::train {
 
@@ -178,9 +179,10 @@ class FitRun {
   std::unique_ptr<engine::Session> session_;
   std::unique_ptr<report::Progress> progress_;
   report::PhaseClock phases_;
-  std::optional<double> peak_flops_;  // of all ranks
-  std::unique_ptr<RunWatch> watch_;   // rank 0's
-  std::unique_ptr<RunSaver> saver_;   // destroyed before the members above, which it uses
+  std::optional<double> peak_flops_;     // of all ranks
+  std::unique_ptr<RunWatch> watch_;      // rank 0's
+  std::optional<SlowSteps> slow_steps_;  // rank 0's; none without report.rules
+  std::unique_ptr<RunSaver> saver_;      // destroyed before the members above, which it uses
   std::deque<InFlightStep> in_flight_;
   std::vector<engine::Fp8Fallback> fallbacks_;
   engine::SaturationHistory saturations_;

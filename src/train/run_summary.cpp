@@ -136,18 +136,22 @@ std::string output_line(const RunPlace& place) {
 }
 
 // Of the steps alone, without evaluations and saves.
-std::string time_line(const RunPlace& place, bool resumes) {
-  const plan::Layout& layout = place.session.layout();
-  const plan::Target target = plan::load_target(plan::target_of(layout.device));
-  const plan::RankPlan& plan = place.session.plan(step::Purpose::train);
-  const double seconds =
-      plan::step_time(plan.trace, target, layout.compute, target.per_core ? layout.threads : 1.0).seconds;
-  const std::string all = format_seconds(seconds * static_cast<double>(place.plan.steps));
-  return cat("about ", format_seconds(seconds), " per step", resumes ? "" : cat(", ", all, " for all steps"),
+std::string time_line(const RunPlace& place, const plan::StepTime& step, bool resumes) {
+  const std::string all = format_seconds(step.seconds * static_cast<double>(place.plan.steps));
+  const auto slow = step.busy.find(plan::kSlowAttention);
+  return cat("about ", format_seconds(step.seconds), " per step", resumes ? "" : cat(", ", all, " for all steps"),
+             slow == step.busy.end() ? "" : cat("; ", format_seconds(slow->second), " of a step in slow kernels"),
              " (predicted)");
 }
 
 }  // namespace
+
+plan::StepTime predicted_step(const engine::Session& session) {
+  const plan::Layout& layout = session.layout();
+  const plan::Target target = plan::load_target(plan::target_of(layout.device));
+  return plan::step_time(session.plan(step::Purpose::train).trace, target, layout.compute,
+                         target.per_core ? layout.threads : 1.0);
+}
 
 std::string run_summary(const RunPlace& place, bool resumes) {
   std::string out;
@@ -157,7 +161,8 @@ std::string run_summary(const RunPlace& place, bool resumes) {
   line("steps", steps_line(place));
   line("ranks", ranks_line(place));
   line("output", output_line(place));
-  line("time", time_line(place, resumes));
+  line("time", time_line(place, predicted_step(place.session), resumes));
+  for (const std::string& kernel : plan::slow_kernels(place.session.plan(step::Purpose::train))) line("slow", kernel);
   return out;
 }
 

@@ -1,6 +1,8 @@
 #include "train/run_watch.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "base/cat.h"
@@ -127,7 +129,7 @@ void RunWatch::step(report::StepMetrics metrics) {
   }
   if (rules_) {
     stall_.step(metrics.step_seconds);
-    metrics.findings = rules_->step(metrics);
+    std::ranges::move(rules_->step(metrics), std::back_inserter(metrics.findings));
     if (divergence_.now()) {  // which says more
       std::erase_if(metrics.findings, [](const report::Finding& f) { return f.rule == report::kNotFalling; });
     }

@@ -48,7 +48,8 @@ class RunWatch {
   RunWatch(const RunWatch&) = delete;
   RunWatch& operator=(const RunWatch&) = delete;
 
-  void step(report::StepMetrics metrics);  // records the metrics and the findings of the rules
+  // Records the metrics and, after the findings in them, those of the rules.
+  void step(report::StepMetrics metrics);
   // The loss of an evaluation after this step, before the step's metrics are recorded; step 0: before training.
   void validated(std::int64_t step, double loss);
   // Training has diverged and not recovered (report/divergence.h), whether or not the recipe asks for rules.
