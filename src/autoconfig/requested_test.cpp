@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace hawser::autoconfig {
-namespace {
+namespace requested_test {
 
 Recipe fine_tuning(AdapterKind kind) {
   Recipe recipe;
@@ -50,5 +50,5 @@ TEST(UsualLearningRate, SaysWhereItComesFrom) {
   EXPECT_EQ(usual_learning_rate(Recipe(), 135'000'000).why, "from scratch: common for 135M parameters");
 }
 
-}  // namespace
+}  // namespace requested_test
 }  // namespace hawser::autoconfig

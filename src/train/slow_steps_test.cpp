@@ -5,7 +5,7 @@
 #include "base/cat.h"
 
 namespace hawser::train {
-namespace {
+namespace slow_steps_test {
 
 constexpr SlowStepsOptions run(double predicted, std::int64_t steps) {
   return {.predicted = predicted, .steps = steps, .own_threads = 2, .prediction_of = "a core of an AMD EPYC"};
@@ -51,5 +51,5 @@ TEST(SlowSteps, AreNotSaidNearThePredictionOrInAShortRun) {
   EXPECT_EQ(said(run(0, 1000), 5.0, {.load = 50.0}), "");  // no prediction
 }
 
-}  // namespace
+}  // namespace slow_steps_test
 }  // namespace hawser::train
