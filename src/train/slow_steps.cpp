@@ -54,7 +54,8 @@ std::vector<std::string> causes(const Circumstances& seen, const SlowStepsOption
 }  // namespace
 
 Circumstances circumstances_here(PowerUse power, std::vector<std::string> slow_kernels) {
-  Circumstances out{.cores = plan::this_machine().cores, .power = std::move(power), .slow_kernels = std::move(slow_kernels)};
+  Circumstances out{
+      .cores = plan::this_machine().cores, .power = std::move(power), .slow_kernels = std::move(slow_kernels)};
   std::array<double, 1> load{};
   if (getloadavg(load.data(), 1) == 1) out.load = load[0];
   return out;
