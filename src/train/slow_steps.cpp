@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/cat.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "plan/target.h"
 

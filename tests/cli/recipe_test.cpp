@@ -521,6 +521,9 @@ TEST_F(RecipeInit, WritesForAnotherMachine) {
 
 // A real model and real text, if scripts/fetch-inputs has been run.
 TEST_F(RecipeInit, FitsSmolLm2) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "planning 30 blocks takes half an hour with sanitizers; the other tests plan small models";
+#endif
   const fs::path inputs = fs::path(testing::kSourceFolder) / "inputs";
   if (!fs::exists(inputs / "smollm2/config.json") || !fs::exists(inputs / "text/austen")) {
     FAIL() << "inputs/smollm2 and inputs/text are not here: scripts/fetch-inputs";
@@ -542,7 +545,7 @@ TEST_F(RecipeInit, FitsSmolLm2) {
   const std::string least = none.err.substr(at, none.err.find(' ', at + 9) - at);
   const auto adapted = init(model + least);
   EXPECT_EQ(adapted["adapter"]["kind"], "lora");
-  EXPECT_EQ(adapted["optimizer"]["learning_rate"], 2e-4);
+  EXPECT_EQ(adapted["optimizer"]["learning_rate"], 2e-3);
   EXPECT_NE(text().find("# why: training all weights does not fit in memory"), std::string::npos) << text();
   goes("plan recipe.yaml");
   EXPECT_EQ(hawser("recipe init " + model + least + " --set adapter.kind=none").code, 4);

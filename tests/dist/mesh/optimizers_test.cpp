@@ -74,8 +74,9 @@ void expect_like_one_rank(const Toy& toy) {
     for (const auto& [name, values] : one) {
       if (name.starts_with("optimizer/")) slots.insert(name.substr(0, name.find('/', 10)));
     }
+    // Slots hold squares of gradients, whose relative error is twice that of the gradients.
     for (const std::string& slot : slots)
-      EXPECT_LT(testing::difference(mesh.after, one, slot), 1e-5) << text << " " << slot;
+      EXPECT_LT(testing::difference(mesh.after, one, slot), 2e-5) << text << " " << slot;
     EXPECT_GT(testing::difference(mesh.after, mesh.before, "model"), 1e-3) << text;
   }
 }
