@@ -33,6 +33,7 @@ constexpr double kFewSteps = 20;      // fewer steps teach little: then more epo
 constexpr double kMaxSteps = 1000;
 constexpr double kMaxEpochs = 3;
 constexpr double kEvaluations = 10;         // of a run, at most
+constexpr double kFewEvaluated = 12;        // all held-out text if its batches are so many times fewer than the steps
 constexpr std::int64_t kMaxEvaluated = 32;  // batches of an evaluation; assumed for all held-out text
 constexpr double kShareOfFree = 0.9;        // of free memory: other processes may need some
 
@@ -52,7 +53,8 @@ class Proposer {
   Proposal run() {
     const engine::OpenModel open = open_model();
     const models::Model& model = *open.model;
-    if (!recipe_.data.train.empty()) sample_ = sample_data(recipe_, model.vocabulary());
+    vocabulary_ = model.vocabulary();
+    if (!recipe_.data.train.empty()) sample_ = sample_data(recipe_, vocabulary_);
     find_place();
     choose_data(model);
     choose_precision();
@@ -438,6 +440,27 @@ class Proposer {
                  plural(std::llround(steps), "step"));
   }
 
+  // Global batches of the held-out documents; 0: unknown.
+  std::int64_t held_out_batches() const {
+    if (sample_.empty()) return 0;
+    Recipe held_out = recipe_;
+    double sequences = 0;
+    try {
+      if (recipe_.data.validation.empty()) {
+        const double share = recipe_.data.validation_fraction;
+        sequences = epoch_sequences() * share / (1 - share);
+      } else {
+        held_out.data.train = std::move(held_out.data.validation);
+        held_out.data.validation.clear();
+        held_out.data.validation_fraction = 0;
+        sequences = autoconfig::epoch_sequences(held_out, sample_data(held_out, vocabulary_));
+      }
+    } catch (const Error&) {
+      return 0;  // `prepare` says what is wrong with it
+    }
+    return std::llround(std::ceil(sequences / double(recipe_.train.global_batch_size)));
+  }
+
   // About ten evaluations in about a tenth of the time, with at least one batch each: a step costs three forward
   // passes, an evaluated batch one. Fewer if the user's batches would make them take more than about a quarter of the
   // time.
@@ -445,10 +468,14 @@ class Proposer {
     TrainRecipe& train = recipe_.train;
     if (recipe_.data.validation_fraction <= 0 && recipe_.data.validation.empty()) return;
     if (!fixed("train.evaluate_batches")) {
+      const std::int64_t all = held_out_batches(), few = std::llround(double(steps) / kFewEvaluated);
       train.evaluate_batches =
           std::clamp<std::int64_t>(std::llround(0.1 * 3 * double(steps) / kEvaluations), 1, kMaxEvaluated);
+      const bool small = all > 0 && all <= std::max(train.evaluate_batches, few);
+      if (small) train.evaluate_batches = 0;
       why("train.evaluate_batches",
-          "ten evaluations take about a tenth of the time, or have one batch each; 0 uses all held-out text");
+          small ? "0: all held-out text, which is little"
+                : "ten evaluations take about a tenth of the time, or have one batch each; 0 uses all held-out text");
     }
     if (fixed("train.evaluate_every")) return;
     const std::int64_t batches = train.evaluate_batches > 0 ? train.evaluate_batches : kMaxEvaluated;
@@ -487,6 +514,7 @@ class Proposer {
   Recipe recipe_;
   std::string target_;
   DataSample sample_;
+  std::int64_t vocabulary_ = 0;
   Place place_;
   RecipeNotes notes_;
   std::string summary_;

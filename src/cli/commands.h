@@ -75,7 +75,7 @@ struct GenerateOptions {
   std::vector<std::int64_t> prompt_ids;
   std::string prompts;  // a file
   bool chat = false;
-  std::string system, chat_template;
+  std::string system, tools, chat_template;
   std::string output;                   // of `prompts`; "": standard output
   std::int64_t max_tokens = 0;          // not given
   std::int64_t batch = 0, context = 0;  // 0: not given

@@ -63,7 +63,7 @@ void check(const GenerateOptions& options, const std::set<std::string>& typed, P
     if (!met && is_there(name)) problems.add({.what = cat("generate: ", name, " without ", what)});
   };
   for (const char* name : {"--batch", "--output"}) needs(!options.prompts.empty(), name, "--prompts");
-  for (const char* name : {"--system", "--context"}) needs(options.chat, name, "--chat");
+  for (const char* name : {"--system", "--tools", "--context"}) needs(options.chat, name, "--chat");
   needs(options.chat || !options.prompts.empty(), "--chat-template", "--chat or --prompts");
   for (const char* name : {"--top-k", "--top-p", "--seed"}) {
     // Not reported if this option's value, or the temperature's, is wrong.
@@ -123,7 +123,8 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add("--prompt-ids", "IDS", "prompt as token ids, as in 1,2,3",
       [options](const std::string& value) { options->prompt_ids = parse_ids(value); });
   add("--prompts", "FILE",
-      "file of prompts: .jsonl with prompt, messages or input_ids, or .txt with one per line, also .gz or .zst; - "
+      "file of prompts: .jsonl with prompt, messages, instruction or input_ids, or .txt with one per line, also .gz or "
+      ".zst; - "
       "is standard input, read as .jsonl; prints one JSON object per line",
       [options](const std::string& value) { options->prompts = value; });
   add_switch(*command, "--chat", options->chat,
@@ -147,6 +148,8 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
       "default: standard output, each when complete",
       [options](const std::string& value) { options->output = value; });
   add("--system", "TEXT", "system message of a chat", [options](const std::string& value) { options->system = value; });
+  add("--tools", "FILE", "JSON list of the tools that a chat may call; `/tool TEXT` gives a result",
+      [options](const std::string& value) { options->tools = value; });
   number("--context", 2, kMaxTokens, "maximum tokens of a chat; default: the model's positions, at most 4096",
          &GenerateOptions::context);
   add("--chat-template", "NAME", "template name, .jinja file or tokenizer_config.json; default: the model's",

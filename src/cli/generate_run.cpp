@@ -21,9 +21,12 @@
 #include "cli/terminal.h"
 #include "engine/output_place.h"
 #include "generate/chat.h"
+#include "io/files.h"
+#include "io/json.h"
 #include "io/result_file.h"
 #include "launch/stop.h"
 #include "models/families.h"
+#include "text/chat/from_json.h"
 
 namespace hawser::cli {
 namespace {
@@ -220,6 +223,7 @@ int run_many(OpenGeneration& input, const GenerateOptions& options) {
 
 constexpr const char* kChatHelp =
     "/reset clears the conversation\n"
+    "/tool TEXT gives the result of a tool that the model has called\n"
     "/exit ends the chat\n"
     "/help lists the commands\n"
     "any other line is sent to the model; a line that begins with / too, after a space";
@@ -243,9 +247,28 @@ void print_cut(const OpenGeneration& input, const Answer& answer) {
   }
 }
 
-int run_chat(OpenGeneration& input, const GenerateOptions& options) {
+constexpr std::int64_t kMaxToolsBytes = 1 << 20;
+
+// The list of --tools.
+text::chat::Value read_tools(const std::string& path) {
+  const auto [json, error] = io::read_json<io::OrderedJson>(io::read_text(path, kMaxToolsBytes));
+  if (error) {
+    const std::string where = error->byte ? cat(" at byte ", *error->byte + 1) : "";
+    throw UserError(Problem{.file = path, .what = "broken JSON" + where, .at = "--tools"});
+  }
+  const auto is_tool = [](const io::OrderedJson& tool) { return tool.is_object(); };
+  if (!json.is_array() || json.empty() || !std::ranges::all_of(json, is_tool)) {
+    throw UserError(Problem{.file = path,
+                            .what = "no list of tools",
+                            .expected = R"([{"type": "function", "function": {"name": ..., "parameters": ...}}, ...])",
+                            .at = "--tools"});
+  }
+  return text::chat::from_json(json);
+}
+
+int run_chat(OpenGeneration& input, const GenerateOptions& options, text::chat::Value tools) {
   Generator generator(input);
-  generate::Chat chat(input, generator, options.system);
+  generate::Chat chat(input, generator, options.system, std::move(tools));
   const bool typed = isatty(STDIN_FILENO) != 0;
   const bool person = typed && isatty(STDERR_FILENO) != 0;
   bool rejected = false;  // the last line
@@ -256,20 +279,24 @@ int run_chat(OpenGeneration& input, const GenerateOptions& options) {
     if (line.ends_with('\r')) line.pop_back();
     if (line.find_first_not_of(" \t") == std::string::npos) continue;
     Problems problems;
+    const auto answer_line = [&](const std::string& text, const char* role) {
+      const auto answer = chat.send(text, put, problems, role);
+      if (!answer) return;
+      put("\n");
+      print_cut(input, *answer);
+    };
     const std::string command = command_of(line);
     if (command == "/exit") break;
     if (command == "/reset") {
       chat.reset();
     } else if (command == "/help") {
       print("", kChatHelp);
+    } else if (command == "/tool" && line.size() > command.size()) {
+      answer_line(line.substr(command.size() + 1), "tool");
     } else if (!command.empty()) {
       problems.add({.what = "unknown command " + command, .hint = "/help"});
     } else {
-      const auto answer = chat.send(line.starts_with(" /") ? line.substr(1) : line, put, problems);
-      if (answer) {
-        put("\n");
-        print_cut(input, *answer);
-      }
+      answer_line(line.starts_with(" /") ? line.substr(1) : line, "user");
     }
     rejected = !problems.empty();
     if (rejected) print("", problems.lines());
@@ -304,6 +331,8 @@ int generate(const GenerateOptions& options) {
       options.output, "--output",
       {{"--prompts", options.prompts}, {"--model", base.model.path}, {"--chat-template", options.chat_template}},
       problems);
+  text::chat::Value tools;
+  if (!options.tools.empty()) collect(problems, [&] { tools = read_tools(options.tools); });
   auto input = generate::open_generation({.model = base.model.path,
                                           .adapters = options.adapters,
                                           .prompt = options.prompt,
@@ -330,6 +359,13 @@ int generate(const GenerateOptions& options) {
   if (!better.empty()) print("", better);
   std::string keys;
   for (const std::string& key : input->open.special.not_applied) keys += cat(keys.empty() ? "" : ", ", key);
+  const auto answered = std::ranges::count_if(input->prompts, &generate::Prompt::answered);
+  if (answered > 0) {
+    print("",
+          cat(plural(answered, "conversation"), answered == 1 ? " ends" : " end",
+              " with an answer, and the model writes another one after it; leave the last message out to get one in "
+              "its place"));
+  }
   if (!keys.empty()) {
     print("warning: ",
           cat("generate does not apply ", keys, " of generation_config.json; transformers may choose other tokens"));
@@ -339,7 +375,7 @@ int generate(const GenerateOptions& options) {
   const std::string beyond =
       models::beyond_positions(input->open.model->description(), input->size.positions + (options.chat ? 0 : 1));
   if (!beyond.empty()) print("warning: ", beyond);
-  if (options.chat) return run_chat(*input, options);
+  if (options.chat) return run_chat(*input, options, std::move(tools));
   if (!options.prompts.empty()) return run_many(*input, options);
   return run_one(*input, options.common.json);
 }

@@ -53,10 +53,12 @@ OpenModel open_model(const std::string& path, bool random_weights, Problems& pro
     return open;
   }
   if (models::is_adapter_folder(path)) {
-    problems.add({.file = path,
-                  .what = "an adapter, not a model",
-                  .expected = "the folder of its base model",
-                  .hint = cat("--model BASE --adapter ", path)});
+    problems.add(
+        {.file = path,
+         .what = "an adapter, not a model",
+         .expected = "the folder of its base model",
+         .hint = cat("--model BASE --adapter ", path, "; to train it further, `hawser export --model BASE --adapter ",
+                     path, " --merge FOLDER` and train FOLDER")});
     return open;
   }
   Problems of_weights;  // shown after those of the config

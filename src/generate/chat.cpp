@@ -6,8 +6,8 @@
 
 namespace hawser::generate {
 
-Chat::Chat(const OpenGeneration& input, Generator& generator, std::string system)
-    : input_(input), generator_(generator), system_(std::move(system)) {
+Chat::Chat(const OpenGeneration& input, Generator& generator, std::string system, text::chat::Value tools)
+    : input_(input), generator_(generator), system_(std::move(system)), tools_(std::move(tools)) {
   reset();
 }
 
@@ -17,9 +17,9 @@ void Chat::reset() {
 }
 
 std::optional<Answer> Chat::send(const std::string& line, const std::function<void(const std::string&)>& on_text,
-                                 Problems& problems) {
-  messages_.push_back(message("user", replace_invalid_utf8(line)));
-  const auto prompt = input_.encoder->conversation({.messages = messages_}, {}, problems);
+                                 Problems& problems, const std::string& role) {
+  messages_.push_back(message(role, replace_invalid_utf8(line)));
+  const auto prompt = input_.encoder->conversation({.messages = messages_, .tools = tools_}, {}, problems);
   const bool fits = prompt && static_cast<std::int64_t>(prompt->ids.size()) <= input_.size.positions;
   if (!fits) {
     if (prompt) {

@@ -67,6 +67,16 @@ std::optional<Prompt> PromptEncoder::text(const std::string& text, const PromptP
   return checked(std::move(prompt), place, problems);
 }
 
+namespace {
+
+bool ends_with_answer(const text::chat::Conversation& conversation) {
+  const List& messages = conversation.messages.list();
+  const Value* role = messages.empty() ? nullptr : messages.back().dict().find("role");
+  return role != nullptr && role->is_text() && role->text().bytes == "assistant";
+}
+
+}  // namespace
+
 std::optional<Prompt> PromptEncoder::conversation(const text::chat::Conversation& conversation,
                                                   const PromptPlace& place, Problems& problems) const {
   if (!has_tokenizer(place, problems)) return std::nullopt;
@@ -97,7 +107,7 @@ std::optional<Prompt> PromptEncoder::conversation(const text::chat::Conversation
       return std::nullopt;
     }
     wrote_date_ = wrote_date_ || rendered.asked_time;
-    Prompt prompt{.text = std::move(rendered.text), .chat = true};
+    Prompt prompt{.text = std::move(rendered.text), .chat = true, .answered = ends_with_answer(now)};
     tokenizer_->encode_conversation(prompt.text, prompt.ids);
     return checked(std::move(prompt), place, problems);
   } catch (const text::chat::TemplateError& error) {
@@ -171,11 +181,12 @@ std::optional<Prompt> read_line(std::string_view line, const prepare::LinePlace&
   // null counts as missing, as in training.
   const auto given = [&](const char* key) { return json.contains(key) && !json[key].is_null(); };
   std::string keys;
-  for (const char* key : {"prompt", "messages", "input_ids"}) {
+  for (const char* key : {"prompt", "messages", "conversations", "instruction", "question", "input_ids"}) {
     if (given(key)) keys += cat(keys.empty() ? "" : " and ", key);
   }
   if (keys.empty() || keys.find(' ') != std::string::npos) {
-    return reject("line needs exactly one of these keys", "prompt, messages or input_ids", keys.empty() ? "none" : keys,
+    return reject("line needs exactly one of these keys",
+                  "prompt, messages, conversations, instruction, question or input_ids", keys.empty() ? "none" : keys,
                   "");
   }
   Json reduced;
@@ -184,20 +195,26 @@ std::optional<Prompt> read_line(std::string_view line, const prepare::LinePlace&
     if (prompt.is_string()) return encoder.text(prompt.get<std::string>(), here, problems);
     if (!prompt.is_array()) return reject("wrong type", "a text or a list of messages", prompt.type_name(), "prompt");
     reduced["messages"] = prompt;
-  } else if (given("messages")) {
-    reduced["messages"] = json["messages"];
+  } else if (given("messages") || given("conversations")) {
+    reduced[keys] = json[keys];
+  } else if (!given("input_ids")) {  // a question, with an answer in place of the line's, which is not read
+    reduced[keys] = json[keys];
+    reduced["output"] = "-";
   } else {
     reduced["input_ids"] = json["input_ids"];
   }
   std::vector<const char*> more{"attention_mask"};
-  if (reduced.contains("messages")) {
+  const bool question = reduced.contains("output");
+  if (!reduced.contains("input_ids")) {
     more = {"system", "system_prompt", "tools", "functions", "documents", "chat_template_kwargs"};
+    if (question) more.insert(more.end(), {"input", "context"});
   }
   for (const char* key : more) {
     if (json.contains(key)) reduced[key] = json[key];
   }
-  const auto parsed = prepare::parse_object(reduced, place, problems);
+  auto parsed = prepare::parse_object(reduced, place, problems);
   if (!parsed) return std::nullopt;
+  if (question) parsed->chat = text::chat::first_messages(*parsed->chat, parsed->chat->messages.list().size() - 1);
   if (parsed->chat) return encoder.conversation(*parsed->chat, here, problems);
   return encoder.ids({parsed->ids.begin(), parsed->ids.end()}, here, problems);
 }

@@ -18,6 +18,7 @@ struct Prompt {
   std::vector<std::int32_t> ids;
   std::int64_t line = 0;  // line of its file; 0: none
   bool chat = false;      // a conversation that ends where the assistant answers
+  bool answered = false;  // whose last message is an answer already
 };
 
 // Source of a prompt, for messages.
@@ -68,9 +69,9 @@ class PromptEncoder {
 };
 
 // Reads a file of prompts, optionally compressed (.gz, .zst), or "-" for .jsonl on standard input. .txt: one prompt per
-// line. .jsonl: one object per line with `prompt` (a text or a list of messages), `messages` (with optional `system`
-// and `tools`, as prepare::parse_line reads them) or `input_ids` (with optional `attention_mask`); other keys are
-// ignored. Skips blank lines. Adds the problems of all lines, or that the file cannot be read.
+// line. .jsonl: one object per line with `prompt` (a text or a list of messages), `messages` or `conversations` (with optional
+// `system` and `tools`, as prepare::parse_line reads them), `instruction` or `question` (with optional `input` or
+// `context`; the answer in the line is left out) or `input_ids` (with optional `attention_mask`); other keys are ignored. Skips blank lines. Adds the problems of all lines, or that the file cannot be read.
 std::vector<Prompt> read_prompts(const std::string& path, const PromptEncoder& encoder, Problems& problems);
 
 }  // namespace hawser::generate

@@ -127,6 +127,29 @@ TEST_F(Prompts, NullCountsAsMissing) {
   EXPECT_TRUE(problems.empty()) << problems.lines();
 }
 
+// Held-out lines of training data are prompts: of a question the answer is left out.
+TEST_F(Prompts, QuestionsAndConversationsOfTrainingData) {
+  const std::string path = write("a.jsonl", R"({"instruction": "Say", "input": "it.", "output": "No."})"
+                                            "\n"
+                                            R"({"question": "Say it.", "answer": "No."})"
+                                            "\n"
+                                            R"({"conversations": [{"from": "human", "value": "Say it."}]})"
+                                            "\n"
+                                            R"({"messages": [{"role": "user", "content": "Say it."}, )"
+                                            R"({"role": "assistant", "content": "No."}]})"
+                                            "\n");
+  Problems problems;
+  const std::vector<Prompt> prompts = read_prompts(path, encoder(), problems);
+  ASSERT_TRUE(problems.empty()) << problems.lines();
+  ASSERT_EQ(prompts.size(), 4u);
+  const std::string end = "<|im_start|>user\nSay it.<|im_end|>\n<|im_start|>assistant\n";
+  EXPECT_NE(prompts[0].text.find("<|im_start|>user\nSay\n\nit.<|im_end|>\n<|im_start|>assistant\n"), std::string::npos);
+  EXPECT_TRUE(prompts[1].text.ends_with(end)) << prompts[1].text;
+  EXPECT_EQ(prompts[2].text, prompts[1].text);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_FALSE(prompts[i].answered) << i;
+  EXPECT_TRUE(prompts[3].answered) << "the model writes another answer after it";
+}
+
 TEST_F(Prompts, ATextFileHasOneALine) {
   Problems problems;
   const auto prompts = read_prompts(write("a.txt", "\xEF\xBB\xBFone\r\n\n  two {\nthree"), encoder(), problems);
@@ -152,9 +175,11 @@ TEST_F(Prompts, EveryBadLineIsNamedAtOnce) {
   const std::string lines = problems.lines();
   for (const std::string& part :
        {path + ": wrong type (expected a text or a list of messages, got number) at line 1, prompt",
-        path + ": line needs exactly one of these keys (expected prompt, messages or input_ids, got none) at line 3",
+        path + ": line needs exactly one of these keys (expected prompt, messages, conversations, instruction, "
+               "question or input_ids, got none) at line 3",
         path + ": broken JSON",
-        path + ": line needs exactly one of these keys (expected prompt, messages or input_ids, got prompt and "
+        path + ": line needs exactly one of these keys (expected prompt, messages, conversations, instruction, "
+               "question or input_ids, got prompt and "
                "input_ids) at line 5",
         path + ": id outside the vocabulary", std::string(" at line 6"),
         path + ": message without a role (expected user, assistant, system or another role, got none) at line 7",

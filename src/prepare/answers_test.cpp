@@ -46,7 +46,7 @@ TEST(Answers, RejectRolesThatTheTemplateDoesNotName) {
       learned(line("narrator")),
       "f: unknown role (expected system, user (human), assistant (gpt, bot, model, chatbot), tool, or a role that "
       "the chat template names, got narrator) at line 7");
-  EXPECT_EQ(learned(line("function_call")).substr(0, 15), "f: unknown role");
+  EXPECT_EQ(learned(line("function_result")).substr(0, 15), "f: unknown role");
   EXPECT_EQ(learned(line("tool")).find("unknown role"), std::string::npos);
   const auto tokenizer = text::load_tokenizer((kRoot / kQuickstart).string());
   const auto own = std::make_shared<const text::chat::ChatTemplate>(
@@ -350,12 +350,27 @@ TEST(Answers, RejectCallsThatCannotBeRead) {
             "f: the arguments of a tool call are no JSON (expected an object, or its JSON text, got \"{bad\")" + at);
   EXPECT_EQ(arguments(R"("")"),
             "f: the arguments of a tool call are no JSON (expected an object, or its JSON text, got \"\")" + at);
-  EXPECT_EQ(arguments("null"), "f: the arguments of a tool call are null (expected an object, or its JSON text)" + at);
+  for (const char* null : {"null", R"("null")"}) {
+    EXPECT_EQ(arguments(null), "f: the arguments of a tool call are null (expected an object, or its JSON text)" + at);
+  }
+  const std::string no_object = "f: the arguments of a tool call are no object (expected an object, or its JSON text, ";
+  for (const auto& [other, shown] :
+       {std::pair("[1]", "array"), {"7", "7"}, {R"("[1]")", R"("[1]")"}, {R"("7")", R"("7")"}}) {
+    EXPECT_EQ(arguments(other),
+              cat(no_object, "got ", shown, ") at line 7, messages[1].tool_calls[0].function.arguments"));
+  }
+  EXPECT_NE(arguments(R"("\"{}\"")").find("; try the object's JSON text, not the text of that text"),
+            std::string::npos);
+  EXPECT_EQ(with(R"([{"type": "function", "function": {"name": "get", "parameters": {}}}])"),
+            "f: a tool call without arguments (expected an object, or its JSON text) at line 7, "
+            "messages[1].tool_calls[0].function.arguments; try arguments in place of parameters");
   EXPECT_EQ(arguments(R"("{}")").find("the arguments"), std::string::npos) << arguments(R"("{}")");
   EXPECT_EQ(
-      with(R"("[{}]")"),
+      with(R"("{}")"),
       "f: wrong type (expected a list of tool calls, got string) at line 7, messages[1].tool_calls; try the list in "
       "place of its JSON text");
+  const std::string call = R"([{"type": "function", "function": {"name": "get", "arguments": {}}}])";
+  EXPECT_EQ(with(nlohmann::json(call).dump()), with(call)) << "a list may be its JSON text";
   EXPECT_NE(with("[3]").find("got number) at line 7, messages[1].tool_calls[0]"), std::string::npos) << with("[3]");
 }
 

@@ -6,6 +6,7 @@
 #include "base/ascii.h"
 #include "io/json.h"
 #include "prepare/json_line.h"
+#include "text/chat/contents.h"
 #include "text/chat/from_json.h"
 
 namespace hawser::prepare {
@@ -14,11 +15,37 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::array kUserNames = {"human", "prompter"};
+constexpr std::string_view kCall = "function_call", kObservation = "observation";  // senders of LLaMA-Factory's data
 constexpr std::array kAssistantNames = {"gpt", "bot", "model", "chatbot", "chatgpt", "ai", "bing", "bard"};
 
 const Json* find(const Json& object, std::string_view key) {
   const auto found = object.find(std::string(key));
   return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+// The value of a text that is JSON of this type; otherwise the text.
+Json parsed_text(const Json& value, bool (*is_type)(const Json&)) {
+  if (!value.is_string()) return value;
+  auto [json, error] = io::read_exact_json(value.get_ref<const std::string&>());
+  return !error && is_type(json) ? json : value;
+}
+
+bool is_array(const Json& json) {
+  return json.is_array();
+}
+
+Json wrapped(const Json& function) {
+  return {{"type", "function"}, {"function", function}};
+}
+
+// In the form of templates; functions that are in it already stay.
+Json wrapped_functions(const Json& list) {
+  Json out = Json::array();
+  for (const Json& function : list) {
+    const bool done = function.is_object() && function.contains("function") && function["function"].is_object();
+    out.push_back(done ? function : wrapped(function));
+  }
+  return out;
 }
 
 // The role of templates for the names that data sets use; other roles as they are.
@@ -28,6 +55,12 @@ std::string role_of(const std::string& name) {
   if (std::ranges::find(kAssistantNames, lower) != kAssistantNames.end()) return "assistant";
   const bool usual = lower == "user" || lower == "assistant" || lower == "system" || lower == "tool";
   return usual ? lower : name;
+}
+
+// The same of a sender. `named`: what data.roles calls it. Templates have roles of the name of the second one.
+std::string role_of_sender(const std::string& given, const std::string& named) {
+  if (lower_case(given) == kCall) return "assistant";
+  return lower_case(named) == kObservation ? "tool" : role_of(named);
 }
 
 constexpr std::array kWeights = {"weight", "train", "training", "loss", "loss_mask"};
@@ -80,7 +113,7 @@ std::optional<Line> ConversationReader::messages(const Json& line, const std::st
   Line out;
   text::chat::List messages;
   std::string style;
-  if (!append(line.at(key), key, style, out, messages)) return std::nullopt;
+  if (!append(parsed_text(line.at(key), is_array), key, style, out, messages)) return std::nullopt;
   return complete(line, std::move(out), std::move(messages));
 }
 
@@ -146,7 +179,7 @@ bool ConversationReader::append(const Json& list, const std::string& key, std::s
   };
   if (!list.is_array() || list.empty()) {
     return reject("wrong type", "a list of messages", list.is_array() ? "an empty list" : list.type_name(), key,
-                  list.is_string() ? ".jsonl with lists, not their text" : "");
+                  list.is_string() ? "a list, or its JSON text" : "");
   }
   for (std::size_t i = 0; i < list.size(); ++i) {
     Json from = list[i];
@@ -169,7 +202,13 @@ bool ConversationReader::append(const Json& list, const std::string& key, std::s
                     !name ? "none" : name->type_name(), place + "." + kind);
     }
     const std::string& given = name->get_ref<const std::string&>();
-    const std::string known = role_of(place_.names ? place_.names->role(given, out.names) : given);
+    const std::string named = place_.names ? place_.names->role(given, out.names) : given;
+    const std::string known = sender ? role_of_sender(given, named) : role_of(named);
+    if (sender && lower_case(given) == kCall) {
+      if (!read_call_message(from, place)) return false;
+    } else if (const auto calls = from.find("tool_calls"); calls != from.end()) {
+      *calls = parsed_text(*calls, is_array);
+    }
     auto dict = message_of(from, known, sender ? "value" : "content", place);
     if (!dict || !check_calls(from, place) || !append_weight(from, known, place, out)) return false;
     for (const auto& [part, value] : from.items()) {
@@ -193,7 +232,7 @@ std::optional<text::chat::Dict> ConversationReader::message_of(const Json& from,
   const bool calls = given("tool_calls") || given("function_call");
   const bool thoughts = std::ranges::any_of(kThoughts, given);
   const std::string at = cat(place, ".", text_key);
-  if (!content && (sender || !(calls || thoughts))) {
+  if (!content && !calls && (sender || !thoughts)) {
     return reject("message without content", "text", from.contains(text_key) ? "null" : "none", at);
   }
   const bool tool = role == "tool" || role == "function" || role == "ipython";
@@ -210,6 +249,24 @@ std::optional<text::chat::Dict> ConversationReader::message_of(const Json& from,
   dict.set("role", role);
   name_thoughts(dict);
   return dict;
+}
+
+bool ConversationReader::read_call_message(Json& message, const std::string& place) {
+  const Json* value = find(message, "value");
+  Json calls = value ? parsed_text(*value, [](const Json& json) { return json.is_structured(); }) : Json();
+  if (calls.is_object()) calls = Json::array({calls});
+  const auto is_call = [](const Json& call) { return call.is_object() && call.contains("name"); };
+  if (!calls.is_array() || calls.empty() || !std::ranges::all_of(calls, is_call)) {
+    reject("a function call is no JSON", R"({"name": ..., "arguments": ...}, or a list of them)",
+           value ? shown(*value) : "none", place + ".value");
+    return false;
+  }
+  Json list = Json::array();
+  for (const Json& call : calls) list.push_back(wrapped(call));
+  message.erase("value");
+  message["tool_calls"] = std::move(list);
+  bare_functions_ = true;
+  return true;
 }
 
 bool ConversationReader::check_calls(const Json& message, const std::string& place) {
@@ -240,11 +297,29 @@ bool ConversationReader::check_calls(const Json& message, const std::string& pla
 
 bool ConversationReader::check_arguments(const Json& call, const std::string& place) {
   const auto found = call.find("arguments");
-  if (found == call.end()) return true;
+  if (found == call.end()) {  // for templates that read other keys
+    if (!call.contains("name")) return true;
+    reject("a tool call without arguments", "an object, or its JSON text", "", place + ".arguments",
+           call.contains("parameters") ? "arguments in place of parameters" : "{} for no arguments");
+    return false;
+  }
+  Json given = *found;
   const bool text = found->is_string();
-  if (!found->is_null() && !(text && io::read_exact_json(found->get_ref<const std::string&>()).error)) return true;
-  reject(text ? "the arguments of a tool call are no JSON" : "the arguments of a tool call are null",
-         "an object, or its JSON text", text ? shown(*found) : "", place + ".arguments", "{} for no arguments");
+  if (text) {
+    auto [json, error] = io::read_exact_json(found->get_ref<const std::string&>());
+    if (error) {
+      reject("the arguments of a tool call are no JSON", "an object, or its JSON text", shown(*found),
+             place + ".arguments", "{} for no arguments");
+      return false;
+    }
+    given = std::move(json);
+  }
+  if (given.is_object()) return true;
+  const char* hint = given.is_null()             ? "{} for no arguments"
+                     : text && given.is_string() ? "the object's JSON text, not the text of that text"
+                                                 : "";
+  reject(given.is_null() ? "the arguments of a tool call are null" : "the arguments of a tool call are no object",
+         "an object, or its JSON text", given.is_null() ? "" : shown(*found), place + ".arguments", hint);
   return false;
 }
 
@@ -294,12 +369,11 @@ std::optional<Line> ConversationReader::complete(const Json& line, Line out, tex
   if (!tools->is_null() && !functions->is_null()) {
     return reject("tools and functions in one line", "one of the two", "both", "functions");
   }
-  if (!tools->is_null()) out.chat->tools = text::chat::from_json(*tools);
-  if (!functions->is_null()) {
-    Json wrapped = Json::array();
-    for (const Json& function : *functions) wrapped.push_back({{"type", "function"}, {"function", function}});
-    out.chat->tools = text::chat::from_json(wrapped);
-  }
+  if (!tools->is_null()) out.chat->tools = text::chat::from_json(bare_functions_ ? wrapped_functions(*tools) : *tools);
+  if (!functions->is_null()) out.chat->tools = text::chat::from_json(wrapped_functions(*functions));
+  const bool no_tools = (tools->is_null() || tools->empty()) && (functions->is_null() || functions->empty());
+  const auto calls = [](const text::chat::Value& message) { return text::chat::has_calls(message.dict()); };
+  if (no_tools && std::ranges::any_of(out.chat->messages.list(), calls)) out.unread.insert(kNoTools);
   if (!documents->is_null()) out.chat->documents = text::chat::from_json(*documents);
   for (const auto& [key, value] : variables->items()) {
     constexpr std::array kOwn = {"messages", "tools", "documents", "add_generation_prompt"};

@@ -15,6 +15,9 @@ namespace hawser::prepare {
 // The keys of a single question and its answer. The first of a list is Alpaca's.
 inline constexpr std::string_view kQuestionKeys[] = {"instruction", "question"};
 inline constexpr std::string_view kAnswerKeys[] = {"output", "response", "answer"};
+// In Line::unread of a conversation that has tool calls and no tools.
+inline constexpr const char* kNoTools =
+    "tools (conversations have tool calls and no tools; data.columns: {tools: NAME} if the file calls them NAME)";
 
 // Each function adds a problem and returns nullopt for a line that it rejects. TemplateError for values that no
 // template can have (from_json.h).
@@ -34,7 +37,10 @@ class ConversationReader {
   // The message as a dict of templates; nullopt, with a problem, if it is none.
   std::optional<text::chat::Dict> message_of(const Json& from, const std::string& role, const std::string& text_key,
                                              const std::string& place);
-  // Whether the calls of a message can be read: they are objects, and their arguments are JSON.
+  // Gives a message of LLaMA-Factory's sender function_call, whose value is the text of a call or of a list of calls,
+  // `tool_calls` instead.
+  bool read_call_message(Json& message, const std::string& place);
+  // Whether the calls of a message can be read: they are objects, and so are their arguments.
   bool check_calls(const Json& message, const std::string& place);
   bool check_arguments(const Json& call, const std::string& place);
   bool append_weight(const Json& message, const std::string& role, const std::string& place, Line& out);
@@ -49,6 +55,7 @@ class ConversationReader {
 
   const LinePlace& place_;
   Problems& problems_;
+  bool bare_functions_ = false;  // the tools of the line are not in the form of templates
 };
 
 }  // namespace hawser::prepare

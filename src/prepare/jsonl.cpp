@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/ascii.h"
+#include "base/nearest.h"
 #include "base/utf8.h"
 #include "prepare/byte_reader.h"
 #include "prepare/conversation_line.h"
@@ -110,8 +111,22 @@ class LineReader {
       const bool of_other_forms = std::ranges::find(line_keys(), key) != line_keys().end() && !blank;
       // data.columns made the chosen answers something else, as the error of preference data proposes.
       if (key == "rejected" && !json.contains("chosen")) continue;
-      if (of_other_forms || could_matter(key)) line.unread.insert(key);
+      const std::string meant = of_other_forms ? "" : meant_by(key);
+      if (!meant.empty() && !json.contains(meant)) {
+        line.unread.insert(cat(key, " (if it is ", meant, ": data.columns: {", meant, ": ", key, "})"));
+      } else if (of_other_forms || could_matter(key)) {
+        line.unread.insert(key);
+      }
     }
+  }
+
+  // The key that a key of the user's may mean, as a misspelling or in capitals; "": none.
+  static std::string meant_by(const std::string& key) {
+    for (const std::string_view known : line_keys()) {
+      const int distance = edit_distance(key, known);
+      if (distance == 0 || (distance == 1 && known.size() > 4)) return std::string(known);
+    }
+    return "";
   }
 
   bool is_read(const std::string& key, const Json& value, const Line& line) const {

@@ -90,9 +90,9 @@ TEST(Jsonl, RejectsBadLinesWithTheirPlace) {
             keys + "messages and conversations" + several);
   EXPECT_EQ(rejection(R"({"messages":[]})"),
             "f: wrong type (expected a list of messages, got an empty list) at line 12, messages");
-  EXPECT_EQ(rejection(R"({"messages":"hi"})"),
-            "f: wrong type (expected a list of messages, got string) at line 12, messages; try .jsonl with lists, not "
-            "their text");
+  EXPECT_EQ(
+      rejection(R"({"messages":"hi"})"),
+      "f: wrong type (expected a list of messages, got string) at line 12, messages; try a list, or its JSON text");
   EXPECT_EQ(
       rejection(R"({"messages":["hi"]})"),
       "f: wrong type (expected a message: {\"role\": ..., \"content\": ...}, got string) at line 12, messages[0]");
@@ -222,6 +222,53 @@ TEST(Jsonl, ReadsTheFormsOfConversationsThatDataSetsHave) {
             "user: a | assistant: b (not trained)");
 }
 
+// The conversation of a line, with its tools.
+nlohmann::ordered_json chat_of(std::string_view text) {
+  Problems problems;
+  const auto line = parse_line(text, {.file = "f", .number = 12}, problems);
+  if (!line || !line->chat) return problems.lines();
+  const auto json = [](const text::chat::Value& value) {
+    return value.is_undefined() ? nlohmann::ordered_json()
+                                : nlohmann::ordered_json::parse(text::chat::to_json(value).bytes);
+  };
+  return {{"messages", json(line->chat->messages)}, {"tools", json(line->chat->tools)}};
+}
+
+// Each column of a table may have the JSON text of its value.
+TEST(Jsonl, MessagesMayBeTheirJsonText) {
+  const std::string messages = R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])";
+  EXPECT_EQ(turns(cat("{\"messages\": ", nlohmann::json(messages).dump(), "}")), "user: a | assistant: b");
+}
+
+// Calls of LLaMA-Factory's ShareGPT are messages of their own, and its tools lack the frame of templates.
+TEST(Jsonl, ReadsTheCallsOfLlamaFactory) {
+  const auto read = chat_of(R"({"conversations": [{"from": "human", "value": "a"},
+      {"from": "function_call", "value": "{\"name\": \"get\", \"arguments\": {\"id\": 7}}"},
+      {"from": "observation", "value": "{\"there\": true}"}, {"from": "gpt", "value": "b"}],
+      "tools": "[{\"name\": \"get\", \"parameters\": {}}]"})");
+  EXPECT_EQ(read["messages"][1]["role"], "assistant") << read;
+  EXPECT_EQ(
+      read["messages"][1]["tool_calls"],
+      nlohmann::ordered_json::parse(R"([{"type": "function", "function": {"name": "get", "arguments": {"id": 7}}}])"))
+      << read;
+  EXPECT_EQ(read["messages"][2]["role"], "tool");
+  EXPECT_EQ(read["messages"][2]["content"], R"({"there": true})");
+  EXPECT_EQ(read["tools"],
+            nlohmann::ordered_json::parse(R"([{"type": "function", "function": {"name": "get", "parameters": {}}}])"));
+  const std::string bad = R"x({"conversations": [{"from": "human", "value": "a"},
+      {"from": "function_call", "value": "get(7)"}, {"from": "gpt", "value": "b"}]})x";
+  EXPECT_EQ(rejection(bad),
+            "f: a function call is no JSON (expected {\"name\": ..., \"arguments\": ...}, or a list of them, got "
+            "\"get(7)\") at line 12, conversations[1].value");
+}
+
+TEST(Jsonl, FunctionsAreFramedOnce) {
+  const std::string chat = R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],)";
+  const std::string framed = R"([{"type": "function", "function": {"name": "get"}}])";
+  EXPECT_EQ(chat_of(chat + R"("functions": [{"name": "get"}]})")["tools"], nlohmann::ordered_json::parse(framed));
+  EXPECT_EQ(chat_of(chat + R"("functions": )" + framed + "}")["tools"], nlohmann::ordered_json::parse(framed));
+}
+
 // Keys that a line has beside those that are read.
 std::string unread(std::string_view text) {
   Problems problems;
@@ -251,6 +298,22 @@ TEST(Jsonl, OfSeveralFormsTheFirstOfAnOrderIsRead) {
   EXPECT_EQ(unread(R"({"text": "a", "prompt": "b", "completion": "c", "instruction": "d", "output": "e"})"),
             "instruction output text");
   EXPECT_EQ(unread(R"({"text": "a", "prompt": "b", "title": "c"})"), "prompt");
+}
+
+// A key in capitals or with a letter too many is not dropped without a word; nor are calls whose tools are elsewhere.
+TEST(Jsonl, KeysThatMayBeMisspeltAreNamed) {
+  EXPECT_EQ(unread(R"({"instruction": "p", "inputs": "i", "output": "c"})"),
+            "inputs (if it is input: data.columns: {input: inputs})");
+  EXPECT_EQ(unread(R"({"instruction": "p", "Input": "i", "output": "c"})"),
+            "Input (if it is input: data.columns: {input: Input})");
+  EXPECT_EQ(unread(R"({"instruction": "p", "input": "i", "inputs": "i", "output": "c", "id": 7, "topic": "x"})"), "");
+  const std::string call = R"([{"type": "function", "function": {"name": "get", "arguments": {}}}])";
+  const std::string calls =
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": )" + call + "}]";
+  EXPECT_NE(unread(calls + R"(, "tool_list": [1]})").find("tools (conversations have tool calls and no tools; "),
+            std::string::npos)
+      << unread(calls + "}");
+  EXPECT_EQ(unread(calls + R"(, "tools": [{"type": "function", "function": {"name": "get"}}]})"), "");
 }
 
 // A system message or more of the question changes what the model learns.
@@ -346,8 +409,11 @@ TEST(Jsonl, RejectsAmbiguousConversations) {
   EXPECT_EQ(rejection(from + R"({"from":"gpt","value":"b"}],"messages":[]})").substr(0, 42),
             "f: line needs exactly one of these keys (e");
   EXPECT_EQ(rejection(R"({"conversations":"[]"})"),
-            "f: wrong type (expected a list of messages, got string) at line 12, conversations; try .jsonl with lists, "
-            "not their text");
+            "f: wrong type (expected a list of messages, got an empty list) at line 12, conversations");
+  EXPECT_EQ(
+      rejection(R"({"conversations":"a"})"),
+      "f: wrong type (expected a list of messages, got string) at line 12, conversations; try a list, or its JSON "
+      "text");
   EXPECT_EQ(rejection(R"({"conversations":[{"from":"system","value":"a"}],"system":"b"})"),
             "f: system message given twice (expected once) at line 12, system");
   EXPECT_EQ(rejection(R"({"instruction":"a","output":"b","system":"c","system_prompt":"d"})"),

@@ -37,6 +37,7 @@ Divergence::Divergence(const DivergenceOptions& options)
 
 std::optional<std::string> Divergence::begin(const std::string& what) {
   diverged_ = true;
+  by_validation_ = false;
   return cat(what, "; try a lower optimizer.learning_rate or a longer optimizer.warmup_steps");
 }
 
@@ -44,6 +45,15 @@ double Divergence::latest_mean() const {
   double sum = 0;
   for (const Step& step : latest_) sum += step.loss;
   return sum / static_cast<double>(latest_.size());
+}
+
+bool Divergence::falls() const {
+  if (latest_.empty()) return false;
+  const auto first = static_cast<std::int64_t>(start_.size());
+  if (counted_ > first || first < 2) return latest_mean() < mean(start_);
+  const std::span<const double> all(start_);
+  const std::size_t half = all.size() / 2;
+  return mean(all.subspan(all.size() - half)) < mean(all.first(half));
 }
 
 std::optional<std::string> Divergence::worse_than_uniform() const {
@@ -88,7 +98,7 @@ std::optional<std::string> Divergence::step(double loss, std::int64_t targets) {
   }
   if (diverged_) {
     const bool validates_well = !first_validation_ || !last_validation_ || *last_validation_ < *first_validation_;
-    diverged_ = !validates_well || latest_mean() >= mean(start_);
+    diverged_ = !(validates_well || by_validation_) || !falls();
     return std::nullopt;
   }
   if (start_.size() < window_ || start_targets_ < kEnoughTargets) {
@@ -107,10 +117,12 @@ std::optional<std::string> Divergence::validated(std::int64_t step, double loss)
   if (step == 0) first_validation_ = loss;
   if (step == 0 || !first_validation_) return std::nullopt;
   last_validation_ = loss;
-  const bool overfits = !latest_.empty() && latest_mean() < mean(start_);
   const bool worse = loss > *first_validation_ + std::max(kValidationRise * *first_validation_, kLeastValidationRise);
-  if (diverged_ || overfits || !worse) return std::nullopt;
-  return begin(fmt::format("the validation loss rose from {:.4f} before training to {:.4f}", *first_validation_, loss));
+  if (diverged_ || falls() || !worse) return std::nullopt;
+  std::string text =
+      *begin(fmt::format("the validation loss rose from {:.4f} before training to {:.4f}", *first_validation_, loss));
+  by_validation_ = true;
+  return text;
 }
 
 void Divergence::replay(const StepMetrics& metrics) {

@@ -14,9 +14,11 @@
 //            - the mean loss of the latest window, which has no step of the first, is above R by more than R / 4 and
 //              6 S sqrt(1 / steps of the latest + 1 / steps of the first)
 //            - in an evaluation: the validation loss is above that before training by more than a tenth of it and 0.1,
-//              while the training loss is not below R (with a lower training loss, the model overfits)
-//   ends     the mean loss of the latest window is below R, and the last validation loss, if there is one, below that
-//            before training
+//              while the training loss does not fall (with a falling one, the model overfits, or the data are others)
+//   falls    the mean loss of the latest window is below R; before there are two windows: that of the later half of the
+//            steps is below that of the earlier half
+//   ends     the training loss falls, and the last validation loss, if there is one, is below that before training or
+//            was what began it
 #pragma once
 
 #include <cstdint>
@@ -55,6 +57,7 @@ class Divergence {
     std::int64_t targets = 0;
   };
   double latest_mean() const;
+  bool falls() const;
   std::optional<std::string> worse_than_uniform() const;
   std::optional<std::string> worse_than_at_start() const;
   std::optional<std::string> begin(const std::string& what);
@@ -65,7 +68,7 @@ class Divergence {
   std::deque<Step> latest_;    // the latest window; while there are too few steps for one, all of them
   std::int64_t start_targets_ = 0, latest_targets_ = 0, counted_ = 0;
   std::optional<double> first_validation_, last_validation_;
-  bool diverged_ = false;
+  bool diverged_ = false, by_validation_ = false;  // what began it
 };
 
 }  // namespace hawser::report

@@ -84,6 +84,29 @@ TEST(Divergence, OfTheValidationLossIsNotOverfitting) {
 }
 
 // Steps of few targets have losses far from the mean.
+// A short run on other data than the validation data: it forgets, and learns well.
+TEST(Divergence, IsNotForgetting) {
+  Divergence forgets({.steps = 6, .uniform_loss = kUniform});
+  forgets.validated(0, 0.367);
+  const std::vector<double> losses = {1.83, 1.70, 1.21, 0.90, 0.61, 0.44};
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    forgets.step(losses[i], 110);
+    EXPECT_EQ(forgets.validated(static_cast<std::int64_t>(i) + 1, 0.37 + 0.05 * static_cast<double>(i)), std::nullopt);
+  }
+  EXPECT_FALSE(forgets.now());
+  // Found early, before the training loss fell.
+  Divergence early({.steps = 40, .uniform_loss = kUniform});
+  early.validated(0, 0.367);
+  early.step(1.8, 510);
+  early.step(1.9, 510);
+  EXPECT_NE(early.validated(2, 0.61), std::nullopt);
+  EXPECT_TRUE(early.now());
+  for (int step = 0; step < 30; ++step) early.step(0.5, 510);
+  early.validated(32, 0.62);
+  early.step(0.5, 510);
+  EXPECT_FALSE(early.now()) << "it overfits";
+}
+
 TEST(Divergence, IsNotFoundInNoiseOfFewTargets) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     std::mt19937_64 random(seed);

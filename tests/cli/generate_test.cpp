@@ -107,7 +107,8 @@ TEST_F(Generate, BadLinesAreReportedTogetherBeforeAnythingRuns) {
   const std::string file = "hawser: prompts.jsonl: ";
   for (const std::string& line :
        {file + "wrong type (expected a text or a list of messages, got number) at line 1, prompt",
-        file + "line needs exactly one of these keys (expected prompt, messages or input_ids, got none) at line 3",
+        file + "line needs exactly one of these keys (expected prompt, messages, conversations, instruction, question "
+               "or input_ids, got none) at line 3",
         file + "id outside the vocabulary"}) {
     EXPECT_NE(ran.err.find(line), std::string::npos) << line << "\nin\n" << ran.err;
   }
@@ -233,6 +234,34 @@ TEST_F(Generate, AChatAnswersEachLineAndForgetsOnReset) {
   write("told.jsonl", with_system.dump() + "\n");
   EXPECT_EQ(answers("--prompts told.jsonl --chat-template chatml --max-tokens 6")[0]["text"].get<std::string>() + "\n",
             chat("to be\\n", " --system 'say little'").out);
+}
+
+// --tools and /tool are the `tools` and the message of role tool that a line of --prompts has.
+TEST_F(Generate, AChatHasTools) {
+  const nlohmann::json tools = {{{"type", "function"}, {"function", {{"name", "look"}, {"parameters", {}}}}}};
+  write("tools.json", tools.dump());
+  const std::string all = std::string(kChat) + " --context 400 --tools tools.json)";
+  const auto chat = [&](const std::string& lines) {
+    const Ran ran = shell("(printf '" + lines + "' | " + testing::kHawser + all);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    return ran.out;
+  };
+  const std::string first = chat("to be\\n"), both = chat("to be\\n/tool {}\\n");
+  nlohmann::json messages = {{{"role", "user"}, {"content", "to be"}}};
+  const auto answer = [&] {
+    write("line.jsonl", nlohmann::json{{"messages", messages}, {"tools", tools}}.dump() + "\n");
+    return answers("--prompts line.jsonl --chat-template chatml --max-tokens 6")[0]["text"].get<std::string>() + "\n";
+  };
+  EXPECT_EQ(first, answer());
+  messages.push_back({{"role", "assistant"}, {"content", first.substr(0, first.size() - 1)}});
+  messages.push_back({{"role", "tool"}, {"content", "{}"}});
+  EXPECT_EQ(both, first + answer());
+  write("none.json", "{}");
+  const Ran none = hawser("generate --model model --chat --chat-template chatml --tools none.json");
+  EXPECT_EQ(none.code, 2);
+  EXPECT_NE(none.err.find("none.json: no list of tools (expected [{"), std::string::npos) << none.err;
+  EXPECT_NE(hawser("generate --model model --prompt a --tools tools.json").err.find("--tools without --chat"),
+            std::string::npos);
 }
 
 TEST_F(Generate, LinesWithASlashAreCommandsOfTheChat) {
