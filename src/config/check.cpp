@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/build.h"
+#include "base/nearest.h"
 #include "base/paths.h"
 #include "base/text.h"
 #include "config/check_to_write.h"
@@ -129,6 +130,29 @@ void check_warmup(const Recipe& recipe, Problems& problems) {
         {.what = "warm-up and decay are longer than the run",
          .expected = cat("at most ", steps - warmup, " after ", plural(warmup, "step"), " of warm-up in ", run),
          .got = cat(decay)});
+  }
+}
+
+void check_metric(const Recipe& recipe, const std::vector<std::string>& sets, Problems& problems) {
+  const char* key = "train.early_stopping.metric";
+  const std::string& metric = recipe.train.early_stopping_metric;
+  if (!accepted(recipe, {key}) || metric == kAllSets) return;
+  Problem problem = problem_at(recipe, key);
+  std::vector<std::string> known{kAllSets};
+  for (const std::string& set : sets) {
+    if (!set.empty()) known.push_back(set);
+  }
+  if (std::ranges::find(known, metric) == known.end()) {
+    problem.what = "no validation set of this name";
+    problem.expected = joined(known, " or ");
+    problem.got = metric;
+    problem.hint = nearest(metric, known);
+    problems.add(std::move(problem));
+  } else if (recipe.train.evaluate_every == 0 && accepted(recipe, {"train.evaluate_every"})) {
+    problem.what = "the metric of early stopping and OUTPUT/best without evaluations";
+    problem.expected = "train.evaluate_every";
+    problem.hint = "train.evaluate_every: N, in steps";
+    problems.add(std::move(problem));
   }
 }
 
@@ -283,6 +307,11 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
     add("train.early_stopping.patience", {.what = "early stopping without evaluations",
                                           .expected = "train.evaluate_every",
                                           .hint = "train.evaluate_every: N, in steps"});
+  }
+  if (!recipe.data.train.empty() && accepted({"data.train", "data.validation"})) {
+    std::vector<std::string> sets;
+    for (const ValidationSetRecipe& set : recipe.data.validation) sets.push_back(set.name);
+    check_metric(recipe, sets, problems);
   }
   check_schedule(recipe, reject);
   if (train.steps > 0) check_warmup(recipe, problems);

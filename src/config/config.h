@@ -58,6 +58,9 @@ void check_layout(const Recipe& recipe, int world, Problems& problems);
 // Checks that warm-up and decay are within train.steps; with train.epochs the steps are known once the data is read.
 void check_warmup(const Recipe& recipe, Problems& problems);
 
+// Checks train.early_stopping.metric: the name of one of the `sets`, or that of all, and that the run evaluates them.
+void check_metric(const Recipe& recipe, const std::vector<std::string>& sets, Problems& problems);
+
 // Checks that a list of memory.activation_checkpointing has one entry per block of the model.
 void check_blocks(const Recipe& recipe, std::int64_t blocks, Problems& problems);
 

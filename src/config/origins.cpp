@@ -8,8 +8,9 @@
 namespace hawser {
 namespace {
 
-// "" or "[0]", not "[0], line 2 of x[1]": a problem that already has its origin keeps it.
-bool is_entry(const std::string& text) {
+// "" or "[0]", or of a map ".support" or ".support[0]"; not "[0], line 2 of x[1]": a problem that already has its origin keeps it.
+bool is_entry(std::string text) {
+  if (text.starts_with('.')) text.erase(0, std::min(text.find('['), text.size()));
   if (text.empty()) return true;
   if (text.size() < 3 || text.front() != '[' || text.back() != ']') return false;
   return std::all_of(text.begin() + 1, text.end() - 1, [](char c) { return c >= '0' && c <= '9'; });
@@ -36,7 +37,11 @@ Problems with_origins(const Recipe& recipe, const Problems& problems, const std:
   for (Problem problem : problems.all()) {
     const bool of_path = !path.empty() && (problem.file == path || (hub && problem.file == hub->text()));
     if (problem.at.empty() && of_path) problem.at = key;
-    const std::string named = problem.at.substr(0, problem.at.find('['));
+    std::string named = problem.at.substr(0, problem.at.find('['));
+    if (const auto dot = named.rfind('.'); find_key(named) == nullptr && dot != std::string::npos) {
+      const Key* map = find_key(named.substr(0, dot));
+      if (map != nullptr && map->is_map) named.resize(dot);
+    }
     const std::string entry = problem.at.substr(named.size());
     const bool in_recipe = problem.file == recipe.file || problem.file == "--set";  // it has its line
     if (!in_recipe && find_key(named) != nullptr && is_entry(entry)) {

@@ -213,7 +213,12 @@ void Reader::read_override(const std::string& text) {
   const std::string value = text.substr(equals + 1);
   const Key* key = find_key(name);
   const bool is_yaml_list = key != nullptr && key->is_list && value.starts_with('[') && value.ends_with(']');
-  if (key != nullptr && key->is_literal && !value.empty() && !is_yaml_list) return take(name, YAML::Node(value), 0);
+  // "{a,b}.txt" is a glob.
+  const bool is_yaml_map = key != nullptr && key->is_map && value.starts_with('{') && value.ends_with('}') &&
+                           (value.find(": ") != std::string::npos || value == "{}");
+  if (key != nullptr && key->is_literal && !value.empty() && !is_yaml_list && !is_yaml_map) {
+    return take(name, YAML::Node(value), 0);
+  }
   try {
     take(name, read_yaml(value), 0);
   } catch (const YAML::Exception& broken) {
@@ -231,11 +236,13 @@ YAML::Node as_path(const YAML::Node& node, const Key& key, bool typed, std::stri
     for (const YAML::Node& item : node) out.push_back(item.IsSequence() ? item : as_path(item, key, typed, unknown));
     return out;
   }
-  if (node.IsMap()) {  // a data set
+  if (node.IsMap()) {  // a data set, or named lists
     YAML::Node out(YAML::NodeType::Map);
     for (const auto& pair : node) {
-      const bool is_path = pair.first.IsScalar() && pair.first.Scalar() == "path";
-      out[pair.first] = is_path ? as_path(pair.second, key, typed, unknown) : pair.second;
+      const bool is_path = key.is_map || (pair.first.IsScalar() && pair.first.Scalar() == "path");
+      const bool nested = pair.second.IsMap();  // rejected later; aliases could make it endless
+      // A name that is given twice is rejected later, too.
+      out.force_insert(pair.first, is_path && !nested ? as_path(pair.second, key, typed, unknown) : pair.second);
     }
     return out;
   }

@@ -15,6 +15,7 @@
 
 #include "base/training_options.h"
 #include "base/units.h"
+#include "base/validation_metric.h"
 
 namespace hawser {
 
@@ -32,12 +33,20 @@ struct DataSetRecipe {
   bool operator==(const DataSetRecipe&) const = default;
 };
 
+// Validation data with a loss of their own.
+struct ValidationSetRecipe {
+  std::string name;                // "": the recipe has a list in place of a map, and this is the only set
+  std::vector<std::string> paths;  // as DataRecipe::train
+
+  bool operator==(const ValidationSetRecipe&) const = default;
+};
+
 struct DataRecipe {
   std::vector<std::string> train;   // files and globs, relative to the recipe; .jsonl or .txt; or a token-file prefix
   std::vector<DataSetRecipe> sets;  // of which `train` is; empty: all of it is one set
-  std::vector<std::string> validation;  // held-out files; else validation_fraction of train
-  std::string tokenizer;                // a tokenizer.json; default: the model folder's
-  std::string chat_template;            // a name or a file; default: the tokenizer's; for lines with messages
+  std::vector<ValidationSetRecipe> validation;  // held-out files, sorted by name; else validation_fraction of train
+  std::string tokenizer;                        // a tokenizer.json; default: the model folder's
+  std::string chat_template;  // a name or a file; default: the tokenizer's; for lines with messages
   // Names of keys and roles, each with what files call it: messages -> dialogue, assistant -> agent.
   std::map<std::string, std::vector<std::string>> columns, roles;
   std::string template_date = "2024-07-26";  // that strftime_now gives a chat template
@@ -103,9 +112,10 @@ struct TrainRecipe {
   std::int64_t micro_batch_size = 1;   // sequences per data rank and micro-batch
   std::uint64_t seed = 1234;
   std::int64_t evaluate_every = 0;    // steps; 0: only before the first step and at the end
-  std::int64_t evaluate_batches = 0;  // batches of global_batch_size sequences; 0: the full validation set
+  std::int64_t evaluate_batches = 0;  // batches of global_batch_size sequences of each validation set; 0: all
   // Evaluations without a lower validation loss after which the run ends (report/early_stopping.h); 0: it does not.
   std::int64_t early_stopping_patience = 0;
+  std::string early_stopping_metric = kAllSets;  // or the name of a validation set; also decides what OUTPUT/best is
   std::int64_t log_every = 1;
   std::vector<std::string> freeze;  // names of parameters that do not train (models/param_names.h)
 };

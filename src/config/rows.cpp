@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 
 #include "base/name_pattern.h"
@@ -372,6 +373,81 @@ Key data_sets(const char* name, const char* help) {
   key.reset = [](Recipe& recipe) {
     recipe.data.train.clear();
     recipe.data.sets.clear();
+  };
+  return key;
+}
+
+namespace {
+
+// Names of files are made of them.
+bool is_set_name(const std::string& name) {
+  constexpr std::size_t kLongest = 64;
+  const auto valid = [](unsigned char c) { return c < 128 && (std::isalnum(c) != 0 || c == '-' || c == '_'); };
+  return !name.empty() && name.size() <= kLongest && std::ranges::all_of(name, valid);
+}
+
+std::optional<Rejection> read_validation(const YAML::Node& node, std::vector<ValidationSetRecipe>& out) {
+  constexpr const char* kExpected = "a list of paths, or a map of names to lists of paths";
+  std::vector<ValidationSetRecipe> sets;
+  if (!node.IsMap()) {
+    ValidationSetRecipe all;
+    if (auto rejection = read_list(node, kExpected, all.paths)) return rejection;
+    if (!all.paths.empty()) sets.push_back(std::move(all));
+    out = std::move(sets);
+    return std::nullopt;
+  }
+  if (node.size() == 0) return Rejection{"no validation set", "a map of names to lists of paths", ""};
+  std::vector<std::string> wrong;
+  for (const auto& pair : node) {
+    ValidationSetRecipe& set = sets.emplace_back();
+    set.name = pair.first.IsScalar() ? pair.first.Scalar() : "";
+    if (!is_set_name(set.name)) wrong.push_back(printable(set.name));
+    if (auto rejection = read_list(pair.second, kExpected, set.paths)) return rejection;
+  }
+  if (!wrong.empty()) {
+    return Rejection{.what = "bad name of a validation set",
+                     .expected = "1 to 64 letters, digits, '-' and '_'",
+                     .hint = "",
+                     .got = joined(wrong, ", ")};
+  }
+  std::ranges::sort(sets, {}, &ValidationSetRecipe::name);
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    const std::string& name = sets[i].name;
+    if (i > 0 && sets[i - 1].name == name) {
+      return Rejection{.what = "name given twice", .expected = "once", .hint = "", .got = name};
+    }
+    if (name == kAllSets) {
+      return Rejection{.what = "the name of all validation sets together",
+                       .expected = "another name for one of them",
+                       .hint = "",
+                       .got = name};
+    }
+    if (!sets[i].paths.empty()) continue;
+    return Rejection{.what = "a validation set without files", .expected = "a path or more", .hint = "", .got = name};
+  }
+  out = std::move(sets);
+  return std::nullopt;
+}
+
+}  // namespace
+
+Key validation_sets(const char* name, const char* unset, const char* help) {
+  const auto field = HAWSER_FIELD(data.validation);
+  Key key = row(name, field, "list of paths and globs, or map of such lists", help);
+  key.unset = unset;
+  key.is_path = key.is_literal = key.is_list = key.is_map = true;
+  key.read = [field](const YAML::Node& node, Recipe& recipe) {
+    auto rejection = read_validation(node, field(recipe));
+    if (rejection) rejection->hint.clear();  // of resolved paths, not of those given
+    return rejection;
+  };
+  key.write = [field](const Recipe& recipe) {
+    nlohmann::json map = nlohmann::json::object();
+    for (const ValidationSetRecipe& set : field(recipe)) {
+      if (set.name.empty()) return nlohmann::json(set.paths);
+      map[set.name] = set.paths.size() == 1 ? nlohmann::json(set.paths[0]) : nlohmann::json(set.paths);
+    }
+    return map.empty() ? nlohmann::json() : map;
   };
   return key;
 }

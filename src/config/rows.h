@@ -345,6 +345,9 @@ Key paths(const char* name, Field field, const char* unset, const char* help) {
 // data.train: a list of paths, or of data sets: [{path: books, weight: 0.8}, {path: [a, b], weight: 0.2}].
 Key data_sets(const char* name, const char* help);
 
+// data.validation: a list of paths, or a map of named sets: {support: [a.jsonl, b.jsonl], novels: books.txt}.
+Key validation_sets(const char* name, const char* unset, const char* help);
+
 // optimizer.groups: a list of groups: [{match: embed_tokens, learning_rate: 1e-5}, {match: [a, b], weight_decay: 0}].
 Key param_groups(const char* name, const char* help);
 

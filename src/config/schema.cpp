@@ -93,7 +93,9 @@ std::vector<Key> make_schema() {
               data_sets("data.train",
                         "training data: .jsonl, .json, .csv, .tsv or .txt, also .gz or .zst, .parquet, "
                         "or token files by prefix")),
-      paths("data.validation", HAWSER_FIELD(data.validation), "a part of data.train", "validation data, same formats"),
+      validation_sets("data.validation", "a part of data.train",
+                      "validation data, same formats, or several named sets of them: {support: [a.jsonl, b.jsonl], "
+                      "novels: books.txt}"),
       name_map("data.columns", HAWSER_FIELD(data.columns),
                "what the files call the keys of lines and messages: {messages: dialogue, content: said}"),
       name_map("data.roles", HAWSER_FIELD(data.roles),
@@ -203,9 +205,12 @@ std::vector<Key> make_schema() {
       integer("train.evaluate_every", HAWSER_FIELD(train.evaluate_every), {.min = 0},
               "steps between evaluations; 0: only before the first step and at the end"),
       integer("train.evaluate_batches", HAWSER_FIELD(train.evaluate_batches), {.min = 0},
-              "global batches per evaluation, the same text on any layout; 0: the full validation set"),
+              "global batches per evaluation of each validation set, the same text on any layout; 0: all of it"),
       integer("train.early_stopping.patience", HAWSER_FIELD(train.early_stopping_patience), {.min = 0},
               "evaluations without a lower validation loss after which the run ends; 0: it runs to its end"),
+      text("train.early_stopping.metric", HAWSER_FIELD(train.early_stopping_metric), "",
+           "loss that decides early stopping and OUTPUT/best: validation (all of data.validation), or the name of one "
+           "of its sets"),
       integer("train.log_every", HAWSER_FIELD(train.log_every), {.min = 1},
               "steps between progress lines; metrics.jsonl has every step"),
       names("train.freeze", HAWSER_FIELD(train.freeze),

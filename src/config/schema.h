@@ -47,6 +47,8 @@ struct Key {
   // --set takes the value as it is, without YAML: text and paths may contain #, %, quotes or leading spaces. Of a list,
   // "[a, b]" is YAML, and any other value is its only item.
   bool is_literal = false, is_list = false;
+  // A list may also be a map of names to lists, "{a: [b, c]}", which is YAML in --set, too.
+  bool is_map = false;
 
   // Stores the value in the recipe, or rejects it and leaves the recipe unchanged; but of a list of names, it stores
   // the entries that are right.

@@ -24,11 +24,11 @@ namespace {
 namespace fs = std::filesystem;
 
 // Preparing replaces the token files in `output`: they must not be sources.
-void expect_not_replaced(const std::vector<Source>& sources, const char* key, const std::string& output,
-                         Problems& problems) {
+void expect_not_replaced(const std::vector<Source>& sources, const std::string& key,
+                         const std::vector<std::string>& names, const std::string& output, Problems& problems) {
   for (const Source& source : sources) {
     if (source.kind != SourceKind::tokens) continue;
-    for (const char* name : {"train", "valid"}) {
+    for (const std::string& name : names) {
       std::error_code absent;
       if (!fs::equivalent(source.path + ".idx", fs::path(output) / cat(name, ".idx"), absent)) continue;
       problems.add({.file = source.path + ".idx",
@@ -56,13 +56,16 @@ void add_of_tokenizer(const std::string& lines, const std::string& origin, Probl
 // `prepare` has not made the file, or has made it of ids without a tokenizer.
 std::optional<std::uint64_t> recorded_tokenizer(const std::string& prefix) {
   const fs::path path(prefix);
-  if (path.filename() != "train" && path.filename() != "valid") return std::nullopt;
+  const std::string name = path.filename().string();
+  if (name != "train" && name != "valid" && !name.starts_with("valid-")) return std::nullopt;
   const std::string text = manifest_text((path.parent_path() / "prepared.json").string());
   const auto from = parse_manifest(text);
   if (!from || from->tokenizer == 0) return std::nullopt;
+  const std::vector<std::string> stems = validation_stems(*from);
+  if (name.starts_with("valid-") && std::ranges::find(stems, name) == stems.end()) return std::nullopt;
   for (const PublishedFile& file : files_of_manifest(text)) {
     std::error_code error;
-    if (file.name != cat(path.filename().string(), ".bin")) continue;
+    if (file.name != name + ".bin") continue;
     // Another program may have replaced the file.
     if (fs::file_size(prefix + ".bin", error) != static_cast<std::uintmax_t>(file.bytes)) return std::nullopt;
   }
@@ -85,10 +88,14 @@ PrepareJob check_named(const PrepareOptions& options, Problems& problems) {
     set_of.insert(set_of.end(), options.sets[set], static_cast<std::int64_t>(set));
   }
   job.from.train = find_sources(options.train, options.folder, "data.train", problems);
-  job.from.validation =
-      find_sources(options.validation, options.folder, "data.validation", problems, Split::validation);
+  job.from.validation = find_validation(options.validation, options.folder, problems);
+  for (const ValidationSet& set : options.validation) {
+    if (!set.name.empty()) job.from.validation_sets.push_back(set.name);
+  }
   for (Source& source : job.from.train) source.set = set_of.empty() ? 0 : set_of[static_cast<std::size_t>(source.set)];
-  for (Source& source : job.from.validation) source.set = 0;
+  const auto key_of = [&](const Source& source) {  // of a validation source
+    return validation_key(options.validation[static_cast<std::size_t>(source.set)].name);
+  };
   // A run's own files, such as metrics.jsonl, are no data, also where a folder of data.train contains its output
   // folder.
   const std::string own = fs::path(options.output).parent_path() / "";
@@ -100,8 +107,12 @@ PrepareJob check_named(const PrepareOptions& options, Problems& problems) {
     std::erase_if(job.from.validation, is_own);
   }
   if (problems.empty() && !token_files(options).in_place) {
-    expect_not_replaced(job.from.train, "data.train", options.output, problems);
-    expect_not_replaced(job.from.validation, "data.validation", options.output, problems);
+    std::vector<std::string> names{"train", "valid"};
+    for (const std::string& set : job.from.validation_sets) names.push_back(validation_stem(set));
+    expect_not_replaced(job.from.train, "data.train", names, options.output, problems);
+    for (const Source& source : job.from.validation) {
+      expect_not_replaced({source}, key_of(source), names, options.output, problems);
+    }
   }
   const auto is_text = [](const Source& source) { return source.kind != SourceKind::tokens; };
   const bool text = std::ranges::any_of(job.from.train, is_text) || std::ranges::any_of(job.from.validation, is_text);
@@ -137,17 +148,15 @@ PrepareJob check_named(const PrepareOptions& options, Problems& problems) {
   }
   job.from.tokenizer = job.tokenizer ? job.tokenizer->fingerprint() : 0;
   if (job.tokenizer) {
-    const auto expect_of_tokenizer = [&](const std::vector<Source>& sources, const char* key) {
-      for (const Source& source : sources) {
-        if (source.kind != SourceKind::tokens) continue;
-        if (auto problem = other_tokenizer(source.path, *job.tokenizer)) {
-          problem->at = key;
-          problems.add(*problem);
-        }
+    const auto expect_of_tokenizer = [&](const Source& source, const std::string& key) {
+      if (source.kind != SourceKind::tokens) return;
+      if (auto problem = other_tokenizer(source.path, *job.tokenizer)) {
+        problem->at = key;
+        problems.add(*problem);
       }
     };
-    expect_of_tokenizer(job.from.train, "data.train");
-    expect_of_tokenizer(job.from.validation, "data.validation");
+    for (const Source& source : job.from.train) expect_of_tokenizer(source, "data.train");
+    for (const Source& source : job.from.validation) expect_of_tokenizer(source, key_of(source));
     if (!text && !job.from.train.empty()) job.tokenizer.reset();
   }
   job.from.vocab_size = options.vocab_size;
@@ -184,19 +193,20 @@ PrepareJob checked(const PrepareOptions& options) {
 Prepared check_in_place(const TokenFiles& files, const PrepareOptions& options) {
   Prepared prepared;
   Problems problems;
-  const auto look_at = [&](const std::string& prefix, const char* key, PreparedCounts& counts) {
-    if (prefix.empty()) return;
+  const auto look_at = [&](const std::string& prefix, const std::string& key, PreparedCounts& counts) {
     try {
       const TokenFile file(prefix);
       file.check_ids(options.vocab_size);
-      counts = {file.documents(), file.sequences(), file.tokens()};
+      counts.documents += file.documents();
+      counts.sequences += file.sequences();
+      counts.tokens += file.tokens();
       if (file.tokens() == 0) problems.add({.file = prefix + ".bin", .what = "no tokens in any document", .at = key});
     } catch (const UserError& error) {
       problems.add_lines(error.what());
     }
   };
   look_at(files.train, "data.train", prepared.train);
-  look_at(files.validation, "data.validation", prepared.validation);
+  for (const auto& [name, prefix] : files.validation) look_at(prefix, validation_key(name), prepared.validation);
   problems.throw_if_any();
   return prepared;
 }
@@ -212,21 +222,43 @@ std::string with_new_times(const std::string& path, const std::string& text, con
 
 }  // namespace
 
+namespace {
+
+// The names of the validation sets that an earlier prepare has left in a folder; {""}: one without a name.
+std::vector<std::string> prepared_sets(const fs::path& folder) {
+  const auto from = parse_manifest(manifest_text((folder / "prepared.json").string()));
+  if (from && !from->validation_sets.empty()) return from->validation_sets;
+  return io::exists((folder / "valid.idx").string()) ? std::vector<std::string>{""} : std::vector<std::string>();
+}
+
+}  // namespace
+
 TokenFiles token_files(const PrepareOptions& options) {
   Problems ignored;
   const auto train = find_sources(options.train, options.folder, "", ignored);
-  const auto validation = find_sources(options.validation, options.folder, "", ignored, Split::validation);
-  const auto one = [](const std::vector<Source>& sources) {
-    return sources.size() == 1 && sources[0].kind == SourceKind::tokens;
-  };
+  const auto validation = find_validation(options.validation, options.folder, ignored);
   const bool held_out = options.validation.empty() && options.validation_fraction > 0.0;
-  // A file in place has all its documents.
-  if (ignored.empty() && one(train) && !held_out && !options.deduplicate &&
-      (options.validation.empty() || one(validation))) {
-    return {.train = train[0].path, .validation = validation.empty() ? "" : validation[0].path, .in_place = true};
+  const auto in_place = [](const Source& source) { return source.kind == SourceKind::tokens; };
+  const bool one_each = validation.size() == options.validation.size() && std::ranges::all_of(validation, in_place) &&
+                        train.size() == 1 && in_place(train[0]);
+  // A file in place has all its documents. Without problems, each set has a file or more.
+  if (ignored.empty() && one_each && !held_out && !options.deduplicate) {
+    TokenFiles files{.train = train[0].path, .validation = {}, .in_place = true};
+    for (const Source& source : validation) {
+      files.validation.push_back({options.validation[static_cast<std::size_t>(source.set)].name, source.path});
+    }
+    return files;
   }
   const fs::path folder(options.output);
-  return {.train = (folder / "train").string(), .validation = (folder / "valid").string()};
+  TokenFiles files{.train = (folder / "train").string(), .validation = {}};
+  std::vector<std::string> names;
+  for (const ValidationSet& set : options.validation) names.push_back(set.name);
+  if (held_out) names = {""};
+  if (options.train.empty()) names = prepared_sets(folder);
+  for (const std::string& name : names) {
+    files.validation.push_back({name, (folder / validation_stem(name)).string()});
+  }
+  return files;
 }
 
 std::optional<Problem> other_tokenizer(const std::string& prefix, const text::Tokenizer& tokenizer) {
@@ -246,7 +278,9 @@ void check_sources(const PrepareOptions& options, Problems& problems) {
 
 std::vector<std::string> source_notes(const PrepareOptions& options) {
   std::vector<std::string> patterns = options.train;
-  patterns.insert(patterns.end(), options.validation.begin(), options.validation.end());
+  for (const ValidationSet& set : options.validation) {
+    patterns.insert(patterns.end(), set.patterns.begin(), set.patterns.end());
+  }
   std::vector<std::string> notes = unread_in_folders(patterns, options.folder);
   const bool no_validation = options.validation.empty();
   for (std::string& note : left_out_of_folders(options.train, options.folder, no_validation)) {
@@ -256,26 +290,22 @@ std::vector<std::string> source_notes(const PrepareOptions& options) {
     return cat(plural(static_cast<std::int64_t>(paths.size()), "file"), " (", *paths.begin(),
                paths.size() > 1 ? ", ..." : "", ")");
   };
-  const auto paths_of = [&](const std::vector<std::string>& of, Split split) {
-    Problems ignored;
-    std::set<std::string> paths;
-    for (const Source& source : find_sources(of, options.folder, "", ignored, split))
-      paths.insert(source.kind == SourceKind::tokens ? source.path : without_links(source.path));
-    return paths;
+  Problems ignored;
+  const auto path_of = [](const Source& source) {
+    return source.kind == SourceKind::tokens ? source.path : without_links(source.path);
   };
   std::set<std::string> seen, repeated, both;
   for (const std::string& pattern : options.train) {
-    for (const std::string& path : paths_of({pattern}, Split::train)) {
-      if (!seen.insert(path).second) repeated.insert(path);
+    for (const Source& source : find_sources({pattern}, options.folder, "", ignored)) {
+      if (!seen.insert(path_of(source)).second) repeated.insert(path_of(source));
     }
   }
-  for (const std::string& path : paths_of(options.validation, Split::validation)) {
-    if (seen.contains(path)) both.insert(path);
+  for (const Source& source : find_validation(options.validation, options.folder, ignored)) {
+    if (seen.contains(path_of(source))) both.insert(path_of(source));
   }
   if (!repeated.empty()) notes.push_back("named more than once in data.train and read once: " + files(repeated));
   if (options.deduplicate) {
     const auto kinds = [&](bool tokens) {
-      Problems ignored;
       const auto sources = find_sources(patterns, options.folder, "", ignored);
       return std::ranges::any_of(sources, [&](const Source& s) { return (s.kind == SourceKind::tokens) == tokens; });
     };
@@ -372,7 +402,7 @@ std::string prepared_manifest(const PrepareOptions& options) {
   try {
     if (*made_from != checked(options).from) return "";
     const TokenFile train((folder / "train").string());
-    if (made_from->validation_fraction > 0.0 || !made_from->validation.empty()) TokenFile((folder / "valid").string());
+    for (const std::string& stem : validation_stems(*made_from)) TokenFile((folder / stem).string());
     const std::vector<PublishedFile> before = files_of_manifest(text);
     const auto now = still_published(options.output, before);
     if (!now) return "";

@@ -1,7 +1,7 @@
 // `prepare`: converts text to token files, for `hawser prepare`, and for `fit` if they are missing or stale.
 //
-// Writes OUTPUT/train.{bin,idx}, OUTPUT/valid.{bin,idx} if anything is held out, and last OUTPUT/prepared.json, which
-// records the sources and options. Documents keep the order of the sources for any number of threads. A text gets the
+// Writes OUTPUT/train.{bin,idx}, OUTPUT/valid.{bin,idx} if anything is held out (of named validation sets
+// OUTPUT/valid-NAME.{bin,idx}), and last OUTPUT/prepared.json, which records the sources and options. Documents keep the order of the sources for any number of threads. A text gets the
 // tokens that the tokenizer adds (begin of text) and then the end-of-text token; lines of ids are not changed.
 //
 // Token files are sources too. A single one is read in place (token_files). Several, or one from which a fraction is
@@ -24,6 +24,7 @@
 
 #include "base/error.h"
 #include "prepare/line_names.h"
+#include "prepare/validation_sets.h"
 #include "text/tokenizers/tokenizer.h"
 
 namespace hawser::prepare {
@@ -39,10 +40,10 @@ struct PrepareOptions {
   std::vector<std::string> train;  // patterns, see sources.h
   // The number of patterns of each data set in `train`, in order; empty: all are one set.
   std::vector<std::size_t> sets = {};
-  std::vector<std::string> validation;  // held-out files; empty: validation_fraction of the documents of `train`
-  std::string folder;                   // base of relative patterns
-  std::string tokenizer;                // a tokenizer.json or its folder; "": lines must have ids
-  std::string output;                   // folder of the token files
+  std::vector<ValidationSet> validation = {};  // empty: validation_fraction of the documents of `train`
+  std::string folder;                          // base of relative patterns
+  std::string tokenizer;                       // a tokenizer.json or its folder; "": lines must have ids
+  std::string output;                          // folder of the token files
   double validation_fraction = 0.0;
   std::uint64_t seed = 0;
   std::int64_t vocab_size = 0;               // of the model: upper bound of ids in lines; 0: the tokenizer's
@@ -62,7 +63,7 @@ struct PrepareOptions {
   std::function<Problems(const Problems&)> with_origins = {};
 };
 
-// Counts of one of the two token files.
+// Counts of the training data, or of all held-out data.
 struct PreparedCounts {
   std::int64_t documents = 0, sequences = 0, tokens = 0;
 };
@@ -88,9 +89,14 @@ struct Prepared {
 std::vector<std::string> notes_of(const Prepared& prepared, const PrepareOptions& options);
 
 // Prefixes of the token files that a run reads: those in `output`, or the user's own in place, if one of them is all of
-// the training data, one or none is all of the validation data, and no documents are left out. The file of `validation` may not exist.
+// the training data, one is all of each validation set, and no documents are left out. Without sources (`train` is
+// empty), they are those that an earlier prepare has left in `output`.
 struct TokenFiles {
-  std::string train, validation;  // validation "": none is held out
+  struct Validation {
+    std::string name, prefix;  // name: of the set; "": there is one without a name
+  };
+  std::string train;
+  std::vector<Validation> validation;  // empty: nothing is held out
   bool in_place = false;
 };
 TokenFiles token_files(const PrepareOptions& options);

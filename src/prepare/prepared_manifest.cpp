@@ -9,6 +9,7 @@
 #include "io/bounded_file.h"
 #include "io/files.h"
 #include "io/json.h"
+#include "prepare/validation_sets.h"
 
 namespace hawser::prepare {
 namespace {
@@ -60,12 +61,14 @@ Json to_json(const PreparedFrom& from) {
           {"chat_template", from.chat_template},
           {"names", from.names},
           {"train_sources", to_json(from.train)},
-          {"validation_sources", to_json(from.validation)}};
+          {"validation_sources", to_json(from.validation)},
+          {"validation_sets", from.validation_sets}};
 }
 
 PreparedFrom from_of(const Json& json) {
   return {.train = sources_of(json.at("train_sources")),
           .validation = sources_of(json.at("validation_sources")),
+          .validation_sets = json.value("validation_sets", std::vector<std::string>()),
           .tokenizer = json.at("tokenizer"),
           .validation_fraction = json.at("validation_fraction"),
           .seed = json.at("seed"),
@@ -89,6 +92,12 @@ DraftPosition position_of(const Json& json) {
           .first_sequence = json.at("first_sequence"),
           .first_token = json.at("first_token"),
           .labels = json.at("labels")};
+}
+
+Json to_json(const std::vector<DraftPosition>& drafts) {
+  Json list = Json::array();
+  for (const DraftPosition& at : drafts) list.push_back(to_json(at));
+  return list;
 }
 
 std::string write_json(const std::string& path, const Json& json) {
@@ -130,6 +139,14 @@ auto parse(const std::string& text, Read read) -> std::optional<decltype(read(Js
 }
 
 }  // namespace
+
+std::vector<std::string> validation_stems(const PreparedFrom& from) {
+  std::vector<std::string> stems;
+  for (const std::string& name : from.validation_sets) stems.push_back(validation_stem(name));
+  const bool one = from.validation_fraction > 0.0 || !from.validation.empty();
+  if (stems.empty() && one) stems.push_back(validation_stem(""));
+  return stems;
+}
 
 void write_manifest(const std::string& path, const PreparedFrom& from, const Prepared& counts,
                     const std::vector<PublishedFile>& files) {
@@ -198,7 +215,7 @@ void write_state(const std::string& path, const PrepareState& state) {
                     {"documents_done", state.progress.documents},
                     {"tokens_done", state.progress.tokens},
                     {"train", to_json(state.train)},
-                    {"valid", state.valid ? to_json(*state.valid) : Json()},
+                    {"valid", to_json(state.valid)},
                     {"files", to_json(state.files)},
                     {"from", to_json(state.from)}});
 }
@@ -223,7 +240,9 @@ std::optional<PrepareState> read_state(const std::string& path) {
                                     .documents = json.at("documents_done"),
                                     .tokens = json.at("tokens_done")},
                        .train = position_of(json.at("train"))};
-    if (!json.at("valid").is_null()) state.valid = position_of(json.at("valid"));
+    const Json& valid = json.at("valid");  // of earlier builds: null, or the position of the only one
+    if (valid.is_object()) state.valid = {position_of(valid)};
+    for (std::size_t i = 0; valid.is_array() && i < valid.size(); ++i) state.valid.push_back(position_of(valid[i]));
     state.files = files_of(json.value("files", Json::array()));
     return state;
   });

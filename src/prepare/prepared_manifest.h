@@ -17,6 +17,7 @@ namespace hawser::prepare {
 // Everything that the contents of the token files depend on.
 struct PreparedFrom {
   std::vector<Source> train, validation;
+  std::vector<std::string> validation_sets;  // the names of the sets; empty: there is one without a name, or none
   std::uint64_t tokenizer = 0;  // fingerprint; 0: none
   double validation_fraction = 0.0;
   std::uint64_t seed = 0;
@@ -27,6 +28,10 @@ struct PreparedFrom {
 
   bool operator==(const PreparedFrom&) const = default;
 };
+
+// The names of the token files of the held-out data, without endings: {"valid"}, {"valid-novels", "valid-support"}; empty
+// if nothing is held out.
+std::vector<std::string> validation_stems(const PreparedFrom& from);
 
 void write_manifest(const std::string& path, const PreparedFrom& from, const Prepared& counts,
                     const std::vector<PublishedFile>& files);
@@ -61,7 +66,7 @@ struct PrepareState {
   bool no_turn_end = false;                   // as in Prepared
   PrepareProgress progress;
   DraftPosition train;
-  std::optional<DraftPosition> valid;
+  std::vector<DraftPosition> valid;  // by validation_stems
   // The bytes of the unfinished files that the above covers (without times); none in a state of earlier builds.
   std::vector<PublishedFile> files;
 };

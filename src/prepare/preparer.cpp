@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <set>
 #include <span>
 
 #include "base/error.h"
@@ -15,6 +16,7 @@
 #include "prepare/byte_reader.h"
 #include "prepare/jsonl.h"
 #include "prepare/parquet_reader.h"
+#include "prepare/validation_sets.h"
 
 namespace hawser::prepare {
 namespace {
@@ -39,7 +41,7 @@ std::int64_t count_lines(const Block& block) {
 
 // What prepare writes and removes in its folder.
 // How names of files in the unfinished folder begin, except its lock's.
-constexpr const char* kDraftFiles[] = {"train.", "valid.", "contents", "state.json"};
+constexpr const char* kDraftFiles[] = {"train.", "valid.", "valid-", "contents", "state.json"};
 
 Error stopped() {
   return Error(ExitCode::interrupted, "interrupted while preparing text; the same command continues");
@@ -91,6 +93,7 @@ Preparer::Preparer(const PrepareOptions& options, const PrepareJob& job)
       vocab_size_(options.vocab_size > 0 ? options.vocab_size
                   : job.tokenizer        ? job.tokenizer->vocab_size()
                                          : 0),
+      stems_(validation_stems(job.from)),
       encoder_({.tokenizer = job.tokenizer.get(),
                 .vocab_size = vocab_size_,
                 .hashes = job.from.deduplicate,
@@ -108,7 +111,8 @@ Prepared Preparer::run() {
       read(false);
       read(true);
       without_repeats(problems_).throw_if_any();
-      const auto check_not_empty = [&](const TokenFileDraft& file, const char* key) {
+      Problems empty;
+      const auto check_not_empty = [&](const TokenFileDraft& file, const std::string& key) {
         if (file.tokens() > 0) return;
         Problem problem{.what = "no tokens in any document", .at = key};
         if (state_.duplicates > 0) {
@@ -116,10 +120,14 @@ Prepared Preparer::run() {
           problem.got = "duplicates alone";
           problem.hint = "data.deduplicate: false, or other files";
         }
-        throw UserError(problem);
+        empty.add(problem);
       };
       check_not_empty(*train_, "data.train");
-      if (valid_) check_not_empty(*valid_, "data.validation");
+      for (std::size_t i = 0; i < valid_.size(); ++i) {
+        const std::vector<std::string>& names = job_.from.validation_sets;
+        check_not_empty(valid_[i], validation_key(names.empty() ? "" : names[i]));
+      }
+      empty.throw_if_any();
     }
   } catch (const UserError&) {
     // Problems of the sources would recur: discard the work. After others, such as a full disk, prepare can resume.
@@ -142,8 +150,12 @@ void Preparer::protect_files_of_others() {
   const bool manifest = there("prepared.json");
   std::vector<std::string> found;
   if (manifest) found.emplace_back("prepared.json");
-  for (const char* name : kTokenFiles) {
-    if (there(name)) found.emplace_back(name);
+  std::set<std::string> names{"train", "valid"};  // one from which nothing is held out any more is removed
+  names.merge(std::set<std::string>(stems_.begin(), stems_.end()));
+  for (const std::string& name : names) {
+    for (const char* ending : kTokenFileEndings) {
+      if (there((name + ending).c_str())) found.push_back(name + ending);
+    }
   }
   if (found.empty() || ours()) return;  // asked last: another process may just have finished
   if (!options_.own_folder) {
@@ -169,7 +181,7 @@ void Preparer::open() {
   for (const auto* sources : {&job_.from.train, &job_.from.validation}) {
     for (const Source& source : *sources) state_.progress.bytes_total += source.bytes;
   }
-  if (job_.from.validation_fraction > 0.0 || !job_.from.validation.empty()) state_.valid.emplace();
+  state_.valid.resize(stems_.size());
   open_drafts();
 }
 
@@ -189,12 +201,11 @@ bool may_be(const PrepareState& state) {
   if (!is_count({state.source, state.place.byte, state.place.line, state.documents, state.duplicates, state.contents,
                  state.progress.bytes_done, state.progress.documents, state.progress.tokens}) ||
       state.counted < -1 || state.counted > kMax || !is_position(state.train) ||
-      (state.valid && !is_position(*state.valid))) {
+      !std::ranges::all_of(state.valid, is_position)) {
     return false;
   }
   // `byte` may exceed the size of the file: it counts decompressed bytes.
-  return state.source <= size &&
-         state.valid.has_value() == (state.from.validation_fraction > 0.0 || !state.from.validation.empty());
+  return state.source <= size && state.valid.size() == validation_stems(state.from).size();
 }
 
 }  // namespace
@@ -240,7 +251,7 @@ bool Preparer::open_unfinished() {
     open_drafts();
   } catch (const UserError&) {
     train_.reset();
-    valid_.reset();
+    valid_.clear();
     contents_.reset();
     seen_ = {};
     resumed_ = false;
@@ -251,7 +262,9 @@ bool Preparer::open_unfinished() {
 
 void Preparer::open_drafts() {
   train_.emplace(folder_->path("train"), vocab_size_, state_.train);
-  if (state_.valid) valid_.emplace(folder_->path("valid"), vocab_size_, *state_.valid);
+  for (std::size_t i = 0; i < stems_.size(); ++i) {
+    valid_.emplace_back(folder_->path(stems_[i]), vocab_size_, state_.valid[i]);
+  }
   if (job_.from.deduplicate)
     contents_.emplace(folder_->path("contents"), state_.contents * std::int64_t{sizeof(ContentHash)});
 }
@@ -297,8 +310,8 @@ void Preparer::read(bool validation) {
   const SourcePlace start = here ? state_.place : SourcePlace{};
   const auto& sources = validation ? job_.from.validation : job_.from.train;
   // An open document was begun by an earlier prepare.
-  for (auto* file : {&train_, &valid_}) {
-    if (*file && (*file)->position().open > 0) open_ = &**file;
+  for (const auto& [name, draft] : drafts()) {
+    if (draft->position().open > 0) open_ = draft;
   }
   for (std::int64_t i = first; i < static_cast<std::int64_t>(sources.size()); ++i) {
     const SourcePlace from = i == first ? start : SourcePlace{};
@@ -344,8 +357,10 @@ void Preparer::take_one() {
   state_.names.insert(block.names.begin(), block.names.end());
   state_.asked_time = state_.asked_time || block.asked_time;
   state_.no_turn_end = state_.no_turn_end || block.no_turn_end;
-  if (!from.validation) begin_set(job_.from.train[static_cast<std::size_t>(from.source)].set);
-  write(block, from.validation);
+  const Source& source =
+      (from.validation ? job_.from.validation : job_.from.train)[static_cast<std::size_t>(from.source)];
+  if (!from.validation) begin_set(source.set);
+  write(block, source, from.validation);
   state_.validation = from.validation;
   state_.source = from.source;
   state_.place = block.end;
@@ -361,9 +376,9 @@ void Preparer::begin_set(std::int64_t set) {
   }
 }
 
-void Preparer::write(const EncodedBlock& block, bool validation) {
+void Preparer::write(const EncodedBlock& block, const Source& source, bool validation) {
   for (const EncodedDocument& document : block.documents) {
-    if (block.first || !open_) open_ = &file_of_next(validation);
+    if (block.first || !open_) open_ = &file_of_next(source, validation);
     if (problems_.empty()) write_document(document, block.last, *open_);
     state_.progress.documents += block.last;
     state_.progress.tokens += static_cast<std::int64_t>(document.ids.size());
@@ -402,9 +417,15 @@ bool Preparer::is_duplicate(const ContentHash& hash) {
 }
 
 // The file that receives the next document.
-TokenFileDraft& Preparer::file_of_next(bool validation) {
-  if (validation) return *valid_;
-  return held_out_(state_.documents++) ? *valid_ : *train_;
+TokenFileDraft& Preparer::file_of_next(const Source& source, bool validation) {
+  if (validation) return valid_[static_cast<std::size_t>(source.set)];
+  return held_out_(state_.documents++) ? valid_.front() : *train_;
+}
+
+std::vector<std::pair<std::string, TokenFileDraft*>> Preparer::drafts() {
+  std::vector<std::pair<std::string, TokenFileDraft*>> out{{"train", &*train_}};
+  for (std::size_t i = 0; i < valid_.size(); ++i) out.emplace_back(stems_[i], &valid_[i]);
+  return out;
 }
 
 // Appends the documents of a token file.
@@ -422,7 +443,7 @@ void Preparer::join(const Source& source, bool validation, std::int64_t index, s
     };
     if (first > 0) counted = source.bytes / std::max<std::int64_t>(1, from.documents()) * first;
     for (std::int64_t d = first; d < from.documents() && problems_.size() < kMaxProblems; ++d) {
-      TokenFileDraft& file = file_of_next(validation);
+      TokenFileDraft& file = file_of_next(source, validation);
       const std::int64_t begin = from.begin(from.first_sequence(d)), end = from.begin(from.first_sequence(d + 1));
       bool duplicate = false;
       if (job_.from.deduplicate && end > begin) {
@@ -474,11 +495,10 @@ void Preparer::save(bool at_once) {
   const bool stop = !at_once && options_.stop && options_.stop();
   if (stop && !problems_.empty()) throw stopped();
   if (!problems_.empty() || (!at_once && !stop && Clock::now() - saved_ < options_.save_every)) return;
-  train_->sync();
-  if (valid_) valid_->sync();
+  for (const auto& [name, draft] : drafts()) draft->sync();
   if (contents_) contents_->sync();
   state_.train = train_->position();
-  if (valid_) state_.valid = valid_->position();
+  for (std::size_t i = 0; i < valid_.size(); ++i) state_.valid[i] = valid_[i].position();
   state_.files = draft_files();
   write_state(folder_->path("state.json"), state_);
   saved_ = Clock::now();
@@ -492,12 +512,11 @@ std::vector<PublishedFile> Preparer::draft_files() {
     files.push_back(
         {.name = fs::path(path).filename().string(), .bytes = bytes, .checksum = checksums_.up_to(path, bytes)});
   };
-  for (const auto* draft : {&train_, &valid_}) {
-    if (!*draft) continue;
-    for (const auto& [path, bytes] : (*draft)->files()) {
+  for (const auto& [name, draft] : drafts()) {
+    for (const auto& [path, bytes] : draft->files()) {
       if (!state_.complete || path.ends_with(".bin")) add(path, bytes);
     }
-    const std::string index = folder_->path(draft == &train_ ? "train.idx" : "valid.idx");
+    const std::string index = folder_->path(name + ".idx");
     if (state_.complete) add(index, io::File::open(index).bytes());
   }
   if (contents_ && !state_.complete) add(contents_->path(), contents_->size());
@@ -508,21 +527,25 @@ void Preparer::publish() {
   const fs::path output(options_.output);
   if (!state_.complete) {
     begin_set(std::max<std::int64_t>(1, static_cast<std::int64_t>(options_.sets.size())) - 1);
-    train_->finish();
-    if (valid_) valid_->finish();
+    for (const auto& [name, draft] : drafts()) draft->finish();
     state_.complete = true;
     save(true);
   }
+  // Of an earlier prepare with other validation sets.
+  std::set<std::string> others{"valid"};
+  for (const PublishedFile& file : files_of_manifest(manifest_text((output / "prepared.json").string()))) {
+    const std::string name = file.name.substr(0, file.name.find('.'));
+    if (name.starts_with("valid-") && io::is_plain_name(name)) others.insert(name);
+  }
+  for (const std::string& stem : stems_) others.erase(stem);
+  for (const std::string& name : others) remove_token_file((output / name).string());
   // From here on, an existing manifest would be wrong.
   std::error_code ignored;
   fs::remove(output / "prepared.json", ignored);
-  publish_token_file(folder_->path("train"), (output / "train").string());
-  if (state_.valid) {
-    publish_token_file(folder_->path("valid"), (output / "valid").string());
-  } else {
-    remove_token_file((output / "valid").string());
-  }
-  write_manifest((output / "prepared.json").string(), job_.from, result(), published_files(options_.output));
+  std::vector<std::string> names{"train"};
+  names.insert(names.end(), stems_.begin(), stems_.end());
+  for (const std::string& name : names) publish_token_file(folder_->path(name), (output / name).string());
+  write_manifest((output / "prepared.json").string(), job_.from, result(), published_files(options_.output, names));
   folder_->remove();
 }
 
@@ -532,8 +555,8 @@ Prepared Preparer::result() const {
       return compression_of(source.path) != Compression::none || is_parquet_name(source.path);
     });
   };
-  const auto counts = [](const DraftPosition& at) { return PreparedCounts{at.documents, at.sequences, at.tokens}; };
-  Prepared prepared{.train = counts(state_.train),
+  const DraftPosition& train = state_.train;
+  Prepared prepared{.train = {train.documents, train.sequences, train.tokens},
                     .source_bytes = state_.progress.bytes_total,
                     .compressed = compressed(job_.from.train) || compressed(job_.from.validation),
                     .duplicates = state_.duplicates,
@@ -546,7 +569,11 @@ Prepared Preparer::result() const {
                     .names = state_.names,
                     .asked_time = state_.asked_time,
                     .no_turn_end = state_.no_turn_end};
-  if (state_.valid) prepared.validation = counts(*state_.valid);
+  for (const DraftPosition& at : state_.valid) {
+    prepared.validation.documents += at.documents;
+    prepared.validation.sequences += at.sequences;
+    prepared.validation.tokens += at.tokens;
+  }
   return prepared;
 }
 

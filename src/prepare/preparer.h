@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "prepare/block_encoder.h"
@@ -63,10 +64,12 @@ class Preparer {
   void take_all();
   void take_one();
   void begin_set(std::int64_t set);
-  void write(const EncodedBlock& block, bool validation);
+  void write(const EncodedBlock& block, const Source& source, bool validation);
   void write_document(const EncodedDocument& document, bool last, TokenFileDraft& file);
   bool is_duplicate(const ContentHash& hash);
-  TokenFileDraft& file_of_next(bool validation);
+  TokenFileDraft& file_of_next(const Source& source, bool validation);
+  // The names of the token files, with their drafts: "train", and those of the held-out data.
+  std::vector<std::pair<std::string, TokenFileDraft*>> drafts();
   void count_read(std::int64_t file_bytes);
   void save(bool at_once);
   std::vector<PublishedFile> draft_files();
@@ -81,6 +84,7 @@ class Preparer {
   const PrepareOptions& options_;
   const PrepareJob& job_;
   std::int64_t vocab_size_;
+  std::vector<std::string> stems_;  // validation_stems
   BlockEncoder encoder_;
   std::optional<UnfinishedFolder> folder_;
   PrepareState state_;
@@ -91,7 +95,8 @@ class Preparer {
   HeldOut held_out_;
   SeenContents seen_;
   std::optional<io::AppendFile> contents_;
-  std::optional<TokenFileDraft> train_, valid_;
+  std::optional<TokenFileDraft> train_;
+  std::deque<TokenFileDraft> valid_;  // by validation_stems
   TokenFileDraft* open_ = nullptr;  // target of a text whose parts are being written
   std::deque<InFlight> in_flight_;
   std::int64_t bytes_in_flight_ = 0;

@@ -41,13 +41,18 @@ std::uint64_t checksum_of(const io::File& file) {
 
 }  // namespace
 
-std::vector<PublishedFile> published_files(const std::string& folder) {
+std::vector<PublishedFile> published_files(const std::string& folder, const std::vector<std::string>& names) {
   std::vector<PublishedFile> out;
-  for (const char* name : kTokenFiles) {
-    const std::string path = (fs::path(folder) / name).string();
-    if (!io::is_file(path)) continue;
-    const io::File file = io::File::open(path);
-    out.push_back({.name = name, .bytes = file.bytes(), .modified = modified(path), .checksum = checksum_of(file)});
+  for (const std::string& name : names) {
+    for (const char* ending : kTokenFileEndings) {
+      const std::string path = (fs::path(folder) / (name + ending)).string();
+      if (!io::is_file(path)) continue;
+      const io::File file = io::File::open(path);
+      out.push_back({.name = name + ending,
+                     .bytes = file.bytes(),
+                     .modified = modified(path),
+                     .checksum = checksum_of(file)});
+    }
   }
   return out;
 }

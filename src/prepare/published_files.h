@@ -9,8 +9,8 @@
 
 namespace hawser::prepare {
 
-inline constexpr const char* kTokenFiles[] = {"train.bin", "train.idx", "train.labels.bin",
-                                              "valid.bin", "valid.idx", "valid.labels.bin"};
+// The endings of the files of a token file.
+inline constexpr const char* kTokenFileEndings[] = {".bin", ".idx", ".labels.bin"};
 
 struct PublishedFile {
   std::string name;
@@ -21,8 +21,8 @@ struct PublishedFile {
   bool operator==(const PublishedFile&) const = default;
 };
 
-// Reads every token file in the folder once.
-std::vector<PublishedFile> published_files(const std::string& folder);
+// Reads the token files with these names, such as "train", in the folder once.
+std::vector<PublishedFile> published_files(const std::string& folder, const std::vector<std::string>& names);
 
 // The files as they are now, if their contents are still those of `before`. A file whose size and time are as recorded
 // is not read; one with another time, such as a copy, is. nullopt if a file is missing or has other contents.
