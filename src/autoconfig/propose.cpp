@@ -443,22 +443,25 @@ class Proposer {
   // Global batches of the held-out documents; 0: unknown.
   std::int64_t held_out_batches() const {
     if (sample_.empty()) return 0;
-    Recipe held_out = recipe_;
-    double sequences = 0;
-    try {
-      if (recipe_.data.validation.empty()) {
-        const double share = recipe_.data.validation_fraction;
-        sequences = epoch_sequences() * share / (1 - share);
-      } else {
-        held_out.data.train = std::move(held_out.data.validation);
-        held_out.data.validation.clear();
-        held_out.data.validation_fraction = 0;
-        sequences = autoconfig::epoch_sequences(held_out, sample_data(held_out, vocabulary_));
+    const auto batches = [&](double sequences) {
+      return std::llround(std::ceil(sequences / double(recipe_.train.global_batch_size)));
+    };
+    const double share = recipe_.data.validation_fraction;
+    if (recipe_.data.validation.empty()) return batches(epoch_sequences() * share / (1 - share));
+    std::int64_t sum = 0;
+    for (const ValidationSetRecipe& set : recipe_.data.validation) {
+      Recipe of_set = recipe_;
+      of_set.data.train = set.paths;
+      of_set.data.sets.clear();
+      of_set.data.validation.clear();
+      of_set.data.validation_fraction = 0;
+      try {
+        sum += batches(autoconfig::epoch_sequences(of_set, sample_data(of_set, vocabulary_)));
+      } catch (const Error&) {
+        return 0;  // `prepare` says what is wrong with it
       }
-    } catch (const Error&) {
-      return 0;  // `prepare` says what is wrong with it
     }
-    return std::llround(std::ceil(sequences / double(recipe_.train.global_batch_size)));
+    return sum;
   }
 
   // About ten evaluations in about a tenth of the time, with at least one batch each: a step costs three forward
@@ -467,18 +470,23 @@ class Proposer {
   void choose_evaluation(std::int64_t steps) {
     TrainRecipe& train = recipe_.train;
     if (recipe_.data.validation_fraction <= 0 && recipe_.data.validation.empty()) return;
+    // Batches are counted for each set.
+    const auto sets = std::max<std::int64_t>(1, static_cast<std::int64_t>(recipe_.data.validation.size()));
+    const std::int64_t all = held_out_batches();
     if (!fixed("train.evaluate_batches")) {
-      const std::int64_t all = held_out_batches(), few = std::llround(double(steps) / kFewEvaluated);
-      train.evaluate_batches =
-          std::clamp<std::int64_t>(std::llround(0.1 * 3 * double(steps) / kEvaluations), 1, kMaxEvaluated);
-      const bool small = all > 0 && all <= std::max(train.evaluate_batches, few);
+      const std::int64_t few = std::llround(double(steps) / kFewEvaluated);
+      train.evaluate_batches = std::clamp<std::int64_t>(
+          std::llround(0.1 * 3 * double(steps) / kEvaluations / double(sets)), 1, kMaxEvaluated);
+      const bool small = all > 0 && all <= std::max(sets * train.evaluate_batches, few);
       if (small) train.evaluate_batches = 0;
       why("train.evaluate_batches",
           small ? "0: all held-out text, which is little"
                 : "ten evaluations take about a tenth of the time, or have one batch each; 0 uses all held-out text");
     }
     if (fixed("train.evaluate_every")) return;
-    const std::int64_t batches = train.evaluate_batches > 0 ? train.evaluate_batches : kMaxEvaluated;
+    const std::int64_t batches = train.evaluate_batches > 0 ? sets * train.evaluate_batches
+                                 : all > 0                  ? all
+                                                            : sets * kMaxEvaluated;
     const double evaluations = std::min(kEvaluations, double(steps / batches));
     train.evaluate_every = evaluations < 2 ? 0 : std::max<std::int64_t>(1, std::llround(double(steps) / evaluations));
     why("train.evaluate_every", evaluations < 2

@@ -4,7 +4,9 @@
 
 #include <filesystem>
 
+#include "base/validation_metric.h"
 #include "checkpoint/checkpoint.h"
+#include "config/config.h"
 #include "engine/find_checkpoint.h"
 #include "engine/run_state.h"
 #include "io/files.h"
@@ -42,12 +44,13 @@ std::string better_than_last(const std::string& path, bool best) {
     const engine::RunState before = engine::run_state_of(checkpoint::Checkpoint::open(best_in(path)).metadata());
     const engine::RunState now = engine::run_state_of(last->metadata());
     const bool comparable = engine::same_validation(before.validation, now.validation);
-    if (!comparable || !before.validation_loss || !now.validation_loss) return "";
-    if (before.step >= now.step || *before.validation_loss >= *now.validation_loss) return "";
+    if (!comparable || !before.validation_loss || !now.validation_loss || before.step >= now.step) return "";
+    const std::string metric = stored_section(now.recipe, "train").train.early_stopping_metric;
+    const auto lowest = loss_of(*before.validation_loss, metric), newest = loss_of(*now.validation_loss, metric);
+    if (!lowest || !newest || *lowest >= *newest) return "";
     return fmt::format(
-        "the checkpoint of step {} was better than the last one: validation loss {:.4f}, and {:.4f} at step {}; try "
-        "--best",
-        before.step, *before.validation_loss, *now.validation_loss, now.step);
+        "the checkpoint of step {} was better than the last one: {} {:.4f}, and {:.4f} at step {}; try --best",
+        before.step, metric_words(metric), *lowest, *newest, now.step);
   } catch (const UserError&) {  // the command reports what it needs of these files
     return "";
   }

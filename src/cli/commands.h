@@ -106,6 +106,7 @@ struct InspectOptions {
   std::string tokenizer;          // for a token file without a recipe
   std::int64_t samples = 3, first = 0;
   bool validation = false;
+  std::string validation_set;  // "": the only one
 };
 
 struct RecipeInitOptions {

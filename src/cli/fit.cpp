@@ -39,14 +39,13 @@ std::string resume_command(const FitOptions& options) {
 // What to do with a trained model.
 std::vector<std::string> next_commands(const train::FitResult& result) {
   using Prompt = train::FitResult::Prompt;
-  const bool best_is_earlier =
-      result.best_validation_loss && result.validation_loss && *result.best_validation_loss < *result.validation_loss;
-  const std::string run = shell_quoted(result.output) + (best_is_earlier ? " --best" : "");
+  const char* best = result.best_is_earlier() ? " --best" : "";
+  const std::string run = shell_quoted(result.output) + best;
   const char* prompt = result.prompt == Prompt::chat   ? " --chat"
                        : result.prompt == Prompt::text ? " --prompt 'TEXT'"
                                                        : " --prompt-ids IDS";
   return {"next:", cat("  hawser generate --model ", run, prompt), cat("  hawser eval --model ", run, " --data FILE"),
-          cat("  hawser export ", shell_quoted(result.output), " FOLDER", best_is_earlier ? " --best" : "", "  # ",
+          cat("  hawser export ", shell_quoted(result.output), " FOLDER", best, "  # ",
               result.adapter ? "PEFT's format; a model with --merge" : "in the format of Hugging Face")};
 }
 
@@ -65,8 +64,12 @@ void print_result(const train::FitResult& result, const FitOptions& options) {
                        {"writing_seconds", result.saving.writing_s}};
     }
     if (result.train_loss) out["train_loss"] = *result.train_loss;
-    if (result.initial_validation_loss) out["initial_validation_loss"] = *result.initial_validation_loss;
-    if (result.validation_loss) out["validation_loss"] = *result.validation_loss;
+    const auto add_losses = [&](const std::optional<ValidationLosses>& losses, const std::string& when) {
+      if (losses) out[when + "validation_loss"] = losses->all;
+      if (losses && !losses->sets.empty()) out[when + "validation_losses"] = losses->sets;
+    };
+    add_losses(result.initial_validation_loss, "initial_");
+    add_losses(result.validation_loss, "");
     if (result.best_validation_loss) out["best_validation_loss"] = *result.best_validation_loss;
     if (!result.notes.empty()) out["notes"] = result.notes;
     if (result.imbalance) out["attention_imbalance"] = *result.imbalance;
@@ -79,9 +82,10 @@ void print_result(const train::FitResult& result, const FitOptions& options) {
   if (result.validation_loss) {
     line += fmt::format("{} {}validation loss ", result.train_loss ? "," : ":", result.interrupted ? "last " : "");
     if (result.initial_validation_loss && result.steps > 0) {
-      line += fmt::format("{:.4f} -> ", *result.initial_validation_loss);
+      line += fmt::format("{:.4f} -> ", result.initial_validation_loss->all);
     }
-    line += fmt::format("{:.4f}", *result.validation_loss);
+    line += fmt::format("{:.4f}", result.validation_loss->all);
+    if (const std::string sets = set_losses_text(*result.validation_loss); !sets.empty()) line += cat(" (", sets, ")");
   }
   if (result.imbalance) line += fmt::format("; attention imbalance {:.3f}", *result.imbalance);
   if (!result.checkpoint.empty()) line += "; checkpoint " + result.checkpoint;
@@ -90,8 +94,8 @@ void print_result(const train::FitResult& result, const FitOptions& options) {
         result.checkpoint.empty() ? "; nothing to save" : cat("; `", resume_command(options), "` continues from it");
   }
   std::vector<std::string> lines{line};
-  if (result.best_validation_loss && result.validation_loss && *result.best_validation_loss < *result.validation_loss) {
-    lines.push_back(fmt::format("the lowest validation loss was {:.4f}; its checkpoint is {}/best",
+  if (result.best_is_earlier()) {
+    lines.push_back(fmt::format("the lowest {} was {:.4f}; its checkpoint is {}/best", metric_words(result.metric),
                                 *result.best_validation_loss, result.output));
   }
   if (result.diverged) {

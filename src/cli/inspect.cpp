@@ -283,9 +283,16 @@ void describe_run(const std::string& path, const std::string& root, bool verify,
   if (io::exists(best)) {
     const auto metadata = engine::run_state_of(checkpoint::Checkpoint::open(best).metadata());
     report.json["best"] = {{"path", best}, {"step", metadata.step}};
-    if (metadata.validation_loss) report.json["best"]["validation_loss"] = *metadata.validation_loss;
-    report.row("best", cat("step ", metadata.step,
-                           metadata.validation_loss ? cat(", validation loss ", *metadata.validation_loss) : ""));
+    std::string losses;
+    if (const auto& found = metadata.validation_loss) {
+      report.json["best"]["validation_loss"] = found->all;
+      losses = cat(", validation loss ", found->all);
+      if (!found->sets.empty()) {
+        report.json["best"]["validation_losses"] = found->sets;
+        losses += cat(" (", set_losses_text(*found), ")");
+      }
+    }
+    report.row("best", cat("step ", metadata.step, losses));
   }
   Report newest;
   auto checkpoint = checkpoint::Checkpoint::open(whole.front());
@@ -545,6 +552,8 @@ void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen) {
              "data: first sequence to show, counted from 0 in training order",
              [options](std::int64_t value) { options->first = value; });
   add_switch(*command, "--validation", options->validation, "data: show the recipe's held-out data");
+  add_text(*command, "--validation-set", "NAME", options->validation_set,
+           "data: show this set of the recipe's held-out data");
   add_text(*command, "--tokenizer", "FILE", options->tokenizer,
            "data: tokenizer.json for a token file without a recipe");
   add_switch(*command, "--verify", options->verify, "checkpoint: read all of it and verify its checksums");

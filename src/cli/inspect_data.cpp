@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/environment.h"
+#include "base/nearest.h"
 #include "base/printable.h"
 #include "base/text.h"
 #include "batches/data_sets.h"
@@ -84,8 +85,26 @@ std::string text_of(const DataView& view, std::span<const std::int32_t> ids) {
   return out;
 }
 
+// The token file of the held-out data, or of the set of them that is asked for; "" if there are none.
+std::string held_out_prefix(const prepare::TokenFiles& files, const InspectOptions& options) {
+  const std::string& asked = options.validation_set;
+  std::vector<std::string> names;
+  for (const auto& [name, prefix] : files.validation) {
+    if (name == asked) return prefix;
+    if (!name.empty()) names.push_back(name);
+  }
+  if (names.empty() && asked.empty()) return "";
+  throw UserError(Problem{.file = options.data,
+                          .what = asked.empty() ? "several validation sets" : "no validation set of this name",
+                          .expected = names.empty() ? "data.validation with named sets" : joined(names, " or "),
+                          .got = asked,
+                          .at = "--validation-set",
+                          .hint = asked.empty() ? cat("--validation-set ", names.front()) : nearest(asked, names)});
+}
+
 DataView open_view(const std::string& path, const InspectOptions& options) {
   DataView view;
+  const bool held_out = options.validation || !options.validation_set.empty();
   std::string tokenizer;
   if (const auto prefix = prepare::token_prefix(path, "")) {
     view.prefix = *prefix;
@@ -95,10 +114,10 @@ DataView open_view(const std::string& path, const InspectOptions& options) {
     view.recipe = read_recipe_for(path, options.common, Purpose::prepare);
     const prepare::PrepareOptions job = plan::resolve_data(*view.recipe);
     const prepare::TokenFiles files = prepare::token_files(job);
-    view.prefix = options.validation ? files.validation : files.train;
+    view.prefix = held_out ? held_out_prefix(files, options) : files.train;
     if (view.prefix.empty() || !io::exists(view.prefix + ".idx")) {
       throw UserError(Problem{.file = path,
-                              .what = options.validation ? "no prepared validation data" : "its data is not prepared",
+                              .what = held_out ? "no prepared validation data" : "its data is not prepared",
                               .expected = view.prefix.empty() ? "" : view.prefix + ".idx",
                               .hint = cat("hawser prepare ", path)});
     }
@@ -110,7 +129,7 @@ DataView open_view(const std::string& path, const InspectOptions& options) {
   if (view.recipe) {
     const batches::PackingPlan packing = plan::packing_of(view.recipe->data, view.seed);
     const prepare::PrepareOptions job = plan::resolve_data(*view.recipe);
-    if (options.validation) {
+    if (held_out) {
       view.set = batches::open_sequences(view.file, packing, 0);
     } else {
       const batches::TrainingSequences training = batches::open_training(

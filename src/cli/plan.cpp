@@ -20,8 +20,10 @@
 #include "plan/comparison.h"
 #include "plan/disk.h"
 #include "plan/report.h"
+#include "plan/run_plan.h"
 #include "plan/target.h"
 #include "prepare/sources.h"
+#include "prepare/validation_sets.h"
 
 namespace hawser::cli {
 namespace {
@@ -179,7 +181,7 @@ std::vector<plan::Compared> alternatives_of(const Subject& subject, const plan::
 void warn_of_missing_data(const Recipe& recipe) {
   Problems missing;
   prepare::find_sources(recipe.data.train, recipe.folder, "data.train", missing);
-  prepare::find_sources(recipe.data.validation, recipe.folder, "data.validation", missing, prepare::Split::validation);
+  prepare::find_validation(plan::validation_sets_of(recipe.data), recipe.folder, missing);
   if (!missing.empty()) print("warning: ", with_origins(recipe, missing).lines());
 }
 

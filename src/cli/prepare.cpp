@@ -1,4 +1,5 @@
 // hawser prepare: converts text to token files.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -82,8 +83,11 @@ void print_summary(const prepare::PrepareOptions& job, const DataRecipe& recipe,
                          : cat(made_now ? "prepared " : "already prepared, nothing to do: ", job.output, "\n");
   std::int64_t tokens = 0;
   std::string lengths;  // of the training data
-  for (const auto& [name, prefix] : {std::pair("train", files.train), std::pair("valid", files.validation)}) {
-    if (prefix.empty() || !io::exists(prefix + ".idx")) continue;
+  std::vector<std::pair<std::string, std::string>> parts{{"train", files.train}};
+  std::size_t width = 0;
+  for (const auto& [set, prefix] : files.validation) parts.emplace_back(prepare::validation_stem(set), prefix);
+  for (const auto& [name, prefix] : parts) width = std::max(width, name.size());
+  for (const auto& [name, prefix] : parts) {
     const prepare::TokenFile file(prefix);
     tokens += file.tokens();
     json[name] = {{"documents", file.documents()},
@@ -91,9 +95,10 @@ void print_summary(const prepare::PrepareOptions& job, const DataRecipe& recipe,
                   {"tokens", file.tokens()},
                   {"files", {prefix + ".bin", prefix + ".idx"}}};
     if (file.has_labels()) json[name]["files"].push_back(prefix + ".labels.bin");
-    text += cat("  ", name, "  ", plural(file.tokens(), "token"), " in ", plural(file.documents(), "document"), "  ",
-                prefix, file.has_labels() ? ".{bin,idx,labels.bin}" : ".{bin,idx}", "\n");
-    const bool train = std::string(name) == "train";
+    text += cat("  ", name, std::string(width - name.size() + 2, ' '), plural(file.tokens(), "token"), " in ",
+                plural(file.documents(), "document"), "  ", prefix,
+                file.has_labels() ? ".{bin,idx,labels.bin}" : ".{bin,idx}", "\n");
+    const bool train = name == "train";
     const std::string summary = data_summary(file, train ? &recipe : nullptr, job.seed, 80, json[name]);
     if (!train) continue;
     const auto shared = std::make_shared<const prepare::TokenFile>(prefix);
@@ -142,8 +147,7 @@ int prepare(const PrepareOptions& options) {
     prepare::check_sources(job, problems);
   } else {
     prepare::find_sources(recipe.data.train, recipe.folder, "data.train", problems);
-    prepare::find_sources(recipe.data.validation, recipe.folder, "data.validation", problems,
-                          prepare::Split::validation);
+    prepare::find_validation(job.validation, recipe.folder, problems);
   }
   const bool output_accepted = accepted(recipe, {"output", "data.prepared"});
   const bool in_place = prepare::token_files(job).in_place;

@@ -20,8 +20,10 @@
 #include "engine/output_place.h"
 #include "io/files.h"
 #include "io/result_file.h"
+#include "plan/run_plan.h"
 #include "plan/target.h"
 #include "prepare/sources.h"
+#include "prepare/validation_sets.h"
 
 namespace hawser::cli {
 namespace {
@@ -110,18 +112,18 @@ Recipe requested_recipe(const RecipeInitOptions& options, bool stays, Problems& 
 void check_output(const RecipeInitOptions& options, const Recipe& recipe, Problems& problems) {
   std::vector<engine::Input> inputs = {{"--model", recipe.model.path}, {"--model", recipe.model.config}};
   inputs.push_back({"--target", options.target});
-  for (const auto* patterns : {&recipe.data.train, &recipe.data.validation}) {
-    Problems ignored;
-    const bool train = patterns == &recipe.data.train;
-    const std::string option = !train ? "data.validation" : options.data.empty() ? "data.train" : "--data";
-    const prepare::Split split = train ? prepare::Split::train : prepare::Split::validation;
-    for (const prepare::Source& source : prepare::find_sources(*patterns, recipe.folder, "", ignored, split)) {
+  const auto add = [&](const std::string& option, const std::vector<prepare::Source>& sources) {
+    for (const prepare::Source& source : sources) {
       const bool tokens = source.kind == prepare::SourceKind::tokens;
       for (const char* ending : {"", ".bin", ".idx"}) {
         if (tokens != (*ending == '\0')) inputs.push_back({option, source.path + ending});
       }
     }
-  }
+  };
+  Problems ignored;
+  add(options.data.empty() ? "data.train" : "--data",
+      prepare::find_sources(recipe.data.train, recipe.folder, "", ignored));
+  add("data.validation", prepare::find_validation(plan::validation_sets_of(recipe.data), recipe.folder, ignored));
   engine::check_output(options.output, "--output", inputs, problems);
 }
 

@@ -364,7 +364,8 @@ TEST_F(ReadRecipe, ExpandsTildeInEveryPath) {
     EXPECT_EQ(recipe.model.path, "/home/user/m");
     const std::string plain = typed ? (fs::current_path() / "~").string() : "./~";
     EXPECT_EQ(recipe.data.train, (std::vector<std::string>{"/home/user/a.jsonl", "/home/user/b/*.txt", plain}));
-    EXPECT_EQ(recipe.data.validation, (std::vector<std::string>{"/home/user/v.txt"}));
+    ASSERT_EQ(recipe.data.validation.size(), 1u);
+    EXPECT_EQ(recipe.data.validation[0].paths, (std::vector<std::string>{"/home/user/v.txt"}));
     EXPECT_EQ(recipe.data.tokenizer, "/home/user/t.json");
     EXPECT_EQ(recipe.data.prepared, "/home/user/p");
     EXPECT_EQ(recipe.data.chat_template, "/home/user/c.jinja");

@@ -69,8 +69,13 @@ std::string to_json(const RunState& state) {
   json["optimizer"] = state.optimizer;
   if (!state.base.empty()) json["base"] = state.base;
   if (!state.base_model.empty()) json["base_model"] = state.base_model;
-  if (state.validation_loss) json["validation_loss"] = *state.validation_loss;
-  if (state.initial_validation_loss) json["initial_validation_loss"] = *state.initial_validation_loss;
+  const auto add_losses = [&](const std::optional<ValidationLosses>& losses, const char* all, const char* sets) {
+    if (!losses) return;
+    json[all] = losses->all;
+    if (!losses->sets.empty()) json[sets] = losses->sets;
+  };
+  add_losses(state.validation_loss, "validation_loss", "validation_losses");
+  add_losses(state.initial_validation_loss, "initial_validation_loss", "initial_validation_losses");
   if (!state.unfinished_evaluation.empty()) json["unfinished_evaluation"] = state.unfinished_evaluation;
   if (!state.validation.empty()) json["validation"] = io::parse_own_json<io::OrderedJson>(state.validation);
   if (state.conversations) json["conversations"] = *state.conversations;
@@ -107,8 +112,9 @@ RunState run_state_of(const std::string& text) {
         return value.get<std::int64_t>();
       throw rejected(cat(key, " ", value.dump()));
     };
-    const auto loss = [&](const char* key) {
-      return json.contains(key) ? std::optional(json.at(key).get<double>()) : std::nullopt;
+    const auto losses = [&](const char* all, const char* sets) -> std::optional<ValidationLosses> {
+      if (!json.contains(all)) return std::nullopt;
+      return ValidationLosses(json.at(all).get<double>(), json.value(sets, std::map<std::string, double>()));
     };
     return {.step = count("step"),
             .sequences = count("sequences"),
@@ -130,8 +136,8 @@ RunState run_state_of(const std::string& text) {
             .optimizer = json.value("optimizer", "adamw"),
             .base = json.value("base", ""),
             .base_model = json.value("base_model", ""),
-            .validation_loss = loss("validation_loss"),
-            .initial_validation_loss = loss("initial_validation_loss"),
+            .validation_loss = losses("validation_loss", "validation_losses"),
+            .initial_validation_loss = losses("initial_validation_loss", "initial_validation_losses"),
             .unfinished_evaluation = json.value("unfinished_evaluation", ""),
             .validation = json.contains("validation") ? json.at("validation").dump() : "",
             .conversations =
@@ -347,7 +353,8 @@ std::string data_order_changes(const RunState& state, const std::string& recipe)
 std::string training_changes(const RunState& state, const std::string& recipe) {
   const auto then = io::json_or_null(state.recipe), now = io::parse_own_json(recipe);
   if (!then.is_object()) return "";
-  std::vector<std::string> keys = {"train.steps", "train.epochs", "train.early_stopping.patience", "adapter.dropout"};
+  std::vector<std::string> keys = {"train.steps", "train.epochs", "train.early_stopping.patience",
+                                   "train.early_stopping.metric", "adapter.dropout"};
   for (const char* section : {"optimizer", "moe"}) {
     for (const auto& [key, value] : now.at(section).items()) {
       keys.push_back(cat(section, ".", key));

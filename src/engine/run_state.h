@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/validation_metric.h"
 #include "batches/mixture.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/save.h"
@@ -44,8 +45,8 @@ struct RunState {
   std::string base;
   // The Hugging Face folder of these weights, an absolute path; "": nothing is frozen.
   std::string base_model;
-  std::optional<double> validation_loss;          // of the evaluation after this step, where there was one
-  std::optional<double> initial_validation_loss;  // before any training, where it was evaluated
+  std::optional<ValidationLosses> validation_loss;          // of the evaluation after this step, where there was one
+  std::optional<ValidationLosses> initial_validation_loss;  // before any training, where it was evaluated
   // metrics.jsonl's line of this step, if a stop interrupted the evaluation after it: a resumed run makes up for it.
   std::string unfinished_evaluation;
   // What these losses are means of: the data's identity and all settings that select or split sequences, as JSON; ""

@@ -5,7 +5,8 @@
 #include <filesystem>
 
 #include "base/paths.h"
-#include "prepare/sources.h"
+#include "plan/run_plan.h"
+#include "prepare/validation_sets.h"
 
 namespace hawser::plan {
 
@@ -39,16 +40,16 @@ std::int64_t prepared_bytes(const Recipe& recipe, std::int64_t vocabulary) {
   constexpr std::int64_t kMaxShortIds = 65500;  // of prepare::TokenFileDraft
   const double id_bytes = vocabulary < kMaxShortIds ? 2 : 4;
   double out = 0;
-  for (const auto* patterns : {&recipe.data.train, &recipe.data.validation}) {
-    Problems ignored;
-    const prepare::Split split = patterns == &recipe.data.train ? prepare::Split::train : prepare::Split::validation;
-    for (const prepare::Source& source : prepare::find_sources(*patterns, recipe.folder, "", ignored, split)) {
-      if (source.kind == prepare::SourceKind::tokens) continue;  // read in place
-      const bool compressed =
-          source.path.ends_with(".gz") || source.path.ends_with(".zst") || source.path.ends_with(".parquet");
-      const double tokens = static_cast<double>(source.bytes) * (compressed ? kCompression : 1.0) / kTextBytesPerToken;
-      out += tokens * (id_bytes + (source.kind == prepare::SourceKind::jsonl ? kLabelBytes : 0.0));
-    }
+  Problems ignored;
+  std::vector<prepare::Source> sources = prepare::find_sources(recipe.data.train, recipe.folder, "", ignored);
+  const auto held_out = prepare::find_validation(validation_sets_of(recipe.data), recipe.folder, ignored);
+  sources.insert(sources.end(), held_out.begin(), held_out.end());
+  for (const prepare::Source& source : sources) {
+    if (source.kind == prepare::SourceKind::tokens) continue;  // read in place
+    const bool compressed =
+        source.path.ends_with(".gz") || source.path.ends_with(".zst") || source.path.ends_with(".parquet");
+    const double tokens = static_cast<double>(source.bytes) * (compressed ? kCompression : 1.0) / kTextBytesPerToken;
+    out += tokens * (id_bytes + (source.kind == prepare::SourceKind::jsonl ? kLabelBytes : 0.0));
   }
   return static_cast<std::int64_t>(out);
 }

@@ -29,12 +29,18 @@ RunFiles files_in(const std::string& output) {
           .gemm_algorithms = output + "/gemm_algorithms.txt"};
 }
 
+std::vector<prepare::ValidationSet> validation_sets_of(const DataRecipe& data) {
+  std::vector<prepare::ValidationSet> sets;
+  for (const ValidationSetRecipe& set : data.validation) sets.push_back({.name = set.name, .patterns = set.paths});
+  return sets;
+}
+
 prepare::PrepareOptions resolve_data(const Recipe& recipe) {
   std::vector<std::size_t> sets;
   for (const DataSetRecipe& set : recipe.data.sets) sets.push_back(set.paths.size());
   prepare::PrepareOptions options{.train = recipe.data.train,
                                   .sets = sets,
-                                  .validation = recipe.data.validation,
+                                  .validation = validation_sets_of(recipe.data),
                                   .folder = recipe.folder,
                                   .tokenizer = recipe.data.tokenizer,
                                   .output = recipe.data.prepared,
@@ -66,7 +72,7 @@ prepare::PrepareOptions resolve_data(const Recipe& recipe) {
 bool evaluates(const Recipe& recipe) {
   const DataRecipe& data = recipe.data;
   if (!data.train.empty()) return !data.validation.empty() || data.validation_fraction > 0;
-  return !data.prepared.empty() && io::exists(prepare::token_files(resolve_data(recipe)).validation + ".idx");
+  return !data.prepared.empty() && !prepare::token_files(resolve_data(recipe)).validation.empty();
 }
 
 batches::PackingPlan packing_of(const DataRecipe& data, std::uint64_t seed) {

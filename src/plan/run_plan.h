@@ -26,7 +26,7 @@ namespace hawser::plan {
 struct RunFiles {
   std::string folder;
   std::string checkpoints;
-  std::string best;  // the checkpoint with the lowest validation loss so far
+  std::string best;  // the checkpoint with the lowest validation loss so far, by train.early_stopping.metric
   std::string metrics;
   std::string recipe;
   std::string html, tensorboard, wandb, mlflow;  // of the reports that are enabled
@@ -61,7 +61,7 @@ struct RunPlan {
   std::vector<double> group_factors;  // of the learning rate: of each group of optimizer.groups
   double gradient_clip = 0;
   std::int64_t evaluate_every = 0;      // steps; 0: only before the first step and at the end
-  std::int64_t evaluate_sequences = 0;  // 0: all
+  std::int64_t evaluate_sequences = 0;  // of each validation set; 0: all
   std::int64_t log_every = 1;
   SavePlan saves;
   ReportRecipe report;
@@ -80,6 +80,7 @@ std::string model_of(const Recipe& recipe);  // RunPlan::model
 
 // Sources and token files: the tokenizer in the model's folder by default, token files in OUTPUT/data.
 prepare::PrepareOptions resolve_data(const Recipe& recipe);
+std::vector<prepare::ValidationSet> validation_sets_of(const DataRecipe& data);
 
 // Whether training evaluates: the recipe holds out data, or its token files, prepared before, have some. False without
 // these files, as where only memory is planned.

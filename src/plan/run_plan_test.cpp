@@ -35,7 +35,7 @@ TEST(RunPlan, EvaluatesWhatIsHeldOut) {
   recipe.data.validation_fraction = 0.1;
   EXPECT_TRUE(evaluates(recipe));
   recipe.data.validation_fraction = 0;
-  recipe.data.validation = {"b.txt"};
+  recipe.data.validation = {{.name = "", .paths = {"b.txt"}}};
   EXPECT_TRUE(evaluates(recipe));
   // Token files that are prepared already: those that there are.
   recipe.data.train = recipe.data.validation = {};

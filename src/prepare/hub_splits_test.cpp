@@ -75,7 +75,7 @@ TEST_F(SplitFolders, TestAndValidationAreNeverTrainedOn) {
                                       ": data.train takes the train split and leaves out other (1 file), test (1 "
                                       "file) and validation (1 file); data.validation: [" +
                                       hub + "] evaluates on the validation split"}));
-  const PrepareOptions both{.train = {"hub"}, .validation = {"hub"}, .folder = folder_.path("")};
+  const PrepareOptions both{.train = {"hub"}, .validation = {{.patterns = {"hub"}}}, .folder = folder_.path("")};
   EXPECT_EQ(source_notes(both),
             (std::vector<std::string>{hub + ": data.train takes the train split and leaves out other (1 file), test (1 "
                                             "file) and validation (1 file)"}));

@@ -213,7 +213,7 @@ TEST_F(PrepareSources, LeavesOutDuplicates) {
   folder_.write("other.txt", book + "and on");
   folder_.write("v.jsonl", "{\"text\": \"held out\"}\n{\"text\": \"one\"}\n");
   PrepareOptions with = options({"a.jsonl", "b.txt", "book.txt", "copy.txt.gz", "other.txt"});
-  with.validation = {"v.jsonl"};
+  with.validation = {{.patterns = {"v.jsonl"}}};
   EXPECT_EQ(prepare(with).train.documents, 10);
   const auto all = documents("out/train");
   with.deduplicate = true;
@@ -239,7 +239,7 @@ TEST_F(PrepareSources, LeavesOutDuplicatesOfASingleTokenFile) {
   EXPECT_EQ(prepare(with).duplicates, 1);
   EXPECT_EQ(documents("out/train"), (std::vector<Ids>{{5, 6}, {7, 8}}));
   EXPECT_TRUE(is_prepared(with));
-  with.validation = {"first/train"};
+  with.validation = {{.patterns = {"first/train"}}};
   EXPECT_EQ(rejection(with),
             "no tokens in any document (expected documents that are not in data.train, got "
             "duplicates alone) at data.validation; try data.deduplicate: false, or other files");
@@ -258,7 +258,7 @@ TEST_F(PrepareSources, RejectsATokenFileOfAnotherTokenizer) {
   with.train = {"first/train", "b.jsonl"};
   EXPECT_TRUE(rejection(with).starts_with(other)) << rejection(with);
   with.train = {"b.jsonl"};
-  with.validation = {"first/train"};
+  with.validation = {{.patterns = {"first/train"}}};
   EXPECT_NE(rejection(with).find("at data.validation; try"), std::string::npos) << rejection(with);
   with.tokenizer = "";
   with.train = {"first/train"};
@@ -432,7 +432,7 @@ TEST_F(PrepareSources, NeverReplacesItsOwnSourcesOrForeignFiles) {
             "out/train.idx: the prepared data would replace this source at data.train; try another data.prepared, or "
             "another output");
   PrepareOptions held = options({"c.jsonl"}, "out");
-  held.validation = {"out/valid"};
+  held.validation = {{.patterns = {"out/valid"}}};
   EXPECT_NE(rejection(held).find("out/valid.idx: the prepared data would replace this source at data.validation"),
             std::string::npos);
   EXPECT_TRUE(files("out") == before);

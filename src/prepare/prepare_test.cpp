@@ -134,7 +134,7 @@ TEST_F(PrepareTest, DetectsTokenFilesThatChanged) {
   folder_.write("a.txt", std::string(5000, 'x') + " training text");
   folder_.write("v.txt", "held out");
   PrepareOptions with = options({"a.txt"});
-  with.validation = {"v.txt"};
+  with.validation = {{.patterns = {"v.txt"}}};
   prepare(with);
   for (const char* name : {"train.bin", "valid.bin", "train.idx"}) {
     const std::string file = folder_.path(cat("out/data/", name));
@@ -162,7 +162,7 @@ TEST_F(PrepareTest, UsesValidationFilesAndDetectsStaleTokenFiles) {
   folder_.write("v.txt", "held out");
   PrepareOptions with = options({"a.txt"});
   EXPECT_FALSE(is_prepared(with));
-  with.validation = {"v.txt"};
+  with.validation = {{.patterns = {"v.txt"}}};
   with.validation_fraction = 0.5;  // ignored: validation files are given
   EXPECT_EQ(prepare(with).validation.documents, 1);
   EXPECT_TRUE(is_prepared(with));
@@ -205,14 +205,15 @@ TEST_F(PrepareTest, ASingleTokenFileIsReadInPlace) {
     EXPECT_EQ(prepare(with).train.tokens, 5) << name;
     EXPECT_TRUE(token_files(with).in_place) << name;
     EXPECT_EQ(token_files(with).train, folder_.path("a")) << name;
-    EXPECT_EQ(token_files(with).validation, "") << name;
+    EXPECT_TRUE(token_files(with).validation.empty()) << name;
     EXPECT_FALSE(is_prepared(with)) << "ids are checked each time";
   }
   PrepareOptions with = options({"a"});
-  with.validation = {"v"};
+  with.validation = {{.patterns = {"v"}}};
   with.validation_fraction = 0.5;  // ignored: validation files are given
   EXPECT_EQ(prepare(with).validation.tokens, 2);
-  EXPECT_EQ(token_files(with).validation, folder_.path("v"));
+  ASSERT_EQ(token_files(with).validation.size(), 1u);
+  EXPECT_EQ(token_files(with).validation[0].prefix, folder_.path("v"));
   EXPECT_FALSE(fs::exists(folder_.path("out"))) << "writes nothing";
   with.vocab_size = 5;
   with.tokenizer = "";
@@ -358,7 +359,7 @@ TEST_F(PrepareTest, FindsFilesByGlobAndFolder) {
   EXPECT_EQ(names({"linked/.*"}), ".h.txt ");
   fs::remove(folder_.path("tree/x/.h.txt"));
   const PrepareOptions options{
-      .train = {"a.txt", "tree", "a.txt"}, .validation = {"tree/x/*.txt"}, .folder = folder_.path("")};
+      .train = {"a.txt", "tree", "a.txt"}, .validation = {{.patterns = {"tree/x/*.txt"}}}, .folder = folder_.path("")};
   EXPECT_EQ(source_notes(options),
             (std::vector<std::string>{
                 "named more than once in data.train and read once: 1 file (" + folder_.path("a.txt") + ")",

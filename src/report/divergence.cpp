@@ -126,9 +126,9 @@ std::optional<std::string> Divergence::validated(std::int64_t step, double loss)
 }
 
 void Divergence::replay(const StepMetrics& metrics) {
-  if (metrics.initial_validation_loss) validated(0, *metrics.initial_validation_loss);
+  if (metrics.initial_validation_loss) validated(0, metrics.initial_validation_loss->all);
   if (metrics.has_norm() && std::isfinite(metrics.loss)) step(metrics.loss, metrics.targets);
-  if (metrics.validation_loss) validated(metrics.step, *metrics.validation_loss);
+  if (metrics.validation_loss) validated(metrics.step, metrics.validation_loss->all);
 }
 
 }  // namespace hawser::report

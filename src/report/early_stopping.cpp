@@ -6,8 +6,10 @@
 
 namespace hawser::report {
 
-void EarlyStopping::validated(std::int64_t step, double loss) {
-  if (lowest_ && loss >= *lowest_) {
+void EarlyStopping::validated(std::int64_t step, const ValidationLosses& losses) {
+  const auto loss = loss_of(losses, metric_);
+  if (!loss) return;  // of an earlier process, without this set
+  if (lowest_ && *loss >= *lowest_) {
     ++without_;
     return;
   }
@@ -22,8 +24,9 @@ void EarlyStopping::replay(const StepMetrics& metrics) {
 }
 
 std::string EarlyStopping::text() const {
-  return fmt::format("no lower validation loss in {}; the lowest was {:.4f}, {}", plural(without_, "evaluation"),
-                     lowest_.value_or(0), step_ == 0 ? "before training" : fmt::format("after step {}", step_));
+  return fmt::format("no lower {} in {}; the lowest was {:.4f}, {}", metric_words(metric_),
+                     plural(without_, "evaluation"), lowest_.value_or(0),
+                     step_ == 0 ? "before training" : fmt::format("after step {}", step_));
 }
 
 }  // namespace hawser::report

@@ -240,9 +240,10 @@ std::string chart(const std::string& title, const std::vector<const Curve*>& cur
   std::string legend, lines;
   for (std::size_t i = 0; i < curves.size(); ++i) {
     if (all[i].empty()) continue;
-    legend += fmt::format("<span class=\"entry\"><span class=\"key c{}\"></span>{}</span> ", i,
+    const std::size_t colour = i % kColours;
+    legend += fmt::format("<span class=\"entry\"><span class=\"key c{}\"></span>{}</span> ", colour,
                           html_escape(curves[i]->name()));
-    lines += line(*curves[i], all[i], x, y, i);
+    lines += line(*curves[i], all[i], x, y, colour);
   }
   std::erase_if(resumes, [&](std::int64_t step) {
     return static_cast<double>(step) < x.min || static_cast<double>(step) > x.max;

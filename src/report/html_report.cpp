@@ -174,6 +174,11 @@ std::string html_report(const HtmlInput& input) {
     out += chart(title, curves, run.resumes);
   };
   add_chart("Loss, nats per target", {&run.loss, &run.validation});
+  if (!run.validation_sets.empty()) {
+    std::vector<const Curve*> sets{&run.validation};
+    for (const auto& [set, curve] : run.validation_sets) sets.push_back(&curve);
+    add_chart("Loss of each validation set, nats per target", sets);
+  }
   add_chart("Gradient norm, before clipping", {&run.norm});
   add_chart("Learning rate", {&run.rate});
   add_chart("Tokens per second", {&run.tokens});

@@ -4,6 +4,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/cat.h"
 #include "io/json.h"
 
 namespace hawser::report {
@@ -32,6 +33,15 @@ std::optional<double> perhaps(const Json& json, const char* key) {
   return json.contains(key) ? std::optional(number(json, key)) : std::nullopt;
 }
 
+std::optional<ValidationLosses> validation(const Json& json, const char* all, const char* sets) {
+  if (!json.contains(all)) return std::nullopt;
+  ValidationLosses losses(number(json, all));
+  if (const auto found = json.find(sets); found != json.end() && found->is_object()) {
+    for (const auto& [set, loss] : found->items()) losses.sets[set] = number(*found, set.c_str());
+  }
+  return losses;
+}
+
 std::string words(const Json& json, const char* key) {
   const auto found = json.find(key);
   return found != json.end() && found->is_string() ? found->get<std::string>() : "";
@@ -41,7 +51,13 @@ std::string words(const Json& json, const char* key) {
 
 std::vector<Scalar> scalars(const StepMetrics& m) {
   std::vector<Scalar> out;
-  if (m.initial_validation_loss) out.push_back({"loss/validation", *m.initial_validation_loss, 0});
+  const auto add_validation = [&](const std::optional<ValidationLosses>& losses, std::int64_t step) {
+    if (!losses) return;
+    out.push_back({"loss/validation", losses->all, step});
+    // Without a slash after `validation`: MLflow's file store cannot have a metric with others below it.
+    for (const auto& [set, loss] : losses->sets) out.push_back({cat("loss/validation_", set), loss, step});
+  };
+  add_validation(m.initial_validation_loss, 0);
   const auto add = [&](const std::string& name, double value) { out.push_back({name, value, m.step}); };
   if (m.targets > 0) {
     add("loss/train", m.loss);
@@ -56,7 +72,7 @@ std::vector<Scalar> scalars(const StepMetrics& m) {
     add("precision/worst_gradient_error", m.fp8_error->worst);
   }
   if (m.replays > 0) add("precision/replays", static_cast<double>(m.replays));
-  if (m.validation_loss) add("loss/validation", *m.validation_loss);
+  add_validation(m.validation_loss, m.step);
   add("optimizer/lr", m.lr);
   add("speed/tokens_per_second", m.tokens_per_second);
   add("speed/step_seconds", m.step_seconds);
@@ -107,8 +123,13 @@ std::string to_json(const StepMetrics& m) {
     Json& counts = json["expert_tokens"].emplace_back(Json::array());
     for (const double count : layer) counts.push_back(std::llround(count));
   }
-  if (m.initial_validation_loss) json["initial_validation_loss"] = finite(*m.initial_validation_loss);
-  if (m.validation_loss) json["validation_loss"] = finite(*m.validation_loss);
+  const auto add_validation = [&](const std::optional<ValidationLosses>& losses, const char* all, const char* sets) {
+    if (!losses) return;
+    json[all] = finite(losses->all);
+    for (const auto& [set, loss] : losses->sets) json[sets][set] = finite(loss);
+  };
+  add_validation(m.initial_validation_loss, "initial_validation_loss", "initial_validation_losses");
+  add_validation(m.validation_loss, "validation_loss", "validation_losses");
   for (const Finding& f : m.findings)
     json["findings"].push_back({{"step", f.step}, {"rule", f.rule}, {"text", f.text}});
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -140,8 +161,8 @@ std::optional<StepMetrics> from_json(const std::string& line) {
                 .gpu_watts = perhaps(json, "gpu_watts"),
                 .joules_per_token = perhaps(json, "joules_per_token"),
                 .sm_clock_mhz = perhaps(json, "sm_clock_mhz"),
-                .validation_loss = perhaps(json, "validation_loss"),
-                .initial_validation_loss = perhaps(json, "initial_validation_loss")};
+                .validation_loss = validation(json, "validation_loss", "validation_losses"),
+                .initial_validation_loss = validation(json, "initial_validation_loss", "initial_validation_losses")};
   if (const auto found = json.find("expert_tokens"); found != json.end() && found->is_array()) {
     for (const Json& layer : *found) {
       std::vector<double>& counts = m.expert_tokens.emplace_back();

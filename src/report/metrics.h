@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/validation_metric.h"
+
 namespace hawser::report {
 
 // Position in the training data after a step.
@@ -61,14 +63,14 @@ struct StepMetrics {
   // Of the GPUs that are measured (train/power_watch.h), where NVML reports them: mean watts and SM clock of a GPU, and
   // joules of all ranks per token.
   std::optional<double> gpu_watts, joules_per_token, sm_clock_mhz;
-  std::optional<double> validation_loss;          // set if an evaluation followed the step
-  std::optional<double> initial_validation_loss;  // before any training; set on step 1 if it was evaluated
-  std::vector<Finding> findings;                  // about this step
+  std::optional<ValidationLosses> validation_loss;          // set if an evaluation followed the step
+  std::optional<ValidationLosses> initial_validation_loss;  // before any training; set on step 1 if it was evaluated
+  std::vector<Finding> findings;                            // about this step
 
   bool has_norm() const { return targets != 0 && !overflow; }
 };
 
-// A point of a curve: "loss/train", "speed/tokens_per_second".
+// A point of a curve: "loss/train", "loss/validation_support" (of a validation set), "speed/tokens_per_second".
 struct Scalar {
   std::string name;
   double value = 0;

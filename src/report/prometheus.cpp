@@ -95,8 +95,13 @@ std::string Prometheus::text() const {
     if (last_.has_norm())
       page.gauge("hawser_grad_norm", "Gradient norm of the last step, before clipping.", last_.grad_norm);
   }
-  if (validation_)
-    page.gauge("hawser_validation_loss_nats", "Validation loss of the last evaluation, per target.", *validation_);
+  if (validation_) {
+    page.gauge("hawser_validation_loss_nats", "Validation loss of the last evaluation, per target.", validation_->all);
+    if (!validation_->sets.empty()) {
+      page.family("hawser_validation_set_loss_nats", "gauge", "The same of each set of data.validation.");
+    }
+    for (const auto& [set, loss] : validation_->sets) page.sample(loss, cat("set=\"", label(set), "\""));
+  }
   page.gauge("hawser_lr", "Learning rate of the last step.", last_.lr);
   page.gauge("hawser_step_duration_seconds", "Duration of the last step.", last_.step_seconds);
   page.gauge("hawser_tokens_per_second", "Tokens per second of all ranks in the last step.", last_.tokens_per_second);

@@ -29,7 +29,7 @@ class Prometheus : public Sink {
   std::int64_t planned_, done_;
   mutable std::mutex mutex_;  // guards the members below
   StepMetrics last_;
-  std::optional<double> validation_;
+  std::optional<ValidationLosses> validation_;
   double train_seconds_ = 0, tokens_ = 0, updated_ = 0;
   std::int64_t targets_ = 0;
   std::map<std::string, std::int64_t> findings_;

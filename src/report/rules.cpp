@@ -150,15 +150,15 @@ void Rules::falling(const StepMetrics& m) {
 }
 
 void Rules::fallen_at_all(const StepMetrics& m) {
-  if (m.initial_validation_loss) initial_validation_ = m.initial_validation_loss;
+  if (m.initial_validation_loss) initial_validation_ = m.initial_validation_loss->all;
   if (m.targets > 0) losses_.push_back(m.loss);
   if (m.step != options_.steps) return;
   if (initial_validation_ && m.validation_loss) {
-    if (*m.validation_loss < kFallen * *initial_validation_) return;
+    if (m.validation_loss->all < kFallen * *initial_validation_) return;
     add_finding(m.step, kNotFalling,
                 fmt::format("the validation loss is {:.4f}, and before training it was {:.4f}; try more train.steps, "
                             "another optimizer.learning_rate, and check that the labels match the text",
-                            *m.validation_loss, *initial_validation_));
+                            m.validation_loss->all, *initial_validation_));
     return;
   }
   const std::size_t third = losses_.size() / 3;
@@ -179,7 +179,7 @@ void Rules::fallen_at_all(const StepMetrics& m) {
 void Rules::overfitting(const StepMetrics& m) {
   if (m.targets > 0) since_evaluation_ = {since_evaluation_.sum + m.loss, since_evaluation_.steps + 1};
   if (!m.validation_loss || since_evaluation_.steps == 0) return;
-  const double validation = *m.validation_loss, train = since_evaluation_.mean();
+  const double validation = m.validation_loss->all, train = since_evaluation_.mean();
   since_evaluation_ = {};
   rises_ = last_validation_ && validation > *last_validation_ ? rises_ + 1 : 0;
   last_validation_ = validation;

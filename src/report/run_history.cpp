@@ -20,16 +20,22 @@ void RunHistory::add(const StepMetrics& m) {
   } else {
     ++skipped;
   }
+  const auto add_validation = [&](std::int64_t step, const ValidationLosses& losses) {
+    validation.add(step, losses.all);
+    for (const auto& [set, of_set] : losses.sets) {
+      validation_sets.try_emplace(set, Curve(set, "nats")).first->second.add(step, of_set);
+    }
+  };
   if (m.initial_validation_loss) {
-    validation.add(0, *m.initial_validation_loss);
-    initial_validation = m.initial_validation_loss;
+    add_validation(0, *m.initial_validation_loss);
+    initial_validation = m.initial_validation_loss->all;
   }
   if (m.validation_loss) {
-    validation.add(m.step, *m.validation_loss);
+    add_validation(m.step, *m.validation_loss);
     ++evaluations;
-    last_validation = m.validation_loss;
-    if (!lowest_validation || *m.validation_loss < *lowest_validation) {
-      lowest_validation = m.validation_loss;
+    last_validation = m.validation_loss->all;
+    if (!lowest_validation || *last_validation < *lowest_validation) {
+      lowest_validation = last_validation;
       lowest_step = m.step;
     }
   }

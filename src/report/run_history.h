@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "report/html_chart.h"
@@ -15,6 +17,7 @@ struct RunHistory {
   void add(const Finding& finding);
 
   Curve loss{"training", "nats"}, validation{"validation", "nats"}, norm{"gradient norm"}, rate{"learning rate"};
+  std::map<std::string, Curve> validation_sets;  // by name
   Curve tokens{"tokens per second"}, use{"utilization"}, experts{"maximum over mean"};
   Curve watts{"mean of a GPU", "W"}, clock{"mean of a GPU", "MHz"};
   Curve gradient_error{"all gradients"}, worst_error{"worst parameter"}, loss_error{"loss"};  // of FP8, percent

@@ -75,7 +75,9 @@ std::vector<std::pair<std::string, std::string>> values_of(const StepMetrics& me
   }
   for (const Scalar& point : scalars(metrics)) {
     // A line of history has one step: the loss before any training is a value of step 1.
-    const std::string name = point.step == metrics.step ? point.name : "loss/initial_validation";
+    constexpr std::string_view kValidation = "loss/validation";
+    const std::string name =
+        point.step == metrics.step ? point.name : cat("loss/initial_validation", point.name.substr(kValidation.size()));
     if (std::isfinite(point.value)) out.emplace_back(name, json(point.value).dump());
   }
   return out;

@@ -27,7 +27,11 @@ constexpr std::int64_t kLargestRecipe = std::int64_t{16} << 20;  // of recipe.js
 // Checks the token files of an earlier `prepare`, the only data of a recipe without data.train.
 void check_prepared(const plan::RunPlan& plan, Problems& problems) {
   try {
-    const prepare::TokenFile file(prepare::token_files(plan.data).train);
+    const prepare::TokenFiles files = prepare::token_files(plan.data);
+    std::vector<std::string> sets;
+    for (const auto& [name, prefix] : files.validation) sets.push_back(name);
+    check_metric(plan.recipe, sets, problems);
+    const prepare::TokenFile file(files.train);
   } catch (const UserError& error) {
     problems.add_lines(error.what());
   }
@@ -48,8 +52,7 @@ void check_data(const plan::RunPlan& plan, std::int64_t vocabulary, Problems& pr
   }
   Problems of_sources;
   prepare::find_sources(recipe.data.train, recipe.folder, "data.train", of_sources);
-  prepare::find_sources(recipe.data.validation, recipe.folder, "data.validation", of_sources,
-                        prepare::Split::validation);
+  prepare::find_validation(plan.data.validation, recipe.folder, of_sources);
   problems.add(with_origins(recipe, of_sources));
 }
 

@@ -113,8 +113,8 @@ report::Table data_table(const RunPlace& place) {
       "packing efficiency",
       fmt::format("{:.1f} %", 100 * static_cast<double>(train.tokens() - found.tokens) / static_cast<double>(space)));
   out.emplace_back("steps per epoch", cat(ceil_div(place.sequences, place.plan.global_batch_size)));
-  if (io::exists(files.validation + ".idx")) {
-    add_file(out, "validation", prepare::TokenFile(files.validation));
+  for (const auto& [name, prefix] : files.validation) {
+    add_file(out, name.empty() ? "validation" : cat("validation ", name), prepare::TokenFile(prefix));
   }
   return out;
 }

@@ -94,7 +94,7 @@ void FitRun::train() {
     const std::int64_t step = ++done_;
     in_flight_.push_back(enqueue(step, *prefetcher));
     const bool last = step == total_steps();
-    const bool evaluate = validation_ && (last || on_beat(plan_.evaluate_every));
+    const bool evaluate = !validation_.empty() && (last || on_beat(plan_.evaluate_every));
     const bool due = !last && saver_->due(step), between = due && !saver_->asynchronous();
     if (due && !between) {
       saver_->take(step, in_flight_.back().output.end, [this] {
@@ -321,7 +321,7 @@ void FitRun::not_finite(const report::StepMetrics& metrics, const std::string& r
 }
 
 bool FitRun::stops_early() {
-  if (plan_.recipe.train.early_stopping_patience == 0 || !validation_ || done_ != evaluated_) return false;
+  if (plan_.recipe.train.early_stopping_patience == 0 || validation_.empty() || done_ != evaluated_) return false;
   const auto why = watch_ ? watch_->stops_early() : std::nullopt;  // rank 0's
   const bool stops = world_ != nullptr ? world_->any_of(why ? 1 : 0) != 0 : why.has_value();
   if (!stops) return false;
@@ -335,31 +335,45 @@ bool FitRun::has_diverged() const {
   return world_ != nullptr ? world_->any_of(mine ? 1 : 0) != 0 : mine;
 }
 
-std::optional<double> FitRun::evaluate() {
-  if (!validation_) return std::nullopt;
-  const std::int64_t steps = validation_->steps();
+std::optional<ValidationLosses> FitRun::evaluate() {
+  if (validation_.empty()) return std::nullopt;
+  std::int64_t steps = 0, before = 0, tokens = 0;  // before: steps of the sets before the present one
+  for (const ValidationData& set : validation_) steps += set.loader->steps();
   phase(cat("evaluation after step ", done_), "evaluating");
   // A stop must not wait for a long evaluation: the steps before it are not saved yet.
   bool stopped = false;
-  const auto [sum, tokens] = engine::evaluate_loss(*session_, *validation_, steps, [&](std::int64_t s) {
-    if (progress_) progress_->phase("evaluating", s, steps);
-    stopped = s < steps && asked_to_stop();
-    return !stopped;
-  });
+  double sum = 0;
+  ValidationLosses losses;
+  for (const ValidationData& set : validation_) {
+    const auto [of_set, targets] =
+        engine::evaluate_loss(*session_, *set.loader, set.loader->steps(), [&](std::int64_t s) {
+          if (progress_) progress_->phase("evaluating", before + s, steps);
+          stopped = before + s < steps && asked_to_stop();
+          return !stopped;
+        });
+    if (stopped) break;
+    before += set.loader->steps();
+    sum += of_set;
+    tokens += targets;
+    if (!set.name.empty()) losses.sets[set.name] = of_set / static_cast<double>(targets);
+  }
   result_.interrupted = result_.interrupted || stopped;
   if (stopped || tokens == 0) return std::nullopt;
   expect_unchanged_data();
-  result_.validation_loss = sum / static_cast<double>(tokens);
-  if (!std::isfinite(*result_.validation_loss)) {
+  losses.all = sum / static_cast<double>(tokens);
+  result_.validation_loss = losses;
+  if (!std::isfinite(losses.all)) {
     saver_->settle();
     throw Error(ExitCode::diverged, cat("after step ", done_, ": the validation loss is not finite; the run stops ",
                                         "without saving; try a lower optimizer.learning_rate"));
   }
-  log(fmt::format("step {}: validation loss {:.4f} over {} tokens", done_, *result_.validation_loss, tokens));
-  if (watch_) watch_->validated(done_, *result_.validation_loss);
+  const std::string of_sets = set_losses_text(losses);
+  log(fmt::format("step {}: validation loss {:.4f} over {} tokens{}", done_, losses.all, tokens,
+                  of_sets.empty() ? "" : cat("; ", of_sets)));
+  if (watch_) watch_->validated(done_, losses);
   evaluated_ = done_;
-  if (done_ > 0) saver_->evaluated(done_, *result_.validation_loss, has_diverged());  // there is nothing to save before
-  return result_.validation_loss;
+  if (done_ > 0) saver_->evaluated(done_, losses, has_diverged());  // there is nothing to save before
+  return losses;
 }
 
 engine::RunState FitRun::state_of(std::int64_t step) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/validation_metric.h"
 #include "comm/mpi/world.h"
 #include "engine/rank_device.h"
 #include "report/progress.h"
@@ -31,13 +32,14 @@ struct FitResult {
 
   std::int64_t steps = 0;  // finished, counted from the start of the run
   bool interrupted = false;
-  bool stopped_early = false;                  // train.early_stopping ended it before its last step
-  bool diverged = false;                       // all steps are done, and training had diverged and not recovered
-  std::optional<double> train_loss;            // of the last step; nullopt if this call ran no step
-  std::optional<double> validation_loss;       // of the last evaluation, nats per target
-  std::optional<double> best_validation_loss;  // the lowest; its checkpoint is OUTPUT/best
+  bool stopped_early = false;                       // train.early_stopping ended it before its last step
+  bool diverged = false;                            // all steps are done, and training had diverged and not recovered
+  std::optional<double> train_loss;                 // of the last step; nullopt if this call ran no step
+  std::optional<ValidationLosses> validation_loss;  // of the last evaluation
   // Before any training, on the same text, if this run or the run that it resumes evaluated it.
-  std::optional<double> initial_validation_loss;
+  std::optional<ValidationLosses> initial_validation_loss;
+  std::string metric = kAllSets;               // train.early_stopping.metric
+  std::optional<double> best_validation_loss;  // the lowest by the metric; its checkpoint is OUTPUT/best
   double tokens_per_second = 0;     // mean over this call's steps without the first, unless it is the only one
   std::string checkpointing;        // in recipe syntax: the recipe's value, or the choice for auto
   std::optional<double> imbalance;  // with context parallelism: of attention work, mean over this call's steps
@@ -48,6 +50,12 @@ struct FitResult {
   // Notes about this run's kernels: the attention kernel used, and GEMMs without a fast kernel.
   std::vector<std::string> notes;
   SaveTimes saving;
+
+  // A step before the last one has the best checkpoint.
+  bool best_is_earlier() const {
+    const auto last = validation_loss ? loss_of(*validation_loss, metric) : std::nullopt;
+    return best_validation_loss && last && *best_validation_loss < *last;
+  }
 };
 
 // The rank for which check_fit runs.

@@ -79,11 +79,17 @@ bool has_chat_template(const std::vector<checkpoint::Attachment>& tokenizer_file
   });
 }
 
+using NamedFile = std::pair<std::string, std::shared_ptr<const prepare::TokenFile>>;
+
 // What a validation loss is the mean of.
-std::string validation_identity(const plan::RunPlan& plan, const prepare::TokenFile& file) {
+std::string validation_identity(const plan::RunPlan& plan, const std::vector<NamedFile>& sets) {
+  if (sets.empty()) return "";
   const batches::PackingPlan& packing = plan.packing;
   nlohmann::ordered_json json;
-  json["data"] = io::parse_own_json<io::OrderedJson>(prepare::to_json(prepare::identity_of(file)));
+  for (const auto& [name, file] : sets) {
+    const auto identity = io::parse_own_json<io::OrderedJson>(prepare::to_json(prepare::identity_of(*file)));
+    (name.empty() ? json["data"] : json["sets"][name]) = identity;
+  }
   json["sequences"] = plan.evaluate_sequences;
   json["sequence_length"] = packing.sequence_length;
   json["max_documents"] = packing.max_documents;
@@ -213,7 +219,7 @@ void FitRun::open() {
                           result_.checkpoint = folder;
                           log("saved " + folder);
                         },
-                    .validation = validation_identity_});
+                    .validation = {validation_identity_, plan_.recipe.train.early_stopping_metric}});
 }
 
 void FitRun::lay_out() {
@@ -227,7 +233,7 @@ void FitRun::open_session() {
   if (!chosen.empty()) log(chosen);
   result_.checkpointing = checkpointing_text(plan_.recipe.memory);
   std::vector<step::Purpose> purposes{step::Purpose::train};
-  if (validation_) purposes.push_back(step::Purpose::loss);
+  if (!validation_.empty()) purposes.push_back(step::Purpose::loss);
   session_ = std::make_unique<engine::Session>(*open_.model, plan_.layout, *device_, *mesh_, purposes, plan_.capacity);
   if (world_ != nullptr) {
     session_->set_on_instruction([this](const program::Instruction& instruction) {
@@ -292,6 +298,11 @@ void FitRun::expect_unchanged_data() {
   throw UserError(*changed);
 }
 
+void FitRun::note_long_documents(const prepare::TokenFile& file, const std::string& what) {
+  const std::string note = first_rank() ? long_documents_note(plan_.packing, file, what) : std::string();
+  if (!note.empty()) log(cat("hawser: ", note, " (data.long_documents)"));
+}
+
 void FitRun::open_data() {
   const prepare::TokenFiles files = prepare::token_files(plan_.data);
   const std::int64_t vocabulary = open_.model->vocabulary();
@@ -299,11 +310,7 @@ void FitRun::open_data() {
   token_files_.push_back(file);
   data_identity_ = prepare::to_json(prepare::identity_of(*file));
   expect_equal_on_ranks(data_identity_, files.train);
-  const auto note_long = [&](const prepare::TokenFile& of, const char* what) {
-    const std::string note = first_rank() ? long_documents_note(plan_.packing, of, what) : std::string();
-    if (!note.empty()) log(cat("hawser: ", note, " (data.long_documents)"));
-  };
-  note_long(*file, "training document");
+  note_long_documents(*file, "training document");
   training_ = batches::open_training(file, plan_.packing, vocabulary, plan_.data_sets, prepare::set_begins(plan_.data));
   sequences_ = training_.epoch;
   if (!training_.shares.empty()) mixture_ = {{.from = 0, .of_sets = training_.shares}};
@@ -332,34 +339,43 @@ void FitRun::open_data() {
   }
   HAWSER_CHECK(loader_->micro_batches() == plan_.layout.micro_batches, loader_->micro_batches(),
                " micro-batches, planned ", plan_.layout.micro_batches);
-  std::shared_ptr<const prepare::TokenFile> held_out_file;
-  if (io::exists(files.validation + ".idx")) {
-    held_out_file = std::make_shared<const prepare::TokenFile>(files.validation);
-    token_files_.push_back(held_out_file);
-    validation_identity_ = validation_identity(plan_, *held_out_file);
+  open_validation(files.validation);
+}
+
+void FitRun::open_validation(const std::vector<prepare::TokenFiles::Validation>& files) {
+  std::vector<NamedFile> sets;
+  for (const auto& [name, prefix] : files) {
+    sets.emplace_back(name, std::make_shared<const prepare::TokenFile>(prefix));
+    token_files_.push_back(sets.back().second);
   }
-  expect_equal_on_ranks(validation_identity_, files.validation);
-  if (!held_out_file) return;
-  note_long(*held_out_file, "validation document");
-  const std::shared_ptr<const batches::SequenceSet> held_out =
-      batches::open_sequences(held_out_file, plan_.packing, vocabulary);
-  const std::int64_t evaluated = plan_.evaluate_sequences;  // 0: all
-  validation_sequences_ = evaluated > 0 ? std::min(evaluated, held_out->size()) : held_out->size();
+  validation_identity_ = validation_identity(plan_, sets);
+  expect_equal_on_ranks(validation_identity_, files.empty() ? plan_.data.output + "/valid" : files.front().prefix);
   // The number of sequences evaluated at once depends on the layout; the total does not.
   const std::int64_t at_once =
       plan_.layout.data_ranks() * plan_.layout.batch.sequences * plan_.layout.forward_micro_batches;
-  validation_ = std::make_shared<const batches::BatchLoader>(
-      held_out, plan_.layout.batch, batch_layout_,
-      batches::BatchOrder{.global_batch_size = at_once, .shuffle = false, .first = evaluated});
-  std::int64_t held_out_targets = 0;
-  for (std::int64_t s = 0; held_out->size() > 0 && s < validation_->steps() && held_out_targets == 0; ++s)
-    held_out_targets = validation_->step_targets(s);
-  if (held_out_targets == 0) {
-    throw UserError(Problem{.file = files.validation + ".idx",
-                            .what = "no token to predict in the validation data",
-                            .expected = "documents of two tokens or more, and labels that are not all -100",
-                            .hint = "other data.validation, or data.validation_fraction: 0"});
+  const std::int64_t evaluated = plan_.evaluate_sequences;  // 0: all
+  Problems problems;
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    const auto& [name, file] = sets[i];
+    note_long_documents(*file, name.empty() ? "validation document" : cat("validation document of ", name));
+    const std::shared_ptr<const batches::SequenceSet> held_out =
+        batches::open_sequences(file, plan_.packing, open_.model->vocabulary());
+    validation_sequences_ += evaluated > 0 ? std::min(evaluated, held_out->size()) : held_out->size();
+    const auto loader = std::make_shared<const batches::BatchLoader>(
+        held_out, plan_.layout.batch, batch_layout_,
+        batches::BatchOrder{.global_batch_size = at_once, .shuffle = false, .first = evaluated});
+    validation_.push_back({name, loader});
+    std::int64_t targets = 0;
+    for (std::int64_t s = 0; held_out->size() > 0 && s < loader->steps() && targets == 0; ++s)
+      targets = loader->step_targets(s);
+    if (targets > 0) continue;
+    problems.add(
+        {.file = files[i].prefix + ".idx",
+         .what = "no token to predict in the validation data",
+         .expected = "documents of two tokens or more, and labels that are not all -100",
+         .hint = cat("other ", prepare::validation_key(name), name.empty() ? ", or data.validation_fraction: 0" : "")});
   }
+  problems.throw_if_any();
 }
 
 void FitRun::open_loader() {
@@ -444,7 +460,7 @@ void FitRun::resume() {
     const engine::RunState state = engine::run_state_of(checkpoint->metadata());
     set_progress(state);
     set_mixture(state);
-    if (validation_) unfinished_evaluation_ = report::from_json(state.unfinished_evaluation);
+    if (!validation_.empty()) unfinished_evaluation_ = report::from_json(state.unfinished_evaluation);
     if (unfinished_evaluation_ && unfinished_evaluation_->step != done_) unfinished_evaluation_.reset();
     nothing_to_do_ = done_ >= total_steps() && !unfinished_evaluation_;
     evaluated_ = done_;
@@ -461,6 +477,7 @@ void FitRun::resume() {
     if (request_.resume) log("no checkpoint to resume from; starting from step 0");
   }
   result_.steps = done_;
+  result_.metric = plan_.recipe.train.early_stopping_metric;
   result_.output = plan_.files.folder;
   result_.adapter = plan_.recipe.adapter.kind != AdapterKind::none;
   if (!first_rank()) return;
@@ -474,9 +491,9 @@ void FitRun::resume() {
   peak_flops_ = peak_flops(device_->kind(), device_->kind() == DeviceKind::cuda ? cuda_info().name : "",
                            plan_.layout.compute, ranks);
   const std::int64_t reported = unfinished_evaluation_ ? done_ - 1 : done_;
-  watch_ =
-      std::make_unique<RunWatch>(plan_, run_facts(run_place()), Resumed{reported, result_.initial_validation_loss},
-                                 open_.model->vocabulary(), phases_, [this](const std::string& line) { log(line); });
+  watch_ = std::make_unique<RunWatch>(
+      plan_, run_facts(run_place()), Resumed{reported, result_.initial_validation_loss.has_value()},
+      open_.model->vocabulary(), phases_, [this](const std::string& line) { log(line); });
   if (plan_.report.rules) {
     const plan::StepTime step = predicted_step(*session_);
     const auto sent = step.busy.find("communication");

@@ -14,6 +14,7 @@
 #include "engine/gemm_algorithms.h"
 #include "engine/open_model.h"
 #include "io/files.h"
+#include "prepare/prepare.h"
 #include "prepare/token_file.h"
 #include "train/check_resume.h"
 #include "train/collect_facts.h"
@@ -49,6 +50,11 @@ class FitRun {
     batches::MeanImbalance imbalance;
     bool with_fallback_rows = false;  // it may have plan::Layout::expert_row_fallback
   };
+  // A validation set, or all of the validation data if they have no named sets.
+  struct ValidationData {
+    std::string name;  // "": it has none
+    std::shared_ptr<const batches::BatchLoader> loader;
+  };
   bool first_rank() const { return world_ == nullptr || world_->rank().value() == 0; }
   std::int64_t total_steps() const { return plan_.steps; }
 
@@ -67,6 +73,8 @@ class FitRun {
   // of an earlier run in this folder.
   std::vector<engine::StoredChoices> stored_choices() const;
   void open_data();
+  void note_long_documents(const prepare::TokenFile& file, const std::string& what);
+  void open_validation(const std::vector<prepare::TokenFiles::Validation>& files);
   // UserError on every rank if the ranks' texts differ. `prefix`: of the token file that it identifies.
   void expect_equal_recipes() const;
   void expect_equal_on_ranks(const std::string& identity, const std::string& prefix);
@@ -135,7 +143,7 @@ class FitRun {
   bool has_diverged() const;
   // Whether train.early_stopping ends the run here, which it then says. Every rank calls it.
   bool stops_early();
-  std::optional<double> evaluate();
+  std::optional<ValidationLosses> evaluate();
   // The evaluation of the resumed checkpoint's step, if a stop interrupted it: its loss goes into the metrics and the
   // checkpoint, as if the run had never stopped.
   void finish_evaluation();
@@ -171,7 +179,8 @@ class FitRun {
   batches::TrainingSequences training_;
   std::vector<batches::Mixture::Shares> mixture_;  // engine::RunState::mixture
   std::vector<std::shared_ptr<const prepare::TokenFile>> token_files_;
-  std::shared_ptr<const batches::BatchLoader> loader_, validation_;
+  std::shared_ptr<const batches::BatchLoader> loader_;
+  std::vector<ValidationData> validation_;  // empty: the run does not evaluate
   std::int64_t sequences_ = 0, validation_sequences_ = 0;
   std::unique_ptr<Device> device_;
   std::unique_ptr<PowerWatch> power_;

@@ -1,5 +1,6 @@
 #include "train/restore_best.h"
 
+#include "base/validation_metric.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/root.h"
 #include "io/files.h"
@@ -43,20 +44,23 @@ void set_aside_if_corrupt(const plan::RunFiles& files, const std::function<void(
 
 }  // namespace
 
-std::optional<double> restore_best(const plan::RunFiles& files, const std::string& validation, bool trains,
+std::optional<double> restore_best(const plan::RunFiles& files, const Validation& validation, bool trains,
                                    const std::function<void(const std::string&)>& log) {
   const std::string& best = files.best;
   checkpoint::finish_keep(best);
   set_aside_if_corrupt(files, log);
-  if (validation.empty()) return std::nullopt;
+  if (validation.data.empty()) return std::nullopt;
   const auto comparable = [&](const engine::RunState& state) {
-    return state.validation.empty() || engine::same_validation(state.validation, validation);
+    return state.validation.empty() || engine::same_validation(state.validation, validation.data);
+  };
+  const auto loss_in = [&](const engine::RunState& state) {
+    return state.validation_loss ? loss_of(*state.validation_loss, validation.metric) : std::nullopt;
   };
   std::optional<double> loss;
   bool replaces = true;
   if (const auto state = state_in(best)) {
     if (comparable(*state)) {
-      loss = state->validation_loss;
+      loss = loss_in(*state);
     } else if (!trains) {
       replaces = false;
     } else {
@@ -72,9 +76,9 @@ std::optional<double> restore_best(const plan::RunFiles& files, const std::strin
   Problems ignored;
   for (const std::string& folder : checkpoint::complete_checkpoints(files.checkpoints, ignored)) {
     const auto state = state_in(folder);
-    if (!state || !state->validation_loss || !comparable(*state)) continue;
-    if (loss && *state->validation_loss >= *loss) continue;
-    loss = state->validation_loss;
+    const auto found = state && comparable(*state) ? loss_in(*state) : std::nullopt;
+    if (!found || (loss && *found >= *loss)) continue;
+    loss = found;
     better = folder;
   }
   if (!better.empty() && replaces) checkpoint::keep_also_as(better, best);

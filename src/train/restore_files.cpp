@@ -66,7 +66,10 @@ void restore_files(const RunPlace& place, const engine::RunState& state, const r
     report::RunHistory history;
     report::read_metrics(plan.files.metrics, [&](report::StepMetrics metrics) {
       history.add(metrics);
-      if (!state.initial_validation_loss) metrics.initial_validation_loss = metrics.validation_loss = std::nullopt;
+      if (!state.initial_validation_loss) {
+        metrics.initial_validation_loss.reset();
+        metrics.validation_loss.reset();
+      }
       divergence.replay(metrics);
     });
     const report::HtmlFileOptions options{.path = plan.files.html,

@@ -10,7 +10,6 @@
 #include "engine/session.h"
 #include "plan/host_snapshot.h"
 #include "plan/target.h"
-#include "train/restore_best.h"
 #include "train/run_folder.h"
 
 namespace hawser::train {
@@ -116,11 +115,12 @@ void RunSaver::discard(std::int64_t step) {
   last_save_ = last_save_before_;
 }
 
-void RunSaver::evaluated(std::int64_t step, double loss, bool diverged) {
+void RunSaver::evaluated(std::int64_t step, const ValidationLosses& losses, bool diverged) {
   evaluated_step_ = step;
-  evaluated_loss_ = loss;
-  if (!keeps_best_ || diverged || loss >= best_loss_) return;
-  best_loss_ = loss;
+  evaluated_losses_ = losses;
+  const auto loss = loss_of(losses, hooks_.validation.metric);
+  if (!keeps_best_ || diverged || !loss || *loss >= best_loss_) return;
+  best_loss_ = *loss;
   best_step_ = step;
 }
 
@@ -169,7 +169,7 @@ void RunSaver::stop(const Displaced& displaced, std::int64_t step) {
 
 engine::RunState RunSaver::state_of(std::int64_t step) const {
   engine::RunState state = hooks_.state(step);
-  if (evaluated_step_ == step) state.validation_loss = evaluated_loss_;
+  if (evaluated_step_ == step) state.validation_loss = evaluated_losses_;
   return state;
 }
 

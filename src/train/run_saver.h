@@ -20,9 +20,11 @@
 #include <optional>
 #include <string>
 
+#include "base/validation_metric.h"
 #include "comm/mpi/world.h"
 #include "plan/run_plan.h"
 #include "train/background_saver.h"
+#include "train/restore_best.h"
 #include "train/run_folder.h"
 
 namespace hawser::train {
@@ -36,7 +38,7 @@ struct RunSaverHooks {
   std::function<std::optional<Displaced>()> displaced;
   std::function<void(const std::string& line)> log;
   std::function<void(const std::string& folder)> saved;  // a checkpoint is complete; rank 0 logs it
-  std::string validation;                                // rank 0's engine::RunState::validation
+  Validation validation;                                 // rank 0's
 };
 
 // Times spent on saves.
@@ -70,7 +72,7 @@ class RunSaver {
   void discard(std::int64_t step);
   // Reports the result of an evaluation after this step, which is the last one enqueued. `diverged`: training has made
   // the model worse, which is never the best one.
-  void evaluated(std::int64_t step, double loss, bool diverged);
+  void evaluated(std::int64_t step, const ValidationLosses& losses, bool diverged);
   // The step has ended and its loss is finite. Starts writing the state that take() copied, and saves the best
   // checkpoint so far.
   void retired(std::int64_t step, const Event& step_end);
@@ -89,7 +91,7 @@ class RunSaver {
   void resumed(std::int64_t step, bool evaluates, bool trains);
   std::int64_t saved_step() const { return saved_step_; }  // of the last complete checkpoint; -1: none
   const SaveTimes& times() const { return times_; }
-  // The lowest validation loss so far, whose checkpoint is OUTPUT/best; nullopt without one.
+  // The lowest validation loss so far, by Validation::metric, whose checkpoint is OUTPUT/best; nullopt without one.
   std::optional<double> best_loss() const {
     return std::isfinite(best_loss_) ? std::optional(best_loss_) : std::nullopt;
   }
@@ -117,7 +119,8 @@ class RunSaver {
   std::int64_t taken_step_ = -1;                 // copied, and its save not yet started
   std::int64_t saved_step_ = -1;
   std::int64_t best_step_ = -1, evaluated_step_ = -1;
-  double best_loss_ = std::numeric_limits<double>::infinity(), evaluated_loss_ = 0;
+  double best_loss_ = std::numeric_limits<double>::infinity();
+  ValidationLosses evaluated_losses_;
   bool keeps_best_;  // evaluations decide which checkpoint OUTPUT/best is
   bool due_by_time_ = false, reported_slow_ = false, reported_not_removed_ = false;
   bool warned_ = false;                                       // that snapshots have no space

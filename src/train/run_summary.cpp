@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "base/units.h"
+#include "base/validation_metric.h"
 #include "batches/statistics.h"
 #include "config/config.h"
 #include "optim/lr_schedule.h"
@@ -51,7 +52,12 @@ std::string model_line(const RunPlace& place) {
 
 std::string data_line(const RunPlace& place) {
   const batches::PackingPlan& packing = place.plan.packing;
-  const prepare::TokenFile file(prepare::token_files(place.plan.data).train);
+  const prepare::TokenFiles files = prepare::token_files(place.plan.data);
+  const prepare::TokenFile file(files.train);
+  std::vector<std::string> sets;
+  for (const auto& [name, prefix] : files.validation) {
+    if (!name.empty()) sets.push_back(name);
+  }
   const std::int64_t length = packing.sequence_length;
   const batches::LongStatistics found = batches::long_statistics(file, length, packing.long_documents);
   const std::int64_t tokens = file.tokens() - found.tokens;
@@ -63,7 +69,8 @@ std::string data_line(const RunPlace& place) {
                  ? cat("; ", count(found.count), " of ", plural(file.sequences(), "document"), " are longer and split")
                  : std::string(),
              place.validation_sequences > 0
-                 ? cat("; evaluations of ", plural(place.validation_sequences, "held-out sequence"))
+                 ? cat("; evaluations of ", plural(place.validation_sequences, "held-out sequence"),
+                       sets.empty() ? "" : cat(" (", joined(sets, ", "), ")"))
                  : std::string("; no validation data"));
 }
 
@@ -101,7 +108,8 @@ std::string steps_line(const RunPlace& place) {
   if (optimizer.warmup_steps > 0) line += cat(" after ", plural(optimizer.warmup_steps, "warm-up step"));
   line += decay_words(optimizer);
   if (const std::int64_t patience = plan.recipe.train.early_stopping_patience; patience > 0) {
-    line += cat("; early stopping after ", plural(patience, "evaluation"), " without a lower validation loss");
+    line += cat("; early stopping after ", plural(patience, "evaluation"), " without a lower ",
+                metric_words(plan.recipe.train.early_stopping_metric));
   }
   std::string of_groups;
   for (const double factor : plan.group_factors) {

@@ -39,7 +39,7 @@ RunWatch::RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, con
       log_(std::move(log)),
       sinks_(log_),
       divergence_(divergence_options(plan, vocabulary)),
-      early_stopping_(plan.recipe.train.early_stopping_patience) {
+      early_stopping_(plan.recipe.train.early_stopping_patience, plan.recipe.train.early_stopping_metric) {
   const ReportRecipe& report = plan_.report;
   auto metrics = std::make_unique<report::MetricsFile>(plan_.files.metrics, resumed.step);
   metrics_ = metrics.get();
@@ -102,7 +102,10 @@ RunWatch::RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, con
   // What began before the interruption is not reported again.
   if (resumed.step > 0) {
     report::read_metrics(plan_.files.metrics, [&](report::StepMetrics m) {
-      if (!resumed.initial_validation_loss) m.initial_validation_loss = m.validation_loss = std::nullopt;
+      if (!resumed.same_validation) {
+        m.initial_validation_loss.reset();
+        m.validation_loss.reset();
+      }
       divergence_.replay(m);
       early_stopping_.replay(m);
       if (rules_) rules_->step(m);
@@ -144,10 +147,10 @@ void RunWatch::step(report::StepMetrics metrics) {
   sinks_.step(metrics);
 }
 
-void RunWatch::validated(std::int64_t step, double loss) {
+void RunWatch::validated(std::int64_t step, const ValidationLosses& losses) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  validation_finding_ = divergence_.validated(step, loss);
-  early_stopping_.validated(step, loss);
+  validation_finding_ = divergence_.validated(step, losses.all);
+  early_stopping_.validated(step, losses);
 }
 
 void RunWatch::set_memory(std::vector<std::pair<std::string, std::int64_t>> memory) {

@@ -33,7 +33,7 @@ report::DivergenceOptions divergence_options(const plan::RunPlan& plan, std::int
 // Where a run continues.
 struct Resumed {
   std::int64_t step = 0;
-  std::optional<double> initial_validation_loss;  // nullopt: earlier validation losses are those of other data
+  bool same_validation = false;  // false: earlier validation losses are those of other data
 };
 
 class RunWatch {
@@ -50,11 +50,12 @@ class RunWatch {
 
   // Records the metrics and, after the findings in them, those of the rules.
   void step(report::StepMetrics metrics);
-  // The loss of an evaluation after this step, before the step's metrics are recorded; step 0: before training.
-  void validated(std::int64_t step, double loss);
+  // The losses of an evaluation after this step, before the step's metrics are recorded; step 0: before training.
+  void validated(std::int64_t step, const ValidationLosses& losses);
   // Training has diverged and not recovered (report/divergence.h), whether or not the recipe asks for rules.
   bool diverged() const { return divergence_.now(); }
-  // The validation loss has not improved for train.early_stopping.patience evaluations: what to print; else nullopt.
+  // The loss that train.early_stopping.metric names has not improved for train.early_stopping.patience evaluations: what
+  // to print; else nullopt.
   std::optional<std::string> stops_early() const {
     return early_stopping_.now() ? std::optional(early_stopping_.text()) : std::nullopt;
   }

@@ -200,11 +200,20 @@ TEST_F(RecipeInit, EvaluationsCostAPartOfTheTime) {
   for (const auto& [set, every, batches] :
        std::vector<std::tuple<std::string, int, int>>{{"10 --set train.evaluate_batches=8", 0, 8},
                                                       {"100 --set train.evaluate_batches=8", 10, 8},
-                                                      {"100 --set train.evaluate_batches=0", 33, 0},
-                                                      {"24", 2, 1},
-                                                      {"1000", 100, 30},
-                                                      {"1000 --set train.evaluate_every=7", 7, 30}}) {
+                                                      {"100 --set train.evaluate_batches=0", 10, 0},
+                                                      {"24", 2, 0},
+                                                      {"1000 --set train.evaluate_every=7", 7, 0}}) {
     const auto recipe = init(base + set);
+    EXPECT_EQ(recipe["train"]["evaluate_every"], every) << set;
+    EXPECT_EQ(recipe["train"]["evaluate_batches"], batches) << set;
+  }
+  // Of much held-out text, evaluations read a part.
+  std::string much;
+  for (int i = 0; i < 20; ++i) much += testing::forty_documents();
+  write("much.jsonl", much);
+  for (const auto& [set, every, batches] : std::vector<std::tuple<std::string, int, int>>{
+           {"24", 2, 1}, {"100", 10, 3}, {"1000", 100, 0}}) {
+    const auto recipe = init(base + set + " --set data.validation=much.jsonl --set data.sequence_length=32");
     EXPECT_EQ(recipe["train"]["evaluate_every"], every) << set;
     EXPECT_EQ(recipe["train"]["evaluate_batches"], batches) << set;
   }

@@ -85,7 +85,7 @@ TEST(Disk, EstimatesPreparedDataFromTheFiles) {
   recipe.folder = folder.path();
   recipe.data.train = {"a.txt"};
   EXPECT_EQ(plan::disk_use(recipe, model, {}, 1, 1).prepared, 2000);  // 1,000 ids of two bytes
-  recipe.data.validation = {"b.jsonl"};
+  recipe.data.validation = {{.name = "", .paths = {"b.jsonl"}}};
   EXPECT_EQ(plan::disk_use(recipe, model, {}, 1, 1).prepared, 2000 + 6000);  // and labels of four
   recipe.data.train = {"missing.txt"}, recipe.data.validation.clear();
   EXPECT_EQ(plan::disk_use(recipe, model, {}, 1, 1).prepared, 0);
