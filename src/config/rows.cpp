@@ -433,7 +433,7 @@ std::optional<Rejection> read_validation(const YAML::Node& node, std::vector<Val
 
 Key validation_sets(const char* name, const char* unset, const char* help) {
   const auto field = HAWSER_FIELD(data.validation);
-  Key key = row(name, field, "list of paths and globs, or map of such lists", help);
+  Key key = row(name, field, "list of paths and globs or map of lists", help);
   key.unset = unset;
   key.is_path = key.is_literal = key.is_list = key.is_map = true;
   key.read = [field](const YAML::Node& node, Recipe& recipe) {

@@ -94,8 +94,7 @@ std::vector<Key> make_schema() {
                         "training data: .jsonl, .json, .csv, .tsv or .txt, also .gz or .zst, .parquet, "
                         "or token files by prefix")),
       validation_sets("data.validation", "a part of data.train",
-                      "validation data, same formats, or several named sets of them: {support: [a.jsonl, b.jsonl], "
-                      "novels: books.txt}"),
+                      "validation data, same formats; or named sets: {support: [a.jsonl], novels: b.txt}"),
       name_map("data.columns", HAWSER_FIELD(data.columns),
                "what the files call the keys of lines and messages: {messages: dialogue, content: said}"),
       name_map("data.roles", HAWSER_FIELD(data.roles),
@@ -209,8 +208,7 @@ std::vector<Key> make_schema() {
       integer("train.early_stopping.patience", HAWSER_FIELD(train.early_stopping_patience), {.min = 0},
               "evaluations without a lower validation loss after which the run ends; 0: it runs to its end"),
       text("train.early_stopping.metric", HAWSER_FIELD(train.early_stopping_metric), "",
-           "loss that decides early stopping and OUTPUT/best: validation (all of data.validation), or the name of one "
-           "of its sets"),
+           "loss for early stopping and OUTPUT/best: validation (all sets), or the name of a set of data.validation"),
       integer("train.log_every", HAWSER_FIELD(train.log_every), {.min = 1},
               "steps between progress lines; metrics.jsonl has every step"),
       names("train.freeze", HAWSER_FIELD(train.freeze),

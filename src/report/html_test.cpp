@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <thread>
 
 #include "base/units.h"
@@ -209,6 +210,30 @@ TEST(Html, ShowsTheFirstAndTheLowestValidationLoss) {
   lowest.validation_loss = 3.25;
   history.add(lowest);
   EXPECT_EQ(text().find("lowest validation loss"), std::string::npos) << "it is the last one";
+}
+
+TEST(Html, DrawsACurveOfEachValidationSet) {
+  RunHistory history;
+  std::map<std::string, double> sets;
+  for (char name = 'a'; name <= 'j'; ++name) sets[std::string(1, name)] = name - 'a' + 1;
+  for (int step = 1; step <= 3; ++step) {
+    StepMetrics metrics = metrics_of(step);
+    metrics.validation_loss = ValidationLosses(4, sets);
+    history.add(metrics);
+  }
+  const std::string text = html_report({.facts = facts(), .history = history, .ending = Ending::done});
+  EXPECT_NE(text.find("<b>Loss of each validation set, nats per target</b> <span class=\"entry\"><span class=\"key "
+                      "c0\"></span>validation</span> <span class=\"entry\"><span class=\"key c1\"></span>a</span>"),
+            std::string::npos);
+  EXPECT_NE(text.find("<span class=\"key c2\"></span>j</span>"), std::string::npos) << "colours repeat";
+  EXPECT_NE(text.find("data-name=\"j\" data-unit=\"nats\" data-step=\"1 2 3\" data-value=\"10 10 10\""),
+            std::string::npos);
+  RunHistory one;
+  StepMetrics metrics = metrics_of(1);
+  metrics.validation_loss = 4;
+  one.add(metrics);
+  EXPECT_EQ(html_report({.facts = facts(), .history = one, .ending = Ending::done}).find("Loss of each"),
+            std::string::npos);
 }
 
 TEST(Html, ShowsPowerAndClockWhereTheyAreKnown) {

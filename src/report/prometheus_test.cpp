@@ -77,7 +77,7 @@ TEST(Prometheus, TheTextHoldsTheLastStepAndTheSums) {
   EXPECT_EQ(before.find("hawser_train_loss"), std::string::npos);
 
   StepMetrics metrics = metrics_of(8);
-  metrics.validation_loss = 2.25;
+  metrics.validation_loss = ValidationLosses(2.25, {{"novels", 2.5}, {"support", 2}});
   metrics.findings = {{8, "overfitting", ""}};
   prometheus.step(metrics);
   metrics = metrics_of(9);
@@ -93,6 +93,8 @@ TEST(Prometheus, TheTextHoldsTheLastStepAndTheSums) {
         "hawser_train_seconds_total 1\n", "hawser_tokens_total 12345\n", "hawser_targets_total 8000\n",
         "hawser_findings_total{rule=\"overfitting\"} 1\nhawser_findings_total{rule=\"stall\"} 1\n",
         "hawser_train_loss_nats NaN\n", "hawser_validation_loss_nats 2.25\n",
+        "# TYPE hawser_validation_set_loss_nats gauge\nhawser_validation_set_loss_nats{set=\"novels\"} 2.5\n"
+        "hawser_validation_set_loss_nats{set=\"support\"} 2\n",
         "hawser_memory_reserved_bytes 1342177280\n", "# TYPE hawser_grad_norm gauge\nhawser_grad_norm 1.25\n",
         "hawser_step_duration_seconds 0.5\n", "hawser_gpu_watts 698.5\n", "hawser_joules_per_token 0.0625\n"}) {
     EXPECT_NE(reply.find(line), std::string::npos) << line << "\n" << reply;

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -67,6 +68,29 @@ TEST(Metrics, ALineHoldsAllNumbers) {
   const auto line = nlohmann::json::parse(to_json(skipped));
   EXPECT_TRUE(line["loss"].is_null() && line["grad_norm"].is_null());
   EXPECT_EQ(from_json(to_json(skipped))->targets, 0);
+}
+
+TEST(Metrics, ALineHoldsTheLossOfEachValidationSet) {
+  StepMetrics metrics = metrics_of(1);
+  metrics.initial_validation_loss = ValidationLosses(5, {{"novels", 5.5}, {"support", 4.5}});
+  metrics.validation_loss = ValidationLosses(4, {{"novels", 4.5}, {"support", 3.5}});
+  const std::string line = to_json(metrics);
+  EXPECT_NE(line.find(R"("initial_validation_loss":5.0,"initial_validation_losses":{"novels":5.5,"support":4.5},)"
+                      R"("validation_loss":4.0,"validation_losses":{"novels":4.5,"support":3.5}})"),
+            std::string::npos)
+      << line;
+  const auto read = from_json(line);
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->validation_loss, metrics.validation_loss);
+  EXPECT_EQ(read->initial_validation_loss, metrics.initial_validation_loss);
+  std::map<std::string, double> before, after;
+  for (const Scalar& point : scalars(metrics)) {
+    if (point.name.starts_with("loss/v")) (point.step == 0 ? before : after)[point.name] = point.value;
+  }
+  EXPECT_EQ(before, (std::map<std::string, double>{
+                        {"loss/validation", 5}, {"loss/validation_novels", 5.5}, {"loss/validation_support", 4.5}}));
+  EXPECT_EQ(after, (std::map<std::string, double>{
+                       {"loss/validation", 4}, {"loss/validation_novels", 4.5}, {"loss/validation_support", 3.5}}));
 }
 
 TEST(Metrics, AReplayedStepSaysHowOften) {

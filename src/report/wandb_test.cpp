@@ -145,6 +145,7 @@ TEST_F(WandbTest, HoldsTheNumbersOfEachStep) {
     Wandb wandb(options(), facts());
     StepMetrics metrics = metrics_of(1);
     metrics.grad_norm = std::numeric_limits<double>::quiet_NaN();
+    metrics.initial_validation_loss = ValidationLosses(5.5, {{"support", 5.25}});
     wandb.step(metrics);
     metrics = metrics_of(2);
     metrics.loss = 0.1 + 0.2;
@@ -171,6 +172,8 @@ TEST_F(WandbTest, HoldsTheNumbersOfEachStep) {
   EXPECT_EQ(first.at("_step"), "1");
   EXPECT_EQ(first.at("_timestamp"), "1750000000.500");
   EXPECT_EQ(first.at("loss/train"), "3.5");
+  EXPECT_EQ(first.at("loss/initial_validation"), "5.5");
+  EXPECT_EQ(first.at("loss/initial_validation_support"), "5.25");
   EXPECT_FALSE(first.contains("optimizer/grad_norm"));  // it is not finite
   EXPECT_EQ(std::stod(second.at("loss/train")), 0.1 + 0.2);
   EXPECT_EQ(second.at("loss/validation"), "4.25");
