@@ -139,8 +139,12 @@ std::string output_line(const RunPlace& place) {
     when += cat("every ", fmt::format("{:.3g}", minutes), " minutes and ");
   }
   const std::int64_t bytes = plan::checkpoint_bytes(place.session.model(), place.session.layout());
-  return cat(place.plan.files.folder, "; a checkpoint of ", format_bytes(Bytes(bytes)), " ", when, "at the end",
-             place.validation_sequences > 0 && place.plan.saves.keep_best ? "; best/ when an evaluation improves" : "");
+  const std::string& metric = place.plan.recipe.train.early_stopping_metric;
+  return cat(
+      place.plan.files.folder, "; a checkpoint of ", format_bytes(Bytes(bytes)), " ", when, "at the end",
+      place.validation_sequences > 0 && place.plan.saves.keep_best
+          ? cat("; best/ when an evaluation improves", metric == kAllSets ? "" : cat(" the ", metric_words(metric)))
+          : std::string());
 }
 
 // Of the steps alone, without evaluations and saves.
