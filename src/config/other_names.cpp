@@ -72,6 +72,7 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
     {"train.seed", "data_seed random_seed"},
     {"train.early_stopping.patience",
      "early_stopping_patience early_stopping_steps early_stopping patience train.patience early_stop"},
+    {"train.early_stopping.metric", "metric_for_best_model early_stopping_metric train.metric"},
     {"train.evaluate_every",
      "eval_steps eval_interval evals_per_epoch eval_strategy evaluation_strategy do_eval run_val_every_n_steps "
      "validation.freq val_check_interval"},

@@ -38,7 +38,8 @@ TEST(RunPlan, EvaluatesWhatIsHeldOut) {
   recipe.data.validation = {{.name = "", .paths = {"b.txt"}}};
   EXPECT_TRUE(evaluates(recipe));
   // Token files that are prepared already: those that there are.
-  recipe.data.train = recipe.data.validation = {};
+  recipe.data.train.clear();
+  recipe.data.validation.clear();
   EXPECT_FALSE(evaluates(recipe));
   recipe.data.prepared = "tokens";
   EXPECT_FALSE(evaluates(recipe));

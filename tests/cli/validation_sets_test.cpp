@@ -137,7 +137,7 @@ TEST_F(ValidationSets, OneDecidesWhatIsBest) {
   EXPECT_NE(fit("validation", " --set train.early_stopping.patience=2 --force")
                 .err.find("early stopping after step 9: no lower validation loss in 2 evaluations"),
             std::string::npos);
-  EXPECT_EQ(fit("same", " --set train.early_stopping.patience=2 --force").err.find("early stopping after"),
+  EXPECT_EQ(fit("same", " --set train.early_stopping.patience=2 --force").err.find("early stopping after step"),
             std::string::npos);
   const testing::Ran other = fit("other", " --set train.early_stopping.patience=2 --ranks 2");
   EXPECT_NE(other.err.find("; early stopping after 2 evaluations without a lower validation loss of other\n"),
@@ -206,9 +206,9 @@ TEST_F(ValidationSets, AllProblemsAreReportedAtOnce) {
   rejected("fit wrong.yaml --set train.early_stopping.metric=poems",
            {"--set: no validation set of this name (expected validation or other or same, got poems) at "
             "train.early_stopping.metric",
-            "same.jsonl: a file of two validation sets (expected a file of one set, got other and same) at "
-            "data.validation.same, line 2 of wrong.yaml",
-            "gone.jsonl: no such file at data.validation.same[1], line 2 of wrong.yaml"});
+            "gone.jsonl: no such file at data.validation.same[1], line 2 of wrong.yaml",
+            folder_.path("same.jsonl") + ": a file of two validation sets (expected a file of one set, got other and "
+                                         "same) at data.validation.same, line 2 of wrong.yaml"});
   write("masked.jsonl", "{\"input_ids\": [1, 2], \"labels\": [-100, -100]}\n");
   write("none.yaml", recipe("{same: same.jsonl, masked: masked.jsonl}"));
   const testing::Ran masked = hawser("fit none.yaml");
