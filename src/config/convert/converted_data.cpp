@@ -111,7 +111,8 @@ std::vector<std::string> DataSets::paths_of(const DataSource& source) {
 bool DataSets::add(const DataSource& source, bool validation) {
   const std::vector<std::string> paths = paths_of(source);
   if (validation) {
-    validation_.insert(validation_.end(), paths.begin(), paths.end());
+    std::vector<std::string>& set = validation_[source.validation_set];
+    set.insert(set.end(), paths.begin(), paths.end());
   } else {
     train_.push_back({.paths = paths, .weight = source.weight, .repeat = std::nullopt});
   }
@@ -145,9 +146,9 @@ void DataSets::store(std::string_view train, std::string_view validation) {
     }
   }
   if (list.size() > 0) c_.set("data.train", list, train);
-  YAML::Node held_out(YAML::NodeType::Sequence);
-  for (const std::string& path : validation_) held_out.push_back(path);
-  if (held_out.size() > 0) c_.set("data.validation", held_out, validation);
+  const bool one = validation_.contains("");
+  if (!validation_.empty())
+    c_.set("data.validation", one ? node_of(validation_.at("")) : map_of(validation_), validation);
   if (!columns_.empty()) c_.set("data.columns", map_of(columns_), train, "the names that the file gives for the data");
   if (!roles_.empty()) c_.set("data.roles", map_of(roles_), train, "the names that the file gives for roles");
 }

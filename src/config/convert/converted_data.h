@@ -25,6 +25,7 @@ struct DataSource {
   std::string configuration;       // of the Hub: the name of a subset
   std::string revision;
   std::optional<double> weight;
+  std::string validation_set = "";  // the name of its set in data.validation; "": there is one without a name
 };
 
 class DataSets {
@@ -44,7 +45,7 @@ class DataSets {
 
   Conversion& c_;
   std::vector<DataSetRecipe> train_;
-  std::vector<std::string> validation_;
+  std::map<std::string, std::vector<std::string>> validation_;  // by name of the set
   std::map<std::string, std::vector<std::string>> columns_, roles_;
 };
 

@@ -14,7 +14,7 @@ constexpr auto kFactoryRules = std::to_array<Rule>({
     joins("output", "output_dir"),
     joins("data.chat_template", "template"),
     joins("data.train", "dataset train_dataset dataset_dir mix_strategy interleave_probs"),
-    joins("data.validation", "eval_dataset"),
+    joins("data.validation", "eval_dataset eval_on_each_dataset"),
     joins("data.validation_fraction", "val_size"),
     sets("data.sequence_length", "cutoff_len"),
     joins("data.pack", "packing neat_packing stage"),
@@ -153,7 +153,7 @@ constexpr auto kFactoryRules = std::to_array<Rule>({
                 "neftune_noise_alpha label_smoothing_factor use_dft_loss use_asft_loss asft_alpha use_eaft_loss "
                 "eaft_alpha"),
     unsupported("evaluations compute the loss alone",
-                "compute_accuracy eval_on_each_dataset include_for_metrics batch_eval_metrics eval_do_concat_batches "
+                "compute_accuracy include_for_metrics batch_eval_metrics eval_do_concat_batches "
                 "prediction_loss_only eval_accumulation_steps eval_delay eval_use_gather_object bf16_full_eval "
                 "fp16_full_eval"),
     unsupported("all experts are on the ranks; nothing runs in host memory", "use_kt kt_*"),

@@ -1,5 +1,7 @@
 // The data sets of LLaMA-Factory: names that dataset_info.json describes.
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <filesystem>
 
 #include "base/text.h"
@@ -42,6 +44,7 @@ class FactoryData {
     const std::string_view train = c_.has("train_dataset") ? "train_dataset" : "dataset";
     take(train, /*validation=*/false);
     take("eval_dataset", /*validation=*/true);
+    c_.drop_if_off("eval_on_each_dataset");
     sets_.store(train, "eval_dataset");
     pack();
   }
@@ -79,18 +82,38 @@ class FactoryData {
     }
   }
 
+  // With eval_on_each_dataset each data set has a loss of its own: its name, with what names of sets can have.
+  std::string set_of(std::string name, bool validation) const {
+    if (!validation || !c_.is_on("eval_on_each_dataset")) return "";
+    const auto odd = [](unsigned char c) { return c >= 128 || (std::isalnum(c) == 0 && c != '-' && c != '_'); };
+    std::ranges::replace_if(name, odd, '-');
+    return name;
+  }
+
   // The data set is not described here.
   void guess(const std::string& name, bool validation, std::optional<double> weight = std::nullopt) {
     const std::string folder = c_.text("dataset_dir");
     if (folder == "ONLINE" || name.find('/') != std::string::npos || Conversion::exists(name)) {
-      sets_.add({.path = name, .files = {}, .split = "", .configuration = "", .revision = "", .weight = weight},
+      sets_.add({.path = name,
+                 .files = {},
+                 .split = "",
+                 .configuration = "",
+                 .revision = "",
+                 .weight = weight,
+                 .validation_set = set_of(name, validation)},
                 validation);
       if (name.ends_with(".yaml")) c_.remark(cat("no file ", name, ": set data.train to the data that it lists"));
       return;
     }
     const bool remote = folder.find(':') != std::string::npos;
     const std::string path = (fs::path(remote || folder.empty() ? "data" : folder) / (name + ".json")).string();
-    sets_.add({.path = path, .files = {}, .split = "", .configuration = "", .revision = "", .weight = weight},
+    sets_.add({.path = path,
+               .files = {},
+               .split = "",
+               .configuration = "",
+               .revision = "",
+               .weight = weight,
+               .validation_set = set_of(name, validation)},
               validation);
     c_.remark(cat("no ", index_path_, " that describes ", name, ": ", path, " is a guess; set ",
                   validation ? "data.validation" : "data.train", " to its file or folder"));
@@ -102,7 +125,8 @@ class FactoryData {
                       .split = d.text("split"),
                       .configuration = d.text("subset"),
                       .revision = "",
-                      .weight = weight};
+                      .weight = weight,
+                      .validation_set = set_of(name, validation)};
     const std::string hub = d.text("hf_hub_url"), file = d.text("file_name"), path = d.text("path");
     if (!hub.empty() || !path.empty()) {
       source.path = hub.empty() ? path : hub;
