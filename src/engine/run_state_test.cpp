@@ -24,6 +24,8 @@ TEST(RunState, ComesBackAsItWasWritten) {
                        .config = "{}",
                        .tokenizer = "a/tokenizer.json",
                        .base = "0123456789abcdef",
+                       .validation_loss = ValidationLosses(2.25, {{"novels", 2.5}, {"support", 2}}),
+                       .initial_validation_loss = 4.5,
                        .unfinished_evaluation = R"({"step":7,"loss":2.5})",
                        .conversations = true,
                        .gemm_algorithms = "cublasLt 130100 on NVIDIA H200\n1 2 3\n# 4 x 5 x 6: ours\n"};
@@ -38,6 +40,9 @@ TEST(RunState, ComesBackAsItWasWritten) {
   EXPECT_EQ(back.loss_scale, 4096);
   EXPECT_EQ(back.kept, state.kept);
   EXPECT_EQ(back.recipe, state.recipe);
+  EXPECT_EQ(back.validation_loss, state.validation_loss);
+  EXPECT_EQ(back.initial_validation_loss, state.initial_validation_loss);
+  EXPECT_EQ(run_state_of(to_json({.recipe = "{}"})).validation_loss, std::nullopt);
   EXPECT_EQ(back.unfinished_evaluation, state.unfinished_evaluation);
   EXPECT_EQ(back.conversations, true);
   EXPECT_EQ(run_state_of(to_json({.recipe = "{}"})).conversations, std::nullopt);

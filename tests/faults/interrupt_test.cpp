@@ -131,6 +131,9 @@ TEST(Interrupt, IsHandledAtAnyTime) {
 TEST(Interrupt, EndsAnEvaluation) {
   for (const char* ranks : {"1", "2"}) {
     SCOPED_TRACE(ranks);
+    // With several sets, the stop comes during the second one.
+    const std::string data =
+        ranks[0] == '1' ? "data.validation=long.jsonl" : "data.validation={a: valid.jsonl, z: long.jsonl}";
     const Workplace place;
     std::string line;
     {
@@ -144,8 +147,8 @@ TEST(Interrupt, EndsAnEvaluation) {
     // A resumed run does not evaluate before its first step.
     const Ended before = run(place, {"--ranks", ranks, "train.steps=2", "optimizer.warmup_steps=0"});
     ASSERT_EQ(before.code, 0) << before.err;
-    Fit going(place, Words{"--ranks", ranks, "--resume", "train.steps=40", "train.evaluate_every=4",
-                           "data.validation=long.jsonl", "checkpoint.every_steps=0"});
+    Fit going(place, Words{"--ranks", ranks, "--resume", "train.steps=40", "train.evaluate_every=4", data,
+                           "checkpoint.every_steps=0"});
     ASSERT_TRUE(eventually([&] { return going.err().find("step 3/40") != std::string::npos; })) << going.err();
     pause_ms(400);  // steps take milliseconds, the evaluation some seconds
     const auto began = std::chrono::steady_clock::now();
@@ -162,7 +165,7 @@ TEST(Interrupt, EndsAnEvaluation) {
     // it does not evaluate between steps itself.
     const char* evaluate = ranks[0] == '1' ? "train.evaluate_every=4" : "train.evaluate_every=0";
     const Ended resumed = run(place, {"--ranks", ranks, "--resume", "train.steps=4", "optimizer.warmup_steps=0",
-                                      evaluate, "data.validation=long.jsonl", "checkpoint.every_steps=0"});
+                                      evaluate, data, "checkpoint.every_steps=0"});
     EXPECT_EQ(resumed.code, 0) << resumed.err;
     EXPECT_NE(resumed.err.find("step 4: validation loss"), std::string::npos) << resumed.err;
     const auto lines = metrics(place.out());
@@ -170,12 +173,11 @@ TEST(Interrupt, EndsAnEvaluation) {
     EXPECT_GT(lines.back().validation_loss, 0) << lines.back();
     EXPECT_EQ(verified_step(place.out()), 4);
     EXPECT_TRUE(fs::exists(place.out() / "best"));
-    const Ended again =
-        run(place, {"--ranks", ranks, "--resume", "train.steps=4", "optimizer.warmup_steps=0", "train.evaluate_every=4",
-                    "data.validation=long.jsonl", "checkpoint.every_steps=0"});
+    const Ended again = run(place, {"--ranks", ranks, "--resume", "train.steps=4", "optimizer.warmup_steps=0",
+                                    "train.evaluate_every=4", data, "checkpoint.every_steps=0"});
     EXPECT_EQ(again.err.find("interrupted"), std::string::npos) << again.err;
 
-    Fit first(place, Words{"--ranks", ranks, "train.steps=40", "data.validation=long.jsonl", "output=first"});
+    Fit first(place, Words{"--ranks", ranks, "train.steps=40", data, "output=first"});
     ASSERT_TRUE(eventually([&] { return first.err().find("reading weights") != std::string::npos; })) << first.err();
     pause_ms(1000);
     kill(first.pid(), SIGTERM);
