@@ -22,6 +22,7 @@ struct ValidationLosses {
   std::map<std::string, double> sets;  // of each set with a name; empty if the validation data are one set
 
   ValidationLosses() = default;
+  // A number alone is the loss of data without named sets.
   ValidationLosses(double of_all, std::map<std::string, double> of_sets = {}) : all(of_all), sets(std::move(of_sets)) {}
 
   bool operator==(const ValidationLosses&) const = default;

@@ -31,6 +31,7 @@ void check_prepared(const plan::RunPlan& plan, Problems& problems) {
     std::vector<std::string> sets;
     for (const auto& [name, prefix] : files.validation) sets.push_back(name);
     check_metric(plan.recipe, sets, problems);
+    for (const auto& [name, prefix] : files.validation) static_cast<void>(prepare::TokenFile(prefix));
     const prepare::TokenFile file(files.train);
   } catch (const UserError& error) {
     problems.add_lines(error.what());
