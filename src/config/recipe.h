@@ -46,7 +46,7 @@ struct DataRecipe {
   std::vector<DataSetRecipe> sets;  // of which `train` is; empty: all of it is one set
   std::vector<ValidationSetRecipe> validation;  // held-out files, sorted by name; else validation_fraction of train
   std::string tokenizer;                        // a tokenizer.json; default: the model folder's
-  std::string chat_template;  // a name or a file; default: the tokenizer's; for lines with messages
+  std::string chat_template;                    // a name or a file; default: the tokenizer's; for lines with messages
   // Names of keys and roles, each with what files call it: messages -> dialogue, assistant -> agent.
   std::map<std::string, std::vector<std::string>> columns, roles;
   std::string template_date = "2024-07-26";  // that strftime_now gives a chat template

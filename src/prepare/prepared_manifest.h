@@ -18,7 +18,7 @@ namespace hawser::prepare {
 struct PreparedFrom {
   std::vector<Source> train, validation;
   std::vector<std::string> validation_sets;  // the names of the sets; empty: there is one without a name, or none
-  std::uint64_t tokenizer = 0;  // fingerprint; 0: none
+  std::uint64_t tokenizer = 0;               // fingerprint; 0: none
   double validation_fraction = 0.0;
   std::uint64_t seed = 0;
   std::int64_t vocab_size = 0;

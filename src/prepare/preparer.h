@@ -97,7 +97,7 @@ class Preparer {
   std::optional<io::AppendFile> contents_;
   std::optional<TokenFileDraft> train_;
   std::deque<TokenFileDraft> valid_;  // by validation_stems
-  TokenFileDraft* open_ = nullptr;  // target of a text whose parts are being written
+  TokenFileDraft* open_ = nullptr;    // target of a text whose parts are being written
   std::deque<InFlight> in_flight_;
   std::int64_t bytes_in_flight_ = 0;
   std::chrono::steady_clock::time_point reported_{}, saved_ = std::chrono::steady_clock::now();

@@ -48,10 +48,8 @@ std::vector<PublishedFile> published_files(const std::string& folder, const std:
       const std::string path = (fs::path(folder) / (name + ending)).string();
       if (!io::is_file(path)) continue;
       const io::File file = io::File::open(path);
-      out.push_back({.name = name + ending,
-                     .bytes = file.bytes(),
-                     .modified = modified(path),
-                     .checksum = checksum_of(file)});
+      out.push_back(
+          {.name = name + ending, .bytes = file.bytes(), .modified = modified(path), .checksum = checksum_of(file)});
     }
   }
   return out;
