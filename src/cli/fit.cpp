@@ -95,8 +95,12 @@ void print_result(const train::FitResult& result, const FitOptions& options) {
   }
   std::vector<std::string> lines{line};
   if (result.best_is_earlier()) {
-    lines.push_back(fmt::format("the lowest {} was {:.4f}; its checkpoint is {}/best", metric_words(result.metric),
-                                *result.best_validation_loss, result.output));
+    const auto before =
+        result.initial_validation_loss ? loss_of(*result.initial_validation_loss, result.metric) : std::nullopt;
+    const bool worse = before && *before < *result.best_validation_loss;
+    lines.push_back(fmt::format("the lowest {} {}was {:.4f}; its checkpoint is {}/best{}", metric_words(result.metric),
+                                worse ? "of the steps " : "", *result.best_validation_loss, result.output,
+                                worse ? fmt::format("; before training it was lower, {:.4f}", *before) : ""));
   }
   if (result.diverged) {
     lines.emplace_back(

@@ -19,6 +19,7 @@ struct RunPlace {
   int ranks = 1;
   std::int64_t sequences = 0;             // in the training data
   std::int64_t validation_sequences = 0;  // of an evaluation; 0: no validation data
+  std::int64_t held_out_sequences = 0;    // in the validation data
 };
 
 // Opens the token files to read their sizes. UserError.

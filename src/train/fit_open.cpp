@@ -249,7 +249,8 @@ RunPlace FitRun::run_place() const {
           .session = *session_,
           .ranks = world_ != nullptr ? world_->size() : 1,
           .sequences = sequences_,
-          .validation_sequences = validation_sequences_};
+          .validation_sequences = validation_sequences_,
+          .held_out_sequences = held_out_sequences_};
 }
 
 void FitRun::choose_algorithms() {
@@ -360,6 +361,7 @@ void FitRun::open_validation(const std::vector<prepare::TokenFiles::Validation>&
     note_long_documents(*file, name.empty() ? "validation document" : cat("validation document of ", name));
     const std::shared_ptr<const batches::SequenceSet> held_out =
         batches::open_sequences(file, plan_.packing, open_.model->vocabulary());
+    held_out_sequences_ += held_out->size();
     validation_sequences_ += evaluated > 0 ? std::min(evaluated, held_out->size()) : held_out->size();
     const auto loader = std::make_shared<const batches::BatchLoader>(
         held_out, plan_.layout.batch, batch_layout_,

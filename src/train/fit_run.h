@@ -181,7 +181,7 @@ class FitRun {
   std::vector<std::shared_ptr<const prepare::TokenFile>> token_files_;
   std::shared_ptr<const batches::BatchLoader> loader_;
   std::vector<ValidationData> validation_;  // empty: the run does not evaluate
-  std::int64_t sequences_ = 0, validation_sequences_ = 0;
+  std::int64_t sequences_ = 0, validation_sequences_ = 0, held_out_sequences_ = 0;
   std::unique_ptr<Device> device_;
   std::unique_ptr<PowerWatch> power_;
   std::unique_ptr<comm::Mesh> mesh_;

@@ -63,15 +63,18 @@ std::string data_line(const RunPlace& place) {
   const std::int64_t tokens = file.tokens() - found.tokens;
   const bool split = packing.pack == Packing::documents && packing.long_documents == LongDocuments::split;
   const double filled = static_cast<double>(tokens) / static_cast<double>(place.sequences * length);
-  return cat(count(tokens), " tokens in ", count(place.sequences), place.sequences == 1 ? " sequence" : " sequences",
-             " of ", length, fmt::format(" (packing efficiency {:.0f}%)", 100 * filled),
-             split && found.count > 0
-                 ? cat("; ", count(found.count), " of ", plural(file.sequences(), "document"), " are longer and split")
-                 : std::string(),
-             place.validation_sequences > 0
-                 ? cat("; evaluations of ", plural(place.validation_sequences, "held-out sequence"),
-                       sets.empty() ? "" : cat(" (", joined(sets, ", "), ")"))
-                 : std::string("; no validation data"));
+  return cat(
+      count(tokens), " tokens in ", count(place.sequences), place.sequences == 1 ? " sequence" : " sequences", " of ",
+      length, fmt::format(" (packing efficiency {:.0f}%)", 100 * filled),
+      split && found.count > 0
+          ? cat("; ", count(found.count), " of ", plural(file.sequences(), "document"), " are longer and split")
+          : std::string(),
+      place.validation_sequences > 0
+          ? cat("; evaluations of ",
+                place.validation_sequences < place.held_out_sequences ? cat(place.validation_sequences, " of ") : "",
+                plural(place.held_out_sequences, "held-out sequence"),
+                sets.empty() ? "" : cat(" (", joined(sets, ", "), ")"))
+          : std::string("; no validation data"));
 }
 
 // ", cosine decay to 0"; "" if the learning rate is constant after the warm-up.
