@@ -253,8 +253,9 @@ constexpr std::int64_t kMaxToolsBytes = 1 << 20;
 text::chat::Value read_tools(const std::string& path) {
   const auto [json, error] = io::read_json<io::OrderedJson>(io::read_text(path, kMaxToolsBytes));
   if (error) {
-    const std::string where = error->byte ? cat(" at byte ", *error->byte + 1) : "";
-    throw UserError(Problem{.file = path, .what = "broken JSON" + where, .at = "--tools"});
+    throw UserError(Problem{.file = path,
+                            .what = "broken JSON",
+                            .at = error->byte ? cat("--tools, byte ", *error->byte + 1) : std::string("--tools")});
   }
   const auto is_tool = [](const io::OrderedJson& tool) { return tool.is_object(); };
   if (!json.is_array() || json.empty() || !std::ranges::all_of(json, is_tool)) {

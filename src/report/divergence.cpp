@@ -15,6 +15,7 @@ namespace {
 constexpr std::size_t kLeastWindow = 8, kLargestWindow = 20;
 constexpr std::int64_t kEnoughTargets = 200;
 constexpr double kWorseThanUniform = 1.2;
+constexpr double kFall = 0.95;  // of few steps: of the later ones, relative to the earlier ones
 constexpr double kTrainingRise = 0.25, kTrainingSpreads = 6;         // of training losses
 constexpr double kValidationRise = 0.1, kLeastValidationRise = 0.1;  // a share, and nats
 
@@ -49,11 +50,12 @@ double Divergence::latest_mean() const {
 
 bool Divergence::falls() const {
   if (latest_.empty()) return false;
-  const auto first = static_cast<std::int64_t>(start_.size());
-  if (counted_ > first || first < 2) return latest_mean() < mean(start_);
+  const auto first = static_cast<std::int64_t>(start_.size()), last = static_cast<std::int64_t>(latest_.size());
+  if (counted_ >= first + last) return latest_mean() < mean(start_);
+  if (counted_ > first || first < 2) return latest_mean() < kFall * mean(start_);
   const std::span<const double> all(start_);
   const std::size_t half = all.size() / 2;
-  return mean(all.subspan(all.size() - half)) < mean(all.first(half));
+  return mean(all.subspan(all.size() - half)) < kFall * mean(all.first(half));
 }
 
 std::optional<std::string> Divergence::worse_than_uniform() const {

@@ -15,8 +15,8 @@
 //              6 S sqrt(1 / steps of the latest + 1 / steps of the first)
 //            - in an evaluation: the validation loss is above that before training by more than a tenth of it and 0.1,
 //              while the training loss does not fall (with a falling one, the model overfits, or the data are others)
-//   falls    the mean loss of the latest window is below R; before there are two windows: that of the later half of the
-//            steps is below that of the earlier half
+//   falls    the mean loss of the latest window is below R; before there are two windows: that of the later steps is
+//            below 0.95 x that of the earlier ones
 //   ends     the training loss falls, and the last validation loss, if there is one, is below that before training or
 //            was what began it
 #pragma once

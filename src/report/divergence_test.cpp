@@ -94,6 +94,15 @@ TEST(Divergence, IsNotForgetting) {
     EXPECT_EQ(forgets.validated(static_cast<std::int64_t>(i) + 1, 0.37 + 0.05 * static_cast<double>(i)), std::nullopt);
   }
   EXPECT_FALSE(forgets.now());
+  // Losses that hardly fall are no excuse: the next one is 11.1.
+  Divergence worse({.steps = 4, .uniform_loss = kUniform});
+  worse.validated(0, 7.07);
+  for (const double loss : {7.07, 7.0}) worse.step(loss, 10);
+  EXPECT_NE(worse.validated(3, 11.1), std::nullopt);
+  worse.step(6.69, 10);
+  worse.validated(4, 13.0);
+  worse.step(11.1, 10);
+  EXPECT_TRUE(worse.now());
   // Found early, before the training loss fell.
   Divergence early({.steps = 40, .uniform_loss = kUniform});
   early.validated(0, 0.367);

@@ -214,8 +214,9 @@ TEST_F(Adapters, BadInputIsOneLineEach) {
             "saves it)"});
   succeeds("export out adapter");
   rejected(eval + "adapter",
-           {"adapter: an adapter, not a model (expected the folder of its base model); try --model BASE "
-            "--adapter adapter"});
+           {"adapter: an adapter, not a model (expected the folder of its base model); try --model BASE --adapter "
+            "adapter; to "
+            "train it further, `hawser export --model BASE --adapter adapter --merge FOLDER` and train FOLDER"});
   EXPECT_EQ(json("inspect adapter --json")["adapter"]["rank"], 4);
   EXPECT_NE(hawser("inspect adapter").out.find("LoRA, rank 4, alpha 32"), std::string::npos);
   // An adapter of a base with other shapes, and one with a tensor less.

@@ -240,7 +240,7 @@ TEST_F(Generate, AChatAnswersEachLineAndForgetsOnReset) {
 TEST_F(Generate, AChatHasTools) {
   const nlohmann::json tools = {{{"type", "function"}, {"function", {{"name", "look"}, {"parameters", {}}}}}};
   write("tools.json", tools.dump());
-  const std::string all = std::string(kChat) + " --context 400 --tools tools.json)";
+  const std::string all = std::string(kChat) + " --context 1000 --tools tools.json)";
   const auto chat = [&](const std::string& lines) {
     const Ran ran = shell("(printf '" + lines + "' | " + testing::kHawser + all);
     EXPECT_EQ(ran.code, 0) << ran.err;
