@@ -33,7 +33,7 @@ constexpr double kFewSteps = 20;      // fewer steps teach little: then more epo
 constexpr double kMaxSteps = 1000;
 constexpr double kMaxEpochs = 3;
 constexpr double kEvaluations = 10;         // of a run, at most
-constexpr double kFewEvaluated = 12;        // all held-out text if its batches are so many times fewer than the steps
+constexpr double kFewEvaluated = 12;        // all held-out text if its batches are at most the steps / this
 constexpr std::int64_t kMaxEvaluated = 32;  // batches of an evaluation; assumed for all held-out text
 constexpr double kShareOfFree = 0.9;        // of free memory: other processes may need some
 

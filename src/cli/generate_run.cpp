@@ -21,12 +21,9 @@
 #include "cli/terminal.h"
 #include "engine/output_place.h"
 #include "generate/chat.h"
-#include "io/files.h"
-#include "io/json.h"
 #include "io/result_file.h"
 #include "launch/stop.h"
 #include "models/families.h"
-#include "text/chat/from_json.h"
 
 namespace hawser::cli {
 namespace {
@@ -247,26 +244,6 @@ void print_cut(const OpenGeneration& input, const Answer& answer) {
   }
 }
 
-constexpr std::int64_t kMaxToolsBytes = 1 << 20;
-
-// The list of --tools.
-text::chat::Value read_tools(const std::string& path) {
-  const auto [json, error] = io::read_json<io::OrderedJson>(io::read_text(path, kMaxToolsBytes));
-  if (error) {
-    throw UserError(Problem{.file = path,
-                            .what = "broken JSON",
-                            .at = error->byte ? cat("--tools, byte ", *error->byte + 1) : std::string("--tools")});
-  }
-  const auto is_tool = [](const io::OrderedJson& tool) { return tool.is_object(); };
-  if (!json.is_array() || json.empty() || !std::ranges::all_of(json, is_tool)) {
-    throw UserError(Problem{.file = path,
-                            .what = "no list of tools",
-                            .expected = R"([{"type": "function", "function": {"name": ..., "parameters": ...}}, ...])",
-                            .at = "--tools"});
-  }
-  return text::chat::from_json(json);
-}
-
 int run_chat(OpenGeneration& input, const GenerateOptions& options, text::chat::Value tools) {
   Generator generator(input);
   generate::Chat chat(input, generator, options.system, std::move(tools));
@@ -333,7 +310,7 @@ int generate(const GenerateOptions& options) {
       {{"--prompts", options.prompts}, {"--model", base.model.path}, {"--chat-template", options.chat_template}},
       problems);
   text::chat::Value tools;
-  if (!options.tools.empty()) collect(problems, [&] { tools = read_tools(options.tools); });
+  if (!options.tools.empty()) collect(problems, [&] { tools = generate::read_tools(options.tools); });
   auto input = generate::open_generation({.model = base.model.path,
                                           .adapters = options.adapters,
                                           .prompt = options.prompt,

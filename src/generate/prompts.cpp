@@ -9,11 +9,14 @@
 
 #include "base/units.h"
 #include "base/utf8.h"
+#include "io/files.h"
+#include "io/json.h"
 #include "prepare/answers.h"
 #include "prepare/byte_reader.h"
 #include "prepare/json_line.h"
 #include "prepare/open_lines.h"
 #include "prepare/sources.h"
+#include "text/chat/from_json.h"
 #include "text/chat/turn_ends.h"
 #include "text/tokenizers/framed_text.h"
 
@@ -160,6 +163,7 @@ std::vector<std::int64_t> PromptEncoder::turn_ends() const {
 namespace {
 
 constexpr std::int64_t kMaxPromptBytes = std::int64_t{256} << 20;  // unpacked
+constexpr std::int64_t kMaxToolsBytes = 1 << 20;
 
 using Json = nlohmann::ordered_json;
 
@@ -300,6 +304,23 @@ std::vector<Prompt> read_prompts(const std::string& named, const PromptEncoder& 
   if (!any) problems.add({.file = path, .what = "no prompts", .expected = "one line or more", .at = "--prompts"});
   problems.add(found);
   return prompts;
+}
+
+text::chat::Value read_tools(const std::string& path) {
+  const auto [json, error] = io::read_json<io::OrderedJson>(io::read_text(path, kMaxToolsBytes));
+  if (error) {
+    throw UserError(Problem{.file = path,
+                            .what = "broken JSON",
+                            .at = error->byte ? cat("--tools, byte ", *error->byte + 1) : std::string("--tools")});
+  }
+  const auto is_tool = [](const io::OrderedJson& tool) { return tool.is_object(); };
+  if (!json.is_array() || json.empty() || !std::ranges::all_of(json, is_tool)) {
+    throw UserError(Problem{.file = path,
+                            .what = "no list of tools",
+                            .expected = R"([{"type": "function", "function": {"name": ..., "parameters": ...}}, ...])",
+                            .at = "--tools"});
+  }
+  return text::chat::from_json(json);
 }
 
 }  // namespace hawser::generate

@@ -74,4 +74,7 @@ class PromptEncoder {
 // `context`; the answer in the line is left out) or `input_ids` (with optional `attention_mask`); other keys are ignored. Skips blank lines. Adds the problems of all lines, or that the file cannot be read.
 std::vector<Prompt> read_prompts(const std::string& path, const PromptEncoder& encoder, Problems& problems);
 
+// The tools of a chat: a JSON list in a file, in the form that a line's `tools` have. Throws UserError at --tools.
+text::chat::Value read_tools(const std::string& path);
+
 }  // namespace hawser::generate
