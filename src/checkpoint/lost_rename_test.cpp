@@ -1,29 +1,12 @@
 // A file system that reports renames that it did not make: nothing counts as saved, and what was there stays.
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include <cstring>
-
+#include "base/testing/system_calls.h"
 #include "base/testing/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/root.h"
 #include "checkpoint/save.h"
 #include "checkpoint/testing/states.h"
-
-static bool lose_renames = false;  // to .../step-* and .../best
-
-// In place of the C library's, for this test program.
-extern "C" int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) noexcept {
-  const char* name = std::strrchr(to, '/');
-  if (lose_renames && name != nullptr && (std::strncmp(name, "/step-", 6) == 0 || std::strcmp(name, "/best") == 0))
-    return 0;
-  return static_cast<int>(::syscall(SYS_renameat2, from_folder, from, to_folder, to, flags));
-}
-extern "C" int rename(const char* from, const char* to) noexcept {
-  return renameat2(AT_FDCWD, from, AT_FDCWD, to, 0);
-}
 
 namespace hawser::checkpoint {
 namespace lost_rename_test {
@@ -43,15 +26,18 @@ TEST(LostRename, IsAnErrorOfTheSave) {
     checkpoint.read(wanted[0].states);
     return wanted[0].holds(version);
   };
-  const auto error = [](const auto& call) -> std::string {
-    lose_renames = true;
+  SystemCalls calls(folder.path());
+  const auto error = [&](const auto& call) -> std::string {
+    for (const char* name : {"rename", "exchange"}) {
+      for (const char* to : {"/step-", "/best"}) calls.lose(name, to);
+    }
     std::string line = "none";
     try {
       call();
     } catch (const UserError& found) {
       line = found.what();
     }
-    lose_renames = false;
+    calls.stop_failing();
     return line;
   };
   const auto expect_lost = [](const std::string& line) {

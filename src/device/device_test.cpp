@@ -79,6 +79,32 @@ TEST(CpuStream, AFailurePoisonsTheStreamWithoutHanging) {
   EXPECT_THROW(a->synchronize(), std::runtime_error);
 }
 
+// A caller that waits for an event, as a step's, learns of the failure from check(). Work of the host fails alike, on
+// the streams of every device (tests/gpu/device_test.cpp: cuda).
+TEST(CpuStream, AFailureIsReportedByEveryLaterCheck) {
+  const auto cpu = make_cpu_device();
+  std::vector<std::unique_ptr<Stream>> streams;
+  streams.push_back(cpu->make_stream("a"));
+  streams.push_back(cpu->make_host_stream("host"));
+  for (const auto& stream : streams) {
+    stream->check();
+    stream->launch({.name = "test", .kind = OpKind::host}, [] { throw std::runtime_error("broken kernel"); });
+    const Event end = stream->record_event();
+    host_wait(end);
+    EXPECT_THROW(stream->check(), std::runtime_error);
+    EXPECT_THROW(stream->check(), std::runtime_error) << "once is not enough: a step has several streams";
+    EXPECT_THROW(stream->synchronize(), std::runtime_error);
+    std::byte from[4] = {}, to[4] = {};
+    transfer(*stream, to, from, 4);
+    stream->call_host({.name = "test", .kind = OpKind::host}, [] { FAIL() << "work after a failure"; });
+    EXPECT_THROW(stream->synchronize(), std::runtime_error);
+  }
+  const auto called = cpu->make_stream("b");
+  called->call_host({.name = "test", .kind = OpKind::host}, [] { throw std::runtime_error("broken callback"); });
+  host_wait(called->record_event());
+  EXPECT_THROW(called->check(), std::runtime_error);
+}
+
 TEST(CpuStream, HostWaitsForAnEvent) {
   const auto device = make_cpu_device();
   const auto a = device->make_stream("a");

@@ -97,6 +97,16 @@ TEST(AnswerBounds, BeginBehindWhatTheTemplateWritesBeforeTheirOpening) {
   EXPECT_EQ(learned_by(source, kChatMl, line_with(kAsk + kSay)), "a<|im_end|>");
 }
 
+// An opening before an earlier answer is not that of a later one, which the template writes without.
+TEST(AnswerBounds, BeginAfterTheMessageBeforeThem) {
+  const std::string source =
+      "{% for m in messages %}{% if loop.index0 < 3 %}<|im_start|>{{ m.role }}\n{% endif %}{{ m.content }}<|im_end|>"
+      "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+  EXPECT_EQ(learned_by(source, kChatMl, line_with(kAsk + kSay + ", " + kAsk + kSay)), "a<|im_end|> / a<|im_end|>");
+  const std::string untrained = R"({"role": "assistant", "content": "b", "weight": 0}, )";
+  EXPECT_EQ(learned_by(source, kChatMl, line_with(kAsk + untrained + kAsk + kSay)), "a<|im_end|>");
+}
+
 // Neither a tag nor a word of the prompt ends within an answer that begins like it.
 TEST(AnswerBounds, BeginBeforeATagThatOnlyBeginsLikeThePrompts) {
   const std::string source =

@@ -54,6 +54,7 @@ struct PrepareOptions {
   int threads = 1;
   std::chrono::milliseconds save_every{5000};            // interval between writes of the state file
   std::int64_t block_bytes = 0;                          // 0: 1 MiB; smaller in tests
+  std::int64_t piece_tokens = std::int64_t{1} << 20;     // copied from a token file at a time; smaller in tests
   std::function<void(const PrepareProgress&)> progress;  // on the calling thread, at most about 5 times a second
   std::function<bool()> stop;  // polled on the calling thread after each block; true: Error(interrupted), to be resumed
   bool own_folder = false;     // `output` is a run's OUTPUT/data: files of others there are moved to earlier-N

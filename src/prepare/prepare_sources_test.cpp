@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "base/testing/system_calls.h"
 #include "base/testing/test_paths.h"
 #include "prepare/prepare.h"
 #include "prepare/sources.h"
@@ -142,6 +143,70 @@ TEST_F(PrepareSources, StopsAndContinues) {
   with.stop = nullptr;
   EXPECT_TRUE(prepare(with).resumed);
   EXPECT_TRUE(files("out") == files("whole"));
+}
+
+// Wherever it stops: between lines, between documents of a token file, between texts, and within a text, whose hash is
+// known at its end alone.
+TEST_F(PrepareSources, ContinuesFromEveryPlaceWhereItStops) {
+  const std::string book = text(400, 5);  // three parts
+  folder_.write("book.txt", book);
+  folder_.write("copy.txt", book);
+  folder_.write("longer.txt", book + "and on");
+  folder_.write("a.jsonl", lines(25, 1) + lines(15, 1));
+  const std::string tokenizer = folder_.write("t.json", tokenizer_of_bytes({"<e>"}));  // quickly read
+  PrepareOptions first = options({"copy.txt", "longer.txt"}, "tokens");
+  first.tokenizer = tokenizer;
+  prepare(first);
+  for (const bool deduplicate : {false, true}) {
+    const auto with_output = [&](const std::string& output) {
+      PrepareOptions with = options({"tokens/train", "book.txt", "copy.txt", "a.jsonl", "longer.txt"}, output);
+      with.tokenizer = tokenizer;
+      with.block_bytes = 1500;
+      with.deduplicate = deduplicate;
+      return with;
+    };
+    fs::remove_all(folder_.path("whole"));
+    const Prepared whole = prepare(with_output("whole"));
+    EXPECT_EQ(whole.duplicates > 0, deduplicate);
+    int stops = 0;
+    for (bool stopped = true; stopped; ++stops) {
+      fs::remove_all(folder_.path("out"));
+      PrepareOptions with = with_output("out");
+      int polls = 0;
+      with.stop = [&] { return ++polls > stops; };
+      stopped = false;
+      try {
+        prepare(with);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::interrupted);
+        stopped = true;
+      }
+      with.stop = nullptr;
+      if (stopped) EXPECT_EQ(prepare(with).duplicates, whole.duplicates) << stops;
+      EXPECT_TRUE(files("out") == files("whole")) << stops;
+    }
+    EXPECT_GT(stops, 10);
+  }
+}
+
+// A state that is found after a crash names no byte that is not on disk, and neither does a published file.
+TEST_F(PrepareSources, DraftsAreOnDiskBeforeTheStateThatCountsThem) {
+  folder_.write("a.jsonl", lines(40, 1));
+  PrepareOptions with = options({"a.jsonl"});
+  with.validation_fraction = 0.2;
+  with.deduplicate = true;
+  with.save_every = std::chrono::milliseconds(0);
+  SystemCalls calls(folder_.path("out"));
+  int states = 0;
+  calls.observe([&](const std::string& line) {
+    const bool state = line == "rename unfinished/state.json.tmp unfinished/state.json";
+    if (!state && !line.starts_with("rename unfinished/train.idx ")) return;
+    states += state;
+    for (const std::string& lost : calls.not_durable()) EXPECT_FALSE(lost.starts_with("not synced: ")) << lost;
+  });
+  prepare(with);
+  EXPECT_GT(states, 2);
+  EXPECT_EQ(calls.not_durable(), SystemCalls::Lines());
 }
 
 // Two recipes with one data.prepared: a reader that opens the files while another prepare replaces them notices.

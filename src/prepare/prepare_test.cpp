@@ -249,6 +249,45 @@ TEST_F(PrepareTest, SeveralTokenFilesAreJoinedWithTextInTheOrderGiven) {
             "half: no such file at data.train[1]");
 }
 
+// A document has more tokens than are copied at a time: each piece has its own ids and labels.
+TEST_F(PrepareTest, TokenFilesAreJoinedInPiecesOfAnySize) {
+  const auto write = [&](const std::string& name, std::int32_t first, bool labels) {
+    TokenFileWriter file(folder_.path(name), 4096);
+    for (const std::int32_t size : {10, 1, 7}) {
+      Ids ids, own;
+      for (std::int32_t i = 0; i < size; ++i, ++first) {
+        ids.push_back(first);
+        own.push_back(i % 3 == 0 ? kIgnoredLabel : first + 1000);
+      }
+      file.add_sequence(ids, labels ? std::span<const std::int32_t>(own) : std::span<const std::int32_t>());
+      if (size > 1) file.end_document();
+    }
+    file.finish();
+  };
+  write("a", 1, false);
+  write("b", 100, true);
+  std::vector<std::string> results;
+  for (const std::int64_t piece : {1000, 1, 3, 5, 10}) {
+    PrepareOptions with = options({"a", "b"});
+    with.piece_tokens = piece;
+    with.output = folder_.path(cat("out-", piece));
+    prepare(with);
+    std::string& result = results.emplace_back();
+    for (const char* ending : {".idx", ".bin", ".labels.bin"}) result += read_file(with.output + "/train" + ending);
+  }
+  const TokenFile joined(folder_.path("out-3/train"));
+  Ids ids(joined.tokens()), labels(joined.tokens());
+  ASSERT_EQ(joined.tokens(), 36);
+  joined.read(0, ids);
+  joined.read_labels(0, labels);
+  EXPECT_EQ(ids[17], 18);
+  EXPECT_EQ(ids[35], 117);
+  EXPECT_EQ(labels[17], 18);
+  EXPECT_EQ(labels[35], kIgnoredLabel);
+  EXPECT_EQ(labels[34], 1116);
+  for (const std::string& result : results) EXPECT_TRUE(result == results.front());
+}
+
 TEST_F(PrepareTest, RejectsUtf16) {
   std::string wide;
   for (const char c : std::string("It is a truth universally acknowledged")) wide += {c, '\0'};

@@ -26,7 +26,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kWindowBytes = std::int64_t{128} << 20;  // in flight, unless a single block is larger
 constexpr std::size_t kMaxProblems = 100000;                    // stops reading a file that is invalid throughout
-constexpr std::int64_t kJoined = std::int64_t{1} << 20;         // tokens copied from a token file at a time
 
 std::int64_t count_lines(const Block& block) {
   std::int64_t lines = 0;
@@ -456,8 +455,8 @@ void Preparer::join(const Source& source, bool validation, std::int64_t index, s
         duplicate = is_duplicate(hash_of_ids(ids, labels, lengths));
       }
       for (std::int64_t s = from.first_sequence(d); s < from.first_sequence(d + 1) && !duplicate; ++s) {
-        for (std::int64_t at = 0; at < from.length(s); at += kJoined) {
-          read_part(from.begin(s) + at, std::min(kJoined, from.length(s) - at));
+        for (std::int64_t at = 0; at < from.length(s); at += options_.piece_tokens) {
+          read_part(from.begin(s) + at, std::min(options_.piece_tokens, from.length(s) - at));
           if (problems_.empty()) file.append(ids, labels);
         }
         file.end_sequence();

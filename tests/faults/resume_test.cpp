@@ -92,6 +92,60 @@ TEST(Resume, ContinuesOnAnotherLayout) {
   EXPECT_LT(expected.back().loss, 0.95 * expected.front().loss) << "a run that learns nothing shows nothing";
 }
 
+// Batches of which every label is -100 change nothing: not the weights, not the optimizer's state, and not the number of
+// updates, which AdamW's bias correction needs after a resume too.
+TEST(Resume, StepsWithoutATargetAreAsIfTheyWereNotThere) {
+  const Workplace place;
+  constexpr int kWithTarget = 6, kMasked = 4, kAll = kWithTarget + kMasked;
+  const auto write = [&](int masked) {  // all documents have the same ids, so that their order does not matter
+    std::ofstream file(place.folder() / "train.jsonl");
+    for (int i = 0; i < kWithTarget + masked; ++i) {
+      nlohmann::json ids = nlohmann::json::array(), labels = nlohmann::json::array();
+      for (int k = 0; k < 64; ++k) {
+        ids.push_back(k * 7 % 61);
+        labels.push_back(i < masked ? -100 : k * 7 % 61);
+      }
+      file << nlohmann::json{{"input_ids", ids}, {"labels", labels}}.dump() << "\n";
+    }
+  };
+  const auto fit = [&](const char* out, int steps, const Words& more = {}) {
+    const Words words = {"--ranks",
+                         "1",
+                         cat("output=", out),
+                         cat("train.steps=", steps),
+                         "train.global_batch_size=1",
+                         "optimizer.schedule=constant",
+                         "optimizer.warmup_steps=0",
+                         "checkpoint.every_steps=1",
+                         "checkpoint.keep_last=20"};
+    const Ended ended = run(place, with(words, more));
+    ASSERT_EQ(ended.code, 0) << ended.err;
+  };
+  write(0);
+  fit("without", kWithTarget);
+  write(kMasked);
+  fit("masked", kAll);
+  std::vector<double> losses, expected;
+  int masked_before_stop = 0, stop = 0;
+  for (const Step& step : metrics(place.out("masked"))) {
+    if (step.loss >= 0) losses.push_back(step.loss);
+    // Stopped after a step without a target, and before one with.
+    if (step.loss < 0 && step.step <= kAll - 2) ++masked_before_stop, stop = static_cast<int>(step.step);
+  }
+  for (const Step& step : metrics(place.out("without"))) expected.push_back(step.loss);
+  EXPECT_EQ(losses, expected);
+  ASSERT_GT(masked_before_stop, 0) << "another seed";
+  fit("stopped", stop);
+  fit("stopped", kAll, {"--resume"});
+  const auto state = [&](const char* out, int step) {
+    return tensors(place.out(out) / "checkpoints" / checkpoint::step_name(step));
+  };
+  const auto wanted = state("without", kWithTarget);
+  EXPECT_TRUE(state("masked", kAll) == wanted);
+  EXPECT_TRUE(state("stopped", kAll) == wanted);
+  EXPECT_FALSE(state("without", kWithTarget - 1) == wanted) << "a run that learns nothing shows nothing";
+}
+
 // Scales of blocks follow from what they scale: a resumed run has the bits of one that did not stop. On another mesh a
 // block of a weight's gradient has other tokens, so that losses differ from there on, by less than FP8 changes them.
 TEST(Resume, WithScalesOfBlocksContinuesOnAnotherMesh) {

@@ -111,6 +111,38 @@ TEST(StreamedPlan, WithoutTheEventOfALoadIsRejected) {
   }
 }
 
+// A shard is loaded while the one before it is gathered, into the buffer of the one before that: no load runs further
+// ahead, or the device has the shards of all units at once.
+TEST(StreamedPlan, LoadsOfShardsRunAheadByOne) {
+  const models::Model model = model_of();
+  const plan::RankPlan plan = plan_of(model, {.shard = 4}, true);
+  const program::Order order(plan.trace);
+  std::vector<int> loads, gathers;  // of shards in host memory: the first and the last item of each
+  for (int i = 0; i < static_cast<int>(plan.trace.items.size()); ++i) {
+    const TraceItem& item = plan.trace.items[static_cast<std::size_t>(i)];
+    if (item.kind != TraceItem::Kind::work || item.instruction < 0) continue;
+    const program::Instruction& instruction = plan.program.instructions[static_cast<std::size_t>(item.instruction)];
+    const bool load = instruction.op == Op::load_weights && instruction.shard;
+    if (!load && !(instruction.op == Op::gather && instruction.staged >= 0)) continue;
+    std::vector<int>& list = load ? loads : gathers;
+    const bool again =
+        !list.empty() && plan.trace.items[static_cast<std::size_t>(list.back())].instruction == item.instruction;
+    if (again && !load) list.back() = i;
+    if (!again) list.push_back(i);
+  }
+  ASSERT_GE(loads.size(), std::size_t{2} * kBlocks);
+  ASSERT_EQ(loads.size(), gathers.size());
+  for (std::size_t i = 0; i < loads.size(); ++i) {
+    EXPECT_TRUE(order.before(loads[i], gathers[i])) << i;
+    if (i >= 1) {
+      EXPECT_FALSE(order.before(gathers[i - 1], loads[i])) << i;
+    }
+    if (i >= 2) {
+      EXPECT_TRUE(order.before(gathers[i - 2], loads[i])) << i;
+    }
+  }
+}
+
 // Sequences so short that the step's arena is smaller than the largest flat: a block's, of five matrices, since a GEMM's
 // workspace may have one of them in float32.
 TEST(StreamedPlan, LoadingTakesMemoryOfTheArena) {

@@ -266,6 +266,7 @@ void SafetensorsWriter::add_file(const std::string& name, const std::string& con
   const std::string in = cat(temporary_, "/", folder);
   if (!io::exists(in)) io::make_folder(in);
   io::write_text_atomically(cat(in, "/", name), content);
+  io::sync_folder(in);
 }
 
 void SafetensorsWriter::write_index() {
