@@ -1,8 +1,10 @@
-// Token files that another process changes while an evaluation reads them: an error, whatever is computed.
+// What makes the numbers of an evaluation wrong is an error, whatever is computed: token files that another process
+// changes while they are read, and weights that are not finite.
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "base/testing/temporary_folder.h"
 #include "base/testing/test_paths.h"
@@ -10,13 +12,13 @@
 #include "prepare/token_file.h"
 
 namespace hawser::evaluate {
-namespace changed_data_test {
+namespace guards_test {
 
 namespace fs = std::filesystem;
 
-class ChangedData : public ::testing::Test {
+class Guards : public ::testing::Test {
  protected:
-  ChangedData() {
+  Guards() {
     for (const char* name : {"data", "train"}) {
       prepare::TokenFileWriter writer(folder_.path(name), 96);
       writer.add_sequence(std::vector<std::int32_t>{5, 6, 7, 8, 9, 10, 11, 12});
@@ -44,7 +46,7 @@ class ChangedData : public ::testing::Test {
   }
 
   EvaluateRequest request(bool gradient_norms, const std::string& bigram = "") const {
-    return {.model = (fs::path(testing::kSourceFolder) / "tests/golden/tiny/gqa").string(),
+    return {.model = model_,
             .data = folder_.path("data"),
             .bigram = bigram.empty() ? "" : folder_.path(bigram),
             .sequence_length = 16,
@@ -52,9 +54,10 @@ class ChangedData : public ::testing::Test {
   }
 
   TemporaryFolder folder_;
+  std::string model_ = (fs::path(testing::kSourceFolder) / "tests/golden/tiny/gqa").string();
 };
 
-TEST_F(ChangedData, ALossAndGradientNormsOfItAreErrors) {
+TEST_F(Guards, DataThatChangeWhileTheyAreReadAreAnError) {
   const auto changed = [&](const char* file) {
     return folder_.path(file) + ": the file has changed while it was read";
   };
@@ -67,5 +70,18 @@ TEST_F(ChangedData, ALossAndGradientNormsOfItAreErrors) {
   EXPECT_EQ(error_of(request(false, "train"), "train.bin").find(changed("train.bin")), 0u) << "of the bigram model";
 }
 
-}  // namespace changed_data_test
+TEST_F(Guards, ALossThatIsNotFiniteIsAnError) {
+  fs::copy(model_, folder_.path("model"));
+  model_ = folder_.path("model");
+  const std::string weights = folder_.path("model/model.safetensors");
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::fstream(weights, std::ios::binary | std::ios::in | std::ios::out)
+      .seekp(static_cast<std::streamoff>(fs::file_size(weights) - sizeof nan))
+      .write(reinterpret_cast<const char*>(&nan), sizeof nan);
+  for (const bool gradient_norms : {false, true}) {
+    EXPECT_NE(error_of(request(gradient_norms), "").find("not finite"), std::string::npos) << gradient_norms;
+  }
+}
+
+}  // namespace guards_test
 }  // namespace hawser::evaluate
