@@ -100,6 +100,10 @@ TEST_F(Statistics, OfDocumentsLongerThanASequence) {
 TEST_F(Statistics, OfLabeledTokens) {
   EXPECT_EQ(learned_statistics(*write({4, 5}, true)).learned, 5);
   EXPECT_EQ(learned_statistics(*write({4, 5})).learned, 9);
+  // More than are counted at a time.
+  const auto large = write({150'001}, true);
+  EXPECT_EQ(learned_statistics(*large).learned, 75'001);
+  EXPECT_EQ(long_statistics(*large, 8, LongDocuments::drop).learned, 75'001);
 }
 
 }  // namespace statistics_test

@@ -57,6 +57,17 @@ TEST(Baseline, TextBytesCountsWhatIsPredicted) {
             static_cast<std::int64_t>(first.size() + second.size() - of_first_token - of_second));
 }
 
+// More tokens than are decoded at a time; special tokens are no text.
+TEST(Baseline, TextBytesAreCountedInBlocks) {
+  constexpr std::int64_t kBlock = std::int64_t{1} << 20;
+  const TemporaryFolder folder;
+  const auto tokenizer = text::load_tokenizer(folder.write("t.json", prepare::tokenizer_of_bytes({"<s>"})));
+  std::vector<std::int32_t> ids(kBlock + 1, 256);
+  ids.insert(ids.end(), {'a', 'b', 'c'});
+  const prepare::TokenFile file(write_tokens(folder, "text", {ids}));
+  EXPECT_EQ(text_bytes(file, *tokenizer, true), 3);
+}
+
 // A line with ids and a token file with the same ids give the same loss.
 TEST(Baseline, EvaluationOfATokenFileEqualsThatOfItsIds) {
   const TemporaryFolder folder;

@@ -1,6 +1,8 @@
 #include "generate/prompts.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -158,6 +160,24 @@ TEST_F(Prompts, ATextFileHasOneALine) {
   EXPECT_EQ(prompts[0].text, "one");
   EXPECT_EQ(prompts[1].text, "  two {");
   EXPECT_EQ(prompts[1].line, 3);
+}
+
+// Standard input is read in blocks, of the size of a pipe's buffer.
+TEST_F(Prompts, AllLinesOfStandardInputAreRead) {
+  std::string text;
+  for (int i = 0; i < 20000; ++i) text += cat("{\"input_ids\": [", i % 4000, "]}\n");
+  const int before = ::dup(STDIN_FILENO), file = ::open(write("lines", text).c_str(), O_RDONLY);
+  ASSERT_GE(file, 0);
+  ::dup2(file, STDIN_FILENO);
+  Problems problems;
+  const auto prompts = read_prompts("-", encoder(), problems);
+  ::dup2(before, STDIN_FILENO);
+  ::close(before);
+  ::close(file);
+  ASSERT_TRUE(problems.empty()) << problems.lines();
+  ASSERT_EQ(prompts.size(), 20000u);
+  for (int i = 0; i < 20000; ++i)
+    EXPECT_EQ(prompts[static_cast<std::size_t>(i)].ids, std::vector<std::int32_t>{i % 4000});
 }
 
 TEST_F(Prompts, EveryBadLineIsNamedAtOnce) {

@@ -485,6 +485,33 @@ TEST_F(PrepareSources, DoesNotResumeWithChangedDrafts) {
   }
 }
 
+// Checksums are computed from blocks of 4 MiB.
+TEST_F(PrepareSources, FindsAChangeBeyondTheFirstBlockOfAFile) {
+  {
+    TokenFileWriter writer(folder_.path("large"), 4096);
+    writer.add_sequence(Ids(2'200'000, 7));  // 4.4 MB
+    writer.finish();
+  }
+  folder_.write("a.jsonl", "{\"input_ids\": [5, 6]}\n{\"input_ids\": [7]}\n");
+  PrepareOptions with = options({"large", "a.jsonl"});
+  with.save_every = std::chrono::milliseconds(0);
+  const auto change = [&](const std::string& name) {
+    const std::string path = folder_.path(name);
+    std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(4'300'000).put('\x05');
+    fs::last_write_time(path, fs::last_write_time(path) + std::chrono::seconds(1));
+  };
+  // A state is saved with the long document, and the next block stops.
+  int calls = 0;
+  PrepareOptions stopped = with;
+  stopped.stop = [&] { return ++calls > 1; };
+  EXPECT_THROW(prepare(stopped), Error);
+  change("out/unfinished/train.bin");
+  EXPECT_EQ(prepare(with).changed, folder_.path("out/unfinished/train.bin"));
+  EXPECT_TRUE(is_prepared(with));
+  change("out/train.bin");
+  EXPECT_FALSE(is_prepared(with));
+}
+
 TEST_F(PrepareSources, NeverReplacesItsOwnSourcesOrForeignFiles) {
   folder_.write("c.jsonl", lines(20, 1));
   PrepareOptions split = options({"c.jsonl"}, "out");

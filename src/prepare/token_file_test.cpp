@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/testing/temporary_folder.h"
+#include "prepare/identity.h"
 
 namespace hawser::prepare {
 namespace token_file_test {
@@ -75,6 +76,50 @@ TEST_F(TokenFileTest, ReadsBackWhatItWrote) {
     EXPECT_NO_THROW(file.check_ids(60001));
     EXPECT_THROW(file.check_ids(60000), UserError);
   }
+}
+
+// More sequences and tokens than are copied, checked or hashed at a time.
+TEST_F(TokenFileTest, LargeFilesAreReadAndWrittenInBlocks) {
+  const auto write_large = [&](std::int64_t sequences, std::int32_t length, std::int64_t changed,
+                               std::int64_t changed_label, std::int64_t longer) {
+    TokenFileWriter writer(prefix_, 60000);
+    Ids ids, labels;
+    std::int64_t at = 0;
+    for (std::int64_t s = 0; s < sequences; ++s) {
+      ids.clear();
+      labels.clear();
+      const std::int32_t more = s == longer ? 1 : s == longer + 1 ? -1 : 0;
+      for (std::int32_t i = 0; i < length + more; ++i, ++at) {
+        ids.push_back(at == changed ? 50000 : static_cast<std::int32_t>(at % 1000));
+        labels.push_back(at == changed_label ? 50000 : ids.back());
+      }
+      writer.add_sequence(ids,
+                          changed_label >= 0 ? std::span<const std::int32_t>(labels) : std::span<const std::int32_t>());
+      writer.end_document();
+    }
+    writer.finish();
+    return TokenFile(prefix_);
+  };
+  constexpr std::int64_t kSequences = 20000, kNone = 1 << 30;  // 100,000 tokens
+  const DataIdentity whole = identity_of(write_large(kSequences, 5, kNone, -1, kNone));
+  const TokenFile file = write_large(kSequences, 5, 99'000, -1, 19'000);
+  EXPECT_EQ(file.sequences(), kSequences);
+  EXPECT_EQ(file.begin(19'001), 95'006);
+  EXPECT_EQ(file.length(19'001), 4);
+  EXPECT_EQ(file.first_sequence(19'500), 19'500);
+  EXPECT_NO_THROW(file.check_ids(50001));
+  EXPECT_THROW(file.check_ids(1000), UserError) << "an id of the second block";
+  EXPECT_NE(identity_of(write_large(kSequences, 5, 99'000, -1, kNone)), whole) << "an id";
+  EXPECT_NE(identity_of(write_large(kSequences, 5, kNone, -1, 19'000)), whole) << "a boundary";
+  const DataIdentity labeled = identity_of(write_large(kSequences, 5, kNone, kNone, kNone));
+  const TokenFile other = write_large(kSequences, 5, kNone, 99'000, kNone);
+  EXPECT_NE(identity_of(other), labeled) << "a label";
+  EXPECT_THROW(other.check_ids(1000), UserError) << "a label of the second block";
+  // Above 4M tokens, blocks of the file are hashed; the tenth of 256 is one.
+  constexpr std::int64_t kLong = 4'400'000;
+  const std::int64_t block = (kLong - (1 << 14)) / 255 * 10;
+  EXPECT_NE(identity_of(write_large(1, kLong, block + 5, -1, kNone)),
+            identity_of(write_large(1, kLong, kNone, -1, kNone)));
 }
 
 TEST_F(TokenFileTest, FillsInLabelsBeforeTheFirst) {

@@ -37,6 +37,27 @@ void write(const std::string& folder, const SafetensorsOptions& options = {}, st
       options);
 }
 
+// More elements than are converted or read at a time.
+TEST(SafetensorsWriter, LargeTensorsAreConvertedInPieces) {
+  const std::int64_t count = (std::int64_t{1} << 20) + 100'000;
+  std::vector<float> values(static_cast<std::size_t>(count)), got(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 251);
+  const auto view_of = [&](std::vector<float>& of) {
+    return TensorView(reinterpret_cast<std::byte*>(of.data()), DType::f32, {count}, DeviceKind::cpu);
+  };
+  for (const SafetensorsSpec& spec :
+       {SafetensorsSpec{"w", {count}, DType::bf16}, SafetensorsSpec{"w", {count}, DType::f32, true},
+        SafetensorsSpec{"w", {count}, DType::f32}}) {
+    const TemporaryFolder folder;
+    write_safetensors(folder.path("out"), {spec}, [&](const SafetensorsSpec&) { return view_of(values); });
+    Problems problems;
+    auto file = SafetensorsFolder::open(folder.path("out"), problems);
+    ASSERT_TRUE(file.has_value()) << problems.lines();
+    file->read("w", full(spec.shape), view_of(got));
+    EXPECT_TRUE(got == values) << file->find("w")->type->name;
+  }
+}
+
 void expect_holds(const std::string& folder, std::uint64_t version = 1) {
   Problems problems;
   auto file = SafetensorsFolder::open(folder, problems);
