@@ -7,24 +7,24 @@
 
 namespace hawser::engine {
 
-PinnedStagingBuffer::PinnedStagingBuffer(Device& device, Stream& stream)
-    : stream_(stream), pinned_(device, 2 * kStagingBytes, Memory::host) {}
+PinnedStagingBuffer::PinnedStagingBuffer(Device& device, Stream& stream, std::int64_t piece_bytes)
+    : stream_(stream), piece_bytes_(piece_bytes), pinned_(device, 2 * piece_bytes, Memory::host) {}
 
 void PinnedStagingBuffer::fetch(const TensorView& from, std::byte* to) {
   HAWSER_CHECK(from.dense(), "a view with gaps: ", from.text());
   Event retired[2];
-  const std::int64_t pieces = ceil_div(from.bytes(), kStagingBytes);
+  const std::int64_t pieces = ceil_div(from.bytes(), piece_bytes_);
   for (std::int64_t i = 0; i <= pieces; ++i) {
     if (i < pieces) {
-      const std::int64_t begin = i * kStagingBytes, count = std::min(kStagingBytes, from.bytes() - begin);
+      const std::int64_t begin = i * piece_bytes_, count = std::min(piece_bytes_, from.bytes() - begin);
       transfer(stream_, {.name = "fetch", .kind = OpKind::transfer, .accesses = {reads(from)}},
-               pinned_.data() + i % 2 * kStagingBytes, from.raw() + begin, count);
+               pinned_.data() + i % 2 * piece_bytes_, from.raw() + begin, count);
       retired[i % 2] = stream_.record_event();
     }
     if (i == 0) continue;
-    const std::int64_t begin = (i - 1) * kStagingBytes, count = std::min(kStagingBytes, from.bytes() - begin);
+    const std::int64_t begin = (i - 1) * piece_bytes_, count = std::min(piece_bytes_, from.bytes() - begin);
     host_wait(retired[(i - 1) % 2]);
-    std::memcpy(to + begin, pinned_.data() + (i - 1) % 2 * kStagingBytes, static_cast<std::size_t>(count));
+    std::memcpy(to + begin, pinned_.data() + (i - 1) % 2 * piece_bytes_, static_cast<std::size_t>(count));
   }
   stream_.check();
 }
@@ -32,9 +32,9 @@ void PinnedStagingBuffer::fetch(const TensorView& from, std::byte* to) {
 void PinnedStagingBuffer::send(const TensorView& to, const Fill& fill) {
   HAWSER_CHECK(to.dense(), "a view with gaps: ", to.text());
   Event left[2];
-  for (std::int64_t i = 0, begin = 0; begin < to.bytes(); ++i, begin += kStagingBytes) {
-    const std::int64_t count = std::min(kStagingBytes, to.bytes() - begin);
-    std::byte* piece = pinned_.data() + i % 2 * kStagingBytes;
+  for (std::int64_t i = 0, begin = 0; begin < to.bytes(); ++i, begin += piece_bytes_) {
+    const std::int64_t count = std::min(piece_bytes_, to.bytes() - begin);
+    std::byte* piece = pinned_.data() + i % 2 * piece_bytes_;
     host_wait(left[i % 2]);
     fill(piece, begin, count);
     transfer(stream_, {.name = "send", .kind = OpKind::transfer, .accesses = {writes(to)}}, to.raw() + begin, piece,

@@ -8,7 +8,7 @@
 //
 // Views of state that is in host memory are the session's own, and nothing is copied: on the CPU all of them, elsewhere
 // those of step::StateOptions::on_host and weights_on_host. The copy of the rest takes as much pageable memory;
-// transfers use pinned buffers of kStagingBytes.
+// transfers use pinned staging buffers.
 #pragma once
 
 #include <functional>
@@ -26,13 +26,11 @@ namespace hawser::engine {
 
 class Session;
 
-constexpr std::int64_t kStagingBytes = std::int64_t{32} << 20;
-
-// Transfers large contiguous tensors between device and host. Alternates between two pinned buffers, so that the host
-// fills or empties one while the other is transferred. Blocks the host.
+// Transfers large contiguous tensors between device and host. Alternates between two pinned buffers of `piece_bytes`, so
+// that the host fills or empties one while the other is transferred. Blocks the host.
 class PinnedStagingBuffer {
  public:
-  PinnedStagingBuffer(Device& device, Stream& stream);
+  PinnedStagingBuffer(Device& device, Stream& stream, std::int64_t piece_bytes = std::int64_t{32} << 20);
   void fetch(const TensorView& from, std::byte* to);
   // `fill` writes bytes [begin, begin + count) of the view's new contents to `piece`.
   using Fill = std::function<void(std::byte* piece, std::int64_t begin, std::int64_t count)>;
@@ -40,6 +38,7 @@ class PinnedStagingBuffer {
 
  private:
   Stream& stream_;
+  std::int64_t piece_bytes_;
   Arena pinned_;
 };
 

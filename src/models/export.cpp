@@ -125,12 +125,12 @@ void export_folder(const std::string& folder, const Model& model, const StateSou
   add_tokenizer(model, options.tokenizer, writer);
 
   const auto device = make_cpu_device();
-  const Storage staging(*device, DType::f32, {std::min(largest, kExportElements)});
+  const Storage staging(*device, DType::f32, {std::min(largest, options.piece_elements)});
   for (const HfTensor& tensor : tensors) {
     const std::int64_t total = tensor.shape.elements();
     if (!(tensor.file == nn::FileForm())) {
       const std::int64_t row = total / std::max<std::int64_t>(1, tensor.file_shape[0]);
-      const std::int64_t at_once = std::max<std::int64_t>(1, kExportElements / std::max<std::int64_t>(1, row));
+      const std::int64_t at_once = std::max<std::int64_t>(1, options.piece_elements / std::max<std::int64_t>(1, row));
       for (std::int64_t first = 0; first < tensor.file_shape[0]; first += at_once) {
         const std::int64_t rows = std::min(at_once, tensor.file_shape[0] - first);
         const TensorView piece = staging.view().rows(0, rows * row);
@@ -139,8 +139,8 @@ void export_folder(const std::string& folder, const Model& model, const StateSou
       }
       continue;
     }
-    for (std::int64_t at = 0; at < total; at += kExportElements) {
-      const TensorView piece = staging.view().rows(0, std::min(kExportElements, total - at));
+    for (std::int64_t at = 0; at < total; at += options.piece_elements) {
+      const TensorView piece = staging.view().rows(0, std::min(options.piece_elements, total - at));
       source({{.name = tensor.name,
                .shape = tensor.shape,
                .dtype = DType::f32,

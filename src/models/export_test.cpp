@@ -44,6 +44,24 @@ TEST_F(ExportTest, AnExportHoldsTheSameModel) {
   }
 }
 
+// Tensors of several pieces, which need not be rows.
+TEST_F(ExportTest, AnExportInPiecesIsTheSame) {
+  const auto exported = [&](const std::string& path, std::int64_t piece_elements) {
+    const auto model = load_model(path);
+    auto weights = open_weights(path);
+    const WeightSources sources(weights);
+    const TemporaryFolder folder;
+    export_folder(folder.path("out"), *model, read_weights(*model, sources),
+                  {.stored = DType::f32, .config = "{}", .piece_elements = piece_elements});
+    return read_file(folder.path("out/model.safetensors"));
+  };
+  const std::string families = std::string(testing::kSourceFolder) + "/tests/golden/families/";
+  for (const std::string& path : {golden("gqa"), families + "gpt_neox"}) {  // the second has rows in another order
+    const std::string whole = exported(path, kExportElements);
+    for (const std::int64_t piece : {1000, 97, 7}) EXPECT_TRUE(exported(path, piece) == whole) << path << " " << piece;
+  }
+}
+
 TEST_F(ExportTest, Bf16RoundsAndFilesOfTheTokenizerComeAlong) {
   const auto model = load_model(golden("gqa"));
   auto weights = open_weights(golden("gqa"));

@@ -10,8 +10,6 @@ namespace {
 
 using checkpoint::Region;
 
-constexpr std::int64_t kStagedElements = std::int64_t{4} << 20;
-
 // Rows [row, row + rows) of the model are rows [file_row, file_row + rows) of the file (columns if transposed).
 struct Run {
   std::int64_t row = 0, file_row = 0, rows = 0;
@@ -55,9 +53,9 @@ void transpose(const T* from, std::int64_t from_row, T* to, std::int64_t to_row,
 
 // Reads a run's rows of the region from a transposed file into `out`, which has the region's rows from `first` on.
 void read_transposed(checkpoint::SafetensorsFolder& folder, const std::string& name, const Run& run,
-                     const Region& region, const TensorView& out, Device& device) {
+                     const Region& region, const TensorView& out, Device& device, std::int64_t piece_elements) {
   const std::int64_t columns = region.extent[1];
-  const std::int64_t at_once = std::max<std::int64_t>(1, kStagedElements / std::max<std::int64_t>(1, columns));
+  const std::int64_t at_once = std::max<std::int64_t>(1, piece_elements / std::max<std::int64_t>(1, columns));
   for (std::int64_t done = 0; done < run.rows; done += at_once) {
     const std::int64_t rows = std::min(at_once, run.rows - done);
     const Storage staged(device, out.dtype(), {columns, rows});
@@ -74,7 +72,7 @@ void read_transposed(checkpoint::SafetensorsFolder& folder, const std::string& n
 }  // namespace
 
 void read_region(checkpoint::SafetensorsFolder& folder, const std::string& name, const nn::FileForm& file,
-                 const Region& region, const TensorView& out) {
+                 const Region& region, const TensorView& out, std::int64_t piece_elements) {
   if (file == nn::FileForm()) return folder.read(name, region, out);
   HAWSER_CHECK(out.dense() && out.elements() == region.elements(), name, ": box ", region.text(), " into ", out.text());
   const auto device = make_cpu_device();
@@ -84,7 +82,7 @@ void read_region(checkpoint::SafetensorsFolder& folder, const std::string& name,
     const Run run = clipped(whole, begin, end);
     if (run.rows <= 0) continue;
     if (file.transposed) {
-      read_transposed(folder, name, run, region, line, *device);
+      read_transposed(folder, name, run, region, line, *device, piece_elements);
       continue;
     }
     Region rows = region;

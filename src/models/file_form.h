@@ -9,9 +9,10 @@
 namespace hawser::models {
 
 // Fills `out` (dense, cpu) with a region of the tensor `name`, whose file has the form `file`. Reads little more than
-// the region. Errors: those of SafetensorsFolder::read.
+// the region, and transposes `piece_elements` at a time. Errors: those of SafetensorsFolder::read.
 void read_region(checkpoint::SafetensorsFolder& folder, const std::string& name, const nn::FileForm& file,
-                 const checkpoint::Region& region, const TensorView& out);
+                 const checkpoint::Region& region, const TensorView& out,
+                 std::int64_t piece_elements = std::int64_t{4} << 20);
 
 // Fills `out` (float32 [rows * row length of the file], dense, cpu) with rows [first, first + rows) of the tensor's
 // file.

@@ -98,7 +98,7 @@ void export_adapter(const std::string& folder, const Model& model, const StateSo
   const auto device = make_cpu_device();
   for (const HfTensor& tensor : tensors) {
     const std::int64_t rows = tensor.file_shape[0], row = tensor.shape.elements() / std::max<std::int64_t>(1, rows);
-    const std::int64_t at_once = std::max<std::int64_t>(1, kExportElements / std::max<std::int64_t>(1, row));
+    const std::int64_t at_once = std::max<std::int64_t>(1, options.piece_elements / std::max<std::int64_t>(1, row));
     for (std::int64_t first = 0; first < rows; first += at_once) {
       const std::int64_t count = std::min(at_once, rows - first);
       const Storage piece(*device, DType::f32, {count * row});

@@ -30,6 +30,7 @@ struct AdapterExportOptions {
   std::string config;                                  // text of adapter_config.json
   std::vector<checkpoint::Attachment> tokenizer = {};  // its files, and generation_config.json
   bool replace = false;                                // replace an earlier export in the folder
+  std::int64_t piece_elements = kExportElements;       // read and written at a time
 };
 
 // Writes a folder with the trainable tensors alone, under PEFT's names, adapter_config.json and the tokenizer's files,

@@ -108,6 +108,9 @@ TEST(Peft, ExportedAdaptersAreReadBesideTheBase) {
   for (const std::string adapter : {"", "mine"}) {
     const std::string at = folder.path("adapter" + adapter);
     export_adapter(at, *model, source, {.adapter = adapter, .config = "{}"});
+    const std::string in_pieces = folder.path("pieces" + adapter);
+    export_adapter(in_pieces, *model, source, {.adapter = adapter, .config = "{}", .piece_elements = 40});
+    EXPECT_TRUE(read_file(in_pieces + "/adapter_model.safetensors") == read_file(at + "/adapter_model.safetensors"));
     EXPECT_TRUE(std::filesystem::exists(at + "/adapter_config.json"));
   }
   auto first = open_weights(folder.path("adapter") + "/adapter_model.safetensors"),

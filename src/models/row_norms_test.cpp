@@ -48,6 +48,7 @@ TEST(RowNorms, MagnitudesStartWithTheNormsOfTheirRows) {
   const WeightSources sources(folder);
   const auto device = make_cpu_device();
   const auto stream = device->make_stream("compute");
+  constexpr std::int64_t kPiece = 100;  // elements of a matrix, of which a row has about 40
   for (const WeightSources* from : {&sources, static_cast<const WeightSources*>(nullptr)}) {
     std::vector<std::vector<float>> flats;
     for (std::size_t f = 0; f < model.flats().size(); ++f) {
@@ -57,12 +58,12 @@ TEST(RowNorms, MagnitudesStartWithTheNormsOfTheirRows) {
       for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, cut}, {cut, total}}) {
         const Storage piece(*device, DType::f32, {end - begin});
         if (from == nullptr) {
-          initialise_flat(model, static_cast<int>(f), 11, begin, end - begin, *stream, piece);
+          initialise_flat(model, static_cast<int>(f), 11, begin, end - begin, *stream, piece, nullptr, kPiece);
         } else {
           for (const SegmentPiece& absent :
                load_flat(model, static_cast<int>(f), *from, begin, end - begin, piece.view())) {
             initialise_flat(model, static_cast<int>(f), 11, begin + absent.at, absent.count, *stream,
-                            piece.view().rows(absent.at, absent.count), from);
+                            piece.view().rows(absent.at, absent.count), from, kPiece);
           }
         }
         stream->synchronize();

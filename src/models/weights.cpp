@@ -172,7 +172,7 @@ std::vector<float> read_rows(const Model& model, const HfTensor& tensor, std::ui
 }
 
 void fill_row_norms(const Model& model, const Place& place, std::uint64_t seed, const WeightSources* sources,
-                    const SegmentPiece& piece, Stream& stream, const TensorView& y) {
+                    const SegmentPiece& piece, Stream& stream, const TensorView& y, std::int64_t piece_elements) {
   const std::vector<HfTensor> tensors = hf_tensors(model);
   const auto matrix = std::ranges::find(tensors, place.param.initial.rows_of, &HfTensor::name);
   HAWSER_CHECK(matrix != tensors.end() && matrix->shape.rank() == 2 && matrix->shape[0] == place.segment.global[0],
@@ -180,7 +180,7 @@ void fill_row_norms(const Model& model, const Place& place, std::uint64_t seed, 
   if (stream.target() == DeviceKind::meta || y.elements() == 0) return;
   std::vector<float> norms;
   const std::int64_t columns = matrix->shape[1];
-  const std::int64_t at_once = std::max<std::int64_t>(1, kExportElements / std::max<std::int64_t>(1, columns));
+  const std::int64_t at_once = std::max<std::int64_t>(1, piece_elements / std::max<std::int64_t>(1, columns));
   nn::for_each_global_run(place.segment, piece, [&](std::int64_t global, std::int64_t, std::int64_t count) {
     for (std::int64_t done = 0; done < count; done += at_once) {
       const std::int64_t rows = std::min(at_once, count - done);
@@ -211,7 +211,8 @@ void fill_row_norms(const Model& model, const Place& place, std::uint64_t seed, 
 }  // namespace
 
 void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int64_t begin, std::int64_t count,
-                     Stream& stream, const TensorView& values, const WeightSources* sources) {
+                     Stream& stream, const TensorView& values, const WeightSources* sources,
+                     std::int64_t piece_elements) {
   expect_piece(values, count);
   const nn::Flat& of = flat_of(model, flat);
   const TensorView line = values.reshape({count});
@@ -223,7 +224,7 @@ void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int6
         for (const Box& box : nn::global_boxes(place.segment, piece, y)) random_box(place, seed, box, stream);
         break;
       case nn::Initial::Kind::row_norms:
-        fill_row_norms(model, place, seed, sources, piece, stream, y);
+        fill_row_norms(model, place, seed, sources, piece, stream, y, piece_elements);
         break;
       case nn::Initial::Kind::ones:
       case nn::Initial::Kind::zeros:

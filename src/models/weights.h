@@ -95,9 +95,11 @@ std::vector<SegmentPiece> load_flat(const Model& model, int flat, const WeightSo
 // parameter has
 //   std * RandomStream(seed, fnv1a(segment name)).normal(element of the global tensor)
 // One with norms of rows (nn::Initial::Kind::row_norms) has those of the matrix that `sources` have, or otherwise of
-// the matrix's own initial values; these are computed on the host, and the stream is synchronized.
+// the matrix's own initial values; these are computed on the host from `piece_elements` of the matrix at a time, and the
+// stream is synchronized.
 void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int64_t begin, std::int64_t count,
-                     Stream& stream, const TensorView& values, const WeightSources* sources = nullptr);
+                     Stream& stream, const TensorView& values, const WeightSources* sources = nullptr,
+                     std::int64_t piece_elements = std::int64_t{16} << 20);
 
 // The tokenizer files that transformers reads from a model folder: those of a folder, or a tokenizer.json and the
 // others in its folder, by their names in a model folder; additional_chat_templates/NAME.jinja is
@@ -126,13 +128,16 @@ bool is_model_file(const std::string& name);
 std::vector<checkpoint::Attachment> with_end_token(std::vector<checkpoint::Attachment> files, const std::string& config,
                                                    std::int64_t end);
 
+constexpr std::int64_t kExportElements = std::int64_t{16} << 20;
+
 struct ExportOptions {
   DType stored = DType::bf16;                     // or f32
   bool f16 = false;                               // float16 instead; `stored` is f32
   std::string config;                             // text of config.json (models/families.h)
   std::vector<checkpoint::Attachment> tokenizer;  // its files, and generation_config.json
   std::int64_t max_shard_bytes = 5'000'000'000;
-  bool replace = false;  // replace an earlier export in the folder
+  bool replace = false;                           // replace an earlier export in the folder
+  std::int64_t piece_elements = kExportElements;  // read and written at a time
 };
 
 // Fills the boxes of these states (float32 views on the cpu), like checkpoint::Checkpoint::read.
@@ -141,9 +146,8 @@ using StateSource = std::function<void(const std::vector<NamedState>& wanted)>;
 // The states that the sources have, which must have passed check_weights and outlive the result.
 StateSource read_weights(const Model& model, const WeightSources& sources);
 
-// Writes the model to a Hugging Face folder, atomically: tensors in pieces of at most kExportElements, config.json, and
-// the tokenizer's files. UserError if that fails.
-constexpr std::int64_t kExportElements = std::int64_t{16} << 20;
+// Writes the model to a Hugging Face folder, atomically: tensors in pieces, config.json, and the tokenizer's files.
+// UserError if that fails.
 void export_folder(const std::string& folder, const Model& model, const StateSource& source,
                    const ExportOptions& options);
 

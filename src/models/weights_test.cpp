@@ -377,6 +377,34 @@ TEST_F(WeightsTest, ASecondNameOfAWeightHasItsBytes) {
             std::string::npos);
 }
 
+// The table has more bytes than are compared at a time.
+TEST_F(WeightsTest, ATiedHeadIsComparedToItsEnd) {
+  const TemporaryFolder folder;
+  std::string config = read_file(golden("tied") + "/config.json");
+  const std::string size = "\"vocab_size\": 96";
+  ASSERT_NE(config.find(size), std::string::npos);
+  config.replace(config.find(size), size.size(), "\"vocab_size\": 9000");
+  folder.write("model/config.json", config);
+  const auto model = load_model(folder.path("model"));
+  for (const float last : {0.0f, 1.0f}) {
+    std::vector<checkpoint::SafetensorsSpec> specs;
+    for (const HfTensor& tensor : hf_tensors(*model)) specs.push_back({tensor.name, tensor.shape, DType::f32});
+    specs.push_back({"lm_head.weight", {9000, 32}, DType::f32});
+    Storage out;
+    const std::string to = folder.path(cat("out-", last));
+    checkpoint::write_safetensors(to, specs, [&](const checkpoint::SafetensorsSpec& spec) {
+      out = Storage(*device_, spec.dtype, spec.shape);
+      std::fill_n(out.view().data<float>(), spec.shape.elements(), 0.0f);
+      if (spec.name == "lm_head.weight") out.view().data<float>()[spec.shape.elements() - 1] = last;
+      return out.view();
+    });
+    auto weights = open_weights(to);
+    Problems problems;
+    check_weights(*model, weights, problems);
+    EXPECT_EQ(problems.empty(), last == 0.0f) << problems.lines();
+  }
+}
+
 TEST_F(WeightsTest, WhatDoesNotFitTheModelIsReportedAllAtOnce) {
   const auto model = load_model(golden("tied"));
   auto source = open_weights(golden("tied"));

@@ -11,10 +11,9 @@ namespace {
 
 // On a GPU's stream, transfer() between two host buffers blocks the caller until the stream gets there, so a host
 // function copies, in pieces, since it must be short.
-void copy_on_host(Stream& stream, const engine::StatePart& part) {
-  constexpr std::int64_t kPiece = std::int64_t{4} << 20;
-  for (std::int64_t begin = 0; begin < part.device.bytes(); begin += kPiece) {
-    const std::int64_t bytes = std::min(kPiece, part.device.bytes() - begin);
+void copy_on_host(Stream& stream, const engine::StatePart& part, std::int64_t piece_bytes) {
+  for (std::int64_t begin = 0; begin < part.device.bytes(); begin += piece_bytes) {
+    const std::int64_t bytes = std::min(piece_bytes, part.device.bytes() - begin);
     stream.call_host({.name = "snapshot", .kind = OpKind::transfer, .accesses = {reads(part.device)}},
                      [to = part.host.raw() + begin, from = part.device.raw() + begin, bytes] {
                        std::memcpy(to, from, static_cast<std::size_t>(bytes));
@@ -24,8 +23,8 @@ void copy_on_host(Stream& stream, const engine::StatePart& part) {
 
 }  // namespace
 
-Snapshot::Snapshot(engine::Session& session, engine::StateScope scope)
-    : session_(session), parts_(engine::state_parts(session, scope)) {
+Snapshot::Snapshot(engine::Session& session, engine::StateScope scope, std::int64_t piece_bytes)
+    : session_(session), piece_bytes_(piece_bytes), parts_(engine::state_parts(session, scope)) {
   arena_ = Arena(session.device(), engine::place_copies(parts_, nullptr), Memory::host);
   engine::place_copies(parts_, arena_.data());
   stream_ = session.device().make_stream("snapshot");
@@ -42,7 +41,7 @@ void Snapshot::take(const Event& step_end) {
   std::vector<Event> copied(session_.model().flats().size() + 1);  // by flat, then of the tables
   for (const engine::StatePart& part : parts_) {
     if (part.on_host()) {
-      copy_on_host(*stream_, part);
+      copy_on_host(*stream_, part, piece_bytes_);
     } else {
       transfer(*stream_, {.name = "snapshot", .kind = OpKind::transfer, .accesses = {reads(part.device)}},
                part.host.raw(), part.device.raw(), part.device.bytes());

@@ -29,8 +29,10 @@ namespace hawser::train {
 
 class Snapshot {
  public:
-  // The session trains, owns its states and outlives this. Error(does_not_fit) if the memory cannot be allocated.
-  explicit Snapshot(engine::Session& session, engine::StateScope scope = {});
+  // The session trains, owns its states and outlives this. `piece_bytes`: of state in host memory that one host
+  // function copies. Error(does_not_fit) if the memory cannot be allocated.
+  explicit Snapshot(engine::Session& session, engine::StateScope scope = {},
+                    std::int64_t piece_bytes = std::int64_t{4} << 20);
 
   // Bytes of host memory, all reserved and touched.
   std::int64_t bytes() const { return arena_.bytes(); }
@@ -47,6 +49,7 @@ class Snapshot {
 
  private:
   engine::Session& session_;
+  std::int64_t piece_bytes_;
   std::vector<engine::StatePart> parts_;
   Arena arena_;
   std::unique_ptr<Stream> stream_;  // last member: its work ends before the memory is freed

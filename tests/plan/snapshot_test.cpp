@@ -36,7 +36,7 @@ TEST(Snapshot, HasTheStateOfItsStep) {
     const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = seed});
     engine::Session session(model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
     testing::Steps steps(session, layout);
-    train::Snapshot snapshot(session);
+    train::Snapshot snapshot(session, {}, 1000);  // smaller than its tensors
     EXPECT_GE(snapshot.bytes(), static_cast<std::int64_t>(after[1].size()));
     for (int step = 1; step <= 12; step += 3) {
       snapshot.take(steps.enqueue(step::Purpose::train).end);

@@ -32,7 +32,7 @@ void expect_snapshot_of_its_step(Run& run, const std::string& text) {
   };
   for (const std::int64_t which : {0, 1}) run.enqueue(which);
   const Tensors expected = now();
-  train::Snapshot snapshot(run.session());
+  train::Snapshot snapshot(run.session(), {}, 1000);  // smaller than its tensors
   const auto late = run.session().device().make_stream("late");
   late->launch({.name = "sleep", .kind = OpKind::host},
                [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
