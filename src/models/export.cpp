@@ -114,10 +114,13 @@ void export_folder(const std::string& folder, const Model& model, const StateSou
   HAWSER_CHECK(!options.config.empty(), "an export without config.json");
   const std::vector<HfTensor> tensors = hf_tensors(model);
   std::vector<checkpoint::SafetensorsSpec> specs;
-  std::int64_t largest = 0;
+  std::int64_t piece_elements = 0;  // of the longest piece; one in another form has at least a row of the file
   for (const HfTensor& tensor : tensors) {
     specs.push_back({tensor.name, tensor.file_shape, options.stored, options.f16});
-    largest = std::max(largest, tensor.shape.elements());
+    const std::int64_t all = tensor.shape.elements();
+    std::int64_t piece = options.piece_elements;
+    if (!(tensor.file == nn::FileForm())) piece = std::max(piece, all / std::max<std::int64_t>(1, tensor.file_shape[0]));
+    piece_elements = std::max(piece_elements, std::min(all, piece));
   }
   checkpoint::SafetensorsWriter writer(folder, std::move(specs),
                                        {.max_shard_bytes = options.max_shard_bytes, .replace = options.replace});
@@ -125,7 +128,7 @@ void export_folder(const std::string& folder, const Model& model, const StateSou
   add_tokenizer(model, options.tokenizer, writer);
 
   const auto device = make_cpu_device();
-  const Storage staging(*device, DType::f32, {std::min(largest, options.piece_elements)});
+  const Storage staging(*device, DType::f32, {piece_elements});
   for (const HfTensor& tensor : tensors) {
     const std::int64_t total = tensor.shape.elements();
     if (!(tensor.file == nn::FileForm())) {
