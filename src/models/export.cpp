@@ -119,7 +119,8 @@ void export_folder(const std::string& folder, const Model& model, const StateSou
     specs.push_back({tensor.name, tensor.file_shape, options.stored, options.f16});
     const std::int64_t all = tensor.shape.elements();
     std::int64_t piece = options.piece_elements;
-    if (!(tensor.file == nn::FileForm())) piece = std::max(piece, all / std::max<std::int64_t>(1, tensor.file_shape[0]));
+    if (!(tensor.file == nn::FileForm()))
+      piece = std::max(piece, all / std::max<std::int64_t>(1, tensor.file_shape[0]));
     piece_elements = std::max(piece_elements, std::min(all, piece));
   }
   checkpoint::SafetensorsWriter writer(folder, std::move(specs),
