@@ -41,8 +41,8 @@ class BreakingDevice : public ForwardingDevice {
   };
 };
 
-struct Run {
-  explicit Run(step::Purpose purpose) {
+struct Steps {
+  explicit Steps(step::Purpose purpose) {
     Problems problems;
     open = open_trained_model((std::filesystem::path(testing::kSourceFolder) / "tests/golden/tiny/gqa").string(),
                               problems);
@@ -73,28 +73,28 @@ struct Run {
 };
 
 TEST(FailedKernel, EndsEveryKindOfStepWithItsError) {
-  using Waiting = std::function<void(Run&, const step::StepOutput&)>;
+  using Waiting = std::function<void(Steps&, const step::StepOutput&)>;
   const std::vector<std::pair<const char*, Waiting>> waits = {
-      {"wait", [](Run& run, const step::StepOutput& output) { run.session->wait(output.end); }},
+      {"wait", [](Steps& run, const step::StepOutput& output) { run.session->wait(output.end); }},
       {"check",
-       [](Run& run, const step::StepOutput& output) {
+       [](Steps& run, const step::StepOutput& output) {
          host_wait(output.end);
          run.session->check();
        }},
-      {"synchronize", [](Run& run, const step::StepOutput&) { run.session->synchronize(); }},
-      {"copies", [](Run& run, const step::StepOutput&) { HostCopy(*run.session).fetch(); }},
+      {"synchronize", [](Steps& run, const step::StepOutput&) { run.session->synchronize(); }},
+      {"copies", [](Steps& run, const step::StepOutput&) { HostCopy(*run.session).fetch(); }},
   };
   for (const step::Purpose purpose :
        {step::Purpose::train, step::Purpose::loss, step::Purpose::gradient_norms, step::Purpose::logits}) {
     for (const auto& [name, wait] : waits) {
-      Run run(purpose);
+      Steps run(purpose);
       run.session->wait(run.session->enqueue(purpose, run.input).end);
       run.device.broken = true;
       const step::StepOutput output = run.session->enqueue(purpose, run.input);
       EXPECT_FALSE(run.device.broken);
       EXPECT_THROW(wait(run, output), std::runtime_error) << name << " of purpose " << static_cast<int>(purpose);
     }
-    Run run(purpose);
+    Steps run(purpose);
     run.device.broken = true;
     EXPECT_THROW(run.session->run(purpose, run.input), std::runtime_error) << "run of " << static_cast<int>(purpose);
   }
