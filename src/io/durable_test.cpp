@@ -47,6 +47,7 @@ TEST_F(Durable, EveryKindOfFileIsSyncedBeforeItsNameIs) {
   part.write("abc");
   part.keep_part();
   EXPECT_EQ(calls_.not_durable(), Lines());
+  for (const char* name : {"appended", "atomic", "result", "unfinished.part"}) EXPECT_EQ(text(name), "abc") << name;
   RecordFile record(path("records"));
   EXPECT_EQ(calls_.log().back(), "fsync .");
   record.append("{}\n");
