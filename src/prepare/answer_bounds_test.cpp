@@ -103,6 +103,10 @@ TEST(AnswerBounds, BeginAfterTheMessageBeforeThem) {
       "{% for m in messages %}{% if loop.index0 < 3 %}<|im_start|>{{ m.role }}\n{% endif %}{{ m.content }}<|im_end|>"
       "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
   EXPECT_EQ(learned_by(source, kChatMl, line_with(kAsk + kSay + ", " + kAsk + kSay)), "a<|im_end|> / a<|im_end|>");
+  // Nor is a space that the template writes between two messages without an opening.
+  EXPECT_EQ(learned_by("{% for m in messages %}{{ m.content }} {% endfor %}", kChatMl,
+                       line_with(kAsk + kSay + ", " + kAsk + kSay)),
+            "a / a");
   const std::string untrained = R"({"role": "assistant", "content": "b", "weight": 0}, )";
   EXPECT_EQ(learned_by(source, kChatMl, line_with(kAsk + untrained + kAsk + kSay)), "a<|im_end|>");
 }
