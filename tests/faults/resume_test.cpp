@@ -11,6 +11,7 @@
 
 #include "base/cat.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/root.h"
 #include "harness.h"
 
 namespace hawser::faults {

@@ -31,9 +31,8 @@ constexpr auto kShortestSleep = microseconds(5);
 constexpr auto kLongestSleep = microseconds(200);
 // An idle thread still calls MPI at this interval: MPI may hold parts of small messages that were sent earlier.
 constexpr auto kLongestIdleSleep = milliseconds(5);
-constexpr int kSleepShare = 8;                               // sleep at most 1/8 of the time waited so far
-constexpr auto kAbortGrace = std::chrono::seconds(5);        // then the process exits by itself
-constexpr std::int64_t kPieceBytes = std::int64_t{1} << 30;  // MPI counts are int
+constexpr int kSleepShare = 8;                         // sleep at most 1/8 of the time waited so far
+constexpr auto kAbortGrace = std::chrono::seconds(5);  // then the process exits by itself
 
 double seconds(Clock::duration d) {
   return std::chrono::duration<double>(d).count();
@@ -72,8 +71,11 @@ struct Service::Requests {
   std::vector<MPI_Status> statuses;
 };
 
-Service::Service(std::function<void(int)> on_abort, std::chrono::seconds start_limit)
-    : on_abort_(std::move(on_abort)), start_limit_(start_limit), phase_(std::make_shared<std::string>("start")) {
+Service::Service(std::function<void(int)> on_abort, std::chrono::seconds start_limit, std::int64_t piece_bytes)
+    : on_abort_(std::move(on_abort)),
+      piece_bytes_(piece_bytes),
+      start_limit_(start_limit),
+      phase_(std::make_shared<std::string>("start")) {
   expect_addresses_for_mpi();
   const sigset_t block = asynchronous_signals();
   sigset_t before;
@@ -237,7 +239,7 @@ bool Service::take(Requests& requests) {
       const Message& message = exchange->messages_[m];
       std::int64_t begin = 0;
       do {  // an empty message is one piece too
-        const int bytes = static_cast<int>(std::min(message.bytes - begin, kPieceBytes));
+        const int bytes = static_cast<int>(std::min(message.bytes - begin, piece_bytes_));
         MPI_Request request = MPI_REQUEST_NULL;
         const int result =
             message.way == Message::Way::send

@@ -74,7 +74,7 @@ class Service {
  public:
   // Starts the thread and MPI. on_abort: as in World; may be empty. If MPI has not started within start_limit, this
   // process ends with a line and ExitCode::rank_failed.
-  Service(std::function<void(int)> on_abort, std::chrono::seconds start_limit);
+  Service(std::function<void(int)> on_abort, std::chrono::seconds start_limit, std::int64_t piece_bytes);
   ~Service();  // ends them; nothing may be in progress, and every rank must destroy its service
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
@@ -123,6 +123,7 @@ class Service {
   std::vector<ExchangePtr> incoming_;
   bool started_ = false, closing_ = false;
   std::function<void(int)> on_abort_;
+  const std::int64_t piece_bytes_;
   std::chrono::seconds start_limit_;
   std::atomic<int> abort_code_ = -1;
   std::shared_ptr<const std::string> phase_;

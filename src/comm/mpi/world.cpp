@@ -91,9 +91,10 @@ std::chrono::seconds whole_seconds(double seconds) {
 
 }  // namespace
 
-World::World(double timeout_s, std::function<void(int)> on_abort)
-    : Channel(std::make_shared<Service>(std::move(on_abort), std::max(kStartLimit, whole_seconds(timeout_s))),
-              "the run", 0, timeout_s),
+World::World(double timeout_s, std::function<void(int)> on_abort, std::int64_t piece_bytes)
+    : Channel(
+          std::make_shared<Service>(std::move(on_abort), std::max(kStartLimit, whole_seconds(timeout_s)), piece_bytes),
+          "the run", 0, timeout_s),
       timeout_s_(timeout_s),
       exceptions_(std::uncaught_exceptions()) {}
 

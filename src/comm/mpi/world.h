@@ -73,8 +73,10 @@ class World : public Channel {
  public:
   // Starts MPI; at most once per process. timeout_s is the limit of each control operation, and of the destructor; that
   // of the start is at least 120 s.
-  // on_abort gets the exit code before this rank ends the run, from any thread.
-  explicit World(double timeout_s = 120.0, std::function<void(int)> on_abort = {});
+  // on_abort gets the exit code before this rank ends the run, from any thread. `piece_bytes`: larger messages are sent
+  // in several MPI messages, whose counts are int; the same on every rank.
+  explicit World(double timeout_s = 120.0, std::function<void(int)> on_abort = {},
+                 std::int64_t piece_bytes = std::int64_t{1} << 30);
   // Waits for the other ranks, then ends MPI. During stack unwinding it aborts the run with ExitCode::internal instead.
   // Meshes, channels and streams with work on them must be destroyed before.
   ~World();

@@ -10,8 +10,6 @@ namespace hawser::nn {
 
 namespace {
 
-constexpr std::int64_t kLogitBytes = std::int64_t{256} << 20;
-
 // A gradient to which chunks of rows add: in float32, which is rounded once.
 class ChunkSum {
  public:
@@ -54,7 +52,7 @@ class SlicedLoss {
         views_(views),
         columns_(ctx.weight(projection.linear.weight).size(0)),
         ranks_((projection.vocabulary.total + columns_ - 1) / columns_),
-        chunk_(std::min(h.size(0), std::max<std::int64_t>(32, kLogitBytes / (4 * columns_)))),
+        chunk_(std::min(h.size(0), std::max<std::int64_t>(32, projection.logit_bytes / (4 * columns_)))),
         logits_(ctx.temp(DType::f32, {chunk_, columns_})),
         gradients_(ctx.dtype() == DType::f32 ? logits_ : ctx.temp(ctx.dtype(), {chunk_, columns_})),
         statistics_(ctx.temp(DType::f32, {3 * chunk_})),
