@@ -19,7 +19,7 @@ int run_fault(const std::string& name) {
   if (name == "unstarted") {
     std::cout << "pid " + std::to_string(getpid()) + "\n" << std::flush;
     if (std::string(std::getenv("OMPI_COMM_WORLD_RANK")) == "1") raise(SIGSTOP);
-    const Service service({}, std::chrono::seconds(2));
+    const Service service({}, std::chrono::seconds(2), std::int64_t{1} << 30);
     return 0;
   }
   World world(kTimeout);

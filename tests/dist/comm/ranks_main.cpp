@@ -78,7 +78,7 @@ int main(int argc, char** argv) {
       return 99;
     }
   }
-  World world(60.0, {}, 100'003);  // messages of many tests are longer than a piece
+  World world(60.0, {}, 1'000'003);  // messages of many tests are longer than a piece
   if (const std::string why = ranks::missing(world); !why.empty()) {
     if (world.rank().value() == 0) std::cout << "SKIPPED: these tests need one GPU per rank: " << why << std::endl;
     return ranks::kSkipped;
