@@ -219,6 +219,15 @@ TEST_F(RecipeInit, EvaluationsCostAPartOfTheTime) {
   }
 }
 
+// The data are looked at in pieces of 256 KiB.
+TEST_F(RecipeInit, ReadsALineOfSeveralPieces) {
+  std::string line = "{\"input_ids\": [5";
+  for (int i = 0; i < 150'000; ++i) line += cat(", ", 10 + i % 80);
+  ASSERT_GT(line.size(), std::size_t{512} << 10);
+  write("data.jsonl", line + "]}\n" + line + "]}\n");
+  init("--model " + tiny("gqa") + " --data data.jsonl --set train.steps=2");
+}
+
 TEST_F(RecipeInit, FindsTextInTheWorkingDirectory) {
   write("text/data.jsonl", testing::forty_documents());
   fs::create_directory(folder_ / "sub");
