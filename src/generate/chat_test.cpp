@@ -100,7 +100,9 @@ TEST_F(Chats, LogitsOfATurnAreThoseOfItsCompleteConversation) {
       cached = prompt->ids;
       cached.insert(cached.end(), answer->ids.begin(), answer->ids.end() - 1);
     }
-    if (chat_template == kWhole) EXPECT_TRUE(all_reused);
+    if (chat_template == kWhole) {
+      EXPECT_TRUE(all_reused);
+    }
   }
 }
 
