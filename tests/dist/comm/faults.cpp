@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "base/environment.h"
 #include "comm/mpi/service.h"
 #include "ranks.h"
 
@@ -18,7 +19,7 @@ int run_fault(const std::string& name) {
   constexpr double kTimeout = kGpus ? 15.0 : 2.0;
   if (name == "unstarted") {
     std::cout << "pid " + std::to_string(getpid()) + "\n" << std::flush;
-    if (std::string(std::getenv("OMPI_COMM_WORLD_RANK")) == "1") raise(SIGSTOP);
+    if (environment_variable("OMPI_COMM_WORLD_RANK") == "1") raise(SIGSTOP);
     const Service service({}, std::chrono::seconds(2), std::int64_t{1} << 30);
     return 0;
   }
