@@ -476,7 +476,7 @@ TEST(AttentionForms, ReportsWhyNotFaster) {
     World world(DeviceKind::meta, 1);
     return attention_implementation(forward_args(world, p, Tensors(p)), DeviceKind::cuda).reason;
   };
-  EXPECT_EQ(reason(), "float32 operands; cuDNN takes bf16");
+  EXPECT_EQ(reason(), "float32 operands; precision.compute: bf16 avoids it");
   p.dtype = DType::bf16;
   EXPECT_EQ(reason(), "head dim 33; cuDNN takes multiples of 8");
   p.d = 32;
