@@ -539,9 +539,6 @@ TEST_F(RecipeInit, WritesForAnotherMachine) {
 
 // A real model and real text, if scripts/fetch-inputs has been run.
 TEST_F(RecipeInit, FitsSmolLm2) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "planning 30 blocks takes half an hour with sanitizers; the other tests plan small models";
-#endif
   const fs::path inputs = fs::path(testing::kSourceFolder) / "inputs";
   if (!fs::exists(inputs / "smollm2/config.json") || !fs::exists(inputs / "text/austen")) {
     FAIL() << "inputs/smollm2 and inputs/text are not here: scripts/fetch-inputs";
