@@ -16,7 +16,7 @@
 #include "prepare/prepare.h"
 #include "prepare/testing/archives.h"
 #include "prepare/testing/parquet_file.h"
-#include "prepare/testing/prepare_rejection.h"
+#include "prepare/testing/prepare_fixture.h"
 
 namespace hawser::prepare {
 namespace parquet_reader_test {
@@ -44,7 +44,7 @@ std::vector<std::string> split(const std::string& text) {
   return lines;
 }
 
-class Parquet : public ::testing::Test {
+class Parquet : public PrepareFixture {
  protected:
   void SetUp() override {
     if (!testing::kParquet) GTEST_SKIP() << "a build with -DHAWSER_PARQUET=OFF";
@@ -68,24 +68,6 @@ class Parquet : public ::testing::Test {
     }
     return "";
   }
-  PrepareOptions options(const std::string& train, const std::string& output) {
-    return {.train = {train},
-            .folder = folder_.path(""),
-            .tokenizer = cat(testing::kSourceFolder, "/recipes/quickstart-tokenizer/tokenizer.json"),
-            .output = folder_.path(output),
-            .seed = 3,
-            .threads = 2,
-            .block_bytes = 2000};
-  }
-  // Contents of the token files.
-  std::map<std::string, std::string> files(const std::string& output) {
-    std::map<std::string, std::string> found;
-    for (const auto& entry : fs::recursive_directory_iterator(folder_.path(output))) {
-      if (entry.path().filename() != "prepared.json") found[entry.path().filename()] = read_file(entry.path());
-    }
-    return found;
-  }
-  TemporaryFolder folder_;
 };
 
 // The golden lines are pyarrow's values. Numbers keep their kind: 1.0 is no integer.
@@ -194,8 +176,8 @@ TEST_F(Parquet, PreparesWhatItsLinesPrepare) {
       "{{ m.content }}{{ m | tojson }}{% endgeneration %}{% else %}<{{ m.role }}:{{ m.content }}>{{ m | tojson }}"
       "{% endif %}{% endfor %}");
   for (const char* name : {"chats", "texts", "ids"}) {
-    PrepareOptions lines = options(golden(cat(name, ".jsonl")), "lines");
-    PrepareOptions rows = options(golden(cat(name, ".parquet")), "rows");
+    PrepareOptions lines = options({golden(cat(name, ".jsonl"))}, "lines");
+    PrepareOptions rows = options({golden(cat(name, ".parquet"))}, "rows");
     for (PrepareOptions* with : {&lines, &rows}) {
       with->chat_template = chat_template;
       with->validation_fraction = 0.1;
@@ -211,20 +193,10 @@ TEST_F(Parquet, PreparesWhatItsLinesPrepare) {
 
 TEST_F(Parquet, AnInterruptedPrepareContinuesInTheMiddle) {
   const std::string source = golden("texts.parquet");
-  prepare(options(source, "expected"));
-  PrepareOptions with = options(source, "out");
+  prepare(options({source}, "expected"));
+  PrepareOptions with = options({source}, "out");
   with.save_every = std::chrono::milliseconds(0);
-  for (const int blocks : {1, 3, 8}) {  // of 15
-    int polls = 0;
-    with.stop = [&] { return ++polls > blocks; };
-    try {
-      prepare(with);
-      FAIL() << "not stopped";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::interrupted) << error.what();
-    }
-  }
-  with.stop = nullptr;
+  for (const int blocks : {1, 3, 8}) EXPECT_TRUE(stops_after(with, blocks));  // of 15
   EXPECT_TRUE(prepare(with).resumed);
   EXPECT_TRUE(files("out") == files("expected"));
 }
@@ -268,7 +240,7 @@ TEST_F(Parquet, ColumnsAreTheKeysOfALine) {
       "prompt, completion; instruction, output; or question, answer, got list_view, large_list_view); try columns "
       "with these names, or data.columns");
   // Rows have the first form whose columns are not null: here prompt and completion, then text.
-  const Prepared prepared = prepare(options(golden("several_forms.parquet"), "out"));
+  const Prepared prepared = prepare(options({golden("several_forms.parquet")}, "out"));
   EXPECT_EQ(prepared.train.documents, 2);
   EXPECT_EQ(prepared.unread, std::set<std::string>{"text"});
 }

@@ -28,18 +28,9 @@ TEST_F(PrepareResumes, StopsAndContinues) {
   prepare(options({"a.jsonl"}, "whole"));
   PrepareOptions with = options({"a.jsonl"});
   for (const int blocks : {1, 3, 9}) {
-    int polls = 0;
-    with.stop = [&] { return ++polls > blocks; };
-    try {
-      prepare(with);
-      FAIL() << "not stopped";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::interrupted);
-      EXPECT_EQ(polls, blocks + 1);
-    }
+    EXPECT_TRUE(stops_after(with, blocks));
     EXPECT_FALSE(is_prepared(with));
   }
-  with.stop = nullptr;
   EXPECT_TRUE(prepare(with).resumed);
   EXPECT_TRUE(files("out") == files("whole"));
 }
@@ -70,17 +61,8 @@ TEST_F(PrepareResumes, ContinuesFromEveryPlaceWhereItStops) {
     int stops = 0;
     for (bool stopped = true; stopped; ++stops) {
       fs::remove_all(folder_.path("out"));
-      PrepareOptions with = with_output("out");
-      int polls = 0;
-      with.stop = [&] { return ++polls > stops; };
-      stopped = false;
-      try {
-        prepare(with);
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::interrupted);
-        stopped = true;
-      }
-      with.stop = nullptr;
+      const PrepareOptions with = with_output("out");
+      stopped = stops_after(with, stops);
       if (stopped) EXPECT_EQ(prepare(with).duplicates, whole.duplicates) << stops;
       EXPECT_TRUE(files("out") == files("whole")) << stops;
     }

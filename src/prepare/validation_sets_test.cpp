@@ -9,6 +9,7 @@
 
 #include "base/testing/test_paths.h"
 #include "prepare/prepare.h"
+#include "prepare/testing/prepare_fixture.h"
 #include "prepare/testing/prepare_rejection.h"
 #include "prepare/token_file.h"
 
@@ -124,19 +125,8 @@ TEST_F(ValidationSets, AnInterruptedPrepareContinues) {
   PrepareOptions with = two();
   with.block_bytes = 50;
   int runs = 0;
-  bool stopped = true;
-  for (; stopped && runs < 200; ++runs) {
-    int polls = 0;
-    with.stop = [&] { return ++polls > 16; };  // some are of the files of the state
-    stopped = false;
-    try {
-      prepare(with);
-    } catch (const Error& error) {
-      ASSERT_EQ(error.code(), ExitCode::interrupted);
-      stopped = true;
-    }
-  }
-  EXPECT_GT(runs, 8) << "in the middle of each set";
+  while (runs < 200 && stops_after(with, 16)) ++runs;  // some polls are of the files of the state
+  EXPECT_GE(runs, 8) << "in the middle of each set";
   EXPECT_TRUE(is_prepared(with));
   EXPECT_TRUE(files("out") == files("whole"));
 }

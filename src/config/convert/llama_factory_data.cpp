@@ -90,43 +90,36 @@ class FactoryData {
     return name;
   }
 
+  DataSource source_of(const std::string& name, bool validation, std::optional<double> weight) const {
+    DataSource source;
+    source.weight = weight;
+    source.validation_set = set_of(name, validation);
+    return source;
+  }
+
   // The data set is not described here.
   void guess(const std::string& name, bool validation, std::optional<double> weight = std::nullopt) {
     const std::string folder = c_.text("dataset_dir");
     if (folder == "ONLINE" || name.find('/') != std::string::npos || Conversion::exists(name)) {
-      sets_.add({.path = name,
-                 .files = {},
-                 .split = "",
-                 .configuration = "",
-                 .revision = "",
-                 .weight = weight,
-                 .validation_set = set_of(name, validation)},
-                validation);
+      DataSource source = source_of(name, validation, weight);
+      source.path = name;
+      sets_.add(source, validation);
       if (name.ends_with(".yaml")) c_.remark(cat("no file ", name, ": set data.train to the data that it lists"));
       return;
     }
     const bool remote = folder.find(':') != std::string::npos;
     const std::string path = (fs::path(remote || folder.empty() ? "data" : folder) / (name + ".json")).string();
-    sets_.add({.path = path,
-               .files = {},
-               .split = "",
-               .configuration = "",
-               .revision = "",
-               .weight = weight,
-               .validation_set = set_of(name, validation)},
-              validation);
+    DataSource source = source_of(name, validation, weight);
+    source.path = path;
+    sets_.add(source, validation);
     c_.remark(cat("no ", index_path_, " that describes ", name, ": ", path, " is a guess; set ",
                   validation ? "data.validation" : "data.train", " to its file or folder"));
   }
 
   void describe(const Description& d, const std::string& name, std::optional<double> weight, bool validation) {
-    DataSource source{.path = "",
-                      .files = {},
-                      .split = d.text("split"),
-                      .configuration = d.text("subset"),
-                      .revision = "",
-                      .weight = weight,
-                      .validation_set = set_of(name, validation)};
+    DataSource source = source_of(name, validation, weight);
+    source.split = d.text("split");
+    source.configuration = d.text("subset");
     const std::string hub = d.text("hf_hub_url"), file = d.text("file_name"), path = d.text("path");
     if (!hub.empty() || !path.empty()) {
       source.path = hub.empty() ? path : hub;

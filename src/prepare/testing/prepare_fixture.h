@@ -1,4 +1,4 @@
-// `PrepareFixture`: a folder with sources and outputs, options with small blocks, generated texts and lines.
+// `stops_after`, an interrupted prepare, and `PrepareFixture`: a folder with sources and outputs, options with small blocks, generated texts and lines.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/cat.h"
+#include "base/error.h"
 #include "base/philox.h"
 #include "base/testing/temporary_folder.h"
 #include "base/testing/test_paths.h"
@@ -18,6 +19,20 @@
 #include "prepare/token_file.h"
 
 namespace hawser::prepare {
+
+// Prepares, with an interrupt at the poll of PrepareOptions::stop after `polls`. False: it was done before.
+inline bool stops_after(PrepareOptions with, int polls) {
+  int polled = 0;
+  with.stop = [&] { return ++polled > polls; };
+  try {
+    prepare(with);
+    return false;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::interrupted) << error.what();
+    EXPECT_EQ(polled, polls + 1);
+    return true;
+  }
+}
 
 class PrepareFixture : public ::testing::Test {
  protected:
