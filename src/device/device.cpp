@@ -43,12 +43,6 @@ void transfer(Stream& stream, OpRecord record, void* to, const void* from, std::
   stream.launch(std::move(record), [native = stream.native(), to, from, bytes] { copy_now(native, to, from, bytes); });
 }
 
-void transfer(Stream& stream, OpRecord record, std::vector<TransferPiece> pieces) {
-  stream.launch(std::move(record), [native = stream.native(), pieces = std::move(pieces)] {
-    for (const TransferPiece& piece : pieces) copy_now(native, piece.to, piece.from, piece.bytes);
-  });
-}
-
 void transfer(Stream& stream, void* to, const void* from, std::int64_t bytes) {
   transfer(stream, {.name = "transfer", .kind = OpKind::transfer}, to, from, bytes);
 }

@@ -90,13 +90,6 @@ bool host_wait_for(const Event& event, double seconds);
 // memory must not be changed or freed until the copy is done. With host memory from Memory::host the copy does not
 // block the caller.
 void transfer(Stream& stream, OpRecord record, void* to, const void* from, std::int64_t bytes);
-// The same for several pieces, as one item of a trace: which ones there are may differ from what the record lists.
-struct TransferPiece {
-  std::byte* to = nullptr;
-  const std::byte* from = nullptr;
-  std::int64_t bytes = 0;
-};
-void transfer(Stream& stream, OpRecord record, std::vector<TransferPiece> pieces);
 // The same for bytes that no plan contains: the record lists no accesses.
 void transfer(Stream& stream, void* to, const void* from, std::int64_t bytes);
 

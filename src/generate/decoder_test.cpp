@@ -12,6 +12,7 @@
 #include "batches/micro_batch.h"
 #include "engine/feed.h"
 #include "generate/open.h"
+#include "plan/target.h"
 
 namespace hawser::generate {
 namespace decoder_test {
@@ -289,50 +290,46 @@ TEST(Decoder, OnlyTheCacheGrowsWithThePositions) {
   EXPECT_EQ(bytes(1, 20000) - bytes(1, 10000), 10000 * row);
 }
 
-// A rank of a CPU has host memory in the same bytes.
 TEST(Decoder, NeedsThePlannedBytes) {
   const auto device = make_cpu_device();
-  for (const bool on_host : {false, true}) {
-    const CacheSize size{.sequences = 3, .positions = 100, .on_host = on_host};
-    engine::OpenModel model = open("gqa");
-    Recipe recipe;
-    const std::int64_t bytes =
-        planned_memory(*model.model, pass_layouts(recipe, *model.model, size, 1, DeviceKind::cpu)).device;
-    recipe.memory.capacity = Bytes(bytes - 1);
-    EXPECT_THROW(Decoder(model, recipe, size, 1, *device), Error) << on_host;
-    recipe.memory.capacity = Bytes(bytes);
-    EXPECT_NO_THROW(Decoder(model, recipe, size, 1, *device)) << on_host;
-  }
+  const CacheSize size{.sequences = 3, .positions = 100};
+  engine::OpenModel model = open("gqa");
+  Recipe recipe;
+  const std::int64_t bytes =
+      planned_memory(*model.model, pass_layouts(recipe, *model.model, size, 1, DeviceKind::cpu)).device;
+  recipe.memory.capacity = Bytes(bytes - 1);
+  EXPECT_THROW(Decoder(model, recipe, size, 1, *device), Error);
+  recipe.memory.capacity = Bytes(bytes);
+  EXPECT_NO_THROW(Decoder(model, recipe, size, 1, *device));
 }
 
-// KV caches in host memory limit the batch as those on the device do, and only what can help is suggested.
-TEST(Open, TheBatchRespectsHostMemory) {
+// KV caches limit the batch, and only what can help is suggested.
+TEST(Open, TheBatchRespectsTheMemory) {
   const TemporaryFolder own;
   std::string lines;
   for (int i = 0; i < 7; ++i) lines += "{\"input_ids\": [5, 6]}\n";
   const std::string file = own.write("prompts.jsonl", lines);
   const engine::OpenModel model = open("gqa");
-  const auto pinned = [&](std::int64_t sequences, std::int64_t positions) {
-    const CacheSize size{.sequences = sequences, .positions = positions, .on_host = true};
-    return planned_memory(*model.model, pass_layouts({}, *model.model, size, 1, DeviceKind::cpu)).pinned;
+  const auto needed = [&](std::int64_t sequences, std::int64_t positions) {
+    const CacheSize size{.sequences = sequences, .positions = positions};
+    const std::vector<plan::Layout> layouts = pass_layouts({}, *model.model, size, 1, DeviceKind::cpu);
+    return planned_memory(*model.model, layouts).device + plan::overhead_of(plan::load_target("cpu"), {}, 0);
   };
-  const auto request_of = [&](std::int64_t host, std::int64_t batch, std::int64_t max_tokens = 9) {
-    return GenerateRequest{.model = tiny("gqa"),
-                           .prompts = file,
-                           .max_tokens = max_tokens,
-                           .batch = batch,
-                           .cache_on_host = true,
-                           .host_capacity = Bytes(host)};
+  const auto request_of = [&](std::int64_t memory, std::int64_t batch, std::int64_t max_tokens = 9) {
+    Recipe recipe;
+    recipe.memory.capacity = Bytes(memory);
+    return GenerateRequest{
+        .model = tiny("gqa"), .prompts = file, .max_tokens = max_tokens, .batch = batch, .recipe = recipe};
   };
-  const auto sequences = [&](std::int64_t host) {
+  const auto sequences = [&](std::int64_t memory) {
     Problems problems;
-    const auto input = open_generation(request_of(host, 0), problems);
+    const auto input = open_generation(request_of(memory, 0), problems);
     HAWSER_CHECK(input.has_value(), problems.lines());
     return input->size.sequences;
   };
-  EXPECT_EQ(sequences(pinned(7, 10)), 7);
-  EXPECT_EQ(sequences(pinned(7, 10) - 1), 3);
-  EXPECT_EQ(sequences(pinned(3, 10) - 1), 1);
+  EXPECT_EQ(sequences(needed(7, 10)), 7);
+  EXPECT_EQ(sequences(needed(7, 10) - 1), 3);
+  EXPECT_EQ(sequences(needed(3, 10) - 1), 1);
 
   const auto hint = [&](const GenerateRequest& request) -> std::string {
     Problems problems;
@@ -342,20 +339,20 @@ TEST(Open, TheBatchRespectsHostMemory) {
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::does_not_fit);
       const std::string message = error.what();
-      EXPECT_TRUE(message.starts_with("does not fit in host memory (expected at most ")) << message;
+      EXPECT_TRUE(message.starts_with("does not fit (expected at most ")) << message;
       const auto at = message.find("; try ");
       return at == message.npos ? "" : message.substr(at + 6);
     }
   };
-  EXPECT_EQ(hint(request_of(pinned(1, 10) - 1, 0)), "fewer --max-tokens");
-  GenerateRequest longer = request_of(pinned(1, 100) - 1, 0, 1);
+  EXPECT_EQ(hint(request_of(needed(1, 10) - 1, 0)), "fewer --max-tokens");
+  GenerateRequest longer = request_of(needed(1, 100) - 1, 0, 1);
   longer.prompts.clear();
   longer.prompt_ids.assign(100, 5);
   EXPECT_EQ(hint(longer), "shorter prompts") << "one token is the fewest";
-  EXPECT_EQ(hint(request_of(pinned(1, 1) - 1, 0)), "");
-  EXPECT_EQ(hint(request_of(std::max(pinned(1, 10), pinned(7, 2)), 7)), "a smaller --batch, or fewer --max-tokens");
-  EXPECT_EQ(hint(request_of(pinned(1, 10), 7, 9000)), "a smaller --batch with fewer --max-tokens");
-  EXPECT_EQ(hint(request_of(pinned(1, 2), 7, 1)), "a smaller --batch");
+  EXPECT_EQ(hint(request_of(needed(1, 1) - 1, 0)), "");
+  EXPECT_EQ(hint(request_of(std::max(needed(1, 10), needed(7, 2)), 7)), "a smaller --batch, or fewer --max-tokens");
+  EXPECT_EQ(hint(request_of(needed(1, 10), 7, 9000)), "a smaller --batch with fewer --max-tokens");
+  EXPECT_EQ(hint(request_of(needed(1, 2), 7, 1)), "a smaller --batch");
 }
 
 TEST(Open, ModelsOfOtherPredictionsAreRejected) {

@@ -90,12 +90,9 @@ std::vector<std::int64_t> of_ranks(comm::World* world, const std::function<std::
 // that of each machine.
 class MemoryCheck {
  public:
-  MemoryCheck(const GenerateRequest& request, const OpenGeneration& input)
-      : input_(input),
-        host_(request.host_capacity),
-        machine_(plan::this_machine()),
-        target_(plan::load_target(plan::target_of(input.device.kind))) {
-    if (!host_ && input.device.kind == DeviceKind::cuda) host_ = Bytes(plan::free_host_memory());
+  explicit MemoryCheck(const OpenGeneration& input)
+      : input_(input), machine_(plan::this_machine()), target_(plan::load_target(plan::target_of(input.device.kind))) {
+    if (input.device.kind == DeviceKind::cuda) host_ = Bytes(plan::free_host_memory());
     capacity_ = std::ranges::min(
         of_ranks(world(), [&] { return plan::capacity_of(input.recipe, target_, machine_, ranks()); }));
   }
@@ -199,9 +196,8 @@ void fit(const GenerateRequest& request, OpenGeneration& input) {
                             .at = "--batch",
                             .hint = cat("--batch ", rows)});
   }
-  input.size.on_host = request.cache_on_host;
   input.size = sized(input.size, sequences, positions, stages);
-  MemoryCheck check(request, input);
+  MemoryCheck check(input);
   bool fits = check.fits(input.size);
   while (request.batch == 0 && sequences > 1 && !fits) {
     sequences /= 2;

@@ -30,11 +30,7 @@ struct GenerateRequest {
   std::string chat_template;    // as data.chat_template; "": the run's, or the one in the tokenizer's folder
   std::int64_t max_tokens = 0;  // per answer; 0: kChatTokens in a chat, else kPromptTokens
   std::int64_t batch = 0;       // concurrent sequences; 0: as many as fit, at most kBatchCpu or kBatchCuda
-  bool cache_on_host = false;   // CacheSize::on_host; no command sets it
-  // Maximum bytes of pinned host memory of all ranks on this machine. nullopt: on a GPU, what is free now; on the CPU
-  // it counts as the device's memory.
-  std::optional<Bytes> host_capacity = std::nullopt;
-  std::int64_t context = 0;  // chat: maximum tokens of a conversation; 0: the model's positions, at most kContext
+  std::int64_t context = 0;     // chat: maximum tokens of a conversation; 0: the model's positions, at most kContext
   Sampling sampling;
   std::vector<std::string> stops;
   Recipe recipe;  // memory, precision, run

@@ -58,7 +58,6 @@ std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model
     // Copies on tensor ranks are complete on each of them: no pass gathers weights, unless they are sharded.
     layout.shard_policy = layout.parts() > 1 ? ShardPolicy::parameters : ShardPolicy::optimizer;
     layout.kv_cache_rows = size.sequences * size.positions;
-    layout.kv_cache_on_host = size.on_host;
     layout.logit_positions = bucket.sequences;
     layout.bounds.rows = bucket.rows;
     layout.bounds.diagonal = bucket.sequences;

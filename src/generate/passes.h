@@ -28,8 +28,6 @@ struct CacheSize {
   // The sequences are in groups; those of one have their tokens in one pass. At most `sequences`.
   std::int64_t groups = 1;
   std::int64_t group_sequences() const { return ceil_div(sequences, groups); }  // maximum number in a group
-
-  bool on_host = false;  // in host memory (plan::Layout::kv_cache_on_host)
 };
 
 // The ranks that hold a model together: tensor ranks have slices of it, pipeline stages some of its blocks, and with

@@ -1,7 +1,6 @@
 #include "nn/kv_cache.h"
 
 #include "nn/layer.h"
-#include "ops/copy/copy.h"
 #include "ops/copy/permute_rows.h"
 
 namespace hawser::nn {
@@ -14,10 +13,6 @@ class KvCacheCall : public AttentionExchange::Call {
     HAWSER_CHECK(mask.causal, "a KV cache has no later keys");
     HAWSER_CHECK(!cache.k.empty() && !cache.v.empty(), "the layer has no KV cache");
     const BatchViews& batch = ctx.batch();
-    if (!cache.new_k.empty()) {
-      ops::copy(ctx.compute(), {.x = tensors.k, .y = cache.new_k});
-      ops::copy(ctx.compute(), {.x = tensors.v, .y = cache.new_v});
-    }
     ops::scatter_rows(ctx.compute(), {.x = tensors.k, .index = batch.slot_mapping, .y = cache.k});
     ops::scatter_rows(ctx.compute(), {.x = tensors.v, .index = batch.slot_mapping, .y = cache.v});
     part_ = {.tensors = tensors,

@@ -5,8 +5,7 @@
 // A segment is a sequence's new rows against all of its cached rows, the new ones included:
 //   {q_begin, q_count, k_begin, k_count, q_position, 0}   with k_count = q_position + q_count, causal
 // No key is in two segments. With a window, the op skips the tiles of keys that no query sees; they stay in the cache.
-// Padding rows are not written and are in no segment. If the KV cache is a copy (KvCache::new_k), all rows are also
-// written to new_k and new_v, padding rows included. Slots that no query of the pass sees may then be undefined.
+// Padding rows are not written and are in no segment.
 #pragma once
 
 #include "nn/seams.h"

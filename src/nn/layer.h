@@ -131,9 +131,6 @@ struct RopeViews {
 // there is none.
 struct KvCache {
   TensorView k, v;
-  // [T, kv_heads, D], if k and v are copies that end with the pass: the attention seam also writes the K and V of the
-  // pass's rows here, and the caller adds them to the KV cache. Otherwise empty.
-  TensorView new_k, new_v;
 };
 
 // AttentionCall::blocks for a call over `diagonal`, with the `rows` of attention, U T; empty if uniform_diagonal is 0,

@@ -286,7 +286,6 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
           .on_host = layout.state_on_host,
           .weights_on_host = layout.weights_on_host,
           .host_updates = layout.host_updates,
-          .kv_cache_on_host = layout.kv_cache_on_host,
           .verification = layout.verification,
           .quantizes = layout.quantizer != nullptr};
 }
@@ -352,7 +351,6 @@ step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool op
           .host_updates = layout.host_updates,
           .verifies = optimizer && layout.verify_every > 0,
           .kv_cache_rows = layout.kv_cache_rows,
-          .kv_cache_on_host = layout.kv_cache_on_host,
           .partition = layout.partition,
           .stage = mesh.place().pipeline};
 }

@@ -95,8 +95,7 @@ struct Layout {
   std::int64_t logit_positions = 1;  // Purpose::logits: number of rows whose logits are computed
   // Rows of K and V that each attention layer keeps between passes; 0: a pass attends to its own rows only.
   std::int64_t kv_cache_rows = 0;
-  bool kv_cache_on_host = false;  // step::StateOptions::kv_cache_on_host; no recipe sets it
-  std::uint64_t seed = 0;         // of the random numbers that layers draw in training
+  std::uint64_t seed = 0;  // of the random numbers that layers draw in training
 
   // Replaces seams of make_seams(), which chooses implementations by the mesh and the batch: a new one is chosen there.
   // For a parallelism that has none yet (tests).

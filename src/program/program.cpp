@@ -14,8 +14,6 @@ const char* to_string(Op op) {
       return "load_batch";
     case Op::load_weights:
       return "load_weights";
-    case Op::load_cache:
-      return "load_cache";
     case Op::gather:
       return "gather";
     case Op::embed:
@@ -48,12 +46,6 @@ const char* to_string(Op op) {
       return "offload";
     case Op::load:
       return "load";
-    case Op::slots_out:
-      return "slots_out";
-    case Op::store_rows:
-      return "store_rows";
-    case Op::write_slots:
-      return "write_slots";
     case Op::reduce_replicas:
       return "reduce_replicas";
     case Op::reduce_tied:

@@ -19,7 +19,6 @@ enum class Op {
   begin_step,         // copies the step's scalars to the device and zeroes its results
   load_batch,         // copies a micro-batch's index tensors to the device
   load_weights,       // copies a flat's weights, which are in host memory, to the device before a use
-  load_cache,         // copies a layer's KV cache, which is in host memory, to the device before the layer's forward
   gather,             // all-gathers a flat's weight shards into one unsharded buffer
   embed,              // token embedding: the first layer's input
   forward,            // forward of one layer
@@ -35,9 +34,6 @@ enum class Op {
   receive,            // receives it
   offload,            // copies what a layer's forward saved, and its input, to host memory
   load,               // copies it back; its buffers may be elsewhere than those of forward
-  slots_out,          // copies to host memory in which slots of KV caches a micro-batch's rows belong
-  store_rows,         // copies what forward adds to a KV cache in host memory, to a buffer there
-  write_slots,        // writes it to its slots of the KV cache
   reduce,             // reduce-scatters a flat's gradient into the ranks' shards of it
   reduce_replicas,    // all-reduces a flat's gradient shard over the ranks that hold the same shard
   reduce_tied,        // all-reduces a flat's gradient shard over the pipeline stages that hold the flat
@@ -65,9 +61,9 @@ const char* to_string(Op op);
 
 // exchange: communication inside layers (nn/seams.h): context, tensor and expert parallelism. gather: Op::gather,
 // gather_updated, optimizer_gather. reduce: Op::reduce, reduce_replicas, reduce_tied, optimizer_scatter. send, receive:
-// the op. auxiliary: auxiliary_loss. copy_out: offload, slots_out, store_rows, state_out, gradient_out, scalars_out.
-// copy_in: load, state_in, load_weights, load_cache, weights_in. host: what the host computes
-// (Device::make_host_stream): updates on it, write_slots. compute: everything else. count: the number of streams.
+// the op. auxiliary: auxiliary_loss. copy_out: offload, state_out, gradient_out, scalars_out.
+// copy_in: load, state_in, load_weights, weights_in. host: what the host computes
+// (Device::make_host_stream): updates on it. compute: everything else. count: the number of streams.
 enum class StreamId { compute, exchange, gather, reduce, send, receive, auxiliary, copy_out, copy_in, host, count };
 const char* to_string(StreamId stream);
 
@@ -98,9 +94,6 @@ struct Instruction {
   // state_in: itself. update, state_out, quantize_weights: the state_in that owns the buffers of the flat's state.
   // gather: the load_weights that owns the buffer of the shard. -1: the state is on the device.
   int staged = -1;
-  // forward: the load_cache that owns the copy of the layer's KV cache; -1: the KV cache is on the device. store_rows:
-  // the forward that owns what it adds. write_slots: the store_rows that owns it in host memory.
-  int cache = -1;
   // state_in: the master weights without the optimizer's slots. state_out: the weights as layers read them alone.
   bool weights_only = false;
   // send, receive: between chunk `boundary` of the model and the next one (models::Partition); the input of that one,

@@ -29,7 +29,6 @@ struct Bound {
   TensorView transposed;                                  // of a gather
   std::optional<nn::AuxiliaryViews> auxiliary;            // nullopt: not asked for so far
   std::vector<TensorView> other_stages;                   // auxiliary_loss: the statistics of layers of other stages
-  nn::KvCache cache;                                      // forward: a copy; write_slots: what it writes, and where to
   optim::Exchanged received, sent;                        // of a phase of an update
   bool last_phase = false;                                // of an update
   TensorView stored;                                      // update, quantize_weights: master weights on the device

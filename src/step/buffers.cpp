@@ -36,14 +36,6 @@ const char* name_of(Role role) {
       return "updated weights on the host";
     case Role::host_scalars:
       return "scalars on the host";
-    case Role::kv_copy:
-      return "copies of KV caches";
-    case Role::new_rows:
-      return "new keys and values";
-    case Role::host_rows:
-      return "new keys and values on the host";
-    case Role::host_slots:
-      return "slots on the host";
     case Role::temp:
       return "workspace";
   }
@@ -52,7 +44,7 @@ const char* name_of(Role role) {
 
 bool in_host_memory(Role role) {
   return role == Role::offloaded || role == Role::host_gradient || role == Role::host_weights ||
-         role == Role::host_scalars || role == Role::host_rows || role == Role::host_slots;
+         role == Role::host_scalars;
 }
 
 }  // namespace

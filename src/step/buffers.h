@@ -32,12 +32,6 @@ enum class Role {
   host_gradient,
   host_weights,
   host_scalars,
-  // Of KV caches in host memory, each (.., 0: k, 1: v): the copy of a layer's (load_cache), what a pass adds to it
-  // (forward), and that in host memory (store_rows). host_slots, there too: slot_mapping (micro-batch, 0).
-  kv_copy,
-  new_rows,
-  host_rows,
-  host_slots,
   temp,  // (instruction, count)
 };
 

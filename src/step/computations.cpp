@@ -5,8 +5,6 @@
 #include <set>
 #include <utility>
 
-#include "step/cache_copies.h"
-
 namespace hawser::step {
 
 namespace {
@@ -169,20 +167,15 @@ class Lister {
     const auto output_of = [&](int layer) {
       return layer < work.layers.begin ? work.input : work.forward[static_cast<std::size_t>(layer - work.layers.begin)];
     };
-    const std::vector<int> cached = layers_with_host_caches(work.layers);
     for (int layer = work.layers.begin; layer < work.layers.end; ++layer) {
       const models::LayerInputs& inputs = model_.inputs(layer);
       HAWSER_CHECK(std::min(inputs.x, inputs.residual) >= work.layers.begin - 1, "layer ", layer,
                    " reads the output of layer ", std::min(inputs.x, inputs.residual), ", which another chunk has");
-      Instruction instruction{.op = Op::forward,
-                              .layer = layer,
-                              .micro_batch = mb,
-                              .x = output_of(inputs.x),
-                              .residual = output_of(inputs.residual)};
-      const auto cache = std::ranges::find(cached, layer);
-      if (cache != cached.end()) {
-        cache_copies_.load(instruction, cached, static_cast<std::size_t>(cache - cached.begin()), loaded_.at(mb));
-      }
+      const Instruction instruction{.op = Op::forward,
+                                    .layer = layer,
+                                    .micro_batch = mb,
+                                    .x = output_of(inputs.x),
+                                    .residual = output_of(inputs.residual)};
       work.output = add(instruction, flats_of_layer(layer).read, {});
       work.forward.push_back(work.output);
       const auto window = static_cast<std::size_t>(options_.offload_window);
@@ -191,7 +184,6 @@ class Lister {
       }
       work.offload.push_back(offloads(layer) ? copy(Op::offload, StreamId::copy_out, pass, layer, work.output) : -1);
       if (offloads(layer)) offloads_.push_back(work.offload.back());
-      if (cache != cached.end()) cache_copies_.store(instruction, work.output);
     }
     if (pass.chunk + partition_.stages >= partition_.chunks()) auxiliary_loss(mb);
     if (!last(pass)) {
@@ -202,14 +194,6 @@ class Lister {
     const Op head = gradients ? Op::loss_gradient : options_.purpose == Purpose::loss ? Op::loss : Op::logits;
     work.loss = add({.op = head, .micro_batch = mb, .x = work.output}, head_.read,
                     gradients ? head_.trainable : std::vector<int>());
-  }
-
-  std::vector<int> layers_with_host_caches(const models::LayerRange& layers) const {
-    std::vector<int> out;
-    for (int layer = layers.begin; layer < layers.end && options_.kv_cache_on_host; ++layer) {
-      if (model_.attention(layer) != nullptr) out.push_back(layer);
-    }
-    return out;
   }
 
   // After the stage's last chunk. Other stages may reach it much later, so no computation waits for it before backward.
@@ -377,7 +361,6 @@ class Lister {
   int pass_begin_ = 0;                         // the first item of the pass that is being written
   int sent_gradient_ = -1;                     // the last send of a gradient
   std::vector<int> offloads_;                  // so far
-  CacheCopies cache_copies_{[this](Instruction item) { return add(std::move(item), {}, {}); }};
 };
 
 }  // namespace

@@ -175,16 +175,10 @@ void Executor::run(const Instruction& instruction, const StepInput& input, StepO
     case Op::send:
     case Op::receive:
       return send_or_receive(instruction);
-    case Op::load_cache:
-      return load_cache(instruction);
     case Op::offload:
     case Op::load:
-    case Op::slots_out:
-    case Op::store_rows:
     case Op::state_in:
       return copy_buffers(instruction);
-    case Op::write_slots:
-      return write_slots(instruction);
     case Op::state_out:
       return state_out(instruction);
     case Op::gradient_out:

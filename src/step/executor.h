@@ -202,12 +202,6 @@ class Executor {
   TensorView host_gradient(int flat);
   TensorView host_weights(int flat);  // `stored` itself, if layers read its dtype; FlatState::compute, if streamed
   void weights_in(const program::Instruction& instruction);
-  void bind_cache(const program::Instruction& instruction, Bound& bound);
-  nn::KvCache cache_copy(int load, int layer);
-  nn::KvCache new_rows(Role role, int owner, int layer);
-  TensorView host_slots(int micro_batch);
-  void load_cache(const program::Instruction& instruction);
-  void write_slots(const program::Instruction& instruction);
   TensorView staged(const program::Instruction& instruction, int index, const TensorView& like);
   TensorView stored_on_device(const program::Instruction& instruction);
   TensorView rounded_on_device(const program::Instruction& instruction);

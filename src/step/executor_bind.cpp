@@ -75,13 +75,7 @@ void Executor::bind(const Instruction& instruction, Bound& bound) {
     case Op::backward_weight:
       bound.saved = saved_views(instruction);
       bound.residual = operand(instruction.residual);
-      if (instruction.cache >= 0) bind_cache(instruction, bound);
       break;
-    case Op::load_cache:
-    case Op::slots_out:
-    case Op::store_rows:
-    case Op::write_slots:
-      return bind_cache(instruction, bound);
     case Op::load_weights:
     case Op::gather:
       return bind_gather(instruction, bound);

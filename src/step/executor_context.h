@@ -68,7 +68,6 @@ class Executor::Context : public nn::LayerContext {
   nn::AuxiliaryViews auxiliary() const override { return executor_.auxiliary_views(instruction_); }
   TensorView refusal() const override { return executor_.setup_.state->result().field(&StepResult::refusal); }
   nn::KvCache kv_cache() const override {
-    if (instruction_.cache >= 0) return executor_.bound(instruction_).cache;
     return instruction_.layer < 0 ? nn::KvCache() : executor_.setup_.state->kv_cache(instruction_.layer);
   }
 

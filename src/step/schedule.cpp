@@ -304,8 +304,6 @@ program::Instruction parameter_norms(const program::Program& program, const std:
 program::Program make_program(const models::Model& model, const ScheduleOptions& options) {
   HAWSER_CHECK(static_cast<int>(options.policies.size()) == model.layers(), options.policies.size(), " policies for ",
                model.layers(), " layers");
-  HAWSER_CHECK(!options.kv_cache_on_host || options.purpose == Purpose::logits,
-               "a KV cache in host memory in a step that is no pass of generation");
   program::Program program;
   program.micro_batches = options.micro_batches;
   program.add({.op = Op::begin_step});

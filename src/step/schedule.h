@@ -10,10 +10,6 @@
 // on the device. If the host updates it, its gradient is copied to the host as soon as it is complete, and the updated
 // weights are copied back, while the host updates the next flat. Weights that are in host memory from step to step are
 // not copied back or gathered after an update: each use loads them.
-//
-// A KV cache in host memory is copied to the device before its layer's forward, while the attention layer before runs:
-// those of two layers are on the device. What forward adds is copied to host memory, where the host writes it to its
-// slots.
 #pragma once
 
 #include <array>
@@ -63,7 +59,6 @@ struct ScheduleOptions {
   std::vector<bool> on_host;                    // StateOptions::on_host
   std::vector<bool> weights_on_host = {};       // StateOptions::weights_on_host: loaded before each use
   bool host_updates = false;                    // StateOptions::host_updates
-  bool kv_cache_on_host = false;                // StateOptions::kv_cache_on_host; Purpose::logits
   Verification verification = Verification::none;
   bool quantizes = false;  // there is a quantizer (nn/quantizer.h): scales and quantized weights follow the updates
 };

@@ -68,7 +68,6 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     HAWSER_CHECK(cut.weights == cut.optimizer || cut.weights.parts == 1, "weights in ", cut.weights.parts,
                  " shards, the optimizer's state in ", cut.optimizer.parts);
   }
-  HAWSER_CHECK(!options.kv_cache_on_host || options.kv_cache_rows > 0, "a KV cache in host memory without rows");
   const auto stages = models::flat_stages(model, options.partition);
   const auto carve = [&](std::byte* data, std::byte* host_data) {
     Carver carver(data, device.kind());
@@ -146,20 +145,17 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     }
     optimizer_bytes_ = carver.used() - parameter_bytes_;
     kv_caches_.assign(static_cast<std::size_t>(model.layers()), {});
-    const std::int64_t host_before_caches = host.used();
     for (const models::LayerRange& chunk : models::layers_of_stage(model, options.partition, options.stage)) {
       if (options.kv_cache_rows == 0) break;
       for (int layer = chunk.begin; layer < chunk.end; ++layer) {
         const nn::AttentionConfig* const c = model.attention(layer);
         if (c == nullptr) continue;
         nn::KvCache& cache = kv_caches_[static_cast<std::size_t>(layer)];
-        Carver& own = options.kv_cache_on_host ? host : carver;
-        cache.k = own.take(options.compute, {options.kv_cache_rows, c->kv_heads, c->head_dim});
-        cache.v = own.take(options.compute, {options.kv_cache_rows, c->kv_heads, c->head_dim});
+        cache.k = carver.take(options.compute, {options.kv_cache_rows, c->kv_heads, c->head_dim});
+        cache.v = carver.take(options.compute, {options.kv_cache_rows, c->kv_heads, c->head_dim});
       }
     }
     kv_cache_bytes_ = carver.used() - optimizer_bytes_ - parameter_bytes_;
-    kv_cache_host_bytes_ = host.used() - host_before_caches;
     const std::int64_t before_references = carver.used();
     for (std::size_t f = 0; options.verifies && f < flats_.size(); ++f) {
       if (!flats_[f].held || !model.flats()[f].spec().trainable) continue;

@@ -1,7 +1,6 @@
 // `ModelState`: a rank's memory that persists from step to step: its shard of every flat's parameters and moments, the
 // scales of a quantizer, the KV caches of generation, and the scalars that a step reads and writes. It is one region of
-// the device, and one of pinned host memory for what StateOptions::on_host and weights_on_host name, and for KV caches
-// with StateOptions::kv_cache_on_host.
+// the device, and one of pinned host memory for what StateOptions::on_host and weights_on_host name.
 #pragma once
 
 #include <array>
@@ -125,7 +124,6 @@ struct StateOptions {
   bool host_updates = false;
   bool verifies = false;           // there are FlatState::reference_gradient
   std::int64_t kv_cache_rows = 0;  // slots of each layer's KV cache (nn/kv_cache.h); 0: no KV cache
-  bool kv_cache_on_host = false;   // in pinned host memory: a step copies one layer's after another to the device
   models::Partition partition;
   int stage = 0;  // of the partition
 
@@ -160,17 +158,16 @@ class ModelState {
   std::int64_t bytes() const { return arena_.bytes(); }  // of the device; includes the four below
   std::int64_t parameter_bytes() const { return parameter_bytes_; }
   std::int64_t optimizer_bytes() const { return optimizer_bytes_; }
-  std::int64_t kv_cache_bytes() const { return kv_cache_bytes_; }    // 0 with kv_cache_on_host
+  std::int64_t kv_cache_bytes() const { return kv_cache_bytes_; }
   std::int64_t reference_bytes() const { return reference_bytes_; }  // of FlatState::reference_gradient
-  std::int64_t host_bytes() const { return host_arena_.bytes(); }    // of pinned host memory; includes the next
-  std::int64_t kv_cache_host_bytes() const { return kv_cache_host_bytes_; }
+  std::int64_t host_bytes() const { return host_arena_.bytes(); }    // of pinned host memory
   // Of the device: the largest sum of FlatState::staged_*_bytes. Work outside of steps on the weights of one flat after
   // another takes them; between steps that is memory of the steps' arena.
   std::int64_t staged_bytes() const;
   // Of a copy of what a run's checkpoints have of this rank: trained weights, scales, slots, tables.
   std::int64_t saved_bytes() const;
   // The layer's KV cache, in the compute dtype: of this tensor rank's key-value heads. Empty if the layer is no
-  // attention layer or another stage's, or kv_cache_rows is 0. With kv_cache_on_host, views of host memory.
+  // attention layer or another stage's, or kv_cache_rows is 0.
   const nn::KvCache& kv_cache(int layer) const { return kv_caches_[static_cast<std::size_t>(layer)]; }
   std::byte* data() const { return arena_.data(); }            // [bytes()]
   std::byte* host_data() const { return host_arena_.data(); }  // [host_bytes()]; null: there is none
@@ -212,7 +209,6 @@ class ModelState {
   const models::Model* model_;
   StateOptions options_;
   std::int64_t parameter_bytes_ = 0, optimizer_bytes_ = 0, kv_cache_bytes_ = 0, reference_bytes_ = 0;
-  std::int64_t kv_cache_host_bytes_ = 0;
   Arena arena_, host_arena_;
   std::vector<FlatState> flats_;
   std::vector<nn::KvCache> kv_caches_;               // by layer

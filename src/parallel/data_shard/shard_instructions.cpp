@@ -112,8 +112,7 @@ class Writer {
     const Computation& computation = computations_[static_cast<std::size_t>(i)];
     Instruction instruction = computation.instruction;
     for (int& other : instruction.after) other = instruction_of_[static_cast<std::size_t>(other)];
-    for (int* const operand :
-         {&instruction.x, &instruction.residual, &instruction.dy, &instruction.saved, &instruction.cache}) {
+    for (int* const operand : {&instruction.x, &instruction.residual, &instruction.dy, &instruction.saved}) {
       if (*operand < 0) continue;
       *operand = instruction_of_[static_cast<std::size_t>(*operand)];
       const Instruction& owner = program_.instructions[static_cast<std::size_t>(*operand)];

@@ -24,22 +24,19 @@ using namespace testing::generation;
 // More prompts than slots, so that some begin while others run. In as many groups as passes are in flight.
 std::optional<generate::OpenGeneration> open_prompts(const std::string& name, const Held* held,
                                                      const generate::Sampling& sampling,
-                                                     const std::vector<std::int64_t>& ends,
-                                                     bool cache_on_host = false) {
+                                                     const std::vector<std::int64_t>& ends) {
   Problems problems;
   generate::GenerateRequest request{.model = folder(name), .prompt_ids = {1}, .max_tokens = 14, .sampling = sampling};
   if (held != nullptr) {
     request.changes = changes_of(*held);
     request.ranks = ranks_of(*held, kv_heads_of(name));
   }
-  request.cache_on_host = cache_on_host;
   auto input = generate::open_generation(request, problems);
   HAWSER_CHECK(problems.empty(), problems.lines());
   input->ends = ends;
   input->prompts = prompts(9);
   const int passes = generate::passes_in_flight(held ? held->partition : models::Partition());
-  HAWSER_CHECK(input->size.on_host == cache_on_host, "the place of the KV cache");
-  input->size = {.sequences = 5, .positions = 54, .groups = std::min(passes, 5), .on_host = cache_on_host};
+  input->size = {.sequences = 5, .positions = 54, .groups = std::min(passes, 5)};
   return input;
 }
 
@@ -71,7 +68,7 @@ TEST(Generate, AnswersOverRanksAreThoseOfOne) {
   for (const std::string name : {"gqa", "mqa", "tied"}) {
     for (const generate::Sampling& sampling : {greedy, sampled}) {
       const auto answers_of = [&](const Held* held, const std::vector<std::int64_t>& ends) {
-        auto input = open_prompts(name, held, sampling, ends, held != nullptr && name == "mqa");
+        auto input = open_prompts(name, held, sampling, ends);
         generate::Generator generator(*input);
         int most = 0;
         const auto look = [&](const generate::Counts&) { most = std::max(most, generator.decoder().in_flight()); };
