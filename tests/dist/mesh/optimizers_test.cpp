@@ -56,6 +56,14 @@ Tensors alone(const Toy& toy, const plan::Layout& like) {
   });
 }
 
+// Of slots, which hold squares of gradients. Without optimization, with the sanitizers, sums are in another order, and
+// one mesh of four ranks has 1.02e-5.
+#ifdef __SANITIZE_ADDRESS__
+constexpr double kSlotBound = 2e-5;
+#else
+constexpr double kSlotBound = 1e-5;
+#endif
+
 void expect_like_one_rank(const Toy& toy) {
   std::map<int, Tensors> expected;  // by the number of data ranks
   for (const plan::Layout& layout : layouts_of(toy)) {
@@ -74,9 +82,8 @@ void expect_like_one_rank(const Toy& toy) {
     for (const auto& [name, values] : one) {
       if (name.starts_with("optimizer/")) slots.insert(name.substr(0, name.find('/', 10)));
     }
-    // Slots hold squares of gradients, whose relative error is twice that of the gradients.
     for (const std::string& slot : slots)
-      EXPECT_LT(testing::difference(mesh.after, one, slot), 2e-5) << text << " " << slot;
+      EXPECT_LT(testing::difference(mesh.after, one, slot), kSlotBound) << text << " " << slot;
     EXPECT_GT(testing::difference(mesh.after, mesh.before, "model"), 1e-3) << text;
   }
 }
